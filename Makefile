@@ -1,0 +1,27 @@
+# Every target sets the machine up first: as root it installs missing packages, otherwise it names them.
+.DEFAULT_GOAL := help
+.PHONY: help setup fmt demo test vm-test floors bench
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: ## installs what the other targets need
+	@scripts/setup.sh
+
+fmt: ## formats the sources
+	cargo fmt --all
+
+demo: setup ## two minutes of `uext4 bench` on volumes of its own: a table, target/bench.html, target/bench.json
+	cargo run --release -p uext4-cli -- bench --html target/bench.html --json target/bench.json
+
+test: setup ## everything: style, lints, docs, tests, models, instruction counts, virtual machine
+	@scripts/test.sh
+
+vm-test: setup ## the tests that need devices of the virtual machine
+	@scripts/vm-test.sh
+
+floors: setup ## the measured promises: instruction counts and speed ratios
+	@scripts/floors.sh
+
+bench: setup ## all scenarios, the kernel beside us (root)
+	cargo run --release -p uext4-cli -- bench --kernel --html target/bench.html --json target/bench.json

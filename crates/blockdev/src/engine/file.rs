@@ -1,0 +1,377 @@
+//! Image files and block devices with direct I/O: the device behind `file:` and `sync:`.
+//!
+//! Synchronous calls are `preadv2`/`pwritev2`. `file:` and `sync:` differ in two points only:
+//!
+//! - **The queue** of `file:` is io_uring. If the kernel refuses io_uring, and for `sync:` always, requests run
+//!   in the call that submits them; the queue's facts tell the fallback.
+//! - **FUA on block devices** is one ring request with `RWF_DSYNC` in `file:`, that is, exactly one FUA write.
+//!   `sync:` reports no FUA, because `pwritev2(RWF_DSYNC)` flushes the whole cache as well.
+//!
+//! The second point is a property of the kernel: a *synchronous* DSYNC write to a block device is followed by
+//! an fsync of the device (`generic_write_sync`), an asynchronous one is not. Files are different: their
+//! `RWF_DSYNC` write is what the file system makes of it, which is what a user of the file wants.
+
+use super::probe::{self, Probed};
+use super::ring;
+use super::sync_queue::{SyncQueue, SyncTarget, discard, retry};
+use super::uring::{RingTarget, UringQueue};
+use crate::own::{self, Claim};
+use crate::{
+    Ask, Capabilities, Description, Device, DeviceQueue, Done, Error, Geometry, Memory, Op, Queue,
+    QueueFacts, QueueOptions, Request, Result, Wait, WriteDurability, sys,
+};
+use parking_lot::Mutex;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Longest single system call, bytes: the kernel transfers at most `MAX_RW_COUNT` (2 GiB - 4 KiB) at once.
+const CALL_MAX: usize = 1 << 30;
+
+/// Where the queue's requests run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FileEngine {
+    /// `file:`
+    Uring,
+    /// `sync:`
+    Sync,
+}
+
+/// An image file or block device.
+pub(crate) struct FileDevice {
+    file: Arc<OwnedFd>,
+    engine: FileEngine,
+    block: bool,
+    geometry: Geometry,
+    capabilities: Capabilities,
+    description: Description,
+    /// The one-request ring of FUA writes to a block device. `None` inside: to be made again after a failure.
+    fua_ring: Option<Mutex<Option<UringQueue>>>,
+}
+
+impl std::fmt::Debug for FileDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileDevice")
+            .field("description", &self.description)
+            .field("geometry", &self.geometry)
+            .field("capabilities", &self.capabilities)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FileDevice {
+    /// Opens, claims and asks a path. `force` as in [`crate::OpenOptions`].
+    pub(crate) fn open(path: &Path, engine: FileEngine, write: bool, force: bool) -> Result<Self> {
+        let claimed = own::claim(Claim { path, write, force, direct: true })?;
+        let Probed { geometry, capabilities, notes } = probe::probe(&claimed, path, write)?;
+        let description = Description {
+            engine: if engine == FileEngine::Uring { "file" } else { "sync" },
+            locator: path.display().to_string(),
+            layers: Vec::new(),
+            sharing: claimed.sharing,
+            notes,
+        };
+        let block = claimed.is_block();
+        let file = Arc::new(claimed.file);
+        let mut device =
+            FileDevice { file, engine, block, geometry, capabilities, description, fua_ring: None };
+        if block && capabilities.fua {
+            device.settle_fua();
+        }
+        Ok(device)
+    }
+
+    /// A block device with FUA: keeps the capability only if single FUA writes can be sent.
+    fn settle_fua(&mut self) {
+        let notes = &mut self.description.notes;
+        if self.engine == FileEngine::Sync {
+            notes.push("no FUA: a synchronous DSYNC write would flush the whole cache".into());
+            self.capabilities.fua = false;
+            return;
+        }
+        if self.capabilities.read_only {
+            return;
+        }
+        match UringQueue::new(self.ring_target(), &fua_queue_options()) {
+            Ok(queue) => self.fua_ring = Some(Mutex::new(Some(queue))),
+            Err(error) => {
+                self.description.notes.push(format!("no FUA without io_uring: {error}"));
+                self.capabilities.fua = false;
+            }
+        }
+    }
+
+    fn ring_target(&self) -> RingTarget {
+        RingTarget {
+            file: self.file.clone(),
+            block: self.block,
+            size: self.geometry.size,
+            logical_block: self.geometry.logical_block,
+            volatile_cache: self.capabilities.volatile_cache,
+            nowait: self.capabilities.nowait,
+        }
+    }
+
+    fn sync_target(&self) -> SyncTarget {
+        SyncTarget {
+            file: self.file.clone(),
+            block: self.block,
+            size: self.geometry.size,
+            volatile_cache: self.capabilities.volatile_cache,
+            nowait: self.capabilities.nowait,
+        }
+    }
+
+    fn check(&self, buf: &[u8], pos: u64) -> Result<()> {
+        self.geometry.check(pos, buf.len() as u64)?;
+        self.geometry.check_memory(buf.as_ptr() as usize)
+    }
+
+    fn check_write(&self) -> Result<()> {
+        if self.capabilities.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Repeats `call(done)` until `length` bytes went through. What stops early without an error stops at the
+    /// end of the file or medium: EIO.
+    fn transfer(
+        &self,
+        op: Op,
+        pos: u64,
+        length: usize,
+        mut call: impl FnMut(std::ops::Range<usize>) -> io::Result<usize>,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < length {
+            let range = done..length.min(done + CALL_MAX);
+            let result = retry(|| call(range.clone()));
+            match result {
+                Ok(count) if count > 0 => done += count,
+                Ok(_) => return Err(io_error(op, pos, length as u64, libc::EIO)),
+                Err(error) => return Err(io_error(op, pos, length as u64, errno_of(&error))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends FUA writes through the ring, one at a time.
+    fn write_fua(&self, buf: &[u8], pos: u64, ring: &Mutex<Option<UringQueue>>) -> Result<()> {
+        let mut slot = ring.lock();
+        self.transfer(Op::Write, pos, buf.len(), |range| {
+            let mut queue = match slot.take() {
+                Some(queue) => queue,
+                None => {
+                    let made = UringQueue::new(self.ring_target(), &fua_queue_options());
+                    made.map_err(|error| io::Error::from_raw_os_error(error.errno()))?
+                }
+            };
+            let result = run_fua(&mut queue, &buf[range.clone()], pos + range.start as u64);
+            if result.is_ok() {
+                *slot = Some(queue);
+            }
+            result
+        })
+    }
+}
+
+/// One FUA write on a queue of its own. After an error the queue must be dropped (which waits for the
+/// request).
+fn run_fua(queue: &mut UringQueue, buf: &[u8], pos: u64) -> io::Result<usize> {
+    let request = Request {
+        op: Op::Write,
+        fua: true,
+        nowait: false,
+        pos,
+        // At most CALL_MAX, by `transfer`.
+        length: buf.len() as u32,
+        memory: Memory { address: NonNull::from(buf).cast(), registered: None },
+        tag: 0,
+    };
+    // SAFETY: the slice stays borrowed until this function's caller has either seen the completion or dropped
+    // the queue, which waits; the kernel only reads it.
+    unsafe { queue.push(request) }.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))?;
+    let mut done: Vec<Done> = Vec::with_capacity(1);
+    while done.is_empty() {
+        queue
+            .reap(&mut done, Wait::AtLeast(1))
+            .map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+    }
+    let result = done[0].result;
+    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
+}
+
+/// One request at a time, from any thread.
+fn fua_queue_options() -> QueueOptions {
+    QueueOptions { register_file: Ask::Try, register_buffers: Ask::No, ..QueueOptions::depth(1) }
+}
+
+fn errno_of(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn io_error(op: Op, pos: u64, length: u64, errno: i32) -> Error {
+    Error::Io { op: op.name(), pos, length, errno }
+}
+
+impl Device for FileDevice {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn describe(&self) -> Description {
+        self.description.clone()
+    }
+
+    fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
+        self.check(buf, pos)?;
+        self.transfer(Op::Read, pos, buf.len(), |range| {
+            let at = pos + range.start as u64;
+            sys::read(self.file.as_fd(), &mut buf[range], at, 0)
+        })
+    }
+
+    /// # Errors
+    /// [`Error::Unsupported`] for a FUA write to a device with a volatile cache and no FUA.
+    fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
+        self.check_write()?;
+        self.check(buf, pos)?;
+        let mut flags = 0;
+        // Without a volatile cache every completed write is durable: a plain one does.
+        if durability == WriteDurability::Fua && self.capabilities.volatile_cache {
+            if !self.capabilities.fua {
+                return Err(Error::Unsupported("a FUA write to a device without FUA".into()));
+            }
+            if let Some(ring) = &self.fua_ring {
+                return self.write_fua(buf, pos, ring);
+            }
+            flags = libc::RWF_DSYNC;
+        }
+        self.transfer(Op::Write, pos, buf.len(), |range| {
+            let at = pos + range.start as u64;
+            sys::write(self.file.as_fd(), &buf[range], at, flags)
+        })
+    }
+
+    fn flush(&self) -> Result<()> {
+        if !self.capabilities.volatile_cache {
+            return Ok(());
+        }
+        retry(|| Ok(rustix::fs::fdatasync(&self.file)?))
+            .map_err(|error| io_error(Op::Flush, 0, 0, errno_of(&error)))
+    }
+
+    fn discard(&self, pos: u64, length: u64) -> Result<()> {
+        self.check_write()?;
+        self.geometry.check(pos, length)?;
+        discard(self.file.as_fd(), self.block, pos, length)
+            .map_err(|error| io_error(Op::Discard, pos, length, errno_of(&error)))
+    }
+
+    /// # Errors [`Error::Unsupported`] for what was required and is refused. A kernel without io_uring is a
+    /// fallback told in [`QueueFacts`] unless something of a ring was required.
+    fn queue(&self, options: &QueueOptions) -> Result<Queue> {
+        let required = [options.iopoll, options.sqpoll, options.register_file, options.register_buffers]
+            .contains(&Ask::Require);
+        let mut facts = QueueFacts::default();
+        match self.engine {
+            FileEngine::Uring => match UringQueue::new(self.ring_target(), options) {
+                Err(error) if ring::is_unavailable(&error) && !required => {
+                    facts.fallbacks.push(format!("requests run when submitted: {error}"));
+                }
+                other => return other.map(Queue::Uring),
+            },
+            FileEngine::Sync if required => {
+                return Err(Error::Unsupported("`sync:` has no ring to poll or register with".into()));
+            }
+            FileEngine::Sync if options.iopoll == Ask::Try || options.sqpoll == Ask::Try => {
+                facts.fallbacks.push("`sync:` has no ring: requests run when submitted".into());
+            }
+            FileEngine::Sync => {}
+        }
+        Ok(Queue::Other(Box::new(SyncQueue::new(self.sync_target(), options, facts)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uext4_testkit::{LoopDevice, LoopOptions, Need, Scratch, needs};
+
+    /// Flushes that a block device has completed (Documentation/block/stat.rst, field 16).
+    fn flushes(device: &LoopDevice) -> u64 {
+        device.attribute("stat").split_whitespace().nth(15).map_or(0, |field| field.parse().unwrap())
+    }
+
+    /// The reason for the FUA ring: one request through it costs a loop device (which has no FUA, so that the
+    /// block layer adds a flush) one flush. `pwritev2(RWF_DSYNC)` costs one more.
+    #[test]
+    fn root_a_synchronous_fua_write_is_one_request() {
+        needs!(Need::Loop);
+        let scratch = Scratch::new(8 << 20);
+        let image = scratch.sparse_file("image", 4 << 20);
+        let node = LoopDevice::attach(&image, LoopOptions { direct_io: true, ..LoopOptions::default() });
+        let mut device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
+        device.capabilities.fua = true;
+        device.settle_fua();
+        assert!(device.capabilities.fua && device.fua_ring.is_some());
+
+        let pool = crate::BufferPool::new(4096).unwrap();
+        let mut buf = pool.take(4096).unwrap();
+        for round in 0..8u8 {
+            buf.fill(round);
+            let before = flushes(&node);
+            device.write_at(&buf, u64::from(round) * 4096, WriteDurability::Fua).unwrap();
+            assert_eq!(flushes(&node) - before, 1, "through the ring");
+            let before = flushes(&node);
+            assert_eq!(sys::write(device.file.as_fd(), &buf, 0, libc::RWF_DSYNC).unwrap(), 4096);
+            assert_eq!(flushes(&node) - before, 2, "pwritev2");
+        }
+        let mut back = pool.take(4096).unwrap();
+        device.read_at(&mut back, 7 * 4096).unwrap();
+        assert!(back.iter().all(|&byte| byte == 7));
+    }
+
+    #[test]
+    fn root_synchronous_fua_writes_come_from_any_thread() {
+        needs!(Need::Loop);
+        let scratch = Scratch::new(8 << 20);
+        let image = scratch.sparse_file("image", 4 << 20);
+        let node = LoopDevice::attach(&image, LoopOptions { direct_io: true, ..LoopOptions::default() });
+        let mut device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
+        device.capabilities.fua = true;
+        device.settle_fua();
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let device = &device;
+                scope.spawn(move || {
+                    let pool = crate::BufferPool::new(8192).unwrap();
+                    let mut buf = pool.take(4096).unwrap();
+                    let mut back = pool.take(4096).unwrap();
+                    for round in 0..32u8 {
+                        buf.fill(round);
+                        device.write_at(&buf, thread * 4096, WriteDurability::Fua).unwrap();
+                        device.read_at(&mut back, thread * 4096).unwrap();
+                        assert_eq!(&buf[..], &back[..]);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn root_the_sync_engine_claims_no_fua_on_block_devices() {
+        needs!(Need::Loop);
+        let scratch = Scratch::new(8 << 20);
+        let image = scratch.sparse_file("image", 4 << 20);
+        let node = LoopDevice::attach(&image, LoopOptions::default());
+        let mut device = FileDevice::open(node.path(), FileEngine::Sync, true, false).unwrap();
+        device.capabilities.fua = true;
+        device.settle_fua();
+        assert!(!device.capabilities.fua && device.fua_ring.is_none());
+    }
+}

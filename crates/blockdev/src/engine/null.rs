@@ -1,0 +1,192 @@
+//! `null:`: a device whose queued transfers cost nothing, for counting the instructions of everything above
+//! it.
+//!
+//! **Queued data requests move nothing.** A queued read leaves its memory as it was, a queued write is
+//! forgotten,
+//! and both report success. Synchronous calls are served from a private copy of an image, so that metadata is
+//! right. Nothing ever reaches the image. Never use it for data that matters.
+
+use super::pages::Pages;
+use super::plain::{DoneRing, grant};
+use crate::layer::timer::TimerFd;
+use crate::{
+    BufferPool, Capabilities, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Op, Queue,
+    QueueFacts, QueueOptions, Request, Result, Sharing, Wait, WriteDurability,
+};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// Bytes read from the image at once.
+const CHUNK: u64 = 1 << 20;
+/// Unit in which zeros of the image are left out of the copy.
+const PAGE: usize = 4096;
+
+/// A copy of a device in memory, with queues that move nothing. See the module's warning.
+#[derive(Debug)]
+pub struct NullDevice {
+    pages: Pages,
+    geometry: Geometry,
+    locator: String,
+}
+
+impl NullDevice {
+    /// Copies `base` into memory, without its zeros, and lets go of it. Sizes and alignment stay those of
+    /// `base`, so that the callers' checks cost what they cost there.
+    pub fn load(base: Arc<dyn Device>) -> Result<Self> {
+        let geometry = base.geometry();
+        let pages = Pages::new(geometry.size)?;
+        let mut buffer = BufferPool::new(CHUNK as usize)?.take(CHUNK as usize)?;
+        let mut pos = 0;
+        while pos < geometry.size {
+            let length = CHUNK.min(geometry.size - pos) as usize;
+            let chunk = &mut buffer[..length];
+            base.read_at(chunk, pos)?;
+            for (index, page) in chunk.chunks(PAGE).enumerate() {
+                if page.iter().any(|&byte| byte != 0) {
+                    let at = pos + (index * PAGE) as u64;
+                    // SAFETY: `page` is readable for its length and not written meanwhile.
+                    unsafe { pages.write(at, page.as_ptr(), page.len()) }
+                        .map_err(|errno| failed(Op::Write, at, page.len(), errno))?;
+                }
+            }
+            pos += length as u64;
+        }
+        Ok(NullDevice { pages, geometry, locator: base.describe().locator })
+    }
+
+    fn check(&self, address: usize, pos: u64, length: usize) -> Result<()> {
+        self.geometry.check(pos, length as u64)?;
+        self.geometry.check_memory(address)
+    }
+}
+
+fn failed(op: Op, pos: u64, length: usize, errno: i32) -> Error {
+    Error::Io { op: op.name(), pos, length: length as u64, errno }
+}
+
+impl Device for NullDevice {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Everything is accepted, with a volatile cache, so that every durability route can be counted: nothing
+    /// survives the process in any case.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            volatile_cache: true,
+            fua: true,
+            nowait: true,
+            discard: true,
+            read_only: false,
+            dax: None,
+        }
+    }
+
+    fn describe(&self) -> Description {
+        Description {
+            engine: "null",
+            locator: self.locator.clone(),
+            layers: Vec::new(),
+            sharing: Sharing::Private,
+            notes: vec!["queued requests move no data; synchronous ones use a copy in memory".into()],
+        }
+    }
+
+    fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
+        self.check(buf.as_ptr() as usize, pos, buf.len())?;
+        // SAFETY: `buf` is exclusively ours and has this length.
+        unsafe { self.pages.read(pos, buf.as_mut_ptr(), buf.len()) }
+            .map_err(|errno| failed(Op::Read, pos, buf.len(), errno))
+    }
+
+    fn write_at(&self, buf: &[u8], pos: u64, _durability: WriteDurability) -> Result<()> {
+        self.check(buf.as_ptr() as usize, pos, buf.len())?;
+        // SAFETY: a shared slice is readable for its length and not written meanwhile.
+        unsafe { self.pages.write(pos, buf.as_ptr(), buf.len()) }
+            .map_err(|errno| failed(Op::Write, pos, buf.len(), errno))
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, pos: u64, length: u64) -> Result<()> {
+        self.geometry.check(pos, length)?;
+        self.pages.discard(pos, length).map_err(|errno| Error::Io {
+            op: Op::Discard.name(),
+            pos,
+            length,
+            errno,
+        })
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<Queue> {
+        let facts = grant("null", options)?;
+        Ok(Queue::Null(NullQueue { ring: DoneRing::new(options.depth), timer: TimerFd::default(), facts }))
+    }
+}
+
+/// A queue that completes every request at once and **moves nothing**: reads leave their memory as it was.
+///
+/// Requests are not looked at beyond their kind: wrong positions, lengths and addresses succeed as well.
+#[derive(Debug)]
+pub struct NullQueue {
+    ring: DoneRing,
+    timer: TimerFd,
+    facts: QueueFacts,
+}
+
+impl NullQueue {
+    #[cold]
+    fn signal(&self) -> Result<()> {
+        self.timer.set((self.ring.len() > 0).then_some(0))
+    }
+}
+
+impl DeviceQueue for NullQueue {
+    #[inline]
+    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
+        let result = match request.op {
+            Op::Read | Op::Write => request.length as i32,
+            Op::Flush | Op::Discard => 0,
+        };
+        self.ring.push(Done { tag: request.tag, result })
+    }
+
+    #[inline]
+    fn submit(&mut self) -> Result<usize> {
+        if self.timer.is_wanted() {
+            self.signal()?;
+        }
+        Ok(self.ring.send())
+    }
+
+    #[inline]
+    fn reap(&mut self, out: &mut Vec<Done>, _wait: Wait) -> Result<usize> {
+        // Everything in flight is complete, so there is nothing to wait for.
+        self.ring.send();
+        let delivered = self.ring.deliver(out);
+        if self.timer.is_wanted() {
+            self.signal()?;
+        }
+        Ok(delivered)
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.ring.len()
+    }
+
+    fn capacity(&self) -> u32 {
+        self.ring.capacity()
+    }
+
+    fn facts(&self) -> QueueFacts {
+        self.facts.clone()
+    }
+
+    fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
+        self.timer.get()?;
+        self.signal()?;
+        self.timer.get().map(Some)
+    }
+}

@@ -1,0 +1,182 @@
+//! What a file or block device is able to do: geometry and capabilities, asked of the kernel when it is
+//! opened.
+
+use crate::own::{Claimed, device_numbers};
+use crate::scratch::Scratch;
+use crate::{Capabilities, Error, Geometry, Result, sys};
+use rustix::fs::{AtFlags, SeekFrom, StatxFlags};
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+/// Smallest logical block of any device here, bytes.
+const SECTOR: u32 = 512;
+
+/// Logical block and memory alignment where the kernel tells neither and a 512-byte trial fails, bytes.
+const CAUTIOUS: u32 = 4096;
+
+/// `TMPFS_MAGIC` of `linux/magic.h`.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// The answers.
+#[derive(Debug, Clone)]
+pub(super) struct Probed {
+    pub(super) geometry: Geometry,
+    /// As the hardware says; the engine lowers what it cannot use.
+    pub(super) capabilities: Capabilities,
+    /// For [`crate::Description::notes`].
+    pub(super) notes: Vec<String>,
+}
+
+/// Asks everything about an opened device.
+pub(super) fn probe(claimed: &Claimed, path: &Path, write: bool) -> Result<Probed> {
+    let mut probed =
+        if claimed.is_block() { probe_block(claimed, path)? } else { probe_file(claimed, path)? };
+    probed.capabilities.read_only = !write;
+    probed.capabilities.nowait = has_nowait(claimed.file.as_fd(), probed.geometry.logical_block);
+    if !probed.capabilities.nowait {
+        probed.notes.push("no NOWAIT: io_uring hands every request to a worker thread".into());
+    }
+    Ok(probed)
+}
+
+fn failed(path: &Path, action: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
+    move |errno| Error::Open { path: path.display().to_string(), action, errno: errno.raw_os_error() }
+}
+
+fn probe_block(claimed: &Claimed, path: &Path) -> Result<Probed> {
+    let mut notes = Vec::new();
+    let size = rustix::fs::seek(&claimed.file, SeekFrom::End(0)).map_err(failed(path, "read its size"))?;
+    let sectors = rustix::fs::ioctl_blksszget(&claimed.file).map_err(failed(path, "read its sector size"))?;
+    let logical_block = checked_block(path, sectors)?;
+    let queue = QueueAttributes::of(claimed.stat.st_rdev);
+    let memory_align = match queue.number("dma_alignment") {
+        Some(mask) if mask < u64::from(u32::MAX) && (mask + 1).is_power_of_two() => mask as u32 + 1,
+        _ => {
+            notes.push("sysfs tells no DMA alignment: memory is aligned to the logical block".into());
+            logical_block
+        }
+    };
+    let volatile_cache = match queue.text("write_cache").as_deref() {
+        Some("write through") => false,
+        Some("write back") => true,
+        _ => {
+            notes.push("sysfs tells no write cache: a volatile one is assumed".into());
+            true
+        }
+    };
+    let capabilities = Capabilities {
+        volatile_cache,
+        fua: queue.number("fua") == Some(1),
+        nowait: false,
+        discard: queue.number("discard_max_bytes").is_some_and(|bytes| bytes > 0),
+        read_only: false,
+        dax: None,
+    };
+    let geometry =
+        Geometry { size: whole_blocks(size, logical_block, &mut notes), logical_block, memory_align };
+    Ok(Probed { geometry, capabilities, notes })
+}
+
+fn probe_file(claimed: &Claimed, path: &Path) -> Result<Probed> {
+    let mut notes = Vec::new();
+    let system = rustix::fs::fstatfs(&claimed.file).map_err(failed(path, "ask its file system"))?;
+    let on_tmpfs = u64::try_from(system.f_type).is_ok_and(|magic| magic == TMPFS_MAGIC);
+    let (logical_block, memory_align) = match told_alignment(claimed, path)? {
+        Some((offset, memory)) => (checked_block(path, offset.max(SECTOR))?, memory),
+        None if on_tmpfs => {
+            notes.push("tmpfs: direct I/O is a copy to or from memory, any alignment is accepted".into());
+            (SECTOR, 1)
+        }
+        None => assume_alignment(claimed.file.as_fd(), &mut notes),
+    };
+    let size = u64::try_from(claimed.stat.st_size).unwrap_or(0);
+    let capabilities = Capabilities {
+        // The medium below a file is out of sight: only memory is known to have no cache to lose.
+        volatile_cache: !on_tmpfs,
+        fua: true,
+        nowait: false,
+        discard: true,
+        read_only: false,
+        dax: None,
+    };
+    let geometry =
+        Geometry { size: whole_blocks(size, logical_block, &mut notes), logical_block, memory_align };
+    Ok(Probed { geometry, capabilities, notes })
+}
+
+/// `stx_dio_offset_align` and `stx_dio_mem_align` (statx(2), Linux 6.1), where the file system fills them in.
+fn told_alignment(claimed: &Claimed, path: &Path) -> Result<Option<(u32, u32)>> {
+    let wanted = StatxFlags::DIOALIGN;
+    let told =
+        rustix::fs::statx(&claimed.file, "", AtFlags::EMPTY_PATH, wanted).map_err(failed(path, "statx"))?;
+    if told.stx_mask & wanted.bits() == 0 {
+        return Ok(None);
+    }
+    if told.stx_dio_offset_align == 0 {
+        let path = path.display();
+        return Err(Error::Unsupported(format!(
+            "{path}: direct I/O is not possible on this file (statx says so)"
+        )));
+    }
+    Ok(Some((told.stx_dio_offset_align, told.stx_dio_mem_align.max(1).next_power_of_two())))
+}
+
+/// A file system that tells nothing is tried with one 512-byte read at byte 512: EINVAL means that it wants
+/// more.
+fn assume_alignment(file: BorrowedFd<'_>, notes: &mut Vec<String>) -> (u32, u32) {
+    let mut scratch = Scratch::new(2 * SECTOR as usize);
+    let half = &mut scratch[SECTOR as usize..];
+    let refused = sys::read(file, half, u64::from(SECTOR), 0)
+        .is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL));
+    let assumed = if refused { CAUTIOUS } else { SECTOR };
+    notes.push(format!("the file system tells no direct I/O alignment: {assumed} bytes are assumed"));
+    (assumed, assumed)
+}
+
+fn checked_block(path: &Path, bytes: u32) -> Result<u32> {
+    if bytes >= SECTOR && bytes.is_power_of_two() && bytes <= 1 << 20 {
+        return Ok(bytes);
+    }
+    Err(Error::Unsupported(format!("{}: logical block size {bytes}", path.display())))
+}
+
+fn whole_blocks(size: u64, logical_block: u32, notes: &mut Vec<String>) -> u64 {
+    let rest = size % u64::from(logical_block);
+    if rest != 0 {
+        notes.push(format!("the last {rest} bytes are no whole logical block and are not used"));
+    }
+    size - rest
+}
+
+/// Whether the file accepts `RWF_NOWAIT`: the kernel refuses the flag itself with EOPNOTSUPP, before it looks
+/// at anything else, where submission may block.
+fn has_nowait(file: BorrowedFd<'_>, logical_block: u32) -> bool {
+    let mut scratch = Scratch::new(logical_block as usize);
+    match sys::read(file, &mut scratch, 0, libc::RWF_NOWAIT) {
+        Ok(_) => true,
+        Err(error) => error.raw_os_error() != Some(libc::EOPNOTSUPP),
+    }
+}
+
+/// The `queue` directory of a block device in sysfs. A partition has none: its disk's counts.
+struct QueueAttributes {
+    directory: PathBuf,
+}
+
+impl QueueAttributes {
+    fn of(rdev: u64) -> Self {
+        let device = PathBuf::from(format!("/sys/dev/block/{}", device_numbers(rdev)));
+        let own = device.join("queue");
+        // `..` is resolved by the kernel after the symbolic link, so it is the disk's directory.
+        QueueAttributes { directory: if own.is_dir() { own } else { device.join("../queue") } }
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        Some(fs::read_to_string(self.directory.join(name)).ok()?.trim().to_string())
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.text(name)?.parse().ok()
+    }
+}

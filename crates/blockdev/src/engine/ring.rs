@@ -1,0 +1,225 @@
+//! Making io_uring rings: which flags, what to do when the kernel refuses one, and what is registered with
+//! them.
+
+use super::uring::RingTarget;
+use crate::{Ask, Error, QueueFacts, QueueOptions, Result};
+use io_uring::IoUring;
+use std::io::{self, PipeReader, PipeWriter, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// Action of the [`Error::Open`] that says that the kernel refuses io_uring as such.
+pub(super) const SETUP: &str = "io_uring_setup";
+
+/// How long the kernel's submission thread spins before it sleeps, milliseconds.
+const SQPOLL_IDLE_MS: u32 = 50;
+
+/// Slot of the device in a ring's file table.
+const SLOT_DEVICE: usize = 0;
+
+/// What is wanted of a ring.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plan {
+    pub(super) depth: u32,
+    /// IOPOLL; was tried with success.
+    pub(super) polled: bool,
+    /// SINGLE_ISSUER and DEFER_TASKRUN.
+    pub(super) owner: bool,
+    pub(super) sqpoll: Ask,
+}
+
+/// What a ring became.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RingKind {
+    pub(super) polled: bool,
+    pub(super) owner: bool,
+    pub(super) sqpoll: bool,
+}
+
+/// Builds the main ring of a queue, giving up what was only tried and telling so in `facts`.
+pub(super) fn build(plan: Plan, facts: &mut QueueFacts) -> Result<(IoUring, RingKind)> {
+    let mut kind = RingKind { polled: plan.polled, owner: plan.owner, sqpoll: plan.sqpoll != Ask::No };
+    if kind.sqpoll {
+        // Beyond half of the kernel's largest ring this is EINVAL, see `setup`.
+        match setup(plan.depth, kind) {
+            Ok(ring) => return Ok((ring, kind)),
+            Err(error) if plan.sqpoll == Ask::Require => {
+                return Err(Error::Unsupported(format!("a kernel submission thread (SQPOLL): {error}")));
+            }
+            Err(error) => facts.fallbacks.push(format!("no kernel submission thread (SQPOLL): {error}")),
+        }
+        kind.sqpoll = false;
+    }
+    match setup(plan.depth, kind) {
+        Err(error) if kind.owner && error.raw_os_error() == Some(libc::EINVAL) => {
+            facts.fallbacks.push("the kernel has no DEFER_TASKRUN: completions interrupt the owner".into());
+            kind.owner = false;
+            Ok((setup(plan.depth, kind).map_err(setup_error)?, kind))
+        }
+        other => Ok((other.map_err(setup_error)?, kind)),
+    }
+}
+
+/// The ordinary ring beside a polled one.
+pub(super) fn build_side(depth: u32) -> Result<IoUring> {
+    setup(depth, RingKind { polled: false, owner: false, sqpoll: false }).map_err(setup_error)
+}
+
+fn setup(depth: u32, kind: RingKind) -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    // A refused entry must not hold back those behind it.
+    builder.setup_submit_all();
+    if kind.polled {
+        builder.setup_iopoll();
+    }
+    let mut entries = depth.next_power_of_two();
+    if kind.sqpoll {
+        builder.setup_sqpoll(SQPOLL_IDLE_MS);
+        // The kernel's thread may post a completion a moment before it gives the request's entry back: with
+        // room for twice the depth a push still finds one.
+        entries *= 2;
+    }
+    if kind.owner {
+        // Disabled: the thread that enables it becomes the owner, which need not be the one that creates it.
+        builder.setup_single_issuer().setup_r_disabled();
+        if !kind.sqpoll {
+            builder.setup_defer_taskrun().setup_taskrun_flag();
+        }
+    }
+    builder.build(entries)
+}
+
+fn setup_error(error: io::Error) -> Error {
+    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+    Error::Open { path: "io_uring".into(), action: SETUP, errno }
+}
+
+/// Whether an error of [`build`] means that there is no io_uring here at all (seccomp, sysctl, old kernel).
+pub(super) fn is_unavailable(error: &Error) -> bool {
+    matches!(error, Error::Open { action: SETUP, errno: libc::ENOSYS | libc::EPERM | libc::EACCES, .. })
+}
+
+/// Whether a failed `io_uring_enter` may simply be repeated.
+pub(super) fn is_transient(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+}
+
+/// Translates a failure of the ring itself (not of a request).
+pub(super) fn enter_error(op: &'static str, error: &io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EEXIST) => {
+            Error::Unsupported("an owner-driven queue is driven by its first thread only".into())
+        }
+        errno => Error::Io { op, pos: 0, length: 0, errno: errno.unwrap_or(libc::EIO) },
+    }
+}
+
+/// The kernel took nothing and reported no error.
+pub(super) fn submit_stuck() -> Error {
+    Error::Io { op: "submit", pos: 0, length: 0, errno: libc::EIO }
+}
+
+/// Registers the file table with the ring (and the ring beside it). Returns whether the device's slot is
+/// usable.
+///
+/// The tombstone is registered in any case; the device unless it is not wanted.
+pub(super) fn register_files(
+    ring: &IoUring,
+    side: Option<&IoUring>,
+    target: &RingTarget,
+    tombstone: &Tombstone,
+    options: &QueueOptions,
+    facts: &mut QueueFacts,
+) -> Result<bool> {
+    let rings = || std::iter::once(ring).chain(side);
+    let wanted = options.register_file != Ask::No;
+    // -1 leaves the slot empty.
+    let mut table = [-1, tombstone.held().as_raw_fd()];
+    if wanted {
+        table[SLOT_DEVICE] = target.file.as_raw_fd();
+    }
+    let mut outcome = rings().try_for_each(|ring| ring.submitter().register_files(&table));
+    if let (Err(error), Ask::Try) = (&outcome, options.register_file) {
+        facts.fallbacks.push(format!("the file is not registered: {error}"));
+        table[SLOT_DEVICE] = -1;
+        for ring in rings() {
+            // A half-registered pair starts over; an error means that nothing was registered yet.
+            let _ = ring.submitter().unregister_files();
+        }
+        outcome = rings().try_for_each(|ring| ring.submitter().register_files(&table));
+    }
+    outcome.map_err(|error| Error::Unsupported(format!("registering files with the ring: {error}")))?;
+    Ok(table[SLOT_DEVICE] != -1)
+}
+
+/// Tells when the kernel has torn a ring down.
+///
+/// The writing end of a pipe is known only to the ring's file table. The kernel drops the table when the ring
+/// is freed, and frees the ring when the last request has ended: the reading end then reports end of file.
+#[derive(Debug)]
+pub(super) struct Tombstone {
+    reading: PipeReader,
+    writing: Option<PipeWriter>,
+    armed: bool,
+}
+
+impl Tombstone {
+    pub(super) fn new() -> Result<Self> {
+        let (reading, writing) = io::pipe().map_err(setup_error)?;
+        Ok(Tombstone { reading, writing: Some(writing), armed: false })
+    }
+
+    /// The descriptor that the ring has to hold.
+    fn held(&self) -> BorrowedFd<'_> {
+        self.writing.as_ref().map_or(self.reading.as_fd(), |writing| writing.as_fd())
+    }
+
+    /// After registration: from now on the rings alone hold the writing end.
+    pub(super) fn seal(&mut self) {
+        self.writing = None;
+    }
+
+    /// Makes dropping wait. The rings must be closed first.
+    pub(super) fn arm(&mut self) {
+        self.armed = true;
+    }
+}
+
+impl Drop for Tombstone {
+    fn drop(&mut self) {
+        if self.armed {
+            self.writing = None;
+            // Nobody ever writes: this returns at end of file.
+            while let Err(error) = self.reading.read(&mut [0]) {
+                if error.kind() != io::ErrorKind::Interrupted {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// The eventfd of a queue.
+#[derive(Debug)]
+pub(super) struct Wakeup(OwnedFd);
+
+impl Wakeup {
+    /// Creates it and registers it with the ring.
+    pub(super) fn new(ring: &IoUring) -> Result<Self> {
+        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        let event = rustix::event::eventfd(0, flags).map_err(|errno| setup_error(errno.into()))?;
+        let registered = ring.submitter().register_eventfd(event.as_raw_fd());
+        registered.map_err(|error| enter_error("register", &error))?;
+        Ok(Wakeup(event))
+    }
+
+    /// Makes it readable.
+    pub(super) fn signal(&self) {
+        // Any count but zero wakes a reader, so the byte order does not matter; a counter that is full is
+        // readable already.
+        let _ = rustix::io::write(&self.0, &1u64.to_le_bytes());
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

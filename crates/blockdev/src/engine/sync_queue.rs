@@ -1,0 +1,136 @@
+//! A request queue without any ring: requests run one after another in the call that submits them.
+
+use crate::{DeviceQueue, Done, Error, Full, Op, QueueFacts, QueueOptions, Request, Result, Wait, sys};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// What the requests run on.
+#[derive(Debug, Clone)]
+pub(super) struct SyncTarget {
+    /// The opened device; kept alive by its queues.
+    pub(super) file: Arc<OwnedFd>,
+    /// A block device (otherwise a regular file).
+    pub(super) block: bool,
+    /// Bytes that may be addressed.
+    pub(super) size: u64,
+    /// Flushes and FUA mean something.
+    pub(super) volatile_cache: bool,
+    /// `RWF_NOWAIT` is understood.
+    pub(super) nowait: bool,
+}
+
+/// The queue of `sync:`, and of `file:` where the kernel refuses io_uring.
+#[derive(Debug)]
+pub(super) struct SyncQueue {
+    target: SyncTarget,
+    waiting: VecDeque<Request>,
+    ready: VecDeque<Done>,
+    depth: u32,
+    facts: QueueFacts,
+}
+
+impl SyncQueue {
+    /// Creates the queue; `facts` tells what was asked for and is not there.
+    pub(super) fn new(target: SyncTarget, options: &QueueOptions, facts: QueueFacts) -> Result<Self> {
+        if options.depth == 0 || options.depth > 32768 {
+            return Err(Error::Unsupported(format!("queue depth {} is not in 1..=32768", options.depth)));
+        }
+        let depth = options.depth as usize;
+        let (waiting, ready) = (VecDeque::with_capacity(depth), VecDeque::with_capacity(depth));
+        Ok(SyncQueue { target, waiting, ready, depth: options.depth, facts })
+    }
+
+    fn run(&self, request: &Request) -> io::Result<usize> {
+        let file = self.target.file.as_fd();
+        let length = u64::from(request.length);
+        if request.op != Op::Flush && (length > self.target.size || request.pos > self.target.size - length) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let nowait = if request.nowait && self.target.nowait { libc::RWF_NOWAIT } else { 0 };
+        let dsync = if request.fua && self.target.volatile_cache { libc::RWF_DSYNC } else { 0 };
+        let (address, bytes) = (request.memory.address, request.length as usize);
+        match request.op {
+            Op::Read => retry(|| {
+                // SAFETY: the caller of `push` promises that the memory is writable and unshared until the
+                // completion is delivered, which happens after this call.
+                unsafe { sys::read_raw(file, address, bytes, request.pos, nowait) }
+            }),
+            Op::Write => retry(|| {
+                // SAFETY: the caller of `push` promises that the memory is readable and unchanged until the
+                // completion is delivered, which happens after this call.
+                unsafe { sys::write_raw(file, address, bytes, request.pos, nowait | dsync) }
+            }),
+            Op::Flush if !self.target.volatile_cache => Ok(0),
+            Op::Flush => retry(|| Ok(rustix::fs::fdatasync(file)?)).map(|()| 0),
+            Op::Discard => discard(file, self.target.block, request.pos, length).map(|()| 0),
+        }
+    }
+}
+
+/// Repeats a call that a signal interrupted.
+pub(super) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// Discards a range: `BLKDISCARD` on block devices, a punched hole in files.
+pub(super) fn discard(file: BorrowedFd<'_>, block: bool, pos: u64, length: u64) -> io::Result<()> {
+    if block {
+        return retry(|| sys::discard_blocks(file, pos, length));
+    }
+    let mode = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    retry(|| Ok(rustix::fs::fallocate(file, mode, pos, length)?))
+}
+
+impl DeviceQueue for SyncQueue {
+    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
+        if self.in_flight() >= self.depth {
+            return Err(Full);
+        }
+        self.waiting.push_back(request);
+        Ok(())
+    }
+
+    fn submit(&mut self) -> Result<usize> {
+        let mut sent = 0;
+        while let Some(request) = self.waiting.pop_front() {
+            let result = match self.run(&request) {
+                // Requests are shorter than 4 GiB, transfers (at most 2 GiB - 4 KiB each) fit the result.
+                Ok(bytes) => i32::try_from(bytes).unwrap_or(i32::MAX),
+                Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+            };
+            self.ready.push_back(Done { tag: request.tag, result });
+            sent += 1;
+        }
+        Ok(sent)
+    }
+
+    fn reap(&mut self, out: &mut Vec<Done>, _wait: Wait) -> Result<usize> {
+        self.submit()?;
+        let count = self.ready.len().min(out.capacity() - out.len());
+        out.extend(self.ready.drain(..count));
+        Ok(count)
+    }
+
+    fn in_flight(&self) -> u32 {
+        (self.waiting.len() + self.ready.len()) as u32
+    }
+
+    fn capacity(&self) -> u32 {
+        self.depth
+    }
+
+    fn facts(&self) -> QueueFacts {
+        self.facts.clone()
+    }
+
+    fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
+        Ok(None)
+    }
+}

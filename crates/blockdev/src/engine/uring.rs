@@ -1,0 +1,638 @@
+//! Request queues on io_uring. All unsafe code about rings is in this file.
+//!
+//! **Sizes.** The submission ring has room for the queue's whole depth, and `in_flight` never exceeds the
+//! depth: a push always finds a free entry, needs no system call, and the completion ring (twice as large)
+//! cannot overflow.
+//!
+//! **Two rings when polled.** An IOPOLL ring runs reads and writes only. Flushes and discards of a polled
+//! queue go to a second, ordinary ring (`side`).
+//!
+//! **Who may drive.** A default ring may be submitted to and reaped by any thread, one at a time (`&mut
+//! self`): it uses neither COOP_TASKRUN nor DEFER_TASKRUN, so that completions arrive although the submitter
+//! computes in user space. An owner-driven ring is created disabled, and the first thread that submits or
+//! reaps enables it and becomes its owner; the kernel refuses every other thread (EEXIST), which is reported
+//! as [`Error::Unsupported`].
+//!
+//! **Dropping waits.** Memory of requests may be freed as soon as the queue is gone. The usual way is to wait
+//! for the completions. If the kernel refuses that (an owner-driven queue dropped by a foreign thread), the
+//! ring is closed and [`Tombstone`] waits until the kernel has really torn it down, which it does after the
+//! last request ended.
+
+use super::ring::{self, Plan, Tombstone, Wakeup};
+use crate::scratch::Scratch;
+use crate::{
+    Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, QueueFacts, QueueOptions, Request, Result, Wait, sys,
+};
+use io_uring::squeue::{Entry, Flags};
+use io_uring::{IoUring, opcode, types};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Most requests in flight of one queue: the kernel's limit for a submission ring.
+const DEPTH_MAX: u32 = 32768;
+
+/// `IORING_ENTER_GETEVENTS` of `linux/io_uring.h`.
+const ENTER_GETEVENTS: u32 = 1;
+
+/// What a ring works on.
+#[derive(Debug, Clone)]
+pub(crate) struct RingTarget {
+    /// The opened device; kept alive by its queues.
+    pub(crate) file: Arc<OwnedFd>,
+    /// A block device (otherwise a regular file).
+    pub(crate) block: bool,
+    /// Bytes that may be addressed.
+    pub(crate) size: u64,
+    /// Smallest transfer, for the trial of IOPOLL.
+    pub(crate) logical_block: u32,
+    /// Flushes and FUA mean something.
+    pub(crate) volatile_cache: bool,
+    /// `RWF_NOWAIT` is understood.
+    pub(crate) nowait: bool,
+}
+
+/// A request queue on io_uring.
+pub struct UringQueue {
+    // Declared before `tombstone`: rings must be closed before it waits.
+    ring: IoUring,
+    /// Flushes and discards of a polled queue.
+    side: Option<IoUring>,
+    tombstone: Tombstone,
+    target: RingTarget,
+    /// Added to every position: the start of a partition.
+    base: u64,
+    /// Positions are below this, counted from `base`.
+    limit: u64,
+    /// What goes into the entry's descriptor field: 0 for the registered file, else the descriptor.
+    descriptor: i32,
+    descriptor_flags: Flags,
+    /// Memory regions registered with the ring: indices below it are usable.
+    regions: u16,
+    fua_flags: i32,
+    nowait_flags: i32,
+    depth: u32,
+    in_flight: u32,
+    /// Of `in_flight`: entries of `ring` that the kernel was not told of.
+    unsent: u32,
+    /// Of `in_flight`: requests of `side`, sent or not.
+    side_in_flight: u32,
+    side_unsent: u32,
+    /// Of `in_flight`: completions that never went through a ring.
+    ready: VecDeque<Done>,
+    /// Of `in_flight`: discards of a block device, which the submitting call executes.
+    discards: Vec<Request>,
+    /// An owner-driven ring that nobody has driven yet.
+    disabled: bool,
+    wakeup: Option<Wakeup>,
+    /// Registered memory outlives the ring.
+    _pool: Option<BufferPool>,
+    facts: QueueFacts,
+}
+
+/// How one blocking system call ended.
+#[derive(PartialEq, Eq)]
+enum Entered {
+    Progress,
+    TimedOut,
+}
+
+impl UringQueue {
+    /// Creates the queue.
+    ///
+    /// # Errors What was required and refused is [`Error::Unsupported`]; a kernel without io_uring is
+    /// [`Error::Open`] with action [`ring::SETUP`].
+    pub(crate) fn new(target: RingTarget, options: &QueueOptions) -> Result<Self> {
+        if options.depth == 0 || options.depth > DEPTH_MAX {
+            return Err(Error::Unsupported(format!(
+                "queue depth {} is not in 1..={DEPTH_MAX}",
+                options.depth
+            )));
+        }
+        let mut facts = QueueFacts::default();
+        let polled = want_polling(&target, options, &mut facts)?;
+        let owner = options.owner_driven || options.iopoll != Ask::No;
+        let plan = Plan { depth: options.depth, polled, owner, sqpoll: options.sqpoll };
+        let (ring, granted) = ring::build(plan, &mut facts)?;
+        let side = if granted.polled { Some(ring::build_side(options.depth)?) } else { None };
+        let mut tombstone = Tombstone::new()?;
+        let file_slot = ring::register_files(&ring, side.as_ref(), &target, &tombstone, options, &mut facts)?;
+        let regions = register_memory(&ring, options, &mut facts)?;
+        tombstone.seal();
+        facts.polled = granted.polled;
+        facts.sqpoll = granted.sqpoll;
+        facts.owner_driven = granted.owner;
+        facts.registered_file = file_slot;
+        facts.registered_buffers = regions > 0;
+        Ok(UringQueue {
+            descriptor: if file_slot { 0 } else { target.file.as_raw_fd() },
+            descriptor_flags: if file_slot { Flags::FIXED_FILE } else { Flags::empty() },
+            fua_flags: if target.volatile_cache { libc::RWF_DSYNC } else { 0 },
+            nowait_flags: if target.nowait { libc::RWF_NOWAIT } else { 0 },
+            base: 0,
+            limit: target.size,
+            regions,
+            depth: options.depth,
+            in_flight: 0,
+            unsent: 0,
+            side_in_flight: 0,
+            side_unsent: 0,
+            ready: VecDeque::with_capacity(options.depth as usize),
+            discards: Vec::with_capacity(options.depth as usize),
+            disabled: granted.owner,
+            wakeup: None,
+            _pool: options.pool.clone(),
+            ring,
+            side,
+            tombstone,
+            target,
+            facts,
+        })
+    }
+
+    /// Narrows the queue to a part of the device, as [`crate::layer`]'s slice sees it. Before the first push.
+    pub(crate) fn narrow(&mut self, start: u64, size: u64) {
+        debug_assert!(self.in_flight == 0 && start <= self.limit && size <= self.limit - start);
+        self.base += start;
+        self.limit = size;
+    }
+
+    /// Whether the request lies inside the device. An image file would grow and a partition would be left
+    /// otherwise.
+    #[inline]
+    fn in_range(&self, request: &Request) -> bool {
+        let length = u64::from(request.length);
+        length <= self.limit && request.pos <= self.limit - length
+    }
+
+    /// The ring entry of a read or write.
+    #[inline]
+    fn encode(&self, request: &Request) -> Entry {
+        let fd = types::Fd(self.descriptor);
+        let (address, length) = (request.memory.address.as_ptr(), request.length);
+        let pos = self.base + request.pos;
+        let mut flags = if request.nowait { self.nowait_flags } else { 0 };
+        if request.fua && request.op == Op::Write {
+            flags |= self.fua_flags;
+        }
+        let region = request.memory.registered.filter(|&index| index < self.regions);
+        let entry = match (request.op, region) {
+            (Op::Read, Some(index)) => {
+                opcode::ReadFixed::new(fd, address, length, index).offset(pos).rw_flags(flags).build()
+            }
+            (Op::Read, None) => opcode::Read::new(fd, address, length).offset(pos).rw_flags(flags).build(),
+            (_, Some(index)) => {
+                opcode::WriteFixed::new(fd, address, length, index).offset(pos).rw_flags(flags).build()
+            }
+            (_, None) => opcode::Write::new(fd, address, length).offset(pos).rw_flags(flags).build(),
+        };
+        entry.flags(self.descriptor_flags).user_data(request.tag)
+    }
+
+    /// Pushes a flush or discard, or answers a request that lies outside the device.
+    #[cold]
+    fn push_control(&mut self, request: &Request) -> std::result::Result<(), Full> {
+        let fd = types::Fd(self.descriptor);
+        let entry = match request.op {
+            Op::Flush if !self.target.volatile_cache => opcode::Nop::new().build(),
+            Op::Flush => {
+                opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build().flags(self.descriptor_flags)
+            }
+            _ if !self.in_range(request) => {
+                self.in_flight += 1;
+                self.complete_locally(request.tag, -libc::EINVAL);
+                return Ok(());
+            }
+            _ if self.target.block => {
+                self.in_flight += 1;
+                self.discards.push(*request);
+                return Ok(());
+            }
+            _ => opcode::Fallocate::new(fd, u64::from(request.length))
+                .offset(self.base + request.pos)
+                .mode(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
+                .build()
+                .flags(self.descriptor_flags),
+        };
+        let ring = self.side.as_mut().unwrap_or(&mut self.ring);
+        // SAFETY: the entry names no memory, and its file is kept open by `self.target` (and by the ring's
+        // table).
+        unsafe { ring.submission().push(&entry.user_data(request.tag)) }.map_err(|_| Full)?;
+        self.in_flight += 1;
+        if self.side.is_some() {
+            self.side_in_flight += 1;
+            self.side_unsent += 1;
+        } else {
+            self.unsent += 1;
+        }
+        Ok(())
+    }
+
+    fn complete_locally(&mut self, tag: u64, result: i32) {
+        self.ready.push_back(Done { tag, result });
+        if let Some(wakeup) = &self.wakeup {
+            wakeup.signal();
+        }
+    }
+
+    /// Executes waiting discards of a block device: io_uring has no such operation before Linux 6.12.
+    fn run_discards(&mut self) {
+        while let Some(request) = self.discards.pop() {
+            let pos = self.base + request.pos;
+            let done = sys::discard_blocks(self.target.file.as_fd(), pos, u64::from(request.length));
+            let result = match done {
+                Ok(()) => 0,
+                Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+            };
+            self.complete_locally(request.tag, result);
+        }
+    }
+
+    /// Enables an owner-driven ring; the calling thread becomes the owner.
+    #[cold]
+    fn enable(&mut self) -> Result<()> {
+        self.ring.submitter().register_enable_rings().map_err(|error| ring::enter_error("submit", &error))?;
+        self.disabled = false;
+        Ok(())
+    }
+
+    /// Tells the kernel of everything pushed, without waiting. Returns how many requests that were.
+    fn send(&mut self) -> Result<usize> {
+        if self.disabled {
+            self.enable()?;
+        }
+        let mut sent = self.discards.len();
+        self.run_discards();
+        while self.unsent > 0 {
+            match self.ring.submit() {
+                // The kernel's thread takes entries by itself; it has been woken up if it slept.
+                Ok(_) if self.facts.sqpoll => {
+                    sent += self.unsent as usize;
+                    self.unsent = 0;
+                }
+                Ok(0) => return Err(ring::submit_stuck()),
+                Ok(count) => {
+                    sent += count;
+                    self.unsent -= count as u32;
+                }
+                Err(error) => self.make_room(&error)?,
+            }
+        }
+        if let Some(side) = &self.side {
+            while self.side_unsent > 0 {
+                match side.submit() {
+                    Ok(0) => return Err(ring::submit_stuck()),
+                    Ok(count) => {
+                        sent += count;
+                        self.side_unsent -= count as u32;
+                    }
+                    Err(error) if ring::is_transient(&error) => {}
+                    Err(error) => return Err(ring::enter_error("submit", &error)),
+                }
+            }
+        }
+        Ok(sent)
+    }
+
+    /// After a refused submission: EINTR is repeated; EAGAIN and EBUSY (the kernel is short of memory) wait
+    /// for a request to end, if there is one.
+    #[cold]
+    fn make_room(&mut self, error: &std::io::Error) -> Result<()> {
+        match error.raw_os_error() {
+            Some(libc::EINTR) => Ok(()),
+            Some(libc::EAGAIN | libc::EBUSY) if self.in_kernel() > self.side_in_flight => self.enter_only(1),
+            _ => Err(ring::enter_error("submit", error)),
+        }
+    }
+
+    /// Requests that the kernel knows of.
+    fn in_kernel(&self) -> u32 {
+        let here = self.ready.len() + self.discards.len();
+        self.in_flight - self.unsent - self.side_unsent - here as u32
+    }
+
+    /// Waits for `want` completions in `ring` without sending anything.
+    fn enter_only(&mut self, want: u32) -> Result<()> {
+        // SAFETY: no entry is submitted and no argument structure is passed, so the kernel touches nothing
+        // but the rings, which live as long as `self.ring`.
+        let entered =
+            unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, want, ENTER_GETEVENTS, None) };
+        match entered {
+            Ok(_) => Ok(()),
+            Err(error) if ring::is_transient(&error) => Ok(()),
+            Err(error) => Err(ring::enter_error("wait", &error)),
+        }
+    }
+
+    /// One system call that sends and waits for `want` completions (at least 1) or the deadline. The caller
+    /// has drained the rings and looks again afterwards.
+    fn enter(&mut self, want: u32, deadline: Option<Instant>) -> Result<Entered> {
+        if self.disabled {
+            self.enable()?;
+        }
+        if self.side.is_some() {
+            return self.enter_polled(want, deadline);
+        }
+        let rest = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        if rest == Some(Duration::ZERO) {
+            self.send()?;
+            return Ok(Entered::TimedOut);
+        }
+        let outcome = match rest {
+            None => self.ring.submitter().submit_and_wait(want as usize),
+            Some(rest) => {
+                let time = types::Timespec::from(rest);
+                let arguments = types::SubmitArgs::new().timespec(&time);
+                self.ring.submitter().submit_with_args(want as usize, &arguments)
+            }
+        };
+        match outcome {
+            Ok(_) if self.facts.sqpoll => self.unsent = 0,
+            Ok(count) => self.unsent = self.unsent.saturating_sub(count as u32),
+            // An error is only returned when no entry was taken: otherwise their number is.
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => return Ok(Entered::TimedOut),
+            Err(error) => self.make_room(&error)?,
+        }
+        Ok(Entered::Progress)
+    }
+
+    /// [`UringQueue::enter`] for a polled queue, whose completions may come from two rings. The kernel
+    /// ignores time limits while it polls, so anything but a plain wait looks again and again.
+    fn enter_polled(&mut self, want: u32, deadline: Option<Instant>) -> Result<Entered> {
+        self.send()?;
+        let polled_in_flight = self.in_kernel() - self.side_in_flight;
+        if polled_in_flight == 0 && self.side_in_flight > 0 {
+            self.wait_for_side(deadline)?;
+        } else if self.side_in_flight == 0 && deadline.is_none() {
+            self.enter_only(want.min(polled_in_flight))?;
+        } else {
+            self.enter_only(0)?;
+        }
+        let late = deadline.is_some_and(|at| Instant::now() >= at);
+        Ok(if late { Entered::TimedOut } else { Entered::Progress })
+    }
+
+    fn wait_for_side(&mut self, deadline: Option<Instant>) -> Result<()> {
+        let Some(side) = &self.side else { return Ok(()) };
+        let outcome = match deadline {
+            None => side.submit_and_wait(1),
+            Some(at) => {
+                let time = types::Timespec::from(at.saturating_duration_since(Instant::now()));
+                side.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&time))
+            }
+        };
+        match outcome {
+            Ok(_) => Ok(()),
+            Err(error) if ring::is_transient(&error) || error.raw_os_error() == Some(libc::ETIME) => Ok(()),
+            Err(error) => Err(ring::enter_error("wait", &error)),
+        }
+    }
+
+    /// Moves completions to `out`, at most `room`.
+    #[inline]
+    fn drain(&mut self, out: &mut Vec<Done>, room: usize) -> usize {
+        let mut count = 0;
+        if !self.ready.is_empty() {
+            count = room.min(self.ready.len());
+            out.extend(self.ready.drain(..count));
+        }
+        let mut completions = self.ring.completion();
+        while count < room
+            && let Some(entry) = completions.next()
+        {
+            out.push(Done { tag: entry.user_data(), result: entry.result() });
+            count += 1;
+        }
+        drop(completions);
+        if self.side_in_flight > 0 {
+            count += self.drain_side(out, room - count);
+        }
+        self.in_flight -= count as u32;
+        count
+    }
+
+    #[cold]
+    fn drain_side(&mut self, out: &mut Vec<Done>, room: usize) -> usize {
+        let Some(side) = &mut self.side else { return 0 };
+        let before = out.len();
+        out.extend(side.completion().take(room).map(|e| Done { tag: e.user_data(), result: e.result() }));
+        let count = out.len() - before;
+        self.side_in_flight -= count as u32;
+        count
+    }
+
+    /// Lets the kernel post completions that it only posts on demand. No system call if there is nothing to
+    /// ask for.
+    fn nudge(&mut self) -> Result<()> {
+        let on_demand = self.facts.polled || (self.facts.owner_driven && self.ring.submission().taskrun());
+        if on_demand && self.in_flight > 0 { self.enter_only(0) } else { Ok(()) }
+    }
+
+    fn reap_inner(&mut self, out: &mut Vec<Done>, wait: Wait, taken: &mut usize) -> Result<()> {
+        let room = out.capacity() - out.len();
+        let deadline = match wait {
+            Wait::Timeout(time) => Instant::now().checked_add(time),
+            _ => None,
+        };
+        self.run_discards();
+        *taken = self.drain(out, room);
+        loop {
+            let wanted = match wait {
+                Wait::No => 0,
+                Wait::AtLeast(count) => count as usize,
+                Wait::Timeout(_) => 1,
+            };
+            let wanted = wanted.min(room).min(*taken + self.in_flight as usize);
+            if *taken >= wanted {
+                break;
+            }
+            let entered = self.enter((wanted - *taken) as u32, deadline)?;
+            *taken += self.drain(out, room - *taken);
+            if entered == Entered::TimedOut {
+                break;
+            }
+        }
+        self.send()?;
+        if *taken == 0 {
+            self.nudge()?;
+        }
+        *taken += self.drain(out, room - *taken);
+        Ok(())
+    }
+
+    /// Waits until the kernel has let go of all memory. What was pushed and never sent is never executed.
+    fn quiesce(&mut self) -> Result<()> {
+        if self.disabled {
+            return Ok(());
+        }
+        if self.facts.sqpoll && self.unsent > 0 {
+            // The kernel's thread may take the entries at any moment: make sure that it does, then wait.
+            self.ring.submit().map_err(|error| ring::enter_error("submit", &error))?;
+            self.unsent = 0;
+        }
+        let mut main = self.in_kernel() - (self.side_in_flight - self.side_unsent);
+        let mut side = self.side_in_flight - self.side_unsent;
+        loop {
+            main -= self.ring.completion().count() as u32;
+            side -= self.side.as_mut().map_or(0, |side| side.completion().count() as u32);
+            match (main, side) {
+                (0, 0) => return Ok(()),
+                (0, _) => self.wait_for_side(None)?,
+                (_, 0) => self.enter_only(1)?,
+                (_, _) => self.enter_only(0)?,
+            }
+        }
+    }
+}
+
+impl DeviceQueue for UringQueue {
+    #[inline]
+    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
+        if self.in_flight >= self.depth {
+            return Err(Full);
+        }
+        if !matches!(request.op, Op::Read | Op::Write) || !self.in_range(&request) {
+            return self.push_control(&request);
+        }
+        let entry = self.encode(&request);
+        // SAFETY: the caller promises that the memory stays valid and unshared until the completion is
+        // delivered or the queue is dropped, and dropping waits until the kernel has let go of it; the file
+        // is kept open by `self.target` (and by the ring's table).
+        unsafe { self.ring.submission().push(&entry) }.map_err(|_| Full)?;
+        self.in_flight += 1;
+        self.unsent += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn submit(&mut self) -> Result<usize> {
+        self.send()
+    }
+
+    fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
+        let mut taken = 0;
+        match self.reap_inner(out, wait, &mut taken) {
+            // Completions that were already handed over must be counted; a lasting error comes again.
+            Err(error) if taken == 0 => Err(error),
+            _ => Ok(taken),
+        }
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    fn capacity(&self) -> u32 {
+        self.depth
+    }
+
+    fn facts(&self) -> QueueFacts {
+        self.facts.clone()
+    }
+
+    /// `None` for a polled queue: nothing happens there unless somebody asks.
+    fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
+        if self.facts.polled {
+            return Ok(None);
+        }
+        if self.wakeup.is_none() {
+            let wakeup = Wakeup::new(&self.ring)?;
+            if self.in_flight > 0 {
+                // What completed before now signalled nobody.
+                wakeup.signal();
+            }
+            self.wakeup = Some(wakeup);
+        }
+        Ok(self.wakeup.as_ref().map(Wakeup::as_fd))
+    }
+}
+
+impl Drop for UringQueue {
+    fn drop(&mut self) {
+        // The kernel frees a closed ring some time later, and until then its table would keep the file open:
+        // its lock or exclusive claim would outlive the device. So the table goes first.
+        let released = self.quiesce().is_ok() && {
+            let mut rings = std::iter::once(&self.ring).chain(&self.side);
+            rings.all(|ring| ring.submitter().unregister_files().is_ok())
+        };
+        if !released {
+            self.tombstone.arm();
+        }
+    }
+}
+
+/// Decides on IOPOLL. The kernel accepts it for any file and then fails each request, so one read is tried.
+fn want_polling(target: &RingTarget, options: &QueueOptions, facts: &mut QueueFacts) -> Result<bool> {
+    if options.iopoll == Ask::No {
+        return Ok(false);
+    }
+    match try_polled_read(target) {
+        Ok(()) => Ok(true),
+        Err(reason) if options.iopoll == Ask::Try => {
+            facts.fallbacks.push(format!("completions are not polled (IOPOLL): {reason}"));
+            Ok(false)
+        }
+        Err(reason) => Err(Error::Unsupported(format!("polled completions (IOPOLL): {reason}"))),
+    }
+}
+
+fn try_polled_read(target: &RingTarget) -> std::result::Result<(), String> {
+    if target.size < u64::from(target.logical_block) {
+        return Err("the device is too small to try it".into());
+    }
+    let mut ring: IoUring = IoUring::builder()
+        .setup_iopoll()
+        .build(1)
+        .map_err(|error| format!("the ring is refused: {error}"))?;
+    let mut scratch = Scratch::new(target.logical_block as usize);
+    let fd = types::Fd(target.file.as_raw_fd());
+    let entry = opcode::Read::new(fd, scratch.as_mut_ptr(), target.logical_block).build();
+    // SAFETY: the memory is exclusively borrowed, writable and of the length given; it is freed after the
+    // completion was seen, or leaked if none can be had. The file is kept open by `target`.
+    unsafe { ring.submission().push(&entry) }.map_err(|_| "the ring is full".to_string())?;
+    let result = loop {
+        let waited = ring.submit_and_wait(1);
+        if let Some(completion) = ring.completion().next() {
+            break completion.result();
+        }
+        if let Err(error) = waited
+            && !ring::is_transient(&error)
+        {
+            std::mem::forget(scratch);
+            return Err(error.to_string());
+        }
+    };
+    if result < 0 {
+        return Err(format!("the device refuses it: {}", std::io::Error::from_raw_os_error(-result)));
+    }
+    Ok(())
+}
+
+/// Registers the pool's memory with the ring. Returns how many of its regions are registered: indices below
+/// that are usable in [`crate::Memory::registered`].
+fn register_memory(ring: &IoUring, options: &QueueOptions, facts: &mut QueueFacts) -> Result<u16> {
+    let pool = match (&options.pool, options.register_buffers) {
+        (_, Ask::No) | (None, Ask::Try) => return Ok(0),
+        (None, Ask::Require) => return Err(Error::Unsupported("registering buffers without a pool".into())),
+        (Some(pool), _) => pool,
+    };
+    let regions = pool.regions();
+    let vectors: Vec<libc::iovec> = regions
+        .iter()
+        .map(|&(address, length)| libc::iovec { iov_base: address.as_ptr().cast(), iov_len: length })
+        .collect();
+    // SAFETY: the regions are live mappings of the pool, and the queue keeps a handle of the pool for as long
+    // as the ring exists (`UringQueue::_pool`).
+    let registered = unsafe { ring.submitter().register_buffers(&vectors) };
+    match registered {
+        Ok(()) => Ok(u16::try_from(vectors.len()).unwrap_or(u16::MAX)),
+        Err(error) if options.register_buffers == Ask::Try => {
+            facts
+                .fallbacks
+                .push(format!("buffers are not registered: {error} (RLIMIT_MEMLOCK may be too low)"));
+            Ok(0)
+        }
+        Err(error) => Err(Error::Unsupported(format!("registering buffers: {error}"))),
+    }
+}

@@ -1,0 +1,127 @@
+//! Errors of devices: what was asked, where, and the one errno it maps to.
+
+use std::fmt;
+
+/// Result of a device call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Which part of a request broke the alignment rules of the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Misaligned {
+    /// The position is not a multiple of the logical block size.
+    Position,
+    /// The length is zero or not a multiple of the logical block size.
+    Length,
+    /// The memory address is not a multiple of the device's memory alignment.
+    Memory,
+}
+
+impl fmt::Display for Misaligned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Misaligned::Position => "position",
+            Misaligned::Length => "length",
+            Misaligned::Memory => "memory address",
+        })
+    }
+}
+
+/// A device error. Cheap to clone, so that one failure can be reported to every waiter.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device refused or failed a transfer.
+    #[error("{op} of {length} bytes at byte {pos} failed: {}", describe_errno(*errno))]
+    Io {
+        /// Which operation: `read`, `write`, `flush`, `discard`.
+        op: &'static str,
+        /// First byte of the request on this device.
+        pos: u64,
+        /// Length of the request in bytes.
+        length: u64,
+        /// The operating system's error number (`EIO` for a short transfer).
+        errno: i32,
+    },
+    /// The request lies outside the device.
+    #[error("request of {length} bytes at byte {pos} lies outside the device of {size} bytes")]
+    OutOfRange {
+        /// First byte of the request.
+        pos: u64,
+        /// Length in bytes.
+        length: u64,
+        /// Size of the device in bytes.
+        size: u64,
+    },
+    /// The request breaks an alignment rule; nothing was transferred.
+    #[error("{what} {value:#x} is not a multiple of {align}")]
+    Misaligned {
+        /// Which value.
+        what: Misaligned,
+        /// The value itself.
+        value: u64,
+        /// The alignment that it must have, in bytes.
+        align: u32,
+    },
+    /// A write to a device that was opened read-only.
+    #[error("the device is opened read-only")]
+    ReadOnly,
+    /// Somebody else uses the device; the text says who.
+    #[error("in use by {0}")]
+    InUse(String),
+    /// The device, kernel or engine cannot do what was asked for explicitly.
+    #[error("not supported: {0}")]
+    Unsupported(String),
+    /// The device specification is malformed (exit code 2 on the command line).
+    #[error("bad device `{spec}`: {reason}")]
+    BadSpec {
+        /// The text that was parsed.
+        spec: String,
+        /// Why it was refused.
+        reason: String,
+    },
+    /// Opening or setting up failed.
+    #[error("{path}: {action}: {}", describe_errno(*errno))]
+    Open {
+        /// The path of the device or image.
+        path: String,
+        /// What was being done.
+        action: &'static str,
+        /// The operating system's error number.
+        errno: i32,
+    },
+    /// A buffer pool has no room for another buffer.
+    #[error("no buffer of {wanted} bytes: the pool is limited to {limit} bytes")]
+    PoolExhausted {
+        /// Bytes asked for.
+        wanted: u64,
+        /// Most bytes the pool may hold.
+        limit: u64,
+    },
+    /// The partition table has no such partition, or cannot be read.
+    #[error("partition {number}: {reason}")]
+    Partition {
+        /// Number asked for, from 1.
+        number: u32,
+        /// Why it cannot be used.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// The one errno this error maps to.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Io { errno, .. } | Error::Open { errno, .. } => *errno,
+            Error::OutOfRange { .. } | Error::Misaligned { .. } | Error::BadSpec { .. } => libc::EINVAL,
+            Error::ReadOnly => libc::EROFS,
+            Error::InUse(_) => libc::EBUSY,
+            Error::Unsupported(_) => libc::EOPNOTSUPP,
+            Error::PoolExhausted { .. } => libc::ENOMEM,
+            Error::Partition { .. } => libc::ENXIO,
+        }
+    }
+}
+
+fn describe_errno(errno: i32) -> String {
+    std::io::Error::from_raw_os_error(errno).to_string()
+}

@@ -1,0 +1,360 @@
+//! Counts what reaches a device, and shows each request to whoever traces.
+
+use super::slots::Slots;
+use super::timer::now_ns;
+use crate::{
+    Capabilities, Description, Device, DeviceQueue, Done, Full, Geometry, Op, Queue, QueueFacts,
+    QueueOptions, Request, Result, Wait, WriteDurability,
+};
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Wraps a device and counts requests, synchronous and queued alike.
+///
+/// A synchronous request counts when it is made, whether or not it succeeds; a queued one when its queue
+/// accepts it.
+pub struct CountingDevice {
+    inner: Arc<dyn Device>,
+    counters: Arc<Counters>,
+    trace: Option<Arc<Tracer>>,
+}
+
+/// Live counters of a [`CountingDevice`], shared by all its queues.
+#[derive(Debug, Default)]
+pub struct Counters {
+    reads: AtomicU64,
+    writes: AtomicU64,
+    fua_writes: AtomicU64,
+    flushes: AtomicU64,
+    discards: AtomicU64,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    discarded_bytes: AtomicU64,
+    queued: AtomicU64,
+    errors: AtomicU64,
+}
+
+/// Counter values. All count since creation or the last [`Counters::take`].
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Read requests.
+    pub reads: u64,
+    /// Write requests, FUA ones included.
+    pub writes: u64,
+    /// Write requests that had to be durable by themselves.
+    pub fua_writes: u64,
+    /// Flush requests.
+    pub flushes: u64,
+    /// Discard requests.
+    pub discards: u64,
+    /// Bytes asked for by reads.
+    pub read_bytes: u64,
+    /// Bytes offered by writes.
+    pub written_bytes: u64,
+    /// Bytes discarded.
+    pub discarded_bytes: u64,
+    /// How many of all requests came through queues.
+    pub queued: u64,
+    /// Requests that failed.
+    pub errors: u64,
+}
+
+impl Counters {
+    /// The present values. Each is exact; together they are a snapshot only while nothing runs.
+    pub fn get(&self) -> Counts {
+        self.each(|counter| counter.load(Relaxed))
+    }
+
+    /// The present values, which start from zero again.
+    pub fn take(&self) -> Counts {
+        self.each(|counter| counter.swap(0, Relaxed))
+    }
+
+    fn each(&self, value: impl Fn(&AtomicU64) -> u64) -> Counts {
+        Counts {
+            reads: value(&self.reads),
+            writes: value(&self.writes),
+            fua_writes: value(&self.fua_writes),
+            flushes: value(&self.flushes),
+            discards: value(&self.discards),
+            read_bytes: value(&self.read_bytes),
+            written_bytes: value(&self.written_bytes),
+            discarded_bytes: value(&self.discarded_bytes),
+            queued: value(&self.queued),
+            errors: value(&self.errors),
+        }
+    }
+
+    fn add(&self, what: &What) {
+        let (requests, bytes) = match what.op {
+            Op::Read => (&self.reads, Some(&self.read_bytes)),
+            Op::Write => (&self.writes, Some(&self.written_bytes)),
+            Op::Flush => (&self.flushes, None),
+            Op::Discard => (&self.discards, Some(&self.discarded_bytes)),
+        };
+        requests.fetch_add(1, Relaxed);
+        if let Some(bytes) = bytes {
+            bytes.fetch_add(what.length, Relaxed);
+        }
+        // Atomic additions cost even if they add nothing.
+        if what.fua {
+            self.fua_writes.fetch_add(1, Relaxed);
+        }
+        if what.queued {
+            self.queued.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Where a traced request stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TracePhase {
+    /// Made (synchronous) or accepted by its queue.
+    Submit,
+    /// Returned (synchronous) or delivered by `reap`: bytes, or the errno.
+    Complete(std::result::Result<u64, i32>),
+}
+
+/// One line of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceEvent {
+    /// Nanoseconds since the layer was made.
+    pub time_ns: u64,
+    /// Kernel thread id of the thread that submitted, or reaped.
+    pub thread: u32,
+    /// What.
+    pub op: Op,
+    /// First byte (0 for a flush).
+    pub pos: u64,
+    /// Bytes (0 for a flush).
+    pub length: u64,
+    /// Durable by itself.
+    pub fua: bool,
+    /// Through a queue rather than a synchronous call.
+    pub queued: bool,
+    /// Made or done.
+    pub phase: TracePhase,
+}
+
+impl fmt::Display for TraceEvent {
+    /// As blktrace prints it: `W 2048+8 FUA`, `R 0+8`, `D 4096+128`, `F`, in sectors of 512 bytes. A
+    /// completion with an error has ` error 5` appended.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letter = match self.op {
+            Op::Read => 'R',
+            Op::Write => 'W',
+            Op::Flush => 'F',
+            Op::Discard => 'D',
+        };
+        write!(f, "{letter}")?;
+        if self.op != Op::Flush {
+            write!(f, " {}+{}", self.pos / 512, self.length / 512)?;
+        }
+        if self.fua {
+            f.write_str(" FUA")?;
+        }
+        match self.phase {
+            TracePhase::Complete(Err(errno)) => write!(f, " error {errno}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Receives every event, on the thread that caused it. It must not use the traced device.
+pub type TraceSink = Arc<dyn Fn(&TraceEvent) + Send + Sync>;
+
+struct Tracer {
+    start_ns: u64,
+    sink: TraceSink,
+}
+
+/// The part of a request that is counted and traced.
+#[derive(Debug, Clone, Copy)]
+struct What {
+    op: Op,
+    pos: u64,
+    length: u64,
+    fua: bool,
+    queued: bool,
+}
+
+impl Tracer {
+    fn event(&self, what: &What, phase: TracePhase) {
+        (self.sink)(&TraceEvent {
+            time_ns: now_ns() - self.start_ns,
+            thread: rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs(),
+            op: what.op,
+            pos: what.pos,
+            length: what.length,
+            fua: what.fua,
+            queued: what.queued,
+            phase,
+        });
+    }
+}
+
+impl CountingDevice {
+    /// Counts what goes to `inner`.
+    pub fn new(inner: Arc<dyn Device>) -> Self {
+        CountingDevice { inner, counters: Arc::default(), trace: None }
+    }
+
+    /// Also shows every request to `sink`, when it is made and when it is done.
+    pub fn with_trace(inner: Arc<dyn Device>, sink: TraceSink) -> Self {
+        let trace = Some(Arc::new(Tracer { start_ns: now_ns(), sink }));
+        CountingDevice { inner, counters: Arc::default(), trace }
+    }
+
+    /// The live counters, which outlive the device if need be.
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// The present values.
+    pub fn counts(&self) -> Counts {
+        self.counters.get()
+    }
+
+    fn run(&self, what: What, call: impl FnOnce(&dyn Device) -> Result<()>) -> Result<()> {
+        self.counters.add(&what);
+        if let Some(trace) = &self.trace {
+            trace.event(&what, TracePhase::Submit);
+        }
+        let outcome = call(&*self.inner);
+        self.counters.errors.fetch_add(u64::from(outcome.is_err()), Relaxed);
+        if let Some(trace) = &self.trace {
+            let result = outcome.as_ref().map(|()| what.length).map_err(|error| error.errno());
+            trace.event(&what, TracePhase::Complete(result));
+        }
+        outcome
+    }
+}
+
+impl fmt::Debug for CountingDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CountingDevice")
+            .field("inner", &self.inner)
+            .field("counts", &self.counts())
+            .field("traced", &self.trace.is_some())
+            .finish()
+    }
+}
+
+impl Device for CountingDevice {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn describe(&self) -> Description {
+        let mut description = self.inner.describe();
+        description.layers.push(if self.trace.is_some() { "counting, traced" } else { "counting" }.into());
+        description
+    }
+
+    fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
+        let what = What { op: Op::Read, pos, length: buf.len() as u64, fua: false, queued: false };
+        self.run(what, |inner| inner.read_at(buf, pos))
+    }
+
+    fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
+        let fua = durability == WriteDurability::Fua;
+        let what = What { op: Op::Write, pos, length: buf.len() as u64, fua, queued: false };
+        self.run(what, |inner| inner.write_at(buf, pos, durability))
+    }
+
+    fn flush(&self) -> Result<()> {
+        let what = What { op: Op::Flush, pos: 0, length: 0, fua: false, queued: false };
+        self.run(what, |inner| inner.flush())
+    }
+
+    fn discard(&self, pos: u64, length: u64) -> Result<()> {
+        let what = What { op: Op::Discard, pos, length, fua: false, queued: false };
+        self.run(what, |inner| inner.discard(pos, length))
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<Queue> {
+        let inner = self.inner.queue(options)?;
+        let trace = self.trace.as_ref().map(|tracer| (Arc::clone(tracer), Slots::new(inner.capacity())));
+        Ok(Queue::Other(Box::new(CountingQueue { inner, counters: Arc::clone(&self.counters), trace })))
+    }
+}
+
+/// What a traced request needs at completion: its own tag and what it was.
+type Traced = (u64, What);
+
+struct CountingQueue {
+    inner: Queue,
+    counters: Arc<Counters>,
+    trace: Option<(Arc<Tracer>, Slots<Traced>)>,
+}
+
+impl DeviceQueue for CountingQueue {
+    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
+        let (pos, length) =
+            if request.op == Op::Flush { (0, 0) } else { (request.pos, u64::from(request.length)) };
+        let fua = request.fua && request.op == Op::Write;
+        let what = What { op: request.op, pos, length, fua, queued: true };
+        let mut passed = request;
+        if let Some((_, slots)) = &mut self.trace {
+            passed.tag = slots.insert((request.tag, what)).ok_or(Full)?;
+        }
+        // SAFETY: the caller's promise; only the tag differs.
+        let outcome = unsafe { self.inner.push(passed) };
+        match (&outcome, &mut self.trace) {
+            (Ok(()), trace) => {
+                self.counters.add(&what);
+                if let Some((tracer, _)) = trace {
+                    tracer.event(&what, TracePhase::Submit);
+                }
+            }
+            (Err(Full), Some((_, slots))) => {
+                slots.remove(passed.tag);
+            }
+            (Err(Full), None) => {}
+        }
+        outcome
+    }
+
+    fn submit(&mut self) -> Result<usize> {
+        self.inner.submit()
+    }
+
+    fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
+        let before = out.len();
+        let outcome = self.inner.reap(out, wait);
+        for done in &mut out[before..] {
+            if done.result < 0 {
+                self.counters.errors.fetch_add(1, Relaxed);
+            }
+            let Some((tracer, slots)) = &mut self.trace else { continue };
+            if let Some((tag, what)) = slots.remove(done.tag) {
+                let result = u64::try_from(done.result).map_err(|_| -done.result);
+                tracer.event(&what, TracePhase::Complete(result));
+                done.tag = tag;
+            }
+        }
+        outcome
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.inner.in_flight()
+    }
+
+    fn capacity(&self) -> u32 {
+        self.inner.capacity()
+    }
+
+    fn facts(&self) -> QueueFacts {
+        self.inner.facts()
+    }
+
+    fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
+        self.inner.event_fd()
+    }
+}

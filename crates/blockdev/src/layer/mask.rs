@@ -1,0 +1,144 @@
+//! Hides capabilities of a device. It never claims one that the device lacks; the only thing it adds is work:
+//! a volatile cache that is not there makes callers flush.
+
+use super::inject::{Inject, forward_to_inject};
+use crate::{
+    Capabilities, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Op, Queue, QueueFacts,
+    QueueOptions, Request, Result, Wait, WriteDurability,
+};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// What to hide. Everything off by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mask {
+    /// Say that there is a volatile cache (`cache=volatile`).
+    pub volatile_cache: bool,
+    /// Say that there is no FUA, and refuse FUA writes (`fua=off`).
+    pub no_fua: bool,
+    /// Say that the device is not mapped memory.
+    pub no_dax: bool,
+    /// Say that submission may punt to workers.
+    pub no_nowait: bool,
+    /// Say that discards are not passed down, and refuse them.
+    pub no_discard: bool,
+    /// Refuse writes and discards (`ro`).
+    pub read_only: bool,
+}
+
+/// A device with fewer capabilities.
+#[derive(Debug)]
+pub struct MaskDevice {
+    inner: Arc<dyn Device>,
+    mask: Mask,
+}
+
+impl Mask {
+    fn names(&self) -> Vec<String> {
+        [
+            (self.volatile_cache, "cache=volatile"),
+            (self.no_fua, "fua=off"),
+            (self.no_dax, "dax=off"),
+            (self.no_nowait, "nowait=off"),
+            (self.no_discard, "discard=off"),
+            (self.read_only, "ro"),
+        ]
+        .into_iter()
+        .filter(|(set, _)| *set)
+        .map(|(_, name)| name.into())
+        .collect()
+    }
+
+    /// Why a request must not reach the device.
+    fn refusal(&self, op: Op, fua: bool) -> Option<Error> {
+        let writes = matches!(op, Op::Write | Op::Discard);
+        if self.read_only && writes {
+            Some(Error::ReadOnly)
+        } else if self.no_fua && fua && op == Op::Write {
+            Some(Error::Unsupported("FUA write (fua=off)".into()))
+        } else if self.no_discard && op == Op::Discard {
+            Some(Error::Unsupported("discard (discard=off)".into()))
+        } else {
+            None
+        }
+    }
+}
+
+impl MaskDevice {
+    /// Hides what `mask` says of `inner`.
+    pub fn new(inner: Arc<dyn Device>, mask: Mask) -> Self {
+        MaskDevice { inner, mask }
+    }
+
+    fn allow(&self, op: Op, fua: bool) -> Result<()> {
+        self.mask.refusal(op, fua).map_or(Ok(()), Err)
+    }
+}
+
+impl Device for MaskDevice {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let (inner, mask) = (self.inner.capabilities(), &self.mask);
+        Capabilities {
+            volatile_cache: inner.volatile_cache || mask.volatile_cache,
+            fua: inner.fua && !mask.no_fua,
+            nowait: inner.nowait && !mask.no_nowait,
+            discard: inner.discard && !mask.no_discard,
+            read_only: inner.read_only || mask.read_only,
+            dax: inner.dax.filter(|_| !mask.no_dax),
+        }
+    }
+
+    fn describe(&self) -> Description {
+        let mut description = self.inner.describe();
+        description.layers.extend(self.mask.names());
+        description
+    }
+
+    fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
+        self.inner.read_at(buf, pos)
+    }
+
+    fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
+        self.allow(Op::Write, durability == WriteDurability::Fua)?;
+        self.inner.write_at(buf, pos, durability)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, pos: u64, length: u64) -> Result<()> {
+        self.allow(Op::Discard, false)?;
+        self.inner.discard(pos, length)
+    }
+
+    /// The device's own queue, unless some requests must be refused.
+    fn queue(&self, options: &QueueOptions) -> Result<Queue> {
+        let inner = self.inner.queue(options)?;
+        if !(self.mask.no_fua || self.mask.no_discard || self.mask.read_only) {
+            return Ok(inner);
+        }
+        Ok(Queue::Other(Box::new(MaskQueue { inject: Inject::new(inner), mask: self.mask })))
+    }
+}
+
+struct MaskQueue {
+    inject: Inject,
+    mask: Mask,
+}
+
+impl DeviceQueue for MaskQueue {
+    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
+        match self.mask.refusal(request.op, request.fua) {
+            Some(error) => self.inject.answer(request.tag, -error.errno()),
+            // SAFETY: the caller's promise is passed on unchanged.
+            None => unsafe { self.inject.pass(request) },
+        }
+    }
+
+    forward_to_inject!();
+}

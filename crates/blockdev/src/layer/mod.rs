@@ -1,0 +1,15 @@
+//! Layers that wrap a device.
+mod slice;
+pub use slice::SliceDevice;
+mod counting;
+mod fault;
+mod inject;
+mod latency;
+mod mask;
+mod slots;
+pub(crate) mod timer;
+mod wake;
+pub use counting::{Counters, CountingDevice, Counts, TraceEvent, TracePhase, TraceSink};
+pub use fault::{Fault, FaultAction, FaultDevice, FaultHandle, FaultId, FaultOn};
+pub use latency::LatencyDevice;
+pub use mask::{Mask, MaskDevice};

@@ -1,0 +1,40 @@
+//! One descriptor for a queue that has completions of its own beside those of the queue it wraps.
+
+use super::timer::TimerFd;
+use crate::{DeviceQueue, Error, Queue, Result};
+use rustix::event::epoll;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// An epoll descriptor over the wrapped queue's descriptor and a timer for the layer's own completions: a
+/// waiter on either alone would miss the other. Made on first demand; to be polled, not read.
+#[derive(Debug, Default)]
+pub(crate) struct Wake {
+    epoll: Option<OwnedFd>,
+    own: TimerFd,
+}
+
+impl Wake {
+    /// The descriptor, or `None` if `inner` has none: then only polling by `reap` sees everything.
+    pub(crate) fn get(&mut self, inner: &mut Queue) -> Result<Option<BorrowedFd<'_>>> {
+        if self.epoll.is_none() {
+            let Some(inner) = inner.event_fd()? else { return Ok(None) };
+            let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+            for (data, fd) in [(0, inner), (1, self.own.get()?)] {
+                epoll::add(&epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
+                    .map_err(failed)?;
+            }
+            self.epoll = Some(epoll);
+        }
+        Ok(self.epoll.as_ref().map(AsFd::as_fd))
+    }
+
+    /// When the layer's own next completion is due (0: at once). Does nothing if nobody asked for the
+    /// descriptor.
+    pub(crate) fn set(&self, due: Option<u64>) -> Result<()> {
+        self.own.set(due)
+    }
+}
+
+fn failed(errno: rustix::io::Errno) -> Error {
+    Error::Open { path: "epoll".into(), action: "create", errno: errno.raw_os_error() }
+}

@@ -1,0 +1,29 @@
+//! Block devices for uext4: one face, several engines, layers that wrap a device.
+//!
+//! A [`Device`] answers synchronous calls from any thread and hands out per-thread [`Queue`]s for asynchronous
+//! requests. Engines live in [`engine`] (`uring`, `sync`, `dax`, `memory`, `null`), wrappers in [`layer`]
+//! (`counting`, `latency`, `mask`, `fault`). [`open`] turns a [`spec::DeviceSpec`] into an opened device and is the
+//! only place that picks an engine.
+//!
+//! Units: every position and length is in **bytes**. Positions, lengths and memory addresses of data requests obey
+//! [`Geometry::logical_block`] and [`Geometry::memory_align`].
+#![deny(missing_docs)]
+
+mod device;
+pub mod engine;
+mod error;
+pub mod layer;
+mod open;
+mod own;
+mod partition;
+mod pool;
+mod queue;
+mod scratch;
+pub mod spec;
+mod sys;
+
+pub use device::{Capabilities, DaxKind, Description, Device, Geometry, Sharing, WriteDurability};
+pub use error::{Error, Misaligned, Result};
+pub use open::{OpenOptions, Opened, open};
+pub use pool::{Buffer, BufferPool};
+pub use queue::{Ask, DeviceQueue, Done, Full, Memory, Op, Queue, QueueFacts, QueueOptions, Request, Wait};

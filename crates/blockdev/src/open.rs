@@ -1,0 +1,137 @@
+//! Opening a device from its specification: the only place that picks an engine and stacks layers.
+//!
+//! From the inside out: engine, partition or offset, masks (`ro` where the engine itself has no such mode,
+//! `cache`, `fua`), delays. `mem:` models caches and delays itself.
+
+use crate::engine::{DaxDevice, FileDevice, FileEngine, MemoryDevice, MemoryOptions, NullDevice};
+use crate::layer::{LatencyDevice, Mask, MaskDevice, SliceDevice};
+use crate::own::{self, Claim};
+use crate::spec::{Cache, DeviceSpec, Locator, Scheme, SpecOptions};
+use crate::{Device, Error, Result, partition};
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How to open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OpenOptions {
+    /// Open for writing (a `?ro` in the specification wins).
+    pub write: bool,
+    /// Open read-only although somebody else uses it. Writers are refused in any case.
+    pub force: bool,
+}
+
+/// An opened device. Its lock or exclusive claim lives until the device and all its queues are dropped.
+#[derive(Debug, Clone)]
+pub struct Opened {
+    /// The outermost layer.
+    pub device: Arc<dyn Device>,
+}
+
+/// Opens what `spec` names.
+///
+/// # Errors [`Error::InUse`] if somebody else uses it, [`Error::Open`] if the system refuses,
+/// [`Error::Partition`] without such a partition, [`Error::OutOfRange`] or [`Error::Misaligned`] for an
+/// impossible `offset`, and [`Error::Unsupported`] for options that would claim what the device does not do:
+/// `cache=none` and `fua=on` are accepted on real devices only if they are true.
+pub fn open(spec: &DeviceSpec, options: OpenOptions) -> Result<Opened> {
+    let write = options.write && !spec.options.read_only;
+    let device = open_engine(spec, OpenOptions { write, ..options })?;
+    let device = narrow(device, &spec.options)?;
+    let device = mask(device, spec, write)?;
+    Ok(Opened { device: delay(device, spec) })
+}
+
+fn open_engine(spec: &DeviceSpec, options: OpenOptions) -> Result<Arc<dyn Device>> {
+    let file = |path: &Path, engine| FileDevice::open(path, engine, options.write, options.force);
+    Ok(match (spec.scheme, &spec.locator) {
+        (Scheme::File, Locator::Path(path)) => Arc::new(file(path, FileEngine::Uring)?),
+        (Scheme::Sync, Locator::Path(path)) => Arc::new(file(path, FileEngine::Sync)?),
+        (Scheme::Dax, Locator::Path(path)) => Arc::new(open_dax(path, options)?),
+        (Scheme::Memory, Locator::Size(size)) => Arc::new(open_memory(*size, &spec.options)?),
+        (Scheme::Null, Locator::Path(path)) => {
+            // The image is only copied: nothing is ever written to it.
+            let image = FileDevice::open(path, FileEngine::Sync, false, options.force)?;
+            Arc::new(NullDevice::load(Arc::new(image))?)
+        }
+        (Scheme::Memory, Locator::Path(_)) | (_, Locator::Size(_)) => {
+            let reason = format!("`{}:` cannot open this kind of locator", spec.scheme);
+            return Err(Error::BadSpec { spec: spec.to_string(), reason });
+        }
+    })
+}
+
+fn open_dax(path: &Path, options: OpenOptions) -> Result<DaxDevice> {
+    let OpenOptions { write, force } = options;
+    let claimed = own::claim(Claim { path, write, force, direct: false })?;
+    DaxDevice::new(File::from(claimed.file), path.display().to_string(), write, claimed.sharing)
+}
+
+fn open_memory(size: u64, options: &SpecOptions) -> Result<MemoryDevice> {
+    let volatile_cache = options.cache == Some(Cache::Volatile);
+    MemoryDevice::new(MemoryOptions {
+        volatile_cache,
+        // A cache that is asked for is one without FUA, like that of most disks, unless that is asked for
+        // too.
+        fua: options.fua.unwrap_or(!volatile_cache),
+        latency: options.latency,
+        flush_latency: options.flush_latency,
+        ..MemoryOptions::new(size)
+    })
+}
+
+/// `partition=N` and `offset=B`.
+fn narrow(device: Arc<dyn Device>, options: &SpecOptions) -> Result<Arc<dyn Device>> {
+    if let Some(number) = options.partition {
+        let partition::Extent { start, size } = partition::find(&*device, number)?;
+        let label = format!("partition {number} (byte {start}, {size} bytes)");
+        return Ok(Arc::new(SliceDevice::new(device, start, size, label)?));
+    }
+    if let Some(start) = options.offset {
+        let whole = device.geometry();
+        if start >= whole.size {
+            return Err(Error::OutOfRange { pos: start, length: 0, size: whole.size });
+        }
+        return Ok(Arc::new(SliceDevice::new(device, start, whole.size - start, format!("offset {start}"))?));
+    }
+    Ok(device)
+}
+
+/// `cache`, `fua`, and `ro` for engines that can always write.
+fn mask(device: Arc<dyn Device>, spec: &DeviceSpec, write: bool) -> Result<Arc<dyn Device>> {
+    let real = device.capabilities();
+    // `null:` never writes to its image: opened for reading it keeps its own queue, unless `ro` is written
+    // out.
+    let guard = if spec.scheme == Scheme::Null { spec.options.read_only } else { !write };
+    let mut mask = Mask { read_only: guard && !real.read_only, ..Mask::default() };
+    if spec.scheme != Scheme::Memory {
+        match spec.options.cache {
+            Some(Cache::None) if real.volatile_cache => {
+                return Err(claim_refused(spec, "cache=none", "the device has a volatile write cache"));
+            }
+            Some(Cache::Volatile) => mask.volatile_cache = !real.volatile_cache,
+            Some(Cache::None) | None => {}
+        }
+        match spec.options.fua {
+            Some(true) if !real.fua => {
+                return Err(claim_refused(spec, "fua=on", "the device has no FUA"));
+            }
+            Some(false) => mask.no_fua = real.fua,
+            Some(true) | None => {}
+        }
+    }
+    Ok(if mask == Mask::default() { device } else { Arc::new(MaskDevice::new(device, mask)) })
+}
+
+fn claim_refused(spec: &DeviceSpec, option: &str, fact: &str) -> Error {
+    Error::Unsupported(format!("`{option}` on {spec}: {fact}, and this option can only hide what is there"))
+}
+
+/// `latency` and `flush_latency`, which `mem:` has built in.
+fn delay(device: Arc<dyn Device>, spec: &DeviceSpec) -> Arc<dyn Device> {
+    let (latency, flush) = (spec.options.latency, spec.options.flush_latency);
+    if spec.scheme == Scheme::Memory || (latency.is_none() && flush.is_none()) {
+        return device;
+    }
+    Arc::new(LatencyDevice::new(device, latency, flush))
+}

@@ -1,0 +1,267 @@
+//! `?partition=N`: finds a partition in a GPT or MBR table.
+//!
+//! Tables are untrusted: every field is checked against the device before it is used, chains are bounded,
+//! arithmetic is checked, and the parsers of the crates only see sizes that were found sane.
+//!
+//! - A GPT counts if the MBR protects it (an entry of type 0xEE), as in the UEFI specification 2.10, section
+//!   5. The backup at the end of the device serves if the primary is damaged. Sectors are the device's
+//!   logical blocks; images of 4096-byte disks are found too.
+//! - MBR partitions 1 to 4 are the primary ones. Logical ones count from 5 in the order of the chain of
+//!   extended boot records, and empty records are not counted, as in Linux.
+
+use crate::scratch::Scratch;
+use crate::{Device, Error, Result};
+use gptman::{GPTHeader, GPTPartitionEntry};
+use mbrman::{MBRHeader, MBRPartitionEntry};
+use std::io::{self, Cursor, Read, Seek, SeekFrom};
+
+/// Bytes of an MBR, an extended boot record, and what is read of a GPT header.
+const RECORD: usize = 512;
+
+/// Size of a GPT entry; the specification allows larger ones, which nobody writes.
+const GPT_ENTRY: u64 = 128;
+
+/// Most GPT entries believed; the usual number is 128.
+const GPT_ENTRIES_MAX: u32 = 4096;
+
+/// The other sector size of disks, tried for images of them.
+const IMAGE_SECTOR: u64 = 4096;
+
+/// Type byte of the MBR entry that protects a GPT.
+const PROTECTIVE: u8 = 0xee;
+
+/// Most extended boot records followed.
+const CHAIN_MAX: u32 = 256;
+
+/// A part of a device, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// First byte.
+    pub(crate) start: u64,
+    /// Length.
+    pub(crate) size: u64,
+}
+
+/// Why there is no such partition, in words.
+type Reason = String;
+
+/// Finds partition `number`, counted from 1.
+///
+/// # Errors
+/// [`Error::Partition`], or the error of the device if the table cannot be read.
+pub(crate) fn find(device: &dyn Device, number: u32) -> Result<Extent> {
+    let mut table = Table { device, sector: u64::from(device.geometry().logical_block), failure: None };
+    let found = table.find(number);
+    if let Some(error) = table.failure {
+        return Err(error);
+    }
+    found.map_err(|reason| Error::Partition { number, reason })
+}
+
+struct Table<'a> {
+    device: &'a dyn Device,
+    /// Bytes that the table counts in.
+    sector: u64,
+    /// The first error of the device itself, which is worth more than what a parser makes of it.
+    failure: Option<Error>,
+}
+
+impl Table<'_> {
+    fn size(&self) -> u64 {
+        self.device.geometry().size
+    }
+
+    fn find(&mut self, number: u32) -> std::result::Result<Extent, Reason> {
+        let mbr = self
+            .record(0)
+            .and_then(parse_record)
+            .map_err(|reason| format!("no partition table: {reason}"))?;
+        if entries(&mbr).any(|entry| entry.sys == PROTECTIVE) {
+            return self.find_gpt(number);
+        }
+        let (start, sectors) = match number {
+            0 => return Err("partitions are numbered from 1".into()),
+            1..=4 => primary(&mbr, number)?,
+            _ => self.find_logical(&mbr, number)?,
+        };
+        self.extent(start, sectors)
+    }
+
+    /// Turns sectors into bytes and checks that they lie on the device and on its blocks.
+    fn extent(&self, start: u64, sectors: u64) -> std::result::Result<Extent, Reason> {
+        let block = u64::from(self.device.geometry().logical_block);
+        let bytes = start.checked_mul(self.sector).zip(sectors.checked_mul(self.sector));
+        let Some((start, size)) = bytes.filter(|(start, size)| {
+            start.checked_add(*size).is_some_and(|end| end <= self.size()) && *start != 0 && *size >= block
+        }) else {
+            return Err(format!("its {sectors} sectors at sector {start} do not lie on the device"));
+        };
+        if !start.is_multiple_of(block) {
+            return Err(format!("byte {start} is no multiple of the logical block of {block} bytes"));
+        }
+        Ok(Extent { start, size: size - size % block })
+    }
+
+    /// Reads the 512 bytes at byte `pos`.
+    fn record(&mut self, pos: u64) -> std::result::Result<[u8; RECORD], Reason> {
+        let mut bytes = [0; RECORD];
+        let mut reader = TableReader { table: self, pos };
+        reader.read_exact(&mut bytes).map_err(|error| format!("byte {pos} cannot be read: {error}"))?;
+        Ok(bytes)
+    }
+
+    fn find_logical(&mut self, mbr: &MBRHeader, number: u32) -> std::result::Result<(u64, u64), Reason> {
+        let Some(extended) = entries(mbr).find(|entry| entry.is_extended()) else {
+            return Err("there is no extended partition".into());
+        };
+        let base = u64::from(extended.starting_lba);
+        let mut link = 0;
+        let mut next_number = 5;
+        for _ in 0..CHAIN_MAX {
+            let at = base + link;
+            let bytes = self.record(at * self.sector)?;
+            let record =
+                parse_record(bytes).map_err(|reason| format!("boot record at sector {at}: {reason}"))?;
+            for entry in entries(&record).filter(|entry| entry.sectors != 0 && !entry.is_extended()) {
+                if next_number == number {
+                    // Relative to the record that names it.
+                    return Ok((at + u64::from(entry.starting_lba), u64::from(entry.sectors)));
+                }
+                next_number += 1;
+            }
+            // Relative to the extended partition. A chain only goes forward, so it cannot be a loop.
+            match entries(&record).find(|entry| entry.sectors != 0 && entry.is_extended()) {
+                Some(entry) if u64::from(entry.starting_lba) > link => link = u64::from(entry.starting_lba),
+                Some(_) => return Err("the chain of extended boot records turns back".into()),
+                None => return Err(format!("there are only {} logical partitions", next_number - 5)),
+            }
+        }
+        Err(format!("the chain of extended boot records is longer than {CHAIN_MAX}"))
+    }
+
+    fn find_gpt(&mut self, number: u32) -> std::result::Result<Extent, Reason> {
+        let block = self.sector;
+        let mut reasons = Vec::new();
+        let sectors = if block == IMAGE_SECTOR { &[block][..] } else { &[block, IMAGE_SECTOR] };
+        for &sector in sectors {
+            self.sector = sector;
+            let last = (self.size() / sector).saturating_sub(1);
+            for (name, lba) in [("primary", 1), ("backup", last)] {
+                match self.gpt_entries(lba) {
+                    Ok((header, entries)) => return self.gpt_extent(&header, &entries, number),
+                    Err(reason) if sector == block => reasons.push(format!("{name} GPT: {reason}")),
+                    // A table in other sectors is a second guess: its absence is no news.
+                    Err(_) => {}
+                }
+            }
+        }
+        Err(reasons.join("; "))
+    }
+
+    /// Reads and checks the GPT whose header is at `lba`.
+    fn gpt_entries(&mut self, lba: u64) -> std::result::Result<(GPTHeader, Vec<GPTPartitionEntry>), Reason> {
+        let pos = lba.checked_mul(self.sector).ok_or("lies beyond the device")?;
+        let bytes = self.record(pos)?;
+        let header = GPTHeader::read_from(&mut Cursor::new(bytes)).map_err(|error| error.to_string())?;
+        self.check_header(&header, lba)?;
+        let sector = self.sector;
+        let mut reader = TableReader { table: self, pos: 0 };
+        let entries = header.read_partitions(&mut reader, sector).map_err(|error| error.to_string())?;
+        Ok((header, entries))
+    }
+
+    /// What [`GPTHeader::read_partitions`] takes for granted, and what makes a table belong to this device.
+    fn check_header(&self, header: &GPTHeader, lba: u64) -> std::result::Result<(), Reason> {
+        let sectors = self.size() / self.sector;
+        if header.primary_lba != lba {
+            return Err(format!("the header at sector {lba} says that it is at {}", header.primary_lba));
+        }
+        if u64::from(header.size_of_partition_entry) != GPT_ENTRY {
+            return Err(format!("entries of {} bytes", header.size_of_partition_entry));
+        }
+        let count = header.number_of_partition_entries;
+        if count == 0 || count > GPT_ENTRIES_MAX {
+            return Err(format!("{count} entries"));
+        }
+        let length = (u64::from(count) * GPT_ENTRY).div_ceil(self.sector);
+        if header.partition_entry_lba.checked_add(length).is_none_or(|end| end > sectors) {
+            return Err(format!("entries at sector {}, beyond the device", header.partition_entry_lba));
+        }
+        if header.first_usable_lba > header.last_usable_lba || header.last_usable_lba >= sectors {
+            return Err("the range of usable sectors does not lie on the device".into());
+        }
+        Ok(())
+    }
+
+    fn gpt_extent(
+        &self,
+        header: &GPTHeader,
+        entries: &[GPTPartitionEntry],
+        number: u32,
+    ) -> std::result::Result<Extent, Reason> {
+        let index = (number as usize).checked_sub(1).ok_or("partitions are numbered from 1")?;
+        let entry = entries.get(index).filter(|entry| entry.is_used()).ok_or("there is no such partition")?;
+        let (first, last) = (entry.starting_lba, entry.ending_lba);
+        if first > last || first < header.first_usable_lba || last > header.last_usable_lba {
+            return Err(format!("sectors {first} to {last} are not usable ones"));
+        }
+        self.extent(first, last - first + 1)
+    }
+}
+
+fn parse_record(bytes: [u8; RECORD]) -> std::result::Result<MBRHeader, Reason> {
+    MBRHeader::read_from(&mut Cursor::new(bytes)).map_err(|error| error.to_string())
+}
+
+fn entries(record: &MBRHeader) -> impl Iterator<Item = &MBRPartitionEntry> {
+    record.iter().map(|(_, entry)| entry)
+}
+
+fn primary(mbr: &MBRHeader, number: u32) -> std::result::Result<(u64, u64), Reason> {
+    let entry = mbr.get(number as usize).filter(|entry| entry.is_used() && entry.sectors != 0);
+    let entry = entry.ok_or("there is no such partition")?;
+    if entry.is_extended() {
+        return Err("it is the extended partition, which only holds others".into());
+    }
+    Ok((u64::from(entry.starting_lba), u64::from(entry.sectors)))
+}
+
+/// Byte-wise reading of the device for the parsers.
+struct TableReader<'a, 'b> {
+    table: &'a mut Table<'b>,
+    pos: u64,
+}
+
+impl Read for TableReader<'_, '_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let geometry = self.table.device.geometry();
+        let block = u64::from(geometry.logical_block);
+        let start = self.pos - self.pos % block;
+        if start >= geometry.size {
+            return Ok(0);
+        }
+        let mut scratch = Scratch::new(geometry.logical_block as usize);
+        if let Err(error) = self.table.device.read_at(&mut scratch, start) {
+            let errno = error.errno();
+            self.table.failure.get_or_insert(error);
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        let rest = &scratch[(self.pos - start) as usize..];
+        let count = rest.len().min(out.len());
+        out[..count].copy_from_slice(&rest[..count]);
+        self.pos += count as u64;
+        Ok(count)
+    }
+}
+
+impl Seek for TableReader<'_, '_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let target = match to {
+            SeekFrom::Start(pos) => Some(pos),
+            SeekFrom::End(delta) => self.table.size().checked_add_signed(delta),
+            SeekFrom::Current(delta) => self.pos.checked_add_signed(delta),
+        };
+        self.pos = target.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        Ok(self.pos)
+    }
+}

@@ -1,0 +1,399 @@
+//! Aligned transfer memory that queues can register once.
+//!
+//! A [`BufferPool`] owns a few mapped regions and hands out [`Buffer`]s: page-aligned pieces in power-of-two
+//! size classes. The regions made by [`BufferPool::new`] are what a queue registers with its ring; regions
+//! added later, when the pool is used up, are ordinary memory, and their buffers say so in
+//! [`Memory::registered`].
+
+use crate::{Error, Memory, Result};
+use parking_lot::Mutex;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Alignment of every buffer, and the smallest size class.
+const PAGE: usize = 4096;
+/// Largest region: the kernel takes at most 1 GiB per registered buffer.
+const MAX_REGION: usize = 1 << 30;
+/// Size classes 4 KiB, 8 KiB, … 1 GiB.
+const CLASSES: usize = (MAX_REGION / PAGE).trailing_zeros() as usize + 1;
+/// Least growth of a used-up pool, so that small requests do not each map a region.
+const MIN_GROWTH: usize = 1 << 20;
+/// Most growth at once beyond what was asked.
+const MAX_GROWTH: usize = 64 << 20;
+/// Default limit: this many times the initial size, but at least [`MIN_LIMIT`].
+const LIMIT_FACTOR: usize = 8;
+/// See [`LIMIT_FACTOR`].
+const MIN_LIMIT: usize = 256 << 20;
+
+/// A pool of aligned memory that queues can register. Cheap to clone; the memory lives until the last clone
+/// and the last [`Buffer`] are gone.
+#[derive(Debug, Clone)]
+pub struct BufferPool {
+    shared: Arc<Shared>,
+}
+
+/// A piece of aligned memory, owned. Derefs to `[u8]` of exactly the length asked for; returns to its pool
+/// when dropped. Moving it does not touch the pool.
+pub struct Buffer {
+    address: NonNull<u8>,
+    length: usize,
+    registered: Option<u16>,
+    class: u8,
+    pool: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// How many of the regions, counted from the first, existed at creation.
+    registered: usize,
+    /// Most bytes mapped in all.
+    limit: usize,
+}
+
+#[derive(Debug)]
+struct State {
+    regions: Vec<Region>,
+    /// Free blocks by [registered, not registered] and size class.
+    free: [[Vec<Block>; CLASSES]; 2],
+    /// Blocks in existence by the same indices: what the free list must be able to hold without allocating.
+    blocks: [[usize; CLASSES]; 2],
+    /// Bytes mapped in all regions.
+    mapped: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    address: NonNull<u8>,
+    registered: Option<u16>,
+}
+
+/// One private anonymous mapping, carved from its start.
+#[derive(Debug)]
+struct Region {
+    base: NonNull<u8>,
+    length: usize,
+    carved: usize,
+}
+
+// SAFETY: a region is plain memory of the process; the pointer is only turned into blocks, each owned by one
+// `Buffer` or one free list at a time, so that no two threads reach the same bytes.
+unsafe impl Send for Region {}
+// SAFETY: a block is an address that its holder (a free list under the pool's lock, or a `Buffer`) owns
+// exclusively.
+unsafe impl Send for Block {}
+// SAFETY: a buffer owns its bytes exclusively, as `Box<[u8]>` does; the pool behind it is `Send + Sync`.
+unsafe impl Send for Buffer {}
+// SAFETY: through `&Buffer` bytes can only be read, as through `&Box<[u8]>`.
+unsafe impl Sync for Buffer {}
+
+impl BufferPool {
+    /// Maps `bytes` of memory (rounded up to whole pages, at least one), zeroed, in regions of at most 1 GiB.
+    /// The pool may grow to eight times that, at least to 256 MiB.
+    pub fn new(bytes: usize) -> Result<Self> {
+        Self::with_limit(bytes, bytes.saturating_mul(LIMIT_FACTOR).max(MIN_LIMIT))
+    }
+
+    /// As [`BufferPool::new`], with `limit` as the most bytes that may ever be mapped (never less than
+    /// `bytes`).
+    pub fn with_limit(bytes: usize, limit: usize) -> Result<Self> {
+        let total = bytes.max(1).checked_next_multiple_of(PAGE).ok_or_else(|| cannot_map(libc::ENOMEM))?;
+        let mut state =
+            State { regions: Vec::new(), free: Default::default(), blocks: [[0; CLASSES]; 2], mapped: 0 };
+        if total.div_ceil(MAX_REGION) > usize::from(u16::MAX) {
+            return Err(cannot_map(libc::ENOMEM));
+        }
+        while state.mapped < total {
+            state.map((total - state.mapped).min(MAX_REGION))?;
+        }
+        let registered = state.regions.len();
+        Ok(BufferPool {
+            shared: Arc::new(Shared { state: Mutex::new(state), registered, limit: limit.max(total) }),
+        })
+    }
+
+    /// The regions that existed at creation, in the order of their registered indices: what a ring registers.
+    /// Their addresses stay valid as long as this pool (or a clone, or a buffer) lives.
+    pub fn regions(&self) -> Vec<(NonNull<u8>, usize)> {
+        let state = self.shared.state.lock();
+        state.regions[..self.shared.registered].iter().map(|region| (region.base, region.length)).collect()
+    }
+
+    /// A buffer of exactly `length` bytes, aligned to 4096. Registered memory is used first; a used-up pool
+    /// grows by an unregistered region.
+    ///
+    /// The contents are zero on first use and **whatever the last holder left** on reuse. A pool is meant to
+    /// serve one volume (or one queue of it); whoever shares a pool between volumes that must not see each
+    /// other's data has to overwrite buffers first.
+    ///
+    /// # Errors
+    /// [`Error::PoolExhausted`] beyond the limit or above 1 GiB, [`Error::Open`] if the system refuses
+    /// memory.
+    pub fn take(&self, length: usize) -> Result<Buffer> {
+        let exhausted = || Error::PoolExhausted { wanted: length as u64, limit: self.shared.limit as u64 };
+        let class = class_of(length).ok_or_else(exhausted)?;
+        let registered = self.shared.registered;
+        let mut state = self.shared.state.lock();
+        let block = match state.find(class, registered) {
+            Some(block) => block,
+            None => {
+                let room = self.shared.limit.saturating_sub(state.mapped);
+                let growth = state.mapped.clamp(MIN_GROWTH, MAX_GROWTH).max(class_size(class)).min(room);
+                if growth < class_size(class) {
+                    return Err(exhausted());
+                }
+                state.map(growth & !(PAGE - 1))?;
+                state.find(class, registered).ok_or_else(exhausted)?
+            }
+        };
+        drop(state);
+        Ok(Buffer {
+            address: block.address,
+            length,
+            registered: block.registered,
+            class: class as u8,
+            pool: Arc::clone(&self.shared),
+        })
+    }
+}
+
+/// The class that holds `length` bytes, `None` above the largest.
+fn class_of(length: usize) -> Option<usize> {
+    if length > MAX_REGION {
+        return None;
+    }
+    Some((length.max(PAGE).next_power_of_two() / PAGE).trailing_zeros() as usize)
+}
+
+fn class_size(class: usize) -> usize {
+    PAGE << class
+}
+
+fn cannot_map(errno: i32) -> Error {
+    Error::Open { path: "buffer pool".into(), action: "map memory", errno }
+}
+
+impl State {
+    fn map(&mut self, length: usize) -> Result<()> {
+        self.regions.push(Region::map(length)?);
+        self.mapped += length;
+        Ok(())
+    }
+
+    /// A block of `class`: a free one, a new one, or half of a larger free one; registered memory first.
+    fn find(&mut self, class: usize, registered: usize) -> Option<Block> {
+        (0..2).find_map(|kind| {
+            self.free[kind][class]
+                .pop()
+                .or_else(|| self.carve(kind, class, registered))
+                .or_else(|| self.split(kind, class))
+        })
+    }
+
+    fn carve(&mut self, kind: usize, class: usize, registered: usize) -> Option<Block> {
+        let range = if kind == 0 { 0..registered } else { registered..self.regions.len() };
+        let size = class_size(class);
+        for index in range {
+            let region = &mut self.regions[index];
+            if region.length - region.carved < size {
+                continue;
+            }
+            // SAFETY: `carved + size <= length`, so the block lies inside the region's mapping.
+            let address = unsafe { region.base.add(region.carved) };
+            region.carved += size;
+            self.count_block(kind, class);
+            return Some(Block { address, registered: (kind == 0).then_some(index as u16) });
+        }
+        None
+    }
+
+    /// Halves the smallest larger free block until it fits. Blocks are not merged again: transfer sizes
+    /// repeat.
+    fn split(&mut self, kind: usize, class: usize) -> Option<Block> {
+        let from = (class + 1..CLASSES).find(|&larger| !self.free[kind][larger].is_empty())?;
+        let block = self.free[kind][from].pop()?;
+        self.blocks[kind][from] -= 1;
+        for smaller in (class..from).rev() {
+            // SAFETY: the block has `class_size(smaller + 1)` bytes, so its second half starts inside it.
+            let address = unsafe { block.address.add(class_size(smaller)) };
+            self.count_block(kind, smaller);
+            self.free[kind][smaller].push(Block { address, ..block });
+        }
+        self.count_block(kind, class);
+        Some(block)
+    }
+
+    /// Registers one more block and makes room for its return, so that dropping a buffer never allocates.
+    fn count_block(&mut self, kind: usize, class: usize) {
+        self.blocks[kind][class] += 1;
+        let list = &mut self.free[kind][class];
+        list.reserve(self.blocks[kind][class] - list.len());
+    }
+}
+
+impl Region {
+    fn map(length: usize) -> Result<Region> {
+        // SAFETY: a new anonymous mapping at an address the kernel chooses touches no existing memory.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }
+        .map_err(|errno| cannot_map(errno.raw_os_error()))?;
+        // Huge pages save TLB misses and pinning work; a kernel without them loses nothing else.
+        // SAFETY: exactly the mapping made above; the advice changes no contents.
+        let _ = unsafe { rustix::mm::madvise(base, length, Advice::LinuxHugepage) };
+        let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| cannot_map(libc::ENOMEM))?;
+        Ok(Region { base, length, carved: 0 })
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: this region owns the mapping; it is dropped with `Shared`, which every `Buffer` keeps
+        // alive, so no block of it is reachable any more. Failure would only leak.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
+    }
+}
+
+impl Buffer {
+    /// The memory for a request that covers this buffer from byte `offset`. It stays valid while the buffer
+    /// lives; the registered index means the pool's own region list.
+    ///
+    /// # Panics
+    /// If `offset` lies beyond the buffer.
+    #[inline]
+    pub fn memory(&mut self, offset: usize) -> Memory {
+        assert!(offset <= self.length, "offset beyond the buffer");
+        // SAFETY: `offset <= length`, so the result is inside the block or one past its end.
+        Memory { address: unsafe { self.address.add(offset) }, registered: self.registered }
+    }
+
+    /// First byte, aligned to 4096. For reading from it through a raw pointer while the buffer is borrowed.
+    #[inline]
+    pub fn address(&self) -> NonNull<u8> {
+        self.address
+    }
+}
+
+impl std::ops::Deref for Buffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the block has at least `length` initialised bytes (mapped zeroed) that this buffer owns.
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.length) }
+    }
+}
+
+impl std::ops::DerefMut for Buffer {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let block = Block { address: self.address, registered: self.registered };
+        let kind = usize::from(self.registered.is_none());
+        self.pool.state.lock().free[kind][usize::from(self.class)].push(block);
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("address", &self.address)
+            .field("length", &self.length)
+            .field("registered", &self.registered)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_exact_zeroed_and_disjoint() {
+        let pool = BufferPool::new(64 << 10).unwrap();
+        let mut buffers: Vec<_> = [1usize, 512, 4096, 4097, 12288].map(|len| pool.take(len).unwrap()).into();
+        for (index, buffer) in buffers.iter_mut().enumerate() {
+            assert_eq!(buffer.address().as_ptr() as usize % 4096, 0);
+            assert!(buffer.iter().all(|&byte| byte == 0));
+            buffer.fill(index as u8 + 1);
+        }
+        let lengths: Vec<_> = buffers.iter().map(|buffer| buffer.len()).collect();
+        assert_eq!(lengths, [1, 512, 4096, 4097, 12288]);
+        for (index, buffer) in buffers.iter().enumerate() {
+            assert!(buffer.iter().all(|&byte| byte == index as u8 + 1), "buffer {index} was overwritten");
+        }
+    }
+
+    #[test]
+    fn growth_is_unregistered_and_limited() {
+        let pool = BufferPool::with_limit(16 << 10, (16 << 10) + (1 << 20)).unwrap();
+        let (base, length) = pool.regions()[0];
+        assert_eq!((pool.regions().len(), length), (1, 16 << 10));
+        let mut first: Vec<_> = (0..4).map(|_| pool.take(4096).unwrap()).collect();
+        for (index, buffer) in first.iter_mut().enumerate() {
+            let memory = buffer.memory(0);
+            assert_eq!(memory.registered, Some(0));
+            assert_eq!(memory.address.as_ptr() as usize, base.as_ptr() as usize + index * 4096);
+        }
+        let mut beyond = pool.take(512 << 10).unwrap();
+        assert_eq!(beyond.memory(0).registered, None);
+        let error = pool.take(1 << 20).unwrap_err();
+        assert_eq!(error.errno(), libc::ENOMEM, "{error}");
+        assert_eq!(pool.regions().len(), 1, "growth must not change what is registered");
+    }
+
+    #[test]
+    fn blocks_come_back_registered_first_and_split() {
+        let pool = BufferPool::with_limit(1 << 20, 1 << 20).unwrap();
+        let whole = pool.take(1 << 20).unwrap();
+        assert!(pool.take(4096).is_err());
+        drop(whole);
+        let mut pieces: Vec<_> = (0..256).map(|_| pool.take(4096).unwrap()).collect();
+        assert!(pool.take(1).is_err(), "the region has exactly 256 pages");
+        let mut addresses: Vec<_> = pieces.iter().map(|piece| piece.address().as_ptr() as usize).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        assert_eq!(addresses.len(), 256);
+        assert!(pieces.iter_mut().all(|piece| piece.memory(4096).registered == Some(0)));
+    }
+
+    #[test]
+    fn a_buffer_outlives_its_pool_and_crosses_threads() {
+        let pool = BufferPool::new(4096).unwrap();
+        let mut buffer = pool.take(4096).unwrap();
+        drop(pool);
+        let buffer = std::thread::spawn(move || {
+            buffer.fill(7);
+            buffer
+        })
+        .join()
+        .unwrap();
+        assert!(buffer.iter().all(|&byte| byte == 7));
+    }
+
+    #[test]
+    #[should_panic(expected = "offset beyond the buffer")]
+    fn memory_beyond_the_buffer_is_refused() {
+        BufferPool::new(4096).unwrap().take(512).unwrap().memory(513);
+    }
+
+    #[test]
+    fn absurd_sizes_are_errors() {
+        assert!(BufferPool::new(usize::MAX).is_err());
+        let pool = BufferPool::new(4096).unwrap();
+        assert_eq!(pool.take(usize::MAX).unwrap_err().errno(), libc::ENOMEM);
+    }
+}

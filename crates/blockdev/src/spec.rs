@@ -1,0 +1,451 @@
+//! The DEVICE grammar: `[scheme:]locator[?key[=value][&…]][:/path]`.
+//!
+//! How a text is read, in this order:
+//!
+//! 1. **Scheme.** The text before the first `:` is a scheme if it has a scheme's letters
+//!    (`[A-Za-z][A-Za-z0-9+.-]*`, so never a `/`, `?`, `%`) and is not followed by a single `/`. Known
+//!    schemes (`file`, `sync`, `dax`, `mem`, `null`) are taken off even before a single `/`. An unknown one
+//!    is an error: `foo:bar.img` is refused, the file of that name is `./foo:bar.img` or `file:foo:bar.img`.
+//!    `disk.img:/etc` has no scheme: one `/` follows. `x://…` always reads as a scheme.
+//! 2. **Authority.** `file:///disk.img` is `/disk.img`; the authority must be empty or `localhost`.
+//! 3. **Inner path.** It begins at the `/` of the first `:/` that is left, and is taken verbatim to the end.
+//! 4. **Options** follow the first `?` before that, separated by `&`. Unknown, empty and repeated keys are
+//!    errors.
+//! 5. **Locator.** `:/`, `?`, `&`, `%` inside it are percent-encoded; any byte but NUL may be.
+
+mod units;
+
+use crate::{Error, Result};
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Which engine a specification names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scheme {
+    /// `file:` or nothing: image file or block device, queue on io_uring.
+    #[default]
+    File,
+    /// `sync:`: the same without any ring.
+    Sync,
+    /// `dax:`: mapped memory.
+    Dax,
+    /// `mem:SIZE`: private memory that models caches and costs.
+    Memory,
+    /// `null:IMAGE`: metadata from a copy of IMAGE in memory, queued data requests move nothing.
+    Null,
+}
+
+/// Schemes of this release and their spelling.
+const SCHEMES: [(&str, Scheme); 5] = [
+    ("file", Scheme::File),
+    ("sync", Scheme::Sync),
+    ("dax", Scheme::Dax),
+    ("mem", Scheme::Memory),
+    ("null", Scheme::Null),
+];
+
+/// Schemes whose spelling is reserved: naming one is no typing error, but nothing serves it.
+const LATER_SCHEMES: [&str; 3] = ["nbd", "nbd+unix", "rbd"];
+
+impl Scheme {
+    /// The spelling, without the colon.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheme::File => "file",
+            Scheme::Sync => "sync",
+            Scheme::Dax => "dax",
+            Scheme::Memory => "mem",
+            Scheme::Null => "null",
+        }
+    }
+}
+
+/// What a scheme opens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Locator {
+    /// An image file or device node. Any bytes but NUL.
+    Path(PathBuf),
+    /// Bytes of memory (`mem:` only), a positive multiple of 512.
+    Size(u64),
+}
+
+/// A volatile write cache that the user claims or denies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cache {
+    /// `cache=volatile`: completed writes may be lost before a flush.
+    Volatile,
+    /// `cache=none`: completed writes are durable.
+    None,
+}
+
+/// The options after `?`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SpecOptions {
+    /// `ro`: never write, whatever the opener asks for.
+    pub read_only: bool,
+    /// `partition=N`, from 1. Excludes `offset`.
+    pub partition: Option<u32>,
+    /// `offset=B`: the device begins at this byte. Excludes `partition`.
+    pub offset: Option<u64>,
+    /// `latency=T`: every request completes no earlier than T after its submission.
+    pub latency: Option<Duration>,
+    /// `flush_latency=T`: the same for flushes.
+    pub flush_latency: Option<Duration>,
+    /// `cache=volatile|none`.
+    pub cache: Option<Cache>,
+    /// `fua=on|off`.
+    pub fua: Option<bool>,
+}
+
+/// A parsed device, without inner path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceSpec {
+    /// Engine.
+    pub scheme: Scheme,
+    /// What it opens: [`Locator::Size`] exactly for [`Scheme::Memory`].
+    pub locator: Locator,
+    /// Options.
+    pub options: SpecOptions,
+}
+
+/// A device and, for most commands, a path inside its file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The device.
+    pub spec: DeviceSpec,
+    /// The inner path with its leading `/`, bytes as given. `None` if the text has none.
+    pub path: Option<Vec<u8>>,
+}
+
+/// What stands before the first colon.
+enum Prefix<'a> {
+    Absent,
+    Known(Scheme),
+    Later(&'a str),
+    Unknown(&'a str),
+}
+
+impl DeviceSpec {
+    /// Parses a device that must not have an inner path.
+    ///
+    /// # Errors
+    /// [`Error::BadSpec`] for anything malformed, [`Error::Unsupported`] for `nbd` and `rbd`.
+    pub fn parse(text: &str) -> Result<Self> {
+        let target = Target::parse(text)?;
+        match target.path {
+            None => Ok(target.spec),
+            Some(_) => Err(bad(text.as_bytes(), "a device is meant here, without `:/path`")),
+        }
+    }
+
+    /// An image file or block device opened through [`Scheme::File`] with no options.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        DeviceSpec {
+            scheme: Scheme::File,
+            locator: Locator::Path(path.into()),
+            options: SpecOptions::default(),
+        }
+    }
+}
+
+impl std::str::FromStr for DeviceSpec {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        DeviceSpec::parse(text)
+    }
+}
+
+impl Target {
+    /// Parses a device with an optional inner path.
+    ///
+    /// # Errors
+    /// [`Error::BadSpec`] for anything malformed, [`Error::Unsupported`] for `nbd` and `rbd`.
+    pub fn parse(text: &str) -> Result<Self> {
+        Self::parse_bytes(text.as_bytes())
+    }
+
+    /// [`Target::parse`] for arguments that may not be UTF-8 (paths of the host and of the volume are bytes).
+    pub fn parse_bytes(text: &[u8]) -> Result<Self> {
+        let (prefix, rest) = split_prefix(text);
+        let scheme = match prefix {
+            Prefix::Absent => Scheme::File,
+            Prefix::Known(scheme) => scheme,
+            Prefix::Later(name) => {
+                return Err(Error::Unsupported(format!("scheme `{name}:` is not built into this release")));
+            }
+            Prefix::Unknown(name) => {
+                let reason = format!("unknown scheme `{name}` (a file of this name is `./{name}:…`)");
+                return Err(bad(text, reason));
+            }
+        };
+        let rest = match prefix {
+            Prefix::Known(scheme) if scheme != Scheme::Memory => strip_authority(text, rest)?,
+            _ => rest,
+        };
+        let (body, path) = match find_inner_path(rest) {
+            Some(colon) => (&rest[..colon], Some(rest[colon + 1..].to_vec())),
+            None => (rest, None),
+        };
+        if path.as_ref().is_some_and(|path| path.contains(&0)) {
+            return Err(bad(text, "the inner path has a NUL byte"));
+        }
+        let (locator, options) = match body.iter().position(|&b| b == b'?') {
+            Some(mark) => (&body[..mark], parse_options(text, &body[mark + 1..])?),
+            None => (body, SpecOptions::default()),
+        };
+        let locator = parse_locator(text, scheme, locator)?;
+        Ok(Target { spec: DeviceSpec { scheme, locator, options }, path })
+    }
+
+    /// Whether an argument of `cp` names something inside a volume; without an inner path it is a path of the
+    /// host, whatever else it looks like. Decided without reporting errors: an argument with an inner path
+    /// and an unknown scheme (`s3://bucket`) answers `true` and is refused by [`Target::parse_bytes`].
+    pub fn has_inner_path(text: &[u8]) -> bool {
+        match split_prefix(text) {
+            (Prefix::Known(_) | Prefix::Later(_), rest) => find_inner_path(rest).is_some(),
+            _ => find_inner_path(text).is_some(),
+        }
+    }
+}
+
+/// Splits at the first colon if what precedes it is a scheme; otherwise the rest is the whole text.
+fn split_prefix(text: &[u8]) -> (Prefix<'_>, &[u8]) {
+    let Some(colon) = text.iter().position(|&b| b == b':') else {
+        return (Prefix::Absent, text);
+    };
+    let (name, rest) = (&text[..colon], &text[colon + 1..]);
+    let is_name = name.first().is_some_and(u8::is_ascii_alphabetic)
+        && name.iter().all(|b| b.is_ascii_alphanumeric() || b"+.-".contains(b));
+    let Ok(name) = std::str::from_utf8(name) else {
+        return (Prefix::Absent, text);
+    };
+    if !is_name {
+        return (Prefix::Absent, text);
+    }
+    if let Some((_, scheme)) = SCHEMES.iter().find(|(known, _)| *known == name) {
+        return (Prefix::Known(*scheme), rest);
+    }
+    if LATER_SCHEMES.contains(&name) {
+        return (Prefix::Later(name), rest);
+    }
+    if rest.starts_with(b"/") && !rest.starts_with(b"//") {
+        return (Prefix::Absent, text);
+    }
+    (Prefix::Unknown(name), rest)
+}
+
+/// Takes `//` or `//localhost` off a path scheme's locator.
+fn strip_authority<'a>(text: &[u8], rest: &'a [u8]) -> Result<&'a [u8]> {
+    let Some(after) = rest.strip_prefix(b"//") else {
+        return Ok(rest);
+    };
+    let end = after.iter().position(|&b| b == b'/').unwrap_or(after.len());
+    match &after[..end] {
+        b"" | b"localhost" if end < after.len() => Ok(&after[end..]),
+        b"" | b"localhost" => Err(bad(text, "a path must follow `//`")),
+        other => Err(bad(text, format!("cannot open a file of host `{}`", String::from_utf8_lossy(other)))),
+    }
+}
+
+/// Index of the colon of the first `:/`.
+fn find_inner_path(rest: &[u8]) -> Option<usize> {
+    rest.windows(2).position(|pair| pair == b":/")
+}
+
+fn parse_locator(text: &[u8], scheme: Scheme, raw: &[u8]) -> Result<Locator> {
+    if raw.contains(&b'&') {
+        return Err(bad(text, "`&` inside the locator must be written `%26`"));
+    }
+    let bytes = percent_decode(text, raw)?;
+    if bytes.is_empty() {
+        return Err(bad(text, "the locator is empty"));
+    }
+    if bytes.contains(&0) {
+        return Err(bad(text, "the locator has a NUL byte"));
+    }
+    if scheme != Scheme::Memory {
+        return Ok(Locator::Path(PathBuf::from(std::ffi::OsString::from_vec(bytes))));
+    }
+    let size = std::str::from_utf8(&bytes).ok().and_then(units::parse_size);
+    match size {
+        Some(size) if size != 0 && size.is_multiple_of(512) => Ok(Locator::Size(size)),
+        Some(_) => Err(bad(text, "the size must be a positive multiple of 512")),
+        None => Err(bad(text, "`mem:` needs a size like 64M")),
+    }
+}
+
+fn parse_options(text: &[u8], raw: &[u8]) -> Result<SpecOptions> {
+    let mut options = SpecOptions::default();
+    let mut seen: Vec<&[u8]> = Vec::new();
+    for item in raw.split(|&b| b == b'&') {
+        let (key, value) = match item.iter().position(|&b| b == b'=') {
+            Some(equals) => (&item[..equals], Some(&item[equals + 1..])),
+            None => (item, None),
+        };
+        let key_text = String::from_utf8_lossy(key).into_owned();
+        if key.is_empty() {
+            return Err(bad(text, "an option is empty"));
+        }
+        if seen.contains(&key) {
+            return Err(bad(text, format!("option `{key_text}` is given twice")));
+        }
+        seen.push(key);
+        let value = match value {
+            Some(value) => Some(String::from_utf8_lossy(&percent_decode(text, value)?).into_owned()),
+            None => None,
+        };
+        set_option(&mut options, &key_text, value.as_deref()).map_err(|reason| bad(text, reason))?;
+    }
+    if options.partition.is_some() && options.offset.is_some() {
+        return Err(bad(text, "`partition` and `offset` exclude each other"));
+    }
+    Ok(options)
+}
+
+/// Stores one option. The error is the reason, without the specification.
+fn set_option(options: &mut SpecOptions, key: &str, value: Option<&str>) -> std::result::Result<(), String> {
+    let needs = |what: &str| format!("option `{key}` needs {what}");
+    match key {
+        "ro" => match value {
+            None => options.read_only = true,
+            Some(_) => return Err("option `ro` takes no value".into()),
+        },
+        "partition" => {
+            let number = value.filter(|v| v.bytes().all(|b| b.is_ascii_digit())).and_then(|v| v.parse().ok());
+            options.partition = Some(number.filter(|&n| n != 0).ok_or_else(|| needs("a number from 1"))?);
+        }
+        "offset" => {
+            let offset = value.and_then(units::parse_size);
+            options.offset = Some(offset.ok_or_else(|| needs("a size like 1M"))?);
+        }
+        "latency" | "flush_latency" => {
+            let time = value.and_then(units::parse_duration).ok_or_else(|| needs("a time like 740us"))?;
+            let slot = if key == "latency" { &mut options.latency } else { &mut options.flush_latency };
+            *slot = Some(time);
+        }
+        "cache" => {
+            options.cache = Some(match value {
+                Some("volatile") => Cache::Volatile,
+                Some("none") => Cache::None,
+                _ => return Err(needs("`volatile` or `none`")),
+            });
+        }
+        "fua" => {
+            options.fua = Some(match value {
+                Some("on") => true,
+                Some("off") => false,
+                _ => return Err(needs("`on` or `off`")),
+            });
+        }
+        _ => return Err(format!("unknown option `{key}`")),
+    }
+    Ok(())
+}
+
+fn percent_decode(text: &[u8], raw: &[u8]) -> Result<Vec<u8>> {
+    let mut out = Vec::with_capacity(raw.len());
+    let mut rest = raw;
+    while let Some((&byte, tail)) = rest.split_first() {
+        if byte != b'%' {
+            out.push(byte);
+            rest = tail;
+            continue;
+        }
+        let digit = |at: usize| tail.get(at).and_then(|&b| (b as char).to_digit(16));
+        let (Some(high), Some(low)) = (digit(0), digit(1)) else {
+            return Err(bad(text, "`%` must be followed by two hexadecimal digits (`%` itself is `%25`)"));
+        };
+        // Two hexadecimal digits are at most 255.
+        out.push((high * 16 + low) as u8);
+        rest = &tail[2..];
+    }
+    Ok(out)
+}
+
+fn bad(text: &[u8], reason: impl Into<String>) -> Error {
+    Error::BadSpec { spec: String::from_utf8_lossy(text).into_owned(), reason: reason.into() }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The canonical spelling: [`DeviceSpec::parse`] of it gives an equal value.
+impl fmt::Display for DeviceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.scheme != Scheme::File {
+            write!(f, "{}:", self.scheme)?;
+        }
+        match &self.locator {
+            Locator::Size(size) => f.write_str(&units::format_size(*size))?,
+            Locator::Path(path) => write_path(f, self.scheme, path.as_os_str())?,
+        }
+        write_options(f, &self.options)
+    }
+}
+
+/// The canonical spelling. Bytes of the inner path that are not UTF-8 are printed as replacement characters.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.spec.fmt(f)?;
+        match &self.path {
+            Some(path) => write!(f, ":{}", String::from_utf8_lossy(path)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn write_path(f: &mut fmt::Formatter<'_>, scheme: Scheme, path: &OsStr) -> fmt::Result {
+    let bytes = path.as_bytes();
+    if scheme != Scheme::File && bytes.starts_with(b"//") {
+        // An empty authority, so that the path's own slashes are not taken for one.
+        f.write_str("//")?;
+    }
+    let first_slash = bytes.iter().position(|&b| b == b'/').unwrap_or(bytes.len());
+    for (at, &byte) in bytes.iter().enumerate() {
+        let colon_misread = byte == b':' && (at < first_slash || bytes.get(at + 1) == Some(&b'/'));
+        // A colon at the very end would join the `/` of an inner path.
+        let colon_last = byte == b':' && at + 1 == bytes.len();
+        if byte.is_ascii_graphic() && !b"%?&".contains(&byte) && !colon_misread && !colon_last {
+            write!(f, "{}", byte as char)?;
+        } else {
+            write!(f, "%{byte:02X}")?;
+        }
+    }
+    Ok(())
+}
+
+fn write_options(f: &mut fmt::Formatter<'_>, options: &SpecOptions) -> fmt::Result {
+    let mut items = Vec::new();
+    if options.read_only {
+        items.push("ro".to_string());
+    }
+    if let Some(number) = options.partition {
+        items.push(format!("partition={number}"));
+    }
+    if let Some(offset) = options.offset {
+        items.push(format!("offset={}", units::format_size(offset)));
+    }
+    if let Some(time) = options.latency {
+        items.push(format!("latency={}", units::format_duration(time)));
+    }
+    if let Some(time) = options.flush_latency {
+        items.push(format!("flush_latency={}", units::format_duration(time)));
+    }
+    if let Some(cache) = options.cache {
+        items.push(format!("cache={}", if cache == Cache::Volatile { "volatile" } else { "none" }));
+    }
+    if let Some(fua) = options.fua {
+        items.push(format!("fua={}", if fua { "on" } else { "off" }));
+    }
+    if !items.is_empty() {
+        write!(f, "?{}", items.join("&"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! System calls that no safe crate offers: one door, each call a small function.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+/// `BLKDISCARD` of `linux/fs.h`: `_IO(0x12, 119)`, argument `u64[2]` {start, length} in bytes.
+const BLKDISCARD: libc::c_ulong = 0x1277;
+
+/// `LOOP_GET_STATUS64` of `linux/loop.h`.
+const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
+
+/// Size of `struct loop_info64` in `linux/loop.h`.
+const LOOP_INFO64_SIZE: usize = 232;
+
+/// Kind of an open-file-description lock on the whole file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LockKind {
+    /// Beside other readers.
+    Read,
+    /// Alone.
+    Write,
+}
+
+fn whole_file(kind: LockKind) -> libc::flock {
+    libc::flock {
+        l_type: match kind {
+            LockKind::Read => libc::F_RDLCK as libc::c_short,
+            LockKind::Write => libc::F_WRLCK as libc::c_short,
+        },
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        // Zero: to the end, wherever that will be.
+        l_len: 0,
+        // Required to be zero for open-file-description locks.
+        l_pid: 0,
+    }
+}
+
+/// Takes a lock that belongs to the open file description of `fd`. `Ok(false)` if somebody holds a
+/// conflicting one.
+pub(crate) fn try_lock(fd: BorrowedFd<'_>, kind: LockKind) -> io::Result<bool> {
+    let lock = whole_file(kind);
+    // SAFETY: the descriptor is open for the borrow, and F_OFD_SETLK reads one `struct flock` through the
+    // pointer, which points to a live, fully initialised value.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    if result == 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        error => Err(error),
+    }
+}
+
+/// The process that holds a lock in the way of `kind`, if the kernel names one (it does not for the locks of
+/// [`try_lock`], which belong to no process).
+pub(crate) fn lock_holder(fd: BorrowedFd<'_>, kind: LockKind) -> Option<u32> {
+    let mut lock = whole_file(kind);
+    // SAFETY: the descriptor is open for the borrow, and F_OFD_GETLK reads and writes one `struct flock`
+    // through the pointer, which points to a live, fully initialised value that nobody else refers to.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    (result == 0 && libc::c_int::from(lock.l_type) != libc::F_UNLCK)
+        .then(|| u32::try_from(lock.l_pid).ok().filter(|&pid| pid != 0))
+        .flatten()
+}
+
+/// Discards a range of a block device.
+pub(crate) fn discard_blocks(fd: BorrowedFd<'_>, pos: u64, length: u64) -> io::Result<()> {
+    let range = [pos, length];
+    // SAFETY: the descriptor is open for the borrow, and BLKDISCARD reads exactly two u64 through the
+    // pointer, which points to a live array of two.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), BLKDISCARD as _, range.as_ptr()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Device and inode number of the file behind a loop device.
+pub(crate) fn loop_backing(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    // `struct loop_info64` begins with `lo_device` and `lo_inode`, both u64; the words give it its alignment.
+    let mut info = [0u64; LOOP_INFO64_SIZE / 8];
+    // SAFETY: the descriptor is open for the borrow, and LOOP_GET_STATUS64 writes one `struct loop_info64` of
+    // 232 bytes through the pointer, which points to a live array of exactly that size and of sufficient
+    // alignment. An ioctl of another driver with this number cannot be meant: the caller opened a node named
+    // `loopN`.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), LOOP_GET_STATUS64 as _, info.as_mut_ptr()) };
+    if result == 0 { Ok((info[0], info[1])) } else { Err(io::Error::last_os_error()) }
+}
+
+/// One `preadv2` into memory that need not be initialised.
+///
+/// # Safety
+/// `address` must be valid for writing `length` bytes, and nobody else may access them during the call.
+pub(crate) unsafe fn read_raw(
+    fd: BorrowedFd<'_>,
+    address: NonNull<u8>,
+    length: usize,
+    pos: u64,
+    flags: libc::c_int,
+) -> io::Result<usize> {
+    let vector = libc::iovec { iov_base: address.as_ptr().cast(), iov_len: length };
+    // SAFETY: the descriptor is open for the borrow; one iovec is passed and it describes memory that the
+    // caller promises to be writable and unshared for the call.
+    let result = unsafe { libc::preadv2(fd.as_raw_fd(), &raw const vector, 1, pos as libc::off_t, flags) };
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// One `pwritev2`.
+///
+/// # Safety
+/// `address` must be valid for reading `length` initialised bytes, and nobody may write them during the call.
+pub(crate) unsafe fn write_raw(
+    fd: BorrowedFd<'_>,
+    address: NonNull<u8>,
+    length: usize,
+    pos: u64,
+    flags: libc::c_int,
+) -> io::Result<usize> {
+    let vector = libc::iovec { iov_base: address.as_ptr().cast(), iov_len: length };
+    // SAFETY: the descriptor is open for the borrow; one iovec is passed and it describes memory that the
+    // caller promises to be readable and unchanged for the call.
+    let result = unsafe { libc::pwritev2(fd.as_raw_fd(), &raw const vector, 1, pos as libc::off_t, flags) };
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// [`read_raw`] into a slice.
+pub(crate) fn read(fd: BorrowedFd<'_>, buf: &mut [u8], pos: u64, flags: libc::c_int) -> io::Result<usize> {
+    let length = buf.len();
+    // SAFETY: an exclusive slice is writable, unshared memory of its length for as long as it is borrowed.
+    unsafe { read_raw(fd, NonNull::from(buf).cast(), length, pos, flags) }
+}
+
+/// [`write_raw`] from a slice.
+pub(crate) fn write(fd: BorrowedFd<'_>, buf: &[u8], pos: u64, flags: libc::c_int) -> io::Result<usize> {
+    // SAFETY: a shared slice is initialised, readable and unchanging memory of its length while it is
+    // borrowed.
+    unsafe { write_raw(fd, NonNull::from(buf).cast(), buf.len(), pos, flags) }
+}

@@ -1,0 +1,347 @@
+//! `file:` and `sync:` on image files, in memory (tmpfs) and on the disk under the temporary directory.
+
+mod common;
+
+use common::{conformance, pattern, pool, reap_all, request, requiring};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use uext4_blockdev::spec::DeviceSpec;
+use uext4_blockdev::{
+    Ask, BufferPool, Device, DeviceQueue, Error, Op, OpenOptions, Queue, QueueOptions, Sharing, Wait,
+    WriteDurability, open,
+};
+
+/// A directory on tmpfs, and one wherever temporary files live.
+fn places() -> Vec<tempfile::TempDir> {
+    vec![tempfile::tempdir_in("/dev/shm").unwrap(), tempfile::tempdir().unwrap()]
+}
+
+fn image(directory: &Path, size: u64) -> PathBuf {
+    let path = directory.join("disk.img");
+    std::fs::File::create(&path).unwrap().set_len(size).unwrap();
+    path
+}
+
+fn open_text(text: &str, write: bool) -> Result<Arc<dyn Device>, Error> {
+    open_with(text, OpenOptions { write, force: false })
+}
+
+fn open_with(text: &str, options: OpenOptions) -> Result<Arc<dyn Device>, Error> {
+    open(&DeviceSpec::parse(text)?, options).map(|opened| opened.device)
+}
+
+#[test]
+fn both_engines_conform_on_every_place() {
+    for place in places() {
+        let path = image(place.path(), common::SIZE);
+        for scheme in ["file", "sync"] {
+            let device = open_text(&format!("{scheme}:{}", path.display()), true).unwrap();
+            assert_eq!(device.describe().engine, scheme);
+            conformance(&*device);
+            drop(device);
+            assert!(free_at_once(&path), "{scheme}");
+        }
+    }
+}
+
+#[test]
+fn slices_conform_and_leave_the_rest_alone() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), common::SIZE + (2 << 20));
+    std::fs::write(&path, vec![0xee; (common::SIZE + (2 << 20)) as usize]).unwrap();
+    for scheme in ["file", "sync"] {
+        let device = open_text(&format!("{scheme}:{}?offset=2M", path.display()), true).unwrap();
+        assert_eq!(device.geometry().size, common::SIZE);
+        assert_eq!(device.describe().layers.len(), 1);
+        conformance(&*device);
+        drop(device);
+        let bytes = std::fs::read(&path).unwrap();
+        assert!(bytes[..2 << 20].iter().all(|&b| b == 0xee));
+        assert_eq!(bytes.len() as u64, common::SIZE + (2 << 20));
+    }
+}
+
+#[test]
+fn a_write_outside_a_queue_never_grows_the_image() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), 1 << 20);
+    let device = open_text(path.to_str().unwrap(), true).unwrap();
+    let mut queue = device.queue(&QueueOptions::depth(4)).unwrap();
+    let mut buf = pool().take(4096).unwrap();
+    for pos in [1 << 20, (1 << 20) - 2048, u64::MAX - 4095] {
+        // SAFETY: the buffer is not touched before the completion is reaped.
+        unsafe { queue.push(request(Op::Write, pos, 4096, buf.memory(0), 1)) }.unwrap();
+        assert_eq!(reap_all(&mut queue)[0].result, -libc::EINVAL);
+    }
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 1 << 20);
+}
+
+#[test]
+fn the_tail_that_is_no_whole_block_is_not_used_and_noted() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), (1 << 20) + 100);
+    let device = open_text(path.to_str().unwrap(), false).unwrap();
+    assert_eq!(device.geometry().size, 1 << 20);
+    assert!(device.describe().notes.iter().any(|note| note.contains("100 bytes")));
+}
+
+#[test]
+fn tmpfs_has_no_volatile_cache_and_a_disk_file_has() {
+    let [memory, disk] = &places()[..] else { panic!("two places") };
+    let memory = open_text(image(memory.path(), 1 << 20).to_str().unwrap(), true).unwrap();
+    assert!(!memory.capabilities().volatile_cache && memory.capabilities().fua);
+    assert_eq!((memory.geometry().logical_block, memory.geometry().memory_align), (512, 1));
+    let path = image(disk.path(), 1 << 20);
+    let on_tmpfs = rustix::fs::statfs(&path).unwrap().f_type == 0x0102_1994;
+    let disk = open_text(path.to_str().unwrap(), true).unwrap();
+    assert_eq!(disk.capabilities().volatile_cache, !on_tmpfs);
+    assert!(disk.capabilities().fua);
+}
+
+#[test]
+fn an_image_that_shrinks_under_us_fails_with_eio() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), 1 << 20);
+    let device = open_text(path.to_str().unwrap(), false).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    let mut buf = pool().take(8192).unwrap();
+    let error = device.read_at(&mut buf, 0).unwrap_err();
+    assert_eq!(error, Error::Io { op: "read", pos: 0, length: 8192, errno: libc::EIO });
+    // A queue reports the short transfer as it is.
+    let mut queue = device.queue(&QueueOptions::depth(1)).unwrap();
+    // SAFETY: the buffer is not touched before the completion is reaped.
+    unsafe { queue.push(request(Op::Read, 0, 8192, buf.memory(0), 1)) }.unwrap();
+    assert_eq!(reap_all(&mut queue)[0].result, 4096);
+}
+
+#[test]
+fn one_writer_or_many_readers() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), 1 << 20);
+    let text = path.to_str().unwrap();
+    let in_use = |result: Result<Arc<dyn Device>, Error>| matches!(result, Err(Error::InUse(_)));
+
+    let writer = open_text(text, true).unwrap();
+    assert_eq!(writer.describe().sharing, Sharing::Exclusive);
+    assert!(in_use(open_text(text, true)) && in_use(open_text(text, false)));
+    assert!(in_use(open_with(text, OpenOptions { write: true, force: true })), "force is no way to write");
+    let forced = open_with(text, OpenOptions { write: false, force: true }).unwrap();
+    assert_eq!(forced.describe().sharing, Sharing::Forced);
+    drop((writer, forced));
+
+    let first = open_text(text, false).unwrap();
+    let second = open_text(&format!("sync:{text}?ro"), true).unwrap();
+    assert_eq!(first.describe().sharing, Sharing::SharedRead);
+    assert_eq!(second.describe().sharing, Sharing::SharedRead);
+    assert!(in_use(open_text(text, true)));
+    drop((first, second));
+    open_text(text, true).unwrap();
+}
+
+/// Whether nobody holds a lock on the image, without the patience of `open`.
+fn free_at_once(path: &Path) -> bool {
+    let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+    // POSIX locks conflict with those of open file descriptions.
+    rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+#[test]
+fn the_lock_lives_as_long_as_a_queue() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), 1 << 20);
+    let text = path.to_str().unwrap();
+    for scheme in ["file", "sync"] {
+        let device = open_text(&format!("{scheme}:{text}"), true).unwrap();
+        let queue = device.queue(&QueueOptions::depth(1)).unwrap();
+        drop(device);
+        // Another descriptor of the same file, closed: record locks of a process would be lost by this.
+        drop(std::fs::File::open(&path).unwrap());
+        assert!(matches!(open_text(text, false), Err(Error::InUse(_))), "{scheme}");
+        drop(queue);
+        assert!(free_at_once(&path), "{scheme}");
+    }
+}
+
+#[test]
+fn read_only_wins() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), 1 << 20);
+    for scheme in ["file", "sync"] {
+        let device = open_text(&format!("{scheme}:{}?ro", path.display()), true).unwrap();
+        assert!(device.capabilities().read_only);
+        let mut buf = pool().take(4096).unwrap();
+        assert_eq!(device.write_at(&buf, 0, WriteDurability::Cached), Err(Error::ReadOnly));
+        assert_eq!(device.discard(0, 4096), Err(Error::ReadOnly));
+        device.read_at(&mut buf, 0).unwrap();
+        device.flush().unwrap();
+        let mut queue = device.queue(&QueueOptions::depth(1)).unwrap();
+        // SAFETY: the buffer is not touched before the completion is reaped.
+        unsafe { queue.push(request(Op::Write, 0, 4096, buf.memory(0), 1)) }.unwrap();
+        assert!(reap_all(&mut queue)[0].result < 0);
+    }
+}
+
+#[test]
+fn registered_buffers_are_used_and_reported() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), 1 << 20);
+    let device = open_text(path.to_str().unwrap(), true).unwrap();
+    let pool = BufferPool::new(1 << 20).unwrap();
+    let options = requiring(8, |o| (o.register_buffers, o.pool) = (Ask::Require, Some(pool.clone())));
+    let mut queue = device.queue(&options).unwrap();
+    assert!(queue.facts().registered_buffers && queue.facts().registered_file);
+    assert!(matches!(queue, Queue::Uring(_)));
+    let mut buf = pool.take(4096).unwrap();
+    assert!(buf.memory(0).registered.is_some());
+    pattern(3, &mut buf);
+    // SAFETY: the buffer is not touched before the completion is reaped.
+    unsafe { queue.push(request(Op::Write, 0, 4096, buf.memory(0), 1)) }.unwrap();
+    assert_eq!(reap_all(&mut queue)[0].result, 4096);
+    assert_eq!(std::fs::read(&path).unwrap()[..4096], buf[..]);
+    // Memory outside the registered region proves that the kernel is really given fixed buffers.
+    let other = BufferPool::new(4096).unwrap();
+    let mut foreign = other.take(4096).unwrap();
+    // SAFETY: as above.
+    unsafe { queue.push(request(Op::Write, 0, 4096, foreign.memory(0), 2)) }.unwrap();
+    assert_eq!(reap_all(&mut queue)[0].result, -libc::EFAULT);
+}
+
+#[test]
+fn required_and_impossible_is_an_error() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), 1 << 20);
+    let device = open_text(path.to_str().unwrap(), true).unwrap();
+    let unsupported = |options: &QueueOptions| matches!(device.queue(options), Err(Error::Unsupported(_)));
+    assert!(unsupported(&requiring(8, |o| o.register_buffers = Ask::Require)), "no pool");
+    assert!(unsupported(&requiring(8, |o| o.iopoll = Ask::Require)), "tmpfs is not polled");
+    let tried = device.queue(&QueueOptions { iopoll: Ask::Try, ..QueueOptions::depth(8) }).unwrap();
+    let facts = tried.facts();
+    assert!(!facts.polled && facts.owner_driven);
+    assert_eq!(facts.fallbacks.len(), 1, "{:?}", facts.fallbacks);
+
+    let sync = open_text(&format!("sync:{}?ro", path.display()), false);
+    assert!(matches!(sync, Err(Error::InUse(_))));
+    drop((tried, device));
+    let sync = open_text(&format!("sync:{}", path.display()), true).unwrap();
+    let queue = sync.queue(&requiring(8, |o| o.iopoll = Ask::Require));
+    assert!(matches!(queue, Err(Error::Unsupported(_))));
+    let queue = sync.queue(&QueueOptions { sqpoll: Ask::Try, ..QueueOptions::depth(8) }).unwrap();
+    assert_eq!(queue.facts().fallbacks.len(), 1);
+}
+
+#[test]
+fn a_submission_thread_works() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), common::SIZE);
+    let device = open_text(path.to_str().unwrap(), true).unwrap();
+    for owner_driven in [false, true] {
+        let options = QueueOptions { sqpoll: Ask::Require, owner_driven, ..QueueOptions::depth(8) };
+        let mut queue = device.queue(&options).unwrap();
+        assert!(queue.facts().sqpoll);
+        let mut buf = pool().take(4096).unwrap();
+        for round in 0..20u64 {
+            // SAFETY: the buffer is not touched before the completion is reaped.
+            unsafe { queue.push(request(Op::Read, 0, 4096, buf.memory(0), round)) }.unwrap();
+            queue.submit().unwrap();
+            if round % 7 == 0 {
+                // Longer than the thread's idle time: it sleeps and must be woken up.
+                std::thread::sleep(Duration::from_millis(80));
+            }
+            assert_eq!(reap_all(&mut queue)[0].result, 4096);
+        }
+        // SAFETY: the buffer outlives the queue, and dropping the queue waits.
+        unsafe { queue.push(request(Op::Read, 0, 4096, buf.memory(0), 99)) }.unwrap();
+        drop(queue);
+    }
+}
+
+#[test]
+fn the_event_descriptor_wakes_a_poller() {
+    use std::os::fd::AsFd;
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), 1 << 20);
+    let device = open_text(path.to_str().unwrap(), true).unwrap();
+    let readable = |queue: &mut Queue, milliseconds: i64| {
+        let event = queue.event_fd().unwrap().expect("a ring has one");
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(event.as_fd(), rustix::event::PollFlags::IN)];
+        let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: milliseconds * 1_000_000 };
+        rustix::event::poll(&mut fds, Some(&time)).unwrap() == 1
+    };
+    for owner_driven in [false, true] {
+        let mut queue = device.queue(&QueueOptions { owner_driven, ..QueueOptions::depth(4) }).unwrap();
+        assert!(!readable(&mut queue, 1));
+        let mut buf = pool().take(4096).unwrap();
+        // SAFETY: the buffer is not touched before the completion is reaped.
+        unsafe { queue.push(request(Op::Read, 0, 4096, buf.memory(0), 1)) }.unwrap();
+        queue.submit().unwrap();
+        assert!(readable(&mut queue, 900));
+        assert_eq!(reap_all(&mut queue).len(), 1);
+    }
+    // A request answered without the kernel wakes as well.
+    let mut queue = device.queue(&QueueOptions::depth(4)).unwrap();
+    assert!(!readable(&mut queue, 1));
+    let mut buf = pool().take(4096).unwrap();
+    // SAFETY: as above.
+    unsafe { queue.push(request(Op::Read, 1 << 40, 4096, buf.memory(0), 1)) }.unwrap();
+    assert!(readable(&mut queue, 900));
+    assert_eq!(reap_all(&mut queue).len(), 1);
+}
+
+#[test]
+fn an_owner_driven_queue_belongs_to_its_first_driver() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), 1 << 20);
+    let device = open_text(path.to_str().unwrap(), true).unwrap();
+    let mut queue = device.queue(&QueueOptions { owner_driven: true, ..QueueOptions::depth(4) }).unwrap();
+    assert!(queue.facts().owner_driven);
+    let pool = pool();
+    let mut buf = pool.take(4096).unwrap();
+    // Created here, driven there: the other thread becomes the owner.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: the buffer is not touched before the completion is reaped.
+            unsafe { queue.push(request(Op::Read, 0, 4096, buf.memory(0), 1)) }.unwrap();
+            assert_eq!(reap_all(&mut queue)[0].result, 4096);
+        });
+    });
+    // SAFETY: the buffer outlives the queue, and dropping the queue waits.
+    unsafe { queue.push(request(Op::Read, 0, 4096, buf.memory(0), 2)) }.unwrap();
+    let refused = queue.reap(&mut Vec::with_capacity(1), Wait::AtLeast(1));
+    assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+}
+
+#[test]
+fn a_foreign_thread_that_drops_an_owner_driven_queue_waits_too() {
+    let place = tempfile::tempdir().unwrap();
+    let path = image(place.path(), 32 << 20);
+    std::fs::write(&path, vec![1u8; 32 << 20]).unwrap();
+    let device = open_text(path.to_str().unwrap(), true).unwrap();
+    common::foreign_thread_drops(&*device);
+}
+
+#[test]
+fn a_queue_moves_between_threads_and_its_submitter_may_end() {
+    let place = tempfile::tempdir().unwrap();
+    let path = image(place.path(), 4 << 20);
+    std::fs::write(&path, vec![7u8; 4 << 20]).unwrap();
+    let device = open_text(path.to_str().unwrap(), true).unwrap();
+    let pool = pool();
+    let mut buffers: Vec<_> = (0..8).map(|_| pool.take(64 << 10).unwrap()).collect();
+    let mut queue = device.queue(&QueueOptions::depth(8)).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for (index, buf) in buffers.iter_mut().enumerate() {
+                let pos = (index as u64) << 16;
+                // SAFETY: the buffers are not touched before the completions are reaped.
+                unsafe { queue.push(request(Op::Read, pos, 64 << 10, buf.memory(0), index as u64)) }.unwrap();
+            }
+            queue.submit().unwrap();
+        });
+    });
+    // Requests that were under way when the submitter ended may be cancelled by the kernel, but none may be
+    // lost.
+    let done = reap_all(&mut queue);
+    assert_eq!(done.len(), 8);
+    assert!(done.iter().all(|d| d.result == 64 << 10 || d.result == -libc::ECANCELED), "{done:?}");
+}

@@ -1,0 +1,283 @@
+//! The write side: changing, freezing and writing home.
+//!
+//! On a volume without a journal a change makes the block dirty and [`BufferCache::write_back`] writes it
+//! home. With a journal a block is first filed under the running transaction ([`BufferCache::join`]),
+//! changed, frozen by the commit and only due for its home write when the commit is durable: nothing
+//! uncommitted ever goes home.
+
+use crate::buffer::{Check, Content, Frozen, Home, Running, State};
+use crate::guard::BufferPin;
+use crate::shard::Shard;
+use crate::sync::MutexGuard;
+use crate::{BufferCache, Error, Result, Tid};
+use std::sync::Arc;
+
+/// On whose behalf a block is changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// Nobody's: a volume without a journal. The block is dirty at once.
+    Direct,
+    /// A running transaction that the buffer was joined to.
+    Transaction(Tid),
+}
+
+impl BufferCache {
+    /// Changes a block in place, reading it first if needed. `f` runs with the buffer locked: it must not
+    /// call into the cache, and what it changed before a panic stays changed. Snapshots taken before keep
+    /// their contents.
+    ///
+    /// # Errors
+    /// [`Error::NotOwner`] if `owner` has no right to the block, [`Error::SubBlockWrite`],
+    /// [`Error::ReadOnly`], [`Error::ForeignPin`], or a failed read. `f` was not run then.
+    pub fn modify<R>(&self, pin: &BufferPin, owner: Owner, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        self.check_pin(pin)?;
+        self.check_writable()?;
+        loop {
+            self.load(pin)?;
+            let mut state = pin.buffer().lock_settled();
+            if matches!(state.content, Content::Empty) {
+                continue;
+            }
+            state.admit(pin.block(), owner)?;
+            return Ok(change(&mut state, f));
+        }
+    }
+
+    /// Gives a block entirely new contents without reading it: `f` gets zeroes. Otherwise as
+    /// [`BufferCache::modify`]. The contents count as verified, since their owner made them.
+    ///
+    /// # Errors
+    /// As [`BufferCache::modify`], without the read.
+    pub fn overwrite<R>(&self, pin: &BufferPin, owner: Owner, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        self.check_pin(pin)?;
+        self.check_writable()?;
+        let image: Arc<[u8]> = std::iter::repeat_n(0, self.block_size() as usize).collect();
+        let mut state = pin.buffer().lock_settled();
+        state.admit(pin.block(), owner)?;
+        state.content = Content::Present { image, check: Check::Verified };
+        Ok(change(&mut state, f))
+    }
+
+    /// Files a buffer under the running transaction `tid`, which may then change it. An older transaction
+    /// that is committing the block keeps its frozen image. Joining twice is one joining.
+    ///
+    /// # Errors
+    /// [`Error::NotOwner`] if another running transaction has the block or `tid` is already committing it;
+    /// [`Error::SubBlockWrite`], [`Error::ReadOnly`], [`Error::ForeignPin`].
+    pub fn join(&self, pin: &BufferPin, tid: Tid) -> Result<()> {
+        self.check_pin(pin)?;
+        self.check_writable()?;
+        let mut state = pin.buffer().lock();
+        if state.running.is_some_and(|running| running.tid == tid) {
+            return Ok(());
+        }
+        let committing = state.frozen.as_ref().is_some_and(|frozen| frozen.tid == tid);
+        if state.running.is_some() || committing {
+            return Err(not_owner(pin, Some(tid), &state));
+        }
+        state.running = Some(Running { tid, modified: false });
+        Ok(())
+    }
+
+    /// Takes a buffer off the running transaction `tid`, which has not changed it.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if it changed the block, [`Error::NotOwner`] if it does not have it,
+    /// [`Error::ForeignPin`].
+    pub fn leave(&self, pin: &BufferPin, tid: Tid) -> Result<()> {
+        self.check_pin(pin)?;
+        let mut state = pin.buffer().lock();
+        match state.running {
+            Some(running) if running.tid == tid && !running.modified => {
+                state.running = None;
+                Ok(())
+            }
+            Some(running) if running.tid == tid => Err(Error::Busy { block: pin.block(), tid }),
+            _ => Err(not_owner(pin, Some(tid), &state)),
+        }
+    }
+
+    /// The transaction `tid` commits: no handle of it is active any more. Returns the image to write to the
+    /// log, or nothing if the transaction did not change the block (it then lets go of it). The image stays
+    /// what it is; a younger transaction may join and change its own copy meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if an older commit of the block has not ended, [`Error::NotOwner`] if `tid` does not
+    /// have the block, [`Error::ForeignPin`].
+    pub fn freeze(&self, pin: &BufferPin, tid: Tid) -> Result<Option<Arc<[u8]>>> {
+        self.check_pin(pin)?;
+        let mut state = pin.buffer().lock();
+        let Some(running) = state.running.filter(|running| running.tid == tid) else {
+            return Err(not_owner(pin, Some(tid), &state));
+        };
+        if !running.modified {
+            state.running = None;
+            return Ok(None);
+        }
+        if let Some(frozen) = &state.frozen {
+            return Err(Error::Busy { block: pin.block(), tid: frozen.tid });
+        }
+        // A modified buffer has contents: they are never dropped while it is owned.
+        let Content::Present { image, .. } = &state.content else {
+            return Err(not_owner(pin, Some(tid), &state));
+        };
+        let image = Arc::clone(image);
+        state.frozen = Some(Frozen { tid, image: Arc::clone(&image) });
+        state.running = None;
+        Ok(Some(image))
+    }
+
+    /// The commit of `tid` is durable: its frozen image replaces whatever was due to be written home.
+    ///
+    /// # Errors
+    /// [`Error::NotOwner`] if `tid` has no frozen image of the block, [`Error::ForeignPin`].
+    pub fn committed(&self, pin: &BufferPin, tid: Tid) -> Result<()> {
+        self.check_pin(pin)?;
+        let mut state = pin.buffer().lock();
+        match state.frozen.take() {
+            Some(frozen) if frozen.tid == tid => {
+                state.set_home(frozen.image);
+                Ok(())
+            }
+            other => {
+                state.frozen = other;
+                Err(not_owner(pin, Some(tid), &state))
+            }
+        }
+    }
+
+    /// A freed block: drops its contents and any pending home write, after waiting for one that is on its
+    /// way, so that nothing of it reaches the device afterwards. Snapshots keep their contents.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; [`Error::Busy`] while a transaction has the block: the journal must let go
+    /// first.
+    pub fn forget(&self, block: u64) -> Result<()> {
+        self.check_range(block)?;
+        let Some(pin) = self.shard(block).find(block) else {
+            return Ok(());
+        };
+        let buffer = pin.buffer();
+        let mut state = buffer.lock();
+        while state.writing || state.content.is_busy() {
+            buffer.wait(&mut state);
+        }
+        if let Some(tid) = state.owner() {
+            return Err(Error::Busy { block, tid });
+        }
+        state.home = Home::Nothing;
+        state.content = Content::Empty;
+        drop(state);
+        self.discard(pin);
+        Ok(())
+    }
+
+    /// Writes home every block that is due when the call begins, in block order, and waits for home writes of
+    /// others that are on their way. Returns how many blocks this call wrote. They are durable after the next
+    /// device flush.
+    ///
+    /// # Errors
+    /// The first failed write. That block and those not reached stay due.
+    pub fn write_back(&self) -> Result<u64> {
+        let mut due: Vec<BufferPin> = Vec::new();
+        for shard in self.shards() {
+            due.extend(shard.pin_all().into_iter().filter(|pin| {
+                let state = pin.buffer().lock();
+                state.home.is_due() || state.writing
+            }));
+        }
+        due.sort_unstable_by_key(BufferPin::block);
+        let mut written = 0;
+        for pin in &due {
+            written += u64::from(self.write_home(pin)?);
+        }
+        drop(due);
+        self.shards().iter().for_each(Shard::trim);
+        Ok(written)
+    }
+
+    /// [`BufferCache::write_back`], then a device flush: everything due when the call began is durable.
+    ///
+    /// # Errors
+    /// A failed write, or [`Error::Flush`].
+    pub fn sync(&self) -> Result<u64> {
+        let written = self.write_back()?;
+        self.device().flush().map_err(Error::Flush)?;
+        Ok(written)
+    }
+
+    /// Writes the due image of one block. Writes of one block never overtake each other.
+    fn write_home(&self, pin: &BufferPin) -> Result<bool> {
+        let buffer = pin.buffer();
+        let mut state = buffer.lock();
+        while state.writing {
+            buffer.wait(&mut state);
+        }
+        let Some(image) = state.take_home() else {
+            return Ok(false);
+        };
+        state.writing = true;
+        drop(state);
+        let mut running = HomeWrite { pin, image, failed: true };
+        let result = self.write_device(pin.block(), &running.image);
+        running.failed = result.is_err();
+        drop(running);
+        result.map(|()| true)
+    }
+}
+
+/// A home write in progress: an image that did not reach the device (error or panic) is due again.
+struct HomeWrite<'a> {
+    pin: &'a BufferPin,
+    image: Arc<[u8]>,
+    failed: bool,
+}
+
+impl Drop for HomeWrite<'_> {
+    fn drop(&mut self) {
+        let mut state = self.pin.buffer().lock();
+        state.writing = false;
+        if self.failed {
+            state.restore_home(Arc::clone(&self.image));
+        }
+        drop(state);
+        self.pin.buffer().wake();
+    }
+}
+
+impl State {
+    /// Checks the right of `owner` and notes that it changes the block.
+    fn admit(&mut self, block: u64, owner: Owner) -> Result<()> {
+        match owner {
+            Owner::Direct => {
+                if let Some(tid) = self.owner() {
+                    return Err(Error::NotOwner { block, wanted: None, owner: Some(tid) });
+                }
+                self.home = Home::Current;
+            }
+            Owner::Transaction(tid) => {
+                let owner = self.owner();
+                let Some(running) = self.running.as_mut().filter(|running| running.tid == tid) else {
+                    return Err(Error::NotOwner { block, wanted: Some(tid), owner });
+                };
+                running.modified = true;
+                self.keep_home_aside();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs `f` on the contents, on a private copy if a reader, a commit or a home write holds the image.
+fn change<R>(state: &mut MutexGuard<'_, State>, f: impl FnOnce(&mut [u8]) -> R) -> R {
+    match &mut state.content {
+        Content::Present { image, .. } => f(Arc::make_mut(image)),
+        Content::Empty | Content::Loading => {
+            unreachable!("callers make sure of contents under the same lock")
+        }
+    }
+}
+
+fn not_owner(pin: &BufferPin, wanted: Option<Tid>, state: &State) -> Error {
+    Error::NotOwner { block: pin.block(), wanted, owner: state.owner() }
+}

@@ -1,0 +1,284 @@
+//! What can be said on the command line.
+
+use crate::bench::BenchArgs;
+use crate::text;
+use crate::trace::Tracer;
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use uext4::Switches;
+
+/// What holds for every command.
+#[derive(Clone, Default)]
+pub struct Globals {
+    /// Data and errors as JSON.
+    pub json: bool,
+    /// Who watches the devices, below `uext4 trace`.
+    pub trace: Option<Arc<Tracer>>,
+}
+
+const DEVICE_HELP: &str = "\
+DEVICE is [scheme:]locator[?key=value&…], and DEVICE:/path names a file of the volume on it:
+  disk.img, /dev/nvme0n1p3    image file or block device, direct I/O through io_uring
+  sync:disk.img               the same without any ring
+  dax:/mnt/pmem/disk.img      mapped memory
+  mem:64M, null:disk.img      memory; data requests that move nothing (for measuring)
+  ?ro ?partition=N ?offset=B ?latency=740us ?flush_latency=2ms ?cache=volatile|none ?fua=on|off
+`:/`, `?`, `&`, `%` inside a locator are percent-encoded.
+
+Exit status: 0 done, 1 failed (one line on standard error), 2 bad usage.";
+
+/// Look at and overwrite files of ext4 volumes on images and devices, without mounting them.
+#[derive(Parser)]
+#[command(name = "uext4", version, after_long_help = DEVICE_HELP, disable_help_subcommand = true)]
+pub struct Cli {
+    /// Print data, and errors on standard error, as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// The command.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Show the volume, its device, and whether it needs recovery.
+    Info(InfoArgs),
+    /// List a directory.
+    Ls(LsArgs),
+    /// Show the attributes of a file.
+    Stat(StatArgs),
+    /// Write files to standard output.
+    Cat(CatArgs),
+    /// Show where a file lies on the device.
+    Map(MapArgs),
+    /// Tell how a request would be done, and why.
+    Explain(ExplainArgs),
+    /// Do single reads, overwrites and syncs, in the command language of xfs_io.
+    Io(IoArgs),
+    /// Run a uext4 command and print each device request.
+    Trace(TraceArgs),
+    /// Copy files out of a volume.
+    Cp(CpArgs),
+    /// Measure.
+    Bench(BenchArgs),
+    /// Print a completion script.
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write all of them.
+    Man(ManArgs),
+}
+
+impl Command {
+    /// The name as typed.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Command::Info(_) => "info",
+            Command::Ls(_) => "ls",
+            Command::Stat(_) => "stat",
+            Command::Cat(_) => "cat",
+            Command::Map(_) => "map",
+            Command::Explain(_) => "explain",
+            Command::Io(_) => "io",
+            Command::Trace(_) => "trace",
+            Command::Cp(_) => "cp",
+            Command::Bench(_) => "bench",
+            Command::Completions(_) => "completions",
+            Command::Man(_) => "man",
+        }
+    }
+}
+
+/// How a volume is opened for looking.
+#[derive(Args, Clone, Copy, Default)]
+pub struct ForceArgs {
+    /// Read although somebody else uses the device: what is read may change meanwhile.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Which optimisations are on.
+#[derive(Args, Clone, Copy, Default)]
+pub struct SwitchArgs {
+    /// Turn optimisations off or on: NAME=on|off,…; `all` names every one. The names:
+    /// overwrite-no-transaction, dax-no-dio-count, fua-dsync-overwrite, simple-read, shared-subblock-overwrite.
+    #[arg(long, value_name = "NAME=off,…", default_value_t = Switches::ON, hide_default_value = true)]
+    pub switches: Switches,
+}
+
+/// `uext4 info`.
+#[derive(Args)]
+pub struct InfoArgs {
+    /// The device.
+    #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub device: OsString,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+}
+
+/// `uext4 ls`.
+#[derive(Args)]
+pub struct LsArgs {
+    /// The directory (or file); the root directory without a path.
+    #[arg(value_name = "DEVICE[:/path]", value_hint = ValueHint::FilePath)]
+    pub place: OsString,
+    /// Mode, links, owner, size and time of change too.
+    #[arg(short)]
+    pub long: bool,
+    /// Names that begin with a dot too.
+    #[arg(short)]
+    pub all: bool,
+    /// Directories inside too. In JSON each entry then has the path of its directory in `dir`.
+    #[arg(short = 'R')]
+    pub recursive: bool,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+}
+
+/// `uext4 stat`.
+#[derive(Args)]
+pub struct StatArgs {
+    /// The file; the root directory without a path.
+    #[arg(value_name = "DEVICE[:/path]", value_hint = ValueHint::FilePath)]
+    pub place: OsString,
+    /// Follow a symbolic link instead of showing the link itself.
+    #[arg(short = 'L', long = "dereference")]
+    pub follow: bool,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+}
+
+/// `uext4 cat`.
+#[derive(Args)]
+pub struct CatArgs {
+    /// The files.
+    #[arg(value_name = "DEVICE:/path", required = true, value_hint = ValueHint::FilePath)]
+    pub places: Vec<OsString>,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+    /// How to read.
+    #[command(flatten)]
+    pub switches: SwitchArgs,
+}
+
+/// `uext4 map`.
+#[derive(Args)]
+pub struct MapArgs {
+    /// The file.
+    #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
+    pub place: OsString,
+    /// Holes too, with the state `hole`; they are left out otherwise.
+    #[arg(long)]
+    pub holes: bool,
+    /// Draw the extents into this file instead of printing them.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "json")]
+    pub svg: Option<PathBuf>,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+}
+
+/// `uext4 explain`.
+#[derive(Args)]
+#[command(group(ArgGroup::new("direction").required(true).args(["read", "write"])))]
+pub struct ExplainArgs {
+    /// The file.
+    #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
+    pub place: OsString,
+    /// A read.
+    #[arg(long)]
+    pub read: bool,
+    /// A write.
+    #[arg(long)]
+    pub write: bool,
+    /// First byte; suffixes k, m, g, t count in powers of 1024.
+    #[arg(value_parser = text::parse_size)]
+    pub offset: u64,
+    /// Bytes.
+    #[arg(value_parser = text::parse_size)]
+    pub length: u64,
+    /// The write is durable when it completes, as with O_DSYNC.
+    #[arg(long, requires = "write")]
+    pub dsync: bool,
+    /// All metadata too, as with O_SYNC.
+    #[arg(long, requires = "write", conflicts_with = "dsync")]
+    pub sync: bool,
+    /// Through a queue rather than a synchronous call.
+    #[arg(long = "async")]
+    pub queued: bool,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+    /// What the decision may use.
+    #[command(flatten)]
+    pub switches: SwitchArgs,
+}
+
+/// `uext4 io`.
+#[derive(Args)]
+#[command(after_long_help = crate::io::LANGUAGE)]
+pub struct IoArgs {
+    /// The file.
+    #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
+    pub place: OsString,
+    /// A command; may be given several times. All are checked before the first runs; the first that fails is the last.
+    #[arg(short, value_name = "COMMAND", allow_hyphen_values = true)]
+    pub command: Vec<String>,
+    /// Open read-only. Implied when no `-c` command writes.
+    #[arg(short)]
+    pub read_only: bool,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+    /// How to read and write.
+    #[command(flatten)]
+    pub switches: SwitchArgs,
+}
+
+/// `uext4 trace`.
+#[derive(Args)]
+pub struct TraceArgs {
+    /// Write the requests to this file instead of standard error.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+    /// The uext4 command and its arguments, without `uext4`.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// `uext4 cp`.
+#[derive(Args)]
+pub struct CpArgs {
+    /// What to copy, then where: DEVICE:/path … HOSTPATH. Holes and unwritten ranges become holes.
+    #[arg(value_name = "SOURCE… DEST", required = true, num_args = 2.., value_hint = ValueHint::FilePath)]
+    pub paths: Vec<OsString>,
+    /// Keep times to the nanosecond, all mode bits and, as root, the owner.
+    #[arg(short)]
+    pub preserve: bool,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+    /// How to read.
+    #[command(flatten)]
+    pub switches: SwitchArgs,
+}
+
+/// `uext4 completions`.
+#[derive(Args)]
+pub struct CompletionsArgs {
+    /// For which shell.
+    pub shell: clap_complete::Shell,
+}
+
+/// `uext4 man`.
+#[derive(Args)]
+pub struct ManArgs {
+    /// Write uext4.1 and a page for every command into this directory instead.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}

@@ -1,0 +1,79 @@
+//! Parse, run, report: the same for the program and for a command below `trace`.
+
+use crate::args::{Cli, Command, Globals};
+use crate::error::CliError;
+use crate::trace::Tracer;
+use crate::{bench, cat, cp, documents, explain, info, io, ls, map, stat, trace};
+use clap::Parser;
+use clap::error::ErrorKind;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Runs one command line (`arguments[0]` is the program) and returns its exit status.
+pub fn execute(arguments: Vec<OsString>, trace: Option<Arc<Tracer>>) -> ExitCode {
+    let json = asks_for_json(&arguments);
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error, json),
+    };
+    let name = cli.command.name();
+    let globals = Globals { json: cli.json, trace };
+    match run(cli.command, &globals) {
+        Ok(exit) => exit,
+        Err(error) => {
+            error.report(Some(name), globals.json);
+            error.exit()
+        }
+    }
+}
+
+fn run(command: Command, globals: &Globals) -> Result<ExitCode, CliError> {
+    match command {
+        Command::Info(args) => info::run(&args, globals),
+        Command::Ls(args) => ls::run(&args, globals),
+        Command::Stat(args) => stat::run(&args, globals),
+        Command::Cat(args) => cat::run(&args, globals),
+        Command::Map(args) => map::run(&args, globals),
+        Command::Explain(args) => explain::run(&args, globals),
+        Command::Io(args) => io::run(&args, globals),
+        Command::Trace(args) => return trace::run(args, globals),
+        Command::Cp(args) => cp::run(&args, globals),
+        Command::Bench(args) => return bench::run(args, globals),
+        Command::Completions(args) => documents::completions(&args),
+        Command::Man(args) => documents::man(&args),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the arguments ask for JSON, as far as that can be told of arguments that do not parse.
+fn asks_for_json(arguments: &[OsString]) -> bool {
+    arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json")
+}
+
+/// Help and version go to standard output and are no error; anything else is bad usage, told on one line.
+fn refuse(error: &clap::Error, json: bool) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        let mut out = crate::out::Out::new();
+        let told = write!(out, "{}", error.render()).and_then(|()| out.finish());
+        return match told {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                error.report(None, json);
+                error.exit()
+            }
+        };
+    }
+    let error = CliError::usage(reason(error));
+    error.report(None, json);
+    error.exit()
+}
+
+/// The reason without clap's usage lines and tips.
+fn reason(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let end = ["\n\nUsage:", "\n\nFor more information", "\n\n  tip:", "\n\ntip:"];
+    let end = end.iter().filter_map(|mark| text.find(mark)).min().unwrap_or(text.len());
+    format!("{} (try --help)", crate::text::one_line(&text[..end]))
+}

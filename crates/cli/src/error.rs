@@ -1,0 +1,160 @@
+//! Why a command did not do what was asked, and how that is told.
+
+use crate::text;
+use serde::Serialize;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
+
+/// Linux's number for an argument that makes no sense.
+const EINVAL: i32 = libc::EINVAL;
+
+/// The end of a command that was not done.
+#[derive(Debug)]
+pub enum CliError {
+    /// Bad usage: exit 2.
+    Usage(String),
+    /// It failed: exit 1.
+    Failed(Box<Failure>),
+    /// Standard output was closed by its reader: nothing is left to do, and nothing to complain about.
+    ClosedPipe,
+}
+
+/// What failed, where.
+#[derive(Debug)]
+pub struct Failure {
+    /// The argument or file that it is about.
+    pub path: Option<OsString>,
+    /// The reason, one sentence.
+    pub message: String,
+    /// The error number.
+    pub errno: i32,
+    /// The block of the volume that it is about.
+    pub block: Option<u64>,
+    /// The inode that it is about.
+    pub inode: Option<u32>,
+}
+
+impl CliError {
+    /// Bad usage.
+    pub fn usage(message: impl Into<String>) -> Self {
+        CliError::Usage(message.into())
+    }
+
+    /// The library's answer about `path`. A malformed device is bad usage.
+    pub fn at(path: &OsStr, error: impl Into<uext4::Error>) -> Self {
+        let error = error.into();
+        if error.is_usage() {
+            return CliError::Usage(error.to_string());
+        }
+        CliError::Failed(Box::new(Failure {
+            path: Some(path.to_owned()),
+            message: error.to_string(),
+            errno: error.errno(),
+            block: error.block(),
+            inode: error.inode(),
+        }))
+    }
+
+    /// The system's answer about a path of the host.
+    pub fn host(path: &OsStr, action: &str, error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return CliError::ClosedPipe;
+        }
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        CliError::failed(path, format!("{action}: {error}"), errno)
+    }
+
+    /// A failure with its own words.
+    pub fn failed(path: &OsStr, message: impl Into<String>, errno: i32) -> Self {
+        CliError::Failed(Box::new(Failure {
+            path: Some(path.to_owned()),
+            message: message.into(),
+            errno,
+            block: None,
+            inode: None,
+        }))
+    }
+
+    /// Something this version cannot do yet.
+    pub fn unsupported(path: &OsStr, message: impl Into<String>) -> Self {
+        CliError::failed(path, message, libc::EOPNOTSUPP)
+    }
+
+    /// The exit status.
+    pub fn exit(&self) -> ExitCode {
+        match self {
+            CliError::Usage(_) => ExitCode::from(2),
+            CliError::Failed(_) => ExitCode::FAILURE,
+            CliError::ClosedPipe => ExitCode::SUCCESS,
+        }
+    }
+
+    /// `PATH: reason` on one line.
+    pub fn line(&self) -> String {
+        match self {
+            CliError::Usage(message) => text::one_line(message),
+            CliError::Failed(failure) => match &failure.path {
+                Some(path) => {
+                    format!("{}: {}", text::visible(path.as_bytes()), text::one_line(&failure.message))
+                }
+                None => text::one_line(&failure.message),
+            },
+            CliError::ClosedPipe => "standard output was closed".into(),
+        }
+    }
+
+    /// Tells it on standard error: one line, or one JSON object.
+    pub fn report(&self, command: Option<&str>, json: bool) {
+        if matches!(self, CliError::ClosedPipe) {
+            return;
+        }
+        let line = if json {
+            self.to_json()
+        } else {
+            format!("uext4{}{}: {}", if command.is_some() { " " } else { "" }, command.unwrap_or(""), self.line())
+        };
+        // If standard error is gone there is nobody left to tell; the exit status still does.
+        let _nobody_listens = writeln!(io::stderr(), "{line}");
+    }
+
+    fn to_json(&self) -> String {
+        let path = match self {
+            CliError::Failed(failure) => failure.path.as_deref(),
+            _ => None,
+        };
+        let (path, path_b64) = match path.map(|path| text::utf8_or_base64(path.as_bytes())) {
+            Some((path, encoded)) => (path, encoded),
+            None => (None, None),
+        };
+        let object = match self {
+            CliError::Failed(failure) => JsonError {
+                error: &failure.message,
+                errno: failure.errno,
+                path,
+                path_b64,
+                block: failure.block,
+                inode: failure.inode,
+            },
+            CliError::Usage(message) => {
+                JsonError { error: message, errno: EINVAL, path, path_b64, block: None, inode: None }
+            }
+            CliError::ClosedPipe => {
+                JsonError { error: "", errno: libc::EPIPE, path, path_b64, block: None, inode: None }
+            }
+        };
+        serde_json::to_string(&object).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+    }
+}
+
+#[derive(Serialize)]
+struct JsonError<'a> {
+    error: &'a str,
+    errno: i32,
+    path: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_b64: Option<String>,
+    block: Option<u64>,
+    inode: Option<u32>,
+}

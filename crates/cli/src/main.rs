@@ -1,0 +1,37 @@
+//! The `uext4` command line: ext4 volumes on images and devices, without mounting them.
+//!
+//! Reading path: [`args`] (what can be said), [`command`] (parse, run, report), [`open`] (the one door to a volume),
+//! then one module per command. Everything that decides is in the library; this program parses, asks and prints.
+//!
+//! Exit status: 0 done, 1 failed (one line on standard error), 2 bad usage. A reader that closes standard output early
+//! ends the program quietly with 0.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod args;
+mod bench;
+mod cat;
+mod command;
+mod cp;
+mod documents;
+mod error;
+mod explain;
+mod info;
+mod info_text;
+mod io;
+mod ls;
+mod map;
+mod open;
+mod out;
+mod progress;
+mod pump;
+mod stat;
+mod svg;
+mod text;
+mod trace;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    command::execute(std::env::args_os().collect(), None)
+}

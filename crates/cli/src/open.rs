@@ -1,0 +1,127 @@
+//! The one door to a volume: arguments become targets, targets become open volumes and files.
+
+use crate::args::Globals;
+use crate::error::CliError;
+use crate::trace::Tracer;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use uext4::{DeviceSpec, File, OpenOptions, Switches, Target, Volume, VolumeOptions, blockdev};
+
+/// A parsed `DEVICE:/path` argument.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// As it was typed, for messages.
+    pub argument: OsString,
+    /// The device.
+    pub spec: DeviceSpec,
+    /// The path inside the volume, bytes with the leading `/`.
+    pub path: Vec<u8>,
+}
+
+impl Place {
+    /// An argument that must name something inside a volume.
+    pub fn parse(argument: &OsStr) -> Result<Self, CliError> {
+        let target = target(argument)?;
+        let Some(path) = target.path else {
+            return Err(CliError::usage(format!(
+                "`{}` names no file: write DEVICE:/path",
+                crate::text::visible(argument.as_bytes())
+            )));
+        };
+        Ok(Place { argument: argument.to_owned(), spec: target.spec, path })
+    }
+
+    /// An argument without a path means the root directory.
+    pub fn parse_or_root(argument: &OsStr) -> Result<Self, CliError> {
+        let target = target(argument)?;
+        let path = target.path.unwrap_or_else(|| b"/".to_vec());
+        Ok(Place { argument: argument.to_owned(), spec: target.spec, path })
+    }
+
+    /// The inner path for the library.
+    pub fn inner(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.path))
+    }
+
+    /// An answer of the library about this place.
+    pub fn error(&self, error: impl Into<uext4::Error>) -> CliError {
+        CliError::at(&self.argument, error)
+    }
+
+    /// Opens the volume.
+    pub fn volume(&self, how: &How<'_>) -> Result<Volume, CliError> {
+        how.open_volume(&self.spec).map_err(|error| self.error(error))
+    }
+
+    /// Opens the file for reading.
+    pub fn file(&self, volume: &Volume) -> Result<File, CliError> {
+        volume.open_file(self.inner(), OpenOptions::new().read(true)).map_err(|error| self.error(error))
+    }
+}
+
+/// A device without a path inside.
+pub fn device(argument: &OsStr) -> Result<DeviceSpec, CliError> {
+    let target = target(argument)?;
+    match target.path {
+        None => Ok(target.spec),
+        Some(_) => Err(CliError::usage(format!(
+            "`{}`: a device is meant here, without `:/path`",
+            crate::text::visible(argument.as_bytes())
+        ))),
+    }
+}
+
+fn target(argument: &OsStr) -> Result<Target, CliError> {
+    Target::parse_bytes(argument.as_bytes()).map_err(|error| CliError::at(argument, error))
+}
+
+/// How volumes of this command are opened.
+#[derive(Clone, Copy)]
+pub struct How<'g> {
+    /// For overwriting.
+    pub write: bool,
+    /// Read although somebody else uses the device.
+    pub force: bool,
+    /// Which optimisations are on.
+    pub switches: Switches,
+    /// Who watches the device.
+    pub trace: Option<&'g Tracer>,
+}
+
+impl<'g> How<'g> {
+    /// Read only.
+    pub fn reading(globals: &'g Globals, force: bool, switches: Switches) -> Self {
+        How { write: false, force, switches, trace: globals.trace.as_deref() }
+    }
+
+    /// For overwriting, of what nobody else uses.
+    pub fn writing(globals: &'g Globals, switches: Switches) -> Self {
+        How { write: true, force: false, switches, trace: globals.trace.as_deref() }
+    }
+
+    /// Opens a volume.
+    pub fn open_volume(&self, spec: &DeviceSpec) -> Result<Volume, uext4::Error> {
+        open_volume(spec, self.write, self.force, self.switches, self.trace)
+    }
+}
+
+/// Opens the volume on `spec`: every command comes through here. With a tracer, its layer lies between the volume and
+/// the device, so that it sees metadata, data and flushes alike.
+pub fn open_volume(
+    spec: &DeviceSpec,
+    write: bool,
+    force: bool,
+    switches: Switches,
+    trace: Option<&Tracer>,
+) -> Result<Volume, uext4::Error> {
+    let options = if write { VolumeOptions::read_write() } else { VolumeOptions::read_only() };
+    let options = options.force(force).switches(switches);
+    match trace {
+        None => Volume::open_spec(spec, options),
+        Some(tracer) => {
+            let opened = blockdev::open(spec, blockdev::OpenOptions { write, force })?;
+            Volume::open_device(tracer.wrap(opened.device), options)
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Standard output, with every write checked: a full disk is a failure, a closed pipe is the end.
+
+use crate::error::CliError;
+use serde::Serialize;
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+
+/// Buffer in front of standard output, bytes.
+const BUFFER: usize = 64 * 1024;
+
+/// Buffered standard output. [`Out::finish`] must be called: what is dropped is not checked.
+pub struct Out {
+    writer: BufWriter<StdoutLock<'static>>,
+    terminal: bool,
+}
+
+impl Out {
+    /// Standard output of this process.
+    pub fn new() -> Self {
+        let stdout = io::stdout();
+        let terminal = stdout.is_terminal();
+        Out { writer: BufWriter::with_capacity(BUFFER, stdout.lock()), terminal }
+    }
+
+    /// Whether a person reads it: names are then shown with control characters escaped.
+    pub fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
+    /// For `write!` and `writeln!`.
+    pub fn write_fmt(&mut self, text: fmt::Arguments<'_>) -> Result<(), CliError> {
+        self.writer.write_fmt(text).map_err(|error| refused(&error))
+    }
+
+    /// Bytes as they are.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), CliError> {
+        self.writer.write_all(bytes).map_err(|error| refused(&error))
+    }
+
+    /// A name: as it is for programs, escaped for a person.
+    pub fn name(&mut self, name: &[u8]) -> Result<(), CliError> {
+        if self.terminal { self.bytes(crate::text::visible(name).as_bytes()) } else { self.bytes(name) }
+    }
+
+    /// One value as JSON, indented, with a line end.
+    pub fn json<T: Serialize>(&mut self, value: &T) -> Result<(), CliError> {
+        let written = serde_json::to_writer_pretty(&mut self.writer, value);
+        written.map_err(|error| refused(&error.into()))?;
+        self.bytes(b"\n")
+    }
+
+    /// One value as JSON on a single line, without a line end.
+    pub fn json_compact<T: Serialize>(&mut self, value: &T) -> Result<(), CliError> {
+        serde_json::to_writer(&mut self.writer, value).map_err(|error| refused(&error.into()))
+    }
+
+    /// A JSON array, one element per line, never held as a whole.
+    pub fn json_array<T: Serialize>(&mut self, items: impl IntoIterator<Item = T>) -> Result<(), CliError> {
+        let mut separator = "[\n";
+        for item in items {
+            self.bytes(separator.as_bytes())?;
+            self.json_compact(&item)?;
+            separator = ",\n";
+        }
+        self.bytes(if separator == "[\n" { b"[]\n" } else { b"\n]\n" })
+    }
+
+    /// Sends what is buffered now.
+    pub fn flush(&mut self) -> Result<(), CliError> {
+        self.writer.flush().map_err(|error| refused(&error))
+    }
+
+    /// Sends the rest.
+    pub fn finish(mut self) -> Result<(), CliError> {
+        self.flush()
+    }
+}
+
+fn refused(error: &io::Error) -> CliError {
+    CliError::host(OsStr::new("standard output"), "write", error)
+}

@@ -1,0 +1,55 @@
+//! A bar on standard error for what takes more than a second.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+/// How long nothing is shown.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Shows bytes done of a total, once it takes a second and if a person looks.
+pub struct Progress {
+    start: Instant,
+    total: u64,
+    done: u64,
+    label: String,
+    wanted: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// Of `total` bytes. `wanted`: not if the output itself goes to the same terminal.
+    pub fn new(label: String, total: u64, wanted: bool) -> Self {
+        let wanted = wanted && io::stderr().is_terminal();
+        Progress { start: Instant::now(), total, done: 0, label, wanted, bar: None }
+    }
+
+    /// So many bytes more.
+    pub fn advance(&mut self, bytes: u64) {
+        self.done += bytes;
+        if !self.wanted {
+            return;
+        }
+        if self.bar.is_none() && self.start.elapsed() >= PATIENCE {
+            self.bar = Some(self.draw());
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.done);
+        }
+    }
+
+    fn draw(&self) -> ProgressBar {
+        let bar = ProgressBar::with_draw_target(Some(self.total), ProgressDrawTarget::stderr());
+        let template = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.with_style(style.progress_chars("=> ")).with_message(self.label.clone())
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

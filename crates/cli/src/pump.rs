@@ -1,0 +1,210 @@
+//! The bytes of a file in order, read ahead through a queue: what `cat` and `cp` pour out.
+
+use crate::error::CliError;
+use crate::open::Place;
+use std::collections::VecDeque;
+use uext4::{Buffer, File, FileSlot, IoQueue, Piece, QueueOptions, State, Volume};
+
+/// Bytes of one request.
+const CHUNK: u64 = 1 << 20;
+/// Requests in flight.
+const DEPTH: u64 = 16;
+
+/// Where the bytes go. Calls come in file order and cover every byte once.
+pub trait Sink {
+    /// Data at byte `pos` of the file.
+    fn data(&mut self, pos: u64, bytes: &[u8]) -> Result<(), CliError>;
+    /// `length` bytes that read as zeros and occupy no data.
+    fn zeros(&mut self, pos: u64, length: u64) -> Result<(), CliError>;
+}
+
+/// A run of the file that is data, or that reads as zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    pos: u64,
+    length: u64,
+    data: bool,
+}
+
+/// Joins the pieces of a map into runs. Zeros shorter than `zeros_min` count as data: reading them along is cheaper
+/// than a request less.
+struct Runs<I> {
+    pieces: I,
+    size: u64,
+    zeros_min: u64,
+    next: Option<Run>,
+}
+
+impl<I: Iterator<Item = uext4::Result<Piece>>> Runs<I> {
+    fn new(pieces: I, size: u64, zeros_min: u64) -> Self {
+        Runs { pieces, size, zeros_min, next: None }
+    }
+
+    fn piece(&mut self) -> Option<uext4::Result<Run>> {
+        let piece = match self.pieces.next()? {
+            Ok(piece) => piece,
+            Err(error) => return Some(Err(error)),
+        };
+        // The last block may reach behind the end of the file.
+        let length = self.size.checked_sub(piece.logical)?.min(piece.length);
+        let data = piece.state == State::Written || piece.length < self.zeros_min;
+        (length > 0).then_some(Ok(Run { pos: piece.logical, length, data }))
+    }
+}
+
+impl<I: Iterator<Item = uext4::Result<Piece>>> Iterator for Runs<I> {
+    type Item = uext4::Result<Run>;
+
+    fn next(&mut self) -> Option<uext4::Result<Run>> {
+        let mut run = match self.next.take() {
+            Some(run) => run,
+            None => match self.piece()? {
+                Ok(run) => run,
+                Err(error) => return Some(Err(error)),
+            },
+        };
+        while let Some(next) = self.piece() {
+            match next {
+                Err(error) => return Some(Err(error)),
+                Ok(next) if next.data == run.data => run.length += next.length,
+                Ok(next) => {
+                    self.next = Some(next);
+                    break;
+                }
+            }
+        }
+        Some(Ok(run))
+    }
+}
+
+/// One part on its way to the sink.
+enum Part {
+    Zeros(Run),
+    Waiting(Run),
+    Ready(Run, Buffer),
+}
+
+struct Pump<'f> {
+    place: &'f Place,
+    queue: IoQueue,
+    slot: FileSlot,
+    /// Lengths of requests are multiples of this.
+    align: u64,
+    parts: VecDeque<Part>,
+    /// Tag of the first part.
+    first: u64,
+}
+
+/// Pours the whole file into `sink`. Zeros shorter than `zeros_min` bytes may come as data.
+pub fn pour(
+    place: &Place,
+    volume: &Volume,
+    file: &File,
+    zeros_min: u64,
+    sink: &mut dyn Sink,
+) -> Result<(), CliError> {
+    let size = file.size();
+    let depth = size.div_ceil(CHUNK).clamp(1, DEPTH);
+    let at = |error: uext4::Error| place.error(error);
+    let align = u64::from(volume.device().geometry().logical_block);
+    let largest = size.min(CHUNK).next_multiple_of(align);
+    let options = QueueOptions::depth(depth as u32).buffer_bytes((depth * largest.max(4096)) as usize);
+    let mut queue = volume.queue(options).map_err(at)?;
+    let slot = queue.attach(file).map_err(at)?;
+    let mut pump = Pump { place, queue, slot, align, parts: VecDeque::new(), first: 0 };
+    for run in Runs::new(file.map(), size, zeros_min) {
+        let run = run.map_err(at)?;
+        let mut pos = run.pos;
+        let end = run.pos + run.length;
+        while pos < end {
+            let stop = if run.data { ((pos / CHUNK + 1) * CHUNK).min(end) } else { end };
+            while pump.parts.len() as u64 >= depth {
+                pump.deliver(sink)?;
+            }
+            pump.start(Run { pos, length: stop - pos, data: run.data })?;
+            pos = stop;
+        }
+    }
+    while !pump.parts.is_empty() {
+        pump.deliver(sink)?;
+    }
+    Ok(())
+}
+
+impl Pump<'_> {
+    fn start(&mut self, run: Run) -> Result<(), CliError> {
+        if !run.data {
+            self.parts.push_back(Part::Zeros(run));
+            return Ok(());
+        }
+        let at = |error: uext4::Error| self.place.error(error);
+        let tag = self.first + self.parts.len() as u64;
+        let buffer = self.queue.buffer(run.length.next_multiple_of(self.align) as usize).map_err(at)?;
+        self.queue.read(self.slot, run.pos, buffer, tag).map_err(at)?;
+        self.queue.submit().map_err(at)?;
+        self.parts.push_back(Part::Waiting(run));
+        Ok(())
+    }
+
+    /// Hands the first part to the sink, once its data is there.
+    fn deliver(&mut self, sink: &mut dyn Sink) -> Result<(), CliError> {
+        while matches!(self.parts.front(), Some(Part::Waiting(_))) {
+            self.collect()?;
+        }
+        let part = self.parts.pop_front();
+        self.first += 1;
+        match part {
+            Some(Part::Zeros(run)) => sink.zeros(run.pos, run.length),
+            Some(Part::Ready(run, buffer)) => sink.data(run.pos, &buffer[..run.length as usize]),
+            Some(Part::Waiting(_)) | None => Ok(()),
+        }
+    }
+
+    fn collect(&mut self) -> Result<(), CliError> {
+        let place = self.place;
+        for done in self.queue.wait(1).map_err(|error| place.error(error))? {
+            let index = (done.tag - self.first) as usize;
+            let Some(&Part::Waiting(run)) = self.parts.get(index) else { continue };
+            let read = *done.result.as_ref().map_err(|error| place.error(error.clone()))? as u64;
+            if read < run.length {
+                let message = format!("short read at byte {}: {read} of {} bytes", run.pos, run.length);
+                return Err(CliError::failed(&place.argument, message, libc::EIO));
+            }
+            let Some(buffer) = done.into_buffer() else {
+                return Err(CliError::failed(&place.argument, "a read came back without its memory", libc::EIO));
+            };
+            self.parts[index] = Part::Ready(run, buffer);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(logical: u64, length: u64, state: State) -> uext4::Result<Piece> {
+        Ok(Piece { logical, physical: 0, length, state })
+    }
+
+    #[test]
+    fn pieces_join_into_runs_and_end_with_the_file() {
+        let pieces = || {
+            [
+                piece(0, 4096, State::Written),
+                piece(4096, 4096, State::Written),
+                piece(8192, 4096, State::Hole),
+                piece(12288, 8192, State::Unwritten),
+                piece(20480, 4096, State::Written),
+            ]
+            .into_iter()
+        };
+        let runs = |zeros_min| -> Vec<Run> {
+            Runs::new(pieces(), 20481, zeros_min).map(|run| run.unwrap()).collect()
+        };
+        let run = |pos, length, data| Run { pos, length, data };
+        assert_eq!(runs(1), [run(0, 8192, true), run(8192, 12288, false), run(20480, 1, true)]);
+        assert_eq!(runs(8192), [run(0, 12288, true), run(12288, 8192, false), run(20480, 1, true)]);
+        assert_eq!(runs(1 << 20), [run(0, 20481, true)]);
+    }
+}

@@ -1,0 +1,297 @@
+//! Names, numbers, times and modes as text.
+
+use std::fmt::Write;
+use uext4::{FileKind, Timestamp};
+
+/// `name` for a person: control characters, line and direction marks and bytes that are not UTF-8 become escapes, so
+/// that a name can neither move the cursor nor pass for another one. A backslash is doubled.
+pub fn visible(name: &[u8]) -> String {
+    let mut shown = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match letter {
+                '\\' => shown.push_str("\\\\"),
+                '\n' => shown.push_str("\\n"),
+                '\t' => shown.push_str("\\t"),
+                letter if letter.is_ascii_control() => push_byte(&mut shown, letter as u8),
+                letter if letter.is_control() || changes_direction(letter) => {
+                    shown.extend(letter.escape_unicode());
+                }
+                letter => shown.push(letter),
+            }
+        }
+        for &byte in chunk.invalid() {
+            push_byte(&mut shown, byte);
+        }
+    }
+    shown
+}
+
+fn push_byte(text: &mut String, byte: u8) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    text.push_str("\\x");
+    text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+    text.push(char::from(DIGITS[usize::from(byte & 15)]));
+}
+
+/// Line and paragraph separators, and marks that make a terminal print letters in another order.
+fn changes_direction(letter: char) -> bool {
+    matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// `message` on one line.
+pub fn one_line(message: &str) -> String {
+    let words: Vec<&str> = message.split(['\n', '\r']).map(str::trim).filter(|part| !part.is_empty()).collect();
+    words.join(" ").chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}
+
+/// The two JSON fields of a name: itself, or its bytes in base64 if it is not UTF-8.
+pub fn utf8_or_base64(name: &[u8]) -> (Option<&str>, Option<String>) {
+    match std::str::from_utf8(name) {
+        Ok(name) => (Some(name), None),
+        Err(_) => (None, Some(base64(name))),
+    }
+}
+
+/// RFC 4648 base64 with padding.
+pub fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let mut word = 0u32;
+        for index in 0..3 {
+            word = word << 8 | u32::from(group.get(index).copied().unwrap_or(0));
+        }
+        for index in 0..4 {
+            let letter = LETTERS[(word >> (18 - 6 * index) & 63) as usize];
+            text.push(if index <= group.len() { char::from(letter) } else { '=' });
+        }
+    }
+    text
+}
+
+/// Bytes from `4096`, `4k`, `64M`, `1g`, `2TiB`, `0x1000`: powers of 1024.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let bad = || format!("`{text}` is not a size: digits and perhaps k, m, g or t");
+    let (digits, radix) = match text.strip_prefix("0x") {
+        Some(digits) => (digits, 16),
+        None => (text, 10),
+    };
+    let end = digits.find(|letter: char| !letter.is_digit(radix)).unwrap_or(digits.len());
+    let (number, suffix) = digits.split_at(end);
+    let number = u64::from_str_radix(number, radix).map_err(|_| bad())?;
+    let suffix = suffix.to_ascii_lowercase();
+    let shift = match suffix.strip_suffix("ib").filter(|unit| !unit.is_empty()).unwrap_or(&suffix) {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return Err(bad()),
+    };
+    number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is more than 64 bits hold"))
+}
+
+/// Bytes for a person: `512 bytes`, `26.016 MiB`, whole numbers without decimals.
+pub fn human(bytes: f64) -> String {
+    const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = bytes;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if value.fract() == 0.0 { format!("{value:.0} {}", UNITS[unit]) } else { format!("{value:.3} {}", UNITS[unit]) }
+}
+
+/// A 128-bit identity in the usual groups.
+pub fn uuid(bytes: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (index, byte) in bytes.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        // Writing to a string cannot fail.
+        let _infallible = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// The type for JSON.
+pub fn kind(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symlink",
+        FileKind::CharDevice => "char_device",
+        FileKind::BlockDevice => "block_device",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+    }
+}
+
+/// The type as `stat` of coreutils says it.
+pub fn kind_words(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "regular file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symbolic link",
+        FileKind::CharDevice => "character special file",
+        FileKind::BlockDevice => "block special file",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+    }
+}
+
+/// The type bits of `st_mode`.
+pub fn kind_bits(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::Regular => 0o100000,
+        FileKind::Directory => 0o040000,
+        FileKind::Symlink => 0o120000,
+        FileKind::CharDevice => 0o020000,
+        FileKind::BlockDevice => 0o060000,
+        FileKind::Fifo => 0o010000,
+        FileKind::Socket => 0o140000,
+    }
+}
+
+/// `drwxr-sr-t` and the like.
+pub fn mode_string(kind: FileKind, mode: u32) -> String {
+    let mut text = String::with_capacity(10);
+    text.push(match kind {
+        FileKind::Regular => '-',
+        FileKind::Directory => 'd',
+        FileKind::Symlink => 'l',
+        FileKind::CharDevice => 'c',
+        FileKind::BlockDevice => 'b',
+        FileKind::Fifo => 'p',
+        FileKind::Socket => 's',
+    });
+    for (shift, special, set, set_and_x) in
+        [(6, 0o4000, 'S', 's'), (3, 0o2000, 'S', 's'), (0, 0o1000, 'T', 't')]
+    {
+        let bits = mode >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (bits & 1 != 0, mode & special != 0) {
+            (false, false) => '-',
+            (true, false) => 'x',
+            (false, true) => set,
+            (true, true) => set_and_x,
+        });
+    }
+    text
+}
+
+/// `2026-11-21T05:16:27Z`, UTC.
+pub fn time(seconds: i64) -> String {
+    let days = seconds.div_euclid(86_400);
+    let second = seconds.rem_euclid(86_400);
+    let (year, month, day) = civil(days);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+}
+
+/// The same with nanoseconds.
+pub fn time_ns(time_of: Timestamp) -> String {
+    let whole = time(time_of.seconds);
+    format!("{}.{:09}Z", whole.trim_end_matches('Z'), time_of.nanoseconds)
+}
+
+/// Year, month and day of a day counted from 1970-01-01 in the Gregorian calendar, which is counted from 0000-03-01
+/// in eras of 400 years so that the leap day is the last of its year.
+fn civil(days: i64) -> (i64, i64, i64) {
+    const ERA_DAYS: i64 = 146_097;
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(ERA_DAYS);
+    let day_of_era = shifted.rem_euclid(ERA_DAYS);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (era * 400 + year_of_era + i64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_speak_to_the_terminal() {
+        assert_eq!(visible("żółć".as_bytes()), "żółć");
+        assert_eq!(visible(b"a\x1b[2Jb\n\t\\"), "a\\x1b[2Jb\\n\\t\\\\");
+        assert_eq!(visible(b"\xff\xfe\x7f"), "\\xff\\xfe\\x7f");
+        assert_eq!(visible("\u{9b}2J\u{202e}x".as_bytes()), "\\u{9b}2J\\u{202e}x");
+    }
+
+    #[test]
+    fn base64_of_the_rfc() {
+        for (plain, coded) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(base64(plain.as_bytes()), coded);
+        }
+        assert_eq!(base64(b"\xff\xfe\x80"), "//6A");
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4k", 4096),
+            ("4K", 4096),
+            ("3m", 3 << 20),
+            ("1GiB", 1 << 30),
+            ("2t", 2 << 40),
+            ("0x1000", 4096),
+            ("0x1000k", 4096 << 10),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "k", "-1", "1.5m", "4kb", "1ib", "0x", "99999999999999999999", "16777216t", " 1"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_across_the_format() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (-1, "1969-12-31T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (-2_147_483_648, "1901-12-13T20:45:52Z"),
+            (2_147_483_648, "2038-01-19T03:14:08Z"),
+            (15_032_385_535, "2446-05-10T22:38:55Z"),
+        ] {
+            assert_eq!(time(seconds), text);
+        }
+        assert_eq!(time_ns(Timestamp { seconds: -1, nanoseconds: 5 }), "1969-12-31T23:59:59.000000005Z");
+    }
+
+    #[test]
+    fn modes() {
+        assert_eq!(mode_string(FileKind::Directory, 0o1777), "drwxrwxrwt");
+        assert_eq!(mode_string(FileKind::Regular, 0o4755), "-rwsr-xr-x");
+        assert_eq!(mode_string(FileKind::Regular, 0o6644), "-rwSr-Sr--");
+        assert_eq!(mode_string(FileKind::Fifo, 0o1000), "p--------T");
+    }
+
+    #[test]
+    fn amounts() {
+        assert_eq!(human(33_554_432.0), "32 MiB");
+        assert_eq!(human(512.0), "512 bytes");
+        assert_eq!(human(1536.0), "1.500 KiB");
+    }
+
+    #[test]
+    fn one_line_is_one_line() {
+        assert_eq!(one_line("a\n  b\r\n\u{1b}c"), "a b ?c");
+    }
+}

@@ -1,0 +1,100 @@
+//! Look-up through the hash tree of an indexed directory.
+
+use super::Directory;
+use crate::error::Result;
+use uext4_ondisk::ext4::{HtreeIndex, HtreeRoot, dir_hash};
+use uext4_ondisk::{Ino, Lblk};
+
+/// A node on the way down: its block in the directory, and the child taken.
+#[derive(Clone, Copy)]
+struct Frame {
+    block: u32,
+    position: usize,
+}
+
+/// Finds a name. `Ok(None)`: the tree's hash cannot be computed here (it needs a key), so the directory must be scanned.
+/// `Ok(Some(None))`: there is no such name.
+pub(super) fn look_up(directory: &Directory<'_>, name: &[u8]) -> Result<Option<Option<Ino>>> {
+    let superblock = &directory.state.superblock;
+    let (version, levels) =
+        with_root(directory, |root| (root.hash_version, usize::from(root.indirect_levels)))?;
+    let Ok(hash) = dir_hash(name, version, &superblock.hash.seed) else { return Ok(None) };
+    let mut frames = Vec::with_capacity(levels + 1);
+    let mut block = 0;
+    for _ in 0..=levels {
+        let (position, child) = with_index(directory, block, |index| {
+            let position = index.find(hash.major);
+            (position, index.entry(position).map_or(Lblk(0), |entry| entry.child))
+        })?;
+        frames.push(Frame { block, position });
+        block = child.get();
+    }
+    // Names of one hash may go on in the next blocks; no honest tree has more of them than the directory has blocks.
+    for _ in 0..directory.blocks {
+        if let Some(found) = directory.scan_for(block, name)? {
+            return Ok(Some(Some(found)));
+        }
+        match next_block(directory, &mut frames, hash.major)? {
+            Some(next) => block = next,
+            None => return Ok(Some(None)),
+        }
+    }
+    Err(directory
+        .state
+        .corrupt_inode(directory.inode.ino(), "the hash tree of the directory runs in circles"))
+}
+
+/// The next block of entries that may hold names with this hash.
+fn next_block(directory: &Directory<'_>, frames: &mut [Frame], hash: u32) -> Result<Option<u32>> {
+    let deepest = frames.len();
+    let mut level = deepest;
+    let mut block = loop {
+        if level == 0 {
+            return Ok(None);
+        }
+        level -= 1;
+        let Frame { block, position } = frames[level];
+        let next = with_index(directory, block, |index| {
+            if position + 1 >= index.len() {
+                return None;
+            }
+            Some(index.continues(position, hash).then(|| index.entry(position + 1)).flatten())
+        })?;
+        match next {
+            // The last child of this node: the answer is one level up.
+            None => {}
+            Some(None) => return Ok(None),
+            Some(Some(entry)) => {
+                frames[level].position += 1;
+                break entry.child.get();
+            }
+        }
+    };
+    for frame in &mut frames[level + 1..deepest] {
+        *frame = Frame { block, position: 0 };
+        block = with_index(directory, block, |index| index.entry(0))?.map_or(0, |entry| entry.child.get());
+    }
+    Ok(Some(block))
+}
+
+fn with_root<T>(directory: &Directory<'_>, look: impl FnOnce(&HtreeRoot<'_>) -> T) -> Result<T> {
+    let block = directory.block(0)?;
+    let unsigned = directory.state.superblock.hash_unsigned();
+    let root = HtreeRoot::decode(&block.buffer, unsigned, &directory.format)
+        .map_err(|corrupt| directory.place(corrupt, 0, block.buffer.block()))?;
+    Ok(look(&root))
+}
+
+fn with_index<T>(
+    directory: &Directory<'_>,
+    number: u32,
+    look: impl FnOnce(&HtreeIndex<'_>) -> T,
+) -> Result<T> {
+    if number == 0 {
+        return with_root(directory, |root| look(&root.index));
+    }
+    let block = directory.block(number)?;
+    let index = HtreeIndex::decode_node(&block.buffer, &directory.format)
+        .map_err(|corrupt| directory.place(corrupt, number, block.buffer.block()))?;
+    Ok(look(&index))
+}

@@ -1,0 +1,171 @@
+//! Directories: look-up by hash tree or by scanning, and listing.
+
+mod htree;
+
+use crate::error::{Error, Result};
+use crate::inode::Inode;
+use crate::map;
+use crate::stat::FileKind;
+use crate::volume::{Ext4State, Volume};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use uext4_buffer::BufferRef;
+use uext4_ondisk::ext4::{
+    Compat, DirBlock, DirBlockKind, DirFormat, InodeFlags, verify_dir_checksum, verify_htree_checksum,
+};
+use uext4_ondisk::{Ino, Lblk, Pblk};
+
+/// One entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name: 1 to 255 bytes without `/`, not necessarily UTF-8.
+    pub name: Vec<u8>,
+    /// The inode it names.
+    pub ino: Ino,
+    /// Its type, where the volume stores it in the directory.
+    pub kind: Option<FileKind>,
+}
+
+/// A directory being read: which blocks it has, and how.
+struct Directory<'a> {
+    state: &'a Ext4State,
+    inode: &'a Inode,
+    format: DirFormat,
+    indexed: bool,
+    blocks: u32,
+}
+
+/// A checked directory block.
+struct Block {
+    buffer: BufferRef,
+    kind: DirBlockKind,
+}
+
+impl<'a> Directory<'a> {
+    fn open(state: &'a Ext4State, inode: &'a Inode) -> Result<Self> {
+        if inode.kind() != FileKind::Directory {
+            return Err(Error::NotDirectory);
+        }
+        inode.check_contents()?;
+        let format = DirFormat::new(&state.superblock);
+        let size = inode.disk().size;
+        let block_size = u64::from(format.block_size);
+        let blocks = u32::try_from(size / block_size).ok().filter(|_| size.is_multiple_of(block_size));
+        let Some(blocks) = blocks.filter(|&blocks| blocks > 0) else {
+            return Err(state.corrupt_inode(inode.ino(), format!("a directory of {size} bytes")));
+        };
+        let dir_index = state.superblock.features.compat.contains(Compat::DIR_INDEX);
+        let indexed = dir_index && inode.disk().flags.contains(InodeFlags::INDEX);
+        Ok(Directory { state, inode, format, indexed, blocks })
+    }
+
+    /// Reads and checks one block.
+    fn block(&self, number: u32) -> Result<Block> {
+        let missing = |what: &str| {
+            self.state.corrupt_inode(self.inode.ino(), format!("directory block {number}: {what}"))
+        };
+        if number >= self.blocks {
+            return Err(missing("behind the end"));
+        }
+        let Some(physical) = map::metadata_block(self.state, self.inode, number)? else {
+            return Err(missing("not allocated"));
+        };
+        let buffer = self.state.cache.read(physical)?;
+        let kind = DirBlockKind::of(&buffer, self.indexed, Lblk(number), &self.format);
+        if self.format.checksums {
+            let seed = self.inode.disk().checksum_seed(self.inode.ino(), &self.state.superblock);
+            let checked = match kind {
+                DirBlockKind::Linear => verify_dir_checksum(&buffer, seed),
+                _ => verify_htree_checksum(&buffer, kind, seed),
+            };
+            checked.map_err(|corrupt| self.place(corrupt, number, physical))?;
+        }
+        Ok(Block { buffer, kind })
+    }
+
+    fn place(&self, corrupt: uext4_ondisk::Corrupt, number: u32, physical: u64) -> Error {
+        corrupt.in_inode(self.inode.ino()).at_lblk(Lblk(number)).at_block(Pblk(physical)).into()
+    }
+
+    /// Calls `each` for the entries of one block until it answers.
+    fn scan<T>(
+        &self,
+        number: u32,
+        mut each: impl FnMut(&uext4_ondisk::ext4::DirEntry<'_>) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let block = self.block(number)?;
+        let place = |corrupt| self.place(corrupt, number, block.buffer.block());
+        for entry in DirBlock::new(&block.buffer, block.kind, &self.format).map_err(place)?.entries() {
+            if let Some(answer) = each(&entry.map_err(place)?) {
+                return Ok(Some(answer));
+            }
+        }
+        Ok(None)
+    }
+
+    fn scan_for(&self, number: u32, name: &[u8]) -> Result<Option<Ino>> {
+        self.scan(number, |entry| (entry.name == name).then_some(entry.inode))
+    }
+}
+
+/// Finds a name in a directory.
+pub(crate) fn look_up(state: &Ext4State, inode: &Inode, name: &[u8]) -> Result<Option<Ino>> {
+    let directory = Directory::open(state, inode)?;
+    // `..` is not in the tree: it always stands in the first block.
+    if directory.indexed && name != b".." {
+        if let Some(found) = htree::look_up(&directory, name)? {
+            return Ok(found);
+        }
+    }
+    for number in 0..directory.blocks {
+        if let Some(found) = directory.scan_for(number, name)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// Iterator over a directory's entries, in their order on disk. Ends after an error.
+pub struct ReadDir {
+    volume: Volume,
+    inode: Arc<Inode>,
+    next: u32,
+    entries: VecDeque<DirEntry>,
+    ended: bool,
+}
+
+impl ReadDir {
+    pub(crate) fn new(volume: Volume, inode: Arc<Inode>) -> Result<Self> {
+        Directory::open(volume.state(), &inode)?;
+        Ok(ReadDir { volume, inode, next: 0, entries: VecDeque::new(), ended: false })
+    }
+
+    /// Reads blocks until there are entries or no block is left.
+    fn fill(&mut self) -> Result<()> {
+        let directory = Directory::open(self.volume.state(), &self.inode)?;
+        while self.entries.is_empty() && self.next < directory.blocks {
+            let entries = &mut self.entries;
+            directory.scan(self.next, |entry| {
+                let kind = entry.file_type;
+                entries.push_back(DirEntry { name: entry.name.to_vec(), ino: entry.inode, kind });
+                None::<()>
+            })?;
+            self.next += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for ReadDir {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Result<DirEntry>> {
+        if self.entries.is_empty() && !self.ended {
+            if let Err(error) = self.fill() {
+                self.ended = true;
+                return Some(Err(error));
+            }
+        }
+        self.entries.pop_front().map(Ok)
+    }
+}

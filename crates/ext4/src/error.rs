@@ -1,0 +1,274 @@
+//! The one error of the library, each kind with one errno.
+
+use std::fmt;
+use std::sync::Arc;
+use uext4_blockdev as blockdev;
+use uext4_buffer as buffer;
+use uext4_iomap as iomap;
+use uext4_jbd2 as jbd2;
+use uext4_ondisk::{Corrupt, Ino};
+
+/// Result of a library call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a call failed. Cheap to clone: one failure may be reported to many waiters.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device failed, or refused what the kernel refuses.
+    #[error("{0}")]
+    Io(Arc<blockdev::Error>),
+    /// The device failed while a metadata block was transferred.
+    #[error("metadata block {block}: {source}")]
+    MetadataIo {
+        /// The file-system block.
+        block: u64,
+        /// What the device said.
+        source: Arc<blockdev::Error>,
+    },
+    /// The volume uses something this version cannot handle; the text names it.
+    #[error("cannot {action}: the volume uses {feature}")]
+    Incompatible {
+        /// `open`, `open for writing`, `read`, `write`.
+        action: &'static str,
+        /// The feature by the name that `dumpe2fs` prints, or what it is.
+        feature: String,
+    },
+    /// The journal holds transactions that were not written home yet.
+    #[error("the journal needs recovery (mount the volume once, or run e2fsck): {0}")]
+    NeedsRecovery(String),
+    /// Metadata is damaged; kind and place say what and where.
+    #[error("corrupt volume: {0}")]
+    Corrupt(Arc<Corrupt>),
+    /// The journal is damaged or cannot do what was asked.
+    #[error("journal: {0}")]
+    Journal(Arc<jbd2::Error>),
+    /// Metadata contradicts itself across structures.
+    #[error("corrupt volume: inode {ino}: {what}")]
+    CorruptInode {
+        /// The inode.
+        ino: Ino,
+        /// What is wrong, with block numbers.
+        what: String,
+    },
+    /// The device is smaller than the volume on it.
+    #[error("the volume has {blocks} blocks of {block} bytes, but the device only {device} bytes")]
+    TooSmall {
+        /// Blocks of the volume.
+        blocks: u64,
+        /// Bytes of a block.
+        block: u32,
+        /// Bytes of the device.
+        device: u64,
+    },
+    /// No such file or directory.
+    #[error("no such file or directory")]
+    NotFound,
+    /// It exists already.
+    #[error("it exists already")]
+    Exists,
+    /// A path component is not a directory.
+    #[error("not a directory")]
+    NotDirectory,
+    /// The path names a directory where a file is needed.
+    #[error("is a directory")]
+    IsDirectory,
+    /// Not a regular file (a device node, pipe or socket).
+    #[error("not a regular file")]
+    NotRegular,
+    /// Not a symbolic link.
+    #[error("not a symbolic link")]
+    NotSymlink,
+    /// Too many symbolic links on the way.
+    #[error("too many levels of symbolic links")]
+    TooManyLinks,
+    /// A path component is longer than 255 bytes.
+    #[error("a name is longer than 255 bytes")]
+    NameTooLong,
+    /// A position, length or memory address breaks the device's alignment; nothing was transferred.
+    #[error("{what} {value:#x} is not a multiple of {align}")]
+    Misaligned {
+        /// Which of them.
+        what: blockdev::Misaligned,
+        /// Its value.
+        value: u64,
+        /// The alignment in bytes.
+        align: u32,
+    },
+    /// The write is not a pure overwrite, and allocation is not supported yet. Nothing was changed.
+    #[error("{0}")]
+    NeedsAllocation(Allocation),
+    /// Somebody else uses the device or image.
+    #[error("in use by {0}")]
+    InUse(String),
+    /// The volume or device is read-only, or the file is not open for writing.
+    #[error("read-only: {0}")]
+    ReadOnly(&'static str),
+    /// The file's flags forbid it; the text says which.
+    #[error("not permitted: {0}")]
+    NotPermitted(&'static str),
+    /// The file is not open for this.
+    #[error("the file is not open for {0}")]
+    BadMode(&'static str),
+    /// The request would have to wait and was told not to; or the queue is full.
+    #[error("would block: {0}")]
+    WouldBlock(&'static str),
+    /// The volume was aborted after a failure that broke a durability promise; the text is the cause.
+    #[error("the volume was aborted: {0}")]
+    Aborted(Arc<str>),
+    /// An argument makes no sense; the text says which.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// What a write would have to do beyond overwriting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allocation {
+    /// First byte of the request.
+    pub pos: u64,
+    /// Its length in bytes.
+    pub length: u64,
+    /// Bytes in unwritten extents.
+    pub unwritten: u64,
+    /// Bytes in holes.
+    pub hole: u64,
+    /// Whether it ends behind the end of the file.
+    pub extends: bool,
+}
+
+impl fmt::Display for Allocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "writing {} bytes at byte {} needs allocation, which is not supported yet",
+            self.length, self.pos
+        )?;
+        let mut sep = " (";
+        if self.hole > 0 {
+            write!(f, "{sep}{} bytes lie in holes", self.hole)?;
+            sep = ", ";
+        }
+        if self.unwritten > 0 {
+            write!(f, "{sep}{} bytes are unwritten", self.unwritten)?;
+            sep = ", ";
+        }
+        if self.extends {
+            write!(f, "{sep}the file would grow")?;
+            sep = ", ";
+        }
+        if sep == ", " { f.write_str(")") } else { Ok(()) }
+    }
+}
+
+impl Error {
+    /// The one errno of this error.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Io(error) => error.errno(),
+            Error::Journal(error) => error.errno(),
+            Error::MetadataIo { source, .. } => source.errno(),
+            Error::Incompatible { .. } | Error::NeedsAllocation(_) => libc::EOPNOTSUPP,
+            Error::NeedsRecovery(_) | Error::Corrupt(_) | Error::CorruptInode { .. } => EUCLEAN,
+            Error::TooSmall { .. } => libc::ENXIO,
+            Error::NotFound => libc::ENOENT,
+            Error::Exists => libc::EEXIST,
+            Error::NotDirectory => libc::ENOTDIR,
+            Error::IsDirectory => libc::EISDIR,
+            Error::NotRegular | Error::NotSymlink | Error::Misaligned { .. } | Error::Invalid(_) => {
+                libc::EINVAL
+            }
+            Error::TooManyLinks => libc::ELOOP,
+            Error::NameTooLong => libc::ENAMETOOLONG,
+            Error::InUse(_) => libc::EBUSY,
+            Error::ReadOnly(_) => libc::EROFS,
+            Error::BadMode(_) => libc::EBADF,
+            Error::NotPermitted(_) => libc::EPERM,
+            Error::WouldBlock(_) => libc::EAGAIN,
+            Error::Aborted(_) => libc::EIO,
+        }
+    }
+
+    /// The block the error is about, where there is one.
+    pub fn block(&self) -> Option<u64> {
+        match self {
+            Error::Corrupt(corrupt) => corrupt.place.block.map(|block| block.get()),
+            Error::MetadataIo { block, .. } => Some(*block),
+            _ => None,
+        }
+    }
+
+    /// The inode the error is about, where there is one.
+    pub fn inode(&self) -> Option<u32> {
+        match self {
+            Error::Corrupt(corrupt) => corrupt.place.inode.map(|ino| ino.get()),
+            Error::CorruptInode { ino, .. } => Some(ino.get()),
+            _ => None,
+        }
+    }
+
+    /// Whether the device specification was malformed: a usage error.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Error::Io(error) if matches!(**error, blockdev::Error::BadSpec { .. }))
+    }
+}
+
+/// What Linux answers for a damaged file system ("Structure needs cleaning").
+const EUCLEAN: i32 = 117;
+
+impl From<blockdev::Error> for Error {
+    fn from(error: blockdev::Error) -> Self {
+        match error {
+            blockdev::Error::Misaligned { what, value, align } => Error::Misaligned { what, value, align },
+            blockdev::Error::InUse(by) => Error::InUse(by),
+            blockdev::Error::ReadOnly => Error::ReadOnly("the device"),
+            other => Error::Io(Arc::new(other)),
+        }
+    }
+}
+
+impl From<iomap::Error> for Error {
+    fn from(error: iomap::Error) -> Self {
+        match error {
+            iomap::Error::Device(error) => error.into(),
+            iomap::Error::NeedsAllocation { pos, length, unwritten, hole, extends } => {
+                Error::NeedsAllocation(Allocation { pos, length, unwritten, hole, extends })
+            }
+            iomap::Error::BadMode(mode) => Error::BadMode(mode),
+            iomap::Error::WouldBlock => Error::WouldBlock("the gate is held"),
+            iomap::Error::QueueFull => Error::WouldBlock("the queue is full"),
+            other => Error::Invalid(other.to_string()),
+        }
+    }
+}
+
+impl From<Corrupt> for Error {
+    fn from(corrupt: Corrupt) -> Self {
+        Error::Corrupt(Arc::new(corrupt))
+    }
+}
+
+impl From<uext4_buffer::Error> for Error {
+    fn from(error: buffer::Error) -> Self {
+        match error {
+            buffer::Error::Device { block, source } => Error::MetadataIo { block, source: Arc::new(source) },
+            buffer::Error::Flush(error) => error.into(),
+            other => Error::Invalid(other.to_string()),
+        }
+    }
+}
+
+impl From<uext4_jbd2::Error> for Error {
+    fn from(error: jbd2::Error) -> Self {
+        match error {
+            jbd2::Error::Buffer(error) => error.into(),
+            jbd2::Error::Aborted(cause) => Error::Aborted(cause.to_string().into()),
+            jbd2::Error::Unsupported { feature } => {
+                Error::Incompatible { action: "use the journal", feature: feature.to_string() }
+            }
+            other if matches!(other, jbd2::Error::NeedsRecovery { .. }) => {
+                Error::NeedsRecovery(other.to_string())
+            }
+            other => Error::Journal(Arc::new(other)),
+        }
+    }
+}

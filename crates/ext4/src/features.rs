@@ -1,0 +1,92 @@
+//! Which volumes can be opened, and what for. Everything else is refused by the name of its feature.
+
+use crate::error::{Error, Result};
+use uext4_ondisk::ext4::{Compat, DefaultMountOptions, Incompat, RoCompat, Superblock};
+
+/// Incompatible features that reading understands.
+const READABLE: Incompat = Incompat::from_bits_retain(
+    Incompat::FILETYPE.bits()
+        | Incompat::META_BG.bits()
+        | Incompat::EXTENTS.bits()
+        | Incompat::BIT64.bits()
+        | Incompat::MMP.bits()
+        | Incompat::FLEX_BG.bits()
+        | Incompat::EA_INODE.bits()
+        | Incompat::CSUM_SEED.bits()
+        | Incompat::LARGEDIR.bits(),
+);
+
+/// Read-only-compatible features under which overwriting file data keeps everything right. Overwrites change no
+/// count, bitmap, quota or checksum.
+const OVERWRITABLE: RoCompat = RoCompat::from_bits_retain(
+    RoCompat::SPARSE_SUPER.bits()
+        | RoCompat::LARGE_FILE.bits()
+        | RoCompat::HUGE_FILE.bits()
+        | RoCompat::GDT_CSUM.bits()
+        | RoCompat::DIR_NLINK.bits()
+        | RoCompat::EXTRA_ISIZE.bits()
+        | RoCompat::QUOTA.bits()
+        | RoCompat::BIGALLOC.bits()
+        | RoCompat::METADATA_CSUM.bits()
+        | RoCompat::PROJECT.bits()
+        | RoCompat::VERITY.bits(),
+);
+
+/// The two bits that hold the default journal mode: 1 journal, 2 ordered, 3 writeback.
+const JOURNAL_MODE: DefaultMountOptions = DefaultMountOptions::from_bits_retain(
+    DefaultMountOptions::DATA_JOURNAL.bits() | DefaultMountOptions::DATA_ORDERED.bits(),
+);
+
+fn refuse(action: &'static str, feature: impl Into<String>) -> Error {
+    Error::Incompatible { action, feature: feature.into() }
+}
+
+/// Refuses volumes that cannot be read, naming what they use.
+pub(crate) fn check_readable(superblock: &Superblock) -> Result<()> {
+    let incompat = superblock.features.incompat;
+    if incompat.contains(Incompat::JOURNAL_DEV) {
+        return Err(refuse("open", "an external journal device (journal_dev), not a file system"));
+    }
+    if incompat.contains(Incompat::RECOVER) {
+        return Err(Error::NeedsRecovery("the superblock says so (needs_recovery)".into()));
+    }
+    let unreadable = incompat & !READABLE;
+    if !unreadable.is_empty() {
+        return Err(refuse("open", unreadable.names().join(", ")));
+    }
+    if !incompat.contains(Incompat::EXTENTS) {
+        return Err(refuse("open", "indirect block maps (no extent feature: ext2 or ext3)"));
+    }
+    Ok(())
+}
+
+/// Refuses writing where an overwrite could contradict something that this version does not keep up.
+pub(crate) fn check_writable(superblock: &Superblock) -> Result<()> {
+    const ACTION: &str = "open for writing";
+    let ro_compat = superblock.features.ro_compat;
+    if ro_compat.contains(RoCompat::READONLY) {
+        return Err(Error::ReadOnly("the volume is marked read-only (feature read-only)"));
+    }
+    let unwritable = ro_compat & !OVERWRITABLE;
+    if !unwritable.is_empty() {
+        return Err(refuse(ACTION, unwritable.names().join(", ")));
+    }
+    if superblock.features.incompat.contains(Incompat::MMP) {
+        return Err(refuse(ACTION, "mmp (multi-mount protection)"));
+    }
+    if superblock.last_orphan != 0 {
+        return Err(refuse(
+            ACTION,
+            "a list of orphaned inodes that must be processed first (open it read-only)",
+        ));
+    }
+    let journaled = superblock.features.compat.contains(Compat::HAS_JOURNAL)
+        && superblock.default_mount_options & JOURNAL_MODE == DefaultMountOptions::DATA_JOURNAL;
+    if journaled {
+        return Err(refuse(ACTION, "journaled data by default (journal_data)"));
+    }
+    if superblock.has_external_journal() {
+        return Err(refuse(ACTION, "an external journal"));
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! An open regular file.
+
+use crate::error::{Error, Result};
+use crate::explain::Explanation;
+use crate::fs::Ext4;
+use crate::stat::Metadata;
+use crate::volume::{Shared, Volume};
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use uext4_iomap::{OpenFile, Piece, Pieces, Range, State, WriteFlags};
+use uext4_ondisk::Ino;
+
+/// An open file. Cloning shares the inode; all calls may come from any thread.
+///
+/// `read_at` and `write_at` are direct: position, length and memory obey the device's alignment, or nothing happens.
+/// `read`/`write` of any bytes go through [`File::read_any_at`] and [`File::write_any_at`].
+#[derive(Clone)]
+pub struct File {
+    open: OpenFile<Ext4>,
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File")
+            .field("ino", &self.ino())
+            .field("readable", &self.open.readable)
+            .field("writable", &self.open.writable)
+            .finish()
+    }
+}
+
+impl File {
+    pub(crate) fn new(open: OpenFile<Ext4>, shared: Arc<Shared>) -> Self {
+        File { open, shared }
+    }
+
+    pub(crate) fn open_file(&self) -> &OpenFile<Ext4> {
+        &self.open
+    }
+
+    /// The inode number.
+    pub fn ino(&self) -> Ino {
+        self.open.inode.ino()
+    }
+
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
+        self.open.state().size()
+    }
+
+    /// Attributes, with the times of overwrites since the file was opened.
+    pub fn metadata(&self) -> Metadata {
+        self.open.inode.metadata()
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> Volume {
+        Volume::from_shared(self.shared.clone())
+    }
+
+    /// Reads into `buf` from byte `pos`, directly. Returns the bytes read: fewer at the end of the file, 0 behind it.
+    #[inline]
+    pub fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
+        self.shared.engine.read_at(&self.open, buf, pos)
+    }
+
+    /// Overwrites `buf.len()` bytes at byte `pos`, directly. Durable after the next sync.
+    #[inline]
+    pub fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize> {
+        self.shared.engine.write_at(&self.open, buf, pos, WriteFlags::empty())
+    }
+
+    /// As [`File::write_at`], as durable as `flags` ask when it returns.
+    #[inline]
+    pub fn write_at_with(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
+        self.shared.engine.write_at(&self.open, buf, pos, flags)
+    }
+
+    /// Reads any bytes into any memory.
+    pub fn read_any_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
+        self.shared.engine.read_any(&self.open, buf, pos)
+    }
+
+    /// Overwrites any bytes from any memory; the edges are read, changed and written back under the exclusive gate.
+    pub fn write_any_at(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
+        self.shared.engine.write_any(&self.open, buf, pos, flags)
+    }
+
+    /// As `fdatasync`: completed writes and what is needed to read them back survive a crash.
+    pub fn sync_data(&self) -> Result<()> {
+        self.shared.engine.sync(&self.open, false)
+    }
+
+    /// As `fsync`.
+    pub fn sync_all(&self) -> Result<()> {
+        self.shared.engine.sync(&self.open, true)
+    }
+
+    /// What the engine would do with a request as things stand, and why. Nothing is changed.
+    pub fn explain(&self, request: &crate::explain::Query) -> Result<Explanation> {
+        crate::explain::explain(&self.shared, &self.open, request)
+    }
+
+    /// The mapping of the whole file up to its size, in order: written and unwritten extents and holes, in bytes.
+    pub fn map(&self) -> MapIter<'_> {
+        MapIter { file: self, pos: 0, pending: Pieces::new(), next: 0, failed: false }
+    }
+
+    /// Opens this file for [`io::Read`], [`io::Write`] and [`io::Seek`], starting at byte 0.
+    pub fn cursor(&self) -> Cursor {
+        Cursor { file: self.clone(), pos: 0 }
+    }
+}
+
+/// The pieces of a file, from [`File::map`].
+pub struct MapIter<'f> {
+    file: &'f File,
+    pos: u64,
+    pending: Pieces,
+    next: usize,
+    failed: bool,
+}
+
+impl Iterator for MapIter<'_> {
+    type Item = Result<Piece>;
+
+    fn next(&mut self) -> Option<Result<Piece>> {
+        if self.next == self.pending.len() {
+            let size = self.file.size();
+            if self.failed || self.pos >= size {
+                return None;
+            }
+            let block = self.file.shared.fs.block_size();
+            let end = size.checked_next_multiple_of(block).unwrap_or(size);
+            let range = Range { pos: self.pos, length: end - self.pos };
+            self.pending.clear();
+            self.next = 0;
+            if let Err(error) = self.file.shared.engine.map(&self.file.open, range, &mut self.pending) {
+                self.failed = true;
+                return Some(Err(error));
+            }
+        }
+        let piece = *self.pending.get(self.next)?;
+        self.next += 1;
+        self.pos = piece.end();
+        Some(Ok(piece))
+    }
+}
+
+/// A file with a position.
+#[derive(Debug, Clone)]
+pub struct Cursor {
+    file: File,
+    pos: u64,
+}
+
+impl Cursor {
+    /// The end of the hole or unwritten range at the position, or `None` in data: for sparse copies. The end of the
+    /// file ends a hole.
+    pub fn hole_end(&self) -> Result<Option<u64>> {
+        let size = self.file.size();
+        let mut pos = self.pos;
+        while pos < size {
+            let mut pieces = Pieces::new();
+            let range = Range { pos, length: size - pos };
+            self.file.shared.engine.map(&self.file.open, range, &mut pieces)?;
+            for piece in &pieces {
+                if piece.state == State::Written {
+                    return Ok((pos > self.pos).then_some(pos));
+                }
+                pos = piece.end();
+            }
+        }
+        Ok((pos > self.pos).then_some(pos.min(size)))
+    }
+}
+
+fn io_error(error: Error) -> io::Error {
+    let kind = io::Error::from_raw_os_error(error.errno()).kind();
+    io::Error::new(kind, error)
+}
+
+impl io::Read for Cursor {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_any_at(buf, self.pos).map_err(io_error)?;
+        self.pos += read as u64;
+        Ok(read)
+    }
+}
+
+impl io::Write for Cursor {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let written = self.file.write_any_at(buf, self.pos, WriteFlags::empty()).map_err(io_error)?;
+        self.pos += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl io::Seek for Cursor {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        let base = match to {
+            io::SeekFrom::Start(pos) => {
+                self.pos = pos;
+                return Ok(pos);
+            }
+            io::SeekFrom::End(offset) => (self.file.size(), offset),
+            io::SeekFrom::Current(offset) => (self.pos, offset),
+        };
+        self.pos = base.0.checked_add_signed(base.1).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.pos)
+    }
+}

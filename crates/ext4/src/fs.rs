@@ -1,0 +1,94 @@
+//! The file system as the direct-I/O engine sees it.
+
+use crate::error::{Error, Result};
+use crate::inode::Inode;
+use crate::map;
+use crate::volume::Ext4State;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use uext4_iomap::switches::Routing;
+use uext4_iomap::{Count, FileSystem, InodeState, MapMiss, MapSnapshot, Pieces, Range};
+
+/// The file system half of an open volume.
+pub struct Ext4 {
+    pub(crate) state: Ext4State,
+    aborted: AtomicBool,
+    cause: OnceLock<Arc<str>>,
+}
+
+impl Ext4 {
+    pub(crate) fn new(state: Ext4State) -> Self {
+        Ext4 { state, aborted: AtomicBool::new(false), cause: OnceLock::new() }
+    }
+
+    /// File-system block size in bytes.
+    pub(crate) fn block_size(&self) -> u64 {
+        u64::from(self.state.cache.block_size())
+    }
+
+    #[cold]
+    fn abort_error(&self) -> Error {
+        Error::Aborted(self.cause.get().cloned().unwrap_or_else(|| "an earlier failure".into()))
+    }
+}
+
+impl FileSystem for Ext4 {
+    type Inode = Inode;
+    type Error = Error;
+
+    #[inline]
+    fn state(inode: &Inode) -> &InodeState {
+        &inode.state
+    }
+
+    #[inline]
+    fn check_alive(&self) -> Result<()> {
+        if self.aborted.load(Ordering::Relaxed) { Err(self.abort_error()) } else { Ok(()) }
+    }
+
+    fn abort(&self, cause: uext4_iomap::Error) {
+        let text: Arc<str> = cause.to_string().into();
+        // The first cause stays: it explains the later ones.
+        let _first_wins = self.cause.set(text.clone());
+        self.aborted.store(true, Ordering::SeqCst);
+        if let Some(journal) = &self.state.journal {
+            journal.abort(uext4_jbd2::AbortCause { what: text.to_string().into(), errno: cause.errno() });
+        }
+    }
+
+    fn load_map(&self, inode: &Inode, pos: u64) -> Result<()> {
+        map::load(&self.state, inode, pos)
+    }
+
+    #[inline]
+    fn map_for_write<R: Routing>(
+        &self,
+        map: &MapSnapshot,
+        block_bits: u32,
+        range: Range,
+        routing: R,
+        pieces: &mut Pieces,
+        counters: &impl Count,
+    ) -> std::result::Result<(), MapMiss<Error>> {
+        if routing.switches().overwrite_no_transaction {
+            map::overwrite::without_handle(map, block_bits, range, pieces, counters)
+        } else {
+            let journal = self.state.journal.as_ref();
+            map::overwrite::with_handle(journal, map, block_bits, range, pieces, counters)
+        }
+    }
+
+    fn commit(&self, inodes: &[&Inode], _all: bool) -> Result<bool> {
+        // Nothing dirties metadata yet, so there is nothing to commit; a journal that disagrees is not passed over.
+        if let Some(journal) = &self.state.journal {
+            for inode in inodes {
+                let tid = inode.state.datasync_tid();
+                if tid != 0 {
+                    journal.datasync(uext4_jbd2::Tid(tid as u32))?;
+                }
+            }
+        }
+        Ok(false)
+    }
+}

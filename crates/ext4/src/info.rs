@@ -1,0 +1,55 @@
+//! What `info` tells about an open volume.
+
+use crate::volume::Volume;
+use uext4_blockdev::{Capabilities, DaxKind, Description, Geometry};
+use uext4_jbd2::JournalInfo;
+
+/// Facts about a volume and its device. The superblock itself is [`Volume::superblock`].
+#[derive(Debug, Clone)]
+pub struct Info {
+    /// Opened without the right to write.
+    pub read_only: bool,
+    /// Names of all features set, as `dumpe2fs` prints them.
+    pub features: Vec<String>,
+    /// Block groups.
+    pub groups: u32,
+    /// Engine, layers, sharing, notes.
+    pub device: Description,
+    /// Sizes and alignment of the device.
+    pub geometry: Geometry,
+    /// What the device can do.
+    pub capabilities: Capabilities,
+    /// The journal inside the volume, if there is one.
+    pub journal: Option<JournalInfo>,
+    /// What a user should know, one sentence each.
+    pub notes: Vec<String>,
+}
+
+impl Info {
+    pub(crate) fn of(volume: &Volume) -> Info {
+        let device = volume.device();
+        let capabilities = device.capabilities();
+        let superblock = volume.superblock();
+        let mut notes =
+            vec!["mtime and ctime of overwrites live in memory only, while the file is open".to_owned()];
+        if capabilities.dax == Some(DaxKind::Msync) {
+            notes.push("the mapping is not MAP_SYNC: durability costs an msync".into());
+        }
+        if superblock.last_orphan != 0 {
+            notes.push("the volume has orphaned inodes: it can only be opened read-only".into());
+        }
+        if superblock.errors.count != 0 {
+            notes.push(format!("the kernel recorded {} error(s) on this volume", superblock.errors.count));
+        }
+        Info {
+            read_only: !volume.is_writable(),
+            features: superblock.features.names().into_iter().map(|name| name.into_owned()).collect(),
+            groups: superblock.geometry.group_count(),
+            device: device.describe(),
+            geometry: device.geometry(),
+            capabilities,
+            journal: volume.state().journal_info.clone(),
+            notes,
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Inodes in memory, one for all who use a file at a time.
+
+use crate::error::{Error, Result};
+use crate::stat::{FileKind, Metadata, Timestamp};
+use crate::volume::Ext4State;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use uext4_iomap::InodeState;
+use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino};
+
+/// A loaded inode.
+pub struct Inode {
+    ino: Ino,
+    disk: DiskInode,
+    kind: FileKind,
+    metadata: Metadata,
+    /// The engine's half.
+    pub(crate) state: InodeState,
+}
+
+/// The inodes that somebody uses.
+pub(crate) type InodeTable = parking_lot::Mutex<HashMap<Ino, Weak<Inode>>>;
+
+/// Entries of the table after which the dead ones are swept out.
+const SWEEP_AT: usize = 1024;
+
+impl Inode {
+    /// Number.
+    pub(crate) fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// What is on disk.
+    pub(crate) fn disk(&self) -> &DiskInode {
+        &self.disk
+    }
+
+    /// File type.
+    pub(crate) fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    /// Attributes, with the time of the latest write noted in memory.
+    pub(crate) fn metadata(&self) -> Metadata {
+        let mut metadata = self.metadata.clone();
+        let written = self.state.gate.last_write_ns();
+        if written != 0 {
+            let seconds = (written / 1_000_000_000) as i64;
+            let now = Timestamp { seconds, nanoseconds: (written % 1_000_000_000) as u32 };
+            (metadata.modified, metadata.changed) = (now, now);
+        }
+        metadata
+    }
+}
+
+impl Ext4State {
+    /// The inode, loaded once for all users.
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
+        if let Some(inode) = self.inodes.lock().get(&ino).and_then(Weak::upgrade) {
+            return Ok(inode);
+        }
+        let loaded = Arc::new(self.load_inode(ino)?);
+        let mut inodes = self.inodes.lock();
+        if let Some(inode) = inodes.get(&ino).and_then(Weak::upgrade) {
+            // Somebody else was faster; all must share one gate and one mapping.
+            return Ok(inode);
+        }
+        if inodes.len() >= SWEEP_AT && inodes.len().is_power_of_two() {
+            inodes.retain(|_, inode| inode.strong_count() > 0);
+        }
+        inodes.insert(ino, Arc::downgrade(&loaded));
+        Ok(loaded)
+    }
+
+    fn load_inode(&self, ino: Ino) -> Result<Inode> {
+        let superblock = &self.superblock;
+        let geometry = &superblock.geometry;
+        let bad_number = || Error::from(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino));
+        let (group, index) = geometry.group_of_inode(ino).ok_or_else(bad_number)?;
+        let descriptor = self.descriptor(group)?;
+        let (block, offset) = geometry.inode_table_position(index);
+        let place = descriptor.inode_table.checked_add(u64::from(block)).ok_or_else(bad_number)?;
+        let buffer = self.cache.read(place.get())?;
+        let start = offset as usize;
+        let bytes = buffer
+            .get(start..start + usize::from(geometry.inode_size()))
+            .ok_or_else(|| Error::from(Corrupt::from(CorruptKind::Truncated("inode table")).in_inode(ino)))?;
+        let disk = DiskInode::decode(bytes, ino, superblock).map_err(|corrupt| corrupt.at_block(place))?;
+        let kind = disk
+            .file_type()
+            .ok_or_else(|| self.corrupt_inode(ino, format!("mode {:#o} names no file type", disk.mode)))?;
+        let metadata = self.metadata_of(ino, &disk, kind);
+        let state = InodeState::new(disk.size, geometry.block_size_log());
+        Ok(Inode { ino, disk, kind, metadata, state })
+    }
+
+    fn metadata_of(&self, ino: Ino, disk: &DiskInode, kind: FileKind) -> Metadata {
+        let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+        let rdev = disk.device().filter(|_| device).map_or((0, 0), |number| (number.major, number.minor));
+        Metadata {
+            ino,
+            kind,
+            mode: u32::from(disk.permissions()),
+            uid: disk.uid,
+            gid: disk.gid,
+            size: disk.size,
+            blocks: disk.sectors(&self.superblock),
+            links: u32::from(disk.links),
+            rdev,
+            accessed: disk.accessed,
+            modified: disk.modified,
+            changed: disk.changed,
+            created: disk.created,
+            flags: disk.flags,
+            generation: disk.generation,
+            project: disk.project.unwrap_or(0),
+            block_size: self.superblock.geometry.block_size(),
+        }
+    }
+
+    pub(crate) fn corrupt_inode(&self, ino: Ino, what: impl Into<String>) -> Error {
+        Error::CorruptInode { ino, what: what.into() }
+    }
+}
+
+impl Inode {
+    /// Refuses reading contents that are not plain blocks.
+    pub(crate) fn check_contents(&self) -> Result<()> {
+        let refuse = |feature: &str| {
+            Err(Error::Incompatible { action: "read", feature: format!("{feature} (inode {})", self.ino) })
+        };
+        let flags = self.disk.flags;
+        if flags.contains(InodeFlags::ENCRYPT) {
+            return refuse("an encrypted file");
+        }
+        if flags.contains(InodeFlags::INLINE_DATA) {
+            return refuse("inline data");
+        }
+        if self.kind != FileKind::Symlink && !flags.contains(InodeFlags::EXTENTS) {
+            return refuse("an indirect block map");
+        }
+        Ok(())
+    }
+
+    /// Refuses overwriting files whose contents must not change behind somebody's back.
+    pub(crate) fn check_overwrite(&self) -> Result<()> {
+        let flags = self.disk.flags;
+        if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+            return Err(Error::NotPermitted("the file is immutable or append-only"));
+        }
+        if flags.contains(InodeFlags::VERITY) {
+            return Err(Error::NotPermitted("the file is sealed by fs-verity"));
+        }
+        if flags.contains(InodeFlags::JOURNAL_DATA) {
+            let feature = format!("journaled data (chattr +j, inode {})", self.ino);
+            return Err(Error::Incompatible { action: "write directly", feature });
+        }
+        Ok(())
+    }
+}

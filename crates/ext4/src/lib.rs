@@ -1,0 +1,61 @@
+//! ext4 volumes in user space, at device speed.
+//!
+//! ```no_run
+//! # fn main() -> uext4::Result<()> {
+//! use uext4::{OpenOptions, QueueOptions, Volume, VolumeOptions, WriteFlags};
+//!
+//! let vol = Volume::open("disk.img", VolumeOptions::read_write())?;
+//! let file = vol.open_file("/db/data", OpenOptions::new().read(true).write(true))?;
+//! let mut queue = vol.queue(QueueOptions::depth(256))?; // one per thread
+//! let slot = queue.attach(&file)?;
+//! let buffer = queue.buffer(4096)?;
+//! queue.write(slot, 4096, buffer, WriteFlags::DSYNC, 7)?;
+//! for done in queue.wait(1)? {
+//!     println!("request {}: {} bytes", done.tag, done.result?);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [`Volume`] is opened on a device of the device grammar ([`DeviceSpec`]); a [`File`] reads and overwrites directly
+//! (alignment errors are errors); an [`IoQueue`] does the same asynchronously. This version changes no metadata: a write
+//! that is not a pure overwrite is refused with [`Error::NeedsAllocation`], and mtime and ctime of overwrites live in
+//! memory only, while the file is open.
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod dir;
+mod error;
+pub mod explain;
+mod features;
+mod file;
+mod fs;
+mod info;
+mod inode;
+mod journal;
+mod map;
+mod options;
+mod path;
+mod queue;
+mod stat;
+mod volume;
+mod zones;
+
+pub use dir::{DirEntry, ReadDir};
+pub use error::{Allocation, Error, Result};
+pub use file::{Cursor, File, MapIter};
+pub use info::Info;
+pub use options::{DEPTH_MAX, OpenOptions, QueueOptions, VolumeOptions};
+pub use queue::{Completion, Completions, IoQueue};
+pub use stat::{FileKind, InodeFlags, Metadata, Timestamp};
+pub use uext4_blockdev as blockdev;
+pub use uext4_blockdev::spec::{DeviceSpec, Target};
+pub use uext4_blockdev::{Ask, Buffer, BufferPool, QueueFacts};
+pub use uext4_iomap::plan;
+pub use uext4_iomap::{
+    BadSwitch, Counter, FileSlot, Payload, Piece, Range, RawCompletion, RawQueue, SWITCH_NAMES, State, Stats,
+    Switches, WriteFlags,
+};
+pub use uext4_jbd2::JournalInfo;
+pub use uext4_ondisk::Ino;
+pub use volume::Volume;

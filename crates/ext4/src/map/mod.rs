@@ -1,0 +1,124 @@
+//! Extent maps: walking the tree on demand and publishing what was found into the mapping snapshot.
+
+pub(crate) mod overwrite;
+
+use crate::error::{Error, Result};
+use crate::inode::Inode;
+use crate::volume::Ext4State;
+use uext4_iomap::snapshot::BLOCKS_END;
+use uext4_iomap::{Found, MapSnapshot, Run, State};
+use uext4_ondisk::ext4::{Extent, ExtentNode, NodeLimits};
+use uext4_ondisk::{Lblk, Pblk};
+
+/// What one leaf of the tree says: its window of logical blocks and the runs in it; the rest of the window is holes.
+struct Window {
+    first: u64,
+    end: u64,
+    runs: Vec<Run>,
+}
+
+/// Where to go from a node.
+enum Step {
+    Child { block: Pblk, limits: NodeLimits },
+    Here(Window),
+}
+
+/// Loads the mapping around byte `pos` of a file: the whole leaf that covers it. Takes the map lock.
+pub(crate) fn load(state: &Ext4State, inode: &Inode, pos: u64) -> Result<()> {
+    inode.check_contents()?;
+    let Ok(block) = u32::try_from(pos >> inode.state.block_bits()) else {
+        // Nothing can be mapped there, and the snapshot says so by itself.
+        return Ok(());
+    };
+    let mut map = inode.state.map.lock();
+    let current = map.current();
+    if current.find(block) != Found::Unknown {
+        // Another thread loaded it while this one waited for the lock.
+        return Ok(());
+    }
+    let window = find_leaf(state, inode, Lblk(block))?;
+    let mut loaded = current.replaced(window.first, window.end, Some(&window.runs));
+    if loaded.resident_bytes() > state.map_budget {
+        loaded = MapSnapshot::unknown().replaced(window.first, window.end, Some(&window.runs));
+    }
+    map.publish(loaded);
+    Ok(())
+}
+
+/// The physical block of one block of a directory or symbolic link; `None` if nothing is written there.
+pub(crate) fn metadata_block(state: &Ext4State, inode: &Inode, block: u32) -> Result<Option<u64>> {
+    // Twice is enough unless the map is evicted between load and look-up, again and again.
+    for _ in 0..8 {
+        match inode.state.map.with(|map| map.find(block)) {
+            Found::Known { state: State::Written, physical, .. } => return Ok(Some(physical)),
+            Found::Known { .. } => return Ok(None),
+            Found::Unknown => load(state, inode, u64::from(block) << inode.state.block_bits())?,
+        }
+    }
+    Err(state.corrupt_inode(inode.ino(), format!("the mapping of block {block} does not stay loaded")))
+}
+
+/// Walks from the root to the leaf that covers `block`. Each step is one level deeper, so the walk ends.
+fn find_leaf(state: &Ext4State, inode: &Inode, block: Lblk) -> Result<Window> {
+    let superblock = &state.superblock;
+    let seed =
+        superblock.features.metadata_csum().then(|| inode.disk().checksum_seed(inode.ino(), superblock));
+    let in_inode = |corrupt: uext4_ondisk::Corrupt| Error::from(corrupt.in_inode(inode.ino()));
+    let root = ExtentNode::root(&inode.disk().i_block, NodeLimits::root(superblock)).map_err(in_inode)?;
+    let mut step = descend(state, inode, &root, block)?;
+    loop {
+        match step {
+            Step::Here(window) => return Ok(window),
+            Step::Child { block: child, limits } => {
+                let buffer = state.cache.read(child.get())?;
+                // The checksum depends on the inode, so it is checked on every walk, not once per buffer.
+                let node = ExtentNode::block(&buffer, limits, seed)
+                    .map_err(|corrupt| in_inode(corrupt.at_block(child)))?;
+                step = descend(state, inode, &node, block)?;
+            }
+        }
+    }
+}
+
+fn descend(state: &Ext4State, inode: &Inode, node: &ExtentNode<'_>, block: Lblk) -> Result<Step> {
+    let limits = node.limits();
+    let end = window_end(limits.end);
+    if node.is_leaf() {
+        let runs = node.extents().map(|extent| run_of(state, inode, extent)).collect::<Result<_>>()?;
+        return Ok(Step::Here(Window { first: u64::from(limits.first.get()), end, runs }));
+    }
+    let Some(position) = node.find_index(block) else {
+        // Before the first child there is a hole.
+        let end = node.index(0).map_or(end, |first| u64::from(first.logical.get()));
+        return Ok(Step::Here(Window { first: u64::from(limits.first.get()), end, runs: Vec::new() }));
+    };
+    let child = node.index(position).zip(node.child_limits(position));
+    let Some((index, limits)) = child else {
+        return Err(state.corrupt_inode(inode.ino(), "an extent index without a child"));
+    };
+    if !state.zones.allows(index.child.get(), 1) {
+        return Err(
+            state.corrupt_inode(inode.ino(), format!("an extent node in metadata block {}", index.child))
+        );
+    }
+    Ok(Step::Child { block: index.child, limits })
+}
+
+/// The tree cannot map the very last 32-bit block number; in the snapshot that block is part of the last window.
+fn window_end(end: Lblk) -> u64 {
+    if end.get() == u32::MAX { BLOCKS_END } else { u64::from(end.get()) }
+}
+
+/// Checks an extent against the system zones: after this, data may go there.
+fn run_of(state: &Ext4State, inode: &Inode, extent: Extent) -> Result<Run> {
+    let (physical, length) = (extent.physical.get(), u64::from(extent.length));
+    if !state.zones.allows(physical, length) {
+        let what = format!(
+            "the extent at block {} ({length} blocks at {physical}) lies in metadata or outside the volume",
+            extent.logical
+        );
+        return Err(state.corrupt_inode(inode.ino(), what));
+    }
+    let kind = if extent.unwritten { State::Unwritten } else { State::Written };
+    Ok(Run { first: extent.logical.get(), length, state: kind, physical })
+}

@@ -1,0 +1,171 @@
+//! How a volume, a file and a queue are opened.
+
+use crate::error::{Error, Result};
+use uext4_blockdev::{Ask, QueueOptions as DeviceQueueOptions};
+use uext4_iomap::Switches;
+
+/// How to open a volume.
+#[derive(Debug, Clone)]
+pub struct VolumeOptions {
+    pub(crate) write: bool,
+    pub(crate) force: bool,
+    pub(crate) switches: Switches,
+    pub(crate) metadata_budget: u64,
+    pub(crate) map_budget: usize,
+}
+
+impl VolumeOptions {
+    /// Look only: nothing is ever written to the device.
+    pub fn read_only() -> Self {
+        VolumeOptions {
+            write: false,
+            force: false,
+            switches: Switches::ON,
+            metadata_budget: 64 << 20,
+            map_budget: 64 << 20,
+        }
+    }
+
+    /// Files can be overwritten.
+    pub fn read_write() -> Self {
+        VolumeOptions { write: true, ..Self::read_only() }
+    }
+
+    /// Open read-only although somebody else uses the device: what is read may change under the reader.
+    #[must_use]
+    pub fn force(mut self, force: bool) -> Self {
+        self.force = force;
+        self
+    }
+
+    /// Which optimisations files of this volume use, unless they are opened with their own setting.
+    #[must_use]
+    pub fn switches(mut self, switches: Switches) -> Self {
+        self.switches = switches;
+        self
+    }
+
+    /// Most bytes of metadata blocks kept in memory (64 MiB unless set).
+    #[must_use]
+    pub fn metadata_budget(mut self, bytes: u64) -> Self {
+        self.metadata_budget = bytes;
+        self
+    }
+
+    /// Most bytes that the mapping snapshot of one file may take (64 MiB unless set); beyond it, what was loaded
+    /// earlier is forgotten and loaded again on demand.
+    #[must_use]
+    pub fn map_budget(mut self, bytes: usize) -> Self {
+        self.map_budget = bytes;
+        self
+    }
+}
+
+/// How to open a file. As [`std::fs::OpenOptions`].
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    pub(crate) switches: Option<Switches>,
+}
+
+impl OpenOptions {
+    /// Neither reading nor writing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// For reading.
+    #[must_use]
+    pub fn read(mut self, read: bool) -> Self {
+        self.read = read;
+        self
+    }
+
+    /// For overwriting.
+    #[must_use]
+    pub fn write(mut self, write: bool) -> Self {
+        self.write = write;
+        self
+    }
+
+    /// Which optimisations this open file uses; the volume's setting otherwise.
+    #[must_use]
+    pub fn switches(mut self, switches: Switches) -> Self {
+        self.switches = Some(switches);
+        self
+    }
+}
+
+/// How a queue is made.
+#[derive(Debug, Clone)]
+pub struct QueueOptions {
+    pub(crate) device: DeviceQueueOptions,
+    pub(crate) buffer_bytes: usize,
+}
+
+/// Deepest queue.
+pub const DEPTH_MAX: u32 = 32768;
+
+impl QueueOptions {
+    /// A queue for up to `depth` requests (1 ..= 32768), with `depth` × 4 KiB of registered buffer memory.
+    pub fn depth(depth: u32) -> Self {
+        QueueOptions {
+            device: DeviceQueueOptions::depth(depth),
+            buffer_bytes: (depth as usize).saturating_mul(4096).max(64 * 1024),
+        }
+    }
+
+    /// Bytes of buffer memory reserved (and registered) at the start; more is reserved on demand, unregistered.
+    #[must_use]
+    pub fn buffer_bytes(mut self, bytes: usize) -> Self {
+        self.buffer_bytes = bytes;
+        self
+    }
+
+    /// Only the creating thread drives the queue (SINGLE_ISSUER, DEFER_TASKRUN). It must keep calling: nobody can
+    /// harvest its completions for it.
+    #[must_use]
+    pub fn owner_driven(mut self, owner_driven: bool) -> Self {
+        self.device.owner_driven = owner_driven;
+        self
+    }
+
+    /// Busy-polled completions (IOPOLL). Implies an owner-driven queue.
+    #[must_use]
+    pub fn iopoll(mut self, ask: Ask) -> Self {
+        self.device.iopoll = ask;
+        self
+    }
+
+    /// A kernel thread that submits (SQPOLL).
+    #[must_use]
+    pub fn sqpoll(mut self, ask: Ask) -> Self {
+        self.device.sqpoll = ask;
+        self
+    }
+
+    /// Registered buffers.
+    #[must_use]
+    pub fn register_buffers(mut self, ask: Ask) -> Self {
+        self.device.register_buffers = ask;
+        self
+    }
+
+    /// A registered file.
+    #[must_use]
+    pub fn register_file(mut self, ask: Ask) -> Self {
+        self.device.register_file = ask;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.device.depth == 0 || self.device.depth > DEPTH_MAX {
+            return Err(Error::Invalid(format!(
+                "a queue of depth {} is not possible: 1 to {DEPTH_MAX}",
+                self.device.depth
+            )));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,86 @@
+//! Path walk: from the root through directories and symbolic links.
+
+use crate::dir;
+use crate::error::{Error, Result};
+use crate::inode::Inode;
+use crate::map;
+use crate::stat::FileKind;
+use crate::volume::{Ext4State, ROOT};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Symbolic links followed on one walk, as Linux (`MAXSYMLINKS`).
+const LINKS_MAX: u32 = 40;
+/// Longest name in bytes.
+const NAME_MAX: usize = 255;
+/// Components waiting on one walk: the kernel's path limit of 4096 bytes, for each link that may add as many.
+const PENDING_MAX: usize = 4096 * 8;
+
+/// Finds what `path` names.
+pub(crate) fn resolve(state: &Ext4State, path: &[u8], follow_last: bool) -> Result<Arc<Inode>> {
+    let mut pending: VecDeque<Vec<u8>> = components(path).collect();
+    let must_be_directory = path.ends_with(b"/");
+    let mut current = state.inode(ROOT)?;
+    let mut links = 0;
+    while let Some(name) = pending.pop_front() {
+        if current.kind() != FileKind::Directory {
+            return Err(Error::NotDirectory);
+        }
+        if name.len() > NAME_MAX {
+            return Err(Error::NameTooLong);
+        }
+        if name == b"." {
+            continue;
+        }
+        let found = dir::look_up(state, &current, &name)?.ok_or(Error::NotFound)?;
+        let next = state.inode(found)?;
+        let last = pending.is_empty() && !must_be_directory;
+        if next.kind() != FileKind::Symlink || last && !follow_last {
+            current = next;
+            continue;
+        }
+        links += 1;
+        if links > LINKS_MAX {
+            return Err(Error::TooManyLinks);
+        }
+        let target = read_link(state, &next)?;
+        if target.starts_with(b"/") {
+            current = state.inode(ROOT)?;
+        }
+        for component in components(&target).collect::<Vec<_>>().into_iter().rev() {
+            pending.push_front(component);
+        }
+        if pending.len() > PENDING_MAX {
+            return Err(Error::TooManyLinks);
+        }
+    }
+    if must_be_directory && current.kind() != FileKind::Directory {
+        return Err(Error::NotDirectory);
+    }
+    Ok(current)
+}
+
+fn components(path: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+    path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).map(<[u8]>::to_vec)
+}
+
+/// The target of a symbolic link: in the inode if it is short, else in its first block.
+pub(crate) fn read_link(state: &Ext4State, inode: &Inode) -> Result<Vec<u8>> {
+    if inode.kind() != FileKind::Symlink {
+        return Err(Error::NotSymlink);
+    }
+    inode.check_contents()?;
+    if let Some(target) = inode.disk().short_link_target() {
+        return Ok(target.to_vec());
+    }
+    let size = inode.disk().size;
+    let block_size = u64::from(state.superblock.geometry.block_size());
+    if size == 0 || size > block_size {
+        return Err(state.corrupt_inode(inode.ino(), format!("a symbolic link of {size} bytes")));
+    }
+    let Some(block) = map::metadata_block(state, inode, 0)? else {
+        return Err(state.corrupt_inode(inode.ino(), "a symbolic link without its block"));
+    };
+    let buffer = state.cache.read(block)?;
+    Ok(buffer[..size as usize].to_vec())
+}

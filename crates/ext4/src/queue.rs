@@ -1,0 +1,138 @@
+//! The asynchronous face: one queue per thread.
+
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::fs::Ext4;
+use crate::options::QueueOptions;
+use crate::volume::Volume;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+use uext4_blockdev::{Buffer, BufferPool, QueueFacts};
+use uext4_iomap::{FileSlot, RawQueue, WriteFlags};
+
+/// One finished request: tag, bytes or error, and the memory back.
+pub type Completion = uext4_iomap::Completion<Error>;
+
+/// Completions handed out by one call.
+pub type Completions<'q> = std::vec::Drain<'q, Completion>;
+
+/// An I/O queue of a volume. Use it from one thread; see [`uext4_iomap::IoQueue`] for the rules of buffers and slots.
+pub struct IoQueue {
+    inner: uext4_iomap::IoQueue<Ext4>,
+}
+
+impl Volume {
+    /// A queue for one thread.
+    pub fn queue(&self, options: QueueOptions) -> Result<IoQueue> {
+        options.check()?;
+        let pool = BufferPool::new(options.buffer_bytes)?;
+        let inner = uext4_iomap::IoQueue::new(self.engine(), options.device, pool)?;
+        Ok(IoQueue { inner })
+    }
+
+    /// A queue straight to the device, for measuring what the file system costs. Writing through it can destroy the
+    /// volume.
+    pub fn raw_queue(&self, options: QueueOptions) -> Result<RawQueue> {
+        options.check()?;
+        let pool = BufferPool::new(options.buffer_bytes)?;
+        Ok(RawQueue::new(self.device(), options.device, pool)?)
+    }
+}
+
+impl IoQueue {
+    /// Attaches a file to this queue.
+    pub fn attach(&mut self, file: &File) -> Result<FileSlot> {
+        Ok(self.inner.attach(file.open_file()))
+    }
+
+    /// Detaches a file; its pending requests finish first.
+    pub fn detach(&mut self, slot: FileSlot) -> Result<()> {
+        self.inner.detach(slot)
+    }
+
+    /// A buffer of `length` bytes in the queue's memory, aligned to 4096. Contents are unspecified.
+    pub fn buffer(&self, length: usize) -> Result<Buffer> {
+        self.inner.buffer(length)
+    }
+
+    /// Reads `buffer.len()` bytes at byte `pos` of the file; both are multiples of the device's logical block.
+    #[inline]
+    pub fn read(&mut self, slot: FileSlot, pos: u64, buffer: Buffer, tag: u64) -> Result<()> {
+        self.inner.read(slot, pos, buffer, tag)
+    }
+
+    /// Writes `buffer` at byte `pos` of the file; both are multiples of the device's logical block.
+    #[inline]
+    pub fn write(
+        &mut self,
+        slot: FileSlot,
+        pos: u64,
+        buffer: Buffer,
+        flags: WriteFlags,
+        tag: u64,
+    ) -> Result<()> {
+        self.inner.write(slot, pos, buffer, flags, tag)
+    }
+
+    /// Reads into several buffers, one after another in the file.
+    pub fn readv(&mut self, slot: FileSlot, pos: u64, buffers: Vec<Buffer>, tag: u64) -> Result<()> {
+        self.inner.readv(slot, pos, buffers, tag)
+    }
+
+    /// Writes several buffers, one after another in the file.
+    pub fn writev(
+        &mut self,
+        slot: FileSlot,
+        pos: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        tag: u64,
+    ) -> Result<()> {
+        self.inner.writev(slot, pos, buffers, flags, tag)
+    }
+
+    /// `fdatasync` of the file, queued behind what completed before.
+    pub fn sync_data(&mut self, slot: FileSlot, tag: u64) -> Result<()> {
+        self.inner.sync_data(slot, tag)
+    }
+
+    /// `fsync` of the file, queued behind what completed before.
+    pub fn sync_all(&mut self, slot: FileSlot, tag: u64) -> Result<()> {
+        self.inner.sync_all(slot, tag)
+    }
+
+    /// Sends what was queued.
+    pub fn submit(&mut self) -> Result<usize> {
+        self.inner.submit()
+    }
+
+    /// Waits for `count` completions (or all that are in flight) and delivers every one that is there.
+    pub fn wait(&mut self, count: usize) -> Result<Completions<'_>> {
+        self.inner.wait(count)
+    }
+
+    /// Waits at most `timeout` for a completion.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Completions<'_>> {
+        self.inner.wait_timeout(timeout)
+    }
+
+    /// Delivers what is there, without waiting.
+    pub fn poll(&mut self) -> Result<Completions<'_>> {
+        self.inner.poll()
+    }
+
+    /// Requests not yet delivered.
+    pub fn pending(&self) -> usize {
+        self.inner.pending()
+    }
+
+    /// What the kernel and device granted of the options.
+    pub fn facts(&self) -> QueueFacts {
+        self.inner.facts()
+    }
+
+    /// A descriptor for event loops, where the device has one.
+    pub fn eventfd(&self) -> Result<Option<OwnedFd>> {
+        self.inner.eventfd()
+    }
+}

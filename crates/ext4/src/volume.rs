@@ -1,0 +1,322 @@
+//! An open volume.
+
+use crate::dir::ReadDir;
+use crate::error::{Error, Result};
+use crate::features;
+use crate::file::File;
+use crate::fs::Ext4;
+use crate::info::Info;
+use crate::inode::{Inode, InodeTable};
+use crate::options::{OpenOptions, VolumeOptions};
+use crate::stat::{FileKind, Metadata};
+use crate::zones::SystemZones;
+use crate::{journal, path};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use uext4_blockdev::spec::DeviceSpec;
+use uext4_blockdev::{self as blockdev, BufferPool, Device};
+use uext4_buffer::{BufferCache, CacheOptions};
+use uext4_iomap::{Engine, OpenFile, Stats};
+use uext4_jbd2::{Journal, JournalInfo};
+use uext4_ondisk::ext4::{GroupDescriptor, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino};
+
+/// An open volume. Cheap to clone; every call may come from any thread. The device is released when the last clone,
+/// file and queue are gone.
+#[derive(Clone)]
+pub struct Volume {
+    shared: Arc<Shared>,
+}
+
+/// What files and queues of a volume share.
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<Engine<Ext4>>,
+    pub(crate) fs: Arc<Ext4>,
+    options: VolumeOptions,
+}
+
+/// The file system's own state.
+pub(crate) struct Ext4State {
+    pub(crate) superblock: Superblock,
+    pub(crate) cache: BufferCache,
+    pub(crate) zones: SystemZones,
+    pub(crate) inodes: InodeTable,
+    pub(crate) map_budget: usize,
+    pub(crate) journal: Option<Journal>,
+    pub(crate) journal_info: Option<JournalInfo>,
+}
+
+/// The root directory's inode number.
+pub(crate) const ROOT: Ino = Ino(2);
+
+impl Volume {
+    /// Opens the volume on `device`, written in the device grammar (`disk.img`, `/dev/nvme0n1p3`, `dax:…`,
+    /// `disk.img?partition=2`).
+    ///
+    /// # Errors
+    /// [`Error::InUse`], [`Error::Incompatible`] naming the feature, [`Error::NeedsRecovery`], [`Error::Corrupt`], and
+    /// the device's.
+    pub fn open(device: &str, options: VolumeOptions) -> Result<Volume> {
+        Self::open_spec(&DeviceSpec::parse(device)?, options)
+    }
+
+    /// Opens the volume on a parsed device.
+    pub fn open_spec(spec: &DeviceSpec, options: VolumeOptions) -> Result<Volume> {
+        let how = blockdev::OpenOptions { write: options.write, force: options.force };
+        let opened = blockdev::open(spec, how)?;
+        Self::open_device(opened.device, options)
+    }
+
+    /// Opens the volume on a device that the caller opened and perhaps wrapped in layers.
+    pub fn open_device(device: Arc<dyn Device>, options: VolumeOptions) -> Result<Volume> {
+        if options.write && device.capabilities().read_only {
+            return Err(Error::ReadOnly("the device"));
+        }
+        let superblock = read_superblock(&device)?;
+        features::check_readable(&superblock)?;
+        if options.write {
+            features::check_writable(&superblock)?;
+        }
+        check_device(&superblock, &device)?;
+        let mut cache_options = CacheOptions::new(superblock.geometry.block_size());
+        cache_options.blocks = superblock.geometry.blocks_count();
+        cache_options.budget_bytes = options.metadata_budget;
+        let cache = BufferCache::new(device.clone(), &cache_options)?;
+        let mut state = Ext4State {
+            zones: SystemZones::new(superblock.geometry.usable_blocks()),
+            superblock,
+            cache,
+            inodes: InodeTable::default(),
+            map_budget: options.map_budget,
+            journal: None,
+            journal_info: None,
+        };
+        state.load_zones()?;
+        journal::open(&mut state, options.write)?;
+        let fs = Arc::new(Ext4::new(state));
+        let engine = Arc::new(Engine::new(fs.clone(), device)?);
+        Ok(Volume { shared: Arc::new(Shared { engine, fs, options }) })
+    }
+
+    pub(crate) fn from_shared(shared: Arc<Shared>) -> Self {
+        Volume { shared }
+    }
+
+    pub(crate) fn state(&self) -> &Ext4State {
+        &self.shared.fs.state
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine<Ext4>> {
+        &self.shared.engine
+    }
+
+    /// The device, outermost layer.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        self.shared.engine.device()
+    }
+
+    /// The superblock as it was when the volume was opened.
+    pub fn superblock(&self) -> &Superblock {
+        &self.state().superblock
+    }
+
+    /// File-system block size in bytes.
+    pub fn block_size(&self) -> u32 {
+        self.superblock().geometry.block_size()
+    }
+
+    /// Whether files can be opened for writing.
+    pub fn is_writable(&self) -> bool {
+        self.shared.options.write
+    }
+
+    /// Counters of routes since the volume was opened.
+    pub fn stats(&self) -> Stats {
+        self.shared.engine.stats()
+    }
+
+    /// What there is to know about volume and device.
+    pub fn info(&self) -> Info {
+        Info::of(self)
+    }
+
+    /// The inode that `path` names, following symbolic links on the way, and the last one if `follow`. Paths start at
+    /// the root, with or without a slash.
+    pub fn resolve(&self, path: impl AsRef<Path>, follow: bool) -> Result<Ino> {
+        Ok(self.resolve_inode(path.as_ref(), follow)?.ino())
+    }
+
+    fn resolve_inode(&self, path: &Path, follow: bool) -> Result<Arc<Inode>> {
+        path::resolve(self.state(), path.as_os_str().as_bytes(), follow)
+    }
+
+    /// Opens a regular file.
+    pub fn open_file(&self, path: impl AsRef<Path>, options: OpenOptions) -> Result<File> {
+        let inode = self.resolve_inode(path.as_ref(), true)?;
+        self.open_loaded(inode, options)
+    }
+
+    /// Opens a regular file by inode number.
+    pub fn open_inode(&self, ino: Ino, options: OpenOptions) -> Result<File> {
+        // Reserved inodes (journal, resize, quota …) are the volume's own.
+        if options.write && ino < self.superblock().geometry.first_inode() {
+            return Err(Error::NotPermitted("a reserved inode"));
+        }
+        let inode = self.state().inode(ino)?;
+        self.open_loaded(inode, options)
+    }
+
+    fn open_loaded(&self, inode: Arc<Inode>, options: OpenOptions) -> Result<File> {
+        match inode.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Error::IsDirectory),
+            _ => return Err(Error::NotRegular),
+        }
+        inode.check_contents()?;
+        if options.write {
+            if !self.shared.options.write {
+                return Err(Error::ReadOnly("the volume was opened read-only"));
+            }
+            inode.check_overwrite()?;
+        }
+        let open = OpenFile {
+            inode,
+            readable: options.read,
+            writable: options.write,
+            switches: options.switches.unwrap_or(self.shared.options.switches),
+        };
+        Ok(File::new(open, self.shared.clone()))
+    }
+
+    /// Attributes of what `path` names, following symbolic links.
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        Ok(self.resolve_inode(path.as_ref(), true)?.metadata())
+    }
+
+    /// Attributes of what `path` names; of the link itself if it is one.
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        Ok(self.resolve_inode(path.as_ref(), false)?.metadata())
+    }
+
+    /// Attributes of an inode.
+    pub fn metadata_of(&self, ino: Ino) -> Result<Metadata> {
+        Ok(self.state().inode(ino)?.metadata())
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        path::read_link(self.state(), &*self.resolve_inode(path.as_ref(), false)?)
+    }
+
+    /// The target of a symbolic link by inode number.
+    pub fn read_link_of(&self, ino: Ino) -> Result<Vec<u8>> {
+        path::read_link(self.state(), &*self.state().inode(ino)?)
+    }
+
+    /// The entries of a directory in their order on disk, `.` and `..` included.
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
+        let inode = self.resolve_inode(path.as_ref(), true)?;
+        ReadDir::new(self.clone(), inode)
+    }
+
+    /// The entries of a directory by inode number.
+    pub fn read_dir_of(&self, ino: Ino) -> Result<ReadDir> {
+        ReadDir::new(self.clone(), self.state().inode(ino)?)
+    }
+
+    /// One commit and one flush for all of `files`: their completed writes survive a crash.
+    pub fn sync_files(&self, files: &[&File]) -> Result<()> {
+        let open: Vec<_> = files.iter().map(|file| file.open_file()).collect();
+        self.shared.engine.sync_many(&open, true)
+    }
+}
+
+impl Ext4State {
+    /// The descriptor of a group, checksum verified.
+    pub(crate) fn descriptor(&self, group: Group) -> Result<GroupDescriptor> {
+        let geometry = &self.superblock.geometry;
+        let missing =
+            || Error::from(Corrupt::from(CorruptKind::GroupDescriptorField("number")).in_group(group));
+        let (block, offset) = geometry.descriptor_position(group).ok_or_else(missing)?;
+        let buffer = self.cache.read(block.get())?;
+        let start = offset as usize;
+        let bytes = buffer.get(start..start + usize::from(geometry.desc_size())).ok_or_else(missing)?;
+        Ok(GroupDescriptor::decode(bytes, group, &self.superblock)
+            .map_err(|corrupt| corrupt.at_block(block))?)
+    }
+
+    /// Collects where fixed metadata lies.
+    fn load_zones(&mut self) -> Result<()> {
+        let table = u64::from(self.superblock.geometry.inode_table_blocks());
+        let groups = self.superblock.geometry.groups();
+        let mut own = Vec::new();
+        for group in groups {
+            let descriptor = self.descriptor(group)?;
+            let base = u64::from(self.superblock.geometry.base_metadata_blocks(group));
+            if let Some(start) = self.superblock.geometry.group_first_block(group)
+                && base > 0
+            {
+                self.zones.add(start, base);
+            }
+            // Added apart, so that ranges of neighbouring groups follow one another and merge at once.
+            for (kind, start, count) in [
+                (0, descriptor.block_bitmap, 1),
+                (1, descriptor.inode_bitmap, 1),
+                (2, descriptor.inode_table, table),
+            ] {
+                add_run(&mut own, kind, start.get(), count);
+            }
+        }
+        for (_, start, end) in own {
+            self.zones.add(uext4_ondisk::Pblk(start), end - start);
+        }
+        self.zones.settle();
+        Ok(())
+    }
+}
+
+/// Extends the last run of the same kind if `start` continues it: flex groups keep a kind of metadata together.
+fn add_run(runs: &mut Vec<(u8, u64, u64)>, kind: u8, start: u64, count: u64) {
+    let recent = runs.len().saturating_sub(3);
+    match runs[recent..].iter_mut().find(|run| run.0 == kind && run.2 == start) {
+        Some(run) => run.2 = start.saturating_add(count),
+        None => runs.push((kind, start, start.saturating_add(count))),
+    }
+}
+
+/// Reads and checks the primary superblock.
+fn read_superblock(device: &Arc<dyn Device>) -> Result<Superblock> {
+    let geometry = device.geometry();
+    let needed = SUPERBLOCK_OFFSET + u64::from(SUPERBLOCK_SIZE);
+    let length = needed.next_multiple_of(u64::from(geometry.logical_block));
+    if geometry.size < length {
+        return Err(Corrupt::from(CorruptKind::Truncated("superblock")).into());
+    }
+    let mut buffer = BufferPool::new(length as usize)?.take(length as usize)?;
+    device.read_at(&mut buffer, 0)?;
+    let start = SUPERBLOCK_OFFSET as usize;
+    Ok(Superblock::decode(&buffer[start..start + SUPERBLOCK_SIZE as usize])?)
+}
+
+/// Refuses devices that cannot hold the volume or cannot address its blocks.
+fn check_device(superblock: &Superblock, device: &Arc<dyn Device>) -> Result<()> {
+    let geometry = device.geometry();
+    let block = superblock.geometry.block_size();
+    let bytes = superblock.geometry.blocks_count().checked_mul(u64::from(block));
+    if bytes.is_none_or(|bytes| bytes > geometry.size) {
+        return Err(Error::TooSmall {
+            blocks: superblock.geometry.blocks_count(),
+            block,
+            device: geometry.size,
+        });
+    }
+    if block < geometry.logical_block {
+        let feature = format!(
+            "blocks of {block} bytes, smaller than the device's logical block of {} bytes",
+            geometry.logical_block
+        );
+        return Err(Error::Incompatible { action: "open", feature });
+    }
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! The system zones: blocks that hold metadata at fixed places and can never be file data.
+//!
+//! Superblock copies, group descriptors, bitmaps, inode tables and the journal. Every physical range is checked against
+//! them once, when a mapping is published, so that a damaged or hostile extent tree cannot make a data write destroy
+//! the volume (the kernel's `block_validity`).
+
+use uext4_ondisk::{BlockRange, Pblk};
+
+/// Sorted, disjoint ranges of metadata blocks.
+#[derive(Debug, Default)]
+pub(crate) struct SystemZones {
+    ranges: Vec<(u64, u64)>,
+    blocks: u64,
+    first: u64,
+}
+
+impl SystemZones {
+    /// Zones of a volume whose usable blocks are `volume`.
+    pub(crate) fn new(volume: BlockRange) -> Self {
+        SystemZones { ranges: Vec::new(), first: volume.first.get(), blocks: volume.end.get() }
+    }
+
+    /// Adds a range; call [`SystemZones::settle`] after the last one.
+    pub(crate) fn add(&mut self, start: Pblk, count: u64) {
+        let (start, end) = (start.get(), start.get().saturating_add(count));
+        match self.ranges.last_mut() {
+            // Neighbouring groups of a flex group follow one another: most additions extend the last range.
+            Some(last) if last.0 <= start && start <= last.1 => last.1 = last.1.max(end),
+            _ if count > 0 => self.ranges.push((start, end)),
+            _ => {}
+        }
+    }
+
+    /// Sorts and merges.
+    pub(crate) fn settle(&mut self) {
+        self.ranges.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::with_capacity(self.ranges.len());
+        for &(start, end) in &self.ranges {
+            match merged.last_mut() {
+                Some(last) if start <= last.1 => last.1 = last.1.max(end),
+                _ => merged.push((start, end)),
+            }
+        }
+        merged.shrink_to_fit();
+        self.ranges = merged;
+    }
+
+    /// Whether `count` blocks from `start` lie inside the volume and touch no metadata.
+    pub(crate) fn allows(&self, start: u64, count: u64) -> bool {
+        let Some(end) = start.checked_add(count) else { return false };
+        if start < self.first || end > self.blocks {
+            return false;
+        }
+        let behind = self.ranges.partition_point(|range| range.0 < end);
+        behind == 0 || self.ranges[behind - 1].1 <= start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_merge_and_every_touch_is_seen() {
+        let mut zones = SystemZones::new(BlockRange { first: Pblk(1), end: Pblk(1000) });
+        for (start, count) in [(500, 10), (1, 4), (5, 3), (505, 20), (900, 0)] {
+            zones.add(Pblk(start), count);
+        }
+        zones.settle();
+        assert_eq!(zones.ranges, [(1, 8), (500, 525)]);
+        for (start, count, allowed) in [
+            (8, 492, true),
+            (8, 493, false),
+            (7, 1, false),
+            (0, 1, false),
+            (525, 475, true),
+            (525, 476, false),
+            (510, 1, false),
+            (400, 400, false),
+            (u64::MAX, 2, false),
+        ] {
+            assert_eq!(zones.allows(start, count), allowed, "{start}+{count}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Counters of routes, one line per writer, summed when somebody asks.
+//!
+//! A measurement whose counters show the wrong route is worthless, so every route counts itself. Counting costs a load,
+//! an add and a store on a line that only this thread or queue writes.
+
+use crate::thread_slot::{SHARED_SLOT, thread_slot};
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
+        /// What is counted.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Counter { $($(#[$doc])* $variant,)* }
+
+        impl Counter {
+            /// All counters, in the order of their discriminants.
+            pub const ALL: &'static [Counter] = &[$(Counter::$variant,)*];
+
+            /// Name in `--json` and tables.
+            pub const fn name(self) -> &'static str {
+                match self { $(Counter::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Reads on the short path.
+    SimpleReads => "simple_reads",
+    /// Reads through the general iterator.
+    GeneralReads => "general_reads",
+    /// Overwrites mapped without a journal handle.
+    OverwritesWithoutHandle => "overwrites_without_handle",
+    /// Journal handles started.
+    HandlesStarted => "handles_started",
+    /// Journal commits caused.
+    Commits => "commits",
+    /// Writes sent with FUA.
+    FuaWrites => "fua_writes",
+    /// Cache flushes sent.
+    Flushes => "flushes",
+    /// Writes that took the gate exclusively.
+    ExclusiveWrites => "exclusive_writes",
+    /// Sub-block overwrites under the shared gate.
+    SharedSubblockWrites => "shared_subblock_writes",
+    /// Copies from or to mapped memory.
+    DaxCopies => "dax_copies",
+    /// Direct requests counted in flight.
+    DioCounted => "dio_counted",
+    /// Requests that went through a bounce buffer.
+    Bounces => "bounces",
+    /// Metadata look-ups that filled unknown parts of a mapping snapshot.
+    MapLoads => "map_loads",
+    /// Waits of over a second for a queue that only its owner may drive.
+    DrainStalls => "drain_stalls",
+    /// Writes refused because they need allocation.
+    AllocationsRefused => "allocations_refused",
+}
+
+const COUNT: usize = Counter::ALL.len();
+
+/// One writer's counters.
+#[derive(Debug, Default)]
+pub struct CounterLine([AtomicU64; COUNT]);
+
+impl CounterLine {
+    /// Counts one. Only the line's single writer may call this.
+    #[inline]
+    pub fn bump(&self, counter: Counter) {
+        let value = &self.0[counter as usize];
+        value.store(value.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    fn add_shared(&self, counter: Counter, amount: u64) {
+        self.0[counter as usize].fetch_add(amount, Ordering::Relaxed);
+    }
+
+    fn add_to(&self, sums: &mut [u64; COUNT]) {
+        for (sum, value) in sums.iter_mut().zip(&self.0) {
+            *sum += value.load(Ordering::Relaxed);
+        }
+    }
+}
+
+/// All counters of a volume.
+#[derive(Debug)]
+pub struct Counters {
+    threads: Box<[CachePadded<CounterLine>]>,
+    queues: Mutex<Vec<Arc<CachePadded<CounterLine>>>>,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        let threads = (0..=SHARED_SLOT).map(|_| CachePadded::default()).collect();
+        Counters { threads, queues: Mutex::new(Vec::new()) }
+    }
+}
+
+impl Counters {
+    /// Counts one for this thread.
+    #[inline]
+    pub fn bump(&self, counter: Counter) {
+        let slot = thread_slot();
+        if slot < SHARED_SLOT {
+            self.threads[slot].bump(counter);
+        } else {
+            self.threads[SHARED_SLOT].add_shared(counter, 1);
+        }
+    }
+
+    /// A line for a queue. It is kept until [`Counters::retire`].
+    pub fn register(&self) -> Arc<CachePadded<CounterLine>> {
+        let line = Arc::new(CachePadded::new(CounterLine::default()));
+        self.queues.lock().push(line.clone());
+        line
+    }
+
+    /// Folds the line of a dropped queue into the shared one.
+    pub fn retire(&self, line: &Arc<CachePadded<CounterLine>>) {
+        let mut queues = self.queues.lock();
+        queues.retain(|other| !Arc::ptr_eq(other, line));
+        for &counter in Counter::ALL {
+            let amount = line.0[counter as usize].load(Ordering::Relaxed);
+            self.threads[SHARED_SLOT].add_shared(counter, amount);
+        }
+    }
+
+    /// Sums over all lines. Exact when nobody counts meanwhile.
+    pub fn stats(&self) -> Stats {
+        let mut sums = [0; COUNT];
+        let queues = self.queues.lock();
+        self.threads.iter().for_each(|line| line.add_to(&mut sums));
+        queues.iter().for_each(|line| line.add_to(&mut sums));
+        Stats(sums)
+    }
+}
+
+/// A reading of all counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats([u64; COUNT]);
+
+impl Stats {
+    /// One counter.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize]
+    }
+
+    /// Names and values in a fixed order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        Counter::ALL.iter().map(|&counter| (counter.name(), self.get(counter)))
+    }
+
+    /// What was counted since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Stats) -> Stats {
+        Stats(std::array::from_fn(|index| self.0[index] - earlier.0[index]))
+    }
+}

@@ -1,0 +1,61 @@
+//! Room 2, `dax-no-dio-count`: copies from and to mapped memory.
+//!
+//! Fast route: copy under the inode guard; nothing is counted in flight. Plain route: count up before the copy and down
+//! after it. Legal because the functions take an [`InodeGuard`]: the copy is synchronous and locked, so a drainer that
+//! holds the gate exclusively cannot meet one.
+
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::fs::FileSystem;
+use crate::gate::InodeGuard;
+use uext4_blockdev::WriteDurability;
+
+impl<F: FileSystem> Engine<F> {
+    /// Copies out of mapped memory: the fast route.
+    #[inline]
+    pub(crate) fn copy_out(
+        &self,
+        _held: &InodeGuard<'_>,
+        buf: &mut [u8],
+        physical: u64,
+    ) -> Result<(), Error> {
+        Ok(self.device.read_at(buf, physical)?)
+    }
+
+    /// Copies out of mapped memory, counted: the plain route.
+    #[inline]
+    pub(crate) fn copy_out_counted(
+        &self,
+        held: &InodeGuard<'_>,
+        buf: &mut [u8],
+        physical: u64,
+    ) -> Result<(), Error> {
+        let _in_flight = held.count_in_flight();
+        self.copy_out(held, buf, physical)
+    }
+
+    /// Copies into mapped memory: the fast route.
+    #[inline]
+    pub(crate) fn copy_in(
+        &self,
+        _held: &InodeGuard<'_>,
+        buf: &[u8],
+        physical: u64,
+        durability: WriteDurability,
+    ) -> Result<(), Error> {
+        Ok(self.device.write_at(buf, physical, durability)?)
+    }
+
+    /// Copies into mapped memory, counted: the plain route.
+    #[inline]
+    pub(crate) fn copy_in_counted(
+        &self,
+        held: &InodeGuard<'_>,
+        buf: &[u8],
+        physical: u64,
+        durability: WriteDurability,
+    ) -> Result<(), Error> {
+        let _in_flight = held.count_in_flight();
+        self.copy_in(held, buf, physical, durability)
+    }
+}

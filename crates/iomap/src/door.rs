@@ -1,0 +1,241 @@
+//! The one door to device queues, and the only unsafe code of the engine.
+//!
+//! The memory of a request belongs to its slot from [`Door::store`] until [`Door::take`], and `take` refuses while the
+//! device still works on the slot. So safe code can neither free nor touch memory under transfer.
+
+use std::os::fd::BorrowedFd;
+use uext4_blockdev::{Buffer, DeviceQueue, Done, Full, Memory, Op, Queue, QueueFacts, Request, Result, Wait};
+
+/// The memory of one request.
+#[derive(Debug, Default)]
+pub enum Payload {
+    /// No data.
+    #[default]
+    None,
+    /// One buffer.
+    One(Buffer),
+    /// Several buffers, one after another in the file.
+    Many(Vec<Buffer>),
+}
+
+impl Payload {
+    /// Bytes in all buffers.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        match self {
+            Payload::None => 0,
+            Payload::One(buffer) => buffer.len() as u64,
+            Payload::Many(buffers) => buffers.iter().map(|buffer| buffer.len() as u64).sum(),
+        }
+    }
+
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The only buffer, if there is exactly one.
+    pub fn into_buffer(self) -> Option<Buffer> {
+        match self {
+            Payload::One(buffer) => Some(buffer),
+            _ => None,
+        }
+    }
+
+    /// Bytes that follow `offset` in the buffer that holds it.
+    #[inline]
+    pub(crate) fn contiguous(&self, offset: u64) -> u64 {
+        match self {
+            Payload::None => 0,
+            Payload::One(buffer) => (buffer.len() as u64).saturating_sub(offset),
+            Payload::Many(buffers) => {
+                let mut offset = offset;
+                for buffer in buffers {
+                    let length = buffer.len() as u64;
+                    if offset < length {
+                        return length - offset;
+                    }
+                    offset -= length;
+                }
+                0
+            }
+        }
+    }
+
+    /// Zeroes `length` bytes from `offset`.
+    pub(crate) fn zero(&mut self, offset: u64, length: u64) {
+        let mut skip = offset;
+        let mut left = length;
+        let buffers = match self {
+            Payload::None => &mut [][..],
+            Payload::One(buffer) => std::slice::from_mut(buffer),
+            Payload::Many(buffers) => &mut buffers[..],
+        };
+        for buffer in buffers {
+            let size = buffer.len() as u64;
+            if skip >= size {
+                skip -= size;
+                continue;
+            }
+            let part = left.min(size - skip);
+            buffer[skip as usize..(skip + part) as usize].fill(0);
+            left -= part;
+            skip = 0;
+        }
+    }
+
+    /// The memory of `[offset, offset + length)`, which lies in one buffer.
+    #[inline]
+    fn memory(&mut self, offset: u64, length: u64) -> Memory {
+        assert!(length <= self.contiguous(offset), "a request reaches behind its buffer");
+        match self {
+            Payload::None => Memory::NONE,
+            Payload::One(buffer) => buffer.memory(offset as usize),
+            Payload::Many(buffers) => {
+                let mut offset = offset;
+                for buffer in buffers {
+                    let size = buffer.len() as u64;
+                    if offset < size {
+                        return buffer.memory(offset as usize);
+                    }
+                    offset -= size;
+                }
+                Memory::NONE
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    payload: Payload,
+    outstanding: u32,
+}
+
+/// One device request of a slot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub op: Op,
+    pub fua: bool,
+    pub nowait: bool,
+    /// First byte on the device.
+    pub pos: u64,
+    /// First byte in the slot's payload.
+    pub offset: u64,
+    pub length: u32,
+    /// Number of this request within its slot.
+    pub index: u32,
+}
+
+/// A device queue together with the memory of everything in flight on it.
+pub(crate) struct Door {
+    // Dropped first: dropping a queue waits for its requests, so the payloads below outlive them.
+    queue: Queue,
+    held: Box<[Held]>,
+}
+
+impl Door {
+    pub(crate) fn new(queue: Queue, slots: u32) -> Self {
+        Door { queue, held: (0..slots).map(|_| Held::default()).collect() }
+    }
+
+    /// Gives the memory of a request to its slot.
+    #[inline]
+    pub(crate) fn store(&mut self, slot: u32, payload: Payload) {
+        let held = &mut self.held[slot as usize];
+        assert!(held.outstanding == 0, "a slot in flight is not free");
+        held.payload = payload;
+    }
+
+    /// Takes the memory back.
+    #[inline]
+    pub(crate) fn take(&mut self, slot: u32) -> Payload {
+        let held = &mut self.held[slot as usize];
+        assert!(held.outstanding == 0, "the device still works on this memory");
+        std::mem::take(&mut held.payload)
+    }
+
+    /// The payload of a slot of which nothing is in flight.
+    pub(crate) fn idle_payload(&mut self, slot: u32) -> &mut Payload {
+        let held = &mut self.held[slot as usize];
+        assert!(held.outstanding == 0, "the device still works on this memory");
+        &mut held.payload
+    }
+
+    /// Bytes that follow `offset` in one buffer of the slot.
+    #[inline]
+    pub(crate) fn contiguous(&self, slot: u32, offset: u64) -> u64 {
+        self.held[slot as usize].payload.contiguous(offset)
+    }
+
+    /// Device requests of a slot not yet reaped.
+    #[inline]
+    pub(crate) fn outstanding(&self, slot: u32) -> u32 {
+        self.held[slot as usize].outstanding
+    }
+
+    /// Adds one device request of a slot.
+    #[inline]
+    pub(crate) fn push(&mut self, slot: u32, part: Part) -> std::result::Result<(), Full> {
+        let held = &mut self.held[slot as usize];
+        let memory = match part.op {
+            Op::Read | Op::Write => held.payload.memory(part.offset, u64::from(part.length)),
+            Op::Flush | Op::Discard => Memory::NONE,
+        };
+        let request = Request {
+            op: part.op,
+            fua: part.fua,
+            nowait: part.nowait,
+            pos: part.pos,
+            length: part.length,
+            memory,
+            tag: u64::from(slot) | u64::from(part.index) << 32,
+        };
+        // SAFETY: the memory lies in a buffer of the slot's payload (`Payload::memory` asserts it), which the slot owns.
+        // It leaves the slot only by `take` or `store`, which assert that nothing of the slot is outstanding, and
+        // nobody reaches its bytes before (`idle_payload` asserts the same). If the door is dropped, the queue goes
+        // first and waits for all requests.
+        unsafe { self.queue.push(request)? };
+        held.outstanding += 1;
+        Ok(())
+    }
+
+    /// Sends what was pushed.
+    pub(crate) fn submit(&mut self) -> Result<usize> {
+        self.queue.submit()
+    }
+
+    /// Delivers completions; their slots' outstanding counts are lowered.
+    pub(crate) fn reap(&mut self, done: &mut Vec<Done>, wait: Wait) -> Result<usize> {
+        let before = done.len();
+        let count = self.queue.reap(done, wait)?;
+        for done in &done[before..] {
+            self.held[slot_of(done.tag) as usize].outstanding -= 1;
+        }
+        Ok(count)
+    }
+
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.queue.in_flight()
+    }
+
+    pub(crate) fn facts(&self) -> QueueFacts {
+        self.queue.facts()
+    }
+
+    pub(crate) fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
+        self.queue.event_fd()
+    }
+}
+
+/// Slot number in a completion's tag.
+#[inline]
+pub(crate) fn slot_of(tag: u64) -> u32 {
+    tag as u32
+}
+
+/// Part number in a completion's tag.
+#[inline]
+pub(crate) fn part_of(tag: u64) -> u32 {
+    (tag >> 32) as u32
+}

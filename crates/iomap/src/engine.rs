@@ -1,0 +1,203 @@
+//! The engine of one volume: device, counters, and the queues that a drainer may harvest.
+
+use crate::counters::{Counter, Counters, Stats};
+use crate::error::Error;
+use crate::fs::{FileSystem, OpenFile};
+use crate::mapping::{Pieces, Range};
+use crate::plan::{Plan, Request, plan_read};
+use crate::queue::QueueCore;
+use crate::write_plan::plan_write;
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use uext4_blockdev::{BufferPool, Capabilities, Device, Geometry};
+
+/// Waiting longer than this for a queue that only its owner may drive is counted as a stall.
+const STALL: Duration = Duration::from_secs(1);
+
+/// Memory reserved for bounce buffers; it grows when more of them are in use at a time.
+const BOUNCE_POOL: usize = 512 * 1024;
+
+/// The direct-I/O engine of one volume.
+pub struct Engine<F: FileSystem> {
+    pub(crate) fs: Arc<F>,
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) geometry: Geometry,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) counters: Counters,
+    pub(crate) bounces: BufferPool,
+    queues: Mutex<Vec<Weak<QueueCore<F>>>>,
+}
+
+impl<F: FileSystem> Engine<F> {
+    /// An engine for `fs` on `device`.
+    pub fn new(fs: Arc<F>, device: Arc<dyn Device>) -> Result<Self, Error> {
+        Ok(Engine {
+            fs,
+            geometry: device.geometry(),
+            capabilities: device.capabilities(),
+            device,
+            counters: Counters::default(),
+            bounces: BufferPool::new(BOUNCE_POOL)?,
+            queues: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// The device all data requests go to.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// The file system.
+    pub fn fs(&self) -> &Arc<F> {
+        &self.fs
+    }
+
+    /// All counters so far.
+    pub fn stats(&self) -> Stats {
+        self.counters.stats()
+    }
+
+    pub(crate) fn register(&self, queue: &Arc<QueueCore<F>>) {
+        let mut queues = self.queues.lock();
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(Arc::downgrade(queue));
+    }
+
+    /// Reaps completions of every queue that nobody is driving right now, so that whoever waits for a drain does not
+    /// depend on their owners. Returns whether some queue can only be driven by its owner.
+    pub(crate) fn harvest(&self) -> bool {
+        let queues: Vec<_> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
+        queues.iter().fold(false, |owner_driven, queue| queue.harvest() || owner_driven)
+    }
+
+    /// A pump for waits of synchronous calls.
+    pub(crate) fn pump(&self) -> impl FnMut() + '_ {
+        let started = Instant::now();
+        let mut reported = false;
+        move || {
+            let owner_driven = self.harvest();
+            if owner_driven && !reported && started.elapsed() > STALL {
+                reported = true;
+                self.counters.bump(Counter::DrainStalls);
+            }
+        }
+    }
+
+    /// Checks a direct request: alignment of position and length, and no end behind 2⁶³. An empty request is fine.
+    #[inline]
+    pub(crate) fn check_direct(&self, pos: u64, length: u64) -> Result<Range, Error> {
+        let mask = u64::from(self.geometry.logical_block) - 1;
+        if (pos | length) & mask != 0 {
+            return Err(self.misaligned(pos, length));
+        }
+        check_range(pos, length)
+    }
+
+    #[cold]
+    fn misaligned(&self, pos: u64, length: u64) -> Error {
+        use uext4_blockdev::{Error as DeviceError, Misaligned};
+        let align = self.geometry.logical_block;
+        let (what, value) = if pos & (u64::from(align) - 1) != 0 {
+            (Misaligned::Position, pos)
+        } else {
+            (Misaligned::Length, length)
+        };
+        DeviceError::Misaligned { what, value, align }.into()
+    }
+
+    /// The plan and the pieces of a request as things stand, for `explain`. Nothing is changed; a request with more
+    /// than [`crate::PIECES_MAX`] pieces is planned by its first ones.
+    pub fn explain(
+        &self,
+        file: &OpenFile<F>,
+        request: &Request,
+        write: bool,
+    ) -> Result<(Plan, Pieces), F::Error> {
+        let state = file.state();
+        let mut pieces = Pieces::new();
+        check_range(request.range.pos, request.range.length)?;
+        self.load_pieces(file, request.range, &mut pieces)?;
+        let view = state.view();
+        let plan = if write {
+            plan_write(request, &view, &pieces, &self.capabilities, file.switches)
+        } else {
+            plan_read(request, &view, &pieces, &self.capabilities, file.switches)
+        };
+        Ok((plan, pieces))
+    }
+
+    /// The first pieces (at most [`crate::PIECES_MAX`]) of `range` as they stand, for reports.
+    pub fn map(&self, file: &OpenFile<F>, range: Range, pieces: &mut Pieces) -> Result<(), F::Error> {
+        let _inside = self.enter(file.state(), false);
+        self.load_pieces(file, range, pieces)
+    }
+
+    /// Pieces of `range`, loading what is unknown. Gives up if a load does not make progress.
+    pub(crate) fn load_pieces(
+        &self,
+        file: &OpenFile<F>,
+        range: Range,
+        pieces: &mut Pieces,
+    ) -> Result<(), F::Error> {
+        let state = file.state();
+        let mut missed = None;
+        loop {
+            pieces.clear();
+            match state.map.with(|map| map.pieces(range, state.block_bits(), pieces)) {
+                Ok(()) => return Ok(()),
+                Err(pos) => {
+                    check_progress(&mut missed, pos)?;
+                    self.counters.bump(Counter::MapLoads);
+                    self.fs.load_map(&file.inode, pos)?;
+                }
+            }
+        }
+    }
+
+    /// One cache flush; a failure aborts the volume.
+    pub(crate) fn flush(&self) -> Result<(), F::Error> {
+        if !self.capabilities.volatile_cache {
+            return Ok(());
+        }
+        self.counters.bump(Counter::Flushes);
+        self.device.flush().map_err(|error| self.fatal(error.into()))
+    }
+
+    /// Commits what `inodes` need, then flushes unless the commit did.
+    pub(crate) fn make_durable(&self, inodes: &[&F::Inode], all: bool) -> Result<(), F::Error> {
+        let flushed = self.fs.commit(inodes, all)?;
+        if flushed { Ok(()) } else { self.flush() }
+    }
+
+    /// Aborts the volume for a failure after which durability cannot be promised.
+    pub(crate) fn fatal(&self, error: Error) -> F::Error {
+        self.fs.abort(error.clone());
+        error.into()
+    }
+}
+
+/// Refuses ranges that end behind 2⁶³ - 1.
+#[inline]
+pub(crate) fn check_range(pos: u64, length: u64) -> Result<Range, Error> {
+    const END_MAX: u64 = i64::MAX as u64;
+    if length > END_MAX || pos > END_MAX - length {
+        return Err(Error::RangeTooLarge { pos, length });
+    }
+    Ok(Range { pos, length })
+}
+
+/// A load that leaves the same byte unknown a second time makes no progress.
+///
+/// Twice is allowed: another thread may have evicted the map between load and look-up.
+pub(crate) fn check_progress(missed: &mut Option<(u64, u32)>, pos: u64) -> Result<(), Error> {
+    let times = match missed {
+        Some((last, times)) if *last == pos => *times + 1,
+        _ => 1,
+    };
+    if times > 8 {
+        return Err(Error::MapUnknown(pos));
+    }
+    *missed = Some((pos, times));
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! Errors of the engine. A file system converts them into its own.
+
+use uext4_blockdev as blockdev;
+
+/// Why the engine refused or failed a request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device failed, or the request breaks its alignment rules ([`blockdev::Error::Misaligned`]).
+    #[error(transparent)]
+    Device(#[from] blockdev::Error),
+    /// The write needs blocks, conversion or a new size, which this engine cannot do yet. Nothing was changed.
+    #[error(
+        "the write at byte {pos} of {length} bytes is not a pure overwrite ({unwritten} bytes unwritten, \
+         {hole} bytes in holes{}): allocation is not supported yet",
+        if *.extends { ", extends the file" } else { "" }
+    )]
+    NeedsAllocation {
+        /// First byte of the request in the file.
+        pos: u64,
+        /// Length in bytes.
+        length: u64,
+        /// Bytes of it in unwritten extents.
+        unwritten: u64,
+        /// Bytes of it in holes.
+        hole: u64,
+        /// Whether it ends behind the end of the file.
+        extends: bool,
+    },
+    /// The file is not open for this.
+    #[error("the file is not open for {0}")]
+    BadMode(&'static str),
+    /// `NOWAIT` was asked and the request would have to wait.
+    #[error("the request would have to wait")]
+    WouldBlock,
+    /// As many requests are in flight as the queue holds: reap first.
+    #[error("the queue is full")]
+    QueueFull,
+    /// The slot does not name a file attached to this queue.
+    #[error("the file slot does not belong to this queue or was detached")]
+    BadSlot,
+    /// The range ends behind byte 2⁶³ - 1.
+    #[error("the range at byte {pos} of {length} bytes ends behind byte 2^63")]
+    RangeTooLarge {
+        /// First byte.
+        pos: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// A file system reported success but left the mapping of this byte unknown.
+    #[error("the mapping at byte {0} stays unknown")]
+    MapUnknown(u64),
+}
+
+impl Error {
+    /// The one errno this error maps to.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Device(error) => error.errno(),
+            // What the kernel answers when it is asked to allocate and must not.
+            Error::NeedsAllocation { .. } => 95,        // EOPNOTSUPP
+            Error::BadMode(_) | Error::BadSlot => 9,    // EBADF
+            Error::WouldBlock | Error::QueueFull => 11, // EAGAIN
+            Error::RangeTooLarge { .. } => 22,          // EINVAL
+            Error::MapUnknown(_) => 5,                  // EIO
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The seam to a file system: the engine asks, the file system answers with plain values.
+
+use crate::counters::{Counter, CounterLine, Counters};
+use crate::error::Error;
+use crate::inode::InodeState;
+use crate::mapping::{Pieces, Range};
+use crate::snapshot::MapSnapshot;
+use crate::switches::{Routing, Switches};
+use std::sync::Arc;
+
+/// What a file system gives the engine.
+pub trait FileSystem: Send + Sync + Sized + 'static {
+    /// The in-memory inode.
+    type Inode: Send + Sync + 'static;
+    /// The file system's error.
+    type Error: From<Error> + Clone + Send + std::fmt::Debug + 'static;
+
+    /// The engine's half of an inode.
+    fn state(inode: &Self::Inode) -> &InodeState;
+
+    /// Refuses once the volume was aborted. One relaxed load: every route asks.
+    fn check_alive(&self) -> Result<(), Self::Error>;
+
+    /// Aborts the volume because a flush or a FUA write failed: nothing that was promised durable can be relied on.
+    fn abort(&self, cause: Error);
+
+    /// Loads the mapping around byte `pos` of the file into the inode's snapshot and publishes it.
+    fn load_map(&self, inode: &Self::Inode, pos: u64) -> Result<(), Self::Error>;
+
+    /// Room 1: finds the pieces of a write, with or without a journal handle around the look-up. `Err(Unknown)` asks the
+    /// engine to load and try again.
+    fn map_for_write<R: Routing>(
+        &self,
+        map: &MapSnapshot,
+        block_bits: u32,
+        range: Range,
+        routing: R,
+        pieces: &mut Pieces,
+        counters: &impl Count,
+    ) -> Result<(), MapMiss<Self::Error>>;
+
+    /// Makes extent and size changes of these inodes durable (`all`: every change of theirs), committing if needed.
+    /// Returns whether it flushed the device's cache after their data was complete.
+    fn commit(&self, inodes: &[&Self::Inode], all: bool) -> Result<bool, Self::Error>;
+}
+
+/// Why [`FileSystem::map_for_write`] has no pieces.
+#[derive(Debug)]
+pub enum MapMiss<E> {
+    /// The mapping at this byte is not loaded.
+    Unknown(u64),
+    /// The look-up failed.
+    Failed(E),
+}
+
+/// Something that counts: a queue's own line, or the calling thread's.
+pub trait Count {
+    /// Counts one.
+    fn bump(&self, counter: Counter);
+}
+
+impl Count for CounterLine {
+    #[inline]
+    fn bump(&self, counter: Counter) {
+        CounterLine::bump(self, counter);
+    }
+}
+
+impl Count for Counters {
+    #[inline]
+    fn bump(&self, counter: Counter) {
+        Counters::bump(self, counter);
+    }
+}
+
+/// An open file as the engine sees it. Switches are resolved here, once.
+#[derive(Debug)]
+pub struct OpenFile<F: FileSystem> {
+    /// The inode.
+    pub inode: Arc<F::Inode>,
+    /// Open for reading.
+    pub readable: bool,
+    /// Open for writing.
+    pub writable: bool,
+    /// Which optimisations this file uses.
+    pub switches: Switches,
+}
+
+impl<F: FileSystem> Clone for OpenFile<F> {
+    fn clone(&self) -> Self {
+        OpenFile { inode: self.inode.clone(), ..*self }
+    }
+}
+
+impl<F: FileSystem> OpenFile<F> {
+    /// The engine's half of the inode.
+    #[inline]
+    pub fn state(&self) -> &InodeState {
+        F::state(&self.inode)
+    }
+
+    pub(crate) fn check_readable(&self) -> Result<(), Error> {
+        if self.readable { Ok(()) } else { Err(Error::BadMode("reading")) }
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<(), Error> {
+        if self.writable { Ok(()) } else { Err(Error::BadMode("writing")) }
+    }
+}

@@ -1,0 +1,319 @@
+//! The inode gate: shared for direct I/O, exclusive for whatever must see none of it.
+//!
+//! Every thread or queue that does I/O on an inode has a *cell* of its own, one cache line that only it writes. Entering
+//! raises the cell, then looks at the one word that exclusive holders set; taking the gate exclusively sets that word,
+//! then looks at all cells. Both sides order their store before their load, so at least one of them sees the other.
+//! `tests/loom.rs` checks this protocol exhaustively.
+//!
+//! A cell counts two things: callers *inside the gate* (mapping and submitting) and requests *in flight* (until their
+//! completion work is done). An exclusive holder waits for the first; one that must also *drain* waits for the second.
+//!
+//! Waiting never holds a lock that a completion needs: the caller passes a `pump` that drives its own queue and
+//! harvests idle ones.
+
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Waiters, add_then_fence, store_then_fence};
+use crate::thread_slot::{OWNED_SLOTS, SHARED_SLOT, thread_slot};
+use crossbeam_utils::CachePadded;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+const IN_FLIGHT_ONE: u64 = 1;
+const INSIDE_ONE: u64 = 1 << 32;
+const IN_FLIGHT_MASK: u64 = INSIDE_ONE - 1;
+
+/// How long a waiter sleeps before it looks again by itself: the net under an announcement lost by a relaxed check.
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
+
+/// One writer's line: callers inside the gate (high half), requests in flight (low half), and its last write.
+#[derive(Debug, Default)]
+pub struct Cell {
+    counts: AtomicU64,
+    modified_ns: AtomicU64,
+}
+
+/// The gate is exclusively held or wanted; nothing was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Busy;
+
+/// The gate of one inode.
+#[derive(Debug)]
+pub struct InodeGate {
+    exclusive: CachePadded<AtomicBool>,
+    queues: Mutex<Vec<Arc<CachePadded<Cell>>>>,
+    threads: OnceLock<Box<[CachePadded<Cell>]>>,
+    exclusive_waiters: Waiters,
+    shared_waiters: Waiters,
+}
+
+impl Default for InodeGate {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl InodeGate {
+    /// A gate nobody is in.
+    pub fn new() -> Self {
+        InodeGate {
+            exclusive: CachePadded::new(AtomicBool::new(false)),
+            queues: Mutex::new(Vec::new()),
+            threads: OnceLock::new(),
+            exclusive_waiters: Waiters::new(),
+            shared_waiters: Waiters::new(),
+        }
+    }
+
+    /// A cell for one queue. Give it back with [`InodeGate::unregister`].
+    pub fn register(&self) -> Arc<CachePadded<Cell>> {
+        let cell = Arc::new(CachePadded::new(Cell::default()));
+        self.queues.lock().push(cell.clone());
+        cell
+    }
+
+    /// Takes a cell out again, once nothing of it is in flight. Keeps its modification time.
+    pub fn unregister(&self, cell: &Arc<CachePadded<Cell>>) {
+        debug_assert_eq!(cell.counts.load(Ordering::Acquire), 0, "a cell in use cannot leave its gate");
+        let modified = cell.modified_ns.load(Ordering::Relaxed);
+        let mut queues = self.queues.lock();
+        queues.retain(|other| !Arc::ptr_eq(other, cell));
+        drop(queues);
+        self.thread_cells()[SHARED_SLOT].modified_ns.fetch_max(modified, Ordering::Relaxed);
+    }
+
+    /// Enters through a queue's own cell: inside the gate and one request in flight. The caller is the only writer of
+    /// `cell` (it holds the queue).
+    #[inline]
+    pub fn enter(&self, cell: &Cell) -> Result<(), Busy> {
+        let counts = cell.counts.load(Ordering::Relaxed);
+        store_then_fence(&cell.counts, counts + INSIDE_ONE + IN_FLIGHT_ONE);
+        if self.exclusive.load(Ordering::SeqCst) {
+            cell.counts.store(counts, Ordering::Release);
+            self.announce_progress();
+            return Err(Busy);
+        }
+        Ok(())
+    }
+
+    /// Leaves the gate after submission; the request stays in flight.
+    #[inline]
+    pub fn leave(&self, cell: &Cell) {
+        let counts = cell.counts.load(Ordering::Relaxed);
+        cell.counts.store(counts - INSIDE_ONE, Ordering::Release);
+    }
+
+    /// Raises a queue's cell under an exclusive hold, as [`InodeGate::enter`] does under a shared one, so that
+    /// submission and completion are the same for both.
+    #[inline]
+    pub(crate) fn raise_inside(&self, cell: &Cell) {
+        let counts = cell.counts.load(Ordering::Relaxed);
+        cell.counts.store(counts + INSIDE_ONE + IN_FLIGHT_ONE, Ordering::Release);
+    }
+
+    /// One request and its completion work are done. Release: the drainer sees everything done before.
+    #[inline]
+    pub fn complete(&self, cell: &Cell) {
+        let counts = cell.counts.load(Ordering::Relaxed);
+        cell.counts.store(counts - IN_FLIGHT_ONE, Ordering::Release);
+        self.announce_progress();
+    }
+
+    /// Tells an exclusive waiter to look again. Relaxed: it looks again by itself soon.
+    #[inline]
+    fn announce_progress(&self) {
+        if self.exclusive.load(Ordering::Relaxed) {
+            self.exclusive_waiters.announce_all();
+        }
+    }
+
+    /// Enters for a synchronous call. With `counted` the call is also in flight (device I/O); without, it is only
+    /// inside the gate (a memory copy: holding the gate is enough). Waits while the gate is exclusively held.
+    #[inline]
+    pub fn lock_shared(&self, counted: bool, pump: &mut dyn FnMut()) -> InodeGuard<'_> {
+        loop {
+            if let Ok(guard) = self.try_lock_shared(counted) {
+                return guard;
+            }
+            self.wait_open(pump);
+        }
+    }
+
+    /// As [`InodeGate::lock_shared`], but refuses instead of waiting.
+    #[inline]
+    pub fn try_lock_shared(&self, counted: bool) -> Result<InodeGuard<'_>, Busy> {
+        let slot = thread_slot();
+        let cell = &self.thread_cells()[slot];
+        let amount = INSIDE_ONE + if counted { IN_FLIGHT_ONE } else { 0 };
+        if slot < OWNED_SLOTS {
+            // A thread may be inside several times (a callback that reads): the count nests.
+            let counts = cell.counts.load(Ordering::Relaxed);
+            store_then_fence(&cell.counts, counts + amount);
+        } else {
+            add_then_fence(&cell.counts, amount);
+        }
+        let guard = InodeGuard { gate: self, hold: Hold::Shared { cell, slot, amount } };
+        if self.exclusive.load(Ordering::SeqCst) {
+            return Err(Busy);
+        }
+        Ok(guard)
+    }
+
+    /// Waits until the gate is not exclusively held, once or until it seems worth another try.
+    pub fn wait_open(&self, pump: &mut dyn FnMut()) {
+        pump();
+        self.shared_waiters.park(|| self.exclusive.load(Ordering::SeqCst), LOOK_AGAIN);
+    }
+
+    /// Takes the gate exclusively: nobody is inside and nobody enters until the guard is dropped. With `drain` nothing
+    /// is in flight either. The caller must not be inside the gate.
+    pub fn lock_exclusive(&self, drain: bool, pump: &mut dyn FnMut()) -> InodeGuard<'_> {
+        while self.exclusive.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            pump();
+            self.exclusive_waiters.park(|| self.exclusive.load(Ordering::SeqCst), LOOK_AGAIN);
+        }
+        #[cfg(loom)]
+        crate::sync::full_fence();
+        let guard = InodeGuard { gate: self, hold: Hold::Exclusive };
+        self.wait_quiet(!0 ^ IN_FLIGHT_MASK, pump);
+        if drain {
+            self.wait_quiet(!0, pump);
+        }
+        guard
+    }
+
+    /// Waits until the counted parts `mask` of all cells are zero.
+    fn wait_quiet(&self, mask: u64, pump: &mut dyn FnMut()) {
+        let mut rounds = 0u32;
+        while !self.quiet(mask) {
+            pump();
+            rounds += 1;
+            // Being inside the gate lasts a microsecond; a device request lasts longer.
+            if rounds > 16 {
+                self.exclusive_waiters.park(|| !self.quiet(mask), LOOK_AGAIN);
+            } else {
+                #[cfg(not(loom))]
+                std::thread::yield_now();
+                #[cfg(loom)]
+                loom::thread::yield_now();
+            }
+        }
+    }
+
+    fn quiet(&self, mask: u64) -> bool {
+        let threads = self.threads.get().map_or(&[][..], |cells| cells);
+        threads.iter().all(|cell| cell.counts.load(Ordering::SeqCst) & mask == 0)
+            && self.queues.lock().iter().all(|cell| cell.counts.load(Ordering::SeqCst) & mask == 0)
+    }
+
+    /// Requests in flight, as far as can be seen without stopping anybody.
+    pub fn in_flight(&self) -> u64 {
+        let count = |cell: &Cell| cell.counts.load(Ordering::Acquire) & IN_FLIGHT_MASK;
+        let threads = self.threads.get().map_or(&[][..], |cells| cells);
+        threads.iter().map(|cell| count(cell)).sum::<u64>()
+            + self.queues.lock().iter().map(|cell| count(cell)).sum::<u64>()
+    }
+
+    /// Notes a write through a queue's cell at `now_ns` (coarse real time since 1970).
+    #[inline]
+    pub fn note_write(&self, cell: &Cell, now_ns: u64) {
+        cell.modified_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Notes a write by a synchronous call of this thread.
+    #[inline]
+    pub fn note_thread_write(&self, now_ns: u64) {
+        self.thread_cells()[thread_slot()].modified_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Latest write noted in any cell, 0 if none: merged into mtime and ctime by stat and sync.
+    pub fn last_write_ns(&self) -> u64 {
+        let threads = self.threads.get().map_or(&[][..], |cells| cells);
+        let of = |cell: &Cell| cell.modified_ns.load(Ordering::Relaxed);
+        let queues = self.queues.lock();
+        threads.iter().map(|cell| of(cell)).chain(queues.iter().map(|cell| of(cell))).max().unwrap_or(0)
+    }
+
+    #[inline]
+    fn thread_cells(&self) -> &[CachePadded<Cell>] {
+        self.threads.get_or_init(|| (0..=SHARED_SLOT).map(|_| CachePadded::default()).collect())
+    }
+}
+
+#[derive(Debug)]
+enum Hold<'g> {
+    Shared { cell: &'g Cell, slot: usize, amount: u64 },
+    Exclusive,
+}
+
+/// Proof that this thread holds the gate of an inode. What runs under it is synchronous and locked.
+#[derive(Debug)]
+pub struct InodeGuard<'g> {
+    gate: &'g InodeGate,
+    hold: Hold<'g>,
+}
+
+impl InodeGuard<'_> {
+    /// Whether the gate is held exclusively.
+    pub fn is_exclusive(&self) -> bool {
+        matches!(self.hold, Hold::Exclusive)
+    }
+
+    /// Counts one more request of this call in flight, and back. The guard alone already keeps drainers out, so this
+    /// is only for the plain route of `dax-no-dio-count`.
+    #[inline]
+    pub fn count_in_flight(&self) -> InFlight<'_> {
+        let (cell, slot) = match self.hold {
+            Hold::Shared { cell, slot, .. } => (cell, slot),
+            Hold::Exclusive => {
+                let slot = thread_slot();
+                (&*self.gate.thread_cells()[slot], slot)
+            }
+        };
+        change(cell, slot, IN_FLIGHT_ONE, true);
+        InFlight { cell, slot }
+    }
+}
+
+impl Drop for InodeGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        match self.hold {
+            Hold::Shared { cell, slot, amount } => {
+                change(cell, slot, amount, false);
+                self.gate.announce_progress();
+            }
+            Hold::Exclusive => {
+                self.gate.exclusive.store(false, Ordering::SeqCst);
+                self.gate.shared_waiters.announce_all();
+                self.gate.exclusive_waiters.announce_one();
+            }
+        }
+    }
+}
+
+/// One counted request of a synchronous call.
+#[derive(Debug)]
+pub struct InFlight<'g> {
+    cell: &'g Cell,
+    slot: usize,
+}
+
+impl Drop for InFlight<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        change(self.cell, self.slot, IN_FLIGHT_ONE, false);
+    }
+}
+
+/// Changes a thread cell: the owner of a line stores plainly, the shared line needs an atomic addition.
+#[inline]
+fn change(cell: &Cell, slot: usize, amount: u64, up: bool) {
+    if slot < OWNED_SLOTS {
+        let counts = cell.counts.load(Ordering::Relaxed);
+        let counts = if up { counts + amount } else { counts - amount };
+        cell.counts.store(counts, Ordering::Release);
+    } else if up {
+        cell.counts.fetch_add(amount, Ordering::AcqRel);
+    } else {
+        cell.counts.fetch_sub(amount, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,67 @@
+//! What the engine keeps of one inode: gate, size, mapping, durability state.
+
+use crate::gate::InodeGate;
+use crate::plan::View;
+use crate::snapshot::MapCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The engine's half of an in-memory inode. The file system embeds it and fills it when the inode is loaded.
+#[derive(Debug)]
+pub struct InodeState {
+    /// Shared for direct I/O, exclusive for structural changes.
+    pub gate: InodeGate,
+    /// The published mapping.
+    pub map: MapCell,
+    size: AtomicU64,
+    disk_size: AtomicU64,
+    datasync_tid: AtomicU64,
+    block_bits: u32,
+}
+
+impl InodeState {
+    /// A freshly loaded inode of `size` bytes with file-system blocks of `1 << block_bits` bytes.
+    pub fn new(size: u64, block_bits: u32) -> Self {
+        InodeState {
+            gate: InodeGate::new(),
+            map: MapCell::new(),
+            size: AtomicU64::new(size),
+            disk_size: AtomicU64::new(size),
+            datasync_tid: AtomicU64::new(0),
+            block_bits,
+        }
+    }
+
+    /// Size in bytes that users see.
+    #[inline]
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// log2 of the file-system block size.
+    #[inline]
+    pub fn block_bits(&self) -> u32 {
+        self.block_bits
+    }
+
+    /// The transaction whose commit makes extent and size changes durable; 0 if the inode is not datasync-dirty.
+    /// Time stamps never count.
+    pub fn datasync_tid(&self) -> u64 {
+        self.datasync_tid.load(Ordering::Acquire)
+    }
+
+    /// Marks the inode datasync-dirty in transaction `tid` (never 0), in the step that changes extents or size.
+    pub fn set_datasync_tid(&self, tid: u64) {
+        self.datasync_tid.fetch_max(tid, Ordering::AcqRel);
+    }
+
+    /// What a decision needs to know.
+    #[inline]
+    pub fn view(&self) -> View {
+        View {
+            size: self.size(),
+            disk_size: self.disk_size.load(Ordering::Acquire),
+            block_bits: self.block_bits,
+            datasync_dirty: self.datasync_tid.load(Ordering::Acquire) != 0,
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The direct-I/O engine of uext4: decide purely, execute what was decided, count what was done.
+//!
+//! Reading path: [`mapping`] (the values), [`plan`] and [`write_plan`] (the decision), [`gate`] and [`snapshot`] (what
+//! makes it safe), [`sync_io`] and [`queue`] (the executors), [`fs`] (what a file system answers).
+//!
+//! | switch | room |
+//! |---|---|
+//! | `overwrite-no-transaction` | the file system's, behind [`FileSystem::map_for_write`] |
+//! | `dax-no-dio-count` | [`dax`] |
+//! | `fua-dsync-overwrite` | [`durability`] |
+//! | `simple-read` | [`simple_read`] |
+//! | `shared-subblock-overwrite` | [`write_plan`] |
+#![deny(missing_docs)]
+#![deny(unsafe_code)]
+
+pub mod bounce;
+mod clock;
+pub mod counters;
+pub mod dax;
+#[allow(unsafe_code)]
+mod door;
+pub mod durability;
+mod engine;
+mod error;
+pub mod fs;
+pub mod gate;
+mod inode;
+pub mod mapping;
+pub mod plan;
+pub mod queue;
+mod raw;
+pub mod simple_read;
+pub mod snapshot;
+pub mod switches;
+mod sync;
+pub mod sync_io;
+mod thread_slot;
+pub mod write_plan;
+
+pub use counters::{Counter, Counters, Stats};
+pub use door::Payload;
+pub use engine::Engine;
+pub use error::Error;
+pub use fs::{Count, FileSystem, MapMiss, OpenFile};
+pub use inode::InodeState;
+pub use mapping::{PIECES_MAX, Piece, Pieces, Range, Run, State};
+pub use plan::{Plan, Request};
+pub use queue::{Completion, FileSlot, IoQueue, WriteFlags};
+pub use raw::{RawCompletion, RawQueue};
+pub use snapshot::{Found, MapCell, MapSnapshot};
+pub use switches::{BadSwitch, SWITCH_NAMES, Switches};

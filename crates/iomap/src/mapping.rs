@@ -1,0 +1,81 @@
+//! Mappings: where a range of a file lives, as plain values in bytes.
+
+use arrayvec::ArrayVec;
+
+/// State of a mapped range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum State {
+    /// Allocated and holding file data.
+    Written,
+    /// Allocated, but reads as zeros until converted.
+    Unwritten,
+    /// Not allocated; reads as zeros.
+    Hole,
+}
+
+impl State {
+    /// Name for JSON and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Written => "written",
+            State::Unwritten => "unwritten",
+            State::Hole => "hole",
+        }
+    }
+}
+
+/// A range of a file with one state and, unless it is a hole, one contiguous place on the device. All in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// First byte in the file.
+    pub logical: u64,
+    /// First byte on the device; 0 for a hole.
+    pub physical: u64,
+    /// Length in bytes, never 0.
+    pub length: u64,
+    /// What is there.
+    pub state: State,
+}
+
+impl Piece {
+    /// First byte behind the piece in the file.
+    pub fn end(&self) -> u64 {
+        self.logical + self.length
+    }
+}
+
+/// Most pieces that one plan covers; a request with more is split on the general route.
+pub const PIECES_MAX: usize = 32;
+
+/// The pieces of one request, in file order, without gaps.
+pub type Pieces = ArrayVec<Piece, PIECES_MAX>;
+
+/// A range of a file in bytes, never empty and never beyond 2⁶³.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    /// First byte.
+    pub pos: u64,
+    /// Length in bytes.
+    pub length: u64,
+}
+
+impl Range {
+    /// First byte behind.
+    #[inline]
+    pub fn end(self) -> u64 {
+        self.pos + self.length
+    }
+}
+
+/// One run of blocks as a file system publishes it into a snapshot. Units: file-system blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// First logical block.
+    pub first: u32,
+    /// Blocks; the run ends at or before block 2³².
+    pub length: u64,
+    /// State.
+    pub state: State,
+    /// First physical block; ignored for holes.
+    pub physical: u64,
+}

@@ -1,0 +1,226 @@
+//! The decision of direct I/O as a pure function: request, inode view, all pieces, device, switches → [`Plan`].
+//!
+//! Nothing here reads state or changes it, so the whole input grid can be tested, and `uext4 explain` prints exactly
+//! what the executor will do. The rows of the write table are in [`crate::write_plan`], durability in
+//! [`crate::durability`].
+
+use crate::mapping::{Piece, Range, State};
+use crate::switches::Routing;
+use uext4_blockdev::Capabilities;
+
+/// What a decision needs to know of the inode. All in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct View {
+    /// Size that users see (`i_size`).
+    pub size: u64,
+    /// Size already in the on-disk inode (`i_disksize`).
+    pub disk_size: u64,
+    /// log2 of the file-system block size.
+    pub block_bits: u32,
+    /// Extent or size changes wait in a transaction that is not yet committed.
+    pub datasync_dirty: bool,
+}
+
+impl View {
+    /// File-system block size in bytes.
+    #[inline]
+    pub fn block_size(&self) -> u64 {
+        1 << self.block_bits
+    }
+}
+
+/// Durability that the caller asks of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum Sync {
+    /// None: durable after a later sync.
+    #[default]
+    None,
+    /// `O_DSYNC`: the data and the metadata needed to read it back.
+    Data,
+    /// `O_SYNC`: data and all metadata.
+    All,
+}
+
+/// A request, as far as decisions care.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// Bytes of the file.
+    pub range: Range,
+    /// Durability asked of a write.
+    pub sync: Sync,
+    /// Not aligned to the device's logical block, or memory not aligned: goes through a bounce buffer.
+    pub bounced: bool,
+    /// The caller does not wait (queue) rather than waiting (synchronous call).
+    pub queued: bool,
+}
+
+/// Which way a request takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Route {
+    /// One written mapping inside the size: preset slot, one look-up, one device request.
+    SimpleRead,
+    /// Several mappings, zeros to fill in, or the end of the file.
+    GeneralRead,
+    /// At or behind the end of the file: nothing to read.
+    PastEnd,
+    /// A copy out of mapped memory under the gate.
+    DaxRead,
+    /// A read whose edges go through a bounce buffer.
+    BouncedRead,
+    /// A write over written blocks inside the size.
+    Overwrite,
+    /// The same as a copy into mapped memory under the gate.
+    DaxOverwrite,
+    /// Read-modify-write of device blocks over written blocks.
+    BouncedOverwrite,
+    /// A write that needs allocation, conversion or a new size.
+    Allocate,
+}
+
+/// How the gate is held during mapping and submission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GateMode {
+    /// With others.
+    Shared,
+    /// Alone.
+    Exclusive,
+}
+
+/// Journal work around a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum JournalWork {
+    /// No handle at all.
+    None,
+    /// A handle around the mapping of a pure overwrite (the plain route: nothing is dirtied).
+    Handle,
+    /// Convert unwritten extents when the data is complete.
+    Convert,
+    /// Allocate unwritten blocks before, convert after.
+    AllocateConvert,
+    /// Orphan record before, size and orphan removal after, with whatever allocation is needed.
+    Extend,
+}
+
+/// Bytes to zero around the request in blocks that hold no data yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct Edges {
+    /// Bytes from the start of the first block to the request.
+    pub head: u64,
+    /// Bytes from the end of the request to the end of its last block.
+    pub tail: u64,
+}
+
+/// How a write becomes as durable as asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// Nothing was asked.
+    None,
+    /// Each device write carries FUA; nothing after.
+    Fua,
+    /// The device has no volatile cache: a completed write is durable.
+    WriteThrough,
+    /// Plain writes, then datasync: commit if the inode is datasync-dirty, flush.
+    Datasync,
+    /// Plain writes, then fsync: commit everything of the inode, flush.
+    Fsync,
+}
+
+/// When the call or the completion is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Completion {
+    /// The gate is left after submission; completion comes later.
+    Asynchronous,
+    /// The submitter waits for completion before it leaves the gate.
+    Synchronous,
+}
+
+/// The decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Plan {
+    /// The way.
+    pub route: Route,
+    /// The gate.
+    pub gate: GateMode,
+    /// Wait until nothing is in flight before starting.
+    pub drain: bool,
+    /// Whether the request is counted in flight.
+    pub counted: bool,
+    /// Journal work.
+    pub journal: JournalWork,
+    /// Zeroing.
+    pub zero_edges: Edges,
+    /// Durability.
+    pub durability: Durability,
+    /// Completion.
+    pub completion: Completion,
+}
+
+/// What the pieces of a request are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Summary {
+    /// Every byte is written.
+    pub all_written: bool,
+    /// Bytes in unwritten extents.
+    pub unwritten: u64,
+    /// Bytes in holes.
+    pub hole: u64,
+}
+
+impl Summary {
+    /// Sums over `pieces`.
+    #[inline]
+    pub fn of(pieces: &[Piece]) -> Self {
+        let mut summary = Summary { all_written: true, unwritten: 0, hole: 0 };
+        for piece in pieces {
+            match piece.state {
+                State::Written => {}
+                State::Unwritten => {
+                    summary.all_written = false;
+                    summary.unwritten += piece.length;
+                }
+                State::Hole => {
+                    summary.all_written = false;
+                    summary.hole += piece.length;
+                }
+            }
+        }
+        summary
+    }
+}
+
+/// Decides a read. `pieces` covers `request.range` (all of it, or the first part of a request that is split).
+#[inline]
+pub fn plan_read<R: Routing>(
+    request: &Request,
+    view: &View,
+    pieces: &[Piece],
+    device: &Capabilities,
+    routing: R,
+) -> Plan {
+    let plan = Plan {
+        route: Route::GeneralRead,
+        gate: GateMode::Shared,
+        drain: false,
+        counted: true,
+        journal: JournalWork::None,
+        zero_edges: Edges::default(),
+        durability: Durability::None,
+        completion: if request.queued { Completion::Asynchronous } else { Completion::Synchronous },
+    };
+    if request.range.pos >= view.size {
+        return Plan { route: Route::PastEnd, counted: false, ..plan };
+    }
+    if request.bounced {
+        return Plan { route: Route::BouncedRead, completion: Completion::Synchronous, ..plan };
+    }
+    if device.dax.is_some() {
+        let counted = !routing.switches().dax_no_dio_count;
+        return Plan { route: Route::DaxRead, counted, completion: Completion::Synchronous, ..plan };
+    }
+    let one_written =
+        matches!(pieces, [piece] if piece.state == State::Written && piece.end() >= request.range.end());
+    if routing.switches().simple_read && one_written && request.range.end() <= view.size {
+        return Plan { route: Route::SimpleRead, ..plan };
+    }
+    plan
+}

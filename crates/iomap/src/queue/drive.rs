@@ -1,0 +1,185 @@
+//! Driving a queue: reap all, finish per slot, then one commit and flush for the whole batch, then deliver.
+
+use super::Completion;
+use super::core::{Core, SlotKind};
+use crate::door::{part_of, slot_of};
+use crate::error::Error;
+use crate::fs::FileSystem;
+use crate::plan::Durability;
+use uext4_blockdev::{Done, Error as DeviceError, Wait};
+
+const EIO: i32 = 5;
+
+impl<F: FileSystem> Core<F> {
+    /// Reaps what `wait` allows and finishes it. Also submits.
+    pub(crate) fn drive(&mut self, wait: Wait) -> Result<(), F::Error> {
+        let mut done = std::mem::take(&mut self.done);
+        done.clear();
+        let reaped = self.door.reap(&mut done, wait);
+        for &done in &done {
+            self.finish_part(done);
+        }
+        self.done = done;
+        if !self.to_sync.is_empty() {
+            self.sync_batch();
+        }
+        reaped.map_err(Error::from)?;
+        Ok(())
+    }
+
+    /// Drives without waiting, for somebody else's sake: a failure shows up at the owner's next call.
+    pub(crate) fn drive_quietly(&mut self) {
+        let _shown_to_the_owner = self.drive(Wait::No);
+    }
+
+    #[inline]
+    fn finish_part(&mut self, done: Done) {
+        let number = slot_of(done.tag);
+        let slot = &mut self.slots[number as usize];
+        match &mut slot.kind {
+            &mut SlotKind::Single { pos, length, durability, write } => {
+                if done.result == length as i32 && matches!(durability, Durability::None | Durability::Fua) {
+                    self.lower(number);
+                    return self.deliver(number, Ok(length as usize));
+                }
+                let error = failure(done.result, pos, length, write);
+                self.finish(number, u64::from(length), error, durability);
+            }
+            SlotKind::General(general) => {
+                let (pos, length) = general.parts[part_of(done.tag) as usize];
+                if general.error.is_none() {
+                    general.error = failure(done.result, pos, length, general.write);
+                }
+                if general.sealed && self.door.outstanding(number) == 0 {
+                    self.finish_general(number);
+                }
+            }
+            SlotKind::Free | SlotKind::Sync { .. } => {}
+        }
+    }
+
+    /// All transfers of a general request are over.
+    pub(super) fn finish_general(&mut self, number: u32) {
+        let SlotKind::General(general) = &mut self.slots[number as usize].kind else {
+            return;
+        };
+        let (visible, durability) = (general.visible, general.durability);
+        let error = general.error.take();
+        let zero = std::mem::take(&mut general.zero);
+        let payload = self.door.idle_payload(number);
+        for (offset, length) in zero {
+            payload.zero(offset, length);
+        }
+        self.finish(number, visible, error, durability);
+    }
+
+    fn finish(&mut self, number: u32, bytes: u64, error: Option<Error>, durability: Durability) {
+        match (error, durability) {
+            (None, Durability::Datasync | Durability::Fsync) => self.to_sync.push(number),
+            (None, _) => {
+                self.lower(number);
+                self.deliver(number, Ok(bytes as usize));
+            }
+            (Some(error), Durability::Fua) => {
+                // A failed FUA write: what is on the medium is unknown, and nobody flushes it later.
+                let error = self.engine.fatal(error);
+                self.lower(number);
+                self.deliver(number, Err(error));
+            }
+            (Some(error), _) => {
+                self.lower(number);
+                self.deliver(number, Err(error.into()));
+            }
+        }
+    }
+
+    /// One commit and one flush for every request of the batch that asked for durability, then delivery.
+    pub(super) fn sync_batch(&mut self) {
+        let batch = std::mem::take(&mut self.to_sync);
+        let mut inodes: Vec<&F::Inode> = Vec::with_capacity(batch.len());
+        let mut all = false;
+        for &number in &batch {
+            let slot = &self.slots[number as usize];
+            if let Some(attached) = &self.files[slot.file as usize] {
+                let inode = &*attached.file.inode;
+                if !inodes.iter().any(|&other| std::ptr::eq(other, inode)) {
+                    inodes.push(inode);
+                }
+            }
+            all |= match &slot.kind {
+                SlotKind::Sync { all } => *all,
+                SlotKind::Single { durability, .. } => *durability == Durability::Fsync,
+                SlotKind::General(general) => general.durability == Durability::Fsync,
+                SlotKind::Free => false,
+            };
+        }
+        let result = self.engine.make_durable(&inodes, all);
+        drop(inodes);
+        for &number in &batch {
+            let bytes = match &self.slots[number as usize].kind {
+                SlotKind::Single { length, .. } => u64::from(*length),
+                SlotKind::General(general) => general.visible,
+                SlotKind::Sync { .. } | SlotKind::Free => 0,
+            };
+            if !matches!(self.slots[number as usize].kind, SlotKind::Sync { .. }) {
+                self.lower(number);
+            }
+            self.deliver(number, result.clone().map(|()| bytes as usize));
+        }
+        self.to_sync = batch;
+        self.to_sync.clear();
+    }
+
+    pub(super) fn submit(&mut self) -> Result<usize, F::Error> {
+        Ok(self.door.submit().map_err(Error::from)?)
+    }
+
+    pub(super) fn wait(&mut self, count: usize, out: &mut Vec<Completion<F::Error>>) -> Result<(), F::Error> {
+        // Syncs that were queued are due now, after everything that completed before.
+        self.drive(Wait::No)?;
+        while self.ready.len() < count && self.free.len() < self.slots.len() {
+            let missing = (count - self.ready.len()).min(self.door.in_flight() as usize).max(1);
+            self.drive(Wait::AtLeast(missing as u32))?;
+        }
+        out.append(&mut self.ready);
+        Ok(())
+    }
+
+    pub(super) fn collect(
+        &mut self,
+        wait: Wait,
+        out: &mut Vec<Completion<F::Error>>,
+    ) -> Result<(), F::Error> {
+        let wait = if self.ready.is_empty() { wait } else { Wait::No };
+        self.drive(wait)?;
+        out.append(&mut self.ready);
+        Ok(())
+    }
+
+    /// Waits for everything in flight and lets all files go.
+    pub(super) fn shut_down(&mut self) {
+        while self.free.len() < self.slots.len() {
+            let before = self.free.len();
+            // A ring that cannot be waited on any more is waited for by the door's own drop.
+            if self.drive(Wait::AtLeast(1)).is_err() && self.free.len() == before {
+                break;
+            }
+        }
+        for file in self.files.iter_mut().filter_map(Option::take) {
+            if file.pending == 0 {
+                file.file.state().gate.unregister(&file.cell);
+            }
+        }
+    }
+}
+
+/// Why a device request of `expected` bytes failed, if it did.
+#[inline]
+fn failure(result: i32, pos: u64, expected: u32, write: bool) -> Option<Error> {
+    if result == expected as i32 {
+        return None;
+    }
+    let errno = if result < 0 { -result } else { EIO };
+    let op = if write { "write" } else { "read" };
+    Some(DeviceError::Io { op, pos, length: u64::from(expected), errno }.into())
+}

@@ -1,0 +1,243 @@
+//! Requests of any shape: several pieces, several buffers, holes, the end of the file.
+//!
+//! This is the general iterator with its request object: map up to [`PIECES_MAX`] pieces, turn them into device
+//! requests or zeros, go on behind them.
+
+use super::attach::FileSlot;
+use super::core::{Core, General, SlotKind};
+use crate::counters::Counter;
+use crate::door::{Part, Payload};
+use crate::engine::check_progress;
+use crate::error::Error;
+use crate::fs::FileSystem;
+use crate::mapping::{Piece, Pieces, Range, State};
+use crate::plan::Durability;
+use crate::switches::Routing;
+use uext4_blockdev::{Buffer, Op, Wait};
+
+/// Longest device request: below the kernel's limit of 2 GiB - 4 KiB for one transfer.
+const PART_MAX: u64 = 1 << 30;
+
+impl<F: FileSystem> Core<F> {
+    /// Reads by the short path if the switch is on and it does not refuse, else by the general one.
+    #[inline]
+    pub(super) fn read<R: Routing>(
+        &mut self,
+        slot: FileSlot,
+        pos: u64,
+        buffer: Buffer,
+        tag: u64,
+        routing: R,
+    ) -> Result<(), F::Error> {
+        let mapped = self.engine.capabilities.dax.is_some();
+        if !routing.switches().simple_read || mapped {
+            return self.read_general(slot, pos, Payload::One(buffer), tag);
+        }
+        match self.simple_read(slot, pos, buffer, tag) {
+            Ok(()) => Ok(()),
+            Err((_not_simple, buffer)) => self.read_general(slot, pos, Payload::One(buffer), tag),
+        }
+    }
+
+    pub(super) fn read_general(
+        &mut self,
+        slot: FileSlot,
+        pos: u64,
+        mut payload: Payload,
+        tag: u64,
+    ) -> Result<(), F::Error> {
+        self.engine.fs.check_alive()?;
+        let range = self.engine.check_direct(pos, payload.len())?;
+        let index = self.index(slot)?;
+        self.check_memory(&payload)?;
+        if self.free.is_empty() {
+            return Err(Error::QueueFull.into());
+        }
+        let file = self.file(slot)?.file.clone();
+        file.check_readable()?;
+        if self.engine.capabilities.dax.is_some() {
+            let result = self.engine.read_payload(&file, &mut payload, pos);
+            self.deliver_at_once(tag, result, payload);
+            return Ok(());
+        }
+        self.enter_waiting(index);
+        self.attached(index)?.refresh();
+        let visible = file.state().size().saturating_sub(pos).min(range.length);
+        if visible == 0 {
+            self.abandon(index);
+            self.deliver_at_once(tag, Ok(0), payload);
+            return Ok(());
+        }
+        // Only whole device blocks are transferred; what they hold behind the end of the file is zeroed.
+        let block = u64::from(self.engine.geometry.logical_block);
+        let transferred = Range { pos, length: visible.next_multiple_of(block) };
+        if let Err(error) = self.load_all(index, transferred) {
+            self.abandon(index);
+            return Err(error);
+        }
+        let general = General {
+            parts: Vec::with_capacity(1),
+            visible,
+            zero: Vec::new(),
+            error: None,
+            sealed: false,
+            durability: Durability::None,
+            write: false,
+        };
+        let number = self.take_slot(slot, tag, SlotKind::General(Box::new(general)))?;
+        self.door.store(number, payload);
+        self.counters.bump(Counter::GeneralReads);
+        self.counters.bump(Counter::DioCounted);
+        if transferred.length > visible {
+            self.general(number).zero.push((visible, transferred.length - visible));
+        }
+        self.push_range(number, index, transferred, Op::Read, false);
+        Ok(())
+    }
+
+    fn attached(&mut self, index: usize) -> Result<&mut super::Attached<F>, Error> {
+        self.files[index].as_mut().ok_or(Error::BadSlot)
+    }
+
+    fn check_memory(&self, payload: &Payload) -> Result<(), Error> {
+        let geometry = &self.engine.geometry;
+        match payload {
+            Payload::None => {}
+            Payload::One(buffer) => geometry.check_memory(buffer.address().addr().get())?,
+            Payload::Many(buffers) => {
+                for buffer in buffers {
+                    geometry.check_memory(buffer.address().addr().get())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_payload(&self, payload: &Payload) -> Result<(), Error> {
+        self.check_memory(payload)
+    }
+
+    /// Enters the gate through this queue's cell, driving this queue and harvesting others while it is closed.
+    pub(super) fn enter_waiting(&mut self, index: usize) {
+        loop {
+            let Some(attached) = &self.files[index] else {
+                return;
+            };
+            let (inode, cell) = (attached.file.inode.clone(), attached.cell.clone());
+            let gate = &F::state(&inode).gate;
+            if gate.enter(&cell).is_ok() {
+                return;
+            }
+            gate.wait_open(&mut || self.pump());
+        }
+    }
+
+    /// Keeps completions flowing while this thread waits for a gate or a drain: its own queue's and idle ones'.
+    pub(super) fn pump(&mut self) {
+        self.drive_quietly();
+        self.engine.harvest();
+    }
+
+    /// Leaves the gate and takes the request out of flight again: nothing was sent.
+    pub(super) fn abandon(&mut self, index: usize) {
+        if let Some(attached) = &self.files[index] {
+            let gate = &attached.file.state().gate;
+            gate.leave(&attached.cell);
+            gate.complete(&attached.cell);
+        }
+    }
+
+    /// Makes the attached snapshot know all of `range`.
+    pub(super) fn load_all(&mut self, index: usize, range: Range) -> Result<(), F::Error> {
+        let mut missed = None;
+        loop {
+            let attached = self.attached(index)?;
+            let bits = attached.file.state().block_bits();
+            let Some(pos) = first_unknown(attached, range, bits) else {
+                return Ok(());
+            };
+            check_progress(&mut missed, pos)?;
+            let inode = attached.file.inode.clone();
+            self.counters.bump(Counter::MapLoads);
+            self.engine.fs.load_map(&inode, pos)?;
+            self.attached(index)?.refresh();
+        }
+    }
+
+    pub(super) fn general(&mut self, number: u32) -> &mut General {
+        match &mut self.slots[number as usize].kind {
+            SlotKind::General(general) => general,
+            _ => unreachable!("only called for general slots"),
+        }
+    }
+
+    /// Sends all of `range`, whose mapping is known; payload byte 0 is `range.pos`. Leaves the gate.
+    pub(super) fn push_range(&mut self, number: u32, index: usize, range: Range, op: Op, fua: bool) {
+        let mut pieces = Pieces::new();
+        let mut pos = range.pos;
+        while pos < range.end() {
+            let Some(attached) = &self.files[index] else { break };
+            let rest = Range { pos, length: range.end() - pos };
+            pieces.clear();
+            if attached.map.pieces(rest, attached.file.state().block_bits(), &mut pieces).is_err() {
+                self.general(number).error = Some(Error::MapUnknown(pos));
+                break;
+            }
+            for piece in &pieces {
+                self.push_piece(number, piece, piece.logical - range.pos, op, fua);
+                pos = piece.end();
+            }
+        }
+        self.general(number).sealed = true;
+        if let Some(attached) = &self.files[index] {
+            attached.file.state().gate.leave(&attached.cell);
+        }
+        if self.door.outstanding(number) == 0 {
+            self.finish_general(number);
+        }
+    }
+
+    fn push_piece(&mut self, number: u32, piece: &Piece, offset: u64, op: Op, fua: bool) {
+        if piece.state != State::Written {
+            debug_assert!(op == Op::Read, "only written pieces are overwritten");
+            self.general(number).zero.push((offset, piece.length));
+            return;
+        }
+        let mut sent = 0;
+        while sent < piece.length {
+            let room = self.door.contiguous(number, offset + sent);
+            let length = room.min(piece.length - sent).min(PART_MAX) as u32;
+            let pos = piece.physical + sent;
+            let parts = &mut self.general(number).parts;
+            let index = parts.len() as u32;
+            parts.push((pos, length));
+            let part = Part { op, fua, nowait: false, pos, offset: offset + sent, length, index };
+            while self.door.push(number, part).is_err() {
+                // The device queue is full of our own requests: they complete without any lock that we hold.
+                if let Err(error) = self.drive(Wait::AtLeast(1)) {
+                    drop(error);
+                    let failed =
+                        uext4_blockdev::Error::Io { op: op.name(), pos, length: u64::from(length), errno: 5 };
+                    self.general(number).error = Some(failed.into());
+                    return;
+                }
+            }
+            sent += u64::from(length);
+        }
+    }
+}
+
+/// The first byte of `range` whose mapping the attached snapshot does not know.
+fn first_unknown<F: FileSystem>(attached: &super::Attached<F>, range: Range, bits: u32) -> Option<u64> {
+    let mut pieces = Pieces::new();
+    let mut pos = range.pos;
+    while pos < range.end() {
+        pieces.clear();
+        let rest = Range { pos, length: range.end() - pos };
+        if let Err(unknown) = attached.map.pieces(rest, bits, &mut pieces) {
+            return Some(unknown);
+        }
+        pos = pieces.last()?.end();
+    }
+    None
+}

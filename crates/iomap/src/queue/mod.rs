@@ -1,0 +1,246 @@
+//! The queue of one thread: attach files, submit reads and writes, reap completions.
+//!
+//! - `mod.rs`: the public face, and the lock that lets a drainer harvest an idle queue
+//! - [`core`](self): slots and their life; `drive.rs`: completions; `general.rs`: requests of any shape
+//! - the short paths are in their rooms: [`crate::simple_read`], [`crate::write_plan`]
+
+mod attach;
+mod core;
+mod drive;
+mod general;
+mod overwrite;
+
+use crate::counters::Counter;
+use crate::door::Payload;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::fs::{FileSystem, OpenFile};
+use crate::plan::Sync;
+use crate::switches::AllOn;
+pub(crate) use attach::Attached;
+pub use attach::FileSlot;
+pub(crate) use core::{Core, QueueCore, SlotKind};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use uext4_blockdev::{Buffer, BufferPool, QueueFacts, QueueOptions, Wait};
+
+bitflags::bitflags! {
+    /// Flags of one write.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+    pub struct WriteFlags: u8 {
+        /// As `O_DSYNC`: when it completes, the data and what is needed to read it back survive a crash.
+        const DSYNC = 1;
+        /// As `O_SYNC`: all metadata too.
+        const SYNC = 2;
+        /// `WouldBlock` instead of waiting for the gate, a drain or an allocation.
+        const NOWAIT = 4;
+    }
+}
+
+impl WriteFlags {
+    /// The durability asked.
+    #[inline]
+    pub fn sync(self) -> Sync {
+        if self.contains(WriteFlags::SYNC) {
+            Sync::All
+        } else if self.contains(WriteFlags::DSYNC) {
+            Sync::Data
+        } else {
+            Sync::None
+        }
+    }
+}
+
+/// One finished request.
+#[derive(Debug)]
+pub struct Completion<E> {
+    /// The tag it was submitted with.
+    pub tag: u64,
+    /// Bytes transferred (reads end at the end of the file), or why it failed as a whole.
+    pub result: Result<usize, E>,
+    /// The memory, given back.
+    pub payload: Payload,
+}
+
+impl<E> Completion<E> {
+    /// The buffer of a request with one buffer.
+    pub fn into_buffer(self) -> Option<Buffer> {
+        self.payload.into_buffer()
+    }
+}
+
+/// An I/O queue. One thread uses it; it may be moved to another between calls unless it is owner-driven.
+///
+/// Buffers belong to the queue from submission until their completion is reaped. Dropping the queue waits for
+/// everything in flight.
+pub struct IoQueue<F: FileSystem> {
+    core: Arc<QueueCore<F>>,
+    pool: BufferPool,
+    delivered: Vec<Completion<F::Error>>,
+}
+
+impl<F: FileSystem> IoQueue<F> {
+    /// A queue on the engine's device. `options.pool` is the memory of [`IoQueue::buffer`].
+    pub fn new(engine: &Arc<Engine<F>>, options: QueueOptions, pool: BufferPool) -> Result<Self, F::Error> {
+        let depth = options.depth;
+        let options = QueueOptions { pool: Some(pool.clone()), ..options };
+        let queue = engine.device.queue(&options).map_err(Error::from)?;
+        let core = QueueCore::new(Core::new(engine.clone(), queue, depth));
+        engine.register(&core);
+        Ok(IoQueue { core, pool, delivered: Vec::with_capacity(depth as usize) })
+    }
+
+    /// An aligned buffer of `length` bytes from the queue's registered memory. Contents are unspecified.
+    pub fn buffer(&self, length: usize) -> Result<Buffer, F::Error> {
+        Ok(self.pool.take(length).map_err(Error::from)?)
+    }
+
+    /// Attaches a file: what its requests need is resolved once. The slot is valid for this queue only.
+    pub fn attach(&mut self, file: &OpenFile<F>) -> FileSlot {
+        self.core.lock().attach(file)
+    }
+
+    /// Detaches a file. Requests in flight finish first, in their own time.
+    pub fn detach(&mut self, slot: FileSlot) -> Result<(), F::Error> {
+        Ok(self.core.lock().detach(slot)?)
+    }
+
+    /// Reads `buffer.len()` bytes at `pos`. Position and length are multiples of the device's logical block.
+    #[inline]
+    pub fn read(&mut self, slot: FileSlot, pos: u64, buffer: Buffer, tag: u64) -> Result<(), F::Error> {
+        let mut core = self.core.lock();
+        if core.file(slot)?.all_on {
+            core.read(slot, pos, buffer, tag, AllOn)
+        } else {
+            let switches = core.file(slot)?.file.switches;
+            core.read(slot, pos, buffer, tag, switches)
+        }
+    }
+
+    /// Writes `buffer` at `pos`. Position and length are multiples of the device's logical block.
+    #[inline]
+    pub fn write(
+        &mut self,
+        slot: FileSlot,
+        pos: u64,
+        buffer: Buffer,
+        flags: WriteFlags,
+        tag: u64,
+    ) -> Result<(), F::Error> {
+        let mut core = self.core.lock();
+        let payload = Payload::One(buffer);
+        if core.file(slot)?.all_on {
+            core.write(slot, pos, payload, flags, tag, AllOn)
+        } else {
+            let switches = core.file(slot)?.file.switches;
+            core.write(slot, pos, payload, flags, tag, switches)
+        }
+    }
+
+    /// Reads into several buffers, one after another in the file. Each length is a multiple of the logical block.
+    pub fn readv(
+        &mut self,
+        slot: FileSlot,
+        pos: u64,
+        buffers: Vec<Buffer>,
+        tag: u64,
+    ) -> Result<(), F::Error> {
+        let mut core = self.core.lock();
+        core.check_vector(&buffers)?;
+        core.read_general(slot, pos, Payload::Many(buffers), tag)
+    }
+
+    /// Writes several buffers, one after another in the file. Each length is a multiple of the logical block.
+    pub fn writev(
+        &mut self,
+        slot: FileSlot,
+        pos: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        tag: u64,
+    ) -> Result<(), F::Error> {
+        let mut core = self.core.lock();
+        core.check_vector(&buffers)?;
+        let switches = core.file(slot)?.file.switches;
+        core.write(slot, pos, Payload::Many(buffers), flags, tag, switches)
+    }
+
+    /// As `fdatasync`: when it completes, every write of this file that completed before is durable.
+    pub fn sync_data(&mut self, slot: FileSlot, tag: u64) -> Result<(), F::Error> {
+        self.core.lock().sync(slot, false, tag)
+    }
+
+    /// As `fsync`.
+    pub fn sync_all(&mut self, slot: FileSlot, tag: u64) -> Result<(), F::Error> {
+        self.core.lock().sync(slot, true, tag)
+    }
+
+    /// Sends what was queued.
+    pub fn submit(&mut self) -> Result<usize, F::Error> {
+        self.core.lock().submit()
+    }
+
+    /// Waits until `count` completions are there (or nothing is in flight) and delivers all that are. Submits first.
+    pub fn wait(&mut self, count: usize) -> Result<std::vec::Drain<'_, Completion<F::Error>>, F::Error> {
+        self.core.lock().wait(count, &mut self.delivered)?;
+        Ok(self.delivered.drain(..))
+    }
+
+    /// Waits at most `timeout` for one completion.
+    pub fn wait_timeout(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<std::vec::Drain<'_, Completion<F::Error>>, F::Error> {
+        self.core.lock().collect(Wait::Timeout(timeout), &mut self.delivered)?;
+        Ok(self.delivered.drain(..))
+    }
+
+    /// Delivers the completions that are there, without waiting. Submits first.
+    pub fn poll(&mut self) -> Result<std::vec::Drain<'_, Completion<F::Error>>, F::Error> {
+        self.core.lock().collect(Wait::No, &mut self.delivered)?;
+        Ok(self.delivered.drain(..))
+    }
+
+    /// Requests submitted and not yet delivered.
+    pub fn pending(&self) -> usize {
+        self.core.lock().pending()
+    }
+
+    /// What the device granted: polling, registered memory, fallbacks.
+    pub fn facts(&self) -> QueueFacts {
+        self.core.lock().facts()
+    }
+
+    /// A descriptor that becomes readable when completions may wait, for an event loop. `None`: this device completes
+    /// without one, call [`IoQueue::poll`].
+    pub fn eventfd(&self) -> Result<Option<OwnedFd>, F::Error> {
+        self.core.lock().eventfd()
+    }
+}
+
+impl<F: FileSystem> Drop for IoQueue<F> {
+    fn drop(&mut self) {
+        self.core.lock().shut_down();
+    }
+}
+
+impl<F: FileSystem> Core<F> {
+    fn check_vector(&self, buffers: &[Buffer]) -> Result<(), Error> {
+        for buffer in buffers {
+            self.engine.check_direct(0, buffer.len() as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Queues a sync of one file.
+    fn sync(&mut self, slot: FileSlot, all: bool, tag: u64) -> Result<(), F::Error> {
+        self.engine.fs.check_alive()?;
+        self.file(slot)?;
+        let number = self.take_slot(slot, tag, SlotKind::Sync { all })?;
+        // Its work starts with the next drive: completion of earlier writes first, then one commit and flush for all.
+        self.to_sync.push(number);
+        self.counters.bump(Counter::DioCounted);
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! A queue straight to the device: the `raw` arm of measurements.
+//!
+//! The same door, slots and buffers as [`crate::IoQueue`], with no gate, no mapping and no accounting, so that what it
+//! is faster by is what the file system costs.
+
+use crate::door::{Door, Part, Payload, slot_of};
+use crate::error::Error;
+use std::sync::Arc;
+use uext4_blockdev::{Buffer, BufferPool, Device, Done, Op, QueueFacts, QueueOptions, Wait};
+
+/// One finished device request.
+#[derive(Debug)]
+pub struct RawCompletion {
+    /// The tag it was submitted with.
+    pub tag: u64,
+    /// Bytes, or a negative errno.
+    pub result: i32,
+    /// Its memory.
+    pub buffer: Option<Buffer>,
+}
+
+/// A queue of device requests.
+pub struct RawQueue {
+    door: Door,
+    pool: BufferPool,
+    tags: Box<[u64]>,
+    free: Vec<u32>,
+    done: Vec<Done>,
+    delivered: Vec<RawCompletion>,
+}
+
+impl RawQueue {
+    /// A queue on `device`.
+    pub fn new(device: &Arc<dyn Device>, options: QueueOptions, pool: BufferPool) -> Result<Self, Error> {
+        let depth = options.depth;
+        let options = QueueOptions { pool: Some(pool.clone()), ..options };
+        let queue = device.queue(&options)?;
+        Ok(RawQueue {
+            door: Door::new(queue, depth),
+            pool,
+            tags: vec![0; depth as usize].into_boxed_slice(),
+            free: (0..depth).rev().collect(),
+            done: Vec::with_capacity(depth as usize),
+            delivered: Vec::with_capacity(depth as usize),
+        })
+    }
+
+    /// A buffer of the queue's registered memory.
+    pub fn buffer(&self, length: usize) -> Result<Buffer, Error> {
+        Ok(self.pool.take(length)?)
+    }
+
+    /// Reads `buffer.len()` bytes at device position `pos`.
+    #[inline]
+    pub fn read(&mut self, pos: u64, buffer: Buffer, tag: u64) -> Result<(), Error> {
+        self.push(Op::Read, false, pos, buffer, tag)
+    }
+
+    /// Writes `buffer` at device position `pos`, with FUA if asked.
+    #[inline]
+    pub fn write(&mut self, pos: u64, buffer: Buffer, fua: bool, tag: u64) -> Result<(), Error> {
+        self.push(Op::Write, fua, pos, buffer, tag)
+    }
+
+    #[inline]
+    fn push(&mut self, op: Op, fua: bool, pos: u64, buffer: Buffer, tag: u64) -> Result<(), Error> {
+        let number = self.free.pop().ok_or(Error::QueueFull)?;
+        let length = buffer.len() as u32;
+        self.door.store(number, Payload::One(buffer));
+        self.tags[number as usize] = tag;
+        let part = Part { op, fua, nowait: false, pos, offset: 0, length, index: 0 };
+        self.door.push(number, part).map_err(|_full| Error::QueueFull)
+    }
+
+    /// Sends what was queued.
+    pub fn submit(&mut self) -> Result<usize, Error> {
+        Ok(self.door.submit()?)
+    }
+
+    /// Waits for `count` completions (or all, if fewer are in flight) and delivers what is there.
+    pub fn wait(&mut self, count: u32) -> Result<std::vec::Drain<'_, RawCompletion>, Error> {
+        self.done.clear();
+        let wait = if count == 0 { Wait::No } else { Wait::AtLeast(count) };
+        self.door.reap(&mut self.done, wait)?;
+        for done in &self.done {
+            let number = slot_of(done.tag);
+            let buffer = self.door.take(number).into_buffer();
+            self.free.push(number);
+            self.delivered.push(RawCompletion {
+                tag: self.tags[number as usize],
+                result: done.result,
+                buffer,
+            });
+        }
+        Ok(self.delivered.drain(..))
+    }
+
+    /// What the device granted.
+    pub fn facts(&self) -> QueueFacts {
+        self.door.facts()
+    }
+}

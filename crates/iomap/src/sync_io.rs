@@ -1,0 +1,399 @@
+//! Synchronous direct reads and writes: the calling thread maps, transfers and completes under the gate.
+
+use crate::counters::Counter;
+use crate::door::Payload;
+use crate::engine::{Engine, check_progress};
+use crate::error::Error;
+use crate::fs::{FileSystem, MapMiss, OpenFile};
+use crate::gate::InodeGuard;
+use crate::inode::InodeState;
+use crate::mapping::{PIECES_MAX, Piece, Pieces, Range, State};
+use crate::plan::{Durability, GateMode, Plan, Request, Route, Summary};
+use crate::queue::WriteFlags;
+use crate::switches::{AllOn, Routing, Switches};
+use crate::write_plan::plan_write;
+use uext4_blockdev::WriteDurability;
+
+impl<F: FileSystem> Engine<F> {
+    /// Reads into `buf` from byte `pos`; returns the bytes read, fewer at the end of the file. Position, length and
+    /// address obey the device's alignment; otherwise nothing is read (`Misaligned`).
+    #[inline]
+    pub fn read_at(&self, file: &OpenFile<F>, buf: &mut [u8], pos: u64) -> Result<usize, F::Error> {
+        if file.switches == Switches::ON {
+            self.read_routed(file, buf, pos, AllOn)
+        } else {
+            self.read_routed(file, buf, pos, file.switches)
+        }
+    }
+
+    /// Writes `buf` at byte `pos` over written blocks; returns `buf.len()`. Alignment as for [`Engine::read_at`].
+    /// Durable as `flags` ask when it returns.
+    #[inline]
+    pub fn write_at(
+        &self,
+        file: &OpenFile<F>,
+        buf: &[u8],
+        pos: u64,
+        flags: WriteFlags,
+    ) -> Result<usize, F::Error> {
+        if file.switches == Switches::ON {
+            self.write_routed(file, buf, pos, flags, AllOn)
+        } else {
+            self.write_routed(file, buf, pos, flags, file.switches)
+        }
+    }
+
+    /// `fdatasync` (`all` = false) or `fsync`: completed writes of the file are durable when it returns.
+    pub fn sync(&self, file: &OpenFile<F>, all: bool) -> Result<(), F::Error> {
+        self.sync_many(&[file], all)
+    }
+
+    /// One commit and one flush for several files.
+    pub fn sync_many(&self, files: &[&OpenFile<F>], all: bool) -> Result<(), F::Error> {
+        self.fs.check_alive()?;
+        let inodes: Vec<&F::Inode> = files.iter().map(|file| &*file.inode).collect();
+        self.make_durable(&inodes, all)
+    }
+
+    #[inline]
+    fn read_routed<R: Routing>(
+        &self,
+        file: &OpenFile<F>,
+        buf: &mut [u8],
+        pos: u64,
+        routing: R,
+    ) -> Result<usize, F::Error> {
+        self.fs.check_alive()?;
+        file.check_readable()?;
+        let range = self.check_direct(pos, buf.len() as u64)?;
+        self.geometry.check_memory(buf.as_ptr() as usize).map_err(Error::from)?;
+        if range.length == 0 {
+            return Ok(0);
+        }
+        let state = file.state();
+        if self.capabilities.dax.is_some() {
+            let guard = self.enter(state, false);
+            return self.read_mapped(file, &guard, buf, range, routing);
+        }
+        let guard = self.enter(state, true);
+        self.counters.bump(Counter::DioCounted);
+        if routing.switches().simple_read
+            && let Ok(read) = self.simple_read(state, buf, range)
+        {
+            return read;
+        }
+        self.counters.bump(Counter::GeneralReads);
+        self.read_pieces(file, &guard, buf, range, |_held, buf, physical| {
+            Ok(self.device.read_at(buf, physical)?)
+        })
+    }
+
+    /// Enters the gate, waiting while somebody holds it exclusively.
+    #[inline]
+    pub(crate) fn enter<'g>(&self, state: &'g InodeState, counted: bool) -> InodeGuard<'g> {
+        match state.gate.try_lock_shared(counted) {
+            Ok(guard) => guard,
+            Err(_busy) => state.gate.lock_shared(counted, &mut self.pump()),
+        }
+    }
+
+    fn read_mapped<R: Routing>(
+        &self,
+        file: &OpenFile<F>,
+        guard: &InodeGuard<'_>,
+        buf: &mut [u8],
+        range: Range,
+        routing: R,
+    ) -> Result<usize, F::Error> {
+        self.counters.bump(Counter::DaxCopies);
+        if routing.switches().dax_no_dio_count {
+            self.read_mapped_by(file, guard, buf, range, |held, buf, at| self.copy_out(held, buf, at))
+        } else {
+            self.counters.bump(Counter::DioCounted);
+            self.read_mapped_by(file, guard, buf, range, |held, buf, at| self.copy_out_counted(held, buf, at))
+        }
+    }
+
+    #[inline]
+    fn read_mapped_by(
+        &self,
+        file: &OpenFile<F>,
+        guard: &InodeGuard<'_>,
+        buf: &mut [u8],
+        range: Range,
+        copy: impl Fn(&InodeGuard<'_>, &mut [u8], u64) -> Result<(), Error>,
+    ) -> Result<usize, F::Error> {
+        let state = file.state();
+        if range.end() <= state.size()
+            && let Some(physical) = state.map.with(|map| map.find_written(range, state.block_bits()))
+        {
+            copy(guard, buf, physical)?;
+            return Ok(buf.len());
+        }
+        self.read_pieces(file, guard, buf, range, copy)
+    }
+
+    /// Reads piece by piece: transfers what is written, zeroes the rest, stops at the end of the file.
+    pub(crate) fn read_pieces(
+        &self,
+        file: &OpenFile<F>,
+        guard: &InodeGuard<'_>,
+        buf: &mut [u8],
+        range: Range,
+        transfer: impl Fn(&InodeGuard<'_>, &mut [u8], u64) -> Result<(), Error>,
+    ) -> Result<usize, F::Error> {
+        let visible = file.state().size().saturating_sub(range.pos).min(range.length) as usize;
+        if visible == 0 {
+            return Ok(0);
+        }
+        let block = self.geometry.logical_block as usize;
+        let whole = Range { pos: range.pos, length: visible.next_multiple_of(block) as u64 };
+        self.for_each_piece(file, whole, |piece| {
+            let start = (piece.logical - range.pos) as usize;
+            let part = &mut buf[start..start + piece.length as usize];
+            match piece.state {
+                State::Written => transfer(guard, part, piece.physical)?,
+                State::Unwritten | State::Hole => part.fill(0),
+            }
+            Ok(())
+        })?;
+        // The rest of the last block is no part of the file.
+        buf[visible..whole.length as usize].fill(0);
+        Ok(visible)
+    }
+
+    /// Calls `each` for all pieces of `range`, in order, loading what is unknown.
+    pub(crate) fn for_each_piece(
+        &self,
+        file: &OpenFile<F>,
+        range: Range,
+        mut each: impl FnMut(&Piece) -> Result<(), F::Error>,
+    ) -> Result<(), F::Error> {
+        let mut pieces = Pieces::new();
+        let mut pos = range.pos;
+        while pos < range.end() {
+            self.load_pieces(file, Range { pos, length: range.end() - pos }, &mut pieces)?;
+            for piece in &pieces {
+                each(piece)?;
+                pos = piece.end();
+            }
+        }
+        Ok(())
+    }
+
+    fn write_routed<R: Routing>(
+        &self,
+        file: &OpenFile<F>,
+        buf: &[u8],
+        pos: u64,
+        flags: WriteFlags,
+        routing: R,
+    ) -> Result<usize, F::Error> {
+        self.fs.check_alive()?;
+        file.check_writable()?;
+        let range = self.check_direct(pos, buf.len() as u64)?;
+        self.geometry.check_memory(buf.as_ptr() as usize).map_err(Error::from)?;
+        if range.length == 0 {
+            return Ok(0);
+        }
+        let request = Request { range, sync: flags.sync(), bounced: false, queued: false };
+        let state = file.state();
+        let counted = self.capabilities.dax.is_none();
+        let nowait = flags.contains(WriteFlags::NOWAIT);
+        let mut guard = match state.gate.try_lock_shared(counted) {
+            Ok(guard) => guard,
+            Err(_busy) if nowait => return Err(Error::WouldBlock.into()),
+            Err(_busy) => self.enter(state, counted),
+        };
+        let mut pieces = Pieces::new();
+        let plan = loop {
+            let plan = self.decide(file, &request, routing, &mut pieces)?;
+            if plan.gate == GateMode::Shared || guard.is_exclusive() {
+                break plan;
+            }
+            drop(guard);
+            if nowait {
+                return Err(Error::WouldBlock.into());
+            }
+            // Everything may have changed while the gate was not held: decide again.
+            guard = state.gate.lock_exclusive(plan.drain, &mut self.pump());
+        };
+        self.count_write(&request, &plan, state, &guard);
+        self.transfer(file, &guard, buf, &request, &plan, &pieces)?;
+        drop(guard);
+        self.complete_durability(file, &plan)?;
+        Ok(buf.len())
+    }
+
+    /// Maps and plans; refuses what needs allocation.
+    #[inline]
+    fn decide<R: Routing>(
+        &self,
+        file: &OpenFile<F>,
+        request: &Request,
+        routing: R,
+        pieces: &mut Pieces,
+    ) -> Result<Plan, F::Error> {
+        let state = file.state();
+        let mut missed = None;
+        loop {
+            let bits = state.block_bits();
+            let mapped = state
+                .map
+                .with(|map| self.fs.map_for_write(map, bits, request.range, routing, pieces, &self.counters));
+            match mapped {
+                Ok(()) => break,
+                Err(MapMiss::Failed(error)) => return Err(error),
+                Err(MapMiss::Unknown(pos)) => {
+                    check_progress(&mut missed, pos)?;
+                    self.counters.bump(Counter::MapLoads);
+                    self.fs.load_map(&file.inode, pos)?;
+                }
+            }
+        }
+        let view = state.view();
+        let plan = plan_write(request, &view, pieces, &self.capabilities, routing);
+        if plan.route == Route::Allocate || pieces.len() == PIECES_MAX {
+            self.check_all_written(file, request.range)?;
+        }
+        Ok(plan)
+    }
+
+    /// Refuses a write that is not a pure overwrite, saying what it would need.
+    #[cold]
+    pub(crate) fn check_all_written(&self, file: &OpenFile<F>, range: Range) -> Result<(), F::Error> {
+        let (mut unwritten, mut hole) = (0, 0);
+        self.for_each_piece(file, range, |piece| {
+            let summary = Summary::of(std::slice::from_ref(piece));
+            unwritten += summary.unwritten;
+            hole += summary.hole;
+            Ok(())
+        })?;
+        let extends = range.end() > file.state().size();
+        if unwritten + hole == 0 && !extends {
+            return Ok(());
+        }
+        self.counters.bump(Counter::AllocationsRefused);
+        Err(Error::NeedsAllocation { pos: range.pos, length: range.length, unwritten, hole, extends }.into())
+    }
+
+    #[inline]
+    fn count_write(&self, request: &Request, plan: &Plan, state: &InodeState, guard: &InodeGuard<'_>) {
+        let block_mask = (1 << state.block_bits()) - 1;
+        if guard.is_exclusive() {
+            self.counters.bump(Counter::ExclusiveWrites);
+        } else if (request.range.pos | request.range.length) & block_mask != 0 {
+            self.counters.bump(Counter::SharedSubblockWrites);
+        }
+        if plan.route == Route::DaxOverwrite {
+            self.counters.bump(Counter::DaxCopies);
+        }
+        if plan.counted {
+            self.counters.bump(Counter::DioCounted);
+        }
+        if plan.durability == Durability::Fua {
+            self.counters.bump(Counter::FuaWrites);
+        }
+        state.gate.note_thread_write(crate::clock::coarse_now_ns());
+    }
+
+    /// Sends the data of a planned overwrite.
+    #[inline]
+    fn transfer(
+        &self,
+        file: &OpenFile<F>,
+        guard: &InodeGuard<'_>,
+        buf: &[u8],
+        request: &Request,
+        plan: &Plan,
+        pieces: &Pieces,
+    ) -> Result<(), F::Error> {
+        let durability = match plan.durability {
+            Durability::Fua => WriteDurability::Fua,
+            _ => WriteDurability::Cached,
+        };
+        let write = |piece: &Piece| {
+            let start = (piece.logical - request.range.pos) as usize;
+            let part = &buf[start..start + piece.length as usize];
+            let written = match (plan.route, plan.counted) {
+                (Route::DaxOverwrite, false) => self.copy_in(guard, part, piece.physical, durability),
+                (Route::DaxOverwrite, true) => self.copy_in_counted(guard, part, piece.physical, durability),
+                _ => self.device.write_at(part, piece.physical, durability).map_err(Error::from),
+            };
+            written.map_err(|error| self.write_failed(error, plan.durability))
+        };
+        for piece in pieces {
+            write(piece)?;
+        }
+        match pieces.last() {
+            Some(last) if last.end() < request.range.end() => {
+                let rest = Range { pos: last.end(), length: request.range.end() - last.end() };
+                self.for_each_piece(file, rest, write)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A failed FUA write leaves nobody who would flush later: the volume is aborted.
+    #[cold]
+    fn write_failed(&self, error: Error, durability: Durability) -> F::Error {
+        if durability == Durability::Fua { self.fatal(error) } else { error.into() }
+    }
+
+    /// The plain routes of durability, after the data is complete.
+    #[inline]
+    pub(crate) fn complete_durability(&self, file: &OpenFile<F>, plan: &Plan) -> Result<(), F::Error> {
+        match plan.durability {
+            Durability::None | Durability::Fua | Durability::WriteThrough => Ok(()),
+            Durability::Datasync => self.make_durable(&[&file.inode], false),
+            Durability::Fsync => self.make_durable(&[&file.inode], true),
+        }
+    }
+
+    /// A queued read on mapped memory: a copy, done when it returns.
+    pub(crate) fn read_payload(
+        &self,
+        file: &OpenFile<F>,
+        payload: &mut Payload,
+        pos: u64,
+    ) -> Result<usize, F::Error> {
+        let mut total = 0;
+        let buffers = match payload {
+            Payload::None => &mut [][..],
+            Payload::One(buffer) => std::slice::from_mut(buffer),
+            Payload::Many(buffers) => &mut buffers[..],
+        };
+        for buffer in buffers {
+            let read = self.read_at(file, buffer, pos + total as u64)?;
+            total += read;
+            if read < buffer.len() {
+                break;
+            }
+        }
+        Ok(total)
+    }
+
+    /// A queued write on mapped memory: a copy, done when it returns.
+    pub(crate) fn write_payload(
+        &self,
+        file: &OpenFile<F>,
+        payload: &Payload,
+        pos: u64,
+        flags: WriteFlags,
+    ) -> Result<usize, F::Error> {
+        let buffers = match payload {
+            Payload::None => &[][..],
+            Payload::One(buffer) => std::slice::from_ref(buffer),
+            Payload::Many(buffers) => &buffers[..],
+        };
+        if buffers.len() > 1 {
+            // A request fails as a whole or not at all: see first that all of it is a pure overwrite.
+            self.check_all_written(file, Range { pos, length: payload.len() })?;
+        }
+        let mut total = 0;
+        for buffer in buffers {
+            total += self.write_at(file, buffer, pos + total as u64, flags)?;
+        }
+        Ok(total)
+    }
+}

@@ -1,0 +1,159 @@
+//! One operation's ticket into the running transaction.
+
+use crate::transaction::Transaction;
+use crate::{Error, Journal, Result, Tid};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use uext4_buffer::{BufferPin, Owner};
+
+/// A handle: the right to change up to [`Handle::credits`] more blocks in one transaction. Made by
+/// [`Journal::start`], ended by [`Handle::stop`] or by dropping it.
+///
+/// The transaction cannot commit while a handle is active, so hold one only for the change itself: never
+/// across a wait for a gate, a drain, a sync or another handle.
+#[derive(Debug)]
+#[must_use = "a handle that is dropped at once covers nothing"]
+pub struct Handle<'j> {
+    journal: &'j Journal,
+    transaction: Arc<Transaction>,
+    credits: u32,
+}
+
+impl<'j> Handle<'j> {
+    /// Takes over an update that was begun with `credits` reserved.
+    pub(crate) fn new(journal: &'j Journal, transaction: Arc<Transaction>, credits: u32) -> Self {
+        Handle { journal, transaction, credits }
+    }
+
+    /// The transaction. Give it to [`Journal::datasync`] to make the change durable.
+    #[must_use]
+    pub fn tid(&self) -> Tid {
+        self.transaction.tid
+    }
+
+    /// Credits left: blocks that may still be changed for the first time in this transaction.
+    #[must_use]
+    pub fn credits(&self) -> u32 {
+        self.credits
+    }
+
+    /// A nested use of the same handle, for an inner operation that would start its own: shares the credits
+    /// and does not end the handle.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub fn join(&mut self) -> Result<Joined<'_, 'j>> {
+        self.journal.check_alive()?;
+        self.journal.count_joined();
+        Ok(Joined { outer: self })
+    }
+
+    /// Asks for more credits in the same transaction. Never waits.
+    ///
+    /// # Errors
+    /// [`Error::ExtendRefused`] if the transaction is locked or full: stop the handle and start another one.
+    /// [`Error::Aborted`].
+    pub fn extend(&mut self, credits: u32) -> Result<()> {
+        self.journal.extend(&self.transaction, credits)?;
+        self.credits += credits;
+        Ok(())
+    }
+
+    /// Files a buffer under the transaction, before it is changed. Costs no credit.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`]; [`Error::Buffer`] if the cache refuses (wrong cache, read-only device, device
+    /// blocks larger than blocks).
+    pub fn get_write_access(&mut self, pin: &BufferPin) -> Result<()> {
+        self.journal.check_alive()?;
+        self.journal.cache().join(pin, self.tid())?;
+        self.transaction.add_member(pin);
+        Ok(())
+    }
+
+    /// Changes a buffer that has write access, reading it first if it is not in memory. The first change of a
+    /// block by the transaction costs one credit. `f` runs with the buffer locked and must not use the cache
+    /// or the handle.
+    ///
+    /// # Errors
+    /// [`Error::NoWriteAccess`], [`Error::OutOfCredits`], [`Error::Aborted`], or [`Error::Buffer`] if the
+    /// block cannot be read. `f` was not run then and nothing is charged.
+    pub fn dirty<R>(&mut self, pin: &BufferPin, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        self.admit(pin)?;
+        let owner = Owner::Transaction(self.tid());
+        let change = self.charged(pin.block(), f);
+        self.journal.cache().modify(pin, owner, change).map_err(Error::from).map(|(paid, result)| {
+            self.credits -= paid;
+            result
+        })
+    }
+
+    /// Gives a buffer that has write access entirely new contents: `f` gets zeroes and the block is not read.
+    /// Otherwise as [`Handle::dirty`].
+    ///
+    /// # Errors
+    /// As [`Handle::dirty`].
+    pub fn overwrite<R>(&mut self, pin: &BufferPin, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        self.admit(pin)?;
+        let owner = Owner::Transaction(self.tid());
+        let change = self.charged(pin.block(), f);
+        self.journal.cache().overwrite(pin, owner, change).map_err(Error::from).map(|(paid, result)| {
+            self.credits -= paid;
+            result
+        })
+    }
+
+    /// Ends the handle and gives its unused credits back.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`] if the journal was aborted while the handle was active: its changes will not become
+    /// durable. The handle has ended in any case.
+    pub fn stop(self) -> Result<()> {
+        self.journal.check_alive()
+    }
+
+    /// Checks that the block may be changed and that its credit is there, should it be the first change.
+    fn admit(&self, pin: &BufferPin) -> Result<()> {
+        self.journal.check_alive()?;
+        let block = pin.block();
+        if !self.transaction.is_modified(block)? && self.credits == 0 {
+            return Err(Error::OutOfCredits { block });
+        }
+        Ok(())
+    }
+
+    /// Wraps a change so that the transaction learns of it exactly if it is made; also says how many credits
+    /// it cost.
+    fn charged<R>(&self, block: u64, f: impl FnOnce(&mut [u8]) -> R) -> impl FnOnce(&mut [u8]) -> (u32, R) {
+        let transaction = Arc::clone(&self.transaction);
+        move |bytes| {
+            let first = transaction.mark_modified(block);
+            (u32::from(first), f(bytes))
+        }
+    }
+}
+
+impl Drop for Handle<'_> {
+    fn drop(&mut self) {
+        self.journal.stop(&self.transaction, self.credits);
+    }
+}
+
+/// A nested use of a [`Handle`] (see [`Handle::join`]). Dropping it leaves the handle active.
+#[derive(Debug)]
+pub struct Joined<'h, 'j> {
+    outer: &'h mut Handle<'j>,
+}
+
+impl<'j> Deref for Joined<'_, 'j> {
+    type Target = Handle<'j>;
+    fn deref(&self) -> &Handle<'j> {
+        self.outer
+    }
+}
+
+impl<'j> DerefMut for Joined<'_, 'j> {
+    fn deref_mut(&mut self) -> &mut Handle<'j> {
+        self.outer
+    }
+}

@@ -1,0 +1,106 @@
+//! Where the blocks of the log are.
+
+use crate::{Error, Result};
+use std::fmt;
+
+/// Maps log blocks to blocks of the volume. The file system builds one from the journal inode; the journal
+/// itself knows no inode format. The answers must not change while the journal is open.
+pub trait LogMap: Send + Sync + fmt::Debug {
+    /// Log blocks that exist: 0 .. `blocks()`.
+    fn blocks(&self) -> u32;
+    /// Block of the volume that holds `log_block`, none if there is none.
+    fn physical(&self, log_block: u32) -> Option<u64>;
+}
+
+/// Adjacent log blocks in adjacent blocks of the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogRun {
+    /// First log block.
+    pub log_block: u32,
+    /// Where it is on the volume.
+    pub physical: u64,
+    /// Blocks in the run.
+    pub length: u32,
+}
+
+/// A [`LogMap`] made of runs, e.g. the extents of the journal inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunMap {
+    runs: Vec<LogRun>,
+    blocks: u32,
+}
+
+impl RunMap {
+    /// A map of runs in any order that cover the log blocks from 0 on exactly once.
+    ///
+    /// # Errors
+    /// [`Error::BadLogMap`] if they overlap, leave a hole, are empty, or exceed the number space.
+    pub fn new(mut runs: Vec<LogRun>) -> Result<RunMap> {
+        runs.sort_unstable_by_key(|run| run.log_block);
+        let mut blocks = 0u32;
+        for run in &runs {
+            let bad = |reason| Err(Error::BadLogMap { log_block: run.log_block.min(blocks), reason });
+            if run.length == 0 {
+                return bad("an empty run");
+            }
+            if run.log_block != blocks {
+                return bad(if run.log_block > blocks { "a hole" } else { "two runs overlap" });
+            }
+            if run.physical.checked_add(u64::from(run.length)).is_none() {
+                return bad("a run beyond the last block number");
+            }
+            let Some(end) = blocks.checked_add(run.length) else { return bad("more than 2^32 log blocks") };
+            blocks = end;
+        }
+        Ok(RunMap { runs, blocks })
+    }
+}
+
+impl LogMap for RunMap {
+    fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    fn physical(&self, log_block: u32) -> Option<u64> {
+        let after = self.runs.partition_point(|run| run.log_block <= log_block);
+        let run = self.runs.get(after.checked_sub(1)?)?;
+        let inside = log_block - run.log_block;
+        (inside < run.length).then(|| run.physical + u64::from(inside))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(log_block: u32, physical: u64, length: u32) -> LogRun {
+        LogRun { log_block, physical, length }
+    }
+
+    #[test]
+    fn maps_every_block_of_every_run() {
+        let map = RunMap::new(vec![run(10, 500, 5), run(0, 100, 10)]).unwrap();
+        assert_eq!(map.blocks(), 15);
+        assert_eq!(map.physical(0), Some(100));
+        assert_eq!(map.physical(9), Some(109));
+        assert_eq!(map.physical(10), Some(500));
+        assert_eq!(map.physical(14), Some(504));
+        assert_eq!(map.physical(15), None);
+        assert_eq!(RunMap::new(Vec::new()).unwrap().physical(0), None);
+    }
+
+    #[test]
+    fn refuses_runs_that_are_not_a_log() {
+        let reason = |runs| match RunMap::new(runs) {
+            Err(Error::BadLogMap { log_block, reason }) => (log_block, reason),
+            other => panic!("accepted: {other:?}"),
+        };
+        assert_eq!(reason(vec![run(1, 0, 1)]), (0, "a hole"));
+        assert_eq!(reason(vec![run(0, 0, 4), run(5, 9, 1)]), (4, "a hole"));
+        assert_eq!(reason(vec![run(0, 0, 4), run(3, 9, 1)]), (3, "two runs overlap"));
+        assert_eq!(reason(vec![run(0, 0, 0)]), (0, "an empty run"));
+        assert_eq!(reason(vec![run(0, u64::MAX, 1)]), (0, "a run beyond the last block number"));
+        let end = u32::MAX;
+        assert_eq!(reason(vec![run(0, 0, end), run(end, 0, 1)]), (end, "more than 2^32 log blocks"));
+    }
+}

@@ -1,0 +1,143 @@
+//! The running transaction: credits, active handles, buffers.
+
+use crate::space::Limits;
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::{Error, Result, Tid};
+use std::collections::BTreeMap;
+use uext4_buffer::{BufferCache, BufferPin};
+
+/// Stage of a transaction. It only moves forward, except that a transaction locked to quiesce the journal
+/// runs again when the journal is released. Changed under the exclusive journal state, so a handle that
+/// starts (shared) sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Handles start and extend.
+    Running,
+    /// Active handles finish; none starts or extends.
+    Locked,
+}
+
+/// Credits and active handles: what starting and stopping a handle changes. Side by side, because every start
+/// and stop touches all of it.
+#[derive(Debug)]
+pub(crate) struct Account {
+    /// Handles that have not stopped.
+    updates: AtomicU32,
+    /// See the crate documentation.
+    outstanding: AtomicU32,
+    /// Handles ever started.
+    handles: AtomicU64,
+}
+
+impl Account {
+    pub(crate) fn new(overhead: u32) -> Self {
+        Account {
+            updates: AtomicU32::new(0),
+            outstanding: AtomicU32::new(overhead),
+            handles: AtomicU64::new(0),
+        }
+    }
+
+    /// Reserves `credits` unless the transaction would exceed `limit`. A failed attempt changes nothing, so
+    /// it cannot make another one fail.
+    pub(crate) fn reserve(&self, credits: u32, limit: u32) -> bool {
+        let within = |outstanding: u32| outstanding.checked_add(credits).filter(|sum| *sum <= limit);
+        self.outstanding.fetch_update(Ordering::SeqCst, Ordering::SeqCst, within).is_ok()
+    }
+
+    /// A handle starts with credits it has reserved.
+    pub(crate) fn begin(&self) {
+        self.updates.fetch_add(1, Ordering::SeqCst);
+        self.handles.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A handle stops and returns what it did not use. Credits go first: whoever sees no active handle sees
+    /// the final credits. Announce to the waiters afterwards.
+    pub(crate) fn end(&self, credits: u32) {
+        self.outstanding.fetch_sub(credits, Ordering::SeqCst);
+        self.updates.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn updates(&self) -> u32 {
+        self.updates.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.outstanding.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn handles(&self) -> u64 {
+        self.handles.load(Ordering::Relaxed)
+    }
+}
+
+/// A buffer of the transaction.
+#[derive(Debug)]
+struct Member {
+    pin: BufferPin,
+    modified: bool,
+}
+
+/// A transaction that handles can belong to.
+#[derive(Debug)]
+pub(crate) struct Transaction {
+    pub tid: Tid,
+    pub account: Account,
+    members: Mutex<BTreeMap<u64, Member>>,
+    /// Members that were changed; grows under the lock of `members`.
+    modified: AtomicU32,
+}
+
+impl Transaction {
+    pub(crate) fn new(tid: Tid, limits: &Limits) -> Self {
+        Transaction {
+            tid,
+            account: Account::new(limits.overhead),
+            members: Mutex::new(BTreeMap::new()),
+            modified: AtomicU32::new(0),
+        }
+    }
+
+    /// Blocks the transaction changed.
+    pub(crate) fn modified(&self) -> u32 {
+        // Acquire: pairs with the release of a handle that changed a block before it stopped.
+        self.modified.load(Ordering::Acquire)
+    }
+
+    /// Notes a buffer that has joined the transaction.
+    pub(crate) fn add_member(&self, pin: &BufferPin) {
+        let mut members = self.members.lock();
+        members.entry(pin.block()).or_insert_with(|| Member { pin: pin.clone(), modified: false });
+    }
+
+    /// Whether the block has write access, and if so whether it was changed before.
+    pub(crate) fn is_modified(&self, block: u64) -> Result<bool> {
+        let members = self.members.lock();
+        let member = members.get(&block);
+        member.map(|member| member.modified).ok_or(Error::NoWriteAccess { block, tid: self.tid })
+    }
+
+    /// Notes a change. True for the first one: it costs the credit.
+    pub(crate) fn mark_modified(&self, block: u64) -> bool {
+        let mut members = self.members.lock();
+        match members.get_mut(&block) {
+            Some(member) if !member.modified => {
+                member.modified = true;
+                self.modified.fetch_add(1, Ordering::Release);
+                true
+            }
+            // Members stay until the transaction ends, and access was checked: an unknown block cannot come
+            // here.
+            Some(_) | None => false,
+        }
+    }
+
+    /// The journal closes, no handle is left: gives back the buffers that were never changed. The others stay
+    /// with a transaction that will not be committed, so that nothing of it can reach its home.
+    pub(crate) fn release_unmodified(&self, cache: &BufferCache) {
+        // Taken out, because buffers are locked before members.
+        let mut members = std::mem::take(&mut *self.members.lock());
+        members.retain(|_, member| member.modified || cache.leave(&member.pin, self.tid).is_err());
+        *self.members.lock() = members;
+    }
+}

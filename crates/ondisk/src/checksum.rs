@@ -1,0 +1,52 @@
+//! Checksums as the formats use them: the running value is the raw register, without the usual final inversion, so
+//! that the result of one call is the seed of the next.
+
+use crc::{CRC_16_MODBUS, Crc};
+
+/// The register all-ones, with which every crc32c chain of the formats starts.
+pub const CSUM_INIT: u32 = u32::MAX;
+
+/// The register all-ones, with which every crc16 chain of the formats starts.
+pub const CRC16_INIT: u16 = u16::MAX;
+
+// Reflected polynomial 0x8005 without final inversion: the generator of the kernel's crc16().
+static CRC16: Crc<u16> = Crc::<u16>::new(&CRC_16_MODBUS);
+
+/// crc32c of `bytes`, continuing from the register `seed`.
+pub fn csum(seed: u32, bytes: &[u8]) -> u32 {
+    // The crate inverts the register before and after; undo both.
+    !crc32c::crc32c_append(!seed, bytes)
+}
+
+/// crc32c of the little-endian bytes of `value`, continuing from `seed`.
+pub fn csum_le32(seed: u32, value: u32) -> u32 {
+    csum(seed, &value.to_le_bytes())
+}
+
+/// crc16 of `bytes`, continuing from the register `seed`.
+pub fn crc16(seed: u16, bytes: &[u8]) -> u16 {
+    // The crate takes the register in unreflected bit order and returns it reflected.
+    let mut digest = CRC16.digest_with_initial(seed.reverse_bits());
+    digest.update(bytes);
+    digest.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn check_values() {
+        // The catalogue's check values, for the input "123456789".
+        assert_eq!(!csum(CSUM_INIT, b"123456789"), 0xE306_9283);
+        assert_eq!(crc16(CRC16_INIT, b"123456789"), 0x4B37);
+        assert_eq!(crc16(0, b"123456789"), 0xBB3D);
+    }
+
+    #[test]
+    fn chains_join() {
+        assert_eq!(csum(csum(CSUM_INIT, b"1234"), b"56789"), csum(CSUM_INIT, b"123456789"));
+        assert_eq!(crc16(crc16(CRC16_INIT, b"1234"), b"56789"), crc16(CRC16_INIT, b"123456789"));
+        assert_eq!(csum_le32(7, 0x0403_0201), csum(7, &[1, 2, 3, 4]));
+    }
+}

@@ -1,0 +1,230 @@
+//! Directory blocks as chains of entries.
+
+use super::{
+    DIR_BLOCK, DirFormat, ENTRY_HEADER_SIZE, MIN_ENTRY_LENGTH, RawEntry, TAIL_CHECKSUM_OFFSET,
+    TAIL_FILE_TYPE, TAIL_SIZE, decode_rec_len,
+};
+use crate::bytes::{index, le32_at, length32, record};
+use crate::checksum::csum;
+use crate::error::{Corrupt, CorruptKind};
+use crate::ext4::inode::FileType;
+use crate::numbers::{Ino, Lblk};
+
+/// What a block of a directory holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirBlockKind {
+    /// Entries and, on volumes with checksums, a tail with the checksum.
+    Linear,
+    /// `.` and `..`, and behind them the root of the hash tree.
+    HtreeRoot,
+    /// One empty entry, and behind it a node of the hash tree.
+    HtreeNode,
+}
+
+impl DirBlockKind {
+    /// What the block at `lblk` holds, the way the kernel tells: block 0 of an indexed directory is the root, and a
+    /// block whose first record fills it is a node. `indexed` = the inode has [`super::super::InodeFlags::INDEX`].
+    pub fn of(bytes: &[u8], indexed: bool, lblk: Lblk, format: &DirFormat) -> DirBlockKind {
+        if !indexed {
+            return DirBlockKind::Linear;
+        }
+        if lblk.0 == 0 {
+            return DirBlockKind::HtreeRoot;
+        }
+        match record::<RawEntry>(bytes, DIR_BLOCK) {
+            Ok(first)
+                if first.inode.get() == 0
+                    && decode_rec_len(first.rec_len.get(), format.block_size) == format.block_size =>
+            {
+                DirBlockKind::HtreeNode
+            }
+            _ => DirBlockKind::Linear,
+        }
+    }
+}
+
+/// Bytes that an entry with a name of this length needs: header and name, rounded up to a multiple of 4.
+pub fn entry_length(name_length: u8) -> u32 {
+    u32::from(name_length).saturating_add(8).next_multiple_of(4)
+}
+
+/// A directory entry in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    /// Byte offset of the entry in its block.
+    pub offset: u32,
+    /// The inode it names; inside the volume's range.
+    pub inode: Ino,
+    /// Bytes from this entry to the next.
+    pub record_length: u32,
+    /// The name: 1 to 255 bytes, otherwise as found; see [`DirEntry::has_valid_name`].
+    pub name: &'a [u8],
+    /// Type of the file, if the volume stores it and the value has a meaning.
+    pub file_type: Option<FileType>,
+}
+
+impl DirEntry<'_> {
+    /// Whether this is `.`.
+    pub fn is_dot(&self) -> bool {
+        self.name == b"."
+    }
+
+    /// Whether this is `..`.
+    pub fn is_dot_dot(&self) -> bool {
+        self.name == b".."
+    }
+
+    /// Whether the name has neither `/` nor NUL. Names of an encrypted directory may have both as stored.
+    pub fn has_valid_name(&self) -> bool {
+        !self.name.iter().any(|byte| matches!(*byte, b'/' | 0))
+    }
+}
+
+/// A record of a directory block, in use or free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirSlot<'a> {
+    /// Byte offset of the record in its block.
+    pub offset: u32,
+    /// Bytes from this record to the next.
+    pub record_length: u32,
+    /// Bytes that the entry in it needs; 0 if the record is free.
+    pub used_length: u32,
+    /// The entry, or `None` if the record is free.
+    pub entry: Option<DirEntry<'a>>,
+}
+
+/// A block of a directory, or the entries inside an inode, as a chain of records.
+#[derive(Clone, Copy, Debug)]
+pub struct DirBlock<'a> {
+    area: &'a [u8],
+    format: DirFormat,
+}
+
+impl<'a> DirBlock<'a> {
+    /// Opens a whole block. Its checksum is checked separately, by [`verify_dir_checksum`] or
+    /// [`super::verify_htree_checksum`].
+    ///
+    /// In the blocks of a hash tree the index itself is covered by a record and stays invisible.
+    pub fn new(bytes: &'a [u8], kind: DirBlockKind, format: &DirFormat) -> Result<DirBlock<'a>, Corrupt> {
+        let truncated = CorruptKind::Truncated(DIR_BLOCK);
+        let tail = if kind == DirBlockKind::Linear && format.checksums { TAIL_SIZE } else { 0 };
+        let length = format.block_size.saturating_sub(tail);
+        if bytes.len() != index(format.block_size) {
+            return Err(truncated.into());
+        }
+        Ok(DirBlock { area: bytes.get(..index(length)).ok_or(truncated)?, format: *format })
+    }
+
+    /// Opens a chain of entries outside a block: inline data. There is no tail.
+    pub fn inline(bytes: &'a [u8], format: &DirFormat) -> DirBlock<'a> {
+        DirBlock { area: bytes, format: *format }
+    }
+
+    /// All entries in use, `.` and `..` included. After an error the iterator ends.
+    pub fn entries(&self) -> DirEntries<'a> {
+        DirEntries { slots: self.slots() }
+    }
+
+    /// All records, free ones included. After an error the iterator ends.
+    pub fn slots(&self) -> DirSlots<'a> {
+        DirSlots { area: self.area, format: self.format, offset: 0 }
+    }
+}
+
+/// Iterator over the records of a directory block. Each step moves by at least 12 bytes.
+#[derive(Clone, Debug)]
+pub struct DirSlots<'a> {
+    area: &'a [u8],
+    format: DirFormat,
+    offset: u32,
+}
+
+impl<'a> DirSlots<'a> {
+    fn read(&self) -> Result<DirSlot<'a>, CorruptKind> {
+        let offset = self.offset;
+        let rest = self.area.get(index(offset)..).unwrap_or_default();
+        let raw: &RawEntry = record(rest, DIR_BLOCK).map_err(|_| CorruptKind::DirEntryLength)?;
+        let record_length = decode_rec_len(raw.rec_len.get(), self.format.block_size);
+        let name_length = raw.name_len;
+        let needed = entry_length(name_length);
+        let left = length32(rest).checked_sub(record_length);
+        // What is left after this record must be nothing or room for another one.
+        let left_is_usable = left.is_some_and(|left| left == 0 || left >= MIN_ENTRY_LENGTH);
+        let long_enough = record_length >= MIN_ENTRY_LENGTH.max(needed) && record_length.is_multiple_of(4);
+        if !long_enough || !left_is_usable {
+            return Err(CorruptKind::DirEntryLength);
+        }
+        let inode = match Ino::nonzero(raw.inode.get()) {
+            None => return Ok(DirSlot { offset, record_length, used_length: 0, entry: None }),
+            Some(inode) if inode.0 > self.format.inodes_count => return Err(CorruptKind::DirEntryInode),
+            Some(inode) => inode,
+        };
+        let name = rest.get(ENTRY_HEADER_SIZE..).and_then(|rest| rest.get(..usize::from(name_length)));
+        let name = name.filter(|name| !name.is_empty()).ok_or(CorruptKind::DirEntryName)?;
+        let file_type = if self.format.file_types { FileType::from_dir_entry(raw.file_type) } else { None };
+        let entry = DirEntry { offset, inode, record_length, name, file_type };
+        Ok(DirSlot { offset, record_length, used_length: needed, entry: Some(entry) })
+    }
+}
+
+impl<'a> Iterator for DirSlots<'a> {
+    type Item = Result<DirSlot<'a>, Corrupt>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let end = length32(self.area);
+        if self.offset >= end {
+            return None;
+        }
+        match self.read() {
+            Ok(slot) => {
+                self.offset = self.offset.saturating_add(slot.record_length);
+                Some(Ok(slot))
+            }
+            Err(kind) => {
+                self.offset = end;
+                Some(Err(kind.into()))
+            }
+        }
+    }
+}
+
+impl std::iter::FusedIterator for DirSlots<'_> {}
+
+/// Iterator over the entries of a directory block that are in use.
+#[derive(Clone, Debug)]
+pub struct DirEntries<'a> {
+    slots: DirSlots<'a>,
+}
+
+impl<'a> Iterator for DirEntries<'a> {
+    type Item = Result<DirEntry<'a>, Corrupt>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.slots.find_map(|slot| match slot {
+            Ok(slot) => slot.entry.map(Ok),
+            Err(fault) => Some(Err(fault)),
+        })
+    }
+}
+
+impl std::iter::FusedIterator for DirEntries<'_> {}
+
+/// Checks the checksum of a block of entries. `seed` is the directory's checksum seed.
+///
+/// Call it on volumes with metadata checksums only, for blocks of [`DirBlockKind::Linear`].
+pub fn verify_dir_checksum(bytes: &[u8], seed: u32) -> Result<(), Corrupt> {
+    let truncated = CorruptKind::Truncated(DIR_BLOCK);
+    let start = length32(bytes).checked_sub(TAIL_SIZE).ok_or(truncated)?;
+    let tail = bytes.get(index(start)..).ok_or(truncated)?;
+    let raw: &RawEntry = record(tail, DIR_BLOCK)?;
+    let is_tail = raw.inode.get() == 0
+        && u32::from(raw.rec_len.get()) == TAIL_SIZE
+        && raw.name_len == 0
+        && raw.file_type == TAIL_FILE_TYPE;
+    if !is_tail {
+        return Err(CorruptKind::DirTail.into());
+    }
+    let stored = le32_at(tail, index(TAIL_CHECKSUM_OFFSET)).ok_or(truncated)?;
+    let covered = bytes.get(..index(start)).ok_or(truncated)?;
+    if csum(seed, covered) == stored { Ok(()) } else { Err(CorruptKind::DirChecksum.into()) }
+}

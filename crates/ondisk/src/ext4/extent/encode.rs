@@ -1,0 +1,92 @@
+//! Writing an extent tree node.
+
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::node::{
+    Extent, ExtentIndex, MAX_EXTENT_DEPTH, MAX_EXTENT_LENGTH, MAX_UNWRITTEN_LENGTH, ROOT_CAPACITY,
+    block_capacity, tail_offset,
+};
+use super::{ENTRY_SIZE, HEADER_SIZE, MAGIC, RawHeader, RawIndex, RawLeaf, STRUCTURE, WRITTEN_LIMIT};
+use crate::bytes::{high32, length32, low32, put};
+use crate::checksum::csum;
+use crate::error::EncodeError;
+use crate::ext4::inode::I_BLOCK_SIZE;
+use crate::numbers::Pblk;
+
+/// Makes `bytes` — an inode's `i_block` or a whole block — a leaf with these extents, which must be in order.
+///
+/// Bytes after the last entry stay as they are. In a block, call [`update_extent_checksum`] afterwards.
+pub fn encode_extent_leaf(bytes: &mut [u8], generation: u32, extents: &[Extent]) -> Result<(), EncodeError> {
+    start_node(bytes, extents.len(), 0, generation)?;
+    for (slot, extent) in entries_of(bytes).zip(extents) {
+        let raw = raw_leaf(extent)?;
+        slot.copy_from_slice(raw.as_bytes());
+    }
+    Ok(())
+}
+
+/// Makes `bytes` — an inode's `i_block` or a whole block — an index node with these entries, which must be in order.
+///
+/// `depth` is the number of levels below, 1 to 5. In a block, call [`update_extent_checksum`] afterwards.
+pub fn encode_extent_index(
+    bytes: &mut [u8],
+    depth: u16,
+    generation: u32,
+    indexes: &[ExtentIndex],
+) -> Result<(), EncodeError> {
+    if depth == 0 || depth > MAX_EXTENT_DEPTH {
+        return Err(EncodeError::new(STRUCTURE, "depth"));
+    }
+    start_node(bytes, indexes.len(), depth, generation)?;
+    for (slot, index) in entries_of(bytes).zip(indexes) {
+        let (child_lo, child_hi) = split_block(index.child)?;
+        let raw = RawIndex { logical: U32::new(index.logical.0), child_lo, child_hi, unused: U16::ZERO };
+        slot.copy_from_slice(raw.as_bytes());
+    }
+    Ok(())
+}
+
+/// Brings the checksum of a node in a block of its own up to date. `seed` is the inode's checksum seed.
+pub fn update_extent_checksum(bytes: &mut [u8], seed: u32) -> Result<(), EncodeError> {
+    let too_short = EncodeError::too_short(STRUCTURE);
+    let (header, _) = RawHeader::ref_from_prefix(&*bytes).map_err(|_| too_short)?;
+    let tail = tail_offset(header.capacity.get());
+    let sum = csum(seed, bytes.get(..tail).ok_or(too_short)?);
+    put(bytes, tail, &sum.to_le_bytes(), STRUCTURE)
+}
+
+fn entries_of(bytes: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
+    bytes.get_mut(HEADER_SIZE..).unwrap_or_default().chunks_exact_mut(ENTRY_SIZE)
+}
+
+fn start_node(bytes: &mut [u8], count: usize, depth: u16, generation: u32) -> Result<(), EncodeError> {
+    let capacity = if bytes.len() == I_BLOCK_SIZE { ROOT_CAPACITY } else { block_capacity(length32(bytes)) };
+    let entries = u16::try_from(count).ok().filter(|entries| *entries <= capacity);
+    let header = RawHeader {
+        magic: U16::new(MAGIC),
+        entries: U16::new(entries.ok_or(EncodeError::new(STRUCTURE, "entries"))?),
+        capacity: U16::new(capacity),
+        depth: U16::new(depth),
+        generation: U32::new(generation),
+    };
+    put(bytes, 0, header.as_bytes(), STRUCTURE)
+}
+
+fn raw_leaf(extent: &Extent) -> Result<RawLeaf, EncodeError> {
+    let error = EncodeError::new(STRUCTURE, "length");
+    let limit = if extent.unwritten { MAX_UNWRITTEN_LENGTH } else { MAX_EXTENT_LENGTH };
+    if extent.length == 0 || extent.length > limit {
+        return Err(error);
+    }
+    let length = u16::try_from(extent.length).map_err(|_| error)?;
+    let stored = if extent.unwritten { length.checked_add(WRITTEN_LIMIT).ok_or(error)? } else { length };
+    let (start_lo, start_hi) = split_block(extent.physical)?;
+    Ok(RawLeaf { logical: U32::new(extent.logical.0), length: U16::new(stored), start_hi, start_lo })
+}
+
+/// Block numbers of extent trees have 48 bits.
+fn split_block(block: Pblk) -> Result<(U32, U16), EncodeError> {
+    let high = u16::try_from(high32(block.0)).map_err(|_| EncodeError::new(STRUCTURE, "block"))?;
+    Ok((U32::new(low32(block.0)), U16::new(high)))
+}

@@ -1,0 +1,18 @@
+//! The file system's structures, all little-endian: one structure per module.
+
+mod dir;
+mod extent;
+mod features;
+mod group;
+mod inode;
+mod superblock;
+
+pub use dir::*;
+pub use extent::*;
+pub use features::{Compat, Features, Incompat, RoCompat};
+pub use group::{GroupDescriptor, GroupFlags};
+pub use inode::{
+    DeviceNumber, FileType, I_BLOCK_SIZE, Inode, InodeFlags, Timestamp, inode_checksum_seed,
+    update_inode_checksum,
+};
+pub use superblock::*;

@@ -1,0 +1,449 @@
+//! The superblock: what the volume is, how it is laid out, and what state it was left in.
+
+mod geometry;
+mod parts;
+mod raw;
+
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U16, U32};
+
+pub use geometry::{Geometry, GeometryFields, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+pub use parts::{
+    DefaultMountOptions, ErrorLog, ErrorRecord, HashSettings, JournalLocation, MmpSettings, OnError,
+    SnapshotFields, State, SuperblockFlags, SuperblockTimes,
+};
+use raw::RawSuperblock;
+
+use super::features::{Compat, Features, Incompat, RoCompat};
+use crate::bytes::{high16, high32, join16, join32, low16, low32, record, record_mut};
+use crate::checksum::{CSUM_INIT, csum};
+use crate::error::{Corrupt, CorruptKind, EncodeError};
+use crate::numbers::{Ino, Pblk};
+
+const STRUCTURE: &str = "superblock";
+const MAGIC: u16 = 0xEF53;
+const CHECKSUM_OFFSET: usize = 0x3FC;
+const CHECKSUM_CRC32C: u8 = 1;
+/// Larger values turn flexible groups off, as in the kernel.
+const MAX_LOG_GROUPS_PER_FLEX: u8 = 31;
+
+/// A decoded superblock (`struct ext4_super_block`).
+///
+/// The layout is in [`Superblock::geometry`], already checked; everything else is as found on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Sizes and layout.
+    pub geometry: Geometry,
+    /// The three feature words.
+    pub features: Features,
+    /// Minor revision (`s_minor_rev_level`).
+    pub minor_revision: u16,
+    /// System that made the volume (`s_creator_os`): 0 Linux, 1 Hurd, 3 FreeBSD.
+    pub creator_os: u32,
+    /// Blocks only the privileged may use (`s_r_blocks_count`).
+    pub reserved_blocks: u64,
+    /// Free blocks (`s_free_blocks_count`), up to date only after a clean unmount.
+    pub free_blocks: u64,
+    /// Free inodes (`s_free_inodes_count`), up to date only after a clean unmount.
+    pub free_inodes: u32,
+    /// Clean, with errors, orphans being deleted (`s_state`).
+    pub state: State,
+    /// What to do on an error, raw (`s_errors`); see [`Superblock::on_error`].
+    pub on_error_raw: u16,
+    /// When the volume was made, mounted, written and checked.
+    pub times: SuperblockTimes,
+    /// Mounts since the last check (`s_mnt_count`).
+    pub mount_count: u16,
+    /// Mounts after which a check is due (`s_max_mnt_count`), 0xFFFF = never.
+    pub max_mount_count: u16,
+    /// Seconds after which a check is due (`s_checkinterval`), 0 = never.
+    pub check_interval: u32,
+    /// User that may use reserved blocks (`s_def_resuid`).
+    pub reserved_uid: u32,
+    /// Group that may use reserved blocks (`s_def_resgid`).
+    pub reserved_gid: u32,
+    /// Group this copy of the superblock lies in (`s_block_group_nr`).
+    pub block_group: u16,
+    /// Identity of the volume (`s_uuid`).
+    pub uuid: [u8; 16],
+    /// Label, padded with NUL (`s_volume_name`); see [`Superblock::label`].
+    pub label_raw: [u8; 16],
+    /// Where the volume was mounted last, padded with NUL (`s_last_mounted`).
+    pub last_mounted: [u8; 64],
+    /// Compression algorithms (`s_algorithm_usage_bitmap`), unused.
+    pub algorithm_usage: u32,
+    /// Blocks to preallocate to files (`s_prealloc_blocks`), unused.
+    pub prealloc_blocks: u8,
+    /// Blocks to preallocate to directories (`s_prealloc_dir_blocks`), unused.
+    pub prealloc_dir_blocks: u8,
+    /// Where the journal is.
+    pub journal: JournalLocation,
+    /// Head of the list of inodes to delete or truncate (`s_last_orphan`), 0 = empty.
+    pub last_orphan: u32,
+    /// Seed and kind of directory hashes.
+    pub hash: HashSettings,
+    /// Mount options set in the volume (`s_default_mount_opts`).
+    pub default_mount_options: DefaultMountOptions,
+    /// Mount options as text, padded with NUL (`s_mount_opts`).
+    pub mount_options: [u8; 64],
+    /// Bytes of extra fields all inodes have (`s_min_extra_isize`).
+    pub min_extra_isize: u16,
+    /// Bytes of extra fields new inodes should have (`s_want_extra_isize`).
+    pub want_extra_isize: u16,
+    /// Signedness of hashes and test marks (`s_flags`).
+    pub flags: SuperblockFlags,
+    /// Blocks of one disk of a RAID stripe (`s_raid_stride`).
+    pub raid_stride: u16,
+    /// Blocks of all data disks of a RAID stripe (`s_raid_stripe_width`).
+    pub raid_stripe_width: u32,
+    /// Multi-mount protection.
+    pub mmp: MmpSettings,
+    /// log2 of the groups whose metadata lies together (`s_log_groups_per_flex`).
+    pub log_groups_per_flex: u8,
+    /// Algorithm of metadata checksums (`s_checksum_type`): 1 = crc32c.
+    pub checksum_type: u8,
+    /// Version of encryption in use (`s_encryption_level`).
+    pub encryption_level: u8,
+    /// KiB written to the volume in its life (`s_kbytes_written`).
+    pub kbytes_written: u64,
+    /// Fields of an experiment with snapshots, unused.
+    pub snapshot: SnapshotFields,
+    /// Errors seen since the last check.
+    pub errors: ErrorLog,
+    /// User quota file (`s_usr_quota_inum`), 0 = none.
+    pub user_quota_inode: u32,
+    /// Group quota file (`s_grp_quota_inum`), 0 = none.
+    pub group_quota_inode: u32,
+    /// Project quota file (`s_prj_quota_inum`), 0 = none.
+    pub project_quota_inode: u32,
+    /// Clusters of metadata (`s_overhead_clusters`), 0 = not computed.
+    pub overhead_clusters: u32,
+    /// Encryption algorithms in use (`s_encrypt_algos`).
+    pub encrypt_algorithms: [u8; 4],
+    /// Salt for passwords of encrypted directories (`s_encrypt_pw_salt`).
+    pub encrypt_salt: [u8; 16],
+    /// The directory `lost+found` (`s_lpf_ino`), 0 = not known.
+    pub lost_found_inode: u32,
+    /// Stored checksum seed (`s_checksum_seed`); counts with the `metadata_csum_seed` feature.
+    pub stored_checksum_seed: u32,
+    /// Character encoding of case-folded names (`s_encoding`): 1 = UTF-8 12.1.
+    pub encoding: u16,
+    /// Flags of that encoding (`s_encoding_flags`): 1 = refuse invalid names.
+    pub encoding_flags: u16,
+    /// The file that keeps orphans (`s_orphan_file_inum`), 0 = none.
+    pub orphan_file_inode: u32,
+}
+
+fn features_of(raw: &RawSuperblock) -> Features {
+    // Revision 0 should have none, but the kernel and e2fsprogs honour them there too.
+    Features {
+        compat: Compat::from_bits_retain(raw.compat.get()),
+        incompat: Incompat::from_bits_retain(raw.incompat.get()),
+        ro_compat: RoCompat::from_bits_retain(raw.ro_compat.get()),
+    }
+}
+
+/// Checks magic number and checksum.
+fn verify(raw: &RawSuperblock) -> Result<Features, Corrupt> {
+    if raw.magic.get() != MAGIC {
+        return Err(CorruptKind::SuperblockMagic.into());
+    }
+    let features = features_of(raw);
+    if features.metadata_csum() {
+        if raw.checksum_type != CHECKSUM_CRC32C {
+            return Err(CorruptKind::SuperblockField("checksum_type").into());
+        }
+        if checksum_of(raw) != raw.checksum.get() {
+            return Err(CorruptKind::SuperblockChecksum.into());
+        }
+    }
+    Ok(features)
+}
+
+fn checksum_of(raw: &RawSuperblock) -> u32 {
+    let bytes = raw.as_bytes();
+    csum(CSUM_INIT, bytes.get(..CHECKSUM_OFFSET).unwrap_or(bytes))
+}
+
+fn geometry_of(raw: &RawSuperblock, features: &Features) -> Result<Geometry, Corrupt> {
+    let wide = features.incompat.contains(Incompat::BIT64);
+    let blocks_hi = if wide { raw.blocks_count_hi.get() } else { 0 };
+    let fields = GeometryFields {
+        inodes_count: raw.inodes_count.get(),
+        blocks_count: join32(raw.blocks_count_lo.get(), blocks_hi),
+        first_data_block: raw.first_data_block.get(),
+        log_block_size: raw.log_block_size.get(),
+        log_cluster_size: raw.log_cluster_size.get(),
+        blocks_per_group: raw.blocks_per_group.get(),
+        clusters_per_group: raw.clusters_per_group.get(),
+        inodes_per_group: raw.inodes_per_group.get(),
+        revision: raw.revision.get(),
+        first_inode: raw.first_inode.get(),
+        inode_size: raw.inode_size.get(),
+        desc_size: raw.desc_size.get(),
+        reserved_gdt_blocks: raw.reserved_gdt_blocks.get(),
+        first_meta_bg: raw.first_meta_bg.get(),
+        backup_groups: [raw.backup_groups[0].get(), raw.backup_groups[1].get()],
+    };
+    Geometry::new(fields, features)
+}
+
+impl Superblock {
+    /// The feature words of a superblock, after magic number and checksum were found right.
+    ///
+    /// A volume with an unknown incompatible feature, or an external journal, may have a layout that
+    /// [`Superblock::decode`] would call corrupt. Look here first and refuse it by the feature's name.
+    pub fn peek_features(bytes: &[u8]) -> Result<Features, Corrupt> {
+        verify(record(bytes, STRUCTURE)?)
+    }
+
+    /// Decodes the 1024 bytes of a superblock, primary or backup: magic number, checksum and layout are checked.
+    pub fn decode(bytes: &[u8]) -> Result<Superblock, Corrupt> {
+        let raw: &RawSuperblock = record(bytes, STRUCTURE)?;
+        let features = verify(raw)?;
+        let geometry = geometry_of(raw, &features)?;
+        let wide = features.incompat.contains(Incompat::BIT64);
+        let high = |half: U32| if wide { half.get() } else { 0 };
+        Ok(Superblock {
+            geometry,
+            features,
+            minor_revision: raw.minor_revision.get(),
+            creator_os: raw.creator_os.get(),
+            reserved_blocks: join32(raw.reserved_blocks_lo.get(), high(raw.reserved_blocks_hi)),
+            free_blocks: join32(raw.free_blocks_lo.get(), high(raw.free_blocks_hi)),
+            free_inodes: raw.free_inodes.get(),
+            state: State::from_bits_retain(raw.state.get()),
+            on_error_raw: raw.on_error.get(),
+            times: SuperblockTimes::decode(raw),
+            mount_count: raw.mount_count.get(),
+            max_mount_count: raw.max_mount_count.get(),
+            check_interval: raw.check_interval.get(),
+            reserved_uid: join16(raw.reserved_uid.get(), raw.reserved_uid_hi.get()),
+            reserved_gid: join16(raw.reserved_gid.get(), raw.reserved_gid_hi.get()),
+            block_group: raw.block_group.get(),
+            uuid: raw.uuid,
+            label_raw: raw.label,
+            last_mounted: raw.last_mounted,
+            algorithm_usage: raw.algorithm_usage.get(),
+            prealloc_blocks: raw.prealloc_blocks,
+            prealloc_dir_blocks: raw.prealloc_dir_blocks,
+            journal: JournalLocation::decode(raw),
+            last_orphan: raw.last_orphan.get(),
+            hash: HashSettings::decode(raw),
+            default_mount_options: DefaultMountOptions::from_bits_retain(raw.default_mount_options.get()),
+            mount_options: raw.mount_options,
+            min_extra_isize: raw.min_extra_isize.get(),
+            want_extra_isize: raw.want_extra_isize.get(),
+            flags: SuperblockFlags::from_bits_retain(raw.flags.get()),
+            raid_stride: raw.raid_stride.get(),
+            raid_stripe_width: raw.raid_stripe_width.get(),
+            mmp: MmpSettings { interval: raw.mmp_interval.get(), block: Pblk(raw.mmp_block.get()) },
+            log_groups_per_flex: raw.log_groups_per_flex,
+            checksum_type: raw.checksum_type,
+            encryption_level: raw.encryption_level,
+            kbytes_written: raw.kbytes_written.get(),
+            snapshot: SnapshotFields::decode(raw),
+            errors: ErrorLog::decode(raw),
+            user_quota_inode: raw.user_quota_inode.get(),
+            group_quota_inode: raw.group_quota_inode.get(),
+            project_quota_inode: raw.project_quota_inode.get(),
+            overhead_clusters: raw.overhead_clusters.get(),
+            encrypt_algorithms: raw.encrypt_algorithms,
+            encrypt_salt: raw.encrypt_salt,
+            lost_found_inode: raw.lost_found_inode.get(),
+            stored_checksum_seed: raw.checksum_seed.get(),
+            encoding: raw.encoding.get(),
+            encoding_flags: raw.encoding_flags.get(),
+            orphan_file_inode: raw.orphan_file_inode.get(),
+        })
+    }
+
+    /// Writes every field into the 1024 bytes at the start of `bytes` and brings the checksum up to date.
+    ///
+    /// Bytes of no known field, and the high halves of block counts on volumes without `64bit`, stay as they are.
+    pub fn encode(&self, bytes: &mut [u8]) -> Result<(), EncodeError> {
+        let raw: &mut RawSuperblock = record_mut(bytes, STRUCTURE)?;
+        raw.magic = U16::new(MAGIC);
+        self.encode_geometry(raw)?;
+        self.encode_counts(raw)?;
+        self.encode_identity(raw);
+        self.encode_settings(raw);
+        self.times.encode(raw)?;
+        self.journal.encode(raw);
+        self.hash.encode(raw);
+        self.snapshot.encode(raw);
+        self.errors.encode(raw)?;
+        raw.mmp_interval = U16::new(self.mmp.interval);
+        raw.mmp_block.set(self.mmp.block.0);
+        if self.features.metadata_csum() {
+            raw.checksum = U32::new(checksum_of(raw));
+        }
+        Ok(())
+    }
+
+    fn encode_geometry(&self, raw: &mut RawSuperblock) -> Result<(), EncodeError> {
+        let fields = self.geometry.fields();
+        raw.compat.set(self.features.compat.bits());
+        raw.incompat.set(self.features.incompat.bits());
+        raw.ro_compat.set(self.features.ro_compat.bits());
+        raw.inodes_count.set(fields.inodes_count);
+        self.put_wide(
+            fields.blocks_count,
+            &mut raw.blocks_count_lo,
+            &mut raw.blocks_count_hi,
+            "blocks_count",
+        )?;
+        raw.first_data_block.set(fields.first_data_block);
+        raw.log_block_size.set(fields.log_block_size);
+        raw.log_cluster_size.set(fields.log_cluster_size);
+        raw.blocks_per_group.set(fields.blocks_per_group);
+        raw.clusters_per_group.set(fields.clusters_per_group);
+        raw.inodes_per_group.set(fields.inodes_per_group);
+        raw.revision.set(fields.revision);
+        raw.first_inode.set(fields.first_inode);
+        raw.inode_size.set(fields.inode_size);
+        raw.desc_size.set(fields.desc_size);
+        raw.reserved_gdt_blocks.set(fields.reserved_gdt_blocks);
+        raw.first_meta_bg.set(fields.first_meta_bg);
+        raw.backup_groups = fields.backup_groups.map(U32::new);
+        Ok(())
+    }
+
+    fn encode_counts(&self, raw: &mut RawSuperblock) -> Result<(), EncodeError> {
+        self.put_wide(
+            self.reserved_blocks,
+            &mut raw.reserved_blocks_lo,
+            &mut raw.reserved_blocks_hi,
+            "reserved_blocks",
+        )?;
+        self.put_wide(self.free_blocks, &mut raw.free_blocks_lo, &mut raw.free_blocks_hi, "free_blocks")?;
+        raw.free_inodes.set(self.free_inodes);
+        raw.mount_count.set(self.mount_count);
+        raw.max_mount_count.set(self.max_mount_count);
+        raw.kbytes_written.set(self.kbytes_written);
+        raw.overhead_clusters.set(self.overhead_clusters);
+        raw.last_orphan.set(self.last_orphan);
+        Ok(())
+    }
+
+    fn encode_identity(&self, raw: &mut RawSuperblock) {
+        raw.minor_revision.set(self.minor_revision);
+        raw.creator_os.set(self.creator_os);
+        raw.block_group.set(self.block_group);
+        raw.uuid = self.uuid;
+        raw.label = self.label_raw;
+        raw.last_mounted = self.last_mounted;
+        raw.user_quota_inode.set(self.user_quota_inode);
+        raw.group_quota_inode.set(self.group_quota_inode);
+        raw.project_quota_inode.set(self.project_quota_inode);
+        raw.lost_found_inode.set(self.lost_found_inode);
+        raw.orphan_file_inode.set(self.orphan_file_inode);
+        raw.checksum_type = self.checksum_type;
+        raw.checksum_seed.set(self.stored_checksum_seed);
+        raw.encryption_level = self.encryption_level;
+        raw.encrypt_algorithms = self.encrypt_algorithms;
+        raw.encrypt_salt = self.encrypt_salt;
+        raw.encoding.set(self.encoding);
+        raw.encoding_flags.set(self.encoding_flags);
+    }
+
+    fn encode_settings(&self, raw: &mut RawSuperblock) {
+        raw.state.set(self.state.bits());
+        raw.on_error.set(self.on_error_raw);
+        raw.check_interval.set(self.check_interval);
+        raw.reserved_uid.set(low16(self.reserved_uid));
+        raw.reserved_uid_hi.set(high16(self.reserved_uid));
+        raw.reserved_gid.set(low16(self.reserved_gid));
+        raw.reserved_gid_hi.set(high16(self.reserved_gid));
+        raw.algorithm_usage.set(self.algorithm_usage);
+        raw.prealloc_blocks = self.prealloc_blocks;
+        raw.prealloc_dir_blocks = self.prealloc_dir_blocks;
+        raw.default_mount_options.set(self.default_mount_options.bits());
+        raw.mount_options = self.mount_options;
+        raw.min_extra_isize.set(self.min_extra_isize);
+        raw.want_extra_isize.set(self.want_extra_isize);
+        raw.flags.set(self.flags.bits());
+        raw.raid_stride.set(self.raid_stride);
+        raw.raid_stripe_width.set(self.raid_stripe_width);
+        raw.log_groups_per_flex = self.log_groups_per_flex;
+    }
+
+    fn put_wide(
+        &self,
+        value: u64,
+        low: &mut U32,
+        high: &mut U32,
+        field: &'static str,
+    ) -> Result<(), EncodeError> {
+        if self.features.incompat.contains(Incompat::BIT64) {
+            high.set(high32(value));
+        } else if high32(value) != 0 {
+            return Err(EncodeError::new(STRUCTURE, field));
+        }
+        low.set(low32(value));
+        Ok(())
+    }
+
+    /// The seed of all metadata checksums: stored, or derived from the UUID.
+    pub fn checksum_seed(&self) -> u32 {
+        if self.features.incompat.contains(Incompat::CSUM_SEED) {
+            self.stored_checksum_seed
+        } else {
+            csum(CSUM_INIT, &self.uuid)
+        }
+    }
+
+    /// The label without its padding.
+    pub fn label(&self) -> &[u8] {
+        until_nul(&self.label_raw)
+    }
+
+    /// The last mount point without its padding.
+    pub fn last_mount_point(&self) -> &[u8] {
+        until_nul(&self.last_mounted)
+    }
+
+    /// What the volume asks for when an error is found, if the value is known.
+    pub fn on_error(&self) -> Option<OnError> {
+        OnError::from_raw(self.on_error_raw)
+    }
+
+    /// Groups whose metadata lies together: a power of two, 1 without the `flex_bg` feature.
+    pub fn groups_per_flex(&self) -> u32 {
+        let log = self.log_groups_per_flex;
+        if !self.geometry.flex_bg() || log > MAX_LOG_GROUPS_PER_FLEX {
+            return 1;
+        }
+        1_u32.checked_shl(u32::from(log)).unwrap_or(1)
+    }
+
+    /// Whether directory hashes treat bytes of names as unsigned. Without either flag they are signed, as the
+    /// kernel decides on x86.
+    pub fn hash_unsigned(&self) -> bool {
+        self.flags.contains(SuperblockFlags::UNSIGNED_HASH)
+    }
+
+    /// The journal's inode, if the journal is inside the volume.
+    pub fn journal_inode(&self) -> Option<Ino> {
+        if !self.features.compat.contains(Compat::HAS_JOURNAL) {
+            return None;
+        }
+        Ino::nonzero(self.journal.inode)
+    }
+
+    /// Whether the journal is on a device of its own.
+    pub fn has_external_journal(&self) -> bool {
+        self.features.compat.contains(Compat::HAS_JOURNAL)
+            && self.journal.inode == 0
+            && self.journal.device != 0
+    }
+
+    /// Whether the journal must be replayed before the volume is used.
+    pub fn needs_recovery(&self) -> bool {
+        self.features.incompat.contains(Incompat::RECOVER)
+    }
+}
+
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or(bytes)
+}

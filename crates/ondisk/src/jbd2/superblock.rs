@@ -1,0 +1,304 @@
+//! The journal's superblock: the log's size, where its contents start, and its features.
+
+use zerocopy::big_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::header::{BlockHeader, BlockType, MAGIC};
+use crate::bytes::{record, record_mut};
+use crate::checksum::{CSUM_INIT, csum};
+use crate::error::{Corrupt, CorruptKind, EncodeError};
+use crate::flags::named_flags;
+
+const STRUCTURE: &str = "journal superblock";
+const CHECKSUM_OFFSET: usize = 0xFC;
+const CHECKSUM_CRC32C: u8 = 4;
+/// Used when the superblock says 0.
+const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
+
+named_flags! {
+    /// Features a reader may ignore (`s_feature_compat`).
+    pub struct JournalCompat: u32, unknown "FEATURE_C" {
+        /// Commit blocks carry a crc32 of their transaction; the first kind of checksum.
+        CHECKSUM = 0x1, "journal_checksum";
+    }
+}
+
+named_flags! {
+    /// Features a reader must know (`s_feature_incompat`).
+    pub struct JournalIncompat: u32, unknown "FEATURE_I" {
+        /// Revoke blocks may exist.
+        REVOKE = 0x1, "journal_incompat_revoke";
+        /// Block numbers have 64 bits.
+        BIT64 = 0x2, "journal_64bit";
+        /// Commit blocks may be written before the blocks they commit.
+        ASYNC_COMMIT = 0x4, "journal_async_commit";
+        /// Metadata blocks and tags have crc32c checksums, 16 bits in tags.
+        CSUM_V2 = 0x8, "journal_checksum_v2";
+        /// Metadata blocks and tags have crc32c checksums, 32 bits in tags.
+        CSUM_V3 = 0x10, "journal_checksum_v3";
+        /// The end of the log holds fast-commit records. e2fsprogs 1.47 has no name for it and prints FEATURE_I5.
+        FAST_COMMIT = 0x20, "fast_commit";
+    }
+}
+
+named_flags! {
+    /// Features a writer must know (`s_feature_ro_compat`); none exist.
+    pub struct JournalRoCompat: u32, unknown "FEATURE_R" {}
+}
+
+/// The journal's feature words; all empty in a version 1 superblock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct JournalFeatures {
+    /// Features anybody may ignore.
+    pub compat: JournalCompat,
+    /// Features nobody may ignore.
+    pub incompat: JournalIncompat,
+    /// Features a writer may not ignore.
+    pub ro_compat: JournalRoCompat,
+}
+
+impl JournalFeatures {
+    /// Whether metadata blocks of the log have crc32c checksums.
+    pub fn metadata_checksums(&self) -> bool {
+        self.incompat.intersects(JournalIncompat::CSUM_V2 | JournalIncompat::CSUM_V3)
+    }
+
+    /// The names of all features in the order dumpe2fs prints them.
+    pub fn names(&self) -> Vec<std::borrow::Cow<'static, str>> {
+        let mut names = self.compat.names();
+        names.extend(self.incompat.names());
+        names.extend(self.ro_compat.names());
+        names
+    }
+}
+
+/// `struct journal_superblock_s`
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawSuperblock {
+    header: [U32; 3],
+    block_size: U32,
+    blocks: U32,
+    first: U32,
+    sequence: U32,
+    start: U32,
+    errno: U32,
+    compat: U32,
+    incompat: U32,
+    ro_compat: U32,
+    uuid: [u8; 16],
+    users: U32,
+    dynamic_superblock: U32,
+    max_transaction: U32,
+    max_transaction_data: U32,
+    checksum_type: u8,
+    padding_0: [u8; 3],
+    fast_commit_blocks: U32,
+    head: U32,
+    padding_1: [U32; 40],
+    checksum: U32,
+    user_ids: [[u8; 16]; 48],
+}
+
+const _: () = assert!(size_of::<RawSuperblock>() == 1024);
+const _: () = assert!(std::mem::offset_of!(RawSuperblock, checksum) == CHECKSUM_OFFSET);
+const _: () = assert!(std::mem::offset_of!(RawSuperblock, head) == 0x58);
+
+/// Version of the superblock's layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SuperblockVersion {
+    /// Without features; fields from the feature words on are not meaningful.
+    V1,
+    /// With features.
+    V2,
+}
+
+/// A decoded journal superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalSuperblock {
+    /// Layout version.
+    pub version: SuperblockVersion,
+    /// Bytes in a block of the log (`s_blocksize`): a power of two from 1024 to 65536.
+    pub block_size: u32,
+    /// Blocks of the log, this superblock included (`s_maxlen`).
+    pub blocks: u32,
+    /// First block of the log that holds log records (`s_first`), at least 1.
+    pub first: u32,
+    /// Sequence number of the first transaction in the log (`s_sequence`).
+    pub sequence: u32,
+    /// Block of the log that recovery starts at (`s_start`); 0 = nothing to recover.
+    pub start: u32,
+    /// Error that stopped the journal, as a positive or negative errno (`s_errno`); 0 = none.
+    pub errno: i32,
+    /// Features.
+    pub features: JournalFeatures,
+    /// Identity of the journal (`s_uuid`).
+    pub uuid: [u8; 16],
+    /// File systems sharing an external journal (`s_nr_users`).
+    pub users: u32,
+    /// Most blocks in a transaction (`s_max_transaction`); 0 = no limit given.
+    pub max_transaction: u32,
+    /// Most data blocks in a transaction (`s_max_trans_data`); 0 = no limit given.
+    pub max_transaction_data: u32,
+    /// Algorithm of checksums (`s_checksum_type`): 1 crc32, 4 crc32c.
+    pub checksum_type: u8,
+    /// Blocks for fast-commit records as stored (`s_num_fc_blks`); see [`JournalSuperblock::fast_commit_blocks`].
+    pub fast_commit_blocks_raw: u32,
+    /// Where the next transaction goes, valid while the log is empty (`s_head`); 0 = not known.
+    pub head: u32,
+}
+
+fn field(name: &'static str) -> Corrupt {
+    CorruptKind::JournalField(name).into()
+}
+
+fn checksum_of(raw: &RawSuperblock) -> u32 {
+    let bytes = raw.as_bytes();
+    let before = bytes.get(..CHECKSUM_OFFSET).unwrap_or_default();
+    let after = bytes.get(CHECKSUM_OFFSET.saturating_add(4)..).unwrap_or_default();
+    csum(csum(csum(CSUM_INIT, before), &[0; 4]), after)
+}
+
+fn features_of(raw: &RawSuperblock) -> JournalFeatures {
+    JournalFeatures {
+        compat: JournalCompat::from_bits_retain(raw.compat.get()),
+        incompat: JournalIncompat::from_bits_retain(raw.incompat.get()),
+        ro_compat: JournalRoCompat::from_bits_retain(raw.ro_compat.get()),
+    }
+}
+
+/// Checks that at most one kind of checksum is in use and that, if it covers the superblock, it matches.
+fn verify_checksum(raw: &RawSuperblock, features: &JournalFeatures) -> Result<(), Corrupt> {
+    let both = JournalIncompat::CSUM_V2 | JournalIncompat::CSUM_V3;
+    let old_and_new = features.compat.contains(JournalCompat::CHECKSUM) && features.metadata_checksums();
+    if features.incompat.contains(both) || old_and_new {
+        return Err(field("features"));
+    }
+    if !features.metadata_checksums() {
+        return Ok(());
+    }
+    if raw.checksum_type != CHECKSUM_CRC32C {
+        return Err(field("checksum_type"));
+    }
+    if checksum_of(raw) != raw.checksum.get() {
+        return Err(CorruptKind::JournalChecksum.into());
+    }
+    Ok(())
+}
+
+impl JournalSuperblock {
+    /// Decodes the 1024 bytes at the start of the log; magic number, type, checksum and layout are checked.
+    ///
+    /// Unknown features are not an error here: look at [`JournalIncompat::unknown`].
+    pub fn decode(bytes: &[u8]) -> Result<JournalSuperblock, Corrupt> {
+        let raw: &RawSuperblock = record(bytes, STRUCTURE)?;
+        let version = match BlockHeader::decode(bytes)?.block_type {
+            BlockType::SuperblockV1 => SuperblockVersion::V1,
+            BlockType::SuperblockV2 => SuperblockVersion::V2,
+            _ => return Err(CorruptKind::JournalBlockType.into()),
+        };
+        let second = version == SuperblockVersion::V2;
+        let features = if second { features_of(raw) } else { JournalFeatures::default() };
+        verify_checksum(raw, &features)?;
+        let number = |value: U32| if second { value.get() } else { 0 };
+        let superblock = JournalSuperblock {
+            version,
+            block_size: raw.block_size.get(),
+            blocks: raw.blocks.get(),
+            first: raw.first.get(),
+            sequence: raw.sequence.get(),
+            start: raw.start.get(),
+            errno: i32::from_le_bytes(raw.errno.get().to_le_bytes()),
+            features,
+            uuid: if second { raw.uuid } else { [0; 16] },
+            users: number(raw.users),
+            max_transaction: number(raw.max_transaction),
+            max_transaction_data: number(raw.max_transaction_data),
+            checksum_type: if second { raw.checksum_type } else { 0 },
+            fast_commit_blocks_raw: number(raw.fast_commit_blocks),
+            head: number(raw.head),
+        };
+        superblock.check_layout()?;
+        Ok(superblock)
+    }
+
+    fn check_layout(&self) -> Result<(), Corrupt> {
+        if !self.block_size.is_power_of_two() || !(1024..=65536).contains(&self.block_size) {
+            return Err(field("block_size"));
+        }
+        if self.first == 0 || self.first >= self.blocks {
+            return Err(field("first"));
+        }
+        // A log without room for a record before the fast-commit area cannot be used.
+        let end = self.blocks.checked_sub(self.fast_commit_blocks()).filter(|end| *end > self.first);
+        let end = end.ok_or(field("fast_commit_blocks"))?;
+        if self.start != 0 && !(self.first..end).contains(&self.start) {
+            return Err(field("start"));
+        }
+        Ok(())
+    }
+
+    /// Writes every field into the 1024 bytes at the start of `bytes` and brings the checksum up to date.
+    ///
+    /// Fields of no meaning here stay as they are, in version 1 everything from the feature words on.
+    pub fn encode(&self, bytes: &mut [u8]) -> Result<(), EncodeError> {
+        if self.check_layout().is_err() {
+            return Err(EncodeError::new(STRUCTURE, "layout"));
+        }
+        let raw: &mut RawSuperblock = record_mut(bytes, STRUCTURE)?;
+        raw.block_size.set(self.block_size);
+        raw.blocks.set(self.blocks);
+        raw.first.set(self.first);
+        raw.sequence.set(self.sequence);
+        raw.start.set(self.start);
+        raw.errno.set(u32::from_le_bytes(self.errno.to_le_bytes()));
+        let block_type = match self.version {
+            SuperblockVersion::V1 => BlockType::SuperblockV1,
+            SuperblockVersion::V2 => {
+                self.encode_second(raw);
+                BlockType::SuperblockV2
+            }
+        };
+        // The header's third word, a sequence number, has no meaning in a superblock.
+        raw.header[0].set(MAGIC);
+        raw.header[1].set(block_type.to_disk());
+        if self.features.metadata_checksums() {
+            raw.checksum = U32::new(checksum_of(raw));
+        }
+        Ok(())
+    }
+
+    fn encode_second(&self, raw: &mut RawSuperblock) {
+        raw.compat.set(self.features.compat.bits());
+        raw.incompat.set(self.features.incompat.bits());
+        raw.ro_compat.set(self.features.ro_compat.bits());
+        raw.uuid = self.uuid;
+        raw.users.set(self.users);
+        raw.max_transaction.set(self.max_transaction);
+        raw.max_transaction_data.set(self.max_transaction_data);
+        raw.checksum_type = self.checksum_type;
+        raw.fast_commit_blocks.set(self.fast_commit_blocks_raw);
+        raw.head.set(self.head);
+    }
+
+    /// Blocks at the end of the log that hold fast-commit records; 0 without the feature.
+    pub fn fast_commit_blocks(&self) -> u32 {
+        if !self.features.incompat.contains(JournalIncompat::FAST_COMMIT) {
+            return 0;
+        }
+        match self.fast_commit_blocks_raw {
+            0 => DEFAULT_FAST_COMMIT_BLOCKS,
+            blocks => blocks,
+        }
+    }
+
+    /// The block after the last one of the ordinary log: it wraps to [`JournalSuperblock::first`] there.
+    pub fn log_end(&self) -> u32 {
+        self.blocks.saturating_sub(self.fast_commit_blocks())
+    }
+
+    /// The seed of the log's crc32c checksums: crc32c of the journal's UUID.
+    pub fn checksum_seed(&self) -> u32 {
+        csum(CSUM_INIT, &self.uuid)
+    }
+}

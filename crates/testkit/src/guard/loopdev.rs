@@ -1,0 +1,128 @@
+//! Loop devices.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lock::{MachineLock, machine_lock};
+use super::{release_failed, wait_until};
+use crate::oracle::{command, run};
+
+/// How a loop device is set up. Default: buffered, writable, 512-byte sectors.
+#[derive(Debug, Clone, Copy)]
+pub struct LoopOptions {
+    /// The loop driver does direct I/O on the backing file (and passes io_uring's NOWAIT on).
+    pub direct_io: bool,
+    /// The device refuses writes.
+    pub read_only: bool,
+    /// Logical block size, bytes.
+    pub sector_size: u32,
+}
+
+impl Default for LoopOptions {
+    fn default() -> Self {
+        LoopOptions { direct_io: false, read_only: false, sector_size: 512 }
+    }
+}
+
+/// A loop device over a file, detached on drop.
+#[derive(Debug)]
+pub struct LoopDevice {
+    path: PathBuf,
+    open: Option<File>,
+    _lock: Arc<MachineLock>,
+}
+
+impl LoopDevice {
+    /// Attaches `file` to a free loop device.
+    ///
+    /// # Panics
+    /// If the kernel refuses (ask [`crate::Need::Loop`] first).
+    #[track_caller]
+    pub fn attach(file: &Path, options: LoopOptions) -> LoopDevice {
+        let lock = machine_lock();
+        let mut losetup = command("losetup");
+        losetup.args(["--find", "--show", "--sector-size", &options.sector_size.to_string()]);
+        losetup.arg(format!("--direct-io={}", if options.direct_io { "on" } else { "off" }));
+        if options.read_only {
+            losetup.arg("--read-only");
+        }
+        let path = PathBuf::from(run(losetup.arg(file)).trim());
+        let open = File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        // Detaching a device that is open only marks it: the kernel takes it away with the last descriptor.
+        // From here on even a killed test leaves nothing behind.
+        run(command("losetup").arg("--detach").arg(&path));
+        let device = LoopDevice { path, open: Some(open), _lock: lock };
+        if options.direct_io {
+            assert_eq!(device.attribute("loop/dio"), "1", "no direct I/O over {}", file.display());
+        }
+        device
+    }
+
+    /// `/dev/loopN`.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// An attribute under `/sys/block/loopN`, trimmed.
+    #[track_caller]
+    pub fn attribute(&self, name: &str) -> String {
+        let file = self.sysfs(name);
+        let text = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        text.trim().to_owned()
+    }
+
+    fn sysfs(&self, name: &str) -> PathBuf {
+        let device = self.path.file_name().expect("a device path has a name");
+        Path::new("/sys/block").join(device).join(name)
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        self.open = None;
+        let backing = self.sysfs("loop/backing_file");
+        if !wait_until(Duration::from_secs(5), || !backing.exists()) {
+            release_failed(&format!("{} is still attached: something has it open", self.path.display()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Need, Scratch};
+
+    #[test]
+    fn root_attaches_as_asked_and_detaches() {
+        crate::needs!(Need::Loop);
+        let scratch = Scratch::new(8 << 20);
+        let image = scratch.sparse_file("image", 8 << 20);
+        let options = LoopOptions { direct_io: true, read_only: true, sector_size: 4096 };
+        let device = LoopDevice::attach(&image, options);
+        assert_eq!(device.attribute("size"), ((8 << 20) / 512).to_string());
+        assert_eq!(device.attribute("ro"), "1");
+        assert_eq!(device.attribute("queue/logical_block_size"), "4096");
+        let backing = device.sysfs("loop/backing_file");
+        assert!(backing.exists());
+        drop(device);
+        assert!(!backing.exists());
+    }
+
+    #[test]
+    fn root_detaches_while_unwinding() {
+        crate::needs!(Need::Loop);
+        let scratch = Scratch::new(1 << 20);
+        let image = scratch.sparse_file("image", 1 << 20);
+        let (told, heard) = std::sync::mpsc::channel();
+        let result = std::thread::spawn(move || {
+            let device = LoopDevice::attach(&image, LoopOptions::default());
+            told.send(device.sysfs("loop/backing_file")).unwrap();
+            panic!("planted");
+        });
+        let backing = heard.recv().unwrap();
+        assert!(result.join().is_err());
+        assert!(!backing.exists());
+    }
+}

@@ -1,0 +1,30 @@
+//! Test volumes, scarce devices, oracles and seeded generators.
+//!
+//! Reading path: [`requirement`] decides whether a test can run here; [`scratch`] gives it a place;
+//! [`VolumeBuilder`] makes a volume; [`guard`] owns kernel objects (loop devices, mounts, zram) and gives
+//! them back even when the test panics; [`oracle`] asks e2fsprogs; [`fixture`] fills a tree and
+//! [`mod@manifest`] describes one so that two views of a volume can be compared.
+//!
+//! Everything here panics with the full tool output when the *environment* misbehaves: a test kit that
+//! returned errors would only make every test unwrap them.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod digest;
+pub mod fixture;
+pub mod guard;
+pub mod manifest;
+pub mod oracle;
+pub mod requirement;
+pub mod rng;
+pub mod scratch;
+mod volume;
+
+pub use digest::SparseDigest;
+pub use guard::{KernelMount, LoopDevice, LoopOptions, Mount, Tmpfs, Zram};
+pub use manifest::{Entry, Kind, Manifest, manifest};
+pub use oracle::{debugfs, dumpe2fs, e2fsck_clean, mke2fs};
+pub use requirement::{Need, require_root, require_tool, require_vm};
+pub use rng::Rng;
+pub use scratch::Scratch;
+pub use volume::{Volume, VolumeBuilder, kernel_manifest, with_kernel};

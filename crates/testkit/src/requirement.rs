@@ -1,0 +1,183 @@
+//! What a test needs from the machine, and what happens when it is not there.
+//!
+//! A test names its needs first: `needs!(Need::Loop, Need::Tool("debugfs"));`. If one is missing the test
+//! prints `SKIP name: reason`, appends the same line to the file named by `UEXT4_SKIP_LOG` (so that the whole
+//! run can list its skips at the end) and returns. With `UEXT4_REQUIRE=all` a missing need is a failure.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// One thing that a test needs from the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Effective user id 0.
+    Root,
+    /// Root, `/dev/loop-control`, `losetup`, and an ext4 file system in the running kernel.
+    Loop,
+    /// Root and a zram module that can add a device of our own.
+    Zram,
+    /// A program on `PATH` or in the system administration directories.
+    Tool(&'static str),
+    /// QEMU and a static busybox: the virtual machine can be booted from here.
+    Vm,
+    /// This many bytes of available memory.
+    Memory(u64),
+}
+
+impl Need {
+    /// `None` if the machine has it, else the reason in a few words.
+    pub fn missing(self) -> Option<String> {
+        match self {
+            Need::Root => (!is_root()).then(|| "needs root".into()),
+            Need::Loop => missing_loop(),
+            Need::Zram => missing_zram(),
+            Need::Tool(name) => tool(name).is_none().then(|| format!("needs the program `{name}`")),
+            Need::Vm => {
+                ["qemu-system-x86_64", "busybox"].into_iter().find_map(|name| Need::Tool(name).missing())
+            }
+            Need::Memory(bytes) => missing_memory(bytes),
+        }
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn missing_loop() -> Option<String> {
+    if !is_root() {
+        return Some("needs root (loop device and mount)".into());
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        return Some("needs loop devices (/dev/loop-control)".into());
+    }
+    let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    if !known.lines().any(|line| line.ends_with("\text4")) {
+        return Some("needs ext4 in the running kernel".into());
+    }
+    ["losetup", "mount", "umount"].into_iter().find_map(|name| Need::Tool(name).missing())
+}
+
+fn missing_zram() -> Option<String> {
+    if !is_root() {
+        return Some("needs root (zram)".into());
+    }
+    (!Path::new("/sys/class/zram-control/hot_add").exists()).then(|| "needs the zram module".into())
+}
+
+fn missing_memory(bytes: u64) -> Option<String> {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = info
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok())
+        .map_or(0, |kib| kib << 10);
+    (available < bytes)
+        .then(|| format!("needs {} MiB of memory, {} MiB available", bytes >> 20, available >> 20))
+}
+
+/// Where the program `name` is: `PATH` first, then the directories that an ordinary user's `PATH` leaves out.
+pub fn tool(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+}
+
+/// Whether test `name` can run; if not, reports the skip (or fails when `UEXT4_REQUIRE=all`).
+#[track_caller]
+pub fn require(name: &str, needs: &[Need]) -> bool {
+    let Some(reason) = needs.iter().find_map(|need| need.missing()) else {
+        return true;
+    };
+    let strict = std::env::var_os("UEXT4_REQUIRE").is_some_and(|value| value == "all");
+    skip(name, &reason, strict, std::env::var_os("UEXT4_SKIP_LOG").as_deref().map(Path::new));
+    false
+}
+
+#[track_caller]
+fn skip(name: &str, reason: &str, strict: bool, log: Option<&Path>) {
+    assert!(!strict, "{name}: {reason}, and UEXT4_REQUIRE=all forbids a skip");
+    let line = format!("SKIP {name}: {reason}\n");
+    print!("{line}");
+    if let Some(path) = log {
+        // One append of one line: concurrent test binaries cannot tear each other's entries.
+        let mut file = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path)
+            .unwrap_or_else(|e| panic!("skip log {}: {e}", path.display()));
+        file.write_all(line.as_bytes()).expect("write to the skip log");
+    }
+}
+
+/// [`require`] for root alone.
+#[track_caller]
+pub fn require_root(name: &str) -> bool {
+    require(name, &[Need::Root])
+}
+
+/// [`require`] for one program.
+#[track_caller]
+pub fn require_tool(name: &str, program: &'static str) -> bool {
+    require(name, &[Need::Tool(program)])
+}
+
+/// [`require`] for the virtual machine.
+#[track_caller]
+pub fn require_vm(name: &str) -> bool {
+    require(name, &[Need::Vm])
+}
+
+/// Returns from the test (reporting a skip) unless every [`Need`] is there: `needs!(Need::Root);`
+#[macro_export]
+macro_rules! needs {
+    ($($need:expr),+ $(,)?) => {
+        fn __here() {}
+        // The name of a function nested in the test is the test's own path plus one segment.
+        let name = ::std::any::type_name_of_val(&__here).trim_end_matches("::__here");
+        if !$crate::requirement::require(name, &[$($need),+]) {
+            return;
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let need = Need::Tool("no-such-program-anywhere");
+        assert_eq!(need.missing().unwrap(), "needs the program `no-such-program-anywhere`");
+        assert_eq!(Need::Tool("sh").missing(), None);
+        assert!(Need::Memory(u64::MAX).missing().is_some());
+    }
+
+    #[test]
+    fn a_skip_is_logged_with_name_and_reason() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        skip("some::test", "needs a unicorn", false, Some(log.path()));
+        skip("other::test", "needs two", false, Some(log.path()));
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        assert_eq!(text, "SKIP some::test: needs a unicorn\nSKIP other::test: needs two\n");
+    }
+
+    #[test]
+    #[should_panic(expected = "UEXT4_REQUIRE=all forbids a skip")]
+    fn a_strict_run_fails_instead_of_skipping() {
+        skip("some::test", "needs a unicorn", true, None);
+    }
+
+    #[test]
+    fn needs_returns_early_and_passes_the_test_name() {
+        fn inner(reached: &mut bool) {
+            needs!(Need::Tool("sh"));
+            *reached = true;
+        }
+        let mut reached = false;
+        inner(&mut reached);
+        assert!(reached);
+    }
+}

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# All steps of `make test`. A failing step does not stop the rest; the end names the failures and the skips
+# and prints `N passed, N failed, N skipped`.
+set -u
+cd "$(dirname "$0")/.."
+. scripts/steps.sh
+
+lint() { cargo clippy --workspace --all-targets --quiet -- -D warnings; }
+documents() { RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --quiet; }
+# Tests named vm_ run in the step `vm`.
+tests() { cargo test --workspace --no-fail-fast -- --skip vm_; }
+# Models replace std's atomics in the whole dependency tree, so they have a build of their own.
+models() {
+    local file
+    for file in crates/*/tests/loom*.rs; do
+        RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --release -p "$(package_of "$file")" \
+            --test "$(basename "$file" .rs)" || return 1
+    done
+}
+
+step format cargo fmt --all --check
+step lint lint
+step tidy cargo xtask tidy
+step documents documents
+step tests tests
+step models models
+step instructions release_tests instructions
+step vm scripts/vm-test.sh
+finish

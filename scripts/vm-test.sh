@@ -1,0 +1,194 @@
+#!/usr/bin/env bash
+# Boots the distribution's stock kernel in QEMU (software emulation) with NVMe, null_blk and persistent
+# memory, and runs vm/tests/*.sh, the test files crates/*/tests/vm_*.rs and the guest program (vm/guest)
+# there. Functional evidence only: no speeds.
+#
+#   scripts/vm-test.sh [--no-guest] [--dry]
+#
+# --no-guest leaves the Rust programs out; --dry stops before the boot. Downloads are kept in target/vm.
+set -eu
+cd "$(dirname "$0")/.."
+cache=$PWD/target/vm
+seconds_max=150
+mkdir -p "$cache"
+
+say() { printf 'vm: %s\n' "$*" >&2; }
+
+# skip REASON: the same line and the same log as the tests of the workspace.
+skip() {
+    [ "${UEXT4_REQUIRE:-}" != all ] || { say "$1, and UEXT4_REQUIRE=all forbids a skip"; exit 1; }
+    echo "SKIP vm-test: $1"
+    [ -z "${UEXT4_SKIP_LOG:-}" ] || echo "SKIP vm-test: $1" >> "$UEXT4_SKIP_LOG"
+    exit 0
+}
+
+PATH=$PATH:/usr/sbin:/sbin
+for program in qemu-system-x86_64 busybox modprobe depmod mke2fs dmsetup dpkg-deb apt-get; do
+    command -v "$program" >/dev/null || skip "needs the program \`$program\` (scripts/setup.sh as root installs it)"
+done
+
+# apt with package lists of our own: for a machine whose lists are absent, and for an ordinary user.
+private_apt() {
+    local lists=$cache/lists
+    mkdir -p "$lists/partial" "$cache/archives/partial"
+    "$@" -o Dir::State::lists="$lists" -o Dir::Cache="$cache/archives" -o APT::Sandbox::User=root
+}
+
+# The packages that hold the stock kernel and its modules.
+kernel_packages() {
+    local apt=$1 meta
+    for meta in linux-image-amd64 linux-image-generic; do
+        $apt apt-cache depends "$meta" 2>/dev/null |
+            sed -n 's/^ *Depends: \(linux-\(image\|modules\)-[^<>]*[0-9].*\)/\1/p' | grep . && return 0
+    done
+    return 0
+}
+
+# Unpacks the newest kernel into $cache/kernel; a kernel that is already there is kept.
+fetch_kernel() {
+    [ ! -e "$cache/kernel/complete" ] || return 0
+    say "downloading a kernel"
+    local apt="env" packages package
+    packages=$(kernel_packages "$apt")
+    if [ -z "$packages" ] || ! (cd "$cache" && apt-get -qq download $packages >/dev/null 2>&1); then
+        apt=private_apt
+        private_apt apt-get -qq update
+        packages=$(kernel_packages "$apt")
+        [ -n "$packages" ] || { say "no kernel package in the package lists"; exit 1; }
+        (cd "$cache" && private_apt apt-get -qq download $packages)
+    fi
+    # Ubuntu splits modules off into a dependency of the image.
+    for package in $packages; do
+        local extra
+        extra=$($apt apt-cache depends "$package" | sed -n 's/^ *Depends: \(linux-modules-[^ ]*\)/\1/p')
+        [ -z "$extra" ] || (cd "$cache" && $apt apt-get -qq download $extra >/dev/null)
+    done
+    rm -rf "$cache/kernel"
+    mkdir -p "$cache/kernel"
+    for package in "$cache"/linux-*.deb; do
+        dpkg-deb -x "$package" "$cache/kernel"
+        rm "$package"
+    done
+    local release
+    release=$(basename "$(echo "$cache"/kernel/boot/vmlinuz-*)" | sed 's/^vmlinuz-//')
+    [ -d "$cache/kernel/lib" ] || mv "$cache/kernel/usr/lib" "$cache/kernel/lib"
+    depmod -b "$cache/kernel" "$release"
+    echo "$release" > "$cache/kernel/complete"
+}
+
+# add_programs ROOT FOLDER NAME...: copies programs with the shared libraries they need (a static one needs
+# none).
+add_programs() {
+    local root=$1 folder=$2 program library
+    shift 2
+    for program in "$@"; do
+        program=$(command -v "$program")
+        install -D "$program" "$root/$folder/$(basename "$program")"
+        { ldd "$program" 2>/dev/null || true; } | { grep -o '/[^ ]*' || true; } | while read -r library; do
+            [ -e "$root$library" ] || install -D "$library" "$root$library"
+        done
+    done
+}
+
+# add_modules ROOT RELEASE MODULE...: copies modules with those they depend on, uncompressed.
+add_modules() {
+    local root=$1 release=$2 file plain
+    shift 2
+    modprobe -d "$cache/kernel" -S "$release" -a --show-depends "$@" | sed -n 's/^insmod \([^ ]*\).*/\1/p' |
+        sort -u | while read -r file; do
+        plain=$root${file#"$cache/kernel"}
+        mkdir -p "$(dirname "$plain")"
+        case "$file" in
+            *.zst) zstd -q -d "$file" -o "${plain%.zst}" ;;
+            *.xz) xz -d -c "$file" > "${plain%.xz}" ;;
+            *) cp "$file" "$plain" ;;
+        esac
+    done
+    cp "$cache/kernel/lib/modules/$release"/modules.{builtin,builtin.modinfo,order} "$root/lib/modules/$release/"
+    depmod -b "$root" "$release"
+}
+
+# Statically linked builds in a target folder of their own.
+static_cargo() {
+    RUSTFLAGS="-C target-feature=+crt-static" CARGO_TARGET_DIR=$cache/cargo \
+        cargo "$@" --quiet --release --target x86_64-unknown-linux-gnu
+}
+
+# Builds the guest program and the vm_ test files into $cache/programs.
+build_programs() {
+    say "building the guest programs"
+    local file name package built
+    rm -rf "$cache/programs"
+    mkdir -p "$cache/programs/tests/rust"
+    static_cargo build -p uext4-vm-guest
+    cp "$cache/cargo/x86_64-unknown-linux-gnu/release/uext4-vm-guest" "$cache/programs/guest"
+    for file in crates/*/tests/vm_*.rs; do
+        [ -e "$file" ] || continue
+        name=$(basename "$file" .rs)
+        package=$(sed -n 's/^name = "\(.*\)"$/\1/p' "${file%/tests/*}/Cargo.toml" | head -n 1)
+        built=$(static_cargo test --no-run -p "$package" --test "$name" --message-format=json |
+            sed -n "s/.*\"executable\":\"\([^\"]*\/$name-[^\"]*\)\".*/\1/p")
+        [ -x "$built" ] || { say "no test program for $file"; exit 1; }
+        cp "$built" "$cache/programs/tests/rust/$name"
+    done
+}
+
+build_initramfs() {
+    local root=$cache/root release=$1
+    rm -rf "$root"
+    mkdir -p "$root"/{bin,sbin,dev,proc,sys,tmp,tests,lib,usr/bin,usr/sbin}
+    add_programs "$root" bin busybox
+    install vm/init "$root/init"
+    cp vm/tests/* "$root/tests/"
+    # busybox has some of them as well, but with fewer options (dd: no synchronous writes).
+    add_programs "$root" sbin mke2fs e2fsck debugfs dumpe2fs tune2fs chattr dmsetup dd
+    [ -e /etc/mke2fs.conf ] && install -D -m 644 /etc/mke2fs.conf "$root/etc/mke2fs.conf"
+    add_modules "$root" "$release" nvme null_blk crc32c_generic nd_e820 nd_pmem ext4 loop \
+        dm-log-writes fuse zram
+    if [ "$with_guest" = yes ]; then
+        cp -r "$cache/programs/." "$root/"
+    fi
+    (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) > "$cache/initramfs.gz"
+}
+
+boot() {
+    local release=$1
+    rm -f "$cache/nvme.img"
+    truncate -s 1G "$cache/nvme.img"
+    # memmap=512M!1G: 512 MiB of memory at 1 GiB become /dev/pmem0.
+    timeout "$seconds_max" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 2048 \
+        -nodefaults -no-reboot -display none -serial stdio -monitor none \
+        -kernel "$cache/kernel/boot/vmlinuz-$release" -initrd "$cache/initramfs.gz" \
+        -append "console=ttyS0 quiet panic=-1 mitigations=off memmap=512M!1G" \
+        -drive "file=$cache/nvme.img,if=none,format=raw,cache=unsafe,id=nvme" \
+        -device nvme,drive=nvme,serial=uext4 </dev/null 2>&1 | tr -d '\r' | tee "$cache/console.log"
+    [ "${PIPESTATUS[0]}" -ne 124 ] || say "stopped after $seconds_max s"
+    rm -f "$cache/nvme.img"
+}
+
+with_guest=yes
+dry=no
+for argument in "$@"; do
+    case "$argument" in
+        --no-guest) with_guest=no ;;
+        --dry) dry=yes ;;
+        *) say "unknown argument $argument"; exit 2 ;;
+    esac
+done
+
+# One at a time: the cache and the serial log are shared.
+exec 9> "$cache/lock"
+flock 9
+fetch_kernel
+release=$(cat "$cache/kernel/complete")
+[ "$with_guest" = no ] || build_programs
+build_initramfs "$release"
+[ "$dry" = no ] || exit 0
+say "booting $release"
+start=$SECONDS
+boot "$release"
+passed=$(grep -c '^GUEST-PASS ' "$cache/console.log" || true)
+failed=$(grep -c '^GUEST-FAIL ' "$cache/console.log" || true)
+say "$passed passed, $failed failed, $((SECONDS - start)) s"
+grep -q '^GUEST-DONE' "$cache/console.log" || { echo "GUEST-FAIL run: the guest did not reach its end"; exit 1; }
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
