@@ -34,7 +34,8 @@ release_tests() {
     for file in crates/*/tests/"$1".rs; do
         [ -e "$file" ] || continue
         found=1
-        cargo test --release -p "$(package_of "$file")" --test "$1" -- --nocapture --test-threads=1 || return 1
+        cargo test --release -p "$(package_of "$file")" --test "$1" -- \
+            --nocapture --test-threads=1 || return 1
     done
     [ "$found" -eq 1 ] || { echo "no test file is named $1.rs"; return 1; }
 }

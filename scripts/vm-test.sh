@@ -24,7 +24,7 @@ skip() {
 
 PATH=$PATH:/usr/sbin:/sbin
 for program in qemu-system-x86_64 busybox modprobe depmod mke2fs dmsetup dpkg-deb apt-get; do
-    command -v "$program" >/dev/null || skip "needs the program \`$program\` (scripts/setup.sh as root installs it)"
+    command -v "$program" >/dev/null || skip "needs \`$program\` (scripts/setup.sh as root installs it)"
 done
 
 # apt with package lists of our own: for a machine whose lists are absent, and for an ordinary user.
@@ -104,7 +104,8 @@ add_modules() {
             *) cp "$file" "$plain" ;;
         esac
     done
-    cp "$cache/kernel/lib/modules/$release"/modules.{builtin,builtin.modinfo,order} "$root/lib/modules/$release/"
+    cp "$cache/kernel/lib/modules/$release"/modules.{builtin,builtin.modinfo,order} \
+        "$root/lib/modules/$release/"
     depmod -b "$root" "$release"
 }
 
@@ -190,5 +191,5 @@ boot "$release"
 passed=$(grep -c '^GUEST-PASS ' "$cache/console.log" || true)
 failed=$(grep -c '^GUEST-FAIL ' "$cache/console.log" || true)
 say "$passed passed, $failed failed, $((SECONDS - start)) s"
-grep -q '^GUEST-DONE' "$cache/console.log" || { echo "GUEST-FAIL run: the guest did not reach its end"; exit 1; }
+grep -q '^GUEST-DONE' "$cache/console.log" || { echo "GUEST-FAIL run: no end of the guest"; exit 1; }
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -217,7 +217,7 @@ macro_rules! forward {
 }
 
 impl DeviceQueue for Queue {
-    #[inline]
+    #[inline(always)]
     unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
         // SAFETY: the caller's promise is passed on unchanged.
         forward!(self, queue => unsafe { queue.push(request) })

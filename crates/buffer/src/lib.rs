@@ -10,8 +10,8 @@
 //! | `Empty` | no contents | a load → `Clean`, `overwrite` → as below |
 //! | `Clean` | equals the device | `modify(Direct)` → `Dirty`, `join(tid)` → `InTransaction` |
 //! | `Dirty` | must be written home | `write_back` → `Clean`, `forget` → `Empty`, `join(tid)` |
-//! | `InTransaction` | filed under a running transaction | `freeze(tid)` → `Committing`, `leave(tid)` → back |
-//! | `Committing` | a commit holds the frozen image | `committed(tid)` → `Dirty`, `join(tid + 1)` → `InTransaction` |
+//! | `InTransaction` | a running transaction has it | `freeze(tid)` → `Committing`, `leave(tid)` |
+//! | `Committing` | a commit has the frozen image | `committed(tid)` → `Dirty`, `join(tid + 1)` |
 //!
 //! Contents are immutable `Arc<[u8]>` images. A reader holds an image, so it neither blocks nor sees a
 //! writer; a writer changes the image in place only while nobody else holds it and otherwise copies it first.

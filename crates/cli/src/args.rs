@@ -33,9 +33,6 @@ Exit status: 0 done, 1 failed (one line on standard error), 2 bad usage.";
 #[derive(Parser)]
 #[command(name = "uext4", version, after_long_help = DEVICE_HELP, disable_help_subcommand = true)]
 pub struct Cli {
-    /// Print data, and errors on standard error, as JSON.
-    #[arg(long, global = true)]
-    pub json: bool,
     /// The command.
     #[command(subcommand)]
     pub command: Command,
@@ -88,10 +85,35 @@ impl Command {
             Command::Man(_) => "man",
         }
     }
+
+    /// Whether errors are wanted as JSON.
+    pub fn json(&self) -> bool {
+        match self {
+            Command::Info(args) => args.form.json,
+            Command::Ls(args) => args.form.json,
+            Command::Stat(args) => args.form.json,
+            Command::Cat(args) => args.form.json,
+            Command::Map(args) => args.form.json,
+            Command::Explain(args) => args.form.json,
+            Command::Io(args) => args.form.json,
+            Command::Trace(args) => args.form.json,
+            Command::Cp(args) => args.form.json,
+            Command::Bench(args) => args.json.is_some(),
+            Command::Completions(_) | Command::Man(_) => false,
+        }
+    }
+}
+
+/// In which form.
+#[derive(Args, Debug, Clone, Copy, Default)]
+pub struct JsonArgs {
+    /// Data, and errors on standard error, as JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// How a volume is opened for looking.
-#[derive(Args, Clone, Copy, Default)]
+#[derive(Args, Debug, Clone, Copy, Default)]
 pub struct ForceArgs {
     /// Read although somebody else uses the device: what is read may change meanwhile.
     #[arg(long)]
@@ -99,7 +121,7 @@ pub struct ForceArgs {
 }
 
 /// Which optimisations are on.
-#[derive(Args, Clone, Copy, Default)]
+#[derive(Args, Debug, Clone, Copy, Default)]
 pub struct SwitchArgs {
     /// Turn optimisations off or on: NAME=on|off,…; `all` names every one. The names:
     /// overwrite-no-transaction, dax-no-dio-count, fua-dsync-overwrite, simple-read, shared-subblock-overwrite.
@@ -116,6 +138,9 @@ pub struct InfoArgs {
     /// How to open.
     #[command(flatten)]
     pub force: ForceArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
 }
 
 /// `uext4 ls`.
@@ -136,6 +161,9 @@ pub struct LsArgs {
     /// How to open.
     #[command(flatten)]
     pub force: ForceArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
 }
 
 /// `uext4 stat`.
@@ -150,6 +178,9 @@ pub struct StatArgs {
     /// How to open.
     #[command(flatten)]
     pub force: ForceArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
 }
 
 /// `uext4 cat`.
@@ -164,6 +195,9 @@ pub struct CatArgs {
     /// How to read.
     #[command(flatten)]
     pub switches: SwitchArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
 }
 
 /// `uext4 map`.
@@ -181,6 +215,9 @@ pub struct MapArgs {
     /// How to open.
     #[command(flatten)]
     pub force: ForceArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
 }
 
 /// `uext4 explain`.
@@ -203,10 +240,10 @@ pub struct ExplainArgs {
     #[arg(value_parser = text::parse_size)]
     pub length: u64,
     /// The write is durable when it completes, as with O_DSYNC.
-    #[arg(long, requires = "write")]
+    #[arg(long, conflicts_with = "read")]
     pub dsync: bool,
     /// All metadata too, as with O_SYNC.
-    #[arg(long, requires = "write", conflicts_with = "dsync")]
+    #[arg(long, conflicts_with_all = ["read", "dsync"])]
     pub sync: bool,
     /// Through a queue rather than a synchronous call.
     #[arg(long = "async")]
@@ -217,6 +254,9 @@ pub struct ExplainArgs {
     /// What the decision may use.
     #[command(flatten)]
     pub switches: SwitchArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
 }
 
 /// `uext4 io`.
@@ -238,6 +278,9 @@ pub struct IoArgs {
     /// How to read and write.
     #[command(flatten)]
     pub switches: SwitchArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
 }
 
 /// `uext4 trace`.
@@ -249,6 +292,9 @@ pub struct TraceArgs {
     /// The uext4 command and its arguments, without `uext4`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
 }
 
 /// `uext4 cp`.
@@ -266,6 +312,9 @@ pub struct CpArgs {
     /// How to read.
     #[command(flatten)]
     pub switches: SwitchArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
 }
 
 /// `uext4 completions`.

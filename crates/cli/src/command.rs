@@ -7,6 +7,7 @@ use crate::{bench, cat, cp, documents, explain, info, io, ls, map, stat, trace};
 use clap::Parser;
 use clap::error::ErrorKind;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ pub fn execute(arguments: Vec<OsString>, trace: Option<Arc<Tracer>>) -> ExitCode
         Err(error) => return refuse(&error, json),
     };
     let name = cli.command.name();
-    let globals = Globals { json: cli.json, trace };
+    let globals = Globals { json: cli.command.json(), trace };
     match run(cli.command, &globals) {
         Ok(exit) => exit,
         Err(error) => {
@@ -48,7 +49,7 @@ fn run(command: Command, globals: &Globals) -> Result<ExitCode, CliError> {
 
 /// Whether the arguments ask for JSON, as far as that can be told of arguments that do not parse.
 fn asks_for_json(arguments: &[OsString]) -> bool {
-    arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json")
+    arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json" || argument.as_bytes().starts_with(b"--json="))
 }
 
 /// Help and version go to standard output and are no error; anything else is bad usage, told on one line.

@@ -5,8 +5,6 @@ use crate::error::CliError;
 use crate::out::Out;
 use clap::CommandFactory;
 use std::ffi::OsStr;
-use std::io;
-use std::path::Path;
 
 /// `uext4 completions SHELL`.
 pub fn completions(args: &CompletionsArgs) -> Result<(), CliError> {
@@ -20,29 +18,15 @@ pub fn completions(args: &CompletionsArgs) -> Result<(), CliError> {
 
 /// `uext4 man`.
 pub fn man(args: &ManArgs) -> Result<(), CliError> {
-    let mut command = Cli::command();
-    command.build();
-    let Some(dir) = &args.dir else {
-        let mut out = Out::new();
-        out.bytes(&page(command, OsStr::new("standard output"))?)?;
-        return out.finish();
-    };
-    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
-        let name = format!("uext4-{}", inner.get_name());
-        write_page(dir, inner.clone().name(&name).display_name(name))?;
+    let command = Cli::command();
+    if let Some(dir) = &args.dir {
+        let written = clap_mangen::generate_to(command, dir);
+        return written.map_err(|error| CliError::host(dir.as_os_str(), "write", &error));
     }
-    write_page(dir, command)
-}
-
-fn write_page(dir: &Path, command: clap::Command) -> Result<(), CliError> {
-    let path = dir.join(format!("{}.1", command.get_name()));
-    let text = page(command, path.as_os_str())?;
-    std::fs::write(&path, text).map_err(|error| CliError::host(path.as_os_str(), "write", &error))
-}
-
-fn page(command: clap::Command, path: &OsStr) -> Result<Vec<u8>, CliError> {
-    let mut text = Vec::new();
-    let rendered: io::Result<()> = clap_mangen::Man::new(command).render(&mut text);
-    rendered.map_err(|error| CliError::host(path, "render", &error))?;
-    Ok(text)
+    let mut page = Vec::new();
+    let rendered = clap_mangen::Man::new(command).render(&mut page);
+    rendered.map_err(|error| CliError::host(OsStr::new("standard output"), "render", &error))?;
+    let mut out = Out::new();
+    out.bytes(&page)?;
+    out.finish()
 }

@@ -6,7 +6,9 @@ use crate::trace::Tracer;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use uext4::{DeviceSpec, File, OpenOptions, Switches, Target, Volume, VolumeOptions, blockdev};
+use std::sync::Arc;
+use uext4::blockdev::{self, Device};
+use uext4::{DeviceSpec, File, OpenOptions, Switches, Target, Volume, VolumeOptions};
 
 /// A parsed `DEVICE:/path` argument.
 #[derive(Debug, Clone)]
@@ -104,6 +106,22 @@ impl<'g> How<'g> {
     pub fn open_volume(&self, spec: &DeviceSpec) -> Result<Volume, uext4::Error> {
         open_volume(spec, self.write, self.force, self.switches, self.trace)
     }
+
+    /// Opens a device, to look at it before the volume on it.
+    pub fn open_device(&self, spec: &DeviceSpec) -> Result<Arc<dyn Device>, uext4::Error> {
+        let how = blockdev::OpenOptions { write: self.write, force: self.force };
+        let device = blockdev::open(spec, how)?.device;
+        Ok(match self.trace {
+            Some(tracer) => tracer.wrap(device),
+            None => device,
+        })
+    }
+
+    /// Opens the volume on an open device.
+    pub fn open_on(&self, device: Arc<dyn Device>) -> Result<Volume, uext4::Error> {
+        let options = if self.write { VolumeOptions::read_write() } else { VolumeOptions::read_only() };
+        Volume::open_device(device, options.force(self.force).switches(self.switches))
+    }
 }
 
 /// Opens the volume on `spec`: every command comes through here. With a tracer, its layer lies between the volume and
@@ -115,13 +133,6 @@ pub fn open_volume(
     switches: Switches,
     trace: Option<&Tracer>,
 ) -> Result<Volume, uext4::Error> {
-    let options = if write { VolumeOptions::read_write() } else { VolumeOptions::read_only() };
-    let options = options.force(force).switches(switches);
-    match trace {
-        None => Volume::open_spec(spec, options),
-        Some(tracer) => {
-            let opened = blockdev::open(spec, blockdev::OpenOptions { write, force })?;
-            Volume::open_device(tracer.wrap(opened.device), options)
-        }
-    }
+    let how = How { write, force, switches, trace };
+    how.open_on(how.open_device(spec)?)
 }

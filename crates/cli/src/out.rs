@@ -23,11 +23,6 @@ impl Out {
         Out { writer: BufWriter::with_capacity(BUFFER, stdout.lock()), terminal }
     }
 
-    /// Whether a person reads it: names are then shown with control characters escaped.
-    pub fn is_terminal(&self) -> bool {
-        self.terminal
-    }
-
     /// For `write!` and `writeln!`.
     pub fn write_fmt(&mut self, text: fmt::Arguments<'_>) -> Result<(), CliError> {
         self.writer.write_fmt(text).map_err(|error| refused(&error))

@@ -143,19 +143,6 @@ pub fn kind_words(kind: FileKind) -> &'static str {
     }
 }
 
-/// The type bits of `st_mode`.
-pub fn kind_bits(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::Regular => 0o100000,
-        FileKind::Directory => 0o040000,
-        FileKind::Symlink => 0o120000,
-        FileKind::CharDevice => 0o020000,
-        FileKind::BlockDevice => 0o060000,
-        FileKind::Fifo => 0o010000,
-        FileKind::Socket => 0o140000,
-    }
-}
-
 /// `drwxr-sr-t` and the like.
 pub fn mode_string(kind: FileKind, mode: u32) -> String {
     let mut text = String::with_capacity(10);

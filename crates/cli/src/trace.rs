@@ -10,7 +10,7 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uext4::blockdev::Device;
-use uext4::blockdev::layer::counting::{Counters, CountingDevice, Counts, TraceEvent, TracePhase, TraceSink};
+use uext4::blockdev::layer::{Counters, CountingDevice, Counts, TraceEvent, TracePhase, TraceSink};
 
 /// Watches devices: prints every request and counts them.
 pub struct Tracer {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use uext4_iomap::switches::Routing;
-use uext4_iomap::{Count, FileSystem, InodeState, MapMiss, MapSnapshot, Pieces, Range};
+use uext4_iomap::{Count, FileSystem, InodeState};
 
 /// The file system half of an open volume.
 pub struct Ext4 {
@@ -61,22 +61,19 @@ impl FileSystem for Ext4 {
         map::load(&self.state, inode, pos)
     }
 
+    type Handle<'a> = uext4_jbd2::Handle<'a>;
+
     #[inline]
-    fn map_for_write<R: Routing>(
+    fn start_mapping<R: Routing>(
         &self,
-        map: &MapSnapshot,
-        block_bits: u32,
-        range: Range,
         routing: R,
-        pieces: &mut Pieces,
         counters: &impl Count,
-    ) -> std::result::Result<(), MapMiss<Error>> {
-        if routing.switches().overwrite_no_transaction {
-            map::overwrite::without_handle(map, block_bits, range, pieces, counters)
-        } else {
-            let journal = self.state.journal.as_ref();
-            map::overwrite::with_handle(journal, map, block_bits, range, pieces, counters)
-        }
+    ) -> Result<Option<Self::Handle<'_>>> {
+        map::overwrite::start(self.state.journal.as_ref(), routing, counters)
+    }
+
+    fn stop_mapping(&self, handle: Self::Handle<'_>) -> Result<()> {
+        Ok(handle.stop()?)
     }
 
     fn commit(&self, inodes: &[&Inode], _all: bool) -> Result<bool> {

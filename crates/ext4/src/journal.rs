@@ -47,7 +47,11 @@ pub(crate) fn open(state: &mut Ext4State, write: bool) -> Result<()> {
     let log = RunMap::new(runs)?;
     let info = JournalInfo::read(&state.cache, &log)?;
     if info.needs_recovery() {
-        let text = format!("the log starts at block {} with transaction {}", info.superblock.start, info.sequence().0);
+        let text = format!(
+            "the log starts at block {} with transaction {}",
+            info.superblock.start,
+            info.sequence().0
+        );
         return Err(crate::Error::NeedsRecovery(text));
     }
     state.journal_info = Some(info);

@@ -103,7 +103,12 @@ impl Counters {
     /// Counts one for this thread.
     #[inline]
     pub fn bump(&self, counter: Counter) {
-        let slot = thread_slot();
+        self.bump_at(thread_slot(), counter);
+    }
+
+    /// Counts one for the thread that owns `slot`, which is the caller.
+    #[inline(always)]
+    pub(crate) fn bump_at(&self, slot: usize, counter: Counter) {
         if slot < SHARED_SLOT {
             self.threads[slot].bump(counter);
         } else {

@@ -174,6 +174,34 @@ impl Door {
         self.held[slot as usize].outstanding
     }
 
+    /// Gives a buffer to a free slot and adds one device request that covers all of it. Gives the buffer back if the
+    /// queue is full.
+    #[inline(always)]
+    pub(crate) fn send(
+        &mut self,
+        slot: u32,
+        mut buffer: Buffer,
+        op: Op,
+        fua: bool,
+        pos: u64,
+    ) -> std::result::Result<(), Buffer> {
+        let held = &mut self.held[slot as usize];
+        assert!(held.outstanding == 0 && matches!(held.payload, Payload::None), "a slot in use is not free");
+        // A buffer is never longer than a request: the pool's regions are at most 1 GiB.
+        let length = buffer.len() as u32;
+        let memory = buffer.memory(0);
+        let request = Request { op, fua, nowait: false, pos, length, memory, tag: u64::from(slot) };
+        // SAFETY: as in `push`: the memory is the whole buffer, which the slot owns from the next lines on until nothing of
+        // it is outstanding. Moving a `Buffer` does not move its bytes, and a refused request is never looked at again.
+        if unsafe { self.queue.push(request) }.is_err() {
+            return Err(buffer);
+        }
+        // Nothing is dropped here: the assertion above says that there was no payload.
+        std::mem::forget(std::mem::replace(&mut held.payload, Payload::One(buffer)));
+        held.outstanding = 1;
+        Ok(())
+    }
+
     /// Adds one device request of a slot.
     #[inline]
     pub(crate) fn push(&mut self, slot: u32, part: Part) -> std::result::Result<(), Full> {

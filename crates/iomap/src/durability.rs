@@ -13,7 +13,7 @@ use crate::switches::Routing;
 use uext4_blockdev::Capabilities;
 
 /// Decides the durability work of a write. `overwrite`: all pieces written, inside the size.
-#[inline]
+#[inline(always)]
 pub fn write_durability<R: Routing>(
     sync: Sync,
     overwrite: bool,

@@ -68,7 +68,11 @@ impl<F: FileSystem> Engine<F> {
     /// depend on their owners. Returns whether some queue can only be driven by its owner.
     pub(crate) fn harvest(&self) -> bool {
         let queues: Vec<_> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
-        queues.iter().fold(false, |owner_driven, queue| queue.harvest() || owner_driven)
+        let mut owner_driven = false;
+        for queue in queues {
+            owner_driven |= queue.harvest();
+        }
+        owner_driven
     }
 
     /// A pump for waits of synchronous calls.

@@ -3,8 +3,6 @@
 use crate::counters::{Counter, CounterLine, Counters};
 use crate::error::Error;
 use crate::inode::InodeState;
-use crate::mapping::{Pieces, Range};
-use crate::snapshot::MapSnapshot;
 use crate::switches::{Routing, Switches};
 use std::sync::Arc;
 
@@ -27,30 +25,24 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
     /// Loads the mapping around byte `pos` of the file into the inode's snapshot and publishes it.
     fn load_map(&self, inode: &Self::Inode, pos: u64) -> Result<(), Self::Error>;
 
-    /// Room 1: finds the pieces of a write, with or without a journal handle around the look-up. `Err(Unknown)` asks the
-    /// engine to load and try again.
-    fn map_for_write<R: Routing>(
+    /// A journal handle around the mapping of a write.
+    type Handle<'a>
+    where
+        Self: 'a;
+
+    /// Room 1: starts what the mapping of an overwrite needs of the journal: nothing, or a real handle.
+    fn start_mapping<R: Routing>(
         &self,
-        map: &MapSnapshot,
-        block_bits: u32,
-        range: Range,
         routing: R,
-        pieces: &mut Pieces,
         counters: &impl Count,
-    ) -> Result<(), MapMiss<Self::Error>>;
+    ) -> Result<Option<Self::Handle<'_>>, Self::Error>;
+
+    /// Stops the handle after the look-up.
+    fn stop_mapping(&self, handle: Self::Handle<'_>) -> Result<(), Self::Error>;
 
     /// Makes extent and size changes of these inodes durable (`all`: every change of theirs), committing if needed.
     /// Returns whether it flushed the device's cache after their data was complete.
     fn commit(&self, inodes: &[&Self::Inode], all: bool) -> Result<bool, Self::Error>;
-}
-
-/// Why [`FileSystem::map_for_write`] has no pieces.
-#[derive(Debug)]
-pub enum MapMiss<E> {
-    /// The mapping at this byte is not loaded.
-    Unknown(u64),
-    /// The look-up failed.
-    Failed(E),
 }
 
 /// Something that counts: a queue's own line, or the calling thread's.

@@ -11,6 +11,8 @@
 //! Waiting never holds a lock that a completion needs: the caller passes a `pump` that drives its own queue and
 //! harvests idle ones.
 
+use crate::mapping::Range;
+use crate::snapshot::ByteRun;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Waiters, add_then_fence, store_then_fence};
 use crate::thread_slot::{OWNED_SLOTS, SHARED_SLOT, thread_slot};
 use crossbeam_utils::CachePadded;
@@ -29,6 +31,17 @@ const LOOK_AGAIN: Duration = Duration::from_micros(200);
 pub struct Cell {
     counts: AtomicU64,
     modified_ns: AtomicU64,
+    run: LastRun,
+}
+
+/// The written run that the owner of a cell used last, and the generation of the mapping it comes from. Only the owner
+/// reads and writes it.
+#[derive(Debug, Default)]
+struct LastRun {
+    generation: AtomicU64,
+    start: AtomicU64,
+    end: AtomicU64,
+    physical: AtomicU64,
 }
 
 /// The gate is exclusively held or wanted; nothing was changed.
@@ -82,7 +95,7 @@ impl InodeGate {
 
     /// Enters through a queue's own cell: inside the gate and one request in flight. The caller is the only writer of
     /// `cell` (it holds the queue).
-    #[inline]
+    #[inline(always)]
     pub fn enter(&self, cell: &Cell) -> Result<(), Busy> {
         let counts = cell.counts.load(Ordering::Relaxed);
         store_then_fence(&cell.counts, counts + INSIDE_ONE + IN_FLIGHT_ONE);
@@ -118,11 +131,16 @@ impl InodeGate {
     }
 
     /// Tells an exclusive waiter to look again. Relaxed: it looks again by itself soon.
-    #[inline]
+    #[inline(always)]
     fn announce_progress(&self) {
         if self.exclusive.load(Ordering::Relaxed) {
-            self.exclusive_waiters.announce_all();
+            self.wake_exclusive();
         }
+    }
+
+    #[cold]
+    fn wake_exclusive(&self) {
+        self.exclusive_waiters.announce_all();
     }
 
     /// Enters for a synchronous call. With `counted` the call is also in flight (device I/O); without, it is only
@@ -138,7 +156,7 @@ impl InodeGate {
     }
 
     /// As [`InodeGate::lock_shared`], but refuses instead of waiting.
-    #[inline]
+    #[inline(always)]
     pub fn try_lock_shared(&self, counted: bool) -> Result<InodeGuard<'_>, Busy> {
         let slot = thread_slot();
         let cell = &self.thread_cells()[slot];
@@ -178,6 +196,14 @@ impl InodeGate {
             self.wait_quiet(!0, pump);
         }
         guard
+    }
+
+    /// Ends an exclusive hold.
+    #[cold]
+    fn reopen(&self) {
+        self.exclusive.store(false, Ordering::SeqCst);
+        self.shared_waiters.announce_all();
+        self.exclusive_waiters.announce_one();
     }
 
     /// Waits until the counted parts `mask` of all cells are zero.
@@ -232,7 +258,7 @@ impl InodeGate {
         threads.iter().map(|cell| of(cell)).chain(queues.iter().map(|cell| of(cell))).max().unwrap_or(0)
     }
 
-    #[inline]
+    #[inline(always)]
     fn thread_cells(&self) -> &[CachePadded<Cell>] {
         self.threads.get_or_init(|| (0..=SHARED_SLOT).map(|_| CachePadded::default()).collect())
     }
@@ -252,6 +278,54 @@ pub struct InodeGuard<'g> {
 }
 
 impl InodeGuard<'_> {
+    /// The calling thread's slot.
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> usize {
+        match self.hold {
+            Hold::Shared { slot, .. } => slot,
+            Hold::Exclusive => thread_slot(),
+        }
+    }
+
+    /// Notes a write by this thread at `now_ns`.
+    #[inline(always)]
+    pub(crate) fn note_write(&self, now_ns: u64) {
+        match self.hold {
+            Hold::Shared { cell, .. } => cell.modified_ns.store(now_ns, Ordering::Relaxed),
+            Hold::Exclusive => self.gate.note_thread_write(now_ns),
+        }
+    }
+
+    /// The device position of `range`, if it lies in the run that this thread used last in this generation of the
+    /// mapping. Load the generation under this guard.
+    #[inline(always)]
+    pub(crate) fn last_run(&self, generation: u64, range: Range) -> Option<u64> {
+        let Hold::Shared { cell, slot, .. } = self.hold else { return None };
+        let run = &cell.run;
+        if slot >= OWNED_SLOTS || run.generation.load(Ordering::Relaxed) != generation {
+            return None;
+        }
+        let run = ByteRun {
+            start: run.start.load(Ordering::Relaxed),
+            end: run.end.load(Ordering::Relaxed),
+            physical: run.physical.load(Ordering::Relaxed),
+        };
+        run.locate(range)
+    }
+
+    /// Remembers a run for [`InodeGuard::last_run`].
+    #[inline]
+    pub(crate) fn keep_run(&self, generation: u64, run: ByteRun) {
+        if let Hold::Shared { cell, slot, .. } = self.hold
+            && slot < OWNED_SLOTS
+        {
+            cell.run.generation.store(generation, Ordering::Relaxed);
+            cell.run.start.store(run.start, Ordering::Relaxed);
+            cell.run.end.store(run.end, Ordering::Relaxed);
+            cell.run.physical.store(run.physical, Ordering::Relaxed);
+        }
+    }
+
     /// Whether the gate is held exclusively.
     pub fn is_exclusive(&self) -> bool {
         matches!(self.hold, Hold::Exclusive)
@@ -274,18 +348,14 @@ impl InodeGuard<'_> {
 }
 
 impl Drop for InodeGuard<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         match self.hold {
             Hold::Shared { cell, slot, amount } => {
                 change(cell, slot, amount, false);
                 self.gate.announce_progress();
             }
-            Hold::Exclusive => {
-                self.gate.exclusive.store(false, Ordering::SeqCst);
-                self.gate.shared_waiters.announce_all();
-                self.gate.exclusive_waiters.announce_one();
-            }
+            Hold::Exclusive => self.gate.reopen(),
         }
     }
 }
@@ -305,7 +375,7 @@ impl Drop for InFlight<'_> {
 }
 
 /// Changes a thread cell: the owner of a line stores plainly, the shared line needs an atomic addition.
-#[inline]
+#[inline(always)]
 fn change(cell: &Cell, slot: usize, amount: u64, up: bool) {
     if slot < OWNED_SLOTS {
         let counts = cell.counts.load(Ordering::Relaxed);

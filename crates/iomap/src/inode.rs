@@ -1,6 +1,7 @@
 //! What the engine keeps of one inode: gate, size, mapping, durability state.
 
-use crate::gate::InodeGate;
+use crate::gate::{InodeGate, InodeGuard};
+use crate::mapping::Range;
 use crate::plan::View;
 use crate::snapshot::MapCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,6 +53,25 @@ impl InodeState {
     /// Marks the inode datasync-dirty in transaction `tid` (never 0), in the step that changes extents or size.
     pub fn set_datasync_tid(&self, tid: u64) {
         self.datasync_tid.fetch_max(tid, Ordering::AcqRel);
+    }
+
+    /// The device position of `range`, if it lies in one written run: first the run that this thread used last, then
+    /// the snapshot. Nothing shared is written.
+    #[inline(always)]
+    pub(crate) fn find_written(&self, guard: &InodeGuard<'_>, range: Range) -> Option<u64> {
+        let generation = self.map.generation();
+        match guard.last_run(generation, range) {
+            Some(physical) => Some(physical),
+            None => self.search_written(guard, generation, range),
+        }
+    }
+
+    #[inline(never)]
+    fn search_written(&self, guard: &InodeGuard<'_>, generation: u64, range: Range) -> Option<u64> {
+        let run = self.map.with(|map| map.written_run(range.pos, self.block_bits))?;
+        // A run is a fact of the mapping: if the map was extended meanwhile, the generation says so at the next look.
+        guard.keep_run(generation, run);
+        run.locate(range)
     }
 
     /// What a decision needs to know.

@@ -5,7 +5,7 @@
 //!
 //! | switch | room |
 //! |---|---|
-//! | `overwrite-no-transaction` | the file system's, behind [`FileSystem::map_for_write`] |
+//! | `overwrite-no-transaction` | the file system's, behind [`FileSystem::start_mapping`] |
 //! | `dax-no-dio-count` | [`dax`] |
 //! | `fua-dsync-overwrite` | [`durability`] |
 //! | `simple-read` | [`simple_read`] |
@@ -41,11 +41,11 @@ pub use counters::{Counter, Counters, Stats};
 pub use door::Payload;
 pub use engine::Engine;
 pub use error::Error;
-pub use fs::{Count, FileSystem, MapMiss, OpenFile};
+pub use fs::{Count, FileSystem, OpenFile};
 pub use inode::InodeState;
 pub use mapping::{PIECES_MAX, Piece, Pieces, Range, Run, State};
 pub use plan::{Plan, Request};
 pub use queue::{Completion, FileSlot, IoQueue, WriteFlags};
 pub use raw::{RawCompletion, RawQueue};
-pub use snapshot::{Found, MapCell, MapSnapshot};
+pub use snapshot::{ByteRun, Found, MapCell, MapSnapshot};
 pub use switches::{BadSwitch, SWITCH_NAMES, Switches};

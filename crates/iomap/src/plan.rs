@@ -168,7 +168,7 @@ pub struct Summary {
 
 impl Summary {
     /// Sums over `pieces`.
-    #[inline]
+    #[inline(always)]
     pub fn of(pieces: &[Piece]) -> Self {
         let mut summary = Summary { all_written: true, unwritten: 0, hole: 0 };
         for piece in pieces {

@@ -8,34 +8,18 @@
 //! flight. Unlike the kernel's version the range need not fit one block: one mapping is enough for one request.
 
 use crate::counters::Counter;
-use crate::door::{Part, Payload};
 use crate::engine::Engine;
 use crate::fs::FileSystem;
+use crate::gate::InodeGuard;
+use crate::inode::InodeState;
 use crate::mapping::Range;
 use crate::plan::Durability;
-use crate::queue::{Core, FileSlot, SlotKind};
-use crate::snapshot::MapSnapshot;
+use crate::queue::{Core, FileSlot, Kind, Slot};
 use uext4_blockdev::{Buffer, Op};
 
 /// The read needs the general route; nothing has happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotSimple;
-
-/// Longest simple read in bytes: one device request carries it.
-pub const SIMPLE_READ_MAX: u64 = 1 << 30;
-
-/// The device position of a simple read.
-#[inline]
-fn locate(map: &MapSnapshot, range: Range, size: u64, block_bits: u32) -> Result<u64, NotSimple> {
-    if range.length == 0
-        || range.length > SIMPLE_READ_MAX
-        || range.pos >= size
-        || range.length > size - range.pos
-    {
-        return Err(NotSimple);
-    }
-    map.find_written(range, block_bits).ok_or(NotSimple)
-}
 
 impl<F: FileSystem> Core<F> {
     /// Queues a simple read, or gives the buffer back untouched.
@@ -48,50 +32,52 @@ impl<F: FileSystem> Core<F> {
         tag: u64,
     ) -> Result<(), (NotSimple, Buffer)> {
         let length = buffer.len() as u64;
-        let mask = u64::from(self.engine.geometry.logical_block) - 1;
-        let misaligned = (pos | length) & mask != 0
-            || buffer.address().addr().get() & (self.engine.geometry.memory_align as usize - 1) != 0;
-        let Some(&number) = self.free.last() else {
+        let address = buffer.address().addr().get() as u64;
+        let misaligned = (pos | length) & self.position_mask | address & self.memory_mask;
+        let Some(&number) = self.free.last() else { return Err((NotSimple, buffer)) };
+        let Some(Some(attached)) = self.files.get_mut(slot.index as usize) else {
             return Err((NotSimple, buffer));
         };
-        let Ok(index) = self.index(slot) else {
-            return Err((NotSimple, buffer));
-        };
-        let Some(attached) = &mut self.files[index] else {
-            return Err((NotSimple, buffer));
-        };
-        if misaligned || !attached.file.readable || self.engine.fs.check_alive().is_err() {
+        let usable = attached.simple && attached.serial == slot.serial && misaligned == 0 && length != 0;
+        if !usable || self.engine.fs.check_alive().is_err() {
             return Err((NotSimple, buffer));
         }
-        let state = F::state(&attached.file.inode);
-        if state.gate.enter(&attached.cell).is_err() {
+        if F::state(&attached.file.inode).gate.enter(&attached.cell).is_err() {
             return Err((NotSimple, buffer));
         }
         attached.refresh();
-        let state = F::state(&attached.file.inode);
-        let range = Range { pos, length };
-        let Ok(physical) = locate(&attached.map, range, state.size(), state.block_bits()) else {
-            state.gate.leave(&attached.cell);
-            state.gate.complete(&attached.cell);
-            return Err((NotSimple, buffer));
+        let (size, bits) =
+            (F::state(&attached.file.inode).size(), F::state(&attached.file.inode).block_bits());
+        let inside = pos < size && length <= size - pos;
+        let located = if inside { attached.find_written(Range { pos, length }, bits) } else { None };
+        let sent = match located {
+            Some(physical) => self.door.send(number, buffer, Op::Read, false, physical).map(|()| physical),
+            None => Err(buffer),
         };
-        self.door.store(number, Payload::One(buffer));
-        let length = length as u32;
-        let part =
-            Part { op: Op::Read, fua: false, nowait: false, pos: physical, offset: 0, length, index: 0 };
-        if self.door.push(number, part).is_err() {
-            state.gate.leave(&attached.cell);
-            state.gate.complete(&attached.cell);
-            let Payload::One(buffer) = self.door.take(number) else { unreachable!("stored above") };
-            return Err((NotSimple, buffer));
+        let gate = &F::state(&attached.file.inode).gate;
+        gate.leave(&attached.cell);
+        match sent {
+            Ok(pos) => {
+                self.free.pop();
+                attached.pending += 1;
+                self.slots[number as usize] = Slot {
+                    tag,
+                    pos,
+                    length: length as u32,
+                    file: slot.index,
+                    kind: Kind::Single,
+                    durability: Durability::None,
+                    write: false,
+                };
+                self.counters.bump(Counter::SimpleReads);
+                self.counters.bump(Counter::DioCounted);
+                Ok(())
+            }
+            Err(buffer) => {
+                gate.complete(&attached.cell);
+                Err((NotSimple, buffer))
+            }
         }
-        state.gate.leave(&attached.cell);
-        self.free.pop();
-        let kind = SlotKind::Single { pos: physical, length, durability: Durability::None, write: false };
-        self.fill_slot(number, index, tag, kind);
-        self.counters.bump(Counter::SimpleReads);
-        self.counters.bump(Counter::DioCounted);
-        Ok(())
     }
 }
 
@@ -100,13 +86,16 @@ impl<F: FileSystem> Engine<F> {
     #[inline]
     pub(crate) fn simple_read(
         &self,
-        state: &crate::inode::InodeState,
+        guard: &InodeGuard<'_>,
+        state: &InodeState,
         buf: &mut [u8],
         range: Range,
     ) -> Result<Result<usize, F::Error>, NotSimple> {
-        let size = state.size();
-        let physical = state.map.with(|map| locate(map, range, size, state.block_bits()))?;
-        self.counters.bump(Counter::SimpleReads);
+        if range.end() > state.size() {
+            return Err(NotSimple);
+        }
+        let physical = state.find_written(guard, range).ok_or(NotSimple)?;
+        self.counters.bump_at(guard.slot(), Counter::SimpleReads);
         let read = self.device.read_at(buf, physical).map_err(crate::error::Error::from);
         Ok(read.map(|()| buf.len()).map_err(F::Error::from))
     }

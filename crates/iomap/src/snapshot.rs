@@ -125,6 +125,32 @@ pub enum Found {
     Unknown,
 }
 
+/// A written run in bytes: what a look-up found and may be used again while the generation stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ByteRun {
+    /// First byte in the file.
+    pub start: u64,
+    /// First byte behind the run.
+    pub end: u64,
+    /// Device position of `start`.
+    pub physical: u64,
+}
+
+impl ByteRun {
+    /// Nothing lies in it.
+    pub const EMPTY: ByteRun = ByteRun { start: 0, end: 0, physical: 0 };
+
+    /// The device position of `range`, if all of it lies in this run.
+    #[inline]
+    pub fn locate(&self, range: Range) -> Option<u64> {
+        if range.pos < self.start || range.end() > self.end {
+            None
+        } else {
+            Some(range.pos - self.start + self.physical)
+        }
+    }
+}
+
 /// An immutable picture of an inode's map.
 #[derive(Debug)]
 pub struct MapSnapshot {
@@ -176,18 +202,28 @@ impl MapSnapshot {
         low + part.partition_point(|&first| first <= block) - 1
     }
 
-    /// The device position of `range`, if it lies in one written run. The fast look-up of simple reads and overwrites.
+    /// The written run that holds byte `pos` of the file.
     #[inline]
-    pub fn find_written(&self, range: Range, block_bits: u32) -> Option<u64> {
-        let block = u32::try_from(range.pos >> block_bits).ok()?;
-        let Found::Known { state: State::Written, physical, blocks } = self.find(block) else {
-            return None;
-        };
-        let within = range.pos & ((1 << block_bits) - 1);
-        if within + range.length > blocks << block_bits {
+    pub fn written_run(&self, pos: u64, block_bits: u32) -> Option<ByteRun> {
+        let block = u32::try_from(pos >> block_bits).ok()?;
+        let chunk =
+            if self.chunks.len() == 1 { &self.chunks[0] } else { &self.chunks[self.find_chunk(block)] };
+        let index = chunk.find(block);
+        let target = chunk.targets[index];
+        if target.kind() != KIND_WRITTEN {
             return None;
         }
-        Some((physical << block_bits) + within)
+        Some(ByteRun {
+            start: u64::from(chunk.firsts[index]) << block_bits,
+            end: chunk.end_of(index) << block_bits,
+            physical: target.physical() << block_bits,
+        })
+    }
+
+    /// The device position of `range`, if it lies in one written run. The look-up of simple reads and overwrites.
+    #[inline]
+    pub fn find_written(&self, range: Range, block_bits: u32) -> Option<u64> {
+        self.written_run(range.pos, block_bits)?.locate(range)
     }
 
     /// Appends the pieces of `range` to `pieces`, stopping when it is full. `Err` names the first byte whose mapping is
@@ -351,10 +387,10 @@ impl Default for MapCell {
 }
 
 impl MapCell {
-    /// Nothing known, generation 0.
+    /// Nothing known, generation 1: 0 is never a generation.
     pub fn new() -> Self {
         MapCell {
-            generation: AtomicU64::new(0),
+            generation: AtomicU64::new(1),
             current: Published::new(Arc::new(MapSnapshot::unknown())),
             writer: Mutex::new(()),
         }

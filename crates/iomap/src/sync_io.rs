@@ -1,17 +1,18 @@
 //! Synchronous direct reads and writes: the calling thread maps, transfers and completes under the gate.
 
 use crate::counters::Counter;
+use crate::counters::Counters;
 use crate::door::Payload;
-use crate::engine::{Engine, check_progress};
+use crate::engine::Engine;
 use crate::error::Error;
-use crate::fs::{FileSystem, MapMiss, OpenFile};
+use crate::fs::{Count, FileSystem, OpenFile};
 use crate::gate::InodeGuard;
 use crate::inode::InodeState;
 use crate::mapping::{PIECES_MAX, Piece, Pieces, Range, State};
 use crate::plan::{Durability, GateMode, Plan, Request, Route, Summary};
 use crate::queue::WriteFlags;
 use crate::switches::{AllOn, Routing, Switches};
-use crate::write_plan::plan_write;
+use crate::write_plan::{plan_write, shares_gate};
 use uext4_blockdev::WriteDurability;
 
 impl<F: FileSystem> Engine<F> {
@@ -55,7 +56,7 @@ impl<F: FileSystem> Engine<F> {
         self.make_durable(&inodes, all)
     }
 
-    #[inline]
+    #[inline(always)]
     fn read_routed<R: Routing>(
         &self,
         file: &OpenFile<F>,
@@ -76,9 +77,9 @@ impl<F: FileSystem> Engine<F> {
             return self.read_mapped(file, &guard, buf, range, routing);
         }
         let guard = self.enter(state, true);
-        self.counters.bump(Counter::DioCounted);
+        self.counters.bump_at(guard.slot(), Counter::DioCounted);
         if routing.switches().simple_read
-            && let Ok(read) = self.simple_read(state, buf, range)
+            && let Ok(read) = self.simple_read(&guard, state, buf, range)
         {
             return read;
         }
@@ -89,14 +90,20 @@ impl<F: FileSystem> Engine<F> {
     }
 
     /// Enters the gate, waiting while somebody holds it exclusively.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn enter<'g>(&self, state: &'g InodeState, counted: bool) -> InodeGuard<'g> {
         match state.gate.try_lock_shared(counted) {
             Ok(guard) => guard,
-            Err(_busy) => state.gate.lock_shared(counted, &mut self.pump()),
+            Err(_busy) => self.enter_waiting(state, counted),
         }
     }
 
+    #[cold]
+    fn enter_waiting<'g>(&self, state: &'g InodeState, counted: bool) -> InodeGuard<'g> {
+        state.gate.lock_shared(counted, &mut self.pump())
+    }
+
+    #[inline(always)]
     fn read_mapped<R: Routing>(
         &self,
         file: &OpenFile<F>,
@@ -105,7 +112,7 @@ impl<F: FileSystem> Engine<F> {
         range: Range,
         routing: R,
     ) -> Result<usize, F::Error> {
-        self.counters.bump(Counter::DaxCopies);
+        self.counters.bump_at(guard.slot(), Counter::DaxCopies);
         if routing.switches().dax_no_dio_count {
             self.read_mapped_by(file, guard, buf, range, |held, buf, at| self.copy_out(held, buf, at))
         } else {
@@ -114,7 +121,7 @@ impl<F: FileSystem> Engine<F> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn read_mapped_by(
         &self,
         file: &OpenFile<F>,
@@ -125,7 +132,7 @@ impl<F: FileSystem> Engine<F> {
     ) -> Result<usize, F::Error> {
         let state = file.state();
         if range.end() <= state.size()
-            && let Some(physical) = state.map.with(|map| map.find_written(range, state.block_bits()))
+            && let Some(physical) = state.find_written(guard, range)
         {
             copy(guard, buf, physical)?;
             return Ok(buf.len());
@@ -181,6 +188,7 @@ impl<F: FileSystem> Engine<F> {
         Ok(())
     }
 
+    #[inline(always)]
     fn write_routed<R: Routing>(
         &self,
         file: &OpenFile<F>,
@@ -197,9 +205,61 @@ impl<F: FileSystem> Engine<F> {
             return Ok(0);
         }
         let request = Request { range, sync: flags.sync(), bounced: false, queued: false };
+        if let Some(written) = self.overwrite_one(file, buf, &request, routing) {
+            return written;
+        }
+        self.write_general(file, buf, &request, flags.contains(WriteFlags::NOWAIT), routing)
+    }
+
+    /// A shared overwrite of one piece by the calling thread. `None`: it needs the general way; nothing was written.
+    #[inline(always)]
+    fn overwrite_one<R: Routing>(
+        &self,
+        file: &OpenFile<F>,
+        buf: &[u8],
+        request: &Request,
+        routing: R,
+    ) -> Option<Result<usize, F::Error>> {
+        let state = file.state();
+        if !shares_gate(request, state.block_bits(), routing) {
+            return None;
+        }
+        let guard = state.gate.try_lock_shared(self.capabilities.dax.is_none()).ok()?;
+        let handle = match self.fs.start_mapping(routing, &SlotCounters(&self.counters, guard.slot())) {
+            Ok(handle) => handle,
+            Err(error) => return Some(Err(error)),
+        };
+        let located = state.find_written(&guard, request.range);
+        if let Some(handle) = handle
+            && let Err(error) = self.fs.stop_mapping(handle)
+        {
+            return Some(Err(error));
+        }
+        let physical = located?;
+        let length = request.range.length;
+        let piece = Piece { logical: request.range.pos, physical, length, state: State::Written };
+        let plan = plan_write(request, &state.view(), &[piece], &self.capabilities, routing);
+        if plan.gate != GateMode::Shared || !matches!(plan.route, Route::Overwrite | Route::DaxOverwrite) {
+            return None;
+        }
+        self.count_write(request, &plan, state, &guard);
+        if let Err(error) = self.transfer_piece(&guard, buf, physical, &plan) {
+            return Some(Err(error));
+        }
+        drop(guard);
+        Some(self.complete_durability(file, &plan).map(|()| buf.len()))
+    }
+
+    fn write_general<R: Routing>(
+        &self,
+        file: &OpenFile<F>,
+        buf: &[u8],
+        request: &Request,
+        nowait: bool,
+        routing: R,
+    ) -> Result<usize, F::Error> {
         let state = file.state();
         let counted = self.capabilities.dax.is_none();
-        let nowait = flags.contains(WriteFlags::NOWAIT);
         let mut guard = match state.gate.try_lock_shared(counted) {
             Ok(guard) => guard,
             Err(_busy) if nowait => return Err(Error::WouldBlock.into()),
@@ -207,7 +267,7 @@ impl<F: FileSystem> Engine<F> {
         };
         let mut pieces = Pieces::new();
         let plan = loop {
-            let plan = self.decide(file, &request, routing, &mut pieces)?;
+            let plan = self.decide(file, &guard, request, routing, &mut pieces)?;
             if plan.gate == GateMode::Shared || guard.is_exclusive() {
                 break plan;
             }
@@ -218,8 +278,8 @@ impl<F: FileSystem> Engine<F> {
             // Everything may have changed while the gate was not held: decide again.
             guard = state.gate.lock_exclusive(plan.drain, &mut self.pump());
         };
-        self.count_write(&request, &plan, state, &guard);
-        self.transfer(file, &guard, buf, &request, &plan, &pieces)?;
+        self.count_write(request, &plan, state, &guard);
+        self.transfer(file, &guard, buf, request, &plan, &pieces)?;
         drop(guard);
         self.complete_durability(file, &plan)?;
         Ok(buf.len())
@@ -230,31 +290,34 @@ impl<F: FileSystem> Engine<F> {
     fn decide<R: Routing>(
         &self,
         file: &OpenFile<F>,
+        guard: &InodeGuard<'_>,
         request: &Request,
         routing: R,
         pieces: &mut Pieces,
     ) -> Result<Plan, F::Error> {
         let state = file.state();
-        let mut missed = None;
-        loop {
-            let bits = state.block_bits();
-            let mapped = state
-                .map
-                .with(|map| self.fs.map_for_write(map, bits, request.range, routing, pieces, &self.counters));
-            match mapped {
-                Ok(()) => break,
-                Err(MapMiss::Failed(error)) => return Err(error),
-                Err(MapMiss::Unknown(pos)) => {
-                    check_progress(&mut missed, pos)?;
-                    self.counters.bump(Counter::MapLoads);
-                    self.fs.load_map(&file.inode, pos)?;
-                }
+        let handle = self.fs.start_mapping(routing, &self.counters)?;
+        pieces.clear();
+        let range = request.range;
+        let mapped = match state.find_written(guard, range) {
+            Some(physical) => {
+                pieces.push(Piece {
+                    logical: range.pos,
+                    physical,
+                    length: range.length,
+                    state: State::Written,
+                });
+                Ok(())
             }
+            None => self.load_pieces(file, range, pieces),
+        };
+        if let Some(handle) = handle {
+            self.fs.stop_mapping(handle)?;
         }
-        let view = state.view();
-        let plan = plan_write(request, &view, pieces, &self.capabilities, routing);
+        mapped?;
+        let plan = plan_write(request, &state.view(), pieces, &self.capabilities, routing);
         if plan.route == Route::Allocate || pieces.len() == PIECES_MAX {
-            self.check_all_written(file, request.range)?;
+            self.check_all_written(file, range)?;
         }
         Ok(plan)
     }
@@ -277,28 +340,49 @@ impl<F: FileSystem> Engine<F> {
         Err(Error::NeedsAllocation { pos: range.pos, length: range.length, unwritten, hole, extends }.into())
     }
 
-    #[inline]
+    #[inline(always)]
     fn count_write(&self, request: &Request, plan: &Plan, state: &InodeState, guard: &InodeGuard<'_>) {
         let block_mask = (1 << state.block_bits()) - 1;
+        let bump = |counter| self.counters.bump_at(guard.slot(), counter);
         if guard.is_exclusive() {
-            self.counters.bump(Counter::ExclusiveWrites);
+            bump(Counter::ExclusiveWrites);
         } else if (request.range.pos | request.range.length) & block_mask != 0 {
-            self.counters.bump(Counter::SharedSubblockWrites);
+            bump(Counter::SharedSubblockWrites);
         }
         if plan.route == Route::DaxOverwrite {
-            self.counters.bump(Counter::DaxCopies);
+            bump(Counter::DaxCopies);
         }
         if plan.counted {
-            self.counters.bump(Counter::DioCounted);
+            bump(Counter::DioCounted);
         }
         if plan.durability == Durability::Fua {
-            self.counters.bump(Counter::FuaWrites);
+            bump(Counter::FuaWrites);
         }
-        state.gate.note_thread_write(crate::clock::coarse_now_ns());
+        guard.note_write(crate::clock::coarse_now_ns());
+    }
+
+    /// Sends one contiguous part of a planned overwrite.
+    #[inline(always)]
+    fn transfer_piece(
+        &self,
+        guard: &InodeGuard<'_>,
+        part: &[u8],
+        physical: u64,
+        plan: &Plan,
+    ) -> Result<(), F::Error> {
+        let durability = match plan.durability {
+            Durability::Fua => WriteDurability::Fua,
+            _ => WriteDurability::Cached,
+        };
+        let written = match (plan.route, plan.counted) {
+            (Route::DaxOverwrite, false) => self.copy_in(guard, part, physical, durability),
+            (Route::DaxOverwrite, true) => self.copy_in_counted(guard, part, physical, durability),
+            _ => self.device.write_at(part, physical, durability).map_err(Error::from),
+        };
+        written.map_err(|error| self.write_failed(error, plan.durability))
     }
 
     /// Sends the data of a planned overwrite.
-    #[inline]
     fn transfer(
         &self,
         file: &OpenFile<F>,
@@ -308,19 +392,9 @@ impl<F: FileSystem> Engine<F> {
         plan: &Plan,
         pieces: &Pieces,
     ) -> Result<(), F::Error> {
-        let durability = match plan.durability {
-            Durability::Fua => WriteDurability::Fua,
-            _ => WriteDurability::Cached,
-        };
         let write = |piece: &Piece| {
             let start = (piece.logical - request.range.pos) as usize;
-            let part = &buf[start..start + piece.length as usize];
-            let written = match (plan.route, plan.counted) {
-                (Route::DaxOverwrite, false) => self.copy_in(guard, part, piece.physical, durability),
-                (Route::DaxOverwrite, true) => self.copy_in_counted(guard, part, piece.physical, durability),
-                _ => self.device.write_at(part, piece.physical, durability).map_err(Error::from),
-            };
-            written.map_err(|error| self.write_failed(error, plan.durability))
+            self.transfer_piece(guard, &buf[start..start + piece.length as usize], piece.physical, plan)
         };
         for piece in pieces {
             write(piece)?;
@@ -341,7 +415,7 @@ impl<F: FileSystem> Engine<F> {
     }
 
     /// The plain routes of durability, after the data is complete.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn complete_durability(&self, file: &OpenFile<F>, plan: &Plan) -> Result<(), F::Error> {
         match plan.durability {
             Durability::None | Durability::Fua | Durability::WriteThrough => Ok(()),
@@ -395,5 +469,15 @@ impl<F: FileSystem> Engine<F> {
             total += self.write_at(file, buffer, pos + total as u64, flags)?;
         }
         Ok(total)
+    }
+}
+
+/// A thread's counters when its slot is known already.
+struct SlotCounters<'c>(&'c Counters, usize);
+
+impl Count for SlotCounters<'_> {
+    #[inline(always)]
+    fn bump(&self, counter: Counter) {
+        self.0.bump_at(self.1, counter);
     }
 }

@@ -16,7 +16,7 @@ use crate::switches::Routing;
 use uext4_blockdev::Capabilities;
 
 /// Decides a write. `pieces` covers all of `request.range`.
-#[inline]
+#[inline(always)]
 pub fn plan_write<R: Routing>(
     request: &Request,
     view: &View,
@@ -34,11 +34,17 @@ pub fn plan_write<R: Routing>(
 
 /// Whether a write touches only a part of some file-system block.
 #[inline]
-fn is_subblock(request: &Request, view: &View) -> bool {
-    (request.range.pos | request.range.length) & (view.block_size() - 1) != 0
+fn is_subblock(request: &Request, block_bits: u32) -> bool {
+    (request.range.pos | request.range.length) & ((1 << block_bits) - 1) != 0
 }
 
+/// Whether an overwrite of this shape may hold the gate together with others.
 #[inline]
+pub(crate) fn shares_gate<R: Routing>(request: &Request, block_bits: u32, routing: R) -> bool {
+    !request.bounced && (routing.switches().shared_subblock_overwrite || !is_subblock(request, block_bits))
+}
+
+#[inline(always)]
 fn plan_overwrite<R: Routing>(request: &Request, view: &View, device: &Capabilities, routing: R) -> Plan {
     let switches = routing.switches();
     let mut plan = Plan {
@@ -54,8 +60,8 @@ fn plan_overwrite<R: Routing>(request: &Request, view: &View, device: &Capabilit
     if request.bounced {
         // A read-modify-write of device blocks: no other write may come between its halves.
         plan.route = Route::BouncedOverwrite;
-        plan.make_exclusive();
-    } else if is_subblock(request, view) && !switches.shared_subblock_overwrite {
+    }
+    if !shares_gate(request, view.block_bits, routing) {
         plan.make_exclusive();
     }
     if device.dax.is_some() {
@@ -69,6 +75,7 @@ fn plan_overwrite<R: Routing>(request: &Request, view: &View, device: &Capabilit
 }
 
 /// The rows of the table that change metadata.
+#[inline(never)]
 fn plan_allocating(
     request: &Request,
     view: &View,
@@ -76,7 +83,7 @@ fn plan_allocating(
     summary: &Summary,
     extends: bool,
 ) -> Plan {
-    let subblock = is_subblock(request, view) || request.bounced;
+    let subblock = is_subblock(request, view.block_bits) || request.bounced;
     let mut plan = Plan {
         route: Route::Allocate,
         gate: GateMode::Shared,
@@ -121,6 +128,7 @@ fn edges(request: &Request, view: &View, pieces: &[Piece]) -> Edges {
 }
 
 impl Plan {
+    #[inline]
     fn make_exclusive(&mut self) {
         self.gate = GateMode::Exclusive;
         self.drain = true;

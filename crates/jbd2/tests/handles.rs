@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
+use std::time::{Duration, Instant};
 use uext4_buffer::BufferState;
 use uext4_jbd2::{AbortCause, Error, ExtendRefusal, Handle, Journal, SyncOutcome, Tid};
 
@@ -28,11 +29,18 @@ fn change(handle: &mut Handle<'_>, journal: &Journal, block: u64) -> Result<(), 
     handle.dirty(&pin, |bytes| bytes[0] = bytes[0].wrapping_add(1))
 }
 
-/// Sleeps until `count` starts have gone to sleep.
-fn await_start_waits(journal: &Journal, count: u64) {
-    while journal.stats().start_waits < count {
+/// Waits for something another thread is about to do.
+fn await_until(condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "it did not happen in 20 seconds");
         thread::yield_now();
     }
+}
+
+/// Waits until `count` starts have gone to sleep.
+fn await_start_waits(journal: &Journal, count: u64) {
+    await_until(|| journal.stats().start_waits >= count);
 }
 
 #[test]
@@ -188,9 +196,7 @@ fn quiescing_waits_for_handles_and_holds_starts_back() {
             held.store(2, SeqCst);
             drop(second);
         });
-        while journal.stats().quiesces == 0 {
-            thread::yield_now();
-        }
+        await_until(|| journal.stats().quiesces > 0);
         let refused = Error::ExtendRefused { tid: Tid(42), wanted: 1, refusal: ExtendRefusal::Locked };
         assert_eq!(active.extend(1).unwrap_err(), refused);
         change(&mut active, &journal, 3).unwrap();
@@ -267,9 +273,7 @@ fn abort_wakes_everybody_who_waits() {
         let starters: Vec<_> = (0..3).map(|_| scope.spawn(|| journal.start(1).map(drop))).collect();
         await_start_waits(&journal, 3);
         let quiescer = scope.spawn(|| journal.lock_updates().map(drop));
-        while journal.stats().quiesces == 0 {
-            thread::yield_now();
-        }
+        await_until(|| journal.stats().quiesces > 0);
         journal.abort(cause());
         for starter in starters {
             assert_eq!(starter.join().unwrap().unwrap_err(), Error::Aborted(cause()));

@@ -4,7 +4,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Corrupt, CorruptKind, EncodeError};
 
-/// `u32` as an index. On a target whose `usize` is narrower the value saturates, so that a following `get` fails.
+/// `u32` as an index. On a target whose `usize` is narrower the value saturates, so that a following `get`
+/// fails.
 pub(crate) fn index(value: u32) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }

@@ -1,5 +1,5 @@
-//! Checksums as the formats use them: the running value is the raw register, without the usual final inversion, so
-//! that the result of one call is the seed of the next.
+//! Checksums as the formats use them: the running value is the raw register, without the usual final
+//! inversion, so that the result of one call is the seed of the next.
 
 use crc::{CRC_16_MODBUS, Crc};
 

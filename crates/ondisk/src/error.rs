@@ -57,6 +57,13 @@ pub enum CorruptKind {
     #[error("inode bitmap checksum is wrong")]
     InodeBitmapChecksum,
 
+    /// The multi-mount protection block's magic number is wrong.
+    #[error("multi-mount protection magic number is wrong")]
+    MmpMagic,
+    /// The multi-mount protection block's checksum does not match.
+    #[error("multi-mount protection checksum is wrong")]
+    MmpChecksum,
+
     /// An inode number is 0 or above the volume's inode count.
     #[error("inode number is out of range")]
     InodeNumber,
@@ -120,7 +127,8 @@ pub enum CorruptKind {
     /// `.` or `..` is missing, misplaced or points elsewhere.
     #[error("directory entries `.` and `..` are wrong")]
     DirectoryDots,
-    /// A directory entry's record length is not a multiple of 4, too short for its name, or crosses the block's end.
+    /// A directory entry's record length is not a multiple of 4, too short for its name, or crosses the
+    /// block's end.
     #[error("directory entry length is wrong")]
     DirEntryLength,
     /// A directory entry's name is empty.
@@ -244,8 +252,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// A value that has no representation in the on-disk field it is meant for, or a target too short for its record.
-/// Nothing useful was written; the bytes of the target may be partly patched and must not be used.
+/// A value that has no representation in the on-disk field it is meant for, or a target too short for its
+/// record. Nothing useful was written; the bytes of the target may be partly patched and must not be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{structure}: `{field}` does not fit the on-disk format")]
 pub struct EncodeError {

@@ -1,8 +1,8 @@
 //! The on-disk formats of ext4 and of its journal: bytes to structs and back.
 //!
-//! This crate does no I/O. A caller reads a block or a record from a device, hands the bytes to a decoder here and
-//! gets a plain Rust value or a typed [`Corrupt`] error; the encoders patch a value back into the bytes of its record
-//! and bring the record's checksum up to date, leaving bytes they do not own untouched.
+//! This crate does no I/O. A caller reads a block or a record from a device, hands the bytes to a decoder
+//! here and gets a plain Rust value or a typed [`Corrupt`] error; the encoders patch a value back into the
+//! bytes of its record and bring the record's checksum up to date, leaving bytes they do not own untouched.
 //!
 //! * [`ext4`] — the file system's structures. All integers are little-endian.
 //! * [`jbd2`] — the journal's structures. All integers are big-endian.
@@ -10,16 +10,18 @@
 //!
 //! # Rules every decoder keeps
 //!
-//! * Any byte sequence is answered by a value or by [`Corrupt`]: no panic, no overflow, no loop without a bound.
-//! * A value that was decoded is safe to use: block ranges lie inside the volume, extents are in order, an entry's name
-//!   lies inside its block. What cannot be judged from the record alone (cycles between blocks, overlap of records)
-//!   is the caller's to check.
-//! * Checksums are verified by the decoder whenever the volume's features say that there is one.
+//! * Any byte sequence is answered by a value or by [`Corrupt`]: no panic, no overflow, no loop without a
+//!   bound.
+//! * A value that was decoded is safe to use: block ranges lie inside the volume, extents are in order, an
+//!   entry's name lies inside its block. What cannot be judged from the record alone (cycles between
+//!   blocks, overlap of records) is the caller's to check.
+//! * Checksums are verified by the decoder whenever the volume's features say that there is one. Directory
+//!   blocks are the exception: what kind a block is must be known first, so they have `verify_` functions.
 //!
 //! # Where the format facts come from
 //!
-//! The kernel's `Documentation/filesystems/ext4` and the behaviour of the kernel and of e2fsprogs 1.47. Doc comments
-//! give the kernel's field name of every member in backquotes; the code itself uses plain names.
+//! The kernel's `Documentation/filesystems/ext4` and the behaviour of the kernel and of e2fsprogs 1.47. Doc
+//! comments give the kernel's field name of every member in backquotes; the code itself uses plain names.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![cfg_attr(

@@ -42,12 +42,14 @@ number! {
 }
 
 number! {
-    /// A physical block: number of a file-system block inside the volume, counted from 0 at the volume's first byte.
+    /// A physical block: number of a file-system block inside the volume, counted from 0 at the volume's
+    /// first byte.
     Pblk(u64)
 }
 
 number! {
-    /// An inode number. Valid numbers start at 1; 0 means "no inode" on disk and is refused where one is needed.
+    /// An inode number. Valid numbers start at 1; 0 means "no inode" on disk and is refused where one is
+    /// needed.
     Ino(u32)
 }
 

@@ -31,6 +31,9 @@ pub enum BenchError {
         /// The answer.
         error: io::Error,
     },
+    /// The results could not be printed.
+    #[error("{}", .0.line())]
+    Output(CliError),
     /// A program failed, a route was wrong, a volume damaged, a floor missed.
     #[error("{0}")]
     Failed(String),
@@ -47,14 +50,15 @@ impl From<BenchError> for CliError {
     fn from(error: BenchError) -> Self {
         let errno = match &error {
             BenchError::Usage(message) => return CliError::usage(message.clone()),
-            BenchError::System { error, .. } if error.kind() == io::ErrorKind::BrokenPipe => {
-                return CliError::ClosedPipe;
-            }
+            BenchError::Output(_) => libc::EPIPE,
             BenchError::Library { error, .. } => error.errno(),
             BenchError::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
             BenchError::Failed(_) => libc::EIO,
         };
-        CliError::failed(OsStr::new("bench"), error.to_string(), errno)
+        match error {
+            BenchError::Output(error) => error,
+            other => CliError::failed(OsStr::new("bench"), other.to_string(), errno),
+        }
     }
 }
 

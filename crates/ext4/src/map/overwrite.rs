@@ -1,66 +1,37 @@
-//! Room 1, `overwrite-no-transaction`: mapping a write without starting a journal handle.
+//! Room 1, `overwrite-no-transaction`: mapping an overwrite without starting a journal handle.
 //!
-//! Fast route: look the range up; if all of it is written, that is the mapping, and the journal is not touched. Plain
-//! route: a real handle around the look-up, as for a write that may have to allocate: join the running transaction,
-//! reserve credits, check log space, stop.
+//! Fast route: nothing; the look-up that follows is the whole mapping, and the journal is not touched. Plain route: a
+//! real handle around the look-up, as for a write that may have to allocate: join the running transaction, reserve
+//! credits, check log space, stop.
 //!
-//! Legal because a range whose pieces are all `Written` needs no metadata change. Whether they are, and whether the
-//! range lies inside the size, is decided after the look-up by the plan; a write that needs more is refused there.
+//! Legal because a range whose pieces are all `Written` and inside the size needs no metadata change. Whether they are is
+//! decided after the look-up by the plan; a write that needs more is refused there.
 
-use crate::error::Error;
-use uext4_iomap::{Count, Counter, MapMiss, MapSnapshot, Piece, Pieces, Range, State};
-use uext4_jbd2::Journal;
+use crate::error::Result;
+use uext4_iomap::switches::Routing;
+use uext4_iomap::{Count, Counter};
+use uext4_jbd2::{Handle, Journal};
 
 /// Credits that a write reserves for mapping one extent when it may have to allocate: the blocks of an extent tree
-/// path, bitmaps and descriptors of the groups touched, inode and superblock
-/// (the rule of `Documentation/filesystems/ext4`, "journal credits": index blocks, one group and one descriptor for
-/// each block changed, and three for the inode and the superblock).
+/// path, bitmaps and descriptors of the groups touched, inode and superblock. The rule of Linux's
+/// `ext4_chunk_trans_blocks` for one extent and a tree of depth one: 2 index blocks, 3 groups, 3 descriptors, and 3 for
+/// the inode and the superblock.
 const MAPPING_CREDITS: u32 = 11;
 
-/// The fast route: no handle.
+/// What the journal has to do for the mapping of an overwrite. A volume without a journal has no handles to start: both
+/// routes are the same there.
 #[inline]
-pub(crate) fn without_handle(
-    map: &MapSnapshot,
-    block_bits: u32,
-    range: Range,
-    pieces: &mut Pieces,
+pub(crate) fn start<'j, R: Routing>(
+    journal: Option<&'j Journal>,
+    routing: R,
     counters: &impl Count,
-) -> Result<(), MapMiss<Error>> {
-    look_up(map, block_bits, range, pieces)?;
-    counters.bump(Counter::OverwritesWithoutHandle);
-    Ok(())
-}
-
-/// The plain route: a handle around the look-up. Nothing is dirtied, so the transaction stays empty.
-#[inline(never)]
-pub(crate) fn with_handle(
-    journal: Option<&Journal>,
-    map: &MapSnapshot,
-    block_bits: u32,
-    range: Range,
-    pieces: &mut Pieces,
-    counters: &impl Count,
-) -> Result<(), MapMiss<Error>> {
-    // A volume without a journal has no handles to start: both routes are the same look-up.
-    let Some(journal) = journal else { return look_up(map, block_bits, range, pieces) };
-    let handle = journal.start(MAPPING_CREDITS).map_err(|error| MapMiss::Failed(error.into()))?;
-    counters.bump(Counter::HandlesStarted);
-    let found = look_up(map, block_bits, range, pieces);
-    handle.stop().map_err(|error| MapMiss::Failed(error.into()))?;
-    found
-}
-
-#[inline]
-fn look_up(
-    map: &MapSnapshot,
-    block_bits: u32,
-    range: Range,
-    pieces: &mut Pieces,
-) -> Result<(), MapMiss<Error>> {
-    pieces.clear();
-    if let Some(physical) = map.find_written(range, block_bits) {
-        pieces.push(Piece { logical: range.pos, physical, length: range.length, state: State::Written });
-        return Ok(());
+) -> Result<Option<Handle<'j>>> {
+    if routing.switches().overwrite_no_transaction {
+        counters.bump(Counter::OverwritesWithoutHandle);
+        return Ok(None);
     }
-    map.pieces(range, block_bits, pieces).map_err(MapMiss::Unknown)
+    let Some(journal) = journal else { return Ok(None) };
+    let handle = journal.start(MAPPING_CREDITS)?;
+    counters.bump(Counter::HandlesStarted);
+    Ok(Some(handle))
 }

@@ -4,7 +4,8 @@ use super::core::Core;
 use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::gate::Cell;
-use crate::snapshot::MapSnapshot;
+use crate::mapping::Range;
+use crate::snapshot::{ByteRun, MapSnapshot};
 use crate::switches::Switches;
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
@@ -12,19 +13,25 @@ use std::sync::Arc;
 /// A file attached to one queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileSlot {
-    index: u32,
-    serial: u32,
+    pub(crate) index: u32,
+    pub(crate) serial: u32,
 }
 
 /// What a request needs of its file, resolved once: this queue's own cell of the gate and the mapping last seen.
 pub(crate) struct Attached<F: FileSystem> {
     pub(crate) file: OpenFile<F>,
+    /// Reads may take the short path: open for reading, not mapped memory, the switch is on.
+    pub(crate) simple: bool,
+    /// Writes of one piece may take the direct way: open for writing, not mapped memory.
+    pub(crate) overwrites: bool,
     pub(crate) all_on: bool,
+    /// The written run used last, valid while the generation stays.
+    pub(crate) run: ByteRun,
     pub(crate) cell: Arc<CachePadded<Cell>>,
     pub(crate) map: Arc<MapSnapshot>,
     pub(crate) generation: u64,
     pub(crate) pending: u32,
-    serial: u32,
+    pub(crate) serial: u32,
     detached: bool,
 }
 
@@ -38,8 +45,24 @@ impl<F: FileSystem> Attached<F> {
         }
     }
 
+    /// The device position of `range`, if it lies in one written run: first the run used last, then the snapshot.
+    #[inline]
+    pub(crate) fn find_written(&mut self, range: Range, block_bits: u32) -> Option<u64> {
+        match self.run.locate(range) {
+            Some(physical) => Some(physical),
+            None => self.search_written(range, block_bits),
+        }
+    }
+
+    #[inline(never)]
+    fn search_written(&mut self, range: Range, block_bits: u32) -> Option<u64> {
+        self.run = self.map.written_run(range.pos, block_bits)?;
+        self.run.locate(range)
+    }
+
     #[cold]
     fn follow(&mut self) {
+        self.run = ByteRun::EMPTY;
         (self.generation, self.map) = F::state(&self.file.inode).map.current();
     }
 }
@@ -52,9 +75,14 @@ impl<F: FileSystem> Core<F> {
             self.files.push(None);
             self.files.len() - 1
         });
-        self.serial = self.serial.wrapping_add(1);
+        // 0 is nobody's serial.
+        self.serial = self.serial.checked_add(1).unwrap_or(1);
+        let direct = self.engine.capabilities.dax.is_none();
         self.files[index] = Some(Attached {
             file: file.clone(),
+            simple: direct && file.readable && file.switches.simple_read,
+            overwrites: direct && file.writable,
+            run: ByteRun::EMPTY,
             all_on: file.switches == Switches::ON,
             cell: state.gate.register(),
             map,
@@ -70,6 +98,8 @@ impl<F: FileSystem> Core<F> {
         let index = self.index(slot)?;
         if let Some(attached) = &mut self.files[index] {
             attached.detached = true;
+            // No slot names it any more: the short paths check the serial only.
+            attached.serial = 0;
         }
         self.let_go(index);
         Ok(())
@@ -81,6 +111,11 @@ impl<F: FileSystem> Core<F> {
         if gone && let Some(attached) = self.files[index].take() {
             attached.file.state().gate.unregister(&attached.cell);
         }
+    }
+
+    #[inline]
+    pub(super) fn is_all_on(&self, slot: FileSlot) -> bool {
+        matches!(self.files.get(slot.index as usize), Some(Some(file)) if file.all_on)
     }
 
     #[inline]

@@ -1,6 +1,6 @@
 //! Slots of a queue: where a request lives between submission and delivery.
 
-use super::attach::{Attached, FileSlot};
+use super::attach::Attached;
 use super::{Completion, QueueFacts};
 use crate::counters::CounterLine;
 use crate::door::{Door, Payload};
@@ -15,28 +15,16 @@ use std::sync::Arc;
 use uext4_blockdev::{DeviceQueue, Done, Queue};
 
 /// What kind of request a slot holds.
-#[derive(Debug)]
-pub(crate) enum SlotKind {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
     /// Nothing.
     Free,
-    /// One device request that transfers all bytes: simple reads and overwrites of one piece.
-    Single {
-        /// First byte on the device, for errors.
-        pos: u64,
-        /// Bytes.
-        length: u32,
-        /// Work at completion.
-        durability: Durability,
-        /// Whether it writes.
-        write: bool,
-    },
-    /// Any number of device requests.
-    General(Box<General>),
+    /// One device request that transfers the whole buffer: simple reads and overwrites of one piece.
+    Single,
+    /// Any number of device requests; the rest of its state is in [`Core::general`].
+    General,
     /// A sync of the file.
-    Sync {
-        /// `fsync` rather than `fdatasync`.
-        all: bool,
-    },
+    Sync,
 }
 
 /// State of a request with any number of parts.
@@ -52,15 +40,39 @@ pub(crate) struct General {
     pub(crate) error: Option<Error>,
     /// All parts were pushed.
     pub(crate) sealed: bool,
+}
+
+/// A request between submission and delivery. Plain values, so that presetting one is a handful of stores.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot {
+    pub(crate) tag: u64,
+    /// Device position of a single request, for errors.
+    pub(crate) pos: u64,
+    /// Bytes of a single request.
+    pub(crate) length: u32,
+    /// Index of the attached file.
+    pub(crate) file: u32,
+    pub(crate) kind: Kind,
+    /// Work at completion.
     pub(crate) durability: Durability,
     pub(crate) write: bool,
 }
 
-#[derive(Debug)]
-pub(crate) struct Slot {
-    pub(crate) tag: u64,
-    pub(crate) file: u32,
-    pub(crate) kind: SlotKind,
+impl Slot {
+    const FREE: Slot = Slot {
+        tag: 0,
+        pos: 0,
+        length: 0,
+        file: 0,
+        kind: Kind::Free,
+        durability: Durability::None,
+        write: false,
+    };
+
+    /// A request without device requests of its own yet.
+    pub(crate) fn new(file: usize, tag: u64, kind: Kind, durability: Durability, write: bool) -> Self {
+        Slot { tag, file: file as u32, kind, durability, write, ..Slot::FREE }
+    }
 }
 
 /// All of a queue, behind its lock.
@@ -70,6 +82,8 @@ pub(crate) struct Core<F: FileSystem> {
     pub(crate) files: Vec<Option<Attached<F>>>,
     pub(crate) serial: u32,
     pub(crate) slots: Box<[Slot]>,
+    /// State of general requests, by slot.
+    pub(crate) general: Box<[Option<Box<General>>]>,
     pub(crate) free: Vec<u32>,
     pub(crate) ready: Vec<Completion<F::Error>>,
     pub(crate) done: Vec<Done>,
@@ -77,6 +91,11 @@ pub(crate) struct Core<F: FileSystem> {
     pub(crate) to_sync: Vec<u32>,
     pub(crate) counters: Arc<CachePadded<CounterLine>>,
     pub(crate) owner_driven: bool,
+    /// Coarse real time of the last drive: stamps writes without asking the clock for each.
+    pub(crate) now_ns: u64,
+    /// Bits that must be clear in positions and lengths, and in addresses.
+    pub(crate) position_mask: u64,
+    pub(crate) memory_mask: u64,
 }
 
 /// A queue behind a lock that its owner takes for each call and a drainer tries for a harvest.
@@ -112,38 +131,40 @@ impl<F: FileSystem> QueueCore<F> {
 impl<F: FileSystem> Core<F> {
     pub(crate) fn new(engine: Arc<Engine<F>>, queue: Queue, depth: u32) -> Self {
         let facts = queue.facts();
-        let slot = |_| Slot { tag: 0, file: 0, kind: SlotKind::Free };
+        let geometry = engine.geometry;
         Core {
             door: Door::new(queue, depth),
             files: Vec::new(),
             serial: 0,
-            slots: (0..depth).map(slot).collect(),
+            slots: vec![Slot::FREE; depth as usize].into_boxed_slice(),
+            general: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
             ready: Vec::with_capacity(depth as usize),
             done: Vec::with_capacity(depth as usize),
             to_sync: Vec::with_capacity(depth as usize),
             counters: engine.counters.register(),
             owner_driven: facts.owner_driven,
+            now_ns: crate::clock::coarse_now_ns(),
+            position_mask: u64::from(geometry.logical_block) - 1,
+            memory_mask: u64::from(geometry.memory_align) - 1,
             engine,
         }
     }
 
-    /// Reserves a slot for a request of an attached file.
-    #[inline]
-    pub(crate) fn take_slot(&mut self, file: FileSlot, tag: u64, kind: SlotKind) -> Result<u32, Error> {
-        let file = self.index(file)?;
+    /// Reserves a slot for a request.
+    pub(crate) fn take_slot(&mut self, slot: Slot) -> Result<u32, Error> {
         let number = self.free.pop().ok_or(Error::QueueFull)?;
-        self.fill_slot(number, file, tag, kind);
+        self.fill_slot(number, slot);
         Ok(number)
     }
 
     /// Writes a reserved slot.
     #[inline]
-    pub(crate) fn fill_slot(&mut self, number: u32, file: usize, tag: u64, kind: SlotKind) {
-        self.slots[number as usize] = Slot { tag, file: file as u32, kind };
-        if let Some(attached) = &mut self.files[file] {
+    pub(crate) fn fill_slot(&mut self, number: u32, slot: Slot) {
+        if let Some(attached) = &mut self.files[slot.file as usize] {
             attached.pending += 1;
         }
+        self.slots[number as usize] = slot;
     }
 
     /// Delivers a finished request and frees its slot. The request was not counted in flight, or no longer is.
@@ -151,7 +172,7 @@ impl<F: FileSystem> Core<F> {
     pub(crate) fn deliver(&mut self, number: u32, result: Result<usize, F::Error>) {
         let slot = &mut self.slots[number as usize];
         let (tag, file) = (slot.tag, slot.file as usize);
-        slot.kind = SlotKind::Free;
+        slot.kind = Kind::Free;
         let payload = self.door.take(number);
         self.free.push(number);
         self.ready.push(Completion { tag, result, payload });
@@ -161,12 +182,17 @@ impl<F: FileSystem> Core<F> {
         self.let_go(file);
     }
 
-    /// Lowers the in-flight count of a slot's file: its transfers and completion work are over.
+    /// Lowers the in-flight count of a slot's file: its transfers and completion work are over. A write is stamped with
+    /// the time of the drive that completed it.
     #[inline]
     pub(crate) fn lower(&self, number: u32) {
-        let file = self.slots[number as usize].file as usize;
-        if let Some(attached) = &self.files[file] {
-            attached.file.state().gate.complete(&attached.cell);
+        let slot = &self.slots[number as usize];
+        if let Some(attached) = &self.files[slot.file as usize] {
+            let gate = &F::state(&attached.file.inode).gate;
+            if slot.write {
+                gate.note_write(&attached.cell, self.now_ns);
+            }
+            gate.complete(&attached.cell);
         }
     }
 

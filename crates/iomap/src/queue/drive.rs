@@ -1,7 +1,7 @@
 //! Driving a queue: reap all, finish per slot, then one commit and flush for the whole batch, then deliver.
 
 use super::Completion;
-use super::core::{Core, SlotKind};
+use super::core::{Core, Kind};
 use crate::door::{part_of, slot_of};
 use crate::error::Error;
 use crate::fs::FileSystem;
@@ -15,6 +15,7 @@ impl<F: FileSystem> Core<F> {
     pub(crate) fn drive(&mut self, wait: Wait) -> Result<(), F::Error> {
         let mut done = std::mem::take(&mut self.done);
         done.clear();
+        self.now_ns = crate::clock::coarse_now_ns();
         let reaped = self.door.reap(&mut done, wait);
         for &done in &done {
             self.finish_part(done);
@@ -35,42 +36,43 @@ impl<F: FileSystem> Core<F> {
     #[inline]
     fn finish_part(&mut self, done: Done) {
         let number = slot_of(done.tag);
-        let slot = &mut self.slots[number as usize];
-        match &mut slot.kind {
-            &mut SlotKind::Single { pos, length, durability, write } => {
-                if done.result == length as i32 && matches!(durability, Durability::None | Durability::Fua) {
+        let slot = self.slots[number as usize];
+        match slot.kind {
+            Kind::Single => {
+                let plain = !matches!(slot.durability, Durability::Datasync | Durability::Fsync);
+                if done.result == slot.length as i32 && plain {
                     self.lower(number);
-                    return self.deliver(number, Ok(length as usize));
+                    return self.deliver(number, Ok(slot.length as usize));
                 }
-                let error = failure(done.result, pos, length, write);
-                self.finish(number, u64::from(length), error, durability);
+                let error = failure(done.result, slot.pos, slot.length, slot.write);
+                self.finish(number, u64::from(slot.length), error, slot.durability);
             }
-            SlotKind::General(general) => {
-                let (pos, length) = general.parts[part_of(done.tag) as usize];
-                if general.error.is_none() {
-                    general.error = failure(done.result, pos, length, general.write);
-                }
-                if general.sealed && self.door.outstanding(number) == 0 {
-                    self.finish_general(number);
-                }
-            }
-            SlotKind::Free | SlotKind::Sync { .. } => {}
+            Kind::General => self.finish_general_part(done, number, slot.write),
+            Kind::Free | Kind::Sync => {}
+        }
+    }
+
+    fn finish_general_part(&mut self, done: Done, number: u32, write: bool) {
+        let Some(general) = &mut self.general[number as usize] else { return };
+        let (pos, length) = general.parts[part_of(done.tag) as usize];
+        if general.error.is_none() {
+            general.error = failure(done.result, pos, length, write);
+        }
+        if general.sealed && self.door.outstanding(number) == 0 {
+            self.finish_general(number);
         }
     }
 
     /// All transfers of a general request are over.
     pub(super) fn finish_general(&mut self, number: u32) {
-        let SlotKind::General(general) = &mut self.slots[number as usize].kind else {
-            return;
-        };
-        let (visible, durability) = (general.visible, general.durability);
-        let error = general.error.take();
-        let zero = std::mem::take(&mut general.zero);
+        let Some(general) = self.general[number as usize].take() else { return };
+        let durability = self.slots[number as usize].durability;
         let payload = self.door.idle_payload(number);
-        for (offset, length) in zero {
+        for (offset, length) in general.zero {
             payload.zero(offset, length);
         }
-        self.finish(number, visible, error, durability);
+        self.slots[number as usize].length = u32::try_from(general.visible).unwrap_or(u32::MAX);
+        self.finish(number, general.visible, general.error, durability);
     }
 
     fn finish(&mut self, number: u32, bytes: u64, error: Option<Error>, durability: Durability) {
@@ -106,25 +108,16 @@ impl<F: FileSystem> Core<F> {
                     inodes.push(inode);
                 }
             }
-            all |= match &slot.kind {
-                SlotKind::Sync { all } => *all,
-                SlotKind::Single { durability, .. } => *durability == Durability::Fsync,
-                SlotKind::General(general) => general.durability == Durability::Fsync,
-                SlotKind::Free => false,
-            };
+            all |= slot.durability == Durability::Fsync;
         }
         let result = self.engine.make_durable(&inodes, all);
         drop(inodes);
         for &number in &batch {
-            let bytes = match &self.slots[number as usize].kind {
-                SlotKind::Single { length, .. } => u64::from(*length),
-                SlotKind::General(general) => general.visible,
-                SlotKind::Sync { .. } | SlotKind::Free => 0,
-            };
-            if !matches!(self.slots[number as usize].kind, SlotKind::Sync { .. }) {
+            let slot = self.slots[number as usize];
+            if slot.kind != Kind::Sync {
                 self.lower(number);
             }
-            self.deliver(number, result.clone().map(|()| bytes as usize));
+            self.deliver(number, result.clone().map(|()| slot.length as usize));
         }
         self.to_sync = batch;
         self.to_sync.clear();

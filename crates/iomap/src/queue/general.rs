@@ -4,7 +4,7 @@
 //! requests or zeros, go on behind them.
 
 use super::attach::FileSlot;
-use super::core::{Core, General, SlotKind};
+use super::core::{Core, General, Kind, Slot};
 use crate::counters::Counter;
 use crate::door::{Part, Payload};
 use crate::engine::check_progress;
@@ -12,33 +12,12 @@ use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::mapping::{Piece, Pieces, Range, State};
 use crate::plan::Durability;
-use crate::switches::Routing;
-use uext4_blockdev::{Buffer, Op, Wait};
+use uext4_blockdev::{Op, Wait};
 
 /// Longest device request: below the kernel's limit of 2 GiB - 4 KiB for one transfer.
 const PART_MAX: u64 = 1 << 30;
 
 impl<F: FileSystem> Core<F> {
-    /// Reads by the short path if the switch is on and it does not refuse, else by the general one.
-    #[inline]
-    pub(super) fn read<R: Routing>(
-        &mut self,
-        slot: FileSlot,
-        pos: u64,
-        buffer: Buffer,
-        tag: u64,
-        routing: R,
-    ) -> Result<(), F::Error> {
-        let mapped = self.engine.capabilities.dax.is_some();
-        if !routing.switches().simple_read || mapped {
-            return self.read_general(slot, pos, Payload::One(buffer), tag);
-        }
-        match self.simple_read(slot, pos, buffer, tag) {
-            Ok(()) => Ok(()),
-            Err((_not_simple, buffer)) => self.read_general(slot, pos, Payload::One(buffer), tag),
-        }
-    }
-
     pub(super) fn read_general(
         &mut self,
         slot: FileSlot,
@@ -75,16 +54,10 @@ impl<F: FileSystem> Core<F> {
             self.abandon(index);
             return Err(error);
         }
-        let general = General {
-            parts: Vec::with_capacity(1),
-            visible,
-            zero: Vec::new(),
-            error: None,
-            sealed: false,
-            durability: Durability::None,
-            write: false,
-        };
-        let number = self.take_slot(slot, tag, SlotKind::General(Box::new(general)))?;
+        let general =
+            General { parts: Vec::with_capacity(1), visible, zero: Vec::new(), error: None, sealed: false };
+        let number = self.take_slot(Slot::new(index, tag, Kind::General, Durability::None, false))?;
+        self.general[number as usize] = Some(Box::new(general));
         self.door.store(number, payload);
         self.counters.bump(Counter::GeneralReads);
         self.counters.bump(Counter::DioCounted);
@@ -99,7 +72,7 @@ impl<F: FileSystem> Core<F> {
         self.files[index].as_mut().ok_or(Error::BadSlot)
     }
 
-    fn check_memory(&self, payload: &Payload) -> Result<(), Error> {
+    pub(super) fn check_memory(&self, payload: &Payload) -> Result<(), Error> {
         let geometry = &self.engine.geometry;
         match payload {
             Payload::None => {}
@@ -111,10 +84,6 @@ impl<F: FileSystem> Core<F> {
             }
         }
         Ok(())
-    }
-
-    pub(super) fn check_payload(&self, payload: &Payload) -> Result<(), Error> {
-        self.check_memory(payload)
     }
 
     /// Enters the gate through this queue's cell, driving this queue and harvesting others while it is closed.
@@ -164,11 +133,10 @@ impl<F: FileSystem> Core<F> {
         }
     }
 
-    pub(super) fn general(&mut self, number: u32) -> &mut General {
-        match &mut self.slots[number as usize].kind {
-            SlotKind::General(general) => general,
-            _ => unreachable!("only called for general slots"),
-        }
+    /// State of a general request that still has parts to push, so that it cannot have finished.
+    fn general(&mut self, number: u32) -> &mut General {
+        self.general[number as usize]
+            .get_or_insert_with(|| unreachable!("an unsealed request does not finish"))
     }
 
     /// Sends all of `range`, whose mapping is known; payload byte 0 is `range.pos`. Leaves the gate.

@@ -15,11 +15,11 @@ use crate::door::Payload;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
-use crate::plan::Sync;
+use crate::plan::{Durability, Sync};
 use crate::switches::AllOn;
 pub(crate) use attach::Attached;
 pub use attach::FileSlot;
-pub(crate) use core::{Core, QueueCore, SlotKind};
+pub(crate) use core::{Core, Kind, QueueCore, Slot};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,12 +109,10 @@ impl<F: FileSystem> IoQueue<F> {
     /// Reads `buffer.len()` bytes at `pos`. Position and length are multiples of the device's logical block.
     #[inline]
     pub fn read(&mut self, slot: FileSlot, pos: u64, buffer: Buffer, tag: u64) -> Result<(), F::Error> {
-        let mut core = self.core.lock();
-        if core.file(slot)?.all_on {
-            core.read(slot, pos, buffer, tag, AllOn)
-        } else {
-            let switches = core.file(slot)?.file.switches;
-            core.read(slot, pos, buffer, tag, switches)
+        let core = &mut *self.core.lock();
+        match core.simple_read(slot, pos, buffer, tag) {
+            Ok(()) => Ok(()),
+            Err((_not_simple, buffer)) => core.read_general(slot, pos, Payload::One(buffer), tag),
         }
     }
 
@@ -128,13 +126,12 @@ impl<F: FileSystem> IoQueue<F> {
         flags: WriteFlags,
         tag: u64,
     ) -> Result<(), F::Error> {
-        let mut core = self.core.lock();
-        let payload = Payload::One(buffer);
-        if core.file(slot)?.all_on {
-            core.write(slot, pos, payload, flags, tag, AllOn)
+        let core = &mut *self.core.lock();
+        if core.is_all_on(slot) {
+            core.write_one(slot, pos, buffer, flags, tag, AllOn)
         } else {
             let switches = core.file(slot)?.file.switches;
-            core.write(slot, pos, payload, flags, tag, switches)
+            core.write_one(slot, pos, buffer, flags, tag, switches)
         }
     }
 
@@ -236,8 +233,9 @@ impl<F: FileSystem> Core<F> {
     /// Queues a sync of one file.
     fn sync(&mut self, slot: FileSlot, all: bool, tag: u64) -> Result<(), F::Error> {
         self.engine.fs.check_alive()?;
-        self.file(slot)?;
-        let number = self.take_slot(slot, tag, SlotKind::Sync { all })?;
+        let index = self.index(slot)?;
+        let durability = if all { Durability::Fsync } else { Durability::Datasync };
+        let number = self.take_slot(Slot::new(index, tag, Kind::Sync, durability, false))?;
         // Its work starts with the next drive: completion of earlier writes first, then one commit and flush for all.
         self.to_sync.push(number);
         self.counters.bump(Counter::DioCounted);

@@ -2,20 +2,105 @@
 
 use super::WriteFlags;
 use super::attach::FileSlot;
-use super::core::{Core, General, SlotKind};
+use super::core::{Core, General, Kind, Slot};
 use crate::counters::Counter;
-use crate::door::{Part, Payload};
+use crate::door::Payload;
 use crate::engine::check_progress;
 use crate::error::Error;
-use crate::fs::{FileSystem, MapMiss};
-use crate::mapping::{PIECES_MAX, Piece, Pieces, Range};
+use crate::fs::FileSystem;
+use crate::mapping::{PIECES_MAX, Piece, Pieces, Range, State};
 use crate::plan::{Completion, Durability, GateMode, JournalWork, Plan, Request, Route, Summary};
 use crate::switches::Routing;
-use crate::write_plan::plan_write;
-use uext4_blockdev::{Op, Wait};
+use crate::write_plan::{plan_write, shares_gate};
+use uext4_blockdev::{Buffer, Op, Wait};
 
 impl<F: FileSystem> Core<F> {
+    /// Writes one buffer: if it is a shared overwrite of one piece it is sent here, else by [`Core::write`].
     #[inline]
+    pub(super) fn write_one<R: Routing>(
+        &mut self,
+        slot: FileSlot,
+        pos: u64,
+        buffer: Buffer,
+        flags: WriteFlags,
+        tag: u64,
+        routing: R,
+    ) -> Result<(), F::Error> {
+        match self.try_write_one(slot, pos, buffer, flags, tag, routing) {
+            Ok(()) => Ok(()),
+            Err(NotSent::Failed(error)) => Err(error),
+            Err(NotSent::Refused(buffer)) => self.write(slot, pos, Payload::One(buffer), flags, tag, routing),
+        }
+    }
+
+    /// A shared overwrite of one piece, with a preset slot. Refuses without any side effect.
+    #[inline]
+    fn try_write_one<R: Routing>(
+        &mut self,
+        slot: FileSlot,
+        pos: u64,
+        buffer: Buffer,
+        flags: WriteFlags,
+        tag: u64,
+        routing: R,
+    ) -> Result<(), NotSent<F::Error>> {
+        let length = buffer.len() as u64;
+        let address = buffer.address().addr().get() as u64;
+        let misaligned = (pos | length) & self.position_mask | address & self.memory_mask;
+        let Some(&number) = self.free.last() else { return Err(NotSent::Refused(buffer)) };
+        let Some(Some(attached)) = self.files.get_mut(slot.index as usize) else {
+            return Err(NotSent::Refused(buffer));
+        };
+        let usable = attached.overwrites && attached.serial == slot.serial && misaligned == 0 && length != 0;
+        if !usable || self.engine.fs.check_alive().is_err() {
+            return Err(NotSent::Refused(buffer));
+        }
+        let request =
+            Request { range: Range { pos, length }, sync: flags.sync(), bounced: false, queued: true };
+        let state = F::state(&attached.file.inode);
+        if !shares_gate(&request, state.block_bits(), routing) || state.gate.enter(&attached.cell).is_err() {
+            return Err(NotSent::Refused(buffer));
+        }
+        attached.refresh();
+        let view = F::state(&attached.file.inode).view();
+        // Also keeps the end of the range from overflowing.
+        let inside = pos < view.size && length <= view.size - pos;
+        let handle = match self.engine.fs.start_mapping(routing, &**self.counters) {
+            Ok(handle) => handle,
+            Err(error) => return Err(attached.back_out_with(error)),
+        };
+        let located = if inside { attached.find_written(request.range, view.block_bits) } else { None };
+        if let Some(handle) = handle
+            && let Err(error) = self.engine.fs.stop_mapping(handle)
+        {
+            return Err(attached.back_out_with(error));
+        }
+        let Some(physical) = located else { return Err(attached.back_out(buffer)) };
+        let piece = Piece { logical: pos, physical, length, state: State::Written };
+        let plan = plan_write(&request, &view, &[piece], &self.engine.capabilities, routing);
+        if plan.route != Route::Overwrite || plan.gate != GateMode::Shared {
+            return Err(attached.back_out(buffer));
+        }
+        let fua = plan.durability == Durability::Fua;
+        if let Err(buffer) = self.door.send(number, buffer, Op::Write, fua, physical) {
+            return Err(attached.back_out(buffer));
+        }
+        F::state(&attached.file.inode).gate.leave(&attached.cell);
+        attached.pending += 1;
+        self.free.pop();
+        self.slots[number as usize] = Slot {
+            tag,
+            pos: physical,
+            length: length as u32,
+            file: slot.index,
+            kind: Kind::Single,
+            durability: plan.durability,
+            write: true,
+        };
+        self.count(&request, &plan, view.block_size());
+        Ok(())
+    }
+
     pub(super) fn write<R: Routing>(
         &mut self,
         slot: FileSlot,
@@ -28,7 +113,7 @@ impl<F: FileSystem> Core<F> {
         self.engine.fs.check_alive()?;
         let range = self.engine.check_direct(pos, payload.len())?;
         let index = self.index(slot)?;
-        self.check_payload(&payload)?;
+        self.check_memory(&payload)?;
         self.file(slot)?.file.check_writable()?;
         if self.free.is_empty() {
             return Err(Error::QueueFull.into());
@@ -38,69 +123,67 @@ impl<F: FileSystem> Core<F> {
             return Ok(());
         }
         if self.engine.capabilities.dax.is_some() {
-            return self.write_mapped(slot, payload, range, flags, tag);
+            let file = self.file(slot)?.file.clone();
+            let result = self.engine.write_payload(&file, &payload, range.pos, flags);
+            self.deliver_at_once(tag, result, payload);
+            return Ok(());
         }
         let request = Request { range, sync: flags.sync(), bounced: false, queued: true };
-        if flags.contains(WriteFlags::NOWAIT) {
+        let nowait = flags.contains(WriteFlags::NOWAIT);
+        if nowait {
             self.enter_nowait(index)?;
         } else {
             self.enter_waiting(index);
         }
-        let mut pieces = Pieces::new();
-        let plan = match self.decide(index, &request, routing, &mut pieces) {
-            Ok(plan) => plan,
+        let decided = self.decide(index, &request, routing);
+        match decided {
+            Ok(plan) if plan.gate == GateMode::Shared => self.execute(index, &request, &plan, payload, tag),
+            Ok(plan) => {
+                self.abandon(index);
+                if nowait {
+                    return Err(Error::WouldBlock.into());
+                }
+                self.write_exclusive(index, &request, payload, plan.drain, tag, routing)
+            }
             Err(error) => {
                 self.abandon(index);
-                return Err(error);
+                Err(error)
             }
-        };
-        if plan.gate == GateMode::Exclusive {
-            self.abandon(index);
-            if flags.contains(WriteFlags::NOWAIT) {
-                return Err(Error::WouldBlock.into());
-            }
-            return self.write_exclusive(slot, &request, payload, plan.drain, tag, routing);
         }
-        self.execute(slot, &request, &plan, &pieces, payload, tag)
     }
 
     /// Maps and plans under the gate. Refuses what needs allocation before anything is sent.
-    #[inline]
-    fn decide<R: Routing>(
-        &mut self,
-        index: usize,
-        request: &Request,
-        routing: R,
-        pieces: &mut Pieces,
-    ) -> Result<Plan, F::Error> {
+    fn decide<R: Routing>(&mut self, index: usize, request: &Request, routing: R) -> Result<Plan, F::Error> {
+        let fs = self.engine.fs.clone();
+        let handle = fs.start_mapping(routing, &**self.counters)?;
+        let mut pieces = Pieces::new();
+        let mapped = self.map_pieces(index, request.range, &mut pieces);
+        if let Some(handle) = handle {
+            fs.stop_mapping(handle)?;
+        }
+        mapped?;
+        let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
+        let view = attached.file.state().view();
+        let plan = plan_write(request, &view, &pieces, &self.engine.capabilities, routing);
+        if plan.route == Route::Allocate || pieces.len() == PIECES_MAX {
+            self.check_all_written(index, request.range, request.range.end() > view.size)?;
+        }
+        Ok(plan)
+    }
+
+    /// The first pieces of a range, loading what is unknown.
+    fn map_pieces(&mut self, index: usize, range: Range, pieces: &mut Pieces) -> Result<(), F::Error> {
         let mut missed = None;
         loop {
-            let Some(attached) = &mut self.files[index] else {
-                return Err(Error::BadSlot.into());
-            };
+            let Some(attached) = &mut self.files[index] else { return Err(Error::BadSlot.into()) };
             attached.refresh();
-            let state = F::state(&attached.file.inode);
-            let bits = state.block_bits();
-            let engine = &self.engine;
-            let counters = &**self.counters;
-            match engine.fs.map_for_write(&attached.map, bits, request.range, routing, pieces, counters) {
-                Ok(()) => {
-                    let view = state.view();
-                    let plan = plan_write(request, &view, pieces, &engine.capabilities, routing);
-                    let extends = request.range.end() > view.size;
-                    if plan.route == Route::Allocate || pieces.len() == PIECES_MAX {
-                        self.check_all_written(index, request.range, extends)?;
-                    }
-                    return Ok(plan);
-                }
-                Err(MapMiss::Failed(error)) => return Err(error),
-                Err(MapMiss::Unknown(pos)) => {
-                    check_progress(&mut missed, pos)?;
-                    let inode = attached.file.inode.clone();
-                    self.counters.bump(Counter::MapLoads);
-                    self.engine.fs.load_map(&inode, pos)?;
-                }
-            }
+            pieces.clear();
+            let bits = attached.file.state().block_bits();
+            let Err(pos) = attached.map.pieces(range, bits, pieces) else { return Ok(()) };
+            check_progress(&mut missed, pos)?;
+            let inode = attached.file.inode.clone();
+            self.counters.bump(Counter::MapLoads);
+            self.engine.fs.load_map(&inode, pos)?;
         }
     }
 
@@ -108,9 +191,7 @@ impl<F: FileSystem> Core<F> {
     #[cold]
     fn check_all_written(&mut self, index: usize, range: Range, extends: bool) -> Result<(), F::Error> {
         self.load_all(index, range)?;
-        let Some(attached) = &self.files[index] else {
-            return Err(Error::BadSlot.into());
-        };
+        let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
         let bits = attached.file.state().block_bits();
         let (mut unwritten, mut hole, mut pos) = (0, 0, range.pos);
         let mut pieces = Pieces::new();
@@ -130,87 +211,52 @@ impl<F: FileSystem> Core<F> {
         Err(Error::NeedsAllocation { pos: range.pos, length: range.length, unwritten, hole, extends }.into())
     }
 
-    /// The gate is held (shared through this queue's cell, or exclusively with the cell raised): send, leave.
-    #[inline]
+    /// The gate is held (shared through this queue's cell, or exclusively with the cell raised): send, leave. The
+    /// completion takes the request out of flight, whatever happens here.
     fn execute(
         &mut self,
-        slot: FileSlot,
+        index: usize,
         request: &Request,
         plan: &Plan,
-        pieces: &Pieces,
         payload: Payload,
         tag: u64,
     ) -> Result<(), F::Error> {
         debug_assert!(plan.route == Route::Overwrite && !request.bounced);
         debug_assert!(matches!(plan.journal, JournalWork::None | JournalWork::Handle));
-        let index = self.index(slot)?;
-        let fua = plan.durability == Durability::Fua;
-        self.count(request, plan, index);
-        let single = match (&pieces[..], &payload) {
-            ([piece], Payload::One(_)) if request.range.length <= 1 << 30 => Some(piece.physical),
-            _ => None,
+        let number = match self.take_slot(Slot::new(index, tag, Kind::General, plan.durability, true)) {
+            Ok(number) => number,
+            Err(error) => {
+                self.abandon(index);
+                return Err(error.into());
+            }
         };
-        let Some(physical) = single else {
-            return self.execute_general(slot, request, plan, payload, tag);
-        };
-        let length = request.range.length as u32;
-        let kind = SlotKind::Single { pos: physical, length, durability: plan.durability, write: true };
-        let number = self.take_slot(slot, tag, kind)?;
+        let visible = request.range.length;
+        let general =
+            General { parts: Vec::with_capacity(4), visible, zero: Vec::new(), error: None, sealed: false };
+        self.general[number as usize] = Some(Box::new(general));
         self.door.store(number, payload);
-        let part = Part { op: Op::Write, fua, nowait: false, pos: physical, offset: 0, length, index: 0 };
-        while self.door.push(number, part).is_err() {
-            self.drive(Wait::AtLeast(1))?;
-        }
         if let Some(attached) = &self.files[index] {
-            attached.file.state().gate.leave(&attached.cell);
+            let block_size = attached.file.state().view().block_size();
+            self.count(request, plan, block_size);
         }
-        Ok(())
-    }
-
-    fn execute_general(
-        &mut self,
-        slot: FileSlot,
-        request: &Request,
-        plan: &Plan,
-        payload: Payload,
-        tag: u64,
-    ) -> Result<(), F::Error> {
-        let general = General {
-            parts: Vec::with_capacity(4),
-            visible: request.range.length,
-            zero: Vec::new(),
-            error: None,
-            sealed: false,
-            durability: plan.durability,
-            write: true,
-        };
-        let index = self.index(slot)?;
-        let number = self.take_slot(slot, tag, SlotKind::General(Box::new(general)))?;
-        self.door.store(number, payload);
         self.push_range(number, index, request.range, Op::Write, plan.durability == Durability::Fua);
         Ok(())
     }
 
     #[inline]
-    fn count(&self, request: &Request, plan: &Plan, index: usize) {
-        let Some(attached) = &self.files[index] else {
-            return;
-        };
-        let block_mask = (1 << attached.file.state().block_bits()) - 1;
-        if plan.gate == GateMode::Shared && (request.range.pos | request.range.length) & block_mask != 0 {
+    fn count(&self, request: &Request, plan: &Plan, block_size: u64) {
+        if plan.gate == GateMode::Shared && (request.range.pos | request.range.length) & (block_size - 1) != 0
+        {
             self.counters.bump(Counter::SharedSubblockWrites);
         }
         if plan.durability == Durability::Fua {
             self.counters.bump(Counter::FuaWrites);
         }
         self.counters.bump(Counter::DioCounted);
-        attached.file.state().gate.note_write(&attached.cell, crate::clock::coarse_now_ns());
     }
 
     fn enter_nowait(&mut self, index: usize) -> Result<(), F::Error> {
-        let Some(attached) = &self.files[index] else {
-            return Err(Error::BadSlot.into());
-        };
+        let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
         let entered = attached.file.state().gate.enter(&attached.cell);
         entered.map_err(|_busy| Error::WouldBlock.into())
     }
@@ -219,27 +265,24 @@ impl<F: FileSystem> Core<F> {
     #[cold]
     fn write_exclusive<R: Routing>(
         &mut self,
-        slot: FileSlot,
+        index: usize,
         request: &Request,
         payload: Payload,
         drain: bool,
         tag: u64,
         routing: R,
     ) -> Result<(), F::Error> {
-        let index = self.index(slot)?;
-        let inode = self.file(slot)?.file.inode.clone();
+        let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
+        let (inode, cell) = (attached.file.inode.clone(), attached.cell.clone());
         let gate = &F::state(&inode).gate;
         let guard = gate.lock_exclusive(drain, &mut || self.pump());
         // Everything may have changed while the gate was not held.
-        let mut pieces = Pieces::new();
-        let plan = self.decide(index, request, routing, &mut pieces)?;
+        let plan = self.decide(index, request, routing)?;
         self.counters.bump(Counter::ExclusiveWrites);
-        if let Some(attached) = &self.files[index] {
-            gate.raise_inside(&attached.cell);
-        }
-        let first_free = self.free.last().copied();
-        self.execute(slot, request, &plan, &pieces, payload, tag)?;
-        if let (Completion::Synchronous, Some(number)) = (plan.completion, first_free) {
+        gate.raise_inside(&cell);
+        let number = self.free.last().copied();
+        self.execute(index, request, &plan, payload, tag)?;
+        if let (Completion::Synchronous, Some(number)) = (plan.completion, number) {
             while self.door.outstanding(number) > 0 {
                 self.drive(Wait::AtLeast(1))?;
             }
@@ -247,19 +290,31 @@ impl<F: FileSystem> Core<F> {
         drop(guard);
         Ok(())
     }
+}
 
-    /// A write on mapped memory is a copy under the gate, done when this returns.
-    fn write_mapped(
-        &mut self,
-        slot: FileSlot,
-        payload: Payload,
-        range: Range,
-        flags: WriteFlags,
-        tag: u64,
-    ) -> Result<(), F::Error> {
-        let file = self.file(slot)?.file.clone();
-        let result = self.engine.write_payload(&file, &payload, range.pos, flags);
-        self.deliver_at_once(tag, result, payload);
-        Ok(())
+/// Why a write was not sent by the short way.
+enum NotSent<E> {
+    /// It needs the general way; nothing has happened.
+    Refused(Buffer),
+    /// It failed.
+    Failed(E),
+}
+
+impl<F: FileSystem> super::Attached<F> {
+    /// Nothing was sent: out of the gate and out of flight again.
+    #[cold]
+    fn back_out(&self, buffer: Buffer) -> NotSent<F::Error> {
+        let gate = &F::state(&self.file.inode).gate;
+        gate.leave(&self.cell);
+        gate.complete(&self.cell);
+        NotSent::Refused(buffer)
+    }
+
+    #[cold]
+    fn back_out_with(&self, error: F::Error) -> NotSent<F::Error> {
+        let gate = &F::state(&self.file.inode).gate;
+        gate.leave(&self.cell);
+        gate.complete(&self.cell);
+        NotSent::Failed(error)
     }
 }

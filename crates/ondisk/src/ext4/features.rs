@@ -123,7 +123,8 @@ impl Features {
         self.ro_compat.contains(RoCompat::METADATA_CSUM)
     }
 
-    /// Whether group descriptors have crc16 checksums. With [`Features::metadata_csum`] the crc32c rules instead.
+    /// Whether group descriptors have crc16 checksums. With [`Features::metadata_csum`] the crc32c rules
+    /// instead.
     pub fn gdt_csum(&self) -> bool {
         self.ro_compat.contains(RoCompat::GDT_CSUM) && !self.metadata_csum()
     }

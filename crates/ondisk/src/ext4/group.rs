@@ -16,7 +16,8 @@ const CHECKSUM_END: usize = 32;
 const HIGH_PART_SIZE: u16 = 64;
 
 named_flags! {
-    /// What of a group was never written (`bg_flags`).
+    /// What of a group was never written (`bg_flags`). Ignored on volumes whose descriptors have no
+    /// checksums.
     pub struct GroupFlags: u16, unknown "BG_FLAG_" {
         /// The inode bitmap and table were never written: no inode is in use.
         INODE_UNINIT = 0x1, "INODE_UNINIT";
@@ -132,9 +133,10 @@ impl GroupDescriptor {
         if checksum_of(bytes, group, sb).is_some_and(|sum| sum != low.checksum.get()) {
             return Err(Corrupt::new(CorruptKind::GroupDescriptorChecksum).in_group(group));
         }
-        let high = match sb.geometry.desc_size() >= HIGH_PART_SIZE {
-            true => Some(&record::<RawFull>(bytes, STRUCTURE).map_err(fault)?.high),
-            false => None,
+        let high = if sb.geometry.desc_size() >= HIGH_PART_SIZE {
+            Some(&record::<RawFull>(bytes, STRUCTURE).map_err(fault)?.high)
+        } else {
+            None
         };
         let descriptor = GroupDescriptor::from_halves(low, high);
         descriptor.check_locations(group, sb).map_err(fault)?;
@@ -159,7 +161,8 @@ impl GroupDescriptor {
         }
     }
 
-    /// The kernel's rules: inside the group (with `flex_bg`, inside the volume), clear of superblock and descriptors.
+    /// The kernel's rules: inside the group (with `flex_bg`, inside the volume), clear of superblock and
+    /// descriptors.
     fn check_locations(&self, group: Group, sb: &Superblock) -> Result<(), Corrupt> {
         let geometry = &sb.geometry;
         let allowed =
@@ -189,6 +192,33 @@ impl GroupDescriptor {
             }
         }
         Ok(())
+    }
+
+    /// Whether the inode bitmap and table were never written, so that no inode of the group is in use.
+    ///
+    /// The flag has a meaning only on volumes whose descriptors have checksums.
+    pub fn inodes_uninitialised(&self, sb: &Superblock) -> bool {
+        has_checksums(sb) && self.flags.contains(GroupFlags::INODE_UNINIT)
+    }
+
+    /// Whether the block bitmap was never written, so that only the group's own metadata is in use.
+    ///
+    /// The flag has a meaning only on volumes whose descriptors have checksums.
+    pub fn blocks_uninitialised(&self, sb: &Superblock) -> bool {
+        has_checksums(sb) && self.flags.contains(GroupFlags::BLOCK_UNINIT)
+    }
+
+    /// Inodes at the start of the table that may be in use; those after were never written and may hold
+    /// anything.
+    pub fn initialised_inodes(&self, sb: &Superblock) -> u32 {
+        let all = sb.geometry.inodes_per_group();
+        if self.inodes_uninitialised(sb) {
+            0
+        } else if has_checksums(sb) {
+            all.saturating_sub(self.unused_inodes)
+        } else {
+            all
+        }
     }
 
     /// Writes the descriptor of `group` into the start of `bytes` and brings its checksum up to date.
@@ -260,7 +290,7 @@ impl GroupDescriptor {
 
     /// Checks the block bitmap of `group` against this descriptor. `bitmap` is the whole bitmap block.
     ///
-    /// A bitmap marked [`GroupFlags::BLOCK_UNINIT`] has no contents to check: do not read it.
+    /// With [`GroupDescriptor::blocks_uninitialised`] there are no contents to check: do not read the bitmap.
     pub fn verify_block_bitmap(&self, bitmap: &[u8], group: Group, sb: &Superblock) -> Result<(), Corrupt> {
         let place = |kind: CorruptKind| Corrupt::new(kind).in_group(group).at_block(self.block_bitmap);
         match block_bitmap_csum(bitmap, sb) {
@@ -272,7 +302,7 @@ impl GroupDescriptor {
 
     /// Checks the inode bitmap of `group` against this descriptor. `bitmap` is the whole bitmap block.
     ///
-    /// A bitmap marked [`GroupFlags::INODE_UNINIT`] has no contents to check: do not read it.
+    /// With [`GroupDescriptor::inodes_uninitialised`] there are no contents to check: do not read the bitmap.
     pub fn verify_inode_bitmap(&self, bitmap: &[u8], group: Group, sb: &Superblock) -> Result<(), Corrupt> {
         let place = |kind: CorruptKind| Corrupt::new(kind).in_group(group).at_block(self.inode_bitmap);
         match inode_bitmap_csum(bitmap, sb) {
@@ -299,6 +329,10 @@ impl GroupDescriptor {
         }
         Ok(())
     }
+}
+
+fn has_checksums(sb: &Superblock) -> bool {
+    sb.features.metadata_csum() || sb.features.gdt_csum()
 }
 
 fn same_sum(stored: u32, computed: u32, sb: &Superblock) -> bool {

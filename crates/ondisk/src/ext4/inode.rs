@@ -32,7 +32,8 @@ const CREATE_EXTRA_END: u16 = 24;
 const VERSION_HI_END: u16 = 28;
 const PROJECT_END: u16 = 32;
 
-/// A decoded inode (`struct ext4_inode`). Which optional fields are present follows from [`Inode::extra_isize`].
+/// A decoded inode (`struct ext4_inode`). Which optional fields are present follows from
+/// [`Inode::extra_isize`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inode {
     /// Type and permissions (`i_mode`); see [`Inode::file_type`].
@@ -85,7 +86,8 @@ fn whole<'a>(bytes: &'a [u8], sb: &Superblock) -> Result<&'a [u8], Corrupt> {
     bytes.get(..size).ok_or_else(|| CorruptKind::Truncated(STRUCTURE).into())
 }
 
-/// The checksum that the record should carry, and whether its high half has a field. `None` = record too short.
+/// The checksum that the record should carry, and whether its high half has a field. `None` = record too
+/// short.
 fn checksum_of(bytes: &[u8], seed: u32, extra_isize: u16) -> Option<(u32, bool)> {
     const ZERO: [u8; 2] = [0; 2];
     let mut sum = csum(seed, bytes.get(..CHECKSUM_LO)?);
@@ -144,8 +146,8 @@ pub fn update_inode_checksum(bytes: &mut [u8], inode: Ino, sb: &Superblock) -> R
 impl Inode {
     /// Decodes the record of `inode`; checksum and bounds are checked. `bytes` may go on after the record.
     ///
-    /// As the kernel does, this accepts records not in use (mode 0) and unknown file types: what they mean is for
-    /// the caller to decide.
+    /// As the kernel does, this accepts records not in use (mode 0) and unknown file types: what they mean
+    /// is for the caller to decide.
     pub fn decode(bytes: &[u8], inode: Ino, sb: &Superblock) -> Result<Inode, Corrupt> {
         Self::decode_record(bytes, inode, sb).map_err(|fault| fault.in_inode(inode))
     }
@@ -247,7 +249,8 @@ impl Inode {
         raw.gid_lo.set(low16(self.gid));
         raw.gid_hi.set(high16(self.gid));
         raw.size_lo.set(low32(self.size));
-        // Without meaning for this kind of file the high half is left alone, so that decoding and encoding keeps it.
+        // Without meaning for this kind of file the high half is left alone, so that decoding and encoding
+        // keeps it.
         if wide_size {
             raw.size_hi.set(high32(self.size));
         }
@@ -350,7 +353,8 @@ impl Inode {
         self.flags.contains(InodeFlags::INLINE_DATA)
     }
 
-    /// The target of a symbolic link that is stored in [`Inode::i_block`], `None` for other files and long targets.
+    /// The target of a symbolic link that is stored in [`Inode::i_block`], `None` for other files and long
+    /// targets.
     ///
     /// Decided by size as e2fsprogs does: the kernel's test for "no blocks" would depend on what extended
     /// attributes are accounted to the inode. An encrypted target is returned as stored.

@@ -5,6 +5,7 @@ mod extent;
 mod features;
 mod group;
 mod inode;
+mod mmp;
 mod superblock;
 
 pub use dir::*;
@@ -15,4 +16,5 @@ pub use inode::{
     DeviceNumber, FileType, I_BLOCK_SIZE, Inode, InodeFlags, Timestamp, inode_checksum_seed,
     update_inode_checksum,
 };
+pub use mmp::{MmpBlock, MmpOwner};
 pub use superblock::*;

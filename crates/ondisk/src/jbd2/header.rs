@@ -76,8 +76,8 @@ pub struct BlockHeader {
 }
 
 impl BlockHeader {
-    /// The header at the start of a block, or `None` if the magic number says that there is none: in the log that is
-    /// the normal end, not damage.
+    /// The header at the start of a block, or `None` if the magic number says that there is none: in the
+    /// log that is the normal end, not damage.
     pub fn find(bytes: &[u8]) -> Option<BlockHeader> {
         let raw: &RawHeader = record(bytes, STRUCTURE).ok()?;
         if raw.magic.get() != MAGIC {

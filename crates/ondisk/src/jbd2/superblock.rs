@@ -36,7 +36,8 @@ named_flags! {
         CSUM_V2 = 0x8, "journal_checksum_v2";
         /// Metadata blocks and tags have crc32c checksums, 32 bits in tags.
         CSUM_V3 = 0x10, "journal_checksum_v3";
-        /// The end of the log holds fast-commit records. e2fsprogs 1.47 has no name for it and prints FEATURE_I5.
+        /// The end of the log holds fast-commit records. e2fsprogs 1.47 has no name for it and prints
+        /// FEATURE_I5.
         FAST_COMMIT = 0x20, "fast_commit";
     }
 }
@@ -142,7 +143,8 @@ pub struct JournalSuperblock {
     pub max_transaction_data: u32,
     /// Algorithm of checksums (`s_checksum_type`): 1 crc32, 4 crc32c.
     pub checksum_type: u8,
-    /// Blocks for fast-commit records as stored (`s_num_fc_blks`); see [`JournalSuperblock::fast_commit_blocks`].
+    /// Blocks for fast-commit records as stored (`s_num_fc_blks`); see
+    /// [`JournalSuperblock::fast_commit_blocks`].
     pub fast_commit_blocks_raw: u32,
     /// Where the next transaction goes, valid while the log is empty (`s_head`); 0 = not known.
     pub head: u32,

@@ -57,7 +57,8 @@ struct RawCountLimit {
 /// One child of a hash tree node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HtreeEntry {
-    /// Smallest hash of the child; bit 0 says that names with this hash begin in the child before. 0 for the first.
+    /// Smallest hash of the child; bit 0 says that names with this hash begin in the child before. 0 for
+    /// the first.
     pub hash: u32,
     /// Block of the directory that holds the child.
     pub child: Lblk,
@@ -166,14 +167,15 @@ impl<'a> HtreeIndex<'a> {
         (0..this.entries.len()).filter_map(move |position| this.entry(position))
     }
 
-    /// Position of the child in which the names with this hash begin: the last one whose hash is not above it.
+    /// Position of the child in which the names with this hash begin: the last one whose hash is not above
+    /// it.
     pub fn find(&self, hash: u32) -> usize {
         let rest = self.entries.get(1..).unwrap_or_default();
         rest.partition_point(|raw| raw.hash.get() <= hash)
     }
 
-    /// Whether names with this hash may go on in the child after `position`. After the last child the answer is in
-    /// the node above: ask there for the position by which this node was reached.
+    /// Whether names with this hash may go on in the child after `position`. After the last child the
+    /// answer is in the node above: ask there for the position by which this node was reached.
     pub fn continues(&self, position: usize, hash: u32) -> bool {
         let next = position.checked_add(1).and_then(|next| self.entry(next));
         next.is_some_and(|next| next.hash & !1 == hash & !1)
@@ -220,8 +222,8 @@ pub(super) fn checksum_of(bytes: &[u8], seed: u32) -> Result<(usize, u32), Corru
 
 /// Checks the checksum of a hash tree's root or node. `seed` is the directory's checksum seed.
 ///
-/// Call it on volumes with metadata checksums only. `kind` is what [`DirBlockKind::of`] found; a block of entries is
-/// not accepted.
+/// Call it on volumes with metadata checksums only. `kind` is what [`DirBlockKind::of`] found; a block of
+/// entries is not accepted.
 pub fn verify_htree_checksum(bytes: &[u8], kind: DirBlockKind, seed: u32) -> Result<(), Corrupt> {
     if kind == DirBlockKind::Linear {
         return Err(CorruptKind::HtreeNode.into());

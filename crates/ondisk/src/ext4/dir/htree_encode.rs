@@ -30,8 +30,9 @@ pub fn encode_htree_root_info(
     put(block, index(ROOT_INFO_OFFSET), info.as_bytes(), DIR_BLOCK)
 }
 
-/// Writes the children of a root or node, in order of their hashes, with limit and count. The first one's hash is
-/// not stored. A node gets the empty entry that hides it. Call [`update_htree_checksum`] afterwards.
+/// Writes the children of a root or node, in order of their hashes, with limit and count. The first one's
+/// hash is not stored. A node gets the empty entry that hides it. Call [`update_htree_checksum`]
+/// afterwards.
 pub fn encode_htree_entries(
     block: &mut [u8],
     kind: DirBlockKind,

@@ -22,8 +22,9 @@ pub enum DirBlockKind {
 }
 
 impl DirBlockKind {
-    /// What the block at `lblk` holds, the way the kernel tells: block 0 of an indexed directory is the root, and a
-    /// block whose first record fills it is a node. `indexed` = the inode has [`super::super::InodeFlags::INDEX`].
+    /// What the block at `lblk` holds, the way the kernel tells: block 0 of an indexed directory is the
+    /// root, and a block whose first record fills it is a node. `indexed` = the inode has
+    /// [`super::super::InodeFlags::INDEX`].
     pub fn of(bytes: &[u8], indexed: bool, lblk: Lblk, format: &DirFormat) -> DirBlockKind {
         if !indexed {
             return DirBlockKind::Linear;

@@ -15,8 +15,8 @@ use crate::numbers::Ino;
 
 /// Writes a record at byte `offset` of a block: an entry, or with `inode` = `None` a free record.
 ///
-/// `record_length` reaches to the next record; it must be a multiple of 4, hold the name and end inside the block.
-/// The checksum is not touched: see [`update_dir_checksum`].
+/// `record_length` reaches to the next record; it must be a multiple of 4, hold the name and end inside the
+/// block. The checksum is not touched: see [`update_dir_checksum`].
 pub fn encode_dir_entry(
     block: &mut [u8],
     offset: u32,
@@ -48,7 +48,8 @@ pub fn encode_dir_entry(
     put(block, index(offset).saturating_add(ENTRY_HEADER_SIZE), name, DIR_BLOCK)
 }
 
-/// Writes the record that carries a block's checksum, and the checksum. `seed` is the directory's checksum seed.
+/// Writes the record that carries a block's checksum, and the checksum. `seed` is the directory's checksum
+/// seed.
 pub fn encode_dir_tail(block: &mut [u8], seed: u32) -> Result<(), EncodeError> {
     let start = length32(block).checked_sub(TAIL_SIZE).ok_or(EncodeError::too_short(DIR_BLOCK))?;
     let raw = RawEntry { inode: U32::ZERO, rec_len: U16::new(12), name_len: 0, file_type: TAIL_FILE_TYPE };

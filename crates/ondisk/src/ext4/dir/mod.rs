@@ -68,8 +68,8 @@ struct RawEntry {
 
 const _: () = assert!(size_of::<RawEntry>() == ENTRY_HEADER_SIZE);
 
-/// The record length in bytes that a stored value stands for. Only blocks of 64 KiB use special values, because
-/// their length does not fit 16 bits.
+/// The record length in bytes that a stored value stands for. Only blocks of 64 KiB use special values,
+/// because their length does not fit 16 bits.
 fn decode_rec_len(stored: u16, block_size: u32) -> u32 {
     if block_size < 65536 {
         return u32::from(stored);

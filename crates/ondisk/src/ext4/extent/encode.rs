@@ -26,7 +26,8 @@ pub fn encode_extent_leaf(bytes: &mut [u8], generation: u32, extents: &[Extent])
     Ok(())
 }
 
-/// Makes `bytes` — an inode's `i_block` or a whole block — an index node with these entries, which must be in order.
+/// Makes `bytes` — an inode's `i_block` or a whole block — an index node with these entries, which must be
+/// in order.
 ///
 /// `depth` is the number of levels below, 1 to 5. In a block, call [`update_extent_checksum`] afterwards.
 pub fn encode_extent_index(

@@ -1,4 +1,5 @@
-//! Reading an extent tree node: all checks happen once, when the node is opened; its entries are then plain values.
+//! Reading an extent tree node: all checks happen once, when the node is opened; its entries are then plain
+//! values.
 
 use zerocopy::FromBytes;
 
@@ -133,9 +134,10 @@ enum Entries<'a> {
 
 /// A checked node of an extent tree.
 ///
-/// The checks: magic number, depth, capacity, entry count, checksum (outside the inode), and for the entries: order,
-/// no overlap, no empty extent, logical range inside the limits, physical range inside the volume. Whether a child
-/// block was visited before is not known here; the depth given in the limits bounds every descent.
+/// The checks: magic number, depth, capacity, entry count, checksum (outside the inode), and for the
+/// entries: order, no overlap, no empty extent, logical range inside the limits, physical range inside the
+/// volume. Whether a child block was visited before is not known here; the depth given in the limits bounds
+/// every descent.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtentNode<'a> {
     header: ExtentHeader,
@@ -260,7 +262,8 @@ impl<'a> ExtentNode<'a> {
         }
     }
 
-    /// The limits of the child at `position`: one level less deep, from its logical block up to the next entry's.
+    /// The limits of the child at `position`: one level less deep, from its logical block up to the next
+    /// entry's.
     pub fn child_limits(&self, position: usize) -> Option<NodeLimits> {
         let child = self.index(position)?;
         let end = position

@@ -178,7 +178,8 @@ pub(super) fn decode_time(seconds: u32, extra: Option<u32>) -> Timestamp {
     Timestamp { seconds: base.saturating_add(epoch), nanoseconds: extra >> 2 }
 }
 
-/// The two words of a time. Without an extra word, times beyond 32 bits are an error and nanoseconds are dropped.
+/// The two words of a time. Without an extra word, times beyond 32 bits are an error and nanoseconds are
+/// dropped.
 pub(super) fn encode_time(
     time: Timestamp,
     has_extra: bool,
@@ -189,7 +190,8 @@ pub(super) fn encode_time(
     if !(Timestamp::MIN_SECONDS..=max).contains(&time.seconds) || time.nanoseconds > MAX_NANOSECONDS {
         return Err(error);
     }
-    // Two's complement: the low 32 bits are the signed base; what it lacks is a multiple of 2³² up to three times.
+    // Two's complement: the low 32 bits are the signed base; what it lacks is a multiple of 2³² up to three
+    // times.
     let [a, b, c, d, ..] = time.seconds.to_le_bytes();
     let low = u32::from_le_bytes([a, b, c, d]);
     let base = i64::from(i32::from_le_bytes([a, b, c, d]));

@@ -24,7 +24,8 @@ pub struct GeometryFields {
     pub inodes_count: u32,
     /// Blocks on the volume (`s_blocks_count`); the high half counts only with the `64bit` feature.
     pub blocks_count: u64,
-    /// The block that group 0 starts at (`s_first_data_block`): 1 if blocks have 1 KiB and no clusters, else 0.
+    /// The block that group 0 starts at (`s_first_data_block`): 1 if blocks have 1 KiB and no clusters,
+    /// else 0.
     pub first_data_block: u32,
     /// Block size as a shift from 1 KiB (`s_log_block_size`).
     pub log_block_size: u32,
@@ -304,7 +305,8 @@ impl Geometry {
         Some((Group(group), u32::try_from(offset.checked_rem(per_group)?).ok()?))
     }
 
-    /// The group that holds `inode`, and the inode's index in the group's table. `None` for 0 and beyond the last.
+    /// The group that holds `inode`, and the inode's index in the group's table. `None` for 0 and beyond
+    /// the last.
     pub fn group_of_inode(&self, inode: Ino) -> Option<(Group, u32)> {
         if inode.0 > self.fields.inodes_count {
             return None;
@@ -324,7 +326,8 @@ impl Geometry {
         self.block_size.checked_div(u32::from(self.inode_size)).unwrap_or(1).max(1)
     }
 
-    /// Where the inode with this index in its group's table is: blocks from the table's start, bytes into the block.
+    /// Where the inode with this index in its group's table is: blocks from the table's start, bytes into
+    /// the block.
     pub fn inode_table_position(&self, index: u32) -> (u32, u32) {
         let per_block = self.inodes_per_block();
         let block = index.checked_div(per_block).unwrap_or(0);
@@ -372,8 +375,8 @@ impl Geometry {
 
     /// Where the `number`-th block of group descriptors is, counted from 0.
     ///
-    /// With `meta_bg`, descriptor blocks from the first such one on lie in the first of the groups they describe,
-    /// after that group's superblock backup if it has one.
+    /// With `meta_bg`, descriptor blocks from the first such one on lie in the first of the groups they
+    /// describe, after that group's superblock backup if it has one.
     pub fn descriptor_block(&self, number: u32) -> Option<Pblk> {
         if number >= self.descriptor_blocks() {
             return None;
@@ -408,7 +411,8 @@ impl Geometry {
         }
     }
 
-    /// Blocks at the start of `group` taken by superblock, descriptors and the blocks reserved for their growth.
+    /// Blocks at the start of `group` taken by superblock, descriptors and the blocks reserved for their
+    /// growth.
     ///
     /// With 1 KiB blocks and clusters, block 0 of the volume comes on top in group 0.
     pub fn base_metadata_blocks(&self, group: Group) -> u32 {

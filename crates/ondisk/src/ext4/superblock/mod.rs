@@ -197,7 +197,8 @@ impl Superblock {
         verify(record(bytes, STRUCTURE)?)
     }
 
-    /// Decodes the 1024 bytes of a superblock, primary or backup: magic number, checksum and layout are checked.
+    /// Decodes the 1024 bytes of a superblock, primary or backup: magic number, checksum and layout are
+    /// checked.
     pub fn decode(bytes: &[u8]) -> Result<Superblock, Corrupt> {
         let raw: &RawSuperblock = record(bytes, STRUCTURE)?;
         let features = verify(raw)?;
@@ -260,7 +261,8 @@ impl Superblock {
 
     /// Writes every field into the 1024 bytes at the start of `bytes` and brings the checksum up to date.
     ///
-    /// Bytes of no known field, and the high halves of block counts on volumes without `64bit`, stay as they are.
+    /// Bytes of no known field, and the high halves of block counts on volumes without `64bit`, stay as
+    /// they are.
     pub fn encode(&self, bytes: &mut [u8]) -> Result<(), EncodeError> {
         let raw: &mut RawSuperblock = record_mut(bytes, STRUCTURE)?;
         raw.magic = U16::new(MAGIC);

@@ -1,0 +1,338 @@
+//! `--floors`: the promised ratios, measured and judged.
+//!
+//! A floor is kept if the measured value reaches it. A ratio whose interval is wide is measured once more with four times
+//! the slices, because a disturbed machine is the usual reason; the second answer counts.
+
+use super::args::{BenchArgs, Timing};
+use super::arm::Arm;
+use super::error::{BenchError, Doing, Result};
+use super::machine::Machine;
+use super::measure::Case;
+use super::report::model::{Measured, MeasuredArm, Report};
+use super::volume::{Layout, MEMORY_DIR, Place, Scratch, tool};
+use super::{Job, ROUNDS, SECONDS, scenario, tell};
+use crate::bench::volume::given::Source;
+use comfy_table::{Table, presets};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+use uext4::{Switches, Volume, VolumeOptions};
+
+/// Bytes of the large volume.
+const LARGE: u64 = 1 << 40;
+/// Openings of the large volume of which the median counts.
+const OPENINGS: usize = 5;
+
+/// One line of the table.
+#[derive(Debug, Clone, PartialEq)]
+struct Line {
+    what: String,
+    floor: String,
+    goal: String,
+    measured: String,
+    verdict: Verdict,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// The goal is reached.
+    Goal,
+    /// The floor is.
+    Floor,
+    /// Neither.
+    Missed,
+    /// It could not be measured here.
+    Absent,
+    /// There is nothing to reach.
+    Told,
+}
+
+impl Verdict {
+    fn text(self) -> &'static str {
+        match self {
+            Verdict::Goal => "goal",
+            Verdict::Floor => "floor",
+            Verdict::Missed => "MISSED",
+            Verdict::Absent => "not measured",
+            Verdict::Told => "",
+        }
+    }
+}
+
+/// A promised ratio.
+struct Promise {
+    scenario: &'static str,
+    place: Place,
+    depths: &'static [u32],
+    ratio: &'static str,
+    floor: f64,
+    goal: f64,
+}
+
+const fn promise(scenario: &'static str, place: Place, ratio: &'static str, floor: f64, goal: f64) -> Promise {
+    Promise { scenario, place, depths: &[], ratio, floor, goal }
+}
+
+const PROMISES: &[Promise] = &[
+    Promise { depths: &[128, 256, 512], ..promise("randread-poll", Place::Loop, "on/raw", 0.95, 0.98) },
+    promise("overwrite-randrw", Place::Zram, "on/raw", 0.90, 0.97),
+    promise("overwrite-randrw", Place::Zram, "on/kernel", 1.2, 1.35),
+    promise("overwrite-randrw-dax", Place::Dax, "on/raw", 0.80, 0.92),
+    promise("dax-shared-read", Place::Dax, "on/raw", 0.80, 0.92),
+    promise("dax-shared-readwrite", Place::Dax, "on/raw", 0.80, 0.92),
+    promise("dsync-overwrite", Place::MemoryFlush, "on/raw", 0.95, 0.98),
+    promise("subblock-overwrite", Place::Loop, "on/raw", 0.90, 0.97),
+    promise("subblock-overwrite", Place::MemoryLatency, "on/raw", 0.90, 0.97),
+];
+
+/// Measures and judges everything.
+pub fn run(args: &BenchArgs) -> Result<ExitCode> {
+    let timing = Timing::new(args.seconds.unwrap_or(SECONDS), args.rounds.unwrap_or(ROUNDS));
+    let mut lines = Vec::new();
+    let mut report = Report { version: 1, machine: Machine::this(), scenarios: Vec::new() };
+    let mut done: Vec<(&str, Place)> = Vec::new();
+    for promise in PROMISES {
+        if done.contains(&(promise.scenario, promise.place)) {
+            continue;
+        }
+        done.push((promise.scenario, promise.place));
+        let measured = measure(promise, timing)?;
+        judge(promise, &measured, &mut lines);
+        report.scenarios.extend(measured);
+    }
+    let lookup = measure(&promise(scenario::LOOKUP_SCALING, Place::Extents, "on/one-extent", 0.0, 0.0), timing)?;
+    lines.extend(lookup.iter().map(lookup_line));
+    report.scenarios.extend(lookup);
+    lines.extend(open_lines()?);
+    tell(args, &report, None, &[])?;
+    super::print(&render(&lines))?;
+    let missed = lines.iter().any(|line| line.verdict == Verdict::Missed);
+    Ok(if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Measures a promise's scenario at each depth; once more, longer, if a ratio is not resolved.
+fn measure(promise: &Promise, timing: Timing) -> Result<Vec<Measured>> {
+    let measured = job(promise, timing)?.run()?;
+    let unclear = |measured: &Measured| {
+        let asked = PROMISES.iter().filter(|other| other.scenario == promise.scenario);
+        asked.filter_map(|other| measured.ratio_intervals.get(other.ratio)).any(|interval| !interval.resolved)
+    };
+    if !measured.iter().any(unclear) {
+        return Ok(measured);
+    }
+    job(promise, Timing { rounds: timing.rounds * 4, ..timing })?.run()
+}
+
+fn job(promise: &Promise, timing: Timing) -> Result<Job> {
+    let scenario = scenario::find(promise.scenario);
+    let scenario = scenario.ok_or_else(|| BenchError::failed(format!("no scenario {}", promise.scenario)))?;
+    let layout = Layout { files: scenario.files, file_bytes: scenario.bytes / scenario.files as u64 };
+    let root = rustix::process::geteuid().is_root();
+    let asks_kernel = |other: &Promise| other.scenario == promise.scenario && other.ratio == "on/kernel";
+    let case = |&depth: &u32| Case {
+        scenario,
+        threads: scenario.threads,
+        depth,
+        span: if promise.place == Place::Extents { u64::MAX } else { layout.file_bytes },
+        arms: vec![Arm::On, Arm::Off, Arm::Raw],
+        kernel: root && PROMISES.iter().any(asks_kernel),
+        switches: Switches::ON,
+        timing,
+    };
+    let depths = if promise.depths.is_empty() { scenario.depths } else { promise.depths };
+    let cases = depths.iter().map(case).collect();
+    Ok(Job { scenario, source: Source::Standard(promise.place), layout, cases })
+}
+
+/// The lines of everything that was promised of a scenario on a place.
+fn judge(first: &Promise, measured: &[Measured], lines: &mut Vec<Line>) {
+    let same = |other: &&Promise| other.scenario == first.scenario && other.place == first.place;
+    for promise in PROMISES.iter().filter(same) {
+        lines.extend(measured.iter().map(|measured| ratio_line(promise, measured)));
+    }
+    for one in measured {
+        match first.scenario {
+            "dsync-overwrite" => lines.push(route_line(one)),
+            "subblock-overwrite" if first.place == Place::MemoryLatency => lines.extend(serial_lines(one)),
+            _ => {}
+        }
+    }
+}
+
+fn verdict(value: f64, floor: f64, goal: f64) -> Verdict {
+    let reaches = |bound: f64| if goal >= floor { value >= bound } else { value <= bound };
+    match (reaches(goal), reaches(floor)) {
+        (true, _) => Verdict::Goal,
+        (false, true) => Verdict::Floor,
+        // Not a number reaches nothing.
+        (false, false) => Verdict::Missed,
+    }
+}
+
+fn ratio_line(promise: &Promise, measured: &Measured) -> Line {
+    let what = format!("{} on {}, qd {}: {}", promise.scenario, measured.device, measured.shape().1, promise.ratio);
+    let (floor, goal) = (format!("≥ {}", promise.floor), format!("≥ {}", promise.goal));
+    let found = measured.ratios.get(promise.ratio).zip(measured.ratio_intervals.get(promise.ratio));
+    let Some((&median, interval)) = found else {
+        return Line { what, floor, goal, measured: "–".into(), verdict: Verdict::Absent };
+    };
+    let shown = super::report::table::ratio(median, interval);
+    Line { what, floor, goal, measured: shown, verdict: verdict(median, promise.floor, promise.goal) }
+}
+
+fn counter(arm: &MeasuredArm, name: &str) -> u64 {
+    arm.counters.get(name).copied().unwrap_or(u64::MAX)
+}
+
+/// Every durable overwrite was one FUA write and nothing else.
+fn route_line(measured: &Measured) -> Line {
+    let what = format!("{} on {}: FUA writes, flushes, commits", measured.scenario, measured.device);
+    let floor = String::from("writes, 0, 0");
+    let Some(on) = measured.arm(Arm::On) else {
+        return Line { what, goal: floor.clone(), floor, measured: "–".into(), verdict: Verdict::Absent };
+    };
+    let (writes, fua) = (counter(on, "overwrites_without_handle"), counter(on, "fua_writes"));
+    let (flushes, commits) = (counter(on, "flushes"), counter(on, "commits"));
+    let kept = fua == writes && writes > 0 && flushes == 0 && commits == 0;
+    let shown = format!("{fua} of {writes} writes, {flushes}, {commits}");
+    let verdict = if kept { Verdict::Goal } else { Verdict::Missed };
+    Line { what, goal: floor.clone(), floor, measured: shown, verdict }
+}
+
+/// Without the switch, sub-block writes go one after another: one for each 740 µs of the device.
+fn serial_lines(measured: &Measured) -> Vec<Line> {
+    const ONE_NS: f64 = 740_000.0;
+    let mut lines = Vec::new();
+    if let Some(off) = measured.arm(Arm::Off) {
+        let kept = (off.ns_per_op / ONE_NS - 1.0).abs() <= 0.1;
+        lines.push(Line {
+            what: format!("{} on {}: time per request of arm off", measured.scenario, measured.device),
+            floor: "740 µs ± 10 %".into(),
+            goal: "740 µs ± 10 %".into(),
+            measured: format!("{:.1} µs", off.ns_per_op / 1000.0),
+            verdict: if kept { Verdict::Goal } else { Verdict::Missed },
+        });
+    }
+    if let Some((median, interval)) =
+        measured.ratios.get("on/off").zip(measured.ratio_intervals.get("on/off"))
+    {
+        lines.push(Line {
+            what: format!("{} on {}: on/off", measured.scenario, measured.device),
+            floor: "–".into(),
+            goal: "–".into(),
+            measured: super::report::table::ratio(*median, interval),
+            verdict: Verdict::Told,
+        });
+    }
+    lines
+}
+
+/// A request in a file of many extents costs at most so many times one in a file of one extent.
+fn lookup_line(measured: &Measured) -> Line {
+    let times = measured.ratios.get("on/one-extent").map(|ratio| 1.0 / ratio);
+    Line {
+        what: format!("{} on {}: request at 10⁶ extents / at one", measured.scenario, measured.device),
+        floor: "≤ 1.3".into(),
+        goal: "≤ 1.15".into(),
+        measured: times.map_or_else(|| "–".into(), |times| format!("{times:.3}")),
+        verdict: times.map_or(Verdict::Absent, |times| verdict(times, 1.3, 1.15)),
+    }
+}
+
+/// What the child process prints.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Probe {
+    open_ns: u64,
+    resident_bytes: u64,
+}
+
+/// The child: opens a volume, as `uext4 info` would, and tells what that took.
+pub fn probe(image: &Path) -> Result<()> {
+    let start = Instant::now();
+    let volume = Volume::open_spec(&uext4::DeviceSpec::file(image), VolumeOptions::read_write());
+    let volume = volume.doing(|| format!("open {}", image.display()))?;
+    let open_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let status = std::fs::read_to_string("/proc/self/status").doing(|| "read /proc/self/status".into())?;
+    drop(volume);
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+    let kib: u64 = peak
+        .and_then(|peak| peak.trim().parse().ok())
+        .ok_or_else(|| BenchError::failed("/proc/self/status has no VmHWM"))?;
+    let probe = Probe { open_ns, resident_bytes: kib << 10 };
+    let text = serde_json::to_string(&probe).map_err(|error| BenchError::failed(error.to_string()))?;
+    super::print(&(text + "\n"))
+}
+
+/// Opening a volume of 1 TiB.
+fn open_lines() -> Result<Vec<Line>> {
+    let scratch = Scratch::new(64 << 20)?;
+    let image = scratch.path().join("image");
+    let file = std::fs::File::create_new(&image).doing(|| format!("create {}", image.display()))?;
+    file.set_len(LARGE).doing(|| format!("make a sparse file of 1 TiB in {MEMORY_DIR}"))?;
+    tool(Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(&image))?;
+    let program = std::env::current_exe().doing(|| "find this program".into())?;
+    let open = || -> Result<Probe> {
+        let text = tool(Command::new(&program).args(["bench", "--open-probe"]).arg(&image))?;
+        serde_json::from_str(&text).map_err(|error| BenchError::failed(format!("{text}: {error}")))
+    };
+    let mut probes = (0..OPENINGS).map(|_| open()).collect::<Result<Vec<Probe>>>()?;
+    probes.sort_unstable_by_key(|probe| probe.open_ns);
+    let millis = probes[OPENINGS / 2].open_ns as f64 / 1e6;
+    let mib = probes.iter().map(|probe| probe.resident_bytes).max().unwrap_or(u64::MAX) as f64 / (1 << 20) as f64;
+    let line = |what: &str, unit: &str, value: f64, floor: f64, goal: f64| Line {
+        what: format!("open a sparse volume of 1 TiB: {what}"),
+        floor: format!("≤ {floor} {unit}"),
+        goal: format!("≤ {goal} {unit}"),
+        measured: format!("{value:.1} {unit}"),
+        verdict: verdict(value, floor, goal),
+    };
+    Ok(vec![line("time", "ms", millis, 50.0, 10.0), line("resident memory", "MiB", mib, 32.0, 16.0)])
+}
+
+fn render(lines: &[Line]) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(["promise", "floor", "goal", "measured", "reached"]);
+    for line in lines {
+        table.add_row([&line.what, &line.floor, &line.goal, &line.measured, line.verdict.text()]);
+    }
+    format!("{table}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::model::tests::sample;
+    use super::*;
+
+    #[test]
+    fn verdicts_know_which_way_is_better() {
+        assert_eq!(verdict(0.99, 0.9, 0.97), Verdict::Goal);
+        assert_eq!(verdict(0.93, 0.9, 0.97), Verdict::Floor);
+        assert_eq!(verdict(0.89, 0.9, 0.97), Verdict::Missed);
+        assert_eq!(verdict(1.1, 1.3, 1.15), Verdict::Goal);
+        assert_eq!(verdict(1.2, 1.3, 1.15), Verdict::Floor);
+        assert_eq!(verdict(1.4, 1.3, 1.15), Verdict::Missed);
+        assert_eq!(verdict(f64::NAN, 0.9, 0.97), Verdict::Missed);
+    }
+
+    #[test]
+    fn promises_name_scenarios_on_their_own_devices() {
+        for promise in PROMISES {
+            let scenario = scenario::find(promise.scenario).unwrap();
+            assert!(scenario.places.contains(&promise.place), "{}", promise.scenario);
+            assert!(promise.depths.iter().all(|depth| scenario.depths.contains(depth)));
+            assert!(promise.goal > promise.floor);
+        }
+    }
+
+    #[test]
+    fn a_missing_arm_is_not_a_kept_promise() {
+        let report = sample(1000.0, 0.93);
+        let line = ratio_line(&PROMISES[1], &report.scenarios[0]);
+        assert_eq!(line.verdict, Verdict::Floor);
+        let line = ratio_line(&PROMISES[2], &report.scenarios[0]);
+        assert_eq!(line.verdict, Verdict::Absent);
+        assert_eq!(route_line(&report.scenarios[0]).verdict, Verdict::Missed, "counters are missing");
+    }
+}

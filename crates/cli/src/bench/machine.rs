@@ -1,0 +1,51 @@
+//! The machine, as far as figures depend on it.
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+
+/// What is told about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Processor by its own name.
+    pub cpu: String,
+    /// Processors that this process may use.
+    pub cpus: usize,
+    /// Bytes of the largest cache, if the system tells.
+    pub l3_bytes: Option<u64>,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// Kernel release.
+    pub kernel: String,
+    /// Version of this program.
+    pub uext4: String,
+}
+
+impl Machine {
+    /// This one.
+    pub fn this() -> Self {
+        let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let cpu = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let kib = memory.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+        let kib = kib.and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+        Machine {
+            cpu: cpu.map_or_else(|| "unknown".into(), |(_, name)| name.to_owned()),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            l3_bytes: l3_bytes(),
+            memory_bytes: kib.unwrap_or(0) << 10,
+            kernel: kernel_release(),
+            uext4: env!("CARGO_PKG_VERSION").into(),
+        }
+    }
+}
+
+fn kernel_release() -> String {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease");
+    release.map_or_else(|_| "unknown".into(), |release| release.trim().to_owned())
+}
+
+/// Bytes of the third-level cache of the first processor.
+pub fn l3_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size").ok()?;
+    crate::text::parse_size(text.trim()).ok()
+}

@@ -1,0 +1,351 @@
+//! Measures one case: opens and closes sessions, adds up slices, checks routes, forms ratios.
+//!
+//! Without `--kernel` there is one session and its arms alternate slice by slice. A mount cannot be changed every 50 ms:
+//! with `--kernel` rounds are run in groups, a group of the library's arms and a group of the kernel's following each
+//! other, and which of them comes first alternates. Slices of one round have the same requests in both.
+
+use super::arm::Arm;
+use super::args::Timing;
+use super::error::{BenchError, Result};
+use super::ops::{Op, OpSource};
+use super::routes::{self, Facts};
+use super::runner::{self, Run, Slice};
+use super::scenario::{LOOKUP_SCALING, Mode, Scenario};
+use super::session::{KernelSession, Requests, Session, VolumeSession};
+use super::statistics::{Ratio, median};
+use super::volume::Bed;
+use super::work::{Latencies, Tally};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use uext4::blockdev::Description;
+use uext4::{Counter, QueueFacts, Switches};
+
+/// Rounds between two changes of mount.
+const KERNEL_GROUP: u32 = 8;
+
+/// Requests whose bytes are read both ways before anything is measured.
+const COMPARED: usize = 256;
+
+/// What is measured, on one volume, at one depth.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// The scenario.
+    pub scenario: &'static Scenario,
+    /// Threads.
+    pub threads: usize,
+    /// Requests in flight per thread.
+    pub depth: u32,
+    /// Bytes of each file that are used at most.
+    pub span: u64,
+    /// Arms of the library and `raw`, as asked for.
+    pub arms: Vec<Arm>,
+    /// The kernel too, where it can be.
+    pub kernel: bool,
+    /// The setting of arm `on`.
+    pub switches: Switches,
+    /// How long.
+    pub timing: Timing,
+}
+
+/// One arm's sums.
+#[derive(Debug, Clone)]
+pub struct ArmResult {
+    /// Which.
+    pub arm: Arm,
+    /// Requests per second: the median of its slices.
+    pub iops: f64,
+    /// Processor time per request, all threads of this process, nanoseconds.
+    pub cpu_ns_per_op: f64,
+    /// Sampled latencies.
+    pub latencies: Latencies,
+    /// The library's counters; empty past the library.
+    pub counters: BTreeMap<&'static str, u64>,
+    /// Requests done.
+    pub tally: Tally,
+}
+
+/// A case's results.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// What was measured.
+    pub case: Case,
+    /// The device for people.
+    pub device: String,
+    /// What the library says of the device.
+    pub description: Description,
+    /// What the queue was granted.
+    pub facts: Option<QueueFacts>,
+    /// By arm.
+    pub arms: Vec<ArmResult>,
+    /// By name, `on/raw` and the like.
+    pub ratios: BTreeMap<String, Ratio>,
+    /// What should be known beside the numbers.
+    pub notes: Vec<String>,
+}
+
+impl Outcome {
+    /// One arm.
+    pub fn arm(&self, arm: Arm) -> Option<&ArmResult> {
+        self.arms.iter().find(|result| result.arm == arm)
+    }
+}
+
+impl Case {
+    /// Its requests.
+    fn requests(&self) -> Requests {
+        let scenario = self.scenario;
+        let block = scenario.block as usize;
+        Requests { block, depth: self.depth, mode: scenario.mode, dsync: scenario.dsync }
+    }
+
+    /// Arms of the library's session with their switches.
+    fn library_arms(&self, raw: bool) -> Vec<(Arm, Option<Switches>)> {
+        let mut arms = self.arms.clone();
+        arms.sort_unstable();
+        arms.dedup();
+        // Without a switch of its own, `off` is `all-off`.
+        if self.scenario.switch.is_none() && arms.contains(&Arm::Off) {
+            arms.retain(|&arm| arm != Arm::AllOff);
+        }
+        if self.scenario.name == LOOKUP_SCALING {
+            arms.push(Arm::OneExtent);
+        }
+        arms.retain(|&arm| raw || arm != Arm::Raw);
+        arms.into_iter().map(|arm| (arm, arm.switches(self.switches, self.scenario.switch))).collect()
+    }
+
+    /// Turns of the arms that [`measure`] will take, for a progress bar.
+    pub fn turns(&self, bed: &Bed) -> u64 {
+        let kernel = self.kernel && bed.block_device.is_some();
+        let arms = self.library_arms(true).len() as u64 + u64::from(kernel);
+        let sessions = if kernel { self.timing.rounds.div_ceil(KERNEL_GROUP) } else { 1 };
+        arms * u64::from(self.timing.rounds + sessions)
+    }
+}
+
+/// What grows from session to session.
+struct Sums {
+    slices: Vec<Slice>,
+    latencies: BTreeMap<Arm, Latencies>,
+    facts: Option<QueueFacts>,
+}
+
+impl Sums {
+    fn add(&mut self, arms: &[Arm], run: Run) -> Result<()> {
+        self.slices.extend(run.slices);
+        for (&arm, latencies) in arms.iter().zip(&run.latencies) {
+            match self.latencies.get_mut(&arm) {
+                Some(sum) => sum.add(latencies)?,
+                None => drop(self.latencies.insert(arm, latencies.clone())),
+            }
+        }
+        self.facts = self.facts.take().or(run.facts);
+        Ok(())
+    }
+}
+
+/// What is found out before the first slice.
+struct Bench<'a> {
+    case: &'a Case,
+    bed: &'a Bed,
+    source: OpSource,
+    arms: Vec<(Arm, Option<Switches>)>,
+    route: Facts,
+    description: Description,
+    notes: Vec<String>,
+}
+
+/// Measures a case. The volume is closed afterwards.
+pub fn measure(case: &Case, bed: &Bed, step: &mut dyn FnMut()) -> Result<Outcome> {
+    let bench = Bench::prepare(case, bed)?;
+    let mut sums = Sums { slices: Vec::new(), latencies: BTreeMap::new(), facts: None };
+    let rounds = case.timing.rounds;
+    match &bed.block_device {
+        Some(device) if case.kernel => {
+            for (number, first) in (0..rounds).step_by(KERNEL_GROUP as usize).enumerate() {
+                let group = first..rounds.min(first + KERNEL_GROUP);
+                if number % 2 == 0 {
+                    bench.run_library(group.clone(), &mut sums, step)?;
+                    bench.run_kernel(device, group, &mut sums, step)?;
+                } else {
+                    bench.run_kernel(device, group.clone(), &mut sums, step)?;
+                    bench.run_library(group, &mut sums, step)?;
+                }
+            }
+        }
+        _ => bench.run_library(0..rounds, &mut sums, step)?,
+    }
+    bench.conclude(sums)
+}
+
+impl<'a> Bench<'a> {
+    fn prepare(case: &'a Case, bed: &'a Bed) -> Result<Self> {
+        let volume = bed.open(case.switches)?;
+        let device = volume.device().capabilities();
+        let route = Facts {
+            requests: case.requests(),
+            device,
+            block_size: volume.block_size(),
+            journal: volume.info().journal.is_some(),
+        };
+        let mut notes = Vec::new();
+        // Without FUA `on` sends a flush after its writes, which no sequence of raw writes is the same as.
+        let raw = !(case.scenario.dsync && device.volatile_cache && !device.fua);
+        if !raw && case.arms.contains(&Arm::Raw) {
+            notes.push("no arm raw: the device has a volatile cache and no FUA".into());
+        }
+        if case.kernel && bed.block_device.is_none() {
+            notes.push("no arm kernel: not a block device".into());
+        }
+        let arms = case.library_arms(raw);
+        let session = VolumeSession::new(volume, &bed.files, &arms, case.requests())?;
+        let source = OpSource {
+            addresses: session.addresses(&bed.files, case.span)?,
+            block: u64::from(case.scenario.block),
+            write_percent: case.scenario.write_percent,
+            sequential: case.scenario.sequential,
+            threads: case.threads,
+            files: case.scenario.files,
+        };
+        source.check()?;
+        let mut ops: Vec<Op> = Vec::new();
+        source.fill(0, 0, &mut ops);
+        ops.truncate(COMPARED);
+        let mut raw_ops = ops.clone();
+        source.translate(&mut raw_ops);
+        session.compare_with_raw(&bed.files, &ops, &raw_ops)?;
+        let description = session.volume().device().describe();
+        Ok(Bench { case, bed, source, arms, route, description, notes })
+    }
+
+    fn slice(&self) -> Duration {
+        Duration::from_secs_f64(self.case.timing.slice)
+    }
+
+    fn run_library(&self, rounds: std::ops::Range<u32>, sums: &mut Sums, step: &mut dyn FnMut()) -> Result<()> {
+        let volume = self.bed.open(self.case.switches)?;
+        let session = VolumeSession::new(volume, &self.bed.files, &self.arms, self.case.requests())?;
+        // Loads the maps of this opening; the places are known already.
+        session.addresses(&self.bed.files, self.case.span)?;
+        let turns = runner::schedule(self.arms.len(), rounds);
+        let run = runner::run(&session, &self.source, &turns, self.slice(), step)?;
+        sums.add(session.arms(), run)
+    }
+
+    fn run_kernel(
+        &self,
+        device: &std::path::Path,
+        rounds: std::ops::Range<u32>,
+        sums: &mut Sums,
+        step: &mut dyn FnMut(),
+    ) -> Result<()> {
+        let session = KernelSession::mount(device, &self.bed.files, self.case.requests())?;
+        let turns = runner::schedule(1, rounds);
+        let run = runner::run(&session, &self.source, &turns, self.slice(), step);
+        let unmounted = session.unmount();
+        sums.add(&[Arm::Kernel], run?)?;
+        unmounted
+    }
+
+    fn conclude(self, sums: Sums) -> Result<Outcome> {
+        let mut arms = Vec::new();
+        let with_kernel = sums.slices.iter().any(|slice| slice.arm == Arm::Kernel);
+        let kernel = with_kernel.then_some((Arm::Kernel, None));
+        for &(arm, switches) in self.arms.iter().chain(&kernel) {
+            let slices: Vec<&Slice> = sums.slices.iter().filter(|slice| slice.arm == arm).collect();
+            let latencies = sums.latencies.get(&arm).cloned().map_or_else(Latencies::new, Ok)?;
+            for slice in &slices {
+                if let Some(counted) = &slice.counters {
+                    routes::check(arm, switches, &self.route, slice.tally, counted)?;
+                }
+            }
+            arms.push(arm_result(arm, &slices, latencies)?);
+        }
+        let mut notes = self.notes;
+        if let (Mode::Queued { poll: true, .. }, Some(facts)) = (self.case.scenario.mode, &sums.facts)
+            && !facts.polled
+        {
+            notes.push("not polled: the device cannot".into());
+        }
+        Ok(Outcome {
+            case: self.case.clone(),
+            device: self.bed.label.clone(),
+            description: self.description,
+            facts: sums.facts,
+            arms,
+            ratios: ratios(&sums.slices),
+            notes,
+        })
+    }
+}
+
+fn rate(slice: &Slice) -> f64 {
+    slice.tally.ops() as f64 / slice.wall.as_secs_f64()
+}
+
+fn arm_result(arm: Arm, slices: &[&Slice], latencies: Latencies) -> Result<ArmResult> {
+    let mut rates: Vec<f64> = slices.iter().map(|slice| rate(slice)).collect();
+    rates.sort_by(f64::total_cmp);
+    let iops = median(&rates).ok_or_else(|| BenchError::failed(format!("arm {} has no slices", arm.name())))?;
+    let mut tally = Tally::default();
+    let mut cpu = Duration::ZERO;
+    let mut counters = BTreeMap::new();
+    for slice in slices {
+        tally.reads += slice.tally.reads;
+        tally.writes += slice.tally.writes;
+        cpu += slice.cpu;
+        for &counter in slice.counters.iter().flat_map(|_| Counter::ALL) {
+            let value = slice.counters.map_or(0, |counted| counted.get(counter));
+            *counters.entry(counter.name()).or_insert(0) += value;
+        }
+    }
+    let cpu_ns_per_op = cpu.as_nanos() as f64 / tally.ops() as f64;
+    Ok(ArmResult { arm, iops, cpu_ns_per_op, latencies, counters, tally })
+}
+
+/// `on` against every other arm, by rounds.
+fn ratios(slices: &[Slice]) -> BTreeMap<String, Ratio> {
+    let of = |arm: Arm| -> BTreeMap<u32, f64> {
+        slices.iter().filter(|slice| slice.arm == arm).map(|slice| (slice.round, rate(slice))).collect()
+    };
+    let on = of(Arm::On);
+    let others = [Arm::Off, Arm::AllOff, Arm::Raw, Arm::Kernel, Arm::OneExtent];
+    let pair = |other: Arm| {
+        let other_rates = of(other);
+        let pairs = on.iter().filter_map(|(round, rate)| Some(rate / other_rates.get(round)?)).collect();
+        Some((format!("on/{}", other.name()), Ratio::of(pairs)?))
+    };
+    others.into_iter().filter_map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slice(arm: Arm, round: u32, reads: u64) -> Slice {
+        let tally = Tally { reads, writes: 0 };
+        Slice { arm, round, tally, wall: Duration::from_secs(1), cpu: Duration::from_millis(1), counters: None }
+    }
+
+    #[test]
+    fn ratios_pair_the_slices_of_a_round() {
+        let slices = [
+            slice(Arm::On, 0, 100),
+            slice(Arm::Raw, 0, 200),
+            slice(Arm::Raw, 1, 1000),
+            slice(Arm::On, 1, 500),
+            slice(Arm::On, 2, 7),
+        ];
+        let ratios = ratios(&slices);
+        assert_eq!(ratios.keys().collect::<Vec<_>>(), ["on/raw"]);
+        assert_eq!((ratios["on/raw"].median, ratios["on/raw"].pairs), (0.5, 2));
+    }
+
+    #[test]
+    fn sums_of_an_arm() {
+        let slices = [slice(Arm::On, 0, 100), slice(Arm::On, 1, 300), slice(Arm::On, 2, 200)];
+        let result = arm_result(Arm::On, &slices.each_ref(), Latencies::new().unwrap()).unwrap();
+        assert_eq!((result.iops, result.tally.reads, result.cpu_ns_per_op), (200.0, 600, 5000.0));
+        assert!(arm_result(Arm::On, &[], Latencies::new().unwrap()).is_err());
+    }
+}

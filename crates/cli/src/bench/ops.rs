@@ -1,0 +1,221 @@
+//! Requests: the same seeded sequence for every arm of a round, made before the clock starts.
+
+use super::error::{BenchError, Doing, Result};
+use uext4::{File, Piece, State};
+
+/// One request. For the raw arm `pos` is a position on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Op {
+    /// First byte.
+    pub pos: u64,
+    /// Which file.
+    pub file: u32,
+    /// A write rather than a read.
+    pub write: bool,
+}
+
+/// splitmix64: a number that looks random for each input.
+pub fn mix(seed: u64) -> u64 {
+    let mut word = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
+/// Where the bytes of the files are on the device, from the files' own maps.
+#[derive(Debug)]
+pub struct Addresses {
+    files: Vec<Vec<Piece>>,
+    /// Bytes of each file that are measured: what the shortest has.
+    span: u64,
+}
+
+impl Addresses {
+    /// Reads the maps. Refuses holes and unwritten blocks: an overwrite of them would not be one.
+    pub fn of(files: &[File], span: u64) -> Result<Self> {
+        let mut maps = Vec::with_capacity(files.len());
+        let mut shortest = span;
+        for file in files {
+            shortest = shortest.min(file.size());
+            let mut pieces: Vec<Piece> = Vec::new();
+            for piece in file.map() {
+                let piece = piece.doing(|| format!("map file {}", file.ino()))?;
+                if piece.state != State::Written {
+                    return Err(BenchError::failed(format!(
+                        "inode {}: byte {} is {}: the files must be written from end to end",
+                        file.ino(),
+                        piece.logical,
+                        piece.state.name()
+                    )));
+                }
+                match pieces.last_mut() {
+                    Some(last) if last.end() == piece.logical && last.physical + last.length == piece.physical => {
+                        last.length += piece.length;
+                    }
+                    _ => pieces.push(piece),
+                }
+            }
+            maps.push(pieces);
+        }
+        Ok(Addresses { files: maps, span: shortest })
+    }
+
+    /// Addresses that are known already.
+    #[cfg(test)]
+    pub fn of_pieces(files: Vec<Vec<Piece>>, span: u64) -> Self {
+        Addresses { files, span }
+    }
+
+    /// The device position of `length` bytes at `pos`, if they lie in one piece.
+    pub fn physical(&self, file: usize, pos: u64, length: u64) -> Option<u64> {
+        let pieces = self.files.get(file)?;
+        let piece = pieces.get(pieces.partition_point(|piece| piece.logical <= pos).checked_sub(1)?)?;
+        (pos + length <= piece.end()).then(|| piece.physical + (pos - piece.logical))
+    }
+}
+
+/// Makes requests.
+#[derive(Debug)]
+pub struct OpSource {
+    /// Where the files are.
+    pub addresses: Addresses,
+    /// Bytes of a request.
+    pub block: u64,
+    /// Writes among the requests, percent.
+    pub write_percent: u8,
+    /// One after another.
+    pub sequential: bool,
+    /// Threads.
+    pub threads: usize,
+    /// Files that requests go to, counted from the first.
+    pub files: usize,
+}
+
+/// Requests made for one slice of one thread; it starts over when they are used up.
+const SLICE_OPS: usize = 65536;
+
+impl OpSource {
+    /// Blocks of a file.
+    fn blocks(&self) -> u64 {
+        self.addresses.span / self.block
+    }
+
+    /// Refuses files in which no request fits.
+    pub fn check(&self) -> Result<()> {
+        let fits = (0..self.files).all(|file| {
+            let first_fit = |block: u64| self.addresses.physical(file, block * self.block, self.block).is_some();
+            (0..self.blocks()).any(first_fit)
+        });
+        if self.blocks() > 0 && fits {
+            return Ok(());
+        }
+        Err(BenchError::failed(format!(
+            "the files are too small or too fragmented for requests of {} bytes",
+            self.block
+        )))
+    }
+
+    /// The requests of one thread in one round. What would cross from one piece to the next is left out, for every arm:
+    /// it would be two requests to the device.
+    pub fn fill(&self, round: u64, thread: usize, ops: &mut Vec<Op>) {
+        ops.clear();
+        let wanted = (SLICE_OPS / self.threads).max(4096);
+        let blocks = self.blocks();
+        let seed = mix(round << 16 ^ thread as u64);
+        let start = seed % blocks + thread as u64 * (blocks / self.threads as u64);
+        for step in 0.. {
+            if ops.len() == wanted {
+                break;
+            }
+            let word = mix(seed.wrapping_add(step));
+            let (file, block) = if self.sequential {
+                (thread % self.files, (start + step) % blocks)
+            } else {
+                // The upper half picks the block, the lower the file and the direction: 2³² blocks are the most.
+                ((word & 0xffff) as usize % self.files, (word >> 32) % blocks)
+            };
+            let pos = block * self.block;
+            if self.addresses.physical(file, pos, self.block).is_some() {
+                let write = (word >> 16 & 0xffff) % 100 < u64::from(self.write_percent);
+                ops.push(Op { pos, file: file as u32, write });
+            }
+        }
+    }
+
+    /// Turns positions in files into positions on the device.
+    pub fn translate(&self, ops: &mut [Op]) {
+        for op in ops {
+            // `fill` leaves out what has no single place.
+            if let Some(physical) = self.addresses.physical(op.file as usize, op.pos, self.block) {
+                op.pos = physical;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(sequential: bool, write_percent: u8) -> OpSource {
+        let piece = |logical, physical, length| Piece { logical, physical, length, state: State::Written };
+        let files = vec![
+            vec![piece(0, 1 << 20, 6144), piece(6144, 1 << 22, 10240)],
+            vec![piece(0, 1 << 24, 16384)],
+        ];
+        let addresses = Addresses::of_pieces(files, 16384);
+        OpSource { addresses, block: 4096, write_percent, sequential, threads: 2, files: 2 }
+    }
+
+    #[test]
+    fn every_request_has_one_place_and_all_places_are_hit() {
+        let source = source(false, 50);
+        source.check().unwrap();
+        let mut ops = Vec::new();
+        source.fill(7, 0, &mut ops);
+        let writes = ops.iter().filter(|op| op.write).count();
+        assert!((ops.len() * 45 / 100..ops.len() * 55 / 100).contains(&writes));
+        let mut seen: Vec<_> = ops.iter().map(|op| (op.file, op.pos)).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        // Block 1 of file 0 lies in two pieces.
+        assert_eq!(seen, [(0, 0), (0, 8192), (0, 12288), (1, 0), (1, 4096), (1, 8192), (1, 12288)]);
+        let mut raw = ops.clone();
+        source.translate(&mut raw);
+        for (op, raw) in ops.iter().zip(&raw) {
+            assert_eq!(source.addresses.physical(op.file as usize, op.pos, 4096), Some(raw.pos));
+        }
+    }
+
+    #[test]
+    fn rounds_and_threads_differ_and_repeat() {
+        let source = source(false, 0);
+        let ops = |round, thread| {
+            let mut ops = Vec::new();
+            source.fill(round, thread, &mut ops);
+            ops
+        };
+        assert_eq!(ops(1, 1), ops(1, 1));
+        assert_ne!(ops(1, 1), ops(2, 1));
+        assert_ne!(ops(1, 0), ops(1, 1));
+        assert!(ops(1, 1).iter().all(|op| !op.write));
+    }
+
+    #[test]
+    fn sequential_means_one_after_another() {
+        let source = source(true, 100);
+        let mut ops = Vec::new();
+        source.fill(3, 1, &mut ops);
+        assert!(ops.iter().all(|op| op.file == 1 && op.write));
+        assert!(ops.windows(2).all(|pair| pair[1].pos == (pair[0].pos + 4096) % 16384));
+    }
+
+    #[test]
+    fn nothing_fits_is_refused() {
+        let mut source = source(false, 0);
+        source.block = 16384;
+        assert!(source.check().is_err(), "file 0 has no piece of 16 KiB");
+        source.block = 32768;
+        assert!(source.check().is_err());
+    }
+}

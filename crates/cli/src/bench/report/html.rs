@@ -1,0 +1,162 @@
+//! The page of `--html`: one file, no scripts, nothing fetched.
+
+use super::model::{Measured, Report};
+use super::{plots, table};
+use crate::bench::error::Result;
+use std::fmt::Write;
+
+const STYLE: &str = "
+:root { color-scheme: light dark; --ink: #1c2430; --paper: #ffffff; --rule: #d5dae1; --soft: #5b6675; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e8ee; --paper: #14181d; --rule: #333b46; --soft: #9aa6b5; }
+}
+body { color: var(--ink); background: var(--paper); font: 15px/1.5 system-ui, sans-serif;
+       max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; border-top: 1px solid var(--rule);
+     padding-top: 1rem; }
+h3 { font-size: 1rem; margin: 1rem 0 .3rem; }
+p, li { max-width: 60rem; } .soft { color: var(--soft); }
+table { border-collapse: collapse; margin: .8rem 0; } th, td { padding: .25rem .8rem; text-align: right;
+        border-bottom: 1px solid var(--rule); } th:first-child, td:first-child { text-align: left; }
+.wide { overflow-x: auto; } .charts { display: flex; flex-wrap: wrap; gap: 1rem; }
+svg { max-width: 100%; height: auto; }
+";
+
+const METHOD: &str = "Arms take turns in slices of at most 250 ms in one process; every arm of a round gets the same \
+    seeded requests, <b>raw</b> at the files' own places on the same opened device through the same code. A ratio is \
+    the median of the paired ratios of requests per second; the bar is its 95 % interval. Grey means not resolved: \
+    the interval is wider than 0.05. A measurement whose counters showed another route than meant would be missing \
+    here, and every volume was clean for e2fsck afterwards.";
+
+/// The page.
+pub fn render(report: &Report) -> Result<String> {
+    let mut page = String::new();
+    let machine = &report.machine;
+    page.push_str("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
+    page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
+    page.push_str("<title>uext4 bench</title><style>");
+    page.push_str(STYLE);
+    page.push_str("</style></head><body><h1>uext4 bench</h1>\n");
+    push(
+        &mut page,
+        format_args!(
+            "<p class=\"soft\">{}, {} processors, Linux {}, uext4 {}</p><p>{METHOD}</p>\n",
+            escape(&machine.cpu),
+            machine.cpus,
+            escape(&machine.kernel),
+            escape(&machine.uext4)
+        ),
+    );
+    let titles = [
+        ("on/raw", "All switches on, against the device without a file system"),
+        ("on/kernel", "All switches on, against the kernel's ext4 on the same device"),
+        ("on/off", "All switches on, against the scenario's switch off (logarithmic)"),
+        ("on/all-off", "All switches on, against every switch off (logarithmic)"),
+        ("on/one-extent", "A file of a million extents, against a file of one"),
+    ];
+    for (name, title) in titles {
+        if let Some(chart) = plots::ratios(report, name)? {
+            push(&mut page, format_args!("<h2>{name}</h2><p>{title}</p><div class=\"wide\">{chart}</div>\n"));
+        }
+    }
+    for measured in &report.scenarios {
+        section(&mut page, measured)?;
+    }
+    page.push_str("</body></html>\n");
+    Ok(page)
+}
+
+fn push(page: &mut String, text: std::fmt::Arguments<'_>) {
+    // Writing to a string cannot fail.
+    let _infallible = page.write_fmt(text);
+}
+
+fn section(page: &mut String, measured: &Measured) -> Result<()> {
+    let (threads, qd) = measured.shape();
+    push(
+        page,
+        format_args!(
+            "<h2>{} on {}</h2><p class=\"soft\">{threads} threads, queue depth {qd}, engine {}, {}, {} rounds, \
+             {:.1} s per arm, e2fsck {}</p>\n",
+            escape(&measured.scenario),
+            escape(&measured.device),
+            escape(&measured.engine),
+            if measured.polled { "polled" } else { "not polled" },
+            measured.rounds,
+            measured.seconds,
+            escape(&measured.e2fsck)
+        ),
+    );
+    for note in &measured.notes {
+        push(page, format_args!("<p>{}</p>\n", escape(note)));
+    }
+    page.push_str("<div class=\"charts\"><div><h3>Requests per second</h3>");
+    page.push_str(&plots::iops(measured)?);
+    page.push_str("</div><div><h3>Latency (logarithmic)</h3>");
+    page.push_str(&plots::latencies(measured)?);
+    page.push_str("</div></div>\n");
+    numbers(page, measured);
+    Ok(())
+}
+
+fn numbers(page: &mut String, measured: &Measured) {
+    page.push_str("<div class=\"wide\"><table><tr><th>arm</th><th>IOPS</th><th>MB/s</th><th>ns/op</th>");
+    page.push_str("<th>cpu-ns/op</th><th>p50 µs</th><th>p99 µs</th><th>p999 µs</th><th>ratio of on</th></tr>\n");
+    let latency = |value: Option<f64>| value.map_or_else(|| "–".into(), |value| format!("{value:.1}"));
+    for arm in &measured.arms {
+        let name = format!("on/{}", arm.arm);
+        let ratio = measured.ratios.get(&name).zip(measured.ratio_intervals.get(&name));
+        let ratio = ratio.map_or_else(String::new, |(median, interval)| table::ratio(*median, interval));
+        push(
+            page,
+            format_args!(
+                "<tr><td>{}</td><td>{:.0}</td><td>{:.0}</td><td>{:.0}</td><td>{:.0}</td><td>{}</td><td>{}</td>\
+                 <td>{}</td><td>{}</td></tr>\n",
+                escape(&arm.arm),
+                arm.iops,
+                arm.mb_s,
+                arm.ns_per_op,
+                arm.cpu_ns_per_op,
+                latency(arm.p50_us),
+                latency(arm.p99_us),
+                latency(arm.p999_us),
+                escape(&ratio)
+            ),
+        );
+    }
+    page.push_str("</table></div>\n");
+}
+
+fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            letter => safe.push(letter),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::tests::sample;
+    use super::*;
+
+    #[test]
+    fn the_page_is_whole_and_fetches_nothing() {
+        let mut report = sample(500_000.0, 0.95);
+        report.scenarios[0].device = "<script>alert(1)</script>".into();
+        let page = render(&report).unwrap();
+        assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+        assert!(!page.contains("<script"));
+        // The only addresses are the names of the SVG namespaces.
+        for (start, _) in page.match_indices("http") {
+            assert!(page[start..].starts_with("http://www.w3.org/"), "{}", &page[start..start + 40]);
+        }
+        assert_eq!(page.matches("<svg").count(), 3);
+    }
+}

@@ -1,0 +1,235 @@
+//! The JSON of `--json` (version 1), written and read.
+
+use crate::bench::arm::Arm;
+use crate::bench::error::{BenchError, Doing, Result};
+use crate::bench::machine::Machine;
+use crate::bench::measure::{ArmResult, Outcome};
+use crate::bench::statistics::Ratio;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// 1.
+    pub version: u32,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// In the order measured.
+    pub scenarios: Vec<Measured>,
+}
+
+/// One scenario on one device at one depth.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Its name.
+    pub scenario: String,
+    /// The device.
+    pub device: String,
+    /// The device engine.
+    pub engine: String,
+    /// Completions were polled.
+    pub polled: bool,
+    /// Seconds measured of each arm.
+    pub seconds: f64,
+    /// Slices of each arm.
+    pub rounds: u32,
+    /// Arms that ran.
+    pub arms: Vec<MeasuredArm>,
+    /// Medians of paired ratios by name. An arm that did not run has none.
+    pub ratios: BTreeMap<String, f64>,
+    /// How sure they are.
+    pub ratio_intervals: BTreeMap<String, Interval>,
+    /// What `e2fsck -fn` said after all arms.
+    pub e2fsck: String,
+    /// What should be known beside the numbers.
+    pub notes: Vec<String>,
+}
+
+/// One arm.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredArm {
+    /// Its name.
+    pub arm: String,
+    /// Threads.
+    pub threads: usize,
+    /// Requests in flight per thread; 1 with blocking calls.
+    pub qd: u32,
+    /// Bytes of a request.
+    pub block_size: u32,
+    /// Requests per second, all threads together.
+    pub iops: f64,
+    /// 10⁶ bytes per second.
+    pub mb_s: f64,
+    /// Elapsed time for each request, all threads together.
+    pub ns_per_op: f64,
+    /// Processor time of the process for each request.
+    pub cpu_ns_per_op: f64,
+    /// Latencies, of one request in 64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p50_us: Option<f64>,
+    /// 99 % were faster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99_us: Option<f64>,
+    /// 99.9 % were faster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p999_us: Option<f64>,
+    /// What the library counted; empty for arms beside it.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// The 95 % interval of a ratio.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+    /// Pairs.
+    pub pairs: usize,
+    /// Narrow enough to say something: at most 0.05 (of the ratio, if it is above 1).
+    pub resolved: bool,
+}
+
+impl From<&Ratio> for Interval {
+    fn from(ratio: &Ratio) -> Self {
+        Interval { low: ratio.low, high: ratio.high, pairs: ratio.pairs, resolved: ratio.resolved() }
+    }
+}
+
+impl Measured {
+    /// From a finished case whose volume e2fsck found in order.
+    pub fn of(outcome: &Outcome) -> Self {
+        let case = &outcome.case;
+        Measured {
+            scenario: case.scenario.name.into(),
+            device: outcome.device.clone(),
+            engine: outcome.description.engine.into(),
+            polled: outcome.facts.as_ref().is_some_and(|facts| facts.polled),
+            seconds: f64::from(case.timing.rounds) * case.timing.slice,
+            rounds: case.timing.rounds,
+            arms: outcome.arms.iter().map(|arm| measured_arm(outcome, arm)).collect(),
+            ratios: outcome.ratios.iter().map(|(name, ratio)| (name.clone(), ratio.median)).collect(),
+            ratio_intervals: outcome.ratios.iter().map(|(name, ratio)| (name.clone(), ratio.into())).collect(),
+            e2fsck: "clean".into(),
+            notes: outcome.notes.clone(),
+        }
+    }
+
+    /// One arm by name.
+    pub fn arm(&self, arm: Arm) -> Option<&MeasuredArm> {
+        self.arms.iter().find(|measured| measured.arm == arm.name())
+    }
+
+    /// Threads and depth of its arms, which are all alike.
+    pub fn shape(&self) -> (usize, u32) {
+        self.arms.first().map_or((0, 0), |arm| (arm.threads, arm.qd))
+    }
+
+    /// Whether both measured the same.
+    pub fn same_as(&self, other: &Measured) -> bool {
+        let key = |measured: &Measured| (measured.scenario.clone(), measured.device.clone(), measured.shape());
+        key(self) == key(other)
+    }
+}
+
+fn measured_arm(outcome: &Outcome, result: &ArmResult) -> MeasuredArm {
+    let block_size = outcome.case.scenario.block;
+    MeasuredArm {
+        arm: result.arm.name().into(),
+        threads: outcome.case.threads,
+        qd: outcome.case.depth,
+        block_size,
+        iops: result.iops,
+        mb_s: result.iops * f64::from(block_size) / 1e6,
+        ns_per_op: 1e9 / result.iops,
+        cpu_ns_per_op: result.cpu_ns_per_op,
+        p50_us: result.latencies.quantile_us(0.5),
+        p99_us: result.latencies.quantile_us(0.99),
+        p999_us: result.latencies.quantile_us(0.999),
+        counters: result.counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+    }
+}
+
+impl Report {
+    /// Reads an earlier one.
+    pub fn read(path: &Path) -> Result<Report> {
+        let text = std::fs::read_to_string(path).doing(|| format!("read {}", path.display()))?;
+        let report: Report = serde_json::from_str(&text).map_err(|error| {
+            BenchError::failed(format!("{} is not JSON of `uext4 bench`: {error}", path.display()))
+        })?;
+        if report.version != 1 {
+            return Err(BenchError::failed(format!("{} has version {}", path.display(), report.version)));
+        }
+        Ok(report)
+    }
+
+    /// As text, indented, with a line end.
+    pub fn to_json(&self) -> Result<String> {
+        let text = serde_json::to_string_pretty(self);
+        text.map(|text| text + "\n").map_err(|error| BenchError::failed(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A report with one scenario and the arms `on` and `raw`.
+    pub fn sample(iops: f64, ratio: f64) -> Report {
+        let arm = |name: &str, iops: f64| MeasuredArm {
+            arm: name.into(),
+            threads: 16,
+            qd: 1,
+            block_size: 4096,
+            iops,
+            mb_s: iops * 4096.0 / 1e6,
+            ns_per_op: 1e9 / iops,
+            cpu_ns_per_op: 1234.0,
+            p50_us: Some(1.0),
+            p99_us: Some(20.0),
+            p999_us: Some(400.0),
+            counters: BTreeMap::from([("simple_reads".to_owned(), 7)]),
+        };
+        let interval = Interval { low: ratio - 0.01, high: ratio + 0.01, pairs: 40, resolved: true };
+        Report {
+            version: 1,
+            machine: Machine::this(),
+            scenarios: vec![Measured {
+                scenario: "overwrite-randrw".into(),
+                device: "zram".into(),
+                engine: "file".into(),
+                polled: false,
+                seconds: 2.0,
+                rounds: 40,
+                arms: vec![arm("on", iops), arm("raw", iops / ratio)],
+                ratios: BTreeMap::from([("on/raw".to_owned(), ratio)]),
+                ratio_intervals: BTreeMap::from([("on/raw".to_owned(), interval)]),
+                e2fsck: "clean".into(),
+                notes: vec!["a note".into()],
+            }],
+        }
+    }
+
+    #[test]
+    fn json_has_the_contract_and_survives() {
+        let report = sample(500_000.0, 0.95);
+        let text = report.to_json().unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["version"], 1);
+        let scenario = &value["scenarios"][0];
+        for key in ["scenario", "device", "engine", "polled", "seconds", "rounds", "arms", "ratios"] {
+            assert!(!scenario[key].is_null(), "{key}");
+        }
+        for key in [
+            "arm", "threads", "qd", "block_size", "iops", "mb_s", "ns_per_op", "cpu_ns_per_op", "p50_us",
+            "p99_us", "p999_us", "counters",
+        ] {
+            assert!(!scenario["arms"][0][key].is_null(), "{key}");
+        }
+        assert_eq!(scenario["ratios"]["on/raw"], 0.95);
+        assert!(scenario["ratios"].get("on/kernel").is_none(), "an absent arm is an absent key");
+    }
+}

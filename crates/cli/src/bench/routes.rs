@@ -1,0 +1,166 @@
+//! Whether the counters show the route that an arm is meant to take. A measurement of another route is void.
+
+use super::arm::Arm;
+use super::error::{BenchError, Result};
+use super::session::Requests;
+use super::work::Tally;
+use uext4::blockdev::Capabilities;
+use uext4::{Counter, Stats, Switches};
+
+/// What the expectation depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts {
+    /// The requests.
+    pub requests: Requests,
+    /// What the device can do.
+    pub device: Capabilities,
+    /// File-system block size, bytes.
+    pub block_size: u32,
+    /// The volume has a journal, so that there are handles to start.
+    pub journal: bool,
+}
+
+/// Checks what was counted while `tally` was done with these switches; `None`: past the library.
+pub fn check(arm: Arm, switches: Option<Switches>, facts: &Facts, tally: Tally, counted: &Stats) -> Result<()> {
+    let wrong = match switches {
+        None => beside(counted),
+        Some(switches) => expectations(switches, facts, tally)
+            .into_iter()
+            .find(|(counter, expected)| !expected.holds(counted.get(*counter)))
+            .map(|(counter, expected)| {
+                format!("{} is {}, not {expected}", counter.name(), counted.get(counter))
+            }),
+    };
+    match wrong {
+        None => Ok(()),
+        Some(wrong) => Err(BenchError::failed(format!(
+            "arm {} took another route, its measurement is void: of {} reads and {} writes {wrong}",
+            arm.name(),
+            tally.reads,
+            tally.writes
+        ))),
+    }
+}
+
+/// The raw arm must not touch the library at all.
+fn beside(counted: &Stats) -> Option<String> {
+    let (name, value) = counted.iter().find(|(_, value)| *value != 0)?;
+    Some(format!("{name} is {value}, not 0"))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expected {
+    Exactly(u64),
+    AtLeast(u64),
+}
+
+impl Expected {
+    fn holds(self, value: u64) -> bool {
+        match self {
+            Expected::Exactly(expected) => value == expected,
+            Expected::AtLeast(least) => value >= least,
+        }
+    }
+}
+
+impl std::fmt::Display for Expected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Expected::Exactly(value) => write!(f, "{value}"),
+            Expected::AtLeast(value) => write!(f, "at least {value}"),
+        }
+    }
+}
+
+fn expectations(switches: Switches, facts: &Facts, tally: Tally) -> Vec<(Counter, Expected)> {
+    use Counter as C;
+    use Expected::{AtLeast, Exactly};
+    let Tally { reads, writes } = tally;
+    let dax = facts.device.dax.is_some();
+    let subblock = facts.requests.block % facts.block_size as usize != 0;
+    // A write that runs alone is mapped again after it waited for the gate: at least one handle for each.
+    let alone = subblock && !switches.shared_subblock_overwrite && writes > 0;
+    let mapped = if alone { AtLeast(writes) } else { Exactly(writes) };
+    let none = Exactly(0);
+    let simple = if dax { 0 } else { reads };
+    let mut list = vec![
+        (C::Bounces, none),
+        (C::AllocationsRefused, none),
+        (C::MapLoads, none),
+        (C::Commits, none),
+        (C::DrainStalls, none),
+        (C::SimpleReads, Exactly(if switches.simple_read { simple } else { 0 })),
+        (C::GeneralReads, Exactly(if switches.simple_read { 0 } else { simple })),
+        (C::DaxCopies, Exactly(if dax { reads + writes } else { 0 })),
+        (C::DioCounted, Exactly(if dax && switches.dax_no_dio_count { 0 } else { reads + writes })),
+        (C::ExclusiveWrites, Exactly(if alone { writes } else { 0 })),
+        (C::SharedSubblockWrites, Exactly(if subblock && !alone { writes } else { 0 })),
+        (C::OverwritesWithoutHandle, if switches.overwrite_no_transaction { mapped } else { none }),
+        (
+            C::HandlesStarted,
+            if !switches.overwrite_no_transaction && facts.journal { mapped } else { none },
+        ),
+    ];
+    let durable = facts.requests.dsync && writes > 0;
+    let fua = durable && switches.fua_dsync_overwrite && facts.device.fua;
+    let flushes = durable && !(switches.fua_dsync_overwrite && facts.device.durable_without_flush());
+    list.push((C::FuaWrites, Exactly(if fua { writes } else { 0 })));
+    list.push((C::Flushes, if flushes && facts.device.volatile_cache { AtLeast(1) } else { none }));
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::scenario::Mode;
+
+    const FACTS: Facts = Facts {
+        requests: Requests { block: 4096, depth: 1, mode: Mode::Synchronous, dsync: false },
+        device: Capabilities {
+            volatile_cache: true,
+            fua: true,
+            nowait: true,
+            discard: true,
+            read_only: false,
+            dax: None,
+        },
+        block_size: 4096,
+        journal: true,
+    };
+
+    fn expected(switches: Switches, facts: &Facts, tally: Tally, counter: Counter) -> Expected {
+        expectations(switches, facts, tally).into_iter().find(|(other, _)| *other == counter).unwrap().1
+    }
+
+    #[test]
+    fn every_switch_moves_its_counters() {
+        let tally = Tally { reads: 10, writes: 7 };
+        let (on, off) = (Switches::ON, Switches::OFF);
+        let all = |switches, counter| expected(switches, &FACTS, tally, counter);
+        assert_eq!(all(on, Counter::SimpleReads), Expected::Exactly(10));
+        assert_eq!(all(off, Counter::GeneralReads), Expected::Exactly(10));
+        assert_eq!(all(on, Counter::OverwritesWithoutHandle), Expected::Exactly(7));
+        assert_eq!(all(off, Counter::HandlesStarted), Expected::Exactly(7));
+        assert_eq!(all(on, Counter::HandlesStarted), Expected::Exactly(0));
+        let dsync = Facts { requests: Requests { dsync: true, ..FACTS.requests }, ..FACTS };
+        assert_eq!(expected(on, &dsync, tally, Counter::FuaWrites), Expected::Exactly(7));
+        assert_eq!(expected(on, &dsync, tally, Counter::Flushes), Expected::Exactly(0));
+        assert_eq!(expected(off, &dsync, tally, Counter::Flushes), Expected::AtLeast(1));
+        let small = Facts { requests: Requests { block: 2048, ..FACTS.requests }, ..FACTS };
+        assert_eq!(expected(on, &small, tally, Counter::SharedSubblockWrites), Expected::Exactly(7));
+        assert_eq!(expected(off, &small, tally, Counter::ExclusiveWrites), Expected::Exactly(7));
+        let dax = Some(uext4::blockdev::DaxKind::Msync);
+        let dax = Facts { device: Capabilities { dax, ..FACTS.device }, ..FACTS };
+        assert_eq!(expected(on, &dax, tally, Counter::DioCounted), Expected::Exactly(0));
+        assert_eq!(expected(off, &dax, tally, Counter::DioCounted), Expected::Exactly(17));
+        assert_eq!(expected(on, &dax, tally, Counter::DaxCopies), Expected::Exactly(17));
+    }
+
+    #[test]
+    fn a_wrong_route_voids_the_measurement() {
+        let tally = Tally { reads: 1, writes: 0 };
+        let error = check(Arm::On, Some(Switches::ON), &FACTS, tally, &Stats::default()).unwrap_err();
+        assert!(error.to_string().contains("simple_reads is 0, not 1"), "{error}");
+        check(Arm::Raw, None, &FACTS, tally, &Stats::default()).unwrap();
+    }
+}

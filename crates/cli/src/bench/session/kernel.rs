@@ -1,0 +1,158 @@
+//! The kernel's ext4 on the same block device.
+//!
+//! The mount has no place in the tree: it lives as long as its descriptor, so that it goes with this process whatever
+//! ends it. Options are the kernel's defaults with `noatime,lazytime`: our arm writes no times to the device either.
+
+use super::volume::one_buffer;
+use super::{Requests, Session};
+use crate::bench::arm::Arm;
+use crate::bench::error::{BenchError, Doing, Result};
+use crate::bench::ops::Op;
+use crate::bench::scenario::Mode;
+use crate::bench::volume::wait_until;
+use crate::bench::work::queued::{self, DeviceQueue, Idle};
+use crate::bench::work::synchronous::{self, KernelTarget};
+use crate::bench::work::{Lane, Latencies, Tally};
+use rustix::fs::{Mode as FileMode, OFlags};
+use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use uext4::{Buffer, BufferPool, DeviceSpec, QueueFacts, RawQueue, Stats, blockdev};
+
+/// A kernel mount with the files of a scenario.
+pub struct KernelSession {
+    mount: Option<OwnedFd>,
+    device: PathBuf,
+    files: Vec<PathBuf>,
+    requests: Requests,
+}
+
+impl KernelSession {
+    /// Mounts `device`. Nobody may have it open exclusively.
+    pub fn mount(device: &Path, files: &[PathBuf], requests: Requests) -> Result<Self> {
+        let mount = || -> rustix::io::Result<OwnedFd> {
+            let context = mount::fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)?;
+            mount::fsconfig_set_string(&context, "source", device)?;
+            mount::fsconfig_set_flag(&context, "lazytime")?;
+            mount::fsconfig_create(&context)?;
+            let attributes = MountAttrFlags::MOUNT_ATTR_NOATIME;
+            mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+        };
+        let mount = mount().doing(|| format!("mount {} with the kernel", device.display()))?;
+        let files = files.iter().map(|file| file.strip_prefix("/").unwrap_or(file).to_owned()).collect();
+        Ok(KernelSession { mount: Some(mount), device: device.to_owned(), files, requests })
+    }
+
+    fn directory(&self) -> Result<&OwnedFd> {
+        self.mount.as_ref().ok_or_else(|| BenchError::failed("it is unmounted already"))
+    }
+
+    fn open(&self, file: &Path) -> Result<OwnedFd> {
+        let durable = if self.requests.dsync { OFlags::DSYNC } else { OFlags::empty() };
+        let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC | durable;
+        let opened = rustix::fs::openat(self.directory()?, file, flags, FileMode::empty());
+        opened.doing(|| format!("open {} in the kernel's mount", file.display()))
+    }
+
+    /// Unmounts, and waits until the device is free again.
+    pub fn unmount(mut self) -> Result<()> {
+        self.mount = None;
+        let free = || {
+            let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
+            rustix::fs::open(&self.device, flags, FileMode::empty()).is_ok()
+        };
+        if wait_until(free) {
+            return Ok(());
+        }
+        Err(BenchError::failed(format!("{} is still in use after it was unmounted", self.device.display())))
+    }
+}
+
+impl Session for KernelSession {
+    fn arms(&self) -> &[Arm] {
+        &[Arm::Kernel]
+    }
+
+    fn lane(&self) -> Result<Box<dyn Lane + '_>> {
+        match self.requests.mode {
+            Mode::Synchronous => {
+                let files = self.files.iter().map(|file| self.open(file)).collect::<Result<_>>()?;
+                Ok(Box::new(SyncLane {
+                    target: KernelTarget { files },
+                    buffer: one_buffer(self.requests.block)?,
+                }))
+            }
+            Mode::Queued { batch, .. } => Ok(Box::new(self.queue_lane(batch)?)),
+        }
+    }
+
+    fn counters(&self) -> Option<Stats> {
+        None
+    }
+}
+
+impl KernelSession {
+    /// A queue of the same code on the file as if it were a device: the same ring, buffers and loop.
+    fn queue_lane(&self, batch: usize) -> Result<QueueLane> {
+        let [file] = &self.files[..] else {
+            return Err(BenchError::failed("the kernel's queued arm takes one file"));
+        };
+        let path = Path::new("/proc/self/fd").join(self.directory()?.as_raw_fd().to_string()).join(file);
+        let options = blockdev::OpenOptions { write: true, force: false };
+        let opened = blockdev::open(&DeviceSpec::file(&path), options);
+        let device = opened.doing(|| format!("open {} in the kernel's mount", file.display()))?.device;
+        let pool = BufferPool::new(self.requests.queue_bytes()).doing(|| "reserve memory".into())?;
+        let queue = RawQueue::new(&device, self.requests.device_queue_options(), pool);
+        let queue = queue.map_err(uext4::Error::from).doing(|| "make a queue".into())?;
+        let buffers = self.requests.buffers(|length| queue.buffer(length).map_err(uext4::Error::from))?;
+        Ok(QueueLane { queue, idle: Idle::new(buffers), batch, fua: self.requests.dsync })
+    }
+}
+
+struct SyncLane {
+    target: KernelTarget,
+    buffer: Buffer,
+}
+
+impl Lane for SyncLane {
+    fn run(
+        &mut self,
+        _arm: usize,
+        ops: &[Op],
+        stop: &AtomicBool,
+        tally: &mut Tally,
+        latencies: &mut Latencies,
+    ) -> Result<()> {
+        synchronous::drive(&self.target, ops, &mut self.buffer, stop, tally, latencies)
+    }
+
+    fn facts(&self) -> Option<QueueFacts> {
+        None
+    }
+}
+
+struct QueueLane {
+    queue: RawQueue,
+    idle: Idle,
+    batch: usize,
+    fua: bool,
+}
+
+impl Lane for QueueLane {
+    fn run(
+        &mut self,
+        _arm: usize,
+        ops: &[Op],
+        stop: &AtomicBool,
+        tally: &mut Tally,
+        latencies: &mut Latencies,
+    ) -> Result<()> {
+        let mut target = DeviceQueue { queue: &mut self.queue, fua: self.fua };
+        queued::drive(&mut target, &mut self.idle, self.batch, ops, stop, tally, latencies)
+    }
+
+    fn facts(&self) -> Option<QueueFacts> {
+        Some(self.queue.facts())
+    }
+}

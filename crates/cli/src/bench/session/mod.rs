@@ -1,0 +1,73 @@
+//! What is open while arms take turns: the volume with its arms, or the kernel's mount.
+
+mod kernel;
+mod volume;
+
+pub use kernel::KernelSession;
+pub use volume::VolumeSession;
+
+use super::arm::Arm;
+use super::error::{Doing, Result};
+use super::scenario::Mode;
+use super::work::{self, Lane};
+use uext4::{Ask, Buffer, QueueOptions, Stats, blockdev};
+
+/// Arms that can take turns without opening or closing anything.
+pub trait Session: Sync {
+    /// Them, in the order of a round.
+    fn arms(&self) -> &[Arm];
+    /// What one thread needs; called on that thread.
+    fn lane(&self) -> Result<Box<dyn Lane + '_>>;
+    /// The library's counters, exact while no slice runs.
+    fn counters(&self) -> Option<Stats>;
+}
+
+/// What every request of a case looks like.
+#[derive(Debug, Clone, Copy)]
+pub struct Requests {
+    /// Bytes.
+    pub block: usize,
+    /// Requests in flight per thread.
+    pub depth: u32,
+    /// Who makes the calls.
+    pub mode: Mode,
+    /// Writes are durable when they complete.
+    pub dsync: bool,
+}
+
+impl Requests {
+    fn polled(&self) -> bool {
+        matches!(self.mode, Mode::Queued { poll: true, .. })
+    }
+
+    /// Memory that a queue registers: a page at least for each buffer.
+    fn queue_bytes(&self) -> usize {
+        self.depth as usize * self.block.max(4096)
+    }
+
+    /// Options of the library's queues and of the raw queue.
+    pub fn queue_options(&self) -> QueueOptions {
+        let options = QueueOptions::depth(self.depth).buffer_bytes(self.queue_bytes());
+        if self.polled() { options.owner_driven(true).iopoll(Ask::Try) } else { options }
+    }
+
+    /// The same for a queue straight on a device.
+    pub fn device_queue_options(&self) -> blockdev::QueueOptions {
+        let options = blockdev::QueueOptions::depth(self.depth);
+        if self.polled() {
+            blockdev::QueueOptions { owner_driven: true, iopoll: Ask::Try, ..options }
+        } else {
+            options
+        }
+    }
+
+    /// A full set of buffers for a queue.
+    pub fn buffers(&self, take: impl Fn(usize) -> uext4::Result<Buffer>) -> Result<Vec<Buffer>> {
+        let buffers = (0..self.depth).map(|number| {
+            let mut buffer = take(self.block).doing(|| "reserve buffers".into())?;
+            work::fill(&mut buffer, u64::from(number));
+            Ok(buffer)
+        });
+        buffers.collect()
+    }
+}

@@ -1,0 +1,212 @@
+//! The library and, beside it, the device it was opened on.
+
+use super::{Requests, Session};
+use crate::bench::arm::Arm;
+use crate::bench::error::{BenchError, Doing, Result};
+use crate::bench::ops::{Addresses, Op};
+use crate::bench::scenario::Mode;
+use crate::bench::work::queued::{self, DeviceQueue, FileQueue, Idle};
+use crate::bench::work::synchronous::{self, DeviceTarget, FileTarget};
+use crate::bench::work::{Lane, Latencies, Tally, fill};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use uext4::blockdev::WriteDurability;
+use uext4::{
+    Buffer, BufferPool, File, FileSlot, IoQueue, OpenOptions, QueueFacts, RawQueue, Stats, Switches, Volume,
+    WriteFlags,
+};
+
+/// An open volume with every file opened once for each arm.
+pub struct VolumeSession {
+    volume: Volume,
+    arms: Vec<Arm>,
+    /// By arm; empty for `raw`.
+    files: Vec<Vec<File>>,
+    requests: Requests,
+}
+
+impl VolumeSession {
+    /// `arms` with the switches each uses; `raw` has none.
+    pub fn new(
+        volume: Volume,
+        paths: &[PathBuf],
+        arms: &[(Arm, Option<Switches>)],
+        requests: Requests,
+    ) -> Result<Self> {
+        let open = |switches: Option<Switches>| -> Result<Vec<File>> {
+            let Some(switches) = switches else { return Ok(Vec::new()) };
+            let options = OpenOptions::new().read(true).write(true).switches(switches);
+            let open = |path: &PathBuf| {
+                volume.open_file(path, options.clone()).doing(|| format!("open {}", path.display()))
+            };
+            paths.iter().map(open).collect()
+        };
+        let files = arms.iter().map(|&(_, switches)| open(switches)).collect::<Result<_>>()?;
+        Ok(VolumeSession { volume, arms: arms.iter().map(|&(arm, _)| arm).collect(), files, requests })
+    }
+
+    /// Where the files are. Reading the maps also loads them, so that no arm does it while it is measured.
+    pub fn addresses(&self, paths: &[PathBuf], span: u64) -> Result<Addresses> {
+        for files in &self.files {
+            for file in files {
+                file.map().try_for_each(|piece| piece.map(drop)).doing(|| format!("map inode {}", file.ino()))?;
+            }
+        }
+        let options = OpenOptions::new().read(true);
+        let open = |path: &PathBuf| self.volume.open_file(path, options.clone());
+        let files = paths.iter().map(open).collect::<uext4::Result<Vec<File>>>();
+        Addresses::of(&files.doing(|| "open the files".into())?, span)
+    }
+
+    /// Reads some requests' bytes both ways: the raw arm must be at the places that the files have.
+    pub fn compare_with_raw(&self, paths: &[PathBuf], ops: &[Op], raw: &[Op]) -> Result<()> {
+        let mut from_file = one_buffer(self.requests.block)?;
+        let mut from_device = one_buffer(self.requests.block)?;
+        for (op, raw) in ops.iter().zip(raw) {
+            let path = &paths[op.file as usize];
+            let file = self.volume.open_file(path, OpenOptions::new().read(true));
+            let read = file.and_then(|file| file.read_at(&mut from_file, op.pos));
+            read.doing(|| format!("read {}", path.display()))?;
+            self.volume.device().read_at(&mut from_device, raw.pos).doing(|| "read the device".into())?;
+            if from_file[..] != from_device[..] {
+                return Err(BenchError::failed(format!(
+                    "{} at {}: the file and its place on the device differ",
+                    path.display(),
+                    op.pos
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// What `raw` asks of the device for each write: what `on` asks.
+    fn raw_fua(&self) -> bool {
+        self.requests.dsync && self.volume.device().capabilities().fua
+    }
+
+    fn flags(&self) -> WriteFlags {
+        if self.requests.dsync { WriteFlags::DSYNC } else { WriteFlags::empty() }
+    }
+}
+
+/// A buffer with memory of its own.
+pub(super) fn one_buffer(length: usize) -> Result<Buffer> {
+    let pool = BufferPool::new(length).doing(|| "reserve memory".into())?;
+    let mut buffer = pool.take(length).doing(|| "reserve memory".into())?;
+    fill(&mut buffer, 0);
+    Ok(buffer)
+}
+
+impl Session for VolumeSession {
+    fn arms(&self) -> &[Arm] {
+        &self.arms
+    }
+
+    fn lane(&self) -> Result<Box<dyn Lane + '_>> {
+        match self.requests.mode {
+            Mode::Synchronous => {
+                Ok(Box::new(SyncLane { session: self, buffer: one_buffer(self.requests.block)? }))
+            }
+            Mode::Queued { batch, .. } => Ok(Box::new(QueueLane::new(self, batch)?)),
+        }
+    }
+
+    fn counters(&self) -> Option<Stats> {
+        Some(self.volume.stats())
+    }
+}
+
+struct SyncLane<'s> {
+    session: &'s VolumeSession,
+    buffer: Buffer,
+}
+
+impl Lane for SyncLane<'_> {
+    fn run(
+        &mut self,
+        arm: usize,
+        ops: &[Op],
+        stop: &AtomicBool,
+        tally: &mut Tally,
+        latencies: &mut Latencies,
+    ) -> Result<()> {
+        let session = self.session;
+        if session.arms[arm] == Arm::Raw {
+            let durability = if session.raw_fua() { WriteDurability::Fua } else { WriteDurability::Cached };
+            let target = DeviceTarget { device: session.volume.device(), durability };
+            return synchronous::drive(&target, ops, &mut self.buffer, stop, tally, latencies);
+        }
+        let target = FileTarget { files: &session.files[arm], flags: session.flags() };
+        synchronous::drive(&target, ops, &mut self.buffer, stop, tally, latencies)
+    }
+
+    fn facts(&self) -> Option<QueueFacts> {
+        None
+    }
+}
+
+/// One queue with the files of all arms, and one straight to the device, made alike.
+struct QueueLane<'s> {
+    session: &'s VolumeSession,
+    batch: usize,
+    slots: Vec<Vec<FileSlot>>,
+    queue: Option<(IoQueue, Idle)>,
+    raw: Option<(RawQueue, Idle)>,
+}
+
+impl<'s> QueueLane<'s> {
+    fn new(session: &'s VolumeSession, batch: usize) -> Result<Self> {
+        let (requests, volume) = (&session.requests, &session.volume);
+        let mut lane = QueueLane { session, batch, slots: Vec::new(), queue: None, raw: None };
+        if session.arms.iter().any(|&arm| arm != Arm::Raw) {
+            let mut queue = volume.queue(requests.queue_options()).doing(|| "make a queue".into())?;
+            for files in &session.files {
+                let slots = files.iter().map(|file| queue.attach(file)).collect::<uext4::Result<_>>();
+                lane.slots.push(slots.doing(|| "attach a file".into())?);
+            }
+            let buffers = requests.buffers(|length| queue.buffer(length))?;
+            lane.queue = Some((queue, Idle::new(buffers)));
+        }
+        if session.arms.contains(&Arm::Raw) {
+            let queue = volume.raw_queue(requests.queue_options()).doing(|| "make a raw queue".into())?;
+            let buffers = requests.buffers(|length| queue.buffer(length).map_err(uext4::Error::from))?;
+            lane.raw = Some((queue, Idle::new(buffers)));
+        }
+        Ok(lane)
+    }
+}
+
+impl Lane for QueueLane<'_> {
+    fn run(
+        &mut self,
+        arm: usize,
+        ops: &[Op],
+        stop: &AtomicBool,
+        tally: &mut Tally,
+        latencies: &mut Latencies,
+    ) -> Result<()> {
+        let absent = || BenchError::failed("an arm without its queue");
+        if self.session.arms[arm] == Arm::Raw {
+            let fua = self.session.raw_fua();
+            let (queue, idle) = self.raw.as_mut().ok_or_else(absent)?;
+            let mut target = DeviceQueue { queue, fua };
+            return queued::drive(&mut target, idle, self.batch, ops, stop, tally, latencies);
+        }
+        let (queue, idle) = self.queue.as_mut().ok_or_else(absent)?;
+        let mut target = FileQueue { queue, slots: &self.slots[arm], flags: self.session.flags() };
+        queued::drive(&mut target, idle, self.batch, ops, stop, tally, latencies)
+    }
+
+    fn facts(&self) -> Option<QueueFacts> {
+        match (&self.queue, &self.raw) {
+            (Some((queue, _)), _) => Some(queue.facts()),
+            (None, Some((queue, _))) => Some(queue.facts()),
+            (None, None) => None,
+        }
+    }
+}

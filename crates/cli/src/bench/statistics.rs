@@ -1,0 +1,110 @@
+//! Medians of paired ratios and how sure they are.
+
+/// Widest interval that still says something: as a part of the ratio, or of 1 for smaller ones.
+pub const RESOLVED: f64 = 0.05;
+
+/// A ratio of two arms.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ratio {
+    /// Median of the paired ratios.
+    pub median: f64,
+    /// Lower end of the 95 % interval.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+    /// Pairs.
+    pub pairs: usize,
+}
+
+impl Ratio {
+    /// From the ratios of the pairs. `None` without any.
+    ///
+    /// The interval is that of the sign test: between two of the sorted ratios, chosen so that the true median lies
+    /// outside with a probability of at most 5 %, whatever the distribution. With fewer than six pairs no such ratios
+    /// exist and the interval is all of them.
+    pub fn of(mut ratios: Vec<f64>) -> Option<Ratio> {
+        ratios.sort_by(f64::total_cmp);
+        let pairs = ratios.len();
+        let (first, last) = (*ratios.first()?, *ratios.last()?);
+        let out = ranks_outside(pairs);
+        let low = ratios.get(out).copied().unwrap_or(first);
+        let high = ratios.get(pairs - 1 - out).copied().unwrap_or(last);
+        Some(Ratio { median: median(&ratios)?, low, high, pairs })
+    }
+
+    /// Whether the interval is narrow enough.
+    pub fn resolved(&self) -> bool {
+        self.high - self.low <= RESOLVED * self.median.max(1.0)
+    }
+}
+
+/// Median of sorted values; the middle of the two in the middle of an even number.
+pub fn median(sorted: &[f64]) -> Option<f64> {
+    let middle = sorted.len() / 2;
+    let upper = *sorted.get(middle)?;
+    if sorted.len().is_multiple_of(2) { Some((sorted[middle - 1] + upper) / 2.0) } else { Some(upper) }
+}
+
+/// How many values at each end can be left out: the most with P(Binomial(n, ½) < k) ≤ 2.5 %.
+fn ranks_outside(count: usize) -> usize {
+    let mut probability = 0.5f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
+    if probability == 0.0 {
+        return normal_ranks(count);
+    }
+    let (mut tail, mut ranks) = (probability, 0);
+    while tail <= 0.025 && ranks < count / 2 {
+        ranks += 1;
+        probability *= (count - ranks + 1) as f64 / ranks as f64;
+        tail += probability;
+    }
+    ranks
+}
+
+/// The same for numbers whose binomial leaves the range of `f64`, by the normal distribution.
+fn normal_ranks(count: usize) -> usize {
+    let count = count as f64;
+    (count / 2.0 - 1.96 * count.sqrt() / 2.0).floor().max(0.0) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_those_of_the_sign_test_tables() {
+        // Critical values of the two-sided sign test at 5 %.
+        for (count, out) in [(5, 0), (6, 1), (8, 1), (10, 2), (20, 6), (25, 8), (40, 14), (100, 40)] {
+            assert_eq!(ranks_outside(count), out, "{count}");
+        }
+        assert!(ranks_outside(2000).abs_diff(normal_ranks(2000)) <= 1);
+        assert!(ranks_outside(1000).abs_diff(normal_ranks(1000)) <= 1);
+    }
+
+    #[test]
+    fn a_ratio_of_known_values() {
+        let ratio = Ratio::of((1..=40).rev().map(f64::from).collect()).unwrap();
+        assert_eq!(ratio, Ratio { median: 20.5, low: 15.0, high: 26.0, pairs: 40 });
+        assert!(!ratio.resolved());
+        assert!(Ratio { median: 0.97, low: 0.95, high: 0.99, pairs: 40 }.resolved());
+        assert!(Ratio { median: 200.0, low: 196.0, high: 205.0, pairs: 40 }.resolved());
+        assert!(!Ratio { median: 0.5, low: 0.47, high: 0.53, pairs: 40 }.resolved());
+        assert_eq!(Ratio::of(Vec::new()), None);
+        assert_eq!(Ratio::of(vec![2.0]).unwrap().median, 2.0);
+    }
+
+    #[test]
+    fn the_interval_covers_the_median_as_often_as_it_says() {
+        let mut seed = 1;
+        let mut uniform = || {
+            seed = crate::bench::ops::mix(seed);
+            seed as f64 / u64::MAX as f64
+        };
+        let covered = (0..2000)
+            .filter(|_| {
+                let ratio = Ratio::of((0..40).map(|_| uniform()).collect()).unwrap();
+                ratio.low <= 0.5 && 0.5 <= ratio.high
+            })
+            .count();
+        assert!((1900..=1970).contains(&covered), "{covered} of 2000");
+    }
+}

@@ -1,0 +1,199 @@
+//! What bench made and must not leave behind: directories and zram devices, whatever ends this process.
+//!
+//! A shell in a process group of its own waits for the end of its input, which comes when the guard is dropped, and
+//! also when this process panics, is interrupted or is killed. Then it cleans up. So there is one way to clean up, and
+//! it is taken every time. Loop devices need none of this: they are detached at once and live as long as they are open.
+
+use crate::bench::error::{BenchError, Doing, Result};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A shell that waits to clean up.
+#[derive(Debug)]
+struct Janitor {
+    child: Child,
+    what: String,
+}
+
+impl Janitor {
+    /// `script` runs when this process lets go, with `argument` as `$1`.
+    fn hire(script: &str, argument: &OsStr, what: String) -> Result<Self> {
+        let script = format!("trap '' HUP INT QUIT TERM\ncat >/dev/null\n{script}");
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(script).arg("uext4-bench").arg(argument);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        let child = command.spawn().doing(|| format!("start a shell that removes {what}"))?;
+        Ok(Janitor { child, what })
+    }
+}
+
+impl Drop for Janitor {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        match self.child.wait() {
+            Ok(status) if status.success() => {}
+            // A destructor has nobody to return an error to.
+            Ok(_) | Err(_) => eprintln!("uext4 bench: {} could not be removed", self.what),
+        }
+    }
+}
+
+/// Where volumes are made: memory, so that the device costs next to nothing.
+pub const MEMORY_DIR: &str = "/dev/shm";
+
+/// A directory in memory, removed with everything in it.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+    _janitor: Janitor,
+}
+
+impl Scratch {
+    /// A new directory with room for `bytes`.
+    pub fn new(bytes: u64) -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let stat = rustix::fs::statvfs(MEMORY_DIR).doing(|| format!("look at {MEMORY_DIR}"))?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        if free < bytes {
+            return Err(BenchError::failed(format!(
+                "volumes of bench are made in {MEMORY_DIR}: {} MiB are needed there, {} are free (--size makes them \
+                 smaller, --device measures elsewhere)",
+                bytes >> 20,
+                free >> 20
+            )));
+        }
+        let path = Path::new(MEMORY_DIR).join(format!("uext4-bench-{}-{number}", std::process::id()));
+        fs::create_dir(&path).doing(|| format!("create {}", path.display()))?;
+        let what = path.display().to_string();
+        let janitor = Janitor::hire("rm -rf -- \"$1\"", path.as_os_str(), what).inspect_err(|_| {
+            // Empty still: without a janitor nobody else would remove it.
+            let _best_effort = fs::remove_dir(&path);
+        })?;
+        Ok(Scratch { path, _janitor: janitor })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+const ZRAM_CONTROL: &str = "/sys/class/zram-control";
+
+/// A zram device of our own, never one that was there before.
+#[derive(Debug)]
+pub struct Zram {
+    path: PathBuf,
+    _janitor: Janitor,
+}
+
+impl Zram {
+    /// Whether devices can be added.
+    pub fn available() -> bool {
+        rustix::process::geteuid().is_root() && Path::new(ZRAM_CONTROL).join("hot_add").exists()
+    }
+
+    /// Adds a device of `bytes`.
+    pub fn new(bytes: u64) -> Result<Self> {
+        let add = Path::new(ZRAM_CONTROL).join("hot_add");
+        // Reading the attribute is what adds the device.
+        let text = fs::read_to_string(add).doing(|| "add a zram device".into())?;
+        let number = text.trim().to_owned();
+        // Busy while a closed descriptor's release is still under way.
+        let script = "i=0\nwhile [ $i -lt 100 ]; do\n\
+            (echo \"$1\" >/sys/class/zram-control/hot_remove) 2>/dev/null && exit 0\n\
+            sleep 0.05; i=$((i+1))\ndone\nexit 1";
+        let path = PathBuf::from(format!("/dev/zram{number}"));
+        let janitor = Janitor::hire(script, OsStr::new(&number), path.display().to_string())?;
+        let size = format!("/sys/block/zram{number}/disksize");
+        fs::write(&size, bytes.to_string()).doing(|| format!("set {size}"))?;
+        let device = Zram { path, _janitor: janitor };
+        super::wait_until(|| device.path.exists())
+            .then_some(device)
+            .ok_or_else(|| BenchError::failed(format!("/dev/zram{number} did not appear")))
+    }
+
+    /// `/dev/zramN`.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// A loop device over a file, with direct I/O and 512-byte sectors.
+#[derive(Debug)]
+pub struct Loop {
+    path: PathBuf,
+    open: Option<fs::File>,
+}
+
+impl Loop {
+    /// Attaches `file` to a free loop device.
+    pub fn attach(file: &Path) -> Result<Self> {
+        let options = ["--find", "--show", "--direct-io=on", "--sector-size", "512"];
+        let shown = super::tool(Command::new("losetup").args(options).arg(file))?;
+        let path = PathBuf::from(shown.trim());
+        let open = fs::File::open(&path);
+        // Detaching an open device only marks it: the kernel takes it away with the last descriptor, ours at the end
+        // of this process at the latest.
+        super::tool(Command::new("losetup").arg("--detach").arg(&path))?;
+        let device = Loop { open: Some(open.doing(|| format!("open {}", path.display()))?), path };
+        let direct = fs::read_to_string(device.attribute("loop/dio"));
+        match direct.doing(|| format!("look at {}", device.path.display()))?.trim() {
+            "1" => Ok(device),
+            _ => Err(BenchError::failed(format!("no direct I/O from {} to its file", device.path.display()))),
+        }
+    }
+
+    /// `/dev/loopN`.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn attribute(&self, name: &str) -> PathBuf {
+        Path::new("/sys/block").join(self.path.file_name().unwrap_or_default()).join(name)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        self.open = None;
+        let backing = self.attribute("loop/backing_file");
+        if !super::wait_until(|| !backing.exists()) {
+            eprintln!("uext4 bench: {} is still attached: something has it open", self.path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_goes_with_its_guard_and_with_a_panic() {
+        let scratch = Scratch::new(1).unwrap();
+        let path = scratch.path().to_owned();
+        fs::write(path.join("file"), b"x").unwrap();
+        drop(scratch);
+        assert!(!path.exists());
+        let (told, heard) = std::sync::mpsc::channel();
+        let ended = std::thread::spawn(move || {
+            let scratch = Scratch::new(1).unwrap();
+            told.send(scratch.path().to_owned()).unwrap();
+            panic!("planted");
+        });
+        let path = heard.recv().unwrap();
+        assert!(ended.join().is_err());
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn too_little_room_is_refused_before_anything_is_made() {
+        let error = Scratch::new(u64::MAX).unwrap_err().to_string();
+        assert!(error.contains("--size"), "{error}");
+    }
+}

@@ -1,0 +1,177 @@
+//! `uext4 cp`: out of a volume, holes kept.
+
+use crate::args::{CpArgs, Globals};
+use crate::cat::{Stream, Volumes};
+use crate::error::CliError;
+use crate::open::{How, Place};
+use crate::progress::Progress;
+use crate::pump::{Sink, pour};
+use rustix::fs::{Gid, Mode, Timespec, Timestamps, Uid};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File as HostFile, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use uext4::blockdev::spec::Locator;
+use uext4::{File, Metadata, Target, Timestamp, Volume};
+
+/// A sparse copy: data at its place, nothing elsewhere.
+struct Sparse<'a> {
+    file: &'a HostFile,
+    name: &'a OsStr,
+    progress: Progress,
+}
+
+impl Sink for Sparse<'_> {
+    fn data(&mut self, pos: u64, bytes: &[u8]) -> Result<(), CliError> {
+        self.file.write_all_at(bytes, pos).map_err(|error| CliError::host(self.name, "write", &error))?;
+        self.progress.advance(bytes.len() as u64);
+        Ok(())
+    }
+
+    fn zeros(&mut self, _pos: u64, length: u64) -> Result<(), CliError> {
+        self.progress.advance(length);
+        Ok(())
+    }
+}
+
+/// Runs it.
+pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
+    let Some((dest, sources)) = args.paths.split_last() else {
+        return Err(CliError::usage("cp needs a source and a destination"));
+    };
+    refuse_directions(sources, dest)?;
+    let places = sources.iter().map(|source| Place::parse(source)).collect::<Result<Vec<_>, _>>()?;
+    let dest_is_dir = fs::metadata(dest).is_ok_and(|metadata| metadata.is_dir());
+    if places.len() > 1 && !dest_is_dir {
+        return Err(CliError::failed(dest, "not a directory, and there are several sources", libc::ENOTDIR));
+    }
+    let how = How::reading(globals, args.force.force, args.switches.switches);
+    let mut volumes = Volumes::default();
+    for place in &places {
+        let path = if dest_is_dir { Path::new(dest).join(base_name(place)?) } else { PathBuf::from(dest) };
+        copy(place, &volumes.get(place, &how)?, &path, args.preserve)?;
+    }
+    Ok(())
+}
+
+/// Only out of a volume: into one needs allocation, and from host to host is not for us.
+fn refuse_directions(sources: &[OsString], dest: &OsString) -> Result<(), CliError> {
+    if Target::has_inner_path(dest.as_bytes()) {
+        // A malformed device is bad usage even here.
+        Place::parse(dest)?;
+        let reason = "copying into a volume needs allocation, which is not supported yet";
+        return Err(CliError::unsupported(dest, reason));
+    }
+    match sources.iter().find(|source| !Target::has_inner_path(source.as_bytes())) {
+        None => Ok(()),
+        Some(source) => Err(CliError::usage(format!(
+            "`{}` names no file of a volume: a source is DEVICE:/path",
+            crate::text::visible(source.as_bytes())
+        ))),
+    }
+}
+
+fn base_name(place: &Place) -> Result<&OsStr, CliError> {
+    place.inner().file_name().ok_or_else(|| place.error(uext4::Error::IsDirectory))
+}
+
+fn copy(place: &Place, volume: &Volume, path: &Path, preserve: bool) -> Result<(), CliError> {
+    let file = place.file(volume)?;
+    let metadata = file.metadata();
+    let name = path.as_os_str();
+    refuse_own_device(place, path)?;
+    let (target, existed) = create(path, metadata.mode)?;
+    let regular = target.metadata().is_ok_and(|metadata| metadata.is_file());
+    let done = if regular {
+        pour_sparse(place, volume, &file, &target, name)
+    } else {
+        let progress = Progress::new(crate::text::visible(&place.path), file.size(), true);
+        pour(place, volume, &file, u64::MAX, &mut Stream { file: &target, name, progress })
+    };
+    let done = done.and_then(|()| if preserve { keep(&target, name, &metadata) } else { Ok(()) });
+    if done.is_err() && !existed {
+        // Half a file under the right name would pass for a whole one. The first error is the one to tell.
+        let _already_failing = fs::remove_file(path);
+    }
+    done
+}
+
+fn pour_sparse(
+    place: &Place,
+    volume: &Volume,
+    file: &File,
+    target: &HostFile,
+    name: &OsStr,
+) -> Result<(), CliError> {
+    let progress = Progress::new(crate::text::visible(&place.path), file.size(), true);
+    pour(place, volume, file, 1, &mut Sparse { file: target, name, progress })?;
+    target.set_len(file.size()).map_err(|error| CliError::host(name, "set size", &error))
+}
+
+/// Opens the destination; whether it existed before. As cp(1), an existing file keeps its mode and a new one gets the
+/// source's, less the umask.
+fn create(path: &Path, mode: u32) -> Result<(HostFile, bool), CliError> {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(mode & 0o777 | 0o200);
+    match options.clone().create_new(true).open(path) {
+        Ok(file) => {
+            // The write permission was for us.
+            if mode & 0o200 == 0 {
+                let stat = file.metadata().map_err(|error| CliError::host(path.as_os_str(), "stat", &error))?;
+                let mode = Mode::from_raw_mode(stat.mode() & 0o777 & !0o200);
+                let set = rustix::fs::fchmod(&file, mode).map_err(io::Error::from);
+                set.map_err(|error| CliError::host(path.as_os_str(), "set mode", &error))?;
+            }
+            Ok((file, false))
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            // `create` again: the destination may be a symbolic link to what does not exist yet.
+            let opened = options.create(true).truncate(true).open(path);
+            Ok((opened.map_err(|error| CliError::host(path.as_os_str(), "open", &error))?, true))
+        }
+        Err(error) => Err(CliError::host(path.as_os_str(), "create", &error)),
+    }
+}
+
+/// Opening the destination empties it, which no lock on the image prevents.
+fn refuse_own_device(place: &Place, path: &Path) -> Result<(), CliError> {
+    let Locator::Path(device) = &place.spec.locator else { return Ok(()) };
+    let (Ok(device), Ok(dest)) = (fs::metadata(device), fs::metadata(path)) else { return Ok(()) };
+    let same_file = (device.dev(), device.ino()) == (dest.dev(), dest.ino());
+    let nodes = device.file_type().is_block_device() && dest.file_type().is_block_device();
+    if same_file || nodes && device.rdev() == dest.rdev() {
+        return Err(CliError::failed(path.as_os_str(), "is the device of the source", libc::EINVAL));
+    }
+    Ok(())
+}
+
+/// Owner (as root), then all mode bits, which a change of owner clears, then the times.
+fn keep(target: &HostFile, name: &OsStr, metadata: &Metadata) -> Result<(), CliError> {
+    let at = |action, error: rustix::io::Errno| CliError::host(name, action, &error.into());
+    let root = rustix::process::geteuid().is_root();
+    let mut mode = metadata.mode;
+    if root {
+        let (uid, gid) = (Uid::from_raw(metadata.uid), Gid::from_raw(metadata.gid));
+        rustix::fs::fchown(target, Some(uid), Some(gid)).map_err(|error| at("set owner", error))?;
+    } else {
+        // Set-uid of somebody else's file would become set-uid of ours.
+        let own = target.metadata().map_err(|error| CliError::host(name, "stat", &error))?;
+        if own.uid() != metadata.uid || own.gid() != metadata.gid {
+            mode &= !0o6000;
+        }
+    }
+    rustix::fs::fchmod(target, Mode::from_raw_mode(mode)).map_err(|error| at("set mode", error))?;
+    let times = Timestamps {
+        last_access: timespec(metadata.accessed),
+        last_modification: timespec(metadata.modified),
+    };
+    rustix::fs::futimens(target, &times).map_err(|error| at("set times", error))
+}
+
+fn timespec(time: Timestamp) -> Timespec {
+    // A damaged inode may say more than a second; the kernel would refuse all of it.
+    let nanoseconds = time.nanoseconds.min(999_999_999);
+    Timespec { tv_sec: time.seconds, tv_nsec: nanoseconds.into() }
+}

@@ -1,0 +1,196 @@
+//! `uext4 explain`: what the library decides, in words.
+
+use crate::args::{ExplainArgs, Globals};
+use crate::error::CliError;
+use crate::open::{How, Place};
+use crate::out::Out;
+use serde::Serialize;
+use uext4::explain::{DeviceRequest, Explanation, Query};
+use uext4::plan::{Completion, Durability, GateMode, JournalWork, Plan, Route, Sync};
+
+#[derive(Serialize)]
+struct JsonExplanation<'a> {
+    route: &'static str,
+    gate: &'static str,
+    drain: bool,
+    counted: bool,
+    journal: &'static str,
+    zero_edges: JsonEdges,
+    durability: &'static str,
+    completion: &'static str,
+    refused: Option<&'a str>,
+    reasons: &'a [String],
+    advice: &'a [String],
+    requests: Vec<JsonRequest>,
+}
+
+#[derive(Serialize)]
+struct JsonEdges {
+    head: u64,
+    tail: u64,
+}
+
+#[derive(Serialize)]
+struct JsonRequest {
+    op: &'static str,
+    pos: u64,
+    length: u64,
+    fua: bool,
+}
+
+/// Runs it.
+pub fn run(args: &ExplainArgs, globals: &Globals) -> Result<(), CliError> {
+    let place = Place::parse(&args.place)?;
+    if args.length == 0 {
+        return Err(CliError::usage("a request of 0 bytes does nothing"));
+    }
+    // Nothing is written, so the volume need not be writable: the plan is that of a writable one.
+    let volume = place.volume(&How::reading(globals, args.force.force, args.switches.switches))?;
+    let file = place.file(&volume)?;
+    let sync = match (args.sync, args.dsync) {
+        (true, _) => Sync::All,
+        (false, true) => Sync::Data,
+        (false, false) => Sync::None,
+    };
+    let query =
+        Query { write: args.write, pos: args.offset, length: args.length, sync, queued: args.queued };
+    let explanation = file.explain(&query).map_err(|error| place.error(error))?;
+    let mut out = Out::new();
+    if globals.json {
+        print_json(&mut out, &explanation)?;
+    } else {
+        print_text(&mut out, &place, &query, &explanation)?;
+    }
+    out.finish()
+}
+
+fn print_json(out: &mut Out, explanation: &Explanation) -> Result<(), CliError> {
+    let plan = &explanation.plan;
+    let request = |request: &DeviceRequest| JsonRequest {
+        op: request.op,
+        pos: request.pos,
+        length: request.length,
+        fua: request.fua,
+    };
+    out.json(&JsonExplanation {
+        route: route(plan.route),
+        gate: gate(plan.gate),
+        drain: plan.drain,
+        counted: plan.counted,
+        journal: journal(plan.journal),
+        zero_edges: JsonEdges { head: plan.zero_edges.head, tail: plan.zero_edges.tail },
+        durability: durability(plan.durability),
+        completion: completion(plan),
+        refused: explanation.refused.as_deref(),
+        reasons: &explanation.reasons,
+        advice: &explanation.advice,
+        requests: explanation.requests.iter().map(request).collect(),
+    })
+}
+
+fn print_text(
+    out: &mut Out,
+    place: &Place,
+    query: &Query,
+    explanation: &Explanation,
+) -> Result<(), CliError> {
+    let plan = &explanation.plan;
+    out.name(&place.path)?;
+    let verb = if query.write { "write" } else { "read" };
+    let sync = match query.sync {
+        Sync::None => "",
+        Sync::Data => ", O_DSYNC",
+        Sync::All => ", O_SYNC",
+    };
+    let queued = if query.queued { ", queued" } else { "" };
+    writeln!(out, ": {verb} of {} bytes at byte {}{sync}{queued}", query.length, query.pos)?;
+    writeln!(
+        out,
+        "plan: route {}, gate {}{}, {}, journal {}, durability {}, {}",
+        route(plan.route),
+        gate(plan.gate),
+        if plan.drain { " after a drain" } else { "" },
+        if plan.counted { "counted" } else { "not counted" },
+        journal(plan.journal),
+        durability(plan.durability),
+        completion(plan)
+    )?;
+    if plan.zero_edges.head + plan.zero_edges.tail > 0 {
+        writeln!(out, "zeroes: {} bytes before, {} behind", plan.zero_edges.head, plan.zero_edges.tail)?;
+    }
+    if let Some(reason) = &explanation.refused {
+        writeln!(out, "refused: {reason}")?;
+    }
+    list(out, "reasons", explanation.reasons.iter().cloned())?;
+    list(out, "device requests", explanation.requests.iter().map(request_line))?;
+    list(out, "advice", explanation.advice.iter().cloned())
+}
+
+fn list(out: &mut Out, title: &str, lines: impl Iterator<Item = String>) -> Result<(), CliError> {
+    let mut lines = lines.peekable();
+    if lines.peek().is_none() {
+        return writeln!(out, "{title}: none");
+    }
+    writeln!(out, "{title}:")?;
+    lines.try_for_each(|line| writeln!(out, "  {line}"))
+}
+
+/// In the words of `trace`: sectors of 512 bytes.
+fn request_line(request: &DeviceRequest) -> String {
+    let place = format!("{}+{}", request.pos / 512, request.length / 512);
+    match (request.op, request.fua) {
+        ("read", _) => format!("R {place}"),
+        ("write", false) => format!("W {place}"),
+        ("write", true) => format!("W {place} FUA"),
+        ("flush", _) => "F".into(),
+        (op, _) => format!("{op} {} bytes in memory, nothing is sent", request.length),
+    }
+}
+
+fn route(route: Route) -> &'static str {
+    match route {
+        Route::SimpleRead => "simple-read",
+        Route::GeneralRead => "general-read",
+        Route::PastEnd => "past-end",
+        Route::DaxRead => "dax-read",
+        Route::BouncedRead => "bounced-read",
+        Route::Overwrite => "overwrite",
+        Route::DaxOverwrite => "dax-overwrite",
+        Route::BouncedOverwrite => "bounced-overwrite",
+        Route::Allocate => "allocate",
+    }
+}
+
+fn gate(gate: GateMode) -> &'static str {
+    match gate {
+        GateMode::Shared => "shared",
+        GateMode::Exclusive => "exclusive",
+    }
+}
+
+fn journal(work: JournalWork) -> &'static str {
+    match work {
+        JournalWork::None => "none",
+        JournalWork::Handle => "handle",
+        JournalWork::Convert => "convert",
+        JournalWork::AllocateConvert => "allocate-convert",
+        JournalWork::Extend => "extend",
+    }
+}
+
+fn durability(durability: Durability) -> &'static str {
+    match durability {
+        Durability::None => "none",
+        Durability::Fua => "fua",
+        Durability::WriteThrough => "write-through",
+        Durability::Datasync => "datasync",
+        Durability::Fsync => "fsync",
+    }
+}
+
+fn completion(plan: &Plan) -> &'static str {
+    match plan.completion {
+        Completion::Asynchronous => "asynchronous",
+        Completion::Synchronous => "synchronous",
+    }
+}

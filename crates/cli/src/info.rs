@@ -1,0 +1,338 @@
+//! `uext4 info`: the volume, its device, and whether it can be used as it is.
+
+use crate::args::{Globals, InfoArgs};
+use crate::error::CliError;
+use crate::info_text;
+use crate::open::{How, device};
+use crate::out::Out;
+use crate::text;
+use serde::Serialize;
+use std::borrow::Cow;
+use uext4::blockdev::{BufferPool, Capabilities, DaxKind, Device, Sharing};
+use uext4::{Error, Info, Switches};
+use uext4_ondisk::ext4::{ErrorRecord, OnError, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+
+/// What overwrites do to times in this version.
+pub const TIMES_NOTE: &str = "mtime/ctime of overwrites are kept in memory only by this version";
+
+/// Everything, in the shape of the JSON.
+#[derive(Serialize)]
+pub struct Report {
+    pub label: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label_b64: Option<String>,
+    pub uuid: String,
+    pub last_mounted: String,
+    pub state: Vec<Cow<'static, str>>,
+    pub on_error: &'static str,
+    pub features: Vec<Cow<'static, str>>,
+    pub block_size: u32,
+    pub cluster_size: u64,
+    pub blocks: u64,
+    pub free_blocks: u64,
+    pub reserved_blocks: u64,
+    pub inodes: u32,
+    pub free_inodes: u32,
+    pub inode_size: u16,
+    pub first_inode: u32,
+    pub groups: u32,
+    pub blocks_per_group: u32,
+    pub inodes_per_group: u32,
+    pub groups_per_flex: u32,
+    pub descriptor_size: u16,
+    pub checksum: Checksum,
+    pub hash_seed: String,
+    pub times: Times,
+    pub mount_count: u16,
+    pub kbytes_written: u64,
+    pub journal: Option<JournalReport>,
+    pub errors: Errors,
+    pub device: DeviceReport,
+    pub recovery: Recovery,
+    pub notes: Vec<String>,
+}
+
+/// Checksums of metadata.
+#[derive(Serialize)]
+pub struct Checksum {
+    /// `crc32c`, `crc16` (group descriptors only) or `none`.
+    pub kind: &'static str,
+    pub seed: Option<String>,
+}
+
+/// Seconds since 1970; 0 = never.
+#[derive(Serialize)]
+pub struct Times {
+    pub created: u64,
+    pub mounted: u64,
+    pub written: u64,
+    pub checked: u64,
+}
+
+/// The journal.
+#[derive(Serialize)]
+pub struct JournalReport {
+    /// Its inode; 0 for a journal on another device.
+    pub inode: u32,
+    pub external: bool,
+    /// The rest is known when the volume could be opened.
+    #[serde(flatten)]
+    pub log: Option<Log>,
+}
+
+/// The superblock of the log.
+#[derive(Serialize)]
+pub struct Log {
+    pub uuid: String,
+    pub blocks: u32,
+    pub bytes: u64,
+    pub sequence: u32,
+    pub start: u32,
+    pub errno: i32,
+    #[serde(rename = "journal_features")]
+    pub features: Vec<Cow<'static, str>>,
+}
+
+/// Errors that were recorded since the last check.
+#[derive(Serialize)]
+pub struct Errors {
+    pub count: u32,
+    pub first: Option<ErrorReport>,
+    pub last: Option<ErrorReport>,
+}
+
+/// One recorded error.
+#[derive(Serialize)]
+pub struct ErrorReport {
+    pub time: u64,
+    pub function: String,
+    pub line: u32,
+    pub inode: u32,
+    pub block: u64,
+    pub code: u8,
+}
+
+/// The device.
+#[derive(Serialize)]
+pub struct DeviceReport {
+    pub engine: &'static str,
+    pub locator: String,
+    pub layers: Vec<String>,
+    pub sharing: &'static str,
+    pub size: u64,
+    pub logical_block: u32,
+    pub memory_align: u32,
+    pub read_only: bool,
+    pub volatile_cache: bool,
+    pub fua: bool,
+    pub durable_without_flush: bool,
+    pub nowait: bool,
+    pub discard: bool,
+    /// `map_sync` or `msync`; absent for devices that are not mapped.
+    pub dax: Option<&'static str>,
+    pub notes: Vec<String>,
+}
+
+/// Whether something is left to do before the volume can be used.
+#[derive(Serialize)]
+pub struct Recovery {
+    /// The journal holds transactions that are not home yet.
+    pub needed: bool,
+    /// Whether this version opens the volume.
+    pub usable: bool,
+    /// Why not.
+    pub reason: Option<String>,
+    /// First inode of the list of orphans, 0 = none.
+    pub last_orphan: u32,
+    /// Orphans may be in the orphan file.
+    pub orphan_file_in_use: bool,
+}
+
+/// Runs it.
+pub fn run(args: &InfoArgs, globals: &Globals) -> Result<(), CliError> {
+    let spec = device(&args.device)?;
+    let how = How::reading(globals, args.force.force, Switches::ON);
+    let at = |error: Error| CliError::at(&args.device, error);
+    let device = how.open_device(&spec).map_err(at)?;
+    // A volume that cannot be opened as it is still has a superblock to show, and a reason.
+    let (superblock, info, refusal) = match how.open_on(device.clone()) {
+        Ok(volume) => (volume.superblock().clone(), Some(volume.info()), None),
+        Err(error @ (Error::NeedsRecovery(_) | Error::Incompatible { .. })) => match read_superblock(&*device) {
+            Some(superblock) => (superblock, None, Some(error)),
+            None => return Err(at(error)),
+        },
+        Err(error) => return Err(at(error)),
+    };
+    let report = report(&superblock, info.as_ref(), refusal, &*device);
+    let mut out = Out::new();
+    if globals.json {
+        out.json(&report)?;
+    } else {
+        info_text::print(&mut out, &report)?;
+    }
+    out.finish()
+}
+
+fn read_superblock(device: &dyn Device) -> Option<Superblock> {
+    let start = SUPERBLOCK_OFFSET as usize;
+    let end = start + SUPERBLOCK_SIZE as usize;
+    let length = end.next_multiple_of(device.geometry().logical_block as usize);
+    let mut buffer = BufferPool::new(length).and_then(|pool| pool.take(length)).ok()?;
+    device.read_at(&mut buffer, 0).ok()?;
+    Superblock::decode(buffer.get(start..end)?).ok()
+}
+
+fn report(
+    superblock: &Superblock,
+    info: Option<&Info>,
+    refusal: Option<Error>,
+    device: &dyn Device,
+) -> Report {
+    let geometry = &superblock.geometry;
+    let (label, label_b64) = text::utf8_or_base64(superblock.label());
+    Report {
+        label: label.map(str::to_owned),
+        label_b64,
+        uuid: text::uuid(&superblock.uuid),
+        last_mounted: text::visible(superblock.last_mount_point()),
+        state: superblock.state.names(),
+        on_error: on_error(superblock),
+        features: superblock.features.names(),
+        block_size: geometry.block_size(),
+        cluster_size: u64::from(geometry.block_size()) * u64::from(geometry.cluster_blocks()),
+        blocks: geometry.blocks_count(),
+        free_blocks: superblock.free_blocks,
+        reserved_blocks: superblock.reserved_blocks,
+        inodes: geometry.inodes_count(),
+        free_inodes: superblock.free_inodes,
+        inode_size: geometry.inode_size(),
+        first_inode: geometry.first_inode().get(),
+        groups: geometry.group_count(),
+        blocks_per_group: geometry.blocks_per_group(),
+        inodes_per_group: geometry.inodes_per_group(),
+        groups_per_flex: superblock.groups_per_flex(),
+        descriptor_size: geometry.desc_size(),
+        checksum: checksum(superblock),
+        hash_seed: superblock.hash.seed.map(|word| format!("{:08x}", word.swap_bytes())).concat(),
+        times: Times {
+            created: superblock.times.created,
+            mounted: superblock.times.mounted,
+            written: superblock.times.written,
+            checked: superblock.times.checked,
+        },
+        mount_count: superblock.mount_count,
+        kbytes_written: superblock.kbytes_written,
+        journal: journal(superblock, info),
+        errors: errors(superblock),
+        device: device_report(device),
+        recovery: recovery(superblock, refusal),
+        notes: notes(info),
+    }
+}
+
+fn notes(info: Option<&Info>) -> Vec<String> {
+    let mut notes = vec![TIMES_NOTE.to_owned()];
+    // The library says the first one too, in its own words.
+    let known = |note: &&String| !(note.contains("mtime") && note.contains("ctime"));
+    notes.extend(info.into_iter().flat_map(|info| &info.notes).filter(known).cloned());
+    notes
+}
+
+fn on_error(superblock: &Superblock) -> &'static str {
+    match superblock.on_error() {
+        Some(OnError::Continue) => "continue",
+        Some(OnError::ReadOnly) => "remount-ro",
+        Some(OnError::Panic) => "panic",
+        None => "unknown",
+    }
+}
+
+fn checksum(superblock: &Superblock) -> Checksum {
+    if superblock.features.metadata_csum() {
+        Checksum { kind: "crc32c", seed: Some(format!("{:#010x}", superblock.checksum_seed())) }
+    } else if superblock.features.gdt_csum() {
+        Checksum { kind: "crc16", seed: None }
+    } else {
+        Checksum { kind: "none", seed: None }
+    }
+}
+
+fn journal(superblock: &Superblock, info: Option<&Info>) -> Option<JournalReport> {
+    let external = superblock.has_external_journal();
+    let inode = superblock.journal_inode().map_or(0, |ino| ino.get());
+    if inode == 0 && !external {
+        return None;
+    }
+    let log = info.and_then(|info| info.journal.as_ref()).map(|journal| {
+        let log = &journal.superblock;
+        Log {
+            uuid: text::uuid(&log.uuid),
+            blocks: log.blocks,
+            bytes: u64::from(log.blocks) * u64::from(log.block_size),
+            sequence: log.sequence,
+            start: log.start,
+            errno: log.errno,
+            features: log.features.names(),
+        }
+    });
+    Some(JournalReport { inode, external, log })
+}
+
+fn errors(superblock: &Superblock) -> Errors {
+    let one = |record: &ErrorRecord| {
+        (record.time != 0).then(|| ErrorReport {
+            time: record.time,
+            function: text::visible(record.function.split(|byte| *byte == 0).next().unwrap_or_default()),
+            line: record.line,
+            inode: record.inode,
+            block: record.block,
+            code: record.code,
+        })
+    };
+    let log = &superblock.errors;
+    Errors { count: log.count, first: one(&log.first), last: one(&log.last) }
+}
+
+fn device_report(device: &dyn Device) -> DeviceReport {
+    let (description, geometry, capabilities) =
+        (device.describe(), device.geometry(), device.capabilities());
+    DeviceReport {
+        engine: description.engine,
+        locator: text::visible(description.locator.as_bytes()),
+        layers: description.layers,
+        sharing: match description.sharing {
+            Sharing::Exclusive => "exclusive",
+            Sharing::SharedRead => "shared_read",
+            Sharing::Forced => "forced",
+            Sharing::Private => "private",
+        },
+        size: geometry.size,
+        logical_block: geometry.logical_block,
+        memory_align: geometry.memory_align,
+        read_only: capabilities.read_only,
+        volatile_cache: capabilities.volatile_cache,
+        fua: capabilities.fua,
+        durable_without_flush: capabilities.durable_without_flush(),
+        nowait: capabilities.nowait,
+        discard: capabilities.discard,
+        dax: dax(&capabilities),
+        notes: description.notes,
+    }
+}
+
+fn dax(capabilities: &Capabilities) -> Option<&'static str> {
+    capabilities.dax.map(|kind| match kind {
+        DaxKind::MapSync => "map_sync",
+        DaxKind::Msync => "msync",
+    })
+}
+
+fn recovery(superblock: &Superblock, refusal: Option<Error>) -> Recovery {
+    Recovery {
+        needed: superblock.needs_recovery() || matches!(refusal, Some(Error::NeedsRecovery(_))),
+        usable: refusal.is_none(),
+        reason: refusal.map(|error| error.to_string()),
+        last_orphan: superblock.last_orphan,
+        orphan_file_in_use: superblock.features.ro_compat.contains(uext4_ondisk::ext4::RoCompat::ORPHAN_PRESENT),
+    }
+}

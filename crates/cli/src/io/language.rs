@@ -1,0 +1,397 @@
+//! The command language: words, flags, numbers.
+
+/// Help of the whole language, also for `--help` and the manual page.
+pub const LANGUAGE: &str = "\
+Commands (as in xfs_io; numbers take 0x and the suffixes b (4096 bytes), s (512), k, m, g, t, p, e):
+  pread [-qv] [-C] [-b BS] [-V N] OFFSET LENGTH       read, BS bytes (4096) a call, N times BS with -V; -v dumps
+  pwrite [-qDNOwW] [-C] [-S SEED] [-b BS] [-V N] OFFSET LENGTH
+                                                      overwrite with bytes of SEED (0xcd); -D durable (RWF_DSYNC),
+                                                      -N do not wait (RWF_NOWAIT), -O one call only,
+                                                      -w fdatasync behind, -W fsync behind, both timed
+  fsync, fdatasync                                    make completed writes durable
+  fiemap [-v] [OFFSET [LENGTH]]                       extents in sectors of 512 bytes
+  stat                                                inode, type, size, blocks
+  help [COMMAND], quit
+  falloc [-k] OFFSET LENGTH, fpunch OFFSET LENGTH, fzero [-k] OFFSET LENGTH, fcollapse OFFSET LENGTH,
+  finsert OFFSET LENGTH, truncate OFFSET              known, but they need allocation: not supported yet
+-q prints nothing, -C one line: bytes,calls,seconds,bytes/s,calls/s. A call whose position and length are multiples of
+the device's logical block is direct; any other goes through a bounce buffer. With -V one call moves N times BS bytes.";
+
+/// Bytes of `b` suffixes and of a call without `-b`.
+const BLOCK: u64 = 4096;
+/// Most memory of one call.
+pub const CALL_MAX: u64 = 1 << 30;
+/// Most vectors of one call, as Linux (`IOV_MAX`).
+const VECTORS_MAX: u64 = 1024;
+
+/// Where to read or write, and in which portions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Bytes of one call.
+    pub call: u64,
+    /// Print nothing.
+    pub quiet: bool,
+    /// Print one line of numbers.
+    pub condensed: bool,
+}
+
+/// `pread`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Read {
+    /// What.
+    pub span: Span,
+    /// Dump the bytes.
+    pub dump: bool,
+}
+
+/// `pwrite`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Write {
+    /// What.
+    pub span: Span,
+    /// Every byte written.
+    pub seed: u8,
+    /// Each call durable.
+    pub dsync: bool,
+    /// Fail rather than wait.
+    pub nowait: bool,
+    /// One call only.
+    pub once: bool,
+    /// `fdatasync` behind.
+    pub sync_data: bool,
+    /// `fsync` behind.
+    pub sync_all: bool,
+}
+
+/// A command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// `pread`.
+    Read(Read),
+    /// `pwrite`.
+    Write(Write),
+    /// `fsync`, or `fdatasync`.
+    Sync {
+        /// All metadata too.
+        all: bool,
+    },
+    /// `fiemap`.
+    Map {
+        /// As a table with flags.
+        verbose: bool,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// `stat`.
+    Stat,
+    /// `help`.
+    Help(Option<String>),
+    /// `quit`.
+    Quit,
+    /// Well said, but it needs allocation.
+    Allocating(&'static str),
+}
+
+/// A line: `None` if it is empty. The error is the reason, with the command's name.
+pub fn parse(line: &str) -> Result<Option<Command>, String> {
+    let mut words = line.split_whitespace();
+    let Some(name) = words.next() else { return Ok(None) };
+    let rest: Vec<&str> = words.collect();
+    let command = match name {
+        "pread" | "r" => read("pread", &rest),
+        "pwrite" | "w" => write("pwrite", &rest),
+        "fsync" | "s" => plain("fsync", &rest, Command::Sync { all: true }),
+        "fdatasync" | "ds" => plain("fdatasync", &rest, Command::Sync { all: false }),
+        "fiemap" => fiemap(&rest),
+        "stat" => plain("stat", &rest, Command::Stat),
+        "quit" | "q" => plain("quit", &rest, Command::Quit),
+        "help" | "?" => help(&rest),
+        "falloc" => allocating("falloc", &rest, "k", 2),
+        "fpunch" => allocating("fpunch", &rest, "", 2),
+        "fzero" => allocating("fzero", &rest, "k", 2),
+        "fcollapse" => allocating("fcollapse", &rest, "", 2),
+        "finsert" => allocating("finsert", &rest, "", 2),
+        "truncate" | "t" => allocating("truncate", &rest, "", 1),
+        _ => Err(format!("command `{}` not found (try `help`)", crate::text::visible(name.as_bytes()))),
+    };
+    command.map(Some)
+}
+
+/// Flags and operands, in the manner of getopt: flags first, joined or apart, `--` ends them.
+struct Words<'a> {
+    name: &'static str,
+    flags: Vec<(char, Option<&'a str>)>,
+    operands: Vec<&'a str>,
+}
+
+impl<'a> Words<'a> {
+    /// `plain`: flags without a value; `valued`: with one.
+    fn split(name: &'static str, words: &[&'a str], plain: &str, valued: &str) -> Result<Self, String> {
+        let mut flags = Vec::new();
+        let mut rest = words.iter().copied();
+        let mut operands = Vec::new();
+        for word in rest.by_ref() {
+            operands.push(word);
+        }
+        let mut index = 0;
+        while let Some(letters) = operands.get(index).and_then(|word| word.strip_prefix('-')) {
+            index += 1;
+            if letters == "-" {
+                break;
+            }
+            if letters.is_empty() {
+                return Err(format!("{name}: `-` is no flag"));
+            }
+            let mut at = 0;
+            for letter in letters.chars() {
+                at += letter.len_utf8();
+                if plain.contains(letter) {
+                    flags.push((letter, None));
+                } else if valued.contains(letter) {
+                    let joined = &letters[at..];
+                    let value = if joined.is_empty() {
+                        index += 1;
+                        *operands.get(index - 1).ok_or_else(|| format!("{name}: -{letter} needs a value"))?
+                    } else {
+                        joined
+                    };
+                    flags.push((letter, Some(value)));
+                    break;
+                } else {
+                    return Err(format!("{name}: flag -{} is not supported", letter.escape_default()));
+                }
+            }
+        }
+        Ok(Words { name, flags, operands: operands.split_off(index) })
+    }
+
+    fn has(&self, flag: char) -> bool {
+        self.flags.iter().any(|(letter, _)| *letter == flag)
+    }
+
+    /// The last one given counts.
+    fn value(&self, flag: char) -> Option<&'a str> {
+        self.flags.iter().rev().find(|(letter, _)| *letter == flag).and_then(|(_, value)| *value)
+    }
+
+    fn count(&self, range: std::ops::RangeInclusive<usize>) -> Result<(), String> {
+        if range.contains(&self.operands.len()) {
+            return Ok(());
+        }
+        Err(format!("{}: wrong number of arguments (try `help {}`)", self.name, self.name))
+    }
+
+    fn number(&self, index: usize, what: &str) -> Result<u64, String> {
+        let word = self.operands.get(index).copied().unwrap_or_default();
+        number(word).ok_or_else(|| format!("{}: `{word}` is no {what}", self.name))
+    }
+
+    fn flag_number(&self, flag: char, what: &str) -> Result<Option<u64>, String> {
+        let Some(word) = self.value(flag) else { return Ok(None) };
+        number(word).map(Some).ok_or_else(|| format!("{}: `{word}` is no {what}", self.name))
+    }
+
+    fn span(&self) -> Result<Span, String> {
+        self.count(2..=2)?;
+        let (offset, length) = (self.number(0, "offset")?, self.number(1, "length")?);
+        if offset.checked_add(length).is_none_or(|end| end > 1 << 63) {
+            return Err(format!("{}: the range ends behind byte 2^63", self.name));
+        }
+        let block = self.flag_number('b', "block size")?.unwrap_or(BLOCK);
+        let vectors = self.flag_number('V', "number of vectors")?.unwrap_or(1);
+        if vectors == 0 || vectors > VECTORS_MAX {
+            return Err(format!("{}: -V takes 1 to {VECTORS_MAX}", self.name));
+        }
+        let call = block.checked_mul(vectors).filter(|call| (1..=CALL_MAX).contains(call));
+        let call = call.ok_or_else(|| format!("{}: a call moves 1 to {CALL_MAX} bytes", self.name))?;
+        Ok(Span { offset, length, call, quiet: self.has('q'), condensed: self.has('C') })
+    }
+}
+
+/// A number as xfs_io takes it.
+pub fn number(word: &str) -> Option<u64> {
+    let (digits, radix) = match word.strip_prefix("0x") {
+        Some(digits) => (digits, 16),
+        None => (word, 10),
+    };
+    // In hexadecimal b and e are digits, as for strtoll(3).
+    let end = digits.find(|letter: char| !letter.is_digit(radix)).unwrap_or(digits.len());
+    let value = u64::from_str_radix(&digits[..end], radix).ok()?;
+    let unit = match &digits[end..] {
+        "" => 1,
+        "b" => BLOCK,
+        "s" => 512,
+        "k" | "K" => 1 << 10,
+        "m" | "M" => 1 << 20,
+        "g" | "G" => 1 << 30,
+        "t" | "T" => 1 << 40,
+        "p" | "P" => 1 << 50,
+        "e" | "E" => 1 << 60,
+        _ => return None,
+    };
+    value.checked_mul(unit)
+}
+
+fn read(name: &'static str, words: &[&str]) -> Result<Command, String> {
+    let words = Words::split(name, words, "qvC", "bV")?;
+    Ok(Command::Read(Read { span: words.span()?, dump: words.has('v') }))
+}
+
+fn write(name: &'static str, words: &[&str]) -> Result<Command, String> {
+    let words = Words::split(name, words, "qDNOwWC", "bVS")?;
+    let seed = words.flag_number('S', "seed")?.unwrap_or(0xcdcd_cdcd);
+    Ok(Command::Write(Write {
+        span: words.span()?,
+        // As memset(3): the lowest byte.
+        seed: (seed & 0xff) as u8,
+        dsync: words.has('D'),
+        nowait: words.has('N'),
+        once: words.has('O'),
+        sync_data: words.has('w'),
+        sync_all: words.has('W'),
+    }))
+}
+
+fn plain(name: &'static str, words: &[&str], command: Command) -> Result<Command, String> {
+    let words = Words::split(name, words, "", "")?;
+    words.count(0..=0)?;
+    Ok(command)
+}
+
+fn fiemap(words: &[&str]) -> Result<Command, String> {
+    let words = Words::split("fiemap", words, "v", "")?;
+    words.count(0..=2)?;
+    let given = |index: usize, what, default| {
+        if words.operands.len() > index { words.number(index, what) } else { Ok(default) }
+    };
+    Ok(Command::Map {
+        verbose: words.has('v'),
+        offset: given(0, "offset", 0)?,
+        length: given(1, "length", u64::MAX)?,
+    })
+}
+
+fn help(words: &[&str]) -> Result<Command, String> {
+    let words = Words::split("help", words, "", "")?;
+    words.count(0..=1)?;
+    let Some(&name) = words.operands.first() else { return Ok(Command::Help(None)) };
+    if LANGUAGE.lines().any(|line| describes(line, name)) {
+        return Ok(Command::Help(Some(name.to_owned())));
+    }
+    Err(format!("help: command `{}` not found", crate::text::visible(name.as_bytes())))
+}
+
+/// Whether a line of [`LANGUAGE`] is about the command.
+pub fn describes(line: &str, name: &str) -> bool {
+    let is_entry = line.starts_with("  ") && !line.starts_with("   ");
+    is_entry && line.split([' ', ',']).any(|word| word == name && !word.is_empty())
+}
+
+fn allocating(
+    name: &'static str,
+    words: &[&str],
+    flags: &str,
+    operands: usize,
+) -> Result<Command, String> {
+    let words = Words::split(name, words, flags, "")?;
+    words.count(operands..=operands)?;
+    for index in 0..operands {
+        words.number(index, if index == 0 { "offset" } else { "length" })?;
+    }
+    Ok(Command::Allocating(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(line: &str) -> Write {
+        match parse(line) {
+            Ok(Some(Command::Write(write))) => write,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn numbers_of_xfs_io() {
+        let table = [
+            ("0", Some(0)),
+            ("32m", Some(32 << 20)),
+            ("4k", Some(4096)),
+            ("2b", Some(8192)),
+            ("2s", Some(1024)),
+            ("0x10", Some(16)),
+            ("0x1b", Some(27)),
+            ("7e", Some(7 << 60)),
+            ("16e", None),
+            ("-1", None),
+            ("", None),
+            ("k", None),
+            ("4kk", None),
+            ("4.5k", None),
+        ];
+        for (word, value) in table {
+            assert_eq!(number(word), value, "{word}");
+        }
+    }
+
+    #[test]
+    fn flags_mean_what_they_mean_there() {
+        let write = written("pwrite -V 1 -D 0 32m");
+        assert!(write.dsync && !write.nowait && !write.sync_all);
+        assert_eq!((write.span.offset, write.span.length, write.span.call), (0, 32 << 20, 4096));
+        assert_eq!(write.seed, 0xcd);
+        let write = written("w -qNWb64k -V4 -S 0x1ab 4k 1");
+        assert_eq!(write.span.call, 256 << 10);
+        assert!(write.nowait && write.sync_all && write.span.quiet && !write.sync_data);
+        assert_eq!(write.seed, 0xab);
+    }
+
+    #[test]
+    fn bad_language() {
+        for line in [
+            "pwrit 0 1",
+            "pwrite 0",
+            "pwrite 0 1 2",
+            "pwrite -x 0 1",
+            "pwrite -i file 0 1",
+            "pwrite -B 0 1",
+            "pwrite -b 0 0 1",
+            "pwrite -b 2g 0 1",
+            "pwrite -V 0 0 1",
+            "pwrite -V 1025 0 1",
+            "pwrite 0 -1",
+            "pread 0 1q",
+            "pread -S 1 0 1",
+            "pread -b",
+            "pread 8e 1",
+            "fsync 1",
+            "fdatasync -a",
+            "fiemap 1 2 3",
+            "falloc 0",
+            "fpunch -k 0 1",
+            "truncate",
+            "truncate x",
+            "help nothing",
+            "pread - 0 1",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+        assert_eq!(parse("  "), Ok(None));
+        assert_eq!(parse("falloc -k 0 1m"), Ok(Some(Command::Allocating("falloc"))));
+        assert_eq!(parse("fsync"), Ok(Some(Command::Sync { all: true })));
+    }
+
+    #[test]
+    fn every_command_has_help() {
+        for name in ["pread", "pwrite", "fsync", "fdatasync", "fiemap", "stat", "quit", "falloc", "truncate"] {
+            assert_eq!(parse(&format!("help {name}")), Ok(Some(Command::Help(Some(name.into())))), "{name}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! `uext4 io`: single requests, in the command language of `xfs_io(8)` with its flag meanings.
+//!
+//! [`language`] turns a line into a command, `run` does it. What the library cannot do yet is parsed all the same and
+//! answered with that.
+
+pub mod language;
+mod run;
+
+use crate::args::{Globals, IoArgs};
+use crate::error::CliError;
+use crate::open::{How, Place};
+use crate::out::Out;
+use language::{Command, parse};
+use run::Session;
+use std::io::{self, BufRead, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
+use uext4::OpenOptions;
+
+pub use language::LANGUAGE;
+
+/// Runs it.
+pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
+    let place = Place::parse(&args.place)?;
+    let commands = args
+        .command
+        .iter()
+        .map(|line| parse(line).map_err(CliError::Usage))
+        .collect::<Result<Vec<_>, _>>()?;
+    let interactive = args.command.is_empty();
+    let write = !args.read_only && (interactive && !place.spec.options.read_only || commands.iter().any(writes));
+    let how = if write {
+        How::writing(globals, args.switches.switches)
+    } else {
+        How::reading(globals, args.force.force, args.switches.switches)
+    };
+    let volume = place.volume(&How { force: args.force.force && !write, ..how })?;
+    let options = OpenOptions::new().read(true).write(write);
+    let file = volume.open_file(place.inner(), options).map_err(|error| place.error(error))?;
+    let mut session = Session::new(&place, &volume, file, write, Out::new(), globals.json)?;
+    if interactive {
+        return prompt(session);
+    }
+    for command in commands.into_iter().flatten() {
+        if command == Command::Quit {
+            break;
+        }
+        session.run(&command)?;
+    }
+    session.finish()
+}
+
+fn writes(command: &Option<Command>) -> bool {
+    matches!(command, Some(Command::Write(_)))
+}
+
+/// Reads commands from standard input. A person sees a prompt and may try again after an error; the status at the end
+/// tells a script whether one failed.
+fn prompt(mut session: Session<'_>) -> Result<(), CliError> {
+    let person = io::stdin().is_terminal();
+    let mut lines = io::stdin().lock().split(b'\n');
+    let mut failed = 0u32;
+    loop {
+        if person {
+            session.show_prompt()?;
+        }
+        let Some(line) = lines.next() else { break };
+        let line = line.map_err(|error| CliError::host("standard input".as_ref(), "read", &error))?;
+        let outcome = match parse(&String::from_utf8_lossy(&line)) {
+            Ok(None) => continue,
+            Ok(Some(Command::Quit)) => break,
+            Ok(Some(command)) => session.run(&command),
+            Err(reason) => Err(CliError::Usage(reason)),
+        };
+        match outcome {
+            Ok(()) => {}
+            Err(CliError::ClosedPipe) => return Err(CliError::ClosedPipe),
+            Err(error) => {
+                failed += 1;
+                session.report(&error)?;
+            }
+        }
+    }
+    let argument = session.argument();
+    session.finish()?;
+    match failed {
+        0 => Ok(()),
+        _ => Err(CliError::failed(
+            std::ffi::OsStr::from_bytes(&argument),
+            format!("{failed} command(s) failed"),
+            libc::EINVAL,
+        )),
+    }
+}

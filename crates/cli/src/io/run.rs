@@ -1,0 +1,291 @@
+//! Doing the commands of `io`.
+
+use super::language::{Command, LANGUAGE, Read, Span, Write, describes};
+use crate::error::CliError;
+use crate::open::Place;
+use crate::out::Out;
+use crate::text;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
+use uext4::{Buffer, BufferPool, File, Piece, State, Volume, WriteFlags};
+
+/// Bytes of one line of a dump.
+const DUMP_LINE: usize = 16;
+
+/// An open file with its memory and its output.
+pub struct Session<'a> {
+    place: &'a Place,
+    file: File,
+    writable: bool,
+    logical_block: u64,
+    block_size: u64,
+    out: Out,
+    json: bool,
+}
+
+/// What a row of calls did.
+struct Done {
+    bytes: u64,
+    calls: u64,
+    time: Duration,
+}
+
+impl<'a> Session<'a> {
+    /// A session on an open file.
+    pub fn new(
+        place: &'a Place,
+        volume: &Volume,
+        file: File,
+        writable: bool,
+        out: Out,
+        json: bool,
+    ) -> Result<Self, CliError> {
+        let logical_block = u64::from(volume.device().geometry().logical_block);
+        let block_size = u64::from(volume.block_size());
+        Ok(Session { place, file, writable, logical_block, block_size, out, json })
+    }
+
+    /// The argument, for messages.
+    pub fn argument(&self) -> Vec<u8> {
+        self.place.argument.as_bytes().to_vec()
+    }
+
+    /// Asks a person.
+    pub fn show_prompt(&mut self) -> Result<(), CliError> {
+        self.out.bytes(b"uext4 io> ")?;
+        self.out.flush()
+    }
+
+    /// Tells of a failed command, in order with what was printed.
+    pub fn report(&mut self, error: &CliError) -> Result<(), CliError> {
+        self.out.flush()?;
+        error.report(Some("io"), self.json);
+        Ok(())
+    }
+
+    /// Sends the rest of the output.
+    pub fn finish(self) -> Result<(), CliError> {
+        self.out.finish()
+    }
+
+    /// Does one command.
+    pub fn run(&mut self, command: &Command) -> Result<(), CliError> {
+        match command {
+            Command::Read(read) => self.read(read),
+            Command::Write(write) => self.write(write),
+            Command::Sync { all: true } => self.file.sync_all().map_err(|error| self.place.error(error)),
+            Command::Sync { all: false } => self.file.sync_data().map_err(|error| self.place.error(error)),
+            Command::Map { verbose, offset, length } => self.map(*verbose, *offset, *length),
+            Command::Stat => self.stat(),
+            Command::Help(name) => self.help(name.as_deref()),
+            Command::Allocating(name) => Err(CliError::unsupported(
+                &self.place.argument,
+                format!("{name} needs allocation, which is not supported yet"),
+            )),
+            Command::Quit => Ok(()),
+        }?;
+        // What a command said is seen before the next one starts.
+        self.out.flush()
+    }
+
+    fn buffer(&self, span: &Span) -> Result<Buffer, CliError> {
+        let length = span.call.min(span.length).max(1).next_multiple_of(4096) as usize;
+        let pool = BufferPool::new(length).and_then(|pool| pool.take(length));
+        pool.map_err(|error| self.place.error(error))
+    }
+
+    /// Whether a call can go to the device as it is.
+    fn direct(&self, pos: u64, length: u64) -> bool {
+        (pos | length) & (self.logical_block - 1) == 0
+    }
+
+    fn read(&mut self, read: &Read) -> Result<(), CliError> {
+        let span = &read.span;
+        let mut buffer = self.buffer(span)?;
+        let mut done = Done { bytes: 0, calls: 0, time: Duration::ZERO };
+        while done.bytes < span.length {
+            let pos = span.offset + done.bytes;
+            let want = (span.length - done.bytes).min(span.call);
+            let memory = &mut buffer[..want as usize];
+            let start = Instant::now();
+            let got = if self.direct(pos, want) {
+                self.file.read_at(memory, pos)
+            } else {
+                self.file.read_any_at(memory, pos)
+            };
+            done.time += start.elapsed();
+            let got = got.map_err(|error| self.place.error(error))?;
+            if read.dump {
+                self.dump(pos, &buffer[..got])?;
+            }
+            if got == 0 {
+                break;
+            }
+            done.bytes += got as u64;
+            done.calls += 1;
+            if (got as u64) < want {
+                break;
+            }
+        }
+        self.summary("read", span, &done)
+    }
+
+    fn write(&mut self, write: &Write) -> Result<(), CliError> {
+        if !self.writable {
+            let message = "pwrite: the file is open read-only";
+            return Err(CliError::failed(&self.place.argument, message, libc::EBADF));
+        }
+        let span = &write.span;
+        let mut buffer = self.buffer(span)?;
+        buffer.fill(write.seed);
+        let mut flags = WriteFlags::empty();
+        flags.set(WriteFlags::DSYNC, write.dsync);
+        flags.set(WriteFlags::NOWAIT, write.nowait);
+        let mut done = Done { bytes: 0, calls: 0, time: Duration::ZERO };
+        let start = Instant::now();
+        while done.bytes < span.length {
+            let pos = span.offset + done.bytes;
+            let want = (span.length - done.bytes).min(span.call);
+            let memory = &buffer[..want as usize];
+            let put = if self.direct(pos, want) {
+                self.file.write_at_with(memory, pos, flags)
+            } else {
+                self.file.write_any_at(memory, pos, flags)
+            };
+            let put = put.map_err(|error| self.place.error(error))? as u64;
+            done.bytes += put;
+            done.calls += 1;
+            if write.once || put < want {
+                break;
+            }
+        }
+        let sync = match (write.sync_all, write.sync_data) {
+            (true, _) => self.file.sync_all(),
+            (false, true) => self.file.sync_data(),
+            (false, false) => Ok(()),
+        };
+        sync.map_err(|error| self.place.error(error))?;
+        done.time = start.elapsed();
+        self.summary("wrote", span, &done)
+    }
+
+    fn summary(&mut self, verb: &str, span: &Span, done: &Done) -> Result<(), CliError> {
+        if span.quiet {
+            return Ok(());
+        }
+        let seconds = done.time.as_secs_f64().max(1e-9);
+        let (rate, calls) = (done.bytes as f64 / seconds, done.calls as f64 / seconds);
+        if span.condensed {
+            return writeln!(
+                self.out,
+                "{},{},{},{rate:.3},{calls:.3}",
+                done.bytes,
+                done.calls,
+                clock(done.time)
+            );
+        }
+        writeln!(self.out, "{verb} {}/{} bytes at offset {}", done.bytes, span.length, span.offset)?;
+        writeln!(
+            self.out,
+            "{}, {} ops; {} ({}/sec and {calls:.4} ops/sec)",
+            text::human(done.bytes as f64),
+            done.calls,
+            clock(done.time),
+            text::human(rate.round())
+        )
+    }
+
+    fn dump(&mut self, pos: u64, bytes: &[u8]) -> Result<(), CliError> {
+        for (line, part) in bytes.chunks(DUMP_LINE).enumerate() {
+            write!(self.out, "{:08x}:  ", pos + (line * DUMP_LINE) as u64)?;
+            for byte in part {
+                write!(self.out, "{byte:02x} ")?;
+            }
+            let letter = |byte: &u8| if byte.is_ascii_alphanumeric() { char::from(*byte) } else { '.' };
+            let letters: String = part.iter().map(letter).collect();
+            writeln!(self.out, " {letters}")?;
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, verbose: bool, offset: u64, length: u64) -> Result<(), CliError> {
+        let end = offset.saturating_add(length);
+        let pieces = crate::map::extents(self.place, &self.file, true)?;
+        let pieces: Vec<&Piece> =
+            pieces.iter().filter(|piece| piece.end() > offset && piece.logical < end).collect();
+        self.out.name(&self.place.path)?;
+        self.out.bytes(b":\n")?;
+        if verbose {
+            writeln!(self.out, " EXT: FILE-OFFSET          BLOCK-RANGE                TOTAL FLAGS")?;
+        }
+        for (index, piece) in pieces.iter().enumerate() {
+            let last = piece.end() >= self.file.size();
+            let (first, count) = (piece.logical / 512, piece.length / 512);
+            let logical = format!("[{first}..{}]:", first + count - 1);
+            let physical = match piece.state {
+                State::Hole => "hole".to_owned(),
+                _ => format!("{}..{}", piece.physical / 512, piece.physical / 512 + count - 1),
+            };
+            if verbose {
+                let flags = fiemap_flags(piece, last);
+                writeln!(self.out, "{index:>4}: {logical:<20} {physical:<24} {count:>7} {flags:>5}")?;
+            } else {
+                writeln!(self.out, "\t{index}: {logical} {physical}")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn stat(&mut self) -> Result<(), CliError> {
+        let metadata = self.file.metadata();
+        self.out.bytes(b"fd.path = \"")?;
+        self.out.name(&self.place.path)?;
+        let mode = if self.writable { "read-write" } else { "read-only" };
+        writeln!(self.out, "\"\nfd.flags = non-sync,direct,{mode}")?;
+        writeln!(self.out, "stat.ino = {}", metadata.ino)?;
+        writeln!(self.out, "stat.type = {}", text::kind_words(metadata.kind))?;
+        writeln!(self.out, "stat.size = {}", metadata.size)?;
+        writeln!(self.out, "stat.blocks = {}", metadata.blocks)?;
+        writeln!(self.out, "stat.blksize = {}", self.block_size)?;
+        writeln!(self.out, "dioattr.miniosz = {}", self.logical_block)
+    }
+
+    fn help(&mut self, name: Option<&str>) -> Result<(), CliError> {
+        let Some(name) = name else { return writeln!(self.out, "{LANGUAGE}") };
+        let mut lines = LANGUAGE.lines().skip_while(|line| !describes(line, name));
+        if let Some(line) = lines.next() {
+            writeln!(self.out, "{}", line.trim_start())?;
+        }
+        for line in lines.take_while(|line| line.starts_with("    ")) {
+            writeln!(self.out, "{line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// As `fiemap(2)` codes them: 0x1 the last extent, 0x800 unwritten.
+fn fiemap_flags(piece: &Piece, last: bool) -> String {
+    match piece.state {
+        State::Hole => String::new(),
+        State::Written => format!("{:#x}", u32::from(last)),
+        State::Unwritten => format!("{:#x}", 0x800 | u32::from(last)),
+    }
+}
+
+/// `0:00:01.23`.
+fn clock(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let hundredths = time.subsec_millis() / 10;
+    format!("{}:{:02}:{:02}.{hundredths:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks() {
+        assert_eq!(clock(Duration::from_millis(1239)), "0:00:01.23");
+        assert_eq!(clock(Duration::from_secs(3_723)), "1:02:03.00");
+    }
+}

@@ -1,0 +1,293 @@
+//! `uext4 ls`.
+
+use crate::args::{Globals, LsArgs};
+use crate::error::CliError;
+use crate::open::{How, Place};
+use crate::out::Out;
+use crate::text;
+use serde::Serialize;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use uext4::{FileKind, Metadata, Switches, Volume};
+use uext4_ondisk::Ino;
+
+/// One line of a listing.
+struct Row {
+    name: Vec<u8>,
+    ino: Ino,
+    kind: Option<FileKind>,
+    /// Not asked for (`None`), or what the inode said.
+    metadata: Option<Result<Metadata, uext4::Error>>,
+}
+
+impl Row {
+    fn kind(&self) -> Option<FileKind> {
+        match &self.metadata {
+            Some(Ok(metadata)) => Some(metadata.kind),
+            _ => self.kind,
+        }
+    }
+
+    fn metadata(&self) -> Option<&Metadata> {
+        self.metadata.as_ref().and_then(|metadata| metadata.as_ref().ok())
+    }
+}
+
+/// An entry in JSON.
+#[derive(Serialize)]
+struct JsonRow<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dir: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dir_b64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_b64: Option<String>,
+    ino: u32,
+    r#type: Option<&'static str>,
+    mode: Option<u32>,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    size: Option<u64>,
+    mtime_ns: Option<i128>,
+}
+
+/// What went wrong on the way: the listing goes on, the command fails at the end.
+#[derive(Default)]
+struct Trouble {
+    count: u64,
+    first: Option<(String, uext4::Error)>,
+}
+
+impl Trouble {
+    fn note(&mut self, what: &[u8], error: &uext4::Error) {
+        self.count += 1;
+        self.first.get_or_insert_with(|| (text::visible(what), error.clone()));
+    }
+
+    fn result(self, place: &Place) -> Result<(), CliError> {
+        let Some((what, error)) = self.first else { return Ok(()) };
+        let more = if self.count > 1 { format!(" (and {} more)", self.count - 1) } else { String::new() };
+        let mut failure = CliError::at(&place.argument, error);
+        if let CliError::Failed(failure) = &mut failure {
+            failure.message = format!("{what}: {}{more}", failure.message);
+        }
+        Err(failure)
+    }
+}
+
+struct Listing<'a> {
+    args: &'a LsArgs,
+    json: bool,
+    volume: Volume,
+    out: Out,
+    trouble: Trouble,
+    /// Whether an element was printed, in JSON.
+    any: bool,
+}
+
+/// Runs it.
+pub fn run(args: &LsArgs, globals: &Globals) -> Result<(), CliError> {
+    let place = Place::parse_or_root(&args.place)?;
+    let volume = place.volume(&How::reading(globals, args.force.force, Switches::ON))?;
+    // As ls(1): a link to a directory is followed unless its own attributes are asked for.
+    let follow = !args.long;
+    let ino = volume.resolve(place.inner(), follow).map_err(|error| place.error(error))?;
+    let top = volume.metadata_of(ino).map_err(|error| place.error(error))?;
+    let mut listing =
+        Listing { args, json: globals.json, volume, out: Out::new(), trouble: Trouble::default(), any: false };
+    if top.kind == FileKind::Directory {
+        listing.tree(&place, ino)?;
+    } else {
+        let row = Row { name: place.path.clone(), ino, kind: Some(top.kind), metadata: Some(Ok(top)) };
+        listing.print(b"", &mut [row])?;
+    }
+    listing.finish(&place)
+}
+
+impl Listing<'_> {
+    /// A directory and, if asked, everything below it.
+    fn tree(&mut self, place: &Place, top: Ino) -> Result<(), CliError> {
+        let mut waiting = vec![(place.path.clone(), top)];
+        // No directory has two names: one met twice is a cycle in a damaged volume.
+        let mut seen = HashSet::from([top]);
+        let mut first = true;
+        while let Some((path, ino)) = waiting.pop() {
+            let mut rows = match self.rows(ino) {
+                Ok(rows) => rows,
+                Err(error) if first => return Err(place.error(error)),
+                Err(error) => {
+                    self.trouble.note(&path, &error);
+                    continue;
+                }
+            };
+            if self.args.recursive && !self.json {
+                self.heading(&path, first)?;
+            }
+            if self.args.long && !self.json {
+                let sectors: u64 = rows.iter().filter_map(Row::metadata).map(|metadata| metadata.blocks).sum();
+                writeln!(self.out, "total {}", sectors / 2)?;
+            }
+            self.print(&path, &mut rows)?;
+            first = false;
+            if !self.args.recursive {
+                break;
+            }
+            for row in rows.iter().rev() {
+                let inner = row.kind() == Some(FileKind::Directory) && row.name != b"." && row.name != b"..";
+                if inner && seen.insert(row.ino) {
+                    waiting.push((join(&path, &row.name), row.ino));
+                } else if inner {
+                    let error = uext4::Error::CorruptInode {
+                        ino: row.ino,
+                        what: "the directory has more than one name".into(),
+                    };
+                    self.trouble.note(&join(&path, &row.name), &error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn heading(&mut self, path: &[u8], first: bool) -> Result<(), CliError> {
+        if !first {
+            self.out.bytes(b"\n")?;
+        }
+        self.out.name(path)?;
+        self.out.bytes(b":\n")
+    }
+
+    /// The entries of a directory sorted by name. Inodes are read in their order on disk.
+    fn rows(&mut self, directory: Ino) -> Result<Vec<Row>, uext4::Error> {
+        let mut rows = Vec::new();
+        for entry in self.volume.read_dir_of(directory)? {
+            let entry = entry?;
+            if self.args.all || !entry.name.starts_with(b".") {
+                rows.push(Row { name: entry.name, ino: entry.ino, kind: entry.kind, metadata: None });
+            }
+        }
+        rows.sort_by_key(|row| row.ino);
+        for row in &mut rows {
+            // Without the filetype feature the entry does not know, and -R must.
+            if self.args.long || self.json || row.kind.is_none() {
+                row.metadata = Some(self.volume.metadata_of(row.ino));
+            }
+        }
+        rows.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(rows)
+    }
+
+    fn print(&mut self, dir: &[u8], rows: &mut [Row]) -> Result<(), CliError> {
+        for row in &*rows {
+            if let Some(Err(error)) = &row.metadata {
+                self.trouble.note(&join(dir, &row.name), error);
+            }
+        }
+        if self.json {
+            self.print_json(dir, rows)
+        } else if self.args.long {
+            self.print_long(dir, rows)
+        } else {
+            for row in &*rows {
+                self.out.name(&row.name)?;
+                self.out.bytes(b"\n")?;
+            }
+            Ok(())
+        }
+    }
+
+    fn print_json(&mut self, dir: &[u8], rows: &[Row]) -> Result<(), CliError> {
+        for row in rows {
+            let (dir, dir_b64) =
+                if self.args.recursive { text::utf8_or_base64(dir) } else { (None, None) };
+            let (name, name_b64) = text::utf8_or_base64(&row.name);
+            let metadata = row.metadata();
+            self.out.bytes(if self.any { b",\n" } else { b"[\n" })?;
+            self.any = true;
+            self.out.json_compact(&JsonRow {
+                dir,
+                dir_b64,
+                name,
+                name_b64,
+                ino: row.ino.get(),
+                r#type: row.kind().map(text::kind),
+                mode: metadata.map(|metadata| metadata.mode),
+                uid: metadata.map(|metadata| metadata.uid),
+                gid: metadata.map(|metadata| metadata.gid),
+                size: metadata.map(|metadata| metadata.size),
+                mtime_ns: metadata.map(|metadata| metadata.modified.nanoseconds_since_epoch()),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn print_long(&mut self, dir: &[u8], rows: &[Row]) -> Result<(), CliError> {
+        let cells: Vec<[String; 4]> = rows.iter().map(cells).collect();
+        let mut widths = [0; 4];
+        for row in &cells {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = cell.len().max(*width);
+            }
+        }
+        let [links, uid, gid, size] = widths;
+        for (row, cell) in rows.iter().zip(&cells) {
+            let (mode, time) = match row.metadata() {
+                Some(metadata) => {
+                    (text::mode_string(metadata.kind, metadata.mode), text::time(metadata.modified.seconds))
+                }
+                None => ("??????????".into(), format!("{:>20}", "?")),
+            };
+            let [a, b, c, d] = cell;
+            write!(self.out, "{mode} {a:>links$} {b:>uid$} {c:>gid$} {d:>size$} {time} ")?;
+            self.out.name(&row.name)?;
+            if row.kind() == Some(FileKind::Symlink) {
+                self.link_target(dir, row)?;
+            }
+            self.out.bytes(b"\n")?;
+        }
+        Ok(())
+    }
+
+    fn link_target(&mut self, dir: &[u8], row: &Row) -> Result<(), CliError> {
+        match self.volume.read_link_of(row.ino) {
+            Ok(target) => {
+                self.out.bytes(b" -> ")?;
+                self.out.name(&target)
+            }
+            Err(error) => {
+                if row.metadata().is_some() {
+                    self.trouble.note(&join(dir, &row.name), &error);
+                }
+                self.out.bytes(b" -> ?")
+            }
+        }
+    }
+
+    fn finish(mut self, place: &Place) -> Result<(), CliError> {
+        if self.json {
+            self.out.bytes(if self.any { b"\n]\n" } else { b"[]\n" })?;
+        }
+        self.out.finish()?;
+        self.trouble.result(place)
+    }
+}
+
+/// Links, owner, group and size (device nodes: major, minor).
+fn cells(row: &Row) -> [String; 4] {
+    let Some(metadata) = row.metadata() else { return ["?", "?", "?", "?"].map(String::from) };
+    let size = match metadata.kind {
+        FileKind::CharDevice | FileKind::BlockDevice => format!("{}, {}", metadata.rdev.0, metadata.rdev.1),
+        _ => metadata.size.to_string(),
+    };
+    [metadata.links.to_string(), metadata.uid.to_string(), metadata.gid.to_string(), size]
+}
+
+fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    if dir.is_empty() {
+        return name.to_vec();
+    }
+    Path::new(OsStr::from_bytes(dir)).join(OsStr::from_bytes(name)).into_os_string().as_bytes().to_vec()
+}

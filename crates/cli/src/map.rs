@@ -1,0 +1,127 @@
+//! `uext4 map`.
+
+use crate::args::{Globals, MapArgs};
+use crate::error::CliError;
+use crate::open::{How, Place};
+use crate::out::Out;
+use crate::svg;
+use serde::Serialize;
+use uext4::{File, Piece, State, Switches};
+
+#[derive(Serialize)]
+struct JsonPiece {
+    logical: u64,
+    /// No hole has one.
+    physical: Option<u64>,
+    length: u64,
+    state: &'static str,
+}
+
+/// Runs it.
+pub fn run(args: &MapArgs, globals: &Globals) -> Result<(), CliError> {
+    let place = Place::parse(&args.place)?;
+    let volume = place.volume(&How::reading(globals, args.force.force, Switches::ON))?;
+    let file = place.file(&volume)?;
+    let pieces = extents(&place, &file, args.holes)?;
+    if let Some(path) = &args.svg {
+        let geometry = &volume.superblock().geometry;
+        let volume_bytes = geometry.blocks_count().saturating_mul(u64::from(geometry.block_size()));
+        let drawing = svg::draw(&crate::text::visible(&place.path), file.size(), volume_bytes, &pieces);
+        return std::fs::write(path, drawing)
+            .map_err(|error| CliError::host(path.as_os_str(), "write", &error));
+    }
+    let mut out = Out::new();
+    if globals.json {
+        out.json_array(pieces.iter().map(|piece| JsonPiece {
+            logical: piece.logical,
+            physical: (piece.state != State::Hole).then_some(piece.physical),
+            length: piece.length,
+            state: piece.state.name(),
+        }))?;
+    } else {
+        table(&mut out, &place, &file, volume.block_size(), &pieces)?;
+    }
+    out.finish()
+}
+
+/// The extents of a file in order. Neighbours that continue each other in file and on device are one, as `filefrag`
+/// shows them. The last one may reach behind the end of the file, to the end of its block.
+pub fn extents(place: &Place, file: &File, holes: bool) -> Result<Vec<Piece>, CliError> {
+    let mut extents: Vec<Piece> = Vec::new();
+    for piece in file.map() {
+        let piece = piece.map_err(|error| place.error(error))?;
+        if piece.state == State::Hole && !holes {
+            continue;
+        }
+        match extents.last_mut() {
+            Some(last) if continues(last, &piece) => last.length += piece.length,
+            _ => extents.push(piece),
+        }
+    }
+    Ok(extents)
+}
+
+fn continues(last: &Piece, next: &Piece) -> bool {
+    let adjacent = next.state == State::Hole || last.physical + last.length == next.physical;
+    last.state == next.state && last.end() == next.logical && adjacent
+}
+
+/// As `filefrag -v`: block numbers of the file system, first and last of each extent.
+fn table(
+    out: &mut Out,
+    place: &Place,
+    file: &File,
+    block: u32,
+    pieces: &[Piece],
+) -> Result<(), CliError> {
+    let block = u64::from(block);
+    let blocks = file.size().div_ceil(block);
+    write!(out, "File size of ")?;
+    out.name(&place.path)?;
+    writeln!(out, " is {} ({blocks} block(s) of {block} bytes)", file.size())?;
+    writeln!(out, " ext:     logical_offset:        physical_offset: length:   expected: flags:")?;
+    let mut expected = None;
+    let mut count = 0;
+    for (index, piece) in pieces.iter().enumerate() {
+        let (first, length) = (piece.logical / block, piece.length / block);
+        let hole = piece.state == State::Hole;
+        let physical = piece.physical / block;
+        let moved = expected.filter(|&expected| !hole && expected != physical);
+        if !hole && (moved.is_some() || expected.is_none()) {
+            count += 1;
+        }
+        let place = if hole {
+            format!("{:>23}", "-")
+        } else {
+            format!("{physical:>10}..{:>11}", physical + length - 1)
+        };
+        let moved = moved.map_or_else(String::new, |expected| format!("{expected}:"));
+        let flags = flags(piece, index + 1 == pieces.len(), file.size());
+        let line = format!(
+            "{index:>4}: {first:>8}..{:>8}: {place}: {length:>6}: {moved:>11} {flags}",
+            first + length - 1
+        );
+        writeln!(out, "{}", line.trim_end())?;
+        if !hole {
+            expected = Some(physical + length);
+        }
+    }
+    out.name(&place.path)?;
+    writeln!(out, ": {count} extent{} found", if count == 1 { "" } else { "s" })
+}
+
+fn flags(piece: &Piece, last: bool, size: u64) -> String {
+    let mut flags = Vec::new();
+    match piece.state {
+        State::Written => {}
+        State::Unwritten => flags.push("unwritten"),
+        State::Hole => flags.push("hole"),
+    }
+    if last {
+        flags.push("last");
+    }
+    if piece.end() >= size {
+        flags.push("eof");
+    }
+    flags.join(",")
+}

@@ -1,0 +1,134 @@
+//! `uext4 stat`.
+
+use crate::args::{Globals, StatArgs};
+use crate::error::CliError;
+use crate::open::{How, Place};
+use crate::out::Out;
+use crate::text;
+use serde::Serialize;
+use std::borrow::Cow;
+use uext4::{FileKind, Metadata, Switches, Timestamp};
+
+/// The names of `struct statx`, and what ext4 knows beyond it.
+#[derive(Serialize)]
+struct JsonStat<'a> {
+    stx_ino: u32,
+    stx_mode: u32,
+    stx_nlink: u32,
+    stx_uid: u32,
+    stx_gid: u32,
+    stx_size: u64,
+    stx_blocks: u64,
+    stx_blksize: u32,
+    stx_atime: JsonTime,
+    stx_btime: Option<JsonTime>,
+    stx_ctime: JsonTime,
+    stx_mtime: JsonTime,
+    stx_rdev_major: u32,
+    stx_rdev_minor: u32,
+    r#type: &'static str,
+    flags: Vec<Cow<'static, str>>,
+    generation: u32,
+    project: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target_b64: Option<String>,
+}
+
+#[derive(Serialize)]
+struct JsonTime {
+    tv_sec: i64,
+    tv_nsec: u32,
+}
+
+impl From<Timestamp> for JsonTime {
+    fn from(time: Timestamp) -> Self {
+        JsonTime { tv_sec: time.seconds, tv_nsec: time.nanoseconds }
+    }
+}
+
+/// Runs it.
+pub fn run(args: &StatArgs, globals: &Globals) -> Result<(), CliError> {
+    let place = Place::parse_or_root(&args.place)?;
+    let volume = place.volume(&How::reading(globals, args.force.force, Switches::ON))?;
+    let ino = volume.resolve(place.inner(), args.follow).map_err(|error| place.error(error))?;
+    let metadata = volume.metadata_of(ino).map_err(|error| place.error(error))?;
+    let target = match metadata.kind {
+        FileKind::Symlink => Some(volume.read_link_of(ino).map_err(|error| place.error(error))?),
+        _ => None,
+    };
+    let mut out = Out::new();
+    if globals.json {
+        print_json(&mut out, &metadata, target.as_deref())?;
+    } else {
+        print_text(&mut out, &place, &metadata, target.as_deref())?;
+    }
+    out.finish()
+}
+
+fn print_json(out: &mut Out, metadata: &Metadata, target: Option<&[u8]>) -> Result<(), CliError> {
+    let (target, target_b64) = target.map_or((None, None), text::utf8_or_base64);
+    out.json(&JsonStat {
+        stx_ino: metadata.ino.get(),
+        stx_mode: u32::from(metadata.kind.mode_bits()) | metadata.mode,
+        stx_nlink: metadata.links,
+        stx_uid: metadata.uid,
+        stx_gid: metadata.gid,
+        stx_size: metadata.size,
+        stx_blocks: metadata.blocks,
+        stx_blksize: metadata.block_size,
+        stx_atime: metadata.accessed.into(),
+        stx_btime: metadata.created.map(JsonTime::from),
+        stx_ctime: metadata.changed.into(),
+        stx_mtime: metadata.modified.into(),
+        stx_rdev_major: metadata.rdev.0,
+        stx_rdev_minor: metadata.rdev.1,
+        r#type: text::kind(metadata.kind),
+        flags: metadata.flags.names(),
+        generation: metadata.generation,
+        project: metadata.project,
+        target,
+        target_b64,
+    })
+}
+
+fn print_text(
+    out: &mut Out,
+    place: &Place,
+    metadata: &Metadata,
+    target: Option<&[u8]>,
+) -> Result<(), CliError> {
+    out.bytes(b"  File: ")?;
+    out.name(&place.path)?;
+    if let Some(target) = target {
+        out.bytes(b" -> ")?;
+        out.name(target)?;
+    }
+    writeln!(
+        out,
+        "\n  Size: {:<15} Blocks: {:<10} IO Block: {:<6} {}",
+        metadata.size,
+        metadata.blocks,
+        metadata.block_size,
+        text::kind_words(metadata.kind)
+    )?;
+    write!(out, " Inode: {:<15} Links: {}", metadata.ino, metadata.links)?;
+    if matches!(metadata.kind, FileKind::CharDevice | FileKind::BlockDevice) {
+        write!(out, "     Device type: {},{}", metadata.rdev.0, metadata.rdev.1)?;
+    }
+    writeln!(
+        out,
+        "\nAccess: ({:04o}/{})  Uid: {}   Gid: {}   Project: {}",
+        metadata.mode,
+        text::mode_string(metadata.kind, metadata.mode),
+        metadata.uid,
+        metadata.gid,
+        metadata.project
+    )?;
+    writeln!(out, "Access: {}", text::time_ns(metadata.accessed))?;
+    writeln!(out, "Modify: {}", text::time_ns(metadata.modified))?;
+    writeln!(out, "Change: {}", text::time_ns(metadata.changed))?;
+    writeln!(out, " Birth: {}", metadata.created.map_or_else(|| "-".into(), text::time_ns))?;
+    writeln!(out, " Flags: {}", metadata.flags)
+}

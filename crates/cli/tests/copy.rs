@@ -1,0 +1,136 @@
+//! `cat` and `cp`.
+
+mod common;
+
+use common::{BIG, SPARSE, at, bad, content, good, pattern, uext4, volume};
+use std::ffi::OsStr;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::time::{Duration, UNIX_EPOCH};
+use uext4_testkit::{Need, needs, oracle};
+
+#[test]
+fn cat_gives_every_byte() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    assert_eq!(good([OsStr::new("cat"), &at(&volume, "/hello")]), b"world\n");
+    assert_eq!(good([OsStr::new("cat"), &at(&volume, "/link")]), b"world\n");
+    assert_eq!(good([OsStr::new("cat"), &at(&volume, "/empty")]), b"");
+    assert!(good([OsStr::new("cat"), &at(&volume, "/big")]) == pattern(BIG));
+    assert!(good([OsStr::new("cat"), &at(&volume, "/sparse")]) == content(&volume, "/sparse"));
+    let holed = good([OsStr::new("cat"), &at(&volume, "/holed")]);
+    assert_eq!(holed.len(), 131_072);
+    assert!(holed[..64 << 10].iter().all(|&byte| byte == 0x55) && holed[64 << 10..].iter().all(|&byte| byte == 0));
+    let two = good([OsStr::new("cat"), &at(&volume, "/hello"), &at(&volume, "/dir/inner/deep")]);
+    assert_eq!(two, b"world\ndeep\n");
+}
+
+#[test]
+fn cat_through_every_engine_and_switch() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let expected = content(&volume, "/sparse");
+    for scheme in ["file:", "sync:"] {
+        let place = format!("{scheme}{}:/sparse", volume.path().display());
+        assert!(good(["cat", &place]) == expected, "{scheme}");
+        assert!(good(["cat", "--switches", "all=off", &place]) == expected, "{scheme} with everything off");
+    }
+}
+
+#[test]
+fn a_copy_is_equal_and_sparse() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    for name in ["sparse", "holed", "big", "empty"] {
+        let dest = volume.scratch().file(name);
+        good([OsStr::new("cp"), &at(&volume, format!("/{name}")), dest.as_os_str()]);
+        assert!(std::fs::read(&dest).unwrap() == content(&volume, &format!("/{name}")), "{name}");
+    }
+    let sparse = std::fs::metadata(volume.scratch().file("sparse")).unwrap();
+    assert_eq!(sparse.len(), SPARSE);
+    assert!(sparse.blocks() * 512 < 1 << 20, "holes stay holes: {} blocks", sparse.blocks());
+    let holed = std::fs::metadata(volume.scratch().file("holed")).unwrap();
+    assert!(holed.blocks() * 512 <= 64 << 10, "unwritten ranges become holes: {}", holed.blocks());
+}
+
+#[test]
+fn where_a_copy_goes() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let dir = volume.scratch().file("out");
+    std::fs::create_dir(&dir).unwrap();
+    good([OsStr::new("cp"), &at(&volume, "/hello"), &at(&volume, "/dir/inner/deep"), dir.as_os_str()]);
+    assert_eq!(std::fs::read(dir.join("hello")).unwrap(), b"world\n");
+    assert_eq!(std::fs::read(dir.join("deep")).unwrap(), b"deep\n");
+    // What was there is replaced, longer or not, and keeps its mode.
+    std::fs::write(dir.join("hello"), "something much longer\n").unwrap();
+    std::fs::set_permissions(dir.join("hello"), PermissionsExt::from_mode(0o604)).unwrap();
+    good([OsStr::new("cp"), &at(&volume, "/hello"), dir.as_os_str()]);
+    assert_eq!(std::fs::read(dir.join("hello")).unwrap(), b"world\n");
+    assert_eq!(std::fs::metadata(dir.join("hello")).unwrap().mode() & 0o777, 0o604);
+    let file = volume.scratch().file("file");
+    std::fs::write(&file, "").unwrap();
+    let reason =
+        bad(1, [OsStr::new("cp"), &at(&volume, "/hello"), &at(&volume, "/big"), file.as_os_str()]);
+    assert!(reason.contains("not a directory"), "{reason}");
+    let stream = uext4([OsStr::new("cp"), &at(&volume, "/sparse"), OsStr::new("/dev/stdout")]);
+    assert!(stream.status.success() && stream.stdout == content(&volume, "/sparse"));
+}
+
+#[test]
+fn attributes_of_a_copy() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    for request in ["atime @900000000", "mtime @1000000000", "mtime_extra 493827156", "mode 0104751"] {
+        oracle::debugfs_write(volume.path(), &format!("set_inode_field /hello {request}"));
+    }
+    let plain = volume.scratch().file("plain");
+    good([OsStr::new("cp"), &at(&volume, "/hello"), plain.as_os_str()]);
+    let mode = std::fs::metadata(&plain).unwrap().mode() & 0o7777;
+    assert_eq!(mode & !0o751, 0, "no more than the source's permissions: {mode:o}");
+    assert_eq!(mode & 0o700, 0o700);
+    let kept = volume.scratch().file("kept");
+    good([OsStr::new("cp"), OsStr::new("-p"), &at(&volume, "/hello"), kept.as_os_str()]);
+    let metadata = std::fs::metadata(&kept).unwrap();
+    assert_eq!(metadata.mode() & 0o7777, 0o4751);
+    let modified = UNIX_EPOCH + Duration::new(1_000_000_000, 493_827_156 >> 2);
+    assert_eq!(metadata.modified().unwrap(), modified);
+    assert_eq!(metadata.atime(), 900_000_000);
+    // A source nobody may write gives a copy nobody may write.
+    oracle::debugfs_write(volume.path(), "set_inode_field /empty mode 0100444");
+    let locked = volume.scratch().file("locked");
+    good([OsStr::new("cp"), &at(&volume, "/empty"), locked.as_os_str()]);
+    assert_eq!(std::fs::metadata(&locked).unwrap().mode() & 0o222, 0);
+}
+
+#[test]
+fn the_image_itself_is_no_destination() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    let alias = volume.scratch().file("alias");
+    std::os::unix::fs::symlink(volume.path(), &alias).unwrap();
+    for dest in [volume.path(), &alias] {
+        let reason = bad(1, [OsStr::new("cp"), &at(&volume, "/hello"), dest.as_os_str()]);
+        assert!(reason.contains("is the device of the source"), "{reason}");
+    }
+    volume.assert_clean();
+}
+
+#[test]
+fn a_failed_copy_leaves_nothing_behind() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    for (path, reason) in [
+        ("/dir", "is a directory"),
+        ("/fifo", "not a regular file"),
+        ("/dangling", "no such file"),
+        ("/", "is a directory"),
+    ] {
+        let dest = volume.scratch().file("never");
+        let told = bad(1, [OsStr::new("cp"), &at(&volume, path), dest.as_os_str()]);
+        assert!(told.contains(reason), "{told}");
+        assert!(!dest.exists(), "{path}");
+    }
+    let dest = volume.scratch().file("out");
+    let reason = bad(1, [OsStr::new("cp"), dest.as_os_str(), &at(&volume, "/hello")]);
+    assert!(reason.contains("not supported yet"), "{reason}");
+}

@@ -1,0 +1,202 @@
+//! `map` and `explain`.
+
+mod common;
+
+use common::{at, bad, json, text, uext4, volume};
+use serde_json::Value;
+use std::ffi::OsStr;
+use uext4_testkit::{Need, Volume, debugfs, needs};
+
+fn map(volume: &Volume, path: &str, more: &[&str]) -> Vec<Value> {
+    let mut args = vec![OsStr::new("map").to_owned(), at(volume, path), OsStr::new("--json").to_owned()];
+    args.extend(more.iter().map(Into::into));
+    json(args).as_array().unwrap().clone()
+}
+
+#[test]
+fn map_agrees_with_debugfs() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    for path in ["/big", "/sparse", "/hello"] {
+        let mut physical: Vec<u64> = Vec::new();
+        for piece in map(&volume, path, &[]) {
+            assert_eq!(piece["state"], "written");
+            let (first, length) = (piece["physical"].as_u64().unwrap(), piece["length"].as_u64().unwrap());
+            physical.extend((first / 4096)..(first + length) / 4096);
+        }
+        let theirs: Vec<u64> = debugfs(volume.path(), &format!("blocks {path}"))
+            .split_whitespace()
+            .map(|block| block.parse().unwrap())
+            .collect();
+        assert_eq!(physical, theirs, "{path}");
+    }
+}
+
+#[test]
+fn map_tells_states_apart() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let states = |pieces: &[Value]| -> Vec<(u64, u64, String)> {
+        let field = |piece: &Value, name: &str| piece[name].as_u64().unwrap();
+        pieces
+            .iter()
+            .map(|piece| {
+                (field(piece, "logical"), field(piece, "length"), piece["state"].as_str().unwrap().into())
+            })
+            .collect()
+    };
+    let expect = |rows: &[(u64, u64, &str)]| -> Vec<(u64, u64, String)> {
+        rows.iter().map(|&(logical, length, state)| (logical, length, state.into())).collect()
+    };
+    let without = map(&volume, "/holed", &[]);
+    assert_eq!(states(&without), expect(&[(0, 65536, "written"), (81920, 16384, "unwritten")]));
+    let with = map(&volume, "/holed", &["--holes"]);
+    let rows = [
+        (0, 65536, "written"),
+        (65536, 16384, "hole"),
+        (81920, 16384, "unwritten"),
+        (98304, 32768, "hole"),
+    ];
+    assert_eq!(states(&with), expect(&rows));
+    assert_eq!(with[1]["physical"], Value::Null);
+    assert_eq!(map(&volume, "/empty", &[]), Vec::<Value>::new());
+
+    let table = text([OsStr::new("map"), &at(&volume, "/holed")]);
+    assert!(table.contains("File size of /holed is 131072 (32 block(s) of 4096 bytes)"), "{table}");
+    assert!(table.contains("unwritten,last"), "{table}");
+    assert!(table.trim_end().ends_with("extents found") || table.trim_end().ends_with("1 extent found"), "{table}");
+}
+
+#[test]
+fn map_draws() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let file = volume.scratch().file("map.svg");
+    let drawn = text([OsStr::new("map"), &at(&volume, "/holed"), OsStr::new("--svg"), file.as_os_str()]);
+    assert_eq!(drawn, "");
+    let svg = std::fs::read_to_string(file).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+    assert_eq!(svg.matches("<g ").count(), 2);
+    assert!(svg.contains("unwritten</title>"), "{svg}");
+}
+
+fn explain(volume: &Volume, device: &str, path: &str, more: &[&str]) -> Value {
+    let mut args = vec!["explain".to_owned(), format!("{}{device}:{path}", volume.path().display())];
+    args.extend(more.iter().map(|&word| word.to_owned()));
+    args.push("--json".into());
+    json(args)
+}
+
+#[test]
+fn explain_overwrites_and_reads() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let first = map(&volume, "/big", &[])[0]["physical"].as_u64().unwrap();
+    let read = explain(&volume, "", "/big", &["--read", "4k", "4k"]);
+    assert_eq!((read["route"].as_str(), read["gate"].as_str()), (Some("simple-read"), Some("shared")));
+    assert_eq!(read["requests"][0]["op"], "read");
+    assert_eq!(read["requests"][0]["pos"], first + 4096);
+    assert_eq!(read["requests"][0]["length"], 4096);
+    assert_eq!(read["completion"], "synchronous");
+    assert_eq!(explain(&volume, "", "/big", &["--read", "0", "4k", "--async"])["completion"], "asynchronous");
+    assert_eq!(explain(&volume, "", "/big", &["--read", "1g", "4k"])["route"], "past-end");
+    assert_eq!(explain(&volume, "", "/big", &["--read", "1", "1"])["route"], "bounced-read");
+    let off = ["--read", "0", "4k", "--switches", "simple-read=off"];
+    assert_eq!(explain(&volume, "", "/big", &off)["route"], "general-read");
+
+    let write = explain(&volume, "", "/big", &["--write", "0", "4k"]);
+    assert_eq!((write["route"].as_str(), write["journal"].as_str()), (Some("overwrite"), Some("none")));
+    assert_eq!((write["durability"].as_str(), write["drain"].as_bool()), (Some("none"), Some(false)));
+    let off = ["--write", "0", "4k", "--switches", "overwrite-no-transaction=off"];
+    assert_eq!(explain(&volume, "", "/big", &off)["journal"], "handle");
+}
+
+#[test]
+fn explain_durability() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let plain = explain(&volume, "?cache=volatile&fua=off", "/big", &["--write", "0", "4k", "--dsync"]);
+    assert_eq!(plain["durability"], "datasync", "{plain}");
+    assert_eq!(plain["requests"][1]["op"], "flush");
+    assert_eq!(plain["requests"][0]["fua"], false);
+    let sync = explain(&volume, "?cache=volatile", "/big", &["--write", "0", "4k", "--sync"]);
+    assert_eq!(sync["durability"], "fsync");
+}
+
+#[test]
+fn explain_refusals_and_advice() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    for (offset, word) in [("80k", "4 unwritten block(s)"), ("64k", "4 block(s) in holes"), ("128k", "extend")] {
+        let answer = explain(&volume, "", "/holed", &["--write", offset, "16k"]);
+        assert_eq!(answer["route"], "allocate", "{answer}");
+        assert!(answer["refused"].is_string(), "{answer}");
+        let advice = answer["advice"].as_array().unwrap();
+        assert!(advice.iter().any(|line| line.as_str().unwrap().contains(word)), "{word}: {answer}");
+        assert_eq!(answer["requests"], Value::Array(vec![]));
+    }
+    let human =
+        text([OsStr::new("explain"), &at(&volume, "/big"), OsStr::new("--write"), OsStr::new("0"), OsStr::new("4k")]);
+    assert!(human.starts_with("/big: write of 4096 bytes at byte 0\nplan: route overwrite, gate shared"), "{human}");
+    assert!(human.contains("device requests:\n  W "), "{human}");
+    assert!(human.contains("advice: none\n"), "{human}");
+}
+
+#[test]
+fn what_explain_promises_trace_shows() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    for (flags, command) in [
+        (&["--write", "8k", "4k"][..], "pwrite 8k 4k"),
+        (&["--write", "8k", "4k", "--dsync"][..], "pwrite -V 1 -D 8k 4k"),
+        (&["--read", "8k", "4k"][..], "pread 8k 4k"),
+    ] {
+        let promised = explain(&volume, "", "/big", flags);
+        let log = volume.scratch().file("log");
+        let place = at(&volume, "/big");
+        let output = uext4([
+            OsStr::new("trace"),
+            OsStr::new("--json"),
+            OsStr::new("--output"),
+            log.as_os_str(),
+            OsStr::new("--"),
+            OsStr::new("io"),
+            &place,
+            OsStr::new("-c"),
+            OsStr::new(command),
+        ]);
+        assert!(output.status.success());
+        let trace = std::fs::read_to_string(&log).unwrap();
+        let lines: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        for request in promised["requests"].as_array().unwrap() {
+            let done = lines.iter().any(|line| {
+                line["phase"] == "complete"
+                    && ["op", "pos", "length", "fua"].iter().all(|&key| line[key] == request[key])
+            });
+            assert!(done, "{command}: {request} is not in\n{trace}");
+        }
+        let data = |op: &str| lines.iter().filter(|line| line["phase"] == "submit" && line["op"] == op).count();
+        let writes = promised["requests"].as_array().unwrap().iter().filter(|request| request["op"] == "write");
+        assert_eq!(data("write"), writes.count(), "{command}:\n{trace}");
+    }
+}
+
+#[test]
+fn explain_bad_usage() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let place = at(&volume, "/big");
+    for words in [
+        &["0", "4k"][..],
+        &["--read", "--write", "0", "4k"],
+        &["--read", "--dsync", "0", "4k"],
+        &["--write", "--dsync", "--sync", "0", "4k"],
+        &["--read", "0"],
+        &["--read", "0", "0"],
+        &["--read", "x", "4k"],
+    ] {
+        let mut args = vec![OsStr::new("explain"), &place];
+        args.extend(words.iter().map(OsStr::new));
+        bad(2, args);
+    }
+}

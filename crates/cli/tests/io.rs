@@ -1,0 +1,248 @@
+//! `io` and `trace`.
+
+mod common;
+
+use common::{BIG, at, bad, content, good, json, pattern, text, uext4, uext4_with_input, volume};
+use serde_json::Value;
+use std::ffi::{OsStr, OsString};
+use std::time::SystemTime;
+use uext4_testkit::{Need, Volume, needs, oracle};
+
+fn io(volume: &Volume, path: &str, commands: &[&str]) -> Vec<OsString> {
+    let mut args = vec![OsString::from("io"), at(volume, path)];
+    for command in commands {
+        args.extend([OsString::from("-c"), OsString::from(command)]);
+    }
+    args
+}
+
+#[test]
+fn an_overwrite_is_seen_by_others() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    let told = text(io(&volume, "/big", &["pwrite -V 1 -D 0 1m", "pwrite -S 0x41 -W 2m 8k"]));
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines[0], "wrote 1048576/1048576 bytes at offset 0");
+    assert!(lines[1].starts_with("1 MiB, 256 ops; 0:00:0") && lines[1].ends_with(" ops/sec)"), "{told}");
+    assert!(lines[1].contains("/sec and "), "{told}");
+    assert_eq!(lines[2], "wrote 8192/8192 bytes at offset 2097152");
+    volume.assert_clean();
+    let mut expected = pattern(BIG);
+    expected[..1 << 20].fill(0xcd);
+    expected[2 << 20..(2 << 20) + 8192].fill(b'A');
+    assert!(content(&volume, "/big") == expected);
+}
+
+#[test]
+fn any_byte_can_be_overwritten() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    good(io(&volume, "/big", &["pwrite -q -S 0x42 1000 3001", "pwrite -q -b 1 -S 0x43 7 3"]));
+    good(io(&volume, "/hello", &["pwrite -q -S 0x58 1 2"]));
+    volume.assert_clean();
+    let mut expected = pattern(BIG);
+    expected[1000..4001].fill(b'B');
+    expected[7..10].fill(b'C');
+    assert!(content(&volume, "/big") == expected);
+    assert_eq!(content(&volume, "/hello"), b"wXXld\n");
+}
+
+#[test]
+fn reads_and_dumps() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let dump = text(io(&volume, "/hello", &["pread -v 0 100"]));
+    assert!(dump.starts_with("00000000:  77 6f 72 6c 64 0a  world.\nread 6/100 bytes at offset 0\n"), "{dump}");
+    let short = text(io(&volume, "/hello", &["pread 4k 4k"]));
+    assert!(short.starts_with("read 0/4096 bytes at offset 4096\n0 bytes, 0 ops; 0:00:00.00 ("), "{short}");
+    let calls = text(io(&volume, "/big", &["pread -b 64k 0 1m"]));
+    assert!(calls.contains("1 MiB, 16 ops;"), "{calls}");
+    let vectors = text(io(&volume, "/big", &["pread -b 4k -V 16 0 1m"]));
+    assert!(vectors.contains("1 MiB, 16 ops;"), "{vectors}");
+    let once = text(io(&volume, "/big", &["pwrite -O 0 64k"]));
+    assert!(once.starts_with("wrote 4096/65536 bytes at offset 0\n4 KiB, 1 ops;"), "{once}");
+    let condensed = text(io(&volume, "/big", &["pread -C 0 8k"]));
+    assert!(condensed.starts_with("8192,2,0:00:00.") && condensed.matches(',').count() == 4, "{condensed}");
+    assert_eq!(text(io(&volume, "/big", &["pread -q 0 8k", "pwrite -qw 0 4k", "fsync", "fdatasync"])), "");
+}
+
+#[test]
+fn fiemap_and_stat() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let plain = text(io(&volume, "/holed", &["fiemap"]));
+    let lines: Vec<&str> = plain.lines().collect();
+    assert_eq!(lines[0], "/holed:");
+    assert!(lines[1].starts_with("\t0: [0..127]: "), "{plain}");
+    assert_eq!(lines[2], "\t1: [128..159]: hole");
+    assert!(lines[3].starts_with("\t2: [160..191]: "), "{plain}");
+    let verbose = text(io(&volume, "/holed", &["fiemap -v 80k 16k"]));
+    assert!(verbose.contains("FLAGS") && verbose.trim_end().ends_with("0x800"), "{verbose}");
+    assert_eq!(verbose.lines().count(), 3, "{verbose}");
+    let stat = text(io(&volume, "/hello", &["stat"]));
+    assert!(stat.contains("fd.path = \"/hello\"\nfd.flags = non-sync,direct,read-only\n"), "{stat}");
+    assert!(stat.contains("stat.type = regular file\nstat.size = 6\nstat.blocks = 8\n"), "{stat}");
+    assert!(text(io(&volume, "/hello", &["help"])).contains("pwrite"));
+    assert!(text(io(&volume, "/hello", &["help fiemap"])).starts_with("fiemap [-v]"));
+}
+
+#[test]
+fn what_needs_allocation_is_refused_and_changes_nothing() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    let before = std::fs::read(volume.path()).unwrap();
+    for command in [
+        "pwrite 64k 4k",
+        "pwrite 80k 4k",
+        "pwrite 128k 4k",
+        "falloc 0 4k",
+        "falloc -k 0 4k",
+        "fpunch 0 4k",
+        "fzero 0 4k",
+        "fcollapse 0 4k",
+        "finsert 0 4k",
+        "truncate 4k",
+    ] {
+        let reason = bad(1, io(&volume, "/holed", &[command]));
+        assert!(reason.contains("not supported yet"), "{command}: {reason}");
+        let mut args = io(&volume, "/holed", &[command]);
+        args.push("--json".into());
+        let error: Value = serde_json::from_slice(&uext4(args).stderr).unwrap();
+        assert_eq!(error["errno"], libc::EOPNOTSUPP, "{command}: {error}");
+    }
+    volume.assert_clean();
+    assert!(std::fs::read(volume.path()).unwrap() == before, "a refused command wrote something");
+}
+
+#[test]
+fn nothing_runs_if_one_command_is_bad() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    bad(2, io(&volume, "/hello", &["pwrite -q 0 6", "pwrit 0 1"]));
+    assert_eq!(content(&volume, "/hello"), b"world\n");
+    // The first that fails is the last that runs.
+    bad(1, io(&volume, "/hello", &["truncate 0", "pwrite -q 0 6"]));
+    assert_eq!(content(&volume, "/hello"), b"world\n");
+    let quit = good(io(&volume, "/hello", &["quit", "pwrite -q 0 6"]));
+    assert!(quit.is_empty() && content(&volume, "/hello") == b"world\n");
+}
+
+#[test]
+fn commands_from_standard_input() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    let place = at(&volume, "/hello");
+    let script = "pwrite -q -S 0x59 0 1\n\nstat\nquit\npwrite -q 0 6\n";
+    let output = uext4_with_input([OsStr::new("io"), &place], script);
+    assert!(output.status.success(), "{}", oracle::text(&output));
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.contains("read-write") && !told.contains("uext4 io>"), "{told}");
+    assert_eq!(content(&volume, "/hello"), b"Yorld\n");
+    let output = uext4_with_input([OsStr::new("io"), &place], "nonsense\ntruncate 1\npwrite -q -S 0x5a 0 1\n");
+    assert_eq!(output.status.code(), Some(1));
+    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(complaints.lines().count(), 3, "two commands and the end: {complaints}");
+    assert_eq!(content(&volume, "/hello"), b"Zorld\n");
+    let output = uext4_with_input([OsStr::new("io"), OsStr::new("-r"), &place], "pwrite 0 1\n");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("open read-only"));
+    volume.assert_clean();
+}
+
+#[test]
+fn reading_commands_leave_the_image_alone() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let before = std::fs::read(volume.path()).unwrap();
+    let stamp = |volume: &Volume| -> SystemTime { std::fs::metadata(volume.path()).unwrap().modified().unwrap() };
+    let modified = stamp(&volume);
+    good(io(&volume, "/big", &["pread -q 0 1m", "fiemap", "stat", "fsync"]));
+    good([OsStr::new("info"), volume.path().as_os_str()]);
+    good([OsStr::new("ls"), OsStr::new("-l"), OsStr::new("-R"), volume.path().as_os_str()]);
+    good([OsStr::new("stat"), &at(&volume, "/big")]);
+    good([OsStr::new("cat"), &at(&volume, "/big")]);
+    good([OsStr::new("map"), &at(&volume, "/big")]);
+    assert!(std::fs::read(volume.path()).unwrap() == before);
+    assert_eq!(stamp(&volume), modified, "looking does not write");
+}
+
+#[test]
+fn a_trace_shows_each_request() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let place = at(&volume, "/big");
+    let physical = json([OsStr::new("map"), OsStr::new("--json"), &place])[0]["physical"].as_u64().unwrap();
+    let words = ["trace", "--", "io"].map(OsStr::new);
+    let more = ["-c", "pwrite -q -b 8k 0 8k", "-c", "fsync"].map(OsStr::new);
+    let output = uext4(words.iter().copied().chain([place.as_os_str()]).chain(more));
+    assert!(output.status.success(), "{}", oracle::text(&output));
+    assert!(output.stdout.is_empty());
+    let trace = String::from_utf8(output.stderr).unwrap();
+    let write = format!("W {}+16", physical / 512);
+    for phase in ["Q", "C"] {
+        let wanted = format!(" {phase} {write}");
+        let found = trace.lines().filter(|line| line.contains(&wanted)).count();
+        assert_eq!(found, 1, "{wanted}:\n{trace}");
+    }
+    let total = trace.lines().last().unwrap();
+    assert!(total.starts_with("total: ") && total.contains(" 1 writes (8192 bytes, "), "{trace}");
+    let times: Vec<f64> = trace
+        .lines()
+        .filter(|line| !line.starts_with("total"))
+        .map(|line| line.split_whitespace().next().unwrap().parse().unwrap())
+        .collect();
+    assert!(times.len() > 4 && times.windows(2).all(|pair| pair[0] <= pair[1]), "{trace}");
+}
+
+#[test]
+fn a_trace_of_a_queue_in_json() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let log = volume.scratch().file("trace");
+    let place = at(&volume, "/big");
+    let output = uext4([
+        OsStr::new("trace"),
+        OsStr::new("--json"),
+        OsStr::new("--output"),
+        log.as_os_str(),
+        OsStr::new("--"),
+        OsStr::new("cat"),
+        &place,
+    ]);
+    assert!(output.status.success() && output.stdout == pattern(BIG));
+    let trace = std::fs::read_to_string(&log).unwrap();
+    let lines: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (total, events) = lines.split_last().unwrap();
+    let queued: u64 = events
+        .iter()
+        .filter(|event| event["queued"] == true && event["phase"] == "submit")
+        .map(|event| event["length"].as_u64().unwrap())
+        .sum();
+    assert!(queued >= BIG as u64 && queued < BIG as u64 + 4096, "{queued}");
+    assert_eq!(total["total"]["writes"], 0);
+    assert_eq!(total["total"]["errors"], 0);
+    let submitted = events.iter().filter(|event| event["phase"] == "submit").count() as u64;
+    let completed = events.iter().filter(|event| event["phase"] == "complete").count() as u64;
+    assert_eq!((submitted, completed), (total["total"]["reads"].as_u64().unwrap(), submitted));
+}
+
+#[test]
+fn a_trace_passes_the_outcome_on() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let missing = uext4([OsStr::new("trace"), OsStr::new("--"), OsStr::new("cat"), &at(&volume, "/none")]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("uext4 cat: "));
+    let usage = uext4(["trace", "--", "cat"]);
+    assert_eq!(usage.status.code(), Some(2));
+    let place = at(&volume, "/hello");
+    let full = uext4([
+        OsStr::new("trace"),
+        OsStr::new("--output"),
+        OsStr::new("/dev/full"),
+        OsStr::new("--"),
+        OsStr::new("cat"),
+        &place,
+    ]);
+    assert_eq!(full.status.code(), Some(1), "a trace that cannot be written is a failure");
+}

@@ -1,0 +1,171 @@
+//! A volume made without root that has one of every kind of mapping.
+
+use super::{Image, patterned};
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::{LazyLock, Mutex};
+use uext4_testkit::oracle::{command, text};
+use uext4_testkit::{Rng, Scratch, VolumeBuilder};
+
+/// Pattern numbers of the files.
+pub const DATA: u64 = 1;
+pub const TAIL: u64 = 2;
+pub const FRAG: u64 = 3;
+pub const MIXED: u64 = 4;
+pub const SPARSE: u64 = 5;
+
+/// `/data`: written in one piece.
+pub const DATA_SIZE: u64 = 1 << 20;
+/// `/tail`: the last block is partly used.
+pub const TAIL_SIZE: u64 = 10_000;
+/// `/frag`: written, in more pieces than one plan covers.
+pub const FRAG_SIZE: u64 = 512 << 10;
+/// `/mixed`: 16 KiB written, then unwritten up to 64 KiB, then a hole up to the size.
+pub const MIXED_WRITTEN: u64 = 16 << 10;
+pub const MIXED_ALLOCATED: u64 = 64 << 10;
+pub const MIXED_SIZE: u64 = 128 << 10;
+/// `/sparse`: 4 KiB of data, 4 KiB of hole, this many times.
+pub const SPARSE_PAIRS: u64 = 100;
+
+/// Bytes of the volume.
+pub const VOLUME_SIZE: u64 = 24 << 20;
+
+/// Files with a flag that matters, each of 4096 bytes: name, inode flags besides `extents`.
+pub const FLAGGED: [(&str, u32); 5] = [
+    ("immutable", 0x10),
+    ("append", 0x20),
+    ("journaled", 0x4000),
+    ("verity", 0x10_0000),
+    ("encrypted", 0x800),
+];
+
+const EXTENTS_FLAG: u32 = 0x8_0000;
+
+static MADE: LazyLock<Mutex<HashMap<Vec<String>, Image>>> = LazyLock::new(Mutex::default);
+
+/// The sample volume with blocks of 4 KiB and a journal.
+pub fn sample() -> Image {
+    sample_with(4096, &[])
+}
+
+/// The sample volume with other arguments for mke2fs. Made once per process.
+pub fn sample_with(block: u32, args: &[&str]) -> Image {
+    let mut all: Vec<String> = vec!["-b".into(), block.to_string(), "-J".into(), "size=4".into()];
+    if args.iter().any(|arg| arg.contains("^has_journal")) {
+        all.truncate(2);
+    }
+    all.extend(args.iter().map(|&arg| arg.into()));
+    let mut made = MADE.lock().unwrap();
+    made.entry(all.clone()).or_insert_with(|| make(block, &all)).clone()
+}
+
+fn make(block: u32, args: &[String]) -> Image {
+    let source = Scratch::new(8 << 20);
+    fill(source.path());
+    let volume = VolumeBuilder::new(VOLUME_SIZE).args(args).from_dir(source.path()).build();
+    let host = source.file("frag");
+    let script = source.file("script");
+    std::fs::write(&script, debugfs_script(u64::from(block), &host)).unwrap();
+    let output = command("debugfs").arg("-w").arg("-f").arg(&script).arg(volume.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let complaints: Vec<&str> = said.lines().filter(|line| !line.starts_with("debugfs 1.")).collect();
+    assert!(output.status.success() && complaints.is_empty(), "{}", text(&output));
+    volume.assert_clean();
+    Image::load(volume.path())
+}
+
+fn fill(dir: &Path) {
+    let file = |name: &str, id, size: u64| {
+        std::fs::write(dir.join(name), &*patterned(id, 0, size as usize)).unwrap();
+    };
+    file("data", DATA, DATA_SIZE);
+    file("tail", TAIL, TAIL_SIZE);
+    file("mixed", MIXED, MIXED_WRITTEN);
+    let sparse = std::fs::File::create(dir.join("sparse")).unwrap();
+    for pair in 0..SPARSE_PAIRS {
+        use std::os::unix::fs::FileExt;
+        sparse.write_all_at(&patterned(SPARSE, pair * 8192, 4096), pair * 8192).unwrap();
+    }
+    sparse.set_len(SPARSE_PAIRS * 8192).unwrap();
+    for (name, _) in FLAGGED {
+        file(name, 9, 4096);
+    }
+    std::fs::create_dir(dir.join("dir")).unwrap();
+    for n in 0..40 {
+        std::fs::write(dir.join("dir").join(format!("file-{n:02}")), format!("number {n}\n")).unwrap();
+    }
+    for (name, target) in [("link", "data"), ("dangling", "nowhere"), ("loop", "loop"), ("up", "dir/../data")] {
+        std::os::unix::fs::symlink(target, dir.join(name)).unwrap();
+    }
+    std::os::unix::fs::symlink("x".repeat(200), dir.join("slow")).unwrap();
+    // Every second one is removed again; what remains keeps the free blocks apart.
+    std::fs::create_dir(dir.join("spacers")).unwrap();
+    for n in 0..100 {
+        file(&format!("spacers/{n}"), 8, 4096);
+    }
+}
+
+/// What mke2fs cannot do: unwritten extents, a fragmented file, flags. Writes the contents of `/frag` to `host`.
+fn debugfs_script(block: u64, host: &Path) -> String {
+    let mut frag = patterned(FRAG, 0, FRAG_SIZE as usize);
+    // debugfs would make holes of zeros.
+    assert!(frag.chunks_mut(1024).all(|part| part.iter().any(|&byte| byte != 0)));
+    std::fs::write(host, &*frag).unwrap();
+    let mut script = String::new();
+    for n in (0..100).step_by(2) {
+        writeln!(script, "rm /spacers/{n}").unwrap();
+    }
+    writeln!(script, "write {} frag", host.display()).unwrap();
+    let (first, last) = (MIXED_WRITTEN / block, MIXED_ALLOCATED / block - 1);
+    writeln!(script, "fallocate /mixed {first} {last}").unwrap();
+    writeln!(script, "sif /mixed size {MIXED_SIZE}").unwrap();
+    for (name, flags) in FLAGGED {
+        if name != "verity" && name != "encrypted" {
+            writeln!(script, "sif /{name} flags {:#x}", flags | EXTENTS_FLAG).unwrap();
+        }
+    }
+    script
+}
+
+/// Sets the flags that e2fsck does not accept on a volume without the feature they belong to.
+pub fn with_sealed_files(image: &Image) -> Image {
+    let scratch = Scratch::new(VOLUME_SIZE);
+    let path = scratch.file("volume.img");
+    image.save(&path);
+    for (name, flags) in FLAGGED {
+        let request = format!("sif /{name} flags {:#x}", flags | EXTENTS_FLAG);
+        uext4_testkit::oracle::debugfs_write(&path, &request);
+    }
+    Image::load(&path)
+}
+
+/// What the file must hold, by its name.
+pub fn expected(name: &str) -> Vec<u8> {
+    let whole = |id, size: u64| patterned(id, 0, size as usize).to_vec();
+    match name {
+        "/data" => whole(DATA, DATA_SIZE),
+        "/tail" => whole(TAIL, TAIL_SIZE),
+        "/frag" => whole(FRAG, FRAG_SIZE),
+        "/mixed" => {
+            let mut bytes = whole(MIXED, MIXED_WRITTEN);
+            bytes.resize(MIXED_SIZE as usize, 0);
+            bytes
+        }
+        "/sparse" => {
+            let mut bytes = vec![0; (SPARSE_PAIRS * 8192) as usize];
+            for pair in 0..SPARSE_PAIRS {
+                let at = (pair * 8192) as usize;
+                bytes[at..at + 4096].copy_from_slice(&patterned(SPARSE, pair * 8192, 4096));
+            }
+            bytes
+        }
+        _ => panic!("no such sample file: {name}"),
+    }
+}
+
+/// A seeded generator that says its seed when a test fails.
+pub fn seeded(seed: u64) -> Rng {
+    println!("seed {seed}");
+    Rng::new(seed)
+}
