@@ -124,7 +124,8 @@ pub struct ForceArgs {
 #[derive(Args, Debug, Clone, Copy, Default)]
 pub struct SwitchArgs {
     /// Turn optimisations off or on: NAME=on|off,…; `all` names every one. The names:
-    /// overwrite-no-transaction, dax-no-dio-count, fua-dsync-overwrite, simple-read, shared-subblock-overwrite.
+    /// overwrite-no-transaction, dax-no-dio-count, fua-dsync-overwrite, simple-read,
+    /// shared-subblock-overwrite.
     #[arg(long, value_name = "NAME=off,…", default_value_t = Switches::ON, hide_default_value = true)]
     pub switches: Switches,
 }
@@ -266,7 +267,8 @@ pub struct IoArgs {
     /// The file.
     #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
     pub place: OsString,
-    /// A command; may be given several times. All are checked before the first runs; the first that fails is the last.
+    /// A command; may be given several times. All are checked before the first runs; the first that fails
+    /// is the last.
     #[arg(short, value_name = "COMMAND", allow_hyphen_values = true)]
     pub command: Vec<String>,
     /// Open read-only. Implied when no `-c` command writes.

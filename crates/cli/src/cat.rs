@@ -14,7 +14,7 @@ use uext4::{DeviceSpec, Volume};
 /// Zeros shorter than this are read along with the data around them.
 const ZEROS_MIN: u64 = 64 << 10;
 /// Zeros are written in pieces of this size.
-const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Writes to a descriptor without a buffer of its own: what comes is a mebibyte at a time.
 pub struct Stream<'a> {

@@ -49,7 +49,10 @@ fn run(command: Command, globals: &Globals) -> Result<ExitCode, CliError> {
 
 /// Whether the arguments ask for JSON, as far as that can be told of arguments that do not parse.
 fn asks_for_json(arguments: &[OsString]) -> bool {
-    arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json" || argument.as_bytes().starts_with(b"--json="))
+    arguments
+        .iter()
+        .take_while(|argument| *argument != "--")
+        .any(|argument| argument == "--json" || argument.as_bytes().starts_with(b"--json="))
 }
 
 /// Help and version go to standard output and are no error; anything else is bad usage, told on one line.

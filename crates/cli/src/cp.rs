@@ -110,8 +110,8 @@ fn pour_sparse(
     target.set_len(file.size()).map_err(|error| CliError::host(name, "set size", &error))
 }
 
-/// Opens the destination; whether it existed before. As cp(1), an existing file keeps its mode and a new one gets the
-/// source's, less the umask.
+/// Opens the destination; whether it existed before. As cp(1), an existing file keeps its mode and a new
+/// one gets the source's, less the umask.
 fn create(path: &Path, mode: u32) -> Result<(HostFile, bool), CliError> {
     let mut options = OpenOptions::new();
     options.write(true).mode(mode & 0o777 | 0o200);
@@ -119,7 +119,8 @@ fn create(path: &Path, mode: u32) -> Result<(HostFile, bool), CliError> {
         Ok(file) => {
             // The write permission was for us.
             if mode & 0o200 == 0 {
-                let stat = file.metadata().map_err(|error| CliError::host(path.as_os_str(), "stat", &error))?;
+                let stat =
+                    file.metadata().map_err(|error| CliError::host(path.as_os_str(), "stat", &error))?;
                 let mode = Mode::from_raw_mode(stat.mode() & 0o777 & !0o200);
                 let set = rustix::fs::fchmod(&file, mode).map_err(io::Error::from);
                 set.map_err(|error| CliError::host(path.as_os_str(), "set mode", &error))?;

@@ -113,7 +113,12 @@ impl CliError {
         let line = if json {
             self.to_json()
         } else {
-            format!("uext4{}{}: {}", if command.is_some() { " " } else { "" }, command.unwrap_or(""), self.line())
+            format!(
+                "uext4{}{}: {}",
+                if command.is_some() { " " } else { "" },
+                command.unwrap_or(""),
+                self.line()
+            )
         };
         // If standard error is gone there is nobody left to tell; the exit status still does.
         let _nobody_listens = writeln!(io::stderr(), "{line}");

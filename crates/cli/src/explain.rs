@@ -52,8 +52,7 @@ pub fn run(args: &ExplainArgs, globals: &Globals) -> Result<(), CliError> {
         (false, true) => Sync::Data,
         (false, false) => Sync::None,
     };
-    let query =
-        Query { write: args.write, pos: args.offset, length: args.length, sync, queued: args.queued };
+    let query = Query { write: args.write, pos: args.offset, length: args.length, sync, queued: args.queued };
     let explanation = file.explain(&query).map_err(|error| place.error(error))?;
     let mut out = Out::new();
     if globals.json {

@@ -157,10 +157,12 @@ pub fn run(args: &InfoArgs, globals: &Globals) -> Result<(), CliError> {
     // A volume that cannot be opened as it is still has a superblock to show, and a reason.
     let (superblock, info, refusal) = match how.open_on(device.clone()) {
         Ok(volume) => (volume.superblock().clone(), Some(volume.info()), None),
-        Err(error @ (Error::NeedsRecovery(_) | Error::Incompatible { .. })) => match read_superblock(&*device) {
-            Some(superblock) => (superblock, None, Some(error)),
-            None => return Err(at(error)),
-        },
+        Err(error @ (Error::NeedsRecovery(_) | Error::Incompatible { .. })) => {
+            match read_superblock(&*device) {
+                Some(superblock) => (superblock, None, Some(error)),
+                None => return Err(at(error)),
+            }
+        }
         Err(error) => return Err(at(error)),
     };
     let report = report(&superblock, info.as_ref(), refusal, &*device);
@@ -294,8 +296,7 @@ fn errors(superblock: &Superblock) -> Errors {
 }
 
 fn device_report(device: &dyn Device) -> DeviceReport {
-    let (description, geometry, capabilities) =
-        (device.describe(), device.geometry(), device.capabilities());
+    let (description, geometry, capabilities) = (device.describe(), device.geometry(), device.capabilities());
     DeviceReport {
         engine: description.engine,
         locator: text::visible(description.locator.as_bytes()),
@@ -333,6 +334,9 @@ fn recovery(superblock: &Superblock, refusal: Option<Error>) -> Recovery {
         usable: refusal.is_none(),
         reason: refusal.map(|error| error.to_string()),
         last_orphan: superblock.last_orphan,
-        orphan_file_in_use: superblock.features.ro_compat.contains(uext4_ondisk::ext4::RoCompat::ORPHAN_PRESENT),
+        orphan_file_in_use: superblock
+            .features
+            .ro_compat
+            .contains(uext4_ondisk::ext4::RoCompat::ORPHAN_PRESENT),
     }
 }

@@ -32,12 +32,20 @@ fn volume(out: &mut Out, report: &Report) -> Done {
     );
     line(out, "label", if label.is_empty() { "<none>" } else { &label })?;
     line(out, "uuid", &report.uuid)?;
-    line(out, "last mounted on", if report.last_mounted.is_empty() { "<never>" } else { &report.last_mounted })?;
+    line(
+        out,
+        "last mounted on",
+        if report.last_mounted.is_empty() { "<never>" } else { &report.last_mounted },
+    )?;
     line(out, "features", report.features.join(" "))?;
     line(out, "state", if report.state.is_empty() { "not clean".into() } else { report.state.join(" ") })?;
     line(out, "on error", report.on_error)?;
     let bytes = report.blocks as f64 * f64::from(report.block_size);
-    line(out, "size", format!("{} blocks of {} bytes ({})", report.blocks, report.block_size, text::human(bytes)))?;
+    line(
+        out,
+        "size",
+        format!("{} blocks of {} bytes ({})", report.blocks, report.block_size, text::human(bytes)),
+    )?;
     if report.cluster_size != u64::from(report.block_size) {
         line(out, "cluster size", report.cluster_size)?;
     }
@@ -45,7 +53,10 @@ fn volume(out: &mut Out, report: &Report) -> Done {
     line(
         out,
         "inodes",
-        format!("{} of {} bytes, {} free, first {}", report.inodes, report.inode_size, report.free_inodes, report.first_inode),
+        format!(
+            "{} of {} bytes, {} free, first {}",
+            report.inodes, report.inode_size, report.free_inodes, report.first_inode
+        ),
     )?;
     line(
         out,
@@ -87,8 +98,16 @@ fn journal(out: &mut Out, journal: Option<&JournalReport>) -> Done {
     }
     let Some(log) = &journal.log else { return line(out, "journal", format!("inode {}", journal.inode)) };
     let size = text::human(log.bytes as f64);
-    line(out, "journal", format!("inode {}, {} blocks ({size}), uuid {}", journal.inode, log.blocks, log.uuid))?;
-    line(out, "journal features", if log.features.is_empty() { "none".into() } else { log.features.join(" ") })?;
+    line(
+        out,
+        "journal",
+        format!("inode {}, {} blocks ({size}), uuid {}", journal.inode, log.blocks, log.uuid),
+    )?;
+    line(
+        out,
+        "journal features",
+        if log.features.is_empty() { "none".into() } else { log.features.join(" ") },
+    )?;
     line(out, "journal state", format!("sequence {}, start {}, errno {}", log.sequence, log.start, log.errno))
 }
 

@@ -97,8 +97,14 @@ pub fn run(args: &LsArgs, globals: &Globals) -> Result<(), CliError> {
     let follow = !args.long;
     let ino = volume.resolve(place.inner(), follow).map_err(|error| place.error(error))?;
     let top = volume.metadata_of(ino).map_err(|error| place.error(error))?;
-    let mut listing =
-        Listing { args, json: globals.json, volume, out: Out::new(), trouble: Trouble::default(), any: false };
+    let mut listing = Listing {
+        args,
+        json: globals.json,
+        volume,
+        out: Out::new(),
+        trouble: Trouble::default(),
+        any: false,
+    };
     if top.kind == FileKind::Directory {
         listing.tree(&place, ino)?;
     } else {
@@ -128,7 +134,8 @@ impl Listing<'_> {
                 self.heading(&path, first)?;
             }
             if self.args.long && !self.json {
-                let sectors: u64 = rows.iter().filter_map(Row::metadata).map(|metadata| metadata.blocks).sum();
+                let sectors: u64 =
+                    rows.iter().filter_map(Row::metadata).map(|metadata| metadata.blocks).sum();
                 writeln!(self.out, "total {}", sectors / 2)?;
             }
             self.print(&path, &mut rows)?;
@@ -201,8 +208,7 @@ impl Listing<'_> {
 
     fn print_json(&mut self, dir: &[u8], rows: &[Row]) -> Result<(), CliError> {
         for row in rows {
-            let (dir, dir_b64) =
-                if self.args.recursive { text::utf8_or_base64(dir) } else { (None, None) };
+            let (dir, dir_b64) = if self.args.recursive { text::utf8_or_base64(dir) } else { (None, None) };
             let (name, name_b64) = text::utf8_or_base64(&row.name);
             let metadata = row.metadata();
             self.out.bytes(if self.any { b",\n" } else { b"[\n" })?;

@@ -44,8 +44,8 @@ pub fn run(args: &MapArgs, globals: &Globals) -> Result<(), CliError> {
     out.finish()
 }
 
-/// The extents of a file in order. Neighbours that continue each other in file and on device are one, as `filefrag`
-/// shows them. The last one may reach behind the end of the file, to the end of its block.
+/// The extents of a file in order. Neighbours that continue each other in file and on device are one, as
+/// `filefrag` shows them. The last one may reach behind the end of the file, to the end of its block.
 pub fn extents(place: &Place, file: &File, holes: bool) -> Result<Vec<Piece>, CliError> {
     let mut extents: Vec<Piece> = Vec::new();
     for piece in file.map() {
@@ -67,13 +67,7 @@ fn continues(last: &Piece, next: &Piece) -> bool {
 }
 
 /// As `filefrag -v`: block numbers of the file system, first and last of each extent.
-fn table(
-    out: &mut Out,
-    place: &Place,
-    file: &File,
-    block: u32,
-    pieces: &[Piece],
-) -> Result<(), CliError> {
+fn table(out: &mut Out, place: &Place, file: &File, block: u32, pieces: &[Piece]) -> Result<(), CliError> {
     let block = u64::from(block);
     let blocks = file.size().div_ceil(block);
     write!(out, "File size of ")?;

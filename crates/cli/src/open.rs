@@ -124,8 +124,8 @@ impl<'g> How<'g> {
     }
 }
 
-/// Opens the volume on `spec`: every command comes through here. With a tracer, its layer lies between the volume and
-/// the device, so that it sees metadata, data and flushes alike.
+/// Opens the volume on `spec`: every command comes through here. With a tracer, its layer lies between the
+/// volume and the device, so that it sees metadata, data and flushes alike.
 pub fn open_volume(
     spec: &DeviceSpec,
     write: bool,

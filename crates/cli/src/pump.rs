@@ -26,8 +26,8 @@ struct Run {
     data: bool,
 }
 
-/// Joins the pieces of a map into runs. Zeros shorter than `zeros_min` count as data: reading them along is cheaper
-/// than a request less.
+/// Joins the pieces of a map into runs. Zeros shorter than `zeros_min` count as data: reading them along is
+/// cheaper than a request less.
 struct Runs<I> {
     pieces: I,
     size: u64,
@@ -171,7 +171,11 @@ impl Pump<'_> {
                 return Err(CliError::failed(&place.argument, message, libc::EIO));
             }
             let Some(buffer) = done.into_buffer() else {
-                return Err(CliError::failed(&place.argument, "a read came back without its memory", libc::EIO));
+                return Err(CliError::failed(
+                    &place.argument,
+                    "a read came back without its memory",
+                    libc::EIO,
+                ));
             };
             self.parts[index] = Part::Ready(run, buffer);
         }

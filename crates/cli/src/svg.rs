@@ -23,11 +23,14 @@ pub fn draw(name: &str, size: u64, volume: u64, pieces: &[Piece]) -> String {
     let end = pieces.last().map_or(0, Piece::end).max(size).max(1);
     let name = escape(name);
     let extents = pieces.iter().filter(|piece| piece.state != State::Hole).count();
-    push(&mut svg, format_args!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
-         font-size=\"14\">\n<title>{name}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+    push(
+        &mut svg,
+        format_args!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         font-family=\"sans-serif\" font-size=\"14\">\n<title>{name}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
          <text x=\"{MARGIN}\" y=\"30\">{name}: {size} bytes, {extents} extent(s)</text>\n"
-    ));
+        ),
+    );
     bar(&mut svg, FILE_TOP, &format!("file, 0 … {size}"));
     bar(&mut svg, VOLUME_TOP, &format!("volume, 0 … {volume}"));
     for (index, piece) in pieces.iter().enumerate() {
@@ -39,12 +42,15 @@ pub fn draw(name: &str, size: u64, volume: u64, pieces: &[Piece]) -> String {
 }
 
 fn bar(svg: &mut String, top: f64, label: &str) {
-    push(svg, format_args!(
-        "<rect x=\"{MARGIN}\" y=\"{top}\" width=\"{}\" height=\"{BAR}\" fill=\"{HOLE}\"/>\n\
+    push(
+        svg,
+        format_args!(
+            "<rect x=\"{MARGIN}\" y=\"{top}\" width=\"{}\" height=\"{BAR}\" fill=\"{HOLE}\"/>\n\
          <text x=\"{MARGIN}\" y=\"{}\" fill=\"#4a5568\" font-size=\"12\">{label}</text>\n",
-        WIDTH - 2.0 * MARGIN,
-        top - 6.0
-    ));
+            WIDTH - 2.0 * MARGIN,
+            top - 6.0
+        ),
+    );
 }
 
 fn band(svg: &mut String, index: usize, piece: &Piece, size: u64, volume: u64) {
@@ -55,16 +61,19 @@ fn band(svg: &mut String, index: usize, piece: &Piece, size: u64, volume: u64) {
     let (a, b) = span(piece.logical, piece.length, size);
     let (c, d) = span(piece.physical, piece.length, volume);
     let (file_bottom, volume_bottom) = (FILE_TOP + BAR, VOLUME_TOP + BAR);
-    push(svg, format_args!(
-        "<g fill=\"{color}\"><title>{} bytes at {} of the file, {} of the volume, {}</title>\
+    push(
+        svg,
+        format_args!(
+            "<g fill=\"{color}\"><title>{} bytes at {} of the file, {} of the volume, {}</title>\
          <path d=\"M{a:.2} {FILE_TOP}H{b:.2}V{file_bottom}H{a:.2}z\"/>\
          <path d=\"M{c:.2} {VOLUME_TOP}H{d:.2}V{volume_bottom}H{c:.2}z\"/>\
          <path opacity=\"0.3\" d=\"M{a:.2} {file_bottom}H{b:.2}L{d:.2} {VOLUME_TOP}H{c:.2}z\"/></g>\n",
-        piece.length,
-        piece.logical,
-        piece.physical,
-        piece.state.name()
-    ));
+            piece.length,
+            piece.logical,
+            piece.physical,
+            piece.state.name()
+        ),
+    );
 }
 
 fn span(pos: u64, length: u64, total: u64) -> (f64, f64) {
@@ -77,11 +86,14 @@ fn legend(svg: &mut String) {
     let entries = [("written", WRITTEN[0]), ("unwritten", UNWRITTEN), ("hole or other", HOLE)];
     for (index, (label, color)) in entries.iter().enumerate() {
         let x = MARGIN + 150.0 * index as f64;
-        push(svg, format_args!(
-            "<rect x=\"{x}\" y=\"315\" width=\"14\" height=\"14\" fill=\"{color}\"/>\
+        push(
+            svg,
+            format_args!(
+                "<rect x=\"{x}\" y=\"315\" width=\"14\" height=\"14\" fill=\"{color}\"/>\
              <text x=\"{}\" y=\"327\">{label}</text>\n",
-            x + 20.0
-        ));
+                x + 20.0
+            ),
+        );
     }
 }
 
@@ -101,8 +113,11 @@ mod tests {
     #[test]
     fn draws_every_extent_inside_the_frame() {
         let piece = |logical, physical, state| Piece { logical, physical, length: 4096, state };
-        let pieces =
-            [piece(0, 8192, State::Written), piece(4096, 0, State::Hole), piece(8192, 1 << 20, State::Unwritten)];
+        let pieces = [
+            piece(0, 8192, State::Written),
+            piece(4096, 0, State::Hole),
+            piece(8192, 1 << 20, State::Unwritten),
+        ];
         let svg = draw("/a<b>&c", 12288, (1 << 20) + 4096, &pieces);
         assert_eq!(svg.matches("<g ").count(), 2);
         assert!(svg.contains("/a&lt;b&gt;&amp;c"));

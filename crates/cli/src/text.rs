@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use uext4::{FileKind, Timestamp};
 
-/// `name` for a person: control characters, line and direction marks and bytes that are not UTF-8 become escapes, so
-/// that a name can neither move the cursor nor pass for another one. A backslash is doubled.
+/// `name` for a person: control characters, line and direction marks and bytes that are not UTF-8 become
+/// escapes, so that a name can neither move the cursor nor pass for another one. A backslash is doubled.
 pub fn visible(name: &[u8]) -> String {
     let mut shown = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
@@ -41,7 +41,8 @@ fn changes_direction(letter: char) -> bool {
 
 /// `message` on one line.
 pub fn one_line(message: &str) -> String {
-    let words: Vec<&str> = message.split(['\n', '\r']).map(str::trim).filter(|part| !part.is_empty()).collect();
+    let words: Vec<&str> =
+        message.split(['\n', '\r']).map(str::trim).filter(|part| !part.is_empty()).collect();
     words.join(" ").chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
@@ -101,7 +102,11 @@ pub fn human(bytes: f64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if value.fract() == 0.0 { format!("{value:.0} {}", UNITS[unit]) } else { format!("{value:.3} {}", UNITS[unit]) }
+    if value.fract() == 0.0 {
+        format!("{value:.0} {}", UNITS[unit])
+    } else {
+        format!("{value:.3} {}", UNITS[unit])
+    }
 }
 
 /// A 128-bit identity in the usual groups.
@@ -185,8 +190,8 @@ pub fn time_ns(time_of: Timestamp) -> String {
     format!("{}.{:09}Z", whole.trim_end_matches('Z'), time_of.nanoseconds)
 }
 
-/// Year, month and day of a day counted from 1970-01-01 in the Gregorian calendar, which is counted from 0000-03-01
-/// in eras of 400 years so that the leap day is the last of its year.
+/// Year, month and day of a day counted from 1970-01-01 in the Gregorian calendar, which is counted from
+/// 0000-03-01 in eras of 400 years so that the leap day is the last of its year.
 fn civil(days: i64) -> (i64, i64, i64) {
     const ERA_DAYS: i64 = 146_097;
     let shifted = days + 719_468;

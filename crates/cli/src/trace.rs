@@ -74,12 +74,15 @@ impl Tracer {
         sum
     }
 
-    /// Prints the totals. The first failed write of the whole trace is the error.
+    /// Prints the totals, if a device was opened. The first failed write of the whole trace is the error.
     fn finish(&self) -> Result<(), io::Error> {
+        let opened = !lock(&self.counters).is_empty();
         let counts = self.totals();
         let line = if self.json { json_totals(&counts) } else { text_totals(&counts) };
         let mut log = lock(&self.shared);
-        log.line(&line);
+        if opened {
+            log.line(&line);
+        }
         match log.failed.take() {
             Some(error) => Err(error),
             None => log.writer.flush(),
@@ -87,12 +90,14 @@ impl Tracer {
     }
 }
 
-/// Runs the command behind `--`. The status is that of the command, unless the trace itself could not be written.
+/// Runs the command behind `--`. The status is that of the command, unless the trace itself could not be
+/// written.
 pub fn run(args: TraceArgs, globals: &Globals) -> Result<ExitCode, CliError> {
     if globals.trace.is_some() || args.command.first().is_some_and(|name| name == "trace") {
         return Err(CliError::usage("a trace cannot be traced"));
     }
-    let target = args.output.as_ref().map_or(OsStr::new("standard error"), |path| path.as_os_str()).to_owned();
+    let target =
+        args.output.as_ref().map_or(OsStr::new("standard error"), |path| path.as_os_str()).to_owned();
     let writer: Box<dyn Write + Send> = match &args.output {
         None => Box::new(io::stderr()),
         Some(path) => {
@@ -187,7 +192,8 @@ fn json_totals(counts: &Counts) -> String {
 
 fn text_totals(counts: &Counts) -> String {
     format!(
-        "total: {} reads ({} bytes), {} writes ({} bytes, {} FUA), {} flushes, {} discards; {} queued, {} errors\n",
+        "total: {} reads ({} bytes), {} writes ({} bytes, {} FUA), {} flushes, {} discards; \
+         {} queued, {} errors\n",
         counts.reads,
         counts.read_bytes,
         counts.writes,

@@ -19,7 +19,9 @@ fn cat_gives_every_byte() {
     assert!(good([OsStr::new("cat"), &at(&volume, "/sparse")]) == content(&volume, "/sparse"));
     let holed = good([OsStr::new("cat"), &at(&volume, "/holed")]);
     assert_eq!(holed.len(), 131_072);
-    assert!(holed[..64 << 10].iter().all(|&byte| byte == 0x55) && holed[64 << 10..].iter().all(|&byte| byte == 0));
+    assert!(
+        holed[..64 << 10].iter().all(|&byte| byte == 0x55) && holed[64 << 10..].iter().all(|&byte| byte == 0)
+    );
     let two = good([OsStr::new("cat"), &at(&volume, "/hello"), &at(&volume, "/dir/inner/deep")]);
     assert_eq!(two, b"world\ndeep\n");
 }
@@ -69,8 +71,7 @@ fn where_a_copy_goes() {
     assert_eq!(std::fs::metadata(dir.join("hello")).unwrap().mode() & 0o777, 0o604);
     let file = volume.scratch().file("file");
     std::fs::write(&file, "").unwrap();
-    let reason =
-        bad(1, [OsStr::new("cp"), &at(&volume, "/hello"), &at(&volume, "/big"), file.as_os_str()]);
+    let reason = bad(1, [OsStr::new("cp"), &at(&volume, "/hello"), &at(&volume, "/big"), file.as_os_str()]);
     assert!(reason.contains("not a directory"), "{reason}");
     let stream = uext4([OsStr::new("cp"), &at(&volume, "/sparse"), OsStr::new("/dev/stdout")]);
     assert!(stream.status.success() && stream.stdout == content(&volume, "/sparse"));

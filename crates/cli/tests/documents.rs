@@ -20,7 +20,7 @@ fn help_knows_every_command_and_the_device_grammar() {
         assert!(help.contains(word), "{word}: {help}");
     }
     assert!(text(["--version"]).starts_with("uext4 "));
-    assert!(text(["io", "--help"]).contains("pwrite [-qDNOwW]"));
+    assert!(text(["io", "--help"]).contains("pwrite [-qCDNOwW]"));
 }
 
 #[test]
@@ -46,7 +46,10 @@ fn manual_pages() {
     good([OsStr::new("man"), OsStr::new("--dir"), scratch.path().as_os_str()]);
     for name in COMMANDS {
         let page = std::fs::read_to_string(scratch.file(format!("uext4-{name}.1"))).unwrap();
-        assert!(page.contains(&format!("uext4\\-{name}")) || page.contains(&format!("uext4-{name}")), "{name}");
+        assert!(
+            page.contains(&format!("uext4\\-{name}")) || page.contains(&format!("uext4-{name}")),
+            "{name}"
+        );
     }
     let io = std::fs::read_to_string(scratch.file("uext4-io.1")).unwrap();
     assert!(io.contains("fdatasync"), "the command language is in the manual");

@@ -51,12 +51,8 @@ fn map_tells_states_apart() {
     let without = map(&volume, "/holed", &[]);
     assert_eq!(states(&without), expect(&[(0, 65536, "written"), (81920, 16384, "unwritten")]));
     let with = map(&volume, "/holed", &["--holes"]);
-    let rows = [
-        (0, 65536, "written"),
-        (65536, 16384, "hole"),
-        (81920, 16384, "unwritten"),
-        (98304, 32768, "hole"),
-    ];
+    let rows =
+        [(0, 65536, "written"), (65536, 16384, "hole"), (81920, 16384, "unwritten"), (98304, 32768, "hole")];
     assert_eq!(states(&with), expect(&rows));
     assert_eq!(with[1]["physical"], Value::Null);
     assert_eq!(map(&volume, "/empty", &[]), Vec::<Value>::new());
@@ -64,7 +60,10 @@ fn map_tells_states_apart() {
     let table = text([OsStr::new("map"), &at(&volume, "/holed")]);
     assert!(table.contains("File size of /holed is 131072 (32 block(s) of 4096 bytes)"), "{table}");
     assert!(table.contains("unwritten,last"), "{table}");
-    assert!(table.trim_end().ends_with("extents found") || table.trim_end().ends_with("1 extent found"), "{table}");
+    assert!(
+        table.trim_end().ends_with("extents found") || table.trim_end().ends_with("1 extent found"),
+        "{table}"
+    );
 }
 
 #[test]
@@ -127,7 +126,9 @@ fn explain_durability() {
 fn explain_refusals_and_advice() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let volume = volume();
-    for (offset, word) in [("80k", "4 unwritten block(s)"), ("64k", "4 block(s) in holes"), ("128k", "extend")] {
+    for (offset, word) in
+        [("80k", "4 unwritten block(s)"), ("64k", "4 block(s) in holes"), ("128k", "extend")]
+    {
         let answer = explain(&volume, "", "/holed", &["--write", offset, "16k"]);
         assert_eq!(answer["route"], "allocate", "{answer}");
         assert!(answer["refused"].is_string(), "{answer}");
@@ -135,9 +136,17 @@ fn explain_refusals_and_advice() {
         assert!(advice.iter().any(|line| line.as_str().unwrap().contains(word)), "{word}: {answer}");
         assert_eq!(answer["requests"], Value::Array(vec![]));
     }
-    let human =
-        text([OsStr::new("explain"), &at(&volume, "/big"), OsStr::new("--write"), OsStr::new("0"), OsStr::new("4k")]);
-    assert!(human.starts_with("/big: write of 4096 bytes at byte 0\nplan: route overwrite, gate shared"), "{human}");
+    let human = text([
+        OsStr::new("explain"),
+        &at(&volume, "/big"),
+        OsStr::new("--write"),
+        OsStr::new("0"),
+        OsStr::new("4k"),
+    ]);
+    assert!(
+        human.starts_with("/big: write of 4096 bytes at byte 0\nplan: route overwrite, gate shared"),
+        "{human}"
+    );
     assert!(human.contains("device requests:\n  W "), "{human}");
     assert!(human.contains("advice: none\n"), "{human}");
 }
@@ -175,8 +184,10 @@ fn what_explain_promises_trace_shows() {
             });
             assert!(done, "{command}: {request} is not in\n{trace}");
         }
-        let data = |op: &str| lines.iter().filter(|line| line["phase"] == "submit" && line["op"] == op).count();
-        let writes = promised["requests"].as_array().unwrap().iter().filter(|request| request["op"] == "write");
+        let data =
+            |op: &str| lines.iter().filter(|line| line["phase"] == "submit" && line["op"] == op).count();
+        let writes =
+            promised["requests"].as_array().unwrap().iter().filter(|request| request["op"] == "write");
         assert_eq!(data("write"), writes.count(), "{command}:\n{trace}");
     }
 }

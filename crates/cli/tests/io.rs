@@ -52,7 +52,10 @@ fn reads_and_dumps() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let volume = volume();
     let dump = text(io(&volume, "/hello", &["pread -v 0 100"]));
-    assert!(dump.starts_with("00000000:  77 6f 72 6c 64 0a  world.\nread 6/100 bytes at offset 0\n"), "{dump}");
+    assert!(
+        dump.starts_with("00000000:  77 6f 72 6c 64 0a  world.\nread 6/100 bytes at offset 0\n"),
+        "{dump}"
+    );
     let short = text(io(&volume, "/hello", &["pread 4k 4k"]));
     assert!(short.starts_with("read 0/4096 bytes at offset 4096\n0 bytes, 0 ops; 0:00:00.00 ("), "{short}");
     let calls = text(io(&volume, "/big", &["pread -b 64k 0 1m"]));
@@ -138,7 +141,8 @@ fn commands_from_standard_input() {
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(told.contains("read-write") && !told.contains("uext4 io>"), "{told}");
     assert_eq!(content(&volume, "/hello"), b"Yorld\n");
-    let output = uext4_with_input([OsStr::new("io"), &place], "nonsense\ntruncate 1\npwrite -q -S 0x5a 0 1\n");
+    let output =
+        uext4_with_input([OsStr::new("io"), &place], "nonsense\ntruncate 1\npwrite -q -S 0x5a 0 1\n");
     assert_eq!(output.status.code(), Some(1));
     let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(complaints.lines().count(), 3, "two commands and the end: {complaints}");
@@ -154,7 +158,8 @@ fn reading_commands_leave_the_image_alone() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let volume = volume();
     let before = std::fs::read(volume.path()).unwrap();
-    let stamp = |volume: &Volume| -> SystemTime { std::fs::metadata(volume.path()).unwrap().modified().unwrap() };
+    let stamp =
+        |volume: &Volume| -> SystemTime { std::fs::metadata(volume.path()).unwrap().modified().unwrap() };
     let modified = stamp(&volume);
     good(io(&volume, "/big", &["pread -q 0 1m", "fiemap", "stat", "fsync"]));
     good([OsStr::new("info"), volume.path().as_os_str()]);

@@ -45,7 +45,9 @@ fn info_agrees_with_dumpe2fs() {
     assert_eq!(device["size"], 64 << 20);
     assert_eq!(device["read_only"], true);
     assert_eq!(device["dax"], Value::Null);
-    for key in ["layers", "sharing", "logical_block", "memory_align", "volatile_cache", "fua", "nowait", "notes"] {
+    for key in
+        ["layers", "sharing", "logical_block", "memory_align", "volatile_cache", "fua", "nowait", "notes"]
+    {
         assert!(device.get(key).is_some(), "{key}: {device}");
     }
     assert_eq!(info["recovery"]["needed"], false);
@@ -83,7 +85,8 @@ fn ls_sorts_and_hides() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let volume = volume();
     let listing = text([OsStr::new("ls"), volume.path().as_os_str()]);
-    let expected = "badlink\nbig\ndangling\ndir\ndirlink\nempty\nfifo\nhello\nholed\nlink\nlost+found\nsparse\n";
+    let expected =
+        "badlink\nbig\ndangling\ndir\ndirlink\nempty\nfifo\nhello\nholed\nlink\nlost+found\nsparse\n";
     assert_eq!(listing, expected);
     let all = text([OsStr::new("ls"), OsStr::new("-a"), &at(&volume, "/")]);
     assert!(all.starts_with(".\n..\n.hidden\nbadlink\n"), "{all}");
@@ -171,7 +174,8 @@ fn names_that_are_no_text() {
     assert_eq!(stat["target_b64"], "dG//");
     let missing = bad(1, [OsStr::new("cat"), &at(&volume, OsStr::from_bytes(b"/no\xff\x1b[2J"))]);
     assert!(missing.ends_with("/no\\xff\\x1b[2J: no such file or directory"), "{missing}");
-    let output = uext4([OsStr::new("cat"), OsStr::new("--json"), &at(&volume, OsStr::from_bytes(b"/no\xff"))]);
+    let output =
+        uext4([OsStr::new("cat"), OsStr::new("--json"), &at(&volume, OsStr::from_bytes(b"/no\xff"))]);
     let error: Value = serde_json::from_slice(&output.stderr).unwrap();
     assert_eq!(error["path"], Value::Null);
     assert!(error["path_b64"].is_string());

@@ -178,17 +178,15 @@ fn an_image_in_use_needs_force() {
     let volume = volume();
     let place = at(&volume, "/hello");
     // An interactive session holds the image for writing until its input ends.
-    let mut holder = command([OsStr::new("io"), &place])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut holder =
+        command([OsStr::new("io"), &place]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut first = [0; 1];
     std::io::Write::write_all(holder.stdin.as_mut().unwrap(), b"stat\n").unwrap();
     holder.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     let told = bad(1, [OsStr::new("cat"), &place]);
     assert!(told.contains("in use by"), "{told}");
-    let told = bad(1, [OsStr::new("io"), OsStr::new("--force"), &place, OsStr::new("-c"), OsStr::new("pwrite 0 1")]);
+    let told =
+        bad(1, [OsStr::new("io"), OsStr::new("--force"), &place, OsStr::new("-c"), OsStr::new("pwrite 0 1")]);
     assert!(told.contains("in use by"), "force is for readers: {told}");
     assert_eq!(good([OsStr::new("cat"), OsStr::new("--force"), &place]), b"world\n");
     drop(holder.stdin.take());

@@ -8,7 +8,7 @@ use crate::volume::{Shared, Volume};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use uext4_iomap::{OpenFile, Piece, Pieces, Range, State, WriteFlags};
+use uext4_iomap::{Engine, OpenFile, Piece, Pieces, Range, State, WriteFlags};
 use uext4_ondisk::Ino;
 
 /// An open file. Cloning shares the inode; all calls may come from any thread.
@@ -38,6 +38,11 @@ impl File {
 
     pub(crate) fn open_file(&self) -> &OpenFile<Ext4> {
         &self.open
+    }
+
+    /// Whether this is a file of the volume that `engine` serves.
+    pub(crate) fn is_of(&self, engine: &Arc<Engine<Ext4>>) -> bool {
+        Arc::ptr_eq(&self.shared.engine, engine)
     }
 
     /// The inode number.

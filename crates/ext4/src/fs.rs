@@ -42,7 +42,7 @@ impl FileSystem for Ext4 {
         &inode.state
     }
 
-    #[inline]
+    #[inline(always)]
     fn check_alive(&self) -> Result<()> {
         if self.aborted.load(Ordering::Relaxed) { Err(self.abort_error()) } else { Ok(()) }
     }
@@ -63,7 +63,7 @@ impl FileSystem for Ext4 {
 
     type Handle<'a> = uext4_jbd2::Handle<'a>;
 
-    #[inline]
+    #[inline(always)]
     fn start_mapping<R: Routing>(
         &self,
         routing: R,

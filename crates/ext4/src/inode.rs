@@ -87,6 +87,10 @@ impl Ext4State {
             .get(start..start + usize::from(geometry.inode_size()))
             .ok_or_else(|| Error::from(Corrupt::from(CorruptKind::Truncated("inode table")).in_inode(ino)))?;
         let disk = DiskInode::decode(bytes, ino, superblock).map_err(|corrupt| corrupt.at_block(place))?;
+        // A deleted inode may still name blocks that belong to somebody else now.
+        if disk.links == 0 {
+            return Err(Corrupt::from(CorruptKind::InodeFree).in_inode(ino).at_block(place).into());
+        }
         let kind = disk
             .file_type()
             .ok_or_else(|| self.corrupt_inode(ino, format!("mode {:#o} names no file type", disk.mode)))?;

@@ -6,9 +6,10 @@ use crate::fs::Ext4;
 use crate::options::QueueOptions;
 use crate::volume::Volume;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 use uext4_blockdev::{Buffer, BufferPool, QueueFacts};
-use uext4_iomap::{FileSlot, RawQueue, WriteFlags};
+use uext4_iomap::{Engine, FileSlot, RawQueue, WriteFlags};
 
 /// One finished request: tag, bytes or error, and the memory back.
 pub type Completion = uext4_iomap::Completion<Error>;
@@ -19,6 +20,7 @@ pub type Completions<'q> = std::vec::Drain<'q, Completion>;
 /// An I/O queue of a volume. Use it from one thread; see [`uext4_iomap::IoQueue`] for the rules of buffers and slots.
 pub struct IoQueue {
     inner: uext4_iomap::IoQueue<Ext4>,
+    engine: Arc<Engine<Ext4>>,
 }
 
 impl Volume {
@@ -27,7 +29,7 @@ impl Volume {
         options.check()?;
         let pool = BufferPool::new(options.buffer_bytes)?;
         let inner = uext4_iomap::IoQueue::new(self.engine(), options.device, pool)?;
-        Ok(IoQueue { inner })
+        Ok(IoQueue { inner, engine: self.engine().clone() })
     }
 
     /// A queue straight to the device, for measuring what the file system costs. Writing through it can destroy the
@@ -41,7 +43,13 @@ impl Volume {
 
 impl IoQueue {
     /// Attaches a file to this queue.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the file belongs to another volume: its blocks mean nothing on this queue's device.
     pub fn attach(&mut self, file: &File) -> Result<FileSlot> {
+        if !file.is_of(&self.engine) {
+            return Err(Error::Invalid("the file belongs to another volume than the queue".into()));
+        }
         Ok(self.inner.attach(file.open_file()))
     }
 
@@ -131,7 +139,8 @@ impl IoQueue {
         self.inner.facts()
     }
 
-    /// A descriptor for event loops, where the device has one.
+    /// A descriptor for event loops, where the device has one. It signals completions of the device only: poll once after
+    /// submitting (see [`uext4_iomap::IoQueue::eventfd`]).
     pub fn eventfd(&self) -> Result<Option<OwnedFd>> {
         self.inner.eventfd()
     }

@@ -159,10 +159,6 @@ impl Volume {
 
     /// Opens a regular file by inode number.
     pub fn open_inode(&self, ino: Ino, options: OpenOptions) -> Result<File> {
-        // Reserved inodes (journal, resize, quota …) are the volume's own.
-        if options.write && ino < self.superblock().geometry.first_inode() {
-            return Err(Error::NotPermitted("a reserved inode"));
-        }
         let inode = self.state().inode(ino)?;
         self.open_loaded(inode, options)
     }
@@ -177,6 +173,10 @@ impl Volume {
         if options.write {
             if !self.shared.options.write {
                 return Err(Error::ReadOnly("the volume was opened read-only"));
+            }
+            // Reserved inodes (journal, resize, quota …) are the volume's own, even if a directory names one.
+            if inode.ino() < self.superblock().geometry.first_inode() {
+                return Err(Error::NotPermitted("a reserved inode"));
             }
             inode.check_overwrite()?;
         }
@@ -226,7 +226,13 @@ impl Volume {
     }
 
     /// One commit and one flush for all of `files`: their completed writes survive a crash.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a file belongs to another volume: it would not be made durable.
     pub fn sync_files(&self, files: &[&File]) -> Result<()> {
+        if !files.iter().all(|file| file.is_of(self.engine())) {
+            return Err(Error::Invalid("a file belongs to another volume".into()));
+        }
         let open: Vec<_> = files.iter().map(|file| file.open_file()).collect();
         self.shared.engine.sync_many(&open, true)
     }

@@ -9,9 +9,8 @@ use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::gate::InodeGuard;
 use crate::mapping::{Range, State};
-use crate::plan::{Plan, Request, Route};
+use crate::plan::{Plan, Request};
 use crate::queue::WriteFlags;
-use crate::write_plan::plan_write;
 use uext4_blockdev::{Buffer, WriteDurability};
 
 /// Largest bounce buffer in bytes: longer unaligned requests go through it in steps.
@@ -108,12 +107,17 @@ impl<F: FileSystem> Engine<F> {
         self.fs.check_alive()?;
         file.check_writable()?;
         let range = check_range(pos, buf.len() as u64)?;
+        if range.length == 0 {
+            return Ok(0);
+        }
         if flags.contains(WriteFlags::NOWAIT) {
             return Err(Error::WouldBlock.into());
         }
         let state = file.state();
         let guard = state.gate.lock_exclusive(true, &mut self.pump());
-        let plan = self.plan_bounced(file, range, flags)?;
+        let request = Request { range, sync: flags.sync(), bounced: true, queued: false };
+        let mut pieces = crate::mapping::Pieces::new();
+        let plan = self.decide(file, &guard, &request, file.switches, &mut pieces)?;
         self.counters.bump(Counter::Bounces);
         self.counters.bump(Counter::ExclusiveWrites);
         let mut done = 0;
@@ -124,17 +128,6 @@ impl<F: FileSystem> Engine<F> {
         drop(guard);
         self.complete_durability(file, &plan)?;
         Ok(buf.len())
-    }
-
-    fn plan_bounced(&self, file: &OpenFile<F>, range: Range, flags: WriteFlags) -> Result<Plan, F::Error> {
-        let mut pieces = crate::mapping::Pieces::new();
-        self.load_pieces(file, range, &mut pieces)?;
-        let request = Request { range, sync: flags.sync(), bounced: true, queued: false };
-        let plan = plan_write(&request, &file.state().view(), &pieces, &self.capabilities, file.switches);
-        if plan.route == Route::Allocate || pieces.is_full() {
-            self.check_all_written(file, range)?;
-        }
-        Ok(plan)
     }
 
     /// Writes the first bytes of `buf` and returns how many.

@@ -68,7 +68,7 @@ pub struct CounterLine([AtomicU64; COUNT]);
 
 impl CounterLine {
     /// Counts one. Only the line's single writer may call this.
-    #[inline]
+    #[inline(always)]
     pub fn bump(&self, counter: Counter) {
         let value = &self.0[counter as usize];
         value.store(value.load(Ordering::Relaxed) + 1, Ordering::Relaxed);

@@ -236,11 +236,12 @@ impl Door {
     /// Delivers completions; their slots' outstanding counts are lowered.
     pub(crate) fn reap(&mut self, done: &mut Vec<Done>, wait: Wait) -> Result<usize> {
         let before = done.len();
-        let count = self.queue.reap(done, wait)?;
+        let outcome = self.queue.reap(done, wait);
+        // A queue that fails may have delivered before it did.
         for done in &done[before..] {
             self.held[slot_of(done.tag) as usize].outstanding -= 1;
         }
-        Ok(count)
+        outcome
     }
 
     pub(crate) fn in_flight(&self) -> u32 {

@@ -165,11 +165,14 @@ impl<F: FileSystem> Engine<F> {
             return Ok(());
         }
         self.counters.bump(Counter::Flushes);
-        self.device.flush().map_err(|error| self.fatal(error.into()))
+        self.device.flush().map_err(|error| self.fatal(error.into()))?;
+        // A flush of another thread that failed meanwhile may have lost what this one seems to have saved.
+        self.fs.check_alive()
     }
 
     /// Commits what `inodes` need, then flushes unless the commit did.
     pub(crate) fn make_durable(&self, inodes: &[&F::Inode], all: bool) -> Result<(), F::Error> {
+        self.fs.check_alive()?;
         let flushed = self.fs.commit(inodes, all)?;
         if flushed { Ok(()) } else { self.flush() }
     }
@@ -191,17 +194,19 @@ pub(crate) fn check_range(pos: u64, length: u64) -> Result<Range, Error> {
     Ok(Range { pos, length })
 }
 
-/// A load that leaves the same byte unknown a second time makes no progress.
+/// A load after which no byte behind the furthest one so far becomes known makes no progress. `missed` holds the
+/// furthest unknown byte and how often none behind it was reached.
 ///
-/// Twice is allowed: another thread may have evicted the map between load and look-up.
+/// A few times are allowed: another thread may have evicted the map between load and look-up. More of them than this
+/// mean that the map does not hold all of the request at a time, and loading would go round in circles.
 pub(crate) fn check_progress(missed: &mut Option<(u64, u32)>, pos: u64) -> Result<(), Error> {
-    let times = match missed {
-        Some((last, times)) if *last == pos => *times + 1,
-        _ => 1,
+    let (furthest, times) = match *missed {
+        Some((furthest, times)) if pos <= furthest => (furthest, times + 1),
+        _ => (pos, 1),
     };
-    if times > 8 {
+    if times > 16 {
         return Err(Error::MapUnknown(pos));
     }
-    *missed = Some((pos, times));
+    *missed = Some((furthest, times));
     Ok(())
 }

@@ -16,6 +16,7 @@ use crate::snapshot::ByteRun;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Waiters, add_then_fence, store_then_fence};
 use crate::thread_slot::{OWNED_SLOTS, SHARED_SLOT, thread_slot};
 use crossbeam_utils::CachePadded;
+use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -93,6 +94,14 @@ impl InodeGate {
         self.thread_cells()[SHARED_SLOT].modified_ns.fetch_max(modified, Ordering::Relaxed);
     }
 
+    /// Takes the cell of a queue that died with requests in flight out, once the device no longer works on them. Nobody
+    /// will complete them any more.
+    pub(crate) fn unregister_dead(&self, cell: &Arc<CachePadded<Cell>>) {
+        cell.counts.store(0, Ordering::Release);
+        self.unregister(cell);
+        self.announce_progress();
+    }
+
     /// Enters through a queue's own cell: inside the gate and one request in flight. The caller is the only writer of
     /// `cell` (it holds the queue).
     #[inline(always)]
@@ -168,7 +177,8 @@ impl InodeGate {
         } else {
             add_then_fence(&cell.counts, amount);
         }
-        let guard = InodeGuard { gate: self, hold: Hold::Shared { cell, slot, amount } };
+        let hold = Hold::Shared { cell, slot, amount };
+        let guard = InodeGuard { gate: self, hold, _not_send: PhantomData };
         if self.exclusive.load(Ordering::SeqCst) {
             return Err(Busy);
         }
@@ -188,9 +198,9 @@ impl InodeGate {
             pump();
             self.exclusive_waiters.park(|| self.exclusive.load(Ordering::SeqCst), LOOK_AGAIN);
         }
-        #[cfg(loom)]
+        // Orders the word before the loads of cells, of which some may only now come into being.
         crate::sync::full_fence();
-        let guard = InodeGuard { gate: self, hold: Hold::Exclusive };
+        let guard = InodeGuard { gate: self, hold: Hold::Exclusive, _not_send: PhantomData };
         self.wait_quiet(!0 ^ IN_FLIGHT_MASK, pump);
         if drain {
             self.wait_quiet(!0, pump);
@@ -275,6 +285,8 @@ enum Hold<'g> {
 pub struct InodeGuard<'g> {
     gate: &'g InodeGate,
     hold: Hold<'g>,
+    /// A thread's line is changed by that thread only, so the guard must not be dropped by another.
+    _not_send: PhantomData<*const ()>,
 }
 
 impl InodeGuard<'_> {
@@ -343,7 +355,7 @@ impl InodeGuard<'_> {
             }
         };
         change(cell, slot, IN_FLIGHT_ONE, true);
-        InFlight { cell, slot }
+        InFlight { cell, slot, _not_send: PhantomData }
     }
 }
 
@@ -365,6 +377,7 @@ impl Drop for InodeGuard<'_> {
 pub struct InFlight<'g> {
     cell: &'g Cell,
     slot: usize,
+    _not_send: PhantomData<*const ()>,
 }
 
 impl Drop for InFlight<'_> {

@@ -67,10 +67,10 @@ impl<F: FileSystem> Engine<F> {
         self.fs.check_alive()?;
         file.check_readable()?;
         let range = self.check_direct(pos, buf.len() as u64)?;
-        self.geometry.check_memory(buf.as_ptr() as usize).map_err(Error::from)?;
         if range.length == 0 {
             return Ok(0);
         }
+        self.geometry.check_memory(buf.as_ptr() as usize).map_err(Error::from)?;
         let state = file.state();
         if self.capabilities.dax.is_some() {
             let guard = self.enter(state, false);
@@ -200,10 +200,10 @@ impl<F: FileSystem> Engine<F> {
         self.fs.check_alive()?;
         file.check_writable()?;
         let range = self.check_direct(pos, buf.len() as u64)?;
-        self.geometry.check_memory(buf.as_ptr() as usize).map_err(Error::from)?;
         if range.length == 0 {
             return Ok(0);
         }
+        self.geometry.check_memory(buf.as_ptr() as usize).map_err(Error::from)?;
         let request = Request { range, sync: flags.sync(), bounced: false, queued: false };
         if let Some(written) = self.overwrite_one(file, buf, &request, routing) {
             return written;
@@ -247,7 +247,12 @@ impl<F: FileSystem> Engine<F> {
             return Some(Err(error));
         }
         drop(guard);
-        Some(self.complete_durability(file, &plan).map(|()| buf.len()))
+        if matches!(plan.durability, Durability::Datasync | Durability::Fsync)
+            && let Err(error) = self.complete_durability(file, &plan)
+        {
+            return Some(Err(error));
+        }
+        Some(Ok(buf.len()))
     }
 
     fn write_general<R: Routing>(
@@ -287,7 +292,7 @@ impl<F: FileSystem> Engine<F> {
 
     /// Maps and plans; refuses what needs allocation.
     #[inline]
-    fn decide<R: Routing>(
+    pub(crate) fn decide<R: Routing>(
         &self,
         file: &OpenFile<F>,
         guard: &InodeGuard<'_>,
@@ -324,7 +329,7 @@ impl<F: FileSystem> Engine<F> {
 
     /// Refuses a write that is not a pure overwrite, saying what it would need.
     #[cold]
-    pub(crate) fn check_all_written(&self, file: &OpenFile<F>, range: Range) -> Result<(), F::Error> {
+    fn check_all_written(&self, file: &OpenFile<F>, range: Range) -> Result<(), F::Error> {
         let (mut unwritten, mut hole) = (0, 0);
         self.for_each_piece(file, range, |piece| {
             let summary = Summary::of(std::slice::from_ref(piece));
@@ -343,20 +348,20 @@ impl<F: FileSystem> Engine<F> {
     #[inline(always)]
     fn count_write(&self, request: &Request, plan: &Plan, state: &InodeState, guard: &InodeGuard<'_>) {
         let block_mask = (1 << state.block_bits()) - 1;
-        let bump = |counter| self.counters.bump_at(guard.slot(), counter);
+        let slot = guard.slot();
         if guard.is_exclusive() {
-            bump(Counter::ExclusiveWrites);
+            self.counters.bump_at(slot, Counter::ExclusiveWrites);
         } else if (request.range.pos | request.range.length) & block_mask != 0 {
-            bump(Counter::SharedSubblockWrites);
+            self.counters.bump_at(slot, Counter::SharedSubblockWrites);
         }
         if plan.route == Route::DaxOverwrite {
-            bump(Counter::DaxCopies);
+            self.counters.bump_at(slot, Counter::DaxCopies);
         }
         if plan.counted {
-            bump(Counter::DioCounted);
+            self.counters.bump_at(slot, Counter::DioCounted);
         }
         if plan.durability == Durability::Fua {
-            bump(Counter::FuaWrites);
+            self.counters.bump_at(slot, Counter::FuaWrites);
         }
         guard.note_write(crate::clock::coarse_now_ns());
     }
@@ -415,7 +420,7 @@ impl<F: FileSystem> Engine<F> {
     }
 
     /// The plain routes of durability, after the data is complete.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn complete_durability(&self, file: &OpenFile<F>, plan: &Plan) -> Result<(), F::Error> {
         match plan.durability {
             Durability::None | Durability::Fua | Durability::WriteThrough => Ok(()),

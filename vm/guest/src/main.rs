@@ -6,6 +6,7 @@
 
 mod devices;
 mod trace;
+mod volumes;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -24,7 +25,7 @@ fn main() -> ExitCode {
     }));
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str()));
-    let groups = [devices::TESTS, trace::TESTS];
+    let groups = [devices::TESTS, trace::TESTS, volumes::TESTS];
     let tests: Vec<&Test> = groups.into_iter().flatten().filter(|(name, _)| chosen(name)).collect();
     let failed = tests.iter().filter(|test| !passes(test)).count();
     if failed == 0 && !tests.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

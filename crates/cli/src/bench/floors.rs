@@ -292,7 +292,7 @@ fn open_lines() -> Result<Vec<Line>> {
 
 fn render(lines: &[Line]) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header(["promise", "floor", "goal", "measured", "reached"]);
     for line in lines {
         table.add_row([&line.what, &line.floor, &line.goal, &line.measured, line.verdict.text()]);

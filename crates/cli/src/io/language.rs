@@ -3,19 +3,27 @@
 /// Help of the whole language, also for `--help` and the manual page.
 pub const LANGUAGE: &str = "\
 Commands (as in xfs_io; numbers take 0x and the suffixes b (4096 bytes), s (512), k, m, g, t, p, e):
-  pread [-qv] [-C] [-b BS] [-V N] OFFSET LENGTH       read, BS bytes (4096) a call, N times BS with -V; -v dumps
-  pwrite [-qDNOwW] [-C] [-S SEED] [-b BS] [-V N] OFFSET LENGTH
-                                                      overwrite with bytes of SEED (0xcd); -D durable (RWF_DSYNC),
-                                                      -N do not wait (RWF_NOWAIT), -O one call only,
-                                                      -w fdatasync behind, -W fsync behind, both timed
-  fsync, fdatasync                                    make completed writes durable
-  fiemap [-v] [OFFSET [LENGTH]]                       extents in sectors of 512 bytes
-  stat                                                inode, type, size, blocks
-  help [COMMAND], quit
+  pread [-qvC] [-b BS] [-V N] OFFSET LENGTH
+        read, BS bytes (4096) a call, N times BS with -V; -v dumps
+  pwrite [-qCDNOwW] [-S SEED] [-b BS] [-V N] OFFSET LENGTH
+        overwrite with bytes of SEED (0xcd); -D each call durable (RWF_DSYNC), -N do not wait (RWF_NOWAIT),
+        -O one call only, -w fdatasync behind, -W fsync behind, both timed
+  fsync, fdatasync
+        make completed writes durable
+  fiemap [-v] [OFFSET [LENGTH]]
+        extents in sectors of 512 bytes
+  stat
+        inode, type, size, blocks
+  help [COMMAND]
+        this text, or what is about one command
+  quit
+        leave
   falloc [-k] OFFSET LENGTH, fpunch OFFSET LENGTH, fzero [-k] OFFSET LENGTH, fcollapse OFFSET LENGTH,
-  finsert OFFSET LENGTH, truncate OFFSET              known, but they need allocation: not supported yet
--q prints nothing, -C one line: bytes,calls,seconds,bytes/s,calls/s. A call whose position and length are multiples of
-the device's logical block is direct; any other goes through a bounce buffer. With -V one call moves N times BS bytes.";
+  finsert OFFSET LENGTH, truncate OFFSET
+        known, but they need allocation: not supported yet
+-q prints nothing, -C one line: bytes,calls,seconds,bytes/s,calls/s. A call whose position and length are
+multiples of the device's logical block is direct; any other goes through a bounce buffer. With -V one call
+moves N times BS bytes.";
 
 /// Bytes of `b` suffixes and of a call without `-b`.
 const BLOCK: u64 = 4096;
@@ -293,12 +301,7 @@ pub fn describes(line: &str, name: &str) -> bool {
     is_entry && line.split([' ', ',']).any(|word| word == name && !word.is_empty())
 }
 
-fn allocating(
-    name: &'static str,
-    words: &[&str],
-    flags: &str,
-    operands: usize,
-) -> Result<Command, String> {
+fn allocating(name: &'static str, words: &[&str], flags: &str, operands: usize) -> Result<Command, String> {
     let words = Words::split(name, words, flags, "")?;
     words.count(operands..=operands)?;
     for index in 0..operands {
@@ -390,7 +393,8 @@ mod tests {
 
     #[test]
     fn every_command_has_help() {
-        for name in ["pread", "pwrite", "fsync", "fdatasync", "fiemap", "stat", "quit", "falloc", "truncate"] {
+        for name in ["pread", "pwrite", "fsync", "fdatasync", "fiemap", "stat", "quit", "falloc", "truncate"]
+        {
             assert_eq!(parse(&format!("help {name}")), Ok(Some(Command::Help(Some(name.into())))), "{name}");
         }
     }

@@ -1,7 +1,7 @@
 //! `uext4 io`: single requests, in the command language of `xfs_io(8)` with its flag meanings.
 //!
-//! [`language`] turns a line into a command, `run` does it. What the library cannot do yet is parsed all the same and
-//! answered with that.
+//! [`language`] turns a line into a command, `run` does it. What the library cannot do yet is parsed all
+//! the same and answered with that.
 
 pub mod language;
 mod run;
@@ -27,7 +27,8 @@ pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
         .map(|line| parse(line).map_err(CliError::Usage))
         .collect::<Result<Vec<_>, _>>()?;
     let interactive = args.command.is_empty();
-    let write = !args.read_only && (interactive && !place.spec.options.read_only || commands.iter().any(writes));
+    let write =
+        !args.read_only && (interactive && !place.spec.options.read_only || commands.iter().any(writes));
     let how = if write {
         How::writing(globals, args.switches.switches)
     } else {
@@ -53,8 +54,8 @@ fn writes(command: &Option<Command>) -> bool {
     matches!(command, Some(Command::Write(_)))
 }
 
-/// Reads commands from standard input. A person sees a prompt and may try again after an error; the status at the end
-/// tells a script whether one failed.
+/// Reads commands from standard input. A person sees a prompt and may try again after an error; the status
+/// at the end tells a script whether one failed.
 fn prompt(mut session: Session<'_>) -> Result<(), CliError> {
     let person = io::stdin().is_terminal();
     let mut lines = io::stdin().lock().split(b'\n');

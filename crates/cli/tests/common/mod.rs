@@ -58,7 +58,8 @@ fn fill(dir: &Path) {
 pub fn volume() -> Volume {
     let source = Scratch::new(64 << 20);
     fill(source.path());
-    let volume = VolumeBuilder::new(64 << 20).args(["-L", "cli-test", "-b", "4096"]).from_dir(source.path()).build();
+    let volume =
+        VolumeBuilder::new(64 << 20).args(["-L", "cli-test", "-b", "4096"]).from_dir(source.path()).build();
     oracle::debugfs_write(volume.path(), "fallocate /holed 20 23");
     oracle::debugfs_write(volume.path(), "set_inode_field /holed size 131072");
     volume
@@ -86,12 +87,8 @@ pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
 
 /// Runs it with something on standard input.
 pub fn uext4_with_input<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>, input: &str) -> Output {
-    let mut child = command(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     child.wait_with_output().unwrap()
 }
@@ -115,10 +112,12 @@ pub fn text<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
 #[track_caller]
 pub fn json<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Value {
     let bytes = good(args);
-    serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&bytes)))
+    serde_json::from_slice(&bytes)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&bytes)))
 }
 
-/// Runs it and asserts this status, an empty standard output and one line on standard error, which is returned.
+/// Runs it and asserts this status, an empty standard output and one line on standard error, which is
+/// returned.
 #[track_caller]
 pub fn bad<S: AsRef<OsStr>>(status: i32, args: impl IntoIterator<Item = S>) -> String {
     let output = uext4(args);
@@ -133,7 +132,8 @@ pub fn bad<S: AsRef<OsStr>>(status: i32, args: impl IntoIterator<Item = S>) -> S
 
 /// With `--json` the line is an object with at least these two.
 fn is_json_error(line: &str) -> bool {
-    serde_json::from_str::<Value>(line).is_ok_and(|error| error["error"].is_string() && error["errno"].is_i64())
+    serde_json::from_str::<Value>(line)
+        .is_ok_and(|error| error["error"].is_string() && error["errno"].is_i64())
 }
 
 /// The content of a file as debugfs sees it.

@@ -10,6 +10,10 @@ use uext4_iomap::{Found, MapSnapshot, Run, State};
 use uext4_ondisk::ext4::{Extent, ExtentNode, NodeLimits};
 use uext4_ondisk::{Lblk, Pblk};
 
+/// Least budget of a snapshot: all that one request needs has to be in memory at a time, and evicting it between two of
+/// its loads would go on for ever. 1 MiB hold the pieces of a request over some 80 000 extents.
+const BUDGET_MIN: usize = 1 << 20;
+
 /// What one leaf of the tree says: its window of logical blocks and the runs in it; the rest of the window is holes.
 struct Window {
     first: u64,
@@ -38,7 +42,7 @@ pub(crate) fn load(state: &Ext4State, inode: &Inode, pos: u64) -> Result<()> {
     }
     let window = find_leaf(state, inode, Lblk(block))?;
     let mut loaded = current.replaced(window.first, window.end, Some(&window.runs));
-    if loaded.resident_bytes() > state.map_budget {
+    if loaded.resident_bytes() > state.map_budget.max(BUDGET_MIN) {
         loaded = MapSnapshot::unknown().replaced(window.first, window.end, Some(&window.runs));
     }
     map.publish(loaded);

@@ -20,7 +20,7 @@ const MAPPING_CREDITS: u32 = 11;
 
 /// What the journal has to do for the mapping of an overwrite. A volume without a journal has no handles to start: both
 /// routes are the same there.
-#[inline]
+#[inline(always)]
 pub(crate) fn start<'j, R: Routing>(
     journal: Option<&'j Journal>,
     routing: R,

@@ -35,6 +35,17 @@ pub(crate) struct Attached<F: FileSystem> {
     detached: bool,
 }
 
+impl<F: FileSystem> Drop for Attached<F> {
+    fn drop(&mut self) {
+        let gate = &F::state(&self.file.inode).gate;
+        if self.pending == 0 {
+            gate.unregister(&self.cell);
+        } else {
+            gate.unregister_dead(&self.cell);
+        }
+    }
+}
+
 impl<F: FileSystem> Attached<F> {
     /// Follows the published mapping. Call inside the gate: what is current then stays valid until the gate is left.
     #[inline]
@@ -108,8 +119,8 @@ impl<F: FileSystem> Core<F> {
     /// Frees a detached file once nothing of it is pending.
     pub(super) fn let_go(&mut self, index: usize) {
         let gone = self.files[index].as_ref().is_some_and(|file| file.detached && file.pending == 0);
-        if gone && let Some(attached) = self.files[index].take() {
-            attached.file.state().gate.unregister(&attached.cell);
+        if gone {
+            self.files[index] = None;
         }
     }
 

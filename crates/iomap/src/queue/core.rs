@@ -12,6 +12,7 @@ use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, MutexGuard};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::thread::ThreadId;
 use uext4_blockdev::{DeviceQueue, Done, Queue};
 
 /// What kind of request a slot holds.
@@ -40,6 +41,21 @@ pub(crate) struct General {
     pub(crate) error: Option<Error>,
     /// All parts were pushed.
     pub(crate) sealed: bool,
+    /// Parts that have ended. The door's count of outstanding ones falls for a whole batch at once, before their
+    /// results were looked at.
+    pub(crate) ended: usize,
+}
+
+impl General {
+    /// A request that transfers `visible` bytes, of which nothing was pushed yet.
+    pub(crate) fn new(visible: u64) -> Self {
+        General { parts: Vec::with_capacity(4), visible, zero: Vec::new(), error: None, sealed: false, ended: 0 }
+    }
+
+    /// Whether every part was pushed and has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.sealed && self.ended == self.parts.len()
+    }
 }
 
 /// A request between submission and delivery. Plain values, so that presetting one is a handful of stores.
@@ -78,6 +94,7 @@ impl Slot {
 /// All of a queue, behind its lock.
 pub(crate) struct Core<F: FileSystem> {
     pub(crate) engine: Arc<Engine<F>>,
+    // Dropped before the files: it waits for the device, which works on their blocks.
     pub(crate) door: Door,
     pub(crate) files: Vec<Option<Attached<F>>>,
     pub(crate) serial: u32,
@@ -101,13 +118,14 @@ pub(crate) struct Core<F: FileSystem> {
 /// A queue behind a lock that its owner takes for each call and a drainer tries for a harvest.
 pub(crate) struct QueueCore<F: FileSystem> {
     core: Mutex<Core<F>>,
-    owner_driven: bool,
+    /// The one thread that may drive the queue, if it is owner-driven.
+    owner: Option<ThreadId>,
 }
 
 impl<F: FileSystem> QueueCore<F> {
     pub(crate) fn new(core: Core<F>) -> Arc<Self> {
-        let owner_driven = core.owner_driven;
-        Arc::new(QueueCore { core: Mutex::new(core), owner_driven })
+        let owner = core.owner_driven.then(|| std::thread::current().id());
+        Arc::new(QueueCore { core: Mutex::new(core), owner })
     }
 
     #[inline]
@@ -115,10 +133,10 @@ impl<F: FileSystem> QueueCore<F> {
         self.core.lock()
     }
 
-    /// Submits and reaps for a waiting drainer, if nobody drives the queue right now. Returns whether only the owner
-    /// may drive it and it has requests pending.
+    /// Submits and reaps for a waiting drainer, if nobody drives the queue right now. Returns whether only another
+    /// thread, its owner, may drive it and it has requests pending.
     pub(crate) fn harvest(&self) -> bool {
-        if self.owner_driven {
+        if self.owner.is_some_and(|owner| owner != std::thread::current().id()) {
             return self.core.try_lock().is_none_or(|core| core.pending() > 0);
         }
         if let Some(mut core) = self.core.try_lock() {

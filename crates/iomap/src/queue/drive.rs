@@ -58,7 +58,8 @@ impl<F: FileSystem> Core<F> {
         if general.error.is_none() {
             general.error = failure(done.result, pos, length, write);
         }
-        if general.sealed && self.door.outstanding(number) == 0 {
+        general.ended += 1;
+        if general.is_over() {
             self.finish_general(number);
         }
     }
@@ -143,7 +144,9 @@ impl<F: FileSystem> Core<F> {
         wait: Wait,
         out: &mut Vec<Completion<F::Error>>,
     ) -> Result<(), F::Error> {
-        let wait = if self.ready.is_empty() { wait } else { Wait::No };
+        // Queued syncs are due now: nothing on the device may ever wake this call for them.
+        let idle = self.ready.is_empty() && self.to_sync.is_empty();
+        let wait = if idle { wait } else { Wait::No };
         self.drive(wait)?;
         out.append(&mut self.ready);
         Ok(())
@@ -153,15 +156,13 @@ impl<F: FileSystem> Core<F> {
     pub(super) fn shut_down(&mut self) {
         while self.free.len() < self.slots.len() {
             let before = self.free.len();
-            // A ring that cannot be waited on any more is waited for by the door's own drop.
+            // A queue that cannot be driven any more is waited for when it is dropped, with the files it still has.
             if self.drive(Wait::AtLeast(1)).is_err() && self.free.len() == before {
                 break;
             }
         }
-        for file in self.files.iter_mut().filter_map(Option::take) {
-            if file.pending == 0 {
-                file.file.state().gate.unregister(&file.cell);
-            }
+        for file in self.files.iter_mut() {
+            drop(file.take_if(|file| file.pending == 0));
         }
     }
 }

@@ -54,10 +54,8 @@ impl<F: FileSystem> Core<F> {
             self.abandon(index);
             return Err(error);
         }
-        let general =
-            General { parts: Vec::with_capacity(1), visible, zero: Vec::new(), error: None, sealed: false };
         let number = self.take_slot(Slot::new(index, tag, Kind::General, Durability::None, false))?;
-        self.general[number as usize] = Some(Box::new(general));
+        self.general[number as usize] = Some(Box::new(General::new(visible)));
         self.door.store(number, payload);
         self.counters.bump(Counter::GeneralReads);
         self.counters.bump(Counter::DioCounted);
@@ -157,10 +155,11 @@ impl<F: FileSystem> Core<F> {
             }
         }
         self.general(number).sealed = true;
+        let over = self.general(number).is_over();
         if let Some(attached) = &self.files[index] {
             attached.file.state().gate.leave(&attached.cell);
         }
-        if self.door.outstanding(number) == 0 {
+        if over {
             self.finish_general(number);
         }
     }
@@ -186,7 +185,10 @@ impl<F: FileSystem> Core<F> {
                     drop(error);
                     let failed =
                         uext4_blockdev::Error::Io { op: op.name(), pos, length: u64::from(length), errno: 5 };
-                    self.general(number).error = Some(failed.into());
+                    let general = self.general(number);
+                    general.error = Some(failed.into());
+                    // It was never sent and will not be reaped.
+                    general.ended += 1;
                     return;
                 }
             }

@@ -10,7 +10,6 @@ mod drive;
 mod general;
 mod overwrite;
 
-use crate::counters::Counter;
 use crate::door::Payload;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -209,8 +208,12 @@ impl<F: FileSystem> IoQueue<F> {
         self.core.lock().facts()
     }
 
-    /// A descriptor that becomes readable when completions may wait, for an event loop. `None`: this device completes
-    /// without one, call [`IoQueue::poll`].
+    /// A descriptor that becomes readable when the device may have completed something, for an event loop. `None`: this
+    /// device completes without one, call [`IoQueue::poll`].
+    ///
+    /// What needs no device request completes without a signal: reads behind the end of the file or of holes only, empty
+    /// requests, copies of mapped memory, syncs. So call [`IoQueue::poll`] once after submitting, before going to sleep
+    /// on the descriptor.
     pub fn eventfd(&self) -> Result<Option<OwnedFd>, F::Error> {
         self.core.lock().eventfd()
     }
@@ -224,8 +227,13 @@ impl<F: FileSystem> Drop for IoQueue<F> {
 
 impl<F: FileSystem> Core<F> {
     fn check_vector(&self, buffers: &[Buffer]) -> Result<(), Error> {
+        let mut total = 0u64;
         for buffer in buffers {
             self.engine.check_direct(0, buffer.len() as u64)?;
+            total += buffer.len() as u64;
+        }
+        if total > u64::from(u32::MAX) {
+            return Err(Error::RangeTooLarge { pos: 0, length: total });
         }
         Ok(())
     }
@@ -238,7 +246,6 @@ impl<F: FileSystem> Core<F> {
         let number = self.take_slot(Slot::new(index, tag, Kind::Sync, durability, false))?;
         // Its work starts with the next drive: completion of earlier writes first, then one commit and flush for all.
         self.to_sync.push(number);
-        self.counters.bump(Counter::DioCounted);
         Ok(())
     }
 }

@@ -230,10 +230,7 @@ impl<F: FileSystem> Core<F> {
                 return Err(error.into());
             }
         };
-        let visible = request.range.length;
-        let general =
-            General { parts: Vec::with_capacity(4), visible, zero: Vec::new(), error: None, sealed: false };
-        self.general[number as usize] = Some(Box::new(general));
+        self.general[number as usize] = Some(Box::new(General::new(request.range.length)));
         self.door.store(number, payload);
         if let Some(attached) = &self.files[index] {
             let block_size = attached.file.state().view().block_size();
@@ -283,9 +280,9 @@ impl<F: FileSystem> Core<F> {
         let number = self.free.last().copied();
         self.execute(index, request, &plan, payload, tag)?;
         if let (Completion::Synchronous, Some(number)) = (plan.completion, number) {
-            while self.door.outstanding(number) > 0 {
-                self.drive(Wait::AtLeast(1))?;
-            }
+            // A queue that cannot be driven any more says so at the owner's next call: this request was sent, and its
+            // outcome is its completion.
+            while self.door.outstanding(number) > 0 && self.drive(Wait::AtLeast(1)).is_ok() {}
         }
         drop(guard);
         Ok(())

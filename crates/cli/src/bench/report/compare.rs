@@ -16,7 +16,7 @@ pub fn render(old: &Report, new: &Report) -> String {
         ));
     }
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header(["scenario", "device", "threads × qd", "what", "before", "now", "change"]);
     for measured in &new.scenarios {
         match old.scenarios.iter().find(|earlier| earlier.same_as(measured)) {

@@ -14,7 +14,7 @@ pub fn render(report: &Report) -> String {
         .filter(|&name| report.scenarios.iter().any(|measured| measured.ratios.contains_key(name)))
         .collect();
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     let mut header = vec!["scenario", "device", "threads × qd"];
     header.extend(&shown);
     header.extend(["kIOPS", "MB/s", "cpu-ns/op", "p50 µs", "p99 µs", "p999 µs"]);

@@ -11,7 +11,6 @@ use std::io::{BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use uext4::blockdev::{Device, WriteDurability};
 use uext4::{BufferPool, DeviceSpec};
 
@@ -212,6 +211,7 @@ pub(super) fn dump(device: &dyn Device, image: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
     use uext4::blockdev::engine::{MemoryDevice, MemoryOptions};
 
     #[test]

@@ -1,0 +1,443 @@
+//! What is refused, by its name, and that a refusal changes nothing.
+
+mod common;
+
+use common::sample::{
+    DATA_SIZE, FLAGGED, MIXED_ALLOCATED, MIXED_SIZE, MIXED_WRITTEN, TAIL_SIZE, sample, sample_with,
+    with_sealed_files,
+};
+use common::{Image, aligned, assert_unchanged, open_ro, open_rw, read_only, read_write};
+use std::sync::Arc;
+use uext4::blockdev::Misaligned;
+use uext4::blockdev::layer::{Mask, MaskDevice};
+use uext4::{Allocation, Counter, Error, Ino, OpenOptions, QueueOptions, Volume, VolumeOptions, WriteFlags};
+use uext4_testkit::guard::{LoopDevice, LoopOptions};
+use uext4_testkit::{Need, Scratch, VolumeBuilder, needs};
+
+/// Name, position, length, and what the write would need: bytes unwritten, bytes in holes, growth.
+const ALLOCATING: [(&str, u64, u64, u64, u64, bool); 10] = [
+    ("/mixed", MIXED_WRITTEN, 4096, 4096, 0, false),
+    ("/mixed", MIXED_WRITTEN + 512, 512, 512, 0, false),
+    ("/mixed", MIXED_ALLOCATED, 8192, 0, 8192, false),
+    // Written blocks in front do not help: the request fails as a whole.
+    ("/mixed", 0, MIXED_SIZE, MIXED_ALLOCATED - MIXED_WRITTEN, MIXED_SIZE - MIXED_ALLOCATED, false),
+    ("/mixed", MIXED_SIZE - 4096, 8192, 0, 8192, true),
+    ("/sparse", 0, 409_600, 0, 204_800, false),
+    ("/data", DATA_SIZE - 4096, 8192, 0, 4096, true),
+    ("/data", DATA_SIZE, 512, 0, 512, true),
+    ("/data", 1 << 40, 4096, 0, 4096, true),
+    // Inside the last block, but behind the size.
+    ("/tail", 8192, 2048, 0, 0, true),
+];
+
+fn allocation(case: &(&str, u64, u64, u64, u64, bool)) -> Allocation {
+    let &(_, pos, length, unwritten, hole, extends) = case;
+    Allocation { pos, length, unwritten, hole, extends }
+}
+
+#[track_caller]
+fn assert_allocation(result: Result<usize, Error>, wanted: Allocation) {
+    match result {
+        Err(Error::NeedsAllocation(found)) => assert_eq!(found, wanted),
+        other => panic!("{wanted:?}: {other:?}"),
+    }
+}
+
+#[test]
+fn writes_that_need_allocation_say_what_they_need_and_change_nothing() {
+    let image = sample();
+    let device = image.device();
+    let volume = open_rw(device.clone());
+    assert!(TAIL_SIZE < 8192 + 2048);
+    for case in &ALLOCATING {
+        let file = volume.open_file(case.0, read_write()).unwrap();
+        let bytes = common::patterned(55, 0, case.2 as usize);
+        for flags in [WriteFlags::empty(), WriteFlags::DSYNC, WriteFlags::NOWAIT] {
+            assert_allocation(file.write_at_with(&bytes, case.1, flags), allocation(case));
+        }
+        // From memory at any address: the bounced route asks the same question.
+        let mut odd = vec![0; bytes.len() + 1];
+        odd[1..].copy_from_slice(&bytes);
+        assert_allocation(file.write_any_at(&odd[1..], case.1, WriteFlags::empty()), allocation(case));
+        let mut queue = volume.queue(QueueOptions::depth(2)).unwrap();
+        let slot = queue.attach(&file).unwrap();
+        let buffer = queue.buffer(bytes.len()).unwrap();
+        let refused = queue.write(slot, case.1, buffer, WriteFlags::DSYNC, 1).map(|()| 0);
+        assert_allocation(refused, allocation(case));
+        let halves = [0, 1].map(|_| queue.buffer(bytes.len() / 2)).into_iter().collect::<Result<_, _>>();
+        let written = queue.writev(slot, case.1, halves.unwrap(), WriteFlags::empty(), 1).map(|()| 0);
+        if case.2 / 2 % 512 == 0 {
+            assert_allocation(written, allocation(case));
+        } else {
+            assert!(matches!(written, Err(Error::Misaligned { .. })));
+        }
+        assert_eq!(queue.pending(), 0);
+    }
+    assert!(volume.stats().get(Counter::AllocationsRefused) >= 6 * ALLOCATING.len() as u64 - 3);
+    // The gate is free again: this one drains.
+    let file = volume.open_file("/mixed", read_write()).unwrap();
+    file.write_any_at(&[0], 3, WriteFlags::empty()).unwrap();
+    file.write_any_at(&common::sample::expected("/mixed")[3..4], 3, WriteFlags::empty()).unwrap();
+    assert_unchanged(&image, &*device);
+}
+
+#[test]
+fn misaligned_requests_name_the_value_and_change_nothing() {
+    let image = sample();
+    let device = image.device();
+    let volume = open_rw(device.clone());
+    let file = volume.open_file("/data", read_write()).unwrap();
+    let mut memory = aligned(8192);
+    let mut queue = volume.queue(QueueOptions::depth(2)).unwrap();
+    let slot = queue.attach(&file).unwrap();
+    for (pos, length, offset, what) in [
+        (1, 512, 0, Misaligned::Position),
+        (256, 4096, 0, Misaligned::Position),
+        (0, 511, 0, Misaligned::Length),
+        (4096, 4097, 0, Misaligned::Length),
+        (0, 512, 1, Misaligned::Memory),
+        (512, 512, 256, Misaligned::Memory),
+    ] {
+        let part = offset..offset + length;
+        let check = |error: Error| match error {
+            Error::Misaligned { what: found, align, .. } => assert_eq!((found, align), (what, 512)),
+            other => panic!("{other}"),
+        };
+        let errors = [
+            file.read_at(&mut memory[part.clone()], pos).unwrap_err(),
+            file.write_at(&memory[part.clone()], pos).unwrap_err(),
+            file.write_at_with(&memory[part], pos, WriteFlags::DSYNC).unwrap_err(),
+        ];
+        assert!(errors.iter().all(|error| error.errno() == 22), "EINVAL");
+        errors.into_iter().for_each(check);
+        if what != Misaligned::Memory {
+            // Buffers of a queue are aligned by themselves.
+            let buffer = |queue: &uext4::IoQueue| queue.buffer(length).unwrap();
+            check(queue.read(slot, pos, buffer(&queue), 1).unwrap_err());
+            check(queue.write(slot, pos, buffer(&queue), WriteFlags::empty(), 1).unwrap_err());
+        }
+    }
+    for (pos, length) in [(1 << 63, 512), (u64::MAX - 511, 512), ((1 << 63) - 512, 4096)] {
+        assert_eq!(file.read_at(&mut memory[..length], pos).unwrap_err().errno(), 22, "{pos}");
+        assert_eq!(file.write_at(&memory[..length], pos).unwrap_err().errno(), 22, "{pos}");
+        assert_eq!(file.read_any_at(&mut memory[..length], pos + 1).unwrap_err().errno(), 22, "{pos}");
+        let buffer = queue.buffer(length).unwrap();
+        assert_eq!(queue.read(slot, pos, buffer, 1).unwrap_err().errno(), 22, "{pos}");
+        let buffer = queue.buffer(length).unwrap();
+        assert_eq!(queue.write(slot, pos, buffer, WriteFlags::empty(), 1).unwrap_err().errno(), 22, "{pos}");
+    }
+    assert_eq!(queue.pending(), 0);
+    assert_unchanged(&image, &*device);
+}
+
+#[test]
+fn modes_and_read_only_volumes() {
+    let image = sample();
+    let device = image.device();
+    let volume = open_ro(device.clone());
+    let error = volume.open_file("/data", read_write()).unwrap_err();
+    assert!(matches!(error, Error::ReadOnly(_)) && error.errno() == 30, "{error}");
+    drop(volume);
+
+    let masked = Arc::new(MaskDevice::new(device.clone(), Mask { read_only: true, ..Mask::default() }));
+    let refused = Volume::open_device(masked.clone(), VolumeOptions::read_write());
+    assert!(matches!(refused.map(|_| ()), Err(Error::ReadOnly("the device"))));
+    open_ro(masked).open_file("/data", read_only()).unwrap();
+
+    let volume = open_rw(device.clone());
+    let reader = volume.open_file("/data", read_only()).unwrap();
+    let writer = volume.open_file("/data", OpenOptions::new().write(true)).unwrap();
+    let mut memory = aligned(512);
+    assert!(matches!(reader.write_at(&memory, 0), Err(Error::BadMode("writing"))));
+    assert!(matches!(reader.write_any_at(&[1], 3, WriteFlags::empty()), Err(Error::BadMode("writing"))));
+    assert!(matches!(writer.read_at(&mut memory, 0), Err(Error::BadMode("reading"))));
+    assert!(matches!(writer.read_any_at(&mut [0], 3), Err(Error::BadMode("reading"))));
+    let mut queue = volume.queue(QueueOptions::depth(2)).unwrap();
+    let (reader, writer) = (queue.attach(&reader).unwrap(), queue.attach(&writer).unwrap());
+    let refused = queue.write(reader, 0, queue.buffer(512).unwrap(), WriteFlags::empty(), 1);
+    assert!(matches!(refused, Err(Error::BadMode("writing"))));
+    let refused = queue.read(writer, 0, queue.buffer(512).unwrap(), 1);
+    assert!(matches!(refused, Err(Error::BadMode("reading"))));
+    assert_unchanged(&image, &*device);
+}
+
+#[test]
+fn paths_are_refused_as_posix_says() {
+    let volume = open_rw(sample().device());
+    for (path, errno) in [
+        ("/nothing", 2),
+        ("/data/below", 20),
+        ("/data/", 20),
+        ("/dir", 21),
+        ("/loop", 40),
+        ("/dangling", 2),
+        ("/dir/../nothing", 2),
+    ] {
+        assert_eq!(volume.open_file(path, read_write()).unwrap_err().errno(), errno, "{path}");
+    }
+    assert_eq!(volume.open_file("x".repeat(256), read_only()).unwrap_err().errno(), 36);
+    assert_eq!(volume.read_dir("/data").map(|_| ()).unwrap_err().errno(), 20);
+    assert_eq!(volume.read_link("/data").unwrap_err().errno(), 22);
+    for path in ["/link", "up", "/dir/../data", "//dir//.././data", "/up"] {
+        assert_eq!(volume.open_file(path, read_only()).unwrap().size(), DATA_SIZE, "{path}");
+    }
+    assert_eq!(volume.read_link("slow").unwrap(), "x".repeat(200).as_bytes());
+}
+
+#[test]
+fn flagged_files_are_refused_by_their_flag() {
+    let image = with_sealed_files(&sample());
+    let device = image.device();
+    let volume = open_rw(device.clone());
+    for (name, _) in FLAGGED {
+        let error = volume.open_file(name, read_write()).unwrap_err();
+        let (errno, word) = match name {
+            "immutable" => (1, "immutable"),
+            "append" => (1, "append-only"),
+            "verity" => (1, "fs-verity"),
+            "journaled" => (95, "journaled data"),
+            _ => (95, "encrypted"),
+        };
+        assert!(error.errno() == errno && error.to_string().contains(word), "{name}: {error}");
+        let read = volume.open_file(name, read_only());
+        assert_eq!(read.is_ok(), name != "encrypted", "{name}");
+    }
+    assert_unchanged(&image, &*device);
+}
+
+#[test]
+fn reserved_and_deleted_inodes_are_nobodys_files() {
+    let image = sample();
+    let device = image.device();
+    let volume = open_rw(device.clone());
+    for ino in [1, 3, 4, 5, 6, 7, 8, 9, 10] {
+        let refused = volume.open_inode(Ino(ino), OpenOptions::new().write(true));
+        assert!(refused.is_err(), "inode {ino}");
+    }
+    assert!(matches!(volume.open_inode(Ino(8), read_write()), Err(Error::NotPermitted("a reserved inode"))));
+    // The journal's blocks are no file data, not even for reading.
+    if let Ok(journal) = volume.open_inode(Ino(8), read_only()) {
+        assert_eq!(journal.read_at(&mut aligned(4096), 0).unwrap_err().errno(), 117);
+    }
+    let data = volume.open_file("/data", read_only()).unwrap().ino();
+    drop(volume);
+
+    let scratch = Scratch::new(image.bytes.len() as u64);
+    let path = scratch.file("volume.img");
+    image.save(&path);
+    // debugfs leaves the extents of a removed file in its inode: its blocks are anybody's now.
+    uext4_testkit::oracle::debugfs_write(&path, "rm /data");
+    let volume = open_rw(Image::load(&path).device());
+    for options in [read_only(), read_write()] {
+        let error = volume.open_inode(data, options).unwrap_err();
+        assert!(matches!(error, Error::Corrupt(_)) && error.inode() == Some(data.get()), "{error}");
+    }
+    assert!(volume.open_inode(Ino(u32::MAX), read_only()).is_err());
+    assert!(volume.open_inode(Ino(0), read_only()).is_err());
+}
+
+#[track_caller]
+fn assert_refused(image: &Image, options: VolumeOptions, words: &[&str]) {
+    let device = image.device();
+    let error = Volume::open_device(device.clone(), options).map(|_| ()).unwrap_err();
+    let text = error.to_string();
+    assert!(words.iter().all(|word| text.contains(word)), "{words:?}: {text}");
+    assert_unchanged(image, &*device);
+}
+
+#[test]
+fn unreadable_features_are_refused_by_name() {
+    let make = |args: &[&str]| {
+        let volume = VolumeBuilder::new(16 << 20).args(args.iter().copied()).build();
+        Image::load(volume.path())
+    };
+    for (args, words) in [
+        (&["-O", "inline_data"][..], &["inline_data"][..]),
+        (&["-O", "casefold"], &["casefold"]),
+        (&["-O", "encrypt"], &["encrypt"]),
+        (&["-O", "^extents,^64bit,^has_journal,^metadata_csum"], &["extent", "ext2 or ext3"]),
+        (&["-O", "^extents,^64bit"], &["extent", "ext2 or ext3"]),
+        (&["-O", "journal_dev"], &["journal"]),
+    ] {
+        let image = make(args);
+        for options in [VolumeOptions::read_only(), VolumeOptions::read_write()] {
+            assert_refused(&image, options, words);
+        }
+    }
+}
+
+const INCOMPAT: usize = 0x60;
+const RO_COMPAT: usize = 0x64;
+const LAST_ORPHAN: usize = 0xe8;
+const DEFAULT_MOUNT_OPTIONS: usize = 0x100;
+
+#[test]
+fn unknown_bits_are_refused_by_name() {
+    for args in [&[][..], &["-O", "^metadata_csum"]] {
+        let plain = sample_with(4096, args);
+        let mut image = plain.clone();
+        image.set_bits(INCOMPAT, 1 << 20);
+        assert_refused(&image, VolumeOptions::read_only(), &["FEATURE_I20"]);
+        assert_refused(&image, VolumeOptions::read_write(), &["FEATURE_I20"]);
+        // Several at a time are all named.
+        image.set_bits(INCOMPAT, 1 << 31 | 0x8000);
+        assert_refused(&image, VolumeOptions::read_only(), &["FEATURE_I20", "FEATURE_I31", "inline_data"]);
+
+        let mut image = plain.clone();
+        image.set_bits(RO_COMPAT, 1 << 25);
+        assert_refused(&image, VolumeOptions::read_write(), &["FEATURE_R25"]);
+        open_ro(image.device()).open_file("/data", read_only()).unwrap();
+
+        // Marked read-only by tune2fs.
+        let mut image = plain.clone();
+        image.set_bits(RO_COMPAT, 0x1000);
+        assert_refused(&image, VolumeOptions::read_write(), &["read-only"]);
+        open_ro(image.device());
+    }
+}
+
+#[test]
+fn states_that_forbid_writing_leave_reading() {
+    let mut orphans = sample();
+    orphans.set_bits(LAST_ORPHAN, 20);
+    assert_refused(&orphans, VolumeOptions::read_write(), &["orphan"]);
+    assert!(open_ro(orphans.device()).info().notes.iter().any(|note| note.contains("orphan")));
+
+    let mut journaled = sample();
+    journaled.set_bits(DEFAULT_MOUNT_OPTIONS, 0x20);
+    assert_refused(&journaled, VolumeOptions::read_write(), &["journal_data"]);
+    open_ro(journaled.device());
+
+    let protected = sample_with(4096, &["-O", "mmp"]);
+    assert_refused(&protected, VolumeOptions::read_write(), &["mmp"]);
+    open_ro(protected.device());
+
+    let mut external = sample_with(4096, &["-O", "^has_journal"]);
+    external.patch_superblock(|superblock| {
+        superblock[0x5c] |= 4; // COMPAT_HAS_JOURNAL
+        superblock[0xd0..0xe0].fill(7); // s_journal_uuid
+        superblock[0xe4] = 1; // s_journal_dev
+    });
+    assert_refused(&external, VolumeOptions::read_write(), &["external journal"]);
+    open_ro(external.device());
+}
+
+#[test]
+fn a_volume_that_needs_recovery_is_not_opened() {
+    let mut flagged = sample();
+    flagged.set_bits(INCOMPAT, 4);
+    let mut running = sample();
+    let journal = open_ro(running.device()).info().journal.unwrap();
+    let start = journal.block as usize * 4096 + 0x1c;
+    running.bytes[start..start + 4].copy_from_slice(&1u32.to_be_bytes());
+    for image in [&flagged, &running] {
+        for options in [VolumeOptions::read_only(), VolumeOptions::read_write()] {
+            let device = image.device();
+            let error = Volume::open_device(device.clone(), options).map(|_| ()).unwrap_err();
+            assert!(matches!(error, Error::NeedsRecovery(_)) && error.errno() == 117, "{error}");
+            assert_unchanged(image, &*device);
+        }
+    }
+}
+
+#[test]
+fn devices_that_do_not_fit_are_refused() {
+    let mut image = sample();
+    image.bytes.truncate(image.bytes.len() - 4096);
+    assert_refused(&image, VolumeOptions::read_only(), &["device only"]);
+    image.bytes.truncate(1024);
+    assert_refused(&image, VolumeOptions::read_only(), &["superblock"]);
+    let empty = Image { bytes: vec![0; 1 << 20] };
+    assert_refused(&empty, VolumeOptions::read_only(), &["corrupt"]);
+
+    // 1 KiB blocks cannot be addressed on a device of 4 KiB blocks; larger ones can.
+    let small = sample_with(1024, &[]);
+    let device = small.device_with(|options| options.logical_block = 4096);
+    let error = Volume::open_device(device, VolumeOptions::read_only()).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("blocks of 1024 bytes, smaller than the device's"), "{error}");
+    let device = sample().device_with(|options| options.logical_block = 4096);
+    let file = open_rw(device).open_file("/data", read_write()).unwrap();
+    assert!(matches!(file.write_at(&aligned(512), 0), Err(Error::Misaligned { align: 4096, .. })));
+    file.write_at(&aligned(4096), 0).unwrap();
+}
+
+#[test]
+fn files_stay_with_their_volume() {
+    let (mine, other) = (open_rw(sample().device()), open_rw(sample().device()));
+    let file = other.open_file("/data", read_write()).unwrap();
+    let mut queue = mine.queue(QueueOptions::depth(2)).unwrap();
+    assert!(matches!(queue.attach(&file), Err(Error::Invalid(_))));
+    assert!(matches!(mine.sync_files(&[&file]), Err(Error::Invalid(_))));
+    other.sync_files(&[&file]).unwrap();
+    for depth in [0, uext4::DEPTH_MAX + 1] {
+        assert!(matches!(mine.queue(QueueOptions::depth(depth)).map(|_| ()), Err(Error::Invalid(_))));
+    }
+}
+
+#[test]
+fn images_in_use_are_refused() {
+    let scratch = Scratch::new(48 << 20);
+    let path = scratch.file("volume.img");
+    sample().save(&path);
+    let device = path.to_str().unwrap();
+    let open = |options: VolumeOptions| Volume::open(device, options).map_err(|error| error.errno());
+    const BUSY: i32 = 16;
+    {
+        let _writer = open(VolumeOptions::read_write()).unwrap();
+        assert_eq!(open(VolumeOptions::read_write()).map(|_| ()), Err(BUSY));
+        assert_eq!(open(VolumeOptions::read_only()).map(|_| ()), Err(BUSY));
+        assert_eq!(open(VolumeOptions::read_write().force(true)).map(|_| ()), Err(BUSY));
+        assert_eq!(open(VolumeOptions::read_only().force(true)).map(|_| ()), Ok(()));
+    }
+    let first = open(VolumeOptions::read_only()).unwrap();
+    let second = open(VolumeOptions::read_only()).unwrap();
+    assert_eq!(open(VolumeOptions::read_write()).map(|_| ()), Err(BUSY));
+    drop(first);
+    // A file keeps its volume open.
+    let file = second.open_file("/data", read_only()).unwrap();
+    drop(second);
+    assert_eq!(open(VolumeOptions::read_write()).map(|_| ()), Err(BUSY));
+    drop(file);
+    open(VolumeOptions::read_write()).unwrap();
+}
+
+#[test]
+fn root_an_image_behind_a_loop_device_is_in_use() {
+    needs!(Need::Loop);
+    let scratch = Scratch::new(48 << 20);
+    let path = scratch.file("volume.img");
+    sample().save(&path);
+    let device = LoopDevice::attach(&path, LoopOptions::default());
+    let image = path.to_str().unwrap();
+    let error = Volume::open(image, VolumeOptions::read_write()).map(|_| ()).unwrap_err();
+    assert!(matches!(error, Error::InUse(_)) && error.to_string().contains("loop"), "{error}");
+    let through = device.path().to_str().unwrap();
+    let volume = Volume::open(through, VolumeOptions::read_write()).unwrap();
+    let again = Volume::open(through, VolumeOptions::read_write()).map(|_| ()).unwrap_err();
+    assert!(matches!(again, Error::InUse(_)), "{again}");
+    drop(volume);
+    drop(device);
+    Volume::open(image, VolumeOptions::read_write()).unwrap();
+}
+
+#[test]
+fn root_a_journal_that_the_kernel_left_dirty_is_not_opened() {
+    needs!(Need::Loop, Need::Tool("mke2fs"));
+    let volume = VolumeBuilder::new(32 << 20).build();
+    let mounted = uext4_testkit::KernelMount::image(volume.path(), LoopOptions::default(), "");
+    std::fs::write(mounted.path().join("file"), "committed\n").unwrap();
+    let synced = std::fs::File::open(mounted.path().join("file")).unwrap();
+    synced.sync_all().unwrap();
+    // What a crash would leave: the image as it is while mounted.
+    let crashed = Image::load(mounted.device().path());
+    drop(synced);
+    mounted.unmount();
+    for options in [VolumeOptions::read_only(), VolumeOptions::read_write()] {
+        let error = Volume::open_device(crashed.device(), options).map(|_| ()).unwrap_err();
+        assert!(matches!(error, Error::NeedsRecovery(_)), "{error}");
+    }
+    // Unmounted, the same volume is fine.
+    let clean = Volume::open(volume.path().to_str().unwrap(), VolumeOptions::read_write()).unwrap();
+    let file = clean.open_file("/file", read_only()).unwrap();
+    assert_eq!(common::read_all(&file), b"committed\n");
+}
