@@ -301,9 +301,10 @@ pub struct TraceArgs {
 
 /// `uext4 cp`.
 #[derive(Args)]
+#[command(override_usage = "uext4 cp [OPTIONS] DEVICE:/path... HOSTPATH")]
 pub struct CpArgs {
     /// What to copy, then where: DEVICE:/path … HOSTPATH. Holes and unwritten ranges become holes.
-    #[arg(value_name = "SOURCE… DEST", required = true, num_args = 2.., value_hint = ValueHint::FilePath)]
+    #[arg(value_name = "PATH", required = true, num_args = 2.., value_hint = ValueHint::FilePath)]
     pub paths: Vec<OsString>,
     /// Keep times to the nanosecond, all mode bits and, as root, the owner.
     #[arg(short)]

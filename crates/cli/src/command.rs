@@ -4,8 +4,8 @@ use crate::args::{Cli, Command, Globals};
 use crate::error::CliError;
 use crate::trace::Tracer;
 use crate::{bench, cat, cp, documents, explain, info, io, ls, map, stat, trace};
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
@@ -14,9 +14,10 @@ use std::sync::Arc;
 /// Runs one command line (`arguments[0]` is the program) and returns its exit status.
 pub fn execute(arguments: Vec<OsString>, trace: Option<Arc<Tracer>>) -> ExitCode {
     let json = asks_for_json(&arguments);
+    let command = named_command(&arguments);
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error, json),
+        Err(error) => return refuse(&error, command.as_deref(), json),
     };
     let name = cli.command.name();
     let globals = Globals { json: cli.command.json(), trace };
@@ -55,8 +56,15 @@ fn asks_for_json(arguments: &[OsString]) -> bool {
         .any(|argument| argument == "--json" || argument.as_bytes().starts_with(b"--json="))
 }
 
+/// The command that is meant, also of arguments that do not parse.
+fn named_command(arguments: &[OsString]) -> Option<String> {
+    let name = arguments.get(1)?.to_str()?;
+    Cli::command().get_subcommands().find(|command| command.get_name() == name)?;
+    Some(name.to_owned())
+}
+
 /// Help and version go to standard output and are no error; anything else is bad usage, told on one line.
-fn refuse(error: &clap::Error, json: bool) -> ExitCode {
+fn refuse(error: &clap::Error, command: Option<&str>, json: bool) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let mut out = crate::out::Out::new();
         let told = write!(out, "{}", error.render()).and_then(|()| out.finish());
@@ -69,12 +77,15 @@ fn refuse(error: &clap::Error, json: bool) -> ExitCode {
         };
     }
     let error = CliError::usage(reason(error));
-    error.report(None, json);
+    error.report(command, json);
     error.exit()
 }
 
 /// The reason without clap's usage lines and tips.
 fn reason(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "no command is given (try --help)".into();
+    }
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     let end = ["\n\nUsage:", "\n\nFor more information", "\n\n  tip:", "\n\ntip:"];

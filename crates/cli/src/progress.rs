@@ -42,7 +42,9 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(Some(self.total), ProgressDrawTarget::stderr());
         let template = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        bar.with_style(style.progress_chars("=> ")).with_message(self.label.clone())
+        bar.with_style(style.progress_chars("=> "))
+            .with_message(self.label.clone())
+            .with_elapsed(self.start.elapsed())
     }
 }
 

@@ -27,8 +27,9 @@ pub fn draw(name: &str, size: u64, volume: u64, pieces: &[Piece]) -> String {
         &mut svg,
         format_args!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         font-family=\"sans-serif\" font-size=\"14\">\n<title>{name}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{MARGIN}\" y=\"30\">{name}: {size} bytes, {extents} extent(s)</text>\n"
+             font-family=\"sans-serif\" font-size=\"14\">\n<title>{name}</title>\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+             <text x=\"{MARGIN}\" y=\"30\">{name}: {size} bytes, {extents} extent(s)</text>\n"
         ),
     );
     bar(&mut svg, FILE_TOP, &format!("file, 0 … {size}"));

@@ -109,8 +109,12 @@ pub fn run(args: TraceArgs, globals: &Globals) -> Result<ExitCode, CliError> {
     let mut arguments = vec![OsString::from("uext4")];
     arguments.extend(args.command);
     let exit = command::execute(arguments, Some(Arc::clone(&tracer)));
-    tracer.finish().map_err(|error| CliError::host(&target, "write", &error))?;
-    Ok(exit)
+    match tracer.finish() {
+        Ok(()) => Ok(exit),
+        // Whoever read the trace has left; that does not change how the command ended.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(exit),
+        Err(error) => Err(CliError::host(&target, "write", &error)),
+    }
 }
 
 /// `  0.000123 Q W 2048+8 FUA`: seconds, Q for made or C for done, then the request in sectors of 512 bytes.

@@ -1,7 +1,7 @@
 //! Which volumes can be opened, and what for. Everything else is refused by the name of its feature.
 
 use crate::error::{Error, Result};
-use uext4_ondisk::ext4::{Compat, DefaultMountOptions, Incompat, RoCompat, Superblock};
+use uext4_ondisk::ext4::{Compat, DefaultMountOptions, Features, Incompat, RoCompat, Superblock};
 
 /// Incompatible features that reading understands.
 const READABLE: Incompat = Incompat::from_bits_retain(
@@ -41,9 +41,10 @@ fn refuse(action: &'static str, feature: impl Into<String>) -> Error {
     Error::Incompatible { action, feature: feature.into() }
 }
 
-/// Refuses volumes that cannot be read, naming what they use.
-pub(crate) fn check_readable(superblock: &Superblock) -> Result<()> {
-    let incompat = superblock.features.incompat;
+/// Refuses volumes that cannot be read, naming what they use. Asked before anything else of the superblock is looked
+/// at: an unknown feature may give its other fields another meaning.
+pub(crate) fn check_readable(features: &Features) -> Result<()> {
+    let incompat = features.incompat;
     if incompat.contains(Incompat::JOURNAL_DEV) {
         return Err(refuse("open", "an external journal device (journal_dev), not a file system"));
     }

@@ -74,7 +74,6 @@ impl Volume {
             return Err(Error::ReadOnly("the device"));
         }
         let superblock = read_superblock(&device)?;
-        features::check_readable(&superblock)?;
         if options.write {
             features::check_writable(&superblock)?;
         }
@@ -180,12 +179,8 @@ impl Volume {
             }
             inode.check_overwrite()?;
         }
-        let open = OpenFile {
-            inode,
-            readable: options.read,
-            writable: options.write,
-            switches: options.switches.unwrap_or(self.shared.options.switches),
-        };
+        let switches = options.switches.unwrap_or(self.shared.options.switches);
+        let open = OpenFile::new(inode, options.read, options.write, switches);
         Ok(File::new(open, self.shared.clone()))
     }
 
@@ -291,7 +286,7 @@ fn add_run(runs: &mut Vec<(u8, u64, u64)>, kind: u8, start: u64, count: u64) {
     }
 }
 
-/// Reads and checks the primary superblock.
+/// Reads and checks the primary superblock, its features first.
 fn read_superblock(device: &Arc<dyn Device>) -> Result<Superblock> {
     let geometry = device.geometry();
     let needed = SUPERBLOCK_OFFSET + u64::from(SUPERBLOCK_SIZE);
@@ -302,7 +297,9 @@ fn read_superblock(device: &Arc<dyn Device>) -> Result<Superblock> {
     let mut buffer = BufferPool::new(length as usize)?.take(length as usize)?;
     device.read_at(&mut buffer, 0)?;
     let start = SUPERBLOCK_OFFSET as usize;
-    Ok(Superblock::decode(&buffer[start..start + SUPERBLOCK_SIZE as usize])?)
+    let bytes = &buffer[start..start + SUPERBLOCK_SIZE as usize];
+    features::check_readable(&Superblock::peek_features(bytes)?)?;
+    Ok(Superblock::decode(bytes)?)
 }
 
 /// Refuses devices that cannot hold the volume or cannot address its blocks.

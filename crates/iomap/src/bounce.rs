@@ -124,7 +124,7 @@ impl<F: FileSystem> Engine<F> {
         while done < range.length {
             done += self.write_step(file, &plan, &buf[done as usize..], pos + done)?;
         }
-        state.gate.note_thread_write(crate::clock::coarse_now_ns());
+        guard.mark_written();
         drop(guard);
         self.complete_durability(file, &plan)?;
         Ok(buf.len())

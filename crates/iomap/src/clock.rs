@@ -6,6 +6,6 @@ use rustix::time::{ClockId, clock_gettime};
 #[inline]
 pub(crate) fn coarse_now_ns() -> u64 {
     let now = clock_gettime(ClockId::RealtimeCoarse);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000) + now.tv_nsec.unsigned_abs()
+    // Times before 1970 do not occur; they would only make a stamp wrong, never a request.
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }

@@ -88,13 +88,13 @@ impl CounterLine {
 /// All counters of a volume.
 #[derive(Debug)]
 pub struct Counters {
-    threads: Box<[CachePadded<CounterLine>]>,
+    threads: Box<[CachePadded<CounterLine>; SHARED_SLOT + 1]>,
     queues: Mutex<Vec<Arc<CachePadded<CounterLine>>>>,
 }
 
 impl Default for Counters {
     fn default() -> Self {
-        let threads = (0..=SHARED_SLOT).map(|_| CachePadded::default()).collect();
+        let threads = Box::new(std::array::from_fn(|_| CachePadded::default()));
         Counters { threads, queues: Mutex::new(Vec::new()) }
     }
 }
@@ -114,6 +114,12 @@ impl Counters {
         } else {
             self.threads[SHARED_SLOT].add_shared(counter, 1);
         }
+    }
+
+    /// The line of the thread that owns `slot`, if it owns one.
+    #[inline(always)]
+    pub(crate) fn owned_line(&self, slot: usize) -> Option<&CounterLine> {
+        if slot < SHARED_SLOT { Some(&self.threads[slot]) } else { None }
     }
 
     /// A line for a queue. It is kept until [`Counters::retire`].

@@ -25,6 +25,9 @@ pub struct Engine<F: FileSystem> {
     pub(crate) geometry: Geometry,
     pub(crate) capabilities: Capabilities,
     pub(crate) counters: Counters,
+    /// Bits that must be clear in positions and lengths, and in addresses.
+    position_mask: u64,
+    memory_mask: usize,
     pub(crate) bounces: BufferPool,
     queues: Mutex<Vec<Weak<QueueCore<F>>>>,
 }
@@ -34,6 +37,8 @@ impl<F: FileSystem> Engine<F> {
     pub fn new(fs: Arc<F>, device: Arc<dyn Device>) -> Result<Self, Error> {
         Ok(Engine {
             fs,
+            position_mask: u64::from(device.geometry().logical_block) - 1,
+            memory_mask: device.geometry().memory_align as usize - 1,
             geometry: device.geometry(),
             capabilities: device.capabilities(),
             device,
@@ -89,13 +94,21 @@ impl<F: FileSystem> Engine<F> {
     }
 
     /// Checks a direct request: alignment of position and length, and no end behind 2⁶³. An empty request is fine.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check_direct(&self, pos: u64, length: u64) -> Result<Range, Error> {
-        let mask = u64::from(self.geometry.logical_block) - 1;
-        if (pos | length) & mask != 0 {
+        if (pos | length) & self.position_mask != 0 {
             return Err(self.misaligned(pos, length));
         }
         check_range(pos, length)
+    }
+
+    /// Checks a memory address against the device's alignment.
+    #[inline(always)]
+    pub(crate) fn check_address(&self, address: *const u8) -> Result<(), Error> {
+        if address.addr() & self.memory_mask != 0 {
+            return Ok(self.geometry.check_memory(address.addr())?);
+        }
+        Ok(())
     }
 
     #[cold]
@@ -185,7 +198,7 @@ impl<F: FileSystem> Engine<F> {
 }
 
 /// Refuses ranges that end behind 2⁶³ - 1.
-#[inline]
+#[inline(always)]
 pub(crate) fn check_range(pos: u64, length: u64) -> Result<Range, Error> {
     const END_MAX: u64 = i64::MAX as u64;
     if length > END_MAX || pos > END_MAX - length {

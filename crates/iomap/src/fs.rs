@@ -76,6 +76,7 @@ pub struct OpenFile<F: FileSystem> {
     pub writable: bool,
     /// Which optimisations this file uses.
     pub switches: Switches,
+    all_on: bool,
 }
 
 impl<F: FileSystem> Clone for OpenFile<F> {
@@ -85,6 +86,17 @@ impl<F: FileSystem> Clone for OpenFile<F> {
 }
 
 impl<F: FileSystem> OpenFile<F> {
+    /// Opens `inode` for the engine. What may be read and written is the file system's decision.
+    pub fn new(inode: Arc<F::Inode>, readable: bool, writable: bool, switches: Switches) -> Self {
+        OpenFile { inode, readable, writable, switches, all_on: switches == Switches::ON }
+    }
+
+    /// Whether every switch is on.
+    #[inline(always)]
+    pub(crate) fn is_all_on(&self) -> bool {
+        self.all_on
+    }
+
     /// The engine's half of the inode.
     #[inline]
     pub fn state(&self) -> &InodeState {

@@ -20,6 +20,8 @@ use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+/// Stands for "now, when asked" in a cell's time of the last write.
+const MARKED: u64 = 1;
 const IN_FLIGHT_ONE: u64 = 1;
 const INSIDE_ONE: u64 = 1 << 32;
 const IN_FLIGHT_MASK: u64 = INSIDE_ONE - 1;
@@ -177,12 +179,17 @@ impl InodeGate {
         } else {
             add_then_fence(&cell.counts, amount);
         }
-        let hold = Hold::Shared { cell, slot, amount };
-        let guard = InodeGuard { gate: self, hold, _not_send: PhantomData };
         if self.exclusive.load(Ordering::SeqCst) {
+            self.withdraw(cell, slot, amount);
             return Err(Busy);
         }
-        Ok(guard)
+        Ok(InodeGuard { gate: self, cell, slot, amount, _not_send: PhantomData })
+    }
+
+    #[cold]
+    fn withdraw(&self, cell: &Cell, slot: usize, amount: u64) {
+        change(cell, slot, amount, false);
+        self.announce_progress();
     }
 
     /// Waits until the gate is not exclusively held, once or until it seems worth another try.
@@ -200,7 +207,9 @@ impl InodeGate {
         }
         // Orders the word before the loads of cells, of which some may only now come into being.
         crate::sync::full_fence();
-        let guard = InodeGuard { gate: self, hold: Hold::Exclusive, _not_send: PhantomData };
+        let slot = thread_slot();
+        let cell = &self.thread_cells()[slot];
+        let guard = InodeGuard { gate: self, cell, slot, amount: 0, _not_send: PhantomData };
         self.wait_quiet(!0 ^ IN_FLIGHT_MASK, pump);
         if drain {
             self.wait_quiet(!0, pump);
@@ -254,16 +263,19 @@ impl InodeGate {
         cell.modified_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Notes a write by a synchronous call of this thread.
-    #[inline]
-    pub fn note_thread_write(&self, now_ns: u64) {
-        self.thread_cells()[thread_slot()].modified_ns.store(now_ns, Ordering::Relaxed);
-    }
-
     /// Latest write noted in any cell, 0 if none: merged into mtime and ctime by stat and sync.
     pub fn last_write_ns(&self) -> u64 {
         let threads = self.threads.get().map_or(&[][..], |cells| cells);
-        let of = |cell: &Cell| cell.modified_ns.load(Ordering::Relaxed);
+        let of = |cell: &Cell| {
+            if cell.modified_ns.load(Ordering::Relaxed) != MARKED {
+                return cell.modified_ns.load(Ordering::Relaxed);
+            }
+            let now = crate::clock::coarse_now_ns();
+            // If the owner marks it again meanwhile, the mark stays and is due again.
+            let _marked_again =
+                cell.modified_ns.compare_exchange(MARKED, now, Ordering::Relaxed, Ordering::Relaxed);
+            now
+        };
         let queues = self.queues.lock();
         threads.iter().map(|cell| of(cell)).chain(queues.iter().map(|cell| of(cell))).max().unwrap_or(0)
     }
@@ -274,17 +286,15 @@ impl InodeGate {
     }
 }
 
-#[derive(Debug)]
-enum Hold<'g> {
-    Shared { cell: &'g Cell, slot: usize, amount: u64 },
-    Exclusive,
-}
-
 /// Proof that this thread holds the gate of an inode. What runs under it is synchronous and locked.
 #[derive(Debug)]
 pub struct InodeGuard<'g> {
     gate: &'g InodeGate,
-    hold: Hold<'g>,
+    /// The calling thread's line.
+    cell: &'g Cell,
+    slot: usize,
+    /// What a shared hold added to the line; 0 for an exclusive one.
+    amount: u64,
     /// A thread's line is changed by that thread only, so the guard must not be dropped by another.
     _not_send: PhantomData<*const ()>,
 }
@@ -293,28 +303,21 @@ impl InodeGuard<'_> {
     /// The calling thread's slot.
     #[inline(always)]
     pub(crate) fn slot(&self) -> usize {
-        match self.hold {
-            Hold::Shared { slot, .. } => slot,
-            Hold::Exclusive => thread_slot(),
-        }
+        self.slot
     }
 
-    /// Notes a write by this thread at `now_ns`.
+    /// Marks a write by this thread. Its time is the one at which somebody asks, as POSIX has it ("marked for update").
     #[inline(always)]
-    pub(crate) fn note_write(&self, now_ns: u64) {
-        match self.hold {
-            Hold::Shared { cell, .. } => cell.modified_ns.store(now_ns, Ordering::Relaxed),
-            Hold::Exclusive => self.gate.note_thread_write(now_ns),
-        }
+    pub(crate) fn mark_written(&self) {
+        self.cell.modified_ns.store(MARKED, Ordering::Relaxed);
     }
 
     /// The device position of `range`, if it lies in the run that this thread used last in this generation of the
     /// mapping. Load the generation under this guard.
     #[inline(always)]
     pub(crate) fn last_run(&self, generation: u64, range: Range) -> Option<u64> {
-        let Hold::Shared { cell, slot, .. } = self.hold else { return None };
-        let run = &cell.run;
-        if slot >= OWNED_SLOTS || run.generation.load(Ordering::Relaxed) != generation {
+        let run = &self.cell.run;
+        if self.slot >= OWNED_SLOTS || run.generation.load(Ordering::Relaxed) != generation {
             return None;
         }
         let run = ByteRun {
@@ -326,48 +329,38 @@ impl InodeGuard<'_> {
     }
 
     /// Remembers a run for [`InodeGuard::last_run`].
-    #[inline]
     pub(crate) fn keep_run(&self, generation: u64, run: ByteRun) {
-        if let Hold::Shared { cell, slot, .. } = self.hold
-            && slot < OWNED_SLOTS
-        {
-            cell.run.generation.store(generation, Ordering::Relaxed);
-            cell.run.start.store(run.start, Ordering::Relaxed);
-            cell.run.end.store(run.end, Ordering::Relaxed);
-            cell.run.physical.store(run.physical, Ordering::Relaxed);
+        if self.slot < OWNED_SLOTS {
+            self.cell.run.generation.store(generation, Ordering::Relaxed);
+            self.cell.run.start.store(run.start, Ordering::Relaxed);
+            self.cell.run.end.store(run.end, Ordering::Relaxed);
+            self.cell.run.physical.store(run.physical, Ordering::Relaxed);
         }
     }
 
     /// Whether the gate is held exclusively.
+    #[inline(always)]
     pub fn is_exclusive(&self) -> bool {
-        matches!(self.hold, Hold::Exclusive)
+        self.amount == 0
     }
 
     /// Counts one more request of this call in flight, and back. The guard alone already keeps drainers out, so this
     /// is only for the plain route of `dax-no-dio-count`.
     #[inline]
     pub fn count_in_flight(&self) -> InFlight<'_> {
-        let (cell, slot) = match self.hold {
-            Hold::Shared { cell, slot, .. } => (cell, slot),
-            Hold::Exclusive => {
-                let slot = thread_slot();
-                (&*self.gate.thread_cells()[slot], slot)
-            }
-        };
-        change(cell, slot, IN_FLIGHT_ONE, true);
-        InFlight { cell, slot, _not_send: PhantomData }
+        change(self.cell, self.slot, IN_FLIGHT_ONE, true);
+        InFlight { cell: self.cell, slot: self.slot, _not_send: PhantomData }
     }
 }
 
 impl Drop for InodeGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        match self.hold {
-            Hold::Shared { cell, slot, amount } => {
-                change(cell, slot, amount, false);
-                self.gate.announce_progress();
-            }
-            Hold::Exclusive => self.gate.reopen(),
+        if self.is_exclusive() {
+            self.gate.reopen();
+        } else {
+            change(self.cell, self.slot, self.amount, false);
+            self.gate.announce_progress();
         }
     }
 }

@@ -1,18 +1,17 @@
 //! Synchronous direct reads and writes: the calling thread maps, transfers and completes under the gate.
 
 use crate::counters::Counter;
-use crate::counters::Counters;
 use crate::door::Payload;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::fs::{Count, FileSystem, OpenFile};
+use crate::fs::{FileSystem, OpenFile};
 use crate::gate::InodeGuard;
 use crate::inode::InodeState;
 use crate::mapping::{PIECES_MAX, Piece, Pieces, Range, State};
 use crate::plan::{Durability, GateMode, Plan, Request, Route, Summary};
 use crate::queue::WriteFlags;
-use crate::switches::{AllOn, Routing, Switches};
-use crate::write_plan::{plan_write, shares_gate};
+use crate::switches::{AllOn, Routing};
+use crate::write_plan::{plan_shared_overwrite, plan_write};
 use uext4_blockdev::WriteDurability;
 
 impl<F: FileSystem> Engine<F> {
@@ -20,7 +19,7 @@ impl<F: FileSystem> Engine<F> {
     /// address obey the device's alignment; otherwise nothing is read (`Misaligned`).
     #[inline]
     pub fn read_at(&self, file: &OpenFile<F>, buf: &mut [u8], pos: u64) -> Result<usize, F::Error> {
-        if file.switches == Switches::ON {
+        if file.is_all_on() {
             self.read_routed(file, buf, pos, AllOn)
         } else {
             self.read_routed(file, buf, pos, file.switches)
@@ -37,7 +36,7 @@ impl<F: FileSystem> Engine<F> {
         pos: u64,
         flags: WriteFlags,
     ) -> Result<usize, F::Error> {
-        if file.switches == Switches::ON {
+        if file.is_all_on() {
             self.write_routed(file, buf, pos, flags, AllOn)
         } else {
             self.write_routed(file, buf, pos, flags, file.switches)
@@ -70,7 +69,7 @@ impl<F: FileSystem> Engine<F> {
         if range.length == 0 {
             return Ok(0);
         }
-        self.geometry.check_memory(buf.as_ptr() as usize).map_err(Error::from)?;
+        self.check_address(buf.as_ptr())?;
         let state = file.state();
         if self.capabilities.dax.is_some() {
             let guard = self.enter(state, false);
@@ -203,17 +202,23 @@ impl<F: FileSystem> Engine<F> {
         if range.length == 0 {
             return Ok(0);
         }
-        self.geometry.check_memory(buf.as_ptr() as usize).map_err(Error::from)?;
+        self.check_address(buf.as_ptr())?;
         let request = Request { range, sync: flags.sync(), bounced: false, queued: false };
-        if let Some(written) = self.overwrite_one(file, buf, &request, routing) {
+        let written = if self.capabilities.dax.is_some() {
+            self.overwrite_one::<R, true>(file, buf, &request, routing)
+        } else {
+            self.overwrite_one::<R, false>(file, buf, &request, routing)
+        };
+        if let Some(written) = written {
             return written;
         }
         self.write_general(file, buf, &request, flags.contains(WriteFlags::NOWAIT), routing)
     }
 
-    /// A shared overwrite of one piece by the calling thread. `None`: it needs the general way; nothing was written.
+    /// A shared overwrite of one piece by the calling thread, into mapped memory or not. `None`: it needs the general
+    /// way; nothing was written.
     #[inline(always)]
-    fn overwrite_one<R: Routing>(
+    fn overwrite_one<R: Routing, const MAPPED: bool>(
         &self,
         file: &OpenFile<F>,
         buf: &[u8],
@@ -221,11 +226,11 @@ impl<F: FileSystem> Engine<F> {
         routing: R,
     ) -> Option<Result<usize, F::Error>> {
         let state = file.state();
-        if !shares_gate(request, state.block_bits(), routing) {
-            return None;
-        }
-        let guard = state.gate.try_lock_shared(self.capabilities.dax.is_none()).ok()?;
-        let handle = match self.fs.start_mapping(routing, &SlotCounters(&self.counters, guard.slot())) {
+        let guard = state.gate.try_lock_shared(!MAPPED).ok()?;
+        // A thread beyond those with a line of their own takes the general way.
+        let line = self.counters.owned_line(guard.slot())?;
+        let durability = plan_shared_overwrite(request, &state.view(), &self.capabilities, routing)?;
+        let handle = match self.fs.start_mapping(routing, line) {
             Ok(handle) => handle,
             Err(error) => return Some(Err(error)),
         };
@@ -236,23 +241,33 @@ impl<F: FileSystem> Engine<F> {
             return Some(Err(error));
         }
         let physical = located?;
-        let length = request.range.length;
-        let piece = Piece { logical: request.range.pos, physical, length, state: State::Written };
-        let plan = plan_write(request, &state.view(), &[piece], &self.capabilities, routing);
-        if plan.gate != GateMode::Shared || !matches!(plan.route, Route::Overwrite | Route::DaxOverwrite) {
-            return None;
+        if (request.range.pos | request.range.length) & ((1 << state.block_bits()) - 1) != 0 {
+            line.bump(Counter::SharedSubblockWrites);
         }
-        self.count_write(request, &plan, state, &guard);
-        if let Err(error) = self.transfer_piece(&guard, buf, physical, &plan) {
-            return Some(Err(error));
-        }
+        guard.mark_written();
+        let how = if durability == Durability::Fua {
+            line.bump(Counter::FuaWrites);
+            WriteDurability::Fua
+        } else {
+            WriteDurability::Cached
+        };
+        let written = if !MAPPED {
+            line.bump(Counter::DioCounted);
+            self.device.write_at(buf, physical, how).map_err(Error::from)
+        } else if routing.switches().dax_no_dio_count {
+            line.bump(Counter::DaxCopies);
+            self.copy_in(&guard, buf, physical, how)
+        } else {
+            line.bump(Counter::DaxCopies);
+            line.bump(Counter::DioCounted);
+            self.copy_in_counted(&guard, buf, physical, how)
+        };
         drop(guard);
-        if matches!(plan.durability, Durability::Datasync | Durability::Fsync)
-            && let Err(error) = self.complete_durability(file, &plan)
-        {
-            return Some(Err(error));
+        match (written, durability) {
+            (Ok(()), Durability::None | Durability::Fua | Durability::WriteThrough) => Some(Ok(buf.len())),
+            (Ok(()), _) => Some(self.make_durable_after(file, durability).map(|()| buf.len())),
+            (Err(error), _) => Some(Err(self.write_failed(error, durability))),
         }
-        Some(Ok(buf.len()))
     }
 
     fn write_general<R: Routing>(
@@ -363,7 +378,7 @@ impl<F: FileSystem> Engine<F> {
         if plan.durability == Durability::Fua {
             self.counters.bump_at(slot, Counter::FuaWrites);
         }
-        guard.note_write(crate::clock::coarse_now_ns());
+        guard.mark_written();
     }
 
     /// Sends one contiguous part of a planned overwrite.
@@ -422,7 +437,11 @@ impl<F: FileSystem> Engine<F> {
     /// The plain routes of durability, after the data is complete.
     #[inline]
     pub(crate) fn complete_durability(&self, file: &OpenFile<F>, plan: &Plan) -> Result<(), F::Error> {
-        match plan.durability {
+        self.make_durable_after(file, plan.durability)
+    }
+
+    fn make_durable_after(&self, file: &OpenFile<F>, durability: Durability) -> Result<(), F::Error> {
+        match durability {
             Durability::None | Durability::Fua | Durability::WriteThrough => Ok(()),
             Durability::Datasync => self.make_durable(&[&file.inode], false),
             Durability::Fsync => self.make_durable(&[&file.inode], true),
@@ -474,15 +493,5 @@ impl<F: FileSystem> Engine<F> {
             total += self.write_at(file, buffer, pos + total as u64, flags)?;
         }
         Ok(total)
-    }
-}
-
-/// A thread's counters when its slot is known already.
-struct SlotCounters<'c>(&'c Counters, usize);
-
-impl Count for SlotCounters<'_> {
-    #[inline(always)]
-    fn bump(&self, counter: Counter) {
-        self.0.bump_at(self.1, counter);
     }
 }

@@ -74,6 +74,23 @@ fn plan_overwrite<R: Routing>(request: &Request, view: &View, device: &Capabilit
     plan
 }
 
+/// The row of the table that matters most, alone: a write over one written piece that may share the gate. `Some` with its
+/// durability exactly when [`plan_write`] answers a shared (DAX) overwrite for such a piece (`tests/plan.rs` compares
+/// the two over the whole grid); the fast ways of the executors ask this and leave everything else to the general ones.
+#[inline(always)]
+pub fn plan_shared_overwrite<R: Routing>(
+    request: &Request,
+    view: &View,
+    device: &Capabilities,
+    routing: R,
+) -> Option<Durability> {
+    let inside = request.range.end() <= view.size && request.range.end() <= view.disk_size;
+    if !inside || !shares_gate(request, view.block_bits, routing) {
+        return None;
+    }
+    Some(write_durability(request.sync, true, view, device, routing))
+}
+
 /// The rows of the table that change metadata.
 #[inline(never)]
 fn plan_allocating(

@@ -4,7 +4,7 @@ use uext4_blockdev::{Capabilities, DaxKind};
 use uext4_iomap::plan::{
     Completion, Durability, GateMode, JournalWork, Plan, Request, Route, Sync, View, plan_read,
 };
-use uext4_iomap::write_plan::plan_write;
+use uext4_iomap::write_plan::{plan_shared_overwrite, plan_write};
 use uext4_iomap::{Piece, Range, State, Switches};
 
 const BLOCK: u64 = 4096;
@@ -92,6 +92,7 @@ fn writes_follow_the_table() {
     let mut cases = 0u64;
     grid(|case| {
         let plan = plan_write(&case.request, &case.view, &case.pieces, &case.device, case.switches);
+        check_shared_overwrite(case, &plan);
         let subblock = !(case.request.range.pos.is_multiple_of(BLOCK)
             && case.request.range.length.is_multiple_of(BLOCK));
         let holes = case.pieces.iter().any(|piece| piece.state == State::Hole);
@@ -142,6 +143,17 @@ fn check_durability(case: &Case, plan: &Plan, overwrite: bool) {
         }
     };
     assert_eq!(plan.durability, want);
+}
+
+/// The executors' quick question has the same answer as the table, wherever it applies.
+fn check_shared_overwrite(case: &Case, plan: &Plan) {
+    if case.pieces.len() != 1 || !written(case) {
+        return;
+    }
+    let quick = plan_shared_overwrite(&case.request, &case.view, &case.device, case.switches);
+    let shared =
+        matches!(plan.route, Route::Overwrite | Route::DaxOverwrite) && plan.gate == GateMode::Shared;
+    assert_eq!(quick, shared.then_some(plan.durability));
 }
 
 fn check_overwrite(case: &Case, plan: &Plan, subblock: bool) {

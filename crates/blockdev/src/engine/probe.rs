@@ -15,6 +15,9 @@ const SECTOR: u32 = 512;
 /// Logical block and memory alignment where the kernel tells neither and a 512-byte trial fails, bytes.
 const CAUTIOUS: u32 = 4096;
 
+/// Most that memory is aligned to because of the logical block, bytes: a page, which every buffer here begins with.
+const PAGE: u32 = 4096;
+
 /// `TMPFS_MAGIC` of `linux/magic.h`.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
@@ -51,7 +54,11 @@ fn probe_block(claimed: &Claimed, path: &Path) -> Result<Probed> {
     let logical_block = checked_block(path, sectors)?;
     let queue = QueueAttributes::of(claimed.stat.st_rdev);
     let memory_align = match queue.number("dma_alignment") {
-        Some(mask) if mask < u64::from(u32::MAX) && (mask + 1).is_power_of_two() => mask as u32 + 1,
+        // Never less than a logical block (a page at most). zram says 511 but transfers whole pages: a read into
+        // memory that begins inside a page overwrites what lies before and behind it (seen on 6.18).
+        Some(mask) if mask < u64::from(u32::MAX) && (mask + 1).is_power_of_two() => {
+            logical_block.min(PAGE).max(mask as u32 + 1)
+        }
         _ => {
             notes.push("sysfs tells no DMA alignment: memory is aligned to the logical block".into());
             logical_block

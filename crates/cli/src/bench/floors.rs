@@ -12,7 +12,7 @@ use super::report::model::{Measured, MeasuredArm, Report};
 use super::volume::{Layout, MEMORY_DIR, Place, Scratch, tool};
 use super::{Job, ROUNDS, SECONDS, scenario, tell};
 use crate::bench::volume::given::Source;
-use comfy_table::{Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -70,7 +70,13 @@ struct Promise {
     goal: f64,
 }
 
-const fn promise(scenario: &'static str, place: Place, ratio: &'static str, floor: f64, goal: f64) -> Promise {
+const fn promise(
+    scenario: &'static str,
+    place: Place,
+    ratio: &'static str,
+    floor: f64,
+    goal: f64,
+) -> Promise {
     Promise { scenario, place, depths: &[], ratio, floor, goal }
 }
 
@@ -101,7 +107,8 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         judge(promise, &measured, &mut lines);
         report.scenarios.extend(measured);
     }
-    let lookup = measure(&promise(scenario::LOOKUP_SCALING, Place::Extents, "on/one-extent", 0.0, 0.0), timing)?;
+    let lookup =
+        measure(&promise(scenario::LOOKUP_SCALING, Place::Extents, "on/one-extent", 0.0, 0.0), timing)?;
     lines.extend(lookup.iter().map(lookup_line));
     report.scenarios.extend(lookup);
     lines.extend(open_lines()?);
@@ -171,13 +178,14 @@ fn verdict(value: f64, floor: f64, goal: f64) -> Verdict {
 }
 
 fn ratio_line(promise: &Promise, measured: &Measured) -> Line {
-    let what = format!("{} on {}, qd {}: {}", promise.scenario, measured.device, measured.shape().1, promise.ratio);
+    let what =
+        format!("{} on {}, qd {}: {}", promise.scenario, measured.device, measured.shape().1, promise.ratio);
     let (floor, goal) = (format!("≥ {}", promise.floor), format!("≥ {}", promise.goal));
     let found = measured.ratios.get(promise.ratio).zip(measured.ratio_intervals.get(promise.ratio));
     let Some((&median, interval)) = found else {
         return Line { what, floor, goal, measured: "–".into(), verdict: Verdict::Absent };
     };
-    let shown = super::report::table::ratio(median, interval);
+    let shown = super::report::table::ratio(median, interval).replacen('\n', " ", 1);
     Line { what, floor, goal, measured: shown, verdict: verdict(median, promise.floor, promise.goal) }
 }
 
@@ -192,7 +200,7 @@ fn route_line(measured: &Measured) -> Line {
     let Some(on) = measured.arm(Arm::On) else {
         return Line { what, goal: floor.clone(), floor, measured: "–".into(), verdict: Verdict::Absent };
     };
-    let (writes, fua) = (counter(on, "overwrites_without_handle"), counter(on, "fua_writes"));
+    let (writes, fua) = (on.writes, counter(on, "fua_writes"));
     let (flushes, commits) = (counter(on, "flushes"), counter(on, "commits"));
     let kept = fua == writes && writes > 0 && flushes == 0 && commits == 0;
     let shown = format!("{fua} of {writes} writes, {flushes}, {commits}");
@@ -221,7 +229,7 @@ fn serial_lines(measured: &Measured) -> Vec<Line> {
             what: format!("{} on {}: on/off", measured.scenario, measured.device),
             floor: "–".into(),
             goal: "–".into(),
-            measured: super::report::table::ratio(*median, interval),
+            measured: super::report::table::ratio(*median, interval).replacen('\n', " ", 1),
             verdict: Verdict::Told,
         });
     }
@@ -279,7 +287,8 @@ fn open_lines() -> Result<Vec<Line>> {
     let mut probes = (0..OPENINGS).map(|_| open()).collect::<Result<Vec<Probe>>>()?;
     probes.sort_unstable_by_key(|probe| probe.open_ns);
     let millis = probes[OPENINGS / 2].open_ns as f64 / 1e6;
-    let mib = probes.iter().map(|probe| probe.resident_bytes).max().unwrap_or(u64::MAX) as f64 / (1 << 20) as f64;
+    let mib =
+        probes.iter().map(|probe| probe.resident_bytes).max().unwrap_or(u64::MAX) as f64 / (1 << 20) as f64;
     let line = |what: &str, unit: &str, value: f64, floor: f64, goal: f64| Line {
         what: format!("open a sparse volume of 1 TiB: {what}"),
         floor: format!("≤ {floor} {unit}"),
@@ -292,7 +301,7 @@ fn open_lines() -> Result<Vec<Line>> {
 
 fn render(lines: &[Line]) -> String {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(["promise", "floor", "goal", "measured", "reached"]);
     for line in lines {
         table.add_row([&line.what, &line.floor, &line.goal, &line.measured, line.verdict.text()]);

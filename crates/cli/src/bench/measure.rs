@@ -4,8 +4,8 @@
 //! with `--kernel` rounds are run in groups, a group of the library's arms and a group of the kernel's following each
 //! other, and which of them comes first alternates. Slices of one round have the same requests in both.
 
-use super::arm::Arm;
 use super::args::Timing;
+use super::arm::Arm;
 use super::error::{BenchError, Result};
 use super::ops::{Op, OpSource};
 use super::routes::{self, Facts};
@@ -81,13 +81,6 @@ pub struct Outcome {
     pub ratios: BTreeMap<String, Ratio>,
     /// What should be known beside the numbers.
     pub notes: Vec<String>,
-}
-
-impl Outcome {
-    /// One arm.
-    pub fn arm(&self, arm: Arm) -> Option<&ArmResult> {
-        self.arms.iter().find(|result| result.arm == arm)
-    }
 }
 
 impl Case {
@@ -222,7 +215,12 @@ impl<'a> Bench<'a> {
         Duration::from_secs_f64(self.case.timing.slice)
     }
 
-    fn run_library(&self, rounds: std::ops::Range<u32>, sums: &mut Sums, step: &mut dyn FnMut()) -> Result<()> {
+    fn run_library(
+        &self,
+        rounds: std::ops::Range<u32>,
+        sums: &mut Sums,
+        step: &mut dyn FnMut(),
+    ) -> Result<()> {
         let volume = self.bed.open(self.case.switches)?;
         let session = VolumeSession::new(volume, &self.bed.files, &self.arms, self.case.requests())?;
         // Loads the maps of this opening; the places are known already.
@@ -286,7 +284,8 @@ fn rate(slice: &Slice) -> f64 {
 fn arm_result(arm: Arm, slices: &[&Slice], latencies: Latencies) -> Result<ArmResult> {
     let mut rates: Vec<f64> = slices.iter().map(|slice| rate(slice)).collect();
     rates.sort_by(f64::total_cmp);
-    let iops = median(&rates).ok_or_else(|| BenchError::failed(format!("arm {} has no slices", arm.name())))?;
+    let iops =
+        median(&rates).ok_or_else(|| BenchError::failed(format!("arm {} has no slices", arm.name())))?;
     let mut tally = Tally::default();
     let mut cpu = Duration::ZERO;
     let mut counters = BTreeMap::new();
@@ -324,7 +323,14 @@ mod tests {
 
     fn slice(arm: Arm, round: u32, reads: u64) -> Slice {
         let tally = Tally { reads, writes: 0 };
-        Slice { arm, round, tally, wall: Duration::from_secs(1), cpu: Duration::from_millis(1), counters: None }
+        Slice {
+            arm,
+            round,
+            tally,
+            wall: Duration::from_secs(1),
+            cpu: Duration::from_millis(1),
+            counters: None,
+        }
     }
 
     #[test]

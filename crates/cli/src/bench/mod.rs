@@ -147,7 +147,10 @@ fn unsuited(scenario: &Scenario, given: Option<&Given>, args: &BenchArgs) -> Opt
             return Some("it makes a volume of its own, with a file that no program would make".into());
         }
         if scenario.is_dax() != given.is_dax() {
-            return Some(format!("it needs a device {} `dax:`", if scenario.is_dax() { "with" } else { "without" }));
+            return Some(format!(
+                "it needs a device {} `dax:`",
+                if scenario.is_dax() { "with" } else { "without" }
+            ));
         }
     }
     if scenario.name == LOOKUP_SCALING && args.size.is_some() {
@@ -286,7 +289,13 @@ mod tests {
 
     #[test]
     fn scenarios_of_later_versions_are_unknown() {
-        for line in ["bench seq-write", "bench append", "bench --rounds 39", "bench --mkfs", "bench --floors seq-read"] {
+        for line in [
+            "bench seq-write",
+            "bench append",
+            "bench --rounds 39",
+            "bench --mkfs",
+            "bench --floors seq-read",
+        ] {
             assert!(Line::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
     }

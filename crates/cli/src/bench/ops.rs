@@ -49,7 +49,9 @@ impl Addresses {
                     )));
                 }
                 match pieces.last_mut() {
-                    Some(last) if last.end() == piece.logical && last.physical + last.length == piece.physical => {
+                    Some(last)
+                        if last.end() == piece.logical && last.physical + last.length == piece.physical =>
+                    {
                         last.length += piece.length;
                     }
                     _ => pieces.push(piece),
@@ -103,7 +105,8 @@ impl OpSource {
     /// Refuses files in which no request fits.
     pub fn check(&self) -> Result<()> {
         let fits = (0..self.files).all(|file| {
-            let first_fit = |block: u64| self.addresses.physical(file, block * self.block, self.block).is_some();
+            let first_fit =
+                |block: u64| self.addresses.physical(file, block * self.block, self.block).is_some();
             (0..self.blocks()).any(first_fit)
         });
         if self.blocks() > 0 && fits {
@@ -159,10 +162,8 @@ mod tests {
 
     fn source(sequential: bool, write_percent: u8) -> OpSource {
         let piece = |logical, physical, length| Piece { logical, physical, length, state: State::Written };
-        let files = vec![
-            vec![piece(0, 1 << 20, 6144), piece(6144, 1 << 22, 10240)],
-            vec![piece(0, 1 << 24, 16384)],
-        ];
+        let files =
+            vec![vec![piece(0, 1 << 20, 6144), piece(6144, 1 << 22, 10240)], vec![piece(0, 1 << 24, 16384)]];
         let addresses = Addresses::of_pieces(files, 16384);
         OpSource { addresses, block: 4096, write_percent, sequential, threads: 2, files: 2 }
     }

@@ -21,7 +21,13 @@ pub struct Facts {
 }
 
 /// Checks what was counted while `tally` was done with these switches; `None`: past the library.
-pub fn check(arm: Arm, switches: Option<Switches>, facts: &Facts, tally: Tally, counted: &Stats) -> Result<()> {
+pub fn check(
+    arm: Arm,
+    switches: Option<Switches>,
+    facts: &Facts,
+    tally: Tally,
+    counted: &Stats,
+) -> Result<()> {
     let wrong = match switches {
         None => beside(counted),
         Some(switches) => expectations(switches, facts, tally)
@@ -96,10 +102,7 @@ fn expectations(switches: Switches, facts: &Facts, tally: Tally) -> Vec<(Counter
         (C::ExclusiveWrites, Exactly(if alone { writes } else { 0 })),
         (C::SharedSubblockWrites, Exactly(if subblock && !alone { writes } else { 0 })),
         (C::OverwritesWithoutHandle, if switches.overwrite_no_transaction { mapped } else { none }),
-        (
-            C::HandlesStarted,
-            if !switches.overwrite_no_transaction && facts.journal { mapped } else { none },
-        ),
+        (C::HandlesStarted, if !switches.overwrite_no_transaction && facts.journal { mapped } else { none }),
     ];
     let durable = facts.requests.dsync && writes > 0;
     let fua = durable && switches.fua_dsync_overwrite && facts.device.fua;

@@ -323,7 +323,8 @@ mod tests {
     }
 
     fn source() -> OpSource {
-        let piece = uext4::Piece { logical: 0, physical: 1 << 30, length: 1 << 20, state: uext4::State::Written };
+        let piece =
+            uext4::Piece { logical: 0, physical: 1 << 30, length: 1 << 20, state: uext4::State::Written };
         OpSource {
             addresses: Addresses::of_pieces(vec![vec![piece]; 2], 1 << 20),
             block: 4096,
@@ -344,7 +345,9 @@ mod tests {
         let script = Script { seen: Mutex::default(), fail_lane: false, fail_run: false };
         let run = run_script(&script).unwrap();
         assert_eq!(run.slices.len(), 6);
-        assert!(run.slices.iter().all(|slice| slice.tally.reads == 30 && slice.wall >= Duration::from_millis(1)));
+        assert!(
+            run.slices.iter().all(|slice| slice.tally.reads == 30 && slice.wall >= Duration::from_millis(1))
+        );
         let seen = script.seen.into_inner().unwrap();
         let of = |arm: Arm| {
             let mut ops: Vec<Op> = seen.iter().filter(|(of, _)| *of == arm).map(|(_, op)| *op).collect();

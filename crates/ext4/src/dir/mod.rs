@@ -145,11 +145,19 @@ impl ReadDir {
         let directory = Directory::open(self.volume.state(), &self.inode)?;
         while self.entries.is_empty() && self.next < directory.blocks {
             let entries = &mut self.entries;
-            directory.scan(self.next, |entry| {
+            let bad = directory.scan(self.next, |entry| {
+                // A slash in a name would make a path of it, and lead whoever copies the tree astray.
+                if !entry.has_valid_name() {
+                    return Some(entry.offset);
+                }
                 let kind = entry.file_type;
                 entries.push_back(DirEntry { name: entry.name.to_vec(), ino: entry.inode, kind });
-                None::<()>
+                None
             })?;
+            if let Some(offset) = bad {
+                let what = format!("directory block {}: the name at byte {offset} holds a slash or a zero", self.next);
+                return Err(self.volume.state().corrupt_inode(self.inode.ino(), what));
+            }
             self.next += 1;
         }
         Ok(())

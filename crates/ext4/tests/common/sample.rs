@@ -95,7 +95,8 @@ fn fill(dir: &Path) {
     for n in 0..40 {
         std::fs::write(dir.join("dir").join(format!("file-{n:02}")), format!("number {n}\n")).unwrap();
     }
-    for (name, target) in [("link", "data"), ("dangling", "nowhere"), ("loop", "loop"), ("up", "dir/../data")] {
+    for (name, target) in [("link", "data"), ("dangling", "nowhere"), ("loop", "loop"), ("up", "dir/../data")]
+    {
         std::os::unix::fs::symlink(target, dir.join(name)).unwrap();
     }
     std::os::unix::fs::symlink("x".repeat(200), dir.join("slow")).unwrap();

@@ -6,7 +6,6 @@ use crate::fs::{FileSystem, OpenFile};
 use crate::gate::Cell;
 use crate::mapping::Range;
 use crate::snapshot::{ByteRun, MapSnapshot};
-use crate::switches::Switches;
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 
@@ -94,7 +93,7 @@ impl<F: FileSystem> Core<F> {
             simple: direct && file.readable && file.switches.simple_read,
             overwrites: direct && file.writable,
             run: ByteRun::EMPTY,
-            all_on: file.switches == Switches::ON,
+            all_on: file.is_all_on(),
             cell: state.gate.register(),
             map,
             generation,

@@ -49,7 +49,14 @@ pub(crate) struct General {
 impl General {
     /// A request that transfers `visible` bytes, of which nothing was pushed yet.
     pub(crate) fn new(visible: u64) -> Self {
-        General { parts: Vec::with_capacity(4), visible, zero: Vec::new(), error: None, sealed: false, ended: 0 }
+        General {
+            parts: Vec::with_capacity(4),
+            visible,
+            zero: Vec::new(),
+            error: None,
+            sealed: false,
+            ended: 0,
+        }
     }
 
     /// Whether every part was pushed and has ended.

@@ -8,10 +8,10 @@ use crate::door::Payload;
 use crate::engine::check_progress;
 use crate::error::Error;
 use crate::fs::FileSystem;
-use crate::mapping::{PIECES_MAX, Piece, Pieces, Range, State};
+use crate::mapping::{PIECES_MAX, Piece, Pieces, Range};
 use crate::plan::{Completion, Durability, GateMode, JournalWork, Plan, Request, Route, Summary};
 use crate::switches::Routing;
-use crate::write_plan::{plan_write, shares_gate};
+use crate::write_plan::{plan_shared_overwrite, plan_write};
 use uext4_blockdev::{Buffer, Op, Wait};
 
 impl<F: FileSystem> Core<F> {
@@ -55,33 +55,31 @@ impl<F: FileSystem> Core<F> {
         if !usable || self.engine.fs.check_alive().is_err() {
             return Err(NotSent::Refused(buffer));
         }
-        let request =
-            Request { range: Range { pos, length }, sync: flags.sync(), bounced: false, queued: true };
-        let state = F::state(&attached.file.inode);
-        if !shares_gate(&request, state.block_bits(), routing) || state.gate.enter(&attached.cell).is_err() {
+        let Some(end) = pos.checked_add(length) else { return Err(NotSent::Refused(buffer)) };
+        let range = Range { pos, length };
+        debug_assert_eq!(range.end(), end);
+        let request = Request { range, sync: flags.sync(), bounced: false, queued: true };
+        if F::state(&attached.file.inode).gate.enter(&attached.cell).is_err() {
             return Err(NotSent::Refused(buffer));
         }
         attached.refresh();
         let view = F::state(&attached.file.inode).view();
-        // Also keeps the end of the range from overflowing.
-        let inside = pos < view.size && length <= view.size - pos;
+        let Some(durability) = plan_shared_overwrite(&request, &view, &self.engine.capabilities, routing)
+        else {
+            return Err(attached.back_out(buffer));
+        };
         let handle = match self.engine.fs.start_mapping(routing, &**self.counters) {
             Ok(handle) => handle,
             Err(error) => return Err(attached.back_out_with(error)),
         };
-        let located = if inside { attached.find_written(request.range, view.block_bits) } else { None };
+        let located = attached.find_written(range, view.block_bits);
         if let Some(handle) = handle
             && let Err(error) = self.engine.fs.stop_mapping(handle)
         {
             return Err(attached.back_out_with(error));
         }
         let Some(physical) = located else { return Err(attached.back_out(buffer)) };
-        let piece = Piece { logical: pos, physical, length, state: State::Written };
-        let plan = plan_write(&request, &view, &[piece], &self.engine.capabilities, routing);
-        if plan.route != Route::Overwrite || plan.gate != GateMode::Shared {
-            return Err(attached.back_out(buffer));
-        }
-        let fua = plan.durability == Durability::Fua;
+        let fua = durability == Durability::Fua;
         if let Err(buffer) = self.door.send(number, buffer, Op::Write, fua, physical) {
             return Err(attached.back_out(buffer));
         }
@@ -94,10 +92,10 @@ impl<F: FileSystem> Core<F> {
             length: length as u32,
             file: slot.index,
             kind: Kind::Single,
-            durability: plan.durability,
+            durability,
             write: true,
         };
-        self.count(&request, &plan, view.block_size());
+        self.count(&request, GateMode::Shared, durability, view.block_size());
         Ok(())
     }
 
@@ -234,19 +232,18 @@ impl<F: FileSystem> Core<F> {
         self.door.store(number, payload);
         if let Some(attached) = &self.files[index] {
             let block_size = attached.file.state().view().block_size();
-            self.count(request, plan, block_size);
+            self.count(request, plan.gate, plan.durability, block_size);
         }
         self.push_range(number, index, request.range, Op::Write, plan.durability == Durability::Fua);
         Ok(())
     }
 
     #[inline]
-    fn count(&self, request: &Request, plan: &Plan, block_size: u64) {
-        if plan.gate == GateMode::Shared && (request.range.pos | request.range.length) & (block_size - 1) != 0
-        {
+    fn count(&self, request: &Request, gate: GateMode, durability: Durability, block_size: u64) {
+        if gate == GateMode::Shared && (request.range.pos | request.range.length) & (block_size - 1) != 0 {
             self.counters.bump(Counter::SharedSubblockWrites);
         }
-        if plan.durability == Durability::Fua {
+        if durability == Durability::Fua {
             self.counters.bump(Counter::FuaWrites);
         }
         self.counters.bump(Counter::DioCounted);

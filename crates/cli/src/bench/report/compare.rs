@@ -4,7 +4,7 @@
 //! a change is called one if the intervals do not meet.
 
 use super::model::{Measured, Report};
-use comfy_table::{Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 
 /// The table of changes.
 pub fn render(old: &Report, new: &Report) -> String {
@@ -16,12 +16,14 @@ pub fn render(old: &Report, new: &Report) -> String {
         ));
     }
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(["scenario", "device", "threads × qd", "what", "before", "now", "change"]);
     for measured in &new.scenarios {
         match old.scenarios.iter().find(|earlier| earlier.same_as(measured)) {
             Some(earlier) => rows(&mut table, earlier, measured),
-            None => add(&mut table, measured, ["–".into(), "–".into(), "–".into(), "not measured before".into()]),
+            None => {
+                add(&mut table, measured, ["–".into(), "–".into(), "–".into(), "not measured before".into()])
+            }
         }
     }
     let gone = old.scenarios.iter().filter(|earlier| !new.scenarios.iter().any(|now| now.same_as(earlier)));

@@ -101,7 +101,9 @@ fn section(page: &mut String, measured: &Measured) -> Result<()> {
 
 fn numbers(page: &mut String, measured: &Measured) {
     page.push_str("<div class=\"wide\"><table><tr><th>arm</th><th>IOPS</th><th>MB/s</th><th>ns/op</th>");
-    page.push_str("<th>cpu-ns/op</th><th>p50 µs</th><th>p99 µs</th><th>p999 µs</th><th>ratio of on</th></tr>\n");
+    page.push_str(
+        "<th>cpu-ns/op</th><th>p50 µs</th><th>p99 µs</th><th>p999 µs</th><th>ratio of on</th></tr>\n",
+    );
     let latency = |value: Option<f64>| value.map_or_else(|| "–".into(), |value| format!("{value:.1}"));
     for arm in &measured.arms {
         let name = format!("on/{}", arm.arm);

@@ -58,6 +58,10 @@ pub struct MeasuredArm {
     pub qd: u32,
     /// Bytes of a request.
     pub block_size: u32,
+    /// Reads done in all its slices.
+    pub reads: u64,
+    /// Writes done in all its slices.
+    pub writes: u64,
     /// Requests per second, all threads together.
     pub iops: f64,
     /// 10⁶ bytes per second.
@@ -111,7 +115,11 @@ impl Measured {
             rounds: case.timing.rounds,
             arms: outcome.arms.iter().map(|arm| measured_arm(outcome, arm)).collect(),
             ratios: outcome.ratios.iter().map(|(name, ratio)| (name.clone(), ratio.median)).collect(),
-            ratio_intervals: outcome.ratios.iter().map(|(name, ratio)| (name.clone(), ratio.into())).collect(),
+            ratio_intervals: outcome
+                .ratios
+                .iter()
+                .map(|(name, ratio)| (name.clone(), ratio.into()))
+                .collect(),
             e2fsck: "clean".into(),
             notes: outcome.notes.clone(),
         }
@@ -129,7 +137,8 @@ impl Measured {
 
     /// Whether both measured the same.
     pub fn same_as(&self, other: &Measured) -> bool {
-        let key = |measured: &Measured| (measured.scenario.clone(), measured.device.clone(), measured.shape());
+        let key =
+            |measured: &Measured| (measured.scenario.clone(), measured.device.clone(), measured.shape());
         key(self) == key(other)
     }
 }
@@ -141,6 +150,8 @@ fn measured_arm(outcome: &Outcome, result: &ArmResult) -> MeasuredArm {
         threads: outcome.case.threads,
         qd: outcome.case.depth,
         block_size,
+        reads: result.tally.reads,
+        writes: result.tally.writes,
         iops: result.iops,
         mb_s: result.iops * f64::from(block_size) / 1e6,
         ns_per_op: 1e9 / result.iops,
@@ -183,6 +194,8 @@ pub mod tests {
             threads: 16,
             qd: 1,
             block_size: 4096,
+            reads: 7,
+            writes: 0,
             iops,
             mb_s: iops * 4096.0 / 1e6,
             ns_per_op: 1e9 / iops,
@@ -224,8 +237,18 @@ pub mod tests {
             assert!(!scenario[key].is_null(), "{key}");
         }
         for key in [
-            "arm", "threads", "qd", "block_size", "iops", "mb_s", "ns_per_op", "cpu_ns_per_op", "p50_us",
-            "p99_us", "p999_us", "counters",
+            "arm",
+            "threads",
+            "qd",
+            "block_size",
+            "iops",
+            "mb_s",
+            "ns_per_op",
+            "cpu_ns_per_op",
+            "p50_us",
+            "p99_us",
+            "p999_us",
+            "counters",
         ] {
             assert!(!scenario["arms"][0][key].is_null(), "{key}");
         }

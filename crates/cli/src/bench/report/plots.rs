@@ -133,7 +133,13 @@ pub fn ratios(report: &Report, name: &str) -> Result<Option<String>> {
         let (threads, qd) = measured.shape();
         let device = measured.device.split('?').next().unwrap_or_default();
         let label = format!("{} · {device} · {threads} × {qd}", measured.scenario);
-        Some(Dot { label, median: *median, low: interval.low, high: interval.high, resolved: interval.resolved })
+        Some(Dot {
+            label,
+            median: *median,
+            low: interval.low,
+            high: interval.high,
+            resolved: interval.resolved,
+        })
     };
     let dots: Vec<Dot> = report.scenarios.iter().filter_map(dot).collect();
     if dots.is_empty() {
@@ -144,7 +150,9 @@ pub fn ratios(report: &Report, name: &str) -> Result<Option<String>> {
     let highest = dots.iter().map(|dot| dot.high).fold(1.0, f64::max);
     // Far ratios need a logarithmic axis; near ones would be squeezed by it no less than they are.
     let (from, to) = (lowest.max(1e-3).ln() - 0.02, highest.max(1e-3).ln() + 0.02);
-    let x = |value: f64| left + ((value.max(1e-3).ln() - from) / (to - from) * f64::from(width - left - right)) as i32;
+    let x = |value: f64| {
+        left + ((value.max(1e-3).ln() - from) / (to - from) * f64::from(width - left - right)) as i32
+    };
     let height = dots.len() as i32 * BAR + 34;
     let chart = svg(width.unsigned_abs(), height.unsigned_abs(), |area| {
         line(area, (x(1.0), 4), (x(1.0), height - 26), INK.mix(0.4))?;

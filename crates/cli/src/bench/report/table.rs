@@ -2,7 +2,7 @@
 
 use super::model::{Interval, Measured, Report};
 use crate::bench::arm::Arm;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 /// Columns of ratios.
 const RATIOS: [&str; 4] = ["on/off", "on/raw", "on/kernel", "on/one-extent"];
@@ -14,7 +14,7 @@ pub fn render(report: &Report) -> String {
         .filter(|&name| report.scenarios.iter().any(|measured| measured.ratios.contains_key(name)))
         .collect();
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
     let mut header = vec!["scenario", "device", "threads × qd"];
     header.extend(&shown);
     header.extend(["kIOPS", "MB/s", "cpu-ns/op", "p50 µs", "p99 µs", "p999 µs"]);
@@ -46,16 +46,16 @@ fn row(measured: &Measured, ratios: &[&str]) -> Vec<String> {
     row
 }
 
-/// `0.972 [0.965, 0.980]`, or that it is not resolved.
+/// `0.972`, below it `[0.965, 0.980]`, and if it is not resolved, that.
 pub fn ratio(median: f64, interval: &Interval) -> String {
     let digits = if median >= 10.0 { 1 } else { 3 };
     let mark = if interval.resolved { "" } else { "\nnot resolved" };
-    format!("{median:.digits$} [{:.digits$}, {:.digits$}]{mark}", interval.low, interval.high)
+    format!("{median:.digits$}\n[{:.digits$}, {:.digits$}]{mark}", interval.low, interval.high)
 }
 
 fn notes(report: &Report) -> String {
     let mut lines = String::from(
-        "Ratios of requests per second: median of paired slices [95 % interval]. The other columns are arm `on`.\n",
+        "Ratios are of requests per second: median of paired slices, 95 % interval. Other columns: arm `on`.\n",
     );
     for measured in &report.scenarios {
         for note in &measured.notes {
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn shows_what_ran_and_nothing_else() {
         let text = render(&sample(500_000.0, 0.95));
-        for part in ["overwrite-randrw", "zram", "16 × 1", "0.950 [0.940, 0.960]", "500.0", "a note"] {
+        for part in ["overwrite-randrw", "zram", "16 × 1", "0.950", "[0.940, 0.960]", "500.0", "a note"] {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert!(!text.contains("on/kernel") && !text.contains("on/off"));

@@ -49,7 +49,9 @@ impl VolumeSession {
     pub fn addresses(&self, paths: &[PathBuf], span: u64) -> Result<Addresses> {
         for files in &self.files {
             for file in files {
-                file.map().try_for_each(|piece| piece.map(drop)).doing(|| format!("map inode {}", file.ino()))?;
+                file.map()
+                    .try_for_each(|piece| piece.map(drop))
+                    .doing(|| format!("map inode {}", file.ino()))?;
             }
         }
         let options = OpenOptions::new().read(true);

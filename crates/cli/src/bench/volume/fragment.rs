@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use uext4::DeviceSpec;
 use uext4_ondisk::ext4::{
-    self, Extent, ExtentIndex, ExtentNode, GroupDescriptor, Inode, MAX_EXTENT_LENGTH, NodeLimits, ROOT_CAPACITY,
-    SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
+    self, Extent, ExtentIndex, ExtentNode, GroupDescriptor, Inode, MAX_EXTENT_LENGTH, NodeLimits,
+    ROOT_CAPACITY, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
 };
 use uext4_ondisk::{Ino, Lblk, Pblk};
 
@@ -56,7 +56,8 @@ fn build(image: &Path, blocks: u32) -> Result<()> {
     file.set_len(size.next_multiple_of(1 << 27)).doing(|| format!("extend {}", image.display()))?;
     drop(file);
     let mut mke2fs = Command::new("mke2fs");
-    mke2fs.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-N", "64", "-G", "1024", "-J", "size=4"]);
+    mke2fs
+        .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-N", "64", "-G", "1024", "-J", "size=4"]);
     mke2fs.args(["-O", "^resize_inode,sparse_super2", "-E", "packed_meta_blocks=1,num_backup_sb=0"]);
     tool(mke2fs.arg(image))?;
     let orders = [(SCATTERED, Order::Reversed), (STRAIGHT, Order::Contiguous)];
@@ -147,7 +148,8 @@ impl Rewriter {
         let bytes = read(position, u32::from(geometry.desc_size()))?;
         let descriptor = GroupDescriptor::decode(&bytes, group, &superblock).map_err(bad)?;
         let (block, offset) = geometry.inode_table_position(index);
-        let position = byte(descriptor.inode_table)? + u64::from(block) * u64::from(BLOCK) + u64::from(offset);
+        let position =
+            byte(descriptor.inode_table)? + u64::from(block) * u64::from(BLOCK) + u64::from(offset);
         let record = read(position, u32::from(geometry.inode_size()))?;
         let inode = Inode::decode(&record, number, &superblock).map_err(bad)?;
         Ok(Rewriter { file, superblock, number, position, record, inode })
@@ -188,7 +190,12 @@ impl Rewriter {
                 .iter()
                 .rev()
                 .zip(0..)
-                .map(|(&block, lblk)| Extent { logical: Lblk(lblk), length: 1, physical: Pblk(block), unwritten: false })
+                .map(|(&block, lblk)| Extent {
+                    logical: Lblk(lblk),
+                    length: 1,
+                    physical: Pblk(block),
+                    unwritten: false,
+                })
                 .collect(),
             Order::Contiguous => contiguous(&owned)?,
         };

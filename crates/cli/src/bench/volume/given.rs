@@ -24,7 +24,8 @@ pub struct Given {
 impl Given {
     /// Understands the argument.
     pub fn parse(argument: &OsStr, mkfs: bool) -> Result<Self> {
-        let target = Target::parse_bytes(argument.as_bytes()).map_err(|error| BenchError::Usage(error.to_string()))?;
+        let target =
+            Target::parse_bytes(argument.as_bytes()).map_err(|error| BenchError::Usage(error.to_string()))?;
         let dir = PathBuf::from(OsString::from_vec(target.path.unwrap_or_else(|| b"/".to_vec())));
         let (spec, label) = (target.spec, argument.to_string_lossy().into_owned());
         let narrowed = spec.options.partition.is_some() || spec.options.offset.is_some();
@@ -32,7 +33,9 @@ impl Given {
         match spec.scheme {
             Scheme::Null => return refuse("`null:` moves no data, so there is nothing to measure"),
             Scheme::Memory if !mkfs => return refuse("`mem:` starts empty: add --mkfs"),
-            _ if mkfs && narrowed => return refuse("--mkfs formats whole devices: name the partition's device"),
+            _ if mkfs && narrowed => {
+                return refuse("--mkfs formats whole devices: name the partition's device");
+            }
             _ if spec.options.read_only => return refuse("measurements write: take `?ro` away"),
             _ => {}
         }

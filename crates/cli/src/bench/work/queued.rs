@@ -228,15 +228,8 @@ mod tests {
         let pool = BufferPool::new(1 << 20).unwrap();
         let mut idle = Idle::new((0..16).map(|_| pool.take(4096).unwrap()).collect());
         let ops = [Op { pos: 0, file: 0, write: true }, Op { pos: 4096, file: 0, write: false }];
-        let mut script = Script {
-            unsent: 0,
-            sent: Vec::new(),
-            deepest: 0,
-            batches: Vec::new(),
-            pushed: 0,
-            stop,
-            short,
-        };
+        let mut script =
+            Script { unsent: 0, sent: Vec::new(), deepest: 0, batches: Vec::new(), pushed: 0, stop, short };
         let (mut tally, mut latencies) = (Tally::default(), Latencies::new().unwrap());
         let result = drive(&mut script, &mut idle, 4, &ops, stop, &mut tally, &mut latencies);
         (script, result, tally, idle.buffers.len())

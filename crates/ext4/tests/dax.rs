@@ -1,0 +1,171 @@
+//! Mapped memory: copies instead of requests, nothing counted, the same bytes.
+
+mod common;
+
+use common::sample::{FRAG_SIZE, TAIL_SIZE, expected, sample};
+use common::{Image, aligned, assert_same_bytes, patterned, read_all, read_only, read_write, within};
+use std::path::PathBuf;
+use std::time::Duration;
+use uext4::{Counter, Error, File, QueueOptions, Stats, Switches, Volume, VolumeOptions, WriteFlags};
+use uext4_testkit::Scratch;
+
+/// The sample volume in a file that is allocated as a whole, as a writable mapping demands.
+fn mapped_image() -> (Scratch, PathBuf) {
+    let image = sample();
+    let scratch = Scratch::new(2 * image.bytes.len() as u64);
+    let path = scratch.file("volume.img");
+    image.save(&path);
+    (scratch, path)
+}
+
+fn open(path: &std::path::Path, switches: Switches) -> Volume {
+    let device = format!("dax:{}", path.display());
+    Volume::open(&device, VolumeOptions::read_write().switches(switches)).unwrap()
+}
+
+fn without_count() -> Switches {
+    let mut switches = Switches::ON;
+    switches.set("dax-no-dio-count", false).unwrap();
+    switches
+}
+
+/// Reads and overwrites of every shape, synchronous and queued.
+fn work(volume: &Volume) {
+    for name in ["/data", "/tail", "/frag", "/mixed", "/sparse"] {
+        let file = volume.open_file(name, read_only()).unwrap();
+        assert_same_bytes(&expected(name), &read_all(&file));
+        let mut direct = aligned(file.size().next_multiple_of(4096) as usize);
+        direct.fill(0xee);
+        assert_eq!(file.read_at(&mut direct, 0).unwrap() as u64, file.size());
+        assert_same_bytes(&expected(name), &direct[..file.size() as usize]);
+    }
+    let file = volume.open_file("/frag", read_write()).unwrap();
+    let mut wanted = expected("/frag");
+    let mut write = |pos: usize, length: usize, send: &dyn Fn(&File, &[u8], u64)| {
+        let bytes = patterned(200 + pos as u64, pos as u64, length);
+        send(&file, &bytes, pos as u64);
+        wanted[pos..pos + length].copy_from_slice(&bytes);
+    };
+    write(0, 4096, &|file, bytes, pos| {
+        assert_eq!(file.write_at(bytes, pos).unwrap(), bytes.len());
+    });
+    write(512, 512, &|file, bytes, pos| {
+        assert_eq!(file.write_at_with(bytes, pos, WriteFlags::DSYNC).unwrap(), bytes.len());
+    });
+    write(4096, 65_536, &|file, bytes, pos| {
+        assert_eq!(file.write_at_with(bytes, pos, WriteFlags::SYNC).unwrap(), bytes.len());
+    });
+    write(100_001, 7, &|file, bytes, pos| {
+        assert_eq!(file.write_any_at(bytes, pos, WriteFlags::DSYNC).unwrap(), 7);
+    });
+    for (pos, length, flags) in [(131_072, 65_536, WriteFlags::empty()), (262_144, 512, WriteFlags::DSYNC)] {
+        write(pos, length, &|file, bytes, pos| {
+            let mut queue = volume.queue(QueueOptions::depth(4)).unwrap();
+            let slot = queue.attach(file).unwrap();
+            let buffers = bytes.chunks(4096).map(|part| {
+                let mut buffer = queue.buffer(part.len()).unwrap();
+                buffer.copy_from_slice(part);
+                buffer
+            });
+            queue.writev(slot, pos, buffers.collect(), flags, 1).unwrap();
+            queue.readv(slot, pos, vec![queue.buffer(512).unwrap()], 2).unwrap();
+            let results: Vec<_> = queue.wait(2).unwrap().map(|done| done.result.unwrap()).collect();
+            assert_eq!(results, [bytes.len(), 512]);
+        });
+    }
+    file.sync_all().unwrap();
+    assert_same_bytes(&wanted, &read_all(&file));
+}
+
+fn run(switches: Switches) -> (Stats, Image) {
+    let (_scratch, path) = mapped_image();
+    let volume = open(&path, switches);
+    work(&volume);
+    let stats = volume.stats();
+    drop(volume);
+    uext4_testkit::e2fsck_clean(&path);
+    (stats, Image::load(&path))
+}
+
+#[test]
+fn both_routes_copy_the_same_and_count_what_they_say() {
+    let (on, first) = run(Switches::ON);
+    let (off, second) = run(without_count());
+    assert_eq!(first, second);
+    assert!(on.get(Counter::DaxCopies) > 15, "{on:?}");
+    assert_eq!(on.get(Counter::DaxCopies), off.get(Counter::DaxCopies));
+    assert_eq!(on.get(Counter::DioCounted), 0, "nothing is counted in flight");
+    assert_eq!(off.get(Counter::DioCounted), off.get(Counter::DaxCopies));
+    assert_eq!((on.get(Counter::SimpleReads), on.get(Counter::GeneralReads)), (0, 0));
+    assert!(on.get(Counter::SharedSubblockWrites) > 0 && on.get(Counter::FuaWrites) > 0);
+    let (plain, third) = run(Switches::OFF);
+    assert_eq!(first, third);
+    assert!(plain.get(Counter::HandlesStarted) > 0 && plain.get(Counter::ExclusiveWrites) > 1);
+}
+
+#[test]
+fn any_byte_goes_and_the_end_is_the_end() {
+    let (_scratch, path) = mapped_image();
+    let volume = open(&path, Switches::ON);
+    let tail = volume.open_file("/tail", read_write()).unwrap();
+    let contents = expected("/tail");
+    for (pos, length) in [(0usize, 1usize), (9_999, 1), (9_990, 100), (10_000, 5), (4095, 4098), (511, 2)] {
+        let mut bytes = vec![0xee; length];
+        let wanted = (TAIL_SIZE as usize).saturating_sub(pos).min(length);
+        assert_eq!(tail.read_any_at(&mut bytes, pos as u64).unwrap(), wanted);
+        assert_same_bytes(&contents[pos.min(10_000)..pos.min(10_000) + wanted], &bytes[..wanted]);
+    }
+    assert!(matches!(
+        tail.write_any_at(&[1], TAIL_SIZE, WriteFlags::empty()),
+        Err(Error::NeedsAllocation(_))
+    ));
+    tail.write_any_at(&[9], TAIL_SIZE - 1, WriteFlags::empty()).unwrap();
+    let mut last = [0; 2];
+    assert_eq!(tail.read_any_at(&mut last, TAIL_SIZE - 1).unwrap(), 1);
+    assert_eq!(last[0], 9);
+    // A refused vector changes nothing, although its first part could be written.
+    let mixed = volume.open_file("/mixed", read_write()).unwrap();
+    let mut queue = volume.queue(QueueOptions::depth(4)).unwrap();
+    let slot = queue.attach(&mixed).unwrap();
+    let buffers = vec![queue.buffer(16_384).unwrap(), queue.buffer(4096).unwrap()];
+    queue.writev(slot, 0, buffers, WriteFlags::empty(), 1).unwrap();
+    let results: Vec<_> = queue.wait(1).unwrap().map(|done| done.result).collect();
+    assert!(matches!(results[..], [Err(Error::NeedsAllocation(_))]), "{results:?}");
+    assert_same_bytes(&expected("/mixed"), &read_all(&mixed));
+}
+
+#[test]
+fn copies_by_many_threads_and_bounced_writes_exclude_each_other() {
+    within(Duration::from_secs(60), || {
+        let (_scratch, path) = mapped_image();
+        let volume = open(&path, Switches::ON);
+        std::thread::scope(|scope| {
+            for thread in 0..6u64 {
+                let volume = &volume;
+                scope.spawn(move || {
+                    let file = volume.open_file("/frag", read_write()).unwrap();
+                    for round in 0..400u64 {
+                        let block = round % 32 * 4096;
+                        // Threads 0 to 3 write stripes of one sector, the others the next sectors.
+                        let (pos, length) = match thread {
+                            0..4 => (block + thread * 100 + 37, 100),
+                            _ => (block + thread * 512, 512),
+                        };
+                        let bytes = patterned(thread << 32 | round, pos, length);
+                        let written = match thread {
+                            0..4 => file.write_any_at(&bytes, pos, WriteFlags::empty()),
+                            _ => file.write_at(&bytes, pos),
+                        };
+                        assert_eq!(written.unwrap(), length);
+                        let mut back = vec![0; length];
+                        file.read_any_at(&mut back, pos).unwrap();
+                        assert_same_bytes(&bytes, &back);
+                    }
+                });
+            }
+        });
+        let bytes = read_all(&volume.open_file("/frag", read_only()).unwrap());
+        assert_same_bytes(&expected("/frag")[131_072..], &bytes[131_072..]);
+        assert_eq!(bytes.len() as u64, FRAG_SIZE);
+    });
+}

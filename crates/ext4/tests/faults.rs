@@ -1,0 +1,257 @@
+//! A device that fails at the n-th request, for every n of a scenario: typed errors, nothing stays in flight, nothing
+//! hangs, and a broken durability promise aborts the volume for good.
+
+mod common;
+
+use common::sample::{FRAG_SIZE, expected, sample};
+use common::{aligned, assert_same_bytes, patterned, read_all, read_only, read_write, within};
+use std::sync::Arc;
+use std::time::Duration;
+use uext4::blockdev::Op;
+use uext4::blockdev::engine::MemoryDevice;
+use uext4::blockdev::layer::{Fault, FaultAction, FaultDevice, FaultHandle, FaultOn};
+use uext4::{Error, File, QueueOptions, Result, Switches, Volume, VolumeOptions, WriteFlags};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const EIO: i32 = 5;
+
+fn memory() -> Arc<MemoryDevice> {
+    sample().device_with(|options| options.volatile_cache = true)
+}
+
+fn volume_on(memory: Arc<MemoryDevice>, switches: Switches) -> Result<(Volume, FaultHandle)> {
+    let device = Arc::new(FaultDevice::new(memory));
+    let handle = device.handle();
+    Ok((Volume::open_device(device, VolumeOptions::read_write().switches(switches))?, handle))
+}
+
+/// Looks, reads, overwrites and syncs by every route, and stops at the first error.
+fn scenario(volume: &Volume) -> Result<()> {
+    for entry in volume.read_dir("/dir")? {
+        entry?;
+    }
+    volume.metadata("/up")?;
+    let file = volume.open_file("/frag", read_write())?;
+    let mut buffer = aligned(FRAG_SIZE as usize);
+    file.read_at(&mut buffer[..4096], 0)?;
+    file.read_at(&mut buffer, 0)?;
+    file.read_any_at(&mut buffer[1..5001], 777)?;
+    file.write_at(&buffer[..8192], 0)?;
+    file.write_at_with(&buffer[..4096], 8192, WriteFlags::DSYNC)?;
+    file.write_at_with(&buffer[..512], 512, WriteFlags::SYNC)?;
+    file.write_any_at(&buffer[1..5001], 777, WriteFlags::DSYNC)?;
+    queued(volume, &file)?;
+    file.sync_data()?;
+    file.sync_all()
+}
+
+/// Many requests at a time; the first failure among them is the result, all are reaped.
+fn queued(volume: &Volume, file: &File) -> Result<()> {
+    let mut queue = volume.queue(QueueOptions::depth(16))?;
+    let slot = queue.attach(file)?;
+    let mut result = Ok(());
+    let mut expected = 0;
+    let mut note = |sent: Result<()>| match sent {
+        Ok(()) => expected += 1,
+        Err(error) => result = Err(error),
+    };
+    note(queue.read(slot, 0, queue.buffer(4096)?, 0));
+    note(queue.read(slot, 0, queue.buffer(65_536)?, 1));
+    note(queue.write(slot, 4096, queue.buffer(4096)?, WriteFlags::empty(), 2));
+    note(queue.write(slot, 4096, queue.buffer(4096)?, WriteFlags::DSYNC, 3));
+    note(queue.write(slot, 65_536, queue.buffer(65_536)?, WriteFlags::DSYNC, 4));
+    note(queue.write(slot, 65_536, queue.buffer(65_536)?, WriteFlags::SYNC, 5));
+    note(queue.write(slot, 1024, queue.buffer(512)?, WriteFlags::SYNC, 6));
+    let pieces = vec![queue.buffer(512)?, queue.buffer(4096)?];
+    note(queue.writev(slot, 131_072, pieces, WriteFlags::empty(), 7));
+    note(queue.sync_data(slot, 8));
+    let mut seen = 0;
+    while seen < expected {
+        for done in queue.wait(1)? {
+            seen += 1;
+            if let Err(error) = done.result {
+                result = Err(error);
+            }
+        }
+    }
+    assert_eq!(queue.pending(), 0);
+    result
+}
+
+/// After the device works again: if the volume is not aborted, drains go through and everything works; if it is, every
+/// call of every file says so.
+fn aftermath(volume: &Volume, first: &Error, aborting: bool) {
+    let file = volume.open_file("/data", read_write()).unwrap();
+    // An exclusive request drains the file of the scenario: it ends only if nothing stayed in flight.
+    let frag = volume.open_file("/frag", read_write()).unwrap();
+    let drained = frag.write_any_at(&[1, 2, 3], 5, WriteFlags::empty());
+    if !aborting {
+        assert_eq!(drained.unwrap(), 3, "after {first}");
+        scenario(volume).unwrap_or_else(|error| panic!("after {first}: {error}"));
+        return;
+    }
+    let mut memory = aligned(512);
+    let errors = [
+        drained.map(|_| ()).unwrap_err(),
+        file.write_at(&memory, 0).unwrap_err(),
+        file.write_at_with(&memory, 0, WriteFlags::DSYNC).unwrap_err(),
+        file.read_at(&mut memory, 0).unwrap_err(),
+        file.sync_data().unwrap_err(),
+        frag.sync_all().unwrap_err(),
+        volume.sync_files(&[&file]).unwrap_err(),
+        queued(volume, &file).unwrap_err(),
+    ];
+    for error in errors {
+        assert!(matches!(&error, Error::Aborted(cause) if cause.contains("failed")), "{error}");
+        assert_eq!(error.errno(), EIO);
+    }
+}
+
+/// How often the scenario failed, and how often that aborted the volume.
+fn every_request_once(on: FaultOn, action: FaultAction, switches: Switches) -> (u64, u64) {
+    let memory = memory();
+    let (volume, handle) = volume_on(memory.clone(), switches).unwrap();
+    scenario(&volume).unwrap();
+    let most = handle.requests();
+    drop(volume);
+    let (mut failures, mut aborts) = (0, 0);
+    for n in 1..=most {
+        let device = Arc::new(FaultDevice::new(memory.clone()));
+        let handle = device.handle();
+        handle.arm(Fault { action, ..Fault::nth(on, n) });
+        let opened = Volume::open_device(device, VolumeOptions::read_write().switches(switches));
+        let result = opened.and_then(|volume| {
+            scenario(&volume).map_err(|error| (error, volume)).map_or_else(
+                |(error, volume)| {
+                    handle.clear();
+                    let aborting = volume
+                        .open_file("/data", read_only())
+                        .is_ok_and(|file| matches!(file.sync_data(), Err(Error::Aborted(_))));
+                    aborts += u64::from(aborting);
+                    aftermath(&volume, &error, aborting);
+                    Err(error)
+                },
+                Ok,
+            )
+        });
+        match result {
+            Ok(()) => assert_eq!(handle.fired(), 0, "request {n} failed and nobody was told"),
+            Err(error) => {
+                failures += 1;
+                assert_eq!(handle.fired(), 1);
+                let io = matches!(error, Error::Io(_) | Error::MetadataIo { .. } | Error::Aborted(_));
+                assert!(io && error.errno() == EIO, "request {n}: {error:?}");
+            }
+        }
+    }
+    (failures, aborts)
+}
+
+#[test]
+fn a_failed_request_is_a_typed_error_wherever_it_falls() {
+    within(LIMIT, || {
+        for switches in [Switches::ON, Switches::OFF] {
+            let (failures, aborts) = every_request_once(FaultOn::Any, FaultAction::Errno(EIO), switches);
+            assert!(
+                failures > 60 && aborts > 2 && aborts < failures / 2,
+                "{failures} failed, {aborts} aborted"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_short_transfer_is_an_error_wherever_it_falls() {
+    within(LIMIT, || {
+        for kept in [0, 512] {
+            let action = FaultAction::Short(kept);
+            let (failures, _) = every_request_once(FaultOn::Op(Op::Read), action, Switches::ON);
+            assert!(failures > 20, "{failures}");
+            let (failures, _) = every_request_once(FaultOn::Op(Op::Write), action, Switches::ON);
+            assert!(failures > 10, "{failures}");
+        }
+    });
+}
+
+#[test]
+fn a_failed_flush_or_fua_write_aborts_the_volume_and_a_plain_one_does_not() {
+    within(LIMIT, || {
+        for (on, switches) in [(FaultOn::Op(Op::Flush), Switches::OFF), (FaultOn::FuaWrite, Switches::ON)] {
+            let (failures, aborts) = every_request_once(on, FaultAction::Errno(EIO), switches);
+            assert!(failures >= 3 && failures == aborts, "{on:?}: {failures} failed, {aborts} aborted");
+        }
+        let (volume, handle) = volume_on(memory(), Switches::ON).unwrap();
+        let file = volume.open_file("/data", read_write()).unwrap();
+        handle.arm(Fault::nth(FaultOn::Op(Op::Write), 1));
+        assert!(matches!(file.write_at(&aligned(4096), 0), Err(Error::Io(_))));
+        file.write_at(&aligned(4096), 0).unwrap();
+        file.sync_all().unwrap();
+    });
+}
+
+/// Parts that complete in one batch: the failure of the last one counts as much as that of the first.
+#[test]
+fn the_failure_of_any_part_fails_the_request() {
+    within(LIMIT, || {
+        let (volume, handle) = volume_on(memory(), Switches::ON).unwrap();
+        let file = volume.open_file("/frag", read_write()).unwrap();
+        let mut queue = volume.queue(QueueOptions::depth(128)).unwrap();
+        let slot = queue.attach(&file).unwrap();
+        let parts = file.map().count() as u64;
+        assert!((3..128).contains(&parts));
+        let contents = read_all(&file);
+        for n in 1..=parts {
+            for flags in [None, Some(WriteFlags::empty()), Some(WriteFlags::SYNC)] {
+                let mut buffer = queue.buffer(FRAG_SIZE as usize).unwrap();
+                buffer.copy_from_slice(&contents);
+                let id = handle.arm(Fault::nth(FaultOn::Any, n));
+                match flags {
+                    None => queue.read(slot, 0, buffer, n).unwrap(),
+                    Some(flags) => queue.write(slot, 0, buffer, flags, n).unwrap(),
+                }
+                let results: Vec<_> = queue.wait(1).unwrap().map(|done| done.result).collect();
+                assert_eq!(results.len(), 1);
+                let error = results[0].as_ref().unwrap_err();
+                assert!(matches!(error, Error::Io(_)), "part {n} of {parts}: {error}");
+                handle.disarm(id);
+            }
+        }
+        file.write_any_at(&contents[..3], 0, WriteFlags::empty()).unwrap();
+        assert_same_bytes(&expected("/frag"), &read_all(&file));
+    });
+}
+
+/// The abort reaches requests that were on their way: durable ones of the same batch must not claim success.
+#[test]
+fn durable_requests_beside_a_failed_one_fail_as_well() {
+    within(LIMIT, || {
+        let (volume, handle) = volume_on(memory(), Switches::ON).unwrap();
+        let file = volume.open_file("/data", read_write()).unwrap();
+        let mut queue = volume.queue(QueueOptions::depth(8)).unwrap();
+        let slot = queue.attach(&file).unwrap();
+        file.read_at(&mut aligned(512), 0).unwrap();
+        handle.arm(Fault::nth(FaultOn::FuaWrite, 1));
+        let buffer = |queue: &uext4::IoQueue| queue.buffer(4096).unwrap();
+        queue.write(slot, 0, buffer(&queue), WriteFlags::DSYNC, 1).unwrap();
+        queue.write(slot, 4096, buffer(&queue), WriteFlags::SYNC, 2).unwrap();
+        queue.sync_data(slot, 3).unwrap();
+        let mut results: Vec<(u64, Result<usize>)> = Vec::new();
+        while results.len() < 3 {
+            results.extend(queue.wait(1).unwrap().map(|done| (done.tag, done.result)));
+        }
+        for (tag, result) in results {
+            assert!(result.is_err(), "request {tag} was acknowledged after the volume was aborted");
+        }
+    });
+}
+
+#[test]
+fn a_failed_metadata_read_names_its_block_and_is_not_remembered() {
+    let (volume, handle) = volume_on(memory(), Switches::ON).unwrap();
+    handle.arm(Fault::nth(FaultOn::Op(Op::Read), 1));
+    let error = volume.metadata("/data").unwrap_err();
+    assert!(matches!(error, Error::MetadataIo { .. }) && error.block().is_some(), "{error:?}");
+    assert_eq!(volume.metadata("/data").unwrap().size, 1 << 20);
+    let file = volume.open_file("/data", read_only()).unwrap();
+    assert_same_bytes(&patterned(common::sample::DATA, 0, 1 << 20), &read_all(&file));
+}
