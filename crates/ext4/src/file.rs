@@ -18,6 +18,8 @@ use uext4_ondisk::Ino;
 #[derive(Clone)]
 pub struct File {
     open: OpenFile<Ext4>,
+    // The volume's, once more: a request saves the way through `shared`.
+    engine: Arc<Engine<Ext4>>,
     shared: Arc<Shared>,
 }
 
@@ -33,7 +35,7 @@ impl fmt::Debug for File {
 
 impl File {
     pub(crate) fn new(open: OpenFile<Ext4>, shared: Arc<Shared>) -> Self {
-        File { open, shared }
+        File { open, engine: shared.engine.clone(), shared }
     }
 
     pub(crate) fn open_file(&self) -> &OpenFile<Ext4> {
@@ -68,19 +70,19 @@ impl File {
     /// Reads into `buf` from byte `pos`, directly. Returns the bytes read: fewer at the end of the file, 0 behind it.
     #[inline]
     pub fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
-        self.shared.engine.read_at(&self.open, buf, pos)
+        self.engine.read_at(&self.open, buf, pos)
     }
 
     /// Overwrites `buf.len()` bytes at byte `pos`, directly. Durable after the next sync.
     #[inline]
     pub fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize> {
-        self.shared.engine.write_at(&self.open, buf, pos, WriteFlags::empty())
+        self.engine.write_at(&self.open, buf, pos, WriteFlags::empty())
     }
 
     /// As [`File::write_at`], as durable as `flags` ask when it returns.
     #[inline]
     pub fn write_at_with(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
-        self.shared.engine.write_at(&self.open, buf, pos, flags)
+        self.engine.write_at(&self.open, buf, pos, flags)
     }
 
     /// Reads any bytes into any memory.

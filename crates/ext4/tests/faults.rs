@@ -224,25 +224,28 @@ fn the_failure_of_any_part_fails_the_request() {
 /// The abort reaches requests that were on their way: durable ones of the same batch must not claim success.
 #[test]
 fn durable_requests_beside_a_failed_one_fail_as_well() {
-    within(LIMIT, || {
-        let (volume, handle) = volume_on(memory(), Switches::ON).unwrap();
-        let file = volume.open_file("/data", read_write()).unwrap();
-        let mut queue = volume.queue(QueueOptions::depth(8)).unwrap();
-        let slot = queue.attach(&file).unwrap();
-        file.read_at(&mut aligned(512), 0).unwrap();
-        handle.arm(Fault::nth(FaultOn::FuaWrite, 1));
-        let buffer = |queue: &uext4::IoQueue| queue.buffer(4096).unwrap();
-        queue.write(slot, 0, buffer(&queue), WriteFlags::DSYNC, 1).unwrap();
-        queue.write(slot, 4096, buffer(&queue), WriteFlags::SYNC, 2).unwrap();
-        queue.sync_data(slot, 3).unwrap();
-        let mut results: Vec<(u64, Result<usize>)> = Vec::new();
-        while results.len() < 3 {
-            results.extend(queue.wait(1).unwrap().map(|done| (done.tag, done.result)));
-        }
-        for (tag, result) in results {
-            assert!(result.is_err(), "request {tag} was acknowledged after the volume was aborted");
-        }
-    });
+    for volatile_cache in [true, false] {
+        within(LIMIT, move || {
+            let memory = sample().device_with(|options| options.volatile_cache = volatile_cache);
+            let (volume, handle) = volume_on(memory, Switches::ON).unwrap();
+            let file = volume.open_file("/data", read_write()).unwrap();
+            let mut queue = volume.queue(QueueOptions::depth(8)).unwrap();
+            let slot = queue.attach(&file).unwrap();
+            file.read_at(&mut aligned(512), 0).unwrap();
+            handle.arm(Fault::nth(FaultOn::FuaWrite, 1));
+            let buffer = |queue: &uext4::IoQueue| queue.buffer(4096).unwrap();
+            queue.write(slot, 0, buffer(&queue), WriteFlags::DSYNC, 1).unwrap();
+            queue.write(slot, 4096, buffer(&queue), WriteFlags::SYNC, 2).unwrap();
+            queue.sync_data(slot, 3).unwrap();
+            let mut results: Vec<(u64, Result<usize>)> = Vec::new();
+            while results.len() < 3 {
+                results.extend(queue.wait(1).unwrap().map(|done| (done.tag, done.result)));
+            }
+            for (tag, result) in results {
+                assert!(result.is_err(), "request {tag} was acknowledged after the volume was aborted");
+            }
+        });
+    }
 }
 
 #[test]

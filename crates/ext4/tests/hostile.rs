@@ -50,7 +50,7 @@ fn repair(image: &mut Image, layout: &Layout) -> Vec<usize> {
     image.patch_superblock(|_| {});
     let (table, blocks) = layout.inode_table();
     let size = usize::from(layout.superblock.geometry.inode_size());
-    for number in 1..=u32::try_from(layout.superblock.geometry.inodes_per_group()).unwrap() {
+    for number in 1..=layout.superblock.geometry.inodes_per_group() {
         let start = layout.inode(Ino(number));
         let record = &mut image.bytes[start..start + size];
         if record.iter().any(|&byte| byte != 0) {
@@ -104,6 +104,9 @@ fn mutated_volumes_with_checksums_are_survived() {
         assert!(campaign(guarded(), 3, 400, true) > 150);
     });
 }
+
+/// One way to damage an image.
+type Change<'a> = &'a dyn Fn(&mut Image);
 
 /// Writes a little-endian word.
 fn put(image: &mut Image, at: usize, value: u32) {
@@ -166,7 +169,7 @@ fn extent_trees_that_lead_astray_are_corrupt() {
     let blocks = layout.superblock.geometry.blocks_count() as u32;
     let table = layout.inode_table().0 as u32;
     let block_of = |at: usize| (at / BLOCK) as u32;
-    let cases: [(&str, &dyn Fn(&mut Image)); 14] = [
+    let cases: [(&str, Change<'_>); 14] = [
         ("the root leads to a leaf", &|image| put(image, root + FIRST + 4, block_of(leaf))),
         ("a node leads to itself", &|image| put(image, node + FIRST + 4, block_of(node))),
         ("a child behind the volume", &|image| put(image, node + FIRST + 4, blocks)),
@@ -249,7 +252,7 @@ fn directories_that_lead_astray_are_corrupt() {
     let (root, leaf) = (blocks[0], blocks[1]);
     let hash = root + 24;
     assert_eq!(image.bytes[hash + 5], 8, "an htree root: the length of its info");
-    let cases: [(&str, bool, &dyn Fn(&mut Image)); 12] = [
+    let cases: [(&str, bool, Change<'_>); 12] = [
         ("an entry of length 0", true, &|image| put16(image, leaf + 4, 0)),
         ("an entry of length 2", true, &|image| put16(image, leaf + 4, 2)),
         ("an odd length", true, &|image| put16(image, leaf + 4, 13)),
@@ -321,7 +324,7 @@ fn damaged_journals_are_refused() {
     let (image, layout) = (guarded(), Layout::of(&guarded()));
     let journal = open_ro(image.device()).info().journal.unwrap().block as usize * BLOCK;
     let inode = layout.inode(Ino(8));
-    let cases: [(&str, &dyn Fn(&mut Image)); 6] = [
+    let cases: [(&str, Change<'_>); 6] = [
         ("no magic", &|image| put(image, journal, 0)),
         ("another block type", &|image| put(image, journal + 4, 0xff00_0000)),
         ("another block size", &|image| put(image, journal + 12, 0x0010_0000)),

@@ -3,8 +3,8 @@
 mod common;
 
 use common::sample::{
-    DATA_SIZE, FLAGGED, MIXED_ALLOCATED, MIXED_SIZE, MIXED_WRITTEN, TAIL_SIZE, sample, sample_with,
-    with_sealed_files,
+    DATA_SIZE, FLAGGED, FRAG_SIZE, MIXED_ALLOCATED, MIXED_SIZE, MIXED_WRITTEN, TAIL_SIZE, sample,
+    sample_with, with_sealed_files,
 };
 use common::{Image, aligned, assert_unchanged, open_ro, open_rw, read_only, read_write};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use uext4_testkit::guard::{LoopDevice, LoopOptions};
 use uext4_testkit::{Need, Scratch, VolumeBuilder, needs};
 
 /// Name, position, length, and what the write would need: bytes unwritten, bytes in holes, growth.
-const ALLOCATING: [(&str, u64, u64, u64, u64, bool); 10] = [
+const ALLOCATING: [(&str, u64, u64, u64, u64, bool); 11] = [
     ("/mixed", MIXED_WRITTEN, 4096, 4096, 0, false),
     ("/mixed", MIXED_WRITTEN + 512, 512, 512, 0, false),
     ("/mixed", MIXED_ALLOCATED, 8192, 0, 8192, false),
@@ -26,6 +26,8 @@ const ALLOCATING: [(&str, u64, u64, u64, u64, bool); 10] = [
     ("/data", DATA_SIZE - 4096, 8192, 0, 4096, true),
     ("/data", DATA_SIZE, 512, 0, 512, true),
     ("/data", 1 << 40, 4096, 0, 4096, true),
+    // More written pieces than one plan covers stand before the hole.
+    ("/holed", 0, FRAG_SIZE, 0, 4096, false),
     // Inside the last block, but behind the size.
     ("/tail", 8192, 2048, 0, 0, true),
 ];
@@ -48,7 +50,7 @@ fn writes_that_need_allocation_say_what_they_need_and_change_nothing() {
     let image = sample();
     let device = image.device();
     let volume = open_rw(device.clone());
-    assert!(TAIL_SIZE < 8192 + 2048);
+    const { assert!(TAIL_SIZE < 8192 + 2048) };
     for case in &ALLOCATING {
         let file = volume.open_file(case.0, read_write()).unwrap();
         let bytes = common::patterned(55, 0, case.2 as usize);
@@ -308,7 +310,8 @@ fn states_that_forbid_writing_leave_reading() {
     assert_refused(&journaled, VolumeOptions::read_write(), &["journal_data"]);
     open_ro(journaled.device());
 
-    let protected = sample_with(4096, &["-O", "mmp"]);
+    // Not the sample: e2fsprogs wait for other hosts before they change a volume with mmp.
+    let protected = Image::load(VolumeBuilder::new(16 << 20).args(["-O", "mmp"]).build().path());
     assert_refused(&protected, VolumeOptions::read_write(), &["mmp"]);
     open_ro(protected.device());
 
@@ -329,7 +332,7 @@ fn a_volume_that_needs_recovery_is_not_opened() {
     let mut running = sample();
     let journal = open_ro(running.device()).info().journal.unwrap();
     let start = journal.block as usize * 4096 + 0x1c;
-    running.bytes[start..start + 4].copy_from_slice(&1u32.to_be_bytes());
+    running.bytes[start..start + 4].copy_from_slice(&[0, 0, 0, 1]);
     for image in [&flagged, &running] {
         for options in [VolumeOptions::read_only(), VolumeOptions::read_write()] {
             let device = image.device();

@@ -12,7 +12,7 @@ use uext4_testkit::fixture::pattern;
 use uext4_testkit::{Rng, Scratch};
 
 const THREADS: u64 = 8;
-const ROUNDS: u64 = 150;
+const ROUNDS: u64 = 500;
 /// The device's logical block: what is written whole or not at all.
 const UNIT: u64 = 512;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -114,7 +114,7 @@ fn neighbours(volume: &Volume, name: &str, size: u64) {
         }
     });
     let bytes = read_all(&volume.open_file(name, read_write()).unwrap());
-    for (unit, part) in bytes.chunks(UNIT as usize).enumerate() {
+    for (unit, part) in bytes[..size as usize].chunks(UNIT as usize).enumerate() {
         let generation = last[unit].load(Ordering::Relaxed);
         if generation != 0 {
             assert_eq!(read_stamp(unit as u64, part), (unit as u64 % THREADS, generation), "unit {unit}");
@@ -142,7 +142,7 @@ fn overlapping(volume: &Volume, name: &str, size: u64) {
         }
     });
     let bytes = read_all(&volume.open_file(name, read_write()).unwrap());
-    for (unit, part) in bytes.chunks(UNIT as usize).enumerate() {
+    for (unit, part) in bytes[..size as usize].chunks(UNIT as usize).enumerate() {
         if last.iter().any(|last| last[unit].load(Ordering::Relaxed) != 0) {
             let (writer, generation) = read_stamp(unit as u64, part);
             let newest = last[writer as usize][unit].load(Ordering::Relaxed);

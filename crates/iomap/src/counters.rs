@@ -30,26 +30,26 @@ macro_rules! counters {
 counters! {
     /// Reads on the short path.
     SimpleReads => "simple_reads",
-    /// Reads through the general iterator.
-    GeneralReads => "general_reads",
     /// Overwrites mapped without a journal handle.
     OverwritesWithoutHandle => "overwrites_without_handle",
+    /// Direct requests counted in flight.
+    DioCounted => "dio_counted",
+    /// Copies from or to mapped memory.
+    DaxCopies => "dax_copies",
+    /// Writes sent with FUA.
+    FuaWrites => "fua_writes",
+    /// Sub-block overwrites under the shared gate.
+    SharedSubblockWrites => "shared_subblock_writes",
+    /// Reads through the general iterator.
+    GeneralReads => "general_reads",
     /// Journal handles started.
     HandlesStarted => "handles_started",
     /// Journal commits caused.
     Commits => "commits",
-    /// Writes sent with FUA.
-    FuaWrites => "fua_writes",
     /// Cache flushes sent.
     Flushes => "flushes",
     /// Writes that took the gate exclusively.
     ExclusiveWrites => "exclusive_writes",
-    /// Sub-block overwrites under the shared gate.
-    SharedSubblockWrites => "shared_subblock_writes",
-    /// Copies from or to mapped memory.
-    DaxCopies => "dax_copies",
-    /// Direct requests counted in flight.
-    DioCounted => "dio_counted",
     /// Requests that went through a bounce buffer.
     Bounces => "bounces",
     /// Metadata look-ups that filled unknown parts of a mapping snapshot.

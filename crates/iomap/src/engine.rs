@@ -19,15 +19,17 @@ const STALL: Duration = Duration::from_secs(1);
 const BOUNCE_POOL: usize = 512 * 1024;
 
 /// The direct-I/O engine of one volume.
+#[repr(C)]
 pub struct Engine<F: FileSystem> {
-    pub(crate) fs: Arc<F>,
-    pub(crate) device: Arc<dyn Device>,
-    pub(crate) geometry: Geometry,
-    pub(crate) capabilities: Capabilities,
-    pub(crate) counters: Counters,
+    // What every request reads comes first.
     /// Bits that must be clear in positions and lengths, and in addresses.
     position_mask: u64,
     memory_mask: usize,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) fs: Arc<F>,
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) counters: Counters,
+    pub(crate) geometry: Geometry,
     pub(crate) bounces: BufferPool,
     queues: Mutex<Vec<Weak<QueueCore<F>>>>,
 }

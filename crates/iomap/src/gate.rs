@@ -13,7 +13,10 @@
 
 use crate::mapping::Range;
 use crate::snapshot::ByteRun;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Waiters, add_then_fence, store_then_fence};
+use crate::sync::{
+    AtomicBool, AtomicU64, Mutex, Ordering, Waiters, add_then_fence, heavy_fence, prepare_fences,
+    store_then_fence,
+};
 use crate::thread_slot::{OWNED_SLOTS, SHARED_SLOT, thread_slot};
 use crossbeam_utils::CachePadded;
 use std::marker::PhantomData;
@@ -34,29 +37,46 @@ const LOOK_AGAIN: Duration = Duration::from_micros(200);
 pub struct Cell {
     counts: AtomicU64,
     modified_ns: AtomicU64,
-    run: LastRun,
+    last: LastRuns,
 }
 
-/// The written run that the owner of a cell used last, and the generation of the mapping it comes from. Only the owner
-/// reads and writes it.
+/// The written runs that the owner of a cell used last, one for each class of positions, and the generation of the
+/// mapping they come from. Only the owner reads and writes them.
+#[derive(Debug, Default)]
+struct LastRuns {
+    generation: AtomicU64,
+    runs: [LastRun; RUN_CLASSES],
+}
+
 #[derive(Debug, Default)]
 struct LastRun {
-    generation: AtomicU64,
     start: AtomicU64,
     end: AtomicU64,
     physical: AtomicU64,
+}
+
+/// Runs remembered by a cell, and the size of the file ranges that take turns: random requests in a file of a few
+/// block groups find theirs.
+const RUN_CLASSES: usize = 4;
+const RUN_CLASS_BITS: u32 = 25;
+
+#[inline(always)]
+fn run_class(pos: u64) -> usize {
+    (pos >> RUN_CLASS_BITS) as usize % RUN_CLASSES
 }
 
 /// The gate is exclusively held or wanted; nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Busy;
 
-/// The gate of one inode.
+/// The gate of one inode. What every request reads comes first, so that it shares a cache line with the inode's size;
+/// the word of exclusive holders is written so rarely that it needs no line of its own.
 #[derive(Debug)]
+#[repr(C)]
 pub struct InodeGate {
-    exclusive: CachePadded<AtomicBool>,
+    exclusive: AtomicBool,
+    threads: OnceLock<Box<[CachePadded<Cell>; SHARED_SLOT + 1]>>,
     queues: Mutex<Vec<Arc<CachePadded<Cell>>>>,
-    threads: OnceLock<Box<[CachePadded<Cell>]>>,
     exclusive_waiters: Waiters,
     shared_waiters: Waiters,
 }
@@ -70,8 +90,9 @@ impl Default for InodeGate {
 impl InodeGate {
     /// A gate nobody is in.
     pub fn new() -> Self {
+        prepare_fences();
         InodeGate {
-            exclusive: CachePadded::new(AtomicBool::new(false)),
+            exclusive: AtomicBool::new(false),
             queues: Mutex::new(Vec::new()),
             threads: OnceLock::new(),
             exclusive_waiters: Waiters::new(),
@@ -206,7 +227,7 @@ impl InodeGate {
             self.exclusive_waiters.park(|| self.exclusive.load(Ordering::SeqCst), LOOK_AGAIN);
         }
         // Orders the word before the loads of cells, of which some may only now come into being.
-        crate::sync::full_fence();
+        heavy_fence();
         let slot = thread_slot();
         let cell = &self.thread_cells()[slot];
         let guard = InodeGuard { gate: self, cell, slot, amount: 0, _not_send: PhantomData };
@@ -244,7 +265,7 @@ impl InodeGate {
     }
 
     fn quiet(&self, mask: u64) -> bool {
-        let threads = self.threads.get().map_or(&[][..], |cells| cells);
+        let threads = self.threads.get().map_or(&[][..], |cells| &cells[..]);
         threads.iter().all(|cell| cell.counts.load(Ordering::SeqCst) & mask == 0)
             && self.queues.lock().iter().all(|cell| cell.counts.load(Ordering::SeqCst) & mask == 0)
     }
@@ -252,7 +273,7 @@ impl InodeGate {
     /// Requests in flight, as far as can be seen without stopping anybody.
     pub fn in_flight(&self) -> u64 {
         let count = |cell: &Cell| cell.counts.load(Ordering::Acquire) & IN_FLIGHT_MASK;
-        let threads = self.threads.get().map_or(&[][..], |cells| cells);
+        let threads = self.threads.get().map_or(&[][..], |cells| &cells[..]);
         threads.iter().map(|cell| count(cell)).sum::<u64>()
             + self.queues.lock().iter().map(|cell| count(cell)).sum::<u64>()
     }
@@ -265,7 +286,7 @@ impl InodeGate {
 
     /// Latest write noted in any cell, 0 if none: merged into mtime and ctime by stat and sync.
     pub fn last_write_ns(&self) -> u64 {
-        let threads = self.threads.get().map_or(&[][..], |cells| cells);
+        let threads = self.threads.get().map_or(&[][..], |cells| &cells[..]);
         let of = |cell: &Cell| {
             if cell.modified_ns.load(Ordering::Relaxed) != MARKED {
                 return cell.modified_ns.load(Ordering::Relaxed);
@@ -281,8 +302,8 @@ impl InodeGate {
     }
 
     #[inline(always)]
-    fn thread_cells(&self) -> &[CachePadded<Cell>] {
-        self.threads.get_or_init(|| (0..=SHARED_SLOT).map(|_| CachePadded::default()).collect())
+    fn thread_cells(&self) -> &[CachePadded<Cell>; SHARED_SLOT + 1] {
+        self.threads.get_or_init(|| Box::new(std::array::from_fn(|_| CachePadded::default())))
     }
 }
 
@@ -316,10 +337,11 @@ impl InodeGuard<'_> {
     /// mapping. Load the generation under this guard.
     #[inline(always)]
     pub(crate) fn last_run(&self, generation: u64, range: Range) -> Option<u64> {
-        let run = &self.cell.run;
-        if self.slot >= OWNED_SLOTS || run.generation.load(Ordering::Relaxed) != generation {
+        let last = &self.cell.last;
+        if self.slot >= OWNED_SLOTS || last.generation.load(Ordering::Relaxed) != generation {
             return None;
         }
+        let run = &last.runs[run_class(range.pos)];
         let run = ByteRun {
             start: run.start.load(Ordering::Relaxed),
             end: run.end.load(Ordering::Relaxed),
@@ -329,13 +351,21 @@ impl InodeGuard<'_> {
     }
 
     /// Remembers a run for [`InodeGuard::last_run`].
-    pub(crate) fn keep_run(&self, generation: u64, run: ByteRun) {
-        if self.slot < OWNED_SLOTS {
-            self.cell.run.generation.store(generation, Ordering::Relaxed);
-            self.cell.run.start.store(run.start, Ordering::Relaxed);
-            self.cell.run.end.store(run.end, Ordering::Relaxed);
-            self.cell.run.physical.store(run.physical, Ordering::Relaxed);
+    pub(crate) fn keep_run(&self, generation: u64, pos: u64, run: ByteRun) {
+        if self.slot >= OWNED_SLOTS {
+            return;
         }
+        let last = &self.cell.last;
+        if last.generation.load(Ordering::Relaxed) != generation {
+            last.generation.store(generation, Ordering::Relaxed);
+            for stale in &last.runs {
+                stale.end.store(0, Ordering::Relaxed);
+            }
+        }
+        let kept = &last.runs[run_class(pos)];
+        kept.start.store(run.start, Ordering::Relaxed);
+        kept.end.store(run.end, Ordering::Relaxed);
+        kept.physical.store(run.physical, Ordering::Relaxed);
     }
 
     /// Whether the gate is held exclusively.

@@ -7,16 +7,19 @@ use crate::snapshot::MapCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The engine's half of an in-memory inode. The file system embeds it and fills it when the inode is loaded.
+///
+/// What every request reads lies together in the first lines.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct InodeState {
-    /// Shared for direct I/O, exclusive for structural changes.
-    pub gate: InodeGate,
-    /// The published mapping.
-    pub map: MapCell,
     size: AtomicU64,
     disk_size: AtomicU64,
     datasync_tid: AtomicU64,
     block_bits: u32,
+    /// Shared for direct I/O, exclusive for structural changes.
+    pub gate: InodeGate,
+    /// The published mapping.
+    pub map: MapCell,
 }
 
 impl InodeState {
@@ -70,7 +73,7 @@ impl InodeState {
     fn search_written(&self, guard: &InodeGuard<'_>, generation: u64, range: Range) -> Option<u64> {
         let run = self.map.with(|map| map.written_run(range.pos, self.block_bits))?;
         // A run is a fact of the mapping: if the map was extended meanwhile, the generation says so at the next look.
-        guard.keep_run(generation, run);
+        guard.keep_run(generation, range.pos, run);
         run.locate(range)
     }
 

@@ -10,14 +10,17 @@
 
 use crate::mapping::{Piece, Pieces, Range, Run, State};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Published};
+use chunk::{Chunk, LINE_ENTRIES, Line};
 use std::sync::Arc;
+
+mod chunk;
 
 /// Most entries of a chunk.
 pub const CHUNK_MAX: usize = 128;
-/// Entries that a rebuilt chunk starts with, so that a neighbour's growth does not split it at once.
-const CHUNK_FILL: usize = 96;
+/// Entries that a rebuilt chunk starts with, so that a neighbour's growth does not split it at once: full lines.
+const CHUNK_FILL: usize = 19 * LINE_ENTRIES;
 /// Most buckets of the root's hint table.
-const HINTS_MAX: usize = 1024;
+const HINTS_MAX: usize = 16384;
 
 const KIND_SHIFT: u32 = 62;
 const KIND_WRITTEN: u64 = 0;
@@ -64,49 +67,12 @@ impl Target {
     }
 }
 
-/// An entry while a map is being rebuilt.
+/// A run of blocks with one target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     first: u64,
     end: u64,
     target: Target,
-}
-
-#[derive(Debug)]
-struct Chunk {
-    /// First block of each entry, apart from the targets so that the search touches few lines.
-    firsts: Box<[u32]>,
-    targets: Box<[Target]>,
-    end: u64,
-}
-
-impl Chunk {
-    fn build(entries: &[Entry]) -> Arc<Chunk> {
-        let end = entries.last().map_or(BLOCKS_END, |entry| entry.end);
-        Arc::new(Chunk {
-            firsts: entries.iter().map(|entry| entry.first as u32).collect(),
-            targets: entries.iter().map(|entry| entry.target).collect(),
-            end,
-        })
-    }
-
-    #[inline]
-    fn find(&self, block: u32) -> usize {
-        if self.firsts.len() == 1 { 0 } else { self.firsts.partition_point(|&first| first <= block) - 1 }
-    }
-
-    #[inline]
-    fn end_of(&self, index: usize) -> u64 {
-        self.firsts.get(index + 1).map_or(self.end, |&next| u64::from(next))
-    }
-
-    fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        (0..self.firsts.len()).map(|index| Entry {
-            first: u64::from(self.firsts[index]),
-            end: self.end_of(index),
-            target: self.targets[index],
-        })
-    }
 }
 
 /// What a look-up found, in blocks.
@@ -154,8 +120,10 @@ impl ByteRun {
 /// An immutable picture of an inode's map.
 #[derive(Debug)]
 pub struct MapSnapshot {
-    firsts: Box<[u32]>,
-    chunks: Box<[Arc<Chunk>]>,
+    /// All entries, if that few suffice: then there are no chunks.
+    only: Line,
+    chunks: Box<[Chunk]>,
+    /// The chunk with the first block of each bucket of `block >> hint_shift`.
     hints: Box<[u32]>,
     hint_shift: u32,
 }
@@ -163,25 +131,51 @@ pub struct MapSnapshot {
 impl MapSnapshot {
     /// A map of which nothing is known.
     pub fn unknown() -> Self {
-        let all = Entry { first: 0, end: BLOCKS_END, target: Target::UNKNOWN };
-        Self::from_chunks(vec![Chunk::build(&[all])])
+        Self::from_line(Line::of(&[Entry { first: 0, end: BLOCKS_END, target: Target::UNKNOWN }]))
     }
 
-    fn from_chunks(chunks: Vec<Arc<Chunk>>) -> Self {
-        let firsts: Box<[u32]> = chunks.iter().map(|chunk| chunk.firsts[0]).collect();
-        let (hints, hint_shift) = build_hints(&firsts);
-        MapSnapshot { firsts, chunks: chunks.into_boxed_slice(), hints, hint_shift }
+    fn from_line(only: Line) -> Self {
+        MapSnapshot { only, chunks: Box::new([]), hints: Box::new([]), hint_shift: 0 }
+    }
+
+    fn from_chunks(chunks: Vec<Chunk>) -> Self {
+        if let [chunk] = &chunks[..]
+            && let [only] = chunk.lines()
+        {
+            return Self::from_line(*only);
+        }
+        let (hints, hint_shift) = build_hints(&chunks);
+        MapSnapshot { only: chunks[0].lines()[0], chunks: chunks.into_boxed_slice(), hints, hint_shift }
+    }
+
+    #[inline]
+    fn entry(&self, block: u32) -> Entry {
+        let line = if self.chunks.is_empty() { &self.only } else { self.chunk(block).line(block) };
+        line.find(block)
+    }
+
+    #[inline]
+    fn chunk(&self, block: u32) -> &Chunk {
+        let bucket = ((block >> self.hint_shift) as usize).min(self.hints.len() - 1);
+        let hinted = self.hints[bucket] as usize;
+        let chunk = &self.chunks[hinted];
+        if block <= chunk.last() { chunk } else { self.chunk_behind(block, bucket, hinted) }
+    }
+
+    /// The chunk with `block`, which lies in `bucket` and behind chunk `hinted`.
+    #[inline]
+    fn chunk_behind(&self, block: u32, bucket: usize, hinted: usize) -> &Chunk {
+        let last = self.hints.get(bucket + 1).map_or(self.chunks.len() - 1, |&next| next as usize);
+        let between = &self.chunks[hinted + 1..last];
+        &self.chunks[hinted + 1 + between.partition_point(|chunk| chunk.last() < block)]
     }
 
     /// Looks one logical block up.
     #[inline]
     pub fn find(&self, block: u32) -> Found {
-        let chunk =
-            if self.chunks.len() == 1 { &self.chunks[0] } else { &self.chunks[self.find_chunk(block)] };
-        let index = chunk.find(block);
-        let target = chunk.targets[index];
-        let offset = u64::from(block) - u64::from(chunk.firsts[index]);
-        let blocks = chunk.end_of(index) - u64::from(block);
+        let Entry { first, end, target } = self.entry(block);
+        let offset = u64::from(block) - first;
+        let blocks = end - u64::from(block);
         match target.kind() {
             KIND_WRITTEN => {
                 Found::Known { state: State::Written, physical: target.physical() + offset, blocks }
@@ -194,28 +188,17 @@ impl MapSnapshot {
         }
     }
 
-    #[inline]
-    fn find_chunk(&self, block: u32) -> usize {
-        let bucket = ((block >> self.hint_shift) as usize).min(self.hints.len() - 2);
-        let (low, high) = (self.hints[bucket] as usize, self.hints[bucket + 1] as usize + 1);
-        let part = &self.firsts[low..high];
-        low + part.partition_point(|&first| first <= block) - 1
-    }
-
     /// The written run that holds byte `pos` of the file.
     #[inline]
     pub fn written_run(&self, pos: u64, block_bits: u32) -> Option<ByteRun> {
         let block = u32::try_from(pos >> block_bits).ok()?;
-        let chunk =
-            if self.chunks.len() == 1 { &self.chunks[0] } else { &self.chunks[self.find_chunk(block)] };
-        let index = chunk.find(block);
-        let target = chunk.targets[index];
+        let Entry { first, end, target } = self.entry(block);
         if target.kind() != KIND_WRITTEN {
             return None;
         }
         Some(ByteRun {
-            start: u64::from(chunk.firsts[index]) << block_bits,
-            end: chunk.end_of(index) << block_bits,
+            start: first << block_bits,
+            end: end << block_bits,
             physical: target.physical() << block_bits,
         })
     }
@@ -261,11 +244,11 @@ impl MapSnapshot {
     #[must_use]
     pub fn replaced(&self, first: u64, end: u64, runs: Option<&[Run]>) -> Self {
         debug_assert!(first < end && end <= BLOCKS_END);
-        let low = self.chunk_index(first);
-        let high = self.chunk_index(end - 1) + 1;
+        let low = self.chunks.partition_point(|chunk| u64::from(chunk.last()) < first);
+        let high = self.chunks.partition_point(|chunk| u64::from(chunk.first()) < end);
         // One neighbour on each side joins the rebuild, so that runs merge across chunk borders.
         let (low, high) = (low.saturating_sub(1), (high + 1).min(self.chunks.len()));
-        let old: Vec<Entry> = self.chunks[low..high].iter().flat_map(|chunk| chunk.entries()).collect();
+        let old: Vec<Entry> = self.lines(low, high).flat_map(Line::entries).collect();
         let mut entries = Vec::new();
         for &entry in old.iter().filter(|entry| entry.first < first) {
             push_merged(&mut entries, Entry { end: entry.end.min(first), ..entry });
@@ -287,19 +270,23 @@ impl MapSnapshot {
         Self::from_chunks(chunks)
     }
 
-    fn chunk_index(&self, block: u64) -> usize {
-        self.firsts.partition_point(|&first| u64::from(first) <= block).saturating_sub(1)
+    /// The lines of the chunks `low..high`, or the only line.
+    fn lines(&self, low: usize, high: usize) -> impl Iterator<Item = &Line> {
+        let only = self.chunks.is_empty().then_some(&self.only);
+        only.into_iter().chain(self.chunks[low..high].iter().flat_map(Chunk::lines))
     }
 
     /// Bytes of memory that this snapshot keeps alive (shared chunks counted in full).
     pub fn resident_bytes(&self) -> usize {
-        let entries: usize = self.chunks.iter().map(|chunk| chunk.firsts.len()).sum();
-        entries * 12 + self.chunks.len() * (size_of::<Chunk>() + 32) + self.hints.len() * 4 + 96
+        let lines: usize = self.chunks.iter().map(|chunk| chunk.lines().len()).sum();
+        // With the counters in front of a chunk's lines, and the allocator's share.
+        let chunks = lines * size_of::<Line>() + self.chunks.len() * (size_of::<Chunk>() + 64 + 16);
+        size_of::<Self>() + chunks + self.hints.len() * 4 + 64
     }
 
     /// All known runs in order, for reports and tests.
     pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
-        self.chunks.iter().flat_map(|chunk| chunk.entries()).filter_map(|entry| {
+        self.lines(0, self.chunks.len()).flat_map(Line::entries).filter_map(|entry| {
             let state = match entry.target.kind() {
                 KIND_WRITTEN => State::Written,
                 KIND_UNWRITTEN => State::Unwritten,
@@ -347,29 +334,19 @@ fn push_merged(entries: &mut Vec<Entry>, entry: Entry) {
     entries.push(entry);
 }
 
-/// For each bucket of `block >> shift`: the chunk that holds the bucket's first block, and one closing element.
-fn build_hints(firsts: &[u32]) -> (Box<[u32]>, u32) {
-    let last = firsts[firsts.len() - 1];
-    if firsts.len() == 1 {
-        return (Box::new([0, 0]), 31);
-    }
-    let wanted = firsts.len().next_power_of_two().min(HINTS_MAX) as u32;
-    let mut shift = 0;
-    while (last >> shift) >= wanted {
-        shift += 1;
-    }
-    let buckets = (last >> shift) as usize + 1;
-    let mut hints = Vec::with_capacity(buckets + 1);
-    let mut chunk = 0usize;
-    for bucket in 0..buckets {
-        let start = (bucket as u32) << shift;
-        while chunk + 1 < firsts.len() && firsts[chunk + 1] <= start {
+/// The hints of a root and the shift that makes a bucket of a block.
+fn build_hints(chunks: &[Chunk]) -> (Box<[u32]>, u32) {
+    let wanted = chunks.len().next_power_of_two().min(HINTS_MAX);
+    let last = chunks.last().map_or(0, Chunk::first);
+    let shift = (u32::BITS - last.leading_zeros()).saturating_sub(wanted.ilog2());
+    let mut chunk = 0;
+    let hints = (0..=last >> shift).map(|bucket| {
+        while chunks[chunk].last() < bucket << shift {
             chunk += 1;
         }
-        hints.push(chunk as u32);
-    }
-    hints.push(firsts.len() as u32 - 1);
-    (hints.into_boxed_slice(), shift)
+        chunk as u32
+    });
+    (hints.collect(), shift)
 }
 
 /// The published snapshot of one inode.

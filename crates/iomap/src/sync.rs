@@ -15,18 +15,75 @@ pub(crate) use model::{Mutex, MutexGuard};
 
 use std::time::Duration;
 
-/// Publishes `value` and orders it before every later load of this thread (the store half of a store-load pair).
+/// Publishes `value` in a line that this thread owns, and orders it before every later load as far as
+/// [`heavy_fence`] is concerned: of a thread that does this and one that stores elsewhere and then calls `heavy_fence`,
+/// at least one sees the other's store.
 ///
-/// On x86-64 a sequentially consistent swap is the cheapest such store. loom treats SeqCst accesses as
-/// acquire/release, but models SeqCst fences, so the model uses store + fence: the same guarantee.
-#[inline]
+/// With `membarrier(2)` this is a plain store: the rare side makes every running thread of the process execute a
+/// barrier, so the frequent side needs none, and does not wait for its earlier stores (a whole copied block, say) to
+/// drain. Without it, a sequentially consistent swap. loom treats SeqCst accesses as acquire/release but models SeqCst
+/// fences, so the model uses store + fence on both sides: the same guarantee.
+#[inline(always)]
 pub(crate) fn store_then_fence(cell: &AtomicU64, value: u64) {
     #[cfg(not(loom))]
-    cell.swap(value, Ordering::SeqCst);
+    if membarrier::is_registered() {
+        cell.store(value, Ordering::Relaxed);
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    } else {
+        cell.swap(value, Ordering::SeqCst);
+    }
     #[cfg(loom)]
     {
         cell.store(value, Ordering::Release);
         loom::sync::atomic::fence(Ordering::SeqCst);
+    }
+}
+
+/// The rare side of [`store_then_fence`].
+pub(crate) fn heavy_fence() {
+    full_fence();
+    #[cfg(not(loom))]
+    membarrier::everywhere();
+}
+
+/// Call before the first [`store_then_fence`].
+pub(crate) fn prepare_fences() {
+    #[cfg(not(loom))]
+    membarrier::register();
+}
+
+#[cfg(not(loom))]
+mod membarrier {
+    use rustix::thread::{MembarrierCommand, membarrier};
+    use std::sync::Once;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    static REGISTRATION: Once = Once::new();
+
+    /// Registers the process once. Where the kernel or a sandbox refuses, swaps are used.
+    pub(super) fn register() {
+        REGISTRATION.call_once(|| {
+            let accepted = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+                && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
+            REGISTERED.store(accepted, Ordering::SeqCst);
+        });
+    }
+
+    #[inline(always)]
+    pub(super) fn is_registered() -> bool {
+        REGISTERED.load(Ordering::Relaxed)
+    }
+
+    /// Makes every running thread of the process execute a full barrier.
+    pub(super) fn everywhere() {
+        if !is_registered() {
+            return;
+        }
+        let done = membarrier(MembarrierCommand::PrivateExpedited).is_ok()
+            || membarrier(MembarrierCommand::Global).is_ok();
+        // A registered process cannot be refused; going on without the barrier could lose somebody's data.
+        assert!(done, "membarrier failed after its registration succeeded");
     }
 }
 

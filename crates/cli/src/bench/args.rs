@@ -10,12 +10,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 const METHOD: &str = "\
-Arms: `on` all switches on, `off` only the scenario's switch off, `all-off`, `raw` the same physical addresses through
-the same opened device, buffers, threads and queue code without the file system, `kernel` (with --kernel, as root, block
-devices only) the kernel's ext4 mounted from the same device.
-Arms take turns in slices of at most 250 ms in one process; a ratio is the median of at least 40 paired ratios with a
-95 % interval of ranks. Without arguments everything runs on volumes that bench makes in /dev/shm and removes: about
-two minutes. On a given device only files named uext4-bench.N are written, and their contents are lost.";
+Arms: `on` all switches on, `off` only the scenario's switch off, `all-off`, `raw` the same places of the same
+device with the same buffers, threads and queue code but no file system, `kernel` (--kernel, as root, on
+block devices) the kernel's ext4 mounted from that device.
+Arms take turns in slices of at most 250 ms in one process; a ratio is the median of at least 40 paired ratios
+with a 95 % interval of ranks. Without arguments everything runs on volumes that bench makes in /dev/shm and
+removes: about two minutes. On a given device only files named uext4-bench.N are written, and their contents
+are lost.";
 
 /// `uext4 bench`.
 #[derive(Debug, Clone, Args)]
@@ -27,7 +28,8 @@ pub struct BenchArgs {
     /// Measure here, on the files uext4-bench.N of the directory (the root directory without a path).
     #[arg(long, value_name = "DEVICE[:/dir]", value_hint = ValueHint::FilePath)]
     pub device: Option<OsString>,
-    /// Bytes that the requests are spread over, in all files together; suffixes k, m, g count in powers of 1024.
+    /// Bytes that the requests are spread over, in all files together; suffixes k, m, g count in powers of
+    /// 1024.
     #[arg(long, value_name = "N", value_parser = text::parse_size)]
     pub size: Option<u64>,
     /// Threads.
@@ -43,7 +45,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(40..=100_000))]
     pub rounds: Option<u32>,
     /// Which arms run.
-    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [Arm::On, Arm::Off, Arm::Raw])]
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
+    #[arg(default_values_t = [Arm::On, Arm::Off, Arm::Raw])]
     pub arms: Vec<Arm>,
     /// Measure the kernel's ext4 too, on the same block device (root).
     #[arg(long)]
@@ -61,7 +64,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "OLD.json", value_hint = ValueHint::FilePath)]
     pub compare: Option<PathBuf>,
     /// Check the promised ratios instead: a table of floor, goal and measurement; exit 1 if one falls short.
-    #[arg(long, conflicts_with_all = ["scenarios", "device", "size", "threads", "qd", "arms", "compare", "switches"])]
+    #[arg(long, conflicts_with_all = ["scenarios", "device", "size", "threads", "qd"])]
+    #[arg(conflicts_with_all = ["arms", "compare", "switches"])]
     pub floors: bool,
     /// The setting that arm `on` uses, if not everything on; the other arms switch off from there.
     #[command(flatten)]

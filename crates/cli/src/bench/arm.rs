@@ -35,8 +35,8 @@ impl Arm {
         }
     }
 
-    /// Which optimisations it uses, if it goes through the library. `base` is the setting of `on`, `switch` the
-    /// scenario's, `None` for all of them.
+    /// Which optimisations it uses, if it goes through the library. `base` is the setting of `on`, `switch`
+    /// the scenario's, `None` for all of them.
     pub fn switches(self, base: Switches, switch: Option<&str>) -> Option<Switches> {
         match (self, switch) {
             (Arm::On | Arm::OneExtent, _) => Some(base),

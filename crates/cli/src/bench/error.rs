@@ -62,32 +62,44 @@ impl From<BenchError> for CliError {
     }
 }
 
+/// An error of a layer below.
+pub trait Cause {
+    /// With what was being done.
+    fn while_doing(self, doing: String) -> BenchError;
+}
+
+impl Cause for uext4::Error {
+    fn while_doing(self, doing: String) -> BenchError {
+        BenchError::Library { doing, error: self }
+    }
+}
+
+impl Cause for blockdev::Error {
+    fn while_doing(self, doing: String) -> BenchError {
+        BenchError::Library { doing, error: self.into() }
+    }
+}
+
+impl Cause for io::Error {
+    fn while_doing(self, doing: String) -> BenchError {
+        BenchError::System { doing, error: self }
+    }
+}
+
+impl Cause for Errno {
+    fn while_doing(self, doing: String) -> BenchError {
+        BenchError::System { doing, error: self.into() }
+    }
+}
+
 /// Says what was being done when something failed.
 pub trait Doing<T> {
     /// The value, or the error with these words.
     fn doing(self, words: impl FnOnce() -> String) -> Result<T>;
 }
 
-impl<T> Doing<T> for std::result::Result<T, uext4::Error> {
+impl<T, E: Cause> Doing<T> for std::result::Result<T, E> {
     fn doing(self, words: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|error| BenchError::Library { doing: words(), error })
-    }
-}
-
-impl<T> Doing<T> for std::result::Result<T, blockdev::Error> {
-    fn doing(self, words: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|error| BenchError::Library { doing: words(), error: error.into() })
-    }
-}
-
-impl<T> Doing<T> for io::Result<T> {
-    fn doing(self, words: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|error| BenchError::System { doing: words(), error })
-    }
-}
-
-impl<T> Doing<T> for std::result::Result<T, Errno> {
-    fn doing(self, words: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|errno| BenchError::System { doing: words(), error: errno.into() })
+        self.map_err(|error| error.while_doing(words()))
     }
 }

@@ -1,7 +1,7 @@
 //! `--floors`: the promised ratios, measured and judged.
 //!
-//! A floor is kept if the measured value reaches it. A ratio whose interval is wide is measured once more with four times
-//! the slices, because a disturbed machine is the usual reason; the second answer counts.
+//! A floor is kept if the measured value reaches it. A ratio whose interval is wide is measured once more
+//! with four times the slices, because a disturbed machine is the usual reason; the second answer counts.
 
 use super::args::{BenchArgs, Timing};
 use super::arm::Arm;

@@ -1,8 +1,9 @@
 //! Measures one case: opens and closes sessions, adds up slices, checks routes, forms ratios.
 //!
-//! Without `--kernel` there is one session and its arms alternate slice by slice. A mount cannot be changed every 50 ms:
-//! with `--kernel` rounds are run in groups, a group of the library's arms and a group of the kernel's following each
-//! other, and which of them comes first alternates. Slices of one round have the same requests in both.
+//! Without `--kernel` there is one session and its arms alternate slice by slice. A mount cannot be changed
+//! every 50 ms: with `--kernel` rounds are run in groups, a group of the library's arms and a group of the
+//! kernel's following each other, and which of them comes first alternates. Slices of one round have the same
+//! requests in both.
 
 use super::args::Timing;
 use super::arm::Arm;

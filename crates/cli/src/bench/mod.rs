@@ -1,9 +1,9 @@
 //! `uext4 bench`: what each optimisation is worth, and what the file system costs over the bare device.
 //!
-//! Reading path: [`scenario`] (what is requested) → [`volume`] (on what) → [`measure`] (sessions, rounds, ratios) →
-//! [`runner`] (threads and slices) → [`work`] (the measured loops). Around them: [`ops`] makes the requests,
-//! [`routes`] voids a measurement that took another route, [`statistics`] says how sure a ratio is, [`report`] tells,
-//! [`floors`] checks the promises.
+//! Reading path: [`scenario`] (what is requested) → [`volume`] (on what) → [`measure`] (sessions, rounds,
+//! ratios) → [`runner`] (threads and slices) → [`work`] (the measured loops). Around them: [`ops`] makes the
+//! requests, [`routes`] voids a measurement that took another route, [`statistics`] says how sure a ratio is,
+//! [`report`] tells, [`floors`] checks the promises.
 
 mod args;
 mod arm;
@@ -258,8 +258,8 @@ mod tests {
 
     #[test]
     fn options_reach_the_cases() {
-        let line = "bench subblock-overwrite overwrite-randrw --size 1m --threads 3 --qd 5 --seconds 40 --arms on,raw";
-        let (jobs, _) = jobs_of(line).unwrap();
+        let line = "bench subblock-overwrite overwrite-randrw --size 1m --threads 3 --qd 5 --seconds 40";
+        let (jobs, _) = jobs_of(&format!("{line} --arms on,raw")).unwrap();
         assert_eq!(jobs.len(), 3);
         for job in &jobs {
             assert_eq!(job.layout.files as u64 * job.layout.file_bytes, 1 << 20);

@@ -118,8 +118,8 @@ impl OpSource {
         )))
     }
 
-    /// The requests of one thread in one round. What would cross from one piece to the next is left out, for every arm:
-    /// it would be two requests to the device.
+    /// The requests of one thread in one round. What would cross from one piece to the next is left out, for
+    /// every arm: it would be two requests to the device.
     pub fn fill(&self, round: u64, thread: usize, ops: &mut Vec<Op>) {
         ops.clear();
         let wanted = (SLICE_OPS / self.threads).max(4096);
@@ -134,7 +134,8 @@ impl OpSource {
             let (file, block) = if self.sequential {
                 (thread % self.files, (start + step) % blocks)
             } else {
-                // The upper half picks the block, the lower the file and the direction: 2³² blocks are the most.
+                // The upper half picks the block, the lower the file and the direction: 2³² blocks are the
+                // most.
                 ((word & 0xffff) as usize % self.files, (word >> 32) % blocks)
             };
             let pos = block * self.block;

@@ -83,7 +83,7 @@ fn expectations(switches: Switches, facts: &Facts, tally: Tally) -> Vec<(Counter
     use Expected::{AtLeast, Exactly};
     let Tally { reads, writes } = tally;
     let dax = facts.device.dax.is_some();
-    let subblock = facts.requests.block % facts.block_size as usize != 0;
+    let subblock = !facts.requests.block.is_multiple_of(facts.block_size as usize);
     // A write that runs alone is mapped again after it waited for the gate: at least one handle for each.
     let alone = subblock && !switches.shared_subblock_overwrite && writes > 0;
     let mapped = if alone { AtLeast(writes) } else { Exactly(writes) };

@@ -4,10 +4,10 @@
 //! |---|---|---|
 //! | `overwrite-randrw` | random file choice, 16 synchronous jobs | zram (root), else a tmpfs file |
 //! | `overwrite-randrw-dax` | the same on mapped memory | `dax:` tmpfs file |
-//! | `dax-shared-read`, `dax-shared-readwrite` | many threads, two files, more data than the L3 cache | the same |
-//! | `dsync-overwrite` | sequential O_DSYNC overwrites of 32 MiB | `mem:` with a volatile cache, 2 ms per flush |
+//! | `dax-shared-read`, `dax-shared-readwrite` | many threads, two files, more than the L3 cache | the same |
+//! | `dsync-overwrite` | sequential O_DSYNC overwrites of 32 MiB | `mem:`, volatile cache, 2 ms a flush |
 //! | `randread-poll` | one core, batches of 32 | loop over tmpfs (root), else a tmpfs file |
-//! | `subblock-overwrite` | 2 KiB in 4 KiB blocks, 8 threads × 256 | loop over tmpfs; `mem:` with 740 µs per request |
+//! | `subblock-overwrite` | 2 KiB in 4 KiB blocks, 8 × 256 | loop over tmpfs; `mem:`, 740 µs a request |
 //! | `seq-read` | 1 MiB reads | loop over tmpfs (root), else a tmpfs file |
 //! | `lookup-scaling` | 4 KiB reads of a file of 10⁶ extents against one extent | tmpfs file, sparse |
 

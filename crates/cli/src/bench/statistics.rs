@@ -19,9 +19,9 @@ pub struct Ratio {
 impl Ratio {
     /// From the ratios of the pairs. `None` without any.
     ///
-    /// The interval is that of the sign test: between two of the sorted ratios, chosen so that the true median lies
-    /// outside with a probability of at most 5 %, whatever the distribution. With fewer than six pairs no such ratios
-    /// exist and the interval is all of them.
+    /// The interval is that of the sign test: between two of the sorted ratios, chosen so that the true
+    /// median lies outside with a probability of at most 5 %, whatever the distribution. With fewer than six
+    /// pairs no such ratios exist and the interval is all of them.
     pub fn of(mut ratios: Vec<f64>) -> Option<Ratio> {
         ratios.sort_by(f64::total_cmp);
         let pairs = ratios.len();
@@ -45,17 +45,22 @@ pub fn median(sorted: &[f64]) -> Option<f64> {
     if sorted.len().is_multiple_of(2) { Some((sorted[middle - 1] + upper) / 2.0) } else { Some(upper) }
 }
 
-/// How many values at each end can be left out: the most with P(Binomial(n, ½) < k) ≤ 2.5 %.
+/// How many values at each end can be left out: the most with P(Binomial(n, ½) ≤ k) ≤ 2.5 %. The interval
+/// then begins with the next one.
 fn ranks_outside(count: usize) -> usize {
     let mut probability = 0.5f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
     if probability == 0.0 {
         return normal_ranks(count);
     }
+    // `tail` is P(X ≤ ranks).
     let (mut tail, mut ranks) = (probability, 0);
-    while tail <= 0.025 && ranks < count / 2 {
-        ranks += 1;
-        probability *= (count - ranks + 1) as f64 / ranks as f64;
+    while ranks < count / 2 {
+        probability *= (count - ranks) as f64 / (ranks + 1) as f64;
         tail += probability;
+        if tail > 0.025 {
+            break;
+        }
+        ranks += 1;
     }
     ranks
 }
@@ -63,7 +68,7 @@ fn ranks_outside(count: usize) -> usize {
 /// The same for numbers whose binomial leaves the range of `f64`, by the normal distribution.
 fn normal_ranks(count: usize) -> usize {
     let count = count as f64;
-    (count / 2.0 - 1.96 * count.sqrt() / 2.0).floor().max(0.0) as usize
+    (count / 2.0 - 1.96 * count.sqrt() / 2.0 - 1.0).floor().max(0.0) as usize
 }
 
 #[cfg(test)]
@@ -73,7 +78,7 @@ mod tests {
     #[test]
     fn ranks_are_those_of_the_sign_test_tables() {
         // Critical values of the two-sided sign test at 5 %.
-        for (count, out) in [(5, 0), (6, 1), (8, 1), (10, 2), (20, 6), (25, 8), (40, 14), (100, 40)] {
+        for (count, out) in [(1, 0), (5, 0), (6, 0), (8, 0), (10, 1), (20, 5), (25, 7), (40, 13), (100, 39)] {
             assert_eq!(ranks_outside(count), out, "{count}");
         }
         assert!(ranks_outside(2000).abs_diff(normal_ranks(2000)) <= 1);
@@ -83,7 +88,7 @@ mod tests {
     #[test]
     fn a_ratio_of_known_values() {
         let ratio = Ratio::of((1..=40).rev().map(f64::from).collect()).unwrap();
-        assert_eq!(ratio, Ratio { median: 20.5, low: 15.0, high: 26.0, pairs: 40 });
+        assert_eq!(ratio, Ratio { median: 20.5, low: 14.0, high: 27.0, pairs: 40 });
         assert!(!ratio.resolved());
         assert!(Ratio { median: 0.97, low: 0.95, high: 0.99, pairs: 40 }.resolved());
         assert!(Ratio { median: 200.0, low: 196.0, high: 205.0, pairs: 40 }.resolved());

@@ -27,7 +27,7 @@ pub(super) fn look_up(directory: &Directory<'_>, name: &[u8]) -> Result<Option<O
             (position, index.entry(position).map_or(Lblk(0), |entry| entry.child))
         })?;
         frames.push(Frame { block, position });
-        block = child.get();
+        block = forward(directory, &frames, child)?;
     }
     // Names of one hash may go on in the next blocks; no honest tree has more of them than the directory has blocks.
     for _ in 0..directory.blocks {
@@ -42,6 +42,17 @@ pub(super) fn look_up(directory: &Directory<'_>, name: &[u8]) -> Result<Option<O
     Err(directory
         .state
         .corrupt_inode(directory.inode.ino(), "the hash tree of the directory runs in circles"))
+}
+
+/// The child's block, which must not be one that the way led through: as a block of entries it would look empty, and
+/// names would be missing without a word.
+fn forward(directory: &Directory<'_>, frames: &[Frame], child: Lblk) -> Result<u32> {
+    let block = child.get();
+    if block == 0 || frames.iter().any(|frame| frame.block == block) {
+        let what = format!("the hash tree of the directory leads back to block {block}");
+        return Err(directory.state.corrupt_inode(directory.inode.ino(), what));
+    }
+    Ok(block)
 }
 
 /// The next block of entries that may hold names with this hash.
@@ -66,13 +77,15 @@ fn next_block(directory: &Directory<'_>, frames: &mut [Frame], hash: u32) -> Res
             Some(None) => return Ok(None),
             Some(Some(entry)) => {
                 frames[level].position += 1;
-                break entry.child.get();
+                break forward(directory, &frames[..=level], entry.child)?;
             }
         }
     };
     for frame in &mut frames[level + 1..deepest] {
         *frame = Frame { block, position: 0 };
-        block = with_index(directory, block, |index| index.entry(0))?.map_or(0, |entry| entry.child.get());
+        let child =
+            with_index(directory, block, |index| index.entry(0))?.map_or(Lblk(0), |entry| entry.child);
+        block = forward(directory, &[*frame], child)?;
     }
     Ok(Some(block))
 }

@@ -13,7 +13,7 @@ use uext4_buffer::BufferRef;
 use uext4_ondisk::ext4::{
     Compat, DirBlock, DirBlockKind, DirFormat, InodeFlags, verify_dir_checksum, verify_htree_checksum,
 };
-use uext4_ondisk::{Ino, Lblk, Pblk};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
 /// One entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +96,11 @@ impl<'a> Directory<'a> {
         let block = self.block(number)?;
         let place = |corrupt| self.place(corrupt, number, block.buffer.block());
         for entry in DirBlock::new(&block.buffer, block.kind, &self.format).map_err(place)?.entries() {
-            if let Some(answer) = each(&entry.map_err(place)?) {
+            let entry = entry.map_err(place)?;
+            if !entry.has_valid_name() {
+                return Err(place(Corrupt::from(CorruptKind::DirEntryName)));
+            }
+            if let Some(answer) = each(&entry) {
                 return Ok(Some(answer));
             }
         }
@@ -112,10 +116,11 @@ impl<'a> Directory<'a> {
 pub(crate) fn look_up(state: &Ext4State, inode: &Inode, name: &[u8]) -> Result<Option<Ino>> {
     let directory = Directory::open(state, inode)?;
     // `..` is not in the tree: it always stands in the first block.
-    if directory.indexed && name != b".." {
-        if let Some(found) = htree::look_up(&directory, name)? {
-            return Ok(found);
-        }
+    if directory.indexed
+        && name != b".."
+        && let Some(found) = htree::look_up(&directory, name)?
+    {
+        return Ok(found);
     }
     for number in 0..directory.blocks {
         if let Some(found) = directory.scan_for(number, name)? {
@@ -155,7 +160,10 @@ impl ReadDir {
                 None
             })?;
             if let Some(offset) = bad {
-                let what = format!("directory block {}: the name at byte {offset} holds a slash or a zero", self.next);
+                let what = format!(
+                    "directory block {}: the name at byte {offset} holds a slash or a zero",
+                    self.next
+                );
                 return Err(self.volume.state().corrupt_inode(self.inode.ino(), what));
             }
             self.next += 1;
@@ -168,11 +176,12 @@ impl Iterator for ReadDir {
     type Item = Result<DirEntry>;
 
     fn next(&mut self) -> Option<Result<DirEntry>> {
-        if self.entries.is_empty() && !self.ended {
-            if let Err(error) = self.fill() {
-                self.ended = true;
-                return Some(Err(error));
-            }
+        if self.entries.is_empty()
+            && !self.ended
+            && let Err(error) = self.fill()
+        {
+            self.ended = true;
+            return Some(Err(error));
         }
         self.entries.pop_front().map(Ok)
     }

@@ -175,14 +175,26 @@ fn typed<T>(result: Result<T>) -> Option<T> {
         Ok(value) => return Some(value),
         Err(error) => error,
     };
-    let expected = match &error {
-        Error::Corrupt(_) | Error::CorruptInode { .. } | Error::Journal(_) => true,
-        Error::Incompatible { .. } | Error::NeedsRecovery(_) | Error::TooSmall { .. } => true,
-        Error::NotFound | Error::NotDirectory | Error::IsDirectory | Error::NotRegular => true,
-        Error::NotSymlink | Error::TooManyLinks | Error::NameTooLong | Error::NotPermitted(_) => true,
-        Error::ReadOnly(_) | Error::NeedsAllocation(_) => true,
-        _ => false,
-    };
+    let damaged = matches!(error, Error::Corrupt(_) | Error::CorruptInode { .. } | Error::Journal(_));
+    let limited = matches!(
+        error,
+        Error::Incompatible { .. }
+            | Error::NeedsRecovery(_)
+            | Error::TooSmall { .. }
+            | Error::NeedsAllocation(_)
+    );
+    let path = matches!(
+        error,
+        Error::NotFound
+            | Error::NotDirectory
+            | Error::IsDirectory
+            | Error::NotRegular
+            | Error::NotSymlink
+            | Error::TooManyLinks
+            | Error::NameTooLong
+    );
+    let forbidden = matches!(error, Error::ReadOnly(_) | Error::NotPermitted(_));
+    let expected = damaged || limited || path || forbidden;
     assert!(expected, "not an error of a damaged volume: {error:?}");
     None
 }

@@ -21,6 +21,8 @@ pub const DATA_SIZE: u64 = 1 << 20;
 pub const TAIL_SIZE: u64 = 10_000;
 /// `/frag`: written, in more pieces than one plan covers.
 pub const FRAG_SIZE: u64 = 512 << 10;
+/// `/holed`: as `/frag`, with 4 KiB of hole from here on, behind more written pieces than one plan covers.
+pub const HOLED_AT: u64 = 480 << 10;
 /// `/mixed`: 16 KiB written, then unwritten up to 64 KiB, then a hole up to the size.
 pub const MIXED_WRITTEN: u64 = 16 << 10;
 pub const MIXED_ALLOCATED: u64 = 64 << 10;
@@ -102,7 +104,7 @@ fn fill(dir: &Path) {
     std::os::unix::fs::symlink("x".repeat(200), dir.join("slow")).unwrap();
     // Every second one is removed again; what remains keeps the free blocks apart.
     std::fs::create_dir(dir.join("spacers")).unwrap();
-    for n in 0..100 {
+    for n in 0..200 {
         file(&format!("spacers/{n}"), 8, 4096);
     }
 }
@@ -114,10 +116,13 @@ fn debugfs_script(block: u64, host: &Path) -> String {
     assert!(frag.chunks_mut(1024).all(|part| part.iter().any(|&byte| byte != 0)));
     std::fs::write(host, &*frag).unwrap();
     let mut script = String::new();
-    for n in (0..100).step_by(2) {
-        writeln!(script, "rm /spacers/{n}").unwrap();
+    for (name, spacers) in [("frag", 0..100), ("holed", 100..200)] {
+        for n in spacers.step_by(2) {
+            writeln!(script, "rm /spacers/{n}").unwrap();
+        }
+        writeln!(script, "write {} {name}", host.display()).unwrap();
     }
-    writeln!(script, "write {} frag", host.display()).unwrap();
+    writeln!(script, "punch /holed {} {}", HOLED_AT / block, (HOLED_AT + 4096) / block - 1).unwrap();
     let (first, last) = (MIXED_WRITTEN / block, MIXED_ALLOCATED / block - 1);
     writeln!(script, "fallocate /mixed {first} {last}").unwrap();
     writeln!(script, "sif /mixed size {MIXED_SIZE}").unwrap();

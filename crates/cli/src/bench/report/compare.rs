@@ -1,7 +1,7 @@
 //! `--compare`: what changed since an earlier measurement.
 //!
-//! Requests per second depend on what else the machine did at the time. Ratios were paired and have an interval:
-//! a change is called one if the intervals do not meet.
+//! Requests per second depend on what else the machine did at the time. Ratios were paired and have an
+//! interval: a change is called one if the intervals do not meet.
 
 use super::model::{Measured, Report};
 use comfy_table::{ContentArrangement, Table, presets};

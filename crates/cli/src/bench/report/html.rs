@@ -22,11 +22,11 @@ table { border-collapse: collapse; margin: .8rem 0; } th, td { padding: .25rem .
 svg { max-width: 100%; height: auto; }
 ";
 
-const METHOD: &str = "Arms take turns in slices of at most 250 ms in one process; every arm of a round gets the same \
-    seeded requests, <b>raw</b> at the files' own places on the same opened device through the same code. A ratio is \
-    the median of the paired ratios of requests per second; the bar is its 95 % interval. Grey means not resolved: \
-    the interval is wider than 0.05. A measurement whose counters showed another route than meant would be missing \
-    here, and every volume was clean for e2fsck afterwards.";
+const METHOD: &str = "Arms take turns in slices of at most 250 ms in one process; every arm of a round gets \
+    the same seeded requests, <b>raw</b> at the files' own places on the same opened device through the same \
+    code. A ratio is the median of the paired ratios of requests per second; the bar is its 95 % interval. \
+    Grey means not resolved: the interval is wider than 0.05. A measurement whose counters showed another \
+    route than meant would be missing here, and every volume was clean for e2fsck afterwards.";
 
 /// The page.
 pub fn render(report: &Report) -> Result<String> {
@@ -76,8 +76,8 @@ fn section(page: &mut String, measured: &Measured) -> Result<()> {
     push(
         page,
         format_args!(
-            "<h2>{} on {}</h2><p class=\"soft\">{threads} threads, queue depth {qd}, engine {}, {}, {} rounds, \
-             {:.1} s per arm, e2fsck {}</p>\n",
+            "<h2>{} on {}</h2><p class=\"soft\">{threads} threads, queue depth {qd}, engine {}, {}, \
+             {} rounds, {:.1} s per arm, e2fsck {}</p>\n",
             escape(&measured.scenario),
             escape(&measured.device),
             escape(&measured.engine),
@@ -112,8 +112,8 @@ fn numbers(page: &mut String, measured: &Measured) {
         push(
             page,
             format_args!(
-                "<tr><td>{}</td><td>{:.0}</td><td>{:.0}</td><td>{:.0}</td><td>{:.0}</td><td>{}</td><td>{}</td>\
-                 <td>{}</td><td>{}</td></tr>\n",
+                "<tr><td>{}</td><td>{:.0}</td><td>{:.0}</td><td>{:.0}</td><td>{:.0}</td><td>{}</td>\
+                 <td>{}</td><td>{}</td><td>{}</td></tr>\n",
                 escape(&arm.arm),
                 arm.iops,
                 arm.mb_s,

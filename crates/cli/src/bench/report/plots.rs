@@ -1,4 +1,5 @@
-//! Charts as SVG text. Lines and letters are drawn in the page's own text colour, so that they suit light and dark.
+//! Charts as SVG text. Lines and letters are drawn in the page's own text colour, so that they suit light and
+//! dark.
 
 use super::model::{Measured, Report};
 use crate::bench::error::{BenchError, Result};
@@ -43,7 +44,7 @@ fn svg(width: u32, height: u32, draw: impl FnOnce(&Area<'_>) -> Result<()>) -> R
 }
 
 fn write(area: &Area<'_>, text: &str, at: (i32, i32), anchor: HPos) -> Result<()> {
-    let style = ("sans-serif", 13).into_font().color(&INK).pos(Pos::new(anchor, VPos::Center));
+    let style = ("sans-serif", 15).into_font().color(&INK).pos(Pos::new(anchor, VPos::Center));
     area.draw(&Text::new(text.to_owned(), at, style)).map_err(failed)
 }
 

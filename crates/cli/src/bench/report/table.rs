@@ -55,7 +55,7 @@ pub fn ratio(median: f64, interval: &Interval) -> String {
 
 fn notes(report: &Report) -> String {
     let mut lines = String::from(
-        "Ratios are of requests per second: median of paired slices, 95 % interval. Other columns: arm `on`.\n",
+        "Ratios are of requests per second: median of paired slices, 95 % interval. The rest: arm `on`.\n",
     );
     for measured in &report.scenarios {
         for note in &measured.notes {

@@ -1,7 +1,8 @@
 //! The kernel's ext4 on the same block device.
 //!
-//! The mount has no place in the tree: it lives as long as its descriptor, so that it goes with this process whatever
-//! ends it. Options are the kernel's defaults with `noatime,lazytime`: our arm writes no times to the device either.
+//! The mount has no place in the tree: it lives as long as its descriptor, so that it goes with this process
+//! whatever ends it. Options are the kernel's defaults with `noatime,lazytime`: our arm writes no times to
+//! the device either.
 
 use super::volume::one_buffer;
 use super::{Requests, Session};
@@ -17,11 +18,15 @@ use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use uext4::blockdev::Device;
 use uext4::{Buffer, BufferPool, DeviceSpec, QueueFacts, RawQueue, Stats, blockdev};
 
 /// A kernel mount with the files of a scenario.
 pub struct KernelSession {
+    /// The file of queued requests, opened as a device is; all threads have their queues on it.
+    target: Option<Arc<dyn Device>>,
     mount: Option<OwnedFd>,
     device: PathBuf,
     files: Vec<PathBuf>,
@@ -41,7 +46,12 @@ impl KernelSession {
         };
         let mount = mount().doing(|| format!("mount {} with the kernel", device.display()))?;
         let files = files.iter().map(|file| file.strip_prefix("/").unwrap_or(file).to_owned()).collect();
-        Ok(KernelSession { mount: Some(mount), device: device.to_owned(), files, requests })
+        let mut session =
+            KernelSession { target: None, mount: Some(mount), device: device.to_owned(), files, requests };
+        if requests.mode != Mode::Synchronous {
+            session.target = Some(session.open_as_device()?);
+        }
+        Ok(session)
     }
 
     fn directory(&self) -> Result<&OwnedFd> {
@@ -57,6 +67,7 @@ impl KernelSession {
 
     /// Unmounts, and waits until the device is free again.
     pub fn unmount(mut self) -> Result<()> {
+        self.target = None;
         self.mount = None;
         let free = || {
             let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
@@ -93,17 +104,23 @@ impl Session for KernelSession {
 }
 
 impl KernelSession {
-    /// A queue of the same code on the file as if it were a device: the same ring, buffers and loop.
-    fn queue_lane(&self, batch: usize) -> Result<QueueLane> {
+    /// The one file, opened by the same code that opens devices.
+    fn open_as_device(&self) -> Result<Arc<dyn Device>> {
         let [file] = &self.files[..] else {
             return Err(BenchError::failed("the kernel's queued arm takes one file"));
         };
         let path = Path::new("/proc/self/fd").join(self.directory()?.as_raw_fd().to_string()).join(file);
         let options = blockdev::OpenOptions { write: true, force: false };
         let opened = blockdev::open(&DeviceSpec::file(&path), options);
-        let device = opened.doing(|| format!("open {} in the kernel's mount", file.display()))?.device;
+        Ok(opened.doing(|| format!("open {} in the kernel's mount", file.display()))?.device)
+    }
+
+    /// A queue on it: the same ring, buffers and loop as the other arms have.
+    fn queue_lane(&self, batch: usize) -> Result<QueueLane> {
+        let absent = || BenchError::failed("no file is open for queues");
+        let device = self.target.as_ref().ok_or_else(absent)?;
         let pool = BufferPool::new(self.requests.queue_bytes()).doing(|| "reserve memory".into())?;
-        let queue = RawQueue::new(&device, self.requests.device_queue_options(), pool);
+        let queue = RawQueue::new(device, self.requests.device_queue_options(), pool);
         let queue = queue.map_err(uext4::Error::from).doing(|| "make a queue".into())?;
         let buffers = self.requests.buffers(|length| queue.buffer(length).map_err(uext4::Error::from))?;
         Ok(QueueLane { queue, idle: Idle::new(buffers), batch, fua: self.requests.dsync })

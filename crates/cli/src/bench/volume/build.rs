@@ -1,7 +1,8 @@
-//! Makes the volumes of bench with mke2fs, filled from a directory, so that every block of every file is written.
+//! Makes the volumes of bench with mke2fs, filled from a directory, so that every block of every file is
+//! written.
 //!
-//! Each 4 KiB of a file repeats one word of eight bytes, never zero: mke2fs makes holes of zeros, and zram keeps a page
-//! of one repeated word without compressing it, so that it stays nearly free, as with zeros.
+//! Each 4 KiB of a file repeats one word of eight bytes, never zero: mke2fs makes holes of zeros, and zram
+//! keeps a page of one repeated word without compressing it, so that it stays nearly free, as with zeros.
 
 use super::{Backing, Bed, Loop, Place, Scratch, Zram, fragment, open_device, tool};
 use crate::bench::error::{Doing, Result};
@@ -65,8 +66,8 @@ fn write_files(dir: &Path, layout: Layout) -> Result<()> {
     Ok(())
 }
 
-/// Formats `target` as ext4 with the defaults of e2fsprogs and 4 KiB blocks, and fills it from `from`. Nothing is left
-/// to be initialised in the background: the kernel would do it while it is measured.
+/// Formats `target` as ext4 with the defaults of e2fsprogs and 4 KiB blocks, and fills it from `from`.
+/// Nothing is left to be initialised in the background: the kernel would do it while it is measured.
 pub fn format(target: &Path, from: &Path) -> Result<()> {
     let mut command = Command::new("mke2fs");
     command.args(["-q", "-F", "-t", "ext4", "-b", "4096"]);

@@ -1,14 +1,16 @@
-//! A file of 10⁶ extents without writing gigabytes: its extent tree is written by hand over preallocated blocks.
+//! A file of 10⁶ extents without writing gigabytes: its extent tree is written by hand over preallocated
+//! blocks.
 //!
-//! mke2fs makes an empty volume on a sparse file, with its metadata packed at the front so that the rest is one run of
-//! free blocks. debugfs allocates blocks to two empty files. Their trees are then written anew with the encoders of
-//! `uext4-ondisk`: of its own blocks each file uses some as tree nodes and all others as data, so that bitmaps, free
-//! counts and the inode's block count stay right. The data blocks are never written; they read as the zeros of the
-//! sparse file, from every position at the same cost.
+//! mke2fs makes an empty volume on a sparse file, with its metadata packed at the front so that the rest is
+//! one run of free blocks. debugfs allocates blocks to two empty files. Their trees are then written anew
+//! with the encoders of `uext4-ondisk`: of its own blocks each file uses some as tree nodes and all others as
+//! data, so that bitmaps, free counts and the inode's block count stay right. The data blocks are never
+//! written; they read as the zeros of the sparse file, from every position at the same cost.
 //!
-//! - `scattered`: one block per extent, the first logical block last on the device, so that no two extents merge;
-//! - `straight`: the same number of blocks in order, in as few extents as the format can (32768 blocks each at most),
-//!   which adjoin, so that in memory they are one.
+//! - `scattered`: one block per extent, the first logical block last on the device, so that no two extents
+//!   merge;
+//! - `straight`: the same number of blocks in order, in as few extents as the format can (32768 blocks each
+//!   at most), which adjoin, so that in memory they are one.
 
 use super::{Backing, Bed, Scratch, tool};
 use crate::bench::error::{BenchError, Doing, Result};
@@ -181,7 +183,8 @@ impl Rewriter {
         Ok(())
     }
 
-    /// Maps `count` logical blocks onto the file's own blocks in this order, with all others as nodes of the tree.
+    /// Maps `count` logical blocks onto the file's own blocks in this order, with all others as nodes of the
+    /// tree.
     fn rewrite(mut self, count: u32, order: Order) -> Result<()> {
         let mut owned = self.blocks()?;
         let spare = owned.split_off(count as usize);

@@ -1,5 +1,5 @@
-//! Measuring on a device that somebody names. Nothing is created there without `--mkfs`: this version of the library
-//! cannot make files, so they have to exist.
+//! Measuring on a device that somebody names. Nothing is created there without `--mkfs`: this version of the
+//! library cannot make files, so they have to exist.
 
 use super::build::{self, file_name};
 use super::{Backing, Bed, Layout, Place, Scratch, open_device};
@@ -88,8 +88,9 @@ impl Given {
         let missing = files.iter().find(|file| volume.metadata(file).is_err());
         let Some(missing) = missing else { return Ok(()) };
         Err(BenchError::failed(format!(
-            "{} is not on {}: this version cannot create files. Mount the volume and write {} files there, each with \
-             `dd if=/dev/urandom of={}.N bs=1M count=… conv=fsync` (N from 0), or let --mkfs format the device",
+            "{} is not on {}: this version cannot create files. Mount the volume and write {} files there, \
+             each with `dd if=/dev/urandom of={}.N bs=1M count=… conv=fsync` (N from 0), or let --mkfs \
+             format the device",
             missing.display(),
             self.spec,
             files.len(),

@@ -1,8 +1,9 @@
 //! What bench made and must not leave behind: directories and zram devices, whatever ends this process.
 //!
-//! A shell in a process group of its own waits for the end of its input, which comes when the guard is dropped, and
-//! also when this process panics, is interrupted or is killed. Then it cleans up. So there is one way to clean up, and
-//! it is taken every time. Loop devices need none of this: they are detached at once and live as long as they are open.
+//! A shell in a process group of its own waits for the end of its input, which comes when the guard is
+//! dropped, and also when this process panics, is interrupted or is killed. Then it cleans up. So there is
+//! one way to clean up, and it is taken every time. Loop devices need none of this: they are detached at once
+//! and live as long as they are open.
 
 use crate::bench::error::{BenchError, Doing, Result};
 use std::ffi::OsStr;
@@ -61,8 +62,8 @@ impl Scratch {
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
         if free < bytes {
             return Err(BenchError::failed(format!(
-                "volumes of bench are made in {MEMORY_DIR}: {} MiB are needed there, {} are free (--size makes them \
-                 smaller, --device measures elsewhere)",
+                "volumes of bench are made in {MEMORY_DIR}: {} MiB are needed there, {} are free (--size \
+                 makes them smaller, --device measures elsewhere)",
                 bytes >> 20,
                 free >> 20
             )));
@@ -138,8 +139,8 @@ impl Loop {
         let shown = super::tool(Command::new("losetup").args(options).arg(file))?;
         let path = PathBuf::from(shown.trim());
         let open = fs::File::open(&path);
-        // Detaching an open device only marks it: the kernel takes it away with the last descriptor, ours at the end
-        // of this process at the latest.
+        // Detaching an open device only marks it: the kernel takes it away with the last descriptor, ours at
+        // the end of this process at the latest.
         super::tool(Command::new("losetup").arg("--detach").arg(&path))?;
         let device = Loop { open: Some(open.doing(|| format!("open {}", path.display()))?), path };
         let direct = fs::read_to_string(device.attribute("loop/dio"));

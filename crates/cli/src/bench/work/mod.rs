@@ -1,5 +1,5 @@
-//! The loops that are measured. They are written once, generic over what they call, so that every arm runs the same
-//! code around its calls.
+//! The loops that are measured. They are written once, generic over what they call, so that every arm runs
+//! the same code around its calls.
 
 pub mod queued;
 pub mod synchronous;
@@ -11,8 +11,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use uext4::{Buffer, QueueFacts};
 
-/// One request of this many is timed: reading the clock twice costs some 50 ns, which spread over 64 requests is below
-/// a nanosecond each, and the same for all arms.
+/// One request of this many is timed: reading the clock twice costs some 50 ns, which spread over 64 requests
+/// is below a nanosecond each, and the same for all arms.
 pub const SAMPLE: u64 = 64;
 
 /// Longest latency that is told apart.
@@ -68,7 +68,8 @@ impl Latencies {
 
 /// What one thread needs to run slices of any arm of its session.
 pub trait Lane {
-    /// Runs `ops` from the first on, over and over, until `stop`; everything started is finished when it returns.
+    /// Runs `ops` from the first on, over and over, until `stop`; everything started is finished when it
+    /// returns.
     fn run(
         &mut self,
         arm: usize,

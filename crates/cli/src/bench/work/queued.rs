@@ -129,10 +129,15 @@ pub fn drive<T: QueueTarget>(
     let depth = idle.buffers.len();
     let batch = batch.min(depth);
     let mut next = ops.iter().cycle();
+    // A thread that wakes up after the end of a short slice still does one request: a rate of zero would say
+    // nothing.
+    let mut first = true;
     loop {
         let mut unsent = 0;
-        // A push may take long (a write that runs alone), so that the end of the slice is looked at before each.
-        while !idle.buffers.is_empty() && !stop.load(Ordering::Relaxed) {
+        // A push may take long (a write that runs alone), so that the end of the slice is looked at before
+        // each.
+        while !idle.buffers.is_empty() && (first || !stop.load(Ordering::Relaxed)) {
+            first = false;
             let (Some(op), Some((tag, buffer))) = (next.next(), idle.buffers.pop()) else { break };
             if idle.count.is_multiple_of(SAMPLE) {
                 idle.queued[tag as usize] = Some(Instant::now());

@@ -1,7 +1,7 @@
 //! Blocking calls, one after another.
 
 use super::{Latencies, SAMPLE, Tally};
-use crate::bench::error::{BenchError, Doing, Result};
+use crate::bench::error::{BenchError, Cause, Result};
 use crate::bench::ops::Op;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use uext4::{File, WriteFlags};
 /// Whom the loop calls. Both return the bytes transferred.
 pub trait SyncTarget {
     /// How it fails.
-    type Error;
+    type Error: Cause;
     /// Reads into `buf`.
     fn read(&self, op: &Op, buf: &mut [u8]) -> std::result::Result<usize, Self::Error>;
     /// Writes `buf`.
@@ -93,10 +93,7 @@ pub fn drive<T: SyncTarget>(
     stop: &AtomicBool,
     tally: &mut Tally,
     latencies: &mut Latencies,
-) -> Result<()>
-where
-    std::result::Result<usize, T::Error>: Doing<usize>,
-{
+) -> Result<()> {
     for chunk in ops.chunks(SAMPLE as usize).cycle() {
         let start = Instant::now();
         for (number, op) in chunk.iter().enumerate() {
@@ -117,14 +114,11 @@ where
 }
 
 #[cold]
-fn fell_short<E>(op: &Op, length: usize, done: std::result::Result<usize, E>) -> BenchError
-where
-    std::result::Result<usize, E>: Doing<usize>,
-{
+fn fell_short<E: Cause>(op: &Op, length: usize, done: std::result::Result<usize, E>) -> BenchError {
     let verb = if op.write { "write" } else { "read" };
-    match done.doing(|| format!("{verb} {length} bytes at {}", op.pos)) {
+    match done {
         Ok(bytes) => BenchError::failed(format!("{verb} at {}: {bytes} of {length} bytes", op.pos)),
-        Err(error) => error,
+        Err(error) => error.while_doing(format!("{verb} {length} bytes at {}", op.pos)),
     }
 }
 

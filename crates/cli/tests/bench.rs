@@ -1,0 +1,177 @@
+//! `uext4 bench` from outside: what it prints, writes, refuses and leaves behind.
+
+use serde_json::Value;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use uext4_testkit::{LoopDevice, LoopOptions, Need, Scratch, e2fsck_clean, needs};
+
+fn uext4() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uext4"));
+    command.stdin(Stdio::null());
+    command
+}
+
+fn bench(arguments: &[&str]) -> Output {
+    uext4().arg("bench").args(arguments).output().expect("uext4 runs")
+}
+
+/// Runs as briefly as it can, with 40 slices of each arm all the same, and returns the JSON.
+fn measured(arguments: &[&str]) -> Value {
+    let quick = ["--seconds", "0.08", "--json", "-"];
+    let output = bench(&[arguments, &quick].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON on standard output")
+}
+
+fn arm<'a>(scenario: &'a Value, name: &str) -> &'a Value {
+    let arms = scenario["arms"].as_array().unwrap();
+    arms.iter().find(|arm| arm["arm"] == name).unwrap_or_else(|| panic!("no arm {name} in {scenario}"))
+}
+
+/// Directories that a bench process makes have its number in their name.
+fn leftovers(process: u32) -> Vec<PathBuf> {
+    let mark = format!("uext4-bench-{process}-");
+    let entries = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.to_string_lossy().contains(&mark)).collect()
+}
+
+#[test]
+fn mapped_memory_and_memory_without_root() {
+    let scenarios =
+        ["dax-shared-readwrite", "dsync-overwrite", "--size", "8m", "--arms", "on,off,all-off,raw"];
+    let report = measured(&scenarios);
+    assert_eq!(report["version"], 1);
+    let scenarios = report["scenarios"].as_array().unwrap();
+    assert_eq!(scenarios.len(), 2);
+    let [dax, dsync] = [&scenarios[0], &scenarios[1]];
+    assert_eq!((&dax["engine"], &dax["rounds"]), (&Value::from("dax"), &Value::from(40)));
+    let (on, off) = (arm(dax, "on"), arm(dax, "off"));
+    let ops = |arm: &Value| arm["reads"].as_u64().unwrap() + arm["writes"].as_u64().unwrap();
+    assert_eq!(on["counters"]["dax_copies"], ops(on));
+    assert_eq!(on["counters"]["dio_counted"], 0);
+    assert_eq!(off["counters"]["dio_counted"], ops(off));
+    assert_eq!(arm(dax, "raw")["counters"]["dax_copies"], 0);
+    let (on, off) = (arm(dsync, "on"), arm(dsync, "all-off"));
+    assert_eq!(on["counters"]["fua_writes"], on["writes"]);
+    assert_eq!(on["counters"]["flushes"], 0);
+    assert!(off["counters"]["flushes"].as_u64().unwrap() > 0);
+    assert!(dsync["ratios"]["on/off"].as_f64().unwrap() > 2.0, "a flush takes 2 ms: {dsync}");
+    for name in ["on/off", "on/all-off", "on/raw"] {
+        let interval = &dsync["ratio_intervals"][name];
+        assert!(interval["low"].as_f64() <= dsync["ratios"][name].as_f64(), "{interval}");
+        assert_eq!(interval["pairs"], 40);
+    }
+    assert!(dsync["ratios"].get("on/kernel").is_none());
+}
+
+#[test]
+fn a_given_image_is_formatted_only_when_told_and_stays_sound() {
+    let scratch = Scratch::new(96 << 20);
+    let image = scratch.sparse_file("image", 64 << 20);
+    let device = image.to_str().unwrap();
+    let refused = bench(&["seq-read", "--device", device]);
+    assert_eq!(refused.status.code(), Some(1), "an empty file is no volume");
+    let page = image.with_extension("html");
+    let arguments = ["seq-read", "--size", "8m", "--arms", "on,raw", "--html", page.to_str().unwrap()];
+    let report = measured(&[&arguments[..], &["--mkfs", "--device", device]].concat());
+    assert!(report["scenarios"][0]["ratios"]["on/raw"].as_f64().unwrap() > 0.1);
+    assert_eq!(report["scenarios"][0]["device"], device);
+    assert!(fs::read_to_string(&page).unwrap().contains("<svg"));
+    // The file is there now; the next one is not.
+    measured(&["seq-read", "--arms", "on", "--device", device]);
+    let refused = bench(&["overwrite-randrw", "--device", device]);
+    let words = String::from_utf8_lossy(&refused.stderr);
+    assert!(words.contains("uext4-bench.1") && words.contains("--mkfs"), "{words}");
+    assert_eq!(refused.status.code(), Some(1));
+    e2fsck_clean(&image);
+}
+
+#[test]
+fn changes_are_told_and_foreign_json_is_refused_first() {
+    let scratch = Scratch::new(1 << 20);
+    let old = scratch.path().join("old.json");
+    let arguments =
+        ["subblock-overwrite", "--device", "mem:64M", "--mkfs", "--size", "4m", "--seconds", "0.08"];
+    let written = bench(&[&arguments[..], &["--json", old.to_str().unwrap()]].concat());
+    assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+    let compared = bench(&[&arguments[..], &["--compare", old.to_str().unwrap()]].concat());
+    let text = String::from_utf8(compared.stdout).unwrap();
+    assert!(text.contains("before") && text.contains("on/raw") && text.contains("on kIOPS"), "{text}");
+    fs::write(&old, "{\"version\":1}").unwrap();
+    let start = Instant::now();
+    let refused = bench(&["--seconds", "60", "--compare", old.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(start.elapsed() < Duration::from_secs(30), "it measured before it looked");
+}
+
+#[test]
+fn bad_usage_is_exit_2() {
+    for arguments in [
+        &["seq-write"][..],
+        &["metadata"],
+        &["--rounds", "10"],
+        &["--mkfs"],
+        &["--arms", "on,kernel"],
+        &["dsync-overwrite", "--device", "dax:x"],
+        &["--device", "mem:64M"],
+        &["--switches", "simple-read=perhaps"],
+    ] {
+        assert_eq!(bench(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn killed_it_leaves_nothing() {
+    for signal in ["INT", "KILL"] {
+        let mut child = uext4();
+        child.args(["bench", "dax-shared-read", "--size", "64m", "--seconds", "60", "--arms", "on"]);
+        let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let soon = |done: &dyn Fn() -> bool| {
+            let deadline = Instant::now() + Duration::from_secs(30);
+            while !done() {
+                assert!(Instant::now() < deadline, "SIG{signal}: it took too long");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        soon(&|| !leftovers(child.id()).is_empty());
+        let sent = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        assert!(child.wait().unwrap().signal().is_some());
+        soon(&|| leftovers(child.id()).is_empty());
+    }
+}
+
+#[test]
+fn root_kernel_arm_on_a_loop_device() {
+    needs!(Need::Loop);
+    let scratch = Scratch::new(160 << 20);
+    let image = scratch.sparse_file("image", 128 << 20);
+    let device = LoopDevice::attach(&image, LoopOptions { direct_io: true, ..LoopOptions::default() });
+    let path = device.path().to_str().unwrap();
+    let scenarios = ["overwrite-randrw", "subblock-overwrite", "--threads", "2", "--qd", "8", "--size", "8m"];
+    let report = measured(&[&scenarios[..], &["--kernel", "--mkfs", "--device", path]].concat());
+    for scenario in report["scenarios"].as_array().unwrap() {
+        assert!(scenario["ratios"]["on/kernel"].as_f64().unwrap() > 0.0, "{scenario}");
+        assert_eq!(arm(scenario, "kernel")["counters"], serde_json::json!({}));
+    }
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(path), "{mounts}");
+    e2fsck_clean(device.path());
+}
+
+#[test]
+fn root_zram_is_made_and_removed() {
+    needs!(Need::Zram);
+    let is_zram = |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(b"zram");
+    let devices =
+        || fs::read_dir("/sys/block").unwrap().filter(|entry| is_zram(entry.as_ref().unwrap())).count();
+    // No test of another process adds one while this one lives.
+    let _lock = uext4_testkit::Zram::new(1 << 20);
+    let before = devices();
+    let report = measured(&["overwrite-randrw", "--size", "4m", "--threads", "2"]);
+    assert_eq!(report["scenarios"][0]["device"], "zram");
+    assert_eq!(devices(), before);
+}
