@@ -1,11 +1,11 @@
-//! The promised ratios, measured: `make floors`. Only the shipped code counts: a debug build has no such test.
+//! The measured promises: `uext4 bench --floors` in the release build. Run by `make floors`, not by `make test`: ratios of
+//! speeds depend on the machine being quiet.
 #![cfg(not(debug_assertions))]
 
 use std::process::Command;
 
 #[test]
-fn every_floor_is_kept() {
-    let status =
-        Command::new(env!("CARGO_BIN_EXE_uext4")).args(["bench", "--floors"]).status().expect("uext4 runs");
-    assert!(status.success(), "a floor is missed: see the table above");
+fn floors_hold() {
+    let status = Command::new(env!("CARGO_BIN_EXE_uext4")).args(["bench", "--floors"]).status();
+    assert!(status.expect("uext4 runs").success(), "a floor is not reached, see the table above");
 }

@@ -52,8 +52,8 @@ impl VolumeOptions {
         self
     }
 
-    /// Most bytes that the mapping snapshot of one file may take (64 MiB unless set, at least 1 MiB); beyond it, what was loaded
-    /// earlier is forgotten and loaded again on demand.
+    /// Most bytes that the mapping snapshot of one file may take (64 MiB unless set, at least 1 MiB); beyond it, what
+    /// was loaded earlier is forgotten and loaded again on demand.
     #[must_use]
     pub fn map_budget(mut self, bytes: usize) -> Self {
         self.map_budget = bytes;

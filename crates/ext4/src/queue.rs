@@ -139,8 +139,8 @@ impl IoQueue {
         self.inner.facts()
     }
 
-    /// A descriptor for event loops, where the device has one. It signals completions of the device only: poll once after
-    /// submitting (see [`uext4_iomap::IoQueue::eventfd`]).
+    /// A descriptor for event loops, where the device has one. It signals completions of the device only: poll once
+    /// after submitting (see [`uext4_iomap::IoQueue::eventfd`]).
     pub fn eventfd(&self) -> Result<Option<OwnedFd>> {
         self.inner.eventfd()
     }

@@ -104,8 +104,8 @@ pub fn ino_of(image: &Image, path: &str) -> Ino {
     open_ro(image.device()).resolve(path, false).unwrap()
 }
 
-/// Everything that reads, and some overwrites: every outcome but a panic, a hang or an untyped error is fine. Returns how
-/// many files and directories could be read as far as this looks.
+/// Everything that reads, and some overwrites: every outcome but a panic, a hang or an untyped error is fine. Returns
+/// how many files and directories could be read as far as this looks.
 pub fn explore(device: Arc<dyn Device>, write: bool) -> usize {
     let options = if write { VolumeOptions::read_write() } else { VolumeOptions::read_only() };
     let Some(volume) = typed(Volume::open_device(device, options)) else { return 0 };

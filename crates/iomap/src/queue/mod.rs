@@ -211,8 +211,8 @@ impl<F: FileSystem> IoQueue<F> {
     /// A descriptor that becomes readable when the device may have completed something, for an event loop. `None`: this
     /// device completes without one, call [`IoQueue::poll`].
     ///
-    /// What needs no device request completes without a signal: reads behind the end of the file or of holes only, empty
-    /// requests, copies of mapped memory, syncs. So call [`IoQueue::poll`] once after submitting, before going to sleep
+    /// What needs no device request completes without a signal: reads behind the end of the file or of holes only,
+    /// empty requests, copies of mapped memory, syncs. So call [`IoQueue::poll`] once after submitting, before going to sleep
     /// on the descriptor.
     pub fn eventfd(&self) -> Result<Option<OwnedFd>, F::Error> {
         self.core.lock().eventfd()

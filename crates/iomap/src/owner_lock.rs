@@ -1,0 +1,135 @@
+//! A lock with one owner and occasional guests: the owner takes it without an atomic read-modify-write.
+//!
+//! A queue belongs to one handle, which takes the lock for every call; a drainer only ever *tries* it, rarely. So the owner
+//! stores "inside" plainly and looks whether a guest is there, and the guest pays for both with a heavy fence
+//! ([`crate::sync`]): the same protocol as the inode gate, and `tests/loom.rs` explores it too. What this buys is not the
+//! two instructions but the store buffer: a locked instruction waits until everything stored before it, a copied block for
+//! instance, has left the processor.
+
+use crate::sync::{AtomicBool, Cell, Ordering, heavy_fence, prepare_fences, store_flag_then_fence};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+struct Shared<T> {
+    inside: AtomicBool,
+    guest: AtomicBool,
+    value: Cell<T>,
+}
+
+// SAFETY: the value is reached only through `OwnerGuard` and `GuestGuard`, of which the protocol lets one exist at a time
+// (see `Owner::lock` and `Guest::try_lock`), so sharing the lock is sending the value back and forth.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+/// The owner's end. There is one, and locking needs it exclusively.
+pub struct Owner<T>(Arc<Shared<T>>);
+
+/// A guest's end.
+pub struct Guest<T>(Arc<Shared<T>>);
+
+/// A new lock around `value`.
+pub fn owner_lock<T>(value: T) -> (Owner<T>, Guest<T>) {
+    prepare_fences();
+    let shared = Arc::new(Shared {
+        inside: AtomicBool::new(false),
+        guest: AtomicBool::new(false),
+        value: Cell::new(value),
+    });
+    (Owner(shared.clone()), Guest(shared))
+}
+
+impl<T> Owner<T> {
+    /// Takes the lock, waiting while a guest is inside.
+    #[inline(always)]
+    pub fn lock(&mut self) -> OwnerGuard<'_, T> {
+        store_flag_then_fence(&self.0.inside, true);
+        if self.0.guest.load(Ordering::Acquire) {
+            self.wait();
+        }
+        OwnerGuard(&self.0)
+    }
+
+    #[cold]
+    fn wait(&mut self) {
+        loop {
+            self.0.inside.store(false, Ordering::Release);
+            while self.0.guest.load(Ordering::Acquire) {
+                crate::sync::pause();
+            }
+            store_flag_then_fence(&self.0.inside, true);
+            if !self.0.guest.load(Ordering::Acquire) {
+                return;
+            }
+        }
+    }
+}
+
+impl<T> Guest<T> {
+    /// Takes the lock if neither the owner nor another guest is inside.
+    pub fn try_lock(&self) -> Option<GuestGuard<'_, T>> {
+        let shared = &self.0;
+        // A glance first: the fence is not cheap.
+        if shared.inside.load(Ordering::Relaxed) {
+            return None;
+        }
+        shared.guest.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed).ok()?;
+        heavy_fence();
+        if shared.inside.load(Ordering::Acquire) {
+            shared.guest.store(false, Ordering::Release);
+            return None;
+        }
+        Some(GuestGuard(shared))
+    }
+}
+
+/// The owner is inside.
+pub struct OwnerGuard<'a, T>(&'a Shared<T>);
+
+/// A guest is inside.
+pub struct GuestGuard<'a, T>(&'a Shared<T>);
+
+impl<T> Deref for OwnerGuard<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: `Owner::lock` saw no guest after it had raised `inside` (ordered by the fence pair), a guest that comes
+        // later sees `inside` and leaves, and `lock` borrows the only `Owner` mutably: no other guard exists.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for OwnerGuard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`, and the guard is borrowed mutably.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for OwnerGuard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.inside.store(false, Ordering::Release);
+    }
+}
+
+impl<T> Deref for GuestGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: `Guest::try_lock` raised `guest` by compare-and-exchange, so there is one guest, and then saw the owner
+        // outside; an owner that comes later sees `guest` and waits.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for GuestGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`, and the guard is borrowed mutably.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for GuestGuard<'_, T> {
+    fn drop(&mut self) {
+        self.0.guest.store(false, Ordering::Release);
+    }
+}
