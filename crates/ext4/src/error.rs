@@ -116,6 +116,9 @@ pub enum Error {
     /// The volume was aborted after a failure that broke a durability promise; the text is the cause.
     #[error("the volume was aborted: {0}")]
     Aborted(Arc<str>),
+    /// The mapping of this byte was forgotten again and again before it could be used.
+    #[error("the mapping at byte {0} does not stay loaded")]
+    MapUnstable(u64),
     /// An argument makes no sense; the text says which.
     #[error("{0}")]
     Invalid(String),
@@ -184,7 +187,7 @@ impl Error {
             Error::BadMode(_) => libc::EBADF,
             Error::NotPermitted(_) => libc::EPERM,
             Error::WouldBlock(_) => libc::EAGAIN,
-            Error::Aborted(_) => libc::EIO,
+            Error::Aborted(_) | Error::MapUnstable(_) => libc::EIO,
         }
     }
 
@@ -236,6 +239,10 @@ impl From<iomap::Error> for Error {
             iomap::Error::BadMode(mode) => Error::BadMode(mode),
             iomap::Error::WouldBlock => Error::WouldBlock("the gate is held"),
             iomap::Error::QueueFull => Error::WouldBlock("the queue is full"),
+            iomap::Error::BadSlot => {
+                Error::BadMode("this queue: the slot was detached or is another queue's")
+            }
+            iomap::Error::MapUnknown(pos) => Error::MapUnstable(pos),
             other => Error::Invalid(other.to_string()),
         }
     }

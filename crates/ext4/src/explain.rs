@@ -1,4 +1,5 @@
-//! Why a request takes the way it takes, in words: the plan, the device requests, and what would make it fast.
+//! Why a request takes the way it takes, in words: the plan, the device requests, and what would make it
+//! fast.
 
 use crate::error::{Error, Result};
 use crate::fs::Ext4;

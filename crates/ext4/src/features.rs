@@ -16,8 +16,8 @@ const READABLE: Incompat = Incompat::from_bits_retain(
         | Incompat::LARGEDIR.bits(),
 );
 
-/// Read-only-compatible features under which overwriting file data keeps everything right. Overwrites change no
-/// count, bitmap, quota or checksum.
+/// Read-only-compatible features under which overwriting file data keeps everything right. Overwrites change
+/// no count, bitmap, quota or checksum.
 const OVERWRITABLE: RoCompat = RoCompat::from_bits_retain(
     RoCompat::SPARSE_SUPER.bits()
         | RoCompat::LARGE_FILE.bits()
@@ -41,8 +41,8 @@ fn refuse(action: &'static str, feature: impl Into<String>) -> Error {
     Error::Incompatible { action, feature: feature.into() }
 }
 
-/// Refuses volumes that cannot be read, naming what they use. Asked before anything else of the superblock is looked
-/// at: an unknown feature may give its other fields another meaning.
+/// Refuses volumes that cannot be read, naming what they use. Asked before anything else of the superblock is
+/// looked at: an unknown feature may give its other fields another meaning.
 pub(crate) fn check_readable(features: &Features) -> Result<()> {
     let incompat = features.incompat;
     if incompat.contains(Incompat::JOURNAL_DEV) {

@@ -13,8 +13,8 @@ use uext4_ondisk::Ino;
 
 /// An open file. Cloning shares the inode; all calls may come from any thread.
 ///
-/// `read_at` and `write_at` are direct: position, length and memory obey the device's alignment, or nothing happens.
-/// `read`/`write` of any bytes go through [`File::read_any_at`] and [`File::write_any_at`].
+/// `read_at` and `write_at` are direct: position, length and memory obey the device's alignment, or nothing
+/// happens. `read`/`write` of any bytes go through [`File::read_any_at`] and [`File::write_any_at`].
 #[derive(Clone)]
 pub struct File {
     open: OpenFile<Ext4>,
@@ -67,7 +67,8 @@ impl File {
         Volume::from_shared(self.shared.clone())
     }
 
-    /// Reads into `buf` from byte `pos`, directly. Returns the bytes read: fewer at the end of the file, 0 behind it.
+    /// Reads into `buf` from byte `pos`, directly. Returns the bytes read: fewer at the end of the file, 0
+    /// behind it.
     #[inline]
     pub fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
         self.engine.read_at(&self.open, buf, pos)
@@ -90,7 +91,8 @@ impl File {
         self.shared.engine.read_any(&self.open, buf, pos)
     }
 
-    /// Overwrites any bytes from any memory; the edges are read, changed and written back under the exclusive gate.
+    /// Overwrites any bytes from any memory; the edges are read, changed and written back under the exclusive
+    /// gate.
     pub fn write_any_at(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
         self.shared.engine.write_any(&self.open, buf, pos, flags)
     }
@@ -110,7 +112,8 @@ impl File {
         crate::explain::explain(&self.shared, &self.open, request)
     }
 
-    /// The mapping of the whole file up to its size, in order: written and unwritten extents and holes, in bytes.
+    /// The mapping of the whole file up to its size, in order: written and unwritten extents and holes, in
+    /// bytes.
     pub fn map(&self) -> MapIter<'_> {
         MapIter { file: self, pos: 0, pending: Pieces::new(), next: 0, failed: false }
     }
@@ -164,8 +167,8 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// The end of the hole or unwritten range at the position, or `None` in data: for sparse copies. The end of the
-    /// file ends a hole.
+    /// The end of the hole or unwritten range at the position, or `None` in data: for sparse copies. The end
+    /// of the file ends a hole.
     pub fn hole_end(&self) -> Result<Option<u64>> {
         let size = self.file.size();
         let mut pos = self.pos;

@@ -77,7 +77,8 @@ impl FileSystem for Ext4 {
     }
 
     fn commit(&self, inodes: &[&Inode], _all: bool) -> Result<bool> {
-        // Nothing dirties metadata yet, so there is nothing to commit; a journal that disagrees is not passed over.
+        // Nothing dirties metadata yet, so there is nothing to commit; a journal that disagrees is not passed
+        // over.
         if let Some(journal) = &self.state.journal {
             for inode in inodes {
                 let tid = inode.state.datasync_tid();

@@ -8,8 +8,8 @@ use uext4_iomap::State;
 use uext4_jbd2::{Journal, JournalInfo, LogRun, RunMap};
 use uext4_ondisk::Pblk;
 
-/// Finds the journal, protects its blocks and checks that it needs no recovery. Only a volume open for writing gets a
-/// running journal.
+/// Finds the journal, protects its blocks and checks that it needs no recovery. Only a volume open for
+/// writing gets a running journal.
 pub(crate) fn open(state: &mut Ext4State, write: bool) -> Result<()> {
     let Some(ino) = state.superblock.journal_inode() else { return Ok(()) };
     let inode = state.inode(ino)?;

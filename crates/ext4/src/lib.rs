@@ -17,10 +17,10 @@
 //! # }
 //! ```
 //!
-//! A [`Volume`] is opened on a device of the device grammar ([`DeviceSpec`]); a [`File`] reads and overwrites directly
-//! (alignment errors are errors); an [`IoQueue`] does the same asynchronously. This version changes no metadata: a write
-//! that is not a pure overwrite is refused with [`Error::NeedsAllocation`], and mtime and ctime of overwrites live in
-//! memory only, while the file is open.
+//! A [`Volume`] is opened on a device of the device grammar ([`DeviceSpec`]); a [`File`] reads and overwrites
+//! directly (alignment errors are errors); an [`IoQueue`] does the same asynchronously. This version changes
+//! no metadata: a write that is not a pure overwrite is refused with [`Error::NeedsAllocation`], and mtime
+//! and ctime of overwrites live in memory only, while the file is open.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

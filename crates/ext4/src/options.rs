@@ -52,8 +52,8 @@ impl VolumeOptions {
         self
     }
 
-    /// Most bytes that the mapping snapshot of one file may take (64 MiB unless set, at least 1 MiB); beyond it, what
-    /// was loaded earlier is forgotten and loaded again on demand.
+    /// Most bytes that the mapping snapshot of one file may take (64 MiB unless set, at least 1 MiB); beyond
+    /// it, what was loaded earlier is forgotten and loaded again on demand.
     #[must_use]
     pub fn map_budget(mut self, bytes: usize) -> Self {
         self.map_budget = bytes;
@@ -116,15 +116,16 @@ impl QueueOptions {
         }
     }
 
-    /// Bytes of buffer memory reserved (and registered) at the start; more is reserved on demand, unregistered.
+    /// Bytes of buffer memory reserved (and registered) at the start; more is reserved on demand,
+    /// unregistered.
     #[must_use]
     pub fn buffer_bytes(mut self, bytes: usize) -> Self {
         self.buffer_bytes = bytes;
         self
     }
 
-    /// Only the creating thread drives the queue (SINGLE_ISSUER, DEFER_TASKRUN). It must keep calling: nobody can
-    /// harvest its completions for it.
+    /// Only the creating thread drives the queue (SINGLE_ISSUER, DEFER_TASKRUN). It must keep calling: nobody
+    /// can harvest its completions for it.
     #[must_use]
     pub fn owner_driven(mut self, owner_driven: bool) -> Self {
         self.device.owner_driven = owner_driven;

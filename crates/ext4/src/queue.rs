@@ -17,7 +17,8 @@ pub type Completion = uext4_iomap::Completion<Error>;
 /// Completions handed out by one call.
 pub type Completions<'q> = std::vec::Drain<'q, Completion>;
 
-/// An I/O queue of a volume. Use it from one thread; see [`uext4_iomap::IoQueue`] for the rules of buffers and slots.
+/// An I/O queue of a volume. Use it from one thread; see [`uext4_iomap::IoQueue`] for the rules of buffers
+/// and slots.
 pub struct IoQueue {
     inner: uext4_iomap::IoQueue<Ext4>,
     engine: Arc<Engine<Ext4>>,
@@ -32,8 +33,8 @@ impl Volume {
         Ok(IoQueue { inner, engine: self.engine().clone() })
     }
 
-    /// A queue straight to the device, for measuring what the file system costs. Writing through it can destroy the
-    /// volume.
+    /// A queue straight to the device, for measuring what the file system costs. Writing through it can
+    /// destroy the volume.
     pub fn raw_queue(&self, options: QueueOptions) -> Result<RawQueue> {
         options.check()?;
         let pool = BufferPool::new(options.buffer_bytes)?;
@@ -45,7 +46,8 @@ impl IoQueue {
     /// Attaches a file to this queue.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the file belongs to another volume: its blocks mean nothing on this queue's device.
+    /// [`Error::Invalid`] if the file belongs to another volume: its blocks mean nothing on this queue's
+    /// device.
     pub fn attach(&mut self, file: &File) -> Result<FileSlot> {
         if !file.is_of(&self.engine) {
             return Err(Error::Invalid("the file belongs to another volume than the queue".into()));
@@ -63,7 +65,8 @@ impl IoQueue {
         self.inner.buffer(length)
     }
 
-    /// Reads `buffer.len()` bytes at byte `pos` of the file; both are multiples of the device's logical block.
+    /// Reads `buffer.len()` bytes at byte `pos` of the file; both are multiples of the device's logical
+    /// block.
     #[inline]
     pub fn read(&mut self, slot: FileSlot, pos: u64, buffer: Buffer, tag: u64) -> Result<()> {
         self.inner.read(slot, pos, buffer, tag)
@@ -130,7 +133,7 @@ impl IoQueue {
     }
 
     /// Requests not yet delivered.
-    pub fn pending(&self) -> usize {
+    pub fn pending(&mut self) -> usize {
         self.inner.pending()
     }
 
@@ -139,9 +142,9 @@ impl IoQueue {
         self.inner.facts()
     }
 
-    /// A descriptor for event loops, where the device has one. It signals completions of the device only: poll once
-    /// after submitting (see [`uext4_iomap::IoQueue::eventfd`]).
-    pub fn eventfd(&self) -> Result<Option<OwnedFd>> {
+    /// A descriptor for event loops, where the device has one. It signals completions of the device only:
+    /// poll once after submitting (see [`uext4_iomap::IoQueue::eventfd`]).
+    pub fn eventfd(&mut self) -> Result<Option<OwnedFd>> {
         self.inner.eventfd()
     }
 }

@@ -22,8 +22,8 @@ use uext4_jbd2::{Journal, JournalInfo};
 use uext4_ondisk::ext4::{GroupDescriptor, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino};
 
-/// An open volume. Cheap to clone; every call may come from any thread. The device is released when the last clone,
-/// file and queue are gone.
+/// An open volume. Cheap to clone; every call may come from any thread. The device is released when the last
+/// clone, file and queue are gone.
 #[derive(Clone)]
 pub struct Volume {
     shared: Arc<Shared>,
@@ -55,8 +55,8 @@ impl Volume {
     /// `disk.img?partition=2`).
     ///
     /// # Errors
-    /// [`Error::InUse`], [`Error::Incompatible`] naming the feature, [`Error::NeedsRecovery`], [`Error::Corrupt`], and
-    /// the device's.
+    /// [`Error::InUse`], [`Error::Incompatible`] naming the feature, [`Error::NeedsRecovery`],
+    /// [`Error::Corrupt`], and the device's.
     pub fn open(device: &str, options: VolumeOptions) -> Result<Volume> {
         Self::open_spec(&DeviceSpec::parse(device)?, options)
     }
@@ -140,8 +140,8 @@ impl Volume {
         Info::of(self)
     }
 
-    /// The inode that `path` names, following symbolic links on the way, and the last one if `follow`. Paths start at
-    /// the root, with or without a slash.
+    /// The inode that `path` names, following symbolic links on the way, and the last one if `follow`. Paths
+    /// start at the root, with or without a slash.
     pub fn resolve(&self, path: impl AsRef<Path>, follow: bool) -> Result<Ino> {
         Ok(self.resolve_inode(path.as_ref(), follow)?.ino())
     }
@@ -277,7 +277,8 @@ impl Ext4State {
     }
 }
 
-/// Extends the last run of the same kind if `start` continues it: flex groups keep a kind of metadata together.
+/// Extends the last run of the same kind if `start` continues it: flex groups keep a kind of metadata
+/// together.
 fn add_run(runs: &mut Vec<(u8, u64, u64)>, kind: u8, start: u64, count: u64) {
     let recent = runs.len().saturating_sub(3);
     match runs[recent..].iter_mut().find(|run| run.0 == kind && run.2 == start) {

@@ -1,8 +1,8 @@
 //! The system zones: blocks that hold metadata at fixed places and can never be file data.
 //!
-//! Superblock copies, group descriptors, bitmaps, inode tables and the journal. Every physical range is checked against
-//! them once, when a mapping is published, so that a damaged or hostile extent tree cannot make a data write destroy
-//! the volume (the kernel's `block_validity`).
+//! Superblock copies, group descriptors, bitmaps, inode tables and the journal. Every physical range is
+//! checked against them once, when a mapping is published, so that a damaged or hostile extent tree cannot
+//! make a data write destroy the volume (the kernel's `block_validity`).
 
 use uext4_ondisk::{BlockRange, Pblk};
 

@@ -1,5 +1,5 @@
-//! A device that fails at the n-th request, for every n of a scenario: typed errors, nothing stays in flight, nothing
-//! hangs, and a broken durability promise aborts the volume for good.
+//! A device that fails at the n-th request, for every n of a scenario: typed errors, nothing stays in flight,
+//! nothing hangs, and a broken durability promise aborts the volume for good.
 
 mod common;
 
@@ -78,8 +78,8 @@ fn queued(volume: &Volume, file: &File) -> Result<()> {
     result
 }
 
-/// After the device works again: if the volume is not aborted, drains go through and everything works; if it is, every
-/// call of every file says so.
+/// After the device works again: if the volume is not aborted, drains go through and everything works; if it
+/// is, every call of every file says so.
 fn aftermath(volume: &Volume, first: &Error, aborting: bool) {
     let file = volume.open_file("/data", read_write()).unwrap();
     // An exclusive request drains the file of the scenario: it ends only if nothing stayed in flight.

@@ -1,4 +1,5 @@
-//! Damaged and hostile volumes: thousands of seeded mutations, and the cases that an attacker would think of first.
+//! Damaged and hostile volumes: thousands of seeded mutations, and the cases that an attacker would think of
+//! first.
 
 mod common;
 

@@ -1,7 +1,8 @@
 //! Instructions of the hot path, counted by callgrind: release build, warm caches, mean of many calls.
 //!
-//! Each test runs this binary again under valgrind, with collection toggled by one measured function, on the `null:` engine
-//! (requests move nothing) or on `dax:` (the copy itself is subtracted). Counts, not times: CI can assert them.
+//! Each test runs this binary again under valgrind, with collection toggled by one measured function, on the
+//! `null:` engine (requests move nothing) or on `dax:` (the copy itself is subtracted). Counts, not times: CI
+//! can assert them.
 #![cfg(not(debug_assertions))]
 
 use std::collections::BTreeMap;

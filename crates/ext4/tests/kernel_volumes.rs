@@ -1,5 +1,5 @@
-//! Volumes that the kernel filled: everything in them reads the same here, and what is overwritten here reads the same
-//! there.
+//! Volumes that the kernel filled: everything in them reads the same here, and what is overwritten here reads
+//! the same there.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Overwrites: every byte arrives, nothing else changes, all 32 switch settings do the same, and the counters tell
-//! which route was taken.
+//! Overwrites: every byte arrives, nothing else changes, all 32 switch settings do the same, and the counters
+//! tell which route was taken.
 
 mod common;
 

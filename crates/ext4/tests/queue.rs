@@ -233,7 +233,8 @@ fn slots_belong_to_their_queue_until_detached() {
     bad(queue.sync_all(foreign, 1));
     bad(queue.detach(foreign));
 
-    // Detached with requests pending: they finish, new ones are refused, the place is reused by nobody before.
+    // Detached with requests pending: they finish, new ones are refused, the place is reused by nobody
+    // before.
     queue.write(slot, 0, filled(&queue, 4096, 1), WriteFlags::empty(), 1).unwrap();
     queue.read(slot, 8192, queue.buffer(4096).unwrap(), 2).unwrap();
     queue.sync_data(slot, 3).unwrap();

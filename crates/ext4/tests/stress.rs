@@ -203,8 +203,8 @@ fn the_plain_routes_lose_nothing_either() {
     });
 }
 
-/// Byte stripes of different threads lie in the same device blocks: a read-modify-write that does not exclude the
-/// others, direct writers of the neighbouring units included, loses their bytes.
+/// Byte stripes of different threads lie in the same device blocks: a read-modify-write that does not exclude
+/// the others, direct writers of the neighbouring units included, loses their bytes.
 #[test]
 fn bounced_writes_lose_no_neighbour() {
     const STRIPE: usize = 100;
@@ -218,7 +218,8 @@ fn bounced_writes_lose_no_neighbour() {
                     let file = volume.open_file("/data", read_write()).unwrap();
                     let mut rng = Rng::new(5).fork(number);
                     for round in 0..ROUNDS {
-                        // Stripes fill the even units' neighbourhood of 1600 bytes, direct writes the units behind.
+                        // Stripes fill the even units' neighbourhood of 1600 bytes, direct writes the units
+                        // behind.
                         let base = rng.below(16) * 4096;
                         if number < 4 {
                             let pos = base + number * STRIPE as u64 + 37;

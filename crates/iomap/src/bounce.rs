@@ -1,7 +1,8 @@
 //! Reads and writes of any byte range from any memory, beside the direct calls.
 //!
-//! Only whole device blocks in aligned memory can be transferred directly; the rest goes through a bounce buffer. A
-//! bounced write is a read-modify-write of device blocks, so it holds the gate exclusively and drains first.
+//! Only whole device blocks in aligned memory can be transferred directly; the rest goes through a bounce
+//! buffer. A bounced write is a read-modify-write of device blocks, so it holds the gate exclusively and
+//! drains first.
 
 use crate::counters::Counter;
 use crate::engine::{Engine, check_range};
@@ -46,7 +47,8 @@ impl<F: FileSystem> Engine<F> {
         Ok(visible as usize)
     }
 
-    /// Reads the first bytes of `buf`: directly if position and memory happen to be aligned there, else bounced.
+    /// Reads the first bytes of `buf`: directly if position and memory happen to be aligned there, else
+    /// bounced.
     fn read_step(
         &self,
         file: &OpenFile<F>,

@@ -1,7 +1,7 @@
 //! Counters of routes, one line per writer, summed when somebody asks.
 //!
-//! A measurement whose counters show the wrong route is worthless, so every route counts itself. Counting costs a load,
-//! an add and a store on a line that only this thread or queue writes.
+//! A measurement whose counters show the wrong route is worthless, so every route counts itself. Counting
+//! costs a load, an add and a store on a line that only this thread or queue writes.
 
 use crate::thread_slot::{SHARED_SLOT, thread_slot};
 use crossbeam_utils::CachePadded;

@@ -1,8 +1,8 @@
 //! Room 2, `dax-no-dio-count`: copies from and to mapped memory.
 //!
-//! Fast route: copy under the inode guard; nothing is counted in flight. Plain route: count up before the copy and down
-//! after it. Legal because the functions take an [`InodeGuard`]: the copy is synchronous and locked, so a drainer that
-//! holds the gate exclusively cannot meet one.
+//! Fast route: copy under the inode guard; nothing is counted in flight. Plain route: count up before the
+//! copy and down after it. Legal because the functions take an [`InodeGuard`]: the copy is synchronous and
+//! locked, so a drainer that holds the gate exclusively cannot meet one.
 
 use crate::engine::Engine;
 use crate::error::Error;

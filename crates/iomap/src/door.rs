@@ -1,7 +1,7 @@
 //! The one door to device queues, and the only unsafe code of the engine.
 //!
-//! The memory of a request belongs to its slot from [`Door::store`] until [`Door::take`], and `take` refuses while the
-//! device still works on the slot. So safe code can neither free nor touch memory under transfer.
+//! The memory of a request belongs to its slot from [`Door::store`] until [`Door::take`], and `take` refuses
+//! while the device still works on the slot. So safe code can neither free nor touch memory under transfer.
 
 use std::os::fd::BorrowedFd;
 use uext4_blockdev::{Buffer, DeviceQueue, Done, Full, Memory, Op, Queue, QueueFacts, Request, Result, Wait};
@@ -174,8 +174,8 @@ impl Door {
         self.held[slot as usize].outstanding
     }
 
-    /// Gives a buffer to a free slot and adds one device request that covers all of it. Gives the buffer back if the
-    /// queue is full.
+    /// Gives a buffer to a free slot and adds one device request that covers all of it. Gives the buffer back
+    /// if the queue is full.
     #[inline(always)]
     pub(crate) fn send(
         &mut self,
@@ -191,8 +191,9 @@ impl Door {
         let length = buffer.len() as u32;
         let memory = buffer.memory(0);
         let request = Request { op, fua, nowait: false, pos, length, memory, tag: u64::from(slot) };
-        // SAFETY: as in `push`: the memory is the whole buffer, which the slot owns from the next lines on until nothing of
-        // it is outstanding. Moving a `Buffer` does not move its bytes, and a refused request is never looked at again.
+        // SAFETY: as in `push`: the memory is the whole buffer, which the slot owns from the next lines on
+        // until nothing of it is outstanding. Moving a `Buffer` does not move its bytes, and a refused
+        // request is never looked at again.
         if unsafe { self.queue.push(request) }.is_err() {
             return Err(buffer);
         }
@@ -219,10 +220,10 @@ impl Door {
             memory,
             tag: u64::from(slot) | u64::from(part.index) << 32,
         };
-        // SAFETY: the memory lies in a buffer of the slot's payload (`Payload::memory` asserts it), which the slot owns.
-        // It leaves the slot only by `take` or `store`, which assert that nothing of the slot is outstanding, and
-        // nobody reaches its bytes before (`idle_payload` asserts the same). If the door is dropped, the queue goes
-        // first and waits for all requests.
+        // SAFETY: the memory lies in a buffer of the slot's payload (`Payload::memory` asserts it), which the
+        // slot owns. It leaves the slot only by `take` or `store`, which assert that nothing of the slot is
+        // outstanding, and nobody reaches its bytes before (`idle_payload` asserts the same). If the door is
+        // dropped, the queue goes first and waits for all requests.
         unsafe { self.queue.push(request)? };
         held.outstanding += 1;
         Ok(())

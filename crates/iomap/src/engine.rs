@@ -71,8 +71,8 @@ impl<F: FileSystem> Engine<F> {
         queues.push(Arc::downgrade(queue));
     }
 
-    /// Reaps completions of every queue that nobody is driving right now, so that whoever waits for a drain does not
-    /// depend on their owners. Returns whether some queue can only be driven by its owner.
+    /// Reaps completions of every queue that nobody is driving right now, so that whoever waits for a drain
+    /// does not depend on their owners. Returns whether some queue can only be driven by its owner.
     pub(crate) fn harvest(&self) -> bool {
         let queues: Vec<_> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
         let mut owner_driven = false;
@@ -95,7 +95,8 @@ impl<F: FileSystem> Engine<F> {
         }
     }
 
-    /// Checks a direct request: alignment of position and length, and no end behind 2⁶³. An empty request is fine.
+    /// Checks a direct request: alignment of position and length, and no end behind 2⁶³. An empty request is
+    /// fine.
     #[inline(always)]
     pub(crate) fn check_direct(&self, pos: u64, length: u64) -> Result<Range, Error> {
         if (pos | length) & self.position_mask != 0 {
@@ -125,8 +126,8 @@ impl<F: FileSystem> Engine<F> {
         DeviceError::Misaligned { what, value, align }.into()
     }
 
-    /// The plan and the pieces of a request as things stand, for `explain`. Nothing is changed; a request with more
-    /// than [`crate::PIECES_MAX`] pieces is planned by its first ones.
+    /// The plan and the pieces of a request as things stand, for `explain`. Nothing is changed; a request
+    /// with more than [`crate::PIECES_MAX`] pieces is planned by its first ones.
     pub fn explain(
         &self,
         file: &OpenFile<F>,
@@ -209,11 +210,12 @@ pub(crate) fn check_range(pos: u64, length: u64) -> Result<Range, Error> {
     Ok(Range { pos, length })
 }
 
-/// A load after which no byte behind the furthest one so far becomes known makes no progress. `missed` holds the
-/// furthest unknown byte and how often none behind it was reached.
+/// A load after which no byte behind the furthest one so far becomes known makes no progress. `missed` holds
+/// the furthest unknown byte and how often none behind it was reached.
 ///
-/// A few times are allowed: another thread may have evicted the map between load and look-up. More of them than this
-/// mean that the map does not hold all of the request at a time, and loading would go round in circles.
+/// A few times are allowed: another thread may have evicted the map between load and look-up. More of them
+/// than this mean that the map does not hold all of the request at a time, and loading would go round in
+/// circles.
 pub(crate) fn check_progress(missed: &mut Option<(u64, u32)>, pos: u64) -> Result<(), Error> {
     let (furthest, times) = match *missed {
         Some((furthest, times)) if pos <= furthest => (furthest, times + 1),

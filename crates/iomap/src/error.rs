@@ -9,7 +9,8 @@ pub enum Error {
     /// The device failed, or the request breaks its alignment rules ([`blockdev::Error::Misaligned`]).
     #[error(transparent)]
     Device(#[from] blockdev::Error),
-    /// The write needs blocks, conversion or a new size, which this engine cannot do yet. Nothing was changed.
+    /// The write needs blocks, conversion or a new size, which this engine cannot do yet. Nothing was
+    /// changed.
     #[error(
         "the write at byte {pos} of {length} bytes is not a pure overwrite ({unwritten} bytes unwritten, \
          {hole} bytes in holes{}): allocation is not supported yet",

@@ -19,7 +19,8 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
     /// Refuses once the volume was aborted. One relaxed load: every route asks.
     fn check_alive(&self) -> Result<(), Self::Error>;
 
-    /// Aborts the volume because a flush or a FUA write failed: nothing that was promised durable can be relied on.
+    /// Aborts the volume because a flush or a FUA write failed: nothing that was promised durable can be
+    /// relied on.
     fn abort(&self, cause: Error);
 
     /// Loads the mapping around byte `pos` of the file into the inode's snapshot and publishes it.
@@ -40,8 +41,8 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
     /// Stops the handle after the look-up.
     fn stop_mapping(&self, handle: Self::Handle<'_>) -> Result<(), Self::Error>;
 
-    /// Makes extent and size changes of these inodes durable (`all`: every change of theirs), committing if needed.
-    /// Returns whether it flushed the device's cache after their data was complete.
+    /// Makes extent and size changes of these inodes durable (`all`: every change of theirs), committing if
+    /// needed. Returns whether it flushed the device's cache after their data was complete.
     fn commit(&self, inodes: &[&Self::Inode], all: bool) -> Result<bool, Self::Error>;
 }
 

@@ -1,15 +1,16 @@
 //! The inode gate: shared for direct I/O, exclusive for whatever must see none of it.
 //!
-//! Every thread or queue that does I/O on an inode has a *cell* of its own, one cache line that only it writes. Entering
-//! raises the cell, then looks at the one word that exclusive holders set; taking the gate exclusively sets that word,
-//! then looks at all cells. Both sides order their store before their load, so at least one of them sees the other.
-//! `tests/loom.rs` checks this protocol exhaustively.
+//! Every thread or queue that does I/O on an inode has a *cell* of its own, one cache line that only it
+//! writes. Entering raises the cell, then looks at the one word that exclusive holders set; taking the gate
+//! exclusively sets that word, then looks at all cells. Both sides order their store before their load, so at
+//! least one of them sees the other. `tests/loom.rs` checks this protocol exhaustively.
 //!
-//! A cell counts two things: callers *inside the gate* (mapping and submitting) and requests *in flight* (until their
-//! completion work is done). An exclusive holder waits for the first; one that must also *drain* waits for the second.
+//! A cell counts two things: callers *inside the gate* (mapping and submitting) and requests *in flight*
+//! (until their completion work is done). An exclusive holder waits for the first; one that must also *drain*
+//! waits for the second.
 //!
-//! Waiting never holds a lock that a completion needs: the caller passes a `pump` that drives its own queue and
-//! harvests idle ones.
+//! Waiting never holds a lock that a completion needs: the caller passes a `pump` that drives its own queue
+//! and harvests idle ones.
 
 use crate::mapping::Range;
 use crate::snapshot::ByteRun;
@@ -29,7 +30,8 @@ const IN_FLIGHT_ONE: u64 = 1;
 const INSIDE_ONE: u64 = 1 << 32;
 const IN_FLIGHT_MASK: u64 = INSIDE_ONE - 1;
 
-/// How long a waiter sleeps before it looks again by itself: the net under an announcement lost by a relaxed check.
+/// How long a waiter sleeps before it looks again by itself: the net under an announcement lost by a relaxed
+/// check.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 /// One writer's line: callers inside the gate (high half), requests in flight (low half), and its last write.
@@ -40,8 +42,8 @@ pub struct Cell {
     last: LastRuns,
 }
 
-/// The written runs that the owner of a cell used last, one for each class of positions, and the generation of the
-/// mapping they come from. Only the owner reads and writes them.
+/// The written runs that the owner of a cell used last, one for each class of positions, and the generation
+/// of the mapping they come from. Only the owner reads and writes them.
 #[derive(Debug, Default)]
 struct LastRuns {
     generation: AtomicU64,
@@ -55,8 +57,8 @@ struct LastRun {
     physical: AtomicU64,
 }
 
-/// Runs remembered by a cell, and the size of the file ranges that take turns: random requests in a file of a few
-/// block groups find theirs.
+/// Runs remembered by a cell, and the size of the file ranges that take turns: random requests in a file of a
+/// few block groups find theirs.
 const RUN_CLASSES: usize = 4;
 const RUN_CLASS_BITS: u32 = 25;
 
@@ -69,8 +71,8 @@ fn run_class(pos: u64) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Busy;
 
-/// The gate of one inode. What every request reads comes first, so that it shares a cache line with the inode's size;
-/// the word of exclusive holders is written so rarely that it needs no line of its own.
+/// The gate of one inode. What every request reads comes first, so that it shares a cache line with the
+/// inode's size; the word of exclusive holders is written so rarely that it needs no line of its own.
 #[derive(Debug)]
 #[repr(C)]
 pub struct InodeGate {
@@ -117,16 +119,16 @@ impl InodeGate {
         self.thread_cells()[SHARED_SLOT].modified_ns.fetch_max(modified, Ordering::Relaxed);
     }
 
-    /// Takes the cell of a queue that died with requests in flight out, once the device no longer works on them. Nobody
-    /// will complete them any more.
+    /// Takes the cell of a queue that died with requests in flight out, once the device no longer works on
+    /// them. Nobody will complete them any more.
     pub(crate) fn unregister_dead(&self, cell: &Arc<CachePadded<Cell>>) {
         cell.counts.store(0, Ordering::Release);
         self.unregister(cell);
         self.announce_progress();
     }
 
-    /// Enters through a queue's own cell: inside the gate and one request in flight. The caller is the only writer of
-    /// `cell` (it holds the queue).
+    /// Enters through a queue's own cell: inside the gate and one request in flight. The caller is the only
+    /// writer of `cell` (it holds the queue).
     #[inline(always)]
     pub fn enter(&self, cell: &Cell) -> Result<(), Busy> {
         let counts = cell.counts.load(Ordering::Relaxed);
@@ -146,8 +148,8 @@ impl InodeGate {
         cell.counts.store(counts - INSIDE_ONE, Ordering::Release);
     }
 
-    /// Raises a queue's cell under an exclusive hold, as [`InodeGate::enter`] does under a shared one, so that
-    /// submission and completion are the same for both.
+    /// Raises a queue's cell under an exclusive hold, as [`InodeGate::enter`] does under a shared one, so
+    /// that submission and completion are the same for both.
     #[inline]
     pub(crate) fn raise_inside(&self, cell: &Cell) {
         let counts = cell.counts.load(Ordering::Relaxed);
@@ -175,8 +177,9 @@ impl InodeGate {
         self.exclusive_waiters.announce_all();
     }
 
-    /// Enters for a synchronous call. With `counted` the call is also in flight (device I/O); without, it is only
-    /// inside the gate (a memory copy: holding the gate is enough). Waits while the gate is exclusively held.
+    /// Enters for a synchronous call. With `counted` the call is also in flight (device I/O); without, it is
+    /// only inside the gate (a memory copy: holding the gate is enough). Waits while the gate is exclusively
+    /// held.
     #[inline]
     pub fn lock_shared(&self, counted: bool, pump: &mut dyn FnMut()) -> InodeGuard<'_> {
         loop {
@@ -219,8 +222,8 @@ impl InodeGate {
         self.shared_waiters.park(|| self.exclusive.load(Ordering::SeqCst), LOOK_AGAIN);
     }
 
-    /// Takes the gate exclusively: nobody is inside and nobody enters until the guard is dropped. With `drain` nothing
-    /// is in flight either. The caller must not be inside the gate.
+    /// Takes the gate exclusively: nobody is inside and nobody enters until the guard is dropped. With
+    /// `drain` nothing is in flight either. The caller must not be inside the gate.
     pub fn lock_exclusive(&self, drain: bool, pump: &mut dyn FnMut()) -> InodeGuard<'_> {
         while self.exclusive.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             pump();
@@ -327,14 +330,15 @@ impl InodeGuard<'_> {
         self.slot
     }
 
-    /// Marks a write by this thread. Its time is the one at which somebody asks, as POSIX has it ("marked for update").
+    /// Marks a write by this thread. Its time is the one at which somebody asks, as POSIX has it ("marked for
+    /// update").
     #[inline(always)]
     pub(crate) fn mark_written(&self) {
         self.cell.modified_ns.store(MARKED, Ordering::Relaxed);
     }
 
-    /// The device position of `range`, if it lies in the run that this thread used last in this generation of the
-    /// mapping. Load the generation under this guard.
+    /// The device position of `range`, if it lies in the run that this thread used last in this generation of
+    /// the mapping. Load the generation under this guard.
     #[inline(always)]
     pub(crate) fn last_run(&self, generation: u64, range: Range) -> Option<u64> {
         let last = &self.cell.last;
@@ -374,8 +378,8 @@ impl InodeGuard<'_> {
         self.amount == 0
     }
 
-    /// Counts one more request of this call in flight, and back. The guard alone already keeps drainers out, so this
-    /// is only for the plain route of `dax-no-dio-count`.
+    /// Counts one more request of this call in flight, and back. The guard alone already keeps drainers out,
+    /// so this is only for the plain route of `dax-no-dio-count`.
     #[inline]
     pub fn count_in_flight(&self) -> InFlight<'_> {
         change(self.cell, self.slot, IN_FLIGHT_ONE, true);

@@ -47,19 +47,20 @@ impl InodeState {
         self.block_bits
     }
 
-    /// The transaction whose commit makes extent and size changes durable; 0 if the inode is not datasync-dirty.
-    /// Time stamps never count.
+    /// The transaction whose commit makes extent and size changes durable; 0 if the inode is not
+    /// datasync-dirty. Time stamps never count.
     pub fn datasync_tid(&self) -> u64 {
         self.datasync_tid.load(Ordering::Acquire)
     }
 
-    /// Marks the inode datasync-dirty in transaction `tid` (never 0), in the step that changes extents or size.
+    /// Marks the inode datasync-dirty in transaction `tid` (never 0), in the step that changes extents or
+    /// size.
     pub fn set_datasync_tid(&self, tid: u64) {
         self.datasync_tid.fetch_max(tid, Ordering::AcqRel);
     }
 
-    /// The device position of `range`, if it lies in one written run: first the run that this thread used last, then
-    /// the snapshot. Nothing shared is written.
+    /// The device position of `range`, if it lies in one written run: first the run that this thread used
+    /// last, then the snapshot. Nothing shared is written.
     #[inline(always)]
     pub(crate) fn find_written(&self, guard: &InodeGuard<'_>, range: Range) -> Option<u64> {
         let generation = self.map.generation();
@@ -72,7 +73,8 @@ impl InodeState {
     #[inline(never)]
     fn search_written(&self, guard: &InodeGuard<'_>, generation: u64, range: Range) -> Option<u64> {
         let run = self.map.with(|map| map.written_run(range.pos, self.block_bits))?;
-        // A run is a fact of the mapping: if the map was extended meanwhile, the generation says so at the next look.
+        // A run is a fact of the mapping: if the map was extended meanwhile, the generation says so at the
+        // next look.
         guard.keep_run(generation, range.pos, run);
         run.locate(range)
     }

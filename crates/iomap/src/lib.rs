@@ -1,7 +1,8 @@
 //! The direct-I/O engine of uext4: decide purely, execute what was decided, count what was done.
 //!
-//! Reading path: [`mapping`] (the values), [`plan`] and [`write_plan`] (the decision), [`gate`] and [`snapshot`] (what
-//! makes it safe), [`sync_io`] and [`queue`] (the executors), [`fs`] (what a file system answers).
+//! Reading path: [`mapping`] (the values), [`plan`] and [`write_plan`] (the decision), [`gate`] and
+//! [`snapshot`] (what makes it safe), [`sync_io`] and [`queue`] (the executors), [`fs`] (what a file system
+//! answers).
 //!
 //! | switch | room |
 //! |---|---|
@@ -26,6 +27,9 @@ pub mod fs;
 pub mod gate;
 mod inode;
 pub mod mapping;
+#[allow(unsafe_code)]
+#[doc(hidden)]
+pub mod owner_lock;
 pub mod plan;
 pub mod queue;
 mod raw;

@@ -24,7 +24,8 @@ impl State {
     }
 }
 
-/// A range of a file with one state and, unless it is a hole, one contiguous place on the device. All in bytes.
+/// A range of a file with one state and, unless it is a hole, one contiguous place on the device. All in
+/// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// First byte in the file.

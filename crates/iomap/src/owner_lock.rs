@@ -1,23 +1,25 @@
 //! A lock with one owner and occasional guests: the owner takes it without an atomic read-modify-write.
 //!
-//! A queue belongs to one handle, which takes the lock for every call; a drainer only ever *tries* it, rarely. So the owner
-//! stores "inside" plainly and looks whether a guest is there, and the guest pays for both with a heavy fence
-//! ([`crate::sync`]): the same protocol as the inode gate, and `tests/loom.rs` explores it too. What this buys is not the
-//! two instructions but the store buffer: a locked instruction waits until everything stored before it, a copied block for
-//! instance, has left the processor.
+//! A queue belongs to one handle, which takes the lock for every call; a drainer only ever *tries* it,
+//! rarely. So the owner stores "inside" plainly and looks whether a guest is there, and the guest pays for
+//! both with a heavy fence ([`crate::sync`]): the same protocol as the inode gate, and `tests/loom.rs`
+//! explores it too. What this buys is not the two instructions but the store buffer: a locked instruction
+//! waits until everything stored before it, a copied block for instance, has left the processor.
 
-use crate::sync::{AtomicBool, Cell, Ordering, heavy_fence, prepare_fences, store_flag_then_fence};
+use crate::sync::{AtomicBool, Ordering, heavy_fence, pause, prepare_fences, store_flag_then_fence};
+use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 struct Shared<T> {
     inside: AtomicBool,
     guest: AtomicBool,
-    value: Cell<T>,
+    value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only through `OwnerGuard` and `GuestGuard`, of which the protocol lets one exist at a time
-// (see `Owner::lock` and `Guest::try_lock`), so sharing the lock is sending the value back and forth.
+// SAFETY: the value is reached only through `OwnerGuard` and `GuestGuard`, of which the protocol lets one
+// exist at a time (see `Owner::lock` and `Guest::try_lock`), so sharing the lock is sending the value back
+// and forth.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
 /// The owner's end. There is one, and locking needs it exclusively.
@@ -32,7 +34,7 @@ pub fn owner_lock<T>(value: T) -> (Owner<T>, Guest<T>) {
     let shared = Arc::new(Shared {
         inside: AtomicBool::new(false),
         guest: AtomicBool::new(false),
-        value: Cell::new(value),
+        value: UnsafeCell::new(value),
     });
     (Owner(shared.clone()), Guest(shared))
 }
@@ -53,7 +55,7 @@ impl<T> Owner<T> {
         loop {
             self.0.inside.store(false, Ordering::Release);
             while self.0.guest.load(Ordering::Acquire) {
-                crate::sync::pause();
+                pause();
             }
             store_flag_then_fence(&self.0.inside, true);
             if !self.0.guest.load(Ordering::Acquire) {
@@ -91,8 +93,9 @@ impl<T> Deref for OwnerGuard<'_, T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: `Owner::lock` saw no guest after it had raised `inside` (ordered by the fence pair), a guest that comes
-        // later sees `inside` and leaves, and `lock` borrows the only `Owner` mutably: no other guard exists.
+        // SAFETY: `Owner::lock` saw no guest after it had raised `inside` (ordered by the fence pair), a
+        // guest that comes later sees `inside` and leaves, and `lock` borrows the only `Owner` mutably: no
+        // other guard exists.
         unsafe { &*self.0.value.get() }
     }
 }
@@ -115,8 +118,8 @@ impl<T> Drop for OwnerGuard<'_, T> {
 impl<T> Deref for GuestGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: `Guest::try_lock` raised `guest` by compare-and-exchange, so there is one guest, and then saw the owner
-        // outside; an owner that comes later sees `guest` and waits.
+        // SAFETY: `Guest::try_lock` raised `guest` by compare-and-exchange, so there is one guest, and then
+        // saw the owner outside; an owner that comes later sees `guest` and waits.
         unsafe { &*self.0.value.get() }
     }
 }

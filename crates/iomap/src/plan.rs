@@ -1,7 +1,8 @@
-//! The decision of direct I/O as a pure function: request, inode view, all pieces, device, switches → [`Plan`].
+//! The decision of direct I/O as a pure function: request, inode view, all pieces, device, switches →
+//! [`Plan`].
 //!
-//! Nothing here reads state or changes it, so the whole input grid can be tested, and `uext4 explain` prints exactly
-//! what the executor will do. The rows of the write table are in [`crate::write_plan`], durability in
+//! Nothing here reads state or changes it, so the whole input grid can be tested, and `uext4 explain` prints
+//! exactly what the executor will do. The rows of the write table are in [`crate::write_plan`], durability in
 //! [`crate::durability`].
 
 use crate::mapping::{Piece, Range, State};

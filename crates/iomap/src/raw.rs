@@ -1,7 +1,7 @@
 //! A queue straight to the device: the `raw` arm of measurements.
 //!
-//! The same door, slots and buffers as [`crate::IoQueue`], with no gate, no mapping and no accounting, so that what it
-//! is faster by is what the file system costs.
+//! The same door, slots and buffers as [`crate::IoQueue`], with no gate, no mapping and no accounting, so
+//! that what it is faster by is what the file system costs.
 
 use crate::door::{Door, Part, Payload, slot_of};
 use crate::error::Error;

@@ -1,11 +1,13 @@
 //! Room 4, `simple-read`: the short path of reads.
 //!
-//! Fast route: a preset slot, one look-up, one device request; no allocation, no request object, no iteration. It
-//! refuses ([`NotSimple`]) before any side effect, and the general route takes over. Plain route: the general iterator
-//! with its request object ([`crate::queue`], `general.rs`; [`crate::sync_io`] for synchronous calls).
+//! Fast route: a preset slot, one look-up, one device request; no allocation, no request object, no
+//! iteration. It refuses ([`NotSimple`]) before any side effect, and the general route takes over. Plain
+//! route: the general iterator with its request object ([`crate::queue`], `general.rs`; [`crate::sync_io`]
+//! for synchronous calls).
 //!
-//! Legal because the range lies in one written run inside the file's size, checked after this reader was counted in
-//! flight. Unlike the kernel's version the range need not fit one block: one mapping is enough for one request.
+//! Legal because the range lies in one written run inside the file's size, checked after this reader was
+//! counted in flight. Unlike the kernel's version the range need not fit one block: one mapping is enough for
+//! one request.
 
 use crate::counters::Counter;
 use crate::engine::Engine;

@@ -1,4 +1,5 @@
-//! The five switches. They resolve once per open file; the hot path is compiled for "all on" and for "as given".
+//! The five switches. They resolve once per open file; the hot path is compiled for "all on" and for "as
+//! given".
 
 use std::fmt;
 use std::str::FromStr;
@@ -106,7 +107,8 @@ impl fmt::Display for Switches {
     }
 }
 
-/// How the routes ask for a switch: constants when all are on, fields otherwise. Decisions ask; leaves do not.
+/// How the routes ask for a switch: constants when all are on, fields otherwise. Decisions ask; leaves do
+/// not.
 pub trait Routing: Copy {
     /// The whole setting.
     fn switches(self) -> Switches;

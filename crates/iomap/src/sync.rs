@@ -1,5 +1,5 @@
-//! The synchronisation primitives of the engine, swapped for loom's under `--cfg loom` so that the protocols of
-//! [`crate::gate`] and [`crate::snapshot`] can be model-checked as they are.
+//! The synchronisation primitives of the engine, swapped for loom's under `--cfg loom` so that the protocols
+//! of [`crate::gate`] and [`crate::snapshot`] can be model-checked as they are.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -16,13 +16,14 @@ pub(crate) use model::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Publishes `value` in a line that this thread owns, and orders it before every later load as far as
-/// [`heavy_fence`] is concerned: of a thread that does this and one that stores elsewhere and then calls `heavy_fence`,
-/// at least one sees the other's store.
+/// [`heavy_fence`] is concerned: of a thread that does this and one that stores elsewhere and then calls
+/// `heavy_fence`, at least one sees the other's store.
 ///
-/// With `membarrier(2)` this is a plain store: the rare side makes every running thread of the process execute a
-/// barrier, so the frequent side needs none, and does not wait for its earlier stores (a whole copied block, say) to
-/// drain. Without it, a sequentially consistent swap. loom treats SeqCst accesses as acquire/release but models SeqCst
-/// fences, so the model uses store + fence on both sides: the same guarantee.
+/// With `membarrier(2)` this is a plain store: the rare side makes every running thread of the process
+/// execute a barrier, so the frequent side needs none, and does not wait for its earlier stores (a whole
+/// copied block, say) to drain. Without it, a sequentially consistent swap. loom treats SeqCst accesses as
+/// acquire/release but models SeqCst fences, so the model uses store + fence on both sides: the same
+/// guarantee.
 #[inline(always)]
 pub(crate) fn store_then_fence(cell: &AtomicU64, value: u64) {
     #[cfg(not(loom))]
@@ -37,6 +38,31 @@ pub(crate) fn store_then_fence(cell: &AtomicU64, value: u64) {
         cell.store(value, Ordering::Release);
         loom::sync::atomic::fence(Ordering::SeqCst);
     }
+}
+
+/// [`store_then_fence`] for a flag.
+#[inline(always)]
+pub(crate) fn store_flag_then_fence(flag: &AtomicBool, value: bool) {
+    #[cfg(not(loom))]
+    if membarrier::is_registered() {
+        flag.store(value, Ordering::Relaxed);
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    } else {
+        flag.swap(value, Ordering::SeqCst);
+    }
+    #[cfg(loom)]
+    {
+        flag.store(value, Ordering::Release);
+        loom::sync::atomic::fence(Ordering::SeqCst);
+    }
+}
+
+/// Gives somebody else a chance to finish something short.
+pub(crate) fn pause() {
+    #[cfg(not(loom))]
+    std::thread::yield_now();
+    #[cfg(loom)]
+    loom::thread::yield_now();
 }
 
 /// The rare side of [`store_then_fence`].
@@ -104,8 +130,8 @@ pub(crate) fn full_fence() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Threads waiting for a condition that others announce. A lost announcement costs at most the time-out, never a hang,
-/// so announcing may be a relaxed look at a counter on hot paths.
+/// Threads waiting for a condition that others announce. A lost announcement costs at most the time-out,
+/// never a hang, so announcing may be a relaxed look at a counter on hot paths.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {

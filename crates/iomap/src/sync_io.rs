@@ -15,8 +15,8 @@ use crate::write_plan::{plan_shared_overwrite, plan_write};
 use uext4_blockdev::WriteDurability;
 
 impl<F: FileSystem> Engine<F> {
-    /// Reads into `buf` from byte `pos`; returns the bytes read, fewer at the end of the file. Position, length and
-    /// address obey the device's alignment; otherwise nothing is read (`Misaligned`).
+    /// Reads into `buf` from byte `pos`; returns the bytes read, fewer at the end of the file. Position,
+    /// length and address obey the device's alignment; otherwise nothing is read (`Misaligned`).
     #[inline]
     pub fn read_at(&self, file: &OpenFile<F>, buf: &mut [u8], pos: u64) -> Result<usize, F::Error> {
         if file.is_all_on() {
@@ -26,8 +26,8 @@ impl<F: FileSystem> Engine<F> {
         }
     }
 
-    /// Writes `buf` at byte `pos` over written blocks; returns `buf.len()`. Alignment as for [`Engine::read_at`].
-    /// Durable as `flags` ask when it returns.
+    /// Writes `buf` at byte `pos` over written blocks; returns `buf.len()`. Alignment as for
+    /// [`Engine::read_at`]. Durable as `flags` ask when it returns.
     #[inline]
     pub fn write_at(
         &self,
@@ -215,8 +215,8 @@ impl<F: FileSystem> Engine<F> {
         self.write_general(file, buf, &request, flags.contains(WriteFlags::NOWAIT), routing)
     }
 
-    /// A shared overwrite of one piece by the calling thread, into mapped memory or not. `None`: it needs the general
-    /// way; nothing was written.
+    /// A shared overwrite of one piece by the calling thread, into mapped memory or not. `None`: it needs the
+    /// general way; nothing was written.
     #[inline(always)]
     fn overwrite_one<R: Routing, const MAPPED: bool>(
         &self,

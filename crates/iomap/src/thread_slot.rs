@@ -1,5 +1,5 @@
-//! A small number for each thread, unique while it lives, so that synchronous calls can own a cache line per inode and
-//! per volume without registering anywhere.
+//! A small number for each thread, unique while it lives, so that synchronous calls can own a cache line per
+//! inode and per volume without registering anywhere.
 
 use parking_lot::Mutex;
 

@@ -1,11 +1,11 @@
 //! Room 5, `shared-subblock-overwrite`, and the rest of the write table.
 //!
-//! A direct write smaller than a file-system block over *written* blocks needs no zeroing, so many may run at a time
-//! under the shared gate. Only a write that may have to zero the rest of a block takes the gate exclusively and drains:
-//! two writers zeroing one block's other half would destroy each other's data.
+//! A direct write smaller than a file-system block over *written* blocks needs no zeroing, so many may run at
+//! a time under the shared gate. Only a write that may have to zero the rest of a block takes the gate
+//! exclusively and drains: two writers zeroing one block's other half would destroy each other's data.
 //!
-//! Fast route: shared gate, no drain, asynchronous. Plain route: exclusive gate, drain, wait for completion under the
-//! gate. Legal because every piece is written and the write does not extend the file.
+//! Fast route: shared gate, no drain, asynchronous. Plain route: exclusive gate, drain, wait for completion
+//! under the gate. Legal because every piece is written and the write does not extend the file.
 
 use crate::durability::write_durability;
 use crate::mapping::{Piece, State};
@@ -74,9 +74,10 @@ fn plan_overwrite<R: Routing>(request: &Request, view: &View, device: &Capabilit
     plan
 }
 
-/// The row of the table that matters most, alone: a write over one written piece that may share the gate. `Some` with its
-/// durability exactly when [`plan_write`] answers a shared (DAX) overwrite for such a piece (`tests/plan.rs` compares
-/// the two over the whole grid); the fast ways of the executors ask this and leave everything else to the general ones.
+/// The row of the table that matters most, alone: a write over one written piece that may share the gate.
+/// `Some` with its durability exactly when [`plan_write`] answers a shared (DAX) overwrite for such a piece
+/// (`tests/plan.rs` compares the two over the whole grid); the fast ways of the executors ask this and leave
+/// everything else to the general ones.
 #[inline(always)]
 pub fn plan_shared_overwrite<R: Routing>(
     request: &Request,

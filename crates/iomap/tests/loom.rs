@@ -68,8 +68,8 @@ fn exclusive_holders_exclude_each_other() {
     });
 }
 
-/// A reader that entered after a truncate published its snapshot never uses freed blocks; one that entered before is
-/// waited for by the drain. `freed` stands for the blocks' reuse.
+/// A reader that entered after a truncate published its snapshot never uses freed blocks; one that entered
+/// before is waited for by the drain. `freed` stands for the blocks' reuse.
 #[test]
 fn a_published_snapshot_protects_freed_blocks() {
     model("snapshot_publication", || {
@@ -106,5 +106,33 @@ fn a_published_snapshot_protects_freed_blocks() {
         freed.store(1, Ordering::Relaxed);
         drop(guard);
         reader.join().unwrap();
+    });
+}
+
+/// The owner of a queue and a drainer that tries to harvest it are never inside together, and the owner never
+/// waits for ever.
+#[test]
+fn owner_and_guest_exclude_each_other() {
+    model("owner_lock", || {
+        let inside = Arc::new(AtomicBool::new(false));
+        let (mut owner, guest) = uext4_iomap::owner_lock::owner_lock(());
+        let harvester = {
+            let inside = inside.clone();
+            thread::spawn(move || {
+                if let Some(guard) = guest.try_lock() {
+                    assert!(!inside.swap(true, Ordering::Relaxed), "the guest met the owner");
+                    thread::yield_now();
+                    inside.store(false, Ordering::Relaxed);
+                    drop(guard);
+                }
+            })
+        };
+        for _ in 0..2 {
+            let guard = owner.lock();
+            assert!(!inside.swap(true, Ordering::Relaxed), "the owner met the guest");
+            inside.store(false, Ordering::Relaxed);
+            drop(guard);
+        }
+        harvester.join().unwrap();
     });
 }

@@ -29,8 +29,9 @@ fn capabilities(bits: u32) -> Capabilities {
     }
 }
 
-/// Every combination of: position and length (aligned or not), one or two pieces of any state, size before, inside or
-/// behind the request, size on disk, datasync-dirty, durability, bounced, queued, device, all 32 switch settings.
+/// Every combination of: position and length (aligned or not), one or two pieces of any state, size before,
+/// inside or behind the request, size on disk, datasync-dirty, durability, bounced, queued, device, all 32
+/// switch settings.
 fn grid(mut each: impl FnMut(&Case)) {
     let shapes = [(8192, 4096), (8192, 8192), (8704, 512), (8192, 6144), (8192 + 2048, 4096)];
     for (pos, length) in shapes {

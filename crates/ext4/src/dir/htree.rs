@@ -12,8 +12,8 @@ struct Frame {
     position: usize,
 }
 
-/// Finds a name. `Ok(None)`: the tree's hash cannot be computed here (it needs a key), so the directory must be scanned.
-/// `Ok(Some(None))`: there is no such name.
+/// Finds a name. `Ok(None)`: the tree's hash cannot be computed here (it needs a key), so the directory must
+/// be scanned. `Ok(Some(None))`: there is no such name.
 pub(super) fn look_up(directory: &Directory<'_>, name: &[u8]) -> Result<Option<Option<Ino>>> {
     let superblock = &directory.state.superblock;
     let (version, levels) =
@@ -29,7 +29,8 @@ pub(super) fn look_up(directory: &Directory<'_>, name: &[u8]) -> Result<Option<O
         frames.push(Frame { block, position });
         block = forward(directory, &frames, child)?;
     }
-    // Names of one hash may go on in the next blocks; no honest tree has more of them than the directory has blocks.
+    // Names of one hash may go on in the next blocks; no honest tree has more of them than the directory has
+    // blocks.
     for _ in 0..directory.blocks {
         if let Some(found) = directory.scan_for(block, name)? {
             return Ok(Some(Some(found)));
@@ -44,8 +45,8 @@ pub(super) fn look_up(directory: &Directory<'_>, name: &[u8]) -> Result<Option<O
         .corrupt_inode(directory.inode.ino(), "the hash tree of the directory runs in circles"))
 }
 
-/// The child's block, which must not be one that the way led through: as a block of entries it would look empty, and
-/// names would be missing without a word.
+/// The child's block, which must not be one that the way led through: as a block of entries it would look
+/// empty, and names would be missing without a word.
 fn forward(directory: &Directory<'_>, frames: &[Frame], child: Lblk) -> Result<u32> {
     let block = child.get();
     if block == 0 || frames.iter().any(|frame| frame.block == block) {

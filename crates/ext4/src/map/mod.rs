@@ -10,11 +10,13 @@ use uext4_iomap::{Found, MapSnapshot, Run, State};
 use uext4_ondisk::ext4::{Extent, ExtentNode, NodeLimits};
 use uext4_ondisk::{Lblk, Pblk};
 
-/// Least budget of a snapshot: all that one request needs has to be in memory at a time, and evicting it between two of
-/// its loads would go on for ever. 1 MiB hold the pieces of a request over some 80 000 extents.
+/// Least budget of a snapshot: all that one request needs has to be in memory at a time, and evicting it
+/// between two of its loads would go on for ever. 1 MiB hold the pieces of a request over some 80 000
+/// extents.
 const BUDGET_MIN: usize = 1 << 20;
 
-/// What one leaf of the tree says: its window of logical blocks and the runs in it; the rest of the window is holes.
+/// What one leaf of the tree says: its window of logical blocks and the runs in it; the rest of the window is
+/// holes.
 struct Window {
     first: u64,
     end: u64,
@@ -108,7 +110,8 @@ fn descend(state: &Ext4State, inode: &Inode, node: &ExtentNode<'_>, block: Lblk)
     Ok(Step::Child { block: index.child, limits })
 }
 
-/// The tree cannot map the very last 32-bit block number; in the snapshot that block is part of the last window.
+/// The tree cannot map the very last 32-bit block number; in the snapshot that block is part of the last
+/// window.
 fn window_end(end: Lblk) -> u64 {
     if end.get() == u32::MAX { BLOCKS_END } else { u64::from(end.get()) }
 }

@@ -104,8 +104,8 @@ pub fn ino_of(image: &Image, path: &str) -> Ino {
     open_ro(image.device()).resolve(path, false).unwrap()
 }
 
-/// Everything that reads, and some overwrites: every outcome but a panic, a hang or an untyped error is fine. Returns
-/// how many files and directories could be read as far as this looks.
+/// Everything that reads, and some overwrites: every outcome but a panic, a hang or an untyped error is fine.
+/// Returns how many files and directories could be read as far as this looks.
 pub fn explore(device: Arc<dyn Device>, write: bool) -> usize {
     let options = if write { VolumeOptions::read_write() } else { VolumeOptions::read_only() };
     let Some(volume) = typed(Volume::open_device(device, options)) else { return 0 };
@@ -131,7 +131,8 @@ pub fn explore(device: Arc<dyn Device>, write: bool) -> usize {
 
 fn list(volume: &Volume, ino: Ino, seen: &mut HashSet<Ino>, pending: &mut Vec<Ino>) -> bool {
     let Some(entries) = typed(volume.read_dir_of(ino)) else { return false };
-    // A damaged size may promise four thousand million blocks that are all one block: nobody has to read them all.
+    // A damaged size may promise four thousand million blocks that are all one block: nobody has to read them
+    // all.
     for entry in entries.take(3000) {
         let Some(entry) = typed(entry) else { return false };
         assert!(!entry.name.is_empty() && entry.name.len() <= 255);

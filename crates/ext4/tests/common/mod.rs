@@ -1,4 +1,5 @@
-//! What the tests of this package share: a volume with one of every kind of mapping, images in memory, helpers.
+//! What the tests of this package share: a volume with one of every kind of mapping, images in memory,
+//! helpers.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod hostile;
@@ -156,8 +157,8 @@ pub fn read_all(file: &File) -> Vec<u8> {
     bytes
 }
 
-/// Runs `work` on a thread of its own and fails if it takes longer than `limit`: a hang must be a failure, not a test
-/// run that never ends.
+/// Runs `work` on a thread of its own and fails if it takes longer than `limit`: a hang must be a failure,
+/// not a test run that never ends.
 #[track_caller]
 pub fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (told, heard) = mpsc::channel();

@@ -109,7 +109,8 @@ fn fill(dir: &Path) {
     }
 }
 
-/// What mke2fs cannot do: unwritten extents, a fragmented file, flags. Writes the contents of `/frag` to `host`.
+/// What mke2fs cannot do: unwritten extents, a fragmented file, flags. Writes the contents of `/frag` to
+/// `host`.
 fn debugfs_script(block: u64, host: &Path) -> String {
     let mut frag = patterned(FRAG, 0, FRAG_SIZE as usize);
     // debugfs would make holes of zeros.

@@ -16,7 +16,8 @@ pub struct FileSlot {
     pub(crate) serial: u32,
 }
 
-/// What a request needs of its file, resolved once: this queue's own cell of the gate and the mapping last seen.
+/// What a request needs of its file, resolved once: this queue's own cell of the gate and the mapping last
+/// seen.
 pub(crate) struct Attached<F: FileSystem> {
     pub(crate) file: OpenFile<F>,
     /// Reads may take the short path: open for reading, not mapped memory, the switch is on.
@@ -46,7 +47,8 @@ impl<F: FileSystem> Drop for Attached<F> {
 }
 
 impl<F: FileSystem> Attached<F> {
-    /// Follows the published mapping. Call inside the gate: what is current then stays valid until the gate is left.
+    /// Follows the published mapping. Call inside the gate: what is current then stays valid until the gate
+    /// is left.
     #[inline]
     pub(crate) fn refresh(&mut self) {
         let map = &F::state(&self.file.inode).map;
@@ -55,7 +57,8 @@ impl<F: FileSystem> Attached<F> {
         }
     }
 
-    /// The device position of `range`, if it lies in one written run: first the run used last, then the snapshot.
+    /// The device position of `range`, if it lies in one written run: first the run used last, then the
+    /// snapshot.
     #[inline]
     pub(crate) fn find_written(&mut self, range: Range, block_bits: u32) -> Option<u64> {
         match self.run.locate(range) {

@@ -7,9 +7,9 @@ use crate::door::{Door, Payload};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::fs::FileSystem;
+use crate::owner_lock::{Guest, Owner, owner_lock};
 use crate::plan::Durability;
 use crossbeam_utils::CachePadded;
-use parking_lot::{Mutex, MutexGuard};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -35,14 +35,15 @@ pub(crate) struct General {
     pub(crate) parts: Vec<(u64, u32)>,
     /// Bytes to report.
     pub(crate) visible: u64,
-    /// Payload ranges (offset, length) to zero when all transfers are over: holes, unwritten blocks, behind the end.
+    /// Payload ranges (offset, length) to zero when all transfers are over: holes, unwritten blocks, behind
+    /// the end.
     pub(crate) zero: Vec<(u64, u64)>,
     /// First failure.
     pub(crate) error: Option<Error>,
     /// All parts were pushed.
     pub(crate) sealed: bool,
-    /// Parts that have ended. The door's count of outstanding ones falls for a whole batch at once, before their
-    /// results were looked at.
+    /// Parts that have ended. The door's count of outstanding ones falls for a whole batch at once, before
+    /// their results were looked at.
     pub(crate) ended: usize,
 }
 
@@ -122,26 +123,22 @@ pub(crate) struct Core<F: FileSystem> {
     pub(crate) memory_mask: u64,
 }
 
-/// A queue behind a lock that its owner takes for each call and a drainer tries for a harvest.
+/// A queue as a drainer sees it: it tries the lock for a harvest. The owner's end is in the handle.
 pub(crate) struct QueueCore<F: FileSystem> {
-    core: Mutex<Core<F>>,
+    core: Guest<Core<F>>,
     /// The one thread that may drive the queue, if it is owner-driven.
     owner: Option<ThreadId>,
 }
 
 impl<F: FileSystem> QueueCore<F> {
-    pub(crate) fn new(core: Core<F>) -> Arc<Self> {
+    pub(crate) fn new(core: Core<F>) -> (Owner<Core<F>>, Arc<Self>) {
         let owner = core.owner_driven.then(|| std::thread::current().id());
-        Arc::new(QueueCore { core: Mutex::new(core), owner })
+        let (handle, guest) = owner_lock(core);
+        (handle, Arc::new(QueueCore { core: guest, owner }))
     }
 
-    #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Core<F>> {
-        self.core.lock()
-    }
-
-    /// Submits and reaps for a waiting drainer, if nobody drives the queue right now. Returns whether only another
-    /// thread, its owner, may drive it and it has requests pending.
+    /// Submits and reaps for a waiting drainer, if nobody drives the queue right now. Returns whether only
+    /// another thread, its owner, may drive it and it has requests pending.
     pub(crate) fn harvest(&self) -> bool {
         if self.owner.is_some_and(|owner| owner != std::thread::current().id()) {
             return self.core.try_lock().is_none_or(|core| core.pending() > 0);
@@ -192,7 +189,8 @@ impl<F: FileSystem> Core<F> {
         self.slots[number as usize] = slot;
     }
 
-    /// Delivers a finished request and frees its slot. The request was not counted in flight, or no longer is.
+    /// Delivers a finished request and frees its slot. The request was not counted in flight, or no longer
+    /// is.
     #[inline]
     pub(crate) fn deliver(&mut self, number: u32, result: Result<usize, F::Error>) {
         let slot = &mut self.slots[number as usize];
@@ -207,8 +205,8 @@ impl<F: FileSystem> Core<F> {
         self.let_go(file);
     }
 
-    /// Lowers the in-flight count of a slot's file: its transfers and completion work are over. A write is stamped with
-    /// the time of the drive that completed it.
+    /// Lowers the in-flight count of a slot's file: its transfers and completion work are over. A write is
+    /// stamped with the time of the drive that completed it.
     #[inline]
     pub(crate) fn lower(&self, number: u32) {
         let slot = &self.slots[number as usize];

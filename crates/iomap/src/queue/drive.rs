@@ -135,7 +135,7 @@ impl<F: FileSystem> Core<F> {
             let missing = (count - self.ready.len()).min(self.door.in_flight() as usize).max(1);
             self.drive(Wait::AtLeast(missing as u32))?;
         }
-        out.append(&mut self.ready);
+        self.hand_over(out);
         Ok(())
     }
 
@@ -148,15 +148,25 @@ impl<F: FileSystem> Core<F> {
         let idle = self.ready.is_empty() && self.to_sync.is_empty();
         let wait = if idle { wait } else { Wait::No };
         self.drive(wait)?;
-        out.append(&mut self.ready);
+        self.hand_over(out);
         Ok(())
+    }
+
+    /// Gives the finished requests away; usually by exchanging the two lists, so that none is copied.
+    fn hand_over(&mut self, out: &mut Vec<Completion<F::Error>>) {
+        if out.is_empty() {
+            std::mem::swap(&mut self.ready, out);
+        } else {
+            out.append(&mut self.ready);
+        }
     }
 
     /// Waits for everything in flight and lets all files go.
     pub(super) fn shut_down(&mut self) {
         while self.free.len() < self.slots.len() {
             let before = self.free.len();
-            // A queue that cannot be driven any more is waited for when it is dropped, with the files it still has.
+            // A queue that cannot be driven any more is waited for when it is dropped, with the files it
+            // still has.
             if self.drive(Wait::AtLeast(1)).is_err() && self.free.len() == before {
                 break;
             }

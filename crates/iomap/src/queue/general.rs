@@ -1,7 +1,7 @@
 //! Requests of any shape: several pieces, several buffers, holes, the end of the file.
 //!
-//! This is the general iterator with its request object: map up to [`PIECES_MAX`] pieces, turn them into device
-//! requests or zeros, go on behind them.
+//! This is the general iterator with its request object: map up to [`PIECES_MAX`] pieces, turn them into
+//! device requests or zeros, go on behind them.
 
 use super::attach::FileSlot;
 use super::core::{Core, General, Kind, Slot};
@@ -84,7 +84,8 @@ impl<F: FileSystem> Core<F> {
         Ok(())
     }
 
-    /// Enters the gate through this queue's cell, driving this queue and harvesting others while it is closed.
+    /// Enters the gate through this queue's cell, driving this queue and harvesting others while it is
+    /// closed.
     pub(super) fn enter_waiting(&mut self, index: usize) {
         loop {
             let Some(attached) = &self.files[index] else {
@@ -99,7 +100,8 @@ impl<F: FileSystem> Core<F> {
         }
     }
 
-    /// Keeps completions flowing while this thread waits for a gate or a drain: its own queue's and idle ones'.
+    /// Keeps completions flowing while this thread waits for a gate or a drain: its own queue's and idle
+    /// ones'.
     pub(super) fn pump(&mut self) {
         self.drive_quietly();
         self.engine.harvest();

@@ -14,6 +14,7 @@ use crate::door::Payload;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
+use crate::owner_lock::Owner;
 use crate::plan::{Durability, Sync};
 use crate::switches::AllOn;
 pub(crate) use attach::Attached;
@@ -74,7 +75,10 @@ impl<E> Completion<E> {
 /// Buffers belong to the queue from submission until their completion is reaped. Dropping the queue waits for
 /// everything in flight.
 pub struct IoQueue<F: FileSystem> {
-    core: Arc<QueueCore<F>>,
+    core: Owner<Core<F>>,
+    /// Keeps the drainers' end alive as long as the handle.
+    _harvested: Arc<QueueCore<F>>,
+    facts: QueueFacts,
     pool: BufferPool,
     delivered: Vec<Completion<F::Error>>,
 }
@@ -85,9 +89,12 @@ impl<F: FileSystem> IoQueue<F> {
         let depth = options.depth;
         let options = QueueOptions { pool: Some(pool.clone()), ..options };
         let queue = engine.device.queue(&options).map_err(Error::from)?;
-        let core = QueueCore::new(Core::new(engine.clone(), queue, depth));
-        engine.register(&core);
-        Ok(IoQueue { core, pool, delivered: Vec::with_capacity(depth as usize) })
+        let core = Core::new(engine.clone(), queue, depth);
+        let facts = core.facts();
+        let (core, harvested) = QueueCore::new(core);
+        engine.register(&harvested);
+        let delivered = Vec::with_capacity(depth as usize);
+        Ok(IoQueue { core, _harvested: harvested, facts, pool, delivered })
     }
 
     /// An aligned buffer of `length` bytes from the queue's registered memory. Contents are unspecified.
@@ -134,7 +141,8 @@ impl<F: FileSystem> IoQueue<F> {
         }
     }
 
-    /// Reads into several buffers, one after another in the file. Each length is a multiple of the logical block.
+    /// Reads into several buffers, one after another in the file. Each length is a multiple of the logical
+    /// block.
     pub fn readv(
         &mut self,
         slot: FileSlot,
@@ -177,7 +185,8 @@ impl<F: FileSystem> IoQueue<F> {
         self.core.lock().submit()
     }
 
-    /// Waits until `count` completions are there (or nothing is in flight) and delivers all that are. Submits first.
+    /// Waits until `count` completions are there (or nothing is in flight) and delivers all that are. Submits
+    /// first.
     pub fn wait(&mut self, count: usize) -> Result<std::vec::Drain<'_, Completion<F::Error>>, F::Error> {
         self.core.lock().wait(count, &mut self.delivered)?;
         Ok(self.delivered.drain(..))
@@ -199,22 +208,22 @@ impl<F: FileSystem> IoQueue<F> {
     }
 
     /// Requests submitted and not yet delivered.
-    pub fn pending(&self) -> usize {
+    pub fn pending(&mut self) -> usize {
         self.core.lock().pending()
     }
 
     /// What the device granted: polling, registered memory, fallbacks.
     pub fn facts(&self) -> QueueFacts {
-        self.core.lock().facts()
+        self.facts.clone()
     }
 
-    /// A descriptor that becomes readable when the device may have completed something, for an event loop. `None`: this
-    /// device completes without one, call [`IoQueue::poll`].
+    /// A descriptor that becomes readable when the device may have completed something, for an event loop.
+    /// `None`: this device completes without one, call [`IoQueue::poll`].
     ///
-    /// What needs no device request completes without a signal: reads behind the end of the file or of holes only,
-    /// empty requests, copies of mapped memory, syncs. So call [`IoQueue::poll`] once after submitting, before going to sleep
-    /// on the descriptor.
-    pub fn eventfd(&self) -> Result<Option<OwnedFd>, F::Error> {
+    /// What needs no device request completes without a signal: reads behind the end of the file or of holes
+    /// only, empty requests, copies of mapped memory, syncs. So call [`IoQueue::poll`] once after submitting,
+    /// before going to sleep on the descriptor.
+    pub fn eventfd(&mut self) -> Result<Option<OwnedFd>, F::Error> {
         self.core.lock().eventfd()
     }
 }
@@ -244,7 +253,8 @@ impl<F: FileSystem> Core<F> {
         let index = self.index(slot)?;
         let durability = if all { Durability::Fsync } else { Durability::Datasync };
         let number = self.take_slot(Slot::new(index, tag, Kind::Sync, durability, false))?;
-        // Its work starts with the next drive: completion of earlier writes first, then one commit and flush for all.
+        // Its work starts with the next drive: completion of earlier writes first, then one commit and flush
+        // for all.
         self.to_sync.push(number);
         Ok(())
     }

@@ -209,8 +209,8 @@ impl<F: FileSystem> Core<F> {
         Err(Error::NeedsAllocation { pos: range.pos, length: range.length, unwritten, hole, extends }.into())
     }
 
-    /// The gate is held (shared through this queue's cell, or exclusively with the cell raised): send, leave. The
-    /// completion takes the request out of flight, whatever happens here.
+    /// The gate is held (shared through this queue's cell, or exclusively with the cell raised): send, leave.
+    /// The completion takes the request out of flight, whatever happens here.
     fn execute(
         &mut self,
         index: usize,
@@ -277,8 +277,8 @@ impl<F: FileSystem> Core<F> {
         let number = self.free.last().copied();
         self.execute(index, request, &plan, payload, tag)?;
         if let (Completion::Synchronous, Some(number)) = (plan.completion, number) {
-            // A queue that cannot be driven any more says so at the owner's next call: this request was sent, and its
-            // outcome is its completion.
+            // A queue that cannot be driven any more says so at the owner's next call: this request was sent,
+            // and its outcome is its completion.
             while self.door.outstanding(number) > 0 && self.drive(Wait::AtLeast(1)).is_ok() {}
         }
         drop(guard);

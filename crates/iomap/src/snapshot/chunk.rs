@@ -26,8 +26,7 @@ impl Line {
     /// `entries`: 1 to [`LINE_ENTRIES`], without gaps.
     pub(super) fn of(entries: &[Entry]) -> Line {
         let last = entries.last().map_or(BLOCKS_END, |entry| entry.end).wrapping_sub(1) as u32;
-        let mut line =
-            Line { bounds: [last; LINE_ENTRIES + 1], targets: [Target::UNKNOWN; LINE_ENTRIES] };
+        let mut line = Line { bounds: [last; LINE_ENTRIES + 1], targets: [Target::UNKNOWN; LINE_ENTRIES] };
         line.bounds[0] = entries.first().map_or(0, |entry| entry.first as u32).wrapping_sub(1);
         for (index, entry) in entries.iter().enumerate() {
             line.bounds[index + 1] = (entry.end - 1) as u32;
