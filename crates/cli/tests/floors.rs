@@ -1,5 +1,5 @@
-//! The measured promises: `uext4 bench --floors` in the release build. Run by `make floors`, not by `make test`: ratios of
-//! speeds depend on the machine being quiet.
+//! The measured promises: `uext4 bench --floors` in the release build. Run by `make floors`, not by `make
+//! test`: ratios of speeds depend on the machine being quiet.
 #![cfg(not(debug_assertions))]
 
 use std::process::Command;

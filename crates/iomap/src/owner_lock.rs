@@ -2,7 +2,7 @@
 //!
 //! A queue belongs to one handle, which takes the lock for every call; a drainer only ever *tries* it,
 //! rarely. So the owner stores "inside" plainly and looks whether a guest is there, and the guest pays for
-//! both with a heavy fence ([`crate::sync`]): the same protocol as the inode gate, and `tests/loom.rs`
+//! both with a heavy fence (`sync.rs`): the same protocol as the inode gate, and `tests/loom.rs`
 //! explores it too. What this buys is not the two instructions but the store buffer: a locked instruction
 //! waits until everything stored before it, a copied block for instance, has left the processor.
 

@@ -1,12 +1,13 @@
 //! The mapping snapshot of an inode: an immutable, two-level, copy-on-write picture of its extent map.
 //!
-//! Entries cover all logical blocks `[0, 2³²)` without gaps; what was never looked up is *unknown* and loaded on demand.
-//! A chunk holds at most [`CHUNK_MAX`] entries; the root holds the first block of every chunk and a table of hints that
-//! narrows its binary search. Replacing a range copies the chunks it touches and the root. A map with one extent is a
-//! single chunk and skips the root search.
+//! Entries cover all logical blocks `[0, 2³²)` without gaps; what was never looked up is *unknown* and loaded
+//! on demand. A chunk holds at most [`CHUNK_MAX`] entries; the root holds the first block of every chunk and
+//! a table of hints that narrows its binary search. Replacing a range copies the chunks it touches and the
+//! root. A map with one extent is a single chunk and skips the root search.
 //!
-//! Readers keep the `Arc` of a snapshot and check [`MapCell::generation`] after they entered the gate: whoever removes
-//! blocks publishes the new snapshot *while holding the gate exclusively* and before anything is freed.
+//! Readers keep the `Arc` of a snapshot and check [`MapCell::generation`] after they entered the gate:
+//! whoever removes blocks publishes the new snapshot *while holding the gate exclusively* and before anything
+//! is freed.
 
 use crate::mapping::{Piece, Pieces, Range, Run, State};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Published};
@@ -17,7 +18,8 @@ mod chunk;
 
 /// Most entries of a chunk.
 pub const CHUNK_MAX: usize = 128;
-/// Entries that a rebuilt chunk starts with, so that a neighbour's growth does not split it at once: full lines.
+/// Entries that a rebuilt chunk starts with, so that a neighbour's growth does not split it at once: full
+/// lines.
 const CHUNK_FILL: usize = 19 * LINE_ENTRIES;
 /// Most buckets of the root's hint table.
 const HINTS_MAX: usize = 16384;
@@ -203,14 +205,15 @@ impl MapSnapshot {
         })
     }
 
-    /// The device position of `range`, if it lies in one written run. The look-up of simple reads and overwrites.
+    /// The device position of `range`, if it lies in one written run. The look-up of simple reads and
+    /// overwrites.
     #[inline]
     pub fn find_written(&self, range: Range, block_bits: u32) -> Option<u64> {
         self.written_run(range.pos, block_bits)?.locate(range)
     }
 
-    /// Appends the pieces of `range` to `pieces`, stopping when it is full. `Err` names the first byte whose mapping is
-    /// unknown; pieces before it were appended.
+    /// Appends the pieces of `range` to `pieces`, stopping when it is full. `Err` names the first byte whose
+    /// mapping is unknown; pieces before it were appended.
     pub fn pieces(&self, range: Range, block_bits: u32, pieces: &mut Pieces) -> Result<(), u64> {
         let mut pos = range.pos;
         while pos < range.end() && !pieces.is_full() {
@@ -239,8 +242,8 @@ impl MapSnapshot {
         Ok(())
     }
 
-    /// A copy with the blocks `[first, end)` replaced by `runs`, which cover them in order; gaps between the runs become
-    /// holes. `None` instead of runs makes the range unknown again.
+    /// A copy with the blocks `[first, end)` replaced by `runs`, which cover them in order; gaps between the
+    /// runs become holes. `None` instead of runs makes the range unknown again.
     #[must_use]
     pub fn replaced(&self, first: u64, end: u64, runs: Option<&[Run]>) -> Self {
         debug_assert!(first < end && end <= BLOCKS_END);
@@ -391,7 +394,8 @@ impl MapCell {
         look(&self.current.load())
     }
 
-    /// The map lock: whoever changes or loads the map holds it. Never wait for a gate, a drain or a commit under it.
+    /// The map lock: whoever changes or loads the map holds it. Never wait for a gate, a drain or a commit
+    /// under it.
     pub fn lock(&self) -> MapWriter<'_> {
         MapWriter { cell: self, _held: self.writer.lock() }
     }

@@ -116,6 +116,108 @@ fn a_million_extents_are_found_through_the_hints() {
     assert_eq!(CHUNK_MAX, 128);
 }
 
+/// Loads runs of these lengths, each followed by a hole if `gap`, a few hundred at a time and in an order that a
+/// random reader produces; then asks for the first, a middle and the last block of every run and of every hole.
+fn check_lengths(name: &str, start: u64, lengths: &[u64], gap: bool) {
+    let physical = |index: usize| 1 + (1 << 33) * (index as u64 % 7) + index as u64 * 11;
+    let mut first = start;
+    let mut runs = Vec::new();
+    for (index, &length) in lengths.iter().enumerate() {
+        let state = if index % 5 == 4 { State::Unwritten } else { State::Written };
+        runs.push(Run { first: first as u32, length, state, physical: physical(index) });
+        first += length + u64::from(gap);
+    }
+    let end = first;
+    let parts: Vec<&[Run]> = runs.chunks(340).collect();
+    // 7 is coprime to every number of parts that is no multiple of it.
+    assert_ne!(parts.len() % 7, 0, "{name}: choose another number");
+    let mut map = MapSnapshot::unknown();
+    for index in 0..parts.len() {
+        let part = index * 7 % parts.len();
+        let until = parts.get(part + 1).map_or(end, |next| u64::from(next[0].first));
+        map = map.replaced(u64::from(parts[part][0].first), until, Some(parts[part]));
+    }
+    for run in &runs {
+        for offset in [0, run.length / 2, run.length - 1] {
+            let found = map.find(run.first + offset as u32);
+            let (physical, blocks) = (run.physical + offset, run.length - offset);
+            assert_eq!(found, Found::Known { state: run.state, physical, blocks }, "{name}: {run:?}");
+        }
+        let behind = u64::from(run.first) + run.length;
+        if gap {
+            let hole = Found::Known { state: State::Hole, physical: 0, blocks: 1 };
+            assert_eq!(map.find(behind as u32), hole, "{name}: the hole behind {run:?}");
+        }
+    }
+    let known: Vec<Run> = map.runs().filter(|run| run.state != State::Hole).collect();
+    assert_eq!(known, runs, "{name}");
+    if start > 0 {
+        assert_eq!(map.find(start as u32 - 1), Found::Unknown, "{name}");
+    }
+    if end < 1 << 32 {
+        assert_eq!(map.find(end as u32), Found::Unknown, "{name}");
+    }
+    // Forgotten again, it is as small as at first.
+    let map = map.replaced(start, end, None);
+    assert_eq!(map.resident_bytes(), MapSnapshot::unknown().resident_bytes(), "{name}");
+}
+
+/// Maps in which a guess from the mean length is wrong by far: everything is found all the same.
+#[test]
+fn every_distribution_of_lengths_is_found() {
+    const RUNS: usize = 20_000;
+    let mut random = 1u64;
+    let mut next = move || {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        random >> 33
+    };
+    let ones = vec![1u64; RUNS];
+    let with = |places: &[usize], length: u64| {
+        let mut lengths = ones.clone();
+        places.iter().for_each(|&place| lengths[place] = length);
+        lengths
+    };
+    let geometric: Vec<u64> =
+        (0..RUNS).map(|_| 1 + u64::from((next() as u32 | 1 << 16).trailing_zeros())).collect();
+    let doubling: Vec<u64> = (0..RUNS).map(|index| 1 << (index % 17)).collect();
+    let mixed: Vec<u64> =
+        (0..RUNS).map(|_| if next() % 50 == 0 { 100_000 } else { 1 + next() % 4 }).collect();
+    let every_50th: Vec<u64> = (0..RUNS).map(|index| if index % 50 == 25 { 30_000 } else { 1 }).collect();
+    let rest = (1u64 << 32) - RUNS as u64 + 1;
+    for gap in [false, true] {
+        check_lengths("ones", 0, &ones, gap);
+        check_lengths("ones far away", 3_000_000_000, &ones, gap);
+        check_lengths("geometric", 17, &geometric, gap);
+        check_lengths("doubling", 0, &doubling, gap);
+        check_lengths("mixed", 5, &mixed, gap);
+        check_lengths("every 50th", 0, &every_50th, gap);
+        check_lengths("a huge one first", 0, &with(&[0], 4_000_000_000), gap);
+        check_lengths("a huge one last", 0, &with(&[RUNS - 1], 4_000_000_000), gap);
+        check_lengths("huge ones between", 0, &with(&[50, 9_999, 10_050], 1_000_000_000), gap);
+    }
+    check_lengths("up to the last block, huge first", 0, &with(&[0], rest), false);
+    check_lengths("up to the last block, huge last", 0, &with(&[RUNS - 1], rest), false);
+    check_lengths("the last blocks", (1 << 32) - RUNS as u64, &ones, false);
+}
+
+/// Small maps around every capacity of the storage, at both ends of the address space.
+#[test]
+fn maps_of_few_runs_are_found() {
+    for count in (1..=40).chain(90..=136) {
+        for start in [0, 1, 70_000, (1u64 << 32) - 300_000] {
+            check_lengths("few of 1", start, &vec![1; count], true);
+            check_lengths("few of 2000", start, &vec![2000; count], false);
+        }
+        check_lengths("the last blocks", (1 << 32) - count as u64, &vec![1; count], false);
+    }
+    let whole = [Run { first: 0, length: 1 << 32, state: State::Written, physical: 7 }];
+    let map = MapSnapshot::unknown().replaced(0, 1 << 32, Some(&whole));
+    let found = Found::Known { state: State::Written, physical: 7 + u64::from(u32::MAX), blocks: 1 };
+    assert_eq!(map.find(u32::MAX), found);
+    assert_eq!(map.find(0), Found::Known { state: State::Written, physical: 7, blocks: 1 << 32 });
+    assert_eq!(map.runs().collect::<Vec<_>>(), whole);
+}
+
 #[test]
 fn pieces_merge_stop_at_the_limit_and_name_the_unknown() {
     let run = |first, length, state, physical| Run { first, length, state, physical };

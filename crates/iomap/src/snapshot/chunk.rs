@@ -1,8 +1,9 @@
 //! Storage of a snapshot's entries: lines of a cache line each, and chunks of lines.
 //!
-//! A look-up among many extents costs what it touches in memory, not what it compares. So a line answers a look-up
-//! completely, and a chunk guesses the line instead of searching for it: extents of similar length lie on a straight line
-//! through (block, index). A wrong guess is corrected by galloping from it, at most 2·log₂ of the lines of a chunk.
+//! A look-up among many extents costs what it touches in memory, not what it compares. So a line answers a
+//! look-up completely, and a chunk guesses the line instead of searching for it: extents of similar length
+//! lie on a straight line through (block, index). A wrong guess is corrected by galloping from it, at most
+//! 2·log₂ of the lines of a chunk.
 
 use super::{BLOCKS_END, Entry, Target};
 use std::sync::Arc;
@@ -10,12 +11,13 @@ use std::sync::Arc;
 /// Entries of a line.
 pub(super) const LINE_ENTRIES: usize = 5;
 
-/// Up to five neighbouring entries in one cache line. Those behind the last one are empty: they end where it ends.
+/// Up to five neighbouring entries in one cache line. Those behind the last one are empty: they end where it
+/// ends.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 pub(super) struct Line {
-    /// The block in front of the first entry (wrapping), then the last block of each entry: inclusive, because the end
-    /// of the last possible entry, 2³², does not fit.
+    /// The block in front of the first entry (wrapping), then the last block of each entry: inclusive,
+    /// because the end of the last possible entry, 2³², does not fit.
     bounds: [u32; LINE_ENTRIES + 1],
     targets: [Target; LINE_ENTRIES],
 }
@@ -73,7 +75,8 @@ impl Line {
     }
 }
 
-/// A shared array of lines and, beside the pointer, what it takes to guess the right one. It lies in the root.
+/// A shared array of lines and, beside the pointer, what it takes to guess the right one. It lies in the
+/// root.
 #[derive(Debug, Clone)]
 #[repr(align(32))]
 pub(super) struct Chunk {
@@ -144,8 +147,8 @@ impl Chunk {
     }
 }
 
-/// Lines per block in 2⁻³², rounded up so that among extents of one length every guess is right. The last entry does not
-/// count: it is often the long hole behind a file's data.
+/// Lines per block in 2⁻³², rounded up so that among extents of one length every guess is right. The last
+/// entry does not count: it is often the long hole behind a file's data.
 fn slope(entries: &[Entry]) -> u32 {
     let [first, .., last] = entries else { return 0 };
     let span = (last.first - first.first) * LINE_ENTRIES as u64;
