@@ -6,7 +6,7 @@ use crate::fs::Ext4;
 use crate::volume::Shared;
 use uext4_blockdev::{Capabilities, Geometry};
 use uext4_iomap::plan::{Durability, GateMode, JournalWork, Route, Sync};
-use uext4_iomap::{OpenFile, Piece, Plan, Range, Request, State, Switches};
+use uext4_iomap::{OpenFile, PIECES_MAX, Piece, Plan, Range, Request, State, Switches};
 
 /// A request to explain.
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +77,18 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
         refused: None,
         pieces: pieces.to_vec(),
     };
+    if pieces.len() == PIECES_MAX {
+        // The plan saw the first pieces only; a write is refused as a whole if any later one is not written.
+        explanation.reasons.push(format!(
+            "more than {PIECES_MAX} pieces: the first ones are listed, the rest follows in steps"
+        ));
+        if query.write
+            && plan.route != Route::Allocate
+            && let Err(error) = shared.engine.check_overwrite(open, request.range)
+        {
+            explanation.refused = Some(error.to_string());
+        }
+    }
     if plan.route == Route::Allocate {
         explanation.refused =
             Some("it needs allocation, conversion or a new size, which this version cannot do".into());

@@ -153,6 +153,9 @@ impl Inode {
         if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Err(Error::NotPermitted("the file is immutable or append-only"));
         }
+        if flags.contains(InodeFlags::EA_INODE) {
+            return Err(Error::NotPermitted("the inode holds an attribute's value"));
+        }
         if flags.contains(InodeFlags::VERITY) {
             return Err(Error::NotPermitted("the file is sealed by fs-verity"));
         }

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::map;
 use crate::volume::Ext4State;
 use std::sync::Arc;
-use uext4_iomap::State;
+use uext4_iomap::{Found, State};
 use uext4_jbd2::{Journal, JournalInfo, LogRun, RunMap};
 use uext4_ondisk::Pblk;
 
@@ -16,28 +16,28 @@ pub(crate) fn open(state: &mut Ext4State, write: bool) -> Result<()> {
     inode.check_contents()?;
     let block_size = u64::from(state.superblock.geometry.block_size());
     let end = inode.disk().size / block_size;
+    if end > state.superblock.geometry.blocks_count() {
+        return Err(state.corrupt_inode(ino, format!("a journal of {end} blocks, more than the volume has")));
+    }
     let mut runs = Vec::new();
     let mut next = 0u64;
     while next < end {
-        map::load(state, &inode, next * block_size)?;
-        let before = next;
-        let snapshot = inode.state.map.current().1;
-        for run in snapshot.runs().filter(|run| u64::from(run.first) + run.length > before) {
-            let (first, last) = (u64::from(run.first), u64::from(run.first) + run.length);
-            if first != next || next >= end {
-                break;
+        // Below 2^32: the volume's maps end there, and `find` is asked for no block behind `end`.
+        let Ok(block) = u32::try_from(next) else { break };
+        match inode.state.map.with(|map| map.find(block)) {
+            Found::Unknown => map::load(state, &inode, next * block_size)?,
+            Found::Known { state: State::Written, physical, blocks } => {
+                let length = blocks.min(end - next);
+                runs.push(LogRun {
+                    log_block: block,
+                    physical,
+                    length: u32::try_from(length).unwrap_or(u32::MAX),
+                });
+                next += length;
             }
-            let length = last.min(end) - first;
-            if run.state != State::Written {
-                return Err(state.corrupt_inode(ino, format!("the journal has no block {first}")));
+            Found::Known { .. } => {
+                return Err(state.corrupt_inode(ino, format!("the journal has no block {next}")));
             }
-            // A journal has at most 2^32 blocks; a longer run cannot come from a 32-bit map.
-            let length32 = u32::try_from(length).unwrap_or(u32::MAX);
-            runs.push(LogRun { log_block: run.first, physical: run.physical, length: length32 });
-            next = last;
-        }
-        if next == before {
-            return Err(state.corrupt_inode(ino, format!("the journal's map ends at block {next}")));
         }
     }
     for run in &runs {

@@ -31,6 +31,7 @@ pub struct Engine<F: FileSystem> {
     pub(crate) counters: Counters,
     pub(crate) geometry: Geometry,
     pub(crate) bounces: BufferPool,
+    flushing: Mutex<()>,
     queues: Mutex<Vec<Weak<QueueCore<F>>>>,
 }
 
@@ -46,6 +47,7 @@ impl<F: FileSystem> Engine<F> {
             device,
             counters: Counters::default(),
             bounces: BufferPool::new(BOUNCE_POOL)?,
+            flushing: Mutex::new(()),
             queues: Mutex::new(Vec::new()),
         })
     }
@@ -147,6 +149,13 @@ impl<F: FileSystem> Engine<F> {
         Ok((plan, pieces))
     }
 
+    /// Whether a write of `range` would be a pure overwrite, over all its pieces: [`Error::NeedsAllocation`]
+    /// if not.
+    pub fn check_overwrite(&self, file: &OpenFile<F>, range: Range) -> Result<(), F::Error> {
+        let _inside = self.enter(file.state(), false);
+        self.check_all_written(file, range)
+    }
+
     /// The first pieces (at most [`crate::PIECES_MAX`]) of `range` as they stand, for reports.
     pub fn map(&self, file: &OpenFile<F>, range: Range, pieces: &mut Pieces) -> Result<(), F::Error> {
         let _inside = self.enter(file.state(), false);
@@ -180,10 +189,12 @@ impl<F: FileSystem> Engine<F> {
         if !self.capabilities.volatile_cache {
             return Ok(());
         }
+        // One at a time, abort included: the system reports a write-back error to one flush only, and the
+        // next one would succeed without having saved anything.
+        let _one_at_a_time = self.flushing.lock();
+        self.fs.check_alive()?;
         self.counters.bump(Counter::Flushes);
-        self.device.flush().map_err(|error| self.fatal(error.into()))?;
-        // A flush of another thread that failed meanwhile may have lost what this one seems to have saved.
-        self.fs.check_alive()
+        self.device.flush().map_err(|error| self.fatal(error.into()))
     }
 
     /// Commits what `inodes` need, then flushes unless the commit did.

@@ -28,7 +28,10 @@ pub mod gate;
 mod inode;
 pub mod mapping;
 #[allow(unsafe_code)]
-#[doc(hidden)]
+#[cfg(not(loom))]
+mod owner_lock;
+#[allow(unsafe_code, missing_docs)]
+#[cfg(loom)]
 pub mod owner_lock;
 pub mod plan;
 pub mod queue;

@@ -8,6 +8,7 @@
 
 use crate::sync::{AtomicBool, Ordering, heavy_fence, pause, prepare_fences, store_flag_then_fence};
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -47,7 +48,7 @@ impl<T> Owner<T> {
         if self.0.guest.load(Ordering::Acquire) {
             self.wait();
         }
-        OwnerGuard(&self.0)
+        OwnerGuard(&self.0, PhantomData)
     }
 
     #[cold]
@@ -79,15 +80,17 @@ impl<T> Guest<T> {
             shared.guest.store(false, Ordering::Release);
             return None;
         }
-        Some(GuestGuard(shared))
+        Some(GuestGuard(shared, PhantomData))
     }
 }
 
 /// The owner is inside.
-pub struct OwnerGuard<'a, T>(&'a Shared<T>);
+///
+/// The marker makes it as shareable as a mutable borrow: sharing the guard shares the value.
+pub struct OwnerGuard<'a, T>(&'a Shared<T>, PhantomData<&'a mut T>);
 
 /// A guest is inside.
-pub struct GuestGuard<'a, T>(&'a Shared<T>);
+pub struct GuestGuard<'a, T>(&'a Shared<T>, PhantomData<&'a mut T>);
 
 impl<T> Deref for OwnerGuard<'_, T> {
     type Target = T;

@@ -3,7 +3,7 @@
 //! The same door, slots and buffers as [`crate::IoQueue`], with no gate, no mapping and no accounting, so
 //! that what it is faster by is what the file system costs.
 
-use crate::door::{Door, Part, Payload, slot_of};
+use crate::door::{Door, slot_of};
 use crate::error::Error;
 use std::sync::Arc;
 use uext4_blockdev::{Buffer, BufferPool, Device, Done, Op, QueueFacts, QueueOptions, Wait};
@@ -64,12 +64,11 @@ impl RawQueue {
 
     #[inline]
     fn push(&mut self, op: Op, fua: bool, pos: u64, buffer: Buffer, tag: u64) -> Result<(), Error> {
-        let number = self.free.pop().ok_or(Error::QueueFull)?;
-        let length = buffer.len() as u32;
-        self.door.store(number, Payload::One(buffer));
+        let &number = self.free.last().ok_or(Error::QueueFull)?;
+        self.door.send(number, buffer, op, fua, pos).map_err(|_buffer| Error::QueueFull)?;
         self.tags[number as usize] = tag;
-        let part = Part { op, fua, nowait: false, pos, offset: 0, length, index: 0 };
-        self.door.push(number, part).map_err(|_full| Error::QueueFull)
+        self.free.pop();
+        Ok(())
     }
 
     /// Sends what was queued.

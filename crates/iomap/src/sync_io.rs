@@ -344,7 +344,7 @@ impl<F: FileSystem> Engine<F> {
 
     /// Refuses a write that is not a pure overwrite, saying what it would need.
     #[cold]
-    fn check_all_written(&self, file: &OpenFile<F>, range: Range) -> Result<(), F::Error> {
+    pub(crate) fn check_all_written(&self, file: &OpenFile<F>, range: Range) -> Result<(), F::Error> {
         let (mut unwritten, mut hole) = (0, 0);
         self.for_each_piece(file, range, |piece| {
             let summary = Summary::of(std::slice::from_ref(piece));

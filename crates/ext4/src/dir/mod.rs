@@ -51,7 +51,9 @@ impl<'a> Directory<'a> {
         let size = inode.disk().size;
         let block_size = u64::from(format.block_size);
         let blocks = u32::try_from(size / block_size).ok().filter(|_| size.is_multiple_of(block_size));
-        let Some(blocks) = blocks.filter(|&blocks| blocks > 0) else {
+        // An honest directory has no more blocks than the volume; aliased extents could make it endless.
+        let most = state.superblock.geometry.blocks_count();
+        let Some(blocks) = blocks.filter(|&blocks| blocks > 0 && u64::from(blocks) <= most) else {
             return Err(state.corrupt_inode(inode.ino(), format!("a directory of {size} bytes")));
         };
         let dir_index = state.superblock.features.compat.contains(Compat::DIR_INDEX);
