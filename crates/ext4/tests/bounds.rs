@@ -31,6 +31,7 @@ fn a_directory_larger_than_its_volume_is_corrupt_at_once() {
 fn a_journal_larger_than_its_volume_is_corrupt_at_once() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let (_dir, image) = volume_with_size("<8>", "0x40000000");
-    let opened = Volume::open(&image, VolumeOptions::read_only());
-    assert!(matches!(opened, Err(Error::CorruptInode { .. })), "{:?}", opened.err());
+    // Without the bound the error is another one, after a walk to the first hole.
+    let error = Volume::open(&image, VolumeOptions::read_only()).err().expect("a refusal");
+    assert!(error.to_string().contains("more than the volume has"), "{error}");
 }

@@ -3,7 +3,7 @@
 //! Every thread or queue that does I/O on an inode has a *cell* of its own, one cache line that only it
 //! writes. Entering raises the cell, then looks at the one word that exclusive holders set; taking the gate
 //! exclusively sets that word, then looks at all cells. Both sides order their store before their load, so at
-//! least one of them sees the other. `tests/loom.rs` checks this protocol exhaustively.
+//! least one of them sees the other. `tests/loom.rs` checks this protocol (up to three preemptions).
 //!
 //! A cell counts two things: callers *inside the gate* (mapping and submitting) and requests *in flight*
 //! (until their completion work is done). An exclusive holder waits for the first; one that must also *drain*

@@ -1,4 +1,4 @@
-//! Models of the gate and of snapshot publication, explored exhaustively by loom.
+//! Models of the gate and of snapshot publication, explored by loom with up to three preemptions.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p uext4-iomap --test loom`.
 #![cfg(loom)]
