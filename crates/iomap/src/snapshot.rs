@@ -11,18 +11,17 @@
 
 use crate::mapping::{Piece, Pieces, Range, Run, State};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Published};
-use chunk::{Chunk, LINE_ENTRIES, Line};
+use chunk::{Chunk, LINES, Line, lines_of};
 use std::sync::Arc;
 
 mod chunk;
 
 /// Most entries of a chunk.
 pub const CHUNK_MAX: usize = 128;
-/// Entries that a rebuilt chunk starts with, so that a neighbour's growth does not split it at once: full
-/// lines.
-const CHUNK_FILL: usize = 19 * LINE_ENTRIES;
-/// Most buckets of the root's hint table.
-const HINTS_MAX: usize = 16384;
+/// Lines that a rebuilt chunk starts with, so that a neighbour's growth does not split it at once.
+const FILL: usize = LINES - 1;
+/// Most buckets of the root's hint table, which shall stay in the processor's caches.
+const HINTS_MAX: usize = 8192;
 
 const KIND_SHIFT: u32 = 62;
 const KIND_WRITTEN: u64 = 0;
@@ -133,7 +132,7 @@ pub struct MapSnapshot {
 impl MapSnapshot {
     /// A map of which nothing is known.
     pub fn unknown() -> Self {
-        Self::from_line(Line::of(&[Entry { first: 0, end: BLOCKS_END, target: Target::UNKNOWN }]))
+        Self::from_line(Line::unknown())
     }
 
     fn from_line(only: Line) -> Self {
@@ -159,17 +158,15 @@ impl MapSnapshot {
     #[inline]
     fn chunk(&self, block: u32) -> &Chunk {
         let bucket = ((block >> self.hint_shift) as usize).min(self.hints.len() - 1);
-        let hinted = self.hints[bucket] as usize;
-        let chunk = &self.chunks[hinted];
-        if block <= chunk.last() { chunk } else { self.chunk_behind(block, bucket, hinted) }
-    }
-
-    /// The chunk with `block`, which lies in `bucket` and behind chunk `hinted`.
-    #[inline]
-    fn chunk_behind(&self, block: u32, bucket: usize, hinted: usize) -> &Chunk {
-        let last = self.hints.get(bucket + 1).map_or(self.chunks.len() - 1, |&next| next as usize);
-        let between = &self.chunks[hinted + 1..last];
-        &self.chunks[hinted + 1 + between.partition_point(|chunk| chunk.last() < block)]
+        let low = self.hints[bucket] as usize;
+        let high = self.hints.get(bucket + 1).map_or(self.chunks.len() - 1, |&next| next as usize);
+        if low + 1 < high {
+            let several = &self.chunks[low..=high];
+            return &several[several.partition_point(|chunk| chunk.first() <= block) - 1];
+        }
+        // One of two, without a branch: which of them cannot be predicted.
+        let second = (low < high) & (self.chunks[high].first() <= block);
+        &self.chunks[low + usize::from(second)]
     }
 
     /// Looks one logical block up.
@@ -247,7 +244,7 @@ impl MapSnapshot {
     #[must_use]
     pub fn replaced(&self, first: u64, end: u64, runs: Option<&[Run]>) -> Self {
         debug_assert!(first < end && end <= BLOCKS_END);
-        let low = self.chunks.partition_point(|chunk| u64::from(chunk.last()) < first);
+        let low = self.chunks.partition_point(|chunk| u64::from(chunk.first()) <= first).saturating_sub(1);
         let high = self.chunks.partition_point(|chunk| u64::from(chunk.first()) < end);
         // One neighbour on each side joins the rebuild, so that runs merge across chunk borders.
         let (low, high) = (low.saturating_sub(1), (high + 1).min(self.chunks.len()));
@@ -265,10 +262,11 @@ impl MapSnapshot {
             let target = entry.target.advanced(start - entry.first);
             push_merged(&mut entries, Entry { first: start, end: entry.end, target });
         }
-        let rebuilt = entries.chunks(if entries.len() <= CHUNK_MAX { CHUNK_MAX } else { CHUNK_FILL });
-        let mut chunks = Vec::with_capacity(self.chunks.len() + entries.len() / CHUNK_FILL + 1);
+        let lines = lines_of(&entries);
+        let mut chunks = Vec::with_capacity(self.chunks.len() + lines.len() / FILL + 1);
         chunks.extend_from_slice(&self.chunks[..low]);
-        chunks.extend(rebuilt.map(Chunk::build));
+        let fill = if lines.len() <= LINES { LINES } else { FILL };
+        chunks.extend(lines.chunks(fill).map(Chunk::build));
         chunks.extend_from_slice(&self.chunks[high..]);
         Self::from_chunks(chunks)
     }
@@ -281,10 +279,9 @@ impl MapSnapshot {
 
     /// Bytes of memory that this snapshot keeps alive (shared chunks counted in full).
     pub fn resident_bytes(&self) -> usize {
-        let lines: usize = self.chunks.iter().map(|chunk| chunk.lines().len()).sum();
-        // With the counters in front of a chunk's lines, and the allocator's share.
-        let chunks = lines * size_of::<Line>() + self.chunks.len() * (size_of::<Chunk>() + 64 + 16);
-        size_of::<Self>() + chunks + self.hints.len() * 4 + 64
+        // A chunk's lines have two counters in front, in a cache line of their own, and the allocator's share.
+        let chunk = size_of::<Chunk>() + LINES * size_of::<Line>() + 64 + 16;
+        size_of::<Self>() + self.chunks.len() * chunk + self.hints.len() * 4 + 64
     }
 
     /// All known runs in order, for reports and tests.

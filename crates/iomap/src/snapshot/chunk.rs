@@ -1,50 +1,99 @@
 //! Storage of a snapshot's entries: lines of a cache line each, and chunks of lines.
 //!
-//! A look-up among many extents costs what it touches in memory, not what it compares. So a line answers a
-//! look-up completely, and a chunk guesses the line instead of searching for it: extents of similar length
-//! lie on a straight line through (block, index). A wrong guess is corrected by galloping from it, at most
-//! 2·log₂ of the lines of a chunk.
+//! A look-up among many extents costs what it touches in memory, not what it compares: of a million extents,
+//! the root is what stays in the processor's caches, and the line is what does not. So a root entry is small
+//! (four in a cache line), a line holds many extents and answers a look-up completely, and a chunk guesses
+//! the line instead of searching for it: extents of similar length lie on a straight line through (block,
+//! index). A wrong guess is corrected by galloping from it, at most 2·log₂ of the lines of a chunk.
 
-use super::{BLOCKS_END, Entry, Target};
+use super::{BLOCKS_END, Entry, KIND_SHIFT, Target};
 use std::sync::Arc;
 
-/// Entries of a line.
-pub(super) const LINE_ENTRIES: usize = 5;
+/// Entries of a near line.
+const NEAR: usize = 8;
+/// Entries of a wide line.
+const WIDE: usize = 4;
+/// Lines of a chunk.
+pub(super) const LINES: usize = super::CHUNK_MAX / NEAR;
+/// A near line's physical blocks lie so close together.
+const NEAR_SPREAD: u64 = 1 << NEAR_KIND_SHIFT;
+const NEAR_KIND_SHIFT: u32 = 30;
 
-/// Up to five neighbouring entries in one cache line. Those behind the last one are empty: they end where it
-/// ends.
+/// Neighbouring entries in one cache line. Those behind the last one are empty: they end where it ends.
+///
+/// `before` is the block in front of the first entry (wrapping). Ends are inclusive, because the end of the
+/// last possible entry, 2³², does not fit.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
-pub(super) struct Line {
-    /// The block in front of the first entry (wrapping), then the last block of each entry: inclusive,
-    /// because the end of the last possible entry, 2³², does not fit.
-    bounds: [u32; LINE_ENTRIES + 1],
-    targets: [Target; LINE_ENTRIES],
+pub(super) enum Line {
+    /// Up to eight entries that span at most 2¹⁶ blocks and lie within 2³⁰ blocks of the device.
+    Near {
+        before: u32,
+        /// What the targets count from.
+        base: u64,
+        /// Last block of each entry, from the first block of the line.
+        ends: [u16; NEAR],
+        /// A kind in the top two bits and a distance from `base` below.
+        targets: [u32; NEAR],
+    },
+    /// Up to four entries of any length, anywhere.
+    Wide { before: u32, ends: [u32; WIDE], targets: [Target; WIDE] },
 }
 
 const _: () = assert!(size_of::<Line>() == 64);
 
 impl Line {
-    /// `entries`: 1 to [`LINE_ENTRIES`], without gaps.
-    pub(super) fn of(entries: &[Entry]) -> Line {
-        let last = entries.last().map_or(BLOCKS_END, |entry| entry.end).wrapping_sub(1) as u32;
-        let mut line = Line { bounds: [last; LINE_ENTRIES + 1], targets: [Target::UNKNOWN; LINE_ENTRIES] };
-        line.bounds[0] = entries.first().map_or(0, |entry| entry.first as u32).wrapping_sub(1);
-        for (index, entry) in entries.iter().enumerate() {
-            line.bounds[index + 1] = (entry.end - 1) as u32;
-            line.targets[index] = entry.target;
+    /// The line of the first of `entries` (at least one, without gaps), and how many it holds.
+    fn take(entries: &[Entry]) -> (Line, usize) {
+        let near = near_prefix(entries);
+        let wide = entries.len().min(WIDE);
+        if near >= wide { (Line::near(&entries[..near]), near) } else { (Line::wide(&entries[..wide]), wide) }
+    }
+
+    fn near(entries: &[Entry]) -> Line {
+        let first = entries[0].first;
+        let base =
+            entries.iter().filter(|entry| entry.target.has_blocks()).map(|e| e.target.physical()).min();
+        let base = base.unwrap_or(0);
+        let last = (entries[entries.len() - 1].end - 1 - first) as u16;
+        let (mut ends, mut targets) = ([last; NEAR], [0; NEAR]);
+        for (index, Entry { end, target, .. }) in entries.iter().enumerate() {
+            ends[index] = (end - 1 - first) as u16;
+            let distance = if target.has_blocks() { target.physical() - base } else { 0 };
+            targets[index] = (target.kind() as u32) << NEAR_KIND_SHIFT | distance as u32;
         }
-        line
+        Line::Near { before: (first as u32).wrapping_sub(1), base, ends, targets }
+    }
+
+    fn wide(entries: &[Entry]) -> Line {
+        let last = entries.last().map_or(BLOCKS_END, |entry| entry.end).wrapping_sub(1) as u32;
+        let (mut ends, mut targets) = ([last; WIDE], [Target::UNKNOWN; WIDE]);
+        for (index, entry) in entries.iter().enumerate() {
+            ends[index] = (entry.end - 1) as u32;
+            targets[index] = entry.target;
+        }
+        let before = entries.first().map_or(0, |entry| entry.first as u32).wrapping_sub(1);
+        Line::Wide { before, ends, targets }
+    }
+
+    /// A line that knows nothing.
+    pub(super) fn unknown() -> Line {
+        Line::wide(&[Entry { first: 0, end: BLOCKS_END, target: Target::UNKNOWN }])
     }
 
     #[inline]
     pub(super) fn first(&self) -> u32 {
-        self.bounds[0].wrapping_add(1)
+        match self {
+            Line::Near { before, .. } | Line::Wide { before, .. } => before.wrapping_add(1),
+        }
     }
 
     #[inline]
     pub(super) fn last(&self) -> u32 {
-        self.bounds[LINE_ENTRIES]
+        match self {
+            Line::Near { before, ends, .. } => before.wrapping_add(1) + u32::from(ends[NEAR - 1]),
+            Line::Wide { ends, .. } => ends[WIDE - 1],
+        }
     }
 
     #[inline]
@@ -55,46 +104,106 @@ impl Line {
     /// First block, end and target of the entry with `block`, which lies in this line.
     #[inline]
     pub(super) fn find(&self, block: u32) -> Entry {
-        // Counted without branches: which of five neighbours it is cannot be predicted.
-        let [_, a, b, c, d, _] = self.bounds.map(|last| usize::from(last < block));
-        self.entry(a + b + c + d)
+        // Counted without branches: which of the neighbours it is cannot be predicted.
+        match self {
+            Line::Near { before, ends, .. } => {
+                let offset = block.wrapping_sub(*before).wrapping_sub(1) as u16;
+                self.entry(ends[..NEAR - 1].iter().map(|&end| usize::from(end < offset)).sum())
+            }
+            Line::Wide { ends, .. } => {
+                self.entry(ends[..WIDE - 1].iter().map(|&end| usize::from(end < block)).sum())
+            }
+        }
     }
 
     #[inline]
     fn entry(&self, index: usize) -> Entry {
-        Entry {
-            first: u64::from(self.bounds[index].wrapping_add(1)),
-            end: u64::from(self.bounds[index + 1]) + 1,
-            target: self.targets[index],
+        match self {
+            Line::Near { before, base, ends, targets } => {
+                let first = u64::from(before.wrapping_add(1));
+                // Without a branch: the first entry starts at 0, every other behind the one before.
+                let start = (u64::from(ends[index.wrapping_sub(1) % NEAR]) + 1) * u64::from(index != 0);
+                let kind = u64::from(targets[index] >> NEAR_KIND_SHIFT) << KIND_SHIFT;
+                let distance = targets[index] & (NEAR_SPREAD as u32 - 1);
+                let mut target = Target(kind);
+                if target.has_blocks() {
+                    target = Target(kind | (base + u64::from(distance)));
+                }
+                Entry { first: first + start, end: first + u64::from(ends[index]) + 1, target }
+            }
+            Line::Wide { before, ends, targets } => {
+                let behind = if index == 0 { *before } else { ends[index - 1] };
+                let first = u64::from(behind.wrapping_add(1));
+                Entry { first, end: u64::from(ends[index]) + 1, target: targets[index] }
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Line::Near { ends, .. } => 1 + ends.iter().take_while(|&&end| end < ends[NEAR - 1]).count(),
+            Line::Wide { ends, .. } => 1 + ends.iter().take_while(|&&end| end < ends[WIDE - 1]).count(),
         }
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        let used = (1..LINE_ENTRIES).find(|&index| self.bounds[index] == self.last());
-        (0..used.unwrap_or(LINE_ENTRIES)).map(|index| self.entry(index))
+        (0..self.len()).map(|index| self.entry(index))
     }
+
+    fn capacity(&self) -> usize {
+        match self {
+            Line::Near { .. } => NEAR,
+            Line::Wide { .. } => WIDE,
+        }
+    }
+}
+
+/// How many of the first entries fit a near line.
+fn near_prefix(entries: &[Entry]) -> usize {
+    let first = entries[0].first;
+    let (mut low, mut high) = (u64::MAX, 0);
+    let fits = |entry: &&Entry| {
+        if entry.target.has_blocks() {
+            low = low.min(entry.target.physical());
+            high = high.max(entry.target.physical());
+        }
+        entry.end - 1 - first <= u64::from(u16::MAX) && high.saturating_sub(low) < NEAR_SPREAD
+    };
+    entries.iter().take(NEAR).take_while(fits).count()
+}
+
+/// `entries` (at least one, without gaps) as lines.
+pub(super) fn lines_of(mut entries: &[Entry]) -> Vec<Line> {
+    let mut lines = Vec::with_capacity(entries.len() / NEAR + 1);
+    while !entries.is_empty() {
+        let (line, held) = Line::take(entries);
+        lines.push(line);
+        entries = &entries[held..];
+    }
+    lines
 }
 
 /// A shared array of lines and, beside the pointer, what it takes to guess the right one. It lies in the
 /// root.
 #[derive(Debug, Clone)]
-#[repr(align(32))]
+#[repr(align(16))]
 pub(super) struct Chunk {
     first: u32,
-    last: u32,
     /// Lines per block, in 2⁻³².
     slope: u32,
-    lines: Arc<[Line]>,
+    /// Those behind the last one are its copies.
+    lines: Arc<[Line; LINES]>,
 }
 
-// Two in a cache line, none across two.
-const _: () = assert!(size_of::<Chunk>() == 32);
+// Four in a cache line, none across two.
+const _: () = assert!(size_of::<Chunk>() == 16);
 
 impl Chunk {
-    /// `entries`: at least one, without gaps.
-    pub(super) fn build(entries: &[Entry]) -> Chunk {
-        let lines: Arc<[Line]> = entries.chunks(LINE_ENTRIES).map(Line::of).collect();
-        Chunk { first: lines[0].first(), last: lines[lines.len() - 1].last(), slope: slope(entries), lines }
+    /// `lines`: 1 to [`LINES`], without gaps.
+    pub(super) fn build(lines: &[Line]) -> Chunk {
+        let last = lines.len() - 1;
+        let padded = std::array::from_fn(|index| lines[index.min(last)]);
+        Chunk { first: lines[0].first(), slope: slope(lines), lines: Arc::new(padded) }
     }
 
     #[inline]
@@ -104,11 +213,13 @@ impl Chunk {
 
     #[inline]
     pub(super) fn last(&self) -> u32 {
-        self.last
+        self.lines[LINES - 1].last()
     }
 
     pub(super) fn lines(&self) -> &[Line] {
-        &self.lines
+        let last = self.lines[LINES - 1].first();
+        let before = self.lines.iter().take_while(|line| line.first() < last).count();
+        &self.lines[..=before]
     }
 
     /// The line with `block`, which lies in this chunk.
@@ -116,14 +227,14 @@ impl Chunk {
     pub(super) fn line(&self, block: u32) -> &Line {
         let offset = u64::from(block - self.first);
         let guess = ((offset * u64::from(self.slope)) >> 32) as usize;
-        let guess = guess.min(self.lines.len() - 1);
-        let line = &self.lines[guess];
+        let line = &self.lines[guess.min(LINES - 1)];
         if line.holds(block) { line } else { self.gallop(block, guess) }
     }
 
     #[inline(never)]
     fn gallop(&self, block: u32, guess: usize) -> &Line {
-        let lines = &*self.lines;
+        let lines = self.lines();
+        let guess = guess.min(lines.len() - 1);
         let mut step = 1;
         if lines[guess].last() < block {
             let mut low = guess + 1;
@@ -139,7 +250,7 @@ impl Chunk {
         loop {
             let probe = high.saturating_sub(step);
             if lines[probe].first() <= block {
-                let behind = &lines[probe + 1..high];
+                let behind = &lines[probe + 1..=high];
                 return &lines[probe + behind.partition_point(|line| line.first() <= block)];
             }
             (high, step) = (probe, step * 2);
@@ -149,9 +260,15 @@ impl Chunk {
 
 /// Lines per block in 2⁻³², rounded up so that among extents of one length every guess is right. The last
 /// entry does not count: it is often the long hole behind a file's data.
-fn slope(entries: &[Entry]) -> u32 {
-    let [first, .., last] = entries else { return 0 };
-    let span = (last.first - first.first) * LINE_ENTRIES as u64;
+fn slope(lines: &[Line]) -> u32 {
+    let first = u64::from(lines[0].first());
+    let last = lines.last().and_then(|line| line.entries().last()).map_or(first, |entry| entry.first);
+    let entries: usize = lines.iter().map(Line::len).sum();
+    let capacity: usize = lines.iter().map(Line::capacity).sum();
+    let span = (last - first) * (capacity / lines.len()) as u64;
+    if span == 0 {
+        return 0;
+    }
     // Below 2³²: every entry has a block.
-    ((entries.len() as u64 - 1) << 32).div_ceil(span) as u32
+    ((entries as u64 - 1) << 32).div_ceil(span) as u32
 }
