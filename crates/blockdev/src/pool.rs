@@ -38,11 +38,13 @@ pub struct BufferPool {
 /// when dropped. Moving it does not touch the pool.
 pub struct Buffer {
     address: NonNull<u8>,
-    length: usize,
-    registered: Option<u16>,
-    class: u8,
     pool: Arc<Shared>,
+    length: u32,
+    registered: Option<u16>,
 }
+
+// Buffers go through every slot and completion of a queue: three words, not more.
+const _: () = assert!(size_of::<Buffer>() == 24 && MAX_REGION <= u32::MAX as usize);
 
 #[derive(Debug)]
 struct Shared {
@@ -151,10 +153,9 @@ impl BufferPool {
         drop(state);
         Ok(Buffer {
             address: block.address,
-            length,
-            registered: block.registered,
-            class: class as u8,
             pool: Arc::clone(&self.shared),
+            length: length as u32,
+            registered: block.registered,
         })
     }
 }
@@ -269,7 +270,7 @@ impl Buffer {
     /// If `offset` lies beyond the buffer.
     #[inline]
     pub fn memory(&mut self, offset: usize) -> Memory {
-        assert!(offset <= self.length, "offset beyond the buffer");
+        assert!(offset <= self.length as usize, "offset beyond the buffer");
         // SAFETY: `offset <= length`, so the result is inside the block or one past its end.
         Memory { address: unsafe { self.address.add(offset) }, registered: self.registered }
     }
@@ -287,7 +288,7 @@ impl std::ops::Deref for Buffer {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: the block has at least `length` initialised bytes (mapped zeroed) that this buffer owns.
-        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.length) }
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.length as usize) }
     }
 }
 
@@ -295,7 +296,7 @@ impl std::ops::DerefMut for Buffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `&mut self` is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.length) }
+        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.length as usize) }
     }
 }
 
@@ -303,7 +304,9 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let block = Block { address: self.address, registered: self.registered };
         let kind = usize::from(self.registered.is_none());
-        self.pool.state.lock().free[kind][usize::from(self.class)].push(block);
+        // `take` found the class by the same length.
+        let Some(class) = class_of(self.length as usize) else { return };
+        self.pool.state.lock().free[kind][class].push(block);
     }
 }
 

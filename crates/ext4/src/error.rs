@@ -8,6 +8,12 @@ use uext4_iomap as iomap;
 use uext4_jbd2 as jbd2;
 use uext4_ondisk::{Corrupt, Ino};
 
+impl From<Box<Error>> for Error {
+    fn from(error: Box<Error>) -> Self {
+        *error
+    }
+}
+
 /// Result of a library call.
 pub type Result<T> = std::result::Result<T, Error>;
 

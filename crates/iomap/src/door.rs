@@ -15,8 +15,10 @@ pub enum Payload {
     /// One buffer.
     One(Buffer),
     /// Several buffers, one after another in the file.
-    Many(Vec<Buffer>),
+    Many(Box<[Buffer]>),
 }
+
+const _: () = assert!(size_of::<Payload>() == size_of::<Buffer>());
 
 impl Payload {
     /// Bytes in all buffers.
@@ -128,6 +130,7 @@ pub(crate) struct Part {
 }
 
 /// A device queue together with the memory of everything in flight on it.
+#[repr(C)]
 pub(crate) struct Door {
     // Dropped first: dropping a queue waits for its requests, so the payloads below outlive them.
     queue: Queue,

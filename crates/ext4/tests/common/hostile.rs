@@ -160,7 +160,7 @@ fn read(volume: &Volume, ino: Ino, write: bool) -> bool {
         let sent = queue.read(slot, 0, queue.buffer(65_536).unwrap(), 1);
         if typed(sent).is_some() {
             for done in queue.wait(1).unwrap() {
-                typed(done.result);
+                typed(done.result.map_err(|error| *error));
             }
         }
     }

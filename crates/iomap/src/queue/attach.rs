@@ -17,22 +17,23 @@ pub struct FileSlot {
 }
 
 /// What a request needs of its file, resolved once: this queue's own cell of the gate and the mapping last
-/// seen.
+/// seen. All but the map fits one cache line.
+#[repr(C, align(64))]
 pub(crate) struct Attached<F: FileSystem> {
     pub(crate) file: OpenFile<F>,
+    /// The written run used last, valid while the generation stays.
+    pub(crate) run: ByteRun,
+    pub(crate) cell: Arc<CachePadded<Cell>>,
+    pub(crate) generation: u64,
+    /// 0 once it is detached: nobody's serial.
+    pub(crate) serial: u32,
+    /// Requests not yet delivered: a queue's depth is at most 32768.
+    pub(crate) pending: u16,
     /// Reads may take the short path: open for reading, not mapped memory, the switch is on.
     pub(crate) simple: bool,
     /// Writes of one piece may take the direct way: open for writing, not mapped memory.
     pub(crate) overwrites: bool,
-    pub(crate) all_on: bool,
-    /// The written run used last, valid while the generation stays.
-    pub(crate) run: ByteRun,
-    pub(crate) cell: Arc<CachePadded<Cell>>,
     pub(crate) map: Arc<MapSnapshot>,
-    pub(crate) generation: u64,
-    pub(crate) pending: u32,
-    pub(crate) serial: u32,
-    detached: bool,
 }
 
 impl<F: FileSystem> Drop for Attached<F> {
@@ -47,6 +48,12 @@ impl<F: FileSystem> Drop for Attached<F> {
 }
 
 impl<F: FileSystem> Attached<F> {
+    /// Detached, and nothing of it is pending.
+    #[inline]
+    pub(super) fn is_gone(&self) -> bool {
+        self.serial == 0 && self.pending == 0
+    }
+
     /// Follows the published mapping. Call inside the gate: what is current then stays valid until the gate
     /// is left.
     #[inline]
@@ -96,13 +103,11 @@ impl<F: FileSystem> Core<F> {
             simple: direct && file.readable && file.switches.simple_read,
             overwrites: direct && file.writable,
             run: ByteRun::EMPTY,
-            all_on: file.is_all_on(),
             cell: state.gate.register(),
             map,
             generation,
             pending: 0,
             serial: self.serial,
-            detached: false,
         });
         FileSlot { index: index as u32, serial: self.serial }
     }
@@ -110,8 +115,6 @@ impl<F: FileSystem> Core<F> {
     pub(super) fn detach(&mut self, slot: FileSlot) -> Result<(), Error> {
         let index = self.index(slot)?;
         if let Some(attached) = &mut self.files[index] {
-            attached.detached = true;
-            // No slot names it any more: the short paths check the serial only.
             attached.serial = 0;
         }
         self.let_go(index);
@@ -120,7 +123,7 @@ impl<F: FileSystem> Core<F> {
 
     /// Frees a detached file once nothing of it is pending.
     pub(super) fn let_go(&mut self, index: usize) {
-        let gone = self.files[index].as_ref().is_some_and(|file| file.detached && file.pending == 0);
+        let gone = self.files[index].as_ref().is_some_and(Attached::is_gone);
         if gone {
             self.files[index] = None;
         }
@@ -128,13 +131,13 @@ impl<F: FileSystem> Core<F> {
 
     #[inline]
     pub(super) fn is_all_on(&self, slot: FileSlot) -> bool {
-        matches!(self.files.get(slot.index as usize), Some(Some(file)) if file.all_on)
+        matches!(self.files.get(slot.index as usize), Some(Some(file)) if file.file.is_all_on())
     }
 
     #[inline]
     pub(crate) fn index(&self, slot: FileSlot) -> Result<usize, Error> {
         match self.files.get(slot.index as usize) {
-            Some(Some(file)) if file.serial == slot.serial && !file.detached => Ok(slot.index as usize),
+            Some(Some(file)) if file.serial == slot.serial && file.serial != 0 => Ok(slot.index as usize),
             _ => Err(Error::BadSlot),
         }
     }
@@ -142,7 +145,7 @@ impl<F: FileSystem> Core<F> {
     #[inline]
     pub(super) fn file(&self, slot: FileSlot) -> Result<&Attached<F>, Error> {
         match self.files.get(slot.index as usize) {
-            Some(Some(file)) if file.serial == slot.serial && !file.detached => Ok(file),
+            Some(Some(file)) if file.serial == slot.serial && file.serial != 0 => Ok(file),
             _ => Err(Error::BadSlot),
         }
     }

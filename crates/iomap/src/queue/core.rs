@@ -99,28 +99,31 @@ impl Slot {
     }
 }
 
-/// All of a queue, behind its lock.
+/// All of a queue, behind its lock. What every request touches lies together: each copied block throws the
+/// nearest cache's contents out, and each line of these fields has to come back.
+#[repr(C)]
 pub(crate) struct Core<F: FileSystem> {
-    pub(crate) engine: Arc<Engine<F>>,
     // Dropped before the files: it waits for the device, which works on their blocks.
     pub(crate) door: Door,
     pub(crate) files: Vec<Option<Attached<F>>>,
-    pub(crate) serial: u32,
     pub(crate) slots: Box<[Slot]>,
-    /// State of general requests, by slot.
-    pub(crate) general: Box<[Option<Box<General>>]>,
     pub(crate) free: Vec<u32>,
     pub(crate) ready: Vec<Completion<F::Error>>,
-    pub(crate) done: Vec<Done>,
-    /// Slots whose transfers are over and that wait for one commit and flush of the whole batch.
-    pub(crate) to_sync: Vec<u32>,
     pub(crate) counters: Arc<CachePadded<CounterLine>>,
-    pub(crate) owner_driven: bool,
-    /// Coarse real time of the last drive: stamps writes without asking the clock for each.
-    pub(crate) now_ns: u64,
     /// Bits that must be clear in positions and lengths, and in addresses.
     pub(crate) position_mask: u64,
     pub(crate) memory_mask: u64,
+    /// Coarse real time of the last drive: stamps writes without asking the clock for each.
+    pub(crate) now_ns: u64,
+    pub(crate) engine: Arc<Engine<F>>,
+    // What follows is looked at once for a batch, or for requests of several parts.
+    pub(crate) done: Vec<Done>,
+    /// Slots whose transfers are over and that wait for one commit and flush of the whole batch.
+    pub(crate) to_sync: Vec<u32>,
+    /// State of general requests, by slot.
+    pub(crate) general: Box<[Option<Box<General>>]>,
+    pub(crate) serial: u32,
+    pub(crate) owner_driven: bool,
 }
 
 /// A queue as a drainer sees it: it tries the lock for a harvest. The owner's end is in the handle.
@@ -198,11 +201,36 @@ impl<F: FileSystem> Core<F> {
         slot.kind = Kind::Free;
         let payload = self.door.take(number);
         self.free.push(number);
-        self.ready.push(Completion { tag, result, payload });
+        self.ready.push(Completion { tag, result: result.map_err(Box::new), payload });
         if let Some(attached) = &mut self.files[file] {
             attached.pending -= 1;
         }
         self.let_go(file);
+    }
+
+    /// [`Core::lower`] and [`Core::deliver`] in one walk, for a single request that transferred all its bytes
+    /// and needs no work at completion.
+    #[inline]
+    pub(crate) fn deliver_single(&mut self, number: u32) {
+        let slot = &mut self.slots[number as usize];
+        let (tag, file, length, write) = (slot.tag, slot.file as usize, slot.length as usize, slot.write);
+        slot.kind = Kind::Free;
+        let Some(Some(attached)) = self.files.get_mut(file) else { return };
+        let gate = &F::state(&attached.file.inode).gate;
+        if write {
+            gate.note_write(&attached.cell, self.now_ns);
+        }
+        gate.complete(&attached.cell);
+        attached.pending -= 1;
+        let gone = attached.is_gone();
+        let payload = self.door.take(number);
+        self.free.push(number);
+        // Made where it stays: pushed as a value it would be put together on the stack first, and fetched from
+        // there with loads wider than the stores, which wait for them.
+        self.ready.extend(std::iter::once_with(|| Completion { tag, result: Ok(length), payload }));
+        if gone {
+            self.let_go(file);
+        }
     }
 
     /// Lowers the in-flight count of a slot's file: its transfers and completion work are over. A write is
@@ -221,7 +249,7 @@ impl<F: FileSystem> Core<F> {
 
     /// Queues a completion of a request that never got a slot (nothing to transfer, or done already).
     pub(crate) fn deliver_at_once(&mut self, tag: u64, result: Result<usize, F::Error>, payload: Payload) {
-        self.ready.push(Completion { tag, result, payload });
+        self.ready.push(Completion { tag, result: result.map_err(Box::new), payload });
     }
 
     pub(crate) fn pending(&self) -> usize {

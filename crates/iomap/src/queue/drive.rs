@@ -1,7 +1,7 @@
 //! Driving a queue: reap all, finish per slot, then one commit and flush for the whole batch, then deliver.
 
 use super::Completion;
-use super::core::{Core, Kind};
+use super::core::{Core, Kind, Slot};
 use crate::door::{part_of, slot_of};
 use crate::error::Error;
 use crate::fs::FileSystem;
@@ -36,14 +36,18 @@ impl<F: FileSystem> Core<F> {
     #[inline]
     fn finish_part(&mut self, done: Done) {
         let number = slot_of(done.tag);
-        let slot = self.slots[number as usize];
+        let slot = &self.slots[number as usize];
+        let plain = !matches!(slot.durability, Durability::Datasync | Durability::Fsync);
+        if slot.kind == Kind::Single && done.result == slot.length as i32 && plain {
+            return self.deliver_single(number);
+        }
+        self.finish_part_slowly(done, number, *slot);
+    }
+
+    /// What needs work at completion, has other parts, or failed.
+    fn finish_part_slowly(&mut self, done: Done, number: u32, slot: Slot) {
         match slot.kind {
             Kind::Single => {
-                let plain = !matches!(slot.durability, Durability::Datasync | Durability::Fsync);
-                if done.result == slot.length as i32 && plain {
-                    self.lower(number);
-                    return self.deliver(number, Ok(slot.length as usize));
-                }
                 let error = failure(done.result, slot.pos, slot.length, slot.write);
                 self.finish(number, u64::from(slot.length), error, slot.durability);
             }

@@ -52,11 +52,11 @@ impl QueueTarget for FileQueue<'_> {
     fn reap(&mut self, count: usize, mut done: impl FnMut(u64, usize, Buffer)) -> Result<()> {
         for completion in self.queue.wait(count).doing(|| "wait for completions".into())? {
             let tag = completion.tag;
-            let bytes = match &completion.result {
-                Ok(bytes) => *bytes,
-                Err(error) => return Err(error.clone()).doing(|| "a queued request".into()),
+            let bytes = match completion.result {
+                Ok(bytes) => bytes,
+                Err(error) => return Err(*error).doing(|| "a queued request".into()),
             };
-            done(tag, bytes, completion.into_buffer().ok_or_else(|| lost(tag))?);
+            done(tag, bytes, completion.payload.into_buffer().ok_or_else(|| lost(tag))?);
         }
         Ok(())
     }
