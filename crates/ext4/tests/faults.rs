@@ -70,7 +70,7 @@ fn queued(volume: &Volume, file: &File) -> Result<()> {
         for done in queue.wait(1)? {
             seen += 1;
             if let Err(error) = done.result {
-                result = Err(error);
+                result = Err(*error);
             }
         }
     }
@@ -212,7 +212,7 @@ fn the_failure_of_any_part_fails_the_request() {
                 let results: Vec<_> = queue.wait(1).unwrap().map(|done| done.result).collect();
                 assert_eq!(results.len(), 1);
                 let error = results[0].as_ref().unwrap_err();
-                assert!(matches!(error, Error::Io(_)), "part {n} of {parts}: {error}");
+                assert!(matches!(**error, Error::Io(_)), "part {n} of {parts}: {error}");
                 handle.disarm(id);
             }
         }
@@ -239,7 +239,7 @@ fn durable_requests_beside_a_failed_one_fail_as_well() {
             queue.sync_data(slot, 3).unwrap();
             let mut results: Vec<(u64, Result<usize>)> = Vec::new();
             while results.len() < 3 {
-                results.extend(queue.wait(1).unwrap().map(|done| (done.tag, done.result)));
+                results.extend(queue.wait(1).unwrap().map(|done| (done.tag, done.result.map_err(|error| *error))));
             }
             for (tag, result) in results {
                 assert!(result.is_err(), "request {tag} was acknowledged after the volume was aborted");

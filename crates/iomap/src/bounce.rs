@@ -122,6 +122,12 @@ impl<F: FileSystem> Engine<F> {
         let plan = self.decide(file, &guard, &request, file.switches, &mut pieces)?;
         self.counters.bump(Counter::Bounces);
         self.counters.bump(Counter::ExclusiveWrites);
+        if file.switches.overwrite_no_transaction {
+            self.counters.bump(Counter::OverwritesWithoutHandle);
+        }
+        if plan.durability == crate::plan::Durability::Fua {
+            self.counters.bump(Counter::FuaWrites);
+        }
         let mut done = 0;
         while done < range.length {
             done += self.write_step(file, &plan, &buf[done as usize..], pos + done)?;
@@ -163,9 +169,6 @@ impl<F: FileSystem> Engine<F> {
         self.for_each_piece(file, window, |piece| {
             let start = (piece.logical - window.pos) as usize;
             let part = &data[start..start + piece.length as usize];
-            if fua {
-                self.counters.bump(Counter::FuaWrites);
-            }
             self.device.write_at(part, piece.physical, durability).map_err(|error| {
                 let error = Error::from(error);
                 if fua { self.fatal(error) } else { error.into() }

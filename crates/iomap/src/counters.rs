@@ -30,19 +30,19 @@ macro_rules! counters {
 counters! {
     /// Reads on the short path.
     SimpleReads => "simple_reads",
-    /// Overwrites mapped without a journal handle.
+    /// Writes sent that were mapped without a journal handle.
     OverwritesWithoutHandle => "overwrites_without_handle",
     /// Direct requests counted in flight.
     DioCounted => "dio_counted",
     /// Copies from or to mapped memory.
     DaxCopies => "dax_copies",
-    /// Writes sent with FUA.
+    /// Writes whose device requests all carry FUA; one with several pieces counts once.
     FuaWrites => "fua_writes",
     /// Sub-block overwrites under the shared gate.
     SharedSubblockWrites => "shared_subblock_writes",
     /// Reads through the general iterator.
     GeneralReads => "general_reads",
-    /// Journal handles started.
+    /// Journal handles started: one for each mapping of a write, so two for a write that had to wait for the gate.
     HandlesStarted => "handles_started",
     /// Journal commits caused.
     Commits => "commits",

@@ -241,6 +241,9 @@ impl<F: FileSystem> Engine<F> {
             return Some(Err(error));
         }
         let physical = located?;
+        if routing.switches().overwrite_no_transaction {
+            line.bump(Counter::OverwritesWithoutHandle);
+        }
         if (request.range.pos | request.range.length) & ((1 << state.block_bits()) - 1) != 0 {
             line.bump(Counter::SharedSubblockWrites);
         }
@@ -298,7 +301,7 @@ impl<F: FileSystem> Engine<F> {
             // Everything may have changed while the gate was not held: decide again.
             guard = state.gate.lock_exclusive(plan.drain, &mut self.pump());
         };
-        self.count_write(request, &plan, state, &guard);
+        self.count_write(request, &plan, state, &guard, routing);
         self.transfer(file, &guard, buf, request, &plan, &pieces)?;
         drop(guard);
         self.complete_durability(file, &plan)?;
@@ -361,9 +364,19 @@ impl<F: FileSystem> Engine<F> {
     }
 
     #[inline(always)]
-    fn count_write(&self, request: &Request, plan: &Plan, state: &InodeState, guard: &InodeGuard<'_>) {
+    fn count_write<R: Routing>(
+        &self,
+        request: &Request,
+        plan: &Plan,
+        state: &InodeState,
+        guard: &InodeGuard<'_>,
+        routing: R,
+    ) {
         let block_mask = (1 << state.block_bits()) - 1;
         let slot = guard.slot();
+        if routing.switches().overwrite_no_transaction {
+            self.counters.bump_at(slot, Counter::OverwritesWithoutHandle);
+        }
         if guard.is_exclusive() {
             self.counters.bump_at(slot, Counter::ExclusiveWrites);
         } else if (request.range.pos | request.range.length) & block_mask != 0 {

@@ -101,7 +101,7 @@ fn expectations(switches: Switches, facts: &Facts, tally: Tally) -> Vec<(Counter
         (C::DioCounted, Exactly(if dax && switches.dax_no_dio_count { 0 } else { reads + writes })),
         (C::ExclusiveWrites, Exactly(if alone { writes } else { 0 })),
         (C::SharedSubblockWrites, Exactly(if subblock && !alone { writes } else { 0 })),
-        (C::OverwritesWithoutHandle, if switches.overwrite_no_transaction { mapped } else { none }),
+        (C::OverwritesWithoutHandle, Exactly(if switches.overwrite_no_transaction { writes } else { 0 })),
         (C::HandlesStarted, if !switches.overwrite_no_transaction && facts.journal { mapped } else { none }),
     ];
     let durable = facts.requests.dsync && writes > 0;

@@ -27,7 +27,6 @@ pub(crate) fn start<'j, R: Routing>(
     counters: &impl Count,
 ) -> Result<Option<Handle<'j>>> {
     if routing.switches().overwrite_no_transaction {
-        counters.bump(Counter::OverwritesWithoutHandle);
         return Ok(None);
     }
     let Some(journal) = journal else { return Ok(None) };

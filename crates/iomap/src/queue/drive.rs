@@ -11,8 +11,18 @@ use uext4_blockdev::{Done, Error as DeviceError, Wait};
 const EIO: i32 = 5;
 
 impl<F: FileSystem> Core<F> {
-    /// Reaps what `wait` allows and finishes it. Also submits.
+    /// Reaps what `wait` allows and finishes it, durability included. Also submits. Not for callers inside a
+    /// gate: a commit may have to wait for others who want it.
     pub(crate) fn drive(&mut self, wait: Wait) -> Result<(), F::Error> {
+        let reaped = self.reap(wait);
+        if !self.to_sync.is_empty() {
+            self.sync_batch();
+        }
+        reaped
+    }
+
+    /// [`Core::drive`] up to the requests that need a commit or a flush, which stay for the next drive.
+    pub(super) fn reap(&mut self, wait: Wait) -> Result<(), F::Error> {
         let mut done = std::mem::take(&mut self.done);
         done.clear();
         self.now_ns = crate::clock::coarse_now_ns();
@@ -21,9 +31,6 @@ impl<F: FileSystem> Core<F> {
             self.finish_part(done);
         }
         self.done = done;
-        if !self.to_sync.is_empty() {
-            self.sync_batch();
-        }
         reaped.map_err(Error::from)?;
         Ok(())
     }

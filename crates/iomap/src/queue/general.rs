@@ -50,7 +50,8 @@ impl<F: FileSystem> Core<F> {
         // Only whole device blocks are transferred; what they hold behind the end of the file is zeroed.
         let block = u64::from(self.engine.geometry.logical_block);
         let transferred = Range { pos, length: visible.next_multiple_of(block) };
-        if let Err(error) = self.load_all(index, transferred) {
+        let mut pieces = Pieces::new();
+        if let Err(error) = self.load_all(index, transferred, &mut pieces) {
             self.abandon(index);
             return Err(error);
         }
@@ -62,7 +63,7 @@ impl<F: FileSystem> Core<F> {
         if transferred.length > visible {
             self.general(number).zero.push((visible, transferred.length - visible));
         }
-        self.push_range(number, index, transferred, Op::Read, false);
+        self.push_range(number, index, transferred, &mut pieces, Op::Read, false);
         Ok(())
     }
 
@@ -122,13 +123,18 @@ impl<F: FileSystem> Core<F> {
         }
     }
 
-    /// Makes the attached snapshot know all of `range`.
-    pub(super) fn load_all(&mut self, index: usize, range: Range) -> Result<(), F::Error> {
+    /// Makes the attached snapshot know all of `range`; `pieces` are the first ones.
+    pub(super) fn load_all(
+        &mut self,
+        index: usize,
+        range: Range,
+        pieces: &mut Pieces,
+    ) -> Result<(), F::Error> {
         let mut missed = None;
         loop {
             let attached = self.attached(index)?;
             let bits = attached.file.state().block_bits();
-            let Some(pos) = first_unknown(attached, range, bits) else {
+            let Some(pos) = first_unknown(attached, range, bits, pieces) else {
                 return Ok(());
             };
             check_progress(&mut missed, pos)?;
@@ -145,21 +151,32 @@ impl<F: FileSystem> Core<F> {
             .get_or_insert_with(|| unreachable!("an unsealed request does not finish"))
     }
 
-    /// Sends all of `range`, whose mapping is known; payload byte 0 is `range.pos`. Leaves the gate.
-    pub(super) fn push_range(&mut self, number: u32, index: usize, range: Range, op: Op, fua: bool) {
-        let mut pieces = Pieces::new();
+    /// Sends all of `range`, whose mapping is known and begins with `pieces`; payload byte 0 is `range.pos`.
+    /// Leaves the gate.
+    pub(super) fn push_range(
+        &mut self,
+        number: u32,
+        index: usize,
+        range: Range,
+        pieces: &mut Pieces,
+        op: Op,
+        fua: bool,
+    ) {
         let mut pos = range.pos;
-        while pos < range.end() {
+        loop {
+            for piece in &*pieces {
+                self.push_piece(number, piece, piece.logical - range.pos, op, fua);
+                pos = piece.end();
+            }
+            if pos >= range.end() {
+                break;
+            }
             let Some(attached) = &self.files[index] else { break };
             let rest = Range { pos, length: range.end() - pos };
             pieces.clear();
-            if attached.map.pieces(rest, attached.file.state().block_bits(), &mut pieces).is_err() {
+            if attached.map.pieces(rest, attached.file.state().block_bits(), pieces).is_err() {
                 self.general(number).error = Some(Error::MapUnknown(pos));
                 break;
-            }
-            for piece in &pieces {
-                self.push_piece(number, piece, piece.logical - range.pos, op, fua);
-                pos = piece.end();
             }
         }
         self.general(number).sealed = true;
@@ -194,7 +211,8 @@ impl<F: FileSystem> Core<F> {
             let part = Part { op, fua, nowait: false, pos, offset: offset + sent, length, index };
             while self.door.push(number, part).is_err() {
                 // The device queue is full of our own requests: they complete without any lock that we hold.
-                if let Err(error) = self.drive(Wait::AtLeast(1)) {
+                // Their commits and flushes come later: this thread is inside the gate.
+                if let Err(error) = self.reap(Wait::AtLeast(1)) {
                     drop(error);
                     let failed =
                         uext4_blockdev::Error::Io { op: op.name(), pos, length: u64::from(length), errno: 5 };
@@ -210,17 +228,26 @@ impl<F: FileSystem> Core<F> {
     }
 }
 
-/// The first byte of `range` whose mapping the attached snapshot does not know.
-fn first_unknown<F: FileSystem>(attached: &super::Attached<F>, range: Range, bits: u32) -> Option<u64> {
-    let mut pieces = Pieces::new();
-    let mut pos = range.pos;
+/// The first byte of `range` whose mapping the attached snapshot does not know; `pieces` become the first ones.
+fn first_unknown<F: FileSystem>(
+    attached: &super::Attached<F>,
+    range: Range,
+    bits: u32,
+    pieces: &mut Pieces,
+) -> Option<u64> {
+    pieces.clear();
+    if let Err(unknown) = attached.map.pieces(range, bits, pieces) {
+        return Some(unknown);
+    }
+    let mut pos = pieces.last()?.end();
+    let mut further = Pieces::new();
     while pos < range.end() {
-        pieces.clear();
+        further.clear();
         let rest = Range { pos, length: range.end() - pos };
-        if let Err(unknown) = attached.map.pieces(rest, bits, &mut pieces) {
+        if let Err(unknown) = attached.map.pieces(rest, bits, &mut further) {
             return Some(unknown);
         }
-        pos = pieces.last()?.end();
+        pos = further.last()?.end();
     }
     None
 }

@@ -95,7 +95,7 @@ impl<F: FileSystem> Core<F> {
             durability,
             write: true,
         };
-        self.count(&request, GateMode::Shared, durability, view.block_size());
+        self.count(&request, GateMode::Shared, durability, view.block_size(), routing);
         Ok(())
     }
 
@@ -133,9 +133,12 @@ impl<F: FileSystem> Core<F> {
         } else {
             self.enter_waiting(index);
         }
-        let decided = self.decide(index, &request, routing);
+        let mut pieces = Pieces::new();
+        let decided = self.decide(index, &request, &mut pieces, routing);
         match decided {
-            Ok(plan) if plan.gate == GateMode::Shared => self.execute(index, &request, &plan, payload, tag),
+            Ok(plan) if plan.gate == GateMode::Shared => {
+                self.execute(index, &request, &plan, &mut pieces, payload, tag, routing)
+            }
             Ok(plan) => {
                 self.abandon(index);
                 if nowait {
@@ -151,18 +154,23 @@ impl<F: FileSystem> Core<F> {
     }
 
     /// Maps and plans under the gate. Refuses what needs allocation before anything is sent.
-    fn decide<R: Routing>(&mut self, index: usize, request: &Request, routing: R) -> Result<Plan, F::Error> {
+    fn decide<R: Routing>(
+        &mut self,
+        index: usize,
+        request: &Request,
+        pieces: &mut Pieces,
+        routing: R,
+    ) -> Result<Plan, F::Error> {
         let fs = self.engine.fs.clone();
         let handle = fs.start_mapping(routing, &**self.counters)?;
-        let mut pieces = Pieces::new();
-        let mapped = self.map_pieces(index, request.range, &mut pieces);
+        let mapped = self.map_pieces(index, request.range, pieces);
         if let Some(handle) = handle {
             fs.stop_mapping(handle)?;
         }
         mapped?;
         let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
         let view = attached.file.state().view();
-        let plan = plan_write(request, &view, &pieces, &self.engine.capabilities, routing);
+        let plan = plan_write(request, &view, pieces, &self.engine.capabilities, routing);
         if plan.route == Route::Allocate || pieces.len() == PIECES_MAX {
             self.check_all_written(index, request.range, request.range.end() > view.size)?;
         }
@@ -188,11 +196,11 @@ impl<F: FileSystem> Core<F> {
     /// A request that is not a pure overwrite is refused here, with what it would need.
     #[cold]
     fn check_all_written(&mut self, index: usize, range: Range, extends: bool) -> Result<(), F::Error> {
-        self.load_all(index, range)?;
+        let mut pieces = Pieces::new();
+        self.load_all(index, range, &mut pieces)?;
         let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
         let bits = attached.file.state().block_bits();
         let (mut unwritten, mut hole, mut pos) = (0, 0, range.pos);
-        let mut pieces = Pieces::new();
         while pos < range.end() {
             pieces.clear();
             let rest = Range { pos, length: range.end() - pos };
@@ -211,13 +219,16 @@ impl<F: FileSystem> Core<F> {
 
     /// The gate is held (shared through this queue's cell, or exclusively with the cell raised): send, leave.
     /// The completion takes the request out of flight, whatever happens here.
-    fn execute(
+    #[allow(clippy::too_many_arguments, reason = "what was decided, in parts that the caller keeps")]
+    fn execute<R: Routing>(
         &mut self,
         index: usize,
         request: &Request,
         plan: &Plan,
+        pieces: &mut Pieces,
         payload: Payload,
         tag: u64,
+        routing: R,
     ) -> Result<(), F::Error> {
         debug_assert!(plan.route == Route::Overwrite && !request.bounced);
         debug_assert!(matches!(plan.journal, JournalWork::None | JournalWork::Handle));
@@ -232,14 +243,25 @@ impl<F: FileSystem> Core<F> {
         self.door.store(number, payload);
         if let Some(attached) = &self.files[index] {
             let block_size = attached.file.state().view().block_size();
-            self.count(request, plan.gate, plan.durability, block_size);
+            self.count(request, plan.gate, plan.durability, block_size, routing);
         }
-        self.push_range(number, index, request.range, Op::Write, plan.durability == Durability::Fua);
+        let fua = plan.durability == Durability::Fua;
+        self.push_range(number, index, request.range, pieces, Op::Write, fua);
         Ok(())
     }
 
     #[inline]
-    fn count(&self, request: &Request, gate: GateMode, durability: Durability, block_size: u64) {
+    fn count<R: Routing>(
+        &self,
+        request: &Request,
+        gate: GateMode,
+        durability: Durability,
+        block_size: u64,
+        routing: R,
+    ) {
+        if routing.switches().overwrite_no_transaction {
+            self.counters.bump(Counter::OverwritesWithoutHandle);
+        }
         if gate == GateMode::Shared && (request.range.pos | request.range.length) & (block_size - 1) != 0 {
             self.counters.bump(Counter::SharedSubblockWrites);
         }
@@ -271,15 +293,17 @@ impl<F: FileSystem> Core<F> {
         let gate = &F::state(&inode).gate;
         let guard = gate.lock_exclusive(drain, &mut || self.pump());
         // Everything may have changed while the gate was not held.
-        let plan = self.decide(index, request, routing)?;
+        let mut pieces = Pieces::new();
+        let plan = self.decide(index, request, &mut pieces, routing)?;
         self.counters.bump(Counter::ExclusiveWrites);
         gate.raise_inside(&cell);
         let number = self.free.last().copied();
-        self.execute(index, request, &plan, payload, tag)?;
+        self.execute(index, request, &plan, &mut pieces, payload, tag, routing)?;
         if let (Completion::Synchronous, Some(number)) = (plan.completion, number) {
             // A queue that cannot be driven any more says so at the owner's next call: this request was sent,
             // and its outcome is its completion.
-            while self.door.outstanding(number) > 0 && self.drive(Wait::AtLeast(1)).is_ok() {}
+            // Its commit and flush, if it needs them, come with the next drive, when the gate is open again.
+            while self.door.outstanding(number) > 0 && self.reap(Wait::AtLeast(1)).is_ok() {}
         }
         drop(guard);
         Ok(())
