@@ -3,6 +3,7 @@
 use crate::volume::Volume;
 use uext4_blockdev::{Capabilities, DaxKind, Description, Geometry};
 use uext4_jbd2::JournalInfo;
+use uext4_ondisk::ext4::{MmpBlock, MmpOwner};
 
 /// Facts about a volume and its device. The superblock itself is [`Volume::superblock`].
 #[derive(Debug, Clone)]
@@ -21,6 +22,8 @@ pub struct Info {
     pub capabilities: Capabilities,
     /// The journal inside the volume, if there is one.
     pub journal: Option<JournalInfo>,
+    /// The block of multi-mount protection as it was when the volume was opened, if it has that feature.
+    pub mmp: Option<MmpBlock>,
     /// What a user should know, one sentence each.
     pub notes: Vec<String>,
 }
@@ -38,6 +41,9 @@ impl Info {
         if superblock.last_orphan != 0 {
             notes.push("the volume has orphaned inodes: it can only be opened read-only".into());
         }
+        if volume.state().mmp.is_some_and(|mmp| mmp.owner() != MmpOwner::Nobody) {
+            notes.push("another node may be using the volume: what is read can change meanwhile".into());
+        }
         if superblock.errors.count != 0 {
             notes.push(format!("the kernel recorded {} error(s) on this volume", superblock.errors.count));
         }
@@ -49,6 +55,7 @@ impl Info {
             geometry: device.geometry(),
             capabilities,
             journal: volume.state().journal_info.clone(),
+            mmp: volume.state().mmp,
             notes,
         }
     }

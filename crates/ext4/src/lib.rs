@@ -34,6 +34,7 @@ mod info;
 mod inode;
 mod journal;
 mod map;
+mod mmp;
 mod options;
 mod path;
 mod queue;

@@ -7,6 +7,7 @@ use crate::file::File;
 use crate::fs::Ext4;
 use crate::info::Info;
 use crate::inode::{Inode, InodeTable};
+use crate::mmp;
 use crate::options::{OpenOptions, VolumeOptions};
 use crate::stat::{FileKind, Metadata};
 use crate::zones::SystemZones;
@@ -19,7 +20,7 @@ use uext4_blockdev::{self as blockdev, BufferPool, Device};
 use uext4_buffer::{BufferCache, CacheOptions};
 use uext4_iomap::{Engine, OpenFile, Stats};
 use uext4_jbd2::{Journal, JournalInfo};
-use uext4_ondisk::ext4::{GroupDescriptor, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use uext4_ondisk::ext4::{GroupDescriptor, MmpBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino};
 
 /// An open volume. Cheap to clone; every call may come from any thread. The device is released when the last
@@ -45,6 +46,7 @@ pub(crate) struct Ext4State {
     pub(crate) map_budget: usize,
     pub(crate) journal: Option<Journal>,
     pub(crate) journal_info: Option<JournalInfo>,
+    pub(crate) mmp: Option<MmpBlock>,
 }
 
 /// The root directory's inode number.
@@ -77,7 +79,14 @@ impl Volume {
         if options.write {
             features::check_writable(&superblock)?;
         }
-        check_device(&superblock, &device)?;
+        check_device(&superblock, &*device)?;
+        let mmp = mmp::read(&*device, &superblock)?;
+        if let Some(mmp) = &mmp
+            && !options.force
+        {
+            mmp::check(mmp, &superblock)?;
+        }
+        features::check_recovered(&superblock.features)?;
         let mut cache_options = CacheOptions::new(superblock.geometry.block_size());
         cache_options.blocks = superblock.geometry.blocks_count();
         cache_options.budget_bytes = options.metadata_budget;
@@ -90,6 +99,7 @@ impl Volume {
             map_budget: options.map_budget,
             journal: None,
             journal_info: None,
+            mmp,
         };
         state.load_zones()?;
         journal::open(&mut state, options.write)?;
@@ -133,6 +143,16 @@ impl Volume {
     /// Counters of routes since the volume was opened.
     pub fn stats(&self) -> Stats {
         self.shared.engine.stats()
+    }
+
+    /// The block of multi-mount protection as it is on `device` now, or `None` without that feature: for looking at
+    /// a volume that cannot be opened.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] naming the block, and the device's.
+    pub fn read_mmp(device: &dyn Device, superblock: &Superblock) -> Result<Option<MmpBlock>> {
+        check_device(superblock, device)?;
+        mmp::read(device, superblock)
     }
 
     /// What there is to know about volume and device.
@@ -272,6 +292,9 @@ impl Ext4State {
         for (_, start, end) in own {
             self.zones.add(uext4_ondisk::Pblk(start), end - start);
         }
+        if self.mmp.is_some() {
+            self.zones.add(self.superblock.mmp.block, 1);
+        }
         self.zones.settle();
         Ok(())
     }
@@ -304,7 +327,7 @@ fn read_superblock(device: &Arc<dyn Device>) -> Result<Superblock> {
 }
 
 /// Refuses devices that cannot hold the volume or cannot address its blocks.
-fn check_device(superblock: &Superblock, device: &Arc<dyn Device>) -> Result<()> {
+fn check_device(superblock: &Superblock, device: &dyn Device) -> Result<()> {
     let geometry = device.geometry();
     let block = superblock.geometry.block_size();
     let bytes = superblock.geometry.blocks_count().checked_mul(u64::from(block));
