@@ -9,7 +9,7 @@ use crate::text;
 use serde::Serialize;
 use std::borrow::Cow;
 use uext4::blockdev::{BufferPool, Capabilities, DaxKind, Device, Sharing};
-use uext4::{Error, Info, Switches, Volume};
+use uext4::{Error, Fence, Info, Switches, Volume};
 use uext4_ondisk::ext4::{
     ErrorRecord, MmpBlock, MmpOwner, OnError, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
 };
@@ -52,6 +52,9 @@ pub struct Report {
     pub mmp: Option<MmpReport>,
     pub errors: Errors,
     pub device: DeviceReport,
+    /// How requests and those that wait for them see each other: `membarrier`, or `swap` where the kernel refuses
+    /// that.
+    pub fence: &'static str,
     pub recovery: Recovery,
     pub notes: Vec<String>,
 }
@@ -263,6 +266,10 @@ fn report(
             .map(|mmp| mmp_report(&mmp, superblock)),
         errors: errors(superblock),
         device: device_report(device),
+        fence: match Fence::active() {
+            Fence::Membarrier => "membarrier",
+            Fence::Swap => "swap",
+        },
         recovery: recovery(superblock, refusal),
         notes: notes(info),
     }

@@ -17,6 +17,14 @@ pub fn print(out: &mut Out, report: &Report) -> Done {
     }
     errors(out, report)?;
     device(out, &report.device)?;
+    line(
+        out,
+        "gate fence",
+        match report.fence {
+            "membarrier" => "membarrier: requests store plainly",
+            _ => "swap: membarrier(2) is refused, every request costs a locked instruction more",
+        },
+    )?;
     recovery(out, &report.recovery)?;
     for note in &report.notes {
         line(out, "note", note)?;

@@ -2,6 +2,7 @@
 
 use crate::volume::Volume;
 use uext4_blockdev::{Capabilities, DaxKind, Description, Geometry};
+use uext4_iomap::Fence;
 use uext4_jbd2::JournalInfo;
 use uext4_ondisk::ext4::{MmpBlock, MmpOwner};
 
@@ -20,6 +21,8 @@ pub struct Info {
     pub geometry: Geometry,
     /// What the device can do.
     pub capabilities: Capabilities,
+    /// How gates tell who is inside, for the whole process.
+    pub fence: Fence,
     /// The journal inside the volume, if there is one.
     pub journal: Option<JournalInfo>,
     /// The block of multi-mount protection as it was when the volume was opened, if it has that feature.
@@ -38,6 +41,9 @@ impl Info {
         if capabilities.dax == Some(DaxKind::Msync) {
             notes.push("the mapping is not MAP_SYNC: durability costs an msync".into());
         }
+        if Fence::active() == Fence::Swap {
+            notes.push("membarrier(2) is refused here: every request costs a locked instruction more".into());
+        }
         if superblock.last_orphan != 0 {
             notes.push("the volume has orphaned inodes: it can only be opened read-only".into());
         }
@@ -54,6 +60,7 @@ impl Info {
             device: device.describe(),
             geometry: device.geometry(),
             capabilities,
+            fence: Fence::active(),
             journal: volume.state().journal_info.clone(),
             mmp: volume.state().mmp,
             notes,

@@ -54,8 +54,8 @@ pub use uext4_blockdev::spec::{DeviceSpec, Target};
 pub use uext4_blockdev::{Ask, Buffer, BufferPool, QueueFacts};
 pub use uext4_iomap::plan;
 pub use uext4_iomap::{
-    BadSwitch, Counter, FileSlot, Payload, Piece, Range, RawCompletion, RawQueue, SWITCH_NAMES, State, Stats,
-    Switches, WriteFlags,
+    BadSwitch, Counter, Fence, FileSlot, Payload, Piece, Range, RawCompletion, RawQueue, SWITCH_NAMES, State,
+    Stats, Switches, WriteFlags,
 };
 pub use uext4_jbd2::JournalInfo;
 pub use uext4_ondisk::Ino;

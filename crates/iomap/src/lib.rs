@@ -56,3 +56,4 @@ pub use queue::{Completion, FileSlot, IoQueue, WriteFlags};
 pub use raw::{RawCompletion, RawQueue};
 pub use snapshot::{ByteRun, Found, MapCell, MapSnapshot};
 pub use switches::{BadSwitch, SWITCH_NAMES, Switches};
+pub use sync::Fence;
