@@ -30,6 +30,7 @@ pub mod explain;
 mod features;
 mod file;
 mod fs;
+mod groups;
 mod info;
 mod inode;
 mod journal;
