@@ -41,7 +41,11 @@ pub mod snapshot;
 pub mod switches;
 mod sync;
 pub mod sync_io;
+#[cfg(not(loom))]
 mod thread_slot;
+#[allow(missing_docs)]
+#[cfg(loom)]
+pub mod thread_slot;
 pub mod write_plan;
 
 pub use counters::{Counter, Counters, Stats};

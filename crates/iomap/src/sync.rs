@@ -13,7 +13,31 @@ pub(crate) use parking_lot::{Mutex, MutexGuard};
 #[cfg(loom)]
 pub(crate) use model::{Mutex, MutexGuard};
 
+#[cfg(loom)]
+pub(crate) use loom::cell::UnsafeCell;
+
 use std::time::Duration;
+
+/// A cell whose accesses loom can watch: it fails a model in which two of them are not ordered. The same two calls,
+/// without any cost, otherwise.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        UnsafeCell(std::cell::UnsafeCell::new(value))
+    }
+    #[inline(always)]
+    pub(crate) fn with<R>(&self, look: impl FnOnce(*const T) -> R) -> R {
+        look(self.0.get())
+    }
+    #[inline(always)]
+    pub(crate) fn with_mut<R>(&self, change: impl FnOnce(*mut T) -> R) -> R {
+        change(self.0.get())
+    }
+}
 
 /// Publishes `value` in a line that this thread owns, and orders it before every later load as far as
 /// [`heavy_fence`] is concerned: of a thread that does this and one that stores elsewhere and then calls
