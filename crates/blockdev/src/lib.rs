@@ -15,7 +15,7 @@ mod error;
 pub mod layer;
 mod open;
 mod own;
-mod partition;
+pub mod partition;
 mod pool;
 mod queue;
 mod scratch;

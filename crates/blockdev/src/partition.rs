@@ -35,11 +35,11 @@ const CHAIN_MAX: u32 = 256;
 
 /// A part of a device, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub struct Extent {
     /// First byte.
-    pub(crate) start: u64,
+    pub start: u64,
     /// Length.
-    pub(crate) size: u64,
+    pub size: u64,
 }
 
 /// Why there is no such partition, in words.
@@ -49,7 +49,7 @@ type Reason = String;
 ///
 /// # Errors
 /// [`Error::Partition`], or the error of the device if the table cannot be read.
-pub(crate) fn find(device: &dyn Device, number: u32) -> Result<Extent> {
+pub fn find(device: &dyn Device, number: u32) -> Result<Extent> {
     let mut table = Table { device, sector: u64::from(device.geometry().logical_block), failure: None };
     let found = table.find(number);
     if let Some(error) = table.failure {

@@ -9,8 +9,10 @@ use crate::text;
 use serde::Serialize;
 use std::borrow::Cow;
 use uext4::blockdev::{BufferPool, Capabilities, DaxKind, Device, Sharing};
-use uext4::{Error, Info, Switches};
-use uext4_ondisk::ext4::{ErrorRecord, OnError, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use uext4::{Error, Fence, Info, Switches, Volume};
+use uext4_ondisk::ext4::{
+    ErrorRecord, MmpBlock, MmpOwner, OnError, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
+};
 
 /// What overwrites do to times in this version.
 pub const TIMES_NOTE: &str = "mtime/ctime of overwrites are kept in memory only by this version";
@@ -46,8 +48,13 @@ pub struct Report {
     pub mount_count: u16,
     pub kbytes_written: u64,
     pub journal: Option<JournalReport>,
+    /// Absent without the feature `mmp`, or if its block cannot be read.
+    pub mmp: Option<MmpReport>,
     pub errors: Errors,
     pub device: DeviceReport,
+    /// How requests and those that wait for them see each other: `membarrier`, or `swap` where the kernel refuses
+    /// that.
+    pub fence: &'static str,
     pub recovery: Recovery,
     pub notes: Vec<String>,
 }
@@ -91,6 +98,23 @@ pub struct Log {
     pub errno: i32,
     #[serde(rename = "journal_features")]
     pub features: Vec<Cow<'static, str>>,
+}
+
+/// Multi-mount protection: who else uses the volume.
+#[derive(Serialize)]
+pub struct MmpReport {
+    /// `clean`, `fsck`, `in_use`, or `unknown` for a number that means nothing.
+    pub state: &'static str,
+    pub block: u64,
+    pub sequence: u32,
+    /// Host that refreshed the block last, and the device's name there.
+    pub node: String,
+    pub device: String,
+    /// When, in seconds since 1970.
+    pub time: u64,
+    /// Seconds between refreshes, and seconds after which the owner counts as dead.
+    pub update_interval: u16,
+    pub check_interval: u16,
 }
 
 /// Errors that were recorded since the last check.
@@ -157,6 +181,18 @@ pub fn run(args: &InfoArgs, globals: &Globals) -> Result<(), CliError> {
     // A volume that cannot be opened as it is still has a superblock to show, and a reason.
     let (superblock, info, refusal) = match how.open_on(device.clone()) {
         Ok(volume) => (volume.superblock().clone(), Some(volume.info()), None),
+        // The device is ours, so it is multi-mount protection that says so; looking needs no more than that.
+        Err(error @ Error::InUse(_)) => {
+            let forced = How { force: true, ..how }.open_on(device.clone()).ok();
+            match forced
+                .as_ref()
+                .map(|volume| volume.superblock().clone())
+                .or_else(|| read_superblock(&*device))
+            {
+                Some(superblock) => (superblock, forced.map(|volume| volume.info()), Some(error)),
+                None => return Err(at(error)),
+            }
+        }
         Err(error @ (Error::NeedsRecovery(_) | Error::Incompatible { .. })) => {
             match read_superblock(&*device) {
                 Some(superblock) => (superblock, None, Some(error)),
@@ -225,8 +261,15 @@ fn report(
         mount_count: superblock.mount_count,
         kbytes_written: superblock.kbytes_written,
         journal: journal(superblock, info),
+        mmp: info
+            .map_or_else(|| Volume::read_mmp(device, superblock).ok().flatten(), |info| info.mmp)
+            .map(|mmp| mmp_report(&mmp, superblock)),
         errors: errors(superblock),
         device: device_report(device),
+        fence: match Fence::active() {
+            Fence::Membarrier => "membarrier",
+            Fence::Swap => "swap",
+        },
         recovery: recovery(superblock, refusal),
         notes: notes(info),
     }
@@ -278,6 +321,25 @@ fn journal(superblock: &Superblock, info: Option<&Info>) -> Option<JournalReport
         }
     });
     Some(JournalReport { inode, external, log })
+}
+
+fn mmp_report(mmp: &MmpBlock, superblock: &Superblock) -> MmpReport {
+    let name = |bytes: &[u8]| text::visible(bytes.split(|byte| *byte == 0).next().unwrap_or_default());
+    MmpReport {
+        state: match mmp.owner() {
+            MmpOwner::Nobody => "clean",
+            MmpOwner::Checker => "fsck",
+            MmpOwner::Mounted(_) => "in_use",
+            MmpOwner::Unknown(_) => "unknown",
+        },
+        block: superblock.mmp.block.get(),
+        sequence: mmp.sequence,
+        node: name(&mmp.node_name),
+        device: name(&mmp.device_name),
+        time: mmp.time,
+        update_interval: superblock.mmp.interval,
+        check_interval: mmp.check_interval,
+    }
 }
 
 fn errors(superblock: &Superblock) -> Errors {

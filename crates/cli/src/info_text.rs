@@ -1,7 +1,7 @@
 //! `uext4 info` for a person.
 
 use crate::error::CliError;
-use crate::info::{DeviceReport, ErrorReport, JournalReport, Recovery, Report};
+use crate::info::{DeviceReport, ErrorReport, JournalReport, MmpReport, Recovery, Report};
 use crate::out::Out;
 use crate::text;
 use std::fmt::Display;
@@ -12,8 +12,19 @@ type Done = Result<(), CliError>;
 pub fn print(out: &mut Out, report: &Report) -> Done {
     volume(out, report)?;
     journal(out, report.journal.as_ref())?;
+    if let Some(mmp) = &report.mmp {
+        mount_protection(out, mmp)?;
+    }
     errors(out, report)?;
     device(out, &report.device)?;
+    line(
+        out,
+        "gate fence",
+        match report.fence {
+            "membarrier" => "membarrier: requests store plainly",
+            _ => "swap: membarrier(2) is refused, every request costs a locked instruction more",
+        },
+    )?;
     recovery(out, &report.recovery)?;
     for note in &report.notes {
         line(out, "note", note)?;
@@ -109,6 +120,27 @@ fn journal(out: &mut Out, journal: Option<&JournalReport>) -> Done {
         if log.features.is_empty() { "none".into() } else { log.features.join(" ") },
     )?;
     line(out, "journal state", format!("sequence {}, start {}, errno {}", log.sequence, log.start, log.errno))
+}
+
+fn mount_protection(out: &mut Out, mmp: &MmpReport) -> Done {
+    let state = match mmp.state {
+        "clean" => "not in use".into(),
+        "fsck" => "a file system check is at work".into(),
+        "in_use" => "in use".into(),
+        _ => format!("unknown sequence number {:#x}", mmp.sequence),
+    };
+    line(
+        out,
+        "mount protection",
+        format!(
+            "{state}; last node {}, device {}, {}; block {}, refreshed every {} s",
+            mmp.node,
+            mmp.device,
+            when(mmp.time),
+            mmp.block,
+            mmp.update_interval
+        ),
+    )
 }
 
 fn errors(out: &mut Out, report: &Report) -> Done {

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -87,6 +88,25 @@ fn a_given_image_is_formatted_only_when_told_and_stays_sound() {
     assert!(words.contains("uext4-bench.1") && words.contains("--mkfs"), "{words}");
     assert_eq!(refused.status.code(), Some(1));
     e2fsck_clean(&image);
+
+    // The same volume as a partition: the check at the end finds it there.
+    const START: u64 = 1 << 20;
+    let disk = scratch.sparse_file("disk", START + (64 << 20));
+    let file = fs::File::options().write(true).open(&disk).unwrap();
+    let mut table = [0; 512];
+    table[450] = 0x83;
+    table[454..458].copy_from_slice(&(START as u32 / 512).to_le_bytes());
+    table[458..462].copy_from_slice(&(64u32 << 11).to_le_bytes());
+    table[510..].copy_from_slice(&[0x55, 0xaa]);
+    file.write_all_at(&table, 0).unwrap();
+    for (part, pos) in fs::read(&image).unwrap().chunks(4096).zip((START..).step_by(4096)) {
+        if part.iter().any(|&byte| byte != 0) {
+            file.write_all_at(part, pos).unwrap();
+        }
+    }
+    let device = format!("{}?partition=1", disk.display());
+    let report = measured(&["seq-read", "--arms", "on", "--device", &device]);
+    assert_eq!(report["scenarios"][0]["e2fsck"], "clean");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{at, bad, json, text, uext4, volume};
+use common::{BIG, at, bad, json, text, uext4, volume};
 use serde_json::Value;
 use std::ffi::OsStr;
 use uext4_testkit::{Need, Volume, debugfs, needs};
@@ -151,6 +151,72 @@ fn explain_refusals_and_advice() {
     assert!(human.contains("advice: none\n"), "{human}");
 }
 
+/// What the device was asked while `io` did one command on a file.
+fn traced(volume: &Volume, device: &str, path: &str, command: &str) -> Vec<Value> {
+    let log = volume.scratch().file("log");
+    let place = format!("{}{device}:{path}", volume.path().display());
+    let output = uext4([
+        OsStr::new("trace"),
+        OsStr::new("--json"),
+        OsStr::new("--output"),
+        log.as_os_str(),
+        OsStr::new("--"),
+        OsStr::new("io"),
+        OsStr::new(&place),
+        OsStr::new("-c"),
+        OsStr::new(command),
+    ]);
+    assert!(output.status.success());
+    let trace = std::fs::read_to_string(&log).unwrap();
+    trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Requests of any byte are rounded to whole logical blocks: explain lists exactly what is sent, in its order.
+#[test]
+fn what_explain_promises_of_bounced_requests_is_what_is_sent() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let end = (BIG as u64 - 100).to_string();
+    for (device, path, verb, offset, length, dsync) in [
+        ("", "/big", "read", "1", "1", false),
+        ("", "/big", "read", "1000", "5000", false),
+        // Whole blocks first, directly; the ragged end through memory.
+        ("", "/big", "read", "0", "5000", false),
+        ("", "/big", "read", "511", "600000", false),
+        // Nothing is read behind the end of the file.
+        ("", "/big", "read", end.as_str(), "100000", false),
+        // Holes and unwritten blocks cost nothing.
+        ("", "/holed", "read", "60000", "40001", false),
+        ("", "/big", "write", "1", "1", false),
+        ("", "/big", "write", "1000", "5000", false),
+        ("", "/big", "write", "8192", "5000", false),
+        ("", "/big", "write", "511", "600000", false),
+        ("?cache=volatile&fua=off", "/big", "write", "1000", "600", true),
+    ] {
+        let mut flags = vec![if verb == "read" { "--read" } else { "--write" }, offset, length];
+        flags.extend(dsync.then_some("--dsync"));
+        let command = format!("p{verb} -b 1m {}{offset} {length}", if dsync { "-V 1 -D " } else { "" });
+        let promised = explain(&volume, device, path, &flags);
+        assert!(promised["route"].as_str().unwrap().starts_with("bounced"), "{command}: {promised}");
+        let of = |request: &Value| ["op", "pos", "length", "fua"].map(|key| request[key].clone());
+        let promised: Vec<_> = promised["requests"].as_array().unwrap().iter().map(of).collect();
+        let promised: Vec<_> = promised.into_iter().filter(|request| request[0] != "zero").collect();
+        let extents = map(&volume, path, &[]);
+        let in_file = |line: &&Value| {
+            let pos = line["pos"].as_u64().unwrap_or(0);
+            line["op"] == "flush"
+                || extents.iter().any(|extent| {
+                    let start = extent["physical"].as_u64().unwrap_or(0);
+                    start > 0 && (start..start + extent["length"].as_u64().unwrap()).contains(&pos)
+                })
+        };
+        let lines = traced(&volume, device, path, &command);
+        let sent: Vec<_> =
+            lines.iter().filter(|line| line["phase"] == "submit").filter(in_file).map(of).collect();
+        assert!(!promised.is_empty() && promised == sent, "{command}:\n{promised:?}\n{sent:?}");
+    }
+}
+
 #[test]
 fn what_explain_promises_trace_shows() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
@@ -161,34 +227,19 @@ fn what_explain_promises_trace_shows() {
         (&["--read", "8k", "4k"][..], "pread 8k 4k"),
     ] {
         let promised = explain(&volume, "", "/big", flags);
-        let log = volume.scratch().file("log");
-        let place = at(&volume, "/big");
-        let output = uext4([
-            OsStr::new("trace"),
-            OsStr::new("--json"),
-            OsStr::new("--output"),
-            log.as_os_str(),
-            OsStr::new("--"),
-            OsStr::new("io"),
-            &place,
-            OsStr::new("-c"),
-            OsStr::new(command),
-        ]);
-        assert!(output.status.success());
-        let trace = std::fs::read_to_string(&log).unwrap();
-        let lines: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines = traced(&volume, "", "/big", command);
         for request in promised["requests"].as_array().unwrap() {
             let done = lines.iter().any(|line| {
                 line["phase"] == "complete"
                     && ["op", "pos", "length", "fua"].iter().all(|&key| line[key] == request[key])
             });
-            assert!(done, "{command}: {request} is not in\n{trace}");
+            assert!(done, "{command}: {request} is not in\n{lines:?}");
         }
         let data =
             |op: &str| lines.iter().filter(|line| line["phase"] == "submit" && line["op"] == op).count();
         let writes =
             promised["requests"].as_array().unwrap().iter().filter(|request| request["op"] == "write");
-        assert_eq!(data("write"), writes.count(), "{command}:\n{trace}");
+        assert_eq!(data("write"), writes.count(), "{command}:\n{lines:?}");
     }
 }
 

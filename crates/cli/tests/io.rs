@@ -69,6 +69,55 @@ fn reads_and_dumps() {
     assert_eq!(text(io(&volume, "/big", &["pread -q 0 8k", "pwrite -qw 0 4k", "fsync", "fdatasync"])), "");
 }
 
+/// Lengths of the data requests that `io` sent for one command, in order.
+fn sent(volume: &Volume, path: &str, command: &str, op: &str) -> Vec<u64> {
+    let log = volume.scratch().file("log");
+    let mut args = vec!["trace".into(), "--json".into(), "--output".into(), log.clone().into(), "--".into()];
+    args.extend(io(volume, path, &[command]));
+    good(args);
+    let trace = std::fs::read_to_string(&log).unwrap();
+    let lines: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let data = lines.iter().filter(|line| line["queued"] == true || op == "write");
+    data.filter(|line| line["phase"] == "submit" && line["op"] == op)
+        .map(|line| line["length"].as_u64().unwrap())
+        .collect()
+}
+
+#[test]
+fn vectors_are_buffers_of_their_own() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    // As xfs_io splits: full vectors, the last one of the last call trimmed.
+    let put = sent(&volume, "/big", "pwrite -q -S 0x44 -b 8k -V 3 4k 60k", "write");
+    assert_eq!(put, [8192, 8192, 8192, 8192, 8192, 8192, 8192, 4096]);
+    let got = sent(&volume, "/big", "pread -q -b 8k -V 3 4k 60k", "read");
+    assert_eq!(got, put);
+    // Each of them durable by itself.
+    good(io(&volume, "/big", &["pwrite -q -D -S 0x45 -b 512 -V 4 64k 2k"]));
+    // No multiples of the logical block: one buffer, as before.
+    good(io(&volume, "/big", &["pwrite -q -S 0x46 -b 1000 -V 3 128k 5000"]));
+    let mut expected = pattern(BIG);
+    expected[4096..65_536].fill(b'D');
+    expected[65_536..67_584].fill(b'E');
+    expected[131_072..136_072].fill(b'F');
+    assert!(content(&volume, "/big") == expected);
+    volume.assert_clean();
+    // The dump is that of a single buffer, and what is behind the end of the file is not in it.
+    let dump = |flags: &str| text(io(&volume, "/hello", &[&format!("pread -v {flags} 0 2k")]));
+    let line = |told: String| told.lines().next().unwrap().to_owned();
+    assert_eq!(line(dump("-b 512 -V 4")), line(dump("-b 2k")));
+    let whole = |flags: &str| {
+        let told = text(io(&volume, "/big", &[&format!("pread -v {flags} 60k 20k")]));
+        told.lines().take_while(|line| line.contains(":  ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(whole("-b 4k -V 2").len(), 1280);
+    assert!(whole("-b 4k -V 2") == whole("-b 4k"));
+    let counted = text(io(&volume, "/big", &["pread -b 4k -V 5 0 64k"]));
+    assert!(counted.contains("64 KiB, 4 ops;"), "{counted}");
+    let refused = bad(1, io(&volume, "/holed", &["pwrite -b 4k -V 4 56k 16k"]));
+    assert!(refused.contains("not supported yet"), "{refused}");
+}
+
 #[test]
 fn fiemap_and_stat() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));

@@ -53,10 +53,14 @@ fn info_agrees_with_dumpe2fs() {
     assert_eq!(info["recovery"]["needed"], false);
     assert_eq!(info["recovery"]["usable"], true);
     assert_eq!(info["errors"]["count"], 0);
+    // Which one depends on kernel and sandbox; the two forms of the answer must agree.
+    let fence = info["fence"].as_str().unwrap();
+    assert!(["membarrier", "swap"].contains(&fence), "{fence}");
 
     let text = text([OsStr::new("info"), image.as_os_str()]);
     assert!(text.contains("mtime/ctime of overwrites are kept in memory only by this version"), "{text}");
     assert!(text.contains("recovery:              not needed"), "{text}");
+    assert!(text.contains(&format!("gate fence:            {fence}:")), "{text}");
 }
 
 #[test]

@@ -5,8 +5,12 @@ use crate::error::{Error, Result};
 use crate::fs::Ext4;
 use crate::volume::Shared;
 use uext4_blockdev::{Capabilities, Geometry};
+use uext4_iomap::bounce::next_step;
 use uext4_iomap::plan::{Durability, GateMode, JournalWork, Route, Sync};
-use uext4_iomap::{OpenFile, PIECES_MAX, Piece, Plan, Range, Request, State, Switches};
+use uext4_iomap::{OpenFile, PIECES_MAX, Piece, Pieces, Plan, Range, Request, State, Switches};
+
+/// Most device requests that an explanation lists.
+const REQUESTS_MAX: usize = 128;
 
 /// A request to explain.
 #[derive(Debug, Clone, Copy)]
@@ -69,14 +73,27 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
     let (plan, pieces) = shared.engine.explain(open, &request, query.write)?;
     let view = open.state().view();
     let facts = Facts { request, plan, view_size: view.size, block: view.block_size(), geometry, device };
+    let (requests, all_listed) = match plan.route {
+        Route::BouncedRead | Route::BouncedOverwrite => {
+            let mut around = Pieces::new();
+            shared.engine.map(open, facts.whole_blocks(), &mut around)?;
+            facts.bounced_requests(&around)
+        }
+        _ => (facts.requests(&pieces), true),
+    };
     let mut explanation = Explanation {
         plan,
-        requests: facts.requests(&pieces),
+        requests,
         reasons: facts.reasons(&pieces, open.switches, query.write),
         advice: facts.advice(&pieces, open.switches, query.write),
         refused: None,
         pieces: pieces.to_vec(),
     };
+    if !all_listed {
+        explanation
+            .reasons
+            .push(format!("the first {REQUESTS_MAX} device requests are listed, the rest is like them"));
+    }
     if pieces.len() == PIECES_MAX {
         // The plan saw the first pieces only; a write is refused as a whole if any later one is not written.
         explanation.reasons.push(format!(
@@ -124,11 +141,74 @@ impl Facts {
             };
             requests.push(DeviceRequest { op, pos: piece.physical, length: piece.length, fua: fua && write });
         }
-        let syncs = matches!(self.plan.durability, Durability::Datasync | Durability::Fsync);
-        if syncs && self.device.volatile_cache {
-            requests.push(DeviceRequest { op: "flush", pos: 0, length: 0, fua: false });
-        }
+        requests.extend(self.flush());
         requests
+    }
+
+    /// The part of a bounced request that is transferred at all, rounded out to logical blocks.
+    fn whole_blocks(&self) -> Range {
+        let block = u64::from(self.geometry.logical_block);
+        let part = self.transferred();
+        let start = part.pos / block * block;
+        Range { pos: start, length: part.end().next_multiple_of(block) - start }
+    }
+
+    /// Nothing is read behind the end of the file; a bounced write is inside of it.
+    fn transferred(&self) -> Range {
+        let Range { pos, length } = self.request.range;
+        match self.plan.route {
+            Route::BouncedRead => Range { pos, length: length.min(self.view_size.saturating_sub(pos)) },
+            _ => self.request.range,
+        }
+    }
+
+    /// What [`uext4_iomap::bounce`] sends, for memory that begins on a page: windows of logical blocks through a
+    /// bounce buffer, read before they are written where the request covers only a part of them, and directly
+    /// what happens to be aligned in file and memory. `pieces` are those of [`Facts::whole_blocks`].
+    /// The flag says whether all of them are listed.
+    fn bounced_requests(&self, pieces: &[Piece]) -> (Vec<DeviceRequest>, bool) {
+        let write = self.plan.route == Route::BouncedOverwrite;
+        let fua = self.plan.durability == Durability::Fua;
+        let (all, mut rest) = (self.transferred(), self.transferred());
+        let mut requests = Vec::new();
+        let known = pieces.last().map_or(0, Piece::end);
+        while rest.length > 0 && rest.pos < known && requests.len() < REQUESTS_MAX {
+            let step = next_step(&self.geometry, rest, (rest.pos - all.pos) as usize);
+            let mut send = |op: &'static str, fua: bool| {
+                for piece in pieces {
+                    let start = piece.logical.max(step.window.pos);
+                    let end = piece.end().min(step.window.end());
+                    if start >= end {
+                        continue;
+                    }
+                    let op = if piece.state == State::Written { op } else { "zero" };
+                    let inside = if piece.state == State::Hole { 0 } else { start - piece.logical };
+                    let pos = piece.physical + inside;
+                    requests.push(DeviceRequest { op, pos, length: end - start, fua });
+                }
+            };
+            if !write || !(step.direct || step.covers_window()) {
+                send("read", false);
+            }
+            if write {
+                send("write", fua);
+            }
+            rest = Range { pos: step.part.end(), length: rest.end() - step.part.end() };
+        }
+        let all_listed = requests.len() <= REQUESTS_MAX && (rest.length == 0 || rest.pos >= known);
+        requests.truncate(REQUESTS_MAX);
+        requests.extend(self.flush());
+        (requests, all_listed)
+    }
+
+    fn flush(&self) -> Option<DeviceRequest> {
+        let syncs = matches!(self.plan.durability, Durability::Datasync | Durability::Fsync);
+        (syncs && self.device.volatile_cache).then_some(DeviceRequest {
+            op: "flush",
+            pos: 0,
+            length: 0,
+            fua: false,
+        })
     }
 
     fn reasons(&self, pieces: &[Piece], switches: Switches, write: bool) -> Vec<String> {

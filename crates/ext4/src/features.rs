@@ -48,15 +48,22 @@ pub(crate) fn check_readable(features: &Features) -> Result<()> {
     if incompat.contains(Incompat::JOURNAL_DEV) {
         return Err(refuse("open", "an external journal device (journal_dev), not a file system"));
     }
-    if incompat.contains(Incompat::RECOVER) {
-        return Err(Error::NeedsRecovery("the superblock says so (needs_recovery)".into()));
-    }
-    let unreadable = incompat & !READABLE;
+    // Whether the journal is clean is asked later: first comes whether somebody else is using it.
+    let unreadable = incompat & !READABLE & !Incompat::RECOVER;
     if !unreadable.is_empty() {
         return Err(refuse("open", unreadable.names().join(", ")));
     }
     if !incompat.contains(Incompat::EXTENTS) {
         return Err(refuse("open", "indirect block maps (no extent feature: ext2 or ext3)"));
+    }
+    Ok(())
+}
+
+/// Refuses volumes whose journal must be replayed first. Asked after multi-mount protection: a volume that another
+/// node has mounted looks the same, and its advice would be to recover it under that node's hands.
+pub(crate) fn check_recovered(features: &Features) -> Result<()> {
+    if features.incompat.contains(Incompat::RECOVER) {
+        return Err(Error::NeedsRecovery("the superblock says so (needs_recovery)".into()));
     }
     Ok(())
 }

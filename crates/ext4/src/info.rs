@@ -2,7 +2,9 @@
 
 use crate::volume::Volume;
 use uext4_blockdev::{Capabilities, DaxKind, Description, Geometry};
+use uext4_iomap::Fence;
 use uext4_jbd2::JournalInfo;
+use uext4_ondisk::ext4::{MmpBlock, MmpOwner};
 
 /// Facts about a volume and its device. The superblock itself is [`Volume::superblock`].
 #[derive(Debug, Clone)]
@@ -19,8 +21,12 @@ pub struct Info {
     pub geometry: Geometry,
     /// What the device can do.
     pub capabilities: Capabilities,
+    /// How gates tell who is inside, for the whole process.
+    pub fence: Fence,
     /// The journal inside the volume, if there is one.
     pub journal: Option<JournalInfo>,
+    /// The block of multi-mount protection as it was when the volume was opened, if it has that feature.
+    pub mmp: Option<MmpBlock>,
     /// What a user should know, one sentence each.
     pub notes: Vec<String>,
 }
@@ -35,8 +41,14 @@ impl Info {
         if capabilities.dax == Some(DaxKind::Msync) {
             notes.push("the mapping is not MAP_SYNC: durability costs an msync".into());
         }
+        if Fence::active() == Fence::Swap {
+            notes.push("membarrier(2) is refused here: every request costs a locked instruction more".into());
+        }
         if superblock.last_orphan != 0 {
             notes.push("the volume has orphaned inodes: it can only be opened read-only".into());
+        }
+        if volume.state().mmp.is_some_and(|mmp| mmp.owner() != MmpOwner::Nobody) {
+            notes.push("another node may be using the volume: what is read can change meanwhile".into());
         }
         if superblock.errors.count != 0 {
             notes.push(format!("the kernel recorded {} error(s) on this volume", superblock.errors.count));
@@ -48,7 +60,9 @@ impl Info {
             device: device.describe(),
             geometry: device.geometry(),
             capabilities,
+            fence: Fence::active(),
             journal: volume.state().journal_info.clone(),
+            mmp: volume.state().mmp,
             notes,
         }
     }

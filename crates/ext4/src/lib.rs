@@ -30,10 +30,12 @@ pub mod explain;
 mod features;
 mod file;
 mod fs;
+mod groups;
 mod info;
 mod inode;
 mod journal;
 mod map;
+mod mmp;
 mod options;
 mod path;
 mod queue;
@@ -53,8 +55,8 @@ pub use uext4_blockdev::spec::{DeviceSpec, Target};
 pub use uext4_blockdev::{Ask, Buffer, BufferPool, QueueFacts};
 pub use uext4_iomap::plan;
 pub use uext4_iomap::{
-    BadSwitch, Counter, FileSlot, Payload, Piece, Range, RawCompletion, RawQueue, SWITCH_NAMES, State, Stats,
-    Switches, WriteFlags,
+    BadSwitch, Counter, Fence, FileSlot, Payload, Piece, Range, RawCompletion, RawQueue, SWITCH_NAMES, State,
+    Stats, Switches, WriteFlags,
 };
 pub use uext4_jbd2::JournalInfo;
 pub use uext4_ondisk::Ino;

@@ -7,6 +7,7 @@ use crate::file::File;
 use crate::fs::Ext4;
 use crate::info::Info;
 use crate::inode::{Inode, InodeTable};
+use crate::mmp;
 use crate::options::{OpenOptions, VolumeOptions};
 use crate::stat::{FileKind, Metadata};
 use crate::zones::SystemZones;
@@ -19,8 +20,8 @@ use uext4_blockdev::{self as blockdev, BufferPool, Device};
 use uext4_buffer::{BufferCache, CacheOptions};
 use uext4_iomap::{Engine, OpenFile, Stats};
 use uext4_jbd2::{Journal, JournalInfo};
-use uext4_ondisk::ext4::{GroupDescriptor, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
-use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino};
+use uext4_ondisk::ext4::{MmpBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 
 /// An open volume. Cheap to clone; every call may come from any thread. The device is released when the last
 /// clone, file and queue are gone.
@@ -45,6 +46,7 @@ pub(crate) struct Ext4State {
     pub(crate) map_budget: usize,
     pub(crate) journal: Option<Journal>,
     pub(crate) journal_info: Option<JournalInfo>,
+    pub(crate) mmp: Option<MmpBlock>,
 }
 
 /// The root directory's inode number.
@@ -77,7 +79,14 @@ impl Volume {
         if options.write {
             features::check_writable(&superblock)?;
         }
-        check_device(&superblock, &device)?;
+        check_device(&superblock, &*device)?;
+        let mmp = mmp::read(&*device, &superblock)?;
+        if let Some(mmp) = &mmp
+            && !options.force
+        {
+            mmp::check(mmp, &superblock)?;
+        }
+        features::check_recovered(&superblock.features)?;
         let mut cache_options = CacheOptions::new(superblock.geometry.block_size());
         cache_options.blocks = superblock.geometry.blocks_count();
         cache_options.budget_bytes = options.metadata_budget;
@@ -90,6 +99,7 @@ impl Volume {
             map_budget: options.map_budget,
             journal: None,
             journal_info: None,
+            mmp,
         };
         state.load_zones()?;
         journal::open(&mut state, options.write)?;
@@ -135,6 +145,16 @@ impl Volume {
         self.shared.engine.stats()
     }
 
+    /// The block of multi-mount protection as it is on `device` now, or `None` without that feature: for looking at
+    /// a volume that cannot be opened.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] naming the block, and the device's.
+    pub fn read_mmp(device: &dyn Device, superblock: &Superblock) -> Result<Option<MmpBlock>> {
+        check_device(superblock, device)?;
+        mmp::read(device, superblock)
+    }
+
     /// What there is to know about volume and device.
     pub fn info(&self) -> Info {
         Info::of(self)
@@ -176,6 +196,9 @@ impl Volume {
             // Reserved inodes (journal, resize, quota …) are the volume's own, even if a directory names one.
             if inode.ino() < self.superblock().geometry.first_inode() {
                 return Err(Error::NotPermitted("a reserved inode"));
+            }
+            if is_system_file(self.superblock(), inode.ino()) {
+                return Err(Error::NotPermitted("the superblock names it as a file of the volume's own"));
             }
             inode.check_overwrite()?;
         }
@@ -233,58 +256,19 @@ impl Volume {
     }
 }
 
-impl Ext4State {
-    /// The descriptor of a group, checksum verified.
-    pub(crate) fn descriptor(&self, group: Group) -> Result<GroupDescriptor> {
-        let geometry = &self.superblock.geometry;
-        let missing =
-            || Error::from(Corrupt::from(CorruptKind::GroupDescriptorField("number")).in_group(group));
-        let (block, offset) = geometry.descriptor_position(group).ok_or_else(missing)?;
-        let buffer = self.cache.read(block.get())?;
-        let start = offset as usize;
-        let bytes = buffer.get(start..start + usize::from(geometry.desc_size())).ok_or_else(missing)?;
-        Ok(GroupDescriptor::decode(bytes, group, &self.superblock)
-            .map_err(|corrupt| corrupt.at_block(block))?)
-    }
-
-    /// Collects where fixed metadata lies.
-    fn load_zones(&mut self) -> Result<()> {
-        let table = u64::from(self.superblock.geometry.inode_table_blocks());
-        let groups = self.superblock.geometry.groups();
-        let mut own = Vec::new();
-        for group in groups {
-            let descriptor = self.descriptor(group)?;
-            let base = u64::from(self.superblock.geometry.base_metadata_blocks(group));
-            if let Some(start) = self.superblock.geometry.group_first_block(group)
-                && base > 0
-            {
-                self.zones.add(start, base);
-            }
-            // Added apart, so that ranges of neighbouring groups follow one another and merge at once.
-            for (kind, start, count) in [
-                (0, descriptor.block_bitmap, 1),
-                (1, descriptor.inode_bitmap, 1),
-                (2, descriptor.inode_table, table),
-            ] {
-                add_run(&mut own, kind, start.get(), count);
-            }
-        }
-        for (_, start, end) in own {
-            self.zones.add(uext4_ondisk::Pblk(start), end - start);
-        }
-        self.zones.settle();
-        Ok(())
-    }
-}
-
-/// Extends the last run of the same kind if `start` continues it: flex groups keep a kind of metadata
-/// together.
-fn add_run(runs: &mut Vec<(u8, u64, u64)>, kind: u8, start: u64, count: u64) {
-    let recent = runs.len().saturating_sub(3);
-    match runs[recent..].iter_mut().find(|run| run.0 == kind && run.2 == start) {
-        Some(run) => run.2 = start.saturating_add(count),
-        None => runs.push((kind, start, start.saturating_add(count))),
-    }
+/// Whether the superblock names the inode as the journal or as the file of quotas or orphans. These may have any
+/// number, and whoever overwrites one breaks accounting or recovery. A directory entry that leads to one is an error
+/// or an attack, apart from `/.journal`, which `tune2fs -j` makes on a mounted volume. Fields whose feature is off
+/// count as well: the tools clear them.
+fn is_system_file(superblock: &Superblock, ino: Ino) -> bool {
+    [
+        superblock.journal.inode,
+        superblock.user_quota_inode,
+        superblock.group_quota_inode,
+        superblock.project_quota_inode,
+        superblock.orphan_file_inode,
+    ]
+    .contains(&ino.get())
 }
 
 /// Reads and checks the primary superblock, its features first.
@@ -304,7 +288,7 @@ fn read_superblock(device: &Arc<dyn Device>) -> Result<Superblock> {
 }
 
 /// Refuses devices that cannot hold the volume or cannot address its blocks.
-fn check_device(superblock: &Superblock, device: &Arc<dyn Device>) -> Result<()> {
+fn check_device(superblock: &Superblock, device: &dyn Device) -> Result<()> {
     let geometry = device.geometry();
     let block = superblock.geometry.block_size();
     let bytes = superblock.geometry.blocks_count().checked_mul(u64::from(block));

@@ -12,12 +12,22 @@ pub(crate) struct SystemZones {
     ranges: Vec<(u64, u64)>,
     blocks: u64,
     first: u64,
+    /// Ranges after which they are merged without being asked.
+    settle_at: usize,
 }
+
+/// Ranges that are not worth merging yet.
+const SETTLE_MIN: usize = 1 << 16;
 
 impl SystemZones {
     /// Zones of a volume whose usable blocks are `volume`.
     pub(crate) fn new(volume: BlockRange) -> Self {
-        SystemZones { ranges: Vec::new(), first: volume.first.get(), blocks: volume.end.get() }
+        SystemZones {
+            ranges: Vec::new(),
+            first: volume.first.get(),
+            blocks: volume.end.get(),
+            settle_at: SETTLE_MIN,
+        }
     }
 
     /// Adds a range; call [`SystemZones::settle`] after the last one.
@@ -26,23 +36,32 @@ impl SystemZones {
         match self.ranges.last_mut() {
             // Neighbouring groups of a flex group follow one another: most additions extend the last range.
             Some(last) if last.0 <= start && start <= last.1 => last.1 = last.1.max(end),
-            _ if count > 0 => self.ranges.push((start, end)),
+            _ if count > 0 => self.push((start, end)),
             _ => {}
         }
+    }
+
+    /// What can be merged is merged now and then, so that scattered additions never take much more memory than what
+    /// is left of them.
+    fn push(&mut self, range: (u64, u64)) {
+        if self.ranges.len() >= self.settle_at {
+            self.settle();
+            self.settle_at = SETTLE_MIN.max(self.ranges.len() * 2);
+        }
+        self.ranges.push(range);
     }
 
     /// Sorts and merges.
     pub(crate) fn settle(&mut self) {
         self.ranges.sort_unstable();
-        let mut merged: Vec<(u64, u64)> = Vec::with_capacity(self.ranges.len());
-        for &(start, end) in &self.ranges {
-            match merged.last_mut() {
-                Some(last) if start <= last.1 => last.1 = last.1.max(end),
-                _ => merged.push((start, end)),
+        self.ranges.dedup_by(|next, last| {
+            let touches = next.0 <= last.1;
+            if touches {
+                last.1 = last.1.max(next.1);
             }
-        }
-        merged.shrink_to_fit();
-        self.ranges = merged;
+            touches
+        });
+        self.ranges.shrink_to_fit();
     }
 
     /// Whether `count` blocks from `start` lie inside the volume and touch no metadata.
@@ -59,6 +78,18 @@ impl SystemZones {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scattered_additions_are_merged_on_the_way() {
+        let mut zones = SystemZones::new(BlockRange { first: Pblk(1), end: Pblk(1 << 40) });
+        // Even blocks, then odd ones from above: nothing follows what was added last.
+        let count = 3 * SETTLE_MIN as u64;
+        (0..count).for_each(|n| zones.add(Pblk(2 * n + 2), 1));
+        (0..count).rev().for_each(|n| zones.add(Pblk(2 * n + 3), 1));
+        assert!(zones.ranges.capacity() <= 8 * SETTLE_MIN, "{}", zones.ranges.capacity());
+        zones.settle();
+        assert_eq!(zones.ranges, [(2, 2 * count + 2)]);
+    }
 
     #[test]
     fn ranges_merge_and_every_touch_is_seen() {

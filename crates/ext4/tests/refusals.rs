@@ -238,6 +238,52 @@ fn reserved_and_deleted_inodes_are_nobodys_files() {
     assert!(volume.open_inode(Ino(0), read_only()).is_err());
 }
 
+/// Opens `path` for writing, then for reading: the first is refused, the second is not.
+#[track_caller]
+fn assert_system_file(image: &Image, path: &str) {
+    let device = image.device();
+    let volume = open_rw(device.clone());
+    let ino = volume.resolve(path, true).unwrap();
+    assert!(ino >= volume.superblock().geometry.first_inode(), "{ino} is reserved by its number already");
+    for options in [read_write(), OpenOptions::new().write(true)] {
+        for refused in [volume.open_file(path, options.clone()), volume.open_inode(ino, options)] {
+            let error = refused.map(|_| ()).unwrap_err();
+            assert!(matches!(error, Error::NotPermitted(_)) && error.errno() == 1, "{path}: {error}");
+        }
+    }
+    volume.open_file(path, read_only()).unwrap();
+    assert_unchanged(image, &*device);
+}
+
+#[test]
+fn files_of_the_volume_itself_are_refused_whatever_their_number() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    // The real ones: a directory entry that leads to them is all it takes.
+    let volume = VolumeBuilder::new(16 << 20).args(["-O", "quota,project,orphan_file"]).build();
+    let superblock = open_ro(Image::load(volume.path()).device()).superblock().clone();
+    let (project, orphans) = (superblock.project_quota_inode, superblock.orphan_file_inode);
+    assert!(project >= 11 && orphans >= 11, "{project} {orphans}");
+    for (ino, name) in [(project, "project"), (orphans, "orphans")] {
+        uext4_testkit::oracle::debugfs_write(volume.path(), &format!("ln <{ino}> {name}"));
+    }
+    let image = Image::load(volume.path());
+    for path in ["/project", "/orphans"] {
+        assert_system_file(&image, path);
+    }
+    // Planted ones: an odd volume may keep any of them behind any number.
+    let plain = sample_with(4096, &["-O", "^has_journal"]);
+    let data = open_ro(plain.device()).resolve("/data", true).unwrap().get();
+    open_rw(plain.device()).open_file("/data", read_write()).unwrap();
+    for field in [JOURNAL_INODE, USER_QUOTA_INODE, GROUP_QUOTA_INODE, PROJECT_QUOTA_INODE, ORPHAN_FILE_INODE]
+    {
+        let mut image = plain.clone();
+        image.patch_superblock(|superblock| {
+            superblock[field..field + 4].copy_from_slice(&data.to_le_bytes());
+        });
+        assert_system_file(&image, "/data");
+    }
+}
+
 #[track_caller]
 fn assert_refused(image: &Image, options: VolumeOptions, words: &[&str]) {
     let device = image.device();
@@ -269,6 +315,11 @@ fn unreadable_features_are_refused_by_name() {
 }
 
 const INCOMPAT: usize = 0x60;
+const JOURNAL_INODE: usize = 0xe0;
+const USER_QUOTA_INODE: usize = 0x240;
+const GROUP_QUOTA_INODE: usize = 0x244;
+const PROJECT_QUOTA_INODE: usize = 0x26c;
+const ORPHAN_FILE_INODE: usize = 0x280;
 const RO_COMPAT: usize = 0x64;
 const LAST_ORPHAN: usize = 0xe8;
 const DEFAULT_MOUNT_OPTIONS: usize = 0x100;

@@ -12,10 +12,44 @@ use crate::gate::InodeGuard;
 use crate::mapping::{Range, State};
 use crate::plan::{Plan, Request};
 use crate::queue::WriteFlags;
-use uext4_blockdev::{Buffer, WriteDurability};
+use uext4_blockdev::{Buffer, Geometry, WriteDurability};
 
 /// Largest bounce buffer in bytes: longer unaligned requests go through it in steps.
 const BOUNCE_MAX: u64 = 256 * 1024;
+
+/// One step of a bounced request: what the device transfers at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Bytes of the request that this step does.
+    pub part: Range,
+    /// Bytes of the file that the device transfers for it: `part`, rounded out to logical blocks.
+    pub window: Range,
+    /// Straight from or to the caller's memory. Otherwise through a bounce buffer; a write then reads first,
+    /// unless it covers the window.
+    pub direct: bool,
+}
+
+impl Step {
+    /// Whether the request covers the window, so that a write need not read it first.
+    pub fn covers_window(&self) -> bool {
+        self.part == self.window
+    }
+}
+
+/// The first step of what is left of a bounced request, `rest` (not empty), whose memory begins at `address`:
+/// whole blocks directly if position and memory happen to be aligned there, else a window through a bounce buffer.
+pub fn next_step(geometry: &Geometry, rest: Range, address: usize) -> Step {
+    let block = u64::from(geometry.logical_block);
+    let whole = rest.length / block * block;
+    if rest.pos.is_multiple_of(block) && whole > 0 && geometry.check_memory(address).is_ok() {
+        let part = Range { pos: rest.pos, length: whole };
+        return Step { part, window: part, direct: true };
+    }
+    let start = rest.pos / block * block;
+    let end = rest.end().min(start + BOUNCE_MAX).next_multiple_of(block);
+    let part = Range { pos: rest.pos, length: rest.end().min(end) - rest.pos };
+    Step { part, window: Range { pos: start, length: end - start }, direct: false }
+}
 
 impl<F: FileSystem> Engine<F> {
     /// Whether a request can go directly as it is.
@@ -47,8 +81,7 @@ impl<F: FileSystem> Engine<F> {
         Ok(visible as usize)
     }
 
-    /// Reads the first bytes of `buf`: directly if position and memory happen to be aligned there, else
-    /// bounced.
+    /// Reads the first bytes of `buf` and returns how many.
     fn read_step(
         &self,
         file: &OpenFile<F>,
@@ -56,28 +89,18 @@ impl<F: FileSystem> Engine<F> {
         buf: &mut [u8],
         pos: u64,
     ) -> Result<u64, F::Error> {
-        let block = u64::from(self.geometry.logical_block);
-        let whole = buf.len() as u64 / block * block;
-        if pos.is_multiple_of(block) && whole > 0 && self.is_direct(pos, &buf[..whole as usize]) {
-            let range = Range { pos, length: whole };
-            return Ok(self.read_pieces(file, guard, &mut buf[..whole as usize], range, |_, buf, at| {
+        let rest = Range { pos, length: buf.len() as u64 };
+        let step = next_step(&self.geometry, rest, buf.as_ptr() as usize);
+        let length = step.part.length as usize;
+        if step.direct {
+            return Ok(self.read_pieces(file, guard, &mut buf[..length], step.part, |_, buf, at| {
                 Ok(self.device.read_at(buf, at)?)
             })? as u64);
         }
-        let window = self.window(pos, buf.len() as u64);
-        let bounce = self.read_window(file, window)?;
-        let start = (pos - window.pos) as usize;
-        let length = (bounce.len() - start).min(buf.len());
+        let bounce = self.read_window(file, step.window)?;
+        let start = (pos - step.window.pos) as usize;
         buf[..length].copy_from_slice(&bounce[start..start + length]);
-        Ok(length as u64)
-    }
-
-    /// The whole device blocks around `[pos, pos + length)`, or a first part of them.
-    fn window(&self, pos: u64, length: u64) -> Range {
-        let block = u64::from(self.geometry.logical_block);
-        let start = pos / block * block;
-        let end = (pos + length).min(start + BOUNCE_MAX).next_multiple_of(block);
-        Range { pos: start, length: end - start }
+        Ok(step.part.length)
     }
 
     /// Whole device blocks of the file in aligned memory; zeros where nothing is written.
@@ -140,20 +163,19 @@ impl<F: FileSystem> Engine<F> {
 
     /// Writes the first bytes of `buf` and returns how many.
     fn write_step(&self, file: &OpenFile<F>, plan: &Plan, buf: &[u8], pos: u64) -> Result<u64, F::Error> {
-        let block = u64::from(self.geometry.logical_block);
-        let whole = buf.len() as u64 / block * block;
-        if pos.is_multiple_of(block) && whole > 0 && self.is_direct(pos, &buf[..whole as usize]) {
-            self.write_window(file, plan, Range { pos, length: whole }, &buf[..whole as usize])?;
-            return Ok(whole);
+        let rest = Range { pos, length: buf.len() as u64 };
+        let step = next_step(&self.geometry, rest, buf.as_ptr() as usize);
+        let (window, length) = (step.window, step.part.length as usize);
+        if step.direct {
+            self.write_window(file, plan, window, &buf[..length])?;
+            return Ok(step.part.length);
         }
-        let window = self.window(pos, buf.len() as u64);
         let start = (pos - window.pos) as usize;
-        let length = (window.length as usize - start).min(buf.len());
-        let covered = start == 0 && length as u64 == window.length;
-        let mut bounce = if covered { self.bounce_buffer(length)? } else { self.read_window(file, window)? };
+        let mut bounce =
+            if step.covers_window() { self.bounce_buffer(length)? } else { self.read_window(file, window)? };
         bounce[start..start + length].copy_from_slice(&buf[..length]);
         self.write_window(file, plan, window, &bounce)?;
-        Ok(length as u64)
+        Ok(step.part.length)
     }
 
     /// Writes whole device blocks from aligned memory.

@@ -93,13 +93,17 @@ impl InodeGate {
     /// A gate nobody is in.
     pub fn new() -> Self {
         prepare_fences();
-        InodeGate {
+        let gate = InodeGate {
             exclusive: AtomicBool::new(false),
             queues: Mutex::new(Vec::new()),
             threads: OnceLock::new(),
             exclusive_waiters: Waiters::new(),
             shared_waiters: Waiters::new(),
-        }
+        };
+        // loom cannot see that `OnceLock` orders the making of the lines before their use.
+        #[cfg(loom)]
+        gate.thread_cells();
+        gate
     }
 
     /// A cell for one queue. Give it back with [`InodeGate::unregister`].

@@ -41,7 +41,11 @@ pub mod snapshot;
 pub mod switches;
 mod sync;
 pub mod sync_io;
+#[cfg(not(loom))]
 mod thread_slot;
+#[allow(missing_docs)]
+#[cfg(loom)]
+pub mod thread_slot;
 pub mod write_plan;
 
 pub use counters::{Counter, Counters, Stats};
@@ -56,3 +60,4 @@ pub use queue::{Completion, FileSlot, IoQueue, WriteFlags};
 pub use raw::{RawCompletion, RawQueue};
 pub use snapshot::{ByteRun, Found, MapCell, MapSnapshot};
 pub use switches::{BadSwitch, SWITCH_NAMES, Switches};
+pub use sync::Fence;

@@ -6,8 +6,9 @@
 //! explores it too. What this buys is not the two instructions but the store buffer: a locked instruction
 //! waits until everything stored before it, a copied block for instance, has left the processor.
 
-use crate::sync::{AtomicBool, Ordering, heavy_fence, pause, prepare_fences, store_flag_then_fence};
-use std::cell::UnsafeCell;
+use crate::sync::{
+    AtomicBool, Ordering, UnsafeCell, heavy_fence, pause, prepare_fences, store_flag_then_fence,
+};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -99,7 +100,7 @@ impl<T> Deref for OwnerGuard<'_, T> {
         // SAFETY: `Owner::lock` saw no guest after it had raised `inside` (ordered by the fence pair), a
         // guest that comes later sees `inside` and leaves, and `lock` borrows the only `Owner` mutably: no
         // other guard exists.
-        unsafe { &*self.0.value.get() }
+        self.0.value.with(|value| unsafe { &*value })
     }
 }
 
@@ -107,7 +108,7 @@ impl<T> DerefMut for OwnerGuard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as in `deref`, and the guard is borrowed mutably.
-        unsafe { &mut *self.0.value.get() }
+        self.0.value.with_mut(|value| unsafe { &mut *value })
     }
 }
 
@@ -123,14 +124,14 @@ impl<T> Deref for GuestGuard<'_, T> {
     fn deref(&self) -> &T {
         // SAFETY: `Guest::try_lock` raised `guest` by compare-and-exchange, so there is one guest, and then
         // saw the owner outside; an owner that comes later sees `guest` and waits.
-        unsafe { &*self.0.value.get() }
+        self.0.value.with(|value| unsafe { &*value })
     }
 }
 
 impl<T> DerefMut for GuestGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as in `deref`, and the guard is borrowed mutably.
-        unsafe { &mut *self.0.value.get() }
+        self.0.value.with_mut(|value| unsafe { &mut *value })
     }
 }
 

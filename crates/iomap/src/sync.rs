@@ -13,7 +13,31 @@ pub(crate) use parking_lot::{Mutex, MutexGuard};
 #[cfg(loom)]
 pub(crate) use model::{Mutex, MutexGuard};
 
+#[cfg(loom)]
+pub(crate) use loom::cell::UnsafeCell;
+
 use std::time::Duration;
+
+/// A cell whose accesses loom can watch: it fails a model in which two of them are not ordered. The same two calls,
+/// without any cost, otherwise.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        UnsafeCell(std::cell::UnsafeCell::new(value))
+    }
+    #[inline(always)]
+    pub(crate) fn with<R>(&self, look: impl FnOnce(*const T) -> R) -> R {
+        look(self.0.get())
+    }
+    #[inline(always)]
+    pub(crate) fn with_mut<R>(&self, change: impl FnOnce(*mut T) -> R) -> R {
+        change(self.0.get())
+    }
+}
 
 /// Publishes `value` in a line that this thread owns, and orders it before every later load as far as
 /// [`heavy_fence`] is concerned: of a thread that does this and one that stores elsewhere and then calls
@@ -78,6 +102,28 @@ pub(crate) fn prepare_fences() {
     membarrier::register();
 }
 
+/// Which of its two forms the asymmetric fence of gates and queue locks takes in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fence {
+    /// Plain stores on the frequent side, `membarrier(2)` on the rare one.
+    Membarrier,
+    /// The kernel or a sandbox refuses `membarrier(2)`: sequentially consistent swaps on the frequent side. Right,
+    /// but every request waits until the processor's earlier stores are done.
+    Swap,
+}
+
+impl Fence {
+    /// The form in use. It is chosen once per process, at the latest now.
+    pub fn active() -> Fence {
+        prepare_fences();
+        #[cfg(not(loom))]
+        if membarrier::is_registered() {
+            return Fence::Membarrier;
+        }
+        Fence::Swap
+    }
+}
+
 #[cfg(not(loom))]
 mod membarrier {
     use rustix::thread::{MembarrierCommand, membarrier};
@@ -101,15 +147,86 @@ mod membarrier {
         REGISTERED.load(Ordering::Relaxed)
     }
 
-    /// Makes every running thread of the process execute a full barrier.
+    /// Makes every running thread of the process execute a full barrier, or ends the process.
     pub(super) fn everywhere() {
-        if !is_registered() {
-            return;
+        if is_registered() && !barrier(membarrier) {
+            give_up();
         }
-        let done = membarrier(MembarrierCommand::PrivateExpedited).is_ok()
-            || membarrier(MembarrierCommand::Global).is_ok();
-        // A registered process cannot be refused; going on without the barrier could lose somebody's data.
-        assert!(done, "membarrier failed after its registration succeeded");
+    }
+
+    /// Whether the barrier was executed.
+    ///
+    /// What can go wrong once [`register`] has succeeded, by `kernel/sched/membarrier.c` and membarrier(2):
+    ///
+    /// - `ENOSYS`, `EINVAL`: "guaranteed to always return the same value until reboot", and `register` has seen the
+    ///   same command succeed.
+    /// - `EPERM`: the address space is not registered. The state is a flag of the address space that only
+    ///   `execve` clears, and that replaces this program as well.
+    /// - `ENOMEM`: there was no memory for a set of processors (kernels built for very many of them). Passes:
+    ///   asked again a few times. `MEMBARRIER_CMD_GLOBAL` is a stronger barrier (every thread of the system),
+    ///   needs no memory and no registration, and is refused only with `nohz_full`.
+    /// - Anything: a seccomp filter that the program installed since. It must let membarrier(2) through, or be
+    ///   installed before the first volume is opened: then `register` sees the refusal and swaps are used.
+    fn barrier(call: impl Fn(MembarrierCommand) -> rustix::io::Result<()>) -> bool {
+        const TRIALS: u32 = 8;
+        for trial in 0..TRIALS {
+            match call(MembarrierCommand::PrivateExpedited) {
+                Ok(()) => return true,
+                Err(rustix::io::Errno::NOMEM) if trial + 1 < TRIALS => {
+                    if call(MembarrierCommand::Global).is_ok() {
+                        return true;
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(1 << trial));
+                }
+                Err(_) => return call(MembarrierCommand::Global).is_ok(),
+            }
+        }
+        false
+    }
+
+    /// Without the barrier nobody knows any more who is inside a gate. Swaps from now on would not help: stores
+    /// that other threads made plainly may still be on their way. A panic would unwind through guards that take
+    /// the protocol for intact and let somebody write over blocks that are in use. So the process ends as by a
+    /// crash, which volumes survive: what was acknowledged as durable is durable.
+    #[cold]
+    fn give_up() -> ! {
+        eprintln!(
+            "uext4: membarrier(2) is refused after it was granted (a seccomp filter installed since?); requests in \
+             flight can no longer be told apart, so the process ends before it damages a volume"
+        );
+        std::process::abort();
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use rustix::io::Errno;
+        use std::cell::RefCell;
+
+        /// The answers to come, and what was asked.
+        fn asked(answers: &[Result<(), Errno>]) -> (bool, Vec<MembarrierCommand>) {
+            let calls = RefCell::new(Vec::new());
+            let done = barrier(|command| {
+                let mut calls = calls.borrow_mut();
+                calls.push(command);
+                answers.get(calls.len() - 1).copied().unwrap_or(Err(Errno::NOMEM))
+            });
+            (done, calls.into_inner())
+        }
+
+        #[test]
+        fn only_an_executed_barrier_counts() {
+            use MembarrierCommand::{Global, PrivateExpedited};
+            assert_eq!(asked(&[Ok(())]), (true, vec![PrivateExpedited]));
+            assert_eq!(asked(&[Err(Errno::PERM), Ok(())]), (true, vec![PrivateExpedited, Global]));
+            assert_eq!(asked(&[Err(Errno::PERM), Err(Errno::PERM)]), (false, vec![PrivateExpedited, Global]));
+            // No memory: the other barrier, or later.
+            assert_eq!(asked(&[Err(Errno::NOMEM), Ok(())]), (true, vec![PrivateExpedited, Global]));
+            let later = asked(&[Err(Errno::NOMEM), Err(Errno::INVAL), Ok(())]);
+            assert_eq!(later, (true, vec![PrivateExpedited, Global, PrivateExpedited]));
+            let (done, calls) = asked(&[]);
+            assert!(!done && calls.len() == 16, "{calls:?}");
+        }
     }
 }
 

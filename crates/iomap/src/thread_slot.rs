@@ -1,68 +1,105 @@
 //! A small number for each thread, unique while it lives, so that synchronous calls can own a cache line per
 //! inode and per volume without registering anywhere.
 
-use parking_lot::Mutex;
-
 /// Threads that get a line of their own. Later threads share one more, with atomic additions.
+#[cfg(not(loom))]
 pub const OWNED_SLOTS: usize = 64;
+
+/// Few enough to be explored: each line more is one more load of every exclusive holder.
+#[cfg(loom)]
+pub const OWNED_SLOTS: usize = 2;
 
 /// Index of the line that all further threads share.
 pub const SHARED_SLOT: usize = OWNED_SLOTS;
 
-static FREE: Mutex<Free> = Mutex::new(Free { bits: u64::MAX });
+#[cfg(loom)]
+pub use model::{own_slot, thread_slot};
+#[cfg(not(loom))]
+pub use tickets::thread_slot;
 
-struct Free {
-    bits: u64,
+/// loom's threads are no threads of the system. A model says itself which line each of them owns; the giving out of
+/// numbers is not explored.
+#[cfg(loom)]
+mod model {
+    use super::{OWNED_SLOTS, SHARED_SLOT};
+    use std::cell::Cell;
+
+    loom::thread_local! {
+        static SLOT: Cell<usize> = Cell::new(SHARED_SLOT);
+    }
+
+    /// Gives the calling thread the line `slot`, which no other thread of the model may own.
+    pub fn own_slot(slot: usize) {
+        assert!(slot < OWNED_SLOTS);
+        SLOT.with(|own| own.set(slot));
+    }
+
+    /// This thread's slot: the shared one unless it was given another.
+    pub fn thread_slot() -> usize {
+        SLOT.with(Cell::get)
+    }
 }
 
-struct Ticket(usize);
+#[cfg(not(loom))]
+mod tickets {
+    use super::SHARED_SLOT;
+    use parking_lot::Mutex;
 
-impl Ticket {
-    fn take() -> Self {
-        let mut free = FREE.lock();
-        if free.bits == 0 {
-            return Ticket(SHARED_SLOT);
+    static FREE: Mutex<Free> = Mutex::new(Free { bits: u64::MAX });
+
+    struct Free {
+        bits: u64,
+    }
+
+    struct Ticket(usize);
+
+    impl Ticket {
+        fn take() -> Self {
+            let mut free = FREE.lock();
+            if free.bits == 0 {
+                return Ticket(SHARED_SLOT);
+            }
+            let index = free.bits.trailing_zeros() as usize;
+            free.bits &= free.bits - 1;
+            Ticket(index)
         }
-        let index = free.bits.trailing_zeros() as usize;
-        free.bits &= free.bits - 1;
-        Ticket(index)
     }
-}
 
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        // The lock orders this thread's plain stores to its lines before the next owner's loads.
-        NUMBER.set(SHARED_SLOT + 1);
-        if self.0 != SHARED_SLOT {
-            FREE.lock().bits |= 1 << self.0;
+    impl Drop for Ticket {
+        fn drop(&mut self) {
+            // The lock orders this thread's plain stores to its lines before the next owner's loads.
+            NUMBER.set(SHARED_SLOT + 1);
+            if self.0 != SHARED_SLOT {
+                FREE.lock().bits |= 1 << self.0;
+            }
         }
     }
-}
 
-thread_local! {
-    static TICKET: Ticket = Ticket::take();
-    /// The ticket's number once it was taken, without a destructor: the quick way to it. 0 is none yet.
-    static NUMBER: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
+    thread_local! {
+        static TICKET: Ticket = Ticket::take();
+        /// The ticket's number once it was taken, without a destructor: the quick way to it. 0 is none yet.
+        static NUMBER: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
 
-/// This thread's slot: below [`OWNED_SLOTS`] it is the only writer of lines with this index.
-#[inline(always)]
-pub fn thread_slot() -> usize {
-    match NUMBER.get() {
-        0 => take_ticket(),
-        number => number - 1,
+    /// This thread's slot: below [`OWNED_SLOTS`] it is the only writer of lines with this index.
+    #[inline(always)]
+    pub fn thread_slot() -> usize {
+        match NUMBER.get() {
+            0 => take_ticket(),
+            number => number - 1,
+        }
+    }
+
+    #[cold]
+    fn take_ticket() -> usize {
+        // A thread that is ending has given its ticket back: it shares the last line.
+        let slot = TICKET.try_with(|ticket| ticket.0).unwrap_or(SHARED_SLOT);
+        NUMBER.set(slot + 1);
+        slot
     }
 }
 
-#[cold]
-fn take_ticket() -> usize {
-    // A thread that is ending has given its ticket back: it shares the last line.
-    let slot = TICKET.try_with(|ticket| ticket.0).unwrap_or(SHARED_SLOT);
-    NUMBER.set(slot + 1);
-    slot
-}
-
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -1,12 +1,20 @@
-//! Models of the gate and of snapshot publication, explored by loom with up to three preemptions.
+//! Models of the gate, of snapshot publication and of the queue's lock, explored by loom.
+//!
+//! What is bounded: three preemptions a run, two or three threads, one or two turns
+//! each, and two lines owned by threads beside the shared one. What is not explored: sleeping and waking (waiting is
+//! yielding here), trying a closed gate again (in loom's memory an old value may be read for ever), the making of the
+//! lines and the giving out of their numbers, `arc_swap`, and `membarrier(2)`, which is modelled by the store and the
+//! fence that it stands for.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p uext4-iomap --test loom`.
 #![cfg(loom)]
 
+use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 use uext4_iomap::gate::InodeGate;
+use uext4_iomap::thread_slot::own_slot;
 use uext4_iomap::{Found, MapCell, MapSnapshot, Run, State};
 
 fn model(name: &str, run: impl Fn() + Send + Sync + 'static) {
@@ -109,30 +117,120 @@ fn a_published_snapshot_protects_freed_blocks() {
     });
 }
 
-/// The owner of a queue and a drainer that tries to harvest it are never inside together, and the owner never
-/// waits for ever.
+/// The owner of a queue and a drainer that tries to harvest it are never inside together, the owner never waits for
+/// ever, and each sees what the other did: the value is a cell that loom watches.
 #[test]
 fn owner_and_guest_exclude_each_other() {
     model("owner_lock", || {
-        let inside = Arc::new(AtomicBool::new(false));
-        let (mut owner, guest) = uext4_iomap::owner_lock::owner_lock(());
-        let harvester = {
-            let inside = inside.clone();
-            thread::spawn(move || {
-                if let Some(guard) = guest.try_lock() {
-                    assert!(!inside.swap(true, Ordering::Relaxed), "the guest met the owner");
+        let (mut owner, guest) = uext4_iomap::owner_lock::owner_lock([0u32; 2]);
+        let harvester = thread::spawn(move || {
+            let Some(mut guard) = guest.try_lock() else { return 0 };
+            let [mine, owners] = &mut *guard;
+            *mine += 1;
+            let seen = *owners;
+            thread::yield_now();
+            assert_eq!(guard[1], seen, "the guest met the owner");
+            1
+        });
+        for turn in 0..2 {
+            let mut guard = owner.lock();
+            guard[1] += 1;
+            assert_eq!(guard[1], turn + 1);
+        }
+        let harvested = harvester.join().unwrap();
+        assert_eq!(*owner.lock(), [harvested, 2]);
+    });
+}
+
+/// What a gate protects: a cell that loom watches, so that an access that is not ordered after the others' fails.
+struct Guarded(UnsafeCell<u32>);
+
+// The gate is the lock; that it is one is what the models find out.
+#[allow(unsafe_code)]
+unsafe impl Sync for Guarded {}
+
+impl Guarded {
+    fn new() -> Arc<Self> {
+        Arc::new(Guarded(UnsafeCell::new(0)))
+    }
+    #[allow(unsafe_code)]
+    fn read(&self) -> u32 {
+        self.0.with(|value| unsafe { *value })
+    }
+    #[allow(unsafe_code)]
+    fn change(&self) {
+        self.0.with_mut(|value| unsafe { *value += 1 });
+    }
+}
+
+/// A synchronous call holds the gate through its thread's own line, another through the line that is shared; an
+/// exclusive holder meets neither, and everybody sees what was done before.
+fn thread_lines(name: &str, slots: [Option<usize>; 2], readers: usize) {
+    model(name, move || {
+        let gate = Arc::new(InodeGate::new());
+        let guarded = Guarded::new();
+        let readers: Vec<_> = (0..readers)
+            .map(|reader| {
+                let (gate, guarded) = (gate.clone(), guarded.clone());
+                thread::spawn(move || {
+                    slots[reader].into_iter().for_each(own_slot);
+                    let Ok(guard) = gate.try_lock_shared(reader == 0) else { return };
+                    let seen = guarded.read();
                     thread::yield_now();
-                    inside.store(false, Ordering::Relaxed);
+                    assert_eq!(guarded.read(), seen, "changed under a shared hold");
                     drop(guard);
-                }
+                })
+            })
+            .collect();
+        let guard = gate.lock_exclusive(false, &mut || {});
+        guarded.change();
+        drop(guard);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        assert_eq!(gate.in_flight(), 0);
+    });
+}
+
+#[test]
+fn a_threads_own_line_excludes() {
+    thread_lines("own_line", [Some(0), None], 1);
+}
+
+#[test]
+fn the_shared_line_excludes() {
+    thread_lines("shared_line", [None, None], 1);
+}
+
+#[test]
+fn own_and_shared_line_at_a_time() {
+    thread_lines("own_and_shared_line", [Some(0), None], 2);
+}
+
+#[test]
+fn two_threads_on_the_shared_line() {
+    thread_lines("two_on_the_shared_line", [None, None], 2);
+}
+
+/// A hold inside a hold (a callback that reads): the line counts both, and an exclusive holder waits for the outer.
+#[test]
+fn shared_holds_nest() {
+    model("nested_shared", || {
+        let gate = Arc::new(InodeGate::new());
+        let guarded = Guarded::new();
+        let reader = {
+            let (gate, guarded) = (gate.clone(), guarded.clone());
+            thread::spawn(move || {
+                own_slot(1);
+                let Ok(outer) = gate.try_lock_shared(true) else { return };
+                let seen = guarded.read();
+                // Refused if somebody wants the gate meanwhile, and then the outer hold must still count.
+                drop(gate.try_lock_shared(false));
+                assert_eq!(guarded.read(), seen, "changed under the outer hold");
+                drop(outer);
             })
         };
-        for _ in 0..2 {
-            let guard = owner.lock();
-            assert!(!inside.swap(true, Ordering::Relaxed), "the owner met the guest");
-            inside.store(false, Ordering::Relaxed);
-            drop(guard);
-        }
-        harvester.join().unwrap();
+        let guard = gate.lock_exclusive(true, &mut || {});
+        guarded.change();
+        drop(guard);
+        reader.join().unwrap();
     });
 }

@@ -4,7 +4,7 @@
 pub const LANGUAGE: &str = "\
 Commands (as in xfs_io; numbers take 0x and the suffixes b (4096 bytes), s (512), k, m, g, t, p, e):
   pread [-qvC] [-b BS] [-V N] OFFSET LENGTH
-        read, BS bytes (4096) a call, N times BS with -V; -v dumps
+        read, BS bytes (4096) a call, with -V into N vectors of BS bytes; -v dumps
   pwrite [-qCDNOwW] [-S SEED] [-b BS] [-V N] OFFSET LENGTH
         overwrite with bytes of SEED (0xcd); -D each call durable (RWF_DSYNC), -N do not wait (RWF_NOWAIT),
         -O one call only, -w fdatasync behind, -W fsync behind, both timed
@@ -23,7 +23,8 @@ Commands (as in xfs_io; numbers take 0x and the suffixes b (4096 bytes), s (512)
         known, but they need allocation: not supported yet
 -q prints nothing, -C one line: bytes,calls,seconds,bytes/s,calls/s. A call whose position and length are
 multiples of the device's logical block is direct; any other goes through a bounce buffer. With -V one call
-moves N times BS bytes.";
+moves N vectors of BS bytes, each a device request of its own; if they are no such multiples, a call of as
+many bytes through a bounce buffer.";
 
 /// Bytes of `b` suffixes and of a call without `-b`.
 const BLOCK: u64 = 4096;
@@ -41,10 +42,19 @@ pub struct Span {
     pub length: u64,
     /// Bytes of one call.
     pub call: u64,
+    /// Bytes of one vector of a call: `call`, unless there are several.
+    pub vector: u64,
     /// Print nothing.
     pub quiet: bool,
     /// Print one line of numbers.
     pub condensed: bool,
+}
+
+impl Span {
+    /// Vectors of a call.
+    pub fn vectors(&self) -> u64 {
+        self.call / self.vector
+    }
 }
 
 /// `pread`.
@@ -218,7 +228,7 @@ impl<'a> Words<'a> {
         }
         let call = block.checked_mul(vectors).filter(|call| (1..=CALL_MAX).contains(call));
         let call = call.ok_or_else(|| format!("{}: a call moves 1 to {CALL_MAX} bytes", self.name))?;
-        Ok(Span { offset, length, call, quiet: self.has('q'), condensed: self.has('C') })
+        Ok(Span { offset, length, call, vector: block, quiet: self.has('q'), condensed: self.has('C') })
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod language;
 mod run;
+mod vectors;
 
 use crate::args::{Globals, IoArgs};
 use crate::error::CliError;

@@ -1,6 +1,7 @@
 //! Doing the commands of `io`.
 
 use super::language::{Command, LANGUAGE, Read, Span, Write, describes};
+use super::vectors::Vectors;
 use crate::error::CliError;
 use crate::open::Place;
 use crate::out::Out;
@@ -15,6 +16,7 @@ const DUMP_LINE: usize = 16;
 /// An open file with its memory and its output.
 pub struct Session<'a> {
     place: &'a Place,
+    volume: &'a Volume,
     file: File,
     writable: bool,
     logical_block: u64,
@@ -34,7 +36,7 @@ impl<'a> Session<'a> {
     /// A session on an open file.
     pub fn new(
         place: &'a Place,
-        volume: &Volume,
+        volume: &'a Volume,
         file: File,
         writable: bool,
         out: Out,
@@ -42,7 +44,7 @@ impl<'a> Session<'a> {
     ) -> Result<Self, CliError> {
         let logical_block = u64::from(volume.device().geometry().logical_block);
         let block_size = u64::from(volume.block_size());
-        Ok(Session { place, file, writable, logical_block, block_size, out, json })
+        Ok(Session { place, volume, file, writable, logical_block, block_size, out, json })
     }
 
     /// The argument, for messages.
@@ -88,10 +90,20 @@ impl<'a> Session<'a> {
         self.out.flush()
     }
 
-    fn buffer(&self, span: &Span) -> Result<Buffer, CliError> {
-        let length = span.call.min(span.length).max(1).next_multiple_of(4096) as usize;
+    /// The memory of a call; next to nothing if vectors have their own.
+    fn buffer(&self, span: &Span, vectored: bool) -> Result<Buffer, CliError> {
+        let bytes = if vectored { 1 } else { span.call.min(span.length).max(1) };
+        let length = bytes.next_multiple_of(4096) as usize;
         let pool = BufferPool::new(length).and_then(|pool| pool.take(length));
         pool.map_err(|error| self.place.error(error))
+    }
+
+    /// The queue for calls of several vectors, if `span` asks for them and they can go to the device as they are.
+    fn vectors(&self, span: &Span) -> Result<Option<Vectors>, CliError> {
+        if span.vectors() < 2 || !self.direct(span.offset | span.vector, span.length) {
+            return Ok(None);
+        }
+        Vectors::new(self.volume, &self.file, span).map(Some).map_err(|error| self.place.error(error))
     }
 
     /// Whether a call can go to the device as it is.
@@ -101,22 +113,26 @@ impl<'a> Session<'a> {
 
     fn read(&mut self, read: &Read) -> Result<(), CliError> {
         let span = &read.span;
-        let mut buffer = self.buffer(span)?;
+        let mut vectors = self.vectors(span)?;
+        let mut buffer = self.buffer(span, vectors.is_some())?;
         let mut done = Done { bytes: 0, calls: 0, time: Duration::ZERO };
         while done.bytes < span.length {
             let pos = span.offset + done.bytes;
             let want = (span.length - done.bytes).min(span.call);
-            let memory = &mut buffer[..want as usize];
             let start = Instant::now();
-            let got = if self.direct(pos, want) {
-                self.file.read_at(memory, pos)
+            let got = if let Some(vectors) = &mut vectors {
+                vectors.read(pos, want, span.vector)
+            } else if self.direct(pos, want) {
+                self.file.read_at(&mut buffer[..want as usize], pos)
             } else {
-                self.file.read_any_at(memory, pos)
+                self.file.read_any_at(&mut buffer[..want as usize], pos)
             };
             done.time += start.elapsed();
             let got = got.map_err(|error| self.place.error(error))?;
-            if read.dump {
-                self.dump(pos, &buffer[..got])?;
+            match &vectors {
+                _ if !read.dump => {}
+                Some(vectors) => self.dump(pos, &vectors.bytes()[..got])?,
+                None => self.dump(pos, &buffer[..got])?,
             }
             if got == 0 {
                 break;
@@ -136,7 +152,8 @@ impl<'a> Session<'a> {
             return Err(CliError::failed(&self.place.argument, message, libc::EBADF));
         }
         let span = &write.span;
-        let mut buffer = self.buffer(span)?;
+        let mut vectors = self.vectors(span)?;
+        let mut buffer = self.buffer(span, vectors.is_some())?;
         buffer.fill(write.seed);
         let mut flags = WriteFlags::empty();
         flags.set(WriteFlags::DSYNC, write.dsync);
@@ -146,11 +163,12 @@ impl<'a> Session<'a> {
         while done.bytes < span.length {
             let pos = span.offset + done.bytes;
             let want = (span.length - done.bytes).min(span.call);
-            let memory = &buffer[..want as usize];
-            let put = if self.direct(pos, want) {
-                self.file.write_at_with(memory, pos, flags)
+            let put = if let Some(vectors) = &mut vectors {
+                vectors.write(pos, want, span.vector, write.seed, flags)
+            } else if self.direct(pos, want) {
+                self.file.write_at_with(&buffer[..want as usize], pos, flags)
             } else {
-                self.file.write_any_at(memory, pos, flags)
+                self.file.write_any_at(&buffer[..want as usize], pos, flags)
             };
             let put = put.map_err(|error| self.place.error(error))? as u64;
             done.bytes += put;

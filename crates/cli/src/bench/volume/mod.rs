@@ -87,20 +87,28 @@ impl Bed {
     }
 }
 
-/// `e2fsck -fn`. A volume that does not begin at the first byte is given to it by its offset.
+/// `e2fsck -fn`. A volume that does not begin at the first byte is given to it by its offset, in the spelling of
+/// e2fsprogs (`image?offset=BYTES`), which knows no partitions. It takes the size from the superblock.
 fn fsck(path: &Path, options: &uext4::blockdev::spec::SpecOptions) -> Result<()> {
+    let offset = match options.partition {
+        Some(number) => Some(partition_start(path, number)?),
+        None => options.offset,
+    };
     let mut target = path.as_os_str().to_owned();
-    if let Some(offset) = options.offset {
+    if let Some(offset) = offset {
         target.push(format!("?offset={offset}"));
-    }
-    if options.partition.is_some() {
-        return Err(BenchError::Usage(
-            "e2fsck cannot be told a partition: name the partition's device, or use ?offset=".into(),
-        ));
     }
     tool(Command::new("e2fsck").arg("-fn").arg(target)).map(drop).map_err(|error| {
         BenchError::failed(format!("the volume is damaged after the measurement, results are void: {error}"))
     })
+}
+
+/// First byte of a partition of the image or device at `path`.
+fn partition_start(path: &Path, number: u32) -> Result<u64> {
+    let whole = uext4::blockdev::open(&DeviceSpec::file(path), OpenOptions::default());
+    let whole = whole.doing(|| format!("open {} to find partition {number}", path.display()))?;
+    let found = uext4::blockdev::partition::find(&*whole.device, number);
+    Ok(found.doing(|| format!("find partition {number} of {}", path.display()))?.start)
 }
 
 /// Runs a program to its end and returns what it printed. Anything but success is an error with its words.
@@ -132,4 +140,46 @@ pub fn wait_until(condition: impl Fn() -> bool) -> bool {
         std::thread::sleep(Duration::from_millis(2));
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+    use uext4::blockdev::spec::SpecOptions;
+
+    const START: u64 = 1 << 20;
+
+    #[test]
+    fn the_check_looks_into_the_partition_and_nowhere_else() {
+        let scratch = Scratch::new(32 << 20).unwrap();
+        let image = scratch.path().join("disk");
+        build::sparse_file(&image, 24 << 20).unwrap();
+        let offset = format!("offset={START}");
+        tool(Command::new("mke2fs").args(["-q", "-t", "ext4", "-E", &offset]).arg(&image).arg("16M"))
+            .unwrap();
+        let file = std::fs::File::options().write(true).open(&image).unwrap();
+        let mut table = [0x5a; 512];
+        table[446..].fill(0);
+        table[450] = 0x83;
+        table[454..458].copy_from_slice(&(START as u32 / 512).to_le_bytes());
+        table[458..462].copy_from_slice(&(16u32 << 11).to_le_bytes());
+        table[510..].copy_from_slice(&[0x55, 0xaa]);
+        file.write_all_at(&table, 0).unwrap();
+        let first = SpecOptions { partition: Some(1), ..SpecOptions::default() };
+        let by_offset = SpecOptions { offset: Some(START), ..SpecOptions::default() };
+        fsck(&image, &first).unwrap();
+        fsck(&image, &by_offset).unwrap();
+        // The whole disk is no volume, and there is no second partition.
+        fsck(&image, &SpecOptions::default()).unwrap_err();
+        let second = SpecOptions { partition: Some(2), ..SpecOptions::default() };
+        let error = fsck(&image, &second).unwrap_err().to_string();
+        assert!(error.contains("find partition 2"), "{error}");
+        // Free blocks that are not: damage in the volume is found.
+        file.write_all_at(&[0xff, 0xff], START + 1024 + 12).unwrap();
+        for options in [&first, &by_offset] {
+            let error = fsck(&image, options).unwrap_err().to_string();
+            assert!(error.contains("damaged"), "{error}");
+        }
+    }
 }

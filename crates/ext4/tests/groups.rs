@@ -1,0 +1,125 @@
+//! Volumes of very many groups: what opening them reads, and that a costless file cannot claim to be one.
+
+mod common;
+
+use common::open_ro;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+use uext4::blockdev::layer::CountingDevice;
+use uext4::{DeviceSpec, Error, Volume, VolumeOptions};
+use uext4_ondisk::checksum::csum;
+use uext4_ondisk::ext4::{GroupDescriptor, Superblock};
+use uext4_ondisk::{CorruptKind, Group, Pblk};
+use uext4_testkit::{Need, Scratch, VolumeBuilder, needs};
+
+const BLOCKS_PER_GROUP: u64 = 8192;
+
+/// Words of the superblock, little-endian.
+fn put(bytes: &mut [u8], offset: usize, value: u32) {
+    bytes[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+/// A volume of `groups` groups of 8 MiB that takes the space of its descriptors only. Bitmaps and tables of a group
+/// lie at its start, or with `scattered` where nothing of them follows anything else.
+fn huge(scratch: &Scratch, groups: u32, scattered: bool) -> PathBuf {
+    let args = ["-b", "1024", "-I", "128", "-O", "^has_journal,^resize_inode,64bit,metadata_csum,flex_bg"];
+    let small = VolumeBuilder::new(16 << 20).args(args).build();
+    let mut bytes = std::fs::read(small.path()).unwrap()[1024..2048].to_vec();
+    let blocks = u64::from(groups) * BLOCKS_PER_GROUP + 1;
+    put(&mut bytes, 0x00, groups * 8);
+    put(&mut bytes, 0x04, blocks as u32);
+    put(&mut bytes, 0x150, (blocks >> 32) as u32);
+    put(&mut bytes, 0x28, 8);
+    let sum = csum(!0, &bytes[..0x3fc]);
+    put(&mut bytes, 0x3fc, sum);
+    let superblock = Superblock::decode(&bytes).unwrap();
+    assert_eq!(superblock.geometry.group_count(), groups);
+    let template = {
+        let image = std::fs::read(small.path()).unwrap();
+        let small = Superblock::decode(&image[1024..2048]).unwrap();
+        GroupDescriptor::decode(&image[2048..], Group(0), &small).unwrap()
+    };
+    let path = scratch.sparse_file("volume.img", blocks * 1024);
+    let file = File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&bytes, 1024).unwrap();
+    // Behind the descriptors of group 0.
+    let base = 2 + u64::from(superblock.geometry.descriptor_blocks()) + 300;
+    let mut table = vec![0; groups as usize * 64];
+    for (group, bytes) in (0..groups).zip(table.chunks_exact_mut(64)) {
+        let start = match scattered {
+            true => (base + u64::from(group) * (BLOCKS_PER_GROUP - 1)) % (blocks - 8),
+            false => base + u64::from(group) * 3,
+        };
+        let place = |offset: u64| Pblk(start.max(base) + offset);
+        let descriptor = GroupDescriptor {
+            block_bitmap: place(0),
+            inode_bitmap: place(if scattered { 2 } else { 1 }),
+            inode_table: place(if scattered { 4 } else { 2 }),
+            ..template
+        };
+        descriptor.encode(bytes, Group(group), &superblock).unwrap();
+    }
+    file.write_all_at(&table, 2048).unwrap();
+    path
+}
+
+fn device(path: &Path) -> Arc<dyn uext4::blockdev::Device> {
+    let how = uext4::blockdev::OpenOptions::default();
+    uext4::blockdev::open(&DeviceSpec::file(path), how).unwrap().device
+}
+
+#[test]
+fn every_descriptor_is_read_once_in_large_steps() {
+    needs!(Need::Tool("mke2fs"));
+    let groups = std::env::var("UEXT4_GROUPS").map_or(1 << 17, |text| text.parse().unwrap());
+    for scattered in [false, true] {
+        let scratch = Scratch::new(u64::from(groups) * 64 + (1 << 20));
+        let path = huge(&scratch, groups, scattered);
+        let counting = Arc::new(CountingDevice::new(device(&path)));
+        let start = Instant::now();
+        let volume = open_ro(counting.clone());
+        let took = start.elapsed();
+        let counted = counting.counts();
+        // The superblock, and each block of descriptors once.
+        let table = u64::from(groups) * 64;
+        println!("{groups} groups, scattered {scattered}: {took:?}, {counted:?}");
+        assert!(counted.read_bytes <= table + 8192, "{counted:?}");
+        assert!(counted.reads <= table / (256 << 10) + 3, "{counted:?}");
+        assert_eq!(volume.info().groups, groups);
+    }
+}
+
+/// A file that is all hole, but for a superblock that claims `groups` groups of 2 KiB: no checksums, 1 KiB blocks,
+/// clusters of two, so that block 0 belongs to the volume and a descriptor of zeros leads there.
+#[test]
+fn a_file_that_holds_nothing_is_no_volume_of_many_groups() {
+    needs!(Need::Tool("mke2fs"));
+    let args = ["-b", "1024", "-I", "128", "-C", "2048", "-O"];
+    let features = "^has_journal,^resize_inode,^64bit,^metadata_csum,^uninit_bg,bigalloc,flex_bg,extent";
+    let small = VolumeBuilder::new(16 << 20).args(args).args([features]).build();
+    let mut bytes = std::fs::read(small.path()).unwrap()[1024..2048].to_vec();
+    let groups: u32 = 1 << 28;
+    put(&mut bytes, 0x00, groups * 8);
+    put(&mut bytes, 0x04, groups * 2);
+    put(&mut bytes, 0x14, 0);
+    put(&mut bytes, 0x20, 2);
+    put(&mut bytes, 0x24, 1);
+    put(&mut bytes, 0x28, 8);
+    Superblock::decode(&bytes).unwrap();
+    let scratch = Scratch::new(1 << 20);
+    let path = scratch.sparse_file("volume.img", u64::from(groups) * 2048);
+    File::options().write(true).open(&path).unwrap().write_all_at(&bytes, 1024).unwrap();
+    let counting = Arc::new(CountingDevice::new(device(&path)));
+    let error = Volume::open_device(counting.clone(), VolumeOptions::read_only()).map(|_| ()).unwrap_err();
+    match &error {
+        Error::Corrupt(corrupt) => assert_eq!(
+            (corrupt.kind, corrupt.place.group),
+            (CorruptKind::GroupDescriptorField("block_bitmap"), Some(Group(0)))
+        ),
+        other => panic!("{other}"),
+    }
+    assert!(counting.counts().reads <= 2, "{:?}", counting.counts());
+}
