@@ -256,7 +256,12 @@ impl Ext4State {
         for group in groups {
             let descriptor = self.descriptor(group)?;
             let base = u64::from(self.superblock.geometry.base_metadata_blocks(group));
-            if let Some(start) = self.superblock.geometry.group_first_block(group)
+            // With clusters and blocks of 1 KiB, group 0 starts one block before its superblock.
+            let start = match group {
+                Group(0) => Some(self.superblock.geometry.superblock_position().0),
+                _ => self.superblock.geometry.group_first_block(group),
+            };
+            if let Some(start) = start
                 && base > 0
             {
                 self.zones.add(start, base);
