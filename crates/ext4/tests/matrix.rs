@@ -164,6 +164,9 @@ fn root_allocation_layouts_read_and_take_overwrites_as_the_kernel_does() {
         ("ext4", &["-b", "2048", "-O", "^flex_bg", "-g", "4096"], "", 32),
         ("ext4", &["-b", "1024", "-G", "4", "-g", "1024"], "", 32),
         ("ext4", &["-b", "4096"], "packed_meta_blocks=1", 64),
+        ("ext4", &["-b", "4096", "-O", "bigalloc", "-C", "1048576"], "", 256),
+        ("ext4", &["-b", "1024"], "resize=1048576,lazy_itable_init=1", 32),
+        ("ext4", &["-b", "1024", "-O", "sparse_super2,^resize_inode", "-g", "2048"], "num_backup_sb=1", 32),
     ]);
 }
 

@@ -182,8 +182,11 @@ impl<'a> PointerBlock<'a> {
         (number != 0).then_some(Pblk(u64::from(number)))
     }
 
-    /// The numbers around `position` that are holes too, as a range of positions that has it inside.
+    /// The positions of the holes in a row around `position`; empty if there is none.
     pub fn gap(&self, position: u32) -> std::ops::Range<u32> {
+        if self.get(position).is_some() {
+            return position..position;
+        }
         let before = (0..position).rev().take_while(|&at| self.get(at).is_none()).last();
         let behind = (position..self.count()).find(|&at| self.get(at).is_some());
         before.unwrap_or(position)..behind.unwrap_or_else(|| self.count().max(position.saturating_add(1)))
@@ -299,6 +302,7 @@ mod tests {
             [0, 9, 11, 15, 19, 21, 255].map(|at| block.gap(at)),
             [0..10, 0..10, 11..20, 11..20, 11..20, 21..256, 21..256]
         );
+        assert!(block.gap(10).is_empty());
         assert_eq!((block.get(10), block.get(11), block.get(256)), (Some(Pblk(1)), None, None));
     }
 }
