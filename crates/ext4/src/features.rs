@@ -13,7 +13,9 @@ const READABLE: Incompat = Incompat::from_bits_retain(
         | Incompat::FLEX_BG.bits()
         | Incompat::EA_INODE.bits()
         | Incompat::CSUM_SEED.bits()
-        | Incompat::LARGEDIR.bits(),
+        | Incompat::LARGEDIR.bits()
+        // Encrypted files and directories are refused one by one.
+        | Incompat::ENCRYPT.bits(),
 );
 
 /// Read-only-compatible features under which overwriting file data keeps everything right. Overwrites change
@@ -52,9 +54,6 @@ pub(crate) fn check_readable(features: &Features) -> Result<()> {
     let unreadable = incompat & !READABLE & !Incompat::RECOVER;
     if !unreadable.is_empty() {
         return Err(refuse("open", unreadable.names().join(", ")));
-    }
-    if !incompat.contains(Incompat::EXTENTS) {
-        return Err(refuse("open", "indirect block maps (no extent feature: ext2 or ext3)"));
     }
     Ok(())
 }

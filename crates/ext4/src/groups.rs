@@ -37,7 +37,12 @@ impl Ext4State {
         // Flex groups keep a kind of metadata of neighbouring groups together, so each kind has its own run.
         let mut runs = [Run::default(); 3];
         for_each_descriptor(&**self.cache.device(), superblock, |group, descriptor| {
-            if let Some(start) = geometry.group_first_block(group) {
+            // With clusters and blocks of 1 KiB, group 0 starts one block before its superblock.
+            let start = match group {
+                Group(0) => Some(geometry.superblock_position().0),
+                _ => geometry.group_first_block(group),
+            };
+            if let Some(start) = start {
                 zones.add(start, u64::from(geometry.base_metadata_blocks(group)));
             }
             let [blocks, inodes, tables] = &mut runs;

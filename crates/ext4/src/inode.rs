@@ -1,6 +1,7 @@
 //! Inodes in memory, one for all who use a file at a time.
 
 use crate::error::{Error, Result};
+use crate::map::indirect::PointerPlaces;
 use crate::stat::{FileKind, Metadata, Timestamp};
 use crate::volume::Ext4State;
 use std::collections::HashMap;
@@ -15,6 +16,8 @@ pub struct Inode {
     disk: DiskInode,
     kind: FileKind,
     metadata: Metadata,
+    /// Where the blocks of an indirect map were met.
+    pub(crate) pointer_places: PointerPlaces,
     /// The engine's half.
     pub(crate) state: InodeState,
 }
@@ -96,7 +99,7 @@ impl Ext4State {
             .ok_or_else(|| self.corrupt_inode(ino, format!("mode {:#o} names no file type", disk.mode)))?;
         let metadata = self.metadata_of(ino, &disk, kind);
         let state = InodeState::new(disk.size, geometry.block_size_log());
-        Ok(Inode { ino, disk, kind, metadata, state })
+        Ok(Inode { ino, disk, kind, metadata, pointer_places: PointerPlaces::default(), state })
     }
 
     fn metadata_of(&self, ino: Ino, disk: &DiskInode, kind: FileKind) -> Metadata {
@@ -140,9 +143,6 @@ impl Inode {
         }
         if flags.contains(InodeFlags::INLINE_DATA) {
             return refuse("inline data");
-        }
-        if self.kind != FileKind::Symlink && !flags.contains(InodeFlags::EXTENTS) {
-            return refuse("an indirect block map");
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::mmp;
 use crate::options::{OpenOptions, VolumeOptions};
 use crate::stat::{FileKind, Metadata};
 use crate::zones::SystemZones;
-use crate::{journal, path};
+use crate::{journal, map, path};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -189,6 +189,7 @@ impl Volume {
             _ => return Err(Error::NotRegular),
         }
         inode.check_contents()?;
+        map::check_inode(self.state(), &inode)?;
         if options.write {
             if !self.shared.options.write {
                 return Err(Error::ReadOnly("the volume was opened read-only"));

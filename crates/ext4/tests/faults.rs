@@ -239,7 +239,9 @@ fn durable_requests_beside_a_failed_one_fail_as_well() {
             queue.sync_data(slot, 3).unwrap();
             let mut results: Vec<(u64, Result<usize>)> = Vec::new();
             while results.len() < 3 {
-                results.extend(queue.wait(1).unwrap().map(|done| (done.tag, done.result.map_err(|error| *error))));
+                results.extend(
+                    queue.wait(1).unwrap().map(|done| (done.tag, done.result.map_err(|error| *error))),
+                );
             }
             for (tag, result) in results {
                 assert!(result.is_err(), "request {tag} was acknowledged after the volume was aborted");

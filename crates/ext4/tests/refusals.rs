@@ -208,6 +208,60 @@ fn flagged_files_are_refused_by_their_flag() {
 }
 
 #[test]
+fn encrypted_files_are_refused_and_the_rest_of_their_volume_works() {
+    let mut image = sample_with(4096, &["-O", "encrypt,verity"]);
+    let scratch = Scratch::new(image.bytes.len() as u64);
+    let path = scratch.file("volume.img");
+    image.save(&path);
+    for (name, flags) in [("dir", 0x8_0800), ("tail", 0x8_0800), ("slow", 0x8_0800), ("verity", 0x18_0000)] {
+        uext4_testkit::oracle::debugfs_write(&path, &format!("sif /{name} flags {flags:#x}"));
+    }
+    image = Image::load(&path);
+    let device = image.device();
+    let volume = open_rw(device.clone());
+    let refused = |error: Error| {
+        let text = error.to_string();
+        assert!(matches!(error, Error::Incompatible { action: "read", .. }) && error.errno() == 95, "{text}");
+        assert!(text.contains("encrypted") && text.contains("inode "), "{text}");
+    };
+    refused(volume.open_file("/tail", read_only()).map(drop).unwrap_err());
+    refused(volume.open_file("/tail", OpenOptions::new().write(true)).map(drop).unwrap_err());
+    refused(volume.read_dir("/dir").map(drop).unwrap_err());
+    refused(volume.metadata("/dir/file-01").map(drop).unwrap_err());
+    refused(volume.read_link("/slow").map(drop).unwrap_err());
+    for name in ["/tail", "/dir", "/slow"] {
+        let flags = volume.symlink_metadata(name).unwrap().flags;
+        assert!(flags.contains(uext4::InodeFlags::ENCRYPT), "attributes stay readable");
+    }
+    // Sealed data is data.
+    let sealed = volume.open_file("/verity", read_only()).unwrap();
+    assert_eq!(common::read_all(&sealed), &*common::patterned(9, 0, 4096));
+    let error = volume.open_file("/verity", read_write()).map(drop).unwrap_err();
+    assert!(matches!(error, Error::NotPermitted(text) if text.contains("fs-verity")));
+    assert_unchanged(&image, &*device);
+    let file = volume.open_file("/data", read_write()).unwrap();
+    file.write_at_with(&common::patterned(9, 0, 8192), 4096, WriteFlags::DSYNC).unwrap();
+    assert_eq!(volume.read_dir("/").unwrap().filter(|entry| entry.is_err()).count(), 0);
+}
+
+/// With clusters and blocks of 1 KiB, group 0 starts at block 0 and its metadata one block later.
+#[test]
+fn the_last_block_before_the_bitmap_is_metadata_with_clusters_too() {
+    for (args, last) in [(&["-O", "bigalloc,^resize_inode"][..], 2), (&["-O", "bigalloc"], 17)] {
+        let source = Scratch::new(1 << 20);
+        std::fs::write(source.file("file"), [7; 1000]).unwrap();
+        let args = args.iter().copied().chain(["-b", "1024", "-C", "16384"]);
+        let volume = VolumeBuilder::new(32 << 20).args(args).from_dir(source.path()).build();
+        let bitmap = uext4_testkit::dumpe2fs(volume.path(), &[]);
+        assert!(bitmap.contains(&format!("Block bitmap at {} ", last + 1)), "{bitmap}");
+        uext4_testkit::oracle::debugfs_write(volume.path(), &format!("sif /file block[5] {last}"));
+        let opened = open_rw(Image::load(volume.path()).device());
+        let file = opened.open_file("/file", read_write()).unwrap();
+        assert_eq!(file.write_any_at(&[0; 9], 0, WriteFlags::empty()).unwrap_err().errno(), 117);
+    }
+}
+
+#[test]
 fn reserved_and_deleted_inodes_are_nobodys_files() {
     let image = sample();
     let device = image.device();
@@ -302,9 +356,6 @@ fn unreadable_features_are_refused_by_name() {
     for (args, words) in [
         (&["-O", "inline_data"][..], &["inline_data"][..]),
         (&["-O", "casefold"], &["casefold"]),
-        (&["-O", "encrypt"], &["encrypt"]),
-        (&["-O", "^extents,^64bit,^has_journal,^metadata_csum"], &["extent", "ext2 or ext3"]),
-        (&["-O", "^extents,^64bit"], &["extent", "ext2 or ext3"]),
         (&["-O", "journal_dev"], &["journal"]),
     ] {
         let image = make(args);

@@ -11,10 +11,10 @@ use proptest::prelude::*;
 use uext4_ondisk::checksum::{CSUM_INIT, csum, csum_le32};
 use uext4_ondisk::ext4::{
     Compat, DirBlock, DirBlockKind, DirFormat, ExtentNode, Features, Geometry, GeometryFields,
-    GroupDescriptor, HashVersion, HtreeIndex, HtreeRoot, Incompat, Inode, MmpBlock, NodeLimits, RoCompat,
-    Superblock, dir_hash, encode_dir_tail, encode_extent_index, encode_extent_leaf, update_dir_checksum,
-    update_extent_checksum, update_htree_checksum, update_inode_checksum, verify_dir_checksum,
-    verify_htree_checksum,
+    GroupDescriptor, HashVersion, HtreeIndex, HtreeRoot, Incompat, IndirectLayout, Inode, MmpBlock,
+    NodeLimits, PointerBlock, RoCompat, Superblock, dir_hash, encode_dir_tail, encode_extent_index,
+    encode_extent_leaf, update_dir_checksum, update_extent_checksum, update_htree_checksum,
+    update_inode_checksum, verify_dir_checksum, verify_htree_checksum,
 };
 use uext4_ondisk::jbd2::{BlockHeader, JournalSuperblock};
 use uext4_ondisk::{Group, Ino, Lblk, Pblk};
@@ -131,7 +131,31 @@ fn drive_dir(block: &DirBlock<'_>, length: usize) {
 }
 
 /// All decoders of blocks, on the same bytes.
+/// Every number of a pointer block stands in exactly one run, and a way leads where it was asked to.
+fn drive_pointers(bytes: &[u8], sb: &Superblock, block: u32) {
+    let layout = IndirectLayout::new(sb.geometry.block_size());
+    if let Some(path) = layout.path(Lblk(block)) {
+        let windows = (0..=path.depth()).map(|level| path.window(level));
+        assert!(windows.clone().all(|(first, end)| first < end && end <= layout.blocks()));
+        assert!(windows.skip(1).all(|(first, end)| (first..end).contains(&u64::from(block))));
+    }
+    let Ok(pointers) = PointerBlock::new(bytes, layout) else { return };
+    let window = (u64::from(block), u64::from(block) + u64::from(pointers.count()));
+    let inside = |number: &u32| u64::from(block) + u64::from(*number) < 1 << 32;
+    let mapped =
+        (0..pointers.count()).filter(inside).filter_map(|number| Some((number, pointers.get(number)?)));
+    let listed = pointers.runs(window).flat_map(|run| {
+        (0..run.length).map(move |n| (run.logical.get() - block + n, Pblk(run.physical.get() + u64::from(n))))
+    });
+    assert!(mapped.eq(listed));
+    let at = block % pointers.count();
+    let gap = pointers.gap(at);
+    assert!(gap.end <= pointers.count() && gap.contains(&at) == pointers.get(at).is_none());
+    assert!(gap.clone().all(|position| pointers.get(position).is_none()));
+}
+
 fn drive_block(bytes: &[u8], sb: &Superblock, seed: u32) {
+    drive_pointers(bytes, sb, seed);
     let root = NodeLimits::root(sb);
     for depth in [None, Some(0), Some(1), Some(5)] {
         for seed in [None, Some(seed)] {

@@ -36,7 +36,13 @@ pub fn run(command: &mut Command) -> String {
 /// Makes an ext4 volume on `path` (an existing file or device, whole length) with `mke2fs -t ext4 -F args`.
 #[track_caller]
 pub fn mke2fs<S: AsRef<std::ffi::OsStr>>(path: &Path, args: &[S]) {
-    run(command("mke2fs").args(["-q", "-F", "-t", "ext4"]).args(args).arg(path));
+    mke2fs_kind(path, "ext4", args);
+}
+
+/// [`mke2fs`] with another `-t`.
+#[track_caller]
+pub fn mke2fs_kind<S: AsRef<std::ffi::OsStr>>(path: &Path, kind: &str, args: &[S]) {
+    run(command("mke2fs").args(["-q", "-F", "-t", kind]).args(args).arg(path));
 }
 
 /// What `e2fsck` said.

@@ -13,6 +13,7 @@ use crate::scratch::Scratch;
 #[derive(Debug, Clone)]
 pub struct VolumeBuilder {
     size: u64,
+    kind: &'static str,
     args: Vec<OsString>,
     extended: Vec<String>,
     uuid: Option<String>,
@@ -30,10 +31,17 @@ impl VolumeBuilder {
     pub fn new(size: u64) -> VolumeBuilder {
         VolumeBuilder {
             size,
+            kind: "ext4",
             args: Vec::new(),
             extended: vec!["hash_seed=0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0".into()],
             uuid: Some("6e7f3c51-2b0a-4d1e-9c57-0f1a2b3c4d5e".into()),
         }
+    }
+
+    /// What mke2fs's `-t` names: `ext2`, `ext3`, `ext4` (unless set).
+    pub fn kind(mut self, kind: &'static str) -> VolumeBuilder {
+        self.kind = kind;
+        self
     }
 
     /// Further arguments for mke2fs, such as `["-b", "1024", "-O", "^has_journal"]`.
@@ -84,7 +92,7 @@ impl VolumeBuilder {
         if !self.extended.is_empty() {
             args.extend(["-E", &self.extended.join(",")].map(OsString::from));
         }
-        oracle::mke2fs(path, &args);
+        oracle::mke2fs_kind(path, self.kind, &args);
     }
 }
 

@@ -1,5 +1,7 @@
-//! Extent maps: walking the tree on demand and publishing what was found into the mapping snapshot.
+//! File maps: walking extent trees and indirect maps on demand and publishing what was found into the mapping
+//! snapshot.
 
+pub(crate) mod indirect;
 pub(crate) mod overwrite;
 
 use crate::error::{Error, Result};
@@ -7,15 +9,18 @@ use crate::inode::Inode;
 use crate::volume::Ext4State;
 use uext4_iomap::snapshot::BLOCKS_END;
 use uext4_iomap::{Found, MapSnapshot, Run, State};
-use uext4_ondisk::ext4::{Extent, ExtentNode, NodeLimits};
-use uext4_ondisk::{Lblk, Pblk};
+use uext4_ondisk::ext4::{Extent, ExtentNode, Incompat, NodeLimits};
+use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
 
 /// Least budget of a snapshot: all that one request needs has to be in memory at a time, and evicting it
 /// between two of its loads would go on for ever. 1 MiB hold the pieces of a request over some 80 000
 /// extents.
 const BUDGET_MIN: usize = 1 << 20;
 
-/// What one leaf of the tree says: its window of logical blocks and the runs in it; the rest of the window is
+/// Logical blocks that a file can have: the last 32-bit number is none. Linux's `ext4_max_size`.
+const LOGICAL_BLOCKS: u64 = 0xffff_ffff;
+
+/// What one leaf of the map says: its window of logical blocks and the runs in it; the rest of the window is
 /// holes.
 struct Window {
     first: u64,
@@ -29,9 +34,29 @@ enum Step {
     Here(Window),
 }
 
+/// Refuses sizes that the file's kind of map cannot reach and more space than the volume has: nothing else in
+/// such an inode can be believed.
+pub(crate) fn check_inode(state: &Ext4State, inode: &Inode) -> Result<()> {
+    let (disk, superblock) = (inode.disk(), &state.superblock);
+    let geometry = &superblock.geometry;
+    let blocks = if disk.uses_extents() { LOGICAL_BLOCKS } else { indirect::layout(state).blocks() };
+    if disk.size > blocks.saturating_mul(u64::from(geometry.block_size())) {
+        return Err(Corrupt::from(CorruptKind::InodeField("size")).in_inode(inode.ino()).into());
+    }
+    // An attribute value in an inode of its own counts for each file that shares it.
+    let shares = superblock.features.incompat.contains(Incompat::EA_INODE);
+    let whole = geometry.blocks_count().next_multiple_of(u64::from(geometry.cluster_blocks()));
+    let sectors = whole.saturating_mul(u64::from(geometry.block_size() / 512));
+    if !shares && disk.sectors(superblock) > sectors {
+        return Err(Corrupt::from(CorruptKind::InodeField("blocks")).in_inode(inode.ino()).into());
+    }
+    Ok(())
+}
+
 /// Loads the mapping around byte `pos` of a file: the whole leaf that covers it. Takes the map lock.
 pub(crate) fn load(state: &Ext4State, inode: &Inode, pos: u64) -> Result<()> {
     inode.check_contents()?;
+    check_inode(state, inode)?;
     let Ok(block) = u32::try_from(pos >> inode.state.block_bits()) else {
         // Nothing can be mapped there, and the snapshot says so by itself.
         return Ok(());
@@ -42,7 +67,11 @@ pub(crate) fn load(state: &Ext4State, inode: &Inode, pos: u64) -> Result<()> {
         // Another thread loaded it while this one waited for the lock.
         return Ok(());
     }
-    let window = find_leaf(state, inode, Lblk(block))?;
+    let window = if inode.disk().uses_extents() {
+        find_leaf(state, inode, Lblk(block))?
+    } else {
+        indirect::find_window(state, inode, Lblk(block))?
+    };
     let mut loaded = current.replaced(window.first, window.end, Some(&window.runs));
     if loaded.resident_bytes() > state.map_budget.max(BUDGET_MIN) {
         loaded = MapSnapshot::unknown().replaced(window.first, window.end, Some(&window.runs));

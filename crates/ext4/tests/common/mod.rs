@@ -2,7 +2,9 @@
 //! helpers.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod debugfs;
 pub mod hostile;
+pub mod layout;
 pub mod sample;
 pub mod tree;
 

@@ -4,6 +4,7 @@ mod dir;
 mod extent;
 mod features;
 mod group;
+mod indirect;
 mod inode;
 mod mmp;
 mod superblock;
@@ -12,6 +13,9 @@ pub use dir::*;
 pub use extent::*;
 pub use features::{Compat, Features, Incompat, RoCompat};
 pub use group::{GroupDescriptor, GroupFlags};
+pub use indirect::{
+    DIRECT_POINTERS, IndirectLayout, IndirectPath, IndirectRun, MAX_INDIRECT_DEPTH, PointerBlock,
+};
 pub use inode::{
     DeviceNumber, FileType, I_BLOCK_SIZE, Inode, InodeFlags, Timestamp, inode_checksum_seed,
     update_inode_checksum,

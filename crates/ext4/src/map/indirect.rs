@@ -1,0 +1,137 @@
+//! Indirect block maps (ext2, ext3, and inodes of ext4 without the extents flag): the walk from the inode's
+//! numbers to the pointer block that covers a logical block.
+//!
+//! A look-up descends at most three levels, so it ends whatever the blocks say. That a *whole* map is bounded
+//! needs more: a pointer block that is reached at two places of a file could stand for thousands of millions of
+//! blocks on a volume of one. No map has such a block, so each one is remembered with its place.
+
+use super::Window;
+use crate::error::{Error, Result};
+use crate::inode::Inode;
+use crate::volume::Ext4State;
+use std::collections::HashMap;
+use uext4_iomap::snapshot::BLOCKS_END;
+use uext4_iomap::{Run, State};
+use uext4_ondisk::ext4::{DIRECT_POINTERS, IndirectLayout, IndirectPath, MAX_INDIRECT_DEPTH, PointerBlock};
+use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
+
+/// Places of pointer blocks that are remembered per inode: 24 MiB or so. Beyond, it starts anew; what is then
+/// missed is a map that shares blocks on a volume with more of them than this.
+const PLACES_MAX: usize = 1 << 20;
+
+/// Where each pointer block of one inode was met: level and first logical block under it.
+#[derive(Debug, Default)]
+pub(crate) struct PointerPlaces(parking_lot::Mutex<HashMap<Pblk, (u32, u64)>>);
+
+impl PointerPlaces {
+    /// Whether `block` was met here or nowhere yet.
+    fn agrees(&self, block: Pblk, place: (u32, u64)) -> bool {
+        let mut places = self.0.lock();
+        if places.len() >= PLACES_MAX {
+            places.clear();
+        }
+        *places.entry(block).or_insert(place) == place
+    }
+}
+
+/// The layout of indirect maps on this volume.
+pub(super) fn layout(state: &Ext4State) -> IndirectLayout {
+    IndirectLayout::new(state.superblock.geometry.block_size())
+}
+
+/// The window of logical blocks around `block` that one look at the map tells about.
+pub(super) fn find_window(state: &Ext4State, inode: &Inode, block: Lblk) -> Result<Window> {
+    let layout = layout(state);
+    let Some(path) = layout.path(block) else {
+        return Ok(Window { first: layout.blocks(), end: BLOCKS_END, runs: Vec::new() });
+    };
+    let i_block = &inode.disk().i_block;
+    let root = PointerBlock::root(i_block);
+    let mut walk = Walk { state, inode, block, path, met: Vec::with_capacity(6) };
+    walk.met.extend((0..MAX_INDIRECT_DEPTH).filter_map(|level| root.get(DIRECT_POINTERS + level)));
+    if path.depth() == 0 {
+        return walk.leaf(&PointerBlock::direct(i_block), path.window(0));
+    }
+    let Some(mut child) = root.get(path.root_index()) else {
+        let (first, end) = path.window(path.depth());
+        return Ok(Window { first, end, runs: Vec::new() });
+    };
+    for level in (1..=path.depth()).rev() {
+        walk.enter(child, level)?;
+        let buffer = state.cache.read(child.get())?;
+        let pointers = PointerBlock::new(&buffer, layout).map_err(|corrupt| walk.place(corrupt, child))?;
+        if level == 1 {
+            return walk.leaf(&pointers, path.window(1));
+        }
+        match pointers.get(path.index(level)) {
+            Some(next) => child = next,
+            None => {
+                let (first, end) = path.window_of(level, pointers.gap(path.index(level)));
+                return Ok(Window { first, end, runs: Vec::new() });
+            }
+        }
+    }
+    // Not reached: level 1 returns.
+    Err(state.corrupt_inode(inode.ino(), "an indirect map without a last level"))
+}
+
+struct Walk<'a> {
+    state: &'a Ext4State,
+    inode: &'a Inode,
+    block: Lblk,
+    path: IndirectPath,
+    /// Pointer blocks that this walk knows of: the inode's, and those on the way. No data lies in them.
+    met: Vec<Pblk>,
+}
+
+impl Walk<'_> {
+    fn place(&self, corrupt: Corrupt, block: Pblk) -> Error {
+        corrupt.in_inode(self.inode.ino()).at_lblk(self.block).at_block(block).into()
+    }
+
+    /// Checks a pointer block before it is read.
+    fn enter(&mut self, block: Pblk, level: u32) -> Result<()> {
+        check_zones(self.state, block, 1, "a block of the indirect map")
+            .map_err(|corrupt| self.place(corrupt, block))?;
+        let place = (level, self.path.window(level).0);
+        let is_root = level == self.path.depth();
+        if (!is_root && self.met.contains(&block)) || !self.inode.pointer_places.agrees(block, place) {
+            return Err(self.place(CorruptKind::Cycle("the indirect map").into(), block));
+        }
+        self.met.push(block);
+        Ok(())
+    }
+
+    /// The runs of a block that names data blocks, checked against the system zones: after this, data may go
+    /// there.
+    fn leaf(&self, pointers: &PointerBlock<'_>, window: (u64, u64)) -> Result<Window> {
+        let mut runs = Vec::new();
+        for run in pointers.runs(window) {
+            let length = u64::from(run.length);
+            let fault = |corrupt: Corrupt| -> Error {
+                corrupt.in_inode(self.inode.ino()).at_lblk(run.logical).at_block(run.physical).into()
+            };
+            check_zones(self.state, run.physical, length, "the indirect map").map_err(fault)?;
+            let own = |block: &Pblk| block.distance_from(run.physical).is_some_and(|offset| offset < length);
+            if self.met.iter().any(own) {
+                return Err(fault(CorruptKind::Cycle("the indirect map").into()));
+            }
+            let (first, physical) = (run.logical.get(), run.physical.get());
+            runs.push(Run { first, length, state: State::Written, physical });
+        }
+        Ok(Window { first: window.0, end: window.1, runs })
+    }
+}
+
+fn check_zones(
+    state: &Ext4State,
+    start: Pblk,
+    count: u64,
+    what: &'static str,
+) -> std::result::Result<(), Corrupt> {
+    if state.zones.allows(start.get(), count) {
+        return Ok(());
+    }
+    let inside = state.superblock.geometry.usable_blocks().contains(start, count);
+    Err(if inside { CorruptKind::SystemZone } else { CorruptKind::BlockOutsideVolume(what) }.into())
+}
