@@ -255,8 +255,6 @@ fn unreadable_features_are_refused_by_name() {
     };
     for (args, words) in [
         (&["-O", "inline_data"][..], &["inline_data"][..]),
-        (&["-O", "casefold"], &["casefold"]),
-        (&["-O", "encrypt"], &["encrypt"]),
         (&["-O", "^extents,^64bit,^has_journal,^metadata_csum"], &["extent", "ext2 or ext3"]),
         (&["-O", "^extents,^64bit"], &["extent", "ext2 or ext3"]),
         (&["-O", "journal_dev"], &["journal"]),
