@@ -56,7 +56,7 @@ fn find(volume: &Volume, name: &[u8]) -> uext4::Result<uext4::Ino> {
     volume.resolve(OsStr::from_bytes(&in_dir(name)), false)
 }
 
-/// Inodes are told apart by name: every name is a file of its own then.
+/// Every name is an inode of its own, so finding another one shows.
 fn assert_spellings(volume: &Volume) {
     for (name, same, other) in FAMILIES {
         for n in (0..EACH).step_by(9) {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::dirs::{ENCRYPT_FLAG, EXTENTS_FLAG, Recipe, assert_all_found, fill, in_dir, look_up_cold};
+use common::dirs::{ENCRYPT_FLAG, EXTENTS_FLAG, MANY, Recipe, assert_all_found, fill, in_dir, look_up_cold};
 use common::{Image, open_ro, open_rw, read_only};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -88,7 +88,7 @@ fn root_the_kernel_made_trees_of_every_hash() {
         let names = if hash == "legacy" { colliding() } else { names(1000) };
         volume.with_kernel(|root| {
             std::fs::create_dir(root.join("dir")).unwrap();
-            fill(&root.join("dir"), names.iter().map(Vec::as_slice));
+            fill(&root.join("dir"), 1, names.iter().map(Vec::as_slice));
         });
         assert!(debugfs(volume.path(), "htree_dump /dir").contains("Indirect levels: 0"));
         // The kernel splits blocks in halves, so the names of one hash reach over more of them.
@@ -104,7 +104,7 @@ fn root_trees_of_three_levels_are_searched() {
     let names: Vec<Vec<u8>> = (0..45_000).map(|n| format!("{n:05}{end}").into_bytes()).collect();
     volume.with_kernel(|root| {
         std::fs::create_dir(root.join("dir")).unwrap();
-        fill(&root.join("dir"), names.iter().map(Vec::as_slice));
+        fill(&root.join("dir"), MANY, names.iter().map(Vec::as_slice));
     });
     let absent: Vec<Vec<u8>> = (45_000..46_000).map(|n| format!("{n:05}{end}").into_bytes()).collect();
     assert!(debugfs(volume.path(), "htree_dump /dir").contains("Indirect levels: 2"));
@@ -116,7 +116,12 @@ fn root_trees_of_three_levels_are_searched() {
 fn blocks_of_64_kib_and_the_oldest_formats() {
     needs!(Need::Tool("mke2fs"), Need::Tool("tune2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
     let names = names(4000);
-    let wide = Recipe { size: 64 << 20, args: &["-b", "65536", "-O", "^has_journal"], ..Recipe::default() };
+    let wide = Recipe {
+        size: 64 << 20,
+        args: &["-b", "65536", "-O", "^has_journal"],
+        per_inode: MANY,
+        ..Recipe::default()
+    };
     assert_all_found(&wide.make(&names), &names, &absent(&names), 6);
     let wide = Recipe { args: &["-b", "65536", "-O", "^has_journal,^metadata_csum"], ..wide };
     assert_all_found(&wide.make(&names), &names, &absent(&names), 6);

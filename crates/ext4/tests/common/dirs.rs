@@ -31,6 +31,8 @@ pub struct Recipe<'a> {
     pub tune2fs: &'a [&'a str],
     /// Whether e2fsck makes hash trees.
     pub index: bool,
+    /// Names of each inode; 1 tells the names apart by their inodes.
+    pub per_inode: usize,
 }
 
 impl Default for Recipe<'_> {
@@ -42,17 +44,20 @@ impl Default for Recipe<'_> {
             debugfs: &[],
             tune2fs: &[],
             index: true,
+            per_inode: 1,
         }
     }
 }
 
-/// A file of `path`'s directory for every name: hard links of few inodes.
-pub fn fill<'n>(dir: &Path, names: impl IntoIterator<Item = &'n [u8]>) {
+/// As many names as an inode may have links, roughly.
+pub const MANY: usize = 60_000;
+
+/// Makes files of these names in `dir`, each `per_inode` of them links of one inode.
+pub fn fill<'n>(dir: &Path, per_inode: usize, names: impl IntoIterator<Item = &'n [u8]>) {
     let mut file = dir.to_owned();
     for (n, name) in names.into_iter().enumerate() {
         let path = dir.join(OsStr::from_bytes(name));
-        // An inode has at most 65,000 links.
-        if n % 60_000 == 0 {
+        if n % per_inode == 0 {
             std::fs::write(&path, "").unwrap();
             file = path;
         } else {
@@ -67,7 +72,7 @@ impl Recipe<'_> {
         let source = Scratch::new(1 << 20);
         let dir = source.file("dir");
         std::fs::create_dir(&dir).unwrap();
-        fill(&dir, names.iter().map(AsRef::as_ref));
+        fill(&dir, self.per_inode, names.iter().map(AsRef::as_ref));
         let mut builder = VolumeBuilder::new(self.size).args(self.args.iter().copied());
         for option in self.extended {
             builder = builder.extended(*option);
