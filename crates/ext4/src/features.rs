@@ -1,7 +1,9 @@
 //! Which volumes can be opened, and what for. Everything else is refused by the name of its feature.
 
 use crate::error::{Error, Result};
-use uext4_ondisk::ext4::{Compat, DefaultMountOptions, Features, Incompat, RoCompat, Superblock};
+use uext4_ondisk::ext4::{
+    Compat, DefaultMountOptions, ENCODING_UTF8_12_1, Features, Incompat, RoCompat, Superblock,
+};
 
 /// Incompatible features that reading understands.
 const READABLE: Incompat = Incompat::from_bits_retain(
@@ -15,7 +17,8 @@ const READABLE: Incompat = Incompat::from_bits_retain(
         | Incompat::CSUM_SEED.bits()
         | Incompat::LARGEDIR.bits()
         // Encrypted files and directories are refused one by one.
-        | Incompat::ENCRYPT.bits(),
+        | Incompat::ENCRYPT.bits()
+        | Incompat::CASEFOLD.bits(),
 );
 
 /// Read-only-compatible features under which overwriting file data keeps everything right. Overwrites change
@@ -63,6 +66,15 @@ pub(crate) fn check_readable(features: &Features) -> Result<()> {
 pub(crate) fn check_recovered(features: &Features) -> Result<()> {
     if features.incompat.contains(Incompat::RECOVER) {
         return Err(Error::NeedsRecovery("the superblock says so (needs_recovery)".into()));
+    }
+    Ok(())
+}
+
+/// Refuses volumes whose names cannot be compared: they fold case by an encoding that nobody defined yet.
+pub(crate) fn check_encoding(superblock: &Superblock) -> Result<()> {
+    let folds = superblock.features.incompat.contains(Incompat::CASEFOLD);
+    if folds && superblock.encoding != ENCODING_UTF8_12_1 {
+        return Err(refuse("open", format!("casefold with encoding {}", superblock.encoding)));
     }
     Ok(())
 }

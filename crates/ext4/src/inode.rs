@@ -139,7 +139,11 @@ impl Inode {
         };
         let flags = self.disk.flags;
         if flags.contains(InodeFlags::ENCRYPT) {
-            return refuse("an encrypted file");
+            return refuse(match self.kind {
+                FileKind::Directory => "an encrypted directory",
+                FileKind::Symlink => "an encrypted symbolic link",
+                _ => "an encrypted file",
+            });
         }
         if flags.contains(InodeFlags::INLINE_DATA) {
             return refuse("inline data");

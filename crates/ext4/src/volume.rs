@@ -76,6 +76,7 @@ impl Volume {
             return Err(Error::ReadOnly("the device"));
         }
         let superblock = read_superblock(&device)?;
+        features::check_encoding(&superblock)?;
         if options.write {
             features::check_writable(&superblock)?;
         }

@@ -150,7 +150,7 @@ pub enum CorruptKind {
     /// A hash tree node does not start with the empty entry that hides it.
     #[error("hash tree node is malformed")]
     HtreeNode,
-    /// A hash tree is deeper than the volume's features allow.
+    /// A hash tree is deeper than the volume's features allow, or than its root says.
     #[error("hash tree is too deep")]
     HtreeDepth,
     /// A hash tree node's limit or count does not fit its block.

@@ -1,6 +1,6 @@
 //! Directory hashes against values computed by libext2fs 1.47 (`ext2fs_dirhash`, all six versions).
 
-use uext4_ondisk::ext4::{DirHash, HashVersion, UnsupportedHash, dir_hash};
+use uext4_ondisk::ext4::{DirHash, HashVersion, UnsupportedHash, dir_hash, keyed_dir_hash};
 
 const VERSIONS: [HashVersion; 6] = [
     HashVersion::Legacy,
@@ -168,6 +168,26 @@ fn siphash_is_refused_by_name() {
     let refused = dir_hash(b"name", HashVersion::SipHash, &[0; 4]);
     assert_eq!(refused, Err(UnsupportedHash(HashVersion::SipHash)));
     assert_eq!(refused.unwrap_err().to_string(), "directory hash `siphash` is not supported");
+}
+
+/// The vectors that come with the reference implementation of SipHash-2-4: key 00 01 .. 0f, input 00 01 ...
+#[test]
+fn the_keyed_hash_equals_the_published_vectors() {
+    let key: [u8; 16] = std::array::from_fn(|at| u8::try_from(at).unwrap());
+    let input: Vec<u8> = (0..63).collect();
+    for (length, sum) in [
+        (0, 0x726F_DB47_DD0E_0E31_u64),
+        (1, 0x74F8_39C5_93DC_67FD),
+        (7, 0xAB02_00F5_8B01_D137),
+        (8, 0x93F5_F579_9A93_2462),
+        (15, 0xA129_CA61_49BE_45E5),
+        (63, 0x958A_324C_EB06_4572),
+    ] {
+        let hash = keyed_dir_hash(&input[..length], &key);
+        // Bit 0 of the major hash is not part of it.
+        let found = (u64::from(hash.major) << 32) | u64::from(hash.minor);
+        assert_eq!(found, sum & !(1 << 32), "{length} bytes");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! test finds them with any content and leaves them so.
 
 mod devices;
+mod folding;
 mod trace;
 mod volumes;
 
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
     }));
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str()));
-    let groups = [devices::TESTS, trace::TESTS, volumes::TESTS];
+    let groups = [devices::TESTS, trace::TESTS, volumes::TESTS, folding::TESTS];
     let tests: Vec<&Test> = groups.into_iter().flatten().filter(|(name, _)| chosen(name)).collect();
     let failed = tests.iter().filter(|test| !passes(test)).count();
     if failed == 0 && !tests.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

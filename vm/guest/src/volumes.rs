@@ -22,7 +22,8 @@ pub const TESTS: &[Test] = &[
 
 const FILE_BYTES: usize = 4 << 20;
 
-fn run(program: &str, arguments: &[&str]) {
+/// Runs a program of the guest, which must succeed.
+pub fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(

@@ -1,9 +1,10 @@
 //! Look-up through the hash tree of an indexed directory.
 
 use super::Directory;
+use super::name::Wanted;
 use crate::error::Result;
 use uext4_ondisk::ext4::{HtreeIndex, HtreeRoot, dir_hash};
-use uext4_ondisk::{Ino, Lblk};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk};
 
 /// A node on the way down: its block in the directory, and the child taken.
 #[derive(Clone, Copy)]
@@ -12,13 +13,15 @@ struct Frame {
     position: usize,
 }
 
-/// Finds a name. `Ok(None)`: the tree's hash cannot be computed here (it needs a key), so the directory must
-/// be scanned. `Ok(Some(None))`: there is no such name.
-pub(super) fn look_up(directory: &Directory<'_>, name: &[u8]) -> Result<Option<Option<Ino>>> {
+/// Finds a name.
+pub(super) fn look_up(directory: &Directory<'_>, wanted: &mut Wanted<'_>) -> Result<Option<Ino>> {
     let superblock = &directory.state.superblock;
     let (version, levels) =
         with_root(directory, |root| (root.hash_version, usize::from(root.indirect_levels)))?;
-    let Ok(hash) = dir_hash(name, version, &superblock.hash.seed) else { return Ok(None) };
+    let hash = dir_hash(wanted.hashed(), version, &superblock.hash.seed).map_err(|_| {
+        // The keyed hash belongs to encrypted directories, and this one is not.
+        Corrupt::from(CorruptKind::HtreeRoot("hash_version")).in_inode(directory.inode.ino())
+    })?;
     let mut frames = Vec::with_capacity(levels + 1);
     let mut block = 0;
     for _ in 0..=levels {
@@ -32,12 +35,12 @@ pub(super) fn look_up(directory: &Directory<'_>, name: &[u8]) -> Result<Option<O
     // Names of one hash may go on in the next blocks; no honest tree has more of them than the directory has
     // blocks.
     for _ in 0..directory.blocks {
-        if let Some(found) = directory.scan_for(block, name)? {
-            return Ok(Some(Some(found)));
+        if let Some(found) = directory.scan_leaf(block, wanted)? {
+            return Ok(Some(found));
         }
         match next_block(directory, &mut frames, hash.major)? {
             Some(next) => block = next,
-            None => return Ok(Some(None)),
+            None => return Ok(None),
         }
     }
     Err(directory

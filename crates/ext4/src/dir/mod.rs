@@ -1,17 +1,20 @@
 //! Directories: look-up by hash tree or by scanning, and listing.
 
 mod htree;
+mod name;
 
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::map;
 use crate::stat::FileKind;
 use crate::volume::{Ext4State, Volume};
+use name::Wanted;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use uext4_buffer::BufferRef;
 use uext4_ondisk::ext4::{
-    Compat, DirBlock, DirBlockKind, DirFormat, InodeFlags, verify_dir_checksum, verify_htree_checksum,
+    Compat, DirBlock, DirBlockKind, DirFormat, Incompat, InodeFlags, verify_dir_checksum,
+    verify_htree_checksum,
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
@@ -32,6 +35,8 @@ struct Directory<'a> {
     inode: &'a Inode,
     format: DirFormat,
     indexed: bool,
+    /// Whether names that differ by case are the same.
+    folds: bool,
     blocks: u32,
 }
 
@@ -56,9 +61,13 @@ impl<'a> Directory<'a> {
         let Some(blocks) = blocks.filter(|&blocks| blocks > 0 && u64::from(blocks) <= most) else {
             return Err(state.corrupt_inode(inode.ino(), format!("a directory of {size} bytes")));
         };
+        let folds = inode.disk().flags.contains(InodeFlags::CASEFOLD);
+        if folds && !state.superblock.features.incompat.contains(Incompat::CASEFOLD) {
+            return Err(state.corrupt_inode(inode.ino(), "a case-folded directory without the feature"));
+        }
         let dir_index = state.superblock.features.compat.contains(Compat::DIR_INDEX);
         let indexed = dir_index && inode.disk().flags.contains(InodeFlags::INDEX);
-        Ok(Directory { state, inode, format, indexed, blocks })
+        Ok(Directory { state, inode, format, indexed, folds, blocks })
     }
 
     /// Reads and checks one block.
@@ -93,9 +102,17 @@ impl<'a> Directory<'a> {
     fn scan<T>(
         &self,
         number: u32,
+        each: impl FnMut(&uext4_ondisk::ext4::DirEntry<'_>) -> Option<T>,
+    ) -> Result<Option<T>> {
+        self.scan_block(number, &self.block(number)?, each)
+    }
+
+    fn scan_block<T>(
+        &self,
+        number: u32,
+        block: &Block,
         mut each: impl FnMut(&uext4_ondisk::ext4::DirEntry<'_>) -> Option<T>,
     ) -> Result<Option<T>> {
-        let block = self.block(number)?;
         let place = |corrupt| self.place(corrupt, number, block.buffer.block());
         for entry in DirBlock::new(&block.buffer, block.kind, &self.format).map_err(place)?.entries() {
             let entry = entry.map_err(place)?;
@@ -109,23 +126,41 @@ impl<'a> Directory<'a> {
         Ok(None)
     }
 
-    fn scan_for(&self, number: u32, name: &[u8]) -> Result<Option<Ino>> {
-        self.scan(number, |entry| (entry.name == name).then_some(entry.inode))
+    fn scan_for(&self, number: u32, wanted: &mut Wanted<'_>) -> Result<Option<Ino>> {
+        self.scan(number, |entry| wanted.is(entry).then_some(entry.inode))
+    }
+
+    /// The same in a block that the hash tree says to hold entries.
+    fn scan_leaf(&self, number: u32, wanted: &mut Wanted<'_>) -> Result<Option<Ino>> {
+        let block = self.block(number)?;
+        // Without checksums an empty block of entries looks like a node of the tree; with them it has a tail.
+        if block.kind != DirBlockKind::Linear && self.format.checksums {
+            return Err(self.place(CorruptKind::HtreeDepth.into(), number, block.buffer.block()));
+        }
+        self.scan_block(number, &block, |entry| wanted.is(entry).then_some(entry.inode))
+    }
+
+    /// Whether a name that its hash tree does not lead to may still be there. The kernels of some months of 2024
+    /// folded names another way; since then a case-folded directory is scanned to the end (`ext4_find_entry`)
+    /// unless the volume says that it was never theirs.
+    fn may_be_misplaced(&self) -> bool {
+        self.folds && !self.state.superblock.no_encoding_fallback()
     }
 }
 
 /// Finds a name in a directory.
 pub(crate) fn look_up(state: &Ext4State, inode: &Inode, name: &[u8]) -> Result<Option<Ino>> {
     let directory = Directory::open(state, inode)?;
+    let mut wanted = Wanted::new(&directory, name)?;
     // `..` is not in the tree: it always stands in the first block.
-    if directory.indexed
-        && name != b".."
-        && let Some(found) = htree::look_up(&directory, name)?
-    {
-        return Ok(found);
+    if directory.indexed && name != b".." {
+        let found = htree::look_up(&directory, &mut wanted)?;
+        if found.is_some() || !directory.may_be_misplaced() {
+            return Ok(found);
+        }
     }
     for number in 0..directory.blocks {
-        if let Some(found) = directory.scan_for(number, name)? {
+        if let Some(found) = directory.scan_for(number, &mut wanted)? {
             return Ok(Some(found));
         }
     }

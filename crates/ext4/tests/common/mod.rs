@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod debugfs;
+pub mod dirs;
 pub mod hostile;
 pub mod layout;
 pub mod sample;

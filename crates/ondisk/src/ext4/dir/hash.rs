@@ -1,6 +1,13 @@
 //! Hashes of directory names. The functions are the kernel's `ext4fs_dirhash`, by its documented behaviour.
+//!
+//! In a case-folded directory it is the folded form of a name that is hashed
+//! ([`CaseFolder`](super::CaseFolder)), or the name itself if it has none.
 
+use siphasher::sip::SipHasher24;
 use std::fmt;
+use std::hash::Hasher;
+
+use crate::bytes::{high32, low32};
 
 /// How a directory's names are hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,9 +99,24 @@ pub fn dir_hash(name: &[u8], version: HashVersion, seed: &[u32; 4]) -> Result<Di
         HashVersion::TeaUnsigned => tea(name, state, unsigned),
         HashVersion::SipHash => return Err(UnsupportedHash(version)),
     };
+    Ok(ordered(major, minor))
+}
+
+/// The hash of a name by [`HashVersion::SipHash`]: SipHash-2-4 under the key that a directory both encrypted
+/// and case-folded derives from its encryption key (`fscrypt_fname_siphash`). `name` is the folded form of the
+/// plain name.
+pub fn keyed_dir_hash(name: &[u8], key: &[u8; 16]) -> DirHash {
+    let mut hasher = SipHasher24::new_with_key(key);
+    hasher.write(name);
+    let sum = hasher.finish();
+    ordered(high32(sum), low32(sum))
+}
+
+/// Leaves out the bit and the value that mean something else in a tree.
+fn ordered(major: u32, minor: u32) -> DirHash {
     let even = major & !1;
     let major = if even == END_OF_DIRECTORY { END_OF_DIRECTORY.wrapping_sub(2) } else { even };
-    Ok(DirHash { major, minor })
+    DirHash { major, minor }
 }
 
 /// A byte widened the way the volume's char type was: with sign or without.

@@ -1,12 +1,15 @@
 //! Directories: blocks of entries, and the hash tree that some directories hide inside them.
 
+mod fold;
 mod hash;
 mod htree;
 mod htree_encode;
 mod linear;
 mod linear_encode;
+mod unicode_12_1;
 
-pub use hash::{DirHash, HashVersion, UnsupportedHash, dir_hash};
+pub use fold::CaseFolder;
+pub use hash::{DirHash, HashVersion, UnsupportedHash, dir_hash, keyed_dir_hash};
 pub use htree::{HtreeEntry, HtreeIndex, HtreeRoot, verify_htree_checksum};
 pub use htree_encode::{encode_htree_entries, encode_htree_root_info, update_htree_checksum};
 pub use linear::{

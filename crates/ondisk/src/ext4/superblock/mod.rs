@@ -21,6 +21,9 @@ use crate::error::{Corrupt, CorruptKind, EncodeError};
 use crate::numbers::{Ino, Pblk};
 
 const STRUCTURE: &str = "superblock";
+/// The one encoding of case-folded names that is defined: UTF-8, compared by Unicode 12.1
+/// (`EXT4_ENC_UTF8_12_1`).
+pub const ENCODING_UTF8_12_1: u16 = 1;
 const MAGIC: u16 = 0xEF53;
 const CHECKSUM_OFFSET: usize = 0x3FC;
 const CHECKSUM_CRC32C: u8 = 1;
@@ -126,9 +129,10 @@ pub struct Superblock {
     pub lost_found_inode: u32,
     /// Stored checksum seed (`s_checksum_seed`); counts with the `metadata_csum_seed` feature.
     pub stored_checksum_seed: u32,
-    /// Character encoding of case-folded names (`s_encoding`): 1 = UTF-8 12.1.
+    /// Character encoding of case-folded names (`s_encoding`): [`ENCODING_UTF8_12_1`].
     pub encoding: u16,
-    /// Flags of that encoding (`s_encoding_flags`): 1 = refuse invalid names.
+    /// Flags of that encoding (`s_encoding_flags`): see [`Superblock::strict_encoding`] and
+    /// [`Superblock::no_encoding_fallback`].
     pub encoding_flags: u16,
     /// The file that keeps orphans (`s_orphan_file_inum`), 0 = none.
     pub orphan_file_inode: u32,
@@ -423,6 +427,17 @@ impl Superblock {
     /// kernel decides on x86.
     pub fn hash_unsigned(&self) -> bool {
         self.flags.contains(SuperblockFlags::UNSIGNED_HASH)
+    }
+
+    /// Whether names in case-folded directories must be valid UTF-8 (`SB_ENC_STRICT_MODE_FL`).
+    pub fn strict_encoding(&self) -> bool {
+        self.encoding_flags & 1 != 0
+    }
+
+    /// Whether all names of case-folded directories lie where their hash says (`SB_ENC_NO_COMPAT_FALLBACK_FL`);
+    /// else a look-up that fails goes through the whole directory.
+    pub fn no_encoding_fallback(&self) -> bool {
+        self.encoding_flags & 2 != 0
     }
 
     /// The journal's inode, if the journal is inside the volume.

@@ -1,0 +1,57 @@
+//! A name that is looked for, and how names of its directory are compared (`generic_ci_match` in `fs/libfs.c`).
+
+use super::Directory;
+use crate::error::{Error, Result};
+use uext4_ondisk::ext4::{CaseFolder, DirEntry};
+
+/// What a look-up wants to find.
+pub(super) struct Wanted<'a> {
+    name: &'a [u8],
+    folded: Option<Folded>,
+}
+
+/// How a case-folded directory compares.
+struct Folded {
+    /// Folds the entries met; one memory for all of them.
+    folder: CaseFolder,
+    /// The folded form of the name.
+    form: Vec<u8>,
+}
+
+impl<'a> Wanted<'a> {
+    /// # Errors
+    /// [`Error::Invalid`] if the name is not UTF-8 and the volume wants that of the names in case-folded
+    /// directories.
+    pub(super) fn new(directory: &Directory<'_>, name: &'a [u8]) -> Result<Self> {
+        if !directory.folds {
+            return Ok(Wanted { name, folded: None });
+        }
+        let mut folder = CaseFolder::new();
+        let form = folder.fold(name).map(<[u8]>::to_vec);
+        if form.is_none() && directory.state.superblock.strict_encoding() {
+            let text = name.escape_ascii();
+            return Err(Error::Invalid(format!("the name `{text}` is not UTF-8, which the volume wants")));
+        }
+        // A name without a folded form is an opaque string of bytes, equal to itself alone.
+        Ok(Wanted { name, folded: form.map(|form| Folded { folder, form }) })
+    }
+
+    /// The bytes whose hash places the name in a hash tree.
+    pub(super) fn hashed(&self) -> &[u8] {
+        self.folded.as_ref().map_or(self.name, |folded| &folded.form)
+    }
+
+    /// Whether the entry has this name.
+    pub(super) fn is(&mut self, entry: &DirEntry<'_>) -> bool {
+        if entry.name == self.name {
+            return true;
+        }
+        match &mut self.folded {
+            // `.` and `..` are no names: spelt with ignored characters they would lead out of the directory.
+            Some(folded) if !entry.is_dot() && !entry.is_dot_dot() => {
+                folded.folder.fold(entry.name) == Some(folded.form.as_slice())
+            }
+            _ => false,
+        }
+    }
+}
