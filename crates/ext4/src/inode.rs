@@ -15,6 +15,10 @@ pub struct Inode {
     disk: DiskInode,
     kind: FileKind,
     metadata: Metadata,
+    /// First byte of the record on the volume.
+    position: u64,
+    /// What follows the extra fields of the record: extended attributes, inline data among them.
+    record_xattrs: Box<[u8]>,
     /// The engine's half.
     pub(crate) state: InodeState,
 }
@@ -39,6 +43,17 @@ impl Inode {
     /// File type.
     pub(crate) fn kind(&self) -> FileKind {
         self.kind
+    }
+
+    /// First byte of the record on the volume.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The bytes of the record behind its extra fields, where extended attributes may be. Empty if the record
+    /// says nothing about extra fields: nothing of it is believed then, as in the kernel.
+    pub(crate) fn record_xattrs(&self) -> &[u8] {
+        &self.record_xattrs
     }
 
     /// Attributes, with the time of the latest write noted in memory.
@@ -96,7 +111,14 @@ impl Ext4State {
             .ok_or_else(|| self.corrupt_inode(ino, format!("mode {:#o} names no file type", disk.mode)))?;
         let metadata = self.metadata_of(ino, &disk, kind);
         let state = InodeState::new(disk.size, geometry.block_size_log());
-        Ok(Inode { ino, disk, kind, metadata, state })
+        let has_extra = disk.extra_isize > 0;
+        let rest = bytes.get(disk.xattr_range(superblock)).filter(|_| has_extra).unwrap_or_default();
+        // Most inodes have none: a magic number comes first.
+        let empty = rest.first_chunk::<4>().is_none_or(|magic| *magic == [0; 4]);
+        let record_xattrs = if empty { Box::default() } else { rest.into() };
+        let position =
+            place.byte_offset(geometry.block_size()).unwrap_or(0).saturating_add(u64::from(offset));
+        Ok(Inode { ino, disk, kind, metadata, position, record_xattrs, state })
     }
 
     fn metadata_of(&self, ino: Ino, disk: &DiskInode, kind: FileKind) -> Metadata {

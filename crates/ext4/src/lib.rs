@@ -39,6 +39,7 @@ mod path;
 mod queue;
 mod stat;
 mod volume;
+mod xattr;
 mod zones;
 
 pub use dir::{DirEntry, ReadDir};
@@ -58,4 +59,6 @@ pub use uext4_iomap::{
 };
 pub use uext4_jbd2::JournalInfo;
 pub use uext4_ondisk::Ino;
+pub use uext4_ondisk::ext4::{Acl, AclEntry, AclTag};
 pub use volume::Volume;
+pub use xattr::{AclKind, XATTR_SIZE_MAX, XattrName};

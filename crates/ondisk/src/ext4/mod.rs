@@ -7,6 +7,7 @@ mod group;
 mod inode;
 mod mmp;
 mod superblock;
+mod xattr;
 
 pub use dir::*;
 pub use extent::*;
@@ -18,3 +19,4 @@ pub use inode::{
 };
 pub use mmp::{MmpBlock, MmpOwner};
 pub use superblock::*;
+pub use xattr::*;
