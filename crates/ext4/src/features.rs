@@ -13,7 +13,8 @@ const READABLE: Incompat = Incompat::from_bits_retain(
         | Incompat::FLEX_BG.bits()
         | Incompat::EA_INODE.bits()
         | Incompat::CSUM_SEED.bits()
-        | Incompat::LARGEDIR.bits(),
+        | Incompat::LARGEDIR.bits()
+        | Incompat::INLINE_DATA.bits(),
 );
 
 /// Read-only-compatible features under which overwriting file data keeps everything right. Overwrites change

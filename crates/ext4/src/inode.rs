@@ -151,6 +151,11 @@ impl Ext4State {
 }
 
 impl Inode {
+    /// Whether the contents lie inside the record.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.disk.has_inline_data()
+    }
+
     /// Refuses reading contents that are not plain blocks.
     pub(crate) fn check_contents(&self) -> Result<()> {
         let refuse = |feature: &str| {

@@ -27,10 +27,12 @@
 mod dir;
 mod error;
 pub mod explain;
+mod explain_inline;
 mod features;
 mod file;
 mod fs;
 mod info;
+mod inline;
 mod inode;
 mod journal;
 mod map;

@@ -6,6 +6,7 @@ use crate::features;
 use crate::file::File;
 use crate::fs::Ext4;
 use crate::info::Info;
+use crate::inline::InlineData;
 use crate::inode::{Inode, InodeTable};
 use crate::options::{OpenOptions, VolumeOptions};
 use crate::stat::{FileKind, Metadata};
@@ -168,7 +169,11 @@ impl Volume {
             FileKind::Directory => return Err(Error::IsDirectory),
             _ => return Err(Error::NotRegular),
         }
-        inode.check_contents()?;
+        if inode.is_inline() {
+            InlineData::of(self.state(), &inode)?;
+        } else {
+            inode.check_contents()?;
+        }
         if options.write {
             if !self.shared.options.write {
                 return Err(Error::ReadOnly("the volume was opened read-only"));

@@ -1,6 +1,7 @@
 //! Directories: look-up by hash tree or by scanning, and listing.
 
 mod htree;
+mod inline;
 
 use crate::error::{Error, Result};
 use crate::inode::Inode;
@@ -116,6 +117,9 @@ impl<'a> Directory<'a> {
 
 /// Finds a name in a directory.
 pub(crate) fn look_up(state: &Ext4State, inode: &Inode, name: &[u8]) -> Result<Option<Ino>> {
+    if inline::is_inline(inode) {
+        return inline::look_up(state, inode, name);
+    }
     let directory = Directory::open(state, inode)?;
     // `..` is not in the tree: it always stands in the first block.
     if directory.indexed
@@ -143,6 +147,11 @@ pub struct ReadDir {
 
 impl ReadDir {
     pub(crate) fn new(volume: Volume, inode: Arc<Inode>) -> Result<Self> {
+        if inline::is_inline(&inode) {
+            let entries = inline::list(volume.state(), &inode)?;
+            // All is there: `fill` has nothing left to read.
+            return Ok(ReadDir { volume, inode, next: u32::MAX, entries, ended: true });
+        }
         Directory::open(volume.state(), &inode)?;
         Ok(ReadDir { volume, inode, next: 0, entries: VecDeque::new(), ended: false })
     }
