@@ -49,6 +49,8 @@ pub enum Command {
     Stat(StatArgs),
     /// Write files to standard output.
     Cat(CatArgs),
+    /// Show extended attributes and access control lists.
+    Xattr(XattrArgs),
     /// Show where a file lies on the device.
     Map(MapArgs),
     /// Tell how a request would be done, and why.
@@ -75,6 +77,7 @@ impl Command {
             Command::Ls(_) => "ls",
             Command::Stat(_) => "stat",
             Command::Cat(_) => "cat",
+            Command::Xattr(_) => "xattr",
             Command::Map(_) => "map",
             Command::Explain(_) => "explain",
             Command::Io(_) => "io",
@@ -93,6 +96,7 @@ impl Command {
             Command::Ls(args) => args.form.json,
             Command::Stat(args) => args.form.json,
             Command::Cat(args) => args.form.json,
+            Command::Xattr(args) => args.form.json,
             Command::Map(args) => args.form.json,
             Command::Explain(args) => args.form.json,
             Command::Io(args) => args.form.json,
@@ -196,6 +200,32 @@ pub struct CatArgs {
     /// How to read.
     #[command(flatten)]
     pub switches: SwitchArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
+}
+
+/// `uext4 xattr`.
+#[derive(Args)]
+#[command(disable_help_flag = true)]
+pub struct XattrArgs {
+    /// The file; the root directory without a path.
+    #[arg(value_name = "DEVICE[:/path]", value_hint = ValueHint::FilePath)]
+    pub place: OsString,
+    /// One attribute by its full name, such as user.comment; all of them otherwise.
+    pub name: Option<OsString>,
+    /// Show the attributes of a symbolic link itself instead of following it.
+    #[arg(short = 'h', long)]
+    pub no_dereference: bool,
+    /// The bytes of the values only, as they are, one after another.
+    #[arg(long, conflicts_with = "json")]
+    pub only_values: bool,
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    pub help: Option<bool>,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
     /// In which form.
     #[command(flatten)]
     pub form: JsonArgs,

@@ -3,7 +3,7 @@
 use crate::args::{Cli, Command, Globals};
 use crate::error::CliError;
 use crate::trace::Tracer;
-use crate::{bench, cat, cp, documents, explain, info, io, ls, map, stat, trace};
+use crate::{bench, cat, cp, documents, explain, info, io, ls, map, stat, trace, xattr};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
@@ -36,6 +36,7 @@ fn run(command: Command, globals: &Globals) -> Result<ExitCode, CliError> {
         Command::Ls(args) => ls::run(&args, globals),
         Command::Stat(args) => stat::run(&args, globals),
         Command::Cat(args) => cat::run(&args, globals),
+        Command::Xattr(args) => xattr::run(&args, globals),
         Command::Map(args) => map::run(&args, globals),
         Command::Explain(args) => explain::run(&args, globals),
         Command::Io(args) => io::run(&args, globals),

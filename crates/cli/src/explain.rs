@@ -151,6 +151,7 @@ fn route(route: Route) -> &'static str {
         Route::SimpleRead => "simple-read",
         Route::GeneralRead => "general-read",
         Route::PastEnd => "past-end",
+        Route::InlineRead => "inline-read",
         Route::DaxRead => "dax-read",
         Route::BouncedRead => "bounced-read",
         Route::Overwrite => "overwrite",

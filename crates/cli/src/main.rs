@@ -30,6 +30,7 @@ mod stat;
 mod svg;
 mod text;
 mod trace;
+mod xattr;
 
 use std::process::ExitCode;
 

@@ -77,7 +77,8 @@ fn table(out: &mut Out, place: &Place, file: &File, block: u32, pieces: &[Piece]
     let mut expected = None;
     let mut count = 0;
     for (index, piece) in pieces.iter().enumerate() {
-        let (first, length) = (piece.logical / block, piece.length / block);
+        // Only what lies inside an inode is no whole number of blocks.
+        let (first, length) = (piece.logical / block, piece.length.div_ceil(block));
         let hole = piece.state == State::Hole;
         let physical = piece.physical / block;
         let moved = expected.filter(|&expected| !hole && expected != physical);
@@ -110,6 +111,7 @@ fn flags(piece: &Piece, last: bool, size: u64) -> String {
         State::Written => {}
         State::Unwritten => flags.push("unwritten"),
         State::Hole => flags.push("hole"),
+        State::Inline => flags.push("inline"),
     }
     if last {
         flags.push("last");

@@ -47,7 +47,8 @@ impl<I: Iterator<Item = uext4::Result<Piece>>> Runs<I> {
         };
         // The last block may reach behind the end of the file.
         let length = self.size.checked_sub(piece.logical)?.min(piece.length);
-        let data = piece.state == State::Written || piece.length < self.zeros_min;
+        let zeros = matches!(piece.state, State::Unwritten | State::Hole);
+        let data = !zeros || piece.length < self.zeros_min;
         (length > 0).then_some(Ok(Run { pos: piece.logical, length, data }))
     }
 }

@@ -6,8 +6,21 @@ use common::{good, text};
 use std::ffi::OsStr;
 use uext4_testkit::{Scratch, oracle, requirement};
 
-const COMMANDS: [&str; 12] =
-    ["info", "ls", "stat", "cat", "map", "explain", "io", "trace", "cp", "bench", "completions", "man"];
+const COMMANDS: [&str; 13] = [
+    "info",
+    "ls",
+    "stat",
+    "cat",
+    "xattr",
+    "map",
+    "explain",
+    "io",
+    "trace",
+    "cp",
+    "bench",
+    "completions",
+    "man",
+];
 
 #[test]
 fn help_knows_every_command_and_the_device_grammar() {

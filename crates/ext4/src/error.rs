@@ -91,6 +91,17 @@ pub enum Error {
     /// A path component is longer than 255 bytes.
     #[error("a name is longer than 255 bytes")]
     NameTooLong,
+    /// The file has no extended attribute of this name.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// A value is longer than can be returned.
+    #[error("a value of {size} bytes is more than the {most} that can be read")]
+    TooLarge {
+        /// Bytes of the value.
+        size: u64,
+        /// Most that is possible.
+        most: u64,
+    },
     /// A position, length or memory address breaks the device's alignment; nothing was transferred.
     #[error("{what} {value:#x} is not a multiple of {align}")]
     Misaligned {
@@ -186,6 +197,8 @@ impl Error {
             Error::NotRegular | Error::NotSymlink | Error::Misaligned { .. } | Error::Invalid(_) => {
                 libc::EINVAL
             }
+            Error::NoAttribute => libc::ENODATA,
+            Error::TooLarge { .. } => libc::E2BIG,
             Error::TooManyLinks => libc::ELOOP,
             Error::NameTooLong => libc::ENAMETOOLONG,
             Error::InUse(_) => libc::EBUSY,

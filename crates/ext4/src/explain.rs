@@ -127,7 +127,12 @@ impl Facts {
         let mut requests = Vec::new();
         let write = !matches!(
             self.plan.route,
-            Route::SimpleRead | Route::GeneralRead | Route::DaxRead | Route::BouncedRead | Route::PastEnd
+            Route::SimpleRead
+                | Route::GeneralRead
+                | Route::DaxRead
+                | Route::BouncedRead
+                | Route::InlineRead
+                | Route::PastEnd
         );
         if matches!(self.plan.route, Route::PastEnd | Route::Allocate) {
             return requests;

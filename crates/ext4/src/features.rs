@@ -18,6 +18,7 @@ const READABLE: Incompat = Incompat::from_bits_retain(
         | Incompat::LARGEDIR.bits()
         // Encrypted files and directories are refused one by one.
         | Incompat::ENCRYPT.bits()
+        | Incompat::INLINE_DATA.bits()
         | Incompat::CASEFOLD.bits(),
 );
 

@@ -2,7 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::explain::Explanation;
+use crate::explain_inline::explain_inline;
 use crate::fs::Ext4;
+use crate::inline;
 use crate::stat::Metadata;
 use crate::volume::{Shared, Volume};
 use std::fmt;
@@ -18,6 +20,8 @@ use uext4_ondisk::Ino;
 #[derive(Clone)]
 pub struct File {
     open: OpenFile<Ext4>,
+    // Contents inside the inode: served by `inline`, the engine never sees them.
+    inline: bool,
     // The volume's, once more: a request saves the way through `shared`.
     engine: Arc<Engine<Ext4>>,
     shared: Arc<Shared>,
@@ -35,11 +39,33 @@ impl fmt::Debug for File {
 
 impl File {
     pub(crate) fn new(open: OpenFile<Ext4>, shared: Arc<Shared>) -> Self {
-        File { open, engine: shared.engine.clone(), shared }
+        File { inline: open.inode.is_inline(), open, engine: shared.engine.clone(), shared }
     }
 
     pub(crate) fn open_file(&self) -> &OpenFile<Ext4> {
         &self.open
+    }
+
+    /// Whether the contents lie inside the inode: reads need no device request, overwrites are refused.
+    pub fn is_inline(&self) -> bool {
+        self.inline
+    }
+
+    /// Reads from the inode.
+    pub(crate) fn read_inline(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
+        let device_block = self.engine.device().geometry().logical_block;
+        inline::read(&self.shared.fs.state, &self.open.inode, buf, pos, device_block)
+    }
+
+    #[cold]
+    fn read_inline_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
+        self.engine.serve_read(&self.open, buf, pos, |buf, pos| self.read_inline(buf, pos))
+    }
+
+    /// Refuses to overwrite what lies inside the inode.
+    #[cold]
+    pub(crate) fn refuse_inline_write(&self) -> Error {
+        if self.open.writable { inline::refuse_write(&self.open.inode) } else { Error::BadMode("writing") }
     }
 
     /// Whether this is a file of the volume that `engine` serves.
@@ -71,29 +97,44 @@ impl File {
     /// behind it.
     #[inline]
     pub fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
+        if self.inline {
+            return self.read_inline_at(buf, pos);
+        }
         self.engine.read_at(&self.open, buf, pos)
     }
 
     /// Overwrites `buf.len()` bytes at byte `pos`, directly. Durable after the next sync.
     #[inline]
     pub fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize> {
+        if self.inline {
+            return Err(self.refuse_inline_write());
+        }
         self.engine.write_at(&self.open, buf, pos, WriteFlags::empty())
     }
 
     /// As [`File::write_at`], as durable as `flags` ask when it returns.
     #[inline]
     pub fn write_at_with(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
+        if self.inline {
+            return Err(self.refuse_inline_write());
+        }
         self.engine.write_at(&self.open, buf, pos, flags)
     }
 
     /// Reads any bytes into any memory.
     pub fn read_any_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
+        if self.inline {
+            return self.engine.serve_read_any(&self.open, buf, pos, |buf, pos| self.read_inline(buf, pos));
+        }
         self.shared.engine.read_any(&self.open, buf, pos)
     }
 
     /// Overwrites any bytes from any memory; the edges are read, changed and written back under the exclusive
     /// gate.
     pub fn write_any_at(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
+        if self.inline {
+            return Err(self.refuse_inline_write());
+        }
         self.shared.engine.write_any(&self.open, buf, pos, flags)
     }
 
@@ -109,13 +150,25 @@ impl File {
 
     /// What the engine would do with a request as things stand, and why. Nothing is changed.
     pub fn explain(&self, request: &crate::explain::Query) -> Result<Explanation> {
+        if self.inline {
+            return explain_inline(&self.shared, &self.open, request);
+        }
         crate::explain::explain(&self.shared, &self.open, request)
     }
 
     /// The mapping of the whole file up to its size, in order: written and unwritten extents and holes, in
-    /// bytes.
+    /// bytes. What lies inside the inode is one piece that ends with its last byte.
     pub fn map(&self) -> MapIter<'_> {
         MapIter { file: self, pos: 0, pending: Pieces::new(), next: 0, failed: false }
+    }
+
+    /// The first pieces of `range`, which begins inside the file.
+    fn pieces(&self, range: Range, pieces: &mut Pieces) -> Result<()> {
+        if self.inline {
+            pieces.push(inline::piece(&self.shared.fs.state, &self.open.inode, range.pos, range.end())?);
+            return Ok(());
+        }
+        self.engine.map(&self.open, range, pieces)
     }
 
     /// Opens this file for [`io::Read`], [`io::Write`] and [`io::Seek`], starting at byte 0.
@@ -147,7 +200,7 @@ impl Iterator for MapIter<'_> {
             let range = Range { pos: self.pos, length: end - self.pos };
             self.pending.clear();
             self.next = 0;
-            if let Err(error) = self.file.shared.engine.map(&self.file.open, range, &mut self.pending) {
+            if let Err(error) = self.file.pieces(range, &mut self.pending) {
                 self.failed = true;
                 return Some(Err(error));
             }
@@ -175,9 +228,9 @@ impl Cursor {
         while pos < size {
             let mut pieces = Pieces::new();
             let range = Range { pos, length: size - pos };
-            self.file.shared.engine.map(&self.file.open, range, &mut pieces)?;
+            self.file.pieces(range, &mut pieces)?;
             for piece in &pieces {
-                if piece.state == State::Written {
+                if matches!(piece.state, State::Written | State::Inline) {
                     return Ok((pos > self.pos).then_some(pos));
                 }
                 pos = piece.end();

@@ -18,6 +18,10 @@ pub struct Inode {
     metadata: Metadata,
     /// Where the blocks of an indirect map were met.
     pub(crate) pointer_places: PointerPlaces,
+    /// First byte of the record on the volume.
+    position: u64,
+    /// What follows the extra fields of the record: extended attributes, inline data among them.
+    record_xattrs: Box<[u8]>,
     /// The engine's half.
     pub(crate) state: InodeState,
 }
@@ -42,6 +46,17 @@ impl Inode {
     /// File type.
     pub(crate) fn kind(&self) -> FileKind {
         self.kind
+    }
+
+    /// First byte of the record on the volume.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The bytes of the record behind its extra fields, where extended attributes may be. Empty if the record
+    /// says nothing about extra fields: nothing of it is believed then, as in the kernel.
+    pub(crate) fn record_xattrs(&self) -> &[u8] {
+        &self.record_xattrs
     }
 
     /// Attributes, with the time of the latest write noted in memory.
@@ -99,7 +114,15 @@ impl Ext4State {
             .ok_or_else(|| self.corrupt_inode(ino, format!("mode {:#o} names no file type", disk.mode)))?;
         let metadata = self.metadata_of(ino, &disk, kind);
         let state = InodeState::new(disk.size, geometry.block_size_log());
-        Ok(Inode { ino, disk, kind, metadata, pointer_places: PointerPlaces::default(), state })
+        let has_extra = disk.extra_isize > 0;
+        let rest = bytes.get(disk.xattr_range(superblock)).filter(|_| has_extra).unwrap_or_default();
+        // Most inodes have none: a magic number comes first.
+        let empty = rest.first_chunk::<4>().is_none_or(|magic| *magic == [0; 4]);
+        let record_xattrs = if empty { Box::default() } else { rest.into() };
+        let position =
+            place.byte_offset(geometry.block_size()).unwrap_or(0).saturating_add(u64::from(offset));
+        let pointer_places = PointerPlaces::default();
+        Ok(Inode { ino, disk, kind, metadata, pointer_places, position, record_xattrs, state })
     }
 
     fn metadata_of(&self, ino: Ino, disk: &DiskInode, kind: FileKind) -> Metadata {
@@ -132,6 +155,11 @@ impl Ext4State {
 }
 
 impl Inode {
+    /// Whether the contents lie inside the record.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.disk.has_inline_data()
+    }
+
     /// Refuses reading contents that are not plain blocks.
     pub(crate) fn check_contents(&self) -> Result<()> {
         let refuse = |feature: &str| {

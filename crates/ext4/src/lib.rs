@@ -27,11 +27,13 @@
 mod dir;
 mod error;
 pub mod explain;
+mod explain_inline;
 mod features;
 mod file;
 mod fs;
 mod groups;
 mod info;
+mod inline;
 mod inode;
 mod journal;
 mod map;
@@ -41,6 +43,7 @@ mod path;
 mod queue;
 mod stat;
 mod volume;
+mod xattr;
 mod zones;
 
 pub use dir::{DirEntry, ReadDir};
@@ -60,4 +63,6 @@ pub use uext4_iomap::{
 };
 pub use uext4_jbd2::JournalInfo;
 pub use uext4_ondisk::Ino;
+pub use uext4_ondisk::ext4::{Acl, AclEntry, AclTag};
 pub use volume::Volume;
+pub use xattr::{AclKind, XATTR_SIZE_MAX, XattrName};

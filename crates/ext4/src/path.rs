@@ -2,6 +2,7 @@
 
 use crate::dir;
 use crate::error::{Error, Result};
+use crate::inline;
 use crate::inode::Inode;
 use crate::map;
 use crate::stat::FileKind;
@@ -68,6 +69,9 @@ fn components(path: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
 pub(crate) fn read_link(state: &Ext4State, inode: &Inode) -> Result<Vec<u8>> {
     if inode.kind() != FileKind::Symlink {
         return Err(Error::NotSymlink);
+    }
+    if inode.is_inline() {
+        return inline::link_target(state, inode);
     }
     inode.check_contents()?;
     if let Some(target) = inode.disk().short_link_target() {

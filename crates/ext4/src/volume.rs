@@ -6,6 +6,7 @@ use crate::features;
 use crate::file::File;
 use crate::fs::Ext4;
 use crate::info::Info;
+use crate::inline::InlineData;
 use crate::inode::{Inode, InodeTable};
 use crate::mmp;
 use crate::options::{OpenOptions, VolumeOptions};
@@ -189,8 +190,12 @@ impl Volume {
             FileKind::Directory => return Err(Error::IsDirectory),
             _ => return Err(Error::NotRegular),
         }
-        inode.check_contents()?;
-        map::check_inode(self.state(), &inode)?;
+        if inode.is_inline() {
+            InlineData::of(self.state(), &inode)?;
+        } else {
+            inode.check_contents()?;
+            map::check_inode(self.state(), &inode)?;
+        }
         if options.write {
             if !self.shared.options.write {
                 return Err(Error::ReadOnly("the volume was opened read-only"));

@@ -111,7 +111,7 @@ impl<F: FileSystem> Engine<F> {
             let part = &mut bounce[start..start + piece.length as usize];
             match piece.state {
                 State::Written => self.device.read_at(part, piece.physical).map_err(Error::from)?,
-                State::Unwritten | State::Hole => part.fill(0),
+                State::Unwritten | State::Hole | State::Inline => part.fill(0),
             }
             Ok(())
         })?;

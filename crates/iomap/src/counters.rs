@@ -42,6 +42,8 @@ counters! {
     SharedSubblockWrites => "shared_subblock_writes",
     /// Reads through the general iterator.
     GeneralReads => "general_reads",
+    /// Reads that the file system served from the inode.
+    InlineReads => "inline_reads",
     /// Journal handles started: one for each mapping of a write, so two for a write that had to wait for the gate.
     HandlesStarted => "handles_started",
     /// Journal commits caused.

@@ -11,6 +11,8 @@ pub enum State {
     Unwritten,
     /// Not allocated; reads as zeros.
     Hole,
+    /// Inside the file's inode, which the file system reads itself. Only in reports: no snapshot holds it.
+    Inline,
 }
 
 impl State {
@@ -20,6 +22,7 @@ impl State {
             State::Written => "written",
             State::Unwritten => "unwritten",
             State::Hole => "hole",
+            State::Inline => "inline",
         }
     }
 }

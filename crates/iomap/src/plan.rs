@@ -64,6 +64,8 @@ pub enum Route {
     GeneralRead,
     /// At or behind the end of the file: nothing to read.
     PastEnd,
+    /// Served by the file system from the inode: no mapping, no device request.
+    InlineRead,
     /// A copy out of mapped memory under the gate.
     DaxRead,
     /// A read whose edges go through a bounce buffer.
@@ -156,6 +158,34 @@ pub struct Plan {
     pub completion: Completion,
 }
 
+impl Plan {
+    /// A read of what lies inside the inode (`size`: bytes of the file): a copy by the file system.
+    pub fn inline_read(range: Range, size: u64) -> Plan {
+        let route = if range.pos >= size { Route::PastEnd } else { Route::InlineRead };
+        Plan {
+            route,
+            gate: GateMode::Shared,
+            drain: false,
+            counted: false,
+            journal: JournalWork::None,
+            zero_edges: Edges::default(),
+            durability: Durability::None,
+            completion: Completion::Synchronous,
+        }
+    }
+
+    /// A write to what lies inside the inode: a change of the inode itself, through the journal.
+    pub fn inline_write(range: Range, size: u64) -> Plan {
+        Plan {
+            route: Route::Allocate,
+            gate: GateMode::Exclusive,
+            drain: true,
+            journal: JournalWork::Extend,
+            ..Plan::inline_read(range, size)
+        }
+    }
+}
+
 /// What the pieces of a request are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
@@ -179,7 +209,7 @@ impl Summary {
                     summary.all_written = false;
                     summary.unwritten += piece.length;
                 }
-                State::Hole => {
+                State::Hole | State::Inline => {
                     summary.all_written = false;
                     summary.hole += piece.length;
                 }

@@ -43,7 +43,7 @@ impl Target {
         let kind = match run.state {
             State::Written => KIND_WRITTEN,
             State::Unwritten => KIND_UNWRITTEN,
-            State::Hole => return Target(KIND_HOLE << KIND_SHIFT),
+            State::Hole | State::Inline => return Target(KIND_HOLE << KIND_SHIFT),
         };
         Target(kind << KIND_SHIFT | run.physical & PHYSICAL_MASK)
     }

@@ -159,7 +159,7 @@ impl<F: FileSystem> Engine<F> {
             let part = &mut buf[start..start + piece.length as usize];
             match piece.state {
                 State::Written => transfer(guard, part, piece.physical)?,
-                State::Unwritten | State::Hole => part.fill(0),
+                State::Unwritten | State::Hole | State::Inline => part.fill(0),
             }
             Ok(())
         })?;

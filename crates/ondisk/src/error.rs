@@ -160,6 +160,44 @@ pub enum CorruptKind {
     #[error("hash tree node checksum is wrong")]
     HtreeChecksum,
 
+    /// An attribute block's magic number is not `0xEA020000`.
+    #[error("attribute block magic number is wrong")]
+    XattrMagic,
+    /// An attribute block's checksum does not match.
+    #[error("attribute block checksum is wrong")]
+    XattrChecksum,
+    /// The named field of an attribute block's header has an impossible value.
+    #[error("attribute block field `{0}` is invalid")]
+    XattrBlockField(&'static str),
+    /// The list of attributes has no end, or a name goes beyond it or holds a zero byte.
+    #[error("extended attribute name is out of bounds or invalid")]
+    XattrName,
+    /// An attribute's value lies among the names or outside its place, or is longer than any value can be.
+    #[error("extended attribute value is out of bounds")]
+    XattrValue,
+    /// The values of two attributes overlap.
+    #[error("extended attribute values overlap")]
+    XattrOverlap,
+    /// An attribute's hash does not match its name and value.
+    #[error("extended attribute hash is wrong")]
+    XattrHash,
+    /// The inode number of an attribute's value is out of range, or the volume has no such values.
+    #[error("extended attribute value inode is invalid")]
+    XattrInode,
+    /// The inode that an attribute names as its value is not one, or holds another value; the text says what
+    /// is wrong with it.
+    #[error("extended attribute value inode: {0}")]
+    XattrValueInode(&'static str),
+    /// An access control list is of an unknown version.
+    #[error("access control list version is wrong")]
+    AclVersion,
+    /// An entry of an access control list is cut short or has no meaning.
+    #[error("access control list entry is invalid")]
+    AclEntry,
+    /// An inode with inline data has none, or contradicts itself; the text says how.
+    #[error("inline data: {0}")]
+    InlineData(&'static str),
+
     /// A journal block's magic number is not `0xC03B3998`.
     #[error("journal magic number is wrong")]
     JournalMagic,

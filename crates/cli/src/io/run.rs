@@ -238,7 +238,7 @@ impl<'a> Session<'a> {
         }
         for (index, piece) in pieces.iter().enumerate() {
             let last = piece.end() >= self.file.size();
-            let (first, count) = (piece.logical / 512, piece.length / 512);
+            let (first, count) = (piece.logical / 512, piece.length.div_ceil(512));
             let logical = format!("[{first}..{}]:", first + count - 1);
             let physical = match piece.state {
                 State::Hole => "hole".to_owned(),
@@ -281,12 +281,13 @@ impl<'a> Session<'a> {
     }
 }
 
-/// As `fiemap(2)` codes them: 0x1 the last extent, 0x800 unwritten.
+/// As `fiemap(2)` codes them: 0x1 the last extent, 0x800 unwritten, 0x300 inside the inode and not aligned.
 fn fiemap_flags(piece: &Piece, last: bool) -> String {
     match piece.state {
         State::Hole => String::new(),
         State::Written => format!("{:#x}", u32::from(last)),
         State::Unwritten => format!("{:#x}", 0x800 | u32::from(last)),
+        State::Inline => format!("{:#x}", 0x300 | u32::from(last)),
     }
 }
 

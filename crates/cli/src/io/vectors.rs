@@ -41,11 +41,11 @@ impl Vectors {
     fn finish(&mut self) -> Result<usize> {
         let done = self.queue.wait(1)?.next().ok_or(Error::Invalid("the queue forgot a request".into()))?;
         self.buffers = match done.payload {
-            Payload::Many(buffers) => buffers,
+            Payload::Many(buffers) => buffers.into_vec(),
             Payload::One(buffer) => vec![buffer],
             Payload::None => Vec::new(),
         };
-        done.result
+        done.result.map_err(|error| *error)
     }
 
     /// Reads `want` bytes at `pos` in one call; [`Vectors::bytes`] gives them.

@@ -1,6 +1,7 @@
 //! Directories: look-up by hash tree or by scanning, and listing.
 
 mod htree;
+mod inline;
 mod name;
 
 use crate::error::{Error, Result};
@@ -13,8 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use uext4_buffer::BufferRef;
 use uext4_ondisk::ext4::{
-    Compat, DirBlock, DirBlockKind, DirFormat, Incompat, InodeFlags, verify_dir_checksum,
-    verify_htree_checksum,
+    Compat, DirBlock, DirBlockKind, DirFormat, InodeFlags, verify_dir_checksum, verify_htree_checksum,
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
@@ -61,10 +61,7 @@ impl<'a> Directory<'a> {
         let Some(blocks) = blocks.filter(|&blocks| blocks > 0 && u64::from(blocks) <= most) else {
             return Err(state.corrupt_inode(inode.ino(), format!("a directory of {size} bytes")));
         };
-        let folds = inode.disk().flags.contains(InodeFlags::CASEFOLD);
-        if folds && !state.superblock.features.incompat.contains(Incompat::CASEFOLD) {
-            return Err(state.corrupt_inode(inode.ino(), "a case-folded directory without the feature"));
-        }
+        let folds = name::folds(state, inode)?;
         let dir_index = state.superblock.features.compat.contains(Compat::DIR_INDEX);
         let indexed = dir_index && inode.disk().flags.contains(InodeFlags::INDEX);
         Ok(Directory { state, inode, format, indexed, folds, blocks })
@@ -150,8 +147,11 @@ impl<'a> Directory<'a> {
 
 /// Finds a name in a directory.
 pub(crate) fn look_up(state: &Ext4State, inode: &Inode, name: &[u8]) -> Result<Option<Ino>> {
+    if inline::is_inline(inode) {
+        return inline::look_up(state, inode, name);
+    }
     let directory = Directory::open(state, inode)?;
-    let mut wanted = Wanted::new(&directory, name)?;
+    let mut wanted = Wanted::new(state, directory.folds, name)?;
     // `..` is not in the tree: it always stands in the first block.
     if directory.indexed && name != b".." {
         let found = htree::look_up(&directory, &mut wanted)?;
@@ -178,6 +178,11 @@ pub struct ReadDir {
 
 impl ReadDir {
     pub(crate) fn new(volume: Volume, inode: Arc<Inode>) -> Result<Self> {
+        if inline::is_inline(&inode) {
+            let entries = inline::list(volume.state(), &inode)?;
+            // All is there: `fill` has nothing left to read.
+            return Ok(ReadDir { volume, inode, next: u32::MAX, entries, ended: true });
+        }
         Directory::open(volume.state(), &inode)?;
         Ok(ReadDir { volume, inode, next: 0, entries: VecDeque::new(), ended: false })
     }

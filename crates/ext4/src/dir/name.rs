@@ -1,8 +1,18 @@
 //! A name that is looked for, and how names of its directory are compared (`generic_ci_match` in `fs/libfs.c`).
 
-use super::Directory;
 use crate::error::{Error, Result};
-use uext4_ondisk::ext4::{CaseFolder, DirEntry};
+use crate::inode::Inode;
+use crate::volume::Ext4State;
+use uext4_ondisk::ext4::{CaseFolder, DirEntry, Incompat, InodeFlags};
+
+/// Whether a directory compares names by their folded forms.
+pub(super) fn folds(state: &Ext4State, inode: &Inode) -> Result<bool> {
+    let folds = inode.disk().flags.contains(InodeFlags::CASEFOLD);
+    if folds && !state.superblock.features.incompat.contains(Incompat::CASEFOLD) {
+        return Err(state.corrupt_inode(inode.ino(), "a case-folded directory without the feature"));
+    }
+    Ok(folds)
+}
 
 /// What a look-up wants to find.
 pub(super) struct Wanted<'a> {
@@ -22,13 +32,13 @@ impl<'a> Wanted<'a> {
     /// # Errors
     /// [`Error::Invalid`] if the name is not UTF-8 and the volume wants that of the names in case-folded
     /// directories.
-    pub(super) fn new(directory: &Directory<'_>, name: &'a [u8]) -> Result<Self> {
-        if !directory.folds {
+    pub(super) fn new(state: &Ext4State, folds: bool, name: &'a [u8]) -> Result<Self> {
+        if !folds {
             return Ok(Wanted { name, folded: None });
         }
         let mut folder = CaseFolder::new();
         let form = folder.fold(name).map(<[u8]>::to_vec);
-        if form.is_none() && directory.state.superblock.strict_encoding() {
+        if form.is_none() && state.superblock.strict_encoding() {
             let text = name.escape_ascii();
             return Err(Error::Invalid(format!("the name `{text}` is not UTF-8, which the volume wants")));
         }

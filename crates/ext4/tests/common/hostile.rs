@@ -121,12 +121,23 @@ pub fn explore(device: Arc<dyn Device>, write: bool) -> usize {
             FileKind::Regular => read(&volume, ino, write),
             _ => true,
         };
+        attributes(&volume, ino);
         readable += usize::from(fine);
     }
     for path in ["/big/a rather long name, number 299", "/big/none", "/fast/est/file", "/slow", "/tree/.."] {
         typed(volume.resolve(path, true));
     }
     readable
+}
+
+/// Every attribute, and one that is nowhere.
+pub fn attributes(volume: &Volume, ino: Ino) {
+    for name in typed(volume.list_xattrs_of(ino)).unwrap_or_default() {
+        if let Some(value) = typed(volume.xattr_of(ino, &name)) {
+            assert!(value.len() <= 2 * uext4::XATTR_SIZE_MAX as usize);
+        }
+    }
+    typed(volume.xattr_of(ino, "user.none"));
 }
 
 fn list(volume: &Volume, ino: Ino, seen: &mut HashSet<Ino>, pending: &mut Vec<Ino>) -> bool {
@@ -193,6 +204,8 @@ fn typed<T>(result: Result<T>) -> Option<T> {
             | Error::NotSymlink
             | Error::TooManyLinks
             | Error::NameTooLong
+            | Error::NoAttribute
+            | Error::TooLarge { .. }
     );
     let forbidden = matches!(error, Error::ReadOnly(_) | Error::NotPermitted(_));
     let expected = damaged || limited || path || forbidden;

@@ -9,6 +9,7 @@ mod core;
 mod drive;
 mod general;
 mod overwrite;
+mod served;
 
 use crate::door::Payload;
 use crate::engine::Engine;

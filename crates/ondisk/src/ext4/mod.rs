@@ -8,6 +8,7 @@ mod indirect;
 mod inode;
 mod mmp;
 mod superblock;
+mod xattr;
 
 pub use dir::*;
 pub use extent::*;
@@ -22,3 +23,4 @@ pub use inode::{
 };
 pub use mmp::{MmpBlock, MmpOwner};
 pub use superblock::*;
+pub use xattr::*;

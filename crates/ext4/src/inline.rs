@@ -1,0 +1,130 @@
+//! Inline data: contents that lie inside the inode's record, in the 60 bytes of the mapping and, behind them,
+//! in the value of the attribute `system.data`.
+//!
+//! Reads of such files are served from here: the record was read and checked when the inode was loaded, so no
+//! device request is needed, and simple read, mapped memory and the mapping snapshot never see them. A write
+//! would change the inode itself, through the journal, and is refused. Sources: the kernel's
+//! `Documentation/filesystems/ext4/inlinedata.rst` and `fs/ext4/inline.c`.
+
+use crate::error::{Error, Result};
+use crate::inode::Inode;
+use crate::volume::Ext4State;
+use crate::xattr;
+use uext4_iomap::{Piece, State};
+use uext4_ondisk::ext4::{I_BLOCK_SIZE, InodeFlags, XattrIndex, XattrValue};
+use uext4_ondisk::{Corrupt, CorruptKind};
+
+/// Name of the attribute behind `system.`.
+const ATTRIBUTE: &[u8] = b"data";
+/// Where the 60 bytes begin in the record.
+const I_BLOCK_OFFSET: u64 = 0x28;
+
+/// Contents of an inode, in two parts that follow one another.
+#[derive(Clone, Copy)]
+pub(crate) struct InlineData<'a> {
+    /// The 60 bytes in place of the mapping.
+    pub(crate) first: &'a [u8; I_BLOCK_SIZE],
+    /// The value of the attribute.
+    pub(crate) rest: &'a [u8],
+}
+
+impl<'a> InlineData<'a> {
+    /// The contents of an inode that says that it has them inside.
+    ///
+    /// # Errors
+    /// [`CorruptKind::InlineData`] if it has not, and those of the attributes.
+    pub(crate) fn of(state: &Ext4State, inode: &'a Inode) -> Result<Self> {
+        let refuse = |what| Err(Corrupt::from(CorruptKind::InlineData(what)).in_inode(inode.ino()).into());
+        let flags = inode.disk().flags;
+        if flags.contains(InodeFlags::ENCRYPT) {
+            let feature = format!("an encrypted file (inode {})", inode.ino());
+            return Err(Error::Incompatible { action: "read", feature });
+        }
+        if flags.contains(InodeFlags::EXTENTS) {
+            return refuse("the inode has extents too");
+        }
+        let Some(area) = xattr::in_record(state, inode)? else {
+            return refuse("the attribute `system.data` is missing");
+        };
+        // Its hash is not kept up by writes in place, so it says nothing.
+        match area.find(XattrIndex::System, ATTRIBUTE).map(|entry| entry.value) {
+            Some(XattrValue::Here(rest)) => Ok(InlineData { first: &inode.disk().i_block, rest }),
+            Some(XattrValue::Inode { .. }) => refuse("the attribute `system.data` lies in another inode"),
+            None => refuse("the attribute `system.data` is missing"),
+        }
+    }
+
+    /// Bytes that there are. A file may be longer: what is behind them reads as zeros.
+    pub(crate) fn len(&self) -> u64 {
+        (I_BLOCK_SIZE + self.rest.len()) as u64
+    }
+
+    /// Copies the bytes from `pos` on into `buf`; zeros behind the end.
+    fn copy_to(&self, buf: &mut [u8], pos: u64) {
+        buf.fill(0);
+        let mut start = 0;
+        for part in [&self.first[..], self.rest] {
+            let end = start + part.len();
+            if pos < end as u64 {
+                // Inside: both fit.
+                let from = (pos as usize).max(start);
+                let to = from - pos as usize;
+                if let Some(target) = buf.get_mut(to..) {
+                    let length = target.len().min(end - from);
+                    target[..length].copy_from_slice(&part[from - start..][..length]);
+                }
+            }
+            start = end;
+        }
+    }
+}
+
+/// Reads a file from byte `pos` on: fewer bytes at its end, none behind it. What lies in `buf` behind them up
+/// to the next device block is zeroed, as direct reads of other files do.
+pub(crate) fn read(
+    state: &Ext4State,
+    inode: &Inode,
+    buf: &mut [u8],
+    pos: u64,
+    device_block: u32,
+) -> Result<usize> {
+    let visible = inode.state.size().saturating_sub(pos).min(buf.len() as u64) as usize;
+    if visible == 0 {
+        return Ok(0);
+    }
+    let data = InlineData::of(state, inode)?;
+    data.copy_to(&mut buf[..visible], pos);
+    let transferred = visible.next_multiple_of(device_block as usize).min(buf.len());
+    buf[visible..transferred].fill(0);
+    Ok(visible)
+}
+
+/// The whole target of a symbolic link.
+pub(crate) fn link_target(state: &Ext4State, inode: &Inode) -> Result<Vec<u8>> {
+    let data = InlineData::of(state, inode)?;
+    let size = inode.disk().size;
+    if size == 0 || size > data.len() {
+        return Err(state.corrupt_inode(inode.ino(), format!("a symbolic link of {size} bytes")));
+    }
+    let mut target = vec![0; size as usize];
+    data.copy_to(&mut target, 0);
+    Ok(target)
+}
+
+/// The piece of a file's map at `pos`, which is inside the file: its inline bytes, or zeros behind them up to
+/// `end`.
+pub(crate) fn piece(state: &Ext4State, inode: &Inode, pos: u64, end: u64) -> Result<Piece> {
+    let inside = InlineData::of(state, inode)?.len().min(inode.state.size());
+    if pos < inside {
+        let physical = inode.position().saturating_add(I_BLOCK_OFFSET).saturating_add(pos);
+        return Ok(Piece { logical: pos, physical, length: inside - pos, state: State::Inline });
+    }
+    Ok(Piece { logical: pos, physical: 0, length: end.saturating_sub(pos).max(1), state: State::Hole })
+}
+
+/// Why a write is refused.
+pub(crate) fn refuse_write(inode: &Inode) -> Error {
+    let feature =
+        format!("inline data for it (inode {}): the write would change the inode itself", inode.ino());
+    Error::Incompatible { action: "write the file", feature }
+}

@@ -1,0 +1,256 @@
+//! Extended attributes: names and values of an inode, from its record, its attribute block and the inodes that
+//! hold large values.
+//!
+//! The rules of look-up are the kernel's (`fs/ext4/xattr.c`): the record comes before the block, and what the
+//! file system keeps for itself (`system.data`) is neither listed nor found. Beyond the kernel, the hash of
+//! every value that has one is verified.
+
+use crate::error::{Error, Result};
+use crate::inode::Inode;
+use crate::map;
+use crate::volume::{Ext4State, Volume};
+use std::fmt;
+use std::path::Path;
+use uext4_ondisk::ext4::{
+    Acl, InodeFlags, XattrArea, XattrBlock, XattrEntry, XattrFormat, XattrIndex, XattrValue,
+    verify_xattr_entry_hash, xattr_value_checksum,
+};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino};
+
+/// Most bytes of a value that can be read: what the system calls allow (`XATTR_SIZE_MAX`).
+pub const XATTR_SIZE_MAX: u32 = 65_536;
+
+/// The full name of an attribute, such as `user.comment`: bytes without zero, not necessarily UTF-8.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct XattrName(Vec<u8>);
+
+impl XattrName {
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The bytes, owned.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    /// Which access control list this is, if it is one.
+    pub fn acl_kind(&self) -> Option<AclKind> {
+        [AclKind::Access, AclKind::Default].into_iter().find(|kind| kind.name().as_bytes() == self.0)
+    }
+}
+
+impl AsRef<[u8]> for XattrName {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Display for XattrName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.escape_ascii().fmt(f)
+    }
+}
+
+/// One of the two access control lists that a file can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AclKind {
+    /// Who may do what with the file.
+    Access,
+    /// What files made in the directory get.
+    Default,
+}
+
+impl AclKind {
+    /// The attribute it is stored as.
+    pub fn name(self) -> &'static str {
+        match self {
+            AclKind::Access => "system.posix_acl_access",
+            AclKind::Default => "system.posix_acl_default",
+        }
+    }
+}
+
+impl Volume {
+    /// The names of all attributes of what `path` names (of the link itself unless `follow`), in their order
+    /// on disk. What the file system keeps for itself is left out, as in the kernel.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] with the place, besides those of the path.
+    pub fn list_xattrs(&self, path: impl AsRef<Path>, follow: bool) -> Result<Vec<XattrName>> {
+        self.list_xattrs_of(self.resolve(path, follow)?)
+    }
+
+    /// The names of all attributes of an inode.
+    pub fn list_xattrs_of(&self, ino: Ino) -> Result<Vec<XattrName>> {
+        let state = self.state();
+        let mut names = Vec::new();
+        visit(state, &*state.inode(ino)?, |entry| {
+            if entry.index().is_some_and(XattrIndex::is_listed) {
+                names.extend(entry.full_name().map(XattrName));
+            }
+            None::<()>
+        })?;
+        Ok(names)
+    }
+
+    /// The value of an attribute of what `path` names (of the link itself unless `follow`): the bytes that
+    /// `getxattr` returns, access control lists included.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`]; [`Error::TooLarge`] beyond [`XATTR_SIZE_MAX`]; [`Error::Corrupt`] with the
+    /// place.
+    pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>, follow: bool) -> Result<Vec<u8>> {
+        self.xattr_of(self.resolve(path, follow)?, name)
+    }
+
+    /// The value of an attribute of an inode.
+    pub fn xattr_of(&self, ino: Ino, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let state = self.state();
+        let inode = state.inode(ino)?;
+        let Some((space, name)) = XattrIndex::split(name.as_ref()).filter(|(space, _)| space.is_listed())
+        else {
+            return Err(Error::NoAttribute);
+        };
+        let value = value(state, &inode, space, name)?.ok_or(Error::NoAttribute)?;
+        if !matches!(space, XattrIndex::AclAccess | XattrIndex::AclDefault) {
+            return Ok(value);
+        }
+        let acl = Acl::decode(&value).map_err(|corrupt| corrupt.in_inode(ino))?;
+        // A list without entries is none, as in the kernel.
+        if acl.entries.is_empty() { Err(Error::NoAttribute) } else { Ok(acl.encode_xattr()) }
+    }
+
+    /// An access control list of what `path` names, `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`Volume::xattr`].
+    pub fn acl(&self, path: impl AsRef<Path>, kind: AclKind, follow: bool) -> Result<Option<Acl>> {
+        self.acl_of(self.resolve(path, follow)?, kind)
+    }
+
+    /// An access control list of an inode.
+    pub fn acl_of(&self, ino: Ino, kind: AclKind) -> Result<Option<Acl>> {
+        match self.xattr_of(ino, kind.name()) {
+            Ok(value) => Ok(Some(Acl::decode_xattr(&value).map_err(|corrupt| corrupt.in_inode(ino))?)),
+            Err(Error::NoAttribute) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The attributes inside the inode's record.
+pub(crate) fn in_record<'a>(state: &Ext4State, inode: &'a Inode) -> Result<Option<XattrArea<'a>>> {
+    let area = XattrArea::in_inode(inode.record_xattrs(), &XattrFormat::new(&state.superblock));
+    Ok(area.map_err(|corrupt| corrupt.in_inode(inode.ino()))?)
+}
+
+/// Calls `each` for all attributes until it answers, those in the record first.
+fn visit<T>(
+    state: &Ext4State,
+    inode: &Inode,
+    mut each: impl FnMut(XattrEntry<'_>) -> Option<T>,
+) -> Result<Option<T>> {
+    if let Some(area) = in_record(state, inode)?
+        && let Some(answer) = area.entries().find_map(&mut each)
+    {
+        return Ok(Some(answer));
+    }
+    let block = inode.disk().xattr_block;
+    if block.get() == 0 {
+        return Ok(None);
+    }
+    if !state.zones.allows(block.get(), 1) {
+        return Err(state.corrupt_inode(inode.ino(), format!("attributes in metadata block {block}")));
+    }
+    let buffer = state.cache.read(block.get())?;
+    // The buffer is shared by all who read this block; its checksum is cheap beside their other work.
+    let decoded = XattrBlock::decode(&buffer, block, &state.superblock)
+        .map_err(|corrupt| corrupt.in_inode(inode.ino()))?;
+    Ok(decoded.area.entries().find_map(each))
+}
+
+/// Where a value was found.
+enum Found {
+    Here(Vec<u8>),
+    Elsewhere { inode: Ino, size: u32, name: Vec<u8> },
+}
+
+/// The stored value of an attribute.
+fn value(state: &Ext4State, inode: &Inode, space: XattrIndex, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    let place = |corrupt: Corrupt| Error::from(corrupt.in_inode(inode.ino()));
+    let mut entry_hash = 0;
+    let found = visit(state, inode, |entry| {
+        if entry.name_index != space.to_disk() || entry.name != name {
+            return None;
+        }
+        entry_hash = entry.hash;
+        Some(match entry.value {
+            XattrValue::Here(bytes) => entry.verify_hash().map(|()| Found::Here(bytes.to_vec())),
+            XattrValue::Inode { inode, size } => {
+                Ok(Found::Elsewhere { inode, size, name: entry.name.to_vec() })
+            }
+        })
+    })?;
+    match found.transpose().map_err(place)? {
+        None => Ok(None),
+        Some(Found::Here(bytes)) => Ok(Some(bytes)),
+        Some(Found::Elsewhere { inode: holder, size, name }) => {
+            value_in_inode(state, inode, holder, size, &name, entry_hash).map(Some)
+        }
+    }
+}
+
+/// The value in an inode of its own, checked against what is written there and in the entry.
+fn value_in_inode(
+    state: &Ext4State,
+    owner: &Inode,
+    holder: Ino,
+    size: u32,
+    name: &[u8],
+    entry_hash: u32,
+) -> Result<Vec<u8>> {
+    let refuse = |what| Error::from(Corrupt::from(CorruptKind::XattrValueInode(what)).in_inode(holder));
+    if size > XATTR_SIZE_MAX {
+        return Err(Error::TooLarge { size: u64::from(size), most: u64::from(XATTR_SIZE_MAX) });
+    }
+    if holder == owner.ino() {
+        return Err(refuse("the file itself"));
+    }
+    let inode = state.inode(holder)?;
+    let disk = inode.disk();
+    if !disk.flags.contains(InodeFlags::EA_INODE) {
+        return Err(refuse("no ea_inode flag"));
+    }
+    if disk.xattr_block.get() != 0 || in_record(state, &inode)?.is_some() {
+        return Err(refuse("attributes of its own"));
+    }
+    if disk.size != u64::from(size) {
+        return Err(refuse("another size"));
+    }
+    let mut value = Vec::with_capacity(size as usize);
+    let block_size = state.superblock.geometry.block_size();
+    for block in 0..size.div_ceil(block_size) {
+        let physical = map::metadata_block(state, &inode, block)?.ok_or_else(|| refuse("a hole"))?;
+        let buffer = state.cache.read(physical)?;
+        let left = (size as usize - value.len()).min(block_size as usize);
+        value.extend_from_slice(&buffer[..left]);
+    }
+    // The times of such an inode hold other things: that of access the value's checksum, and in Lustre's old
+    // form, which has no checksum, that of modification the owner.
+    let stored = disk.accessed.seconds as u32;
+    let of_lustre = stored != entry_hash
+        && disk.modified.seconds as u32 == owner.ino().get()
+        && disk.generation == owner.disk().generation;
+    if of_lustre {
+        return Ok(value);
+    }
+    let checksum = xattr_value_checksum(state.superblock.checksum_seed(), &value);
+    if checksum != stored {
+        return Err(refuse("the checksum is wrong"));
+    }
+    verify_xattr_entry_hash(entry_hash, name, &checksum.to_le_bytes())
+        .map_err(|corrupt| corrupt.in_inode(owner.ino()))?;
+    Ok(value)
+}
