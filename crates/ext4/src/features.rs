@@ -6,6 +6,7 @@ use uext4_ondisk::ext4::{Compat, DefaultMountOptions, Features, Incompat, RoComp
 /// Incompatible features that reading understands.
 const READABLE: Incompat = Incompat::from_bits_retain(
     Incompat::FILETYPE.bits()
+        | Incompat::RECOVER.bits()
         | Incompat::META_BG.bits()
         | Incompat::EXTENTS.bits()
         | Incompat::BIT64.bits()
@@ -48,9 +49,6 @@ pub(crate) fn check_readable(features: &Features) -> Result<()> {
     if incompat.contains(Incompat::JOURNAL_DEV) {
         return Err(refuse("open", "an external journal device (journal_dev), not a file system"));
     }
-    if incompat.contains(Incompat::RECOVER) {
-        return Err(Error::NeedsRecovery("the superblock says so (needs_recovery)".into()));
-    }
     let unreadable = incompat & !READABLE;
     if !unreadable.is_empty() {
         return Err(refuse("open", unreadable.names().join(", ")));
@@ -67,6 +65,12 @@ pub(crate) fn check_writable(superblock: &Superblock) -> Result<()> {
     let ro_compat = superblock.features.ro_compat;
     if ro_compat.contains(RoCompat::READONLY) {
         return Err(Error::ReadOnly("the volume is marked read-only (feature read-only)"));
+    }
+    if ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
+        return Err(refuse(
+            ACTION,
+            "an orphan file in use (orphan_present), whose inodes must be processed first (open it read-only)",
+        ));
     }
     let unwritable = ro_compat & !OVERWRITABLE;
     if !unwritable.is_empty() {

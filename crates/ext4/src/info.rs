@@ -1,5 +1,6 @@
 //! What `info` tells about an open volume.
 
+use crate::recovery::RecoveryInfo;
 use crate::volume::Volume;
 use uext4_blockdev::{Capabilities, DaxKind, Description, Geometry};
 use uext4_jbd2::JournalInfo;
@@ -21,6 +22,8 @@ pub struct Info {
     pub capabilities: Capabilities,
     /// The journal inside the volume, if there is one.
     pub journal: Option<JournalInfo>,
+    /// What was recovered when the volume was opened.
+    pub recovery: RecoveryInfo,
     /// What a user should know, one sentence each.
     pub notes: Vec<String>,
 }
@@ -41,6 +44,7 @@ impl Info {
         if superblock.errors.count != 0 {
             notes.push(format!("the kernel recorded {} error(s) on this volume", superblock.errors.count));
         }
+        notes.extend(volume.state().recovery.notes());
         Info {
             read_only: !volume.is_writable(),
             features: superblock.features.names().into_iter().map(|name| name.into_owned()).collect(),
@@ -49,6 +53,7 @@ impl Info {
             geometry: device.geometry(),
             capabilities,
             journal: volume.state().journal_info.clone(),
+            recovery: volume.state().recovery.clone(),
             notes,
         }
     }

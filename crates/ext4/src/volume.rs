@@ -8,9 +8,10 @@ use crate::fs::Ext4;
 use crate::info::Info;
 use crate::inode::{Inode, InodeTable};
 use crate::options::{OpenOptions, VolumeOptions};
+use crate::recovery::{RecoveryInfo, Settled};
 use crate::stat::{FileKind, Metadata};
 use crate::zones::SystemZones;
-use crate::{journal, path};
+use crate::{journal, path, recovery};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -45,6 +46,7 @@ pub(crate) struct Ext4State {
     pub(crate) map_budget: usize,
     pub(crate) journal: Option<Journal>,
     pub(crate) journal_info: Option<JournalInfo>,
+    pub(crate) recovery: RecoveryInfo,
 }
 
 /// The root directory's inode number.
@@ -55,8 +57,9 @@ impl Volume {
     /// `disk.img?partition=2`).
     ///
     /// # Errors
-    /// [`Error::InUse`], [`Error::Incompatible`] naming the feature, [`Error::NeedsRecovery`],
-    /// [`Error::Corrupt`], and the device's.
+    /// [`Error::InUse`], [`Error::Incompatible`] naming the feature, [`Error::Journal`] if the journal is damaged
+    /// and the volume is to be written, [`Error::Corrupt`], and the device's. A journal that is not empty is
+    /// replayed first: onto the device, or for a read-only volume in memory ([`Info::recovery`]).
     pub fn open(device: &str, options: VolumeOptions) -> Result<Volume> {
         Self::open_spec(&DeviceSpec::parse(device)?, options)
     }
@@ -74,25 +77,9 @@ impl Volume {
             return Err(Error::ReadOnly("the device"));
         }
         let superblock = read_superblock(&device)?;
-        if options.write {
-            features::check_writable(&superblock)?;
-        }
         check_device(&superblock, &device)?;
-        let mut cache_options = CacheOptions::new(superblock.geometry.block_size());
-        cache_options.blocks = superblock.geometry.blocks_count();
-        cache_options.budget_bytes = options.metadata_budget;
-        let cache = BufferCache::new(device.clone(), &cache_options)?;
-        let mut state = Ext4State {
-            zones: SystemZones::new(superblock.geometry.usable_blocks()),
-            superblock,
-            cache,
-            inodes: InodeTable::default(),
-            map_budget: options.map_budget,
-            journal: None,
-            journal_info: None,
-        };
-        state.load_zones()?;
-        journal::open(&mut state, options.write)?;
+        let Settled { device, superblock, info } = recovery::settle(device, superblock, &options)?;
+        let state = open_state(device.clone(), superblock, &options, info)?;
         let fs = Arc::new(Ext4::new(state));
         let engine = Arc::new(Engine::new(fs.clone(), device)?);
         Ok(Volume { shared: Arc::new(Shared { engine, fs, options }) })
@@ -233,7 +220,47 @@ impl Volume {
     }
 }
 
+/// Checks everything that decides whether a volume can be opened, and loads what every use of it needs. The log is
+/// empty or does not count.
+pub(crate) fn open_state(
+    device: Arc<dyn Device>,
+    superblock: Superblock,
+    options: &VolumeOptions,
+    recovery: RecoveryInfo,
+) -> Result<Ext4State> {
+    if options.write {
+        features::check_writable(&superblock)?;
+    }
+    check_device(&superblock, &device)?;
+    let mut state = Ext4State::bare(device, superblock, options)?;
+    state.recovery = recovery;
+    state.load_zones()?;
+    journal::open(&mut state, options.write)?;
+    Ok(state)
+}
+
 impl Ext4State {
+    /// The state before anything but the superblock was read.
+    pub(crate) fn bare(
+        device: Arc<dyn Device>,
+        superblock: Superblock,
+        options: &VolumeOptions,
+    ) -> Result<Ext4State> {
+        let mut cache_options = CacheOptions::new(superblock.geometry.block_size());
+        cache_options.blocks = superblock.geometry.blocks_count();
+        cache_options.budget_bytes = options.metadata_budget;
+        Ok(Ext4State {
+            zones: SystemZones::new(superblock.geometry.usable_blocks()),
+            superblock,
+            cache: BufferCache::new(device, &cache_options)?,
+            inodes: InodeTable::default(),
+            map_budget: options.map_budget,
+            journal: None,
+            journal_info: None,
+            recovery: RecoveryInfo::clean(),
+        })
+    }
+
     /// The descriptor of a group, checksum verified.
     pub(crate) fn descriptor(&self, group: Group) -> Result<GroupDescriptor> {
         let geometry = &self.superblock.geometry;
@@ -288,7 +315,7 @@ fn add_run(runs: &mut Vec<(u8, u64, u64)>, kind: u8, start: u64, count: u64) {
 }
 
 /// Reads and checks the primary superblock, its features first.
-fn read_superblock(device: &Arc<dyn Device>) -> Result<Superblock> {
+pub(crate) fn read_superblock(device: &Arc<dyn Device>) -> Result<Superblock> {
     let geometry = device.geometry();
     let needed = SUPERBLOCK_OFFSET + u64::from(SUPERBLOCK_SIZE);
     let length = needed.next_multiple_of(u64::from(geometry.logical_block));

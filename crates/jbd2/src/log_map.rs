@@ -61,6 +61,12 @@ impl RunMap {
         places.sort_unstable();
         Ok(RunMap { runs, places, blocks })
     }
+
+    /// The runs, in the order of the log.
+    #[must_use]
+    pub fn runs(&self) -> &[LogRun] {
+        &self.runs
+    }
 }
 
 impl LogMap for RunMap {

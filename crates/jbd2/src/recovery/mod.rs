@@ -215,6 +215,13 @@ impl Recovery {
         self.report.end.next()
     }
 
+    /// The sequence number of the log's superblock once recovery is over: [`Recovery::empty_sequence`], or what it
+    /// is if the log was empty.
+    #[must_use]
+    pub fn settled_sequence(&self) -> Tid {
+        if self.info.needs_recovery() { self.empty_sequence() } else { self.info.sequence() }
+    }
+
     /// Hands the records of complete fast commits to `replay`, in order.
     ///
     /// # Errors
