@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod hostile;
+pub mod log;
 pub mod sample;
 pub mod tree;
 
