@@ -25,7 +25,7 @@ use std::sync::Arc;
 use uext4_blockdev::layer::OverlayDevice;
 use uext4_blockdev::{BufferPool, Device, WriteDurability};
 use uext4_jbd2::{JournalInfo, Recovery, RecoveryReport, mark_empty, store_empty_superblock};
-use uext4_ondisk::ext4::{Incompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
+use uext4_ondisk::ext4::{Compat, Incompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Pblk};
 
 /// Most bytes of metadata that recovery patches in memory.
@@ -147,7 +147,8 @@ pub(crate) fn settle(
     if !superblock.needs_recovery() {
         return Ok(Settled { device, superblock, info: RecoveryInfo::clean() });
     }
-    if superblock.has_external_journal() {
+    // With a journal but without its inode: it is found by its UUID.
+    if superblock.features.compat.contains(Compat::HAS_JOURNAL) && superblock.journal_inode().is_none() {
         let feature = "an external journal that was not replayed".into();
         return Err(Error::Incompatible { action: "recover", feature });
     }
@@ -182,11 +183,13 @@ pub(crate) fn settle(
     {
         return Err(uext4_jbd2::Error::Damaged(damage).into());
     }
-    let pending = Pending::new(&device, &superblock, recovery)?;
+    let mut pending = Pending::new(&device, &superblock, recovery)?;
     if !options.write {
         return Ok(Settled { device: pending.overlay, superblock: pending.superblock, info });
     }
-    drop(open_state(pending.overlay.clone(), pending.superblock.clone(), options, info.clone())?);
+    let view = open_state(pending.overlay.clone(), pending.superblock.clone(), options, info.clone())?;
+    pending.recount(&view)?;
+    drop(view);
     pending.apply(&*device)?;
     info.needed = false;
     if info.state == RecoveryState::Overlay {
@@ -225,6 +228,24 @@ impl Pending {
         store_empty_superblock(&mut log, recovery.settled_sequence(), 0)?;
         overlay.patch(place, &log)?;
         Ok(Pending { recovery, overlay, superblock, asking, settled: bytes })
+    }
+
+    /// Brings the free counts of the superblock up to date, which the kernel keeps only while it unmounts and takes
+    /// from the groups when it mounts. Counts that cannot be are left alone.
+    fn recount(&mut self, view: &Ext4State) -> Result<()> {
+        let geometry = &self.superblock.geometry;
+        let (mut blocks, mut inodes) = (0u64, 0u64);
+        for group in geometry.groups() {
+            let descriptor = view.descriptor(group)?;
+            blocks = blocks.saturating_add(u64::from(descriptor.free_clusters));
+            inodes = inodes.saturating_add(u64::from(descriptor.free_inodes));
+        }
+        blocks = blocks.saturating_mul(u64::from(geometry.cluster_blocks()));
+        let possible = u32::try_from(inodes).ok().filter(|inodes| *inodes <= geometry.inodes_count());
+        if let Some(inodes) = possible.filter(|_| blocks <= geometry.blocks_count()) {
+            (self.superblock.free_blocks, self.superblock.free_inodes) = (blocks, inodes);
+        }
+        encode(&self.superblock, &mut self.settled)
     }
 
     /// Writes it all. See the module's documentation for the order.

@@ -511,7 +511,6 @@ fn refusals_to_write_come_before_the_first_write() {
         superblock[0x60] |= 4;
         superblock[0xd0..0xe0].fill(7); // s_journal_uuid
         superblock[0xe0..0xe4].fill(0);
-        superblock[0xe4] = 1; // s_journal_dev
     });
     for options in [VolumeOptions::read_only(), VolumeOptions::read_write()] {
         let error = open(image.device(), options).map(drop).unwrap_err();

@@ -54,10 +54,21 @@ pub fn magic() -> [u8; 4] {
     [24, 16, 8, 0].map(|shift| (MAGIC >> shift) as u8)
 }
 
-/// Where the log blocks of an image are. mke2fs puts small journals into one piece.
+/// Where the log blocks of an image are: the extents in the inode of the journal.
 pub fn places(image: &Image) -> Vec<u64> {
-    let journal = super::open_ro(image.device()).info().journal.unwrap();
-    (0..u64::from(journal.superblock.blocks)).map(|block| journal.block + block).collect()
+    let bytes = &image.bytes;
+    let half = |at: usize| u64::from(u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap()));
+    let word = |at: usize| half(at) | half(at + 2) << 16;
+    let size = 1024 << bytes[1048];
+    let descriptor = if size == 1024 { 2 * size } else { size };
+    let inode = word(descriptor + 8) as usize * size + 7 * half(1024 + 0x58) as usize;
+    let root = inode + 0x28;
+    assert_eq!((half(root), half(root + 6)), (0xF30A, 0), "a journal of a few extents");
+    let entries = (1..=half(root + 2) as usize).map(|entry| root + entry * 12);
+    entries
+        .flat_map(|at| (0..half(at + 4)).map(move |block| (at, block)))
+        .map(|(at, block)| (half(at + 6) << 32 | word(at + 8)) + block)
+        .collect()
 }
 
 impl<'i> Log<'i> {
