@@ -9,7 +9,7 @@ use crate::text;
 use serde::Serialize;
 use std::borrow::Cow;
 use uext4::blockdev::{BufferPool, Capabilities, DaxKind, Device, Sharing};
-use uext4::{Error, Fence, Info, Switches, Volume};
+use uext4::{Error, Fence, Info, RecoveryReport, Switches, Volume};
 use uext4_ondisk::ext4::{
     ErrorRecord, MmpBlock, MmpOwner, OnError, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
 };
@@ -170,6 +170,29 @@ pub struct Recovery {
     pub last_orphan: u32,
     /// Orphans may be in the orphan file.
     pub orphan_file_in_use: bool,
+    /// How the volume came to the state that is shown: `clean`, `overlay` (the journal is replayed in memory, the
+    /// device is unchanged), `empty_log`, `no_journal`, `ignored`; none if it was not opened.
+    pub state: Option<&'static str>,
+    /// What the log held.
+    pub log: Option<Replayed>,
+}
+
+/// What a log that is not empty holds.
+#[derive(Serialize)]
+pub struct Replayed {
+    pub first_sequence: u32,
+    /// The sequence number after the last good transaction.
+    pub end_sequence: u32,
+    pub transactions: u32,
+    pub blocks: u32,
+    pub copies: u32,
+    pub revokes: u64,
+    pub revoked_copies: u32,
+    /// Why the log ended there.
+    pub ended: String,
+    pub damaged: bool,
+    /// Fast-commit records; none if the log has no room for any.
+    pub fast_commit_records: Option<u32>,
 }
 
 /// Runs it.
@@ -270,7 +293,7 @@ fn report(
             Fence::Membarrier => "membarrier",
             Fence::Swap => "swap",
         },
-        recovery: recovery(superblock, refusal),
+        recovery: recovery(superblock, info, refusal),
         notes: notes(info),
     }
 }
@@ -390,9 +413,12 @@ fn dax(capabilities: &Capabilities) -> Option<&'static str> {
     })
 }
 
-fn recovery(superblock: &Superblock, refusal: Option<Error>) -> Recovery {
+fn recovery(superblock: &Superblock, info: Option<&Info>, refusal: Option<Error>) -> Recovery {
+    let recovered = info.map(|info| &info.recovery);
     Recovery {
-        needed: superblock.needs_recovery() || matches!(refusal, Some(Error::NeedsRecovery(_))),
+        needed: superblock.needs_recovery()
+            || recovered.is_some_and(|recovered| recovered.needed)
+            || matches!(refusal, Some(Error::NeedsRecovery(_))),
         usable: refusal.is_none(),
         reason: refusal.map(|error| error.to_string()),
         last_orphan: superblock.last_orphan,
@@ -400,5 +426,22 @@ fn recovery(superblock: &Superblock, refusal: Option<Error>) -> Recovery {
             .features
             .ro_compat
             .contains(uext4_ondisk::ext4::RoCompat::ORPHAN_PRESENT),
+        state: recovered.map(|recovered| recovered.state.name()),
+        log: recovered.and_then(|recovered| recovered.log.as_ref()).map(replayed),
+    }
+}
+
+fn replayed(log: &RecoveryReport) -> Replayed {
+    Replayed {
+        first_sequence: log.first.0,
+        end_sequence: log.end.0,
+        transactions: log.transactions,
+        blocks: log.blocks,
+        copies: log.copies,
+        revokes: log.revokes,
+        revoked_copies: log.revoked,
+        ended: log.ended.to_string(),
+        damaged: log.ended.damage().is_some(),
+        fast_commit_records: log.fast_commits.map(|found| found.records),
     }
 }

@@ -201,6 +201,18 @@ fn device(out: &mut Out, device: &DeviceReport) -> Done {
 
 fn recovery(out: &mut Out, recovery: &Recovery) -> Done {
     line(out, "recovery", if recovery.needed { "needed" } else { "not needed" })?;
+    if let Some(log) = &recovery.log {
+        let place =
+            if recovery.state == Some("overlay") { "in memory, device unchanged" } else { "on the device" };
+        line(
+            out,
+            "journal replayed",
+            format!(
+                "{place}: {} transactions from {}, {} blocks ({} copies, {} revoked), {}",
+                log.transactions, log.first_sequence, log.blocks, log.copies, log.revoked_copies, log.ended
+            ),
+        )?;
+    }
     if recovery.last_orphan != 0 || recovery.orphan_file_in_use {
         line(out, "orphans", "there are inodes to delete or truncate")?;
     }

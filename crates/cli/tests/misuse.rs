@@ -146,28 +146,6 @@ fn errors_in_json() {
 }
 
 #[test]
-fn a_dirty_journal_is_refused_and_shown() {
-    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
-    let volume = VolumeBuilder::new(64 << 20).build();
-    let script = volume.scratch().file("script");
-    let block = volume.scratch().file("block");
-    std::fs::write(&block, vec![0x5a; 4096]).unwrap();
-    std::fs::write(&script, format!("jo\njw -b 9000 {}\njc\n", block.display())).unwrap();
-    oracle::run(oracle::command("debugfs").arg("-w").arg("-f").arg(&script).arg(volume.path()));
-    let before = std::fs::read(volume.path()).unwrap();
-    let told = bad(1, [OsStr::new("ls"), volume.path().as_os_str()]);
-    assert!(told.contains("the journal needs recovery") && told.contains("e2fsck"), "{told}");
-    let info = good([OsStr::new("info"), OsStr::new("--json"), volume.path().as_os_str()]);
-    let info: Value = serde_json::from_slice(&info).unwrap();
-    assert_eq!(info["recovery"]["needed"], true);
-    assert_eq!(info["recovery"]["usable"], false);
-    assert!(info["recovery"]["reason"].as_str().unwrap().contains("recovery"), "{info}");
-    let human = good([OsStr::new("info"), volume.path().as_os_str()]);
-    assert!(String::from_utf8_lossy(&human).contains("recovery:              needed"));
-    assert!(std::fs::read(volume.path()).unwrap() == before, "refusing does not write");
-}
-
-#[test]
 fn an_unknown_feature_is_named() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let volume = VolumeBuilder::new(16 << 20).args(["-O", "^metadata_csum"]).build();

@@ -35,7 +35,7 @@ pub enum Error {
     /// The volume uses something this version cannot handle; the text names it.
     #[error("cannot {action}: the volume uses {feature}")]
     Incompatible {
-        /// `open`, `open for writing`, `read`, `write`.
+        /// `open`, `open for writing`, `recover`, `read`, `write`.
         action: &'static str,
         /// The feature by the name that `dumpe2fs` prints, or what it is.
         feature: String,
@@ -288,6 +288,9 @@ impl From<uext4_jbd2::Error> for Error {
         match error {
             jbd2::Error::Buffer(error) => error.into(),
             jbd2::Error::Aborted(cause) => Error::Aborted(cause.to_string().into()),
+            jbd2::Error::FastCommits { .. } => {
+                Error::Incompatible { action: "recover", feature: format!("fast_commit: {error}") }
+            }
             jbd2::Error::Unsupported { feature } => {
                 Error::Incompatible { action: "use the journal", feature: feature.to_string() }
             }

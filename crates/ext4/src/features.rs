@@ -8,6 +8,7 @@ use uext4_ondisk::ext4::{
 /// Incompatible features that reading understands.
 const READABLE: Incompat = Incompat::from_bits_retain(
     Incompat::FILETYPE.bits()
+        | Incompat::RECOVER.bits()
         | Incompat::META_BG.bits()
         | Incompat::EXTENTS.bits()
         | Incompat::BIT64.bits()
@@ -54,19 +55,9 @@ pub(crate) fn check_readable(features: &Features) -> Result<()> {
     if incompat.contains(Incompat::JOURNAL_DEV) {
         return Err(refuse("open", "an external journal device (journal_dev), not a file system"));
     }
-    // Whether the journal is clean is asked later: first comes whether somebody else is using it.
-    let unreadable = incompat & !READABLE & !Incompat::RECOVER;
+    let unreadable = incompat & !READABLE;
     if !unreadable.is_empty() {
         return Err(refuse("open", unreadable.names().join(", ")));
-    }
-    Ok(())
-}
-
-/// Refuses volumes whose journal must be replayed first. Asked after multi-mount protection: a volume that another
-/// node has mounted looks the same, and its advice would be to recover it under that node's hands.
-pub(crate) fn check_recovered(features: &Features) -> Result<()> {
-    if features.incompat.contains(Incompat::RECOVER) {
-        return Err(Error::NeedsRecovery("the superblock says so (needs_recovery)".into()));
     }
     Ok(())
 }
@@ -86,6 +77,12 @@ pub(crate) fn check_writable(superblock: &Superblock) -> Result<()> {
     let ro_compat = superblock.features.ro_compat;
     if ro_compat.contains(RoCompat::READONLY) {
         return Err(Error::ReadOnly("the volume is marked read-only (feature read-only)"));
+    }
+    if ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
+        return Err(refuse(
+            ACTION,
+            "an orphan file in use (orphan_present), whose inodes must be processed first (open it read-only)",
+        ));
     }
     let unwritable = ro_compat & !OVERWRITABLE;
     if !unwritable.is_empty() {

@@ -1,5 +1,6 @@
 //! What `info` tells about an open volume.
 
+use crate::recovery::RecoveryInfo;
 use crate::volume::Volume;
 use uext4_blockdev::{Capabilities, DaxKind, Description, Geometry};
 use uext4_iomap::Fence;
@@ -27,6 +28,8 @@ pub struct Info {
     pub journal: Option<JournalInfo>,
     /// The block of multi-mount protection as it was when the volume was opened, if it has that feature.
     pub mmp: Option<MmpBlock>,
+    /// What was recovered when the volume was opened.
+    pub recovery: RecoveryInfo,
     /// What a user should know, one sentence each.
     pub notes: Vec<String>,
 }
@@ -53,6 +56,7 @@ impl Info {
         if superblock.errors.count != 0 {
             notes.push(format!("the kernel recorded {} error(s) on this volume", superblock.errors.count));
         }
+        notes.extend(volume.state().recovery.notes());
         Info {
             read_only: !volume.is_writable(),
             features: superblock.features.names().into_iter().map(|name| name.into_owned()).collect(),
@@ -63,6 +67,7 @@ impl Info {
             fence: Fence::active(),
             journal: volume.state().journal_info.clone(),
             mmp: volume.state().mmp,
+            recovery: volume.state().recovery.clone(),
             notes,
         }
     }

@@ -2,16 +2,16 @@
 
 use crate::error::Result;
 use crate::map;
+use crate::recovery;
 use crate::volume::Ext4State;
 use std::sync::Arc;
 use uext4_iomap::{Found, State};
 use uext4_jbd2::{Journal, JournalInfo, LogRun, RunMap};
 use uext4_ondisk::Pblk;
 
-/// Finds the journal, protects its blocks and checks that it needs no recovery. Only a volume open for
-/// writing gets a running journal.
-pub(crate) fn open(state: &mut Ext4State, write: bool) -> Result<()> {
-    let Some(ino) = state.superblock.journal_inode() else { return Ok(()) };
+/// Where the blocks of the journal are, `None` if the volume has none of its own.
+pub(crate) fn find(state: &Ext4State) -> Result<Option<RunMap>> {
+    let Some(ino) = state.superblock.journal_inode() else { return Ok(None) };
     let inode = state.inode(ino)?;
     inode.check_contents()?;
     let block_size = u64::from(state.superblock.geometry.block_size());
@@ -40,20 +40,23 @@ pub(crate) fn open(state: &mut Ext4State, write: bool) -> Result<()> {
             }
         }
     }
-    for run in &runs {
+    Ok(Some(RunMap::new(runs)?))
+}
+
+/// Finds the journal, protects its blocks and checks that it is empty or does not count. Only a volume open for
+/// writing gets a running journal.
+pub(crate) fn open(state: &mut Ext4State, write: bool) -> Result<()> {
+    let Some(log) = find(state)? else { return Ok(()) };
+    for run in log.runs() {
         state.zones.add(Pblk(run.physical), u64::from(run.length));
     }
     state.zones.settle();
-    let log = RunMap::new(runs)?;
-    let info = JournalInfo::read(&state.cache, &log)?;
+    let mut info = JournalInfo::read(&state.cache, &log)?;
     if info.needs_recovery() {
-        let text = format!(
-            "the log starts at block {} with transaction {}",
-            info.superblock.start,
-            info.sequence().0
-        );
-        return Err(crate::Error::NeedsRecovery(text));
+        recovery::ignore_log(state, &log, &info, write)?;
+        info = JournalInfo::read(&state.cache, &log)?;
     }
+    recovery::note_journal_error(state, &info, write)?;
     state.journal_info = Some(info);
     if write {
         state.journal = Some(Journal::open(state.cache.clone(), Arc::new(log))?);

@@ -41,6 +41,7 @@ mod mmp;
 mod options;
 mod path;
 mod queue;
+mod recovery;
 mod stat;
 mod volume;
 mod xattr;
@@ -52,6 +53,7 @@ pub use file::{Cursor, File, MapIter};
 pub use info::Info;
 pub use options::{DEPTH_MAX, OpenOptions, QueueOptions, VolumeOptions};
 pub use queue::{Completion, Completions, IoQueue};
+pub use recovery::{RecoveryInfo, RecoveryState};
 pub use stat::{FileKind, InodeFlags, Metadata, Timestamp};
 pub use uext4_blockdev as blockdev;
 pub use uext4_blockdev::spec::{DeviceSpec, Target};
@@ -61,7 +63,7 @@ pub use uext4_iomap::{
     BadSwitch, Counter, Fence, FileSlot, Payload, Piece, Range, RawCompletion, RawQueue, SWITCH_NAMES, State,
     Stats, Switches, WriteFlags,
 };
-pub use uext4_jbd2::JournalInfo;
+pub use uext4_jbd2::{FastCommits, JournalInfo, LogEnd, RecoveryReport};
 pub use uext4_ondisk::Ino;
 pub use uext4_ondisk::ext4::{Acl, AclEntry, AclTag};
 pub use volume::Volume;

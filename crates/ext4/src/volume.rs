@@ -10,9 +10,10 @@ use crate::inline::InlineData;
 use crate::inode::{Inode, InodeTable};
 use crate::mmp;
 use crate::options::{OpenOptions, VolumeOptions};
+use crate::recovery::{RecoveryInfo, Settled};
 use crate::stat::{FileKind, Metadata};
 use crate::zones::SystemZones;
-use crate::{journal, map, path};
+use crate::{journal, map, path, recovery};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -48,6 +49,7 @@ pub(crate) struct Ext4State {
     pub(crate) journal: Option<Journal>,
     pub(crate) journal_info: Option<JournalInfo>,
     pub(crate) mmp: Option<MmpBlock>,
+    pub(crate) recovery: RecoveryInfo,
 }
 
 /// The root directory's inode number.
@@ -58,8 +60,9 @@ impl Volume {
     /// `disk.img?partition=2`).
     ///
     /// # Errors
-    /// [`Error::InUse`], [`Error::Incompatible`] naming the feature, [`Error::NeedsRecovery`],
-    /// [`Error::Corrupt`], and the device's.
+    /// [`Error::InUse`], [`Error::Incompatible`] naming the feature, [`Error::Journal`] if the journal is damaged
+    /// and the volume is to be written, [`Error::Corrupt`], and the device's. A journal that is not empty is
+    /// replayed first: onto the device, or for a read-only volume in memory ([`Info::recovery`]).
     pub fn open(device: &str, options: VolumeOptions) -> Result<Volume> {
         Self::open_spec(&DeviceSpec::parse(device)?, options)
     }
@@ -78,33 +81,14 @@ impl Volume {
         }
         let superblock = read_superblock(&device)?;
         features::check_encoding(&superblock)?;
-        if options.write {
-            features::check_writable(&superblock)?;
-        }
         check_device(&superblock, &*device)?;
-        let mmp = mmp::read(&*device, &superblock)?;
-        if let Some(mmp) = &mmp
+        if let Some(mmp) = &mmp::read(&*device, &superblock)?
             && !options.force
         {
             mmp::check(mmp, &superblock)?;
         }
-        features::check_recovered(&superblock.features)?;
-        let mut cache_options = CacheOptions::new(superblock.geometry.block_size());
-        cache_options.blocks = superblock.geometry.blocks_count();
-        cache_options.budget_bytes = options.metadata_budget;
-        let cache = BufferCache::new(device.clone(), &cache_options)?;
-        let mut state = Ext4State {
-            zones: SystemZones::new(superblock.geometry.usable_blocks()),
-            superblock,
-            cache,
-            inodes: InodeTable::default(),
-            map_budget: options.map_budget,
-            journal: None,
-            journal_info: None,
-            mmp,
-        };
-        state.load_zones()?;
-        journal::open(&mut state, options.write)?;
+        let Settled { device, superblock, info } = recovery::settle(device, superblock, &options)?;
+        let state = open_state(device.clone(), superblock, &options, info)?;
         let fs = Arc::new(Ext4::new(state));
         let engine = Arc::new(Engine::new(fs.clone(), device)?);
         Ok(Volume { shared: Arc::new(Shared { engine, fs, options }) })
@@ -278,8 +262,52 @@ fn is_system_file(superblock: &Superblock, ino: Ino) -> bool {
     .contains(&ino.get())
 }
 
+/// Checks everything that decides whether a volume can be opened, and loads what every use of it needs. The log is
+/// empty or does not count.
+pub(crate) fn open_state(
+    device: Arc<dyn Device>,
+    superblock: Superblock,
+    options: &VolumeOptions,
+    recovery: RecoveryInfo,
+) -> Result<Ext4State> {
+    if options.write {
+        features::check_writable(&superblock)?;
+    }
+    features::check_encoding(&superblock)?;
+    check_device(&superblock, &*device)?;
+    let mut state = Ext4State::bare(device, superblock, options)?;
+    state.recovery = recovery;
+    state.load_zones()?;
+    journal::open(&mut state, options.write)?;
+    Ok(state)
+}
+
+impl Ext4State {
+    /// The state before anything but the superblock was read.
+    pub(crate) fn bare(
+        device: Arc<dyn Device>,
+        superblock: Superblock,
+        options: &VolumeOptions,
+    ) -> Result<Ext4State> {
+        let mut cache_options = CacheOptions::new(superblock.geometry.block_size());
+        cache_options.blocks = superblock.geometry.blocks_count();
+        cache_options.budget_bytes = options.metadata_budget;
+        Ok(Ext4State {
+            zones: SystemZones::new(superblock.geometry.usable_blocks()),
+            mmp: mmp::read(&*device, &superblock)?,
+            superblock,
+            cache: BufferCache::new(device, &cache_options)?,
+            inodes: InodeTable::default(),
+            map_budget: options.map_budget,
+            journal: None,
+            journal_info: None,
+            recovery: RecoveryInfo::clean(),
+        })
+    }
+}
+
 /// Reads and checks the primary superblock, its features first.
-fn read_superblock(device: &Arc<dyn Device>) -> Result<Superblock> {
+pub(crate) fn read_superblock(device: &Arc<dyn Device>) -> Result<Superblock> {
     let geometry = device.geometry();
     let needed = SUPERBLOCK_OFFSET + u64::from(SUPERBLOCK_SIZE);
     let length = needed.next_multiple_of(u64::from(geometry.logical_block));

@@ -424,24 +424,6 @@ fn states_that_forbid_writing_leave_reading() {
 }
 
 #[test]
-fn a_volume_that_needs_recovery_is_not_opened() {
-    let mut flagged = sample();
-    flagged.set_bits(INCOMPAT, 4);
-    let mut running = sample();
-    let journal = open_ro(running.device()).info().journal.unwrap();
-    let start = journal.block as usize * 4096 + 0x1c;
-    running.bytes[start..start + 4].copy_from_slice(&[0, 0, 0, 1]);
-    for image in [&flagged, &running] {
-        for options in [VolumeOptions::read_only(), VolumeOptions::read_write()] {
-            let device = image.device();
-            let error = Volume::open_device(device.clone(), options).map(|_| ()).unwrap_err();
-            assert!(matches!(error, Error::NeedsRecovery(_)) && error.errno() == 117, "{error}");
-            assert_unchanged(image, &*device);
-        }
-    }
-}
-
-#[test]
 fn devices_that_do_not_fit_are_refused() {
     let mut image = sample();
     image.bytes.truncate(image.bytes.len() - 4096);
@@ -519,26 +501,4 @@ fn root_an_image_behind_a_loop_device_is_in_use() {
     drop(volume);
     drop(device);
     Volume::open(image, VolumeOptions::read_write()).unwrap();
-}
-
-#[test]
-fn root_a_journal_that_the_kernel_left_dirty_is_not_opened() {
-    needs!(Need::Loop, Need::Tool("mke2fs"));
-    let volume = VolumeBuilder::new(32 << 20).build();
-    let mounted = uext4_testkit::KernelMount::image(volume.path(), LoopOptions::default(), "");
-    std::fs::write(mounted.path().join("file"), "committed\n").unwrap();
-    let synced = std::fs::File::open(mounted.path().join("file")).unwrap();
-    synced.sync_all().unwrap();
-    // What a crash would leave: the image as it is while mounted.
-    let crashed = Image::load(mounted.device().path());
-    drop(synced);
-    mounted.unmount();
-    for options in [VolumeOptions::read_only(), VolumeOptions::read_write()] {
-        let error = Volume::open_device(crashed.device(), options).map(|_| ()).unwrap_err();
-        assert!(matches!(error, Error::NeedsRecovery(_)), "{error}");
-    }
-    // Unmounted, the same volume is fine.
-    let clean = Volume::open(volume.path().to_str().unwrap(), VolumeOptions::read_write()).unwrap();
-    let file = clean.open_file("/file", read_only()).unwrap();
-    assert_eq!(common::read_all(&file), b"committed\n");
 }

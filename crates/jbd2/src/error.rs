@@ -1,6 +1,7 @@
 //! Errors of the journal.
 
 use crate::Tid;
+use crate::recovery::Damage;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -42,6 +43,18 @@ pub enum Error {
         start: u32,
         /// First transaction in the log.
         sequence: Tid,
+    },
+    /// The log is damaged in a transaction that had been committed. What came before it can be read; nothing may
+    /// be written, because what it held is lost.
+    #[error("the journal is damaged: {0} (open it read-only, or run e2fsck)")]
+    Damaged(Damage),
+    /// The log ends with fast commits, which this version cannot replay.
+    #[error("the journal ends with {records} fast-commit records after transaction {after}")]
+    FastCommits {
+        /// Records of complete fast commits.
+        records: u32,
+        /// The transaction that they follow.
+        after: Tid,
     },
     /// The log map has no block there.
     #[error("log block {log_block} has no place on the volume")]
@@ -122,11 +135,13 @@ impl Error {
             Error::Buffer(error) => error.errno(),
             Error::Corrupt(_)
             | Error::Mismatch { .. }
+            | Error::Damaged(_)
             | Error::HoleInLog { .. }
             | Error::BadLogMap { .. } => libc::EUCLEAN,
-            Error::Unsupported { .. } | Error::NeedsRecovery { .. } | Error::CommitUnavailable { .. } => {
-                libc::EOPNOTSUPP
-            }
+            Error::Unsupported { .. }
+            | Error::NeedsRecovery { .. }
+            | Error::FastCommits { .. }
+            | Error::CommitUnavailable { .. } => libc::EOPNOTSUPP,
             Error::TooManyCredits { .. }
             | Error::OutOfCredits { .. }
             | Error::ExtendRefused { .. }

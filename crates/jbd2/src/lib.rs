@@ -16,11 +16,13 @@
 //! | `transaction.rs` | the running transaction: credits, active handles, buffers |
 //! | `handle.rs` | one operation's ticket |
 //! | `wait.rs` | who sleeps for whom |
+//! | `recovery/` | what a log that is not empty holds: scan, revoke, replay, fast commits |
 //!
 //! # Scope
 //! This version does not write the log: a transaction that changed nothing needs no commit and is served
 //! completely; syncing one that did change something is refused with [`Error::CommitUnavailable`], and a log
-//! that holds transactions is refused with [`Error::NeedsRecovery`]. Nothing is ever skipped silently.
+//! that holds transactions is refused with [`Error::NeedsRecovery`]: it goes through [`Recovery`] first. Nothing
+//! is ever skipped silently.
 //!
 //! # Credits
 //! A transaction may hold at most a quarter of the log. Its *outstanding credits* are
@@ -45,6 +47,7 @@ mod error;
 mod handle;
 mod journal;
 mod log_map;
+mod recovery;
 mod space;
 mod superblock;
 mod sync;
@@ -55,5 +58,9 @@ pub use error::{AbortCause, Error, ExtendRefusal, Result};
 pub use handle::{Handle, Joined};
 pub use journal::{Journal, JournalStats, SyncOutcome, Tail, UpdatesLocked};
 pub use log_map::{LogMap, LogRun, RunMap};
+pub use recovery::{
+    Damage, FastCommitReplay, FastCommits, LogEnd, Recovery, RecoveryReport, Replay, mark_empty,
+    store_empty_superblock,
+};
 pub use superblock::JournalInfo;
 pub use uext4_buffer::Tid;

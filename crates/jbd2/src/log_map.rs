@@ -10,6 +10,8 @@ pub trait LogMap: Send + Sync + fmt::Debug {
     fn blocks(&self) -> u32;
     /// Block of the volume that holds `log_block`, none if there is none.
     fn physical(&self, log_block: u32) -> Option<u64>;
+    /// Whether `block` of the volume holds a block of the log.
+    fn holds(&self, block: u64) -> bool;
 }
 
 /// Adjacent log blocks in adjacent blocks of the volume.
@@ -27,6 +29,8 @@ pub struct LogRun {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunMap {
     runs: Vec<LogRun>,
+    /// First and last block of each run on the volume, in order.
+    places: Vec<(u64, u64)>,
     blocks: u32,
 }
 
@@ -52,7 +56,16 @@ impl RunMap {
             let Some(end) = blocks.checked_add(run.length) else { return bad("more than 2^32 log blocks") };
             blocks = end;
         }
-        Ok(RunMap { runs, blocks })
+        let mut places: Vec<_> =
+            runs.iter().map(|run| (run.physical, run.physical + u64::from(run.length) - 1)).collect();
+        places.sort_unstable();
+        Ok(RunMap { runs, places, blocks })
+    }
+
+    /// The runs, in the order of the log.
+    #[must_use]
+    pub fn runs(&self) -> &[LogRun] {
+        &self.runs
     }
 }
 
@@ -66,6 +79,11 @@ impl LogMap for RunMap {
         let run = self.runs.get(after.checked_sub(1)?)?;
         let inside = log_block - run.log_block;
         (inside < run.length).then(|| run.physical + u64::from(inside))
+    }
+
+    fn holds(&self, block: u64) -> bool {
+        let after = self.places.partition_point(|(first, _)| *first <= block);
+        after.checked_sub(1).is_some_and(|before| block <= self.places[before].1)
     }
 }
 
@@ -86,6 +104,11 @@ mod tests {
         assert_eq!(map.physical(10), Some(500));
         assert_eq!(map.physical(14), Some(504));
         assert_eq!(map.physical(15), None);
+        for (block, held) in
+            [(99, false), (100, true), (109, true), (110, false), (499, false), (504, true), (505, false)]
+        {
+            assert_eq!(map.holds(block), held, "{block}");
+        }
         assert_eq!(RunMap::new(Vec::new()).unwrap().physical(0), None);
     }
 

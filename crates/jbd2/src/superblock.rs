@@ -8,7 +8,7 @@ use crate::{Error, LogMap, Result, Tid};
 use std::borrow::Cow;
 use uext4_buffer::BufferCache;
 use uext4_ondisk::Pblk;
-use uext4_ondisk::jbd2::{JournalIncompat, JournalSuperblock};
+use uext4_ondisk::jbd2::{JournalSuperblock, LogFormat};
 
 /// Shortest ordinary log (without superblock and fast-commit area) that jbd2 accepts is one block less than
 /// this.
@@ -92,14 +92,14 @@ impl JournalInfo {
         Ok(())
     }
 
+    /// Layout of the log's blocks.
+    #[must_use]
+    pub fn format(&self) -> LogFormat {
+        LogFormat::of(&self.superblock)
+    }
+
     /// Bytes of one block tag in a descriptor block.
     pub(crate) fn tag_size(&self) -> u32 {
-        let incompat = self.superblock.features.incompat;
-        if incompat.contains(JournalIncompat::CSUM_V3) {
-            return 16;
-        }
-        let checksum = if incompat.contains(JournalIncompat::CSUM_V2) { 2 } else { 0 };
-        let wide = if incompat.contains(JournalIncompat::BIT64) { 4 } else { 0 };
-        8 + checksum + wide
+        self.format().tag_size()
     }
 }

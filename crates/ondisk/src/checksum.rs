@@ -1,7 +1,7 @@
 //! Checksums as the formats use them: the running value is the raw register, without the usual final
 //! inversion, so that the result of one call is the seed of the next.
 
-use crc::{CRC_16_MODBUS, Crc};
+use crc::{CRC_16_MODBUS, CRC_32_MPEG_2, Crc};
 
 /// The register all-ones, with which every crc32c chain of the formats starts.
 pub const CSUM_INIT: u32 = u32::MAX;
@@ -11,6 +11,9 @@ pub const CRC16_INIT: u16 = u16::MAX;
 
 // Reflected polynomial 0x8005 without final inversion: the generator of the kernel's crc16().
 static CRC16: Crc<u16> = Crc::<u16>::new(&CRC_16_MODBUS);
+
+// Polynomial 0x04C11DB7, most significant bit first, without final inversion: the kernel's crc32_be().
+static CRC32_BE: Crc<u32> = Crc::<u32>::new(&CRC_32_MPEG_2);
 
 /// crc32c of `bytes`, continuing from the register `seed`.
 pub fn csum(seed: u32, bytes: &[u8]) -> u32 {
@@ -31,6 +34,14 @@ pub fn crc16(seed: u16, bytes: &[u8]) -> u16 {
     digest.finalize()
 }
 
+/// crc32, most significant bit first, of `bytes`, continuing from the register `seed`: the old transaction
+/// checksum of the journal.
+pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
+    let mut digest = CRC32_BE.digest_with_initial(seed);
+    digest.update(bytes);
+    digest.finalize()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,6 +52,8 @@ mod tests {
         assert_eq!(!csum(CSUM_INIT, b"123456789"), 0xE306_9283);
         assert_eq!(crc16(CRC16_INIT, b"123456789"), 0x4B37);
         assert_eq!(crc16(0, b"123456789"), 0xBB3D);
+        assert_eq!(crc32_be(u32::MAX, b"123456789"), 0x0376_E6E7);
+        assert_eq!(crc32_be(crc32_be(u32::MAX, b"1234"), b"56789"), 0x0376_E6E7);
     }
 
     #[test]

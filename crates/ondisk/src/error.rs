@@ -210,6 +210,24 @@ pub enum CorruptKind {
     /// The named field of the journal superblock is invalid.
     #[error("journal superblock field `{0}` is invalid")]
     JournalField(&'static str),
+    /// The checksum of a descriptor or revoke block of the log does not match.
+    #[error("journal block checksum is wrong")]
+    JournalBlockChecksum,
+    /// The checksum of a data block of the log does not match its tag.
+    #[error("journal data block checksum is wrong")]
+    JournalDataChecksum,
+    /// The checksum of a commit block does not match, or not its transaction.
+    #[error("journal commit checksum is wrong")]
+    JournalCommitChecksum,
+    /// A revoke block says that it holds more bytes than it has.
+    #[error("journal revoke block count is wrong")]
+    JournalRevokeCount,
+    /// A tag of the log names a block outside the volume or inside the journal.
+    #[error("journal tag names a block that the journal cannot protect")]
+    JournalTarget,
+    /// The named field of a fast-commit record is invalid.
+    #[error("fast-commit record field `{0}` is invalid")]
+    FastCommitRecord(&'static str),
 }
 
 impl Corrupt {

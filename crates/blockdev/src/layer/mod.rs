@@ -6,6 +6,7 @@ mod fault;
 mod inject;
 mod latency;
 mod mask;
+mod overlay;
 mod slots;
 pub(crate) mod timer;
 mod wake;
@@ -13,3 +14,4 @@ pub use counting::{Counters, CountingDevice, Counts, TraceEvent, TracePhase, Tra
 pub use fault::{Fault, FaultAction, FaultDevice, FaultHandle, FaultId, FaultOn};
 pub use latency::LatencyDevice;
 pub use mask::{Mask, MaskDevice};
+pub use overlay::OverlayDevice;

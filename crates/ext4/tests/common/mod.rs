@@ -6,6 +6,7 @@ pub mod debugfs;
 pub mod dirs;
 pub mod hostile;
 pub mod layout;
+pub mod log;
 pub mod sample;
 pub mod tree;
 

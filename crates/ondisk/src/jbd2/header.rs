@@ -9,7 +9,8 @@ use crate::error::{Corrupt, CorruptKind, EncodeError};
 /// Bytes in a block header.
 pub const HEADER_SIZE: usize = 12;
 
-pub(super) const MAGIC: u32 = 0xC03B_3998;
+/// First word of every metadata block of the log, big-endian (`JBD2_MAGIC_NUMBER`).
+pub const MAGIC: u32 = 0xC03B_3998;
 const STRUCTURE: &str = "journal block header";
 
 /// `struct journal_header_s`

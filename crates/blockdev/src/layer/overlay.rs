@@ -1,0 +1,291 @@
+//! A read-only view of a device in which some blocks have other contents: kept in memory, or found elsewhere on the
+//! same device. So a journal is replayed without a write: each home block leads to its copy in the log.
+//!
+//! The layer lies below metadata and data alike, so that whoever reads through it sees the recovered state,
+//! synchronously and queued, with any alignment that the device grants. It never passes a write on, and it says that
+//! the device is not mapped memory, because a reader of the mapping would go around it.
+
+use super::inject::{Inject, forward_to_inject};
+use crate::scratch::Scratch;
+use crate::{
+    Capabilities, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Misaligned, Op, Queue,
+    QueueFacts, QueueOptions, Request, Result, Wait, WriteDurability,
+};
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// Where the contents of an overlaid block are.
+#[derive(Debug, Clone)]
+enum Source {
+    Memory(Box<[u8]>),
+    /// At byte `pos` of the device, with the first bytes replaced by `head` if there is one.
+    Device {
+        pos: u64,
+        head: Option<[u8; 4]>,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Blocks {
+    sources: BTreeMap<u64, Source>,
+    /// Bytes in [`Source::Memory`].
+    bytes: u64,
+}
+
+/// What device and queues of an overlay share.
+#[derive(Debug)]
+struct Shared {
+    inner: Arc<dyn Device>,
+    geometry: Geometry,
+    block_size: u64,
+    budget: u64,
+    blocks: RwLock<Blocks>,
+}
+
+/// A device with overlaid blocks. See the module's documentation.
+#[derive(Debug)]
+pub struct OverlayDevice {
+    shared: Arc<Shared>,
+}
+
+impl OverlayDevice {
+    /// An overlay of blocks of `block_size` bytes that keeps at most `budget` bytes of them in memory.
+    ///
+    /// # Errors [`Error::Misaligned`] unless `block_size` is a multiple of the device's logical block.
+    pub fn new(inner: Arc<dyn Device>, block_size: u32, budget: u64) -> Result<Self> {
+        let geometry = inner.geometry();
+        let align = geometry.logical_block;
+        if block_size == 0 || !block_size.is_multiple_of(align) {
+            return Err(Error::Misaligned { what: Misaligned::Length, value: u64::from(block_size), align });
+        }
+        let blocks = RwLock::default();
+        let shared = Shared { inner, geometry, block_size: u64::from(block_size), budget, blocks };
+        Ok(OverlayDevice { shared: Arc::new(shared) })
+    }
+
+    /// From now on block `block` has the contents of the block at byte `pos` of the device below, its first bytes
+    /// replaced by `head` if there is one.
+    ///
+    /// # Errors [`Error::OutOfRange`] or [`Error::Misaligned`] if either is no block of the device.
+    pub fn redirect(&self, block: u64, pos: u64, head: Option<[u8; 4]>) -> Result<()> {
+        let shared = &self.shared;
+        shared.check_block(block)?;
+        shared.geometry.check(pos, shared.block_size)?;
+        shared.blocks.write().replace(block, Source::Device { pos, head });
+        Ok(())
+    }
+
+    /// Changes bytes in memory only: whole blocks are taken into memory and `bytes` put over them from byte `pos`
+    /// on, with any alignment.
+    ///
+    /// # Errors [`Error::PoolExhausted`] if more than the budget would be in memory, [`Error::OutOfRange`], and those
+    /// of reading. After an error some of the bytes may have been changed.
+    pub fn patch(&self, pos: u64, bytes: &[u8]) -> Result<()> {
+        let shared = &self.shared;
+        let outside = Error::OutOfRange { pos, length: bytes.len() as u64, size: shared.geometry.size };
+        let end = pos.checked_add(bytes.len() as u64).filter(|end| *end <= shared.geometry.size);
+        let end = end.ok_or(outside)?;
+        let mut at = pos;
+        while at < end {
+            let block = at / shared.block_size;
+            let start = block * shared.block_size;
+            let upto = end.min(start + shared.block_size);
+            let part = &bytes[(at - pos) as usize..(upto - pos) as usize];
+            shared.patch_block(block, (at - start) as usize, part)?;
+            at = upto;
+        }
+        Ok(())
+    }
+
+    /// Blocks that are not what the device below holds.
+    pub fn overlaid_blocks(&self) -> usize {
+        self.shared.blocks.read().sources.len()
+    }
+
+    /// Bytes of blocks kept in memory.
+    pub fn memory_bytes(&self) -> u64 {
+        self.shared.blocks.read().bytes
+    }
+}
+
+impl Blocks {
+    fn replace(&mut self, block: u64, source: Source) {
+        self.bytes += source.bytes();
+        let old = self.sources.insert(block, source);
+        self.bytes -= old.as_ref().map_or(0, Source::bytes);
+    }
+}
+
+impl Source {
+    fn bytes(&self) -> u64 {
+        match self {
+            Source::Memory(bytes) => bytes.len() as u64,
+            Source::Device { .. } => 0,
+        }
+    }
+}
+
+impl Shared {
+    fn check_block(&self, block: u64) -> Result<()> {
+        let size = self.geometry.size;
+        let outside = Error::OutOfRange { pos: block, length: self.block_size, size };
+        let pos = block.checked_mul(self.block_size).ok_or(outside)?;
+        self.geometry.check(pos, self.block_size)
+    }
+
+    fn patch_block(&self, block: u64, offset: usize, bytes: &[u8]) -> Result<()> {
+        self.check_block(block)?;
+        let blocks = &mut *self.blocks.write();
+        if let Some(Source::Memory(image)) = blocks.sources.get_mut(&block) {
+            image[offset..offset + bytes.len()].copy_from_slice(bytes);
+            return Ok(());
+        }
+        let wanted = blocks.bytes.saturating_add(self.block_size);
+        if wanted > self.budget {
+            return Err(Error::PoolExhausted { wanted, limit: self.budget });
+        }
+        let mut image = Scratch::new(self.block_size as usize);
+        self.read(blocks, &mut image, block * self.block_size)?;
+        image[offset..offset + bytes.len()].copy_from_slice(bytes);
+        blocks.replace(block, Source::Memory(image.to_vec().into()));
+        Ok(())
+    }
+
+    /// Whether a range that lies inside the device touches an overlaid block.
+    fn touches(&self, pos: u64, length: u64) -> bool {
+        let (first, last) = (pos / self.block_size, (pos + length - 1) / self.block_size);
+        self.blocks.read().sources.range(first..=last).next().is_some()
+    }
+
+    /// Reads a range that was checked, piece by piece.
+    fn read(&self, blocks: &Blocks, buf: &mut [u8], pos: u64) -> Result<()> {
+        let end = pos + buf.len() as u64;
+        let mut at = pos;
+        for (block, source) in blocks.sources.range(pos / self.block_size..=(end - 1) / self.block_size) {
+            let home = block * self.block_size;
+            let (from, upto) = (pos.max(home), end.min(home + self.block_size));
+            if from > at {
+                self.fetch(&mut buf[(at - pos) as usize..(from - pos) as usize], at)?;
+            }
+            let (inside, piece) = (from - home, &mut buf[(from - pos) as usize..(upto - pos) as usize]);
+            match source {
+                Source::Memory(image) => {
+                    piece.copy_from_slice(&image[inside as usize..(upto - home) as usize]);
+                }
+                Source::Device { pos, head } => {
+                    self.fetch(piece, pos + inside)?;
+                    if let (Some(head), 0) = (head, inside) {
+                        piece[..4].copy_from_slice(head);
+                    }
+                }
+            }
+            at = upto;
+        }
+        if at < end { self.fetch(&mut buf[(at - pos) as usize..], at) } else { Ok(()) }
+    }
+
+    /// Reads from the device below. A piece of the caller's memory may be less aligned than the whole.
+    fn fetch(&self, piece: &mut [u8], pos: u64) -> Result<()> {
+        if self.geometry.check_memory(piece.as_ptr().addr()).is_ok() {
+            return self.inner.read_at(piece, pos);
+        }
+        let mut scratch = Scratch::new(piece.len());
+        self.inner.read_at(&mut scratch, pos)?;
+        piece.copy_from_slice(&scratch);
+        Ok(())
+    }
+}
+
+impl Device for OverlayDevice {
+    fn geometry(&self) -> Geometry {
+        self.shared.geometry
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let inner = self.shared.inner.capabilities();
+        Capabilities { read_only: true, discard: false, dax: None, ..inner }
+    }
+
+    fn describe(&self) -> Description {
+        let mut description = self.shared.inner.describe();
+        let count = self.overlaid_blocks();
+        description.layers.push(format!("overlay ({count} blocks)"));
+        description
+    }
+
+    fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
+        let shared = &self.shared;
+        shared.geometry.check(pos, buf.len() as u64)?;
+        if !shared.touches(pos, buf.len() as u64) {
+            return shared.inner.read_at(buf, pos);
+        }
+        shared.geometry.check_memory(buf.as_ptr().addr())?;
+        shared.read(&shared.blocks.read(), buf, pos)
+    }
+
+    fn write_at(&self, _: &[u8], _: u64, _: WriteDurability) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    /// Nothing was written, so nothing is to be made durable.
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _: u64, _: u64) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<Queue> {
+        let inject = Inject::new(self.shared.inner.queue(options)?);
+        Ok(Queue::Other(Box::new(OverlayQueue { inject, shared: Arc::clone(&self.shared) })))
+    }
+}
+
+struct OverlayQueue {
+    inject: Inject,
+    shared: Arc<Shared>,
+}
+
+impl OverlayQueue {
+    /// Whether the overlay itself has to answer. Ranges outside the device are left to the device to refuse.
+    fn is_overlaid(&self, request: &Request) -> bool {
+        let length = u64::from(request.length);
+        self.shared.geometry.check(request.pos, length).is_ok() && self.shared.touches(request.pos, length)
+    }
+}
+
+impl DeviceQueue for OverlayQueue {
+    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
+        let tag = request.tag;
+        match request.op {
+            Op::Write | Op::Discard => return self.inject.answer(tag, -Error::ReadOnly.errno()),
+            Op::Flush => return self.inject.answer(tag, 0),
+            Op::Read if !self.is_overlaid(&request) => {
+                // SAFETY: the caller's promise is passed on unchanged.
+                return unsafe { self.inject.pass(request) };
+            }
+            Op::Read => {}
+        }
+        if self.inject.in_flight() >= self.inject.capacity() {
+            return Err(Full);
+        }
+        // SAFETY: the caller promises `length` bytes that nobody else touches until the completion is delivered,
+        // which happens after this call.
+        let memory = unsafe {
+            std::slice::from_raw_parts_mut(request.memory.address.as_ptr(), request.length as usize)
+        };
+        // Answered here and now: such requests are few, and the pieces come from several places.
+        let outcome = self.shared.geometry.check_memory(memory.as_ptr().addr());
+        let result =
+            match outcome.and_then(|()| self.shared.read(&self.shared.blocks.read(), memory, request.pos)) {
+                Ok(()) => i32::try_from(request.length).unwrap_or(i32::MAX),
+                Err(error) => -error.errno(),
+            };
+        self.inject.answer(tag, result)
+    }
+
+    forward_to_inject!();
+}

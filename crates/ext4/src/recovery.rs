@@ -1,0 +1,371 @@
+//! Opening a volume whose journal is not empty.
+//!
+//! The state that the log describes is first *looked at* through an overlay: home blocks lead to their copies in
+//! the log, the superblock and the log's superblock are as they will be afterwards, and nothing is written. Read-only
+//! opens stay there. An open for writing takes every decision on that view, so that a volume that cannot be opened
+//! for writing is left as it was, and only then writes: home blocks, flush, superblock of the log (empty), flush,
+//! superblock without `needs_recovery`, flush. Until the last step the next open begins anew, with the same result.
+//!
+//! # The superblock
+//! The log may hold an older copy of it. What was written to it around the journal must survive: the record of
+//! errors and the error state (as the kernel's `ext4_load_journal` keeps them), and `needs_recovery` until the log is
+//! empty. An error that the journal itself recorded (`s_errno`) becomes the volume's error state before it is
+//! cleared.
+//!
+//! # Flag and log disagree
+//! `needs_recovery` with an empty log: nothing is replayed, an open for writing clears the flag. A log in use without
+//! the flag: its contents are left-overs (whoever writes the log sets the flag before), so they are ignored, and an
+//! open for writing empties the log, as the kernel does (`jbd2_journal_wipe`); e2fsck asks.
+
+use crate::error::{Error, Result};
+use crate::journal;
+use crate::options::VolumeOptions;
+use crate::volume::{Ext4State, open_state, read_superblock};
+use std::sync::Arc;
+use uext4_blockdev::layer::OverlayDevice;
+use uext4_blockdev::{BufferPool, Device, WriteDurability};
+use uext4_jbd2::{JournalInfo, Recovery, RecoveryReport, mark_empty, store_empty_superblock};
+use uext4_ondisk::ext4::{Compat, Incompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
+use uext4_ondisk::{Corrupt, CorruptKind, Pblk};
+
+/// Most bytes of metadata that recovery patches in memory.
+const OVERLAY_BYTES: u64 = 16 << 20;
+
+/// How a volume came to its present state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RecoveryState {
+    /// The journal was empty, or there is none.
+    Clean,
+    /// The superblock asked for recovery, but the log was empty.
+    EmptyLog,
+    /// The superblock asks for recovery, but there is no journal (only read-only).
+    NoJournal,
+    /// The log is replayed in memory; the device is as it was.
+    Overlay,
+    /// The log was replayed onto the device.
+    Replayed,
+    /// The log holds left-overs that do not count; they are still there.
+    Ignored,
+    /// The log held left-overs that do not count, and was emptied.
+    Emptied,
+}
+
+impl RecoveryState {
+    /// One word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            RecoveryState::Clean => "clean",
+            RecoveryState::EmptyLog => "empty_log",
+            RecoveryState::NoJournal => "no_journal",
+            RecoveryState::Overlay => "overlay",
+            RecoveryState::Replayed => "replayed",
+            RecoveryState::Ignored => "ignored",
+            RecoveryState::Emptied => "emptied",
+        }
+    }
+}
+
+/// What was recovered when the volume was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecoveryInfo {
+    /// How the volume came to its present state.
+    pub state: RecoveryState,
+    /// Whether the device still asks for recovery.
+    pub needed: bool,
+    /// What the log held, if it was read.
+    pub log: Option<RecoveryReport>,
+    /// Error that the journal had recorded (`s_errno`), 0 = none.
+    pub journal_errno: i32,
+}
+
+impl RecoveryInfo {
+    fn new(state: RecoveryState, needed: bool) -> Self {
+        RecoveryInfo { state, needed, log: None, journal_errno: 0 }
+    }
+
+    /// Nothing was to be recovered.
+    pub(crate) fn clean() -> Self {
+        Self::new(RecoveryState::Clean, false)
+    }
+
+    /// What a user should know, one sentence each.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let log = self.log.as_ref();
+        if let (RecoveryState::Overlay, Some(log)) = (self.state, log) {
+            notes.push(format!(
+                "the journal is replayed in memory ({} transactions, {} blocks); the device is unchanged",
+                log.transactions, log.blocks
+            ));
+        }
+        if self.state == RecoveryState::NoJournal {
+            notes.push("the superblock asks for recovery, but there is no journal: run e2fsck".into());
+        }
+        if self.state == RecoveryState::Ignored {
+            notes.push("the journal holds left-overs without needs_recovery; they are ignored".into());
+        }
+        if let Some(damage) = log.and_then(|log| log.ended.damage()) {
+            notes.push(format!("the journal is damaged, later changes are lost: {damage}"));
+        }
+        if self.journal_errno != 0 {
+            notes.push(format!("the journal recorded error {}", self.journal_errno));
+        }
+        notes
+    }
+}
+
+/// A device with its superblock, ready to be opened, and how it came to that.
+pub(crate) struct Settled {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) superblock: Superblock,
+    pub(crate) info: RecoveryInfo,
+}
+
+/// A log that was read, and the view of the volume with it applied.
+struct Pending {
+    recovery: Recovery,
+    overlay: Arc<OverlayDevice>,
+    /// The superblock as it will be.
+    superblock: Superblock,
+    /// Its bytes, with and without `needs_recovery`.
+    asking: Vec<u8>,
+    settled: Vec<u8>,
+}
+
+/// Recovers the volume if its superblock asks for it.
+///
+/// # Errors
+/// What refuses the volume afterwards too, in which case nothing was written; [`Error::Incompatible`] for an external
+/// journal and for fast commits; [`Error::Journal`] for an open for writing if the log is damaged.
+pub(crate) fn settle(
+    device: Arc<dyn Device>,
+    superblock: Superblock,
+    options: &VolumeOptions,
+) -> Result<Settled> {
+    if !superblock.needs_recovery() {
+        return Ok(Settled { device, superblock, info: RecoveryInfo::clean() });
+    }
+    // With a journal but without its inode: it is found by its UUID.
+    if superblock.features.compat.contains(Compat::HAS_JOURNAL) && superblock.journal_inode().is_none() {
+        let feature = "an external journal that was not replayed".into();
+        return Err(Error::Incompatible { action: "recover", feature });
+    }
+    let state = Ext4State::bare(device.clone(), superblock.clone(), options)?;
+    let Some(log) = journal::find(&state)? else {
+        if options.write {
+            let text = "the superblock says so (needs_recovery), but there is no journal";
+            return Err(Error::NeedsRecovery(text.into()));
+        }
+        let info = RecoveryInfo::new(RecoveryState::NoJournal, true);
+        return Ok(Settled { device, superblock, info });
+    };
+    let journal = JournalInfo::read(&state.cache, &log)?;
+    drop(state);
+    let block_size = u64::from(superblock.geometry.block_size());
+    // Not the blocks of this superblock: a volume that was grown has its new size in the log.
+    let blocks = device.geometry().size / block_size;
+    let recovery = Recovery::read(&device, &log, &journal, blocks)?;
+    if let Some(found) = recovery.report().fast_commits.filter(|found| found.records > 0) {
+        let after = recovery.report().end.previous();
+        return Err(uext4_jbd2::Error::FastCommits { records: found.records, after }.into());
+    }
+    let mut info = RecoveryInfo::new(RecoveryState::Overlay, true);
+    info.journal_errno = journal.superblock.errno;
+    info.log = Some(recovery.report().clone());
+    if !journal.needs_recovery() {
+        info.state = RecoveryState::EmptyLog;
+        info.log = None;
+    }
+    if options.write
+        && let Some(damage) = recovery.report().ended.damage()
+    {
+        return Err(uext4_jbd2::Error::Damaged(damage).into());
+    }
+    let mut pending = Pending::new(&device, &superblock, recovery)?;
+    if !options.write {
+        return Ok(Settled { device: pending.overlay, superblock: pending.superblock, info });
+    }
+    let view = open_state(pending.overlay.clone(), pending.superblock.clone(), options, info.clone())?;
+    pending.recount(&view)?;
+    drop(view);
+    pending.apply(&*device)?;
+    info.needed = false;
+    if info.state == RecoveryState::Overlay {
+        info.state = RecoveryState::Replayed;
+    }
+    Ok(Settled { superblock: read_superblock(&device)?, device, info })
+}
+
+impl Pending {
+    /// `first` is the superblock as the device has it.
+    fn new(device: &Arc<dyn Device>, first: &Superblock, recovery: Recovery) -> Result<Pending> {
+        let size = first.geometry.block_size();
+        let overlay = Arc::new(OverlayDevice::new(device.clone(), size, OVERLAY_BYTES)?);
+        for replay in recovery.blocks() {
+            overlay.redirect(replay.home, replay.copy * u64::from(size), replay.head())?;
+        }
+        let journal = recovery.info();
+        let errno = journal.superblock.errno;
+        let mut bytes = superblock_bytes(&*overlay)?;
+        let mut superblock = Superblock::decode(&bytes)?;
+        check_same(first, &superblock, &recovery)?;
+        superblock.errors = first.errors;
+        superblock.state |= first.state & State::ERRORS;
+        if errno != 0 {
+            superblock.state |= State::ERRORS;
+        }
+        superblock.features.incompat |= Incompat::RECOVER;
+        encode(&superblock, &mut bytes)?;
+        let asking = bytes.clone();
+        superblock.features.incompat &= !Incompat::RECOVER;
+        encode(&superblock, &mut bytes)?;
+        overlay.patch(SUPERBLOCK_OFFSET, &bytes)?;
+
+        let place = journal.block * u64::from(size);
+        let mut log = read_bytes(&*overlay, place, size as usize)?;
+        store_empty_superblock(&mut log, recovery.settled_sequence(), 0)?;
+        overlay.patch(place, &log)?;
+        Ok(Pending { recovery, overlay, superblock, asking, settled: bytes })
+    }
+
+    /// Brings the free counts of the superblock up to date, which the kernel keeps only while it unmounts and takes
+    /// from the groups when it mounts. Counts that cannot be are left alone.
+    fn recount(&mut self, view: &Ext4State) -> Result<()> {
+        let geometry = &self.superblock.geometry;
+        let (mut blocks, mut inodes) = (0u64, 0u64);
+        for group in geometry.groups() {
+            let descriptor = view.descriptor(group)?;
+            blocks = blocks.saturating_add(u64::from(descriptor.free_clusters));
+            inodes = inodes.saturating_add(u64::from(descriptor.free_inodes));
+        }
+        blocks = blocks.saturating_mul(u64::from(geometry.cluster_blocks()));
+        let possible = u32::try_from(inodes).ok().filter(|inodes| *inodes <= geometry.inodes_count());
+        if let Some(inodes) = possible.filter(|_| blocks <= geometry.blocks_count()) {
+            (self.superblock.free_blocks, self.superblock.free_inodes) = (blocks, inodes);
+        }
+        encode(&self.superblock, &mut self.settled)
+    }
+
+    /// Writes it all. See the module's documentation for the order.
+    fn apply(&self, device: &dyn Device) -> Result<()> {
+        let journal = self.recovery.info();
+        let size = u64::from(journal.superblock.block_size);
+        let (home, offset) = (SUPERBLOCK_OFFSET / size, (SUPERBLOCK_OFFSET % size) as usize);
+        self.recovery.write_home(device, &mut |block, bytes| {
+            if block == home {
+                bytes[offset..offset + self.asking.len()].copy_from_slice(&self.asking);
+            }
+        })?;
+        device.flush()?;
+        let (sequence, errno) = (self.recovery.settled_sequence(), journal.superblock.errno);
+        if journal.needs_recovery() {
+            mark_empty(device, journal, sequence, errno)?;
+        }
+        write_bytes(device, SUPERBLOCK_OFFSET, &self.settled)?;
+        device.flush()?;
+        if errno != 0 {
+            // The superblock holds the error state now.
+            mark_empty(device, journal, sequence, 0)?;
+        }
+        Ok(())
+    }
+}
+
+/// The superblock in the log must be one of this volume, and the blocks that are replayed part of it.
+fn check_same(first: &Superblock, recovered: &Superblock, recovery: &Recovery) -> Result<()> {
+    let field = |name| Err(Corrupt::from(CorruptKind::SuperblockField(name)).into());
+    if recovered.geometry.block_size() != first.geometry.block_size() {
+        return field("log_block_size");
+    }
+    if recovered.journal_inode() != first.journal_inode() {
+        return field("journal_inum");
+    }
+    let blocks = recovered.geometry.blocks_count();
+    match recovery.blocks().last() {
+        Some(last) if last.home >= blocks => {
+            Err(Corrupt::from(CorruptKind::JournalTarget).at_block(Pblk(last.home)).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn encode(superblock: &Superblock, bytes: &mut [u8]) -> Result<()> {
+    superblock.encode(bytes).map_err(|error| Error::Invalid(error.to_string()))
+}
+
+/// Notes an error that the journal recorded in the volume's state. `write`: also on the device, first there and only
+/// then no longer in the journal.
+pub(crate) fn note_journal_error(state: &mut Ext4State, journal: &JournalInfo, write: bool) -> Result<()> {
+    let errno = journal.superblock.errno;
+    if errno == 0 {
+        return Ok(());
+    }
+    state.recovery.journal_errno = errno;
+    state.superblock.state |= State::ERRORS;
+    if !write {
+        return Ok(());
+    }
+    let device = state.cache.device().clone();
+    let mut bytes = superblock_bytes(&*device)?;
+    encode(&state.superblock, &mut bytes)?;
+    write_bytes(&*device, SUPERBLOCK_OFFSET, &bytes)?;
+    device.flush()?;
+    mark_empty(&*device, journal, journal.sequence(), 0)?;
+    forget(state, journal)
+}
+
+/// Deals with a log in use although the superblock does not ask for recovery: it is ignored, and emptied if the
+/// volume is opened for writing.
+pub(crate) fn ignore_log(
+    state: &mut Ext4State,
+    log: &uext4_jbd2::RunMap,
+    journal: &JournalInfo,
+    write: bool,
+) -> Result<()> {
+    state.recovery.state = RecoveryState::Ignored;
+    if !write {
+        return Ok(());
+    }
+    let device = state.cache.device().clone();
+    // Only to learn which sequence numbers are used up.
+    let left_overs = Recovery::read(&device, log, journal, state.cache.blocks())?;
+    mark_empty(&*device, journal, left_overs.empty_sequence(), journal.superblock.errno)?;
+    state.recovery.state = RecoveryState::Emptied;
+    forget(state, journal)
+}
+
+/// What was written around the cache must be read again.
+fn forget(state: &Ext4State, journal: &JournalInfo) -> Result<()> {
+    let size = u64::from(state.superblock.geometry.block_size());
+    state.cache.forget(SUPERBLOCK_OFFSET / size)?;
+    Ok(state.cache.forget(journal.block)?)
+}
+
+fn superblock_bytes(device: &dyn Device) -> Result<Vec<u8>> {
+    read_bytes(device, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE as usize)
+}
+
+/// The device blocks around a range: first byte, length, and where the range begins in them.
+fn around(device: &dyn Device, pos: u64, length: usize) -> (u64, usize, usize) {
+    let block = u64::from(device.geometry().logical_block);
+    let start = pos / block * block;
+    let end = (pos + length as u64).next_multiple_of(block);
+    (start, (end - start) as usize, (pos - start) as usize)
+}
+
+fn read_bytes(device: &dyn Device, pos: u64, length: usize) -> Result<Vec<u8>> {
+    let (start, whole, offset) = around(device, pos, length);
+    let mut buffer = BufferPool::new(whole)?.take(whole)?;
+    device.read_at(&mut buffer, start)?;
+    Ok(buffer[offset..offset + length].to_vec())
+}
+
+fn write_bytes(device: &dyn Device, pos: u64, bytes: &[u8]) -> Result<()> {
+    let (start, whole, offset) = around(device, pos, bytes.len());
+    let mut buffer = BufferPool::new(whole)?.take(whole)?;
+    device.read_at(&mut buffer, start)?;
+    buffer[offset..offset + bytes.len()].copy_from_slice(bytes);
+    Ok(device.write_at(&buffer, start, WriteDurability::Cached)?)
+}

@@ -1,0 +1,167 @@
+//! Journals that the kernel left behind: the image as it is while mounted, after synced work.
+
+mod common;
+
+use common::tree::{How, manifest};
+use common::{Image, assert_same_bytes, assert_unchanged, open_ro, read_all, read_only};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use uext4::{Error, RecoveryState, Volume, VolumeOptions};
+use uext4_testkit::{KernelMount, LoopOptions, Need, Rng, Scratch, VolumeBuilder, needs, oracle};
+
+/// Work whose results are synced, so that all of it is in the journal or at home.
+fn work(root: &Path, seed: u64) {
+    let mut rng = Rng::new(seed);
+    let sync_dir = |dir: &Path| File::open(dir).unwrap().sync_all().unwrap();
+    for round in 0..12 {
+        let dir = root.join(format!("d{round}"));
+        std::fs::create_dir(&dir).unwrap();
+        for n in 0..30 {
+            let mut file = File::create(dir.join(format!("file-{n}"))).unwrap();
+            let mut data = vec![0; rng.below(20_000) as usize];
+            rng.fill(&mut data);
+            // Data that looks like the journal's own blocks.
+            if n % 5 == 0 && data.len() > 4 {
+                data[..4].copy_from_slice(&common::log::magic());
+            }
+            file.write_all(&data).unwrap();
+            if n % 7 == 0 {
+                file.sync_all().unwrap();
+            }
+        }
+        sync_dir(&dir);
+        if round % 3 == 2 {
+            // Blocks of directories are freed and used again: revokes.
+            std::fs::remove_dir_all(root.join(format!("d{}", round - 2))).unwrap();
+        }
+    }
+    // Everything reaches the log, and nothing has to reach its home.
+    oracle::run(oracle::command("sync").arg("-f").arg(root));
+}
+
+/// The image after `work`, as a crash would leave it, with the names of what was there.
+fn crash(args: &[&str], options: &str, seed: u64) -> Image {
+    let volume = VolumeBuilder::new(32 << 20).args(args).build();
+    let mounted = KernelMount::image(volume.path(), LoopOptions::default(), options);
+    work(mounted.path(), seed);
+    // The backing file has what the loop device was told to write, and only that.
+    let image = Image::load(volume.path());
+    mounted.unmount();
+    image
+}
+
+fn by_e2fsck(image: &Image, path: &Path) -> Image {
+    image.save(path);
+    let mut command = oracle::command("e2fsck");
+    let output = command.args(["-fy", "-E", "journal_only"]).arg(path).output().unwrap();
+    assert!(output.status.code().is_some_and(|code| code < 4), "{}", oracle::text(&output));
+    Image::load(path)
+}
+
+/// Everything but superblocks and the superblock of the log.
+fn comparable(mut image: Image, journal: u64) -> Vec<u8> {
+    let size = 1024 << image.bytes[1048];
+    for start in (0..image.bytes.len()).step_by(1024) {
+        if image.bytes[start + 56..start + 58] == [0x53, 0xEF] && (start == 1024 || start % size == 0) {
+            image.bytes[start..start + 1024].fill(0);
+        }
+    }
+    image.bytes[journal as usize * size..][..size].fill(0);
+    image.bytes
+}
+
+#[test]
+fn root_journals_of_the_kernel_replay_as_e2fsck_does() {
+    needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let cases: [(&[&str], &str); 6] = [
+        (&["-b", "1024", "-J", "size=1", "-O", "^orphan_file"], ""),
+        (&["-b", "4096", "-J", "size=4", "-O", "^orphan_file"], ""),
+        (&["-b", "1024", "-J", "size=1", "-O", "^orphan_file,^metadata_csum,^64bit"], ""),
+        (&["-b", "1024", "-J", "size=1", "-O", "^orphan_file,^metadata_csum"], "journal_checksum"),
+        (&["-b", "4096", "-J", "size=4", "-O", "^orphan_file"], "journal_async_commit"),
+        (&["-b", "1024", "-J", "size=8", "-O", "^orphan_file"], "data=journal"),
+    ];
+    for (seed, (args, options)) in (1..).zip(cases) {
+        let image = crash(args, options, seed);
+        let scratch = Scratch::new(128 << 20);
+        let expected = by_e2fsck(&image, &scratch.file("e2fsck.img"));
+
+        let device = image.device();
+        let volume = open_ro(device.clone());
+        let info = volume.info();
+        let (log, journal) = (info.recovery.log.unwrap(), info.journal.unwrap().block);
+        assert!(log.transactions > 0 && log.blocks > 0, "{options}: {log:?}");
+        assert_eq!(log.ended.damage(), None, "{options}");
+        let seen = Image::of(&**volume.device());
+        let expected_bytes = comparable(expected.clone(), journal);
+        assert_same_bytes(&expected_bytes, &comparable(seen, journal));
+        let tree = manifest(&volume, How::Direct);
+        assert_eq!(tree, manifest(&volume, How::Queue), "{options}");
+        drop(volume);
+        assert_unchanged(&image, &*device);
+
+        match Volume::open_device(device.clone(), VolumeOptions::read_write()) {
+            // A volume whose default is journaled data is not written; this one only was mounted so.
+            Ok(volume) => {
+                assert_eq!(volume.info().recovery.state, RecoveryState::Replayed);
+                drop(volume);
+                let found = Image::of(&*device);
+                assert_same_bytes(&expected_bytes, &comparable(found.clone(), journal));
+                found.save(&scratch.file("ours.img"));
+                oracle::e2fsck_clean(&scratch.file("ours.img"));
+                let kernel =
+                    common::tree::without_xattrs(uext4_testkit::kernel_manifest(&scratch.file("ours.img")));
+                uext4_testkit::manifest::assert_same(&kernel, &tree);
+            }
+            Err(error) => panic!("{options}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn root_orphans_are_left_to_whoever_can_process_them() {
+    needs!(Need::Loop, Need::Tool("mke2fs"));
+    for feature in ["^orphan_file", "orphan_file"] {
+        let volume = VolumeBuilder::new(32 << 20).args(["-O", feature]).build();
+        let mounted = KernelMount::image(volume.path(), LoopOptions::default(), "");
+        std::fs::write(mounted.path().join("kept"), "here\n").unwrap();
+        let path = mounted.path().join("gone");
+        let open = File::create(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        oracle::run(oracle::command("sync").arg("-f").arg(mounted.path()));
+        let image = Image::load(volume.path());
+        drop(open);
+        mounted.unmount();
+        let device = image.device();
+        let error = Volume::open_device(device.clone(), VolumeOptions::read_write()).map(drop).unwrap_err();
+        assert!(error.to_string().contains("orphan"), "{error}");
+        assert_unchanged(&image, &*device);
+        let volume = open_ro(device);
+        assert_eq!(read_all(&volume.open_file("/kept", read_only()).unwrap()), b"here\n");
+    }
+}
+
+#[test]
+fn root_fast_commits_of_the_kernel_are_refused_by_name() {
+    needs!(Need::Loop, Need::Tool("mke2fs"));
+    let args = ["-O", "^orphan_file,fast_commit", "-J", "size=16"];
+    let volume = VolumeBuilder::new(64 << 20).args(args).build();
+    let mounted = KernelMount::image(volume.path(), LoopOptions::default(), "");
+    std::fs::write(mounted.path().join("first"), "full\n").unwrap();
+    oracle::run(oracle::command("sync").arg("-f").arg(mounted.path()));
+    for n in 0..5 {
+        let mut file = File::create(mounted.path().join(format!("fast-{n}"))).unwrap();
+        file.write_all(b"fast\n").unwrap();
+        file.sync_all().unwrap();
+    }
+    let image = Image::load(volume.path());
+    mounted.unmount();
+    let device = image.device();
+    for options in [VolumeOptions::read_only(), VolumeOptions::read_write()] {
+        let error = Volume::open_device(device.clone(), options).map(drop).unwrap_err();
+        assert!(matches!(error, Error::Incompatible { action: "recover", .. }), "{error}");
+        assert!(error.to_string().contains("fast-commit records"), "{error}");
+    }
+    assert_unchanged(&image, &*device);
+}

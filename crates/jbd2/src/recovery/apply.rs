@@ -1,0 +1,104 @@
+//! Writing the copies home and emptying the log.
+//!
+//! The order that makes a crash at any point harmless: home blocks, flush, superblock of the log, flush. Until the
+//! log is empty everything can be done again, with the same result.
+
+use super::reader::transfer_buffer;
+use super::{Recovery, Replay};
+use crate::{Error, JournalInfo, Result, Tid};
+use uext4_blockdev::{Buffer, Device, WriteDurability};
+use uext4_ondisk::jbd2::{JournalSuperblock, MAGIC};
+use uext4_ondisk::{EncodeError, Pblk};
+
+/// Bytes moved at once.
+const PIECE: usize = 256 << 10;
+
+/// What the first four bytes of an escaped block are at home.
+pub(super) fn escaped_head() -> [u8; 4] {
+    // Journal structures are big-endian: most significant byte first.
+    [24, 16, 8, 0].map(|shift| (MAGIC >> shift) as u8)
+}
+
+impl Replay {
+    /// What replaces the first four bytes of the copy, if it is escaped.
+    #[must_use]
+    pub fn head(&self) -> Option<[u8; 4]> {
+        self.escaped.then(escaped_head)
+    }
+}
+
+impl Recovery {
+    /// Writes every copy to its home. `adjust` sees each block (its number and contents) before it is written. A
+    /// device flush must follow before the log is emptied. Returns how many blocks were written.
+    ///
+    /// # Errors
+    /// The device's; some blocks may have been written then.
+    pub fn write_home(&self, device: &dyn Device, adjust: &mut dyn FnMut(u64, &mut [u8])) -> Result<u32> {
+        let size = self.info.superblock.block_size as usize;
+        let most = (PIECE / size).max(1);
+        let mut buffer = transfer_buffer(most * size)?;
+        // Neighbours whose copies are neighbours too move together.
+        let together = |one: &Replay, other: &Replay| {
+            one.home.checked_add(1) == Some(other.home) && one.copy.checked_add(1) == Some(other.copy)
+        };
+        let mut written = 0;
+        for run in self.blocks.chunk_by(together).flat_map(|run| run.chunks(most)) {
+            let bytes = &mut buffer[..run.len() * size];
+            transfer(run[0].copy, |pos| device.read_at(bytes, pos), size)?;
+            for (replay, block) in run.iter().zip(bytes.chunks_exact_mut(size)) {
+                if let Some(head) = replay.head() {
+                    block[..head.len()].copy_from_slice(&head);
+                }
+                adjust(replay.home, block);
+            }
+            transfer(run[0].home, |pos| device.write_at(bytes, pos, WriteDurability::Cached), size)?;
+            written += run.len() as u32;
+        }
+        Ok(written)
+    }
+}
+
+fn transfer(
+    block: u64,
+    run: impl FnOnce(u64) -> uext4_blockdev::Result<()>,
+    block_size: usize,
+) -> Result<()> {
+    let outside = || uext4_buffer::Error::OutOfRange { block, blocks: u64::MAX / block_size as u64 };
+    let pos = block.checked_mul(block_size as u64).ok_or_else(outside)?;
+    run(pos).map_err(|source| uext4_buffer::Error::Device { block, source }.into())
+}
+
+/// Changes the bytes of a log's superblock to those of an empty log. `errno` is the error recorded in it; the
+/// checksum is brought up to date.
+///
+/// # Errors
+/// [`Error::Corrupt`] if the bytes are no superblock.
+pub fn store_empty_superblock(bytes: &mut [u8], sequence: Tid, errno: i32) -> Result<()> {
+    let mut superblock = JournalSuperblock::decode(bytes)?;
+    // An empty log has no head worth knowing: the next transaction starts at the first block.
+    (superblock.start, superblock.sequence, superblock.head, superblock.errno) = (0, sequence.0, 0, errno);
+    superblock.encode(bytes).map_err(unencodable)
+}
+
+fn unencodable(_: EncodeError) -> Error {
+    // What was decoded can be encoded; this is a bug, answered without a panic.
+    uext4_ondisk::Corrupt::from(uext4_ondisk::CorruptKind::JournalField("layout")).into()
+}
+
+/// Writes the superblock of an empty log whose next transaction comes after `sequence`, with the recorded error
+/// `errno`, and makes it durable. Everything that the log held must be durable at home.
+///
+/// # Errors
+/// The device's, or [`Error::Corrupt`].
+pub fn mark_empty(device: &dyn Device, info: &JournalInfo, sequence: Tid, errno: i32) -> Result<()> {
+    let size = info.superblock.block_size as usize;
+    let mut buffer: Buffer = transfer_buffer(size)?;
+    transfer(info.block, |pos| device.read_at(&mut buffer, pos), size)?;
+    store_empty_superblock(&mut buffer, sequence, errno).map_err(|error| match error {
+        Error::Corrupt(corrupt) => corrupt.at_block(Pblk(info.block)).into(),
+        other => other,
+    })?;
+    transfer(info.block, |pos| device.write_at(&buffer, pos, WriteDurability::Cached), size)?;
+    device.flush().map_err(uext4_buffer::Error::Flush)?;
+    Ok(())
+}

@@ -1,0 +1,239 @@
+//! Recovery: from a log that is not empty to the blocks that must take the place of older ones.
+//!
+//! | file | step |
+//! |---|---|
+//! | `reader.rs` | log blocks, read ahead |
+//! | `scan.rs` | follow the transactions to the last good commit |
+//! | `select.rs` | revokes, latest copies: which copy of which block counts |
+//! | `fast_commit.rs` | the fast commits behind the last transaction |
+//! | `apply.rs` | write the copies home, empty the log |
+//!
+//! Nothing is written before [`Recovery::write_home`]; a reader may instead look at the copies where they are
+//! ([`Recovery::blocks`]).
+//!
+//! # Where the log ends
+//! As in the kernel (fs/jbd2/recovery.c) and e2fsck, with what they do on damage sharpened in two places:
+//!
+//! | what is found | end | kernel |
+//! |---|---|---|
+//! | no block of the next transaction | [`LogEnd::Complete`] | the same |
+//! | a bad checksum, and a commit block older than the commit before it | [`LogEnd::Stale`] | the same |
+//! | a bad checksum in the last transaction, asynchronous commits | [`LogEnd::Interrupted`] | the same |
+//! | a bad checksum in a committed transaction | [`LogEnd::Damaged`] | refuses to mount, having replayed some |
+//! | a bad data block | [`LogEnd::Damaged`]: the transaction does not count | leaves the block out, then refuses |
+//! | the whole log is walked | [`LogEnd::Full`] | walks on |
+//!
+//! A damaged log is for the caller to judge: what came before the damage is consistent as far as the log goes and
+//! can be read, but acknowledged changes are lost.
+//!
+//! # Memory
+//! At most one record per block of the log: copies, and the log blocks that hold revokes. Revoke records
+//! themselves are only kept for blocks that have a copy.
+
+mod apply;
+mod fast_commit;
+mod reader;
+mod scan;
+mod select;
+
+pub use apply::{mark_empty, store_empty_superblock};
+pub use fast_commit::{FastCommitReplay, FastCommits};
+
+use crate::{JournalInfo, LogMap, Result, Tid};
+use reader::LogReader;
+use scan::Scan;
+use std::fmt;
+use std::sync::Arc;
+use uext4_blockdev::Device;
+use uext4_ondisk::CorruptKind;
+
+/// What a log holds.
+#[derive(Debug, Clone)]
+pub struct Recovery {
+    info: JournalInfo,
+    report: RecoveryReport,
+    blocks: Vec<Replay>,
+}
+
+/// A block of the volume and the copy in the log that replaces it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replay {
+    /// The block.
+    pub home: u64,
+    /// Block of the volume that holds the copy.
+    pub copy: u64,
+    /// Whether the first four bytes of the copy stand for the journal's magic number.
+    pub escaped: bool,
+}
+
+/// What recovery found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// First transaction of the log.
+    pub first: Tid,
+    /// The transaction after the last good one: `first` if there is none.
+    pub end: Tid,
+    /// Good transactions.
+    pub transactions: u32,
+    /// Copies of blocks in good transactions.
+    pub copies: u32,
+    /// Blocks of the volume that get other contents.
+    pub blocks: u32,
+    /// Revoke records in good transactions.
+    pub revokes: u64,
+    /// Copies that do not count because they were revoked.
+    pub revoked: u32,
+    /// Why the log ended where it did.
+    pub ended: LogEnd,
+    /// The fast commits behind the last good transaction; none if the log has no room for any.
+    pub fast_commits: Option<FastCommits>,
+}
+
+/// Why the log ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LogEnd {
+    /// No block of the next transaction: the ordinary end, a torn last transaction included.
+    Complete,
+    /// Every block of the log was walked.
+    Full,
+    /// A checksum did not match, in left-overs of an older use of the log.
+    Stale,
+    /// A checksum did not match in the last transaction of a log with asynchronous commits: the crash came before
+    /// all of it was on the medium.
+    Interrupted,
+    /// A committed transaction is damaged; it and what follows it do not count.
+    Damaged(Damage),
+}
+
+/// Damage in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Damage {
+    /// The transaction.
+    pub tid: Tid,
+    /// The log block.
+    pub log_block: u32,
+    /// Where it is on the volume.
+    pub block: u64,
+    /// What is wrong.
+    pub kind: CorruptKind,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Damage { tid, log_block, block, kind } = self;
+        write!(f, "transaction {tid}, log block {log_block} (block {block}): {kind}")
+    }
+}
+
+impl fmt::Display for LogEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LogEnd::Complete => f.write_str("complete"),
+            LogEnd::Full => f.write_str("the whole log was in use"),
+            LogEnd::Stale => f.write_str("left-overs of an older use of the log"),
+            LogEnd::Interrupted => f.write_str("the last transaction was interrupted"),
+            LogEnd::Damaged(damage) => write!(f, "damaged: {damage}"),
+        }
+    }
+}
+
+impl LogEnd {
+    /// The damage, if that is why.
+    #[must_use]
+    pub fn damage(&self) -> Option<Damage> {
+        match self {
+            LogEnd::Damaged(damage) => Some(*damage),
+            _ => None,
+        }
+    }
+}
+
+impl Recovery {
+    /// Reads the log on `device` that `log` maps and `info` describes, whether it is empty or not. `blocks` is how
+    /// many blocks the volume has.
+    ///
+    /// # Errors
+    /// The device's, [`crate::Error::HoleInLog`], and [`crate::Error::Unsupported`] for fast commits of a kind that
+    /// nobody knows. Damage in the log is no error: [`RecoveryReport::ended`].
+    pub fn read(
+        device: &Arc<dyn Device>,
+        log: &dyn LogMap,
+        info: &JournalInfo,
+        blocks: u64,
+    ) -> Result<Recovery> {
+        let mut reader = LogReader::new(&**device, log, info.superblock.block_size)?;
+        let mut recovery = Recovery::empty(info);
+        if !info.needs_recovery() {
+            return Ok(recovery);
+        }
+        let scan = Scan::run(&mut reader, info, blocks)?;
+        select::select(scan, &mut reader, &mut recovery)?;
+        if recovery.report.ended.damage().is_none() {
+            recovery.report.fast_commits = fast_commit::scan(&mut reader, info, recovery.report.end)?;
+        }
+        Ok(recovery)
+    }
+
+    fn empty(info: &JournalInfo) -> Recovery {
+        let report = RecoveryReport {
+            first: info.sequence(),
+            end: info.sequence(),
+            transactions: 0,
+            copies: 0,
+            blocks: 0,
+            revokes: 0,
+            revoked: 0,
+            ended: LogEnd::Complete,
+            fast_commits: None,
+        };
+        Recovery { info: info.clone(), report, blocks: Vec::new() }
+    }
+
+    /// What was found.
+    #[must_use]
+    pub fn report(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    /// The superblock of the log.
+    #[must_use]
+    pub fn info(&self) -> &JournalInfo {
+        &self.info
+    }
+
+    /// The blocks that get other contents, in order, each once.
+    #[must_use]
+    pub fn blocks(&self) -> &[Replay] {
+        &self.blocks
+    }
+
+    /// The sequence number that the superblock of the emptied log must hold: one more than that of the first
+    /// transaction that was not good, so that nothing left in the log is taken for new (as jbd2 and e2fsck do).
+    #[must_use]
+    pub fn empty_sequence(&self) -> Tid {
+        self.report.end.next()
+    }
+
+    /// The sequence number of the log's superblock once recovery is over: [`Recovery::empty_sequence`], or what it
+    /// is if the log was empty.
+    #[must_use]
+    pub fn settled_sequence(&self) -> Tid {
+        if self.info.needs_recovery() { self.empty_sequence() } else { self.info.sequence() }
+    }
+
+    /// Hands the records of complete fast commits to `replay`, in order.
+    ///
+    /// # Errors
+    /// Those of `replay`, and of reading.
+    pub fn replay_fast_commits(
+        &self,
+        device: &Arc<dyn Device>,
+        log: &dyn LogMap,
+        replay: &mut dyn FastCommitReplay,
+    ) -> Result<()> {
+        let Some(found) = self.report.fast_commits.filter(|found| found.records > 0) else { return Ok(()) };
+        let mut reader = LogReader::new(&**device, log, self.info.superblock.block_size)?;
+        fast_commit::deliver(&mut reader, &self.info, found, replay)
+    }
+}
