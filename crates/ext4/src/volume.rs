@@ -82,7 +82,12 @@ impl Volume {
         let superblock = read_superblock(&device)?;
         features::check_encoding(&superblock)?;
         check_device(&superblock, &*device)?;
-        if let Some(mmp) = &mmp::read(&*device, &superblock)?
+        let mmp = mmp::read(&*device, &superblock)?;
+        if mmp.is_some() && options.write {
+            // Before anything else: nobody may touch even the log of a volume that he cannot keep for himself.
+            features::check_writable(&superblock)?;
+        }
+        if let Some(mmp) = &mmp
             && !options.force
         {
             mmp::check(mmp, &superblock)?;

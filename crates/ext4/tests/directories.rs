@@ -32,8 +32,8 @@ fn trees_of_every_hash_are_searched() {
             let tune = format!("hash_alg={hash}");
             let recipe = Recipe { tune2fs: &[&tune], debugfs: &[flags], ..Recipe::default() };
             let image = recipe.make(&names);
-            // Inode table, root directory, then root, leaf and inode table: the directory has 60 blocks.
-            assert_all_found(&image, &names, &absent(&names), 6);
+            // Descriptors, inode table, root directory, then root, leaf and inode table: the directory has 60 blocks.
+            assert_all_found(&image, &names, &absent(&names), 7);
             trees.push(image);
         }
         // Were the sign ignored, half of these names would be looked for in a wrong leaf.
@@ -122,9 +122,9 @@ fn blocks_of_64_kib_and_the_oldest_formats() {
         per_inode: MANY,
         ..Recipe::default()
     };
-    assert_all_found(&wide.make(&names), &names, &absent(&names), 6);
+    assert_all_found(&wide.make(&names), &names, &absent(&names), 7);
     let wide = Recipe { args: &["-b", "65536", "-O", "^has_journal,^metadata_csum"], ..wide };
-    assert_all_found(&wide.make(&names), &names, &absent(&names), 6);
+    assert_all_found(&wide.make(&names), &names, &absent(&names), 7);
     let plain = Recipe { index: false, ..wide };
     assert_all_found(&plain.make(&names), &names, &absent(&names), 10);
     let names = &names[..1000];

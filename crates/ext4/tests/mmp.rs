@@ -113,10 +113,15 @@ fn somebody_elses_journal_is_not_ours_to_recover() {
     mounted.set_bits(INCOMPAT, 4);
     let error = refusal(&mounted, VolumeOptions::read_only());
     assert!(matches!(error, Error::InUse(_)), "{error}");
+    // Nobody has it: recovery is ours, in memory.
     let mut crashed = PLAIN.clone();
     crashed.set_bits(INCOMPAT, 4);
-    let error = refusal(&crashed, VolumeOptions::read_only());
-    assert!(matches!(error, Error::NeedsRecovery(_)), "{error}");
+    let device = crashed.device();
+    assert!(Volume::open_device(device.clone(), VolumeOptions::read_only()).unwrap().info().recovery.needed);
+    assert_unchanged(&crashed, &*device);
+    // For writing there is no heartbeat, so the log stays as it is.
+    let error = refusal(&crashed, VolumeOptions::read_write());
+    assert!(matches!(error, Error::Incompatible { .. }), "{error}");
 }
 
 /// Kind and block of a refusal that must be the same with force.
