@@ -85,11 +85,8 @@ impl RawQueue {
             let number = slot_of(done.tag);
             let buffer = self.door.take(number).into_buffer();
             self.free.push(number);
-            self.delivered.push(RawCompletion {
-                tag: self.tags[number as usize],
-                result: done.result,
-                buffer,
-            });
+            let (tag, result) = (self.tags[number as usize], done.result);
+            self.delivered.extend(std::iter::once_with(|| RawCompletion { tag, result, buffer }));
         }
         Ok(self.delivered.drain(..))
     }

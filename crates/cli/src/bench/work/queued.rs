@@ -27,6 +27,7 @@ pub struct FileQueue<'a> {
     pub flags: WriteFlags,
 }
 
+#[cold]
 fn lost(tag: u64) -> BenchError {
     BenchError::failed(format!("request {tag} came back without its buffer"))
 }
@@ -56,7 +57,8 @@ impl QueueTarget for FileQueue<'_> {
                 Ok(bytes) => bytes,
                 Err(error) => return Err(*error).doing(|| "a queued request".into()),
             };
-            done(tag, bytes, completion.payload.into_buffer().ok_or_else(|| lost(tag))?);
+            let Some(buffer) = completion.payload.into_buffer() else { return Err(lost(tag)) };
+            done(tag, bytes, buffer);
         }
         Ok(())
     }
@@ -95,7 +97,8 @@ impl QueueTarget for DeviceQueue<'_> {
             let bytes = usize::try_from(completion.result).map_err(|_negative| {
                 BenchError::failed(format!("a queued request: errno {}", completion.result.unsigned_abs()))
             })?;
-            done(tag, bytes, completion.buffer.ok_or_else(|| lost(tag))?);
+            let Some(buffer) = completion.buffer else { return Err(lost(tag)) };
+            done(tag, bytes, buffer);
         }
         Ok(())
     }
@@ -178,7 +181,8 @@ fn reap<T: QueueTarget>(
         if let Some(queued) = idle.queued[tag as usize].take() {
             latencies.record(queued.elapsed());
         }
-        idle.buffers.push((tag, buffer));
+        // As in the queues: made where it stays, not fetched from the stack.
+        idle.buffers.extend(std::iter::once_with(|| (tag, buffer)));
     })?;
     match short {
         None => Ok(()),
