@@ -79,7 +79,7 @@ fn root_journals_of_the_kernel_replay_as_e2fsck_does() {
         (&["-b", "4096", "-J", "size=4", "-O", "^orphan_file"], ""),
         (&["-b", "1024", "-J", "size=1", "-O", "^orphan_file,^metadata_csum,^64bit"], ""),
         (&["-b", "1024", "-J", "size=1", "-O", "^orphan_file,^metadata_csum"], "journal_checksum"),
-        (&["-b", "4096", "-J", "size=4", "-O", "^orphan_file"], "journal_async_commit"),
+        (&["-b", "4096", "-J", "size=4", "-O", "^orphan_file"], "journal_async_commit,data=writeback"),
         (&["-b", "1024", "-J", "size=8", "-O", "^orphan_file"], "data=journal"),
     ];
     for (seed, (args, options)) in (1..).zip(cases) {
