@@ -51,9 +51,9 @@ fn looking_shows_the_recovered_state_and_writes_nothing() {
 fn writing_replays_onto_the_device() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
     let volume = dirty();
-    good([OsStr::new("io"), &at(&volume, "/hello"), OsStr::new("-c"), OsStr::new("pwrite -S 0x77 3 1")]);
+    good([OsStr::new("io"), &at(&volume, "/hello"), OsStr::new("-c"), OsStr::new("pwrite -q -S 0x4e 0 1")]);
     let info = json([OsStr::new("info"), volume.path().as_os_str(), OsStr::new("--json")]);
     assert_eq!((&info["recovery"]["needed"], &info["recovery"]["state"]), (&false.into(), &"clean".into()));
-    assert_eq!(debugfs(volume.path(), "cat /hello"), "neww");
+    assert_eq!(debugfs(volume.path(), "cat /hello"), "New\n");
     volume.assert_clean();
 }
