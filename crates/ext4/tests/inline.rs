@@ -270,6 +270,23 @@ fn queue_buffer(volume: &Volume) -> uext4::Buffer {
     volume.queue(QueueOptions::depth(1)).unwrap().buffer(512).unwrap()
 }
 
+/// A directory inside its inode can fold the case of its names.
+#[test]
+fn names_of_inline_directories_fold() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let source = Scratch::new(1 << 20);
+    std::fs::create_dir_all(source.file("tree/dir")).unwrap();
+    std::fs::write(source.file("tree/dir/Stra\u{df}e"), "").unwrap();
+    let args = ["-O", "inline_data,casefold", "-b", "1024"];
+    let volume = VolumeBuilder::new(4 << 20).args(args).from_dir(&source.file("tree")).build();
+    assert!(matches!(open(&volume).resolve("/dir/STRASSE", true), Err(Error::NotFound)));
+    uext4_testkit::oracle::debugfs_write(volume.path(), "set_inode_field /dir flags 0x50000000");
+    let here = open(&volume);
+    let ino = here.resolve("/dir/Stra\u{df}e", true).unwrap();
+    assert_eq!(here.resolve("/dir/STRASSE", true).unwrap(), ino);
+    assert!(matches!(here.resolve("/dir/strase", true), Err(Error::NotFound)));
+}
+
 #[test]
 fn maps_and_explanations_say_inline() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
