@@ -26,7 +26,6 @@ pub(super) struct Directory {
     pub ino: u32,
     /// Of its checksums.
     pub seed: u32,
-    pub blocks: u32,
     pub indexed: bool,
     /// How names are hashed; `None` where that cannot be told or computed.
     pub hash: Option<HashVersion>,
@@ -382,7 +381,6 @@ impl<'s, 'd> Scan<'s, 'd> {
         self.directories.push(Directory {
             ino: ino.get(),
             seed: inode.checksum_seed(ino, sb),
-            blocks: u32::try_from(mapped).unwrap_or(u32::MAX),
             indexed,
             hash,
             encrypted: inode.flags.contains(InodeFlags::ENCRYPT),
@@ -400,21 +398,17 @@ impl<'s, 'd> Scan<'s, 'd> {
         if inode.flags.contains(InodeFlags::ENCRYPT) {
             return Ok(());
         }
-        let block_size = u64::from(self.shared.sb.geometry.block_size());
-        let wrong = match inode.short_link_target() {
-            Some(target) => target.is_empty() || target.contains(&0),
-            None if broken => false,
-            None if inode.size >= block_size || claims.end != 1 => true,
-            None => match claims.first {
-                Some(block) => {
-                    let target = &self.nodes.block(block, 0)?[..inode.size as usize];
-                    target.is_empty() || target.contains(&0)
-                }
-                None => true,
-            },
+        // The target ends with a zero that the size does not count.
+        let size = usize::try_from(inode.size).unwrap_or(usize::MAX);
+        let holds = |bytes: &[u8]| bytes.iter().position(|byte| *byte == 0) == Some(size) && size > 0;
+        let wrong = match (inode.short_link_target(), claims.first) {
+            (Some(_), _) => !holds(&inode.i_block),
+            (None, _) if broken => false,
+            (None, Some(block)) if claims.end == 1 => !holds(self.nodes.block(block, 0)?),
+            (None, _) => true,
         };
         if wrong {
-            let text = || format!("a target of {} bytes is not there", inode.size);
+            let text = || format!("no target of {} bytes is there", inode.size);
             self.findings.add(&kinds::INODE_SYMLINK, place, text);
         }
         Ok(())

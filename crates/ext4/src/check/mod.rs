@@ -41,7 +41,7 @@ use crate::volume::{Volume, check_device, read_superblock};
 use inode::{DirBlockRef, Directory};
 use std::sync::Arc;
 use uext4_blockdev::Device;
-use uext4_ondisk::ext4::{State, Superblock};
+use uext4_ondisk::ext4::{RoCompat, State, Superblock};
 use uext4_ondisk::{Group, Place};
 
 pub use kinds::KINDS;
@@ -177,6 +177,9 @@ fn check(
     let lost = pass_directories(&shared, &directories, &dir_blocks, &mut findings, &mut counts, progress)?;
     let mut notes = tree::check_links(&shared, &lost, &mut findings);
     pass_bitmaps(&shared, &mut findings, &mut counts, progress)?;
+    if sb.features.ro_compat.contains(RoCompat::QUOTA) {
+        findings.not_examined("quota usage", "the contents of quota files are not decoded yet");
+    }
     notes.extend(state_notes(sb));
     Ok(Report { notes, counts, ..findings.into_report() })
 }
