@@ -76,6 +76,24 @@ fn filled(args: &[&str], fill: impl FnOnce(&Path)) -> uext4_testkit::Volume {
     volume
 }
 
+/// Attributes inside inodes, in blocks that several files share and, if `large`, in inodes of their own.
+fn attributes(root: &Path, large: bool) {
+    let dir = root.join("more attributes");
+    std::fs::create_dir(&dir).unwrap();
+    for n in 0..40 {
+        let path = dir.join(format!("file {n}"));
+        std::fs::write(&path, "x".repeat(n * 10)).unwrap();
+        let set = |name: &str, value: &[u8]| {
+            rustix::fs::setxattr(&path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
+        };
+        set("user.small", b"one");
+        set("user.shared", &[b'y'; 700]);
+        if large {
+            set("user.large", &vec![b'a' + (n % 3) as u8; 20_000]);
+        }
+    }
+}
+
 #[test]
 fn root_what_the_kernel_fills_is_clean() {
     needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -94,9 +112,12 @@ fn root_what_the_kernel_fills_is_clean() {
         &["-O", "large_dir,ea_inode,metadata_csum_seed"],
         &["-I", "512", "-O", "mmp,orphan_file,fast_commit"],
         &["-O", "bigalloc", "-C", "65536"],
+        &["-O", "inline_data"],
+        &["-I", "1024", "-O", "inline_data,ea_inode", "-b", "4096"],
     ] {
         let volume = filled(args, |root| {
             standard_tree_with(root, TreeOptions { big_dir: 1500, extents: 3000, ..TreeOptions::new(11) });
+            attributes(root, args.iter().any(|arg| arg.contains("ea_inode")));
         });
         assert_clean(&args.join(" "), volume.path());
     }

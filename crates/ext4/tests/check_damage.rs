@@ -12,6 +12,8 @@ use uext4::check::{CheckOptions, Report, Severity, check_volume};
 use uext4_ondisk::ext4::{
     DirBlockKind, GroupDescriptor, Inode, update_dir_checksum, update_extent_checksum, update_htree_checksum,
     update_inode_checksum,
+    DirBlockKind, GroupDescriptor, GroupFlags, Inode, update_dir_checksum, update_extent_checksum,
+    update_htree_checksum, update_inode_checksum,
 };
 use uext4_ondisk::{Group, Ino};
 use uext4_testkit::requirement::Need;
@@ -454,6 +456,24 @@ fn damaged_bitmaps_descriptors_and_backups_are_found_where_they_are() {
     let cases: &[(&str, Change<'_>, &str, Where)] = &[
         ("a block bitmap", &|bytes| bytes.image.bytes[blocks + 1000] ^= 1, "block_bitmap.checksum", ('g', 0)),
         ("an inode bitmap", &|bytes| bytes.image.bytes[inodes + 60] ^= 1, "inode_bitmap.checksum", ('g', 0)),
+        (
+            "a bitmap's place",
+            &|bytes| bytes.descriptor(|group| group.block_bitmap.0 = 1),
+            "group.location",
+            ('g', 0),
+        ),
+        (
+            "a table's place",
+            &|bytes| bytes.descriptor(|group| group.inode_table = group.block_bitmap),
+            "group.overlap",
+            ('g', 0),
+        ),
+        (
+            "flags",
+            &|bytes| bytes.descriptor(|group| group.flags |= GroupFlags::BLOCK_UNINIT),
+            "group.uninit",
+            ('g', 0),
+        ),
         ("padding", &|bytes| bytes.image.bytes[inodes + 512] = 0, "inode_bitmap.padding", ('g', 0)),
         (
             "the last bit",

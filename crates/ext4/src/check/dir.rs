@@ -6,10 +6,11 @@ use super::kinds;
 use super::read::Reader;
 use super::report::{Counts, Findings};
 use super::shared::{MARK_BROKEN, MARK_RESERVED, RUN_MEMORY, Shared, UNKNOWN};
+use super::xattr::InlineDirectory;
 use crate::error::Result;
 use uext4_ondisk::ext4::{
-    DirBlock, DirBlockKind, DirEntry, FileType, HtreeIndex, HtreeRoot, dir_hash, verify_dir_checksum,
-    verify_htree_checksum,
+    DirBlock, DirBlockKind, DirEntry, FileType, HtreeIndex, HtreeRoot, I_BLOCK_SIZE, dir_hash,
+    verify_dir_checksum, verify_htree_checksum,
 };
 use uext4_ondisk::{Ino, Lblk, Pblk, Place};
 
@@ -182,6 +183,41 @@ impl DirScan<'_, '_> {
         self.duplicates(place, bytes);
         if dir.indexed && kind == DirBlockKind::Linear {
             self.leaves.push(leaf);
+        }
+    }
+
+    /// The entries of a directory inside its inode: the parent's number, then two chains of entries.
+    pub(super) fn inline(&mut self, directory: &InlineDirectory) {
+        let place = Place { inode: Some(Ino(directory.ino)), ..Place::default() };
+        let (head, rest) = directory.bytes.split_at(I_BLOCK_SIZE.min(directory.bytes.len()));
+        let Some((parent, first)) = head.split_first_chunk::<4>() else { return };
+        let parent = u32::from_le_bytes(*parent);
+        self.parents.push((directory.ino, parent));
+        // `.` and `..` are not stored, but they count.
+        for target in [directory.ino, parent] {
+            match self.shared.inodes.in_use(target) {
+                Some(slot) => slot.count_entry(),
+                None => {
+                    let text = || format!("`..` is inode {target}, which is not in use");
+                    self.findings.add(&kinds::ENTRY_FREE, place, text);
+                }
+            }
+        }
+        self.counts.entries += 2;
+        let wanted = DirBlockRef { block: 0, ino: directory.ino, lblk: 0 };
+        let plain = Directory::inline(directory.ino);
+        for area in [first, rest] {
+            self.names.clear();
+            for entry in DirBlock::inline(area, &self.shared.format).entries() {
+                match entry {
+                    Ok(entry) => {
+                        self.counts.entries += 1;
+                        self.entry(wanted, &plain, place, &entry);
+                    }
+                    Err(fault) => self.findings.corrupt(&kinds::ENTRY_RECORD, place, &fault),
+                }
+            }
+            self.duplicates(place, area);
         }
     }
 

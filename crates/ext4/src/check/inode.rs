@@ -7,6 +7,7 @@ use super::read::Reader;
 use super::report::{Counts, Findings};
 use super::shared::{MARK_BROKEN, MARK_ORPHAN, MARK_RESERVED, MARK_VALUE, RUN_MEMORY, Shared, UNKNOWN};
 use super::special::{self, Role};
+use super::xattr::InlineDirectory;
 use crate::error::Result;
 use std::sync::atomic::Ordering;
 use uext4_ondisk::ext4::{Compat, FileType, HashVersion, HtreeRoot, Incompat, Inode, InodeFlags, RoCompat};
@@ -33,6 +34,13 @@ pub(super) struct Directory {
     pub encrypted: bool,
 }
 
+impl Directory {
+    /// One that has no blocks.
+    pub(super) fn inline(ino: u32) -> Directory {
+        Directory { ino, seed: 0, indexed: false, hash: None, encrypted: false }
+    }
+}
+
 /// What a worker found.
 pub(super) struct Scanner<'s, 'd> {
     table: Reader<'d>,
@@ -49,6 +57,9 @@ pub(super) struct Scan<'s, 'd> {
     pub dir_blocks: Vec<DirBlockRef>,
     /// Attribute blocks and the inodes that have them.
     pub xattr_blocks: Vec<(u64, u32)>,
+    /// Inodes that hold attribute values, and the inodes that name them.
+    pub value_inodes: Vec<(u32, u32)>,
+    pub inline_directories: Vec<InlineDirectory>,
 }
 
 impl<'s, 'd> Scanner<'s, 'd> {
@@ -108,6 +119,8 @@ impl<'s, 'd> Scan<'s, 'd> {
             directories: Vec::new(),
             dir_blocks: Vec::new(),
             xattr_blocks: Vec::new(),
+            value_inodes: Vec::new(),
+            inline_directories: Vec::new(),
         })
     }
 
@@ -131,7 +144,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             Inode::decode(record, ino, &shared.lenient)
         });
         match decoded {
-            Ok(inode) => self.decoded(ino, role, place, &inode),
+            Ok(inode) => self.decoded(ino, role, place, &inode, record),
             Err(fault) => {
                 self.undecodable(ino, role, place, record, &fault);
                 Ok(())
@@ -161,7 +174,7 @@ impl<'s, 'd> Scan<'s, 'd> {
         }
     }
 
-    fn decoded(&mut self, ino: Ino, role: Role, place: Place, inode: &Inode) -> Result<()> {
+    fn decoded(&mut self, ino: Ino, role: Role, place: Place, inode: &Inode, record: &[u8]) -> Result<()> {
         let orphan = self.shared.orphans.contains(&ino.get());
         if inode.links == 0 && role == Role::Ordinary && !orphan {
             if inode.mode != 0 && inode.deleted == 0 {
@@ -198,7 +211,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             return special::check_resize(self, ino, place, inode);
         }
         self.check_fields(role, place, inode);
-        self.contents(ino, role, place, inode)
+        self.contents(ino, role, place, inode, record)
     }
 
     fn check_fields(&mut self, role: Role, place: Place, inode: &Inode) {
@@ -243,13 +256,11 @@ impl<'s, 'd> Scan<'s, 'd> {
     }
 
     /// The map and what follows from it.
-    fn contents(&mut self, ino: Ino, role: Role, place: Place, inode: &Inode) -> Result<()> {
-        if inode.has_inline_data() {
-            self.findings
-                .not_examined("inline data", "contents inside inodes are not decoded by the check yet");
-            return Ok(());
-        }
+    fn contents(&mut self, ino: Ino, role: Role, place: Place, inode: &Inode, record: &[u8]) -> Result<()> {
+        let (area, values) = self.own_attributes(place, inode, record);
+        let inline = inode.has_inline_data();
         let mapped = match inode.file_type() {
+            _ if inline => false,
             Some(FileType::Symlink) => inode.short_link_target().is_none(),
             Some(FileType::Regular | FileType::Directory) => true,
             Some(_) => false,
@@ -259,7 +270,13 @@ impl<'s, 'd> Scan<'s, 'd> {
         let broken = if mapped { self.walk(ino, inode, &mut claims)? } else { false };
         if inode.xattr_block.get() != 0 {
             self.xattr_blocks.push((inode.xattr_block.get(), ino.get()));
-            claims.clusters += 1;
+            claims.clusters += 1 + self.block_values(ino, inode.xattr_block)?;
+        }
+        claims.clusters += values;
+        if inline {
+            self.inline_contents(ino, place, inode, area);
+            self.check_block_count(place, inode, claims.clusters, false);
+            return Ok(());
         }
         claims.report(&mut self.findings, &mut self.dir_blocks);
         self.check_block_count(place, inode, claims.clusters, broken);
@@ -296,15 +313,6 @@ impl<'s, 'd> Scan<'s, 'd> {
     fn check_block_count(&mut self, place: Place, inode: &Inode, clusters: u64, broken: bool) {
         let sb = self.shared.sb;
         if broken {
-            return;
-        }
-        if sb.features.incompat.contains(Incompat::EA_INODE) && !inode.xattr_range(sb).is_empty() {
-            // Values in inodes of their own count too, and which there are is not known here.
-            let expected = self.sectors(clusters);
-            if inode.sectors(sb) != expected {
-                self.findings
-                    .not_examined("block counts", "attribute values in inodes of their own count there");
-            }
             return;
         }
         let expected = self.sectors(clusters);

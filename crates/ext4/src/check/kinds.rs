@@ -88,6 +88,10 @@ kinds! {
     error HTREE_TWICE = "htree.twice", "a block of an indexed directory is in the tree twice";
     error HTREE_HASH = "htree.hash", "a block holds names whose hashes belong elsewhere";
 
+    error INODE_INLINE = "inode.inline_data", "an inode with inline data has none";
+    error XATTR_INODE = "xattr.inode", "the attributes inside an inode are damaged";
+    error XATTR_HASH = "xattr.hash", "an attribute's hash does not fit its name and value";
+    error XATTR_VALUE = "xattr.value_inode", "an attribute's value lies in an inode that holds none";
     error XATTR_BLOCK = "xattr.block", "an attribute block is damaged";
     error XATTR_CHECKSUM = "xattr.checksum", "an attribute block's checksum is wrong";
     error XATTR_REFERENCES = "xattr.references", "an attribute block's reference count is wrong";

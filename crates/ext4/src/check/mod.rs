@@ -5,6 +5,7 @@
 //! 1  inode.rs       inode tables in large reads; map.rs: every map; claims.rs: who uses which block
 //! 1B duplicates.rs  owners of blocks claimed twice (damaged volumes only)
 //! 2  dir.rs         directory blocks in the order of the device; htree.rs: hash trees as a whole
+//!    xattr.rs       attributes and contents inside inodes, attribute blocks, values in other inodes
 //! 3  tree.rs        every directory hangs on the root
 //! 4  tree.rs        link counts
 //! 5  bitmaps.rs     bitmaps, free counts
@@ -34,6 +35,7 @@ mod shared;
 mod special;
 mod tree;
 mod workers;
+mod xattr;
 
 use crate::error::{Error, Result};
 use crate::options::VolumeOptions;
@@ -173,8 +175,8 @@ fn check(
     groups::check_backups(&shared, &mut findings)?;
     orphans::collect(&mut shared, &mut findings)?;
     let mut counts = Counts::default();
-    let (directories, dir_blocks) = pass_inodes(&shared, &mut findings, &mut counts, progress)?;
-    let lost = pass_directories(&shared, &directories, &dir_blocks, &mut findings, &mut counts, progress)?;
+    let mut found = pass_inodes(&shared, &mut findings, &mut counts, progress)?;
+    let lost = pass_directories(&shared, &mut found, &mut findings, &mut counts, progress)?;
     let mut notes = tree::check_links(&shared, &lost, &mut findings);
     pass_bitmaps(&shared, &mut findings, &mut counts, progress)?;
     if sb.features.ro_compat.contains(RoCompat::QUOTA) {
@@ -196,14 +198,23 @@ fn state_notes(sb: &Superblock) -> Vec<String> {
     notes
 }
 
+/// What pass 1 leaves for pass 2.
+#[derive(Default)]
+struct Found {
+    directories: Vec<Directory>,
+    dir_blocks: Vec<DirBlockRef>,
+    inline: Vec<xattr::InlineDirectory>,
+}
+
 /// Pass 1: all inodes, then attribute blocks, then owners of what is claimed twice.
 fn pass_inodes(
     shared: &Shared<'_>,
     findings: &mut Findings,
     counts: &mut Counts,
     progress: &mut ProgressFn<'_>,
-) -> Result<(Vec<Directory>, Vec<DirBlockRef>)> {
-    let (mut directories, mut dir_blocks, mut xattr_blocks) = (Vec::new(), Vec::new(), Vec::new());
+) -> Result<Found> {
+    let mut found = Found::default();
+    let (mut xattr_blocks, mut value_inodes) = (Vec::new(), Vec::new());
     let make = || inode::Scanner::new(shared);
     let units = u64::from(shared.sb.geometry.group_count());
     let work = |scanner: &mut inode::Scanner<'_, '_>, unit: u64| scanner.group(Group(unit as u32));
@@ -211,37 +222,42 @@ fn pass_inodes(
         let scan = worker.scan;
         findings.merge(scan.findings);
         counts.add(&scan.counts);
-        directories.extend(scan.directories);
-        dir_blocks.extend(scan.dir_blocks);
+        found.directories.extend(scan.directories);
+        found.dir_blocks.extend(scan.dir_blocks);
+        found.inline.extend(scan.inline_directories);
         xattr_blocks.extend(scan.xattr_blocks);
+        value_inodes.extend(scan.value_inodes);
     }
-    directories.sort_unstable_by_key(|directory| directory.ino);
-    dir_blocks.sort_unstable();
+    found.directories.sort_unstable_by_key(|directory| directory.ino);
+    found.dir_blocks.sort_unstable();
+    found.inline.sort_unstable_by_key(|directory| directory.ino);
     inode::check_large_files(shared, findings);
     xattr_blocks.sort_unstable();
-    for same in xattr_blocks.chunk_by(|one, other| one.0 == other.0) {
-        shared.claim(shared.cluster_of(same[0].0), 1);
-        findings.not_examined("attribute blocks", "attributes are not decoded by the check yet");
-    }
+    xattr::check_blocks(shared, &xattr_blocks, findings)?;
+    xattr::check_value_inodes(shared, &value_inodes, findings);
     duplicates::find_owners(shared, &xattr_blocks, findings)?;
-    Ok((directories, dir_blocks))
+    Ok(found)
 }
 
 /// Passes 2 and 3. Returns the directories that hang on nothing.
 fn pass_directories(
     shared: &Shared<'_>,
-    directories: &[Directory],
-    dir_blocks: &[DirBlockRef],
+    found: &mut Found,
     findings: &mut Findings,
     counts: &mut Counts,
     progress: &mut ProgressFn<'_>,
 ) -> Result<std::collections::HashSet<u32>> {
-    let units: Vec<&[DirBlockRef]> = dir_blocks.chunks(dir::UNIT).collect();
-    let make = || dir::DirScanner::new(shared, directories);
+    let units: Vec<&[DirBlockRef]> = found.dir_blocks.chunks(dir::UNIT).collect();
+    let make = || dir::DirScanner::new(shared, &found.directories);
     let work = |scanner: &mut dir::DirScanner<'_, '_>, unit: u64| scanner.blocks(units[unit as usize]);
     let (mut parents, mut children) = (Vec::new(), Vec::new());
     let (mut leaves, mut nodes) = (Vec::new(), Vec::new());
-    for worker in workers::run(shared.threads, units.len() as u64, Pass::Directories, progress, make, work)? {
+    let mut workers =
+        workers::run(shared.threads, units.len() as u64, Pass::Directories, progress, make, work)?;
+    if let Some(first) = workers.first_mut() {
+        found.inline.iter().for_each(|directory| first.scan.inline(directory));
+    }
+    for worker in workers {
         let scan = worker.scan;
         findings.merge(scan.findings);
         counts.add(&scan.counts);
@@ -250,8 +266,11 @@ fn pass_directories(
         leaves.extend(scan.leaves);
         nodes.extend(scan.nodes);
     }
-    htree::check(directories, &mut leaves, &mut nodes, findings);
-    Ok(tree::check_connections(directories, &mut parents, &mut children, findings))
+    htree::check(&found.directories, &mut leaves, &mut nodes, findings);
+    // A directory inside its inode is one like all others from here on.
+    found.directories.extend(found.inline.iter().map(|directory| Directory::inline(directory.ino)));
+    found.directories.sort_unstable_by_key(|directory| directory.ino);
+    Ok(tree::check_connections(&found.directories, &mut parents, &mut children, findings))
 }
 
 fn pass_bitmaps(

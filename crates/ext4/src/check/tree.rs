@@ -120,10 +120,10 @@ pub(super) fn check_links(shared: &Shared<'_>, lost: &HashSet<u32>, findings: &m
             continue;
         }
         if marks & MARK_VALUE != 0 {
-            findings.not_examined(
-                "references to attribute values",
-                "attributes inside inodes are not decoded by the check yet",
-            );
+            // Names are attributes here, and the link count is 1 however many there are.
+            if slot.entries() == 0 {
+                findings.add(&kinds::INODE_UNATTACHED, at(ino), || "no attribute has this value".into());
+            }
             continue;
         }
         let (links, found) = (u32::from(slot.links()), slot.entries());
