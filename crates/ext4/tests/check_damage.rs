@@ -108,7 +108,6 @@ fn damage_done_by_debugfs_is_found_where_it_is() {
         (&["ln <2> /again"], "entry.reserved_inode", ('i', 2)),
         (&["ln <8> /again"], "entry.reserved_inode", ('i', 2)),
         (&["ln <450> /again"], "entry.free_inode", ('i', 2)),
-        (&["set_super_value last_orphan 9999"], "orphan.list", ANYWHERE),
     ];
     for (requests, code, place) in cases {
         let scratch = Scratch::new(16 << 20);
@@ -277,7 +276,6 @@ fn damaged_maps_and_inodes_are_found_where_they_are() {
         (
             "an index that starts elsewhere",
             &|bytes| {
-                let (_, at, _) = bytes.inode("/tree");
                 let second = bytes.word(node + 12 + 12);
                 node_word(bytes, 12 + 12, second - 1);
             },
@@ -489,6 +487,75 @@ fn damaged_bitmaps_descriptors_and_backups_are_found_where_they_are() {
     ];
     for (what, change, code, place) in cases {
         assert_bytes(what, &image, *change, code, *place);
+    }
+}
+
+#[test]
+fn damaged_attributes_are_found_where_they_are() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(16 << 20);
+    let path = scratch.file("volume.img");
+    guarded().save(&path);
+    oracle::debugfs_write(&path, "ea_set /plain user.small abc");
+    oracle::debugfs_write(&path, &format!("ea_set /plain user.large {}", "z".repeat(500)));
+    let image = Image::load(&path);
+    assert_eq!(told(&check(image.device())), [""; 0], "the undamaged volume");
+    let start = Bytes::of(&image);
+    let (ino, record, inode) = start.inode("/plain");
+    let (block, in_plain) = (inode.xattr_block, ('i', u64::from(ino.get())));
+    let (at, in_block) = (block.get() as usize * BLOCK, ('b', block.get()));
+    let inside = record + 128 + usize::from(inode.extra_isize) + 4;
+    let on_block = |bytes: &mut Bytes, offset: usize, value: u32| {
+        bytes.put(at + offset, value);
+        let sb = bytes.layout.superblock.clone();
+        update_xattr_block_checksum(&mut bytes.image.bytes[at..at + BLOCK], block, &sb).unwrap();
+    };
+    let cases: [(&str, Change<'_>, &str, Where); 6] = [
+        ("a byte", &|bytes| bytes.image.bytes[at + 900] ^= 1, "xattr.checksum", in_block),
+        ("no magic", &|bytes| on_block(bytes, 0, 0), "xattr.block", in_block),
+        ("a reference count", &|bytes| on_block(bytes, 4, 5), "xattr.references", in_block),
+        ("a value", &|bytes| on_block(bytes, BLOCK - 4, 5), "xattr.hash", in_block),
+        (
+            "an offset inside the inode",
+            &|bytes| {
+                bytes.image.bytes[inside + 2..inside + 4].fill(0xff);
+                bytes.repair_inode(ino);
+            },
+            "xattr.inode",
+            in_plain,
+        ),
+        (
+            "a block of data",
+            &|bytes| {
+                let data = bytes.word(bytes.inode("/plain").1 + 0x28 + 20);
+                bytes.put(record + 0x68, data);
+                bytes.repair_inode(ino);
+            },
+            "block.shared",
+            in_plain,
+        ),
+    ];
+    for (what, change, code, place) in cases {
+        assert_bytes(what, &image, change, code, place);
+    }
+}
+
+#[test]
+fn orphans_are_notes_and_a_broken_list_is_a_warning() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let plain = ino_of(&guarded(), "/plain").get();
+    for (head, warning) in [(9999, true), (7, true), (plain, false)] {
+        let mut image = guarded();
+        image.patch_superblock(|superblock| superblock[0xe8..0xec].copy_from_slice(&head.to_le_bytes()));
+        let report = check(image.device());
+        assert!(report.is_clean(), "{:#?}", told(&report));
+        assert_eq!(report.totals.contains_key("orphan.list"), warning, "{:#?}", told(&report));
+        assert_eq!(
+            report.notes.iter().any(|note| note.contains("1 orphans")),
+            !warning,
+            "{:?}",
+            report.notes
+        );
     }
 }
 

@@ -98,7 +98,7 @@ kinds! {
 
     error JOURNAL = "journal.superblock", "the journal's superblock is damaged";
     error RESIZE = "resize.map", "the map of the resize inode is wrong";
-    error ORPHAN_LIST = "orphan.list", "the list of orphans is damaged";
+    warning ORPHAN_LIST = "orphan.list", "the list of orphans leads to an inode that cannot be on it";
     error ORPHAN_FILE = "orphan.file", "the orphan file is damaged";
     error MMP_BLOCK = "mmp.block", "the multi-mount protection block is damaged";
 }

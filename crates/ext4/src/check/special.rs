@@ -155,7 +155,8 @@ pub(super) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inod
         .map(|group| u64::from(group.get()) * u64::from(sb.geometry.blocks_per_group()))
         .take(listed.len())
         .collect();
-    let mut wrong = None;
+    let named = listed.iter().filter(|block| **block != 0).count();
+    let mut wrong = (named != reserved as usize).then_some(double.get());
     for number in 0..reserved {
         let block = primary + u64::from(number);
         let slot = (descriptors + number) as usize % listed.len();
@@ -164,7 +165,8 @@ pub(super) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inod
             continue;
         }
         let copies: Vec<u32> = pointers(scan.nodes.block(block, u64::from(reserved))?).collect();
-        if !backups.iter().zip(&copies).all(|(distance, copy)| u64::from(*copy) == block + distance) {
+        let right = backups.iter().zip(&copies).all(|(distance, copy)| u64::from(*copy) == block + distance);
+        if !right || copies.iter().skip(backups.len()).any(|copy| *copy != 0) {
             wrong.get_or_insert(block);
         }
     }
