@@ -42,6 +42,8 @@ fn what_mke2fs_makes_is_clean() {
         &["-I", "128", "-O", "^extra_isize"],
         &["-N", "100000", "-b", "1024"],
         &["-O", "^dir_index,^filetype"],
+        &["-O", "^extent,^64bit,^flex_bg,^metadata_csum"],
+        &["-O", "casefold"],
     ] {
         let volume = VolumeBuilder::new(48 << 20).args(args.iter().copied()).build();
         assert_clean(&args.join(" "), volume.path());
@@ -113,6 +115,8 @@ fn root_what_the_kernel_fills_is_clean() {
         &["-I", "512", "-O", "mmp,orphan_file,fast_commit"],
         &["-O", "bigalloc", "-C", "65536"],
         &["-O", "inline_data"],
+        &["-O", "^extent,^64bit,^flex_bg,^metadata_csum", "-b", "1024"],
+        &["-O", "^extent,^64bit,^has_journal,^metadata_csum"],
         &["-I", "1024", "-O", "inline_data,ea_inode", "-b", "4096"],
     ] {
         let volume = filled(args, |root| {
@@ -153,4 +157,28 @@ fn root_large_directories_and_much_change_are_clean() {
     });
     let report = assert_clean("100 000 entries", volume.path());
     assert!(report.counts.entries > 70_000 && report.counts.directories > 2000);
+}
+
+#[test]
+fn root_a_volume_with_a_full_journal_is_checked_as_it_will_be() {
+    needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let volume = VolumeBuilder::new(64 << 20).build();
+    let copy = volume.scratch().file("copy.img");
+    volume.with_kernel(|root| {
+        for n in 0..300 {
+            std::fs::write(root.join(format!("file {n}")), "x".repeat(n * 20)).unwrap();
+        }
+        (0..300).step_by(3).for_each(|n| std::fs::remove_file(root.join(format!("file {n}"))).unwrap());
+        let all = std::fs::File::open(root).unwrap();
+        rustix::fs::syncfs(&all).unwrap();
+        std::fs::copy(volume.path(), &copy).unwrap();
+    });
+    let before = std::fs::read(&copy).unwrap();
+    let report = check(&copy);
+    let told: Vec<_> = report.findings.iter().map(|finding| finding.to_string()).collect();
+    assert_eq!(told, [""; 0]);
+    assert!(report.counts.files >= 200);
+    assert!(before == std::fs::read(&copy).unwrap(), "nothing is written");
+    oracle::e2fsck(&copy, &["-y"]);
+    oracle::e2fsck_clean(&copy);
 }

@@ -10,10 +10,8 @@ use uext4::VolumeOptions;
 use uext4::blockdev::Device;
 use uext4::check::{CheckOptions, Report, Severity, check_volume};
 use uext4_ondisk::ext4::{
-    DirBlockKind, GroupDescriptor, Inode, update_dir_checksum, update_extent_checksum, update_htree_checksum,
-    update_inode_checksum,
     DirBlockKind, GroupDescriptor, GroupFlags, Inode, update_dir_checksum, update_extent_checksum,
-    update_htree_checksum, update_inode_checksum,
+    update_htree_checksum, update_inode_checksum, update_xattr_block_checksum,
 };
 use uext4_ondisk::{Group, Ino};
 use uext4_testkit::requirement::Need;

@@ -39,6 +39,7 @@ mod xattr;
 
 use crate::error::{Error, Result};
 use crate::options::VolumeOptions;
+use crate::recovery::RecoveryState;
 use crate::volume::{Volume, check_device, read_superblock};
 use inode::{DirBlockRef, Directory};
 use std::sync::Arc;
@@ -122,7 +123,8 @@ impl Volume {
     /// # Errors
     /// The device's, when it cannot be read. Damage is not an error but a finding.
     pub fn check(&self, options: &CheckOptions, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
-        check(&**self.device(), self.superblock(), options, progress)
+        let recovered = self.state().recovery.state != RecoveryState::Clean;
+        check(&**self.device(), self.superblock(), recovered, options, progress)
     }
 }
 
@@ -142,8 +144,8 @@ pub fn check_volume(
         Err(Error::Corrupt(_) | Error::CorruptInode { .. } | Error::Journal(_)) => {
             match read_superblock(&device) {
                 Ok(superblock) => {
-                    check_device(&superblock, &device)?;
-                    check(&*device, &superblock, options, progress)
+                    check_device(&superblock, &*device)?;
+                    check(&*device, &superblock, false, options, progress)
                 }
                 Err(Error::Corrupt(fault)) => {
                     let mut findings = Findings::new(options.per_kind);
@@ -161,6 +163,7 @@ pub fn check_volume(
 fn check(
     device: &dyn Device,
     sb: &Superblock,
+    recovered: bool,
     options: &CheckOptions,
     progress: &mut ProgressFn<'_>,
 ) -> Result<Report> {
@@ -170,6 +173,7 @@ fn check(
         return Ok(findings.into_report());
     }
     let mut shared = Shared::new(device, sb, options.per_kind, options.threads);
+    shared.recovered = recovered;
     groups::check_superblock(&shared, &mut findings);
     groups::load(&mut shared, &mut findings)?;
     groups::check_mmp(&shared, &mut findings)?;
@@ -301,9 +305,8 @@ fn pass_bitmaps(
         clusters += worker.free_clusters;
         inodes += worker.free_inodes;
     }
-    if totals_may_lag(shared.sb) {
-        return Ok(());
+    if !shared.recovered && !totals_may_lag(shared.sb) {
+        bitmaps::check_totals(shared, clusters, inodes, findings);
     }
-    bitmaps::check_totals(shared, clusters, inodes, findings);
     Ok(())
 }

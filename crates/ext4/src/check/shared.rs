@@ -47,6 +47,8 @@ pub(super) struct Shared<'d> {
     pub inodes: InodeMap,
     /// Inodes waiting for deletion or truncation.
     pub orphans: HashSet<u32>,
+    /// Whether the journal was replayed when the volume was opened.
+    pub recovered: bool,
     /// Whether a map could not be followed, so that some claims are missing.
     pub maps_incomplete: AtomicBool,
     pub large_files: AtomicU64,
@@ -75,6 +77,7 @@ impl<'d> Shared<'d> {
             twice: Bits::new(clusters),
             inodes: InodeMap::new(sb),
             orphans: HashSet::new(),
+            recovered: false,
             maps_incomplete: AtomicBool::new(false),
             large_files: AtomicU64::new(0),
             // An honest volume needs each block once; what is above is for damaged ones, bounded.
