@@ -61,6 +61,8 @@ pub enum Command {
     Trace(TraceArgs),
     /// Copy files out of a volume.
     Cp(CpArgs),
+    /// Look for damage, without changing anything.
+    Check(CheckArgs),
     /// Measure.
     Bench(BenchArgs),
     /// Print a completion script.
@@ -83,6 +85,7 @@ impl Command {
             Command::Io(_) => "io",
             Command::Trace(_) => "trace",
             Command::Cp(_) => "cp",
+            Command::Check(_) => "check",
             Command::Bench(_) => "bench",
             Command::Completions(_) => "completions",
             Command::Man(_) => "man",
@@ -102,6 +105,7 @@ impl Command {
             Command::Io(args) => args.form.json,
             Command::Trace(args) => args.form.json,
             Command::Cp(args) => args.form.json,
+            Command::Check(args) => args.form.json,
             Command::Bench(args) => args.json.is_some(),
             Command::Completions(_) | Command::Man(_) => false,
         }
@@ -345,6 +349,29 @@ pub struct CpArgs {
     /// How to read.
     #[command(flatten)]
     pub switches: SwitchArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
+}
+
+/// `uext4 check`.
+#[derive(Args)]
+#[command(after_long_help = "\
+Exit status: 0 the volume is clean (warnings and notes may be printed), 1 it is damaged or could not be checked,
+2 bad usage. `e2fsck -fn` calls the same volumes clean.")]
+pub struct CheckArgs {
+    /// The device.
+    #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub device: OsString,
+    /// Threads that work at the same time; by default two, one on a machine of one processor.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub threads: Option<u32>,
+    /// Findings printed of each kind; the others are counted.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub per_kind: u32,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
     /// In which form.
     #[command(flatten)]
     pub form: JsonArgs,

@@ -3,7 +3,7 @@
 use crate::args::{Cli, Command, Globals};
 use crate::error::CliError;
 use crate::trace::Tracer;
-use crate::{bench, cat, cp, documents, explain, info, io, ls, map, stat, trace, xattr};
+use crate::{bench, cat, check, cp, documents, explain, info, io, ls, map, stat, trace, xattr};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
@@ -42,6 +42,7 @@ fn run(command: Command, globals: &Globals) -> Result<ExitCode, CliError> {
         Command::Io(args) => io::run(&args, globals),
         Command::Trace(args) => return trace::run(args, globals),
         Command::Cp(args) => cp::run(&args, globals),
+        Command::Check(args) => return check::run(&args, globals),
         Command::Bench(args) => return bench::run(args, globals),
         Command::Completions(args) => documents::completions(&args),
         Command::Man(args) => documents::man(&args),

@@ -12,6 +12,7 @@
 mod args;
 mod bench;
 mod cat;
+mod check;
 mod command;
 mod cp;
 mod documents;

@@ -7,24 +7,35 @@ use std::time::{Duration, Instant};
 /// How long nothing is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Shows bytes done of a total, once it takes a second and if a person looks.
+/// Shows bytes (or parts) done of a total, once it takes a second and if a person looks.
 pub struct Progress {
     start: Instant,
     total: u64,
     done: u64,
     label: String,
     wanted: bool,
+    template: &'static str,
     bar: Option<ProgressBar>,
 }
+
+const BYTES: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+const PARTS: &str = "{msg} [{bar:30}] {percent}% {eta}";
 
 impl Progress {
     /// Of `total` bytes. `wanted`: not if the output itself goes to the same terminal.
     pub fn new(label: String, total: u64, wanted: bool) -> Self {
         let wanted = wanted && io::stderr().is_terminal();
-        Progress { start: Instant::now(), total, done: 0, label, wanted, bar: None }
+        Progress { start: Instant::now(), total, done: 0, label, wanted, template: BYTES, bar: None }
     }
 
-    /// So many bytes more.
+    /// Of `total` parts of some work, shown as a percentage.
+    pub fn parts(label: String, total: u64, wanted: bool) -> Self {
+        let mut progress = Progress::new(label, total, wanted);
+        progress.template = PARTS;
+        progress
+    }
+
+    /// So many bytes or parts more.
     pub fn advance(&mut self, bytes: u64) {
         self.done += bytes;
         if !self.wanted {
@@ -40,8 +51,8 @@ impl Progress {
 
     fn draw(&self) -> ProgressBar {
         let bar = ProgressBar::with_draw_target(Some(self.total), ProgressDrawTarget::stderr());
-        let template = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
-        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        let style =
+            ProgressStyle::with_template(self.template).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.with_style(style.progress_chars("=> "))
             .with_message(self.label.clone())
             .with_elapsed(self.start.elapsed())

@@ -24,6 +24,7 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod check;
 mod dir;
 mod error;
 pub mod explain;

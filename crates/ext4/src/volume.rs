@@ -328,7 +328,7 @@ pub(crate) fn read_superblock(device: &Arc<dyn Device>) -> Result<Superblock> {
 }
 
 /// Refuses devices that cannot hold the volume or cannot address its blocks.
-fn check_device(superblock: &Superblock, device: &dyn Device) -> Result<()> {
+pub(crate) fn check_device(superblock: &Superblock, device: &dyn Device) -> Result<()> {
     let geometry = device.geometry();
     let block = superblock.geometry.block_size();
     let bytes = superblock.geometry.blocks_count().checked_mul(u64::from(block));

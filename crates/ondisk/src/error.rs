@@ -198,6 +198,13 @@ pub enum CorruptKind {
     #[error("inline data: {0}")]
     InlineData(&'static str),
 
+    /// An orphan file block's magic number is not `0x0B10CA04`.
+    #[error("orphan block magic number is wrong")]
+    OrphanMagic,
+    /// An orphan file block's checksum does not match.
+    #[error("orphan block checksum is wrong")]
+    OrphanChecksum,
+
     /// A journal block's magic number is not `0xC03B3998`.
     #[error("journal magic number is wrong")]
     JournalMagic,

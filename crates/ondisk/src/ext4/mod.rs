@@ -7,6 +7,7 @@ mod group;
 mod indirect;
 mod inode;
 mod mmp;
+mod orphan;
 mod superblock;
 mod xattr;
 
@@ -22,5 +23,6 @@ pub use inode::{
     update_inode_checksum,
 };
 pub use mmp::{MmpBlock, MmpOwner};
+pub use orphan::OrphanBlock;
 pub use superblock::*;
 pub use xattr::*;

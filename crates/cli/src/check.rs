@@ -1,0 +1,166 @@
+//! `uext4 check`: looks for damage and says where it is.
+
+use crate::args::{CheckArgs, Globals};
+use crate::error::CliError;
+use crate::open::{How, device};
+use crate::out::Out;
+use crate::progress::Progress;
+use serde::Serialize;
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
+use uext4::check::{CheckOptions, Finding, KINDS, Kind, Pass, Report, check_volume};
+use uext4::{Switches, VolumeOptions};
+
+#[derive(Serialize)]
+struct JsonReport<'r> {
+    clean: bool,
+    findings: Vec<JsonFinding<'r>>,
+    /// How many of each kind, those not listed included.
+    totals: &'r std::collections::BTreeMap<&'static str, u64>,
+    notes: &'r [String],
+    not_examined: Vec<JsonNotExamined>,
+    counts: JsonCounts,
+}
+
+#[derive(Serialize)]
+struct JsonFinding<'r> {
+    code: &'static str,
+    structure: &'static str,
+    severity: &'static str,
+    text: &'r str,
+    group: Option<u32>,
+    inode: Option<u32>,
+    logical_block: Option<u32>,
+    block: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct JsonNotExamined {
+    what: &'static str,
+    reason: &'static str,
+    count: u64,
+}
+
+#[derive(Serialize)]
+struct JsonCounts {
+    inodes: u64,
+    directories: u64,
+    files: u64,
+    symlinks: u64,
+    special: u64,
+    entries: u64,
+    blocks: u64,
+}
+
+/// Runs it. Damage is no failure of the command, but its exit status says it.
+pub fn run(args: &CheckArgs, globals: &Globals) -> Result<ExitCode, CliError> {
+    let spec = device(&args.device)?;
+    let mut options = CheckOptions::new().per_kind(args.per_kind as usize);
+    if let Some(threads) = args.threads {
+        options = options.threads(threads);
+    }
+    let failed = |error| CliError::at(&args.device, error);
+    let how = How::reading(globals, args.force.force, Switches::ON);
+    let device = how.open_device(&spec).map_err(failed)?;
+    let mut bar = Bar::default();
+    let volume = VolumeOptions::read_only().force(args.force.force);
+    let report =
+        check_volume(device, volume, &options, &mut |progress| bar.show(progress)).map_err(failed)?;
+    drop(bar);
+    let mut out = Out::new();
+    if globals.json {
+        out.json(&json(&report))?;
+    } else {
+        text(&mut out, &crate::text::visible(args.device.as_bytes()), &report)?;
+    }
+    out.finish()?;
+    Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One bar for all passes: reading the inodes takes most of the time.
+#[derive(Default)]
+struct Bar {
+    progress: Option<Progress>,
+    shown: u64,
+}
+
+/// Parts of the whole that the passes are, and all.
+const PARTS: u64 = 1000;
+
+impl Bar {
+    fn show(&mut self, progress: uext4::check::Progress) {
+        let (start, length) = match progress.pass {
+            Pass::Inodes => (0, 600),
+            Pass::Directories => (600, 350),
+            Pass::Bitmaps => (950, 50),
+        };
+        let done = start + length * progress.done.min(progress.total) / progress.total.max(1);
+        let bar = self.progress.get_or_insert_with(|| Progress::parts("check".into(), PARTS, true));
+        bar.advance(done.saturating_sub(self.shown));
+        self.shown = self.shown.max(done);
+    }
+}
+
+fn json(report: &Report) -> JsonReport<'_> {
+    let counts = &report.counts;
+    JsonReport {
+        clean: report.is_clean(),
+        findings: report.findings.iter().map(json_finding).collect(),
+        totals: &report.totals,
+        notes: &report.notes,
+        not_examined: report
+            .not_examined
+            .iter()
+            .map(|missed| JsonNotExamined { what: missed.what, reason: missed.reason, count: missed.count })
+            .collect(),
+        counts: JsonCounts {
+            inodes: counts.inodes,
+            directories: counts.directories,
+            files: counts.files,
+            symlinks: counts.symlinks,
+            special: counts.special,
+            entries: counts.entries,
+            blocks: counts.blocks,
+        },
+    }
+}
+
+fn json_finding(finding: &Finding) -> JsonFinding<'_> {
+    let place = &finding.place;
+    JsonFinding {
+        code: finding.kind.code,
+        structure: finding.kind.structure(),
+        severity: finding.kind.severity.name(),
+        text: &finding.text,
+        group: place.group.map(|group| group.get()),
+        inode: place.inode.map(|inode| inode.get()),
+        logical_block: place.lblk.map(|lblk| lblk.get()),
+        block: place.block.map(|block| block.get()),
+    }
+}
+
+fn text(out: &mut Out, name: &str, report: &Report) -> Result<(), CliError> {
+    for finding in &report.findings {
+        writeln!(out, "{} {finding}", finding.kind.severity.name())?;
+    }
+    let kinds: Vec<&&Kind> = KINDS.iter().filter(|kind| report.totals.contains_key(kind.code)).collect();
+    for kind in &kinds {
+        let more = report.more(kind);
+        if more > 0 {
+            writeln!(out, "{} {}: and {more} more", kind.severity.name(), kind.code)?;
+        }
+    }
+    for note in &report.notes {
+        writeln!(out, "note: {note}")?;
+    }
+    for missed in &report.not_examined {
+        writeln!(out, "not examined: {} ({} times): {}", missed.what, missed.count, missed.reason)?;
+    }
+    let counts = &report.counts;
+    let verdict = if report.is_clean() { "clean" } else { "damaged" };
+    writeln!(
+        out,
+        "{name}: {verdict}: {} inodes, {} directories, {} entries, {} blocks in use",
+        counts.inodes, counts.directories, counts.entries, counts.blocks
+    )
+}

@@ -1,0 +1,343 @@
+//! Pass 2: every block of every directory, in the order of the device.
+
+use super::htree::{Leaf, Node};
+use super::inode::{DirBlockRef, Directory};
+use super::kinds;
+use super::read::Reader;
+use super::report::{Counts, Findings};
+use super::shared::{MARK_BROKEN, MARK_RESERVED, RUN_MEMORY, Shared, UNKNOWN};
+use super::xattr::InlineDirectory;
+use crate::error::Result;
+use uext4_ondisk::ext4::{
+    DirBlock, DirBlockKind, DirEntry, FileType, HtreeIndex, HtreeRoot, I_BLOCK_SIZE, dir_hash,
+    verify_dir_checksum, verify_htree_checksum,
+};
+use uext4_ondisk::{Ino, Lblk, Pblk, Place};
+
+/// Directory blocks that one unit of work holds.
+pub(super) const UNIT: usize = 64;
+/// Blocks between two directory blocks that are read through rather than skipped.
+const GAP: u64 = 8;
+
+/// What a worker found.
+pub(super) struct DirScanner<'s, 'd> {
+    reader: Reader<'d>,
+    pub scan: DirScan<'s, 'd>,
+}
+
+/// The same without the memory for blocks.
+pub(super) struct DirScan<'s, 'd> {
+    shared: &'s Shared<'d>,
+    /// Sorted by inode.
+    directories: &'s [Directory],
+    pub findings: Findings,
+    pub counts: Counts,
+    /// Directories and what their `..` says.
+    pub parents: Vec<(u32, u32)>,
+    /// Directories and the directories that name them.
+    pub children: Vec<(u32, u32)>,
+    pub leaves: Vec<Leaf>,
+    pub nodes: Vec<Node>,
+    /// Hashes and places of the names of one block.
+    names: Vec<(u64, u32, u8)>,
+}
+
+impl<'s, 'd> DirScanner<'s, 'd> {
+    pub(super) fn new(shared: &'s Shared<'d>, directories: &'s [Directory]) -> Result<Self> {
+        Ok(DirScanner {
+            reader: shared.reader_of(RUN_MEMORY)?,
+            scan: DirScan {
+                shared,
+                directories,
+                findings: Findings::new(shared.cap),
+                counts: Counts::default(),
+                parents: Vec::new(),
+                children: Vec::new(),
+                leaves: Vec::new(),
+                nodes: Vec::new(),
+                names: Vec::new(),
+            },
+        })
+    }
+
+    /// Some blocks, sorted by place. Neighbours are read together.
+    pub(super) fn blocks(&mut self, mut refs: &[DirBlockRef]) -> Result<()> {
+        let size = self.scan.shared.sb.geometry.block_size() as usize;
+        while let Some(first) = refs.first() {
+            let mut count = 1;
+            while let Some(next) = refs.get(count)
+                && next.block - refs[count - 1].block <= GAP
+                && next.block - first.block < self.reader.capacity()
+            {
+                count += 1;
+            }
+            let (run, rest) = refs.split_at(count);
+            let length = run[count - 1].block - first.block + 1;
+            let bytes = self.reader.run(first.block, length)?;
+            for wanted in run {
+                let start = (wanted.block - first.block) as usize * size;
+                self.scan.block(*wanted, &bytes[start..start + size]);
+            }
+            refs = rest;
+        }
+        Ok(())
+    }
+}
+
+impl DirScan<'_, '_> {
+    fn block(&mut self, wanted: DirBlockRef, bytes: &[u8]) {
+        let Ok(index) = self.directories.binary_search_by_key(&wanted.ino, |dir| dir.ino) else { return };
+        let directory = self.directories[index];
+        let format = &self.shared.format;
+        let place = Place {
+            inode: Some(Ino(wanted.ino)),
+            lblk: Some(Lblk(wanted.lblk)),
+            block: Some(Pblk(wanted.block)),
+            group: None,
+        };
+        let kind = DirBlockKind::of(bytes, directory.indexed, Lblk(wanted.lblk), format);
+        if format.checksums {
+            let checked = match kind {
+                DirBlockKind::Linear => verify_dir_checksum(bytes, directory.seed),
+                _ => verify_htree_checksum(bytes, kind, directory.seed),
+            };
+            if let Err(fault) = checked {
+                self.findings.corrupt(&kinds::DIR_CHECKSUM, place, &fault);
+            }
+        }
+        match kind {
+            DirBlockKind::Linear => {}
+            DirBlockKind::HtreeRoot => self.root(&directory, place, bytes),
+            DirBlockKind::HtreeNode => return self.node(wanted, place, bytes),
+        }
+        self.entries(wanted, &directory, kind, place, bytes);
+    }
+
+    fn root(&mut self, directory: &Directory, place: Place, bytes: &[u8]) {
+        match HtreeRoot::decode(bytes, self.shared.sb.hash_unsigned(), &self.shared.format) {
+            Ok(root) => self.nodes.push(Node {
+                ino: directory.ino,
+                lblk: 0,
+                levels: root.indirect_levels,
+                entries: root.index.entries().map(|entry| (entry.hash, entry.child.get())).collect(),
+            }),
+            Err(fault) => self.findings.corrupt(&kinds::HTREE_ROOT, place, &fault),
+        }
+    }
+
+    fn node(&mut self, wanted: DirBlockRef, place: Place, bytes: &[u8]) {
+        match HtreeIndex::decode_node(bytes, &self.shared.format) {
+            Ok(index) => self.nodes.push(Node {
+                ino: wanted.ino,
+                lblk: wanted.lblk,
+                levels: 0,
+                entries: index.entries().map(|entry| (entry.hash, entry.child.get())).collect(),
+            }),
+            Err(fault) => self.findings.corrupt(&kinds::HTREE_NODE, place, &fault),
+        }
+    }
+
+    fn entries(
+        &mut self,
+        wanted: DirBlockRef,
+        dir: &Directory,
+        kind: DirBlockKind,
+        place: Place,
+        bytes: &[u8],
+    ) {
+        let mut leaf = Leaf { ino: wanted.ino, lblk: wanted.lblk, least: u32::MAX, most: 0 };
+        self.names.clear();
+        let mut number = 0;
+        match DirBlock::new(bytes, kind, &self.shared.format) {
+            Ok(block) => {
+                for entry in block.slots() {
+                    let slot = match entry {
+                        Ok(slot) => slot,
+                        Err(fault) => {
+                            self.findings.corrupt(&kinds::ENTRY_RECORD, place, &fault);
+                            break;
+                        }
+                    };
+                    let position = number;
+                    number += 1;
+                    let Some(entry) = slot.entry else {
+                        if wanted.lblk == 0 && position < 2 {
+                            self.missing_dots(place, position);
+                        }
+                        continue;
+                    };
+                    self.counts.entries += 1;
+                    if wanted.lblk == 0 && position < 2 {
+                        self.dots(wanted, place, position, &entry);
+                    } else {
+                        self.entry(wanted, dir, place, &entry);
+                        self.hash(dir, kind, &entry, &mut leaf);
+                    }
+                }
+            }
+            Err(fault) => self.findings.corrupt(&kinds::ENTRY_RECORD, place, &fault),
+        }
+        if wanted.lblk == 0 && number < 2 {
+            self.missing_dots(place, number);
+        }
+        self.duplicates(place, bytes);
+        if dir.indexed && kind == DirBlockKind::Linear {
+            self.leaves.push(leaf);
+        }
+    }
+
+    /// The entries of a directory inside its inode: the parent's number, then two chains of entries.
+    pub(super) fn inline(&mut self, directory: &InlineDirectory) {
+        let place = Place { inode: Some(Ino(directory.ino)), ..Place::default() };
+        let (head, rest) = directory.bytes.split_at(I_BLOCK_SIZE.min(directory.bytes.len()));
+        let Some((parent, first)) = head.split_first_chunk::<4>() else { return };
+        let parent = u32::from_le_bytes(*parent);
+        self.parents.push((directory.ino, parent));
+        // `.` and `..` are not stored, but they count.
+        for target in [directory.ino, parent] {
+            match self.shared.inodes.in_use(target) {
+                Some(slot) => slot.count_entry(),
+                None => {
+                    let text = || format!("`..` is inode {target}, which is not in use");
+                    self.findings.add(&kinds::ENTRY_FREE, place, text);
+                }
+            }
+        }
+        self.counts.entries += 2;
+        let wanted = DirBlockRef { block: 0, ino: directory.ino, lblk: 0 };
+        let plain = Directory::inline(directory.ino);
+        for area in [first, rest] {
+            self.names.clear();
+            for entry in DirBlock::inline(area, &self.shared.format).entries() {
+                match entry {
+                    Ok(entry) => {
+                        self.counts.entries += 1;
+                        self.entry(wanted, &plain, place, &entry);
+                    }
+                    Err(fault) => self.findings.corrupt(&kinds::ENTRY_RECORD, place, &fault),
+                }
+            }
+            self.duplicates(place, area);
+        }
+    }
+
+    fn missing_dots(&mut self, place: Place, position: u32) {
+        let name = if position == 0 { "." } else { ".." };
+        self.findings.add(&kinds::DIR_DOTS, place, || format!("`{name}` is missing"));
+    }
+
+    /// The first two entries of a directory.
+    fn dots(&mut self, wanted: DirBlockRef, place: Place, position: u32, entry: &DirEntry<'_>) {
+        let target = entry.inode.get();
+        let right_name = if position == 0 { entry.is_dot() } else { entry.is_dot_dot() };
+        if !right_name {
+            let found = entry.name.escape_ascii().to_string();
+            let name = if position == 0 { "." } else { ".." };
+            self.findings
+                .add(&kinds::DIR_DOTS, place, || format!("`{found}` stands in the place of `{name}`"));
+        } else if position == 0 && target != wanted.ino {
+            self.findings.add(&kinds::DIR_DOTS, place, || format!("`.` leads to inode {target}"));
+        } else if position == 1 {
+            self.parents.push((wanted.ino, target));
+        }
+        match self.shared.inodes.in_use(target) {
+            Some(slot) => {
+                slot.count_entry();
+                let directory = slot.file_type() == Some(FileType::Directory);
+                if !directory && slot.kind() != UNKNOWN {
+                    let text =
+                        || format!("`{}` leads to inode {target}, no directory", entry.name.escape_ascii());
+                    self.findings.add(&kinds::DIR_DOTS, place, text);
+                }
+                self.check_type(place, entry, slot.kind(), slot.marks());
+            }
+            None => {
+                let text =
+                    || format!("`{}` names inode {target}, which is not in use", entry.name.escape_ascii());
+                self.findings.add(&kinds::ENTRY_FREE, place, text);
+            }
+        }
+    }
+
+    fn entry(&mut self, wanted: DirBlockRef, dir: &Directory, place: Place, entry: &DirEntry<'_>) {
+        let target = entry.inode.get();
+        let named = || entry.name.escape_ascii();
+        if entry.is_dot() || entry.is_dot_dot() {
+            self.findings.add(&kinds::DIR_DOTS, place, || format!("a second `{}`", named()));
+        } else if !dir.encrypted && !entry.has_valid_name() {
+            self.findings.add(&kinds::ENTRY_NAME, place, || format!("`{}`", named()));
+        }
+        if entry.inode == Ino::ROOT || target == wanted.ino || self.shared.is_reserved(target) {
+            let text = || format!("`{}` names inode {target}", named());
+            self.findings.add(&kinds::ENTRY_RESERVED, place, text);
+            return;
+        }
+        let Some(slot) = self.shared.inodes.in_use(target) else {
+            let text = || format!("`{}` names inode {target}, which is not in use", named());
+            self.findings.add(&kinds::ENTRY_FREE, place, text);
+            return;
+        };
+        if slot.marks() & MARK_RESERVED != 0 {
+            let text = || format!("`{}` names inode {target}, which is the file system's own", named());
+            self.findings.add(&kinds::ENTRY_RESERVED, place, text);
+            return;
+        }
+        slot.count_entry();
+        self.check_type(place, entry, slot.kind(), slot.marks());
+        if slot.file_type() == Some(FileType::Directory) {
+            self.children.push((target, wanted.ino));
+        }
+        let offset = entry.offset + 8;
+        self.names.push((name_hash(entry.name), offset, entry.name.len() as u8));
+    }
+
+    fn check_type(&mut self, place: Place, entry: &DirEntry<'_>, kind: u8, marks: u8) {
+        if !self.shared.format.file_types || kind == UNKNOWN || marks & MARK_BROKEN != 0 {
+            return;
+        }
+        let said = entry.file_type.map_or(0, FileType::dir_entry_value);
+        if said != kind {
+            let text = || {
+                let name = entry.name.escape_ascii();
+                format!("`{name}` says type {said}, inode {} has type {kind}", entry.inode)
+            };
+            self.findings.add(&kinds::ENTRY_TYPE, place, text);
+        }
+    }
+
+    fn hash(&self, dir: &Directory, kind: DirBlockKind, entry: &DirEntry<'_>, leaf: &mut Leaf) {
+        if kind != DirBlockKind::Linear {
+            return;
+        }
+        let Some(version) = dir.hash else { return };
+        if let Ok(hash) = dir_hash(entry.name, version, &self.shared.sb.hash.seed) {
+            leaf.least = leaf.least.min(hash.major);
+            leaf.most = leaf.most.max(hash.major);
+        }
+    }
+
+    /// Names that stand twice in the block just read.
+    fn duplicates(&mut self, place: Place, bytes: &[u8]) {
+        self.names.sort_unstable();
+        let name = |offset: u32, length: u8| &bytes[offset as usize..offset as usize + usize::from(length)];
+        let names = &self.names;
+        for pair in names.windows(2) {
+            let ((hash, at, length), (other_hash, other_at, other_length)) = (pair[0], pair[1]);
+            if hash == other_hash && name(at, length) == name(other_at, other_length) {
+                let text = || format!("`{}`", name(at, length).escape_ascii());
+                self.findings.add(&kinds::ENTRY_DUPLICATE, place, text);
+            }
+        }
+    }
+}
+
+/// A quick hash: equal names have equal ones.
+fn name_hash(name: &[u8]) -> u64 {
+    let mut hash = 0x9e37_79b9_7f4a_7c15_u64 ^ name.len() as u64;
+    for part in name.chunks(8) {
+        let mut word = [0; 8];
+        word[..part.len()].copy_from_slice(part);
+        hash = (hash ^ u64::from_le_bytes(word)).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
+    }
+    hash
+}

@@ -1,0 +1,230 @@
+//! Pass 0: superblock, group descriptors, their backups, and where the file system's own metadata lies.
+
+use super::kinds;
+use super::report::Findings;
+use super::shared::{Shared, Zone};
+use crate::error::Result;
+use uext4_ondisk::ext4::{Compat, GroupDescriptor, Incompat, MmpBlock, SUPERBLOCK_SIZE, Superblock};
+use uext4_ondisk::{CorruptKind, Group, Pblk, Place};
+
+/// More groups than this are not looked at: 32 TiB of the smallest blocks, 512 TiB of the usual ones.
+const GROUPS_MAX: u32 = 1 << 22;
+
+/// Whether the groups can be as many and as large as the superblock says. Otherwise nothing can be checked, and
+/// memory must not be sized by what it says.
+pub(super) fn fits(sb: &Superblock, findings: &mut Findings) -> bool {
+    let geometry = &sb.geometry;
+    let own = u64::from(geometry.group_count()) * (2 + u64::from(geometry.inode_table_blocks()));
+    if own > geometry.blocks_count() || geometry.group_count() > GROUPS_MAX {
+        let text = || format!("{} groups, {own} blocks of bitmaps and inode tables", geometry.group_count());
+        findings.add(&kinds::SUPER_GROUPS, Place::default(), text);
+        return false;
+    }
+    true
+}
+
+/// What of the superblock can be judged by itself.
+pub(super) fn check_superblock(shared: &Shared<'_>, findings: &mut Findings) {
+    let (sb, geometry) = (shared.sb, &shared.sb.geometry);
+    if sb.reserved_blocks > geometry.blocks_count() / 2 {
+        let text = || format!("{} of {} blocks", sb.reserved_blocks, geometry.blocks_count());
+        findings.add(&kinds::SUPER_RESERVED, Place::default(), text);
+    }
+    let reserved = geometry.fields().reserved_gdt_blocks;
+    if reserved != 0 && !sb.features.compat.contains(Compat::RESIZE_INODE) {
+        let text = || format!("{reserved} blocks");
+        findings.add(&kinds::SUPER_RESERVED_GDT, Place::default(), text);
+    }
+}
+
+/// Decodes all descriptors and marks what they describe as used.
+pub(super) fn load(shared: &mut Shared<'_>, findings: &mut Findings) -> Result<()> {
+    let geometry = &shared.sb.geometry;
+    let mut reader = shared.reader()?;
+    let per_block = geometry.descriptors_per_block();
+    let size = usize::from(geometry.desc_size());
+    let mut groups = Vec::with_capacity(geometry.group_count() as usize);
+    for number in 0..geometry.descriptor_blocks() {
+        let Some(block) = geometry.descriptor_block(number) else { break };
+        let left = geometry.group_count() - number * per_block;
+        // Descriptors that lie behind the volume are of a damaged meta_bg layout.
+        if block.get() >= geometry.blocks_count() {
+            let place =
+                Place { block: Some(block), group: Some(Group(number * per_block)), ..Place::default() };
+            findings.add(&kinds::GROUP_LOCATION, place, || "the descriptors lie behind the volume".into());
+            groups.resize(groups.len() + left.min(per_block) as usize, None);
+            continue;
+        }
+        let bytes = reader.block(block.get(), 15)?;
+        for (index, bytes) in bytes.chunks_exact(size).take(left.min(per_block) as usize).enumerate() {
+            let group = Group(number * per_block + index as u32);
+            groups.push(descriptor(shared, findings, block, group, bytes));
+        }
+    }
+    groups.resize(geometry.group_count() as usize, None);
+    shared.groups = groups;
+    find_zones(shared, findings);
+    Ok(())
+}
+
+fn descriptor(
+    shared: &Shared<'_>,
+    findings: &mut Findings,
+    block: Pblk,
+    group: Group,
+    bytes: &[u8],
+) -> Option<GroupDescriptor> {
+    let place = Place { block: Some(block), group: Some(group), ..Place::default() };
+    let mut decoded = GroupDescriptor::decode(bytes, group, shared.sb);
+    if let Err(fault) = &decoded
+        && fault.kind == CorruptKind::GroupDescriptorChecksum
+    {
+        findings.corrupt(&kinds::GROUP_CHECKSUM, place, fault);
+        decoded = GroupDescriptor::decode(bytes, group, &shared.lenient);
+    }
+    match decoded {
+        Ok(descriptor) => {
+            let all = shared.sb.geometry.inodes_per_group();
+            if descriptor.unused_inodes > all {
+                let text = || format!("{} of {all} inodes", descriptor.unused_inodes);
+                findings.add(&kinds::GROUP_UNUSED, place, text);
+            }
+            Some(descriptor)
+        }
+        Err(fault) => {
+            findings.corrupt(&kinds::GROUP_LOCATION, place, &fault);
+            None
+        }
+    }
+}
+
+fn find_zones(shared: &mut Shared<'_>, findings: &mut Findings) {
+    let (sb, geometry) = (shared.sb, &shared.sb.geometry);
+    let table = u64::from(geometry.inode_table_blocks());
+    let mut zones = Vec::with_capacity(shared.groups.len() * 3 + 8);
+    let mut add = |start: Pblk, count: u64, group, what| {
+        if count > 0 {
+            zones.push(Zone { start: start.get(), end: start.get().saturating_add(count), group, what });
+        }
+    };
+    for (number, descriptor) in shared.groups.iter().enumerate() {
+        let group = Group(number as u32);
+        if let Some(first) = geometry.group_first_block(group) {
+            let mut base = u64::from(geometry.base_metadata_blocks(group));
+            // With blocks of 1 KiB in clusters the volume starts at block 0, and its superblock at block 1.
+            if number == 0 && geometry.superblock_position().0 > first {
+                base += 1;
+            }
+            add(first, base, group, "superblock and descriptors");
+        }
+        if let Some(descriptor) = descriptor {
+            add(descriptor.block_bitmap, 1, group, "block bitmap");
+            add(descriptor.inode_bitmap, 1, group, "inode bitmap");
+            add(descriptor.inode_table, table, group, "inode table");
+        }
+    }
+    let mmp = sb.mmp.block;
+    if sb.features.incompat.contains(Incompat::MMP) && geometry.usable_blocks().contains(mmp, 1) {
+        add(mmp, 1, Group(0), "multi-mount protection block");
+    }
+    zones.sort_unstable();
+    let mut reached = 0;
+    for zone in &zones {
+        if zone.start < reached {
+            let place = Place { block: Some(Pblk(zone.start)), group: Some(zone.group), ..Place::default() };
+            findings
+                .add(&kinds::GROUP_OVERLAP, place, || format!("the {} overlaps other metadata", zone.what));
+        }
+        reached = reached.max(zone.end);
+        let (first, last) = (shared.cluster_of(zone.start), shared.cluster_of(zone.end - 1));
+        shared.used.set(first, last - first + 1, None);
+        shared.system.set(first, last - first + 1, None);
+    }
+    shared.zones = zones;
+}
+
+/// The block of multi-mount protection.
+pub(super) fn check_mmp(shared: &Shared<'_>, findings: &mut Findings) -> Result<()> {
+    let sb = shared.sb;
+    if !sb.features.incompat.contains(Incompat::MMP) {
+        return Ok(());
+    }
+    let place = Place { block: Some(sb.mmp.block), ..Place::default() };
+    if !sb.geometry.usable_blocks().contains(sb.mmp.block, 1) {
+        findings.add(&kinds::MMP_BLOCK, place, || "it lies outside the volume".into());
+        return Ok(());
+    }
+    if let Err(fault) = MmpBlock::decode(shared.reader()?.block(sb.mmp.block.get(), 0)?, sb) {
+        findings.corrupt(&kinds::MMP_BLOCK, place, &fault);
+    }
+    Ok(())
+}
+
+/// Backups of superblock and descriptors. What in them is kept up to date is their identity and places only.
+pub(super) fn check_backups(shared: &Shared<'_>, findings: &mut Findings) -> Result<()> {
+    let geometry = &shared.sb.geometry;
+    let mut reader = shared.reader()?;
+    let classic = match shared.sb.features.incompat.contains(Incompat::META_BG) {
+        true => geometry.fields().first_meta_bg.min(geometry.descriptor_blocks()),
+        false => geometry.descriptor_blocks(),
+    };
+    for group in geometry.groups().skip(1).filter(|group| geometry.has_superblock(*group)) {
+        let Some(first) = geometry.group_first_block(group) else { continue };
+        let place = Place { block: Some(first), group: Some(group), ..Place::default() };
+        let bytes = reader.block(first.get(), u64::from(classic))?;
+        match Superblock::decode(&bytes[..SUPERBLOCK_SIZE as usize]) {
+            Ok(backup) if same_volume(shared.sb, &backup) => {}
+            Ok(_) => findings.add(&kinds::SUPER_BACKUP, place, || "it describes another volume".into()),
+            Err(fault) => findings.corrupt(&kinds::SUPER_BACKUP, place, &fault),
+        }
+        for number in 0..classic {
+            let block = first.get() + 1 + u64::from(number);
+            if block < geometry.blocks_count() {
+                compare_backup(shared, findings, Pblk(block), number, reader.block(block, 15)?);
+            }
+        }
+    }
+    for number in classic..geometry.descriptor_blocks() {
+        let per_block = geometry.descriptors_per_block();
+        let set = number * per_block;
+        for group in [set.saturating_add(1), set.saturating_add(per_block - 1)].map(Group) {
+            let Some(first) = geometry.group_first_block(group) else { continue };
+            let block = first.get() + u64::from(geometry.has_superblock(group));
+            if block < geometry.blocks_count() {
+                compare_backup(shared, findings, Pblk(block), number, reader.block(block, 0)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn same_volume(sb: &Superblock, backup: &Superblock) -> bool {
+    let (mine, theirs) = (sb.geometry.fields(), backup.geometry.fields());
+    sb.uuid == backup.uuid
+        && mine.blocks_count == theirs.blocks_count
+        && mine.inodes_count == theirs.inodes_count
+        && mine.blocks_per_group == theirs.blocks_per_group
+        && mine.log_block_size == theirs.log_block_size
+}
+
+fn compare_backup(shared: &Shared<'_>, findings: &mut Findings, block: Pblk, number: u32, bytes: &[u8]) {
+    let geometry = &shared.sb.geometry;
+    let per_block = geometry.descriptors_per_block();
+    for (index, bytes) in bytes.chunks_exact(usize::from(geometry.desc_size())).enumerate() {
+        let group = Group(number * per_block + index as u32);
+        let Some(descriptor) = shared.groups.get(group.get() as usize) else { break };
+        let place = Place { block: Some(block), group: Some(group), ..Place::default() };
+        match (GroupDescriptor::decode(bytes, group, shared.sb), descriptor) {
+            (Err(fault), _) => findings.corrupt(&kinds::GROUP_BACKUP, place, &fault),
+            (Ok(backup), Some(descriptor)) => {
+                let places = |descriptor: &GroupDescriptor| {
+                    (descriptor.block_bitmap, descriptor.inode_bitmap, descriptor.inode_table)
+                };
+                if places(&backup) != places(descriptor) {
+                    findings.add(&kinds::GROUP_BACKUP, place, || "it names other places".into());
+                }
+            }
+            (Ok(_), None) => {}
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! Pass 1: every inode in use, its fields and its map; claims its blocks.
+
+use super::claims::Claims;
+use super::kinds;
+use super::map::MapWalk;
+use super::read::Reader;
+use super::report::{Counts, Findings};
+use super::shared::{MARK_BROKEN, MARK_ORPHAN, MARK_RESERVED, MARK_VALUE, RUN_MEMORY, Shared, UNKNOWN};
+use super::special::{self, Role};
+use super::xattr::InlineDirectory;
+use crate::error::Result;
+use std::sync::atomic::Ordering;
+use uext4_ondisk::ext4::{Compat, FileType, HashVersion, HtreeRoot, Incompat, Inode, InodeFlags, RoCompat};
+use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Lblk, Pblk, Place};
+
+/// A block of a directory, to be looked into by pass 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct DirBlockRef {
+    pub block: u64,
+    pub ino: u32,
+    pub lblk: u32,
+}
+
+/// What pass 2 must know of a directory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Directory {
+    pub ino: u32,
+    /// Of its checksums.
+    pub seed: u32,
+    pub indexed: bool,
+    /// How names are hashed; `None` where that cannot be told or computed.
+    pub hash: Option<HashVersion>,
+    /// Names are stored encrypted.
+    pub encrypted: bool,
+}
+
+impl Directory {
+    /// One that has no blocks.
+    pub(super) fn inline(ino: u32) -> Directory {
+        Directory { ino, seed: 0, indexed: false, hash: None, encrypted: false }
+    }
+}
+
+/// What a worker found.
+pub(super) struct Scanner<'s, 'd> {
+    table: Reader<'d>,
+    pub scan: Scan<'s, 'd>,
+}
+
+/// The same without the memory for inode tables.
+pub(super) struct Scan<'s, 'd> {
+    pub shared: &'s Shared<'d>,
+    pub nodes: Reader<'d>,
+    pub findings: Findings,
+    pub counts: Counts,
+    pub directories: Vec<Directory>,
+    pub dir_blocks: Vec<DirBlockRef>,
+    /// Attribute blocks and the inodes that have them.
+    pub xattr_blocks: Vec<(u64, u32)>,
+    /// Inodes that hold attribute values, and the inodes that name them.
+    pub value_inodes: Vec<(u32, u32)>,
+    pub inline_directories: Vec<InlineDirectory>,
+}
+
+impl<'s, 'd> Scanner<'s, 'd> {
+    pub(super) fn new(shared: &'s Shared<'d>) -> Result<Self> {
+        Ok(Scanner { table: shared.reader_of(RUN_MEMORY)?, scan: Scan::new(shared)? })
+    }
+
+    /// All inodes of a group that may be in use.
+    pub(super) fn group(&mut self, group: Group) -> Result<()> {
+        let shared = self.scan.shared;
+        each_record(shared, &mut self.table, group, |ino, block, record| self.scan.record(ino, block, record))
+    }
+}
+
+/// Reads the part of a group's inode table that may be in use, and calls `each` with every record.
+pub(super) fn each_record<'d>(
+    shared: &Shared<'d>,
+    table: &mut Reader<'d>,
+    group: Group,
+    mut each: impl FnMut(Ino, Pblk, &[u8]) -> Result<()>,
+) -> Result<()> {
+    let geometry = &shared.sb.geometry;
+    let Some(descriptor) = &shared.groups[group.get() as usize] else { return Ok(()) };
+    let count = descriptor.initialised_inodes(shared.sb);
+    let (per_block, size) = (geometry.inodes_per_block(), usize::from(geometry.inode_size()));
+    let blocks = u64::from(count.div_ceil(per_block));
+    let first = group.get() * geometry.inodes_per_group() + 1;
+    let mut done = 0u64;
+    while done < blocks {
+        let length = table.capacity().min(blocks - done);
+        let start = descriptor.inode_table.get() + done;
+        let bytes = table.run(start, length)?;
+        for (block, bytes) in bytes.chunks_exact(geometry.block_size() as usize).enumerate() {
+            let index = (done as u32 + block as u32) * per_block;
+            let records = bytes.chunks_exact(size).take((count - index).min(per_block) as usize);
+            for (offset, record) in records.enumerate() {
+                each(Ino(first + index + offset as u32), Pblk(start + block as u64), record)?;
+            }
+        }
+        done += length;
+    }
+    Ok(())
+}
+
+fn is_zero(record: &[u8]) -> bool {
+    let (words, rest) = record.as_chunks::<16>();
+    words.iter().all(|word| *word == [0; 16]) && rest.iter().all(|byte| *byte == 0)
+}
+
+impl<'s, 'd> Scan<'s, 'd> {
+    fn new(shared: &'s Shared<'d>) -> Result<Self> {
+        Ok(Scan {
+            shared,
+            nodes: shared.reader()?,
+            findings: Findings::new(shared.cap),
+            counts: Counts::default(),
+            directories: Vec::new(),
+            dir_blocks: Vec::new(),
+            xattr_blocks: Vec::new(),
+            value_inodes: Vec::new(),
+            inline_directories: Vec::new(),
+        })
+    }
+
+    fn record(&mut self, ino: Ino, block: Pblk, record: &[u8]) -> Result<()> {
+        let shared = self.shared;
+        let role = Role::of(shared.sb, ino);
+        if is_zero(record) {
+            // Never used; reserved ones count as used all the same.
+            if role != Role::Ordinary {
+                self.enter(ino, UNKNOWN, MARK_RESERVED, 0);
+                special::check_unused(self, ino, role);
+            }
+            return Ok(());
+        }
+        let place = Place { inode: Some(ino), block: Some(block), ..Place::default() };
+        let decoded = Inode::decode(record, ino, shared.sb).or_else(|fault| {
+            if fault.kind != CorruptKind::InodeChecksum {
+                return Err(fault);
+            }
+            self.findings.corrupt(&kinds::INODE_CHECKSUM, place, &fault);
+            Inode::decode(record, ino, &shared.lenient)
+        });
+        match decoded {
+            Ok(inode) => self.decoded(ino, role, place, &inode, record),
+            Err(fault) => {
+                self.undecodable(ino, role, place, record, &fault);
+                Ok(())
+            }
+        }
+    }
+
+    /// Of an inode that makes no sense only type and links can be told.
+    fn undecodable(&mut self, ino: Ino, role: Role, place: Place, record: &[u8], fault: &Corrupt) {
+        self.findings.corrupt(&kinds::INODE_FIELD, place, fault);
+        let half =
+            |at: usize| record.get(at..at + 2).map_or(0, |half| u16::from_le_bytes([half[0], half[1]]));
+        let (mode, links) = (half(0), half(0x1a));
+        if links == 0 && role == Role::Ordinary {
+            return;
+        }
+        self.shared.maps_incomplete.store(true, Ordering::Relaxed);
+        let kind = FileType::from_mode(mode).map_or(UNKNOWN, FileType::dir_entry_value);
+        let reserved = if role.is_hidden() { MARK_RESERVED } else { 0 };
+        self.enter(ino, kind, MARK_BROKEN | reserved, links);
+    }
+
+    fn enter(&mut self, ino: Ino, kind: u8, marks: u8, links: u16) {
+        self.counts.inodes += 1;
+        if let Some(slot) = self.shared.inodes.make(ino) {
+            slot.set(kind, marks, links);
+        }
+    }
+
+    fn decoded(&mut self, ino: Ino, role: Role, place: Place, inode: &Inode, record: &[u8]) -> Result<()> {
+        let orphan = self.shared.orphans.contains(&ino.get());
+        if inode.links == 0 && role == Role::Ordinary && !orphan {
+            if inode.mode != 0 && inode.deleted == 0 {
+                self.findings.add(&kinds::INODE_DELETED, place, || "no links, but no deletion time".into());
+            }
+            return Ok(());
+        }
+        let file_type = inode.file_type();
+        let mut marks = if role.is_hidden() { MARK_RESERVED } else { 0 };
+        if orphan {
+            marks |= MARK_ORPHAN;
+        } else if inode.deleted != 0 && !self.shared.is_reserved(ino.get()) {
+            let text = || format!("in use with {} links, but deleted at {}", inode.links, inode.deleted);
+            self.findings.add(&kinds::INODE_DELETED, place, text);
+        }
+        if inode.flags.contains(InodeFlags::EA_INODE) {
+            marks |= MARK_VALUE;
+        }
+        let kind = file_type.map_or(UNKNOWN, FileType::dir_entry_value);
+        self.enter(ino, kind, marks, inode.links);
+        match file_type {
+            Some(FileType::Directory) => self.counts.directories += 1,
+            Some(FileType::Regular) => self.counts.files += u64::from(!role.is_hidden()),
+            Some(FileType::Symlink) => self.counts.symlinks += 1,
+            Some(_) => self.counts.special += 1,
+            None if role.is_hidden() => {}
+            None => {
+                let text = || format!("mode {:#o} names no file type", inode.mode);
+                self.findings.add(&kinds::INODE_MODE, place, text);
+            }
+        }
+        special::check_role(self, ino, role, place, inode);
+        if role == Role::Resize {
+            return special::check_resize(self, ino, place, inode);
+        }
+        self.check_fields(role, place, inode);
+        self.contents(ino, role, place, inode, record)
+    }
+
+    fn check_fields(&mut self, role: Role, place: Place, inode: &Inode) {
+        let (features, flags) = (&self.shared.sb.features, inode.flags);
+        let directory = inode.file_type() == Some(FileType::Directory);
+        let wrong = [
+            (InodeFlags::INDEX, directory && features.compat.contains(Compat::DIR_INDEX)),
+            (InodeFlags::CASEFOLD, directory && features.incompat.contains(Incompat::CASEFOLD)),
+            (InodeFlags::INLINE_DATA, features.incompat.contains(Incompat::INLINE_DATA)),
+            (InodeFlags::IMAGIC, features.compat.contains(Compat::IMAGIC_INODES)),
+            (InodeFlags::EXTENTS, features.incompat.contains(Incompat::EXTENTS)),
+        ];
+        for (flag, allowed) in wrong {
+            if flags.contains(flag) && !allowed {
+                self.findings.add(&kinds::INODE_FLAGS, place, || format!("flag {flag} cannot be here"));
+            }
+        }
+        if flags.contains(InodeFlags::INLINE_DATA | InodeFlags::EXTENTS) {
+            self.findings.add(&kinds::INODE_FLAGS, place, || "both inline data and extents".into());
+        }
+        let times = [Some(inode.accessed), Some(inode.changed), Some(inode.modified), inode.created];
+        if times.iter().flatten().any(|time| time.nanoseconds > 999_999_999) {
+            self.findings.add(&kinds::INODE_TIME, place, || "a time has too many nanoseconds".into());
+        }
+        if role == Role::Ordinary && inode.file_type() == Some(FileType::Regular) && inode.size >= 1 << 31 {
+            self.shared.large_files.fetch_add(1, Ordering::Relaxed);
+        }
+        let device = !matches!(
+            inode.file_type(),
+            None | Some(FileType::Regular | FileType::Directory | FileType::Symlink)
+        );
+        let barred =
+            InodeFlags::IMMUTABLE | InodeFlags::APPEND | InodeFlags::EXTENTS | InodeFlags::INLINE_DATA;
+        if device && flags.intersects(barred) {
+            let text = || format!("a device node, pipe or socket has the flags {}", flags & barred);
+            self.findings.add(&kinds::INODE_FLAGS, place, text);
+        }
+        if device && inode.size != 0 {
+            let text = || format!("a device node, pipe or socket of {} bytes", inode.size);
+            self.findings.add(&kinds::INODE_SIZE, place, text);
+        }
+    }
+
+    /// The map and what follows from it.
+    fn contents(&mut self, ino: Ino, role: Role, place: Place, inode: &Inode, record: &[u8]) -> Result<()> {
+        let (area, values) = self.own_attributes(place, inode, record);
+        let inline = inode.has_inline_data();
+        let mapped = match inode.file_type() {
+            _ if inline => false,
+            Some(FileType::Symlink) => inode.short_link_target().is_none(),
+            Some(FileType::Regular | FileType::Directory) => true,
+            Some(_) => false,
+            None => role.is_hidden() && inode.i_block.iter().any(|byte| *byte != 0),
+        };
+        let mut claims = Claims::new(self.shared, ino, inode.file_type() == Some(FileType::Directory));
+        let broken = if mapped { self.walk(ino, inode, &mut claims)? } else { false };
+        if inode.xattr_block.get() != 0 {
+            self.xattr_blocks.push((inode.xattr_block.get(), ino.get()));
+            claims.clusters += 1 + self.block_values(ino, inode.xattr_block)?;
+        }
+        claims.clusters += values;
+        if inline {
+            self.inline_contents(ino, place, inode, area);
+            self.check_block_count(place, inode, claims.clusters, false);
+            return Ok(());
+        }
+        claims.report(&mut self.findings, &mut self.dir_blocks);
+        self.check_block_count(place, inode, claims.clusters, broken);
+        match inode.file_type() {
+            Some(FileType::Symlink) => return self.check_symlink(place, inode, &claims, broken),
+            Some(FileType::Directory) => self.check_directory(ino, place, inode, &claims, broken)?,
+            _ if !broken => self.check_size(place, inode, &claims),
+            _ => {}
+        }
+        if role == Role::Journal {
+            special::check_journal(self, place, inode, &claims)?;
+        }
+        Ok(())
+    }
+
+    fn walk(&mut self, ino: Ino, inode: &Inode, claims: &mut Claims<'_, 'd>) -> Result<bool> {
+        let checksums = self.shared.sb.features.metadata_csum();
+        let mut walk = MapWalk {
+            shared: self.shared,
+            reader: &mut self.nodes,
+            findings: &mut self.findings,
+            ino,
+            seed: checksums.then(|| inode.checksum_seed(ino, self.shared.sb)),
+            broken: false,
+        };
+        if inode.uses_extents() {
+            walk.extents(&inode.i_block, claims)?;
+        } else {
+            walk.indirect(&inode.i_block, claims)?;
+        }
+        Ok(walk.broken)
+    }
+
+    fn check_block_count(&mut self, place: Place, inode: &Inode, clusters: u64, broken: bool) {
+        let sb = self.shared.sb;
+        if broken {
+            return;
+        }
+        let expected = self.sectors(clusters);
+        if inode.sectors(sb) != expected {
+            let text = || format!("counts {} sectors, its map has {expected}", inode.sectors(sb));
+            self.findings.add(&kinds::INODE_BLOCKS, place, text);
+        }
+    }
+
+    pub(super) fn sectors(&self, clusters: u64) -> u64 {
+        let geometry = &self.shared.sb.geometry;
+        let per_cluster = u64::from(geometry.block_size() / 512) << geometry.cluster_log();
+        clusters.saturating_mul(per_cluster)
+    }
+
+    /// Regular files: no written block behind the end; the size is one that the map can have.
+    fn check_size(&mut self, place: Place, inode: &Inode, claims: &Claims<'_, '_>) {
+        let block_size = u64::from(self.shared.sb.geometry.block_size());
+        let sealed = inode.flags.contains(InodeFlags::VERITY);
+        if let Some(last) = claims.last_written
+            && inode.size < u64::from(last) * block_size
+            && !sealed
+        {
+            let place = Place { lblk: Some(Lblk(last)), ..place };
+            let text = || format!("{} bytes, but logical block {last} is written", inode.size);
+            self.findings.add(&kinds::INODE_SIZE, place, text);
+        }
+        let most = if inode.uses_extents() {
+            (block_size << 32) - 1
+        } else {
+            let per = block_size / 4;
+            (12 + per + per * per + per * per * per) * block_size
+        };
+        if inode.size > most {
+            let text = || format!("{} bytes, but the map ends at {most}", inode.size);
+            self.findings.add(&kinds::INODE_SIZE, place, text);
+        }
+    }
+
+    fn check_directory(
+        &mut self,
+        ino: Ino,
+        place: Place,
+        inode: &Inode,
+        claims: &Claims<'_, '_>,
+        broken: bool,
+    ) -> Result<()> {
+        let sb = self.shared.sb;
+        let block_size = u64::from(sb.geometry.block_size());
+        let (blocks, mapped) = (inode.size / block_size, claims.end);
+        if !broken {
+            let more = u64::from(sb.prealloc_dir_blocks);
+            if !inode.size.is_multiple_of(block_size)
+                || blocks > mapped
+                || mapped.saturating_sub(blocks) > more
+            {
+                let text = || format!("{} bytes, but its map has {mapped} blocks", inode.size);
+                self.findings.add(&kinds::INODE_SIZE, place, text);
+            }
+        }
+        let indexed =
+            inode.flags.contains(InodeFlags::INDEX) && sb.features.compat.contains(Compat::DIR_INDEX);
+        let folded = inode.flags.intersects(InodeFlags::CASEFOLD | InodeFlags::ENCRYPT);
+        let mut hash = None;
+        if indexed && folded {
+            self.findings
+                .not_examined("hashes of names", "names of the directory are case-folded or encrypted");
+        } else if indexed && let Some(block) = claims.first {
+            // Whatever is wrong with the root is told by pass 2.
+            let root =
+                HtreeRoot::decode(self.nodes.block(block, 0)?, sb.hash_unsigned(), &self.shared.format);
+            hash = root.ok().map(|root| root.hash_version);
+        }
+        self.directories.push(Directory {
+            ino: ino.get(),
+            seed: inode.checksum_seed(ino, sb),
+            indexed,
+            hash,
+            encrypted: inode.flags.contains(InodeFlags::ENCRYPT),
+        });
+        Ok(())
+    }
+
+    fn check_symlink(
+        &mut self,
+        place: Place,
+        inode: &Inode,
+        claims: &Claims<'_, '_>,
+        broken: bool,
+    ) -> Result<()> {
+        if inode.flags.contains(InodeFlags::ENCRYPT) {
+            return Ok(());
+        }
+        // The target ends with a zero that the size does not count.
+        let size = usize::try_from(inode.size).unwrap_or(usize::MAX);
+        let holds = |bytes: &[u8]| bytes.iter().position(|byte| *byte == 0) == Some(size) && size > 0;
+        let wrong = match (inode.short_link_target(), claims.first) {
+            (Some(_), _) => !holds(&inode.i_block),
+            (None, _) if broken => false,
+            (None, Some(block)) if claims.end == 1 => !holds(self.nodes.block(block, 0)?),
+            (None, _) => true,
+        };
+        if wrong {
+            let text = || format!("no target of {} bytes is there", inode.size);
+            self.findings.add(&kinds::INODE_SYMLINK, place, text);
+        }
+        Ok(())
+    }
+}
+
+/// Whether files above 2 GiB need a feature that is off.
+pub(super) fn check_large_files(shared: &Shared<'_>, findings: &mut Findings) {
+    let count = shared.large_files.load(Ordering::Relaxed);
+    if count > 0 && !shared.sb.features.ro_compat.contains(RoCompat::LARGE_FILE) {
+        findings.add(&kinds::SUPER_LARGE_FILE, Place::default(), || format!("{count} such files"));
+    }
+}

@@ -1,0 +1,312 @@
+//! Checking a volume: everything it says about itself, against itself. Nothing is ever written.
+//!
+//! ```text
+//! 0  groups.rs      superblock, descriptors, backups, system zones; orphans.rs: who waits for deletion
+//! 1  inode.rs       inode tables in large reads; map.rs: every map; claims.rs: who uses which block
+//! 1B duplicates.rs  owners of blocks claimed twice (damaged volumes only)
+//! 2  dir.rs         directory blocks in the order of the device; htree.rs: hash trees as a whole
+//!    xattr.rs       attributes and contents inside inodes, attribute blocks, values in other inodes
+//! 3  tree.rs        every directory hangs on the root
+//! 4  tree.rs        link counts
+//! 5  bitmaps.rs     bitmaps, free counts
+//! ```
+//!
+//! The rules are those of `e2fsck -fn`: what it calls clean has no finding of [`Severity::Error`] here. Passes 1,
+//! 2 and 5 run on the caller's thread and, if asked, on a few more that end with the call.
+//!
+//! Memory: one bit for every cluster in use, in pieces made on demand; eight bytes for every inode of groups in
+//! use; 16 bytes for every directory block. On damaged volumes every walk draws on a budget that an honest
+//! volume cannot exceed, and of each kind of finding only the first few are kept.
+
+mod bitmaps;
+mod bits;
+mod claims;
+mod dir;
+mod duplicates;
+mod groups;
+mod htree;
+mod inode;
+mod kinds;
+mod map;
+mod orphans;
+mod read;
+mod report;
+mod shared;
+mod special;
+mod tree;
+mod workers;
+mod xattr;
+
+use crate::error::{Error, Result};
+use crate::options::VolumeOptions;
+use crate::recovery::RecoveryState;
+use crate::volume::{Volume, check_device, read_superblock};
+use inode::{DirBlockRef, Directory};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use uext4_blockdev::Device;
+use uext4_ondisk::ext4::{RoCompat, State, Superblock};
+use uext4_ondisk::{Group, Place};
+
+pub use kinds::KINDS;
+use report::Findings;
+pub use report::{Counts, Finding, Kind, NotExamined, Report, Severity};
+use shared::Shared;
+
+/// Most threads of a check.
+pub const THREADS_MAX: u32 = 64;
+
+/// How to check.
+#[derive(Clone, Debug)]
+pub struct CheckOptions {
+    threads: u32,
+    per_kind: usize,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        CheckOptions { threads: processors.min(2), per_kind: 100 }
+    }
+}
+
+impl CheckOptions {
+    /// Two threads (one on a machine of one processor), 100 findings of each kind.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Threads that work at the same time, the caller's included (1 ..= [`THREADS_MAX`]). They end with the call.
+    #[must_use]
+    pub fn threads(mut self, threads: u32) -> Self {
+        self.threads = threads.clamp(1, THREADS_MAX);
+        self
+    }
+
+    /// Findings kept of each kind; further ones are only counted.
+    #[must_use]
+    pub fn per_kind(mut self, findings: usize) -> Self {
+        self.per_kind = findings;
+        self
+    }
+}
+
+/// The parts of a check that take time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Inode tables and maps; units are groups.
+    Inodes,
+    /// Directories; units are runs of blocks.
+    Directories,
+    /// Bitmaps and counts; units are groups.
+    Bitmaps,
+}
+
+/// How far a check is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The current pass.
+    pub pass: Pass,
+    /// Units of it that are done.
+    pub done: u64,
+    /// All its units.
+    pub total: u64,
+}
+
+/// Who is told how far a check is, on the caller's thread.
+type ProgressFn<'p> = dyn FnMut(Progress) + 'p;
+
+impl Volume {
+    /// Checks the whole volume. Reads the device past the volume's cache; writes nothing. If the volume is
+    /// written meanwhile, what is found means nothing.
+    ///
+    /// # Errors
+    /// The device's, when it cannot be read. Damage is not an error but a finding.
+    pub fn check(&self, options: &CheckOptions, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
+        let recovered = self.state().recovery.state != RecoveryState::Clean;
+        check(&**self.device(), self.superblock(), recovered, options, progress)
+    }
+}
+
+/// Checks the volume on a device, also one so damaged that it cannot be opened.
+///
+/// # Errors
+/// What [`Volume::open_device`] refuses for other reasons than damage (an unknown feature, a journal that needs
+/// recovery, a device that is too small), and the device's errors.
+pub fn check_volume(
+    device: Arc<dyn Device>,
+    volume: VolumeOptions,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report> {
+    match Volume::open_device(device.clone(), volume) {
+        Ok(volume) => volume.check(options, progress),
+        Err(Error::Corrupt(_) | Error::CorruptInode { .. } | Error::Journal(_)) => {
+            match read_superblock(&device) {
+                Ok(superblock) => {
+                    check_device(&superblock, &*device)?;
+                    check(&*device, &superblock, false, options, progress)
+                }
+                Err(Error::Corrupt(fault)) => {
+                    let mut findings = Findings::new(options.per_kind);
+                    findings.corrupt(&kinds::SUPER_UNREADABLE, Place::default(), &fault);
+                    findings.not_examined("the volume", "its superblock is damaged");
+                    Ok(findings.into_report())
+                }
+                Err(other) => Err(other),
+            }
+        }
+        Err(other) => Err(other),
+    }
+}
+
+fn check(
+    device: &dyn Device,
+    sb: &Superblock,
+    recovered: bool,
+    options: &CheckOptions,
+    progress: &mut ProgressFn<'_>,
+) -> Result<Report> {
+    let mut findings = Findings::new(options.per_kind);
+    if !groups::fits(sb, &mut findings) {
+        findings.not_examined("the volume", "its superblock describes an impossible layout");
+        return Ok(findings.into_report());
+    }
+    let mut shared = Shared::new(device, sb, options.per_kind, options.threads);
+    shared.recovered = recovered;
+    groups::check_superblock(&shared, &mut findings);
+    groups::load(&mut shared, &mut findings)?;
+    groups::check_mmp(&shared, &mut findings)?;
+    groups::check_backups(&shared, &mut findings)?;
+    orphans::collect(&mut shared, &mut findings)?;
+    let mut counts = Counts::default();
+    let mut found = pass_inodes(&shared, &mut findings, &mut counts, progress)?;
+    let lost = pass_directories(&shared, &mut found, &mut findings, &mut counts, progress)?;
+    let mut notes = tree::check_links(&shared, &lost, &mut findings);
+    pass_bitmaps(&shared, &mut findings, &mut counts, progress)?;
+    if sb.features.ro_compat.contains(RoCompat::QUOTA) {
+        findings.not_examined("quota usage", "the contents of quota files are not decoded yet");
+    }
+    notes.extend(state_notes(sb));
+    if shared.maps_incomplete.load(Ordering::Relaxed) {
+        let text =
+            "damaged maps were followed in part: blocks that they claim behind the damage are not counted";
+        notes.push(text.into());
+    }
+    Ok(Report { notes, counts, ..findings.into_report() })
+}
+
+/// Whether the counts of the whole volume need not be right: they are brought up to date by a clean unmount only,
+/// not by the journal. e2fsck takes them from the groups then, without a word.
+fn totals_may_lag(sb: &Superblock) -> bool {
+    sb.needs_recovery() || !sb.state.contains(State::CLEAN)
+}
+
+/// What the superblock says about the volume's past.
+fn state_notes(sb: &Superblock) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !sb.state.contains(State::CLEAN) {
+        notes.push("the superblock does not say that the volume was cleanly unmounted".into());
+    }
+    if sb.state.contains(State::ERRORS) || sb.errors.count > 0 {
+        notes.push(format!("the superblock remembers {} errors since the last check", sb.errors.count));
+    }
+    notes
+}
+
+/// What pass 1 leaves for pass 2.
+#[derive(Default)]
+struct Found {
+    directories: Vec<Directory>,
+    dir_blocks: Vec<DirBlockRef>,
+    inline: Vec<xattr::InlineDirectory>,
+}
+
+/// Pass 1: all inodes, then attribute blocks, then owners of what is claimed twice.
+fn pass_inodes(
+    shared: &Shared<'_>,
+    findings: &mut Findings,
+    counts: &mut Counts,
+    progress: &mut ProgressFn<'_>,
+) -> Result<Found> {
+    let mut found = Found::default();
+    let (mut xattr_blocks, mut value_inodes) = (Vec::new(), Vec::new());
+    let make = || inode::Scanner::new(shared);
+    let units = u64::from(shared.sb.geometry.group_count());
+    let work = |scanner: &mut inode::Scanner<'_, '_>, unit: u64| scanner.group(Group(unit as u32));
+    for worker in workers::run(shared.threads, units, Pass::Inodes, progress, make, work)? {
+        let scan = worker.scan;
+        findings.merge(scan.findings);
+        counts.add(&scan.counts);
+        found.directories.extend(scan.directories);
+        found.dir_blocks.extend(scan.dir_blocks);
+        found.inline.extend(scan.inline_directories);
+        xattr_blocks.extend(scan.xattr_blocks);
+        value_inodes.extend(scan.value_inodes);
+    }
+    found.directories.sort_unstable_by_key(|directory| directory.ino);
+    found.dir_blocks.sort_unstable();
+    found.inline.sort_unstable_by_key(|directory| directory.ino);
+    inode::check_large_files(shared, findings);
+    xattr_blocks.sort_unstable();
+    xattr::check_blocks(shared, &xattr_blocks, findings)?;
+    xattr::check_value_inodes(shared, &value_inodes, findings);
+    duplicates::find_owners(shared, &xattr_blocks, findings)?;
+    Ok(found)
+}
+
+/// Passes 2 and 3. Returns the directories that hang on nothing.
+fn pass_directories(
+    shared: &Shared<'_>,
+    found: &mut Found,
+    findings: &mut Findings,
+    counts: &mut Counts,
+    progress: &mut ProgressFn<'_>,
+) -> Result<std::collections::HashSet<u32>> {
+    let units: Vec<&[DirBlockRef]> = found.dir_blocks.chunks(dir::UNIT).collect();
+    let make = || dir::DirScanner::new(shared, &found.directories);
+    let work = |scanner: &mut dir::DirScanner<'_, '_>, unit: u64| scanner.blocks(units[unit as usize]);
+    let (mut parents, mut children) = (Vec::new(), Vec::new());
+    let (mut leaves, mut nodes) = (Vec::new(), Vec::new());
+    let mut workers =
+        workers::run(shared.threads, units.len() as u64, Pass::Directories, progress, make, work)?;
+    if let Some(first) = workers.first_mut() {
+        found.inline.iter().for_each(|directory| first.scan.inline(directory));
+    }
+    for worker in workers {
+        let scan = worker.scan;
+        findings.merge(scan.findings);
+        counts.add(&scan.counts);
+        parents.extend(scan.parents);
+        children.extend(scan.children);
+        leaves.extend(scan.leaves);
+        nodes.extend(scan.nodes);
+    }
+    htree::check(&found.directories, &mut leaves, &mut nodes, findings);
+    // A directory inside its inode is one like all others from here on.
+    found.directories.extend(found.inline.iter().map(|directory| Directory::inline(directory.ino)));
+    found.directories.sort_unstable_by_key(|directory| directory.ino);
+    Ok(tree::check_connections(&found.directories, &mut parents, &mut children, findings))
+}
+
+fn pass_bitmaps(
+    shared: &Shared<'_>,
+    findings: &mut Findings,
+    counts: &mut Counts,
+    progress: &mut ProgressFn<'_>,
+) -> Result<()> {
+    let make = || bitmaps::GroupScanner::new(shared);
+    let units = u64::from(shared.sb.geometry.group_count());
+    let work = |scanner: &mut bitmaps::GroupScanner<'_, '_>, unit: u64| scanner.group(Group(unit as u32));
+    let (mut clusters, mut inodes) = (0, 0);
+    for worker in workers::run(shared.threads, units, Pass::Bitmaps, progress, make, work)? {
+        findings.merge(worker.findings);
+        counts.blocks += worker.used_clusters << shared.sb.geometry.cluster_log();
+        clusters += worker.free_clusters;
+        inodes += worker.free_inodes;
+    }
+    if !shared.recovered && !totals_may_lag(shared.sb) {
+        bitmaps::check_totals(shared, clusters, inodes, findings);
+    }
+    Ok(())
+}

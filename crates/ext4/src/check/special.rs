@@ -1,0 +1,186 @@
+//! Reserved inodes: the journal, the resize inode, quota files, the orphan file.
+
+use super::claims::Claims;
+use super::inode::Scan;
+use super::kinds;
+use super::map::{Sink, pointers};
+use crate::error::Result;
+use uext4_ondisk::ext4::{Compat, FileType, Inode, RoCompat, Superblock};
+use uext4_ondisk::jbd2::JournalSuperblock;
+use uext4_ondisk::{Ino, Pblk, Place};
+
+/// What an inode is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Files and directories of users.
+    Ordinary,
+    Root,
+    BadBlocks,
+    Journal,
+    Resize,
+    Quota,
+    OrphanFile,
+    /// A number that is reserved and that nothing uses.
+    Reserved,
+}
+
+impl Role {
+    pub(super) fn of(sb: &Superblock, ino: Ino) -> Role {
+        let quota = sb.features.ro_compat.contains(RoCompat::QUOTA);
+        let quotas = [sb.user_quota_inode, sb.group_quota_inode, sb.project_quota_inode];
+        let orphan_file = sb.features.compat.contains(Compat::ORPHAN_FILE);
+        match ino {
+            Ino::ROOT => Role::Root,
+            Ino::BAD_BLOCKS => Role::BadBlocks,
+            Ino::RESIZE => Role::Resize,
+            _ if sb.journal_inode() == Some(ino) => Role::Journal,
+            _ if quota && quotas.contains(&ino.get()) => Role::Quota,
+            _ if orphan_file && sb.orphan_file_inode == ino.get() => Role::OrphanFile,
+            _ if ino < sb.geometry.first_inode() => Role::Reserved,
+            _ => Role::Ordinary,
+        }
+    }
+
+    /// Whether no directory names it.
+    pub(super) fn is_hidden(self) -> bool {
+        !matches!(self, Role::Ordinary | Role::Root)
+    }
+}
+
+/// A reserved inode whose record is all zeros.
+pub(super) fn check_unused(scan: &mut Scan<'_, '_>, ino: Ino, role: Role) {
+    let resize = scan.shared.sb.features.compat.contains(Compat::RESIZE_INODE);
+    let missing = match role {
+        Role::Root => {
+            let place = Place { inode: Some(ino), ..Place::default() };
+            scan.findings.add(&kinds::DIR_ROOT, place, || "its inode is not in use".into());
+            return;
+        }
+        Role::Journal | Role::Quota | Role::OrphanFile => true,
+        Role::Resize => resize,
+        _ => false,
+    };
+    if missing {
+        let place = Place { inode: Some(ino), ..Place::default() };
+        scan.findings.add(&kinds::INODE_SPECIAL, place, || "it is not in use".into());
+    }
+}
+
+/// Type and links of a reserved inode.
+pub(super) fn check_role(scan: &mut Scan<'_, '_>, ino: Ino, role: Role, place: Place, inode: &Inode) {
+    let found = inode.file_type();
+    let text = match role {
+        Role::Root if found != Some(FileType::Directory) => {
+            scan.findings.add(&kinds::DIR_ROOT, place, || "it is no directory".into());
+            return;
+        }
+        Role::BadBlocks if inode.mode != 0 || inode.links != 0 || inode.xattr_block.get() != 0 => {
+            "the list of bad blocks has a mode, links or attributes"
+        }
+        Role::Journal | Role::Quota | Role::OrphanFile if found != Some(FileType::Regular) => {
+            "it is no regular file"
+        }
+        Role::Reserved if ino == Ino::BOOT_LOADER && found != Some(FileType::Directory) => return,
+        Role::Reserved if ino == Ino::JOURNAL || ino == Ino::USER_QUOTA || ino == Ino::GROUP_QUOTA => {
+            let clear = inode.links == 0 && inode.blocks_raw == 0 && inode.i_block[..4] == [0; 4];
+            if clear {
+                return;
+            }
+            "it should be empty: the feature it serves is off or uses another inode"
+        }
+        Role::Reserved if inode.mode != 0 => "a reserved inode has a mode",
+        _ => return,
+    };
+    scan.findings.add(&kinds::INODE_SPECIAL, place, || text.into());
+}
+
+/// The journal's own superblock.
+pub(super) fn check_journal(
+    scan: &mut Scan<'_, '_>,
+    place: Place,
+    inode: &Inode,
+    claims: &Claims<'_, '_>,
+) -> Result<()> {
+    let Some(block) = claims.first else {
+        scan.findings.add(&kinds::JOURNAL, place, || "the journal has no first block".into());
+        return Ok(());
+    };
+    let place = Place { block: Some(Pblk(block)), ..place };
+    match JournalSuperblock::decode(scan.nodes.block(block, 0)?) {
+        Ok(journal) => {
+            let bytes = u64::from(journal.blocks) * u64::from(journal.block_size);
+            if journal.block_size != scan.shared.sb.geometry.block_size() || bytes > inode.size {
+                let text = || format!("a log of {} blocks of {} bytes", journal.blocks, journal.block_size);
+                scan.findings.add(&kinds::JOURNAL, place, text);
+            }
+        }
+        Err(fault) => scan.findings.corrupt(&kinds::JOURNAL, place, &fault),
+    }
+    Ok(())
+}
+
+/// The resize inode: its double indirect block names, for each reserved descriptor block of the primary copy, a
+/// block of the backups' counterparts; that block of numbers *is* the reserved block of the primary copy.
+pub(super) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inode: &Inode) -> Result<()> {
+    let shared = scan.shared;
+    let sb = shared.sb;
+    let reserved = u32::from(sb.geometry.fields().reserved_gdt_blocks);
+    if !sb.features.compat.contains(Compat::RESIZE_INODE) {
+        if inode.links != 0 || inode.blocks_raw != 0 || inode.i_block.iter().any(|byte| *byte != 0) {
+            scan.findings.add(&kinds::INODE_SPECIAL, place, || "the feature resize_inode is off".into());
+        }
+        return Ok(());
+    }
+    let words: Vec<u32> = pointers(&inode.i_block).collect();
+    let double = Pblk(u64::from(words[13]));
+    let others = words.iter().enumerate().any(|(index, word)| index != 13 && *word != 0);
+    let volume = sb.geometry.usable_blocks();
+    let regular = inode.file_type() == Some(FileType::Regular);
+    if !regular || inode.links == 0 || others || !volume.contains(double, 1) {
+        scan.findings.add(&kinds::RESIZE, place, || "mode, links or block numbers are wrong".into());
+        return Ok(());
+    }
+    let mut claims = Claims::new(shared, ino, false);
+    claims.node(double.get());
+    claims.report(&mut scan.findings, &mut scan.dir_blocks);
+    let listed: Vec<u32> = pointers(scan.nodes.block(double.get(), 0)?).collect();
+    let (superblock, _) = sb.geometry.superblock_position();
+    let descriptors = sb.geometry.descriptor_blocks();
+    let primary = superblock.get() + 1 + u64::from(descriptors);
+    let backups: Vec<u64> = sb
+        .geometry
+        .groups()
+        .skip(1)
+        .filter(|group| sb.geometry.has_superblock(*group))
+        .map(|group| u64::from(group.get()) * u64::from(sb.geometry.blocks_per_group()))
+        .take(listed.len())
+        .collect();
+    let named = listed.iter().filter(|block| **block != 0).count();
+    let mut wrong = (named != reserved as usize).then_some(double.get());
+    for number in 0..reserved {
+        let block = primary + u64::from(number);
+        let slot = (descriptors + number) as usize % listed.len();
+        if u64::from(listed[slot]) != block || !volume.contains(Pblk(block), 1) {
+            wrong.get_or_insert(block);
+            continue;
+        }
+        let copies: Vec<u32> = pointers(scan.nodes.block(block, u64::from(reserved))?).collect();
+        let right = backups.iter().zip(&copies).all(|(distance, copy)| u64::from(*copy) == block + distance);
+        if !right || copies.iter().skip(backups.len()).any(|copy| *copy != 0) {
+            wrong.get_or_insert(block);
+        }
+    }
+    if let Some(block) = wrong {
+        let place = Place { block: Some(Pblk(block)), ..place };
+        scan.findings
+            .add(&kinds::RESIZE, place, || "the reserved descriptor block is not mapped right".into());
+        return Ok(());
+    }
+    let blocks = 1 + u64::from(reserved) * (1 + backups.len() as u64);
+    let expected = blocks * u64::from(sb.geometry.block_size() / 512) << sb.geometry.cluster_log();
+    if inode.sectors(sb) != expected {
+        let text = || format!("counts {} sectors, its map has {expected}", inode.sectors(sb));
+        scan.findings.add(&kinds::INODE_BLOCKS, place, text);
+    }
+    Ok(())
+}

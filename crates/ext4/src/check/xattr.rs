@@ -1,0 +1,170 @@
+//! Attributes: those inside inodes, those in blocks that inodes share, and contents kept as an attribute.
+
+use super::inode::Scan;
+use super::kinds;
+use super::report::Findings;
+use super::shared::Shared;
+use crate::error::Result;
+use uext4_ondisk::ext4::{
+    FileType, I_BLOCK_SIZE, Incompat, Inode, XattrArea, XattrBlock, XattrFormat, XattrIndex, XattrValue,
+};
+use uext4_ondisk::{CorruptKind, Ino, Pblk, Place};
+
+/// Name of the attribute that holds contents, behind `system.`.
+const CONTENTS: &[u8] = b"data";
+
+/// A directory inside its inode: its entries are looked at when all inodes are known.
+pub(super) struct InlineDirectory {
+    pub ino: u32,
+    /// The 60 bytes in place of the map, then the attribute's value.
+    pub bytes: Vec<u8>,
+}
+
+impl Scan<'_, '_> {
+    /// The attributes inside an inode. Returns them, and the clusters that their values in other inodes count.
+    pub(super) fn own_attributes<'r>(
+        &mut self,
+        place: Place,
+        inode: &Inode,
+        record: &'r [u8],
+    ) -> (Option<XattrArea<'r>>, u64) {
+        let sb = self.shared.sb;
+        let bytes = record.get(inode.xattr_range(sb)).unwrap_or_default();
+        match XattrArea::in_inode(bytes, &XattrFormat::new(sb)) {
+            Ok(Some(area)) => {
+                let clusters = self.values(place, &area);
+                (Some(area), clusters)
+            }
+            Ok(None) => (None, 0),
+            Err(fault) => {
+                self.findings.corrupt(&kinds::XATTR_INODE, place, &fault);
+                (None, 0)
+            }
+        }
+    }
+
+    /// Checks hashes and notes values in inodes of their own. Returns the clusters those count.
+    fn values(&mut self, place: Place, area: &XattrArea<'_>) -> u64 {
+        let geometry = &self.shared.sb.geometry;
+        let cluster = u64::from(geometry.block_size()) << geometry.cluster_log();
+        let mut clusters = 0u64;
+        for entry in area.entries() {
+            match entry.value {
+                XattrValue::Inode { inode, size } => {
+                    self.value_inodes.push((inode.get(), place.inode.map_or(0, Ino::get)));
+                    clusters += u64::from(size).div_ceil(cluster);
+                }
+                // The hash of contents is not kept up.
+                XattrValue::Here(_)
+                    if entry.index() == Some(XattrIndex::System) && entry.name == CONTENTS => {}
+                XattrValue::Here(_) => {
+                    if let Err(fault) = entry.verify_hash() {
+                        self.findings.corrupt(&kinds::XATTR_HASH, place, &fault);
+                    }
+                }
+            }
+        }
+        clusters
+    }
+
+    /// The clusters that values named by an inode's attribute block count. Only volumes with such values have
+    /// to know that with each inode; all other checks of the block are made once.
+    pub(super) fn block_values(&mut self, ino: Ino, block: Pblk) -> Result<u64> {
+        let sb = self.shared.sb;
+        if !sb.features.incompat.contains(Incompat::EA_INODE) {
+            return Ok(0);
+        }
+        let geometry = &sb.geometry;
+        let cluster = u64::from(geometry.block_size()) << geometry.cluster_log();
+        let bytes = self.nodes.block(block.get(), 0)?;
+        let Ok(decoded) = XattrBlock::decode(bytes, block, &self.shared.lenient) else { return Ok(0) };
+        let mut clusters = 0u64;
+        for entry in decoded.area.entries() {
+            if let XattrValue::Inode { inode, size } = entry.value {
+                self.value_inodes.push((inode.get(), ino.get()));
+                clusters += u64::from(size).div_ceil(cluster);
+            }
+        }
+        Ok(clusters)
+    }
+
+    /// Contents inside an inode.
+    pub(super) fn inline_contents(
+        &mut self,
+        ino: Ino,
+        place: Place,
+        inode: &Inode,
+        area: Option<XattrArea<'_>>,
+    ) {
+        let value = area.and_then(|area| area.find(XattrIndex::System, CONTENTS)).map(|entry| entry.value);
+        let Some(XattrValue::Here(rest)) = value else {
+            self.findings
+                .add(&kinds::INODE_INLINE, place, || "the attribute `system.data` is missing".into());
+            return;
+        };
+        let length = (I_BLOCK_SIZE + rest.len()) as u64;
+        match inode.file_type() {
+            Some(FileType::Directory) => {
+                if inode.size != length {
+                    let text = || format!("{} bytes, but {length} are there", inode.size);
+                    self.findings.add(&kinds::INODE_SIZE, place, text);
+                }
+                let bytes = inode.i_block.iter().chain(rest).copied().collect();
+                self.inline_directories.push(InlineDirectory { ino: ino.get(), bytes });
+            }
+            Some(FileType::Symlink) if inode.size == 0 || inode.size > length => {
+                let text = || format!("a target of {} bytes, but {length} are there", inode.size);
+                self.findings.add(&kinds::INODE_SYMLINK, place, text);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Attribute blocks, each claimed and checked once. `uses`: blocks and the inodes that have them, sorted.
+pub(super) fn check_blocks(shared: &Shared<'_>, uses: &[(u64, u32)], findings: &mut Findings) -> Result<()> {
+    let mut reader = shared.reader()?;
+    for same in uses.chunk_by(|one, other| one.0 == other.0) {
+        let block = Pblk(same[0].0);
+        let place = Place { block: Some(block), inode: Some(Ino(same[0].1)), ..Place::default() };
+        shared.claim(shared.cluster_of(block.get()), 1);
+        let bytes = reader.block(block.get(), 15)?;
+        let mut decoded = XattrBlock::decode(bytes, block, shared.sb);
+        if let Err(fault) = &decoded
+            && fault.kind == CorruptKind::XattrChecksum
+        {
+            findings.corrupt(&kinds::XATTR_CHECKSUM, place, fault);
+            decoded = XattrBlock::decode(bytes, block, &shared.lenient);
+        }
+        match decoded {
+            Ok(decoded) => {
+                if u64::from(decoded.reference_count) != same.len() as u64 {
+                    let text =
+                        || format!("counts {}, {} inodes have it", decoded.reference_count, same.len());
+                    findings.add(&kinds::XATTR_REFERENCES, place, text);
+                }
+                for entry in decoded.area.entries() {
+                    if let Err(fault) = entry.verify_hash() {
+                        findings.corrupt(&kinds::XATTR_HASH, place, &fault);
+                    }
+                }
+            }
+            Err(fault) => findings.corrupt(&kinds::XATTR_BLOCK, place, &fault),
+        }
+    }
+    Ok(())
+}
+
+/// Inodes that hold values: each must be one, and somebody must name it. `uses`: such inodes and who names them.
+pub(super) fn check_value_inodes(shared: &Shared<'_>, uses: &[(u32, u32)], findings: &mut Findings) {
+    for (value, ino) in uses {
+        let place = Place { inode: Some(Ino(*ino)), ..Place::default() };
+        match shared.inodes.in_use(*value) {
+            Some(slot) if slot.marks() & super::shared::MARK_VALUE != 0 => slot.count_entry(),
+            _ => {
+                let text = || format!("inode {value} holds no value");
+                findings.add(&kinds::XATTR_VALUE, place, text);
+            }
+        }
+    }
+}
