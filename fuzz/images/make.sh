@@ -58,7 +58,10 @@ tidy() {
     e2fsck -fn "$work/$1.img" > "$work/log" 2>&1 || { echo "$1:"; cat "$work/log"; }
 }
 
+# keep NAME: `make.sh NAME...` keeps the named ones only.
+wanted=" $* "
 keep() {
+    [ "$wanted" = "  " ] || [[ $wanted == *" $1 "* ]] || return 0
     zstd -q -19 --long=24 -f "$work/$1.img" -o "$1.img.zst"
 }
 
@@ -124,6 +127,14 @@ keep casefold
 make encrypt 1M "$work/tree" -t ext4 -b 1024 -N 128 -O ^has_journal,encrypt,verity,metadata_csum -E "$lazy"
 printf 'sif deep flags 0x80800\nsif plain flags 0x80800\nsif tiny flags 0x180000\n' | debug encrypt
 keep encrypt
+
+# A directory whose index has two levels.
+mkdir -p "$work/index/wide"
+: > "$work/index/one"
+for ((n = 0; n < 420; n++)); do
+    ln "$work/index/one" "$work/index/wide/$(printf '%0250d' $n)"
+done
+simple index 1M "$work/index" -t ext4 -b 1024 -N 32 -O ^has_journal,metadata_csum,^resize_inode -E "$lazy"
 
 [ "$(id -u)" -eq 0 ] || { echo "not root: dirty-* are kept as they are"; exit 0; }
 
