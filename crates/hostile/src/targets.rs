@@ -118,7 +118,7 @@ pub fn overwrite(image: &[u8]) -> usize {
     let fixed = fixed_metadata(&volume);
     let before = images::bytes_of(&*device);
     let mut written = 0;
-    let inodes = volume.superblock().geometry.inodes_per_group().min(256);
+    let inodes = volume.superblock().geometry.inodes_count().min(256);
     for ino in (1..=inodes).map(uext4::Ino) {
         let options = OpenOptions::new().read(true).write(true);
         let Some(file) = typed(volume.open_inode(ino, options)) else { continue };

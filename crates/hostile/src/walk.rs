@@ -32,7 +32,7 @@ pub fn walk(volume: &Volume) -> usize {
     let mut pending = vec![Ino(2)];
     let mut seen: HashSet<Ino> = pending.iter().copied().collect();
     let mut readable = 0;
-    let inodes = volume.superblock().geometry.inodes_per_group().min(256);
+    let inodes = volume.superblock().geometry.inodes_count().min(256);
     pending.extend((1..=inodes).map(Ino).filter(|&ino| seen.insert(ino)));
     while let Some(ino) = pending.pop() {
         readable += usize::from(visit(volume, ino, &mut seen, &mut pending));

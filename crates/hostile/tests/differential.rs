@@ -15,7 +15,7 @@ use uext4_testkit::mutate::script_of;
 use uext4_testkit::{Need, Scratch, needs, oracle};
 
 /// Seeds for each base image.
-const SEEDS: u64 = 15;
+const SEEDS: u64 = 40;
 /// Compared of one file, bytes, at its start.
 const SOME: usize = 100_000;
 /// Names looked at on one volume: a damaged directory may name its parent again and again.
