@@ -13,8 +13,8 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# fill DIR BLOCK BLOCKS: a tree with many extents (BLOCKS of BLOCK bytes, every other one), links, a directory of several
-# blocks. Data is one repeated byte, so that it compresses and cannot pass for metadata.
+# fill DIR BLOCK BLOCKS: a tree with many extents (BLOCKS of BLOCK bytes, every other one), links, a directory of
+# several blocks. Data is one repeated byte, so that it compresses and cannot pass for metadata.
 fill() {
     local dir=$1 block=$2 blocks=$3 n
     mkdir -p "$dir/deep/er" "$dir/big"

@@ -21,6 +21,7 @@ pub fn typed<T>(result: Result<T>) -> Option<T> {
             | Error::TooSmall { .. }
             | Error::NeedsAllocation(_)
             | Error::ReadOnly(_)
+            | Error::TooLarge { .. }
             | Error::NotPermitted(_)
     );
     let path = matches!(
@@ -32,6 +33,7 @@ pub fn typed<T>(result: Result<T>) -> Option<T> {
             | Error::NotSymlink
             | Error::TooManyLinks
             | Error::NameTooLong
+            | Error::NoAttribute
     );
     assert!(damaged || limited || path, "not an error of a damaged volume: {error:?}");
     assert_ne!(error.errno(), 0, "{error:?}");

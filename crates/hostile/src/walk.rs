@@ -48,11 +48,24 @@ pub fn walk(volume: &Volume) -> usize {
 
 fn visit(volume: &Volume, ino: Ino, seen: &mut HashSet<Ino>, pending: &mut Vec<Ino>) -> bool {
     let Some(meta) = typed(volume.metadata_of(ino)) else { return false };
+    attributes(volume, ino);
     match meta.kind {
         FileKind::Directory => list(volume, ino, seen, pending),
         FileKind::Symlink => typed(volume.read_link_of(ino)).is_some_and(|target| target.len() < 65_536),
         FileKind::Regular => read(volume, ino),
         _ => true,
+    }
+}
+
+fn attributes(volume: &Volume, ino: Ino) {
+    for name in typed(volume.list_xattrs_of(ino)).unwrap_or_default() {
+        if let Some(value) = typed(volume.xattr_of(ino, name.as_bytes())) {
+            assert!(value.len() <= uext4::XATTR_SIZE_MAX as usize, "{}", value.len());
+        }
+    }
+    typed(volume.xattr_of(ino, "user.none"));
+    for kind in [uext4::AclKind::Access, uext4::AclKind::Default] {
+        typed(volume.acl_of(ino, kind));
     }
 }
 
@@ -96,7 +109,7 @@ fn read(volume: &Volume, ino: Ino) -> bool {
         let buffer = queue.buffer(16_384).expect("memory");
         if typed(queue.read(slot, 0, buffer, 1)).is_some() {
             for done in queue.wait(1).expect("a queue in memory") {
-                typed(done.result);
+                typed(done.result.map_err(|error| *error));
             }
         }
     }
