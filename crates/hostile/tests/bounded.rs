@@ -72,9 +72,3 @@ fn hostile_volumes_are_overwritten_only_where_files_are() {
     needs!(Need::Tool("zstd"));
     campaign(Target::Overwrite);
 }
-
-#[test]
-fn hostile_volumes_are_checked() {
-    needs!(Need::Tool("zstd"));
-    campaign(Target::Check);
-}
