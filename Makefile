@@ -1,6 +1,6 @@
 # Every target sets the machine up first: as root it installs missing packages, otherwise it names them.
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt demo test vm-test floors bench
+.PHONY: help setup fmt demo test vm-test floors bench fuzz
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -25,3 +25,6 @@ floors: setup ## the measured promises: instruction counts and speed ratios
 
 bench: setup ## all scenarios, the kernel beside us (root)
 	cargo run --release -p uext4-cli -- bench --kernel --html target/bench.html --json target/bench.json
+
+fuzz: setup ## coverage-guided runs on hostile volumes (SECONDS_EACH=300 for each target, JOBS=2)
+	@scripts/fuzz.sh

@@ -3,7 +3,7 @@
 //! Reading path: [`requirement`] decides whether a test can run here; [`scratch`] gives it a place;
 //! [`VolumeBuilder`] makes a volume; [`guard`] owns kernel objects (loop devices, mounts, zram) and gives
 //! them back even when the test panics; [`oracle`] asks e2fsprogs; [`fixture`] fills a tree and
-//! [`mod@manifest`] describes one so that two views of a volume can be compared.
+//! [`mod@manifest`] describes one so that two views of a volume can be compared; [`mutate`] damages volumes.
 //!
 //! Everything here panics with the full tool output when the *environment* misbehaves: a test kit that
 //! returned errors would only make every test unwrap them.
@@ -14,6 +14,7 @@ pub mod digest;
 pub mod fixture;
 pub mod guard;
 pub mod manifest;
+pub mod mutate;
 pub mod oracle;
 pub mod requirement;
 pub mod rng;

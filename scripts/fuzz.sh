@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Long runs of all fuzz targets and of the differential reading; at the end a table row for docs/proof.md.
+# SECONDS_EACH (default 300): time for each target. JOBS (default 2): processes at once.
+# Needs a C++ compiler for libFuzzer, which libfuzzer-sys brings along.
+set -eu
+cd "$(dirname "$0")/.."
+each=${SECONDS_EACH:-300} jobs=${JOBS:-2}
+host=$(rustc -vV | sed -n 's/^host: //p')
+out=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
+
+# What cargo-fuzz passes, without a sanitizer: unsafe code is behind few doors, and overflow checks and debug
+# assertions are on.
+flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Ccodegen-units=1 --cfg fuzzing"
+flags+=" -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table"
+flags+=" -Cllvm-args=-sanitizer-coverage-trace-compares"
+RUSTFLAGS=$flags cargo build --release --manifest-path fuzz/Cargo.toml --target "$host" --target-dir "$out"
+[ -z "${BUILD_ONLY:-}" ] || exit 0
+
+executions=0 crashes=0 row=
+for target in open_walk_read recovery overwrite; do
+    mkdir -p "fuzz/corpus/$target" "$out/corpus/$target" "$out/artifacts/$target"
+    log=$out/$target.log
+    # New inputs go to the first directory; the repository's corpus is only read. Merge it with
+    #     target/fuzz/HOST/release/TARGET -merge=1 fuzz/corpus/TARGET target/fuzz/corpus/TARGET
+    "$out/$host/release/$target" -fork="$jobs" -ignore_crashes=1 -ignore_ooms=1 -ignore_timeouts=1 \
+        -max_total_time="$each" -max_len=160 -timeout=120 -rss_limit_mb=1024 \
+        -artifact_prefix="$out/artifacts/$target/" "$out/corpus/$target" "fuzz/corpus/$target" > "$log" 2>&1 || true
+    # libFuzzer's last line of progress: `#12345: cov: … exec/s: … oom/timeout/crash: 0/0/0 time: …`.
+    last=$(grep -E '^#[0-9]+: cov' "$log" | tail -n 1)
+    count=$(sed -n 's/^#\([0-9]*\): .*/\1/p' <<< "$last")
+    found=$(find "$out/artifacts/$target" -type f | wc -l)
+    echo "$target: ${last:-no progress line, see $log}"
+    executions=$((executions + ${count:-0}))
+    crashes=$((crashes + found))
+    row+=" $target ${count:-0},"
+done
+find "$out/artifacts" -type f | sed 's/^/to look at: /'
+
+cores=$(awk -v jobs="$jobs" -v each="$each" 'BEGIN { printf "%.2f", jobs * each * 3 / 3600 }')
+UEXT4_FUZZ_FIRST=$(date +%s) UEXT4_FUZZ_SEEDS=${DIFFERENTIAL_SEEDS:-300} \
+    cargo test -q -p uext4-hostile --test differential -- --nocapture | grep -E '^(compared|test result)'
+echo
+echo "Row for docs/proof.md (processor hours at most: jobs times seconds):"
+echo "| $(date +%F) | $(git rev-parse --short HEAD) |${row%,} | $cores | $crashes |"
+[ "$crashes" -eq 0 ]
