@@ -1,6 +1,9 @@
 //! What can be said on the command line.
 
 use crate::bench::BenchArgs;
+use crate::df::DfArgs;
+use crate::du::DuArgs;
+use crate::find::FindArgs;
 use crate::text;
 use crate::trace::Tracer;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
@@ -47,6 +50,12 @@ pub enum Command {
     Ls(LsArgs),
     /// Show the attributes of a file.
     Stat(StatArgs),
+    /// Find files by name, type, size, age …: the tests of find(1), with two dashes.
+    Find(Box<FindArgs>),
+    /// Show the space that trees take.
+    Du(DuArgs),
+    /// Show how full the volume is.
+    Df(DfArgs),
     /// Write files to standard output.
     Cat(CatArgs),
     /// Show extended attributes and access control lists.
@@ -59,7 +68,7 @@ pub enum Command {
     Io(IoArgs),
     /// Run a uext4 command and print each device request.
     Trace(TraceArgs),
-    /// Copy files out of a volume.
+    /// Copy files and trees out of a volume.
     Cp(CpArgs),
     /// Measure.
     Bench(BenchArgs),
@@ -76,6 +85,9 @@ impl Command {
             Command::Info(_) => "info",
             Command::Ls(_) => "ls",
             Command::Stat(_) => "stat",
+            Command::Find(_) => "find",
+            Command::Du(_) => "du",
+            Command::Df(_) => "df",
             Command::Cat(_) => "cat",
             Command::Xattr(_) => "xattr",
             Command::Map(_) => "map",
@@ -95,6 +107,9 @@ impl Command {
             Command::Info(args) => args.form.json,
             Command::Ls(args) => args.form.json,
             Command::Stat(args) => args.form.json,
+            Command::Find(args) => args.form.json,
+            Command::Du(args) => args.form.json,
+            Command::Df(args) => args.form.json,
             Command::Cat(args) => args.form.json,
             Command::Xattr(args) => args.form.json,
             Command::Map(args) => args.form.json,
