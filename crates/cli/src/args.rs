@@ -351,6 +351,13 @@ pub struct CpArgs {
     /// What to copy, then where: DEVICE:/path … HOSTPATH. Holes and unwritten ranges become holes.
     #[arg(value_name = "PATH", required = true, num_args = 2.., value_hint = ValueHint::FilePath)]
     pub paths: Vec<OsString>,
+    /// Directories with everything in them, symbolic links as links, hard links, pipes, sockets and (as root)
+    /// device nodes too. What cannot be copied is told, and the rest goes on.
+    #[arg(short, long, visible_short_alias = 'R')]
+    pub recursive: bool,
+    /// The same, and keep what -p keeps.
+    #[arg(short, long)]
+    pub archive: bool,
     /// Keep times to the nanosecond, all mode bits and, as root, the owner.
     #[arg(short)]
     pub preserve: bool,

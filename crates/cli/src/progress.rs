@@ -24,9 +24,14 @@ impl Progress {
         Progress { start: Instant::now(), total, done: 0, label, wanted, bar: None }
     }
 
+    /// Of nobody knows how many bytes.
+    pub fn open_ended(label: String) -> Self {
+        Self::new(label, 0, true)
+    }
+
     /// So many bytes more.
     pub fn advance(&mut self, bytes: u64) {
-        self.done += bytes;
+        self.done = self.done.saturating_add(bytes);
         if !self.wanted {
             return;
         }
@@ -39,8 +44,12 @@ impl Progress {
     }
 
     fn draw(&self) -> ProgressBar {
-        let bar = ProgressBar::with_draw_target(Some(self.total), ProgressDrawTarget::stderr());
-        let template = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+        let total = Some(self.total).filter(|&total| total > 0);
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
+        let template = match total {
+            Some(_) => "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+            None => "{msg} {spinner} {bytes} {bytes_per_sec}",
+        };
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.with_style(style.progress_chars("=> "))
             .with_message(self.label.clone())
