@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The measured promises: instruction counts (valgrind) and ratios of speeds measured side by side.
+# The measured promises: instruction counts (valgrind) and ratios of speeds measured side by side,
+# the walk over a million files among them.
 set -u
 cd "$(dirname "$0")/.."
 . scripts/steps.sh
 
 step instructions release_tests instructions
 step floors release_tests floors
+step walk scripts/walk-bench.sh 1000000 100 3
 finish

@@ -1,5 +1,6 @@
 //! The cache: look-up, loading, verification.
 
+use crate::ahead::READ_AHEAD_BYTES;
 use crate::buffer::{Buffer, BufferState, Check, Content};
 use crate::guard::{BufferPin, BufferRef};
 use crate::options::{CacheOptions, budget_blocks};
@@ -27,6 +28,8 @@ struct Core {
     blocks: u64,
     budget_bytes: AtomicU64,
     scratch: ScratchPool,
+    /// Larger areas for reading ahead.
+    runs: ScratchPool,
     shards: Box<[Shard]>,
 }
 
@@ -49,6 +52,7 @@ impl BufferCache {
             blocks: resolved.blocks,
             budget_bytes: AtomicU64::new(options.budget_bytes),
             scratch: ScratchPool::new(transfer, geometry.memory_align as usize),
+            runs: ScratchPool::new(READ_AHEAD_BYTES as usize, geometry.memory_align as usize),
             shards: (0..shards).map(|_| Shard::new(capacity)).collect(),
         })))
     }
@@ -161,6 +165,37 @@ impl BufferCache {
         stats
     }
 
+    pub(crate) fn identity(&self) -> u64 {
+        self.0.identity
+    }
+
+    /// Runs `transfer` on [`READ_AHEAD_BYTES`] of aligned memory.
+    pub(crate) fn with_run<R>(&self, transfer: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.0.runs.with(transfer)
+    }
+
+    /// Takes on the load of a block that has no contents, if nobody else is at it.
+    pub(crate) fn begin_load<'a>(&self, pin: &'a BufferPin) -> Option<LoadGuard<'a>> {
+        let buffer = pin.buffer();
+        let mut state = buffer.lock();
+        if !matches!(state.content, Content::Empty) {
+            return None;
+        }
+        state.load_serial += 1;
+        state.content = Content::Loading;
+        self.shard(buffer.block).counters.misses.count();
+        Some(LoadGuard { buffer, serial: state.load_serial, finished: false })
+    }
+
+    /// The pin again, unless the buffer has no contents.
+    pub(crate) fn keep_if_present(&self, pin: BufferPin) -> Option<BufferPin> {
+        if !matches!(pin.buffer().lock().content, Content::Empty) {
+            return Some(pin);
+        }
+        self.discard(pin);
+        None
+    }
+
     /// Contents and verdict, loading first if needed. One caller loads, the others wait for its result.
     pub(crate) fn load(&self, pin: &BufferPin) -> Result<(Arc<[u8]>, Check)> {
         let buffer = pin.buffer();
@@ -233,7 +268,7 @@ impl BufferCache {
     }
 
     /// Reads one block. Where the device's logical block is larger, the device block around it is read.
-    fn read_device(&self, block: u64) -> Result<Arc<[u8]>> {
+    pub(crate) fn read_device(&self, block: u64) -> Result<Arc<[u8]>> {
         let core = &*self.0;
         let size = u64::from(core.block_size);
         // In range, so below the device size: no overflow.
@@ -316,14 +351,18 @@ impl fmt::Debug for BufferCache {
 }
 
 /// A load in progress. If the loading thread panics, the waiters get an error instead of waiting for ever.
-struct LoadGuard<'a> {
+pub(crate) struct LoadGuard<'a> {
     buffer: &'a Buffer,
     serial: u64,
     finished: bool,
 }
 
 impl LoadGuard<'_> {
-    fn finish(&mut self, result: &Result<Arc<[u8]>>) {
+    pub(crate) fn block(&self) -> u64 {
+        self.buffer.block
+    }
+
+    pub(crate) fn finish(&mut self, result: &Result<Arc<[u8]>>) {
         self.finished = true;
         self.buffer.lock().finish_load(self.serial, result);
         self.buffer.wake();

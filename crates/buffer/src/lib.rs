@@ -38,6 +38,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod ahead;
 mod buffer;
 mod cache;
 mod error;
@@ -50,6 +51,7 @@ mod sync;
 mod tid;
 mod write;
 
+pub use ahead::READ_AHEAD_BYTES;
 pub use buffer::BufferState;
 pub use cache::BufferCache;
 pub use error::{Error, Result};

@@ -1,6 +1,9 @@
 //! What can be said on the command line.
 
 use crate::bench::BenchArgs;
+use crate::df::DfArgs;
+use crate::du::DuArgs;
+use crate::find::FindArgs;
 use crate::text;
 use crate::trace::Tracer;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
@@ -47,6 +50,12 @@ pub enum Command {
     Ls(LsArgs),
     /// Show the attributes of a file.
     Stat(StatArgs),
+    /// Find files by name, type, size, age …: the tests of find(1), with two dashes.
+    Find(Box<FindArgs>),
+    /// Show the space that trees take.
+    Du(DuArgs),
+    /// Show how full the volume is.
+    Df(DfArgs),
     /// Write files to standard output.
     Cat(CatArgs),
     /// Show extended attributes and access control lists.
@@ -59,7 +68,7 @@ pub enum Command {
     Io(IoArgs),
     /// Run a uext4 command and print each device request.
     Trace(TraceArgs),
-    /// Copy files out of a volume.
+    /// Copy files and trees out of a volume.
     Cp(CpArgs),
     /// Look for damage, without changing anything.
     Check(CheckArgs),
@@ -78,6 +87,9 @@ impl Command {
             Command::Info(_) => "info",
             Command::Ls(_) => "ls",
             Command::Stat(_) => "stat",
+            Command::Find(_) => "find",
+            Command::Du(_) => "du",
+            Command::Df(_) => "df",
             Command::Cat(_) => "cat",
             Command::Xattr(_) => "xattr",
             Command::Map(_) => "map",
@@ -98,6 +110,9 @@ impl Command {
             Command::Info(args) => args.form.json,
             Command::Ls(args) => args.form.json,
             Command::Stat(args) => args.form.json,
+            Command::Find(args) => args.form.json,
+            Command::Du(args) => args.form.json,
+            Command::Df(args) => args.form.json,
             Command::Cat(args) => args.form.json,
             Command::Xattr(args) => args.form.json,
             Command::Map(args) => args.form.json,
@@ -340,6 +355,13 @@ pub struct CpArgs {
     /// What to copy, then where: DEVICE:/path … HOSTPATH. Holes and unwritten ranges become holes.
     #[arg(value_name = "PATH", required = true, num_args = 2.., value_hint = ValueHint::FilePath)]
     pub paths: Vec<OsString>,
+    /// Directories with everything in them, symbolic links as links, hard links, pipes, sockets and (as root)
+    /// device nodes too. What cannot be copied is told, and the rest goes on.
+    #[arg(short, long, visible_short_alias = 'R')]
+    pub recursive: bool,
+    /// The same, and keep what -p keeps.
+    #[arg(short, long)]
+    pub archive: bool,
     /// Keep times to the nanosecond, all mode bits and, as root, the owner.
     #[arg(short)]
     pub preserve: bool,

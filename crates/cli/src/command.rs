@@ -3,7 +3,7 @@
 use crate::args::{Cli, Command, Globals};
 use crate::error::CliError;
 use crate::trace::Tracer;
-use crate::{bench, cat, check, cp, documents, explain, info, io, ls, map, stat, trace, xattr};
+use crate::{bench, cat, check, cp, df, documents, du, explain, find, info, io, ls, map, stat, trace, xattr};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
@@ -35,6 +35,9 @@ fn run(command: Command, globals: &Globals) -> Result<ExitCode, CliError> {
         Command::Info(args) => info::run(&args, globals),
         Command::Ls(args) => ls::run(&args, globals),
         Command::Stat(args) => stat::run(&args, globals),
+        Command::Find(args) => find::run(&args, globals),
+        Command::Du(args) => du::run(&args, globals),
+        Command::Df(args) => df::run(&args, globals),
         Command::Cat(args) => cat::run(&args, globals),
         Command::Xattr(args) => xattr::run(&args, globals),
         Command::Map(args) => map::run(&args, globals),

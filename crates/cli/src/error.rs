@@ -17,6 +17,8 @@ pub enum CliError {
     Usage(String),
     /// It failed: exit 1.
     Failed(Box<Failure>),
+    /// It failed in places that were told one by one: exit 1, and nothing more to say.
+    Told,
     /// Standard output was closed by its reader: nothing is left to do, and nothing to complain about.
     ClosedPipe,
 }
@@ -86,7 +88,7 @@ impl CliError {
     pub fn exit(&self) -> ExitCode {
         match self {
             CliError::Usage(_) => ExitCode::from(2),
-            CliError::Failed(_) => ExitCode::FAILURE,
+            CliError::Failed(_) | CliError::Told => ExitCode::FAILURE,
             CliError::ClosedPipe => ExitCode::SUCCESS,
         }
     }
@@ -101,13 +103,14 @@ impl CliError {
                 }
                 None => text::one_line(&failure.message),
             },
+            CliError::Told => "it failed in places told before".into(),
             CliError::ClosedPipe => "standard output was closed".into(),
         }
     }
 
     /// Tells it on standard error: one line, or one JSON object.
     pub fn report(&self, command: Option<&str>, json: bool) {
-        if matches!(self, CliError::ClosedPipe) {
+        if matches!(self, CliError::ClosedPipe | CliError::Told) {
             return;
         }
         let line = if json {
@@ -145,11 +148,36 @@ impl CliError {
             CliError::Usage(message) => {
                 JsonError { error: message, errno: EINVAL, path, path_b64, block: None, inode: None }
             }
-            CliError::ClosedPipe => {
+            CliError::ClosedPipe | CliError::Told => {
                 JsonError { error: "", errno: libc::EPIPE, path, path_b64, block: None, inode: None }
             }
         };
         serde_json::to_string(&object).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+    }
+}
+
+/// Failures that do not end the command: each is told when it happens, and the status remembers.
+pub struct Troubles {
+    command: &'static str,
+    json: bool,
+    any: bool,
+}
+
+impl Troubles {
+    /// Of this command.
+    pub fn new(command: &'static str, json: bool) -> Self {
+        Troubles { command, json, any: false }
+    }
+
+    /// Tells one.
+    pub fn tell(&mut self, error: &CliError) {
+        self.any = true;
+        error.report(Some(self.command), self.json);
+    }
+
+    /// The end of the command.
+    pub fn finish(self) -> Result<(), CliError> {
+        if self.any { Err(CliError::Told) } else { Ok(()) }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::args::Globals;
 use crate::error::CliError;
 use crate::trace::Tracer;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 use uext4::blockdev::{self, Device};
@@ -44,6 +44,29 @@ impl Place {
     /// The inner path for the library.
     pub fn inner(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.path))
+    }
+
+    /// The path of something below, as it stands in the volume.
+    pub fn inside(&self, relative: &[u8]) -> Vec<u8> {
+        let start = self.path.len() - self.path.iter().rev().take_while(|&&byte| byte == b'/').count();
+        let mut path = self.path[..start].to_vec();
+        if !relative.is_empty() || path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(relative);
+        path
+    }
+
+    /// The name of something below, as an argument would say it, for messages.
+    pub fn below(&self, relative: &[u8]) -> OsString {
+        let device = self.argument.as_bytes().strip_suffix(&self.path[..]);
+        let mut name = device.map_or_else(
+            // No path was typed: the root directory was meant.
+            || [self.argument.as_bytes(), b":"].concat(),
+            <[u8]>::to_vec,
+        );
+        name.extend_from_slice(&self.inside(relative));
+        OsString::from_vec(name)
     }
 
     /// An answer of the library about this place.
@@ -89,22 +112,33 @@ pub struct How<'g> {
     pub switches: Switches,
     /// Who watches the device.
     pub trace: Option<&'g Tracer>,
+    /// Most bytes of metadata kept in memory; the library's choice otherwise.
+    pub metadata_budget: Option<u64>,
 }
+
+/// Enough for a walk, which needs no block twice.
+const WALK_BUDGET: u64 = 16 << 20;
 
 impl<'g> How<'g> {
     /// Read only.
     pub fn reading(globals: &'g Globals, force: bool, switches: Switches) -> Self {
-        How { write: false, force, switches, trace: globals.trace.as_deref() }
+        How { write: false, force, switches, trace: globals.trace.as_deref(), metadata_budget: None }
+    }
+
+    /// Read only, for walking over a whole tree.
+    pub fn walking(globals: &'g Globals, force: bool, switches: Switches) -> Self {
+        How { metadata_budget: Some(WALK_BUDGET), ..Self::reading(globals, force, switches) }
     }
 
     /// For overwriting, of what nobody else uses.
     pub fn writing(globals: &'g Globals, switches: Switches) -> Self {
-        How { write: true, force: false, switches, trace: globals.trace.as_deref() }
+        How { write: true, ..Self::reading(globals, false, switches) }
     }
 
-    /// Opens a volume.
+    /// Opens the volume on `spec`: every command comes through here. With a tracer, its layer lies between
+    /// the volume and the device, so that it sees metadata, data and flushes alike.
     pub fn open_volume(&self, spec: &DeviceSpec) -> Result<Volume, uext4::Error> {
-        open_volume(spec, self.write, self.force, self.switches, self.trace)
+        self.open_on(self.open_device(spec)?)
     }
 
     /// Opens a device, to look at it before the volume on it.
@@ -120,19 +154,10 @@ impl<'g> How<'g> {
     /// Opens the volume on an open device.
     pub fn open_on(&self, device: Arc<dyn Device>) -> Result<Volume, uext4::Error> {
         let options = if self.write { VolumeOptions::read_write() } else { VolumeOptions::read_only() };
-        Volume::open_device(device, options.force(self.force).switches(self.switches))
+        let mut options = options.force(self.force).switches(self.switches);
+        if let Some(bytes) = self.metadata_budget {
+            options = options.metadata_budget(bytes);
+        }
+        Volume::open_device(device, options)
     }
-}
-
-/// Opens the volume on `spec`: every command comes through here. With a tracer, its layer lies between the
-/// volume and the device, so that it sees metadata, data and flushes alike.
-pub fn open_volume(
-    spec: &DeviceSpec,
-    write: bool,
-    force: bool,
-    switches: Switches,
-    trace: Option<&Tracer>,
-) -> Result<Volume, uext4::Error> {
-    let how = How { write, force, switches, trace };
-    how.open_on(how.open_device(spec)?)
 }

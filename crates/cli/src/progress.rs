@@ -20,6 +20,7 @@ pub struct Progress {
 
 const BYTES: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
 const PARTS: &str = "{msg} [{bar:30}] {percent}% {eta}";
+const OPEN_ENDED: &str = "{msg} {spinner} {bytes} {bytes_per_sec}";
 
 impl Progress {
     /// Of `total` bytes. `wanted`: not if the output itself goes to the same terminal.
@@ -35,9 +36,16 @@ impl Progress {
         progress
     }
 
+    /// Of nobody knows how many bytes.
+    pub fn open_ended(label: String) -> Self {
+        let mut progress = Progress::new(label, 0, true);
+        progress.template = OPEN_ENDED;
+        progress
+    }
+
     /// So many bytes or parts more.
     pub fn advance(&mut self, bytes: u64) {
-        self.done += bytes;
+        self.done = self.done.saturating_add(bytes);
         if !self.wanted {
             return;
         }
@@ -50,7 +58,8 @@ impl Progress {
     }
 
     fn draw(&self) -> ProgressBar {
-        let bar = ProgressBar::with_draw_target(Some(self.total), ProgressDrawTarget::stderr());
+        let total = Some(self.total).filter(|&total| total > 0);
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
         let style =
             ProgressStyle::with_template(self.template).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.with_style(style.progress_chars("=> "))

@@ -109,6 +109,22 @@ pub fn human(bytes: f64) -> String {
     }
 }
 
+/// As `du -h` and `df -h`: rounded up, one decimal below 10, powers of 1024: `0`, `512`, `4.0K`, `12M`.
+pub fn short(bytes: u64) -> String {
+    const LETTERS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
+    let mut power = 0;
+    while power + 1 < LETTERS.len() && bytes.div_ceil(1 << (10 * power)) >= 1024 {
+        power += 1;
+    }
+    let unit = 1u128 << (10 * power);
+    let tenths = (u128::from(bytes) * 10).div_ceil(unit);
+    if power > 0 && tenths < 100 {
+        format!("{}.{}{}", tenths / 10, tenths % 10, LETTERS[power])
+    } else {
+        format!("{}{}", u128::from(bytes).div_ceil(unit), LETTERS[power])
+    }
+}
+
 /// A 128-bit identity in the usual groups.
 pub fn uuid(bytes: &[u8; 16]) -> String {
     let mut text = String::with_capacity(36);
@@ -280,6 +296,24 @@ mod tests {
         assert_eq!(human(33_554_432.0), "32 MiB");
         assert_eq!(human(512.0), "512 bytes");
         assert_eq!(human(1536.0), "1.500 KiB");
+    }
+
+    #[test]
+    fn short_amounts() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1.0K"),
+            (1025, "1.1K"),
+            (10 << 10, "10K"),
+            ((10 << 10) - 1, "10K"),
+            (1023 << 10, "1023K"),
+            ((1023 << 10) + 1, "1.0M"),
+            (3 << 30, "3.0G"),
+            (u64::MAX, "16E"),
+        ] {
+            assert_eq!(short(bytes), text, "{bytes}");
+        }
     }
 
     #[test]

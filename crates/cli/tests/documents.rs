@@ -6,10 +6,13 @@ use common::{good, text};
 use std::ffi::OsStr;
 use uext4_testkit::{Scratch, oracle, requirement};
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 16] = [
     "info",
     "ls",
     "stat",
+    "find",
+    "du",
+    "df",
     "cat",
     "xattr",
     "map",

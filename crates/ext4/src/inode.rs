@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use uext4_iomap::InodeState;
 use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags};
-use uext4_ondisk::{Corrupt, CorruptKind, Ino};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
 
 /// A loaded inode.
 pub struct Inode {
@@ -75,7 +75,7 @@ impl Inode {
 impl Ext4State {
     /// The inode, loaded once for all users.
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
-        if let Some(inode) = self.inodes.lock().get(&ino).and_then(Weak::upgrade) {
+        if let Some(inode) = self.live_inode(ino) {
             return Ok(inode);
         }
         let loaded = Arc::new(self.load_inode(ino)?);
@@ -92,30 +92,19 @@ impl Ext4State {
     }
 
     fn load_inode(&self, ino: Ino) -> Result<Inode> {
-        let superblock = &self.superblock;
-        let geometry = &superblock.geometry;
+        let geometry = &self.superblock.geometry;
         let bad_number = || Error::from(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino));
         let (group, index) = geometry.group_of_inode(ino).ok_or_else(bad_number)?;
         let descriptor = self.descriptor(group)?;
         let (block, offset) = geometry.inode_table_position(index);
         let place = descriptor.inode_table.checked_add(u64::from(block)).ok_or_else(bad_number)?;
         let buffer = self.cache.read(place.get())?;
-        let start = offset as usize;
-        let bytes = buffer
-            .get(start..start + usize::from(geometry.inode_size()))
-            .ok_or_else(|| Error::from(Corrupt::from(CorruptKind::Truncated("inode table")).in_inode(ino)))?;
-        let disk = DiskInode::decode(bytes, ino, superblock).map_err(|corrupt| corrupt.at_block(place))?;
-        // A deleted inode may still name blocks that belong to somebody else now.
-        if disk.links == 0 {
-            return Err(Corrupt::from(CorruptKind::InodeFree).in_inode(ino).at_block(place).into());
-        }
-        let kind = disk
-            .file_type()
-            .ok_or_else(|| self.corrupt_inode(ino, format!("mode {:#o} names no file type", disk.mode)))?;
+        let (disk, kind) = self.decode_inode(&buffer, offset as usize, ino, place)?;
         let metadata = self.metadata_of(ino, &disk, kind);
         let state = InodeState::new(disk.size, geometry.block_size_log());
         let has_extra = disk.extra_isize > 0;
-        let rest = bytes.get(disk.xattr_range(superblock)).filter(|_| has_extra).unwrap_or_default();
+        let record = buffer.get(offset as usize..).unwrap_or_default();
+        let rest = record.get(disk.xattr_range(&self.superblock)).filter(|_| has_extra).unwrap_or_default();
         // Most inodes have none: a magic number comes first.
         let empty = rest.first_chunk::<4>().is_none_or(|magic| *magic == [0; 4]);
         let record_xattrs = if empty { Box::default() } else { rest.into() };
@@ -125,7 +114,36 @@ impl Ext4State {
         Ok(Inode { ino, disk, kind, metadata, pointer_places, position, record_xattrs, state })
     }
 
-    fn metadata_of(&self, ino: Ino, disk: &DiskInode, kind: FileKind) -> Metadata {
+    /// The record at byte `start` of a block of the inode table, checked: what the block says, whatever is in
+    /// memory.
+    pub(crate) fn decode_inode(
+        &self,
+        table: &[u8],
+        start: usize,
+        ino: Ino,
+        place: Pblk,
+    ) -> Result<(DiskInode, FileKind)> {
+        let superblock = &self.superblock;
+        let bytes = table
+            .get(start..start + usize::from(superblock.geometry.inode_size()))
+            .ok_or_else(|| Error::from(Corrupt::from(CorruptKind::Truncated("inode table")).in_inode(ino)))?;
+        let disk = DiskInode::decode(bytes, ino, superblock).map_err(|corrupt| corrupt.at_block(place))?;
+        // A deleted inode may still name blocks that belong to somebody else now.
+        if disk.links == 0 {
+            return Err(Corrupt::from(CorruptKind::InodeFree).in_inode(ino).at_block(place).into());
+        }
+        let kind = disk
+            .file_type()
+            .ok_or_else(|| self.corrupt_inode(ino, format!("mode {:#o} names no file type", disk.mode)))?;
+        Ok((disk, kind))
+    }
+
+    /// The inode if somebody uses it: then it, not the table, has the latest attributes.
+    pub(crate) fn live_inode(&self, ino: Ino) -> Option<Arc<Inode>> {
+        self.inodes.lock().get(&ino).and_then(Weak::upgrade)
+    }
+
+    pub(crate) fn metadata_of(&self, ino: Ino, disk: &DiskInode, kind: FileKind) -> Metadata {
         let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
         let rdev = disk.device().filter(|_| device).map_or((0, 0), |number| (number.major, number.minor));
         Metadata {

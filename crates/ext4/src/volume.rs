@@ -12,6 +12,7 @@ use crate::mmp;
 use crate::options::{OpenOptions, VolumeOptions};
 use crate::recovery::{RecoveryInfo, Settled};
 use crate::stat::{FileKind, Metadata};
+use crate::walk::TableReader;
 use crate::zones::SystemZones;
 use crate::{journal, map, path, recovery};
 use std::os::unix::ffi::OsStrExt;
@@ -215,7 +216,7 @@ impl Volume {
 
     /// Attributes of an inode.
     pub fn metadata_of(&self, ino: Ino) -> Result<Metadata> {
-        Ok(self.state().inode(ino)?.metadata())
+        TableReader::default().metadata(self.state(), ino, std::iter::empty())
     }
 
     /// The target of a symbolic link.

@@ -130,8 +130,7 @@ mod tests {
     #[test]
     fn scripts_repeat_themselves_and_change_something() {
         needs!(Need::Tool("zstd"));
-        for index in 0..NAMES.len() {
-            let base = base(index);
+        for (name, base) in NAMES.iter().zip((0..NAMES.len()).map(base)) {
             let changed = (0..40).filter(|&seed| {
                 let script = script_of(seed);
                 let (one, two) = (base.mutate(&script), base.mutate(&script));
@@ -139,7 +138,7 @@ mod tests {
                 assert!(one.image == two.image);
                 one.image != base.image
             });
-            assert!(changed.count() > 30, "{}", NAMES[index]);
+            assert!(changed.count() > 30, "{name:?}");
         }
         // Nothing that bytes can say makes the mutator fail.
         for script in [&[][..], &[0xff; 70], &[0; 70], &[7]] {

@@ -111,6 +111,14 @@ pub fn debugfs_write(path: &Path, request: &str) -> String {
     run_debugfs(command("debugfs").args(["-w", "-R", request]).arg(path))
 }
 
+/// Many requests at once, one a line, on a volume opened for writing.
+#[track_caller]
+pub fn debugfs_script(path: &Path, requests: &str) -> String {
+    let script = tempfile::NamedTempFile::new().expect("a file for the requests");
+    std::fs::write(script.path(), requests).expect("write the requests");
+    run_debugfs(command("debugfs").arg("-w").arg("-f").arg(script.path()).arg(path))
+}
+
 #[track_caller]
 fn run_debugfs(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));

@@ -187,6 +187,16 @@ impl ReadDir {
         Ok(ReadDir { volume, inode, next: 0, entries: VecDeque::new(), ended: false })
     }
 
+    /// The directory.
+    pub(crate) fn inode(&self) -> &Inode {
+        &self.inode
+    }
+
+    /// The block that is read next; those before it were read.
+    pub(crate) fn next_block(&self) -> u32 {
+        self.next
+    }
+
     /// Reads blocks until there are entries or no block is left.
     fn fill(&mut self) -> Result<()> {
         let directory = Directory::open(self.volume.state(), &self.inode)?;

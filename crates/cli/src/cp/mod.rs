@@ -1,12 +1,16 @@
 //! `uext4 cp`: out of a volume, holes kept.
 
+mod attributes;
+mod host;
+mod tree;
+
 use crate::args::{CpArgs, Globals};
 use crate::cat::{Stream, Volumes};
-use crate::error::CliError;
+use crate::error::{CliError, Troubles};
 use crate::open::{How, Place};
 use crate::progress::Progress;
 use crate::pump::{Sink, pour};
-use rustix::fs::{Gid, Mode, Timespec, Timestamps, Uid};
+use host::Identity;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File as HostFile, OpenOptions};
 use std::io;
@@ -14,13 +18,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use uext4::blockdev::spec::Locator;
-use uext4::{File, Metadata, Target, Timestamp, Volume};
+use uext4::{File, Target, Volume, WalkEntry};
 
 /// A sparse copy: data at its place, nothing elsewhere.
 struct Sparse<'a> {
     file: &'a HostFile,
     name: &'a OsStr,
-    progress: Progress,
+    progress: &'a mut Progress,
 }
 
 impl Sink for Sparse<'_> {
@@ -47,6 +51,9 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
     if places.len() > 1 && !dest_is_dir {
         return Err(CliError::failed(dest, "not a directory, and there are several sources", libc::ENOTDIR));
     }
+    if args.recursive || args.archive {
+        return copy_trees(args, globals, &places, Path::new(dest), dest_is_dir);
+    }
     let how = How::reading(globals, args.force.force, args.switches.switches);
     let mut volumes = Volumes::default();
     for place in &places {
@@ -54,6 +61,61 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
         copy(place, &volumes.get(place, &how)?, &path, args.preserve)?;
     }
     Ok(())
+}
+
+/// Where a tree goes.
+struct Destination {
+    /// A directory that exists.
+    base: PathBuf,
+    /// The name to make in it; `None`: what is in the source goes into it.
+    name: Option<OsString>,
+}
+
+impl Destination {
+    fn path(&self) -> PathBuf {
+        self.name.as_ref().map_or_else(|| self.base.clone(), |name| self.base.join(name))
+    }
+
+    /// The name of an entry on the host; `None`: the directory itself.
+    fn name_of<'e>(&'e self, entry: &WalkEntry<'e>) -> Option<&'e [u8]> {
+        if entry.depth > 0 { Some(entry.name) } else { self.name.as_deref().map(OsStr::as_bytes) }
+    }
+}
+
+/// As cp(1): into a directory that exists, under the name of the source; else as what is to be made. The root
+/// of a volume has no name: what is in it goes into the directory itself.
+fn destination(place: &Place, dest: &Path, is_dir: bool) -> Result<Destination, CliError> {
+    if is_dir {
+        let root = place.path.iter().all(|&byte| byte == b'/');
+        let name = if root { None } else { Some(base_name(place)?.to_owned()) };
+        return Ok(Destination { base: dest.to_owned(), name });
+    }
+    let Some(name) = dest.file_name() else {
+        return Err(CliError::failed(dest.as_os_str(), "no such directory", libc::ENOENT));
+    };
+    let base = match dest.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    Ok(Destination { base, name: Some(name.to_owned()) })
+}
+
+fn copy_trees(
+    args: &CpArgs,
+    globals: &Globals,
+    places: &[Place],
+    dest: &Path,
+    dest_is_dir: bool,
+) -> Result<(), CliError> {
+    let how = How::walking(globals, args.force.force, args.switches.switches);
+    let mut volumes = Volumes::default();
+    let mut troubles = Troubles::new("cp", globals.json);
+    for place in places {
+        let destination = destination(place, dest, dest_is_dir)?;
+        let volume = volumes.get(place, &how)?;
+        tree::copy(place, &volume, &destination, args.preserve || args.archive, &mut troubles)?;
+    }
+    troubles.finish()
 }
 
 /// Only out of a volume: into one needs allocation, and from host to host is not for us.
@@ -90,7 +152,9 @@ fn copy(place: &Place, volume: &Volume, path: &Path, preserve: bool) -> Result<(
         let progress = Progress::new(crate::text::visible(&place.path), file.size(), true);
         pour(place, volume, &file, u64::MAX, &mut Stream { file: &target, name, progress })
     };
-    let done = done.and_then(|()| if preserve { keep(&target, name, &metadata) } else { Ok(()) });
+    let kept = |()| if preserve { attributes::keep(&target, &metadata) } else { Ok(()) };
+    let told = |(action, error): attributes::Failed| CliError::host(name, action, &error.into());
+    let done = done.and_then(|()| kept(()).map_err(told));
     if done.is_err() && !existed {
         // Half a file under the right name would pass for a whole one. The first error is the one to tell.
         let _already_failing = fs::remove_file(path);
@@ -105,8 +169,8 @@ fn pour_sparse(
     target: &HostFile,
     name: &OsStr,
 ) -> Result<(), CliError> {
-    let progress = Progress::new(crate::text::visible(&place.path), file.size(), true);
-    pour(place, volume, file, 1, &mut Sparse { file: target, name, progress })?;
+    let mut progress = Progress::new(crate::text::visible(&place.path), file.size(), true);
+    pour(place, volume, file, 1, &mut Sparse { file: target, name, progress: &mut progress })?;
     target.set_len(file.size()).map_err(|error| CliError::host(name, "set size", &error))
 }
 
@@ -119,11 +183,8 @@ fn create(path: &Path, mode: u32) -> Result<(HostFile, bool), CliError> {
         Ok(file) => {
             // The write permission was for us.
             if mode & 0o200 == 0 {
-                let stat =
-                    file.metadata().map_err(|error| CliError::host(path.as_os_str(), "stat", &error))?;
-                let mode = Mode::from_raw_mode(stat.mode() & 0o777 & !0o200);
-                let set = rustix::fs::fchmod(&file, mode).map_err(io::Error::from);
-                set.map_err(|error| CliError::host(path.as_os_str(), "set mode", &error))?;
+                attributes::less(&file, mode)
+                    .map_err(|(action, error)| CliError::host(path.as_os_str(), action, &error.into()))?;
             }
             Ok((file, false))
         }
@@ -136,6 +197,12 @@ fn create(path: &Path, mode: u32) -> Result<(HostFile, bool), CliError> {
     }
 }
 
+/// The file or device node that the source lies on.
+fn device_identity(place: &Place) -> Option<Identity> {
+    let Locator::Path(device) = &place.spec.locator else { return None };
+    fs::metadata(device).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
 /// Opening the destination empties it, which no lock on the image prevents.
 fn refuse_own_device(place: &Place, path: &Path) -> Result<(), CliError> {
     let Locator::Path(device) = &place.spec.locator else { return Ok(()) };
@@ -146,33 +213,4 @@ fn refuse_own_device(place: &Place, path: &Path) -> Result<(), CliError> {
         return Err(CliError::failed(path.as_os_str(), "is the device of the source", libc::EINVAL));
     }
     Ok(())
-}
-
-/// Owner (as root), then all mode bits, which a change of owner clears, then the times.
-fn keep(target: &HostFile, name: &OsStr, metadata: &Metadata) -> Result<(), CliError> {
-    let at = |action, error: rustix::io::Errno| CliError::host(name, action, &error.into());
-    let root = rustix::process::geteuid().is_root();
-    let mut mode = metadata.mode;
-    if root {
-        let (uid, gid) = (Uid::from_raw(metadata.uid), Gid::from_raw(metadata.gid));
-        rustix::fs::fchown(target, Some(uid), Some(gid)).map_err(|error| at("set owner", error))?;
-    } else {
-        // Set-uid of somebody else's file would become set-uid of ours.
-        let own = target.metadata().map_err(|error| CliError::host(name, "stat", &error))?;
-        if own.uid() != metadata.uid || own.gid() != metadata.gid {
-            mode &= !0o6000;
-        }
-    }
-    rustix::fs::fchmod(target, Mode::from_raw_mode(mode)).map_err(|error| at("set mode", error))?;
-    let times = Timestamps {
-        last_access: timespec(metadata.accessed),
-        last_modification: timespec(metadata.modified),
-    };
-    rustix::fs::futimens(target, &times).map_err(|error| at("set times", error))
-}
-
-fn timespec(time: Timestamp) -> Timespec {
-    // A damaged inode may say more than a second; the kernel would refuse all of it.
-    let nanoseconds = time.nanoseconds.min(999_999_999);
-    Timespec { tv_sec: time.seconds, tv_nsec: nanoseconds.into() }
 }

@@ -1,0 +1,252 @@
+//! Making a tree on the host out of names that nobody vouches for.
+//!
+//! Every call goes through the descriptor of a directory and one name that is checked to be a plain name; no
+//! call follows a symbolic link. Whatever a volume is full of, nothing outside the destination is reached.
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::File as HostFile;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Directories kept open; those further out are found again through `..`.
+const OPEN_MAX: usize = 64;
+
+/// How existing directories are opened.
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Device and inode number.
+pub type Identity = (u64, u64);
+
+/// What a file on the host is.
+pub fn identity(stat: &Stat) -> Identity {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// A directory on the way to where the copy is.
+struct Open {
+    fd: Option<OwnedFd>,
+    identity: Identity,
+    made: bool,
+}
+
+/// The directories from the destination down to the one that is being filled.
+pub struct Host {
+    /// The directory that holds the copy's first name, or the destination itself.
+    base: OwnedFd,
+    open: Vec<Open>,
+    /// Of `open`, those before this one have no descriptor.
+    closed: usize,
+}
+
+/// Refuses what is no plain name.
+fn plain(name: &[u8]) -> Result<&OsStr, Errno> {
+    let bad = name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0);
+    if bad { Err(Errno::INVAL) } else { Ok(OsStr::from_bytes(name)) }
+}
+
+impl Host {
+    /// Fills the directory at `base`, a path of the user's own: links in it are followed.
+    pub fn new(base: &Path) -> Result<Host, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let base = rustix::fs::open(base, flags, Mode::empty())?;
+        Ok(Host { base, open: Vec::new(), closed: 0 })
+    }
+
+    /// The innermost directory.
+    pub fn here(&self) -> BorrowedFd<'_> {
+        match self.open.last().and_then(|open| open.fd.as_ref()) {
+            Some(fd) => fd.as_fd(),
+            None => self.base.as_fd(),
+        }
+    }
+
+    /// Whether the innermost directory was made by this copy.
+    pub fn made_here(&self) -> bool {
+        self.open.last().is_some_and(|open| open.made)
+    }
+
+    /// Whether the way back was not found: nothing more can be made.
+    pub fn is_lost(&self) -> bool {
+        self.open.last().is_some_and(|open| open.fd.is_none())
+    }
+
+    /// Goes into the base itself, which exists.
+    pub fn enter_base(&mut self) -> Result<(), Errno> {
+        let fd =
+            self.base.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?;
+        self.push(fd, false)
+    }
+
+    /// Makes a directory, or takes one that exists, and goes into it.
+    pub fn enter(&mut self, name: &[u8], mode: u32) -> Result<(), Errno> {
+        let name = plain(name)?;
+        // The owner's rights are for us; they are put right on leaving.
+        let mode = Mode::from_raw_mode(mode & 0o777 | 0o700);
+        let made = match rustix::fs::mkdirat(self.here(), name, mode) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(error),
+        };
+        let fd = rustix::fs::openat(self.here(), name, DIRECTORY, Mode::empty())?;
+        self.push(fd, made)
+    }
+
+    fn push(&mut self, fd: OwnedFd, made: bool) -> Result<(), Errno> {
+        let identity = identity(&rustix::fs::fstat(&fd)?);
+        self.open.push(Open { fd: Some(fd), identity, made });
+        if self.open.len() - self.closed > OPEN_MAX {
+            self.open[self.closed].fd = None;
+            self.closed += 1;
+        }
+        Ok(())
+    }
+
+    /// Goes back to the directory around.
+    pub fn leave(&mut self) -> Result<(), Errno> {
+        let Some(Open { fd: Some(left), .. }) = self.open.pop() else { return Ok(()) };
+        let last = self.open.len().wrapping_sub(1);
+        let Some(around) = self.open.last_mut().filter(|around| around.fd.is_none()) else { return Ok(()) };
+        let fd = rustix::fs::openat(&left, "..", DIRECTORY, Mode::empty())?;
+        if identity(&rustix::fs::fstat(&fd)?) != around.identity {
+            // Somebody moved what we are filling.
+            return Err(Errno::STALE);
+        }
+        around.fd = Some(fd);
+        self.closed = last;
+        Ok(())
+    }
+
+    /// A file to write from its beginning, and whether it existed; an existing one must be a regular file and
+    /// not `never`. It still has its contents.
+    pub fn file(&self, name: &[u8], mode: u32, never: Option<Identity>) -> Result<(HostFile, bool), Errno> {
+        let name = plain(name)?;
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(mode & 0o777 | 0o200);
+        match rustix::fs::openat(self.here(), name, flags | OFlags::CREATE | OFlags::EXCL, mode) {
+            Ok(fd) => return Ok((fd.into(), false)),
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+        // Opening a pipe must not wait for its reader.
+        let fd = rustix::fs::openat(self.here(), name, flags | OFlags::NONBLOCK, Mode::empty())?;
+        let stat = rustix::fs::fstat(&fd)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || Some(identity(&stat)) == never {
+            return Err(Errno::EXIST);
+        }
+        Ok((fd.into(), true))
+    }
+
+    /// Takes away a name, if it is no directory.
+    pub fn remove(&self, name: &[u8]) -> Result<(), Errno> {
+        rustix::fs::unlinkat(self.here(), plain(name)?, AtFlags::empty())
+    }
+
+    /// Makes something with a name that, if it exists as anything but a directory, is taken away first.
+    pub fn replace(
+        &self,
+        name: &[u8],
+        make: impl Fn(BorrowedFd<'_>, &OsStr) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let plain = plain(name)?;
+        match make(self.here(), plain) {
+            Err(Errno::EXIST) => {
+                self.remove(name)?;
+                make(self.here(), plain)
+            }
+            made => made,
+        }
+    }
+
+    /// Gives a file that this copy made another name here. `path`: where it is, from the base; no component of
+    /// it may be a symbolic link.
+    pub fn link(&self, path: &[u8], made: Identity, name: &[u8]) -> Result<(), Errno> {
+        let (parent, old) = match path.iter().rposition(|&byte| byte == b'/') {
+            Some(slash) => (&path[..slash], &path[slash + 1..]),
+            None => (&b"."[..], path),
+        };
+        let old = plain(old)?;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        let parent = OsStr::from_bytes(parent);
+        let parent = rustix::fs::openat2(&self.base, parent, DIRECTORY, Mode::empty(), resolve)?;
+        let stat = rustix::fs::statat(&parent, old, AtFlags::SYMLINK_NOFOLLOW)?;
+        if identity(&stat) != made {
+            return Err(Errno::STALE);
+        }
+        self.replace(name, |here, name| rustix::fs::linkat(&parent, old, here, name, AtFlags::empty()))
+    }
+
+    /// What a name here is.
+    pub fn identity_of(&self, name: &[u8]) -> Result<Identity, Errno> {
+        Ok(identity(&rustix::fs::statat(self.here(), plain(name)?, AtFlags::SYMLINK_NOFOLLOW)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut host = Host::new(dir.path()).unwrap();
+        for name in [&b""[..], b".", b"..", b"a/b", b"/etc", b"a\0b", b"../x"] {
+            assert_eq!(host.enter(name, 0o755).unwrap_err(), Errno::INVAL);
+            assert_eq!(host.file(name, 0o644, None).unwrap_err(), Errno::INVAL);
+            assert_eq!(host.remove(name).unwrap_err(), Errno::INVAL);
+            assert_eq!(host.replace(name, |_, _| Ok(())).unwrap_err(), Errno::INVAL);
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn links_are_never_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("victim"), "mine").unwrap();
+        std::os::unix::fs::symlink(outside.path(), dir.path().join("dir")).unwrap();
+        std::os::unix::fs::symlink(outside.path().join("victim"), dir.path().join("file")).unwrap();
+        let mut host = Host::new(dir.path()).unwrap();
+        assert_eq!(host.enter(b"dir", 0o755).unwrap_err(), Errno::NOTDIR);
+        assert_eq!(host.file(b"file", 0o644, None).unwrap_err(), Errno::LOOP);
+        let victim = identity(&rustix::fs::stat(outside.path().join("victim")).unwrap());
+        assert_eq!(host.link(b"dir/victim", victim, b"x").unwrap_err(), Errno::NOTDIR);
+        assert_eq!(host.link(b"../victim", victim, b"x").unwrap_err(), Errno::XDEV);
+        assert_eq!(std::fs::read(outside.path().join("victim")).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn far_down_and_back_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut host = Host::new(dir.path()).unwrap();
+        let depth = OPEN_MAX * 5 / 2;
+        for _ in 0..depth {
+            host.enter(b"d", 0o755).unwrap();
+            assert!(host.made_here());
+        }
+        assert_eq!(host.open.iter().filter(|open| open.fd.is_some()).count(), OPEN_MAX);
+        for level in (0..depth).rev() {
+            drop(host.file(b"up", 0o644, None).unwrap());
+            host.leave().unwrap();
+            assert_eq!(host.open.len(), level);
+        }
+        host.enter(b"e", 0o755).unwrap();
+        let deepest: std::path::PathBuf = std::iter::repeat_n("d", depth).collect();
+        assert!(dir.path().join(deepest).join("up").exists() && dir.path().join("e").exists());
+    }
+
+    #[test]
+    fn a_file_that_exists_must_be_a_file_and_not_the_image() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new(dir.path()).unwrap();
+        drop(host.file(b"image", 0o600, None).unwrap());
+        let image = host.identity_of(b"image").unwrap();
+        assert_eq!(host.file(b"image", 0o600, Some(image)).unwrap_err(), Errno::EXIST);
+        assert!(host.file(b"image", 0o600, None).unwrap().1);
+        rustix::fs::mknodat(host.here(), "pipe", FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        assert!(host.file(b"pipe", 0o600, None).is_err());
+    }
+}

@@ -1,0 +1,327 @@
+//! Recursive copies: a walk over the volume, made again on the host.
+
+use super::attributes::{self, Failed};
+use super::host::{Host, Identity};
+use super::{Destination, Sparse, device_identity};
+use crate::error::{CliError, Troubles};
+use crate::open::Place;
+use crate::progress::Progress;
+use crate::pump::{Sink, pour};
+use rustix::fs::{FileType, Mode};
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use uext4::{File, FileKind, Ino, Metadata, OpenOptions, State, Visit, Volume, WalkEntry, WalkOptions};
+
+/// Files up to this size are read without a queue of their own.
+const SMALL: u64 = 256 << 10;
+/// Hard links are kept as long as the first name's path is no longer (the kernel's own limit, with its zero).
+const LINK_PATH_MAX: usize = 4095;
+
+/// Where the first copy of a file with several names is.
+struct First {
+    path: Vec<u8>,
+    made: Identity,
+    /// Names that may still come.
+    left: u32,
+}
+
+struct Copier<'a> {
+    place: &'a Place,
+    volume: &'a Volume,
+    destination: &'a Destination,
+    preserve: bool,
+    host: Host,
+    /// The device of the source, which must not be written to.
+    device: Option<Identity>,
+    links: HashMap<Ino, First>,
+    /// Bytes of data that may still be copied.
+    allowance: u64,
+    progress: Progress,
+    memory: Vec<u8>,
+}
+
+/// Copies what `place` names. Failures of single paths are told to `troubles`, and the copy goes on.
+pub fn copy(
+    place: &Place,
+    volume: &Volume,
+    destination: &Destination,
+    preserve: bool,
+    troubles: &mut Troubles,
+) -> Result<(), CliError> {
+    let mut walk =
+        volume.walk(place.inner(), WalkOptions::new().brackets(true)).map_err(|error| place.error(error))?;
+    let host = Host::new(&destination.base)
+        .map_err(|error| CliError::host(destination.base.as_os_str(), "open", &error.into()))?;
+    let geometry = &volume.superblock().geometry;
+    // No block belongs to two files of an honest volume: one that holds more data than it has blocks would
+    // fill the host instead. Small contents may lie in inodes.
+    let allowance = geometry.blocks_count().saturating_mul(geometry.block_size().into())
+        + u64::from(geometry.inodes_count()) * u64::from(geometry.inode_size());
+    let mut copier = Copier {
+        place,
+        volume,
+        destination,
+        preserve,
+        host,
+        device: device_identity(place),
+        links: HashMap::new(),
+        allowance,
+        progress: Progress::open_ended(crate::text::visible(&place.path)),
+        memory: Vec::new(),
+    };
+    while let Some(told) = walk.advance() {
+        let entered = match told {
+            Err(error) => {
+                troubles.tell(&CliError::at(&place.below(&error.path), error.error));
+                continue;
+            }
+            Ok(entry) => copier.visit(&entry).map_err(|error| (error, entry.visit)),
+        };
+        match entered {
+            Ok(()) => {}
+            // Without its directory nothing below has a place.
+            Err((error, Visit::Enter)) => {
+                troubles.tell(&error);
+                walk.skip();
+            }
+            Err((error @ CliError::ClosedPipe, _)) => return Err(error),
+            Err((error, _)) => troubles.tell(&error),
+        }
+        if copier.host.is_lost() {
+            let error = CliError::failed(
+                destination.base.as_os_str(),
+                "the destination was moved while it was being filled",
+                libc::ESTALE,
+            );
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+impl Copier<'_> {
+    fn visit(&mut self, entry: &WalkEntry<'_>) -> Result<(), CliError> {
+        let Some(metadata) = entry.metadata else { return Ok(()) };
+        match entry.visit {
+            Visit::Found if metadata.kind == FileKind::Directory => Ok(()),
+            Visit::Found => self.make(entry, metadata),
+            Visit::Enter => {
+                let entered = match self.destination.name_of(entry) {
+                    Some(name) => self.host.enter(name, metadata.mode),
+                    None => self.host.enter_base(),
+                };
+                entered.map_err(|error| self.refused(entry.path, "make directory", error))
+            }
+            Visit::Leave => {
+                let done = self.finish_directory(metadata);
+                let left = self.host.leave().map_err(|error| ("go back to", error));
+                done.and(left).map_err(|(action, error)| self.refused(entry.path, action, error))
+            }
+        }
+    }
+
+    /// What it is called on the host, for messages.
+    fn host_path(&self, relative: &[u8]) -> OsString {
+        let mut path = self.destination.path().into_os_string().into_vec();
+        if !relative.is_empty() {
+            path.push(b'/');
+            path.extend_from_slice(relative);
+        }
+        OsString::from_vec(path)
+    }
+
+    fn refused(&self, relative: &[u8], action: &str, error: rustix::io::Errno) -> CliError {
+        CliError::host(&self.host_path(relative), action, &error.into())
+    }
+
+    fn failed(&self, entry: &WalkEntry<'_>) -> impl Fn(Failed) -> CliError + use<> {
+        let path = self.host_path(entry.path);
+        move |(action, error)| CliError::host(&path, action, &error.into())
+    }
+
+    fn finish_directory(&self, metadata: &Metadata) -> Result<(), Failed> {
+        if self.preserve {
+            return attributes::keep(self.host.here(), metadata);
+        }
+        if self.host.made_here() { attributes::less(self.host.here(), metadata.mode) } else { Ok(()) }
+    }
+
+    /// Anything but a directory.
+    fn make(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata) -> Result<(), CliError> {
+        let Some(name) = self.destination.name_of(entry).map(<[u8]>::to_vec) else { return Ok(()) };
+        if metadata.links > 1 && self.link(entry, &name)? {
+            return Ok(());
+        }
+        match metadata.kind {
+            FileKind::Regular => self.file(entry, metadata, &name)?,
+            FileKind::Symlink => self.symlink(entry, metadata, &name)?,
+            _ => self.node(entry, metadata, &name)?,
+        }
+        if metadata.links > 1 {
+            self.remember(entry, metadata, &name)?;
+        }
+        Ok(())
+    }
+
+    /// Another name of what was copied before.
+    fn link(&mut self, entry: &WalkEntry<'_>, name: &[u8]) -> Result<bool, CliError> {
+        let Some(first) = self.links.get_mut(&entry.ino) else { return Ok(false) };
+        first.left = first.left.saturating_sub(1);
+        let linked = self.host.link(&first.path, first.made, name);
+        if first.left == 0 {
+            self.links.remove(&entry.ino);
+        }
+        linked.map_err(|error| self.refused(entry.path, "link", error))?;
+        Ok(true)
+    }
+
+    fn remember(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
+        let mut path =
+            self.destination.name.as_deref().map_or_else(Vec::new, |name| name.as_bytes().to_vec());
+        if !path.is_empty() && !entry.path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(entry.path);
+        if path.len() > LINK_PATH_MAX {
+            let message =
+                format!("its other names will be files of their own: a path of {} bytes", path.len());
+            return Err(CliError::failed(&self.host_path(entry.path), message, libc::ENAMETOOLONG));
+        }
+        let made = self.host.identity_of(name).map_err(|error| self.refused(entry.path, "stat", error))?;
+        self.links.insert(entry.ino, First { path, made, left: metadata.links - 1 });
+        Ok(())
+    }
+
+    fn file(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
+        let source = self.place.below(entry.path);
+        let at = |error: uext4::Error| CliError::at(&source, error);
+        let file = self.volume.open_inode(entry.ino, OpenOptions::new().read(true)).map_err(at)?;
+        let (target, existed) = self
+            .host
+            .file(name, metadata.mode, self.device)
+            .map_err(|error| self.refused(entry.path, "create", error))?;
+        let path = self.host_path(entry.path);
+        let failed = self.failed(entry);
+        let emptied = if existed { target.set_len(0) } else { Ok(()) };
+        let done = emptied
+            .map_err(|error| CliError::host(&path, "empty", &error))
+            .and_then(|()| self.contents(entry, &file, &target, &path))
+            .and_then(|()| {
+                let kept = match (self.preserve, existed) {
+                    (true, _) => attributes::keep(&target, metadata),
+                    (false, true) => Ok(()),
+                    (false, false) => attributes::less(&target, metadata.mode),
+                };
+                kept.map_err(failed)
+            });
+        if done.is_err() && !existed {
+            // Half a file under the right name would pass for a whole one. The first error is the one to tell.
+            let _already_failing = self.host.remove(name);
+        }
+        done
+    }
+
+    fn contents(
+        &mut self,
+        entry: &WalkEntry<'_>,
+        file: &File,
+        target: &std::fs::File,
+        path: &OsStr,
+    ) -> Result<(), CliError> {
+        let mut place = self.place.clone();
+        place.argument = place.below(entry.path);
+        let mut sink = Bounded {
+            inner: Sparse { file: target, name: path, progress: &mut self.progress },
+            place: &place,
+            ino: entry.ino,
+            allowance: &mut self.allowance,
+        };
+        if file.size() <= SMALL {
+            pour_small(&place, file, &mut self.memory, &mut sink)?;
+        } else {
+            pour(&place, self.volume, file, 1, &mut sink)?;
+        }
+        target.set_len(file.size()).map_err(|error| CliError::host(path, "set size", &error))
+    }
+
+    fn symlink(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
+        let target = self.volume.read_link_of(entry.ino);
+        let target = target.map_err(|error| CliError::at(&self.place.below(entry.path), error))?;
+        let target = OsStr::from_bytes(&target);
+        self.host
+            .replace(name, |here, name| rustix::fs::symlinkat(target, here, name))
+            .map_err(|error| self.refused(entry.path, "make link", error))?;
+        self.keep_name(entry, metadata, name)
+    }
+
+    fn node(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
+        let kind = match metadata.kind {
+            FileKind::CharDevice => FileType::CharacterDevice,
+            FileKind::BlockDevice => FileType::BlockDevice,
+            FileKind::Socket => FileType::Socket,
+            _ => FileType::Fifo,
+        };
+        let device = rustix::fs::makedev(metadata.rdev.0, metadata.rdev.1);
+        let mode = Mode::from_raw_mode(metadata.mode & 0o777);
+        self.host
+            .replace(name, |here, name| rustix::fs::mknodat(here, name, kind, mode, device))
+            .map_err(|error| self.refused(entry.path, "make node", error))?;
+        self.keep_name(entry, metadata, name)
+    }
+
+    fn keep_name(&self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
+        if !self.preserve {
+            return Ok(());
+        }
+        attributes::keep_name(self.host.here(), OsStr::from_bytes(name), metadata).map_err(self.failed(entry))
+    }
+}
+
+/// Counts data against what the volume can hold.
+struct Bounded<'a, S> {
+    inner: S,
+    place: &'a Place,
+    ino: Ino,
+    allowance: &'a mut u64,
+}
+
+impl<S: Sink> Sink for Bounded<'_, S> {
+    fn data(&mut self, pos: u64, bytes: &[u8]) -> Result<(), CliError> {
+        match self.allowance.checked_sub(bytes.len() as u64) {
+            Some(rest) => *self.allowance = rest,
+            None => {
+                let what = "the files hold more data than the volume: they share blocks".into();
+                return Err(self.place.error(uext4::Error::CorruptInode { ino: self.ino, what }));
+            }
+        }
+        self.inner.data(pos, bytes)
+    }
+
+    fn zeros(&mut self, pos: u64, length: u64) -> Result<(), CliError> {
+        self.inner.zeros(pos, length)
+    }
+}
+
+/// Reads the data of a small file piece by piece.
+fn pour_small(place: &Place, file: &File, memory: &mut Vec<u8>, sink: &mut dyn Sink) -> Result<(), CliError> {
+    let at = |error: uext4::Error| place.error(error);
+    let size = file.size();
+    for piece in file.map() {
+        let piece = piece.map_err(at)?;
+        let length = piece.length.min(size.saturating_sub(piece.logical));
+        if piece.state != State::Written {
+            sink.zeros(piece.logical, length)?;
+            continue;
+        }
+        // At most SMALL bytes.
+        memory.resize(length as usize, 0);
+        let read = file.read_any_at(memory, piece.logical).map_err(at)?;
+        if read as u64 != length {
+            let message = format!("short read at byte {}: {read} of {length} bytes", piece.logical);
+            return Err(CliError::failed(&place.argument, message, libc::EIO));
+        }
+        sink.data(piece.logical, memory)?;
+    }
+    Ok(())
+}

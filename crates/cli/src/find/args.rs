@@ -1,0 +1,122 @@
+//! What `find` can be told.
+
+use super::conditions::{Amount, Moment, Permissions, Size};
+use super::glob::Glob;
+use crate::args::{ForceArgs, JsonArgs};
+use clap::{Args, ValueEnum, ValueHint};
+use std::ffi::OsString;
+use uext4::FileKind;
+
+const FIND_HELP: &str = "\
+An entry is told if it passes every test given; of one test given several times, or with several types, one
+must pass. N is exactly N, +N more, -N less. Globs know * ? [a-z] [!a-z] and \\, and match the whole name
+(or path, with --path), slashes and leading dots too.
+
+A directory comes before what is in it; its entries come together in the order of their inodes.
+Errors are told one by one, and make the exit status 1.";
+
+/// `uext4 find`.
+#[derive(Args)]
+#[command(after_help = FIND_HELP)]
+pub struct FindArgs {
+    /// Where to begin; the root directory without a path.
+    #[arg(value_name = "DEVICE[:/path]", value_hint = ValueHint::FilePath)]
+    pub place: OsString,
+    /// The last component of the path matches.
+    #[arg(long, value_name = "GLOB")]
+    pub name: Vec<Glob>,
+    /// The same, whatever the case of letters.
+    #[arg(long, value_name = "GLOB")]
+    pub iname: Vec<Glob>,
+    /// The path as it is printed matches.
+    #[arg(long, value_name = "GLOB")]
+    pub path: Vec<Glob>,
+    /// Regular file, directory, link, block or character device, pipe, socket; several: f,l
+    #[arg(long = "type", value_name = "TYPE", value_delimiter = ',', hide_possible_values = true)]
+    pub kind: Vec<Kind>,
+    /// Size, rounded up to the unit: c bytes, k, M, G; without one, units of 512 bytes.
+    #[arg(long, value_name = "[+-]N[ckMG]", allow_hyphen_values = true)]
+    pub size: Vec<Size>,
+    /// Contents changed so many whole days ago.
+    #[arg(long, value_name = "[+-]N", allow_hyphen_values = true)]
+    pub mtime: Vec<Amount>,
+    /// Attributes changed so many whole days ago.
+    #[arg(long, value_name = "[+-]N", allow_hyphen_values = true)]
+    pub ctime: Vec<Amount>,
+    /// Read so many whole days ago.
+    #[arg(long, value_name = "[+-]N", allow_hyphen_values = true)]
+    pub atime: Vec<Amount>,
+    /// Contents changed after this: 2026-11-21, 2026-11-21T05:16[:27] (UTC), @SECONDS.
+    #[arg(long, value_name = "TIME")]
+    pub newermt: Option<Moment>,
+    /// Nothing deeper than this; the start has depth 0.
+    #[arg(long, value_name = "N")]
+    pub maxdepth: Option<u32>,
+    /// Nothing less deep than this.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub mindepth: u32,
+    /// Owner, a number.
+    #[arg(long, value_name = "[+-]N", allow_hyphen_values = true)]
+    pub uid: Vec<Amount>,
+    /// Group, a number.
+    #[arg(long, value_name = "[+-]N", allow_hyphen_values = true)]
+    pub gid: Vec<Amount>,
+    /// Mode bits, octal: exactly these, all of these (-644), any of these (/222).
+    #[arg(long, value_name = "[-/]MODE", allow_hyphen_values = true)]
+    pub perm: Vec<Permissions>,
+    /// Hard links.
+    #[arg(long, value_name = "[+-]N", allow_hyphen_values = true)]
+    pub links: Vec<Amount>,
+    /// Inode number.
+    #[arg(long, value_name = "[+-]N", allow_hyphen_values = true)]
+    pub inum: Vec<Amount>,
+    /// A regular file of no bytes, or a directory without entries.
+    #[arg(long)]
+    pub empty: bool,
+    /// End each path with a zero byte instead of a line end.
+    #[arg(long, conflicts_with = "json")]
+    pub print0: bool,
+    /// Inode, KiB on the device, mode, links, owner, group, size and time of change too.
+    #[arg(long, conflicts_with_all = ["json", "print0"])]
+    pub ls: bool,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
+}
+
+/// A type as find(1) abbreviates it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// Regular file.
+    F,
+    /// Directory.
+    D,
+    /// Symbolic link.
+    L,
+    /// Block device.
+    B,
+    /// Character device.
+    C,
+    /// Named pipe.
+    P,
+    /// Socket.
+    S,
+}
+
+impl Kind {
+    /// The file type meant.
+    pub fn file_kind(self) -> FileKind {
+        match self {
+            Kind::F => FileKind::Regular,
+            Kind::D => FileKind::Directory,
+            Kind::L => FileKind::Symlink,
+            Kind::B => FileKind::BlockDevice,
+            Kind::C => FileKind::CharDevice,
+            Kind::P => FileKind::Fifo,
+            Kind::S => FileKind::Socket,
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The tests of `find`.
+
+use super::args::FindArgs;
+use std::cmp::Ordering;
+use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
+use uext4::{FileKind, Metadata, Timestamp, WalkEntry};
+
+const DAY: i64 = 86_400;
+
+/// `N`, `+N` or `-N`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Amount {
+    order: Ordering,
+    number: u64,
+}
+
+impl Amount {
+    fn holds(self, value: u64) -> bool {
+        value.cmp(&self.number) == self.order
+    }
+}
+
+/// The order meant by a sign, and what stands behind it.
+fn signed(text: &str) -> (Ordering, &str) {
+    match text.as_bytes().first() {
+        Some(b'+') => (Ordering::Greater, &text[1..]),
+        Some(b'-') => (Ordering::Less, &text[1..]),
+        _ => (Ordering::Equal, text),
+    }
+}
+
+fn number(text: &str, whole: &str) -> Result<u64, String> {
+    // `parse` takes a second sign.
+    if !text.starts_with(|letter: char| letter.is_ascii_digit()) {
+        return Err(format!("`{whole}` is not a number, perhaps with + or - before it"));
+    }
+    text.parse().map_err(|_| format!("`{whole}` is not a number, perhaps with + or - before it"))
+}
+
+impl FromStr for Amount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (order, digits) = signed(text);
+        Ok(Amount { order, number: number(digits, text)? })
+    }
+}
+
+/// An amount of bytes, rounded up to a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    amount: Amount,
+    unit: u64,
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (order, rest) = signed(text);
+        let (digits, unit) = match rest.as_bytes().last() {
+            Some(b'c') => (&rest[..rest.len() - 1], 1),
+            Some(b'b') => (&rest[..rest.len() - 1], 512),
+            Some(b'k') => (&rest[..rest.len() - 1], 1 << 10),
+            Some(b'M') => (&rest[..rest.len() - 1], 1 << 20),
+            Some(b'G') => (&rest[..rest.len() - 1], 1 << 30),
+            _ => (rest, 512),
+        };
+        Ok(Size { amount: Amount { order, number: number(digits, text)? }, unit })
+    }
+}
+
+/// Mode bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permissions {
+    /// These and no others.
+    Exactly(u32),
+    /// These and perhaps others.
+    All(u32),
+    /// At least one of these, or none are asked for.
+    Any(u32),
+}
+
+impl FromStr for Permissions {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.strip_prefix(['-', '/']).unwrap_or(text);
+        let mode =
+            u32::from_str_radix(digits, 8).ok().filter(|&mode| mode <= 0o7777 && !digits.starts_with('+'));
+        let mode = mode.ok_or_else(|| format!("`{text}` is not a mode: octal digits up to 7777"))?;
+        Ok(match text.as_bytes().first() {
+            Some(b'-') => Permissions::All(mode),
+            Some(b'/') => Permissions::Any(mode),
+            _ => Permissions::Exactly(mode),
+        })
+    }
+}
+
+impl Permissions {
+    fn holds(self, mode: u32) -> bool {
+        match self {
+            Permissions::Exactly(wanted) => mode == wanted,
+            Permissions::All(wanted) => mode & wanted == wanted,
+            Permissions::Any(wanted) => wanted == 0 || mode & wanted != 0,
+        }
+    }
+}
+
+/// A point in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment(i64);
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("`{text}` is not a time: 2026-11-21, 2026-11-21T05:16:27 or @SECONDS");
+        if let Some(seconds) = text.strip_prefix('@') {
+            return seconds.parse().map(Moment).map_err(|_| bad());
+        }
+        let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00"));
+        let fields = |text: &str, separator| -> Option<Vec<i64>> {
+            let part =
+                |part: &str| part.parse().ok().filter(|_| part.bytes().all(|byte| byte.is_ascii_digit()));
+            text.split(separator).map(part).collect()
+        };
+        let date = fields(date, '-').ok_or_else(bad)?;
+        let time = fields(time.trim_end_matches('Z'), ':').ok_or_else(bad)?;
+        let (&[year, month, day], &[hour, minute, ref second @ ..]) = (&date[..], &time[..]) else {
+            return Err(bad());
+        };
+        let second = match *second {
+            [] => 0,
+            [second] => second,
+            _ => return Err(bad()),
+        };
+        let sane = (0..=9999).contains(&year)
+            && (1..=12).contains(&month)
+            && (1..=31).contains(&day)
+            && hour < 24
+            && minute < 60
+            && second < 61;
+        if !sane {
+            return Err(bad());
+        }
+        Ok(Moment(days(year, month, day) * DAY + hour * 3600 + minute * 60 + second))
+    }
+}
+
+/// Days from 1970-01-01 in the Gregorian calendar: eras of 400 years that begin in March, so that the leap
+/// day is the last of its year.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+/// What an entry must be.
+pub struct Conditions<'a> {
+    args: &'a FindArgs,
+    now: i64,
+}
+
+impl<'a> Conditions<'a> {
+    /// Those of the arguments, as of now.
+    pub fn new(args: &'a FindArgs) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        Conditions { args, now: i64::try_from(now).unwrap_or(i64::MAX) }
+    }
+
+    /// Whether names and types do not suffice.
+    pub fn need_attributes(&self) -> bool {
+        let args = self.args;
+        let times = args.mtime.len() + args.ctime.len() + args.atime.len();
+        let numbers = args.size.len() + args.uid.len() + args.gid.len() + args.perm.len() + args.links.len();
+        times + numbers > 0 || args.newermt.is_some() || args.empty
+    }
+
+    /// Whether the entry passes, `--empty` of directories apart. `path`: as it is printed.
+    pub fn hold(&self, entry: &WalkEntry<'_>, path: &[u8]) -> bool {
+        let args = self.args;
+        let name = path.rsplit(|&byte| byte == b'/').next().filter(|name| !name.is_empty()).unwrap_or(b"/");
+        entry.depth >= args.mindepth
+            && any(&args.name, |glob| glob.matches(name, false))
+            && any(&args.iname, |glob| glob.matches(name, true))
+            && any(&args.path, |glob| glob.matches(path, false))
+            && any(&args.kind, |kind| entry.kind == Some(kind.file_kind()))
+            && any(&args.inum, |amount| amount.holds(entry.ino.get().into()))
+            && entry.metadata.is_none_or(|metadata| self.attributes(metadata))
+    }
+
+    fn attributes(&self, metadata: &Metadata) -> bool {
+        let args = self.args;
+        let empty = match metadata.kind {
+            FileKind::Regular => metadata.size == 0,
+            kind => kind == FileKind::Directory,
+        };
+        any(&args.size, |size| size.amount.holds(metadata.size.div_ceil(size.unit)))
+            && any(&args.mtime, |days| self.age(*days, metadata.modified))
+            && any(&args.ctime, |days| self.age(*days, metadata.changed))
+            && any(&args.atime, |days| self.age(*days, metadata.accessed))
+            && args.newermt.is_none_or(|Moment(from)| {
+                (metadata.modified.seconds, metadata.modified.nanoseconds) > (from, 0)
+            })
+            && any(&args.uid, |amount| amount.holds(metadata.uid.into()))
+            && any(&args.gid, |amount| amount.holds(metadata.gid.into()))
+            && any(&args.perm, |perm| perm.holds(metadata.mode))
+            && any(&args.links, |amount| amount.holds(metadata.links.into()))
+            && (!args.empty || empty)
+    }
+
+    fn age(&self, days: Amount, time: Timestamp) -> bool {
+        // Times to come are less than any number of days ago.
+        match u64::try_from(self.now.saturating_sub(time.seconds).div_euclid(DAY)) {
+            Ok(age) => days.holds(age),
+            Err(_) => days.order == Ordering::Less,
+        }
+    }
+}
+
+/// One must hold, if there are any.
+fn any<T>(wanted: &[T], holds: impl FnMut(&T) -> bool) -> bool {
+    wanted.is_empty() || wanted.iter().any(holds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_and_sizes() {
+        for (text, order, number) in
+            [("7", Ordering::Equal, 7), ("+0", Ordering::Greater, 0), ("-12", Ordering::Less, 12)]
+        {
+            assert_eq!(text.parse(), Ok(Amount { order, number }));
+        }
+        for bad in ["", "+", "--1", "+-1", "1x", "99999999999999999999"] {
+            assert!(bad.parse::<Amount>().is_err(), "{bad}");
+        }
+        let holds = |text: &str, bytes: u64| {
+            let size: Size = text.parse().unwrap();
+            size.amount.holds(bytes.div_ceil(size.unit))
+        };
+        // A size is rounded up: -1M is nothing but empty files, as find(1) has it.
+        assert!(holds("-1M", 0) && !holds("-1M", 1));
+        assert!(holds("1M", 1) && holds("1M", 1 << 20) && holds("+1M", (1 << 20) + 1));
+        assert!(holds("3", 1025) && holds("1025c", 1025) && holds("2k", 1025));
+        assert!(holds("+8388607G", u64::MAX));
+        assert!("k".parse::<Size>().is_err() && "1T".parse::<Size>().is_err());
+    }
+
+    #[test]
+    fn modes() {
+        let holds = |text: &str, mode| text.parse::<Permissions>().unwrap().holds(mode);
+        assert!(holds("644", 0o644) && !holds("644", 0o4644));
+        assert!(holds("-644", 0o4755) && !holds("-644", 0o640));
+        assert!(holds("/222", 0o020) && !holds("/222", 0o555) && holds("/000", 0o555));
+        for bad in ["", "8", "u+x", "+644", "17777", "-"] {
+            assert!(bad.parse::<Permissions>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn moments() {
+        for (text, seconds) in [
+            ("1970-01-01", 0),
+            ("2000-02-29T00:00", 951_782_400),
+            ("2446-05-10 22:38:55", 15_032_385_535),
+            ("1969-12-31T23:59:59Z", -1),
+            ("@-5", -5),
+        ] {
+            assert_eq!(text.parse(), Ok(Moment(seconds)), "{text}");
+        }
+        for bad in
+            ["", "yesterday", "2000-13-01", "2000-01", "2000-01-01T25:00", "2000-1-1T1:2:3:4", "@x", "+1-1-1"]
+        {
+            assert!(bad.parse::<Moment>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! `cp -r` and `cp -a`: trees out of a volume, and what a hostile one may not do.
+
+mod common;
+
+use common::{SPARSE, at, bad, good, uext4, volume};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use uext4_testkit::{Kind, Manifest, Need, Scratch, Volume, VolumeBuilder, fixture, manifest, needs, oracle};
+
+fn copy(volume: &Volume, flags: &str, source: &str, dest: &Path) {
+    good(["cp".into(), flags.into(), at(volume, source), dest.as_os_str().to_owned()]);
+}
+
+/// Without what a copy on another file system cannot have, or does not yet.
+fn comparable(mut tree: Manifest) -> Manifest {
+    for (path, entry) in &mut tree {
+        if entry.kind == Kind::Directory {
+            (entry.size, entry.nlink) = (0, 0);
+        }
+        entry.xattrs.clear();
+        // The top is the destination's own.
+        if path == b"/" {
+            entry.mtime_ns = 0;
+        }
+    }
+    tree
+}
+
+#[track_caller]
+fn assert_same(ours: Manifest, theirs: Manifest) {
+    let (ours, theirs) = (comparable(ours), comparable(theirs));
+    for (path, entry) in &theirs {
+        assert_eq!(ours.get(path), Some(entry), "{}", String::from_utf8_lossy(path));
+    }
+    assert_eq!(ours.len(), theirs.len());
+}
+
+#[test]
+fn a_tree_comes_back_as_it_went_in() {
+    needs!(Need::Tool("mke2fs"));
+    let source = Scratch::new(128 << 20);
+    let tree = source.file("tree");
+    std::fs::create_dir(&tree).unwrap();
+    fixture::standard_tree_with(
+        &tree,
+        fixture::TreeOptions { big_dir: 300, extents: 50, ..fixture::TreeOptions::new(3) },
+    );
+    let volume = VolumeBuilder::new(128 << 20).from_dir(&tree).build();
+    let out = volume.scratch().file("out");
+    std::fs::create_dir(&out).unwrap();
+    copy(&volume, "-a", "/", &out);
+    std::fs::remove_dir(out.join("lost+found")).unwrap();
+    assert_same(seconds(manifest(&out)), seconds(manifest(&tree)));
+    let far = std::fs::metadata(out.join("sparse/far")).unwrap();
+    assert!(far.len() > 5 << 30 && far.blocks() * 512 < 1 << 20, "holes stay holes");
+    let links = |name| std::fs::metadata(out.join("links").join(name)).unwrap().ino();
+    assert_eq!(links("one"), links("link-4"));
+    // Once more over what is there: nothing is left of the old contents, nothing is lost.
+    std::fs::write(out.join("sizes/512"), vec![1; 9999]).unwrap();
+    copy(&volume, "-a", "/", &out);
+    std::fs::remove_dir(out.join("lost+found")).unwrap();
+    assert_same(seconds(manifest(&out)), seconds(manifest(&tree)));
+}
+
+/// `mke2fs -d` takes whole seconds into the volume, and gives directories its own.
+fn seconds(mut tree: Manifest) -> Manifest {
+    for entry in tree.values_mut() {
+        let second = entry.mtime_ns.div_euclid(1_000_000_000);
+        entry.mtime_ns = if entry.kind == Kind::Directory { 0 } else { second };
+    }
+    tree
+}
+
+#[test]
+fn root_a_tree_of_the_kernel_is_copied_whole() {
+    needs!(Need::Loop, Need::Tool("mke2fs"));
+    let volume = VolumeBuilder::new(256 << 20).build();
+    volume.with_kernel(|dir| fixture::standard_tree(dir, 9));
+    let out = volume.scratch().file("out");
+    copy(&volume, "-a", "/", &out);
+    assert_same(manifest(&out), volume.kernel_manifest());
+}
+
+#[test]
+fn where_a_tree_goes() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let out = volume.scratch().file("out");
+    copy(&volume, "-r", "/dir", &out);
+    assert!(out.join("inner/deep").is_file(), "a name that does not exist becomes the copy");
+    copy(&volume, "-r", "/dir", &out);
+    assert!(out.join("dir/inner/deep").is_file(), "a directory that exists gets the copy");
+    let all = volume.scratch().file("all");
+    std::fs::create_dir(&all).unwrap();
+    copy(&volume, "-R", "/", &all);
+    assert!(all.join("hello").is_file(), "the root has no name");
+    assert!(all.join("fifo").metadata().unwrap().file_type().is_fifo());
+    assert_eq!(std::fs::read_link(all.join("dangling")).unwrap(), Path::new("nowhere"));
+    assert_eq!(std::fs::metadata(all.join("sparse")).unwrap().len(), SPARSE);
+    let link = volume.scratch().file("link");
+    copy(&volume, "-r", "/dirlink", &link);
+    assert_eq!(std::fs::read_link(&link).unwrap(), Path::new("dir"), "a link is not followed");
+    let file = volume.scratch().file("file");
+    copy(&volume, "-r", "/hello", &file);
+    assert_eq!(std::fs::read(&file).unwrap(), b"world\n");
+    let several = [at(&volume, "/dir"), at(&volume, "/hello"), all.as_os_str().to_owned()];
+    good([OsString::from("cp"), "-r".into()].into_iter().chain(several));
+    assert!(all.join("dir/inner/deep").is_file());
+}
+
+#[test]
+fn modes_of_a_tree() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    oracle::debugfs_write(volume.path(), "set_inode_field /dir/inner mode 040555");
+    oracle::debugfs_write(volume.path(), "set_inode_field /dir/inner/deep mode 0104444");
+    oracle::debugfs_write(volume.path(), "set_inode_field /dir/inner mtime @1000000000");
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
+    let out = volume.scratch().file("out");
+    copy(&volume, "-r", "/dir", &out);
+    assert_eq!(mode(&out.join("inner")), 0o555, "a directory nobody may write is filled all the same");
+    assert_eq!(mode(&out.join("inner/deep")), 0o444, "no set-uid without being asked");
+    let kept = volume.scratch().file("kept");
+    copy(&volume, "-a", "/dir", &kept);
+    assert_eq!((mode(&kept.join("inner")), mode(&kept.join("inner/deep"))), (0o555, 0o4444));
+    assert_eq!(std::fs::metadata(kept.join("inner")).unwrap().mtime(), 1_000_000_000);
+    for dir in [out, kept] {
+        std::fs::set_permissions(dir.join("inner"), PermissionsExt::from_mode(0o755)).unwrap();
+    }
+}
+
+/// A directory with a file that must stay as it is.
+fn outside(volume: &Volume) -> std::path::PathBuf {
+    let outside = volume.scratch().file("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("victim"), "mine").unwrap();
+    outside
+}
+
+/// Runs a copy that must fail in places; what it said.
+fn troubled(volume: &Volume, source: &str, out: &Path) -> String {
+    let output = uext4(["cp".into(), "-a".into(), at(volume, source), out.as_os_str().to_owned()]);
+    assert_eq!(output.status.code(), Some(1), "{}", oracle::text(&output));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn names_of_an_image_do_not_lead_out() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = VolumeBuilder::new(8 << 20).args(["-O", "^metadata_csum,^has_journal"]).build();
+    let outside = outside(&volume);
+    let content = volume.scratch().file("content");
+    std::fs::write(&content, "theirs").unwrap();
+    let (target, content) = (outside.display(), content.display());
+    // Links first (lower inode numbers), then a directory and a file that get their names.
+    oracle::debugfs_script(
+        volume.path(),
+        &format!(
+            "symlink /evil {target}\nsymlink /evil-file {target}/victim\nmkdir /evi1\n\
+             write {content} /evi1/victim\nwrite {content} /evil-fil1\nwrite {content} /XXXX\n\
+             write {content} /tail\n"
+        ),
+    );
+    let mut bytes = std::fs::read(volume.path()).unwrap();
+    let entry = |bytes: &[u8], name: &[u8]| {
+        let is = |window: &[u8]| &window[4..] == name && usize::from(window[2]) == name.len();
+        bytes.windows(4 + name.len()).position(is).unwrap() + 4
+    };
+    let twins: [(&[u8], &[u8]); 2] = [(b"evi1", b"evil"), (b"evil-fil1", b"evil-file")];
+    for (old, new) in twins {
+        let start = entry(&bytes, old);
+        bytes[start..start + new.len()].copy_from_slice(new);
+    }
+    std::fs::write(volume.path(), &bytes).unwrap();
+    let out = volume.scratch().file("out");
+    let told = troubled(&volume, "/", &out);
+    assert!(told.contains("out/evil: make directory: "), "{told}");
+    assert!(told.contains("out/evil-file: create: "), "{told}");
+    assert_eq!(told.lines().count(), 2, "{told}");
+    assert_eq!(std::fs::read(outside.join("victim")).unwrap(), b"mine");
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
+    assert_eq!(std::fs::read(out.join("tail")).unwrap(), b"theirs", "the rest is copied");
+
+    // A slash in a name, and an entry `..` where there is none: the directory is damaged, the copy goes on.
+    let name = entry(&bytes, b"XXXX");
+    for (evil, copied) in [(b"../Y", false), (b"/etc", false)] {
+        bytes[name..name + 4].copy_from_slice(evil);
+        std::fs::write(volume.path(), &bytes).unwrap();
+        let out = volume.scratch().file("again");
+        let told = troubled(&volume, "/", &out);
+        assert!(told.contains("corrupt volume"), "{told}");
+        assert_eq!(out.join("tail").exists(), copied);
+        std::fs::remove_dir_all(&out).unwrap();
+    }
+    bytes[name - 2] = 2;
+    bytes[name..name + 2].copy_from_slice(b"..");
+    std::fs::write(volume.path(), &bytes).unwrap();
+    troubled(&volume, "/", &volume.scratch().file("dots"));
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
+}
+
+#[test]
+fn what_exists_is_replaced_only_by_its_kind() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let outside = outside(&volume);
+    let out = volume.scratch().file("out");
+    std::fs::create_dir(&out).unwrap();
+    symlink(outside.join("victim"), out.join("hello")).unwrap();
+    symlink(&outside, out.join("dir")).unwrap();
+    std::fs::create_dir(out.join("empty")).unwrap();
+    std::fs::write(out.join("link"), "a file").unwrap();
+    // The image itself, under the name of a file in it.
+    std::fs::hard_link(volume.path(), out.join("big")).unwrap();
+    let told = troubled(&volume, "/", &out);
+    for name in ["hello", "dir", "empty", "big"] {
+        assert!(told.contains(&format!("out/{name}: ")), "{name}: {told}");
+    }
+    assert_eq!(told.lines().count(), 4, "{told}");
+    assert_eq!(std::fs::read(outside.join("victim")).unwrap(), b"mine");
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
+    assert_eq!(std::fs::read_link(out.join("link")).unwrap(), Path::new("hello"));
+    assert_eq!(std::fs::metadata(out.join("sparse")).unwrap().len(), SPARSE);
+    volume.assert_clean();
+}
+
+#[test]
+fn a_bad_file_leaves_no_half_copy_and_the_rest_is_there() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    // Its first extent behind the end of the volume.
+    oracle::debugfs_write(volume.path(), "set_inode_field /big block[5] 0xffffff0");
+    let out = volume.scratch().file("out");
+    let told = troubled(&volume, "/", &out);
+    assert!(told.lines().count() == 1 && told.contains(":/big: "), "{told}");
+    assert!(!out.join("big").exists());
+    assert_eq!(std::fs::read(out.join("hello")).unwrap(), b"world\n");
+}
+
+#[test]
+fn huge_holes_cost_nothing() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    for size in [i64::MAX as u64 - 4096, 1 << 52, (1 << 44) - 1] {
+        oracle::debugfs_write(volume.path(), &format!("set_inode_field /sparse size {size}"));
+        let out = volume.scratch().file("out");
+        let start = Instant::now();
+        let output = uext4(["cp".into(), "-r".into(), at(&volume, "/sparse"), out.as_os_str().to_owned()]);
+        assert!(start.elapsed() < Duration::from_secs(10), "{size}");
+        if output.status.success() {
+            assert_eq!(std::fs::metadata(&out).unwrap().len(), size);
+            assert!(std::fs::metadata(&out).unwrap().blocks() * 512 < 1 << 20);
+            std::fs::remove_file(&out).unwrap();
+        } else {
+            assert!(output.status.code() == Some(1) && !out.exists(), "{}", oracle::text(&output));
+        }
+    }
+}
+
+#[test]
+fn files_that_share_blocks_do_not_fill_the_host() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = VolumeBuilder::new(8 << 20)
+        .args(["-b", "4096", "-N", "256", "-O", "^metadata_csum,^has_journal"])
+        .build();
+    let content = volume.scratch().file("content");
+    std::fs::write(&content, vec![7; 3 << 20]).unwrap();
+    let mut requests = format!("write {} /f0\n", content.display());
+    for n in 1..100 {
+        requests += &format!(
+            "copy_inode /f0 <{}>\nlink <{}> /f{n}\nset_inode_field /f{n} links_count 1\n",
+            100 + n,
+            100 + n
+        );
+    }
+    oracle::debugfs_script(volume.path(), &requests);
+    let out = volume.scratch().file("out");
+    let told = troubled(&volume, "/", &out);
+    assert!(told.lines().count() >= 97 && told.contains("they share blocks"), "{told}");
+    assert!(std::fs::read_dir(&out).unwrap().count() <= 4);
+}
+
+#[test]
+fn two_thousand_levels() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = VolumeBuilder::new(64 << 20).args(["-N", "4096", "-O", "^has_journal"]).build();
+    let name = "n".repeat(100);
+    let requests = format!("mkdir {name}\ncd {name}\n").repeat(2000) + "symlink end nowhere\n";
+    oracle::debugfs_script(volume.path(), &requests);
+    let out = volume.scratch().file("out");
+    copy(&volume, "-a", "/", &out);
+    let counted = oracle::command("find").arg(&out).output().unwrap();
+    assert_eq!(counted.stdout.iter().filter(|&&byte| byte == b'\n').count(), 1 + 2000 + 1 + 1);
+    // The scratch directory's own removal keeps every level open.
+    oracle::run(oracle::command("rm").arg("-rf").arg(&out));
+}
+
+#[test]
+fn root_device_nodes_need_root() {
+    needs!(Need::Root, Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = VolumeBuilder::new(8 << 20).build();
+    oracle::debugfs_script(volume.path(), "mknod /null c 1 3\nmknod /disk b 259 300\n");
+    let out = volume.scratch().file("out");
+    copy(&volume, "-r", "/", &out);
+    let null = std::fs::metadata(out.join("null")).unwrap();
+    assert!(null.file_type().is_char_device());
+    assert_eq!((rustix::fs::major(null.rdev()), rustix::fs::minor(null.rdev())), (1, 3));
+    assert!(std::fs::metadata(out.join("disk")).unwrap().file_type().is_block_device());
+    assert!(
+        bad(1, [OsStr::new("cp"), &at(&volume, "/null"), out.as_os_str()]).contains("not a regular file")
+    );
+}

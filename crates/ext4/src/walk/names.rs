@@ -1,0 +1,88 @@
+//! Directory entries packed tightly: a million of them must fit into a few tens of megabytes.
+
+use crate::stat::FileKind;
+use uext4_ondisk::Ino;
+
+/// Names end a window when they take this many bytes.
+const NAMES_BYTES: usize = 16 << 20;
+/// Most entries of a window: 12 MiB of them.
+const ENTRIES: usize = 1 << 20;
+
+/// One entry; its name lies in the arena.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Item {
+    pub(super) ino: Ino,
+    start: u32,
+    length: u8,
+    /// What the directory says, as it stores it; 0 if it says nothing.
+    kind: u8,
+}
+
+impl Item {
+    pub(super) fn kind(&self) -> Option<FileKind> {
+        FileKind::from_dir_entry(self.kind)
+    }
+}
+
+/// A list of entries that is consumed from the front.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    arena: Vec<u8>,
+    items: Vec<Item>,
+    next: usize,
+}
+
+impl Names {
+    /// Adds an entry. Names are 1 to 255 bytes.
+    pub(super) fn push(&mut self, name: &[u8], ino: Ino, kind: Option<FileKind>) {
+        // A window is bounded long before an offset outgrows 32 bits, and a name by the format.
+        let (Ok(start), Ok(length)) = (u32::try_from(self.arena.len()), u8::try_from(name.len())) else {
+            return;
+        };
+        self.arena.extend_from_slice(name);
+        self.items.push(Item { ino, start, length, kind: kind.map_or(0, FileKind::dir_entry_value) });
+    }
+
+    /// Takes back the entry that was added last.
+    pub(super) fn pop_last(&mut self) {
+        if let Some(item) = self.items.pop() {
+            self.arena.truncate(item.start as usize);
+        }
+    }
+
+    /// Whether it should be consumed before more is added.
+    pub(super) fn is_full(&self) -> bool {
+        self.arena.len() >= NAMES_BYTES || self.items.len() >= ENTRIES
+    }
+
+    /// Into the order of the inode tables.
+    pub(super) fn sort_by_inode(&mut self) {
+        self.items.sort_unstable_by_key(|item| (item.ino, item.start));
+    }
+
+    /// The next entry and those after it.
+    pub(super) fn take_next(&mut self) -> Option<Item> {
+        let item = *self.items.get(self.next)?;
+        self.next += 1;
+        Some(item)
+    }
+
+    /// The entries that [`Names::take_next`] has not given yet.
+    pub(super) fn rest(&self) -> &[Item] {
+        self.items.get(self.next..).unwrap_or_default()
+    }
+
+    /// The name of an entry of this list.
+    pub(super) fn name(&self, item: &Item) -> &[u8] {
+        let start = item.start as usize;
+        self.arena.get(start..start + usize::from(item.length)).unwrap_or_default()
+    }
+
+    /// Empties it. The memory is kept only if there is little of it: a list of subdirectories waits at every
+    /// level.
+    pub(super) fn clear(&mut self) {
+        self.arena.clear();
+        self.items.clear();
+        self.next = 0;
+    }
+}

@@ -1,0 +1,40 @@
+//! A set of inode numbers, a bit each where there are any.
+
+use std::collections::HashMap;
+use uext4_ondisk::Ino;
+
+/// log2 of the numbers in a piece.
+const PIECE_LOG: u32 = 9;
+
+/// Inode numbers seen so far. Directories of one group have neighbouring numbers, so pieces of bits are
+/// smaller than a hash table of numbers; how many there can be is bounded by the inodes that exist.
+#[derive(Debug, Default)]
+pub(super) struct InoSet {
+    pieces: HashMap<u32, [u64; 1 << (PIECE_LOG - 6)]>,
+}
+
+impl InoSet {
+    /// Adds a number; whether it is new.
+    pub(super) fn insert(&mut self, ino: Ino) -> bool {
+        let number = ino.get();
+        let piece = self.pieces.entry(number >> PIECE_LOG).or_default();
+        let word = &mut piece[((number >> 6) & ((1 << (PIECE_LOG - 6)) - 1)) as usize];
+        let bit = 1u64 << (number & 63);
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_once() {
+        let mut seen = InoSet::default();
+        let numbers = [0, 1, 63, 64, 511, 512, 513, 1 << 20, u32::MAX - 1, u32::MAX];
+        assert!(numbers.iter().all(|&number| seen.insert(Ino(number))));
+        assert!(!numbers.iter().any(|&number| seen.insert(Ino(number))));
+    }
+}
