@@ -359,7 +359,7 @@ pub struct CpArgs {
     /// device nodes too. What cannot be copied is told, and the rest goes on.
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
-    /// The same, and keep what -p keeps.
+    /// The same, and keep what -p keeps and extended attributes (of files and directories).
     #[arg(short, long)]
     pub archive: bool,
     /// Keep times to the nanosecond, all mode bits and, as root, the owner.

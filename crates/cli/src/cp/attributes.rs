@@ -1,10 +1,11 @@
-//! Owner, mode and times of what was copied.
+//! Owner, mode, times and extended attributes of what was copied.
 
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
-use uext4::{FileKind, Metadata, Timestamp};
+use std::os::unix::ffi::OsStrExt;
+use uext4::{FileKind, Ino, Metadata, Timestamp, Volume};
 
 /// What failed, for messages, and how.
 pub type Failed = (&'static str, Errno);
@@ -27,7 +28,40 @@ pub fn keep(target: impl AsFd, metadata: &Metadata) -> Result<(), Failed> {
     rustix::fs::futimens(target, &times(metadata)).map_err(|error| ("set times", error))
 }
 
-/// The same for what cannot be opened: links, nodes, pipes, sockets. `name` was just made in `dir`.
+/// Why attributes were not kept.
+pub enum Trouble {
+    /// The volume did not tell them.
+    Source(uext4::Error),
+    /// The host did not take them.
+    Host(Failed),
+}
+
+/// What [`keep`] keeps, and the extended attributes, access control lists among them.
+pub fn keep_all(target: BorrowedFd<'_>, volume: &Volume, metadata: &Metadata) -> Result<(), Trouble> {
+    // A change of owner takes file capabilities away, so they come after it; without privilege the owner's
+    // right to write may go with the mode, so they come before it.
+    if rustix::process::geteuid().is_root() {
+        keep(target, metadata).map_err(Trouble::Host)?;
+        keep_xattrs(target, volume, metadata.ino)
+    } else {
+        keep_xattrs(target, volume, metadata.ino)?;
+        keep(target, metadata).map_err(Trouble::Host)
+    }
+}
+
+/// Extended attributes. As cp(1), what this host or this user cannot have is left out without a word.
+fn keep_xattrs(target: BorrowedFd<'_>, volume: &Volume, ino: Ino) -> Result<(), Trouble> {
+    for name in volume.list_xattrs_of(ino).map_err(Trouble::Source)? {
+        let value = volume.xattr_of(ino, name.as_bytes()).map_err(Trouble::Source)?;
+        match rustix::fs::fsetxattr(target, OsStr::from_bytes(name.as_bytes()), &value, XattrFlags::empty()) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::PERM) => {}
+            Err(error) => return Err(Trouble::Host(("set attribute", error))),
+        }
+    }
+    Ok(())
+}
+
+/// What [`keep`] keeps, for what cannot be opened: links, nodes, pipes, sockets. `name` was just made in `dir`.
 pub fn keep_name(dir: BorrowedFd<'_>, name: &OsStr, metadata: &Metadata) -> Result<(), Failed> {
     let mut mode = metadata.mode;
     if rustix::process::geteuid().is_root() {

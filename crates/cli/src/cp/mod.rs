@@ -63,6 +63,17 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
     Ok(())
 }
 
+/// What copies take over beside their contents.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    /// Permissions, less the umask.
+    Nothing,
+    /// Owner, all mode bits, times.
+    Attributes,
+    /// Extended attributes too.
+    Everything,
+}
+
 /// Where a tree goes.
 struct Destination {
     /// A directory that exists.
@@ -110,10 +121,15 @@ fn copy_trees(
     let how = How::walking(globals, args.force.force, args.switches.switches);
     let mut volumes = Volumes::default();
     let mut troubles = Troubles::new("cp", globals.json);
+    let keep = match (args.archive, args.preserve) {
+        (true, _) => Keep::Everything,
+        (false, true) => Keep::Attributes,
+        (false, false) => Keep::Nothing,
+    };
     for place in places {
         let destination = destination(place, dest, dest_is_dir)?;
         let volume = volumes.get(place, &how)?;
-        tree::copy(place, &volume, &destination, args.preserve || args.archive, &mut troubles)?;
+        tree::copy(place, &volume, &destination, keep, &mut troubles)?;
     }
     troubles.finish()
 }

@@ -1,12 +1,13 @@
 //! Recursive copies: a walk over the volume, made again on the host.
 
-use super::attributes::{self, Failed};
+use super::attributes::{self, Trouble};
 use super::host::{Host, Identity};
-use super::{Destination, Sparse, device_identity};
+use super::{Destination, Keep, Sparse, device_identity};
 use crate::error::{CliError, Troubles};
 use crate::open::Place;
 use crate::progress::Progress;
 use crate::pump::{Sink, pour};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FileType, Mode};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -30,7 +31,7 @@ struct Copier<'a> {
     place: &'a Place,
     volume: &'a Volume,
     destination: &'a Destination,
-    preserve: bool,
+    keep: Keep,
     host: Host,
     /// The device of the source, which must not be written to.
     device: Option<Identity>,
@@ -46,7 +47,7 @@ pub fn copy(
     place: &Place,
     volume: &Volume,
     destination: &Destination,
-    preserve: bool,
+    keep: Keep,
     troubles: &mut Troubles,
 ) -> Result<(), CliError> {
     let mut walk =
@@ -62,7 +63,7 @@ pub fn copy(
         place,
         volume,
         destination,
-        preserve,
+        keep,
         host,
         device: device_identity(place),
         links: HashMap::new(),
@@ -114,9 +115,9 @@ impl Copier<'_> {
                 entered.map_err(|error| self.refused(entry.path, "make directory", error))
             }
             Visit::Leave => {
-                let done = self.finish_directory(metadata);
-                let left = self.host.leave().map_err(|error| ("go back to", error));
-                done.and(left).map_err(|(action, error)| self.refused(entry.path, action, error))
+                let done = self.keep(entry, self.host.here(), metadata, self.host.made_here());
+                let left = self.host.leave().map_err(|error| self.refused(entry.path, "go back to", error));
+                done.and(left)
             }
         }
     }
@@ -135,16 +136,24 @@ impl Copier<'_> {
         CliError::host(&self.host_path(relative), action, &error.into())
     }
 
-    fn failed(&self, entry: &WalkEntry<'_>) -> impl Fn(Failed) -> CliError + use<> {
-        let path = self.host_path(entry.path);
-        move |(action, error)| CliError::host(&path, action, &error.into())
-    }
-
-    fn finish_directory(&self, metadata: &Metadata) -> Result<(), Failed> {
-        if self.preserve {
-            return attributes::keep(self.host.here(), metadata);
-        }
-        if self.host.made_here() { attributes::less(self.host.here(), metadata.mode) } else { Ok(()) }
+    /// Gives what was made, or was there, the attributes asked for.
+    fn keep(
+        &self,
+        entry: &WalkEntry<'_>,
+        target: BorrowedFd<'_>,
+        metadata: &Metadata,
+        made: bool,
+    ) -> Result<(), CliError> {
+        let kept = match self.keep {
+            Keep::Everything => attributes::keep_all(target, self.volume, metadata),
+            Keep::Attributes => attributes::keep(target, metadata).map_err(Trouble::Host),
+            Keep::Nothing if made => attributes::less(target, metadata.mode).map_err(Trouble::Host),
+            Keep::Nothing => Ok(()),
+        };
+        kept.map_err(|trouble| match trouble {
+            Trouble::Source(error) => CliError::at(&self.place.below(entry.path), error),
+            Trouble::Host((action, error)) => self.refused(entry.path, action, error),
+        })
     }
 
     /// Anything but a directory.
@@ -202,24 +211,17 @@ impl Copier<'_> {
             .file(name, metadata.mode, self.device)
             .map_err(|error| self.refused(entry.path, "create", error))?;
         let path = self.host_path(entry.path);
-        let failed = self.failed(entry);
         let emptied = if existed { target.set_len(0) } else { Ok(()) };
         let done = emptied
             .map_err(|error| CliError::host(&path, "empty", &error))
-            .and_then(|()| self.contents(entry, &file, &target, &path))
-            .and_then(|()| {
-                let kept = match (self.preserve, existed) {
-                    (true, _) => attributes::keep(&target, metadata),
-                    (false, true) => Ok(()),
-                    (false, false) => attributes::less(&target, metadata.mode),
-                };
-                kept.map_err(failed)
-            });
+            .and_then(|()| self.contents(entry, &file, &target, &path));
         if done.is_err() && !existed {
             // Half a file under the right name would pass for a whole one. The first error is the one to tell.
             let _already_failing = self.host.remove(name);
         }
-        done
+        done?;
+        // Whole contents stay, whatever becomes of the attributes.
+        self.keep(entry, target.as_fd(), metadata, !existed)
     }
 
     fn contents(
@@ -271,10 +273,11 @@ impl Copier<'_> {
     }
 
     fn keep_name(&self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
-        if !self.preserve {
+        if self.keep == Keep::Nothing {
             return Ok(());
         }
-        attributes::keep_name(self.host.here(), OsStr::from_bytes(name), metadata).map_err(self.failed(entry))
+        attributes::keep_name(self.host.here(), OsStr::from_bytes(name), metadata)
+            .map_err(|(action, error)| self.refused(entry.path, action, error))
     }
 }
 
