@@ -169,35 +169,59 @@ fn lines(dir: &Path, program: &str, args: &[&str]) -> BTreeSet<Vec<u8>> {
         .collect()
 }
 
+/// Sums of each entry, against the lines of `du -a -k`.
+fn assert_du_agrees(volume: &Volume, du: &[Vec<u8>]) {
+    let sums = json(["du".into(), at(volume, "/"), "-a".into(), "--json".into()]);
+    let ours: BTreeSet<Vec<u8>> = sums
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|sum| {
+            let path = sum["path"].as_str()?;
+            let path = if path == "/" { "." } else { path };
+            let path = if path == "." { ".".to_owned() } else { format!(".{path}") };
+            Some(format!("{}\t{path}", sum["bytes"].as_u64()? / 1024).into_bytes())
+        })
+        .collect();
+    // Of several names of one file either side counts the one it meets first.
+    let linked = |line: &&Vec<u8>| !String::from_utf8_lossy(line).contains("/links/");
+    let theirs: BTreeSet<&Vec<u8>> =
+        du.iter().filter(linked).filter(|line| std::str::from_utf8(line).is_ok()).collect();
+    let ours: BTreeSet<&Vec<u8>> = ours.iter().filter(linked).collect();
+    assert_eq!(ours, theirs);
+}
+
+/// What both finds are asked.
+const TESTS: [&[&str]; 16] = [
+    &[],
+    &["-type", "f"],
+    &["-type", "d,l,p,s,b,c"],
+    &["-name", "*1*"],
+    &["-iname", "*A*"],
+    &["-path", "*/s*/*"],
+    &["-size", "+1k"],
+    &["-size", "-2"],
+    &["-size", "8"],
+    &["-mtime", "+20000"],
+    &["-maxdepth", "2", "-mindepth", "2"],
+    &["-uid", "70000"],
+    &["-perm", "-4000"],
+    &["-perm", "/022"],
+    &["-links", "6"],
+    &["-empty"],
+];
+
 #[test]
 fn root_find_du_and_df_agree_with_the_host() {
     needs!(Need::Loop, Need::Tool("mke2fs"));
     let volume = VolumeBuilder::new(256 << 20).build();
     volume.with_kernel(|dir| fixture::standard_tree(dir, 5));
-    let tests: [&[&str]; 16] = [
-        &[],
-        &["-type", "f"],
-        &["-type", "d,l,p,s,b,c"],
-        &["-name", "*1*"],
-        &["-iname", "*A*"],
-        &["-path", "*/s*/*"],
-        &["-size", "+1k"],
-        &["-size", "-2"],
-        &["-size", "8"],
-        &["-mtime", "+20000"],
-        &["-maxdepth", "2", "-mindepth", "2"],
-        &["-uid", "70000"],
-        &["-perm", "-4000"],
-        &["-perm", "/022"],
-        &["-links", "6"],
-        &["-empty"],
-    ];
     let kernel = guard::KernelMount::image(
         volume.path(),
         guard::LoopOptions { read_only: true, ..Default::default() },
         "ro",
     );
-    let theirs: Vec<_> = tests
+    let theirs: Vec<_> = TESTS
         .iter()
         .map(|tests| {
             // find(1) wants global options first.
@@ -213,7 +237,7 @@ fn root_find_du_and_df_agree_with_the_host() {
     let space = rustix::fs::statvfs(kernel.path()).unwrap();
     kernel.unmount();
 
-    for (tests, theirs) in tests.iter().zip(theirs) {
+    for (tests, theirs) in TESTS.iter().zip(theirs) {
         let ours: Vec<String> = tests
             .iter()
             .map(|word| {
@@ -232,24 +256,7 @@ fn root_find_du_and_df_agree_with_the_host() {
         assert_eq!(ours, theirs, "{tests:?}");
     }
     assert!(!sizes.is_empty());
-    let sums = json(["du".into(), at(&volume, "/"), "-a".into(), "--json".into()]);
-    let ours: BTreeSet<Vec<u8>> = sums
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(|sum| {
-            let path = sum["path"].as_str()?;
-            let path = if path == "/" { "." } else { path };
-            let path = if path == "." { ".".to_owned() } else { format!(".{path}") };
-            Some(format!("{}\t{path}", sum["bytes"].as_u64()? / 1024).into_bytes())
-        })
-        .collect();
-    // Of several names of one file either side counts the one it meets first.
-    let linked = |line: &&Vec<u8>| !String::from_utf8_lossy(line).contains("/links/");
-    let theirs: BTreeSet<&Vec<u8>> =
-        du.iter().filter(linked).filter(|line| std::str::from_utf8(line).is_ok()).collect();
-    let ours: BTreeSet<&Vec<u8>> = ours.iter().filter(linked).collect();
-    assert_eq!(ours, theirs);
+    assert_du_agrees(&volume, &du);
     let df = json(["df".into(), volume.path().as_os_str().to_owned(), "--json".into()]);
     assert_eq!(df["blocks"], space.f_blocks);
     assert_eq!(df["available"], space.f_bavail);

@@ -211,6 +211,11 @@ impl<'s, 'd> Scan<'s, 'd> {
             return special::check_resize(self, ino, place, inode);
         }
         self.check_fields(role, place, inode);
+        // A reserved inode without a type has no blocks, whatever its fields say (e2fsprogs:
+        // `ext2fs_inode_has_valid_blocks2`). The list of bad blocks is the exception.
+        if file_type.is_none() && role == Role::Reserved && inode.sectors(self.shared.sb) == 0 {
+            return Ok(());
+        }
         self.contents(ino, role, place, inode, record)
     }
 
