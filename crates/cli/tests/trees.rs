@@ -170,7 +170,7 @@ fn lines(dir: &Path, program: &str, args: &[&str]) -> BTreeSet<Vec<u8>> {
 }
 
 /// Sums of each entry, against the lines of `du -a -k`.
-fn assert_du_agrees(volume: &Volume, du: &[Vec<u8>]) {
+fn assert_du_agrees(volume: &Volume, du: &BTreeSet<Vec<u8>>) {
     let sums = json(["du".into(), at(volume, "/"), "-a".into(), "--json".into()]);
     let ours: BTreeSet<Vec<u8>> = sums
         .as_array()

@@ -46,7 +46,7 @@ pub struct FindArgs {
     /// Read so many whole days ago.
     #[arg(long, value_name = "[+-]N", allow_hyphen_values = true)]
     pub atime: Vec<Amount>,
-    /// Contents changed after this: 2026-11-21, 2026-11-21T05:16[:27] (UTC), @SECONDS.
+    /// Contents changed after this: 2026-11-21, `2026-11-21T05:16[:27]` (UTC), `@SECONDS`.
     #[arg(long, value_name = "TIME")]
     pub newermt: Option<Moment>,
     /// Nothing deeper than this; the start has depth 0.
