@@ -3,9 +3,10 @@
 mod common;
 
 use common::log::{Log, LogKind, Written, magic};
-use common::{Image, assert_same_bytes, assert_unchanged, open_ro, read_all, read_only};
+use common::{Image, assert_same_bytes, assert_unchanged, open_ro, read_all, read_only, within};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 use uext4::blockdev::Device;
 use uext4::{Error, LogEnd, RecoveryState, Volume, VolumeOptions};
 use uext4_ondisk::CorruptKind;
@@ -377,7 +378,9 @@ fn a_log_that_is_all_one_transaction_ends() {
     for _ in 0..1023 {
         log.revoke(&[1], &mut Written::default());
     }
-    let recovery = open_ro(image.device()).info().recovery.log.unwrap();
+    let device = image.device();
+    let read = move || open_ro(device).info().recovery.log.unwrap();
+    let recovery = within(Duration::from_secs(20), read);
     assert_eq!((recovery.transactions, recovery.ended), (0, LogEnd::Full));
 }
 
