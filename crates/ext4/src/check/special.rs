@@ -177,7 +177,7 @@ pub(super) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inod
         return Ok(());
     }
     let blocks = 1 + u64::from(reserved) * (1 + backups.len() as u64);
-    let expected = blocks * u64::from(sb.geometry.block_size() / 512) << sb.geometry.cluster_log();
+    let expected = (blocks * u64::from(sb.geometry.block_size() / 512)) << sb.geometry.cluster_log();
     if inode.sectors(sb) != expected {
         let text = || format!("counts {} sectors, its map has {expected}", inode.sectors(sb));
         scan.findings.add(&kinds::INODE_BLOCKS, place, text);
