@@ -37,7 +37,7 @@ pub(super) fn find_owners(
                 Some(FileType::Symlink) => inode.short_link_target().is_none(),
                 Some(FileType::Regular | FileType::Directory) => true,
                 Some(_) => false,
-                None => role.is_hidden(),
+                None => role == Role::BadBlocks,
             };
             if !mapped || inode.has_inline_data() {
                 return Ok(());

@@ -10,7 +10,9 @@ use super::special::{self, Role};
 use super::xattr::InlineDirectory;
 use crate::error::Result;
 use std::sync::atomic::Ordering;
-use uext4_ondisk::ext4::{Compat, FileType, HashVersion, HtreeRoot, Incompat, Inode, InodeFlags, RoCompat};
+use uext4_ondisk::ext4::{
+    Compat, FileType, HashVersion, HtreeRoot, Incompat, Inode, InodeFlags, RoCompat, fragment_address,
+};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Lblk, Pblk, Place};
 
 /// A block of a directory, to be looked into by pass 2.
@@ -211,10 +213,8 @@ impl<'s, 'd> Scan<'s, 'd> {
             return special::check_resize(self, ino, place, inode);
         }
         self.check_fields(role, place, inode);
-        // A reserved inode without a type has no blocks, whatever its fields say (e2fsprogs:
-        // `ext2fs_inode_has_valid_blocks2`). The list of bad blocks is the exception.
-        if file_type.is_none() && role == Role::Reserved && inode.sectors(self.shared.sb) == 0 {
-            return Ok(());
+        if !role.is_hidden() && fragment_address(record).is_some_and(|address| address != 0) {
+            self.findings.add(&kinds::INODE_FIELD, place, || "the address of a fragment is not 0".into());
         }
         self.contents(ino, role, place, inode, record)
     }
@@ -269,7 +269,8 @@ impl<'s, 'd> Scan<'s, 'd> {
             Some(FileType::Symlink) => inode.short_link_target().is_none(),
             Some(FileType::Regular | FileType::Directory) => true,
             Some(_) => false,
-            None => role.is_hidden() && inode.i_block.iter().any(|byte| *byte != 0),
+            // What else has no type has no map, whatever its words say.
+            None => role == Role::BadBlocks,
         };
         let mut claims = Claims::new(self.shared, ino, inode.file_type() == Some(FileType::Directory));
         let broken = if mapped { self.walk(ino, inode, &mut claims)? } else { false };
@@ -284,6 +285,10 @@ impl<'s, 'd> Scan<'s, 'd> {
             return Ok(());
         }
         claims.report(&mut self.findings, &mut self.dir_blocks);
+        if role == Role::BadBlocks {
+            // Its size and count are not kept up.
+            return Ok(());
+        }
         self.check_block_count(place, inode, claims.clusters, broken);
         match inode.file_type() {
             Some(FileType::Symlink) => return self.check_symlink(place, inode, &claims, broken),

@@ -8,7 +8,7 @@ use raw::{RawExtra, RawInode};
 
 use super::features::{Incompat, RoCompat};
 use super::superblock::Superblock;
-use crate::bytes::{high16, high32, join16, join32, low16, low32, put, record, record_mut};
+use crate::bytes::{high16, high32, join16, join32, le32_at, low16, low32, put, record, record_mut};
 use crate::checksum::{csum, csum_le32};
 use crate::error::{Corrupt, CorruptKind, EncodeError};
 use crate::numbers::{Ino, Pblk};
@@ -17,6 +17,7 @@ use parts::{decode_time, encode_time};
 const STRUCTURE: &str = "inode";
 /// Bytes of the part every inode has.
 const BASE_SIZE: usize = 128;
+const FRAGMENT: usize = 0x70;
 const CHECKSUM_LO: usize = 0x7C;
 const CHECKSUM_HI: usize = 0x82;
 /// Bytes of an inode's mapping root or short symbolic link target.
@@ -119,6 +120,12 @@ fn checksum_matches(
         Some((sum, false)) => low16(sum) == raw.checksum_lo.get(),
         None => false,
     }
+}
+
+/// The address of a fragment (`i_faddr`) in an inode's record, `None` if that is too short. Fragments were never
+/// written, so it is 0 in every sound inode.
+pub fn fragment_address(bytes: &[u8]) -> Option<u32> {
+    le32_at(bytes, FRAGMENT)
 }
 
 /// Brings the checksum of an inode record up to date after its bytes (extended attributes, for instance) were

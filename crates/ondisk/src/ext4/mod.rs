@@ -19,8 +19,8 @@ pub use indirect::{
     DIRECT_POINTERS, IndirectLayout, IndirectPath, IndirectRun, MAX_INDIRECT_DEPTH, PointerBlock,
 };
 pub use inode::{
-    DeviceNumber, FileType, I_BLOCK_SIZE, Inode, InodeFlags, Timestamp, inode_checksum_seed,
-    update_inode_checksum,
+    DeviceNumber, FileType, I_BLOCK_SIZE, Inode, InodeFlags, Timestamp, fragment_address,
+    inode_checksum_seed, update_inode_checksum,
 };
 pub use mmp::{MmpBlock, MmpOwner};
 pub use orphan::OrphanBlock;
