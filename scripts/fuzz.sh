@@ -17,7 +17,7 @@ RUSTFLAGS=$flags cargo build --release --manifest-path fuzz/Cargo.toml --target 
 [ -z "${BUILD_ONLY:-}" ] || exit 0
 
 executions=0 crashes=0 row=
-for target in open_walk_read recovery overwrite; do
+for target in open_walk_read recovery overwrite check; do
     mkdir -p "fuzz/corpus/$target" "$out/corpus/$target" "$out/artifacts/$target"
     log=$out/$target.log
     # New inputs go to the first directory; the repository's corpus is only read. Merge it with
@@ -36,7 +36,7 @@ for target in open_walk_read recovery overwrite; do
 done
 find "$out/artifacts" -type f | sed 's/^/to look at: /'
 
-cores=$(awk -v jobs="$jobs" -v each="$each" 'BEGIN { printf "%.2f", jobs * each * 3 / 3600 }')
+cores=$(awk -v jobs="$jobs" -v each="$each" 'BEGIN { printf "%.2f", jobs * each * 4 / 3600 }')
 UEXT4_FUZZ_FIRST=$(date +%s) UEXT4_FUZZ_SEEDS=${DIFFERENTIAL_SEEDS:-300} \
     cargo test -q -p uext4-hostile --test differential -- --nocapture | grep -E '^(compared|test result)'
 echo

@@ -1,6 +1,7 @@
 //! The targets: each takes an image and must come back, with whatever it found.
 
 use uext4::blockdev::layer::CountingDevice;
+use uext4::check::{CheckOptions, check_volume};
 use uext4::{OpenOptions, Volume, VolumeOptions, WriteFlags};
 use uext4_ondisk::ext4::GroupDescriptor;
 use uext4_testkit::mutate::Mutated;
@@ -18,10 +19,12 @@ pub enum Target {
     Recovery,
     /// Overwrites files: metadata must stay as it was.
     Overwrite,
+    /// Checks the volume: findings instead of failure.
+    Check,
 }
 
 /// All targets.
-pub const TARGETS: [Target; 3] = [Target::OpenWalkRead, Target::Recovery, Target::Overwrite];
+pub const TARGETS: [Target; 4] = [Target::OpenWalkRead, Target::Recovery, Target::Overwrite, Target::Check];
 
 impl Target {
     /// The name of its fuzz target.
@@ -30,6 +33,7 @@ impl Target {
             Target::OpenWalkRead => "open_walk_read",
             Target::Recovery => "recovery",
             Target::Overwrite => "overwrite",
+            Target::Check => "check",
         }
     }
 
@@ -40,7 +44,7 @@ impl Target {
             images::NAMES.iter().enumerate().filter_map(index).collect::<Vec<_>>()
         };
         match self {
-            Target::OpenWalkRead | Target::Overwrite => (0..images::NAMES.len()).collect(),
+            Target::OpenWalkRead | Target::Overwrite | Target::Check => (0..images::NAMES.len()).collect(),
             Target::Recovery => [named("dirty"), named("ext3"), named("journal")].concat(),
         }
     }
@@ -73,6 +77,7 @@ impl Target {
             Target::OpenWalkRead => open_walk_read(image),
             Target::Recovery => recovery(image),
             Target::Overwrite => overwrite(image),
+            Target::Check => check(image),
         }
     }
 }
@@ -103,6 +108,26 @@ pub fn recovery(image: &[u8]) -> usize {
     let again = again.expect("what could be opened for writing can be opened again");
     assert_eq!(walk(&again), recovered, "a recovered volume reads the same when it is opened again");
     recovered
+}
+
+/// Checks the volume. The same volume has the same findings every time, and nothing is written.
+pub fn check(image: &[u8]) -> usize {
+    let counting = CountingDevice::new(images::device(image));
+    let counters = counting.counters();
+    let device = std::sync::Arc::new(counting);
+    let options = CheckOptions::new().threads(1);
+    let run = || check_volume(device.clone(), VolumeOptions::read_only(), &options, &mut |_| ());
+    let found = match (typed(run()), typed(run())) {
+        (Some(one), Some(two)) => {
+            assert_eq!(format!("{one:?}"), format!("{two:?}"), "a check repeats itself");
+            one.findings.len()
+        }
+        (None, None) => 0,
+        _ => panic!("a check fails now and then"),
+    };
+    let counts = counters.get();
+    assert_eq!(counts.writes + counts.discards, 0, "a check writes nothing");
+    found
 }
 
 /// What overwrites write.

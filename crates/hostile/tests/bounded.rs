@@ -72,3 +72,9 @@ fn hostile_volumes_are_overwritten_only_where_files_are() {
     needs!(Need::Tool("zstd"));
     campaign(Target::Overwrite);
 }
+
+#[test]
+fn hostile_volumes_are_checked() {
+    needs!(Need::Tool("zstd"));
+    campaign(Target::Check);
+}
