@@ -80,7 +80,8 @@ impl<'a> InlineData<'a> {
 }
 
 /// Reads a file from byte `pos` on: fewer bytes at its end, none behind it. What lies in `buf` behind them up
-/// to the next device block is zeroed, as direct reads of other files do.
+/// to the next device block is zeroed if the request is one of whole device blocks, as direct reads of other files
+/// do; the memory of any other request stays as it was behind the end.
 pub(crate) fn read(
     state: &Ext4State,
     inode: &Inode,
@@ -94,8 +95,11 @@ pub(crate) fn read(
     }
     let data = InlineData::of(state, inode)?;
     data.copy_to(&mut buf[..visible], pos);
-    let transferred = visible.next_multiple_of(device_block as usize).min(buf.len());
-    buf[visible..transferred].fill(0);
+    let block = u64::from(device_block);
+    if pos.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
+        let transferred = visible.next_multiple_of(device_block as usize).min(buf.len());
+        buf[visible..transferred].fill(0);
+    }
     Ok(visible)
 }
 

@@ -15,6 +15,7 @@
 //! not say "the metadata may be wrong", and every other checksum error is reported whatever the options.
 
 use crate::error::{Error, Result};
+use crate::options::VolumeOptions;
 use std::fmt::Write;
 use uext4_blockdev::{BufferPool, Device};
 use uext4_ondisk::ext4::{Incompat, MmpBlock, MmpOwner, Superblock};
@@ -40,8 +41,22 @@ pub(crate) fn read(device: &dyn Device, superblock: &Superblock) -> Result<Optio
     Ok(Some(MmpBlock::decode(&buffer, superblock)?))
 }
 
+/// Refuses a volume with this feature that is to be written, and one that somebody else uses unless that is forced.
+pub(crate) fn refuse_shared(
+    device: &dyn Device,
+    superblock: &Superblock,
+    options: &VolumeOptions,
+) -> Result<()> {
+    let Some(mmp) = read(device, superblock)? else { return Ok(()) };
+    if options.write {
+        // Before anything else: nobody may touch even the log of a volume that he cannot keep for himself.
+        crate::features::check_writable(superblock)?;
+    }
+    if options.force { Ok(()) } else { check(&mmp, superblock) }
+}
+
 /// Refuses a volume that somebody else uses, naming the node.
-pub(crate) fn check(mmp: &MmpBlock, superblock: &Superblock) -> Result<()> {
+fn check(mmp: &MmpBlock, superblock: &Superblock) -> Result<()> {
     let mut by = match mmp.owner() {
         MmpOwner::Nobody => return Ok(()),
         MmpOwner::Checker => "a file system check".to_owned(),

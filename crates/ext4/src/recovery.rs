@@ -18,13 +18,13 @@
 //! open for writing empties the log, as the kernel does (`jbd2_journal_wipe`); e2fsck asks.
 
 use crate::error::{Error, Result};
-use crate::journal;
 use crate::options::VolumeOptions;
 use crate::volume::{Ext4State, open_state, read_superblock};
+use crate::{features, journal, mmp};
 use std::sync::Arc;
 use uext4_blockdev::layer::OverlayDevice;
 use uext4_blockdev::{BufferPool, Device, WriteDurability};
-use uext4_jbd2::{JournalInfo, Recovery, RecoveryReport, mark_empty, store_empty_superblock};
+use uext4_jbd2::{JournalInfo, LogEnd, Recovery, RecoveryReport, mark_empty, store_empty_superblock};
 use uext4_ondisk::ext4::{Compat, Incompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Pblk};
 
@@ -109,6 +109,9 @@ impl RecoveryInfo {
         if let Some(damage) = log.and_then(|log| log.ended.damage()) {
             notes.push(format!("the journal is damaged, later changes are lost: {damage}"));
         }
+        if log.is_some_and(|log| log.ended == LogEnd::Interrupted) {
+            notes.push("the last transaction of the journal was not complete and does not count".into());
+        }
         if self.journal_errno != 0 {
             notes.push(format!("the journal recorded error {}", self.journal_errno));
         }
@@ -184,10 +187,15 @@ pub(crate) fn settle(
         return Err(uext4_jbd2::Error::Damaged(damage).into());
     }
     let mut pending = Pending::new(&device, &superblock, recovery)?;
+    mmp::refuse_shared(&*pending.overlay, &pending.superblock, options)?;
     if !options.write {
         return Ok(Settled { device: pending.overlay, superblock: pending.superblock, info });
     }
     let view = open_state(pending.overlay.clone(), pending.superblock.clone(), options, info.clone())?;
+    // What was replayed may have moved the journal; then the block that is about to be emptied is somebody else's.
+    if view.journal_info.as_ref().is_none_or(|again| again.block != journal.block) {
+        return Err(Corrupt::from(CorruptKind::JournalTarget).at_block(Pblk(journal.block)).into());
+    }
     pending.recount(&view)?;
     drop(view);
     pending.apply(&*device)?;
@@ -209,6 +217,8 @@ impl Pending {
         let journal = recovery.info();
         let errno = journal.superblock.errno;
         let mut bytes = superblock_bytes(&*overlay)?;
+        // The log may bring another superblock than the one whose features were looked at.
+        features::check_readable(&Superblock::peek_features(&bytes)?)?;
         let mut superblock = Superblock::decode(&bytes)?;
         check_same(first, &superblock, &recovery)?;
         superblock.errors = first.errors;

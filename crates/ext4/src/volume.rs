@@ -83,16 +83,7 @@ impl Volume {
         let superblock = read_superblock(&device)?;
         features::check_encoding(&superblock)?;
         check_device(&superblock, &*device)?;
-        let mmp = mmp::read(&*device, &superblock)?;
-        if mmp.is_some() && options.write {
-            // Before anything else: nobody may touch even the log of a volume that he cannot keep for himself.
-            features::check_writable(&superblock)?;
-        }
-        if let Some(mmp) = &mmp
-            && !options.force
-        {
-            mmp::check(mmp, &superblock)?;
-        }
+        mmp::refuse_shared(&*device, &superblock, &options)?;
         let Settled { device, superblock, info } = recovery::settle(device, superblock, &options)?;
         let state = open_state(device.clone(), superblock, &options, info)?;
         let fs = Arc::new(Ext4::new(state));

@@ -302,6 +302,18 @@ fn a_bad_copy_is_not_excused_by_a_revoke_that_is_lost_too() {
 }
 
 #[test]
+fn a_later_fault_does_not_undo_a_revoke_that_still_counts() {
+    needs!(tools()[0], tools()[1]);
+    let mut image = base(1024);
+    let mut log = Log::begin(&mut image, LogKind::new(LogChecksums::V3));
+    let written = three(&mut log);
+    // Revoked by the second transaction, which stays; the third is bad by itself.
+    flip(&mut log, written[0].data[0], 100);
+    flip(&mut log, written[2].data[0], 100);
+    damaged(&image, 2, CorruptKind::JournalDataChecksum);
+}
+
+#[test]
 fn a_bad_descriptor_or_revoke_block_is_damage_only_if_it_was_committed() {
     needs!(tools()[0], tools()[1], tools()[2]);
     for checksums in [LogChecksums::V2, LogChecksums::V3] {
@@ -499,6 +511,21 @@ fn refusals_to_write_come_before_the_first_write() {
     assert!(error.to_string().contains("orphaned inodes"), "{error}");
     assert_unchanged(&image, &*device);
     assert_eq!(open_ro(device).superblock().last_orphan, 12);
+
+    // Or a feature that nobody knows: then not even reading is right.
+    let mut image = base(1024);
+    let mut other = image.clone();
+    other.patch_superblock(|superblock| superblock[0x63] |= 0x40);
+    let mut log = Log::begin(&mut image, LogKind::new(LogChecksums::V3));
+    let other = (1, other.bytes[1024..2048].to_vec());
+    let data = (free(log.image, 0), filled(1, log.image));
+    log.transaction(&[other, data], &[]);
+    for options in [VolumeOptions::read_only(), VolumeOptions::read_write()] {
+        let device = image.device();
+        let error = open(device.clone(), options).map(drop).unwrap_err();
+        assert!(matches!(error, Error::Incompatible { .. }), "{error}");
+        assert_unchanged(&image, &*device);
+    }
 
     let mut image = base(1024);
     three(&mut Log::begin(&mut image, LogKind::new(LogChecksums::V3)));

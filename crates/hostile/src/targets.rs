@@ -82,12 +82,17 @@ impl Target {
     }
 }
 
+/// Read-only, whoever is said to have the volume: more of it is reached.
+fn looking() -> VolumeOptions {
+    VolumeOptions::read_only().force(true)
+}
+
 /// Opens read-only, walks and reads everything. Nothing is written.
 pub fn open_walk_read(image: &[u8]) -> usize {
     let device = images::device(image);
     let counting = CountingDevice::new(device);
     let counters = counting.counters();
-    let opened = Volume::open_device(std::sync::Arc::new(counting), VolumeOptions::read_only());
+    let opened = Volume::open_device(std::sync::Arc::new(counting), looking());
     let readable = typed(opened).map_or(0, |volume| walk(&volume));
     let counts = counters.get();
     assert_eq!(counts.writes + counts.discards, 0, "a volume opened read-only is not written");
@@ -104,7 +109,7 @@ pub fn recovery(image: &[u8]) -> usize {
     };
     let recovered = walk(&volume);
     drop(volume);
-    let again = typed(Volume::open_device(device, VolumeOptions::read_only()));
+    let again = typed(Volume::open_device(device, looking()));
     let again = again.expect("what could be opened for writing can be opened again");
     assert_eq!(walk(&again), recovered, "a recovered volume reads the same when it is opened again");
     recovered
@@ -116,7 +121,7 @@ pub fn check(image: &[u8]) -> usize {
     let counters = counting.counters();
     let device = std::sync::Arc::new(counting);
     let options = CheckOptions::new().threads(1);
-    let run = || check_volume(device.clone(), VolumeOptions::read_only(), &options, &mut |_| ());
+    let run = || check_volume(device.clone(), looking(), &options, &mut |_| ());
     let found = match (typed(run()), typed(run())) {
         (Some(one), Some(two)) => {
             assert_eq!(format!("{one:?}"), format!("{two:?}"), "a check repeats itself");

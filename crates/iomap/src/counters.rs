@@ -44,7 +44,8 @@ counters! {
     GeneralReads => "general_reads",
     /// Reads that the file system served from the inode.
     InlineReads => "inline_reads",
-    /// Journal handles started: one for each mapping of a write, so two for a write that had to wait for the gate.
+    /// Journal handles started: one for each mapping of a write, so two for a write that the short way gave back
+    /// (several pieces, a full queue) or that had to wait for the gate.
     HandlesStarted => "handles_started",
     /// Journal commits caused.
     Commits => "commits",

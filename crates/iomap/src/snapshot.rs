@@ -341,7 +341,8 @@ fn build_hints(chunks: &[Chunk]) -> (Box<[u32]>, u32) {
     let shift = (u32::BITS - last.leading_zeros()).saturating_sub(wanted.ilog2());
     let mut chunk = 0;
     let hints = (0..=last >> shift).map(|bucket| {
-        while chunks[chunk].last() < bucket << shift {
+        // By the root alone: a chunk's own lines are far away, and each load of the map comes by here.
+        while chunks.get(chunk + 1).is_some_and(|next| next.first() <= bucket << shift) {
             chunk += 1;
         }
         chunk as u32

@@ -190,9 +190,11 @@ mod membarrier {
     /// crash, which volumes survive: what was acknowledged as durable is durable.
     #[cold]
     fn give_up() -> ! {
-        eprintln!(
-            "uext4: membarrier(2) is refused after it was granted (a seccomp filter installed since?); requests in \
-             flight can no longer be told apart, so the process ends before it damages a volume"
+        // Not `eprintln`, which panics if it cannot write: unwinding from here would leave the gate shut for ever.
+        let _told_or_not = std::io::Write::write_all(
+            &mut std::io::stderr(),
+            b"uext4: membarrier(2) is refused after it was granted (a seccomp filter installed since?); requests in \
+              flight can no longer be told apart, so the process ends before it damages a volume\n",
         );
         std::process::abort();
     }

@@ -38,7 +38,8 @@ impl RunMap {
     /// A map of runs in any order that cover the log blocks from 0 on exactly once.
     ///
     /// # Errors
-    /// [`Error::BadLogMap`] if they overlap, leave a hole, are empty, or exceed the number space.
+    /// [`Error::BadLogMap`] if they overlap in the log or on the volume, leave a hole, are empty, or exceed the number
+    /// space.
     pub fn new(mut runs: Vec<LogRun>) -> Result<RunMap> {
         runs.sort_unstable_by_key(|run| run.log_block);
         let mut blocks = 0u32;
@@ -59,6 +60,12 @@ impl RunMap {
         let mut places: Vec<_> =
             runs.iter().map(|run| (run.physical, run.physical + u64::from(run.length) - 1)).collect();
         places.sort_unstable();
+        // A block that is two log blocks would be written while it is read, and a few blocks could be a log of any
+        // length.
+        if let Some(pair) = places.windows(2).find(|pair| pair[0].1 >= pair[1].0) {
+            let twice = runs.iter().filter(|run| run.physical == pair[1].0).map(|run| run.log_block).max();
+            return Err(Error::BadLogMap { log_block: twice.unwrap_or(0), reason: "two runs in one place" });
+        }
         Ok(RunMap { runs, places, blocks })
     }
 
@@ -93,6 +100,15 @@ mod tests {
 
     fn run(log_block: u32, physical: u64, length: u32) -> LogRun {
         LogRun { log_block, physical, length }
+    }
+
+    #[test]
+    fn one_place_is_one_log_block() {
+        for second in [run(10, 100, 1), run(10, 105, 20), run(10, 91, 10), run(10, 90, 30)] {
+            let error = RunMap::new(vec![run(0, 100, 10), second]).unwrap_err();
+            assert!(error.to_string().contains("two runs in one place"), "{error}");
+        }
+        RunMap::new(vec![run(0, 100, 10), run(10, 110, 5), run(15, 90, 10)]).unwrap();
     }
 
     #[test]

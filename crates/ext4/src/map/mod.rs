@@ -13,9 +13,9 @@ use uext4_ondisk::ext4::{Extent, ExtentNode, Incompat, NodeLimits};
 use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
 
 /// Least budget of a snapshot: all that one request needs has to be in memory at a time, and evicting it
-/// between two of its loads would go on for ever. 1 MiB hold the pieces of a request over some 80 000
-/// extents.
-const BUDGET_MIN: usize = 1 << 20;
+/// between two of its loads would go on for ever. 1.5 MiB hold the pieces of a request over some 80 000
+/// extents, however far apart they lie.
+const BUDGET_MIN: usize = 3 << 19;
 
 /// Logical blocks that a file can have: the last 32-bit number is none. Linux's `ext4_max_size`.
 const LOGICAL_BLOCKS: u64 = 0xffff_ffff;

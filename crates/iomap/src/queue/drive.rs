@@ -11,8 +11,9 @@ use uext4_blockdev::{Done, Error as DeviceError, Wait};
 const EIO: i32 = 5;
 
 impl<F: FileSystem> Core<F> {
-    /// Reaps what `wait` allows and finishes it, durability included. Also submits. Not for callers inside a
-    /// gate: a commit may have to wait for others who want it.
+    /// Reaps what `wait` allows and finishes it, durability included. Also submits. Callers that hold a gate use
+    /// [`Core::reap`]; one that is still waiting for a drain must finish these requests, which are in flight until
+    /// they are durable, and may: a commit never waits for a gate (lock order).
     pub(crate) fn drive(&mut self, wait: Wait) -> Result<(), F::Error> {
         let reaped = self.reap(wait);
         if !self.to_sync.is_empty() {

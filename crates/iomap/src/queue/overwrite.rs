@@ -171,10 +171,13 @@ impl<F: FileSystem> Core<F> {
         let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
         let view = attached.file.state().view();
         let plan = plan_write(request, &view, pieces, &self.engine.capabilities, routing);
-        if plan.route == Route::Allocate || pieces.len() == PIECES_MAX {
-            self.check_all_written(index, request.range, request.range.end() > view.size)?;
+        if plan.route != Route::Allocate && pieces.len() < PIECES_MAX {
+            return Ok(plan);
         }
-        Ok(plan)
+        self.check_all_written(index, request.range, request.range.end() > view.size.min(view.disk_size))?;
+        // The check may have loaded a newer map: what is sent must be what was judged.
+        self.map_pieces(index, request.range, pieces)?;
+        Ok(plan_write(request, &view, pieces, &self.engine.capabilities, routing))
     }
 
     /// The first pieces of a range, loading what is unknown.

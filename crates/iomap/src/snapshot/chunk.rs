@@ -211,11 +211,6 @@ impl Chunk {
         self.first
     }
 
-    #[inline]
-    pub(super) fn last(&self) -> u32 {
-        self.lines[LINES - 1].last()
-    }
-
     pub(super) fn lines(&self) -> &[Line] {
         let last = self.lines[LINES - 1].first();
         let before = self.lines.iter().take_while(|line| line.first() < last).count();

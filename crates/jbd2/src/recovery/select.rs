@@ -48,15 +48,24 @@ impl Revoked {
     }
 }
 
+/// Most cuts of one log, each of which looks at all of it.
+const CUTS_MAX: u32 = 64;
+
 /// Fills `recovery` from what the scan found.
 pub(super) fn select(mut scan: Scan, reader: &mut LogReader<'_>, recovery: &mut Recovery) -> Result<()> {
     let format = recovery.info.format();
     // Stable: the copies of one block stay in the order of the log.
     scan.copies.sort_by_key(|copy| copy.home);
     let mut revoked = Revoked::read(&scan, format, reader)?;
-    // A copy that is revoked is not looked at, so it may be bad.
-    let counted = scan.copies.iter().filter(|copy| copy.bad && !revoked.covers(copy));
-    if let Some(bad) = counted.min_by_key(|copy| (copy.transaction, copy.log_block)).copied() {
+    let mut rounds = 0;
+    loop {
+        // A copy that is revoked is not looked at, so it may be bad, as long as the transaction that revokes it counts:
+        // each cut may take that one away. Logs that do so again and again are no accident; they end at the first bad
+        // copy of all.
+        let counted =
+            scan.copies.iter().filter(|copy| copy.bad && (rounds > CUTS_MAX || !revoked.covers(copy)));
+        let Some(bad) = counted.min_by_key(|copy| (copy.transaction, copy.log_block)).copied() else { break };
+        rounds += 1;
         let first = recovery.report.first;
         let damage = Damage {
             tid: Tid(first.0.wrapping_add(bad.transaction)),
@@ -86,13 +95,10 @@ pub(super) fn select(mut scan: Scan, reader: &mut LogReader<'_>, recovery: &mut 
 
 /// Ends the log before the transaction with a bad copy.
 fn cut(scan: &mut Scan, transaction: u32, damage: Damage, async_commit: bool) {
-    // A bad copy that only a transaction now cut off had revoked is not excused any more.
-    let bad = scan.copies.iter().filter(|copy| copy.bad).map(|copy| copy.transaction).min();
-    let end = bad.map_or(transaction, |bad| bad.min(transaction));
     let natural = matches!(scan.end, LogEnd::Complete | LogEnd::Full | LogEnd::Stale);
-    let last = natural && end == transaction && transaction + 1 == scan.transactions;
+    let last = natural && transaction + 1 == scan.transactions;
     scan.end = if async_commit && last { LogEnd::Interrupted } else { LogEnd::Damaged(damage) };
-    scan.transactions = end;
-    scan.copies.retain(|copy| copy.transaction < end);
-    scan.revoke_blocks.retain(|block| block.transaction < end);
+    scan.transactions = transaction;
+    scan.copies.retain(|copy| copy.transaction < transaction);
+    scan.revoke_blocks.retain(|block| block.transaction < transaction);
 }
