@@ -13,7 +13,7 @@ use uext4_testkit::mutate::script_of;
 use uext4_testkit::{Need, needs};
 
 /// Seeds for each base image and target.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 120;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()

@@ -208,6 +208,9 @@ fn state_notes(sb: &Superblock) -> Vec<String> {
     if !sb.state.contains(State::CLEAN) {
         notes.push("the superblock does not say that the volume was cleanly unmounted".into());
     }
+    if sb.needs_recovery() {
+        notes.push("the journal could not be replayed: this is the volume without its latest changes".into());
+    }
     if sb.state.contains(State::ERRORS) || sb.errors.count > 0 {
         notes.push(format!("the superblock remembers {} errors since the last check", sb.errors.count));
     }

@@ -50,9 +50,13 @@ impl<'d> LogReader<'d> {
         let length = blocks as usize * self.block_size;
         let outside = Error::HoleInLog { log_block };
         let pos = physical.checked_mul(self.block_size as u64).ok_or(outside)?;
-        self.device
-            .read_at(&mut self.window[..length], pos)
-            .map_err(|source| uext4_buffer::Error::Device { block: physical, source })?;
+        if self.device.read_at(&mut self.window[..length], pos).is_err() {
+            // One of the blocks behind may be unreadable and of no account: left-overs, or data nobody looks at.
+            blocks = 1;
+            self.device
+                .read_at(&mut self.window[..self.block_size], pos)
+                .map_err(|source| uext4_buffer::Error::Device { block: physical, source })?;
+        }
         (self.first, self.blocks) = (log_block, blocks);
         Ok(())
     }
