@@ -2,8 +2,10 @@
 //!
 //! Entries cover all logical blocks `[0, 2³²)` without gaps; what was never looked up is *unknown* and loaded
 //! on demand. A chunk holds at most [`CHUNK_MAX`] entries; the root holds the first block of every chunk and
-//! a table of hints that narrows its binary search. Replacing a range copies the chunks it touches and the
-//! root. A map with one extent is a single chunk and skips the root search.
+//! a table of hints that narrows its binary search. Replacing a range writes the chunks it touches anew, behind
+//! the others in the table that old and new snapshot share, and copies the root; a full table is exchanged for a
+//! larger one that starts without what nobody needs any more. A map with few extents is a single line and
+//! skips the root search.
 //!
 //! Readers keep the `Arc` of a snapshot and check [`MapCell::generation`] after they entered the gate:
 //! whoever removes blocks publishes the new snapshot *while holding the gate exclusively* and before anything
@@ -12,7 +14,9 @@
 use crate::mapping::{Piece, Pieces, Range, Run, State};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Published};
 use chunk::{Chunk, LINES, Line, lines_of};
+use std::ops::Range as Indices;
 use std::sync::Arc;
+use uext4_blockdev::Table;
 
 mod chunk;
 
@@ -124,6 +128,8 @@ pub struct MapSnapshot {
     /// All entries, if that few suffice: then there are no chunks.
     only: Line,
     chunks: Box<[Chunk]>,
+    /// Where the chunks' lines are, among those of older and newer snapshots.
+    table: Option<Arc<Table<Line>>>,
     /// The chunk with the first block of each bucket of `block >> hint_shift`.
     hints: Box<[u32]>,
     hint_shift: u32,
@@ -136,23 +142,21 @@ impl MapSnapshot {
     }
 
     fn from_line(only: Line) -> Self {
-        MapSnapshot { only, chunks: Box::new([]), hints: Box::new([]), hint_shift: 0 }
+        MapSnapshot { only, table: None, chunks: Box::new([]), hints: Box::new([]), hint_shift: 0 }
     }
 
-    fn from_chunks(chunks: Vec<Chunk>) -> Self {
-        if let [chunk] = &chunks[..]
-            && let [only] = chunk.lines()
-        {
-            return Self::from_line(*only);
-        }
+    fn from_chunks(chunks: Vec<Chunk>, table: Arc<Table<Line>>) -> Self {
         let (hints, hint_shift) = build_hints(&chunks);
-        MapSnapshot { only: chunks[0].lines()[0], chunks: chunks.into_boxed_slice(), hints, hint_shift }
+        let only = Line::unknown();
+        MapSnapshot { only, table: Some(table), chunks: chunks.into_boxed_slice(), hints, hint_shift }
     }
 
     #[inline]
     fn entry(&self, block: u32) -> Entry {
-        let line = if self.chunks.is_empty() { &self.only } else { self.chunk(block).line(block) };
-        line.find(block)
+        match &self.table {
+            None => self.only.find(block),
+            Some(table) => self.chunk(block).line(table, block).find(block),
+        }
     }
 
     #[inline]
@@ -262,26 +266,61 @@ impl MapSnapshot {
             let target = entry.target.advanced(start - entry.first);
             push_merged(&mut entries, Entry { first: start, end: entry.end, target });
         }
-        let lines = lines_of(&entries);
-        let mut chunks = Vec::with_capacity(self.chunks.len() + lines.len() / FILL + 1);
-        chunks.extend_from_slice(&self.chunks[..low]);
+        self.with_lines(low, high, &lines_of(&entries))
+    }
+
+    /// A copy with `lines` in place of the chunks `low..high`.
+    fn with_lines(&self, low: usize, high: usize, lines: &[Line]) -> Self {
+        let (before, behind) = (&self.chunks[..low], &self.chunks[high..]);
+        if let ([only], [], []) = (lines, before, behind) {
+            return Self::from_line(*only);
+        }
         let fill = if lines.len() <= LINES { LINES } else { FILL };
-        chunks.extend(lines.chunks(fill).map(Chunk::build));
-        chunks.extend_from_slice(&self.chunks[high..]);
-        Self::from_chunks(chunks)
+        let mut chunks = Vec::with_capacity(before.len() + lines.len() / fill + 1 + behind.len());
+        chunks.extend_from_slice(before);
+        chunks.extend(lines.chunks(fill).enumerate().map(|(index, lines)| Chunk::build(lines, index * fill)));
+        let anew = before.len()..chunks.len();
+        chunks.extend_from_slice(behind);
+        if let Some(table) = &self.table
+            && let Some(at) = table.append(lines)
+        {
+            chunks[anew].iter_mut().for_each(|chunk| *chunk = chunk.placed(at + chunk.range().start));
+            return Self::from_chunks(chunks, table.clone());
+        }
+        let table = self.exchange(&mut chunks, anew, lines);
+        Self::from_chunks(chunks, table)
+    }
+
+    /// A table with `lines` for the chunks `anew`, what the other chunks need, and room for half as much.
+    fn exchange(&self, chunks: &mut [Chunk], anew: Indices<usize>, lines: &[Line]) -> Arc<Table<Line>> {
+        let needed: usize = chunks.iter().map(|chunk| chunk.range().len()).sum();
+        let table = Table::with_capacity((needed + needed / 2).min(u32::MAX as usize));
+        for (index, chunk) in chunks.iter_mut().enumerate() {
+            let old = match &self.table {
+                Some(old) if !anew.contains(&index) => chunk.lines(old),
+                _ => &lines[chunk.range()],
+            };
+            let at = table.append(old).expect("the table was made for all of them");
+            *chunk = chunk.placed(at);
+        }
+        Arc::new(table)
     }
 
     /// The lines of the chunks `low..high`, or the only line.
     fn lines(&self, low: usize, high: usize) -> impl Iterator<Item = &Line> {
         let only = self.chunks.is_empty().then_some(&self.only);
-        only.into_iter().chain(self.chunks[low..high].iter().flat_map(Chunk::lines))
+        let chunks = self
+            .table
+            .iter()
+            .flat_map(move |table| self.chunks[low..high].iter().flat_map(|chunk| chunk.lines(table)));
+        only.into_iter().chain(chunks)
     }
 
-    /// Bytes of memory that this snapshot keeps alive (shared chunks counted in full).
+    /// Bytes of memory that this snapshot keeps alive (what it shares with others counted in full).
     pub fn resident_bytes(&self) -> usize {
-        // A chunk's lines have two counters in front, in a cache line of their own, and the allocator's share.
-        let chunk = size_of::<Chunk>() + LINES * size_of::<Line>() + 64 + 16;
-        size_of::<Self>() + self.chunks.len() * chunk + self.hints.len() * 4 + 64
+        let lines = self.table.as_ref().map_or(0, |table| table.values().len());
+        let root = size_of_val(&*self.chunks) + size_of_val(&*self.hints);
+        size_of::<Self>() + lines * size_of::<Line>() + root + 64
     }
 
     /// All known runs in order, for reports and tests.

@@ -7,13 +7,14 @@
 //! index). A wrong guess is corrected by galloping from it, at most 2·log₂ of the lines of a chunk.
 
 use super::{BLOCKS_END, Entry, KIND_SHIFT, Target};
-use std::sync::Arc;
+use std::ops::Range;
+use uext4_blockdev::Table;
 
 /// Entries of a near line.
 const NEAR: usize = 8;
 /// Entries of a wide line.
 const WIDE: usize = 4;
-/// Lines of a chunk.
+/// Most lines of a chunk.
 pub(super) const LINES: usize = super::CHUNK_MAX / NEAR;
 /// A near line's physical blocks lie so close together.
 const NEAR_SPREAD: u64 = 1 << NEAR_KIND_SHIFT;
@@ -183,27 +184,37 @@ pub(super) fn lines_of(mut entries: &[Entry]) -> Vec<Line> {
     lines
 }
 
-/// A shared array of lines and, beside the pointer, what it takes to guess the right one. It lies in the
-/// root.
-#[derive(Debug, Clone)]
+/// Neighbouring lines of the table, and what it takes to guess the right one. It lies in the root.
+#[derive(Debug, Clone, Copy)]
 #[repr(align(16))]
 pub(super) struct Chunk {
     first: u32,
     /// Lines per block, in 2⁻³².
     slope: u32,
-    /// Those behind the last one are its copies.
-    lines: Arc<[Line; LINES]>,
+    /// Place in the table.
+    at: u32,
+    /// At most [`LINES`].
+    count: u32,
 }
 
 // Four in a cache line, none across two.
 const _: () = assert!(size_of::<Chunk>() == 16);
 
 impl Chunk {
-    /// `lines`: 1 to [`LINES`], without gaps.
-    pub(super) fn build(lines: &[Line]) -> Chunk {
-        let last = lines.len() - 1;
-        let padded = std::array::from_fn(|index| lines[index.min(last)]);
-        Chunk { first: lines[0].first(), slope: slope(lines), lines: Arc::new(padded) }
+    /// `lines`: 1 to [`LINES`], without gaps, which are to lie at index `at` of the table.
+    pub(super) fn build(lines: &[Line], at: usize) -> Chunk {
+        Chunk { first: lines[0].first(), slope: slope(lines), at: at as u32, count: lines.len() as u32 }
+    }
+
+    /// The same chunk with its lines at `at`.
+    pub(super) fn placed(self, at: usize) -> Chunk {
+        Chunk { at: at as u32, ..self }
+    }
+
+    /// Where its lines are.
+    pub(super) fn range(&self) -> Range<usize> {
+        let at = self.at as usize;
+        at..at + self.count as usize
     }
 
     #[inline]
@@ -211,45 +222,43 @@ impl Chunk {
         self.first
     }
 
-    pub(super) fn lines(&self) -> &[Line] {
-        let last = self.lines[LINES - 1].first();
-        let before = self.lines.iter().take_while(|line| line.first() < last).count();
-        &self.lines[..=before]
+    #[inline]
+    pub(super) fn lines<'a>(&self, table: &'a Table<Line>) -> &'a [Line] {
+        table.slice(self.range())
     }
 
     /// The line with `block`, which lies in this chunk.
     #[inline]
-    pub(super) fn line(&self, block: u32) -> &Line {
+    pub(super) fn line<'a>(&self, table: &'a Table<Line>, block: u32) -> &'a Line {
         let offset = u64::from(block - self.first);
         let guess = ((offset * u64::from(self.slope)) >> 32) as usize;
-        let line = &self.lines[guess.min(LINES - 1)];
-        if line.holds(block) { line } else { self.gallop(block, guess) }
+        let guess = guess.min(self.count as usize - 1);
+        let line = &table.values()[self.at as usize + guess];
+        if line.holds(block) { line } else { gallop(self.lines(table), block, guess) }
     }
+}
 
-    #[inline(never)]
-    fn gallop(&self, block: u32, guess: usize) -> &Line {
-        let lines = self.lines();
-        let guess = guess.min(lines.len() - 1);
-        let mut step = 1;
-        if lines[guess].last() < block {
-            let mut low = guess + 1;
-            loop {
-                let probe = (low + step).min(lines.len()) - 1;
-                if block <= lines[probe].last() {
-                    return &lines[low + lines[low..probe].partition_point(|line| line.last() < block)];
-                }
-                (low, step) = (probe + 1, step * 2);
-            }
-        }
-        let mut high = guess;
+#[inline(never)]
+fn gallop(lines: &[Line], block: u32, guess: usize) -> &Line {
+    let mut step = 1;
+    if lines[guess].last() < block {
+        let mut low = guess + 1;
         loop {
-            let probe = high.saturating_sub(step);
-            if lines[probe].first() <= block {
-                let behind = &lines[probe + 1..=high];
-                return &lines[probe + behind.partition_point(|line| line.first() <= block)];
+            let probe = (low + step).min(lines.len()) - 1;
+            if block <= lines[probe].last() {
+                return &lines[low + lines[low..probe].partition_point(|line| line.last() < block)];
             }
-            (high, step) = (probe, step * 2);
+            (low, step) = (probe + 1, step * 2);
         }
+    }
+    let mut high = guess;
+    loop {
+        let probe = high.saturating_sub(step);
+        if lines[probe].first() <= block {
+            let behind = &lines[probe + 1..=high];
+            return &lines[probe + behind.partition_point(|line| line.first() <= block)];
+        }
+        (high, step) = (probe, step * 2);
     }
 }
 
