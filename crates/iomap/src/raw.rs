@@ -83,10 +83,11 @@ impl RawQueue {
         self.door.reap(&mut self.done, wait)?;
         for done in &self.done {
             let number = slot_of(done.tag);
-            let buffer = self.door.take(number).into_buffer();
             self.free.push(number);
             let (tag, result) = (self.tags[number as usize], done.result);
-            self.delivered.extend(std::iter::once_with(|| RawCompletion { tag, result, buffer }));
+            let door = &mut self.door;
+            let completion = || RawCompletion { tag, result, buffer: door.take(number).into_buffer() };
+            self.delivered.extend(std::iter::once_with(completion));
         }
         Ok(self.delivered.drain(..))
     }

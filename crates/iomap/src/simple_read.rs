@@ -33,10 +33,27 @@ impl<F: FileSystem> Core<F> {
         buffer: Buffer,
         tag: u64,
     ) -> Result<(), (NotSimple, Buffer)> {
+        let Some(number) = self.free.pop() else { return Err((NotSimple, buffer)) };
+        let sent = self.simple_read_in(number, slot, pos, buffer, tag);
+        if sent.is_err() {
+            self.free.push(number);
+        }
+        sent
+    }
+
+    /// The same in the free slot `number`.
+    #[inline]
+    fn simple_read_in(
+        &mut self,
+        number: u32,
+        slot: FileSlot,
+        pos: u64,
+        buffer: Buffer,
+        tag: u64,
+    ) -> Result<(), (NotSimple, Buffer)> {
         let length = buffer.len() as u64;
         let address = buffer.address().addr().get() as u64;
         let misaligned = (pos | length) & self.position_mask | address & self.memory_mask;
-        let Some(&number) = self.free.last() else { return Err((NotSimple, buffer)) };
         let Some(Some(attached)) = self.files.get_mut(slot.index as usize) else {
             return Err((NotSimple, buffer));
         };
@@ -60,7 +77,6 @@ impl<F: FileSystem> Core<F> {
         gate.leave(&attached.cell);
         match sent {
             Ok(pos) => {
-                self.free.pop();
                 attached.pending += 1;
                 self.slots[number as usize] = Slot {
                     tag,

@@ -222,13 +222,14 @@ impl<F: FileSystem> Core<F> {
         }
         gate.complete(&attached.cell);
         attached.pending -= 1;
-        let gone = attached.is_gone();
-        let payload = self.door.take(number);
+        let detached = attached.serial == 0;
         self.free.push(number);
         // Made where it stays: pushed as a value it would be put together on the stack first, and fetched from
         // there with loads wider than the stores, which wait for them.
-        self.ready.extend(std::iter::once_with(|| Completion { tag, result: Ok(length), payload }));
-        if gone {
+        let door = &mut self.door;
+        let completion = || Completion { tag, result: Ok(length), payload: door.take(number) };
+        self.ready.extend(std::iter::once_with(completion));
+        if detached {
             self.let_go(file);
         }
     }

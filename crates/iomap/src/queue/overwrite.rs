@@ -26,17 +26,25 @@ impl<F: FileSystem> Core<F> {
         tag: u64,
         routing: R,
     ) -> Result<(), F::Error> {
-        match self.try_write_one(slot, pos, buffer, flags, tag, routing) {
-            Ok(()) => Ok(()),
-            Err(NotSent::Failed(error)) => Err(error),
-            Err(NotSent::Refused(buffer)) => self.write(slot, pos, Payload::One(buffer), flags, tag, routing),
+        let number = self.free.pop();
+        let sent = match number {
+            Some(number) => self.try_write_one(number, slot, pos, buffer, flags, tag, routing),
+            None => Err(NotSent::Refused(buffer)),
+        };
+        let Err(not_sent) = sent else { return Ok(()) };
+        self.free.extend(number);
+        match not_sent {
+            NotSent::Failed(error) => Err(error),
+            NotSent::Refused(buffer) => self.write(slot, pos, Payload::One(buffer), flags, tag, routing),
         }
     }
 
-    /// A shared overwrite of one piece, with a preset slot. Refuses without any side effect.
+    /// A shared overwrite of one piece in the free slot `number`. Refuses without any side effect.
     #[inline]
+    #[allow(clippy::too_many_arguments, reason = "a request and its place, in registers")]
     fn try_write_one<R: Routing>(
         &mut self,
+        number: u32,
         slot: FileSlot,
         pos: u64,
         buffer: Buffer,
@@ -47,7 +55,6 @@ impl<F: FileSystem> Core<F> {
         let length = buffer.len() as u64;
         let address = buffer.address().addr().get() as u64;
         let misaligned = (pos | length) & self.position_mask | address & self.memory_mask;
-        let Some(&number) = self.free.last() else { return Err(NotSent::Refused(buffer)) };
         let Some(Some(attached)) = self.files.get_mut(slot.index as usize) else {
             return Err(NotSent::Refused(buffer));
         };
@@ -85,7 +92,6 @@ impl<F: FileSystem> Core<F> {
         }
         F::state(&attached.file.inode).gate.leave(&attached.cell);
         attached.pending += 1;
-        self.free.pop();
         self.slots[number as usize] = Slot {
             tag,
             pos: physical,
@@ -253,7 +259,8 @@ impl<F: FileSystem> Core<F> {
         Ok(())
     }
 
-    #[inline]
+    // Out of line, the request would have to be laid down in memory for it.
+    #[inline(always)]
     fn count<R: Routing>(
         &self,
         request: &Request,
