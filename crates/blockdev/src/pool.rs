@@ -9,6 +9,7 @@ use crate::{Error, Memory, Result};
 use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -35,16 +36,25 @@ pub struct BufferPool {
 }
 
 /// A piece of aligned memory, owned. Derefs to `[u8]` of exactly the length asked for; returns to its pool
-/// when dropped. Moving it does not touch the pool.
+/// when dropped. Moving it moves one word.
 pub struct Buffer {
-    address: NonNull<u8>,
-    pool: Arc<Shared>,
-    length: u32,
-    registered: Option<u16>,
+    /// Taken out by `drop` only.
+    piece: ManuallyDrop<Box<Piece>>,
 }
 
-// Buffers go through every slot and completion of a queue: three words, not more.
-const _: () = assert!(size_of::<Buffer>() == 24 && MAX_REGION <= u32::MAX as usize);
+/// What a buffer is.
+#[derive(Debug)]
+struct Piece {
+    address: NonNull<u8>,
+    length: u32,
+    registered: Option<u16>,
+    /// None while the piece is spare.
+    pool: Option<Arc<Shared>>,
+}
+
+// Buffers go through every slot and completion of a queue, each time from one place in memory to the next unless
+// they fit a register.
+const _: () = assert!(size_of::<Option<Buffer>>() == size_of::<usize>() && MAX_REGION <= u32::MAX as usize);
 
 #[derive(Debug)]
 struct Shared {
@@ -62,6 +72,9 @@ struct State {
     free: [[Vec<Block>; CLASSES]; 2],
     /// Blocks in existence by the same indices: what the free list must be able to hold without allocating.
     blocks: [[usize; CLASSES]; 2],
+    /// Pieces that no buffer uses, and how many exist.
+    spare: Vec<Box<Piece>>,
+    pieces: usize,
     /// Bytes mapped in all regions.
     mapped: usize,
 }
@@ -86,10 +99,11 @@ unsafe impl Send for Region {}
 // SAFETY: a block is an address that its holder (a free list under the pool's lock, or a `Buffer`) owns
 // exclusively.
 unsafe impl Send for Block {}
-// SAFETY: a buffer owns its bytes exclusively, as `Box<[u8]>` does; the pool behind it is `Send + Sync`.
-unsafe impl Send for Buffer {}
+// SAFETY: a piece in a buffer owns its bytes exclusively, as `Box<[u8]>` does, and a spare one has none; the pool
+// behind it is `Send + Sync`.
+unsafe impl Send for Piece {}
 // SAFETY: through `&Buffer` bytes can only be read, as through `&Box<[u8]>`.
-unsafe impl Sync for Buffer {}
+unsafe impl Sync for Piece {}
 
 impl BufferPool {
     /// Maps `bytes` of memory (rounded up to whole pages, at least one), zeroed, in regions of at most 1 GiB.
@@ -102,8 +116,14 @@ impl BufferPool {
     /// `bytes`).
     pub fn with_limit(bytes: usize, limit: usize) -> Result<Self> {
         let total = bytes.max(1).checked_next_multiple_of(PAGE).ok_or_else(|| cannot_map(libc::ENOMEM))?;
-        let mut state =
-            State { regions: Vec::new(), free: Default::default(), blocks: [[0; CLASSES]; 2], mapped: 0 };
+        let mut state = State {
+            regions: Vec::new(),
+            free: Default::default(),
+            blocks: [[0; CLASSES]; 2],
+            spare: Vec::new(),
+            pieces: 0,
+            mapped: 0,
+        };
         if total.div_ceil(MAX_REGION) > usize::from(u16::MAX) {
             return Err(cannot_map(libc::ENOMEM));
         }
@@ -150,13 +170,22 @@ impl BufferPool {
                 state.find(class, registered).ok_or_else(exhausted)?
             }
         };
+        let spare = state.spare();
         drop(state);
-        Ok(Buffer {
+        let piece = Piece {
             address: block.address,
-            pool: Arc::clone(&self.shared),
             length: length as u32,
             registered: block.registered,
-        })
+            pool: Some(Arc::clone(&self.shared)),
+        };
+        let piece = match spare {
+            Some(mut spare) => {
+                *spare = piece;
+                spare
+            }
+            None => Box::new(piece),
+        };
+        Ok(Buffer { piece: ManuallyDrop::new(piece) })
     }
 }
 
@@ -181,6 +210,17 @@ impl State {
         self.regions.push(Region::map(length)?);
         self.mapped += length;
         Ok(())
+    }
+
+    /// A piece to use again. Otherwise there is room for the return of a new one, so that dropping a buffer never
+    /// allocates.
+    fn spare(&mut self) -> Option<Box<Piece>> {
+        let spare = self.spare.pop();
+        if spare.is_none() {
+            self.pieces += 1;
+            self.spare.reserve(self.pieces - self.spare.len());
+        }
+        spare
     }
 
     /// A block of `class`: a free one, a new one, or half of a larger free one; registered memory first.
@@ -270,15 +310,16 @@ impl Buffer {
     /// If `offset` lies beyond the buffer.
     #[inline]
     pub fn memory(&mut self, offset: usize) -> Memory {
-        assert!(offset <= self.length as usize, "offset beyond the buffer");
+        let piece = &**self.piece;
+        assert!(offset <= piece.length as usize, "offset beyond the buffer");
         // SAFETY: `offset <= length`, so the result is inside the block or one past its end.
-        Memory { address: unsafe { self.address.add(offset) }, registered: self.registered }
+        Memory { address: unsafe { piece.address.add(offset) }, registered: piece.registered }
     }
 
     /// First byte, aligned to 4096. For reading from it through a raw pointer while the buffer is borrowed.
     #[inline]
     pub fn address(&self) -> NonNull<u8> {
-        self.address
+        self.piece.address
     }
 }
 
@@ -287,35 +328,42 @@ impl std::ops::Deref for Buffer {
 
     #[inline]
     fn deref(&self) -> &[u8] {
+        let piece = &**self.piece;
         // SAFETY: the block has at least `length` initialised bytes (mapped zeroed) that this buffer owns.
-        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.length as usize) }
+        unsafe { std::slice::from_raw_parts(piece.address.as_ptr(), piece.length as usize) }
     }
 }
 
 impl std::ops::DerefMut for Buffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
+        let piece = &**self.piece;
         // SAFETY: as in `deref`, and `&mut self` is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.length as usize) }
+        unsafe { std::slice::from_raw_parts_mut(piece.address.as_ptr(), piece.length as usize) }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let block = Block { address: self.address, registered: self.registered };
-        let kind = usize::from(self.registered.is_none());
-        // `take` found the class by the same length.
-        let Some(class) = class_of(self.length as usize) else { return };
-        self.pool.state.lock().free[kind][class].push(block);
+        // SAFETY: taken once, here, and not used again.
+        let mut piece = unsafe { ManuallyDrop::take(&mut self.piece) };
+        let block = Block { address: piece.address, registered: piece.registered };
+        let kind = usize::from(block.registered.is_none());
+        // `take` found the class by the same length. The pool is let go after its lock.
+        let (Some(class), Some(pool)) = (class_of(piece.length as usize), piece.pool.take()) else { return };
+        let mut state = pool.state.lock();
+        state.free[kind][class].push(block);
+        state.spare.push(piece);
+        drop(state);
     }
 }
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buffer")
-            .field("address", &self.address)
-            .field("length", &self.length)
-            .field("registered", &self.registered)
+            .field("address", &self.piece.address)
+            .field("length", &self.piece.length)
+            .field("registered", &self.piece.registered)
             .finish()
     }
 }

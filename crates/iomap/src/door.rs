@@ -15,10 +15,11 @@ pub enum Payload {
     /// One buffer.
     One(Buffer),
     /// Several buffers, one after another in the file.
-    Many(Box<[Buffer]>),
+    #[allow(clippy::box_collection, reason = "one word, so that a payload fits two registers")]
+    Many(Box<Vec<Buffer>>),
 }
 
-const _: () = assert!(size_of::<Payload>() == size_of::<Buffer>());
+const _: () = assert!(size_of::<Payload>() == 2 * size_of::<usize>());
 
 impl Payload {
     /// Bytes in all buffers.
@@ -52,7 +53,7 @@ impl Payload {
             Payload::One(buffer) => (buffer.len() as u64).saturating_sub(offset),
             Payload::Many(buffers) => {
                 let mut offset = offset;
-                for buffer in buffers {
+                for buffer in buffers.iter() {
                     let length = buffer.len() as u64;
                     if offset < length {
                         return length - offset;
@@ -95,7 +96,7 @@ impl Payload {
             Payload::One(buffer) => buffer.memory(offset as usize),
             Payload::Many(buffers) => {
                 let mut offset = offset;
-                for buffer in buffers {
+                for buffer in buffers.iter_mut() {
                     let size = buffer.len() as u64;
                     if offset < size {
                         return buffer.memory(offset as usize);

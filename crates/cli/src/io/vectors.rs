@@ -41,7 +41,7 @@ impl Vectors {
     fn finish(&mut self) -> Result<usize> {
         let done = self.queue.wait(1)?.next().ok_or(Error::Invalid("the queue forgot a request".into()))?;
         self.buffers = match done.payload {
-            Payload::Many(buffers) => buffers.into_vec(),
+            Payload::Many(buffers) => *buffers,
             Payload::One(buffer) => vec![buffer],
             Payload::None => Vec::new(),
         };

@@ -77,7 +77,7 @@ impl<F: FileSystem> Core<F> {
             Payload::None => {}
             Payload::One(buffer) => geometry.check_memory(buffer.address().addr().get())?,
             Payload::Many(buffers) => {
-                for buffer in buffers {
+                for buffer in buffers.iter() {
                     geometry.check_memory(buffer.address().addr().get())?;
                 }
             }

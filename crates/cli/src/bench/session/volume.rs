@@ -23,6 +23,8 @@ pub struct VolumeSession {
     /// By arm; empty for `raw`.
     files: Vec<Vec<File>>,
     requests: Requests,
+    /// The raw queue and its buffers are made before the other.
+    pub raw_first: bool,
 }
 
 impl VolumeSession {
@@ -42,7 +44,8 @@ impl VolumeSession {
             paths.iter().map(open).collect()
         };
         let files = arms.iter().map(|&(_, switches)| open(switches)).collect::<Result<_>>()?;
-        Ok(VolumeSession { volume, arms: arms.iter().map(|&(arm, _)| arm).collect(), files, requests })
+        let arms = arms.iter().map(|&(arm, _)| arm).collect();
+        Ok(VolumeSession { volume, arms, files, requests, raw_first: false })
     }
 
     /// Where the files are. Reading the maps also loads them, so that no arm does it while it is measured.
@@ -163,23 +166,43 @@ struct QueueLane<'s> {
 
 impl<'s> QueueLane<'s> {
     fn new(session: &'s VolumeSession, batch: usize) -> Result<Self> {
-        let (requests, volume) = (&session.requests, &session.volume);
         let mut lane = QueueLane { session, batch, slots: Vec::new(), queue: None, raw: None };
-        if session.arms.iter().any(|&arm| arm != Arm::Raw) {
-            let mut queue = volume.queue(requests.queue_options()).doing(|| "make a queue".into())?;
-            for files in &session.files {
-                let slots = files.iter().map(|file| queue.attach(file)).collect::<uext4::Result<_>>();
-                lane.slots.push(slots.doing(|| "attach a file".into())?);
-            }
-            let buffers = requests.buffers(|length| queue.buffer(length))?;
-            lane.queue = Some((queue, Idle::new(buffers)));
-        }
-        if session.arms.contains(&Arm::Raw) {
-            let queue = volume.raw_queue(requests.queue_options()).doing(|| "make a raw queue".into())?;
-            let buffers = requests.buffers(|length| queue.buffer(length).map_err(uext4::Error::from))?;
-            lane.raw = Some((queue, Idle::new(buffers)));
+        if session.raw_first {
+            lane.add_raw()?;
+            lane.add_queue()?;
+        } else {
+            lane.add_queue()?;
+            lane.add_raw()?;
         }
         Ok(lane)
+    }
+
+    fn add_queue(&mut self) -> Result<()> {
+        let session = self.session;
+        if session.arms.iter().all(|&arm| arm == Arm::Raw) {
+            return Ok(());
+        }
+        let options = session.requests.queue_options();
+        let mut queue = session.volume.queue(options).doing(|| "make a queue".into())?;
+        for files in &session.files {
+            let slots = files.iter().map(|file| queue.attach(file)).collect::<uext4::Result<_>>();
+            self.slots.push(slots.doing(|| "attach a file".into())?);
+        }
+        let buffers = session.requests.buffers(|length| queue.buffer(length))?;
+        self.queue = Some((queue, Idle::new(buffers)));
+        Ok(())
+    }
+
+    fn add_raw(&mut self) -> Result<()> {
+        let session = self.session;
+        if !session.arms.contains(&Arm::Raw) {
+            return Ok(());
+        }
+        let options = session.requests.queue_options();
+        let queue = session.volume.raw_queue(options).doing(|| "make a raw queue".into())?;
+        let buffers = session.requests.buffers(|length| queue.buffer(length).map_err(uext4::Error::from))?;
+        self.raw = Some((queue, Idle::new(buffers)));
+        Ok(())
     }
 }
 
