@@ -73,6 +73,7 @@ struct State {
     /// Blocks in existence by the same indices: what the free list must be able to hold without allocating.
     blocks: [[usize; CLASSES]; 2],
     /// Pieces that no buffer uses, and how many exist.
+    #[allow(clippy::vec_box, reason = "the boxes are what buffers are made of")]
     spare: Vec<Box<Piece>>,
     pieces: usize,
     /// Bytes mapped in all regions.

@@ -163,8 +163,14 @@ impl InodeGate {
     /// One request and its completion work are done. Release: the drainer sees everything done before.
     #[inline]
     pub fn complete(&self, cell: &Cell) {
+        self.complete_all(cell, 1);
+    }
+
+    /// [`InodeGate::complete`] for several requests at once.
+    #[inline]
+    pub fn complete_all(&self, cell: &Cell, requests: u16) {
         let counts = cell.counts.load(Ordering::Relaxed);
-        cell.counts.store(counts - IN_FLIGHT_ONE, Ordering::Release);
+        cell.counts.store(counts - u64::from(requests) * IN_FLIGHT_ONE, Ordering::Release);
         self.announce_progress();
     }
 

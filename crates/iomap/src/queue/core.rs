@@ -99,6 +99,15 @@ impl Slot {
     }
 }
 
+/// Requests of one file that ended one after another.
+#[derive(Debug, Default)]
+pub(crate) struct Landed {
+    pub(crate) file: u32,
+    /// A queue's depth is at most 32768.
+    pub(crate) count: u16,
+    pub(crate) wrote: bool,
+}
+
 /// All of a queue, behind its lock. What every request touches lies together: each copied block throws the
 /// nearest cache's contents out, and each line of these fields has to come back.
 #[repr(C)]
@@ -208,30 +217,36 @@ impl<F: FileSystem> Core<F> {
         self.let_go(file);
     }
 
-    /// [`Core::lower`] and [`Core::deliver`] in one walk, for a single request that transferred all its bytes
-    /// and needs no work at completion.
+    /// Delivers a single request that transferred all its bytes and needs no work at completion. It stays in flight
+    /// until [`Core::lower_all`].
     #[inline]
-    pub(crate) fn deliver_single(&mut self, number: u32) {
+    pub(crate) fn deliver_single(&mut self, number: u32, landed: &mut Landed) {
         let slot = &mut self.slots[number as usize];
-        let (tag, file, length, write) = (slot.tag, slot.file as usize, slot.length as usize, slot.write);
+        let (tag, length) = (slot.tag, slot.length as usize);
         slot.kind = Kind::Free;
-        let Some(Some(attached)) = self.files.get_mut(file) else { return };
-        let gate = &F::state(&attached.file.inode).gate;
-        if write {
-            gate.note_write(&attached.cell, self.now_ns);
-        }
-        gate.complete(&attached.cell);
-        attached.pending -= 1;
-        let detached = attached.serial == 0;
+        landed.count += 1;
+        landed.wrote |= slot.write;
         self.free.push(number);
         // Made where it stays: pushed as a value it would be put together on the stack first, and fetched from
         // there with loads wider than the stores, which wait for them.
         let door = &mut self.door;
         let completion = || Completion { tag, result: Ok(length), payload: door.take(number) };
         self.ready.extend(std::iter::once_with(completion));
-        if detached {
-            self.let_go(file);
+    }
+
+    /// Lowers the in-flight count of a file by requests that were delivered one after another.
+    pub(crate) fn lower_all(&mut self, landed: &Landed) {
+        if landed.count == 0 {
+            return;
         }
+        let Some(Some(attached)) = self.files.get_mut(landed.file as usize) else { return };
+        let gate = &F::state(&attached.file.inode).gate;
+        if landed.wrote {
+            gate.note_write(&attached.cell, self.now_ns);
+        }
+        gate.complete_all(&attached.cell, landed.count);
+        attached.pending -= landed.count;
+        self.let_go(landed.file as usize);
     }
 
     /// Lowers the in-flight count of a slot's file: its transfers and completion work are over. A write is

@@ -1,7 +1,7 @@
 //! Driving a queue: reap all, finish per slot, then one commit and flush for the whole batch, then deliver.
 
 use super::Completion;
-use super::core::{Core, Kind, Slot};
+use super::core::{Core, Kind, Landed, Slot};
 use crate::door::{part_of, slot_of};
 use crate::error::Error;
 use crate::fs::FileSystem;
@@ -28,9 +28,11 @@ impl<F: FileSystem> Core<F> {
         done.clear();
         self.now_ns = crate::clock::coarse_now_ns();
         let reaped = self.door.reap(&mut done, wait);
+        let mut batch = Landed::default();
         for &done in &done {
-            self.finish_part(done);
+            self.finish_part(done, &mut batch);
         }
+        self.lower_all(&batch);
         self.done = done;
         reaped.map_err(Error::from)?;
         Ok(())
@@ -42,12 +44,16 @@ impl<F: FileSystem> Core<F> {
     }
 
     #[inline]
-    fn finish_part(&mut self, done: Done) {
+    fn finish_part(&mut self, done: Done, batch: &mut Landed) {
         let number = slot_of(done.tag);
         let slot = &self.slots[number as usize];
         let plain = !matches!(slot.durability, Durability::Datasync | Durability::Fsync);
         if slot.kind == Kind::Single && done.result == slot.length as i32 && plain {
-            return self.deliver_single(number);
+            if batch.file != slot.file {
+                self.lower_all(batch);
+                *batch = Landed { file: self.slots[number as usize].file, ..Landed::default() };
+            }
+            return self.deliver_single(number, batch);
         }
         self.finish_part_slowly(done, number, *slot);
     }
