@@ -1,0 +1,303 @@
+//! Fast commits that the kernel left behind: what it had promised to keep is there, for us, for the kernel and for
+//! e2fsck.
+
+mod common;
+
+use common::tree::{How, manifest, without_xattrs};
+use common::{Image, assert_unchanged, open_ro};
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use uext4::{RecoveryState, Volume, VolumeOptions};
+use uext4_testkit::{
+    Kind, KernelMount, LoopOptions, Manifest, Need, Rng, Scratch, VolumeBuilder, needs, oracle,
+};
+
+/// Random work of the kinds that the kernel can put into fast commits.
+struct Work {
+    root: PathBuf,
+    rng: Rng,
+    files: Vec<PathBuf>,
+    directories: Vec<PathBuf>,
+    /// Files that have no name any more, if there are to be any.
+    open: Vec<File>,
+    unnamed: bool,
+    next: u32,
+    /// Most bytes written at once.
+    most: u64,
+}
+
+impl Work {
+    fn new(root: &Path, seed: u64, most: u64) -> Work {
+        let (root, rng) = (root.to_owned(), Rng::new(seed));
+        let directories = vec![root.clone()];
+        Work { root, rng, files: Vec::new(), directories, open: Vec::new(), unnamed: false, next: 0, most }
+    }
+
+    fn fresh(&mut self) -> PathBuf {
+        self.next += 1;
+        let directory = self.rng.below(self.directories.len() as u64) as usize;
+        let pad = "n".repeat(self.rng.below(40) as usize);
+        self.directories[directory].join(format!("{pad}{}", self.next))
+    }
+
+    fn file(&mut self) -> Option<PathBuf> {
+        let count = self.files.len() as u64;
+        (count > 0).then(|| self.files[self.rng.below(count) as usize].clone())
+    }
+
+    fn data(&mut self) -> Vec<u8> {
+        let mut data = vec![0; 1 + self.rng.below(self.most) as usize];
+        self.rng.fill(&mut data);
+        data
+    }
+
+    /// A change of a file that exists.
+    fn change(&mut self, path: &Path) {
+        let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let size = file.metadata().unwrap().len();
+        let anywhere = self.rng.below(size * 2 + 30_000);
+        match self.rng.below(10) {
+            0 | 1 => file.write_all_at(&self.data(), size).unwrap(),
+            2 | 3 => file.write_all_at(&self.data(), anywhere).unwrap(),
+            4 => file.write_all_at(&self.data(), self.rng.below(size + 1)).unwrap(),
+            5 => file.set_len(anywhere).unwrap(),
+            6 => file.set_len(self.rng.below(size + 1)).unwrap(),
+            7 => fallocate(&file, FallocateFlags::KEEP_SIZE, anywhere, 1 + self.rng.below(50_000)).unwrap(),
+            8 => {
+                let flags = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
+                fallocate(&file, flags, self.rng.below(size + 1), 1 + self.rng.below(40_000)).unwrap();
+            }
+            _ => file.set_permissions(PermissionsExt::from_mode(self.rng.below(0o1000) as u32)).unwrap(),
+        }
+        if self.rng.chance(40) {
+            file.sync_all().unwrap();
+        }
+    }
+
+    fn step(&mut self) {
+        let path = self.file();
+        match (self.rng.below(20), path) {
+            (0..5, _) | (_, None) => {
+                let path = self.fresh();
+                let file = File::create(&path).unwrap();
+                file.write_all_at(&self.data(), self.rng.below(3) * 5000).unwrap();
+                if self.rng.chance(50) {
+                    file.sync_all().unwrap();
+                }
+                self.files.push(path);
+            }
+            (5, Some(path)) => {
+                std::fs::remove_file(&path).unwrap();
+                self.files.retain(|other| *other != path);
+            }
+            (6, Some(path)) => {
+                let to = self.fresh();
+                std::fs::rename(&path, &to).unwrap();
+                self.files.retain(|other| *other != path);
+                self.files.push(to);
+            }
+            (7, Some(path)) => {
+                let over = self.file().unwrap();
+                let same = std::fs::metadata(&over).unwrap();
+                use std::os::unix::fs::MetadataExt;
+                if same.ino() != std::fs::metadata(&path).unwrap().ino() {
+                    std::fs::rename(&path, &over).unwrap();
+                    self.files.retain(|other| *other != path);
+                }
+            }
+            (8, Some(path)) => {
+                let to = self.fresh();
+                std::fs::hard_link(&path, &to).unwrap();
+                self.files.push(to);
+            }
+            (9, _) => {
+                let path = self.fresh();
+                std::fs::create_dir(&path).unwrap();
+                self.directories.push(path);
+            }
+            (10, _) => {
+                let at = self.rng.below(self.directories.len() as u64) as usize;
+                if at > 0 && std::fs::remove_dir(&self.directories[at]).is_ok() {
+                    self.directories.remove(at);
+                }
+            }
+            (11, Some(_)) if self.unnamed => {
+                // Open and without a name when the crash comes. (To sync it would take a whole transaction.)
+                let path = self.fresh();
+                let file = File::create(&path).unwrap();
+                file.write_all_at(b"gone", 0).unwrap();
+                std::fs::remove_file(&path).unwrap();
+                self.open.push(file);
+            }
+            (_, Some(path)) => self.change(&path),
+        }
+    }
+
+    /// Everything that was done is durable afterwards. (To sync a directory would take a whole transaction.)
+    fn sync(&self) {
+        let last = File::create(self.root.join("last")).unwrap();
+        for path in &self.files {
+            File::open(path).unwrap().sync_all().unwrap();
+        }
+        last.sync_all().unwrap();
+    }
+}
+
+/// A layout, and what is on the volume before the fast commits.
+struct Layout {
+    args: &'static [&'static str],
+    /// Files in one directory beforehand: enough of them make a hash tree.
+    files: u32,
+    /// Bytes of names beforehand and most bytes of a write.
+    most: u64,
+    steps: u32,
+    /// Only what the kernel's own replay gets right: no files without a name, no inline data.
+    kernel: bool,
+}
+
+/// The volume as a crash leaves it, and the tree as it was.
+fn crash(layout: &Layout, seed: u64) -> (Image, Manifest) {
+    let volume = VolumeBuilder::new(40 << 20).args(layout.args).build();
+    let mounted = KernelMount::image(volume.path(), LoopOptions::default(), "noatime,commit=300");
+    let mut work = Work::new(mounted.path(), seed, layout.most);
+    work.unnamed = !layout.kernel;
+    if layout.files > 0 {
+        let directory = work.root.join("many");
+        std::fs::create_dir(&directory).unwrap();
+        for n in 0..layout.files {
+            let path = directory.join(format!("a-rather-long-name-for-a-file-{n:05}"));
+            File::create(&path).unwrap();
+            work.files.push(path);
+        }
+        work.directories.extend([directory.clone(), directory.clone(), directory]);
+    }
+    for _ in 0..30 {
+        work.step();
+    }
+    if layout.files > 300 {
+        // A file of many extents.
+        let path = work.root.join("holes");
+        let file = File::create(&path).unwrap();
+        for n in 0..400 {
+            file.write_all_at(&[n as u8; 100], n * 9000).unwrap();
+        }
+        work.files.extend([path.clone(), path.clone(), path]);
+    }
+    // No orphans in the ordinary log: with them nothing is opened for writing.
+    work.open.clear();
+    oracle::run(oracle::command("sync").arg("-f").arg(&work.root));
+    for _ in 0..layout.steps {
+        work.step();
+    }
+    work.sync();
+    let tree = comparable(without_xattrs(uext4_testkit::manifest::manifest(mounted.path())));
+    let image = Image::load(volume.path());
+    drop(work);
+    mounted.unmount();
+    (image, tree)
+}
+
+/// Without what no fast commit holds: times and sizes of directories.
+fn comparable(mut tree: Manifest) -> Manifest {
+    for entry in tree.values_mut().filter(|entry| entry.kind == Kind::Directory) {
+        (entry.mtime_ns, entry.size) = (0, 0);
+    }
+    tree
+}
+
+#[test]
+fn root_fast_commits_of_the_kernel_are_replayed() {
+    needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let few: &[&str] = &["-b", "4096", "-J", "size=8,fast_commit_size=2", "-O", "^orphan_file,fast_commit"];
+    let layouts = [
+        Layout { args: few, files: 0, most: 20_000, steps: 60, kernel: true },
+        Layout { args: few, files: 50, most: 20_000, steps: 150, kernel: false },
+        Layout {
+            args: &["-b", "1024", "-J", "size=4,fast_commit_size=1", "-O", "^orphan_file,fast_commit"],
+            files: 400,
+            most: 30_000,
+            steps: 150,
+            kernel: true,
+        },
+        Layout {
+            args: &["-b", "1024", "-J", "size=4,fast_commit_size=1", "-O", "^orphan_file,fast_commit,^metadata_csum,^64bit"],
+            files: 400,
+            most: 30_000,
+            steps: 150,
+            kernel: true,
+        },
+        Layout {
+            args: &["-b", "4096", "-I", "512", "-J", "size=8,fast_commit_size=2", "-O", "^orphan_file,fast_commit,inline_data"],
+            files: 30,
+            most: 600,
+            steps: 100,
+            kernel: false,
+        },
+    ];
+    let seeds = std::env::var("UEXT4_FC_SEEDS").map_or(2, |seeds| seeds.parse().unwrap());
+    for (number, layout) in layouts.iter().enumerate() {
+        for seed in 1..=seeds {
+            replay(layout, number, seed);
+        }
+    }
+}
+
+#[track_caller]
+fn same(what: &str, expected: &Manifest, found: &Manifest) {
+    let lines = uext4_testkit::manifest::differences(expected, found);
+    assert!(lines.is_empty(), "{what}: {} differences:\n{}", lines.len(), lines.join("\n"));
+}
+
+fn replay(layout: &Layout, number: usize, seed: u64) {
+    let case = format!("layout {number}, seed {seed}");
+    let (image, live) = crash(layout, seed);
+    let device = image.device();
+    let volume = open_ro(device.clone());
+    let info = volume.info().recovery;
+    eprintln!("{case}: {:?} {:?}", info.log.as_ref().unwrap().fast_commits, info.fast_commits_refused);
+    if std::env::var("UEXT4_FC_SAVE").is_ok() {
+        image.save(Path::new("/tmp/fcx/last.img"));
+    }
+    assert_eq!((info.fast_commits_refused, info.state), (None, RecoveryState::Overlay), "{case}");
+    same(&case, &live, &comparable(manifest(&volume, How::Direct)));
+    drop(volume);
+    assert_unchanged(&image, &*device);
+
+    let volume = Volume::open_device(device.clone(), VolumeOptions::read_write()).unwrap();
+    assert_eq!(volume.info().recovery.state, RecoveryState::Replayed);
+    same(&case, &live, &comparable(manifest(&volume, How::Direct)));
+    drop(volume);
+    let scratch = Scratch::new(256 << 20);
+    let (ours, kernels) = (scratch.file("ours.img"), scratch.file("kernel.img"));
+    Image::of(&*device).save(&ours);
+    if std::env::var("UEXT4_FC_SAVE").is_ok() {
+        Image::of(&*device).save(Path::new("/tmp/fcx/ours.img"));
+    }
+    oracle::e2fsck_clean(&ours);
+    let seen = comparable(without_xattrs(uext4_testkit::kernel_manifest(&ours)));
+    same(&format!("{case}: the kernel on ours"), &live, &seen);
+    if layout.kernel {
+        image.save(&kernels);
+        oracle_tree(&case, &image, &live, &scratch.file("e2fsck.img"));
+        let theirs = KernelMount::image(&kernels, LoopOptions::default(), "noatime");
+        let mut seen = comparable(without_xattrs(uext4_testkit::manifest::manifest(theirs.path())));
+        theirs.unmount();
+        // It does not count the links of directories.
+        for (path, entry) in seen.iter_mut().filter(|(_, entry)| entry.kind == Kind::Directory) {
+            entry.nlink = live.get(path).map_or(0, |entry| entry.nlink);
+        }
+        same(&format!("{case}: the kernel's own replay"), &live, &seen);
+    }
+}
+
+/// What e2fsck makes of the volume.
+fn oracle_tree(case: &str, image: &Image, live: &Manifest, path: &Path) {
+    image.save(path);
+    let fsck = oracle::e2fsck(path, &["-y"]);
+    assert!(fsck.status < 4, "{case}: {}", fsck.output);
+    let seen = comparable(without_xattrs(uext4_testkit::kernel_manifest(path)));
+    let lines = uext4_testkit::manifest::differences(live, &seen);
+    eprintln!("{case}: e2fsck: {lines:?}");
+}
