@@ -142,8 +142,8 @@ impl Node {
                 self.tree(canvas, released)?.touch();
             }
             let unit = InodeFlags::HUGE_FILE;
-            if recorded.flags.contains(unit) != self.disk.flags.contains(unit) {
-                // Its space is counted in another unit: anew, once its extents are known.
+            if recorded.flags.contains(unit) != self.disk.flags.contains(unit) || !recorded.uses_extents() {
+                // Its space is counted in another unit, or goes: anew, once its extents are known.
                 self.tree(canvas, released)?;
             }
         }
@@ -208,7 +208,8 @@ impl Node {
         if self.disk.file_type() != Some(kind) {
             return Err(self.corrupt("the record changes the type of the file"));
         }
-        if self.disk.uses_extents() && !recorded.uses_extents() {
+        // A file that was emptied may take new contents into its inode.
+        if self.disk.uses_extents() && !recorded.uses_extents() && !recorded.has_inline_data() {
             return Err(self.corrupt("the record takes the extents from the file"));
         }
         if self.maps_by_pointers() && recorded.uses_extents() {
