@@ -51,7 +51,9 @@ pub enum Error {
     Journal(Arc<jbd2::Error>),
     /// The fast commits at the end of the journal cannot be replayed. What came before them can be read; nothing may
     /// be written, because what they hold would be lost.
-    #[error("record {record} of the fast commits cannot be replayed: {cause} (open it read-only, or run e2fsck)")]
+    #[error(
+        "record {record} of the fast commits cannot be replayed: {cause} (open it read-only, or run e2fsck)"
+    )]
     FastCommit {
         /// The record, counted from 0, head, padding and tails included.
         record: u32,

@@ -124,7 +124,9 @@ impl RecoveryInfo {
             notes.push(format!("so are {commits} fast commits ({records} records)"));
         }
         if let Some(why) = &self.fast_commits_refused {
-            notes.push(format!("the fast commits of the journal are not replayed, later changes are lost: {why}"));
+            notes.push(format!(
+                "the fast commits of the journal are not replayed, later changes are lost: {why}"
+            ));
         }
         if self.state == RecoveryState::NoJournal {
             notes.push("the superblock asks for recovery, but there is no journal: run e2fsck".into());

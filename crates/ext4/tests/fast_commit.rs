@@ -80,10 +80,8 @@ fn two() -> [Records; 2] {
         let unwritten = if n % 3 == 0 { 0x8000 } else { 0 };
         second = second.add(500, 10 + 5 * n, unwritten + 2, free(10 + u64::from(n) * 3));
     }
-    let second = second
-        .delete(500, 1, 1)
-        .delete(500, 30, 12)
-        .inode(500, &raw_inode(FILE, 2, 400_000, EXTENTS));
+    let second =
+        second.delete(500, 1, 1).delete(500, 30, 12).inode(500, &raw_inode(FILE, 2, 400_000, EXTENTS));
     [first, second]
 }
 
@@ -249,7 +247,10 @@ fn hostile() -> Vec<(&'static str, Records)> {
             raw[128..130].copy_from_slice(&1000_u16.to_le_bytes());
             new().inode(500, &raw)
         }),
-        ("field `fc_len` is invalid", new().inode(500, &[raw_inode(FILE, 1, 0, EXTENTS), vec![0; 400]].concat())),
+        (
+            "field `fc_len` is invalid",
+            new().inode(500, &[raw_inode(FILE, 1, 0, EXTENTS), vec![0; 400]].concat()),
+        ),
         ("to it and to inode", new().add(hello, 0, 2, free(0)).add(file, 0, 1, free(1))),
         ("to it and to inode", new().add(hello, 20, 1, free(0)).add(hello, 30, 1, free(0))),
     ]
@@ -316,9 +317,7 @@ fn directories_grow_and_shrink() {
     let mut commits = Vec::new();
     let mut records = Records::default();
     for n in 0..150 {
-        records = records
-            .inode(500 + n, &raw_inode(FILE, 1, 0, EXTENTS))
-            .create(dir, 500 + n, &name(n));
+        records = records.inode(500 + n, &raw_inode(FILE, 1, 0, EXTENTS)).create(dir, 500 + n, &name(n));
     }
     commits.push(records);
     let mut records = Records::default();

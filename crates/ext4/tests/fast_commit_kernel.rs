@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use uext4::{RecoveryState, Volume, VolumeOptions};
 use uext4_testkit::{
-    Kind, KernelMount, LoopOptions, Manifest, Need, Rng, Scratch, VolumeBuilder, needs, oracle,
+    KernelMount, Kind, LoopOptions, Manifest, Need, Rng, Scratch, VolumeBuilder, needs, oracle,
 };
 
 /// Random work of the kinds that the kernel can put into fast commits.
@@ -36,7 +36,17 @@ impl Work {
     fn new(root: &Path, seed: u64, most: u64) -> Work {
         let (root, rng) = (root.to_owned(), Rng::new(seed));
         let directories = vec![root.clone()];
-        Work { root, rng, files: Vec::new(), directories, open: Vec::new(), all: true, next: 0, most, inline: most < 1000 }
+        Work {
+            root,
+            rng,
+            files: Vec::new(),
+            directories,
+            open: Vec::new(),
+            all: true,
+            next: 0,
+            most,
+            inline: most < 1000,
+        }
     }
 
     fn fresh(&mut self) -> PathBuf {
@@ -223,7 +233,8 @@ fn comparable(mut tree: Manifest) -> Manifest {
 #[test]
 fn root_fast_commits_of_the_kernel_are_replayed() {
     needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
-    let few: &[&str] = &["-b", "4096", "-J", "size=8,fast_commit_size=1024", "-O", "^orphan_file,fast_commit"];
+    let few: &[&str] =
+        &["-b", "4096", "-J", "size=8,fast_commit_size=1024", "-O", "^orphan_file,fast_commit"];
     let layouts = [
         Layout { args: few, files: 0, most: 20_000, steps: 60, kernel: true },
         Layout { args: few, files: 50, most: 20_000, steps: 150, kernel: false },
@@ -235,27 +246,46 @@ fn root_fast_commits_of_the_kernel_are_replayed() {
             kernel: true,
         },
         Layout {
-            args: &["-b", "1024", "-J", "size=4,fast_commit_size=1024", "-O", "^orphan_file,fast_commit,^metadata_csum,^64bit"],
+            args: &[
+                "-b",
+                "1024",
+                "-J",
+                "size=4,fast_commit_size=1024",
+                "-O",
+                "^orphan_file,fast_commit,^metadata_csum,^64bit",
+            ],
             files: 400,
             most: 30_000,
             steps: 150,
             kernel: true,
         },
         Layout {
-            args: &["-b", "4096", "-I", "512", "-J", "size=8,fast_commit_size=1024", "-O", "^orphan_file,fast_commit,inline_data"],
+            args: &[
+                "-b",
+                "4096",
+                "-I",
+                "512",
+                "-J",
+                "size=8,fast_commit_size=1024",
+                "-O",
+                "^orphan_file,fast_commit,inline_data",
+            ],
             files: 30,
             most: 300,
             steps: 100,
             kernel: false,
         },
     ];
+    // More of them by hand.
     let seeds = std::env::var("UEXT4_FC_SEEDS").map_or(2, |seeds| seeds.parse().unwrap());
-    let only = std::env::var("UEXT4_FC_LAYOUT").map_or(0, |only| only.parse().unwrap());
-    for (number, layout) in layouts.iter().enumerate().skip(only) {
+    let mut by_e2fsck = 0;
+    for (number, layout) in layouts.iter().enumerate() {
         for seed in 1..=seeds {
-            replay(layout, number, seed);
+            by_e2fsck += u32::from(replay(layout, number, seed));
         }
     }
+    eprintln!("e2fsck came to the same names in {by_e2fsck} cases");
+    assert!(by_e2fsck > 0, "e2fsck never got to the end");
 }
 
 #[track_caller]
@@ -264,16 +294,14 @@ fn same(what: &str, expected: &Manifest, found: &Manifest) {
     assert!(lines.is_empty(), "{what}: {} differences:\n{}", lines.len(), lines.join("\n"));
 }
 
-fn replay(layout: &Layout, number: usize, seed: u64) {
+/// Returns whether e2fsck could be asked too.
+fn replay(layout: &Layout, number: usize, seed: u64) -> bool {
     let case = format!("layout {number}, seed {seed}");
     let (image, live) = crash(layout, seed);
     let device = image.device();
     let volume = open_ro(device.clone());
     let info = volume.info().recovery;
-    eprintln!("{case}: {:?} {:?}", info.log.as_ref().unwrap().fast_commits, info.fast_commits_refused);
-    if std::env::var("UEXT4_FC_SAVE").is_ok() {
-        image.save(Path::new("/tmp/fcx/last.img"));
-    }
+    assert!(info.fast_commits().is_some_and(|found| found.commits > 0), "{case}: {info:?}");
     assert_eq!((info.fast_commits_refused, info.state), (None, RecoveryState::Overlay), "{case}");
     same(&case, &live, &comparable(manifest(&volume, How::Direct)));
     drop(volume);
@@ -286,28 +314,34 @@ fn replay(layout: &Layout, number: usize, seed: u64) {
     let scratch = Scratch::new(256 << 20);
     let (ours, kernels) = (scratch.file("ours.img"), scratch.file("kernel.img"));
     Image::of(&*device).save(&ours);
-    if std::env::var("UEXT4_FC_SAVE").is_ok() {
-        Image::of(&*device).save(Path::new("/tmp/fcx/ours.img"));
-    }
     oracle::e2fsck_clean(&ours);
     let seen = comparable(without_xattrs(uext4_testkit::kernel_manifest(&ours)));
     same(&format!("{case}: the kernel on ours"), &live, &seen);
     if layout.kernel {
         image.save(&kernels);
-        oracle_tree(&case, &image, &live, &scratch.file("e2fsck.img"));
         let theirs = KernelMount::image(&kernels, LoopOptions::default(), "noatime");
         let seen = comparable(without_xattrs(uext4_testkit::manifest::manifest(theirs.path())));
         theirs.unmount();
         same(&format!("{case}: the kernel's own replay"), &live, &seen);
+        return same_names_as_e2fsck(&case, &image, &live, &scratch.file("e2fsck.img"));
     }
+    false
 }
 
-/// What e2fsck makes of the volume.
-fn oracle_tree(case: &str, image: &Image, live: &Manifest, path: &Path) {
+/// e2fsck comes to the same names and links. (Contents only now and then: 1.47.0 joins extents that are too long for one,
+/// where the kernel's replay, ours and the volume before the crash agree.)
+/// Returns whether it got to the end: it stops at directories that must grow.
+fn same_names_as_e2fsck(case: &str, image: &Image, live: &Manifest, path: &Path) -> bool {
     image.save(path);
     let fsck = oracle::e2fsck(path, &["-y"]);
+    if fsck.output.contains("encountered in function ext4_fc") {
+        return false;
+    }
     assert!(fsck.status < 4, "{case}: {}", fsck.output);
-    let seen = comparable(without_xattrs(uext4_testkit::kernel_manifest(path)));
-    let lines = uext4_testkit::manifest::differences(live, &seen);
-    eprintln!("{case}: e2fsck: {lines:?}");
+    let names = |tree: &Manifest| -> Vec<_> {
+        tree.iter().map(|(name, entry)| (name.escape_ascii().to_string(), entry.nlink)).collect()
+    };
+    let seen = without_xattrs(uext4_testkit::kernel_manifest(path));
+    assert_eq!(names(live), names(&seen), "{case}: e2fsck");
+    true
 }

@@ -138,9 +138,9 @@ impl Error {
             | Error::Damaged(_)
             | Error::HoleInLog { .. }
             | Error::BadLogMap { .. } => libc::EUCLEAN,
-            Error::Unsupported { .. }
-            | Error::NeedsRecovery { .. }
-            | Error::CommitUnavailable { .. } => libc::EOPNOTSUPP,
+            Error::Unsupported { .. } | Error::NeedsRecovery { .. } | Error::CommitUnavailable { .. } => {
+                libc::EOPNOTSUPP
+            }
             Error::TooManyCredits { .. }
             | Error::OutOfCredits { .. }
             | Error::ExtendRefused { .. }

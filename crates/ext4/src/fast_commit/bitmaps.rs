@@ -114,9 +114,7 @@ impl Groups {
         let found = (0..clusters).find(|index| {
             let block = start.get() + u64::from(*index) * size;
             // With clusters the last one may go on behind the volume.
-            !bit(&bitmap, *index)
-                && !self.is_reserved(block, size)
-                && canvas.state.zones.allows(block, size)
+            !bit(&bitmap, *index) && !self.is_reserved(block, size) && canvas.state.zones.allows(block, size)
         });
         let Some(index) = found else { return Ok(None) };
         self.mark(canvas, group, index..index + 1, true)?;
@@ -241,7 +239,8 @@ impl Work {
             descriptor.set_inode_bitmap_csum(&bitmap, superblock).map_err(unencodable)?;
             canvas.write(descriptor.inode_bitmap.get(), bitmap)?;
         }
-        let missing = || Error::from(Corrupt::from(CorruptKind::GroupDescriptorField("number")).in_group(group));
+        let missing =
+            || Error::from(Corrupt::from(CorruptKind::GroupDescriptorField("number")).in_group(group));
         let (block, offset) = geometry.descriptor_position(group).ok_or_else(missing)?;
         let mut bytes = canvas.read(block.get())?;
         let place = bytes.get_mut(offset as usize..).ok_or_else(missing)?;

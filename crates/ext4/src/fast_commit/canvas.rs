@@ -37,8 +37,7 @@ impl<'v> Canvas<'v> {
     pub(super) fn write(&mut self, block: u64, bytes: Vec<u8>) -> Result<()> {
         let added = if self.changed.contains_key(&block) { 0 } else { bytes.len() as u64 };
         if self.bytes + added > self.budget {
-            let feature =
-                format!("fast commits that change more than {} KiB of metadata", self.budget >> 10);
+            let feature = format!("fast commits that change more than {} KiB of metadata", self.budget >> 10);
             return Err(Error::Incompatible { action: "recover", feature });
         }
         self.bytes += added;

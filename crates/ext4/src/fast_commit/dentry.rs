@@ -12,8 +12,8 @@ use super::{Parts, htree, inline};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 use uext4_ondisk::ext4::{
-    DirBlock, DirBlockKind, DirFormat, Extent, FileType, HtreeIndex, InodeFlags, encode_dir_tail, verify_dir_checksum,
-    verify_htree_checksum,
+    DirBlock, DirBlockKind, DirFormat, Extent, FileType, HtreeIndex, InodeFlags, encode_dir_tail,
+    verify_dir_checksum, verify_htree_checksum,
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
@@ -113,7 +113,8 @@ impl Directory {
                 DirBlockKind::Linear => verify_dir_checksum(&bytes, seed),
                 _ => verify_htree_checksum(&bytes, kind, seed),
             };
-            checked.map_err(|corrupt| corrupt.in_inode(ino).at_lblk(Lblk(number)).at_block(Pblk(physical)))?;
+            checked
+                .map_err(|corrupt| corrupt.in_inode(ino).at_lblk(Lblk(number)).at_block(Pblk(physical)))?;
         }
         Ok(Block { physical, bytes, kind })
     }
@@ -252,17 +253,13 @@ impl Directory {
     pub(super) fn append(&mut self, parts: &mut Parts<'_>, node: &mut Node) -> Result<u32> {
         let number = self.room.len() as u32;
         let physical = parts.groups.allocate(&parts.canvas, node.ino)?;
-        let extent =
-            Extent { logical: Lblk(number), length: 1, physical: Pblk(physical), unwritten: false };
+        let extent = Extent { logical: Lblk(number), length: 1, physical: Pblk(physical), unwritten: false };
         node.tree(&parts.canvas, &mut parts.released)?.insert(extent);
         node.disk.size = u64::from(number + 1) * u64::from(self.format.block_size);
         node.changed = true;
         self.room.push(0);
-        let mut block = Block {
-            physical,
-            bytes: vec![0; self.format.block_size as usize],
-            kind: DirBlockKind::Linear,
-        };
+        let mut block =
+            Block { physical, bytes: vec![0; self.format.block_size as usize], kind: DirBlockKind::Linear };
         let length = self.area_length(block.kind) as u32;
         chain::free(&mut block.bytes, 0, length, &self.format)?;
         self.put_block(parts, node, number, block)?;
@@ -354,7 +351,11 @@ pub(super) fn check_name(name: &[u8], parent: Ino) -> Result<()> {
 }
 
 /// The state of the canvas's volume says how names are hashed.
-pub(super) fn hash_of(canvas: &Canvas<'_>, name: &[u8], version: uext4_ondisk::ext4::HashVersion) -> Option<u32> {
+pub(super) fn hash_of(
+    canvas: &Canvas<'_>,
+    name: &[u8],
+    version: uext4_ondisk::ext4::HashVersion,
+) -> Option<u32> {
     let seed = &canvas.state.superblock.hash.seed;
     uext4_ondisk::ext4::dir_hash(name, version, seed).ok().map(|hash| hash.major)
 }

@@ -7,9 +7,9 @@ use super::canvas::Canvas;
 use crate::error::{Error, Result};
 use std::collections::HashSet;
 use uext4_ondisk::ext4::{
-    Extent, ExtentIndex, ExtentNode, I_BLOCK_SIZE, MAX_EXTENT_DEPTH, MAX_EXTENT_LENGTH,
-    MAX_UNWRITTEN_LENGTH, NodeLimits, ROOT_CAPACITY, block_capacity, encode_extent_index,
-    encode_extent_leaf, update_extent_checksum,
+    Extent, ExtentIndex, ExtentNode, I_BLOCK_SIZE, MAX_EXTENT_DEPTH, MAX_EXTENT_LENGTH, MAX_UNWRITTEN_LENGTH,
+    NodeLimits, ROOT_CAPACITY, block_capacity, encode_extent_index, encode_extent_leaf,
+    update_extent_checksum,
 };
 use uext4_ondisk::{Corrupt, CorruptKind, EncodeError, Ino, Lblk, Pblk};
 

@@ -5,8 +5,8 @@ use super::extents::{BlockRun, Tree, unencodable};
 use super::inline;
 use crate::error::{Error, Result};
 use uext4_ondisk::ext4::{
-    FileType, I_BLOCK_SIZE, Inode as DiskInode, InodeFlags, XATTR_BLOCK_HEADER_SIZE, XattrBlock, XattrFormat, XattrValue,
-    XattrArea, update_inode_checksum, update_xattr_block_checksum,
+    FileType, I_BLOCK_SIZE, Inode as DiskInode, InodeFlags, XATTR_BLOCK_HEADER_SIZE, XattrArea, XattrBlock,
+    XattrFormat, XattrValue, update_inode_checksum, update_xattr_block_checksum,
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
 
@@ -307,11 +307,7 @@ impl Node {
     }
 
     /// Writes the record, and marks the inode in its group.
-    pub(super) fn store(
-        &self,
-        canvas: &mut Canvas<'_>,
-        groups: &mut super::bitmaps::Groups,
-    ) -> Result<()> {
+    pub(super) fn store(&self, canvas: &mut Canvas<'_>, groups: &mut super::bitmaps::Groups) -> Result<()> {
         if !self.changed || (!self.used && self.home.is_none()) {
             return Ok(());
         }

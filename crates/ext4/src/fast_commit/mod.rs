@@ -149,9 +149,7 @@ impl FastCommitReplay for Replay<'_> {
         self.record = number;
         let done = match record {
             FastCommitRecord::AddRange { ino, extent } => self.add_range(*ino, extent),
-            FastCommitRecord::DeleteRange { ino, first, blocks } => {
-                self.delete_range(*ino, *first, *blocks)
-            }
+            FastCommitRecord::DeleteRange { ino, first, blocks } => self.delete_range(*ino, *first, *blocks),
             FastCommitRecord::Create(name) => self.create(name),
             FastCommitRecord::Link(name) => self.link(name),
             FastCommitRecord::Unlink(name) => self.unlink(name),

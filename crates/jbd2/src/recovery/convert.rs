@@ -218,8 +218,7 @@ impl Writer<'_> {
         let place = self.take()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (seconds, nanoseconds) = (now.as_secs(), now.subsec_nanos());
-        let commit =
-            CommitBlock { sequence: self.sequence, seconds, nanoseconds, ..CommitBlock::default() };
+        let commit = CommitBlock { sequence: self.sequence, seconds, nanoseconds, ..CommitBlock::default() };
         let summed = self.format.checksums == LogChecksums::Transaction;
         let commit = if summed { commit.with_checksum(self.checksum) } else { commit };
         commit.encode(&mut self.buffer).map_err(unencodable)?;

@@ -29,11 +29,7 @@ pub trait FastCommitReplay {
     ///
     /// # Errors
     /// End the replay.
-    fn record(
-        &mut self,
-        number: u32,
-        record: &FastCommitRecord<'_>,
-    ) -> std::result::Result<(), Self::Error>;
+    fn record(&mut self, number: u32, record: &FastCommitRecord<'_>) -> std::result::Result<(), Self::Error>;
 
     /// End of one fast commit, by the record of this number: what came before it must become visible together.
     ///
