@@ -171,8 +171,8 @@ struct Pending {
 ///
 /// # Errors
 /// What refuses the volume afterwards too, in which case nothing was written; [`Error::Incompatible`] for an external
-/// journal; for an open for writing [`Error::Journal`] if the log is damaged and [`Error::FastCommit`] if its fast commits
-/// cannot be replayed.
+/// journal; for an open for writing [`Error::Journal`] if the log is damaged and [`Error::FastCommit`] if its fast
+/// commits cannot be replayed.
 pub(crate) fn settle(
     device: Arc<dyn Device>,
     superblock: Superblock,
@@ -269,8 +269,8 @@ impl Pending {
         Ok(Pending { recovery, overlay, superblock, asking, settled: bytes, changes })
     }
 
-    /// Replays the fast commits in memory, if there are any. What contradicts itself is no error of a read-only open, which
-    /// goes on without them.
+    /// Replays the fast commits in memory, if there are any. What contradicts itself is no error of a read-only open,
+    /// which goes on without them.
     fn replay_fast_commits(
         &mut self,
         log: &dyn LogMap,

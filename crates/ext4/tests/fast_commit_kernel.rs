@@ -27,8 +27,8 @@ struct Work {
     next: u32,
     /// Most bytes written at once.
     most: u64,
-    /// Whether files stay in their inodes. What moves to a block waits in the transaction until that is written: no fast
-    /// commit holds it, and the kernel itself loses it.
+    /// Whether files stay in their inodes. What moves to a block waits in the transaction until that is written: no
+    /// fast commit holds it, and the kernel itself loses it.
     inline: bool,
 }
 
@@ -328,8 +328,8 @@ fn replay(layout: &Layout, number: usize, seed: u64) -> bool {
     false
 }
 
-/// e2fsck comes to the same names and links. (Contents only now and then: 1.47.0 joins extents that are too long for one,
-/// where the kernel's replay, ours and the volume before the crash agree.)
+/// e2fsck comes to the same names and links. (To the same contents most times only: where 1.47.0 does not, the kernel's
+/// replay, ours and the volume before the crash agree.)
 /// Returns whether it got to the end: it stops at directories that must grow.
 fn same_names_as_e2fsck(case: &str, image: &Image, live: &Manifest, path: &Path) -> bool {
     image.save(path);

@@ -2,8 +2,8 @@
 //!
 //! All names of a directory are kept in memory from its first change on, so that a look-up reads nothing. In a hash
 //! tree a name goes to the block of its hash, which is divided if it is full; where the node above has no room for
-//! another block the index is given up, as e2fsck does with every hash tree it adds a name to, and the directory goes on
-//! as a row of blocks.
+//! another block the index is given up, as e2fsck does with every hash tree it adds a name to, and the directory goes
+//! on as a row of blocks.
 
 use super::canvas::Canvas;
 use super::chain::{self, Entry};

@@ -141,7 +141,7 @@ impl Tree {
         // Into the leaf that it goes on from, or the one around it.
         let mut at = self.leaf_at(first);
         let inside = self.leaves.get(at).and_then(|leaf| leaf.extents.first());
-        if !inside.is_some_and(|other| other.logical.get() < first) {
+        if inside.is_none_or(|other| other.logical.get() >= first) {
             at = at.saturating_sub(1);
         }
         let Some(leaf) = self.leaves.get_mut(at) else {

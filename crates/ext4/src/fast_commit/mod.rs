@@ -1,8 +1,8 @@
 //! Replaying fast commits: what the kernel appended to the journal instead of whole transactions.
 //!
-//! A record says that a name was added or removed, that a range of a file was mapped or unmapped, or what an inode looks
-//! like now. They are done again in memory, on the state that the ordinary log describes, and the outcome is a set of
-//! changed metadata blocks: for an overlay, or for a transaction that takes the place of the fast commits (`jbd2`).
+//! A record says that a name was added or removed, that a range of a file was mapped or unmapped, or what an inode
+//! looks like now. They are done again in memory, on the state that the ordinary log describes, and the outcome is a
+//! set of changed metadata blocks: for an overlay, or for a transaction that takes the place of the fast commits (`jbd2`).
 //! Nothing of it can be seen before all of it is there.
 //!
 //! | file | what |
@@ -20,12 +20,14 @@
 //!   of directories are allocated anew, clear of everything that records map.
 //! * A name that is added is looked for first, and one that is removed may be gone: links and names of files that were
 //!   deleted before their fast commit was written lead nowhere, and are ignored.
-//! * An inode that no name is left for is deleted at the end of its fast commit. (The kernel leaves one whose record says
-//!   so behind.)
+//! * An inode that no name is left for is deleted at the end of its fast commit. (The kernel refuses to mount a volume
+//!   with the record of an inode that has no links, and leaves directories that were removed behind.)
 //! * Link counts of directories are kept up, those of parents too. (The kernel gives new directories one link and
 //!   leaves parents as they are, for e2fsck to find.)
-//! * A file whose data moves from its inode to blocks keeps them. (The kernel forgets them: it looks at ranges before it
-//!   knows that there are extents.)
+//! * A file that grows out of its inode keeps the blocks that are recorded for it. (The kernel forgets them: it looks
+//!   at ranges before it knows that there are extents.) What fallocate moves from an inode to a block is lost all the
+//!   same: it waits in the transaction, which no fast commit holds.
+//! * Device nodes and short links keep what lies in their inode. (The kernel does not write any into fast commits.)
 //! * A name whose inode is described later in the same fast commit (a temporary file that got a name) is added then.
 //! * Times of directories stay as they are: no record has them. (The kernel sets the time of the replay.)
 //! * What contradicts the volume or itself ends the replay with an error, while the kernel ignores much of it.

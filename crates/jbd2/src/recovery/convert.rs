@@ -93,7 +93,7 @@ impl Recovery {
         (info.superblock.start, info.superblock.sequence) = (info.superblock.first, sequence.0);
         writer.superblock(info.block, &info.superblock)?;
         let mut blocks = Vec::with_capacity(changes.len());
-        let all: Vec<_> = changes.iter().collect();
+        let all: Vec<_> = changes.iter().map(|(home, contents)| (*home, &**contents)).collect();
         for group in all.chunks(self.tags_per_block()) {
             writer.descriptor(group, &mut blocks)?;
         }
@@ -173,7 +173,7 @@ impl Writer<'_> {
     }
 
     /// A descriptor block and the copies that it describes.
-    fn descriptor(&mut self, group: &[(&u64, &Box<[u8]>)], stored: &mut Vec<Replay>) -> Result<()> {
+    fn descriptor(&mut self, group: &[(u64, &[u8])], stored: &mut Vec<Replay>) -> Result<()> {
         let descriptor = self.take()?;
         let first = stored.len();
         let mut bytes = vec![0; self.buffer.len()];
@@ -186,12 +186,12 @@ impl Writer<'_> {
             flags.set(TagFlags::ESCAPE, escaped);
             self.fill(contents, escaped);
             let checksum = self.format.tag_checksum(self.sequence, &self.buffer);
-            let tag = Tag { block: **home, flags, checksum };
+            let tag = Tag { block: *home, flags, checksum };
             let next = self.format.put_tag(&mut bytes, offset, &tag, &self.uuid).map_err(unencodable)?;
             // As many tags as fit were counted.
             offset = next.ok_or(Error::FastCommitRoom { blocks: group.len() as u64, room: 0 })?;
             let copy = self.take()?;
-            stored.push(Replay { home: **home, copy, escaped });
+            stored.push(Replay { home: *home, copy, escaped });
         }
         self.format.seal_tail(&mut bytes).map_err(unencodable)?;
         self.buffer.copy_from_slice(&bytes);
