@@ -26,7 +26,7 @@ fn base() -> Image {
         std::fs::write(source.file("hello"), "world\n".repeat(1000)).unwrap();
         std::fs::create_dir(source.file("dir")).unwrap();
         for n in 0..20 {
-            std::fs::write(source.file(&format!("dir/file-{n:02}")), format!("{n}\n")).unwrap();
+            std::fs::write(source.file(format!("dir/file-{n:02}")), format!("{n}\n")).unwrap();
         }
         let volume = VolumeBuilder::new(8 << 20)
             .args(["-b", "1024", "-J", "size=2", "-O", "metadata_csum,64bit,^orphan_file,fast_commit"])

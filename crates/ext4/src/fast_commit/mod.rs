@@ -2,7 +2,8 @@
 //!
 //! A record says that a name was added or removed, that a range of a file was mapped or unmapped, or what an inode
 //! looks like now. They are done again in memory, on the state that the ordinary log describes, and the outcome is a
-//! set of changed metadata blocks: for an overlay, or for a transaction that takes the place of the fast commits (`jbd2`).
+//! set of changed metadata blocks: for an overlay, or for a transaction that takes the place of the fast commits
+//! (`jbd2`).
 //! Nothing of it can be seen before all of it is there.
 //!
 //! | file | what |
