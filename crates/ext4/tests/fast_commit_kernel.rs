@@ -9,7 +9,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use uext4::{RecoveryState, Volume, VolumeOptions};
+use uext4::{Error, RecoveryState, Volume, VolumeOptions};
 use uext4_testkit::{
     KernelMount, Kind, LoopOptions, Manifest, Need, Rng, Scratch, VolumeBuilder, needs, oracle,
 };
@@ -275,6 +275,22 @@ fn root_fast_commits_of_the_kernel_are_replayed() {
             steps: 100,
             kernel: false,
         },
+        Layout {
+            args: &[
+                "-b",
+                "4096",
+                "-C",
+                "16384",
+                "-J",
+                "size=8,fast_commit_size=1024",
+                "-O",
+                "^orphan_file,fast_commit,bigalloc",
+            ],
+            files: 50,
+            most: 20_000,
+            steps: 150,
+            kernel: false,
+        },
     ];
     // More of them by hand.
     let seeds = std::env::var("UEXT4_FC_SEEDS").map_or(2, |seeds| seeds.parse().unwrap());
@@ -344,4 +360,44 @@ fn same_names_as_e2fsck(case: &str, image: &Image, live: &Manifest, path: &Path)
     let seen = without_xattrs(uext4_testkit::kernel_manifest(path));
     assert_eq!(names(live), names(&seen), "{case}: e2fsck");
     true
+}
+
+/// Ranges of a file that has block pointers cannot be replayed: there is no order of its blocks in a record.
+#[test]
+fn root_fast_commits_of_files_without_extents_are_refused_by_name() {
+    needs!(Need::Loop, Need::Tool("mke2fs"));
+    let args = [
+        "-b",
+        "4096",
+        "-J",
+        "size=8,fast_commit_size=1024",
+        "-O",
+        "^orphan_file,fast_commit,^extents,^64bit",
+    ];
+    let volume = VolumeBuilder::new(40 << 20).args(args).build();
+    let mounted = KernelMount::image(volume.path(), LoopOptions::default(), "noatime,commit=300");
+    std::fs::write(mounted.path().join("before"), "full\n").unwrap();
+    oracle::run(oracle::command("sync").arg("-f").arg(mounted.path()));
+    let file = File::create(mounted.path().join("fast")).unwrap();
+    file.write_all_at(b"fast\n", 0).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let image = Image::load(volume.path());
+    mounted.unmount();
+    let device = image.device();
+    let volume = open_ro(device.clone());
+    let info = volume.info().recovery;
+    let tree = manifest(&volume, How::Direct);
+    drop(volume);
+    let written = Volume::open_device(device.clone(), VolumeOptions::read_write()).map(drop);
+    // A kernel that writes whole transactions for such files leaves nothing to refuse.
+    if info.log.unwrap().fast_commits.is_none_or(|found| found.records == 0) {
+        assert!(tree.contains_key(&b"/fast"[..]) && written.is_ok());
+        return;
+    }
+    let why = info.fast_commits_refused.unwrap();
+    assert!(why.contains("a file without extents"), "{why}");
+    assert!(tree.contains_key(&b"/before"[..]) && !tree.contains_key(&b"/fast"[..]));
+    assert!(matches!(written, Err(Error::FastCommit { .. })), "{written:?}");
+    assert_unchanged(&image, &*device);
 }
