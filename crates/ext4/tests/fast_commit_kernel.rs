@@ -180,6 +180,17 @@ struct Layout {
     kernel: bool,
 }
 
+const CLUSTERS: &[&str] = &[
+    "-b",
+    "4096",
+    "-C",
+    "16384",
+    "-J",
+    "size=8,fast_commit_size=1024",
+    "-O",
+    "^orphan_file,fast_commit,bigalloc",
+];
+
 /// The volume as a crash leaves it, and the tree as it was.
 fn crash(layout: &Layout, seed: u64) -> (Image, Manifest) {
     let volume = VolumeBuilder::new(40 << 20).args(layout.args).build();
@@ -275,22 +286,7 @@ fn root_fast_commits_of_the_kernel_are_replayed() {
             steps: 100,
             kernel: false,
         },
-        Layout {
-            args: &[
-                "-b",
-                "4096",
-                "-C",
-                "16384",
-                "-J",
-                "size=8,fast_commit_size=1024",
-                "-O",
-                "^orphan_file,fast_commit,bigalloc",
-            ],
-            files: 50,
-            most: 20_000,
-            steps: 150,
-            kernel: false,
-        },
+        Layout { args: CLUSTERS, files: 50, most: 20_000, steps: 150, kernel: false },
     ];
     // More of them by hand.
     let seeds = std::env::var("UEXT4_FC_SEEDS").map_or(2, |seeds| seeds.parse().unwrap());

@@ -356,7 +356,7 @@ mod tests {
             let (first, length) = (next(300) as u32, 1 + next(20) as u32);
             if next(3) == 0 {
                 tree.remove(first, first + length);
-                (first..first + length).for_each(|block| drop(model.remove(&block)));
+                model.retain(|block, _| !(first..first + length).contains(block));
             } else {
                 let (physical, unwritten) = (1000 + u64::from(first) + 500 * next(2), next(2) == 0);
                 tree.insert(extent(first, length, physical, unwritten));
