@@ -9,7 +9,7 @@ use crate::text;
 use serde::Serialize;
 use std::borrow::Cow;
 use uext4::blockdev::{BufferPool, Capabilities, DaxKind, Device, Sharing};
-use uext4::{Error, Fence, Info, RecoveryReport, Switches, Volume};
+use uext4::{Error, Fence, Info, RecoveryInfo, RecoveryReport, Switches, Volume};
 use uext4_ondisk::ext4::{
     ErrorRecord, MmpBlock, MmpOwner, OnError, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
 };
@@ -191,8 +191,11 @@ pub struct Replayed {
     /// Why the log ended there.
     pub ended: String,
     pub damaged: bool,
-    /// Fast-commit records; none if the log has no room for any.
+    /// Complete fast commits, and their records; none if the log has no room for any.
+    pub fast_commits: Option<u32>,
     pub fast_commit_records: Option<u32>,
+    /// Why they could not be replayed: what is shown is without them.
+    pub fast_commits_refused: Option<String>,
 }
 
 /// Runs it.
@@ -427,11 +430,11 @@ fn recovery(superblock: &Superblock, info: Option<&Info>, refusal: Option<Error>
             .ro_compat
             .contains(uext4_ondisk::ext4::RoCompat::ORPHAN_PRESENT),
         state: recovered.map(|recovered| recovered.state.name()),
-        log: recovered.and_then(|recovered| recovered.log.as_ref()).map(replayed),
+        log: recovered.and_then(|recovered| Some(replayed(recovered, recovered.log.as_ref()?))),
     }
 }
 
-fn replayed(log: &RecoveryReport) -> Replayed {
+fn replayed(recovered: &RecoveryInfo, log: &RecoveryReport) -> Replayed {
     Replayed {
         first_sequence: log.first.0,
         end_sequence: log.end.0,
@@ -442,6 +445,8 @@ fn replayed(log: &RecoveryReport) -> Replayed {
         revoked_copies: log.revoked,
         ended: log.ended.to_string(),
         damaged: log.ended.damage().is_some(),
+        fast_commits: log.fast_commits.map(|found| found.commits),
         fast_commit_records: log.fast_commits.map(|found| found.records),
+        fast_commits_refused: recovered.fast_commits_refused.clone(),
     }
 }

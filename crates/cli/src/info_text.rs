@@ -212,6 +212,13 @@ fn recovery(out: &mut Out, recovery: &Recovery) -> Done {
                 log.transactions, log.first_sequence, log.blocks, log.copies, log.revoked_copies, log.ended
             ),
         )?;
+        match (&log.fast_commits_refused, log.fast_commits, log.fast_commit_records) {
+            (Some(why), ..) => line(out, "fast commits", format!("not replayed: {why}"))?,
+            (None, Some(commits @ 1..), Some(records)) => {
+                line(out, "fast commits", format!("{commits} replayed, {records} records"))?;
+            }
+            _ => {}
+        }
     }
     if recovery.last_orphan != 0 || recovery.orphan_file_in_use {
         line(out, "orphans", "there are inodes to delete or truncate")?;

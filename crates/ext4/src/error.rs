@@ -49,6 +49,17 @@ pub enum Error {
     /// The journal is damaged or cannot do what was asked.
     #[error("journal: {0}")]
     Journal(Arc<jbd2::Error>),
+    /// The fast commits at the end of the journal cannot be replayed. What came before them can be read; nothing may
+    /// be written, because what they hold would be lost.
+    #[error(
+        "record {record} of the fast commits cannot be replayed: {cause} (open it read-only, or run e2fsck)"
+    )]
+    FastCommit {
+        /// The record, counted from 0, head, padding and tails included.
+        record: u32,
+        /// Why.
+        cause: Arc<Error>,
+    },
     /// Metadata contradicts itself across structures.
     #[error("corrupt volume: inode {ino}: {what}")]
     CorruptInode {
@@ -186,6 +197,7 @@ impl Error {
         match self {
             Error::Io(error) => error.errno(),
             Error::Journal(error) => error.errno(),
+            Error::FastCommit { cause, .. } => cause.errno(),
             Error::MetadataIo { source, .. } => source.errno(),
             Error::Incompatible { .. } | Error::NeedsAllocation(_) => libc::EOPNOTSUPP,
             Error::NeedsRecovery(_) | Error::Corrupt(_) | Error::CorruptInode { .. } => EUCLEAN,
@@ -215,6 +227,7 @@ impl Error {
         match self {
             Error::Corrupt(corrupt) => corrupt.place.block.map(|block| block.get()),
             Error::MetadataIo { block, .. } => Some(*block),
+            Error::FastCommit { cause, .. } => cause.block(),
             _ => None,
         }
     }
@@ -224,6 +237,7 @@ impl Error {
         match self {
             Error::Corrupt(corrupt) => corrupt.place.inode.map(|ino| ino.get()),
             Error::CorruptInode { ino, .. } => Some(ino.get()),
+            Error::FastCommit { cause, .. } => cause.inode(),
             _ => None,
         }
     }
@@ -288,9 +302,6 @@ impl From<uext4_jbd2::Error> for Error {
         match error {
             jbd2::Error::Buffer(error) => error.into(),
             jbd2::Error::Aborted(cause) => Error::Aborted(cause.to_string().into()),
-            jbd2::Error::FastCommits { .. } => {
-                Error::Incompatible { action: "recover", feature: format!("fast_commit: {error}") }
-            }
             jbd2::Error::Unsupported { feature } => {
                 Error::Incompatible { action: "use the journal", feature: feature.to_string() }
             }

@@ -29,6 +29,7 @@ mod dir;
 mod error;
 pub mod explain;
 mod explain_inline;
+mod fast_commit;
 mod features;
 mod file;
 mod fs;

@@ -6,6 +6,13 @@
 //! for writing is left as it was, and only then writes: home blocks, flush, superblock of the log (empty), flush,
 //! superblock without `needs_recovery`, flush. Until the last step the next open begins anew, with the same result.
 //!
+//! # Fast commits
+//! They are replayed on the same view (`fast_commit/`). What comes of it is written as an ordinary transaction into the
+//! log that was just written home, under the number of the fast commits, and then goes home from there: so a crash
+//! finds either the fast commits and the volume without any of them, or the transaction (`jbd2`'s `convert.rs`). Fast
+//! commits that contradict the volume or each other do not count: a read-only open shows what came before them and says
+//! so, an open for writing is refused.
+//!
 //! # The superblock
 //! The log may hold an older copy of it. What was written to it around the journal must survive: the record of
 //! errors and the error state (as the kernel's `ext4_load_journal` keeps them), and `needs_recovery` until the log is
@@ -20,12 +27,15 @@
 use crate::error::{Error, Result};
 use crate::options::VolumeOptions;
 use crate::volume::{Ext4State, open_state, read_superblock};
-use crate::{features, journal, mmp};
+use crate::{fast_commit, features, journal, mmp};
 use std::sync::Arc;
 use uext4_blockdev::layer::OverlayDevice;
 use uext4_blockdev::{BufferPool, Device, WriteDurability};
-use uext4_jbd2::{JournalInfo, LogEnd, Recovery, RecoveryReport, mark_empty, store_empty_superblock};
-use uext4_ondisk::ext4::{Compat, Incompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
+use uext4_jbd2::{
+    Changes, FastCommits, JournalInfo, LogEnd, LogMap, Recovery, RecoveryReport, mark_empty,
+    store_empty_superblock,
+};
+use uext4_ondisk::ext4::{Compat, Incompat, RoCompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Pblk};
 
 /// Most bytes of metadata that recovery patches in memory.
@@ -78,11 +88,20 @@ pub struct RecoveryInfo {
     pub log: Option<RecoveryReport>,
     /// Error that the journal had recorded (`s_errno`), 0 = none.
     pub journal_errno: i32,
+    /// Why the fast commits of the log could not be replayed, if they could not: what is seen is without them.
+    pub fast_commits_refused: Option<String>,
 }
 
 impl RecoveryInfo {
     fn new(state: RecoveryState, needed: bool) -> Self {
-        RecoveryInfo { state, needed, log: None, journal_errno: 0 }
+        RecoveryInfo { state, needed, log: None, journal_errno: 0, fast_commits_refused: None }
+    }
+
+    /// The fast commits that were replayed, if there were any.
+    #[must_use]
+    pub fn fast_commits(&self) -> Option<FastCommits> {
+        let found = self.log.as_ref()?.fast_commits.filter(|found| found.records > 0)?;
+        self.fast_commits_refused.is_none().then_some(found)
     }
 
     /// Nothing was to be recovered.
@@ -98,6 +117,15 @@ impl RecoveryInfo {
             notes.push(format!(
                 "the journal is replayed in memory ({} transactions, {} blocks); the device is unchanged",
                 log.transactions, log.blocks
+            ));
+        }
+        if let (RecoveryState::Overlay, Some(found)) = (self.state, self.fast_commits()) {
+            let FastCommits { records, commits, .. } = found;
+            notes.push(format!("so are {commits} fast commits ({records} records)"));
+        }
+        if let Some(why) = &self.fast_commits_refused {
+            notes.push(format!(
+                "the fast commits of the journal are not replayed, later changes are lost: {why}"
             ));
         }
         if self.state == RecoveryState::NoJournal {
@@ -135,13 +163,16 @@ struct Pending {
     /// Its bytes, with and without `needs_recovery`.
     asking: Vec<u8>,
     settled: Vec<u8>,
+    /// What the fast commits changed.
+    changes: Changes,
 }
 
 /// Recovers the volume if its superblock asks for it.
 ///
 /// # Errors
 /// What refuses the volume afterwards too, in which case nothing was written; [`Error::Incompatible`] for an external
-/// journal and for fast commits; [`Error::Journal`] for an open for writing if the log is damaged.
+/// journal; for an open for writing [`Error::Journal`] if the log is damaged and [`Error::FastCommit`] if its fast
+/// commits cannot be replayed.
 pub(crate) fn settle(
     device: Arc<dyn Device>,
     superblock: Superblock,
@@ -170,10 +201,6 @@ pub(crate) fn settle(
     // Not the blocks of this superblock: a volume that was grown has its new size in the log.
     let blocks = device.geometry().size / block_size;
     let recovery = Recovery::read(&device, &log, &journal, blocks)?;
-    if let Some(found) = recovery.report().fast_commits.filter(|found| found.records > 0) {
-        let after = recovery.report().end.previous();
-        return Err(uext4_jbd2::Error::FastCommits { records: found.records, after }.into());
-    }
     let mut info = RecoveryInfo::new(RecoveryState::Overlay, true);
     info.journal_errno = journal.superblock.errno;
     info.log = Some(recovery.report().clone());
@@ -188,6 +215,7 @@ pub(crate) fn settle(
     }
     let mut pending = Pending::new(&device, &superblock, recovery)?;
     mmp::refuse_shared(&*pending.overlay, &pending.superblock, options)?;
+    pending.replay_fast_commits(&log, options, &mut info)?;
     if !options.write {
         return Ok(Settled { device: pending.overlay, superblock: pending.superblock, info });
     }
@@ -198,7 +226,7 @@ pub(crate) fn settle(
     }
     pending.recount(&view)?;
     drop(view);
-    pending.apply(&*device)?;
+    pending.apply(&*device, &log)?;
     info.needed = false;
     if info.state == RecoveryState::Overlay {
         info.state = RecoveryState::Replayed;
@@ -237,7 +265,48 @@ impl Pending {
         let mut log = read_bytes(&*overlay, place, size as usize)?;
         store_empty_superblock(&mut log, recovery.settled_sequence(), 0)?;
         overlay.patch(place, &log)?;
-        Ok(Pending { recovery, overlay, superblock, asking, settled: bytes })
+        let changes = Changes::new();
+        Ok(Pending { recovery, overlay, superblock, asking, settled: bytes, changes })
+    }
+
+    /// Replays the fast commits in memory, if there are any. What contradicts itself is no error of a read-only open,
+    /// which goes on without them.
+    fn replay_fast_commits(
+        &mut self,
+        log: &dyn LogMap,
+        options: &VolumeOptions,
+        info: &mut RecoveryInfo,
+    ) -> Result<()> {
+        if info.fast_commits().is_none() {
+            return Ok(());
+        }
+        let mut reading = options.clone();
+        reading.write = false;
+        let view = open_state(self.overlay.clone(), self.superblock.clone(), &reading, info.clone())?;
+        let budget = OVERLAY_BYTES.saturating_sub(self.overlay.memory_bytes());
+        let replayed = fast_commit::replay(&view, &self.recovery, log, budget);
+        drop(view);
+        let changes = match replayed {
+            Ok(changes) => changes,
+            Err(error @ Error::FastCommit { .. }) if !options.write => {
+                info.fast_commits_refused = Some(error.to_string());
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        if options.write && !changes.is_empty() {
+            self.recovery.check_room(changes.len())?;
+            if self.superblock.features.ro_compat.contains(RoCompat::QUOTA) {
+                let feature = "fast commits on a volume with quota, which has to be counted anew".into();
+                return Err(Error::Incompatible { action: "recover for writing", feature });
+            }
+        }
+        let size = u64::from(self.superblock.geometry.block_size());
+        for (block, bytes) in &changes {
+            self.overlay.patch(block * size, bytes)?;
+        }
+        self.changes = changes;
+        Ok(())
     }
 
     /// Brings the free counts of the superblock up to date, which the kernel keeps only while it unmounts and takes
@@ -259,17 +328,25 @@ impl Pending {
     }
 
     /// Writes it all. See the module's documentation for the order.
-    fn apply(&self, device: &dyn Device) -> Result<()> {
+    fn apply(&self, device: &dyn Device, log: &dyn LogMap) -> Result<()> {
         let journal = self.recovery.info();
         let size = u64::from(journal.superblock.block_size);
         let (home, offset) = (SUPERBLOCK_OFFSET / size, (SUPERBLOCK_OFFSET % size) as usize);
-        self.recovery.write_home(device, &mut |block, bytes| {
+        let mut adjust = |block: u64, bytes: &mut [u8]| {
             if block == home {
                 bytes[offset..offset + self.asking.len()].copy_from_slice(&self.asking);
             }
-        })?;
+        };
+        self.recovery.write_home(device, &mut adjust)?;
         device.flush()?;
-        let (sequence, errno) = (self.recovery.settled_sequence(), journal.superblock.errno);
+        let mut sequence = self.recovery.settled_sequence();
+        if !self.changes.is_empty() {
+            let stored = self.recovery.convert(device, log, &self.changes)?;
+            stored.write_home(device, &mut adjust)?;
+            device.flush()?;
+            sequence = stored.settled_sequence();
+        }
+        let errno = journal.superblock.errno;
         if journal.needs_recovery() {
             mark_empty(device, journal, sequence, errno)?;
         }

@@ -248,7 +248,7 @@ impl Volume {
 /// number, and whoever overwrites one breaks accounting or recovery. A directory entry that leads to one is an error
 /// or an attack, apart from `/.journal`, which `tune2fs -j` makes on a mounted volume. Fields whose feature is off
 /// count as well: the tools clear them.
-fn is_system_file(superblock: &Superblock, ino: Ino) -> bool {
+pub(crate) fn is_system_file(superblock: &Superblock, ino: Ino) -> bool {
     [
         superblock.journal.inode,
         superblock.user_quota_inode,

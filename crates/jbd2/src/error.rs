@@ -48,13 +48,13 @@ pub enum Error {
     /// be written, because what it held is lost.
     #[error("the journal is damaged: {0} (open it read-only, or run e2fsck)")]
     Damaged(Damage),
-    /// The log ends with fast commits, which this version cannot replay.
-    #[error("the journal ends with {records} fast-commit records after transaction {after}")]
-    FastCommits {
-        /// Records of complete fast commits.
-        records: u32,
-        /// The transaction that they follow.
-        after: Tid,
+    /// What the fast commits changed does not fit the log, so that it cannot be written home safely.
+    #[error("the fast commits changed {blocks} blocks, the log has room for {room}")]
+    FastCommitRoom {
+        /// Log blocks needed.
+        blocks: u64,
+        /// Log blocks that there are.
+        room: u32,
     },
     /// The log map has no block there.
     #[error("log block {log_block} has no place on the volume")]
@@ -138,13 +138,13 @@ impl Error {
             | Error::Damaged(_)
             | Error::HoleInLog { .. }
             | Error::BadLogMap { .. } => libc::EUCLEAN,
-            Error::Unsupported { .. }
-            | Error::NeedsRecovery { .. }
-            | Error::FastCommits { .. }
-            | Error::CommitUnavailable { .. } => libc::EOPNOTSUPP,
+            Error::Unsupported { .. } | Error::NeedsRecovery { .. } | Error::CommitUnavailable { .. } => {
+                libc::EOPNOTSUPP
+            }
             Error::TooManyCredits { .. }
             | Error::OutOfCredits { .. }
             | Error::ExtendRefused { .. }
+            | Error::FastCommitRoom { .. }
             | Error::LogSpace { .. } => libc::ENOSPC,
             Error::NoWriteAccess { .. } | Error::UnknownTransaction { .. } => libc::EINVAL,
             Error::Aborted(_) => libc::EIO,

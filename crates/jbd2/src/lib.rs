@@ -59,7 +59,7 @@ pub use handle::{Handle, Joined};
 pub use journal::{Journal, JournalStats, SyncOutcome, Tail, UpdatesLocked};
 pub use log_map::{LogMap, LogRun, RunMap};
 pub use recovery::{
-    Damage, FastCommitReplay, FastCommits, LogEnd, Recovery, RecoveryReport, Replay, mark_empty,
+    Changes, Damage, FastCommitReplay, FastCommits, LogEnd, Recovery, RecoveryReport, Replay, mark_empty,
     store_empty_superblock,
 };
 pub use superblock::JournalInfo;

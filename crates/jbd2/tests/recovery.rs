@@ -64,13 +64,15 @@ fn padded(mut bytes: Vec<u8>) -> Vec<u8> {
 struct Names(Vec<String>);
 
 impl FastCommitReplay for Names {
-    fn record(&mut self, record: &FastCommitRecord<'_>) -> Result<()> {
+    type Error = Error;
+
+    fn record(&mut self, _: u32, record: &FastCommitRecord<'_>) -> Result<()> {
         let FastCommitRecord::Unlink(name) = record else { panic!("{record:?}") };
         self.0.push(String::from_utf8_lossy(name.name).into_owned());
         Ok(())
     }
 
-    fn committed(&mut self) -> Result<()> {
+    fn committed(&mut self, _: u32) -> Result<()> {
         self.0.push("|".into());
         Ok(())
     }

@@ -187,7 +187,10 @@ fn typed<T>(result: Result<T>) -> Option<T> {
         Ok(value) => return Some(value),
         Err(error) => error,
     };
-    let damaged = matches!(error, Error::Corrupt(_) | Error::CorruptInode { .. } | Error::Journal(_));
+    let damaged = matches!(
+        error,
+        Error::Corrupt(_) | Error::CorruptInode { .. } | Error::Journal(_) | Error::FastCommit { .. }
+    );
     let limited = matches!(
         error,
         Error::Incompatible { .. }

@@ -58,7 +58,7 @@ impl Recovery {
     }
 }
 
-fn transfer(
+pub(super) fn transfer(
     block: u64,
     run: impl FnOnce(u64) -> uext4_blockdev::Result<()>,
     block_size: usize,

@@ -21,17 +21,21 @@ pub struct FastCommits {
 /// Replays fast commits. Records come in the order in which they were written, those of an incomplete fast commit
 /// never.
 pub trait FastCommitReplay {
-    /// One record that changes something.
-    ///
-    /// # Errors
-    /// End the replay.
-    fn record(&mut self, record: &FastCommitRecord<'_>) -> Result<()>;
+    /// Why a replay ends early.
+    type Error: From<Error>;
 
-    /// End of one fast commit: what came before it must become visible together.
+    /// Record number `number` of the area, counted from 0, head, padding and tails included: one that changes
+    /// something.
     ///
     /// # Errors
     /// End the replay.
-    fn committed(&mut self) -> Result<()> {
+    fn record(&mut self, number: u32, record: &FastCommitRecord<'_>) -> std::result::Result<(), Self::Error>;
+
+    /// End of one fast commit, by the record of this number: what came before it must become visible together.
+    ///
+    /// # Errors
+    /// End the replay.
+    fn committed(&mut self, _number: u32) -> std::result::Result<(), Self::Error> {
         Ok(())
     }
 }
@@ -107,22 +111,24 @@ impl Walk {
 }
 
 /// Hands out the records that [`scan`] found.
-pub(super) fn deliver(
+pub(super) fn deliver<R: FastCommitReplay + ?Sized>(
     reader: &mut LogReader<'_>,
     info: &JournalInfo,
     found: FastCommits,
-    replay: &mut dyn FastCommitReplay,
-) -> Result<()> {
-    let mut left = found.records;
+    replay: &mut R,
+) -> std::result::Result<(), R::Error> {
+    let mut number = 0;
     for log_block in area(info) {
         for entry in FastCommitRecords::new(reader.block(log_block)?) {
-            let Some(next) = left.checked_sub(1) else { return Ok(()) };
-            left = next;
-            match entry?.record {
-                FastCommitRecord::Head { .. } | FastCommitRecord::Pad => {}
-                FastCommitRecord::Tail { .. } => replay.committed()?,
-                record => replay.record(&record)?,
+            if number >= found.records {
+                return Ok(());
             }
+            match entry.map_err(Error::from)?.record {
+                FastCommitRecord::Head { .. } | FastCommitRecord::Pad => {}
+                FastCommitRecord::Tail { .. } => replay.committed(number)?,
+                record => replay.record(number, &record)?,
+            }
+            number += 1;
         }
     }
     Ok(())

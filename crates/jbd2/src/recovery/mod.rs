@@ -7,6 +7,7 @@
 //! | `select.rs` | revokes, latest copies: which copy of which block counts |
 //! | `fast_commit.rs` | the fast commits behind the last transaction |
 //! | `apply.rs` | write the copies home, empty the log |
+//! | `convert.rs` | make an ordinary transaction of what the fast commits changed |
 //!
 //! Nothing is written before [`Recovery::write_home`]; a reader may instead look at the copies where they are
 //! ([`Recovery::blocks`]).
@@ -31,12 +32,14 @@
 //! themselves are only kept for blocks that have a copy.
 
 mod apply;
+mod convert;
 mod fast_commit;
 mod reader;
 mod scan;
 mod select;
 
 pub use apply::{mark_empty, store_empty_superblock};
+pub use convert::Changes;
 pub use fast_commit::{FastCommitReplay, FastCommits};
 
 use crate::{JournalInfo, LogMap, Result, Tid};
@@ -226,12 +229,12 @@ impl Recovery {
     ///
     /// # Errors
     /// Those of `replay`, and of reading.
-    pub fn replay_fast_commits(
+    pub fn replay_fast_commits<R: FastCommitReplay + ?Sized>(
         &self,
         device: &Arc<dyn Device>,
         log: &dyn LogMap,
-        replay: &mut dyn FastCommitReplay,
-    ) -> Result<()> {
+        replay: &mut R,
+    ) -> std::result::Result<(), R::Error> {
         let Some(found) = self.report.fast_commits.filter(|found| found.records > 0) else { return Ok(()) };
         let mut reader = LogReader::new(&**device, log, self.info.superblock.block_size)?;
         fast_commit::deliver(&mut reader, &self.info, found, replay)

@@ -80,6 +80,11 @@ impl Extent {
         }
     }
 
+    /// Decodes an extent that stands outside of a node (in a fast-commit record); nothing about it is checked.
+    pub fn from_bytes(bytes: &[u8; 12]) -> Option<Extent> {
+        RawLeaf::ref_from_bytes(bytes).ok().map(Extent::decode)
+    }
+
     /// The logical block after the last one. Cannot wrap for an extent of a checked node.
     pub fn logical_end(&self) -> Lblk {
         Lblk(self.logical.0.saturating_add(self.length))

@@ -1,0 +1,312 @@
+//! Bitmaps and counts of the groups that a replay touches, and the allocator for the blocks that it needs itself.
+//!
+//! Fast commits say nothing about bitmaps. What the files that they changed occupied before is marked free, what they
+//! occupy afterwards is marked used, and free counts are counted anew from the bitmaps: so the outcome does not
+//! depend on what the records did in between.
+
+use super::canvas::Canvas;
+use super::extents::{BlockRun, unencodable};
+use crate::error::{Error, Result};
+use std::collections::BTreeMap;
+use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags};
+use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
+
+/// What of a group was looked at or changed.
+struct Work {
+    descriptor: GroupDescriptor,
+    /// The block bitmap, if it was changed.
+    blocks: Option<Vec<u8>>,
+    /// The inode bitmap, if it was changed.
+    inodes: Option<Vec<u8>>,
+}
+
+/// The groups.
+pub(super) struct Groups {
+    work: BTreeMap<u32, Work>,
+    /// Blocks that records will map: not to be allocated. In order, disjoint.
+    reserved: Vec<BlockRun>,
+    /// Blocks that were allocated here.
+    allocated: Vec<u64>,
+    /// Groups before this one have no free block left.
+    cursor: u32,
+}
+
+fn bit(bitmap: &[u8], index: u32) -> bool {
+    bitmap.get(index as usize / 8).is_some_and(|byte| byte >> (index % 8) & 1 == 1)
+}
+
+fn put_bit(bitmap: &mut [u8], index: u32, used: bool) {
+    if let Some(byte) = bitmap.get_mut(index as usize / 8) {
+        let mask = 1 << (index % 8);
+        *byte = if used { *byte | mask } else { *byte & !mask };
+    }
+}
+
+fn free_bits(bitmap: &[u8], count: u32) -> u32 {
+    (0..count).filter(|index| !bit(bitmap, *index)).count() as u32
+}
+
+impl Groups {
+    /// Nothing touched yet; `reserved` are the blocks that records will map.
+    pub(super) fn new(mut reserved: Vec<BlockRun>) -> Groups {
+        reserved.sort_unstable();
+        reserved.dedup_by(|next, last| {
+            let touches = next.0 <= last.0 + last.1;
+            if touches {
+                last.1 = last.1.max(next.0 + next.1 - last.0);
+            }
+            touches
+        });
+        Groups { work: BTreeMap::new(), reserved, allocated: Vec::new(), cursor: 0 }
+    }
+
+    fn is_reserved(&self, first: u64, count: u64) -> bool {
+        let before = self.reserved.partition_point(|run| run.0 < first + count);
+        before.checked_sub(1).is_some_and(|last| self.reserved[last].0 + self.reserved[last].1 > first)
+    }
+
+    fn work(&mut self, canvas: &Canvas<'_>, group: Group) -> Result<&mut Work> {
+        match self.work.entry(group.get()) {
+            std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                let descriptor = canvas.state.descriptor(group)?;
+                Ok(entry.insert(Work { descriptor, blocks: None, inodes: None }))
+            }
+        }
+    }
+
+    /// A block for metadata of a file, near its inode. It is marked used at once.
+    ///
+    /// # Errors
+    /// [`Error::Incompatible`] if there is none.
+    pub(super) fn allocate(&mut self, canvas: &Canvas<'_>, ino: Ino) -> Result<u64> {
+        let geometry = &canvas.state.superblock.geometry;
+        let near = geometry.group_of_inode(ino).map_or(Group(0), |(group, _)| group);
+        if near.get() >= self.cursor
+            && let Some(block) = self.allocate_in(canvas, near)?
+        {
+            return Ok(block);
+        }
+        while self.cursor < geometry.group_count() {
+            if let Some(block) = self.allocate_in(canvas, Group(self.cursor))? {
+                return Ok(block);
+            }
+            self.cursor += 1;
+        }
+        let feature = "fast commits that need more blocks than are free".into();
+        Err(Error::Incompatible { action: "recover", feature })
+    }
+
+    fn allocate_in(&mut self, canvas: &Canvas<'_>, group: Group) -> Result<Option<u64>> {
+        let geometry = &canvas.state.superblock.geometry;
+        let (Some(start), Some(clusters)) =
+            (geometry.group_first_block(group), geometry.group_clusters(group))
+        else {
+            return Ok(None);
+        };
+        let descriptor = self.work(canvas, group)?.descriptor;
+        let held = self.work.get(&group.get()).and_then(|work| work.blocks.as_ref());
+        let bitmap = match held {
+            Some(bitmap) => bitmap.clone(),
+            None => block_bitmap(canvas, group, &descriptor)?,
+        };
+        let size = u64::from(geometry.cluster_blocks());
+        let found = (0..clusters).find(|index| {
+            let block = start.get() + u64::from(*index) * size;
+            // With clusters the last one may go on behind the volume.
+            !bit(&bitmap, *index) && !self.is_reserved(block, size) && canvas.state.zones.allows(block, size)
+        });
+        let Some(index) = found else { return Ok(None) };
+        self.mark(canvas, group, index..index + 1, true)?;
+        let block = start.get() + u64::from(index) * size;
+        self.allocated.push(block);
+        Ok(Some(block))
+    }
+
+    fn mark(
+        &mut self,
+        canvas: &Canvas<'_>,
+        group: Group,
+        clusters: std::ops::Range<u32>,
+        used: bool,
+    ) -> Result<()> {
+        let work = self.work(canvas, group)?;
+        let bitmap = match &mut work.blocks {
+            Some(bitmap) => bitmap,
+            empty => empty.insert(block_bitmap(canvas, group, &work.descriptor)?),
+        };
+        clusters.for_each(|index| put_bit(bitmap, index, used));
+        Ok(())
+    }
+
+    /// Marks the clusters of blocks that lie inside the volume.
+    fn mark_run(&mut self, canvas: &Canvas<'_>, (first, count): BlockRun, used: bool) -> Result<()> {
+        let geometry = &canvas.state.superblock.geometry;
+        let outside = || Error::from(Corrupt::from(CorruptKind::BlockOutsideVolume("an extent")));
+        let mut block = first;
+        let end = first.checked_add(count).ok_or_else(outside)?;
+        while block < end {
+            let (group, index) = geometry.group_of_block(Pblk(block)).ok_or_else(outside)?;
+            let length = u64::from(geometry.blocks_per_group() - index).min(end - block);
+            let log = geometry.cluster_log();
+            let last = index + length as u32 - 1;
+            self.mark(canvas, group, (index >> log)..(last >> log) + 1, used)?;
+            block += length;
+        }
+        Ok(())
+    }
+
+    /// Whether an inode is marked used.
+    pub(super) fn inode_used(&mut self, canvas: &Canvas<'_>, ino: Ino) -> Result<bool> {
+        let (group, index) = place_of(canvas, ino)?;
+        let descriptor = self.work(canvas, group)?.descriptor;
+        if index >= descriptor.initialised_inodes(&canvas.state.superblock) {
+            return Ok(false);
+        }
+        Ok(bit(&canvas.read(descriptor.inode_bitmap.get())?, index))
+    }
+
+    /// Marks an inode used or free; `directories` is how many directories the group gains by that.
+    pub(super) fn set_inode(
+        &mut self,
+        canvas: &mut Canvas<'_>,
+        ino: Ino,
+        used: bool,
+        directories: i32,
+    ) -> Result<()> {
+        let superblock = &canvas.state.superblock;
+        let (group, index) = place_of(canvas, ino)?;
+        let work = self.work(canvas, group)?;
+        let before = work.descriptor.initialised_inodes(superblock);
+        let bitmap = match &mut work.inodes {
+            Some(bitmap) => bitmap,
+            empty => empty.insert(inode_bitmap(canvas, group, &work.descriptor)?),
+        };
+        put_bit(bitmap, index, used);
+        let descriptor = &mut work.descriptor;
+        descriptor.used_dirs = descriptor.used_dirs.saturating_add_signed(directories);
+        if used && index >= before {
+            descriptor.flags &= !GroupFlags::INODE_UNINIT;
+            descriptor.unused_inodes = superblock.geometry.inodes_per_group() - index - 1;
+            let zeroed = descriptor.flags.contains(GroupFlags::INODE_ZEROED);
+            let table = descriptor.inode_table;
+            if !zeroed {
+                clear_records(canvas, table, before..index)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks `before` free, then `after` used, and brings the groups' descriptors up to date.
+    pub(super) fn settle(
+        &mut self,
+        canvas: &mut Canvas<'_>,
+        before: &[BlockRun],
+        after: &[BlockRun],
+    ) -> Result<()> {
+        for block in std::mem::take(&mut self.allocated) {
+            self.mark_run(canvas, (block, 1), false)?;
+        }
+        for run in before {
+            self.mark_run(canvas, *run, false)?;
+        }
+        for run in after {
+            self.mark_run(canvas, *run, true)?;
+        }
+        for (group, work) in std::mem::take(&mut self.work) {
+            work.store(canvas, Group(group))?;
+        }
+        Ok(())
+    }
+}
+
+impl Work {
+    fn store(mut self, canvas: &mut Canvas<'_>, group: Group) -> Result<()> {
+        let superblock = &canvas.state.superblock;
+        let geometry = &superblock.geometry;
+        if self.blocks.is_none() && self.inodes.is_none() {
+            return Ok(());
+        }
+        let descriptor = &mut self.descriptor;
+        if let Some(bitmap) = self.blocks {
+            descriptor.free_clusters = free_bits(&bitmap, geometry.group_clusters(group).unwrap_or(0));
+            descriptor.flags &= !GroupFlags::BLOCK_UNINIT;
+            descriptor.set_block_bitmap_csum(&bitmap, superblock).map_err(unencodable)?;
+            canvas.write(descriptor.block_bitmap.get(), bitmap)?;
+        }
+        if let Some(bitmap) = self.inodes {
+            descriptor.free_inodes = free_bits(&bitmap, geometry.inodes_per_group());
+            descriptor.set_inode_bitmap_csum(&bitmap, superblock).map_err(unencodable)?;
+            canvas.write(descriptor.inode_bitmap.get(), bitmap)?;
+        }
+        let missing =
+            || Error::from(Corrupt::from(CorruptKind::GroupDescriptorField("number")).in_group(group));
+        let (block, offset) = geometry.descriptor_position(group).ok_or_else(missing)?;
+        let mut bytes = canvas.read(block.get())?;
+        let place = bytes.get_mut(offset as usize..).ok_or_else(missing)?;
+        self.descriptor.encode(place, group, superblock).map_err(unencodable)?;
+        canvas.write(block.get(), bytes)
+    }
+}
+
+fn place_of(canvas: &Canvas<'_>, ino: Ino) -> Result<(Group, u32)> {
+    let bad = || Error::from(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino));
+    canvas.state.superblock.geometry.group_of_inode(ino).ok_or_else(bad)
+}
+
+/// The block bitmap of a group, made if it never was: then only metadata at fixed places is in use.
+fn block_bitmap(canvas: &Canvas<'_>, group: Group, descriptor: &GroupDescriptor) -> Result<Vec<u8>> {
+    let superblock = &canvas.state.superblock;
+    if !descriptor.blocks_uninitialised(superblock) {
+        let bitmap = canvas.read(descriptor.block_bitmap.get())?;
+        descriptor.verify_block_bitmap(&bitmap, group, superblock)?;
+        return Ok(bitmap);
+    }
+    let geometry = &superblock.geometry;
+    let start = geometry.group_first_block(group).map_or(0, Pblk::get);
+    let clusters = geometry.group_clusters(group).unwrap_or(0);
+    let blocks = u64::from(geometry.group_blocks(group).unwrap_or(0));
+    let size = u64::from(geometry.cluster_blocks());
+    // Behind the end of the volume everything counts as used.
+    let mut bitmap = vec![0xff; canvas.block_size()];
+    for index in 0..clusters {
+        let first = u64::from(index) * size;
+        let used = !canvas.state.zones.allows(start + first, size.min(blocks - first));
+        put_bit(&mut bitmap, index, used);
+    }
+    Ok(bitmap)
+}
+
+fn inode_bitmap(canvas: &Canvas<'_>, group: Group, descriptor: &GroupDescriptor) -> Result<Vec<u8>> {
+    let superblock = &canvas.state.superblock;
+    if descriptor.inodes_uninitialised(superblock) {
+        let mut bitmap = vec![0xff; canvas.block_size()];
+        (0..superblock.geometry.inodes_per_group()).for_each(|index| put_bit(&mut bitmap, index, false));
+        return Ok(bitmap);
+    }
+    let bitmap = canvas.read(descriptor.inode_bitmap.get())?;
+    descriptor.verify_inode_bitmap(&bitmap, group, superblock)?;
+    Ok(bitmap)
+}
+
+/// Zeroes records of a table that was never written: from now on they are looked at.
+fn clear_records(canvas: &mut Canvas<'_>, table: Pblk, records: std::ops::Range<u32>) -> Result<()> {
+    let geometry = &canvas.state.superblock.geometry;
+    let per_block = geometry.inodes_per_block();
+    let size = usize::from(geometry.inode_size());
+    let mut index = records.start;
+    while index < records.end {
+        let (block, offset) = geometry.inode_table_position(index);
+        let count = (per_block - index % per_block).min(records.end - index);
+        let place = table.get() + u64::from(block);
+        let mut bytes = canvas.read(place)?;
+        let start = offset as usize;
+        let end = (start + count as usize * size).min(bytes.len());
+        if bytes.get(start..end).is_some_and(|part| part.iter().any(|byte| *byte != 0)) {
+            bytes[start..end].fill(0);
+            canvas.write(place, bytes)?;
+        }
+        index += count;
+    }
+    Ok(())
+}

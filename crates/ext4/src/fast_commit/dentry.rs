@@ -1,0 +1,361 @@
+//! Directories under change: names added and removed where they are on the volume.
+//!
+//! All names of a directory are kept in memory from its first change on, so that a look-up reads nothing. In a hash
+//! tree a name goes to the block of its hash, which is divided if it is full; where the node above has no room for
+//! another block the index is given up, as e2fsck does with every hash tree it adds a name to, and the directory goes
+//! on as a row of blocks.
+
+use super::canvas::Canvas;
+use super::chain::{self, Entry};
+use super::inode::Node;
+use super::{Parts, htree, inline};
+use crate::error::{Error, Result};
+use std::collections::HashMap;
+use uext4_ondisk::ext4::{
+    DirBlock, DirBlockKind, DirFormat, Extent, FileType, HtreeIndex, InodeFlags, encode_dir_tail,
+    verify_dir_checksum, verify_htree_checksum,
+};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
+
+/// Where a name is: a block of the directory; the inode itself if its entries are there.
+type Place = u32;
+
+/// A directory.
+pub(super) struct Directory {
+    names: HashMap<Box<[u8]>, (Ino, Place)>,
+    /// Bytes of the longest entry that fits each block.
+    room: Vec<u32>,
+    inline: bool,
+    pub(super) format: DirFormat,
+}
+
+/// A block of a directory.
+pub(super) struct Block {
+    pub(super) physical: u64,
+    pub(super) bytes: Vec<u8>,
+    pub(super) kind: DirBlockKind,
+}
+
+/// Bytes of a block's checksum record.
+const TAIL_SIZE: u32 = 12;
+
+impl Directory {
+    /// Reads all of a directory.
+    pub(super) fn load(parts: &mut Parts<'_>, node: &mut Node) -> Result<Directory> {
+        let format = DirFormat::new(&parts.canvas.state.superblock);
+        if !node.is_directory() {
+            return Err(node.corrupt("names go into it, but it is no directory"));
+        }
+        let refused = InodeFlags::CASEFOLD | InodeFlags::ENCRYPT;
+        if node.disk.flags.intersects(refused) {
+            let feature =
+                format!("fast commits in a case-folded or encrypted directory (inode {})", node.ino);
+            return Err(Error::Incompatible { action: "recover", feature });
+        }
+        let inline = node.disk.has_inline_data();
+        let mut directory = Directory { names: HashMap::new(), room: Vec::new(), inline, format };
+        if inline {
+            for entry in inline::entries(&parts.canvas, node, &format)? {
+                directory.names.entry(entry.name).or_insert((entry.ino, 0));
+            }
+            return Ok(directory);
+        }
+        let size = u64::from(format.block_size);
+        let whole = node.disk.size > 0 && node.disk.size.is_multiple_of(size);
+        let blocks = node.disk.size / size;
+        let possible = blocks <= parts.canvas.state.superblock.geometry.blocks_count();
+        let Some(blocks) = u32::try_from(blocks).ok().filter(|_| whole && possible) else {
+            return Err(Corrupt::from(CorruptKind::DirectorySize).in_inode(node.ino).into());
+        };
+        for number in 0..blocks {
+            let block = directory.block(parts, node, number)?;
+            for entry in directory.entries(&block, node, number)? {
+                directory.names.entry(entry.name).or_insert((entry.ino, number));
+            }
+            let room = directory.room_of(&block, node, number)?;
+            directory.room.push(room);
+        }
+        Ok(directory)
+    }
+
+    /// What a name stands for.
+    pub(super) fn get(&self, name: &[u8]) -> Option<Ino> {
+        self.names.get(name).map(|(ino, _)| *ino)
+    }
+
+    /// Whether there are no names but `.` and `..`.
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.keys().all(|name| matches!(&**name, b"." | b".."))
+    }
+
+    fn seed(parts: &Parts<'_>, node: &Node) -> Option<u32> {
+        node.seed(&parts.canvas)
+    }
+
+    /// Reads and checks a block.
+    pub(super) fn block(&self, parts: &mut Parts<'_>, node: &mut Node, number: u32) -> Result<Block> {
+        let place = |corrupt: Corrupt| corrupt.in_inode(node.ino).at_lblk(Lblk(number));
+        let hole = Error::from(place(CorruptKind::DirectoryHole.into()));
+        let ino = node.ino;
+        let physical = node.tree(&parts.canvas, &mut parts.released)?.written(number).ok_or(hole)?;
+        let bytes = parts.canvas.read(physical)?;
+        let indexed = node.disk.flags.contains(InodeFlags::INDEX);
+        let mut kind = DirBlockKind::of(&bytes, indexed, Lblk(number), &self.format);
+        // Without checksums, a block from which all names were taken looks like a node at first.
+        if kind == DirBlockKind::HtreeNode
+            && !self.format.checksums
+            && HtreeIndex::decode_node(&bytes, &self.format).is_err()
+        {
+            kind = DirBlockKind::Linear;
+        }
+        if let Some(seed) = Self::seed(parts, node) {
+            let checked = match kind {
+                DirBlockKind::Linear => verify_dir_checksum(&bytes, seed),
+                _ => verify_htree_checksum(&bytes, kind, seed),
+            };
+            checked
+                .map_err(|corrupt| corrupt.in_inode(ino).at_lblk(Lblk(number)).at_block(Pblk(physical)))?;
+        }
+        Ok(Block { physical, bytes, kind })
+    }
+
+    /// Bytes of a block that entries may use.
+    pub(super) fn area_length(&self, kind: DirBlockKind) -> usize {
+        let tail = if kind == DirBlockKind::Linear && self.format.checksums { TAIL_SIZE } else { 0 };
+        (self.format.block_size - tail) as usize
+    }
+
+    /// All entries of a block.
+    pub(super) fn entries(&self, block: &Block, node: &Node, number: u32) -> Result<Vec<Entry>> {
+        DirBlock::new(&block.bytes, block.kind, &self.format)?;
+        let area = &block.bytes[..self.area_length(block.kind)];
+        chain::entries(area, &self.format).map_err(|error| at(error, node.ino, number))
+    }
+
+    fn room_of(&self, block: &Block, node: &Node, number: u32) -> Result<u32> {
+        if block.kind != DirBlockKind::Linear {
+            return Ok(0);
+        }
+        let area = &block.bytes[..self.area_length(block.kind)];
+        chain::room(area, &self.format).map_err(|error| at(error, node.ino, number))
+    }
+
+    /// Writes a block of entries, checksum included.
+    pub(super) fn put_block(
+        &mut self,
+        parts: &mut Parts<'_>,
+        node: &Node,
+        number: u32,
+        mut block: Block,
+    ) -> Result<()> {
+        if let Some(seed) = Self::seed(parts, node) {
+            if block.kind == DirBlockKind::Linear {
+                encode_dir_tail(&mut block.bytes, seed).map_err(super::extents::unencodable)?;
+            } else {
+                htree::seal(&mut block.bytes, seed)?;
+            }
+        }
+        let room = self.room_of(&block, node, number)?;
+        if let Some(place) = self.room.get_mut(number as usize) {
+            *place = room;
+        }
+        parts.canvas.write(block.physical, block.bytes)
+    }
+
+    /// Notes that a name is in another block now.
+    pub(super) fn moved(&mut self, name: &[u8], number: u32) {
+        if let Some((_, place)) = self.names.get_mut(name) {
+            *place = number;
+        }
+    }
+
+    /// Adds a name that is not there.
+    pub(super) fn insert(&mut self, parts: &mut Parts<'_>, node: &mut Node, entry: Entry) -> Result<()> {
+        node.changed = true;
+        if self.inline {
+            let format = self.format;
+            let done = inline::rows(&parts.canvas, node, |row| {
+                Ok(chain::insert(row, &entry, &format)?.then_some(()))
+            })?;
+            if done.is_some() {
+                self.names.insert(entry.name, (entry.ino, 0));
+                return Ok(());
+            }
+            self.leave_inode(parts, node)?;
+        }
+        if node.disk.flags.contains(InodeFlags::INDEX) {
+            if let Some(number) = htree::insert(self, parts, node, &entry)? {
+                self.names.insert(entry.name, (entry.ino, number));
+                return Ok(());
+            }
+            self.give_up_index(parts, node)?;
+        }
+        let needed = entry.length();
+        let number = match self.room.iter().position(|room| *room >= needed) {
+            Some(number) => number as u32,
+            None => self.append(parts, node)?,
+        };
+        self.insert_into(parts, node, number, &entry)?;
+        self.names.insert(entry.name, (entry.ino, number));
+        Ok(())
+    }
+
+    /// Puts an entry into a block that has room for it.
+    pub(super) fn insert_into(
+        &mut self,
+        parts: &mut Parts<'_>,
+        node: &mut Node,
+        number: u32,
+        entry: &Entry,
+    ) -> Result<()> {
+        let mut block = self.block(parts, node, number)?;
+        let length = self.area_length(block.kind);
+        let fits = chain::insert(&mut block.bytes[..length], entry, &self.format)?;
+        if !fits || block.kind != DirBlockKind::Linear {
+            return Err(node.corrupt(format!("no room in block {number} of the directory")));
+        }
+        self.put_block(parts, node, number, block)
+    }
+
+    /// Whether a block has room for an entry of this length.
+    pub(super) fn has_room(&self, number: u32, length: u32) -> bool {
+        self.room.get(number as usize).is_some_and(|room| *room >= length)
+    }
+
+    /// Removes a name, if it stands for `ino`. Returns whether it did.
+    pub(super) fn remove(
+        &mut self,
+        parts: &mut Parts<'_>,
+        node: &mut Node,
+        name: &[u8],
+        ino: Ino,
+    ) -> Result<bool> {
+        let Some((_, number)) = self.names.get(name).copied().filter(|(found, _)| *found == ino) else {
+            return Ok(false);
+        };
+        node.changed = true;
+        let format = self.format;
+        if self.inline {
+            inline::rows(&parts.canvas, node, |row| {
+                Ok(chain::remove(row, name, ino, &format)?.then_some(()))
+            })?;
+        } else {
+            let mut block = self.block(parts, node, number)?;
+            let length = self.area_length(block.kind);
+            chain::remove(&mut block.bytes[..length], name, ino, &format)?;
+            self.put_block(parts, node, number, block)?;
+        }
+        self.names.remove(name);
+        Ok(true)
+    }
+
+    /// Adds an empty block and returns its number.
+    pub(super) fn append(&mut self, parts: &mut Parts<'_>, node: &mut Node) -> Result<u32> {
+        let number = self.room.len() as u32;
+        let physical = parts.groups.allocate(&parts.canvas, node.ino)?;
+        let extent = Extent { logical: Lblk(number), length: 1, physical: Pblk(physical), unwritten: false };
+        node.tree(&parts.canvas, &mut parts.released)?.insert(extent);
+        node.disk.size = u64::from(number + 1) * u64::from(self.format.block_size);
+        node.changed = true;
+        self.room.push(0);
+        let mut block =
+            Block { physical, bytes: vec![0; self.format.block_size as usize], kind: DirBlockKind::Linear };
+        let length = self.area_length(block.kind) as u32;
+        chain::free(&mut block.bytes, 0, length, &self.format)?;
+        self.put_block(parts, node, number, block)?;
+        Ok(number)
+    }
+
+    /// Writes `.` and `..` into the first block of a directory that has nothing else yet.
+    fn dots(&mut self, parts: &mut Parts<'_>, node: &mut Node, parent: Ino) -> Result<()> {
+        for (name, ino) in [(&b"."[..], node.ino), (b"..", parent)] {
+            let entry = Entry { name: name.into(), ino, kind: Some(FileType::Directory) };
+            self.insert_into(parts, node, 0, &entry)?;
+            self.names.insert(entry.name, (ino, 0));
+        }
+        Ok(())
+    }
+
+    /// Makes an empty directory of an inode.
+    pub(super) fn start(parts: &mut Parts<'_>, node: &mut Node, parent: Ino) -> Result<Directory> {
+        let format = DirFormat::new(&parts.canvas.state.superblock);
+        node.disk.flags &= !InodeFlags::INDEX;
+        let inline = node.disk.has_inline_data();
+        let mut directory = Directory { names: HashMap::new(), room: Vec::new(), inline, format };
+        if inline {
+            inline::start(&parts.canvas, node, parent, &format)?;
+            return Ok(directory);
+        }
+        directory.append(parts, node)?;
+        directory.dots(parts, node, parent)?;
+        Ok(directory)
+    }
+
+    /// Moves the entries from the inode to a block.
+    fn leave_inode(&mut self, parts: &mut Parts<'_>, node: &mut Node) -> Result<()> {
+        let entries = inline::entries(&parts.canvas, node, &self.format)?;
+        let parent = inline::parent(node).ok_or_else(|| {
+            let what = CorruptKind::InlineData("the number of the parent directory is out of range");
+            Error::from(Corrupt::from(what).in_inode(node.ino))
+        })?;
+        node.start_extents(&parts.canvas)?;
+        self.inline = false;
+        self.append(parts, node)?;
+        self.dots(parts, node, parent)?;
+        for entry in entries {
+            // Room for what fitted an inode is in any block, unless that holds no more than the inode did.
+            let full = !self.has_room(self.room.len() as u32 - 1, entry.length());
+            let number = if full { self.append(parts, node)? } else { self.room.len() as u32 - 1 };
+            self.insert_into(parts, node, number, &entry)?;
+            self.moved(&entry.name, number);
+        }
+        Ok(())
+    }
+
+    /// Makes a row of blocks of a hash tree.
+    fn give_up_index(&mut self, parts: &mut Parts<'_>, node: &mut Node) -> Result<()> {
+        for number in 0..self.room.len() as u32 {
+            let mut block = self.block(parts, node, number)?;
+            if block.kind == DirBlockKind::Linear {
+                continue;
+            }
+            let dots = self.entries(&block, node, number)?;
+            block.kind = DirBlockKind::Linear;
+            let length = self.area_length(block.kind);
+            block.bytes.fill(0);
+            chain::free(&mut block.bytes, 0, length as u32, &self.format)?;
+            for entry in &dots {
+                chain::insert(&mut block.bytes[..length], entry, &self.format)?;
+            }
+            self.put_block(parts, node, number, block)?;
+        }
+        node.disk.flags &= !InodeFlags::INDEX;
+        Ok(())
+    }
+}
+
+fn at(error: Error, ino: Ino, number: u32) -> Error {
+    match error {
+        Error::Corrupt(corrupt) => (*corrupt).in_inode(ino).at_lblk(Lblk(number)).into(),
+        other => other,
+    }
+}
+
+/// Refuses names that no directory can hold.
+pub(super) fn check_name(name: &[u8], parent: Ino) -> Result<()> {
+    let valid = !name.iter().any(|byte| matches!(*byte, b'/' | 0)) && !matches!(name, b"." | b"..");
+    if valid && (1..=255).contains(&name.len()) {
+        return Ok(());
+    }
+    Err(Corrupt::from(CorruptKind::FastCommitRecord("fc_dname")).in_inode(parent).into())
+}
+
+/// The state of the canvas's volume says how names are hashed.
+pub(super) fn hash_of(
+    canvas: &Canvas<'_>,
+    name: &[u8],
+    version: uext4_ondisk::ext4::HashVersion,
+) -> Option<u32> {
+    let seed = &canvas.state.superblock.hash.seed;
+    uext4_ondisk::ext4::dir_hash(name, version, seed).ok().map(|hash| hash.major)
+}

@@ -1,0 +1,352 @@
+//! The inodes that records name, as they are at this point of the replay.
+
+use super::canvas::Canvas;
+use super::extents::{BlockRun, Tree, unencodable};
+use super::inline;
+use crate::error::{Error, Result};
+use uext4_ondisk::ext4::{
+    FileType, I_BLOCK_SIZE, Inode as DiskInode, InodeFlags, XATTR_BLOCK_HEADER_SIZE, XattrArea, XattrBlock,
+    XattrFormat, XattrValue, update_inode_checksum, update_xattr_block_checksum,
+};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
+
+/// Where the mapping is in an inode's record, and where it ends.
+pub(super) const I_BLOCK: std::ops::Range<usize> = 0x28..0x64;
+/// Bytes of a record's base part.
+const BASE_SIZE: usize = 128;
+/// Where an attribute block counts who shares it.
+const REFERENCES: usize = 4;
+
+/// An inode.
+pub(super) struct Node {
+    pub(super) ino: Ino,
+    /// The bytes of its record; what `disk` says goes over them when it is stored.
+    pub(super) raw: Vec<u8>,
+    pub(super) disk: DiskInode,
+    /// Whether it is in use now.
+    pub(super) used: bool,
+    /// Whether it must be written.
+    pub(super) changed: bool,
+    /// Whether the volume has it in use, and as a directory.
+    home: Option<bool>,
+    /// Its extents, once they are needed.
+    tree: Option<Tree>,
+    /// Space that is counted for it but not its own: values of attributes in inodes of their own. In units of 512
+    /// bytes.
+    extra_sectors: u64,
+}
+
+impl Node {
+    /// The inode as the volume has it, `used` by its bitmap.
+    pub(super) fn load(canvas: &Canvas<'_>, ino: Ino, used: bool) -> Result<Node> {
+        let (block, offset) = place_of(canvas, ino)?;
+        let superblock = &canvas.state.superblock;
+        let bytes = canvas.read(block.get())?;
+        let size = usize::from(superblock.geometry.inode_size());
+        let truncated = || Error::from(Corrupt::from(CorruptKind::Truncated("inode table")).in_inode(ino));
+        let raw = bytes.get(offset..offset + size).ok_or_else(truncated)?.to_vec();
+        let mut node = Node::fresh(canvas, ino)?;
+        if !used {
+            return Ok(node);
+        }
+        let disk = DiskInode::decode(&raw, ino, superblock).map_err(|corrupt| corrupt.at_block(block))?;
+        if disk.links == 0 {
+            return Ok(node);
+        }
+        let directory = disk.file_type() == Some(FileType::Directory);
+        (node.raw, node.disk, node.used, node.home) = (raw, disk, true, Some(directory));
+        Ok(node)
+    }
+
+    /// An inode that nobody uses.
+    fn fresh(canvas: &Canvas<'_>, ino: Ino) -> Result<Node> {
+        let superblock = &canvas.state.superblock;
+        let mut raw = vec![0; usize::from(superblock.geometry.inode_size())];
+        update_inode_checksum(&mut raw, ino, superblock).map_err(unencodable)?;
+        let disk = DiskInode::decode(&raw, ino, superblock)?;
+        let (used, changed, home, tree) = (false, false, None, None);
+        Ok(Node { ino, raw, disk, used, changed, home, tree, extra_sectors: 0 })
+    }
+
+    pub(super) fn is_directory(&self) -> bool {
+        self.disk.file_type() == Some(FileType::Directory)
+    }
+
+    pub(super) fn corrupt(&self, what: impl Into<String>) -> Error {
+        Error::CorruptInode { ino: self.ino, what: what.into() }
+    }
+
+    /// The seed of its blocks' checksums, on volumes that have them.
+    pub(super) fn seed(&self, canvas: &Canvas<'_>) -> Option<u32> {
+        let superblock = &canvas.state.superblock;
+        superblock.features.metadata_csum().then(|| self.disk.checksum_seed(self.ino, superblock))
+    }
+
+    /// Its extents. What they occupy at home is noted in `released` when they are looked at first.
+    pub(super) fn tree(&mut self, canvas: &Canvas<'_>, released: &mut Vec<BlockRun>) -> Result<&mut Tree> {
+        if !self.disk.uses_extents() || self.disk.has_inline_data() {
+            let feature = format!("fast commits of a file without extents (inode {})", self.ino);
+            return Err(Error::Incompatible { action: "recover", feature });
+        }
+        if self.tree.is_none() {
+            let tree = Tree::load(canvas, self.ino, &self.disk.i_block, self.seed(canvas))?;
+            let runs = tree.runs();
+            let superblock = &canvas.state.superblock;
+            let own = sectors(canvas, &runs, self.disk.xattr_block);
+            self.extra_sectors = self.disk.sectors(superblock).saturating_sub(own);
+            released.extend(runs);
+            self.tree = Some(tree);
+        }
+        // It is there now.
+        self.tree.as_mut().ok_or_else(|| Error::Invalid("no extent tree".into()))
+    }
+
+    /// Makes it a file or directory mapped by extents, of which it has none yet.
+    pub(super) fn start_extents(&mut self, canvas: &Canvas<'_>) -> Result<()> {
+        inline::remove(canvas, self)?;
+        self.disk.flags &= !InodeFlags::INLINE_DATA;
+        self.disk.flags |= InodeFlags::EXTENTS;
+        self.tree = Some(Tree::empty(canvas));
+        self.changed = true;
+        Ok(())
+    }
+
+    /// Takes over the bytes of an inode record.
+    pub(super) fn apply(
+        &mut self,
+        canvas: &mut Canvas<'_>,
+        record: &[u8],
+        released: &mut Vec<BlockRun>,
+    ) -> Result<()> {
+        let superblock = &canvas.state.superblock;
+        let size = usize::from(superblock.geometry.inode_size());
+        let field = |name| Error::from(Corrupt::from(CorruptKind::FastCommitRecord(name)).in_inode(self.ino));
+        if record.len() > size || record.len() < BASE_SIZE {
+            return Err(field("fc_len"));
+        }
+        if self.used && self.disk.links == 0 {
+            // Deleted by what came before: this is another file.
+            self.free(canvas, released)?;
+        }
+        let superblock = &canvas.state.superblock;
+        let mut raw = if self.used { self.encoded(canvas)? } else { vec![0; size] };
+        raw[..I_BLOCK.start].copy_from_slice(&record[..I_BLOCK.start]);
+        raw[I_BLOCK.end..record.len()].copy_from_slice(&record[I_BLOCK.end..]);
+        let mut with_mapping = raw.clone();
+        with_mapping[I_BLOCK].copy_from_slice(&record[I_BLOCK]);
+        update_inode_checksum(&mut with_mapping, self.ino, superblock).map_err(unencodable)?;
+        let recorded = DiskInode::decode(&with_mapping, self.ino, superblock)?;
+        self.check(&recorded)?;
+        if self.used && self.disk.uses_extents() {
+            if recorded.generation != self.disk.generation {
+                self.tree(canvas, released)?.touch();
+            }
+            let unit = InodeFlags::HUGE_FILE;
+            if recorded.flags.contains(unit) != self.disk.flags.contains(unit) || !recorded.uses_extents() {
+                // Its space is counted in another unit, or goes: anew, once its extents are known.
+                self.tree(canvas, released)?;
+            }
+        }
+        let (was_used, was_inline) = (self.used, self.disk.has_inline_data());
+        let (had, has) = (self.disk.uses_extents(), recorded.uses_extents());
+        let before = (self.disk.i_block, self.disk.blocks_raw);
+        if was_used && was_inline && !recorded.has_inline_data() {
+            inline::remove(canvas, self)?;
+            // Behind the fields that the record has, the attributes stay; that one is gone.
+            raw[record.len()..].copy_from_slice(&self.raw[record.len()..]);
+        }
+        (self.raw, self.disk) = (raw, recorded);
+        (self.used, self.changed) = (true, true);
+        match (has, was_used) {
+            (true, true) if had && !was_inline => (self.disk.i_block, self.disk.blocks_raw) = before,
+            (true, _) => self.tree = Some(Tree::empty(canvas)),
+            // What maps a file by pointers is not in the record; only what lies in the inode itself is.
+            (false, true) if self.maps_by_pointers() => {
+                (self.disk.i_block, self.disk.blocks_raw) = before;
+            }
+            (false, _) => {
+                if self.maps_by_pointers() {
+                    self.disk.i_block = [0; I_BLOCK_SIZE];
+                }
+                self.tree = None;
+                self.raw[I_BLOCK].copy_from_slice(&self.disk.i_block);
+            }
+        }
+        if self.disk.has_inline_data() {
+            inline::check(canvas, self)?;
+        }
+        Ok(())
+    }
+
+    /// Whether its blocks are found by pointers, the old way.
+    fn maps_by_pointers(&self) -> bool {
+        let kind = self.disk.file_type();
+        let mapped = matches!(kind, Some(FileType::Regular | FileType::Directory))
+            || (kind == Some(FileType::Symlink) && self.disk.short_link_target().is_none());
+        mapped && !self.disk.flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
+    }
+
+    /// Whether the recorded inode can be this one.
+    fn check(&self, recorded: &DiskInode) -> Result<()> {
+        let Some(kind) = recorded.file_type() else {
+            return Err(self.corrupt(format!("mode {:#o} names no file type", recorded.mode)));
+        };
+        let both = InodeFlags::EXTENTS | InodeFlags::INLINE_DATA;
+        if recorded.flags.contains(both) || recorded.flags.contains(InodeFlags::EA_INODE) {
+            return Err(self.corrupt("the record has flags that no such file can have"));
+        }
+        let attributes = if self.used { self.disk.xattr_block } else { Pblk(0) };
+        if recorded.xattr_block != attributes {
+            return Err(self.corrupt("the record changes the block of attributes"));
+        }
+        if !self.used {
+            return Ok(());
+        }
+        if kind == FileType::Directory {
+            return Err(self.corrupt("the record makes a directory of an inode in use"));
+        }
+        if self.disk.file_type() != Some(kind) {
+            return Err(self.corrupt("the record changes the type of the file"));
+        }
+        // A file that was emptied may take new contents into its inode.
+        if self.disk.uses_extents() && !recorded.uses_extents() && !recorded.has_inline_data() {
+            return Err(self.corrupt("the record takes the extents from the file"));
+        }
+        if self.maps_by_pointers() && recorded.uses_extents() {
+            return Err(self.corrupt("the record makes extents of block pointers"));
+        }
+        Ok(())
+    }
+
+    /// Deletes the inode; what it occupies at home is noted in `released`.
+    pub(super) fn free(&mut self, canvas: &mut Canvas<'_>, released: &mut Vec<BlockRun>) -> Result<()> {
+        if self.maps_by_pointers() && self.disk.size > 0 {
+            let feature =
+                format!("fast commits that delete a file mapped by block pointers (inode {})", self.ino);
+            return Err(Error::Incompatible { action: "recover", feature });
+        }
+        if self.disk.uses_extents() {
+            self.tree(canvas, released)?;
+        }
+        if self.home.is_some() {
+            self.release_attributes(canvas, released)?;
+        }
+        let home = self.home;
+        *self = Node { home, changed: true, ..Node::fresh(canvas, self.ino)? };
+        Ok(())
+    }
+
+    fn release_attributes(&self, canvas: &mut Canvas<'_>, released: &mut Vec<BlockRun>) -> Result<()> {
+        let superblock = &canvas.state.superblock;
+        let refuse_values = |area: &XattrArea<'_>| {
+            let elsewhere = area.entries().any(|entry| matches!(entry.value, XattrValue::Inode { .. }));
+            let feature =
+                format!("fast commits that delete a file with attributes in inodes (inode {})", self.ino);
+            if elsewhere { Err(Error::Incompatible { action: "recover", feature }) } else { Ok(()) }
+        };
+        let place = |corrupt: Corrupt| Error::from(corrupt.in_inode(self.ino));
+        if self.disk.extra_isize > 0
+            && let Some(bytes) = self.raw.get(self.disk.xattr_range(superblock))
+            && let Some(area) = XattrArea::in_inode(bytes, &XattrFormat::new(superblock)).map_err(place)?
+        {
+            refuse_values(&area)?;
+        }
+        let block = self.disk.xattr_block;
+        if block.get() == 0 {
+            return Ok(());
+        }
+        let mut bytes = canvas.read(block.get())?;
+        let decoded = XattrBlock::decode(&bytes, block, superblock).map_err(place)?;
+        refuse_values(&decoded.area)?;
+        let left = decoded.reference_count.saturating_sub(1);
+        if !canvas.state.zones.allows(block.get(), 1) {
+            return Err(place(Corrupt::from(CorruptKind::SystemZone).at_block(block)));
+        }
+        if left == 0 {
+            released.push((block.get(), 1));
+            return Ok(());
+        }
+        debug_assert!(bytes.len() > XATTR_BLOCK_HEADER_SIZE, "a block holds its header");
+        bytes[REFERENCES..REFERENCES + 4].copy_from_slice(&left.to_le_bytes());
+        update_xattr_block_checksum(&mut bytes, block, superblock).map_err(unencodable)?;
+        canvas.write(block.get(), bytes)
+    }
+
+    /// The record with everything that is known of the inode.
+    fn encoded(&self, canvas: &Canvas<'_>) -> Result<Vec<u8>> {
+        let mut raw = self.raw.clone();
+        self.disk.encode(&mut raw, self.ino, &canvas.state.superblock).map_err(unencodable)?;
+        Ok(raw)
+    }
+
+    /// Stores the extents and counts the space anew. Returns what the inode occupies, if its extents were looked
+    /// at.
+    pub(super) fn settle(
+        &mut self,
+        canvas: &mut Canvas<'_>,
+        groups: &mut super::bitmaps::Groups,
+    ) -> Result<Vec<BlockRun>> {
+        let seed = self.seed(canvas);
+        let Some(tree) = self.tree.as_mut().filter(|_| self.used) else { return Ok(Vec::new()) };
+        if tree.is_changed() {
+            self.disk.i_block = tree.store(canvas, groups, self.ino, seed)?;
+            self.changed = true;
+        }
+        let runs = tree.runs();
+        let total = sectors(canvas, &runs, self.disk.xattr_block).saturating_add(self.extra_sectors);
+        if total != self.disk.sectors(&canvas.state.superblock) {
+            // Only as many as fit 32 bits are counted in this unit everywhere.
+            self.disk.blocks_raw = if self.disk.flags.contains(InodeFlags::HUGE_FILE) {
+                total / u64::from(canvas.state.superblock.geometry.block_size() / 512).max(1)
+            } else {
+                total
+            };
+            self.changed = true;
+        }
+        Ok(runs)
+    }
+
+    /// Writes the record, and marks the inode in its group.
+    pub(super) fn store(&self, canvas: &mut Canvas<'_>, groups: &mut super::bitmaps::Groups) -> Result<()> {
+        if !self.changed || (!self.used && self.home.is_none()) {
+            return Ok(());
+        }
+        let (block, offset) = place_of(canvas, self.ino)?;
+        let was_directory = self.home == Some(true);
+        let directories = i32::from(self.used && self.is_directory()) - i32::from(was_directory);
+        if self.home.is_some() != self.used || directories != 0 {
+            groups.set_inode(canvas, self.ino, self.used, directories)?;
+        }
+        let raw = self.encoded(canvas)?;
+        canvas.patch(block.get(), offset, &raw)
+    }
+}
+
+/// Block of the inode table and byte in it.
+fn place_of(canvas: &Canvas<'_>, ino: Ino) -> Result<(Pblk, usize)> {
+    let bad = || Error::from(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino));
+    let geometry = &canvas.state.superblock.geometry;
+    let (group, index) = geometry.group_of_inode(ino).ok_or_else(bad)?;
+    let table = canvas.state.descriptor(group)?.inode_table;
+    let (block, offset) = geometry.inode_table_position(index);
+    Ok((table.checked_add(u64::from(block)).ok_or_else(bad)?, offset as usize))
+}
+
+/// The space that blocks take with their clusters, in units of 512 bytes.
+fn sectors(canvas: &Canvas<'_>, runs: &[BlockRun], xattr_block: Pblk) -> u64 {
+    let geometry = &canvas.state.superblock.geometry;
+    let (log, base) = (geometry.cluster_log(), u64::from(geometry.first_data_block()));
+    let cluster = |block: u64| block.saturating_sub(base) >> log;
+    let mut clusters: Vec<_> =
+        runs.iter().map(|(first, count)| (cluster(*first), cluster(first + count - 1) + 1)).collect();
+    if xattr_block.get() != 0 {
+        clusters.push((cluster(xattr_block.get()), cluster(xattr_block.get()) + 1));
+    }
+    clusters.sort_unstable();
+    let (mut total, mut end) = (0, 0);
+    for (first, after) in clusters {
+        total += after.saturating_sub(first.max(end));
+        end = end.max(after);
+    }
+    (total << log) * u64::from(geometry.block_size() / 512)
+}

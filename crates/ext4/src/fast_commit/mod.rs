@@ -1,0 +1,459 @@
+//! Replaying fast commits: what the kernel appended to the journal instead of whole transactions.
+//!
+//! A record says that a name was added or removed, that a range of a file was mapped or unmapped, or what an inode
+//! looks like now. They are done again in memory, on the state that the ordinary log describes, and the outcome is a
+//! set of changed metadata blocks: for an overlay, or for a transaction that takes the place of the fast commits
+//! (`jbd2`).
+//! Nothing of it can be seen before all of it is there.
+//!
+//! | file | what |
+//! |---|---|
+//! | `canvas.rs` | metadata blocks under change |
+//! | `inode.rs` | inodes: the recorded ones over those of the volume |
+//! | `extents.rs` | extent trees |
+//! | `dentry.rs`, `chain.rs`, `htree.rs`, `inline.rs` | names, in blocks, hash trees and inodes |
+//! | `bitmaps.rs` | bitmaps, free counts, and blocks for what grew |
+//!
+//! # What is done as in the kernel, and what is not
+//! Source: the behaviour of `fs/ext4/fast_commit.c` (`ext4_fc_replay*`) and of e2fsck.
+//!
+//! * The mapping of a file does not come with its inode but by ranges of its own; new nodes of its tree and new blocks
+//!   of directories are allocated anew, clear of everything that records map.
+//! * A name that is added is looked for first, and one that is removed may be gone: links and names of files that were
+//!   deleted before their fast commit was written lead nowhere, and are ignored.
+//! * An inode that no name is left for is deleted at the end of its fast commit. (The kernel refuses to mount a volume
+//!   with the record of an inode that has no links, and leaves directories that were removed behind.)
+//! * Link counts of directories are kept up, those of parents too. (The kernel gives new directories one link and
+//!   leaves parents as they are, for e2fsck to find.)
+//! * A file that grows out of its inode keeps the blocks that are recorded for it. (The kernel forgets them: it looks
+//!   at ranges before it knows that there are extents.) What fallocate moves from an inode to a block is lost all the
+//!   same: it waits in the transaction, which no fast commit holds.
+//! * Device nodes and short links keep what lies in their inode. (The kernel does not write any into fast commits.)
+//! * A name whose inode is described later in the same fast commit (a temporary file that got a name) is added then.
+//! * Times of directories stay as they are: no record has them. (The kernel sets the time of the replay.)
+//! * What contradicts the volume or itself ends the replay with an error, while the kernel ignores much of it.
+
+mod bitmaps;
+mod canvas;
+mod chain;
+mod dentry;
+mod extents;
+mod htree;
+mod inline;
+mod inode;
+
+use crate::error::{Error, Result};
+use crate::volume::{Ext4State, ROOT, is_system_file};
+use bitmaps::Groups;
+use canvas::Canvas;
+use chain::Entry;
+use dentry::{Directory, check_name};
+use extents::BlockRun;
+use inode::Node;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use uext4_jbd2::{Changes, FastCommitReplay, LogMap, Recovery};
+use uext4_ondisk::ext4::{Extent, RoCompat};
+use uext4_ondisk::jbd2::{FastCommitName as Name, FastCommitRecord};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk};
+
+/// Most links of an inode (`EXT4_LINK_MAX`).
+const LINKS_MAX: u16 = 65000;
+/// The end of the logical blocks that extents can map.
+const LOGICAL_END: u64 = 0xffff_ffff;
+
+/// What everything works on.
+struct Parts<'v> {
+    canvas: Canvas<'v>,
+    groups: Groups,
+    /// What the inodes that changed occupied before.
+    released: Vec<BlockRun>,
+}
+
+/// Does the fast commits of a log again, on the state `view` that the ordinary log describes. Returns the blocks that
+/// get other contents; they are at most `budget` bytes.
+///
+/// # Errors
+/// [`Error::FastCommit`] naming the record and why it cannot be done; the device's.
+pub(crate) fn replay(
+    view: &Ext4State,
+    recovery: &Recovery,
+    log: &dyn LogMap,
+    budget: u64,
+) -> Result<Changes> {
+    let device = view.cache.device();
+    let mut mapped = Mapped { view, runs: Vec::new() };
+    recovery.replay_fast_commits(device, log, &mut mapped)?;
+    let canvas = Canvas::new(view, budget);
+    let parts = Parts { canvas, groups: Groups::new(mapped.runs), released: Vec::new() };
+    let mut replay = Replay {
+        parts,
+        nodes: BTreeMap::new(),
+        directories: BTreeMap::new(),
+        pending: Vec::new(),
+        unlinked: BTreeSet::new(),
+        record: 0,
+    };
+    recovery.replay_fast_commits(device, log, &mut replay)?;
+    let record = replay.record;
+    replay.finish().map_err(|error| refused(record, error))
+}
+
+/// An error of the volume or of the records becomes one of the fast commits; one of the device stays.
+fn refused(record: u32, error: Error) -> Error {
+    match error {
+        Error::Io(_) | Error::MetadataIo { .. } | Error::FastCommit { .. } => error,
+        cause => Error::FastCommit { record, cause: Arc::new(cause) },
+    }
+}
+
+/// Collects what records map, so that nothing else is put there.
+struct Mapped<'v> {
+    view: &'v Ext4State,
+    runs: Vec<BlockRun>,
+}
+
+impl FastCommitReplay for Mapped<'_> {
+    type Error = Error;
+
+    fn record(&mut self, _: u32, record: &FastCommitRecord<'_>) -> Result<()> {
+        if let FastCommitRecord::AddRange { extent, .. } = record
+            && let Some(extent) = Extent::from_bytes(extent)
+            && self.view.zones.allows(extent.physical.get(), u64::from(extent.length))
+        {
+            self.runs.push((extent.physical.get(), u64::from(extent.length)));
+        }
+        Ok(())
+    }
+}
+
+/// A name for an inode that is not known yet.
+struct Pending {
+    parent: Ino,
+    ino: Ino,
+    name: Box<[u8]>,
+}
+
+/// The state of a replay.
+struct Replay<'v> {
+    parts: Parts<'v>,
+    nodes: BTreeMap<Ino, Node>,
+    directories: BTreeMap<Ino, Directory>,
+    pending: Vec<Pending>,
+    /// Inodes that may have lost their last link in this fast commit.
+    unlinked: BTreeSet<Ino>,
+    record: u32,
+}
+
+impl FastCommitReplay for Replay<'_> {
+    type Error = Error;
+
+    fn record(&mut self, number: u32, record: &FastCommitRecord<'_>) -> Result<()> {
+        self.record = number;
+        let done = match record {
+            FastCommitRecord::AddRange { ino, extent } => self.add_range(*ino, extent),
+            FastCommitRecord::DeleteRange { ino, first, blocks } => self.delete_range(*ino, *first, *blocks),
+            FastCommitRecord::Create(name) => self.create(name),
+            FastCommitRecord::Link(name) => self.link(name),
+            FastCommitRecord::Unlink(name) => self.unlink(name),
+            FastCommitRecord::Inode { ino, raw } => self.inode(*ino, raw),
+            FastCommitRecord::Pad | FastCommitRecord::Tail { .. } | FastCommitRecord::Head { .. } => Ok(()),
+        };
+        done.map_err(|error| refused(number, error))
+    }
+
+    fn committed(&mut self, number: u32) -> Result<()> {
+        self.record = number;
+        self.commit().map_err(|error| refused(number, error))
+    }
+}
+
+impl Replay<'_> {
+    /// Refuses numbers that are none of a file. The root is one for names in it only.
+    fn check_number(&self, ino: Ino, parent: bool) -> Result<()> {
+        let superblock = &self.parts.canvas.state.superblock;
+        let geometry = &superblock.geometry;
+        if geometry.group_of_inode(ino).is_none() {
+            return Err(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino).into());
+        }
+        let reserved = ino < geometry.first_inode() && !(parent && ino == ROOT);
+        if reserved || is_system_file(superblock, ino) {
+            let what = "a fast commit changes an inode of the volume's own".into();
+            return Err(Error::CorruptInode { ino, what });
+        }
+        Ok(())
+    }
+
+    /// An inode, to be put back with [`Replay::put`].
+    fn take(&mut self, ino: Ino) -> Result<Node> {
+        if let Some(node) = self.nodes.remove(&ino) {
+            return Ok(node);
+        }
+        let used = self.parts.groups.inode_used(&self.parts.canvas, ino)?;
+        Node::load(&self.parts.canvas, ino, used)
+    }
+
+    fn put(&mut self, node: Node) {
+        self.nodes.insert(node.ino, node);
+    }
+
+    /// The names of a directory, to be put back.
+    fn take_directory(&mut self, node: &mut Node) -> Result<Directory> {
+        match self.directories.remove(&node.ino) {
+            Some(directory) => Ok(directory),
+            None => Directory::load(&mut self.parts, node),
+        }
+    }
+
+    fn add_range(&mut self, ino: Ino, bytes: &[u8; 12]) -> Result<()> {
+        self.check_number(ino, false)?;
+        let field = || Error::from(Corrupt::from(CorruptKind::FastCommitRecord("fc_ex")).in_inode(ino));
+        let extent = Extent::from_bytes(bytes).ok_or_else(field)?;
+        let end = u64::from(extent.logical.get()) + u64::from(extent.length);
+        if extent.length == 0 || end > LOGICAL_END {
+            return Err(field());
+        }
+        let state = self.parts.canvas.state;
+        if !state.zones.allows(extent.physical.get(), u64::from(extent.length)) {
+            let what = format!(
+                "a fast commit maps block {} to {} blocks at {}, in metadata or outside the volume",
+                extent.logical, extent.length, extent.physical
+            );
+            return Err(Error::CorruptInode { ino, what });
+        }
+        let mut node = self.take(ino)?;
+        // A file that was deleted meanwhile: nothing is left to be mapped.
+        if node.used {
+            if node.is_directory() {
+                return Err(node.corrupt("a fast commit maps a range of a directory"));
+            }
+            if node.disk.has_inline_data() {
+                node.start_extents(&self.parts.canvas)?;
+            }
+            node.tree(&self.parts.canvas, &mut self.parts.released)?.insert(extent);
+        }
+        self.put(node);
+        Ok(())
+    }
+
+    fn delete_range(&mut self, ino: Ino, first: Lblk, blocks: u32) -> Result<()> {
+        self.check_number(ino, false)?;
+        let field = || Error::from(Corrupt::from(CorruptKind::FastCommitRecord("fc_len")).in_inode(ino));
+        let end = first.get().checked_add(blocks).filter(|_| blocks > 0).ok_or_else(field)?;
+        let mut node = self.take(ino)?;
+        if node.used && !node.disk.has_inline_data() {
+            if node.is_directory() {
+                return Err(node.corrupt("a fast commit unmaps a range of a directory"));
+            }
+            node.tree(&self.parts.canvas, &mut self.parts.released)?.remove(first.get(), end);
+        }
+        self.put(node);
+        Ok(())
+    }
+
+    fn inode(&mut self, ino: Ino, raw: &[u8]) -> Result<()> {
+        self.check_number(ino, false)?;
+        let mut node = self.take(ino)?;
+        if node.used && node.disk.links == 0 {
+            self.directories.remove(&ino);
+        }
+        let parts = &mut self.parts;
+        node.apply(&mut parts.canvas, raw, &mut parts.released)?;
+        if node.is_directory() {
+            // Only a new directory is recorded, and its name, which follows, makes it one.
+            node.disk.links = 0;
+        }
+        if node.disk.links == 0 {
+            self.unlinked.insert(ino);
+        }
+        self.put(node);
+        Ok(())
+    }
+
+    /// Checks a name record and gets the directory; `None` if that was deleted meanwhile.
+    fn parent(&mut self, name: &Name<'_>) -> Result<Option<(Node, Directory)>> {
+        self.check_number(name.parent, true)?;
+        self.check_number(name.ino, false)?;
+        check_name(name.name, name.parent)?;
+        let mut node = self.take(name.parent)?;
+        if name.parent == name.ino {
+            return Err(node.corrupt("a fast commit gives a directory a name in itself"));
+        }
+        if !node.used || node.disk.links == 0 {
+            self.put(node);
+            return Ok(None);
+        }
+        let directory = self.take_directory(&mut node)?;
+        Ok(Some((node, directory)))
+    }
+
+    fn put_parent(&mut self, node: Node, directory: Directory) {
+        self.directories.insert(node.ino, directory);
+        self.put(node);
+    }
+
+    fn create(&mut self, name: &Name<'_>) -> Result<()> {
+        let Some((mut parent, mut directory)) = self.parent(name)? else { return Ok(()) };
+        let mut node = self.take(name.ino)?;
+        if !node.used {
+            return Err(node.corrupt("a fast commit creates a name for an inode that is not in use"));
+        }
+        let is_new = self.add_name(&mut parent, &mut directory, &node, name)?;
+        node.disk.links = 1;
+        if node.is_directory() {
+            if self.directories.contains_key(&name.ino) {
+                return Err(node.corrupt("a fast commit creates a directory twice"));
+            }
+            let names = Directory::start(&mut self.parts, &mut node, parent.ino)?;
+            self.directories.insert(node.ino, names);
+            node.disk.links = 2;
+            if is_new {
+                self.change_subdirectories(&mut parent, true)?;
+            }
+        }
+        node.changed = true;
+        self.put(node);
+        self.put_parent(parent, directory);
+        Ok(())
+    }
+
+    fn link(&mut self, name: &Name<'_>) -> Result<()> {
+        let Some((mut parent, mut directory)) = self.parent(name)? else { return Ok(()) };
+        let mut node = self.take(name.ino)?;
+        if !node.used {
+            let pending = Pending { parent: name.parent, ino: name.ino, name: name.name.into() };
+            self.pending.push(pending);
+        } else if node.is_directory() {
+            return Err(node.corrupt("a fast commit gives a directory another name"));
+        } else if self.add_name(&mut parent, &mut directory, &node, name)? {
+            if node.disk.links >= LINKS_MAX {
+                return Err(node.corrupt("a fast commit gives the file more links than it can have"));
+            }
+            node.disk.links += 1;
+            node.changed = true;
+        }
+        self.put(node);
+        self.put_parent(parent, directory);
+        Ok(())
+    }
+
+    /// Adds a name, unless it is there already. Returns whether it was not.
+    fn add_name(
+        &mut self,
+        parent: &mut Node,
+        directory: &mut Directory,
+        node: &Node,
+        name: &Name<'_>,
+    ) -> Result<bool> {
+        match directory.get(name.name) {
+            Some(found) if found == name.ino => return Ok(false),
+            Some(found) => {
+                let text = name.name.escape_ascii();
+                let what = format!("a fast commit adds the name `{text}`, which is that of inode {found}");
+                return Err(parent.corrupt(what));
+            }
+            None => {}
+        }
+        let entry = Entry { name: name.name.into(), ino: name.ino, kind: node.disk.file_type() };
+        directory.insert(&mut self.parts, parent, entry)?;
+        Ok(true)
+    }
+
+    fn unlink(&mut self, name: &Name<'_>) -> Result<()> {
+        let Some((mut parent, mut directory)) = self.parent(name)? else { return Ok(()) };
+        let waiting = |pending: &Pending| {
+            (pending.parent, pending.ino, &*pending.name) == (name.parent, name.ino, name.name)
+        };
+        if let Some(position) = self.pending.iter().position(waiting) {
+            self.pending.remove(position);
+        } else if directory.remove(&mut self.parts, &mut parent, name.name, name.ino)? {
+            let mut node = self.take(name.ino)?;
+            if node.used {
+                self.remove_link(&mut parent, &mut node)?;
+            }
+            self.put(node);
+        }
+        self.put_parent(parent, directory);
+        Ok(())
+    }
+
+    fn remove_link(&mut self, parent: &mut Node, node: &mut Node) -> Result<()> {
+        node.changed = true;
+        if node.is_directory() {
+            let names = self.take_directory(node)?;
+            if !names.is_empty() {
+                return Err(node.corrupt("a fast commit removes a directory that is not empty"));
+            }
+            node.disk.links = 0;
+            self.change_subdirectories(parent, false)?;
+        } else {
+            node.disk.links = node.disk.links.saturating_sub(1);
+        }
+        if node.disk.links == 0 {
+            self.unlinked.insert(node.ino);
+        }
+        Ok(())
+    }
+
+    /// Counts a directory in `parent`. One link stands for more directories than can be counted.
+    fn change_subdirectories(&self, parent: &mut Node, more: bool) -> Result<()> {
+        parent.changed = true;
+        let links = &mut parent.disk.links;
+        let features = &self.parts.canvas.state.superblock.features;
+        *links = match (*links, more) {
+            (1, _) => 1,
+            (links, false) => links.saturating_sub(1).max(2),
+            (links, true) if links < LINKS_MAX - 1 => links + 1,
+            _ if features.ro_compat.contains(RoCompat::DIR_NLINK) => 1,
+            _ => return Err(parent.corrupt("a fast commit makes more directories than one can have")),
+        };
+        Ok(())
+    }
+
+    /// The end of a fast commit.
+    fn commit(&mut self) -> Result<()> {
+        for pending in std::mem::take(&mut self.pending) {
+            let name = Name { parent: pending.parent, ino: pending.ino, name: &pending.name };
+            let Some((mut parent, mut directory)) = self.parent(&name)? else { continue };
+            let node = self.take(pending.ino)?;
+            // Its record came after the name, so it has counted it already.
+            if node.used && !node.is_directory() {
+                self.add_name(&mut parent, &mut directory, &node, &name)?;
+            }
+            self.put(node);
+            self.put_parent(parent, directory);
+        }
+        for ino in std::mem::take(&mut self.unlinked) {
+            let mut node = self.take(ino)?;
+            if node.used && node.disk.links == 0 {
+                self.directories.remove(&ino);
+                node.free(&mut self.parts.canvas, &mut self.parts.released)?;
+            }
+            self.put(node);
+        }
+        Ok(())
+    }
+
+    /// Puts everything into blocks.
+    fn finish(mut self) -> Result<Changes> {
+        let parts = &mut self.parts;
+        let mut owners = Vec::new();
+        for node in self.nodes.values_mut() {
+            let runs = node.settle(&mut parts.canvas, &mut parts.groups)?;
+            owners.extend(runs.into_iter().map(|(first, count)| (first, count, node.ino)));
+        }
+        owners.sort_unstable();
+        if let Some(pair) = owners.windows(2).find(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
+            let ((_, _, one), (block, _, ino)) = (pair[0], pair[1]);
+            let what = format!("fast commits give block {block} to it and to inode {one}");
+            return Err(Error::CorruptInode { ino, what });
+        }
+        for node in self.nodes.values() {
+            node.store(&mut parts.canvas, &mut parts.groups)?;
+        }
+        let after: Vec<_> = owners.into_iter().map(|(first, count, _)| (first, count)).collect();
+        let released = std::mem::take(&mut parts.released);
+        parts.groups.settle(&mut parts.canvas, &released, &after)?;
+        Ok(self.parts.canvas.into_changes())
+    }
+}

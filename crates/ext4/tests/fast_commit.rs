@@ -1,0 +1,390 @@
+//! Fast commits that were made up: what they do, what a crash leaves of their replay, and what is refused.
+
+mod common;
+
+use common::fast::{Records, plant, raw_inode};
+use common::log::places;
+use common::tree::{How, manifest};
+use common::{Image, assert_same_bytes, assert_unchanged, open_ro, within};
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use uext4::blockdev::Device;
+use uext4::blockdev::layer::{Fault, FaultDevice, FaultOn};
+use uext4::{Error, RecoveryState, Volume, VolumeOptions};
+use uext4_testkit::{Manifest, Need, Rng, Scratch, VolumeBuilder, needs, oracle};
+
+const ROOT: u32 = 2;
+const EXTENTS: u32 = 0x80000;
+const FILE: u16 = 0o100_644;
+const DIRECTORY: u16 = 0o040_755;
+
+/// A volume with some files, blocks of 1 KiB and an empty journal.
+fn base() -> Image {
+    static BASE: LazyLock<Image> = LazyLock::new(|| {
+        let source = Scratch::new(1 << 20);
+        std::fs::write(source.file("hello"), "world\n".repeat(1000)).unwrap();
+        std::fs::create_dir(source.file("dir")).unwrap();
+        for n in 0..20 {
+            std::fs::write(source.file(format!("dir/file-{n:02}")), format!("{n}\n")).unwrap();
+        }
+        let volume = VolumeBuilder::new(8 << 20)
+            .args(["-b", "1024", "-J", "size=2", "-O", "metadata_csum,64bit,^orphan_file,fast_commit"])
+            .from_dir(source.path())
+            .build();
+        Image::load(volume.path())
+    });
+    BASE.clone()
+}
+
+fn ino(path: &str) -> u32 {
+    let volume = open_ro(base().device());
+    volume.metadata(Path::new(path)).unwrap().ino.get()
+}
+
+/// A block that nobody uses.
+fn free(n: u64) -> u64 {
+    (base().bytes.len() / 1024) as u64 - 300 + n
+}
+
+fn planted(commits: &[Records]) -> Image {
+    let mut image = base();
+    plant(&mut image, commits);
+    image
+}
+
+fn tools() -> [Need; 2] {
+    [Need::Tool("mke2fs"), Need::Tool("e2fsck")]
+}
+
+fn writable(device: Arc<dyn Device>) -> Result<Volume, Error> {
+    Volume::open_device(device, VolumeOptions::read_write())
+}
+
+/// Two fast commits that do a bit of everything.
+fn two() -> [Records; 2] {
+    let (hello, dir, file) = (ino("/hello"), ino("/dir"), ino("/dir/file-03"));
+    let first = Records::default()
+        .inode(500, &raw_inode(FILE, 1, 3000, EXTENTS))
+        .add(500, 0, 3, free(0))
+        .create(dir, 500, b"new")
+        .inode(501, &raw_inode(DIRECTORY, 2, 1024, EXTENTS))
+        .create(ROOT, 501, b"sub")
+        .inode(502, &raw_inode(FILE, 1, 0, EXTENTS))
+        .create(501, 502, b"inside")
+        .link(501, file, b"linked")
+        .unlink(dir, file, b"file-03");
+    let mut second = Records::default().unlink(ROOT, hello, b"hello").link(501, 500, b"second name");
+    // More extents than the inode holds, some of them not written.
+    for n in 0..60 {
+        let unwritten = if n % 3 == 0 { 0x8000 } else { 0 };
+        second = second.add(500, 10 + 5 * n, unwritten + 2, free(10 + u64::from(n) * 3));
+    }
+    let second =
+        second.delete(500, 1, 1).delete(500, 30, 12).inode(500, &raw_inode(FILE, 2, 400_000, EXTENTS));
+    [first, second]
+}
+
+/// The tree, and what names mean without times of directories.
+fn tree(volume: &Volume) -> Manifest {
+    manifest(volume, How::Direct)
+}
+
+/// Everything but the log, whose left-overs hold the time.
+fn without_log(image: &Image) -> Vec<u8> {
+    let mut bytes = image.bytes.clone();
+    for place in &places(&base())[1..] {
+        let start = *place as usize * 1024;
+        bytes[start..start + 1024].fill(0);
+    }
+    bytes
+}
+
+fn fsck_clean(image: &Image) {
+    let scratch = Scratch::new(32 << 20);
+    image.save(&scratch.file("volume.img"));
+    oracle::e2fsck_clean(&scratch.file("volume.img"));
+}
+
+#[test]
+fn fast_commits_are_replayed_in_memory_and_on_the_device() {
+    needs!(tools()[0], tools()[1]);
+    let image = planted(&two());
+    let device = image.device();
+    let volume = open_ro(device.clone());
+    let info = volume.info();
+    let found = info.recovery.fast_commits().unwrap();
+    assert_eq!((found.commits, found.records, found.blocks), (2, 78, 3));
+    assert!(info.notes.contains(&"so are 2 fast commits (78 records)".to_owned()), "{:?}", info.notes);
+    let seen = tree(&volume);
+    let names: Vec<_> = seen.keys().map(|name| name.escape_ascii().to_string()).collect();
+    for name in ["/dir/new", "/sub/inside", "/sub/linked", "/sub/second name"] {
+        assert!(names.iter().any(|other| other == name), "{name} is missing: {names:?}");
+    }
+    assert!(!names.iter().any(|name| name == "/hello" || name == "/dir/file-03"), "{names:?}");
+    let links = |name: &str| seen[name.as_bytes()].nlink;
+    assert_eq!([links("/sub/second name"), links("/sub/linked"), links("/sub")], [2, 1, 2]);
+    drop(volume);
+    assert_unchanged(&image, &*device);
+
+    let volume = writable(device.clone()).unwrap();
+    assert_eq!(volume.info().recovery.state, RecoveryState::Replayed);
+    uext4_testkit::manifest::assert_same(&seen, &tree(&volume));
+    drop(volume);
+    fsck_clean(&Image::of(&*device));
+    let again = writable(device).unwrap().info().recovery;
+    assert_eq!((again.state, again.log), (RecoveryState::Clean, None));
+}
+
+/// A failed write or flush at any point, and what a crash leaves there: we and e2fsck come to the same tree.
+#[test]
+fn a_replay_that_fails_anywhere_is_done_again_with_the_same_result() {
+    needs!(tools()[0], tools()[1]);
+    let image = planted(&two());
+    let done = image.device();
+    let volume = writable(done.clone()).unwrap();
+    let expected = tree(&volume);
+    drop(volume);
+    let done = without_log(&Image::of(&*done));
+    let (mut failures, mut conversions) = (0, 0);
+    for nth in 1.. {
+        let below = image.device();
+        let faulty = FaultDevice::new(below.clone());
+        let handle = faulty.handle();
+        handle.arm(Fault::nth(FaultOn::Changes, nth));
+        let opened = writable(Arc::new(faulty));
+        if handle.fired() == 0 {
+            opened.unwrap();
+            break;
+        }
+        failures += 1;
+        assert_eq!(opened.map(drop).expect_err("no failure is swallowed").errno(), 5);
+        let between = Image::of(&*below);
+        let seen = open_ro(below.clone());
+        uext4_testkit::manifest::assert_same(&expected, &tree(&seen));
+        let recovery = seen.info().recovery;
+        let converted = recovery.needed && recovery.fast_commits().is_none();
+        conversions += u32::from(converted);
+        drop(seen);
+        assert_unchanged(&between, &*below);
+        drop(writable(below.clone()).unwrap());
+        assert_same_bytes(&done, &without_log(&Image::of(&*below)));
+        // From the commit block of the transaction on, whoever recovers the volume finds it.
+        // e2fsck 1.47.0 trips over the fast commits as long as they are there.
+        let head = places(&base());
+        let head = head[head.len() - 64 + 1] as usize * 1024;
+        if converted && between.bytes[head] == 0 {
+            let scratch = Scratch::new(32 << 20);
+            let path = scratch.file("volume.img");
+            between.save(&path);
+            assert!(oracle::e2fsck(&path, &["-y"]).status < 4);
+            let theirs = open_ro(Image::load(&path).device());
+            let (ours, theirs) = (tree_names(&expected), tree_names(&tree(&theirs)));
+            assert_eq!(ours, theirs, "after the {nth}th change");
+        }
+    }
+    // Zeroing, superblock, descriptors and copies, commit, home, superblocks, each with its flush.
+    assert!(failures >= 30 && conversions >= 10, "only {failures} changes, {conversions} behind the commit");
+}
+
+fn tree_names(tree: &Manifest) -> Vec<(String, u64, u64)> {
+    tree.iter()
+        .filter(|(name, _)| *name != b"/lost+found")
+        .map(|(name, entry)| (name.escape_ascii().to_string(), entry.nlink, entry.size))
+        .collect()
+}
+
+/// Records that contradict the volume or each other.
+fn hostile() -> Vec<(&'static str, Records)> {
+    let (hello, dir, file) = (ino("/hello"), ino("/dir"), ino("/dir/file-03"));
+    let new = || Records::default();
+    let made = || new().inode(500, &raw_inode(FILE, 1, 0, EXTENTS));
+    let long = [b'x'; 255];
+    let all = u32::try_from(base().bytes.len() / 1024).unwrap();
+    vec![
+        ("inode number is out of range", new().add(u32::MAX, 0, 1, free(0))),
+        ("inode number is out of range", new().delete(0, 0, 1)),
+        ("inode number is out of range", new().inode(1 << 20, &raw_inode(FILE, 1, 0, EXTENTS))),
+        ("inode number is out of range", new().link(ROOT, 1 << 20, b"x")),
+        ("inode number is out of range", new().link(1 << 20, hello, b"x")),
+        ("an inode of the volume's own", new().add(8, 0, 1, free(0))),
+        ("an inode of the volume's own", new().inode(ROOT, &raw_inode(DIRECTORY, 2, 1024, EXTENTS))),
+        ("an inode of the volume's own", new().unlink(ROOT, 8, b"hello")),
+        ("field `fc_ex` is invalid", new().add(hello, 0, 0, free(0))),
+        ("field `fc_ex` is invalid", new().add(hello, u32::MAX - 1, 2, free(0))),
+        ("in metadata or outside the volume", new().add(hello, 0, 1, 1)),
+        ("in metadata or outside the volume", new().add(hello, 0, 1, u64::from(all))),
+        ("in metadata or outside the volume", new().add(hello, 0, 8, u64::from(all) - 4)),
+        ("in metadata or outside the volume", new().add(hello, 0, 1, 1 << 40)),
+        ("in metadata or outside the volume", new().add(hello, 0, 1, places(&base())[5])),
+        ("field `fc_len` is invalid", new().delete(hello, 0, 0)),
+        ("field `fc_len` is invalid", new().delete(hello, 7, u32::MAX)),
+        ("a range of a directory", new().add(dir, 0, 1, free(0))),
+        ("a range of a directory", new().delete(dir, 0, 1)),
+        ("field `fc_dname` is invalid", new().link(ROOT, hello, b"a/b")),
+        ("field `fc_dname` is invalid", new().link(ROOT, hello, b"a\0")),
+        ("field `fc_dname` is invalid", new().unlink(ROOT, hello, b"..")),
+        ("field `fc_dname` is invalid", made().create(ROOT, 500, b".")),
+        ("names go into it, but it is no directory", new().link(hello, file, b"x")),
+        ("which is that of inode", new().link(ROOT, hello, b"dir")),
+        ("a name in itself", new().link(dir, dir, b"x")),
+        ("gives a directory another name", new().link(ROOT, dir, b"x")),
+        ("not in use", new().create(ROOT, 500, &long)),
+        ("a directory that is not empty", new().unlink(ROOT, dir, b"dir")),
+        ("a directory of an inode in use", new().inode(dir, &raw_inode(DIRECTORY, 2, 1024, EXTENTS))),
+        ("changes the type", new().inode(hello, &raw_inode(0o120_777, 1, 5, 0))),
+        ("names no file type", new().inode(500, &raw_inode(0o644, 1, 0, EXTENTS))),
+        ("takes the extents", new().inode(hello, &raw_inode(FILE, 1, 0, 0))),
+        ("`system.data` is missing", new().inode(500, &raw_inode(FILE, 1, 0, 0x1000_0000))),
+        ("flags that no such file can have", new().inode(500, &raw_inode(FILE, 1, 0, 0x1008_0000))),
+        ("changes the block of attributes", {
+            let mut raw = raw_inode(FILE, 1, 0, EXTENTS);
+            raw[0x68..0x6c].copy_from_slice(&(free(9) as u32).to_le_bytes());
+            new().inode(hello, &raw)
+        }),
+        ("field `extra_isize` is invalid", {
+            let mut raw = raw_inode(FILE, 1, 0, EXTENTS);
+            raw[128..130].copy_from_slice(&1000_u16.to_le_bytes());
+            new().inode(500, &raw)
+        }),
+        (
+            "field `fc_len` is invalid",
+            new().inode(500, &[raw_inode(FILE, 1, 0, EXTENTS), vec![0; 400]].concat()),
+        ),
+        ("to it and to inode", new().add(hello, 0, 2, free(0)).add(file, 0, 1, free(1))),
+        ("to it and to inode", new().add(hello, 20, 1, free(0)).add(hello, 30, 1, free(0))),
+    ]
+}
+
+#[test]
+fn records_that_contradict_the_volume_are_refused_by_name() {
+    needs!(tools()[0]);
+    let without = tree(&open_ro(planted(&[]).device()));
+    for (text, bad) in hostile() {
+        // Behind good ones, none of which may be seen either.
+        let good = Records::default().link(ROOT, ino("/dir/file-07"), b"good");
+        let image = planted(&[good, bad.clone()]);
+        let device = image.device();
+        let volume = open_ro(device.clone());
+        let info = volume.info();
+        let why = info.recovery.fast_commits_refused.clone().unwrap_or_else(|| panic!("{text}: {bad:x?}"));
+        assert!(why.contains(text), "{why} instead of {text}");
+        assert!(info.notes.iter().any(|note| note.contains(&why)), "{:?}", info.notes);
+        assert_eq!(info.recovery.fast_commits(), None);
+        uext4_testkit::manifest::assert_same(&without, &tree(&volume));
+        drop(volume);
+        match writable(device.clone()) {
+            Err(Error::FastCommit { record, cause }) => {
+                assert!(record >= 3, "{text}: record {record}");
+                assert!(cause.to_string().contains(text), "{cause} instead of {text}");
+            }
+            other => panic!("{text}: {:?}", other.map(drop)),
+        }
+        assert_unchanged(&image, &*device);
+    }
+}
+
+#[test]
+fn links_and_names_of_what_is_gone_are_ignored() {
+    needs!(tools()[0], tools()[1]);
+    let hello = ino("/hello");
+    let records = Records::default()
+        .link(ROOT, 700, b"never there")
+        .unlink(ROOT, 700, b"never there")
+        .link(701, hello, b"in no directory")
+        .unlink(ROOT, hello, b"no such name")
+        .add(700, 0, 1, free(0))
+        .delete(700, 0, 1)
+        // Without a name from the start, and a name that comes before its inode.
+        .inode(500, &raw_inode(FILE, 0, 0, EXTENTS))
+        .link(ROOT, 501, b"from nowhere")
+        .inode(501, &raw_inode(FILE, 1, 0, EXTENTS));
+    let device = planted(&[records]).device();
+    drop(writable(device.clone()).unwrap());
+    let image = Image::of(&*device);
+    fsck_clean(&image);
+    let tree = tree(&open_ro(device));
+    assert_eq!(tree[&b"/from nowhere"[..]].nlink, 1);
+    assert!(!tree.contains_key(&b"/never there"[..]));
+}
+
+/// Names are added until the directory has a hash tree's worth of blocks, then taken away again.
+#[test]
+fn directories_grow_and_shrink() {
+    needs!(tools()[0], tools()[1]);
+    let dir = ino("/dir");
+    let name = |n: u32| format!("a name that takes some room, number {n:04}").into_bytes();
+    let mut commits = Vec::new();
+    let mut records = Records::default();
+    for n in 0..150 {
+        records = records.inode(500 + n, &raw_inode(FILE, 1, 0, EXTENTS)).create(dir, 500 + n, &name(n));
+    }
+    commits.push(records);
+    let mut records = Records::default();
+    for n in (0..150).filter(|n| n % 3 != 0) {
+        records = records.unlink(dir, 500 + n, &name(n));
+    }
+    commits.push(records);
+    for upto in [1, 2] {
+        let device = planted(&commits[..upto]).device();
+        drop(writable(device.clone()).unwrap());
+        fsck_clean(&Image::of(&*device));
+        let count = tree(&open_ro(device)).keys().filter(|name| name.starts_with(b"/dir/a name")).count();
+        assert_eq!(count, [150, 50][upto - 1]);
+    }
+}
+
+/// Seeded changes of records, checksums right: values or typed errors, in bounded time, and nothing is written when
+/// refused.
+#[test]
+fn mutated_records_are_answered_with_values_or_typed_errors() {
+    needs!(tools()[0]);
+    let (mut replayed, mut refused) = (0, 0);
+    within(Duration::from_secs(100), move || {
+        let mut rng = Rng::new(0xFA57);
+        for round in 0..250 {
+            let mut commits = two();
+            for _ in 0..1 + rng.below(4) {
+                mutate(&mut commits, &mut rng);
+            }
+            let image = planted(&commits);
+            let device = image.device();
+            let volume = Volume::open_device(device.clone(), VolumeOptions::read_only()).unwrap();
+            let recovery = volume.info().recovery;
+            match (&recovery.fast_commits_refused, recovery.fast_commits()) {
+                (Some(_), _) => refused += 1,
+                (None, Some(_)) => replayed += 1,
+                (None, None) => {}
+            }
+            drop(volume);
+            assert_unchanged(&image, &*device);
+            if round % 8 == 0 {
+                match writable(device.clone()) {
+                    Ok(_) => assert_eq!(recovery.fast_commits_refused, None),
+                    Err(Error::FastCommit { .. }) => assert_unchanged(&image, &*device),
+                    Err(error) => panic!("not an error of damaged fast commits: {error:?}"),
+                }
+            }
+        }
+        assert!(replayed > 30 && refused > 30, "{replayed} replayed, {refused} refused");
+    });
+}
+
+fn mutate(commits: &mut [Records; 2], rng: &mut Rng) {
+    let commit = &mut commits[rng.below(2) as usize].list;
+    let at = rng.below(commit.len() as u64) as usize;
+    match rng.below(5) {
+        0 => drop(commit.remove(at)),
+        1 => commit.insert(at, commit[rng.below(commit.len() as u64) as usize].clone()),
+        2 => {
+            let other = rng.below(commit.len() as u64) as usize;
+            commit.swap(at, other);
+        }
+        _ => {
+            // Behind tag and length, which would only end the fast commits.
+            let record = &mut commit[at];
+            let place = 4 + rng.below(record.len() as u64 - 4) as usize;
+            record[place] = if rng.chance(50) { rng.below(256) as u8 } else { record[place] ^ 1 };
+        }
+    }
+}

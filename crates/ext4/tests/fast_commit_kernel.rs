@@ -1,0 +1,399 @@
+//! Fast commits that the kernel left behind: what it had promised to keep is there, for us, for the kernel and for
+//! e2fsck.
+
+mod common;
+
+use common::tree::{How, manifest, without_xattrs};
+use common::{Image, assert_unchanged, open_ro};
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use uext4::{Error, RecoveryState, Volume, VolumeOptions};
+use uext4_testkit::{
+    KernelMount, Kind, LoopOptions, Manifest, Need, Rng, Scratch, VolumeBuilder, needs, oracle,
+};
+
+/// Random work of the kinds that the kernel can put into fast commits.
+struct Work {
+    root: PathBuf,
+    rng: Rng,
+    files: Vec<PathBuf>,
+    directories: Vec<PathBuf>,
+    /// Files that have no name any more.
+    open: Vec<File>,
+    /// Directories and files without a name too.
+    all: bool,
+    next: u32,
+    /// Most bytes written at once.
+    most: u64,
+    /// Whether files stay in their inodes. What moves to a block waits in the transaction until that is written: no
+    /// fast commit holds it, and the kernel itself loses it.
+    inline: bool,
+}
+
+impl Work {
+    fn new(root: &Path, seed: u64, most: u64) -> Work {
+        let (root, rng) = (root.to_owned(), Rng::new(seed));
+        let directories = vec![root.clone()];
+        Work {
+            root,
+            rng,
+            files: Vec::new(),
+            directories,
+            open: Vec::new(),
+            all: true,
+            next: 0,
+            most,
+            inline: most < 1000,
+        }
+    }
+
+    fn fresh(&mut self) -> PathBuf {
+        self.next += 1;
+        let directory = self.rng.below(self.directories.len() as u64) as usize;
+        let pad = "n".repeat(self.rng.below(40) as usize);
+        self.directories[directory].join(format!("{pad}{}", self.next))
+    }
+
+    fn file(&mut self) -> Option<PathBuf> {
+        let count = self.files.len() as u64;
+        (count > 0).then(|| self.files[self.rng.below(count) as usize].clone())
+    }
+
+    fn data(&mut self) -> Vec<u8> {
+        let mut data = vec![0; 1 + self.rng.below(self.most) as usize];
+        self.rng.fill(&mut data);
+        data
+    }
+
+    /// A change of a file that exists.
+    fn change(&mut self, path: &Path) {
+        let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let size = file.metadata().unwrap().len();
+        let anywhere = self.rng.below(size * 2 + 30_000);
+        let operation = if self.inline { 10 + self.rng.below(2) } else { self.rng.below(10) };
+        match operation {
+            0 | 1 => file.write_all_at(&self.data(), size).unwrap(),
+            2 | 3 => file.write_all_at(&self.data(), anywhere).unwrap(),
+            4 => file.write_all_at(&self.data(), self.rng.below(size + 1)).unwrap(),
+            5 => file.set_len(anywhere).unwrap(),
+            6 => file.set_len(self.rng.below(size + 1)).unwrap(),
+            7 => fallocate(&file, FallocateFlags::KEEP_SIZE, anywhere, 1 + self.rng.below(50_000)).unwrap(),
+            8 => {
+                let flags = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
+                fallocate(&file, flags, self.rng.below(size + 1), 1 + self.rng.below(40_000)).unwrap();
+            }
+            10 => {
+                let (mut data, at) = (self.data(), self.rng.below(size + 1));
+                data.truncate((size - at) as usize);
+                file.write_all_at(&data, at).unwrap();
+            }
+            11 => file.set_len(self.rng.below(size + 1)).unwrap(),
+            _ => file.set_permissions(PermissionsExt::from_mode(self.rng.below(0o1000) as u32)).unwrap(),
+        }
+        if self.rng.chance(40) {
+            file.sync_all().unwrap();
+        }
+    }
+
+    fn step(&mut self) {
+        let path = self.file();
+        match (self.rng.below(20), path) {
+            (0..5, _) | (_, None) => {
+                let path = self.fresh();
+                let file = File::create(&path).unwrap();
+                let at = if self.inline { 0 } else { self.rng.below(3) * 5000 };
+                file.write_all_at(&self.data(), at).unwrap();
+                if self.rng.chance(50) {
+                    file.sync_all().unwrap();
+                }
+                self.files.push(path);
+            }
+            (5, Some(path)) => {
+                std::fs::remove_file(&path).unwrap();
+                self.files.retain(|other| *other != path);
+            }
+            (6, Some(path)) => {
+                let to = self.fresh();
+                std::fs::rename(&path, &to).unwrap();
+                self.files.retain(|other| *other != path);
+                self.files.push(to);
+            }
+            (7, Some(path)) => {
+                let over = self.file().unwrap();
+                let same = std::fs::metadata(&over).unwrap();
+                use std::os::unix::fs::MetadataExt;
+                if same.ino() != std::fs::metadata(&path).unwrap().ino() {
+                    std::fs::rename(&path, &over).unwrap();
+                    self.files.retain(|other| *other != path);
+                }
+            }
+            (8, Some(path)) => {
+                let to = self.fresh();
+                std::fs::hard_link(&path, &to).unwrap();
+                self.files.push(to);
+            }
+            (9, _) if self.all => {
+                let path = self.fresh();
+                std::fs::create_dir(&path).unwrap();
+                self.directories.push(path);
+            }
+            (10, _) if self.all => {
+                let at = self.rng.below(self.directories.len() as u64) as usize;
+                if at > 0 && std::fs::remove_dir(&self.directories[at]).is_ok() {
+                    self.directories.remove(at);
+                }
+            }
+            (11, Some(_)) if self.all && !self.inline => {
+                // Open and without a name when the crash comes. (To sync it would take a whole transaction.)
+                let path = self.fresh();
+                let file = File::create(&path).unwrap();
+                file.write_all_at(b"gone", 0).unwrap();
+                std::fs::remove_file(&path).unwrap();
+                self.open.push(file);
+            }
+            (_, Some(path)) => self.change(&path),
+        }
+    }
+
+    /// Everything that was done is durable afterwards. (To sync a directory would take a whole transaction.)
+    fn sync(&self) {
+        let last = File::create(self.root.join("last")).unwrap();
+        for path in &self.files {
+            File::open(path).unwrap().sync_all().unwrap();
+        }
+        last.sync_all().unwrap();
+    }
+}
+
+/// A layout, and what is on the volume before the fast commits.
+struct Layout {
+    args: &'static [&'static str],
+    /// Files in one directory beforehand: enough of them make a hash tree.
+    files: u32,
+    /// Bytes of names beforehand and most bytes of a write.
+    most: u64,
+    steps: u32,
+    /// Only what the kernel's own replay gets right: no new directories (it counts no links of them, and an inode that
+    /// was one keeps its block), no files without a name (it refuses them), no inline data (it forgets them).
+    kernel: bool,
+}
+
+const CLUSTERS: &[&str] = &[
+    "-b",
+    "4096",
+    "-C",
+    "16384",
+    "-J",
+    "size=8,fast_commit_size=1024",
+    "-O",
+    "^orphan_file,fast_commit,bigalloc",
+];
+
+/// The volume as a crash leaves it, and the tree as it was.
+fn crash(layout: &Layout, seed: u64) -> (Image, Manifest) {
+    let volume = VolumeBuilder::new(40 << 20).args(layout.args).build();
+    let mounted = KernelMount::image(volume.path(), LoopOptions::default(), "noatime,commit=300");
+    let mut work = Work::new(mounted.path(), seed, layout.most);
+    if layout.files > 0 {
+        let directory = work.root.join("many");
+        std::fs::create_dir(&directory).unwrap();
+        for n in 0..layout.files {
+            let path = directory.join(format!("a-rather-long-name-for-a-file-{n:05}"));
+            File::create(&path).unwrap();
+            work.files.push(path);
+        }
+        work.directories.extend([directory.clone(), directory.clone(), directory]);
+    }
+    for _ in 0..30 {
+        work.step();
+    }
+    if layout.files > 300 {
+        // A file of many extents.
+        let path = work.root.join("holes");
+        let file = File::create(&path).unwrap();
+        for n in 0..400 {
+            file.write_all_at(&[n as u8; 100], n * 9000).unwrap();
+        }
+        work.files.extend([path.clone(), path.clone(), path]);
+    }
+    // No orphans in the ordinary log: with them nothing is opened for writing.
+    work.open.clear();
+    oracle::run(oracle::command("sync").arg("-f").arg(&work.root));
+    work.all = !layout.kernel;
+    for _ in 0..layout.steps {
+        work.step();
+    }
+    work.sync();
+    let tree = comparable(without_xattrs(uext4_testkit::manifest::manifest(mounted.path())));
+    let image = Image::load(volume.path());
+    drop(work);
+    mounted.unmount();
+    (image, tree)
+}
+
+/// Without what no fast commit holds: times and sizes of directories.
+fn comparable(mut tree: Manifest) -> Manifest {
+    for entry in tree.values_mut().filter(|entry| entry.kind == Kind::Directory) {
+        (entry.mtime_ns, entry.size) = (0, 0);
+    }
+    tree
+}
+
+#[test]
+fn root_fast_commits_of_the_kernel_are_replayed() {
+    needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let few: &[&str] =
+        &["-b", "4096", "-J", "size=8,fast_commit_size=1024", "-O", "^orphan_file,fast_commit"];
+    let layouts = [
+        Layout { args: few, files: 0, most: 20_000, steps: 60, kernel: true },
+        Layout { args: few, files: 50, most: 20_000, steps: 150, kernel: false },
+        Layout {
+            args: &["-b", "1024", "-J", "size=4,fast_commit_size=1024", "-O", "^orphan_file,fast_commit"],
+            files: 400,
+            most: 30_000,
+            steps: 150,
+            kernel: true,
+        },
+        Layout {
+            args: &[
+                "-b",
+                "1024",
+                "-J",
+                "size=4,fast_commit_size=1024",
+                "-O",
+                "^orphan_file,fast_commit,^metadata_csum,^64bit",
+            ],
+            files: 400,
+            most: 30_000,
+            steps: 150,
+            kernel: true,
+        },
+        Layout {
+            args: &[
+                "-b",
+                "4096",
+                "-I",
+                "512",
+                "-J",
+                "size=8,fast_commit_size=1024",
+                "-O",
+                "^orphan_file,fast_commit,inline_data",
+            ],
+            files: 30,
+            most: 300,
+            steps: 100,
+            kernel: false,
+        },
+        Layout { args: CLUSTERS, files: 50, most: 20_000, steps: 150, kernel: false },
+    ];
+    // More of them by hand.
+    let seeds = std::env::var("UEXT4_FC_SEEDS").map_or(2, |seeds| seeds.parse().unwrap());
+    let mut by_e2fsck = 0;
+    for (number, layout) in layouts.iter().enumerate() {
+        for seed in 1..=seeds {
+            by_e2fsck += u32::from(replay(layout, number, seed));
+        }
+    }
+    eprintln!("e2fsck came to the same names in {by_e2fsck} cases");
+    assert!(by_e2fsck > 0, "e2fsck never got to the end");
+}
+
+#[track_caller]
+fn same(what: &str, expected: &Manifest, found: &Manifest) {
+    let lines = uext4_testkit::manifest::differences(expected, found);
+    assert!(lines.is_empty(), "{what}: {} differences:\n{}", lines.len(), lines.join("\n"));
+}
+
+/// Returns whether e2fsck could be asked too.
+fn replay(layout: &Layout, number: usize, seed: u64) -> bool {
+    let case = format!("layout {number}, seed {seed}");
+    let (image, live) = crash(layout, seed);
+    let device = image.device();
+    let volume = open_ro(device.clone());
+    let info = volume.info().recovery;
+    assert!(info.fast_commits().is_some_and(|found| found.commits > 0), "{case}: {info:?}");
+    assert_eq!((info.fast_commits_refused, info.state), (None, RecoveryState::Overlay), "{case}");
+    same(&case, &live, &comparable(manifest(&volume, How::Direct)));
+    drop(volume);
+    assert_unchanged(&image, &*device);
+
+    let volume = Volume::open_device(device.clone(), VolumeOptions::read_write()).unwrap();
+    assert_eq!(volume.info().recovery.state, RecoveryState::Replayed);
+    same(&case, &live, &comparable(manifest(&volume, How::Direct)));
+    drop(volume);
+    let scratch = Scratch::new(256 << 20);
+    let (ours, kernels) = (scratch.file("ours.img"), scratch.file("kernel.img"));
+    Image::of(&*device).save(&ours);
+    oracle::e2fsck_clean(&ours);
+    let seen = comparable(without_xattrs(uext4_testkit::kernel_manifest(&ours)));
+    same(&format!("{case}: the kernel on ours"), &live, &seen);
+    if layout.kernel {
+        image.save(&kernels);
+        let theirs = KernelMount::image(&kernels, LoopOptions::default(), "noatime");
+        let seen = comparable(without_xattrs(uext4_testkit::manifest::manifest(theirs.path())));
+        theirs.unmount();
+        same(&format!("{case}: the kernel's own replay"), &live, &seen);
+        return same_names_as_e2fsck(&case, &image, &live, &scratch.file("e2fsck.img"));
+    }
+    false
+}
+
+/// e2fsck comes to the same names and links. (To the same contents most times only: where 1.47.0 does not, the kernel's
+/// replay, ours and the volume before the crash agree.)
+/// Returns whether it got to the end: it stops at directories that must grow.
+fn same_names_as_e2fsck(case: &str, image: &Image, live: &Manifest, path: &Path) -> bool {
+    image.save(path);
+    let fsck = oracle::e2fsck(path, &["-y"]);
+    if fsck.output.contains("encountered in function ext4_fc") {
+        return false;
+    }
+    assert!(fsck.status < 4, "{case}: {}", fsck.output);
+    let names = |tree: &Manifest| -> Vec<_> {
+        tree.iter().map(|(name, entry)| (name.escape_ascii().to_string(), entry.nlink)).collect()
+    };
+    let seen = without_xattrs(uext4_testkit::kernel_manifest(path));
+    assert_eq!(names(live), names(&seen), "{case}: e2fsck");
+    true
+}
+
+/// Ranges of a file that has block pointers cannot be replayed: there is no order of its blocks in a record.
+#[test]
+fn root_fast_commits_of_files_without_extents_are_refused_by_name() {
+    needs!(Need::Loop, Need::Tool("mke2fs"));
+    let args = [
+        "-b",
+        "4096",
+        "-J",
+        "size=8,fast_commit_size=1024",
+        "-O",
+        "^orphan_file,fast_commit,^extents,^64bit",
+    ];
+    let volume = VolumeBuilder::new(40 << 20).args(args).build();
+    let mounted = KernelMount::image(volume.path(), LoopOptions::default(), "noatime,commit=300");
+    std::fs::write(mounted.path().join("before"), "full\n").unwrap();
+    oracle::run(oracle::command("sync").arg("-f").arg(mounted.path()));
+    let file = File::create(mounted.path().join("fast")).unwrap();
+    file.write_all_at(b"fast\n", 0).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let image = Image::load(volume.path());
+    mounted.unmount();
+    let device = image.device();
+    let volume = open_ro(device.clone());
+    let info = volume.info().recovery;
+    let tree = manifest(&volume, How::Direct);
+    drop(volume);
+    let written = Volume::open_device(device.clone(), VolumeOptions::read_write()).map(drop);
+    // A kernel that writes whole transactions for such files leaves nothing to refuse.
+    if info.log.unwrap().fast_commits.is_none_or(|found| found.records == 0) {
+        assert!(tree.contains_key(&b"/fast"[..]) && written.is_ok());
+        return;
+    }
+    let why = info.fast_commits_refused.unwrap();
+    assert!(why.contains("a file without extents"), "{why}");
+    assert!(tree.contains_key(&b"/before"[..]) && !tree.contains_key(&b"/fast"[..]));
+    assert!(matches!(written, Err(Error::FastCommit { .. })), "{written:?}");
+    assert_unchanged(&image, &*device);
+}
