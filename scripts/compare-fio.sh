@@ -12,7 +12,10 @@ work=$(mktemp -d)
 loop=
 clean() {
     [ -z "$loop" ] || losetup -d "$loop"
-    mountpoint -q "$work" && umount "$work"
+    # The loop device lets go of the file a moment after it was detached.
+    for _ in 1 2 3 4 5; do
+        ! mountpoint -q "$work" || umount "$work" 2>/dev/null || sleep 0.5
+    done
     rmdir "$work"
 }
 trap clean EXIT
