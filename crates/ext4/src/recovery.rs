@@ -18,6 +18,7 @@
 //! open for writing empties the log, as the kernel does (`jbd2_journal_wipe`); e2fsck asks.
 
 use crate::error::{Error, Result};
+use crate::groups::for_each_descriptor;
 use crate::options::VolumeOptions;
 use crate::volume::{Ext4State, open_state, read_superblock};
 use crate::{features, journal, mmp};
@@ -78,11 +79,13 @@ pub struct RecoveryInfo {
     pub log: Option<RecoveryReport>,
     /// Error that the journal had recorded (`s_errno`), 0 = none.
     pub journal_errno: i32,
+    /// Why the journal cannot be used, of a volume opened read-only that does not need it.
+    pub journal_damage: Option<String>,
 }
 
 impl RecoveryInfo {
     fn new(state: RecoveryState, needed: bool) -> Self {
-        RecoveryInfo { state, needed, log: None, journal_errno: 0 }
+        RecoveryInfo { state, needed, log: None, journal_errno: 0, journal_damage: None }
     }
 
     /// Nothing was to be recovered.
@@ -111,6 +114,9 @@ impl RecoveryInfo {
         }
         if log.is_some_and(|log| log.ended == LogEnd::Interrupted) {
             notes.push("the last transaction of the journal was not complete and does not count".into());
+        }
+        if let Some(damage) = &self.journal_damage {
+            notes.push(format!("the journal is damaged, so the volume can only be read: {damage}"));
         }
         if self.journal_errno != 0 {
             notes.push(format!("the journal recorded error {}", self.journal_errno));
@@ -245,11 +251,10 @@ impl Pending {
     fn recount(&mut self, view: &Ext4State) -> Result<()> {
         let geometry = &self.superblock.geometry;
         let (mut blocks, mut inodes) = (0u64, 0u64);
-        for group in geometry.groups() {
-            let descriptor = view.descriptor(group)?;
+        for_each_descriptor(&**view.cache.device(), &self.superblock, |_, descriptor| {
             blocks = blocks.saturating_add(u64::from(descriptor.free_clusters));
             inodes = inodes.saturating_add(u64::from(descriptor.free_inodes));
-        }
+        })?;
         blocks = blocks.saturating_mul(u64::from(geometry.cluster_blocks()));
         let possible = u32::try_from(inodes).ok().filter(|inodes| *inodes <= geometry.inodes_count());
         if let Some(inodes) = possible.filter(|_| blocks <= geometry.blocks_count()) {

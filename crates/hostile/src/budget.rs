@@ -53,12 +53,20 @@ static RUNNING: AtomicU64 = AtomicU64::new(0);
 /// # Errors
 /// What went wrong: the panic's text, or the broken bound.
 pub fn run(target: Target, image: &[u8]) -> Result<Cost, String> {
+    within(|| target.run(image))
+}
+
+/// Does `work`, which counts what it found, within the budget of an image.
+///
+/// # Errors
+/// As of [`run`].
+pub fn within(work: impl FnOnce() -> usize) -> Result<Cost, String> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let start_resident = reset_peak();
     heap::start();
     let (start_heap, start_time) = (heap::now(), thread_time());
     watch(true);
-    let result = catch_unwind(AssertUnwindSafe(|| target.run(image)));
+    let result = catch_unwind(AssertUnwindSafe(work));
     watch(false);
     let found = result.map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
