@@ -39,8 +39,8 @@ const MOUNTABLE: [Layout; 8] = [
 /// Layouts whose blocks are larger than this host's pages.
 const LARGE: [Layout; 3] = [
     layout("ext4", 48, &["-b", "16384", "-J", "size=16", "-O", "^orphan_file"]),
-    layout("ext4", 128, &["-b", "65536", "-J", "size=64", "-O", "^orphan_file"]),
-    layout("ext4", 128, &["-b", "65536", "-J", "size=64", "-I", "128", "-O", "^metadata_csum,^orphan_file"]),
+    layout("ext4", 160, &["-b", "65536", "-J", "size=64", "-O", "^orphan_file"]),
+    layout("ext4", 160, &["-b", "65536", "-J", "size=64", "-I", "128", "-O", "^metadata_csum,^orphan_file"]),
 ];
 
 /// Makes the volume. The journal of ext3 is mapped by pointer blocks, several of them.
@@ -83,7 +83,9 @@ fn debugfs_journal(path: &Path, open: &str) -> Image {
 fn journals_of_every_layout_replay_as_e2fsck_does() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
     for layout in MOUNTABLE.iter().chain(&LARGE) {
-        for open in ["jo", "jo -c -v 3"] {
+        // Without metadata_csum debugfs gives a transaction of revokes a checksum that e2fsck finds wrong.
+        let plain = layout.kind == "ext3" || layout.args.iter().any(|args| args.contains("^metadata_csum"));
+        for open in if plain { &["jo"][..] } else { &["jo", "jo -c -v 3"] } {
             let volume = volume(layout);
             let image = debugfs_journal(volume.path(), open);
             let (log, _) = recovers_as_e2fsck_does(&image);

@@ -92,14 +92,15 @@ struct Giant {
 
 /// Most blocks of a journal that mke2fs makes.
 const LOG_BLOCKS: u64 = 10_240_000;
+const VOLUME_BLOCKS: u64 = 3 * LOG_BLOCKS;
 /// Bytes of descriptor blocks in the log.
 const DESCRIPTORS: u64 = 1 << 20;
 
 impl Giant {
     fn new(block: u64) -> Giant {
         let scratch = Scratch::new(1 << 30);
-        // Room for the log and as much again.
-        let path = scratch.sparse_file("giant.img", 2 * LOG_BLOCKS * block);
+        // The log may take less than half of the volume.
+        let path = scratch.sparse_file("giant.img", VOLUME_BLOCKS * block);
         let size = format!("size={}", LOG_BLOCKS * block >> 20);
         let block_text = block.to_string();
         let args = ["-b", &block_text, "-J", &size, "-N", "16384", "-m", "0"];
@@ -138,8 +139,8 @@ impl Giant {
         file.write_all_at(&bytes, self.place(0)).unwrap();
         let format = LogFormat::of(&superblock);
         let (zeros, mut log_block, mut copies) = (vec![0; size], 1, 0);
-        // The volume is twice as long as the log, which lies in its middle.
-        let mut home = 2 * LOG_BLOCKS - 1;
+        // The log lies in the middle of the volume.
+        let mut home = VOLUME_BLOCKS - 1;
         let checksum = format.tag_checksum(7, &zeros);
         for _ in 0..DESCRIPTORS / self.block {
             let mut descriptor = vec![0; size];

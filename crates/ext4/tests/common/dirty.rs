@@ -2,6 +2,7 @@
 
 use super::{Image, assert_same_bytes, assert_unchanged};
 use uext4::{RecoveryReport, RecoveryState, Volume, VolumeOptions};
+use uext4_ondisk::ext4::{Incompat, Superblock};
 use uext4_testkit::{Scratch, oracle};
 
 /// Bytes of a block.
@@ -20,15 +21,24 @@ pub fn by_e2fsck(image: &Image) -> Image {
     Image::load(&path)
 }
 
-/// Everything but superblocks and the superblock of the log, which e2fsck fills in its own way.
+/// Everything but superblocks, copies of the descriptors (which e2fsck may renew and recovery does not) and the
+/// superblock of the log, which e2fsck fills in its own way.
 pub fn comparable(image: &Image, journal: u64) -> Image {
     let mut image = image.clone();
     let size = block_size(&image);
-    for start in (0..image.bytes.len()).step_by(1024) {
-        let part = &image.bytes[start..start + 1024];
-        if part[56..58] == [0x53, 0xEF] && (start == 1024 || start % size == 0) {
-            image.bytes[start..start + 1024].fill(0);
-        }
+    let superblock = Superblock::decode(&image.bytes[1024..2048]).unwrap();
+    image.bytes[1024..2048].fill(0);
+    let geometry = &superblock.geometry;
+    let meta_bg = superblock.features.incompat.contains(Incompat::META_BG);
+    for group in geometry.groups().skip(1) {
+        // With meta_bg the descriptors themselves are in the first group of those that they describe.
+        let first = meta_bg && group.0 % geometry.descriptors_per_block() == 0;
+        let start = geometry.group_first_block(group).unwrap().get() as usize * size;
+        let blocks = match first {
+            true => u32::from(geometry.has_superblock(group)),
+            false => geometry.base_metadata_blocks(group),
+        };
+        image.bytes[start..start + blocks as usize * size].fill(0);
     }
     image.bytes[journal as usize * size..][..size].fill(0);
     image
