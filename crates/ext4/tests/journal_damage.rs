@@ -168,7 +168,9 @@ fn a_torn_descriptor_of_an_asynchronous_commit_is_an_interruption() {
 fn suspect_blocks_behind_an_interrupted_commit_prove_nothing() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
     for checksums in [LogChecksums::V2, LogChecksums::V3] {
-        for (what, later) in [("older than the interrupted one", -2i64), ("a bad commit block", 5), ("good", 5)] {
+        for (what, later) in
+            [("older than the interrupted one", -2i64), ("a bad commit block", 5), ("good", 5)]
+        {
             let mut image = base(1);
             let mut log = Log::begin(&mut image, asynchronous(checksums));
             transaction(&mut log, 1);

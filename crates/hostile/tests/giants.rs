@@ -69,7 +69,10 @@ fn errors_in_a_deep_chain_do_not_carry_the_square_of_its_depth() {
                     errors += 1;
                     carried += error.path.len() + error.to_string().len();
                     let whole = error.path.len() + error.omitted;
-                    assert!(error.omitted == 0 || error.to_string().contains("bytes more, inode 880"), "{whole}");
+                    assert!(
+                        error.omitted == 0 || error.to_string().contains("bytes more, inode 880"),
+                        "{whole}"
+                    );
                 }
             }
         }
@@ -105,7 +108,11 @@ impl Giant {
         let block_text = block.to_string();
         let args = ["-b", &block_text, "-J", &size, "-N", "16384", "-m", "0"];
         let builder = VolumeBuilder::new(0).args(args).args(["-O", "^resize_inode,64bit,metadata_csum"]);
-        builder.extended("lazy_itable_init=1").extended("lazy_journal_init=1").extended("nodiscard").format(&path);
+        builder
+            .extended("lazy_itable_init=1")
+            .extended("lazy_journal_init=1")
+            .extended("nodiscard")
+            .format(&path);
         let listed = oracle::debugfs(&path, "dump_extents -l <8>");
         let runs = listed.lines().filter_map(run).collect();
         Giant { scratch, block, runs }
@@ -190,7 +197,9 @@ fn set_recover(file: &File) {
 
 fn open(path: &Path, write: bool) -> Arc<dyn Device> {
     let how = uext4::blockdev::OpenOptions { write, force: false };
-    uext4::blockdev::open(&DeviceSpec::parse(&format!("sync:{}", path.display())).unwrap(), how).unwrap().device
+    uext4::blockdev::open(&DeviceSpec::parse(&format!("sync:{}", path.display())).unwrap(), how)
+        .unwrap()
+        .device
 }
 
 #[test]
@@ -221,7 +230,11 @@ fn a_crashed_volume_of_sixteen_tebibytes_is_recovered_quickly() {
     let path = scratch.sparse_file("huge.img", 15 << 40);
     let args = ["-b", "4096", "-N", "2000000", "-m", "0", "-J", "size=16"];
     let builder = VolumeBuilder::new(0).args(args).args(["-O", "^resize_inode,64bit,metadata_csum"]);
-    builder.extended("lazy_itable_init=1").extended("lazy_journal_init=1").extended("nodiscard").format(&path);
+    builder
+        .extended("lazy_itable_init=1")
+        .extended("lazy_journal_init=1")
+        .extended("nodiscard")
+        .format(&path);
     let data = scratch.file("data");
     std::fs::write(&data, [0x77; 4096]).unwrap();
     let mut script = String::new();

@@ -204,7 +204,8 @@ impl Walk<'_, '_> {
             return Ok(self.behind_failed(damage, own.is_none(), suspect.is_some() && older));
         }
         let summed = self.format.checksums == LogChecksums::Transaction;
-        let mismatch = (summed && !commit.matches(self.checksum)).then_some(CorruptKind::JournalCommitChecksum);
+        let mismatch =
+            (summed && !commit.matches(self.checksum)).then_some(CorruptKind::JournalCommitChecksum);
         if let Some(fault) = suspect.or(own.or(mismatch).map(|kind| Fault { log_block, kind })) {
             if older || !self.format.async_commit {
                 return self.verdict(fault, older).map(Some);
