@@ -15,7 +15,14 @@
 //! # Flag and log disagree
 //! `needs_recovery` with an empty log: nothing is replayed, an open for writing clears the flag. A log in use without
 //! the flag: its contents are left-overs (whoever writes the log sets the flag before), so they are ignored, and an
-//! open for writing empties the log, as the kernel does (`jbd2_journal_wipe`); e2fsck asks.
+//! open for writing empties the log, as the kernel does (`jbd2_journal_wipe`); e2fsck asks. That, too, comes after the
+//! last check that may refuse the volume.
+//!
+//! # A journal that cannot be used
+//! If nothing is to be recovered, reading does not need it: it is noted, and only writing is refused. If
+//! `needs_recovery` is set, what the log holds is lost to us and the files are not what they were: both are refused, by
+//! the error that names the damage. (The kernel refuses too unless it is told `noload`; e2fsck throws the journal
+//! away.)
 
 use crate::error::{Error, Result};
 use crate::groups::for_each_descriptor;

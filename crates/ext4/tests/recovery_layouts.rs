@@ -66,8 +66,9 @@ fn debugfs_journal(path: &Path, open: &str) -> Image {
     for request in [
         format!("jw -b {a},{b},{c} {file}"),
         format!("jw -r {b}"),
-        format!("jw -b {d},{a} {file}"),
-        format!("jw -b {b} {file}"),
+        // Right behind its revoke, which does not cover it.
+        format!("jw -b {b},{d} {file}"),
+        format!("jw -b {a} {file}"),
         format!("jw -r {c}"),
     ] {
         writeln!(script, "{request}").unwrap();

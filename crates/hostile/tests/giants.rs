@@ -104,7 +104,7 @@ impl Giant {
         let scratch = Scratch::new(1 << 30);
         // The log may take less than half of the volume.
         let path = scratch.sparse_file("giant.img", VOLUME_BLOCKS * block);
-        let size = format!("size={}", LOG_BLOCKS * block >> 20);
+        let size = format!("size={}", (LOG_BLOCKS * block) >> 20);
         let block_text = block.to_string();
         let args = ["-b", &block_text, "-J", &size, "-N", "16384", "-m", "0"];
         let builder = VolumeBuilder::new(0).args(args).args(["-O", "^resize_inode,64bit,metadata_csum"]);

@@ -28,7 +28,9 @@
 //!
 //! # Memory
 //! At most one record per block of the log: copies, and the log blocks that hold revokes. Revoke records
-//! themselves are only kept for blocks that have a copy.
+//! themselves are only kept for blocks that have a copy. A copy costs some 90 bytes at most while the log is read, and
+//! its tag 8 at least in a descriptor block that must really be there: a log as long as a log can be, all hole but for
+//! a mebibyte of descriptors, takes 12 MB (`crates/hostile/tests/giants.rs`).
 
 mod apply;
 mod fast_commit;
