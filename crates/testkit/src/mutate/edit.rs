@@ -15,6 +15,8 @@ pub fn edit(image: &mut Vec<u8>, layout: &Layout, kinds: &[Kind], choices: &mut 
         0 => whole(image, layout, site, choices),
         1 => place(image, site, choices),
         2 if kind == Kind::Superblock => shorten(image, layout, choices),
+        3 if kind == Kind::Superblock => orphans(image, layout, choices),
+        3 if kind == Kind::ExtentNode => lead_back(image, sites, site, choices),
         _ => value(image, layout, site, choices),
     };
     format!("{kind:?} {} at {:#x}: {what}", site.owner, site.at)
@@ -27,6 +29,31 @@ fn shorten(image: &mut Vec<u8>, layout: &Layout, choices: &mut Choices<'_>) -> S
     let kept = kept.max(512);
     image.truncate(kept);
     format!("cut to {kept} bytes")
+}
+
+/// A list of orphans that comes back to one of its own. (One field alone is no list.)
+fn orphans(image: &mut [u8], layout: &Layout, choices: &mut Choices<'_>) -> String {
+    let inodes = layout.of_kind(Kind::Inode);
+    let (Some(first), Some(second)) = (choices.pick(inodes), choices.pick(inodes)) else {
+        return "no inodes".into();
+    };
+    let last = if choices.below(2) == 0 { first.owner } else { second.owner };
+    for (at, next) in
+        [(SUPERBLOCK + 0xe8, first.owner), (first.at + 0x14, second.owner), (second.at + 0x14, last)]
+    {
+        put(image, at, 4, Order::Little, next);
+    }
+    format!("orphans {}, {}, {last}", first.owner, second.owner)
+}
+
+/// An inner node of an extent tree, if there is one, whose first child is itself or another inner node.
+fn lead_back(image: &mut [u8], sites: &[Site], chosen: &Site, choices: &mut Choices<'_>) -> String {
+    let depth = |site: &Site| get(image, site.at + 6, 2, Order::Little);
+    let inner: Vec<&Site> = sites.iter().filter(|site| (1..=5).contains(&depth(site))).collect();
+    let site = choices.pick(&inner).copied().unwrap_or(chosen);
+    let child = choices.pick(&inner).copied().filter(|_| choices.below(2) == 0).unwrap_or(site);
+    put(image, site.at + 16, 4, Order::Little, child.block);
+    format!("the first child of {:#x} is block {}", site.at, child.block)
 }
 
 /// Changes a whole structure.
