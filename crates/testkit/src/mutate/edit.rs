@@ -46,14 +46,15 @@ fn orphans(image: &mut [u8], layout: &Layout, choices: &mut Choices<'_>) -> Stri
     format!("orphans {}, {}, {last}", first.owner, second.owner)
 }
 
-/// An inner node of an extent tree, if there is one, whose first child is itself or another inner node.
-fn lead_back(image: &mut [u8], sites: &[Site], chosen: &Site, choices: &mut Choices<'_>) -> String {
-    let depth = |site: &Site| get(image, site.at + 6, 2, Order::Little);
-    let inner: Vec<&Site> = sites.iter().filter(|site| (1..=5).contains(&depth(site))).collect();
-    let site = choices.pick(&inner).copied().unwrap_or(chosen);
-    let child = choices.pick(&inner).copied().filter(|_| choices.below(2) == 0).unwrap_or(site);
-    put(image, site.at + 16, 4, Order::Little, child.block);
-    format!("the first child of {:#x} is block {}", site.at, child.block)
+/// A node of an extent tree becomes an inner node whose first child is itself or another node.
+fn lead_back(image: &mut [u8], sites: &[Site], site: &Site, choices: &mut Choices<'_>) -> String {
+    if get(image, site.at + 6, 2, Order::Little) == 0 {
+        put(image, site.at + 6, 2, Order::Little, 1);
+    }
+    let other = choices.pick(sites).filter(|_| choices.below(2) == 0);
+    let child = other.map_or(site.block, |other| other.block);
+    put(image, site.at + 16, 4, Order::Little, child);
+    format!("the first child is block {child}")
 }
 
 /// Changes a whole structure.
