@@ -49,7 +49,10 @@ fn orphans(image: &mut [u8], layout: &Layout, choices: &mut Choices<'_>) -> Stri
 /// A node of an extent tree becomes an inner node whose first child is itself or another node.
 fn lead_back(image: &mut [u8], sites: &[Site], site: &Site, choices: &mut Choices<'_>) -> String {
     if get(image, site.at + 6, 2, Order::Little) == 0 {
+        // One entry: what follows is no index. The upper half of its block is where an extent has another field.
+        put(image, site.at + 2, 2, Order::Little, 1);
         put(image, site.at + 6, 2, Order::Little, 1);
+        put(image, site.at + 20, 2, Order::Little, 0);
     }
     let other = choices.pick(sites).filter(|_| choices.below(2) == 0);
     let child = other.map_or(site.block, |other| other.block);
