@@ -3,9 +3,12 @@
 # memory, and runs vm/tests/*.sh, the test files crates/*/tests/vm_*.rs and the guest program (vm/guest)
 # there. Functional evidence only: no speeds.
 #
-#   scripts/vm-test.sh [--no-guest] [--dry]
+#   scripts/vm-test.sh [--no-guest] [--dry] [--power-cut]
 #
-# --no-guest leaves the Rust programs out; --dry stops before the boot. Downloads are kept in target/vm.
+# A second boot is killed in the middle of a load; crates/ext4/tests/power_cut.rs looks at the volumes it leaves.
+#
+# --no-guest leaves the Rust programs out, --power-cut the first boot; --dry stops before the boot. Downloads are kept
+# in target/vm.
 set -eu
 cd "$(dirname "$0")/.."
 cache=$PWD/target/vm
@@ -167,12 +170,47 @@ boot() {
     rm -f "$cache/nvme.img"
 }
 
+# Options of mke2fs for the volumes of the power cut, in the order of vm/guest/src/power_cut.rs.
+cut_volumes=("-b 4096 -O ^orphan_file" "-b 1024 -O ^extent,^metadata_csum,^64bit,^orphan_file"
+    "-b 1024 -J size=1 -O ^orphan_file")
+
+# Boots once more with a load on volumes of the host, kills the machine in the middle of it, and looks at what is
+# left: crates/ext4/tests/power_cut.rs.
+power_cut() {
+    local release=$1 number=0 options pid waited=0 devices=()
+    rm -f "$cache"/cut-*
+    for options in "${cut_volumes[@]}"; do
+        truncate -s 64M "$cache/cut-$number.img"
+        # shellcheck disable=SC2086 # several options
+        mke2fs -q -F -t ext4 $options "$cache/cut-$number.img"
+        devices+=(-drive "file=$cache/cut-$number.img,if=none,format=raw,cache=unsafe,id=cut$number"
+            -device "nvme-ns,drive=cut$number,bus=cut,nsid=$((number + 1))")
+        number=$((number + 1))
+    done
+    qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1024 \
+        -nodefaults -no-reboot -display none -serial stdio -monitor none \
+        -kernel "$cache/kernel/boot/vmlinuz-$release" -initrd "$cache/initramfs.gz" \
+        -append "console=ttyS0 quiet panic=-1 mitigations=off uext4.power_cut" \
+        -device nvme,id=cut,serial=uext4 "${devices[@]}" </dev/null >"$cache/cut-console.log" 2>&1 &
+    pid=$!
+    while kill -0 "$pid" 2>/dev/null && [ "$waited" -lt 400 ] &&
+        [ "$(grep -c '^SYNCED ' "$cache/cut-console.log")" -lt 250 ]; do
+        sleep 0.1
+        waited=$((waited + 1))
+    done
+    kill -KILL "$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null || true
+    UEXT4_POWER_CUT=$cache cargo test --quiet -p uext4 --test power_cut -- vm_ --nocapture --test-threads=1
+}
+
 with_guest=yes
 dry=no
+only_cut=no
 for argument in "$@"; do
     case "$argument" in
         --no-guest) with_guest=no ;;
         --dry) dry=yes ;;
+        --power-cut) only_cut=yes ;;
         *) say "unknown argument $argument"; exit 2 ;;
     esac
 done
@@ -185,6 +223,18 @@ release=$(cat "$cache/kernel/complete")
 [ "$with_guest" = no ] || build_programs
 build_initramfs "$release"
 [ "$dry" = no ] || exit 0
+# What the power cut leaves is looked at by the host.
+cut_and_look() {
+    local start=$SECONDS status=0
+    power_cut "$release" || status=1
+    say "power cut: $(grep -c '^SYNCED ' "$cache/cut-console.log" || true) files synced, $((SECONDS - start)) s"
+    return "$status"
+}
+
+if [ "$only_cut" = yes ]; then
+    cut_and_look
+    exit
+fi
 say "booting $release"
 start=$SECONDS
 boot "$release"
@@ -192,4 +242,5 @@ passed=$(grep -c '^GUEST-PASS ' "$cache/console.log" || true)
 failed=$(grep -c '^GUEST-FAIL ' "$cache/console.log" || true)
 say "$passed passed, $failed failed, $((SECONDS - start)) s"
 grep -q '^GUEST-DONE' "$cache/console.log" || { echo "GUEST-FAIL run: no end of the guest"; exit 1; }
+[ "$with_guest" = no ] || cut_and_look || failed=$((failed + 1))
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

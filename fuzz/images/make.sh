@@ -136,6 +136,22 @@ for ((n = 0; n < 420; n++)); do
 done
 simple index 1M "$work/index" -t ext4 -b 1024 -N 32 -O ^has_journal,metadata_csum,^resize_inode -E "$lazy"
 
+# A log by debugfs: a block that is journaled again right behind its revoke, and one that is not.
+make dirty-revoke 3M "$work/tree" -t ext4 -b 1024 -N 128 -J size=1 -O metadata_csum,64bit,^orphan_file -E "$lazy"
+tidy dirty-revoke
+plain() { debugfs -R "bmap plain $1" "$work/dirty-revoke.img" 2> /dev/null; }
+for letter in A B; do
+    head -c 2048 /dev/zero | tr '\0' "$letter" > "$work/$letter"
+done
+debug dirty-revoke << END
+jo -c -v 3
+jw -b $(plain 0),$(plain 1) $work/A
+jw -r $(plain 0),$(plain 1)
+jw -b $(plain 0) $work/B
+jc
+END
+keep dirty-revoke
+
 [ "$(id -u)" -eq 0 ] || { echo "not root: dirty-* are kept as they are"; exit 0; }
 
 # dirty NAME COMMANDS: mounts, runs the commands inside, copies the image as a crash would leave it.

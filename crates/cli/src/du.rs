@@ -95,7 +95,7 @@ pub fn run(args: &DuArgs, globals: &Globals) -> Result<(), CliError> {
     while let Some(told) = walk.advance() {
         match told {
             Ok(entry) => adder.entry(&entry)?,
-            Err(error) => troubles.tell(&CliError::at(&place.below(&error.path), error.error)),
+            Err(error) => troubles.tell(&CliError::at(&place.below(&error.shown()), error.error)),
         }
     }
     adder.finish()?;

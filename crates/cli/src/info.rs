@@ -82,6 +82,8 @@ pub struct JournalReport {
     /// Its inode; 0 for a journal on another device.
     pub inode: u32,
     pub external: bool,
+    /// Why it cannot be used, of a volume that is readable without it.
+    pub damage: Option<String>,
     /// The rest is known when the volume could be opened.
     #[serde(flatten)]
     pub log: Option<Log>,
@@ -346,7 +348,8 @@ fn journal(superblock: &Superblock, info: Option<&Info>) -> Option<JournalReport
             features: log.features.names(),
         }
     });
-    Some(JournalReport { inode, external, log })
+    let damage = info.and_then(|info| info.recovery.journal_damage.clone());
+    Some(JournalReport { inode, external, damage, log })
 }
 
 fn mmp_report(mmp: &MmpBlock, superblock: &Superblock) -> MmpReport {

@@ -107,7 +107,10 @@ fn journal(out: &mut Out, journal: Option<&JournalReport>) -> Done {
     if journal.external {
         return line(out, "journal", "on another device");
     }
-    let Some(log) = &journal.log else { return line(out, "journal", format!("inode {}", journal.inode)) };
+    let Some(log) = &journal.log else {
+        let damaged = if journal.damage.is_some() { ", damaged" } else { "" };
+        return line(out, "journal", format!("inode {}{damaged}", journal.inode));
+    };
     let size = text::human(log.bytes as f64);
     line(
         out,

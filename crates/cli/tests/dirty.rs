@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{at, good, json, text};
+use common::{at, bad, good, json, text};
 use std::ffi::OsStr;
+use std::os::unix::fs::FileExt;
 use uext4_testkit::manifest::file_digest;
 use uext4_testkit::{Need, Scratch, Volume, VolumeBuilder, debugfs, needs, oracle};
 
@@ -56,4 +57,30 @@ fn writing_replays_onto_the_device() {
     assert_eq!((&info["recovery"]["needed"], &info["recovery"]["state"]), (&false.into(), &"clean".into()));
     assert_eq!(debugfs(volume.path(), "cat /hello"), "New\n");
     volume.assert_clean();
+}
+
+#[test]
+fn a_damaged_journal_that_nobody_needs_is_told_and_leaves_reading() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let source = Scratch::new(1 << 20);
+    std::fs::write(source.file("hello"), "here\n").unwrap();
+    let volume = VolumeBuilder::new(24 << 20).args(["-b", "1024"]).from_dir(source.path()).build();
+    let first = debugfs(volume.path(), "bmap <8> 0").trim().parse::<u64>().unwrap();
+    std::fs::File::options()
+        .write(true)
+        .open(volume.path())
+        .unwrap()
+        .write_all_at(&[0; 4], first * 1024)
+        .unwrap();
+    let before = file_digest(volume.path());
+    let device = volume.path().as_os_str();
+    assert_eq!(good([OsStr::new("cat"), &at(&volume, "/hello")]), b"here\n");
+    let info = json([OsStr::new("info"), device, OsStr::new("--json")]);
+    assert!(info["journal"]["damage"].as_str().is_some_and(|text| text.contains("journal")), "{info}");
+    let text = text([OsStr::new("info"), device]);
+    assert!(text.contains("inode 8, damaged") && text.contains("the journal is damaged"), "{text}");
+    let write = [OsStr::new("io"), &at(&volume, "/hello"), OsStr::new("-c"), OsStr::new("pwrite -q 0 1")];
+    let refused = bad(1, write);
+    assert!(refused.contains("journal"), "{refused}");
+    assert_eq!(file_digest(volume.path()), before, "something was written");
 }

@@ -84,7 +84,7 @@ impl Run {
 ///
 /// # Errors
 /// [`Error::Corrupt`] naming group and block; [`Error::MetadataIo`] naming the first block of the step that failed.
-fn for_each_descriptor(
+pub(crate) fn for_each_descriptor(
     device: &dyn Device,
     superblock: &Superblock,
     mut visit: impl FnMut(Group, &GroupDescriptor),

@@ -45,13 +45,36 @@ pub(crate) fn find(state: &Ext4State) -> Result<Option<RunMap>> {
 
 /// Finds the journal, protects its blocks and checks that it is empty or does not count. Only a volume open for
 /// writing gets a running journal.
+///
+/// Whoever only reads a volume whose log does not count needs no journal: damage of it is noted
+/// ([`crate::RecoveryInfo::journal_damage`]), and everything else stays readable.
 pub(crate) fn open(state: &mut Ext4State, write: bool) -> Result<()> {
-    let Some(log) = find(state)? else { return Ok(()) };
+    match load(state) {
+        Ok(None) => Ok(()),
+        Ok(Some((log, info))) => begin(state, log, info, write),
+        Err(error) if !write && !state.superblock.needs_recovery() => {
+            state.recovery.journal_damage = Some(error.to_string());
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn load(state: &mut Ext4State) -> Result<Option<(RunMap, JournalInfo)>> {
+    let Some(log) = find(state)? else { return Ok(None) };
     for run in log.runs() {
         state.zones.add(Pblk(run.physical), u64::from(run.length));
     }
     state.zones.settle();
-    let mut info = JournalInfo::read(&state.cache, &log)?;
+    let info = JournalInfo::read(&state.cache, &log)?;
+    Ok(Some((log, info)))
+}
+
+fn begin(state: &mut Ext4State, log: RunMap, mut info: JournalInfo, write: bool) -> Result<()> {
+    if write {
+        // The last thing that may refuse the volume, so it comes before the first thing that is written.
+        info.check_room()?;
+    }
     if info.needs_recovery() {
         recovery::ignore_log(state, &log, &info, write)?;
         info = JournalInfo::read(&state.cache, &log)?;

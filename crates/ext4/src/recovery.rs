@@ -22,9 +22,17 @@
 //! # Flag and log disagree
 //! `needs_recovery` with an empty log: nothing is replayed, an open for writing clears the flag. A log in use without
 //! the flag: its contents are left-overs (whoever writes the log sets the flag before), so they are ignored, and an
-//! open for writing empties the log, as the kernel does (`jbd2_journal_wipe`); e2fsck asks.
+//! open for writing empties the log, as the kernel does (`jbd2_journal_wipe`); e2fsck asks. That, too, comes after the
+//! last check that may refuse the volume.
+//!
+//! # A journal that cannot be used
+//! If nothing is to be recovered, reading does not need it: it is noted, and only writing is refused. If
+//! `needs_recovery` is set, what the log holds is lost to us and the files are not what they were: both are refused, by
+//! the error that names the damage. (The kernel refuses too unless it is told `noload`; e2fsck throws the journal
+//! away.)
 
 use crate::error::{Error, Result};
+use crate::groups::for_each_descriptor;
 use crate::options::VolumeOptions;
 use crate::volume::{Ext4State, open_state, read_superblock};
 use crate::{fast_commit, features, journal, mmp};
@@ -90,11 +98,20 @@ pub struct RecoveryInfo {
     pub journal_errno: i32,
     /// Why the fast commits of the log could not be replayed, if they could not: what is seen is without them.
     pub fast_commits_refused: Option<String>,
+    /// Why the journal cannot be used, of a volume opened read-only that does not need it.
+    pub journal_damage: Option<String>,
 }
 
 impl RecoveryInfo {
     fn new(state: RecoveryState, needed: bool) -> Self {
-        RecoveryInfo { state, needed, log: None, journal_errno: 0, fast_commits_refused: None }
+        RecoveryInfo {
+            state,
+            needed,
+            log: None,
+            journal_errno: 0,
+            fast_commits_refused: None,
+            journal_damage: None,
+        }
     }
 
     /// The fast commits that were replayed, if there were any.
@@ -139,6 +156,9 @@ impl RecoveryInfo {
         }
         if log.is_some_and(|log| log.ended == LogEnd::Interrupted) {
             notes.push("the last transaction of the journal was not complete and does not count".into());
+        }
+        if let Some(damage) = &self.journal_damage {
+            notes.push(format!("the journal is damaged, so the volume can only be read: {damage}"));
         }
         if self.journal_errno != 0 {
             notes.push(format!("the journal recorded error {}", self.journal_errno));
@@ -314,11 +334,10 @@ impl Pending {
     fn recount(&mut self, view: &Ext4State) -> Result<()> {
         let geometry = &self.superblock.geometry;
         let (mut blocks, mut inodes) = (0u64, 0u64);
-        for group in geometry.groups() {
-            let descriptor = view.descriptor(group)?;
+        for_each_descriptor(&**view.cache.device(), &self.superblock, |_, descriptor| {
             blocks = blocks.saturating_add(u64::from(descriptor.free_clusters));
             inodes = inodes.saturating_add(u64::from(descriptor.free_inodes));
-        }
+        })?;
         blocks = blocks.saturating_mul(u64::from(geometry.cluster_blocks()));
         let possible = u32::try_from(inodes).ok().filter(|inodes| *inodes <= geometry.inodes_count());
         if let Some(inodes) = possible.filter(|_| blocks <= geometry.blocks_count()) {

@@ -2,8 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -45,7 +45,7 @@ impl Cost {
 
 /// The resident set is the process's: one case at a time.
 static ALONE: Mutex<()> = Mutex::new(());
-/// Start of the running case in milliseconds since [`EPOCH`], 0 if none runs.
+/// Number of the running case, 0 if none runs.
 static RUNNING: AtomicU64 = AtomicU64::new(0);
 
 /// Runs a target on an image within its budget.
@@ -53,12 +53,20 @@ static RUNNING: AtomicU64 = AtomicU64::new(0);
 /// # Errors
 /// What went wrong: the panic's text, or the broken bound.
 pub fn run(target: Target, image: &[u8]) -> Result<Cost, String> {
+    within(|| target.run(image))
+}
+
+/// Does `work`, which counts what it found, within the budget of an image.
+///
+/// # Errors
+/// As of [`run`].
+pub fn within(work: impl FnOnce() -> usize) -> Result<Cost, String> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let start_resident = reset_peak();
     heap::start();
     let (start_heap, start_time) = (heap::now(), thread_time());
     watch(true);
-    let result = catch_unwind(AssertUnwindSafe(|| target.run(image)));
+    let result = catch_unwind(AssertUnwindSafe(work));
     watch(false);
     let found = result.map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -103,25 +111,28 @@ fn peak() -> usize {
 }
 
 /// Starts or ends the watch over a case. A case that hangs cannot be stopped, only the process.
+///
+/// The watcher counts its own seconds: a process that was stopped for a while did not hang.
 fn watch(start: bool) {
-    static EPOCH: Mutex<Option<Instant>> = Mutex::new(None);
-    let mut epoch = EPOCH.lock().unwrap_or_else(PoisonError::into_inner);
-    let first = epoch.is_none();
-    let began = *epoch.get_or_insert_with(Instant::now);
-    let now = move || began.elapsed().as_millis() as u64 + 1;
-    RUNNING.store(if start { now() } else { 0 }, Relaxed);
-    if first {
-        std::thread::spawn(move || {
+    static CASES: AtomicU64 = AtomicU64::new(0);
+    static WATCHER: Once = Once::new();
+    let case = CASES.fetch_add(1, Relaxed) + 1;
+    RUNNING.store(if start { case } else { 0 }, Relaxed);
+    WATCHER.call_once(|| {
+        std::thread::spawn(|| {
+            let (mut watched, mut seconds) = (0, 0);
             loop {
                 std::thread::sleep(Duration::from_secs(1));
-                let started = RUNNING.load(Relaxed);
-                if started != 0 && now().saturating_sub(started) > HUNG.as_millis() as u64 {
+                let running = RUNNING.load(Relaxed);
+                seconds = if running == watched { seconds + 1 } else { 0 };
+                watched = running;
+                if running != 0 && seconds > HUNG.as_secs() {
                     eprintln!("a case runs for more than {HUNG:?}: a hang");
                     std::process::abort();
                 }
             }
         });
-    }
+    });
 }
 
 #[cfg(test)]

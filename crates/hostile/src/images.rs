@@ -9,7 +9,7 @@ use uext4_testkit::mutate::Base;
 use uext4_testkit::oracle;
 
 /// Names of the base images. The order is part of what scripts of the fuzzer mean: new ones go to the end.
-pub const NAMES: [&str; 21] = [
+pub const NAMES: [&str; 22] = [
     "deep",
     "bare",
     "ext2-rev0",
@@ -31,6 +31,7 @@ pub const NAMES: [&str; 21] = [
     "dirty-old",
     "dirty-fast",
     "index",
+    "dirty-revoke",
 ];
 
 /// The directory `fuzz` of the repository.

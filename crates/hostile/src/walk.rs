@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use uext4::explain::Query;
 use uext4::plan::Sync;
-use uext4::{FileKind, Ino, OpenOptions, QueueOptions, Volume};
+use uext4::{FileKind, Ino, OpenOptions, QueueOptions, Visit, Volume, WalkOptions};
 
 use crate::typed::typed;
 
@@ -12,6 +12,8 @@ use crate::typed::typed;
 /// nobody has to read them all.
 const SOME: usize = 2000;
 const BUFFER: usize = 9000;
+/// Places of a walk over the whole tree.
+const TOLD_MOST: usize = 20_000;
 
 /// Paths that exist on most base images, and some that lead astray.
 const PATHS: [&str; 10] = [
@@ -37,6 +39,7 @@ pub fn walk(volume: &Volume) -> usize {
     while let Some(ino) = pending.pop() {
         readable += usize::from(visit(volume, ino, &mut seen, &mut pending));
     }
+    tree(volume);
     for path in PATHS {
         typed(volume.resolve(path, true));
         typed(volume.symlink_metadata(path));
@@ -44,6 +47,24 @@ pub fn walk(volume: &Volume) -> usize {
     }
     assert!(!format!("{:?}", volume.info()).is_empty());
     readable
+}
+
+/// The tree as the library walks it: no directory is entered twice, so it ends.
+fn tree(volume: &Volume) {
+    let Some(mut walk) = typed(volume.walk("/", WalkOptions::new().brackets(true))) else { return };
+    let mut entered = HashSet::new();
+    for _ in 0..TOLD_MOST {
+        match walk.advance() {
+            None => return,
+            Some(Ok(entry)) if entry.visit == Visit::Enter => {
+                assert!(entered.insert(entry.ino), "directory {} is entered twice", entry.ino);
+            }
+            Some(Ok(_)) => {}
+            Some(Err(error)) => {
+                typed::<()>(Err(error.error));
+            }
+        }
+    }
 }
 
 fn visit(volume: &Volume, ino: Ino, seen: &mut HashSet<Ino>, pending: &mut Vec<Ino>) -> bool {

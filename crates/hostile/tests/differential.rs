@@ -16,6 +16,9 @@ use uext4_testkit::{Need, Scratch, needs, oracle};
 
 /// Seeds for each base image.
 const SEEDS: u64 = 40;
+/// Not compared: `ext4-view` 1.0.0 takes a revoke off the copies of its own transaction only, so it replays what
+/// an earlier one wrote. (e2fsck and we leave those out; `crates/ext4/tests/recovery_layouts.rs` holds us against it.)
+const LEFT_OUT: &str = "dirty-revoke";
 /// Compared of one file, bytes, at its start.
 const SOME: usize = 100_000;
 /// Names looked at on one volume: a damaged directory may name its parent again and again.
@@ -186,7 +189,7 @@ fn two_readers_agree_about_hostile_volumes() {
     let (first, seeds) =
         (number("UEXT4_FUZZ_FIRST").unwrap_or(0), number("UEXT4_FUZZ_SEEDS").unwrap_or(SEEDS));
     let (mut tally, mut failures) = (Tally::default(), Vec::new());
-    for (index, name) in NAMES.into_iter().enumerate() {
+    for (index, name) in NAMES.into_iter().enumerate().filter(|&(_, name)| name != LEFT_OUT) {
         let base = images::base(index);
         assert_eq!(compare(&base.image, &mut tally), [], "{name}, sound");
         for seed in first..first + seeds {

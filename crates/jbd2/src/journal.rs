@@ -114,9 +114,9 @@ impl Journal {
         if info.needs_recovery() {
             return Err(Error::NeedsRecovery { start: info.superblock.start, sequence: info.sequence() });
         }
+        info.check_room()?;
         let limits = Limits::new(&info);
         let space = LogSpace::empty(&limits);
-        space.check(&limits)?;
         // The superblock of an empty log holds the number of the last transaction that was in it. (So jbd2
         // reads it.)
         let next = info.sequence().next();

@@ -6,6 +6,7 @@
 
 mod devices;
 mod folding;
+mod power_cut;
 mod trace;
 mod volumes;
 
@@ -25,6 +26,9 @@ fn main() -> ExitCode {
         *LAST_PANIC.lock().expect("never poisoned") = info.to_string().replace('\n', " ");
     }));
     let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if wanted == ["power-cut"] {
+        power_cut::load();
+    }
     let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str()));
     let groups = [devices::TESTS, trace::TESTS, volumes::TESTS, folding::TESTS];
     let tests: Vec<&Test> = groups.into_iter().flatten().filter(|(name, _)| chosen(name)).collect();

@@ -74,7 +74,7 @@ pub fn copy(
     while let Some(told) = walk.advance() {
         let entered = match told {
             Err(error) => {
-                troubles.tell(&CliError::at(&place.below(&error.path), error.error));
+                troubles.tell(&CliError::at(&place.below(&error.shown()), error.error));
                 continue;
             }
             Ok(entry) => copier.visit(&entry).map_err(|error| (error, entry.visit)),

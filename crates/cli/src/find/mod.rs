@@ -74,7 +74,7 @@ pub fn run(args: &FindArgs, globals: &Globals) -> Result<(), CliError> {
         match told {
             Ok(entry) if entry.visit == Visit::Found => finder.entry(&entry)?,
             Ok(_) => {}
-            Err(error) => finder.trouble(&error.path, error.error),
+            Err(error) => finder.trouble(&error.shown(), error.error),
         }
     }
     finder.finish()

@@ -101,15 +101,36 @@ pub struct WalkEntry<'w> {
     pub metadata: Option<&'w Metadata>,
 }
 
+/// Most bytes of a path that an error carries: with whole paths, a chain of directories with a few broken entries in
+/// each costs the square of its length.
+const ERROR_PATH: usize = 4096;
+
 /// What could not be read on the way. The walk goes on beside it.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{}: {error}", String::from_utf8_lossy(path))]
+#[error("{}: {error}", String::from_utf8_lossy(&self.shown()))]
 pub struct WalkError {
-    /// Path from the start, as in [`WalkEntry::path`].
+    /// Path from the start, as in [`WalkEntry::path`], or its first 4096 bytes.
     pub path: Vec<u8>,
+    /// Bytes of the path that were left out.
+    pub omitted: usize,
+    /// The inode that could not be read, or in which something is wrong.
+    pub ino: Ino,
     /// What went wrong: an inode that cannot be read, a damaged directory, or one with a second name.
     #[source]
     pub error: Error,
+}
+
+impl WalkError {
+    /// The path, and what stands for the rest of it if it is longer than an error may carry.
+    #[must_use]
+    pub fn shown(&self) -> Vec<u8> {
+        let mut shown = self.path.clone();
+        if self.omitted > 0 {
+            let rest = format!("... ({} bytes more, inode {})", self.omitted, self.ino);
+            shown.extend_from_slice(rest.as_bytes());
+        }
+        shown
+    }
 }
 
 /// A directory that the walk is in.
@@ -286,13 +307,14 @@ impl Walk {
         self.volume.state()
     }
 
-    fn failed(&self, error: Error) -> WalkError {
-        WalkError { path: self.path.clone(), error }
+    fn failed(&self, ino: Ino, error: Error) -> WalkError {
+        let kept = self.path.len().min(ERROR_PATH);
+        WalkError { path: self.path[..kept].to_vec(), omitted: self.path.len() - kept, ino, error }
     }
 
     /// The start itself.
     fn begin(&mut self, start: Ino) -> Step {
-        let metadata = self.volume.metadata_of(start).map_err(|error| self.failed(error))?;
+        let metadata = self.volume.metadata_of(start).map_err(|error| self.failed(start, error))?;
         (self.ino, self.depth, self.kind) = (start, 0, Some(metadata.kind));
         if metadata.kind == FileKind::Directory && self.options.max_depth > 0 {
             self.seen.insert(start);
@@ -315,14 +337,14 @@ impl Walk {
         if self.options.stat || self.kind.is_none() {
             let upcoming = self.window.rest().iter().map(|item| item.ino);
             let metadata = self.table.metadata(self.volume.state(), item.ino, upcoming);
-            let metadata = metadata.map_err(|error| self.failed(error))?;
+            let metadata = metadata.map_err(|error| self.failed(item.ino, error))?;
             self.kind = Some(metadata.kind);
             self.metadata = self.options.stat.then_some(metadata);
         }
         if self.kind == Some(FileKind::Directory) {
             if !self.seen.insert(item.ino) {
                 let what = "a second name of a directory that has one already";
-                return Err(self.failed(self.state().corrupt_inode(item.ino, what)));
+                return Err(self.failed(item.ino, self.state().corrupt_inode(item.ino, what)));
             }
             if self.depth < self.options.max_depth
                 && let Some(level) = self.levels.last_mut()
@@ -336,7 +358,7 @@ impl Walk {
 
     /// Goes into the directory that `path` names.
     fn enter(&mut self, ino: Ino) -> std::result::Result<(), WalkError> {
-        let level = self.open_level(ino).map_err(|error| self.failed(error))?;
+        let level = self.open_level(ino).map_err(|error| self.failed(ino, error))?;
         self.tell_directory(&level);
         self.levels.push(level);
         self.last = Last::Entered;
@@ -375,8 +397,9 @@ impl Walk {
         let Some(mut level) = self.levels.pop() else { return Ok(()) };
         let result = self.read_entries(&mut level);
         self.path.truncate(level.path);
+        let ino = level.metadata.ino;
         self.levels.push(level);
-        result.map_err(|error| self.failed(error))
+        result.map_err(|error| self.failed(ino, error))
     }
 
     fn read_entries(&mut self, level: &mut Level) -> Result<()> {

@@ -4,6 +4,7 @@
 
 pub mod debugfs;
 pub mod dirs;
+pub mod dirty;
 pub mod fast;
 pub mod hostile;
 pub mod layout;

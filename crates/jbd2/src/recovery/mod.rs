@@ -20,6 +20,7 @@
 //! | no block of the next transaction | [`LogEnd::Complete`] | the same |
 //! | a bad checksum, and a commit block older than the commit before it | [`LogEnd::Stale`] | the same |
 //! | a bad checksum in the last transaction, asynchronous commits | [`LogEnd::Interrupted`] | the same |
+//! | that of a descriptor or revoke block | the same | refuses |
 //! | a bad checksum in a committed transaction | [`LogEnd::Damaged`] | refuses to mount, having replayed some |
 //! | a bad data block | [`LogEnd::Damaged`]: the transaction does not count | leaves the block out, then refuses |
 //! | the whole log is walked | [`LogEnd::Full`] | walks on |
@@ -29,7 +30,9 @@
 //!
 //! # Memory
 //! At most one record per block of the log: copies, and the log blocks that hold revokes. Revoke records
-//! themselves are only kept for blocks that have a copy.
+//! themselves are only kept for blocks that have a copy. A copy costs some 90 bytes at most while the log is read, and
+//! its tag 8 at least in a descriptor block that must really be there: a log as long as a log can be, all hole but for
+//! a mebibyte of descriptors, takes 12 MB (`crates/hostile/tests/giants.rs`).
 
 mod apply;
 mod convert;

@@ -58,7 +58,7 @@ struct Walk<'r, 'd> {
     /// Where the copies and revoke blocks of the current transaction begin.
     open: (usize, usize),
     checksum: TransactionChecksum,
-    /// Time of the last good commit.
+    /// Time of the last commit that counted, or of the one that failed.
     committed: u64,
     /// A descriptor or revoke block with a bad checksum: left-overs or damage, its commit block will tell.
     suspect: Option<Fault>,
@@ -197,30 +197,21 @@ impl Walk<'_, '_> {
     fn commit(&mut self, log_block: u32) -> Result<Option<LogEnd>> {
         let block = self.reader.block(log_block)?;
         let Ok(commit) = CommitBlock::decode(block) else { return Ok(Some(LogEnd::Complete)) };
-        let mut checked = self.format.verify_commit(block).map_err(|corrupt| corrupt.kind);
+        let own = self.format.verify_commit(block).err().map(|corrupt| corrupt.kind);
         let older = commit.seconds < self.committed;
-        if let Some(suspect) = self.suspect {
-            return self.verdict(suspect, older).map(Some);
-        }
+        let suspect = self.suspect.take();
         if let Some(damage) = self.failed {
-            // Commits behind a transaction that failed: it was not the last one, so nothing interrupted it. One
-            // that fails itself proves nothing.
-            if checked.is_ok() {
-                return Ok(Some(LogEnd::Damaged(damage)));
-            }
-            self.skipped = self.skipped.wrapping_add(1);
-            return Ok(None);
+            return Ok(self.behind_failed(damage, own.is_none(), suspect.is_some() && older));
         }
-        if self.format.checksums == LogChecksums::Transaction && !commit.matches(self.checksum) {
-            checked = Err(CorruptKind::JournalCommitChecksum);
-        }
-        if let Err(kind) = checked {
-            let fault = Fault { log_block, kind };
+        let summed = self.format.checksums == LogChecksums::Transaction;
+        let mismatch =
+            (summed && !commit.matches(self.checksum)).then_some(CorruptKind::JournalCommitChecksum);
+        if let Some(fault) = suspect.or(own.or(mismatch).map(|kind| Fault { log_block, kind })) {
             if older || !self.format.async_commit {
                 return self.verdict(fault, older).map(Some);
             }
             self.failed = Some(self.damage(fault)?);
-            self.skipped = 1;
+            (self.skipped, self.committed) = (1, commit.seconds);
             return Ok(None);
         }
         if let Some(fault) = self.broken {
@@ -231,6 +222,20 @@ impl Walk<'_, '_> {
         self.found.transactions += 1;
         self.open = (self.found.copies.len(), self.found.revoke_blocks.len());
         Ok(None)
+    }
+
+    /// A commit block behind a transaction that failed. A good one proves that the failed transaction was not the last
+    /// one, so nothing interrupted it; one that fails itself proves nothing, nor does one that is older than the
+    /// commit before it and has a suspect transaction: left-overs.
+    fn behind_failed(&mut self, damage: Damage, good: bool, left_over: bool) -> Option<LogEnd> {
+        if left_over {
+            return Some(LogEnd::Interrupted);
+        }
+        if good {
+            return Some(LogEnd::Damaged(damage));
+        }
+        self.skipped = self.skipped.wrapping_add(1);
+        None
     }
 
     /// A mismatch in a transaction whose commit block was found. Time does not run backwards within one use of the

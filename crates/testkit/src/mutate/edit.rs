@@ -15,6 +15,8 @@ pub fn edit(image: &mut Vec<u8>, layout: &Layout, kinds: &[Kind], choices: &mut 
         0 => whole(image, layout, site, choices),
         1 => place(image, site, choices),
         2 if kind == Kind::Superblock => shorten(image, layout, choices),
+        3 if kind == Kind::Superblock => orphans(image, layout, choices),
+        3 if kind == Kind::ExtentNode => lead_back(image, sites, site, choices),
         _ => value(image, layout, site, choices),
     };
     format!("{kind:?} {} at {:#x}: {what}", site.owner, site.at)
@@ -27,6 +29,35 @@ fn shorten(image: &mut Vec<u8>, layout: &Layout, choices: &mut Choices<'_>) -> S
     let kept = kept.max(512);
     image.truncate(kept);
     format!("cut to {kept} bytes")
+}
+
+/// A list of orphans that comes back to one of its own. (One field alone is no list.)
+fn orphans(image: &mut [u8], layout: &Layout, choices: &mut Choices<'_>) -> String {
+    let inodes = layout.of_kind(Kind::Inode);
+    let (Some(first), Some(second)) = (choices.pick(inodes), choices.pick(inodes)) else {
+        return "no inodes".into();
+    };
+    let last = if choices.below(2) == 0 { first.owner } else { second.owner };
+    for (at, next) in
+        [(SUPERBLOCK + 0xe8, first.owner), (first.at + 0x14, second.owner), (second.at + 0x14, last)]
+    {
+        put(image, at, 4, Order::Little, next);
+    }
+    format!("orphans {}, {}, {last}", first.owner, second.owner)
+}
+
+/// A node of an extent tree becomes an inner node whose first child is itself or another node.
+fn lead_back(image: &mut [u8], sites: &[Site], site: &Site, choices: &mut Choices<'_>) -> String {
+    if get(image, site.at + 6, 2, Order::Little) == 0 {
+        // One entry: what follows is no index. The upper half of its block is where an extent has another field.
+        put(image, site.at + 2, 2, Order::Little, 1);
+        put(image, site.at + 6, 2, Order::Little, 1);
+        put(image, site.at + 20, 2, Order::Little, 0);
+    }
+    let other = choices.pick(sites).filter(|_| choices.below(2) == 0);
+    let child = other.map_or(site.block, |other| other.block);
+    put(image, site.at + 16, 4, Order::Little, child);
+    format!("the first child is block {child}")
 }
 
 /// Changes a whole structure.

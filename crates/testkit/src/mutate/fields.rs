@@ -111,7 +111,7 @@ const DESCRIPTOR: &[Row] = &[
 const INODE: &[Row] = &[
     (0x00, 2, Flags),
     (0x04, 4, Size),
-    (0x14, 4, Any),
+    (0x14, 4, Ino),
     (0x1a, 2, Count),
     (0x1c, 4, Count),
     (0x20, 4, Flags),

@@ -1,0 +1,198 @@
+//! Damaged journals: what is refused before anything is written, what goes on read-only, and what an interrupted
+//! asynchronous commit may look like.
+
+mod common;
+
+use common::dirty::{block_size, recovers_as_e2fsck_does};
+use common::hostile::Layout;
+use common::log::{Log, LogKind, Written, places};
+use common::{Image, assert_unchanged, open_ro, read_all, read_only};
+use uext4::{Error, LogEnd, RecoveryReport, RecoveryState, Volume, VolumeOptions};
+use uext4_ondisk::Ino;
+use uext4_ondisk::jbd2::LogChecksums;
+use uext4_testkit::{Need, Scratch, VolumeBuilder, needs};
+
+/// A volume with a file and an empty journal of so many MiB in blocks of 1 KiB.
+fn base(journal_mebibytes: u32) -> Image {
+    let source = Scratch::new(1 << 20);
+    std::fs::write(source.file("hello"), "world\n".repeat(1000)).unwrap();
+    let journal = format!("size={journal_mebibytes}");
+    let volume = VolumeBuilder::new(24 << 20)
+        .args(["-b", "1024", "-J", &journal, "-O", "metadata_csum,64bit"])
+        .from_dir(source.path())
+        .build();
+    Image::load(volume.path())
+}
+
+fn put(image: &mut Image, at: usize, value: u32) {
+    image.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+fn clear_recover(image: &mut Image) {
+    image.patch_superblock(|superblock| superblock[0x60] &= !4);
+}
+
+/// Free blocks at the end of the volume.
+fn home(log: &Log<'_>, n: u64) -> u64 {
+    (log.image.bytes.len() / block_size(log.image)) as u64 - 40 + n
+}
+
+fn block(log: &Log<'_>, byte: u8) -> Vec<u8> {
+    vec![byte; block_size(log.image)]
+}
+
+/// One transaction of two blocks.
+fn transaction(log: &mut Log<'_>, byte: u8) -> Written {
+    let blocks = [(home(log, u64::from(byte)), block(log, byte)), (home(log, 0), block(log, byte))];
+    log.transaction(&blocks, &[])
+}
+
+fn flip(log: &mut Log<'_>, log_block: u32, byte: usize) {
+    log.block(log_block)[byte] ^= 0x40;
+}
+
+/// Without `needs_recovery` a log in use is emptied and an error in it is noted, but not on a volume that is refused
+/// all the same: here because the log has no room for its own largest transaction.
+#[test]
+fn what_is_refused_for_writing_is_not_written_first() {
+    needs!(Need::Tool("mke2fs"));
+    for (in_use, errno) in [(true, 0), (false, -5), (true, -5)] {
+        let mut image = base(8);
+        Log::begin(&mut image, LogKind::new(LogChecksums::V3)).superblock(|superblock| {
+            superblock.first = 7168;
+            superblock.start = if in_use { 7170 } else { 0 };
+            superblock.errno = errno;
+        });
+        clear_recover(&mut image);
+        let device = image.device();
+        let error = Volume::open_device(device.clone(), VolumeOptions::read_write()).map(drop).unwrap_err();
+        assert!(matches!(error, Error::Journal(_)), "{error:?}");
+        assert!(error.to_string().contains("blocks for new transactions"), "{error}");
+        assert_unchanged(&image, &*device);
+        open_ro(device);
+    }
+}
+
+type Change<'a> = &'a dyn Fn(&mut Image);
+
+#[test]
+fn a_damaged_journal_that_nobody_needs_leaves_reading() {
+    needs!(Need::Tool("mke2fs"));
+    let mut image = base(1);
+    Log::begin(&mut image, LogKind::new(LogChecksums::V3)).superblock(|superblock| superblock.start = 0);
+    clear_recover(&mut image);
+    let (start, inode) = (places(&image)[0] as usize * 1024, Layout::of(&image).inode(Ino(8)));
+    let cases: [(&str, Change<'_>); 5] = [
+        ("no magic number", &|image| put(image, start, 0)),
+        ("a bad checksum", &|image| image.bytes[start + 0x58] ^= 1),
+        ("an unknown feature", &|image| put(image, start + 0x28, 0x40)),
+        ("longer than its inode", &|image| put(image, start + 16, 0xffff_ff7f)),
+        ("an inode that is damaged", &|image| image.bytes[inode + 4] ^= 1),
+    ];
+    for (what, change) in cases {
+        let mut changed = image.clone();
+        change(&mut changed);
+        let device = changed.device();
+        let volume = open_ro(device.clone());
+        let info = volume.info();
+        assert!(info.journal.is_none() && info.recovery.state == RecoveryState::Clean, "{what}");
+        let damage = info.recovery.journal_damage.unwrap_or_else(|| panic!("{what}: no word of it"));
+        assert!(info.notes.iter().any(|note| note.contains("journal is damaged") && note.contains(&damage)));
+        assert_eq!(read_all(&volume.open_file("/hello", read_only()).unwrap()).len(), 6000);
+        drop(volume);
+        let error = Volume::open_device(device.clone(), VolumeOptions::read_write()).map(drop).unwrap_err();
+        let typed = matches!(
+            error,
+            Error::Corrupt(_) | Error::CorruptInode { .. } | Error::Journal(_) | Error::Incompatible { .. }
+        );
+        assert!(typed, "{what}: {error:?}");
+        assert_unchanged(&changed, &*device);
+    }
+}
+
+/// What the log holds is lost to whoever cannot read its superblock: the files are not what they were when the volume
+/// was written last. (The kernel refuses, unless it is told `noload`; e2fsck throws the journal away.)
+#[test]
+fn a_damaged_journal_that_is_needed_refuses_reading_too() {
+    needs!(Need::Tool("mke2fs"));
+    let mut image = base(1);
+    transaction(&mut Log::begin(&mut image, LogKind::new(LogChecksums::V3)), 1);
+    let start = places(&image)[0] as usize * 1024;
+    image.bytes[start + 0x58] ^= 1;
+    let device = image.device();
+    for options in
+        [VolumeOptions::read_only(), VolumeOptions::read_only().force(true), VolumeOptions::read_write()]
+    {
+        let error = Volume::open_device(device.clone(), options).map(drop).unwrap_err();
+        assert!(matches!(error, Error::Journal(_)) && error.errno() == 117, "{error:?}");
+        assert!(error.to_string().contains("journal"), "{error}");
+    }
+    assert_unchanged(&image, &*device);
+}
+
+fn asynchronous(checksums: LogChecksums) -> LogKind {
+    LogKind { async_commit: true, ..LogKind::new(checksums) }
+}
+
+fn report(image: &Image) -> RecoveryReport {
+    open_ro(image.device()).info().recovery.log.unwrap()
+}
+
+/// The last transaction of a log with asynchronous commits was not all written: its commit block was there before the
+/// descriptor.
+#[test]
+fn a_torn_descriptor_of_an_asynchronous_commit_is_an_interruption() {
+    needs!(Need::Tool("mke2fs"));
+    for checksums in [LogChecksums::V2, LogChecksums::V3] {
+        let mut image = base(1);
+        let mut log = Log::begin(&mut image, asynchronous(checksums));
+        transaction(&mut log, 1);
+        let torn = transaction(&mut log, 2);
+        flip(&mut log, torn.descriptors[0], 600);
+        let found = report(&image);
+        assert_eq!((found.transactions, found.ended), (1, LogEnd::Interrupted), "{checksums:?}");
+        // A good commit behind it: it was not the last one.
+        let mut log = Log::begin(&mut image, asynchronous(checksums));
+        transaction(&mut log, 1);
+        let torn = transaction(&mut log, 2);
+        transaction(&mut log, 3);
+        flip(&mut log, torn.descriptors[0], 600);
+        let found = report(&image);
+        assert_eq!((found.transactions, found.ended.damage().map(|damage| damage.tid.0)), (1, Some(8)));
+    }
+}
+
+/// Behind the interrupted transaction the log holds whatever was there before: a block with a bad checksum is no
+/// damage unless a good commit proves that its transaction was written.
+#[test]
+fn suspect_blocks_behind_an_interrupted_commit_prove_nothing() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for checksums in [LogChecksums::V2, LogChecksums::V3] {
+        for (what, later) in
+            [("older than the interrupted one", -2i64), ("a bad commit block", 5), ("good", 5)]
+        {
+            let mut image = base(1);
+            let mut log = Log::begin(&mut image, asynchronous(checksums));
+            transaction(&mut log, 1);
+            let interrupted = transaction(&mut log, 2);
+            log.time = log.time.wrapping_add_signed(later - 5);
+            let behind = transaction(&mut log, 3);
+            flip(&mut log, interrupted.commit, 900);
+            flip(&mut log, behind.descriptors[0], 600);
+            if what == "a bad commit block" {
+                flip(&mut log, behind.commit, 900);
+            }
+            let found = report(&image);
+            assert_eq!(found.transactions, 1);
+            if what == "good" {
+                assert_eq!(found.ended.damage().map(|damage| damage.tid.0), Some(8), "{:?}", found.ended);
+                continue;
+            }
+            assert_eq!(found.ended, LogEnd::Interrupted, "{what}, {checksums:?}");
+            if later < 0 {
+                // The kernel and e2fsck go by the time too.
+                recovers_as_e2fsck_does(&image);
+            }
+        }
+    }
+}

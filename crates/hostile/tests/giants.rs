@@ -1,0 +1,254 @@
+//! Small images that promise a lot: a chain of directories as deep as the image allows, a log of the longest kind on a
+//! volume of terabytes that is all hole, and a crashed volume of very many groups.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use uext4::blockdev::Device;
+use uext4::blockdev::layer::CountingDevice;
+use uext4::{DeviceSpec, LogEnd, Volume, VolumeOptions, WalkOptions};
+use uext4_hostile::{budget, images};
+use uext4_ondisk::jbd2::{
+    BlockHeader, CommitBlock, JournalIncompat, JournalSuperblock, LogFormat, Tag, TagFlags,
+};
+use uext4_testkit::{Need, Scratch, VolumeBuilder, needs, oracle};
+
+/// Directories in the chain: what fits into 1 MiB.
+const LEVELS: usize = 780;
+/// Entries of each that lead to inodes that are not in use.
+const BROKEN: usize = 60;
+
+/// A volume of 1 MiB: one directory in another, with names of 200 bytes, and entries that lead nowhere in each.
+fn chain() -> Vec<u8> {
+    let args = ["-b", "1024", "-N", "900", "-I", "128", "-m", "0"];
+    let features = ["-O", "^has_journal,^metadata_csum,^resize_inode,^dir_index,^64bit"];
+    let volume = VolumeBuilder::new(1 << 20).args(args).args(features).build();
+    let name = "n".repeat(200);
+    oracle::debugfs_script(volume.path(), &format!("mkdir {name}\ncd {name}\n").repeat(LEVELS));
+    let mut image = std::fs::read(volume.path()).unwrap();
+    for block in image.chunks_exact_mut(1024) {
+        let is_link = block[4..9] == [12, 0, 1, 2, b'.'] && block[28..32] == [0xE8, 3, 200, 2];
+        if is_link && block[32..232] == *name.as_bytes() {
+            add_entries(block);
+        }
+    }
+    image
+}
+
+/// Puts entries behind the only one of a directory block.
+fn add_entries(block: &mut [u8]) {
+    let first = 24 + 208;
+    block[28..30].copy_from_slice(&208u16.to_le_bytes());
+    for n in 0..BROKEN {
+        let start = first + n * 12;
+        let length = if n + 1 == BROKEN { 1024 - start } else { 12 };
+        // The last inode of all, which nobody made.
+        block[start..start + 4].copy_from_slice(&880u32.to_le_bytes());
+        block[start + 4..start + 6].copy_from_slice(&(length as u16).to_le_bytes());
+        block[start + 6..start + 8].copy_from_slice(&[2, 1]);
+        block[start + 8..start + 10].copy_from_slice(&[b'a' + (n / 26) as u8, b'a' + (n % 26) as u8]);
+    }
+}
+
+#[test]
+fn errors_in_a_deep_chain_do_not_carry_the_square_of_its_depth() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let image = chain();
+    let (mut errors, mut carried, mut deepest) = (0, 0, 0);
+    let cost = budget::within(|| {
+        let volume = Volume::open_device(images::device(&image), VolumeOptions::read_only()).unwrap();
+        let mut walk = volume.walk("/", WalkOptions::new()).unwrap();
+        while let Some(told) = walk.advance() {
+            match told {
+                Ok(entry) => deepest = deepest.max(entry.path.len()),
+                Err(error) => {
+                    errors += 1;
+                    carried += error.path.len() + error.to_string().len();
+                    let whole = error.path.len() + error.omitted;
+                    assert!(
+                        error.omitted == 0 || error.to_string().contains("bytes more, inode 880"),
+                        "{whole}"
+                    );
+                }
+            }
+        }
+        errors
+    });
+    println!("{errors} errors, {carried} bytes, {deepest} bytes of path: {cost:?}");
+    cost.unwrap();
+    assert!(errors >= (LEVELS - 2) * BROKEN, "{errors}");
+    assert!(deepest > 150_000, "{deepest}");
+    assert!(carried <= errors * 3 * 4096, "{carried} bytes in {errors} errors");
+}
+
+/// A log as long as mke2fs makes one, on a sparse file.
+struct Giant {
+    scratch: Scratch,
+    block: u64,
+    /// Where the blocks of the log are: log block, block of the volume, count.
+    runs: Vec<(u64, u64, u64)>,
+}
+
+/// Most blocks of a journal that mke2fs makes.
+const LOG_BLOCKS: u64 = 10_240_000;
+const VOLUME_BLOCKS: u64 = 3 * LOG_BLOCKS;
+/// Bytes of descriptor blocks in the log.
+const DESCRIPTORS: u64 = 1 << 20;
+
+impl Giant {
+    fn new(block: u64) -> Giant {
+        let scratch = Scratch::new(1 << 30);
+        // The log may take less than half of the volume.
+        let path = scratch.sparse_file("giant.img", VOLUME_BLOCKS * block);
+        let size = format!("size={}", (LOG_BLOCKS * block) >> 20);
+        let block_text = block.to_string();
+        let args = ["-b", &block_text, "-J", &size, "-N", "16384", "-m", "0"];
+        let builder = VolumeBuilder::new(0).args(args).args(["-O", "^resize_inode,64bit,metadata_csum"]);
+        builder
+            .extended("lazy_itable_init=1")
+            .extended("lazy_journal_init=1")
+            .extended("nodiscard")
+            .format(&path);
+        let listed = oracle::debugfs(&path, "dump_extents -l <8>");
+        let runs = listed.lines().filter_map(run).collect();
+        Giant { scratch, block, runs }
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.scratch.file("giant.img")
+    }
+
+    fn place(&self, log_block: u64) -> u64 {
+        let run = self.runs.iter().find(|run| (run.0..run.0 + run.2).contains(&log_block)).unwrap();
+        (run.1 + log_block - run.0) * self.block
+    }
+
+    /// Fills the log with one transaction: descriptors full of tags for blocks that nobody uses, whose copies are
+    /// holes. Returns how many copies there are.
+    fn fill(&self, checksums: bool) -> u64 {
+        let file = File::options().read(true).write(true).open(self.path()).unwrap();
+        let size = self.block as usize;
+        let mut bytes = vec![0; 1024];
+        file.read_exact_at(&mut bytes, self.place(0)).unwrap();
+        let mut superblock = JournalSuperblock::decode(&bytes).unwrap();
+        assert_eq!(u64::from(superblock.blocks), LOG_BLOCKS);
+        superblock.features.incompat = JournalIncompat::REVOKE;
+        if checksums {
+            superblock.features.incompat |= JournalIncompat::CSUM_V3;
+            superblock.checksum_type = 4;
+        }
+        (superblock.start, superblock.sequence) = (1, 7);
+        superblock.encode(&mut bytes).unwrap();
+        file.write_all_at(&bytes, self.place(0)).unwrap();
+        let format = LogFormat::of(&superblock);
+        let (zeros, mut log_block, mut copies) = (vec![0; size], 1, 0);
+        // The log lies in the middle of the volume.
+        let mut home = VOLUME_BLOCKS - 1;
+        let checksum = format.tag_checksum(7, &zeros);
+        for _ in 0..DESCRIPTORS / self.block {
+            let mut descriptor = vec![0; size];
+            let mut offset = format.start_descriptor(&mut descriptor, 7).unwrap();
+            let place = self.place(log_block);
+            log_block += 1;
+            let mut flags = TagFlags::empty();
+            let tag = |home, flags| Tag { block: home, flags, checksum };
+            while let Some(next) =
+                format.put_tag(&mut descriptor, offset, &tag(home, flags), &superblock.uuid).unwrap()
+            {
+                (offset, home, flags) = (next, home - 1, TagFlags::SAME_UUID);
+                (log_block, copies) = (log_block + 1, copies + 1);
+            }
+            format.seal_tail(&mut descriptor).unwrap();
+            file.write_all_at(&descriptor, place).unwrap();
+        }
+        let mut commit = vec![0; size];
+        CommitBlock { sequence: 7, seconds: 1, ..CommitBlock::default() }.encode(&mut commit).unwrap();
+        format.seal_commit(&mut commit).unwrap();
+        assert!(BlockHeader::find(&commit).is_some());
+        file.write_all_at(&commit, self.place(log_block)).unwrap();
+        set_recover(&file);
+        copies
+    }
+}
+
+/// A line of `dump_extents`: `0/ 1   1/ 40     0 - 32767  1081344 - 1114111  32768`.
+fn run(line: &str) -> Option<(u64, u64, u64)> {
+    let words: Vec<&str> = line.split([' ', '/', '-']).filter(|word| !word.is_empty()).collect();
+    let numbers: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
+    match numbers[..] {
+        [_, _, _, _, logical, _, physical, _, length] => Some((logical, physical, length)),
+        _ => None,
+    }
+}
+
+/// Sets `needs_recovery`.
+fn set_recover(file: &File) {
+    let mut bytes = vec![0; 1024];
+    file.read_exact_at(&mut bytes, 1024).unwrap();
+    bytes[0x60] |= 4;
+    let sum = uext4_ondisk::checksum::csum(!0, &bytes[..0x3fc]);
+    bytes[0x3fc..].copy_from_slice(&sum.to_le_bytes());
+    file.write_all_at(&bytes, 1024).unwrap();
+}
+
+fn open(path: &Path, write: bool) -> Arc<dyn Device> {
+    let how = uext4::blockdev::OpenOptions { write, force: false };
+    uext4::blockdev::open(&DeviceSpec::parse(&format!("sync:{}", path.display())).unwrap(), how)
+        .unwrap()
+        .device
+}
+
+#[test]
+fn the_longest_log_with_a_mebibyte_of_descriptors_stays_in_the_budget() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    for (block, checksums) in [(4096, false), (4096, true), (65_536, false), (65_536, true)] {
+        let giant = Giant::new(block);
+        let copies = giant.fill(checksums);
+        let path = giant.path();
+        let cost = budget::within(|| {
+            let volume = Volume::open_device(open(&path, false), VolumeOptions::read_only()).unwrap();
+            let log = volume.info().recovery.log.unwrap();
+            assert_eq!((log.transactions, log.ended), (1, LogEnd::Complete));
+            log.blocks as usize
+        });
+        let taken = std::fs::metadata(&path).unwrap().blocks() * 512;
+        println!("blocks of {block}, checksums {checksums}: {copies} copies, {taken} bytes in use: {cost:?}");
+        let cost = cost.unwrap_or_else(|what| panic!("blocks of {block}, checksums {checksums}: {what}"));
+        assert_eq!(cost.found as u64, copies);
+    }
+}
+
+/// A volume of 16 TiB after a crash: its free counts are made anew from all descriptors, which are read in large steps.
+#[test]
+fn a_crashed_volume_of_sixteen_tebibytes_is_recovered_quickly() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let scratch = Scratch::new(2 << 30);
+    let path = scratch.sparse_file("huge.img", 15 << 40);
+    let args = ["-b", "4096", "-N", "2000000", "-m", "0", "-J", "size=16"];
+    let builder = VolumeBuilder::new(0).args(args).args(["-O", "^resize_inode,64bit,metadata_csum"]);
+    builder
+        .extended("lazy_itable_init=1")
+        .extended("lazy_journal_init=1")
+        .extended("nodiscard")
+        .format(&path);
+    let data = scratch.file("data");
+    std::fs::write(&data, [0x77; 4096]).unwrap();
+    let mut script = String::new();
+    writeln!(script, "jo -c -v 3\njw -b {} {}\njc", (15u64 << 28) - 5, data.display()).unwrap();
+    let requests = scratch.file("script");
+    std::fs::write(&requests, script).unwrap();
+    oracle::run(oracle::command("debugfs").args(["-w", "-f"]).arg(&requests).arg(&path));
+    let counting = Arc::new(CountingDevice::new(open(&path, true)));
+    let start = Instant::now();
+    let volume = Volume::open_device(counting.clone(), VolumeOptions::read_write()).unwrap();
+    let (took, counted) = (start.elapsed(), counting.counts());
+    let groups = u64::from(volume.info().groups);
+    println!("{groups} groups: {took:?}, {counted:?}");
+    assert_eq!(volume.info().recovery.log.unwrap().blocks, 1);
+    // Three times over all descriptors: the view that decides, the counts, the volume itself.
+    assert!(counted.reads <= 3 * (groups * 64 / (256 << 10) + 1) + 40, "{counted:?}");
+}
