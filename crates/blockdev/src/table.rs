@@ -4,9 +4,11 @@
 //! processor to walk the page tables, twice over in a virtual machine.
 
 use parking_lot::Mutex;
-use rustix::mm::Advice;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::cell::UnsafeCell;
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +18,19 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// An array of fixed capacity that grows at its end while others read what is there.
 ///
-/// Memory that no value was ever added to is not touched, apart from the rest of a huge page.
+/// From 2 MiB on it is a mapping of its own, whose memory is not touched before values are added to it, apart from the
+/// rest of a huge page.
+///
+/// What is added must live as long as the table's type says:
+///
+/// ```compile_fail
+/// let table = uext4_blockdev::Table::<&'static str>::with_capacity(2);
+/// {
+///     let short = String::from("gone soon");
+///     let as_short: &uext4_blockdev::Table<&str> = &table;
+///     as_short.append(&[short.as_str()]);
+/// }
+/// ```
 pub struct Table<T> {
     base: NonNull<T>,
     layout: Layout,
@@ -24,6 +38,9 @@ pub struct Table<T> {
     /// Values that are there. Stored after they were written, by whoever holds `adding`.
     length: AtomicUsize,
     adding: Mutex<()>,
+    /// Written through `&self`, so invariant in `T`: a shorter-lived value must not get in through a reference to the
+    /// table under another type.
+    _invariant: PhantomData<UnsafeCell<T>>,
 }
 
 // SAFETY: the table owns its memory. Values below `length` are not written again, and are written before `length`
@@ -35,10 +52,13 @@ unsafe impl<T: Copy + Send + Sync> Sync for Table<T> {}
 impl<T: Copy> Table<T> {
     /// An empty table with room for `capacity` values, at least one.
     ///
+    /// Aborts as other allocations do if the system refuses memory.
+    ///
     /// # Panics
-    /// If so many values exceed the address space, or `T` has no size.
+    /// If so many values exceed the address space, or `T` has no size or an alignment of a huge page.
     pub fn with_capacity(capacity: usize) -> Self {
         assert!(size_of::<T>() > 0, "a table of nothing");
+        assert!(align_of::<T>() < HUGE_PAGE, "values of such an alignment would pass for a mapping");
         let capacity = capacity.max(1);
         let exact = Layout::array::<T>(capacity).expect("a table that fits the address space");
         let huge = exact.size() >= HUGE_PAGE;
@@ -47,15 +67,15 @@ impl<T: Copy> Table<T> {
         } else {
             exact
         };
-        // SAFETY: the layout has a size: neither `T` nor `capacity` is zero.
-        let bytes = unsafe { alloc(layout) };
-        let Some(base) = NonNull::new(bytes.cast::<T>()) else { handle_alloc_error(layout) };
-        if huge {
-            // A kernel that refuses leaves small pages.
-            // SAFETY: exactly the memory allocated above, whole huge pages; the advice changes no contents.
-            let _ = unsafe { rustix::mm::madvise(bytes.cast(), layout.size(), Advice::LinuxHugepage) };
+        let base = if huge { map_huge(layout) } else { allocate(layout) };
+        Table {
+            base: base.cast(),
+            layout,
+            capacity,
+            length: AtomicUsize::new(0),
+            adding: Mutex::new(()),
+            _invariant: PhantomData,
         }
-        Table { base, layout, capacity, length: AtomicUsize::new(0), adding: Mutex::new(()) }
     }
 
     /// Adds `values` at the end and returns the index of the first; `None` if there is no room for all of them.
@@ -92,11 +112,50 @@ impl<T: Copy> Table<T> {
     }
 }
 
+/// Ordinary memory. `layout` is not empty.
+fn allocate(layout: Layout) -> NonNull<u8> {
+    assert!(layout.size() > 0, "memory of no size");
+    // SAFETY: the layout has a size.
+    let bytes = unsafe { alloc(layout) };
+    NonNull::new(bytes).unwrap_or_else(|| handle_alloc_error(layout))
+}
+
+/// A mapping of its own, at a multiple of the huge page. `layout` is whole huge pages, aligned to one.
+fn map_huge(layout: Layout) -> NonNull<u8> {
+    let length = layout.size();
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a new anonymous mapping at an address the kernel chooses touches no existing memory.
+    let mapped =
+        unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), length + HUGE_PAGE, access, flags) };
+    let Ok(start) = mapped else { handle_alloc_error(layout) };
+    let front = start.addr().wrapping_neg() % HUGE_PAGE;
+    // SAFETY: `front < HUGE_PAGE`, so `base` and the `length` bytes from it lie in the mapping; what is unmapped is
+    // what lies in front of them and behind them, whole pages of it, which nobody knows of. The advice changes no
+    // contents. A kernel that refuses any of this leaves small pages or unused address space.
+    unsafe {
+        let base = start.byte_add(front);
+        if front > 0 {
+            let _ = rustix::mm::munmap(start, front);
+        }
+        let _ = rustix::mm::munmap(base.byte_add(length), HUGE_PAGE - front);
+        let _ = rustix::mm::madvise(base, length, Advice::LinuxHugepage);
+        NonNull::new(base.cast()).unwrap_or_else(|| handle_alloc_error(layout))
+    }
+}
+
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
+        let base = self.base.as_ptr();
         // The values are `Copy`: nothing of them is to be dropped.
-        // SAFETY: the memory came from `alloc` with this layout, and nobody borrows the table any more.
-        unsafe { dealloc(self.base.as_ptr().cast(), self.layout) };
+        // SAFETY: the memory came from `map_huge` or `allocate` with this layout (only the former's has this
+        // alignment), and nobody borrows the table any more. A failure to unmap only leaks.
+        unsafe {
+            if self.layout.align() >= HUGE_PAGE {
+                let _ = rustix::mm::munmap(base.cast(), self.layout.size());
+            } else {
+                dealloc(base.cast(), self.layout);
+            }
+        }
     }
 }
 

@@ -52,8 +52,9 @@ impl VolumeOptions {
         self
     }
 
-    /// Most bytes that the mapping snapshot of one file may take (64 MiB unless set, at least 1 MiB); beyond
-    /// it, what was loaded earlier is forgotten and loaded again on demand.
+    /// Most bytes that the mapping snapshot of one file may take (64 MiB unless set, at least 2 MiB); beyond
+    /// it, what was loaded earlier is forgotten and loaded again on demand. For a moment, when a snapshot is
+    /// made anew, there are two; a queue that is not used keeps the one it used last.
     #[must_use]
     pub fn map_budget(mut self, bytes: usize) -> Self {
         self.map_budget = bytes;

@@ -260,3 +260,44 @@ fn a_failed_metadata_read_names_its_block_and_is_not_remembered() {
     let file = volume.open_file("/data", read_only()).unwrap();
     assert_same_bytes(&patterned(common::sample::DATA, 0, 1 << 20), &read_all(&file));
 }
+
+/// Requests of two files end in one batch in turn, some of them failing, one file detached meanwhile: each leaves the
+/// gate of its own file exactly once, or a drain would wait for ever.
+#[test]
+fn completions_of_several_files_in_one_batch_are_counted_apart() {
+    let (volume, faults) = volume_on(memory(), Switches::ON).unwrap();
+    let files = ["/frag", "/data"].map(|path| volume.open_file(path, read_write()).unwrap());
+    // With their maps loaded, the only reads are those below.
+    files.iter().for_each(|file| drop(read_all(file)));
+    for failing in 0..8 {
+        let mut queue = volume.queue(QueueOptions::depth(16)).unwrap();
+        let slots = files.each_ref().map(|file| queue.attach(file).unwrap());
+        // Reads fail without ending the volume.
+        faults.clear();
+        faults.arm(Fault::nth(FaultOn::Op(Op::Read), failing / 2 + 1));
+        for tag in 0..8u64 {
+            let slot = slots[tag as usize / (1 + failing as usize % 2) % 2];
+            let buffer = queue.buffer(4096).unwrap();
+            if tag % 2 == 0 {
+                queue.read(slot, 0, buffer, tag).unwrap();
+            } else {
+                queue.write(slot, 0, buffer, WriteFlags::empty(), tag).unwrap();
+            }
+        }
+        queue.submit().unwrap();
+        queue.detach(slots[0]).unwrap();
+        let done: Vec<_> = queue.wait(8).unwrap().map(|done| (done.tag, done.result.is_err())).collect();
+        assert_eq!((done.len(), done.iter().filter(|(_, failed)| *failed).count()), (8, 1), "{done:?}");
+        for file in files.clone() {
+            // A write of single bytes drains.
+            within(LIMIT, move || file.write_any_at(&[1], 1, WriteFlags::empty()).unwrap());
+        }
+        // The slots are all free again.
+        for tag in 0..16 {
+            queue.read(slots[1], 0, queue.buffer(4096).unwrap(), tag).unwrap();
+        }
+        let error = queue.read(slots[1], 0, queue.buffer(4096).unwrap(), 16).unwrap_err();
+        assert!(error.to_string().contains("queue is full"), "{error}");
+        assert_eq!(queue.wait(16).unwrap().count(), 16);
+    }
+}

@@ -1,4 +1,4 @@
-//! The one door to device queues, and the only unsafe code of the engine.
+//! The one door to device queues, and the only unsafe code of the engine beside the queue's lock.
 //!
 //! The memory of a request belongs to its slot from [`Door::store`] until [`Door::take`], and `take` refuses
 //! while the device still works on the slot. So safe code can neither free nor touch memory under transfer.

@@ -3,8 +3,8 @@
 //! Entries cover all logical blocks `[0, 2³²)` without gaps; what was never looked up is *unknown* and loaded
 //! on demand. A chunk holds at most [`CHUNK_MAX`] entries; the root holds the first block of every chunk and
 //! a table of hints that narrows its binary search. Replacing a range writes the chunks it touches anew, behind
-//! the others in the table that old and new snapshot share, and copies the root; a full table is exchanged for a
-//! larger one that starts without what nobody needs any more. A map with few extents is a single line and
+//! the others in the table that old and new snapshot share, and copies the root; a full table is exchanged for one
+//! with room for half as much again as is in use, without what nobody needs any more. A map with few extents is a single line and
 //! skips the root search.
 //!
 //! Readers keep the `Arc` of a snapshot and check [`MapCell::generation`] after they entered the gate:
@@ -321,6 +321,18 @@ impl MapSnapshot {
         let lines = self.table.as_ref().map_or(0, |table| table.values().len());
         let root = size_of_val(&*self.chunks) + size_of_val(&*self.hints);
         size_of::<Self>() + lines * size_of::<Line>() + root + 64
+    }
+
+    /// A copy without what other snapshots left behind in the table, if its own lines take at most three quarters of
+    /// `budget` bytes: nearer to it this would be asked for again and again.
+    pub fn compacted(&self, budget: usize) -> Option<Self> {
+        let live: usize = self.chunks.iter().map(|chunk| chunk.range().len()).sum();
+        if self.table.is_none() || live * size_of::<Line>() > budget / 4 * 3 {
+            return None;
+        }
+        let mut chunks = self.chunks.to_vec();
+        let table = self.exchange(&mut chunks, 0..0, &[]);
+        Some(Self::from_chunks(chunks, table))
     }
 
     /// All known runs in order, for reports and tests.

@@ -240,11 +240,13 @@ fn serial_lines(measured: &Measured) -> Vec<Line> {
 /// A request in a file of many extents costs at most so many times one in a file of one extent.
 fn lookup_line(measured: &Measured) -> Line {
     let times = measured.ratios.get("on/one-extent").map(|ratio| 1.0 / ratio);
+    let interval = measured.ratio_intervals.get("on/one-extent");
+    let ends = interval.map(|ends| format!(" [{:.3}, {:.3}]", 1.0 / ends.high, 1.0 / ends.low));
     Line {
         what: format!("{} on {}: request at 10⁶ extents / at one", measured.scenario, measured.device),
         floor: "≤ 1.3".into(),
         goal: "≤ 1.15".into(),
-        measured: times.map_or_else(|| "–".into(), |times| format!("{times:.3}")),
+        measured: times.map_or_else(|| "–".into(), |times| format!("{times:.3}{}", ends.unwrap_or_default())),
         verdict: times.map_or(Verdict::Absent, |times| verdict(times, 1.3, 1.15)),
     }
 }

@@ -16,6 +16,9 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Kernel release.
     pub kernel: String,
+    /// When the kernel gives huge pages to memory: `always`, `madvise` or `never`. Large maps lie on them.
+    #[serde(default)]
+    pub huge_pages: Option<String>,
     /// Version of this program.
     pub uext4: String,
 }
@@ -34,6 +37,7 @@ impl Machine {
             l3_bytes: l3_bytes(),
             memory_bytes: kib.unwrap_or(0) << 10,
             kernel: kernel_release(),
+            huge_pages: huge_pages(),
             uext4: env!("CARGO_PKG_VERSION").into(),
         }
     }
@@ -42,6 +46,11 @@ impl Machine {
 fn kernel_release() -> String {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease");
     release.map_or_else(|_| "unknown".into(), |release| release.trim().to_owned())
+}
+
+fn huge_pages() -> Option<String> {
+    let text = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
+    Some(text.split('[').nth(1)?.split(']').next()?.to_owned())
 }
 
 /// Bytes of the third-level cache of the first processor.

@@ -1,11 +1,10 @@
 //! Measures one case: opens and closes sessions, adds up slices, checks routes, forms ratios.
 //!
-//! The arms of a session alternate slice by slice. Where a queue's memory comes to lie is worth some percent at a
-//! few hundred nanoseconds a request, and stays for a session: so queued cases open the volume anew for each group
-//! of rounds, and which arm's memory is taken first alternates. A mount cannot be changed
-//! every 50 ms: with `--kernel` rounds are run in groups, a group of the library's arms and a group of the
-//! kernel's following each other, and which of them comes first alternates. Slices of one round have the same
-//! requests in both.
+//! The arms of a session alternate slice by slice. Where a queue's or a map's memory comes to lie is worth some
+//! percent at a few hundred nanoseconds a request, and stays for a session: so queued cases and look-ups open the
+//! volume anew for each group of rounds, and which arm's memory is taken first alternates. A mount cannot be changed
+//! every 50 ms: with `--kernel` a group of the library's arms and a group of the kernel's follow each other, and which
+//! of them comes first alternates. Slices of one round have the same requests in both.
 
 use super::args::Timing;
 use super::arm::Arm;
@@ -24,7 +23,7 @@ use uext4::blockdev::Description;
 use uext4::{Counter, QueueFacts, Switches};
 
 /// Rounds between two changes of mount, or two openings.
-const GROUP: u32 = 8;
+const GROUP: u32 = 4;
 
 /// Requests whose bytes are read both ways before anything is measured.
 const COMPARED: usize = 256;
@@ -110,15 +109,15 @@ impl Case {
         arms.into_iter().map(|arm| (arm, arm.switches(self.switches, self.scenario.switch))).collect()
     }
 
-    fn is_queued(&self) -> bool {
-        matches!(self.scenario.mode, Mode::Queued { .. })
+    fn is_reopened(&self) -> bool {
+        matches!(self.scenario.mode, Mode::Queued { .. }) || self.scenario.name == LOOKUP_SCALING
     }
 
     /// Turns of the arms that [`measure`] will take, for a progress bar.
     pub fn turns(&self, bed: &Bed) -> u64 {
         let kernel = self.kernel && bed.block_device.is_some();
         let arms = self.library_arms(true).len() as u64 + u64::from(kernel);
-        let sessions = if kernel || self.is_queued() { self.timing.rounds.div_ceil(GROUP) } else { 1 };
+        let sessions = if kernel || self.is_reopened() { self.timing.rounds.div_ceil(GROUP) } else { 1 };
         arms * u64::from(self.timing.rounds + sessions)
     }
 }
@@ -164,21 +163,23 @@ pub fn measure(case: &Case, bed: &Bed, step: &mut dyn FnMut()) -> Result<Outcome
         Some(device) if case.kernel => {
             for (number, first) in (0..rounds).step_by(GROUP as usize).enumerate() {
                 let group = first..rounds.min(first + GROUP);
+                // Which arm comes first and whose memory is taken first are independent.
+                let raw_first = number / 2 % 2 == 1;
                 if number % 2 == 0 {
-                    bench.run_library(group.clone(), number, &mut sums, step)?;
+                    bench.run_library(group.clone(), raw_first, &mut sums, step)?;
                     bench.run_kernel(device, group, &mut sums, step)?;
                 } else {
                     bench.run_kernel(device, group.clone(), &mut sums, step)?;
-                    bench.run_library(group, number, &mut sums, step)?;
+                    bench.run_library(group, raw_first, &mut sums, step)?;
                 }
             }
         }
-        _ if case.is_queued() => {
+        _ if case.is_reopened() => {
             for (number, first) in (0..rounds).step_by(GROUP as usize).enumerate() {
-                bench.run_library(first..rounds.min(first + GROUP), number, &mut sums, step)?;
+                bench.run_library(first..rounds.min(first + GROUP), number % 2 == 1, &mut sums, step)?;
             }
         }
-        _ => bench.run_library(0..rounds, 0, &mut sums, step)?,
+        _ => bench.run_library(0..rounds, false, &mut sums, step)?,
     }
     bench.conclude(sums)
 }
@@ -230,13 +231,13 @@ impl<'a> Bench<'a> {
     fn run_library(
         &self,
         rounds: std::ops::Range<u32>,
-        group: usize,
+        raw_first: bool,
         sums: &mut Sums,
         step: &mut dyn FnMut(),
     ) -> Result<()> {
         let volume = self.bed.open(self.case.switches)?;
         let mut session = VolumeSession::new(volume, &self.bed.files, &self.arms, self.case.requests())?;
-        session.raw_first = group % 2 == 1;
+        session.raw_first = raw_first;
         // Loads the maps of this opening; the places are known already.
         session.addresses(&self.bed.files, self.case.span)?;
         let turns = runner::schedule(self.arms.len(), rounds);
@@ -273,6 +274,7 @@ impl<'a> Bench<'a> {
             }
             arms.push(arm_result(arm, &slices, latencies)?);
         }
+        let grouped = with_kernel || self.case.is_reopened();
         let mut notes = self.notes;
         if let (Mode::Queued { poll: true, .. }, Some(facts)) = (self.case.scenario.mode, &sums.facts)
             && !facts.polled
@@ -285,7 +287,7 @@ impl<'a> Bench<'a> {
             description: self.description,
             facts: sums.facts,
             arms,
-            ratios: ratios(&sums.slices),
+            ratios: ratios(&sums.slices, |round| if grouped { round / GROUP } else { round }),
             notes,
         })
     }
@@ -316,8 +318,8 @@ fn arm_result(arm: Arm, slices: &[&Slice], latencies: Latencies) -> Result<ArmRe
     Ok(ArmResult { arm, iops, cpu_ns_per_op, latencies, counters, tally })
 }
 
-/// `on` against every other arm, by rounds.
-fn ratios(slices: &[Slice]) -> BTreeMap<String, Ratio> {
+/// `on` against every other arm, by rounds, in the openings of the volume that `opening` tells.
+fn ratios(slices: &[Slice], opening: impl Fn(u32) -> u32) -> BTreeMap<String, Ratio> {
     let of = |arm: Arm| -> BTreeMap<u32, f64> {
         slices.iter().filter(|slice| slice.arm == arm).map(|slice| (slice.round, rate(slice))).collect()
     };
@@ -325,8 +327,13 @@ fn ratios(slices: &[Slice]) -> BTreeMap<String, Ratio> {
     let others = [Arm::Off, Arm::AllOff, Arm::Raw, Arm::Kernel, Arm::OneExtent];
     let pair = |other: Arm| {
         let other_rates = of(other);
-        let pairs = on.iter().filter_map(|(round, rate)| Some(rate / other_rates.get(round)?)).collect();
-        Some((format!("on/{}", other.name()), Ratio::of(pairs)?))
+        let mut openings: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+        for (&round, rate) in &on {
+            if let Some(other_rate) = other_rates.get(&round) {
+                openings.entry(opening(round)).or_default().push(rate / other_rate);
+            }
+        }
+        Some((format!("on/{}", other.name()), Ratio::of_openings(openings.into_values().collect())?))
     };
     others.into_iter().filter_map(pair).collect()
 }
@@ -356,7 +363,7 @@ mod tests {
             slice(Arm::On, 1, 500),
             slice(Arm::On, 2, 7),
         ];
-        let ratios = ratios(&slices);
+        let ratios = ratios(&slices, |round| round);
         assert_eq!(ratios.keys().collect::<Vec<_>>(), ["on/raw"]);
         assert_eq!((ratios["on/raw"].median, ratios["on/raw"].pairs), (0.5, 2));
     }

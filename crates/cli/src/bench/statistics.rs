@@ -32,6 +32,19 @@ impl Ratio {
         Some(Ratio { median: median(&ratios)?, low, high, pairs })
     }
 
+    /// From the ratios of the pairs of each opening of the volume. Pairs of one opening share where memory came to
+    /// lie and are not independent: the interval is that of the openings' medians. With fewer than six openings, which
+    /// leave no such interval, it is that of all pairs.
+    pub fn of_openings(openings: Vec<Vec<f64>>) -> Option<Ratio> {
+        let all = Self::of(openings.concat())?;
+        if openings.len() < 6 {
+            return Some(all);
+        }
+        let medians = openings.into_iter().filter_map(|pairs| Some(Self::of(pairs)?.median)).collect();
+        let Ratio { low, high, .. } = Self::of(medians)?;
+        Some(Ratio { low: low.min(all.median), high: high.max(all.median), ..all })
+    }
+
     /// Whether the interval is narrow enough.
     pub fn resolved(&self) -> bool {
         self.high - self.low <= RESOLVED * self.median.max(1.0)
@@ -95,6 +108,21 @@ mod tests {
         assert!(!Ratio { median: 0.5, low: 0.47, high: 0.53, pairs: 40 }.resolved());
         assert_eq!(Ratio::of(Vec::new()), None);
         assert_eq!(Ratio::of(vec![2.0]).unwrap().median, 2.0);
+    }
+
+    #[test]
+    fn openings_that_differ_widen_the_interval() {
+        // Ten openings, within each of which all pairs agree.
+        let openings: Vec<Vec<f64>> =
+            (0..10).map(|opening| vec![1.0 + f64::from(opening) / 100.0; 4]).collect();
+        let ratio = Ratio::of_openings(openings.clone()).unwrap();
+        assert_eq!((ratio.median, ratio.pairs), (1.045, 40));
+        assert_eq!((ratio.low, ratio.high), (1.01, 1.08), "the second and the ninth opening");
+        assert!(!ratio.resolved());
+        assert!(Ratio::of(openings.concat()).unwrap().resolved(), "as if they were independent");
+        let few = openings[..5].to_vec();
+        assert_eq!(Ratio::of_openings(few.clone()), Ratio::of(few.concat()));
+        assert_eq!(Ratio::of_openings(Vec::new()), None);
     }
 
     #[test]

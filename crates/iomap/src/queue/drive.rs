@@ -151,7 +151,12 @@ impl<F: FileSystem> Core<F> {
         self.drive(Wait::No)?;
         while self.ready.len() < count && self.free.len() < self.slots.len() {
             let missing = (count - self.ready.len()).min(self.door.in_flight() as usize).max(1);
+            let before = self.ready.len();
             self.drive(Wait::AtLeast(missing as u32))?;
+            if self.ready.len() == before && self.door.in_flight() == 0 {
+                // A request that a panic cut off holds its slot and never completes.
+                break;
+            }
         }
         self.hand_over(out);
         Ok(())
@@ -185,7 +190,8 @@ impl<F: FileSystem> Core<F> {
             let before = self.free.len();
             // A queue that cannot be driven any more is waited for when it is dropped, with the files it
             // still has.
-            if self.drive(Wait::AtLeast(1)).is_err() && self.free.len() == before {
+            let stuck = self.drive(Wait::AtLeast(1)).is_err() || self.door.in_flight() == 0;
+            if stuck && self.free.len() == before {
                 break;
             }
         }
