@@ -3,9 +3,9 @@
 //! Entries cover all logical blocks `[0, 2³²)` without gaps; what was never looked up is *unknown* and loaded
 //! on demand. A chunk holds at most [`CHUNK_MAX`] entries; the root holds the first block of every chunk and
 //! a table of hints that narrows its binary search. Replacing a range writes the chunks it touches anew, behind
-//! the others in the table that old and new snapshot share, and copies the root; a full table is exchanged for one
-//! with room for half as much again as is in use, without what nobody needs any more. A map with few extents is a single line and
-//! skips the root search.
+//! the others in the table that old and new snapshot share, and copies the root; a full table is exchanged for
+//! one with room for half as much again as is in use, without what nobody needs any more. A map with few extents
+//! is a single line and skips the root search.
 //!
 //! Readers keep the `Arc` of a snapshot and check [`MapCell::generation`] after they entered the gate:
 //! whoever removes blocks publishes the new snapshot *while holding the gate exclusively* and before anything
