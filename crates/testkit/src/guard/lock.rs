@@ -51,8 +51,10 @@ pub fn machine_lock() -> Arc<MachineLock> {
 /// guard yet: no live guard anywhere owns a mount with our prefix.
 fn sweep_stale_mounts() {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let ours = std::env::temp_dir();
     for target in table.lines().filter_map(|line| line.split(' ').nth(1)) {
-        if target.contains(MOUNT_PREFIX) {
+        // Elsewhere, in somebody's chroot for instance, another lock counts.
+        if target.contains(MOUNT_PREFIX) && Path::new(target).parent() == Some(&ours) {
             eprintln!("testkit: unmounting {target}, left by a killed test");
             let _ = crate::oracle::command("umount").args(["--lazy", target]).status();
             let _ = std::fs::remove_dir(target);
