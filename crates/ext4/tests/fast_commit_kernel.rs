@@ -153,8 +153,24 @@ impl Work {
                 std::fs::remove_file(&path).unwrap();
                 self.open.push(file);
             }
+            (12, _) if self.all && !self.inline => self.name_late(),
             (_, Some(path)) => self.change(&path),
         }
+    }
+
+    /// A file that gets its name after its contents, with what comes first made durable or not.
+    fn name_late(&mut self) {
+        let file = unnamed(&self.root);
+        file.write_all_at(&self.data(), self.rng.below(3) * 5000).unwrap();
+        if self.rng.chance(50) {
+            file.sync_all().unwrap();
+        }
+        let path = self.fresh();
+        name(&file, &path);
+        if self.rng.chance(50) {
+            file.sync_all().unwrap();
+        }
+        self.files.push(path);
     }
 
     /// Everything that was done is durable afterwards. (To sync a directory would take a whole transaction.)
