@@ -437,6 +437,19 @@ fn number(file: &File) -> u64 {
 /// What `work` leaves in fast commits, behind a transaction with everything that `before` did, is there for readers and
 /// after our recovery.
 fn work_is_replayed(case: &str, before: impl Fn(&Path), work: impl Fn(&Path) -> Vec<File>) {
+    let (image, live) = work_is_read(case, before, work);
+    let device = image.device();
+    drop(Volume::open_device(device.clone(), VolumeOptions::read_write()).unwrap());
+    let scratch = Scratch::new(128 << 20);
+    let ours = scratch.file("ours.img");
+    Image::of(&*device).save(&ours);
+    oracle::e2fsck_clean(&ours);
+    let seen = comparable(without_xattrs(uext4_testkit::kernel_manifest(&ours)));
+    same(&format!("{case}: the kernel on ours"), &live, &seen);
+}
+
+/// The part of it that only reads.
+fn work_is_read(case: &str, before: impl Fn(&Path), work: impl Fn(&Path) -> Vec<File>) -> (Image, Manifest) {
     let volume = VolumeBuilder::new(40 << 20).args(FEW).build();
     let mounted = KernelMount::image(volume.path(), LoopOptions::default(), "noatime,commit=300");
     before(mounted.path());
@@ -458,13 +471,32 @@ fn work_is_replayed(case: &str, before: impl Fn(&Path), work: impl Fn(&Path) -> 
     same(case, &live, &comparable(manifest(&seen, How::Direct)));
     drop(seen);
     assert_unchanged(&image, &*device);
-    drop(Volume::open_device(device.clone(), VolumeOptions::read_write()).unwrap());
-    let scratch = Scratch::new(128 << 20);
-    let ours = scratch.file("ours.img");
-    Image::of(&*device).save(&ours);
-    oracle::e2fsck_clean(&ours);
-    let seen = comparable(without_xattrs(uext4_testkit::kernel_manifest(&ours)));
-    same(&format!("{case}: the kernel on ours"), &live, &seen);
+    (image, live)
+}
+
+/// The ordinary log has it among the orphans, so nothing is opened for writing.
+#[test]
+fn root_files_whose_contents_are_in_the_ordinary_log_get_a_name() {
+    needs!(Need::Loop, Need::Tool("mke2fs"));
+    let held = std::cell::RefCell::new(None);
+    let (image, _) = work_is_read(
+        "named after a transaction",
+        |root| {
+            let file = unnamed(root);
+            file.write_all_at(&[b'A'; 20_000], 0).unwrap();
+            *held.borrow_mut() = Some(file);
+        },
+        |root| {
+            let file = held.borrow_mut().take().unwrap();
+            name(&file, &root.join("atomic"));
+            file.sync_all().unwrap();
+            vec![file]
+        },
+    );
+    let device = image.device();
+    let written = Volume::open_device(device.clone(), VolumeOptions::read_write());
+    assert!(written.is_err());
+    assert_unchanged(&image, &*device);
 }
 
 fn acknowledged(root: &Path) -> File {

@@ -72,8 +72,8 @@ impl Recovery {
     /// durable at home. Returns what there is to recover now; nothing of it is home yet.
     ///
     /// # Errors
-    /// [`Error::FastCommitRoom`], and [`Error::Corrupt`] for a block of the log itself, before anything is written; the device's, after which recovery finds either the fast
-    /// commits or the transaction.
+    /// [`Error::FastCommitRoom`], and [`Error::Corrupt`] for a block of the log itself, before anything is written;
+    /// the device's, after which recovery finds either the fast commits or the transaction.
     pub fn convert(&self, device: &dyn Device, log: &dyn LogMap, changes: &Changes) -> Result<Recovery> {
         self.check_room(changes.len())?;
         if let Some(home) = changes.keys().find(|home| log.holds(**home)) {
