@@ -28,7 +28,9 @@ type Place = (Ino, Box<[u8]>);
 #[derive(Default)]
 pub(super) struct Waiting {
     names: BTreeMap<Place, Ino>,
-    ranges: BTreeMap<Ino, Vec<Range>>,
+    /// By inode, then in order of their records.
+    ranges: BTreeMap<(Ino, u32), Range>,
+    next: u32,
 }
 
 impl Waiting {
@@ -61,13 +63,20 @@ impl Waiting {
     /// Lets a range wait.
     pub(super) fn add_range(&mut self, canvas: &mut Canvas<'_>, ino: Ino, range: Range) -> Result<()> {
         canvas.charge(2 * size_of::<Range>())?;
-        self.ranges.entry(ino).or_default().push(range);
+        self.ranges.insert((ino, self.next), range);
+        // What waits is charged for, so there never are as many.
+        self.next = self.next.wrapping_add(1);
         Ok(())
     }
 
     /// The ranges of an inode, in order, once its record is there.
     pub(super) fn take_ranges(&mut self, ino: Ino) -> Vec<Range> {
-        self.ranges.remove(&ino).unwrap_or_default()
+        let mut taken = Vec::new();
+        while let Some((place, _)) = self.ranges.range((ino, 0)..=(ino, u32::MAX)).next() {
+            let place = *place;
+            taken.extend(self.ranges.remove(&place));
+        }
+        taken
     }
 
     /// The end of a fast commit: the names. Ranges are those of files that were deleted.
