@@ -256,11 +256,70 @@ fn hostile() -> Vec<(&'static str, Records)> {
     ]
 }
 
+/// The record of an inode of the first group.
+fn raw_of(ino: u32) -> Vec<u8> {
+    let bytes = base().bytes;
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+    let size = usize::from(u16::from_le_bytes([bytes[1024 + 0x58], bytes[1024 + 0x59]]));
+    assert!((ino as usize) < word(1024 + 0x28), "an inode of the first group");
+    let at = word(2048 + 8) * 1024 + (ino as usize - 1) * size;
+    bytes[at..at + 160].to_vec()
+}
+
+/// Links and blocks that are not those of the file.
+fn contradictions() -> Vec<(&'static str, Records)> {
+    let (hello, file) = (ino("/hello"), ino("/dir/file-03"));
+    let new = || Records::default();
+    let linked = |links: u16| {
+        let mut raw = raw_of(hello);
+        raw[26..28].copy_from_slice(&links.to_le_bytes());
+        new().inode(hello, &raw)
+    };
+    let made = |links| new().inode(500, &raw_inode(FILE, links, 0, EXTENTS));
+    let first = raw_of(hello)[0x28 + 20..0x28 + 24].try_into().map(u32::from_le_bytes).unwrap();
+    let first = u64::from(first);
+    vec![
+        ("0 links and leaves it 1 names", linked(0)),
+        ("7 links and leaves it 1 names", linked(7)),
+        ("1 links and leaves it 2 names", new().link(ROOT, hello, b"x").inode(hello, &raw_of(hello))),
+        ("1 links and leaves it 0 names", made(1)),
+        ("0 links and leaves it 1 names", made(0).create(ROOT, 500, b"x")),
+        ("1 links and leaves it 2 names", made(1).create(ROOT, 500, b"x").create(ROOT, 500, b"y")),
+        ("2 links and leaves it 0 names", new().inode(500, &raw_inode(DIRECTORY, 2, 1024, EXTENTS))),
+        ("changes the generation", {
+            let mut raw = raw_of(hello);
+            raw[0x64] ^= 1;
+            new().inode(hello, &raw)
+        }),
+        ("never says what it is", new().link(ROOT, 700, b"x")),
+        ("never says what it is", new().unlink(ROOT, hello, b"hello").link(ROOT, hello, b"x")),
+        ("which is that of inode 700", new().link(ROOT, 700, b"x").link(ROOT, 701, b"x")),
+        ("not in use", new().unlink(ROOT, hello, b"hello").create(ROOT, hello, b"x")),
+        ("that something else uses", new().add(file, 0, 1, first)),
+        ("that something else uses", new().add(file, 7, 20, first + 1)),
+        ("that something else uses", made(1).add(500, 0, 1, first).create(ROOT, 500, b"x")),
+    ]
+}
+
+/// Blocks of a file that is deleted, or that gives them up, may go to another one.
+#[test]
+fn blocks_that_one_file_gives_up_may_go_to_another() {
+    needs!(tools()[0], tools()[1]);
+    let (hello, file) = (ino("/hello"), ino("/dir/file-03"));
+    let first = raw_of(hello)[0x28 + 20..0x28 + 24].try_into().map(u32::from_le_bytes).unwrap();
+    let deleted = Records::default().unlink(ROOT, hello, b"hello");
+    for records in [deleted, Records::default().delete(hello, 0, 1)] {
+        let device = planted(&[records.add(file, 0, 1, first.into())]).device();
+        drop(writable(device.clone()).unwrap());
+        fsck_clean(&Image::of(&*device));
+    }
+}
+
 #[test]
 fn records_that_contradict_the_volume_are_refused_by_name() {
     needs!(tools()[0]);
     let without = tree(&open_ro(planted(&[]).device()));
-    for (text, bad) in hostile() {
+    for (text, bad) in hostile().into_iter().chain(contradictions()) {
         // Behind good ones, none of which may be seen either.
         let good = Records::default().link(ROOT, ino("/dir/file-07"), b"good");
         let image = planted(&[good, bad.clone()]);

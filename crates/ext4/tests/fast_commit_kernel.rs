@@ -153,8 +153,24 @@ impl Work {
                 std::fs::remove_file(&path).unwrap();
                 self.open.push(file);
             }
+            (12, _) if self.all && !self.inline => self.name_late(),
             (_, Some(path)) => self.change(&path),
         }
+    }
+
+    /// A file that gets its name after its contents, with what comes first made durable or not.
+    fn name_late(&mut self) {
+        let file = unnamed(&self.root);
+        file.write_all_at(&self.data(), self.rng.below(3) * 5000).unwrap();
+        if self.rng.chance(50) {
+            file.sync_all().unwrap();
+        }
+        let path = self.fresh();
+        name(&file, &path);
+        if self.rng.chance(50) {
+            file.sync_all().unwrap();
+        }
+        self.files.push(path);
     }
 
     /// Everything that was done is durable afterwards. (To sync a directory would take a whole transaction.)
@@ -396,4 +412,188 @@ fn root_fast_commits_of_files_without_extents_are_refused_by_name() {
     assert!(tree.contains_key(&b"/before"[..]) && !tree.contains_key(&b"/fast"[..]));
     assert!(matches!(written, Err(Error::FastCommit { .. })), "{written:?}");
     assert_unchanged(&image, &*device);
+}
+
+const FEW: &[&str] = &["-b", "4096", "-J", "size=8,fast_commit_size=1024", "-O", "^orphan_file,fast_commit"];
+
+/// A file without a name, to be given one with [`name`].
+fn unnamed(root: &Path) -> File {
+    use std::os::unix::fs::OpenOptionsExt;
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_TMPFILE).open(root).unwrap()
+}
+
+fn name(file: &File, path: &Path) {
+    use std::os::fd::AsRawFd;
+    let source = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::linkat(rustix::fs::CWD, source, rustix::fs::CWD, path, rustix::fs::AtFlags::SYMLINK_FOLLOW)
+        .unwrap();
+}
+
+fn number(file: &File) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    file.metadata().unwrap().ino()
+}
+
+/// What `work` leaves in fast commits, behind a transaction with everything that `before` did, is there for readers and
+/// after our recovery.
+fn work_is_replayed(case: &str, before: impl Fn(&Path), work: impl Fn(&Path) -> Vec<File>) {
+    let (image, live) = work_is_read(case, before, work);
+    let device = image.device();
+    drop(Volume::open_device(device.clone(), VolumeOptions::read_write()).unwrap());
+    let scratch = Scratch::new(128 << 20);
+    let ours = scratch.file("ours.img");
+    Image::of(&*device).save(&ours);
+    oracle::e2fsck_clean(&ours);
+    let seen = comparable(without_xattrs(uext4_testkit::kernel_manifest(&ours)));
+    same(&format!("{case}: the kernel on ours"), &live, &seen);
+}
+
+/// The part of it that only reads.
+fn work_is_read(case: &str, before: impl Fn(&Path), work: impl Fn(&Path) -> Vec<File>) -> (Image, Manifest) {
+    let volume = VolumeBuilder::new(40 << 20).args(FEW).build();
+    let mounted = KernelMount::image(volume.path(), LoopOptions::default(), "noatime,commit=300");
+    before(mounted.path());
+    for text in ["first", "second"] {
+        std::fs::write(mounted.path().join("first"), text).unwrap();
+        oracle::run(oracle::command("sync").arg("-f").arg(mounted.path()));
+    }
+    let open = work(mounted.path());
+    let live = comparable(without_xattrs(uext4_testkit::manifest::manifest(mounted.path())));
+    let image = Image::load(volume.path());
+    drop(open);
+    mounted.unmount();
+
+    let device = image.device();
+    let seen = open_ro(device.clone());
+    let info = seen.info().recovery;
+    assert_eq!(info.fast_commits_refused, None, "{case}");
+    assert!(info.fast_commits().is_some_and(|found| found.commits > 0), "{case}: {info:?}");
+    same(case, &live, &comparable(manifest(&seen, How::Direct)));
+    drop(seen);
+    assert_unchanged(&image, &*device);
+    (image, live)
+}
+
+/// The ordinary log has it among the orphans, so nothing is opened for writing.
+#[test]
+fn root_files_whose_contents_are_in_the_ordinary_log_get_a_name() {
+    needs!(Need::Loop, Need::Tool("mke2fs"));
+    let held = std::cell::RefCell::new(None);
+    let (image, _) = work_is_read(
+        "named after a transaction",
+        |root| {
+            let file = unnamed(root);
+            file.write_all_at(&[b'A'; 20_000], 0).unwrap();
+            *held.borrow_mut() = Some(file);
+        },
+        |root| {
+            let file = held.borrow_mut().take().unwrap();
+            name(&file, &root.join("atomic"));
+            file.sync_all().unwrap();
+            vec![file]
+        },
+    );
+    let device = image.device();
+    let written = Volume::open_device(device.clone(), VolumeOptions::read_write());
+    assert!(written.is_err());
+    assert_unchanged(&image, &*device);
+}
+
+fn acknowledged(root: &Path) -> File {
+    let file = File::create(root.join("acknowledged")).unwrap();
+    file.write_all_at(&[b'd'; 4000], 0).unwrap();
+    file.sync_all().unwrap();
+    file
+}
+
+/// Their ranges come before their inodes.
+#[test]
+fn root_files_that_got_a_name_late_keep_their_contents() {
+    needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    work_is_replayed(
+        "named before the first fsync",
+        |_| {},
+        |root| {
+            let file = unnamed(root);
+            file.write_all_at(&[b'A'; 20_000], 0).unwrap();
+            name(&file, &root.join("atomic"));
+            file.sync_all().unwrap();
+            vec![file]
+        },
+    );
+}
+
+#[test]
+fn root_files_that_get_a_name_in_another_fast_commit_keep_their_contents() {
+    needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    work_is_replayed(
+        "named after the first fsync",
+        |_| {},
+        |root| {
+            let file = unnamed(root);
+            file.write_all_at(&[b'A'; 20_000], 0).unwrap();
+            file.sync_all().unwrap();
+            name(&file, &root.join("atomic"));
+            file.sync_all().unwrap();
+            vec![file]
+        },
+    );
+}
+
+#[test]
+fn root_contents_of_deleted_files_are_not_seen_under_other_names() {
+    needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    work_is_replayed(
+        "a number used again",
+        |root| std::fs::write(root.join("secret"), [b'S'; 40_000]).unwrap(),
+        |root| {
+            let old = number(&File::open(root.join("secret")).unwrap());
+            std::fs::remove_file(root.join("secret")).unwrap();
+            let file = unnamed(root);
+            assert_eq!(number(&file), old, "the kernel uses the number again");
+            file.write_all_at(&[b'N'; 4096], 36_864).unwrap();
+            name(&file, &root.join("public"));
+            file.sync_all().unwrap();
+            vec![file]
+        },
+    );
+}
+
+#[test]
+fn root_numbers_of_deleted_directories_are_used_again() {
+    needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    work_is_replayed(
+        "a directory's number",
+        |root| std::fs::create_dir(root.join("directory")).unwrap(),
+        |root| {
+            std::fs::remove_dir(root.join("directory")).unwrap();
+            std::fs::write(root.join("new"), "hello").unwrap();
+            std::fs::rename(root.join("new"), root.join("moved")).unwrap();
+            std::fs::remove_file(root.join("moved")).unwrap();
+            vec![acknowledged(root)]
+        },
+    );
+}
+
+#[test]
+fn root_open_files_without_a_name_may_have_a_block_of_attributes() {
+    needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    work_is_replayed(
+        "attributes of a file without a name",
+        |root| {
+            std::fs::write(root.join("file"), [b'x'; 5000]).unwrap();
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(root.join("file"), "user.big", &[b'v'; 1500], flags).unwrap();
+        },
+        |root| {
+            let open = OpenOptions::new().read(true).write(true).open(root.join("file")).unwrap();
+            std::fs::remove_file(root.join("file")).unwrap();
+            open.write_all_at(&[b'y'; 9000], 0).unwrap();
+            open.sync_all().unwrap();
+            let first = acknowledged(root);
+            open.write_all_at(&[b'z'; 9000], 20_000).unwrap();
+            open.sync_all().unwrap();
+            vec![open, first]
+        },
+    );
 }

@@ -140,20 +140,23 @@ impl Groups {
     }
 
     /// Marks the clusters of blocks that lie inside the volume.
-    fn mark_run(&mut self, canvas: &Canvas<'_>, (first, count): BlockRun, used: bool) -> Result<()> {
-        let geometry = &canvas.state.superblock.geometry;
-        let outside = || Error::from(Corrupt::from(CorruptKind::BlockOutsideVolume("an extent")));
-        let mut block = first;
-        let end = first.checked_add(count).ok_or_else(outside)?;
-        while block < end {
-            let (group, index) = geometry.group_of_block(Pblk(block)).ok_or_else(outside)?;
-            let length = u64::from(geometry.blocks_per_group() - index).min(end - block);
-            let log = geometry.cluster_log();
-            let last = index + length as u32 - 1;
-            self.mark(canvas, group, (index >> log)..(last >> log) + 1, used)?;
-            block += length;
-        }
-        Ok(())
+    fn mark_run(&mut self, canvas: &Canvas<'_>, run: BlockRun, used: bool) -> Result<()> {
+        each_part(canvas, run, |_, group, clusters| self.mark(canvas, group, clusters, used))
+    }
+
+    /// Refuses blocks that are in use.
+    fn check_free(&mut self, canvas: &Canvas<'_>, run: BlockRun, ino: Ino) -> Result<()> {
+        each_part(canvas, run, |block, group, clusters| {
+            // Nothing is changed, but the bitmap is there afterwards.
+            self.mark(canvas, group, 0..0, true)?;
+            let bitmap =
+                self.work.get(&group.get()).and_then(|work| work.blocks.as_deref()).unwrap_or_default();
+            if clusters.into_iter().any(|index| bit(bitmap, index)) {
+                let what = format!("fast commits give it blocks from {block} on that something else uses");
+                return Err(Error::CorruptInode { ino, what });
+            }
+            Ok(())
+        })
     }
 
     /// Whether an inode is marked used.
@@ -198,11 +201,14 @@ impl Groups {
     }
 
     /// Marks `before` free, then `after` used, and brings the groups' descriptors up to date.
+    ///
+    /// # Errors
+    /// [`Error::CorruptInode`] if a block of `after` is one that something else uses.
     pub(super) fn settle(
         &mut self,
         canvas: &mut Canvas<'_>,
         before: &[BlockRun],
-        after: &[BlockRun],
+        after: &[(u64, u64, Ino)],
     ) -> Result<()> {
         for block in std::mem::take(&mut self.allocated) {
             self.mark_run(canvas, (block, 1), false)?;
@@ -210,8 +216,11 @@ impl Groups {
         for run in before {
             self.mark_run(canvas, *run, false)?;
         }
-        for run in after {
-            self.mark_run(canvas, *run, true)?;
+        for (first, count, ino) in after {
+            self.check_free(canvas, (*first, *count), *ino)?;
+        }
+        for (first, count, _) in after {
+            self.mark_run(canvas, (*first, *count), true)?;
         }
         for (group, work) in std::mem::take(&mut self.work) {
             work.store(canvas, Group(group))?;
@@ -247,6 +256,27 @@ impl Work {
         self.descriptor.encode(place, group, superblock).map_err(unencodable)?;
         canvas.write(block.get(), bytes)
     }
+}
+
+/// The parts of a run, one for each group: their first block, the group, and their clusters in it.
+fn each_part(
+    canvas: &Canvas<'_>,
+    (first, count): BlockRun,
+    mut act: impl FnMut(u64, Group, std::ops::Range<u32>) -> Result<()>,
+) -> Result<()> {
+    let geometry = &canvas.state.superblock.geometry;
+    let outside = || Error::from(Corrupt::from(CorruptKind::BlockOutsideVolume("an extent")));
+    let mut block = first;
+    let end = first.checked_add(count).ok_or_else(outside)?;
+    while block < end {
+        let (group, index) = geometry.group_of_block(Pblk(block)).ok_or_else(outside)?;
+        let length = u64::from(geometry.blocks_per_group() - index).min(end - block);
+        let log = geometry.cluster_log();
+        let last = index + length as u32 - 1;
+        act(block, group, (index >> log)..(last >> log) + 1)?;
+        block += length;
+    }
+    Ok(())
 }
 
 fn place_of(canvas: &Canvas<'_>, ino: Ino) -> Result<(Group, u32)> {

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::volume::Ext4State;
 use uext4_jbd2::Changes;
+use uext4_ondisk::{Corrupt, CorruptKind};
 
 /// The volume, and the blocks that were changed.
 pub(super) struct Canvas<'v> {
@@ -10,16 +11,48 @@ pub(super) struct Canvas<'v> {
     changed: Changes,
     bytes: u64,
     budget: u64,
+    /// Bytes that everything else takes that is kept until the end.
+    kept: u64,
+    /// Blocks of all directories that were read.
+    directory_blocks: u64,
 }
+
+/// Most bytes of inodes, names and ranges in memory.
+const KEPT_MAX: u64 = 64 << 20;
 
 impl<'v> Canvas<'v> {
     /// Nothing changed yet; at most `budget` bytes ever will be.
     pub(super) fn new(state: &'v Ext4State, budget: u64) -> Self {
-        Canvas { state, changed: Changes::new(), bytes: 0, budget }
+        Canvas { state, changed: Changes::new(), bytes: 0, budget, kept: 0, directory_blocks: 0 }
     }
 
     pub(super) fn block_size(&self) -> usize {
         self.state.superblock.geometry.block_size() as usize
+    }
+
+    /// Notes that more is kept in memory.
+    ///
+    /// # Errors
+    /// [`Error::Incompatible`] if that is more than may be.
+    pub(super) fn charge(&mut self, bytes: usize) -> Result<()> {
+        self.kept = self.kept.saturating_add(bytes as u64);
+        if self.kept > KEPT_MAX {
+            let feature = format!("fast commits that take more than {} MiB of memory", KEPT_MAX >> 20);
+            return Err(Error::Incompatible { action: "recover", feature });
+        }
+        Ok(())
+    }
+
+    /// Notes that a directory of so many blocks is read. All of them together are no longer than the volume.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if they are.
+    pub(super) fn load_directory(&mut self, blocks: u32) -> Result<()> {
+        self.directory_blocks += u64::from(blocks);
+        if self.directory_blocks > self.state.superblock.geometry.blocks_count() {
+            return Err(Corrupt::from(CorruptKind::DirectorySize).into());
+        }
+        Ok(())
     }
 
     /// A copy of a block as it is now.

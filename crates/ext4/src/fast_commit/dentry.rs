@@ -8,6 +8,7 @@
 use super::canvas::Canvas;
 use super::chain::{self, Entry};
 use super::inode::Node;
+use super::waiting::NAME_COST;
 use super::{Parts, htree, inline};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
@@ -56,6 +57,7 @@ impl Directory {
         let mut directory = Directory { names: HashMap::new(), room: Vec::new(), inline, format };
         if inline {
             for entry in inline::entries(&parts.canvas, node, &format)? {
+                parts.canvas.charge(entry.name.len() + NAME_COST)?;
                 directory.names.entry(entry.name).or_insert((entry.ino, 0));
             }
             return Ok(directory);
@@ -67,9 +69,11 @@ impl Directory {
         let Some(blocks) = u32::try_from(blocks).ok().filter(|_| whole && possible) else {
             return Err(Corrupt::from(CorruptKind::DirectorySize).in_inode(node.ino).into());
         };
+        parts.canvas.load_directory(blocks)?;
         for number in 0..blocks {
             let block = directory.block(parts, node, number)?;
             for entry in directory.entries(&block, node, number)? {
+                parts.canvas.charge(entry.name.len() + NAME_COST)?;
                 directory.names.entry(entry.name).or_insert((entry.ino, number));
             }
             let room = directory.room_of(&block, node, number)?;

@@ -3,6 +3,7 @@
 use super::canvas::Canvas;
 use super::extents::{BlockRun, Tree, unencodable};
 use super::inline;
+use super::waiting::Range;
 use crate::error::{Error, Result};
 use uext4_ondisk::ext4::{
     FileType, I_BLOCK_SIZE, Inode as DiskInode, InodeFlags, XATTR_BLOCK_HEADER_SIZE, XattrArea, XattrBlock,
@@ -25,6 +26,14 @@ pub(super) struct Node {
     pub(super) disk: DiskInode,
     /// Whether it is in use now.
     pub(super) used: bool,
+    /// Names that lead to it. Links say so too, but those of a record run ahead of the names behind it.
+    pub(super) names: u32,
+    /// The fast commit whose record says what it is, since it had its last name. 0 for none.
+    pub(super) described: u32,
+    /// The links that the last record had.
+    pub(super) recorded_links: u16,
+    /// Whether the volume has it in use without a name, to be deleted by whoever works off its orphans.
+    pub(super) orphan: bool,
     /// Whether it must be written.
     pub(super) changed: bool,
     /// Whether the volume has it in use, and as a directory.
@@ -50,10 +59,12 @@ impl Node {
             return Ok(node);
         }
         let disk = DiskInode::decode(&raw, ino, superblock).map_err(|corrupt| corrupt.at_block(block))?;
-        if disk.links == 0 {
+        if disk.links == 0 && disk.file_type().is_none() {
             return Ok(node);
         }
         let directory = disk.file_type() == Some(FileType::Directory);
+        node.names = if directory { u32::from(disk.links > 0) } else { u32::from(disk.links) };
+        node.orphan = disk.links == 0;
         (node.raw, node.disk, node.used, node.home) = (raw, disk, true, Some(directory));
         Ok(node)
     }
@@ -64,8 +75,20 @@ impl Node {
         let mut raw = vec![0; usize::from(superblock.geometry.inode_size())];
         update_inode_checksum(&mut raw, ino, superblock).map_err(unencodable)?;
         let disk = DiskInode::decode(&raw, ino, superblock)?;
-        let (used, changed, home, tree) = (false, false, None, None);
-        Ok(Node { ino, raw, disk, used, changed, home, tree, extra_sectors: 0 })
+        Ok(Node {
+            ino,
+            raw,
+            disk,
+            used: false,
+            names: 0,
+            described: 0,
+            recorded_links: 0,
+            orphan: false,
+            changed: false,
+            home: None,
+            tree: None,
+            extra_sectors: 0,
+        })
     }
 
     pub(super) fn is_directory(&self) -> bool {
@@ -111,6 +134,65 @@ impl Node {
         Ok(())
     }
 
+    /// Whether anything has to be remembered of it.
+    pub(super) fn is_worth_keeping(&self) -> bool {
+        self.used || self.changed || self.home.is_some()
+    }
+
+    /// Whether a range can be applied to it now: it has a name, or its record came before.
+    pub(super) fn is_known(&self, commit: u32) -> bool {
+        self.used && (self.names > 0 || self.described == commit)
+    }
+
+    /// Whether the file without a name that this was goes on with this record. Otherwise another one has got its
+    /// number.
+    fn goes_on(&self, canvas: &Canvas<'_>, record: &DiskInode) -> Result<bool> {
+        let kind = record.file_type();
+        if kind != self.disk.file_type() || kind == Some(FileType::Directory) {
+            return Ok(false);
+        }
+        if record.created != self.disk.created {
+            return Ok(false);
+        }
+        if record.generation == self.disk.generation {
+            return Ok(true);
+        }
+        // Without checksums the generation can be set, so this may be either.
+        if record.created.is_some() && !canvas.state.superblock.features.metadata_csum() {
+            return Err(self.corrupt("the record changes the generation of a file without a name"));
+        }
+        Ok(false)
+    }
+
+    /// Does to a file what a range says. Its blocks and its ends were checked.
+    pub(super) fn map(
+        &mut self,
+        canvas: &mut Canvas<'_>,
+        released: &mut Vec<BlockRun>,
+        range: &Range,
+    ) -> Result<()> {
+        if self.is_directory() {
+            return Err(self.corrupt(match range {
+                Range::Add(_) => "a fast commit maps a range of a directory",
+                Range::Remove(..) => "a fast commit unmaps a range of a directory",
+            }));
+        }
+        canvas.charge(2 * size_of::<Range>())?;
+        match range {
+            Range::Add(extent) => {
+                if self.disk.has_inline_data() {
+                    self.start_extents(canvas)?;
+                }
+                self.tree(canvas, released)?.insert(*extent);
+            }
+            Range::Remove(first, end) if !self.disk.has_inline_data() => {
+                self.tree(canvas, released)?.remove(*first, *end);
+            }
+            Range::Remove(..) => {}
+        }
+        Ok(())
+    }
+
     /// Takes over the bytes of an inode record.
     pub(super) fn apply(
         &mut self,
@@ -124,9 +206,14 @@ impl Node {
         if record.len() > size || record.len() < BASE_SIZE {
             return Err(field("fc_len"));
         }
-        if self.used && self.disk.links == 0 {
-            // Deleted by what came before: this is another file.
-            self.free(canvas, released)?;
+        if self.used && self.names == 0 {
+            let mut raw = vec![0; size];
+            raw[..record.len()].copy_from_slice(record);
+            update_inode_checksum(&mut raw, self.ino, superblock).map_err(unencodable)?;
+            let recorded = DiskInode::decode(&raw, self.ino, superblock)?;
+            if !self.goes_on(canvas, &recorded)? {
+                self.free(canvas, released)?;
+            }
         }
         let superblock = &canvas.state.superblock;
         let mut raw = if self.used { self.encoded(canvas)? } else { vec![0; size] };
@@ -136,7 +223,7 @@ impl Node {
         with_mapping[I_BLOCK].copy_from_slice(&record[I_BLOCK]);
         update_inode_checksum(&mut with_mapping, self.ino, superblock).map_err(unencodable)?;
         let recorded = DiskInode::decode(&with_mapping, self.ino, superblock)?;
-        self.check(&recorded)?;
+        self.check(canvas, &recorded)?;
         if self.used && self.disk.uses_extents() {
             if recorded.generation != self.disk.generation {
                 self.tree(canvas, released)?.touch();
@@ -156,7 +243,7 @@ impl Node {
             raw[record.len()..].copy_from_slice(&self.raw[record.len()..]);
         }
         (self.raw, self.disk) = (raw, recorded);
-        (self.used, self.changed) = (true, true);
+        (self.used, self.changed, self.recorded_links) = (true, true, self.disk.links);
         match (has, was_used) {
             (true, true) if had && !was_inline => (self.disk.i_block, self.disk.blocks_raw) = before,
             (true, _) => self.tree = Some(Tree::empty(canvas)),
@@ -187,7 +274,7 @@ impl Node {
     }
 
     /// Whether the recorded inode can be this one.
-    fn check(&self, recorded: &DiskInode) -> Result<()> {
+    fn check(&self, canvas: &Canvas<'_>, recorded: &DiskInode) -> Result<()> {
         let Some(kind) = recorded.file_type() else {
             return Err(self.corrupt(format!("mode {:#o} names no file type", recorded.mode)));
         };
@@ -214,6 +301,11 @@ impl Node {
         }
         if self.maps_by_pointers() && recorded.uses_extents() {
             return Err(self.corrupt("the record makes extents of block pointers"));
+        }
+        // It can be set on volumes without checksums only.
+        let checksums = canvas.state.superblock.features.metadata_csum();
+        if checksums && recorded.generation != self.disk.generation {
+            return Err(self.corrupt("the record changes the generation of a file that has a name"));
         }
         Ok(())
     }

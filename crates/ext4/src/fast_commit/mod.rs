@@ -12,6 +12,7 @@
 //! | `inode.rs` | inodes: the recorded ones over those of the volume |
 //! | `extents.rs` | extent trees |
 //! | `dentry.rs`, `chain.rs`, `htree.rs`, `inline.rs` | names, in blocks, hash trees and inodes |
+//! | `waiting.rs` | names and ranges whose inode is described later |
 //! | `bitmaps.rs` | bitmaps, free counts, and blocks for what grew |
 //!
 //! # What is done as in the kernel, and what is not
@@ -21,7 +22,9 @@
 //!   of directories are allocated anew, clear of everything that records map.
 //! * A name that is added is looked for first, and one that is removed may be gone: links and names of files that were
 //!   deleted before their fast commit was written lead nowhere, and are ignored.
-//! * An inode that no name is left for is deleted at the end of its fast commit. (The kernel refuses to mount a volume
+//! * An inode that has no name is deleted at the end of the last fast commit, as one of them may give it a name again.
+//!   A record with another generation, time of creation or type means that another file has got its number. The name
+//!   of a directory or file, its ranges and its record count together only. (The kernel refuses to mount a volume
 //!   with the record of an inode that has no links, and leaves directories that were removed behind.)
 //! * Link counts of directories are kept up, those of parents too. (The kernel gives new directories one link and
 //!   leaves parents as they are, for e2fsck to find.)
@@ -29,7 +32,8 @@
 //!   at ranges before it knows that there are extents.) What fallocate moves from an inode to a block is lost all the
 //!   same: it waits in the transaction, which no fast commit holds.
 //! * Device nodes and short links keep what lies in their inode. (The kernel does not write any into fast commits.)
-//! * A name whose inode is described later in the same fast commit (a temporary file that got a name) is added then.
+//! * A name or range whose inode is described later in the same fast commit (a temporary file that got a name) counts
+//!   then. Ranges of inodes that never are, are those of deleted files; a name of one is an error.
 //! * Times of directories stay as they are: no record has them. (The kernel sets the time of the replay.)
 //! * What contradicts the volume or itself ends the replay with an error, while the kernel ignores much of it.
 
@@ -41,6 +45,7 @@ mod extents;
 mod htree;
 mod inline;
 mod inode;
+mod waiting;
 
 use crate::error::{Error, Result};
 use crate::volume::{Ext4State, ROOT, is_system_file};
@@ -56,6 +61,7 @@ use uext4_jbd2::{Changes, FastCommitReplay, LogMap, Recovery};
 use uext4_ondisk::ext4::{Extent, RoCompat};
 use uext4_ondisk::jbd2::{FastCommitName as Name, FastCommitRecord};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk};
+use waiting::{Range, Waiting};
 
 /// Most links of an inode (`EXT4_LINK_MAX`).
 const LINKS_MAX: u16 = 65000;
@@ -90,8 +96,10 @@ pub(crate) fn replay(
         parts,
         nodes: BTreeMap::new(),
         directories: BTreeMap::new(),
-        pending: Vec::new(),
+        waiting: Waiting::default(),
+        described: BTreeSet::new(),
         unlinked: BTreeSet::new(),
+        commit: 1,
         record: 0,
     };
     recovery.replay_fast_commits(device, log, &mut replay)?;
@@ -127,21 +135,18 @@ impl FastCommitReplay for Mapped<'_> {
     }
 }
 
-/// A name for an inode that is not known yet.
-struct Pending {
-    parent: Ino,
-    ino: Ino,
-    name: Box<[u8]>,
-}
-
 /// The state of a replay.
 struct Replay<'v> {
     parts: Parts<'v>,
     nodes: BTreeMap<Ino, Node>,
     directories: BTreeMap<Ino, Directory>,
-    pending: Vec<Pending>,
-    /// Inodes that may have lost their last link in this fast commit.
+    waiting: Waiting,
+    /// Inodes with a record in this fast commit.
+    described: BTreeSet<Ino>,
+    /// Inodes that may be without a name at the end.
     unlinked: BTreeSet<Ino>,
+    /// Number of this fast commit, from 1 on.
+    commit: u32,
     record: u32,
 }
 
@@ -190,11 +195,18 @@ impl Replay<'_> {
             return Ok(node);
         }
         let used = self.parts.groups.inode_used(&self.parts.canvas, ino)?;
-        Node::load(&self.parts.canvas, ino, used)
+        let node = Node::load(&self.parts.canvas, ino, used)?;
+        if node.is_worth_keeping() {
+            self.parts.canvas.charge(2 * node.raw.len() + size_of::<Node>())?;
+        }
+        Ok(node)
     }
 
     fn put(&mut self, node: Node) {
-        self.nodes.insert(node.ino, node);
+        // There can be as many of the others as the volume has inodes.
+        if node.is_worth_keeping() {
+            self.nodes.insert(node.ino, node);
+        }
     }
 
     /// The names of a directory, to be put back.
@@ -221,31 +233,22 @@ impl Replay<'_> {
             );
             return Err(Error::CorruptInode { ino, what });
         }
-        let mut node = self.take(ino)?;
-        // A file that was deleted meanwhile: nothing is left to be mapped.
-        if node.used {
-            if node.is_directory() {
-                return Err(node.corrupt("a fast commit maps a range of a directory"));
-            }
-            if node.disk.has_inline_data() {
-                node.start_extents(&self.parts.canvas)?;
-            }
-            node.tree(&self.parts.canvas, &mut self.parts.released)?.insert(extent);
-        }
-        self.put(node);
-        Ok(())
+        self.range(ino, Range::Add(extent))
     }
 
     fn delete_range(&mut self, ino: Ino, first: Lblk, blocks: u32) -> Result<()> {
         self.check_number(ino, false)?;
         let field = || Error::from(Corrupt::from(CorruptKind::FastCommitRecord("fc_len")).in_inode(ino));
         let end = first.get().checked_add(blocks).filter(|_| blocks > 0).ok_or_else(field)?;
+        self.range(ino, Range::Remove(first.get(), end))
+    }
+
+    fn range(&mut self, ino: Ino, range: Range) -> Result<()> {
         let mut node = self.take(ino)?;
-        if node.used && !node.disk.has_inline_data() {
-            if node.is_directory() {
-                return Err(node.corrupt("a fast commit unmaps a range of a directory"));
-            }
-            node.tree(&self.parts.canvas, &mut self.parts.released)?.remove(first.get(), end);
+        if node.is_known(self.commit) {
+            node.map(&mut self.parts.canvas, &mut self.parts.released, &range)?;
+        } else {
+            self.waiting.add_range(&mut self.parts.canvas, ino, range)?;
         }
         self.put(node);
         Ok(())
@@ -254,16 +257,24 @@ impl Replay<'_> {
     fn inode(&mut self, ino: Ino, raw: &[u8]) -> Result<()> {
         self.check_number(ino, false)?;
         let mut node = self.take(ino)?;
-        if node.used && node.disk.links == 0 {
+        if node.used && node.names == 0 {
             self.directories.remove(&ino);
         }
         let parts = &mut self.parts;
+        if !node.is_worth_keeping() {
+            parts.canvas.charge(2 * node.raw.len() + size_of::<Node>())?;
+        }
         node.apply(&mut parts.canvas, raw, &mut parts.released)?;
+        node.described = self.commit;
+        self.described.insert(ino);
+        for range in self.waiting.take_ranges(ino) {
+            node.map(&mut parts.canvas, &mut parts.released, &range)?;
+        }
         if node.is_directory() {
             // Only a new directory is recorded, and its name, which follows, makes it one.
             node.disk.links = 0;
         }
-        if node.disk.links == 0 {
+        if node.names == 0 {
             self.unlinked.insert(ino);
         }
         self.put(node);
@@ -295,11 +306,10 @@ impl Replay<'_> {
     fn create(&mut self, name: &Name<'_>) -> Result<()> {
         let Some((mut parent, mut directory)) = self.parent(name)? else { return Ok(()) };
         let mut node = self.take(name.ino)?;
-        if !node.used {
+        if !node.used || node.described != self.commit {
             return Err(node.corrupt("a fast commit creates a name for an inode that is not in use"));
         }
-        let is_new = self.add_name(&mut parent, &mut directory, &node, name)?;
-        node.disk.links = 1;
+        let is_new = self.add_name(&mut parent, &mut directory, &mut node, name)?;
         if node.is_directory() {
             if self.directories.contains_key(&name.ino) {
                 return Err(node.corrupt("a fast commit creates a directory twice"));
@@ -320,21 +330,34 @@ impl Replay<'_> {
     fn link(&mut self, name: &Name<'_>) -> Result<()> {
         let Some((mut parent, mut directory)) = self.parent(name)? else { return Ok(()) };
         let mut node = self.take(name.ino)?;
-        if !node.used {
-            let pending = Pending { parent: name.parent, ino: name.ino, name: name.name.into() };
-            self.pending.push(pending);
-        } else if node.is_directory() {
-            return Err(node.corrupt("a fast commit gives a directory another name"));
-        } else if self.add_name(&mut parent, &mut directory, &node, name)? {
-            if node.disk.links >= LINKS_MAX {
-                return Err(node.corrupt("a fast commit gives the file more links than it can have"));
+        if !node.used || node.names == 0 {
+            // Maybe of another file, which gets the number with its record.
+            let (canvas, waiting) = (&mut self.parts.canvas, &mut self.waiting);
+            if let Some(other) = waiting.add_name(canvas, name.parent, name.ino, name.name)? {
+                return Err(name_taken(&parent, name, other));
             }
-            node.disk.links += 1;
-            node.changed = true;
+        } else {
+            self.link_now(&mut parent, &mut directory, &mut node, name)?;
         }
         self.put(node);
         self.put_parent(parent, directory);
         Ok(())
+    }
+
+    fn link_now(
+        &mut self,
+        parent: &mut Node,
+        directory: &mut Directory,
+        node: &mut Node,
+        name: &Name<'_>,
+    ) -> Result<()> {
+        if node.is_directory() {
+            return Err(node.corrupt("a fast commit gives a directory another name"));
+        }
+        if node.names >= u32::from(LINKS_MAX) {
+            return Err(node.corrupt("a fast commit gives the file more links than it can have"));
+        }
+        self.add_name(parent, directory, node, name).map(drop)
     }
 
     /// Adds a name, unless it is there already. Returns whether it was not.
@@ -342,18 +365,20 @@ impl Replay<'_> {
         &mut self,
         parent: &mut Node,
         directory: &mut Directory,
-        node: &Node,
+        node: &mut Node,
         name: &Name<'_>,
     ) -> Result<bool> {
         match directory.get(name.name) {
             Some(found) if found == name.ino => return Ok(false),
-            Some(found) => {
-                let text = name.name.escape_ascii();
-                let what = format!("a fast commit adds the name `{text}`, which is that of inode {found}");
-                return Err(parent.corrupt(what));
-            }
+            Some(found) => return Err(name_taken(parent, name, found)),
             None => {}
         }
+        self.parts.canvas.charge(name.name.len() + waiting::NAME_COST)?;
+        node.names += 1;
+        if !node.is_directory() {
+            node.disk.links = u16::try_from(node.names).unwrap_or(u16::MAX);
+        }
+        node.changed = true;
         let entry = Entry { name: name.name.into(), ino: name.ino, kind: node.disk.file_type() };
         directory.insert(&mut self.parts, parent, entry)?;
         Ok(true)
@@ -361,12 +386,8 @@ impl Replay<'_> {
 
     fn unlink(&mut self, name: &Name<'_>) -> Result<()> {
         let Some((mut parent, mut directory)) = self.parent(name)? else { return Ok(()) };
-        let waiting = |pending: &Pending| {
-            (pending.parent, pending.ino, &*pending.name) == (name.parent, name.ino, name.name)
-        };
-        if let Some(position) = self.pending.iter().position(waiting) {
-            self.pending.remove(position);
-        } else if directory.remove(&mut self.parts, &mut parent, name.name, name.ino)? {
+        let waited = self.waiting.remove_name(name.parent, name.ino, name.name);
+        if !waited && directory.remove(&mut self.parts, &mut parent, name.name, name.ino)? {
             let mut node = self.take(name.ino)?;
             if node.used {
                 self.remove_link(&mut parent, &mut node)?;
@@ -384,12 +405,14 @@ impl Replay<'_> {
             if !names.is_empty() {
                 return Err(node.corrupt("a fast commit removes a directory that is not empty"));
             }
-            node.disk.links = 0;
+            (node.names, node.disk.links) = (0, 0);
             self.change_subdirectories(parent, false)?;
         } else {
-            node.disk.links = node.disk.links.saturating_sub(1);
+            node.names = node.names.saturating_sub(1);
+            node.disk.links = u16::try_from(node.names).unwrap_or(u16::MAX);
         }
-        if node.disk.links == 0 {
+        if node.names == 0 {
+            node.described = 0;
             self.unlinked.insert(node.ino);
         }
         Ok(())
@@ -412,20 +435,35 @@ impl Replay<'_> {
 
     /// The end of a fast commit.
     fn commit(&mut self) -> Result<()> {
-        for pending in std::mem::take(&mut self.pending) {
-            let name = Name { parent: pending.parent, ino: pending.ino, name: &pending.name };
-            let Some((mut parent, mut directory)) = self.parent(&name)? else { continue };
-            let node = self.take(pending.ino)?;
+        for ((parent, name), ino) in self.waiting.end() {
+            let name = Name { parent, ino, name: &name };
+            let mut node = self.take(ino)?;
+            let place = self.parent(&name)?;
+            let (Some((mut parent, mut directory)), true) = (place, node.described == self.commit) else {
+                let text = name.name.escape_ascii();
+                return Err(
+                    node.corrupt(format!("a fast commit names it `{text}`, but never says what it is"))
+                );
+            };
             // Its record came after the name, so it has counted it already.
-            if node.used && !node.is_directory() {
-                self.add_name(&mut parent, &mut directory, &node, &name)?;
-            }
+            self.link_now(&mut parent, &mut directory, &mut node, &name)?;
             self.put(node);
             self.put_parent(parent, directory);
         }
+        for ino in std::mem::take(&mut self.described) {
+            if let Some(node) = self.nodes.get(&ino).filter(|node| node.described == self.commit) {
+                check_links(node)?;
+            }
+        }
+        self.commit += 1;
+        Ok(())
+    }
+
+    /// Deletes what no name is left for.
+    fn delete(&mut self) -> Result<()> {
         for ino in std::mem::take(&mut self.unlinked) {
             let mut node = self.take(ino)?;
-            if node.used && node.disk.links == 0 {
+            if node.used && node.names == 0 && !node.orphan {
                 self.directories.remove(&ino);
                 node.free(&mut self.parts.canvas, &mut self.parts.released)?;
             }
@@ -436,6 +474,7 @@ impl Replay<'_> {
 
     /// Puts everything into blocks.
     fn finish(mut self) -> Result<Changes> {
+        self.delete()?;
         let parts = &mut self.parts;
         let mut owners = Vec::new();
         for node in self.nodes.values_mut() {
@@ -443,7 +482,15 @@ impl Replay<'_> {
             owners.extend(runs.into_iter().map(|(first, count)| (first, count, node.ino)));
         }
         owners.sort_unstable();
-        if let Some(pair) = owners.windows(2).find(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
+        let geometry = &parts.canvas.state.superblock.geometry;
+        let (log, base) = (geometry.cluster_log(), u64::from(geometry.first_data_block()));
+        let cluster = |block: u64| block.saturating_sub(base) >> log;
+        let collide = |pair: &&[(u64, u64, Ino)]| {
+            let (end, next) = (pair[0].0 + pair[0].1, pair[1].0);
+            // A cluster belongs to one file.
+            end > next || (pair[0].2 != pair[1].2 && cluster(end - 1) == cluster(next))
+        };
+        if let Some(pair) = owners.windows(2).find(collide) {
             let ((_, _, one), (block, _, ino)) = (pair[0], pair[1]);
             let what = format!("fast commits give block {block} to it and to inode {one}");
             return Err(Error::CorruptInode { ino, what });
@@ -451,9 +498,25 @@ impl Replay<'_> {
         for node in self.nodes.values() {
             node.store(&mut parts.canvas, &mut parts.groups)?;
         }
-        let after: Vec<_> = owners.into_iter().map(|(first, count, _)| (first, count)).collect();
         let released = std::mem::take(&mut parts.released);
-        parts.groups.settle(&mut parts.canvas, &released, &after)?;
+        parts.groups.settle(&mut parts.canvas, &released, &owners)?;
         Ok(self.parts.canvas.into_changes())
     }
+}
+
+/// The names of a new or changed inode at the end of a fast commit must be as many as its record says.
+fn check_links(node: &Node) -> Result<()> {
+    let recorded = u32::from(node.recorded_links);
+    // Of directories only new ones have records, with links of what is in them.
+    let agrees = if node.is_directory() { recorded == 0 || node.names == 1 } else { recorded == node.names };
+    if agrees {
+        return Ok(());
+    }
+    let names = node.names;
+    Err(node.corrupt(format!("a fast commit gives it {recorded} links and leaves it {names} names")))
+}
+
+fn name_taken(parent: &Node, name: &Name<'_>, other: Ino) -> Error {
+    let text = name.name.escape_ascii();
+    parent.corrupt(format!("a fast commit adds the name `{text}`, which is that of inode {other}"))
 }

@@ -18,7 +18,7 @@
 //!    another number than it expects for an error, and then replays nothing at all.
 
 use super::apply::{escaped_head, transfer};
-use super::reader::transfer_buffer;
+use super::reader::{LogReader, transfer_buffer};
 use super::{LogEnd, Recovery, Replay};
 use crate::{Error, LogMap, Result};
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ use uext4_ondisk::jbd2::{
     BlockHeader, CommitBlock, JournalSuperblock, LogChecksums, LogFormat, MAGIC, Tag, TagFlags,
     TransactionChecksum,
 };
-use uext4_ondisk::{EncodeError, Pblk};
+use uext4_ondisk::{Corrupt, CorruptKind, EncodeError, Pblk};
 
 /// Blocks and their contents.
 pub type Changes = BTreeMap<u64, Box<[u8]>>;
@@ -72,10 +72,13 @@ impl Recovery {
     /// durable at home. Returns what there is to recover now; nothing of it is home yet.
     ///
     /// # Errors
-    /// [`Error::FastCommitRoom`], before anything is written; the device's, after which recovery finds either the fast
-    /// commits or the transaction.
+    /// [`Error::FastCommitRoom`], and [`Error::Corrupt`] for a block of the log itself, before anything is written;
+    /// the device's, after which recovery finds either the fast commits or the transaction.
     pub fn convert(&self, device: &dyn Device, log: &dyn LogMap, changes: &Changes) -> Result<Recovery> {
         self.check_room(changes.len())?;
+        if let Some(home) = changes.keys().find(|home| log.holds(**home)) {
+            return Err(Corrupt::from(CorruptKind::JournalTarget).at_block(Pblk(*home)).into());
+        }
         let mut info = self.info.clone();
         let sequence = self.report.end;
         let size = info.superblock.block_size as usize;
@@ -114,7 +117,7 @@ impl Recovery {
 
 fn unencodable(_: EncodeError) -> Error {
     // Everything that is encoded here was decoded or checked before.
-    uext4_ondisk::Corrupt::from(uext4_ondisk::CorruptKind::JournalField("layout")).into()
+    Corrupt::from(CorruptKind::JournalField("layout")).into()
 }
 
 impl Writer<'_> {
@@ -142,13 +145,12 @@ impl Writer<'_> {
     }
 
     fn erase(&mut self, blocks: std::ops::Range<u32>) -> Result<()> {
+        let mut reader = LogReader::new(self.device, self.log, self.buffer.len() as u32)?;
+        self.buffer.fill(0);
         for log_block in blocks {
-            let place = self.place(log_block)?;
-            self.read(place)?;
-            let header = BlockHeader::decode(&self.buffer);
+            let header = BlockHeader::decode(reader.block(log_block)?);
             if header.is_ok_and(|header| header.sequence == self.sequence) {
-                self.buffer.fill(0);
-                self.write(place)?;
+                self.write(self.place(log_block)?)?;
             }
         }
         Ok(self.device.flush().map_err(uext4_buffer::Error::Flush)?)
