@@ -155,12 +155,13 @@ build_initramfs() {
     (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) > "$cache/initramfs.gz"
 }
 
+# boot RELEASE THREADS: `multi` emulates each processor in a thread of its own, `single` both in one.
 boot() {
-    local release=$1
+    local release=$1 threads=$2
     rm -f "$cache/nvme.img"
     truncate -s 1G "$cache/nvme.img"
     # memmap=512M!1G: 512 MiB of memory at 1 GiB become /dev/pmem0.
-    timeout "$seconds_max" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 2048 \
+    timeout "$seconds_max" qemu-system-x86_64 -accel "tcg,thread=$threads" -cpu max -smp 2 -m 2048 \
         -nodefaults -no-reboot -display none -serial stdio -monitor none \
         -kernel "$cache/kernel/boot/vmlinuz-$release" -initrd "$cache/initramfs.gz" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off memmap=512M!1G" \
@@ -237,7 +238,13 @@ if [ "$only_cut" = yes ]; then
 fi
 say "booting $release"
 start=$SECONDS
-boot "$release"
+boot "$release" multi
+# Emulated processors in threads of their own rarely lose each other while the guest's kernel patches itself (seen with
+# 6.1.0-50, as a trace point was switched on). That is no test's fault, and one thread cannot do it.
+if ! grep -q '^GUEST-DONE' "$cache/console.log" && grep -q 'soft lockup' "$cache/console.log"; then
+    say "the guest's processors hang: booting again, with both in one thread"
+    boot "$release" single
+fi
 passed=$(grep -c '^GUEST-PASS ' "$cache/console.log" || true)
 failed=$(grep -c '^GUEST-FAIL ' "$cache/console.log" || true)
 say "$passed passed, $failed failed, $((SECONDS - start)) s"
