@@ -239,9 +239,9 @@ fi
 say "booting $release"
 start=$SECONDS
 boot "$release" multi
-# Seen once, with kernel 6.1.0-50: a soft lockup of the guest's kernel between two tests, and no end; the next boot of the
-# same guest passed. The cause is not known; that it lies in the emulation of two processors in two threads is a guess.
-# The console of the first boot is kept, and a guest that hangs again fails.
+# Seen once, with kernel 6.1.0-50: a soft lockup of the guest's kernel between two tests, and no end; the next boot of
+# the same guest passed. The cause is not known; that it lies in the emulation of two processors in two threads is a
+# guess. The console of the first boot is kept, and a guest that hangs again fails.
 if ! grep -q '^GUEST-DONE' "$cache/console.log" && grep -q 'soft lockup' "$cache/console.log"; then
     say "the guest hangs (soft lockup, $cache/console.first.log): booting once more, its processors in one thread"
     cp "$cache/console.log" "$cache/console.first.log"
