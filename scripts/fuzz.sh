@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Long runs of all fuzz targets and of the differential reading; at the end a table row for docs/proof.md.
-# SECONDS_EACH (default 300): time for each target. JOBS (default 2): processes at once.
+# SECONDS_EACH (default 300): time for each target. JOBS (default 2): processes at once. SEED (default: the time).
 # Needs a C++ compiler for libFuzzer, which libfuzzer-sys brings along.
 set -eu
 cd "$(dirname "$0")/.."
-each=${SECONDS_EACH:-300} jobs=${JOBS:-2}
+each=${SECONDS_EACH:-300} jobs=${JOBS:-2} seed=${SEED:-$(date +%s)}
 host=$(rustc -vV | sed -n 's/^host: //p')
 out=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
 
@@ -27,7 +27,7 @@ for target in open_walk_read recovery overwrite check; do
     log=$out/$target.log
     # New inputs go to the first directory; the repository's corpus is only read. Merge it with
     #     target/fuzz/HOST/release/TARGET -merge=1 fuzz/corpus/TARGET target/fuzz/corpus/TARGET
-    "$out/$host/release/$target" -fork="$jobs" -ignore_crashes=1 -ignore_ooms=1 -ignore_timeouts=1 \
+    "$out/$host/release/$target" -fork="$jobs" -seed="$seed" -ignore_crashes=1 -ignore_ooms=1 -ignore_timeouts=1 \
         -max_total_time="$each" -max_len=160 -timeout=120 -rss_limit_mb=1024 \
         -artifact_prefix="$out/artifacts/$target/" "$out/corpus/$target" "fuzz/corpus/$target" > "$log" 2>&1 || true
     # libFuzzer's last line of progress: `#12345: cov: … exec/s: … oom/timeout/crash: 0/0/0 time: …`.
@@ -42,9 +42,9 @@ done
 find "$out/artifacts" -type f | sed 's/^/to look at: /'
 
 cores=$(awk -v before="$before" -v after="$(used)" 'BEGIN { printf "%.2f", (after - before) / 3600 }')
-UEXT4_FUZZ_FIRST=$(date +%s) UEXT4_FUZZ_SEEDS=${DIFFERENTIAL_SEEDS:-300} \
+UEXT4_FUZZ_FIRST=$seed UEXT4_FUZZ_SEEDS=${DIFFERENTIAL_SEEDS:-300} \
     cargo test -q -p uext4-hostile --test differential -- --nocapture | grep -E '^(compared|test result)'
 echo
 echo "Row for docs/proof.md (processor hours as the system counted them):"
-echo "| $(date +%F) | $(git rev-parse --short HEAD) |${row%,} | $cores | $crashes |"
+echo "| $(date +%F) | $(git rev-parse --short HEAD) | $seed |${row%,} | $cores | $crashes |"
 [ "$crashes" -eq 0 ]
