@@ -28,7 +28,7 @@ for target in open_walk_read recovery overwrite check; do
     # New inputs go to the first directory; the repository's corpus is only read. Merge it with
     #     target/fuzz/HOST/release/TARGET -merge=1 fuzz/corpus/TARGET target/fuzz/corpus/TARGET
     "$out/$host/release/$target" -fork="$jobs" -seed="$seed" -ignore_crashes=1 -ignore_ooms=1 -ignore_timeouts=1 \
-        -max_total_time="$each" -max_len=160 -timeout=120 -rss_limit_mb=1024 \
+        -max_total_time="$each" -max_len=160 -timeout=120 -report_slow_units=120 -rss_limit_mb=1024 \
         -artifact_prefix="$out/artifacts/$target/" "$out/corpus/$target" "fuzz/corpus/$target" > "$log" 2>&1 || true
     # libFuzzer's last line of progress: `#12345: cov: … exec/s: … oom/timeout/crash: 0/0/0 time: …`.
     last=$(grep -E '^#[0-9]+: cov' "$log" | tail -n 1)

@@ -19,9 +19,11 @@ use std::sync::Arc;
 use uext4_blockdev::Table;
 
 mod chunk;
+#[cfg(not(loom))]
+mod seen;
 
 /// Most entries of a chunk.
-pub const CHUNK_MAX: usize = 128;
+pub const CHUNK_MAX: usize = 256;
 /// Lines that a rebuilt chunk starts with, so that a neighbour's growth does not split it at once.
 const FILL: usize = LINES - 1;
 /// Most buckets of the root's hint table, which shall stay in the processor's caches.
@@ -404,6 +406,9 @@ fn build_hints(chunks: &[Chunk]) -> (Box<[u32]>, u32) {
 /// The published snapshot of one inode.
 #[derive(Debug)]
 pub struct MapCell {
+    /// No other cell of the process had or has it.
+    #[cfg(not(loom))]
+    number: u64,
     generation: AtomicU64,
     current: Published<MapSnapshot>,
     writer: Mutex<()>,
@@ -419,6 +424,8 @@ impl MapCell {
     /// Nothing known, generation 1: 0 is never a generation.
     pub fn new() -> Self {
         MapCell {
+            #[cfg(not(loom))]
+            number: seen::next_number(),
             generation: AtomicU64::new(1),
             current: Published::new(Arc::new(MapSnapshot::unknown())),
             writer: Mutex::new(()),
@@ -437,10 +444,15 @@ impl MapCell {
         (generation, self.current.load_full())
     }
 
-    /// Runs `look` on the current snapshot without touching a shared counter.
+    /// Runs `look` on the current snapshot without touching a shared counter, nor, as long as the calling thread
+    /// looks at the same one, any instruction with a lock. A thread keeps the snapshot that it looked at last (in
+    /// memory, no blocks) until it looks at another or ends.
     #[inline]
     pub fn with<T>(&self, look: impl FnOnce(&MapSnapshot) -> T) -> T {
-        look(&self.current.load())
+        #[cfg(not(loom))]
+        return seen::with(self, look);
+        #[cfg(loom)]
+        look(&self.current().1)
     }
 
     /// The map lock: whoever changes or loads the map holds it. Never wait for a gate, a drain or a commit

@@ -325,10 +325,6 @@ impl<T> Published<T> {
     pub(crate) fn load_full(&self) -> std::sync::Arc<T> {
         self.0.load_full()
     }
-    /// A borrow for one look-up: no shared counter is touched.
-    pub(crate) fn load(&self) -> impl std::ops::Deref<Target = std::sync::Arc<T>> {
-        self.0.load()
-    }
     pub(crate) fn store(&self, value: std::sync::Arc<T>) {
         self.0.store(value);
     }
@@ -378,9 +374,6 @@ mod model {
         }
         pub(crate) fn load_full(&self) -> std::sync::Arc<T> {
             self.0.lock().clone()
-        }
-        pub(crate) fn load(&self) -> impl Deref<Target = std::sync::Arc<T>> {
-            Box::new(self.load_full())
         }
         pub(crate) fn store(&self, value: std::sync::Arc<T>) {
             *self.0.lock() = value;

@@ -9,7 +9,7 @@
 use super::args::Timing;
 use super::arm::Arm;
 use super::error::{BenchError, Result};
-use super::ops::{Op, OpSource};
+use super::ops::{Op, OpSource, Shape};
 use super::routes::{self, Facts};
 use super::runner::{self, Run, Slice};
 use super::scenario::{LOOKUP_SCALING, Mode, Scenario};
@@ -205,15 +205,14 @@ impl<'a> Bench<'a> {
         }
         let arms = case.library_arms(raw);
         let session = VolumeSession::new(volume, &bed.files, &arms, case.requests())?;
-        let source = OpSource {
-            addresses: session.addresses(&bed.files, case.span)?,
+        let shape = Shape {
             block: u64::from(case.scenario.block),
             write_percent: case.scenario.write_percent,
             sequential: case.scenario.sequential,
             threads: case.threads,
             files: case.scenario.files,
         };
-        source.check()?;
+        let source = OpSource::new(session.addresses(&bed.files, case.span)?, shape)?;
         let mut ops: Vec<Op> = Vec::new();
         source.fill(0, 0, &mut ops);
         ops.truncate(COMPARED);

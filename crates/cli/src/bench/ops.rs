@@ -23,7 +23,7 @@ pub fn mix(seed: u64) -> u64 {
 }
 
 /// Where the bytes of the files are on the device, from the files' own maps.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Addresses {
     files: Vec<Vec<Piece>>,
     /// Bytes of each file that are measured: what the shortest has.
@@ -76,11 +76,36 @@ impl Addresses {
     }
 }
 
-/// Makes requests.
+/// Which blocks of which file lie in one piece, a bit each. Requests are chosen by this small table, since a
+/// walk of the addresses (32 MB for 10⁶ extents) would throw the map that is measured out of the caches before
+/// each slice, as nothing does between two requests of a program.
 #[derive(Debug)]
-pub struct OpSource {
-    /// Where the files are.
-    pub addresses: Addresses,
+struct Fitting {
+    files: Vec<Vec<u64>>,
+}
+
+impl Fitting {
+    fn of(addresses: &Addresses, files: usize, block: u64) -> Self {
+        let blocks = addresses.span / block;
+        let word = |file: usize, word: u64| {
+            let fits = |bit: &u64| {
+                let number = word * 64 + bit;
+                number < blocks && addresses.physical(file, number * block, block).is_some()
+            };
+            (0..64).filter(fits).fold(0, |bits, bit| bits | 1 << bit)
+        };
+        let bits = |file| (0..blocks.div_ceil(64)).map(|number| word(file, number)).collect();
+        Fitting { files: (0..files).map(bits).collect() }
+    }
+
+    fn fits(&self, file: usize, block: u64) -> bool {
+        self.files[file][(block / 64) as usize] >> (block % 64) & 1 == 1
+    }
+}
+
+/// What requests are made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
     /// Bytes of a request.
     pub block: u64,
     /// Writes among the requests, percent.
@@ -93,55 +118,55 @@ pub struct OpSource {
     pub files: usize,
 }
 
+/// Makes requests.
+#[derive(Debug)]
+pub struct OpSource {
+    addresses: Addresses,
+    fitting: Fitting,
+    /// Of what kind.
+    pub shape: Shape,
+}
+
 /// Requests made for one slice of one thread; it starts over when they are used up.
 const SLICE_OPS: usize = 65536;
 
 impl OpSource {
-    /// Blocks of a file.
-    fn blocks(&self) -> u64 {
-        self.addresses.span / self.block
-    }
-
-    /// Refuses files in which no request fits.
-    pub fn check(&self) -> Result<()> {
-        let fits = (0..self.files).all(|file| {
-            let first_fit =
-                |block: u64| self.addresses.physical(file, block * self.block, self.block).is_some();
-            (0..self.blocks()).any(first_fit)
-        });
-        if self.blocks() > 0 && fits {
-            return Ok(());
+    /// Requests of `shape` to the files at `addresses`. Refuses files in which no request fits.
+    pub fn new(addresses: Addresses, shape: Shape) -> Result<Self> {
+        let fitting = Fitting::of(&addresses, shape.files, shape.block);
+        if fitting.files.iter().any(|bits| bits.iter().all(|&word| word == 0)) {
+            return Err(BenchError::failed(format!(
+                "the files are too small or too fragmented for requests of {} bytes",
+                shape.block
+            )));
         }
-        Err(BenchError::failed(format!(
-            "the files are too small or too fragmented for requests of {} bytes",
-            self.block
-        )))
+        Ok(OpSource { addresses, fitting, shape })
     }
 
     /// The requests of one thread in one round. What would cross from one piece to the next is left out, for
     /// every arm: it would be two requests to the device.
     pub fn fill(&self, round: u64, thread: usize, ops: &mut Vec<Op>) {
         ops.clear();
-        let wanted = (SLICE_OPS / self.threads).max(4096);
-        let blocks = self.blocks();
+        let Shape { block: bytes, write_percent, sequential, threads, files } = self.shape;
+        let wanted = (SLICE_OPS / threads).max(4096);
+        let blocks = self.addresses.span / bytes;
         let seed = mix(round << 16 ^ thread as u64);
-        let start = seed % blocks + thread as u64 * (blocks / self.threads as u64);
+        let start = seed % blocks + thread as u64 * (blocks / threads as u64);
         for step in 0.. {
             if ops.len() == wanted {
                 break;
             }
             let word = mix(seed.wrapping_add(step));
-            let (file, block) = if self.sequential {
-                (thread % self.files, (start + step) % blocks)
+            let (file, block) = if sequential {
+                (thread % files, (start + step) % blocks)
             } else {
                 // The upper half picks the block, the lower the file and the direction: 2³² blocks are the
                 // most.
-                ((word & 0xffff) as usize % self.files, (word >> 32) % blocks)
+                ((word & 0xffff) as usize % files, (word >> 32) % blocks)
             };
-            let pos = block * self.block;
-            if self.addresses.physical(file, pos, self.block).is_some() {
-                let write = (word >> 16 & 0xffff) % 100 < u64::from(self.write_percent);
-                ops.push(Op { pos, file: file as u32, write });
+            if self.fitting.fits(file, block) {
+                let write = (word >> 16 & 0xffff) % 100 < u64::from(write_percent);
+                ops.push(Op { pos: block * bytes, file: file as u32, write });
             }
         }
     }
@@ -150,7 +175,7 @@ impl OpSource {
     pub fn translate(&self, ops: &mut [Op]) {
         for op in ops {
             // `fill` leaves out what has no single place.
-            if let Some(physical) = self.addresses.physical(op.file as usize, op.pos, self.block) {
+            if let Some(physical) = self.addresses.physical(op.file as usize, op.pos, self.shape.block) {
                 op.pos = physical;
             }
         }
@@ -166,7 +191,8 @@ mod tests {
         let files =
             vec![vec![piece(0, 1 << 20, 6144), piece(6144, 1 << 22, 10240)], vec![piece(0, 1 << 24, 16384)]];
         let addresses = Addresses::of_pieces(files, 16384);
-        OpSource { addresses, block: 4096, write_percent, sequential, threads: 2, files: 2 }
+        let shape = Shape { block: 4096, write_percent, sequential, threads: 2, files: 2 };
+        OpSource::new(addresses, shape).unwrap()
     }
 
     #[test]
@@ -214,10 +240,9 @@ mod tests {
 
     #[test]
     fn nothing_fits_is_refused() {
-        let mut source = source(false, 0);
-        source.block = 16384;
-        assert!(source.check().is_err(), "file 0 has no piece of 16 KiB");
-        source.block = 32768;
-        assert!(source.check().is_err());
+        let OpSource { addresses, shape, .. } = source(false, 0);
+        let refused = |block| OpSource::new(addresses.clone(), Shape { block, ..shape }).is_err();
+        assert!(refused(16384), "file 0 has no piece of 16 KiB");
+        assert!(refused(32768));
     }
 }

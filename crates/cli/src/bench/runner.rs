@@ -104,8 +104,8 @@ pub fn run(
         session,
         source,
         stop: AtomicBool::new(false),
-        ready: Barrier::new(source.threads + 1),
-        go: Barrier::new(source.threads + 1),
+        ready: Barrier::new(source.shape.threads + 1),
+        go: Barrier::new(source.shape.threads + 1),
     };
     thread::scope(|scope| {
         let spawn = |number| {
@@ -115,7 +115,7 @@ pub fn run(
             let handle = scope.spawn(move || work(shared, number, &inbox, &outbox));
             Thread { turns, reports, handle }
         };
-        let threads: Vec<Thread<'_>> = (0..source.threads).map(spawn).collect();
+        let threads: Vec<Thread<'_>> = (0..source.shape.threads).map(spawn).collect();
         let slices = conduct(&shared, &threads, turns, slice, step);
         let mut latencies: Option<Vec<Latencies>> = None;
         let mut facts = None;
@@ -263,7 +263,7 @@ fn cpu_time() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::ops::Addresses;
+    use crate::bench::ops::{Addresses, Shape};
     use std::sync::Mutex;
 
     #[test]
@@ -325,14 +325,9 @@ mod tests {
     fn source() -> OpSource {
         let piece =
             uext4::Piece { logical: 0, physical: 1 << 30, length: 1 << 20, state: uext4::State::Written };
-        OpSource {
-            addresses: Addresses::of_pieces(vec![vec![piece]; 2], 1 << 20),
-            block: 4096,
-            write_percent: 0,
-            sequential: false,
-            threads: 3,
-            files: 1,
-        }
+        let addresses = Addresses::of_pieces(vec![vec![piece]; 2], 1 << 20);
+        let shape = Shape { block: 4096, write_percent: 0, sequential: false, threads: 3, files: 1 };
+        OpSource::new(addresses, shape).unwrap()
     }
 
     fn run_script(script: &Script) -> Result<Run> {

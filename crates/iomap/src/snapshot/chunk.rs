@@ -10,15 +10,21 @@ use super::{BLOCKS_END, Entry, KIND_SHIFT, Target};
 use std::ops::Range;
 use uext4_blockdev::Table;
 
+/// Entries of a close line.
+const CLOSE: usize = 16;
 /// Entries of a near line.
 const NEAR: usize = 8;
 /// Entries of a wide line.
 const WIDE: usize = 4;
 /// Most lines of a chunk.
-pub(super) const LINES: usize = super::CHUNK_MAX / NEAR;
+pub(super) const LINES: usize = super::CHUNK_MAX / CLOSE;
+/// A close line's physical blocks lie so close together.
+const CLOSE_SPREAD: u64 = 1 << u16::BITS;
 /// A near line's physical blocks lie so close together.
 const NEAR_SPREAD: u64 = 1 << NEAR_KIND_SHIFT;
 const NEAR_KIND_SHIFT: u32 = 30;
+/// Physical blocks have 48 bits; a close line keeps no more.
+const CLOSE_BASE_END: u64 = 1 << 48;
 
 /// Neighbouring entries in one cache line. Those behind the last one are empty: they end where it ends.
 ///
@@ -27,6 +33,19 @@ const NEAR_KIND_SHIFT: u32 = 30;
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 pub(super) enum Line {
+    /// Up to sixteen entries that span at most 2⁸ blocks and lie within 2¹⁶ blocks of the device: files that
+    /// grew block by block beside each other, and what an allocator finds between other files.
+    Close {
+        before: u32,
+        /// What the distances count from, its low 32 bits and the 16 above.
+        base: u32,
+        base_high: u16,
+        /// Two bits for each entry, the first lowest.
+        kinds: u32,
+        /// Last block of each entry, from the first block of the line.
+        ends: [u8; CLOSE],
+        distances: [u16; CLOSE],
+    },
     /// Up to eight entries that span at most 2¹⁶ blocks and lie within 2³⁰ blocks of the device.
     Near {
         before: u32,
@@ -46,16 +65,33 @@ const _: () = assert!(size_of::<Line>() == 64);
 impl Line {
     /// The line of the first of `entries` (at least one, without gaps), and how many it holds.
     fn take(entries: &[Entry]) -> (Line, usize) {
-        let near = near_prefix(entries);
+        let close = prefix(entries, CLOSE, u64::from(u8::MAX), CLOSE_SPREAD, CLOSE_BASE_END);
+        let near = prefix(entries, NEAR, u64::from(u16::MAX), NEAR_SPREAD, u64::MAX);
         let wide = entries.len().min(WIDE);
-        if near >= wide { (Line::near(&entries[..near]), near) } else { (Line::wide(&entries[..wide]), wide) }
+        if close > near {
+            (Line::close(&entries[..close]), close)
+        } else if near >= wide {
+            (Line::near(&entries[..near]), near)
+        } else {
+            (Line::wide(&entries[..wide]), wide)
+        }
+    }
+
+    fn close(entries: &[Entry]) -> Line {
+        let (first, lowest) = (entries[0].first, lowest_block(entries));
+        let last = (entries[entries.len() - 1].end - 1 - first) as u8;
+        let (mut ends, mut distances, mut kinds) = ([last; CLOSE], [0; CLOSE], 0);
+        for (index, Entry { end, target, .. }) in entries.iter().enumerate() {
+            ends[index] = (end - 1 - first) as u8;
+            distances[index] = if target.has_blocks() { (target.physical() - lowest) as u16 } else { 0 };
+            kinds |= (target.kind() as u32) << (2 * index);
+        }
+        let (base, base_high) = (lowest as u32, (lowest >> u32::BITS) as u16);
+        Line::Close { before: (first as u32).wrapping_sub(1), base, base_high, kinds, ends, distances }
     }
 
     fn near(entries: &[Entry]) -> Line {
-        let first = entries[0].first;
-        let base =
-            entries.iter().filter(|entry| entry.target.has_blocks()).map(|e| e.target.physical()).min();
-        let base = base.unwrap_or(0);
+        let (first, base) = (entries[0].first, lowest_block(entries));
         let last = (entries[entries.len() - 1].end - 1 - first) as u16;
         let (mut ends, mut targets) = ([last; NEAR], [0; NEAR]);
         for (index, Entry { end, target, .. }) in entries.iter().enumerate() {
@@ -85,13 +121,16 @@ impl Line {
     #[inline]
     pub(super) fn first(&self) -> u32 {
         match self {
-            Line::Near { before, .. } | Line::Wide { before, .. } => before.wrapping_add(1),
+            Line::Close { before, .. } | Line::Near { before, .. } | Line::Wide { before, .. } => {
+                before.wrapping_add(1)
+            }
         }
     }
 
     #[inline]
     pub(super) fn last(&self) -> u32 {
         match self {
+            Line::Close { before, ends, .. } => before.wrapping_add(1) + u32::from(ends[CLOSE - 1]),
             Line::Near { before, ends, .. } => before.wrapping_add(1) + u32::from(ends[NEAR - 1]),
             Line::Wide { ends, .. } => ends[WIDE - 1],
         }
@@ -105,21 +144,35 @@ impl Line {
     /// First block, end and target of the entry with `block`, which lies in this line.
     #[inline]
     pub(super) fn find(&self, block: u32) -> Entry {
-        // Counted without branches: which of the neighbours it is cannot be predicted.
-        match self {
+        // Counted without branches, since which of the neighbours it is cannot be predicted, and with the last
+        // one, which no block of this line lies behind, so that the compiler compares all at once.
+        let index = match self {
+            Line::Close { before, ends, .. } => {
+                let offset = block.wrapping_sub(*before).wrapping_sub(1) as u8;
+                usize::from(ends.iter().map(|&end| u8::from(end < offset)).sum::<u8>())
+            }
             Line::Near { before, ends, .. } => {
                 let offset = block.wrapping_sub(*before).wrapping_sub(1) as u16;
-                self.entry(ends[..NEAR - 1].iter().map(|&end| usize::from(end < offset)).sum())
+                usize::from(ends.iter().map(|&end| u16::from(end < offset)).sum::<u16>())
             }
-            Line::Wide { ends, .. } => {
-                self.entry(ends[..WIDE - 1].iter().map(|&end| usize::from(end < block)).sum())
-            }
-        }
+            Line::Wide { ends, .. } => ends.iter().map(|&end| u32::from(end < block)).sum::<u32>() as usize,
+        };
+        self.entry(index)
     }
 
     #[inline]
     fn entry(&self, index: usize) -> Entry {
         match self {
+            Line::Close { before, base, base_high, kinds, ends, distances } => {
+                let first = u64::from(before.wrapping_add(1));
+                let start = (u64::from(ends[index.wrapping_sub(1) % CLOSE]) + 1) * u64::from(index != 0);
+                let mut target = Target(u64::from(kinds >> (2 * index) & 3) << KIND_SHIFT);
+                if target.has_blocks() {
+                    let base = u64::from(*base_high) << u32::BITS | u64::from(*base);
+                    target = Target(target.0 | (base + u64::from(distances[index])));
+                }
+                Entry { first: first + start, end: first + u64::from(ends[index]) + 1, target }
+            }
             Line::Near { before, base, ends, targets } => {
                 let first = u64::from(before.wrapping_add(1));
                 // Without a branch: the first entry starts at 0, every other behind the one before.
@@ -142,6 +195,7 @@ impl Line {
 
     fn len(&self) -> usize {
         match self {
+            Line::Close { ends, .. } => 1 + ends.iter().take_while(|&&end| end < ends[CLOSE - 1]).count(),
             Line::Near { ends, .. } => 1 + ends.iter().take_while(|&&end| end < ends[NEAR - 1]).count(),
             Line::Wide { ends, .. } => 1 + ends.iter().take_while(|&&end| end < ends[WIDE - 1]).count(),
         }
@@ -153,14 +207,22 @@ impl Line {
 
     fn capacity(&self) -> usize {
         match self {
+            Line::Close { .. } => CLOSE,
             Line::Near { .. } => NEAR,
             Line::Wide { .. } => WIDE,
         }
     }
 }
 
-/// How many of the first entries fit a near line.
-fn near_prefix(entries: &[Entry]) -> usize {
+/// The lowest physical block of `entries`; 0 if none has any.
+fn lowest_block(entries: &[Entry]) -> u64 {
+    let blocks = entries.iter().filter(|entry| entry.target.has_blocks()).map(|e| e.target.physical());
+    blocks.min().unwrap_or(0)
+}
+
+/// How many of the first entries, at most `most`, reach at most `span` blocks behind the first block and have
+/// their physical blocks less than `spread` apart, all below `end`.
+fn prefix(entries: &[Entry], most: usize, span: u64, spread: u64, end: u64) -> usize {
     let first = entries[0].first;
     let (mut low, mut high) = (u64::MAX, 0);
     let fits = |entry: &&Entry| {
@@ -168,14 +230,14 @@ fn near_prefix(entries: &[Entry]) -> usize {
             low = low.min(entry.target.physical());
             high = high.max(entry.target.physical());
         }
-        entry.end - 1 - first <= u64::from(u16::MAX) && high.saturating_sub(low) < NEAR_SPREAD
+        entry.end - 1 - first <= span && high.saturating_sub(low) < spread && high < end
     };
-    entries.iter().take(NEAR).take_while(fits).count()
+    entries.iter().take(most).take_while(fits).count()
 }
 
 /// `entries` (at least one, without gaps) as lines.
 pub(super) fn lines_of(mut entries: &[Entry]) -> Vec<Line> {
-    let mut lines = Vec::with_capacity(entries.len() / NEAR + 1);
+    let mut lines = Vec::with_capacity(entries.len() / CLOSE + 1);
     while !entries.is_empty() {
         let (line, held) = Line::take(entries);
         lines.push(line);
