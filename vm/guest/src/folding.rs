@@ -14,6 +14,11 @@ pub const TESTS: &[Test] = &[
     ("vm_casefold_finds_what_the_kernel_finds", || compare("encoding=utf8-12.1")),
     ("vm_strict_casefold_finds_what_the_kernel_finds", || {
         compare("encoding=utf8-12.1,encoding_flags=strict");
+        // Not on the other one. The kernel hashes a name that is not UTF-8 as it stands; e2fsprogs 1.47.0 fails to
+        // (`debugfs -R 'dx_hash -e utf8 -c NAME'`: "Unknown code 220"), so that e2fsck takes the hash of the entry
+        // before it, and where such a name comes first in its block, which the random seed of the hash decides,
+        // calls a sound directory damaged ("bad min hash").
+        run("/sbin/e2fsck", &["-fn", DEVICE]);
     }),
 ];
 
@@ -82,7 +87,6 @@ fn compare(extended: &str) {
     let seen = std::panic::catch_unwind(by_the_kernel);
     run("umount", &["/mnt"]);
     let (listed, answers) = seen.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    run("/sbin/e2fsck", &["-fn", DEVICE]);
     let volume = Volume::open(DEVICE, VolumeOptions::read_only()).expect("a volume with the feature");
     let entries = volume.read_dir("/dir").expect("the directory").map(|entry| entry.expect("an entry").name);
     let here: BTreeSet<Vec<u8>> = entries.filter(|name| name != b"." && name != b"..").collect();
