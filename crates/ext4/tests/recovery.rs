@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::dirty::{block_size, by_e2fsck, comparable};
 use common::log::{Log, LogKind, Written, magic};
 use common::{Image, assert_same_bytes, assert_unchanged, open_ro, read_all, read_only, within};
 use std::path::Path;
@@ -36,36 +37,6 @@ fn base(block: u32) -> Image {
 
 fn tools() -> [Need; 3] {
     [Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs")]
-}
-
-/// What e2fsck makes of the journal.
-fn by_e2fsck(image: &Image) -> Image {
-    let scratch = Scratch::new(64 << 20);
-    let path = scratch.file("volume.img");
-    image.save(&path);
-    let mut command = oracle::command("e2fsck");
-    let output = command.args(["-fy", "-E", "journal_only"]).arg(&path).output().unwrap();
-    assert!(output.status.code().is_some_and(|code| code < 4), "{}", oracle::text(&output));
-    Image::load(&path)
-}
-
-fn block_size(image: &Image) -> usize {
-    1024 << image.bytes[1048]
-}
-
-/// Everything but superblocks and the superblock of the log, which e2fsck fills in its own way.
-fn comparable(image: &Image, journal: u64) -> Image {
-    let mut image = image.clone();
-    let size = block_size(&image);
-    for start in (0..image.bytes.len()).step_by(1024) {
-        let part = &image.bytes[start..start + 1024];
-        if part[56..58] == [0x53, 0xEF] && (start == 1024 || start % size == 0) {
-            image.bytes[start..start + 1024].fill(0);
-        }
-    }
-    let start = journal as usize * size;
-    image.bytes[start..start + size].fill(0);
-    image
 }
 
 fn fsck_clean(image: &Image) {
