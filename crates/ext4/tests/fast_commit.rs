@@ -91,9 +91,9 @@ fn tree(volume: &Volume) -> Manifest {
 }
 
 /// Everything but the log, whose left-overs hold the time.
-fn without_log(image: &Image) -> Vec<u8> {
+fn without_log(image: &Image, log: &[u64]) -> Vec<u8> {
     let mut bytes = image.bytes.clone();
-    for place in &places(&base())[1..] {
+    for place in &log[1..] {
         let start = *place as usize * 1024;
         bytes[start..start + 1024].fill(0);
     }
@@ -136,16 +136,15 @@ fn fast_commits_are_replayed_in_memory_and_on_the_device() {
     assert_eq!((again.state, again.log), (RecoveryState::Clean, None));
 }
 
-/// A failed write or flush at any point, and what a crash leaves there: we and e2fsck come to the same tree.
-#[test]
-fn a_replay_that_fails_anywhere_is_done_again_with_the_same_result() {
-    needs!(tools()[0], tools()[1]);
-    let image = planted(&two());
-    let done = image.device();
-    let volume = writable(done.clone()).unwrap();
+/// A failed write or flush at any point, and what a crash leaves there: we and e2fsck come to the same tree. Returns
+/// the recovered image, how many points there are, and how many of them lie behind the commit.
+fn survives_every_failure(image: &Image, log: &[u64]) -> (Image, u32, u32) {
+    let device = image.device();
+    let volume = writable(device.clone()).unwrap();
     let expected = tree(&volume);
     drop(volume);
-    let done = without_log(&Image::of(&*done));
+    let recovered = Image::of(&*device);
+    let done = without_log(&recovered, log);
     let (mut failures, mut conversions) = (0, 0);
     for nth in 1.. {
         let below = image.device();
@@ -155,7 +154,7 @@ fn a_replay_that_fails_anywhere_is_done_again_with_the_same_result() {
         let opened = writable(Arc::new(faulty));
         if handle.fired() == 0 {
             opened.unwrap();
-            break;
+            return (recovered, failures, conversions);
         }
         failures += 1;
         assert_eq!(opened.map(drop).expect_err("no failure is swallowed").errno(), 5);
@@ -168,11 +167,10 @@ fn a_replay_that_fails_anywhere_is_done_again_with_the_same_result() {
         drop(seen);
         assert_unchanged(&between, &*below);
         drop(writable(below.clone()).unwrap());
-        assert_same_bytes(&done, &without_log(&Image::of(&*below)));
+        assert_same_bytes(&done, &without_log(&Image::of(&*below), log));
         // From the commit block of the transaction on, whoever recovers the volume finds it.
         // e2fsck 1.47.0 trips over the fast commits as long as they are there.
-        let head = places(&base());
-        let head = head[head.len() - 64 + 1] as usize * 1024;
+        let head = log[log.len() - 64 + 1] as usize * 1024;
         if converted && between.bytes[head] == 0 {
             let scratch = Scratch::new(32 << 20);
             let path = scratch.file("volume.img");
@@ -183,8 +181,57 @@ fn a_replay_that_fails_anywhere_is_done_again_with_the_same_result() {
             assert_eq!(ours, theirs, "after the {nth}th change");
         }
     }
+    unreachable!("the numbers end later than the changes")
+}
+
+#[test]
+fn a_replay_that_fails_anywhere_is_done_again_with_the_same_result() {
+    needs!(tools()[0], tools()[1]);
+    let (_, failures, conversions) = survives_every_failure(&planted(&two()), &places(&base()));
     // Zeroing, superblock, descriptors and copies, commit, home, superblocks, each with its flush.
     assert!(failures >= 30 && conversions >= 10, "only {failures} changes, {conversions} behind the commit");
+}
+
+/// More blocks than one descriptor has room for, and one that begins like a block of the log.
+#[test]
+fn a_large_replay_that_fails_anywhere_is_done_again_with_the_same_result() {
+    needs!(tools()[0], tools()[1]);
+    let options = "metadata_csum,64bit,^orphan_file,^resize_inode,fast_commit";
+    let volume = VolumeBuilder::new(12 << 20)
+        .args(["-b", "1024", "-g", "2048", "-G", "16", "-N", "1024", "-J", "size=2", "-O", options])
+        .build();
+    let base = Image::load(volume.path());
+    // Group 4 has no copy of the superblock and lies behind the journal: its bitmap begins with its first data.
+    let group = 1 + 4 * 2048;
+    let magic = u64::from(u32::from_le_bytes(common::log::magic()));
+    let mut commit = Records::default().inode(500, &raw_inode(FILE, 1, 32 * 1024, EXTENTS));
+    for bit in (0..32).filter(|bit| magic >> bit & 1 == 1) {
+        commit = commit.add(500, bit as u32, 1, group + bit);
+    }
+    commit = commit.create(ROOT, 500, b"magic");
+    // Four inodes to a block of the table.
+    for n in 0..70 {
+        let ino = 600 + 4 * n;
+        let name = format!("{n}");
+        commit = commit.inode(ino, &raw_inode(FILE, 1, 0, EXTENTS)).create(ROOT, ino, name.as_bytes());
+    }
+    let mut image = base.clone();
+    plant(&mut image, &[commit]);
+    let log = places(&base);
+    let (recovered, failures, conversions) = survives_every_failure(&image, &log);
+    fsck_clean(&recovered);
+    let escaped = recovered
+        .bytes
+        .chunks(1024)
+        .zip(0..)
+        .filter(|(block, place)| block.starts_with(&common::log::magic()) && !log.contains(place));
+    assert_eq!(escaped.count(), 1, "the bitmap of group 4");
+    let descriptors = log.iter().filter(|&&place| {
+        let block = &recovered.bytes[place as usize * 1024..][..8];
+        block.starts_with(&common::log::magic()) && block[4..8] == [0, 0, 0, 1]
+    });
+    assert!(descriptors.count() >= 2, "one descriptor is too few for this test");
+    assert!(failures >= 80 && conversions >= 10, "only {failures} changes, {conversions} behind the commit");
 }
 
 fn tree_names(tree: &Manifest) -> Vec<(String, u64, u64)> {
