@@ -444,9 +444,9 @@ impl MapCell {
         (generation, self.current.load_full())
     }
 
-    /// Runs `look` on the current snapshot without touching a shared counter, nor, as long as the calling thread
-    /// looks at the same one, any instruction with a lock. A thread keeps the snapshot that it looked at last (in
-    /// memory, no blocks) until it looks at another or ends.
+    /// Runs `look` on the current snapshot. Nothing shared is written, but for the first looks at a map and at what was
+    /// published since. A thread keeps up to four snapshots that it looked at last (their memory, no blocks) until it
+    /// looks at others or ends.
     #[inline]
     pub fn with<T>(&self, look: impl FnOnce(&MapSnapshot) -> T) -> T {
         #[cfg(not(loom))]

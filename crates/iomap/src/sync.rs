@@ -325,6 +325,10 @@ impl<T> Published<T> {
     pub(crate) fn load_full(&self) -> std::sync::Arc<T> {
         self.0.load_full()
     }
+    /// A borrow for one look-up: no shared counter is touched.
+    pub(crate) fn load(&self) -> impl std::ops::Deref<Target = std::sync::Arc<T>> {
+        self.0.load()
+    }
     pub(crate) fn store(&self, value: std::sync::Arc<T>) {
         self.0.store(value);
     }

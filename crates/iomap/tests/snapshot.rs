@@ -54,6 +54,7 @@ proptest! {
         const SIZE: usize = 4096;
         let mut map = MapSnapshot::unknown();
         let mut model: Vec<Block> = vec![None; SIZE];
+        let spread = if steps[0].2 % 2 == 0 { 60_000 } else { 1_000_000 };
         // Readers may hold any earlier one, whose lines lie in the same table.
         let mut earlier = Vec::new();
         for (first, length, seed, forget) in steps {
@@ -72,7 +73,7 @@ proptest! {
                     let run = (1 + (random >> 33) as usize % 5).min(end - at);
                     let kind = state((random >> 40) as u8);
                     if kind != State::Hole {
-                        runs.push((at, run, kind, (random >> 20) % 1_000_000));
+                        runs.push((at, run, kind, (random >> 20) % spread));
                     }
                     at += run;
                 }
@@ -160,6 +161,8 @@ fn check_lengths(name: &str, start: u64, lengths: &[u64], gap: bool) {
     let jumps = |index: usize| (1 << 45) + (1 << 40) * (index as u64 / 100 % 7) + index as u64 % 9 * 8191;
     check_placed(name, start, lengths, gap, jumps);
     check_placed(name, start, lengths, gap, |index| (1 << 47) - 1_000_000 - index as u64 * 2);
+    // Across the number that no physical block of ext4 reaches.
+    check_placed(name, start, lengths, gap, |index| (1 << 48) + 20_000 - index as u64 * 2);
 }
 
 fn check_placed(name: &str, start: u64, lengths: &[u64], gap: bool, physical: impl Fn(usize) -> u64) {
@@ -330,16 +333,22 @@ fn a_thread_sees_every_publication_of_every_cell() {
         let next = writer.current().replaced(3, 4, Some(&[run]));
         writer.publish(next);
     };
-    let cells = [MapCell::new(), MapCell::new()];
+    // More than a thread keeps, so that some share a place.
+    let cells: Vec<MapCell> = (0..9).map(|_| MapCell::new()).collect();
     assert_eq!((place(&cells[0]), place(&cells[1])), (None, None), "equal generations, other cells");
     for round in 0..10 {
         publish(&cells[0], 100 + round);
         // From another thread it is seen as well.
         std::thread::scope(|scope| scope.spawn(|| publish(&cells[1], 200 + round)).join().unwrap());
-        for _ in 0..2 {
+        for _ in 0..4 {
             assert_eq!((place(&cells[0]), place(&cells[1])), (Some(100 + round), Some(200 + round)));
         }
         assert_eq!(cells[0].with(|_| place(&cells[1])), Some(200 + round), "within another look");
         assert_eq!(place(&cells[0]), Some(100 + round));
+        for cell in &cells[2..] {
+            publish(cell, 300 + round);
+            let twice = (place(cell), place(cell), cell.with(|_| place(cell)));
+            assert_eq!(twice, (Some(300 + round), Some(300 + round), Some(300 + round)));
+        }
     }
 }

@@ -14,10 +14,10 @@ pub const TESTS: &[Test] = &[
     ("vm_casefold_finds_what_the_kernel_finds", || compare("encoding=utf8-12.1")),
     ("vm_strict_casefold_finds_what_the_kernel_finds", || {
         compare("encoding=utf8-12.1,encoding_flags=strict");
-        // Not on the other one. The kernel hashes a name that is not UTF-8 as it stands; e2fsprogs 1.47.0 fails to
-        // (`debugfs -R 'dx_hash -e utf8 -c NAME'`: "Unknown code 220"), so that e2fsck takes the hash of the entry
-        // before it, and where such a name comes first in its block, which the random seed of the hash decides,
-        // calls a sound directory damaged ("bad min hash").
+        // Not on the volume that is not strict. The kernel hashes a name that is not UTF-8 as it stands; e2fsprogs
+        // 1.47.0 fails to (`debugfs -R 'dx_hash -e utf8 -c NAME'`: "Unknown code 220"), so that e2fsck takes the hash
+        // of the entry before it, and where such a name comes first in its block, which the random seed of the hash
+        // decides, calls a sound directory damaged ("bad min hash").
         run("/sbin/e2fsck", &["-fn", DEVICE]);
     }),
 ];

@@ -204,14 +204,6 @@ impl Line {
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         (0..self.len()).map(|index| self.entry(index))
     }
-
-    fn capacity(&self) -> usize {
-        match self {
-            Line::Close { .. } => CLOSE,
-            Line::Near { .. } => NEAR,
-            Line::Wide { .. } => WIDE,
-        }
-    }
 }
 
 /// The lowest physical block of `entries`; 0 if none has any.
@@ -324,17 +316,13 @@ fn gallop(lines: &[Line], block: u32, guess: usize) -> &Line {
     }
 }
 
-/// Lines per block in 2⁻³², rounded up so that among extents of one length every guess is right. The last
-/// entry does not count: it is often the long hole behind a file's data.
+/// Lines per block in 2⁻³², rounded up so that among lines of one length every guess is right. The last line's length
+/// does not count: it is often a part, or the long hole behind a file's data.
 fn slope(lines: &[Line]) -> u32 {
-    let first = u64::from(lines[0].first());
-    let last = lines.last().and_then(|line| line.entries().last()).map_or(first, |entry| entry.first);
-    let entries: usize = lines.iter().map(Line::len).sum();
-    let capacity: usize = lines.iter().map(Line::capacity).sum();
-    let span = (last - first) * (capacity / lines.len()) as u64;
+    let span = u64::from(lines[lines.len() - 1].first() - lines[0].first());
     if span == 0 {
         return 0;
     }
-    // Below 2³²: every entry has a block.
-    ((entries as u64 - 1) << 32).div_ceil(span) as u32
+    let slope = ((lines.len() as u64 - 1) << 32).div_ceil(span);
+    u32::try_from(slope).unwrap_or(u32::MAX)
 }
