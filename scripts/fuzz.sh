@@ -48,7 +48,7 @@ run() {
     next=$((seed + job - 1))
     : > "$log"
     while [ "$left" -gt 0 ]; do
-        "$out/$host/release/$target" -seed="$next" -max_total_time="$left" -max_len=160 -timeout=120 \
+        "$out/$host/release/$target" -seed="$next" -max_total_time="$left" -max_len=160 -len_control=0 -timeout=120 \
             -report_slow_units=120 -rss_limit_mb=2048 -reload=30 -print_final_stats=1 \
             -artifact_prefix="$out/artifacts/$target/" "$out/corpus/$target" "$out/seeds/$target" >> "$log" 2>&1 || true
         next=$((next + 1000)) left=$((end - SECONDS))
