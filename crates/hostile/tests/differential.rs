@@ -73,8 +73,11 @@ impl Comparison<'_> {
             let ours = self.ours.symlink_metadata(native(&path));
             let theirs = self.theirs.symlink_metadata(&path);
             let Some((ours, theirs)) = self.both(ours, theirs) else { continue };
-            let seen = (ours.size, ours.mode & 0o7777, ours.uid, ours.gid);
-            let other = (theirs.len(), u32::from(theirs.mode()) & 0o7777, theirs.uid(), theirs.gid());
+            // The upper half of a directory's size counts with `large_dir` only (the kernel's `ext4_isize`); they
+            // always take it.
+            let bits = if ours.kind == FileKind::Directory { u64::from(u32::MAX) } else { u64::MAX };
+            let seen = (ours.size & bits, ours.mode & 0o7777, ours.uid, ours.gid);
+            let other = (theirs.len() & bits, u32::from(theirs.mode()) & 0o7777, theirs.uid(), theirs.gid());
             if seen != other {
                 self.disagree(&path, format!("size, mode, owner, group: {seen:?}, they {other:?}"));
             }
