@@ -188,13 +188,15 @@ power_cut() {
             -device "nvme-ns,drive=cut$number,bus=cut,nsid=$((number + 1))")
         number=$((number + 1))
     done
+    # Looked at from now on, and the process in the background may be late.
+    : > "$cache/cut-console.log"
     qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1024 \
         -nodefaults -no-reboot -display none -serial stdio -monitor none \
         -kernel "$cache/kernel/boot/vmlinuz-$release" -initrd "$cache/initramfs.gz" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off uext4.power_cut" \
         -device nvme,id=cut,serial=uext4 "${devices[@]}" </dev/null >"$cache/cut-console.log" 2>&1 &
     pid=$!
-    while kill -0 "$pid" 2>/dev/null && [ "$waited" -lt 400 ] &&
+    while kill -0 "$pid" 2>/dev/null && [ "$waited" -lt 900 ] &&
         [ "$(grep -c '^SYNCED ' "$cache/cut-console.log")" -lt 250 ]; do
         sleep 0.1
         waited=$((waited + 1))
