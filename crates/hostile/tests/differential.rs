@@ -185,6 +185,7 @@ thread_local! {
 
 /// The oracle has bugs of its own; its panics are no concern of ours. All others are.
 fn unless_they_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
+    PANICKED_IN.set(String::new());
     catch_unwind(AssertUnwindSafe(work))
         .map_err(|panic| {
             let theirs = PANICKED_IN.with_borrow(|file| file.contains("/ext4-view-"));
