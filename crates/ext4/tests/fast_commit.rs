@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use uext4::blockdev::Device;
 use uext4::blockdev::layer::{Fault, FaultDevice, FaultOn};
-use uext4::{Error, RecoveryState, Volume, VolumeOptions};
+use uext4::{Error, FileKind, RecoveryState, Volume, VolumeOptions};
 use uext4_testkit::{Manifest, Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
 const ROOT: u32 = 2;
@@ -493,4 +493,35 @@ fn mutate(commits: &mut [Records; 2], rng: &mut Rng) {
             record[place] = if rng.chance(50) { rng.below(256) as u8 } else { record[place] ^ 1 };
         }
     }
+}
+
+/// The kernel makes a whole transaction of everything that concerns them (6.18: `fc_info` counts "Data journalling"),
+/// but nothing in the format forbids them.
+#[test]
+fn links_pipes_and_devices_may_be_in_fast_commits() {
+    needs!(tools()[0], tools()[1]);
+    let with = |mode: u16, size: u32, content: &[u8]| {
+        let mut raw = raw_inode(mode, 1, size, 0);
+        raw[0x28..0x28 + content.len()].copy_from_slice(content);
+        raw
+    };
+    let device = 0x0100_0321_u32.to_le_bytes();
+    let image = planted(&[Records::default()
+        .inode(500, &with(0o120_777, 6, b"target"))
+        .create(ROOT, 500, b"link")
+        .inode(501, &with(0o010_640, 0, b""))
+        .create(ROOT, 501, b"pipe")
+        .inode(502, &with(0o060_640, 0, &[[0; 4], device].concat()))
+        .create(ROOT, 502, b"block")]);
+    let device = image.device();
+    let volume = open_ro(device.clone());
+    assert_eq!(volume.read_link("/link").unwrap(), b"target");
+    let seen = tree(&volume);
+    drop(volume);
+    let volume = writable(device.clone()).unwrap();
+    uext4_testkit::manifest::assert_same(&seen, &tree(&volume));
+    let kinds = ["/link", "/pipe", "/block"].map(|name| volume.symlink_metadata(name).unwrap().kind);
+    assert_eq!(kinds, [FileKind::Symlink, FileKind::Fifo, FileKind::BlockDevice]);
+    drop(volume);
+    fsck_clean(&Image::of(&*device));
 }
