@@ -44,13 +44,16 @@ fi
 
 # run TARGET JOB: one process after the other until the time is over; what fails ends a process and is kept.
 run() {
-    local target=$1 job=$2 end=$((SECONDS + each)) left=$each next log=$out/$1.$2.log
+    local target=$1 job=$2 end=$((SECONDS + each)) left=$each next child='' log=$out/$1.$2.log
+    trap 'kill $child 2>/dev/null; exit' TERM
     next=$((seed + job - 1))
     : > "$log"
     while [ "$left" -gt 0 ]; do
         "$out/$host/release/$target" -seed="$next" -max_total_time="$left" -max_len=160 -len_control=0 -timeout=120 \
             -report_slow_units=120 -rss_limit_mb=2048 -reload=30 -print_final_stats=1 \
-            -artifact_prefix="$out/artifacts/$target/" "$out/corpus/$target" "$out/seeds/$target" >> "$log" 2>&1 || true
+            -artifact_prefix="$out/artifacts/$target/" "$out/corpus/$target" "$out/seeds/$target" >> "$log" 2>&1 &
+        child=$!
+        wait "$child" || true
         next=$((next + 1000)) left=$((end - SECONDS))
     done
 }
@@ -60,14 +63,20 @@ used() {
     awk -v hz="$(getconf CLK_TCK)" '{ sub(/.*\) /, ""); print ($14 + $15) / hz }' "/proc/$$/stat"
 }
 
-find "$out/artifacts" -type f -delete
+# What an earlier run found is kept for whoever has not looked yet.
+if [ -n "$(find "$out/artifacts" -type f)" ]; then
+    mv "$out/artifacts" "$out/artifacts.$seed"
+    for target in $targets; do mkdir -p "$out/artifacts/$target"; done
+fi
+trap 'kill $(jobs -p) 2>/dev/null; exit 130' INT TERM
 row='' before=$(used)
 for target in $targets; do
+    rm -f "$out/$target".*.log
     for job in $(seq "$jobs"); do run "$target" "$job" & done
     wait
     count=$(cat "$out/$target".*.log | awk '/^stat::number_of_executed_units:/ { sum += $2 } END { print sum + 0 }')
     [ "$count" -gt 0 ] || { echo "$target: nothing was run, see $out/$target.1.log" >&2; exit 1; }
-    grep -hE '^#[0-9]+.* cov: ' "$out/$target".*.log | tail -n 1
+    grep -hE '^#[0-9]+.* cov: ' "$out/$target".*.log | tail -n 1 || true
     row+=" $target $count,"
 done
 hours=$(awk -v before="$before" -v after="$(used)" 'BEGIN { printf "%.2f", (after - before) / 3600 }')
@@ -78,5 +87,5 @@ echo
 echo "Row for docs/proof.md (processor hours as the system counted them):"
 echo "| $(date +%F) | $(git rev-parse --short HEAD) | $seed |${row%,} | $hours | $crashes |"
 UEXT4_FUZZ_FIRST=$seed UEXT4_FUZZ_SEEDS=${DIFFERENTIAL_SEEDS:-300} \
-    cargo test -q -p uext4-hostile --test differential -- --nocapture | grep -E '^(compared|test result)'
+    cargo test -q -p uext4-hostile --test differential -- --nocapture | grep -oE '(compared: .*|test result.*)'
 [ "$crashes" -eq 0 ]

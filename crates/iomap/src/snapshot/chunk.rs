@@ -316,8 +316,8 @@ fn gallop(lines: &[Line], block: u32, guess: usize) -> &Line {
     }
 }
 
-/// Lines per block in 2⁻³², rounded up so that among lines of one length every guess is right. The last line's length
-/// does not count: it is often a part, or the long hole behind a file's data.
+/// Lines per block in 2⁻³², rounded up so that among lines of one length, up to some 2¹⁴ blocks, every guess is right.
+/// The last line's length does not count: it is often a part, or the long hole behind a file's data.
 fn slope(lines: &[Line]) -> u32 {
     let span = u64::from(lines[lines.len() - 1].first() - lines[0].first());
     if span == 0 {

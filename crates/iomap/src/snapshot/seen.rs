@@ -2,8 +2,8 @@
 //!
 //! Borrowing the published one takes two instructions with a lock (`arc_swap`). The rule for one that is kept is that
 //! of a queue, which keeps an `Arc` per file: it is current as long as the cell's generation is the one that was loaded
-//! before it. Keeping and giving up change the count of the `Arc`, which all threads share, so a snapshot is kept only
-//! by a thread that looks at the same map twice running, and until then borrowed.
+//! before it. Keeping and giving up change the count of the `Arc`, which all threads share, so a snapshot is borrowed
+//! until a thread has looked at the same map twice running.
 
 use super::{MapCell, MapSnapshot};
 use std::cell::Cell;
@@ -25,7 +25,7 @@ struct Seen {
 struct Place {
     /// Taken out while it is in use: whoever looks meanwhile, from within, finds none.
     seen: Cell<Option<Seen>>,
-    /// The cell that was borrowed from last; 0 is none.
+    /// The cell that was borrowed from since the kept one was looked at; 0 is none.
     borrowed: Cell<u64>,
 }
 
@@ -59,7 +59,10 @@ pub(super) fn with<T>(cell: &MapCell, look: impl FnOnce(&MapSnapshot) -> T) -> T
 fn take(place: &Place, cell: &MapCell) -> Option<Seen> {
     let seen = place.seen.take();
     match &seen {
-        Some(it) if it.number == cell.number && it.generation == cell.generation() => seen,
+        Some(it) if it.number == cell.number && it.generation == cell.generation() => {
+            place.borrowed.set(0);
+            seen
+        }
         _ => renew(place, cell, seen),
     }
 }
