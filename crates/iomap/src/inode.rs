@@ -75,7 +75,10 @@ impl InodeState {
         let run = self.map.with(|map| map.written_run(range.pos, self.block_bits))?;
         // A run is a fact of the mapping: if the map was extended meanwhile, the generation says so at the
         // next look.
-        guard.keep_run(generation, range.pos, run);
+        // One that holds no more than this request is as quickly found again.
+        if run.end - run.start > range.length {
+            guard.keep_run(generation, range.pos, run);
+        }
         run.locate(range)
     }
 

@@ -153,7 +153,7 @@ impl MapSnapshot {
         MapSnapshot { only, table: Some(table), chunks: chunks.into_boxed_slice(), hints, hint_shift }
     }
 
-    #[inline]
+    #[inline(always)]
     fn entry(&self, block: u32) -> Entry {
         match &self.table {
             None => self.only.find(block),

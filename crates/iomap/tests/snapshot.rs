@@ -345,6 +345,12 @@ fn a_thread_sees_every_publication_of_every_cell() {
         }
         assert_eq!(cells[0].with(|_| place(&cells[1])), Some(200 + round), "within another look");
         assert_eq!(place(&cells[0]), Some(100 + round));
+        // What is published and seen from within is not replaced by what was seen before.
+        cells[1].with(|_| {
+            publish(&cells[1], 250 + round);
+            assert_eq!(place(&cells[1]), Some(250 + round));
+        });
+        assert_eq!(place(&cells[1]), Some(250 + round));
         for cell in &cells[2..] {
             publish(cell, 300 + round);
             let twice = (place(cell), place(cell), cell.with(|_| place(cell)));

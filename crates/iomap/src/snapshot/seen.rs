@@ -13,25 +13,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Maps that a thread keeps at most, which is what it may hold in memory after nobody else needs it.
 const KEPT: usize = 4;
 
-struct Seen {
-    /// Of the cell.
-    number: u64,
-    /// Not newer than `map`.
-    generation: u64,
-    map: Arc<MapSnapshot>,
-}
-
 /// Where the maps of every `KEPT`th cell are kept.
 struct Place {
+    /// Number of the cell whose snapshot is kept; 0 is none.
+    number: Cell<u64>,
+    /// Not newer than `map`.
+    generation: Cell<u64>,
     /// Taken out while it is in use: whoever looks meanwhile, from within, finds none.
-    seen: Cell<Option<Seen>>,
+    map: Cell<Option<Arc<MapSnapshot>>>,
     /// The cell that was borrowed from since the kept one was looked at; 0 is none.
     borrowed: Cell<u64>,
 }
 
 thread_local! {
-    static PLACES: [Place; KEPT] =
-        const { [const { Place { seen: Cell::new(None), borrowed: Cell::new(0) } }; KEPT] };
+    static PLACES: [Place; KEPT] = const {
+        [const {
+            Place {
+                number: Cell::new(0),
+                generation: Cell::new(0),
+                map: Cell::new(None),
+                borrowed: Cell::new(0),
+            }
+        }; KEPT]
+    };
 }
 
 /// A number for a new cell, never 0.
@@ -46,9 +50,9 @@ pub(super) fn with<T>(cell: &MapCell, look: impl FnOnce(&MapSnapshot) -> T) -> T
     let index = cell.number as usize % KEPT;
     // None while the thread ends.
     match PLACES.try_with(|places| take(&places[index], cell)).ok().flatten() {
-        Some(seen) => {
-            let found = look(&seen.map);
-            let _ended = PLACES.try_with(|places| places[index].seen.set(Some(seen)));
+        Some((generation, map)) => {
+            let found = look(&map);
+            let _ended = PLACES.try_with(|places| put_back(&places[index], cell.number, generation, map));
             found
         }
         None => look(&cell.current.load()),
@@ -56,26 +60,33 @@ pub(super) fn with<T>(cell: &MapCell, look: impl FnOnce(&MapSnapshot) -> T) -> T
 }
 
 #[inline]
-fn take(place: &Place, cell: &MapCell) -> Option<Seen> {
-    let seen = place.seen.take();
-    match &seen {
-        Some(it) if it.number == cell.number && it.generation == cell.generation() => {
-            place.borrowed.set(0);
-            seen
-        }
-        _ => renew(place, cell, seen),
+fn take(place: &Place, cell: &MapCell) -> Option<(u64, Arc<MapSnapshot>)> {
+    let generation = cell.generation();
+    if place.number.get() == cell.number && place.generation.get() == generation {
+        place.borrowed.set(0);
+        return place.map.take().map(|map| (generation, map));
+    }
+    renew(place, cell)
+}
+
+#[inline]
+fn put_back(place: &Place, number: u64, generation: u64, map: Arc<MapSnapshot>) {
+    // Unless somebody looked from within and kept something else here, or something newer.
+    if place.number.get() == number && place.generation.get() == generation {
+        place.map.set(Some(map));
     }
 }
 
 /// What is current now, if this map is worth keeping; else what was there stays.
 #[cold]
-fn renew(place: &Place, cell: &MapCell, stale: Option<Seen>) -> Option<Seen> {
-    let kept = stale.as_ref().is_some_and(|seen| seen.number == cell.number);
+fn renew(place: &Place, cell: &MapCell) -> Option<(u64, Arc<MapSnapshot>)> {
+    let kept = place.number.get() == cell.number;
     if !kept && place.borrowed.replace(cell.number) != cell.number {
-        place.seen.set(stale);
         return None;
     }
-    drop(stale);
+    place.map.take();
     let (generation, map) = cell.current();
-    Some(Seen { number: cell.number, generation, map })
+    place.number.set(cell.number);
+    place.generation.set(generation);
+    Some((generation, map))
 }
