@@ -31,7 +31,7 @@ if [ -n "${MERGE:-}" ]; then
     for target in $targets; do
         rm -rf "$out/merged/$target"
         mkdir -p "$out/merged/$target"
-        "$out/$host/release/$target" -set_cover_merge=1 -max_len=160 "$out/merged/$target" "$out/corpus/$target" \
+        "$out/$host/release/$target" -merge=1 -max_len=160 "$out/merged/$target" "$out/corpus/$target" \
             "$out/seeds/$target" > "$out/$target.merge.log" 2>&1
         count=$(find "$out/merged/$target" -type f | wc -l)
         [ "$count" -gt 0 ] || { echo "$target: nothing to pack, see $out/$target.merge.log" >&2; exit 1; }
