@@ -60,7 +60,7 @@ impl InodeState {
     }
 
     /// The device position of `range`, if it lies in one written run: first the run that this thread used
-    /// last, then the snapshot. Nothing shared is written.
+    /// last, then the snapshot. Nothing shared is written ([`MapCell::with`] tells the exceptions).
     #[inline(always)]
     pub(crate) fn find_written(&self, guard: &InodeGuard<'_>, range: Range) -> Option<u64> {
         let generation = self.map.generation();
@@ -74,8 +74,7 @@ impl InodeState {
     fn search_written(&self, guard: &InodeGuard<'_>, generation: u64, range: Range) -> Option<u64> {
         let run = self.map.with(|map| map.written_run(range.pos, self.block_bits))?;
         // A run is a fact of the mapping: if the map was extended meanwhile, the generation says so at the
-        // next look.
-        // One that holds no more than this request is as quickly found again.
+        // next look. One that holds no more than this request is as quickly found again.
         if run.end - run.start > range.length {
             guard.keep_run(generation, range.pos, run);
         }

@@ -81,7 +81,8 @@ impl Addresses {
 /// each slice, as nothing does between two requests of a program.
 #[derive(Debug)]
 struct Fitting {
-    files: Vec<Vec<u64>>,
+    /// `None`: all blocks of the file do.
+    files: Vec<Option<Vec<u64>>>,
 }
 
 impl Fitting {
@@ -94,12 +95,21 @@ impl Fitting {
             };
             (0..64).filter(fits).fold(0, |bits, bit| bits | 1 << bit)
         };
-        let bits = |file| (0..blocks.div_ceil(64)).map(|number| word(file, number)).collect();
+        // Pieces follow each other without gaps, so a block is cut only by one that begins inside of it.
+        let whole = |file: usize| {
+            let pieces = &addresses.files[file];
+            blocks > 0
+                && pieces.iter().all(|piece| piece.logical % block == 0)
+                && pieces.last().is_some_and(|last| last.end() >= blocks * block)
+        };
+        let bits = |file: usize| {
+            (!whole(file)).then(|| (0..blocks.div_ceil(64)).map(|number| word(file, number)).collect())
+        };
         Fitting { files: (0..files).map(bits).collect() }
     }
 
     fn fits(&self, file: usize, block: u64) -> bool {
-        self.files[file][(block / 64) as usize] >> (block % 64) & 1 == 1
+        self.files[file].as_ref().is_none_or(|bits| bits[(block / 64) as usize] >> (block % 64) & 1 == 1)
     }
 }
 
@@ -134,7 +144,7 @@ impl OpSource {
     /// Requests of `shape` to the files at `addresses`. Refuses files in which no request fits.
     pub fn new(addresses: Addresses, shape: Shape) -> Result<Self> {
         let fitting = Fitting::of(&addresses, shape.files, shape.block);
-        if fitting.files.iter().any(|bits| bits.iter().all(|&word| word == 0)) {
+        if fitting.files.iter().flatten().any(|bits| bits.iter().all(|&word| word == 0)) {
             return Err(BenchError::failed(format!(
                 "the files are too small or too fragmented for requests of {} bytes",
                 shape.block
