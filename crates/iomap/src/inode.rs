@@ -72,13 +72,13 @@ impl InodeState {
 
     #[inline(never)]
     fn search_written(&self, guard: &InodeGuard<'_>, generation: u64, range: Range) -> Option<u64> {
-        let run = self.map.with(|map| map.written_run(range.pos, self.block_bits))?;
         // A run is a fact of the mapping: if the map was extended meanwhile, the generation says so at the
-        // next look. One that holds no more than this request is as quickly found again.
-        if run.end - run.start > range.length {
-            guard.keep_run(generation, range.pos, run);
+        // next look.
+        let keep = |run| guard.keep_run(generation, range.pos, run);
+        match self.map.with_kept(|map| map.find_written_and(range, self.block_bits, keep)) {
+            Some(found) => found,
+            None => self.map.with_borrowed(|map| map.find_written(range, self.block_bits)),
         }
-        run.locate(range)
     }
 
     /// What a decision needs to know.

@@ -13,7 +13,7 @@
 
 use crate::mapping::{Piece, Pieces, Range, Run, State};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Published};
-use chunk::{Chunk, LINES, Line, lines_of};
+use chunk::{Chunk, LINES, Line, Spot, lines_of};
 use std::ops::Range as Indices;
 use std::sync::Arc;
 use uext4_blockdev::Table;
@@ -45,13 +45,19 @@ struct Target(u64);
 impl Target {
     const UNKNOWN: Target = Target(KIND_UNKNOWN << KIND_SHIFT);
 
+    /// Of one kind, at `physical` (modulo 2⁶²) if that kind has blocks.
+    fn new(kind: u64, physical: u64) -> Self {
+        let target = Target(kind << KIND_SHIFT);
+        if target.has_blocks() { Target(target.0 | physical & PHYSICAL_MASK) } else { target }
+    }
+
     fn of(run: &Run) -> Self {
         let kind = match run.state {
             State::Written => KIND_WRITTEN,
             State::Unwritten => KIND_UNWRITTEN,
-            State::Hole | State::Inline => return Target(KIND_HOLE << KIND_SHIFT),
+            State::Hole | State::Inline => KIND_HOLE,
         };
-        Target(kind << KIND_SHIFT | run.physical & PHYSICAL_MASK)
+        Target::new(kind, run.physical)
     }
 
     #[inline]
@@ -80,6 +86,17 @@ struct Entry {
     first: u64,
     end: u64,
     target: Target,
+}
+
+impl Entry {
+    /// The run of an entry with blocks.
+    fn in_bytes(&self, block_bits: u32) -> ByteRun {
+        ByteRun {
+            start: self.first << block_bits,
+            end: self.end << block_bits,
+            physical: self.target.physical() << block_bits,
+        }
+    }
 }
 
 /// What a look-up found, in blocks.
@@ -132,7 +149,7 @@ pub struct MapSnapshot {
     chunks: Box<[Chunk]>,
     /// Where the chunks' lines are, among those of older and newer snapshots.
     table: Option<Arc<Table<Line>>>,
-    /// The chunk with the first block of each bucket of `block >> hint_shift`.
+    /// The chunk with the first block of each bucket of `block >> hint_shift`, and the last one at the end.
     hints: Box<[u32]>,
     hint_shift: u32,
 }
@@ -154,65 +171,73 @@ impl MapSnapshot {
     }
 
     #[inline(always)]
-    fn entry(&self, block: u32) -> Entry {
+    fn spot(&self, block: u32) -> (&Line, Spot) {
         match &self.table {
-            None => self.only.find(block),
-            Some(table) => self.chunk(block).line(table, block).find(block),
+            None => (&self.only, self.only.find(block).expect("the only line holds every block")),
+            Some(table) => self.chunk(block).find(table, block),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn chunk(&self, block: u32) -> &Chunk {
-        let bucket = ((block >> self.hint_shift) as usize).min(self.hints.len() - 1);
-        let low = self.hints[bucket] as usize;
-        let high = self.hints.get(bucket + 1).map_or(self.chunks.len() - 1, |&next| next as usize);
+        let bucket = (block >> self.hint_shift) as usize;
+        let (low, high) = match self.hints.get(bucket..bucket + 2) {
+            Some(&[low, high]) => (low as usize, high as usize),
+            _ => (self.chunks.len() - 1, self.chunks.len() - 1),
+        };
         if low + 1 < high {
-            let several = &self.chunks[low..=high];
-            return &several[several.partition_point(|chunk| chunk.first() <= block) - 1];
+            return self.chunk_among(low, high, block);
         }
         // One of two, without a branch: which of them cannot be predicted.
-        let second = (low < high) & (self.chunks[high].first() <= block);
-        &self.chunks[low + usize::from(second)]
+        &self.chunks[if self.chunks[high].first() <= block { high } else { low }]
+    }
+
+    #[inline(never)]
+    fn chunk_among(&self, low: usize, high: usize, block: u32) -> &Chunk {
+        let several = &self.chunks[low..=high];
+        &several[several.partition_point(|chunk| chunk.first() <= block) - 1]
     }
 
     /// Looks one logical block up.
     #[inline]
     pub fn find(&self, block: u32) -> Found {
-        let Entry { first, end, target } = self.entry(block);
-        let offset = u64::from(block) - first;
-        let blocks = end - u64::from(block);
-        match target.kind() {
-            KIND_WRITTEN => {
-                Found::Known { state: State::Written, physical: target.physical() + offset, blocks }
-            }
-            KIND_UNWRITTEN => {
-                Found::Known { state: State::Unwritten, physical: target.physical() + offset, blocks }
-            }
+        let (_, Spot { last, kind, physical, .. }) = self.spot(block);
+        let blocks = u64::from(last - block) + 1;
+        match kind {
+            KIND_WRITTEN => Found::Known { state: State::Written, physical, blocks },
+            KIND_UNWRITTEN => Found::Known { state: State::Unwritten, physical, blocks },
             KIND_HOLE => Found::Known { state: State::Hole, physical: 0, blocks },
             _ => Found::Unknown,
         }
     }
 
-    /// The written run that holds byte `pos` of the file.
-    #[inline]
-    pub fn written_run(&self, pos: u64, block_bits: u32) -> Option<ByteRun> {
-        let block = u32::try_from(pos >> block_bits).ok()?;
-        let Entry { first, end, target } = self.entry(block);
-        if target.kind() != KIND_WRITTEN {
+    /// The device position of `range`, if it lies in one written run. The look-up of simple reads and
+    /// overwrites. A run that reaches further than the request is given to `keep`: others may find it there.
+    #[inline(always)]
+    pub(crate) fn find_written_and(
+        &self,
+        range: Range,
+        block_bits: u32,
+        keep: impl FnOnce(ByteRun),
+    ) -> Option<u64> {
+        let block = u32::try_from(range.pos >> block_bits).ok()?;
+        let (line, spot) = self.spot(block);
+        if spot.kind != KIND_WRITTEN {
             return None;
         }
-        Some(ByteRun {
-            start: first << block_bits,
-            end: end << block_bits,
-            physical: target.physical() << block_bits,
-        })
+        let run_end = (u64::from(spot.last) + 1) << block_bits;
+        if run_end != range.end() {
+            if run_end < range.end() {
+                return None;
+            }
+            keep(line.entry_at(&spot, block).in_bytes(block_bits));
+        }
+        Some((spot.physical.wrapping_sub(u64::from(block)) << block_bits).wrapping_add(range.pos))
     }
 
-    /// The device position of `range`, if it lies in one written run. The look-up of simple reads and
-    /// overwrites.
-    #[inline]
+    /// The device position of `range`, if it lies in one written run.
     pub fn find_written(&self, range: Range, block_bits: u32) -> Option<u64> {
-        self.written_run(range.pos, block_bits)?.locate(range)
+        self.find_written_and(range, block_bits, |_| ())
     }
 
     /// Appends the pieces of `range` to `pieces`, stopping when it is full. `Err` names the first byte whose
@@ -393,14 +418,16 @@ fn build_hints(chunks: &[Chunk]) -> (Box<[u32]>, u32) {
     let last = chunks.last().map_or(0, Chunk::first);
     let shift = (u32::BITS - last.leading_zeros()).saturating_sub(wanted.ilog2());
     let mut chunk = 0;
-    let hints = (0..=last >> shift).map(|bucket| {
+    let starts = (0..=last >> shift).map(|bucket| {
         // By the root alone: a chunk's own lines are far away, and each load of the map comes by here.
         while chunks.get(chunk + 1).is_some_and(|next| next.first() <= bucket << shift) {
             chunk += 1;
         }
         chunk as u32
     });
-    (hints.collect(), shift)
+    let mut hints: Vec<u32> = starts.collect();
+    hints.push(chunks.len().saturating_sub(1) as u32);
+    (hints.into_boxed_slice(), shift)
 }
 
 /// The published snapshot of one inode.
@@ -448,11 +475,26 @@ impl MapCell {
     /// published since. A thread keeps up to four snapshots that it looked at last (their memory, no blocks) until it
     /// looks at others or ends.
     #[inline]
-    pub fn with<T>(&self, look: impl FnOnce(&MapSnapshot) -> T) -> T {
+    pub fn with<T>(&self, mut look: impl FnMut(&MapSnapshot) -> T) -> T {
+        match self.with_kept(&mut look) {
+            Some(found) => found,
+            None => self.with_borrowed(look),
+        }
+    }
+
+    /// Runs `look` on the current snapshot if this thread keeps it, or does from now on. On `None` it did not run.
+    #[inline(always)]
+    pub(crate) fn with_kept<T>(&self, look: impl FnOnce(&MapSnapshot) -> T) -> Option<T> {
         #[cfg(not(loom))]
         return seen::with(self, look);
         #[cfg(loom)]
-        look(&self.current().1)
+        return Some(look(&self.current().1));
+    }
+
+    /// Runs `look` on the current snapshot, borrowed for that.
+    #[cold]
+    pub(crate) fn with_borrowed<T>(&self, look: impl FnOnce(&MapSnapshot) -> T) -> T {
+        look(&self.current.load())
     }
 
     /// The map lock: whoever changes or loads the map holds it. Never wait for a gate, a drain or a commit

@@ -379,6 +379,9 @@ mod model {
         pub(crate) fn load_full(&self) -> std::sync::Arc<T> {
             self.0.lock().clone()
         }
+        pub(crate) fn load(&self) -> std::sync::Arc<T> {
+            self.load_full()
+        }
         pub(crate) fn store(&self, value: std::sync::Arc<T>) {
             *self.0.lock() = value;
         }

@@ -20,6 +20,7 @@ use std::sync::Arc;
 const CHUNK: u64 = 1 << 20;
 /// Unit in which zeros of the image are left out of the copy.
 const PAGE: usize = 4096;
+const ZEROS: [u8; PAGE] = [0; PAGE];
 
 /// A copy of a device in memory, with queues that move nothing. See the module's warning.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl NullDevice {
             let chunk = &mut buffer[..length];
             base.read_at(chunk, pos)?;
             for (index, page) in chunk.chunks(PAGE).enumerate() {
-                if page.iter().any(|&byte| byte != 0) {
+                if *page != ZEROS[..page.len()] {
                     let at = pos + (index * PAGE) as u64;
                     // SAFETY: `page` is readable for its length and not written meanwhile.
                     unsafe { pages.write(at, page.as_ptr(), page.len()) }

@@ -76,8 +76,7 @@ impl<F: FileSystem> Attached<F> {
 
     #[inline(never)]
     fn search_written(&mut self, range: Range, block_bits: u32) -> Option<u64> {
-        self.run = self.map.written_run(range.pos, block_bits)?;
-        self.run.locate(range)
+        self.map.find_written_and(range, block_bits, |run| self.run = run)
     }
 
     #[cold]

@@ -6,7 +6,7 @@
 //! the line instead of searching for it: extents of similar length lie on a straight line through (block,
 //! index). A wrong guess is corrected by galloping from it, at most 2·log₂ of the lines of a chunk.
 
-use super::{BLOCKS_END, Entry, KIND_SHIFT, Target};
+use super::{BLOCKS_END, Entry, PHYSICAL_MASK, Target};
 use std::ops::Range;
 use uext4_blockdev::Table;
 
@@ -29,7 +29,9 @@ const CLOSE_BASE_END: u64 = 1 << 48;
 /// Neighbouring entries in one cache line. Those behind the last one are empty: they end where it ends.
 ///
 /// `before` is the block in front of the first entry (wrapping). Ends are inclusive, because the end of the
-/// last possible entry, 2³², does not fit.
+/// last possible entry, 2³², does not fit. What stands for an entry's physical blocks says where they would begin if
+/// the entry were longer, from the line's first block on (in a wide line from block 0): a look-up adds the block's
+/// own distance to it and needs not know where the entry begins.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 pub(super) enum Line {
@@ -56,11 +58,23 @@ pub(super) enum Line {
         /// A kind in the top two bits and a distance from `base` below.
         targets: [u32; NEAR],
     },
-    /// Up to four entries of any length, anywhere.
+    /// Up to four entries of any length, anywhere. Physical blocks count modulo 2⁶².
     Wide { before: u32, ends: [u32; WIDE], targets: [Target; WIDE] },
 }
 
 const _: () = assert!(size_of::<Line>() == 64);
+
+/// What a line tells of one block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spot {
+    /// Of the entry in the line.
+    index: usize,
+    /// Last block of the entry.
+    pub(super) last: u32,
+    pub(super) kind: u64,
+    /// Where the block itself lies; anything if its kind has no blocks.
+    pub(super) physical: u64,
+}
 
 impl Line {
     /// The line of the first of `entries` (at least one, without gaps), and how many it holds.
@@ -78,26 +92,26 @@ impl Line {
     }
 
     fn close(entries: &[Entry]) -> Line {
-        let (first, lowest) = (entries[0].first, lowest_block(entries));
+        let (first, lowest) = (entries[0].first, lowest_origin(entries));
         let last = (entries[entries.len() - 1].end - 1 - first) as u8;
         let (mut ends, mut distances, mut kinds) = ([last; CLOSE], [0; CLOSE], 0);
-        for (index, Entry { end, target, .. }) in entries.iter().enumerate() {
-            ends[index] = (end - 1 - first) as u8;
-            distances[index] = if target.has_blocks() { (target.physical() - lowest) as u16 } else { 0 };
-            kinds |= (target.kind() as u32) << (2 * index);
+        for (index, entry) in entries.iter().enumerate() {
+            ends[index] = (entry.end - 1 - first) as u8;
+            distances[index] = origin(entry, first).map_or(0, |origin| (origin - lowest) as u16);
+            kinds |= (entry.target.kind() as u32) << (2 * index);
         }
         let (base, base_high) = (lowest as u32, (lowest >> u32::BITS) as u16);
         Line::Close { before: (first as u32).wrapping_sub(1), base, base_high, kinds, ends, distances }
     }
 
     fn near(entries: &[Entry]) -> Line {
-        let (first, base) = (entries[0].first, lowest_block(entries));
+        let (first, base) = (entries[0].first, lowest_origin(entries));
         let last = (entries[entries.len() - 1].end - 1 - first) as u16;
         let (mut ends, mut targets) = ([last; NEAR], [0; NEAR]);
-        for (index, Entry { end, target, .. }) in entries.iter().enumerate() {
-            ends[index] = (end - 1 - first) as u16;
-            let distance = if target.has_blocks() { target.physical() - base } else { 0 };
-            targets[index] = (target.kind() as u32) << NEAR_KIND_SHIFT | distance as u32;
+        for (index, entry) in entries.iter().enumerate() {
+            ends[index] = (entry.end - 1 - first) as u16;
+            let distance = origin(entry, first).map_or(0, |origin| (origin - base) as u32);
+            targets[index] = (entry.target.kind() as u32) << NEAR_KIND_SHIFT | distance;
         }
         Line::Near { before: (first as u32).wrapping_sub(1), base, ends, targets }
     }
@@ -107,7 +121,7 @@ impl Line {
         let (mut ends, mut targets) = ([last; WIDE], [Target::UNKNOWN; WIDE]);
         for (index, entry) in entries.iter().enumerate() {
             ends[index] = (entry.end - 1) as u32;
-            targets[index] = entry.target;
+            targets[index] = Target::new(entry.target.kind(), entry.target.physical().wrapping_sub(entry.first));
         }
         let before = entries.first().map_or(0, |entry| entry.first as u32).wrapping_sub(1);
         Line::Wide { before, ends, targets }
@@ -136,61 +150,65 @@ impl Line {
         }
     }
 
-    #[inline]
-    fn holds(&self, block: u32) -> bool {
-        self.first() <= block && block <= self.last()
-    }
-
-    /// First block, end and target of the entry with `block`, which lies in this line.
+    /// What this line tells of `block`, if it lies in it.
     #[inline(always)]
-    pub(super) fn find(&self, block: u32) -> Entry {
+    pub(super) fn find(&self, block: u32) -> Option<Spot> {
         // Counted without branches, since which of the neighbours it is cannot be predicted, and with the last
         // one, which no block of this line lies behind, so that the compiler compares all at once.
-        let index = match self {
-            Line::Close { before, ends, .. } => {
-                let offset = block.wrapping_sub(*before).wrapping_sub(1) as u8;
-                behind(ends, offset)
-            }
-            Line::Near { before, ends, .. } => {
-                let offset = block.wrapping_sub(*before).wrapping_sub(1) as u16;
-                usize::from(ends.iter().map(|&end| u16::from(end < offset)).sum::<u16>())
-            }
-            Line::Wide { ends, .. } => ends.iter().map(|&end| u32::from(end < block)).sum::<u32>() as usize,
-        };
-        self.entry(index)
-    }
-
-    #[inline(always)]
-    fn entry(&self, index: usize) -> Entry {
         match self {
             Line::Close { before, base, base_high, kinds, ends, distances } => {
-                let first = u64::from(before.wrapping_add(1));
-                let start = (u64::from(ends[index.wrapping_sub(1) % CLOSE]) + 1) * u64::from(index != 0);
-                let mut target = Target(u64::from(kinds >> (2 * index) & 3) << KIND_SHIFT);
-                if target.has_blocks() {
-                    let base = u64::from(*base_high) << u32::BITS | u64::from(*base);
-                    target = Target(target.0 | (base + u64::from(distances[index])));
+                let first = before.wrapping_add(1);
+                let offset = block.wrapping_sub(first);
+                if offset > u32::from(ends[CLOSE - 1]) {
+                    return None;
                 }
-                Entry { first: first + start, end: first + u64::from(ends[index]) + 1, target }
+                let index = behind(ends, offset as u8);
+                let base = u64::from(*base_high) << u32::BITS | u64::from(*base);
+                let physical = base + u64::from(distances[index]) + u64::from(offset);
+                let kind = u64::from(kinds >> (2 * index) & 3);
+                Some(Spot { index, last: first + u32::from(ends[index]), kind, physical })
             }
             Line::Near { before, base, ends, targets } => {
-                let first = u64::from(before.wrapping_add(1));
-                // Without a branch: the first entry starts at 0, every other behind the one before.
-                let start = (u64::from(ends[index.wrapping_sub(1) % NEAR]) + 1) * u64::from(index != 0);
-                let kind = u64::from(targets[index] >> NEAR_KIND_SHIFT) << KIND_SHIFT;
-                let distance = targets[index] & (NEAR_SPREAD as u32 - 1);
-                let mut target = Target(kind);
-                if target.has_blocks() {
-                    target = Target(kind | (base + u64::from(distance)));
+                let first = before.wrapping_add(1);
+                let offset = block.wrapping_sub(first);
+                if offset > u32::from(ends[NEAR - 1]) {
+                    return None;
                 }
-                Entry { first: first + start, end: first + u64::from(ends[index]) + 1, target }
+                let index = usize::from(ends.iter().map(|&end| u16::from(end < offset as u16)).sum::<u16>());
+                let distance = targets[index] & (NEAR_SPREAD as u32 - 1);
+                let physical = base + u64::from(distance) + u64::from(offset);
+                let kind = u64::from(targets[index] >> NEAR_KIND_SHIFT);
+                Some(Spot { index, last: first + u32::from(ends[index]), kind, physical })
             }
             Line::Wide { before, ends, targets } => {
-                let behind = if index == 0 { *before } else { ends[index - 1] };
-                let first = u64::from(behind.wrapping_add(1));
-                Entry { first, end: u64::from(ends[index]) + 1, target: targets[index] }
+                if block < before.wrapping_add(1) || block > ends[WIDE - 1] {
+                    return None;
+                }
+                let index = ends.iter().map(|&end| u32::from(end < block)).sum::<u32>() as usize;
+                let physical = (targets[index].0 + u64::from(block)) & PHYSICAL_MASK;
+                Some(Spot { index, last: ends[index], kind: targets[index].kind(), physical })
             }
         }
+    }
+
+    /// First block of the entry at `index`.
+    #[inline]
+    fn start(&self, index: usize) -> u32 {
+        if index == 0 {
+            return self.first();
+        }
+        match self {
+            Line::Close { before, ends, .. } => before.wrapping_add(2) + u32::from(ends[index - 1]),
+            Line::Near { before, ends, .. } => before.wrapping_add(2) + u32::from(ends[index - 1]),
+            Line::Wide { ends, .. } => ends[index - 1] + 1,
+        }
+    }
+
+    /// The whole entry that `spot` of `block` belongs to.
+    pub(super) fn entry_at(&self, spot: &Spot, block: u32) -> Entry {
+        let first = self.start(spot.index);
+        let target = Target::new(spot.kind, spot.physical.wrapping_sub(u64::from(block - first)));
+        Entry { first: u64::from(first), end: u64::from(spot.last) + 1, target }
     }
 
     fn len(&self) -> usize {
@@ -202,7 +220,11 @@ impl Line {
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        (0..self.len()).map(|index| self.entry(index))
+        (0..self.len()).map(|index| {
+            let first = self.start(index);
+            let spot = self.find(first).expect("an entry's first block lies in its line");
+            self.entry_at(&spot, first)
+        })
     }
 }
 
@@ -217,21 +239,28 @@ fn behind(ends: &[u8; CLOSE], offset: u8) -> usize {
     index
 }
 
-/// The lowest physical block of `entries`; 0 if none has any.
-fn lowest_block(entries: &[Entry]) -> u64 {
-    let blocks = entries.iter().filter(|entry| entry.target.has_blocks()).map(|e| e.target.physical());
-    blocks.min().unwrap_or(0)
+/// Where the blocks of `entry` would begin if it began at block `first` already; `None` if it has none, or the device
+/// begins later.
+fn origin(entry: &Entry, first: u64) -> Option<u64> {
+    let physical = entry.target.has_blocks().then(|| entry.target.physical())?;
+    physical.checked_sub(entry.first - first)
+}
+
+/// The lowest origin of `entries`, which a line can hold; 0 if none has any.
+fn lowest_origin(entries: &[Entry]) -> u64 {
+    entries.iter().filter_map(|entry| origin(entry, entries[0].first)).min().unwrap_or(0)
 }
 
 /// How many of the first entries, at most `most`, reach at most `span` blocks behind the first block and have
-/// their physical blocks less than `spread` apart, all below `end`.
+/// their origins less than `spread` apart, all below `end`.
 fn prefix(entries: &[Entry], most: usize, span: u64, spread: u64, end: u64) -> usize {
     let first = entries[0].first;
     let (mut low, mut high) = (u64::MAX, 0);
     let fits = |entry: &&Entry| {
         if entry.target.has_blocks() {
-            low = low.min(entry.target.physical());
-            high = high.max(entry.target.physical());
+            let Some(origin) = origin(entry, first) else { return false };
+            low = low.min(origin);
+            high = high.max(origin);
         }
         entry.end - 1 - first <= span && high.saturating_sub(low) < spread && high < end
     };
@@ -292,19 +321,27 @@ impl Chunk {
         table.slice(self.range())
     }
 
-    /// The line with `block`, which lies in this chunk.
-    #[inline]
-    pub(super) fn line<'a>(&self, table: &'a Table<Line>, block: u32) -> &'a Line {
+    /// The line with `block`, which lies in this chunk, and what it tells of it.
+    #[inline(always)]
+    pub(super) fn find<'a>(&self, table: &'a Table<Line>, block: u32) -> (&'a Line, Spot) {
         let offset = u64::from(block - self.first);
         let guess = ((offset * u64::from(self.slope)) >> 32) as usize;
         let guess = guess.min(self.count as usize - 1);
         let line = &table.values()[self.at as usize + guess];
-        if line.holds(block) { line } else { gallop(self.lines(table), block, guess) }
+        match line.find(block) {
+            Some(spot) => (line, spot),
+            None => gallop(self.lines(table), block, guess),
+        }
     }
 }
 
 #[inline(never)]
-fn gallop(lines: &[Line], block: u32, guess: usize) -> &Line {
+fn gallop(lines: &[Line], block: u32, guess: usize) -> (&Line, Spot) {
+    let line = gallop_to(lines, block, guess);
+    (line, line.find(block).expect("the lines of a chunk have no gaps"))
+}
+
+fn gallop_to(lines: &[Line], block: u32, guess: usize) -> &Line {
     let mut step = 1;
     if lines[guess].last() < block {
         let mut low = guess + 1;

@@ -6,7 +6,7 @@
 //! until a thread has looked at the same map twice running.
 
 use super::{MapCell, MapSnapshot};
-use std::cell::Cell;
+use std::cell::{Cell, Ref, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,25 +15,31 @@ const KEPT: usize = 4;
 
 /// Where the maps of every `KEPT`th cell are kept.
 struct Place {
-    /// Number of the cell whose snapshot is kept; 0 is none.
-    number: Cell<u64>,
-    /// Not newer than `map`.
-    generation: Cell<u64>,
-    /// Taken out while it is in use: whoever looks meanwhile, from within, finds none.
-    map: Cell<Option<Arc<MapSnapshot>>>,
+    /// Borrowed while somebody looks: whoever looks at another map meanwhile, from within, cannot change it.
+    kept: RefCell<Kept>,
     /// The cell that was borrowed from since the kept one was looked at; 0 is none.
     borrowed: Cell<u64>,
+}
+
+struct Kept {
+    /// Number of the cell; 0 is none.
+    number: u64,
+    /// Not newer than `map`.
+    generation: u64,
+    map: Option<Arc<MapSnapshot>>,
+}
+
+impl Kept {
+    #[inline]
+    fn is_of(&self, cell: &MapCell) -> bool {
+        self.number == cell.number && self.generation == cell.generation()
+    }
 }
 
 thread_local! {
     static PLACES: [Place; KEPT] = const {
         [const {
-            Place {
-                number: Cell::new(0),
-                generation: Cell::new(0),
-                map: Cell::new(None),
-                borrowed: Cell::new(0),
-            }
+            Place { kept: RefCell::new(Kept { number: 0, generation: 0, map: None }), borrowed: Cell::new(0) }
         }; KEPT]
     };
 }
@@ -44,49 +50,46 @@ pub(super) fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Runs `look` on the current snapshot of `cell`.
-#[inline]
-pub(super) fn with<T>(cell: &MapCell, look: impl FnOnce(&MapSnapshot) -> T) -> T {
-    let index = cell.number as usize % KEPT;
-    // None while the thread ends.
-    match PLACES.try_with(|places| take(&places[index], cell)).ok().flatten() {
-        Some((generation, map)) => {
-            let found = look(&map);
-            let _ended = PLACES.try_with(|places| put_back(&places[index], cell.number, generation, map));
-            found
+/// Runs `look` on the current snapshot of `cell` if it is kept, or worth keeping from now on.
+#[inline(always)]
+pub(super) fn with<T>(cell: &MapCell, look: impl FnOnce(&MapSnapshot) -> T) -> Option<T> {
+    // Not while the thread ends.
+    let found = PLACES.try_with(|places| {
+        let kept = places[cell.number as usize % KEPT].kept(cell)?;
+        kept.map.as_deref().map(look)
+    });
+    found.ok().flatten()
+}
+
+impl Place {
+    /// What is kept of `cell`, if it is current.
+    #[inline(always)]
+    fn kept(&self, cell: &MapCell) -> Option<Ref<'_, Kept>> {
+        match self.kept.try_borrow() {
+            Ok(kept) if kept.is_of(cell) => {
+                self.borrowed.set(0);
+                Some(kept)
+            }
+            other => {
+                drop(other);
+                self.renew(cell)
+            }
         }
-        None => look(&cell.current.load()),
     }
-}
 
-#[inline]
-fn take(place: &Place, cell: &MapCell) -> Option<(u64, Arc<MapSnapshot>)> {
-    let generation = cell.generation();
-    if place.number.get() == cell.number && place.generation.get() == generation {
-        place.borrowed.set(0);
-        return place.map.take().map(|map| (generation, map));
+    /// What is current now, if this map is worth keeping; else what was there stays.
+    #[cold]
+    #[inline(never)]
+    fn renew(&self, cell: &MapCell) -> Option<Ref<'_, Kept>> {
+        let mut kept = self.kept.try_borrow_mut().ok()?;
+        if kept.number != cell.number && self.borrowed.replace(cell.number) != cell.number {
+            return None;
+        }
+        // What is not needed any more goes first.
+        kept.map = None;
+        let (generation, map) = cell.current();
+        *kept = Kept { number: cell.number, generation, map: Some(map) };
+        drop(kept);
+        self.kept.try_borrow().ok()
     }
-    renew(place, cell)
-}
-
-#[inline]
-fn put_back(place: &Place, number: u64, generation: u64, map: Arc<MapSnapshot>) {
-    // Unless somebody looked from within and kept something else here, or something newer.
-    if place.number.get() == number && place.generation.get() == generation {
-        place.map.set(Some(map));
-    }
-}
-
-/// What is current now, if this map is worth keeping; else what was there stays.
-#[cold]
-fn renew(place: &Place, cell: &MapCell) -> Option<(u64, Arc<MapSnapshot>)> {
-    let kept = place.number.get() == cell.number;
-    if !kept && place.borrowed.replace(cell.number) != cell.number {
-        return None;
-    }
-    place.map.take();
-    let (generation, map) = cell.current();
-    place.number.set(cell.number);
-    place.generation.set(generation);
-    Some((generation, map))
 }
