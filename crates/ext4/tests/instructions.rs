@@ -291,7 +291,8 @@ fn extents_image() -> (tempfile::TempDir, PathBuf) {
     }
     let mut mke2fs = Command::new("mke2fs");
     mke2fs.args(["-q", "-F", "-t", "ext2", "-b", "4096", "-N", "1000", "-O", "^resize_inode", "-d"]);
-    let made = mke2fs.arg(&tree).arg(&image).arg("4480M").stdout(Stdio::null()).status().expect("mke2fs runs");
+    let made =
+        mke2fs.arg(&tree).arg(&image).arg("4480M").stdout(Stdio::null()).status().expect("mke2fs runs");
     assert!(made.success());
     // The first group holds the maps.
     let place = |block: u64| (1 + block / OF_GROUP) * 32_768 + IN_GROUP + block % OF_GROUP;
@@ -318,7 +319,8 @@ fn write_map(image: &Path, name: &str, at: u64, blocks: impl Iterator<Item = u64
 }
 
 fn random_positions(blocks: u64) -> impl Iterator<Item = u64> {
-    let next = |random: &u64| Some(random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
+    let next =
+        |random: &u64| Some(random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
     std::iter::successors(Some(1u64), next).map(move |random| (BEFORE + (random >> 33) % blocks) * 4096)
 }
 

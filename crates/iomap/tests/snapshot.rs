@@ -161,6 +161,8 @@ fn check_lengths(name: &str, start: u64, lengths: &[u64], gap: bool) {
     let jumps = |index: usize| (1 << 45) + (1 << 40) * (index as u64 / 100 % 7) + index as u64 % 9 * 8191;
     check_placed(name, start, lengths, gap, jumps);
     check_placed(name, start, lengths, gap, |index| (1 << 47) - 1_000_000 - index as u64 * 2);
+    // At the device's beginning, where a run may lie less far from it than from the beginning of its line.
+    check_placed(name, start, lengths, gap, |index| 298 - index as u64 * 2 % 298);
     // Across the number that no physical block of ext4 reaches.
     check_placed(name, start, lengths, gap, |index| (1 << 48) + 20_000 - index as u64 * 2);
 }

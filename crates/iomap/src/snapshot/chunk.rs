@@ -121,7 +121,8 @@ impl Line {
         let (mut ends, mut targets) = ([last; WIDE], [Target::UNKNOWN; WIDE]);
         for (index, entry) in entries.iter().enumerate() {
             ends[index] = (entry.end - 1) as u32;
-            targets[index] = Target::new(entry.target.kind(), entry.target.physical().wrapping_sub(entry.first));
+            targets[index] =
+                Target::new(entry.target.kind(), entry.target.physical().wrapping_sub(entry.first));
         }
         let before = entries.first().map_or(0, |entry| entry.first as u32).wrapping_sub(1);
         Line::Wide { before, ends, targets }
