@@ -42,7 +42,7 @@ pub struct Cell {
     last: LastRuns,
 }
 
-/// The written runs that the owner of a cell used last, one for each class of positions, and the generation
+/// The written runs that the owner of a cell kept last, one for each class of positions, and the generation
 /// of the mapping they come from. Only the owner reads and writes them.
 #[derive(Debug, Default)]
 struct LastRuns {
@@ -347,7 +347,7 @@ impl InodeGuard<'_> {
         self.cell.modified_ns.store(MARKED, Ordering::Relaxed);
     }
 
-    /// The device position of `range`, if it lies in the run that this thread used last in this generation of
+    /// The device position of `range`, if it lies in the run that this thread kept last in this generation of
     /// the mapping. Load the generation under this guard.
     #[inline(always)]
     pub(crate) fn last_run(&self, generation: u64, range: Range) -> Option<u64> {
@@ -364,7 +364,7 @@ impl InodeGuard<'_> {
         run.locate(range)
     }
 
-    /// Remembers a run for [`InodeGuard::last_run`].
+    /// Keeps a run for [`InodeGuard::last_run`] (`MapSnapshot::find_written_keeping` tells which).
     pub(crate) fn keep_run(&self, generation: u64, pos: u64, run: ByteRun) {
         if self.slot >= OWNED_SLOTS {
             return;

@@ -59,7 +59,7 @@ impl InodeState {
         self.datasync_tid.fetch_max(tid, Ordering::AcqRel);
     }
 
-    /// The device position of `range`, if it lies in one written run: first the run that this thread used
+    /// The device position of `range`, if it lies in one written run: first the run that this thread kept
     /// last, then the snapshot. Nothing shared is written ([`MapCell::with`] tells the exceptions).
     #[inline(always)]
     pub(crate) fn find_written(&self, guard: &InodeGuard<'_>, range: Range) -> Option<u64> {
@@ -74,11 +74,18 @@ impl InodeState {
     fn search_written(&self, guard: &InodeGuard<'_>, generation: u64, range: Range) -> Option<u64> {
         // A run is a fact of the mapping: if the map was extended meanwhile, the generation says so at the
         // next look.
-        let keep = |run| guard.keep_run(generation, range.pos, run);
-        match self.map.with_kept(|map| map.find_written_and(range, self.block_bits, keep)) {
+        let keep = move |run| guard.keep_run(generation, range.pos, run);
+        match self.map.with_kept(|map| map.find_written_keeping(range, self.block_bits, keep)) {
             Some(found) => found,
-            None => self.map.with_borrowed(|map| map.find_written(range, self.block_bits)),
+            None => self.search_borrowed(guard, generation, range),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn search_borrowed(&self, guard: &InodeGuard<'_>, generation: u64, range: Range) -> Option<u64> {
+        let keep = |run| guard.keep_run(generation, range.pos, run);
+        self.map.with_borrowed(|map| map.find_written_keeping(range, self.block_bits, keep))
     }
 
     /// What a decision needs to know.
@@ -89,6 +96,34 @@ impl InodeState {
             disk_size: self.disk_size.load(Ordering::Acquire),
             block_bits: self.block_bits,
             datasync_dirty: self.datasync_tid.load(Ordering::Acquire) != 0,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::mapping::{Run, State};
+
+    /// More files than a thread keeps snapshots of, asked in turn for their last block: some are borrowed each time,
+    /// and the run is kept all the same.
+    #[test]
+    fn the_run_of_every_file_is_kept_however_it_was_found() {
+        let files: Vec<InodeState> = (0..8).map(|_| InodeState::new(1 << 20, 12)).collect();
+        for file in &files {
+            let runs = [Run { first: 0, length: 256, state: State::Written, physical: 1000 }];
+            let mut writer = file.map.lock();
+            let next = writer.current().replaced(0, 256, Some(&runs));
+            writer.publish(next);
+        }
+        let last = Range { pos: 255 * 4096, length: 4096 };
+        for round in 0..3 {
+            for file in &files {
+                let guard = file.gate.lock_shared(true, &mut || ());
+                let kept = guard.last_run(file.map.generation(), last);
+                assert_eq!(kept, (round > 0).then_some(1255 * 4096), "round {round}");
+                assert_eq!(file.find_written(&guard, last), Some(1255 * 4096));
+            }
         }
     }
 }

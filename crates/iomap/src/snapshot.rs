@@ -212,16 +212,25 @@ impl MapSnapshot {
     }
 
     /// The device position of `range`, if it lies in one written run. The look-up of simple reads and
-    /// overwrites. A run that reaches further than the request is given to `keep`: others may find it there.
+    /// overwrites. The run is given to `keep` if other requests may find themselves in it: if it is longer than this
+    /// one. Among many runs one that ends with the request is not kept: it is mostly as long, and finding it again
+    /// costs little more than keeping it.
     #[inline(always)]
-    pub(crate) fn find_written_and(
+    pub(crate) fn find_written_keeping(
         &self,
         range: Range,
         block_bits: u32,
         keep: impl FnOnce(ByteRun),
     ) -> Option<u64> {
         let block = u32::try_from(range.pos >> block_bits).ok()?;
-        let (line, spot) = self.spot(block);
+        let Some(table) = &self.table else {
+            let run = self.run_in_only(block, block_bits)?;
+            if run.end - run.start > range.length {
+                keep(run);
+            }
+            return run.locate(range);
+        };
+        let (line, spot) = self.chunk(block).find(table, block);
         if spot.kind != KIND_WRITTEN {
             return None;
         }
@@ -235,9 +244,16 @@ impl MapSnapshot {
         Some((spot.physical.wrapping_sub(u64::from(block)) << block_bits).wrapping_add(range.pos))
     }
 
+    /// The written run with `block`, in a map of one line.
+    #[inline(never)]
+    fn run_in_only(&self, block: u32, block_bits: u32) -> Option<ByteRun> {
+        let spot = self.only.find(block).filter(|spot| spot.kind == KIND_WRITTEN)?;
+        Some(self.only.entry_at(&spot, block).in_bytes(block_bits))
+    }
+
     /// The device position of `range`, if it lies in one written run.
     pub fn find_written(&self, range: Range, block_bits: u32) -> Option<u64> {
-        self.find_written_and(range, block_bits, |_| ())
+        self.find_written_keeping(range, block_bits, |_| ())
     }
 
     /// Appends the pieces of `range` to `pieces`, stopping when it is full. `Err` names the first byte whose
@@ -472,8 +488,8 @@ impl MapCell {
     }
 
     /// Runs `look` on the current snapshot. Nothing shared is written, but for the first looks at a map and at what was
-    /// published since. A thread keeps up to four snapshots that it looked at last (their memory, no blocks) until it
-    /// looks at others or ends.
+    /// published since. A thread keeps up to four snapshots (their memory, no blocks): one that it looked at twice
+    /// running, until it does so with another that has the same of the four places, or ends.
     #[inline]
     pub fn with<T>(&self, mut look: impl FnMut(&MapSnapshot) -> T) -> T {
         match self.with_kept(&mut look) {

@@ -162,7 +162,7 @@ fn check_lengths(name: &str, start: u64, lengths: &[u64], gap: bool) {
     check_placed(name, start, lengths, gap, jumps);
     check_placed(name, start, lengths, gap, |index| (1 << 47) - 1_000_000 - index as u64 * 2);
     // At the device's beginning, where a run may lie less far from it than from the beginning of its line.
-    check_placed(name, start, lengths, gap, |index| 298 - index as u64 * 2 % 298);
+    check_placed(name, start, lengths, gap, |index| 298 - (index as u64 * 2) % 298);
     // Across the number that no physical block of ext4 reaches.
     check_placed(name, start, lengths, gap, |index| (1 << 48) + 20_000 - index as u64 * 2);
 }
@@ -347,7 +347,7 @@ fn a_thread_sees_every_publication_of_every_cell() {
         }
         assert_eq!(cells[0].with(|_| place(&cells[1])), Some(200 + round), "within another look");
         assert_eq!(place(&cells[0]), Some(100 + round));
-        // What is published and seen from within is not replaced by what was seen before.
+        // What is published from within is seen there, and afterwards.
         cells[1].with(|_| {
             publish(&cells[1], 250 + round);
             assert_eq!(place(&cells[1]), Some(250 + round));

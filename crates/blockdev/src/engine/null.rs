@@ -20,6 +20,7 @@ use std::sync::Arc;
 const CHUNK: u64 = 1 << 20;
 /// Unit in which zeros of the image are left out of the copy.
 const PAGE: usize = 4096;
+/// What such a page holds.
 const ZEROS: [u8; PAGE] = [0; PAGE];
 
 /// A copy of a device in memory, with queues that move nothing. See the module's warning.

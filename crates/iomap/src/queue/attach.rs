@@ -21,7 +21,7 @@ pub struct FileSlot {
 #[repr(C, align(64))]
 pub(crate) struct Attached<F: FileSystem> {
     pub(crate) file: OpenFile<F>,
-    /// The written run used last, valid while the generation stays.
+    /// The written run kept last, valid while the generation stays.
     pub(crate) run: ByteRun,
     pub(crate) cell: Arc<CachePadded<Cell>>,
     pub(crate) generation: u64,
@@ -64,7 +64,7 @@ impl<F: FileSystem> Attached<F> {
         }
     }
 
-    /// The device position of `range`, if it lies in one written run: first the run used last, then the
+    /// The device position of `range`, if it lies in one written run: first the run kept last, then the
     /// snapshot.
     #[inline]
     pub(crate) fn find_written(&mut self, range: Range, block_bits: u32) -> Option<u64> {
@@ -76,7 +76,7 @@ impl<F: FileSystem> Attached<F> {
 
     #[inline(never)]
     fn search_written(&mut self, range: Range, block_bits: u32) -> Option<u64> {
-        self.map.find_written_and(range, block_bits, |run| self.run = run)
+        self.map.find_written_keeping(range, block_bits, |run| self.run = run)
     }
 
     #[cold]

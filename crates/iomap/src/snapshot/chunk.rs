@@ -18,24 +18,24 @@ const NEAR: usize = 8;
 const WIDE: usize = 4;
 /// Most lines of a chunk.
 pub(super) const LINES: usize = super::CHUNK_MAX / CLOSE;
-/// A close line's physical blocks lie so close together.
+/// The origins of a close line's entries lie so close together.
 const CLOSE_SPREAD: u64 = 1 << u16::BITS;
-/// A near line's physical blocks lie so close together.
+/// The origins of a near line's entries lie so close together.
 const NEAR_SPREAD: u64 = 1 << NEAR_KIND_SHIFT;
 const NEAR_KIND_SHIFT: u32 = 30;
-/// Physical blocks have 48 bits; a close line keeps no more.
+/// Physical blocks have 48 bits; a close line keeps no more of its lowest origin.
 const CLOSE_BASE_END: u64 = 1 << 48;
 
 /// Neighbouring entries in one cache line. Those behind the last one are empty: they end where it ends.
 ///
 /// `before` is the block in front of the first entry (wrapping). Ends are inclusive, because the end of the
-/// last possible entry, 2³², does not fit. What stands for an entry's physical blocks says where they would begin if
-/// the entry were longer, from the line's first block on (in a wide line from block 0): a look-up adds the block's
-/// own distance to it and needs not know where the entry begins.
+/// last possible entry, 2³², does not fit. What is kept of physical blocks is each entry's *origin*: its physical block
+/// less its distance from the line's first block (in a wide line, from block 0). A look-up adds the block's own
+/// distance to it and need not know where the entry begins.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 pub(super) enum Line {
-    /// Up to sixteen entries that span at most 2⁸ blocks and lie within 2¹⁶ blocks of the device: files that
+    /// Up to sixteen entries that span at most 2⁸ blocks and have origins within 2¹⁶ blocks of the device: files that
     /// grew block by block beside each other, and what an allocator finds between other files.
     Close {
         before: u32,
@@ -48,7 +48,7 @@ pub(super) enum Line {
         ends: [u8; CLOSE],
         distances: [u16; CLOSE],
     },
-    /// Up to eight entries that span at most 2¹⁶ blocks and lie within 2³⁰ blocks of the device.
+    /// Up to eight entries that span at most 2¹⁶ blocks and have origins within 2³⁰ blocks of the device.
     Near {
         before: u32,
         /// What the targets count from.
@@ -240,14 +240,14 @@ fn behind(ends: &[u8; CLOSE], offset: u8) -> usize {
     index
 }
 
-/// Where the blocks of `entry` would begin if it began at block `first` already; `None` if it has none, or the device
-/// begins later.
+/// The origin of `entry` in a line that begins at block `first`; `None` if it has no blocks, or lies less far from the
+/// device's beginning than from the line's.
 fn origin(entry: &Entry, first: u64) -> Option<u64> {
     let physical = entry.target.has_blocks().then(|| entry.target.physical())?;
     physical.checked_sub(entry.first - first)
 }
 
-/// The lowest origin of `entries`, which a line can hold; 0 if none has any.
+/// The lowest origin of the `entries` of a close or near line; 0 if none has any.
 fn lowest_origin(entries: &[Entry]) -> u64 {
     entries.iter().filter_map(|entry| origin(entry, entries[0].first)).min().unwrap_or(0)
 }

@@ -55,7 +55,7 @@ pub(super) fn next_number() -> u64 {
 pub(super) fn with<T>(cell: &MapCell, look: impl FnOnce(&MapSnapshot) -> T) -> Option<T> {
     // Not while the thread ends.
     let found = PLACES.try_with(|places| {
-        let kept = places[cell.number as usize % KEPT].kept(cell)?;
+        let kept = places[cell.number as usize % KEPT].current_of(cell)?;
         kept.map.as_deref().map(look)
     });
     found.ok().flatten()
@@ -64,7 +64,7 @@ pub(super) fn with<T>(cell: &MapCell, look: impl FnOnce(&MapSnapshot) -> T) -> O
 impl Place {
     /// What is kept of `cell`, if it is current.
     #[inline(always)]
-    fn kept(&self, cell: &MapCell) -> Option<Ref<'_, Kept>> {
+    fn current_of(&self, cell: &MapCell) -> Option<Ref<'_, Kept>> {
         match self.kept.try_borrow() {
             Ok(kept) if kept.is_of(cell) => {
                 self.borrowed.set(0);
