@@ -7,9 +7,6 @@ use crate::out::Out;
 use crate::text;
 use serde::Serialize;
 use std::collections::HashSet;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use uext4::{FileKind, Metadata, Switches, Volume};
 use uext4_ondisk::Ino;
 
@@ -79,6 +76,27 @@ impl Trouble {
     }
 }
 
+/// The directories of a listing: each by its name and the number of the one it is in. Whole paths of all that
+/// wait would take the square of the depth.
+struct Paths(Vec<(usize, Vec<u8>)>);
+
+impl Paths {
+    fn add(&mut self, inside: usize, name: Vec<u8>) -> usize {
+        self.0.push((inside, name));
+        self.0.len() - 1
+    }
+
+    /// The path of number `at`: 0 is where the listing began.
+    fn path(&self, mut at: usize) -> Vec<u8> {
+        let mut names = Vec::new();
+        while at != 0 {
+            names.push(&self.0[at].1);
+            at = self.0[at].0;
+        }
+        names.into_iter().rev().fold(self.0[0].1.clone(), |path, name| join(path, name))
+    }
+}
+
 struct Listing<'a> {
     args: &'a LsArgs,
     json: bool,
@@ -117,11 +135,13 @@ pub fn run(args: &LsArgs, globals: &Globals) -> Result<(), CliError> {
 impl Listing<'_> {
     /// A directory and, if asked, everything below it.
     fn tree(&mut self, place: &Place, top: Ino) -> Result<(), CliError> {
-        let mut waiting = vec![(place.path.clone(), top)];
+        let mut paths = Paths(vec![(0, place.path.clone())]);
+        let mut waiting = vec![(0, top)];
         // No directory has two names: one met twice is a cycle in a damaged volume.
         let mut seen = HashSet::from([top]);
         let mut first = true;
-        while let Some((path, ino)) = waiting.pop() {
+        while let Some((number, ino)) = waiting.pop() {
+            let path = paths.path(number);
             let mut rows = match self.rows(ino) {
                 Ok(rows) => rows,
                 Err(error) if first => return Err(place.error(error)),
@@ -146,13 +166,13 @@ impl Listing<'_> {
             for row in rows.iter().rev() {
                 let inner = row.kind() == Some(FileKind::Directory) && row.name != b"." && row.name != b"..";
                 if inner && seen.insert(row.ino) {
-                    waiting.push((join(&path, &row.name), row.ino));
+                    waiting.push((paths.add(number, row.name.clone()), row.ino));
                 } else if inner {
                     let error = uext4::Error::CorruptInode {
                         ino: row.ino,
                         what: "the directory has more than one name".into(),
                     };
-                    self.trouble.note(&join(&path, &row.name), &error);
+                    self.trouble.note(&join(path.clone(), &row.name), &error);
                 }
             }
         }
@@ -190,7 +210,7 @@ impl Listing<'_> {
     fn print(&mut self, dir: &[u8], rows: &mut [Row]) -> Result<(), CliError> {
         for row in &*rows {
             if let Some(Err(error)) = &row.metadata {
-                self.trouble.note(&join(dir, &row.name), error);
+                self.trouble.note(&join(dir.to_vec(), &row.name), error);
             }
         }
         if self.json {
@@ -265,7 +285,7 @@ impl Listing<'_> {
             }
             Err(error) => {
                 if row.metadata().is_some() {
-                    self.trouble.note(&join(dir, &row.name), &error);
+                    self.trouble.note(&join(dir.to_vec(), &row.name), &error);
                 }
                 self.out.bytes(b" -> ?")
             }
@@ -291,9 +311,10 @@ fn cells(row: &Row) -> [String; 4] {
     [metadata.links.to_string(), metadata.uid.to_string(), metadata.gid.to_string(), size]
 }
 
-fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    if dir.is_empty() {
-        return name.to_vec();
+fn join(mut dir: Vec<u8>, name: &[u8]) -> Vec<u8> {
+    if !dir.is_empty() && !dir.ends_with(b"/") {
+        dir.push(b'/');
     }
-    Path::new(OsStr::from_bytes(dir)).join(OsStr::from_bytes(name)).into_os_string().as_bytes().to_vec()
+    dir.extend_from_slice(name);
+    dir
 }

@@ -12,8 +12,8 @@ use uext4::{QueueOptions, State, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::fixture::{TreeOptions, standard_tree_with};
 use uext4_testkit::guard::{LoopDevice, LoopOptions};
 use uext4_testkit::manifest::{assert_same, file_digest};
-use uext4_testkit::oracle::{e2fsck_clean, superblock_field};
-use uext4_testkit::{Manifest, Need, Rng, VolumeBuilder, Zram, needs, with_kernel};
+use uext4_testkit::oracle::{debugfs_write, e2fsck_clean, superblock_field};
+use uext4_testkit::{Manifest, Need, Rng, Scratch, VolumeBuilder, Zram, needs, with_kernel};
 
 fn open(device: &Path, options: VolumeOptions) -> Volume {
     Volume::open(device.to_str().unwrap(), options).unwrap()
@@ -128,6 +128,64 @@ fn root_a_deep_extent_tree_reads_the_same() {
         let written = file.map().filter(|piece| piece.as_ref().unwrap().state == State::Written).count();
         assert_eq!(written, 12_000);
     }
+}
+
+/// A directory with more subdirectories than a link count holds has one link (`dir_nlink`), and a file may count blocks
+/// where others count sectors (`huge_file`).
+#[test]
+fn root_counts_that_do_not_fit_their_fields_read_the_same() {
+    needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
+    let volume = VolumeBuilder::new(192 << 20).args(["-N", "70000", "-b", "1024"]).build();
+    volume.with_kernel(|root| {
+        std::fs::write(root.join("huge"), vec![7; 100_000]).unwrap();
+        std::fs::create_dir(root.join("many")).unwrap();
+        (0..65_100).for_each(|n| std::fs::create_dir(root.join(format!("many/{n}"))).unwrap());
+    });
+    // The kernel does so from 2 TiB on; 98 blocks of 1 KiB.
+    debugfs_write(volume.path(), "set_inode_field /huge flags 0xC0000");
+    debugfs_write(volume.path(), "set_inode_field /huge blocks 98");
+    e2fsck_clean(volume.path());
+    let opened = open(volume.path(), VolumeOptions::read_only());
+    let options = LoopOptions { read_only: true, ..LoopOptions::default() };
+    let mounted = uext4_testkit::KernelMount::image(volume.path(), options, "ro,noatime");
+    for (name, links, sectors) in [("huge", 1, Some(196)), ("many", 1, None), ("many/65099", 2, Some(2))] {
+        let (here, there) = (opened.metadata(name).unwrap(), mounted.path().join(name).metadata().unwrap());
+        assert_eq!((u64::from(here.links), here.blocks), (there.nlink(), there.blocks()), "{name}");
+        assert_eq!(here.links, links, "{name}");
+        assert!(sectors.is_none_or(|sectors| here.blocks == sectors), "{name}: {}", here.blocks);
+    }
+    let report = opened.check(&uext4::check::CheckOptions::new(), &mut |_| {}).unwrap();
+    assert!(report.findings.is_empty(), "{report:?}");
+}
+
+/// A journal on a device of its own: what the kernel wrote is read while nothing waits in that journal, else refused.
+#[test]
+fn root_a_journal_on_a_device_of_its_own_is_read_past_while_clean() {
+    needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(64 << 20);
+    let journal = LoopDevice::attach(&scratch.sparse_file("journal", 16 << 20), LoopOptions::default());
+    let on_it = journal.path().to_str().unwrap();
+    let mut mke2fs = std::process::Command::new("mke2fs");
+    mke2fs.args(["-q", "-F", "-b", "4096", "-O", "journal_dev", on_it]);
+    assert!(mke2fs.status().unwrap().success());
+    let volume = VolumeBuilder::new(32 << 20).args(["-b", "4096", "-J", &format!("device={on_it}")]).build();
+    // The kernel finds the journal by the device number in the superblock.
+    let mounted = uext4_testkit::KernelMount::image(volume.path(), LoopOptions::default(), "");
+    std::fs::write(mounted.path().join("file"), "kept elsewhere").unwrap();
+    std::fs::File::open(mounted.path().join("file")).unwrap().sync_all().unwrap();
+    let crashed = scratch.file("crashed");
+    std::fs::copy(volume.path(), &crashed).unwrap();
+    let refused = |path: &Path, options| {
+        let error = Volume::open(path.to_str().unwrap(), options).map(drop).unwrap_err().to_string();
+        assert!(error.contains("external journal"), "{error}");
+    };
+    refused(&crashed, VolumeOptions::read_only());
+    let expected = without_xattrs(uext4_testkit::manifest(mounted.path()));
+    mounted.unmount();
+    let opened = open(volume.path(), VolumeOptions::read_only());
+    assert_same(&without_xattrs(expected), &manifest(&opened, How::Direct));
+    drop(opened);
+    refused(volume.path(), VolumeOptions::read_write());
 }
 
 #[test]

@@ -139,6 +139,8 @@ fn root_ext2_reads_and_takes_overwrites_as_the_kernel_does() {
         ("ext2", &["-b", "1024", "-r", "0"], "", 32),
         ("ext2", &["-b", "4096", "-O", "none"], "", 32),
         ("ext2", &["-b", "1024", "-O", "^dir_index,^filetype,^resize_inode,^sparse_super"], "", 32),
+        ("ext2", &["-b", "1024", "-o", "hurd"], "", 32),
+        ("ext4", &["-b", "1024", "-o", "freebsd", "-O", "^metadata_csum"], "", 32),
     ]);
 }
 

@@ -143,6 +143,10 @@ fn inode_fields() {
     };
     assert_eq!(damaged(0, &[0], false), CorruptKind::InodeChecksum);
     assert_eq!(damaged(200, &[9], false), CorruptKind::InodeChecksum);
+    // The kernel leaves the checksums of volumes alone that another system made.
+    let mut stale = record.clone();
+    stale[8] ^= 1;
+    assert!(Inode::decode(&stale, Ino::ROOT, &Superblock { creator_os: 3, ..sb.clone() }).is_ok());
     assert_eq!(damaged(0x80, &[132, 0], true), CorruptKind::InodeField("extra_isize"));
     assert_eq!(damaged(0x80, &[30, 0], true), CorruptKind::InodeField("extra_isize"));
     assert_eq!(damaged(0x68, &[0xFF; 4], true), CorruptKind::InodeField("xattr_block"));

@@ -8,9 +8,9 @@ use std::ffi::OsString;
 use uext4::FileKind;
 
 const FIND_HELP: &str = "\
-An entry is told if it passes every test given; of one test given several times, or with several types, one
-must pass. N is exactly N, +N more, -N less. Globs know * ? [a-z] [!a-z] and \\, and match the whole name
-(or path, with --path), slashes and leading dots too.
+An entry is told if it passes every test given. Names and paths given several times, and several types, are
+alternatives: one must pass. N is exactly N, +N more, -N less. Globs know * ? [a-z] [!a-z] and \\, and match
+the whole name (or path, with --path), slashes and leading dots too.
 
 A directory comes before what is in it; its entries come together in the order of their inodes.
 Errors are told one by one, and make the exit status 1.";

@@ -188,7 +188,7 @@ impl<'a> Conditions<'a> {
             && any(&args.iname, |glob| glob.matches(name, true))
             && any(&args.path, |glob| glob.matches(path, false))
             && any(&args.kind, |kind| entry.kind == Some(kind.file_kind()))
-            && any(&args.inum, |amount| amount.holds(entry.ino.get().into()))
+            && args.inum.iter().all(|amount| amount.holds(entry.ino.get().into()))
             && entry.metadata.is_none_or(|metadata| self.attributes(metadata))
     }
 
@@ -198,17 +198,17 @@ impl<'a> Conditions<'a> {
             FileKind::Regular => metadata.size == 0,
             kind => kind == FileKind::Directory,
         };
-        any(&args.size, |size| size.amount.holds(metadata.size.div_ceil(size.unit)))
-            && any(&args.mtime, |days| self.age(*days, metadata.modified))
-            && any(&args.ctime, |days| self.age(*days, metadata.changed))
-            && any(&args.atime, |days| self.age(*days, metadata.accessed))
+        args.size.iter().all(|size| size.amount.holds(metadata.size.div_ceil(size.unit)))
+            && args.mtime.iter().all(|days| self.age(*days, metadata.modified))
+            && args.ctime.iter().all(|days| self.age(*days, metadata.changed))
+            && args.atime.iter().all(|days| self.age(*days, metadata.accessed))
             && args.newermt.is_none_or(|Moment(from)| {
                 (metadata.modified.seconds, metadata.modified.nanoseconds) > (from, 0)
             })
-            && any(&args.uid, |amount| amount.holds(metadata.uid.into()))
-            && any(&args.gid, |amount| amount.holds(metadata.gid.into()))
-            && any(&args.perm, |perm| perm.holds(metadata.mode))
-            && any(&args.links, |amount| amount.holds(metadata.links.into()))
+            && args.uid.iter().all(|amount| amount.holds(metadata.uid.into()))
+            && args.gid.iter().all(|amount| amount.holds(metadata.gid.into()))
+            && args.perm.iter().all(|perm| perm.holds(metadata.mode))
+            && args.links.iter().all(|amount| amount.holds(metadata.links.into()))
             && (!args.empty || empty)
     }
 

@@ -14,6 +14,8 @@ use crate::error::{Corrupt, CorruptKind, EncodeError};
 use crate::numbers::{Ino, Pblk};
 use parts::{decode_time, encode_time};
 
+/// `s_creator_os` of volumes made for Linux.
+const CREATOR_LINUX: u32 = 0;
 const STRUCTURE: &str = "inode";
 /// Bytes of the part every inode has.
 const BASE_SIZE: usize = 128;
@@ -175,7 +177,10 @@ impl Inode {
         if end > bytes.len() || !extra_isize.is_multiple_of(4) {
             return Err(CorruptKind::InodeField("extra_isize").into());
         }
-        if sb.features.metadata_csum() && !checksum_matches(bytes, inode, raw, extra, sb) {
+        // The kernel neither checks nor keeps up the checksums of inodes on other systems' volumes
+        // (`ext4_inode_csum_verify`, `ext4_inode_csum_set`).
+        let checked = sb.features.metadata_csum() && sb.creator_os == CREATOR_LINUX;
+        if checked && !checksum_matches(bytes, inode, raw, extra, sb) {
             return Err(CorruptKind::InodeChecksum.into());
         }
         Inode::from_parts(raw, extra, extra_isize, sb)
