@@ -15,7 +15,7 @@
 //! 2 and 5 run on the caller's thread and, if asked, on a few more that end with the call.
 //!
 //! Memory: one bit for every cluster in use, in pieces made on demand; eight bytes for every inode of groups in
-//! use; 16 bytes for every directory block. On damaged volumes every walk draws on a budget that an honest
+//! use; 16 bytes for every directory block, and for every inode with an attribute block. On damaged volumes every walk draws on a budget that an honest
 //! volume cannot exceed, and of each kind of finding only the first few are kept.
 
 mod bitmaps;
