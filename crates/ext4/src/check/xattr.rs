@@ -6,7 +6,8 @@ use super::report::Findings;
 use super::shared::{MARK_VALUE, Shared};
 use crate::error::Result;
 use uext4_ondisk::ext4::{
-    FileType, I_BLOCK_SIZE, Incompat, Inode, XattrArea, XattrBlock, XattrEntry, XattrFormat, XattrIndex, XattrValue,
+    FileType, I_BLOCK_SIZE, Incompat, Inode, XattrArea, XattrBlock, XattrEntry, XattrFormat, XattrIndex,
+    XattrValue,
 };
 use uext4_ondisk::{CorruptKind, Ino, Pblk, Place};
 
