@@ -15,6 +15,8 @@ use uext4::Switches;
 /// What holds for every command.
 #[derive(Clone, Default)]
 pub struct Globals {
+    /// The command's name.
+    pub command: &'static str,
     /// Data and errors as JSON.
     pub json: bool,
     /// Who watches the devices, below `uext4 trace`.
@@ -380,7 +382,7 @@ pub struct CpArgs {
 #[derive(Args)]
 #[command(after_long_help = "\
 Exit status: 0 the volume is clean (warnings and notes may be printed), 1 it is damaged or could not be checked,
-2 bad usage. `e2fsck -fn` calls the same volumes clean.")]
+2 bad usage. `e2fsck -fn` calls the same volumes clean, but for a journal that cannot be replayed: it does not look.")]
 pub struct CheckArgs {
     /// The device.
     #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]

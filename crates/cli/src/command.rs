@@ -20,7 +20,7 @@ pub fn execute(arguments: Vec<OsString>, trace: Option<Arc<Tracer>>) -> ExitCode
         Err(error) => return refuse(&error, command.as_deref(), json),
     };
     let name = cli.command.name();
-    let globals = Globals { json: cli.command.json(), trace };
+    let globals = Globals { command: name, json: cli.command.json(), trace };
     match run(cli.command, &globals) {
         Ok(exit) => exit,
         Err(error) => {

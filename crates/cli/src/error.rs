@@ -123,8 +123,7 @@ impl CliError {
                 self.line()
             )
         };
-        // If standard error is gone there is nobody left to tell; the exit status still does.
-        let _nobody_listens = writeln!(io::stderr(), "{line}");
+        tell(&line);
     }
 
     fn to_json(&self) -> String {
@@ -153,6 +152,23 @@ impl CliError {
             }
         };
         serde_json::to_string(&object).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+    }
+}
+
+/// One line on standard error.
+fn tell(line: &str) {
+    // If standard error is gone there is nobody left to tell; the exit status still does.
+    let _nobody_listens = writeln!(io::stderr(), "{line}");
+}
+
+/// Tells on standard error what the user should know of `path` though nothing failed: one line, or one JSON object.
+pub fn warn(command: &str, json: bool, path: &str, message: &str) {
+    let message = text::one_line(message);
+    if json {
+        let object = JsonWarning { warning: &message, path };
+        tell(&serde_json::to_string(&object).unwrap_or_else(|error| format!("{{\"warning\":\"{error}\"}}")));
+    } else {
+        tell(&format!("uext4 {command}: warning: {}: {message}", text::visible(path.as_bytes())));
     }
 }
 
@@ -190,4 +206,10 @@ struct JsonError<'a> {
     path_b64: Option<String>,
     block: Option<u64>,
     inode: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct JsonWarning<'a> {
+    warning: &'a str,
+    path: &'a str,
 }

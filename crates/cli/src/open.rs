@@ -1,8 +1,7 @@
 //! The one door to a volume: arguments become targets, targets become open volumes and files.
 
 use crate::args::Globals;
-use crate::error::CliError;
-use crate::trace::Tracer;
+use crate::error::{self, CliError};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -110,8 +109,8 @@ pub struct How<'g> {
     pub force: bool,
     /// Which optimisations are on.
     pub switches: Switches,
-    /// Who watches the device.
-    pub trace: Option<&'g Tracer>,
+    /// The command: who watches its devices, how it warns.
+    pub globals: &'g Globals,
     /// Most bytes of metadata kept in memory; the library's choice otherwise.
     pub metadata_budget: Option<u64>,
 }
@@ -122,7 +121,7 @@ const WALK_BUDGET: u64 = 16 << 20;
 impl<'g> How<'g> {
     /// Read only.
     pub fn reading(globals: &'g Globals, force: bool, switches: Switches) -> Self {
-        How { write: false, force, switches, trace: globals.trace.as_deref(), metadata_budget: None }
+        How { write: false, force, switches, globals, metadata_budget: None }
     }
 
     /// Read only, for walking over a whole tree.
@@ -136,22 +135,28 @@ impl<'g> How<'g> {
     }
 
     /// Opens the volume on `spec`: every command comes through here. With a tracer, its layer lies between
-    /// the volume and the device, so that it sees metadata, data and flushes alike.
+    /// the volume and the device, so that it sees metadata, data and flushes alike. Whoever sees an older state of
+    /// the volume, because its journal could not all be replayed, is told.
     pub fn open_volume(&self, spec: &DeviceSpec) -> Result<Volume, uext4::Error> {
-        self.open_on(self.open_device(spec)?)
+        let volume = self.open_on(self.open_device(spec)?)?;
+        if let Some(loss) = volume.info().recovery.loss() {
+            let Globals { command, json, .. } = self.globals;
+            error::warn(command, *json, &spec.to_string(), &format!("an older state is seen: {loss}"));
+        }
+        Ok(volume)
     }
 
     /// Opens a device, to look at it before the volume on it.
     pub fn open_device(&self, spec: &DeviceSpec) -> Result<Arc<dyn Device>, uext4::Error> {
         let how = blockdev::OpenOptions { write: self.write, force: self.force };
         let device = blockdev::open(spec, how)?.device;
-        Ok(match self.trace {
+        Ok(match &self.globals.trace {
             Some(tracer) => tracer.wrap(device),
             None => device,
         })
     }
 
-    /// Opens the volume on an open device.
+    /// Opens the volume on an open device, without a word: for those who tell what they find themselves.
     pub fn open_on(&self, device: Arc<dyn Device>) -> Result<Volume, uext4::Error> {
         let options = if self.write { VolumeOptions::read_write() } else { VolumeOptions::read_only() };
         let mut options = options.force(self.force).switches(self.switches);

@@ -1,13 +1,14 @@
 //! `uext4 xattr`: extended attributes, in the manner of `getfattr -d -m -`.
 
 use crate::args::{Globals, XattrArgs};
-use crate::error::CliError;
+use crate::error::{CliError, Troubles};
 use crate::open::{How, Place};
 use crate::out::Out;
 use crate::text;
 use serde::Serialize;
 use std::os::unix::ffi::OsStrExt;
 use uext4::{Acl, AclKind, Ino, Switches, Volume};
+use uext4_ondisk::CorruptKind;
 
 /// A value is printed as text unless more than one byte of this many would have to be escaped.
 const TEXT_MIN: usize = 8;
@@ -33,6 +34,8 @@ struct Xattr {
     name: Vec<u8>,
     value: Vec<u8>,
     acl: Option<Acl>,
+    /// The value is that of an access control list that makes no sense, as it is stored.
+    undecoded: bool,
 }
 
 /// Runs it.
@@ -43,13 +46,14 @@ pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
     let ino = volume.resolve(place.inner(), !args.no_dereference).map_err(at)?;
     let mut out = Out::new();
     if let Some(name) = &args.name {
-        let xattr = read(&volume, ino, name.as_bytes()).map_err(at)?;
+        let (xattr, fault) = read(&volume, ino, name.as_bytes()).map_err(at)?;
         if globals.json {
             out.json(&json(&xattr))?;
         } else {
             print(&mut out, &xattr, args.only_values)?;
         }
-        return out.finish();
+        out.finish()?;
+        return fault.map_or(Ok(()), |fault| Err(about(&place, &xattr.name, fault)));
     }
     let names = volume.list_xattrs_of(ino).map_err(at)?;
     if !globals.json && !args.only_values && !names.is_empty() {
@@ -57,10 +61,21 @@ pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
         out.bytes(&escaped(&place.path))?;
         out.bytes(b"\n")?;
     }
-    // One at a time: all values of a hostile file together could be larger than memory.
+    // One at a time: all values of a hostile file together could be larger than memory. What cannot be read hides
+    // nothing of the others.
+    let mut troubles = Troubles::new("xattr", globals.json);
     let mut separator = "[\n";
     for name in names {
-        let xattr = read(&volume, ino, name.as_bytes()).map_err(at)?;
+        let (xattr, fault) = match read(&volume, ino, name.as_bytes()) {
+            Ok((xattr, fault)) => (Some(xattr), fault),
+            // An access control list without entries is none, though its name is there.
+            Err(uext4::Error::NoAttribute) => continue,
+            Err(error) => (None, Some(error)),
+        };
+        if let Some(fault) = fault {
+            troubles.tell(&about(&place, name.as_bytes(), fault));
+        }
+        let Some(xattr) = xattr else { continue };
         if globals.json {
             out.bytes(separator.as_bytes())?;
             out.json_compact(&json(&xattr))?;
@@ -72,19 +87,44 @@ pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
     if globals.json {
         out.bytes(if separator == "[\n" { b"[]\n" } else { b"\n]\n" })?;
     }
-    out.finish()
+    out.finish()?;
+    troubles.finish()
 }
 
-fn read(volume: &Volume, ino: Ino, name: &[u8]) -> uext4::Result<Xattr> {
-    let value = volume.xattr_of(ino, name)?;
+/// An attribute, and what is wrong with it though its bytes could be read.
+fn read(volume: &Volume, ino: Ino, name: &[u8]) -> uext4::Result<(Xattr, Option<uext4::Error>)> {
     let is_acl = [AclKind::Access, AclKind::Default].iter().any(|kind| kind.name().as_bytes() == name);
+    let value = match volume.xattr_of(ino, name) {
+        Err(fault) if is_acl && is_bad_acl(&fault) => {
+            let value = volume.stored_xattr_of(ino, name)?;
+            return Ok((Xattr { name: name.to_vec(), value, acl: None, undecoded: true }, Some(fault)));
+        }
+        value => value?,
+    };
     let acl = is_acl.then(|| Acl::decode_xattr(&value)).transpose()?;
-    Ok(Xattr { name: name.to_vec(), value, acl })
+    Ok((Xattr { name: name.to_vec(), value, acl, undecoded: false }, None))
+}
+
+fn is_bad_acl(error: &uext4::Error) -> bool {
+    let uext4::Error::Corrupt(corrupt) = error else { return false };
+    matches!(corrupt.kind, CorruptKind::AclVersion | CorruptKind::AclEntry)
+}
+
+/// An answer of the library about one attribute.
+fn about(place: &Place, name: &[u8], error: uext4::Error) -> CliError {
+    let mut error = place.error(error);
+    if let CliError::Failed(failure) = &mut error {
+        failure.message = format!("attribute {}: {}", text::visible(name), failure.message);
+    }
+    error
 }
 
 fn json(xattr: &Xattr) -> JsonXattr<'_> {
     let (name, name_b64) = text::utf8_or_base64(&xattr.name);
-    let (value, value_b64) = text::utf8_or_base64(&xattr.value);
+    let (value, value_b64) = match xattr.undecoded {
+        true => (None, Some(text::base64(&xattr.value))),
+        false => text::utf8_or_base64(&xattr.value),
+    };
     let acl = xattr.acl.as_ref().map(|acl| acl.entries.iter().map(ToString::to_string).collect());
     JsonXattr { name, name_b64, size: xattr.value.len(), value, value_b64, acl }
 }
@@ -95,7 +135,8 @@ fn print(out: &mut Out, xattr: &Xattr, only_value: bool) -> Result<(), CliError>
     }
     out.bytes(&escaped(&xattr.name))?;
     let escapes = xattr.value.iter().filter(|byte| !is_plain(**byte)).count();
-    if xattr.acl.is_none() && escapes.saturating_mul(TEXT_MIN) <= xattr.value.len() {
+    let bare = xattr.acl.is_none() && !xattr.undecoded;
+    if bare && escapes.saturating_mul(TEXT_MIN) <= xattr.value.len() {
         out.bytes(b"=\"")?;
         out.bytes(&escaped(&xattr.value))?;
         out.bytes(b"\"\n")?;

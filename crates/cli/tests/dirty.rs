@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{at, bad, good, json, text};
+use common::{at, bad, good, json, text, uext4};
 use std::ffi::OsStr;
 use std::os::unix::fs::FileExt;
 use uext4_testkit::manifest::file_digest;
@@ -82,5 +82,68 @@ fn a_damaged_journal_that_nobody_needs_is_told_and_leaves_reading() {
     let write = [OsStr::new("io"), &at(&volume, "/hello"), OsStr::new("-c"), OsStr::new("pwrite -q 0 1")];
     let refused = bad(1, write);
     assert!(refused.contains("journal"), "{refused}");
+    assert_eq!(file_digest(volume.path()), before, "something was written");
+}
+
+/// The volume of [`dirty`] whose one transaction is damaged: `/hello` says `old` for ever.
+fn damaged() -> Volume {
+    let volume = dirty();
+    let first = debugfs(volume.path(), "bmap <8> 0").trim().parse::<u64>().unwrap();
+    let file = std::fs::File::options().write(true).open(volume.path()).unwrap();
+    // Behind the journal's superblock and the descriptor: the copy.
+    file.write_all_at(b"bad", (first + 2) * 1024).unwrap();
+    volume
+}
+
+#[test]
+fn an_older_state_is_not_shown_without_a_word() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = damaged();
+    let before = file_digest(volume.path());
+    let (device, hello) = (volume.path().as_os_str().to_owned(), at(&volume, "/hello"));
+    let copy = volume.scratch().file("copies");
+    std::fs::create_dir(&copy).unwrap();
+    let (root, copy) = (at(&volume, "/"), copy.into_os_string());
+    let of = |words: &[&str], arguments: &[&OsStr]| -> Vec<std::ffi::OsString> {
+        words.iter().map(OsStr::new).chain(arguments.iter().copied()).map(OsStr::to_owned).collect()
+    };
+    for command in [
+        of(&["cat"], &[&hello, &hello]),
+        of(&["ls", "-l"], &[&root]),
+        of(&["cp"], &[&hello, &hello, &copy]),
+        of(&["cp", "-r"], &[&root, &copy]),
+        of(&["find"], &[&root]),
+        of(&["du"], &[&root]),
+        of(&["df"], &[&device]),
+        of(&["stat"], &[&hello]),
+        of(&["map"], &[&hello]),
+        of(&["xattr"], &[&hello]),
+        of(&["io", "-c", "pread 0 4", "-r"], &[&hello]),
+        of(&["explain"], &[&hello, OsStr::new("--read"), OsStr::new("0"), OsStr::new("4")]),
+        of(&["trace", "--", "cat"], &[&hello]),
+    ] {
+        let output = uext4(&command);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{command:?}: {told}");
+        let warnings: Vec<&str> = told.lines().filter(|line| line.contains("warning: ")).collect();
+        assert_eq!(warnings.len(), 1, "{command:?}: {told}");
+        assert!(warnings[0].starts_with("uext4 ") && warnings[0].contains("older state"), "{told}");
+        assert!(warnings[0].contains("transaction ") && warnings[0].contains("log block 2"), "{told}");
+        assert!(!String::from_utf8_lossy(&output.stdout).contains("older state"), "{command:?}");
+        if command[0] == "cat" {
+            assert_eq!(output.stdout, b"old\nold\n");
+        }
+    }
+    let output = uext4(of(&["stat", "--json"], &[&hello]));
+    let told: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert!(told["warning"].as_str().is_some_and(|text| text.contains("older state")), "{told}");
+    assert_eq!(told["path"].as_str(), device.to_str());
+    // What has a place for it on standard output says it there, and nowhere else.
+    let said = text(of(&["info"], &[&device]));
+    assert!(said.contains("later changes are lost: transaction "), "{said}");
+    let output = uext4(of(&["check"], &[&device]));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0), "{said}");
+    assert!(said.contains("error journal.log: block ") && said.contains(": damaged: "), "{said}");
     assert_eq!(file_digest(volume.path()), before, "something was written");
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{at, bad, good, json, text};
+use common::{at, bad, good, json, text, uext4};
 use uext4_testkit::{Need, VolumeBuilder, needs, oracle};
 
 /// A file with attributes of all forms, a link to it, and a plain file.
@@ -95,4 +95,85 @@ fn what_is_not_there_is_one_line() {
     bad(2, ["xattr"]);
     bad(2, ["xattr".into(), "--only-values".into(), "--json".into(), at(&volume, "/file")]);
     assert!(text(["xattr", "--help"]).contains("Usage: uext4 xattr"));
+}
+
+/// Changes bytes of the one place of the image where `from` stands.
+fn replace(volume: &uext4_testkit::Volume, from: &[u8], to: &[u8]) {
+    let mut image = std::fs::read(volume.path()).unwrap();
+    let places: Vec<usize> =
+        (0..image.len() - from.len()).filter(|at| image[*at..].starts_with(from)).collect();
+    assert_eq!(places.len(), 1, "{from:x?}");
+    image[places[0]..places[0] + to.len()].copy_from_slice(to);
+    std::fs::write(volume.path(), image).unwrap();
+}
+
+#[test]
+fn a_bad_attribute_hides_no_other_one() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let source = uext4_testkit::Scratch::new(1 << 20);
+    std::fs::write(source.file("file"), "hello\n").unwrap();
+    // Attributes in a block: each has a hash; nothing else has a checksum.
+    let args = ["-b", "4096", "-I", "128", "-O", "^metadata_csum,^has_journal"];
+    let volume = VolumeBuilder::new(16 << 20).args(args).from_dir(source.path()).build();
+    let acl = volume.scratch().file("acl");
+    let entry = |tag: u8, permissions: u8| [tag, 0, permissions, 0, 255, 255, 255, 255];
+    let entries = [entry(1, 6), entry(4, 5), entry(32, 3)].concat();
+    std::fs::write(&acl, [&[2, 0, 0, 0][..], &entries].concat()).unwrap();
+    for request in [
+        format!("ea_set -f {} /file system.posix_acl_access", acl.display()),
+        "ea_set /file user.a before".to_owned(),
+        "ea_set /file user.b damaged!".to_owned(),
+        "ea_set /file user.c behind".to_owned(),
+    ] {
+        oracle::debugfs_write(volume.path(), &request);
+    }
+    volume.assert_clean();
+    let stored = [1, 0, 0, 0, 1, 0, 6, 0, 4, 0, 5, 0, 32, 0, 3, 0];
+    replace(&volume, b"damaged!", b"Damaged!");
+
+    let output = uext4(["xattr".into(), at(&volume, "/file")]);
+    let (listed, told) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    for line in ["user.a=\"before\"", "user.c=\"behind\"", "# user::rw-,group::r-x,other::-wx"] {
+        assert!(listed.lines().any(|listed| listed == line), "{line}: {listed}");
+    }
+    assert!(!listed.contains("amaged"), "{listed}");
+    assert!(
+        told.lines().count() == 1 && told.contains("attribute user.b: ") && told.contains("hash"),
+        "{told}"
+    );
+
+    // The list of access is of a version that nobody knows, under a hash of 0, which is none.
+    let hash = {
+        let image = std::fs::read(volume.path()).unwrap();
+        let at = image.windows(stored.len()).position(|bytes| bytes == stored).unwrap();
+        // Its entry: no name, the name space 2, the value's offset in the block, no inode, the size.
+        let offset = (at % 4096) as u16;
+        let head = [&[0, 2][..], &offset.to_le_bytes(), &[0; 4], &16_u32.to_le_bytes()].concat();
+        let entry = image.windows(head.len()).position(|bytes| bytes == head).unwrap();
+        image[entry..entry + 16].to_vec()
+    };
+    replace(&volume, &hash, &[&hash[..12], &[0; 4]].concat());
+    replace(&volume, &stored, &[9]);
+    let output = uext4(["xattr".into(), "--json".into(), at(&volume, "/file")]);
+    assert_eq!(output.status.code(), Some(1));
+    let list: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |name: &str| list.as_array().unwrap().iter().find(|xattr| xattr["name"] == name);
+    assert_eq!(of("user.a").unwrap()["value"], "before");
+    assert_eq!(of("user.c").unwrap()["value"], "behind");
+    assert!(of("user.b").is_none());
+    let raw = of("system.posix_acl_access").unwrap();
+    assert_eq!((&raw["value_b64"], &raw["size"]), (&"CQAAAAEABgAEAAUAIAADAA==".into(), &16.into()));
+    assert!(raw.get("acl").is_none());
+    let told = String::from_utf8(output.stderr).unwrap();
+    let told: Vec<serde_json::Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(
+        told.iter().any(|error| error["error"].as_str().unwrap().contains("posix_acl_access")),
+        "{told:?}"
+    );
+    let one = uext4(["xattr".into(), at(&volume, "/file"), "system.posix_acl_access".into()]);
+    assert_eq!(one.status.code(), Some(1));
+    assert_eq!(one.stdout, b"system.posix_acl_access=0sCQAAAAEABgAEAAUAIAADAA==\n");
 }

@@ -40,7 +40,7 @@ use std::sync::Arc;
 use uext4_blockdev::layer::OverlayDevice;
 use uext4_blockdev::{BufferPool, Device, WriteDurability};
 use uext4_jbd2::{
-    Changes, FastCommits, JournalInfo, LogEnd, LogMap, Recovery, RecoveryReport, mark_empty,
+    Changes, Damage, FastCommits, JournalInfo, LogEnd, LogMap, Recovery, RecoveryReport, mark_empty,
     store_empty_superblock,
 };
 use uext4_ondisk::ext4::{Compat, Incompat, RoCompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
@@ -126,8 +126,29 @@ impl RecoveryInfo {
         Self::new(RecoveryState::Clean, false)
     }
 
+    /// The damage for which the log ended before a committed transaction, if it did.
+    pub(crate) fn log_damage(&self) -> Option<Damage> {
+        self.log.as_ref()?.ended.damage()
+    }
+
+    /// Why what is seen is older than what was committed last, if it is: what the journal holds could not all be
+    /// replayed. One sentence.
+    #[must_use]
+    pub fn loss(&self) -> Option<String> {
+        if let Some(damage) = self.log_damage() {
+            return Some(format!("the journal is damaged, later changes are lost: {damage}"));
+        }
+        let why = self.fast_commits_refused.as_ref()?;
+        Some(format!("the fast commits of the journal are not replayed, later changes are lost: {why}"))
+    }
+
     /// What a user should know, one sentence each.
     pub(crate) fn notes(&self) -> Vec<String> {
+        self.loss().into_iter().chain(self.facts()).collect()
+    }
+
+    /// The same without [`RecoveryInfo::loss`].
+    pub(crate) fn facts(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let log = self.log.as_ref();
         if let (RecoveryState::Overlay, Some(log)) = (self.state, log) {
@@ -140,19 +161,11 @@ impl RecoveryInfo {
             let FastCommits { records, commits, .. } = found;
             notes.push(format!("so are {commits} fast commits ({records} records)"));
         }
-        if let Some(why) = &self.fast_commits_refused {
-            notes.push(format!(
-                "the fast commits of the journal are not replayed, later changes are lost: {why}"
-            ));
-        }
         if self.state == RecoveryState::NoJournal {
             notes.push("the superblock asks for recovery, but there is no journal: run e2fsck".into());
         }
         if self.state == RecoveryState::Ignored {
             notes.push("the journal holds left-overs without needs_recovery; they are ignored".into());
-        }
-        if let Some(damage) = log.and_then(|log| log.ended.damage()) {
-            notes.push(format!("the journal is damaged, later changes are lost: {damage}"));
         }
         if log.is_some_and(|log| log.ended == LogEnd::Interrupted) {
             notes.push("the last transaction of the journal was not complete and does not count".into());
@@ -308,8 +321,8 @@ impl Pending {
         drop(view);
         let changes = match replayed {
             Ok(changes) => changes,
-            Err(error @ Error::FastCommit { .. }) if !options.write => {
-                info.fast_commits_refused = Some(error.to_string());
+            Err(Error::FastCommit { record, cause }) if !options.write => {
+                info.fast_commits_refused = Some(format!("record {record}: {cause}"));
                 return Ok(());
             }
             Err(error) => return Err(error),

@@ -107,19 +107,29 @@ impl Volume {
 
     /// The value of an attribute of an inode.
     pub fn xattr_of(&self, ino: Ino, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
-        let state = self.state();
-        let inode = state.inode(ino)?;
-        let Some((space, name)) = XattrIndex::split(name.as_ref()).filter(|(space, _)| space.is_listed())
-        else {
-            return Err(Error::NoAttribute);
-        };
-        let value = value(state, &inode, space, name)?.ok_or(Error::NoAttribute)?;
+        let (space, value) = self.stored(ino, name.as_ref())?;
         if !matches!(space, XattrIndex::AclAccess | XattrIndex::AclDefault) {
             return Ok(value);
         }
         let acl = Acl::decode(&value).map_err(|corrupt| corrupt.in_inode(ino))?;
         // A list without entries is none, as in the kernel.
         if acl.entries.is_empty() { Err(Error::NoAttribute) } else { Ok(acl.encode_xattr()) }
+    }
+
+    /// The value of an attribute of an inode as it is stored: that of an access control list need not make sense.
+    ///
+    /// # Errors
+    /// As [`Volume::xattr`], but for what is wrong inside an access control list.
+    pub fn stored_xattr_of(&self, ino: Ino, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        Ok(self.stored(ino, name.as_ref())?.1)
+    }
+
+    fn stored(&self, ino: Ino, name: &[u8]) -> Result<(XattrIndex, Vec<u8>)> {
+        let state = self.state();
+        let inode = state.inode(ino)?;
+        let listed = XattrIndex::split(name).filter(|(space, _)| space.is_listed());
+        let (space, name) = listed.ok_or(Error::NoAttribute)?;
+        Ok((space, value(state, &inode, space, name)?.ok_or(Error::NoAttribute)?))
     }
 
     /// An access control list of what `path` names, `None` if there is none.

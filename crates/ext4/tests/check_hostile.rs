@@ -256,6 +256,49 @@ fn directories_full_of_names_of_one_file_cost_little() {
     assert!(report.totals["entry.duplicate"] > 300_000, "{:?}", report.totals);
 }
 
+/// All inodes share one block of attributes, which has as many as possible; each value lies in another inode.
+#[test]
+fn attribute_blocks_that_all_inodes_share_cost_little() {
+    needs!(Need::Tool("mke2fs"));
+    let _alone = alone();
+    const SIZE: usize = 65_536;
+    let args = ["-b", "65536", "-N", "5120", "-I", "128", "-O", "^has_journal,^metadata_csum,ea_inode"];
+    let volume = VolumeBuilder::new(4 << 20).args(args).build();
+    let mut image = Image::load(volume.path());
+    let layout = Layout::of(&image);
+    let inodes = layout.superblock.geometry.inodes_per_group();
+    assert!((inodes, layout.superblock.geometry.inode_size()) >= (5120, 128));
+    let block = image.bytes.len() / SIZE - 1;
+    let start = block * SIZE;
+    for (at, value) in [(0, 0xea02_0000), (4, inodes - 10), (8, 1)] {
+        put(&mut image, start + at, value);
+    }
+    let entries = (SIZE - 32 - 4) / 16;
+    for entry in 0..entries {
+        let at = start + 32 + entry * 16;
+        // No name, in the name space of users; a value of one byte in an inode that holds none.
+        put(&mut image, at, 1 << 8);
+        put(&mut image, at + 4, 11 + entry as u32);
+        put(&mut image, at + 8, 1);
+    }
+    for number in 11..=inodes {
+        let at = layout.inode(Ino(number));
+        image.bytes[at..at + 128].fill(0);
+        put(&mut image, at, 0o100_644);
+        put(&mut image, at + 0x1a, 1);
+        put(&mut image, at + 0x68, block as u32);
+    }
+    // None of the inodes is unused.
+    for descriptor in &layout.descriptor_bytes {
+        image.bytes[descriptor + 0x12] = 0;
+        put(&mut image, descriptor + 0x1c, 0);
+    }
+    let report = bounded("shared attributes", image.device(), MEMORY).unwrap();
+    // The block is looked into once; every inode lacks the blocks that its values take.
+    assert_eq!(report.totals["xattr.value_inode"], entries as u64, "{:?}", report.totals);
+    assert!(report.totals["inode.blocks"] >= 5110, "{:?}", report.totals);
+}
+
 #[test]
 fn a_sparse_volume_of_a_tebibyte_takes_memory_for_what_it_uses() {
     needs!(Need::Tool("mke2fs"));

@@ -11,6 +11,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use uext4::blockdev::Device;
 use uext4::blockdev::layer::{Fault, FaultDevice, FaultOn};
+use uext4::check::CheckOptions;
 use uext4::{Error, FileKind, RecoveryState, Volume, VolumeOptions};
 use uext4_testkit::{Manifest, Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
@@ -376,7 +377,12 @@ fn records_that_contradict_the_volume_are_refused_by_name() {
         let why = info.recovery.fast_commits_refused.clone().unwrap_or_else(|| panic!("{text}: {bad:x?}"));
         assert!(why.contains(text), "{why} instead of {text}");
         assert!(info.notes.iter().any(|note| note.contains(&why)), "{:?}", info.notes);
+        assert!(info.recovery.loss().is_some_and(|loss| loss.contains(&why)), "{:?}", info.recovery);
         assert_eq!(info.recovery.fast_commits(), None);
+        let report = volume.check(&CheckOptions::new(), &mut |_| {}).unwrap();
+        let told: Vec<_> = report.findings.iter().map(|finding| finding.to_string()).collect();
+        assert!(told.len() == 1 && told[0].contains(&why) && !report.is_clean(), "{told:?}");
+        assert_eq!(report.totals["journal.fast_commits"], 1);
         uext4_testkit::manifest::assert_same(&without, &tree(&volume));
         drop(volume);
         match writable(device.clone()) {

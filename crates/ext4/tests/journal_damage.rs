@@ -7,6 +7,7 @@ use common::dirty::{block_size, recovers_as_e2fsck_does};
 use common::hostile::Layout;
 use common::log::{Log, LogKind, Written, places};
 use common::{Image, assert_unchanged, open_ro, read_all, read_only};
+use uext4::check::{CheckOptions, Report, check_volume};
 use uext4::{Error, LogEnd, RecoveryReport, RecoveryState, Volume, VolumeOptions};
 use uext4_ondisk::Ino;
 use uext4_ondisk::jbd2::LogChecksums;
@@ -128,6 +129,40 @@ fn a_damaged_journal_that_is_needed_refuses_reading_too() {
         assert!(error.to_string().contains("journal"), "{error}");
     }
     assert_unchanged(&image, &*device);
+    let report = check(&image);
+    assert!(!report.is_clean() && report.totals.contains_key("journal.log"), "{:?}", report.findings);
+}
+
+fn check(image: &Image) -> Report {
+    check_volume(image.device(), VolumeOptions::read_only(), &CheckOptions::new(), &mut |_| {}).unwrap()
+}
+
+/// The older state fits together, and yet it is not the volume that was written last. What was never committed is no
+/// loss.
+#[test]
+fn a_check_names_the_transaction_that_cannot_be_replayed() {
+    needs!(Need::Tool("mke2fs"));
+    for (damaged, async_commit) in [(false, false), (true, false), (true, true)] {
+        let mut image = base(1);
+        let kind = LogKind { async_commit, ..LogKind::new(LogChecksums::V3) };
+        let mut log = Log::begin(&mut image, kind);
+        transaction(&mut log, 1);
+        let second = transaction(&mut log, 2);
+        if damaged {
+            flip(&mut log, second.descriptors[0], 600);
+        }
+        let place = places(&image)[second.descriptors[0] as usize];
+        let report = check(&image);
+        let told: Vec<_> = report.findings.iter().map(|finding| finding.to_string()).collect();
+        let lost = damaged && !async_commit;
+        assert_eq!((told.len(), report.is_clean()), (usize::from(lost), !lost), "{told:?}");
+        let replayed = format!("replayed in memory ({} transactions", if damaged { 1 } else { 2 });
+        assert!(report.notes.iter().any(|note| note.contains(&replayed)), "{:?}", report.notes);
+        if lost {
+            assert!(told[0].starts_with("journal.log: ") && told[0].contains("transaction 8, "), "{told:?}");
+            assert_eq!(report.findings[0].place.block.map(|block| block.get()), Some(place));
+        }
+    }
 }
 
 fn asynchronous(checksums: LogChecksums) -> LogKind {

@@ -59,7 +59,7 @@ pub(super) struct Scan<'s, 'd> {
     pub dir_blocks: Vec<DirBlockRef>,
     /// Attribute blocks and the inodes that have them.
     pub xattr_blocks: Vec<(u64, u32)>,
-    /// Inodes that hold attribute values, and the inodes that name them.
+    /// Inodes that hold attribute values, and the inodes that name them by themselves: not by their attribute blocks.
     pub value_inodes: Vec<(u32, u32)>,
     pub inline_directories: Vec<InlineDirectory>,
 }
@@ -276,7 +276,7 @@ impl<'s, 'd> Scan<'s, 'd> {
         let broken = if mapped { self.walk(ino, inode, &mut claims)? } else { false };
         if inode.xattr_block.get() != 0 {
             self.xattr_blocks.push((inode.xattr_block.get(), ino.get()));
-            claims.clusters += 1 + self.block_values(ino, inode.xattr_block)?;
+            claims.clusters += 1 + self.block_values(inode.xattr_block)?;
         }
         claims.clusters += values;
         if inline {

@@ -97,6 +97,8 @@ kinds! {
     error XATTR_REFERENCES = "xattr.references", "an attribute block's reference count is wrong";
 
     error JOURNAL = "journal.superblock", "the journal's superblock is damaged";
+    error JOURNAL_LOG = "journal.log", "committed changes in the journal's log cannot be replayed";
+    error JOURNAL_FAST = "journal.fast_commits", "fast commits in the journal cannot be replayed";
     error RESIZE = "resize.map", "the map of the resize inode is wrong";
     warning ORPHAN_LIST = "orphan.list", "the list of orphans leads to an inode that cannot be on it";
     error ORPHAN_FILE = "orphan.file", "the orphan file is damaged";

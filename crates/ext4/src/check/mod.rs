@@ -1,7 +1,8 @@
 //! Checking a volume: everything it says about itself, against itself. Nothing is ever written.
 //!
 //! ```text
-//! 0  groups.rs      superblock, descriptors, backups, system zones; orphans.rs: who waits for deletion
+//! 0  journal.rs     what the log holds and could not be replayed
+//!    groups.rs      superblock, descriptors, backups, system zones; orphans.rs: who waits for deletion
 //! 1  inode.rs       inode tables in large reads; map.rs: every map; claims.rs: who uses which block
 //! 1B duplicates.rs  owners of blocks claimed twice (damaged volumes only)
 //! 2  dir.rs         directory blocks in the order of the device; htree.rs: hash trees as a whole
@@ -11,12 +12,14 @@
 //! 5  bitmaps.rs     bitmaps, free counts
 //! ```
 //!
-//! The rules are those of `e2fsck -fn`: what it calls clean has no finding of [`Severity::Error`] here. Passes 1,
-//! 2 and 5 run on the caller's thread and, if asked, on a few more that end with the call.
+//! The rules are those of `e2fsck -fn`: what it calls clean has no finding of [`Severity::Error`] here, but for a log
+//! that cannot be replayed, which it does not read. Passes 1, 2 and 5 run on the caller's thread and, if asked, on a
+//! few more that end with the call.
 //!
 //! Memory: one bit for every cluster in use, in pieces made on demand; eight bytes for every inode of groups in
-//! use; 16 bytes for every directory block. On damaged volumes every walk draws on a budget that an honest
-//! volume cannot exceed, and of each kind of finding only the first few are kept.
+//! use; 16 bytes for every directory block, and for every inode with an attribute block (the same again for every such
+//! block where values may lie in inodes). On damaged volumes every walk draws on a budget that an honest volume
+//! cannot exceed, and of each kind of finding only the first few are kept.
 
 mod bitmaps;
 mod bits;
@@ -26,6 +29,7 @@ mod duplicates;
 mod groups;
 mod htree;
 mod inode;
+mod journal;
 mod kinds;
 mod map;
 mod orphans;
@@ -39,7 +43,7 @@ mod xattr;
 
 use crate::error::{Error, Result};
 use crate::options::VolumeOptions;
-use crate::recovery::RecoveryState;
+use crate::recovery::{RecoveryInfo, RecoveryState};
 use crate::volume::{Volume, check_device, read_superblock};
 use inode::{DirBlockRef, Directory};
 use std::sync::Arc;
@@ -123,8 +127,7 @@ impl Volume {
     /// # Errors
     /// The device's, when it cannot be read. Damage is not an error but a finding.
     pub fn check(&self, options: &CheckOptions, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
-        let recovered = self.state().recovery.state != RecoveryState::Clean;
-        check(&**self.device(), self.superblock(), recovered, options, progress)
+        check(&**self.device(), self.superblock(), Ok(&self.state().recovery), options, progress)
     }
 }
 
@@ -141,11 +144,11 @@ pub fn check_volume(
 ) -> Result<Report> {
     match Volume::open_device(device.clone(), volume) {
         Ok(volume) => volume.check(options, progress),
-        Err(Error::Corrupt(_) | Error::CorruptInode { .. } | Error::Journal(_)) => {
+        Err(error @ (Error::Corrupt(_) | Error::CorruptInode { .. } | Error::Journal(_))) => {
             match read_superblock(&device) {
                 Ok(superblock) => {
                     check_device(&superblock, &*device)?;
-                    check(&*device, &superblock, false, options, progress)
+                    check(&*device, &superblock, Err(&error), options, progress)
                 }
                 Err(Error::Corrupt(fault)) => {
                     let mut findings = Findings::new(options.per_kind);
@@ -163,17 +166,18 @@ pub fn check_volume(
 fn check(
     device: &dyn Device,
     sb: &Superblock,
-    recovered: bool,
+    opened: std::result::Result<&RecoveryInfo, &Error>,
     options: &CheckOptions,
     progress: &mut ProgressFn<'_>,
 ) -> Result<Report> {
     let mut findings = Findings::new(options.per_kind);
+    let mut notes = journal::check_log(sb, opened, &mut findings);
     if !groups::fits(sb, &mut findings) {
         findings.not_examined("the volume", "its superblock describes an impossible layout");
-        return Ok(findings.into_report());
+        return Ok(Report { notes, ..findings.into_report() });
     }
     let mut shared = Shared::new(device, sb, options.per_kind, options.threads);
-    shared.recovered = recovered;
+    shared.recovered = opened.is_ok_and(|info| info.state != RecoveryState::Clean);
     groups::check_superblock(&shared, &mut findings);
     groups::load(&mut shared, &mut findings)?;
     groups::check_mmp(&shared, &mut findings)?;
@@ -182,7 +186,7 @@ fn check(
     let mut counts = Counts::default();
     let mut found = pass_inodes(&shared, &mut findings, &mut counts, progress)?;
     let lost = pass_directories(&shared, &mut found, &mut findings, &mut counts, progress)?;
-    let mut notes = tree::check_links(&shared, &lost, &mut findings);
+    notes.extend(tree::check_links(&shared, &lost, &mut findings));
     pass_bitmaps(&shared, &mut findings, &mut counts, progress)?;
     if sb.features.ro_compat.contains(RoCompat::QUOTA) {
         findings.not_examined("quota usage", "the contents of quota files are not decoded yet");
@@ -207,9 +211,6 @@ fn state_notes(sb: &Superblock) -> Vec<String> {
     let mut notes = Vec::new();
     if !sb.state.contains(State::CLEAN) {
         notes.push("the superblock does not say that the volume was cleanly unmounted".into());
-    }
-    if sb.needs_recovery() {
-        notes.push("the journal could not be replayed: this is the volume without its latest changes".into());
     }
     if sb.state.contains(State::ERRORS) || sb.errors.count > 0 {
         notes.push(format!("the superblock remembers {} errors since the last check", sb.errors.count));

@@ -7,7 +7,7 @@ use uext4_ondisk::{Corrupt, Group, Ino, Lblk, Pblk, Place};
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The volume is damaged; `e2fsck` would repair it.
+    /// The volume is damaged; `e2fsck` would repair it (or throw away what cannot be replayed).
     Error,
     /// Odd, but no damage: the volume is clean with it, and `e2fsck` says nothing.
     Warning,

@@ -3,7 +3,8 @@
 use super::bits::Bits;
 use super::read::Reader;
 use crate::error::Result;
-use std::collections::HashSet;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use uext4_blockdev::Device;
@@ -52,6 +53,9 @@ pub(super) struct Shared<'d> {
     /// Whether a map could not be followed, so that some claims are missing.
     pub maps_incomplete: AtomicBool,
     pub large_files: AtomicU64,
+    /// Clusters that the values in inodes named by an attribute block count, of the blocks met so far. Only on
+    /// volumes that can have such values.
+    pub block_values: Mutex<HashMap<u64, u64>>,
     nodes_left: AtomicU64,
     claims_left: AtomicU64,
     dir_blocks_left: AtomicU64,
@@ -80,6 +84,7 @@ impl<'d> Shared<'d> {
             recovered: false,
             maps_incomplete: AtomicBool::new(false),
             large_files: AtomicU64::new(0),
+            block_values: Mutex::default(),
             // An honest volume needs each block once; what is above is for damaged ones, bounded.
             nodes_left: AtomicU64::new(blocks.saturating_mul(2) + 64),
             claims_left: AtomicU64::new(clusters.saturating_mul(4) + 64),

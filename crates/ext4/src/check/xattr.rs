@@ -3,10 +3,11 @@
 use super::inode::Scan;
 use super::kinds;
 use super::report::Findings;
-use super::shared::Shared;
+use super::shared::{MARK_VALUE, Shared};
 use crate::error::Result;
 use uext4_ondisk::ext4::{
-    FileType, I_BLOCK_SIZE, Incompat, Inode, XattrArea, XattrBlock, XattrFormat, XattrIndex, XattrValue,
+    FileType, I_BLOCK_SIZE, Incompat, Inode, XattrArea, XattrBlock, XattrEntry, XattrFormat, XattrIndex,
+    XattrValue,
 };
 use uext4_ondisk::{CorruptKind, Ino, Pblk, Place};
 
@@ -68,23 +69,26 @@ impl Scan<'_, '_> {
     }
 
     /// The clusters that values named by an inode's attribute block count. Only volumes with such values have
-    /// to know that with each inode; all other checks of the block are made once.
-    pub(super) fn block_values(&mut self, ino: Ino, block: Pblk) -> Result<u64> {
+    /// to know that with each inode; all other checks of the block are made once. Many inodes may share a block, and
+    /// it may name thousands of values: what it counts is found out once and kept.
+    pub(super) fn block_values(&mut self, block: Pblk) -> Result<u64> {
         let sb = self.shared.sb;
         if !sb.features.incompat.contains(Incompat::EA_INODE) {
             return Ok(0);
         }
-        let geometry = &sb.geometry;
-        let cluster = u64::from(geometry.block_size()) << geometry.cluster_log();
-        let bytes = self.nodes.block(block.get(), 0)?;
-        let Ok(decoded) = XattrBlock::decode(bytes, block, &self.shared.lenient) else { return Ok(0) };
-        let mut clusters = 0u64;
-        for entry in decoded.area.entries() {
-            if let XattrValue::Inode { inode, size } = entry.value {
-                self.value_inodes.push((inode.get(), ino.get()));
-                clusters += u64::from(size).div_ceil(cluster);
-            }
+        if let Some(clusters) = self.shared.block_values.lock().get(&block.get()) {
+            return Ok(*clusters);
         }
+        // Another thread may be at the same block: then both find the same.
+        let bytes = self.nodes.block(block.get(), 0)?;
+        let cluster = u64::from(sb.geometry.block_size()) << sb.geometry.cluster_log();
+        let count = |entry: XattrEntry<'_>| match entry.value {
+            XattrValue::Inode { size, .. } => u64::from(size).div_ceil(cluster),
+            XattrValue::Here(_) => 0,
+        };
+        let clusters = XattrBlock::decode(bytes, block, &self.shared.lenient)
+            .map_or(0, |decoded| decoded.area.entries().map(count).sum());
+        self.shared.block_values.lock().insert(block.get(), clusters);
         Ok(clusters)
     }
 
@@ -121,7 +125,8 @@ impl Scan<'_, '_> {
     }
 }
 
-/// Attribute blocks, each claimed and checked once. `uses`: blocks and the inodes that have them, sorted.
+/// Attribute blocks, each claimed and checked once, when all inodes are known. `uses`: blocks and the inodes that
+/// have them, sorted.
 pub(super) fn check_blocks(shared: &Shared<'_>, uses: &[(u64, u32)], findings: &mut Findings) -> Result<()> {
     let mut reader = shared.reader()?;
     for same in uses.chunk_by(|one, other| one.0 == other.0) {
@@ -144,6 +149,9 @@ pub(super) fn check_blocks(shared: &Shared<'_>, uses: &[(u64, u32)], findings: &
                     findings.add(&kinds::XATTR_REFERENCES, place, text);
                 }
                 for entry in decoded.area.entries() {
+                    if let XattrValue::Inode { inode, .. } = entry.value {
+                        check_value(shared, inode.get(), place, findings);
+                    }
                     if let Err(fault) = entry.verify_hash() {
                         findings.corrupt(&kinds::XATTR_HASH, place, &fault);
                     }
@@ -155,16 +163,17 @@ pub(super) fn check_blocks(shared: &Shared<'_>, uses: &[(u64, u32)], findings: &
     Ok(())
 }
 
-/// Inodes that hold values: each must be one, and somebody must name it. `uses`: such inodes and who names them.
+/// The inodes that hold values of attributes inside inodes. `uses`: such inodes and who names them.
 pub(super) fn check_value_inodes(shared: &Shared<'_>, uses: &[(u32, u32)], findings: &mut Findings) {
     for (value, ino) in uses {
-        let place = Place { inode: Some(Ino(*ino)), ..Place::default() };
-        match shared.inodes.in_use(*value) {
-            Some(slot) if slot.marks() & super::shared::MARK_VALUE != 0 => slot.count_entry(),
-            _ => {
-                let text = || format!("inode {value} holds no value");
-                findings.add(&kinds::XATTR_VALUE, place, text);
-            }
-        }
+        check_value(shared, *value, Place { inode: Some(Ino(*ino)), ..Place::default() }, findings);
+    }
+}
+
+/// An inode that holds a value must be one for that, and now somebody names it.
+fn check_value(shared: &Shared<'_>, value: u32, place: Place, findings: &mut Findings) {
+    match shared.inodes.in_use(value) {
+        Some(slot) if slot.marks() & MARK_VALUE != 0 => slot.count_entry(),
+        _ => findings.add(&kinds::XATTR_VALUE, place, || format!("inode {value} holds no value")),
     }
 }

@@ -74,7 +74,8 @@ impl Layout {
         let mut layout = Layout { descriptors: Vec::new(), descriptor_bytes: Vec::new(), superblock };
         for group in layout.superblock.geometry.groups() {
             let (block, offset) = layout.superblock.geometry.descriptor_position(group).unwrap();
-            let start = block.get() as usize * BLOCK + offset as usize;
+            let block_size = layout.superblock.geometry.block_size() as usize;
+            let start = block.get() as usize * block_size + offset as usize;
             let size = usize::from(layout.superblock.geometry.desc_size());
             let bytes = &image.bytes[start..start + size];
             let decoded = GroupDescriptor::decode(bytes, group, &layout.superblock);
@@ -89,7 +90,8 @@ impl Layout {
         let (Group(group), index) = self.superblock.geometry.group_of_inode(ino).unwrap();
         let (block, offset) = self.superblock.geometry.inode_table_position(index);
         let table = self.descriptors[group as usize].inode_table.get();
-        (table + u64::from(block)) as usize * BLOCK + offset as usize
+        let block_size = self.superblock.geometry.block_size() as usize;
+        (table + u64::from(block)) as usize * block_size + offset as usize
     }
 
     /// First inode table block and how many there are, of group 0.

@@ -1,0 +1,40 @@
+//! The journal's log: whether the volume that is judged is the one that was written last.
+//!
+//! What a sound log holds is replayed before the check begins. Changes that were committed and cannot be replayed are
+//! damage, however well the older state fits together. `e2fsck -fn` does not read the log; without `-n` it says so too.
+
+use super::kinds;
+use super::report::Findings;
+use crate::error::Error;
+use crate::recovery::RecoveryInfo;
+use uext4_ondisk::ext4::Superblock;
+use uext4_ondisk::{Pblk, Place};
+
+/// What became of the log when the volume was opened, or why the volume could not be opened. Returns notes.
+pub(super) fn check_log(
+    sb: &Superblock,
+    opened: Result<&RecoveryInfo, &Error>,
+    findings: &mut Findings,
+) -> Vec<String> {
+    let info = match opened {
+        Ok(info) => info,
+        Err(error) => {
+            if sb.needs_recovery() {
+                let place = Place { block: error.block().map(Pblk), ..Place::default() };
+                let text = || format!("not replayed, this is the volume without its latest changes: {error}");
+                findings.add(&kinds::JOURNAL_LOG, place, text);
+            }
+            return Vec::new();
+        }
+    };
+    if let Some(damage) = info.log_damage() {
+        let place = Place { block: Some(Pblk(damage.block)), ..Place::default() };
+        let text = || format!("damaged, later changes are lost: {damage}");
+        findings.add(&kinds::JOURNAL_LOG, place, text);
+    }
+    if let Some(why) = &info.fast_commits_refused {
+        let text = || format!("not replayed, later changes are lost: {why}");
+        findings.add(&kinds::JOURNAL_FAST, Place::default(), text);
+    }
+    info.facts()
+}
