@@ -499,7 +499,7 @@ impl Replay<'_> {
             node.store(&mut parts.canvas, &mut parts.groups)?;
         }
         let released = std::mem::take(&mut parts.released);
-        parts.groups.settle(&mut parts.canvas, &released, &owners)?;
+        parts.groups.settle(&mut parts.canvas, released, &owners)?;
         Ok(self.parts.canvas.into_changes())
     }
 }
