@@ -151,13 +151,7 @@ impl Groups {
         Ok(Some(block))
     }
 
-    fn mark(
-        &mut self,
-        canvas: &Canvas<'_>,
-        group: Group,
-        clusters: Range<u32>,
-        used: bool,
-    ) -> Result<()> {
+    fn mark(&mut self, canvas: &Canvas<'_>, group: Group, clusters: Range<u32>, used: bool) -> Result<()> {
         let work = self.work(canvas, group)?;
         let bitmap = match &mut work.blocks {
             Some(bitmap) => bitmap,
@@ -324,7 +318,8 @@ fn groups_of(canvas: &Canvas<'_>, (first, count): BlockRun) -> Result<std::ops::
     let geometry = &canvas.state.superblock.geometry;
     let outside = || Error::from(Corrupt::from(CorruptKind::BlockOutsideVolume("an extent")));
     let last = first.checked_add(count).and_then(|end| end.checked_sub(1)).ok_or_else(outside)?;
-    let group = |block| geometry.group_of_block(Pblk(block)).map(|(group, _)| group.get()).ok_or_else(outside);
+    let group =
+        |block| geometry.group_of_block(Pblk(block)).map(|(group, _)| group.get()).ok_or_else(outside);
     Ok(group(first)?..=group(last)?)
 }
 
@@ -358,7 +353,8 @@ fn block_bitmap(canvas: &Canvas<'_>, group: Group, descriptor: &GroupDescriptor)
         if free(&part) {
             put_bits(&mut bitmap, part, false);
         } else {
-            part.filter(|index| free(&(*index..index + 1))).for_each(|index| put_bit(&mut bitmap, index, false));
+            part.filter(|index| free(&(*index..index + 1)))
+                .for_each(|index| put_bit(&mut bitmap, index, false));
         }
     }
     Ok(bitmap)
