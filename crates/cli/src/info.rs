@@ -196,7 +196,9 @@ pub struct Replayed {
     /// Complete fast commits, and their records; none if the log has no room for any.
     pub fast_commits: Option<u32>,
     pub fast_commit_records: Option<u32>,
-    /// Why they could not be replayed: what is shown is without them.
+    /// How many of them were replayed.
+    pub fast_commits_replayed: u32,
+    /// Why the others could not be: what is shown is without them.
     pub fast_commits_refused: Option<String>,
 }
 
@@ -450,6 +452,7 @@ fn replayed(recovered: &RecoveryInfo, log: &RecoveryReport) -> Replayed {
         damaged: log.ended.damage().is_some(),
         fast_commits: log.fast_commits.map(|found| found.commits),
         fast_commit_records: log.fast_commits.map(|found| found.records),
+        fast_commits_replayed: recovered.fast_commits().map_or(0, |done| done.commits),
         fast_commits_refused: recovered.fast_commits_refused.clone(),
     }
 }

@@ -216,6 +216,10 @@ fn recovery(out: &mut Out, recovery: &Recovery) -> Done {
             ),
         )?;
         match (&log.fast_commits_refused, log.fast_commits, log.fast_commit_records) {
+            (Some(why), Some(commits), _) if log.fast_commits_replayed > 0 => {
+                let done = log.fast_commits_replayed;
+                line(out, "fast commits", format!("{done} of {commits} replayed, not the others: {why}"))?;
+            }
             (Some(why), ..) => line(out, "fast commits", format!("not replayed: {why}"))?,
             (None, Some(commits @ 1..), Some(records)) => {
                 line(out, "fast commits", format!("{commits} replayed, {records} records"))?;

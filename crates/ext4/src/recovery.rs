@@ -9,9 +9,9 @@
 //! # Fast commits
 //! They are replayed on the same view (`fast_commit/`). What comes of it is written as an ordinary transaction into the
 //! log that was just written home, under the number of the fast commits, and then goes home from there: so a crash
-//! finds either the fast commits and the volume without any of them, or the transaction (`jbd2`'s `convert.rs`). Fast
-//! commits that contradict the volume or each other do not count: a read-only open shows what came before them and says
-//! so, an open for writing is refused.
+//! finds either the fast commits and the volume without any of them, or the transaction (`jbd2`'s `convert.rs`). A
+//! fast commit that contradicts the volume or those before it does not count, nor does what follows it: a read-only
+//! open shows what came before it and says so, an open for writing is refused.
 //!
 //! # The superblock
 //! The log may hold an older copy of it. What was written to it around the journal must survive: the record of
@@ -96,8 +96,11 @@ pub struct RecoveryInfo {
     pub log: Option<RecoveryReport>,
     /// Error that the journal had recorded (`s_errno`), 0 = none.
     pub journal_errno: i32,
-    /// Why the fast commits of the log could not be replayed, if they could not: what is seen is without them.
+    /// Why a fast commit of the log could not be replayed, if one could not: what is seen is without it and those
+    /// behind it.
     pub fast_commits_refused: Option<String>,
+    /// The fast commits before that one, which were replayed, if there are any.
+    pub fast_commits_before: Option<FastCommits>,
     /// Why the journal cannot be used, of a volume opened read-only that does not need it.
     pub journal_damage: Option<String>,
 }
@@ -110,6 +113,7 @@ impl RecoveryInfo {
             log: None,
             journal_errno: 0,
             fast_commits_refused: None,
+            fast_commits_before: None,
             journal_damage: None,
         }
     }
@@ -117,8 +121,10 @@ impl RecoveryInfo {
     /// The fast commits that were replayed, if there were any.
     #[must_use]
     pub fn fast_commits(&self) -> Option<FastCommits> {
-        let found = self.log.as_ref()?.fast_commits.filter(|found| found.records > 0)?;
-        self.fast_commits_refused.is_none().then_some(found)
+        match self.fast_commits_refused {
+            None => self.log.as_ref()?.fast_commits.filter(|found| found.records > 0),
+            Some(_) => self.fast_commits_before,
+        }
     }
 
     /// Nothing was to be recovered.
@@ -139,7 +145,13 @@ impl RecoveryInfo {
             return Some(format!("the journal is damaged, later changes are lost: {damage}"));
         }
         let why = self.fast_commits_refused.as_ref()?;
-        Some(format!("the fast commits of the journal are not replayed, later changes are lost: {why}"))
+        let which = match self.fast_commits_before {
+            Some(before) => format!("from number {} on ", before.commits + 1),
+            None => String::new(),
+        };
+        Some(format!(
+            "the fast commits of the journal {which}are not replayed, later changes are lost: {why}"
+        ))
     }
 
     /// What a user should know, one sentence each.
@@ -302,8 +314,8 @@ impl Pending {
         Ok(Pending { recovery, overlay, superblock, asking, settled: bytes, changes })
     }
 
-    /// Replays the fast commits in memory, if there are any. What contradicts itself is no error of a read-only open,
-    /// which goes on without them.
+    /// Replays the fast commits in memory, if there are any. One that contradicts the volume is no error of a
+    /// read-only open, which goes on without it and those behind it.
     fn replay_fast_commits(
         &mut self,
         log: &dyn LogMap,
@@ -317,16 +329,17 @@ impl Pending {
         reading.write = false;
         let view = open_state(self.overlay.clone(), self.superblock.clone(), &reading, info.clone())?;
         let budget = OVERLAY_BYTES.saturating_sub(self.overlay.memory_bytes());
-        let replayed = fast_commit::replay(&view, &self.recovery, log, budget);
+        let source = fast_commit::Source { view: &view, recovery: &self.recovery, log, budget };
+        let replayed = if options.write { source.replay() } else { source.replay_good() };
         drop(view);
-        let changes = match replayed {
-            Ok(changes) => changes,
-            Err(Error::FastCommit { record, cause }) if !options.write => {
-                info.fast_commits_refused = Some(format!("record {record}: {cause}"));
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        };
+        let fast_commit::Replayed { changes, done, refused } = replayed?;
+        if let Some(error) = refused {
+            info.fast_commits_refused = Some(match error {
+                Error::FastCommit { record, cause } => format!("record {record}: {cause}"),
+                error => error.to_string(),
+            });
+            info.fast_commits_before = Some(done).filter(|done| done.commits > 0);
+        }
         if options.write && !changes.is_empty() {
             self.recovery.check_room(changes.len())?;
             if self.superblock.features.ro_compat.contains(RoCompat::QUOTA) {

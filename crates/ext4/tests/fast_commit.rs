@@ -366,11 +366,16 @@ fn blocks_that_one_file_gives_up_may_go_to_another() {
 #[test]
 fn records_that_contradict_the_volume_are_refused_by_name() {
     needs!(tools()[0]);
-    let without = tree(&open_ro(planted(&[]).device()));
+    let good = Records::default().link(ROOT, ino("/dir/file-07"), b"good");
+    let without = tree(&open_ro(planted(std::slice::from_ref(&good)).device()));
+    assert!(without.contains_key(&b"/good"[..]));
     for (text, bad) in hostile().into_iter().chain(contradictions()) {
-        // Behind good ones, none of which may be seen either.
-        let good = Records::default().link(ROOT, ino("/dir/file-07"), b"good");
-        let image = planted(&[good, bad.clone()]);
+        // Behind a good one, which was durable before. What comes after the bad one is as good, but does not count.
+        let late = Records::default().link(ROOT, ino("/dir/file-08"), b"late");
+        let at_end = ["to it and to inode", "that something else uses"].contains(&text);
+        let mut commits = vec![good.clone(), bad.clone()];
+        commits.extend((!at_end).then_some(late));
+        let image = planted(&commits);
         let device = image.device();
         let volume = open_ro(device.clone());
         let info = volume.info();
@@ -378,11 +383,14 @@ fn records_that_contradict_the_volume_are_refused_by_name() {
         assert!(why.contains(text), "{why} instead of {text}");
         assert!(info.notes.iter().any(|note| note.contains(&why)), "{:?}", info.notes);
         assert!(info.recovery.loss().is_some_and(|loss| loss.contains(&why)), "{:?}", info.recovery);
-        assert_eq!(info.recovery.fast_commits(), None);
         let report = volume.check(&CheckOptions::new(), &mut |_| {}).unwrap();
         let told: Vec<_> = report.findings.iter().map(|finding| finding.to_string()).collect();
         assert!(told.len() == 1 && told[0].contains(&why) && !report.is_clean(), "{told:?}");
         assert_eq!(report.totals["journal.fast_commits"], 1);
+        let note = format!("from number 2 on are not replayed, later changes are lost: {why}");
+        assert!(info.notes.iter().any(|other| other.ends_with(&note)), "{:?}", info.notes);
+        assert!(info.notes.contains(&"so are 1 fast commits (3 records)".to_owned()), "{:?}", info.notes);
+        assert_eq!(info.recovery.fast_commits().map(|done| done.commits), Some(1));
         uext4_testkit::manifest::assert_same(&without, &tree(&volume));
         drop(volume);
         match writable(device.clone()) {
@@ -392,6 +400,38 @@ fn records_that_contradict_the_volume_are_refused_by_name() {
             }
             other => panic!("{text}: {:?}", other.map(drop)),
         }
+        assert_unchanged(&image, &*device);
+    }
+}
+
+/// What shows only at the end counts against the last fast commit; if it lay in one before, none is left.
+#[test]
+fn what_shows_at_the_end_only_takes_the_last_fast_commit_or_all() {
+    needs!(tools()[0]);
+    let (hello, file) = (ino("/hello"), ino("/dir/file-03"));
+    let bad = Records::default().add(hello, 0, 2, free(0)).add(file, 0, 1, free(1));
+    let good = |name: &[u8]| Records::default().link(ROOT, ino("/dir/file-07"), name);
+    for (commits, expected) in [
+        (vec![good(b"one"), good(b"two"), bad.clone()], &[&b"/one"[..], b"/two"][..]),
+        (vec![good(b"one"), bad.clone(), good(b"two"), good(b"three")], &[]),
+        (vec![bad, good(b"one")], &[]),
+        // Named by the record: the first replay stops there, the second one before it.
+        (vec![good(b"one"), good(b"two"), good(b"dir"), good(b"four")], &[b"/one", b"/two"]),
+        (vec![good(b"dir"), good(b"two")], &[]),
+    ] {
+        let image = planted(&commits);
+        let device = image.device();
+        let volume = open_ro(device.clone());
+        let info = volume.info();
+        let done = info.recovery.fast_commits().map_or(0, |done| done.commits as usize);
+        assert!(info.recovery.fast_commits_refused.is_some());
+        assert_eq!(done, expected.len(), "{:?}", info.notes);
+        let seen = tree(&volume);
+        for name in [&b"/one"[..], b"/two", b"/three", b"/four"] {
+            assert_eq!(seen.contains_key(name), expected.contains(&name), "{}", name.escape_ascii());
+        }
+        drop(volume);
+        assert!(matches!(writable(device.clone()), Err(Error::FastCommit { .. })));
         assert_unchanged(&image, &*device);
     }
 }

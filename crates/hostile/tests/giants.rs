@@ -1,5 +1,6 @@
 //! Small images that promise a lot: a chain of directories as deep as the image allows, a log of the longest kind on a
-//! volume of terabytes that is all hole, and a crashed volume of very many groups.
+//! volume of terabytes that is all hole, a crashed volume of very many groups, and fast commits about files with extent
+//! trees that are not theirs alone.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -11,10 +12,13 @@ use std::time::Instant;
 use uext4::blockdev::Device;
 use uext4::blockdev::layer::CountingDevice;
 use uext4::{DeviceSpec, LogEnd, Volume, VolumeOptions, WalkOptions};
-use uext4_hostile::{budget, images};
+use uext4_hostile::{budget, heap, images};
+use uext4_ondisk::checksum::csum;
+use uext4_ondisk::ext4::{Extent, ExtentIndex, block_capacity, encode_extent_index, encode_extent_leaf};
 use uext4_ondisk::jbd2::{
     BlockHeader, CommitBlock, JournalIncompat, JournalSuperblock, LogFormat, Tag, TagFlags,
 };
+use uext4_ondisk::{Lblk, Pblk};
 use uext4_testkit::{Need, Scratch, VolumeBuilder, needs, oracle};
 
 /// Directories in the chain: what fits into 1 MiB.
@@ -190,7 +194,7 @@ fn set_recover(file: &File) {
     let mut bytes = vec![0; 1024];
     file.read_exact_at(&mut bytes, 1024).unwrap();
     bytes[0x60] |= 4;
-    let sum = uext4_ondisk::checksum::csum(!0, &bytes[..0x3fc]);
+    let sum = csum(!0, &bytes[..0x3fc]);
     bytes[0x3fc..].copy_from_slice(&sum.to_le_bytes());
     file.write_all_at(&bytes, 1024).unwrap();
 }
@@ -251,4 +255,214 @@ fn a_crashed_volume_of_sixteen_tebibytes_is_recovered_quickly() {
     assert_eq!(volume.info().recovery.log.unwrap().blocks, 1);
     // Three times over all descriptors: the view that decides, the counts, the volume itself.
     assert!(counted.reads <= 3 * (groups * 64 / (256 << 10) + 1) + 40, "{counted:?}");
+}
+
+/// A volume without checksums, with one extent tree that all of its files have, and a fast commit about each file.
+struct SharedTree {
+    bytes: u64,
+    block: u64,
+    files: u32,
+    leaves: u64,
+    /// Where the extents begin: the number of the leaf and the entry in it, counted through.
+    place: fn(u64) -> u64,
+    length: u32,
+    /// The logical blocks that the records unmap: the first, and how many.
+    unmap: [u32; 2],
+}
+
+/// The first inode that mke2fs gives a file.
+const FIRST_FILE: u64 = 12;
+
+impl SharedTree {
+    fn build(&self, path: &Path) {
+        let source = Scratch::new(1 << 20);
+        for n in 0..self.files {
+            std::fs::write(source.file(format!("{n}")), []).unwrap();
+        }
+        let (block, journal) = (self.block.to_string(), format!("size={}", 2 * self.block / 1024));
+        let features = "^metadata_csum,^resize_inode,^orphan_file";
+        let inodes = (self.bytes / self.block).div_ceil(8 * self.block) * 256;
+        let inodes = inodes.min(1 << 20).to_string();
+        VolumeBuilder::new(0)
+            .args(["-b", &block, "-J", &journal, "-N", &inodes, "-m", "0", "-O", features])
+            .extended("lazy_itable_init=1")
+            .extended("lazy_journal_init=1")
+            .extended("nodiscard")
+            .from_dir(source.path())
+            .format(path);
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        let root = self.put_tree(&file);
+        let mut head = vec![0; 1024];
+        file.read_exact_at(&mut head, 1024).unwrap();
+        let size = u64::from(u16::from_le_bytes([head[0x58], head[0x59]]));
+        let mut descriptor = [0; 32];
+        file.read_exact_at(&mut descriptor, if self.block == 1024 { 2048 } else { self.block }).unwrap();
+        let table = u64::from(u32::from_le_bytes(descriptor[8..12].try_into().unwrap()));
+        for ino in FIRST_FILE..FIRST_FILE + u64::from(self.files) {
+            let place = table * self.block + (ino - 1) * size;
+            let mut mode = [0; 2];
+            file.read_exact_at(&mut mode, place).unwrap();
+            assert_eq!(mode[1] >> 4, 8, "inode {ino} is a file");
+            file.write_all_at(&root, place + 0x28).unwrap();
+        }
+        self.put_records(&file, path);
+        set_recover(&file);
+    }
+
+    /// Writes the nodes behind everything else, and returns the root.
+    fn put_tree(&self, file: &File) -> [u8; 60] {
+        let capacity = u64::from(block_capacity(self.block as u32));
+        let mut next = self.bytes / self.block - self.leaves - 32;
+        let mut put = |bytes: &[u8]| {
+            file.write_all_at(bytes, next * self.block).unwrap();
+            next += 1;
+            Pblk(next - 1)
+        };
+        let mut level = Vec::new();
+        for leaf in 0..self.leaves {
+            let numbers = leaf * capacity..(leaf + 1) * capacity;
+            let extents: Vec<_> = numbers
+                .map(|n| Extent {
+                    logical: Lblk(n as u32 * self.length),
+                    length: self.length,
+                    physical: Pblk((self.place)(n)),
+                    unwritten: false,
+                })
+                .collect();
+            let mut bytes = vec![0; self.block as usize];
+            encode_extent_leaf(&mut bytes, 0, &extents).unwrap();
+            level.push(ExtentIndex { logical: extents[0].logical, child: put(&bytes) });
+        }
+        let mut depth = 1;
+        while level.len() > 4 {
+            let above = level.chunks((capacity as usize).min(level.len().div_ceil(4))).map(|part| {
+                let mut bytes = vec![0; self.block as usize];
+                encode_extent_index(&mut bytes, depth, 0, part).unwrap();
+                ExtentIndex { logical: part[0].logical, child: put(&bytes) }
+            });
+            level = above.collect();
+            depth += 1;
+        }
+        let mut root = [0; 60];
+        encode_extent_index(&mut root, depth, 0, &level).unwrap();
+        root
+    }
+
+    /// Writes fast commits of one block each into a journal that is otherwise empty.
+    fn put_records(&self, file: &File, path: &Path) {
+        let listed = oracle::debugfs(path, "dump_extents -l <8>");
+        let runs: Vec<_> = listed.lines().filter_map(run).collect();
+        let place = |log_block: u64| {
+            let run = runs.iter().find(|run| (run.0..run.0 + run.2).contains(&log_block)).unwrap();
+            (run.1 + log_block - run.0) * self.block
+        };
+        let mut bytes = vec![0; 1024];
+        file.read_exact_at(&mut bytes, place(0)).unwrap();
+        let mut superblock = JournalSuperblock::decode(&bytes).unwrap();
+        superblock.features.incompat = JournalIncompat::REVOKE | JournalIncompat::FAST_COMMIT;
+        (superblock.start, superblock.sequence, superblock.fast_commit_blocks_raw) = (1, 7, 64);
+        superblock.encode(&mut bytes).unwrap();
+        file.write_all_at(&bytes, place(0)).unwrap();
+        let first = u64::from(superblock.log_end()) + 1;
+        let words = |tag: u16, words: &[u32]| {
+            let value: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            [&tag.to_le_bytes()[..], &(value.len() as u16).to_le_bytes(), &value].concat()
+        };
+        let files: Vec<u32> = (FIRST_FILE as u32..).take(self.files as usize).collect();
+        for (log_block, part) in (first..).zip(files.chunks(40)) {
+            let mut bytes = if log_block == first { words(9, &[0, 7]) } else { Vec::new() };
+            for ino in part {
+                bytes.extend(words(2, &[*ino, self.unmap[0], self.unmap[1]]));
+            }
+            // The tail takes the rest of the block.
+            let rest = self.block as usize - bytes.len() - 4;
+            bytes.extend([8, 0, rest as u8, (rest >> 8) as u8, 7, 0, 0, 0]);
+            bytes.extend(csum(0, &bytes).to_le_bytes());
+            file.write_all_at(&bytes, place(log_block)).unwrap();
+        }
+    }
+}
+
+/// Fast commits whose replay would take hundreds of megabytes, most of them for the same nodes again and again.
+#[test]
+fn fast_commits_of_files_that_share_an_extent_tree_stay_in_the_budget() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let all = [0, u32::MAX];
+    let cases = [
+        // More extents than the volume has blocks.
+        (
+            "map more blocks than the volume has",
+            SharedTree {
+                bytes: 8 << 20,
+                block: 1024,
+                files: 128,
+                leaves: 4 * 84,
+                place: |_| 7000,
+                length: 1,
+                unmap: all,
+            },
+        ),
+        // Not so here: a mebibyte of nodes on a larger volume.
+        (
+            "of its extent tree or directory is inode 12's, too",
+            SharedTree {
+                bytes: 1 << 30,
+                block: 4096,
+                files: 128,
+                leaves: 256,
+                place: |_| 200_000,
+                length: 1,
+                unmap: all,
+            },
+        ),
+        // The second half of nearly every group, none of it marked used: 120 MB of bitmaps would change.
+        (
+            "KiB of metadata",
+            SharedTree {
+                bytes: 4 << 40,
+                block: 4096,
+                files: 1,
+                leaves: 40,
+                place: |n| n * 32768 + 16384,
+                length: 16384,
+                unmap: [u32::MAX - 2, 1],
+            },
+        ),
+    ];
+    for (text, case) in cases {
+        let scratch = Scratch::new(2 << 30);
+        let path = scratch.sparse_file("shared.img", case.bytes);
+        case.build(&path);
+        let mut refused = None;
+        let cost = budget::within(|| {
+            let volume = Volume::open_device(open(&path, false), VolumeOptions::read_only()).unwrap();
+            refused = volume.info().recovery.fast_commits_refused;
+            1
+        });
+        println!("{text}: {cost:?}, {refused:?}");
+        cost.unwrap_or_else(|what| panic!("{text}: {what}"));
+        assert!(refused.as_ref().is_some_and(|why| why.contains(text)), "{refused:?} instead of {text}");
+    }
+}
+
+/// A sound file of a million extents takes more than that, but no more than is reckoned with.
+#[test]
+fn fast_commits_of_a_file_of_a_million_extents_are_replayed() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    // Every other block of the second halves of groups, which hold no metadata.
+    let place = |n: u64| ((17 + (n >> 13)) << 15) + 16384 + 2 * (n & 8191);
+    let (bytes, block, unmap) = (1 << 40, 4096, [77, 1]);
+    let case = SharedTree { bytes, block, files: 1, leaves: 3000, place, length: 1, unmap };
+    let scratch = Scratch::new(2 << 30);
+    let path = scratch.sparse_file("large.img", case.bytes);
+    case.build(&path);
+    heap::start();
+    let before = heap::now();
+    let volume = Volume::open_device(open(&path, false), VolumeOptions::read_only()).unwrap();
+    let taken = heap::peak() - before;
+    let recovery = volume.info().recovery;
+    println!("{taken} bytes of heap");
+    assert_eq!(recovery.fast_commits_refused, None);
+    assert_eq!(recovery.fast_commits().unwrap().commits, 1);
+    assert!(taken < 128 << 20, "{taken}");
 }

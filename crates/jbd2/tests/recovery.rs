@@ -83,7 +83,7 @@ fn found(records: &[Vec<u8>]) -> (FastCommits, Vec<String>) {
     let recovery = Recovery::read(&device, &*map(), &info, DATA + 512).unwrap();
     assert_eq!((recovery.report().end, recovery.report().ended), (Tid(42), LogEnd::Complete));
     let mut names = Names::default();
-    recovery.replay_fast_commits(&device, &*map(), &mut names).unwrap();
+    recovery.replay_fast_commits(&device, &*map(), u32::MAX, &mut names).unwrap();
     (recovery.report().fast_commits.unwrap(), names.0)
 }
 

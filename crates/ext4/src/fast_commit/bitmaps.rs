@@ -2,14 +2,19 @@
 //!
 //! Fast commits say nothing about bitmaps. What the files that they changed occupied before is marked free, what they
 //! occupy afterwards is marked used, and free counts are counted anew from the bitmaps: so the outcome does not
-//! depend on what the records did in between.
+//! depend on what the records did in between. That is done for one group after the other, and a bitmap that is the
+//! same afterwards is forgotten: a changed file may lie in more groups than memory has room for their bitmaps.
 
 use super::canvas::Canvas;
 use super::extents::{BlockRun, unencodable};
 use crate::error::{Error, Result};
-use std::collections::BTreeMap;
-use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags, MAX_EXTENT_LENGTH};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
+
+/// Clusters that are asked for at once when a bitmap is made.
+const FREE_STEP: usize = 1024;
 
 /// What of a group was looked at or changed.
 struct Work {
@@ -42,8 +47,31 @@ fn put_bit(bitmap: &mut [u8], index: u32, used: bool) {
     }
 }
 
+/// The whole bytes of a range of bits, and the bits before and behind them.
+fn whole_bytes(bits: Range<u32>) -> (Range<usize>, [Range<u32>; 2]) {
+    let (first, last) = (bits.start.div_ceil(8), bits.end / 8);
+    if first >= last {
+        return (0..0, [bits, 0..0]);
+    }
+    (first as usize..last as usize, [bits.start..first * 8, last * 8..bits.end])
+}
+
+fn put_bits(bitmap: &mut [u8], bits: Range<u32>, used: bool) {
+    let (bytes, rest) = whole_bytes(bits);
+    if let Some(bytes) = bitmap.get_mut(bytes) {
+        bytes.fill(if used { 0xff } else { 0 });
+    }
+    rest.into_iter().flatten().for_each(|index| put_bit(bitmap, index, used));
+}
+
+fn used_bits(bitmap: &[u8], bits: Range<u32>) -> u32 {
+    let (bytes, rest) = whole_bytes(bits);
+    let whole: u32 = bitmap.get(bytes).unwrap_or_default().iter().map(|byte| byte.count_ones()).sum();
+    whole + rest.into_iter().flatten().filter(|index| bit(bitmap, *index)).count() as u32
+}
+
 fn free_bits(bitmap: &[u8], count: u32) -> u32 {
-    (0..count).filter(|index| !bit(bitmap, *index)).count() as u32
+    count - used_bits(bitmap, 0..count)
 }
 
 impl Groups {
@@ -123,40 +151,14 @@ impl Groups {
         Ok(Some(block))
     }
 
-    fn mark(
-        &mut self,
-        canvas: &Canvas<'_>,
-        group: Group,
-        clusters: std::ops::Range<u32>,
-        used: bool,
-    ) -> Result<()> {
+    fn mark(&mut self, canvas: &Canvas<'_>, group: Group, clusters: Range<u32>, used: bool) -> Result<()> {
         let work = self.work(canvas, group)?;
         let bitmap = match &mut work.blocks {
             Some(bitmap) => bitmap,
             empty => empty.insert(block_bitmap(canvas, group, &work.descriptor)?),
         };
-        clusters.for_each(|index| put_bit(bitmap, index, used));
+        put_bits(bitmap, clusters, used);
         Ok(())
-    }
-
-    /// Marks the clusters of blocks that lie inside the volume.
-    fn mark_run(&mut self, canvas: &Canvas<'_>, run: BlockRun, used: bool) -> Result<()> {
-        each_part(canvas, run, |_, group, clusters| self.mark(canvas, group, clusters, used))
-    }
-
-    /// Refuses blocks that are in use.
-    fn check_free(&mut self, canvas: &Canvas<'_>, run: BlockRun, ino: Ino) -> Result<()> {
-        each_part(canvas, run, |block, group, clusters| {
-            // Nothing is changed, but the bitmap is there afterwards.
-            self.mark(canvas, group, 0..0, true)?;
-            let bitmap =
-                self.work.get(&group.get()).and_then(|work| work.blocks.as_deref()).unwrap_or_default();
-            if clusters.into_iter().any(|index| bit(bitmap, index)) {
-                let what = format!("fast commits give it blocks from {block} on that something else uses");
-                return Err(Error::CorruptInode { ino, what });
-            }
-            Ok(())
-        })
     }
 
     /// Whether an inode is marked used.
@@ -200,36 +202,89 @@ impl Groups {
         Ok(())
     }
 
-    /// Marks `before` free, then `after` used, and brings the groups' descriptors up to date.
+    /// Marks `before` free, then `after` used, and brings the groups' descriptors up to date. `after` is in order and
+    /// disjoint.
     ///
     /// # Errors
     /// [`Error::CorruptInode`] if a block of `after` is one that something else uses.
     pub(super) fn settle(
         &mut self,
         canvas: &mut Canvas<'_>,
-        before: &[BlockRun],
+        mut before: Vec<BlockRun>,
         after: &[(u64, u64, Ino)],
     ) -> Result<()> {
-        for block in std::mem::take(&mut self.allocated) {
-            self.mark_run(canvas, (block, 1), false)?;
+        before.extend(std::mem::take(&mut self.allocated).into_iter().map(|block| (block, 1)));
+        before.sort_unstable();
+        let mut groups: BTreeSet<u32> = self.work.keys().copied().collect();
+        for run in before.iter().copied().chain(after.iter().map(|run| (run.0, run.1))) {
+            groups.extend(groups_of(canvas, run)?);
         }
-        for run in before {
-            self.mark_run(canvas, *run, false)?;
-        }
-        for (first, count, ino) in after {
-            self.check_free(canvas, (*first, *count), *ino)?;
-        }
-        for (first, count, _) in after {
-            self.mark_run(canvas, (*first, *count), true)?;
-        }
-        for (group, work) in std::mem::take(&mut self.work) {
-            work.store(canvas, Group(group))?;
+        for group in groups.into_iter().map(Group) {
+            self.work(canvas, group)?;
+            if let Some(mut work) = self.work.remove(&group.get()) {
+                work.settle(canvas, group, &before, after)?;
+                work.store(canvas, group)?;
+            }
         }
         Ok(())
     }
 }
 
+/// The runs of a row in order that may have a part in `blocks`.
+fn near<'r, T>(runs: &'r [T], first: impl Fn(&T) -> u64, blocks: &Range<u64>) -> &'r [T] {
+    let from = runs.partition_point(|run| first(run) + u64::from(MAX_EXTENT_LENGTH) <= blocks.start);
+    let to = runs.partition_point(|run| first(run) < blocks.end);
+    runs.get(from..to).unwrap_or_default()
+}
+
 impl Work {
+    /// Makes the block bitmap what it is after the replay, from the volume's: blocks that the replay allocated are
+    /// free there.
+    fn settle(
+        &mut self,
+        canvas: &Canvas<'_>,
+        group: Group,
+        before: &[BlockRun],
+        after: &[(u64, u64, Ino)],
+    ) -> Result<()> {
+        self.blocks = None;
+        let geometry = &canvas.state.superblock.geometry;
+        let (Some(start), Some(count)) = (geometry.group_first_block(group), geometry.group_blocks(group))
+        else {
+            return Ok(());
+        };
+        let blocks = start.get()..start.get() + u64::from(count);
+        let (before, after) = (near(before, |run| run.0, &blocks), near(after, |run| run.0, &blocks));
+        if before.is_empty() && after.is_empty() {
+            return Ok(());
+        }
+        let log = geometry.cluster_log();
+        let part = |first: u64, count: u64| {
+            let (from, to) = (first.max(blocks.start), (first + count).min(blocks.end));
+            let index = |block: u64| ((block - blocks.start) >> log) as u32;
+            (from < to).then(|| (from, index(from)..index(to - 1) + 1))
+        };
+        let home = block_bitmap(canvas, group, &self.descriptor)?;
+        let mut bitmap = home.clone();
+        for (_, clusters) in before.iter().filter_map(|run| part(run.0, run.1)) {
+            put_bits(&mut bitmap, clusters, false);
+        }
+        // All of them first: several runs of a file may lie in one cluster.
+        for (first, count, ino) in after {
+            if let Some((block, clusters)) = part(*first, *count)
+                && used_bits(&bitmap, clusters) > 0
+            {
+                let what = format!("fast commits give it blocks from {block} on that something else uses");
+                return Err(Error::CorruptInode { ino: *ino, what });
+            }
+        }
+        for (_, clusters) in after.iter().filter_map(|run| part(run.0, run.1)) {
+            put_bits(&mut bitmap, clusters, true);
+        }
+        self.blocks = Some(bitmap).filter(|bitmap| *bitmap != home);
+        Ok(())
+    }
+
     fn store(mut self, canvas: &mut Canvas<'_>, group: Group) -> Result<()> {
         let superblock = &canvas.state.superblock;
         let geometry = &superblock.geometry;
@@ -258,25 +313,14 @@ impl Work {
     }
 }
 
-/// The parts of a run, one for each group: their first block, the group, and their clusters in it.
-fn each_part(
-    canvas: &Canvas<'_>,
-    (first, count): BlockRun,
-    mut act: impl FnMut(u64, Group, std::ops::Range<u32>) -> Result<()>,
-) -> Result<()> {
+/// The groups that a run lies in.
+fn groups_of(canvas: &Canvas<'_>, (first, count): BlockRun) -> Result<std::ops::RangeInclusive<u32>> {
     let geometry = &canvas.state.superblock.geometry;
     let outside = || Error::from(Corrupt::from(CorruptKind::BlockOutsideVolume("an extent")));
-    let mut block = first;
-    let end = first.checked_add(count).ok_or_else(outside)?;
-    while block < end {
-        let (group, index) = geometry.group_of_block(Pblk(block)).ok_or_else(outside)?;
-        let length = u64::from(geometry.blocks_per_group() - index).min(end - block);
-        let log = geometry.cluster_log();
-        let last = index + length as u32 - 1;
-        act(block, group, (index >> log)..(last >> log) + 1)?;
-        block += length;
-    }
-    Ok(())
+    let last = first.checked_add(count).and_then(|end| end.checked_sub(1)).ok_or_else(outside)?;
+    let group =
+        |block| geometry.group_of_block(Pblk(block)).map(|(group, _)| group.get()).ok_or_else(outside);
+    Ok(group(first)?..=group(last)?)
 }
 
 fn place_of(canvas: &Canvas<'_>, ino: Ino) -> Result<(Group, u32)> {
@@ -299,10 +343,19 @@ fn block_bitmap(canvas: &Canvas<'_>, group: Group, descriptor: &GroupDescriptor)
     let size = u64::from(geometry.cluster_blocks());
     // Behind the end of the volume everything counts as used.
     let mut bitmap = vec![0xff; canvas.block_size()];
-    for index in 0..clusters {
-        let first = u64::from(index) * size;
-        let used = !canvas.state.zones.allows(start + first, size.min(blocks - first));
-        put_bit(&mut bitmap, index, used);
+    let free = |part: &Range<u32>| {
+        let (first, end) = (u64::from(part.start) * size, (u64::from(part.end) * size).min(blocks));
+        canvas.state.zones.allows(start + first, end - first)
+    };
+    // Most of it is free, and there may be very many groups.
+    for first in (0..clusters).step_by(FREE_STEP) {
+        let part = first..clusters.min(first + FREE_STEP as u32);
+        if free(&part) {
+            put_bits(&mut bitmap, part, false);
+        } else {
+            part.filter(|index| free(&(*index..index + 1)))
+                .for_each(|index| put_bit(&mut bitmap, index, false));
+        }
     }
     Ok(bitmap)
 }
@@ -311,7 +364,7 @@ fn inode_bitmap(canvas: &Canvas<'_>, group: Group, descriptor: &GroupDescriptor)
     let superblock = &canvas.state.superblock;
     if descriptor.inodes_uninitialised(superblock) {
         let mut bitmap = vec![0xff; canvas.block_size()];
-        (0..superblock.geometry.inodes_per_group()).for_each(|index| put_bit(&mut bitmap, index, false));
+        put_bits(&mut bitmap, 0..superblock.geometry.inodes_per_group(), false);
         return Ok(bitmap);
     }
     let bitmap = canvas.read(descriptor.inode_bitmap.get())?;
@@ -320,7 +373,7 @@ fn inode_bitmap(canvas: &Canvas<'_>, group: Group, descriptor: &GroupDescriptor)
 }
 
 /// Zeroes records of a table that was never written: from now on they are looked at.
-fn clear_records(canvas: &mut Canvas<'_>, table: Pblk, records: std::ops::Range<u32>) -> Result<()> {
+fn clear_records(canvas: &mut Canvas<'_>, table: Pblk, records: Range<u32>) -> Result<()> {
     let geometry = &canvas.state.superblock.geometry;
     let per_block = geometry.inodes_per_block();
     let size = usize::from(geometry.inode_size());
@@ -339,4 +392,28 @@ fn clear_records(canvas: &mut Canvas<'_>, table: Pblk, records: std::ops::Range<
         index += count;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_bits_are_those_bits_one_by_one() {
+        for start in 0..40 {
+            for end in start..40 {
+                for used in [false, true] {
+                    let mut bitmap = [if used { 0 } else { 0xff }; 5];
+                    let mut single = bitmap;
+                    put_bits(&mut bitmap, start..end, used);
+                    (start..end).for_each(|index| put_bit(&mut single, index, used));
+                    assert_eq!(bitmap, single, "{start}..{end}");
+                    for (from, to) in [(0, 40), (start, end), (start / 2, end)] {
+                        let expected = (from..to).filter(|index| bit(&bitmap, *index)).count() as u32;
+                        assert_eq!(used_bits(&bitmap, from..to), expected, "{from}..{to}");
+                    }
+                }
+            }
+        }
+    }
 }

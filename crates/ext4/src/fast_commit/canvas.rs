@@ -2,8 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::volume::Ext4State;
+use std::collections::HashMap;
 use uext4_jbd2::Changes;
-use uext4_ondisk::{Corrupt, CorruptKind};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
 
 /// The volume, and the blocks that were changed.
 pub(super) struct Canvas<'v> {
@@ -13,17 +14,42 @@ pub(super) struct Canvas<'v> {
     budget: u64,
     /// Bytes that everything else takes that is kept until the end.
     kept: u64,
+    /// How many of them there may be.
+    kept_max: u64,
     /// Blocks of all directories that were read.
     directory_blocks: u64,
+    /// Nodes of extent trees and blocks of directories that were read, and whose they are.
+    claimed: HashMap<u64, Ino>,
+    /// Blocks that the extents of all trees that were read map.
+    mapped: u64,
 }
 
-/// Most bytes of inodes, names and ranges in memory.
-const KEPT_MAX: u64 = 64 << 20;
+/// Most bytes of inodes, names, ranges and extents in memory: a quarter of the volume, but within these bounds. The
+/// lower one leaves small volumes room for everything else in 64 MiB; within the upper one a file of 2^20 extents or
+/// a directory of as many names can change.
+const KEPT_MAX: std::ops::RangeInclusive<u64> = 16 << 20..=128 << 20;
+/// Bytes that an extent takes: in its tree, which may come to need twice as much, and among what was released; or,
+/// once the tree is stored, in both of these lists of what is released and what has an owner.
+const EXTENT_COST: usize = 64;
+/// Bytes that a node of a tree or a block of a directory takes beside what is in it.
+const CLAIM_COST: usize = 96;
 
 impl<'v> Canvas<'v> {
     /// Nothing changed yet; at most `budget` bytes ever will be.
     pub(super) fn new(state: &'v Ext4State, budget: u64) -> Self {
-        Canvas { state, changed: Changes::new(), bytes: 0, budget, kept: 0, directory_blocks: 0 }
+        let geometry = &state.superblock.geometry;
+        let volume = geometry.blocks_count().saturating_mul(u64::from(geometry.block_size()));
+        Canvas {
+            state,
+            changed: Changes::new(),
+            bytes: 0,
+            budget,
+            kept: 0,
+            kept_max: (volume / 4).clamp(*KEPT_MAX.start(), *KEPT_MAX.end()),
+            directory_blocks: 0,
+            claimed: HashMap::new(),
+            mapped: 0,
+        }
     }
 
     pub(super) fn block_size(&self) -> usize {
@@ -36,11 +62,45 @@ impl<'v> Canvas<'v> {
     /// [`Error::Incompatible`] if that is more than may be.
     pub(super) fn charge(&mut self, bytes: usize) -> Result<()> {
         self.kept = self.kept.saturating_add(bytes as u64);
-        if self.kept > KEPT_MAX {
-            let feature = format!("fast commits that take more than {} MiB of memory", KEPT_MAX >> 20);
+        if self.kept > self.kept_max {
+            let feature = format!("fast commits that take more than {} MiB of memory", self.kept_max >> 20);
             return Err(Error::Incompatible { action: "recover", feature });
         }
         Ok(())
+    }
+
+    /// Notes that a node of the extent tree of `ino`, or a block of that directory, is read and its contents kept. It
+    /// is one inode's alone, so all of them together hold no more than the volume does.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] or [`Error::CorruptInode`] if it was read before; as of [`Canvas::charge`].
+    pub(super) fn claim(&mut self, block: u64, ino: Ino) -> Result<()> {
+        self.charge(CLAIM_COST)?;
+        match self.claimed.insert(block, ino) {
+            None => Ok(()),
+            Some(other) if other == ino => {
+                let corrupt = Corrupt::from(CorruptKind::Cycle("the extent tree"));
+                Err(corrupt.in_inode(ino).at_block(Pblk(block)).into())
+            }
+            Some(other) => {
+                let what = format!("block {block} of its extent tree or directory is inode {other}'s, too");
+                Err(Error::CorruptInode { ino, what })
+            }
+        }
+    }
+
+    /// Notes that so many extents are read, which map so many blocks. All of them together map no more than there
+    /// are: whatever is done for each block ends, and a small volume takes little memory.
+    ///
+    /// # Errors
+    /// [`Error::CorruptInode`] if they do; as of [`Canvas::charge`].
+    pub(super) fn load_extents(&mut self, ino: Ino, extents: usize, blocks: u64) -> Result<()> {
+        self.mapped = self.mapped.saturating_add(blocks);
+        if self.mapped > self.state.superblock.geometry.blocks_count() {
+            let what = "the files that fast commits change map more blocks than the volume has".into();
+            return Err(Error::CorruptInode { ino, what });
+        }
+        self.charge(extents.saturating_mul(EXTENT_COST))
     }
 
     /// Notes that a directory of so many blocks is read. All of them together are no longer than the volume.

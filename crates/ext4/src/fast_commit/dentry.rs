@@ -72,6 +72,7 @@ impl Directory {
         parts.canvas.load_directory(blocks)?;
         for number in 0..blocks {
             let block = directory.block(parts, node, number)?;
+            parts.canvas.claim(block.physical, node.ino)?;
             for entry in directory.entries(&block, node, number)? {
                 parts.canvas.charge(entry.name.len() + NAME_COST)?;
                 directory.names.entry(entry.name).or_insert((entry.ino, number));
@@ -101,7 +102,7 @@ impl Directory {
         let place = |corrupt: Corrupt| corrupt.in_inode(node.ino).at_lblk(Lblk(number));
         let hole = Error::from(place(CorruptKind::DirectoryHole.into()));
         let ino = node.ino;
-        let physical = node.tree(&parts.canvas, &mut parts.released)?.written(number).ok_or(hole)?;
+        let physical = node.tree(&mut parts.canvas, &mut parts.released)?.written(number).ok_or(hole)?;
         let bytes = parts.canvas.read(physical)?;
         let indexed = node.disk.flags.contains(InodeFlags::INDEX);
         let mut kind = DirBlockKind::of(&bytes, indexed, Lblk(number), &self.format);
@@ -258,7 +259,7 @@ impl Directory {
         let number = self.room.len() as u32;
         let physical = parts.groups.allocate(&parts.canvas, node.ino)?;
         let extent = Extent { logical: Lblk(number), length: 1, physical: Pblk(physical), unwritten: false };
-        node.tree(&parts.canvas, &mut parts.released)?.insert(extent);
+        node.tree(&mut parts.canvas, &mut parts.released)?.insert(extent);
         node.disk.size = u64::from(number + 1) * u64::from(self.format.block_size);
         node.changed = true;
         self.room.push(0);

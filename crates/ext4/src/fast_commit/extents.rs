@@ -5,7 +5,6 @@
 use super::bitmaps::Groups;
 use super::canvas::Canvas;
 use crate::error::{Error, Result};
-use std::collections::HashSet;
 use uext4_ondisk::ext4::{
     Extent, ExtentIndex, ExtentNode, I_BLOCK_SIZE, MAX_EXTENT_DEPTH, MAX_EXTENT_LENGTH, MAX_UNWRITTEN_LENGTH,
     NodeLimits, ROOT_CAPACITY, block_capacity, encode_extent_index, encode_extent_leaf,
@@ -49,15 +48,15 @@ impl Tree {
 
     /// Reads a whole tree. `seed` is that of the inode's checksums on volumes that have them.
     pub(super) fn load(
-        canvas: &Canvas<'_>,
+        canvas: &mut Canvas<'_>,
         ino: Ino,
         i_block: &[u8; I_BLOCK_SIZE],
         seed: Option<u32>,
     ) -> Result<Tree> {
         let mut tree = Tree { changed: false, ..Tree::empty(canvas) };
-        let mut loader = Loader { canvas, ino, seed, seen: HashSet::new() };
         let limits = NodeLimits::root(&canvas.state.superblock);
         let root = ExtentNode::root(i_block, limits).map_err(|corrupt| corrupt.in_inode(ino))?;
+        let mut loader = Loader { canvas, ino, seed };
         loader.node(&root, None, &mut tree)?;
         Ok(tree)
     }
@@ -111,7 +110,9 @@ impl Tree {
             if leaf.extents.first().is_some_and(|extent| extent.logical.get() >= end) {
                 break;
             }
-            let kept: Vec<_> = leaf.extents.iter().flat_map(|extent| outside(extent, first, end)).collect();
+            // One more at most. What is charged for the leaf covers that, but not what growing might reserve.
+            let mut kept = Vec::with_capacity(leaf.extents.len() + 1);
+            kept.extend(leaf.extents.iter().flat_map(|extent| outside(extent, first, end)));
             if kept != leaf.extents {
                 emptied |= kept.is_empty();
                 leaf.extents = kept;
@@ -288,10 +289,9 @@ fn merge(extents: &mut Vec<Extent>, place: usize) {
 
 /// Reads the nodes of a tree.
 struct Loader<'c, 'v> {
-    canvas: &'c Canvas<'v>,
+    canvas: &'c mut Canvas<'v>,
     ino: Ino,
     seed: Option<u32>,
-    seen: HashSet<u64>,
 }
 
 impl Loader<'_, '_> {
@@ -299,6 +299,8 @@ impl Loader<'_, '_> {
     fn node(&mut self, node: &ExtentNode<'_>, block: Option<u64>, tree: &mut Tree) -> Result<()> {
         let state = self.canvas.state;
         if node.is_leaf() {
+            let blocks = node.extents().map(|extent| u64::from(extent.length)).sum();
+            self.canvas.load_extents(self.ino, node.extents().count(), blocks)?;
             let extents: Vec<_> = node.extents().collect();
             let bad = |extent: &&Extent| !state.zones.allows(extent.physical.get(), extent.length.into());
             if let Some(extent) = extents.iter().find(bad) {
@@ -320,9 +322,7 @@ impl Loader<'_, '_> {
             if !state.zones.allows(child, 1) {
                 return Err(corrupt(CorruptKind::SystemZone));
             }
-            if !self.seen.insert(child) {
-                return Err(corrupt(CorruptKind::Cycle("the extent tree")));
-            }
+            self.canvas.claim(child, self.ino)?;
             let limits = node.child_limits(position).ok_or_else(|| corrupt(CorruptKind::ExtentDepth))?;
             let bytes = self.canvas.read(child)?;
             let node = ExtentNode::block(&bytes, limits, self.seed)

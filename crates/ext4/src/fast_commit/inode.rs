@@ -106,16 +106,21 @@ impl Node {
     }
 
     /// Its extents. What they occupy at home is noted in `released` when they are looked at first.
-    pub(super) fn tree(&mut self, canvas: &Canvas<'_>, released: &mut Vec<BlockRun>) -> Result<&mut Tree> {
+    pub(super) fn tree(
+        &mut self,
+        canvas: &mut Canvas<'_>,
+        released: &mut Vec<BlockRun>,
+    ) -> Result<&mut Tree> {
         if !self.disk.uses_extents() || self.disk.has_inline_data() {
             let feature = format!("fast commits of a file without extents (inode {})", self.ino);
             return Err(Error::Incompatible { action: "recover", feature });
         }
         if self.tree.is_none() {
-            let tree = Tree::load(canvas, self.ino, &self.disk.i_block, self.seed(canvas))?;
-            let runs = tree.runs();
+            let seed = self.seed(canvas);
+            let tree = Tree::load(canvas, self.ino, &self.disk.i_block, seed)?;
+            let mut runs = tree.runs();
             let superblock = &canvas.state.superblock;
-            let own = sectors(canvas, &runs, self.disk.xattr_block);
+            let own = sectors(canvas, &mut runs, self.disk.xattr_block);
             self.extra_sectors = self.disk.sectors(superblock).saturating_sub(own);
             released.extend(runs);
             self.tree = Some(tree);
@@ -371,21 +376,23 @@ impl Node {
         Ok(raw)
     }
 
-    /// Stores the extents and counts the space anew. Returns what the inode occupies, if its extents were looked
-    /// at.
+    /// Stores the extents, which are gone from memory then, and counts the space anew. Returns what the inode
+    /// occupies, if its extents were looked at.
     pub(super) fn settle(
         &mut self,
         canvas: &mut Canvas<'_>,
         groups: &mut super::bitmaps::Groups,
     ) -> Result<Vec<BlockRun>> {
         let seed = self.seed(canvas);
-        let Some(tree) = self.tree.as_mut().filter(|_| self.used) else { return Ok(Vec::new()) };
+        let tree = self.tree.take();
+        let Some(mut tree) = tree.filter(|_| self.used) else { return Ok(Vec::new()) };
         if tree.is_changed() {
             self.disk.i_block = tree.store(canvas, groups, self.ino, seed)?;
             self.changed = true;
         }
-        let runs = tree.runs();
-        let total = sectors(canvas, &runs, self.disk.xattr_block).saturating_add(self.extra_sectors);
+        let mut runs = tree.runs();
+        drop(tree);
+        let total = sectors(canvas, &mut runs, self.disk.xattr_block).saturating_add(self.extra_sectors);
         if total != self.disk.sectors(&canvas.state.superblock) {
             // Only as many as fit 32 bits are counted in this unit everywhere.
             self.disk.blocks_raw = if self.disk.flags.contains(InodeFlags::HUGE_FILE) {
@@ -424,21 +431,21 @@ fn place_of(canvas: &Canvas<'_>, ino: Ino) -> Result<(Pblk, usize)> {
     Ok((table.checked_add(u64::from(block)).ok_or_else(bad)?, offset as usize))
 }
 
-/// The space that blocks take with their clusters, in units of 512 bytes.
-fn sectors(canvas: &Canvas<'_>, runs: &[BlockRun], xattr_block: Pblk) -> u64 {
+/// The space that blocks take with their clusters, in units of 512 bytes. Puts the runs in order: there may be very
+/// many, so this makes no copy.
+fn sectors(canvas: &Canvas<'_>, runs: &mut [BlockRun], xattr_block: Pblk) -> u64 {
     let geometry = &canvas.state.superblock.geometry;
     let (log, base) = (geometry.cluster_log(), u64::from(geometry.first_data_block()));
     let cluster = |block: u64| block.saturating_sub(base) >> log;
-    let mut clusters: Vec<_> =
-        runs.iter().map(|(first, count)| (cluster(*first), cluster(first + count - 1) + 1)).collect();
-    if xattr_block.get() != 0 {
-        clusters.push((cluster(xattr_block.get()), cluster(xattr_block.get()) + 1));
+    let attributes = Some(xattr_block.get()).filter(|block| *block != 0).map(cluster);
+    runs.sort_unstable();
+    let (mut total, mut end, mut shared) = (0, 0, false);
+    for (first, count) in &*runs {
+        let clusters = cluster(*first)..cluster(first + count - 1) + 1;
+        total += clusters.end.saturating_sub(clusters.start.max(end));
+        end = end.max(clusters.end);
+        shared |= attributes.is_some_and(|attributes| clusters.contains(&attributes));
     }
-    clusters.sort_unstable();
-    let (mut total, mut end) = (0, 0);
-    for (first, after) in clusters {
-        total += after.saturating_sub(first.max(end));
-        end = end.max(after);
-    }
+    total += u64::from(attributes.is_some() && !shared);
     (total << log) * u64::from(geometry.block_size() / 512)
 }

@@ -6,6 +6,9 @@
 //! (`jbd2`).
 //! Nothing of it can be seen before all of it is there.
 //!
+//! A fast commit that cannot be replayed ends them for readers, who see what came before it. For writers nothing is
+//! replayed then.
+//!
 //! | file | what |
 //! |---|---|
 //! | `canvas.rs` | metadata blocks under change |
@@ -36,6 +39,11 @@
 //!   then. Ranges of inodes that never are, are those of deleted files; a name of one is an error.
 //! * Times of directories stay as they are: no record has them. (The kernel sets the time of the replay.)
 //! * What contradicts the volume or itself ends the replay with an error, while the kernel ignores much of it.
+//!
+//! # What it may cost
+//! Everything kept in memory is charged for before it is there (`Canvas::charge`). A node of an extent tree and a
+//! block of a directory are one inode's only, and all trees together map no more blocks than there are: so a small
+//! record cannot make much of a small volume by naming the same nodes in many inodes.
 
 mod bitmaps;
 mod canvas;
@@ -57,7 +65,7 @@ use extents::BlockRun;
 use inode::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use uext4_jbd2::{Changes, FastCommitReplay, LogMap, Recovery};
+use uext4_jbd2::{Changes, FastCommitReplay, FastCommits, LogMap, Recovery};
 use uext4_ondisk::ext4::{Extent, RoCompat};
 use uext4_ondisk::jbd2::{FastCommitName as Name, FastCommitRecord};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk};
@@ -76,35 +84,87 @@ struct Parts<'v> {
     released: Vec<BlockRun>,
 }
 
-/// Does the fast commits of a log again, on the state `view` that the ordinary log describes. Returns the blocks that
-/// get other contents; they are at most `budget` bytes.
-///
-/// # Errors
-/// [`Error::FastCommit`] naming the record and why it cannot be done; the device's.
-pub(crate) fn replay(
-    view: &Ext4State,
-    recovery: &Recovery,
-    log: &dyn LogMap,
-    budget: u64,
-) -> Result<Changes> {
-    let device = view.cache.device();
-    let mut mapped = Mapped { view, runs: Vec::new() };
-    recovery.replay_fast_commits(device, log, &mut mapped)?;
-    let canvas = Canvas::new(view, budget);
-    let parts = Parts { canvas, groups: Groups::new(mapped.runs), released: Vec::new() };
-    let mut replay = Replay {
-        parts,
-        nodes: BTreeMap::new(),
-        directories: BTreeMap::new(),
-        waiting: Waiting::default(),
-        described: BTreeSet::new(),
-        unlinked: BTreeSet::new(),
-        commit: 1,
-        record: 0,
-    };
-    recovery.replay_fast_commits(device, log, &mut replay)?;
-    let record = replay.record;
-    replay.finish().map_err(|error| refused(record, error))
+/// What came of a replay.
+pub(crate) struct Replayed {
+    /// The blocks that get other contents.
+    pub(crate) changes: Changes,
+    /// The fast commits that were done again: all of them, or those before the first that cannot be.
+    pub(crate) done: FastCommits,
+    /// Why the others were not.
+    pub(crate) refused: Option<Error>,
+}
+
+/// Where fast commits are, and what they are replayed on.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'v> {
+    /// The state that the ordinary log describes.
+    pub(crate) view: &'v Ext4State,
+    pub(crate) recovery: &'v Recovery,
+    pub(crate) log: &'v dyn LogMap,
+    /// Most bytes of blocks that get other contents.
+    pub(crate) budget: u64,
+}
+
+/// The fast commit that cannot be replayed, counted from 1, and why.
+type Failure = (u32, Error);
+
+impl Source<'_> {
+    /// Does all fast commits again.
+    ///
+    /// # Errors
+    /// [`Error::FastCommit`] naming the record and why it cannot be done; the device's.
+    pub(crate) fn replay(self) -> Result<Replayed> {
+        self.replay_first(u32::MAX).map_err(|(_, error)| error)
+    }
+
+    /// Does fast commits again up to the last good one. Each was an `fsync` of its own, so what is wrong with a later
+    /// one is no reason to lose it. If those before the one that failed do not end well either, none counts: there
+    /// are two replays at most.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn replay_good(self) -> Result<Replayed> {
+        let (failed, why) = match self.replay_first(u32::MAX) {
+            Ok(replayed) => return Ok(replayed),
+            Err((failed, why @ Error::FastCommit { .. })) => (failed, why),
+            Err((_, error)) => return Err(error),
+        };
+        let none = Replayed { changes: Changes::new(), done: FastCommits::default(), refused: None };
+        let good = match failed {
+            0 | 1 => none,
+            _ => match self.replay_first(failed - 1) {
+                Ok(replayed) => replayed,
+                Err((_, Error::FastCommit { .. })) => none,
+                Err((_, error)) => return Err(error),
+            },
+        };
+        Ok(Replayed { refused: Some(why), ..good })
+    }
+
+    /// Does the first so many fast commits again. What shows only once all of them are done is put down to the last.
+    fn replay_first(self, commits: u32) -> std::result::Result<Replayed, Failure> {
+        let Source { view, recovery, log, budget } = self;
+        let device = view.cache.device();
+        let mut mapped = Mapped { view, runs: Vec::new() };
+        recovery.replay_fast_commits(device, log, commits, &mut mapped).map_err(|error| (0, error))?;
+        let canvas = Canvas::new(view, budget);
+        let parts = Parts { canvas, groups: Groups::new(mapped.runs), released: Vec::new() };
+        let mut replay = Replay {
+            parts,
+            nodes: BTreeMap::new(),
+            directories: BTreeMap::new(),
+            waiting: Waiting::default(),
+            described: BTreeSet::new(),
+            unlinked: BTreeSet::new(),
+            commit: 1,
+            record: 0,
+        };
+        let done = recovery.replay_fast_commits(device, log, commits, &mut replay);
+        let done = done.map_err(|error| (replay.commit, error))?;
+        let record = replay.record;
+        let changes = replay.finish().map_err(|error| (done.commits, refused(record, error)))?;
+        Ok(Replayed { changes, done, refused: None })
+    }
 }
 
 /// An error of the volume or of the records becomes one of the fast commits; one of the device stays.
@@ -499,7 +559,7 @@ impl Replay<'_> {
             node.store(&mut parts.canvas, &mut parts.groups)?;
         }
         let released = std::mem::take(&mut parts.released);
-        parts.groups.settle(&mut parts.canvas, &released, &owners)?;
+        parts.groups.settle(&mut parts.canvas, released, &owners)?;
         Ok(self.parts.canvas.into_changes())
     }
 }

@@ -110,26 +110,31 @@ impl Walk {
     }
 }
 
-/// Hands out the records that [`scan`] found.
+/// Hands out the records that [`scan`] found, of so many fast commits at most. Returns what was handed out.
 pub(super) fn deliver<R: FastCommitReplay + ?Sized>(
     reader: &mut LogReader<'_>,
     info: &JournalInfo,
     found: FastCommits,
+    commits: u32,
     replay: &mut R,
-) -> std::result::Result<(), R::Error> {
+) -> std::result::Result<FastCommits, R::Error> {
     let mut number = 0;
-    for log_block in area(info) {
+    let mut done = FastCommits::default();
+    for (blocks, log_block) in (1..).zip(area(info)) {
         for entry in FastCommitRecords::new(reader.block(log_block)?) {
-            if number >= found.records {
-                return Ok(());
+            if number >= found.records || done.commits >= commits {
+                return Ok(done);
             }
             match entry.map_err(Error::from)?.record {
                 FastCommitRecord::Head { .. } | FastCommitRecord::Pad => {}
-                FastCommitRecord::Tail { .. } => replay.committed(number)?,
+                FastCommitRecord::Tail { .. } => {
+                    replay.committed(number)?;
+                    done = FastCommits { records: number + 1, commits: done.commits + 1, blocks };
+                }
                 record => replay.record(number, &record)?,
             }
             number += 1;
         }
     }
-    Ok(())
+    Ok(done)
 }

@@ -228,7 +228,8 @@ impl Recovery {
         if self.info.needs_recovery() { self.empty_sequence() } else { self.info.sequence() }
     }
 
-    /// Hands the records of complete fast commits to `replay`, in order.
+    /// Hands the records of complete fast commits to `replay`, in order, and no more than `commits` of them. Returns
+    /// what was handed out.
     ///
     /// # Errors
     /// Those of `replay`, and of reading.
@@ -236,10 +237,13 @@ impl Recovery {
         &self,
         device: &Arc<dyn Device>,
         log: &dyn LogMap,
+        commits: u32,
         replay: &mut R,
-    ) -> std::result::Result<(), R::Error> {
-        let Some(found) = self.report.fast_commits.filter(|found| found.records > 0) else { return Ok(()) };
+    ) -> std::result::Result<FastCommits, R::Error> {
+        let Some(found) = self.report.fast_commits.filter(|found| found.records > 0) else {
+            return Ok(FastCommits::default());
+        };
         let mut reader = LogReader::new(&**device, log, self.info.superblock.block_size)?;
-        fast_commit::deliver(&mut reader, &self.info, found, replay)
+        fast_commit::deliver(&mut reader, &self.info, found, commits, replay)
     }
 }
