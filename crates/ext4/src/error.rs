@@ -6,7 +6,7 @@ use uext4_blockdev as blockdev;
 use uext4_buffer as buffer;
 use uext4_iomap as iomap;
 use uext4_jbd2 as jbd2;
-use uext4_ondisk::{Corrupt, Ino};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
 
 impl From<Box<Error>> for Error {
     fn from(error: Box<Error>) -> Self {
@@ -292,6 +292,11 @@ impl From<uext4_buffer::Error> for Error {
         match error {
             buffer::Error::Device { block, source } => Error::MetadataIo { block, source: Arc::new(source) },
             buffer::Error::Flush(error) => error.into(),
+            // Every number that is asked for was read from the volume, or computed from what was.
+            buffer::Error::OutOfRange { block, .. } => {
+                let corrupt = Corrupt::from(CorruptKind::BlockOutsideVolume("metadata"));
+                corrupt.at_block(Pblk(block)).into()
+            }
             other => Error::Invalid(other.to_string()),
         }
     }
