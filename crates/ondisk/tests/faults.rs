@@ -146,7 +146,11 @@ fn inode_fields() {
     // The kernel leaves the checksums of volumes alone that another system made.
     let mut stale = record.clone();
     stale[8] ^= 1;
-    assert!(Inode::decode(&stale, Ino::ROOT, &Superblock { creator_os: 3, ..sb.clone() }).is_ok());
+    let foreign = Superblock { creator_os: 3, ..sb.clone() };
+    let inode = Inode::decode(&stale, Ino::ROOT, &foreign).unwrap();
+    let mut encoded = stale.clone();
+    inode.encode(&mut encoded, Ino::ROOT, &foreign).unwrap();
+    assert_eq!(encoded, stale);
     assert_eq!(damaged(0x80, &[132, 0], true), CorruptKind::InodeField("extra_isize"));
     assert_eq!(damaged(0x80, &[30, 0], true), CorruptKind::InodeField("extra_isize"));
     assert_eq!(damaged(0x68, &[0xFF; 4], true), CorruptKind::InodeField("xattr_block"));

@@ -24,9 +24,9 @@ pub(super) struct Canvas<'v> {
     mapped: u64,
 }
 
-/// Most bytes of inodes, names, ranges and extents in memory: a quarter of the volume, but within these bounds. The
-/// lower one leaves small volumes room for everything else in 64 MiB; within the upper one a file of 2^20 extents or
-/// a directory of as many names can change.
+/// Most bytes of inodes, names, ranges and extents in memory: the volume's own, but within these bounds. The lower one
+/// leaves small volumes room for everything else in 64 MiB; within the upper one a file of 2^20 extents can change, or
+/// a directory of as many names of 30 bytes.
 const KEPT_MAX: std::ops::RangeInclusive<u64> = 16 << 20..=128 << 20;
 /// Bytes that an extent takes: in its tree, which may come to need twice as much, and among what was released; or,
 /// once the tree is stored, in both of these lists of what is released and what has an owner.
@@ -45,7 +45,7 @@ impl<'v> Canvas<'v> {
             bytes: 0,
             budget,
             kept: 0,
-            kept_max: (volume / 4).clamp(*KEPT_MAX.start(), *KEPT_MAX.end()),
+            kept_max: volume.clamp(*KEPT_MAX.start(), *KEPT_MAX.end()),
             directory_blocks: 0,
             claimed: HashMap::new(),
             mapped: 0,

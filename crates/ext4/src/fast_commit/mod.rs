@@ -6,8 +6,9 @@
 //! (`jbd2`).
 //! Nothing of it can be seen before all of it is there.
 //!
-//! A fast commit that cannot be replayed ends them for readers, who see what came before it. For writers nothing is
-//! replayed then.
+//! A fast commit that cannot be replayed ends them for readers, who see what came before it. What shows at the end of
+//! the replay only counts against the last one; if those before it do not end well either, readers see none. For
+//! writers nothing is replayed then.
 //!
 //! | file | what |
 //! |---|---|
@@ -41,7 +42,8 @@
 //! * What contradicts the volume or itself ends the replay with an error, while the kernel ignores much of it.
 //!
 //! # What it may cost
-//! Everything kept in memory is charged for before it is there (`Canvas::charge`). A node of an extent tree and a
+//! What is kept in memory is charged for before it is there (`Canvas::charge`), but for 16 bytes a range that records
+//! map, collected before anything else: a record takes more in the log. A node of an extent tree and a
 //! block of a directory are one inode's only, and all trees together map no more blocks than there are: so a small
 //! record cannot make much of a small volume by naming the same nodes in many inodes.
 

@@ -130,10 +130,17 @@ pub fn fragment_address(bytes: &[u8]) -> Option<u32> {
     le32_at(bytes, FRAGMENT)
 }
 
+/// Whether the checksums of inodes count. The kernel neither checks nor keeps them up on other systems' volumes
+/// (`ext4_inode_csum_verify`, `ext4_inode_csum_set`).
+fn has_checksums(sb: &Superblock) -> bool {
+    sb.features.metadata_csum() && sb.creator_os == CREATOR_LINUX
+}
+
 /// Brings the checksum of an inode record up to date after its bytes (extended attributes, for instance) were
-/// changed by other means than [`Inode::encode`]. Does nothing on volumes without metadata checksums.
+/// changed by other means than [`Inode::encode`]. Does nothing on volumes without metadata checksums, or that another
+/// system made (see [`Inode::decode`]).
 pub fn update_inode_checksum(bytes: &mut [u8], inode: Ino, sb: &Superblock) -> Result<(), EncodeError> {
-    if !sb.features.metadata_csum() {
+    if !has_checksums(sb) {
         return Ok(());
     }
     let size = usize::from(sb.geometry.inode_size());
@@ -153,7 +160,8 @@ pub fn update_inode_checksum(bytes: &mut [u8], inode: Ino, sb: &Superblock) -> R
 }
 
 impl Inode {
-    /// Decodes the record of `inode`; checksum and bounds are checked. `bytes` may go on after the record.
+    /// Decodes the record of `inode`; bounds are checked, and the checksum unless another system than Linux made the
+    /// volume: the kernel leaves it alone there. `bytes` may go on after the record.
     ///
     /// As the kernel does, this accepts records not in use (mode 0) and unknown file types: what they mean
     /// is for the caller to decide.
@@ -177,10 +185,7 @@ impl Inode {
         if end > bytes.len() || !extra_isize.is_multiple_of(4) {
             return Err(CorruptKind::InodeField("extra_isize").into());
         }
-        // The kernel neither checks nor keeps up the checksums of inodes on other systems' volumes
-        // (`ext4_inode_csum_verify`, `ext4_inode_csum_set`).
-        let checked = sb.features.metadata_csum() && sb.creator_os == CREATOR_LINUX;
-        if checked && !checksum_matches(bytes, inode, raw, extra, sb) {
+        if has_checksums(sb) && !checksum_matches(bytes, inode, raw, extra, sb) {
             return Err(CorruptKind::InodeChecksum.into());
         }
         Inode::from_parts(raw, extra, extra_isize, sb)
