@@ -173,6 +173,11 @@ impl RecoveryInfo {
             let FastCommits { records, commits, .. } = found;
             notes.push(format!("so are {commits} fast commits ({records} records)"));
         }
+        if let Some(number) = log.and_then(|log| log.torn_fast_commit) {
+            notes.push(format!(
+                "fast commit {number} of the journal has a wrong checksum and does not count: torn or damaged"
+            ));
+        }
         if self.state == RecoveryState::NoJournal {
             notes.push("the superblock asks for recovery, but there is no journal: run e2fsck".into());
         }

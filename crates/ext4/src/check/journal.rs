@@ -21,7 +21,11 @@ pub(super) fn check_log(
         Err(error) => {
             if sb.needs_recovery() {
                 let place = Place { block: error.block().map(Pblk), ..Place::default() };
-                let text = || format!("not replayed, this is the volume without its latest changes: {error}");
+                let text = || {
+                    format!(
+                        "not replayed, as the volume cannot be opened: its latest changes may be missing: {error}"
+                    )
+                };
                 findings.add(&kinds::JOURNAL_LOG, place, text);
             }
             return Vec::new();

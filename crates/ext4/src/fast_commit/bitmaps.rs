@@ -10,7 +10,7 @@ use super::extents::{BlockRun, unencodable};
 use crate::error::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags, MAX_EXTENT_LENGTH};
+use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
 /// Clusters that are asked for at once when a bitmap is made.
@@ -77,14 +77,7 @@ fn free_bits(bitmap: &[u8], count: u32) -> u32 {
 impl Groups {
     /// Nothing touched yet; `reserved` are the blocks that records will map.
     pub(super) fn new(mut reserved: Vec<BlockRun>) -> Groups {
-        reserved.sort_unstable();
-        reserved.dedup_by(|next, last| {
-            let touches = next.0 <= last.0 + last.1;
-            if touches {
-                last.1 = last.1.max(next.0 + next.1 - last.0);
-            }
-            touches
-        });
+        join(&mut reserved);
         Groups { work: BTreeMap::new(), reserved, allocated: Vec::new(), cursor: 0 }
     }
 
@@ -214,7 +207,7 @@ impl Groups {
         after: &[(u64, u64, Ino)],
     ) -> Result<()> {
         before.extend(std::mem::take(&mut self.allocated).into_iter().map(|block| (block, 1)));
-        before.sort_unstable();
+        join(&mut before);
         let mut groups: BTreeSet<u32> = self.work.keys().copied().collect();
         for run in before.iter().copied().chain(after.iter().map(|run| (run.0, run.1))) {
             groups.extend(groups_of(canvas, run)?);
@@ -230,10 +223,24 @@ impl Groups {
     }
 }
 
-/// The runs of a row in order that may have a part in `blocks`.
-fn near<'r, T>(runs: &'r [T], first: impl Fn(&T) -> u64, blocks: &Range<u64>) -> &'r [T] {
-    let from = runs.partition_point(|run| first(run) + u64::from(MAX_EXTENT_LENGTH) <= blocks.start);
-    let to = runs.partition_point(|run| first(run) < blocks.end);
+/// Puts runs in order and makes one of those that overlap or follow one another.
+fn join(runs: &mut Vec<BlockRun>) {
+    runs.sort_unstable();
+    runs.dedup_by(|next, last| {
+        let touches = next.0 <= last.0 + last.1;
+        if touches {
+            last.1 = last.1.max(next.0 + next.1 - last.0);
+        }
+        touches
+    });
+}
+
+/// The runs of a row, in order and disjoint, that have a part in `blocks`: no others, as there may be as many groups
+/// as runs.
+fn within<'r, T>(runs: &'r [T], of: impl Fn(&T) -> BlockRun, blocks: &Range<u64>) -> &'r [T] {
+    let end = |run: &T| of(run).0 + of(run).1;
+    let from = runs.partition_point(|run| end(run) <= blocks.start);
+    let to = runs.partition_point(|run| of(run).0 < blocks.end);
     runs.get(from..to).unwrap_or_default()
 }
 
@@ -254,7 +261,8 @@ impl Work {
             return Ok(());
         };
         let blocks = start.get()..start.get() + u64::from(count);
-        let (before, after) = (near(before, |run| run.0, &blocks), near(after, |run| run.0, &blocks));
+        let before = within(before, |run| *run, &blocks);
+        let after = within(after, |run| (run.0, run.1), &blocks);
         if before.is_empty() && after.is_empty() {
             return Ok(());
         }
@@ -412,6 +420,32 @@ mod tests {
                         let expected = (from..to).filter(|index| bit(&bitmap, *index)).count() as u32;
                         assert_eq!(used_bits(&bitmap, from..to), expected, "{from}..{to}");
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_runs_with_a_part_in_a_group_are_looked_at() {
+        let mut random = 5_u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        for _ in 0..300 {
+            let mut runs: Vec<BlockRun> = (0..next(12)).map(|_| (next(100), 1 + next(9))).collect();
+            let mut marks = [false; 128];
+            runs.iter().for_each(|run| marks[run.0 as usize..(run.0 + run.1) as usize].fill(true));
+            join(&mut runs);
+            assert!(runs.windows(2).all(|pair| pair[0].0 + pair[0].1 < pair[1].0));
+            for group in 0..16 {
+                let blocks = group * 8..group * 8 + 8;
+                let found = within(&runs, |run| *run, &blocks);
+                let overlaps = |run: &&BlockRun| run.0 < blocks.end && run.0 + run.1 > blocks.start;
+                assert!(found.iter().all(|run| overlaps(&run)), "{blocks:?} of {runs:?}: {found:?}");
+                for block in blocks.clone() {
+                    let inside = found.iter().any(|run| (run.0..run.0 + run.1).contains(&block));
+                    assert_eq!(inside, marks[block as usize], "{block} of {runs:?}");
                 }
             }
         }

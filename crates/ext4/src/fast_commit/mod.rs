@@ -6,9 +6,8 @@
 //! (`jbd2`).
 //! Nothing of it can be seen before all of it is there.
 //!
-//! A fast commit that cannot be replayed ends them for readers, who see what came before it. What shows at the end of
-//! the replay only counts against the last one; if those before it do not end well either, readers see none. For
-//! writers nothing is replayed then.
+//! A fast commit that cannot be replayed ends them for readers, who see what came before it. For writers nothing is
+//! replayed then.
 //!
 //! | file | what |
 //! |---|---|
@@ -42,8 +41,7 @@
 //! * What contradicts the volume or itself ends the replay with an error, while the kernel ignores much of it.
 //!
 //! # What it may cost
-//! What is kept in memory is charged for before it is there (`Canvas::charge`), but for 16 bytes a range that records
-//! map, collected before anything else: a record takes more in the log. A node of an extent tree and a
+//! What is kept in memory is charged for before it is there (`Canvas::charge`). A node of an extent tree and a
 //! block of a directory are one inode's only, and all trees together map no more blocks than there are: so a small
 //! record cannot make much of a small volume by naming the same nodes in many inodes.
 
@@ -120,26 +118,31 @@ impl Source<'_> {
     }
 
     /// Does fast commits again up to the last good one. Each was an `fsync` of its own, so what is wrong with a later
-    /// one is no reason to lose it. If those before the one that failed do not end well either, none counts: there
-    /// are two replays at most.
+    /// one is no reason to lose it. Most of what can be wrong shows at its record. What shows only when all of them
+    /// are done may lie in any of them, so how many are good is searched for by halves: for n fast commits there are
+    /// no more than 3 + log2 n replays.
     ///
     /// # Errors
     /// The device's.
     pub(crate) fn replay_good(self) -> Result<Replayed> {
-        let (failed, why) = match self.replay_first(u32::MAX) {
+        let (mut bad, mut why) = match self.replay_first(u32::MAX) {
             Ok(replayed) => return Ok(replayed),
-            Err((failed, why @ Error::FastCommit { .. })) => (failed, why),
-            Err((_, error)) => return Err(error),
+            Err(failure) => refusal(failure)?,
         };
         let none = Replayed { changes: Changes::new(), done: FastCommits::default(), refused: None };
-        let good = match failed {
-            0 | 1 => none,
-            _ => match self.replay_first(failed - 1) {
-                Ok(replayed) => replayed,
-                Err((_, Error::FastCommit { .. })) => none,
-                Err((_, error)) => return Err(error),
-            },
-        };
+        let (mut good, mut last) = (none, 0);
+        // Those before a bad record end well, as a rule.
+        let mut next = bad.saturating_sub(1);
+        while next > last {
+            match self.replay_first(next) {
+                Ok(replayed) => (good, last) = (replayed, next),
+                Err(failure) => {
+                    let (failed, error) = refusal(failure)?;
+                    (bad, why) = (failed.min(next), error);
+                }
+            }
+            next = last + bad.saturating_sub(last) / 2;
+        }
         Ok(Replayed { refused: Some(why), ..good })
     }
 
@@ -147,10 +150,11 @@ impl Source<'_> {
     fn replay_first(self, commits: u32) -> std::result::Result<Replayed, Failure> {
         let Source { view, recovery, log, budget } = self;
         let device = view.cache.device();
-        let mut mapped = Mapped { view, runs: Vec::new() };
-        recovery.replay_fast_commits(device, log, commits, &mut mapped).map_err(|error| (0, error))?;
-        let canvas = Canvas::new(view, budget);
-        let parts = Parts { canvas, groups: Groups::new(mapped.runs), released: Vec::new() };
+        let mut mapped = Mapped { canvas: Canvas::new(view, budget), runs: Vec::new(), commit: 1 };
+        let collected = recovery.replay_fast_commits(device, log, commits, &mut mapped);
+        collected.map_err(|error| (mapped.commit, error))?;
+        let Mapped { canvas, runs, .. } = mapped;
+        let parts = Parts { canvas, groups: Groups::new(runs), released: Vec::new() };
         let mut replay = Replay {
             parts,
             nodes: BTreeMap::new(),
@@ -169,6 +173,14 @@ impl Source<'_> {
     }
 }
 
+/// The failure, if it is one of fast commits.
+fn refusal(failure: Failure) -> Result<Failure> {
+    match failure {
+        (_, Error::FastCommit { .. }) => Ok(failure),
+        (_, error) => Err(error),
+    }
+}
+
 /// An error of the volume or of the records becomes one of the fast commits; one of the device stays.
 fn refused(record: u32, error: Error) -> Error {
     match error {
@@ -179,20 +191,29 @@ fn refused(record: u32, error: Error) -> Error {
 
 /// Collects what records map, so that nothing else is put there.
 struct Mapped<'v> {
-    view: &'v Ext4State,
+    canvas: Canvas<'v>,
     runs: Vec<BlockRun>,
+    /// Number of this fast commit, from 1 on.
+    commit: u32,
 }
 
 impl FastCommitReplay for Mapped<'_> {
     type Error = Error;
 
-    fn record(&mut self, _: u32, record: &FastCommitRecord<'_>) -> Result<()> {
+    fn record(&mut self, number: u32, record: &FastCommitRecord<'_>) -> Result<()> {
         if let FastCommitRecord::AddRange { extent, .. } = record
             && let Some(extent) = Extent::from_bytes(extent)
-            && self.view.zones.allows(extent.physical.get(), u64::from(extent.length))
+            && self.canvas.state.zones.allows(extent.physical.get(), u64::from(extent.length))
         {
+            // The list is as long as twice what is in it, at most.
+            self.canvas.charge(2 * size_of::<BlockRun>()).map_err(|error| refused(number, error))?;
             self.runs.push((extent.physical.get(), u64::from(extent.length)));
         }
+        Ok(())
+    }
+
+    fn committed(&mut self, _: u32) -> Result<()> {
+        self.commit += 1;
         Ok(())
     }
 }

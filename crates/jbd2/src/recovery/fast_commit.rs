@@ -56,20 +56,26 @@ struct Walk {
     checksum: FastCommitChecksum,
     records: u32,
     found: FastCommits,
+    torn: Option<u32>,
 }
 
 /// Finds the complete fast commits that follow transaction `end` - 1, so carry the number `end`. `None` if the log
-/// has no area for them.
+/// has no area for them. With them comes the number of a torn one ([`crate::RecoveryReport::torn_fast_commit`]).
 ///
 /// An incomplete fast commit is the ordinary end: nobody was told that it is durable. So is anything malformed, as
-/// left-overs of older fast commits look like that.
-pub(super) fn scan(reader: &mut LogReader<'_>, info: &JournalInfo, end: Tid) -> Result<Option<FastCommits>> {
+/// left-overs of older fast commits look like that. The kernel refuses to mount the volume if it is the first; but the
+/// blocks of one are written in any order, so a crash can leave the last of them without those before it.
+pub(super) fn scan(
+    reader: &mut LogReader<'_>,
+    info: &JournalInfo,
+    end: Tid,
+) -> Result<Option<(FastCommits, Option<u32>)>> {
     let blocks = area(info);
     if blocks.is_empty() {
         return Ok(None);
     }
     let checksum = FastCommitChecksum::default();
-    let mut walk = Walk { expected: end.0, checksum, records: 0, found: FastCommits::default() };
+    let mut walk = Walk { expected: end.0, checksum, records: 0, found: FastCommits::default(), torn: None };
     'blocks: for (walked, log_block) in (1..).zip(blocks) {
         for entry in FastCommitRecords::new(reader.block(log_block)?) {
             let Ok(entry) = entry else { break 'blocks };
@@ -78,7 +84,7 @@ pub(super) fn scan(reader: &mut LogReader<'_>, info: &JournalInfo, end: Tid) -> 
             }
         }
     }
-    Ok(Some(walk.found))
+    Ok(Some((walk.found, walk.torn)))
 }
 
 impl Walk {
@@ -100,7 +106,11 @@ impl Walk {
         self.checksum.update(entry);
         self.records += 1;
         if let FastCommitRecord::Tail { sequence, checksum } = entry.record {
-            if sequence != self.expected || checksum != self.checksum.value() {
+            if sequence != self.expected {
+                return Ok(false);
+            }
+            if checksum != self.checksum.value() {
+                self.torn = Some(self.found.commits + 1);
                 return Ok(false);
             }
             self.found = FastCommits { records: self.records, commits: self.found.commits + 1, blocks };

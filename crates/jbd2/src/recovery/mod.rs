@@ -93,6 +93,9 @@ pub struct RecoveryReport {
     pub ended: LogEnd,
     /// The fast commits behind the last good transaction; none if the log has no room for any.
     pub fast_commits: Option<FastCommits>,
+    /// The fast commit behind those, counted from 1, if all of it is there but its checksum is wrong: torn by the
+    /// crash, as its blocks need not become durable in order, or damaged afterwards. Nothing tells one from the other.
+    pub torn_fast_commit: Option<u32>,
 }
 
 /// Why the log ended.
@@ -176,7 +179,9 @@ impl Recovery {
         let scan = Scan::run(&mut reader, info, blocks)?;
         select::select(scan, &mut reader, &mut recovery)?;
         if recovery.report.ended.damage().is_none() {
-            recovery.report.fast_commits = fast_commit::scan(&mut reader, info, recovery.report.end)?;
+            let found = fast_commit::scan(&mut reader, info, recovery.report.end)?;
+            recovery.report.fast_commits = found.map(|(found, _)| found);
+            recovery.report.torn_fast_commit = found.and_then(|(_, torn)| torn);
         }
         Ok(recovery)
     }
@@ -192,6 +197,7 @@ impl Recovery {
             revoked: 0,
             ended: LogEnd::Complete,
             fast_commits: None,
+            torn_fast_commit: None,
         };
         Recovery { info: info.clone(), report, blocks: Vec::new() }
     }
