@@ -175,7 +175,7 @@ boot() {
 
 # Options of mke2fs for the volumes of the power cut, in the order of vm/guest/src/power_cut.rs.
 cut_volumes=("-b 4096 -O ^orphan_file" "-b 1024 -O ^extent,^metadata_csum,^64bit,^orphan_file"
-    "-b 1024 -J size=1 -O ^orphan_file")
+    "-b 1024 -J size=1 -O ^orphan_file" "-b 1024 -J size=8,fast_commit_size=2048 -O casefold,fast_commit,^orphan_file")
 
 # Boots once more with a load on volumes of the host, kills the machine in the middle of it, and looks at what is
 # left: crates/ext4/tests/power_cut.rs.

@@ -2,39 +2,23 @@
 
 mod common;
 
-use common::fast::{Records, plant, raw_inode};
+use common::fast::{
+    DIRECTORY, EXTENTS, FILE, ROOT, Records, fsck_clean, plant, raw_inode, tree, volume_with, writable,
+};
 use common::log::places;
-use common::tree::{How, manifest};
 use common::{Image, assert_same_bytes, assert_unchanged, open_ro, within};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use uext4::blockdev::Device;
 use uext4::blockdev::layer::{Fault, FaultDevice, FaultOn};
 use uext4::check::CheckOptions;
 use uext4::{Error, FileKind, RecoveryState, Volume, VolumeOptions};
 use uext4_testkit::{Manifest, Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
-const ROOT: u32 = 2;
-const EXTENTS: u32 = 0x80000;
-const FILE: u16 = 0o100_644;
-const DIRECTORY: u16 = 0o040_755;
-
 /// A volume with some files, blocks of 1 KiB and an empty journal.
 fn base() -> Image {
-    static BASE: LazyLock<Image> = LazyLock::new(|| {
-        let source = Scratch::new(1 << 20);
-        std::fs::write(source.file("hello"), "world\n".repeat(1000)).unwrap();
-        std::fs::create_dir(source.file("dir")).unwrap();
-        for n in 0..20 {
-            std::fs::write(source.file(format!("dir/file-{n:02}")), format!("{n}\n")).unwrap();
-        }
-        let volume = VolumeBuilder::new(8 << 20)
-            .args(["-b", "1024", "-J", "size=2", "-O", "metadata_csum,64bit,^orphan_file,fast_commit"])
-            .from_dir(source.path())
-            .build();
-        Image::load(volume.path())
-    });
+    static BASE: LazyLock<Image> =
+        LazyLock::new(|| volume_with("metadata_csum,64bit,^orphan_file,fast_commit"));
     BASE.clone()
 }
 
@@ -56,10 +40,6 @@ fn planted(commits: &[Records]) -> Image {
 
 fn tools() -> [Need; 2] {
     [Need::Tool("mke2fs"), Need::Tool("e2fsck")]
-}
-
-fn writable(device: Arc<dyn Device>) -> Result<Volume, Error> {
-    Volume::open_device(device, VolumeOptions::read_write())
 }
 
 /// Two fast commits that do a bit of everything.
@@ -86,11 +66,6 @@ fn two() -> [Records; 2] {
     [first, second]
 }
 
-/// The tree, and what names mean without times of directories.
-fn tree(volume: &Volume) -> Manifest {
-    manifest(volume, How::Direct)
-}
-
 /// Everything but the log, whose left-overs hold the time.
 fn without_log(image: &Image, log: &[u64]) -> Vec<u8> {
     let mut bytes = image.bytes.clone();
@@ -99,12 +74,6 @@ fn without_log(image: &Image, log: &[u64]) -> Vec<u8> {
         bytes[start..start + 1024].fill(0);
     }
     bytes
-}
-
-fn fsck_clean(image: &Image) {
-    let scratch = Scratch::new(32 << 20);
-    image.save(&scratch.file("volume.img"));
-    oracle::e2fsck_clean(&scratch.file("volume.img"));
 }
 
 #[test]
@@ -282,7 +251,7 @@ fn hostile() -> Vec<(&'static str, Records)> {
         ("a directory of an inode in use", new().inode(dir, &raw_inode(DIRECTORY, 2, 1024, EXTENTS))),
         ("changes the type", new().inode(hello, &raw_inode(0o120_777, 1, 5, 0))),
         ("names no file type", new().inode(500, &raw_inode(0o644, 1, 0, EXTENTS))),
-        ("takes the extents", new().inode(hello, &raw_inode(FILE, 1, 0, 0))),
+        ("changes how the file is mapped", new().inode(hello, &raw_inode(FILE, 1, 0, 0))),
         ("`system.data` is missing", new().inode(500, &raw_inode(FILE, 1, 0, 0x1000_0000))),
         ("flags that no such file can have", new().inode(500, &raw_inode(FILE, 1, 0, 0x1008_0000))),
         ("changes the block of attributes", {

@@ -69,8 +69,8 @@ impl<'v> Canvas<'v> {
         Ok(())
     }
 
-    /// Notes that a node of the extent tree of `ino`, or a block of that directory, is read and its contents kept. It
-    /// is one inode's alone, so all of them together hold no more than the volume does.
+    /// Notes that a node of the map of `ino`, or a block of that directory, is read and its contents kept. It is one
+    /// inode's alone, so all of them together hold no more than the volume does.
     ///
     /// # Errors
     /// [`Error::Corrupt`] or [`Error::CorruptInode`] if it was read before; as of [`Canvas::charge`].
@@ -79,11 +79,11 @@ impl<'v> Canvas<'v> {
         match self.claimed.insert(block, ino) {
             None => Ok(()),
             Some(other) if other == ino => {
-                let corrupt = Corrupt::from(CorruptKind::Cycle("the extent tree"));
+                let corrupt = Corrupt::from(CorruptKind::Cycle("the map of the file"));
                 Err(corrupt.in_inode(ino).at_block(Pblk(block)).into())
             }
             Some(other) => {
-                let what = format!("block {block} of its extent tree or directory is inode {other}'s, too");
+                let what = format!("block {block} of its map or directory is inode {other}'s, too");
                 Err(Error::CorruptInode { ino, what })
             }
         }

@@ -11,19 +11,31 @@ use super::inode::Node;
 use super::waiting::NAME_COST;
 use super::{Parts, htree, inline};
 use crate::error::{Error, Result};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use uext4_ondisk::ext4::{
-    DirBlock, DirBlockKind, DirFormat, Extent, FileType, HtreeIndex, InodeFlags, encode_dir_tail,
-    verify_dir_checksum, verify_htree_checksum,
+    CaseFolder, DirBlock, DirBlockKind, DirFormat, Extent, FileType, HashVersion, HtreeIndex, Incompat,
+    InodeFlags, dir_hash, encode_dir_tail, verify_dir_checksum, verify_htree_checksum,
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
 /// Where a name is: a block of the directory; the inode itself if its entries are there.
 type Place = u32;
 
+/// What a name stands for, and where it is.
+struct Named {
+    ino: Ino,
+    place: Place,
+    /// How it is spelt, if that is not what it is compared by.
+    spelt: Option<Box<[u8]>>,
+}
+
 /// A directory.
 pub(super) struct Directory {
-    names: HashMap<Box<[u8]>, (Ino, Place)>,
+    /// By what they are compared by.
+    names: HashMap<Box<[u8]>, Named>,
+    /// Folds names, if they are compared by their folded form.
+    folder: Option<CaseFolder>,
     /// Bytes of the longest entry that fits each block.
     room: Vec<u32>,
     inline: bool,
@@ -43,22 +55,14 @@ const TAIL_SIZE: u32 = 12;
 impl Directory {
     /// Reads all of a directory.
     pub(super) fn load(parts: &mut Parts<'_>, node: &mut Node) -> Result<Directory> {
-        let format = DirFormat::new(&parts.canvas.state.superblock);
         if !node.is_directory() {
             return Err(node.corrupt("names go into it, but it is no directory"));
         }
-        let refused = InodeFlags::CASEFOLD | InodeFlags::ENCRYPT;
-        if node.disk.flags.intersects(refused) {
-            let feature =
-                format!("fast commits in a case-folded or encrypted directory (inode {})", node.ino);
-            return Err(Error::Incompatible { action: "recover", feature });
-        }
-        let inline = node.disk.has_inline_data();
-        let mut directory = Directory { names: HashMap::new(), room: Vec::new(), inline, format };
-        if inline {
+        let mut directory = Directory::empty(parts, node)?;
+        let format = directory.format;
+        if directory.inline {
             for entry in inline::entries(&parts.canvas, node, &format)? {
-                parts.canvas.charge(entry.name.len() + NAME_COST)?;
-                directory.names.entry(entry.name).or_insert((entry.ino, 0));
+                directory.note(&mut parts.canvas, entry, 0)?;
             }
             return Ok(directory);
         }
@@ -74,8 +78,7 @@ impl Directory {
             let block = directory.block(parts, node, number)?;
             parts.canvas.claim(block.physical, node.ino)?;
             for entry in directory.entries(&block, node, number)? {
-                parts.canvas.charge(entry.name.len() + NAME_COST)?;
-                directory.names.entry(entry.name).or_insert((entry.ino, number));
+                directory.note(&mut parts.canvas, entry, number)?;
             }
             let room = directory.room_of(&block, node, number)?;
             directory.room.push(room);
@@ -83,9 +86,59 @@ impl Directory {
         Ok(directory)
     }
 
+    /// One without names.
+    fn empty(parts: &Parts<'_>, node: &Node) -> Result<Directory> {
+        let superblock = &parts.canvas.state.superblock;
+        if node.disk.flags.contains(InodeFlags::ENCRYPT) {
+            let feature = format!("fast commits in an encrypted directory (inode {})", node.ino);
+            return Err(Error::Incompatible { action: "recover", feature });
+        }
+        let folds = node.disk.flags.contains(InodeFlags::CASEFOLD);
+        if folds && !superblock.features.incompat.contains(Incompat::CASEFOLD) {
+            return Err(node.corrupt("a case-folded directory without the feature"));
+        }
+        Ok(Directory {
+            names: HashMap::new(),
+            folder: folds.then(CaseFolder::new),
+            room: Vec::new(),
+            inline: node.disk.has_inline_data(),
+            format: DirFormat::new(superblock),
+        })
+    }
+
+    /// What a name is compared by. `.` and `..` are no names: what is spelt otherwise but folds to them is another one.
+    fn key<'n>(&mut self, name: &'n [u8]) -> Cow<'n, [u8]> {
+        let folded = self.folder.as_mut().and_then(|folder| folder.fold(name));
+        match folded {
+            None => name.into(),
+            Some(form) if form == name => name.into(),
+            Some(form @ (b"." | b"..")) => [form, b"\0"].concat().into(),
+            Some(form) => form.to_vec().into(),
+        }
+    }
+
+    /// Remembers an entry, unless another one of its name came before it.
+    fn note(&mut self, canvas: &mut Canvas<'_>, entry: Entry, place: Place) -> Result<()> {
+        let key = self.key(&entry.name);
+        let spelt = (*key != *entry.name).then_some(&entry.name);
+        canvas.charge(key.len() + spelt.map_or(0, |name| name.len()) + NAME_COST)?;
+        if !self.names.contains_key(&*key) {
+            let named = Named { ino: entry.ino, place, spelt: spelt.cloned() };
+            self.names.insert(key.into(), named);
+        }
+        Ok(())
+    }
+
     /// What a name stands for.
-    pub(super) fn get(&self, name: &[u8]) -> Option<Ino> {
-        self.names.get(name).map(|(ino, _)| *ino)
+    pub(super) fn get(&mut self, name: &[u8]) -> Option<Ino> {
+        let key = self.key(name);
+        self.names.get(&*key).map(|named| named.ino)
+    }
+
+    /// The hash that a name has in this directory; `None` if it cannot be told.
+    pub(super) fn hash_of(&mut self, canvas: &Canvas<'_>, name: &[u8], version: HashVersion) -> Option<u32> {
+        let form = self.folder.as_mut().and_then(|folder| folder.fold(name)).unwrap_or(name);
+        dir_hash(form, version, &canvas.state.superblock.hash.seed).ok().map(|hash| hash.major)
     }
 
     /// Whether there are no names but `.` and `..`.
@@ -169,29 +222,38 @@ impl Directory {
 
     /// Notes that a name is in another block now.
     pub(super) fn moved(&mut self, name: &[u8], number: u32) {
-        if let Some((_, place)) = self.names.get_mut(name) {
-            *place = number;
+        let key = self.key(name);
+        if let Some(named) = self.names.get_mut(&*key) {
+            named.place = number;
         }
     }
 
     /// Adds a name that is not there.
     pub(super) fn insert(&mut self, parts: &mut Parts<'_>, node: &mut Node, entry: Entry) -> Result<()> {
+        let strict = self.folder.is_some() && parts.canvas.state.superblock.strict_encoding();
+        if strict && str::from_utf8(&entry.name).is_err() {
+            return Err(node.corrupt("a fast commit adds a name that is not UTF-8, which the volume wants"));
+        }
         node.changed = true;
+        let number = self.place(parts, node, &entry)?;
+        self.note(&mut parts.canvas, entry, number)
+    }
+
+    /// Puts an entry where it belongs.
+    fn place(&mut self, parts: &mut Parts<'_>, node: &mut Node, entry: &Entry) -> Result<Place> {
         if self.inline {
             let format = self.format;
             let done = inline::rows(&parts.canvas, node, |row| {
-                Ok(chain::insert(row, &entry, &format)?.then_some(()))
+                Ok(chain::insert(row, entry, &format)?.then_some(()))
             })?;
             if done.is_some() {
-                self.names.insert(entry.name, (entry.ino, 0));
-                return Ok(());
+                return Ok(0);
             }
             self.leave_inode(parts, node)?;
         }
         if node.disk.flags.contains(InodeFlags::INDEX) {
-            if let Some(number) = htree::insert(self, parts, node, &entry)? {
-                self.names.insert(entry.name, (entry.ino, number));
-                return Ok(());
+            if let Some(number) = htree::insert(self, parts, node, entry)? {
+                return Ok(number);
             }
             self.give_up_index(parts, node)?;
         }
@@ -200,9 +262,8 @@ impl Directory {
             Some(number) => number as u32,
             None => self.append(parts, node)?,
         };
-        self.insert_into(parts, node, number, &entry)?;
-        self.names.insert(entry.name, (entry.ino, number));
-        Ok(())
+        self.insert_into(parts, node, number, entry)?;
+        Ok(number)
     }
 
     /// Puts an entry into a block that has room for it.
@@ -235,22 +296,22 @@ impl Directory {
         name: &[u8],
         ino: Ino,
     ) -> Result<bool> {
-        let Some((_, number)) = self.names.get(name).copied().filter(|(found, _)| *found == ino) else {
-            return Ok(false);
-        };
+        let key = self.key(name);
+        let Some(named) = self.names.get(&*key).filter(|named| named.ino == ino) else { return Ok(false) };
+        let (number, name) = (named.place, named.spelt.as_deref().unwrap_or(&key).to_vec());
         node.changed = true;
         let format = self.format;
         if self.inline {
             inline::rows(&parts.canvas, node, |row| {
-                Ok(chain::remove(row, name, ino, &format)?.then_some(()))
+                Ok(chain::remove(row, &name, ino, &format)?.then_some(()))
             })?;
         } else {
             let mut block = self.block(parts, node, number)?;
             let length = self.area_length(block.kind);
-            chain::remove(&mut block.bytes[..length], name, ino, &format)?;
+            chain::remove(&mut block.bytes[..length], &name, ino, &format)?;
             self.put_block(parts, node, number, block)?;
         }
-        self.names.remove(name);
+        self.names.remove(&*key);
         Ok(true)
     }
 
@@ -259,7 +320,7 @@ impl Directory {
         let number = self.room.len() as u32;
         let physical = parts.groups.allocate(&parts.canvas, node.ino)?;
         let extent = Extent { logical: Lblk(number), length: 1, physical: Pblk(physical), unwritten: false };
-        node.tree(&mut parts.canvas, &mut parts.released)?.insert(extent);
+        node.insert(&mut parts.canvas, &mut parts.released, extent)?;
         node.disk.size = u64::from(number + 1) * u64::from(self.format.block_size);
         node.changed = true;
         self.room.push(0);
@@ -276,19 +337,17 @@ impl Directory {
         for (name, ino) in [(&b"."[..], node.ino), (b"..", parent)] {
             let entry = Entry { name: name.into(), ino, kind: Some(FileType::Directory) };
             self.insert_into(parts, node, 0, &entry)?;
-            self.names.insert(entry.name, (ino, 0));
+            self.note(&mut parts.canvas, entry, 0)?;
         }
         Ok(())
     }
 
     /// Makes an empty directory of an inode.
     pub(super) fn start(parts: &mut Parts<'_>, node: &mut Node, parent: Ino) -> Result<Directory> {
-        let format = DirFormat::new(&parts.canvas.state.superblock);
         node.disk.flags &= !InodeFlags::INDEX;
-        let inline = node.disk.has_inline_data();
-        let mut directory = Directory { names: HashMap::new(), room: Vec::new(), inline, format };
-        if inline {
-            inline::start(&parts.canvas, node, parent, &format)?;
+        let mut directory = Directory::empty(parts, node)?;
+        if directory.inline {
+            inline::start(&parts.canvas, node, parent, &directory.format)?;
             return Ok(directory);
         }
         directory.append(parts, node)?;
@@ -303,7 +362,7 @@ impl Directory {
             let what = CorruptKind::InlineData("the number of the parent directory is out of range");
             Error::from(Corrupt::from(what).in_inode(node.ino))
         })?;
-        node.start_extents(&parts.canvas)?;
+        node.start_map(&parts.canvas)?;
         self.inline = false;
         self.append(parts, node)?;
         self.dots(parts, node, parent)?;
@@ -353,14 +412,4 @@ pub(super) fn check_name(name: &[u8], parent: Ino) -> Result<()> {
         return Ok(());
     }
     Err(Corrupt::from(CorruptKind::FastCommitRecord("fc_dname")).in_inode(parent).into())
-}
-
-/// The state of the canvas's volume says how names are hashed.
-pub(super) fn hash_of(
-    canvas: &Canvas<'_>,
-    name: &[u8],
-    version: uext4_ondisk::ext4::HashVersion,
-) -> Option<u32> {
-    let seed = &canvas.state.superblock.hash.seed;
-    uext4_ondisk::ext4::dir_hash(name, version, seed).ok().map(|hash| hash.major)
 }

@@ -1,9 +1,11 @@
 //! An extent tree taken apart: its leaves in order, changed one range at a time, and put together again.
 //!
-//! Leaves keep their blocks, so that only those that changed are written; the index above them is built anew.
+//! Leaves keep their blocks, so that only those that changed are written; the index above them is built anew. The map
+//! of a file with block pointers takes the same form while it is changed (`pointers.rs`).
 
 use super::bitmaps::Groups;
 use super::canvas::Canvas;
+use super::pointers::Pointers;
 use crate::error::{Error, Result};
 use uext4_ondisk::ext4::{
     Extent, ExtentIndex, ExtentNode, I_BLOCK_SIZE, MAX_EXTENT_DEPTH, MAX_EXTENT_LENGTH, MAX_UNWRITTEN_LENGTH,
@@ -33,6 +35,8 @@ pub(super) struct Tree {
     /// Extents that fit a leaf.
     capacity: usize,
     changed: bool,
+    /// The pointer blocks, if the file is mapped by them: leaves and index have no blocks then.
+    pointers: Option<Pointers>,
 }
 
 pub(super) fn unencodable(error: EncodeError) -> Error {
@@ -43,7 +47,32 @@ impl Tree {
     /// A tree without extents.
     pub(super) fn empty(canvas: &Canvas<'_>) -> Tree {
         let capacity = usize::from(block_capacity(canvas.block_size() as u32)).max(2);
-        Tree { leaves: Vec::new(), spare: Vec::new(), index: Vec::new(), capacity, changed: true }
+        let (leaves, spare, index) = (Vec::new(), Vec::new(), Vec::new());
+        Tree { leaves, spare, index, capacity, changed: true, pointers: None }
+    }
+
+    /// That of a file mapped by pointers, without any.
+    pub(super) fn empty_of_pointers(canvas: &Canvas<'_>) -> Tree {
+        Tree { pointers: Some(Pointers::empty(canvas)), ..Tree::empty(canvas) }
+    }
+
+    /// Reads all block pointers of a file.
+    pub(super) fn load_pointers(
+        canvas: &mut Canvas<'_>,
+        ino: Ino,
+        i_block: &[u8; I_BLOCK_SIZE],
+    ) -> Result<Tree> {
+        let mut tree = Tree { changed: false, ..Tree::empty(canvas) };
+        let (pointers, extents) = Pointers::load(canvas, ino, i_block)?;
+        let leaf = |extents: &[Extent]| Leaf { block: None, extents: extents.to_vec(), changed: false };
+        tree.leaves = extents.chunks(tree.capacity).map(leaf).collect();
+        tree.pointers = Some(pointers);
+        Ok(tree)
+    }
+
+    /// Whether an extent can be mapped: pointers do not reach everything.
+    pub(super) fn can_hold(&self, extent: &Extent) -> bool {
+        self.pointers.as_ref().is_none_or(|pointers| pointers.can_hold(extent))
     }
 
     /// Reads a whole tree. `seed` is that of the inode's checksums on volumes that have them.
@@ -64,7 +93,7 @@ impl Tree {
     /// All blocks that the tree occupies, its own nodes included.
     pub(super) fn runs(&self) -> Vec<BlockRun> {
         let nodes = self.leaves.iter().filter_map(|leaf| leaf.block).chain(self.index.iter().copied());
-        let nodes = nodes.map(|block| (block, 1));
+        let nodes = nodes.map(|block| (block, 1)).chain(self.pointers.iter().flat_map(Pointers::runs));
         self.extents().map(|extent| (extent.physical.get(), u64::from(extent.length))).chain(nodes).collect()
     }
 
@@ -131,7 +160,7 @@ impl Tree {
         }
     }
 
-    /// Maps an extent in place of what was there. Its blocks and its logical end were checked.
+    /// Maps an extent in place of what was there. Its blocks and its logical end were checked, and that it can be held.
     pub(super) fn insert(&mut self, extent: Extent) {
         let (first, end) = (extent.logical.get(), extent.logical_end().get());
         if self.find(first) == Some(&extent) {
@@ -174,6 +203,12 @@ impl Tree {
         let mut root = [0; I_BLOCK_SIZE];
         self.spare.append(&mut self.index);
         self.changed = false;
+        if let Some(mut pointers) = self.pointers.take() {
+            let all: Vec<_> = self.extents().copied().collect();
+            root = pointers.store(canvas, groups, ino, &all)?;
+            self.pointers = Some(pointers);
+            return Ok(root);
+        }
         if self.extents().take(usize::from(ROOT_CAPACITY) + 1).count() <= usize::from(ROOT_CAPACITY) {
             let all: Vec<_> = self.extents().copied().collect();
             encode_extent_leaf(&mut root, 0, &all).map_err(unencodable)?;
@@ -350,7 +385,7 @@ mod tests {
             (random >> 33) % below
         };
         let (leaves, spare, index) = (Vec::new(), Vec::new(), Vec::new());
-        let mut tree = Tree { leaves, spare, index, capacity: 4, changed: false };
+        let mut tree = Tree { leaves, spare, index, capacity: 4, changed: false, pointers: None };
         let mut model = std::collections::BTreeMap::new();
         for _ in 0..4000 {
             let (first, length) = (next(300) as u32, 1 + next(20) as u32);

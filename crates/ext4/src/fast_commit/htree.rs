@@ -2,7 +2,7 @@
 
 use super::Parts;
 use super::chain::{self, Entry};
-use super::dentry::{Block, Directory, hash_of};
+use super::dentry::{Block, Directory};
 use super::extents::unencodable;
 use super::inode::Node;
 use crate::error::Result;
@@ -59,7 +59,7 @@ fn children(directory: &Directory, block: &Block, unsigned: bool) -> Result<Vec<
 }
 
 fn descend(
-    directory: &Directory,
+    directory: &mut Directory,
     parts: &mut Parts<'_>,
     node: &mut Node,
     entry: &Entry,
@@ -69,7 +69,7 @@ fn descend(
     let in_node = |corrupt: Corrupt| corrupt.in_inode(node.ino);
     let root = HtreeRoot::decode(&block.bytes, unsigned, &directory.format).map_err(in_node)?;
     let (version, levels) = (root.hash_version, root.indirect_levels);
-    let Some(hash) = hash_of(&parts.canvas, &entry.name, version) else { return Ok(None) };
+    let Some(hash) = directory.hash_of(&parts.canvas, &entry.name, version) else { return Ok(None) };
     let mut parent = 0;
     for level in 0..=levels {
         let all = children(directory, &block, unsigned)?;
@@ -104,7 +104,7 @@ fn divide(
     }
     let mut hashed = Vec::new();
     for entry in directory.entries(&leaf, node, path.leaf)? {
-        let Some(hash) = hash_of(&parts.canvas, &entry.name, path.version) else { return Ok(None) };
+        let Some(hash) = directory.hash_of(&parts.canvas, &entry.name, path.version) else { return Ok(None) };
         hashed.push((hash, entry));
     }
     hashed.sort_by_key(|(hash, _)| *hash);

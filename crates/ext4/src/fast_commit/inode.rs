@@ -6,8 +6,8 @@ use super::inline;
 use super::waiting::Range;
 use crate::error::{Error, Result};
 use uext4_ondisk::ext4::{
-    FileType, I_BLOCK_SIZE, Inode as DiskInode, InodeFlags, XATTR_BLOCK_HEADER_SIZE, XattrArea, XattrBlock,
-    XattrFormat, XattrValue, update_inode_checksum, update_xattr_block_checksum,
+    Extent, FileType, Incompat, Inode as DiskInode, InodeFlags, XATTR_BLOCK_HEADER_SIZE, XattrArea,
+    XattrBlock, XattrFormat, XattrValue, update_inode_checksum, update_xattr_block_checksum,
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
 
@@ -38,11 +38,45 @@ pub(super) struct Node {
     pub(super) changed: bool,
     /// Whether the volume has it in use, and as a directory.
     home: Option<bool>,
-    /// Its extents, once they are needed.
+    /// What it maps, once that is needed.
     tree: Option<Tree>,
     /// Space that is counted for it but not its own: values of attributes in inodes of their own. In units of 512
     /// bytes.
     extra_sectors: u64,
+}
+
+/// How a file finds its contents.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// A tree of extents.
+    Extents,
+    /// Block pointers, as in ext2 and ext3.
+    Pointers,
+    /// They lie in the inode itself, or there are none.
+    Inside,
+}
+
+impl Form {
+    fn of(disk: &DiskInode) -> Form {
+        let kind = disk.file_type();
+        let mapped = matches!(kind, Some(FileType::Regular | FileType::Directory))
+            || (kind == Some(FileType::Symlink) && disk.short_link_target().is_none());
+        match (disk.has_inline_data(), disk.uses_extents()) {
+            (true, _) => Form::Inside,
+            (false, true) => Form::Extents,
+            (false, false) if mapped => Form::Pointers,
+            (false, false) => Form::Inside,
+        }
+    }
+
+    /// A map without any blocks.
+    fn empty(self, canvas: &Canvas<'_>) -> Option<Tree> {
+        match self {
+            Form::Extents => Some(Tree::empty(canvas)),
+            Form::Pointers => Some(Tree::empty_of_pointers(canvas)),
+            Form::Inside => None,
+        }
+    }
 }
 
 impl Node {
@@ -105,19 +139,22 @@ impl Node {
         superblock.features.metadata_csum().then(|| self.disk.checksum_seed(self.ino, superblock))
     }
 
-    /// Its extents. What they occupy at home is noted in `released` when they are looked at first.
+    /// What it maps. What that occupies at home is noted in `released` when it is looked at first.
     pub(super) fn tree(
         &mut self,
         canvas: &mut Canvas<'_>,
         released: &mut Vec<BlockRun>,
     ) -> Result<&mut Tree> {
-        if !self.disk.uses_extents() || self.disk.has_inline_data() {
-            let feature = format!("fast commits of a file without extents (inode {})", self.ino);
-            return Err(Error::Incompatible { action: "recover", feature });
+        let form = Form::of(&self.disk);
+        if form == Form::Inside {
+            return Err(self.corrupt("a fast commit maps blocks of a file that has none"));
         }
         if self.tree.is_none() {
-            let seed = self.seed(canvas);
-            let tree = Tree::load(canvas, self.ino, &self.disk.i_block, seed)?;
+            let (ino, i_block) = (self.ino, &self.disk.i_block);
+            let tree = match form {
+                Form::Pointers => Tree::load_pointers(canvas, ino, i_block)?,
+                _ => Tree::load(canvas, ino, i_block, self.seed(canvas))?,
+            };
             let mut runs = tree.runs();
             let superblock = &canvas.state.superblock;
             let own = sectors(canvas, &mut runs, self.disk.xattr_block);
@@ -129,12 +166,30 @@ impl Node {
         self.tree.as_mut().ok_or_else(|| Error::Invalid("no extent tree".into()))
     }
 
-    /// Makes it a file or directory mapped by extents, of which it has none yet.
-    pub(super) fn start_extents(&mut self, canvas: &Canvas<'_>) -> Result<()> {
+    /// Maps an extent, whose blocks and ends were checked.
+    pub(super) fn insert(
+        &mut self,
+        canvas: &mut Canvas<'_>,
+        released: &mut Vec<BlockRun>,
+        extent: Extent,
+    ) -> Result<()> {
+        let tree = self.tree(canvas, released)?;
+        if tree.can_hold(&extent) {
+            tree.insert(extent);
+            return Ok(());
+        }
+        Err(self
+            .corrupt(format!("block pointers cannot map block {} at {}", extent.logical, extent.physical)))
+    }
+
+    /// Makes a file or directory that maps blocks, none of them yet, of one whose contents lay in it.
+    pub(super) fn start_map(&mut self, canvas: &Canvas<'_>) -> Result<()> {
         inline::remove(canvas, self)?;
         self.disk.flags &= !InodeFlags::INLINE_DATA;
-        self.disk.flags |= InodeFlags::EXTENTS;
-        self.tree = Some(Tree::empty(canvas));
+        if canvas.state.superblock.features.incompat.contains(Incompat::EXTENTS) {
+            self.disk.flags |= InodeFlags::EXTENTS;
+        }
+        self.tree = Form::of(&self.disk).empty(canvas);
         self.changed = true;
         Ok(())
     }
@@ -186,9 +241,9 @@ impl Node {
         match range {
             Range::Add(extent) => {
                 if self.disk.has_inline_data() {
-                    self.start_extents(canvas)?;
+                    self.start_map(canvas)?;
                 }
-                self.tree(canvas, released)?.insert(*extent);
+                self.insert(canvas, released, *extent)?;
             }
             Range::Remove(first, end) if !self.disk.has_inline_data() => {
                 self.tree(canvas, released)?.remove(*first, *end);
@@ -229,18 +284,18 @@ impl Node {
         update_inode_checksum(&mut with_mapping, self.ino, superblock).map_err(unencodable)?;
         let recorded = DiskInode::decode(&with_mapping, self.ino, superblock)?;
         self.check(canvas, &recorded)?;
-        if self.used && self.disk.uses_extents() {
+        let (had, has) = (Form::of(&self.disk), Form::of(&recorded));
+        if self.used && had != Form::Inside {
             if recorded.generation != self.disk.generation {
                 self.tree(canvas, released)?.touch();
             }
             let unit = InodeFlags::HUGE_FILE;
-            if recorded.flags.contains(unit) != self.disk.flags.contains(unit) || !recorded.uses_extents() {
-                // Its space is counted in another unit, or goes: anew, once its extents are known.
+            if recorded.flags.contains(unit) != self.disk.flags.contains(unit) || had != has {
+                // Its space is counted in another unit, or goes: anew, once its map is known.
                 self.tree(canvas, released)?;
             }
         }
         let (was_used, was_inline) = (self.used, self.disk.has_inline_data());
-        let (had, has) = (self.disk.uses_extents(), recorded.uses_extents());
         let before = (self.disk.i_block, self.disk.blocks_raw);
         if was_used && was_inline && !recorded.has_inline_data() {
             inline::remove(canvas, self)?;
@@ -249,33 +304,17 @@ impl Node {
         }
         (self.raw, self.disk) = (raw, recorded);
         (self.used, self.changed, self.recorded_links) = (true, true, self.disk.links);
-        match (has, was_used) {
-            (true, true) if had && !was_inline => (self.disk.i_block, self.disk.blocks_raw) = before,
-            (true, _) => self.tree = Some(Tree::empty(canvas)),
-            // What maps a file by pointers is not in the record; only what lies in the inode itself is.
-            (false, true) if self.maps_by_pointers() => {
-                (self.disk.i_block, self.disk.blocks_raw) = before;
-            }
-            (false, _) => {
-                if self.maps_by_pointers() {
-                    self.disk.i_block = [0; I_BLOCK_SIZE];
-                }
-                self.tree = None;
-                self.raw[I_BLOCK].copy_from_slice(&self.disk.i_block);
-            }
+        // What maps a file is not in the record; only what lies in the inode itself is.
+        if was_used && had == has && has != Form::Inside {
+            (self.disk.i_block, self.disk.blocks_raw) = before;
+        } else {
+            self.tree = has.empty(canvas);
+            self.raw[I_BLOCK].copy_from_slice(&self.disk.i_block);
         }
         if self.disk.has_inline_data() {
             inline::check(canvas, self)?;
         }
         Ok(())
-    }
-
-    /// Whether its blocks are found by pointers, the old way.
-    fn maps_by_pointers(&self) -> bool {
-        let kind = self.disk.file_type();
-        let mapped = matches!(kind, Some(FileType::Regular | FileType::Directory))
-            || (kind == Some(FileType::Symlink) && self.disk.short_link_target().is_none());
-        mapped && !self.disk.flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
     }
 
     /// Whether the recorded inode can be this one.
@@ -301,11 +340,9 @@ impl Node {
             return Err(self.corrupt("the record changes the type of the file"));
         }
         // A file that was emptied may take new contents into its inode.
-        if self.disk.uses_extents() && !recorded.uses_extents() && !recorded.has_inline_data() {
-            return Err(self.corrupt("the record takes the extents from the file"));
-        }
-        if self.maps_by_pointers() && recorded.uses_extents() {
-            return Err(self.corrupt("the record makes extents of block pointers"));
+        let (had, has) = (Form::of(&self.disk), Form::of(recorded));
+        if had != has && had != Form::Inside && !recorded.has_inline_data() {
+            return Err(self.corrupt("the record changes how the file is mapped"));
         }
         // It can be set on volumes without checksums only.
         let checksums = canvas.state.superblock.features.metadata_csum();
@@ -317,12 +354,7 @@ impl Node {
 
     /// Deletes the inode; what it occupies at home is noted in `released`.
     pub(super) fn free(&mut self, canvas: &mut Canvas<'_>, released: &mut Vec<BlockRun>) -> Result<()> {
-        if self.maps_by_pointers() && self.disk.size > 0 {
-            let feature =
-                format!("fast commits that delete a file mapped by block pointers (inode {})", self.ino);
-            return Err(Error::Incompatible { action: "recover", feature });
-        }
-        if self.disk.uses_extents() {
+        if Form::of(&self.disk) != Form::Inside {
             self.tree(canvas, released)?;
         }
         if self.home.is_some() {
@@ -376,8 +408,8 @@ impl Node {
         Ok(raw)
     }
 
-    /// Stores the extents, which are gone from memory then, and counts the space anew. Returns what the inode
-    /// occupies, if its extents were looked at.
+    /// Stores what it maps, which is gone from memory then, and counts the space anew. Returns what the inode
+    /// occupies, if its map was looked at.
     pub(super) fn settle(
         &mut self,
         canvas: &mut Canvas<'_>,

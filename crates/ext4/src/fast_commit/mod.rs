@@ -13,7 +13,7 @@
 //! |---|---|
 //! | `canvas.rs` | metadata blocks under change |
 //! | `inode.rs` | inodes: the recorded ones over those of the volume |
-//! | `extents.rs` | extent trees |
+//! | `extents.rs`, `pointers.rs` | extent trees, block pointers |
 //! | `dentry.rs`, `chain.rs`, `htree.rs`, `inline.rs` | names, in blocks, hash trees and inodes |
 //! | `waiting.rs` | names and ranges whose inode is described later |
 //! | `bitmaps.rs` | bitmaps, free counts, and blocks for what grew |
@@ -31,6 +31,8 @@
 //!   with the record of an inode that has no links, and leaves directories that were removed behind.)
 //! * Link counts of directories are kept up, those of parents too. (The kernel gives new directories one link and
 //!   leaves parents as they are, for e2fsck to find.)
+//! * A file with block pointers keeps the ranges that are recorded for it, and a deleted one its blocks for others.
+//!   (The kernel writes such ranges, but neither it nor e2fsck replays them.)
 //! * A file that grows out of its inode keeps the blocks that are recorded for it. (The kernel forgets them: it looks
 //!   at ranges before it knows that there are extents.) What fallocate moves from an inode to a block is lost all the
 //!   same: it waits in the transaction, which no fast commit holds.
@@ -53,6 +55,7 @@ mod extents;
 mod htree;
 mod inline;
 mod inode;
+mod pointers;
 mod waiting;
 
 use crate::error::{Error, Result};
@@ -456,7 +459,6 @@ impl Replay<'_> {
             Some(found) => return Err(name_taken(parent, name, found)),
             None => {}
         }
-        self.parts.canvas.charge(name.name.len() + waiting::NAME_COST)?;
         node.names += 1;
         if !node.is_directory() {
             node.disk.links = u16::try_from(node.names).unwrap_or(u16::MAX);

@@ -2,11 +2,21 @@
 
 use super::Image;
 use super::log::{Log, LogKind};
+use super::tree::{How, manifest};
+use std::sync::Arc;
+use uext4::blockdev::Device;
+use uext4::{Error, Volume, VolumeOptions};
 use uext4_ondisk::checksum::csum;
 use uext4_ondisk::jbd2::LogChecksums;
+use uext4_testkit::{Manifest, Scratch, VolumeBuilder, oracle};
 
 /// Number of the transaction that the fast commits follow.
 pub const SEQUENCE: u32 = 7;
+
+pub const ROOT: u32 = 2;
+pub const EXTENTS: u32 = 0x80000;
+pub const FILE: u16 = 0o100_644;
+pub const DIRECTORY: u16 = 0o040_755;
 
 /// The records of one fast commit.
 #[derive(Clone, Debug, Default)]
@@ -112,4 +122,34 @@ pub fn plant(image: &mut Image, commits: &[Records]) {
     for (place, block) in (log.fast_commit_start()..).zip(blocks(commits, size)) {
         log.block(place).copy_from_slice(&block);
     }
+}
+
+/// A volume with some files, blocks of 1 KiB and an empty journal.
+pub fn volume_with(features: &str) -> Image {
+    let source = Scratch::new(1 << 20);
+    std::fs::write(source.file("hello"), "world\n".repeat(1000)).unwrap();
+    std::fs::create_dir(source.file("dir")).unwrap();
+    for n in 0..20 {
+        std::fs::write(source.file(format!("dir/file-{n:02}")), format!("{n}\n")).unwrap();
+    }
+    let volume = VolumeBuilder::new(8 << 20)
+        .args(["-b", "1024", "-J", "size=2", "-O", features])
+        .from_dir(source.path())
+        .build();
+    Image::load(volume.path())
+}
+
+pub fn writable(device: Arc<dyn Device>) -> Result<Volume, Error> {
+    Volume::open_device(device, VolumeOptions::read_write())
+}
+
+/// The tree, and what names mean without times of directories.
+pub fn tree(volume: &Volume) -> Manifest {
+    manifest(volume, How::Direct)
+}
+
+pub fn fsck_clean(image: &Image) {
+    let scratch = Scratch::new(32 << 20);
+    image.save(&scratch.file("volume.img"));
+    oracle::e2fsck_clean(&scratch.file("volume.img"));
 }

@@ -54,7 +54,7 @@ pub fn magic() -> [u8; 4] {
     [24, 16, 8, 0].map(|shift| (MAGIC >> shift) as u8)
 }
 
-/// Where the log blocks of an image are: the extents in the inode of the journal.
+/// Where the log blocks of an image are: the extents in the inode of the journal, or its block pointers.
 pub fn places(image: &Image) -> Vec<u64> {
     let bytes = &image.bytes;
     let half = |at: usize| u64::from(u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap()));
@@ -63,6 +63,13 @@ pub fn places(image: &Image) -> Vec<u64> {
     let descriptor = if size == 1024 { 2 * size } else { size };
     let inode = word(descriptor + 8) as usize * size + 7 * half(1024 + 0x58) as usize;
     let root = inode + 0x28;
+    if word(inode + 0x20) & 0x80000 == 0 {
+        let row = |at: usize, count: usize| (0..count).map(move |n| word(at + 4 * n));
+        let level = |block: u64| row(block as usize * size, size / 4);
+        let mut all: Vec<u64> = row(root, 12).chain(level(word(root + 48))).collect();
+        all.extend(level(word(root + 52)).filter(|block| *block > 0).flat_map(level));
+        return all.into_iter().take_while(|block| *block > 0).collect();
+    }
     assert_eq!((half(root), half(root + 6)), (0xF30A, 0), "a journal of a few extents");
     let entries = (1..=half(root + 2) as usize).map(|entry| root + entry * 12);
     entries
