@@ -154,7 +154,8 @@ keep dirty-revoke
 
 [ "$(id -u)" -eq 0 ] || { echo "not root: dirty-* are kept as they are"; exit 0; }
 
-# dirty NAME COMMANDS: mounts, runs the commands inside, copies the image as a crash would leave it.
+# dirty NAME OPTIONS COMMANDS [REQUESTS]: mounts, runs the commands inside, copies the image as a crash would leave it, and
+# lets debugfs do requests on that.
 dirty() {
     local name=$1 options=$2
     tidy "$name"
@@ -168,6 +169,7 @@ dirty() {
     umount "$mounted"
     mounted=
     mv "$work/$name.copy" "$work/$name.img"
+    [ $# -lt 4 ] || debug "$name" <<< "$4"
     keep "$name"
 }
 
@@ -191,3 +193,27 @@ dirty dirty-fast data=ordered '
     mkdir dir; head -c 5000 "$work/data" > dir/data; sync dir/data
     mv second third; sync third; rm first; sync third; truncate -s 100 plain; sync plain
 '
+
+# Fast commits of files with block pointers, and names in a directory that folds them. (Most kernels cannot mount the
+# latter; its flag is set behind the kernel's back.)
+make dirty-fast-pointers 6M "$work/tree" -t ext3 -b 1024 -N 120 -I 256 -J size=2,fast_commit_size=256 \
+    -O fast_commit -E "$lazy"
+dirty dirty-fast-pointers data=ordered '
+    : > first; rm plain; sync -f .
+    head -c 40000 "$work/data" > deep/data; sync deep/data
+    for n in $(seq 12); do ln first "deep/$(printf '%0120d' $n)"; done; sync first
+    dd if="$work/data" of=deep/data bs=1000 count=1 seek=700 conv=notrunc status=none; sync deep/data
+    mv first second; sync second; rm deep/another tiny; chmod 600 second; sync second
+'
+make dirty-fast-folded 6M "$work/tree" -t ext4 -b 1024 -N 128 -J size=2,fast_commit_size=256 \
+    -O metadata_csum,64bit,fast_commit -E "$lazy"
+dirty dirty-fast-folded data=ordered '
+    # Emptied (EXT4_IOC_CHECKPOINT), the log holds no superblock and no inode of the directory, so that they can be
+    # changed at home.
+    : > deep/First; sync -f .
+    python3 -c "import fcntl, os, struct; fcntl.ioctl(os.open(\".\", os.O_RDONLY), 0x4004662b, struct.pack(\"I\", 0))"
+    touch tiny; sync -f .; ln deep/First deep/Straße; sync deep/First
+    rm deep/another; mv deep/Straße deep/ÉTÉ; sync deep/First
+' 'feature casefold
+set_super_value encoding 1
+sif deep flags 0x40080000'

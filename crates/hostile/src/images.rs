@@ -9,7 +9,7 @@ use uext4_testkit::mutate::Base;
 use uext4_testkit::oracle;
 
 /// Names of the base images. The order is part of what scripts of the fuzzer mean: new ones go to the end.
-pub const NAMES: [&str; 22] = [
+pub const NAMES: [&str; 24] = [
     "deep",
     "bare",
     "ext2-rev0",
@@ -32,6 +32,8 @@ pub const NAMES: [&str; 22] = [
     "dirty-fast",
     "index",
     "dirty-revoke",
+    "dirty-fast-pointers",
+    "dirty-fast-folded",
 ];
 
 /// The directory `fuzz` of the repository.
