@@ -282,6 +282,51 @@ fn files_that_share_blocks_do_not_fill_the_host() {
 }
 
 #[test]
+fn files_that_share_a_value_do_not_fill_the_host() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    // debugfs takes values of up to a block.
+    let options = "ea_inode,^metadata_csum,^has_journal";
+    let volume = VolumeBuilder::new(8 << 20).args(["-b", "65536", "-N", "1280", "-O", options]).build();
+    let empty = volume.scratch().file("empty");
+    let value = volume.scratch().file("value");
+    std::fs::write(&empty, "").unwrap();
+    std::fs::write(&value, vec![7; 64 << 10]).unwrap();
+    let mut requests = format!(
+        "write {} /f0\nea_set -f {} /f0 user.large\nmkdir /honest\nmkdir /hostile\n",
+        empty.display(),
+        value.display()
+    );
+    // As many inodes as share an attribute block, and one of them under the names that are too many.
+    for ino in 100..100 + 1023 {
+        requests += &format!("copy_inode /f0 <{ino}>\nlink <{ino}> /honest/f{ino}\n");
+    }
+    for n in 0..3000 {
+        requests += &format!("link <100> /hostile/f{n}\n");
+    }
+    requests += &format!("write {} /hostile/last\n", empty.display());
+    oracle::debugfs_script(volume.path(), &requests);
+    let count = |out: &Path| std::fs::read_dir(out).unwrap().count();
+    let copied = |source: &str, name: &str| {
+        let out = volume.scratch().file(name);
+        let output = uext4(["cp".into(), "-a".into(), at(&volume, source), out.as_os_str().to_owned()]);
+        (String::from_utf8(output.stderr).unwrap(), out)
+    };
+    // The host may have no room for such values, which is told in other words.
+    let (told, out) = copied("/honest", "out");
+    assert!(!told.contains("they share values"), "{told}");
+    assert_eq!(count(&out), 1023);
+    let (told, out) = copied("/", "all");
+    let shared: Vec<&str> = told.lines().filter(|line| line.contains("they share values")).collect();
+    assert!((200..600).contains(&shared.len()), "{}: {told}", shared.len());
+    assert!(shared[0].contains(":/hostile/f") && shared[0].contains("inode 100"), "{}", shared[0]);
+    assert_eq!(
+        (count(&out.join("honest")), count(&out.join("hostile"))),
+        (1023, 3001),
+        "the contents are copied"
+    );
+}
+
+#[test]
 fn two_thousand_levels() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let volume = VolumeBuilder::new(64 << 20).args(["-N", "4096", "-O", "^has_journal"]).build();
