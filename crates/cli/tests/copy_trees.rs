@@ -326,6 +326,92 @@ fn files_that_share_a_value_do_not_fill_the_host() {
     );
 }
 
+/// Runs the program without privilege: as nobody in particular who owns what the caller owns.
+fn unprivileged(args: &[OsString]) -> std::process::Output {
+    if !rustix::process::geteuid().is_root() {
+        return uext4(args);
+    }
+    oracle::command("unshare").arg("--user").arg(env!("CARGO_BIN_EXE_uext4")).args(args).output().unwrap()
+}
+
+/// The value of an attribute on the host, of a link itself.
+fn xattr(path: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut value = vec![0; 64 << 10];
+    let length = rustix::fs::lgetxattr(path, name, &mut value[..]).ok()?;
+    value.truncate(length);
+    Some(value)
+}
+
+/// Changes a byte of the one place of the image where `word` stands.
+fn damage(volume: &Volume, word: &[u8]) {
+    let mut image = std::fs::read(volume.path()).unwrap();
+    let places: Vec<usize> =
+        (0..image.len() - word.len()).filter(|at| image[*at..].starts_with(word)).collect();
+    assert_eq!(places.len(), 1);
+    image[places[0]] ^= 0x20;
+    std::fs::write(volume.path(), image).unwrap();
+}
+
+/// `/own` and `/other` with attributes in a block, of which `user.b` is damaged; the first belongs to who copies.
+fn badly_attributed() -> Volume {
+    // Attributes in a block: each has a hash; nothing else has a checksum.
+    let args = ["-b", "4096", "-I", "128", "-O", "^metadata_csum,^has_journal"];
+    let volume = VolumeBuilder::new(8 << 20).args(args).build();
+    let content = volume.scratch().file("content");
+    std::fs::write(&content, "content").unwrap();
+    let (uid, gid) = match rustix::process::geteuid() {
+        uid if uid.is_root() => (65534, 65534),
+        uid => (uid.as_raw(), rustix::process::getegid().as_raw()),
+    };
+    oracle::debugfs_script(
+        volume.path(),
+        &format!(
+            "write {} /own\nea_set /own user.a before\nea_set /own user.b damaged!\nea_set /own user.c behind\n\
+             set_inode_field /own mode 0104751\nset_inode_field /own mtime @1000000000\n\
+             copy_inode /own <100>\nlink <100> /other\n\
+             set_inode_field /own uid {uid}\nset_inode_field /own gid {gid}\n\
+             set_inode_field /other uid 12345\nset_inode_field /other gid 12345\n",
+            content.display()
+        ),
+    );
+    damage(&volume, b"damaged!");
+    volume
+}
+
+#[test]
+fn a_bad_attribute_costs_only_itself() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("unshare"));
+    let volume = badly_attributed();
+    let root = rustix::process::geteuid().is_root();
+    let probe = volume.scratch().file("probe");
+    std::fs::write(&probe, "").unwrap();
+    let takes = rustix::fs::setxattr(&probe, "user.a", b"", rustix::fs::XattrFlags::empty()).is_ok();
+    for privileged in [root, false] {
+        let out = volume.scratch().file("out");
+        let args = ["cp".into(), "-a".into(), at(&volume, "/"), out.as_os_str().to_owned()];
+        let output = if privileged { uext4(&args) } else { unprivileged(&args) };
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        for name in ["own", "other"] {
+            let path = out.join(name);
+            let kept = ["user.a", "user.b", "user.c"].map(|name| xattr(&path, name));
+            let expected = [Some(b"before".to_vec()), None, Some(b"behind".to_vec())];
+            assert!(!takes || kept == expected, "{name}: {kept:?}");
+            let metadata = std::fs::metadata(&path).unwrap();
+            // Set-uid goes with the owner.
+            let mode = if name == "own" || privileged { 0o4751 } else { 0o751 };
+            assert_eq!((metadata.mode() & 0o7777, metadata.mtime()), (mode, 1_000_000_000), "{name}");
+            assert!(!privileged || metadata.uid() == if name == "own" { 65534 } else { 12345 });
+        }
+        assert_eq!(told.lines().count(), 2, "{told}");
+        assert!(
+            told.lines().all(|line| line.contains(": attribute user.b: ") && line.contains("hash")),
+            "{told}"
+        );
+        std::fs::remove_dir_all(&out).unwrap();
+    }
+}
+
 #[test]
 fn two_thousand_levels() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));

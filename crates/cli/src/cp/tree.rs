@@ -1,6 +1,6 @@
 //! Recursive copies: a walk over the volume, made again on the host.
 
-use super::attributes::Attributes;
+use super::attributes::{Attributes, Target};
 use super::host::{Host, Identity};
 use super::{Destination, Keep, Sparse, device_identity};
 use crate::error::{CliError, Troubles};
@@ -38,6 +38,7 @@ struct Copier<'a> {
     /// Bytes of data that may still be copied.
     allowance: u64,
     attributes: Attributes<'a>,
+    troubles: &'a mut Troubles,
     progress: Progress,
     memory: Vec<u8>,
 }
@@ -68,13 +69,14 @@ pub fn copy(
         links: HashMap::new(),
         allowance,
         attributes: Attributes::new(place, volume, destination, keep),
+        troubles,
         progress: Progress::open_ended(crate::text::visible(&place.path)),
         memory: Vec::new(),
     };
     while let Some(told) = walk.advance() {
         let entered = match told {
             Err(error) => {
-                troubles.tell(&CliError::at(&place.below(&error.shown()), error.error));
+                copier.troubles.tell(&CliError::at(&place.below(&error.shown()), error.error));
                 continue;
             }
             Ok(entry) => copier.visit(&entry).map_err(|error| (error, entry.visit)),
@@ -83,11 +85,11 @@ pub fn copy(
             Ok(()) => {}
             // Without its directory nothing below has a place.
             Err((error, Visit::Enter)) => {
-                troubles.tell(&error);
+                copier.troubles.tell(&error);
                 walk.skip();
             }
             Err((error @ CliError::ClosedPipe, _)) => return Err(error),
-            Err((error, _)) => troubles.tell(&error),
+            Err((error, _)) => copier.troubles.tell(&error),
         }
         if copier.host.is_lost() {
             let error = CliError::failed(
@@ -116,9 +118,8 @@ impl Copier<'_> {
             }
             Visit::Leave => {
                 let (here, made) = (self.host.here(), self.host.made_here());
-                let done = self.attributes.keep(entry, here, metadata, made);
-                let left = self.host.leave().map_err(|error| self.refused(entry.path, "go back to", error));
-                done.and(left)
+                self.attributes.keep(entry, Target::Open(here), metadata, made, self.troubles);
+                self.host.leave().map_err(|error| self.refused(entry.path, "go back to", error))
             }
         }
     }
@@ -192,7 +193,8 @@ impl Copier<'_> {
         }
         done?;
         // Whole contents stay, whatever becomes of the attributes.
-        self.attributes.keep(entry, target.as_fd(), metadata, !existed)
+        self.attributes.keep(entry, Target::Open(target.as_fd()), metadata, !existed, self.troubles);
+        Ok(())
     }
 
     fn contents(
@@ -225,22 +227,41 @@ impl Copier<'_> {
         self.host
             .replace(name, |here, name| rustix::fs::symlinkat(target, here, name))
             .map_err(|error| self.refused(entry.path, "make link", error))?;
-        self.attributes.keep_name(entry, self.host.here(), metadata, name)
+        self.keep_held(entry, metadata, name)
     }
 
     fn node(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
-        let kind = match metadata.kind {
-            FileKind::CharDevice => FileType::CharacterDevice,
-            FileKind::BlockDevice => FileType::BlockDevice,
-            FileKind::Socket => FileType::Socket,
-            _ => FileType::Fifo,
-        };
+        let kind = file_type(metadata.kind);
         let device = rustix::fs::makedev(metadata.rdev.0, metadata.rdev.1);
         let mode = Mode::from_raw_mode(metadata.mode & 0o777);
         self.host
             .replace(name, |here, name| rustix::fs::mknodat(here, name, kind, mode, device))
             .map_err(|error| self.refused(entry.path, "make node", error))?;
-        self.attributes.keep_name(entry, self.host.here(), metadata, name)
+        self.keep_held(entry, metadata, name)
+    }
+
+    /// Attributes of what was just made under this name and cannot be opened.
+    fn keep_held(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
+        if !self.attributes.any() {
+            return Ok(());
+        }
+        let held = self.host.hold(name, file_type(metadata.kind));
+        let held = held.map_err(|error| self.refused(entry.path, "keep attributes", error))?;
+        self.attributes.keep(entry, Target::Held(held.as_fd()), metadata, true, self.troubles);
+        Ok(())
+    }
+}
+
+/// What is made for it on the host.
+fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Regular => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::CharDevice => FileType::CharacterDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+        FileKind::Socket => FileType::Socket,
+        _ => FileType::Fifo,
     }
 }
 
