@@ -442,3 +442,37 @@ fn root_device_nodes_need_root() {
         bad(1, [OsStr::new("cp"), &at(&volume, "/null"), out.as_os_str()]).contains("not a regular file")
     );
 }
+
+#[test]
+fn root_attributes_of_links_and_nodes_are_copied() {
+    needs!(Need::Root, Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let args = ["-b", "4096", "-I", "128", "-O", "^metadata_csum,^has_journal"];
+    let volume = VolumeBuilder::new(8 << 20).args(args).build();
+    let outside = outside(&volume);
+    let victim = outside.join("victim");
+    let mut requests =
+        format!("symlink link {}\nmknod pipe p\nmknod null c 1 3\nmkdir dir\n", victim.display());
+    for name in ["link", "pipe", "null", "dir"] {
+        requests +=
+            &format!("ea_set /{name} trusted.a of-{name}\nea_set /{name} trusted.b damaged-{name}!\n");
+        // Which only files and directories may have in Linux: as cp(1), without a word.
+        requests += &format!("ea_set /{name} user.c none\nset_inode_field /{name} mtime @1000000000\n");
+        requests += &format!("set_inode_field /{name} uid 12345\n");
+    }
+    requests += "set_inode_field /pipe mode 0010622\n";
+    oracle::debugfs_script(volume.path(), &requests);
+    damage(&volume, b"damaged-pipe!");
+    let out = volume.scratch().file("out");
+    let told = troubled(&volume, "/", &out);
+    for name in ["link", "pipe", "null", "dir"] {
+        let path = out.join(name);
+        assert_eq!(xattr(&path, "trusted.a"), Some(format!("of-{name}").into_bytes()), "{name}: {told}");
+        let other = (name != "pipe").then(|| format!("damaged-{name}!").into_bytes());
+        assert_eq!(xattr(&path, "trusted.b"), other, "{name}");
+        let metadata = std::fs::symlink_metadata(&path).unwrap();
+        assert_eq!((metadata.uid(), metadata.mtime()), (12345, 1_000_000_000), "{name}");
+    }
+    assert_eq!(std::fs::metadata(out.join("pipe")).unwrap().mode() & 0o7777, 0o622);
+    assert!(told.lines().count() == 1 && told.contains(":/pipe: attribute trusted.b: "), "{told}");
+    assert_eq!((xattr(&victim, "trusted.a"), std::fs::metadata(&victim).unwrap().uid()), (None, 0));
+}

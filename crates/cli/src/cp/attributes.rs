@@ -52,7 +52,11 @@ impl<'a> Target<'a> {
     }
 
     fn set_xattr(self, name: &[u8], value: &[u8]) -> Result<(), Errno> {
-        rustix::fs::fsetxattr(self.fd(), OsStr::from_bytes(name), value, XattrFlags::empty())
+        let name = OsStr::from_bytes(name);
+        match self {
+            Target::Open(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()),
+            Target::Held(fd) => rustix::fs::setxattr(in_proc(fd), name, value, XattrFlags::empty()),
+        }
     }
 }
 
@@ -141,7 +145,7 @@ impl<'a> Attributes<'a> {
         // A change of owner takes set-uid and file capabilities away, so both come after it. Without privilege the
         // owner's right to write may go with the mode, and an access control list changes the mode, so that is last.
         tell(keep_owner(target, metadata), troubles);
-        if self.keep == Keep::Everything && matches!(target, Target::Open(_)) {
+        if self.keep == Keep::Everything {
             self.keep_xattrs(entry, target, metadata, troubles);
         }
         tell(keep_mode(target, metadata), troubles);
