@@ -56,7 +56,7 @@ pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
         return fault.map_or(Ok(()), |fault| Err(place.error(fault).about_attribute(&xattr.name)));
     }
     let names = volume.list_xattrs_of(ino).map_err(at)?;
-    if !globals.json && !args.only_values && !names.is_empty() {
+    if !globals.json && !args.only_values && names.clone().any(|name| name.is_ok()) {
         out.bytes(b"# file: ")?;
         out.bytes(&escaped(&place.path))?;
         out.bytes(b"\n")?;
@@ -66,6 +66,13 @@ pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
     let mut troubles = Troubles::new("xattr", globals.json);
     let mut separator = "[\n";
     for name in names {
+        let name = match name {
+            Ok(name) => name,
+            Err(damage) => {
+                troubles.tell(&place.error(damage));
+                continue;
+            }
+        };
         let (xattr, fault) = match read(&volume, ino, name.as_bytes()) {
             Ok((xattr, fault)) => (Some(xattr), fault),
             // An access control list without entries is none, though its name is there.

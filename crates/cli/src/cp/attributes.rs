@@ -166,7 +166,13 @@ impl<'a> Attributes<'a> {
             Err(error) => return troubles.tell(&at(error)),
         };
         for name in names {
-            let name = name.as_bytes();
+            let name = match &name {
+                Ok(name) => name.as_bytes(),
+                Err(error) => {
+                    troubles.tell(&at(error.clone()));
+                    continue;
+                }
+            };
             let value = match self.volume.xattr_of(metadata.ino, name) {
                 Ok(value) => value,
                 // An access control list without entries is none, though its name is there.
