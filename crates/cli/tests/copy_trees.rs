@@ -413,6 +413,26 @@ fn a_bad_attribute_costs_only_itself() {
 }
 
 #[test]
+fn no_set_uid_without_the_owner() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("unshare"));
+    let volume = badly_attributed();
+    let out = volume.scratch().file("out");
+    // Root of a user namespace that knows no user but itself.
+    let mut copy = oracle::command("unshare");
+    copy.args(["--user", "--map-root-user", env!("CARGO_BIN_EXE_uext4"), "cp", "-a"]);
+    let output = copy.arg(at(&volume, "/other")).arg(&out).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let metadata = std::fs::metadata(&out).unwrap();
+    assert_eq!((metadata.mode() & 0o7777, metadata.mtime()), (0o751, 1_000_000_000), "{told}");
+    let troubles: Vec<&str> = told.lines().collect();
+    assert!(
+        matches!(troubles[..], [owner, bad] if owner.contains("/out: set owner: ") && bad.contains("user.b: ")),
+        "{told}"
+    );
+}
+
+#[test]
 fn two_thousand_levels() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let volume = VolumeBuilder::new(64 << 20).args(["-N", "4096", "-O", "^has_journal"]).build();
