@@ -79,6 +79,14 @@ impl CliError {
         }))
     }
 
+    /// The same, about one attribute of it.
+    pub fn about_attribute(mut self, name: &[u8]) -> Self {
+        if let CliError::Failed(failure) = &mut self {
+            failure.message = format!("attribute {}: {}", text::visible(name), failure.message);
+        }
+        self
+    }
+
     /// Something this version cannot do yet.
     pub fn unsupported(path: &OsStr, message: impl Into<String>) -> Self {
         CliError::failed(path, message, libc::EOPNOTSUPP)

@@ -53,10 +53,10 @@ pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
             print(&mut out, &xattr, args.only_values)?;
         }
         out.finish()?;
-        return fault.map_or(Ok(()), |fault| Err(about(&place, &xattr.name, fault)));
+        return fault.map_or(Ok(()), |fault| Err(place.error(fault).about_attribute(&xattr.name)));
     }
     let names = volume.list_xattrs_of(ino).map_err(at)?;
-    if !globals.json && !args.only_values && !names.is_empty() {
+    if !globals.json && !args.only_values && names.clone().any(|name| name.is_ok()) {
         out.bytes(b"# file: ")?;
         out.bytes(&escaped(&place.path))?;
         out.bytes(b"\n")?;
@@ -66,6 +66,13 @@ pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
     let mut troubles = Troubles::new("xattr", globals.json);
     let mut separator = "[\n";
     for name in names {
+        let name = match name {
+            Ok(name) => name,
+            Err(damage) => {
+                troubles.tell(&place.error(damage));
+                continue;
+            }
+        };
         let (xattr, fault) = match read(&volume, ino, name.as_bytes()) {
             Ok((xattr, fault)) => (Some(xattr), fault),
             // An access control list without entries is none, though its name is there.
@@ -73,7 +80,7 @@ pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
             Err(error) => (None, Some(error)),
         };
         if let Some(fault) = fault {
-            troubles.tell(&about(&place, name.as_bytes(), fault));
+            troubles.tell(&place.error(fault).about_attribute(name.as_bytes()));
         }
         let Some(xattr) = xattr else { continue };
         if globals.json {
@@ -108,15 +115,6 @@ fn read(volume: &Volume, ino: Ino, name: &[u8]) -> uext4::Result<(Xattr, Option<
 fn is_bad_acl(error: &uext4::Error) -> bool {
     let uext4::Error::Corrupt(corrupt) = error else { return false };
     matches!(corrupt.kind, CorruptKind::AclVersion | CorruptKind::AclEntry)
-}
-
-/// An answer of the library about one attribute.
-fn about(place: &Place, name: &[u8], error: uext4::Error) -> CliError {
-    let mut error = place.error(error);
-    if let CliError::Failed(failure) = &mut error {
-        failure.message = format!("attribute {}: {}", text::visible(name), failure.message);
-    }
-    error
 }
 
 fn json(xattr: &Xattr) -> JsonXattr<'_> {

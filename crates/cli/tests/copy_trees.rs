@@ -282,6 +282,157 @@ fn files_that_share_blocks_do_not_fill_the_host() {
 }
 
 #[test]
+fn files_that_share_a_value_do_not_fill_the_host() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    // debugfs takes values of up to a block.
+    let options = "ea_inode,^metadata_csum,^has_journal";
+    let volume = VolumeBuilder::new(8 << 20).args(["-b", "65536", "-N", "1280", "-O", options]).build();
+    let empty = volume.scratch().file("empty");
+    let value = volume.scratch().file("value");
+    std::fs::write(&empty, "").unwrap();
+    std::fs::write(&value, vec![7; 64 << 10]).unwrap();
+    let mut requests = format!(
+        "write {} /f0\nea_set -f {} /f0 user.large\nmkdir /honest\nmkdir /hostile\n",
+        empty.display(),
+        value.display()
+    );
+    // As many inodes as share an attribute block, and one of them under the names that are too many.
+    for ino in 100..100 + 1023 {
+        requests += &format!("copy_inode /f0 <{ino}>\nlink <{ino}> /honest/f{ino}\n");
+    }
+    for n in 0..3000 {
+        requests += &format!("link <100> /hostile/f{n}\n");
+    }
+    requests += &format!("write {} /hostile/last\n", empty.display());
+    oracle::debugfs_script(volume.path(), &requests);
+    let count = |out: &Path| std::fs::read_dir(out).unwrap().count();
+    let copied = |source: &str, name: &str| {
+        let out = volume.scratch().file(name);
+        let output = uext4(["cp".into(), "-a".into(), at(&volume, source), out.as_os_str().to_owned()]);
+        (String::from_utf8(output.stderr).unwrap(), out)
+    };
+    // The host may have no room for such values, which is told in other words.
+    let (told, out) = copied("/honest", "out");
+    assert!(!told.contains("they share values"), "{told}");
+    assert_eq!(count(&out), 1023);
+    let (told, out) = copied("/", "all");
+    let shared: Vec<&str> = told.lines().filter(|line| line.contains("they share values")).collect();
+    assert!((200..600).contains(&shared.len()), "{}: {told}", shared.len());
+    assert!(shared[0].contains(":/hostile/f") && shared[0].contains("inode 100"), "{}", shared[0]);
+    assert_eq!(
+        (count(&out.join("honest")), count(&out.join("hostile"))),
+        (1023, 3001),
+        "the contents are copied"
+    );
+}
+
+/// Runs the program without privilege: as nobody in particular who owns what the caller owns.
+fn unprivileged(args: &[OsString]) -> std::process::Output {
+    if !rustix::process::geteuid().is_root() {
+        return uext4(args);
+    }
+    oracle::command("unshare").arg("--user").arg(env!("CARGO_BIN_EXE_uext4")).args(args).output().unwrap()
+}
+
+/// The value of an attribute on the host, of a link itself.
+fn xattr(path: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut value = vec![0; 64 << 10];
+    let length = rustix::fs::lgetxattr(path, name, &mut value[..]).ok()?;
+    value.truncate(length);
+    Some(value)
+}
+
+/// Changes a byte of the one place of the image where `word` stands.
+fn damage(volume: &Volume, word: &[u8]) {
+    let mut image = std::fs::read(volume.path()).unwrap();
+    let places: Vec<usize> =
+        (0..image.len() - word.len()).filter(|at| image[*at..].starts_with(word)).collect();
+    assert_eq!(places.len(), 1);
+    image[places[0]] ^= 0x20;
+    std::fs::write(volume.path(), image).unwrap();
+}
+
+/// `/own` and `/other` with attributes in a block, of which `user.b` is damaged; the first belongs to who copies.
+fn badly_attributed() -> Volume {
+    // Attributes in a block: each has a hash; nothing else has a checksum.
+    let args = ["-b", "4096", "-I", "128", "-O", "^metadata_csum,^has_journal"];
+    let volume = VolumeBuilder::new(8 << 20).args(args).build();
+    let content = volume.scratch().file("content");
+    std::fs::write(&content, "content").unwrap();
+    let (uid, gid) = match rustix::process::geteuid() {
+        uid if uid.is_root() => (65534, 65534),
+        uid => (uid.as_raw(), rustix::process::getegid().as_raw()),
+    };
+    oracle::debugfs_script(
+        volume.path(),
+        &format!(
+            "write {} /own\nea_set /own user.a before\nea_set /own user.b damaged!\nea_set /own user.c behind\n\
+             set_inode_field /own mode 0104751\nset_inode_field /own mtime @1000000000\n\
+             copy_inode /own <100>\nlink <100> /other\n\
+             set_inode_field /own uid {uid}\nset_inode_field /own gid {gid}\n\
+             set_inode_field /other uid 12345\nset_inode_field /other gid 12345\n",
+            content.display()
+        ),
+    );
+    damage(&volume, b"damaged!");
+    volume
+}
+
+#[test]
+fn a_bad_attribute_costs_only_itself() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("unshare"));
+    let volume = badly_attributed();
+    let root = rustix::process::geteuid().is_root();
+    let probe = volume.scratch().file("probe");
+    std::fs::write(&probe, "").unwrap();
+    let takes = rustix::fs::setxattr(&probe, "user.a", b"", rustix::fs::XattrFlags::empty()).is_ok();
+    for privileged in [root, false] {
+        let out = volume.scratch().file("out");
+        let args = ["cp".into(), "-a".into(), at(&volume, "/"), out.as_os_str().to_owned()];
+        let output = if privileged { uext4(&args) } else { unprivileged(&args) };
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        for name in ["own", "other"] {
+            let path = out.join(name);
+            let kept = ["user.a", "user.b", "user.c"].map(|name| xattr(&path, name));
+            let expected = [Some(b"before".to_vec()), None, Some(b"behind".to_vec())];
+            assert!(!takes || kept == expected, "{name}: {kept:?}");
+            let metadata = std::fs::metadata(&path).unwrap();
+            // Set-uid goes with the owner.
+            let mode = if name == "own" || privileged { 0o4751 } else { 0o751 };
+            assert_eq!((metadata.mode() & 0o7777, metadata.mtime()), (mode, 1_000_000_000), "{name}");
+            assert!(!privileged || metadata.uid() == if name == "own" { 65534 } else { 12345 });
+        }
+        assert_eq!(told.lines().count(), 2, "{told}");
+        assert!(
+            told.lines().all(|line| line.contains(": attribute user.b: ") && line.contains("hash")),
+            "{told}"
+        );
+        std::fs::remove_dir_all(&out).unwrap();
+    }
+}
+
+#[test]
+fn no_set_uid_without_the_owner() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("unshare"));
+    let volume = badly_attributed();
+    let out = volume.scratch().file("out");
+    // Root of a user namespace that knows no user but itself.
+    let mut copy = oracle::command("unshare");
+    copy.args(["--user", "--map-root-user", env!("CARGO_BIN_EXE_uext4"), "cp", "-a"]);
+    let output = copy.arg(at(&volume, "/other")).arg(&out).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let metadata = std::fs::metadata(&out).unwrap();
+    assert_eq!((metadata.mode() & 0o7777, metadata.mtime()), (0o751, 1_000_000_000), "{told}");
+    let troubles: Vec<&str> = told.lines().collect();
+    assert!(
+        matches!(troubles[..], [owner, bad] if owner.contains("/out: set owner: ") && bad.contains("user.b: ")),
+        "{told}"
+    );
+}
+
+#[test]
 fn two_thousand_levels() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let volume = VolumeBuilder::new(64 << 20).args(["-N", "4096", "-O", "^has_journal"]).build();
@@ -310,4 +461,38 @@ fn root_device_nodes_need_root() {
     assert!(
         bad(1, [OsStr::new("cp"), &at(&volume, "/null"), out.as_os_str()]).contains("not a regular file")
     );
+}
+
+#[test]
+fn root_attributes_of_links_and_nodes_are_copied() {
+    needs!(Need::Root, Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let args = ["-b", "4096", "-I", "128", "-O", "^metadata_csum,^has_journal"];
+    let volume = VolumeBuilder::new(8 << 20).args(args).build();
+    let outside = outside(&volume);
+    let victim = outside.join("victim");
+    let mut requests =
+        format!("symlink link {}\nmknod pipe p\nmknod null c 1 3\nmkdir dir\n", victim.display());
+    for name in ["link", "pipe", "null", "dir"] {
+        requests +=
+            &format!("ea_set /{name} trusted.a of-{name}\nea_set /{name} trusted.b damaged-{name}!\n");
+        // Which only files and directories may have in Linux: as cp(1), without a word.
+        requests += &format!("ea_set /{name} user.c none\nset_inode_field /{name} mtime @1000000000\n");
+        requests += &format!("set_inode_field /{name} uid 12345\n");
+    }
+    requests += "set_inode_field /pipe mode 0010622\n";
+    oracle::debugfs_script(volume.path(), &requests);
+    damage(&volume, b"damaged-pipe!");
+    let out = volume.scratch().file("out");
+    let told = troubled(&volume, "/", &out);
+    for name in ["link", "pipe", "null", "dir"] {
+        let path = out.join(name);
+        assert_eq!(xattr(&path, "trusted.a"), Some(format!("of-{name}").into_bytes()), "{name}: {told}");
+        let other = (name != "pipe").then(|| format!("damaged-{name}!").into_bytes());
+        assert_eq!(xattr(&path, "trusted.b"), other, "{name}");
+        let metadata = std::fs::symlink_metadata(&path).unwrap();
+        assert_eq!((metadata.uid(), metadata.mtime()), (12345, 1_000_000_000), "{name}");
+    }
+    assert_eq!(std::fs::metadata(out.join("pipe")).unwrap().mode() & 0o7777, 0o622);
+    assert!(told.lines().count() == 1 && told.contains(":/pipe: attribute trusted.b: "), "{told}");
+    assert_eq!((xattr(&victim, "trusted.a"), std::fs::metadata(&victim).unwrap().uid()), (None, 0));
 }

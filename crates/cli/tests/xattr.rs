@@ -177,3 +177,68 @@ fn a_bad_attribute_hides_no_other_one() {
     assert_eq!(one.status.code(), Some(1));
     assert_eq!(one.stdout, b"system.posix_acl_access=0sCQAAAAEABgAEAAUAIAADAA==\n");
 }
+
+/// `/file` with `user.small` in its record and `user.large` in a block that is damaged, or the other way round.
+fn half_damaged(block: bool) -> uext4_testkit::Volume {
+    let source = uext4_testkit::Scratch::new(1 << 20);
+    std::fs::write(source.file("file"), "hello\n").unwrap();
+    let args = ["-b", "1024", "-I", "256", "-O", "^metadata_csum,^has_journal"];
+    let volume = VolumeBuilder::new(8 << 20).args(args).from_dir(source.path()).build();
+    let value = volume.scratch().file("value");
+    std::fs::write(&value, [b'v'; 300]).unwrap();
+    oracle::debugfs_write(volume.path(), "ea_set /file user.small s");
+    oracle::debugfs_write(volume.path(), &format!("ea_set -f {} /file user.large", value.display()));
+    let magic = [0, 0, 2, 0xea];
+    if block {
+        // One user, one block.
+        replace(&volume, &[&magic[..], &[1, 0, 0, 0, 1, 0, 0, 0]].concat(), b"none");
+    } else {
+        // Its one entry: a name of five bytes among those of users, the value.
+        replace(&volume, &[&magic[..], &[5, 1]].concat(), &[&magic[..], &[200]].concat());
+    }
+    volume
+}
+
+#[test]
+fn damage_of_one_place_hides_nothing_of_the_other() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    for (block, left) in
+        [(true, "user.small=\"s\"\n".to_owned()), (false, format!("user.large=\"{}\"\n", "v".repeat(300)))]
+    {
+        let volume = half_damaged(block);
+        let output = uext4(["xattr".into(), at(&volume, "/file")]);
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("# file: /file\n{left}"));
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.lines().count() == 1 && told.contains("/file: corrupt volume: "), "{told}");
+        let output = uext4(["xattr".into(), "--json".into(), at(&volume, "/file")]);
+        let list: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((list.as_array().unwrap().len(), output.status.code()), (1, Some(1)));
+        let told: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+        assert_eq!((&told["errno"], told["block"].is_null()), (&117.into(), !block), "{told}");
+
+        // Asked for by name: what is there is whole.
+        let (name, lost) = if block { ("user.small", "user.large") } else { ("user.large", "user.small") };
+        assert_eq!(text(["xattr".into(), at(&volume, "/file"), name.into()]), left);
+        let error = bad(1, ["xattr".into(), at(&volume, "/file"), lost.into()]);
+        assert!(error.contains("corrupt volume"), "{error}");
+
+        // The copy has what is left, its contents and its time.
+        let out = volume.scratch().file("out");
+        oracle::debugfs_write(volume.path(), "set_inode_field /file mtime @1000000000");
+        let output = uext4(["cp".into(), "-a".into(), at(&volume, "/file"), out.as_os_str().to_owned()]);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && told.lines().count() == 1, "{told}");
+        let metadata = std::fs::metadata(&out).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::mtime(&metadata), 1_000_000_000);
+        assert_eq!(std::fs::read(&out).unwrap(), b"hello\n");
+        // Some hosts take no such attributes.
+        let flags = rustix::fs::XattrFlags::empty();
+        if rustix::fs::setxattr(volume.path(), "user.probe", b"", flags).is_ok() {
+            let mut value = [0; 400];
+            let length = rustix::fs::getxattr(&out, name, &mut value[..]).unwrap();
+            assert_eq!(length, if block { 1 } else { 300 });
+            assert!(rustix::fs::getxattr(&out, lost, &mut value[..]).is_err());
+        }
+    }
+}

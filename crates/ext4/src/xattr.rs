@@ -3,13 +3,14 @@
 //!
 //! The rules of look-up are the kernel's (`fs/ext4/xattr.c`): the record comes before the block, and what the
 //! file system keeps for itself (`system.data`) is neither listed nor found. Beyond the kernel, the hash of
-//! every value that has one is verified.
+//! every value that has one is verified, and damage of one place hides nothing of the other: no name is in both.
 
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::map;
 use crate::volume::{Ext4State, Volume};
 use std::fmt;
+use std::iter::FusedIterator;
 use std::path::Path;
 use uext4_ondisk::ext4::{
     Acl, InodeFlags, XattrArea, XattrBlock, XattrEntry, XattrFormat, XattrIndex, XattrValue,
@@ -53,6 +54,29 @@ impl fmt::Display for XattrName {
     }
 }
 
+/// The names of an inode's attributes, from [`Volume::list_xattrs`]: those in its record, then those in its block.
+///
+/// Either of the two that is damaged or cannot be read yields an error instead of its names, and the other is listed
+/// all the same. Collecting into a `Result` gives all names or the first error, which is what the kernel answers.
+#[derive(Debug, Clone)]
+pub struct XattrNames(std::vec::IntoIter<Result<XattrName>>);
+
+impl Iterator for XattrNames {
+    type Item = Result<XattrName>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl ExactSizeIterator for XattrNames {}
+
+impl FusedIterator for XattrNames {}
+
 /// One of the two access control lists that a file can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AclKind {
@@ -77,22 +101,30 @@ impl Volume {
     /// on disk. What the file system keeps for itself is left out, as in the kernel.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] with the place, besides those of the path.
-    pub fn list_xattrs(&self, path: impl AsRef<Path>, follow: bool) -> Result<Vec<XattrName>> {
+    /// Those of the path. Damage of the attributes themselves is among the names: [`XattrNames`].
+    pub fn list_xattrs(&self, path: impl AsRef<Path>, follow: bool) -> Result<XattrNames> {
         self.list_xattrs_of(self.resolve(path, follow)?)
     }
 
     /// The names of all attributes of an inode.
-    pub fn list_xattrs_of(&self, ino: Ino) -> Result<Vec<XattrName>> {
+    ///
+    /// # Errors
+    /// The inode cannot be read. Damage of the attributes themselves is among the names: [`XattrNames`].
+    pub fn list_xattrs_of(&self, ino: Ino) -> Result<XattrNames> {
         let state = self.state();
-        let mut names = Vec::new();
-        visit(state, &*state.inode(ino)?, |entry| {
+        let inode = state.inode(ino)?;
+        let mut found = Vec::new();
+        let mut list = |entry: XattrEntry<'_>| {
             if entry.index().is_some_and(XattrIndex::is_listed) {
-                names.extend(entry.full_name().map(XattrName));
+                found.extend(entry.full_name().map(|name| Ok(XattrName(name))));
             }
             None::<()>
-        })?;
-        Ok(names)
+        };
+        let record = visit_record(state, &inode, &mut list);
+        let block = visit_block(state, &inode, &mut list);
+        // A place is checked as a whole before its first entry is seen: a damaged one has no names here.
+        found.extend([record, block].into_iter().filter_map(|place| place.err().map(Err)));
+        Ok(XattrNames(found.into_iter()))
     }
 
     /// The value of an attribute of what `path` names (of the link itself unless `follow`): the bytes that
@@ -100,7 +132,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NoAttribute`]; [`Error::TooLarge`] beyond [`XATTR_SIZE_MAX`]; [`Error::Corrupt`] with the
-    /// place.
+    /// place, if this attribute is damaged, or a place that may hold it while the other one does not.
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>, follow: bool) -> Result<Vec<u8>> {
         self.xattr_of(self.resolve(path, follow)?, name)
     }
@@ -156,17 +188,21 @@ pub(crate) fn in_record<'a>(state: &Ext4State, inode: &'a Inode) -> Result<Optio
     Ok(area.map_err(|corrupt| corrupt.in_inode(inode.ino()))?)
 }
 
-/// Calls `each` for all attributes until it answers, those in the record first.
-fn visit<T>(
+/// Calls `each` for the attributes in the record until it answers.
+fn visit_record<T>(
     state: &Ext4State,
     inode: &Inode,
-    mut each: impl FnMut(XattrEntry<'_>) -> Option<T>,
+    each: impl FnMut(XattrEntry<'_>) -> Option<T>,
 ) -> Result<Option<T>> {
-    if let Some(area) = in_record(state, inode)?
-        && let Some(answer) = area.entries().find_map(&mut each)
-    {
-        return Ok(Some(answer));
-    }
+    Ok(in_record(state, inode)?.and_then(|area| area.entries().find_map(each)))
+}
+
+/// Calls `each` for the attributes in the block until it answers.
+fn visit_block<T>(
+    state: &Ext4State,
+    inode: &Inode,
+    each: impl FnMut(XattrEntry<'_>) -> Option<T>,
+) -> Result<Option<T>> {
     let block = inode.disk().xattr_block;
     if block.get() == 0 {
         return Ok(None);
@@ -179,6 +215,23 @@ fn visit<T>(
     let decoded = XattrBlock::decode(&buffer, block, &state.superblock)
         .map_err(|corrupt| corrupt.in_inode(inode.ino()))?;
     Ok(decoded.area.entries().find_map(each))
+}
+
+/// Calls `each` for all attributes until it answers, those in the record first. A record that cannot be read keeps no
+/// answer of the block back, and without one is the answer.
+fn visit<T>(
+    state: &Ext4State,
+    inode: &Inode,
+    mut each: impl FnMut(XattrEntry<'_>) -> Option<T>,
+) -> Result<Option<T>> {
+    let record = visit_record(state, inode, &mut each);
+    if let Ok(Some(_)) = record {
+        return record;
+    }
+    match visit_block(state, inode, each) {
+        Ok(Some(answer)) => Ok(Some(answer)),
+        block => record.and(block),
+    }
 }
 
 /// Where a value was found.

@@ -26,12 +26,13 @@ fn set(path: &Path, name: &str, value: &[u8]) {
 /// All attributes that the library sees, each read by its name.
 fn xattrs_of(volume: &Volume, path: &Path) -> Xattrs {
     let names = volume.list_xattrs(path, false).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let read = |name: uext4::XattrName| {
+    let read = |name: uext4::Result<uext4::XattrName>| {
+        let name = name.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let value =
             volume.xattr(path, &name, false).unwrap_or_else(|e| panic!("{} {name}: {e}", path.display()));
         (name.into_bytes(), value)
     };
-    names.into_iter().map(read).collect()
+    names.map(read).collect()
 }
 
 /// Every path's attributes are those that the kernel sees.

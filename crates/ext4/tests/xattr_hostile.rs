@@ -171,7 +171,7 @@ enum Ask {
 impl Ask {
     fn ask(self, volume: &Volume) -> uext4::Result<()> {
         match self {
-            Ask::List(path) => volume.list_xattrs(path, false).map(drop),
+            Ask::List(path) => volume.list_xattrs(path, false)?.try_for_each(|name| name.map(drop)),
             Ask::Get(path, name) => volume.xattr(path, name, false).map(drop),
             Ask::Open(path) => volume.open_file(path, read_only()).map(drop),
             Ask::Dir(path) => volume.read_dir(path)?.try_for_each(|entry| entry.map(drop)),
@@ -293,15 +293,55 @@ fn damaged_blocks_are_named() {
     let mut damaged = Damaged::new();
     let block = damaged.block("/file");
     damaged.put(block, 0);
-    let error = open_ro(damaged.image.device()).list_xattrs("/file", true).unwrap_err();
+    let error =
+        open_ro(damaged.image.device()).list_xattrs("/file", true).unwrap().find_map(Result::err).unwrap();
     assert_eq!(error.block(), Some((block / BLOCK) as u64), "{error}");
     // A block in the inode table is nobody's attributes.
     let mut damaged = Damaged::new();
     let (record, table) = (damaged.record("/file"), damaged.layout.inode_table().0);
     damaged.put(record + 0x68, table as u32);
     damaged.repair();
-    let error = open_ro(damaged.image.device()).list_xattrs("/file", true).unwrap_err();
+    let error =
+        open_ro(damaged.image.device()).list_xattrs("/file", true).unwrap().find_map(Result::err).unwrap();
     assert!(matches!(error, Error::CorruptInode { .. }), "{error:?}");
+}
+
+#[test]
+fn damage_of_one_place_hides_nothing_of_the_other() {
+    let stored = |volume: &Volume| -> (Vec<String>, Vec<Error>) {
+        let (names, damage): (Vec<_>, Vec<_>) =
+            volume.list_xattrs("/file", false).unwrap().partition(Result::is_ok);
+        let names = names.into_iter().map(|name| name.unwrap().to_string());
+        (names.collect(), damage.into_iter().map(Result::unwrap_err).collect())
+    };
+    let (record, block) = (["user.a", "user.c"], ["user.large-one", "user.large-two"]);
+    let clean = open_ro(image().device());
+    let value = |name: &str| clean.xattr("/file", name, false).unwrap();
+    assert_eq!(stored(&clean).0, [record, block].concat());
+    assert!(stored(&clean).1.is_empty());
+
+    for damaged_block in [true, false] {
+        let mut damaged = Damaged::new();
+        let (at, lost, left) = match damaged_block {
+            true => (damaged.block("/file"), block, record),
+            false => (damaged.record("/file") + ENTRY + 8, record, block),
+        };
+        damaged.put(at, u32::MAX);
+        damaged.repair();
+        let volume = open_ro(damaged.image.device());
+        let (names, damage) = stored(&volume);
+        assert_eq!(names, left);
+        assert!(matches!(&damage[..], [Error::Corrupt(_)]), "{damage:?}");
+        assert_eq!(damage[0].block().is_some(), damaged_block, "{damage:?}");
+        for name in left {
+            assert_eq!(volume.xattr("/file", name, false).unwrap(), value(name), "{name}");
+        }
+        // What is not found may lie where nothing can be read.
+        for name in lost.into_iter().chain(["user.none"]) {
+            let error = volume.xattr("/file", name, false).unwrap_err();
+            assert_eq!(error.to_string(), damage[0].to_string(), "{name}");
+        }
+    }
 }
 
 #[test]

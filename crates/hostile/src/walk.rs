@@ -79,7 +79,7 @@ fn visit(volume: &Volume, ino: Ino, seen: &mut HashSet<Ino>, pending: &mut Vec<I
 }
 
 fn attributes(volume: &Volume, ino: Ino) {
-    for name in typed(volume.list_xattrs_of(ino)).unwrap_or_default() {
+    for name in typed(volume.list_xattrs_of(ino)).into_iter().flatten().filter_map(typed) {
         if let Some(value) = typed(volume.xattr_of(ino, name.as_bytes())) {
             assert!(value.len() <= uext4::XATTR_SIZE_MAX as usize, "{}", value.len());
         }

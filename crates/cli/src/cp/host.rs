@@ -179,6 +179,15 @@ impl Host {
         self.replace(name, |here, name| rustix::fs::linkat(&parent, old, here, name, AtFlags::empty()))
     }
 
+    /// Holds what was just made under a name here, without opening it.
+    pub fn hold(&self, name: &[u8], made: FileType) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let held = rustix::fs::openat(self.here(), plain(name)?, flags, Mode::empty())?;
+        // Somebody else may have given the name to another file: it must not get attributes of ours.
+        let is = FileType::from_raw_mode(rustix::fs::fstat(&held)?.st_mode);
+        if is == made { Ok(held) } else { Err(Errno::STALE) }
+    }
+
     /// What a name here is.
     pub fn identity_of(&self, name: &[u8]) -> Result<Identity, Errno> {
         Ok(identity(&rustix::fs::statat(self.here(), plain(name)?, AtFlags::SYMLINK_NOFOLLOW)?))
@@ -197,6 +206,7 @@ mod tests {
             assert_eq!(host.enter(name, 0o755).unwrap_err(), Errno::INVAL);
             assert_eq!(host.file(name, 0o644, None).unwrap_err(), Errno::INVAL);
             assert_eq!(host.remove(name).unwrap_err(), Errno::INVAL);
+            assert_eq!(host.hold(name, FileType::Directory).unwrap_err(), Errno::INVAL);
             assert_eq!(host.replace(name, |_, _| Ok(())).unwrap_err(), Errno::INVAL);
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -215,6 +225,8 @@ mod tests {
         let victim = identity(&rustix::fs::stat(outside.path().join("victim")).unwrap());
         assert_eq!(host.link(b"dir/victim", victim, b"x").unwrap_err(), Errno::NOTDIR);
         assert_eq!(host.link(b"../victim", victim, b"x").unwrap_err(), Errno::XDEV);
+        assert_eq!(host.hold(b"file", FileType::Fifo).unwrap_err(), Errno::STALE);
+        assert!(host.hold(b"file", FileType::Symlink).is_ok());
         assert_eq!(std::fs::read(outside.path().join("victim")).unwrap(), b"mine");
     }
 

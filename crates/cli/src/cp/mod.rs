@@ -14,7 +14,7 @@ use host::Identity;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File as HostFile, OpenOptions};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use uext4::blockdev::spec::Locator;
@@ -85,6 +85,21 @@ struct Destination {
 impl Destination {
     fn path(&self) -> PathBuf {
         self.name.as_ref().map_or_else(|| self.base.clone(), |name| self.base.join(name))
+    }
+
+    /// What an entry is called on the host, for messages.
+    fn below(&self, relative: &[u8]) -> OsString {
+        let mut path = self.path().into_os_string().into_vec();
+        if !relative.is_empty() {
+            path.push(b'/');
+            path.extend_from_slice(relative);
+        }
+        OsString::from_vec(path)
+    }
+
+    /// The host's answer about an entry.
+    fn refused(&self, relative: &[u8], action: &str, error: rustix::io::Errno) -> CliError {
+        CliError::host(&self.below(relative), action, &error.into())
     }
 
     /// The name of an entry on the host; `None`: the directory itself.

@@ -1,17 +1,17 @@
 //! Recursive copies: a walk over the volume, made again on the host.
 
-use super::attributes::{self, Trouble};
+use super::attributes::{Attributes, Target};
 use super::host::{Host, Identity};
 use super::{Destination, Keep, Sparse, device_identity};
 use crate::error::{CliError, Troubles};
 use crate::open::Place;
 use crate::progress::Progress;
 use crate::pump::{Sink, pour};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::AsFd;
 use rustix::fs::{FileType, Mode};
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use uext4::{File, FileKind, Ino, Metadata, OpenOptions, State, Visit, Volume, WalkEntry, WalkOptions};
 
 /// Files up to this size are read without a queue of their own.
@@ -31,13 +31,14 @@ struct Copier<'a> {
     place: &'a Place,
     volume: &'a Volume,
     destination: &'a Destination,
-    keep: Keep,
     host: Host,
     /// The device of the source, which must not be written to.
     device: Option<Identity>,
     links: HashMap<Ino, First>,
     /// Bytes of data that may still be copied.
     allowance: u64,
+    attributes: Attributes<'a>,
+    troubles: &'a mut Troubles,
     progress: Progress,
     memory: Vec<u8>,
 }
@@ -63,18 +64,19 @@ pub fn copy(
         place,
         volume,
         destination,
-        keep,
         host,
         device: device_identity(place),
         links: HashMap::new(),
         allowance,
+        attributes: Attributes::new(place, volume, destination, keep),
+        troubles,
         progress: Progress::open_ended(crate::text::visible(&place.path)),
         memory: Vec::new(),
     };
     while let Some(told) = walk.advance() {
         let entered = match told {
             Err(error) => {
-                troubles.tell(&CliError::at(&place.below(&error.shown()), error.error));
+                copier.troubles.tell(&CliError::at(&place.below(&error.shown()), error.error));
                 continue;
             }
             Ok(entry) => copier.visit(&entry).map_err(|error| (error, entry.visit)),
@@ -83,11 +85,11 @@ pub fn copy(
             Ok(()) => {}
             // Without its directory nothing below has a place.
             Err((error, Visit::Enter)) => {
-                troubles.tell(&error);
+                copier.troubles.tell(&error);
                 walk.skip();
             }
             Err((error @ CliError::ClosedPipe, _)) => return Err(error),
-            Err((error, _)) => troubles.tell(&error),
+            Err((error, _)) => copier.troubles.tell(&error),
         }
         if copier.host.is_lost() {
             let error = CliError::failed(
@@ -115,45 +117,15 @@ impl Copier<'_> {
                 entered.map_err(|error| self.refused(entry.path, "make directory", error))
             }
             Visit::Leave => {
-                let done = self.keep(entry, self.host.here(), metadata, self.host.made_here());
-                let left = self.host.leave().map_err(|error| self.refused(entry.path, "go back to", error));
-                done.and(left)
+                let (here, made) = (self.host.here(), self.host.made_here());
+                self.attributes.keep(entry, Target::Open(here), metadata, made, self.troubles);
+                self.host.leave().map_err(|error| self.refused(entry.path, "go back to", error))
             }
         }
     }
 
-    /// What it is called on the host, for messages.
-    fn host_path(&self, relative: &[u8]) -> OsString {
-        let mut path = self.destination.path().into_os_string().into_vec();
-        if !relative.is_empty() {
-            path.push(b'/');
-            path.extend_from_slice(relative);
-        }
-        OsString::from_vec(path)
-    }
-
     fn refused(&self, relative: &[u8], action: &str, error: rustix::io::Errno) -> CliError {
-        CliError::host(&self.host_path(relative), action, &error.into())
-    }
-
-    /// Gives what was made, or was there, the attributes asked for.
-    fn keep(
-        &self,
-        entry: &WalkEntry<'_>,
-        target: BorrowedFd<'_>,
-        metadata: &Metadata,
-        made: bool,
-    ) -> Result<(), CliError> {
-        let kept = match self.keep {
-            Keep::Everything => attributes::keep_all(target, self.volume, metadata),
-            Keep::Attributes => attributes::keep(target, metadata).map_err(Trouble::Host),
-            Keep::Nothing if made => attributes::less(target, metadata.mode).map_err(Trouble::Host),
-            Keep::Nothing => Ok(()),
-        };
-        kept.map_err(|trouble| match trouble {
-            Trouble::Source(error) => CliError::at(&self.place.below(entry.path), error),
-            Trouble::Host((action, error)) => self.refused(entry.path, action, error),
-        })
+        self.destination.refused(relative, action, error)
     }
 
     /// Anything but a directory.
@@ -195,7 +167,7 @@ impl Copier<'_> {
         if path.len() > LINK_PATH_MAX {
             let message =
                 format!("its other names will be files of their own: a path of {} bytes", path.len());
-            return Err(CliError::failed(&self.host_path(entry.path), message, libc::ENAMETOOLONG));
+            return Err(CliError::failed(&self.destination.below(entry.path), message, libc::ENAMETOOLONG));
         }
         let made = self.host.identity_of(name).map_err(|error| self.refused(entry.path, "stat", error))?;
         self.links.insert(entry.ino, First { path, made, left: metadata.links - 1 });
@@ -210,7 +182,7 @@ impl Copier<'_> {
             .host
             .file(name, metadata.mode, self.device)
             .map_err(|error| self.refused(entry.path, "create", error))?;
-        let path = self.host_path(entry.path);
+        let path = self.destination.below(entry.path);
         let emptied = if existed { target.set_len(0) } else { Ok(()) };
         let done = emptied
             .map_err(|error| CliError::host(&path, "empty", &error))
@@ -221,7 +193,8 @@ impl Copier<'_> {
         }
         done?;
         // Whole contents stay, whatever becomes of the attributes.
-        self.keep(entry, target.as_fd(), metadata, !existed)
+        self.attributes.keep(entry, Target::Open(target.as_fd()), metadata, !existed, self.troubles);
+        Ok(())
     }
 
     fn contents(
@@ -254,30 +227,41 @@ impl Copier<'_> {
         self.host
             .replace(name, |here, name| rustix::fs::symlinkat(target, here, name))
             .map_err(|error| self.refused(entry.path, "make link", error))?;
-        self.keep_name(entry, metadata, name)
+        self.keep_held(entry, metadata, name)
     }
 
     fn node(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
-        let kind = match metadata.kind {
-            FileKind::CharDevice => FileType::CharacterDevice,
-            FileKind::BlockDevice => FileType::BlockDevice,
-            FileKind::Socket => FileType::Socket,
-            _ => FileType::Fifo,
-        };
+        let kind = file_type(metadata.kind);
         let device = rustix::fs::makedev(metadata.rdev.0, metadata.rdev.1);
         let mode = Mode::from_raw_mode(metadata.mode & 0o777);
         self.host
             .replace(name, |here, name| rustix::fs::mknodat(here, name, kind, mode, device))
             .map_err(|error| self.refused(entry.path, "make node", error))?;
-        self.keep_name(entry, metadata, name)
+        self.keep_held(entry, metadata, name)
     }
 
-    fn keep_name(&self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
-        if self.keep == Keep::Nothing {
+    /// Attributes of what was just made under this name and cannot be opened.
+    fn keep_held(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
+        if !self.attributes.any() {
             return Ok(());
         }
-        attributes::keep_name(self.host.here(), OsStr::from_bytes(name), metadata)
-            .map_err(|(action, error)| self.refused(entry.path, action, error))
+        let held = self.host.hold(name, file_type(metadata.kind));
+        let held = held.map_err(|error| self.refused(entry.path, "keep attributes", error))?;
+        self.attributes.keep(entry, Target::Held(held.as_fd()), metadata, true, self.troubles);
+        Ok(())
+    }
+}
+
+/// What is made for it on the host.
+fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Regular => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::CharDevice => FileType::CharacterDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+        FileKind::Socket => FileType::Socket,
+        _ => FileType::Fifo,
     }
 }
 

@@ -134,7 +134,7 @@ pub fn explore(device: Arc<dyn Device>, write: bool) -> usize {
 
 /// Every attribute, and one that is nowhere.
 pub fn attributes(volume: &Volume, ino: Ino) {
-    for name in typed(volume.list_xattrs_of(ino)).unwrap_or_default() {
+    for name in typed(volume.list_xattrs_of(ino)).into_iter().flatten().filter_map(typed) {
         if let Some(value) = typed(volume.xattr_of(ino, &name)) {
             assert!(value.len() <= 2 * uext4::XATTR_SIZE_MAX as usize);
         }
