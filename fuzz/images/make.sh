@@ -154,8 +154,8 @@ keep dirty-revoke
 
 [ "$(id -u)" -eq 0 ] || { echo "not root: dirty-* are kept as they are"; exit 0; }
 
-# dirty NAME OPTIONS COMMANDS [REQUESTS]: mounts, runs the commands inside, copies the image as a crash would leave it, and
-# lets debugfs do requests on that.
+# dirty NAME OPTIONS COMMANDS [REQUESTS]: mounts, runs the commands inside, copies the image as a crash would leave it,
+# and lets debugfs do requests on that.
 dirty() {
     local name=$1 options=$2
     tidy "$name"

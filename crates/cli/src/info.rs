@@ -9,7 +9,7 @@ use crate::text;
 use serde::Serialize;
 use std::borrow::Cow;
 use uext4::blockdev::{BufferPool, Capabilities, DaxKind, Device, Sharing};
-use uext4::{Error, Fence, Info, RecoveryInfo, RecoveryReport, Switches, Volume};
+use uext4::{DescriptorDamage, Error, Fence, Info, RecoveryInfo, RecoveryReport, Switches, Volume};
 use uext4_ondisk::ext4::{
     ErrorRecord, MmpBlock, MmpOwner, OnError, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
 };
@@ -42,6 +42,8 @@ pub struct Report {
     pub inodes_per_group: u32,
     pub groups_per_flex: u32,
     pub descriptor_size: u16,
+    /// None if no descriptor is damaged, or if the volume was not opened.
+    pub damaged_descriptors: Option<DescriptorsReport>,
     pub checksum: Checksum,
     pub hash_seed: String,
     pub times: Times,
@@ -57,6 +59,19 @@ pub struct Report {
     pub fence: &'static str,
     pub recovery: Recovery,
     pub notes: Vec<String>,
+}
+
+/// Damage of group descriptors.
+#[derive(Serialize)]
+pub struct DescriptorsReport {
+    /// Groups whose descriptors are damaged.
+    pub groups: u32,
+    /// Those of them that lead to impossible places: their inodes cannot be read.
+    pub impossible: u32,
+    /// Fault and place of the first one, and which group and block that are.
+    pub first: String,
+    pub first_group: Option<u32>,
+    pub first_block: Option<u64>,
 }
 
 /// Checksums of metadata.
@@ -223,13 +238,10 @@ pub fn run(args: &InfoArgs, globals: &Globals) -> Result<(), CliError> {
                 None => return Err(at(error)),
             }
         }
-        Err(error @ (Error::NeedsRecovery(_) | Error::Incompatible { .. })) => {
-            match read_superblock(&*device) {
-                Some(superblock) => (superblock, None, Some(error)),
-                None => return Err(at(error)),
-            }
-        }
-        Err(error) => return Err(at(error)),
+        Err(error) => match read_superblock(&*device) {
+            Some(superblock) => (superblock, None, Some(error)),
+            None => return Err(at(error)),
+        },
     };
     let report = report(&superblock, info.as_ref(), refusal, &*device);
     let mut out = Out::new();
@@ -280,6 +292,7 @@ fn report(
         inodes_per_group: geometry.inodes_per_group(),
         groups_per_flex: superblock.groups_per_flex(),
         descriptor_size: geometry.desc_size(),
+        damaged_descriptors: info.and_then(|info| info.descriptors).map(descriptors),
         checksum: checksum(superblock),
         hash_seed: superblock.hash.seed.map(|word| format!("{:08x}", word.swap_bytes())).concat(),
         times: Times {
@@ -302,6 +315,17 @@ fn report(
         },
         recovery: recovery(superblock, info, refusal),
         notes: notes(info),
+    }
+}
+
+fn descriptors(damage: DescriptorDamage) -> DescriptorsReport {
+    let place = damage.first.place;
+    DescriptorsReport {
+        groups: damage.groups,
+        impossible: damage.impossible,
+        first: damage.first.to_string(),
+        first_group: place.group.map(|group| group.get()),
+        first_block: place.block.map(|block| block.get()),
     }
 }
 

@@ -136,12 +136,15 @@ impl<'g> How<'g> {
 
     /// Opens the volume on `spec`: every command comes through here. With a tracer, its layer lies between
     /// the volume and the device, so that it sees metadata, data and flushes alike. Whoever sees an older state of
-    /// the volume, because its journal could not all be replayed, is told.
+    /// the volume, because its journal could not all be replayed, is told, and so is whoever sees it through damaged
+    /// group descriptors.
     pub fn open_volume(&self, spec: &DeviceSpec) -> Result<Volume, uext4::Error> {
         let volume = self.open_on(self.open_device(spec)?)?;
-        if let Some(loss) = volume.info().recovery.loss() {
+        let info = volume.info();
+        let loss = info.recovery.loss().map(|loss| format!("an older state is seen: {loss}"));
+        for message in loss.into_iter().chain(info.descriptors.map(|damage| damage.to_string())) {
             let Globals { command, json, .. } = self.globals;
-            error::warn(command, *json, &spec.to_string(), &format!("an older state is seen: {loss}"));
+            error::warn(command, *json, &spec.to_string(), &message);
         }
         Ok(volume)
     }

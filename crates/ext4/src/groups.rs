@@ -3,10 +3,23 @@
 //! A volume of 16 TiB with blocks of 1 KiB has two million groups. Opening it reads their descriptors once, in large
 //! steps and not through the cache (which holds a part of them at most), checks each, and keeps nothing but where
 //! metadata lies: 16 bytes for each run of it.
+//!
+//! # Damaged descriptors
+//! Whoever writes needs all of them sound: an open for writing is refused by the first that is not. A read-only open
+//! goes on, as the kernel's does, and says how many are damaged ([`DescriptorDamage`]). All that reading wants to know
+//! of a group is where its inode table is. A descriptor with a wrong checksum still says that; it is used if what it
+//! says is possible, and if no sound descriptor claims the same blocks: then what would be read are certainly not the
+//! inodes of that group. (The kernel takes any place inside the volume.) Otherwise the inodes of that group, and only
+//! they, cannot be read. Nothing becomes a system zone on the word of a damaged descriptor: a wrong one would make
+//! sound files unreadable, and what is not written needs no protection.
+//!
+//! Where a descriptor is impossible the kernel refuses the volume. We refuse when most are: then this is no volume, and
+//! a file of holes that claims a billion groups is not to be read to its end.
 
 use crate::error::{Error, Result};
 use crate::volume::Ext4State;
 use crate::zones::SystemZones;
+use std::fmt;
 use std::sync::Arc;
 use uext4_blockdev::{BufferPool, Device};
 use uext4_ondisk::ext4::{Geometry, GroupDescriptor, Superblock};
@@ -15,9 +28,103 @@ use uext4_ondisk::{Corrupt, CorruptKind, Group, Pblk};
 /// Bytes of descriptors that are read at a time.
 const STEP: u32 = 256 * 1024;
 
+/// Impossible descriptors that are gone on after, even if no others were met.
+const IMPOSSIBLE_MIN: u32 = 4096;
+
+/// Group descriptors that were damaged when the volume was opened, which only a read-only open survives.
+///
+/// What is read of files in these groups is what is found where the descriptors say, and may be wrong or missing.
+/// Inodes of volumes with `metadata_csum` have checksums of their own, so there it is wrong only if those are, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DescriptorDamage {
+    /// Groups whose descriptors are damaged.
+    pub groups: u32,
+    /// Those of them whose descriptors lead to impossible places, whatever their checksums: their inodes cannot be
+    /// read.
+    pub impossible: u32,
+    /// The damage of the first one, its group and block.
+    pub first: Corrupt,
+}
+
+impl fmt::Display for DescriptorDamage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (are, these) = if self.groups == 1 { ("is", "this group") } else { ("are", "these groups") };
+        let plural = if self.groups == 1 { "" } else { "s" };
+        write!(
+            f,
+            "{} group descriptor{plural} {are} damaged (first: {}): files in {these} may read wrong or not at all",
+            self.groups, self.first
+        )
+    }
+}
+
+/// What is wrong with a descriptor, and what it says all the same.
+pub(crate) struct Damaged {
+    /// The first fault, with group and block.
+    pub(crate) fault: Corrupt,
+    /// Where it says that the inode table is, if all its places are possible.
+    table: Option<Pblk>,
+}
+
+/// Decodes the descriptor of `group`, which lies in `block`.
+fn decode(
+    bytes: &[u8],
+    group: Group,
+    block: Pblk,
+    superblock: &Superblock,
+) -> std::result::Result<GroupDescriptor, Damaged> {
+    GroupDescriptor::decode(bytes, group, superblock).map_err(|fault| {
+        let unverified = GroupDescriptor::decode_unverified(bytes, group, superblock).ok();
+        Damaged { fault: fault.at_block(block), table: unverified.map(|descriptor| descriptor.inode_table) }
+    })
+}
+
+/// Counts damage while descriptors are looked at.
+#[derive(Default)]
+struct Tally {
+    sound: u32,
+    found: Option<DescriptorDamage>,
+}
+
+impl Tally {
+    /// One more, damaged.
+    ///
+    /// # Errors
+    /// The first damage, once most descriptors are impossible.
+    fn add(&mut self, damaged: &Damaged) -> Result<()> {
+        let none = DescriptorDamage { groups: 0, impossible: 0, first: damaged.fault };
+        let found = self.found.get_or_insert(none);
+        found.groups += 1;
+        found.impossible += u32::from(damaged.table.is_none());
+        let possible = self.sound + (found.groups - found.impossible);
+        if found.impossible > IMPOSSIBLE_MIN.max(possible) {
+            return Err(found.first.into());
+        }
+        Ok(())
+    }
+}
+
 impl Ext4State {
-    /// The descriptor of a group, checksum verified.
+    /// The descriptor of a group, checksum verified: for whoever needs more of it than a place to read from.
     pub(crate) fn descriptor(&self, group: Group) -> Result<GroupDescriptor> {
+        self.read_descriptor(group)?.map_err(|damaged| damaged.fault.into())
+    }
+
+    /// Where the inode table of a group begins. Whoever only reads is told it by a damaged descriptor too, if that is
+    /// possible.
+    pub(crate) fn inode_table(&self, group: Group) -> Result<Pblk> {
+        let damaged = match self.read_descriptor(group)? {
+            Ok(descriptor) => return Ok(descriptor.inode_table),
+            Err(damaged) if self.trusts_only_sound => return Err(damaged.fault.into()),
+            Err(damaged) => damaged,
+        };
+        let blocks = u64::from(self.superblock.geometry.inode_table_blocks());
+        // The zones are metadata of those that are trusted.
+        let table = damaged.table.filter(|table| self.zones.allows(table.get(), blocks));
+        table.ok_or_else(|| damaged.fault.into())
+    }
+
+    fn read_descriptor(&self, group: Group) -> Result<std::result::Result<GroupDescriptor, Damaged>> {
         let geometry = &self.superblock.geometry;
         let missing =
             || Error::from(Corrupt::from(CorruptKind::GroupDescriptorField("number")).in_group(group));
@@ -25,15 +132,15 @@ impl Ext4State {
         let buffer = self.cache.read(block.get())?;
         let start = offset as usize;
         let bytes = buffer.get(start..start + usize::from(geometry.desc_size())).ok_or_else(missing)?;
-        Ok(GroupDescriptor::decode(bytes, group, &self.superblock)
-            .map_err(|corrupt| corrupt.at_block(block))?)
+        Ok(decode(bytes, group, block, &self.superblock))
     }
 
-    /// Collects where fixed metadata lies.
+    /// Collects where fixed metadata lies, and damage of the descriptors, which ends an open for writing.
     pub(crate) fn load_zones(&mut self) -> Result<()> {
         let (superblock, zones) = (&self.superblock, &mut self.zones);
         let geometry = &superblock.geometry;
         let table = u64::from(geometry.inode_table_blocks());
+        let mut tally = Tally::default();
         // Flex groups keep a kind of metadata of neighbouring groups together, so each kind has its own run.
         let mut runs = [Run::default(); 3];
         for_each_descriptor(&**self.cache.device(), superblock, |group, descriptor| {
@@ -45,16 +152,24 @@ impl Ext4State {
             if let Some(start) = start {
                 zones.add(start, u64::from(geometry.base_metadata_blocks(group)));
             }
+            let descriptor = match descriptor {
+                Ok(descriptor) => descriptor,
+                Err(damaged) if self.trusts_only_sound => return Err(damaged.fault.into()),
+                Err(damaged) => return tally.add(&damaged),
+            };
+            tally.sound += 1;
             let [blocks, inodes, tables] = &mut runs;
             blocks.extend(descriptor.block_bitmap, 1, zones);
             inodes.extend(descriptor.inode_bitmap, 1, zones);
             tables.extend(descriptor.inode_table, table, zones);
+            Ok(())
         })?;
         runs.iter().for_each(|run| run.end(zones));
         if self.mmp.is_some() {
             zones.add(superblock.mmp.block, 1);
         }
         zones.settle();
+        self.descriptor_damage = tally.found;
         Ok(())
     }
 }
@@ -83,11 +198,12 @@ impl Run {
 /// Hands every group's descriptor, checked, to `visit`. Each block of them is read once.
 ///
 /// # Errors
-/// [`Error::Corrupt`] naming group and block; [`Error::MetadataIo`] naming the first block of the step that failed.
+/// What `visit` says; [`Error::Corrupt`] for descriptors that lie outside the volume; [`Error::MetadataIo`] naming the
+/// first block of the step that failed.
 pub(crate) fn for_each_descriptor(
     device: &dyn Device,
     superblock: &Superblock,
-    mut visit: impl FnMut(Group, &GroupDescriptor),
+    mut visit: impl FnMut(Group, std::result::Result<GroupDescriptor, Damaged>) -> Result<()>,
 ) -> Result<()> {
     let geometry = &superblock.geometry;
     let size = geometry.block_size();
@@ -106,9 +222,7 @@ pub(crate) fn for_each_descriptor(
             let start = number * per_block;
             let bytes = bytes.chunks_exact(usize::from(geometry.desc_size()));
             for (bytes, group) in bytes.zip((start..groups).map(Group)).take(per_block as usize) {
-                let descriptor = GroupDescriptor::decode(bytes, group, superblock)
-                    .map_err(|corrupt| corrupt.at_block(Pblk(block)))?;
-                visit(group, &descriptor);
+                visit(group, decode(bytes, group, Pblk(block), superblock))?;
             }
         }
         number += count;

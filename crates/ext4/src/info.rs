@@ -1,5 +1,6 @@
 //! What `info` tells about an open volume.
 
+use crate::groups::DescriptorDamage;
 use crate::recovery::RecoveryInfo;
 use crate::volume::Volume;
 use uext4_blockdev::{Capabilities, DaxKind, Description, Geometry};
@@ -28,6 +29,8 @@ pub struct Info {
     pub journal: Option<JournalInfo>,
     /// The block of multi-mount protection as it was when the volume was opened, if it has that feature.
     pub mmp: Option<MmpBlock>,
+    /// Group descriptors that are damaged, if any are: only of a volume opened read-only.
+    pub descriptors: Option<DescriptorDamage>,
     /// What was recovered when the volume was opened.
     pub recovery: RecoveryInfo,
     /// What a user should know, one sentence each.
@@ -56,6 +59,7 @@ impl Info {
         if superblock.errors.count != 0 {
             notes.push(format!("the kernel recorded {} error(s) on this volume", superblock.errors.count));
         }
+        notes.extend(volume.state().descriptor_damage.map(|damage| damage.to_string()));
         notes.extend(volume.state().recovery.notes());
         Info {
             read_only: !volume.is_writable(),
@@ -67,6 +71,7 @@ impl Info {
             fence: Fence::active(),
             journal: volume.state().journal_info.clone(),
             mmp: volume.state().mmp,
+            descriptors: volume.state().descriptor_damage,
             recovery: volume.state().recovery.clone(),
             notes,
         }

@@ -95,9 +95,9 @@ impl Ext4State {
         let geometry = &self.superblock.geometry;
         let bad_number = || Error::from(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino));
         let (group, index) = geometry.group_of_inode(ino).ok_or_else(bad_number)?;
-        let descriptor = self.descriptor(group)?;
+        let table = self.inode_table(group)?;
         let (block, offset) = geometry.inode_table_position(index);
-        let place = descriptor.inode_table.checked_add(u64::from(block)).ok_or_else(bad_number)?;
+        let place = table.checked_add(u64::from(block)).ok_or_else(bad_number)?;
         let buffer = self.cache.read(place.get())?;
         let (disk, kind) = self.decode_inode(&buffer, offset as usize, ino, place)?;
         let metadata = self.metadata_of(ino, &disk, kind);

@@ -54,6 +54,7 @@ mod zones;
 pub use dir::{DirEntry, ReadDir};
 pub use error::{Allocation, Error, Result};
 pub use file::{Cursor, File, MapIter};
+pub use groups::DescriptorDamage;
 pub use info::Info;
 pub use options::{DEPTH_MAX, OpenOptions, QueueOptions, VolumeOptions};
 pub use queue::{Completion, Completions, IoQueue};

@@ -333,6 +333,12 @@ impl Pending {
         let mut reading = options.clone();
         reading.write = false;
         let view = open_state(self.overlay.clone(), self.superblock.clone(), &reading, info.clone())?;
+        if options.write
+            && let Some(damage) = view.descriptor_damage
+        {
+            // The opening that decides refuses it, too; what the fast commits make of it says less.
+            return Err(damage.first.into());
+        }
         let budget = OVERLAY_BYTES.saturating_sub(self.overlay.memory_bytes());
         let source = fast_commit::Source { view: &view, recovery: &self.recovery, log, budget };
         let replayed = if options.write { source.replay() } else { source.replay_good() };
@@ -366,8 +372,10 @@ impl Pending {
         let geometry = &self.superblock.geometry;
         let (mut blocks, mut inodes) = (0u64, 0u64);
         for_each_descriptor(&**view.cache.device(), &self.superblock, |_, descriptor| {
+            let descriptor = descriptor.map_err(|damaged| damaged.fault)?;
             blocks = blocks.saturating_add(u64::from(descriptor.free_clusters));
             inodes = inodes.saturating_add(u64::from(descriptor.free_inodes));
+            Ok(())
         })?;
         blocks = blocks.saturating_mul(u64::from(geometry.cluster_blocks()));
         let possible = u32::try_from(inodes).ok().filter(|inodes| *inodes <= geometry.inodes_count());

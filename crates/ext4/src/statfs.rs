@@ -34,7 +34,7 @@ impl Volume {
     /// `ext4_calculate_overhead` in fs/ext4/super.c): free counts are those of the group descriptors.
     ///
     /// # Errors
-    /// Those of reading group descriptors.
+    /// Those of reading group descriptors, damaged ones included: nothing else vouches for free counts.
     pub fn statfs(&self) -> Result<StatFs> {
         let state = self.state();
         let superblock = &state.superblock;

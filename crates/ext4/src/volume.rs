@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::features;
 use crate::file::File;
 use crate::fs::Ext4;
+use crate::groups::DescriptorDamage;
 use crate::info::Info;
 use crate::inline::InlineData;
 use crate::inode::{Inode, InodeTable};
@@ -51,6 +52,9 @@ pub(crate) struct Ext4State {
     pub(crate) journal_info: Option<JournalInfo>,
     pub(crate) mmp: Option<MmpBlock>,
     pub(crate) recovery: RecoveryInfo,
+    /// Whether a damaged group descriptor is an error wherever it is met: of volumes that are to be written.
+    pub(crate) trusts_only_sound: bool,
+    pub(crate) descriptor_damage: Option<DescriptorDamage>,
 }
 
 /// The root directory's inode number.
@@ -63,7 +67,9 @@ impl Volume {
     /// # Errors
     /// [`Error::InUse`], [`Error::Incompatible`] naming the feature, [`Error::Journal`] if the journal is damaged
     /// and the volume is to be written, [`Error::Corrupt`], and the device's. A journal that is not empty is
-    /// replayed first: onto the device, or for a read-only volume in memory ([`Info::recovery`]).
+    /// replayed first: onto the device, or for a read-only volume in memory ([`Info::recovery`]). Damaged group
+    /// descriptors are an error if the volume is to be written; a read-only open tells of them
+    /// ([`Info::descriptors`]).
     pub fn open(device: &str, options: VolumeOptions) -> Result<Volume> {
         Self::open_spec(&DeviceSpec::parse(device)?, options)
     }
@@ -299,6 +305,8 @@ impl Ext4State {
             journal: None,
             journal_info: None,
             recovery: RecoveryInfo::clean(),
+            trusts_only_sound: options.write,
+            descriptor_damage: None,
         })
     }
 }

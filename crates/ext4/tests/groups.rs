@@ -92,6 +92,45 @@ fn every_descriptor_is_read_once_in_large_steps() {
     }
 }
 
+/// Damage is counted in the same reading. (What it takes of memory: `crates/hostile/tests/descriptors.rs`.)
+#[test]
+fn many_damaged_descriptors_are_counted_and_a_volume_of_impossible_ones_is_refused() {
+    needs!(Need::Tool("mke2fs"));
+    let groups = 1 << 17;
+    let scratch = Scratch::new(u64::from(groups) * 64 + (1 << 20));
+    let path = huge(&scratch, groups, true);
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    let mut sound = vec![0; groups as usize * 64];
+    file.read_exact_at(&mut sound, 2048).unwrap();
+    let mut table = sound.clone();
+    table.chunks_exact_mut(64).for_each(|bytes| bytes[30] ^= 1);
+    file.write_all_at(&table, 2048).unwrap();
+    let counting = Arc::new(CountingDevice::new(device(&path)));
+    let volume = open_ro(counting.clone());
+    let damage = volume.info().descriptors.unwrap();
+    assert_eq!((damage.groups, damage.impossible), (groups, 0));
+    assert_eq!(damage.first.kind, CorruptKind::GroupDescriptorChecksum);
+    assert_eq!(damage.first.place.group, Some(Group(0)));
+    assert!(counting.counts().reads <= u64::from(groups) * 64 / (256 << 10) + 3);
+    // Descriptors of zeros lead to impossible places. Many of them are gone on after while most are not, wherever they
+    // are; a volume of nothing else is none.
+    for (lost, opens) in [(0..4096, true), (0..70_000, false), (1 << 16..(1 << 17) - 100, true)] {
+        let mut table = sound.clone();
+        table[lost.start * 64..lost.end * 64].fill(0);
+        file.write_all_at(&table, 2048).unwrap();
+        match Volume::open_device(device(&path), VolumeOptions::read_only()) {
+            Ok(volume) => {
+                let damage = volume.info().descriptors.unwrap();
+                let lost_groups = lost.len() as u32;
+                assert_eq!((damage.groups, damage.impossible), (lost_groups, lost_groups));
+                assert_eq!(damage.first.place.group, Some(Group(lost.start as u32)));
+                assert!(opens);
+            }
+            Err(error) => assert!(!opens && matches!(error, Error::Corrupt(_)), "{lost:?}: {error}"),
+        }
+    }
+}
+
 /// A file that is all hole, but for a superblock that claims `groups` groups of 2 KiB: no checksums, 1 KiB blocks,
 /// clusters of two, so that block 0 belongs to the volume and a descriptor of zeros leads there.
 #[test]

@@ -199,7 +199,7 @@ impl DirScan<'_, '_> {
                 Some(slot) => slot.count_entry(),
                 None => {
                     let text = || format!("`..` is inode {target}, which is not in use");
-                    self.findings.add(&kinds::ENTRY_FREE, place, text);
+                    self.not_in_use(place, target, text);
                 }
             }
         }
@@ -254,8 +254,17 @@ impl DirScan<'_, '_> {
             None => {
                 let text =
                     || format!("`{}` names inode {target}, which is not in use", entry.name.escape_ascii());
-                self.findings.add(&kinds::ENTRY_FREE, place, text);
+                self.not_in_use(place, target, text);
             }
+        }
+    }
+
+    /// Tells of an entry whose inode is not in use, unless nobody can know.
+    fn not_in_use(&mut self, place: Place, target: u32, text: impl FnOnce() -> String) {
+        if self.shared.is_out_of_reach(target) {
+            self.findings.not_examined("inodes that directories name", "their group's descriptor is damaged");
+        } else {
+            self.findings.add(&kinds::ENTRY_FREE, place, text);
         }
     }
 
@@ -274,7 +283,7 @@ impl DirScan<'_, '_> {
         }
         let Some(slot) = self.shared.inodes.in_use(target) else {
             let text = || format!("`{}` names inode {target}, which is not in use", named());
-            self.findings.add(&kinds::ENTRY_FREE, place, text);
+            self.not_in_use(place, target, text);
             return;
         };
         if slot.marks() & MARK_RESERVED != 0 {

@@ -197,6 +197,10 @@ fn check(
             "damaged maps were followed in part: blocks that they claim behind the damage are not counted";
         notes.push(text.into());
     }
+    if shared.groups.iter().any(Option::is_none) {
+        let text = "groups have impossible descriptors: what their inodes name, own or hold is not counted";
+        notes.push(text.into());
+    }
     Ok(Report { notes, counts, ..findings.into_report() })
 }
 

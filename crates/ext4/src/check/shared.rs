@@ -101,6 +101,12 @@ impl<'d> Shared<'d> {
         Reader::new(self.device, geometry.block_size(), geometry.blocks_count(), bytes)
     }
 
+    /// Whether an inode is of a group whose table nobody can find.
+    pub(super) fn is_out_of_reach(&self, ino: u32) -> bool {
+        let group = self.sb.geometry.group_of_inode(Ino(ino)).map(|(group, _)| group.get() as usize);
+        group.and_then(|group| self.groups.get(group)).is_some_and(Option::is_none)
+    }
+
     /// The number of a block's cluster in the bitmaps.
     pub(super) fn cluster_of(&self, block: u64) -> u64 {
         let first = u64::from(self.sb.geometry.first_data_block());

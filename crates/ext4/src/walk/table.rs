@@ -70,7 +70,7 @@ impl TableReader {
         let start = match self.table {
             Some((known, start)) if known == group => start,
             _ => {
-                let start = state.descriptor(group)?.inode_table;
+                let start = state.inode_table(group)?;
                 self.table = Some((group, start));
                 start
             }

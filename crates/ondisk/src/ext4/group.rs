@@ -127,12 +127,25 @@ impl GroupDescriptor {
     ///
     /// `bytes` starts at the descriptor ([`super::Geometry::descriptor_position`]) and may go on after it.
     pub fn decode(bytes: &[u8], group: Group, sb: &Superblock) -> Result<GroupDescriptor, Corrupt> {
-        let fault = |fault: Corrupt| fault.in_group(group);
-        let bytes = whole(bytes, sb).map_err(fault)?;
-        let low: &RawLow = record(bytes, STRUCTURE).map_err(fault)?;
+        let place = |fault: Corrupt| fault.in_group(group);
+        let bytes = whole(bytes, sb).map_err(place)?;
+        let low: &RawLow = record(bytes, STRUCTURE).map_err(place)?;
         if checksum_of(bytes, group, sb).is_some_and(|sum| sum != low.checksum.get()) {
             return Err(Corrupt::new(CorruptKind::GroupDescriptorChecksum).in_group(group));
         }
+        GroupDescriptor::decode_unverified(bytes, group, sb)
+    }
+
+    /// The same whatever the checksum says: for reading what is readable of a damaged volume. Nothing of it is to be
+    /// trusted; its locations are possible ones.
+    pub fn decode_unverified(
+        bytes: &[u8],
+        group: Group,
+        sb: &Superblock,
+    ) -> Result<GroupDescriptor, Corrupt> {
+        let fault = |fault: Corrupt| fault.in_group(group);
+        let bytes = whole(bytes, sb).map_err(fault)?;
+        let low: &RawLow = record(bytes, STRUCTURE).map_err(fault)?;
         let high = if sb.geometry.desc_size() >= HIGH_PART_SIZE {
             Some(&record::<RawFull>(bytes, STRUCTURE).map_err(fault)?.high)
         } else {

@@ -1,0 +1,387 @@
+//! Damaged group descriptors: what a read-only open goes on with, what it tells, and that nothing is written.
+
+mod common;
+
+use common::fast::{Records, SEQUENCE, plant};
+use common::log::{Log, LogKind};
+use common::{Image, assert_unchanged, open_ro, open_rw, read_all, read_only};
+use std::sync::LazyLock;
+use uext4::check::{CheckOptions, check_volume};
+use uext4::{Error, RecoveryState, Volume, VolumeOptions};
+use uext4_ondisk::ext4::{GroupDescriptor, Superblock};
+use uext4_ondisk::jbd2::LogChecksums;
+use uext4_ondisk::{CorruptKind, Group, Pblk};
+use uext4_testkit::guard::{LoopDevice, LoopOptions, Mount};
+use uext4_testkit::{Need, Scratch, VolumeBuilder, needs, oracle};
+
+/// Bytes of a file in each group: two blocks and a bit.
+const SIZE: usize = 2100;
+
+/// A volume of blocks of 1 KiB and a few groups, with files whose inodes lie in every group.
+struct Sample {
+    image: Image,
+    superblock: Superblock,
+    /// Name, group of its inode, contents.
+    files: Vec<(String, Group, Vec<u8>)>,
+}
+
+impl Sample {
+    fn new(features: &str) -> Sample {
+        let source = Scratch::new(8 << 20);
+        let contents = |number: usize| -> Vec<u8> {
+            (0..SIZE).map(|at| ((at / 256 + 1) * (number + 1) + at % 251) as u8).collect()
+        };
+        for number in 0..100 {
+            std::fs::write(source.file(format!("file-{number:02}")), contents(number)).unwrap();
+        }
+        let args = ["-b", "1024", "-g", "8192", "-N", "128", "-O", features];
+        let built = VolumeBuilder::new(32 << 20).args(args).from_dir(source.path()).build();
+        let image = Image::load(built.path());
+        let superblock = Superblock::decode(&image.bytes[1024..2048]).unwrap();
+        assert_eq!(superblock.geometry.group_count(), 4);
+        let volume = open_ro(image.device());
+        let files: Vec<_> = (0..100)
+            .map(|number| {
+                let name = format!("/file-{number:02}");
+                let ino = volume.resolve(&name, true).unwrap();
+                (name, superblock.geometry.group_of_inode(ino).unwrap().0, contents(number))
+            })
+            .collect();
+        for group in 0..4 {
+            let count = files.iter().filter(|file| file.1 == Group(group)).count();
+            assert!(count >= 10, "{count} files in group {group}");
+        }
+        Sample { image, superblock, files }
+    }
+
+    /// Byte of the image where a descriptor begins.
+    fn at(&self, group: u32) -> usize {
+        self.superblock.geometry.descriptor_block(0).unwrap().get() as usize * 1024
+            + group as usize * usize::from(self.superblock.geometry.desc_size())
+    }
+
+    fn descriptor(&self, group: u32) -> GroupDescriptor {
+        GroupDescriptor::decode(&self.image.bytes[self.at(group)..], Group(group), &self.superblock).unwrap()
+    }
+
+    /// The image with a changed descriptor; its checksum is that of the old one.
+    fn damaged(&self, group: u32, change: impl FnOnce(&mut GroupDescriptor)) -> Image {
+        let mut image = self.image.clone();
+        damage(&mut image, &self.superblock, self.at(group), group, change);
+        image
+    }
+
+    /// All files, read; those of `unreadable` must answer with the error of `group`'s descriptor.
+    #[track_caller]
+    fn assert_reads(&self, volume: &Volume, unreadable: Option<u32>) {
+        for (name, group, contents) in &self.files {
+            let opened = volume.open_file(name, read_only());
+            if Some(group.get()) == unreadable {
+                assert_descriptor_error(&opened.map(drop).unwrap_err(), group.get());
+                assert_descriptor_error(&volume.metadata(name).map(drop).unwrap_err(), group.get());
+            } else {
+                assert!(read_all(&opened.unwrap()) == *contents, "{name}");
+            }
+        }
+        let names: Vec<_> = volume.read_dir("/").unwrap().map(|entry| entry.unwrap().name).collect();
+        assert_eq!(names.len(), 3 + self.files.len());
+    }
+}
+
+/// Changes a descriptor and leaves its checksum as it was.
+fn damage(
+    image: &mut Image,
+    superblock: &Superblock,
+    at: usize,
+    group: u32,
+    change: impl FnOnce(&mut GroupDescriptor),
+) {
+    let bytes = &mut image.bytes[at..at + usize::from(superblock.geometry.desc_size())];
+    let sum = [bytes[30], bytes[31]];
+    let mut descriptor = GroupDescriptor::decode(bytes, Group(group), superblock).unwrap();
+    change(&mut descriptor);
+    descriptor.encode(bytes, Group(group), superblock).unwrap();
+    bytes[30..32].copy_from_slice(&sum);
+    assert!(GroupDescriptor::decode(bytes, Group(group), superblock).is_err());
+}
+
+#[track_caller]
+fn assert_descriptor_error(error: &Error, group: u32) {
+    match error {
+        Error::Corrupt(corrupt) => {
+            let kind = corrupt.kind;
+            let known =
+                matches!(kind, CorruptKind::GroupDescriptorChecksum | CorruptKind::GroupDescriptorField(_));
+            assert!(known, "{error}");
+            assert_eq!((corrupt.place.group, corrupt.place.block), (Some(Group(group)), Some(Pblk(2))));
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// Opened for reading, with this damage told; refused for writing; nothing written.
+#[track_caller]
+fn open_damaged(image: &Image, damage: (u32, u32), first: u32) -> Volume {
+    let device = image.device();
+    let refused = Volume::open_device(device.clone(), VolumeOptions::read_write()).map(drop).unwrap_err();
+    assert_descriptor_error(&refused, first);
+    assert_unchanged(image, &*device);
+    let volume = open_ro(device.clone());
+    let info = volume.info();
+    let told = info.descriptors.expect("the damage is told");
+    assert_eq!(
+        (told.groups, told.impossible, told.first.place.group),
+        (damage.0, damage.1, Some(Group(first)))
+    );
+    assert!(info.notes.contains(&told.to_string()), "{:?}", info.notes);
+    volume
+}
+
+const METADATA_CSUM: &str = "metadata_csum,64bit,^resize_inode";
+const UNINIT_BG: &str = "uninit_bg,^metadata_csum,^64bit,^resize_inode";
+const NO_CSUM: &str = "^uninit_bg,^metadata_csum,^64bit,^resize_inode";
+
+static CHECKED: LazyLock<Sample> = LazyLock::new(|| Sample::new(METADATA_CSUM));
+
+fn findings(image: &Image) -> Vec<String> {
+    let options = CheckOptions::new().threads(1);
+    let report = check_volume(image.device(), VolumeOptions::read_only(), &options, &mut |_| ()).unwrap();
+    report.findings.iter().map(|finding| finding.kind.code.to_owned()).collect()
+}
+
+#[test]
+fn a_wrong_checksum_leaves_reading_and_refuses_writing() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    for features in [METADATA_CSUM, UNINIT_BG] {
+        let sample = Sample::new(features);
+        assert_eq!(open_ro(sample.image.device()).info().descriptors, None);
+        for group in 0..4 {
+            let image = sample.damaged(group, |descriptor| descriptor.used_dirs += 1);
+            let volume = open_damaged(&image, (1, 0), group);
+            sample.assert_reads(&volume, None);
+            // Free counts have nothing else that vouches for them.
+            assert_descriptor_error(&volume.statfs().unwrap_err(), group);
+            assert_eq!(findings(&image)[0], "group.checksum", "{features}");
+            assert_eq!(findings(&image).len(), 2, "and the count that is wrong: {:?}", findings(&image));
+        }
+        // The oracle reads the same.
+        let image = sample.damaged(2, |descriptor| descriptor.used_dirs += 1);
+        let scratch = Scratch::new(64 << 20);
+        image.save(&scratch.file("image"));
+        let (name, _, contents) = sample.files.iter().find(|file| file.1 == Group(2)).unwrap();
+        let mut dump = oracle::command("debugfs");
+        let request = format!("dump {name} {}", scratch.file("dumped").display());
+        oracle::run(dump.args(["-c", "-R", &request]).arg(scratch.file("image")));
+        assert!(std::fs::read(scratch.file("dumped")).unwrap() == *contents);
+    }
+}
+
+#[test]
+fn impossible_places_cost_the_files_of_their_group_only() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    type Change<'a> = &'a dyn Fn(&mut GroupDescriptor);
+    let changes: [Change<'_>; 4] = [
+        &|descriptor| descriptor.inode_table = Pblk(1 << 30),
+        &|descriptor| descriptor.inode_table = Pblk(0),
+        &|descriptor| descriptor.inode_bitmap = Pblk(32 << 10),
+        &|descriptor| descriptor.block_bitmap = Pblk(2),
+    ];
+    for features in [METADATA_CSUM, UNINIT_BG, NO_CSUM] {
+        let sample = Sample::new(features);
+        for change in changes {
+            let mut image = sample.image.clone();
+            let at = sample.at(2);
+            let mut descriptor = sample.descriptor(2);
+            change(&mut descriptor);
+            // With the right checksum: it does not make a place possible.
+            descriptor.encode(&mut image.bytes[at..], Group(2), &sample.superblock).unwrap();
+            let volume = open_damaged(&image, (1, 1), 2);
+            sample.assert_reads(&volume, Some(2));
+            // The entries of the others do not lead to free inodes only because these cannot be seen.
+            let found = findings(&image);
+            assert!(found.contains(&"group.location".to_owned()), "{found:?}");
+            assert!(!found.iter().any(|code| code.starts_with("entry.")), "{found:?}");
+        }
+        // Without the root directory, inodes are still there by their numbers.
+        let mut image = sample.image.clone();
+        let mut descriptor = sample.descriptor(0);
+        descriptor.inode_table = Pblk(1 << 30);
+        descriptor.encode(&mut image.bytes[sample.at(0)..], Group(0), &sample.superblock).unwrap();
+        let volume = open_damaged(&image, (1, 1), 0);
+        assert_descriptor_error(&volume.read_dir("/").map(drop).unwrap_err(), 0);
+        let sound = open_ro(sample.image.device());
+        let (name, _, contents) = &sample.files[99];
+        let ino = sound.resolve(name, true).unwrap();
+        assert!(read_all(&volume.open_inode(ino, read_only()).unwrap()) == *contents);
+    }
+}
+
+/// Checksums of inodes are missing here, so the inodes of another group would be believed.
+#[test]
+fn the_table_of_a_sound_group_is_not_read_as_that_of_a_damaged_one() {
+    needs!(Need::Tool("mke2fs"));
+    let sample = Sample::new(UNINIT_BG);
+    let other = sample.descriptor(3).inode_table;
+    for shift in [0, 1] {
+        let table = Pblk(other.get() - shift);
+        let image = sample.damaged(2, |descriptor| descriptor.inode_table = table);
+        sample.assert_reads(&open_damaged(&image, (1, 0), 2), Some(2));
+    }
+    // Somewhere among the data. What is there may look like inodes, of which nobody can know; but those of other
+    // groups, data included, are as they were.
+    let image = sample.damaged(2, |descriptor| descriptor.inode_table = Pblk(9000));
+    let volume = open_damaged(&image, (1, 0), 2);
+    for (name, group, contents) in &sample.files {
+        if *group != Group(2) {
+            assert!(read_all(&volume.open_file(name, read_only()).unwrap()) == *contents, "{name}");
+        }
+    }
+}
+
+/// With checksums of inodes, a table in the wrong place gives errors and no wrong answers.
+#[test]
+fn a_wrong_place_shows_in_the_checksums_of_inodes() {
+    needs!(Need::Tool("mke2fs"));
+    let sample = &*CHECKED;
+    let right = sample.descriptor(2).inode_table;
+    // A file's own blocks, claimed as the table: the file reads as before.
+    let volume = open_ro(sample.image.device());
+    let file = volume.open_file(&sample.files[0].0, read_only()).unwrap();
+    let data = file.map().next().unwrap().unwrap().physical / 1024;
+    for table in [Pblk(data), Pblk(right.get() + 1)] {
+        let image = sample.damaged(2, |descriptor| descriptor.inode_table = table);
+        let volume = open_damaged(&image, (1, 0), 2);
+        for (name, group, contents) in &sample.files {
+            let opened = volume.open_file(name, read_only());
+            if *group == Group(2) {
+                let error = opened.map(drop).unwrap_err();
+                assert!(matches!(error, Error::Corrupt(_)), "{error}");
+            } else {
+                assert!(read_all(&opened.unwrap()) == *contents, "{name}");
+            }
+        }
+    }
+}
+
+/// Where the first block of a file is.
+fn data_block(image: &Image, name: &str) -> u64 {
+    let volume = open_ro(image.device());
+    let file = volume.open_file(name, read_only()).unwrap();
+    file.map().next().unwrap().unwrap().physical / 1024
+}
+
+#[test]
+fn a_log_is_replayed_in_memory_over_damaged_descriptors_and_not_onto_the_device() {
+    needs!(Need::Tool("mke2fs"));
+    let sample = &*CHECKED;
+    let (name, group, contents) = sample.files.iter().find(|file| file.1 == Group(2)).unwrap();
+    let mut changed = contents[..1024].to_vec();
+    changed[..5].copy_from_slice(b"later");
+    let block = data_block(&sample.image, name);
+    let mut image = sample.damaged(group.get(), |descriptor| descriptor.free_inodes = 3);
+    Log::begin(&mut image, LogKind::new(LogChecksums::V3)).transaction(&[(block, changed.clone())], &[]);
+    let volume = open_damaged(&image, (1, 0), 2);
+    assert_eq!(volume.info().recovery.state, RecoveryState::Overlay);
+    assert!(read_all(&volume.open_file(name, read_only()).unwrap())[..1024] == changed[..]);
+    // The check sees the volume as it was written last, and the descriptor's damage alone.
+    assert_eq!(findings(&image), ["group.checksum", "group.free_inodes"]);
+
+    // A log that holds the descriptors: those on the device do not matter.
+    let mut image = sample.damaged(2, |descriptor| descriptor.free_inodes = 3);
+    let sound = sample.image.bytes[2048..3072].to_vec();
+    Log::begin(&mut image, LogKind::new(LogChecksums::V3)).transaction(&[(2, sound.clone())], &[]);
+    assert_eq!(open_ro(image.device()).info().descriptors, None);
+    let device = image.device();
+    let volume = open_rw(device.clone());
+    assert_eq!(volume.info().recovery.state, RecoveryState::Replayed);
+    assert!(Image::of(&*device).bytes[2048..3072] == sound);
+
+    // The journal's own inode is in a group that nobody can read: the log is lost, and so is the volume it belongs to.
+    let mut image = sample.image.clone();
+    Log::begin(&mut image, LogKind::new(LogChecksums::V3)).transaction(&[(block, changed.clone())], &[]);
+    damage(&mut image, &sample.superblock, sample.at(0), 0, |descriptor| descriptor.inode_table = Pblk(0));
+    for options in [VolumeOptions::read_only(), VolumeOptions::read_write()] {
+        let device = image.device();
+        assert_descriptor_error(&Volume::open_device(device.clone(), options).map(drop).unwrap_err(), 0);
+        assert_unchanged(&image, &*device);
+    }
+}
+
+/// Fast commits change bitmaps and free counts, so they need a descriptor that can be trusted.
+#[test]
+fn fast_commits_in_a_damaged_group_are_refused_and_those_before_are_seen() {
+    needs!(Need::Tool("mke2fs"));
+    let sample = &*CHECKED;
+    let volume = open_ro(sample.image.device());
+    let of = |group| {
+        let (name, ..) = sample.files.iter().find(|file| file.1 == Group(group)).unwrap();
+        (name.trim_start_matches('/').to_owned(), volume.resolve(name, true).unwrap().get())
+    };
+    let ((sound, sound_ino), (damaged, damaged_ino)) = (of(1), of(2));
+    let commits = [
+        Records::default().unlink(2, sound_ino, sound.as_bytes()),
+        Records::default().unlink(2, damaged_ino, damaged.as_bytes()),
+    ];
+    let mut image = sample.damaged(2, |descriptor| descriptor.free_inodes = 3);
+    plant(&mut image, &commits);
+    let volume = open_damaged(&image, (1, 0), 2);
+    let recovery = volume.info().recovery;
+    let refused = recovery.fast_commits_refused.expect("the second one is refused");
+    assert!(refused.contains("descriptor") && refused.contains("group 2"), "{refused}");
+    assert_eq!(recovery.fast_commits_before.map(|before| before.commits), Some(1));
+    assert!(recovery.log.is_some_and(|log| log.end.0 == SEQUENCE));
+    assert!(matches!(volume.metadata(format!("/{sound}")), Err(Error::NotFound)));
+    volume.metadata(format!("/{damaged}")).unwrap();
+    // None of them, if the damage does not concern them.
+    let mut image = sample.damaged(3, |descriptor| descriptor.free_inodes = 3);
+    plant(&mut image, &commits);
+    let volume = open_damaged(&image, (1, 0), 3);
+    assert_eq!(volume.info().recovery.fast_commits_refused, None);
+    assert!(matches!(volume.metadata(format!("/{damaged}")), Err(Error::NotFound)));
+}
+
+#[test]
+fn walking_meets_the_unreadable_group_entry_by_entry() {
+    needs!(Need::Tool("mke2fs"));
+    let sample = &*CHECKED;
+    let image = sample.damaged(1, |descriptor| descriptor.inode_table = Pblk(u64::MAX));
+    let volume = open_damaged(&image, (1, 1), 1);
+    let (mut read, mut failed) = (0, 0);
+    for entry in volume.read_dir("/").unwrap() {
+        let entry = entry.unwrap();
+        match volume.metadata_of(entry.ino) {
+            Ok(_) => read += 1,
+            Err(error) => {
+                assert_descriptor_error(&error, 1);
+                failed += 1;
+            }
+        }
+    }
+    let lost = sample.files.iter().filter(|file| file.1 == Group(1)).count();
+    assert_eq!((read, failed), (3 + sample.files.len() - lost, lost));
+}
+
+/// The kernel reads and refuses writing as we do. It refuses the whole volume for a place outside it.
+#[test]
+fn root_the_kernel_reads_on_after_a_wrong_checksum_too() {
+    needs!(Need::Loop, Need::Tool("mke2fs"));
+    for features in [METADATA_CSUM, UNINIT_BG] {
+        let sample = Sample::new(features);
+        let scratch = Scratch::new(64 << 20);
+        let file = scratch.file("image");
+        let image = sample.damaged(2, |descriptor| descriptor.used_dirs += 1);
+        image.save(&file);
+        {
+            let device = LoopDevice::attach(&file, LoopOptions::default());
+            assert!(Mount::try_attach(device.path(), "ext4", "rw").is_err());
+            let mount = Mount::attach(device.path(), "ext4", "ro");
+            for (name, _, contents) in &sample.files {
+                assert!(std::fs::read(mount.path().join(&name[1..])).unwrap() == *contents, "{name}");
+            }
+        }
+        sample.assert_reads(&open_damaged(&image, (1, 0), 2), None);
+        sample.damaged(2, |descriptor| descriptor.inode_table = Pblk(1 << 30)).save(&file);
+        let device = LoopDevice::attach(&file, LoopOptions::default());
+        assert!(Mount::try_attach(device.path(), "ext4", "ro").is_err());
+    }
+}
