@@ -9,9 +9,9 @@
 //! goes on, as the kernel's does, and says how many are damaged ([`DescriptorDamage`]). All that reading wants to know
 //! of a group is where its inode table is. A descriptor with a wrong checksum still says that; it is used if what it
 //! says is possible, and if no sound descriptor claims the same blocks: then what would be read are certainly not the
-//! inodes of that group. (The kernel takes any place inside the volume.) Otherwise the inodes of that group, and only
-//! they, cannot be read. Nothing becomes a system zone on the word of a damaged descriptor: a wrong one would make
-//! sound files unreadable, and what is not written needs no protection.
+//! inodes of that group. (The kernel refuses the volume if pieces of metadata overlap.) Otherwise the inodes of that
+//! group, and only they, cannot be read. Nothing becomes a system zone on the word of a damaged descriptor: a wrong
+//! one would make sound files unreadable, and what is not written needs no protection.
 //!
 //! Where a descriptor is impossible the kernel refuses the volume. We refuse when most are: then this is no volume, and
 //! a file of holes that claims a billion groups is not to be read to its end.

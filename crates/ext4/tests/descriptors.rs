@@ -226,6 +226,12 @@ fn the_table_of_a_sound_group_is_not_read_as_that_of_a_damaged_one() {
         let table = Pblk(other.get() - shift);
         let image = sample.damaged(2, |descriptor| descriptor.inode_table = table);
         sample.assert_reads(&open_damaged(&image, (1, 0), 2), Some(2));
+        // The check calls neither the other group wrong nor the inodes of this one free.
+        let found = findings(&image);
+        assert!(found.iter().any(|code| code == "group.checksum"), "{found:?}");
+        assert!(found.iter().any(|code| code == "group.overlap"), "{found:?}");
+        let wrong = ["entry.free_inode", "inode_bitmap.leaked", "inode.links", "inode.checksum"];
+        assert!(!found.iter().any(|code| wrong.contains(&&**code)), "{found:?}");
     }
     // Somewhere among the data. What is there may look like inodes, of which nobody can know; but those of other
     // groups, data included, are as they were.

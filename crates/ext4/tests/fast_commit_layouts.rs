@@ -179,3 +179,27 @@ fn what_folded_names_contradict_is_refused_by_name() {
         assert_unchanged(&image, &*device);
     }
 }
+
+/// Temporary files that get names: what waits for their inodes is compared folded, too.
+#[test]
+fn names_that_wait_may_be_taken_back_by_another_spelling() {
+    needs!(tools()[0], tools()[1], Need::Tool("debugfs"));
+    let mut image = folded(5, false, &[]);
+    let dir = open_ro(image.device()).resolve("/dir", false).unwrap().get();
+    let first = Records::default()
+        .link(dir, 900, b"Foo")
+        .unlink(dir, 900, b"foo")
+        .link(dir, 900, "B\u{e4}r".as_bytes())
+        .inode(900, &raw_inode(FILE, 1, 0, EXTENTS));
+    let second = Records::default().link(dir, 901, b"Gone").unlink(dir, 901, b"GONE");
+    let third = Records::default().link(dir, 900, b"Last").inode(900, &raw_inode(FILE, 2, 0, EXTENTS));
+    plant(&mut image, &[first, second, third]);
+    let device = image.device();
+    let info = open_ro(device.clone()).info().recovery;
+    assert_eq!((info.fast_commits_refused.as_ref(), info.fast_commits().unwrap().commits), (None, 3));
+    drop(writable(device.clone()).unwrap());
+    let after = Image::of(&*device);
+    fsck_clean(&after);
+    assert_eq!((find(&after, "BA\u{308}R").unwrap(), find(&after, "LAST").unwrap()), (900, 900));
+    assert!(["foo", "gone"].iter().all(|name| matches!(find(&after, name), Err(Error::NotFound))));
+}

@@ -89,10 +89,12 @@ fn check(dir: &Path, volume: usize, console: &str) {
     let opened = open_ro(device.clone());
     let info = opened.info();
     assert_eq!(info.recovery.state, RecoveryState::Overlay, "volume {volume}: the kernel was at work");
-    let (log, journal) = (info.recovery.log.unwrap(), info.journal.unwrap().block);
+    let (log, journal) = (info.recovery.log.clone().unwrap(), info.journal.unwrap().block);
     assert_eq!(log.ended.damage(), None, "volume {volume}");
     assert_durable(&opened, volume, &said);
     assert_eq!(info.recovery.fast_commits_refused, None, "volume {volume}");
+    let fast = info.recovery.fast_commits().map_or(0, |found| found.commits);
+    assert_eq!(fast > 0, volume == FOLDED, "volume {volume}: {fast} fast commits");
     // e2fsck replays fast commits in another order of blocks.
     let expected = (volume != FOLDED).then(|| comparable(&by_e2fsck(&image), journal));
     if let Some(expected) = &expected {

@@ -44,6 +44,7 @@ pub(super) fn load(shared: &mut Shared<'_>, findings: &mut Findings) -> Result<(
     let per_block = geometry.descriptors_per_block();
     let size = usize::from(geometry.desc_size());
     let mut groups = Vec::with_capacity(geometry.group_count() as usize);
+    let mut suspects = Vec::new();
     for number in 0..geometry.descriptor_blocks() {
         let Some(block) = geometry.descriptor_block(number) else { break };
         let left = geometry.group_count() - number * per_block;
@@ -58,22 +59,26 @@ pub(super) fn load(shared: &mut Shared<'_>, findings: &mut Findings) -> Result<(
         let bytes = reader.block(block.get(), 15)?;
         for (index, bytes) in bytes.chunks_exact(size).take(left.min(per_block) as usize).enumerate() {
             let group = Group(number * per_block + index as u32);
-            groups.push(descriptor(shared, findings, block, group, bytes));
+            let (descriptor, trusted) = descriptor(shared, findings, block, group, bytes);
+            suspects.extend((!trusted && descriptor.is_some()).then_some(group));
+            groups.push(descriptor);
         }
     }
     groups.resize(geometry.group_count() as usize, None);
     shared.groups = groups;
-    find_zones(shared, findings);
+    find_zones(shared, &suspects, findings);
     Ok(())
 }
 
+/// Decodes a descriptor, if it leads to possible places, and tells whether its checksum is right.
 fn descriptor(
     shared: &Shared<'_>,
     findings: &mut Findings,
     block: Pblk,
     group: Group,
     bytes: &[u8],
-) -> Option<GroupDescriptor> {
+) -> (Option<GroupDescriptor>, bool) {
+    let mut trusted = true;
     let place = Place { block: Some(block), group: Some(group), ..Place::default() };
     let mut decoded = GroupDescriptor::decode(bytes, group, shared.sb);
     if let Err(fault) = &decoded
@@ -81,8 +86,9 @@ fn descriptor(
     {
         findings.corrupt(&kinds::GROUP_CHECKSUM, place, fault);
         decoded = GroupDescriptor::decode(bytes, group, &shared.lenient);
+        trusted = false;
     }
-    match decoded {
+    let descriptor = match decoded {
         Ok(descriptor) => {
             let all = shared.sb.geometry.inodes_per_group();
             if descriptor.unused_inodes > all {
@@ -95,37 +101,75 @@ fn descriptor(
             findings.corrupt(&kinds::GROUP_LOCATION, place, &fault);
             None
         }
-    }
+    };
+    (descriptor, trusted)
 }
 
-fn find_zones(shared: &mut Shared<'_>, findings: &mut Findings) {
+/// A piece of metadata, if it is one.
+fn zone(start: Pblk, count: u64, group: Group, what: &'static str) -> Option<Zone> {
+    let end = start.get().saturating_add(count);
+    (count > 0).then_some(Zone { start: start.get(), end, group, what })
+}
+
+/// What a descriptor leads to.
+fn zones_of(shared: &Shared<'_>, group: Group) -> impl Iterator<Item = Zone> + use<> {
+    let descriptor = shared.groups.get(group.get() as usize).copied().flatten();
+    let table = u64::from(shared.sb.geometry.inode_table_blocks());
+    descriptor.into_iter().flat_map(move |descriptor| {
+        [
+            zone(descriptor.block_bitmap, 1, group, "block bitmap"),
+            zone(descriptor.inode_bitmap, 1, group, "inode bitmap"),
+            zone(descriptor.inode_table, table, group, "inode table"),
+        ]
+        .into_iter()
+        .flatten()
+    })
+}
+
+/// Finds where metadata lies. A group of `suspects`, whose descriptors have wrong checksums, that names metadata of
+/// others as its inode table is out of reach from then on: what lies there are not its inodes.
+fn find_zones(shared: &mut Shared<'_>, suspects: &[Group], findings: &mut Findings) {
     let (sb, geometry) = (shared.sb, &shared.sb.geometry);
-    let table = u64::from(geometry.inode_table_blocks());
     let mut zones = Vec::with_capacity(shared.groups.len() * 3 + 8);
-    let mut add = |start: Pblk, count: u64, group, what| {
-        if count > 0 {
-            zones.push(Zone { start: start.get(), end: start.get().saturating_add(count), group, what });
-        }
-    };
-    for (number, descriptor) in shared.groups.iter().enumerate() {
-        let group = Group(number as u32);
+    let mut suspected = suspects.iter().copied().peekable();
+    for group in (0..geometry.group_count()).map(Group) {
         if let Some(first) = geometry.group_first_block(group) {
             let mut base = u64::from(geometry.base_metadata_blocks(group));
             // With blocks of 1 KiB in clusters the volume starts at block 0, and its superblock at block 1.
-            if number == 0 && geometry.superblock_position().0 > first {
+            if group == Group(0) && geometry.superblock_position().0 > first {
                 base += 1;
             }
-            add(first, base, group, "superblock and descriptors");
+            zones.extend(zone(first, base, group, "superblock and descriptors"));
         }
-        if let Some(descriptor) = descriptor {
-            add(descriptor.block_bitmap, 1, group, "block bitmap");
-            add(descriptor.inode_bitmap, 1, group, "inode bitmap");
-            add(descriptor.inode_table, table, group, "inode table");
+        if suspected.next_if_eq(&group).is_none() {
+            zones.extend(zones_of(shared, group));
         }
     }
     let mmp = sb.mmp.block;
     if sb.features.incompat.contains(Incompat::MMP) && geometry.usable_blocks().contains(mmp, 1) {
-        add(mmp, 1, Group(0), "multi-mount protection block");
+        zones.extend(zone(mmp, 1, Group(0), "multi-mount protection block"));
+    }
+    zones.sort_unstable();
+    // How far the zones up to each reach: those of a hostile volume may lie in one another.
+    let mut reached = 0;
+    let reach = |zone: &Zone| {
+        reached = reached.max(zone.end);
+        (zone.start, reached)
+    };
+    let others: Vec<(u64, u64)> =
+        if suspects.is_empty() { Vec::new() } else { zones.iter().map(reach).collect() };
+    for group in suspects {
+        let mut own = zones_of(shared, *group);
+        // The inode table comes last.
+        let Some(table) = own.by_ref().last() else { continue };
+        let before = others.partition_point(|(start, _)| *start < table.end);
+        if before.checked_sub(1).is_some_and(|last| others[last].1 > table.start) {
+            let place = Place { block: Some(Pblk(table.start)), group: Some(*group), ..Place::default() };
+            findings.add(&kinds::GROUP_OVERLAP, place, || "the inode table overlaps other metadata".into());
+            shared.groups[group.get() as usize] = None;
+        } else {
+            zones.extend(zones_of(shared, *group));
+        }
     }
     zones.sort_unstable();
     let mut reached = 0;

@@ -16,6 +16,9 @@ use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 /// Clusters that are asked for at once when a bitmap is made.
 const FREE_STEP: usize = 1024;
 
+/// Bytes that a look at a free cluster counts for ([`super::canvas::Work`]).
+const SEARCH_WORK: usize = 32;
+
 /// What of a group was looked at or changed.
 struct Work {
     descriptor: GroupDescriptor,
@@ -23,6 +26,8 @@ struct Work {
     blocks: Option<Vec<u8>>,
     /// The inode bitmap, if it was changed.
     inodes: Option<Vec<u8>>,
+    /// Clusters before this one are not free.
+    searched: u32,
 }
 
 /// The groups.
@@ -91,24 +96,28 @@ impl Groups {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
             std::collections::btree_map::Entry::Vacant(entry) => {
                 let descriptor = canvas.state.descriptor(group)?;
-                Ok(entry.insert(Work { descriptor, blocks: None, inodes: None }))
+                Ok(entry.insert(Work { descriptor, blocks: None, inodes: None, searched: 0 }))
             }
         }
     }
 
-    /// A block for metadata of a file, near its inode. It is marked used at once.
+    /// A block for metadata of a file, near its inode and before block `limit`. It is marked used at once.
     ///
     /// # Errors
     /// [`Error::Incompatible`] if there is none.
-    pub(super) fn allocate(&mut self, canvas: &Canvas<'_>, ino: Ino) -> Result<u64> {
+    pub(super) fn allocate(&mut self, canvas: &Canvas<'_>, ino: Ino, limit: u64) -> Result<u64> {
         let geometry = &canvas.state.superblock.geometry;
         let near = geometry.group_of_inode(ino).map_or(Group(0), |(group, _)| group);
+        // Of a group that goes on behind the limit nothing is taken.
+        let end = |group: u32| geometry.group_first_block(Group(group + 1)).map(Pblk::get);
+        let inside = |group: u32| end(group).unwrap_or(geometry.blocks_count()) <= limit;
         if near.get() >= self.cursor
+            && inside(near.get())
             && let Some(block) = self.allocate_in(canvas, near)?
         {
             return Ok(block);
         }
-        while self.cursor < geometry.group_count() {
+        while self.cursor < geometry.group_count() && inside(self.cursor) {
             if let Some(block) = self.allocate_in(canvas, Group(self.cursor))? {
                 return Ok(block);
             }
@@ -125,18 +134,31 @@ impl Groups {
         else {
             return Ok(None);
         };
-        let descriptor = self.work(canvas, group)?.descriptor;
-        let held = self.work.get(&group.get()).and_then(|work| work.blocks.as_ref());
+        let work = self.work(canvas, group)?;
+        let searched = work.searched;
+        let held = work.blocks.take();
+        let is_held = held.is_some();
         let bitmap = match held {
-            Some(bitmap) => bitmap.clone(),
-            None => block_bitmap(canvas, group, &descriptor)?,
+            Some(bitmap) => bitmap,
+            None => block_bitmap(canvas, group, &work.descriptor)?,
         };
         let size = u64::from(geometry.cluster_blocks());
-        let found = (0..clusters).find(|index| {
+        let mut looked_at = 0;
+        let found = (searched..clusters).find(|index| {
             let block = start.get() + u64::from(*index) * size;
+            looked_at += 1;
+            if bit(&bitmap, *index) {
+                return false;
+            }
+            looked_at += SEARCH_WORK;
             // With clusters the last one may go on behind the volume.
-            !bit(&bitmap, *index) && !self.is_reserved(block, size) && canvas.state.zones.allows(block, size)
+            !self.is_reserved(block, size) && canvas.state.zones.allows(block, size)
         });
+        canvas.work(looked_at)?;
+        let work = self.work(canvas, group)?;
+        work.searched = found.unwrap_or(clusters);
+        // There may be very many full groups.
+        work.blocks = Some(bitmap).filter(|_| is_held || found.is_some());
         let Some(index) = found else { return Ok(None) };
         self.mark(canvas, group, index..index + 1, true)?;
         let block = start.get() + u64::from(index) * size;

@@ -2,7 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::volume::Ext4State;
+use std::cell::Cell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use uext4_jbd2::Changes;
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
 
@@ -22,6 +24,46 @@ pub(super) struct Canvas<'v> {
     claimed: HashMap<u64, Ino>,
     /// Blocks that the extents of all trees that were read map.
     mapped: u64,
+    work: Work,
+}
+
+/// Bytes that all replays of one open have looked at or copied, and how many that may be.
+#[derive(Clone)]
+pub(super) struct Work {
+    done: Rc<Cell<u64>>,
+    most: u64,
+}
+
+/// Most bytes that are looked at or copied: some seconds. A record takes a block to be read and written, or two.
+const WORK_MAX: u64 = 4 << 30;
+/// With large blocks, as many blocks: names of a transaction, as the kernel leaves them, are fewer.
+const WORK_BLOCKS: u64 = 1 << 17;
+
+impl Work {
+    /// Nothing done yet.
+    pub(super) fn new(state: &Ext4State) -> Work {
+        let block = u64::from(state.superblock.geometry.block_size());
+        Work { done: Rc::default(), most: WORK_MAX.max(WORK_BLOCKS * block) }
+    }
+
+    /// Notes that so many bytes more are looked at or copied. Small records and small volumes can make much of that:
+    /// nothing else bounds the time that a replay takes.
+    ///
+    /// # Errors
+    /// [`Error::Incompatible`] if that is more than may be.
+    pub(super) fn add(&self, bytes: usize) -> Result<()> {
+        self.done.set(self.done.get().saturating_add(bytes as u64));
+        if self.is_over() {
+            let feature = format!("fast commits that take more work than {} MiB of blocks", self.most >> 20);
+            return Err(Error::Incompatible { action: "recover", feature });
+        }
+        Ok(())
+    }
+
+    /// Whether there may be no more.
+    pub(super) fn is_over(&self) -> bool {
+        self.done.get() > self.most
+    }
 }
 
 /// Most bytes of inodes, names, ranges and extents in memory: the volume's own, but within these bounds. The lower one
@@ -36,7 +78,7 @@ const CLAIM_COST: usize = 96;
 
 impl<'v> Canvas<'v> {
     /// Nothing changed yet; at most `budget` bytes ever will be.
-    pub(super) fn new(state: &'v Ext4State, budget: u64) -> Self {
+    pub(super) fn new(state: &'v Ext4State, budget: u64, work: Work) -> Self {
         let geometry = &state.superblock.geometry;
         let volume = geometry.blocks_count().saturating_mul(u64::from(geometry.block_size()));
         Canvas {
@@ -49,7 +91,13 @@ impl<'v> Canvas<'v> {
             directory_blocks: 0,
             claimed: HashMap::new(),
             mapped: 0,
+            work,
         }
+    }
+
+    /// As of [`Work::add`].
+    pub(super) fn work(&self, bytes: usize) -> Result<()> {
+        self.work.add(bytes)
     }
 
     pub(super) fn block_size(&self) -> usize {
@@ -117,6 +165,7 @@ impl<'v> Canvas<'v> {
 
     /// A copy of a block as it is now.
     pub(super) fn read(&self, block: u64) -> Result<Vec<u8>> {
+        self.work(self.block_size())?;
         match self.changed.get(&block) {
             Some(bytes) => Ok(bytes.to_vec()),
             None => Ok(self.state.cache.read(block)?.to_vec()),
@@ -128,6 +177,7 @@ impl<'v> Canvas<'v> {
     /// # Errors
     /// [`Error::Incompatible`] if more was changed than may be kept in memory.
     pub(super) fn write(&mut self, block: u64, bytes: Vec<u8>) -> Result<()> {
+        self.work(bytes.len())?;
         let added = if self.changed.contains_key(&block) { 0 } else { bytes.len() as u64 };
         if self.bytes + added > self.budget {
             let feature = format!("fast commits that change more than {} KiB of metadata", self.budget >> 10);

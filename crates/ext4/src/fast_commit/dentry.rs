@@ -107,7 +107,7 @@ impl Directory {
     }
 
     /// What a name is compared by. `.` and `..` are no names: what is spelt otherwise but folds to them is another one.
-    fn key<'n>(&mut self, name: &'n [u8]) -> Cow<'n, [u8]> {
+    pub(super) fn key<'n>(&mut self, name: &'n [u8]) -> Cow<'n, [u8]> {
         let folded = self.folder.as_mut().and_then(|folder| folder.fold(name));
         match folded {
             None => name.into(),
@@ -318,7 +318,7 @@ impl Directory {
     /// Adds an empty block and returns its number.
     pub(super) fn append(&mut self, parts: &mut Parts<'_>, node: &mut Node) -> Result<u32> {
         let number = self.room.len() as u32;
-        let physical = parts.groups.allocate(&parts.canvas, node.ino)?;
+        let physical = parts.groups.allocate(&parts.canvas, node.ino, node.reach())?;
         let extent = Extent { logical: Lblk(number), length: 1, physical: Pblk(physical), unwritten: false };
         node.insert(&mut parts.canvas, &mut parts.released, extent)?;
         node.disk.size = u64::from(number + 1) * u64::from(self.format.block_size);

@@ -131,25 +131,30 @@ impl Tree {
         extent.physical_of(Lblk(logical)).map(Pblk::get)
     }
 
-    /// Unmaps the logical blocks `first` .. `end`.
-    pub(super) fn remove(&mut self, first: u32, end: u32) {
-        let mut at = self.leaf_at(first);
-        let mut emptied = false;
+    /// Unmaps the logical blocks `first` .. `end`. Returns how many bytes were looked at.
+    pub(super) fn remove(&mut self, first: u32, end: u32) -> usize {
+        let from = self.leaf_at(first);
+        let (mut at, mut emptied, mut looked_at) = (from, false, 0);
         while let Some(leaf) = self.leaves.get_mut(at) {
-            if leaf.extents.first().is_some_and(|extent| extent.logical.get() >= end) {
+            let begins = |extent: &Extent| extent.logical.get() < end;
+            let ends = |extent: &Extent| extent.logical_end().get() <= first;
+            let meets = leaf.extents.partition_point(ends)..leaf.extents.partition_point(begins);
+            if meets.is_empty() {
                 break;
             }
+            looked_at += leaf.extents.len() * size_of::<Extent>();
             // One more at most. What is charged for the leaf covers that, but not what growing might reserve.
             let mut kept = Vec::with_capacity(leaf.extents.len() + 1);
             kept.extend(leaf.extents.iter().flat_map(|extent| outside(extent, first, end)));
-            if kept != leaf.extents {
-                emptied |= kept.is_empty();
-                leaf.extents = kept;
-                (leaf.changed, self.changed) = (true, true);
-            }
+            emptied |= kept.is_empty();
+            leaf.extents = kept;
+            (leaf.changed, self.changed) = (true, true);
             at += 1;
         }
+        // A hole in an extent is met in one leaf only.
+        self.halve(from);
         if emptied {
+            looked_at += self.leaves.len() * size_of::<Leaf>();
             let spare = &mut self.spare;
             self.leaves.retain(|leaf| {
                 if leaf.extents.is_empty() {
@@ -158,15 +163,26 @@ impl Tree {
                 !leaf.extents.is_empty()
             });
         }
+        looked_at
+    }
+
+    /// Makes two of a leaf that holds more than a block does.
+    fn halve(&mut self, at: usize) {
+        let Some(leaf) = self.leaves.get_mut(at).filter(|leaf| leaf.extents.len() > self.capacity) else {
+            return;
+        };
+        let extents = leaf.extents.split_off(leaf.extents.len() / 2);
+        self.leaves.insert(at + 1, Leaf { block: None, extents, changed: true });
     }
 
     /// Maps an extent in place of what was there. Its blocks and its logical end were checked, and that it can be held.
-    pub(super) fn insert(&mut self, extent: Extent) {
+    /// Returns how many bytes were looked at.
+    pub(super) fn insert(&mut self, extent: Extent) -> usize {
         let (first, end) = (extent.logical.get(), extent.logical_end().get());
         if self.find(first) == Some(&extent) {
-            return;
+            return 0;
         }
-        self.remove(first, end);
+        let looked_at = self.remove(first, end);
         self.changed = true;
         // Into the leaf that it goes on from, or the one around it.
         let mut at = self.leaf_at(first);
@@ -176,7 +192,7 @@ impl Tree {
         }
         let Some(leaf) = self.leaves.get_mut(at) else {
             self.leaves.push(Leaf { block: None, extents: vec![extent], changed: true });
-            return;
+            return looked_at;
         };
         leaf.changed = true;
         let place = leaf.extents.partition_point(|other| other.logical.get() < first);
@@ -186,10 +202,9 @@ impl Tree {
         if let Some(before) = place.checked_sub(1) {
             merge(&mut leaf.extents, before);
         }
-        if leaf.extents.len() > self.capacity {
-            let extents = leaf.extents.split_off(leaf.extents.len() / 2);
-            self.leaves.insert(at + 1, Leaf { block: None, extents, changed: true });
-        }
+        let moved = leaf.extents.len() * size_of::<Extent>();
+        self.halve(at);
+        looked_at + moved
     }
 
     /// Writes what changed and returns the root.
@@ -250,17 +265,7 @@ impl Tree {
         seed: Option<u32>,
     ) -> Result<Vec<ExtentIndex>> {
         let mut level = Vec::with_capacity(self.leaves.len());
-        let mut leaves = Vec::with_capacity(self.leaves.len());
-        for mut leaf in std::mem::take(&mut self.leaves) {
-            // Removing splits extents, so a leaf may have become too long.
-            while leaf.extents.len() > self.capacity {
-                let extents = leaf.extents.split_off(leaf.extents.len() / 2);
-                leaf.changed = true;
-                let rest = Leaf { block: None, extents, changed: true };
-                leaves.push(std::mem::replace(&mut leaf, rest));
-            }
-            leaves.push(leaf);
-        }
+        let mut leaves = std::mem::take(&mut self.leaves);
         for leaf in &mut leaves {
             let block = match leaf.block {
                 Some(block) => block,
@@ -283,7 +288,7 @@ impl Tree {
     fn take(&mut self, canvas: &mut Canvas<'_>, groups: &mut Groups, ino: Ino) -> Result<u64> {
         match self.spare.pop() {
             Some(block) => Ok(block),
-            None => groups.allocate(canvas, ino),
+            None => groups.allocate(canvas, ino, u64::MAX),
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::canvas::Canvas;
 use super::extents::{BlockRun, Tree, unencodable};
-use super::inline;
 use super::waiting::Range;
+use super::{inline, pointers};
 use crate::error::{Error, Result};
 use uext4_ondisk::ext4::{
     Extent, FileType, Incompat, Inode as DiskInode, InodeFlags, XATTR_BLOCK_HEADER_SIZE, XattrArea,
@@ -166,6 +166,11 @@ impl Node {
         self.tree.as_mut().ok_or_else(|| Error::Invalid("no extent tree".into()))
     }
 
+    /// Blocks from here on cannot be mapped by it.
+    pub(super) fn reach(&self) -> u64 {
+        if Form::of(&self.disk) == Form::Pointers { pointers::REACH } else { u64::MAX }
+    }
+
     /// Maps an extent, whose blocks and ends were checked.
     pub(super) fn insert(
         &mut self,
@@ -175,8 +180,8 @@ impl Node {
     ) -> Result<()> {
         let tree = self.tree(canvas, released)?;
         if tree.can_hold(&extent) {
-            tree.insert(extent);
-            return Ok(());
+            let looked_at = tree.insert(extent);
+            return canvas.work(looked_at);
         }
         Err(self
             .corrupt(format!("block pointers cannot map block {} at {}", extent.logical, extent.physical)))
@@ -185,6 +190,7 @@ impl Node {
     /// Makes a file or directory that maps blocks, none of them yet, of one whose contents lay in it.
     pub(super) fn start_map(&mut self, canvas: &Canvas<'_>) -> Result<()> {
         inline::remove(canvas, self)?;
+        self.extra_sectors = self.values_elsewhere(canvas);
         self.disk.flags &= !InodeFlags::INLINE_DATA;
         if canvas.state.superblock.features.incompat.contains(Incompat::EXTENTS) {
             self.disk.flags |= InodeFlags::EXTENTS;
@@ -192,6 +198,12 @@ impl Node {
         self.tree = Form::of(&self.disk).empty(canvas);
         self.changed = true;
         Ok(())
+    }
+
+    /// The space that is counted for it but not its own, of one that maps no blocks.
+    fn values_elsewhere(&self, canvas: &Canvas<'_>) -> u64 {
+        let own = sectors(canvas, &mut [], self.disk.xattr_block);
+        self.disk.sectors(&canvas.state.superblock).saturating_sub(own)
     }
 
     /// Whether anything has to be remembered of it.
@@ -246,7 +258,8 @@ impl Node {
                 self.insert(canvas, released, *extent)?;
             }
             Range::Remove(first, end) if !self.disk.has_inline_data() => {
-                self.tree(canvas, released)?.remove(*first, *end);
+                let looked_at = self.tree(canvas, released)?.remove(*first, *end);
+                canvas.work(looked_at)?;
             }
             Range::Remove(..) => {}
         }
@@ -297,6 +310,9 @@ impl Node {
         }
         let (was_used, was_inline) = (self.used, self.disk.has_inline_data());
         let before = (self.disk.i_block, self.disk.blocks_raw);
+        if was_inline && has != Form::Inside {
+            self.extra_sectors = self.values_elsewhere(canvas);
+        }
         if was_used && was_inline && !recorded.has_inline_data() {
             inline::remove(canvas, self)?;
             // Behind the fields that the record has, the attributes stay; that one is gone.

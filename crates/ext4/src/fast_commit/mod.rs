@@ -43,6 +43,8 @@
 //! * What contradicts the volume or itself ends the replay with an error, while the kernel ignores much of it.
 //!
 //! # What it may cost
+//! What is looked at and copied is counted in bytes, over all replays of an open (`canvas::Work`): that bounds the
+//! time.
 //! What is kept in memory is charged for before it is there (`Canvas::charge`). A node of an extent tree and a
 //! block of a directory are one inode's only, and all trees together map no more blocks than there are: so a small
 //! record cannot make much of a small volume by naming the same nodes in many inodes.
@@ -61,7 +63,7 @@ mod waiting;
 use crate::error::{Error, Result};
 use crate::volume::{Ext4State, ROOT, is_system_file};
 use bitmaps::Groups;
-use canvas::Canvas;
+use canvas::{Canvas, Work};
 use chain::Entry;
 use dentry::{Directory, check_name};
 use extents::BlockRun;
@@ -76,6 +78,8 @@ use waiting::{Range, Waiting};
 
 /// Most links of an inode (`EXT4_LINK_MAX`).
 const LINKS_MAX: u16 = 65000;
+/// Bytes that a record counts for, whatever it does.
+const RECORD_WORK: usize = 256;
 /// The end of the logical blocks that extents can map.
 const LOGICAL_END: u64 = 0xffff_ffff;
 
@@ -117,18 +121,19 @@ impl Source<'_> {
     /// # Errors
     /// [`Error::FastCommit`] naming the record and why it cannot be done; the device's.
     pub(crate) fn replay(self) -> Result<Replayed> {
-        self.replay_first(u32::MAX).map_err(|(_, error)| error)
+        self.replay_first(u32::MAX, &Work::new(self.view)).map_err(|(_, error)| error)
     }
 
-    /// Does fast commits again up to the last good one. Each was an `fsync` of its own, so what is wrong with a later
-    /// one is no reason to lose it. Most of what can be wrong shows at its record. What shows only when all of them
-    /// are done may lie in any of them, so how many are good is searched for by halves: for n fast commits there are
-    /// no more than 3 + log2 n replays.
+    /// Does fast commits again up to a good one whose successor is not. Each was an `fsync` of its own, so what is
+    /// wrong with a later one is no reason to lose it. Most of what can be wrong shows at its record. What shows only
+    /// when all of them are done may lie in any of them, so how many are good is searched for by halves: for n fast
+    /// commits there are no more than 3 + log2 n replays, and all together may do no more than one.
     ///
     /// # Errors
     /// The device's.
     pub(crate) fn replay_good(self) -> Result<Replayed> {
-        let (mut bad, mut why) = match self.replay_first(u32::MAX) {
+        let work = Work::new(self.view);
+        let (mut bad, mut why) = match self.replay_first(u32::MAX, &work) {
             Ok(replayed) => return Ok(replayed),
             Err(failure) => refusal(failure)?,
         };
@@ -137,8 +142,10 @@ impl Source<'_> {
         // Those before a bad record end well, as a rule.
         let mut next = bad.saturating_sub(1);
         while next > last {
-            match self.replay_first(next) {
+            match self.replay_first(next, &work) {
                 Ok(replayed) => (good, last) = (replayed, next),
+                // Nothing is known of these.
+                Err((_, Error::FastCommit { .. })) if work.is_over() => break,
                 Err(failure) => {
                     let (failed, error) = refusal(failure)?;
                     (bad, why) = (failed.min(next), error);
@@ -150,10 +157,11 @@ impl Source<'_> {
     }
 
     /// Does the first so many fast commits again. What shows only once all of them are done is put down to the last.
-    fn replay_first(self, commits: u32) -> std::result::Result<Replayed, Failure> {
+    fn replay_first(self, commits: u32, work: &Work) -> std::result::Result<Replayed, Failure> {
         let Source { view, recovery, log, budget } = self;
         let device = view.cache.device();
-        let mut mapped = Mapped { canvas: Canvas::new(view, budget), runs: Vec::new(), commit: 1 };
+        let mut mapped =
+            Mapped { canvas: Canvas::new(view, budget, work.clone()), runs: Vec::new(), commit: 1 };
         let collected = recovery.replay_fast_commits(device, log, commits, &mut mapped);
         collected.map_err(|error| (mapped.commit, error))?;
         let Mapped { canvas, runs, .. } = mapped;
@@ -241,6 +249,7 @@ impl FastCommitReplay for Replay<'_> {
 
     fn record(&mut self, number: u32, record: &FastCommitRecord<'_>) -> Result<()> {
         self.record = number;
+        self.parts.canvas.work(RECORD_WORK).map_err(|error| refused(number, error))?;
         let done = match record {
             FastCommitRecord::AddRange { ino, extent } => self.add_range(*ino, extent),
             FastCommitRecord::DeleteRange { ino, first, blocks } => self.delete_range(*ino, *first, *blocks),
@@ -255,6 +264,7 @@ impl FastCommitReplay for Replay<'_> {
 
     fn committed(&mut self, number: u32) -> Result<()> {
         self.record = number;
+        self.parts.canvas.work(RECORD_WORK).map_err(|error| refused(number, error))?;
         self.commit().map_err(|error| refused(number, error))
     }
 }
@@ -419,7 +429,7 @@ impl Replay<'_> {
         if !node.used || node.names == 0 {
             // Maybe of another file, which gets the number with its record.
             let (canvas, waiting) = (&mut self.parts.canvas, &mut self.waiting);
-            if let Some(other) = waiting.add_name(canvas, name.parent, name.ino, name.name)? {
+            if let Some(other) = waiting.add_name(canvas, &directory.key(name.name), name)? {
                 return Err(name_taken(&parent, name, other));
             }
         } else {
@@ -471,7 +481,7 @@ impl Replay<'_> {
 
     fn unlink(&mut self, name: &Name<'_>) -> Result<()> {
         let Some((mut parent, mut directory)) = self.parent(name)? else { return Ok(()) };
-        let waited = self.waiting.remove_name(name.parent, name.ino, name.name);
+        let waited = self.waiting.remove_name(name.parent, name.ino, &directory.key(name.name));
         if !waited && directory.remove(&mut self.parts, &mut parent, name.name, name.ino)? {
             let mut node = self.take(name.ino)?;
             if node.used {
@@ -520,8 +530,8 @@ impl Replay<'_> {
 
     /// The end of a fast commit.
     fn commit(&mut self) -> Result<()> {
-        for ((parent, name), ino) in self.waiting.end() {
-            let name = Name { parent, ino, name: &name };
+        for ((parent, _), (ino, spelt)) in self.waiting.end() {
+            let name = Name { parent, ino, name: &spelt };
             let mut node = self.take(ino)?;
             let place = self.parent(&name)?;
             let (Some((mut parent, mut directory)), true) = (place, node.described == self.commit) else {

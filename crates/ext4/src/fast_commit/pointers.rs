@@ -13,6 +13,8 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
+/// Blocks from here on cannot be named by pointers.
+pub(super) const REACH: u64 = 1 << u32::BITS;
 /// Bytes of a block number.
 const POINTER_SIZE: usize = 4;
 
@@ -41,7 +43,7 @@ impl Pointers {
     pub(super) fn can_hold(&self, extent: &Extent) -> bool {
         let logical = u64::from(extent.logical.get()) + u64::from(extent.length);
         let physical = extent.physical.get() + u64::from(extent.length);
-        !extent.unwritten && logical <= self.layout.blocks() && physical <= 1 << u32::BITS
+        !extent.unwritten && logical <= self.layout.blocks() && physical <= REACH
     }
 
     /// Reads a whole map.
@@ -176,18 +178,6 @@ struct Writer<'c, 'v> {
 }
 
 impl Writer<'_, '_> {
-    fn allocate(&mut self) -> Result<u64> {
-        let block = self.groups.allocate(self.canvas, self.ino)?;
-        if block >> u32::BITS == 0 {
-            return Ok(block);
-        }
-        let feature = format!(
-            "fast commits of a file whose block pointers cannot reach free blocks (inode {})",
-            self.ino
-        );
-        Err(Error::Incompatible { action: "recover", feature })
-    }
-
     /// Writes the pointer block of this place and those under it. Returns its block, `None` if nothing is mapped under
     /// it.
     fn block(&mut self, place: Place, extents: &[Extent]) -> Result<Option<u64>> {
@@ -199,7 +189,7 @@ impl Writer<'_, '_> {
         }
         let block = match self.homes.get(&place) {
             Some(block) => *block,
-            None => self.allocate()?,
+            None => self.groups.allocate(self.canvas, self.ino, REACH)?,
         };
         self.pointers.blocks.insert(place, block);
         let mut bytes = vec![0; self.canvas.block_size()];

@@ -9,6 +9,7 @@ use crate::error::Result;
 use std::collections::BTreeMap;
 use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::Extent;
+use uext4_ondisk::jbd2::FastCommitName as Name;
 
 /// Bytes that a name takes in memory beside its text.
 pub(super) const NAME_COST: usize = 96;
@@ -21,39 +22,42 @@ pub(super) enum Range {
     Remove(u32, u32),
 }
 
-/// A directory and a name in it.
+/// A directory and what a name in it is compared by.
 type Place = (Ino, Box<[u8]>);
+/// What waits, and how the name is spelt.
+type Named = (Ino, Box<[u8]>);
 
 /// What waits within one fast commit.
 #[derive(Default)]
 pub(super) struct Waiting {
-    names: BTreeMap<Place, Ino>,
+    names: BTreeMap<Place, Named>,
     /// By inode, then in order of their records.
     ranges: BTreeMap<(Ino, u32), Range>,
     next: u32,
 }
 
 impl Waiting {
-    /// Lets a name wait. Returns the inode that the same name waits for already, if that is another one.
+    /// Lets a name wait, which is compared by `key`. Returns the inode that the same name waits for already, if that is
+    /// another one.
     pub(super) fn add_name(
         &mut self,
         canvas: &mut Canvas<'_>,
-        parent: Ino,
-        ino: Ino,
-        name: &[u8],
+        key: &[u8],
+        name: &Name<'_>,
     ) -> Result<Option<Ino>> {
-        canvas.charge(name.len() + NAME_COST)?;
-        let other = *self.names.entry((parent, name.into())).or_insert(ino);
-        Ok(Some(other).filter(|other| *other != ino))
+        canvas.charge(key.len() + name.name.len() + NAME_COST)?;
+        let named = self.names.entry((name.parent, key.into()));
+        let (other, _) = named.or_insert_with(|| (name.ino, name.name.into()));
+        Ok(Some(*other).filter(|other| *other != name.ino))
     }
 
     /// Forgets a name that waits for `ino`. Returns whether it did.
-    pub(super) fn remove_name(&mut self, parent: Ino, ino: Ino, name: &[u8]) -> bool {
+    pub(super) fn remove_name(&mut self, parent: Ino, ino: Ino, key: &[u8]) -> bool {
         if self.names.is_empty() {
             return false;
         }
-        let place = (parent, name.into());
-        let found = self.names.get(&place) == Some(&ino);
+        let place = (parent, key.into());
+        let found = self.names.get(&place).is_some_and(|(waiting, _)| *waiting == ino);
         if found {
             self.names.remove(&place);
         }
@@ -80,7 +84,7 @@ impl Waiting {
     }
 
     /// The end of a fast commit: the names. Ranges are those of files that were deleted.
-    pub(super) fn end(&mut self) -> BTreeMap<Place, Ino> {
+    pub(super) fn end(&mut self) -> BTreeMap<Place, Named> {
         self.ranges.clear();
         std::mem::take(&mut self.names)
     }

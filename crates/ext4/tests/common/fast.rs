@@ -115,7 +115,12 @@ pub fn blocks(commits: &[Records], size: usize) -> Vec<Vec<u8>> {
 
 /// Puts fast commits into the empty journal of an image, behind a transaction that changes nothing.
 pub fn plant(image: &mut Image, commits: &[Records]) {
-    let kind = LogKind { fast_commit_blocks: 64, sequence: SEQUENCE - 1, ..LogKind::new(LogChecksums::V3) };
+    plant_into(image, 64, commits);
+}
+
+/// The same with so many blocks of the log for them.
+pub fn plant_into(image: &mut Image, fast_commit_blocks: u32, commits: &[Records]) {
+    let kind = LogKind { fast_commit_blocks, sequence: SEQUENCE - 1, ..LogKind::new(LogChecksums::V3) };
     let mut log = Log::begin(image, kind);
     let size = log.block(0).len();
     log.transaction(&[], &[]);
