@@ -1,8 +1,9 @@
 //! Recursive copies: a walk over the volume, made again on the host.
 
-use super::attributes::{Attributes, Target};
+use super::attributes::Attributes;
 use super::host::{Host, Identity};
-use super::{Destination, Keep, Sparse, device_identity};
+use super::target::Target;
+use super::{Destination, Keep, Sparse, device_identity, volume_size};
 use crate::error::{CliError, Troubles};
 use crate::open::Place;
 use crate::progress::Progress;
@@ -56,10 +57,11 @@ pub fn copy(
     let host = Host::new(&destination.base)
         .map_err(|error| CliError::host(destination.base.as_os_str(), "open", &error.into()))?;
     let geometry = &volume.superblock().geometry;
+    let size = volume_size(volume);
     // No block belongs to two files of an honest volume: one that holds more data than it has blocks would
-    // fill the host instead. Small contents may lie in inodes.
-    let allowance = geometry.blocks_count().saturating_mul(geometry.block_size().into())
-        + u64::from(geometry.inodes_count()) * u64::from(geometry.inode_size());
+    // fill the host instead. Small contents may lie in inodes, of which a hostile one may claim any number.
+    let records = u64::from(geometry.inodes_count()) * u64::from(geometry.inode_size());
+    let allowance = size.saturating_add(records.min(size));
     let mut copier = Copier {
         place,
         volume,
@@ -100,6 +102,7 @@ pub fn copy(
             return Err(error);
         }
     }
+    copier.attributes.finish(copier.troubles);
     Ok(())
 }
 
@@ -117,9 +120,12 @@ impl Copier<'_> {
                 entered.map_err(|error| self.refused(entry.path, "make directory", error))
             }
             Visit::Leave => {
-                let (here, made) = (self.host.here(), self.host.made_here());
-                self.attributes.keep(entry, Target::Open(here), metadata, made, self.troubles);
-                self.host.leave().map_err(|error| self.refused(entry.path, "go back to", error))
+                let (left, back) = self.host.leave();
+                if let Some(left) = left {
+                    let target = Target::Open(left.fd.as_fd());
+                    self.attributes.keep(entry.path, target, metadata, left.made, self.troubles);
+                }
+                back.map_err(|error| self.refused(entry.path, "go back to", error))
             }
         }
     }
@@ -193,7 +199,7 @@ impl Copier<'_> {
         }
         done?;
         // Whole contents stay, whatever becomes of the attributes.
-        self.attributes.keep(entry, Target::Open(target.as_fd()), metadata, !existed, self.troubles);
+        self.attributes.keep(entry.path, Target::Open(target.as_fd()), metadata, !existed, self.troubles);
         Ok(())
     }
 
@@ -245,9 +251,12 @@ impl Copier<'_> {
         if !self.attributes.any() {
             return Ok(());
         }
-        let held = self.host.hold(name, file_type(metadata.kind));
+        let device = matches!(metadata.kind, FileKind::CharDevice | FileKind::BlockDevice)
+            .then(|| rustix::fs::makedev(metadata.rdev.0, metadata.rdev.1));
+        let held = self.host.hold(name, file_type(metadata.kind), device);
         let held = held.map_err(|error| self.refused(entry.path, "keep attributes", error))?;
-        self.attributes.keep(entry, Target::Held(held.as_fd()), metadata, true, self.troubles);
+        let target = Target::Held { held: held.as_fd(), around: self.host.here() };
+        self.attributes.keep(entry.path, target, metadata, true, self.troubles);
         Ok(())
     }
 }
