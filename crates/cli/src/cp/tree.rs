@@ -57,11 +57,7 @@ pub fn copy(
     let host = Host::new(&destination.base)
         .map_err(|error| CliError::host(destination.base.as_os_str(), "open", &error.into()))?;
     let geometry = &volume.superblock().geometry;
-    let size = volume_size(volume);
-    // No block belongs to two files of an honest volume: one that holds more data than it has blocks would
-    // fill the host instead. Small contents may lie in inodes, of which a hostile one may claim any number.
     let records = u64::from(geometry.inodes_count()) * u64::from(geometry.inode_size());
-    let allowance = size.saturating_add(records.min(size));
     let mut copier = Copier {
         place,
         volume,
@@ -69,7 +65,7 @@ pub fn copy(
         host,
         device: device_identity(place),
         links: HashMap::new(),
-        allowance,
+        allowance: allowance(volume_size(volume), records),
         attributes: Attributes::new(place, volume, destination, keep),
         troubles,
         progress: Progress::open_ended(crate::text::visible(&place.path)),
@@ -104,6 +100,13 @@ pub fn copy(
     }
     copier.attributes.finish(copier.troubles);
     Ok(())
+}
+
+/// Bytes of data that may be copied out of a volume of `size` bytes that claims so many bytes of inodes: no block
+/// belongs to two files of an honest one, and one that holds more data than it has blocks would fill the host instead.
+/// Small contents may lie in inodes, of which a hostile volume may claim any number.
+fn allowance(size: u64, records: u64) -> u64 {
+    size.saturating_add(records.min(size))
 }
 
 impl Copier<'_> {
@@ -320,4 +323,16 @@ fn pour_small(place: &Place, file: &File, memory: &mut Vec<u8>, sink: &mut dyn S
         sink.data(piece.logical, memory)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claimed_inodes_do_not_add_to_the_allowance() {
+        assert_eq!(allowance(1 << 20, 1 << 16), (1 << 20) + (1 << 16));
+        assert_eq!(allowance(1 << 20, 1 << 40), 2 << 20);
+        assert_eq!(allowance(u64::MAX, u64::MAX), u64::MAX);
+    }
 }

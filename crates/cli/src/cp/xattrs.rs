@@ -170,7 +170,9 @@ impl<'a> Xattrs<'a> {
             return true;
         }
         let name = name.as_bytes();
-        if !self.spend(xattr.stored_size().saturating_add(name.len() as u64)) {
+        // More is not read, whatever an entry says.
+        let size = xattr.stored_size().min(XATTR_SIZE_MAX.into());
+        if !self.spend(size + name.len() as u64) {
             return false;
         }
         let failed = match xattr.value() {
