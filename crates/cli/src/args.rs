@@ -361,10 +361,10 @@ pub struct CpArgs {
     /// device nodes too. What cannot be copied is told, and the rest goes on.
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
-    /// The same, and keep what -p keeps and extended attributes (of files and directories).
+    /// The same, and keep what -p keeps and extended attributes.
     #[arg(short, long)]
     pub archive: bool,
-    /// Keep times to the nanosecond, all mode bits and, as root, the owner.
+    /// Keep times to the nanosecond, all mode bits, access control lists and, as root, the owner.
     #[arg(short)]
     pub preserve: bool,
     /// How to open.

@@ -74,4 +74,4 @@ pub use uext4_ondisk::Ino;
 pub use uext4_ondisk::ext4::{Acl, AclEntry, AclTag};
 pub use volume::Volume;
 pub use walk::{Visit, Walk, WalkEntry, WalkError, WalkOptions};
-pub use xattr::{AclKind, XATTR_SIZE_MAX, XattrName, XattrNames};
+pub use xattr::{AclKind, XATTR_SIZE_MAX, Xattr, XattrName, XattrNames, Xattrs};

@@ -9,9 +9,11 @@ use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::map;
 use crate::volume::{Ext4State, Volume};
+use std::collections::HashSet;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::path::Path;
+use std::sync::Arc;
 use uext4_ondisk::ext4::{
     Acl, InodeFlags, XattrArea, XattrBlock, XattrEntry, XattrFormat, XattrIndex, XattrValue,
     verify_xattr_entry_hash, xattr_value_checksum,
@@ -77,6 +79,73 @@ impl ExactSizeIterator for XattrNames {}
 
 impl FusedIterator for XattrNames {}
 
+/// The attributes of an inode, from [`Volume::xattrs_of`], in the order of [`XattrNames`] and with its errors. Of equal
+/// names the first counts, as in a look-up.
+pub struct Xattrs<'v> {
+    state: &'v Ext4State,
+    inode: Arc<Inode>,
+    examined: usize,
+    found: std::vec::IntoIter<Result<(XattrIndex, XattrName, Stored)>>,
+}
+
+impl Xattrs<'_> {
+    /// How many entries were looked at, also those that are not listed.
+    pub fn examined(&self) -> usize {
+        self.examined
+    }
+}
+
+impl<'v> Iterator for Xattrs<'v> {
+    type Item = Result<Xattr<'v>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (state, inode) = (self.state, &self.inode);
+        let named = |(space, name, stored)| Xattr { state, inode: Arc::clone(inode), space, name, stored };
+        self.found.next().map(|found| found.map(named))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.found.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Xattrs<'_> {}
+
+impl FusedIterator for Xattrs<'_> {}
+
+/// One attribute of an inode, from [`Xattrs`].
+pub struct Xattr<'v> {
+    state: &'v Ext4State,
+    inode: Arc<Inode>,
+    space: XattrIndex,
+    name: XattrName,
+    stored: Stored,
+}
+
+impl Xattr<'_> {
+    /// The name.
+    pub fn name(&self) -> &XattrName {
+        &self.name
+    }
+
+    /// Bytes of the value as it is stored, by what its entry says.
+    pub fn stored_size(&self) -> u64 {
+        match &self.stored {
+            Stored::Here { size, .. } | Stored::Elsewhere { size, .. } => (*size).into(),
+        }
+    }
+
+    /// The value: what [`Volume::xattr_of`] answers. One in an inode of its own is read now.
+    ///
+    /// # Errors
+    /// As [`Volume::xattr_of`]; [`Error::NoAttribute`] of an access control list without entries.
+    pub fn value(self) -> Result<Vec<u8>> {
+        let name = XattrIndex::split(self.name.as_bytes()).map(|(_, name)| name).unwrap_or_default();
+        let value = read_stored(self.state, &self.inode, name, self.stored)?;
+        as_called(self.inode.ino(), self.space, value)
+    }
+}
+
 /// One of the two access control lists that a file can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AclKind {
@@ -127,6 +196,40 @@ impl Volume {
         Ok(XattrNames(found.into_iter()))
     }
 
+    /// All attributes of an inode with their values, in one pass: its record and its block are decoded once. Values
+    /// in inodes of their own are read when they are asked for.
+    ///
+    /// # Errors
+    /// The inode cannot be read. Damage of the attributes themselves is among them: [`Xattrs`].
+    pub fn xattrs_of(&self, ino: Ino) -> Result<Xattrs<'_>> {
+        let state = self.state();
+        let inode = state.inode(ino)?;
+        let (mut found, mut names, mut examined) = (Vec::new(), HashSet::new(), 0);
+        let mut take = |entry: XattrEntry<'_>| {
+            examined += 1;
+            let space = entry.index().filter(|space| space.is_listed())?;
+            let name = XattrName(entry.full_name()?);
+            if names.insert(name.clone()) {
+                found.push(Ok((space, name, Stored::of(&entry))));
+            }
+            None::<()>
+        };
+        let record = visit_record(state, &inode, &mut take);
+        let block = visit_block(state, &inode, &mut take);
+        found.extend([record, block].into_iter().filter_map(|place| place.err().map(Err)));
+        Ok(Xattrs { state, inode, examined, found: found.into_iter() })
+    }
+
+    /// Whether there is a place where an inode may have attributes. Its record is looked at, its block is not.
+    ///
+    /// # Errors
+    /// The inode cannot be read.
+    pub fn may_have_xattrs(&self, ino: Ino) -> Result<bool> {
+        let state = self.state();
+        let inode = state.inode(ino)?;
+        Ok(inode.disk().xattr_block.get() != 0 || !matches!(in_record(state, &inode), Ok(None)))
+    }
+
     /// The value of an attribute of what `path` names (of the link itself unless `follow`): the bytes that
     /// `getxattr` returns, access control lists included.
     ///
@@ -140,12 +243,7 @@ impl Volume {
     /// The value of an attribute of an inode.
     pub fn xattr_of(&self, ino: Ino, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         let (space, value) = self.stored(ino, name.as_ref())?;
-        if !matches!(space, XattrIndex::AclAccess | XattrIndex::AclDefault) {
-            return Ok(value);
-        }
-        let acl = Acl::decode(&value).map_err(|corrupt| corrupt.in_inode(ino))?;
-        // A list without entries is none, as in the kernel.
-        if acl.entries.is_empty() { Err(Error::NoAttribute) } else { Ok(acl.encode_xattr()) }
+        as_called(ino, space, value)
     }
 
     /// The value of an attribute of an inode as it is stored: that of an access control list need not make sense.
@@ -234,33 +332,57 @@ fn visit<T>(
     }
 }
 
+/// What the system calls return for a stored value.
+fn as_called(ino: Ino, space: XattrIndex, value: Vec<u8>) -> Result<Vec<u8>> {
+    if !matches!(space, XattrIndex::AclAccess | XattrIndex::AclDefault) {
+        return Ok(value);
+    }
+    let acl = Acl::decode(&value).map_err(|corrupt| corrupt.in_inode(ino))?;
+    // A list without entries is none, as in the kernel.
+    if acl.entries.is_empty() { Err(Error::NoAttribute) } else { Ok(acl.encode_xattr()) }
+}
+
 /// Where a value was found.
-enum Found {
-    Here(Vec<u8>),
-    Elsewhere { inode: Ino, size: u32, name: Vec<u8> },
+enum Stored {
+    /// In the entry's own place; an error if the hash is wrong.
+    Here {
+        size: u32,
+        value: std::result::Result<Vec<u8>, Corrupt>,
+    },
+    Elsewhere {
+        inode: Ino,
+        size: u32,
+        entry_hash: u32,
+    },
+}
+
+impl Stored {
+    fn of(entry: &XattrEntry<'_>) -> Stored {
+        match entry.value {
+            XattrValue::Here(bytes) => Stored::Here {
+                // Values are shorter than their block or record.
+                size: bytes.len() as u32,
+                value: entry.verify_hash().map(|()| bytes.to_vec()),
+            },
+            XattrValue::Inode { inode, size } => Stored::Elsewhere { inode, size, entry_hash: entry.hash },
+        }
+    }
 }
 
 /// The stored value of an attribute.
 fn value(state: &Ext4State, inode: &Inode, space: XattrIndex, name: &[u8]) -> Result<Option<Vec<u8>>> {
-    let place = |corrupt: Corrupt| Error::from(corrupt.in_inode(inode.ino()));
-    let mut entry_hash = 0;
     let found = visit(state, inode, |entry| {
-        if entry.name_index != space.to_disk() || entry.name != name {
-            return None;
-        }
-        entry_hash = entry.hash;
-        Some(match entry.value {
-            XattrValue::Here(bytes) => entry.verify_hash().map(|()| Found::Here(bytes.to_vec())),
-            XattrValue::Inode { inode, size } => {
-                Ok(Found::Elsewhere { inode, size, name: entry.name.to_vec() })
-            }
-        })
+        (entry.name_index == space.to_disk() && entry.name == name).then(|| Stored::of(&entry))
     })?;
-    match found.transpose().map_err(place)? {
-        None => Ok(None),
-        Some(Found::Here(bytes)) => Ok(Some(bytes)),
-        Some(Found::Elsewhere { inode: holder, size, name }) => {
-            value_in_inode(state, inode, holder, size, &name, entry_hash).map(Some)
+    found.map(|stored| read_stored(state, inode, name, stored)).transpose()
+}
+
+/// The value that was found under the stored name `name`.
+fn read_stored(state: &Ext4State, owner: &Inode, name: &[u8], stored: Stored) -> Result<Vec<u8>> {
+    match stored {
+        Stored::Here { value, .. } => Ok(value.map_err(|corrupt| corrupt.in_inode(owner.ino()))?),
+        Stored::Elsewhere { inode, size, entry_hash } => {
+            value_in_inode(state, owner, inode, size, name, entry_hash)
         }
     }
 }

@@ -32,7 +32,18 @@ fn xattrs_of(volume: &Volume, path: &Path) -> Xattrs {
             volume.xattr(path, &name, false).unwrap_or_else(|e| panic!("{} {name}: {e}", path.display()));
         (name.into_bytes(), value)
     };
-    names.map(read).collect()
+    let found: Xattrs = names.map(read).collect();
+    // The same in one pass.
+    let ino = volume.resolve(path, false).unwrap();
+    let all = volume.xattrs_of(ino).unwrap();
+    assert!(all.examined() >= found.len() && all.len() == found.len(), "{}", path.display());
+    assert!(found.is_empty() || volume.may_have_xattrs(ino).unwrap());
+    let pairs = all.map(|xattr| {
+        let xattr = xattr.unwrap();
+        (xattr.name().clone().into_bytes(), xattr.value().unwrap())
+    });
+    assert!(pairs.collect::<Xattrs>() == found, "{}", path.display());
+    found
 }
 
 /// Every path's attributes are those that the kernel sees.

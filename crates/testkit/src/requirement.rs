@@ -4,6 +4,7 @@
 //! prints `SKIP name: reason`, appends the same line to the file named by `UEXT4_SKIP_LOG` (so that the whole
 //! run can list its skips at the end) and returns. With `UEXT4_REQUIRE=all` a missing need is a failure.
 
+use crate::Scratch;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +19,10 @@ pub enum Need {
     Zram,
     /// A program on `PATH` or in the system administration directories.
     Tool(&'static str),
+    /// Access control lists where [`Scratch`] directories are.
+    Acl,
+    /// This command succeeds: what it does is allowed here.
+    Runs(&'static [&'static str]),
     /// QEMU and a static busybox: the virtual machine can be booted from here.
     Vm,
     /// This many bytes of available memory.
@@ -32,6 +37,8 @@ impl Need {
             Need::Loop => missing_loop(),
             Need::Zram => missing_zram(),
             Need::Tool(name) => tool(name).is_none().then(|| format!("needs the program `{name}`")),
+            Need::Acl => missing_acl(),
+            Need::Runs(command) => missing_right(command),
             Need::Vm => {
                 ["qemu-system-x86_64", "busybox"].into_iter().find_map(|name| Need::Tool(name).missing())
             }
@@ -63,6 +70,24 @@ fn missing_zram() -> Option<String> {
         return Some("needs root (zram)".into());
     }
     (!Path::new("/sys/class/zram-control/hot_add").exists()).then(|| "needs the zram module".into())
+}
+
+fn missing_acl() -> Option<String> {
+    let scratch = Scratch::new(1 << 20);
+    // What the directory gives to its owner, group and others.
+    let entry = |tag: u8| [tag, 0, 7, 0, 255, 255, 255, 255];
+    let list = [&[2, 0, 0, 0][..], &entry(1), &entry(4), &entry(32)].concat();
+    let none = rustix::fs::XattrFlags::empty();
+    let set = rustix::fs::setxattr(scratch.path(), "system.posix_acl_default", &list, none);
+    set.err().map(|error| format!("needs access control lists in the scratch directory: {error}"))
+}
+
+fn missing_right(command: &[&str]) -> Option<String> {
+    let (name, args) = command.split_first()?;
+    let Some(program) = tool(name) else { return Some(format!("needs the program `{name}`")) };
+    let output = std::process::Command::new(program).args(args).output();
+    let runs = output.is_ok_and(|output| output.status.success());
+    (!runs).then(|| format!("needs that `{}` succeeds", command.join(" ")))
 }
 
 fn missing_memory(bytes: u64) -> Option<String> {
@@ -152,6 +177,12 @@ mod tests {
         let need = Need::Tool("no-such-program-anywhere");
         assert_eq!(need.missing().unwrap(), "needs the program `no-such-program-anywhere`");
         assert_eq!(Need::Tool("sh").missing(), None);
+        assert_eq!(Need::Runs(&["true"]).missing(), None);
+        assert_eq!(Need::Runs(&["false", "it"]).missing().unwrap(), "needs that `false it` succeeds");
+        assert_eq!(
+            Need::Runs(&["no-such-program"]).missing().unwrap(),
+            "needs the program `no-such-program`"
+        );
         assert!(Need::Memory(u64::MAX).missing().is_some());
     }
 

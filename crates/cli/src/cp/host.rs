@@ -33,6 +33,14 @@ struct Open {
     made: bool,
 }
 
+/// A directory that was filled and left.
+pub struct Left {
+    /// It, for what is set last.
+    pub fd: OwnedFd,
+    /// Whether this copy made it.
+    pub made: bool,
+}
+
 /// The directories from the destination down to the one that is being filled.
 pub struct Host {
     /// The directory that holds the copy's first name, or the destination itself.
@@ -62,11 +70,6 @@ impl Host {
             Some(fd) => fd.as_fd(),
             None => self.base.as_fd(),
         }
-    }
-
-    /// Whether the innermost directory was made by this copy.
-    pub fn made_here(&self) -> bool {
-        self.open.last().is_some_and(|open| open.made)
     }
 
     /// Whether the way back was not found: nothing more can be made.
@@ -105,12 +108,19 @@ impl Host {
         Ok(())
     }
 
-    /// Goes back to the directory around.
-    pub fn leave(&mut self) -> Result<(), Errno> {
-        let Some(Open { fd: Some(left), .. }) = self.open.pop() else { return Ok(()) };
+    /// Goes back to the directory around; the one that was left, and whether that succeeded. The way back leads
+    /// through what is left, so its owner's rights must not be taken away before.
+    pub fn leave(&mut self) -> (Option<Left>, Result<(), Errno>) {
+        let Some(Open { fd: Some(fd), made, .. }) = self.open.pop() else { return (None, Ok(())) };
+        let back = self.back(fd.as_fd());
+        (Some(Left { fd, made }), back)
+    }
+
+    /// Opens the innermost directory again if it was closed.
+    fn back(&mut self, left: BorrowedFd<'_>) -> Result<(), Errno> {
         let last = self.open.len().wrapping_sub(1);
         let Some(around) = self.open.last_mut().filter(|around| around.fd.is_none()) else { return Ok(()) };
-        let fd = rustix::fs::openat(&left, "..", DIRECTORY, Mode::empty())?;
+        let fd = rustix::fs::openat(left, "..", DIRECTORY, Mode::empty())?;
         if identity(&rustix::fs::fstat(&fd)?) != around.identity {
             // Somebody moved what we are filling.
             return Err(Errno::STALE);
@@ -179,13 +189,18 @@ impl Host {
         self.replace(name, |here, name| rustix::fs::linkat(&parent, old, here, name, AtFlags::empty()))
     }
 
-    /// Holds what was just made under a name here, without opening it.
-    pub fn hold(&self, name: &[u8], made: FileType) -> Result<OwnedFd, Errno> {
+    /// Holds what was just made under a name here, without opening it. `device`: its number, if it is a device node.
+    pub fn hold(&self, name: &[u8], made: FileType, device: Option<u64>) -> Result<OwnedFd, Errno> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let held = rustix::fs::openat(self.here(), plain(name)?, flags, Mode::empty())?;
-        // Somebody else may have given the name to another file: it must not get attributes of ours.
-        let is = FileType::from_raw_mode(rustix::fs::fstat(&held)?.st_mode);
-        if is == made { Ok(held) } else { Err(Errno::STALE) }
+        // Somebody else may have given the name to another file: it must not get attributes of ours. What was just
+        // made is ours, has one name, and is what was asked for.
+        let is = rustix::fs::fstat(&held)?;
+        let ours = FileType::from_raw_mode(is.st_mode) == made
+            && is.st_nlink == 1
+            && is.st_uid == rustix::process::geteuid().as_raw()
+            && device.is_none_or(|device| device == is.st_rdev);
+        if ours { Ok(held) } else { Err(Errno::STALE) }
     }
 
     /// What a name here is.
@@ -206,7 +221,7 @@ mod tests {
             assert_eq!(host.enter(name, 0o755).unwrap_err(), Errno::INVAL);
             assert_eq!(host.file(name, 0o644, None).unwrap_err(), Errno::INVAL);
             assert_eq!(host.remove(name).unwrap_err(), Errno::INVAL);
-            assert_eq!(host.hold(name, FileType::Directory).unwrap_err(), Errno::INVAL);
+            assert_eq!(host.hold(name, FileType::Directory, None).unwrap_err(), Errno::INVAL);
             assert_eq!(host.replace(name, |_, _| Ok(())).unwrap_err(), Errno::INVAL);
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -225,9 +240,31 @@ mod tests {
         let victim = identity(&rustix::fs::stat(outside.path().join("victim")).unwrap());
         assert_eq!(host.link(b"dir/victim", victim, b"x").unwrap_err(), Errno::NOTDIR);
         assert_eq!(host.link(b"../victim", victim, b"x").unwrap_err(), Errno::XDEV);
-        assert_eq!(host.hold(b"file", FileType::Fifo).unwrap_err(), Errno::STALE);
-        assert!(host.hold(b"file", FileType::Symlink).is_ok());
+        assert_eq!(host.hold(b"file", FileType::Fifo, None).unwrap_err(), Errno::STALE);
+        assert!(host.hold(b"file", FileType::Symlink, None).is_ok());
         assert_eq!(std::fs::read(outside.path().join("victim")).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn only_what_was_made_is_held() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new(dir.path()).unwrap();
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(host.here(), "pipe", FileType::Fifo, mode, 0).unwrap();
+        assert!(host.hold(b"pipe", FileType::Fifo, None).is_ok());
+        // Somebody may only give other files our name that have another name, or another owner.
+        rustix::fs::linkat(host.here(), "pipe", host.here(), "other", AtFlags::empty()).unwrap();
+        assert_eq!(host.hold(b"pipe", FileType::Fifo, None).unwrap_err(), Errno::STALE);
+        if rustix::process::geteuid().is_root() {
+            host.remove(b"other").unwrap();
+            std::os::unix::fs::chown(dir.path().join("pipe"), Some(12345), None).unwrap();
+            assert_eq!(host.hold(b"pipe", FileType::Fifo, None).unwrap_err(), Errno::STALE);
+            let (null, zero) = (rustix::fs::makedev(1, 3), rustix::fs::makedev(1, 5));
+            rustix::fs::mknodat(host.here(), "null", FileType::CharacterDevice, mode, null).unwrap();
+            assert!(host.hold(b"null", FileType::CharacterDevice, Some(null)).is_ok());
+            let other = host.hold(b"null", FileType::CharacterDevice, Some(zero));
+            assert_eq!(other.unwrap_err(), Errno::STALE);
+        }
     }
 
     #[test]
@@ -237,12 +274,13 @@ mod tests {
         let depth = OPEN_MAX * 5 / 2;
         for _ in 0..depth {
             host.enter(b"d", 0o755).unwrap();
-            assert!(host.made_here());
+            assert!(host.open.last().unwrap().made);
         }
         assert_eq!(host.open.iter().filter(|open| open.fd.is_some()).count(), OPEN_MAX);
         for level in (0..depth).rev() {
             drop(host.file(b"up", 0o644, None).unwrap());
-            host.leave().unwrap();
+            let (left, back) = host.leave();
+            assert!(back.is_ok() && left.unwrap().made);
             assert_eq!(host.open.len(), level);
         }
         host.enter(b"e", 0o755).unwrap();

@@ -2,7 +2,9 @@
 
 mod attributes;
 mod host;
+mod target;
 mod tree;
+mod xattrs;
 
 use crate::args::{CpArgs, Globals};
 use crate::cat::{Stream, Volumes};
@@ -10,7 +12,9 @@ use crate::error::{CliError, Troubles};
 use crate::open::{How, Place};
 use crate::progress::Progress;
 use crate::pump::{Sink, pour};
+use attributes::Attributes;
 use host::Identity;
+use rustix::fd::AsFd;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File as HostFile, OpenOptions};
 use std::io;
@@ -56,11 +60,12 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
     }
     let how = How::reading(globals, args.force.force, args.switches.switches);
     let mut volumes = Volumes::default();
+    let mut troubles = Troubles::new("cp", globals.json);
     for place in &places {
         let path = if dest_is_dir { Path::new(dest).join(base_name(place)?) } else { PathBuf::from(dest) };
-        copy(place, &volumes.get(place, &how)?, &path, args.preserve)?;
+        copy(place, &volumes.get(place, &how)?, &path, args.preserve, &mut troubles)?;
     }
-    Ok(())
+    troubles.finish()
 }
 
 /// What copies take over beside their contents.
@@ -68,7 +73,7 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
 enum Keep {
     /// Permissions, less the umask.
     Nothing,
-    /// Owner, all mode bits, times.
+    /// Owner, all mode bits with the access control lists that they are part of, times.
     Attributes,
     /// Extended attributes too.
     Everything,
@@ -170,7 +175,19 @@ fn base_name(place: &Place) -> Result<&OsStr, CliError> {
     place.inner().file_name().ok_or_else(|| place.error(uext4::Error::IsDirectory))
 }
 
-fn copy(place: &Place, volume: &Volume, path: &Path, preserve: bool) -> Result<(), CliError> {
+/// Bytes of a volume.
+fn volume_size(volume: &Volume) -> u64 {
+    let geometry = &volume.superblock().geometry;
+    geometry.blocks_count().saturating_mul(geometry.block_size().into())
+}
+
+fn copy(
+    place: &Place,
+    volume: &Volume,
+    path: &Path,
+    preserve: bool,
+    troubles: &mut Troubles,
+) -> Result<(), CliError> {
     let file = place.file(volume)?;
     let metadata = file.metadata();
     let name = path.as_os_str();
@@ -183,14 +200,18 @@ fn copy(place: &Place, volume: &Volume, path: &Path, preserve: bool) -> Result<(
         let progress = Progress::new(crate::text::visible(&place.path), file.size(), true);
         pour(place, volume, &file, u64::MAX, &mut Stream { file: &target, name, progress })
     };
-    let kept = |()| if preserve { attributes::keep(&target, &metadata) } else { Ok(()) };
-    let told = |(action, error): attributes::Failed| CliError::host(name, action, &error.into());
-    let done = done.and_then(|()| kept(()).map_err(told));
     if done.is_err() && !existed {
         // Half a file under the right name would pass for a whole one. The first error is the one to tell.
         let _already_failing = fs::remove_file(path);
     }
-    done
+    done?;
+    // Whole contents stay, whatever becomes of the attributes.
+    if preserve {
+        let destination = Destination { base: PathBuf::new(), name: Some(name.to_owned()) };
+        let mut attributes = Attributes::new(place, volume, &destination, Keep::Attributes);
+        attributes.keep(b"", target::Target::Open(target.as_fd()), &metadata, !existed, troubles);
+    }
+    Ok(())
 }
 
 fn pour_sparse(

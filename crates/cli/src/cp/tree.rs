@@ -1,8 +1,9 @@
 //! Recursive copies: a walk over the volume, made again on the host.
 
-use super::attributes::{Attributes, Target};
+use super::attributes::Attributes;
 use super::host::{Host, Identity};
-use super::{Destination, Keep, Sparse, device_identity};
+use super::target::Target;
+use super::{Destination, Keep, Sparse, device_identity, volume_size};
 use crate::error::{CliError, Troubles};
 use crate::open::Place;
 use crate::progress::Progress;
@@ -56,10 +57,7 @@ pub fn copy(
     let host = Host::new(&destination.base)
         .map_err(|error| CliError::host(destination.base.as_os_str(), "open", &error.into()))?;
     let geometry = &volume.superblock().geometry;
-    // No block belongs to two files of an honest volume: one that holds more data than it has blocks would
-    // fill the host instead. Small contents may lie in inodes.
-    let allowance = geometry.blocks_count().saturating_mul(geometry.block_size().into())
-        + u64::from(geometry.inodes_count()) * u64::from(geometry.inode_size());
+    let records = u64::from(geometry.inodes_count()) * u64::from(geometry.inode_size());
     let mut copier = Copier {
         place,
         volume,
@@ -67,7 +65,7 @@ pub fn copy(
         host,
         device: device_identity(place),
         links: HashMap::new(),
-        allowance,
+        allowance: allowance(volume_size(volume), records),
         attributes: Attributes::new(place, volume, destination, keep),
         troubles,
         progress: Progress::open_ended(crate::text::visible(&place.path)),
@@ -100,7 +98,15 @@ pub fn copy(
             return Err(error);
         }
     }
+    copier.attributes.finish(copier.troubles);
     Ok(())
+}
+
+/// Bytes of data that may be copied out of a volume of `size` bytes that claims so many bytes of inodes: no block
+/// belongs to two files of an honest one, and one that holds more data than it has blocks would fill the host instead.
+/// Small contents may lie in inodes, of which a hostile volume may claim any number.
+fn allowance(size: u64, records: u64) -> u64 {
+    size.saturating_add(records.min(size))
 }
 
 impl Copier<'_> {
@@ -117,9 +123,12 @@ impl Copier<'_> {
                 entered.map_err(|error| self.refused(entry.path, "make directory", error))
             }
             Visit::Leave => {
-                let (here, made) = (self.host.here(), self.host.made_here());
-                self.attributes.keep(entry, Target::Open(here), metadata, made, self.troubles);
-                self.host.leave().map_err(|error| self.refused(entry.path, "go back to", error))
+                let (left, back) = self.host.leave();
+                if let Some(left) = left {
+                    let target = Target::Open(left.fd.as_fd());
+                    self.attributes.keep(entry.path, target, metadata, left.made, self.troubles);
+                }
+                back.map_err(|error| self.refused(entry.path, "go back to", error))
             }
         }
     }
@@ -193,7 +202,7 @@ impl Copier<'_> {
         }
         done?;
         // Whole contents stay, whatever becomes of the attributes.
-        self.attributes.keep(entry, Target::Open(target.as_fd()), metadata, !existed, self.troubles);
+        self.attributes.keep(entry.path, Target::Open(target.as_fd()), metadata, !existed, self.troubles);
         Ok(())
     }
 
@@ -245,9 +254,12 @@ impl Copier<'_> {
         if !self.attributes.any() {
             return Ok(());
         }
-        let held = self.host.hold(name, file_type(metadata.kind));
+        let device = matches!(metadata.kind, FileKind::CharDevice | FileKind::BlockDevice)
+            .then(|| rustix::fs::makedev(metadata.rdev.0, metadata.rdev.1));
+        let held = self.host.hold(name, file_type(metadata.kind), device);
         let held = held.map_err(|error| self.refused(entry.path, "keep attributes", error))?;
-        self.attributes.keep(entry, Target::Held(held.as_fd()), metadata, true, self.troubles);
+        let target = Target::Held { held: held.as_fd(), around: self.host.here() };
+        self.attributes.keep(entry.path, target, metadata, true, self.troubles);
         Ok(())
     }
 }
@@ -311,4 +323,16 @@ fn pour_small(place: &Place, file: &File, memory: &mut Vec<u8>, sink: &mut dyn S
         sink.data(piece.logical, memory)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claimed_inodes_do_not_add_to_the_allowance() {
+        assert_eq!(allowance(1 << 20, 1 << 16), (1 << 20) + (1 << 16));
+        assert_eq!(allowance(1 << 20, 1 << 40), 2 << 20);
+        assert_eq!(allowance(u64::MAX, u64::MAX), u64::MAX);
+    }
 }

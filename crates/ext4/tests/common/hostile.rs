@@ -140,6 +140,11 @@ pub fn attributes(volume: &Volume, ino: Ino) {
         }
     }
     typed(volume.xattr_of(ino, "user.none"));
+    for xattr in typed(volume.xattrs_of(ino)).into_iter().flatten().filter_map(typed) {
+        let name = xattr.name().clone();
+        let (here, looked_up) = (typed(xattr.value()), typed(volume.xattr_of(ino, &name)));
+        assert!(here == looked_up, "{name}");
+    }
 }
 
 fn list(volume: &Volume, ino: Ino, seen: &mut HashSet<Ino>, pending: &mut Vec<Ino>) -> bool {
