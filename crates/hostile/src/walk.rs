@@ -85,6 +85,11 @@ fn attributes(volume: &Volume, ino: Ino) {
         }
     }
     typed(volume.xattr_of(ino, "user.none"));
+    // All at once says the same as one by one.
+    for xattr in typed(volume.xattrs_of(ino)).into_iter().flatten().filter_map(typed) {
+        let name = xattr.name().clone();
+        assert_eq!(typed(xattr.value()), typed(volume.xattr_of(ino, &name)), "{name} of inode {ino}");
+    }
     for kind in [uext4::AclKind::Access, uext4::AclKind::Default] {
         typed(volume.acl_of(ino, kind));
     }
