@@ -401,30 +401,38 @@ fn without_its_list_a_file_gives_its_group_nothing() {
     }
 }
 
-/// Runs a script whose `"$0" "$@"` is the program with its arguments, where mounts are seen by nobody else.
-fn alone(script: &str, args: &[OsString]) -> Output {
-    let mut command = oracle::command("unshare");
-    command.args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_uext4")]);
+/// A namespace of mounts of its own. (Nothing is done to `/`, which in a chroot is no mount: each script keeps its
+/// mounts to itself.)
+const UNSHARE: [&str; 5] = ["unshare", "-m", "--propagation", "unchanged", "sh"];
+
+/// Runs a script whose `"$0" "$@"` is the program with its arguments, with another file system at `place`, which
+/// nobody else sees.
+fn alone(place: &str, kind: &str, script: &str, args: &[OsString]) -> Output {
+    let mut command = oracle::command(UNSHARE[0]);
+    let script = format!("mount --make-rprivate {place} && mount -t {kind} none {place} && {script}");
+    command.args(&UNSHARE[1..]).args(["-c", &script, env!("CARGO_BIN_EXE_uext4")]);
     command.args(args).output().unwrap()
 }
 
-const ALONE: Need = Need::Runs(&["unshare", "-m", "mount", "-t", "ramfs", "none", "/tmp"]);
+const ALONE: Need = Need::Runs(&[
+    "unshare",
+    "-m",
+    "--propagation",
+    "unchanged",
+    "sh",
+    "-c",
+    "mount --make-rprivate /proc && mount --make-rprivate /sys",
+]);
 
 #[test]
 fn root_a_host_without_lists_is_told() {
     needs!(Need::Root, Need::Tool("mke2fs"), Need::Tool("debugfs"), ALONE);
     let volume = listed();
-    let around = volume.scratch().file("ramfs");
-    std::fs::create_dir(&around).unwrap();
     for (flag, source, name) in WAYS {
-        let out = around.join("out");
-        let script = format!(
-            "mount -t ramfs none {} && {{ \"$0\" \"$@\"; echo $? $(stat -c %a {}); }}",
-            around.display(),
-            made(&out, name).display()
-        );
+        let out = Path::new("/sys/out");
+        let script = format!("{{ \"$0\" \"$@\"; echo $? $(stat -c %a {}); }}", made(out, name).display());
         let args = ["cp".into(), flag.into(), at(&volume, source), out.as_os_str().to_owned()];
-        let output = alone(&script, &args);
+        let output = alone("/sys", "ramfs", &script, &args);
         assert_eq!(String::from_utf8_lossy(&output.stdout), "1 600\n", "{flag}: {}", oracle::text(&output));
         let told = String::from_utf8(output.stderr).unwrap();
         let expected = format!("attribute {ACCESS}: set: ");
@@ -515,7 +523,7 @@ fn root_pipes_are_copied_without_proc() {
     let copied = |source: &str, name: &str| {
         let out = volume.scratch().file(name);
         let args = ["cp".into(), "-a".into(), at(&volume, source), out.as_os_str().to_owned()];
-        (alone("umask 022 && mount -t tmpfs none /proc && exec \"$0\" \"$@\"", &args), out)
+        (alone("/proc", "tmpfs", "umask 022 && exec \"$0\" \"$@\"", &args), out)
     };
     for source in ["/pipe", "/link"] {
         let (output, out) = copied(source, &source[1..]);
