@@ -3,15 +3,14 @@
 mod common;
 
 use common::fast::{
-    DIRECTORY, EXTENTS, FILE, ROOT, Records, fsck_clean, plant, plant_into, raw_inode, tree, volume_with,
-    writable,
+    DIRECTORY, EXTENTS, FILE, ROOT, Records, fsck_clean, plant, raw_inode, tree, volume_with, writable,
 };
 use common::log::places;
 use common::{Image, assert_same_bytes, assert_unchanged, open_ro, within};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use uext4::blockdev::layer::{CountingDevice, Fault, FaultDevice, FaultOn};
+use uext4::blockdev::layer::{Fault, FaultDevice, FaultOn};
 use uext4::check::CheckOptions;
 use uext4::{Error, FileKind, RecoveryState, Volume, VolumeOptions};
 use uext4_testkit::{KernelMount, LoopOptions, Manifest, Need, Rng, Scratch, VolumeBuilder, needs, oracle};
@@ -623,44 +622,4 @@ fn root_files_and_directories_that_leave_their_inodes_keep_what_is_counted_for_t
     assert_eq!(open_ro(device.clone()).info().recovery.fast_commits_refused, None);
     drop(writable(device.clone()).unwrap());
     fsck_clean(&Image::of(&*device));
-}
-
-/// A fault that shows at the end only, in the first of many fast commits: those before it are searched for, but not
-/// for ever. Each replay reads the fast commits twice.
-#[test]
-fn what_all_replays_may_do_is_bounded() {
-    needs!(tools()[0]);
-    let source = Scratch::new(1 << 20);
-    std::fs::create_dir(source.file("dir")).unwrap();
-    for n in 0..90 {
-        std::fs::write(source.file(format!("dir/a name that fills the block, {n:04}")), "").unwrap();
-    }
-    let volume = VolumeBuilder::new(64 << 20)
-        .args(["-b", "4096", "-J", "size=8", "-O", "^metadata_csum,64bit,^orphan_file,fast_commit"])
-        .from_dir(source.path())
-        .build();
-    let mut image = Image::load(volume.path());
-    let opened = open_ro(image.device());
-    let dir = opened.metadata("/dir").unwrap().ino.get();
-    let [one, two] = [1, 2].map(|n| format!("/dir/a name that fills the block, {n:04}"));
-    let [one, two] = [one, two].map(|path| opened.metadata(path).unwrap().ino.get());
-    drop(opened);
-    let last = 4000;
-    let mut bad = Records::default().add(one, 0, 2, last).add(two, 0, 1, last + 1).link(dir, one, b"z");
-    for _ in 0..50_000 {
-        bad = bad.unlink(dir, one, b"z").link(dir, one, b"z");
-    }
-    let mut commits = vec![bad];
-    commits.resize(250, Records::default().link(dir, one, b"z"));
-    plant_into(&mut image, 800, &commits);
-    let counting = CountingDevice::new(image.device());
-    let counters = counting.counters();
-    let volume = Volume::open_device(Arc::new(counting), VolumeOptions::read_only()).unwrap();
-    let info = volume.info().recovery;
-    assert_eq!(info.fast_commits().map_or(0, |found| found.commits), 0);
-    let why = info.fast_commits_refused.unwrap();
-    assert!(why.contains(&format!("fast commits give block {}", last + 1)), "{why}");
-    // Without a bound there would be ten of at least the first fast commit, which takes 500 blocks.
-    let replays = counters.get().read_bytes / (2 * 500 * 4096);
-    assert!((2..8).contains(&replays), "{replays} replays, {:?}", counters.get());
 }

@@ -123,7 +123,12 @@ impl Groups {
             }
             self.cursor += 1;
         }
-        let feature = "fast commits that need more blocks than are free".into();
+        let feature = match limit < geometry.blocks_count() {
+            true => {
+                format!("fast commits that need more blocks than are free below block {limit} (inode {ino})")
+            }
+            false => "fast commits that need more blocks than are free".into(),
+        };
         Err(Error::Incompatible { action: "recover", feature })
     }
 
@@ -136,6 +141,9 @@ impl Groups {
         };
         let work = self.work(canvas, group)?;
         let searched = work.searched;
+        if searched >= clusters {
+            return Ok(None);
+        }
         let held = work.blocks.take();
         let is_held = held.is_some();
         let bitmap = match held {
@@ -183,7 +191,7 @@ impl Groups {
         if index >= descriptor.initialised_inodes(&canvas.state.superblock) {
             return Ok(false);
         }
-        Ok(bit(&canvas.read(descriptor.inode_bitmap.get())?, index))
+        canvas.look(descriptor.inode_bitmap.get(), |bitmap| bit(bitmap, index))
     }
 
     /// Marks an inode used or free; `directories` is how many directories the group gains by that.
@@ -383,6 +391,7 @@ fn block_bitmap(canvas: &Canvas<'_>, group: Group, descriptor: &GroupDescriptor)
         if free(&part) {
             put_bits(&mut bitmap, part, false);
         } else {
+            canvas.work(SEARCH_WORK * part.len())?;
             part.filter(|index| free(&(*index..index + 1)))
                 .for_each(|index| put_bit(&mut bitmap, index, false));
         }

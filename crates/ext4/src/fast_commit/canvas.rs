@@ -27,17 +27,18 @@ pub(super) struct Canvas<'v> {
     work: Work,
 }
 
-/// Bytes that all replays of one open have looked at or copied, and how many that may be.
+/// Bytes that replays have looked at or copied, and how many that may be.
 #[derive(Clone)]
 pub(super) struct Work {
     done: Rc<Cell<u64>>,
     most: u64,
 }
 
-/// Most bytes that are looked at or copied: some seconds. A record takes a block to be read and written, or two.
+/// Most bytes that are looked at or copied: some seconds.
 const WORK_MAX: u64 = 4 << 30;
-/// With large blocks, as many blocks: names of a transaction, as the kernel leaves them, are fewer.
-const WORK_BLOCKS: u64 = 1 << 17;
+/// With large blocks, as many blocks. A name takes two, a directory's read and written: so 131072 names are done, which
+/// take 2 MiB of the log at least.
+const WORK_BLOCKS: u64 = 1 << 18;
 
 impl Work {
     /// Nothing done yet.
@@ -73,6 +74,8 @@ const KEPT_MAX: std::ops::RangeInclusive<u64> = 16 << 20..=128 << 20;
 /// Bytes that an extent takes: in its tree, which may come to need twice as much, and among what was released; or,
 /// once the tree is stored, in both of these lists of what is released and what has an owner.
 const EXTENT_COST: usize = 64;
+/// Bytes that a short look at a block counts for ([`Work`]).
+const LOOK_WORK: usize = 256;
 /// Bytes that a node of a tree or a block of a directory takes beside what is in it.
 const CLAIM_COST: usize = 96;
 
@@ -163,6 +166,15 @@ impl<'v> Canvas<'v> {
         Ok(())
     }
 
+    /// What `look` says of a block as it is now. A few bytes of it are looked at.
+    pub(super) fn look<T>(&self, block: u64, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        self.work(LOOK_WORK)?;
+        match self.changed.get(&block) {
+            Some(bytes) => Ok(look(bytes)),
+            None => Ok(look(&self.state.cache.read(block)?)),
+        }
+    }
+
     /// A copy of a block as it is now.
     pub(super) fn read(&self, block: u64) -> Result<Vec<u8>> {
         self.work(self.block_size())?;
@@ -190,11 +202,15 @@ impl<'v> Canvas<'v> {
 
     /// Changes a part of a block.
     pub(super) fn patch(&mut self, block: u64, offset: usize, part: &[u8]) -> Result<()> {
-        let mut bytes = self.read(block)?;
-        let place = bytes.get_mut(offset..).and_then(|rest| rest.get_mut(..part.len()));
+        if !self.changed.contains_key(&block) {
+            let bytes = self.read(block)?;
+            self.write(block, bytes)?;
+        }
+        self.work(part.len())?;
+        let bytes = self.changed.get_mut(&block).and_then(|bytes| bytes.get_mut(offset..));
         let outside = || Error::Invalid(format!("a change beyond the end of block {block}"));
-        place.ok_or_else(outside)?.copy_from_slice(part);
-        self.write(block, bytes)
+        bytes.and_then(|rest| rest.get_mut(..part.len())).ok_or_else(outside)?.copy_from_slice(part);
+        Ok(())
     }
 
     /// What was changed.

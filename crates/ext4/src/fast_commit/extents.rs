@@ -101,10 +101,12 @@ impl Tree {
         self.leaves.iter().flat_map(|leaf| &leaf.extents)
     }
 
-    /// Every node must be written again: what their checksums start from is another one.
-    pub(super) fn touch(&mut self) {
+    /// Every node must be written again: what their checksums start from is another one. Returns how many bytes were
+    /// looked at.
+    pub(super) fn touch(&mut self) -> usize {
         self.changed = true;
         self.leaves.iter_mut().for_each(|leaf| leaf.changed = true);
+        self.leaves.len() * size_of::<Leaf>()
     }
 
     pub(super) fn is_changed(&self) -> bool {
@@ -152,7 +154,7 @@ impl Tree {
             at += 1;
         }
         // A hole in an extent is met in one leaf only.
-        self.halve(from);
+        looked_at += self.halve(from);
         if emptied {
             looked_at += self.leaves.len() * size_of::<Leaf>();
             let spare = &mut self.spare;
@@ -166,13 +168,14 @@ impl Tree {
         looked_at
     }
 
-    /// Makes two of a leaf that holds more than a block does.
-    fn halve(&mut self, at: usize) {
+    /// Makes two of a leaf that holds more than a block does. Returns how many bytes were moved.
+    fn halve(&mut self, at: usize) -> usize {
         let Some(leaf) = self.leaves.get_mut(at).filter(|leaf| leaf.extents.len() > self.capacity) else {
-            return;
+            return 0;
         };
         let extents = leaf.extents.split_off(leaf.extents.len() / 2);
         self.leaves.insert(at + 1, Leaf { block: None, extents, changed: true });
+        (self.leaves.len() - at) * size_of::<Leaf>()
     }
 
     /// Maps an extent in place of what was there. Its blocks and its logical end were checked, and that it can be held.
@@ -203,8 +206,7 @@ impl Tree {
             merge(&mut leaf.extents, before);
         }
         let moved = leaf.extents.len() * size_of::<Extent>();
-        self.halve(at);
-        looked_at + moved
+        looked_at + moved + self.halve(at)
     }
 
     /// Writes what changed and returns the root.
@@ -413,7 +415,7 @@ mod tests {
                 })
                 .collect();
             assert_eq!(flat, model);
-            assert!(tree.leaves.iter().all(|leaf| !leaf.extents.is_empty()));
+            assert!(tree.leaves.iter().all(|leaf| (1..=tree.capacity).contains(&leaf.extents.len())));
             assert!(tree.extents().is_sorted_by_key(|extent| extent.logical));
             let found = tree.written(first);
             assert_eq!(found, model.get(&first).filter(|(_, unwritten)| !unwritten).map(|found| found.0));

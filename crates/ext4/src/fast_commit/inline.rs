@@ -93,6 +93,8 @@ pub(super) fn rows<T>(
     node: &mut Node,
     mut each: impl FnMut(&mut [u8]) -> Result<Option<T>>,
 ) -> Result<Option<T>> {
+    // The attributes and both rows are gone through.
+    canvas.work(2 * node.raw.len())?;
     let second = value(canvas, node)?;
     if let Some(answer) = each(&mut node.disk.i_block[PARENT_SIZE..])? {
         return Ok(Some(answer));

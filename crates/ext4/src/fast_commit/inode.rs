@@ -84,10 +84,11 @@ impl Node {
     pub(super) fn load(canvas: &Canvas<'_>, ino: Ino, used: bool) -> Result<Node> {
         let (block, offset) = place_of(canvas, ino)?;
         let superblock = &canvas.state.superblock;
-        let bytes = canvas.read(block.get())?;
         let size = usize::from(superblock.geometry.inode_size());
         let truncated = || Error::from(Corrupt::from(CorruptKind::Truncated("inode table")).in_inode(ino));
-        let raw = bytes.get(offset..offset + size).ok_or_else(truncated)?.to_vec();
+        let raw = canvas.look(block.get(), |bytes| bytes.get(offset..offset + size).map(<[u8]>::to_vec))?;
+        let raw = raw.ok_or_else(truncated)?;
+        canvas.work(2 * size)?;
         let mut node = Node::fresh(canvas, ino)?;
         if !used {
             return Ok(node);
@@ -275,6 +276,8 @@ impl Node {
     ) -> Result<()> {
         let superblock = &canvas.state.superblock;
         let size = usize::from(superblock.geometry.inode_size());
+        // Copied, decoded and summed up several times.
+        canvas.work(8 * size)?;
         let field = |name| Error::from(Corrupt::from(CorruptKind::FastCommitRecord(name)).in_inode(self.ino));
         if record.len() > size || record.len() < BASE_SIZE {
             return Err(field("fc_len"));
@@ -300,7 +303,8 @@ impl Node {
         let (had, has) = (Form::of(&self.disk), Form::of(&recorded));
         if self.used && had != Form::Inside {
             if recorded.generation != self.disk.generation {
-                self.tree(canvas, released)?.touch();
+                let looked_at = self.tree(canvas, released)?.touch();
+                canvas.work(looked_at)?;
             }
             let unit = InodeFlags::HUGE_FILE;
             if recorded.flags.contains(unit) != self.disk.flags.contains(unit) || had != has {

@@ -43,8 +43,7 @@
 //! * What contradicts the volume or itself ends the replay with an error, while the kernel ignores much of it.
 //!
 //! # What it may cost
-//! What is looked at and copied is counted in bytes, over all replays of an open (`canvas::Work`): that bounds the
-//! time.
+//! What is looked at and copied is counted in bytes, roughly, and bounded (`canvas::Work`): that bounds the time.
 //! What is kept in memory is charged for before it is there (`Canvas::charge`). A node of an extent tree and a
 //! block of a directory are one inode's only, and all trees together map no more blocks than there are: so a small
 //! record cannot make much of a small volume by naming the same nodes in many inodes.
@@ -127,16 +126,17 @@ impl Source<'_> {
     /// Does fast commits again up to a good one whose successor is not. Each was an `fsync` of its own, so what is
     /// wrong with a later one is no reason to lose it. Most of what can be wrong shows at its record. What shows only
     /// when all of them are done may lie in any of them, so how many are good is searched for by halves: for n fast
-    /// commits there are no more than 3 + log2 n replays, and all together may do no more than one.
+    /// commits there are no more than 3 + log2 n replays, and those behind the first one may do as much work together
+    /// as that. What is too much work for the search counts as not good.
     ///
     /// # Errors
     /// The device's.
     pub(crate) fn replay_good(self) -> Result<Replayed> {
-        let work = Work::new(self.view);
-        let (mut bad, mut why) = match self.replay_first(u32::MAX, &work) {
+        let (mut bad, mut why) = match self.replay_first(u32::MAX, &Work::new(self.view)) {
             Ok(replayed) => return Ok(replayed),
             Err(failure) => refusal(failure)?,
         };
+        let work = Work::new(self.view);
         let none = Replayed { changes: Changes::new(), done: FastCommits::default(), refused: None };
         let (mut good, mut last) = (none, 0);
         // Those before a bad record end well, as a rule.

@@ -154,7 +154,7 @@ pub fn tree(volume: &Volume) -> Manifest {
 }
 
 pub fn fsck_clean(image: &Image) {
-    let scratch = Scratch::new(32 << 20);
+    let scratch = Scratch::new(2 * image.bytes.len() as u64);
     image.save(&scratch.file("volume.img"));
     oracle::e2fsck_clean(&scratch.file("volume.img"));
 }
