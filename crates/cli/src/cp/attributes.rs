@@ -1,7 +1,7 @@
 //! Owner, mode, times and extended attributes of what was copied.
 
 use super::target::{Failed, Target};
-use super::xattrs::{Group, Xattrs};
+use super::xattrs::{Limit, Xattrs};
 use super::{Destination, Keep};
 use crate::error::Troubles;
 use crate::open::Place;
@@ -17,9 +17,9 @@ fn keep_owner(target: Target<'_>, metadata: &Metadata) -> Result<(), Failed> {
     target.set_owner(Uid::from_raw(metadata.uid), Gid::from_raw(metadata.gid))
 }
 
-/// All mode bits, but those of the group if an access control list was lost.
-fn keep_mode(target: Target<'_>, metadata: &Metadata, group: Group) -> Result<(), Failed> {
-    let mut mode = group.limit(metadata.mode);
+/// All mode bits, but none that would give somebody more than an access control list did, lost or kept.
+fn keep_mode(target: Target<'_>, metadata: &Metadata, limit: Limit) -> Result<(), Failed> {
+    let mut mode = limit.of(metadata.mode);
     if metadata.kind == FileKind::Symlink {
         return Ok(());
     }
@@ -74,8 +74,8 @@ impl<'a> Attributes<'a> {
         // A change of owner takes set-uid and file capabilities away, so both come after it. Without privilege the
         // owner's right to write may go with the mode, and an access control list changes the mode, so that is last.
         tell(keep_owner(target, metadata), troubles);
-        let group = self.xattrs.keep(path, target, metadata, troubles);
-        tell(keep_mode(target, metadata, group), troubles);
+        let limit = self.xattrs.keep(path, target, metadata, troubles);
+        tell(keep_mode(target, metadata, limit), troubles);
         tell(target.set_times(&times(metadata)), troubles);
     }
 

@@ -17,33 +17,59 @@ const BAD_MAX: u64 = 4;
 /// Files that are told one by one to have lost their attributes because the allowance was spent.
 const LEFT_OUT_MAX: u64 = 100;
 
-/// What a file's group may do.
+/// What a file's group and everybody else may do at most: these bits of its mode. (What the owner may do, the mode
+/// says, whatever is in a list.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
-    /// What the mode says: the file has no access control list, or its copy has the same.
-    Mode,
-    /// No more than these permissions: with the lost access control list, the mode says what everybody named in it
-    /// gets at most (its mask), and not what the group gets.
-    AtMost(u32),
+pub struct Limit(u32);
+
+impl Limit {
+    /// What the mode says: the file has no access control list.
+    const MODE: Limit = Limit(0o077);
+    /// Nothing: nobody knows what the list said.
+    const NOTHING: Limit = Limit(0);
+
+    /// The mode that gives nobody more than that.
+    pub fn of(self, mode: u32) -> u32 {
+        mode & (!0o077 | self.0)
+    }
+
+    fn and(self, other: Limit) -> Limit {
+        Limit(self.0 & other.0)
+    }
+
+    /// That of a file that lost this access control list, which is in the form of the system calls. Whoever is named
+    /// in it may be in the file's group, or neither that nor its owner, and must not get more than before. (Who is in
+    /// the owning group is not in the group of a copy that could not be given away.)
+    fn of_lost(list: &[u8]) -> Limit {
+        let Ok(list) = Acl::decode_xattr(list) else { return Limit::NOTHING };
+        let most = least(&list, |tag| tag == AclTag::Mask).unwrap_or(7);
+        let owning = least(&list, |tag| tag == AclTag::OwningGroup).unwrap_or(0);
+        let users = least(&list, |tag| matches!(tag, AclTag::User(_))).unwrap_or(7);
+        let groups = least(&list, |tag| matches!(tag, AclTag::Group(_))).unwrap_or(7);
+        let other = least(&list, |tag| tag == AclTag::Other).unwrap_or(0);
+        let group = owning & most & users;
+        Limit(group << 3 | group & groups & other)
+    }
+
+    /// That of a file of this mode that keeps this list: a change of the mode changes the list's mask, or the group's
+    /// entry if there is none, and the entry of everybody else.
+    fn of_kept(list: &[u8], mode: u32) -> Limit {
+        let Ok(entries) = Acl::decode_xattr(list) else { return Limit::NOTHING };
+        let mask = least(&entries, |tag| tag == AclTag::Mask);
+        let group = mask.or_else(|| least(&entries, |tag| tag == AclTag::OwningGroup)).unwrap_or(0);
+        let other = least(&entries, |tag| tag == AclTag::Other).unwrap_or(0);
+        let limit = Limit(group << 3 | other);
+        // Linux looks at no list of a file whose mode gives the group nothing. Where that is so of the copy only, the
+        // list is as good as lost: whom it names gets what everybody else gets.
+        let unheeded = mode & 0o070 != 0 && limit.of(mode) & 0o070 == 0;
+        if unheeded { limit.and(Limit::of_lost(list)) } else { limit }
+    }
 }
 
-impl Group {
-    /// The mode that gives the group no more than it had.
-    pub fn limit(self, mode: u32) -> u32 {
-        match self {
-            Group::Mode => mode,
-            Group::AtMost(permissions) => mode & (!0o070 | permissions << 3),
-        }
-    }
-
-    /// That of an access control list in the form of the system calls.
-    fn of_acl(value: &[u8]) -> Group {
-        let entries = Acl::decode_xattr(value).unwrap_or_default().entries;
-        let of = |tag| entries.iter().filter(move |entry| entry.tag == tag).map(|entry| entry.permissions);
-        let most = of(AclTag::Mask).fold(7, |most, permissions| most & permissions);
-        let group = of(AclTag::OwningGroup).reduce(|one, other| one & other).unwrap_or(0);
-        Group::AtMost(u32::from(group & most))
-    }
+/// What all entries of some kinds give, if there are any.
+fn least(list: &Acl, which: impl Fn(AclTag) -> bool) -> Option<u32> {
+    let those = list.entries.iter().filter(|entry| which(entry.tag));
+    those.map(|entry| u32::from(entry.permissions)).reduce(|one, other| one & other)
 }
 
 /// Extended attributes of one copy.
@@ -67,7 +93,7 @@ struct One<'t> {
     /// How many were bad.
     bad: u64,
     /// That of the access control list, if there is one.
-    group: Option<Group>,
+    limit: Option<Limit>,
     /// Whether an access control list may be among what could not be read.
     hidden: bool,
     /// Which lists were set.
@@ -80,6 +106,10 @@ impl One<'_> {
         if self.bad <= BAD_MAX {
             self.troubles.tell(error);
         }
+    }
+
+    fn limit(&mut self, limit: Limit) {
+        self.limit = Some(limit.and(self.limit.unwrap_or(Limit::MODE)));
     }
 }
 
@@ -98,17 +128,17 @@ impl<'a> Xattrs<'a> {
         target: Target<'_>,
         metadata: &Metadata,
         troubles: &mut Troubles,
-    ) -> Group {
-        let (bad, group, hidden, set) = (0, None, false, Vec::new());
-        let mut one = One { path, target, metadata, troubles, bad, group, hidden, set };
+    ) -> Limit {
+        let (bad, limit, hidden, set) = (0, None, false, Vec::new());
+        let mut one = One { path, target, metadata, troubles, bad, limit, hidden, set };
         self.copy(&mut one);
         if let Some(more) = one.bad.checked_sub(BAD_MAX).filter(|more| *more > 0) {
             let what = format!("{more} more attributes could not be copied");
             one.troubles.tell(&CliError::failed(&self.place.below(path), what, libc::EUCLEAN));
         }
         self.remove_acls(&mut one);
-        let otherwise = if one.hidden { Group::AtMost(0) } else { Group::Mode };
-        one.group.unwrap_or(otherwise)
+        let otherwise = if one.hidden { Limit::NOTHING } else { Limit::MODE };
+        one.limit.unwrap_or(otherwise)
     }
 
     fn copy(&mut self, one: &mut One<'_>) {
@@ -179,13 +209,16 @@ impl<'a> Xattrs<'a> {
             Ok(value) => match (one.target.set_xattr(name, &value), list) {
                 (Ok(()), _) => {
                     one.set.extend(list);
-                    one.group = if list == Some(AclKind::Access) { Some(Group::Mode) } else { one.group };
+                    if list == Some(AclKind::Access) {
+                        one.limit(Limit::of_kept(&value, one.metadata.mode));
+                    }
                     return true;
                 }
                 (Err((_, Errno::OPNOTSUPP | Errno::PERM)), None) => return true,
                 (Err((action, error)), _) => {
-                    one.group =
-                        if list == Some(AclKind::Access) { Some(Group::of_acl(&value)) } else { one.group };
+                    if list == Some(AclKind::Access) {
+                        one.limit(Limit::of_lost(&value));
+                    }
                     self.destination.refused(one.path, action, error)
                 }
             },
@@ -240,20 +273,57 @@ fn allowance(volume: &Volume) -> u64 {
 mod tests {
     use super::*;
 
+    const OWNER: AclTag = AclTag::Owner;
+    const USER: AclTag = AclTag::User(1);
+    const OWNING: AclTag = AclTag::OwningGroup;
+    const GROUP: AclTag = AclTag::Group(1);
+    const MASK: AclTag = AclTag::Mask;
+    const OTHER: AclTag = AclTag::Other;
+
+    fn list(entries: &[(AclTag, u16)]) -> Vec<u8> {
+        let entry = |&(tag, permissions)| uext4::AclEntry { tag, permissions };
+        Acl { entries: entries.iter().map(entry).collect() }.encode_xattr()
+    }
+
     #[test]
-    fn a_lost_list_gives_the_group_nothing() {
-        let list = |entries: &[(AclTag, u16)]| {
-            let entry = |&(tag, permissions)| uext4::AclEntry { tag, permissions };
-            Group::of_acl(&Acl { entries: entries.iter().map(entry).collect() }.encode_xattr())
-        };
-        let (owner, user, group, mask) = (AclTag::Owner, AclTag::User(1), AclTag::OwningGroup, AclTag::Mask);
-        assert_eq!(list(&[(owner, 7), (user, 6), (group, 0), (mask, 6)]), Group::AtMost(0));
-        assert_eq!(list(&[(owner, 7), (user, 6), (group, 5), (mask, 6)]), Group::AtMost(4));
-        assert_eq!(list(&[(owner, 7), (group, 5)]), Group::AtMost(5));
-        assert_eq!(list(&[(owner, 7), (user, 7), (mask, 7)]), Group::AtMost(0));
-        assert_eq!(Group::of_acl(b"nonsense"), Group::AtMost(0));
-        assert_eq!(Group::AtMost(4).limit(0o2765), 0o2745);
-        assert_eq!(Group::AtMost(7).limit(0o604), 0o604, "never more than the mode");
-        assert_eq!(Group::Mode.limit(0o2765), 0o2765);
+    fn a_lost_list_gives_nobody_more() {
+        let lost = |entries: &[(AclTag, u16)]| Limit::of_lost(&list(entries)).of(0o777);
+        assert_eq!(lost(&[(OWNER, 7), (USER, 6), (OWNING, 0), (MASK, 6), (OTHER, 0)]), 0o700);
+        assert_eq!(lost(&[(OWNER, 7), (USER, 6), (OWNING, 5), (MASK, 6), (OTHER, 0)]), 0o740);
+        assert_eq!(lost(&[(OWNER, 7), (OWNING, 5), (OTHER, 1)]), 0o751);
+        assert_eq!(lost(&[(OWNER, 7), (USER, 7), (MASK, 7)]), 0o700);
+        // Named users may be in the group, and are else among all others.
+        assert_eq!(lost(&[(OWNER, 6), (USER, 0), (OWNING, 4), (MASK, 4), (OTHER, 4)]), 0o700);
+        assert_eq!(lost(&[(OWNER, 7), (USER, 6), (OWNING, 7), (MASK, 7), (OTHER, 7)]), 0o766);
+        let two = [(OWNER, 7), (USER, 6), (AclTag::User(2), 5), (OWNING, 7), (MASK, 7), (OTHER, 7)];
+        assert_eq!(lost(&two), 0o744);
+        // Groups may have less than all others, because of the mask, too.
+        assert_eq!(lost(&[(OWNER, 7), (OWNING, 7), (GROUP, 4), (MASK, 7), (OTHER, 7)]), 0o774);
+        assert_eq!(lost(&[(OWNER, 7), (OWNING, 4), (GROUP, 6), (MASK, 6), (OTHER, 7)]), 0o744);
+        assert_eq!(lost(&[(OWNER, 7), (USER, 7), (OWNING, 7), (MASK, 1), (OTHER, 5)]), 0o711);
+        assert_eq!(Limit::of_lost(b"nonsense"), Limit::NOTHING);
+    }
+
+    #[test]
+    fn a_kept_list_is_no_wider_than_it_was() {
+        let kept = |mode, entries: &[(AclTag, u16)]| Limit::of_kept(&list(entries), mode).of(mode);
+        let masked = |mask, other| [(OWNER, 6), (USER, 6), (OWNING, 6), (MASK, mask), (OTHER, other)];
+        assert_eq!(kept(0o664, &masked(6, 4)), 0o664);
+        assert_eq!(kept(0o660, &masked(0, 0)), 0o600);
+        assert_eq!(kept(0o664, &masked(4, 0)), 0o640);
+        assert_eq!(kept(0o664, &[(OWNER, 6), (OWNING, 4), (OTHER, 4)]), 0o644);
+        assert_eq!(kept(0o640, &masked(6, 6)), 0o640, "never more than the mode");
+        // Not looked at in the copy, and in the volume neither.
+        assert_eq!(kept(0o664, &masked(0, 4)), 0o600);
+        assert_eq!(kept(0o604, &masked(6, 4)), 0o604);
+        assert_eq!(Limit::of_kept(b"nonsense", 0o664), Limit::NOTHING);
+    }
+
+    #[test]
+    fn a_limit_never_adds_to_the_mode() {
+        assert_eq!(Limit(0o040).of(0o2765), 0o2740);
+        assert_eq!(Limit(0o077).of(0o604), 0o604);
+        assert_eq!(Limit::MODE.of(0o2765), 0o2765);
+        assert_eq!(Limit::NOTHING.of(0o6777), 0o6700);
     }
 }
