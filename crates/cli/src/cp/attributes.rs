@@ -51,6 +51,11 @@ impl<'a> Attributes<'a> {
         self.keep != Keep::Nothing
     }
 
+    /// The permissions that something is made with.
+    pub fn at_first(&self, mode: u32) -> u32 {
+        self.keep.at_first(mode)
+    }
+
     /// Gives what was made, or was there, the attributes asked for. Each that fails is told, and the others are kept.
     /// `path`: where it is below the place.
     pub fn keep(

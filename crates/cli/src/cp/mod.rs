@@ -79,6 +79,14 @@ enum Keep {
     Everything,
 }
 
+impl Keep {
+    /// The permissions that something is made with. If its own are set afterwards, nobody else gets any before: with
+    /// an access control list the mode says more than that.
+    fn at_first(self, mode: u32) -> u32 {
+        if self == Keep::Nothing { mode } else { mode & 0o700 }
+    }
+}
+
 /// Where a tree goes.
 struct Destination {
     /// A directory that exists.
@@ -192,7 +200,7 @@ fn copy(
     let metadata = file.metadata();
     let name = path.as_os_str();
     refuse_own_device(place, path)?;
-    let (target, existed) = create(path, metadata.mode)?;
+    let (target, existed) = create(path, if preserve { metadata.mode & 0o700 } else { metadata.mode })?;
     let regular = target.metadata().is_ok_and(|metadata| metadata.is_file());
     let done = if regular {
         pour_sparse(place, volume, &file, &target, name)

@@ -117,7 +117,7 @@ impl Copier<'_> {
             Visit::Found => self.make(entry, metadata),
             Visit::Enter => {
                 let entered = match self.destination.name_of(entry) {
-                    Some(name) => self.host.enter(name, metadata.mode),
+                    Some(name) => self.host.enter(name, self.attributes.at_first(metadata.mode)),
                     None => self.host.enter_base(),
                 };
                 entered.map_err(|error| self.refused(entry.path, "make directory", error))
@@ -189,7 +189,7 @@ impl Copier<'_> {
         let file = self.volume.open_inode(entry.ino, OpenOptions::new().read(true)).map_err(at)?;
         let (target, existed) = self
             .host
-            .file(name, metadata.mode, self.device)
+            .file(name, self.attributes.at_first(metadata.mode), self.device)
             .map_err(|error| self.refused(entry.path, "create", error))?;
         let path = self.destination.below(entry.path);
         let emptied = if existed { target.set_len(0) } else { Ok(()) };
