@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{at, good, uext4};
+use common::{at, good, outside, troubled, uext4};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -13,21 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::{Duration, Instant};
 use uext4_testkit::{Need, Volume, VolumeBuilder, needs, oracle};
-
-/// A directory with a file that must stay as it is.
-fn outside(volume: &Volume) -> std::path::PathBuf {
-    let outside = volume.scratch().file("outside");
-    std::fs::create_dir(&outside).unwrap();
-    std::fs::write(outside.join("victim"), "mine").unwrap();
-    outside
-}
-
-/// Runs a copy that must fail in places; what it said.
-fn troubled(volume: &Volume, source: &str, out: &Path) -> String {
-    let output = uext4(["cp".into(), "-a".into(), at(volume, source), out.as_os_str().to_owned()]);
-    assert_eq!(output.status.code(), Some(1), "{}", oracle::text(&output));
-    String::from_utf8(output.stderr).unwrap()
-}
 
 /// Whoever copies without privilege, if that is not the caller.
 const NOBODY: u32 = 65534;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{SPARSE, at, bad, good, uext4, volume};
+use common::{SPARSE, at, bad, good, outside, troubled, uext4, volume};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -128,21 +128,6 @@ fn modes_of_a_tree() {
     for dir in [out, kept] {
         std::fs::set_permissions(dir.join("inner"), PermissionsExt::from_mode(0o755)).unwrap();
     }
-}
-
-/// A directory with a file that must stay as it is.
-fn outside(volume: &Volume) -> std::path::PathBuf {
-    let outside = volume.scratch().file("outside");
-    std::fs::create_dir(&outside).unwrap();
-    std::fs::write(outside.join("victim"), "mine").unwrap();
-    outside
-}
-
-/// Runs a copy that must fail in places; what it said.
-fn troubled(volume: &Volume, source: &str, out: &Path) -> String {
-    let output = uext4(["cp".into(), "-a".into(), at(volume, source), out.as_os_str().to_owned()]);
-    assert_eq!(output.status.code(), Some(1), "{}", oracle::text(&output));
-    String::from_utf8(output.stderr).unwrap()
 }
 
 #[test]

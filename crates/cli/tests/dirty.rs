@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{at, bad, good, json, text, uext4};
+use common::{at, bad, good, json, of, readers, text, uext4};
 use std::ffi::OsStr;
 use std::os::unix::fs::FileExt;
 use uext4_ondisk::checksum::csum;
@@ -114,28 +114,8 @@ fn an_older_state_is_not_shown_without_a_word() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let volume = damaged();
     let before = file_digest(volume.path());
-    let (device, hello) = (volume.path().as_os_str().to_owned(), at(&volume, "/hello"));
-    let copy = volume.scratch().file("copies");
-    std::fs::create_dir(&copy).unwrap();
-    let (root, copy) = (at(&volume, "/"), copy.into_os_string());
-    let of = |words: &[&str], arguments: &[&OsStr]| -> Vec<std::ffi::OsString> {
-        words.iter().map(OsStr::new).chain(arguments.iter().copied()).map(OsStr::to_owned).collect()
-    };
-    for command in [
-        of(&["cat"], &[&hello, &hello]),
-        of(&["ls", "-l"], &[&root]),
-        of(&["cp"], &[&hello, &hello, &copy]),
-        of(&["cp", "-r"], &[&root, &copy]),
-        of(&["find"], &[&root]),
-        of(&["du"], &[&root]),
-        of(&["df"], &[&device]),
-        of(&["stat"], &[&hello]),
-        of(&["map"], &[&hello]),
-        of(&["xattr"], &[&hello]),
-        of(&["io", "-c", "pread 0 4", "-r"], &[&hello]),
-        of(&["explain"], &[&hello, OsStr::new("--read"), OsStr::new("0"), OsStr::new("4")]),
-        of(&["trace", "--", "cat"], &[&hello]),
-    ] {
+    let device = volume.path().as_os_str().to_owned();
+    for command in readers(&volume).into_iter().chain([of(&["df"], &[&device])]) {
         let output = uext4(&command);
         let told = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{command:?}: {told}");
@@ -148,7 +128,7 @@ fn an_older_state_is_not_shown_without_a_word() {
             assert_eq!(output.stdout, b"old\nold\n");
         }
     }
-    let output = uext4(of(&["stat", "--json"], &[&hello]));
+    let output = uext4(of(&["stat", "--json"], &[&at(&volume, "/hello")]));
     let told: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
     assert!(told["warning"].as_str().is_some_and(|text| text.contains("older state")), "{told}");
     assert_eq!(told["path"].as_str(), device.to_str());

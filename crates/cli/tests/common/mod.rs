@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use uext4_testkit::{Scratch, Volume, VolumeBuilder, debugfs, fixture, oracle};
 
@@ -143,4 +143,47 @@ pub fn content(volume: &Volume, path: &str) -> Vec<u8> {
     let bytes = std::fs::read(&out).unwrap();
     std::fs::remove_file(out).unwrap();
     bytes
+}
+
+/// A directory with a file that must stay as it is.
+pub fn outside(volume: &Volume) -> PathBuf {
+    let outside = volume.scratch().file("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("victim"), "mine").unwrap();
+    outside
+}
+
+/// Runs a copy that must fail in places; what it said.
+pub fn troubled(volume: &Volume, source: &str, out: &Path) -> String {
+    let output = uext4(["cp".into(), "-a".into(), at(volume, source), out.as_os_str().to_owned()]);
+    assert_eq!(output.status.code(), Some(1), "{}", oracle::text(&output));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A command line of words and of what is no UTF-8, maybe.
+pub fn of(words: &[&str], arguments: &[&OsStr]) -> Vec<OsString> {
+    words.iter().map(OsStr::new).chain(arguments.iter().copied()).map(OsStr::to_owned).collect()
+}
+
+/// Commands that read `/hello` and everything else of a volume, each once, but for `df`. Copies go to a directory
+/// beside it.
+pub fn readers(volume: &Volume) -> Vec<Vec<OsString>> {
+    let (hello, root) = (at(volume, "/hello"), at(volume, "/"));
+    let copy = volume.scratch().file("copies");
+    std::fs::create_dir(&copy).unwrap();
+    let copy = copy.into_os_string();
+    vec![
+        of(&["cat"], &[&hello, &hello]),
+        of(&["ls", "-l"], &[&root]),
+        of(&["cp"], &[&hello, &hello, &copy]),
+        of(&["cp", "-r"], &[&root, &copy]),
+        of(&["find"], &[&root]),
+        of(&["du"], &[&root]),
+        of(&["stat"], &[&hello]),
+        of(&["map"], &[&hello]),
+        of(&["xattr"], &[&hello]),
+        of(&["io", "-c", "pread 0 4", "-r"], &[&hello]),
+        of(&["explain"], &[&hello, OsStr::new("--read"), OsStr::new("0"), OsStr::new("4")]),
+        of(&["trace", "--", "cat"], &[&hello]),
+    ]
 }

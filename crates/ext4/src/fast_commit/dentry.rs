@@ -301,15 +301,21 @@ impl Directory {
         let (number, name) = (named.place, named.spelt.as_deref().unwrap_or(&key).to_vec());
         node.changed = true;
         let format = self.format;
-        if self.inline {
-            inline::rows(&parts.canvas, node, |row| {
+        let removed = if self.inline {
+            let row = inline::rows(&parts.canvas, node, |row| {
                 Ok(chain::remove(row, &name, ino, &format)?.then_some(()))
             })?;
+            row.is_some()
         } else {
             let mut block = self.block(parts, node, number)?;
             let length = self.area_length(block.kind);
-            chain::remove(&mut block.bytes[..length], &name, ino, &format)?;
+            let removed = chain::remove(&mut block.bytes[..length], &name, ino, &format)?;
             self.put_block(parts, node, number, block)?;
+            removed
+        };
+        if !removed {
+            // Only where a name is there twice, one may be taken for the other.
+            return Err(node.corrupt(format!("no entry `{}` in block {number}", name.escape_ascii())));
         }
         self.names.remove(&*key);
         Ok(true)
