@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::hostile::{BLOCK, Layout, guarded, ino_of};
+use common::hostile::{BLOCK, Layout, bare, guarded, ino_of};
 use common::{Image, within};
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,6 +73,7 @@ fn damage_done_by_debugfs_is_found_where_it_is() {
     let image = guarded();
     let number = |path: &str| u64::from(ino_of(&image, path).get());
     let (plain, er, big) = (number("/plain"), number("/deep/er"), number("/big"));
+    let freed = format!("set_inode_field <{plain}> dtime @5");
     let cases: &[Planted<'_>] = &[
         (&["set_inode_field /plain links_count 3"], "inode.links", ('i', plain)),
         (&["set_inode_field /plain size 1"], "inode.size", ('i', plain)),
@@ -89,6 +90,8 @@ fn damage_done_by_debugfs_is_found_where_it_is() {
         (&["set_inode_field /plain mode 0020644"], "inode.flags", ('i', plain)),
         (&["set_inode_field /plain mode 0120644"], "entry.type", ('i', 2)),
         (&["set_inode_field <8> mode 0"], "inode.special", ('i', 8)),
+        (&["set_inode_field <7> dtime @11"], "inode.deletion_time", ('i', 7)),
+        (&["rm /plain", &freed], "inode.deletion_time", ('i', plain)),
         (&["set_inode_field <1> mode 0100644"], "inode.special", ('i', 1)),
         (&["set_inode_field <9> mode 0100644"], "inode.special", ('i', 9)),
         (&["set_inode_field <7> block[IND] 77"], "resize.map", ('i', 7)),
@@ -123,6 +126,8 @@ fn damage_of_bitmaps_counts_and_names_by_debugfs_is_found_where_it_is() {
         (&["set_bg 0 free_inodes_count 5", "set_bg 0 checksum calc"], "group.free_inodes", ('g', 0)),
         (&["set_bg 0 used_dirs_count 5", "set_bg 0 checksum calc"], "group.directories", ('g', 0)),
         (&["set_bg 0 itable_unused 600", "set_bg 0 checksum calc"], "group.unused_inodes", ('g', 0)),
+        (&["set_bg 0 itable_unused 250", "set_bg 0 checksum calc"], "group.unused_inodes", ('g', 0)),
+        (&["set_bg 0 flags 6", "set_bg 0 checksum calc"], "group.uninit", ('g', 0)),
         (&["set_bg 0 checksum 1"], "group.checksum", ('g', 0)),
         (&["unlink /plain"], "inode.unattached", ('i', plain)),
         (&["unlink /deep/er"], "directory.unconnected", ('i', er)),
@@ -133,6 +138,17 @@ fn damage_of_bitmaps_counts_and_names_by_debugfs_is_found_where_it_is() {
         (&["ln <450> /again"], "entry.free_inode", ('i', 2)),
     ];
     assert_planted(&image, cases);
+}
+
+#[test]
+fn groups_that_were_never_written_need_checksums() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let cases: &[Planted<'_>] = &[
+        (&["set_bg 0 flags 1"], "group.uninit", ('g', 0)),
+        (&["set_bg 0 flags 2"], "group.uninit", ('g', 0)),
+        (&["set_bg 0 itable_unused 3"], "group.uninit", ('g', 0)),
+    ];
+    assert_planted(&bare(), cases);
 }
 
 /// A change of bytes, with what it takes to make their checksums right again.

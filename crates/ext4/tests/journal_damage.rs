@@ -11,7 +11,7 @@ use uext4::check::{CheckOptions, Report, check_volume};
 use uext4::{Error, LogEnd, RecoveryReport, RecoveryState, Volume, VolumeOptions};
 use uext4_ondisk::Ino;
 use uext4_ondisk::jbd2::LogChecksums;
-use uext4_testkit::{Need, Scratch, VolumeBuilder, needs};
+use uext4_testkit::{Need, Scratch, VolumeBuilder, needs, oracle};
 
 /// A volume with a file and an empty journal of so many MiB in blocks of 1 KiB.
 fn base(journal_mebibytes: u32) -> Image {
@@ -108,6 +108,29 @@ fn a_damaged_journal_that_nobody_needs_leaves_reading() {
         );
         assert!(typed, "{what}: {error:?}");
         assert_unchanged(&changed, &*device);
+        assert!(!check(&changed).is_clean(), "{what}");
+    }
+}
+
+/// Neither the superblock of the journal nor its inode says it by itself. e2fsck finds it; the kernel never looks.
+#[test]
+fn a_check_finds_a_journal_that_cannot_be_used() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for users in [0, 1, 2] {
+        let mut image = base(1);
+        Log::begin(&mut image, LogKind::new(LogChecksums::V3)).superblock(|superblock| {
+            superblock.start = 0;
+            superblock.users = users;
+        });
+        clear_recover(&mut image);
+        let report = check(&image);
+        let codes: Vec<_> = report.findings.iter().map(|finding| finding.kind.code).collect();
+        let expected: &[&str] = if users > 1 { &["journal.superblock"] } else { &[] };
+        assert_eq!(codes, expected, "{users} users: {:?}", report.findings);
+        let scratch = Scratch::new(32 << 20);
+        let path = scratch.file("volume.img");
+        image.save(&path);
+        assert_eq!(oracle::e2fsck(&path, &["-n"]).is_clean(), users <= 1, "{users} users");
     }
 }
 

@@ -5,7 +5,7 @@ use super::inode::{DirBlockRef, Directory};
 use super::kinds;
 use super::read::Reader;
 use super::report::{Counts, Findings};
-use super::shared::{MARK_BROKEN, MARK_RESERVED, RUN_MEMORY, Shared, UNKNOWN};
+use super::shared::{MARK_BROKEN, MARK_RESERVED, RUN_MEMORY, Shared, Slot, UNKNOWN};
 use super::xattr::InlineDirectory;
 use crate::error::Result;
 use uext4_ondisk::ext4::{
@@ -30,6 +30,8 @@ pub(super) struct DirScan<'s, 'd> {
     shared: &'s Shared<'d>,
     /// Sorted by inode.
     directories: &'s [Directory],
+    /// Names of case-folded directories must be valid.
+    strict: bool,
     pub findings: Findings,
     pub counts: Counts,
     /// Directories and what their `..` says.
@@ -49,6 +51,7 @@ impl<'s, 'd> DirScanner<'s, 'd> {
             scan: DirScan {
                 shared,
                 directories,
+                strict: shared.sb.strict_encoding(),
                 findings: Findings::new(shared.cap),
                 counts: Counts::default(),
                 parents: Vec::new(),
@@ -87,7 +90,7 @@ impl<'s, 'd> DirScanner<'s, 'd> {
 impl DirScan<'_, '_> {
     fn block(&mut self, wanted: DirBlockRef, bytes: &[u8]) {
         let Ok(index) = self.directories.binary_search_by_key(&wanted.ino, |dir| dir.ino) else { return };
-        let directory = self.directories[index];
+        let directory = Directory { policy: self.shared.policy(wanted.ino), ..self.directories[index] };
         let format = &self.shared.format;
         let place = Place {
             inode: Some(Ino(wanted.ino)),
@@ -168,9 +171,9 @@ impl DirScan<'_, '_> {
                     };
                     self.counts.entries += 1;
                     if wanted.lblk == 0 && position < 2 {
-                        self.dots(wanted, place, position, &entry);
+                        self.dots(wanted, place, position, &entry, bytes);
                     } else {
-                        self.entry(wanted, dir, place, &entry);
+                        self.entry(wanted, dir, place, &entry, bytes);
                         self.hash(dir, kind, &entry, &mut leaf);
                     }
                 }
@@ -205,14 +208,14 @@ impl DirScan<'_, '_> {
         }
         self.counts.entries += 2;
         let wanted = DirBlockRef { block: 0, ino: directory.ino, lblk: 0 };
-        let plain = Directory::inline(directory.ino);
+        let plain = Directory::inline(directory.ino, directory.folded);
         for area in [first, rest] {
             self.names.clear();
             for entry in DirBlock::inline(area, &self.shared.format).entries() {
                 match entry {
                     Ok(entry) => {
                         self.counts.entries += 1;
-                        self.entry(wanted, &plain, place, &entry);
+                        self.entry(wanted, &plain, place, &entry, area);
                     }
                     Err(fault) => self.findings.corrupt(&kinds::ENTRY_RECORD, place, &fault),
                 }
@@ -227,7 +230,7 @@ impl DirScan<'_, '_> {
     }
 
     /// The first two entries of a directory.
-    fn dots(&mut self, wanted: DirBlockRef, place: Place, position: u32, entry: &DirEntry<'_>) {
+    fn dots(&mut self, wanted: DirBlockRef, place: Place, position: u32, entry: &DirEntry<'_>, bytes: &[u8]) {
         let target = entry.inode.get();
         let right_name = if position == 0 { entry.is_dot() } else { entry.is_dot_dot() };
         if !right_name {
@@ -249,7 +252,7 @@ impl DirScan<'_, '_> {
                         || format!("`{}` leads to inode {target}, no directory", entry.name.escape_ascii());
                     self.findings.add(&kinds::DIR_DOTS, place, text);
                 }
-                self.check_type(place, entry, slot.kind(), slot.marks());
+                self.check_type(place, entry, bytes, slot);
             }
             None => {
                 let text =
@@ -268,13 +271,23 @@ impl DirScan<'_, '_> {
         }
     }
 
-    fn entry(&mut self, wanted: DirBlockRef, dir: &Directory, place: Place, entry: &DirEntry<'_>) {
+    fn entry(
+        &mut self,
+        wanted: DirBlockRef,
+        dir: &Directory,
+        place: Place,
+        entry: &DirEntry<'_>,
+        bytes: &[u8],
+    ) {
         let target = entry.inode.get();
         let named = || entry.name.escape_ascii();
         if entry.is_dot() || entry.is_dot_dot() {
             self.findings.add(&kinds::DIR_DOTS, place, || format!("a second `{}`", named()));
         } else if !dir.encrypted && !entry.has_valid_name() {
             self.findings.add(&kinds::ENTRY_NAME, place, || format!("`{}`", named()));
+        }
+        if dir.folded && !dir.encrypted && self.strict && str::from_utf8(entry.name).is_err() {
+            self.findings.add(&kinds::ENTRY_ENCODING, place, || format!("`{}`", named()));
         }
         if entry.inode == Ino::ROOT || target == wanted.ino || self.shared.is_reserved(target) {
             let text = || format!("`{}` names inode {target}", named());
@@ -292,7 +305,10 @@ impl DirScan<'_, '_> {
             return;
         }
         slot.count_entry();
-        self.check_type(place, entry, slot.kind(), slot.marks());
+        self.check_type(place, entry, bytes, slot);
+        if let Some(policy) = dir.policy {
+            self.shared.check_encrypted_entry(policy, place, entry, slot.file_type(), &mut self.findings);
+        }
         if slot.file_type() == Some(FileType::Directory) {
             self.children.push((target, wanted.ino));
         }
@@ -300,12 +316,17 @@ impl DirScan<'_, '_> {
         self.names.push((name_hash(entry.name), offset, entry.name.len() as u8));
     }
 
-    fn check_type(&mut self, place: Place, entry: &DirEntry<'_>, kind: u8, marks: u8) {
+    fn check_type(&mut self, place: Place, entry: &DirEntry<'_>, bytes: &[u8], slot: &Slot) {
+        let (kind, marks) = (slot.kind(), slot.marks());
         if !self.shared.format.file_types || kind == UNKNOWN || marks & MARK_BROKEN != 0 {
             return;
         }
-        let said = entry.file_type.map_or(0, FileType::dir_entry_value);
-        if said != kind {
+        let said = bytes.get(entry.offset as usize + 7).copied().unwrap_or(0);
+        if said == 0 {
+            // As on volumes that got the feature later. Readers look into the inode.
+            let text = || format!("`{}`", entry.name.escape_ascii());
+            self.findings.add(&kinds::ENTRY_UNTYPED, place, text);
+        } else if said != kind {
             let text = || {
                 let name = entry.name.escape_ascii();
                 format!("`{name}` says type {said}, inode {} has type {kind}", entry.inode)

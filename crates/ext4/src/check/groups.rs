@@ -4,7 +4,9 @@ use super::kinds;
 use super::report::Findings;
 use super::shared::{Shared, Zone};
 use crate::error::Result;
-use uext4_ondisk::ext4::{Compat, GroupDescriptor, Incompat, MmpBlock, SUPERBLOCK_SIZE, Superblock};
+use uext4_ondisk::ext4::{
+    Compat, GroupDescriptor, GroupFlags, Incompat, MmpBlock, SUPERBLOCK_SIZE, Superblock,
+};
 use uext4_ondisk::{CorruptKind, Group, Pblk, Place};
 
 /// More groups than this are not looked at: 32 TiB of the smallest blocks, 512 TiB of the usual ones.
@@ -29,6 +31,16 @@ pub(super) fn check_superblock(shared: &Shared<'_>, findings: &mut Findings) {
     if sb.reserved_blocks > geometry.blocks_count() / 2 {
         let text = || format!("{} of {} blocks", sb.reserved_blocks, geometry.blocks_count());
         findings.add(&kinds::SUPER_RESERVED, Place::default(), text);
+    }
+    // Numbers that are reserved for something else. Whether or not the feature is on, as e2fsck does it
+    // (`e2fsck_validate_quota_inodes`).
+    for (kind, ino) in
+        [("user", sb.user_quota_inode), ("group", sb.group_quota_inode), ("project", sb.project_quota_inode)]
+    {
+        if matches!(ino, 1 | 2 | 5..=10) || ino > geometry.inodes_count() {
+            let text = || format!("inode {ino} for quotas by {kind}");
+            findings.add(&kinds::SUPER_QUOTA, Place::default(), text);
+        }
     }
     let reserved = geometry.fields().reserved_gdt_blocks;
     if reserved != 0 && !sb.features.compat.contains(Compat::RESIZE_INODE) {
@@ -90,11 +102,7 @@ fn descriptor(
     }
     let descriptor = match decoded {
         Ok(descriptor) => {
-            let all = shared.sb.geometry.inodes_per_group();
-            if descriptor.unused_inodes > all {
-                let text = || format!("{} of {all} inodes", descriptor.unused_inodes);
-                findings.add(&kinds::GROUP_UNUSED, place, text);
-            }
+            check_unwritten(shared.sb, findings, place, group, &descriptor);
             Some(descriptor)
         }
         Err(fault) => {
@@ -103,6 +111,33 @@ fn descriptor(
         }
     };
     (descriptor, trusted)
+}
+
+/// What the descriptor says was never written. That counts only with checksums of descriptors, and the last group always
+/// has a bitmap of its blocks.
+fn check_unwritten(
+    sb: &Superblock,
+    findings: &mut Findings,
+    place: Place,
+    group: Group,
+    descriptor: &GroupDescriptor,
+) {
+    let unwritten = descriptor.flags & (GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT);
+    let (all, unused) = (sb.geometry.inodes_per_group(), descriptor.unused_inodes);
+    if !(sb.features.metadata_csum() || sb.features.gdt_csum()) {
+        if !unwritten.is_empty() || unused != 0 {
+            let text = || format!("flags {unwritten}, {unused} unused inodes, without checksums");
+            findings.add(&kinds::GROUP_UNINIT, place, text);
+        }
+    } else if unused > all.min(descriptor.free_inodes) {
+        let text = || format!("{unused} of {all} inodes, {} of them free", descriptor.free_inodes);
+        findings.add(&kinds::GROUP_UNUSED, place, text);
+    }
+    let last = sb.geometry.group_count().checked_sub(1).map(Group);
+    if last == Some(group) && unwritten.contains(GroupFlags::BLOCK_UNINIT) {
+        let text = || "the last group has no bitmap of its blocks".into();
+        findings.add(&kinds::GROUP_UNINIT, place, text);
+    }
 }
 
 /// A piece of metadata, if it is one.

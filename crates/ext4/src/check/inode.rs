@@ -9,11 +9,19 @@ use super::shared::{MARK_BROKEN, MARK_ORPHAN, MARK_RESERVED, MARK_VALUE, RUN_MEM
 use super::special::{self, Role};
 use super::xattr::InlineDirectory;
 use crate::error::Result;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use uext4_ondisk::ext4::{
     Compat, FileType, HashVersion, HtreeRoot, Incompat, Inode, InodeFlags, RoCompat, fragment_address,
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Lblk, Pblk, Place};
+
+/// Fields of an inode's record whose meaning hangs on features (`i_size_high`, `l_i_blocks_high`, `l_i_file_acl_high`).
+const SIZE_HIGH: Range<usize> = 0x6c..0x70;
+const BLOCKS_HIGH: Range<usize> = 0x74..0x76;
+const XATTR_BLOCK_HIGH: Range<usize> = 0x76..0x78;
+/// `s_creator_os` of Linux; others use some of the fields otherwise.
+const CREATOR_LINUX: u32 = 0;
 
 /// A block of a directory, to be looked into by pass 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,12 +42,16 @@ pub(super) struct Directory {
     pub hash: Option<HashVersion>,
     /// Names are stored encrypted.
     pub encrypted: bool,
+    /// Names are looked up by their folded forms.
+    pub folded: bool,
+    /// How it is encrypted; pass 2 fills it in.
+    pub policy: Option<u64>,
 }
 
 impl Directory {
     /// One that has no blocks.
-    pub(super) fn inline(ino: u32) -> Directory {
-        Directory { ino, seed: 0, indexed: false, hash: None, encrypted: false }
+    pub(super) fn inline(ino: u32, folded: bool) -> Directory {
+        Directory { ino, seed: 0, indexed: false, hash: None, encrypted: false, folded, policy: None }
     }
 }
 
@@ -62,6 +74,8 @@ pub(super) struct Scan<'s, 'd> {
     /// Inodes that hold attribute values, and the inodes that name them by themselves: not by their attribute blocks.
     pub value_inodes: Vec<(u32, u32)>,
     pub inline_directories: Vec<InlineDirectory>,
+    /// Encrypted inodes and how they are encrypted.
+    pub policies: Vec<(u32, u64)>,
 }
 
 impl<'s, 'd> Scanner<'s, 'd> {
@@ -123,6 +137,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             xattr_blocks: Vec::new(),
             value_inodes: Vec::new(),
             inline_directories: Vec::new(),
+            policies: Vec::new(),
         })
     }
 
@@ -181,6 +196,9 @@ impl<'s, 'd> Scan<'s, 'd> {
         if inode.links == 0 && role == Role::Ordinary && !orphan {
             if inode.mode != 0 && inode.deleted == 0 {
                 self.findings.add(&kinds::INODE_DELETED, place, || "no links, but no deletion time".into());
+            } else if self.shared.is_orphan_link(inode.deleted) {
+                let text = || format!("deleted at {}, as if on a list of orphans", inode.deleted);
+                self.findings.add(&kinds::INODE_DELETED, place, text);
             }
             return Ok(());
         }
@@ -188,7 +206,9 @@ impl<'s, 'd> Scan<'s, 'd> {
         let mut marks = if role.is_hidden() { MARK_RESERVED } else { 0 };
         if orphan {
             marks |= MARK_ORPHAN;
-        } else if inode.deleted != 0 && !self.shared.is_reserved(ino.get()) {
+        } else if inode.deleted != 0
+            && (!self.shared.is_reserved(ino.get()) || self.shared.is_orphan_link(inode.deleted))
+        {
             let text = || format!("in use with {} links, but deleted at {}", inode.links, inode.deleted);
             self.findings.add(&kinds::INODE_DELETED, place, text);
         }
@@ -213,8 +233,8 @@ impl<'s, 'd> Scan<'s, 'd> {
             return special::check_resize(self, ino, place, inode);
         }
         self.check_fields(role, place, inode);
-        if !role.is_hidden() && fragment_address(record).is_some_and(|address| address != 0) {
-            self.findings.add(&kinds::INODE_FIELD, place, || "the address of a fragment is not 0".into());
+        if !role.is_hidden() {
+            self.check_unused(place, inode, record);
         }
         self.contents(ino, role, place, inode, record)
     }
@@ -260,9 +280,44 @@ impl<'s, 'd> Scan<'s, 'd> {
         }
     }
 
+    /// Fields that must be 0 because nothing uses them on this volume.
+    fn check_unused(&mut self, place: Place, inode: &Inode, record: &[u8]) {
+        let features = &self.shared.sb.features;
+        let set =
+            |field: Range<usize>| record.get(field).is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0));
+        let directory = inode.file_type() == Some(FileType::Directory);
+        let linux = self.shared.sb.creator_os == CREATOR_LINUX;
+        let wrong = [
+            (
+                "the address of a fragment is not 0",
+                fragment_address(record).is_some_and(|address| address != 0),
+            ),
+            (
+                "the upper half of a directory's size is not 0 without large_dir",
+                directory && !features.incompat.contains(Incompat::LARGEDIR) && set(SIZE_HIGH),
+            ),
+            (
+                "the upper half of the block count is not 0 without huge_file",
+                linux && !features.ro_compat.contains(RoCompat::HUGE_FILE) && set(BLOCKS_HIGH),
+            ),
+            (
+                "the upper half of the attribute block's number is not 0 without 64bit",
+                linux && !features.incompat.contains(Incompat::BIT64) && set(XATTR_BLOCK_HIGH),
+            ),
+            (
+                "it has an attribute block without ext_attr",
+                inode.xattr_block.get() != 0 && !features.compat.contains(Compat::EXT_ATTR),
+            ),
+        ];
+        for (text, _) in wrong.iter().filter(|(_, wrong)| *wrong) {
+            self.findings.add(&kinds::INODE_FIELD, place, || (*text).into());
+        }
+    }
+
     /// The map and what follows from it.
     fn contents(&mut self, ino: Ino, role: Role, place: Place, inode: &Inode, record: &[u8]) -> Result<()> {
         let (area, values) = self.own_attributes(place, inode, record);
+        self.check_context(place, inode, area.as_ref())?;
         let inline = inode.has_inline_data();
         let mapped = match inode.file_type() {
             _ if inline => false,
@@ -402,6 +457,8 @@ impl<'s, 'd> Scan<'s, 'd> {
             indexed,
             hash,
             encrypted: inode.flags.contains(InodeFlags::ENCRYPT),
+            folded: inode.flags.contains(InodeFlags::CASEFOLD),
+            policy: None,
         });
         Ok(())
     }

@@ -42,3 +42,13 @@ pub(super) fn check_log(
     }
     info.facts()
 }
+
+/// Why the journal cannot be used, where looking at its inode and superblock did not tell.
+pub(super) fn check_use(sb: &Superblock, opened: Result<&RecoveryInfo, &Error>, findings: &mut Findings) {
+    if let Ok(RecoveryInfo { journal_damage: Some(why), .. }) = opened
+        && !findings.has(&kinds::JOURNAL)
+    {
+        let place = Place { inode: sb.journal_inode(), ..Place::default() };
+        findings.add(&kinds::JOURNAL, place, || format!("it cannot be used: {why}"));
+    }
+}

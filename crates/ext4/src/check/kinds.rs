@@ -18,6 +18,7 @@ kinds! {
     error SUPER_FREE_BLOCKS = "superblock.free_blocks", "the count of free blocks is wrong";
     error SUPER_FREE_INODES = "superblock.free_inodes", "the count of free inodes is wrong";
     error SUPER_LARGE_FILE = "superblock.large_file", "files above 2 GiB exist, but the feature large_file is off";
+    error SUPER_QUOTA = "superblock.quota_inode", "an inode that holds quotas cannot be the one that is named";
     error SUPER_RESERVED_GDT = "superblock.reserved_gdt_blocks",
         "blocks are reserved for descriptors, but the feature resize_inode is off";
     warning SUPER_BACKUP = "superblock.backup", "a backup of the superblock is damaged or of another volume";
@@ -28,8 +29,8 @@ kinds! {
     error GROUP_FREE_BLOCKS = "group.free_blocks", "a group's count of free blocks is wrong";
     error GROUP_FREE_INODES = "group.free_inodes", "a group's count of free inodes is wrong";
     error GROUP_DIRECTORIES = "group.directories", "a group's count of directories is wrong";
-    error GROUP_UNUSED = "group.unused_inodes", "a group has more unused inodes than inodes";
-    error GROUP_UNINIT = "group.uninit", "a group marked as uninitialised is in use";
+    error GROUP_UNUSED = "group.unused_inodes", "a group has more unused inodes than free ones";
+    error GROUP_UNINIT = "group.uninit", "a group is marked as uninitialised and cannot be";
     warning GROUP_BACKUP = "group.backup", "a backup of group descriptors is damaged or differs";
 
     error BLOCK_BITMAP_CHECKSUM = "block_bitmap.checksum", "a block bitmap's checksum is wrong";
@@ -79,6 +80,8 @@ kinds! {
     error ENTRY_FREE = "entry.free_inode", "an entry names an inode that is not in use";
     error ENTRY_RESERVED = "entry.reserved_inode", "an entry names the root, a reserved inode or its own directory";
     error ENTRY_TYPE = "entry.type", "an entry's file type is not that of its inode";
+    warning ENTRY_UNTYPED = "entry.untyped", "an entry does not tell the file type of its inode";
+    error ENTRY_ENCODING = "entry.encoding", "a name is no UTF-8 where the volume asks for that";
 
     error HTREE_ROOT = "htree.root", "the root of a hash tree is damaged";
     error HTREE_NODE = "htree.node", "a node of a hash tree is damaged";
@@ -95,6 +98,10 @@ kinds! {
     error XATTR_BLOCK = "xattr.block", "an attribute block is damaged";
     error XATTR_CHECKSUM = "xattr.checksum", "an attribute block's checksum is wrong";
     error XATTR_REFERENCES = "xattr.references", "an attribute block's reference count is wrong";
+
+    error ENCRYPT_CONTEXT = "encrypt.context", "an encrypted inode has no encryption context or a damaged one";
+    error ENCRYPT_POLICY = "encrypt.policy",
+        "an encrypted directory names an inode that is not encrypted like it";
 
     error JOURNAL = "journal.superblock", "the journal's superblock is damaged";
     error JOURNAL_LOG = "journal.log", "committed changes in the journal's log cannot be replayed";

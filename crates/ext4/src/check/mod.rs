@@ -7,6 +7,7 @@
 //! 1B duplicates.rs  owners of blocks claimed twice (damaged volumes only)
 //! 2  dir.rs         directory blocks in the order of the device; htree.rs: hash trees as a whole
 //!    xattr.rs       attributes and contents inside inodes, attribute blocks, values in other inodes
+//!    encryption.rs  encryption contexts, and whether directories and what they name agree in them
 //! 3  tree.rs        every directory hangs on the root
 //! 4  tree.rs        link counts
 //! 5  bitmaps.rs     bitmaps, free counts
@@ -17,8 +18,8 @@
 //! few more that end with the call.
 //!
 //! Memory: one bit for every cluster in use, in pieces made on demand; eight bytes for every inode of groups in
-//! use; 16 bytes for every directory block, and for every inode with an attribute block (the same again for every such
-//! block where values may lie in inodes). On damaged volumes every walk draws on a budget that an honest volume
+//! use; 16 bytes for every directory block, for every encrypted inode, and for every inode with an attribute block (the
+//! same again for every such block where values may lie in inodes). On damaged volumes every walk draws on a budget that an honest volume
 //! cannot exceed, and of each kind of finding only the first few are kept.
 
 mod bitmaps;
@@ -26,6 +27,7 @@ mod bits;
 mod claims;
 mod dir;
 mod duplicates;
+mod encryption;
 mod groups;
 mod htree;
 mod inode;
@@ -185,6 +187,7 @@ fn check(
     orphans::collect(&mut shared, &mut findings)?;
     let mut counts = Counts::default();
     let mut found = pass_inodes(&shared, &mut findings, &mut counts, progress)?;
+    journal::check_use(sb, opened, &mut findings);
     let lost = pass_directories(&shared, &mut found, &mut findings, &mut counts, progress)?;
     notes.extend(tree::check_links(&shared, &lost, &mut findings));
     pass_bitmaps(&shared, &mut findings, &mut counts, progress)?;
@@ -238,7 +241,7 @@ fn pass_inodes(
     progress: &mut ProgressFn<'_>,
 ) -> Result<Found> {
     let mut found = Found::default();
-    let (mut xattr_blocks, mut value_inodes) = (Vec::new(), Vec::new());
+    let (mut xattr_blocks, mut value_inodes, mut policies) = (Vec::new(), Vec::new(), Vec::new());
     let make = || inode::Scanner::new(shared);
     let units = u64::from(shared.sb.geometry.group_count());
     let work = |scanner: &mut inode::Scanner<'_, '_>, unit: u64| scanner.group(Group(unit as u32));
@@ -251,9 +254,12 @@ fn pass_inodes(
         found.inline.extend(scan.inline_directories);
         xattr_blocks.extend(scan.xattr_blocks);
         value_inodes.extend(scan.value_inodes);
+        policies.extend(scan.policies);
     }
     found.directories.sort_unstable_by_key(|directory| directory.ino);
     found.dir_blocks.sort_unstable();
+    policies.sort_unstable();
+    shared.policies.get_or_init(|| policies);
     found.inline.sort_unstable_by_key(|directory| directory.ino);
     inode::check_large_files(shared, findings);
     xattr_blocks.sort_unstable();
@@ -292,7 +298,9 @@ fn pass_directories(
     }
     htree::check(&found.directories, &mut leaves, &mut nodes, findings);
     // A directory inside its inode is one like all others from here on.
-    found.directories.extend(found.inline.iter().map(|directory| Directory::inline(directory.ino)));
+    found
+        .directories
+        .extend(found.inline.iter().map(|directory| Directory::inline(directory.ino, directory.folded)));
     found.directories.sort_unstable_by_key(|directory| directory.ino);
     Ok(tree::check_connections(&found.directories, &mut parents, &mut children, findings))
 }

@@ -168,6 +168,11 @@ impl Findings {
         Findings { cap, buckets: BTreeMap::new(), missed: BTreeMap::new() }
     }
 
+    /// Whether there is a finding of this kind.
+    pub(super) fn has(&self, kind: &Kind) -> bool {
+        self.buckets.contains_key(kind.code)
+    }
+
     /// Notes a finding. The text is made only if it is kept.
     pub(super) fn add(&mut self, kind: &'static Kind, place: Place, text: impl FnOnce() -> String) {
         let empty = || Bucket { kind, total: 0, kept: BTreeSet::new() };

@@ -56,6 +56,8 @@ pub(super) struct Shared<'d> {
     /// Clusters that the values in inodes named by an attribute block count, of the blocks met so far. Only on
     /// volumes that can have such values.
     pub block_values: Mutex<HashMap<u64, u64>>,
+    /// Encrypted inodes and how they are encrypted, sorted; set after pass 1.
+    pub policies: OnceLock<Vec<(u32, u64)>>,
     nodes_left: AtomicU64,
     claims_left: AtomicU64,
     dir_blocks_left: AtomicU64,
@@ -85,6 +87,7 @@ impl<'d> Shared<'d> {
             maps_incomplete: AtomicBool::new(false),
             large_files: AtomicU64::new(0),
             block_values: Mutex::default(),
+            policies: OnceLock::new(),
             // An honest volume needs each block once; what is above is for damaged ones, bounded.
             nodes_left: AtomicU64::new(blocks.saturating_mul(2) + 64),
             claims_left: AtomicU64::new(clusters.saturating_mul(4) + 64),
@@ -157,6 +160,14 @@ impl<'d> Shared<'d> {
         let descriptor = self.groups.get(group.get() as usize)?.as_ref()?;
         let (block, offset) = self.sb.geometry.inode_table_position(index);
         Some((descriptor.inode_table.checked_add(u64::from(block))?, offset as usize))
+    }
+
+    /// Whether a deletion time can be no time, but the next inode of a list of orphans. Not on volumes whose clocks
+    /// stood that early.
+    pub(super) fn is_orphan_link(&self, deleted: u32) -> bool {
+        let early = |time: u64| (1..u64::from(self.sb.geometry.inodes_count())).contains(&time);
+        let times = &self.sb.times;
+        early(u64::from(deleted)) && ![times.mounted, times.written, times.created].into_iter().any(early)
     }
 
     /// Whether an inode is not for ordinary files.

@@ -6,8 +6,8 @@ use super::report::Findings;
 use super::shared::{MARK_VALUE, Shared};
 use crate::error::Result;
 use uext4_ondisk::ext4::{
-    FileType, I_BLOCK_SIZE, Incompat, Inode, XattrArea, XattrBlock, XattrEntry, XattrFormat, XattrIndex,
-    XattrValue,
+    FileType, I_BLOCK_SIZE, Incompat, Inode, InodeFlags, XattrArea, XattrBlock, XattrEntry, XattrFormat,
+    XattrIndex, XattrValue,
 };
 use uext4_ondisk::{CorruptKind, Ino, Pblk, Place};
 
@@ -19,6 +19,8 @@ pub(super) struct InlineDirectory {
     pub ino: u32,
     /// The 60 bytes in place of the map, then the attribute's value.
     pub bytes: Vec<u8>,
+    /// Names are looked up by their folded forms.
+    pub folded: bool,
 }
 
 impl Scan<'_, '_> {
@@ -114,7 +116,8 @@ impl Scan<'_, '_> {
                     self.findings.add(&kinds::INODE_SIZE, place, text);
                 }
                 let bytes = inode.i_block.iter().chain(rest).copied().collect();
-                self.inline_directories.push(InlineDirectory { ino: ino.get(), bytes });
+                let folded = inode.flags.contains(InodeFlags::CASEFOLD);
+                self.inline_directories.push(InlineDirectory { ino: ino.get(), bytes, folded });
             }
             Some(FileType::Symlink) if inode.size == 0 || inode.size > length => {
                 let text = || format!("a target of {} bytes, but {length} are there", inode.size);
