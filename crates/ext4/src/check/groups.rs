@@ -113,8 +113,8 @@ fn descriptor(
     (descriptor, trusted)
 }
 
-/// What the descriptor says was never written. That counts only with checksums of descriptors, and the last group always
-/// has a bitmap of its blocks.
+/// What the descriptor says was never written. That counts only with checksums of descriptors, and the last group
+/// always has a bitmap of its blocks.
 fn check_unwritten(
     sb: &Superblock,
     findings: &mut Findings,

@@ -13,14 +13,14 @@
 //! 5  bitmaps.rs     bitmaps, free counts
 //! ```
 //!
-//! The rules are those of `e2fsck -fn`: what it calls clean has no finding of [`Severity::Error`] here, but for a log
-//! that cannot be replayed, which it does not read. Passes 1, 2 and 5 run on the caller's thread and, if asked, on a
-//! few more that end with the call.
+//! The rules are those of `e2fsck -fn`: what it calls clean has no finding of [`Severity::Error`] here, but for what it
+//! does not look at: a log that cannot be replayed, and holes in the journal. Passes 1, 2 and 5 run on the caller's
+//! thread and, if asked, on a few more that end with the call.
 //!
 //! Memory: one bit for every cluster in use, in pieces made on demand; eight bytes for every inode of groups in
 //! use; 16 bytes for every directory block, for every encrypted inode, and for every inode with an attribute block (the
-//! same again for every such block where values may lie in inodes). On damaged volumes every walk draws on a budget that an honest volume
-//! cannot exceed, and of each kind of finding only the first few are kept.
+//! same again for every such block where values may lie in inodes). On damaged volumes every walk draws on a budget
+//! that an honest volume cannot exceed, and of each kind of finding only the first few are kept.
 
 mod bitmaps;
 mod bits;
