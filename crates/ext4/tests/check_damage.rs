@@ -141,12 +141,13 @@ fn damage_of_bitmaps_counts_and_names_by_debugfs_is_found_where_it_is() {
 }
 
 #[test]
-fn groups_that_were_never_written_need_checksums() {
+fn what_needs_another_feature_is_found() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
     let cases: &[Planted<'_>] = &[
         (&["set_bg 0 flags 1"], "group.uninit", ('g', 0)),
         (&["set_bg 0 flags 2"], "group.uninit", ('g', 0)),
         (&["set_bg 0 itable_unused 3"], "group.uninit", ('g', 0)),
+        (&["feature needs_recovery"], "superblock.needs_recovery", ANYWHERE),
     ];
     assert_planted(&bare(), cases);
 }

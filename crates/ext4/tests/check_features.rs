@@ -161,6 +161,9 @@ fn names_that_are_no_utf_8_are_found_where_the_volume_is_strict() {
     }
 }
 
+/// What an inode's attribute holds, if it has one.
+type Context = Option<Vec<u8>>;
+
 /// A context: the version, a policy's number and an inode's own bytes.
 fn context(version: u8, policy: u8, own: u8) -> Vec<u8> {
     let length = if version == 1 { 28 } else { 40 };
@@ -173,7 +176,7 @@ fn context(version: u8, policy: u8, own: u8) -> Vec<u8> {
 }
 
 /// Marks inodes as encrypted and gives them contexts, as attributes named `c` in the name space of encryption.
-fn encrypted(dir: &Path, contexts: &[(&str, Option<Vec<u8>>)]) -> Image {
+fn encrypted(dir: &Path, contexts: &[(&str, Context)]) -> Image {
     let mut requests = Vec::new();
     for (path, context) in contexts {
         requests.push(format!("set_inode_field \"{path}\" flags 0x80800"));
@@ -219,12 +222,12 @@ fn encrypted_trees_of_one_policy_are_clean() {
 fn missing_damaged_and_foreign_encryption_contexts_are_found() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
     let scratch = Scratch::new(1 << 20);
-    let with = |other: Option<Vec<u8>>| {
+    let with = |other: Context| {
         let good = |own| Some(context(2, 5, own));
         encrypted(scratch.path(), &[(DIR, good(1)), (FILE, good(2)), (SUB, good(3)), (OTHER, other)])
     };
     let short = context(2, 5, 9)[..39].to_vec();
-    let cases: [(&str, Option<Vec<u8>>, &[&str]); 5] = [
+    let cases: [(&str, Context, &[&str]); 5] = [
         ("no context", None, &["encrypt.context", "encrypt.policy"]),
         ("a short one", Some(short), &["encrypt.context", "encrypt.policy"]),
         ("version 0", Some(context(0, 5, 9)), &["encrypt.context", "encrypt.policy"]),

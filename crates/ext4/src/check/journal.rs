@@ -6,7 +6,7 @@
 use super::kinds;
 use super::report::Findings;
 use crate::error::Error;
-use crate::recovery::RecoveryInfo;
+use crate::recovery::{RecoveryInfo, RecoveryState};
 use uext4_ondisk::ext4::Superblock;
 use uext4_ondisk::{Pblk, Place};
 
@@ -35,6 +35,9 @@ pub(super) fn check_log(
         let place = Place { block: Some(Pblk(damage.block)), ..Place::default() };
         let text = || format!("damaged, later changes are lost: {damage}");
         findings.add(&kinds::JOURNAL_LOG, place, text);
+    }
+    if info.state == RecoveryState::NoJournal {
+        findings.add(&kinds::SUPER_RECOVERY, Place::default(), || "there is no journal".into());
     }
     if let Some(why) = &info.fast_commits_refused {
         let text = || format!("not replayed, later changes are lost: {why}");

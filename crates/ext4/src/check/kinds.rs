@@ -18,6 +18,7 @@ kinds! {
     error SUPER_FREE_BLOCKS = "superblock.free_blocks", "the count of free blocks is wrong";
     error SUPER_FREE_INODES = "superblock.free_inodes", "the count of free inodes is wrong";
     error SUPER_LARGE_FILE = "superblock.large_file", "files above 2 GiB exist, but the feature large_file is off";
+    error SUPER_RECOVERY = "superblock.needs_recovery", "a journal is to be replayed that the volume does not have";
     error SUPER_QUOTA = "superblock.quota_inode", "an inode that holds quotas cannot be the one that is named";
     error SUPER_RESERVED_GDT = "superblock.reserved_gdt_blocks",
         "blocks are reserved for descriptors, but the feature resize_inode is off";
