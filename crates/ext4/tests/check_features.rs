@@ -21,7 +21,7 @@ fn told(report: &Report) -> Vec<String> {
     report.findings.iter().map(|finding| finding.to_string()).collect()
 }
 
-/// Files in `/d`, `/d/sub` and beside it, on a volume of these features; debugfs then does what is asked.
+/// Files in `/d`, `/one` and beside them, on a volume of these features; debugfs then does what is asked.
 fn volume(args: &[&str], requests: &[String]) -> Image {
     volume_with(args, &[], requests)
 }
@@ -34,6 +34,8 @@ fn volume_with(args: &[&str], extended: &[&str], requests: &[String]) -> Image {
     std::fs::write(dir.join("d/some file with a name"), [1; 5000]).unwrap();
     std::fs::write(dir.join("d/other file with a name"), "").unwrap();
     std::fs::write(dir.join("plain"), [2; 3000]).unwrap();
+    std::fs::create_dir(dir.join("one")).unwrap();
+    std::fs::write(dir.join("one/only file, with a name"), [3; 5000]).unwrap();
     let args = args.iter().copied().chain(["-b", "1024", "-N", "64"]);
     let builder = VolumeBuilder::new(4 << 20).args(args).from_dir(&dir);
     let volume = extended.iter().fold(builder, |builder, option| builder.extended(*option)).build();
@@ -71,19 +73,29 @@ fn change_inode(image: &mut Image, ino: Ino, change: impl FnOnce(&mut [u8])) {
     update_inode_checksum(&mut image.bytes[at..at + size], ino, &layout.superblock).unwrap();
 }
 
+/// Changes the first occurrence of some bytes.
+fn change_bytes(image: &mut Image, found: &[u8], change: impl FnOnce(&mut [u8])) {
+    let at = image.bytes.windows(found.len()).position(|window| window == found).unwrap();
+    change(&mut image.bytes[at..at + found.len()]);
+}
+
 #[test]
 fn upper_halves_without_their_features_are_found() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
     let without = volume(&["-O", "^64bit,^huge_file,^large_dir"], &[]);
     let with = volume(&["-O", "64bit,huge_file,large_dir"], &[]);
     assert_found("nothing changed", &without, &[]);
-    for (field, path) in [(0x6c, "/d"), (0x74, "/plain"), (0x76, "/plain")] {
+    for (field, path, feature) in [
+        (0x6c, "/d", "without large_dir"),
+        (0x74, "/plain", "without huge_file"),
+        (0x76, "/plain", "without 64bit"),
+    ] {
         let what = format!("field {field:#x} of {path}");
         let mut image = without.clone();
         change_inode(&mut image, ino_of(&without, path), |record| record[field] = 1);
-        let report = check(&image);
-        let fields = report.findings.iter().filter(|finding| finding.kind.code == "inode.field").count();
-        assert_eq!(fields, 1, "{what}: {:#?}", told(&report));
+        let texts = told(&check(&image));
+        let fields: Vec<_> = texts.iter().filter(|text| text.starts_with("inode.field")).collect();
+        assert!(fields.len() == 1 && fields[0].contains(feature), "{what}: {texts:#?}");
         assert!(!judged(&image).is_clean(), "{what}");
         let mut image = with.clone();
         change_inode(&mut image, ino_of(&without, path), |record| record[field] = 1);
@@ -110,14 +122,17 @@ fn attribute_blocks_without_their_feature_are_found() {
 #[test]
 fn quota_inodes_that_are_others_are_found() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
-    for (field, ino, wrong) in
-        [(0x240, 2, true), (0x244, 7, true), (0x26c, 5000, true), (0x240, 3, false), (0x244, 4, false)]
-    {
+    let reserved = [1, 2, 5, 6, 7, 8, 9, 10].map(|ino| (0x240, ino, true));
+    let others =
+        [(0x244, 64, false), (0x244, 65, true), (0x26c, 5000, true), (0x240, 3, false), (0x244, 4, false)];
+    for (field, ino, wrong) in reserved.into_iter().chain(others) {
         let mut image = volume(&[], &[]);
         image.patch_superblock(|superblock| superblock[field] = ino as u8);
         image.patch_superblock(|superblock| superblock[field + 1] = (ino >> 8) as u8);
-        let codes: &[&str] = if wrong { &["superblock.quota_inode"] } else { &[] };
-        assert_found(&format!("inode {ino} at {field:#x}"), &image, codes);
+        let (what, report, judged) = (format!("inode {ino} at {field:#x}"), check(&image), judged(&image));
+        let found = told(&report).iter().any(|text| text.starts_with("superblock.quota_inode"));
+        assert_eq!(found, wrong, "{what}: {:#?}", told(&report));
+        assert_eq!(judged.output.contains("quota inode"), wrong, "{what}: {}", judged.output);
     }
 }
 
@@ -146,18 +161,20 @@ fn entries_without_a_type_are_told_and_leave_a_volume_clean() {
 #[test]
 fn names_that_are_no_utf_8_are_found_where_the_volume_is_strict() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
-    let fold = "set_inode_field /d flags 0x40080000".to_string();
-    for (strict, folded, codes) in
-        [(true, true, &["entry.encoding"][..]), (true, false, &[]), (false, true, &[])]
-    {
-        let extended =
-            if strict { &["encoding=utf8", "encoding_flags=strict"][..] } else { &["encoding=utf8"] };
-        let requests = if folded { std::slice::from_ref(&fold) } else { &[] };
-        let mut image = volume_with(&["-O", "casefold,^metadata_csum,^dir_index"], extended, requests);
-        let name = b"other file with a name";
-        let at = image.bytes.windows(name.len()).position(|window| window == name).unwrap();
-        image.bytes[at] = 0xff;
-        assert_found(&format!("strict {strict}, folded {folded}"), &image, codes);
+    // In a block and inside the inode.
+    for (features, size, flags) in [("casefold", "256", 0x80000), ("casefold,inline_data", "512", 1 << 28)] {
+        let list = format!("{features},^metadata_csum,^dir_index");
+        let args = ["-O", list.as_str(), "-I", size];
+        for (strict, folded, codes) in
+            [(true, true, &["entry.encoding"][..]), (true, false, &[]), (false, true, &[])]
+        {
+            let extended: &[&str] =
+                if strict { &["encoding=utf8", "encoding_flags=strict"] } else { &["encoding=utf8"] };
+            let fold = [format!("set_inode_field /one flags {:#x}", 0x4000_0000 | flags)];
+            let mut image = volume_with(&args, extended, if folded { &fold } else { &[] });
+            change_bytes(&mut image, b"only file, with a name", |name| name[0] = 0xff);
+            assert_found(&format!("{features}, strict {strict}, folded {folded}"), &image, codes);
+        }
     }
 }
 
@@ -177,29 +194,38 @@ fn context(version: u8, policy: u8, own: u8) -> Vec<u8> {
 
 /// Marks inodes as encrypted and gives them contexts, as attributes named `c` in the name space of encryption.
 fn encrypted(dir: &Path, contexts: &[(&str, Context)]) -> Image {
+    encrypted_with(dir, &["-O", "encrypt,^dir_index", "-I", "256"], &[], contexts)
+}
+
+/// The same with these features; the first one is case-folded too if the volume has an encoding.
+fn encrypted_with(dir: &Path, args: &[&str], extended: &[&str], contexts: &[(&str, Context)]) -> Image {
+    let plain = volume_with(args, extended, &[]);
+    let layout = Layout::of(&plain);
     let mut requests = Vec::new();
-    for (path, context) in contexts {
-        requests.push(format!("set_inode_field \"{path}\" flags 0x80800"));
+    for (index, (path, context)) in contexts.iter().enumerate() {
+        let ino = ino_of(&plain, path);
+        let inode = Inode::decode(&plain.bytes[layout.inode(ino)..], ino, &layout.superblock).unwrap();
+        let folded = if index == 0 && !extended.is_empty() { 0x4000_0000 } else { 0 };
+        requests.push(format!("set_inode_field \"{path}\" flags {:#x}", inode.flags.bits() | 0x800 | folded));
         if let Some(context) = context {
             let file = dir.join(format!("value {}", requests.len()));
             std::fs::write(&file, context).unwrap();
             requests.push(format!("ea_set -f \"{}\" \"{path}\" user.c", file.display()));
         }
     }
-    let args = ["-O", "encrypt,^dir_index", "-I", "256"];
-    let (plain, mut image) = (volume(&args, &[]), volume(&args, &requests));
-    for (path, context) in contexts {
-        if context.is_some() {
-            // The entry's index of name spaces: behind the magic number and the length of the name.
-            change_inode(&mut image, ino_of(&plain, path), |record| {
-                let extra = usize::from(u16::from_le_bytes([record[0x80], record[0x81]]));
-                let entry = 0x80 + extra + 4;
-                assert_eq!((record[entry], record[entry + 1], record[entry + 16]), (1, 1, b'c'));
-                record[entry + 1] = 9;
-            });
-        }
+    let mut image = volume_with(args, extended, &requests);
+    for (path, _) in contexts.iter().filter(|(_, context)| context.is_some()) {
+        change_inode(&mut image, ino_of(&plain, path), encrypt_name);
     }
     image
+}
+
+/// Moves the attribute `user.c` of an inode into the name space of encryption.
+fn encrypt_name(record: &mut [u8]) {
+    let first = 0x80 + usize::from(u16::from_le_bytes([record[0x80], record[0x81]])) + 4;
+    let named = |entry: &usize| (record[*entry], record[entry + 1], record[entry + 16]) == (1, 1, b'c');
+    let entry = (first..record.len() - 16).step_by(4).find(named).expect("the attribute is in the inode");
+    record[entry + 1] = 9;
 }
 
 const DIR: &str = "/d";
@@ -240,12 +266,137 @@ fn missing_damaged_and_foreign_encryption_contexts_are_found() {
     let good = |own| Some(context(2, 5, own));
     let image = encrypted(scratch.path(), &[(DIR, good(1)), (FILE, good(2)), (SUB, good(3))]);
     assert_found("a file that is not encrypted", &image, &["encrypt.policy"]);
-    // The encrypted subdirectory is moved out by a name of its own, and the file that stays has a short name.
-    let requests: Vec<String> = vec!["ln \"/d/some file with a name\" /d/short".into()];
     let path = scratch.file("volume.img");
     encrypted(scratch.path(), &[(DIR, good(1)), (FILE, good(2)), (SUB, good(3)), (OTHER, good(4))])
         .save(&path);
-    oracle::debugfs_write(&path, &requests[0]);
+    oracle::debugfs_write(&path, "ln \"/d/some file with a name\" /d/short");
     oracle::debugfs_write(&path, "set_inode_field \"/d/some file with a name\" links_count 2");
     assert_found("a short name", &Image::load(&path), &["entry.name"]);
+}
+
+#[test]
+fn what_cannot_be_encrypted_may_lie_in_encrypted_directories() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(8 << 20);
+    let good = |own| Some(context(2, 5, own));
+    let all = [(DIR, good(1)), (FILE, good(2)), (SUB, good(3)), (OTHER, good(4))];
+    let path = scratch.file("volume.img");
+    encrypted(scratch.path(), &all).save(&path);
+    // debugfs makes nodes where it stands.
+    for node in ["mknod \"a pipe with a long name\" p", "mknod \"a device with a long name\" c 1 3"] {
+        oracle::debugfs_script(&path, &format!("cd /d\n{node}\n"));
+    }
+    let report = assert_found("a pipe and a device", &Image::load(&path), &[]);
+    assert_eq!(report.counts.special, 2);
+    // A symbolic link can be, and must be.
+    oracle::debugfs_script(&path, "symlink \"/d/a link with a long name\" target\n");
+    assert_found("a link", &Image::load(&path), &["encrypt.policy"]);
+}
+
+#[test]
+fn contexts_in_attribute_blocks_are_found() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(1 << 20);
+    for (own, other, codes) in
+        [(5, 5, &[][..]), (5, 6, &["encrypt.policy"]), (0, 5, &["encrypt.context", "encrypt.policy"])]
+    {
+        let mut requests = Vec::new();
+        for (path, context) in [
+            (DIR, context(2, 5, 1)),
+            (FILE, context(2, 5, 2)),
+            (SUB, context(2, 5, 3)),
+            (OTHER, context(if own == 0 { 0 } else { 2 }, other, 4)),
+        ] {
+            let file = scratch.file(format!("value {}", requests.len()));
+            std::fs::write(&file, context).unwrap();
+            requests.push(format!("set_inode_field \"{path}\" flags 0x80800"));
+            requests.push(format!("ea_set -f \"{}\" \"{path}\" user.c", file.display()));
+        }
+        let mut image = volume(&["-O", "encrypt,^dir_index,^metadata_csum", "-I", "128"], &requests);
+        let mut blocks = 0;
+        for block in image.bytes.chunks_exact_mut(1024).filter(|block| block.starts_with(&[0, 0, 2, 0xea])) {
+            assert_eq!((block[32], block[33], block[48]), (1, 1, b'c'));
+            block[33] = 9;
+            blocks += 1;
+        }
+        assert_eq!(blocks, 4);
+        assert_found(&format!("versions and policies {own} {other}"), &image, codes);
+    }
+}
+
+/// The kernel keeps a context in an inode of its own where there is no room elsewhere.
+#[test]
+fn contexts_in_inodes_of_their_own_are_taken_for_any() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(1 << 20);
+    let (long, short) = (scratch.file("long"), scratch.file("short"));
+    std::fs::write(&long, context(2, 5, 1).repeat(50)).unwrap();
+    std::fs::write(&short, context(2, 5, 2)).unwrap();
+    let set = |path: &str, file: &Path| {
+        let flags = format!("set_inode_field \"{path}\" flags 0x80800");
+        [flags, format!("ea_set -f \"{}\" \"{path}\" user.c", file.display())]
+    };
+    let mut requests = set(DIR, &long).to_vec();
+    requests.extend([FILE, OTHER, SUB].iter().flat_map(|path| set(path, &short)));
+    let args = ["-O", "encrypt,ea_inode,^dir_index,^metadata_csum", "-I", "256"];
+    let (plain, mut image) = (volume(&args, &[]), volume(&args, &requests));
+    for path in [DIR, FILE, OTHER, SUB] {
+        change_inode(&mut image, ino_of(&plain, path), encrypt_name);
+    }
+    let report = check(&image);
+    let encrypt = told(&report).into_iter().filter(|text| text.starts_with("encrypt.")).collect::<Vec<_>>();
+    assert_eq!(encrypt, [""; 0]);
+    assert!(report.counts.inodes > 15, "the value has an inode: {:?}", report.counts);
+}
+
+#[test]
+fn names_in_encrypted_directories_need_not_be_valid() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(1 << 20);
+    let strict: &[&str] = &["encoding=utf8", "encoding_flags=strict"];
+    let paths = ["/one", "/one/only file, with a name"];
+    // The directory lies in a block or inside its inode.
+    for (features, size, extended) in [
+        ("encrypt", "256", &[][..]),
+        ("encrypt,casefold", "256", strict),
+        ("encrypt,inline_data", "512", &[]),
+        ("encrypt,casefold,inline_data", "512", strict),
+    ] {
+        let list = format!("{features},^dir_index,^metadata_csum");
+        let args = ["-O", list.as_str(), "-I", size];
+        let with = |policy| {
+            let contexts = [(paths[0], Some(context(2, 5, 1))), (paths[1], Some(context(2, policy, 2)))];
+            encrypted_with(scratch.path(), &args, extended, &contexts)
+        };
+        let mut image = with(5);
+        let directory = ino_of(&volume_with(&args, extended, &[]), paths[0]);
+        let at = Layout::of(&image).inode(directory);
+        let inode = Inode::decode(&image.bytes[at..], directory, &Layout::of(&image).superblock).unwrap();
+        assert_eq!(inode.has_inline_data(), features.contains("inline"));
+        change_bytes(&mut image, b"only file, with a name", |name| (name[0], name[1]) = (0xff, b'/'));
+        assert_found(features, &image, &[]);
+        assert_found(&format!("{features}: another policy"), &with(6), &["encrypt.policy"]);
+    }
+}
+
+/// Times in the superblock have 40 bits, deletion times have 32.
+#[test]
+fn deletion_times_of_early_clocks_are_times() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let requests = ["rm /plain".to_string(), "set_inode_field <PLAIN> dtime @13".to_string()];
+    let plain = ino_of(&volume(&["-O", "^metadata_csum"], &[]), "/plain");
+    let requests = requests.map(|request| request.replace("PLAIN", &plain.to_string()));
+    let image = volume(&["-O", "^metadata_csum"], &requests);
+    assert_found("a clock of today", &image, &["inode.deletion_time"]);
+    // The lower halves of mount, write and creation, and the upper ones.
+    for (low, high) in [(0x2c, 0x275), (0x30, 0x274), (0x108, 0x276)] {
+        for wrapped in [0, 1] {
+            let mut image = image.clone();
+            image.patch_superblock(|superblock| {
+                superblock[low..low + 4].copy_from_slice(&20_u32.to_le_bytes());
+                superblock[high] = wrapped;
+            });
+            assert_found(&format!("{low:#x} early, {wrapped}"), &image, &[]);
+        }
+    }
 }

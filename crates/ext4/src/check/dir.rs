@@ -19,6 +19,16 @@ pub(super) const UNIT: usize = 64;
 /// Blocks between two directory blocks that are read through rather than skipped.
 const GAP: u64 = 8;
 
+/// A block of a directory, or a part of one that lies inside its inode.
+struct Listing<'a> {
+    dir: &'a Directory,
+    /// How the directory is encrypted, if it is.
+    policy: Option<u64>,
+    lblk: u32,
+    place: Place,
+    bytes: &'a [u8],
+}
+
 /// What a worker found.
 pub(super) struct DirScanner<'s, 'd> {
     reader: Reader<'d>,
@@ -90,7 +100,7 @@ impl<'s, 'd> DirScanner<'s, 'd> {
 impl DirScan<'_, '_> {
     fn block(&mut self, wanted: DirBlockRef, bytes: &[u8]) {
         let Ok(index) = self.directories.binary_search_by_key(&wanted.ino, |dir| dir.ino) else { return };
-        let directory = Directory { policy: self.shared.policy(wanted.ino), ..self.directories[index] };
+        let directory = self.directories[index];
         let format = &self.shared.format;
         let place = Place {
             inode: Some(Ino(wanted.ino)),
@@ -113,7 +123,8 @@ impl DirScan<'_, '_> {
             DirBlockKind::HtreeRoot => self.root(&directory, place, bytes),
             DirBlockKind::HtreeNode => return self.node(wanted, place, bytes),
         }
-        self.entries(wanted, &directory, kind, place, bytes);
+        let policy = self.shared.policy(wanted.ino);
+        self.entries(kind, &Listing { dir: &directory, policy, lblk: wanted.lblk, place, bytes });
     }
 
     fn root(&mut self, directory: &Directory, place: Place, bytes: &[u8]) {
@@ -140,15 +151,9 @@ impl DirScan<'_, '_> {
         }
     }
 
-    fn entries(
-        &mut self,
-        wanted: DirBlockRef,
-        dir: &Directory,
-        kind: DirBlockKind,
-        place: Place,
-        bytes: &[u8],
-    ) {
-        let mut leaf = Leaf { ino: wanted.ino, lblk: wanted.lblk, least: u32::MAX, most: 0 };
+    fn entries(&mut self, kind: DirBlockKind, listing: &Listing<'_>) {
+        let Listing { dir, lblk, place, bytes, .. } = *listing;
+        let mut leaf = Leaf { ino: dir.ino, lblk, least: u32::MAX, most: 0 };
         self.names.clear();
         let mut number = 0;
         match DirBlock::new(bytes, kind, &self.shared.format) {
@@ -164,23 +169,23 @@ impl DirScan<'_, '_> {
                     let position = number;
                     number += 1;
                     let Some(entry) = slot.entry else {
-                        if wanted.lblk == 0 && position < 2 {
+                        if lblk == 0 && position < 2 {
                             self.missing_dots(place, position);
                         }
                         continue;
                     };
                     self.counts.entries += 1;
-                    if wanted.lblk == 0 && position < 2 {
-                        self.dots(wanted, place, position, &entry, bytes);
+                    if lblk == 0 && position < 2 {
+                        self.dots(listing, position, &entry);
                     } else {
-                        self.entry(wanted, dir, place, &entry, bytes);
+                        self.entry(listing, &entry);
                         self.hash(dir, kind, &entry, &mut leaf);
                     }
                 }
             }
             Err(fault) => self.findings.corrupt(&kinds::ENTRY_RECORD, place, &fault),
         }
-        if wanted.lblk == 0 && number < 2 {
+        if lblk == 0 && number < 2 {
             self.missing_dots(place, number);
         }
         self.duplicates(place, bytes);
@@ -207,15 +212,16 @@ impl DirScan<'_, '_> {
             }
         }
         self.counts.entries += 2;
-        let wanted = DirBlockRef { block: 0, ino: directory.ino, lblk: 0 };
-        let plain = Directory::inline(directory.ino, directory.folded);
+        let dir = &Directory::inline(directory);
+        let policy = self.shared.policy(directory.ino);
         for area in [first, rest] {
+            let listing = Listing { dir, policy, lblk: 0, place, bytes: area };
             self.names.clear();
             for entry in DirBlock::inline(area, &self.shared.format).entries() {
                 match entry {
                     Ok(entry) => {
                         self.counts.entries += 1;
-                        self.entry(wanted, &plain, place, &entry, area);
+                        self.entry(&listing, &entry);
                     }
                     Err(fault) => self.findings.corrupt(&kinds::ENTRY_RECORD, place, &fault),
                 }
@@ -230,7 +236,8 @@ impl DirScan<'_, '_> {
     }
 
     /// The first two entries of a directory.
-    fn dots(&mut self, wanted: DirBlockRef, place: Place, position: u32, entry: &DirEntry<'_>, bytes: &[u8]) {
+    fn dots(&mut self, listing: &Listing<'_>, position: u32, entry: &DirEntry<'_>) {
+        let (ino, place) = (listing.dir.ino, listing.place);
         let target = entry.inode.get();
         let right_name = if position == 0 { entry.is_dot() } else { entry.is_dot_dot() };
         if !right_name {
@@ -238,10 +245,10 @@ impl DirScan<'_, '_> {
             let name = if position == 0 { "." } else { ".." };
             self.findings
                 .add(&kinds::DIR_DOTS, place, || format!("`{found}` stands in the place of `{name}`"));
-        } else if position == 0 && target != wanted.ino {
+        } else if position == 0 && target != ino {
             self.findings.add(&kinds::DIR_DOTS, place, || format!("`.` leads to inode {target}"));
         } else if position == 1 {
-            self.parents.push((wanted.ino, target));
+            self.parents.push((ino, target));
         }
         match self.shared.inodes.in_use(target) {
             Some(slot) => {
@@ -252,7 +259,7 @@ impl DirScan<'_, '_> {
                         || format!("`{}` leads to inode {target}, no directory", entry.name.escape_ascii());
                     self.findings.add(&kinds::DIR_DOTS, place, text);
                 }
-                self.check_type(place, entry, bytes, slot);
+                self.check_type(listing, entry, slot);
             }
             None => {
                 let text =
@@ -271,14 +278,8 @@ impl DirScan<'_, '_> {
         }
     }
 
-    fn entry(
-        &mut self,
-        wanted: DirBlockRef,
-        dir: &Directory,
-        place: Place,
-        entry: &DirEntry<'_>,
-        bytes: &[u8],
-    ) {
+    fn entry(&mut self, listing: &Listing<'_>, entry: &DirEntry<'_>) {
+        let (dir, place) = (listing.dir, listing.place);
         let target = entry.inode.get();
         let named = || entry.name.escape_ascii();
         if entry.is_dot() || entry.is_dot_dot() {
@@ -289,7 +290,7 @@ impl DirScan<'_, '_> {
         if dir.folded && !dir.encrypted && self.strict && str::from_utf8(entry.name).is_err() {
             self.findings.add(&kinds::ENTRY_ENCODING, place, || format!("`{}`", named()));
         }
-        if entry.inode == Ino::ROOT || target == wanted.ino || self.shared.is_reserved(target) {
+        if entry.inode == Ino::ROOT || target == dir.ino || self.shared.is_reserved(target) {
             let text = || format!("`{}` names inode {target}", named());
             self.findings.add(&kinds::ENTRY_RESERVED, place, text);
             return;
@@ -305,18 +306,19 @@ impl DirScan<'_, '_> {
             return;
         }
         slot.count_entry();
-        self.check_type(place, entry, bytes, slot);
-        if let Some(policy) = dir.policy {
+        self.check_type(listing, entry, slot);
+        if let Some(policy) = listing.policy {
             self.shared.check_encrypted_entry(policy, place, entry, slot.file_type(), &mut self.findings);
         }
         if slot.file_type() == Some(FileType::Directory) {
-            self.children.push((target, wanted.ino));
+            self.children.push((target, dir.ino));
         }
         let offset = entry.offset + 8;
         self.names.push((name_hash(entry.name), offset, entry.name.len() as u8));
     }
 
-    fn check_type(&mut self, place: Place, entry: &DirEntry<'_>, bytes: &[u8], slot: &Slot) {
+    fn check_type(&mut self, listing: &Listing<'_>, entry: &DirEntry<'_>, slot: &Slot) {
+        let (place, bytes) = (listing.place, listing.bytes);
         let (kind, marks) = (slot.kind(), slot.marks());
         if !self.shared.format.file_types || kind == UNKNOWN || marks & MARK_BROKEN != 0 {
             return;

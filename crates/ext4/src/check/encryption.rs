@@ -17,8 +17,11 @@ use uext4_ondisk::ext4::{
 const CONTEXT: &[u8] = b"c";
 /// Bytes of the shortest encrypted name: one block of the cipher.
 const NAME_MIN: usize = 16;
+/// The policy of a context that was not read, because it lies in an inode of its own (the kernel does that where there
+/// is no room elsewhere): it may be any.
+const UNREAD: u64 = 0;
 /// The policy of contexts of later versions: they are all taken for alike.
-const UNKNOWN: u64 = 0;
+const LATER: u64 = 1;
 
 /// How an inode is encrypted: inodes of the same policy have the same number.
 fn policy(context: &[u8]) -> Option<u64> {
@@ -27,12 +30,12 @@ fn policy(context: &[u8]) -> Option<u64> {
         0 => return None,
         1 => (28, 12),
         2 => (40, 24),
-        _ => return Some(UNKNOWN),
+        _ => return Some(LATER),
     };
     let policy = context.get(..policy).filter(|_| context.len() == size)?;
     // Two policies that collide cost a finding, no more. (FNV-1a.)
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    Some(policy.iter().fold(0xcbf2_9ce4_8422_2325, mix).max(UNKNOWN + 1))
+    Some(policy.iter().fold(0xcbf2_9ce4_8422_2325, mix).max(LATER + 1))
 }
 
 /// The context among these attributes. `None` where there is none, `Some(None)` where it is damaged.
@@ -40,8 +43,7 @@ fn context(area: &XattrArea<'_>) -> Option<Option<u64>> {
     let entry = area.find(XattrIndex::Encryption, CONTEXT)?;
     Some(match entry.value {
         XattrValue::Here(value) => policy(value),
-        // A context is too short for an inode of its own, but nothing forbids it.
-        XattrValue::Inode { .. } => Some(UNKNOWN),
+        XattrValue::Inode { .. } => Some(UNREAD),
     })
 }
 
@@ -53,7 +55,8 @@ impl Scan<'_, '_> {
         inode: &Inode,
         own: Option<&XattrArea<'_>>,
     ) -> Result<()> {
-        if !inode.flags.contains(InodeFlags::ENCRYPT) {
+        // Of an inode that waits for its deletion the attributes may be gone.
+        if !inode.flags.contains(InodeFlags::ENCRYPT) || inode.links == 0 {
             return Ok(());
         }
         let mut found = own.and_then(context);
@@ -101,7 +104,7 @@ impl Shared<'_> {
         let can_be_encrypted =
             matches!(found, Some(FileType::Regular | FileType::Directory | FileType::Symlink));
         let wrong = match self.policy(entry.inode.get()) {
-            Some(other) if other == policy => return,
+            Some(other) if other == policy || [other, policy].contains(&UNREAD) => return,
             Some(_) => "is encrypted by another policy",
             None if can_be_encrypted => "is not encrypted",
             None => return,
@@ -128,7 +131,7 @@ mod tests {
     fn policies_are_told_apart_by_all_but_the_nonce() {
         for (version, length) in [(1, 28), (2, 40)] {
             let one = policy(&made(version, length, 7, 1));
-            assert!(one.is_some_and(|policy| policy != UNKNOWN));
+            assert!(one.is_some_and(|policy| policy > LATER));
             assert_eq!(policy(&made(version, length, 7, 2)), one);
             assert_ne!(policy(&made(version, length, 8, 1)), one);
         }
@@ -140,6 +143,6 @@ mod tests {
         for damaged in [&[][..], &[0; 28], &made(1, 27, 1, 1), &made(1, 29, 1, 1), &made(2, 28, 1, 1), &[2]] {
             assert_eq!(policy(damaged), None, "{damaged:?}");
         }
-        assert_eq!((policy(&[3]), policy(&[9; 64])), (Some(UNKNOWN), Some(UNKNOWN)));
+        assert_eq!((policy(&[3]), policy(&[9; 64])), (Some(LATER), Some(LATER)));
     }
 }

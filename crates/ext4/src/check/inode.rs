@@ -44,14 +44,13 @@ pub(super) struct Directory {
     pub encrypted: bool,
     /// Names are looked up by their folded forms.
     pub folded: bool,
-    /// How it is encrypted; pass 2 fills it in.
-    pub policy: Option<u64>,
 }
 
 impl Directory {
     /// One that has no blocks.
-    pub(super) fn inline(ino: u32, folded: bool) -> Directory {
-        Directory { ino, seed: 0, indexed: false, hash: None, encrypted: false, folded, policy: None }
+    pub(super) fn inline(directory: &InlineDirectory) -> Directory {
+        let InlineDirectory { ino, encrypted, folded, .. } = *directory;
+        Directory { ino, seed: 0, indexed: false, hash: None, encrypted, folded }
     }
 }
 
@@ -458,7 +457,6 @@ impl<'s, 'd> Scan<'s, 'd> {
             hash,
             encrypted: inode.flags.contains(InodeFlags::ENCRYPT),
             folded: inode.flags.contains(InodeFlags::CASEFOLD),
-            policy: None,
         });
         Ok(())
     }

@@ -50,7 +50,8 @@ kinds! {
     error INODE_CHECKSUM = "inode.checksum", "an inode's checksum is wrong";
     error INODE_FIELD = "inode.field", "a field of an inode is impossible";
     error INODE_MODE = "inode.mode", "an inode's mode names no file type";
-    error INODE_DELETED = "inode.deletion_time", "an inode in use has a deletion time, or one not in use has none";
+    error INODE_DELETED = "inode.deletion_time",
+        "an inode in use has a deletion time, or one not in use has none or that of an orphan";
     error INODE_SIZE = "inode.size", "an inode's size does not fit its blocks";
     error INODE_BLOCKS = "inode.blocks", "an inode's block count is wrong";
     error INODE_FLAGS = "inode.flags", "an inode has flags that do not fit its type or the volume's features";
@@ -76,7 +77,7 @@ kinds! {
     error DIR_LINKED = "directory.linked", "a directory has a second name";
     error DIR_ROOT = "directory.root", "the root directory is missing";
     error ENTRY_RECORD = "entry.record", "a directory entry is malformed";
-    error ENTRY_NAME = "entry.name", "a name holds a slash or a zero";
+    error ENTRY_NAME = "entry.name", "a name holds a slash or a zero, or is too short for an encrypted one";
     error ENTRY_DUPLICATE = "entry.duplicate", "a name stands twice in one block";
     error ENTRY_FREE = "entry.free_inode", "an entry names an inode that is not in use";
     error ENTRY_RESERVED = "entry.reserved_inode", "an entry names the root, a reserved inode or its own directory";
@@ -104,7 +105,7 @@ kinds! {
     error ENCRYPT_POLICY = "encrypt.policy",
         "an encrypted directory names an inode that is not encrypted like it";
 
-    error JOURNAL = "journal.superblock", "the journal's superblock is damaged";
+    error JOURNAL = "journal.superblock", "the journal's superblock is damaged, or the journal cannot be used";
     error JOURNAL_LOG = "journal.log", "committed changes in the journal's log cannot be replayed";
     error JOURNAL_FAST = "journal.fast_commits", "fast commits in the journal cannot be replayed";
     error RESIZE = "resize.map", "the map of the resize inode is wrong";

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! The rules are those of `e2fsck -fn`: what it calls clean has no finding of [`Severity::Error`] here, but for what it
-//! does not look at: a log that cannot be replayed, and holes in the journal. Passes 1, 2 and 5 run on the caller's
-//! thread and, if asked, on a few more that end with the call.
+//! does not look at: a log that cannot be replayed, and a journal that nobody could write to. Passes 1, 2 and 5 run on
+//! the caller's thread and, if asked, on a few more that end with the call.
 //!
 //! Memory: one bit for every cluster in use, in pieces made on demand; eight bytes for every inode of groups in
 //! use; 16 bytes for every directory block, for every encrypted inode, and for every inode with an attribute block (the
@@ -298,9 +298,7 @@ fn pass_directories(
     }
     htree::check(&found.directories, &mut leaves, &mut nodes, findings);
     // A directory inside its inode is one like all others from here on.
-    found
-        .directories
-        .extend(found.inline.iter().map(|directory| Directory::inline(directory.ino, directory.folded)));
+    found.directories.extend(found.inline.iter().map(Directory::inline));
     found.directories.sort_unstable_by_key(|directory| directory.ino);
     Ok(tree::check_connections(&found.directories, &mut parents, &mut children, findings))
 }

@@ -163,11 +163,12 @@ impl<'d> Shared<'d> {
     }
 
     /// Whether a deletion time can be no time, but the next inode of a list of orphans. Not on volumes whose clocks
-    /// stood that early.
+    /// stood that early, or wrapped around: deletion times have 32 bits, so the same are looked at of the others.
     pub(super) fn is_orphan_link(&self, deleted: u32) -> bool {
-        let early = |time: u64| (1..u64::from(self.sb.geometry.inodes_count())).contains(&time);
+        let early = |time: u32| (1..self.sb.geometry.inodes_count()).contains(&time);
         let times = &self.sb.times;
-        early(u64::from(deleted)) && ![times.mounted, times.written, times.created].into_iter().any(early)
+        early(deleted)
+            && ![times.mounted, times.written, times.created].iter().any(|time| early(*time as u32))
     }
 
     /// Whether an inode is not for ordinary files.

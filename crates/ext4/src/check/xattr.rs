@@ -19,6 +19,8 @@ pub(super) struct InlineDirectory {
     pub ino: u32,
     /// The 60 bytes in place of the map, then the attribute's value.
     pub bytes: Vec<u8>,
+    /// Names are stored encrypted.
+    pub encrypted: bool,
     /// Names are looked up by their folded forms.
     pub folded: bool,
 }
@@ -116,8 +118,12 @@ impl Scan<'_, '_> {
                     self.findings.add(&kinds::INODE_SIZE, place, text);
                 }
                 let bytes = inode.i_block.iter().chain(rest).copied().collect();
-                let folded = inode.flags.contains(InodeFlags::CASEFOLD);
-                self.inline_directories.push(InlineDirectory { ino: ino.get(), bytes, folded });
+                self.inline_directories.push(InlineDirectory {
+                    ino: ino.get(),
+                    bytes,
+                    encrypted: inode.flags.contains(InodeFlags::ENCRYPT),
+                    folded: inode.flags.contains(InodeFlags::CASEFOLD),
+                });
             }
             Some(FileType::Symlink) if inode.size == 0 || inode.size > length => {
                 let text = || format!("a target of {} bytes, but {length} are there", inode.size);
