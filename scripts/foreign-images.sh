@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Reads and checks the broken images of e2fsprogs' own tests, which are not kept here (their licence is another).
-# TESTS: the folder `tests` of its sources, with */image.gz. UEXT4 (default: the release build): the program.
+# TESTS: the folder `tests` of its sources, with */image.gz and */image.bz2. UEXT4 (default: the release build): the
+# program.
 # Says where `uext4 check` and `e2fsck -fn` disagree whether there is damage, and what took longer than LIMIT seconds
 # (default 10) or changed an image; fails on the latter two and on any exit status above 2. The rest is for people:
 # e2fsck -n neither replays the log nor counts an answer "no" to a minor question as damage.
@@ -23,9 +24,12 @@ status() {
     code=$result
 }
 
-for packed in "$tests"/*/image.gz; do
+for packed in "$tests"/*/image.gz "$tests"/*/image.bz2; do
     name=$(basename "$(dirname "$packed")") image=$work/image
-    gunzip -c "$packed" > "$image" 2> /dev/null || continue
+    case $packed in
+        *.gz) gunzip -c "$packed" > "$image" ;;
+        *) bunzip2 -c "$packed" > "$image" ;;
+    esac
     images=$((images + 1))
     cp --sparse=always "$image" "$work/copy"
     for line in "info $image" "ls -R $image:/" "find $image:/" "du $image:/" "df $image"; do

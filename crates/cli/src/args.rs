@@ -382,8 +382,8 @@ pub struct CpArgs {
 #[derive(Args)]
 #[command(after_long_help = "\
 Exit status: 0 the volume is clean (warnings and notes may be printed), 1 it is damaged or could not be checked,
-2 bad usage. `e2fsck -fn` calls the same volumes clean, but for a journal that cannot be replayed or used: it does not
-look.")]
+2 bad usage. `e2fsck -fn` judges alike, but it does not look at the log, which is replayed here (in memory) before the
+check, and it does count the usage of quotas.")]
 pub struct CheckArgs {
     /// The device.
     #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]

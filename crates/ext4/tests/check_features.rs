@@ -346,6 +346,8 @@ fn contexts_in_inodes_of_their_own_are_taken_for_any() {
     let report = check(&image);
     let encrypt = told(&report).into_iter().filter(|text| text.starts_with("encrypt.")).collect::<Vec<_>>();
     assert_eq!(encrypt, [""; 0]);
+    let not_examined: Vec<_> = report.not_examined.iter().map(|missed| (missed.what, missed.count)).collect();
+    assert_eq!(not_examined, [("encryption contexts", 1)]);
     assert!(report.counts.inodes > 15, "the value has an inode: {:?}", report.counts);
 }
 
@@ -377,6 +379,26 @@ fn names_in_encrypted_directories_need_not_be_valid() {
         assert_found(features, &image, &[]);
         assert_found(&format!("{features}: another policy"), &with(6), &["encrypt.policy"]);
     }
+}
+
+/// e2fsck looks at what they are for, and at nothing else.
+#[test]
+fn the_file_system_s_own_inodes_have_no_contexts_and_may_have_times() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    for (features, requests) in [
+        (
+            "encrypt,orphan_file",
+            &["set_inode_field <12> flags 0x80800", "set_inode_field <12> dtime @1700000000"][..],
+        ),
+        ("encrypt", &["set_inode_field <9> flags 0x82800", "set_inode_field <9> links_count 1"]),
+        ("encrypt", &["set_inode_field <7> dtime @1700000000"]),
+    ] {
+        let args = ["-O", &format!("{features},^metadata_csum")];
+        let requests: Vec<_> = requests.iter().map(|request| (*request).to_string()).collect();
+        assert_found(&requests.join("; "), &volume(&args, &requests), &[]);
+    }
+    let requests = ["set_inode_field <2> dtime @1700000000".to_string()];
+    assert_found("the root", &volume(&["-O", "^metadata_csum"], &requests), &["inode.deletion_time"]);
 }
 
 /// Times in the superblock have 40 bits, deletion times have 32.

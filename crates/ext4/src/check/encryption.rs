@@ -8,10 +8,10 @@ use super::kinds;
 use super::report::Findings;
 use super::shared::Shared;
 use crate::error::Result;
-use uext4_ondisk::Place;
 use uext4_ondisk::ext4::{
     DirEntry, FileType, Inode, InodeFlags, XattrArea, XattrBlock, XattrIndex, XattrValue,
 };
+use uext4_ondisk::{Pblk, Place};
 
 /// Name of the attribute that holds the context, in the name space of encryption.
 const CONTEXT: &[u8] = b"c";
@@ -38,13 +38,23 @@ fn policy(context: &[u8]) -> Option<u64> {
     Some(policy.iter().fold(0xcbf2_9ce4_8422_2325, mix).max(LATER + 1))
 }
 
-/// The context among these attributes. `None` where there is none, `Some(None)` where it is damaged.
-fn context(area: &XattrArea<'_>) -> Option<Option<u64>> {
-    let entry = area.find(XattrIndex::Encryption, CONTEXT)?;
-    Some(match entry.value {
-        XattrValue::Here(value) => policy(value),
-        XattrValue::Inode { .. } => Some(UNREAD),
-    })
+/// What became of the search for a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Context {
+    Missing,
+    Damaged,
+    Policy(u64),
+}
+
+/// The context among these attributes. (e2fsck takes an attribute `c` of any name space unknown to it; the kernel does
+/// not.)
+fn context(area: &XattrArea<'_>) -> Context {
+    let value = area.find(XattrIndex::Encryption, CONTEXT).map(|entry| entry.value);
+    match value {
+        Some(XattrValue::Here(value)) => policy(value).map_or(Context::Damaged, Context::Policy),
+        Some(XattrValue::Inode { .. }) => Context::Policy(UNREAD),
+        None => Context::Missing,
+    }
 }
 
 impl Scan<'_, '_> {
@@ -59,23 +69,38 @@ impl Scan<'_, '_> {
         if !inode.flags.contains(InodeFlags::ENCRYPT) || inode.links == 0 {
             return Ok(());
         }
-        let mut found = own.and_then(context);
-        if found.is_none() && inode.xattr_block.get() != 0 {
-            let bytes = self.nodes.block(inode.xattr_block.get(), 0)?;
-            // Damage of the block is told where all attribute blocks are checked.
-            let block = XattrBlock::decode(bytes, inode.xattr_block, &self.shared.lenient);
-            found = block.ok().and_then(|block| context(&block.area));
+        let mut found = own.map_or(Context::Missing, context);
+        if found == Context::Missing && inode.xattr_block.get() != 0 {
+            found = self.context_in_block(inode.xattr_block)?;
         }
-        let wrong = match (found, place.inode) {
-            (Some(Some(policy)), Some(ino)) => {
-                self.policies.push((ino.get(), policy));
+        let wrong = match found {
+            Context::Policy(policy) => {
+                self.policies.extend(place.inode.map(|ino| (ino.get(), policy)));
+                if policy == UNREAD {
+                    self.findings.not_examined("encryption contexts", "they lie in inodes of their own");
+                }
                 return Ok(());
             }
-            (Some(_), _) => "the encryption context is damaged",
-            (None, _) => "it is encrypted and has no encryption context",
+            Context::Damaged => "the encryption context is damaged",
+            Context::Missing => "it is encrypted and has no encryption context",
         };
         self.findings.add(&kinds::ENCRYPT_CONTEXT, place, || wrong.into());
         Ok(())
+    }
+
+    /// The context in an attribute block. Neighbours may share it, so the last one is remembered.
+    fn context_in_block(&mut self, block: Pblk) -> Result<Context> {
+        if let Some((last, found)) = self.last_context
+            && last == block
+        {
+            return Ok(found);
+        }
+        let bytes = self.nodes.block(block.get(), 0)?;
+        // Damage of the block is told where all attribute blocks are checked.
+        let found = XattrBlock::decode(bytes, block, &self.shared.lenient)
+            .map_or(Context::Missing, |decoded| context(&decoded.area));
+        self.last_context = Some((block, found));
+        Ok(found)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Pass 1: every inode in use, its fields and its map; claims its blocks.
 
 use super::claims::Claims;
+use super::encryption::Context;
 use super::kinds;
 use super::map::MapWalk;
 use super::read::Reader;
@@ -75,6 +76,8 @@ pub(super) struct Scan<'s, 'd> {
     pub inline_directories: Vec<InlineDirectory>,
     /// Encrypted inodes and how they are encrypted.
     pub policies: Vec<(u32, u64)>,
+    /// The attribute block last looked into for a context, and what was found.
+    pub last_context: Option<(Pblk, Context)>,
 }
 
 impl<'s, 'd> Scanner<'s, 'd> {
@@ -137,6 +140,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             value_inodes: Vec::new(),
             inline_directories: Vec::new(),
             policies: Vec::new(),
+            last_context: None,
         })
     }
 
@@ -205,9 +209,7 @@ impl<'s, 'd> Scan<'s, 'd> {
         let mut marks = if role.is_hidden() { MARK_RESERVED } else { 0 };
         if orphan {
             marks |= MARK_ORPHAN;
-        } else if inode.deleted != 0
-            && (!self.shared.is_reserved(ino.get()) || self.shared.is_orphan_link(inode.deleted))
-        {
+        } else if inode.deleted != 0 && (!role.is_hidden() || self.shared.is_orphan_link(inode.deleted)) {
             let text = || format!("in use with {} links, but deleted at {}", inode.links, inode.deleted);
             self.findings.add(&kinds::INODE_DELETED, place, text);
         }
@@ -231,8 +233,9 @@ impl<'s, 'd> Scan<'s, 'd> {
         if role == Role::Resize {
             return special::check_resize(self, ino, place, inode);
         }
-        self.check_fields(role, place, inode);
+        // Of the file system's own inodes only what they are for is checked.
         if !role.is_hidden() {
+            self.check_fields(role, place, inode);
             self.check_unused(place, inode, record);
         }
         self.contents(ino, role, place, inode, record)
@@ -316,7 +319,9 @@ impl<'s, 'd> Scan<'s, 'd> {
     /// The map and what follows from it.
     fn contents(&mut self, ino: Ino, role: Role, place: Place, inode: &Inode, record: &[u8]) -> Result<()> {
         let (area, values) = self.own_attributes(place, inode, record);
-        self.check_context(place, inode, area.as_ref())?;
+        if !role.is_hidden() {
+            self.check_context(place, inode, area.as_ref())?;
+        }
         let inline = inode.has_inline_data();
         let mapped = match inode.file_type() {
             _ if inline => false,
