@@ -401,6 +401,80 @@ fn the_file_system_s_own_inodes_have_no_contexts_and_may_have_times() {
     assert_found("the root", &volume(&["-O", "^metadata_csum"], &requests), &["inode.deletion_time"]);
 }
 
+/// Flags that say how an inode is read, on an inode of the file system's own.
+#[test]
+fn the_file_system_s_own_inodes_have_no_flags_that_mislead() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    const INDEX: u32 = 0x1000;
+    const IMAGIC: u32 = 0x2000;
+    const EXTENTS: u32 = 0x8_0000;
+    const INLINE: u32 = 0x1000_0000;
+    const CASEFOLD: u32 = 0x4000_0000;
+    let flags = &["inode.flags"][..];
+    let (ext4, inline) = ("^metadata_csum", "inline_data,^metadata_csum");
+    let (mapped, orphans) = ("^extents,^64bit,^metadata_csum", "orphan_file,^metadata_csum");
+    // Where codes are none, the map is gone with the flag, and more is found than can be listed here.
+    for (features, ino, value, links, codes) in [
+        (ext4, 8, EXTENTS | INDEX, 1, Some(flags)),
+        (ext4, 8, EXTENTS | CASEFOLD, 1, Some(flags)),
+        (ext4, 8, EXTENTS | INLINE, 1, None),
+        (ext4, 8, EXTENTS | IMAGIC, 1, Some(&[])),
+        (ext4, 9, INDEX, 1, Some(flags)),
+        (ext4, 9, INDEX, 0, Some(flags)),
+        (ext4, 9, CASEFOLD, 1, Some(flags)),
+        (ext4, 9, EXTENTS | INLINE, 1, Some(flags)),
+        (ext4, 9, INLINE, 1, Some(&[])),
+        (inline, 9, INLINE, 1, Some(&[])),
+        (inline, 9, EXTENTS | INLINE, 1, Some(flags)),
+        (mapped, 9, EXTENTS, 1, Some(flags)),
+        (mapped, 9, EXTENTS, 0, Some(&[])),
+        (ext4, 7, INDEX, 1, Some(flags)),
+        (ext4, 7, CASEFOLD, 1, Some(flags)),
+        (ext4, 7, EXTENTS, 1, None),
+        (ext4, 7, INLINE, 1, None),
+        (mapped, 7, EXTENTS, 1, None),
+        (ext4, 1, INDEX, 0, Some(&[])),
+        (ext4, 1, CASEFOLD, 0, Some(flags)),
+        (ext4, 1, INLINE, 0, Some(&["inode.special"])),
+        (inline, 1, INLINE, 0, Some(&["inode.special"])),
+        (orphans, 12, EXTENTS | INDEX, 1, Some(flags)),
+        (orphans, 12, EXTENTS | CASEFOLD, 1, Some(flags)),
+        (orphans, 12, EXTENTS | INLINE, 1, None),
+        (orphans, 12, EXTENTS | IMAGIC, 1, Some(&[])),
+        ("quota,^metadata_csum", 3, EXTENTS | INDEX, 1, Some(flags)),
+    ] {
+        let what = format!("{features}: <{ino}> flags {value:#x}, {links} links");
+        let requests = [
+            format!("set_inode_field <{ino}> flags {value:#x}"),
+            format!("set_inode_field <{ino}> links_count {links}"),
+        ];
+        let image = volume(&["-O", features], &requests);
+        match codes {
+            Some(codes) => drop(assert_found(&what, &image, codes)),
+            None => {
+                let (report, judged) = (check(&image), judged(&image));
+                assert!(!report.is_clean() && !judged.is_clean(), "{what}: {:#?}", told(&report));
+                let contents = told(&report).iter().any(|text| text.starts_with("inode.inline_data"));
+                assert_eq!(contents, ino == 12, "{what}: {:#?}", told(&report));
+            }
+        }
+    }
+}
+
+/// e2fsck counts them among files that need `large_file`.
+#[test]
+fn a_large_journal_needs_large_file() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let large = ["set_inode_field <8> size 0x90000000".to_string()];
+    for (features, needed) in [("^resize_inode,large_file", false), ("^resize_inode,^large_file", true)] {
+        let image = volume(&["-O", features], &large);
+        let (report, judged) = (check(&image), judged(&image));
+        let found = told(&report).iter().any(|text| text.starts_with("superblock.large_file"));
+        assert_eq!(found, needed, "{features}: {:#?}", told(&report));
+        assert_eq!(judged.output.contains("LARGE_FILE"), needed, "{features}: {}", judged.output);
+    }
+}
+
 /// Times in the superblock have 40 bits, deletion times have 32.
 #[test]
 fn deletion_times_of_early_clocks_are_times() {

@@ -230,26 +230,39 @@ impl<'s, 'd> Scan<'s, 'd> {
             }
         }
         special::check_role(self, ino, role, place, inode);
+        self.check_flags(ino, role, place, inode);
+        if role != Role::BadBlocks && file_type == Some(FileType::Regular) && inode.size >= 1 << 31 {
+            self.shared.large_files.fetch_add(1, Ordering::Relaxed);
+        }
         if role == Role::Resize {
             return special::check_resize(self, ino, place, inode);
         }
         // Of the file system's own inodes only what they are for is checked.
         if !role.is_hidden() {
-            self.check_fields(role, place, inode);
+            self.check_fields(place, inode);
             self.check_unused(place, inode, record);
         }
         self.contents(ino, role, place, inode, record)
     }
 
-    fn check_fields(&mut self, role: Role, place: Place, inode: &Inode) {
+    /// Flags that say how an inode is read, the file system's own ones included.
+    fn check_flags(&mut self, ino: Ino, role: Role, place: Place, inode: &Inode) {
         let (features, flags) = (&self.shared.sb.features, inode.flags);
         let directory = inode.file_type() == Some(FileType::Directory);
+        // As in e2fsck: of inodes without links only these are asked for extents.
+        let in_use = inode.links != 0 || [Ino::BAD_BLOCKS, Ino::ROOT, Ino::JOURNAL].contains(&ino);
         let wrong = [
-            (InodeFlags::INDEX, directory && features.compat.contains(Compat::DIR_INDEX)),
+            (
+                InodeFlags::INDEX,
+                directory && features.compat.contains(Compat::DIR_INDEX) || role == Role::BadBlocks,
+            ),
             (InodeFlags::CASEFOLD, directory && features.incompat.contains(Incompat::CASEFOLD)),
-            (InodeFlags::INLINE_DATA, features.incompat.contains(Incompat::INLINE_DATA)),
-            (InodeFlags::IMAGIC, features.compat.contains(Compat::IMAGIC_INODES)),
-            (InodeFlags::EXTENTS, features.incompat.contains(Incompat::EXTENTS)),
+            (
+                InodeFlags::INLINE_DATA,
+                features.incompat.contains(Incompat::INLINE_DATA) || !self.may_be_inline(ino, role),
+            ),
+            (InodeFlags::IMAGIC, features.compat.contains(Compat::IMAGIC_INODES) || role.is_hidden()),
+            (InodeFlags::EXTENTS, features.incompat.contains(Incompat::EXTENTS) || !in_use),
         ];
         for (flag, allowed) in wrong {
             if flags.contains(flag) && !allowed {
@@ -259,12 +272,18 @@ impl<'s, 'd> Scan<'s, 'd> {
         if flags.contains(InodeFlags::INLINE_DATA | InodeFlags::EXTENTS) {
             self.findings.add(&kinds::INODE_FLAGS, place, || "both inline data and extents".into());
         }
+    }
+
+    /// Whether inline data are looked for. A reserved inode with that flag has no blocks, and nobody misses its
+    /// contents.
+    fn may_be_inline(&self, ino: Ino, role: Role) -> bool {
+        role == Role::Root || ino >= self.shared.sb.geometry.first_inode()
+    }
+
+    fn check_fields(&mut self, place: Place, inode: &Inode) {
         let times = [Some(inode.accessed), Some(inode.changed), Some(inode.modified), inode.created];
         if times.iter().flatten().any(|time| time.nanoseconds > 999_999_999) {
             self.findings.add(&kinds::INODE_TIME, place, || "a time has too many nanoseconds".into());
-        }
-        if role == Role::Ordinary && inode.file_type() == Some(FileType::Regular) && inode.size >= 1 << 31 {
-            self.shared.large_files.fetch_add(1, Ordering::Relaxed);
         }
         let device = !matches!(
             inode.file_type(),
@@ -272,8 +291,8 @@ impl<'s, 'd> Scan<'s, 'd> {
         );
         let barred =
             InodeFlags::IMMUTABLE | InodeFlags::APPEND | InodeFlags::EXTENTS | InodeFlags::INLINE_DATA;
-        if device && flags.intersects(barred) {
-            let text = || format!("a device node, pipe or socket has the flags {}", flags & barred);
+        if device && inode.flags.intersects(barred) {
+            let text = || format!("a device node, pipe or socket has the flags {}", inode.flags & barred);
             self.findings.add(&kinds::INODE_FLAGS, place, text);
         }
         if device && inode.size != 0 {
@@ -339,7 +358,12 @@ impl<'s, 'd> Scan<'s, 'd> {
         }
         claims.clusters += values;
         if inline {
-            self.inline_contents(ino, place, inode, area);
+            if self.may_be_inline(ino, role) {
+                self.inline_contents(ino, place, inode, area);
+            } else if inode.sectors(self.shared.sb) != 0 {
+                // The flag hides a map; e2fsck does not look for its blocks either.
+                self.shared.maps_incomplete.store(true, Ordering::Relaxed);
+            }
             self.check_block_count(place, inode, claims.clusters, false);
             return Ok(());
         }

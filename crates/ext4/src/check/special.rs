@@ -5,7 +5,7 @@ use super::inode::Scan;
 use super::kinds;
 use super::map::{Sink, pointers};
 use crate::error::Result;
-use uext4_ondisk::ext4::{Compat, FileType, Inode, RoCompat, Superblock};
+use uext4_ondisk::ext4::{Compat, FileType, Inode, InodeFlags, RoCompat, Superblock};
 use uext4_ondisk::jbd2::JournalSuperblock;
 use uext4_ondisk::{Ino, Pblk, Place};
 
@@ -74,8 +74,13 @@ pub(super) fn check_role(scan: &mut Scan<'_, '_>, ino: Ino, role: Role, place: P
             scan.findings.add(&kinds::DIR_ROOT, place, || "it is no directory".into());
             return;
         }
-        Role::BadBlocks if inode.mode != 0 || inode.links != 0 || inode.xattr_block.get() != 0 => {
-            "the list of bad blocks has a mode, links or attributes"
+        Role::BadBlocks
+            if inode.mode != 0
+                || inode.links != 0
+                || inode.xattr_block.get() != 0
+                || inode.flags.contains(InodeFlags::INLINE_DATA) =>
+        {
+            "the list of bad blocks has a mode, links, attributes or inline data"
         }
         Role::Journal | Role::Quota | Role::OrphanFile if found != Some(FileType::Regular) => {
             "it is no regular file"
@@ -135,9 +140,10 @@ pub(super) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inod
     let double = Pblk(u64::from(words[13]));
     let others = words.iter().enumerate().any(|(index, word)| index != 13 && *word != 0);
     let volume = sb.geometry.usable_blocks();
-    let regular = inode.file_type() == Some(FileType::Regular);
+    let regular = inode.file_type() == Some(FileType::Regular)
+        && !inode.flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA);
     if !regular || inode.links == 0 || others || !volume.contains(double, 1) {
-        scan.findings.add(&kinds::RESIZE, place, || "mode, links or block numbers are wrong".into());
+        scan.findings.add(&kinds::RESIZE, place, || "mode, flags, links or block numbers are wrong".into());
         return Ok(());
     }
     let mut claims = Claims::new(shared, ino, false);
