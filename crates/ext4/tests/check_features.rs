@@ -147,6 +147,12 @@ fn entries_without_a_type_are_told_and_leave_a_volume_clean() {
     assert!(report.is_clean() && !report.findings.is_empty(), "{:#?}", told(&report));
     assert!(report.findings.iter().all(|finding| finding.kind.code == "entry.untyped"));
     assert!(judged(&image).is_clean());
+    // The other way round: types on a volume without them.
+    let mut typed = volume(&["-O", "^metadata_csum"], &[]);
+    typed.patch_superblock(|superblock| superblock[0x60] &= !0x2);
+    let report = check(&typed);
+    assert!(!report.is_clean() && !judged(&typed).is_clean());
+    assert!(report.findings.iter().all(|finding| finding.kind.code == "entry.type"), "{:#?}", told(&report));
     // Types that there are not are not the same as none.
     let layout = Layout::of(&image);
     let at = layout.inode(ino_of(&image, "/d"));
@@ -233,6 +239,11 @@ const FILE: &str = "/d/some file with a name";
 const OTHER: &str = "/d/other file with a name";
 const SUB: &str = "/d/a subdirectory, long";
 
+/// `/d` and what it names, all of one policy.
+fn good_contexts() -> [(&'static str, Context); 4] {
+    [(DIR, 1), (FILE, 2), (SUB, 3), (OTHER, 4)].map(|(path, own)| (path, Some(context(2, 5, own))))
+}
+
 #[test]
 fn encrypted_trees_of_one_policy_are_clean() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
@@ -249,8 +260,9 @@ fn missing_damaged_and_foreign_encryption_contexts_are_found() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
     let scratch = Scratch::new(1 << 20);
     let with = |other: Context| {
-        let good = |own| Some(context(2, 5, own));
-        encrypted(scratch.path(), &[(DIR, good(1)), (FILE, good(2)), (SUB, good(3)), (OTHER, other)])
+        let mut contexts = good_contexts();
+        contexts[3].1 = other;
+        encrypted(scratch.path(), &contexts)
     };
     let short = context(2, 5, 9)[..39].to_vec();
     let cases: [(&str, Context, &[&str]); 5] = [
@@ -263,12 +275,10 @@ fn missing_damaged_and_foreign_encryption_contexts_are_found() {
     for (what, other, codes) in cases {
         assert_found(what, &with(other), codes);
     }
-    let good = |own| Some(context(2, 5, own));
-    let image = encrypted(scratch.path(), &[(DIR, good(1)), (FILE, good(2)), (SUB, good(3))]);
+    let image = encrypted(scratch.path(), &good_contexts()[..3]);
     assert_found("a file that is not encrypted", &image, &["encrypt.policy"]);
     let path = scratch.file("volume.img");
-    encrypted(scratch.path(), &[(DIR, good(1)), (FILE, good(2)), (SUB, good(3)), (OTHER, good(4))])
-        .save(&path);
+    encrypted(scratch.path(), &good_contexts()).save(&path);
     oracle::debugfs_write(&path, "ln \"/d/some file with a name\" /d/short");
     oracle::debugfs_write(&path, "set_inode_field \"/d/some file with a name\" links_count 2");
     assert_found("a short name", &Image::load(&path), &["entry.name"]);
@@ -278,10 +288,8 @@ fn missing_damaged_and_foreign_encryption_contexts_are_found() {
 fn what_cannot_be_encrypted_may_lie_in_encrypted_directories() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
     let scratch = Scratch::new(8 << 20);
-    let good = |own| Some(context(2, 5, own));
-    let all = [(DIR, good(1)), (FILE, good(2)), (SUB, good(3)), (OTHER, good(4))];
     let path = scratch.file("volume.img");
-    encrypted(scratch.path(), &all).save(&path);
+    encrypted(scratch.path(), &good_contexts()).save(&path);
     // debugfs makes nodes where it stands.
     for node in ["mknod \"a pipe with a long name\" p", "mknod \"a device with a long name\" c 1 3"] {
         oracle::debugfs_script(&path, &format!("cd /d\n{node}\n"));
@@ -459,6 +467,90 @@ fn the_file_system_s_own_inodes_have_no_flags_that_mislead() {
             }
         }
     }
+}
+
+/// Of the numbers kept for features that are off, and of records whose first 128 bytes are zero, e2fsck looks at
+/// little.
+#[test]
+fn what_nobody_uses_may_hold_anything() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    for (request, codes) in [
+        ("<3> file_acl 2000", &[][..]),
+        ("<4> file_acl 0x21a4", &[]),
+        ("<3> blocks_hi 0xa1ff", &[]),
+        ("<3> blocks 1", &["inode.special"]),
+        ("<4> flags 0x1000", &[]),
+        ("<1> flags 0x80000", &[]),
+        ("<1> uid 8", &["inode.special"]),
+        ("<1> gid 8", &["inode.special"]),
+        ("<4> flags 0x40000000", &["inode.flags"]),
+        ("<9> checksum 0x40000000", &[]),
+        ("<60> checksum 0x40000000", &[]),
+        ("<60> crtime_extra 7", &[]),
+    ] {
+        let image = volume(&[], &[format!("set_inode_field {request}")]);
+        assert_found(request, &image, codes);
+    }
+}
+
+#[test]
+fn block_maps_on_volumes_of_clusters_are_found() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let image = volume(&["-O", "^extents,^64bit,^metadata_csum,^resize_inode"], &["feature bigalloc".into()]);
+    let (report, judged) = (check(&image), judged(&image));
+    assert!(judged.output.contains("cannot be block mapped"), "{}", judged.output);
+    let found: Vec<_> = report.findings.iter().filter(|finding| finding.kind.code == "inode.flags").collect();
+    // `/`, `/lost+found`, `/d`, its two entries that have blocks, `/plain`, `/one` and its entry.
+    assert_eq!(found.len(), 8, "{:#?}\n{}", told(&report), judged.output);
+    assert_eq!(judged.output.matches("cannot be block mapped").count(), 8, "{}", judged.output);
+}
+
+#[test]
+fn nodes_with_less_room_than_they_have_are_found() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    for (room, codes) in [(1, &["extent.node"][..]), (2, &[]), (4, &[])] {
+        let image = volume(&["-O", "extents"], &[format!("set_inode_field /plain block[1] {room}")]);
+        let report = check(&image);
+        let found: Vec<_> = report.findings.iter().map(|finding| finding.kind.code).collect();
+        assert_eq!((found.as_slice(), judged(&image).is_clean()), (codes, codes.is_empty()), "{room}");
+    }
+}
+
+#[test]
+fn journals_that_are_nowhere_are_found() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let image = volume(&["-O", "^has_journal"], &["feature has_journal".into()]);
+    assert_found("no journal", &image, &["journal.superblock"]);
+}
+
+/// The kernel gives up counting the links of directories with a hash tree only.
+#[test]
+fn one_link_is_enough_for_indexed_directories() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let one = "set_inode_field /d links_count 1".to_string();
+    assert_found("one block", &volume(&[], &[one.clone()]), &["inode.links"]);
+    let many = Scratch::new(8 << 20);
+    let dir = many.file("tree/d");
+    std::fs::create_dir_all(dir.join("sub")).unwrap();
+    for number in 0..60 {
+        std::fs::write(dir.join(format!("a name that fills some of a block, {number}")), "").unwrap();
+    }
+    let args = ["-b", "1024", "-N", "128"];
+    let volume = VolumeBuilder::new(4 << 20).args(args).from_dir(&many.file("tree")).build();
+    oracle::e2fsck(volume.path(), &["-y", "-D"]);
+    oracle::debugfs_write(volume.path(), &one);
+    let image = Image::load(volume.path());
+    assert!(oracle::debugfs(volume.path(), "stat /d").contains("Flags: 0x81000"));
+    assert_found("a hash tree", &image, &[]);
+}
+
+#[test]
+fn attributes_of_the_resize_inode_are_checked() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let image = volume(&["-O", "^metadata_csum"], &["set_inode_field <7> file_acl 3".into()]);
+    let codes: Vec<_> = told(&check(&image));
+    assert!(codes.iter().any(|text| text.starts_with("xattr.block")), "{codes:#?}");
+    assert!(judged(&image).output.contains("bad extended attribute block 3"));
 }
 
 /// e2fsck counts them among files that need `large_file`.

@@ -320,10 +320,17 @@ impl DirScan<'_, '_> {
     fn check_type(&mut self, listing: &Listing<'_>, entry: &DirEntry<'_>, slot: &Slot) {
         let (place, bytes) = (listing.place, listing.bytes);
         let (kind, marks) = (slot.kind(), slot.marks());
-        if !self.shared.format.file_types || kind == UNKNOWN || marks & MARK_BROKEN != 0 {
+        let said = bytes.get(entry.offset as usize + 7).copied().unwrap_or(0);
+        if !self.shared.format.file_types {
+            if said != 0 {
+                let text = || format!("`{}` says type {said} without filetype", entry.name.escape_ascii());
+                self.findings.add(&kinds::ENTRY_TYPE, place, text);
+            }
             return;
         }
-        let said = bytes.get(entry.offset as usize + 7).copied().unwrap_or(0);
+        if kind == UNKNOWN || marks & MARK_BROKEN != 0 {
+            return;
+        }
         if said == 0 {
             // As on volumes that got the feature later. Readers look into the inode.
             let text = || format!("`{}`", entry.name.escape_ascii());

@@ -13,7 +13,8 @@ use crate::error::Result;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use uext4_ondisk::ext4::{
-    Compat, FileType, HashVersion, HtreeRoot, Incompat, Inode, InodeFlags, RoCompat, fragment_address,
+    Compat, FileType, HashVersion, HtreeRoot, I_BLOCK_SIZE, Incompat, Inode, InodeFlags, RoCompat,
+    fragment_address,
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Lblk, Pblk, Place};
 
@@ -21,6 +22,8 @@ use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Lblk, Pblk, Place};
 const SIZE_HIGH: Range<usize> = 0x6c..0x70;
 const BLOCKS_HIGH: Range<usize> = 0x74..0x76;
 const XATTR_BLOCK_HIGH: Range<usize> = 0x76..0x78;
+/// Bytes of every inode's record, also of long ones.
+const INODE_BASE: usize = 128;
 /// `s_creator_os` of Linux; others use some of the fields otherwise.
 const CREATOR_LINUX: u32 = 0;
 
@@ -147,8 +150,8 @@ impl<'s, 'd> Scan<'s, 'd> {
     fn record(&mut self, ino: Ino, block: Pblk, record: &[u8]) -> Result<()> {
         let shared = self.shared;
         let role = Role::of(shared.sb, ino);
-        if is_zero(record) {
-            // Never used; reserved ones count as used all the same.
+        if is_zero(record.get(..INODE_BASE).unwrap_or(record)) {
+            // Never used, whatever is behind: its checksum does not count either; reserved ones count as used.
             if role != Role::Ordinary {
                 self.enter(ino, UNKNOWN, MARK_RESERVED, 0);
                 special::check_unused(self, ino, role);
@@ -174,10 +177,15 @@ impl<'s, 'd> Scan<'s, 'd> {
 
     /// Of an inode that makes no sense only type and links can be told.
     fn undecodable(&mut self, ino: Ino, role: Role, place: Place, record: &[u8], fault: &Corrupt) {
-        self.findings.corrupt(&kinds::INODE_FIELD, place, fault);
         let half =
             |at: usize| record.get(at..at + 2).map_or(0, |half| u16::from_le_bytes([half[0], half[1]]));
         let (mode, links) = (half(0), half(0x1a));
+        let holds_blocks = [0x1c, 0x1e, 0x28, 0x2a].into_iter().any(|at| half(at) != 0);
+        if special::is_unused(ino, role, links) && !holds_blocks {
+            self.enter(ino, UNKNOWN, MARK_RESERVED, 0);
+            return;
+        }
+        self.findings.corrupt(&kinds::INODE_FIELD, place, fault);
         if links == 0 && role == Role::Ordinary {
             return;
         }
@@ -231,6 +239,9 @@ impl<'s, 'd> Scan<'s, 'd> {
         }
         special::check_role(self, ino, role, place, inode);
         self.check_flags(ino, role, place, inode);
+        if special::is_unused(ino, role, inode.links) {
+            return Ok(());
+        }
         if role != Role::BadBlocks && file_type == Some(FileType::Regular) && inode.size >= 1 << 31 {
             self.shared.large_files.fetch_add(1, Ordering::Relaxed);
         }
@@ -254,7 +265,9 @@ impl<'s, 'd> Scan<'s, 'd> {
         let wrong = [
             (
                 InodeFlags::INDEX,
-                directory && features.compat.contains(Compat::DIR_INDEX) || role == Role::BadBlocks,
+                directory && features.compat.contains(Compat::DIR_INDEX)
+                    || role == Role::BadBlocks
+                    || special::is_unused(ino, role, inode.links),
             ),
             (InodeFlags::CASEFOLD, directory && features.incompat.contains(Incompat::CASEFOLD)),
             (
@@ -348,7 +361,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             Some(FileType::Regular | FileType::Directory) => true,
             Some(_) => false,
             // What else has no type has no map, whatever its words say.
-            None => role == Role::BadBlocks,
+            None => role == Role::BadBlocks && inode.i_block != [0; I_BLOCK_SIZE],
         };
         let mut claims = Claims::new(self.shared, ino, inode.file_type() == Some(FileType::Directory));
         let broken = if mapped { self.walk(ino, inode, &mut claims)? } else { false };
@@ -373,6 +386,15 @@ impl<'s, 'd> Scan<'s, 'd> {
             return Ok(());
         }
         self.check_block_count(place, inode, claims.clusters, broken);
+        let by_blocks = mapped && claims.first.is_some() && !inode.uses_extents();
+        if by_blocks
+            && inode.file_type() != Some(FileType::Symlink)
+            && !role.is_hidden()
+            && self.shared.sb.features.ro_compat.contains(RoCompat::BIGALLOC)
+        {
+            self.findings
+                .add(&kinds::INODE_FLAGS, place, || "mapped by blocks on a volume of clusters".into());
+        }
         match inode.file_type() {
             Some(FileType::Symlink) => return self.check_symlink(place, inode, &claims, broken),
             Some(FileType::Directory) => self.check_directory(ino, place, inode, &claims, broken)?,

@@ -7,7 +7,7 @@ use super::kinds;
 use super::report::Findings;
 use crate::error::Error;
 use crate::recovery::{RecoveryInfo, RecoveryState};
-use uext4_ondisk::ext4::Superblock;
+use uext4_ondisk::ext4::{Compat, Superblock};
 use uext4_ondisk::{Pblk, Place};
 
 /// What became of the log when the volume was opened, or why the volume could not be opened. Returns notes.
@@ -48,6 +48,10 @@ pub(super) fn check_log(
 
 /// Why the journal cannot be used, where looking at its inode and superblock did not tell.
 pub(super) fn check_use(sb: &Superblock, opened: Result<&RecoveryInfo, &Error>, findings: &mut Findings) {
+    let journal = &sb.journal;
+    if sb.features.compat.contains(Compat::HAS_JOURNAL) && journal.inode == 0 && journal.device == 0 {
+        findings.add(&kinds::JOURNAL, Place::default(), || "no inode holds it, and no other device".into());
+    }
     if let Ok(RecoveryInfo { journal_damage: Some(why), .. }) = opened
         && !findings.has(&kinds::JOURNAL)
     {

@@ -6,7 +6,7 @@ use super::report::Findings;
 use super::shared::Shared;
 use crate::error::Result;
 use std::sync::atomic::Ordering;
-use uext4_ondisk::ext4::{Extent, ExtentNode, I_BLOCK_SIZE, NodeLimits};
+use uext4_ondisk::ext4::{Extent, ExtentNode, I_BLOCK_SIZE, NodeLimits, block_capacity};
 use uext4_ondisk::{CorruptKind, Ino, Lblk, Pblk, Place};
 
 /// Who is told what a map has.
@@ -68,6 +68,8 @@ impl MapWalk<'_, '_> {
         };
         // A node's children are put here last first. Each level is one less deep, so the heap is bounded.
         let mut waiting = Vec::new();
+        let place = self.place();
+        check_room(&root, I_BLOCK_SIZE as u32, place, self.findings);
         take_node(&root, sink, &mut waiting);
         while let Some(child) = waiting.pop() {
             sink.node(child.block.get());
@@ -98,6 +100,7 @@ impl MapWalk<'_, '_> {
                         };
                         self.findings.add(&kinds::EXTENT_INDEX, place, text);
                     }
+                    check_room(&node, self.shared.sb.geometry.block_size(), place, self.findings);
                     take_node(&node, sink, &mut waiting);
                 }
                 Err(fault) => {
@@ -159,6 +162,15 @@ impl MapWalk<'_, '_> {
 /// The little-endian block numbers in `bytes`.
 pub(super) fn pointers(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap_or_default()))
+}
+
+/// A node says for how many entries it has room. As in e2fsck, that may be two fewer than fit.
+fn check_room(node: &ExtentNode<'_>, size: u32, place: Place, findings: &mut Findings) {
+    let (said, fit) = (node.header().capacity, block_capacity(size));
+    if said < fit.saturating_sub(2) {
+        let text = || format!("says that it has room for {said} entries, {fit} fit");
+        findings.add(&kinds::EXTENT_NODE, place, text);
+    }
 }
 
 fn take_node(node: &ExtentNode<'_>, sink: &mut dyn Sink, waiting: &mut Vec<Child>) {

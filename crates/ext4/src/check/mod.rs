@@ -190,7 +190,7 @@ fn check(
     let mut found = pass_inodes(&shared, &mut findings, &mut counts, progress)?;
     journal::check_use(sb, opened, &mut findings);
     let lost = pass_directories(&shared, &mut found, &mut findings, &mut counts, progress)?;
-    notes.extend(tree::check_links(&shared, &lost, &mut findings));
+    notes.extend(tree::check_links(&shared, &found.directories, &lost, &mut findings));
     pass_bitmaps(&shared, &mut findings, &mut counts, progress)?;
     if sb.features.ro_compat.contains(RoCompat::QUOTA) {
         findings.not_examined("quota usage", "the contents of quota files are not decoded yet");

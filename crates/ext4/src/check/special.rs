@@ -66,6 +66,14 @@ pub(super) fn check_unused(scan: &mut Scan<'_, '_>, ino: Ino, role: Role) {
     }
 }
 
+/// Whether an inode is kept for a feature that is off, or that uses another. Without links nobody looks at what it
+/// has.
+pub(super) fn is_unused(ino: Ino, role: Role, links: u16) -> bool {
+    role == Role::Reserved
+        && links == 0
+        && (ino == Ino::JOURNAL || ino == Ino::USER_QUOTA || ino == Ino::GROUP_QUOTA)
+}
+
 /// Type and links of a reserved inode.
 pub(super) fn check_role(scan: &mut Scan<'_, '_>, ino: Ino, role: Role, place: Place, inode: &Inode) {
     let found = inode.file_type();
@@ -78,16 +86,17 @@ pub(super) fn check_role(scan: &mut Scan<'_, '_>, ino: Ino, role: Role, place: P
             if inode.mode != 0
                 || inode.links != 0
                 || inode.xattr_block.get() != 0
+                || (inode.uid as u16, inode.gid as u16) != (0, 0)
                 || inode.flags.contains(InodeFlags::INLINE_DATA) =>
         {
-            "the list of bad blocks has a mode, links, attributes or inline data"
+            "the list of bad blocks has a mode, an owner, links, attributes or inline data"
         }
         Role::Journal | Role::Quota | Role::OrphanFile if found != Some(FileType::Regular) => {
             "it is no regular file"
         }
         Role::Reserved if ino == Ino::BOOT_LOADER && found != Some(FileType::Directory) => return,
         Role::Reserved if ino == Ino::JOURNAL || ino == Ino::USER_QUOTA || ino == Ino::GROUP_QUOTA => {
-            let clear = inode.links == 0 && inode.blocks_raw == 0 && inode.i_block[..4] == [0; 4];
+            let clear = inode.links == 0 && inode.blocks_raw as u32 == 0 && inode.i_block[..4] == [0; 4];
             if clear {
                 return;
             }
@@ -130,6 +139,10 @@ pub(super) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inod
     let shared = scan.shared;
     let sb = shared.sb;
     let reserved = u32::from(sb.geometry.fields().reserved_gdt_blocks);
+    let attributes = u64::from(inode.xattr_block.get() != 0);
+    if attributes != 0 {
+        scan.xattr_blocks.push((inode.xattr_block.get(), ino.get()));
+    }
     if !sb.features.compat.contains(Compat::RESIZE_INODE) {
         if inode.links != 0 || inode.blocks_raw != 0 || inode.i_block.iter().any(|byte| *byte != 0) {
             scan.findings.add(&kinds::INODE_SPECIAL, place, || "the feature resize_inode is off".into());
@@ -182,7 +195,7 @@ pub(super) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inod
             .add(&kinds::RESIZE, place, || "the reserved descriptor block is not mapped right".into());
         return Ok(());
     }
-    let blocks = 1 + u64::from(reserved) * (1 + backups.len() as u64);
+    let blocks = attributes + 1 + u64::from(reserved) * (1 + backups.len() as u64);
     let expected = (blocks * u64::from(sb.geometry.block_size() / 512)) << sb.geometry.cluster_log();
     if inode.sectors(sb) != expected {
         let text = || format!("counts {} sectors, its map has {expected}", inode.sectors(sb));

@@ -110,8 +110,17 @@ fn follow(
     lost
 }
 
-/// Compares link counts with the entries that were counted. Returns notes.
-pub(super) fn check_links(shared: &Shared<'_>, lost: &HashSet<u32>, findings: &mut Findings) -> Vec<String> {
+/// Compares link counts with the entries that were counted. `directories`: sorted by number. Returns notes.
+pub(super) fn check_links(
+    shared: &Shared<'_>,
+    directories: &[Directory],
+    lost: &HashSet<u32>,
+    findings: &mut Findings,
+) -> Vec<String> {
+    let indexed = |ino: u32| {
+        let found = directories.binary_search_by_key(&ino, |directory| directory.ino);
+        found.is_ok_and(|at| directories[at].indexed)
+    };
     let (mut uncounted, mut orphans) = (0u64, 0u64);
     for (ino, slot) in shared.inodes.iter() {
         let marks = slot.marks();
@@ -136,8 +145,9 @@ pub(super) fn check_links(shared: &Shared<'_>, lost: &HashSet<u32>, findings: &m
             continue;
         }
         let expected = if directory && found > LINKS_MAX { 1 } else { found };
-        if links == 1 && directory && found > 1 {
-            // The count ran over once and stays so: the kernel never counts such a directory again.
+        if links == 1 && directory && found > 1 && (found > LINKS_MAX || indexed(ino)) {
+            // The count ran over once and stays so: the kernel never counts such a directory again. It gives up
+            // counting those with a hash tree only.
             uncounted += u64::from(found <= LINKS_MAX);
         } else if links != expected {
             findings.add(&kinds::INODE_LINKS, at(ino), || format!("{links} links, but {found} names"));
