@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The measured promises: instruction counts (valgrind) and ratios of speeds measured side by side,
-# the walk over a million files among them.
+# the walk over a million files and the check beside e2fsck among them.
 set -u
 cd "$(dirname "$0")/.."
 . scripts/steps.sh
@@ -8,4 +8,5 @@ cd "$(dirname "$0")/.."
 step instructions release_tests instructions
 step floors release_tests floors
 step walk scripts/walk-bench.sh 1000000 100 3
+step check scripts/check-bench.sh
 finish
