@@ -528,7 +528,7 @@ fn journals_that_are_nowhere_are_found() {
 fn one_link_is_enough_for_indexed_directories() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
     let one = "set_inode_field /d links_count 1".to_string();
-    assert_found("one block", &volume(&[], &[one.clone()]), &["inode.links"]);
+    assert_found("one block", &volume(&[], std::slice::from_ref(&one)), &["inode.links"]);
     let many = Scratch::new(8 << 20);
     let dir = many.file("tree/d");
     std::fs::create_dir_all(dir.join("sub")).unwrap();
