@@ -26,6 +26,6 @@ mod table;
 pub use device::{Capabilities, DaxKind, Description, Device, Geometry, Sharing, WriteDurability};
 pub use error::{Error, Misaligned, Result};
 pub use open::{OpenOptions, Opened, open};
-pub use pool::{Buffer, BufferPool};
+pub use pool::{BUFFER_ALIGN, Buffer, BufferPool};
 pub use queue::{Ask, DeviceQueue, Done, Full, Memory, Op, Queue, QueueFacts, QueueOptions, Request, Wait};
 pub use table::Table;

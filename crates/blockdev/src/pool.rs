@@ -13,8 +13,10 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Alignment of every buffer, and the smallest size class.
-const PAGE: usize = 4096;
+/// Alignment in memory of every [`Buffer`] that is not empty.
+pub const BUFFER_ALIGN: usize = 4096;
+/// The smallest size class.
+const PAGE: usize = BUFFER_ALIGN;
 /// Largest region: the kernel takes at most 1 GiB per registered buffer.
 const MAX_REGION: usize = 1 << 30;
 /// Size classes 4 KiB, 8 KiB, … 1 GiB.

@@ -65,25 +65,74 @@ counters! {
 
 const COUNT: usize = Counter::ALL.len();
 
+/// What every request of a short way counts, as one number: one store instead of three.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tally(u8);
+
+const TALLIES: usize = 5;
+
+impl Tally {
+    /// A queued simple read.
+    pub(crate) const SIMPLE_READ: Tally = Tally(4);
+
+    /// A queued overwrite under the shared gate without a handle.
+    #[inline(always)]
+    pub(crate) fn overwrite(fua: bool, subblock: bool) -> Tally {
+        Tally(u8::from(fua) | u8::from(subblock) << 1)
+    }
+
+    fn counters(self) -> &'static [Counter] {
+        use Counter::{DioCounted, FuaWrites, OverwritesWithoutHandle, SharedSubblockWrites, SimpleReads};
+        match self.0 {
+            0 => &[OverwritesWithoutHandle, DioCounted],
+            1 => &[OverwritesWithoutHandle, DioCounted, FuaWrites],
+            2 => &[OverwritesWithoutHandle, DioCounted, SharedSubblockWrites],
+            3 => &[OverwritesWithoutHandle, DioCounted, SharedSubblockWrites, FuaWrites],
+            _ => &[SimpleReads, DioCounted],
+        }
+    }
+}
+
 /// One writer's counters.
 #[derive(Debug, Default)]
-pub struct CounterLine([AtomicU64; COUNT]);
+pub struct CounterLine {
+    tallies: [AtomicU64; TALLIES],
+    single: [AtomicU64; COUNT],
+}
 
 impl CounterLine {
     /// Counts one. Only the line's single writer may call this.
     #[inline(always)]
     pub fn bump(&self, counter: Counter) {
-        let value = &self.0[counter as usize];
+        let value = &self.single[counter as usize];
         value.store(value.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
+    /// Counts one of everything that `tally` stands for. Only the line's single writer may call this.
+    #[inline(always)]
+    pub(crate) fn bump_all(&self, tally: Tally) {
+        let value = &self.tallies[usize::from(tally.0)];
+        value.store(value.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Takes the last [`CounterLine::bump_all`] back. Only the line's single writer may call this.
+    #[cold]
+    pub(crate) fn take_back(&self, tally: Tally) {
+        let value = &self.tallies[usize::from(tally.0)];
+        value.store(value.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+    }
+
     fn add_shared(&self, counter: Counter, amount: u64) {
-        self.0[counter as usize].fetch_add(amount, Ordering::Relaxed);
+        self.single[counter as usize].fetch_add(amount, Ordering::Relaxed);
     }
 
     fn add_to(&self, sums: &mut [u64; COUNT]) {
-        for (sum, value) in sums.iter_mut().zip(&self.0) {
+        for (sum, value) in sums.iter_mut().zip(&self.single) {
             *sum += value.load(Ordering::Relaxed);
+        }
+        for (tally, value) in (0..).map(Tally).zip(&self.tallies) {
+            let value = value.load(Ordering::Relaxed);
+            tally.counters().iter().for_each(|&counter| sums[counter as usize] += value);
         }
     }
 }
@@ -136,9 +185,10 @@ impl Counters {
     pub fn retire(&self, line: &Arc<CachePadded<CounterLine>>) {
         let mut queues = self.queues.lock();
         queues.retain(|other| !Arc::ptr_eq(other, line));
+        let mut sums = [0; COUNT];
+        line.add_to(&mut sums);
         for &counter in Counter::ALL {
-            let amount = line.0[counter as usize].load(Ordering::Relaxed);
-            self.threads[SHARED_SLOT].add_shared(counter, amount);
+            self.threads[SHARED_SLOT].add_shared(counter, sums[counter as usize]);
         }
     }
 

@@ -190,21 +190,35 @@ impl Door {
         pos: u64,
     ) -> std::result::Result<(), Buffer> {
         let held = &mut self.held[slot as usize];
-        assert!(held.outstanding == 0 && matches!(held.payload, Payload::None), "a slot in use is not free");
+        assert!(held.outstanding == 0, "a slot in flight is not free");
         // A buffer is never longer than a request: the pool's regions are at most 1 GiB.
         let length = buffer.len() as u32;
         let memory = buffer.memory(0);
         let request = Request { op, fua, nowait: false, pos, length, memory, tag: u64::from(slot) };
-        // SAFETY: as in `push`: the memory is the whole buffer, which the slot owns from the next lines on
-        // until nothing of it is outstanding. Moving a `Buffer` does not move its bytes, and a refused
-        // request is never looked at again.
-        if unsafe { self.queue.push(request) }.is_err() {
-            return Err(buffer);
-        }
-        // Nothing is dropped here: the assertion above says that there was no payload.
+        // Everything is in its place before the call, so that nothing has to be kept over it. There is nothing to drop:
+        // a free slot has no payload.
+        debug_assert!(matches!(held.payload, Payload::None), "a slot in use is not free");
         std::mem::forget(std::mem::replace(&mut held.payload, Payload::One(buffer)));
         held.outstanding = 1;
-        Ok(())
+        // SAFETY: as in `push`: the memory is the whole buffer, which the slot owns since the lines above until nothing
+        // of it is outstanding. Moving a `Buffer` does not move its bytes, and a refused request is never looked at
+        // again.
+        match unsafe { self.queue.push(request) } {
+            Ok(()) => Ok(()),
+            Err(Full) => Err(self.refused(slot)),
+        }
+    }
+
+    /// Takes back the buffer of the only request of a slot, which the queue refused.
+    #[cold]
+    #[inline(never)]
+    fn refused(&mut self, slot: u32) -> Buffer {
+        let held = &mut self.held[slot as usize];
+        held.outstanding = 0;
+        match std::mem::take(&mut held.payload) {
+            Payload::One(buffer) => buffer,
+            Payload::None | Payload::Many(_) => unreachable!("the one buffer of `send`"),
+        }
     }
 
     /// Adds one device request of a slot.

@@ -15,6 +15,8 @@ pub struct InodeState {
     size: AtomicU64,
     disk_size: AtomicU64,
     datasync_tid: AtomicU64,
+    /// Counts changes of the three above.
+    changes: AtomicU64,
     block_bits: u32,
     /// Shared for direct I/O, exclusive for structural changes.
     pub gate: InodeGate,
@@ -31,6 +33,7 @@ impl InodeState {
             size: AtomicU64::new(size),
             disk_size: AtomicU64::new(size),
             datasync_tid: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
             block_bits,
         }
     }
@@ -57,6 +60,19 @@ impl InodeState {
     /// size.
     pub fn set_datasync_tid(&self, tid: u64) {
         self.datasync_tid.fetch_max(tid, Ordering::AcqRel);
+        self.changed();
+    }
+
+    /// Whoever changes what [`InodeState::view`] shows calls this right after.
+    fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Changes with everything that [`InodeState::view`] shows. What was derived from a view loaded later than this
+    /// holds as long as it stays.
+    #[inline]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// The device position of `range`, if it lies in one written run: first the run that this thread kept

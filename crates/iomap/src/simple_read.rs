@@ -9,14 +9,13 @@
 //! counted in flight. Unlike the kernel's version the range need not fit one block: one mapping is enough for
 //! one request.
 
-use crate::counters::Counter;
+use crate::counters::{Counter, Tally};
 use crate::engine::Engine;
 use crate::fs::FileSystem;
 use crate::gate::InodeGuard;
 use crate::inode::InodeState;
 use crate::mapping::Range;
-use crate::plan::Durability;
-use crate::queue::{Core, FileSlot, Kind, Slot};
+use crate::queue::{Core, FileSlot, Label, Slot};
 use uext4_blockdev::{Buffer, Op};
 
 /// The read needs the general route; nothing has happened.
@@ -58,7 +57,7 @@ impl<F: FileSystem> Core<F> {
             return Err((NotSimple, buffer));
         };
         let usable = attached.simple && attached.serial == slot.serial && misaligned == 0 && length != 0;
-        if !usable || self.engine.fs.check_alive().is_err() {
+        if !usable || self.fs.check_alive().is_err() {
             return Err((NotSimple, buffer));
         }
         if F::state(&attached.file.inode).gate.enter(&attached.cell).is_err() {
@@ -69,31 +68,22 @@ impl<F: FileSystem> Core<F> {
             (F::state(&attached.file.inode).size(), F::state(&attached.file.inode).block_bits());
         let inside = pos < size && length <= size - pos;
         let located = if inside { attached.find_written(Range { pos, length }, bits) } else { None };
-        let sent = match located {
-            Some(physical) => self.door.send(number, buffer, Op::Read, false, physical).map(|()| physical),
-            None => Err(buffer),
-        };
-        let gate = &F::state(&attached.file.inode).gate;
-        gate.leave(&attached.cell);
-        match sent {
-            Ok(pos) => {
-                attached.pending += 1;
-                self.slots[number as usize] = Slot {
-                    tag,
-                    pos,
-                    length: length as u32,
-                    file: slot.index,
-                    kind: Kind::Single,
-                    durability: Durability::None,
-                    write: false,
-                };
-                self.counters.bump(Counter::SimpleReads);
-                self.counters.bump(Counter::DioCounted);
+        let Some(physical) = located else { return Err((NotSimple, attached.retreat(buffer))) };
+        self.slots[number as usize] =
+            Slot { tag, pos: physical, length: length as u32, label: Label::read(slot.index) };
+        attached.pending += 1;
+        self.counters.bump_all(Tally::SIMPLE_READ);
+        // All is noted before, so that nothing has to be kept over the call.
+        match self.door.send(number, buffer, Op::Read, false, physical) {
+            Ok(()) => {
+                F::state(&attached.file.inode).gate.leave(&attached.cell);
                 Ok(())
             }
             Err(buffer) => {
-                gate.complete(&attached.cell);
-                Err((NotSimple, buffer))
+                attached.pending -= 1;
+                self.slots[number as usize].label = Label::FREE;
+                self.counters.take_back(Tally::SIMPLE_READ);
+                Err((NotSimple, attached.retreat(buffer)))
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Files attached to a queue.
 
 use super::core::Core;
+use super::window::Window;
 use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::gate::Cell;
@@ -34,6 +35,8 @@ pub(crate) struct Attached<F: FileSystem> {
     /// Writes of one piece may take the direct way: open for writing, not mapped memory.
     pub(crate) overwrites: bool,
     pub(crate) map: Arc<MapSnapshot>,
+    /// The overwrites that were decided already.
+    pub(super) window: Window,
 }
 
 impl<F: FileSystem> Drop for Attached<F> {
@@ -107,6 +110,7 @@ impl<F: FileSystem> Core<F> {
             generation,
             pending: 0,
             serial: self.serial,
+            window: Window::CLOSED,
         });
         FileSlot { index: index as u32, serial: self.serial }
     }

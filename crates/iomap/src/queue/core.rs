@@ -1,6 +1,7 @@
 //! Slots of a queue: where a request lives between submission and delivery.
 
 use super::attach::Attached;
+use super::slot::{Label, Landed, Slot};
 use super::{Completion, QueueFacts};
 use crate::counters::CounterLine;
 use crate::door::{Door, Payload};
@@ -8,25 +9,11 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::owner_lock::{Guest, Owner, owner_lock};
-use crate::plan::Durability;
 use crossbeam_utils::CachePadded;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::ThreadId;
 use uext4_blockdev::{DeviceQueue, Done, Queue};
-
-/// What kind of request a slot holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Nothing.
-    Free,
-    /// One device request that transfers the whole buffer: simple reads and overwrites of one piece.
-    Single,
-    /// Any number of device requests; the rest of its state is in [`Core::general`].
-    General,
-    /// A sync of the file.
-    Sync,
-}
 
 /// State of a request with any number of parts.
 #[derive(Debug)]
@@ -66,48 +53,6 @@ impl General {
     }
 }
 
-/// A request between submission and delivery. Plain values, so that presetting one is a handful of stores.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Slot {
-    pub(crate) tag: u64,
-    /// Device position of a single request, for errors.
-    pub(crate) pos: u64,
-    /// Bytes of a single request.
-    pub(crate) length: u32,
-    /// Index of the attached file.
-    pub(crate) file: u32,
-    pub(crate) kind: Kind,
-    /// Work at completion.
-    pub(crate) durability: Durability,
-    pub(crate) write: bool,
-}
-
-impl Slot {
-    const FREE: Slot = Slot {
-        tag: 0,
-        pos: 0,
-        length: 0,
-        file: 0,
-        kind: Kind::Free,
-        durability: Durability::None,
-        write: false,
-    };
-
-    /// A request without device requests of its own yet.
-    pub(crate) fn new(file: usize, tag: u64, kind: Kind, durability: Durability, write: bool) -> Self {
-        Slot { tag, file: file as u32, kind, durability, write, ..Slot::FREE }
-    }
-}
-
-/// Requests of one file that ended one after another.
-#[derive(Debug, Default)]
-pub(crate) struct Landed {
-    pub(crate) file: u32,
-    /// A queue's depth is at most 32768.
-    pub(crate) count: u16,
-    pub(crate) wrote: bool,
-}
-
 /// All of a queue, behind its lock. What every request touches lies together: each copied block throws the
 /// nearest cache's contents out, and each line of these fields has to come back.
 #[repr(C)]
@@ -124,6 +69,8 @@ pub(crate) struct Core<F: FileSystem> {
     pub(crate) memory_mask: u64,
     /// Coarse real time of the last drive: stamps writes without asking the clock for each.
     pub(crate) now_ns: u64,
+    /// The engine's, without the way by it.
+    pub(crate) fs: Arc<F>,
     pub(crate) engine: Arc<Engine<F>>,
     // What follows is looked at once for a batch, or for requests of several parts.
     pub(crate) done: Vec<Done>,
@@ -181,6 +128,7 @@ impl<F: FileSystem> Core<F> {
             now_ns: crate::clock::coarse_now_ns(),
             position_mask: u64::from(geometry.logical_block) - 1,
             memory_mask: u64::from(geometry.memory_align) - 1,
+            fs: engine.fs.clone(),
             engine,
         }
     }
@@ -195,7 +143,7 @@ impl<F: FileSystem> Core<F> {
     /// Writes a reserved slot.
     #[inline]
     pub(crate) fn fill_slot(&mut self, number: u32, slot: Slot) {
-        if let Some(attached) = &mut self.files[slot.file as usize] {
+        if let Some(attached) = &mut self.files[slot.label.file()] {
             attached.pending += 1;
         }
         self.slots[number as usize] = slot;
@@ -206,8 +154,8 @@ impl<F: FileSystem> Core<F> {
     #[inline]
     pub(crate) fn deliver(&mut self, number: u32, result: Result<usize, F::Error>) {
         let slot = &mut self.slots[number as usize];
-        let (tag, file) = (slot.tag, slot.file as usize);
-        slot.kind = Kind::Free;
+        let (tag, file) = (slot.tag, slot.label.file());
+        slot.label = Label::FREE;
         let payload = self.door.take(number);
         self.free.push(number);
         self.ready.push(Completion { tag, result: result.map_err(Box::new), payload });
@@ -217,36 +165,19 @@ impl<F: FileSystem> Core<F> {
         self.let_go(file);
     }
 
-    /// Delivers a single request that transferred all its bytes and needs no work at completion. It stays in flight
-    /// until [`Core::lower_all`].
-    #[inline]
-    pub(crate) fn deliver_single(&mut self, number: u32, landed: &mut Landed) {
-        let slot = &mut self.slots[number as usize];
-        let (tag, length) = (slot.tag, slot.length as usize);
-        slot.kind = Kind::Free;
-        landed.count += 1;
-        landed.wrote |= slot.write;
-        self.free.push(number);
-        // Made where it stays: pushed as a value it would be put together on the stack first, and fetched from
-        // there with loads wider than the stores, which wait for them.
-        let door = &mut self.door;
-        let completion = || Completion { tag, result: Ok(length), payload: door.take(number) };
-        self.ready.extend(std::iter::once_with(completion));
-    }
-
     /// Lowers the in-flight count of a file by requests that were delivered one after another.
-    pub(crate) fn lower_all(&mut self, landed: &Landed) {
+    pub(crate) fn lower_all(&mut self, landed: Landed) {
         if landed.count == 0 {
             return;
         }
-        let Some(Some(attached)) = self.files.get_mut(landed.file as usize) else { return };
+        let Some(Some(attached)) = self.files.get_mut(landed.label.file()) else { return };
         let gate = &F::state(&attached.file.inode).gate;
-        if landed.wrote {
+        if landed.label.writes() {
             gate.note_write(&attached.cell, self.now_ns);
         }
         gate.complete_all(&attached.cell, landed.count);
         attached.pending -= landed.count;
-        self.let_go(landed.file as usize);
+        self.let_go(landed.label.file());
     }
 
     /// Lowers the in-flight count of a slot's file: its transfers and completion work are over. A write is
@@ -254,9 +185,9 @@ impl<F: FileSystem> Core<F> {
     #[inline]
     pub(crate) fn lower(&self, number: u32) {
         let slot = &self.slots[number as usize];
-        if let Some(attached) = &self.files[slot.file as usize] {
+        if let Some(attached) = &self.files[slot.label.file()] {
             let gate = &F::state(&attached.file.inode).gate;
-            if slot.write {
+            if slot.label.writes() {
                 gate.note_write(&attached.cell, self.now_ns);
             }
             gate.complete(&attached.cell);

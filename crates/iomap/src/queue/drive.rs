@@ -1,7 +1,8 @@
 //! Driving a queue: reap all, finish per slot, then one commit and flush for the whole batch, then deliver.
 
 use super::Completion;
-use super::core::{Core, Kind, Landed, Slot};
+use super::core::Core;
+use super::slot::{Kind, Label, Landed, Slot};
 use crate::door::{part_of, slot_of};
 use crate::error::Error;
 use crate::fs::FileSystem;
@@ -28,11 +29,15 @@ impl<F: FileSystem> Core<F> {
         done.clear();
         self.now_ns = crate::clock::coarse_now_ns();
         let reaped = self.door.reap(&mut done, wait);
-        let mut batch = Landed::default();
+        let mut batch = Landed::NONE;
         for &done in &done {
-            self.finish_part(done, &mut batch);
+            if self.deliver_plain(done, batch.label) {
+                batch.count += 1;
+            } else {
+                batch = self.finish_part(done, batch);
+            }
         }
-        self.lower_all(&batch);
+        self.lower_all(batch);
         self.done = done;
         reaped.map_err(Error::from)?;
         Ok(())
@@ -43,31 +48,48 @@ impl<F: FileSystem> Core<F> {
         let _shown_to_the_owner = self.drive(Wait::No);
     }
 
-    #[inline]
-    fn finish_part(&mut self, done: Done, batch: &mut Landed) {
+    /// Delivers a plain request of this label if it transferred all its bytes. It stays in flight until
+    /// [`Core::lower_all`].
+    #[inline(always)]
+    fn deliver_plain(&mut self, done: Done, label: Label) -> bool {
         let number = slot_of(done.tag);
-        let slot = &self.slots[number as usize];
-        let plain = !matches!(slot.durability, Durability::Datasync | Durability::Fsync);
-        if slot.kind == Kind::Single && done.result == slot.length as i32 && plain {
-            if batch.file != slot.file {
-                self.lower_all(batch);
-                *batch = Landed { file: self.slots[number as usize].file, ..Landed::default() };
-            }
-            return self.deliver_single(number, batch);
+        let slot = &mut self.slots[number as usize];
+        if slot.label != label || done.result != slot.length as i32 {
+            return false;
         }
-        self.finish_part_slowly(done, number, *slot);
+        // Made where it stays: pushed as a value it would be put together on the stack first, and fetched from
+        // there with loads wider than the stores, which wait for them.
+        let door = &mut self.door;
+        let completion = || {
+            slot.label = Label::FREE;
+            Completion { tag: slot.tag, result: Ok(slot.length as usize), payload: door.take(number) }
+        };
+        self.ready.extend(std::iter::once_with(completion));
+        self.free.push(number);
+        true
     }
 
-    /// What needs work at completion, has other parts, or failed.
-    fn finish_part_slowly(&mut self, done: Done, number: u32, slot: Slot) {
-        match slot.kind {
-            Kind::Single => {
-                let error = failure(done.result, slot.pos, slot.length, slot.write);
-                self.finish(number, u64::from(slot.length), error, slot.durability);
+    /// Whatever else ended: the first of another label, or what has work at completion or other parts, or failed.
+    /// Returns the batch to go on with.
+    #[inline(never)]
+    fn finish_part(&mut self, done: Done, batch: Landed) -> Landed {
+        let number = slot_of(done.tag);
+        let Slot { label, pos, length, .. } = self.slots[number as usize];
+        let next = if label.kind() == Kind::Plain && label != batch.label {
+            self.lower_all(batch);
+            Landed { label, count: 0 }
+        } else {
+            batch
+        };
+        match label.kind() {
+            Kind::Plain | Kind::Single => {
+                let error = failure(done.result, pos, length, label.writes());
+                self.finish(number, u64::from(length), error, label.durability());
             }
-            Kind::General => self.finish_general_part(done, number, slot.write),
+            Kind::General => self.finish_general_part(done, number, label.writes()),
             Kind::Free | Kind::Sync => {}
         }
+        next
     }
 
     fn finish_general_part(&mut self, done: Done, number: u32, write: bool) {
@@ -85,7 +107,7 @@ impl<F: FileSystem> Core<F> {
     /// All transfers of a general request are over.
     pub(super) fn finish_general(&mut self, number: u32) {
         let Some(general) = self.general[number as usize].take() else { return };
-        let durability = self.slots[number as usize].durability;
+        let durability = self.slots[number as usize].label.durability();
         let payload = self.door.idle_payload(number);
         for (offset, length) in general.zero {
             payload.zero(offset, length);
@@ -121,19 +143,19 @@ impl<F: FileSystem> Core<F> {
         let mut all = false;
         for &number in &batch {
             let slot = &self.slots[number as usize];
-            if let Some(attached) = &self.files[slot.file as usize] {
+            if let Some(attached) = &self.files[slot.label.file()] {
                 let inode = &*attached.file.inode;
                 if !inodes.iter().any(|&other| std::ptr::eq(other, inode)) {
                     inodes.push(inode);
                 }
             }
-            all |= slot.durability == Durability::Fsync;
+            all |= slot.label.durability() == Durability::Fsync;
         }
         let result = self.engine.make_durable(&inodes, all);
         drop(inodes);
         for &number in &batch {
             let slot = self.slots[number as usize];
-            if slot.kind != Kind::Sync {
+            if slot.label.kind() != Kind::Sync {
                 self.lower(number);
             }
             self.deliver(number, result.clone().map(|()| slot.length as usize));

@@ -4,7 +4,8 @@
 //! device requests or zeros, go on behind them.
 
 use super::attach::FileSlot;
-use super::core::{Core, General, Kind, Slot};
+use super::core::{Core, General};
+use super::slot::{Kind, Slot};
 use crate::counters::Counter;
 use crate::door::{Part, Payload};
 use crate::engine::check_progress;

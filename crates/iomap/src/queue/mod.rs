@@ -10,6 +10,8 @@ mod drive;
 mod general;
 mod overwrite;
 mod served;
+mod slot;
+mod window;
 
 use crate::door::Payload;
 use crate::engine::Engine;
@@ -17,10 +19,11 @@ use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::owner_lock::Owner;
 use crate::plan::{Durability, Sync};
-use crate::switches::AllOn;
 pub(crate) use attach::Attached;
 pub use attach::FileSlot;
-pub(crate) use core::{Core, Kind, QueueCore, Slot};
+pub(crate) use core::{Core, QueueCore};
+use slot::Kind;
+pub(crate) use slot::{Label, Slot};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,11 +145,9 @@ impl<F: FileSystem> IoQueue<F> {
         tag: u64,
     ) -> Result<(), F::Error> {
         let core = &mut *self.core.lock();
-        if core.is_all_on(slot) {
-            core.write_one(slot, pos, buffer, flags, tag, AllOn)
-        } else {
-            let switches = core.file(slot)?.file.switches;
-            core.write_one(slot, pos, buffer, flags, tag, switches)
+        match core.write_in_window(slot, pos, buffer, flags, tag) {
+            Ok(()) => Ok(()),
+            Err(buffer) => core.write_deciding(slot, pos, buffer, flags, tag),
         }
     }
 

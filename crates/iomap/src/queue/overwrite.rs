@@ -2,7 +2,8 @@
 
 use super::WriteFlags;
 use super::attach::FileSlot;
-use super::core::{Core, General, Kind, Slot};
+use super::core::{Core, General};
+use super::slot::{Kind, Label, Slot};
 use crate::counters::Counter;
 use crate::door::Payload;
 use crate::engine::check_progress;
@@ -10,11 +11,30 @@ use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::mapping::{PIECES_MAX, Piece, Pieces, Range};
 use crate::plan::{Completion, Durability, GateMode, JournalWork, Plan, Request, Route, Summary};
-use crate::switches::Routing;
+use crate::switches::{AllOn, Routing, Switches};
 use crate::write_plan::{plan_shared_overwrite, plan_write};
 use uext4_blockdev::{Buffer, Op, Wait};
 
 impl<F: FileSystem> Core<F> {
+    /// Writes one buffer that no window covers.
+    // Cold: what it needs shall not be kept in registers on the way of those that are covered.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn write_deciding(
+        &mut self,
+        slot: FileSlot,
+        pos: u64,
+        buffer: Buffer,
+        flags: WriteFlags,
+        tag: u64,
+    ) -> Result<(), F::Error> {
+        if self.is_all_on(slot) {
+            return self.write_one(slot, pos, buffer, flags, tag, AllOn);
+        }
+        let switches = self.file(slot)?.file.switches;
+        self.write_one(slot, pos, buffer, flags, tag, switches)
+    }
+
     /// Writes one buffer: if it is a shared overwrite of one piece it is sent here, else by [`Core::write`].
     #[inline]
     pub(super) fn write_one<R: Routing>(
@@ -70,6 +90,7 @@ impl<F: FileSystem> Core<F> {
             return Err(NotSent::Refused(buffer));
         }
         attached.refresh();
+        let changes = F::state(&attached.file.inode).changes();
         let view = F::state(&attached.file.inode).view();
         let Some(durability) = plan_shared_overwrite(&request, &view, &self.engine.capabilities, routing)
         else {
@@ -86,21 +107,18 @@ impl<F: FileSystem> Core<F> {
             return Err(attached.back_out_with(error));
         }
         let Some(physical) = located else { return Err(attached.back_out(buffer)) };
+        if routing.switches() == Switches::ON {
+            let label = Label::write(slot.index, durability);
+            attached.open_window(&view, changes, flags, label, self.memory_mask);
+        }
         let fua = durability == Durability::Fua;
         if let Err(buffer) = self.door.send(number, buffer, Op::Write, fua, physical) {
             return Err(attached.back_out(buffer));
         }
         F::state(&attached.file.inode).gate.leave(&attached.cell);
         attached.pending += 1;
-        self.slots[number as usize] = Slot {
-            tag,
-            pos: physical,
-            length: length as u32,
-            file: slot.index,
-            kind: Kind::Single,
-            durability,
-            write: true,
-        };
+        self.slots[number as usize] =
+            Slot { tag, pos: physical, length: length as u32, label: Label::write(slot.index, durability) };
         self.count(&request, GateMode::Shared, durability, view.block_size(), routing);
         Ok(())
     }

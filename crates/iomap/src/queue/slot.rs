@@ -1,0 +1,133 @@
+//! What is kept of a request between submission and delivery.
+
+use crate::plan::Durability;
+
+/// What kind of request a slot holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Nothing.
+    Free,
+    /// One device request that transfers the whole buffer, and nothing to do when it is complete: simple reads and most
+    /// overwrites of one piece.
+    Plain,
+    /// The same with a commit or a flush to follow.
+    Single,
+    /// Any number of device requests; the rest of its state is in [`Core::general`](super::Core::general).
+    General,
+    /// A sync of the file.
+    Sync,
+}
+
+/// What completion has to know of a request in one word: its file, its kind, the work at completion, and whether it
+/// writes. Requests of equal labels are completed together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Label(u64);
+
+const KIND_SHIFT: u32 = 32;
+const DURABILITY_SHIFT: u32 = 40;
+const WRITE: u64 = 1 << 48;
+
+impl Label {
+    /// Of a slot without a request.
+    pub(crate) const FREE: Label = Label::new(0, Kind::Free, Durability::None, false);
+
+    pub(crate) const fn new(file: u32, kind: Kind, durability: Durability, write: bool) -> Label {
+        let write = if write { WRITE } else { 0 };
+        Label(file as u64 | (kind as u64) << KIND_SHIFT | (durability as u64) << DURABILITY_SHIFT | write)
+    }
+
+    /// Of one device request that reads a whole buffer.
+    #[inline(always)]
+    pub(crate) const fn read(file: u32) -> Label {
+        Label::new(file, Kind::Plain, Durability::None, false)
+    }
+
+    /// Of one device request that writes a whole buffer.
+    pub(crate) const fn write(file: u32, durability: Durability) -> Label {
+        let kind = match durability {
+            Durability::Datasync | Durability::Fsync => Kind::Single,
+            Durability::None | Durability::Fua | Durability::WriteThrough => Kind::Plain,
+        };
+        Label::new(file, kind, durability, true)
+    }
+
+    /// Index of the attached file.
+    #[inline(always)]
+    pub(crate) fn file(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    #[inline(always)]
+    pub(crate) fn kind(self) -> Kind {
+        const KINDS: [Kind; 5] = [Kind::Free, Kind::Plain, Kind::Single, Kind::General, Kind::Sync];
+        KINDS[(self.0 >> KIND_SHIFT) as u8 as usize % KINDS.len()]
+    }
+
+    #[inline(always)]
+    pub(crate) fn durability(self) -> Durability {
+        use Durability::{Datasync, Fsync, Fua, None, WriteThrough};
+        const ALL: [Durability; 5] = [None, Fua, WriteThrough, Datasync, Fsync];
+        ALL[(self.0 >> DURABILITY_SHIFT) as u8 as usize % ALL.len()]
+    }
+
+    #[inline(always)]
+    pub(crate) fn writes(self) -> bool {
+        self.0 & WRITE != 0
+    }
+}
+
+/// A request between submission and delivery. Plain values, so that presetting one is a handful of stores.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot {
+    pub(crate) tag: u64,
+    /// Device position of a single request, for errors.
+    pub(crate) pos: u64,
+    pub(crate) label: Label,
+    /// Bytes of a single request.
+    pub(crate) length: u32,
+}
+
+impl Slot {
+    pub(crate) const FREE: Slot = Slot { tag: 0, pos: 0, label: Label::FREE, length: 0 };
+
+    /// A request without device requests of its own yet.
+    pub(crate) fn new(file: usize, tag: u64, kind: Kind, durability: Durability, write: bool) -> Self {
+        Slot { tag, label: Label::new(file as u32, kind, durability, write), ..Slot::FREE }
+    }
+}
+
+/// Plain requests of one label that ended one after another.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Landed {
+    pub(crate) label: Label,
+    /// A queue's depth is at most 32768.
+    pub(crate) count: u16,
+}
+
+impl Landed {
+    /// None yet: no slot has this label.
+    pub(crate) const NONE: Landed = Landed { label: Label(u64::MAX), count: 0 };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_keep_their_parts() {
+        let kinds = [Kind::Free, Kind::Plain, Kind::Single, Kind::General, Kind::Sync];
+        use Durability::{Datasync, Fsync, Fua, None, WriteThrough};
+        for kind in kinds {
+            for durability in [None, Fua, WriteThrough, Datasync, Fsync] {
+                for (file, write) in [(0, true), (7, false), (u32::MAX, true)] {
+                    let label = Label::new(file, kind, durability, write);
+                    assert_eq!((label.file(), label.kind()), (file as usize, kind));
+                    assert_eq!((label.durability(), label.writes()), (durability, write));
+                }
+            }
+        }
+        assert_eq!(Label::write(1, Fua).kind(), Kind::Plain);
+        assert_eq!(Label::write(1, Datasync).kind(), Kind::Single);
+    }
+}

@@ -1,0 +1,164 @@
+//! Overwrites that were decided already.
+//!
+//! What [`plan_shared_overwrite`](crate::write_plan::plan_shared_overwrite) answered for one request it answers for
+//! every other of the same flags in the same written run, inside the same sizes, as long as mapping and inode stay as
+//! they are: nothing else goes into it, but for switches that are all on and the device, which never change. So the
+//! answer is kept with the file, and the next request only asks whether it is covered. Whether the gate is open and the
+//! file system alive it asks each time.
+
+use super::WriteFlags;
+use super::attach::{Attached, FileSlot};
+use super::core::Core;
+use super::slot::{Kind, Label, Slot};
+use crate::counters::Tally;
+use crate::fs::FileSystem;
+use crate::plan::{Durability, View};
+use uext4_blockdev::{BUFFER_ALIGN, Buffer, Op};
+
+/// What was decided, and for which requests.
+#[derive(Debug)]
+pub(super) struct Window {
+    /// So many bytes of the file from `start` lie in one written run, inside both sizes.
+    start: u64,
+    length: u64,
+    /// Device position of `start`.
+    physical: u64,
+    /// Of the mapping, and of what else was looked at.
+    generation: u64,
+    changes: u64,
+    label: Label,
+    fua: bool,
+    block_mask: u32,
+    flags: WriteFlags,
+}
+
+impl Window {
+    /// Covers nothing.
+    pub(super) const CLOSED: Window = Window {
+        start: 0,
+        length: 0,
+        physical: 0,
+        generation: 0,
+        changes: 0,
+        label: Label::FREE,
+        fua: false,
+        block_mask: 0,
+        flags: WriteFlags::empty(),
+    };
+
+    /// The device position of `length` bytes at `pos`, if they are covered.
+    #[inline(always)]
+    fn locate(&self, pos: u64, length: u64) -> Option<u64> {
+        // Before the start it wraps around. An empty request is not covered.
+        let offset = pos.wrapping_sub(self.start);
+        if offset >= self.length || length.wrapping_sub(1) >= self.length - offset {
+            return None;
+        }
+        Some(offset + self.physical)
+    }
+
+    /// Whether a write touches only a part of some file-system block. Device positions say the same as the file's.
+    #[inline(always)]
+    fn splits_block(&self, pos: u64, length: u64) -> bool {
+        (pos | length) & u64::from(self.block_mask) != 0
+    }
+}
+
+impl<F: FileSystem> Attached<F> {
+    /// Keeps `label`, which was decided for a request with `flags` in the run kept last. `view` was loaded after
+    /// `changes`, and both inside the gate.
+    #[inline(always)]
+    pub(super) fn open_window(
+        &mut self,
+        view: &View,
+        changes: u64,
+        flags: WriteFlags,
+        label: Label,
+        memory_mask: u64,
+    ) {
+        if label.kind() != Kind::Plain || memory_mask >= BUFFER_ALIGN as u64 {
+            return;
+        }
+        self.window = Window {
+            start: self.run.start,
+            length: self.run.end.min(view.size).min(view.disk_size).saturating_sub(self.run.start),
+            physical: self.run.physical,
+            generation: self.generation,
+            changes,
+            label,
+            fua: label.durability() == Durability::Fua,
+            block_mask: (view.block_size() - 1) as u32,
+            flags,
+        };
+    }
+}
+
+impl<F: FileSystem> Core<F> {
+    /// Writes one buffer if a window covers it, or gives it back without any side effect.
+    #[inline(always)]
+    pub(super) fn write_in_window(
+        &mut self,
+        slot: FileSlot,
+        pos: u64,
+        buffer: Buffer,
+        flags: WriteFlags,
+        tag: u64,
+    ) -> Result<(), Buffer> {
+        let Some(Some(attached)) = self.files.get_mut(slot.index as usize) else { return Err(buffer) };
+        let length = buffer.len() as u64;
+        let window = &attached.window;
+        let Some(physical) = window.locate(pos, length) else { return Err(buffer) };
+        if flags != window.flags || slot.serial != attached.serial {
+            return Err(buffer);
+        }
+        if (pos | length) & self.position_mask != 0 || self.fs.check_alive().is_err() {
+            return Err(buffer);
+        }
+        let state = F::state(&attached.file.inode);
+        if state.gate.enter(&attached.cell).is_err() {
+            return Err(buffer);
+        }
+        if state.map.generation() != window.generation || state.changes() != window.changes {
+            return Err(attached.retreat(buffer));
+        }
+        let Some(number) = self.free.pop() else { return Err(attached.retreat(buffer)) };
+        let (label, fua) = (window.label, window.fua);
+        self.slots[number as usize] = Slot { tag, pos: physical, length: length as u32, label };
+        self.counters.bump_all(Tally::overwrite(fua, window.splits_block(pos, length)));
+        attached.pending += 1;
+        // All but the gate is noted before, so that little has to be kept over the call.
+        match self.door.send(number, buffer, Op::Write, fua, physical) {
+            Ok(()) => {
+                F::state(&attached.file.inode).gate.leave(&attached.cell);
+                Ok(())
+            }
+            Err(buffer) => Err(self.take_back(number, buffer)),
+        }
+    }
+
+    /// The device's queue is full: the request of this slot was not sent.
+    #[cold]
+    #[inline(never)]
+    fn take_back(&mut self, number: u32, buffer: Buffer) -> Buffer {
+        self.free.push(number);
+        let sent = &mut self.slots[number as usize];
+        let (label, pos, length) = (sent.label, sent.pos, u64::from(sent.length));
+        sent.label = Label::FREE;
+        let Some(Some(attached)) = self.files.get_mut(label.file()) else { return buffer };
+        let subblock = attached.window.splits_block(pos, length);
+        self.counters.take_back(Tally::overwrite(label.durability() == Durability::Fua, subblock));
+        attached.pending -= 1;
+        attached.retreat(buffer)
+    }
+}
+
+impl<F: FileSystem> Attached<F> {
+    /// Out of the gate and out of flight again.
+    #[cold]
+    pub(crate) fn retreat(&self, buffer: Buffer) -> Buffer {
+        let gate = &F::state(&self.file.inode).gate;
+        gate.leave(&self.cell);
+        gate.complete(&self.cell);
+        buffer
+    }
+}
