@@ -121,6 +121,15 @@ mod tests {
     use super::*;
     use crate::mapping::{Run, State};
 
+    #[test]
+    fn what_a_view_shows_is_told_when_it_changes() {
+        let file = InodeState::new(1 << 20, 12);
+        let (changes, view) = (file.changes(), file.view());
+        assert!(!view.datasync_dirty && file.changes() == changes);
+        file.set_datasync_tid(7);
+        assert!(file.view().datasync_dirty && file.changes() != changes);
+    }
+
     /// More files than a thread keeps snapshots of, asked in turn for their last block: some are borrowed each time,
     /// and the run is kept all the same.
     #[test]
