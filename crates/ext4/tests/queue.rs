@@ -412,8 +412,10 @@ fn nowait_refuses_while_the_gate_is_held() {
         let volume = open_rw(slow(Duration::from_millis(250)));
         let file = volume.open_file("/data", read_write()).unwrap();
         let (mut queue, slot) = queue_on(&volume, "/data", 4);
-        // Both maps are loaded before the clock runs.
+        // Both maps are loaded before the clock runs, and the write was decided once.
         file.read_at(&mut aligned(512), 0).unwrap();
+        queue.write(slot, 0, queue.buffer(512).unwrap(), WriteFlags::NOWAIT, 1).unwrap();
+        assert_eq!(one(&mut queue).result.unwrap(), 512);
         let other = file.clone();
         // A read-modify-write: two transfers, half a second under the exclusive gate.
         let holder = std::thread::spawn(move || other.write_any_at(&[1], 1, WriteFlags::empty()).unwrap());

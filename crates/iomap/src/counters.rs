@@ -217,9 +217,10 @@ impl Stats {
         Counter::ALL.iter().map(|&counter| (counter.name(), self.get(counter)))
     }
 
-    /// What was counted since `earlier`.
+    /// What was counted since `earlier`. A request that a full device queue refuses is counted for a moment: what is
+    /// taken back meanwhile counts as nothing.
     #[must_use]
     pub fn since(&self, earlier: &Stats) -> Stats {
-        Stats(std::array::from_fn(|index| self.0[index] - earlier.0[index]))
+        Stats(std::array::from_fn(|index| self.0[index].saturating_sub(earlier.0[index])))
     }
 }

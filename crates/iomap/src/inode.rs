@@ -57,7 +57,8 @@ impl InodeState {
     }
 
     /// Marks the inode datasync-dirty in transaction `tid` (never 0), in the step that changes extents or
-    /// size.
+    /// size, and **before** the changed map is published: whoever sees a converted extent must also see that its
+    /// conversion is not durable yet, or an `O_DSYNC` write over it would take FUA for enough.
     pub fn set_datasync_tid(&self, tid: u64) {
         self.datasync_tid.fetch_max(tid, Ordering::AcqRel);
         self.changed();

@@ -1,4 +1,4 @@
-//! Slots of a queue: where a request lives between submission and delivery.
+//! All of a queue behind its lock, and how its slots are taken and given back.
 
 use super::attach::Attached;
 use super::slot::{Label, Landed, Slot};

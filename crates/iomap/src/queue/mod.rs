@@ -1,7 +1,8 @@
 //! The queue of one thread: attach files, submit reads and writes, reap completions.
 //!
 //! - `mod.rs`: the public face, and the lock that lets a drainer harvest an idle queue
-//! - [`core`](self): slots and their life; `drive.rs`: completions; `general.rs`: requests of any shape
+//! - `slot.rs`: what is kept of a request; [`core`](self): all of a queue; `drive.rs`: completions
+//! - `general.rs`: reads of any shape; `overwrite.rs`: writes of any shape; `window.rs`: writes decided before
 //! - the short paths are in their rooms: [`crate::simple_read`], [`crate::write_plan`]
 
 mod attach;

@@ -107,18 +107,19 @@ impl<F: FileSystem> Core<F> {
             return Err(attached.back_out_with(error));
         }
         let Some(physical) = located else { return Err(attached.back_out(buffer)) };
+        let label = Label::write(slot.index, durability);
         if routing.switches() == Switches::ON {
-            let label = Label::write(slot.index, durability);
             attached.open_window(&view, changes, flags, label, self.memory_mask);
         }
+        self.slots[number as usize] = Slot { tag, pos: physical, length: length as u32, label };
+        attached.pending += 1;
         let fua = durability == Durability::Fua;
         if let Err(buffer) = self.door.send(number, buffer, Op::Write, fua, physical) {
+            self.slots[number as usize].label = Label::FREE;
+            attached.pending -= 1;
             return Err(attached.back_out(buffer));
         }
         F::state(&attached.file.inode).gate.leave(&attached.cell);
-        attached.pending += 1;
-        self.slots[number as usize] =
-            Slot { tag, pos: physical, length: length as u32, label: Label::write(slot.index, durability) };
         self.count(&request, GateMode::Shared, durability, view.block_size(), routing);
         Ok(())
     }

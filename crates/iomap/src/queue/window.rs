@@ -65,8 +65,9 @@ impl Window {
 }
 
 impl<F: FileSystem> Attached<F> {
-    /// Keeps `label`, which was decided for a request with `flags` in the run kept last. `view` was loaded after
-    /// `changes`, and both inside the gate.
+    /// Keeps `label`, which was decided for a request with `flags`. `view` was loaded after `changes`, and both inside
+    /// the gate. The window is the run kept last, of the same mapping: nearly always the request's own. If not, the
+    /// decision holds there as well: of a run it takes only that it is written and inside both sizes.
     #[inline(always)]
     pub(super) fn open_window(
         &mut self,

@@ -1,0 +1,203 @@
+//! Overwrites that were decided before, over a file system whose blocks move, that gets dirty and is aborted: what was
+//! decided holds no longer than what it was decided from.
+#![cfg(not(loom))]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
+use uext4_blockdev::{BufferPool, Device, QueueOptions};
+use uext4_iomap::switches::Routing;
+use uext4_iomap::{
+    Count, Counter, Engine, Error, FileSlot, FileSystem, InodeState, IoQueue, OpenFile, Run, State, Switches,
+    WriteFlags,
+};
+
+const BLOCK: u64 = 4096;
+const BLOCKS: u64 = 16;
+
+/// One file of sixteen blocks.
+struct OneFile {
+    aborted: AtomicBool,
+}
+
+impl FileSystem for OneFile {
+    type Inode = InodeState;
+    type Error = Error;
+    type Handle<'a> = ();
+
+    fn state(inode: &InodeState) -> &InodeState {
+        inode
+    }
+
+    fn check_alive(&self) -> Result<(), Error> {
+        if self.aborted.load(Ordering::Relaxed) {
+            Err(Error::BadMode("an aborted file system"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn abort(&self, _cause: Error) {
+        self.aborted.store(true, Ordering::Relaxed);
+    }
+
+    fn load_map(&self, _inode: &InodeState, pos: u64) -> Result<(), Error> {
+        panic!("all is known, also {pos}")
+    }
+
+    fn start_mapping<R: Routing>(&self, _routing: R, _counters: &impl Count) -> Result<Option<()>, Error> {
+        Ok(None)
+    }
+
+    fn stop_mapping(&self, (): ()) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn commit(&self, _inodes: &[&InodeState], _all: bool) -> Result<bool, Error> {
+        Ok(false)
+    }
+}
+
+/// The file's blocks are from now on those from `physical` on, in this state.
+fn place(inode: &InodeState, physical: u64, state: State) {
+    let mut writer = inode.map.lock();
+    let next =
+        writer.current().replaced(0, BLOCKS, Some(&[Run { first: 0, length: BLOCKS, state, physical }]));
+    writer.publish(next);
+}
+
+struct Bed {
+    device: Arc<MemoryDevice>,
+    engine: Arc<Engine<OneFile>>,
+    inode: Arc<InodeState>,
+    queue: IoQueue<OneFile>,
+    slot: FileSlot,
+}
+
+impl Bed {
+    fn new(change: impl FnOnce(&mut MemoryOptions)) -> Bed {
+        let mut options = MemoryOptions::new(1 << 20);
+        change(&mut options);
+        let device = Arc::new(MemoryDevice::new(options).unwrap());
+        let fs = Arc::new(OneFile { aborted: AtomicBool::new(false) });
+        let engine = Arc::new(Engine::new(fs, device.clone() as Arc<dyn Device>).unwrap());
+        let inode = Arc::new(InodeState::new(BLOCKS * BLOCK, BLOCK.trailing_zeros()));
+        place(&inode, 32, State::Written);
+        let pool = BufferPool::new(1 << 20).unwrap();
+        let mut queue = IoQueue::new(&engine, QueueOptions::depth(4), pool).unwrap();
+        let slot = queue.attach(&OpenFile::new(inode.clone(), true, true, Switches::ON));
+        Bed { device, engine, inode, queue, slot }
+    }
+
+    /// Writes one block of `byte` at `pos` and waits for it. What was counted as written by FUA meanwhile.
+    fn write(&mut self, pos: u64, byte: u8, flags: WriteFlags) -> Result<u64, Error> {
+        let before = self.engine.stats().get(Counter::FuaWrites);
+        let mut buffer = self.queue.buffer(BLOCK as usize).unwrap();
+        buffer.fill(byte);
+        self.queue.write(self.slot, pos, buffer, flags, 1)?;
+        let done = self.queue.wait(1).unwrap().next().expect("a completion");
+        assert_eq!(done.result.map_err(|error| *error)?, BLOCK as usize);
+        Ok(self.engine.stats().get(Counter::FuaWrites) - before)
+    }
+
+    fn at(&self, block: u64) -> u8 {
+        let pool = BufferPool::new(4096).unwrap();
+        let mut buffer = pool.take(4096).unwrap();
+        self.device.read_at(&mut buffer, block * BLOCK).unwrap();
+        assert!(buffer.iter().all(|&byte| byte == buffer[0]));
+        buffer[0]
+    }
+}
+
+fn cached(options: &mut MemoryOptions) {
+    (options.volatile_cache, options.fua) = (true, true);
+}
+
+#[test]
+fn blocks_that_moved_are_written_where_they_are() {
+    let mut bed = Bed::new(cached);
+    for (pos, byte) in [(0, 1), (BLOCK, 2)] {
+        assert_eq!(bed.write(pos, byte, WriteFlags::DSYNC).unwrap(), 1);
+    }
+    assert_eq!((bed.at(32), bed.at(33)), (1, 2));
+    place(&bed.inode, 100, State::Written);
+    assert_eq!(bed.write(0, 3, WriteFlags::DSYNC).unwrap(), 1);
+    assert_eq!((bed.at(32), bed.at(100)), (1, 3));
+    // Blocks that hold no data any more need more than an overwrite.
+    place(&bed.inode, 100, State::Unwritten);
+    let refused = bed.write(0, 4, WriteFlags::DSYNC).unwrap_err();
+    assert!(matches!(refused, Error::NeedsAllocation { unwritten: 4096, .. }), "{refused}");
+    assert_eq!((bed.at(32), bed.at(100)), (1, 3));
+}
+
+#[test]
+fn a_dirty_inode_takes_fua_no_longer_for_enough() {
+    let mut bed = Bed::new(cached);
+    for pos in [0, BLOCK] {
+        assert_eq!(bed.write(pos, 1, WriteFlags::DSYNC).unwrap(), 1);
+    }
+    bed.inode.set_datasync_tid(5);
+    let flushes = bed.engine.stats().get(Counter::Flushes);
+    assert_eq!(bed.write(0, 2, WriteFlags::DSYNC).unwrap(), 0, "its metadata must be durable too");
+    assert_eq!(bed.engine.stats().get(Counter::Flushes) - flushes, 1);
+    assert_eq!(bed.at(32), 2);
+}
+
+#[test]
+fn an_aborted_file_system_is_not_written() {
+    let mut bed = Bed::new(cached);
+    for pos in [0, BLOCK] {
+        bed.write(pos, 1, WriteFlags::empty()).unwrap();
+    }
+    bed.engine.fs().abort(Error::WouldBlock);
+    assert!(matches!(bed.write(0, 2, WriteFlags::empty()), Err(Error::BadMode(_))));
+    assert_eq!((bed.at(32), bed.queue.pending()), (1, 0));
+}
+
+/// (volatile cache, FUA): what an `O_DSYNC` overwrite counts as FUA and as flushes, the first time and later.
+#[test]
+fn every_device_gets_the_durability_it_needs_each_time() {
+    for (volatile_cache, fua, writes, flushes) in
+        [(true, true, 1, 0), (true, false, 0, 1), (false, true, 1, 0), (false, false, 0, 0)]
+    {
+        let mut bed = Bed::new(|options| (options.volatile_cache, options.fua) = (volatile_cache, fua));
+        for round in 0..3 {
+            let before = bed.engine.stats().get(Counter::Flushes);
+            let counted = bed.write(round * BLOCK, 7, WriteFlags::DSYNC).unwrap();
+            let flushed = bed.engine.stats().get(Counter::Flushes) - before;
+            assert_eq!(
+                (counted, flushed),
+                (writes, flushes),
+                "cache {volatile_cache}, fua {fua}, round {round}"
+            );
+        }
+        assert_eq!(bed.write(0, 8, WriteFlags::empty()).unwrap(), 0);
+    }
+}
+
+/// Buffers are aligned to pages, this device wants more: each write is looked at.
+#[test]
+fn a_device_that_wants_more_than_pages_gets_it_each_time() {
+    let mut bed = Bed::new(|options| options.memory_align = 8192);
+    let (mut sent, mut refused) = (0, 0);
+    let buffers: Vec<_> = (0..8).map(|_| bed.queue.buffer(BLOCK as usize).unwrap()).collect();
+    for buffer in buffers {
+        let aligned = buffer.address().addr().get().is_multiple_of(8192);
+        match bed.queue.write(bed.slot, 0, buffer, WriteFlags::empty(), 1) {
+            Ok(()) => {
+                assert!(aligned);
+                let done = bed.queue.wait(1).unwrap().next().expect("a completion");
+                assert_eq!(done.result.unwrap(), BLOCK as usize);
+                sent += 1;
+            }
+            Err(error) => {
+                assert!(
+                    !aligned && matches!(error, Error::Device(uext4_blockdev::Error::Misaligned { .. })),
+                    "{error:?}"
+                );
+                refused += 1;
+            }
+        }
+    }
+    assert!(sent > 0 && refused > 0, "{sent} {refused}");
+}
