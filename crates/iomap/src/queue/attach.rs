@@ -9,6 +9,7 @@ use crate::mapping::Range;
 use crate::snapshot::{ByteRun, MapSnapshot};
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
+use uext4_blockdev::Buffer;
 
 /// A file attached to one queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,6 +81,21 @@ impl<F: FileSystem> Attached<F> {
     #[inline(never)]
     fn search_written(&mut self, range: Range, block_bits: u32) -> Option<u64> {
         self.map.find_written_keeping(range, block_bits, |run| self.run = run)
+    }
+
+    /// Nothing was sent: out of the gate and out of flight again.
+    #[cold]
+    pub(crate) fn withdraw(&self) {
+        let gate = &F::state(&self.file.inode).gate;
+        gate.leave(&self.cell);
+        gate.complete(&self.cell);
+    }
+
+    /// [`Attached::withdraw`], with the memory given back.
+    #[cold]
+    pub(crate) fn retreat(&self, buffer: Buffer) -> Buffer {
+        self.withdraw();
+        buffer
     }
 
     #[cold]

@@ -152,14 +152,3 @@ impl<F: FileSystem> Core<F> {
         attached.retreat(buffer)
     }
 }
-
-impl<F: FileSystem> Attached<F> {
-    /// Out of the gate and out of flight again.
-    #[cold]
-    pub(crate) fn retreat(&self, buffer: Buffer) -> Buffer {
-        let gate = &F::state(&self.file.inode).gate;
-        gate.leave(&self.cell);
-        gate.complete(&self.cell);
-        buffer
-    }
-}
