@@ -14,22 +14,10 @@ rounds=${1:-7}
 directories=${2:-500}
 files=${3:-200}
 floor=${CHECK_RATIO:-1}
-uext4=${UEXT4:-target/release/uext4}
+. scripts/bench-bed.sh
 
-if [ "$(id -u)" -ne 0 ]; then
-    echo "SKIP check-bench: needs root (loop device and mount)" | tee -a "${UEXT4_SKIP_LOG:-/dev/null}"
-    exit 0
-fi
-[ -x "$uext4" ] || cargo build --quiet --release -p uext4-cli
-
-work=$(mktemp -d /dev/shm/uext4-check.XXXXXX)
-device=
-cleanup() {
-    mountpoint -q "$work/mnt" && umount "$work/mnt"
-    [ -z "$device" ] || losetup -d "$device"
-    rm -rf "$work"
-}
-trap cleanup EXIT
+[ -x /usr/bin/time ] || { echo "check-bench: needs /usr/bin/time"; exit 1; }
+bed check-bench "$((directories * files * 9 / 1024 + 256))"
 
 truncate -s 10G "$work/image"
 mke2fs -q -F -t ext4 "$work/image"

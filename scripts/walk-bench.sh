@@ -14,22 +14,9 @@ directories=${2:-100}
 rounds=${3:-5}
 floor=${WALK_RATIO:-0.7}
 most=${WALK_RSS_MIB:-128}
-uext4=${UEXT4:-target/release/uext4}
+. scripts/bench-bed.sh
 
-if [ "$(id -u)" -ne 0 ]; then
-    echo "SKIP walk-bench: needs root (loop device and mount)" | tee -a "${UEXT4_SKIP_LOG:-/dev/null}"
-    exit 0
-fi
-[ -x "$uext4" ] || cargo build --quiet --release -p uext4-cli
-
-work=$(mktemp -d /dev/shm/uext4-walk.XXXXXX)
-device=
-cleanup() {
-    mountpoint -q "$work/mnt" && umount "$work/mnt"
-    [ -z "$device" ] || losetup -d "$device"
-    rm -rf "$work"
-}
-trap cleanup EXIT
+bed walk-bench "$((files * 512 / 1048576 + 512))"
 
 # Inodes, their tables and the directories: 256 bytes and a name for each file.
 truncate -s $((files * 512 / 1048576 + 512))M "$work/image"

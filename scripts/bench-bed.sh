@@ -1,0 +1,34 @@
+# What the benchmarks beside the kernel's tools need, to be sourced: `bed NAME` ends the script where it cannot run
+# (with a line that says so), takes the lock under which loop devices and mounts are used, builds the program unless
+# UEXT4 names one, and makes $work, a folder on tmpfs. $device, if it is set, is torn down with it at the end.
+
+# bed NAME MIBS: MIBS of tmpfs are needed.
+bed() {
+    local room
+    if [ "$(id -u)" -ne 0 ]; then
+        echo "SKIP $1: needs root (loop device and mount)" | tee -a "${UEXT4_SKIP_LOG:-/dev/null}"
+        exit 0
+    fi
+    room=$(df --output=avail -m /dev/shm | tail -n 1)
+    if [ "$room" -lt "$2" ]; then
+        echo "SKIP $1: needs $2 MiB of /dev/shm, $room are free" | tee -a "${UEXT4_SKIP_LOG:-/dev/null}"
+        exit 0
+    fi
+    # Always: a program that is older than its sources would be measured in their name.
+    [ -n "${UEXT4:-}" ] || cargo build --quiet --release -p uext4-cli
+    uext4=${UEXT4:-${CARGO_TARGET_DIR:-target}/release/uext4}
+    # That of the tests (crates/testkit, guard/lock.rs).
+    local locks=/tmp
+    [ ! -d /run/lock ] || locks=/run/lock
+    exec 9> "$locks/uext4-test.lock"
+    flock 9
+    work=$(mktemp -d "/dev/shm/uext4-$1.XXXXXX")
+    device=
+    trap unmake EXIT
+}
+
+unmake() {
+    ! mountpoint -q "$work/mnt" || umount "$work/mnt"
+    [ -z "$device" ] || losetup -d "$device"
+    rm -rf "$work"
+}
