@@ -1,7 +1,8 @@
 //! Counters of routes, one line per writer, summed when somebody asks.
 //!
 //! A measurement whose counters show the wrong route is worthless, so every route counts itself. Counting
-//! costs a load, an add and a store on a line that only this thread or queue writes.
+//! costs a load, an add and a store on a line that only this thread or queue writes. Queued requests of the short ways
+//! are counted in batches when they are over; all others when they are sent.
 
 use crate::thread_slot::{SHARED_SLOT, thread_slot};
 use crossbeam_utils::CachePadded;
@@ -65,7 +66,7 @@ counters! {
 
 const COUNT: usize = Counter::ALL.len();
 
-/// What every request of a short way counts, as one number: one store instead of three.
+/// What every queued request of a short way counts when it is over, as one number: one store for a batch of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tally(u8);
 
@@ -108,18 +109,11 @@ impl CounterLine {
         value.store(value.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Counts one of everything that `tally` stands for. Only the line's single writer may call this.
-    #[inline(always)]
-    pub(crate) fn bump_all(&self, tally: Tally) {
+    /// Counts `requests` of everything that `tally` stands for. Only the line's single writer may call this.
+    #[inline]
+    pub(crate) fn bump_all(&self, tally: Tally, requests: u16) {
         let value = &self.tallies[usize::from(tally.0)];
-        value.store(value.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    }
-
-    /// Takes the last [`CounterLine::bump_all`] back. Only the line's single writer may call this.
-    #[cold]
-    pub(crate) fn take_back(&self, tally: Tally) {
-        let value = &self.tallies[usize::from(tally.0)];
-        value.store(value.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        value.store(value.load(Ordering::Relaxed) + u64::from(requests), Ordering::Relaxed);
     }
 
     fn add_shared(&self, counter: Counter, amount: u64) {
@@ -217,8 +211,7 @@ impl Stats {
         Counter::ALL.iter().map(|&counter| (counter.name(), self.get(counter)))
     }
 
-    /// What was counted since `earlier`. A request that a full device queue refuses is counted for a moment: what is
-    /// taken back meanwhile counts as nothing.
+    /// What was counted since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Stats) -> Stats {
         Stats(std::array::from_fn(|index| self.0[index].saturating_sub(earlier.0[index])))

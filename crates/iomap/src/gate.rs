@@ -42,6 +42,14 @@ pub struct Cell {
     last: LastRuns,
 }
 
+impl Cell {
+    /// Nobody is inside through it and nothing is in flight. Exact for its owner only.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.counts.load(Ordering::Relaxed) == 0
+    }
+}
+
 /// The written runs that the owner of a cell kept last, one for each class of positions, and the generation
 /// of the mapping they come from. Only the owner reads and writes them.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@
 //! counted in flight. Unlike the kernel's version the range need not fit one block: one mapping is enough for
 //! one request.
 
-use crate::counters::{Counter, Tally};
+use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::fs::FileSystem;
 use crate::gate::InodeGuard;
@@ -71,8 +71,6 @@ impl<F: FileSystem> Core<F> {
         let Some(physical) = located else { return Err((NotSimple, attached.retreat(buffer))) };
         self.slots[number as usize] =
             Slot { tag, pos: physical, length: length as u32, label: Label::read(slot.index) };
-        attached.pending += 1;
-        self.counters.bump_all(Tally::SIMPLE_READ);
         // All is noted before, so that nothing has to be kept over the call.
         match self.door.send(number, buffer, Op::Read, false, physical) {
             Ok(()) => {
@@ -80,9 +78,7 @@ impl<F: FileSystem> Core<F> {
                 Ok(())
             }
             Err(buffer) => {
-                attached.pending -= 1;
                 self.slots[number as usize].label = Label::FREE;
-                self.counters.take_back(Tally::SIMPLE_READ);
                 Err((NotSimple, attached.retreat(buffer)))
             }
         }

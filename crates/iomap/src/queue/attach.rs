@@ -29,8 +29,9 @@ pub(crate) struct Attached<F: FileSystem> {
     pub(crate) generation: u64,
     /// 0 once it is detached: nobody's serial.
     pub(crate) serial: u32,
-    /// Requests not yet delivered: a queue's depth is at most 32768.
-    pub(crate) pending: u16,
+    /// Requests not yet delivered that are more than plain: syncs are not counted in flight, and what has a commit
+    /// or several parts to wait for is over later than its transfers. A queue's depth is at most 32768.
+    pub(crate) waiting: u16,
     /// Reads may take the short path: open for reading, not mapped memory, the switch is on.
     pub(crate) simple: bool,
     /// Writes of one piece may take the direct way: open for writing, not mapped memory.
@@ -43,7 +44,7 @@ pub(crate) struct Attached<F: FileSystem> {
 impl<F: FileSystem> Drop for Attached<F> {
     fn drop(&mut self) {
         let gate = &F::state(&self.file.inode).gate;
-        if self.pending == 0 {
+        if self.cell.is_idle() {
             gate.unregister(&self.cell);
         } else {
             gate.unregister_dead(&self.cell);
@@ -55,7 +56,13 @@ impl<F: FileSystem> Attached<F> {
     /// Detached, and nothing of it is pending.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
-        self.serial == 0 && self.pending == 0
+        self.serial == 0 && self.is_idle()
+    }
+
+    /// Nothing of it is pending: plain requests are in flight until they are delivered.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting == 0 && self.cell.is_idle()
     }
 
     /// Follows the published mapping. Call inside the gate: what is current then stays valid until the gate
@@ -124,7 +131,7 @@ impl<F: FileSystem> Core<F> {
             cell: state.gate.register(),
             map,
             generation,
-            pending: 0,
+            waiting: 0,
             serial: self.serial,
             window: Window::CLOSED,
         });

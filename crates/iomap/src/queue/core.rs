@@ -1,7 +1,7 @@
 //! All of a queue behind its lock, and how its slots are taken and given back.
 
 use super::attach::Attached;
-use super::slot::{Label, Landed, Slot};
+use super::slot::{Kind, Label, Landed, Slot};
 use super::{Completion, QueueFacts};
 use crate::counters::CounterLine;
 use crate::door::{Door, Payload};
@@ -144,7 +144,7 @@ impl<F: FileSystem> Core<F> {
     #[inline]
     pub(crate) fn fill_slot(&mut self, number: u32, slot: Slot) {
         if let Some(attached) = &mut self.files[slot.label.file()] {
-            attached.pending += 1;
+            attached.waiting += u16::from(slot.label.kind() != Kind::Plain);
         }
         self.slots[number as usize] = slot;
     }
@@ -154,13 +154,13 @@ impl<F: FileSystem> Core<F> {
     #[inline]
     pub(crate) fn deliver(&mut self, number: u32, result: Result<usize, F::Error>) {
         let slot = &mut self.slots[number as usize];
-        let (tag, file) = (slot.tag, slot.label.file());
+        let (tag, file, kind) = (slot.tag, slot.label.file(), slot.label.kind());
         slot.label = Label::FREE;
         let payload = self.door.take(number);
         self.free.push(number);
         self.ready.push(Completion { tag, result: result.map_err(Box::new), payload });
         if let Some(attached) = &mut self.files[file] {
-            attached.pending -= 1;
+            attached.waiting -= u16::from(kind != Kind::Plain);
         }
         self.let_go(file);
     }
@@ -170,14 +170,21 @@ impl<F: FileSystem> Core<F> {
         if landed.count == 0 {
             return;
         }
+        self.tally(landed);
         let Some(Some(attached)) = self.files.get_mut(landed.label.file()) else { return };
         let gate = &F::state(&attached.file.inode).gate;
         if landed.label.writes() {
             gate.note_write(&attached.cell, self.now_ns);
         }
         gate.complete_all(&attached.cell, landed.count);
-        attached.pending -= landed.count;
         self.let_go(landed.label.file());
+    }
+
+    /// Counts the route of requests that are over, if that was not done when they were sent.
+    pub(super) fn tally(&self, landed: Landed) {
+        if let Some(tally) = landed.label.tally() {
+            self.counters.bump_all(tally, landed.count);
+        }
     }
 
     /// Lowers the in-flight count of a slot's file: its transfers and completion work are over. A write is

@@ -30,12 +30,14 @@ impl<F: FileSystem> Core<F> {
         self.now_ns = crate::clock::coarse_now_ns();
         let reaped = self.door.reap(&mut done, wait);
         let mut batch = Landed::NONE;
-        for &done in &done {
-            if self.deliver_plain(done, batch.label) {
-                batch.count += 1;
-            } else {
-                batch = self.finish_part(done, batch);
-            }
+        let mut left = &done[..];
+        loop {
+            let landed = left.iter().position(|&done| !self.deliver_plain(done, batch.label));
+            let landed = landed.unwrap_or(left.len());
+            batch.count += landed as u16;
+            let Some((&other, rest)) = left[landed..].split_first() else { break };
+            batch = self.finish_part(other, batch);
+            left = rest;
         }
         self.lower_all(batch);
         self.done = done;
@@ -83,6 +85,7 @@ impl<F: FileSystem> Core<F> {
         };
         match label.kind() {
             Kind::Plain | Kind::Single => {
+                self.tally(Landed { label, count: 1 });
                 let error = failure(done.result, pos, length, label.writes());
                 self.finish(number, u64::from(length), error, label.durability());
             }
@@ -218,7 +221,7 @@ impl<F: FileSystem> Core<F> {
             }
         }
         for file in self.files.iter_mut() {
-            drop(file.take_if(|file| file.pending == 0));
+            drop(file.take_if(|file| file.is_idle()));
         }
     }
 }

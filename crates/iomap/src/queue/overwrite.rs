@@ -113,11 +113,11 @@ impl<F: FileSystem> Core<F> {
             attached.open_window(&view, changes, flags, label, self.memory_mask);
         }
         self.slots[number as usize] = Slot { tag, pos: physical, length: length as u32, label };
-        attached.pending += 1;
+        attached.waiting += u16::from(label.kind() != Kind::Plain);
         let fua = durability == Durability::Fua;
         if let Err(buffer) = self.door.send(number, buffer, Op::Write, fua, physical) {
             self.slots[number as usize].label = Label::FREE;
-            attached.pending -= 1;
+            attached.waiting -= u16::from(label.kind() != Kind::Plain);
             return Err(attached.back_out(buffer));
         }
         F::state(&attached.file.inode).gate.leave(&attached.cell);

@@ -1,5 +1,6 @@
 //! What is kept of a request between submission and delivery.
 
+use crate::counters::Tally;
 use crate::plan::Durability;
 
 /// What kind of request a slot holds.
@@ -27,6 +28,8 @@ pub(crate) struct Label(u64);
 const KIND_SHIFT: u32 = 32;
 const DURABILITY_SHIFT: u32 = 40;
 const WRITE: u64 = 1 << 48;
+const TALLIED: u64 = 1 << 49;
+const SUBBLOCK: u64 = 1 << 50;
 
 impl Label {
     /// Of a slot without a request.
@@ -37,10 +40,10 @@ impl Label {
         Label(file as u64 | (kind as u64) << KIND_SHIFT | (durability as u64) << DURABILITY_SHIFT | write)
     }
 
-    /// Of one device request that reads a whole buffer.
+    /// Of one device request that reads a whole buffer on the short path.
     #[inline(always)]
     pub(crate) const fn read(file: u32) -> Label {
-        Label::new(file, Kind::Plain, Durability::None, false)
+        Label::new(file, Kind::Plain, Durability::None, false).tallied()
     }
 
     /// Of one device request that writes a whole buffer.
@@ -50,6 +53,31 @@ impl Label {
             Durability::None | Durability::Fua | Durability::WriteThrough => Kind::Plain,
         };
         Label::new(file, kind, durability, true)
+    }
+
+    /// The same of a plain request whose route is counted when it is over, for a whole batch at once: a store of each
+    /// request's own would wait behind the block that was copied for the one before.
+    #[inline(always)]
+    pub(crate) const fn tallied(self) -> Label {
+        Label(self.0 | TALLIED)
+    }
+
+    /// The same of a write that touches only a part of some file-system block, if `subblock`.
+    #[inline(always)]
+    pub(crate) fn with_subblock(self, subblock: bool) -> Label {
+        Label(if subblock { self.0 | SUBBLOCK } else { self.0 })
+    }
+
+    /// What each request of this label counts when it is over.
+    #[inline]
+    pub(crate) fn tally(self) -> Option<Tally> {
+        match (self.0 & TALLIED != 0, self.writes()) {
+            (false, _) => None,
+            (true, false) => Some(Tally::SIMPLE_READ),
+            (true, true) => {
+                Some(Tally::overwrite(self.durability() == Durability::Fua, self.0 & SUBBLOCK != 0))
+            }
+        }
     }
 
     /// Index of the attached file.
@@ -128,6 +156,20 @@ mod tests {
             }
         }
         assert_eq!(Label::write(1, Fua).kind(), Kind::Plain);
-        assert_eq!(Label::write(1, Datasync).kind(), Kind::Single);
+    }
+
+    #[test]
+    fn tallied_labels_say_what_their_requests_count() {
+        let write = Label::write(1, Durability::Fua);
+        assert_eq!(write.tally(), None);
+        assert_eq!(Label::read(1).tally(), Some(Tally::SIMPLE_READ));
+        for subblock in [false, true] {
+            let tallied = write.tallied().with_subblock(subblock);
+            assert_eq!(tallied.tally(), Some(Tally::overwrite(true, subblock)));
+            assert_eq!(
+                (tallied.file(), tallied.kind(), tallied.durability()),
+                (1, Kind::Plain, Durability::Fua)
+            );
+        }
     }
 }

@@ -10,7 +10,6 @@ use super::WriteFlags;
 use super::attach::{Attached, FileSlot};
 use super::core::Core;
 use super::slot::{Kind, Label, Slot};
-use crate::counters::Tally;
 use crate::fs::FileSystem;
 use crate::plan::{Durability, View};
 use uext4_blockdev::{BUFFER_ALIGN, Buffer, Op};
@@ -86,7 +85,7 @@ impl<F: FileSystem> Attached<F> {
             physical: self.run.physical,
             generation: self.generation,
             changes,
-            label,
+            label: label.tallied(),
             fua: label.durability() == Durability::Fua,
             block_mask: (view.block_size() - 1) as u32,
             flags,
@@ -123,10 +122,8 @@ impl<F: FileSystem> Core<F> {
             return Err(attached.retreat(buffer));
         }
         let Some(number) = self.free.pop() else { return Err(attached.retreat(buffer)) };
-        let (label, fua) = (window.label, window.fua);
+        let (label, fua) = (window.label.with_subblock(window.splits_block(pos, length)), window.fua);
         self.slots[number as usize] = Slot { tag, pos: physical, length: length as u32, label };
-        self.counters.bump_all(Tally::overwrite(fua, window.splits_block(pos, length)));
-        attached.pending += 1;
         // All but the gate is noted before, so that little has to be kept over the call.
         match self.door.send(number, buffer, Op::Write, fua, physical) {
             Ok(()) => {
@@ -143,12 +140,11 @@ impl<F: FileSystem> Core<F> {
     fn take_back(&mut self, number: u32, buffer: Buffer) -> Buffer {
         self.free.push(number);
         let sent = &mut self.slots[number as usize];
-        let (label, pos, length) = (sent.label, sent.pos, u64::from(sent.length));
+        let file = sent.label.file();
         sent.label = Label::FREE;
-        let Some(Some(attached)) = self.files.get_mut(label.file()) else { return buffer };
-        let subblock = attached.window.splits_block(pos, length);
-        self.counters.take_back(Tally::overwrite(label.durability() == Durability::Fua, subblock));
-        attached.pending -= 1;
-        attached.retreat(buffer)
+        match self.files.get_mut(file) {
+            Some(Some(attached)) => attached.retreat(buffer),
+            _ => buffer,
+        }
     }
 }
