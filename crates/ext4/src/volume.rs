@@ -129,7 +129,8 @@ impl Volume {
         self.shared.options.write
     }
 
-    /// Counters of routes since the volume was opened.
+    /// Counters of routes since the volume was opened. Most queued requests are counted when a call to their queue has
+    /// found them complete, so wait for what is in flight before comparing two readings.
     pub fn stats(&self) -> Stats {
         self.shared.engine.stats()
     }

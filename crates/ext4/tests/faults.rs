@@ -10,7 +10,7 @@ use std::time::Duration;
 use uext4::blockdev::Op;
 use uext4::blockdev::engine::MemoryDevice;
 use uext4::blockdev::layer::{Fault, FaultAction, FaultDevice, FaultHandle, FaultOn};
-use uext4::{Error, File, QueueOptions, Result, Switches, Volume, VolumeOptions, WriteFlags};
+use uext4::{Counter, Error, File, QueueOptions, Result, Switches, Volume, VolumeOptions, WriteFlags};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const EIO: i32 = 5;
@@ -262,7 +262,7 @@ fn a_failed_metadata_read_names_its_block_and_is_not_remembered() {
 }
 
 /// Requests of two files end in one batch in turn, some of them failing, one file detached meanwhile: each leaves the
-/// gate of its own file exactly once, or a drain would wait for ever.
+/// gate of its own file exactly once, or a drain would wait for ever, is counted once, and frees its file's place.
 #[test]
 fn completions_of_several_files_in_one_batch_are_counted_apart() {
     let (volume, faults) = volume_on(memory(), Switches::ON).unwrap();
@@ -270,6 +270,7 @@ fn completions_of_several_files_in_one_batch_are_counted_apart() {
     // With their maps loaded, the only reads are those below.
     files.iter().for_each(|file| drop(read_all(file)));
     for failing in 0..8 {
+        let before = volume.stats();
         let mut queue = volume.queue(QueueOptions::depth(16)).unwrap();
         let slots = files.each_ref().map(|file| queue.attach(file).unwrap());
         // Reads fail without ending the volume.
@@ -288,6 +289,12 @@ fn completions_of_several_files_in_one_batch_are_counted_apart() {
         queue.detach(slots[0]).unwrap();
         let done: Vec<_> = queue.wait(8).unwrap().map(|done| (done.tag, done.result.is_err())).collect();
         assert_eq!((done.len(), done.iter().filter(|(_, failed)| *failed).count()), (8, 1), "{done:?}");
+        let counted = volume.stats().since(&before);
+        let routes = [Counter::SimpleReads, Counter::OverwritesWithoutHandle, Counter::DioCounted];
+        assert_eq!(routes.map(|route| counted.get(route)), [4, 4, 8], "failing {failing}");
+        let again = queue.attach(&files[0]).unwrap();
+        let place = |slot: uext4::FileSlot| format!("{slot:?}").split(',').next().map(str::to_owned);
+        assert_eq!(place(again), place(slots[0]), "the place of the detached file is free");
         for file in files.clone() {
             // A write of single bytes drains.
             within(LIMIT, move || file.write_any_at(&[1], 1, WriteFlags::empty()).unwrap());

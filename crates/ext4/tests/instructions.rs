@@ -233,6 +233,8 @@ fn queued(workload: &str, image: &str) {
             buffers.extend(queue.wait(DEPTH as usize).expect("wait").filter_map(|done| done.into_buffer()));
         }
     }
+    // Counted when they are over: the rest is waited for.
+    drop(queue);
     let stats = volume.stats();
     let route = match workload {
         "read" => uext4::Counter::SimpleReads,

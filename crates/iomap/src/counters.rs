@@ -1,8 +1,9 @@
 //! Counters of routes, one line per writer, summed when somebody asks.
 //!
 //! A measurement whose counters show the wrong route is worthless, so every route counts itself. Counting
-//! costs a load, an add and a store on a line that only this thread or queue writes. Queued requests of the short ways
-//! are counted in batches when they are over; all others when they are sent.
+//! costs a load, an add and a store on a line that only this thread or queue writes. Queued simple reads
+//! and overwrites decided before (`queue/window.rs`) are counted in batches when they are over, all others when they are
+//! sent.
 
 use crate::thread_slot::{SHARED_SLOT, thread_slot};
 use crossbeam_utils::CachePadded;
@@ -31,7 +32,7 @@ macro_rules! counters {
 counters! {
     /// Reads on the short path.
     SimpleReads => "simple_reads",
-    /// Writes sent that were mapped without a journal handle.
+    /// Writes that were mapped without a journal handle.
     OverwritesWithoutHandle => "overwrites_without_handle",
     /// Direct requests counted in flight.
     DioCounted => "dio_counted",
@@ -66,7 +67,8 @@ counters! {
 
 const COUNT: usize = Counter::ALL.len();
 
-/// What every queued request of a short way counts when it is over, as one number: one store for a batch of them.
+/// What a queued simple read or an overwrite decided before counts when it is over, as one number: one store for a batch
+/// of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tally(u8);
 
@@ -186,7 +188,8 @@ impl Counters {
         }
     }
 
-    /// Sums over all lines. Exact when nobody counts meanwhile.
+    /// Sums over all lines. Exact when nobody counts meanwhile and nothing is in flight: most queued requests are
+    /// counted when they are over.
     pub fn stats(&self) -> Stats {
         let mut sums = [0; COUNT];
         let queues = self.queues.lock();

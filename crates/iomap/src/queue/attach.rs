@@ -59,7 +59,7 @@ impl<F: FileSystem> Attached<F> {
         self.serial == 0 && self.is_idle()
     }
 
-    /// Nothing of it is pending: plain requests are in flight until they are delivered.
+    /// Nothing of it is pending: plain requests are in flight until they are as good as delivered.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.waiting == 0 && self.cell.is_idle()

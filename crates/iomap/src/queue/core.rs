@@ -149,8 +149,8 @@ impl<F: FileSystem> Core<F> {
         self.slots[number as usize] = slot;
     }
 
-    /// Delivers a finished request and frees its slot. The request was not counted in flight, or no longer
-    /// is.
+    /// Delivers a finished request and frees its slot. The request was not counted in flight, or no longer is:
+    /// a detached file goes with the last of its requests, and is not looked at again after this.
     #[inline]
     pub(crate) fn deliver(&mut self, number: u32, result: Result<usize, F::Error>) {
         let slot = &mut self.slots[number as usize];

@@ -20,8 +20,8 @@ pub(crate) enum Kind {
     Sync,
 }
 
-/// What completion has to know of a request in one word: its file, its kind, the work at completion, and whether it
-/// writes. Requests of equal labels are completed together.
+/// What completion has to know of a request in one word: its file, its kind, the work at completion, whether it writes,
+/// and what it counts. Requests of equal labels are completed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Label(u64);
 
@@ -155,7 +155,12 @@ mod tests {
                 }
             }
         }
-        assert_eq!(Label::write(1, Fua).kind(), Kind::Plain);
+        for durability in [None, Fua, WriteThrough] {
+            assert_eq!(Label::write(1, durability).kind(), Kind::Plain);
+        }
+        for durability in [Datasync, Fsync] {
+            assert_eq!(Label::write(1, durability).kind(), Kind::Single);
+        }
     }
 
     #[test]
