@@ -1,9 +1,8 @@
 //! Counters of routes, one line per writer, summed when somebody asks.
 //!
 //! A measurement whose counters show the wrong route is worthless, so every route counts itself. Counting
-//! costs a load, an add and a store on a line that only this thread or queue writes. Queued simple reads
-//! and overwrites decided before (`queue/window.rs`) are counted in batches when they are over, all others when they are
-//! sent.
+//! costs a load, an add and a store on a line that only this thread or queue writes. Queued simple reads and overwrites
+//! decided before (`queue/window.rs`) are counted in batches when they are over, all others when they are sent.
 
 use crate::thread_slot::{SHARED_SLOT, thread_slot};
 use crossbeam_utils::CachePadded;
@@ -67,8 +66,8 @@ counters! {
 
 const COUNT: usize = Counter::ALL.len();
 
-/// What a queued simple read or an overwrite decided before counts when it is over, as one number: one store for a batch
-/// of them.
+/// What a queued simple read or an overwrite decided before counts when it is over, as one number: one store for a
+/// batch of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tally(u8);
 
