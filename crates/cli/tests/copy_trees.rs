@@ -13,6 +13,38 @@ fn copy(volume: &Volume, flags: &str, source: &str, dest: &Path) {
     good(["cp".into(), flags.into(), at(volume, source), dest.as_os_str().to_owned()]);
 }
 
+/// Contents inside inodes, beside files with blocks, in each way to copy.
+#[test]
+fn contents_inside_inodes_come_along() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let source = Scratch::new(16 << 20);
+    let tree = source.file("tree");
+    std::fs::create_dir_all(tree.join("d")).unwrap();
+    for size in [0, 1, 59, 60, 61, 100, 150, 161, 4096, 5000] {
+        let bytes: Vec<u8> = (0..size).map(|at| at as u8 | 1).collect();
+        std::fs::write(tree.join(format!("d/{size}")), bytes).unwrap();
+    }
+    std::fs::hard_link(tree.join("d/60"), tree.join("d/again")).unwrap();
+    let volume =
+        VolumeBuilder::new(16 << 20).args(["-O", "inline_data", "-I", "256"]).from_dir(&tree).build();
+    let flags = oracle::debugfs(volume.path(), "stat /d/100");
+    assert!(flags.contains("Flags: 0x10000000"), "it is inline: {flags}");
+    for (number, flags) in ["-r", "-a", "-rp"].into_iter().enumerate() {
+        let out = volume.scratch().file(&format!("out{number}"));
+        copy(&volume, flags, "/d", &out);
+        for entry in std::fs::read_dir(tree.join("d")).unwrap() {
+            let name = entry.unwrap().file_name();
+            let (ours, theirs) = (out.join(&name), tree.join("d").join(&name));
+            assert_eq!(std::fs::read(ours).unwrap(), std::fs::read(theirs).unwrap(), "{flags} {name:?}");
+        }
+    }
+    for name in ["1", "60", "100"] {
+        let out = volume.scratch().file(&format!("one{name}"));
+        copy(&volume, "-r", &format!("/d/{name}"), &out);
+        assert_eq!(std::fs::read(out).unwrap(), std::fs::read(tree.join("d").join(name)).unwrap());
+    }
+}
+
 /// Without what a copy on another file system cannot have.
 fn comparable(mut tree: Manifest) -> Manifest {
     for (path, entry) in &mut tree {

@@ -309,7 +309,7 @@ fn pour_small(place: &Place, file: &File, memory: &mut Vec<u8>, sink: &mut dyn S
     for piece in file.map() {
         let piece = piece.map_err(at)?;
         let length = piece.length.min(size.saturating_sub(piece.logical));
-        if piece.state != State::Written {
+        if matches!(piece.state, State::Unwritten | State::Hole) {
             sink.zeros(piece.logical, length)?;
             continue;
         }
