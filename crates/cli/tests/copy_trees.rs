@@ -30,7 +30,7 @@ fn contents_inside_inodes_come_along() {
     let flags = oracle::debugfs(volume.path(), "stat /d/100");
     assert!(flags.contains("Flags: 0x10000000"), "it is inline: {flags}");
     for (number, flags) in ["-r", "-a", "-rp"].into_iter().enumerate() {
-        let out = volume.scratch().file(&format!("out{number}"));
+        let out = volume.scratch().file(format!("out{number}"));
         copy(&volume, flags, "/d", &out);
         for entry in std::fs::read_dir(tree.join("d")).unwrap() {
             let name = entry.unwrap().file_name();
@@ -39,7 +39,7 @@ fn contents_inside_inodes_come_along() {
         }
     }
     for name in ["1", "60", "100"] {
-        let out = volume.scratch().file(&format!("one{name}"));
+        let out = volume.scratch().file(format!("one{name}"));
         copy(&volume, "-r", &format!("/d/{name}"), &out);
         assert_eq!(std::fs::read(out).unwrap(), std::fs::read(tree.join("d").join(name)).unwrap());
     }

@@ -146,6 +146,9 @@ impl Ext4State {
     pub(crate) fn metadata_of(&self, ino: Ino, disk: &DiskInode, kind: FileKind) -> Metadata {
         let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
         let rdev = disk.device().filter(|_| device).map_or((0, 0), |number| (number.major, number.minor));
+        // As the kernel tells it, so that nobody takes a file whose contents lie inside its inode for a hole.
+        let inline = kind == FileKind::Regular && disk.has_inline_data();
+        let inside = if inline { disk.size.div_ceil(512) } else { 0 };
         Metadata {
             ino,
             kind,
@@ -153,7 +156,7 @@ impl Ext4State {
             uid: disk.uid,
             gid: disk.gid,
             size: disk.size,
-            blocks: disk.sectors(&self.superblock),
+            blocks: disk.sectors(&self.superblock).saturating_add(inside),
             links: u32::from(disk.links),
             rdev,
             accessed: disk.accessed,

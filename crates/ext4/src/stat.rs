@@ -18,7 +18,7 @@ pub struct Metadata {
     pub gid: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Space taken, in units of 512 bytes.
+    /// Space taken, in units of 512 bytes. Contents that lie inside the inode count, as in the kernel's `stat`.
     pub blocks: u64,
     /// Hard links.
     pub links: u32,

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::volume::{Ext4State, Volume};
 use uext4_ondisk::Group;
-use uext4_ondisk::ext4::{Compat, RoCompat};
+use uext4_ondisk::ext4::{Compat, Incompat, RoCompat};
 
 /// Most clusters that Linux sets aside for converting unwritten extents when space runs out.
 const RESERVE_CLUSTERS_MAX: u64 = 4096;
@@ -47,7 +47,11 @@ impl Volume {
         }
         let cluster = u64::from(geometry.cluster_blocks());
         let free = free_clusters.saturating_mul(cluster);
-        let reserve = (geometry.blocks_count() / cluster / RESERVE_SHARE).min(RESERVE_CLUSTERS_MAX) * cluster;
+        // For extents that are split when unwritten blocks are written; block maps have none.
+        let reserve = match superblock.features.incompat.contains(Incompat::EXTENTS) {
+            true => (geometry.blocks_count() / cluster / RESERVE_SHARE).min(RESERVE_CLUSTERS_MAX) * cluster,
+            false => 0,
+        };
         let overhead = state.overhead()?;
         Ok(StatFs {
             block_size: geometry.block_size(),

@@ -119,8 +119,6 @@ fn damage_of_bitmaps_counts_and_names_by_debugfs_is_found_where_it_is() {
         (&["setb 8000 2"], "block_bitmap.leaked", ('g', 0)),
         (&["freei /plain"], "inode_bitmap.free", ('b', layout.descriptors[0].inode_bitmap.get())),
         (&["seti <500>"], "inode_bitmap.leaked", ('g', 0)),
-        (&["set_super_value free_blocks_count 5"], "superblock.free_blocks", ANYWHERE),
-        (&["set_super_value free_inodes_count 5"], "superblock.free_inodes", ANYWHERE),
         (&["set_super_value r_blocks_count 7000"], "superblock.reserved_blocks", ANYWHERE),
         (&["set_bg 0 free_blocks_count 5", "set_bg 0 checksum calc"], "group.free_blocks", ('g', 0)),
         (&["set_bg 0 free_inodes_count 5", "set_bg 0 checksum calc"], "group.free_inodes", ('g', 0)),

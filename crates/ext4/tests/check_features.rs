@@ -588,3 +588,74 @@ fn deletion_times_of_early_clocks_are_times() {
         }
     }
 }
+
+/// Neither e2fsck nor the kernel opens such a volume, whatever its features.
+#[test]
+fn superblock_fields_that_nobody_accepts_are_found() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    for features in ["flex_bg", "^flex_bg"] {
+        for (value, codes) in [
+            ("log_groups_per_flex 31", &[][..]),
+            ("log_groups_per_flex 32", &["superblock.field"]),
+            ("clusters_per_group 100", &["superblock.field"]),
+        ] {
+            let image = volume(&["-O", features], &[format!("set_super_value {value}")]);
+            assert_found(&format!("{features}, {value}"), &image, codes);
+        }
+    }
+}
+
+/// They lag behind after a journal was replayed, which e2fsck tells and lets pass.
+#[test]
+fn free_counts_of_the_whole_volume_are_told_and_leave_it_clean() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    for count in ["free_blocks", "free_inodes"] {
+        let image = volume(&[], &[format!("set_super_value {count}_count 5")]);
+        let report = check(&image);
+        let told: Vec<_> =
+            report.findings.iter().map(|finding| (finding.kind.code, finding.kind.severity)).collect();
+        assert_eq!(told, [(format!("superblock.{count}").as_str(), Severity::Warning)]);
+        let judged = judged(&image);
+        assert_eq!(judged.status, 0, "{}", judged.output);
+        assert!(judged.output.contains("count wrong"), "{}", judged.output);
+    }
+}
+
+/// A file whose contents lie inside its inode may say that it is longer than they are, but not than any file.
+#[test]
+fn inline_files_are_no_longer_than_a_map_of_blocks_reaches() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    const MOST: u64 = (12 + 256 + 256 * 256 + 256 * 256 * 256) * 1024;
+    for (size, codes) in
+        [(MOST, &[][..]), (MOST + 1, &["inode.size"]), (1 << 44, &["inode.size"]), (1 << 56, &["inode.size"])]
+    {
+        let name = "/d/other file with a name";
+        let mut image = volume(&["-O", "inline_data"], &[]);
+        let ino = ino_of(&image, name);
+        change_inode(&mut image, ino, |record| {
+            record[4..8].copy_from_slice(&(size as u32).to_le_bytes());
+            record[0x6c..0x70].copy_from_slice(&((size >> 32) as u32).to_le_bytes());
+        });
+        assert_found(&format!("{size} bytes"), &image, codes);
+    }
+}
+
+#[test]
+fn an_orphan_file_is_empty_if_and_only_if_the_superblock_says_so() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let features = ["-O", "has_journal,orphan_file"];
+    let args = ["-T", "default"].into_iter().chain(features).collect::<Vec<_>>();
+    assert_found("empty", &volume(&args, &[]), &[]);
+    let said = volume(&args, &["feature orphan_present".to_string()]);
+    assert_found("empty, said to have entries", &said, &["orphan.file"]);
+}
+
+#[test]
+fn features_of_later_versions_are_told() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    for feature in ["FEATURE_R20", "FEATURE_C25"] {
+        let report = check(&volume(&[], &[format!("feature {feature}")]));
+        assert_eq!(told(&report), [""; 0]);
+        assert!(report.notes.iter().any(|note| note.contains(feature)), "{feature}: {:?}", report.notes);
+    }
+}

@@ -332,8 +332,8 @@ type Tells = fn(&Case<'_>) -> bool;
 /// Why the two disagree where they may: each reason with what tells it.
 const EXCEPTIONS: [(&str, Tells); 7] = [
     ("e2fsck has a limit for the revision", |case| case.theirs.contains("revision is apparently too high")),
-    ("e2fsck has limits for fields of features that are off", |case| {
-        let fields = ["clusters_per_group", "log_groups_per_flex", "desc_size"];
+    ("e2fsck has a limit for the size of descriptors without 64bit", |case| {
+        let fields = ["desc_size"];
         let refused = ["superblock is corrupt", "Corruption found in superblock"];
         case.asks(&fields) && case.hears(&refused)
     }),

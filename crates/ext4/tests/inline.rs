@@ -5,6 +5,7 @@ mod common;
 
 use common::tree::{How, manifest, without_xattrs};
 use common::{Image, aligned, assert_unchanged, open_ro, open_rw, read_all, read_only, read_write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use uext4::explain::Query;
 use uext4::plan::{Route, Sync};
@@ -74,12 +75,18 @@ fn root_what_the_kernel_keeps_inline_reads_the_same() {
         let args = ["-O", "inline_data", "-I", inode, "-b", block, "-N", "2048"];
         println!("{args:?}");
         let volume = VolumeBuilder::new(32 << 20).args(args).build();
-        let expected = volume.with_kernel(|root| {
+        let (expected, taken) = volume.with_kernel(|root| {
             fill(root, 340);
             change(root);
-            uext4_testkit::manifest(root)
+            rustix::fs::sync();
+            let taken = |size| std::fs::metadata(root.join(format!("sizes/{size}"))).unwrap().blocks();
+            (uext4_testkit::manifest(root), (0..=340).map(taken).collect::<Vec<_>>())
         });
         let here = open(&volume);
+        for (size, taken) in taken.into_iter().enumerate() {
+            let path = format!("/sizes/{size}");
+            assert_eq!(here.metadata(&path).unwrap().blocks, taken, "{path}");
+        }
         let count = inline_inodes(&here, &expected);
         assert!(count > least, "{count} inline inodes");
         let expected = without_xattrs(expected);

@@ -351,20 +351,24 @@ fn deep(levels: usize, name: usize) -> uext4_testkit::Volume {
 #[test]
 fn root_the_space_of_a_volume_is_what_the_kernel_says() {
     needs!(Need::Loop, Need::Tool("mke2fs"));
-    for args in [
-        &[][..],
-        &["-b", "1024"],
-        &["-b", "1024", "-O", "^flex_bg,^resize_inode"],
-        &["-b", "4096", "-m", "17"],
-        &["-O", "^has_journal"],
-        &["-O", "^has_journal", "-b", "1024", "-g", "1024"],
-        &["-O", "meta_bg,^resize_inode", "-b", "1024"],
-        &["-O", "sparse_super2", "-b", "1024"],
-        &["-O", "bigalloc", "-C", "65536"],
-        &["-O", "bigalloc,^has_journal", "-C", "16384", "-b", "1024"],
-        &["-I", "128", "-O", "^64bit"],
+    for (kind, args) in [
+        ("ext4", &[][..]),
+        ("ext4", &["-b", "1024"]),
+        ("ext4", &["-b", "1024", "-O", "^flex_bg,^resize_inode"]),
+        ("ext4", &["-b", "4096", "-m", "17"]),
+        ("ext4", &["-O", "^has_journal"]),
+        ("ext4", &["-O", "^has_journal", "-b", "1024", "-g", "1024"]),
+        ("ext4", &["-O", "meta_bg,^resize_inode", "-b", "1024"]),
+        ("ext4", &["-O", "sparse_super2", "-b", "1024"]),
+        ("ext4", &["-O", "bigalloc", "-C", "65536"]),
+        ("ext4", &["-O", "bigalloc,^has_journal", "-C", "16384", "-b", "1024"]),
+        ("ext4", &["-I", "128", "-O", "^64bit"]),
+        ("ext4", &["-O", "^extent,^64bit"]),
+        ("ext2", &["-b", "1024"]),
+        ("ext2", &["-r", "0"]),
+        ("ext3", &["-b", "2048"]),
     ] {
-        let volume = VolumeBuilder::new(200 << 20).args(args.iter().copied()).build();
+        let volume = VolumeBuilder::new(200 << 20).kind(kind).args(args.iter().copied()).build();
         let kernel = volume.with_kernel(|dir| {
             std::fs::write(dir.join("file"), vec![1; 3 << 20]).unwrap();
             std::fs::create_dir(dir.join("directory")).unwrap();
@@ -383,7 +387,7 @@ fn root_the_space_of_a_volume_is_what_the_kernel_says() {
             kernel.f_files,
             kernel.f_ffree,
         );
-        assert_eq!(ours, kernel, "{args:?}");
+        assert_eq!(ours, kernel, "{kind} {args:?}");
     }
 }
 

@@ -12,6 +12,9 @@ use uext4_ondisk::{CorruptKind, Group, Pblk, Place};
 /// More groups than this are not looked at: 32 TiB of the smallest blocks, 512 TiB of the usual ones.
 const GROUPS_MAX: u32 = 1 << 22;
 
+/// log2 of the most groups whose metadata may lie together.
+const LOG_GROUPS_PER_FLEX_MAX: u8 = 31;
+
 /// Whether the groups can be as many and as large as the superblock says. Otherwise nothing can be checked, and
 /// memory must not be sized by what it says.
 pub(super) fn fits(sb: &Superblock, findings: &mut Findings) -> bool {
@@ -42,10 +45,29 @@ pub(super) fn check_superblock(shared: &Shared<'_>, findings: &mut Findings) {
             findings.add(&kinds::SUPER_QUOTA, Place::default(), text);
         }
     }
+    check_fields(sb, findings);
     let reserved = geometry.fields().reserved_gdt_blocks;
     if reserved != 0 && !sb.features.compat.contains(Compat::RESIZE_INODE) {
         let text = || format!("{reserved} blocks");
         findings.add(&kinds::SUPER_RESERVED_GDT, Place::default(), text);
+    }
+}
+
+/// Fields that nothing here depends on, with or without their feature: neither e2fsck (`ext2fs_open2`,
+/// `check_super_value`) nor the kernel opens a volume where they are impossible.
+fn check_fields(sb: &Superblock, findings: &mut Findings) {
+    let fields = sb.geometry.fields();
+    let blocks = u64::from(fields.clusters_per_group) << sb.geometry.cluster_log();
+    if blocks != u64::from(fields.blocks_per_group) {
+        let text = || {
+            let (clusters, blocks) = (fields.clusters_per_group, fields.blocks_per_group);
+            format!("{clusters} clusters, but {blocks} blocks in a group")
+        };
+        findings.add(&kinds::SUPER_FIELD, Place::default(), text);
+    }
+    if sb.log_groups_per_flex > LOG_GROUPS_PER_FLEX_MAX {
+        let text = || format!("2^{} groups whose metadata lies together", sb.log_groups_per_flex);
+        findings.add(&kinds::SUPER_FIELD, Place::default(), text);
     }
 }
 

@@ -373,6 +373,9 @@ impl<'s, 'd> Scan<'s, 'd> {
         if inline {
             if self.may_be_inline(ino, role) {
                 self.inline_contents(ino, place, inode, area);
+                if inode.file_type() != Some(FileType::Directory) {
+                    self.check_longest(place, inode);
+                }
             } else if inode.sectors(self.shared.sb) != 0 {
                 // The flag hides a map; e2fsck does not look for its blocks either.
                 self.shared.maps_incomplete.store(true, Ordering::Relaxed);
@@ -455,6 +458,12 @@ impl<'s, 'd> Scan<'s, 'd> {
             let text = || format!("{} bytes, but logical block {last} is written", inode.size);
             self.findings.add(&kinds::INODE_SIZE, place, text);
         }
+        self.check_longest(place, inode);
+    }
+
+    /// What lies inside the inode may be no longer than a map of blocks reaches, as for e2fsck.
+    fn check_longest(&mut self, place: Place, inode: &Inode) {
+        let block_size = u64::from(self.shared.sb.geometry.block_size());
         let most = if inode.uses_extents() {
             (block_size << 32) - 1
         } else {

@@ -15,8 +15,9 @@ kinds! {
     error SUPER_UNREADABLE = "superblock.invalid", "the primary superblock is damaged";
     error SUPER_GROUPS = "superblock.groups", "the groups' own metadata does not fit the volume";
     error SUPER_RESERVED = "superblock.reserved_blocks", "more than half of the blocks are reserved";
-    error SUPER_FREE_BLOCKS = "superblock.free_blocks", "the count of free blocks is wrong";
-    error SUPER_FREE_INODES = "superblock.free_inodes", "the count of free inodes is wrong";
+    error SUPER_FIELD = "superblock.field", "a field of the superblock is impossible";
+    warning SUPER_FREE_BLOCKS = "superblock.free_blocks", "the count of free blocks is wrong";
+    warning SUPER_FREE_INODES = "superblock.free_inodes", "the count of free inodes is wrong";
     error SUPER_LARGE_FILE = "superblock.large_file", "files above 2 GiB exist, but the feature large_file is off";
     error SUPER_RECOVERY = "superblock.needs_recovery", "a journal is to be replayed that the volume does not have";
     error SUPER_QUOTA = "superblock.quota_inode", "an inode that holds quotas cannot be the one that is named";

@@ -214,9 +214,17 @@ fn totals_may_lag(sb: &Superblock) -> bool {
     sb.needs_recovery() || !sb.state.contains(State::CLEAN)
 }
 
-/// What the superblock says about the volume's past.
+/// What the superblock says about the volume's past, and of what nobody here knows.
 fn state_notes(sb: &Superblock) -> Vec<String> {
     let mut notes = Vec::new();
+    let features = &sb.features;
+    let unknown = [features.compat.unknown().names(), features.ro_compat.unknown().names()].concat();
+    if !unknown.is_empty() {
+        let names = unknown.join(", ");
+        notes.push(format!(
+            "features that this version does not know, and what they ask for is not examined: {names}"
+        ));
+    }
     if !sb.state.contains(State::CLEAN) {
         notes.push("the superblock does not say that the volume was cleanly unmounted".into());
     }

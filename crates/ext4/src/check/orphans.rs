@@ -102,11 +102,13 @@ fn read_file<'d>(
         findings.add(&kinds::ORPHAN_FILE, place, text);
     }
     let before = found.len();
+    let mut entries = 0;
     for (lblk, block) in blocks.0.into_iter().flatten().take(FILE_BLOCKS) {
         let place = Place { lblk: Some(lblk), block: Some(Pblk(block)), ..place };
         match OrphanBlock::decode(reader.block(block, 0)?, Pblk(block), seed) {
             Ok(orphans) => {
                 for orphan in orphans.inodes() {
+                    entries += 1;
                     if orphan.get() > shared.sb.geometry.inodes_count() || shared.is_reserved(orphan.get()) {
                         findings.add(&kinds::ORPHAN_FILE, place, || {
                             format!("inode {orphan} cannot be an orphan")
@@ -116,12 +118,21 @@ fn read_file<'d>(
                     found.insert(orphan.get());
                 }
             }
-            Err(fault) => findings.corrupt(&kinds::ORPHAN_FILE, place, &fault),
+            Err(fault) => {
+                entries += 1;
+                findings.corrupt(&kinds::ORPHAN_FILE, place, &fault);
+            }
         }
     }
-    if found.len() > before && !shared.sb.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
+    let present = shared.sb.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
+    if found.len() > before && !present {
         findings
             .add(&kinds::ORPHAN_FILE, place, || "it has entries, but the superblock says it is empty".into());
+    }
+    // While the volume is mounted the superblock says so all the time, and after a crash still.
+    if present && entries == 0 && !shared.recovered {
+        findings
+            .add(&kinds::ORPHAN_FILE, place, || "it is empty, but the superblock says it has entries".into());
     }
     Ok(())
 }

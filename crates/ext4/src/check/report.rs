@@ -9,7 +9,7 @@ use uext4_ondisk::{Corrupt, Group, Ino, Lblk, Pblk, Place};
 pub enum Severity {
     /// The volume is damaged; `e2fsck` would repair it (or throw away what cannot be replayed).
     Error,
-    /// Odd, but no damage: the volume is clean with it, and `e2fsck` says nothing.
+    /// Odd, but no damage: the volume is clean with it, and `e2fsck -fn` ends with 0, with or without a word.
     Warning,
 }
 
