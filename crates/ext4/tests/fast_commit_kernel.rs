@@ -266,7 +266,7 @@ fn crash(layout: &Layout, seed: u64) -> (Image, Manifest) {
     }
     // No orphans in the ordinary log: with them nothing is opened for writing.
     work.open.clear();
-    oracle::run(oracle::command("sync").arg("-f").arg(&work.root));
+    oracle::sync(&work.root);
     work.all = !layout.kernel;
     for _ in 0..layout.steps {
         work.step();
@@ -466,7 +466,7 @@ fn work_is_read(case: &str, before: impl Fn(&Path), work: impl Fn(&Path) -> Vec<
     before(mounted.path());
     for text in ["first", "second"] {
         std::fs::write(mounted.path().join("first"), text).unwrap();
-        oracle::run(oracle::command("sync").arg("-f").arg(mounted.path()));
+        oracle::sync(mounted.path());
     }
     let open = work(mounted.path());
     let live = comparable(without_xattrs(uext4_testkit::manifest::manifest(mounted.path())));

@@ -12,7 +12,7 @@ use uext4::plan::{Route, Sync};
 use uext4::{Counter, Error, QueueOptions, State, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::fixture::pattern;
 use uext4_testkit::manifest::assert_same;
-use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, debugfs, needs};
+use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, debugfs, needs, oracle};
 
 fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut value = vec![0; length];
@@ -78,7 +78,7 @@ fn root_what_the_kernel_keeps_inline_reads_the_same() {
         let (expected, taken) = volume.with_kernel(|root| {
             fill(root, 340);
             change(root);
-            rustix::fs::sync();
+            oracle::sync(root);
             let taken = |size| std::fs::metadata(root.join(format!("sizes/{size}"))).unwrap().blocks();
             (uext4_testkit::manifest(root), (0..=340).map(taken).collect::<Vec<_>>())
         });

@@ -38,7 +38,7 @@ fn work(root: &Path, seed: u64) {
         }
     }
     // Everything reaches the log, and nothing has to reach its home.
-    oracle::run(oracle::command("sync").arg("-f").arg(root));
+    oracle::sync(root);
 }
 
 /// The image after `work`, as a crash would leave it, with the names of what was there.
@@ -110,7 +110,7 @@ fn root_orphans_are_left_to_whoever_can_process_them() {
         let path = mounted.path().join("gone");
         let open = File::create(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        oracle::run(oracle::command("sync").arg("-f").arg(mounted.path()));
+        oracle::sync(mounted.path());
         let image = Image::load(volume.path());
         drop(open);
         mounted.unmount();
@@ -130,7 +130,7 @@ fn root_fast_commits_of_the_kernel_are_seen() {
     let volume = VolumeBuilder::new(64 << 20).args(args).build();
     let mounted = KernelMount::image(volume.path(), LoopOptions::default(), "");
     std::fs::write(mounted.path().join("first"), "full\n").unwrap();
-    oracle::run(oracle::command("sync").arg("-f").arg(mounted.path()));
+    oracle::sync(mounted.path());
     for n in 0..5 {
         let mut file = File::create(mounted.path().join(format!("fast-{n}"))).unwrap();
         file.write_all(b"fast\n").unwrap();

@@ -114,7 +114,7 @@ fn work(root: &Path, seed: u64) {
             std::fs::remove_dir_all(root.join(format!("d{}", round - 1))).unwrap();
         }
     }
-    oracle::run(oracle::command("sync").arg("-f").arg(root));
+    oracle::sync(root);
 }
 
 #[test]

@@ -372,7 +372,7 @@ fn root_the_space_of_a_volume_is_what_the_kernel_says() {
         let kernel = volume.with_kernel(|dir| {
             std::fs::write(dir.join("file"), vec![1; 3 << 20]).unwrap();
             std::fs::create_dir(dir.join("directory")).unwrap();
-            rustix::fs::sync();
+            oracle::sync(dir);
             rustix::fs::statvfs(dir).unwrap()
         });
         let ours = Volume::open(volume.path().to_str().unwrap(), VolumeOptions::read_only()).unwrap();

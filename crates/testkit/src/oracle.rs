@@ -33,6 +33,13 @@ pub fn run(command: &mut Command) -> String {
     text(&output)
 }
 
+/// Writes back what the kernel holds of the file system that `path` is on. Of that one alone: a `sync` of all waits for
+/// others as well, for ever if one of them hangs.
+#[track_caller]
+pub fn sync(path: impl AsRef<Path>) {
+    run(command("sync").arg("-f").arg(path.as_ref()));
+}
+
 /// Makes an ext4 volume on `path` (an existing file or device, whole length) with `mke2fs -t ext4 -F args`.
 #[track_caller]
 pub fn mke2fs<S: AsRef<std::ffi::OsStr>>(path: &Path, args: &[S]) {

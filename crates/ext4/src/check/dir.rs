@@ -18,6 +18,8 @@ use uext4_ondisk::{Ino, Lblk, Pblk, Place};
 pub(super) const UNIT: usize = 64;
 /// Blocks between two directory blocks that are read through rather than skipped.
 const GAP: u64 = 8;
+/// Where the name of a directory entry begins (`struct ext4_dir_entry_2`).
+const NAME_AT: usize = 8;
 
 /// A block of a directory, or a part of one that lies inside its inode.
 struct Listing<'a> {
@@ -249,6 +251,12 @@ impl DirScan<'_, '_> {
             self.findings.add(&kinds::DIR_DOTS, place, || format!("`.` leads to inode {target}"));
         } else if position == 1 {
             self.parents.push((ino, target));
+        }
+        // Linux and e2fsprogs end these two names with a zero, and e2fsck asks for it.
+        let behind = entry.offset as usize + NAME_AT + entry.name.len();
+        if right_name && listing.bytes.get(behind).is_some_and(|&byte| byte != 0) {
+            let name = entry.name.escape_ascii();
+            self.findings.add(&kinds::DIR_DOTS, place, || format!("no zero follows `{name}`"));
         }
         match self.shared.inodes.in_use(target) {
             Some(slot) => {

@@ -8,7 +8,7 @@ use super::read::Reader;
 use super::report::{Counts, Findings};
 use super::shared::{MARK_BROKEN, MARK_ORPHAN, MARK_RESERVED, MARK_VALUE, RUN_MEMORY, Shared, UNKNOWN};
 use super::special::{self, Role};
-use super::xattr::InlineDirectory;
+use super::xattr::{InlineDirectory, ValueUse};
 use crate::error::Result;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -75,7 +75,7 @@ pub(super) struct Scan<'s, 'd> {
     /// Attribute blocks and the inodes that have them.
     pub xattr_blocks: Vec<(u64, u32)>,
     /// Inodes that hold attribute values, and the inodes that name them by themselves: not by their attribute blocks.
-    pub value_inodes: Vec<(u32, u32)>,
+    pub value_inodes: Vec<ValueUse>,
     pub inline_directories: Vec<InlineDirectory>,
     /// Encrypted inodes and how they are encrypted.
     pub policies: Vec<(u32, u64)>,

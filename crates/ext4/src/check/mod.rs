@@ -52,7 +52,7 @@ use inode::{DirBlockRef, Directory};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uext4_blockdev::Device;
-use uext4_ondisk::ext4::{RoCompat, State, Superblock};
+use uext4_ondisk::ext4::{Compat, RoCompat, State, Superblock};
 use uext4_ondisk::{Group, Place};
 
 pub use kinds::KINDS;
@@ -218,7 +218,9 @@ fn totals_may_lag(sb: &Superblock) -> bool {
 fn state_notes(sb: &Superblock) -> Vec<String> {
     let mut notes = Vec::new();
     let features = &sb.features;
-    let unknown = [features.compat.unknown().names(), features.ro_compat.unknown().names()].concat();
+    // `lazy_bg` never came to be.
+    let compat = features.compat.unknown() | (features.compat & Compat::LAZY_BG);
+    let unknown = [compat.names(), features.ro_compat.unknown().names()].concat();
     if !unknown.is_empty() {
         let names = unknown.join(", ");
         notes.push(format!(
@@ -273,7 +275,7 @@ fn pass_inodes(
     inode::check_large_files(shared, findings);
     xattr_blocks.sort_unstable();
     xattr::check_blocks(shared, &xattr_blocks, findings)?;
-    xattr::check_value_inodes(shared, &value_inodes, findings);
+    xattr::check_value_inodes(shared, &mut value_inodes, findings)?;
     duplicates::find_owners(shared, &xattr_blocks, findings)?;
     Ok(found)
 }

@@ -2,12 +2,14 @@
 
 use super::inode::Scan;
 use super::kinds;
+use super::orphans;
+use super::read::Reader;
 use super::report::Findings;
 use super::shared::{MARK_VALUE, Shared};
 use crate::error::Result;
 use uext4_ondisk::ext4::{
     FileType, I_BLOCK_SIZE, Incompat, Inode, InodeFlags, XattrArea, XattrBlock, XattrEntry, XattrFormat,
-    XattrIndex, XattrValue,
+    XattrIndex, XattrValue, extend_xattr_hash, xattr_entry_hash,
 };
 use uext4_ondisk::{CorruptKind, Ino, Pblk, Place};
 
@@ -23,6 +25,23 @@ pub(super) struct InlineDirectory {
     pub encrypted: bool,
     /// Names are looked up by their folded forms.
     pub folded: bool,
+}
+
+/// An attribute whose value lies in another inode.
+#[derive(Clone, Copy)]
+pub(super) struct ValueUse {
+    value: u32,
+    owner: u32,
+    stored: u32,
+    /// Of the name alone, by unsigned and by signed bytes.
+    name: [u32; 2],
+}
+
+impl ValueUse {
+    fn new(value: Ino, owner: u32, entry: &XattrEntry<'_>) -> ValueUse {
+        let name = [false, true].map(|signed| xattr_entry_hash(entry.name, &[], signed));
+        ValueUse { value: value.get(), owner, stored: entry.hash, name }
+    }
 }
 
 impl Scan<'_, '_> {
@@ -56,7 +75,8 @@ impl Scan<'_, '_> {
         for entry in area.entries() {
             match entry.value {
                 XattrValue::Inode { inode, size } => {
-                    self.value_inodes.push((inode.get(), place.inode.map_or(0, Ino::get)));
+                    let owner = place.inode.map_or(0, Ino::get);
+                    self.value_inodes.push(ValueUse::new(inode, owner, &entry));
                     clusters += u64::from(size).div_ceil(cluster);
                 }
                 // The hash of contents is not kept up.
@@ -142,6 +162,7 @@ pub(super) fn check_blocks(shared: &Shared<'_>, uses: &[(u64, u32)], findings: &
         let block = Pblk(same[0].0);
         let place = Place { block: Some(block), inode: Some(Ino(same[0].1)), ..Place::default() };
         shared.claim(shared.cluster_of(block.get()), 1);
+        let mut uses_here = Vec::new();
         let bytes = reader.block(block.get(), 15)?;
         let mut decoded = XattrBlock::decode(bytes, block, shared.sb);
         if let Err(fault) = &decoded
@@ -159,7 +180,12 @@ pub(super) fn check_blocks(shared: &Shared<'_>, uses: &[(u64, u32)], findings: &
                 }
                 for entry in decoded.area.entries() {
                     if let XattrValue::Inode { inode, .. } = entry.value {
-                        check_value(shared, inode.get(), place, findings);
+                        uses_here.push(ValueUse::new(inode, same[0].1, &entry));
+                    }
+                    // In a block e2fsck takes no name without a name space.
+                    if entry.name_index == 0 {
+                        let text = || format!("`{}` has no name space", entry.name.escape_ascii());
+                        findings.add(&kinds::XATTR_BLOCK, place, text);
                     }
                     if let Err(fault) = entry.verify_hash() {
                         findings.corrupt(&kinds::XATTR_HASH, place, &fault);
@@ -168,21 +194,52 @@ pub(super) fn check_blocks(shared: &Shared<'_>, uses: &[(u64, u32)], findings: &
             }
             Err(fault) => findings.corrupt(&kinds::XATTR_BLOCK, place, &fault),
         }
+        for one in &uses_here {
+            check_value(shared, &mut reader, *one, place, findings)?;
+        }
     }
     Ok(())
 }
 
-/// The inodes that hold values of attributes inside inodes. `uses`: such inodes and who names them.
-pub(super) fn check_value_inodes(shared: &Shared<'_>, uses: &[(u32, u32)], findings: &mut Findings) {
-    for (value, ino) in uses {
-        check_value(shared, *value, Place { inode: Some(Ino(*ino)), ..Place::default() }, findings);
+/// The inodes that hold values of attributes inside inodes.
+pub(super) fn check_value_inodes(
+    shared: &Shared<'_>,
+    uses: &mut [ValueUse],
+    findings: &mut Findings,
+) -> Result<()> {
+    let mut reader = shared.reader()?;
+    uses.sort_unstable_by_key(|one| (one.value, one.owner));
+    for one in uses {
+        let place = Place { inode: Some(Ino(one.owner)), ..Place::default() };
+        check_value(shared, &mut reader, *one, place, findings)?;
     }
+    Ok(())
 }
 
-/// An inode that holds a value must be one for that, and now somebody names it.
-fn check_value(shared: &Shared<'_>, value: u32, place: Place, findings: &mut Findings) {
-    match shared.inodes.in_use(value) {
+/// An inode that holds a value must be one for that, and now somebody names it. The name's hash goes over the value's
+/// checksum, which such an inode keeps as its time of access. Lustre's old form has no checksum, and keeps the owner as
+/// its time of modification.
+fn check_value(
+    shared: &Shared<'_>,
+    reader: &mut Reader<'_>,
+    one: ValueUse,
+    place: Place,
+    findings: &mut Findings,
+) -> Result<()> {
+    match shared.inodes.in_use(one.value) {
         Some(slot) if slot.marks() & MARK_VALUE != 0 => slot.count_entry(),
-        _ => findings.add(&kinds::XATTR_VALUE, place, || format!("inode {value} holds no value")),
+        _ => {
+            findings.add(&kinds::XATTR_VALUE, place, || format!("inode {} holds no value", one.value));
+            return Ok(());
+        }
     }
+    let Some(value) = orphans::load(shared, reader, Ino(one.value))? else { return Ok(()) };
+    let checksum = value.accessed.seconds as u32;
+    let expected = one.name.map(|name| extend_xattr_hash(name, checksum));
+    if expected.contains(&one.stored) || value.modified.seconds as u32 == one.owner {
+        return Ok(());
+    }
+    let text = || format!("{:#010x} stored, {:#010x} found by inode {}", one.stored, expected[0], one.value);
+    findings.add(&kinds::XATTR_HASH, place, text);
+    Ok(())
 }

@@ -2,6 +2,7 @@
 //! helpers.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod checked;
 pub mod debugfs;
 pub mod dirs;
 pub mod dirty;

@@ -1,0 +1,94 @@
+//! What ordinary tools and single bytes leave behind: names, attributes and orphan files that e2fsck does not take.
+
+mod common;
+
+use common::Image;
+use common::checked::{assert_found, change_bytes, change_inode, check, told, volume};
+use common::hostile::ino_of;
+use uext4_testkit::oracle::command;
+use uext4_testkit::requirement::Need;
+use uext4_testkit::{Scratch, needs};
+
+const PLAIN: [&str; 2] = ["-O", "^metadata_csum,^has_journal"];
+
+#[test]
+fn dots_end_with_a_zero() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let image = volume(&PLAIN, &[]);
+    let (dot, dot_dot) = ([12, 0, 1, 2, b'.', 0, 0, 0], [2, 2, b'.', b'.', 0, 0]);
+    for (name, at) in [(&dot[..], 5), (&dot_dot, 4)] {
+        let mut image = image.clone();
+        change_bytes(&mut image, name, |bytes| bytes[at] = 2);
+        assert_found(&format!("{name:?}"), &image, &["directory.dots"]);
+    }
+    // Nobody looks at the bytes behind that one.
+    let mut image = image.clone();
+    change_bytes(&mut image, &dot, |bytes| bytes[6] = 2);
+    assert_found("the second byte", &image, &[]);
+}
+
+#[test]
+fn hashes_of_values_in_inodes_of_their_own_are_checked() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let source = Scratch::new(1 << 20);
+    let value = source.file("value");
+    std::fs::write(&value, vec![7; 1500]).unwrap();
+    // debugfs does not count the value's block.
+    for (size, sectors) in [("256", 8), ("128", 10)] {
+        let args = ["-O", "ea_inode,^metadata_csum,^has_journal", "-I", size];
+        let set = format!("ea_set -f {} /plain user.b\u{e9}yond", value.display());
+        let image = volume(&args, &[set, format!("set_inode_field /plain blocks {sectors}")]);
+        assert_found(size, &image, &[]);
+        // Name and its entry's head; the last four bytes of that are the hash.
+        let hash = |bytes: &mut [u8]| {
+            let name = bytes.windows(6).position(|window| window == "b\u{e9}yon".as_bytes()).unwrap();
+            bytes[name - 2] ^= 4;
+        };
+        let ino = ino_of(&image, "/plain");
+        let mut image = image.clone();
+        match size {
+            "256" => change_inode(&mut image, ino, hash),
+            _ => hash(&mut image.bytes),
+        }
+        assert_found(&format!("{size}, changed"), &image, &["xattr.hash"]);
+    }
+}
+
+#[test]
+fn names_without_a_name_space_are_found_in_blocks() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let request = ["ea_set /plain foo value".to_string()];
+    for (size, codes) in [("128", &["xattr.block"][..]), ("256", &[])] {
+        let args = [&PLAIN[..], &["-I", size]].concat();
+        assert_found(size, &volume(&args, &request), codes);
+    }
+}
+
+/// `tune2fs` takes a feature off and leaves what went with it.
+fn tuned(change: &str) -> Image {
+    let image = volume(&["-O", "has_journal,orphan_file", "-T", "default"], &[]);
+    let scratch = Scratch::new(8 << 20);
+    let path = scratch.file("volume.img");
+    image.save(&path);
+    assert!(command("tune2fs").args(["-O", change]).arg(&path).status().unwrap().success());
+    Image::load(&path)
+}
+
+#[test]
+fn orphan_files_need_a_journal_and_the_checksums_of_the_volume() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("tune2fs"), Need::Tool("e2fsck"));
+    for change in ["^has_journal", "^metadata_csum"] {
+        let report = assert_found(change, &tuned(change), &["orphan.file"]);
+        println!("{change}: {:?}", told(&report));
+    }
+}
+
+#[test]
+fn features_of_other_versions_are_told() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    for feature in ["FEATURE_R20", "FEATURE_C25", "lazy_bg"] {
+        let report = check(&volume(&[], &[format!("feature {feature}")]));
+        assert_eq!(told(&report), [""; 0]);
+        assert!(report.notes.iter().any(|note| note.contains(feature)), "{feature}: {:?}", report.notes);
+    }
+}
