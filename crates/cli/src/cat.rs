@@ -1,7 +1,7 @@
 //! `uext4 cat`.
 
 use crate::args::{CatArgs, Globals};
-use crate::error::CliError;
+use crate::error::{CliError, Troubles};
 use crate::open::{How, Place};
 use crate::progress::Progress;
 use crate::pump::{Sink, pour};
@@ -54,13 +54,22 @@ pub fn run(args: &CatArgs, globals: &Globals) -> Result<(), CliError> {
     let stdout = HostFile::from(stdout.map_err(|error| CliError::host(name, "duplicate", &error))?);
     let to_file = stdout.metadata().is_ok_and(|metadata| metadata.is_file());
     let mut volumes = Volumes::default();
+    let mut troubles = Troubles::new("cat", globals.json);
     for place in &places {
-        let volume = volumes.get(place, &how)?;
-        let file = place.file(&volume)?;
+        let opened = volumes.get(place, &how).and_then(|volume| Ok((place.file(&volume)?, volume)));
+        let (file, volume) = match opened {
+            Ok(opened) => opened,
+            // The others are shown all the same.
+            Err(error) if places.len() > 1 => {
+                troubles.tell(&error);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let progress = Progress::new(crate::text::visible(&place.path), file.size(), to_file);
         pour(place, &volume, &file, ZEROS_MIN, &mut Stream { file: &stdout, name, progress })?;
     }
-    Ok(())
+    troubles.finish()
 }
 
 /// Volumes that are open: several files of one device share one.

@@ -135,3 +135,56 @@ fn a_failed_copy_leaves_nothing_behind() {
     let reason = bad(1, [OsStr::new("cp"), dest.as_os_str(), &at(&volume, "/hello")]);
     assert!(reason.contains("not supported yet"), "{reason}");
 }
+
+#[test]
+fn one_bad_source_does_not_stop_the_others() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let (hello, dir, nothing, deep) = ("/hello", "/dir", "/nothing", "/dir/inner/deep");
+    let [hello, dir, nothing, deep] = [hello, dir, nothing, deep].map(|path| at(&volume, path));
+    let shown = uext4([OsStr::new("cat"), &hello, &nothing, &deep]);
+    assert_eq!((shown.status.code(), &shown.stdout[..]), (Some(1), &b"world\ndeep\n"[..]));
+    let said = String::from_utf8(shown.stderr).unwrap();
+    assert!(said.contains("/nothing"), "{said}");
+    let out = volume.scratch().file("several");
+    std::fs::create_dir(&out).unwrap();
+    let output = uext4([OsStr::new("cp"), &dir, &nothing, &hello, &deep, out.as_os_str()]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("/dir") && said.contains("/nothing"), "{said}");
+    assert_eq!(std::fs::read(out.join("hello")).unwrap(), b"world\n");
+    assert_eq!(std::fs::read(out.join("deep")).unwrap(), b"deep\n");
+}
+
+#[test]
+fn a_copy_made_just_now_is_kept() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let (one, other) = (volume(), volume());
+    oracle::debugfs_script(other.path(), "rm /hello\nsymlink /hello dir/inner/deep");
+    let out = one.scratch().file("twice");
+    std::fs::create_dir(&out).unwrap();
+    let (first, second) = (at(&one, "/hello"), at(&other, "/hello"));
+    let said = bad(1, [OsStr::new("cp"), &first, &second, out.as_os_str()]);
+    assert!(said.contains("twice/hello"), "{said}");
+    assert_eq!(std::fs::read(out.join("hello")).unwrap(), b"world\n");
+    // What was there before is replaced.
+    good([OsStr::new("cp"), &second, out.as_os_str()]);
+    assert_eq!(std::fs::read(out.join("hello")).unwrap(), b"deep\n");
+}
+
+#[test]
+fn nothing_is_made_behind_a_link_that_leads_nowhere() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let (link, behind) = (volume.scratch().file("link"), volume.scratch().file("behind"));
+    std::os::unix::fs::symlink(&behind, &link).unwrap();
+    for flags in [&[][..], &["-p"]] {
+        let args = [&["cp"], flags].concat().into_iter().map(Into::into);
+        let said = bad(1, args.chain([at(&volume, "/hello"), link.clone().into_os_string()]));
+        assert!(said.contains("link") && !behind.exists(), "{said}");
+    }
+    // A link to a file is followed, as by cp(1).
+    std::fs::write(&behind, "before").unwrap();
+    good([OsStr::new("cp"), &at(&volume, "/hello"), link.as_os_str()]);
+    assert_eq!(std::fs::read(&behind).unwrap(), b"world\n");
+}

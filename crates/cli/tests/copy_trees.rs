@@ -45,6 +45,58 @@ fn contents_inside_inodes_come_along() {
     }
 }
 
+/// What has no name goes into the directory itself, as with cp(1).
+#[test]
+fn sources_without_a_name_are_merged() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    for (number, (source, made)) in [
+        ("/dir/.", "inner/deep"),
+        ("/dir/inner/..", "inner/deep"),
+        ("/.", "dir/inner/deep"),
+        ("/", "dir/inner/deep"),
+        ("/dir/inner/../", "inner/deep"),
+        ("/dir/", "dir/inner/deep"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let out = volume.scratch().file(format!("into{number}"));
+        std::fs::create_dir(&out).unwrap();
+        copy(&volume, "-r", source, &out);
+        assert_eq!(std::fs::read(out.join(made)).unwrap(), b"deep\n", "{source}");
+    }
+}
+
+/// A name in the destination may be one of several of a file: the others, elsewhere or in the copy itself, keep what
+/// they have.
+#[test]
+fn other_names_of_what_is_overwritten_stay_as_they_are() {
+    needs!(Need::Tool("mke2fs"));
+    let source = Scratch::new(1 << 20);
+    let tree = source.file("tree");
+    std::fs::create_dir_all(tree.join("d")).unwrap();
+    for name in ["f", "g"] {
+        std::fs::write(tree.join("d").join(name), format!("the contents of {name}")).unwrap();
+    }
+    let volume = VolumeBuilder::new(8 << 20).from_dir(&tree).build();
+    for flags in ["-a", "-r"] {
+        let out = volume.scratch().file(format!("out{flags}"));
+        std::fs::create_dir_all(&out).unwrap();
+        std::fs::write(out.join("f"), "before").unwrap();
+        std::fs::hard_link(out.join("f"), out.join("g")).unwrap();
+        let elsewhere = volume.scratch().file(format!("elsewhere{flags}"));
+        std::fs::hard_link(out.join("f"), &elsewhere).unwrap();
+        copy(&volume, flags, "/d/.", &out);
+        for name in ["f", "g"] {
+            let copied = std::fs::read_to_string(out.join(name)).unwrap();
+            assert_eq!(copied, format!("the contents of {name}"), "{flags}");
+            assert_eq!(std::fs::metadata(out.join(name)).unwrap().nlink(), 1, "{flags}");
+        }
+        assert_eq!(std::fs::read_to_string(&elsewhere).unwrap(), "before", "{flags}");
+    }
+}
+
 /// Without what a copy on another file system cannot have.
 fn comparable(mut tree: Manifest) -> Manifest {
     for (path, entry) in &mut tree {

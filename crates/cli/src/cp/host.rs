@@ -131,12 +131,14 @@ impl Host {
     }
 
     /// A file to write from its beginning, and whether it existed; an existing one must be a regular file and
-    /// not `never`. It still has its contents.
+    /// not `never`. It still has its contents. One with other names loses this one, and a new file is made: neither
+    /// what lies elsewhere nor what was just copied may change with it.
     pub fn file(&self, name: &[u8], mode: u32, never: Option<Identity>) -> Result<(HostFile, bool), Errno> {
         let name = plain(name)?;
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(mode & 0o777 | 0o200);
-        match rustix::fs::openat(self.here(), name, flags | OFlags::CREATE | OFlags::EXCL, mode) {
+        let create = || rustix::fs::openat(self.here(), name, flags | OFlags::CREATE | OFlags::EXCL, mode);
+        match create() {
             Ok(fd) => return Ok((fd.into(), false)),
             Err(Errno::EXIST) => {}
             Err(error) => return Err(error),
@@ -146,6 +148,10 @@ impl Host {
         let stat = rustix::fs::fstat(&fd)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || Some(identity(&stat)) == never {
             return Err(Errno::EXIST);
+        }
+        if stat.st_nlink > 1 {
+            self.remove(name.as_bytes())?;
+            return Ok((create()?.into(), false));
         }
         Ok((fd.into(), true))
     }

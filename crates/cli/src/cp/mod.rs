@@ -15,6 +15,7 @@ use crate::pump::{Sink, pour};
 use attributes::Attributes;
 use host::Identity;
 use rustix::fd::AsFd;
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File as HostFile, OpenOptions};
 use std::io;
@@ -61,9 +62,30 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
     let how = How::reading(globals, args.force.force, args.switches.switches);
     let mut volumes = Volumes::default();
     let mut troubles = Troubles::new("cp", globals.json);
+    let mut made: HashMap<PathBuf, &OsStr> = HashMap::new();
     for place in &places {
-        let path = if dest_is_dir { Path::new(dest).join(base_name(place)?) } else { PathBuf::from(dest) };
-        copy(place, &volumes.get(place, &how)?, &path, args.preserve, &mut troubles)?;
+        let mut one = || {
+            let path =
+                if dest_is_dir { Path::new(dest).join(base_name(place)?) } else { PathBuf::from(dest) };
+            let volume = volumes.get(place, &how)?;
+            match made.get(&path) {
+                // The same once more.
+                Some(source) if *source == place.argument => return Ok(()),
+                Some(_) => {
+                    let message = "was made from another source just now, and is kept";
+                    return Err(CliError::failed(path.as_os_str(), message, libc::EEXIST));
+                }
+                None => {}
+            }
+            copy(place, &volume, &path, args.preserve, &mut troubles)?;
+            made.insert(path, &place.argument);
+            Ok(())
+        };
+        // The others are copied all the same.
+        match one() {
+            Err(error) if places.len() > 1 => troubles.tell(&error),
+            done => done?,
+        }
     }
     troubles.finish()
 }
@@ -122,11 +144,12 @@ impl Destination {
 }
 
 /// As cp(1): into a directory that exists, under the name of the source; else as what is to be made. The root
-/// of a volume has no name: what is in it goes into the directory itself.
+/// of a volume has no name, nor has what is given as `.` or `..`: what is in it goes into the directory itself.
 fn destination(place: &Place, dest: &Path, is_dir: bool) -> Result<Destination, CliError> {
     if is_dir {
-        let root = place.path.iter().all(|&byte| byte == b'/');
-        let name = if root { None } else { Some(base_name(place)?.to_owned()) };
+        let last = place.path.split(|&byte| byte == b'/').rfind(|part| !part.is_empty());
+        let nameless = matches!(last, None | Some(b"." | b".."));
+        let name = if nameless { None } else { Some(base_name(place)?.to_owned()) };
         return Ok(Destination { base: dest.to_owned(), name });
     }
     let Some(name) = dest.file_name() else {
@@ -249,8 +272,8 @@ fn create(path: &Path, mode: u32) -> Result<(HostFile, bool), CliError> {
             Ok((file, false))
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            // `create` again: the destination may be a symbolic link to what does not exist yet.
-            let opened = options.create(true).truncate(true).open(path);
+            // Not `create` again: through a symbolic link to what does not exist, a file would be made anywhere.
+            let opened = options.truncate(true).open(path);
             Ok((opened.map_err(|error| CliError::host(path.as_os_str(), "open", &error))?, true))
         }
         Err(error) => Err(CliError::host(path.as_os_str(), "create", &error)),
