@@ -5,7 +5,7 @@ mod common;
 use common::{BIG, at, bad, json, text, uext4, volume};
 use serde_json::Value;
 use std::ffi::OsStr;
-use uext4_testkit::{Need, Volume, debugfs, needs};
+use uext4_testkit::{Need, Volume, debugfs, needs, oracle};
 
 fn map(volume: &Volume, path: &str, more: &[&str]) -> Vec<Value> {
     let mut args = vec![OsStr::new("map").to_owned(), at(volume, path), OsStr::new("--json").to_owned()];
@@ -171,6 +171,38 @@ fn traced(volume: &Volume, device: &str, path: &str, command: &str) -> Vec<Value
     trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// Explain lists exactly what is sent, in its order. Returns its answer.
+#[track_caller]
+fn assert_sent_as_promised(
+    volume: &Volume,
+    (device, path): (&str, &str),
+    verb: &str,
+    (offset, length): (&str, &str),
+    dsync: bool,
+) -> Value {
+    let mut flags = vec![if verb == "read" { "--read" } else { "--write" }, offset, length];
+    flags.extend(dsync.then_some("--dsync"));
+    let command = format!("p{verb} -b 1m {}{offset} {length}", if dsync { "-V 1 -D " } else { "" });
+    let answer = explain(volume, device, path, &flags);
+    let of = |request: &Value| ["op", "pos", "length", "fua"].map(|key| request[key].clone());
+    let promised: Vec<_> = answer["requests"].as_array().unwrap().iter().map(of).collect();
+    let promised: Vec<_> = promised.into_iter().filter(|request| request[0] != "zero").collect();
+    let extents = map(volume, path, &[]);
+    let in_file = |line: &&Value| {
+        let pos = line["pos"].as_u64().unwrap_or(0);
+        line["op"] == "flush"
+            || extents.iter().any(|extent| {
+                let start = extent["physical"].as_u64().unwrap_or(0);
+                start > 0 && (start..start + extent["length"].as_u64().unwrap()).contains(&pos)
+            })
+    };
+    let lines = traced(volume, device, path, &command);
+    let sent: Vec<_> =
+        lines.iter().filter(|line| line["phase"] == "submit").filter(in_file).map(of).collect();
+    assert!(!promised.is_empty() && promised == sent, "{command}:\n{promised:?}\n{sent:?}");
+    answer
+}
+
 /// Requests of any byte are rounded to whole logical blocks: explain lists exactly what is sent, in its order.
 #[test]
 fn what_explain_promises_of_bounced_requests_is_what_is_sent() {
@@ -193,27 +225,53 @@ fn what_explain_promises_of_bounced_requests_is_what_is_sent() {
         ("", "/big", "write", "511", "600000", false),
         ("?cache=volatile&fua=off", "/big", "write", "1000", "600", true),
     ] {
-        let mut flags = vec![if verb == "read" { "--read" } else { "--write" }, offset, length];
-        flags.extend(dsync.then_some("--dsync"));
-        let command = format!("p{verb} -b 1m {}{offset} {length}", if dsync { "-V 1 -D " } else { "" });
-        let promised = explain(&volume, device, path, &flags);
-        assert!(promised["route"].as_str().unwrap().starts_with("bounced"), "{command}: {promised}");
-        let of = |request: &Value| ["op", "pos", "length", "fua"].map(|key| request[key].clone());
-        let promised: Vec<_> = promised["requests"].as_array().unwrap().iter().map(of).collect();
-        let promised: Vec<_> = promised.into_iter().filter(|request| request[0] != "zero").collect();
-        let extents = map(&volume, path, &[]);
-        let in_file = |line: &&Value| {
-            let pos = line["pos"].as_u64().unwrap_or(0);
-            line["op"] == "flush"
-                || extents.iter().any(|extent| {
-                    let start = extent["physical"].as_u64().unwrap_or(0);
-                    start > 0 && (start..start + extent["length"].as_u64().unwrap()).contains(&pos)
-                })
-        };
-        let lines = traced(&volume, device, path, &command);
-        let sent: Vec<_> =
-            lines.iter().filter(|line| line["phase"] == "submit").filter(in_file).map(of).collect();
-        assert!(!promised.is_empty() && promised == sent, "{command}:\n{promised:?}\n{sent:?}");
+        let promised = assert_sent_as_promised(&volume, (device, path), verb, (offset, length), dsync);
+        assert!(promised["route"].as_str().unwrap().starts_with("bounced"), "{promised}");
+    }
+}
+
+/// Nothing behind the device's block with the end of the file is read, and zeros are no requests.
+#[test]
+fn what_explain_promises_of_reads_at_the_end_and_of_holes_is_what_is_sent() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    for (path, offset, length, requests) in [
+        ("/hello", "0", "4096", 1),
+        ("/hello", "0", "512", 1),
+        ("/hello", "0", "65536", 1),
+        ("/holed", "0", "131072", 1),
+        ("/sparse", "1048576", "131072", 1),
+    ] {
+        let answer = assert_sent_as_promised(&volume, ("", path), "read", (offset, length), false);
+        let reads = answer["requests"].as_array().unwrap().iter().filter(|request| request["op"] == "read");
+        assert_eq!(reads.count(), requests, "{answer}");
+        assert_eq!(answer["advice"], Value::Array(vec![]), "{answer}");
+    }
+}
+
+/// Explain refuses what `io` refuses, for the same reason.
+#[test]
+fn explain_knows_files_and_volumes_that_are_not_written() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    for (request, word) in [
+        ("set_inode_field /big flags 0x80010", "immutable"),
+        ("set_inode_field /big flags 0x80020", "append-only"),
+        ("set_inode_field /big flags 0x180000", "fs-verity"),
+        ("set_inode_field /big flags 0x84000", "journaled data"),
+        ("set_super_value last_orphan 12", "orphaned inodes"),
+    ] {
+        let volume = volume();
+        oracle::debugfs_write(volume.path(), request);
+        if word == "fs-verity" {
+            oracle::debugfs_write(volume.path(), "feature verity");
+        }
+        let place = at(&volume, "/big");
+        let answer = explain(&volume, "", "/big", &["--write", "0", "4k"]);
+        let refused = answer["refused"].as_str().unwrap_or_default();
+        assert!(refused.contains(word), "{answer}");
+        let said = bad(1, [OsStr::new("io"), &place, OsStr::new("-c"), OsStr::new("pwrite 0 4k")]);
+        assert!(said.contains(refused), "{said}\n{refused}");
+        assert_eq!(explain(&volume, "", "/big", &["--read", "0", "4k"])["refused"], Value::Null);
     }
 }
 

@@ -2,8 +2,9 @@
 //! fast.
 
 use crate::error::{Error, Result};
+use crate::features;
 use crate::fs::Ext4;
-use crate::volume::Shared;
+use crate::volume::{Shared, check_overwrite};
 use uext4_blockdev::{Capabilities, Geometry};
 use uext4_iomap::bounce::next_step;
 use uext4_iomap::plan::{Durability, GateMode, JournalWork, Route, Sync};
@@ -110,7 +111,19 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
         explanation.refused =
             Some("it needs allocation, conversion or a new size, which this version cannot do".into());
     }
+    if query.write
+        && let Err(error) = check_writable(shared, open)
+    {
+        explanation.refused = Some(error.to_string());
+    }
     Ok(explanation)
+}
+
+/// Whether the volume and the file could be opened for writing, as far as they themselves say.
+fn check_writable(shared: &Shared, open: &OpenFile<Ext4>) -> Result<()> {
+    let superblock = &shared.fs.state.superblock;
+    features::check_writable(superblock)?;
+    check_overwrite(superblock, &open.inode)
 }
 
 struct Facts {
@@ -138,13 +151,21 @@ impl Facts {
             return requests;
         }
         let fua = self.plan.durability == Durability::Fua;
+        // A read ends with the device's block that holds the end of the file.
+        let end = match write {
+            true => u64::MAX,
+            false => self.view_size.next_multiple_of(u64::from(self.geometry.logical_block)),
+        };
         for piece in pieces {
             let op = match (piece.state, write) {
                 (State::Written, true) => "write",
                 (State::Written, false) => "read",
                 _ => "zero",
             };
-            requests.push(DeviceRequest { op, pos: piece.physical, length: piece.length, fua: fua && write });
+            let length = piece.length.min(end.saturating_sub(piece.logical));
+            if length > 0 {
+                requests.push(DeviceRequest { op, pos: piece.physical, length, fua: fua && write });
+            }
         }
         requests.extend(self.flush());
         requests
@@ -347,8 +368,9 @@ impl Facts {
             let block = self.geometry.logical_block;
             lines.push(format!("use positions and lengths that are multiples of {block} bytes"));
         }
-        if pieces.len() > 1 && self.plan.route != Route::Allocate {
-            lines.push(format!("{} device requests: a contiguous file needs one", pieces.len()));
+        let transfers = pieces.iter().filter(|piece| piece.state == State::Written).count();
+        if transfers > 1 && self.plan.route != Route::Allocate {
+            lines.push(format!("{transfers} device requests: a contiguous file needs one"));
         }
         if write && self.request.sync == Sync::Data && !self.device.durable_without_flush() {
             lines.push("a device with FUA would need no flush for O_DSYNC overwrites".into());

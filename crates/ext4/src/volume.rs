@@ -188,14 +188,7 @@ impl Volume {
             if !self.shared.options.write {
                 return Err(Error::ReadOnly("the volume was opened read-only"));
             }
-            // Reserved inodes (journal, resize, quota …) are the volume's own, even if a directory names one.
-            if inode.ino() < self.superblock().geometry.first_inode() {
-                return Err(Error::NotPermitted("a reserved inode"));
-            }
-            if is_system_file(self.superblock(), inode.ino()) {
-                return Err(Error::NotPermitted("the superblock names it as a file of the volume's own"));
-            }
-            inode.check_overwrite()?;
+            check_overwrite(self.superblock(), &inode)?;
         }
         let switches = options.switches.unwrap_or(self.shared.options.switches);
         let open = OpenFile::new(inode, options.read, options.write, switches);
@@ -249,6 +242,18 @@ impl Volume {
         let open: Vec<_> = files.iter().map(|file| file.open_file()).collect();
         self.shared.engine.sync_many(&open, true)
     }
+}
+
+/// Refuses overwriting what is not for users of the volume, or protected.
+pub(crate) fn check_overwrite(superblock: &Superblock, inode: &Inode) -> Result<()> {
+    // Reserved inodes (journal, resize, quota …) are the volume's own, even if a directory names one.
+    if inode.ino() < superblock.geometry.first_inode() {
+        return Err(Error::NotPermitted("a reserved inode"));
+    }
+    if is_system_file(superblock, inode.ino()) {
+        return Err(Error::NotPermitted("the superblock names it as a file of the volume's own"));
+    }
+    inode.check_overwrite()
 }
 
 /// Whether the superblock names the inode as the journal or as the file of quotas or orphans. These may have any
