@@ -4,7 +4,8 @@ mod common;
 
 use common::Image;
 use common::checked::{assert_found, change_bytes, change_inode, check, told, volume};
-use common::hostile::ino_of;
+use common::hostile::{Layout, ino_of};
+use uext4_ondisk::Ino;
 use uext4_testkit::oracle::command;
 use uext4_testkit::requirement::Need;
 use uext4_testkit::{Scratch, needs};
@@ -90,5 +91,28 @@ fn features_of_other_versions_are_told() {
         let report = check(&volume(&[], &[format!("feature {feature}")]));
         assert_eq!(told(&report), [""; 0]);
         assert!(report.notes.iter().any(|note| note.contains(feature)), "{feature}: {:?}", report.notes);
+    }
+}
+
+/// e2fsck looks at the first quarter of the reserved descriptor blocks; the rest is in the way of resizing only.
+#[test]
+fn reserved_descriptor_blocks_are_damage_where_e2fsck_looks() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let image = volume(&["-O", "^metadata_csum,^has_journal,resize_inode"], &[]);
+    let layout = Layout::of(&image);
+    let geometry = &layout.superblock.geometry;
+    let reserved = usize::from(geometry.fields().reserved_gdt_blocks);
+    assert!(reserved >= 8, "{reserved} reserved blocks");
+    let word = |at: usize| u32::from_le_bytes(image.bytes[at..at + 4].try_into().unwrap()) as usize;
+    let double = word(layout.inode(Ino(7)) + 0x28 + 13 * 4) * 1024;
+    for (number, code) in [
+        (0, "resize.map"),
+        (reserved / 4 - 1, "resize.map"),
+        (reserved / 4, "resize.reserved"),
+        (reserved - 1, "resize.reserved"),
+    ] {
+        let mut image = image.clone();
+        image.bytes[double + (geometry.descriptor_blocks() as usize + number) * 4] ^= 1;
+        assert_found(&format!("block {number} of {reserved}"), &image, &[code]);
     }
 }

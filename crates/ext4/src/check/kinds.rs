@@ -110,6 +110,7 @@ kinds! {
     error JOURNAL_LOG = "journal.log", "committed changes in the journal's log cannot be replayed";
     error JOURNAL_FAST = "journal.fast_commits", "fast commits in the journal cannot be replayed";
     error RESIZE = "resize.map", "the map of the resize inode is wrong";
+    warning RESIZE_REST = "resize.reserved", "the map of the resize inode is wrong where only resizing needs it";
     warning ORPHAN_LIST = "orphan.list", "the list of orphans leads to an inode that cannot be on it";
     error ORPHAN_FILE = "orphan.file", "the orphan file is damaged";
     error MMP_BLOCK = "mmp.block", "the multi-mount protection block is damaged";

@@ -227,6 +227,9 @@ fn state_notes(sb: &Superblock) -> Vec<String> {
             "features that this version does not know, and what they ask for is not examined: {names}"
         ));
     }
+    if sb.journal.inode != 0 && sb.journal.uuid != [0; 16] {
+        notes.push("the superblock names a journal on another device beside the volume's own".into());
+    }
     if !sb.state.contains(State::CLEAN) {
         notes.push("the superblock does not say that the volume was cleanly unmounted".into());
     }
