@@ -60,7 +60,7 @@ pub fn run(args: &CatArgs, globals: &Globals) -> Result<(), CliError> {
         let (file, volume) = match opened {
             Ok(opened) => opened,
             // The others are shown all the same.
-            Err(error) if places.len() > 1 => {
+            Err(error) if places.len() > 1 && !error.ends_all() => {
                 troubles.tell(&error);
                 continue;
             }

@@ -92,6 +92,16 @@ impl CliError {
         CliError::failed(path, message, libc::EOPNOTSUPP)
     }
 
+    /// Whether it is about more than the source at hand: the command was asked wrongly, nobody reads any more, or what
+    /// was being filled has moved away.
+    pub fn ends_all(&self) -> bool {
+        match self {
+            CliError::Usage(_) | CliError::ClosedPipe => true,
+            CliError::Failed(failure) => failure.errno == libc::ESTALE,
+            CliError::Told => false,
+        }
+    }
+
     /// The exit status.
     pub fn exit(&self) -> ExitCode {
         match self {

@@ -45,6 +45,20 @@ fn contents_inside_inodes_come_along() {
     }
 }
 
+#[test]
+fn one_bad_tree_does_not_stop_the_others() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let out = volume.scratch().file("several");
+    std::fs::create_dir(&out).unwrap();
+    let sources = [at(&volume, "/nothing"), at(&volume, "/dir"), at(&volume, "/hello")];
+    let args = ["cp".into(), "-r".into()].into_iter().chain(sources).chain([out.clone().into_os_string()]);
+    let said = bad(1, args);
+    assert!(said.contains("/nothing"), "{said}");
+    assert_eq!(std::fs::read(out.join("dir/inner/deep")).unwrap(), b"deep\n");
+    assert_eq!(std::fs::read(out.join("hello")).unwrap(), b"world\n");
+}
+
 /// What has no name goes into the directory itself, as with cp(1).
 #[test]
 fn sources_without_a_name_are_merged() {

@@ -522,9 +522,9 @@ fn deletion_times_of_early_clocks_are_times() {
     }
 }
 
-/// Neither e2fsck nor the kernel opens such a volume, whatever its features.
+/// e2fsck does not open such a volume, whatever its features.
 #[test]
-fn superblock_fields_that_nobody_accepts_are_found() {
+fn superblock_fields_that_e2fsck_does_not_accept_are_found() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
     for features in ["flex_bg", "^flex_bg"] {
         for (value, codes) in [

@@ -82,15 +82,23 @@ fn orphan_files_need_a_journal_and_the_checksums_of_the_volume() {
         let report = assert_found(change, &tuned(change), &["orphan.file"]);
         println!("{change}: {:?}", told(&report));
     }
+    let none = volume(&["-O", "^orphan_file"], &["feature orphan_present".to_string()]);
+    assert_found("no orphan file at all", &none, &["orphan.file"]);
 }
 
 #[test]
 fn features_of_other_versions_are_told() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
-    for feature in ["FEATURE_R20", "FEATURE_C25", "lazy_bg"] {
+    for (feature, name) in [
+        ("FEATURE_R20", "FEATURE_R20"),
+        ("FEATURE_C25", "FEATURE_C25"),
+        ("lazy_bg", "lazy_bg"),
+        ("FEATURE_C8", "snapshot_bitmap"),
+        ("FEATURE_R11", "replica"),
+    ] {
         let report = check(&volume(&[], &[format!("feature {feature}")]));
         assert_eq!(told(&report), [""; 0]);
-        assert!(report.notes.iter().any(|note| note.contains(feature)), "{feature}: {:?}", report.notes);
+        assert!(report.notes.iter().any(|note| note.contains(name)), "{feature}: {:?}", report.notes);
     }
 }
 

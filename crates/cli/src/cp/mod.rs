@@ -81,13 +81,22 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
             made.insert(path, &place.argument);
             Ok(())
         };
-        // The others are copied all the same.
-        match one() {
-            Err(error) if places.len() > 1 => troubles.tell(&error),
-            done => done?,
-        }
+        tell_one_of(&places, one(), &mut troubles)?;
     }
     troubles.finish()
+}
+
+/// The other sources are copied all the same, unless nobody reads any more or what is being filled was moved away.
+fn tell_one_of(
+    places: &[Place],
+    done: Result<(), CliError>,
+    troubles: &mut Troubles,
+) -> Result<(), CliError> {
+    match done {
+        Err(error) if places.len() > 1 && !error.ends_all() => troubles.tell(&error),
+        done => done?,
+    }
+    Ok(())
 }
 
 /// What copies take over beside their contents.
@@ -178,9 +187,12 @@ fn copy_trees(
         (false, false) => Keep::Nothing,
     };
     for place in places {
-        let destination = destination(place, dest, dest_is_dir)?;
-        let volume = volumes.get(place, &how)?;
-        tree::copy(place, &volume, &destination, keep, &mut troubles)?;
+        let mut one = || {
+            let destination = destination(place, dest, dest_is_dir)?;
+            let volume = volumes.get(place, &how)?;
+            tree::copy(place, &volume, &destination, keep, &mut troubles)
+        };
+        tell_one_of(places, one(), &mut troubles)?;
     }
     troubles.finish()
 }

@@ -53,8 +53,8 @@ pub(super) fn check_superblock(shared: &Shared<'_>, findings: &mut Findings) {
     }
 }
 
-/// Fields that nothing here depends on, with or without their feature: neither e2fsck (`ext2fs_open2`,
-/// `check_super_value`) nor the kernel opens a volume where they are impossible.
+/// Fields that nothing here depends on: e2fsck does not open a volume where they are impossible, with or without their
+/// feature (`ext2fs_open2`, `check_super_value`).
 fn check_fields(sb: &Superblock, findings: &mut Findings) {
     let fields = sb.geometry.fields();
     let blocks = u64::from(fields.clusters_per_group) << sb.geometry.cluster_log();

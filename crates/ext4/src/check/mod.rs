@@ -218,9 +218,10 @@ fn totals_may_lag(sb: &Superblock) -> bool {
 fn state_notes(sb: &Superblock) -> Vec<String> {
     let mut notes = Vec::new();
     let features = &sb.features;
-    // `lazy_bg` never came to be.
-    let compat = features.compat.unknown() | (features.compat & Compat::LAZY_BG);
-    let unknown = [compat.names(), features.ro_compat.unknown().names()].concat();
+    // Some have a name and never came to be.
+    let compat = features.compat.unknown() | (features.compat & (Compat::LAZY_BG | Compat::EXCLUDE_BITMAP));
+    let ro_compat = features.ro_compat.unknown() | (features.ro_compat & RoCompat::REPLICA);
+    let unknown = [compat.names(), ro_compat.names()].concat();
     if !unknown.is_empty() {
         let names = unknown.join(", ");
         notes.push(format!(

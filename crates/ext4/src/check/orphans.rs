@@ -20,6 +20,9 @@ pub(super) fn collect(shared: &mut Shared<'_>, findings: &mut Findings) -> Resul
     walk_list(shared, &mut reader, findings, &mut found)?;
     if shared.sb.features.compat.contains(Compat::ORPHAN_FILE) {
         read_file(shared, &mut reader, findings, &mut found)?;
+    } else if shared.sb.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT) && !shared.recovered {
+        let text = || "the superblock says that it has entries, but there is none".into();
+        findings.add(&kinds::ORPHAN_FILE, Place::default(), text);
     }
     shared.orphans = found;
     Ok(())

@@ -133,6 +133,14 @@ pub(super) fn check_journal(
     Ok(())
 }
 
+/// How far behind the primary superblock its backups lie, in blocks; at most `most` of them.
+fn backup_distances(sb: &Superblock, most: usize) -> Vec<u64> {
+    let geometry = &sb.geometry;
+    let backups = geometry.groups().skip(1).filter(|group| geometry.has_superblock(*group));
+    let per_group = u64::from(geometry.blocks_per_group());
+    backups.map(|group| u64::from(group.get()) * per_group).take(most).collect()
+}
+
 /// The resize inode: its double indirect block names, for each reserved descriptor block of the primary copy, a
 /// block of the backups' counterparts; that block of numbers *is* the reserved block of the primary copy.
 pub(super) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inode: &Inode) -> Result<()> {
@@ -166,14 +174,7 @@ pub(super) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inod
     let (superblock, _) = sb.geometry.superblock_position();
     let descriptors = sb.geometry.descriptor_blocks();
     let primary = superblock.get() + 1 + u64::from(descriptors);
-    let backups: Vec<u64> = sb
-        .geometry
-        .groups()
-        .skip(1)
-        .filter(|group| sb.geometry.has_superblock(*group))
-        .map(|group| u64::from(group.get()) * u64::from(sb.geometry.blocks_per_group()))
-        .take(listed.len())
-        .collect();
+    let backups = backup_distances(sb, listed.len());
     let named = listed.iter().filter(|block| **block != 0).count();
     let mut wrong = (named != reserved as usize).then_some(double.get());
     let mut odd = None;
@@ -192,16 +193,10 @@ pub(super) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inod
             found.get_or_insert(block);
         }
     }
-    if let Some(block) = wrong {
+    let found = wrong.map(|block| (&kinds::RESIZE, block)).or(odd.map(|block| (&kinds::RESIZE_REST, block)));
+    if let Some((kind, block)) = found {
         let place = Place { block: Some(Pblk(block)), ..place };
-        scan.findings
-            .add(&kinds::RESIZE, place, || "the reserved descriptor block is not mapped right".into());
-        return Ok(());
-    }
-    if let Some(block) = odd {
-        let place = Place { block: Some(Pblk(block)), ..place };
-        let text = || "the reserved descriptor block is not mapped right".into();
-        scan.findings.add(&kinds::RESIZE_REST, place, text);
+        scan.findings.add(kind, place, || "the reserved descriptor block is not mapped right".into());
         return Ok(());
     }
     let blocks = attributes + 1 + u64::from(reserved) * (1 + backups.len() as u64);

@@ -218,7 +218,7 @@ pub(super) fn check_value_inodes(
 
 /// An inode that holds a value must be one for that, and now somebody names it. The name's hash goes over the value's
 /// checksum, which such an inode keeps as its time of access. Lustre's old form has no checksum, and keeps the owner as
-/// its time of modification.
+/// its time of modification, and the owner's generation.
 fn check_value(
     shared: &Shared<'_>,
     reader: &mut Reader<'_>,
@@ -236,8 +236,14 @@ fn check_value(
     let Some(value) = orphans::load(shared, reader, Ino(one.value))? else { return Ok(()) };
     let checksum = value.accessed.seconds as u32;
     let expected = one.name.map(|name| extend_xattr_hash(name, checksum));
-    if expected.contains(&one.stored) || value.modified.seconds as u32 == one.owner {
+    if expected.contains(&one.stored) {
         return Ok(());
+    }
+    if value.modified.seconds as u32 == one.owner {
+        let owner = orphans::load(shared, reader, Ino(one.owner))?;
+        if owner.is_some_and(|owner| owner.generation == value.generation) {
+            return Ok(());
+        }
     }
     let text = || format!("{:#010x} stored, {:#010x} found by inode {}", one.stored, expected[0], one.value);
     findings.add(&kinds::XATTR_HASH, place, text);
