@@ -108,7 +108,7 @@ const _: () = assert!(std::mem::offset_of!(RawSuperblock, head) == 0x58);
 /// Version of the superblock's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuperblockVersion {
-    /// Without features; fields from the feature words on are not meaningful.
+    /// Without features; fields from the feature words on are not meaningful, and 0 while the log is in use.
     V1,
     /// With features.
     V2,
@@ -202,6 +202,11 @@ impl JournalSuperblock {
         let second = version == SuperblockVersion::V2;
         let features = if second { features_of(raw) } else { JournalFeatures::default() };
         verify_checksum(raw, &features)?;
+        // A log in use is not read by a version that contradicts its own fields: with features or without, its blocks
+        // mean something else, and taken for empty it would be emptied. (e2fsck clears the fields and reads on.)
+        if !second && raw.start.get() != 0 && features_of(raw) != JournalFeatures::default() {
+            return Err(field("features"));
+        }
         let number = |value: U32| if second { value.get() } else { 0 };
         let superblock = JournalSuperblock {
             version,
