@@ -65,6 +65,19 @@ fn names_without_a_name_space_are_found_in_blocks() {
     }
 }
 
+/// Inside an inode an attribute without a hash is usual.
+#[test]
+fn attributes_in_blocks_have_hashes() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let request = ["ea_set /plain user.unusual value".to_string()];
+    for (size, codes) in [("128", &["xattr.hash"][..]), ("256", &[])] {
+        let mut image = volume(&[&PLAIN[..], &["-I", size]].concat(), &request);
+        let name = image.bytes.windows(7).position(|window| window == b"unusual").unwrap();
+        image.bytes[name - 4..name].fill(0);
+        assert_found(size, &image, codes);
+    }
+}
+
 /// `tune2fs` takes a feature off and leaves what went with it.
 fn tuned(change: &str) -> Image {
     let image = volume(&["-O", "has_journal,orphan_file", "-T", "default"], &[]);

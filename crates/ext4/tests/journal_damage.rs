@@ -135,8 +135,8 @@ fn a_check_finds_a_journal_that_cannot_be_used() {
 }
 
 /// What the log holds is lost to whoever cannot read its superblock: the files are not what they were when the volume
-/// was written last. (The kernel refuses, unless it is told `noload`; e2fsck throws the journal away.) A superblock of the
-/// first version with features, over a log in use, would let it pass for empty.
+/// was written last. (The kernel refuses, unless it is told `noload`; e2fsck throws the journal away.) A superblock
+/// of the first version with features, over a log in use, would let it pass for empty.
 #[test]
 fn a_damaged_journal_that_is_needed_refuses_reading_too() {
     needs!(Need::Tool("mke2fs"));

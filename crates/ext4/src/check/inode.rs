@@ -373,7 +373,7 @@ impl<'s, 'd> Scan<'s, 'd> {
         if inline {
             if self.may_be_inline(ino, role) {
                 self.inline_contents(ino, place, inode, area);
-                if inode.file_type() != Some(FileType::Directory) {
+                if inode.file_type() == Some(FileType::Regular) {
                     self.check_longest(place, inode);
                 }
             } else if inode.sectors(self.shared.sb) != 0 {

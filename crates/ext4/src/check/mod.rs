@@ -278,7 +278,7 @@ fn pass_inodes(
     found.inline.sort_unstable_by_key(|directory| directory.ino);
     inode::check_large_files(shared, findings);
     xattr_blocks.sort_unstable();
-    xattr::check_blocks(shared, &xattr_blocks, findings)?;
+    xattr::check_blocks(shared, &xattr_blocks, &mut value_inodes, findings)?;
     xattr::check_value_inodes(shared, &mut value_inodes, findings)?;
     duplicates::find_owners(shared, &xattr_blocks, findings)?;
     Ok(found)

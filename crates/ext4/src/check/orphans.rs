@@ -104,9 +104,11 @@ fn read_file<'d>(
         false => walk.indirect(&inode.i_block, &mut blocks)?,
     }
     let expected = inode.size / u64::from(shared.sb.geometry.block_size());
+    let mut whole = true;
     if blocks.0.len() > FILE_BLOCKS || blocks.0.len() as u64 != expected {
         let text = || format!("{} bytes, {} blocks", inode.size, blocks.0.len());
         findings.add(&kinds::ORPHAN_FILE, place, text);
+        whole = false;
     }
     let before = found.len();
     let (mut entries, mut stale) = (0, false);
@@ -143,7 +145,7 @@ fn read_file<'d>(
             .add(&kinds::ORPHAN_FILE, place, || "it has entries, but the superblock says it is empty".into());
     }
     // While the volume is mounted the superblock says so all the time, and after a crash still.
-    if present && entries == 0 && !shared.recovered {
+    if present && entries == 0 && whole && !shared.recovered {
         findings
             .add(&kinds::ORPHAN_FILE, place, || "it is empty, but the superblock says it has entries".into());
     }

@@ -9,7 +9,7 @@ use super::shared::{MARK_VALUE, Shared};
 use crate::error::Result;
 use uext4_ondisk::ext4::{
     FileType, I_BLOCK_SIZE, Incompat, Inode, InodeFlags, XattrArea, XattrBlock, XattrEntry, XattrFormat,
-    XattrIndex, XattrValue, extend_xattr_hash, xattr_entry_hash,
+    XattrIndex, XattrValue, xattr_entry_hash, xattr_value_checksum_of,
 };
 use uext4_ondisk::{CorruptKind, Ino, Pblk, Place};
 
@@ -27,20 +27,32 @@ pub(super) struct InlineDirectory {
     pub folded: bool,
 }
 
-/// An attribute whose value lies in another inode.
+/// An attribute whose value lies in another inode. All of them are looked at together, in the order of those inodes.
 #[derive(Clone, Copy)]
 pub(super) struct ValueUse {
     value: u32,
+    /// Inode that has the attribute.
     owner: u32,
-    stored: u32,
-    /// Of the name alone, by unsigned and by signed bytes.
-    name: [u32; 2],
+    /// The attribute's block, 0 if it lies inside its inode.
+    block: u64,
+    /// The checksum of the value for which name and stored hash fit, by unsigned and by signed bytes of the name.
+    checksums: [u32; 2],
 }
 
 impl ValueUse {
-    fn new(value: Ino, owner: u32, entry: &XattrEntry<'_>) -> ValueUse {
+    fn new(value: Ino, place: Place, entry: &XattrEntry<'_>) -> ValueUse {
         let name = [false, true].map(|signed| xattr_entry_hash(entry.name, &[], signed));
-        ValueUse { value: value.get(), owner, stored: entry.hash, name }
+        ValueUse {
+            value: value.get(),
+            owner: place.inode.map_or(0, Ino::get),
+            block: place.block.map_or(0, Pblk::get),
+            checksums: name.map(|name| xattr_value_checksum_of(name, entry.hash)),
+        }
+    }
+
+    fn place(&self) -> Place {
+        let block = Some(Pblk(self.block)).filter(|block| block.get() != 0);
+        Place { inode: Some(Ino(self.owner)), block, ..Place::default() }
     }
 }
 
@@ -75,8 +87,8 @@ impl Scan<'_, '_> {
         for entry in area.entries() {
             match entry.value {
                 XattrValue::Inode { inode, size } => {
-                    let owner = place.inode.map_or(0, Ino::get);
-                    self.value_inodes.push(ValueUse::new(inode, owner, &entry));
+                    let place = Place { block: None, ..place };
+                    self.value_inodes.push(ValueUse::new(inode, place, &entry));
                     clusters += u64::from(size).div_ceil(cluster);
                 }
                 // The hash of contents is not kept up.
@@ -155,14 +167,18 @@ impl Scan<'_, '_> {
 }
 
 /// Attribute blocks, each claimed and checked once, when all inodes are known. `uses`: blocks and the inodes that
-/// have them, sorted.
-pub(super) fn check_blocks(shared: &Shared<'_>, uses: &[(u64, u32)], findings: &mut Findings) -> Result<()> {
+/// have them, sorted. What they name in other inodes is added to `values`.
+pub(super) fn check_blocks(
+    shared: &Shared<'_>,
+    uses: &[(u64, u32)],
+    values: &mut Vec<ValueUse>,
+    findings: &mut Findings,
+) -> Result<()> {
     let mut reader = shared.reader()?;
     for same in uses.chunk_by(|one, other| one.0 == other.0) {
         let block = Pblk(same[0].0);
         let place = Place { block: Some(block), inode: Some(Ino(same[0].1)), ..Place::default() };
         shared.claim(shared.cluster_of(block.get()), 1);
-        let mut uses_here = Vec::new();
         let bytes = reader.block(block.get(), 15)?;
         let mut decoded = XattrBlock::decode(bytes, block, shared.sb);
         if let Err(fault) = &decoded
@@ -180,38 +196,35 @@ pub(super) fn check_blocks(shared: &Shared<'_>, uses: &[(u64, u32)], findings: &
                 }
                 for entry in decoded.area.entries() {
                     if let XattrValue::Inode { inode, .. } = entry.value {
-                        uses_here.push(ValueUse::new(inode, same[0].1, &entry));
+                        values.push(ValueUse::new(inode, place, &entry));
                     }
                     // In a block e2fsck takes no name without a name space.
                     if entry.name_index == 0 {
                         let text = || format!("`{}` has no name space", entry.name.escape_ascii());
                         findings.add(&kinds::XATTR_BLOCK, place, text);
                     }
-                    if let Err(fault) = entry.verify_hash() {
+                    // Nor one without a hash, which inside inodes is usual.
+                    if let Err(fault) = entry.verify_any_hash() {
                         findings.corrupt(&kinds::XATTR_HASH, place, &fault);
                     }
                 }
             }
             Err(fault) => findings.corrupt(&kinds::XATTR_BLOCK, place, &fault),
         }
-        for one in &uses_here {
-            check_value(shared, &mut reader, *one, place, findings)?;
-        }
     }
     Ok(())
 }
 
-/// The inodes that hold values of attributes inside inodes.
+/// The inodes that hold values of attributes.
 pub(super) fn check_value_inodes(
     shared: &Shared<'_>,
     uses: &mut [ValueUse],
     findings: &mut Findings,
 ) -> Result<()> {
-    let mut reader = shared.reader()?;
-    uses.sort_unstable_by_key(|one| (one.value, one.owner));
+    let (mut values, mut owners) = (shared.reader()?, shared.reader()?);
+    uses.sort_unstable_by_key(|one| (one.value, one.owner, one.block));
     for one in uses {
-        let place = Place { inode: Some(Ino(one.owner)), ..Place::default() };
-        check_value(shared, &mut reader, *one, place, findings)?;
+        check_value(shared, &mut values, &mut owners, one, findings)?;
     }
     Ok(())
 }
@@ -221,11 +234,12 @@ pub(super) fn check_value_inodes(
 /// its time of modification, and the owner's generation.
 fn check_value(
     shared: &Shared<'_>,
-    reader: &mut Reader<'_>,
-    one: ValueUse,
-    place: Place,
+    values: &mut Reader<'_>,
+    owners: &mut Reader<'_>,
+    one: &ValueUse,
     findings: &mut Findings,
 ) -> Result<()> {
+    let place = one.place();
     match shared.inodes.in_use(one.value) {
         Some(slot) if slot.marks() & MARK_VALUE != 0 => slot.count_entry(),
         _ => {
@@ -233,19 +247,21 @@ fn check_value(
             return Ok(());
         }
     }
-    let Some(value) = orphans::load(shared, reader, Ino(one.value))? else { return Ok(()) };
+    let Some(value) = orphans::load(shared, values, Ino(one.value))? else { return Ok(()) };
     let checksum = value.accessed.seconds as u32;
-    let expected = one.name.map(|name| extend_xattr_hash(name, checksum));
-    if expected.contains(&one.stored) {
+    if one.checksums.contains(&checksum) {
         return Ok(());
     }
     if value.modified.seconds as u32 == one.owner {
-        let owner = orphans::load(shared, reader, Ino(one.owner))?;
+        let owner = orphans::load(shared, owners, Ino(one.owner))?;
         if owner.is_some_and(|owner| owner.generation == value.generation) {
             return Ok(());
         }
     }
-    let text = || format!("{:#010x} stored, {:#010x} found by inode {}", one.stored, expected[0], one.value);
+    let text = || {
+        let (value, expected) = (one.value, one.checksums[0]);
+        format!("it fits a value of checksum {expected:#010x}, that in inode {value} has {checksum:#010x}")
+    };
     findings.add(&kinds::XATTR_HASH, place, text);
     Ok(())
 }

@@ -75,10 +75,18 @@ impl XattrEntry<'_> {
     /// # Errors
     /// [`CorruptKind::XattrHash`].
     pub fn verify_hash(&self) -> Result<(), Corrupt> {
-        if self.hash == 0 || matches!(self.value, XattrValue::Inode { .. }) {
-            return Ok(());
+        if self.hash == 0 { Ok(()) } else { self.verify_any_hash() }
+    }
+
+    /// The same where 0 is a hash like any other: in attribute blocks.
+    ///
+    /// # Errors
+    /// [`CorruptKind::XattrHash`].
+    pub fn verify_any_hash(&self) -> Result<(), Corrupt> {
+        match self.value {
+            XattrValue::Inode { .. } => Ok(()),
+            XattrValue::Here(_) => verify_xattr_entry_hash(self.hash, self.name, self.padded),
         }
-        verify_xattr_entry_hash(self.hash, self.name, self.padded)
     }
 }
 

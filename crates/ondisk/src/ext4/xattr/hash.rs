@@ -29,10 +29,10 @@ pub fn xattr_entry_hash(name: &[u8], value: &[u8], signed: bool) -> u32 {
     hash
 }
 
-/// The hash of an entry by the one of its name alone ([`xattr_entry_hash`] without a value) and one word of value: of a
-/// value in another inode that is its checksum.
-pub fn extend_xattr_hash(name: u32, word: u32) -> u32 {
-    name.rotate_left(VALUE_SHIFT) ^ word
+/// The checksum that a value in another inode must have if `stored` is to be the hash of its entry: that goes over the
+/// name, whose hash alone is `name` ([`xattr_entry_hash`] without a value), and over the checksum as its one word.
+pub fn xattr_value_checksum_of(name: u32, stored: u32) -> u32 {
+    name.rotate_left(VALUE_SHIFT) ^ stored
 }
 
 /// Whether `stored` is the hash of an entry with this name and these words of value. Names beyond ASCII were

@@ -17,7 +17,8 @@ pub use acl::{Acl, AclEntry, AclTag};
 pub use area::{XattrArea, XattrEntries, XattrEntry, XattrFormat, XattrValue};
 pub use block::{XATTR_BLOCK_HEADER_SIZE, XattrBlock, update_xattr_block_checksum};
 pub use hash::{
-    extend_xattr_hash, verify_xattr_entry_hash, xattr_block_hash, xattr_entry_hash, xattr_value_checksum,
+    verify_xattr_entry_hash, xattr_block_hash, xattr_entry_hash, xattr_value_checksum,
+    xattr_value_checksum_of,
 };
 pub use name::XattrIndex;
 
