@@ -269,6 +269,7 @@ fn explain_knows_files_and_volumes_that_are_not_written() {
         let answer = explain(&volume, "", "/big", &["--write", "0", "4k"]);
         let refused = answer["refused"].as_str().unwrap_or_default();
         assert!(refused.contains(word), "{answer}");
+        assert_eq!(answer["requests"], Value::Array(vec![]));
         let said = bad(1, [OsStr::new("io"), &place, OsStr::new("-c"), OsStr::new("pwrite 0 4k")]);
         assert!(said.contains(refused), "{said}\n{refused}");
         assert_eq!(explain(&volume, "", "/big", &["--read", "0", "4k"])["refused"], Value::Null);

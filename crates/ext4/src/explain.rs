@@ -48,13 +48,14 @@ pub struct Explanation {
     pub plan: Plan,
     /// What the decision saw.
     pub pieces: Vec<Piece>,
-    /// What the device would get.
+    /// What the device would get: nothing if the request is refused.
     pub requests: Vec<DeviceRequest>,
     /// Why, line by line.
     pub reasons: Vec<String>,
     /// What would make it faster.
     pub advice: Vec<String>,
-    /// Why it would be refused, if it would.
+    /// Why it would be refused, if it would, as far as the volume and the file say it: not that the device is read-only
+    /// or in somebody else's use.
     pub refused: Option<String>,
 }
 
@@ -115,6 +116,9 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
         && let Err(error) = check_writable(shared, open)
     {
         explanation.refused = Some(error.to_string());
+    }
+    if explanation.refused.is_some() {
+        explanation.requests.clear();
     }
     Ok(explanation)
 }
@@ -368,7 +372,9 @@ impl Facts {
             let block = self.geometry.logical_block;
             lines.push(format!("use positions and lengths that are multiples of {block} bytes"));
         }
-        let transfers = pieces.iter().filter(|piece| piece.state == State::Written).count();
+        let sent =
+            |piece: &&Piece| piece.state == State::Written && (write || piece.logical < self.view_size);
+        let transfers = pieces.iter().filter(sent).count();
         if transfers > 1 && self.plan.route != Route::Allocate {
             lines.push(format!("{transfers} device requests: a contiguous file needs one"));
         }
