@@ -358,7 +358,8 @@ pub struct CpArgs {
     #[arg(value_name = "PATH", required = true, num_args = 2.., value_hint = ValueHint::FilePath)]
     pub paths: Vec<OsString>,
     /// Directories with everything in them, symbolic links as links, hard links, pipes, sockets and (as root)
-    /// device nodes too. What cannot be copied is told, and the rest goes on.
+    /// device nodes too. What cannot be copied is told, and the rest goes on. A file that has other names on the
+    /// host is made anew; what came from another source of the same command is kept.
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
     /// The same, and keep what -p keeps and extended attributes.

@@ -56,18 +56,16 @@ pub fn run(args: &CatArgs, globals: &Globals) -> Result<(), CliError> {
     let mut volumes = Volumes::default();
     let mut troubles = Troubles::new("cat", globals.json);
     for place in &places {
-        let opened = volumes.get(place, &how).and_then(|volume| Ok((place.file(&volume)?, volume)));
-        let (file, volume) = match opened {
-            Ok(opened) => opened,
-            // The others are shown all the same.
-            Err(error) if places.len() > 1 && !error.ends_all() => {
-                troubles.tell(&error);
-                continue;
-            }
-            Err(error) => return Err(error),
+        let mut one = || {
+            let volume = volumes.get(place, &how)?;
+            let file = place.file(&volume)?;
+            let progress = Progress::new(crate::text::visible(&place.path), file.size(), to_file);
+            pour(place, &volume, &file, ZEROS_MIN, &mut Stream { file: &stdout, name, progress })
         };
-        let progress = Progress::new(crate::text::visible(&place.path), file.size(), to_file);
-        pour(place, &volume, &file, ZEROS_MIN, &mut Stream { file: &stdout, name, progress })?;
+        let done = one();
+        // What cannot be written for one source cannot be for the next.
+        let sources = if done.as_ref().is_err_and(|error| error.is_about(name)) { 1 } else { places.len() };
+        troubles.one_of(sources, done)?;
     }
     troubles.finish()
 }

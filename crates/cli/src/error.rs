@@ -92,6 +92,11 @@ impl CliError {
         CliError::failed(path, message, libc::EOPNOTSUPP)
     }
 
+    /// Whether it is about this path.
+    pub fn is_about(&self, path: &OsStr) -> bool {
+        matches!(self, CliError::Failed(failure) if failure.path.as_deref() == Some(path))
+    }
+
     /// Whether it is about more than the source at hand: the command was asked wrongly, nobody reads any more, or what
     /// was being filled has moved away.
     pub fn ends_all(&self) -> bool {
@@ -207,6 +212,18 @@ impl Troubles {
     pub fn tell(&mut self, error: &CliError) {
         self.any = true;
         error.report(Some(self.command), self.json);
+    }
+
+    /// What became of one of `sources` sources: of several, a failure is told and the others go on (`None`), unless it
+    /// ends them all.
+    pub fn one_of<T>(&mut self, sources: usize, done: Result<T, CliError>) -> Result<Option<T>, CliError> {
+        match done {
+            Err(error) if sources > 1 && !error.ends_all() => {
+                self.tell(&error);
+                Ok(None)
+            }
+            done => done.map(Some),
+        }
     }
 
     /// The end of the command.

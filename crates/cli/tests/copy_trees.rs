@@ -59,6 +59,36 @@ fn one_bad_tree_does_not_stop_the_others() {
     assert_eq!(std::fs::read(out.join("hello")).unwrap(), b"world\n");
 }
 
+/// Directories of several sources are merged, but nothing else that one of them made is replaced by the next.
+#[test]
+fn what_another_source_made_just_now_is_kept() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let (one, other) = (volume(), volume());
+    let requests = ["rm /hello", "symlink /hello elsewhere", "rm /link", "ln /dir/inner/deep /link"];
+    oracle::debugfs_script(
+        other.path(),
+        &[&requests[..], &["ln /dir/inner/deep /dir/new"]].concat().join("\n"),
+    );
+    for flags in ["-r", "-a"] {
+        let out = one.scratch().file(format!("both{flags}"));
+        std::fs::create_dir(&out).unwrap();
+        std::fs::write(out.join("hello"), "before").unwrap();
+        let sources = ["/hello", "/link", "/dir"].map(|path| [at(&one, path), at(&other, path)]).concat();
+        let again = sources[0].clone();
+        let output =
+            uext4(["cp".into(), flags.into()].into_iter().chain(sources).chain([again, out.clone().into()]));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        for kept in ["/hello", "/link", "/dir/inner/deep"] {
+            let told = said.lines().filter(|line| line.contains(&format!("both{flags}{kept}: was made")));
+            assert_eq!(told.count(), 1, "{kept}: {said}");
+        }
+        assert_eq!(std::fs::read(out.join("hello")).unwrap(), b"world\n");
+        assert_eq!(std::fs::read_link(out.join("link")).unwrap(), Path::new("hello"));
+        assert_eq!(std::fs::read(out.join("dir/new")).unwrap(), b"deep\n", "directories are merged");
+    }
+}
+
 /// What has no name goes into the directory itself, as with cp(1).
 #[test]
 fn sources_without_a_name_are_merged() {
@@ -98,6 +128,8 @@ fn other_names_of_what_is_overwritten_stay_as_they_are() {
         let out = volume.scratch().file(format!("out{flags}"));
         std::fs::create_dir_all(&out).unwrap();
         std::fs::write(out.join("f"), "before").unwrap();
+        // Nobody may write to it; its name can be taken away all the same.
+        std::fs::set_permissions(out.join("f"), PermissionsExt::from_mode(0o444)).unwrap();
         std::fs::hard_link(out.join("f"), out.join("g")).unwrap();
         let elsewhere = volume.scratch().file(format!("elsewhere{flags}"));
         std::fs::hard_link(out.join("f"), &elsewhere).unwrap();

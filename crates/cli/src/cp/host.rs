@@ -131,8 +131,8 @@ impl Host {
     }
 
     /// A file to write from its beginning, and whether it existed; an existing one must be a regular file and
-    /// not `never`. It still has its contents. One with other names loses this one, and a new file is made: neither
-    /// what lies elsewhere nor what was just copied may change with it.
+    /// not `never`. It still has its contents. One with other names loses this one, as with cp(1), and a new file
+    /// is made: its contents stay under the others, and neither what lies elsewhere nor what was just copied changes.
     pub fn file(&self, name: &[u8], mode: u32, never: Option<Identity>) -> Result<(HostFile, bool), Errno> {
         let name = plain(name)?;
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -143,15 +143,17 @@ impl Host {
             Err(Errno::EXIST) => {}
             Err(error) => return Err(error),
         }
+        let stat = rustix::fs::statat(self.here(), name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if regular && stat.st_nlink > 1 && Some(identity(&stat)) != never {
+            self.remove(name.as_bytes())?;
+            return Ok((create()?.into(), false));
+        }
         // Opening a pipe must not wait for its reader.
         let fd = rustix::fs::openat(self.here(), name, flags | OFlags::NONBLOCK, Mode::empty())?;
         let stat = rustix::fs::fstat(&fd)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || Some(identity(&stat)) == never {
             return Err(Errno::EXIST);
-        }
-        if stat.st_nlink > 1 {
-            self.remove(name.as_bytes())?;
-            return Ok((create()?.into(), false));
         }
         Ok((fd.into(), true))
     }

@@ -15,7 +15,7 @@ use crate::pump::{Sink, pour};
 use attributes::Attributes;
 use host::Identity;
 use rustix::fd::AsFd;
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File as HostFile, OpenOptions};
 use std::io;
@@ -51,9 +51,12 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
         return Err(CliError::usage("cp needs a source and a destination"));
     };
     refuse_directions(sources, dest)?;
-    let places = sources.iter().map(|source| Place::parse(source)).collect::<Result<Vec<_>, _>>()?;
+    // What is named twice is copied once.
+    let mut named = HashSet::new();
+    let once = sources.iter().filter(|source| named.insert(*source));
+    let places = once.map(|source| Place::parse(source)).collect::<Result<Vec<_>, _>>()?;
     let dest_is_dir = fs::metadata(dest).is_ok_and(|metadata| metadata.is_dir());
-    if places.len() > 1 && !dest_is_dir {
+    if sources.len() > 1 && !dest_is_dir {
         return Err(CliError::failed(dest, "not a directory, and there are several sources", libc::ENOTDIR));
     }
     if args.recursive || args.archive {
@@ -62,41 +65,35 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
     let how = How::reading(globals, args.force.force, args.switches.switches);
     let mut volumes = Volumes::default();
     let mut troubles = Troubles::new("cp", globals.json);
-    let mut made: HashMap<PathBuf, &OsStr> = HashMap::new();
+    let mut made = HashSet::new();
     for place in &places {
         let mut one = || {
             let path =
                 if dest_is_dir { Path::new(dest).join(base_name(place)?) } else { PathBuf::from(dest) };
             let volume = volumes.get(place, &how)?;
-            match made.get(&path) {
-                // The same once more.
-                Some(source) if *source == place.argument => return Ok(()),
-                Some(_) => {
-                    let message = "was made from another source just now, and is kept";
-                    return Err(CliError::failed(path.as_os_str(), message, libc::EEXIST));
-                }
-                None => {}
+            if made.contains(&path) {
+                return Err(just_made(path.as_os_str()));
             }
             copy(place, &volume, &path, args.preserve, &mut troubles)?;
-            made.insert(path, &place.argument);
+            made.insert(path);
             Ok(())
         };
-        tell_one_of(&places, one(), &mut troubles)?;
+        let done = one();
+        troubles.one_of(places.len(), done)?;
     }
     troubles.finish()
 }
 
-/// The other sources are copied all the same, unless nobody reads any more or what is being filled was moved away.
-fn tell_one_of(
-    places: &[Place],
-    done: Result<(), CliError>,
-    troubles: &mut Troubles,
-) -> Result<(), CliError> {
-    match done {
-        Err(error) if places.len() > 1 && !error.ends_all() => troubles.tell(&error),
-        done => done?,
-    }
-    Ok(())
+/// A copy does not replace what the same command made from another source.
+fn just_made(path: &OsStr) -> CliError {
+    CliError::failed(path, "was made from another source just now, and is kept", libc::EEXIST)
+}
+
+/// What was made of several sources, directories aside.
+#[derive(Default)]
+struct Made {
+    earlier: HashSet<Identity>,
+    now: HashSet<Identity>,
 }
 
 /// What copies take over beside their contents.
@@ -186,13 +183,18 @@ fn copy_trees(
         (false, true) => Keep::Attributes,
         (false, false) => Keep::Nothing,
     };
+    let mut made = (places.len() > 1).then(Made::default);
     for place in places {
         let mut one = || {
             let destination = destination(place, dest, dest_is_dir)?;
             let volume = volumes.get(place, &how)?;
-            tree::copy(place, &volume, &destination, keep, &mut troubles)
+            tree::copy(place, &volume, &destination, keep, made.as_mut(), &mut troubles)
         };
-        tell_one_of(places, one(), &mut troubles)?;
+        let done = one();
+        troubles.one_of(places.len(), done)?;
+        if let Some(made) = &mut made {
+            made.earlier.extend(made.now.drain());
+        }
     }
     troubles.finish()
 }

@@ -3,7 +3,7 @@
 use super::attributes::Attributes;
 use super::host::{Host, Identity};
 use super::target::Target;
-use super::{Destination, Keep, Sparse, device_identity, volume_size};
+use super::{Destination, Keep, Made, Sparse, device_identity, just_made, volume_size};
 use crate::error::{CliError, Troubles};
 use crate::open::Place;
 use crate::progress::Progress;
@@ -36,6 +36,8 @@ struct Copier<'a> {
     /// The device of the source, which must not be written to.
     device: Option<Identity>,
     links: HashMap<Ino, First>,
+    /// If there are other sources.
+    made: Option<&'a mut Made>,
     /// Bytes of data that may still be copied.
     allowance: u64,
     attributes: Attributes<'a>,
@@ -50,6 +52,7 @@ pub fn copy(
     volume: &Volume,
     destination: &Destination,
     keep: Keep,
+    made: Option<&mut Made>,
     troubles: &mut Troubles,
 ) -> Result<(), CliError> {
     let mut walk =
@@ -65,6 +68,7 @@ pub fn copy(
         host,
         device: device_identity(place),
         links: HashMap::new(),
+        made,
         allowance: allowance(volume_size(volume), records),
         attributes: Attributes::new(place, volume, destination, keep),
         troubles,
@@ -140,6 +144,11 @@ impl Copier<'_> {
     /// Anything but a directory.
     fn make(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata) -> Result<(), CliError> {
         let Some(name) = self.destination.name_of(entry).map(<[u8]>::to_vec) else { return Ok(()) };
+        if let Some(made) = &self.made
+            && self.host.identity_of(&name).is_ok_and(|there| made.earlier.contains(&there))
+        {
+            return Err(just_made(&self.destination.below(entry.path)));
+        }
         if metadata.links > 1 && self.link(entry, &name)? {
             return Ok(());
         }
@@ -147,6 +156,9 @@ impl Copier<'_> {
             FileKind::Regular => self.file(entry, metadata, &name)?,
             FileKind::Symlink => self.symlink(entry, metadata, &name)?,
             _ => self.node(entry, metadata, &name)?,
+        }
+        if let Some(made) = &mut self.made {
+            made.now.extend(self.host.identity_of(&name));
         }
         if metadata.links > 1 {
             self.remember(entry, metadata, &name)?;
