@@ -83,44 +83,41 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
         }
         _ => (facts.requests(&pieces), true),
     };
-    let mut explanation = Explanation {
-        plan,
-        requests,
-        reasons: facts.reasons(&pieces, open.switches, query.write),
-        advice: facts.advice(&pieces, open.switches, query.write),
-        refused: None,
-        pieces: pieces.to_vec(),
-    };
-    if !all_listed {
-        explanation
-            .reasons
-            .push(format!("the first {REQUESTS_MAX} device requests are listed, the rest is like them"));
+    let refused = if query.write { refusal(shared, open, &request, &plan, &pieces) } else { None };
+    let requests = if refused.is_some() { Vec::new() } else { requests };
+    let mut reasons = facts.reasons(&pieces, open.switches, query.write);
+    if !all_listed && refused.is_none() {
+        reasons.push(format!("the first {REQUESTS_MAX} device requests are listed, the rest is like them"));
     }
     if pieces.len() == PIECES_MAX {
-        // The plan saw the first pieces only; a write is refused as a whole if any later one is not written.
-        explanation.reasons.push(format!(
+        // The plan saw the first pieces only.
+        reasons.push(format!(
             "more than {PIECES_MAX} pieces: the first ones are listed, the rest follows in steps"
         ));
-        if query.write
-            && plan.route != Route::Allocate
-            && let Err(error) = shared.engine.check_overwrite(open, request.range)
-        {
-            explanation.refused = Some(error.to_string());
-        }
+    }
+    let advice = facts.advice(&pieces, open.switches, query.write, refused.is_some());
+    Ok(Explanation { plan, requests, reasons, advice, refused, pieces: pieces.to_vec() })
+}
+
+/// Why a write would be refused, if it would.
+fn refusal(
+    shared: &Shared,
+    open: &OpenFile<Ext4>,
+    request: &Request,
+    plan: &Plan,
+    pieces: &Pieces,
+) -> Option<String> {
+    if let Err(error) = check_writable(shared, open) {
+        return Some(error.to_string());
     }
     if plan.route == Route::Allocate {
-        explanation.refused =
-            Some("it needs allocation, conversion or a new size, which this version cannot do".into());
+        return Some("it needs allocation, conversion or a new size, which this version cannot do".into());
     }
-    if query.write
-        && let Err(error) = check_writable(shared, open)
-    {
-        explanation.refused = Some(error.to_string());
+    // The plan saw the first pieces only; a write is refused as a whole if any later one is not written.
+    if pieces.len() < PIECES_MAX {
+        return None;
     }
-    if explanation.refused.is_some() {
-        explanation.requests.clear();
-    }
-    Ok(explanation)
+    shared.engine.check_overwrite(open, request.range).err().map(|error| error.to_string())
 }
 
 /// Whether the volume and the file could be opened for writing, as far as they themselves say.
@@ -342,7 +339,8 @@ impl Facts {
         }
     }
 
-    fn advice(&self, pieces: &[Piece], switches: Switches, write: bool) -> Vec<String> {
+    /// `refused`: nothing is sent, so nothing is said about what is.
+    fn advice(&self, pieces: &[Piece], switches: Switches, write: bool, refused: bool) -> Vec<String> {
         let mut lines = Vec::new();
         let blocks = |state| {
             let bytes: u64 =
@@ -375,10 +373,10 @@ impl Facts {
         let sent =
             |piece: &&Piece| piece.state == State::Written && (write || piece.logical < self.view_size);
         let transfers = pieces.iter().filter(sent).count();
-        if transfers > 1 && self.plan.route != Route::Allocate {
+        if transfers > 1 && !refused {
             lines.push(format!("{transfers} device requests: a contiguous file needs one"));
         }
-        if write && self.request.sync == Sync::Data && !self.device.durable_without_flush() {
+        if write && !refused && self.request.sync == Sync::Data && !self.device.durable_without_flush() {
             lines.push("a device with FUA would need no flush for O_DSYNC overwrites".into());
         }
         if switches != Switches::ON {

@@ -246,6 +246,7 @@ pub(crate) fn settle(
         return Ok(Settled { device, superblock, info });
     };
     let journal = JournalInfo::read(&state.cache, &log)?;
+    journal.check_version()?;
     drop(state);
     let block_size = u64::from(superblock.geometry.block_size());
     // Not the blocks of this superblock: a volume that was grown has its new size in the log.

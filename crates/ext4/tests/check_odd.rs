@@ -55,6 +55,30 @@ fn hashes_of_values_in_inodes_of_their_own_are_checked() {
     }
 }
 
+/// Also one that looks like a value: the inode of the boot loader.
+#[test]
+fn reserved_inodes_hold_no_values() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let source = Scratch::new(1 << 20);
+    let value = source.file("value");
+    std::fs::write(&value, vec![7; 1500]).unwrap();
+    let args = ["-O", "ea_inode,^metadata_csum,^has_journal", "-I", "256"];
+    let set = format!("ea_set -f {} /plain user.beyond", value.display());
+    let mut image = volume(&args, &[set, "set_inode_field /plain blocks 8".into()]);
+    let (ino, mut found) = (ino_of(&image, "/plain"), 0);
+    change_inode(&mut image, ino, |bytes| {
+        let name = bytes.windows(6).position(|window| window == b"beyond").unwrap();
+        let number = &mut bytes[name - 12..name - 8];
+        found = u32::from_le_bytes(number.try_into().unwrap());
+        number.copy_from_slice(&5u32.to_le_bytes());
+    });
+    let at = Layout::of(&image).inode(Ino(found));
+    let held = image.bytes[at..at + 256].to_vec();
+    change_inode(&mut image, Ino(5), |bytes| bytes.copy_from_slice(&held));
+    let codes = ["block.shared", "block.shared", "inode.unattached", "xattr.value_inode"];
+    assert_found("inode 5", &image, &codes);
+}
+
 #[test]
 fn names_without_a_name_space_are_found_in_blocks() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));

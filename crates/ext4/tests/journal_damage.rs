@@ -3,10 +3,10 @@
 
 mod common;
 
-use common::dirty::{block_size, recovers_as_e2fsck_does};
+use common::dirty::{block_size, by_e2fsck, comparable, recovers_as_e2fsck_does};
 use common::hostile::Layout;
 use common::log::{Log, LogKind, Written, places};
-use common::{Image, assert_unchanged, open_ro, read_all, read_only};
+use common::{Image, assert_same_bytes, assert_unchanged, open_ro, read_all, read_only};
 use uext4::check::{CheckOptions, Report, check_volume};
 use uext4::{Error, LogEnd, RecoveryReport, RecoveryState, Volume, VolumeOptions};
 use uext4_ondisk::Ino;
@@ -136,7 +136,7 @@ fn a_check_finds_a_journal_that_cannot_be_used() {
 
 /// What the log holds is lost to whoever cannot read its superblock: the files are not what they were when the volume
 /// was written last. (The kernel refuses, unless it is told `noload`; e2fsck throws the journal away.) A superblock
-/// of the first version with features, over a log in use, would let it pass for empty.
+/// of the first version whose fields tell of checksums would let the log pass for empty (kernel and e2fsck let it).
 #[test]
 fn a_damaged_journal_that_is_needed_refuses_reading_too() {
     needs!(Need::Tool("mke2fs"));
@@ -149,6 +149,34 @@ fn a_damaged_journal_that_is_needed_refuses_reading_too() {
     for image in [image, first_version] {
         assert_neither_read_nor_written(&image);
     }
+}
+
+/// Features that stand in a superblock of the first version and change nothing about the log's blocks (`e2fsck` asks
+/// whether to clear them) hinder nobody, nor do others where nothing is to be recovered.
+#[test]
+fn features_of_a_first_version_are_ignored() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let mut image = base(1);
+    transaction(&mut Log::begin(&mut image, LogKind::new(LogChecksums::None)), 1);
+    let start = places(&image)[0] as usize * 1024;
+    image.bytes[start + 7] = 3;
+    image.bytes[start + 0x28 + 3] = 1 | 4;
+    image.bytes[start + 0x24 + 3] = 1;
+    let device = image.device();
+    let info = Volume::open_device(device.clone(), VolumeOptions::read_write()).unwrap().info();
+    let log = info.recovery.log.unwrap();
+    assert_eq!((log.transactions, log.blocks, log.ended), (1, 2, LogEnd::Complete));
+    let journal = info.journal.unwrap().block;
+    let found = comparable(&Image::of(&*device), journal);
+    assert_same_bytes(&comparable(&by_e2fsck(&image), journal).bytes, &found.bytes);
+
+    // The bit of checksums: the log is refused, unless nobody needs it.
+    image.bytes[start + 0x28 + 3] = 0x10;
+    assert_neither_read_nor_written(&image);
+    clear_recover(&mut image);
+    let report = check(&image);
+    assert!(report.is_clean() && report.findings.is_empty(), "{:?}", report.findings);
+    Volume::open_device(image.device(), VolumeOptions::read_write()).unwrap();
 }
 
 fn assert_neither_read_nor_written(image: &Image) {

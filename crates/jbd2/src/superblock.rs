@@ -8,8 +8,8 @@ use crate::space::{Limits, LogSpace};
 use crate::{Error, LogMap, Result, Tid};
 use std::borrow::Cow;
 use uext4_buffer::BufferCache;
-use uext4_ondisk::Pblk;
 use uext4_ondisk::jbd2::{JournalSuperblock, LogFormat};
+use uext4_ondisk::{Corrupt, CorruptKind, Pblk};
 
 /// Shortest ordinary log (without superblock and fast-commit area) that jbd2 accepts is one block less than
 /// this.
@@ -53,6 +53,20 @@ impl JournalInfo {
     #[must_use]
     pub fn needs_recovery(&self) -> bool {
         self.superblock.start != 0
+    }
+
+    /// Refuses to replay a log in use whose superblock [contradicts its
+    /// version](JournalSuperblock::contradicts_version).
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn check_version(&self) -> Result<()> {
+        if self.needs_recovery() && self.superblock.contradicts_version() {
+            return Err(Corrupt::from(CorruptKind::JournalField("features"))
+                .at_block(Pblk(self.block))
+                .into());
+        }
+        Ok(())
     }
 
     /// Log blocks that transactions use in turn.

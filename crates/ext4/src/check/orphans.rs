@@ -103,8 +103,8 @@ fn read_file<'d>(
         true => walk.extents(&inode.i_block, &mut blocks)?,
         false => walk.indirect(&inode.i_block, &mut blocks)?,
     }
+    let mut whole = !walk.broken;
     let expected = inode.size / u64::from(shared.sb.geometry.block_size());
-    let mut whole = true;
     if blocks.0.len() > FILE_BLOCKS || blocks.0.len() as u64 != expected {
         let text = || format!("{} bytes, {} blocks", inode.size, blocks.0.len());
         findings.add(&kinds::ORPHAN_FILE, place, text);

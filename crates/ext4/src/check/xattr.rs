@@ -27,7 +27,10 @@ pub(super) struct InlineDirectory {
     pub folded: bool,
 }
 
-/// An attribute whose value lies in another inode. All of them are looked at together, in the order of those inodes.
+/// Uses of values that are kept at once before they are looked at, for what attribute blocks name: 24 MiB.
+const VALUES_KEPT: usize = 1 << 20;
+
+/// An attribute whose value lies in another inode. Many of them are looked at together, in the order of those inodes.
 #[derive(Clone, Copy)]
 pub(super) struct ValueUse {
     value: u32,
@@ -167,7 +170,7 @@ impl Scan<'_, '_> {
 }
 
 /// Attribute blocks, each claimed and checked once, when all inodes are known. `uses`: blocks and the inodes that
-/// have them, sorted. What they name in other inodes is added to `values`.
+/// have them, sorted. What they name in other inodes is added to `values`, which are looked at when they are many.
 pub(super) fn check_blocks(
     shared: &Shared<'_>,
     uses: &[(u64, u32)],
@@ -211,20 +214,23 @@ pub(super) fn check_blocks(
             }
             Err(fault) => findings.corrupt(&kinds::XATTR_BLOCK, place, &fault),
         }
+        if values.len() >= VALUES_KEPT {
+            check_value_inodes(shared, values, findings)?;
+        }
     }
     Ok(())
 }
 
-/// The inodes that hold values of attributes.
+/// The inodes that hold values of attributes; `uses` is empty then.
 pub(super) fn check_value_inodes(
     shared: &Shared<'_>,
-    uses: &mut [ValueUse],
+    uses: &mut Vec<ValueUse>,
     findings: &mut Findings,
 ) -> Result<()> {
     let (mut values, mut owners) = (shared.reader()?, shared.reader()?);
     uses.sort_unstable_by_key(|one| (one.value, one.owner, one.block));
-    for one in uses {
-        check_value(shared, &mut values, &mut owners, one, findings)?;
+    for one in uses.drain(..) {
+        check_value(shared, &mut values, &mut owners, &one, findings)?;
     }
     Ok(())
 }
@@ -241,7 +247,7 @@ fn check_value(
 ) -> Result<()> {
     let place = one.place();
     match shared.inodes.in_use(one.value) {
-        Some(slot) if slot.marks() & MARK_VALUE != 0 => slot.count_entry(),
+        Some(slot) if slot.marks() & MARK_VALUE != 0 && !shared.is_reserved(one.value) => slot.count_entry(),
         _ => {
             findings.add(&kinds::XATTR_VALUE, place, || format!("inode {} holds no value", one.value));
             return Ok(());

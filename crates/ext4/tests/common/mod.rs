@@ -19,7 +19,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use uext4::blockdev::engine::{MemoryDevice, MemoryOptions};
 use uext4::blockdev::{Device, WriteDurability};
-use uext4::{Buffer, BufferPool, File, OpenOptions, Volume, VolumeOptions};
+use uext4::{Buffer, BufferPool, File, FileSlot, OpenOptions, Volume, VolumeOptions};
 use uext4_testkit::fixture::pattern;
 
 /// Transfers of images go in steps of this many bytes.
@@ -182,4 +182,11 @@ pub fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Sen
             Err(panic) => std::panic::resume_unwind(panic),
         },
     }
+}
+
+/// Whether two slots of a queue are the same place, held by whichever file. The library tells this to no one but in the
+/// first field of `Debug`.
+pub fn same_place(one: FileSlot, other: FileSlot) -> bool {
+    let place = |slot: FileSlot| format!("{slot:?}").split(',').next().map(str::to_owned);
+    place(one) == place(other)
 }

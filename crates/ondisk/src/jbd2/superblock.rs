@@ -108,7 +108,7 @@ const _: () = assert!(std::mem::offset_of!(RawSuperblock, head) == 0x58);
 /// Version of the superblock's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuperblockVersion {
-    /// Without features; fields from the feature words on are not meaningful, and 0 while the log is in use.
+    /// Without features; fields from the feature words on are not meaningful.
     V1,
     /// With features.
     V2,
@@ -133,6 +133,8 @@ pub struct JournalSuperblock {
     pub errno: i32,
     /// Features.
     pub features: JournalFeatures,
+    /// What stands in version 1 where version 2 has its incompatible features: of no meaning, and mostly nothing.
+    pub ignored: JournalIncompat,
     /// Identity of the journal (`s_uuid`).
     pub uuid: [u8; 16],
     /// File systems sharing an external journal (`s_nr_users`).
@@ -202,11 +204,6 @@ impl JournalSuperblock {
         let second = version == SuperblockVersion::V2;
         let features = if second { features_of(raw) } else { JournalFeatures::default() };
         verify_checksum(raw, &features)?;
-        // A log in use is not read by a version that contradicts its own fields: with features or without, its blocks
-        // mean something else, and taken for empty it would be emptied. (e2fsck clears the fields and reads on.)
-        if !second && raw.start.get() != 0 && features_of(raw) != JournalFeatures::default() {
-            return Err(field("features"));
-        }
         let number = |value: U32| if second { value.get() } else { 0 };
         let superblock = JournalSuperblock {
             version,
@@ -217,6 +214,7 @@ impl JournalSuperblock {
             start: raw.start.get(),
             errno: i32::from_le_bytes(raw.errno.get().to_le_bytes()),
             features,
+            ignored: if second { JournalIncompat::empty() } else { features_of(raw).incompat },
             uuid: if second { raw.uuid } else { [0; 16] },
             users: number(raw.users),
             max_transaction: number(raw.max_transaction),
@@ -227,6 +225,17 @@ impl JournalSuperblock {
         };
         superblock.check_layout()?;
         Ok(superblock)
+    }
+
+    /// Whether a version 1 has features of version 2 whose logs look otherwise: one of the two is damaged, and blocks
+    /// of a log in use would be taken for what they are not. (Kernel and e2fsck read on without them.)
+    #[must_use]
+    pub fn contradicts_version(&self) -> bool {
+        let other = JournalIncompat::BIT64
+            | JournalIncompat::CSUM_V2
+            | JournalIncompat::CSUM_V3
+            | JournalIncompat::FAST_COMMIT;
+        self.ignored.intersects(other) || !self.ignored.unknown().is_empty()
     }
 
     fn check_layout(&self) -> Result<(), Corrupt> {
