@@ -114,12 +114,17 @@ fn explain_overwrites_and_reads() {
 fn explain_durability() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let volume = volume();
-    let plain = explain(&volume, "?cache=volatile&fua=off", "/big", &["--write", "0", "4k", "--dsync"]);
+    let plain = explain(&volume, NO_FUA, "/big", &["--write", "0", "4k", "--dsync"]);
+    assert!(advised(&plain, "FUA"), "{plain}");
     assert_eq!(plain["durability"], "datasync", "{plain}");
     assert_eq!(plain["requests"][1]["op"], "flush");
     assert_eq!(plain["requests"][0]["fua"], false);
     let sync = explain(&volume, "?cache=volatile", "/big", &["--write", "0", "4k", "--sync"]);
     assert_eq!(sync["durability"], "fsync");
+}
+
+fn advised(answer: &Value, word: &str) -> bool {
+    answer["advice"].as_array().unwrap().iter().any(|line| line.as_str().unwrap().contains(word))
 }
 
 #[test]
@@ -132,10 +137,15 @@ fn explain_refusals_and_advice() {
         let answer = explain(&volume, "", "/holed", &["--write", offset, "16k"]);
         assert_eq!(answer["route"], "allocate", "{answer}");
         assert!(answer["refused"].is_string(), "{answer}");
-        let advice = answer["advice"].as_array().unwrap();
-        assert!(advice.iter().any(|line| line.as_str().unwrap().contains(word)), "{word}: {answer}");
+        assert!(advised(&answer, word), "{word}: {answer}");
         assert_eq!(answer["requests"], Value::Array(vec![]));
     }
+    // Nothing is sent, so nothing is said about how.
+    let read = explain(&volume, NO_FUA, "/sparse", &["--read", "1m", "7172k"]);
+    assert!(advised(&read, "2 device requests"), "{read}");
+    let answer = explain(&volume, NO_FUA, "/sparse", &["--write", "1m", "7172k", "--dsync"]);
+    assert!(answer["refused"].is_string(), "{answer}");
+    assert!(!advised(&answer, "device"), "{answer}");
     let human = text([
         OsStr::new("explain"),
         &at(&volume, "/big"),
@@ -249,6 +259,9 @@ fn what_explain_promises_of_reads_at_the_end_and_of_holes_is_what_is_sent() {
     }
 }
 
+/// A device that would get a flush.
+const NO_FUA: &str = "?cache=volatile&fua=off";
+
 /// Explain refuses what `io` refuses, for the same reason.
 #[test]
 fn explain_knows_files_and_volumes_that_are_not_written() {
@@ -273,6 +286,8 @@ fn explain_knows_files_and_volumes_that_are_not_written() {
         let said = bad(1, [OsStr::new("io"), &place, OsStr::new("-c"), OsStr::new("pwrite 0 4k")]);
         assert!(said.contains(refused), "{said}\n{refused}");
         assert_eq!(explain(&volume, "", "/big", &["--read", "0", "4k"])["refused"], Value::Null);
+        let durable = explain(&volume, NO_FUA, "/big", &["--write", "0", "4k", "--dsync"]);
+        assert!(durable["refused"].is_string() && !advised(&durable, "FUA"), "{durable}");
     }
 }
 

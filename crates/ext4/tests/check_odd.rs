@@ -123,6 +123,27 @@ fn orphan_files_need_a_journal_and_the_checksums_of_the_volume() {
     assert_found("no orphan file at all", &none, &["orphan.file"]);
 }
 
+/// What a broken map leaves out may have the entries: the map is the finding.
+#[test]
+fn an_orphan_file_with_a_broken_map_is_not_called_empty() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let args = ["-O", "has_journal,orphan_file,^extents,^64bit,^metadata_csum"];
+    let empty = volume(&args, &["feature orphan_present".to_string()]);
+    let found = assert_found("whole", &empty, &["orphan.file"]);
+    let ino = found.findings[0].place.inode.unwrap();
+    let layout = Layout::of(&empty);
+    let mut image = empty.clone();
+    // Of its blocks one lies behind the end, and the size is what remains.
+    change_inode(&mut image, ino, |record| {
+        let size = u32::from_le_bytes(record[4..8].try_into().unwrap());
+        record[4..8].copy_from_slice(&(size - layout.superblock.geometry.block_size()).to_le_bytes());
+        record[0x28 + 3 * 4..0x28 + 4 * 4].copy_from_slice(&999_999u32.to_le_bytes());
+    });
+    let report = check(&image);
+    assert!(report.totals.contains_key("map.range"), "{:?}", told(&report));
+    assert!(!told(&report).iter().any(|line| line.contains("it is empty")), "{:?}", told(&report));
+}
+
 #[test]
 fn features_of_other_versions_are_told() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));

@@ -371,6 +371,17 @@ fn journal_superblocks() {
     assert_eq!(changed(0x2B, &[0x18]), CorruptKind::JournalField("features"));
     assert_eq!(changed(0x2B, &[0x10]), CorruptKind::JournalField("checksum_type"));
     assert_eq!(fault(&bytes[..1023]), CorruptKind::Truncated("journal superblock"));
+    // Block type and lowest byte of the incompatible features: those of another layout do not go with version 1.
+    let contradicts = |version: u8, incompat: u8| {
+        let mut bytes = bytes.clone();
+        (bytes[7], bytes[0x2B]) = (version, incompat);
+        JournalSuperblock::decode(&bytes).unwrap().contradicts_version()
+    };
+    assert_eq!(
+        [0, 1, 2, 4, 5, 8, 0x10, 0x20, 0x40].map(|bits| contradicts(3, bits)),
+        [false, false, true, false, false, true, true, true, true]
+    );
+    assert_eq!([0, 2, 0x20, 0x40].map(|bits| contradicts(4, bits)), [false; 4]);
     let mut journal = JournalSuperblock::decode(&bytes).unwrap();
     journal.features.incompat = uext4_ondisk::jbd2::JournalIncompat::from_bits_retain(0x30);
     journal.checksum_type = 4;

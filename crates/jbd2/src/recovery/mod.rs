@@ -20,7 +20,7 @@
 //! | no block of the next transaction | [`LogEnd::Complete`] | the same |
 //! | a bad checksum, and a commit block older than the commit before it | [`LogEnd::Stale`] | the same |
 //! | asynchronous commits: a bad commit block in the last transaction | [`LogEnd::Interrupted`] | the same |
-//! | asynchronous commits: another bad block there, which may have come last | the same | refuses |
+//! | asynchronous commits: another bad block there, which may have come last | the same | refuses (versions 2 and 3) |
 //! | a bad checksum in a committed transaction | [`LogEnd::Damaged`] | refuses to mount, having replayed some |
 //! | a bad data block | [`LogEnd::Damaged`]: the transaction does not count | leaves the block out, then refuses |
 //! | the whole log is walked | [`LogEnd::Full`] | walks on |

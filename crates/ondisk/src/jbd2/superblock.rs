@@ -229,6 +229,7 @@ impl JournalSuperblock {
 
     /// Whether a version 1 has features of version 2 whose logs look otherwise: one of the two is damaged, and blocks
     /// of a log in use would be taken for what they are not. (Kernel and e2fsck read on without them.)
+    /// Features that change no layout count for nothing, as there: asynchronous commits, checksums of transactions.
     #[must_use]
     pub fn contradicts_version(&self) -> bool {
         let other = JournalIncompat::BIT64
