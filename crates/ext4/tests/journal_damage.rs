@@ -151,8 +151,8 @@ fn a_damaged_journal_that_is_needed_refuses_reading_too() {
     }
 }
 
-/// Features that stand in a superblock of the first version and change nothing about the layout of the log's blocks (`e2fsck`
-/// clears them) hinder nobody, nor do others where nothing is to be recovered.
+/// Features that stand in a superblock of the first version and change nothing about the layout of the log's blocks
+/// (`e2fsck` clears them) hinder nobody, nor do others where nothing is to be recovered.
 #[test]
 fn features_of_a_first_version_are_ignored() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
