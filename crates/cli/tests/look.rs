@@ -63,6 +63,21 @@ fn info_agrees_with_dumpe2fs() {
     assert!(text.contains(&format!("gate fence:            {fence}:")), "{text}");
 }
 
+/// Whether they are in the list or in the file.
+#[test]
+fn info_says_that_orphans_forbid_writing() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    for request in ["set_super_value last_orphan 12", "feature orphan_file orphan_present"] {
+        let volume = volume();
+        oracle::debugfs_write(volume.path(), request);
+        let text = text([OsStr::new("info"), volume.path().as_os_str()]);
+        assert!(text.contains("there are inodes to delete or truncate: read-only"), "{request}: {text}");
+        let place = at(&volume, "/big");
+        let said = bad(1, [OsStr::new("io"), &place, OsStr::new("-c"), OsStr::new("pwrite 0 4k")]);
+        assert!(said.contains("orphan"), "{request}: {said}");
+    }
+}
+
 #[test]
 fn info_speaks_of_layers_and_masks() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));

@@ -415,7 +415,7 @@ fn fast_commits_of_files_that_share_an_extent_tree_stay_in_the_budget() {
                 unmap: all,
             },
         ),
-        // The second half of nearly every group, none of it marked used: 120 MB of bitmaps would change.
+        // The second half of nearly every group, none of it marked used: a bitmap of each would change.
         (
             "KiB of metadata",
             SharedTree {
