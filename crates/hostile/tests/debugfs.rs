@@ -112,7 +112,7 @@ impl Theirs<'_> {
             match held {
                 Held::Names(_) => writeln!(requests, "ls -p <{ino}>").unwrap(),
                 Held::Bytes(_) | Held::Inline(_) => {
-                    let file = self.scratch.file(&format!("dump-{ino}"));
+                    let file = self.scratch.file(format!("dump-{ino}"));
                     writeln!(requests, "dump <{ino}> {}", file.display()).unwrap();
                     dumps.push((*ino, file));
                 }
