@@ -79,11 +79,16 @@ pub struct Volumes {
 impl Volumes {
     /// The volume of a place.
     pub fn get(&mut self, place: &Place, how: &How<'_>) -> Result<Volume, CliError> {
-        if let Some((_, volume)) = self.open.iter().find(|(spec, _)| *spec == place.spec) {
-            return Ok(volume.clone());
+        self.numbered(place, how).map(|(_, volume)| volume)
+    }
+
+    /// The same, and which of the volumes opened here it is.
+    pub fn numbered(&mut self, place: &Place, how: &How<'_>) -> Result<(usize, Volume), CliError> {
+        if let Some(number) = self.open.iter().position(|(spec, _)| *spec == place.spec) {
+            return Ok((number, self.open[number].1.clone()));
         }
         let volume = place.volume(how)?;
         self.open.push((place.spec.clone(), volume.clone()));
-        Ok(volume)
+        Ok((self.open.len() - 1, volume))
     }
 }

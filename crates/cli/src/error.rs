@@ -87,6 +87,16 @@ impl CliError {
         self
     }
 
+    /// The same, after some of it was done: what `done` says of `bytes` bytes, unless there are none.
+    pub fn after(mut self, done: &str, bytes: u64, of: u64) -> Self {
+        if let CliError::Failed(failure) = &mut self
+            && bytes > 0
+        {
+            failure.message = format!("{}; {bytes} of {of} bytes were {done} before", failure.message);
+        }
+        self
+    }
+
     /// Something this version cannot do yet.
     pub fn unsupported(path: &OsStr, message: impl Into<String>) -> Self {
         CliError::failed(path, message, libc::EOPNOTSUPP)

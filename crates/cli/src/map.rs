@@ -8,13 +8,25 @@ use crate::svg;
 use serde::Serialize;
 use uext4::{File, Piece, State, Switches};
 
+/// A piece of a map in JSON, all numbers in bytes.
 #[derive(Serialize)]
-struct JsonPiece {
+pub struct JsonPiece {
     logical: u64,
     /// No hole has one.
     physical: Option<u64>,
     length: u64,
     state: &'static str,
+}
+
+impl From<&Piece> for JsonPiece {
+    fn from(piece: &Piece) -> Self {
+        JsonPiece {
+            logical: piece.logical,
+            physical: (piece.state != State::Hole).then_some(piece.physical),
+            length: piece.length,
+            state: piece.state.name(),
+        }
+    }
 }
 
 /// Runs it.
@@ -32,12 +44,7 @@ pub fn run(args: &MapArgs, globals: &Globals) -> Result<(), CliError> {
     }
     let mut out = Out::new();
     if globals.json {
-        out.json_array(pieces.iter().map(|piece| JsonPiece {
-            logical: piece.logical,
-            physical: (piece.state != State::Hole).then_some(piece.physical),
-            length: piece.length,
-            state: piece.state.name(),
-        }))?;
+        out.json_array(pieces.iter().map(JsonPiece::from))?;
     } else {
         table(&mut out, &place, &file, volume.block_size(), &pieces)?;
     }

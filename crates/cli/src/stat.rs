@@ -11,7 +11,7 @@ use uext4::{FileKind, Metadata, Switches, Timestamp};
 
 /// The names of `struct statx`, and what ext4 knows beyond it.
 #[derive(Serialize)]
-struct JsonStat<'a> {
+pub struct JsonStat<'a> {
     stx_ino: u32,
     stx_mode: u32,
     stx_nlink: u32,
@@ -60,37 +60,40 @@ pub fn run(args: &StatArgs, globals: &Globals) -> Result<(), CliError> {
     };
     let mut out = Out::new();
     if globals.json {
-        print_json(&mut out, &metadata, target.as_deref())?;
+        out.json(&JsonStat::new(&metadata, target.as_deref()))?;
     } else {
         print_text(&mut out, &place, &metadata, target.as_deref())?;
     }
     out.finish()
 }
 
-fn print_json(out: &mut Out, metadata: &Metadata, target: Option<&[u8]>) -> Result<(), CliError> {
-    let (target, target_b64) = target.map_or((None, None), text::utf8_or_base64);
-    out.json(&JsonStat {
-        stx_ino: metadata.ino.get(),
-        stx_mode: u32::from(metadata.kind.mode_bits()) | metadata.mode,
-        stx_nlink: metadata.links,
-        stx_uid: metadata.uid,
-        stx_gid: metadata.gid,
-        stx_size: metadata.size,
-        stx_blocks: metadata.blocks,
-        stx_blksize: metadata.block_size,
-        stx_atime: metadata.accessed.into(),
-        stx_btime: metadata.created.map(JsonTime::from),
-        stx_ctime: metadata.changed.into(),
-        stx_mtime: metadata.modified.into(),
-        stx_rdev_major: metadata.rdev.0,
-        stx_rdev_minor: metadata.rdev.1,
-        r#type: text::kind(metadata.kind),
-        flags: metadata.flags.names(),
-        generation: metadata.generation,
-        project: metadata.project,
-        target,
-        target_b64,
-    })
+impl<'a> JsonStat<'a> {
+    /// Of an inode, and what it points at if it is a symbolic link.
+    pub fn new(metadata: &Metadata, target: Option<&'a [u8]>) -> Self {
+        let (target, target_b64) = target.map_or((None, None), text::utf8_or_base64);
+        JsonStat {
+            stx_ino: metadata.ino.get(),
+            stx_mode: u32::from(metadata.kind.mode_bits()) | metadata.mode,
+            stx_nlink: metadata.links,
+            stx_uid: metadata.uid,
+            stx_gid: metadata.gid,
+            stx_size: metadata.size,
+            stx_blocks: metadata.blocks,
+            stx_blksize: metadata.block_size,
+            stx_atime: metadata.accessed.into(),
+            stx_btime: metadata.created.map(JsonTime::from),
+            stx_ctime: metadata.changed.into(),
+            stx_mtime: metadata.modified.into(),
+            stx_rdev_major: metadata.rdev.0,
+            stx_rdev_minor: metadata.rdev.1,
+            r#type: text::kind(metadata.kind),
+            flags: metadata.flags.names(),
+            generation: metadata.generation,
+            project: metadata.project,
+            target,
+            target_b64,
+        }
+    }
 }
 
 fn print_text(

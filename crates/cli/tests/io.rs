@@ -139,6 +139,60 @@ fn fiemap_and_stat() {
 }
 
 #[test]
+fn each_command_says_one_json_object() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let said = |path: &str, commands: &[&str]| -> Vec<Value> {
+        let told = text(io(&volume, path, commands).into_iter().chain(["--json".into()]));
+        told.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let rows =
+        said("/big", &["pwrite -V 1 -D 0 8k", "fdatasync", "pread -C 4k 10000", "pread -q 0 4k", "fsync"]);
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    for (row, (command, offset, length, calls)) in
+        rows.iter().zip([("pwrite", 0, 8192, 2), ("pread", 4096, 10000, 3)])
+    {
+        assert_eq!((&row["command"], &row["offset"]), (&command.into(), &offset.into()));
+        assert_eq!(
+            (&row["length"], &row["bytes"], &row["calls"]),
+            (&length.into(), &length.into(), &calls.into())
+        );
+        assert!(row["seconds"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let rows = said("/hello", &["pread -v 0 100", "stat", "help quit"]);
+    assert_eq!((&rows[0]["offset"], &rows[0]["data_b64"]), (&0.into(), &"d29ybGQK".into()));
+    assert_eq!((&rows[1]["length"], &rows[1]["bytes"]), (&100.into(), &6.into()));
+    let place = at(&volume, "/hello");
+    let mut stat = json([OsStr::new("stat"), OsStr::new("--json"), &place]);
+    stat["command"] = "stat".into();
+    assert_eq!(rows[2], stat);
+    assert_eq!((&rows[3]["command"], &rows[3]["text"]), (&"help".into(), &"quit\n        leave\n".into()));
+    assert_eq!(rows.len(), 4);
+    let rows = said("/holed", &["fiemap", "fiemap 80k 16k"]);
+    let place = at(&volume, "/holed");
+    let map = json(["map", "--holes", "--json"].map(OsStr::new).into_iter().chain([place.as_os_str()]));
+    assert_eq!((&rows[0]["command"], &rows[0]["extents"]), (&"fiemap".into(), &map));
+    assert_eq!(rows[1]["extents"].as_array().unwrap().len(), 1);
+    assert_eq!(rows[1]["extents"][0]["state"], "unwritten");
+}
+
+#[test]
+fn a_failure_says_how_far_it_came() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    // Sixteen blocks, then a hole.
+    let reason = bad(1, io(&volume, "/holed", &["pwrite -S 0x4a 60k 8k"]));
+    assert!(
+        reason.contains("not supported yet") && reason.contains("; 4096 of 8192 bytes were written before"),
+        "{reason}"
+    );
+    let reason = bad(1, io(&volume, "/holed", &["pwrite 64k 8k"]));
+    assert!(!reason.contains(" before"), "{reason}");
+    assert!(content(&volume, "/holed")[60 << 10..64 << 10].iter().all(|&byte| byte == 0x4a));
+    volume.assert_clean();
+}
+
+#[test]
 fn what_needs_allocation_is_refused_and_changes_nothing() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
     let volume = volume();

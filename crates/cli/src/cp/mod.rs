@@ -2,6 +2,7 @@
 
 mod attributes;
 mod host;
+mod made;
 mod target;
 mod tree;
 mod xattrs;
@@ -14,6 +15,7 @@ use crate::progress::Progress;
 use crate::pump::{Sink, pour};
 use attributes::Attributes;
 use host::Identity;
+use made::Made;
 use rustix::fd::AsFd;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -87,13 +89,6 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
 /// A copy does not replace what the same command made from another source.
 fn just_made(path: &OsStr) -> CliError {
     CliError::failed(path, "was made from another source just now, and is kept", libc::EEXIST)
-}
-
-/// What was made of several sources, directories aside.
-#[derive(Default)]
-struct Made {
-    earlier: HashSet<Identity>,
-    now: HashSet<Identity>,
 }
 
 /// What copies take over beside their contents.
@@ -183,18 +178,16 @@ fn copy_trees(
         (false, true) => Keep::Attributes,
         (false, false) => Keep::Nothing,
     };
-    let mut made = (places.len() > 1).then(Made::default);
+    let mut made = Made::new(places.len());
     for place in places {
         let mut one = || {
             let destination = destination(place, dest, dest_is_dir)?;
-            let volume = volumes.get(place, &how)?;
-            tree::copy(place, &volume, &destination, keep, made.as_mut(), &mut troubles)
+            let (number, volume) = volumes.numbered(place, &how)?;
+            made.next_source(number);
+            tree::copy(place, &volume, &destination, keep, &mut made, &mut troubles)
         };
         let done = one();
         troubles.one_of(places.len(), done)?;
-        if let Some(made) = &mut made {
-            made.earlier.extend(made.now.drain());
-        }
     }
     troubles.finish()
 }

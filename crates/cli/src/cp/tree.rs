@@ -2,15 +2,15 @@
 
 use super::attributes::Attributes;
 use super::host::{Host, Identity};
+use super::made::{First, Made};
 use super::target::Target;
-use super::{Destination, Keep, Made, Sparse, device_identity, just_made, volume_size};
+use super::{Destination, Keep, Sparse, device_identity, just_made, volume_size};
 use crate::error::{CliError, Troubles};
 use crate::open::Place;
 use crate::progress::Progress;
 use crate::pump::{Sink, pour};
 use rustix::fd::AsFd;
 use rustix::fs::{FileType, Mode};
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use uext4::{File, FileKind, Ino, Metadata, OpenOptions, State, Visit, Volume, WalkEntry, WalkOptions};
@@ -20,14 +20,6 @@ const SMALL: u64 = 256 << 10;
 /// Hard links are kept as long as the first name's path is no longer (the kernel's own limit, with its zero).
 const LINK_PATH_MAX: usize = 4095;
 
-/// Where the first copy of a file with several names is.
-struct First {
-    path: Vec<u8>,
-    made: Identity,
-    /// Names that may still come.
-    left: u32,
-}
-
 struct Copier<'a> {
     place: &'a Place,
     volume: &'a Volume,
@@ -35,9 +27,7 @@ struct Copier<'a> {
     host: Host,
     /// The device of the source, which must not be written to.
     device: Option<Identity>,
-    links: HashMap<Ino, First>,
-    /// If there are other sources.
-    made: Option<&'a mut Made>,
+    made: &'a mut Made,
     /// Bytes of data that may still be copied.
     allowance: u64,
     attributes: Attributes<'a>,
@@ -52,7 +42,7 @@ pub fn copy(
     volume: &Volume,
     destination: &Destination,
     keep: Keep,
-    made: Option<&mut Made>,
+    made: &mut Made,
     troubles: &mut Troubles,
 ) -> Result<(), CliError> {
     let mut walk =
@@ -67,7 +57,6 @@ pub fn copy(
         destination,
         host,
         device: device_identity(place),
-        links: HashMap::new(),
         made,
         allowance: allowance(volume_size(volume), records),
         attributes: Attributes::new(place, volume, destination, keep),
@@ -144,8 +133,8 @@ impl Copier<'_> {
     /// Anything but a directory.
     fn make(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata) -> Result<(), CliError> {
         let Some(name) = self.destination.name_of(entry).map(<[u8]>::to_vec) else { return Ok(()) };
-        if let Some(made) = &self.made
-            && self.host.identity_of(&name).is_ok_and(|there| made.earlier.contains(&there))
+        if self.made.of_several()
+            && self.host.identity_of(&name).is_ok_and(|there| self.made.is_earlier(there))
         {
             return Err(just_made(&self.destination.below(entry.path)));
         }
@@ -157,8 +146,10 @@ impl Copier<'_> {
             FileKind::Symlink => self.symlink(entry, metadata, &name)?,
             _ => self.node(entry, metadata, &name)?,
         }
-        if let Some(made) = &mut self.made {
-            made.now.extend(self.host.identity_of(&name));
+        if self.made.of_several()
+            && let Ok(new) = self.host.identity_of(&name)
+        {
+            self.made.note(new);
         }
         if metadata.links > 1 {
             self.remember(entry, metadata, &name)?;
@@ -168,11 +159,11 @@ impl Copier<'_> {
 
     /// Another name of what was copied before.
     fn link(&mut self, entry: &WalkEntry<'_>, name: &[u8]) -> Result<bool, CliError> {
-        let Some(first) = self.links.get_mut(&entry.ino) else { return Ok(false) };
+        let Some(first) = self.made.links().get_mut(&entry.ino) else { return Ok(false) };
         first.left = first.left.saturating_sub(1);
         let linked = self.host.link(&first.path, first.made, name);
         if first.left == 0 {
-            self.links.remove(&entry.ino);
+            self.made.links().remove(&entry.ino);
         }
         linked.map_err(|error| self.refused(entry.path, "link", error))?;
         Ok(true)
@@ -191,7 +182,7 @@ impl Copier<'_> {
             return Err(CliError::failed(&self.destination.below(entry.path), message, libc::ENAMETOOLONG));
         }
         let made = self.host.identity_of(name).map_err(|error| self.refused(entry.path, "stat", error))?;
-        self.links.insert(entry.ino, First { path, made, left: metadata.links - 1 });
+        self.made.links().insert(entry.ino, First { path, made, left: metadata.links - 1 });
         Ok(())
     }
 

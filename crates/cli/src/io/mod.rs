@@ -3,6 +3,7 @@
 //! [`language`] turns a line into a command, `run` does it. What the library cannot do yet is parsed all
 //! the same and answered with that.
 
+mod json;
 pub mod language;
 mod run;
 mod vectors;

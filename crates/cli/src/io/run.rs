@@ -1,10 +1,13 @@
 //! Doing the commands of `io`.
 
+use super::json::{Row, Said};
 use super::language::{Command, LANGUAGE, Read, Span, Write, describes};
 use super::vectors::Vectors;
 use crate::error::CliError;
+use crate::map::JsonPiece;
 use crate::open::Place;
 use crate::out::Out;
+use crate::stat::JsonStat;
 use crate::text;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
@@ -128,7 +131,7 @@ impl<'a> Session<'a> {
                 self.file.read_any_at(&mut buffer[..want as usize], pos)
             };
             done.time += start.elapsed();
-            let got = got.map_err(|error| self.place.error(error))?;
+            let got = got.map_err(|error| self.place.error(error).after("read", done.bytes, span.length))?;
             match &vectors {
                 _ if !read.dump => {}
                 Some(vectors) => self.dump(pos, &vectors.bytes()[..got])?,
@@ -170,7 +173,8 @@ impl<'a> Session<'a> {
             } else {
                 self.file.write_any_at(&buffer[..want as usize], pos, flags)
             };
-            let put = put.map_err(|error| self.place.error(error))? as u64;
+            let failed = |error| self.place.error(error).after("written", done.bytes, span.length);
+            let put = put.map_err(failed)? as u64;
             done.bytes += put;
             done.calls += 1;
             if write.once || put < want {
@@ -187,9 +191,20 @@ impl<'a> Session<'a> {
         self.summary("wrote", span, &done)
     }
 
+    /// One thing as JSON, on a line.
+    fn say(&mut self, said: &Said<'_>) -> Result<(), CliError> {
+        self.out.json_compact(said)?;
+        self.out.bytes(b"\n")
+    }
+
     fn summary(&mut self, verb: &str, span: &Span, done: &Done) -> Result<(), CliError> {
         if span.quiet {
             return Ok(());
+        }
+        if self.json {
+            let (bytes, calls, seconds) = (done.bytes, done.calls, done.time.as_secs_f64());
+            let row = Row::Done { offset: span.offset, length: span.length, bytes, calls, seconds };
+            return self.say(&if verb == "read" { Said::Pread(row) } else { Said::Pwrite(row) });
         }
         let seconds = done.time.as_secs_f64().max(1e-9);
         let (rate, calls) = (done.bytes as f64 / seconds, done.calls as f64 / seconds);
@@ -214,6 +229,10 @@ impl<'a> Session<'a> {
     }
 
     fn dump(&mut self, pos: u64, bytes: &[u8]) -> Result<(), CliError> {
+        if self.json {
+            let data_b64 = &text::base64(bytes);
+            return self.say(&Said::Pread(Row::Dump { offset: pos, data_b64 }));
+        }
         for (line, part) in bytes.chunks(DUMP_LINE).enumerate() {
             write!(self.out, "{:08x}:  ", pos + (line * DUMP_LINE) as u64)?;
             for byte in part {
@@ -231,6 +250,10 @@ impl<'a> Session<'a> {
         let pieces = crate::map::extents(self.place, &self.file, true)?;
         let pieces: Vec<&Piece> =
             pieces.iter().filter(|piece| piece.end() > offset && piece.logical < end).collect();
+        if self.json {
+            let extents = pieces.into_iter().map(JsonPiece::from).collect();
+            return self.say(&Said::Fiemap { extents });
+        }
         self.out.name(&self.place.path)?;
         self.out.bytes(b":\n")?;
         if verbose {
@@ -256,6 +279,9 @@ impl<'a> Session<'a> {
 
     fn stat(&mut self) -> Result<(), CliError> {
         let metadata = self.file.metadata();
+        if self.json {
+            return self.say(&Said::Stat(JsonStat::new(&metadata, None)));
+        }
         self.out.bytes(b"fd.path = \"")?;
         self.out.name(&self.place.path)?;
         let mode = if self.writable { "read-write" } else { "read-only" };
@@ -269,16 +295,20 @@ impl<'a> Session<'a> {
     }
 
     fn help(&mut self, name: Option<&str>) -> Result<(), CliError> {
-        let Some(name) = name else { return writeln!(self.out, "{LANGUAGE}") };
-        let mut lines = LANGUAGE.lines().skip_while(|line| !describes(line, name));
-        if let Some(line) = lines.next() {
-            writeln!(self.out, "{}", line.trim_start())?;
+        let text = name.map_or_else(|| format!("{LANGUAGE}\n"), about);
+        if self.json {
+            return self.say(&Said::Help { text: &text });
         }
-        for line in lines.take_while(|line| line.starts_with("    ")) {
-            writeln!(self.out, "{line}")?;
-        }
-        Ok(())
+        self.out.bytes(text.as_bytes())
     }
+}
+
+/// The lines of the help about one command.
+fn about(name: &str) -> String {
+    let mut lines = LANGUAGE.lines().skip_while(|line| !describes(line, name));
+    let first = lines.next().map(str::trim_start);
+    let rest = lines.take_while(|line| line.starts_with("    "));
+    first.into_iter().chain(rest).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// As `fiemap(2)` codes them: 0x1 the last extent, 0x800 unwritten, 0x300 inside the inode and not aligned.
