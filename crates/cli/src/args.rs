@@ -359,7 +359,8 @@ pub struct CpArgs {
     pub paths: Vec<OsString>,
     /// Directories with everything in them, symbolic links as links, hard links, pipes, sockets and (as root)
     /// device nodes too. What cannot be copied is told, and the rest goes on. A file that has other names on the
-    /// host is made anew; what came from another source of the same command is kept.
+    /// host is made anew; what came from another source of the same command is kept, and so is the image of a
+    /// source. A name that the host makes no link of is told, and becomes a file of its own.
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
     /// The same, and keep what -p keeps and extended attributes.

@@ -89,48 +89,6 @@ fn what_another_source_made_just_now_is_kept() {
     }
 }
 
-/// As with cp(1), names of one file stay that when they come from several sources; what has the same number on
-/// another volume is another file.
-#[test]
-fn hard_links_between_several_sources() {
-    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
-    let source = Scratch::new(1 << 20);
-    let volumes = ["one", "two"].map(|which| {
-        let tree = source.file(which);
-        let names = [format!("{which}-d/f"), format!("{which}-g"), format!("{which}-h")];
-        std::fs::create_dir_all(tree.join(format!("{which}-d"))).unwrap();
-        std::fs::write(tree.join(&names[0]), format!("the contents of {which}")).unwrap();
-        for other in &names[1..] {
-            std::fs::hard_link(tree.join(&names[0]), tree.join(other)).unwrap();
-        }
-        (VolumeBuilder::new(8 << 20).from_dir(&tree).build(), which, names)
-    });
-    let out = source.file("out");
-    std::fs::create_dir(&out).unwrap();
-    let mut args: Vec<OsString> = vec!["cp".into(), "-a".into()];
-    // Names of the two volumes in turn.
-    for name in ["g", "d", "h"] {
-        args.extend(volumes.iter().map(|(volume, which, _)| at(volume, &format!("/{which}-{name}"))));
-    }
-    good(args.into_iter().chain([out.clone().into()]));
-    let made = volumes.each_ref().map(|(_, which, names)| {
-        let found = names.each_ref().map(|name| std::fs::metadata(out.join(name)).unwrap());
-        let inodes = found.each_ref().map(MetadataExt::ino);
-        assert_eq!(inodes, [inodes[0]; 3], "{which}");
-        assert_eq!(found[0].nlink(), 3, "{which}");
-        assert_eq!(
-            std::fs::read(out.join(&names[0])).unwrap(),
-            format!("the contents of {which}").as_bytes()
-        );
-        inodes[0]
-    });
-    assert_ne!(made[0], made[1]);
-    let inodes = volumes
-        .each_ref()
-        .map(|(volume, which, _)| oracle::debugfs(volume.path(), &format!("ls /{which}-d")));
-    assert_eq!(inodes[0], inodes[1], "the files have the same number");
-}
-
 /// What has no name goes into the directory itself, as with cp(1).
 #[test]
 fn sources_without_a_name_are_merged() {

@@ -45,6 +45,8 @@ pub struct Left {
 pub struct Host {
     /// The directory that holds the copy's first name, or the destination itself.
     base: OwnedFd,
+    /// What is neither written to nor loses a name.
+    never: Vec<Identity>,
     open: Vec<Open>,
     /// Of `open`, those before this one have no descriptor.
     closed: usize,
@@ -57,11 +59,12 @@ fn plain(name: &[u8]) -> Result<&OsStr, Errno> {
 }
 
 impl Host {
-    /// Fills the directory at `base`, a path of the user's own: links in it are followed.
-    pub fn new(base: &Path) -> Result<Host, Errno> {
+    /// Fills the directory at `base`, a path of the user's own: links in it are followed. What is one of `never` is
+    /// left alone (`EBUSY`): what lies in the destination may be the device of a source.
+    pub fn new(base: &Path, never: Vec<Identity>) -> Result<Host, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let base = rustix::fs::open(base, flags, Mode::empty())?;
-        Ok(Host { base, open: Vec::new(), closed: 0 })
+        Ok(Host { base, never, open: Vec::new(), closed: 0 })
     }
 
     /// The innermost directory.
@@ -130,10 +133,9 @@ impl Host {
         Ok(())
     }
 
-    /// A file to write from its beginning, and whether it existed; an existing one must be a regular file and
-    /// not `never`. It still has its contents. One with other names loses this one, as with cp(1), and a new file
+    /// A file to write from its beginning, and whether it existed; an existing one must be a regular file. It still has its contents. One with other names loses this one, as with cp(1), and a new file
     /// is made: its contents stay under the others, and neither what lies elsewhere nor what was just copied changes.
-    pub fn file(&self, name: &[u8], mode: u32, never: Option<Identity>) -> Result<(HostFile, bool), Errno> {
+    pub fn file(&self, name: &[u8], mode: u32) -> Result<(HostFile, bool), Errno> {
         let name = plain(name)?;
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(mode & 0o777 | 0o200);
@@ -145,15 +147,18 @@ impl Host {
         }
         let stat = rustix::fs::statat(self.here(), name, AtFlags::SYMLINK_NOFOLLOW)?;
         let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if regular && stat.st_nlink > 1 && Some(identity(&stat)) != never {
-            self.remove(name.as_bytes())?;
+        if regular && stat.st_nlink > 1 {
+            self.take_away(name.as_bytes())?;
             return Ok((create()?.into(), false));
         }
         // Opening a pipe must not wait for its reader.
         let fd = rustix::fs::openat(self.here(), name, flags | OFlags::NONBLOCK, Mode::empty())?;
         let stat = rustix::fs::fstat(&fd)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || Some(identity(&stat)) == never {
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Errno::EXIST);
+        }
+        if self.never.contains(&identity(&stat)) {
+            return Err(Errno::BUSY);
         }
         Ok((fd.into(), true))
     }
@@ -161,6 +166,14 @@ impl Host {
     /// Takes away a name, if it is no directory.
     pub fn remove(&self, name: &[u8]) -> Result<(), Errno> {
         rustix::fs::unlinkat(self.here(), plain(name)?, AtFlags::empty())
+    }
+
+    /// Takes away a name to make something else with it.
+    fn take_away(&self, name: &[u8]) -> Result<(), Errno> {
+        if self.identity_of(name).is_ok_and(|there| self.never.contains(&there)) {
+            return Err(Errno::BUSY);
+        }
+        self.remove(name)
     }
 
     /// Makes something with a name that, if it exists as anything but a directory, is taken away first.
@@ -172,7 +185,7 @@ impl Host {
         let plain = plain(name)?;
         match make(self.here(), plain) {
             Err(Errno::EXIST) => {
-                self.remove(name)?;
+                self.take_away(name)?;
                 make(self.here(), plain)
             }
             made => made,
@@ -189,7 +202,9 @@ impl Host {
         let old = plain(old)?;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         let parent = OsStr::from_bytes(parent);
-        let parent = rustix::fs::openat2(&self.base, parent, DIRECTORY, Mode::empty(), resolve)?;
+        // A directory that may be searched but not read is as good.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let parent = rustix::fs::openat2(&self.base, parent, flags, Mode::empty(), resolve)?;
         let stat = rustix::fs::statat(&parent, old, AtFlags::SYMLINK_NOFOLLOW)?;
         if identity(&stat) != made {
             return Err(Errno::STALE);
@@ -227,10 +242,10 @@ mod tests {
     #[test]
     fn only_plain_names() {
         let dir = tempfile::tempdir().unwrap();
-        let mut host = Host::new(dir.path()).unwrap();
+        let mut host = Host::new(dir.path(), Vec::new()).unwrap();
         for name in [&b""[..], b".", b"..", b"a/b", b"/etc", b"a\0b", b"../x"] {
             assert_eq!(host.enter(name, 0o755).unwrap_err(), Errno::INVAL);
-            assert_eq!(host.file(name, 0o644, None).unwrap_err(), Errno::INVAL);
+            assert_eq!(host.file(name, 0o644).unwrap_err(), Errno::INVAL);
             assert_eq!(host.remove(name).unwrap_err(), Errno::INVAL);
             assert_eq!(host.hold(name, FileType::Directory, None).unwrap_err(), Errno::INVAL);
             assert_eq!(host.replace(name, |_, _| Ok(())).unwrap_err(), Errno::INVAL);
@@ -245,9 +260,9 @@ mod tests {
         std::fs::write(outside.path().join("victim"), "mine").unwrap();
         std::os::unix::fs::symlink(outside.path(), dir.path().join("dir")).unwrap();
         std::os::unix::fs::symlink(outside.path().join("victim"), dir.path().join("file")).unwrap();
-        let mut host = Host::new(dir.path()).unwrap();
+        let mut host = Host::new(dir.path(), Vec::new()).unwrap();
         assert_eq!(host.enter(b"dir", 0o755).unwrap_err(), Errno::NOTDIR);
-        assert_eq!(host.file(b"file", 0o644, None).unwrap_err(), Errno::LOOP);
+        assert_eq!(host.file(b"file", 0o644).unwrap_err(), Errno::LOOP);
         let victim = identity(&rustix::fs::stat(outside.path().join("victim")).unwrap());
         assert_eq!(host.link(b"dir/victim", victim, b"x").unwrap_err(), Errno::NOTDIR);
         assert_eq!(host.link(b"../victim", victim, b"x").unwrap_err(), Errno::XDEV);
@@ -259,7 +274,7 @@ mod tests {
     #[test]
     fn only_what_was_made_is_held() {
         let dir = tempfile::tempdir().unwrap();
-        let host = Host::new(dir.path()).unwrap();
+        let host = Host::new(dir.path(), Vec::new()).unwrap();
         let mode = Mode::RUSR | Mode::WUSR;
         rustix::fs::mknodat(host.here(), "pipe", FileType::Fifo, mode, 0).unwrap();
         assert!(host.hold(b"pipe", FileType::Fifo, None).is_ok());
@@ -287,7 +302,7 @@ mod tests {
     #[test]
     fn far_down_and_back_up() {
         let dir = tempfile::tempdir().unwrap();
-        let mut host = Host::new(dir.path()).unwrap();
+        let mut host = Host::new(dir.path(), Vec::new()).unwrap();
         let depth = OPEN_MAX * 5 / 2;
         for _ in 0..depth {
             host.enter(b"d", 0o755).unwrap();
@@ -295,7 +310,7 @@ mod tests {
         }
         assert_eq!(host.open.iter().filter(|open| open.fd.is_some()).count(), OPEN_MAX);
         for level in (0..depth).rev() {
-            drop(host.file(b"up", 0o644, None).unwrap());
+            drop(host.file(b"up", 0o644).unwrap());
             let (left, back) = host.leave();
             assert!(back.is_ok() && left.unwrap().made);
             assert_eq!(host.open.len(), level);
@@ -308,12 +323,19 @@ mod tests {
     #[test]
     fn a_file_that_exists_must_be_a_file_and_not_the_image() {
         let dir = tempfile::tempdir().unwrap();
-        let host = Host::new(dir.path()).unwrap();
-        drop(host.file(b"image", 0o600, None).unwrap());
+        let host = Host::new(dir.path(), Vec::new()).unwrap();
+        drop(host.file(b"image", 0o600).unwrap());
+        assert!(host.file(b"image", 0o600).unwrap().1);
         let image = host.identity_of(b"image").unwrap();
-        assert_eq!(host.file(b"image", 0o600, Some(image)).unwrap_err(), Errno::EXIST);
-        assert!(host.file(b"image", 0o600, None).unwrap().1);
+        let host = Host::new(dir.path(), vec![image]).unwrap();
+        let link = |here: BorrowedFd<'_>, name: &OsStr| rustix::fs::symlinkat("elsewhere", here, name);
+        for names in [1, 2] {
+            assert_eq!(host.file(b"image", 0o600).unwrap_err(), Errno::BUSY);
+            assert_eq!(host.replace(b"image", link).unwrap_err(), Errno::BUSY);
+            assert_eq!(host.identity_of(b"image").unwrap(), image);
+            std::fs::hard_link(dir.path().join("image"), dir.path().join(format!("again{names}"))).unwrap();
+        }
         rustix::fs::mknodat(host.here(), "pipe", FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        assert!(host.file(b"pipe", 0o600, None).is_err());
+        assert!(host.file(b"pipe", 0o600).is_err());
     }
 }

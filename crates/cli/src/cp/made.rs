@@ -13,30 +13,44 @@ pub struct First {
     pub left: u32,
 }
 
+/// A file of one of the sources' volumes.
+type Source = (usize, Ino);
+
 /// What was made, of all sources of one command: they go into the same directory.
 pub struct Made {
+    devices: Vec<Identity>,
     several: bool,
     earlier: HashSet<Identity>,
     now: HashSet<Identity>,
     volume: usize,
-    /// One of each volume.
-    links: Vec<HashMap<Ino, First>>,
+    links: HashMap<Source, First>,
+    /// The sources of `links`, by what was made of them.
+    sources: HashMap<Identity, Source>,
 }
 
 impl Made {
-    /// Nothing yet, of `sources` sources.
-    pub fn new(sources: usize) -> Self {
-        let (earlier, now) = (HashSet::new(), HashSet::new());
-        Made { several: sources > 1, earlier, now, volume: 0, links: Vec::new() }
+    /// Nothing yet, of `sources` sources on these devices.
+    pub fn new(sources: usize, devices: Vec<Identity>) -> Self {
+        Made {
+            devices,
+            several: sources > 1,
+            earlier: HashSet::new(),
+            now: HashSet::new(),
+            volume: 0,
+            links: HashMap::new(),
+            sources: HashMap::new(),
+        }
+    }
+
+    /// What the sources lie on, which must not be written to.
+    pub fn devices(&self) -> &[Identity] {
+        &self.devices
     }
 
     /// The next source lies on this one of the volumes.
     pub fn next_source(&mut self, volume: usize) {
         self.earlier.extend(self.now.drain());
         self.volume = volume;
-        if self.links.len() <= volume {
-            self.links.resize_with(volume + 1, HashMap::new);
-        }
     }
 
     /// Whether there are several sources, so that one can meet what another made.
@@ -54,8 +68,37 @@ impl Made {
         self.now.insert(made);
     }
 
-    /// First copies of files with several names, of the volume of the source at hand.
-    pub fn links(&mut self) -> &mut HashMap<Ino, First> {
-        &mut self.links[self.volume]
+    /// The first copy of a file of the volume at hand.
+    pub fn first(&self, ino: Ino) -> Option<&First> {
+        self.links.get(&(self.volume, ino))
+    }
+
+    /// Other names of the file are to be links to this copy.
+    pub fn remember(&mut self, ino: Ino, first: First) {
+        let source = (self.volume, ino);
+        self.sources.insert(first.made, source);
+        if let Some(before) = self.links.insert(source, first) {
+            self.sources.remove(&before.made);
+        }
+    }
+
+    /// One more of its names has come. The last one needs no memory of the first, unless names can come twice, with
+    /// sources that lie in each other.
+    pub fn count_name(&mut self, ino: Ino) {
+        let source = (self.volume, ino);
+        let Some(first) = self.links.get_mut(&source) else { return };
+        first.left = first.left.saturating_sub(1);
+        if first.left == 0 && !self.several {
+            let made = first.made;
+            self.links.remove(&source);
+            self.sources.remove(&made);
+        }
+    }
+
+    /// Something else is about to be written into this: it is nobody's first copy any longer.
+    pub fn forget(&mut self, made: Identity) {
+        if let Some(source) = self.sources.remove(&made) {
+            self.links.remove(&source);
+        }
     }
 }

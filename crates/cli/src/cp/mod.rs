@@ -76,6 +76,9 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
             if made.contains(&path) {
                 return Err(just_made(path.as_os_str()));
             }
+            for source in &places {
+                refuse_device(source, &path)?;
+            }
             copy(place, &volume, &path, args.preserve, &mut troubles)?;
             made.insert(path);
             Ok(())
@@ -178,7 +181,7 @@ fn copy_trees(
         (false, true) => Keep::Attributes,
         (false, false) => Keep::Nothing,
     };
-    let mut made = Made::new(places.len());
+    let mut made = Made::new(places.len(), places.iter().filter_map(device_identity).collect());
     for place in places {
         let mut one = || {
             let destination = destination(place, dest, dest_is_dir)?;
@@ -229,7 +232,6 @@ fn copy(
     let file = place.file(volume)?;
     let metadata = file.metadata();
     let name = path.as_os_str();
-    refuse_own_device(place, path)?;
     let (target, existed) = create(path, if preserve { metadata.mode & 0o700 } else { metadata.mode })?;
     let regular = target.metadata().is_ok_and(|metadata| metadata.is_file());
     let done = if regular {
@@ -293,14 +295,14 @@ fn device_identity(place: &Place) -> Option<Identity> {
     fs::metadata(device).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Opening the destination empties it, which no lock on the image prevents.
-fn refuse_own_device(place: &Place, path: &Path) -> Result<(), CliError> {
+/// Opening the destination empties it, which no lock on the image of a source prevents.
+fn refuse_device(place: &Place, path: &Path) -> Result<(), CliError> {
     let Locator::Path(device) = &place.spec.locator else { return Ok(()) };
     let (Ok(device), Ok(dest)) = (fs::metadata(device), fs::metadata(path)) else { return Ok(()) };
     let same_file = (device.dev(), device.ino()) == (dest.dev(), dest.ino());
     let nodes = device.file_type().is_block_device() && dest.file_type().is_block_device();
     if same_file || nodes && device.rdev() == dest.rdev() {
-        return Err(CliError::failed(path.as_os_str(), "is the device of the source", libc::EINVAL));
+        return Err(CliError::failed(path.as_os_str(), "is the device of a source", libc::EINVAL));
     }
     Ok(())
 }

@@ -1,16 +1,17 @@
 //! Recursive copies: a walk over the volume, made again on the host.
 
 use super::attributes::Attributes;
-use super::host::{Host, Identity};
+use super::host::{Host, identity};
 use super::made::{First, Made};
 use super::target::Target;
-use super::{Destination, Keep, Sparse, device_identity, just_made, volume_size};
+use super::{Destination, Keep, Sparse, just_made, volume_size};
 use crate::error::{CliError, Troubles};
 use crate::open::Place;
 use crate::progress::Progress;
 use crate::pump::{Sink, pour};
 use rustix::fd::AsFd;
 use rustix::fs::{FileType, Mode};
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use uext4::{File, FileKind, Ino, Metadata, OpenOptions, State, Visit, Volume, WalkEntry, WalkOptions};
@@ -25,8 +26,6 @@ struct Copier<'a> {
     volume: &'a Volume,
     destination: &'a Destination,
     host: Host,
-    /// The device of the source, which must not be written to.
-    device: Option<Identity>,
     made: &'a mut Made,
     /// Bytes of data that may still be copied.
     allowance: u64,
@@ -47,7 +46,7 @@ pub fn copy(
 ) -> Result<(), CliError> {
     let mut walk =
         volume.walk(place.inner(), WalkOptions::new().brackets(true)).map_err(|error| place.error(error))?;
-    let host = Host::new(&destination.base)
+    let host = Host::new(&destination.base, made.devices().to_vec())
         .map_err(|error| CliError::host(destination.base.as_os_str(), "open", &error.into()))?;
     let geometry = &volume.superblock().geometry;
     let records = u64::from(geometry.inodes_count()) * u64::from(geometry.inode_size());
@@ -56,7 +55,6 @@ pub fn copy(
         volume,
         destination,
         host,
-        device: device_identity(place),
         made,
         allowance: allowance(volume_size(volume), records),
         attributes: Attributes::new(place, volume, destination, keep),
@@ -126,7 +124,7 @@ impl Copier<'_> {
         }
     }
 
-    fn refused(&self, relative: &[u8], action: &str, error: rustix::io::Errno) -> CliError {
+    fn refused(&self, relative: &[u8], action: &str, error: Errno) -> CliError {
         self.destination.refused(relative, action, error)
     }
 
@@ -157,16 +155,22 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Another name of what was copied before.
+    /// Another name of what was copied before. Where the host makes no link of it, that is told, and it becomes a
+    /// file of its own (`false`): contents matter more.
     fn link(&mut self, entry: &WalkEntry<'_>, name: &[u8]) -> Result<bool, CliError> {
-        let Some(first) = self.made.links().get_mut(&entry.ino) else { return Ok(false) };
-        first.left = first.left.saturating_sub(1);
+        let Some(first) = self.made.first(entry.ino) else { return Ok(false) };
         let linked = self.host.link(&first.path, first.made, name);
-        if first.left == 0 {
-            self.made.links().remove(&entry.ino);
+        self.made.count_name(entry.ino);
+        match linked {
+            Ok(()) => Ok(true),
+            Err(Errno::BUSY) => Err(self.refused(entry.path, "link", Errno::BUSY)),
+            Err(error) => {
+                let message = format!("copied as a file of its own: link: {}", std::io::Error::from(error));
+                let path = self.destination.below(entry.path);
+                self.troubles.tell(&CliError::failed(&path, message, error.raw_os_error()));
+                Ok(false)
+            }
         }
-        linked.map_err(|error| self.refused(entry.path, "link", error))?;
-        Ok(true)
     }
 
     fn remember(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
@@ -182,7 +186,7 @@ impl Copier<'_> {
             return Err(CliError::failed(&self.destination.below(entry.path), message, libc::ENAMETOOLONG));
         }
         let made = self.host.identity_of(name).map_err(|error| self.refused(entry.path, "stat", error))?;
-        self.made.links().insert(entry.ino, First { path, made, left: metadata.links - 1 });
+        self.made.remember(entry.ino, First { path, made, left: metadata.links - 1 });
         Ok(())
     }
 
@@ -192,9 +196,14 @@ impl Copier<'_> {
         let file = self.volume.open_inode(entry.ino, OpenOptions::new().read(true)).map_err(at)?;
         let (target, existed) = self
             .host
-            .file(name, self.attributes.at_first(metadata.mode), self.device)
+            .file(name, self.attributes.at_first(metadata.mode))
             .map_err(|error| self.refused(entry.path, "create", error))?;
         let path = self.destination.below(entry.path);
+        if existed {
+            let there =
+                rustix::fs::fstat(&target).map_err(|error| self.refused(entry.path, "stat", error))?;
+            self.made.forget(identity(&there));
+        }
         let emptied = if existed { target.set_len(0) } else { Ok(()) };
         let done = emptied
             .map_err(|error| CliError::host(&path, "empty", &error))

@@ -55,8 +55,11 @@ impl<'a> Session<'a> {
         self.place.argument.as_bytes().to_vec()
     }
 
-    /// Asks a person.
+    /// Asks a person, unless a program reads the answers.
     pub fn show_prompt(&mut self) -> Result<(), CliError> {
+        if self.json {
+            return Ok(());
+        }
         self.out.bytes(b"uext4 io> ")?;
         self.out.flush()
     }
@@ -132,13 +135,13 @@ impl<'a> Session<'a> {
             };
             done.time += start.elapsed();
             let got = got.map_err(|error| self.place.error(error).after("read", done.bytes, span.length))?;
+            if got == 0 {
+                break;
+            }
             match &vectors {
                 _ if !read.dump => {}
                 Some(vectors) => self.dump(pos, &vectors.bytes()[..got])?,
                 None => self.dump(pos, &buffer[..got])?,
-            }
-            if got == 0 {
-                break;
             }
             done.bytes += got as u64;
             done.calls += 1;
@@ -186,7 +189,7 @@ impl<'a> Session<'a> {
             (false, true) => self.file.sync_data(),
             (false, false) => Ok(()),
         };
-        sync.map_err(|error| self.place.error(error))?;
+        sync.map_err(|error| self.place.error(error).after("written", done.bytes, span.length))?;
         done.time = start.elapsed();
         self.summary("wrote", span, &done)
     }
