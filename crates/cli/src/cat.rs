@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::fs::File as HostFile;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use uext4::blockdev::spec::Locator;
 use uext4::{DeviceSpec, Volume};
 
 /// Zeros shorter than this are read along with the data around them.
@@ -84,11 +85,18 @@ impl Volumes {
 
     /// The same, and which of the volumes opened here it is.
     pub fn numbered(&mut self, place: &Place, how: &How<'_>) -> Result<(usize, Volume), CliError> {
-        if let Some(number) = self.open.iter().position(|(spec, _)| *spec == place.spec) {
+        let mut spec = place.spec.clone();
+        // However it is spelled: what cannot be found is told by the opening below.
+        if let Locator::Path(path) = &mut spec.locator
+            && let Ok(found) = path.canonicalize()
+        {
+            *path = found;
+        }
+        if let Some(number) = self.open.iter().position(|(open, _)| *open == spec) {
             return Ok((number, self.open[number].1.clone()));
         }
         let volume = place.volume(how)?;
-        self.open.push((place.spec.clone(), volume.clone()));
+        self.open.push((spec, volume.clone()));
         Ok((self.open.len() - 1, volume))
     }
 }

@@ -3,33 +3,13 @@
 
 mod common;
 
-use common::{at, good, outside, troubled, uext4};
+use common::{NOBODY, at, good, outside, troubled, uext4, unprivileged};
 use std::ffi::OsString;
-use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::{Duration, Instant};
 use uext4_testkit::{Need, Volume, VolumeBuilder, needs, oracle};
-
-/// Whoever copies without privilege, if that is not the caller.
-const NOBODY: u32 = 65534;
-
-/// Runs the program without privilege. What it makes goes to the volume's directory.
-fn unprivileged(volume: &Volume, args: &[OsString]) -> std::process::Output {
-    if !rustix::process::geteuid().is_root() {
-        return uext4(args);
-    }
-    let all = std::fs::Permissions::from_mode(0o777);
-    std::fs::set_permissions(volume.scratch().path(), all).unwrap();
-    // The build may lie where only its owner gets, and the scratch directory where nothing may be run: what is open
-    // needs no path.
-    let program = File::open(env!("CARGO_BIN_EXE_uext4")).unwrap();
-    let path = format!("/proc/self/fd/{}", program.as_raw_fd());
-    std::process::Command::new(path).args(args).uid(NOBODY).gid(NOBODY).output().unwrap()
-}
 
 /// The value of an attribute on the host, of a link itself.
 fn xattr(path: &Path, name: &str) -> Option<Vec<u8>> {

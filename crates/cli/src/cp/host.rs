@@ -3,6 +3,7 @@
 //! Every call goes through the descriptor of a directory and one name that is checked to be a plain name; no
 //! call follows a symbolic link. Whatever a volume is full of, nothing outside the destination is reached.
 
+use super::devices::Devices;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
@@ -10,6 +11,7 @@ use std::ffi::OsStr;
 use std::fs::File as HostFile;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::rc::Rc;
 
 /// Directories kept open; those further out are found again through `..`.
 const OPEN_MAX: usize = 64;
@@ -46,7 +48,7 @@ pub struct Host {
     /// The directory that holds the copy's first name, or the destination itself.
     base: OwnedFd,
     /// What is neither written to nor loses a name.
-    never: Vec<Identity>,
+    never: Rc<Devices>,
     open: Vec<Open>,
     /// Of `open`, those before this one have no descriptor.
     closed: usize,
@@ -60,8 +62,8 @@ fn plain(name: &[u8]) -> Result<&OsStr, Errno> {
 
 impl Host {
     /// Fills the directory at `base`, a path of the user's own: links in it are followed. What is one of `never` is
-    /// left alone (`EBUSY`): what lies in the destination may be the device of a source.
-    pub fn new(base: &Path, never: Vec<Identity>) -> Result<Host, Errno> {
+    /// left alone (`EBUSY`).
+    pub fn new(base: &Path, never: Rc<Devices>) -> Result<Host, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let base = rustix::fs::open(base, flags, Mode::empty())?;
         Ok(Host { base, never, open: Vec::new(), closed: 0 })
@@ -133,8 +135,9 @@ impl Host {
         Ok(())
     }
 
-    /// A file to write from its beginning, and whether it existed; an existing one must be a regular file. It still has its contents. One with other names loses this one, as with cp(1), and a new file
-    /// is made: its contents stay under the others, and neither what lies elsewhere nor what was just copied changes.
+    /// A file to write from its beginning, and whether it existed; an existing one must be a regular file. It still
+    /// has its contents. One with other names loses this one, as with cp(1), and a new file is made: its contents
+    /// stay under the others, and neither what lies elsewhere nor what was just copied changes.
     pub fn file(&self, name: &[u8], mode: u32) -> Result<(HostFile, bool), Errno> {
         let name = plain(name)?;
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -157,7 +160,7 @@ impl Host {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Errno::EXIST);
         }
-        if self.never.contains(&identity(&stat)) {
+        if self.never.contain(identity(&stat)) {
             return Err(Errno::BUSY);
         }
         Ok((fd.into(), true))
@@ -170,7 +173,7 @@ impl Host {
 
     /// Takes away a name to make something else with it.
     fn take_away(&self, name: &[u8]) -> Result<(), Errno> {
-        if self.identity_of(name).is_ok_and(|there| self.never.contains(&there)) {
+        if self.identity_of(name).is_ok_and(|there| self.never.contain(there)) {
             return Err(Errno::BUSY);
         }
         self.remove(name)
@@ -238,11 +241,12 @@ fn may_be_made(is: &Stat, made: FileType, device: Option<u64>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::open::Place;
 
     #[test]
     fn only_plain_names() {
         let dir = tempfile::tempdir().unwrap();
-        let mut host = Host::new(dir.path(), Vec::new()).unwrap();
+        let mut host = Host::new(dir.path(), Rc::default()).unwrap();
         for name in [&b""[..], b".", b"..", b"a/b", b"/etc", b"a\0b", b"../x"] {
             assert_eq!(host.enter(name, 0o755).unwrap_err(), Errno::INVAL);
             assert_eq!(host.file(name, 0o644).unwrap_err(), Errno::INVAL);
@@ -260,7 +264,7 @@ mod tests {
         std::fs::write(outside.path().join("victim"), "mine").unwrap();
         std::os::unix::fs::symlink(outside.path(), dir.path().join("dir")).unwrap();
         std::os::unix::fs::symlink(outside.path().join("victim"), dir.path().join("file")).unwrap();
-        let mut host = Host::new(dir.path(), Vec::new()).unwrap();
+        let mut host = Host::new(dir.path(), Rc::default()).unwrap();
         assert_eq!(host.enter(b"dir", 0o755).unwrap_err(), Errno::NOTDIR);
         assert_eq!(host.file(b"file", 0o644).unwrap_err(), Errno::LOOP);
         let victim = identity(&rustix::fs::stat(outside.path().join("victim")).unwrap());
@@ -274,7 +278,7 @@ mod tests {
     #[test]
     fn only_what_was_made_is_held() {
         let dir = tempfile::tempdir().unwrap();
-        let host = Host::new(dir.path(), Vec::new()).unwrap();
+        let host = Host::new(dir.path(), Rc::default()).unwrap();
         let mode = Mode::RUSR | Mode::WUSR;
         rustix::fs::mknodat(host.here(), "pipe", FileType::Fifo, mode, 0).unwrap();
         assert!(host.hold(b"pipe", FileType::Fifo, None).is_ok());
@@ -302,7 +306,7 @@ mod tests {
     #[test]
     fn far_down_and_back_up() {
         let dir = tempfile::tempdir().unwrap();
-        let mut host = Host::new(dir.path(), Vec::new()).unwrap();
+        let mut host = Host::new(dir.path(), Rc::default()).unwrap();
         let depth = OPEN_MAX * 5 / 2;
         for _ in 0..depth {
             host.enter(b"d", 0o755).unwrap();
@@ -323,11 +327,14 @@ mod tests {
     #[test]
     fn a_file_that_exists_must_be_a_file_and_not_the_image() {
         let dir = tempfile::tempdir().unwrap();
-        let host = Host::new(dir.path(), Vec::new()).unwrap();
+        let host = Host::new(dir.path(), Rc::default()).unwrap();
         drop(host.file(b"image", 0o600).unwrap());
         assert!(host.file(b"image", 0o600).unwrap().1);
         let image = host.identity_of(b"image").unwrap();
-        let host = Host::new(dir.path(), vec![image]).unwrap();
+        let place = Place::parse(dir.path().join("image:/").as_os_str()).unwrap();
+        let devices = Devices::of(&[place]);
+        assert!(devices.contain(image));
+        let host = Host::new(dir.path(), Rc::new(devices)).unwrap();
         let link = |here: BorrowedFd<'_>, name: &OsStr| rustix::fs::symlinkat("elsewhere", here, name);
         for names in [1, 2] {
             assert_eq!(host.file(b"image", 0o600).unwrap_err(), Errno::BUSY);

@@ -1,7 +1,9 @@
 //! What a recursive copy has made so far.
 
+use super::devices::Devices;
 use super::host::Identity;
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 use uext4::Ino;
 
 /// Where the first copy of a file with several names is.
@@ -18,7 +20,7 @@ type Source = (usize, Ino);
 
 /// What was made, of all sources of one command: they go into the same directory.
 pub struct Made {
-    devices: Vec<Identity>,
+    devices: Rc<Devices>,
     several: bool,
     earlier: HashSet<Identity>,
     now: HashSet<Identity>,
@@ -30,9 +32,9 @@ pub struct Made {
 
 impl Made {
     /// Nothing yet, of `sources` sources on these devices.
-    pub fn new(sources: usize, devices: Vec<Identity>) -> Self {
+    pub fn new(sources: usize, devices: Devices) -> Self {
         Made {
-            devices,
+            devices: Rc::new(devices),
             several: sources > 1,
             earlier: HashSet::new(),
             now: HashSet::new(),
@@ -43,8 +45,8 @@ impl Made {
     }
 
     /// What the sources lie on, which must not be written to.
-    pub fn devices(&self) -> &[Identity] {
-        &self.devices
+    pub fn devices(&self) -> Rc<Devices> {
+        Rc::clone(&self.devices)
     }
 
     /// The next source lies on this one of the volumes.
@@ -56,6 +58,11 @@ impl Made {
     /// Whether there are several sources, so that one can meet what another made.
     pub fn of_several(&self) -> bool {
         self.several
+    }
+
+    /// Whether it matters what has the name of the next entry already.
+    pub fn minds_names(&self) -> bool {
+        self.several || !self.links.is_empty()
     }
 
     /// Whether an earlier source made it.

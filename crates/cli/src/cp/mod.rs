@@ -1,6 +1,7 @@
 //! `uext4 cp`: out of a volume, holes kept.
 
 mod attributes;
+mod devices;
 mod host;
 mod made;
 mod target;
@@ -14,7 +15,7 @@ use crate::open::{How, Place};
 use crate::progress::Progress;
 use crate::pump::{Sink, pour};
 use attributes::Attributes;
-use host::Identity;
+use devices::Devices;
 use made::Made;
 use rustix::fd::AsFd;
 use std::collections::HashSet;
@@ -22,9 +23,8 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File as HostFile, OpenOptions};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use uext4::blockdev::spec::Locator;
 use uext4::{File, Target, Volume, WalkEntry};
 
 /// A sparse copy: data at its place, nothing elsewhere.
@@ -68,6 +68,7 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
     let mut volumes = Volumes::default();
     let mut troubles = Troubles::new("cp", globals.json);
     let mut made = HashSet::new();
+    let devices = Devices::of(&places);
     for place in &places {
         let mut one = || {
             let path =
@@ -76,8 +77,8 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
             if made.contains(&path) {
                 return Err(just_made(path.as_os_str()));
             }
-            for source in &places {
-                refuse_device(source, &path)?;
+            if devices.are_at(&path) {
+                return Err(CliError::failed(path.as_os_str(), "is the device of a source", libc::EINVAL));
             }
             copy(place, &volume, &path, args.preserve, &mut troubles)?;
             made.insert(path);
@@ -181,7 +182,7 @@ fn copy_trees(
         (false, true) => Keep::Attributes,
         (false, false) => Keep::Nothing,
     };
-    let mut made = Made::new(places.len(), places.iter().filter_map(device_identity).collect());
+    let mut made = Made::new(places.len(), Devices::of(places));
     for place in places {
         let mut one = || {
             let destination = destination(place, dest, dest_is_dir)?;
@@ -287,22 +288,4 @@ fn create(path: &Path, mode: u32) -> Result<(HostFile, bool), CliError> {
         }
         Err(error) => Err(CliError::host(path.as_os_str(), "create", &error)),
     }
-}
-
-/// The file or device node that the source lies on.
-fn device_identity(place: &Place) -> Option<Identity> {
-    let Locator::Path(device) = &place.spec.locator else { return None };
-    fs::metadata(device).ok().map(|metadata| (metadata.dev(), metadata.ino()))
-}
-
-/// Opening the destination empties it, which no lock on the image of a source prevents.
-fn refuse_device(place: &Place, path: &Path) -> Result<(), CliError> {
-    let Locator::Path(device) = &place.spec.locator else { return Ok(()) };
-    let (Ok(device), Ok(dest)) = (fs::metadata(device), fs::metadata(path)) else { return Ok(()) };
-    let same_file = (device.dev(), device.ino()) == (dest.dev(), dest.ino());
-    let nodes = device.file_type().is_block_device() && dest.file_type().is_block_device();
-    if same_file || nodes && device.rdev() == dest.rdev() {
-        return Err(CliError::failed(path.as_os_str(), "is the device of a source", libc::EINVAL));
-    }
-    Ok(())
 }

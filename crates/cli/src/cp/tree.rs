@@ -1,7 +1,7 @@
 //! Recursive copies: a walk over the volume, made again on the host.
 
 use super::attributes::Attributes;
-use super::host::{Host, identity};
+use super::host::Host;
 use super::made::{First, Made};
 use super::target::Target;
 use super::{Destination, Keep, Sparse, just_made, volume_size};
@@ -29,6 +29,8 @@ struct Copier<'a> {
     made: &'a mut Made,
     /// Bytes of data that may still be copied.
     allowance: u64,
+    /// Of these, bytes that may be copied again where the host makes no link.
+    unlinked: u64,
     attributes: Attributes<'a>,
     troubles: &'a mut Troubles,
     progress: Progress,
@@ -46,7 +48,7 @@ pub fn copy(
 ) -> Result<(), CliError> {
     let mut walk =
         volume.walk(place.inner(), WalkOptions::new().brackets(true)).map_err(|error| place.error(error))?;
-    let host = Host::new(&destination.base, made.devices().to_vec())
+    let host = Host::new(&destination.base, made.devices())
         .map_err(|error| CliError::host(destination.base.as_os_str(), "open", &error.into()))?;
     let geometry = &volume.superblock().geometry;
     let records = u64::from(geometry.inodes_count()) * u64::from(geometry.inode_size());
@@ -57,6 +59,7 @@ pub fn copy(
         host,
         made,
         allowance: allowance(volume_size(volume), records),
+        unlinked: volume_size(volume),
         attributes: Attributes::new(place, volume, destination, keep),
         troubles,
         progress: Progress::open_ended(crate::text::visible(&place.path)),
@@ -131,12 +134,16 @@ impl Copier<'_> {
     /// Anything but a directory.
     fn make(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata) -> Result<(), CliError> {
         let Some(name) = self.destination.name_of(entry).map(<[u8]>::to_vec) else { return Ok(()) };
-        if self.made.of_several()
-            && self.host.identity_of(&name).is_ok_and(|there| self.made.is_earlier(there))
+        if self.made.minds_names()
+            && let Ok(there) = self.host.identity_of(&name)
         {
-            return Err(just_made(&self.destination.below(entry.path)));
+            if self.made.is_earlier(there) {
+                return Err(just_made(&self.destination.below(entry.path)));
+            }
+            self.made.forget(there);
         }
-        if metadata.links > 1 && self.link(entry, &name)? {
+        let linked = if metadata.links > 1 { self.link(entry, metadata, &name)? } else { None };
+        if linked == Some(Ok(())) {
             return Ok(());
         }
         match metadata.kind {
@@ -152,25 +159,32 @@ impl Copier<'_> {
         if metadata.links > 1 {
             self.remember(entry, metadata, &name)?;
         }
-        Ok(())
+        match linked {
+            Some(Err(error)) => Err(self.refused(entry.path, "is a file of its own now: link", error)),
+            _ => Ok(()),
+        }
     }
 
-    /// Another name of what was copied before. Where the host makes no link of it, that is told, and it becomes a
-    /// file of its own (`false`): contents matter more.
-    fn link(&mut self, entry: &WalkEntry<'_>, name: &[u8]) -> Result<bool, CliError> {
-        let Some(first) = self.made.first(entry.ino) else { return Ok(false) };
+    /// Makes another name of what was copied before: `None` if nothing was. Where the host makes no link of it, it may
+    /// become a file of its own (`Err` inside), as long as such files come to no more than the volume.
+    fn link(
+        &mut self,
+        entry: &WalkEntry<'_>,
+        metadata: &Metadata,
+        name: &[u8],
+    ) -> Result<Option<Result<(), Errno>>, CliError> {
+        let Some(first) = self.made.first(entry.ino) else { return Ok(None) };
         let linked = self.host.link(&first.path, first.made, name);
         self.made.count_name(entry.ino);
-        match linked {
-            Ok(()) => Ok(true),
-            Err(Errno::BUSY) => Err(self.refused(entry.path, "link", Errno::BUSY)),
-            Err(error) => {
-                let message = format!("copied as a file of its own: link: {}", std::io::Error::from(error));
-                let path = self.destination.below(entry.path);
-                self.troubles.tell(&CliError::failed(&path, message, error.raw_os_error()));
-                Ok(false)
+        if let Err(error) = linked {
+            let bytes = metadata.size.min(metadata.blocks.saturating_mul(512));
+            match self.unlinked.checked_sub(bytes) {
+                Some(rest) if error != Errno::BUSY => self.unlinked = rest,
+                _ => return Err(self.refused(entry.path, "link", error)),
             }
+            self.allowance = self.allowance.saturating_add(bytes);
         }
+        Ok(Some(linked))
     }
 
     fn remember(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
@@ -199,11 +213,6 @@ impl Copier<'_> {
             .file(name, self.attributes.at_first(metadata.mode))
             .map_err(|error| self.refused(entry.path, "create", error))?;
         let path = self.destination.below(entry.path);
-        if existed {
-            let there =
-                rustix::fs::fstat(&target).map_err(|error| self.refused(entry.path, "stat", error))?;
-            self.made.forget(identity(&there));
-        }
         let emptied = if existed { target.set_len(0) } else { Ok(()) };
         let done = emptied
             .map_err(|error| CliError::host(&path, "empty", &error))

@@ -5,8 +5,10 @@ use serde_json::Value;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use uext4_testkit::{Scratch, Volume, VolumeBuilder, debugfs, fixture, oracle};
@@ -186,4 +188,21 @@ pub fn readers(volume: &Volume) -> Vec<Vec<OsString>> {
         of(&["explain"], &[&hello, OsStr::new("--read"), OsStr::new("0"), OsStr::new("4")]),
         of(&["trace", "--", "cat"], &[&hello]),
     ]
+}
+
+/// Whoever copies without privilege, if that is not the caller.
+pub const NOBODY: u32 = 65534;
+
+/// Runs the program without privilege. What it makes goes to the volume's directory.
+pub fn unprivileged(volume: &Volume, args: &[OsString]) -> Output {
+    if !rustix::process::geteuid().is_root() {
+        return uext4(args);
+    }
+    let all = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(volume.scratch().path(), all).unwrap();
+    // The build may lie where only its owner gets, and the scratch directory where nothing may be run: what is open
+    // needs no path.
+    let program = File::open(env!("CARGO_BIN_EXE_uext4")).unwrap();
+    let path = format!("/proc/self/fd/{}", program.as_raw_fd());
+    Command::new(path).args(args).uid(NOBODY).gid(NOBODY).output().unwrap()
 }

@@ -1,13 +1,14 @@
 //! What bench made and must not leave behind: directories and zram devices, whatever ends this process.
 //!
-//! A shell in a process group of its own waits for the end of its input, which comes when the guard is
-//! dropped, and also when this process panics, is interrupted or is killed. Then it cleans up. So there is
-//! one way to clean up, and it is taken every time. Loop devices need none of this: they are detached at once
-//! and live as long as they are open.
+//! A shell in a process group of its own makes it, so that there is no moment at which nobody would remove it. Then the
+//! shell waits for the end of its input, which comes when the guard is dropped, and also when this process panics, is
+//! interrupted or is killed, and cleans up. So there is one way to clean up, and it is taken every time.
+//! Loop devices need none of this: they are detached at once and live as long as they are open.
 
 use crate::bench::error::{BenchError, Doing, Result};
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,14 +22,27 @@ struct Janitor {
 }
 
 impl Janitor {
-    /// `script` runs when this process lets go, with `argument` as `$1`.
-    fn hire(script: &str, argument: &OsStr, what: String) -> Result<Self> {
-        let script = format!("trap '' HUP INT QUIT TERM\ncat >/dev/null\n{script}");
+    /// `make` runs at once, with `argument` as `$1`, and prints one word about what it made (the second result);
+    /// `$made` is that word in `clean`, which runs when this process lets go.
+    fn hire(make: &str, clean: &str, argument: &OsStr, what: &str) -> Result<(Self, String)> {
+        let script = format!(
+            "trap '' HUP INT QUIT TERM PIPE\nmade=$({make}) || exit 1\necho \"made $made\"\n\
+             exec >/dev/null 2>&1\ncat >/dev/null\n{clean}"
+        );
         let mut command = Command::new("sh");
         command.arg("-c").arg(script).arg("uext4-bench").arg(argument);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-        let child = command.spawn().doing(|| format!("start a shell that removes {what}"))?;
-        Ok(Janitor { child, what })
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().doing(|| format!("start a shell that makes {what}"))?;
+        let mut said = String::new();
+        if let Some(output) = child.stdout.take() {
+            BufReader::new(output).read_line(&mut said).doing(|| format!("make {what}"))?;
+        }
+        if let Some(made) = said.strip_prefix("made ") {
+            return Ok((Janitor { child, what: what.to_owned() }, made.trim().to_owned()));
+        }
+        let output = child.wait_with_output().doing(|| format!("make {what}"))?;
+        let why = String::from_utf8_lossy(&output.stderr);
+        Err(BenchError::failed(format!("make {what}: {}", why.trim())))
     }
 }
 
@@ -69,12 +83,8 @@ impl Scratch {
             )));
         }
         let path = Path::new(MEMORY_DIR).join(format!("uext4-bench-{}-{number}", std::process::id()));
-        fs::create_dir(&path).doing(|| format!("create {}", path.display()))?;
         let what = path.display().to_string();
-        let janitor = Janitor::hire("rm -rf -- \"$1\"", path.as_os_str(), what).inspect_err(|_| {
-            // Empty still: without a janitor nobody else would remove it.
-            let _best_effort = fs::remove_dir(&path);
-        })?;
+        let (janitor, _) = Janitor::hire("mkdir -- \"$1\"", "rm -rf -- \"$1\"", path.as_os_str(), &what)?;
         Ok(Scratch { path, _janitor: janitor })
     }
 
@@ -101,16 +111,14 @@ impl Zram {
 
     /// Adds a device of `bytes`.
     pub fn new(bytes: u64) -> Result<Self> {
-        let add = Path::new(ZRAM_CONTROL).join("hot_add");
         // Reading the attribute is what adds the device.
-        let text = fs::read_to_string(add).doing(|| "add a zram device".into())?;
-        let number = text.trim().to_owned();
+        let add = "cat \"$1/hot_add\"";
         // Busy while a closed descriptor's release is still under way.
-        let script = "i=0\nwhile [ $i -lt 100 ]; do\n\
-            (echo \"$1\" >/sys/class/zram-control/hot_remove) 2>/dev/null && exit 0\n\
+        let remove = "i=0\nwhile [ $i -lt 100 ]; do\n\
+            (echo \"$made\" >\"$1/hot_remove\") 2>/dev/null && exit 0\n\
             sleep 0.05; i=$((i+1))\ndone\nexit 1";
+        let (janitor, number) = Janitor::hire(add, remove, OsStr::new(ZRAM_CONTROL), "a zram device")?;
         let path = PathBuf::from(format!("/dev/zram{number}"));
-        let janitor = Janitor::hire(script, OsStr::new(&number), path.display().to_string())?;
         let size = format!("/sys/block/zram{number}/disksize");
         fs::write(&size, bytes.to_string()).doing(|| format!("set {size}"))?;
         let device = Zram { path, _janitor: janitor };
@@ -190,6 +198,15 @@ mod tests {
         let path = heard.recv().unwrap();
         assert!(ended.join().is_err());
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_exists_is_neither_taken_nor_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Janitor::hire("mkdir -- \"$1\"", "rm -rf -- \"$1\"", dir.path().as_os_str(), "it");
+        let error = error.unwrap_err().to_string();
+        assert!(error.starts_with("make it: ") && error.contains("exists"), "{error}");
+        assert!(dir.path().exists());
     }
 
     #[test]
