@@ -209,7 +209,7 @@ fn root_the_image_of_a_loop_device_is_kept() {
     std::fs::hard_link(volume.path(), out.join("hello")).unwrap();
     let source: OsString = format!("{}:/hello", device.path().display()).into();
     for flags in ["-a", "-p"] {
-        let said = bad_lines(copy(flags, &[source.clone()], &out), 1);
+        let said = bad_lines(copy(flags, std::slice::from_ref(&source), &out), 1);
         assert!(said.contains("busy") || said.contains("is the device of a source"), "{said}");
     }
     assert_eq!(inode(volume.path()), inode(&out.join("hello")));

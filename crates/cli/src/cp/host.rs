@@ -16,6 +16,9 @@ use std::rc::Rc;
 /// Directories kept open; those further out are found again through `..`.
 const OPEN_MAX: usize = 64;
 
+/// Names tried for what is about to replace something.
+const SPARES: u32 = 100;
+
 /// How existing directories are opened.
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -150,8 +153,8 @@ impl Host {
         }
         let stat = rustix::fs::statat(self.here(), name, AtFlags::SYMLINK_NOFOLLOW)?;
         let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if regular && stat.st_nlink > 1 {
-            self.take_away(name.as_bytes())?;
+        if regular && stat.st_nlink > 1 && !self.never.contain(identity(&stat)) {
+            self.remove(name.as_bytes())?;
             return Ok((create()?.into(), false));
         }
         // Opening a pipe must not wait for its reader.
@@ -171,15 +174,8 @@ impl Host {
         rustix::fs::unlinkat(self.here(), plain(name)?, AtFlags::empty())
     }
 
-    /// Takes away a name to make something else with it.
-    fn take_away(&self, name: &[u8]) -> Result<(), Errno> {
-        if self.identity_of(name).is_ok_and(|there| self.never.contain(there)) {
-            return Err(Errno::BUSY);
-        }
-        self.remove(name)
-    }
-
-    /// Makes something with a name that, if it exists as anything but a directory, is taken away first.
+    /// Makes something with a name. What has that name is replaced in one step, by what could be made; a directory is
+    /// not.
     pub fn replace(
         &self,
         name: &[u8],
@@ -187,12 +183,28 @@ impl Host {
     ) -> Result<(), Errno> {
         let plain = plain(name)?;
         match make(self.here(), plain) {
-            Err(Errno::EXIST) => {
-                self.take_away(name)?;
-                make(self.here(), plain)
-            }
-            made => made,
+            Err(Errno::EXIST) => {}
+            made => return made,
         }
+        if self.identity_of(name).is_ok_and(|there| self.never.contain(there)) {
+            return Err(Errno::BUSY);
+        }
+        for number in 0..SPARES {
+            let spare = format!(".uext4-cp-{}-{number}", std::process::id());
+            match make(self.here(), OsStr::new(&spare)) {
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error),
+                Ok(()) => {
+                    let renamed = rustix::fs::renameat(self.here(), &spare, self.here(), plain);
+                    if renamed.is_err() {
+                        // The first error is the one to tell.
+                        let _already_failing = self.remove(spare.as_bytes());
+                    }
+                    return renamed;
+                }
+            }
+        }
+        Err(Errno::EXIST)
     }
 
     /// Gives a file that this copy made another name here. `path`: where it is, from the base; no component of
@@ -211,6 +223,9 @@ impl Host {
         let stat = rustix::fs::statat(&parent, old, AtFlags::SYMLINK_NOFOLLOW)?;
         if identity(&stat) != made {
             return Err(Errno::STALE);
+        }
+        if self.identity_of(name) == Ok(made) {
+            return Ok(());
         }
         self.replace(name, |here, name| rustix::fs::linkat(&parent, old, here, name, AtFlags::empty()))
     }
@@ -273,6 +288,31 @@ mod tests {
         assert_eq!(host.hold(b"file", FileType::Fifo, None).unwrap_err(), Errno::STALE);
         assert!(host.hold(b"file", FileType::Symlink, None).is_ok());
         assert_eq!(std::fs::read(outside.path().join("victim")).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn what_cannot_be_made_replaces_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "mine").unwrap();
+        std::fs::create_dir(dir.path().join("dir")).unwrap();
+        let host = Host::new(dir.path(), Rc::default()).unwrap();
+        // As the kernel does: a name that exists is told first.
+        let refused = |here: BorrowedFd<'_>, name: &OsStr| {
+            let there = rustix::fs::statat(here, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+            Err(if there { Errno::EXIST } else { Errno::PERM })
+        };
+        assert_eq!(host.replace(b"file", refused).unwrap_err(), Errno::PERM);
+        let link = |here: BorrowedFd<'_>, name: &OsStr| rustix::fs::symlinkat("elsewhere", here, name);
+        assert_eq!(host.replace(b"dir", link).unwrap_err(), Errno::ISDIR);
+        assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"mine");
+        let made = host.identity_of(b"file").unwrap();
+        for _again in [1, 2] {
+            host.link(b"file", made, b"second").unwrap();
+        }
+        host.replace(b"second", link).unwrap();
+        assert_eq!(std::fs::read_link(dir.path().join("second")).unwrap(), Path::new("elsewhere"));
+        assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"mine");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
     }
 
     #[test]
