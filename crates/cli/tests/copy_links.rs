@@ -6,7 +6,9 @@ use common::{at, good, unprivileged, volume};
 use std::ffi::OsString;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use uext4_testkit::{LoopDevice, LoopOptions, Need, Scratch, Volume, VolumeBuilder, needs, oracle};
+use uext4_testkit::{
+    KernelMount, LoopDevice, LoopOptions, Need, Scratch, Volume, VolumeBuilder, needs, oracle,
+};
 
 fn copy(flags: &str, sources: &[OsString], out: &Path) -> Vec<OsString> {
     [&["cp".into(), flags.into()], sources, &[out.into()]].concat()
@@ -213,6 +215,23 @@ fn root_the_image_of_a_loop_device_is_kept() {
         assert!(said.contains("busy") || said.contains("is the device of a source"), "{said}");
     }
     assert_eq!(inode(volume.path()), inode(&out.join("hello")));
-    drop(device);
+    // Another loop device on the same image is no other place.
+    let options = LoopOptions { read_only: true, ..LoopOptions::default() };
+    let other = LoopDevice::attach(volume.path(), options);
+    let said = bad_lines(copy("-p", std::slice::from_ref(&source), other.path()), 1);
+    assert!(said.contains("is the device of a source"), "{said}");
+    drop((device, other));
     volume.assert_clean();
+    // A volume in a file of a mounted volume stands on that one's image.
+    let outer = VolumeBuilder::new(256 << 20).build();
+    let mounted = KernelMount::image(outer.path(), LoopOptions::default(), "");
+    std::fs::copy(volume.path(), mounted.path().join("inner")).unwrap();
+    let out = outer.scratch().file("out");
+    std::fs::create_dir(&out).unwrap();
+    std::fs::hard_link(outer.path(), out.join("hello")).unwrap();
+    let source = [mounted.path().join("inner:/hello").into_os_string()];
+    let said = bad_lines(copy("-a", &source, &out), 1);
+    assert!(said.contains("busy"), "{said}");
+    mounted.unmount();
+    outer.assert_clean();
 }

@@ -6,10 +6,11 @@ use crate::open::Place;
 use std::collections::HashSet;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use uext4::blockdev::spec::Locator;
 
-/// The files and device nodes of the sources, and what loop devices among them stand on.
+/// The files and device nodes of the sources, and what they stand on: files under loop devices, devices of which others
+/// are made, devices with the file systems that files lie on.
 #[derive(Debug, Default)]
 pub struct Devices {
     files: HashSet<Identity>,
@@ -34,12 +35,20 @@ impl Devices {
     }
 
     fn add(&mut self, metadata: &Metadata) {
+        let block = metadata.file_type().is_block_device();
+        self.add_node(if block { metadata.rdev() } else { metadata.dev() });
         self.files.insert((metadata.dev(), metadata.ino()));
-        if !metadata.file_type().is_block_device() || !self.nodes.insert(metadata.rdev()) {
+    }
+
+    fn add_node(&mut self, rdev: u64) {
+        if !self.nodes.insert(rdev) {
             return;
         }
-        if let Some(backing) = backing_file(metadata.rdev()) {
+        if let Some(backing) = backing_file(rdev, &["loop", "../loop"]) {
             self.add(&backing);
+        }
+        for slave in slaves(rdev) {
+            self.add_node(slave);
         }
     }
 
@@ -48,19 +57,44 @@ impl Devices {
         self.files.contains(&file)
     }
 
-    /// Whether this file is one of them, or a node of one.
+    /// Whether writing to this file writes to one of them.
     pub fn are_at(&self, path: &Path) -> bool {
         let Ok(metadata) = fs::metadata(path) else { return false };
-        let node = metadata.file_type().is_block_device() && self.nodes.contains(&metadata.rdev());
-        node || self.contain((metadata.dev(), metadata.ino()))
+        if !metadata.file_type().is_block_device() {
+            return self.contain((metadata.dev(), metadata.ino()));
+        }
+        // What a source stands on, or another loop device on the image of one. Partitions of one device, and what else
+        // shares a device, are apart.
+        let image = backing_file(metadata.rdev(), &["loop"]);
+        self.nodes.contains(&metadata.rdev())
+            || image.is_some_and(|image| self.contain((image.dev(), image.ino())))
     }
 }
 
-/// The file under a loop device, or under the one that this is a partition of.
-fn backing_file(rdev: u64) -> Option<Metadata> {
-    let numbers = format!("/sys/dev/block/{}:{}", rustix::fs::major(rdev), rustix::fs::minor(rdev));
-    let named = ["loop", "../loop"].iter().find_map(|directory| {
-        fs::read_to_string(Path::new(&numbers).join(directory).join("backing_file")).ok()
-    })?;
+/// What the kernel says of a block device.
+fn sysfs(rdev: u64) -> PathBuf {
+    let numbers = format!("{}:{}", rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    Path::new("/sys/dev/block").join(numbers)
+}
+
+/// The file under a loop device: `loop` is what sysfs has of one, `../loop` of the one that this is a partition of.
+fn backing_file(rdev: u64, loops: &[&str]) -> Option<Metadata> {
+    let directory = sysfs(rdev);
+    let mut said = loops.iter().map(|loops| directory.join(loops).join("backing_file"));
+    let named = said.find_map(|said| fs::read_to_string(said).ok())?;
     fs::metadata(named.strip_suffix('\n').unwrap_or(&named)).ok()
+}
+
+/// The devices that one is made of (dm, md), or that the device is made of that it is a partition of.
+fn slaves(rdev: u64) -> Vec<u64> {
+    let directory = sysfs(rdev);
+    let entries =
+        ["slaves", "../slaves"].iter().filter_map(|slaves| fs::read_dir(directory.join(slaves)).ok());
+    let numbers =
+        entries.flatten().flatten().filter_map(|entry| fs::read_to_string(entry.path().join("dev")).ok());
+    let parse = |text: String| -> Option<u64> {
+        let (major, minor) = text.trim().split_once(':')?;
+        Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+    };
+    numbers.filter_map(parse).collect()
 }
