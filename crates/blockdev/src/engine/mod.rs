@@ -15,5 +15,5 @@ pub use dax::DaxDevice;
 pub(crate) use file::{FileDevice, FileEngine};
 pub use memory::{MemoryDevice, MemoryOptions};
 pub use null::{NullDevice, NullQueue};
-pub(crate) use plain::{DoneRing, goal};
+pub(crate) use plain::{DoneRing, goal, grant};
 pub use uring::UringQueue;
