@@ -141,6 +141,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()>;
     /// Makes every completed write durable. A no-op success without a volatile cache.
     fn flush(&self) -> Result<()>;
+    /// Makes durable whatever was written before this device was opened, by others and through other doors: it may
+    /// still lie in the host's page cache, or depend on changes of the host's file system, even where writes of this
+    /// device's own need no flush. Call it once before anything is promised durable.
+    fn settle(&self) -> Result<()> {
+        self.flush()
+    }
     /// Tells the device that a range is unused. Contents are undefined afterwards.
     fn discard(&self, pos: u64, length: u64) -> Result<()>;
     /// A request queue for one thread.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{conformance, pattern, pool, reap_all, request};
+use common::{conformance, dirty_pages, pattern, pool, reap_all, request};
 use std::path::Path;
 use std::sync::Arc;
 use uext4_blockdev::spec::DeviceSpec;
@@ -235,4 +235,28 @@ fn root_zram_conforms_and_its_missing_nowait_is_told() {
         unsafe { queue.push(read) }.unwrap();
         assert_eq!(reap_all(&mut queue)[0].result, 4096);
     }
+}
+
+/// A device without a volatile cache needs no flush for writes of ours, but what somebody wrote through its page cache
+/// is not on it yet.
+#[test]
+fn root_settling_a_device_without_a_cache_writes_its_page_cache_back() {
+    needs!(Need::Loop);
+    let scratch = Scratch::new(8 << 20);
+    let node = attach(&scratch, LoopOptions::default());
+    let name = node.path().file_name().unwrap().to_str().unwrap().to_owned();
+    std::fs::write(format!("/sys/block/{name}/queue/write_cache"), "write through").unwrap();
+    // Closing it would write it back: the writer has to keep it open.
+    let mut writer = std::fs::File::options().write(true).open(node.path()).unwrap();
+    std::io::Write::write_all(&mut writer, &[7; 1 << 20]).unwrap();
+    let device = writable(text(node.path())).unwrap();
+    assert!(!device.capabilities().volatile_cache);
+    device.flush().unwrap();
+    let Some(dirty) = dirty_pages(node.path()) else {
+        return println!(
+            "SKIP root_settling_a_device_without_a_cache_writes_its_page_cache_back: needs cachestat(2)"
+        );
+    };
+    device.settle().unwrap();
+    assert_eq!(dirty_pages(node.path()), Some(0), "of {dirty} dirty pages");
 }

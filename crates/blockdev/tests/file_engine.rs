@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{conformance, pattern, pool, reap_all, request, requiring};
+use common::{conformance, dirty_pages, pattern, pool, reap_all, request, requiring};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -344,4 +344,23 @@ fn a_queue_moves_between_threads_and_its_submitter_may_end() {
     let done = reap_all(&mut queue);
     assert_eq!(done.len(), 8);
     assert!(done.iter().all(|d| d.result == 64 << 10 || d.result == -libc::ECANCELED), "{done:?}");
+}
+
+/// An image that was written and not synced: a device settles it whatever cache it claims to have, through every layer.
+#[test]
+fn settling_reaches_what_others_left_in_the_page_cache() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("disk.img");
+    for text in
+        ["file:{}", "sync:{}", "dax:{}", "{}?cache=volatile", "{}?fua=off", "{}?offset=1M", "{}?latency=1us"]
+    {
+        std::fs::write(&path, vec![7; 4 << 20]).unwrap();
+        let Some(dirty) = dirty_pages(&path) else {
+            return println!("SKIP settling_reaches_what_others_left_in_the_page_cache: needs cachestat(2)");
+        };
+        let text = text.replace("{}", path.to_str().unwrap());
+        let device = open_text(&text, true).unwrap();
+        device.settle().unwrap();
+        assert_eq!(dirty_pages(&path), Some(0), "{text}: of {dirty} dirty pages");
+    }
 }

@@ -67,7 +67,9 @@ impl Volume {
     /// # Errors
     /// [`Error::InUse`], [`Error::Incompatible`] naming the feature, [`Error::Journal`] if the journal is damaged
     /// and the volume is to be written, [`Error::Corrupt`], and the device's. A journal that is not empty is
-    /// replayed first: onto the device, or for a read-only volume in memory ([`Info::recovery`]). Damaged group
+    /// replayed first: onto the device, or for a read-only volume in memory ([`Info::recovery`]). Whatever the device
+    /// was given before is made durable before a volume is written (`Device::settle`): that can take long for an image
+    /// that was copied just now. Damaged group
     /// descriptors are an error if the volume is to be written; a read-only open tells of them
     /// ([`Info::descriptors`]).
     pub fn open(device: &str, options: VolumeOptions) -> Result<Volume> {
@@ -90,6 +92,11 @@ impl Volume {
         features::check_encoding(&superblock)?;
         check_device(&superblock, &*device)?;
         mmp::refuse_shared(&*device, &superblock, &options)?;
+        if options.write {
+            // A write that is promised durable is lost with the file system around it. Whoever made or copied the
+            // image may not have synced it, and FUA makes one range durable.
+            device.settle()?;
+        }
         let Settled { device, superblock, info } = recovery::settle(device, superblock, &options)?;
         let state = open_state(device.clone(), superblock, &options, info)?;
         let fs = Arc::new(Ext4::new(state));

@@ -294,6 +294,13 @@ impl Device for DaxDevice {
         self.map.flush().map_err(|errno| failed(Op::Flush, 0, 0, errno))
     }
 
+    /// Neither `msync` of this mapping nor copies past the caches reach what others wrote to the file.
+    fn settle(&self) -> Result<()> {
+        rustix::fs::fdatasync(&self.map.file)
+            .map_err(|errno| failed(Op::Flush, 0, 0, errno.raw_os_error()))?;
+        self.flush()
+    }
+
     /// Not supported: a hole would have to be filled again by a store that cannot report failure.
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
         self.geometry().check(pos, length)?;

@@ -261,6 +261,10 @@ impl Device for FileDevice {
         if !self.capabilities.volatile_cache {
             return Ok(());
         }
+        self.settle()
+    }
+
+    fn settle(&self) -> Result<()> {
         retry(|| Ok(rustix::fs::fdatasync(&self.file)?))
             .map_err(|error| io_error(Op::Flush, 0, 0, errno_of(&error)))
     }

@@ -273,6 +273,12 @@ impl Device for CountingDevice {
         self.run(what, |inner| inner.flush())
     }
 
+    /// Counted as a flush.
+    fn settle(&self) -> Result<()> {
+        let what = What { op: Op::Flush, pos: 0, length: 0, fua: false, queued: false };
+        self.run(what, |inner| inner.settle())
+    }
+
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
         let what = What { op: Op::Discard, pos, length, fua: false, queued: false };
         self.run(what, |inner| inner.discard(pos, length))

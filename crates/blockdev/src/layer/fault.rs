@@ -250,6 +250,15 @@ impl Device for FaultDevice {
         }
     }
 
+    /// Meets the rules of flushes.
+    fn settle(&self) -> Result<()> {
+        let seen = Seen { op: Op::Flush, pos: 0, length: 0, fua: false };
+        match self.handle.meet(seen) {
+            None => self.inner.settle(),
+            Some(action) => Err(Self::failure(&seen, action.errno())),
+        }
+    }
+
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
         let seen = Seen { op: Op::Discard, pos, length, fua: false };
         match self.handle.meet(seen) {

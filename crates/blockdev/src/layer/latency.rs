@@ -94,6 +94,10 @@ impl Device for LatencyDevice {
         self.run(Op::Flush, |inner| inner.flush())
     }
 
+    fn settle(&self) -> Result<()> {
+        self.run(Op::Flush, |inner| inner.settle())
+    }
+
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
         self.run(Op::Discard, |inner| inner.discard(pos, length))
     }

@@ -111,6 +111,10 @@ impl Device for MaskDevice {
         self.inner.flush()
     }
 
+    fn settle(&self) -> Result<()> {
+        self.inner.settle()
+    }
+
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
         self.allow(Op::Discard, false)?;
         self.inner.discard(pos, length)

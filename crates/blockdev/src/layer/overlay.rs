@@ -234,6 +234,10 @@ impl Device for OverlayDevice {
         Ok(())
     }
 
+    fn settle(&self) -> Result<()> {
+        self.shared.inner.settle()
+    }
+
     fn discard(&self, _: u64, _: u64) -> Result<()> {
         Err(Error::ReadOnly)
     }

@@ -58,6 +58,10 @@ impl Device for SliceDevice {
         self.inner.flush()
     }
 
+    fn settle(&self) -> Result<()> {
+        self.inner.settle()
+    }
+
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
         self.geometry.check(pos, length)?;
         self.inner.discard(self.start + pos, length)
