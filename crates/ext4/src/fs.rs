@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use uext4_iomap::switches::Routing;
-use uext4_iomap::{Count, FileSystem, InodeState};
+use uext4_iomap::{Count, FileSystem, InodeState, MapSnapshot};
 
 /// The file system half of an open volume.
 pub struct Ext4 {
@@ -57,7 +57,7 @@ impl FileSystem for Ext4 {
         }
     }
 
-    fn load_map(&self, inode: &Inode, pos: u64) -> Result<()> {
+    fn load_map(&self, inode: &Inode, pos: u64) -> Result<Arc<MapSnapshot>> {
         map::load(&self.state, inode, pos)
     }
 

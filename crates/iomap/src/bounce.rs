@@ -12,6 +12,7 @@ use crate::gate::InodeGuard;
 use crate::mapping::{Range, State};
 use crate::plan::{Plan, Request};
 use crate::queue::WriteFlags;
+use crate::sync_io::{Mapping, check_written};
 use uext4_blockdev::{Buffer, Geometry, WriteDurability};
 
 /// Largest bounce buffer in bytes: longer unaligned requests go through it in steps.
@@ -63,7 +64,6 @@ impl<F: FileSystem> Engine<F> {
         if self.is_direct(pos, buf) {
             return self.read_at(file, buf, pos);
         }
-        self.fs.check_alive()?;
         file.check_readable()?;
         check_range(pos, buf.len() as u64)?;
         let state = file.state();
@@ -142,7 +142,7 @@ impl<F: FileSystem> Engine<F> {
         let guard = state.gate.lock_exclusive(true, &mut self.pump());
         let request = Request { range, sync: flags.sync(), bounced: true, queued: false };
         let mut pieces = crate::mapping::Pieces::new();
-        let plan = self.decide(file, &guard, &request, file.switches, &mut pieces)?;
+        let plan = self.decide(file, &guard, &request, Mapping::Due, file.switches, &mut pieces)?;
         self.counters.bump(Counter::Bounces);
         self.counters.bump(Counter::ExclusiveWrites);
         if file.switches.overwrite_no_transaction {
@@ -189,6 +189,7 @@ impl<F: FileSystem> Engine<F> {
         let fua = plan.durability == crate::plan::Durability::Fua;
         let durability = if fua { WriteDurability::Fua } else { WriteDurability::Cached };
         self.for_each_piece(file, window, |piece| {
+            check_written(piece)?;
             let start = (piece.logical - window.pos) as usize;
             let part = &data[start..start + piece.length as usize];
             self.device.write_at(part, piece.physical, durability).map_err(|error| {

@@ -2,6 +2,8 @@
 
 use crate::counters::{Counter, Counters, Stats};
 use crate::error::Error;
+use crate::flush::FlushTickets;
+use crate::flusher::Flusher;
 use crate::fs::{FileSystem, OpenFile};
 use crate::mapping::{Pieces, Range};
 use crate::plan::{Plan, Request, plan_read};
@@ -31,7 +33,8 @@ pub struct Engine<F: FileSystem> {
     pub(crate) counters: Counters,
     pub(crate) geometry: Geometry,
     pub(crate) bounces: BufferPool,
-    flushing: Mutex<()>,
+    flushes: FlushTickets,
+    pub(crate) flusher: Flusher<F>,
     queues: Mutex<Vec<Weak<QueueCore<F>>>>,
 }
 
@@ -47,7 +50,8 @@ impl<F: FileSystem> Engine<F> {
             device,
             counters: Counters::default(),
             bounces: BufferPool::new(BOUNCE_POOL)?,
-            flushing: Mutex::new(()),
+            flushes: FlushTickets::new(),
+            flusher: Flusher::new(),
             queues: Mutex::new(Vec::new()),
         })
     }
@@ -74,12 +78,19 @@ impl<F: FileSystem> Engine<F> {
     }
 
     /// Reaps completions of every queue that nobody is driving right now, so that whoever waits for a drain
-    /// does not depend on their owners. Returns whether some queue can only be driven by its owner.
+    /// does not depend on their owners. What they have to be made durable for is done here as well, but outside
+    /// their locks: a flush takes long, and an owner that polls must not wait for it. Returns whether some queue can
+    /// only be driven by its owner.
     pub(crate) fn harvest(&self) -> bool {
         let queues: Vec<_> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
         let mut owner_driven = false;
         for queue in queues {
-            owner_driven |= queue.harvest();
+            let harvested = queue.harvest();
+            owner_driven |= harvested.owner_driven;
+            if let Some(job) = harvested.job {
+                job.run();
+                queue.harvest();
+            }
         }
         owner_driven
     }
@@ -162,7 +173,8 @@ impl<F: FileSystem> Engine<F> {
         self.load_pieces(file, range, pieces)
     }
 
-    /// Pieces of `range`, loading what is unknown. Gives up if a load does not make progress.
+    /// Pieces of `range`, or its first ones if there are more than [`crate::PIECES_MAX`], loading what is unknown.
+    /// Call inside the gate: what is written stays so until it is left.
     pub(crate) fn load_pieces(
         &self,
         file: &OpenFile<F>,
@@ -170,31 +182,45 @@ impl<F: FileSystem> Engine<F> {
         pieces: &mut Pieces,
     ) -> Result<(), F::Error> {
         let state = file.state();
-        let mut missed = None;
-        loop {
-            pieces.clear();
-            match state.map.with(|map| map.pieces(range, state.block_bits(), pieces)) {
-                Ok(()) => return Ok(()),
-                Err(pos) => {
-                    check_progress(&mut missed, pos)?;
-                    self.counters.bump(Counter::MapLoads);
-                    self.fs.load_map(&file.inode, pos)?;
-                }
-            }
+        pieces.clear();
+        let mut known = state.map.with(|map| map.pieces(range, state.block_bits(), pieces));
+        while let Err(pos) = known {
+            self.counters.bump(Counter::MapLoads);
+            known = self.load_more(&file.inode, range, pos, pieces)?;
+        }
+        Ok(())
+    }
+
+    /// Loads the mapping at `pos`, the first unknown byte of `range`, and appends the pieces known from there on. The
+    /// inner `Err` is the next unknown byte: each load is a step forward, however little of a map is kept at a time.
+    pub(crate) fn load_more(
+        &self,
+        inode: &F::Inode,
+        range: Range,
+        pos: u64,
+        pieces: &mut Pieces,
+    ) -> Result<Result<(), u64>, F::Error> {
+        let map = self.fs.load_map(inode, pos)?;
+        let rest = Range { pos, length: range.end() - pos };
+        match map.pieces(rest, F::state(inode).block_bits(), pieces) {
+            Err(next) if next <= pos => Err(Error::MapUnknown(pos).into()),
+            known => Ok(known),
         }
     }
 
-    /// One cache flush; a failure aborts the volume.
+    /// One cache flush that starts after this call did, shared with whoever needs one at the same time. A failure
+    /// aborts the volume.
     pub(crate) fn flush(&self) -> Result<(), F::Error> {
         if !self.capabilities.volatile_cache {
             return Ok(());
         }
-        // One at a time, abort included: the system reports a write-back error to one flush only, and the
-        // next one would succeed without having saved anything.
-        let _one_at_a_time = self.flushing.lock();
-        self.fs.check_alive()?;
-        self.counters.bump(Counter::Flushes);
-        self.device.flush().map_err(|error| self.fatal(error.into()))
+        // Abort included: the system reports a write-back error to one flush only, and the next one would
+        // succeed without having saved anything.
+        self.flushes.covered(|| {
+            self.fs.check_alive()?;
+            self.counters.bump(Counter::Flushes);
+            self.device.flush().map_err(|error| self.fatal(error.into()))
+        })
     }
 
     /// Commits what `inodes` need, then flushes unless the commit did.
@@ -219,22 +245,4 @@ pub(crate) fn check_range(pos: u64, length: u64) -> Result<Range, Error> {
         return Err(Error::RangeTooLarge { pos, length });
     }
     Ok(Range { pos, length })
-}
-
-/// A load after which no byte behind the furthest one so far becomes known makes no progress. `missed` holds
-/// the furthest unknown byte and how often none behind it was reached.
-///
-/// A few times are allowed: another thread may have evicted the map between load and look-up. More of them
-/// than this mean that the map does not hold all of the request at a time, and loading would go round in
-/// circles.
-pub(crate) fn check_progress(missed: &mut Option<(u64, u32)>, pos: u64) -> Result<(), Error> {
-    let (furthest, times) = match *missed {
-        Some((furthest, times)) if pos <= furthest => (furthest, times + 1),
-        _ => (pos, 1),
-    };
-    if times > 16 {
-        return Err(Error::MapUnknown(pos));
-    }
-    *missed = Some((furthest, times));
-    Ok(())
 }

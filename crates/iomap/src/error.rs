@@ -51,6 +51,10 @@ pub enum Error {
     /// A file system reported success but left the mapping of this byte unknown.
     #[error("the mapping at byte {0} stays unknown")]
     MapUnknown(u64),
+    /// The block of this byte held data when the write was judged and holds none when it is sent. Nothing was sent
+    /// there; what lies before it may have been written.
+    #[error("the block at byte {0} is no longer a written one: the write stops there")]
+    NotWritten(u64),
 }
 
 impl Error {
@@ -59,11 +63,11 @@ impl Error {
         match self {
             Error::Device(error) => error.errno(),
             // What the kernel answers when it is asked to allocate and must not.
-            Error::NeedsAllocation { .. } => 95,        // EOPNOTSUPP
-            Error::BadMode(_) | Error::BadSlot => 9,    // EBADF
-            Error::WouldBlock | Error::QueueFull => 11, // EAGAIN
-            Error::RangeTooLarge { .. } => 22,          // EINVAL
-            Error::MapUnknown(_) => 5,                  // EIO
+            Error::NeedsAllocation { .. } => 95,              // EOPNOTSUPP
+            Error::BadMode(_) | Error::BadSlot => 9,          // EBADF
+            Error::WouldBlock | Error::QueueFull => 11,       // EAGAIN
+            Error::RangeTooLarge { .. } => 22,                // EINVAL
+            Error::MapUnknown(_) | Error::NotWritten(_) => 5, // EIO
         }
     }
 }

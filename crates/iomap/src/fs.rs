@@ -3,6 +3,7 @@
 use crate::counters::{Counter, CounterLine, Counters};
 use crate::error::Error;
 use crate::inode::InodeState;
+use crate::snapshot::MapSnapshot;
 use crate::switches::{Routing, Switches};
 use std::sync::Arc;
 
@@ -16,15 +17,17 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
     /// The engine's half of an inode.
     fn state(inode: &Self::Inode) -> &InodeState;
 
-    /// Refuses once the volume was aborted. One relaxed load: every route asks.
+    /// Refuses once the volume was aborted. One relaxed load: every route that writes or promises durability asks.
+    /// Reading goes on.
     fn check_alive(&self) -> Result<(), Self::Error>;
 
     /// Aborts the volume because a flush or a FUA write failed: nothing that was promised durable can be
     /// relied on.
     fn abort(&self, cause: Error);
 
-    /// Loads the mapping around byte `pos` of the file into the inode's snapshot and publishes it.
-    fn load_map(&self, inode: &Self::Inode, pos: u64) -> Result<(), Self::Error>;
+    /// Loads the mapping around byte `pos` of the file, publishes it, and returns a snapshot that knows `pos`, so
+    /// that whoever asked gets on even if another thread makes the published one forget it at once.
+    fn load_map(&self, inode: &Self::Inode, pos: u64) -> Result<Arc<MapSnapshot>, Self::Error>;
 
     /// A journal handle around the mapping of a write.
     type Handle<'a>

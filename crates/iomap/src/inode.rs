@@ -4,7 +4,7 @@ use crate::gate::{InodeGate, InodeGuard};
 use crate::mapping::Range;
 use crate::plan::View;
 use crate::snapshot::MapCell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// The engine's half of an in-memory inode. The file system embeds it and fills it when the inode is loaded.
 ///

@@ -23,6 +23,12 @@ mod door;
 pub mod durability;
 mod engine;
 mod error;
+#[cfg(not(loom))]
+mod flush;
+#[allow(missing_docs)]
+#[cfg(loom)]
+pub mod flush;
+mod flusher;
 pub mod fs;
 pub mod gate;
 mod inode;

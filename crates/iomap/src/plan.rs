@@ -203,19 +203,25 @@ impl Summary {
     pub fn of(pieces: &[Piece]) -> Self {
         let mut summary = Summary { all_written: true, unwritten: 0, hole: 0 };
         for piece in pieces {
-            match piece.state {
-                State::Written => {}
-                State::Unwritten => {
-                    summary.all_written = false;
-                    summary.unwritten += piece.length;
-                }
-                State::Hole | State::Inline => {
-                    summary.all_written = false;
-                    summary.hole += piece.length;
-                }
-            }
+            summary.add(piece);
         }
         summary
+    }
+
+    /// One piece more.
+    #[inline(always)]
+    pub fn add(&mut self, piece: &Piece) {
+        match piece.state {
+            State::Written => {}
+            State::Unwritten => {
+                self.all_written = false;
+                self.unwritten += piece.length;
+            }
+            State::Hole | State::Inline => {
+                self.all_written = false;
+                self.hole += piece.length;
+            }
+        }
     }
 }
 

@@ -57,7 +57,7 @@ impl<F: FileSystem> Core<F> {
             return Err((NotSimple, buffer));
         };
         let usable = attached.simple && attached.serial == slot.serial && misaligned == 0 && length != 0;
-        if !usable || self.fs.check_alive().is_err() {
+        if !usable {
             return Err((NotSimple, buffer));
         }
         if F::state(&attached.file.inode).gate.enter(&attached.cell).is_err() {

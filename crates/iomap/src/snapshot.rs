@@ -532,9 +532,11 @@ impl MapWriter<'_> {
         self.cell.current.load_full()
     }
 
-    /// Publishes `snapshot` and then a new generation.
-    pub fn publish(&mut self, snapshot: MapSnapshot) {
-        self.cell.current.store(Arc::new(snapshot));
+    /// Publishes `snapshot` and then a new generation. Returns what is published.
+    pub fn publish(&mut self, snapshot: MapSnapshot) -> Arc<MapSnapshot> {
+        let snapshot = Arc::new(snapshot);
+        self.cell.current.store(snapshot.clone());
         self.cell.generation.fetch_add(1, Ordering::Release);
+        snapshot
     }
 }

@@ -11,7 +11,27 @@ pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) use parking_lot::{Mutex, MutexGuard};
 
 #[cfg(loom)]
-pub(crate) use model::{Mutex, MutexGuard};
+pub(crate) use model::{Condvar, Mutex, MutexGuard};
+
+/// parking_lot's, with a face that loom's can have too.
+#[cfg(not(loom))]
+#[derive(Debug, Default)]
+pub(crate) struct Condvar(parking_lot::Condvar);
+
+#[cfg(not(loom))]
+impl Condvar {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+    /// Waits until notified, or for no reason. `_of` is the guard's mutex.
+    pub(crate) fn wait<'m, T>(&self, _of: &'m Mutex<T>, mut guard: MutexGuard<'m, T>) -> MutexGuard<'m, T> {
+        self.0.wait(&mut guard);
+        guard
+    }
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
 
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
@@ -276,6 +296,11 @@ impl Waiters {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// Whether somebody waits, as far as can be seen.
+    pub(crate) fn any(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) != 0
+    }
+
     /// Wakes one waiter.
     pub(crate) fn announce_one(&self) {
         full_fence();
@@ -307,6 +332,9 @@ impl Waiters {
     }
     pub(crate) fn park(&self, _blocked: impl Fn() -> bool, _timeout: Duration) {
         loom::thread::yield_now();
+    }
+    pub(crate) fn any(&self) -> bool {
+        true
     }
     pub(crate) fn announce_one(&self) {}
     pub(crate) fn announce_all(&self) {}
@@ -346,6 +374,22 @@ mod model {
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
     pub(crate) struct MutexGuard<'a, T>(loom::sync::MutexGuard<'a, T>);
+
+    /// loom's condition variable.
+    #[derive(Debug)]
+    pub(crate) struct Condvar(loom::sync::Condvar);
+
+    impl Condvar {
+        pub(crate) fn new() -> Self {
+            Condvar(loom::sync::Condvar::new())
+        }
+        pub(crate) fn wait<'m, T>(&self, _of: &'m Mutex<T>, guard: MutexGuard<'m, T>) -> MutexGuard<'m, T> {
+            MutexGuard(self.0.wait(guard.0).expect("loom mutexes are not poisoned"))
+        }
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
 
     impl<T> Mutex<T> {
         pub(crate) fn new(value: T) -> Self {

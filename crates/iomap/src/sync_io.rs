@@ -7,12 +7,27 @@ use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::gate::InodeGuard;
 use crate::inode::InodeState;
-use crate::mapping::{PIECES_MAX, Piece, Pieces, Range, State};
-use crate::plan::{Durability, GateMode, Plan, Request, Route, Summary};
+use crate::mapping::{Piece, Pieces, Range, State};
+use crate::plan::{Durability, GateMode, Plan, Request, Route, Summary, View};
 use crate::queue::WriteFlags;
 use crate::switches::{AllOn, Routing};
-use crate::write_plan::{plan_shared_overwrite, plan_write};
+use crate::write_plan::{plan_shared_overwrite, plan_write, shares_gate};
 use uext4_blockdev::WriteDurability;
+
+/// Whether the journal's part in the mapping of a write is still due. Each write has it once, however often it is
+/// looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mapping {
+    Due,
+    Started,
+}
+
+/// Refuses to send data to what is not a written block. The plan let only such pieces through, so this never refuses
+/// unless mapping or file system are broken; then it keeps data from going where it must not.
+#[inline(always)]
+pub(crate) fn check_written(piece: &Piece) -> Result<(), Error> {
+    if piece.state == State::Written { Ok(()) } else { Err(Error::NotWritten(piece.logical)) }
+}
 
 impl<F: FileSystem> Engine<F> {
     /// Reads into `buf` from byte `pos`; returns the bytes read, fewer at the end of the file. Position,
@@ -63,7 +78,6 @@ impl<F: FileSystem> Engine<F> {
         pos: u64,
         routing: R,
     ) -> Result<usize, F::Error> {
-        self.fs.check_alive()?;
         file.check_readable()?;
         let range = self.check_direct(pos, buf.len() as u64)?;
         if range.length == 0 {
@@ -204,15 +218,16 @@ impl<F: FileSystem> Engine<F> {
         }
         self.check_address(buf.as_ptr())?;
         let request = Request { range, sync: flags.sync(), bounced: false, queued: false };
+        let mut mapping = Mapping::Due;
         let written = if self.capabilities.dax.is_some() {
-            self.overwrite_one::<R, true>(file, buf, &request, routing)
+            self.overwrite_one::<R, true>(file, buf, &request, &mut mapping, routing)
         } else {
-            self.overwrite_one::<R, false>(file, buf, &request, routing)
+            self.overwrite_one::<R, false>(file, buf, &request, &mut mapping, routing)
         };
         if let Some(written) = written {
             return written;
         }
-        self.write_general(file, buf, &request, flags.contains(WriteFlags::NOWAIT), routing)
+        self.write_general(file, buf, &request, flags.contains(WriteFlags::NOWAIT), mapping, routing)
     }
 
     /// A shared overwrite of one piece by the calling thread, into mapped memory or not. `None`: it needs the
@@ -223,17 +238,22 @@ impl<F: FileSystem> Engine<F> {
         file: &OpenFile<F>,
         buf: &[u8],
         request: &Request,
+        mapping: &mut Mapping,
         routing: R,
     ) -> Option<Result<usize, F::Error>> {
         let state = file.state();
+        // A look ahead, so that nothing is started for what cannot go this way. What counts is decided below.
+        if !shares_gate(request, state.block_bits(), routing) {
+            return None;
+        }
         let guard = state.gate.try_lock_shared(!MAPPED).ok()?;
         // A thread beyond those with a line of their own takes the general way.
         let line = self.counters.owned_line(guard.slot())?;
-        let durability = plan_shared_overwrite(request, &state.view(), &self.capabilities, routing)?;
         let handle = match self.fs.start_mapping(routing, line) {
             Ok(handle) => handle,
             Err(error) => return Some(Err(error)),
         };
+        *mapping = Mapping::Started;
         let located = state.find_written(&guard, request.range);
         if let Some(handle) = handle
             && let Err(error) = self.fs.stop_mapping(handle)
@@ -241,6 +261,9 @@ impl<F: FileSystem> Engine<F> {
             return Some(Err(error));
         }
         let physical = located?;
+        // The mapping first, then the view: whoever sees a converted block must also see that its conversion is
+        // not durable yet (`InodeState::set_datasync_tid`).
+        let durability = plan_shared_overwrite(request, &state.view(), &self.capabilities, routing)?;
         if routing.switches().overwrite_no_transaction {
             line.bump(Counter::OverwritesWithoutHandle);
         }
@@ -279,21 +302,31 @@ impl<F: FileSystem> Engine<F> {
         buf: &[u8],
         request: &Request,
         nowait: bool,
+        mut mapping: Mapping,
         routing: R,
     ) -> Result<usize, F::Error> {
         let state = file.state();
         let counted = self.capabilities.dax.is_none();
-        let mut guard = match state.gate.try_lock_shared(counted) {
-            Ok(guard) => guard,
-            Err(_busy) if nowait => return Err(Error::WouldBlock.into()),
-            Err(_busy) => self.enter(state, counted),
+        let mut guard = if !shares_gate(request, state.block_bits(), routing) {
+            // By its shape alone it cannot share, so it does not try to.
+            if nowait {
+                return Err(Error::WouldBlock.into());
+            }
+            state.gate.lock_exclusive(true, &mut self.pump())
+        } else {
+            match state.gate.try_lock_shared(counted) {
+                Ok(guard) => guard,
+                Err(_busy) if nowait => return Err(Error::WouldBlock.into()),
+                Err(_busy) => self.enter(state, counted),
+            }
         };
         let mut pieces = Pieces::new();
         let plan = loop {
-            let plan = self.decide(file, &guard, request, routing, &mut pieces)?;
+            let plan = self.decide(file, &guard, request, mapping, routing, &mut pieces)?;
             if plan.gate == GateMode::Shared || guard.is_exclusive() {
                 break plan;
             }
+            mapping = Mapping::Started;
             drop(guard);
             if nowait {
                 return Err(Error::WouldBlock.into());
@@ -308,18 +341,22 @@ impl<F: FileSystem> Engine<F> {
         Ok(buf.len())
     }
 
-    /// Maps and plans; refuses what needs allocation.
+    /// Maps, then views, then plans; refuses what needs allocation. `pieces` are the first of the request.
     #[inline]
     pub(crate) fn decide<R: Routing>(
         &self,
         file: &OpenFile<F>,
         guard: &InodeGuard<'_>,
         request: &Request,
+        mapping: Mapping,
         routing: R,
         pieces: &mut Pieces,
     ) -> Result<Plan, F::Error> {
         let state = file.state();
-        let handle = self.fs.start_mapping(routing, &self.counters)?;
+        let handle = match mapping {
+            Mapping::Due => self.fs.start_mapping(routing, &self.counters)?,
+            Mapping::Started => None,
+        };
         pieces.clear();
         let range = request.range;
         let mapped = match state.find_written(guard, range) {
@@ -330,37 +367,54 @@ impl<F: FileSystem> Engine<F> {
                     length: range.length,
                     state: State::Written,
                 });
-                Ok(())
+                Ok(Summary::of(pieces))
             }
-            None => self.load_pieces(file, range, pieces),
+            None => self.summarize(file, range, pieces),
         };
         if let Some(handle) = handle {
             self.fs.stop_mapping(handle)?;
         }
-        mapped?;
-        let plan = plan_write(request, &state.view(), pieces, &self.capabilities, routing);
-        if plan.route == Route::Allocate || pieces.len() == PIECES_MAX {
-            self.check_all_written(file, range)?;
-        }
-        Ok(plan)
+        let summary = mapped?;
+        let view = state.view();
+        self.refuse_allocation(range, &view, &summary)?;
+        Ok(plan_write(request, &view, pieces, &self.capabilities, routing))
+    }
+
+    /// What all pieces of `range` are made of; `pieces` become the first ones.
+    #[cold]
+    fn summarize(&self, file: &OpenFile<F>, range: Range, pieces: &mut Pieces) -> Result<Summary, F::Error> {
+        self.load_pieces(file, range, pieces)?;
+        let mut summary = Summary::of(pieces);
+        let known = pieces.last().map_or(range.pos, Piece::end);
+        let rest = Range { pos: known, length: range.end() - known };
+        self.for_each_piece(file, rest, |piece| {
+            summary.add(piece);
+            Ok(())
+        })?;
+        Ok(summary)
     }
 
     /// Refuses a write that is not a pure overwrite, saying what it would need.
-    #[cold]
-    pub(crate) fn check_all_written(&self, file: &OpenFile<F>, range: Range) -> Result<(), F::Error> {
-        let (mut unwritten, mut hole) = (0, 0);
-        self.for_each_piece(file, range, |piece| {
-            let summary = Summary::of(std::slice::from_ref(piece));
-            unwritten += summary.unwritten;
-            hole += summary.hole;
-            Ok(())
-        })?;
-        let extends = range.end() > file.state().size();
-        if unwritten + hole == 0 && !extends {
+    #[inline]
+    pub(crate) fn refuse_allocation(
+        &self,
+        range: Range,
+        view: &View,
+        summary: &Summary,
+    ) -> Result<(), F::Error> {
+        let extends = range.end() > view.size || range.end() > view.disk_size;
+        if summary.all_written && !extends {
             return Ok(());
         }
         self.counters.bump(Counter::AllocationsRefused);
+        let Summary { unwritten, hole, .. } = *summary;
         Err(Error::NeedsAllocation { pos: range.pos, length: range.length, unwritten, hole, extends }.into())
+    }
+
+    /// Refuses a range that is not a pure overwrite. Call inside the gate.
+    pub(crate) fn check_all_written(&self, file: &OpenFile<F>, range: Range) -> Result<(), F::Error> {
+        let summary = self.summarize(file, range, &mut Pieces::new())?;
+        self.refuse_allocation(range, &file.state().view(), &summary)
     }
 
     #[inline(always)]
@@ -426,6 +480,7 @@ impl<F: FileSystem> Engine<F> {
         pieces: &Pieces,
     ) -> Result<(), F::Error> {
         let write = |piece: &Piece| {
+            check_written(piece)?;
             let start = (piece.logical - request.range.pos) as usize;
             self.transfer_piece(guard, &buf[start..start + piece.length as usize], piece.physical, plan)
         };
@@ -499,7 +554,7 @@ impl<F: FileSystem> Engine<F> {
         };
         if buffers.len() > 1 {
             // A request fails as a whole or not at all: see first that all of it is a pure overwrite.
-            self.check_all_written(file, Range { pos, length: payload.len() })?;
+            self.check_overwrite(file, Range { pos, length: payload.len() })?;
         }
         let mut total = 0;
         for buffer in buffers {

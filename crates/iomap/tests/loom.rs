@@ -1,6 +1,7 @@
-//! Models of the gate, of snapshot publication and of the queue's lock, explored by loom.
+//! Models of the gate, of snapshot publication, of what a view shows beside it, of flush tickets and of the queue's
+//! lock, explored by loom.
 //!
-//! What is bounded: three preemptions a run, two or three threads, one or two turns
+//! What is bounded: three preemptions a run (two where three threads meet at a gate that changes hands), two or three threads, one or two turns
 //! each, and two lines owned by threads beside the shared one. What is not explored: sleeping and waking (waiting is
 //! yielding here), trying a closed gate again (in loom's memory an old value may be read for ever), the making of the
 //! lines and the giving out of their numbers, `arc_swap`, and `membarrier(2)`, which is modelled by the store and the
@@ -13,13 +14,20 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
+use uext4_iomap::flush::FlushTickets;
 use uext4_iomap::gate::InodeGate;
 use uext4_iomap::thread_slot::own_slot;
-use uext4_iomap::{Found, MapCell, MapSnapshot, Run, State};
+use uext4_iomap::{Found, InodeState, MapCell, MapSnapshot, Run, State};
 
 fn model(name: &str, run: impl Fn() + Send + Sync + 'static) {
+    bounded(name, 3, run);
+}
+
+fn bounded(name: &str, preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(preemptions);
+    // Who waits for a turn looks again and again.
+    builder.max_branches = 20_000;
     builder.check(run);
     println!("model {name}: explored");
 }
@@ -232,5 +240,69 @@ fn shared_holds_nest() {
         guarded.change();
         drop(guard);
         reader.join().unwrap();
+    });
+}
+
+/// A conversion dirties the inode, then publishes the written block: whoever maps first and views then never takes a
+/// converted block for durable. The same for a decision that was kept: it counts only while neither mapping nor view
+/// changed, and is asked in this order.
+#[test]
+fn who_sees_a_converted_block_sees_that_it_is_not_durable() {
+    model("view_after_mapping", || {
+        let inode = Arc::new(InodeState::new(1 << 20, 12));
+        let run = |state| [Run { first: 0, length: 8, state, physical: 100 }];
+        inode.map.lock().publish(MapSnapshot::unknown().replaced(0, 8, Some(&run(State::Unwritten))));
+        let kept = (inode.map.generation(), inode.view());
+        let converter = {
+            let inode = inode.clone();
+            thread::spawn(move || {
+                let mut writer = inode.map.lock();
+                inode.set_datasync_tid(7);
+                let next = writer.current().replaced(0, 8, Some(&run(State::Written)));
+                writer.publish(next);
+            })
+        };
+        // The first reader has kept what it saw before, the second looks anew.
+        let (generation, map) = inode.map.current();
+        let dirty = inode.view().datasync_dirty;
+        if let Found::Known { state: State::Written, .. } = map.find(3) {
+            assert!(dirty, "a converted block passes for durable");
+        }
+        if generation == kept.0 {
+            assert!(!kept.1.datasync_dirty);
+        }
+        converter.join().unwrap();
+        assert!(inode.view().datasync_dirty);
+    });
+}
+
+/// Two callers whose data is complete and one flush at a time: each returns only when a flush that started after its
+/// data was complete has ended.
+#[test]
+fn a_shared_flush_covers_what_was_complete() {
+    model("flush_tickets", || {
+        let tickets = Arc::new(FlushTickets::new());
+        let live = Arc::new([AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)]);
+        let durable = Arc::new([AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)]);
+        let caller = |index: usize| {
+            let (tickets, live, durable) = (tickets.clone(), live.clone(), durable.clone());
+            move || {
+                live[index].store(1, Ordering::Relaxed);
+                let flushed = tickets.covered(|| {
+                    // What is complete when it starts, and nothing of what comes later.
+                    let taken = [0, 1, 2].map(|index: usize| live[index].load(Ordering::Relaxed));
+                    thread::yield_now();
+                    for (index, taken) in taken.into_iter().enumerate() {
+                        durable[index].fetch_max(taken, Ordering::Relaxed);
+                    }
+                    Ok::<(), ()>(())
+                });
+                assert_eq!(flushed, Ok(()));
+                assert_eq!(durable[index].load(Ordering::Relaxed), 1, "acknowledged and not durable");
+            }
+        };
+        let others = [thread::spawn(caller(0)), thread::spawn(caller(1))];
+        caller(2)();
+        others.into_iter().for_each(|other| other.join().unwrap());
     });
 }

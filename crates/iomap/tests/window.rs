@@ -8,8 +8,8 @@ use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
 use uext4_blockdev::{BufferPool, Device, QueueOptions};
 use uext4_iomap::switches::Routing;
 use uext4_iomap::{
-    Count, Counter, Engine, Error, FileSlot, FileSystem, InodeState, IoQueue, OpenFile, Run, State, Switches,
-    WriteFlags,
+    Count, Counter, Engine, Error, FileSlot, FileSystem, InodeState, IoQueue, MapSnapshot, OpenFile, Run,
+    State, Switches, WriteFlags,
 };
 
 const BLOCK: u64 = 4096;
@@ -41,7 +41,7 @@ impl FileSystem for OneFile {
         self.aborted.store(true, Ordering::Relaxed);
     }
 
-    fn load_map(&self, _inode: &InodeState, pos: u64) -> Result<(), Error> {
+    fn load_map(&self, _inode: &InodeState, pos: u64) -> Result<Arc<MapSnapshot>, Error> {
         panic!("all is known, also {pos}")
     }
 
@@ -130,6 +130,29 @@ fn blocks_that_moved_are_written_where_they_are() {
     assert_eq!((bed.at(32), bed.at(100)), (1, 3));
 }
 
+/// A slot names a file of the queue that it came from and of no other: its number alone would name another file.
+#[test]
+fn a_slot_of_another_queue_is_refused() {
+    let (mut bed, mut other) = (Bed::new(cached), Bed::new(cached));
+    assert_eq!(bed.write(0, 1, WriteFlags::empty()).unwrap(), 0);
+    let own = std::mem::replace(&mut bed.slot, other.slot);
+    for flags in [WriteFlags::empty(), WriteFlags::DSYNC] {
+        assert!(matches!(bed.write(0, 2, flags), Err(Error::BadSlot)));
+    }
+    let buffers = || bed.queue.buffer(4096).unwrap();
+    let (one, two) = (buffers(), buffers());
+    assert!(matches!(bed.queue.read(other.slot, 0, one, 1), Err(Error::BadSlot)));
+    assert!(matches!(
+        bed.queue.writev(other.slot, 0, vec![two], WriteFlags::empty(), 1),
+        Err(Error::BadSlot)
+    ));
+    assert!(matches!(bed.queue.sync_data(other.slot, 1), Err(Error::BadSlot)));
+    assert!(matches!(bed.queue.detach(other.slot), Err(Error::BadSlot)));
+    bed.slot = own;
+    assert_eq!((bed.at(32), bed.queue.pending()), (1, 0));
+    assert_eq!(other.write(0, 3, WriteFlags::DSYNC).unwrap(), 1);
+}
+
 #[test]
 fn a_dirty_inode_takes_fua_no_longer_for_enough() {
     let mut bed = Bed::new(cached);
@@ -152,6 +175,11 @@ fn an_aborted_file_system_is_not_written() {
     bed.engine.fs().abort(Error::WouldBlock);
     assert!(matches!(bed.write(0, 2, WriteFlags::empty()), Err(Error::BadMode(_))));
     assert_eq!((bed.at(32), bed.queue.pending()), (1, 0));
+    // Aborted is read-only.
+    let buffer = bed.queue.buffer(BLOCK as usize).unwrap();
+    bed.queue.read(bed.slot, 0, buffer, 2).unwrap();
+    let done = bed.queue.wait(1).unwrap().next().expect("a completion");
+    assert_eq!(done.result.unwrap(), BLOCK as usize);
 }
 
 /// (volatile cache, FUA): what an `O_DSYNC` overwrite counts as FUA and as flushes, the first time and later.

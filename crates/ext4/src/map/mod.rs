@@ -7,15 +7,11 @@ pub(crate) mod overwrite;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::volume::Ext4State;
+use std::sync::Arc;
 use uext4_iomap::snapshot::BLOCKS_END;
 use uext4_iomap::{Found, MapSnapshot, Run, State};
 use uext4_ondisk::ext4::{Extent, ExtentNode, Incompat, NodeLimits};
 use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
-
-/// Least budget of a snapshot: all that one request needs has to be in memory at a time, and evicting it
-/// between two of its loads would go on for ever. A snapshot is never given up while its extents take less than
-/// three quarters of it: some 90 000, however far apart they lie.
-const BUDGET_MIN: usize = 2 << 20;
 
 /// Logical blocks that a file can have: the last 32-bit number is none. Linux's `ext4_max_size`.
 const LOGICAL_BLOCKS: u64 = 0xffff_ffff;
@@ -53,19 +49,21 @@ pub(crate) fn check_inode(state: &Ext4State, inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Loads the mapping around byte `pos` of a file: the whole leaf that covers it. Takes the map lock.
-pub(crate) fn load(state: &Ext4State, inode: &Inode, pos: u64) -> Result<()> {
+/// Loads the mapping around byte `pos` of a file: the whole leaf that covers it, which is never too much for the budget.
+/// Takes the map lock. Returns the snapshot that knows `pos`: by the time the caller looks, the published one may have
+/// been given up for another thread's leaf.
+pub(crate) fn load(state: &Ext4State, inode: &Inode, pos: u64) -> Result<Arc<MapSnapshot>> {
     inode.check_contents()?;
     check_inode(state, inode)?;
-    let Ok(block) = u32::try_from(pos >> inode.state.block_bits()) else {
-        // Nothing can be mapped there, and the snapshot says so by itself.
-        return Ok(());
-    };
     let mut map = inode.state.map.lock();
     let current = map.current();
+    let Ok(block) = u32::try_from(pos >> inode.state.block_bits()) else {
+        // Nothing can be mapped there, and every snapshot says so by itself.
+        return Ok(current);
+    };
     if current.find(block) != Found::Unknown {
         // Another thread loaded it while this one waited for the lock.
-        return Ok(());
+        return Ok(current);
     }
     let window = if inode.disk().uses_extents() {
         find_leaf(state, inode, Lblk(block))?
@@ -73,27 +71,28 @@ pub(crate) fn load(state: &Ext4State, inode: &Inode, pos: u64) -> Result<()> {
         indirect::find_window(state, inode, Lblk(block))?
     };
     let mut loaded = current.replaced(window.first, window.end, Some(&window.runs));
-    let budget = state.map_budget.max(BUDGET_MIN);
+    let budget = state.map_budget;
     if loaded.resident_bytes() > budget {
         loaded = loaded
             .compacted(budget)
             .unwrap_or_else(|| MapSnapshot::unknown().replaced(window.first, window.end, Some(&window.runs)));
     }
-    map.publish(loaded);
-    Ok(())
+    Ok(map.publish(loaded))
 }
 
 /// The physical block of one block of a directory or symbolic link; `None` if nothing is written there.
 pub(crate) fn metadata_block(state: &Ext4State, inode: &Inode, block: u32) -> Result<Option<u64>> {
-    // Twice is enough unless the map is evicted between load and look-up, again and again.
-    for _ in 0..8 {
-        match inode.state.map.with(|map| map.find(block)) {
-            Found::Known { state: State::Written, physical, .. } => return Ok(Some(physical)),
-            Found::Known { .. } => return Ok(None),
-            Found::Unknown => load(state, inode, u64::from(block) << inode.state.block_bits())?,
+    let found = match inode.state.map.with(|map| map.find(block)) {
+        Found::Unknown => load(state, inode, u64::from(block) << inode.state.block_bits())?.find(block),
+        known => known,
+    };
+    match found {
+        Found::Known { state: State::Written, physical, .. } => Ok(Some(physical)),
+        Found::Known { .. } => Ok(None),
+        Found::Unknown => {
+            Err(state.corrupt_inode(inode.ino(), format!("the mapping of block {block} stays unknown")))
         }
     }
-    Err(state.corrupt_inode(inode.ino(), format!("the mapping of block {block} does not stay loaded")))
 }
 
 /// Walks from the root to the leaf that covers `block`. Each step is one level deeper, so the walk ends.

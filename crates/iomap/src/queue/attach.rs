@@ -9,9 +9,11 @@ use crate::mapping::Range;
 use crate::snapshot::{ByteRun, MapSnapshot};
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use uext4_blockdev::Buffer;
 
-/// A file attached to one queue.
+/// A file attached to one queue. Every other queue of the process refuses it ([`Error::BadSlot`]): serials are counted
+/// once for all queues, and come again only after 2³² files were attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileSlot {
     pub(crate) index: u32,
@@ -112,6 +114,17 @@ impl<F: FileSystem> Attached<F> {
     }
 }
 
+/// A serial for a file that is being attached to some queue of the process, never 0, which is nobody's.
+fn next_serial() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    loop {
+        match NEXT.fetch_add(1, Ordering::Relaxed) {
+            0 => {}
+            serial => return serial,
+        }
+    }
+}
+
 impl<F: FileSystem> Core<F> {
     pub(super) fn attach(&mut self, file: &OpenFile<F>) -> FileSlot {
         let state = file.state();
@@ -120,8 +133,7 @@ impl<F: FileSystem> Core<F> {
             self.files.push(None);
             self.files.len() - 1
         });
-        // 0 is nobody's serial.
-        self.serial = self.serial.checked_add(1).unwrap_or(1);
+        let serial = next_serial();
         let direct = self.engine.capabilities.dax.is_none();
         self.files[index] = Some(Attached {
             file: file.clone(),
@@ -132,10 +144,10 @@ impl<F: FileSystem> Core<F> {
             map,
             generation,
             waiting: 0,
-            serial: self.serial,
+            serial,
             window: Window::CLOSED,
         });
-        FileSlot { index: index as u32, serial: self.serial }
+        FileSlot { index: index as u32, serial }
     }
 
     pub(super) fn detach(&mut self, slot: FileSlot) -> Result<(), Error> {

@@ -1,23 +1,24 @@
 //! All of a queue behind its lock, and how its slots are taken and given back.
 
 use super::attach::Attached;
+use super::durable::{Signal, Syncing};
 use super::slot::{Kind, Label, Landed, Slot};
 use super::{Completion, QueueFacts};
 use crate::counters::CounterLine;
 use crate::door::{Door, Payload};
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::flusher::SyncJob;
 use crate::fs::FileSystem;
 use crate::owner_lock::{Guest, Owner, owner_lock};
 use crossbeam_utils::CachePadded;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::ThreadId;
-use uext4_blockdev::{DeviceQueue, Done, Queue};
+use uext4_blockdev::{DeviceQueue, Done, Queue, Wait};
 
 /// State of a request with any number of parts.
 #[derive(Debug)]
-pub(crate) struct General {
+pub(crate) struct General<E> {
     /// Device position and length of each device request.
     pub(crate) parts: Vec<(u64, u32)>,
     /// Bytes to report.
@@ -26,7 +27,7 @@ pub(crate) struct General {
     /// the end.
     pub(crate) zero: Vec<(u64, u64)>,
     /// First failure.
-    pub(crate) error: Option<Error>,
+    pub(crate) error: Option<E>,
     /// All parts were pushed.
     pub(crate) sealed: bool,
     /// Parts that have ended. The door's count of outstanding ones falls for a whole batch at once, before
@@ -34,7 +35,7 @@ pub(crate) struct General {
     pub(crate) ended: usize,
 }
 
-impl General {
+impl<E> General<E> {
     /// A request that transfers `visible` bytes, of which nothing was pushed yet.
     pub(crate) fn new(visible: u64) -> Self {
         General {
@@ -76,9 +77,12 @@ pub(crate) struct Core<F: FileSystem> {
     pub(crate) done: Vec<Done>,
     /// Slots whose transfers are over and that wait for one commit and flush of the whole batch.
     pub(crate) to_sync: Vec<u32>,
+    /// The batch before it, whose commit and flush somebody runs.
+    pub(super) syncing: Option<Syncing<F::Error>>,
+    /// What wakes an owner who sleeps on a descriptor, once one was asked for.
+    pub(super) signal: Option<Signal>,
     /// State of general requests, by slot.
-    pub(crate) general: Box<[Option<Box<General>>]>,
-    pub(crate) serial: u32,
+    pub(crate) general: Box<[Option<Box<General<F::Error>>>]>,
     pub(crate) owner_driven: bool,
 }
 
@@ -89,6 +93,14 @@ pub(crate) struct QueueCore<F: FileSystem> {
     owner: Option<ThreadId>,
 }
 
+/// What a harvest left to do.
+pub(crate) struct Harvested<F: FileSystem> {
+    /// Only another thread, its owner, may drive the queue, and it has requests pending.
+    pub(crate) owner_driven: bool,
+    /// To be run outside the queue's lock.
+    pub(crate) job: Option<SyncJob<F>>,
+}
+
 impl<F: FileSystem> QueueCore<F> {
     pub(crate) fn new(core: Core<F>) -> (Owner<Core<F>>, Arc<Self>) {
         let owner = core.owner_driven.then(|| std::thread::current().id());
@@ -96,16 +108,20 @@ impl<F: FileSystem> QueueCore<F> {
         (handle, Arc::new(QueueCore { core: guest, owner }))
     }
 
-    /// Submits and reaps for a waiting drainer, if nobody drives the queue right now. Returns whether only
-    /// another thread, its owner, may drive it and it has requests pending.
-    pub(crate) fn harvest(&self) -> bool {
+    /// Submits and reaps for a waiting drainer, if nobody drives the queue right now, and finishes what was made
+    /// durable. It never waits with the queue's lock held: what has to be made durable is the caller's to run.
+    pub(crate) fn harvest(&self) -> Harvested<F> {
         if self.owner.is_some_and(|owner| owner != std::thread::current().id()) {
-            return self.core.try_lock().is_none_or(|core| core.pending() > 0);
+            let owner_driven = self.core.try_lock().is_none_or(|core| core.pending() > 0);
+            return Harvested { owner_driven, job: None };
         }
-        if let Some(mut core) = self.core.try_lock() {
-            core.drive_quietly();
-        }
-        false
+        let Some(mut core) = self.core.try_lock() else {
+            return Harvested { owner_driven: false, job: None };
+        };
+        // A failure shows up at the owner's next call.
+        let _shown_to_the_owner = core.reap(Wait::No);
+        core.finish_synced();
+        Harvested { owner_driven: false, job: core.start_sync() }
     }
 }
 
@@ -116,13 +132,14 @@ impl<F: FileSystem> Core<F> {
         Core {
             door: Door::new(queue, depth),
             files: Vec::new(),
-            serial: 0,
             slots: vec![Slot::FREE; depth as usize].into_boxed_slice(),
             general: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
             ready: Vec::with_capacity(depth as usize),
             done: Vec::with_capacity(depth as usize),
             to_sync: Vec::with_capacity(depth as usize),
+            syncing: None,
+            signal: None,
             counters: engine.counters.register(),
             owner_driven: facts.owner_driven,
             now_ns: crate::clock::coarse_now_ns(),
@@ -212,17 +229,6 @@ impl<F: FileSystem> Core<F> {
 
     pub(super) fn facts(&self) -> QueueFacts {
         self.door.facts()
-    }
-
-    pub(super) fn eventfd(&mut self) -> Result<Option<OwnedFd>, F::Error> {
-        let Some(fd) = self.door.event_fd().map_err(Error::from)? else {
-            return Ok(None);
-        };
-        let owned = fd.try_clone_to_owned().map_err(|error| {
-            let errno = error.raw_os_error().unwrap_or(5);
-            Error::from(uext4_blockdev::Error::Io { op: "eventfd", pos: 0, length: 0, errno })
-        })?;
-        Ok(Some(owned))
     }
 }
 

@@ -7,9 +7,13 @@ use crate::door::{part_of, slot_of};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::plan::Durability;
+use std::time::{Duration, Instant};
 use uext4_blockdev::{Done, Error as DeviceError, Wait};
 
 const EIO: i32 = 5;
+
+/// How long a wait with a time-out stays with the device while a commit or a flush is under way beside it.
+const TURN: Duration = Duration::from_millis(1);
 
 impl<F: FileSystem> Core<F> {
     /// Reaps what `wait` allows and finishes it, durability included. Also submits. Callers that hold a gate use
@@ -17,9 +21,7 @@ impl<F: FileSystem> Core<F> {
     /// they are durable, and may: a commit never waits for a gate (lock order).
     pub(crate) fn drive(&mut self, wait: Wait) -> Result<(), F::Error> {
         let reaped = self.reap(wait);
-        if !self.to_sync.is_empty() {
-            self.sync_batch();
-        }
+        self.sync_here();
         reaped
     }
 
@@ -86,21 +88,21 @@ impl<F: FileSystem> Core<F> {
         match label.kind() {
             Kind::Plain | Kind::Single => {
                 self.tally(Landed { label, count: 1 });
-                let error = failure(done.result, pos, length, label.writes());
+                let error = self.failure(done.result, pos, length, label);
                 self.finish(number, u64::from(length), error, label.durability());
             }
-            Kind::General => self.finish_general_part(done, number, label.writes()),
+            Kind::General => self.finish_general_part(done, number, label),
             Kind::Free | Kind::Sync => {}
         }
         next
     }
 
-    fn finish_general_part(&mut self, done: Done, number: u32, write: bool) {
-        let Some(general) = &mut self.general[number as usize] else { return };
+    fn finish_general_part(&mut self, done: Done, number: u32, label: Label) {
+        let Some(general) = &self.general[number as usize] else { return };
         let (pos, length) = general.parts[part_of(done.tag) as usize];
-        if general.error.is_none() {
-            general.error = failure(done.result, pos, length, write);
-        }
+        let failed = self.failure(done.result, pos, length, label);
+        let Some(general) = &mut self.general[number as usize] else { return };
+        general.error = general.error.take().or(failed);
         general.ended += 1;
         if general.is_over() {
             self.finish_general(number);
@@ -119,52 +121,26 @@ impl<F: FileSystem> Core<F> {
         self.finish(number, general.visible, general.error, durability);
     }
 
-    fn finish(&mut self, number: u32, bytes: u64, error: Option<Error>, durability: Durability) {
+    fn finish(&mut self, number: u32, bytes: u64, error: Option<F::Error>, durability: Durability) {
         match (error, durability) {
             (None, Durability::Datasync | Durability::Fsync) => self.to_sync.push(number),
             (None, _) => {
                 self.lower(number);
                 self.deliver(number, Ok(bytes as usize));
             }
-            (Some(error), Durability::Fua) => {
-                // A failed FUA write: what is on the medium is unknown, and nobody flushes it later.
-                let error = self.engine.fatal(error);
-                self.lower(number);
-                self.deliver(number, Err(error));
-            }
             (Some(error), _) => {
                 self.lower(number);
-                self.deliver(number, Err(error.into()));
+                self.deliver(number, Err(error));
             }
         }
     }
 
-    /// One commit and one flush for every request of the batch that asked for durability, then delivery.
-    pub(super) fn sync_batch(&mut self) {
-        let batch = std::mem::take(&mut self.to_sync);
-        let mut inodes: Vec<&F::Inode> = Vec::with_capacity(batch.len());
-        let mut all = false;
-        for &number in &batch {
-            let slot = &self.slots[number as usize];
-            if let Some(attached) = &self.files[slot.label.file()] {
-                let inode = &*attached.file.inode;
-                if !inodes.iter().any(|&other| std::ptr::eq(other, inode)) {
-                    inodes.push(inode);
-                }
-            }
-            all |= slot.label.durability() == Durability::Fsync;
-        }
-        let result = self.engine.make_durable(&inodes, all);
-        drop(inodes);
-        for &number in &batch {
-            let slot = self.slots[number as usize];
-            if slot.label.kind() != Kind::Sync {
-                self.lower(number);
-            }
-            self.deliver(number, result.clone().map(|()| slot.length as usize));
-        }
-        self.to_sync = batch;
-        self.to_sync.clear();
+    /// Why a device request of `label` failed, if it did. After a failed FUA write nobody knows what is on the medium,
+    /// and nobody flushes it later: the volume is aborted.
+    #[inline]
+    fn failure(&self, result: i32, pos: u64, expected: u32, label: Label) -> Option<F::Error> {
+        let error = failure(result, pos, expected, label.writes())?;
+        Some(if label.durability() == Durability::Fua { self.engine.fatal(error) } else { error.into() })
     }
 
     pub(super) fn submit(&mut self) -> Result<usize, F::Error> {
@@ -175,10 +151,15 @@ impl<F: FileSystem> Core<F> {
         // Syncs that were queued are due now, after everything that completed before.
         self.drive(Wait::No)?;
         while self.ready.len() < count && self.free.len() < self.slots.len() {
-            let missing = (count - self.ready.len()).min(self.door.in_flight() as usize).max(1);
             let before = self.ready.len();
+            if self.door.in_flight() == 0 && self.syncing.is_some() {
+                self.await_synced(None);
+                self.drive(Wait::No)?;
+                continue;
+            }
+            let missing = (count - self.ready.len()).min(self.door.in_flight() as usize).max(1);
             self.drive(Wait::AtLeast(missing as u32))?;
-            if self.ready.len() == before && self.door.in_flight() == 0 {
+            if self.ready.len() == before && self.door.in_flight() == 0 && self.syncing.is_none() {
                 // A request that a panic cut off holds its slot and never completes.
                 break;
             }
@@ -187,15 +168,39 @@ impl<F: FileSystem> Core<F> {
         Ok(())
     }
 
-    pub(super) fn collect(
+    /// Delivers what is there; whatever takes long is done beside this call.
+    pub(super) fn poll(&mut self, out: &mut Vec<Completion<F::Error>>) -> Result<(), F::Error> {
+        self.reap(Wait::No)?;
+        self.sync_aside();
+        self.hand_over(out);
+        Ok(())
+    }
+
+    /// The same, waiting at most `timeout` if nothing is there.
+    pub(super) fn wait_timeout(
         &mut self,
-        wait: Wait,
+        timeout: Duration,
         out: &mut Vec<Completion<F::Error>>,
     ) -> Result<(), F::Error> {
-        // Queued syncs are due now: nothing on the device may ever wake this call for them.
-        let idle = self.ready.is_empty() && self.to_sync.is_empty();
-        let wait = if idle { wait } else { Wait::No };
-        self.drive(wait)?;
+        let deadline = Instant::now() + timeout;
+        self.reap(Wait::No)?;
+        self.sync_aside();
+        while self.ready.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            match (&self.syncing, self.door.in_flight()) {
+                (Some(_), 0) => self.await_synced(Some(deadline)),
+                // Two things to wait for and one place to wait in: by turns.
+                (Some(_), _) => self.reap(Wait::Timeout(left.min(TURN)))?,
+                (None, _) => self.reap(Wait::Timeout(left))?,
+            }
+            self.sync_aside();
+            if self.syncing.is_none() && self.door.in_flight() == 0 {
+                break;
+            }
+        }
         self.hand_over(out);
         Ok(())
     }
@@ -216,6 +221,7 @@ impl<F: FileSystem> Core<F> {
             // A queue that cannot be driven any more is waited for when it is dropped, with the files it
             // still has.
             let stuck = self.drive(Wait::AtLeast(1)).is_err() || self.door.in_flight() == 0;
+            self.await_synced(None);
             if stuck && self.free.len() == before {
                 break;
             }

@@ -8,7 +8,6 @@ use super::core::{Core, General};
 use super::slot::{Kind, Slot};
 use crate::counters::Counter;
 use crate::door::{Part, Payload};
-use crate::engine::check_progress;
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::mapping::{Piece, Pieces, Range, State};
@@ -26,7 +25,6 @@ impl<F: FileSystem> Core<F> {
         mut payload: Payload,
         tag: u64,
     ) -> Result<(), F::Error> {
-        self.engine.fs.check_alive()?;
         let range = self.engine.check_direct(pos, payload.len())?;
         let index = self.index(slot)?;
         self.check_memory(&payload)?;
@@ -52,7 +50,7 @@ impl<F: FileSystem> Core<F> {
         let block = u64::from(self.engine.geometry.logical_block);
         let transferred = Range { pos, length: visible.next_multiple_of(block) };
         let mut pieces = Pieces::new();
-        if let Err(error) = self.load_all(index, transferred, &mut pieces) {
+        if let Err(error) = self.map_pieces(index, transferred, &mut pieces) {
             self.abandon(index);
             return Err(error);
         }
@@ -124,36 +122,33 @@ impl<F: FileSystem> Core<F> {
         }
     }
 
-    /// Makes the attached snapshot know all of `range`; `pieces` are the first ones.
-    pub(super) fn load_all(
+    /// The first pieces of a range, by the snapshot that this request pinned when it entered the gate
+    /// ([`super::Attached::refresh`]); what that does not know is loaded.
+    pub(super) fn map_pieces(
         &mut self,
         index: usize,
         range: Range,
         pieces: &mut Pieces,
     ) -> Result<(), F::Error> {
-        let mut missed = None;
-        loop {
-            let attached = self.attached(index)?;
-            let bits = attached.file.state().block_bits();
-            let Some(pos) = first_unknown(attached, range, bits, pieces) else {
-                return Ok(());
-            };
-            check_progress(&mut missed, pos)?;
-            let inode = attached.file.inode.clone();
+        let attached = self.attached(index)?;
+        let bits = attached.file.state().block_bits();
+        pieces.clear();
+        let mut known = attached.map.pieces(range, bits, pieces);
+        while let Err(pos) = known {
+            let inode = self.attached(index)?.file.inode.clone();
             self.counters.bump(Counter::MapLoads);
-            self.engine.fs.load_map(&inode, pos)?;
-            self.attached(index)?.refresh();
+            known = self.engine.load_more(&inode, range, pos, pieces)?;
         }
+        Ok(())
     }
 
     /// State of a general request that still has parts to push, so that it cannot have finished.
-    fn general(&mut self, number: u32) -> &mut General {
+    fn general(&mut self, number: u32) -> &mut General<F::Error> {
         self.general[number as usize]
             .get_or_insert_with(|| unreachable!("an unsealed request does not finish"))
     }
 
-    /// Sends all of `range`, whose mapping is known and begins with `pieces`; payload byte 0 is `range.pos`.
-    /// Leaves the gate.
+    /// Sends all of `range`, whose mapping begins with `pieces`; payload byte 0 is `range.pos`. Leaves the gate.
     pub(super) fn push_range(
         &mut self,
         number: u32,
@@ -172,11 +167,9 @@ impl<F: FileSystem> Core<F> {
             if pos >= range.end() {
                 break;
             }
-            let Some(attached) = &self.files[index] else { break };
             let rest = Range { pos, length: range.end() - pos };
-            pieces.clear();
-            if attached.map.pieces(rest, attached.file.state().block_bits(), pieces).is_err() {
-                self.general(number).error = Some(Error::MapUnknown(pos));
+            if let Err(error) = self.map_pieces(index, rest, pieces) {
+                self.general(number).error.get_or_insert(error);
                 break;
             }
         }
@@ -196,8 +189,7 @@ impl<F: FileSystem> Core<F> {
                 self.general(number).zero.push((offset, piece.length));
             } else {
                 // The plan let only written pieces through. Should that ever fail, the write must not seem done.
-                debug_assert!(false, "only written pieces are overwritten");
-                self.general(number).error = Some(Error::MapUnknown(piece.logical));
+                self.general(number).error.get_or_insert(Error::NotWritten(piece.logical).into());
             }
             return;
         }
@@ -214,11 +206,8 @@ impl<F: FileSystem> Core<F> {
                 // The device queue is full of our own requests: they complete without any lock that we hold.
                 // Their commits and flushes come later: this thread is inside the gate.
                 if let Err(error) = self.reap(Wait::AtLeast(1)) {
-                    drop(error);
-                    let failed =
-                        uext4_blockdev::Error::Io { op: op.name(), pos, length: u64::from(length), errno: 5 };
                     let general = self.general(number);
-                    general.error = Some(failed.into());
+                    general.error.get_or_insert(error);
                     // It was never sent and will not be reaped.
                     general.ended += 1;
                     return;
@@ -227,28 +216,4 @@ impl<F: FileSystem> Core<F> {
             sent += u64::from(length);
         }
     }
-}
-
-/// The first byte of `range` whose mapping the attached snapshot does not know; `pieces` become the first ones.
-fn first_unknown<F: FileSystem>(
-    attached: &super::Attached<F>,
-    range: Range,
-    bits: u32,
-    pieces: &mut Pieces,
-) -> Option<u64> {
-    pieces.clear();
-    if let Err(unknown) = attached.map.pieces(range, bits, pieces) {
-        return Some(unknown);
-    }
-    let mut pos = pieces.last()?.end();
-    let mut further = Pieces::new();
-    while pos < range.end() {
-        further.clear();
-        let rest = Range { pos, length: range.end() - pos };
-        if let Err(unknown) = attached.map.pieces(rest, bits, &mut further) {
-            return Some(unknown);
-        }
-        pos = further.last()?.end();
-    }
-    None
 }

@@ -1,13 +1,15 @@
 //! The queue of one thread: attach files, submit reads and writes, reap completions.
 //!
 //! - `mod.rs`: the public face, and the lock that lets a drainer harvest an idle queue
-//! - `slot.rs`: what is kept of a request; [`core`](self): all of a queue; `drive.rs`: completions
+//! - `slot.rs`: what is kept of a request; [`core`](self): all of a queue; `drive.rs`: completions;
+//!   `durable.rs`: those that are to be durable
 //! - `general.rs`: reads of any shape; `overwrite.rs`: writes of any shape; `window.rs`: writes decided before
 //! - the short paths are in their rooms: [`crate::simple_read`], [`crate::write_plan`]
 
 mod attach;
 mod core;
 mod drive;
+mod durable;
 mod general;
 mod overwrite;
 mod served;
@@ -20,6 +22,7 @@ use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::owner_lock::Owner;
 use crate::plan::{Durability, Sync};
+use crate::sync_io::Mapping;
 pub(crate) use attach::Attached;
 pub use attach::FileSlot;
 pub(crate) use core::{Core, QueueCore};
@@ -28,7 +31,7 @@ pub(crate) use slot::{Label, Slot};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use uext4_blockdev::{Buffer, BufferPool, QueueFacts, QueueOptions, Wait};
+use uext4_blockdev::{Buffer, BufferPool, QueueFacts, QueueOptions};
 
 bitflags::bitflags! {
     /// Flags of one write.
@@ -178,7 +181,7 @@ impl<F: FileSystem> IoQueue<F> {
         let mut core = self.core.lock();
         core.check_vector(&buffers)?;
         let switches = core.file(slot)?.file.switches;
-        core.write(slot, pos, Payload::Many(buffers.into()), flags, tag, switches)
+        core.write(slot, pos, Payload::Many(buffers.into()), flags, tag, Mapping::Due, switches)
     }
 
     /// As `fdatasync`: when it completes, every write of this file that completed before is durable.
@@ -208,13 +211,14 @@ impl<F: FileSystem> IoQueue<F> {
         &mut self,
         timeout: Duration,
     ) -> Result<std::vec::Drain<'_, Completion<F::Error>>, F::Error> {
-        self.core.lock().collect(Wait::Timeout(timeout), &mut self.delivered)?;
+        self.core.lock().wait_timeout(timeout, &mut self.delivered)?;
         Ok(self.delivered.drain(..))
     }
 
-    /// Delivers the completions that are there, without waiting. Submits first.
+    /// Delivers the completions that are there, without waiting. Submits first. Commits and flushes that requests wait
+    /// for run beside this call, on a thread that lives as long as there are any.
     pub fn poll(&mut self) -> Result<std::vec::Drain<'_, Completion<F::Error>>, F::Error> {
-        self.core.lock().collect(Wait::No, &mut self.delivered)?;
+        self.core.lock().poll(&mut self.delivered)?;
         Ok(self.delivered.drain(..))
     }
 
@@ -231,9 +235,9 @@ impl<F: FileSystem> IoQueue<F> {
     /// A descriptor that becomes readable when the device may have completed something, for an event loop.
     /// `None`: this device completes without one, call [`IoQueue::poll`].
     ///
-    /// What needs no device request completes without a signal: reads behind the end of the file or of holes
-    /// only, empty requests, copies of mapped memory, syncs. So call [`IoQueue::poll`] once after submitting,
-    /// before going to sleep on the descriptor.
+    /// Poll it, do not read from it. What needs no device request completes without a signal: reads behind the end of
+    /// the file or of holes only, empty requests, copies of mapped memory. And what has to be made durable gets under
+    /// way by a call only. So call [`IoQueue::poll`] once after submitting, before going to sleep on the descriptor.
     pub fn eventfd(&mut self) -> Result<Option<OwnedFd>, F::Error> {
         self.core.lock().eventfd()
     }

@@ -6,13 +6,13 @@ use super::core::{Core, General};
 use super::slot::{Kind, Label, Slot};
 use crate::counters::Counter;
 use crate::door::Payload;
-use crate::engine::check_progress;
 use crate::error::Error;
 use crate::fs::FileSystem;
-use crate::mapping::{PIECES_MAX, Piece, Pieces, Range};
+use crate::mapping::{Piece, Pieces, Range};
 use crate::plan::{Completion, Durability, GateMode, JournalWork, Plan, Request, Route, Summary};
 use crate::switches::{AllOn, Routing, Switches};
-use crate::write_plan::{plan_shared_overwrite, plan_write};
+use crate::sync_io::Mapping;
+use crate::write_plan::{plan_shared_overwrite, plan_write, shares_gate};
 use uext4_blockdev::{Buffer, Op, Wait};
 
 impl<F: FileSystem> Core<F> {
@@ -50,13 +50,15 @@ impl<F: FileSystem> Core<F> {
         let number = self.free.pop();
         let sent = match number {
             Some(number) => self.try_write_one(number, slot, pos, buffer, flags, tag, routing),
-            None => Err(NotSent::Refused(buffer)),
+            None => Err(NotSent::Refused(buffer, Mapping::Due)),
         };
         let Err(not_sent) = sent else { return Ok(()) };
         self.free.extend(number);
         match not_sent {
             NotSent::Failed(error) => Err(error),
-            NotSent::Refused(buffer) => self.write(slot, pos, Payload::One(buffer), flags, tag, routing),
+            NotSent::Refused(buffer, mapping) => {
+                self.write(slot, pos, Payload::One(buffer), flags, tag, mapping, routing)
+            }
         }
     }
 
@@ -77,37 +79,43 @@ impl<F: FileSystem> Core<F> {
         let address = buffer.address().addr().get() as u64;
         let misaligned = (pos | length) & self.position_mask | address & self.memory_mask;
         let Some(Some(attached)) = self.files.get_mut(slot.index as usize) else {
-            return Err(NotSent::Refused(buffer));
+            return Err(NotSent::Refused(buffer, Mapping::Due));
         };
         let usable = attached.overwrites && attached.serial == slot.serial && misaligned == 0 && length != 0;
         if !usable || self.engine.fs.check_alive().is_err() {
-            return Err(NotSent::Refused(buffer));
+            return Err(NotSent::Refused(buffer, Mapping::Due));
         }
-        let Some(end) = pos.checked_add(length) else { return Err(NotSent::Refused(buffer)) };
+        let Some(end) = pos.checked_add(length) else { return Err(NotSent::Refused(buffer, Mapping::Due)) };
         let range = Range { pos, length };
         debug_assert_eq!(range.end(), end);
         let request = Request { range, sync: flags.sync(), bounced: false, queued: true };
-        if F::state(&attached.file.inode).gate.enter(&attached.cell).is_err() {
-            return Err(NotSent::Refused(buffer));
+        let bits = F::state(&attached.file.inode).block_bits();
+        // A look ahead, as in the synchronous way.
+        if !shares_gate(&request, bits, routing)
+            || F::state(&attached.file.inode).gate.enter(&attached.cell).is_err()
+        {
+            return Err(NotSent::Refused(buffer, Mapping::Due));
         }
-        attached.refresh();
-        let changes = F::state(&attached.file.inode).changes();
-        let view = F::state(&attached.file.inode).view();
-        let Some(durability) = plan_shared_overwrite(&request, &view, &self.engine.capabilities, routing)
-        else {
-            return Err(attached.back_out(buffer));
-        };
         let handle = match self.engine.fs.start_mapping(routing, &**self.counters) {
             Ok(handle) => handle,
             Err(error) => return Err(attached.back_out_with(error)),
         };
-        let located = attached.find_written(range, view.block_bits);
+        attached.refresh();
+        let located = attached.find_written(range, bits);
         if let Some(handle) = handle
             && let Err(error) = self.engine.fs.stop_mapping(handle)
         {
             return Err(attached.back_out_with(error));
         }
         let Some(physical) = located else { return Err(attached.back_out(buffer)) };
+        // The mapping first, then what the view shows: whoever sees a converted block must also see that its
+        // conversion is not durable yet (`InodeState::set_datasync_tid`).
+        let changes = F::state(&attached.file.inode).changes();
+        let view = F::state(&attached.file.inode).view();
+        let Some(durability) = plan_shared_overwrite(&request, &view, &self.engine.capabilities, routing)
+        else {
+            return Err(attached.back_out(buffer));
+        };
         let label = Label::write(slot.index, durability);
         if routing.switches() == Switches::ON {
             attached.open_window(&view, changes, flags, label, self.memory_mask);
@@ -125,6 +133,7 @@ impl<F: FileSystem> Core<F> {
         Ok(())
     }
 
+    #[allow(clippy::too_many_arguments, reason = "a request, and what was found out about it")]
     pub(super) fn write<R: Routing>(
         &mut self,
         slot: FileSlot,
@@ -132,6 +141,7 @@ impl<F: FileSystem> Core<F> {
         payload: Payload,
         flags: WriteFlags,
         tag: u64,
+        mapping: Mapping,
         routing: R,
     ) -> Result<(), F::Error> {
         self.engine.fs.check_alive()?;
@@ -154,13 +164,21 @@ impl<F: FileSystem> Core<F> {
         }
         let request = Request { range, sync: flags.sync(), bounced: false, queued: true };
         let nowait = flags.contains(WriteFlags::NOWAIT);
+        let bits = self.file(slot)?.file.state().block_bits();
+        if !shares_gate(&request, bits, routing) {
+            // By its shape alone it cannot share, so it does not try to.
+            if nowait {
+                return Err(Error::WouldBlock.into());
+            }
+            return self.write_exclusive(index, &request, payload, true, tag, mapping, routing);
+        }
         if nowait {
             self.enter_nowait(index)?;
         } else {
             self.enter_waiting(index);
         }
         let mut pieces = Pieces::new();
-        let decided = self.decide(index, &request, &mut pieces, routing);
+        let decided = self.decide(index, &request, &mut pieces, mapping, routing);
         match decided {
             Ok(plan) if plan.gate == GateMode::Shared => {
                 self.execute(index, &request, &plan, &mut pieces, payload, tag, routing)
@@ -170,7 +188,7 @@ impl<F: FileSystem> Core<F> {
                 if nowait {
                     return Err(Error::WouldBlock.into());
                 }
-                self.write_exclusive(index, &request, payload, plan.drain, tag, routing)
+                self.write_exclusive(index, &request, payload, plan.drain, tag, Mapping::Started, routing)
             }
             Err(error) => {
                 self.abandon(index);
@@ -179,71 +197,47 @@ impl<F: FileSystem> Core<F> {
         }
     }
 
-    /// Maps and plans under the gate. Refuses what needs allocation before anything is sent.
+    /// Maps, then views, then plans, under the gate. Refuses what needs allocation before anything is sent. `pieces`
+    /// are the first of the request.
     fn decide<R: Routing>(
         &mut self,
         index: usize,
         request: &Request,
         pieces: &mut Pieces,
+        mapping: Mapping,
         routing: R,
     ) -> Result<Plan, F::Error> {
         let fs = self.engine.fs.clone();
-        let handle = fs.start_mapping(routing, &**self.counters)?;
-        let mapped = self.map_pieces(index, request.range, pieces);
+        let handle = match mapping {
+            Mapping::Due => fs.start_mapping(routing, &**self.counters)?,
+            Mapping::Started => None,
+        };
+        let mapped = self.summarize(index, request.range, pieces);
         if let Some(handle) = handle {
             fs.stop_mapping(handle)?;
         }
-        mapped?;
+        let summary = mapped?;
         let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
         let view = attached.file.state().view();
-        let plan = plan_write(request, &view, pieces, &self.engine.capabilities, routing);
-        if plan.route != Route::Allocate && pieces.len() < PIECES_MAX {
-            return Ok(plan);
-        }
-        self.check_all_written(index, request.range, request.range.end() > view.size.min(view.disk_size))?;
-        // The check may have loaded a newer map: what is sent must be what was judged.
-        self.map_pieces(index, request.range, pieces)?;
+        self.engine.refuse_allocation(request.range, &view, &summary)?;
         Ok(plan_write(request, &view, pieces, &self.engine.capabilities, routing))
     }
 
-    /// The first pieces of a range, loading what is unknown.
-    fn map_pieces(&mut self, index: usize, range: Range, pieces: &mut Pieces) -> Result<(), F::Error> {
-        let mut missed = None;
-        loop {
-            let Some(attached) = &mut self.files[index] else { return Err(Error::BadSlot.into()) };
+    /// What all pieces of `range` are made of, by the snapshot that is pinned here and that they are sent by.
+    fn summarize(&mut self, index: usize, range: Range, pieces: &mut Pieces) -> Result<Summary, F::Error> {
+        if let Some(attached) = &mut self.files[index] {
             attached.refresh();
-            pieces.clear();
-            let bits = attached.file.state().block_bits();
-            let Err(pos) = attached.map.pieces(range, bits, pieces) else { return Ok(()) };
-            check_progress(&mut missed, pos)?;
-            let inode = attached.file.inode.clone();
-            self.counters.bump(Counter::MapLoads);
-            self.engine.fs.load_map(&inode, pos)?;
         }
-    }
-
-    /// A request that is not a pure overwrite is refused here, with what it would need.
-    #[cold]
-    fn check_all_written(&mut self, index: usize, range: Range, extends: bool) -> Result<(), F::Error> {
-        let mut pieces = Pieces::new();
-        self.load_all(index, range, &mut pieces)?;
-        let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
-        let bits = attached.file.state().block_bits();
-        let (mut unwritten, mut hole, mut pos) = (0, 0, range.pos);
+        self.map_pieces(index, range, pieces)?;
+        let mut summary = Summary::of(pieces);
+        let mut pos = pieces.last().map_or(range.end(), Piece::end);
+        let mut further = Pieces::new();
         while pos < range.end() {
-            pieces.clear();
-            let rest = Range { pos, length: range.end() - pos };
-            attached.map.pieces(rest, bits, &mut pieces).map_err(Error::MapUnknown)?;
-            let summary = Summary::of(&pieces);
-            unwritten += summary.unwritten;
-            hole += summary.hole;
-            pos = pieces.last().map_or(range.end(), Piece::end);
+            self.map_pieces(index, Range { pos, length: range.end() - pos }, &mut further)?;
+            further.iter().for_each(|piece| summary.add(piece));
+            pos = further.last().map_or(range.end(), Piece::end);
         }
-        if unwritten + hole == 0 && !extends {
-            return Ok(());
-        }
-        self.counters.bump(Counter::AllocationsRefused);
-        Err(Error::NeedsAllocation { pos: range.pos, length: range.length, unwritten, hole, extends }.into())
+        Ok(summary)
     }
 
     /// The gate is held (shared through this queue's cell, or exclusively with the cell raised): send, leave.
@@ -309,6 +303,7 @@ impl<F: FileSystem> Core<F> {
 
     /// The plain route of sub-block writes: alone, after a drain, waiting for completion under the gate.
     #[cold]
+    #[allow(clippy::too_many_arguments, reason = "a request, and what was found out about it")]
     fn write_exclusive<R: Routing>(
         &mut self,
         index: usize,
@@ -316,6 +311,7 @@ impl<F: FileSystem> Core<F> {
         payload: Payload,
         drain: bool,
         tag: u64,
+        mapping: Mapping,
         routing: R,
     ) -> Result<(), F::Error> {
         let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
@@ -324,7 +320,7 @@ impl<F: FileSystem> Core<F> {
         let guard = gate.lock_exclusive(drain, &mut || self.pump());
         // Everything may have changed while the gate was not held.
         let mut pieces = Pieces::new();
-        let plan = self.decide(index, request, &mut pieces, routing)?;
+        let plan = self.decide(index, request, &mut pieces, mapping, routing)?;
         self.counters.bump(Counter::ExclusiveWrites);
         gate.raise_inside(&cell);
         let number = self.free.last().copied();
@@ -342,8 +338,8 @@ impl<F: FileSystem> Core<F> {
 
 /// Why a write was not sent by the short way.
 enum NotSent<E> {
-    /// It needs the general way; nothing has happened.
-    Refused(Buffer),
+    /// It needs the general way; nothing has happened but, perhaps, the journal's part in its mapping.
+    Refused(Buffer, Mapping),
     /// It failed.
     Failed(E),
 }
@@ -351,7 +347,7 @@ enum NotSent<E> {
 impl<F: FileSystem> super::Attached<F> {
     #[cold]
     fn back_out(&self, buffer: Buffer) -> NotSent<F::Error> {
-        NotSent::Refused(self.retreat(buffer))
+        NotSent::Refused(self.retreat(buffer), Mapping::Started)
     }
 
     #[cold]

@@ -20,7 +20,6 @@ impl<F: FileSystem> Engine<F> {
         pos: u64,
         read: impl FnOnce(&mut [u8], u64) -> Result<usize, F::Error>,
     ) -> Result<usize, F::Error> {
-        self.fs.check_alive()?;
         file.check_readable()?;
         self.check_direct(pos, buf.len() as u64)?;
         if !buf.is_empty() {
@@ -37,7 +36,6 @@ impl<F: FileSystem> Engine<F> {
         pos: u64,
         read: impl FnOnce(&mut [u8], u64) -> Result<usize, F::Error>,
     ) -> Result<usize, F::Error> {
-        self.fs.check_alive()?;
         file.check_readable()?;
         crate::engine::check_range(pos, buf.len() as u64)?;
         if buf.is_empty() {
@@ -85,7 +83,6 @@ impl<F: FileSystem> Core<F> {
         tag: u64,
         mut read: impl FnMut(&mut [u8], u64) -> Result<usize, F::Error>,
     ) -> Result<(), F::Error> {
-        self.engine.fs.check_alive()?;
         self.file(slot)?.file.check_readable()?;
         self.engine.check_direct(pos, payload.len())?;
         self.check_memory(&payload)?;

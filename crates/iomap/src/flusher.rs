@@ -1,0 +1,233 @@
+//! Making queued requests durable beside their queue.
+//!
+//! A commit and a flush take milliseconds, a call to `poll` must not. So what is left to do for the requests of a queue
+//! whose transfers are over is a [`SyncJob`], which holds nothing of the queue: its owner runs it where it may wait, a
+//! drainer outside the queue's lock, and `poll` leaves it to the [`Flusher`], a thread that lives while there are such
+//! jobs. The queue finds the outcome when it is driven next.
+
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::fs::FileSystem;
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the flusher's thread waits for another job before it ends.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// What became of a job, once it is over.
+pub(crate) struct Outcome<E> {
+    result: Mutex<Option<Result<(), E>>>,
+    over: Condvar,
+}
+
+impl<E: Clone> Outcome<E> {
+    fn new() -> Arc<Self> {
+        Arc::new(Outcome { result: Mutex::new(None), over: Condvar::new() })
+    }
+
+    /// The outcome, if it is there.
+    pub(crate) fn get(&self) -> Option<Result<(), E>> {
+        self.result.lock().clone()
+    }
+
+    /// Waits for it, at most until `deadline`.
+    pub(crate) fn wait(&self, deadline: Option<Instant>) {
+        let mut result = self.result.lock();
+        while result.is_none() {
+            match deadline {
+                None => self.over.wait(&mut result),
+                Some(deadline) => {
+                    if self.over.wait_until(&mut result, deadline).timed_out() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn set(&self, outcome: Result<(), E>) {
+        self.result.lock().get_or_insert(outcome);
+        self.over.notify_all();
+    }
+}
+
+/// An event descriptor that outcomes make readable.
+#[derive(Debug)]
+pub(crate) struct Waker {
+    event: OwnedFd,
+    /// Set after the descriptor was, so that who clears the flag first leaves nothing behind.
+    raised: AtomicBool,
+}
+
+impl Waker {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Waker { event, raised: AtomicBool::new(false) })
+    }
+
+    fn wake(&self) {
+        // Fails only if the counter is at its end, and then it is readable.
+        let _readable_anyway = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        self.raised.store(true, Ordering::Release);
+    }
+
+    /// Makes it unreadable. Look for outcomes after this.
+    pub(crate) fn clear(&self) {
+        if self.raised.swap(false, Ordering::Acquire) {
+            let _count = rustix::io::read(&self.event, &mut [0u8; 8]);
+        }
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+/// One commit and one flush for requests whose transfers are over.
+pub(crate) struct SyncJob<F: FileSystem> {
+    engine: Arc<Engine<F>>,
+    inodes: Vec<Arc<F::Inode>>,
+    /// Every change of theirs, not only what reading the data back needs.
+    all: bool,
+    outcome: Arc<Outcome<F::Error>>,
+    /// Wakes the queue's owner, if he sleeps on a descriptor.
+    wake: Option<Arc<Waker>>,
+}
+
+impl<F: FileSystem> SyncJob<F> {
+    pub(crate) fn new(
+        engine: &Arc<Engine<F>>,
+        inodes: Vec<Arc<F::Inode>>,
+        all: bool,
+        wake: Option<Arc<Waker>>,
+    ) -> Self {
+        SyncJob { engine: engine.clone(), inodes, all, outcome: Outcome::new(), wake }
+    }
+
+    pub(crate) fn outcome(&self) -> Arc<Outcome<F::Error>> {
+        self.outcome.clone()
+    }
+
+    /// Whether there is nothing to wait for: no cache to flush and no change to commit.
+    pub(crate) fn is_short(&self) -> bool {
+        let clean = |inode: &Arc<F::Inode>| !self.all && F::state(inode).datasync_tid() == 0;
+        !self.engine.capabilities.volatile_cache && self.inodes.iter().all(clean)
+    }
+
+    /// Does it, and waits as long as that takes. Hold no queue's lock but one's own, no gate and no map lock.
+    pub(crate) fn run(self) {
+        run_all(vec![self]);
+    }
+
+    fn end(&self, outcome: Result<(), F::Error>) {
+        self.outcome.set(outcome);
+        if let Some(wake) = &self.wake {
+            wake.wake();
+        }
+    }
+}
+
+impl<F: FileSystem> Drop for SyncJob<F> {
+    /// A job that a panic cut off is over too. What it was to make durable is not.
+    fn drop(&mut self) {
+        if self.outcome.get().is_none() {
+            let lost = uext4_blockdev::Error::Io { op: "flush", pos: 0, length: 0, errno: 5 };
+            self.end(Err(Error::from(lost).into()));
+        }
+    }
+}
+
+/// One commit and one flush for all of `jobs`, which are of one engine.
+fn run_all<F: FileSystem>(jobs: Vec<SyncJob<F>>) {
+    let Some(first) = jobs.first() else { return };
+    let mut inodes: Vec<&F::Inode> = Vec::new();
+    for inode in jobs.iter().flat_map(|job| &job.inodes) {
+        if !inodes.iter().any(|&other| std::ptr::eq(other, &**inode)) {
+            inodes.push(inode);
+        }
+    }
+    let result = first.engine.make_durable(&inodes, jobs.iter().any(|job| job.all));
+    for job in &jobs {
+        job.end(result.clone());
+    }
+}
+
+/// Runs jobs for queues whose owners do not wait.
+pub(crate) struct Flusher<F: FileSystem> {
+    shared: Arc<Shared<F>>,
+}
+
+struct Shared<F: FileSystem> {
+    waiting: Mutex<Waiting<F>>,
+    more: Condvar,
+}
+
+struct Waiting<F: FileSystem> {
+    jobs: Vec<SyncJob<F>>,
+    /// A thread takes care of them.
+    manned: bool,
+}
+
+impl<F: FileSystem> Flusher<F> {
+    pub(crate) fn new() -> Self {
+        let waiting = Mutex::new(Waiting { jobs: Vec::new(), manned: false });
+        Flusher { shared: Arc::new(Shared { waiting, more: Condvar::new() }) }
+    }
+
+    /// Runs `job` soon, together with others that wait. Where the system gives no thread it is done at once.
+    pub(crate) fn take(&self, job: SyncJob<F>) {
+        let mut waiting = self.shared.waiting.lock();
+        waiting.jobs.push(job);
+        if waiting.manned {
+            self.shared.more.notify_one();
+            return;
+        }
+        let shared = self.shared.clone();
+        let thread = std::thread::Builder::new().name("uext4-flush".into()).spawn(move || shared.serve());
+        waiting.manned = thread.is_ok();
+        if !waiting.manned {
+            let jobs = std::mem::take(&mut waiting.jobs);
+            drop(waiting);
+            run_all(jobs);
+        }
+    }
+}
+
+impl<F: FileSystem> Shared<F> {
+    fn serve(&self) {
+        let _leaving = Leaving(self);
+        loop {
+            let mut waiting = self.waiting.lock();
+            while waiting.jobs.is_empty() {
+                if self.more.wait_for(&mut waiting, IDLE).timed_out() && waiting.jobs.is_empty() {
+                    waiting.manned = false;
+                    return;
+                }
+            }
+            let jobs = std::mem::take(&mut waiting.jobs);
+            drop(waiting);
+            run_all(jobs);
+        }
+    }
+}
+
+/// If a panic ends the thread, the next job gets another one, and none waits for this one.
+struct Leaving<'a, F: FileSystem>(&'a Shared<F>);
+
+impl<F: FileSystem> Drop for Leaving<'_, F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut waiting = self.0.waiting.lock();
+            waiting.manned = false;
+            let jobs = std::mem::take(&mut waiting.jobs);
+            drop(waiting);
+            drop(jobs);
+        }
+    }
+}

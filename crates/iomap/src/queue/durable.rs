@@ -1,0 +1,132 @@
+//! What a queue does for requests that are to be durable when they complete: batches of them wait for one commit and
+//! flush, which somebody runs beside the queue ([`crate::flusher`]).
+
+use super::core::Core;
+use super::slot::Kind;
+use crate::error::Error;
+use crate::flusher::{Outcome, SyncJob, Waker};
+use crate::fs::FileSystem;
+use crate::plan::Durability;
+use rustix::event::epoll;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A batch whose commit and flush somebody runs.
+pub(crate) struct Syncing<E> {
+    slots: Vec<u32>,
+    outcome: Arc<Outcome<E>>,
+}
+
+impl<F: FileSystem> Core<F> {
+    /// Makes one job of all requests that wait to be made durable. None while the batch before is under way: those
+    /// that come meanwhile share the next.
+    pub(super) fn start_sync(&mut self) -> Option<SyncJob<F>> {
+        if self.syncing.is_some() || self.to_sync.is_empty() {
+            return None;
+        }
+        let slots = std::mem::take(&mut self.to_sync);
+        let mut inodes: Vec<Arc<F::Inode>> = Vec::new();
+        let mut all = false;
+        for &number in &slots {
+            let slot = &self.slots[number as usize];
+            if let Some(attached) = &self.files[slot.label.file()]
+                && !inodes.iter().any(|other| Arc::ptr_eq(other, &attached.file.inode))
+            {
+                inodes.push(attached.file.inode.clone());
+            }
+            all |= slot.label.durability() == Durability::Fsync;
+        }
+        let wake = self.signal.as_ref().map(|signal| signal.own.clone());
+        let job = SyncJob::new(&self.engine, inodes, all, wake);
+        self.syncing = Some(Syncing { slots, outcome: job.outcome() });
+        Some(job)
+    }
+
+    /// Delivers the batch under way, if its outcome is there.
+    pub(super) fn finish_synced(&mut self) {
+        if let Some(signal) = &self.signal {
+            signal.own.clear();
+        }
+        let Some(result) = self.syncing.as_ref().and_then(|syncing| syncing.outcome.get()) else { return };
+        let Some(syncing) = self.syncing.take() else { return };
+        for &number in &syncing.slots {
+            let slot = self.slots[number as usize];
+            if slot.label.kind() != Kind::Sync {
+                self.lower(number);
+            }
+            self.deliver(number, result.clone().map(|()| slot.length as usize));
+        }
+        if self.to_sync.is_empty() {
+            // Its memory serves the next batch.
+            self.to_sync = syncing.slots;
+            self.to_sync.clear();
+        }
+    }
+
+    /// Waits for the batch under way, at most until `deadline`, and delivers it. Whoever runs it needs nothing of
+    /// this queue.
+    pub(super) fn await_synced(&mut self, deadline: Option<Instant>) {
+        if let Some(syncing) = &self.syncing {
+            syncing.outcome.wait(deadline);
+        }
+        self.finish_synced();
+    }
+
+    /// Runs what waits to be made durable here and now, if no batch is under way.
+    pub(super) fn sync_here(&mut self) {
+        self.finish_synced();
+        if let Some(job) = self.start_sync() {
+            job.run();
+            self.finish_synced();
+        }
+    }
+
+    /// Leaves what waits to be made durable to the flusher, unless there is nothing to do for it.
+    pub(super) fn sync_aside(&mut self) {
+        self.finish_synced();
+        let Some(job) = self.start_sync() else { return };
+        if job.is_short() {
+            job.run();
+            self.finish_synced();
+        } else {
+            self.engine.flusher.take(job);
+        }
+    }
+
+    pub(super) fn eventfd(&mut self) -> Result<Option<OwnedFd>, F::Error> {
+        if self.signal.is_none() {
+            let Some(device) = self.door.event_fd().map_err(Error::from)? else { return Ok(None) };
+            let signal = Signal::over(device).map_err(failed)?;
+            self.signal = Some(signal);
+        } else {
+            // What completed since it was looked at last must show again.
+            self.door.event_fd().map_err(Error::from)?;
+        }
+        let shared = self.signal.as_ref().map(|signal| signal.both.try_clone());
+        shared.transpose().map_err(|error| failed(error.into()).into())
+    }
+}
+
+/// One descriptor for what the device completes and for what is made durable beside the queue. To be polled, not read.
+pub(crate) struct Signal {
+    both: OwnedFd,
+    own: Arc<Waker>,
+}
+
+impl Signal {
+    fn over(device: BorrowedFd<'_>) -> std::io::Result<Self> {
+        let own = Waker::new()?;
+        let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for (data, fd) in [(0, device), (1, own.as_fd())] {
+            epoll::add(&both, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)?;
+        }
+        Ok(Signal { both, own: Arc::new(own) })
+    }
+}
+
+#[cold]
+fn failed(error: std::io::Error) -> Error {
+    let errno = error.raw_os_error().unwrap_or(5);
+    uext4_blockdev::Error::Io { op: "eventfd", pos: 0, length: 0, errno }.into()
+}
