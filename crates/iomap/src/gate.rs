@@ -19,6 +19,7 @@ use crate::sync::{
     store_then_fence,
 };
 use crate::thread_slot::{OWNED_SLOTS, SHARED_SLOT, thread_slot};
+use crate::turns::{Gets, HANDS, Turns};
 use crossbeam_utils::CachePadded;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
@@ -87,6 +88,8 @@ pub struct InodeGate {
     exclusive: AtomicBool,
     threads: OnceLock<Box<[CachePadded<Cell>; SHARED_SLOT + 1]>>,
     queues: Mutex<Vec<Arc<CachePadded<Cell>>>>,
+    turns: Turns,
+    /// The holder, while it waits for others to leave.
     exclusive_waiters: Waiters,
     shared_waiters: Waiters,
 }
@@ -100,11 +103,18 @@ impl Default for InodeGate {
 impl InodeGate {
     /// A gate nobody is in.
     pub fn new() -> Self {
+        Self::with_hands(HANDS)
+    }
+
+    /// A gate that is handed over `hands` times before it is opened. Only models choose.
+    #[doc(hidden)]
+    pub fn with_hands(hands: u32) -> Self {
         prepare_fences();
         let gate = InodeGate {
             exclusive: AtomicBool::new(false),
             queues: Mutex::new(Vec::new()),
             threads: OnceLock::new(),
+            turns: Turns::new(hands),
             exclusive_waiters: Waiters::new(),
             shared_waiters: Waiters::new(),
         };
@@ -241,14 +251,15 @@ impl InodeGate {
     }
 
     /// Takes the gate exclusively: nobody is inside and nobody enters until the guard is dropped. With
-    /// `drain` nothing is in flight either. The caller must not be inside the gate.
+    /// `drain` nothing is in flight either. The caller must not be inside the gate. Several wait in the order in which
+    /// they came.
     pub fn lock_exclusive(&self, drain: bool, pump: &mut dyn FnMut()) -> InodeGuard<'_> {
-        while self.exclusive.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-            pump();
-            self.exclusive_waiters.park(|| self.exclusive.load(Ordering::SeqCst), LOOK_AGAIN);
+        if self.turns.take(pump, &|| self.open()) == Gets::Open {
+            self.exclusive.store(true, Ordering::SeqCst);
+            // Orders the word before the loads of cells, of which some may only now come into being. A gate that
+            // was handed over closed has been through this.
+            heavy_fence();
         }
-        // Orders the word before the loads of cells, of which some may only now come into being.
-        heavy_fence();
         let slot = thread_slot();
         let cell = &self.thread_cells()[slot];
         let guard = InodeGuard { gate: self, cell, slot, amount: 0, _not_send: PhantomData };
@@ -262,9 +273,12 @@ impl InodeGate {
     /// Ends an exclusive hold.
     #[cold]
     fn reopen(&self) {
+        self.turns.pass(self.shared_waiters.any(), || self.open());
+    }
+
+    fn open(&self) {
         self.exclusive.store(false, Ordering::SeqCst);
         self.shared_waiters.announce_all();
-        self.exclusive_waiters.announce_one();
     }
 
     /// Waits until the counted parts `mask` of all cells are zero.
@@ -275,6 +289,7 @@ impl InodeGate {
             rounds += 1;
             // Being inside the gate lasts a microsecond; a device request lasts longer.
             if rounds > 16 {
+                self.turns.nudge();
                 self.exclusive_waiters.park(|| !self.quiet(mask), LOOK_AGAIN);
             } else {
                 #[cfg(not(loom))]

@@ -52,6 +52,7 @@ mod thread_slot;
 #[allow(missing_docs)]
 #[cfg(loom)]
 pub mod thread_slot;
+mod turns;
 pub mod write_plan;
 
 pub use counters::{Counter, Counters, Stats};

@@ -243,6 +243,61 @@ fn shared_holds_nest() {
     });
 }
 
+/// Two holders in a row and somebody who shares: nobody meets anybody, and each sees what the one before did. The gate
+/// is handed over closed, or opened between the holders.
+fn holders_in_a_row(name: &str, hands: u32, shares: bool) {
+    bounded(name, if shares { 2 } else { 3 }, move || {
+        let gate = Arc::new(InodeGate::with_hands(hands));
+        let guarded = Guarded::new();
+        let holder = {
+            let (gate, guarded) = (gate.clone(), guarded.clone());
+            thread::spawn(move || {
+                let guard = gate.lock_exclusive(false, &mut || {});
+                guarded.change();
+                drop(guard);
+            })
+        };
+        let reader = shares.then(|| {
+            let (gate, guarded) = (gate.clone(), guarded.clone());
+            thread::spawn(move || {
+                own_slot(0);
+                let Ok(guard) = gate.try_lock_shared(false) else { return };
+                guarded.read();
+                drop(guard);
+            })
+        });
+        let guard = gate.lock_exclusive(false, &mut || {});
+        guarded.change();
+        drop(guard);
+        holder.join().unwrap();
+        reader.into_iter().for_each(|reader| reader.join().unwrap());
+        // Open again, and nobody is left in the line.
+        let guard = gate.try_lock_shared(false).expect("the gate is open");
+        assert_eq!(guarded.read(), 2);
+        drop(guard);
+    });
+}
+
+#[test]
+fn holders_hand_the_gate_over_closed() {
+    holders_in_a_row("handed_over_closed", 16, false);
+}
+
+#[test]
+fn holders_hand_the_gate_over_opened() {
+    holders_in_a_row("handed_over_opened", 0, false);
+}
+
+#[test]
+fn sharing_beside_a_gate_that_is_handed_over() {
+    holders_in_a_row("sharing_beside_a_hand_over", 16, true);
+}
+
+#[test]
+fn sharing_between_two_holders() {
+    holders_in_a_row("sharing_between_holders", 0, true);
+}
+
 /// A conversion dirties the inode, then publishes the written block: whoever maps first and views then never takes a
 /// converted block for durable. The same for a decision that was kept: it counts only while neither mapping nor view
 /// changed, and is asked in this order.

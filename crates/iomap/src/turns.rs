@@ -1,0 +1,159 @@
+//! The line of those who want a gate exclusively: one holds it, the others wait in order.
+//!
+//! A holder that leaves hands the gate over to the first of the line, closed as it is: no request got in meanwhile, so
+//! the next holder needs no barrier of its own and wakes nobody for nothing. After a few such hand-overs the gate is
+//! opened for those who want to share it, if there are any.
+
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Waiters, pause};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Hand-overs in a row while somebody waits to share the gate.
+pub(crate) const HANDS: u32 = 16;
+
+/// How long one in the line sleeps before it drives its queue unasked. A holder that needs it to asks for it
+/// ([`Turns::nudge`]).
+const UNASKED: Duration = Duration::from_millis(5);
+
+const WAITING: u64 = 0;
+const HANDED: u64 = 1;
+const OPENED: u64 = 2;
+
+/// In which state a new holder gets the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gets {
+    /// Open: it has to close it.
+    Open,
+    /// Closed, as the holder before left it.
+    Closed,
+}
+
+/// Who holds a gate exclusively, and who is next.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    hands: u32,
+    line: Mutex<Line>,
+}
+
+#[derive(Debug)]
+struct Line {
+    held: bool,
+    handed: u32,
+    waiting: VecDeque<Arc<Turn>>,
+}
+
+#[derive(Debug)]
+struct Turn {
+    granted: AtomicU64,
+    nudged: AtomicBool,
+    sleeper: Waiters,
+}
+
+impl Turn {
+    fn grant(&self, how: u64) {
+        self.granted.store(how, Ordering::Release);
+        self.sleeper.announce_one();
+    }
+}
+
+impl Turns {
+    /// Nobody holds it. `hands`: [`HANDS`], but for models.
+    pub(crate) fn new(hands: u32) -> Self {
+        Turns { hands, line: Mutex::new(Line { held: false, handed: 0, waiting: VecDeque::new() }) }
+    }
+
+    /// Becomes the holder, waiting for one's turn. `pump` is called now and then meanwhile. `open` opens the gate, for a
+    /// waiter whose `pump` panics when it was his turn.
+    pub(crate) fn take(&self, pump: &mut dyn FnMut(), open: &dyn Fn()) -> Gets {
+        let mut line = self.line.lock();
+        if !line.held {
+            line.held = true;
+            return Gets::Open;
+        }
+        let turn = Arc::new(Turn {
+            granted: AtomicU64::new(WAITING),
+            nudged: AtomicBool::new(false),
+            sleeper: Waiters::new(),
+        });
+        line.waiting.push_back(turn.clone());
+        drop(line);
+        let in_line = InLine { turns: self, turn: &turn, open };
+        loop {
+            match turn.granted.load(Ordering::Acquire) {
+                WAITING => {}
+                granted => {
+                    std::mem::forget(in_line);
+                    return if granted == HANDED { Gets::Closed } else { opened() };
+                }
+            }
+            let asleep =
+                || turn.granted.load(Ordering::Acquire) == WAITING && !turn.nudged.load(Ordering::Relaxed);
+            turn.sleeper.park(asleep, UNASKED);
+            // In a model's memory an old value may be read for ever, but not across a lock.
+            #[cfg(loom)]
+            drop(self.line.lock());
+            if turn.granted.load(Ordering::Acquire) == WAITING {
+                turn.nudged.store(false, Ordering::Relaxed);
+                pump();
+            }
+        }
+    }
+
+    /// The holder leaves. `open` opens the gate; `shared` says whether somebody waits to share it.
+    pub(crate) fn pass(&self, shared: bool, open: impl FnOnce()) {
+        let mut line = self.line.lock();
+        let Some(next) = line.waiting.pop_front() else {
+            line.held = false;
+            line.handed = 0;
+            // Before anybody else can take and close it.
+            open();
+            return;
+        };
+        if shared && line.handed >= self.hands {
+            line.handed = 0;
+            open();
+            next.grant(OPENED);
+        } else {
+            line.handed += 1;
+            next.grant(HANDED);
+        }
+    }
+
+    /// Asks those in the line to drive their queues: the holder waits for requests, which may be theirs.
+    pub(crate) fn nudge(&self) {
+        for turn in &self.line.lock().waiting {
+            turn.nudged.store(true, Ordering::Relaxed);
+            turn.sleeper.announce_one();
+        }
+    }
+}
+
+/// Those who share the gate were woken at the same time: let them in first.
+fn opened() -> Gets {
+    pause();
+    Gets::Open
+}
+
+/// Takes a waiter that unwinds out of the line again.
+struct InLine<'a> {
+    turns: &'a Turns,
+    turn: &'a Arc<Turn>,
+    open: &'a dyn Fn(),
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        let mut line = self.turns.line.lock();
+        let before = line.waiting.len();
+        line.waiting.retain(|other| !Arc::ptr_eq(other, self.turn));
+        let granted = line.waiting.len() == before;
+        if granted && let Some(next) = line.waiting.pop_front() {
+            // It was this one's turn already: the next gets the gate as this one got it.
+            next.grant(self.turn.granted.load(Ordering::Acquire));
+        } else if granted {
+            line.held = false;
+            (self.open)();
+        }
+    }
+}
