@@ -53,9 +53,9 @@ impl VolumeOptions {
     }
 
     /// Most bytes that the mapping snapshot of one file may take (64 MiB unless set); beyond
-    /// it, what was loaded earlier is forgotten and loaded again on demand. What was loaded last, one leaf of the map, is
-    /// kept in any case. For a moment, when a snapshot is made anew, there are two; a queue that is not used keeps the
-    /// one it used last, and a thread up to four that it looked at in synchronous calls.
+    /// it, what was loaded earlier is forgotten and loaded again on demand. What was loaded last, one leaf of the
+    /// map, is kept in any case. For a moment, when a snapshot is made anew, there are two; a queue that is not used
+    /// keeps the one it used last, and a thread up to four that it looked at in synchronous calls.
     #[must_use]
     pub fn map_budget(mut self, bytes: usize) -> Self {
         self.map_budget = bytes;

@@ -70,8 +70,9 @@ impl Waker {
     }
 
     fn wake(&self) {
-        // Fails only if the counter is at its end, and then it is readable.
-        let _readable_anyway = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        // Any number but 0 will do, in any order of bytes. Fails only if the counter is at its end, and then it is
+        // readable.
+        let _readable_anyway = rustix::io::write(&self.event, &1u64.to_le_bytes());
         self.raised.store(true, Ordering::Release);
     }
 

@@ -63,8 +63,8 @@ impl Turns {
         Turns { hands, line: Mutex::new(Line { held: false, handed: 0, waiting: VecDeque::new() }) }
     }
 
-    /// Becomes the holder, waiting for one's turn. `pump` is called now and then meanwhile. `open` opens the gate, for a
-    /// waiter whose `pump` panics when it was his turn.
+    /// Becomes the holder, waiting for one's turn. `pump` is called now and then meanwhile. `open` opens the gate, for
+    /// a waiter whose `pump` panics when it was his turn.
     pub(crate) fn take(&self, pump: &mut dyn FnMut(), open: &dyn Fn()) -> Gets {
         let mut line = self.line.lock();
         if !line.held {

@@ -49,7 +49,7 @@ pub(crate) fn check_inode(state: &Ext4State, inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Loads the mapping around byte `pos` of a file: the whole leaf that covers it, which is never too much for the budget.
+/// Loads the mapping around byte `pos` of a file: the whole leaf that covers it, which is kept whatever the budget.
 /// Takes the map lock. Returns the snapshot that knows `pos`: by the time the caller looks, the published one may have
 /// been given up for another thread's leaf.
 pub(crate) fn load(state: &Ext4State, inode: &Inode, pos: u64) -> Result<Arc<MapSnapshot>> {

@@ -35,6 +35,9 @@ pub(crate) struct General<E> {
     pub(crate) ended: usize,
 }
 
+/// Of a slot: nearly always none.
+pub(crate) type GeneralSlot<E> = Option<Box<General<E>>>;
+
 impl<E> General<E> {
     /// A request that transfers `visible` bytes, of which nothing was pushed yet.
     pub(crate) fn new(visible: u64) -> Self {
@@ -82,7 +85,7 @@ pub(crate) struct Core<F: FileSystem> {
     /// What wakes an owner who sleeps on a descriptor, once one was asked for.
     pub(super) signal: Option<Signal>,
     /// State of general requests, by slot.
-    pub(crate) general: Box<[Option<Box<General<F::Error>>>]>,
+    pub(crate) general: Box<[GeneralSlot<F::Error>]>,
     pub(crate) owner_driven: bool,
 }
 

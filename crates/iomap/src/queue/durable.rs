@@ -104,7 +104,7 @@ impl<F: FileSystem> Core<F> {
             self.door.event_fd().map_err(Error::from)?;
         }
         let shared = self.signal.as_ref().map(|signal| signal.both.try_clone());
-        shared.transpose().map_err(|error| failed(error.into()).into())
+        shared.transpose().map_err(|error| failed(error).into())
     }
 }
 
