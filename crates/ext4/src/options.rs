@@ -72,7 +72,7 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// Neither reading nor writing.
+    /// For nothing yet: opening a file with neither reading nor writing is [`Error::Invalid`].
     pub fn new() -> Self {
         Self::default()
     }
@@ -96,6 +96,14 @@ impl OpenOptions {
     pub fn switches(mut self, switches: Switches) -> Self {
         self.switches = Some(switches);
         self
+    }
+
+    /// Refuses a file that could be used for nothing. std does so too, before it looks at the path.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.read || self.write {
+            return Ok(());
+        }
+        Err(Error::Invalid("a file is to be opened neither for reading nor for writing".into()))
     }
 }
 

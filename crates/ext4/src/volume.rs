@@ -168,13 +168,23 @@ impl Volume {
     }
 
     /// Opens a regular file.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is to be opened neither for reading nor for writing, [`Error::IsDirectory`],
+    /// [`Error::NotRegular`], [`Error::ReadOnly`] and [`Error::NotPermitted`] if it is to be written, and those of
+    /// finding and reading it.
     pub fn open_file(&self, path: impl AsRef<Path>, options: OpenOptions) -> Result<File> {
+        options.check()?;
         let inode = self.resolve_inode(path.as_ref(), true)?;
         self.open_loaded(inode, options)
     }
 
     /// Opens a regular file by inode number.
+    ///
+    /// # Errors
+    /// Those of [`Volume::open_file`].
     pub fn open_inode(&self, ino: Ino, options: OpenOptions) -> Result<File> {
+        options.check()?;
         let inode = self.state().inode(ino)?;
         self.open_loaded(inode, options)
     }

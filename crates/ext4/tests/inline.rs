@@ -203,9 +203,10 @@ fn reads_keep_the_rules_of_direct_requests() {
         assert_eq!(read as u64, 100u64.saturating_sub(pos).min(length as u64));
         assert_eq!(buf[..read], bytes(100, 100)[(pos as usize).min(100)..][..read]);
     }
-    let closed = here.open_file("/sizes/100", uext4::OpenOptions::new()).unwrap();
-    assert!(matches!(closed.read_at(&mut memory, 0), Err(Error::BadMode(_))));
-    assert!(matches!(closed.write_at(&memory, 0), Err(Error::BadMode(_))));
+    assert!(matches!(file.write_at(&memory, 0), Err(Error::BadMode(_))));
+    let write_only = uext4::OpenOptions::new().write(true);
+    let writer = open_rw(image.device()).open_file("/sizes/100", write_only).unwrap();
+    assert!(matches!(writer.read_at(&mut memory, 0), Err(Error::BadMode(_))));
     assert_unchanged(&image, &*device);
 }
 
