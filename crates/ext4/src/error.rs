@@ -249,7 +249,7 @@ impl Error {
 }
 
 /// What Linux answers for a damaged file system ("Structure needs cleaning").
-const EUCLEAN: i32 = 117;
+pub(crate) const EUCLEAN: i32 = 117;
 
 impl From<blockdev::Error> for Error {
     fn from(error: blockdev::Error) -> Self {

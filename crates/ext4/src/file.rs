@@ -8,15 +8,15 @@ use crate::inline;
 use crate::stat::Metadata;
 use crate::volume::{Shared, Volume};
 use std::fmt;
-use std::io;
 use std::sync::Arc;
-use uext4_iomap::{Engine, OpenFile, Piece, Pieces, Range, State, WriteFlags};
+use uext4_iomap::{Engine, OpenFile, Piece, Pieces, Range, WriteFlags};
 use uext4_ondisk::Ino;
 
 /// An open file. Cloning shares the inode; all calls may come from any thread.
 ///
 /// `read_at` and `write_at` are direct: position, length and memory obey the device's alignment, or nothing
-/// happens. `read`/`write` of any bytes go through [`File::read_any_at`] and [`File::write_any_at`].
+/// happens. `read`/`write` of any bytes go through [`File::read_any_at`] and [`File::write_any_at`], or, with a position,
+/// through [`File::cursor`].
 #[derive(Clone)]
 pub struct File {
     open: OpenFile<Ext4>,
@@ -163,17 +163,12 @@ impl File {
     }
 
     /// The first pieces of `range`, which begins inside the file.
-    fn pieces(&self, range: Range, pieces: &mut Pieces) -> Result<()> {
+    pub(crate) fn pieces(&self, range: Range, pieces: &mut Pieces) -> Result<()> {
         if self.inline {
             pieces.push(inline::piece(&self.shared.fs.state, &self.open.inode, range.pos, range.end())?);
             return Ok(());
         }
         self.engine.map(&self.open, range, pieces)
-    }
-
-    /// Opens this file for [`io::Read`], [`io::Write`] and [`io::Seek`], starting at byte 0.
-    pub fn cursor(&self) -> Cursor {
-        Cursor { file: self.clone(), pos: 0 }
     }
 }
 
@@ -209,73 +204,5 @@ impl Iterator for MapIter<'_> {
         self.next += 1;
         self.pos = piece.end();
         Some(Ok(piece))
-    }
-}
-
-/// A file with a position.
-#[derive(Debug, Clone)]
-pub struct Cursor {
-    file: File,
-    pos: u64,
-}
-
-impl Cursor {
-    /// The end of the hole or unwritten range at the position, or `None` in data: for sparse copies. The end
-    /// of the file ends a hole.
-    pub fn hole_end(&self) -> Result<Option<u64>> {
-        let size = self.file.size();
-        let mut pos = self.pos;
-        while pos < size {
-            let mut pieces = Pieces::new();
-            let range = Range { pos, length: size - pos };
-            self.file.pieces(range, &mut pieces)?;
-            for piece in &pieces {
-                if matches!(piece.state, State::Written | State::Inline) {
-                    return Ok((pos > self.pos).then_some(pos));
-                }
-                pos = piece.end();
-            }
-        }
-        Ok((pos > self.pos).then_some(pos.min(size)))
-    }
-}
-
-fn io_error(error: Error) -> io::Error {
-    let kind = io::Error::from_raw_os_error(error.errno()).kind();
-    io::Error::new(kind, error)
-}
-
-impl io::Read for Cursor {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read_any_at(buf, self.pos).map_err(io_error)?;
-        self.pos += read as u64;
-        Ok(read)
-    }
-}
-
-impl io::Write for Cursor {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        let written = self.file.write_any_at(buf, self.pos, WriteFlags::empty()).map_err(io_error)?;
-        self.pos += written as u64;
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl io::Seek for Cursor {
-    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
-        let base = match to {
-            io::SeekFrom::Start(pos) => {
-                self.pos = pos;
-                return Ok(pos);
-            }
-            io::SeekFrom::End(offset) => (self.file.size(), offset),
-            io::SeekFrom::Current(offset) => (self.pos, offset),
-        };
-        self.pos = base.0.checked_add_signed(base.1).ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(self.pos)
     }
 }

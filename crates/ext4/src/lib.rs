@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+mod cursor;
 mod dir;
 mod error;
 pub mod explain;
@@ -37,6 +38,7 @@ mod groups;
 mod info;
 mod inline;
 mod inode;
+mod io_error;
 mod journal;
 mod map;
 mod mmp;
@@ -51,9 +53,10 @@ mod walk;
 mod xattr;
 mod zones;
 
+pub use cursor::Cursor;
 pub use dir::{DirEntry, ReadDir};
 pub use error::{Allocation, Error, Result};
-pub use file::{Cursor, File, MapIter};
+pub use file::{File, MapIter};
 pub use groups::DescriptorDamage;
 pub use info::Info;
 pub use options::{DEPTH_MAX, OpenOptions, QueueOptions, VolumeOptions};

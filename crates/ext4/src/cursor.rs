@@ -1,0 +1,105 @@
+//! A file with a position, for code that knows only `std::io`.
+
+use crate::error::{Error, Result};
+use crate::file::File;
+use std::io;
+use uext4_iomap::{Pieces, Range, State, WriteFlags};
+
+/// Furthest position, in bytes: the kernel's.
+const POS_MAX: u64 = i64::MAX as u64;
+
+/// A file with a position, from [`File::cursor`]: [`io::Read`], [`io::Write`] and [`io::Seek`] for any bytes in any
+/// memory. A [`File`] itself has no position, so threads do not share one by accident: each takes a cursor of its own,
+/// and a clone goes its own way from where the first one stands.
+///
+/// | | |
+/// |---|---|
+/// | position | in bytes, from 0 to 2⁶³ - 1, also behind the end of the file; moved by the bytes read or written, not by a call that failed |
+/// | reading at the end or behind it | 0 bytes |
+/// | `write` | overwrites all of its bytes or is refused: [`Error::NeedsAllocation`] if any of them lies in a hole, in unwritten blocks or behind the end, and then nothing was changed |
+/// | `flush` | does nothing: every write reaches the device before it returns, nothing is kept back here |
+/// | durability | by [`File::sync_data`] or [`File::sync_all`] ([`Cursor::file`]), as for every write without flags |
+/// | errors | the [`io::Error`] carries an [`Error`] |
+///
+/// If the device fails in the middle of a `write`, any part of its bytes may have been written. What is aligned goes
+/// directly, the rest through a bounce buffer, as with [`File::read_any_at`] and [`File::write_any_at`]: each call is
+/// at least one device request, so small pieces want a [`io::BufReader`] or [`io::BufWriter`] around it.
+#[derive(Debug, Clone)]
+pub struct Cursor {
+    file: File,
+    pos: u64,
+}
+
+impl File {
+    /// Opens this file for [`io::Read`], [`io::Write`] and [`io::Seek`], starting at byte 0. What it may do is what
+    /// the file was opened for.
+    pub fn cursor(&self) -> Cursor {
+        Cursor { file: self.clone(), pos: 0 }
+    }
+}
+
+impl Cursor {
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The position in bytes.
+    pub fn position(&self) -> u64 {
+        self.pos
+    }
+
+    /// The end of the hole or unwritten range at the position, or `None` in data: for sparse copies. The end
+    /// of the file ends a hole.
+    pub fn hole_end(&self) -> Result<Option<u64>> {
+        let size = self.file.size();
+        let mut pos = self.pos;
+        while pos < size {
+            let mut pieces = Pieces::new();
+            let range = Range { pos, length: size - pos };
+            self.file.pieces(range, &mut pieces)?;
+            for piece in &pieces {
+                if matches!(piece.state, State::Written | State::Inline) {
+                    return Ok((pos > self.pos).then_some(pos));
+                }
+                pos = piece.end();
+            }
+        }
+        Ok((pos > self.pos).then_some(pos.min(size)))
+    }
+}
+
+impl io::Read for Cursor {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        // No byte lies behind the furthest position: a request that goes on there only ends earlier.
+        let room = usize::try_from(POS_MAX - self.pos).unwrap_or(usize::MAX).min(buf.len());
+        let read = self.file.read_any_at(&mut buf[..room], self.pos)?;
+        self.pos += read as u64;
+        Ok(read)
+    }
+}
+
+impl io::Write for Cursor {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let written = self.file.write_any_at(buf, self.pos, WriteFlags::empty())?;
+        self.pos += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl io::Seek for Cursor {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        let pos = match to {
+            io::SeekFrom::Start(pos) => Some(pos),
+            io::SeekFrom::End(offset) => self.file.size().checked_add_signed(offset),
+            io::SeekFrom::Current(offset) => self.pos.checked_add_signed(offset),
+        };
+        let outside = || Error::Invalid("a position before byte 0 or behind byte 2^63 - 1".into());
+        self.pos = pos.filter(|&pos| pos <= POS_MAX).ok_or_else(outside)?;
+        Ok(self.pos)
+    }
+}
