@@ -13,6 +13,7 @@ use crate::mmp;
 use crate::options::{OpenOptions, VolumeOptions};
 use crate::recovery::{RecoveryInfo, Settled};
 use crate::stat::{FileKind, Metadata};
+use crate::to_device::ToDevice;
 use crate::walk::TableReader;
 use crate::zones::SystemZones;
 use crate::{journal, map, path, recovery};
@@ -61,8 +62,9 @@ pub(crate) struct Ext4State {
 pub(crate) const ROOT: Ino = Ino(2);
 
 impl Volume {
-    /// Opens the volume on `device`, written in the device grammar (`disk.img`, `/dev/nvme0n1p3`, `dax:…`,
-    /// `disk.img?partition=2`).
+    /// Opens the volume on `device`: text in the device grammar (`"disk.img"`, `"/dev/nvme0n1p3"`, `"dax:…"`,
+    /// `"disk.img?partition=2"`), or the path of an image file or block device, whose bytes mean nothing but
+    /// themselves. [`ToDevice`] says which type is which.
     ///
     /// # Errors
     /// [`Error::InUse`], [`Error::Incompatible`] naming the feature, [`Error::Journal`] if the journal is damaged
@@ -72,8 +74,8 @@ impl Volume {
     /// that was copied just now. Damaged group
     /// descriptors are an error if the volume is to be written; a read-only open tells of them
     /// ([`Info::descriptors`]).
-    pub fn open(device: &str, options: VolumeOptions) -> Result<Volume> {
-        Self::open_spec(&DeviceSpec::parse(device)?, options)
+    pub fn open(device: impl ToDevice, options: VolumeOptions) -> Result<Volume> {
+        Self::open_spec(&device.to_device()?, options)
     }
 
     /// Opens the volume on a parsed device.
