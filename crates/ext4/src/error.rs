@@ -113,6 +113,20 @@ pub enum Error {
         /// Most that is possible.
         most: u64,
     },
+    /// A file is longer than what may be read of it at once.
+    #[error("the file has {size} bytes, and at most {most} are read at once")]
+    FileTooLarge {
+        /// Bytes of the file.
+        size: u64,
+        /// Most that may be read.
+        most: u64,
+    },
+    /// There is no memory for so much.
+    #[error("no memory for {bytes} bytes")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: u64,
+    },
     /// A position, length or memory address breaks the device's alignment; nothing was transferred.
     #[error("{what} {value:#x} is not a multiple of {align}")]
     Misaligned {
@@ -211,6 +225,8 @@ impl Error {
             }
             Error::NoAttribute => libc::ENODATA,
             Error::TooLarge { .. } => libc::E2BIG,
+            Error::FileTooLarge { .. } => libc::EFBIG,
+            Error::OutOfMemory { .. } => libc::ENOMEM,
             Error::TooManyLinks => libc::ELOOP,
             Error::NameTooLong => libc::ENAMETOOLONG,
             Error::InUse(_) => libc::EBUSY,

@@ -51,6 +51,7 @@ mod statfs;
 mod to_device;
 mod volume;
 mod walk;
+mod whole;
 mod xattr;
 mod zones;
 

@@ -9,6 +9,7 @@ use crate::stat::FileKind;
 use crate::volume::{Ext4State, ROOT};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use uext4_ondisk::Ino;
 
 /// Symbolic links followed on one walk, as Linux (`MAXSYMLINKS`).
 const LINKS_MAX: u32 = 40;
@@ -17,8 +18,50 @@ const NAME_MAX: usize = 255;
 /// Components waiting on one walk: the kernel's path limit of 4096 bytes, for each link that may add as many.
 const PENDING_MAX: usize = 4096 * 8;
 
+/// The directories and names that a walk is in, from the root on: the way without links and `..`.
+#[derive(Default)]
+struct Trail {
+    steps: Vec<(Ino, Vec<u8>)>,
+}
+
+impl Trail {
+    /// Follows a step of the walk from directory `from` to `to`, which is not a link that will be followed.
+    fn step(&mut self, state: &Ext4State, from: Ino, name: Vec<u8>, to: Ino) -> Result<()> {
+        if name != b".." {
+            self.steps.push((from, name));
+            return Ok(());
+        }
+        // The root's `..` is the root.
+        let expected = self.steps.pop().map_or(ROOT, |(parent, _)| parent);
+        if expected == to {
+            return Ok(());
+        }
+        let what = format!("`..` leads to inode {to}, but a name in directory {expected} leads here");
+        Err(state.corrupt_inode(from, what))
+    }
+}
+
+/// The absolute path of what `path` names, without links, `.` and `..`.
+pub(crate) fn canonical(state: &Ext4State, path: &[u8]) -> Result<Vec<u8>> {
+    let mut trail = Trail::default();
+    walk(state, path, true, Some(&mut trail))?;
+    if trail.steps.is_empty() {
+        return Ok(b"/".to_vec());
+    }
+    Ok(trail.steps.iter().flat_map(|(_, name)| [b"/", name.as_slice()]).flatten().copied().collect())
+}
+
 /// Finds what `path` names.
 pub(crate) fn resolve(state: &Ext4State, path: &[u8], follow_last: bool) -> Result<Arc<Inode>> {
+    walk(state, path, follow_last, None)
+}
+
+fn walk(
+    state: &Ext4State,
+    path: &[u8],
+    follow_last: bool,
+    mut trail: Option<&mut Trail>,
+) -> Result<Arc<Inode>> {
     let mut pending: VecDeque<Vec<u8>> = components(path).collect();
     let must_be_directory = path.ends_with(b"/");
     let mut current = state.inode(ROOT)?;
@@ -34,9 +77,12 @@ pub(crate) fn resolve(state: &Ext4State, path: &[u8], follow_last: bool) -> Resu
             continue;
         }
         let found = dir::look_up(state, &current, &name)?.ok_or(Error::NotFound)?;
-        let next = state.inode(found)?;
+        let next = state.inode(found.ino)?;
         let last = pending.is_empty() && !must_be_directory;
         if next.kind() != FileKind::Symlink || last && !follow_last {
+            if let Some(trail) = &mut trail {
+                trail.step(state, current.ino(), found.spelling.unwrap_or(name), next.ino())?;
+            }
             current = next;
             continue;
         }
@@ -47,6 +93,9 @@ pub(crate) fn resolve(state: &Ext4State, path: &[u8], follow_last: bool) -> Resu
         let target = read_link(state, &next)?;
         if target.starts_with(b"/") {
             current = state.inode(ROOT)?;
+            if let Some(trail) = &mut trail {
+                trail.steps.clear();
+            }
         }
         for component in components(&target).collect::<Vec<_>>().into_iter().rev() {
             pending.push_front(component);

@@ -25,6 +25,7 @@ pub fn typed<T>(result: Result<T>) -> Option<T> {
             | Error::NeedsAllocation(_)
             | Error::ReadOnly(_)
             | Error::TooLarge { .. }
+            | Error::FileTooLarge { .. }
             | Error::NotPermitted(_)
     );
     let path = matches!(

@@ -2,8 +2,8 @@
 //! fills the rest of the 60 bytes, the second is the value of `system.data`. There is no entry for `.` and
 //! `..`: they are made up here. Source: the kernel's `fs/ext4/inline.c` (`ext4_read_inline_dir`).
 
-use super::DirEntry;
 use super::name::{self, Wanted};
+use super::{DirEntry, Found};
 use crate::error::Result;
 use crate::inline::InlineData;
 use crate::inode::Inode;
@@ -61,14 +61,15 @@ impl<'a> InlineDirectory<'a> {
 }
 
 /// Finds a name.
-pub(super) fn look_up(state: &Ext4State, inode: &Inode, wanted: &[u8]) -> Result<Option<Ino>> {
+pub(super) fn look_up(state: &Ext4State, inode: &Inode, wanted: &[u8]) -> Result<Option<Found>> {
     let directory = InlineDirectory::open(state, inode)?;
     match wanted {
-        b"." => Ok(Some(inode.ino())),
-        b".." => Ok(Some(directory.parent)),
+        b"." => Ok(Some(Found { ino: inode.ino(), spelling: None })),
+        b".." => Ok(Some(Found { ino: directory.parent, spelling: None })),
         _ => {
             let mut wanted = Wanted::new(state, name::folds(state, inode)?, wanted)?;
-            directory.scan(|entry| wanted.is(entry).then_some(entry.inode))
+            let found = directory.scan(|entry| wanted.is(entry).then_some(entry.inode))?;
+            Ok(found.map(|ino| Found { ino, spelling: wanted.spelling }))
         }
     }
 }

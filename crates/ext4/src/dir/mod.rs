@@ -145,22 +145,34 @@ impl<'a> Directory<'a> {
     }
 }
 
+/// What a look-up found.
+pub(crate) struct Found {
+    pub(crate) ino: Ino,
+    /// How the directory spells the name, if not as it was asked for.
+    pub(crate) spelling: Option<Vec<u8>>,
+}
+
 /// Finds a name in a directory.
-pub(crate) fn look_up(state: &Ext4State, inode: &Inode, name: &[u8]) -> Result<Option<Ino>> {
+pub(crate) fn look_up(state: &Ext4State, inode: &Inode, name: &[u8]) -> Result<Option<Found>> {
     if inline::is_inline(inode) {
         return inline::look_up(state, inode, name);
     }
     let directory = Directory::open(state, inode)?;
     let mut wanted = Wanted::new(state, directory.folds, name)?;
+    let found = search(&directory, &mut wanted, name)?;
+    Ok(found.map(|ino| Found { ino, spelling: wanted.spelling }))
+}
+
+fn search(directory: &Directory<'_>, wanted: &mut Wanted<'_>, name: &[u8]) -> Result<Option<Ino>> {
     // `..` is not in the tree: it always stands in the first block.
     if directory.indexed && name != b".." {
-        let found = htree::look_up(&directory, &mut wanted)?;
+        let found = htree::look_up(directory, wanted)?;
         if found.is_some() || !directory.may_be_misplaced() {
             return Ok(found);
         }
     }
     for number in 0..directory.blocks {
-        if let Some(found) = directory.scan_for(number, &mut wanted)? {
+        if let Some(found) = directory.scan_for(number, wanted)? {
             return Ok(Some(found));
         }
     }

@@ -18,6 +18,8 @@ pub(super) fn folds(state: &Ext4State, inode: &Inode) -> Result<bool> {
 pub(super) struct Wanted<'a> {
     name: &'a [u8],
     folded: Option<Folded>,
+    /// The name as the entry that was found spells it, if that is another spelling.
+    pub(super) spelling: Option<Vec<u8>>,
 }
 
 /// How a case-folded directory compares.
@@ -34,7 +36,7 @@ impl<'a> Wanted<'a> {
     /// directories.
     pub(super) fn new(state: &Ext4State, folds: bool, name: &'a [u8]) -> Result<Self> {
         if !folds {
-            return Ok(Wanted { name, folded: None });
+            return Ok(Wanted { name, folded: None, spelling: None });
         }
         let mut folder = CaseFolder::new();
         let form = folder.fold(name).map(<[u8]>::to_vec);
@@ -43,7 +45,7 @@ impl<'a> Wanted<'a> {
             return Err(Error::Invalid(format!("the name `{text}` is not UTF-8, which the volume wants")));
         }
         // A name without a folded form is an opaque string of bytes, equal to itself alone.
-        Ok(Wanted { name, folded: form.map(|form| Folded { folder, form }) })
+        Ok(Wanted { name, folded: form.map(|form| Folded { folder, form }), spelling: None })
     }
 
     /// The bytes whose hash places the name in a hash tree.
@@ -59,7 +61,11 @@ impl<'a> Wanted<'a> {
         match &mut self.folded {
             // `.` and `..` are no names: spelt with ignored characters they would lead out of the directory.
             Some(folded) if !entry.is_dot() && !entry.is_dot_dot() => {
-                folded.folder.fold(entry.name) == Some(folded.form.as_slice())
+                let same = folded.folder.fold(entry.name) == Some(folded.form.as_slice());
+                if same {
+                    self.spelling = Some(entry.name.to_vec());
+                }
+                same
             }
             _ => false,
         }
