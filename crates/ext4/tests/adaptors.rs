@@ -24,6 +24,7 @@ fn inner(error: &io::Error) -> &Error {
 
 #[test]
 fn positions_end_where_the_kernels_do() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
     let volume = open_rw(sample().device());
     let mut cursor = volume.open_file("/tail", read_write()).unwrap().cursor();
     let far = i64::MAX as u64;
@@ -55,6 +56,7 @@ fn in_std(volume: &Volume, path: &str, write: bool) -> io::Result<u64> {
 
 #[test]
 fn errors_become_those_of_std_and_stay_what_they_are() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
     let volume = open_rw(sample().device());
     assert_eq!(in_std(&volume, "/data", true).unwrap(), DATA_SIZE);
     let seen = [
@@ -84,6 +86,7 @@ fn errors_become_those_of_std_and_stay_what_they_are() {
 
 #[test]
 fn an_interrupted_device_does_not_hold_std_for_ever() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
     let device = Arc::new(FaultDevice::new(sample().device()));
     let faults = device.handle();
     let volume = Volume::open_device(device, VolumeOptions::read_only()).unwrap();
@@ -140,6 +143,7 @@ fn lines_are_read_and_blocks_rewritten_through_std() {
 
 #[test]
 fn what_cannot_be_overwritten_is_refused_whole_and_moves_nothing() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
     let image = sample();
     let device = image.device();
     let volume = open_rw(device.clone());
@@ -174,6 +178,7 @@ fn what_cannot_be_overwritten_is_refused_whole_and_moves_nothing() {
 
 #[test]
 fn flush_has_nothing_to_do_and_syncing_is_for_the_file() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
     let counting =
         Arc::new(CountingDevice::new(sample().device_with(|options| options.volatile_cache = true)));
     let counters = counting.counters();
