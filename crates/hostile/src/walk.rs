@@ -1,6 +1,7 @@
 //! Everything a program may do with a volume that it only looks at.
 
 use std::collections::HashSet;
+use std::path::Component;
 
 use uext4::explain::Query;
 use uext4::plan::Sync;
@@ -12,6 +13,8 @@ use crate::typed::typed;
 /// nobody has to read them all.
 const SOME: usize = 2000;
 const BUFFER: usize = 9000;
+/// Longest file that is read at once.
+const READ_MOST: u64 = 1 << 20;
 /// Places of a walk over the whole tree.
 const TOLD_MOST: usize = 20_000;
 
@@ -44,6 +47,13 @@ pub fn walk(volume: &Volume) -> usize {
         typed(volume.resolve(path, true));
         typed(volume.symlink_metadata(path));
         typed(volume.read_link(path));
+        typed(volume.exists(path));
+        typed(volume.read_up_to(path, READ_MOST));
+        if let Some(canonical) = typed(volume.canonicalize(path)) {
+            assert!(
+                canonical.is_absolute() && !canonical.components().any(|part| part == Component::ParentDir)
+            );
+        }
     }
     assert!(!format!("{:?}", volume.info()).is_empty());
     readable
