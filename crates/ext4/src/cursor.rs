@@ -12,14 +12,15 @@ const POS_MAX: u64 = i64::MAX as u64;
 /// memory. A [`File`] itself has no position, so threads do not share one by accident: each takes a cursor of its own,
 /// and a clone goes its own way from where the first one stands.
 ///
-/// | | |
-/// |---|---|
-/// | position | in bytes, from 0 to 2⁶³ - 1, also behind the end of the file; moved by the bytes read or written, not by a call that failed |
-/// | reading at the end or behind it | 0 bytes |
-/// | `write` | overwrites all of its bytes or is refused: [`Error::NeedsAllocation`] if any of them lies in a hole, in unwritten blocks or behind the end, and then nothing was changed |
-/// | `flush` | does nothing: every write reaches the device before it returns, nothing is kept back here |
-/// | durability | by [`File::sync_data`] or [`File::sync_all`] ([`Cursor::file`]), as for every write without flags |
-/// | errors | the [`io::Error`] carries an [`Error`] |
+/// - **Position**: in bytes, from 0 to 2⁶³ - 1, also behind the end of the file. The bytes read or written move it, a
+///   call that failed does not.
+/// - **End of the file**: reading there or behind it gives 0 bytes.
+/// - **`write`** overwrites all of its bytes or is refused: with [`Error::NeedsAllocation`] if any of them lies in a
+///   hole, in unwritten blocks or behind the end, and then nothing was changed.
+/// - **`flush`** does nothing: every write is with the device before it returns, nothing is kept back here.
+/// - **Durability** is for [`File::sync_data`] and [`File::sync_all`] ([`Cursor::file`]), as after every write without
+///   flags.
+/// - **Errors**: the [`io::Error`] carries an [`Error`].
 ///
 /// If the device fails in the middle of a `write`, any part of its bytes may have been written. What is aligned goes
 /// directly, the rest through a bounce buffer, as with [`File::read_any_at`] and [`File::write_any_at`]: each call is

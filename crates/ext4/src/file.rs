@@ -15,8 +15,8 @@ use uext4_ondisk::Ino;
 /// An open file. Cloning shares the inode; all calls may come from any thread.
 ///
 /// `read_at` and `write_at` are direct: position, length and memory obey the device's alignment, or nothing
-/// happens. `read`/`write` of any bytes go through [`File::read_any_at`] and [`File::write_any_at`], or, with a position,
-/// through [`File::cursor`].
+/// happens. `read`/`write` of any bytes go through [`File::read_any_at`] and [`File::write_any_at`], or, with a
+/// position, through [`File::cursor`].
 #[derive(Clone)]
 pub struct File {
     open: OpenFile<Ext4>,

@@ -1,26 +1,71 @@
 //! ext4 volumes in user space, at device speed.
 //!
-//! ```no_run
-//! # fn main() -> uext4::Result<()> {
-//! use uext4::{OpenOptions, QueueOptions, Volume, VolumeOptions, WriteFlags};
+//! A [`Volume`] is opened by text in the device grammar ([`DeviceSpec`]) or by a path ([`ToDevice`] says which is
+//! which). A [`File`] reads and overwrites directly: position, length and memory obey the device's alignment
+//! ([`Device::geometry`](blockdev::Device::geometry); 4096 is enough for nearly every device), and what does not is an
+//! error. Beside each direct call stands one for any bytes in any memory, and a [`Cursor`] for `std::io`. An
+//! [`IoQueue`] does the direct ones asynchronously.
 //!
-//! let vol = Volume::open("disk.img", VolumeOptions::read_write())?;
-//! let file = vol.open_file("/db/data", OpenOptions::new().read(true).write(true))?;
-//! let mut queue = vol.queue(QueueOptions::depth(256))?; // one per thread
-//! let slot = queue.attach(&file)?;
-//! let buffer = queue.buffer(4096)?;
-//! queue.write(slot, 4096, buffer, WriteFlags::DSYNC, 7)?;
-//! for done in queue.wait(1)? {
-//!     println!("request {}: {} bytes", done.tag, done.result?);
+//! ```
+//! use std::io::{Read, Seek, SeekFrom, Write};
+//! use uext4::{BufferPool, Error, OpenOptions, QueueOptions, Volume, VolumeOptions, WriteFlags};
+//! # use uext4_testkit::{Need, Scratch, VolumeBuilder, e2fsck_clean, requirement};
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! #   let needs = [Need::Tool("mke2fs"), Need::Tool("e2fsck")];
+//! #   if !requirement::require("uext4::the_example_of_the_crate", &needs) { return Ok(()); }
+//! #   let source = Scratch::new(1 << 20);
+//! #   std::fs::write(source.file("data"), [b'.'; 64 << 10])?;
+//! #   let made = VolumeBuilder::new(16 << 20).from_dir(source.path()).build();
+//! #   let image = made.path();
+//!     // `image` is the path of a volume that has a file `/data`: 64 KiB of dots.
+//!     let volume = Volume::open(image, VolumeOptions::read_write())?;
+//!     let file = volume.open_file("/data", OpenOptions::new().read(true).write(true))?;
+//!
+//!     // Direct: whole blocks of the device, in memory aligned for it. One request, no copy.
+//!     let pool = BufferPool::new(64 << 10)?;
+//!     let mut block = pool.take(4096)?;
+//!     assert_eq!(file.read_at(&mut block, 4096)?, 4096);
+//!     block[..5].copy_from_slice(b"hello");
+//!     file.write_at_with(&block, 4096, WriteFlags::DSYNC)?; // durable when it returns
+//!     assert!(matches!(file.write_at(b"hello", 4099), Err(Error::Misaligned { .. })));
+//!
+//!     // Any bytes, any memory, through a bounce buffer where they are not aligned; a write then reads what
+//!     // lies around it first and is alone in the file meanwhile.
+//!     let mut some = [0; 7];
+//!     assert_eq!(file.read_any_at(&mut some, 4095)?, 7);
+//!     assert_eq!(&some, b".hello.");
+//!     file.write_any_at(b"any", 4093, WriteFlags::empty())?;
+//!
+//!     // The same with a position, for whatever knows only `std::io`.
+//!     let mut cursor = file.cursor();
+//!     cursor.seek(SeekFrom::Start(4092))?;
+//!     cursor.read_exact(&mut some)?;
+//!     assert_eq!(&some, b".anyhel");
+//!     cursor.write_all(b" again")?;
+//!
+//!     // Direct and asynchronous: one queue per thread, many requests in flight.
+//!     let mut queue = volume.queue(QueueOptions::depth(16))?;
+//!     let slot = queue.attach(&file)?;
+//!     queue.read(slot, 4096, queue.buffer(4096)?, 7)?;
+//!     for done in queue.wait(1)? {
+//!         assert_eq!((done.tag, done.into_buffer().unwrap()[..9].to_vec()), (7, b"hel again".to_vec()));
+//!     }
+//!
+//!     file.sync_data()?; // what was written without a flag survives a crash from here on
+//!     assert_eq!(volume.read("/data")?[4093..4105], *b"anyhel again");
+//! #   drop((volume, file, cursor, queue));
+//! #   e2fsck_clean(image);
+//!     Ok(())
 //! }
-//! # Ok(())
-//! # }
 //! ```
 //!
-//! A [`Volume`] is opened on a device of the device grammar ([`DeviceSpec`]); a [`File`] reads and overwrites
-//! directly (alignment errors are errors); an [`IoQueue`] does the same asynchronously. This version changes
-//! no metadata: a write that is not a pure overwrite is refused with [`Error::NeedsAllocation`], and mtime
-//! and ctime of overwrites live in memory only, while the file is open.
+//! This version changes no metadata: a write that is not a pure overwrite is refused with
+//! [`Error::NeedsAllocation`], and mtime and ctime of overwrites live in memory only, while the file is open.
+//!
+//! Every type that a call here takes or gives has a name in this crate: the crates below it, whose types these are,
+//! are re-exported whole ([`blockdev`], [`ondisk`], [`iomap`], [`jbd2`], [`buffer`]). Only what the calls of this crate need
+//! is meant to be used.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
@@ -70,14 +115,18 @@ pub use to_device::ToDevice;
 pub use uext4_blockdev as blockdev;
 pub use uext4_blockdev::spec::{DeviceSpec, Target};
 pub use uext4_blockdev::{Ask, Buffer, BufferPool, QueueFacts};
+pub use uext4_buffer as buffer;
+pub use uext4_iomap as iomap;
 pub use uext4_iomap::plan;
 pub use uext4_iomap::{
     BadSwitch, Counter, Fence, FileSlot, Payload, Piece, Range, RawCompletion, RawQueue, SWITCH_NAMES, State,
     Stats, Switches, WriteFlags,
 };
+pub use uext4_jbd2 as jbd2;
 pub use uext4_jbd2::{FastCommits, JournalInfo, LogEnd, RecoveryReport};
-pub use uext4_ondisk::Ino;
-pub use uext4_ondisk::ext4::{Acl, AclEntry, AclTag};
+pub use uext4_ondisk as ondisk;
+pub use uext4_ondisk::ext4::{Acl, AclEntry, AclTag, MmpBlock, MmpOwner, Superblock};
+pub use uext4_ondisk::{Corrupt, CorruptKind, Ino, Place};
 pub use volume::Volume;
 pub use walk::{Visit, Walk, WalkEntry, WalkError, WalkOptions};
 pub use xattr::{AclKind, XATTR_SIZE_MAX, Xattr, XattrName, XattrNames, Xattrs};

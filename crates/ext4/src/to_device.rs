@@ -10,7 +10,7 @@ use uext4_blockdev::spec::DeviceSpec;
 ///
 /// | given | read as |
 /// |---|---|
-/// | [`str`], [`String`] | the device grammar ([`mod@crate::blockdev::spec`]): `disk.img`, `dax:disk.img`, `disk.img?partition=2` |
+/// | [`str`], [`String`] | the device grammar ([`mod@crate::blockdev::spec`]): `dax:disk.img`, `disk.img?partition=2` |
 /// | [`Path`], [`PathBuf`], [`OsStr`], [`OsString`] | the path of an image file or block device, byte by byte |
 /// | [`DeviceSpec`] | itself: any path with options or another engine |
 ///
@@ -18,8 +18,8 @@ use uext4_blockdev::spec::DeviceSpec;
 ///
 /// **Text is grammar, everything else is a path.** In text `:/`, `?`, `&`, `%` and what looks like a scheme mean
 /// something: `"a%20b.img"` is the file `a b.img`. A path means its bytes, whatever they are, UTF-8 or not: it is what
-/// a directory listing or a file dialog gave, and must never open another file. So a program that takes devices from its
-/// user passes text, and one that has a file name passes a path: `Volume::open(Path::new(name), …)`.
+/// a directory listing or a file dialog gave, and must never open another file. So a program that takes devices from
+/// its user passes text, and one that has a file name passes a path: `Volume::open(Path::new(name), …)`.
 ///
 /// ```
 /// use std::path::{Path, PathBuf};

@@ -16,6 +16,8 @@ mod repair;
 mod tree;
 
 pub use choices::{Choices, script_of};
+pub use geometry::Geometry;
+pub use journal::{Log, Tag};
 pub use layout::{Kind, Layout, Site};
 pub use repair::repair;
 
