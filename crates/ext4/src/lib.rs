@@ -64,8 +64,8 @@
 //! [`Error::NeedsAllocation`], and mtime and ctime of overwrites live in memory only, while the file is open.
 //!
 //! Every type that a call here takes or gives has a name in this crate: the crates below it, whose types these are,
-//! are re-exported whole ([`blockdev`], [`ondisk`], [`iomap`], [`jbd2`], [`buffer`]). Only what the calls of this crate need
-//! is meant to be used.
+//! are re-exported whole ([`blockdev`], [`ondisk`], [`iomap`], [`jbd2`], [`buffer`]). Only what the calls of this
+//! crate need is meant to be used.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -60,7 +60,8 @@ impl Volume {
     ///
     /// # Errors
     /// Those of [`Volume::resolve`]; [`Error::NotFound`] if the last name is missing too, and [`Error::CorruptInode`]
-    /// if the `..` of a directory leads elsewhere than to the directory that names it, because then there is no such path.
+    /// if the `..` of a directory leads elsewhere than to the directory that names it, because then there is no such
+    /// path.
     pub fn canonicalize(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let bytes = path::canonical(self.state(), path.as_ref().as_os_str().as_bytes())?;
         Ok(PathBuf::from(OsString::from_vec(bytes)))
