@@ -123,7 +123,7 @@ impl DirScan<'_, '_> {
         match kind {
             DirBlockKind::Linear => {}
             DirBlockKind::HtreeRoot => self.root(&directory, place, bytes),
-            DirBlockKind::HtreeNode => return self.node(wanted, place, bytes),
+            DirBlockKind::HtreeNode => return self.node(wanted, bytes),
         }
         let policy = self.shared.policy(wanted.ino);
         self.entries(kind, &Listing { dir: &directory, policy, lblk: wanted.lblk, place, bytes });
@@ -135,22 +135,27 @@ impl DirScan<'_, '_> {
                 ino: directory.ino,
                 lblk: 0,
                 levels: root.indirect_levels,
-                entries: root.index.entries().map(|entry| (entry.hash, entry.child.get())).collect(),
+                may_be_leaf: false,
+                entries: Ok(children(&root.index)),
             }),
             Err(fault) => self.findings.corrupt(&kinds::HTREE_ROOT, place, &fault),
         }
     }
 
-    fn node(&mut self, wanted: DirBlockRef, place: Place, bytes: &[u8]) {
-        match HtreeIndex::decode_node(bytes, &self.shared.format) {
-            Ok(index) => self.nodes.push(Node {
-                ino: wanted.ino,
-                lblk: wanted.lblk,
-                levels: 0,
-                entries: index.entries().map(|entry| (entry.hash, entry.child.get())).collect(),
-            }),
-            Err(fault) => self.findings.corrupt(&kinds::HTREE_NODE, place, &fault),
-        }
+    /// A block that begins like a node. Whether it is one, and sound, is judged with the whole tree.
+    fn node(&mut self, wanted: DirBlockRef, bytes: &[u8]) {
+        let format = &self.shared.format;
+        let decoded = HtreeIndex::decode_node(bytes, format);
+        self.nodes.push(Node {
+            ino: wanted.ino,
+            lblk: wanted.lblk,
+            levels: 0,
+            // With checksums, what holds entries has a tail, and does not begin like a node.
+            may_be_leaf: !format.checksums,
+            entries: decoded
+                .map(|index| children(&index))
+                .map_err(|fault| Box::new(fault.at_block(Pblk(wanted.block)))),
+        });
     }
 
     fn entries(&mut self, kind: DirBlockKind, listing: &Listing<'_>) {
@@ -376,6 +381,11 @@ impl DirScan<'_, '_> {
             }
         }
     }
+}
+
+/// Hashes and children of a root or node.
+fn children(index: &HtreeIndex<'_>) -> Vec<(u32, u32)> {
+    index.entries().map(|entry| (entry.hash, entry.child.get())).collect()
 }
 
 /// A quick hash: equal names have equal ones.

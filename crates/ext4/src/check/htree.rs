@@ -1,10 +1,13 @@
 //! Hash trees as a whole: every block of an indexed directory is in its tree once, and holds names of its
 //! hashes only.
+//!
+//! Without checksums a block of entries from which all names were taken is one free record, and a node begins with one
+//! to hide from who knows no hash trees. Which of the two a block is tells how far below the root the tree leads to it.
 
 use super::inode::Directory;
 use super::kinds;
 use super::report::Findings;
-use uext4_ondisk::{Ino, Lblk, Place};
+use uext4_ondisk::{Corrupt, Ino, Lblk, Place};
 
 /// The hashes of a block of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,15 +19,17 @@ pub(super) struct Leaf {
     pub most: u32,
 }
 
-/// A root or a node.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A root, or a block that begins like a node.
+#[derive(Clone, Debug)]
 pub(super) struct Node {
     pub ino: u32,
     pub lblk: u32,
     /// Of a root: levels of nodes below it.
     pub levels: u8,
-    /// Hashes and children.
-    pub entries: Vec<(u32, u32)>,
+    /// Whether it may as well be a block of entries without any.
+    pub may_be_leaf: bool,
+    /// Hashes and children, or what is wrong with them.
+    pub entries: Result<Vec<(u32, u32)>, Box<Corrupt>>,
 }
 
 /// The largest hash of a name.
@@ -108,10 +113,14 @@ impl Tree<'_> {
     fn node(&mut self, step: &Step, waiting: &mut Vec<Step>, findings: &mut Findings) {
         let nodes = self.nodes;
         let node = &nodes[step.node];
+        let entries = match &node.entries {
+            Ok(entries) => entries,
+            Err(fault) => return findings.corrupt(&kinds::HTREE_NODE, self.place(node.lblk), fault),
+        };
         let mut previous = 0;
-        for (position, &(hash, child)) in node.entries.iter().enumerate() {
+        for (position, &(hash, child)) in entries.iter().enumerate() {
             let least = if position == 0 { step.least } else { hash & !1 };
-            let next = node.entries.get(position + 1).map(|(hash, _)| hash & !1);
+            let next = entries.get(position + 1).map(|(hash, _)| hash & !1);
             let most = next.unwrap_or(step.most).min(step.most);
             let outside = position > 0 && (least < step.least || least > step.most);
             if hash < previous || outside {
@@ -138,7 +147,7 @@ impl Tree<'_> {
 
     fn leaf(&mut self, parent: u32, child: u32, least: u32, most: u32, findings: &mut Findings) {
         let Ok(index) = self.leaves.binary_search_by_key(&child, |leaf| leaf.lblk) else {
-            return self.wrong_child(parent, child, "no block of entries", findings);
+            return self.empty_leaf(parent, child, findings);
         };
         if self.leaf_seen[index] {
             return self.twice(child, findings);
@@ -151,6 +160,16 @@ impl Tree<'_> {
                 format!("hashes {from:#010x} to {to:#010x}, the tree says {least:#010x} to {most:#010x}")
             };
             findings.add(&kinds::HTREE_HASH, self.place(child), text);
+        }
+    }
+
+    /// A child of the last level that begins like a node.
+    fn empty_leaf(&mut self, parent: u32, child: u32, findings: &mut Findings) {
+        let found = self.nodes.binary_search_by_key(&child, |node| node.lblk);
+        match found.ok().filter(|index| self.nodes[*index].may_be_leaf) {
+            None => self.wrong_child(parent, child, "no block of entries", findings),
+            Some(index) if self.node_seen[index] => self.twice(child, findings),
+            Some(index) => self.node_seen[index] = true,
         }
     }
 

@@ -1,0 +1,142 @@
+//! Sound volumes that look damaged at first sight: emptied leaves of hash trees. e2fsck is asked each time.
+
+mod common;
+
+use common::Image;
+use common::checked::{assert_found, check, told};
+use common::dirs::Recipe;
+use uext4_testkit::requirement::Need;
+use uext4_testkit::{Rng, VolumeBuilder, needs, oracle};
+
+const BLOCK: usize = 1024;
+const PLAIN: [&str; 4] = ["-b", "1024", "-O", "^metadata_csum,^has_journal"];
+
+/// Blocks of entries of `/dir`, and the names in each of them. (`htree_dump` fails on volumes without checksums.)
+fn leaves(image: &Image) -> Vec<(usize, Vec<String>)> {
+    let volume = VolumeBuilder::new(image.bytes.len() as u64).build();
+    image.save(volume.path());
+    let blocks = oracle::debugfs(volume.path(), "blocks /dir");
+    let blocks = blocks.split_whitespace().map(|block| block.parse::<usize>().unwrap());
+    let blocks = blocks.filter(|block| image.bytes[block * BLOCK + 8..].starts_with(b"name "));
+    blocks.map(|block| (block, names_in(&image.bytes[block * BLOCK..][..BLOCK]))).collect()
+}
+
+fn names_in(block: &[u8]) -> Vec<String> {
+    let (mut at, mut names) = (0, Vec::new());
+    while at < BLOCK {
+        let record = &block[at..];
+        if record[..4] != [0; 4] {
+            names.push(String::from_utf8(record[8..8 + usize::from(record[6])].to_vec()).unwrap());
+        }
+        at += usize::from(u16::from_le_bytes([record[4], record[5]]));
+    }
+    names
+}
+
+/// `/dir` with a hash tree, and the names of some of its leaves deleted as debugfs does it, which is the kernel's way.
+fn emptied(names: usize, recipe: &Recipe<'_>) -> (Image, Vec<usize>) {
+    let names: Vec<_> = (0..names).map(|n| format!("name {n:05}, {}", "of some length".repeat(3))).collect();
+    let image = recipe.make(&names);
+    let (mut blocks, mut script) = (Vec::new(), String::from("cd /dir\n"));
+    for (block, names) in leaves(&image).iter().step_by(5) {
+        blocks.push(*block);
+        script.extend(names.iter().map(|name| format!("rm \"{name}\"\n")));
+    }
+    let volume = VolumeBuilder::new(image.bytes.len() as u64).build();
+    image.save(volume.path());
+    oracle::debugfs_script(volume.path(), &script);
+    let image = Image::load(volume.path());
+    for block in &blocks {
+        let first = &image.bytes[block * BLOCK..][..6];
+        assert_eq!(first, [0, 0, 0, 0, 0, 4], "an empty record fills block {block}");
+    }
+    (image, blocks)
+}
+
+#[test]
+fn emptied_leaves_are_no_nodes() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    // A tree of a root alone, and one with a level of nodes below it.
+    for (names, nodes) in [(300, 0), (3500, 1)] {
+        let (image, blocks) = emptied(names, &Recipe { args: &PLAIN, ..Recipe::default() });
+        assert!(blocks.len() >= 3, "{blocks:?}");
+        let report = assert_found(&format!("{names} names"), &image, &[]);
+        assert!(report.counts.entries > 200);
+        // What was in a block before may look like the head of a node: where the tree leads says what it is.
+        let mut image = image.clone();
+        for block in &blocks {
+            let head = [1, 0, 127, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            image.bytes[block * BLOCK + 6..][..head.len()].copy_from_slice(&head);
+        }
+        assert_found(&format!("{names} names, heads of nodes in leaves"), &image, &[]);
+        let found = nodes_below_the_root(&image);
+        assert_eq!(found.is_empty(), nodes == 0, "{found:?}");
+        // A node that is none is damage where the tree has nodes.
+        if let Some(block) = found.first() {
+            image.bytes[block * BLOCK + 8] ^= 1;
+            let report = check(&image);
+            assert_eq!(report.totals.get("htree.node"), Some(&1), "{:#?}", told(&report));
+            assert!(report.totals.contains_key("htree.unreferenced"), "{:#?}", told(&report));
+        }
+    }
+}
+
+/// Blocks that the root leads to, if those are no leaves.
+fn nodes_below_the_root(image: &Image) -> Vec<usize> {
+    let volume = VolumeBuilder::new(image.bytes.len() as u64).build();
+    image.save(volume.path());
+    let block = |lblk: usize| -> usize {
+        oracle::debugfs(volume.path(), &format!("bmap /dir {lblk}")).trim().parse().unwrap()
+    };
+    let root = &image.bytes[block(0) * BLOCK..][..BLOCK];
+    if root[30] == 0 {
+        return Vec::new();
+    }
+    let count = u16::from_le_bytes([root[34], root[35]]);
+    let child = |n: usize| u32::from_le_bytes(root[36 + 8 * n..40 + 8 * n].try_into().unwrap());
+    (0..usize::from(count)).map(|n| block(child(n) as usize)).collect()
+}
+
+/// With checksums a leaf has a tail, and does not look like a node.
+#[test]
+fn a_node_in_the_place_of_a_leaf_is_found_where_leaves_have_tails() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let args = ["-b", "1024", "-O", "metadata_csum,^has_journal"];
+    let names: Vec<_> = (0..300).map(|n| format!("name {n:05}, {}", "of some length".repeat(3))).collect();
+    let mut image = Recipe { args: &args, ..Recipe::default() }.make(&names);
+    let block = leaves(&image)[3].0 * BLOCK;
+    image.bytes[block..block + 8].copy_from_slice(&[0, 0, 0, 0, 0, 4, 0, 0]);
+    let report = check(&image);
+    assert!(report.totals.contains_key("htree.child"), "{:#?}", told(&report));
+}
+
+#[test]
+fn root_leaves_that_the_kernel_emptied_are_no_nodes() {
+    needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for (kind, args) in [
+        ("ext3", &["-b", "1024"][..]),
+        ("ext4", &["-b", "1024", "-O", "^metadata_csum"]),
+        ("ext4", &["-b", "4096", "-O", "^metadata_csum,uninit_bg"]),
+        ("ext4", &["-b", "1024", "-O", "metadata_csum"]),
+    ] {
+        let volume = VolumeBuilder::new(64 << 20).kind(kind).args(args.iter().copied()).build();
+        volume.with_kernel(|root| {
+            let dir = root.join("dir");
+            std::fs::create_dir(&dir).unwrap();
+            let path = |n: usize| dir.join(format!("name {n:05}, {}", "of some length".repeat(3)));
+            std::fs::write(path(0), "").unwrap();
+            (1..6000).for_each(|n| std::fs::hard_link(path(0), path(n)).unwrap());
+            let mut rng = Rng::new(9);
+            (1..6000).filter(|_| rng.below(40) != 0).for_each(|n| std::fs::remove_file(path(n)).unwrap());
+        });
+        let image = Image::load(volume.path());
+        let report = check(&image);
+        let told = told(&report);
+        assert!(told.is_empty(), "{kind} {args:?}: {} findings, {:?} …", told.len(), told.first());
+        assert!(report.counts.entries < 300, "{:?}", report.counts);
+        let size = if args.contains(&"4096") { 4096 } else { BLOCK };
+        let head = [0, 0, 0, 0, 0, (size >> 8) as u8];
+        let empty = image.bytes.chunks(size).filter(|block| block.starts_with(&head)).count();
+        assert!(empty > 10 || args.contains(&"metadata_csum"), "{kind} {args:?}: {empty} emptied leaves");
+    }
+}
