@@ -182,3 +182,26 @@ fn reserved_descriptor_blocks_are_damage_where_e2fsck_looks() {
         assert_found(&format!("block {number} of {reserved}"), &image, &[code]);
     }
 }
+
+/// Without `large_dir` the upper half of a size counts for regular files only, but it must be 0.
+#[test]
+fn pipes_and_links_have_no_upper_half_of_a_size() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let requests = ["mknod pipe p", "symlink short plain"].map(String::from);
+    for large in ["^large_dir", "large_dir"] {
+        let features = format!("{large},^metadata_csum,^has_journal");
+        let image = volume(&["-O", features.as_str()], &requests);
+        let (pipe, short) = (ino_of(&image, "/pipe"), ino_of(&image, "/short"));
+        assert_found(large, &image, &[]);
+        if large == "^large_dir" {
+            let mut image = image.clone();
+            change_inode(&mut image, short, |record| record[0x6c] = 1);
+            assert_found("a link", &image, &["inode.field"]);
+        }
+        for field in [4, 0x6c] {
+            let mut image = image.clone();
+            change_inode(&mut image, pipe, |record| record[field] = 1);
+            assert_found(&format!("{large}: a pipe, field {field:#x}"), &image, &["inode.size"]);
+        }
+    }
+}

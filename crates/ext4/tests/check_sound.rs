@@ -1,10 +1,12 @@
-//! Sound volumes that look damaged at first sight: emptied leaves of hash trees. e2fsck is asked each time.
+//! Sound volumes that look damaged at first sight: emptied leaves of hash trees, leftovers of deleted inodes. e2fsck is
+//! asked each time.
 
 mod common;
 
 use common::Image;
-use common::checked::{assert_found, check, told};
+use common::checked::{assert_found, change_inode, check, told, volume};
 use common::dirs::Recipe;
+use common::hostile::{Layout, ino_of};
 use uext4_testkit::requirement::Need;
 use uext4_testkit::{Rng, VolumeBuilder, needs, oracle};
 
@@ -138,5 +140,50 @@ fn root_leaves_that_the_kernel_emptied_are_no_nodes() {
         let head = [0, 0, 0, 0, 0, (size >> 8) as u8];
         let empty = image.bytes.chunks(size).filter(|block| block.starts_with(&head)).count();
         assert!(empty > 10 || args.contains(&"metadata_csum"), "{kind} {args:?}: {empty} emptied leaves");
+    }
+}
+
+/// Whoever deletes a file need not clean up behind it.
+#[test]
+fn inodes_not_in_use_may_keep_anything() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    for (features, size) in
+        [("^metadata_csum,^has_journal", "256"), ("metadata_csum", "256"), ("^64bit", "128")]
+    {
+        let args = ["-O", features, "-I", size];
+        let ino = ino_of(&volume(&args, &[]), "/plain");
+        let image = volume(&args, &["rm /plain".into()]);
+        assert_found(features, &image, &[]);
+        let with = |change: &dyn Fn(&mut [u8])| {
+            let mut image = image.clone();
+            change_inode(&mut image, ino, change);
+            image
+        };
+        let leftovers: &[(&str, &dyn Fn(&mut [u8]))] = &[
+            ("a size", &|record| record[0x6c..0x70].fill(0xff)),
+            ("an attribute block", &|record| record[0x68..0x6c].copy_from_slice(&[0xff, 0xff, 0xff, 0x7f])),
+            ("its upper half", &|record| record[0x76..0x78].fill(0xff)),
+            ("flags", &|record| record[0x20..0x24].fill(0xff)),
+            ("an extra size", &|record| record[0x80..].iter_mut().take(2).for_each(|byte| *byte = 3)),
+            ("no type", &|record| record[0..2].copy_from_slice(&[0xff, 0xff])),
+            ("a map", &|record| record[0x28..0x64].fill(0xff)),
+        ];
+        for (what, change) in leftovers {
+            assert_found(&format!("{features}: {what}"), &with(*change), &[]);
+        }
+        // What e2fsck looks at even there.
+        let never = |record: &mut [u8]| record[0x14..0x18].fill(0);
+        assert_found(&format!("{features}: never deleted"), &with(&never), &["inode.deletion_time"]);
+        let linked = |record: &mut [u8]| {
+            record[0x14..0x18].copy_from_slice(&[9, 0, 0, 0]);
+            record[0x6c..0x70].fill(0xff);
+        };
+        assert_found(&format!("{features}: an orphan's link"), &with(&linked), &["inode.deletion_time"]);
+        if features == "metadata_csum" {
+            let mut image = with(&|record| record[0x6c..0x70].fill(0xff));
+            let at = Layout::of(&image).inode(ino);
+            image.bytes[at + 0x30] ^= 1;
+            assert_found("a wrong checksum", &image, &["inode.checksum"]);
+        }
     }
 }

@@ -14,10 +14,14 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use uext4_ondisk::ext4::{
     Compat, FileType, HashVersion, HtreeRoot, I_BLOCK_SIZE, Incompat, Inode, InodeFlags, RoCompat,
-    fragment_address,
+    fragment_address, verify_inode_checksum,
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Lblk, Pblk, Place};
 
+/// Fields that say whether an inode is in use (`i_mode`, `i_dtime`, `i_links_count`).
+const MODE: usize = 0;
+const DELETED: usize = 0x14;
+const LINKS: usize = 0x1a;
 /// Fields of an inode's record whose meaning hangs on features (`i_size_high`, `l_i_blocks_high`, `l_i_file_acl_high`).
 const SIZE_HIGH: Range<usize> = 0x6c..0x70;
 const BLOCKS_HIGH: Range<usize> = 0x74..0x76;
@@ -125,6 +129,16 @@ pub(super) fn each_record<'d>(
     Ok(())
 }
 
+/// Two bytes of a record.
+fn half(record: &[u8], at: usize) -> u16 {
+    record.get(at..).and_then(<[u8]>::first_chunk).copied().map_or(0, u16::from_le_bytes)
+}
+
+/// Whether a field of a record is not 0.
+fn is_set(record: &[u8], field: Range<usize>) -> bool {
+    record.get(field).is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0))
+}
+
 fn is_zero(record: &[u8]) -> bool {
     let (words, rest) = record.as_chunks::<16>();
     words.iter().all(|word| *word == [0; 16]) && rest.iter().all(|byte| *byte == 0)
@@ -159,6 +173,10 @@ impl<'s, 'd> Scan<'s, 'd> {
             return Ok(());
         }
         let place = Place { inode: Some(ino), block: Some(block), ..Place::default() };
+        if role == Role::Ordinary && half(record, LINKS) == 0 && !shared.orphans.contains(&ino.get()) {
+            self.left_behind(ino, place, record);
+            return Ok(());
+        }
         let decoded = Inode::decode(record, ino, shared.sb).or_else(|fault| {
             if fault.kind != CorruptKind::InodeChecksum {
                 return Err(fault);
@@ -175,12 +193,24 @@ impl<'s, 'd> Scan<'s, 'd> {
         }
     }
 
+    /// An inode not in use keeps what it had. Only that somebody deleted it must show, and its checksum be right.
+    fn left_behind(&mut self, ino: Ino, place: Place, record: &[u8]) {
+        if let Err(fault) = verify_inode_checksum(record, ino, self.shared.sb) {
+            self.findings.corrupt(&kinds::INODE_CHECKSUM, place, &fault);
+        }
+        let deleted = u32::from(half(record, DELETED + 2)) << 16 | u32::from(half(record, DELETED));
+        if half(record, MODE) != 0 && deleted == 0 {
+            self.findings.add(&kinds::INODE_DELETED, place, || "no links, but no deletion time".into());
+        } else if self.shared.is_orphan_link(deleted) {
+            let text = || format!("deleted at {deleted}, as if on a list of orphans");
+            self.findings.add(&kinds::INODE_DELETED, place, text);
+        }
+    }
+
     /// Of an inode that makes no sense only type and links can be told.
     fn undecodable(&mut self, ino: Ino, role: Role, place: Place, record: &[u8], fault: &Corrupt) {
-        let half =
-            |at: usize| record.get(at..at + 2).map_or(0, |half| u16::from_le_bytes([half[0], half[1]]));
-        let (mode, links) = (half(0), half(0x1a));
-        let holds_blocks = [0x1c, 0x1e, 0x28, 0x2a].into_iter().any(|at| half(at) != 0);
+        let (mode, links) = (half(record, MODE), half(record, LINKS));
+        let holds_blocks = [0x1c, 0x1e, 0x28, 0x2a].into_iter().any(|at| half(record, at) != 0);
         if special::is_unused(ino, role, links) && !holds_blocks {
             self.enter(ino, UNKNOWN, MARK_RESERVED, 0);
             return;
@@ -204,15 +234,6 @@ impl<'s, 'd> Scan<'s, 'd> {
 
     fn decoded(&mut self, ino: Ino, role: Role, place: Place, inode: &Inode, record: &[u8]) -> Result<()> {
         let orphan = self.shared.orphans.contains(&ino.get());
-        if inode.links == 0 && role == Role::Ordinary && !orphan {
-            if inode.mode != 0 && inode.deleted == 0 {
-                self.findings.add(&kinds::INODE_DELETED, place, || "no links, but no deletion time".into());
-            } else if self.shared.is_orphan_link(inode.deleted) {
-                let text = || format!("deleted at {}, as if on a list of orphans", inode.deleted);
-                self.findings.add(&kinds::INODE_DELETED, place, text);
-            }
-            return Ok(());
-        }
         let file_type = inode.file_type();
         let mut marks = if role.is_hidden() { MARK_RESERVED } else { 0 };
         if orphan {
@@ -250,7 +271,7 @@ impl<'s, 'd> Scan<'s, 'd> {
         }
         // Of the file system's own inodes only what they are for is checked.
         if !role.is_hidden() {
-            self.check_fields(place, inode);
+            self.check_fields(place, inode, record);
             self.check_unused(place, inode, record);
         }
         self.contents(ino, role, place, inode, record)
@@ -293,7 +314,7 @@ impl<'s, 'd> Scan<'s, 'd> {
         role == Role::Root || ino >= self.shared.sb.geometry.first_inode()
     }
 
-    fn check_fields(&mut self, place: Place, inode: &Inode) {
+    fn check_fields(&mut self, place: Place, inode: &Inode, record: &[u8]) {
         let times = [Some(inode.accessed), Some(inode.changed), Some(inode.modified), inode.created];
         if times.iter().flatten().any(|time| time.nanoseconds > 999_999_999) {
             self.findings.add(&kinds::INODE_TIME, place, || "a time has too many nanoseconds".into());
@@ -308,7 +329,8 @@ impl<'s, 'd> Scan<'s, 'd> {
             let text = || format!("a device node, pipe or socket has the flags {}", inode.flags & barred);
             self.findings.add(&kinds::INODE_FLAGS, place, text);
         }
-        if device && inode.size != 0 {
+        // The upper half, which may not count, must be 0 as well.
+        if device && (inode.size != 0 || is_set(record, SIZE_HIGH)) {
             let text = || format!("a device node, pipe or socket of {} bytes", inode.size);
             self.findings.add(&kinds::INODE_SIZE, place, text);
         }
@@ -317,9 +339,9 @@ impl<'s, 'd> Scan<'s, 'd> {
     /// Fields that must be 0 because nothing uses them on this volume.
     fn check_unused(&mut self, place: Place, inode: &Inode, record: &[u8]) {
         let features = &self.shared.sb.features;
-        let set =
-            |field: Range<usize>| record.get(field).is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0));
+        let set = |field| is_set(record, field);
         let directory = inode.file_type() == Some(FileType::Directory);
+        let link = inode.file_type() == Some(FileType::Symlink);
         let linux = self.shared.sb.creator_os == CREATOR_LINUX;
         let wrong = [
             (
@@ -327,8 +349,8 @@ impl<'s, 'd> Scan<'s, 'd> {
                 fragment_address(record).is_some_and(|address| address != 0),
             ),
             (
-                "the upper half of a directory's size is not 0 without large_dir",
-                directory && !features.incompat.contains(Incompat::LARGEDIR) && set(SIZE_HIGH),
+                "the upper half of a directory's or link's size is not 0 without large_dir",
+                (directory || link) && !features.incompat.contains(Incompat::LARGEDIR) && set(SIZE_HIGH),
             ),
             (
                 "the upper half of the block count is not 0 without huge_file",

@@ -107,6 +107,15 @@ fn checksum_of(bytes: &[u8], seed: u32, extra_isize: u16) -> Option<(u32, bool)>
     Some((csum(sum, bytes.get(CHECKSUM_HI.saturating_add(2)..)?), true))
 }
 
+/// The part of a record that every inode has, and the one behind it.
+fn split_record(bytes: &[u8]) -> Result<(&RawInode, Option<&RawExtra>), Corrupt> {
+    let extra = match bytes.get(BASE_SIZE..) {
+        Some(rest) if !rest.is_empty() => Some(record(rest, STRUCTURE)?),
+        _ => None,
+    };
+    Ok((record(bytes, STRUCTURE)?, extra))
+}
+
 fn checksum_matches(
     bytes: &[u8],
     inode: Ino,
@@ -134,6 +143,17 @@ pub fn fragment_address(bytes: &[u8]) -> Option<u32> {
 /// (`ext4_inode_csum_verify`, `ext4_inode_csum_set`).
 fn has_checksums(sb: &Superblock) -> bool {
     sb.features.metadata_csum() && sb.creator_os == CREATOR_LINUX
+}
+
+/// Checks the checksum of an inode's record, and nothing else of it: the other fields of a record not in use are what was
+/// left there. Where the checksums of inodes do not count, any is right (see [`Inode::decode`]).
+pub fn verify_inode_checksum(bytes: &[u8], inode: Ino, sb: &Superblock) -> Result<(), Corrupt> {
+    let bytes = whole(bytes, sb)?;
+    let (raw, extra) = split_record(bytes)?;
+    if has_checksums(sb) && !checksum_matches(bytes, inode, raw, extra, sb) {
+        return Err(Corrupt::from(CorruptKind::InodeChecksum).in_inode(inode));
+    }
+    Ok(())
 }
 
 /// Brings the checksum of an inode record up to date after its bytes (extended attributes, for instance) were
@@ -174,11 +194,7 @@ impl Inode {
             return Err(CorruptKind::InodeNumber.into());
         }
         let bytes = whole(bytes, sb)?;
-        let raw: &RawInode = record(bytes, STRUCTURE)?;
-        let extra: Option<&RawExtra> = match bytes.get(BASE_SIZE..) {
-            Some(rest) if !rest.is_empty() => Some(record(rest, STRUCTURE)?),
-            _ => None,
-        };
+        let (raw, extra) = split_record(bytes)?;
         // The extra size decides which bytes the checksum covers, so it is judged first.
         let extra_isize = extra.map_or(0, |extra| extra.extra_isize.get());
         let end = BASE_SIZE.saturating_add(usize::from(extra_isize));
