@@ -1,5 +1,5 @@
-//! Sound volumes that look damaged at first sight: emptied leaves of hash trees, leftovers of deleted inodes. e2fsck is
-//! asked each time.
+//! Sound volumes that look damaged at first sight: emptied leaves of hash trees, leftovers of deleted inodes, values as
+//! Lustre keeps them. e2fsck is asked each time.
 
 mod common;
 
@@ -7,8 +7,9 @@ use common::Image;
 use common::checked::{assert_found, change_inode, check, told, volume};
 use common::dirs::Recipe;
 use common::hostile::{Layout, ino_of};
+use uext4_ondisk::Ino;
 use uext4_testkit::requirement::Need;
-use uext4_testkit::{Rng, VolumeBuilder, needs, oracle};
+use uext4_testkit::{Rng, Scratch, VolumeBuilder, needs, oracle};
 
 const BLOCK: usize = 1024;
 const PLAIN: [&str; 4] = ["-b", "1024", "-O", "^metadata_csum,^has_journal"];
@@ -184,6 +185,71 @@ fn inodes_not_in_use_may_keep_anything() {
             let at = Layout::of(&image).inode(ino);
             image.bytes[at + 0x30] ^= 1;
             assert_found("a wrong checksum", &image, &["inode.checksum"]);
+        }
+    }
+}
+
+/// Turns the inode of a value into one of Lustre's old form: no checksum as its time of access, but its owner as that of
+/// modification, and the owner's generation.
+fn as_lustre(image: &mut Image, value: Ino, owner: Ino) {
+    let at = Layout::of(image).inode(owner);
+    let generation: [u8; 4] = image.bytes[at + 0x64..][..4].try_into().unwrap();
+    change_inode(image, value, |record| {
+        record[8..16].fill(1);
+        record[16..20].copy_from_slice(&owner.get().to_le_bytes());
+        record[0x64..0x68].copy_from_slice(&generation);
+    });
+}
+
+#[test]
+fn values_in_the_form_of_lustre_are_not_counted_to_their_owners() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let source = Scratch::new(1 << 20);
+    let file = source.file("value");
+    std::fs::write(&file, vec![7; 1024]).unwrap();
+    const OWNER: &str = "/d/other file with a name";
+    let set = format!("ea_set -f {} \"{OWNER}\" user.beyond", file.display());
+    // The attribute lies in the inode or in a block of its own, which counts. debugfs counts no values: one block here.
+    for (size, own) in [("256", 0), ("128", 2)] {
+        let args = ["-O", "ea_inode,^metadata_csum,^has_journal", "-I", size];
+        let none = volume(&args, &[]);
+        let owner = ino_of(&none, OWNER);
+        let one = volume(&args, &[set.clone()]);
+        let value = Ino(check(&none).counts.inodes as u32 + 1);
+        let with = |image: &Image, sectors: u8, lustre: bool| {
+            let mut image = image.clone();
+            if lustre {
+                as_lustre(&mut image, value, owner);
+            }
+            change_inode(&mut image, owner, |record| record[0x1c] = sectors);
+            image
+        };
+        let blocks = &["inode.blocks"][..];
+        for (sectors, lustre, codes) in
+            [(own, true, &[][..]), (own + 2, true, blocks), (own, false, blocks), (own + 2, false, &[])]
+        {
+            let what = format!("{size}: {sectors} sectors, of Lustre: {lustre}");
+            assert_found(&what, &with(&one, sectors, lustre), codes);
+        }
+        if size == "128" {
+            // Two inodes have the block: what it counts is the same for both.
+            let mut image = with(&one, own, true);
+            let at = Layout::of(&image).inode(owner);
+            let block: [u8; 4] = image.bytes[at + 0x68..][..4].try_into().unwrap();
+            let head = u32::from_le_bytes(block) as usize * BLOCK;
+            image.bytes[head + 4] = 2;
+            // One behind the owner: e2fsck judges the value by who comes first.
+            let other = ino_of(&none, "/plain");
+            assert!(other > owner);
+            let at = Layout::of(&image).inode(other);
+            let had = image.bytes[at + 0x1c];
+            change_inode(&mut image, other, |record| {
+                record[0x68..0x6c].copy_from_slice(&block);
+                record[0x1c] = had + 2;
+            });
+            assert_found("two owners", &image, &[]);
+            change_inode(&mut image, other, |record| record[0x1c] = had + 4);
+            assert_found("one of two counts the value", &image, blocks);
         }
     }
 }

@@ -8,7 +8,7 @@ use super::read::Reader;
 use super::report::{Counts, Findings};
 use super::shared::{MARK_BROKEN, MARK_ORPHAN, MARK_RESERVED, MARK_VALUE, RUN_MEMORY, Shared, UNKNOWN};
 use super::special::{self, Role};
-use super::xattr::{InlineDirectory, ValueUse};
+use super::xattr::{Counted, InlineDirectory, ValueUse};
 use crate::error::Result;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -80,6 +80,8 @@ pub(super) struct Scan<'s, 'd> {
     pub xattr_blocks: Vec<(u64, u32)>,
     /// Inodes that hold attribute values, and the inodes that name them by themselves: not by their attribute blocks.
     pub value_inodes: Vec<ValueUse>,
+    /// Inodes with such values, whose blocks are counted when the values are known.
+    pub counted: Vec<Counted>,
     pub inline_directories: Vec<InlineDirectory>,
     /// Encrypted inodes and how they are encrypted.
     pub policies: Vec<(u32, u64)>,
@@ -155,6 +157,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             dir_blocks: Vec::new(),
             xattr_blocks: Vec::new(),
             value_inodes: Vec::new(),
+            counted: Vec::new(),
             inline_directories: Vec::new(),
             policies: Vec::new(),
             last_context: None,
@@ -372,7 +375,7 @@ impl<'s, 'd> Scan<'s, 'd> {
 
     /// The map and what follows from it.
     fn contents(&mut self, ino: Ino, role: Role, place: Place, inode: &Inode, record: &[u8]) -> Result<()> {
-        let (area, values) = self.own_attributes(place, inode, record);
+        let (area, mut values) = self.own_attributes(place, inode, record);
         if !role.is_hidden() {
             self.check_context(place, inode, area.as_ref())?;
         }
@@ -389,9 +392,9 @@ impl<'s, 'd> Scan<'s, 'd> {
         let broken = if mapped { self.walk(ino, inode, &mut claims)? } else { false };
         if inode.xattr_block.get() != 0 {
             self.xattr_blocks.push((inode.xattr_block.get(), ino.get()));
-            claims.clusters += 1 + self.block_values(inode.xattr_block)?;
+            claims.clusters += 1;
+            values += self.block_values(inode.xattr_block)?;
         }
-        claims.clusters += values;
         if inline {
             if self.may_be_inline(ino, role) {
                 self.inline_contents(ino, place, inode, area);
@@ -402,7 +405,7 @@ impl<'s, 'd> Scan<'s, 'd> {
                 // The flag hides a map; e2fsck does not look for its blocks either.
                 self.shared.maps_incomplete.store(true, Ordering::Relaxed);
             }
-            self.check_block_count(place, inode, claims.clusters, false);
+            self.check_block_count(place, inode, &claims, values);
             return Ok(());
         }
         claims.report(&mut self.findings, &mut self.dir_blocks);
@@ -410,7 +413,9 @@ impl<'s, 'd> Scan<'s, 'd> {
             // Its size and count are not kept up.
             return Ok(());
         }
-        self.check_block_count(place, inode, claims.clusters, broken);
+        if !broken {
+            self.check_block_count(place, inode, &claims, values);
+        }
         let by_blocks = mapped && claims.first.is_some() && !inode.uses_extents();
         if by_blocks
             && inode.file_type() != Some(FileType::Symlink)
@@ -450,22 +455,15 @@ impl<'s, 'd> Scan<'s, 'd> {
         Ok(walk.broken)
     }
 
-    fn check_block_count(&mut self, place: Place, inode: &Inode, clusters: u64, broken: bool) {
-        let sb = self.shared.sb;
-        if broken {
-            return;
+    /// `values`: how many of the clusters are those of values in other inodes.
+    fn check_block_count(&mut self, place: Place, inode: &Inode, claims: &Claims<'_, '_>, values: u64) {
+        let (sectors, clusters) = (inode.sectors(self.shared.sb), claims.clusters + values);
+        if values == 0 {
+            self.shared.check_sectors(place, sectors, clusters, &mut self.findings);
+        } else {
+            let block = inode.xattr_block.get();
+            self.counted.push(Counted { place, block, sectors, clusters });
         }
-        let expected = self.sectors(clusters);
-        if inode.sectors(sb) != expected {
-            let text = || format!("counts {} sectors, its map has {expected}", inode.sectors(sb));
-            self.findings.add(&kinds::INODE_BLOCKS, place, text);
-        }
-    }
-
-    pub(super) fn sectors(&self, clusters: u64) -> u64 {
-        let geometry = &self.shared.sb.geometry;
-        let per_cluster = u64::from(geometry.block_size() / 512) << geometry.cluster_log();
-        clusters.saturating_mul(per_cluster)
     }
 
     /// Regular files: no written block behind the end; the size is one that the map can have.

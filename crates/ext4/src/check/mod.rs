@@ -20,7 +20,7 @@
 //!
 //! Memory: one bit for every cluster in use, in pieces made on demand; eight bytes for every inode of groups in
 //! use; 16 bytes for every directory block, for every encrypted inode, and for every inode with an attribute block (the
-//! same again for every such block where values may lie in inodes). On damaged volumes every walk draws on a budget
+//! same again for every such block where values may lie in inodes), and 64 for every inode whose values do. On damaged volumes every walk draws on a budget
 //! that an honest volume cannot exceed, and of each kind of finding only the first few are kept.
 
 mod bitmaps;
@@ -257,6 +257,7 @@ fn pass_inodes(
 ) -> Result<Found> {
     let mut found = Found::default();
     let (mut xattr_blocks, mut value_inodes, mut policies) = (Vec::new(), Vec::new(), Vec::new());
+    let mut counted = Vec::new();
     let make = || inode::Scanner::new(shared);
     let units = u64::from(shared.sb.geometry.group_count());
     let work = |scanner: &mut inode::Scanner<'_, '_>, unit: u64| scanner.group(Group(unit as u32));
@@ -269,6 +270,7 @@ fn pass_inodes(
         found.inline.extend(scan.inline_directories);
         xattr_blocks.extend(scan.xattr_blocks);
         value_inodes.extend(scan.value_inodes);
+        counted.extend(scan.counted);
         policies.extend(scan.policies);
     }
     found.directories.sort_unstable_by_key(|directory| directory.ino);
@@ -278,8 +280,10 @@ fn pass_inodes(
     found.inline.sort_unstable_by_key(|directory| directory.ino);
     inode::check_large_files(shared, findings);
     xattr_blocks.sort_unstable();
-    xattr::check_blocks(shared, &xattr_blocks, &mut value_inodes, findings)?;
-    xattr::check_value_inodes(shared, &mut value_inodes, findings)?;
+    let mut uncounted = xattr::Uncounted::default();
+    xattr::check_blocks(shared, &xattr_blocks, &mut value_inodes, &mut uncounted, findings)?;
+    xattr::check_value_inodes(shared, &mut value_inodes, &mut uncounted, findings)?;
+    xattr::check_counted(shared, &counted, &uncounted, findings);
     duplicates::find_owners(shared, &xattr_blocks, findings)?;
     Ok(found)
 }

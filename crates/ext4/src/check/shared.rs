@@ -1,7 +1,9 @@
 //! What the threads of a check share: where things are, which blocks are claimed, what is known of each inode.
 
 use super::bits::Bits;
+use super::kinds;
 use super::read::Reader;
+use super::report::Findings;
 use crate::error::Result;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -9,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use uext4_blockdev::Device;
 use uext4_ondisk::ext4::{DirFormat, FileType, GroupDescriptor, RoCompat, Superblock};
-use uext4_ondisk::{Group, Ino, Pblk};
+use uext4_ondisk::{Group, Ino, Pblk, Place};
 
 /// Bytes of a reader for single blocks: nodes of maps, attribute blocks, link targets.
 const NODE_MEMORY: usize = 64 << 10;
@@ -169,6 +171,18 @@ impl<'d> Shared<'d> {
         let times = &self.sb.times;
         early(deleted)
             && ![times.mounted, times.written, times.created].iter().any(|time| early(*time as u32))
+    }
+
+    /// Whether an inode counts the blocks that it has, in units of 512 bytes.
+    pub(super) fn check_sectors(&self, place: Place, said: u64, clusters: u64, findings: &mut Findings) {
+        let geometry = &self.sb.geometry;
+        let per_cluster = u64::from(geometry.block_size() / 512) << geometry.cluster_log();
+        let expected = clusters.saturating_mul(per_cluster);
+        if said != expected {
+            findings.add(&kinds::INODE_BLOCKS, place, || {
+                format!("counts {said} sectors, its map has {expected}")
+            });
+        }
     }
 
     /// Whether an inode is not for ordinary files.

@@ -7,9 +7,10 @@ use super::read::Reader;
 use super::report::Findings;
 use super::shared::{MARK_VALUE, Shared};
 use crate::error::Result;
+use std::collections::HashMap;
 use uext4_ondisk::ext4::{
-    FileType, I_BLOCK_SIZE, Incompat, Inode, InodeFlags, XattrArea, XattrBlock, XattrEntry, XattrFormat,
-    XattrIndex, XattrValue, xattr_entry_hash, xattr_value_checksum_of,
+    FileType, I_BLOCK_SIZE, Incompat, Inode, InodeFlags, Superblock, XattrArea, XattrBlock, XattrEntry,
+    XattrFormat, XattrIndex, XattrValue, xattr_entry_hash, xattr_value_checksum_of,
 };
 use uext4_ondisk::{CorruptKind, Ino, Pblk, Place};
 
@@ -27,7 +28,7 @@ pub(super) struct InlineDirectory {
     pub folded: bool,
 }
 
-/// Uses of values that are kept at once before they are looked at, for what attribute blocks name: 24 MiB.
+/// Uses of values that are kept at once before they are looked at, for what attribute blocks name: 32 MiB.
 const VALUES_KEPT: usize = 1 << 20;
 
 /// An attribute whose value lies in another inode. Many of them are looked at together, in the order of those inodes.
@@ -40,16 +41,60 @@ pub(super) struct ValueUse {
     block: u64,
     /// The checksum of the value for which name and stored hash fit, by unsigned and by signed bytes of the name.
     checksums: [u32; 2],
+    /// Clusters that the value counts to its owners, unless it is of Lustre's form.
+    clusters: u32,
+}
+
+/// An inode with values in other inodes, and the blocks that it says to have. How many those are is known when the values
+/// have been looked at.
+pub(super) struct Counted {
+    pub place: Place,
+    /// Its attribute block, 0 if it has none.
+    pub block: u64,
+    pub sectors: u64,
+    /// All that is found, values included.
+    pub clusters: u64,
+}
+
+/// Clusters of values in Lustre's form, which count to nobody: of the attributes inside inodes, and of those in blocks.
+#[derive(Default)]
+pub(super) struct Uncounted {
+    inodes: HashMap<u32, u64>,
+    blocks: HashMap<u64, u64>,
+}
+
+impl Uncounted {
+    fn add(&mut self, one: &ValueUse) {
+        let clusters = match one.block {
+            0 => self.inodes.entry(one.owner).or_default(),
+            block => self.blocks.entry(block).or_default(),
+        };
+        *clusters += u64::from(one.clusters);
+    }
+
+    fn of(&self, counted: &Counted) -> u64 {
+        let own = counted.place.inode.and_then(|ino| self.inodes.get(&ino.get()));
+        own.copied().unwrap_or(0) + self.blocks.get(&counted.block).copied().unwrap_or(0)
+    }
+}
+
+/// The clusters of a value of so many bytes.
+fn value_clusters(sb: &Superblock, size: u32) -> u32 {
+    let cluster = u64::from(sb.geometry.block_size()) << sb.geometry.cluster_log();
+    // No more than bytes.
+    u64::from(size).div_ceil(cluster) as u32
 }
 
 impl ValueUse {
-    fn new(value: Ino, place: Place, entry: &XattrEntry<'_>) -> ValueUse {
+    fn new(shared: &Shared<'_>, value: (Ino, u32), place: Place, entry: &XattrEntry<'_>) -> ValueUse {
+        let (value, size) = value;
         let name = [false, true].map(|signed| xattr_entry_hash(entry.name, &[], signed));
         ValueUse {
             value: value.get(),
             owner: place.inode.map_or(0, Ino::get),
             block: place.block.map_or(0, Pblk::get),
             checksums: name.map(|name| xattr_value_checksum_of(name, entry.hash)),
+            clusters: value_clusters(shared.sb, size),
         }
     }
 
@@ -84,15 +129,14 @@ impl Scan<'_, '_> {
 
     /// Checks hashes and notes values in inodes of their own. Returns the clusters those count.
     fn values(&mut self, place: Place, area: &XattrArea<'_>) -> u64 {
-        let geometry = &self.shared.sb.geometry;
-        let cluster = u64::from(geometry.block_size()) << geometry.cluster_log();
         let mut clusters = 0u64;
         for entry in area.entries() {
             match entry.value {
                 XattrValue::Inode { inode, size } => {
                     let place = Place { block: None, ..place };
-                    self.value_inodes.push(ValueUse::new(inode, place, &entry));
-                    clusters += u64::from(size).div_ceil(cluster);
+                    let one = ValueUse::new(self.shared, (inode, size), place, &entry);
+                    clusters += u64::from(one.clusters);
+                    self.value_inodes.push(one);
                 }
                 // The hash of contents is not kept up.
                 XattrValue::Here(_)
@@ -120,9 +164,8 @@ impl Scan<'_, '_> {
         }
         // Another thread may be at the same block: then both find the same.
         let bytes = self.nodes.block(block.get(), 0)?;
-        let cluster = u64::from(sb.geometry.block_size()) << sb.geometry.cluster_log();
         let count = |entry: XattrEntry<'_>| match entry.value {
-            XattrValue::Inode { size, .. } => u64::from(size).div_ceil(cluster),
+            XattrValue::Inode { size, .. } => u64::from(value_clusters(sb, size)),
             XattrValue::Here(_) => 0,
         };
         let clusters = XattrBlock::decode(bytes, block, &self.shared.lenient)
@@ -175,6 +218,7 @@ pub(super) fn check_blocks(
     shared: &Shared<'_>,
     uses: &[(u64, u32)],
     values: &mut Vec<ValueUse>,
+    uncounted: &mut Uncounted,
     findings: &mut Findings,
 ) -> Result<()> {
     let mut reader = shared.reader()?;
@@ -198,8 +242,8 @@ pub(super) fn check_blocks(
                     findings.add(&kinds::XATTR_REFERENCES, place, text);
                 }
                 for entry in decoded.area.entries() {
-                    if let XattrValue::Inode { inode, .. } = entry.value {
-                        values.push(ValueUse::new(inode, place, &entry));
+                    if let XattrValue::Inode { inode, size } = entry.value {
+                        values.push(ValueUse::new(shared, (inode, size), place, &entry));
                     }
                     // In a block e2fsck takes no name without a name space.
                     if entry.name_index == 0 {
@@ -215,7 +259,7 @@ pub(super) fn check_blocks(
             Err(fault) => findings.corrupt(&kinds::XATTR_BLOCK, place, &fault),
         }
         if values.len() >= VALUES_KEPT {
-            check_value_inodes(shared, values, findings)?;
+            check_value_inodes(shared, values, uncounted, findings)?;
         }
     }
     Ok(())
@@ -225,43 +269,59 @@ pub(super) fn check_blocks(
 pub(super) fn check_value_inodes(
     shared: &Shared<'_>,
     uses: &mut Vec<ValueUse>,
+    uncounted: &mut Uncounted,
     findings: &mut Findings,
 ) -> Result<()> {
     let (mut values, mut owners) = (shared.reader()?, shared.reader()?);
     uses.sort_unstable_by_key(|one| (one.value, one.owner, one.block));
     for one in uses.drain(..) {
-        check_value(shared, &mut values, &mut owners, &one, findings)?;
+        if check_value(shared, &mut values, &mut owners, &one, findings)? {
+            uncounted.add(&one);
+        }
     }
     Ok(())
 }
 
+/// The block counts of inodes with values in others.
+pub(super) fn check_counted(
+    shared: &Shared<'_>,
+    counted: &[Counted],
+    uncounted: &Uncounted,
+    findings: &mut Findings,
+) {
+    for one in counted {
+        let clusters = one.clusters.saturating_sub(uncounted.of(one));
+        shared.check_sectors(one.place, one.sectors, clusters, findings);
+    }
+}
+
 /// An inode that holds a value must be one for that, and now somebody names it. The name's hash goes over the value's
 /// checksum, which such an inode keeps as its time of access. Lustre's old form has no checksum, and keeps the owner as
-/// its time of modification, and the owner's generation.
+/// its time of modification, and the owner's generation. Returns whether it is of that form.
 fn check_value(
     shared: &Shared<'_>,
     values: &mut Reader<'_>,
     owners: &mut Reader<'_>,
     one: &ValueUse,
     findings: &mut Findings,
-) -> Result<()> {
+) -> Result<bool> {
     let place = one.place();
     match shared.inodes.in_use(one.value) {
         Some(slot) if slot.marks() & MARK_VALUE != 0 && !shared.is_reserved(one.value) => slot.count_entry(),
         _ => {
             findings.add(&kinds::XATTR_VALUE, place, || format!("inode {} holds no value", one.value));
-            return Ok(());
+            return Ok(false);
         }
     }
-    let Some(value) = orphans::load(shared, values, Ino(one.value))? else { return Ok(()) };
+    let Some(value) = orphans::load(shared, values, Ino(one.value))? else { return Ok(false) };
     let checksum = value.accessed.seconds as u32;
     if one.checksums.contains(&checksum) {
-        return Ok(());
+        return Ok(false);
     }
     if value.modified.seconds as u32 == one.owner {
         let owner = orphans::load(shared, owners, Ino(one.owner))?;
         if owner.is_some_and(|owner| owner.generation == value.generation) {
-            return Ok(());
+            return Ok(true);
         }
     }
     let text = || {
@@ -269,5 +329,5 @@ fn check_value(
         format!("it fits a value of checksum {expected:#010x}, that in inode {value} has {checksum:#010x}")
     };
     findings.add(&kinds::XATTR_HASH, place, text);
-    Ok(())
+    Ok(false)
 }
