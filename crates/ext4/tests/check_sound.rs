@@ -1,10 +1,10 @@
 //! Sound volumes that look damaged at first sight: emptied leaves of hash trees, leftovers of deleted inodes, values as
-//! Lustre keeps them. e2fsck is asked each time.
+//! Lustre keeps them, bad blocks among the file system's own. e2fsck is asked each time.
 
 mod common;
 
 use common::Image;
-use common::checked::{assert_found, change_inode, check, told, volume};
+use common::checked::{assert_found, change_inode, check, judged, told, volume};
 use common::dirs::Recipe;
 use common::hostile::{Layout, ino_of};
 use uext4_ondisk::Ino;
@@ -251,5 +251,100 @@ fn values_in_the_form_of_lustre_are_not_counted_to_their_owners() {
             change_inode(&mut image, other, |record| record[0x1c] = had + 4);
             assert_found("one of two counts the value", &image, blocks);
         }
+    }
+}
+
+/// Two groups, each with its own inode table. `/d` and what is in it have the first inodes.
+fn two_groups(features: &str) -> Image {
+    let features = format!("^flex_bg,^resize_inode,^extents,^64bit,^metadata_csum,^has_journal{features}");
+    let source = Scratch::new(1 << 20);
+    std::fs::create_dir(source.file("d")).unwrap();
+    (0..40).for_each(|n| std::fs::write(source.file(format!("d/file {n}")), "x").unwrap());
+    let args = ["-b", "1024", "-N", "256", "-O", features.as_str()];
+    let volume = VolumeBuilder::new(16 << 20).args(args).from_dir(source.path()).build();
+    Image::load(volume.path())
+}
+
+/// Lists blocks as bad, and has e2fsck correct what it finds then.
+fn corrected(image: &Image, blocks: &[u64]) -> Image {
+    let volume = VolumeBuilder::new(image.bytes.len() as u64).build();
+    image.save(volume.path());
+    for (index, block) in blocks.iter().enumerate() {
+        oracle::debugfs_write(volume.path(), &format!("set_inode_field <1> block[{index}] {block}"));
+    }
+    oracle::e2fsck(volume.path(), &["-y"]);
+    Image::load(volume.path())
+}
+
+#[test]
+fn bad_blocks_may_lie_in_inode_tables() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    for features in ["", ",uninit_bg"] {
+        let image = two_groups(features);
+        let layout = Layout::of(&image);
+        let tables = [layout.descriptors[0].inode_table.get(), layout.descriptors[1].inode_table.get()];
+        let last = layout.inode_table().1 - 1;
+        // The last inodes of both groups, the first of the second, and those of files in between.
+        for blocks in
+            [&[tables[0] + last][..], &[tables[1]], &[tables[1] + last, tables[1] + 1], &[tables[0] + 5]]
+        {
+            let what = format!("{features}: {blocks:?}");
+            let report = assert_found(&what, &corrected(&image, blocks), &[]);
+            assert!(report.counts.entries > 30, "{what}: {:?}", report.counts);
+        }
+    }
+}
+
+#[test]
+fn inodes_in_bad_blocks_are_used_and_nobody_names_them() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let image = two_groups("");
+    let table = Layout::of(&image).descriptors[0].inode_table.get();
+    let with = |block: u64| {
+        let mut image = image.clone();
+        change_inode(&mut image, Ino(1), |record| {
+            record[0x28..0x2c].copy_from_slice(&(block as u32).to_le_bytes())
+        });
+        image
+    };
+    // Four inodes lie in a block: those of files, and the list's own.
+    let report = check(&with(table + 5));
+    let told = told(&report);
+    let named = told.iter().filter(|text| text.starts_with("entry.bad_block")).count();
+    assert_eq!(named, 4, "{told:#?}");
+    assert!(!told.iter().any(|text| text.starts_with("block.system")), "{told:#?}");
+    assert!(!judged(&with(table + 5)).is_clean());
+    let report = check(&with(table));
+    assert!(report.totals.contains_key("inode.special"), "{:#?}", report.totals);
+    assert!(!judged(&with(table)).is_clean());
+    // Not used in the bitmap.
+    let layout = Layout::of(&image);
+    let last = layout.descriptors[1].inode_table.get() + layout.inode_table().1 - 1;
+    let codes = ["group.free_inodes", "inode_bitmap.free", "superblock.free_inodes"];
+    assert_found("not in use", &with(last), &codes);
+}
+
+/// e2fsck tells of a bad backup and goes on; other metadata must move.
+#[test]
+fn bad_blocks_in_backups_are_told_and_in_other_metadata_they_are_damage() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let image = two_groups("");
+    let layout = Layout::of(&image);
+    for (block, codes) in [
+        (8193, &["superblock.backup"][..]),
+        (8194, &["group.backup"]),
+        (layout.descriptors[1].block_bitmap.get(), &["block.system"]),
+        (layout.descriptors[1].inode_bitmap.get(), &["block.system"]),
+        (1, &["map.range"]),
+        (2, &["block.system"]),
+    ] {
+        let mut image = image.clone();
+        change_inode(&mut image, Ino(1), |record| {
+            record[0x28..0x2c].copy_from_slice(&(block as u32).to_le_bytes());
+        });
+        let (report, judged) = (check(&image), judged(&image));
+        let found: Vec<_> = report.findings.iter().map(|finding| finding.kind.code).collect();
+        assert_eq!(found, codes, "block {block}: {:#?}", told(&report));
+        assert_eq!(judged.status == 0, report.is_clean(), "block {block}: {}", judged.output);
     }
 }

@@ -1,12 +1,13 @@
 //! What one inode claims.
 
+use super::badblocks;
 use super::inode::DirBlockRef;
 use super::kinds;
 use super::map::Sink;
 use super::report::Findings;
 use super::shared::Shared;
 use uext4_ondisk::ext4::Extent;
-use uext4_ondisk::{Ino, Lblk, Pblk, Place};
+use uext4_ondisk::{Group, Ino, Lblk, Pblk, Place};
 
 /// Marks blocks as used and remembers what must be known of the map.
 pub(super) struct Claims<'s, 'd> {
@@ -27,6 +28,10 @@ pub(super) struct Claims<'s, 'd> {
     unwritten: Option<Lblk>,
     misaligned: Option<Extent>,
     excess: Option<u64>,
+    /// Whether it is the list of bad blocks: that may name some of the file system's own.
+    pub bad_list: bool,
+    /// The first backup of a superblock, and of descriptors, that it names.
+    bad_backups: [Option<(Group, u64)>; 2],
 }
 
 impl<'s, 'd> Claims<'s, 'd> {
@@ -45,6 +50,8 @@ impl<'s, 'd> Claims<'s, 'd> {
             unwritten: None,
             misaligned: None,
             excess: None,
+            bad_list: false,
+            bad_backups: [None; 2],
         }
     }
 
@@ -53,6 +60,19 @@ impl<'s, 'd> Claims<'s, 'd> {
         if count > 0 && !self.shared.claim(cluster, count) {
             self.excess.get_or_insert(block);
         }
+    }
+
+    /// Whether the list of bad blocks may name this one of the file system's own.
+    fn is_spared(&mut self, block: u64) -> bool {
+        let backup = badblocks::backup_at(self.shared, block);
+        if let Some((group, superblock)) = backup {
+            self.bad_backups[usize::from(!superblock)].get_or_insert((group, block));
+        }
+        let spared = backup.is_some() || self.shared.is_bad_table(block);
+        if spared && !self.shared.pass_over(1) {
+            self.excess.get_or_insert(block);
+        }
+        spared
     }
 
     fn list(&mut self, extent: &Extent) {
@@ -96,6 +116,12 @@ impl<'s, 'd> Claims<'s, 'd> {
                 || format!("logical and physical block {} differ inside their clusters", extent.physical);
             findings.add(&kinds::EXTENT_CLUSTER, at(extent.logical), text);
         }
+        for (kind, backup) in [&kinds::SUPER_BACKUP, &kinds::GROUP_BACKUP].into_iter().zip(self.bad_backups) {
+            if let Some((group, block)) = backup {
+                let place = Place { group: Some(group), block: Some(Pblk(block)), ..Place::default() };
+                findings.add(kind, place, || "it lies in a bad block".into());
+            }
+        }
         if let Some(block) = self.excess {
             let place = Place { block: Some(Pblk(block)), ..place };
             findings.add(&kinds::BLOCK_EXCESS, place, || "this claim is not followed".into());
@@ -109,9 +135,25 @@ impl Sink for Claims<'_, '_> {
     }
 
     fn extent(&mut self, extent: Extent) {
+        if self.bad_list {
+            for offset in 0..extent.length {
+                let physical = Pblk(extent.physical.get() + u64::from(offset));
+                if self.excess.is_none() && !self.is_spared(physical.get()) {
+                    let logical = Lblk(extent.logical.get() + offset);
+                    self.data(Extent { logical, length: 1, physical, unwritten: extent.unwritten });
+                }
+            }
+            return;
+        }
         if self.directory {
             self.list(&extent);
         }
+        self.data(extent);
+    }
+}
+
+impl Claims<'_, '_> {
+    fn data(&mut self, extent: Extent) {
         let (start, length) = (extent.physical.get(), u64::from(extent.length));
         let (first, last) = (self.shared.cluster_of(start), self.shared.cluster_of(start + length - 1));
         let mask = self.shared.sb.geometry.cluster_blocks() - 1;

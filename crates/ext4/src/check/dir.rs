@@ -5,7 +5,7 @@ use super::inode::{DirBlockRef, Directory};
 use super::kinds;
 use super::read::Reader;
 use super::report::{Counts, Findings};
-use super::shared::{MARK_BROKEN, MARK_RESERVED, RUN_MEMORY, Shared, Slot, UNKNOWN};
+use super::shared::{MARK_BAD_BLOCK, MARK_BROKEN, MARK_RESERVED, RUN_MEMORY, Shared, Slot, UNKNOWN};
 use super::xattr::InlineDirectory;
 use crate::error::Result;
 use uext4_ondisk::ext4::{
@@ -211,7 +211,10 @@ impl DirScan<'_, '_> {
         // `.` and `..` are not stored, but they count.
         for target in [directory.ino, parent] {
             match self.shared.inodes.in_use(target) {
-                Some(slot) => slot.count_entry(),
+                Some(slot) => {
+                    slot.count_entry();
+                    self.in_bad_block(place, b"..", target, slot);
+                }
                 None => {
                     let text = || format!("`..` is inode {target}, which is not in use");
                     self.not_in_use(place, target, text);
@@ -273,12 +276,22 @@ impl DirScan<'_, '_> {
                     self.findings.add(&kinds::DIR_DOTS, place, text);
                 }
                 self.check_type(listing, entry, slot);
+                self.in_bad_block(place, entry.name, target, slot);
             }
             None => {
                 let text =
                     || format!("`{}` names inode {target}, which is not in use", entry.name.escape_ascii());
                 self.not_in_use(place, target, text);
             }
+        }
+    }
+
+    /// Tells of an entry whose inode cannot be read.
+    fn in_bad_block(&mut self, place: Place, name: &[u8], target: u32, slot: &Slot) {
+        if slot.marks() & MARK_BAD_BLOCK != 0 {
+            let text =
+                || format!("`{}` names inode {target}, which lies in a bad block", name.escape_ascii());
+            self.findings.add(&kinds::ENTRY_BAD_BLOCK, place, text);
         }
     }
 
@@ -319,6 +332,7 @@ impl DirScan<'_, '_> {
             return;
         }
         slot.count_entry();
+        self.in_bad_block(place, entry.name, target, slot);
         self.check_type(listing, entry, slot);
         if let Some(policy) = listing.policy {
             self.shared.check_encrypted_entry(policy, place, entry, slot.file_type(), &mut self.findings);

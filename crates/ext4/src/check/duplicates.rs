@@ -1,5 +1,6 @@
 //! Pass 1B: who claims the blocks that are claimed more than once. Only damaged volumes come here.
 
+use super::badblocks;
 use super::inode::each_record;
 use super::kinds;
 use super::map::{MapWalk, Sink};
@@ -91,6 +92,14 @@ impl Sink for Owner<'_, '_> {
     }
 
     fn extent(&mut self, extent: Extent) {
+        if self.ino == Ino::BAD_BLOCKS {
+            for block in (0..extent.length).map(|offset| extent.physical.get() + u64::from(offset)) {
+                if !self.shared.is_bad_table(block) && badblocks::backup_at(self.shared, block).is_none() {
+                    self.tell(block, 1, "data");
+                }
+            }
+            return;
+        }
         self.tell(extent.physical.get(), u64::from(extent.length), "data");
     }
 }

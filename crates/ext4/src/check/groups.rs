@@ -2,7 +2,7 @@
 
 use super::kinds;
 use super::report::Findings;
-use super::shared::{Shared, Zone};
+use super::shared::{INODE_TABLE, SUPERBLOCK, Shared, Zone};
 use crate::error::Result;
 use uext4_ondisk::ext4::{
     Compat, GroupDescriptor, GroupFlags, Incompat, MmpBlock, SUPERBLOCK_SIZE, Superblock,
@@ -176,7 +176,7 @@ fn zones_of(shared: &Shared<'_>, group: Group) -> impl Iterator<Item = Zone> + u
         [
             zone(descriptor.block_bitmap, 1, group, "block bitmap"),
             zone(descriptor.inode_bitmap, 1, group, "inode bitmap"),
-            zone(descriptor.inode_table, table, group, "inode table"),
+            zone(descriptor.inode_table, table, group, INODE_TABLE),
         ]
         .into_iter()
         .flatten()
@@ -196,7 +196,7 @@ fn find_zones(shared: &mut Shared<'_>, suspects: &[Group], findings: &mut Findin
             if group == Group(0) && geometry.superblock_position().0 > first {
                 base += 1;
             }
-            zones.extend(zone(first, base, group, "superblock and descriptors"));
+            zones.extend(zone(first, base, group, SUPERBLOCK));
         }
         if suspected.next_if_eq(&group).is_none() {
             zones.extend(zones_of(shared, group));

@@ -6,7 +6,9 @@ use super::kinds;
 use super::map::MapWalk;
 use super::read::Reader;
 use super::report::{Counts, Findings};
-use super::shared::{MARK_BROKEN, MARK_ORPHAN, MARK_RESERVED, MARK_VALUE, RUN_MEMORY, Shared, UNKNOWN};
+use super::shared::{
+    MARK_BAD_BLOCK, MARK_BROKEN, MARK_ORPHAN, MARK_RESERVED, MARK_VALUE, RUN_MEMORY, Shared, UNKNOWN,
+};
 use super::special::{self, Role};
 use super::xattr::{Counted, InlineDirectory, ValueUse};
 use crate::error::Result;
@@ -167,6 +169,10 @@ impl<'s, 'd> Scan<'s, 'd> {
     fn record(&mut self, ino: Ino, block: Pblk, record: &[u8]) -> Result<()> {
         let shared = self.shared;
         let role = Role::of(shared.sb, ino);
+        if shared.is_bad_table(block.get()) {
+            self.unreadable(ino, role, block);
+            return Ok(());
+        }
         if is_zero(record.get(..INODE_BASE).unwrap_or(record)) {
             // Never used, whatever is behind: its checksum does not count either; reserved ones count as used.
             if role != Role::Ordinary {
@@ -194,6 +200,17 @@ impl<'s, 'd> Scan<'s, 'd> {
                 Ok(())
             }
         }
+    }
+
+    /// An inode in a bad block counts as used, and nothing is known of it.
+    fn unreadable(&mut self, ino: Ino, role: Role, block: Pblk) {
+        if role == Role::BadBlocks {
+            let place = Place { inode: Some(ino), block: Some(block), ..Place::default() };
+            self.findings
+                .add(&kinds::INODE_SPECIAL, place, || "the list of bad blocks lies in one of them".into());
+        }
+        let reserved = if role.is_hidden() { MARK_RESERVED } else { 0 };
+        self.enter(ino, UNKNOWN, MARK_BROKEN | MARK_BAD_BLOCK | reserved, 0);
     }
 
     /// An inode not in use keeps what it had. Only that somebody deleted it must show, and its checksum be right.
@@ -389,6 +406,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             None => role == Role::BadBlocks && inode.i_block != [0; I_BLOCK_SIZE],
         };
         let mut claims = Claims::new(self.shared, ino, inode.file_type() == Some(FileType::Directory));
+        claims.bad_list = role == Role::BadBlocks;
         let broken = if mapped { self.walk(ino, inode, &mut claims)? } else { false };
         if inode.xattr_block.get() != 0 {
             self.xattr_blocks.push((inode.xattr_block.get(), ino.get()));

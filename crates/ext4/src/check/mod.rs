@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0  journal.rs     what the log holds and could not be replayed
-//!    groups.rs      superblock, descriptors, backups, system zones; orphans.rs: who waits for deletion
+//!    groups.rs      superblock, descriptors, backups, system zones; orphans.rs: who waits for deletion; badblocks.rs: what cannot be read
 //! 1  inode.rs       inode tables in large reads; map.rs: every map; claims.rs: who uses which block
 //! 1B duplicates.rs  owners of blocks claimed twice (damaged volumes only)
 //! 2  dir.rs         directory blocks in the order of the device; htree.rs: hash trees as a whole
@@ -23,6 +23,7 @@
 //! same again for every such block where values may lie in inodes), and 64 for every inode whose values do. On damaged volumes every walk draws on a budget
 //! that an honest volume cannot exceed, and of each kind of finding only the first few are kept.
 
+mod badblocks;
 mod bitmaps;
 mod bits;
 mod claims;
@@ -185,6 +186,7 @@ fn check(
     groups::load(&mut shared, &mut findings)?;
     groups::check_mmp(&shared, &mut findings)?;
     groups::check_backups(&shared, &mut findings)?;
+    badblocks::collect(&shared)?;
     orphans::collect(&mut shared, &mut findings)?;
     let mut counts = Counts::default();
     let mut found = pass_inodes(&shared, &mut findings, &mut counts, progress)?;

@@ -18,6 +18,11 @@ const NODE_MEMORY: usize = 64 << 10;
 /// Bytes of a reader for long runs: inode tables, directories.
 pub(super) const RUN_MEMORY: usize = 1 << 20;
 
+/// What a zone is of which the list of bad blocks may name blocks.
+pub(super) const INODE_TABLE: &str = "inode table";
+/// The same.
+pub(super) const SUPERBLOCK: &str = "superblock and descriptors";
+
 /// Blocks of the file system's own metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Zone {
@@ -47,6 +52,8 @@ pub(super) struct Shared<'d> {
     pub used: Bits,
     /// Clusters claimed more than once.
     pub twice: Bits,
+    /// Blocks, not clusters, of inode tables that are listed as bad: what lies there are no inodes.
+    pub bad_tables: Bits,
     pub inodes: InodeMap,
     /// Inodes waiting for deletion or truncation.
     pub orphans: HashSet<u32>,
@@ -83,6 +90,7 @@ impl<'d> Shared<'d> {
             system: Bits::new(clusters),
             used: Bits::new(clusters),
             twice: Bits::new(clusters),
+            bad_tables: Bits::new(blocks),
             inodes: InodeMap::new(sb),
             orphans: HashSet::new(),
             recovered: false,
@@ -131,6 +139,16 @@ impl<'d> Shared<'d> {
         let shared = self.sb.features.ro_compat.contains(RoCompat::SHARED_BLOCKS);
         self.used.set(cluster, count, (!shared).then_some(&self.twice));
         true
+    }
+
+    /// Asks to look at blocks that are not claimed.
+    pub(super) fn pass_over(&self, count: u64) -> bool {
+        take(&self.claims_left, count)
+    }
+
+    /// Whether a block of an inode table is listed as bad.
+    pub(super) fn is_bad_table(&self, block: u64) -> bool {
+        self.bad_tables.word(block) & 1 != 0
     }
 
     /// Lets maps be walked once more.
@@ -217,6 +235,8 @@ pub(super) const MARK_VALUE: u8 = 2;
 pub(super) const MARK_ORPHAN: u8 = 4;
 /// The inode is damaged beyond use.
 pub(super) const MARK_BROKEN: u8 = 8;
+/// The inode lies in a bad block.
+pub(super) const MARK_BAD_BLOCK: u8 = 16;
 
 impl Slot {
     pub(super) fn set(&self, kind: u8, marks: u8, links: u16) {
