@@ -4,8 +4,8 @@
 //! What is bounded: three preemptions a run (two where three threads meet at a gate that changes hands), two or three
 //! threads, one or two turns each, and two lines owned by threads beside the shared one. What is not explored:
 //! sleeping and waking (waiting is yielding here), trying a closed gate again (in loom's memory an old value may be
-//! read for ever), the making of the lines and the giving out of their numbers, `arc_swap`, and `membarrier(2)`, which is
-//! modelled by the store and the fence that it stands for.
+//! read for ever), the making of the lines and the giving out of their numbers, `arc_swap`, and `membarrier(2)`,
+//! which is modelled by the store and the fence that it stands for.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p uext4-iomap --test loom`.
 #![cfg(loom)]
