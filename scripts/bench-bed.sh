@@ -2,6 +2,8 @@
 # (with a line that says so), takes the lock under which loop devices and mounts are used, builds the program unless
 # UEXT4 names one, and makes $work, a folder on tmpfs. $device, if it is set, is torn down with it at the end.
 
+PATH=$PATH:/usr/sbin:/sbin
+
 # bed NAME MIBS: MIBS of tmpfs are needed.
 bed() {
     local room

@@ -3,6 +3,7 @@
 # from a loop device over tmpfs, one thread, 128 in flight, batches of 32, registered file and buffers. Root.
 # Rounds alternate; the end prints the median of each and of the paired ratios.
 set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin
 cd "$(dirname "$0")/.."
 rounds=${1:-7}
 uext4=${UEXT4:-target/release/uext4}

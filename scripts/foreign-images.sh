@@ -7,6 +7,7 @@
 # image; fails on the latter two and on any exit status of ours above 1 (1 is damage found, 2 a wrong request). The rest
 # is for people: e2fsck -n neither replays the log nor counts an answer "no" to a minor question as damage.
 set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin
 shopt -s nullglob
 tests=${1:?usage: foreign-images.sh TESTS}
 uext4=${UEXT4:-$(dirname "$0")/../target/release/uext4} limit=${LIMIT:-10}

@@ -39,6 +39,15 @@ fn leftovers(process: u32) -> Vec<PathBuf> {
     entries.filter(|path| path.to_string_lossy().contains(&mark)).collect()
 }
 
+/// As of an ordinary user of Debian, whose `PATH` leaves out where mke2fs is.
+#[test]
+fn programs_of_administration_are_found_without_a_path_to_them() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let arguments = ["bench", "dsync-overwrite", "--size", "8m", "--seconds", "0.08", "--json", "-"];
+    let output = uext4().args(arguments).env("PATH", "/usr/bin:/bin").output().expect("uext4 runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn mapped_memory_and_memory_without_root() {
     let scenarios =

@@ -1,18 +1,18 @@
 //! Sizes that no honest volume has are refused before they cost time or memory.
 
-use std::process::Command;
 use uext4::{Error, Volume, VolumeOptions};
 use uext4_testkit::needs;
+use uext4_testkit::oracle::command;
 use uext4_testkit::requirement::Need;
 
 /// A 16 MiB volume whose inode `target` claims `size` bytes.
 fn volume_with_size(target: &str, size: &str) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
-    let made = Command::new("mke2fs").args(["-q", "-t", "ext4"]).arg(&image).arg("16M").output().unwrap();
+    let made = command("mke2fs").args(["-q", "-t", "ext4"]).arg(&image).arg("16M").output().unwrap();
     assert!(made.status.success());
     let order = format!("set_inode_field {target} size {size}");
-    let set = Command::new("debugfs").args(["-w", "-R", &order]).arg(&image).output().unwrap();
+    let set = command("debugfs").args(["-w", "-R", &order]).arg(&image).output().unwrap();
     assert!(set.status.success());
     let path = image.display().to_string();
     (dir, path)

@@ -62,7 +62,7 @@ fn image(name: &str) -> (tempfile::TempDir, PathBuf) {
     std::fs::create_dir(&tree).expect("folder");
     std::fs::write(tree.join("data"), vec![0xA5u8; 16 << 20]).expect("file");
     let image = dir.path().join(name);
-    let made = Command::new("mke2fs")
+    let made = uext4_testkit::oracle::command("mke2fs")
         .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-d"])
         .arg(&tree)
         .arg(&image)
@@ -295,7 +295,7 @@ fn extents_image() -> (tempfile::TempDir, PathBuf) {
         let file = std::fs::File::create(tree.join(name)).expect("file");
         file.set_len((BEFORE + blocks) * 4096).expect("size");
     }
-    let mut mke2fs = Command::new("mke2fs");
+    let mut mke2fs = uext4_testkit::oracle::command("mke2fs");
     mke2fs.args(["-q", "-F", "-t", "ext2", "-b", "4096", "-N", "1000", "-O", "^resize_inode", "-d"]);
     let made =
         mke2fs.arg(&tree).arg(&image).arg("4480M").stdout(Stdio::null()).status().expect("mke2fs runs");

@@ -165,7 +165,7 @@ fn root_a_journal_on_a_device_of_its_own_is_read_past_while_clean() {
     let scratch = Scratch::new(64 << 20);
     let journal = LoopDevice::attach(&scratch.sparse_file("journal", 16 << 20), LoopOptions::default());
     let on_it = journal.path().to_str().unwrap();
-    let mut mke2fs = std::process::Command::new("mke2fs");
+    let mut mke2fs = uext4_testkit::oracle::command("mke2fs");
     mke2fs.args(["-q", "-F", "-b", "4096", "-O", "journal_dev", on_it]);
     assert!(mke2fs.status().unwrap().success());
     let volume = VolumeBuilder::new(32 << 20).args(["-b", "4096", "-J", &format!("device={on_it}")]).build();

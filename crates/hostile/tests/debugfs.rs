@@ -9,6 +9,7 @@ use uext4::{FileKind, Ino, InodeFlags, OpenOptions, RecoveryState, Volume, Volum
 use uext4_hostile::images::{self, NAMES};
 use uext4_hostile::patch;
 use uext4_testkit::mutate::script_of;
+use uext4_testkit::requirement::tool;
 use uext4_testkit::{Need, Scratch, needs, oracle};
 
 /// Seeds for each base image.
@@ -122,7 +123,7 @@ impl Theirs<'_> {
         std::fs::write(&script, requests).unwrap();
         // On a damaged volume it may not end.
         let mut command = oracle::command("timeout");
-        command.args(["20", "debugfs", "-c", "-f"]).arg(&script).arg(self.image);
+        command.arg("20").arg(tool("debugfs").unwrap()).args(["-c", "-f"]).arg(&script).arg(self.image);
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         let complaint = said.lines().any(|line| !line.is_empty() && !line.starts_with("debugfs 1."));

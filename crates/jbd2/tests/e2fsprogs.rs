@@ -10,7 +10,9 @@ use uext4_buffer::{BufferCache, CacheOptions};
 use uext4_jbd2::{Journal, LogRun, RunMap, Tid};
 
 fn run(directory: &Path, program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).current_dir(directory).output();
+    // The tools live where an ordinary user's PATH may not look.
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    let output = Command::new(program).args(arguments).env("PATH", path).current_dir(directory).output();
     let output = output.unwrap_or_else(|error| panic!("{program} is needed for this test: {error}"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(

@@ -111,10 +111,17 @@ fn partition_start(path: &Path, number: u32) -> Result<u64> {
     Ok(found.doing(|| format!("find partition {number} of {}", path.display()))?.start)
 }
 
-/// Runs a program to its end and returns what it printed. Anything but success is an error with its words.
+/// Where programs of system administration are that an ordinary user's `PATH` leaves out.
+const ADMINISTRATION: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// Runs a program to its end and returns what it printed. Anything but success is an error with its words. It is looked
+/// for in `PATH` first, then in [`ADMINISTRATION`].
 pub fn tool(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.env("LC_ALL", "C").stdin(Stdio::null()).output();
+    let own = std::env::var_os("PATH");
+    let dirs = own.iter().flat_map(std::env::split_paths).chain(ADMINISTRATION.map(PathBuf::from));
+    let path = std::env::join_paths(dirs).map_err(|error| BenchError::failed(format!("PATH: {error}")))?;
+    let output = command.env("PATH", path).env("LC_ALL", "C").stdin(Stdio::null()).output();
     let output = output.doing(|| format!("run {name} (is e2fsprogs or util-linux installed?)"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
