@@ -12,14 +12,26 @@ failed_steps=()
 
 # step NAME COMMAND...: output goes to the terminal and to a log; a failure is remembered.
 step() {
-    local name=$1 start=$SECONDS status
+    local name=$1 start=$SECONDS status before skips
     shift
+    before=$(wc -l < "$UEXT4_SKIP_LOG")
     printf '\n== %s\n' "$name"
     "$@" 2>&1 | tee "$logs/$name.log"
     status=${PIPESTATUS[0]}
-    local verdict=ok
-    [ "$status" -eq 0 ] || { verdict=FAILED; failed_steps+=("$name"); }
-    printf '== %s: %s, %d s\n' "$name" "$verdict" $((SECONDS - start))
+    # Lines, not names: a test that two builds have is skipped, and counted as passed, by both.
+    skips=$(tail -n "+$((before + 1))" "$UEXT4_SKIP_LOG")
+    printf '== %s: %s, %d s\n' "$name" "$(verdict "$name" "$status" "$skips")" $((SECONDS - start))
+    [ "$status" -eq 0 ] || failed_steps+=("$name")
+}
+
+# verdict NAME STATUS SKIPS: what became of a step. One in which everything was skipped is not ok.
+verdict() {
+    local count ran
+    [ "$2" -eq 0 ] || { echo FAILED; return; }
+    [ -n "$3" ] || { echo ok; return; }
+    count=$(echo "$3" | wc -l)
+    ran=$(($(results passed "$1") - $(echo "$3" | grep -c '^SKIP [^ ]*::') + $(grep -c '^GUEST-PASS ' "$logs/$1.log")))
+    if [ "$ran" -gt 0 ]; then echo "ok, $count skipped"; else echo skipped; fi
 }
 
 # Package of a test file crates/X/tests/Y.rs.
@@ -40,10 +52,42 @@ release_tests() {
     [ "$found" -eq 1 ] || { echo "no test file is named $1.rs"; return 1; }
 }
 
-# Sum of field N of all `test result:` lines, as cargo test prints them.
+# results WORD [STEP]: the sum of the numbers before WORD in all `test result:` lines, as cargo test prints them, of one
+# step or of all.
 results() {
-    cat "$logs"/*.log | sed -n "s/^test result: .*[ .]\([0-9][0-9]*\) $1;.*/\1/p" |
+    cat "$logs"/${2:-*}.log | sed -n "s/^test result: .*[ .]\([0-9][0-9]*\) $1;.*/\1/p" |
         awk '{ n += $1 } END { print n + 0 }'
+}
+
+# The tests that failed, one a line: `STEP: FILE: TEST`. A program that ended without a result (killed, aborted) is told
+# too. The second of cargo's lists `failures:` holds the names alone.
+failed_tests() {
+    local log
+    for log in "$logs"/*.log; do
+        awk -v step="$(basename "$log" .log)" '
+            function unfinished() { if (file != "") print step ": " file ": ended without a result" }
+            /^ *(Running|Doc-tests) / {
+                unfinished()
+                file = $0
+                sub(/^ *Running (unittests )?/, "", file)
+                sub(/^ *Doc-tests /, "documentation of ", file)
+                program = file
+                sub(/ \(.*/, "", file)
+                # Crates have files of the same name: the program in brackets tells them apart.
+                sub(/.*\(.*\//, "", program); sub(/-[0-9a-f]*\)$/, "", program)
+                if (file ~ /^src\//) file = program " " file
+                name = file
+            }
+            /^failures:$/ { count = 0; listed = 1; next }
+            listed && /^    [^ ]/ { tests[count++] = substr($0, 5) }
+            /^test result:/ {
+                if ($3 == "FAILED.") for (i = 0; i < count; i++) print step ": " name ": " tests[i]
+                count = listed = 0
+                file = ""
+            }
+            /^GUEST-FAIL / { print step ": " substr($0, 12) }
+            END { unfinished() }' "$log"
+    done
 }
 
 finish() {
@@ -60,7 +104,10 @@ finish() {
         echo "Skipped on this machine:"
         sort -u "$UEXT4_SKIP_LOG" | sed 's/^SKIP /  /'
     fi
-    [ "${#failed_steps[@]}" -eq 0 ] || echo "Failed steps: ${failed_steps[*]} (output in $logs)"
+    if [ "${#failed_steps[@]}" -gt 0 ] || [ "$failed" -gt 0 ]; then
+        echo "Failed steps: ${failed_steps[*]} (output in $logs)"
+        failed_tests | sed 's/^/  /'
+    fi
     echo "$passed passed, $failed failed, $skipped skipped"
     # A step can fail without a failed test (lint, build): the exit status says so in any case.
     [ "${#failed_steps[@]}" -eq 0 ] && [ "$failed" -eq 0 ]

@@ -1,0 +1,112 @@
+//! What `scripts/steps.sh` says of steps: which tests failed, by name, and that a step in which everything was skipped
+//! is not ok.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Runs `script` with the functions of `steps.sh` in an empty directory: exit status and standard output.
+fn run(script: &str) -> (bool, String) {
+    let steps = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/steps.sh");
+    let dir = tempfile::tempdir().unwrap();
+    let text = format!("set -u\n. '{}'\n{script}\n", steps.display());
+    let output = Command::new("bash").arg("-c").arg(text).current_dir(&dir).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    (output.status.success(), String::from_utf8(output.stdout).unwrap())
+}
+
+/// What `cargo test` prints of two programs of the same name, one of which fails, of one that is killed and of
+/// examples in comments.
+const FAILING: &str = r#"
+tests() {
+    cat <<'OUTPUT'
+   Compiling something v0.1.0
+     Running unittests src/lib.rs (target/debug/deps/one-0123456789abcdef)
+
+running 1 test
+test good ... ok
+
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+     Running unittests src/lib.rs (target/debug/deps/two-0123456789abcdef)
+
+running 3 tests
+test inner::bad ... FAILED
+test good ... ok
+test worse ... FAILED
+
+failures:
+
+---- inner::bad stdout ----
+    what it printed itself
+failures:
+    of its own
+
+---- worse stdout ----
+
+thread 'worse' panicked
+
+failures:
+    inner::bad
+    worse
+
+test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+     Running tests/killed.rs (target/debug/deps/killed-0123456789abcdef)
+
+running 1 test
+   Doc-tests one
+
+running 1 test
+test crates/one/src/lib.rs - name (line 3) ... FAILED
+
+failures:
+
+failures:
+    crates/one/src/lib.rs - name (line 3)
+
+test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+OUTPUT
+    return 101
+}
+"#;
+
+#[test]
+fn failed_tests_are_named_at_the_end() {
+    let (good, said) = run(&format!("{FAILING}\nstep tests tests\nstep lint false\nfinish"));
+    assert!(!good);
+    let end = said.split("Failed steps: ").nth(1).unwrap_or_else(|| panic!("{said}"));
+    let expected = "tests lint (output in target/test-logs)
+  tests: two src/lib.rs: inner::bad
+  tests: two src/lib.rs: worse
+  tests: tests/killed.rs: ended without a result
+  tests: documentation of one: crates/one/src/lib.rs - name (line 3)
+2 passed, 3 failed, 0 skipped
+";
+    assert_eq!(end, expected);
+}
+
+#[test]
+fn a_skipped_step_is_not_ok() {
+    let script = r#"
+whole() { echo "SKIP vm-test: needs a machine" | tee -a "$UEXT4_SKIP_LOG"; }
+each() {
+    echo "SKIP one::test: needs root" >> "$UEXT4_SKIP_LOG"
+    echo "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s"
+}
+some() {
+    echo "SKIP two::test: needs root" >> "$UEXT4_SKIP_LOG"
+    echo "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s"
+}
+step whole whole
+step each each
+step some some
+step all true
+finish
+"#;
+    let (good, said) = run(script);
+    assert!(good, "{said}");
+    let verdicts: Vec<&str> =
+        said.lines().filter_map(|line| line.strip_prefix("== ")?.strip_suffix(", 0 s")).collect();
+    assert_eq!(verdicts, ["whole: skipped", "each: skipped", "some: ok, 1 skipped", "all: ok"], "{said}");
+    assert!(said.ends_with("2 passed, 0 failed, 3 skipped\n"), "{said}");
+}
