@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -46,6 +47,27 @@ fn programs_of_administration_are_found_without_a_path_to_them() {
     let arguments = ["bench", "dsync-overwrite", "--size", "8m", "--seconds", "0.08", "--json", "-"];
     let output = uext4().args(arguments).env("PATH", "/usr/bin:/bin").output().expect("uext4 runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Buffers of all queues together are more than the 8 MiB that an ordinary user may pin by default, and rings count too:
+/// with as many registered as there is room for, the kernel now and then refused a ring.
+#[test]
+fn queues_of_an_ordinary_user_need_no_more_memory_than_may_be_pinned() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    // The build may lie where only its owner gets: what is open needs no path.
+    let program = fs::File::open(env!("CARGO_BIN_EXE_uext4")).unwrap();
+    let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
+    command.args(["bench", "subblock-overwrite", "--seconds", "0.08", "--json", "-"]).stdin(Stdio::null());
+    if rustix::process::geteuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    let output = command.output().expect("uext4 runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON on standard output");
+    let notes = report["scenarios"][0]["notes"].to_string();
+    let most = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    let room = most.is_none_or(|most| most >= 64 << 20);
+    assert_eq!(notes.contains("buffers are not registered"), !room, "{notes}, {most:?}");
 }
 
 #[test]

@@ -53,6 +53,19 @@ fn huge_pages() -> Option<String> {
     Some(text.split('[').nth(1)?.split(']').next()?.to_owned())
 }
 
+/// Bytes of memory that the user may pin, in all processes together; `None` without a limit. Registered buffers are
+/// pinned, and since Linux 6.14 rings count too.
+pub fn pinnable() -> Option<u64> {
+    const CAP_IPC_LOCK: u64 = 1 << 14;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let rights = rights.and_then(|rights| u64::from_str_radix(rights.trim(), 16).ok());
+    if rights.is_some_and(|rights| rights & CAP_IPC_LOCK != 0) {
+        return None;
+    }
+    rustix::process::getrlimit(rustix::process::Resource::Memlock).current
+}
+
 /// Bytes of the third-level cache of the first processor.
 pub fn l3_bytes() -> Option<u64> {
     let text = fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size").ok()?;

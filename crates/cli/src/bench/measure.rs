@@ -9,6 +9,7 @@
 use super::args::Timing;
 use super::arm::Arm;
 use super::error::{BenchError, Result};
+use super::machine::pinnable;
 use super::ops::{Op, OpSource, Shape};
 use super::routes::{self, Facts};
 use super::runner::{self, Run, Slice};
@@ -90,7 +91,12 @@ impl Case {
     fn requests(&self) -> Requests {
         let scenario = self.scenario;
         let block = scenario.block as usize;
-        Requests { block, depth: self.depth, mode: scenario.mode, dsync: scenario.dsync }
+        let requests =
+            Requests { block, depth: self.depth, mode: scenario.mode, dsync: scenario.dsync, register: true };
+        // The library's queue and the raw one of each thread, or neither: arms with and without are not compared. Three
+        // quarters of what may be pinned are left to the rings and to what the kernel has still to free.
+        let bytes = 2 * (self.threads * requests.queue_bytes()) as u64;
+        Requests { register: pinnable().is_none_or(|most| bytes <= most / 4), ..requests }
     }
 
     /// Arms of the library's session with their switches.
@@ -195,6 +201,11 @@ impl<'a> Bench<'a> {
             journal: volume.info().journal.is_some(),
         };
         let mut notes = Vec::new();
+        if matches!(case.scenario.mode, Mode::Queued { .. }) && !case.requests().register {
+            notes.push(
+                "buffers are not registered: RLIMIT_MEMLOCK (ulimit -l) is too low for them all".into(),
+            );
+        }
         // Without FUA `on` sends a flush after its writes, which no sequence of raw writes is the same as.
         let raw = !(case.scenario.dsync && device.volatile_cache && !device.fua);
         if !raw && case.arms.contains(&Arm::Raw) {

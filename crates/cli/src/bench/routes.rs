@@ -118,7 +118,7 @@ mod tests {
     use crate::bench::scenario::Mode;
 
     const FACTS: Facts = Facts {
-        requests: Requests { block: 4096, depth: 1, mode: Mode::Synchronous, dsync: false },
+        requests: Requests { block: 4096, depth: 1, mode: Mode::Synchronous, dsync: false, register: true },
         device: Capabilities {
             volatile_cache: true,
             fua: true,

@@ -33,6 +33,8 @@ pub struct Requests {
     pub mode: Mode,
     /// Writes are durable when they complete.
     pub dsync: bool,
+    /// The buffers of queues are registered where that is possible.
+    pub register: bool,
 }
 
 impl Requests {
@@ -41,19 +43,22 @@ impl Requests {
     }
 
     /// Memory that a queue registers: a page at least for each buffer.
-    fn queue_bytes(&self) -> usize {
+    pub fn queue_bytes(&self) -> usize {
         self.depth as usize * self.block.max(4096)
     }
 
     /// Options of the library's queues and of the raw queue.
     pub fn queue_options(&self) -> QueueOptions {
         let options = QueueOptions::depth(self.depth).buffer_bytes(self.queue_bytes());
+        let options = if self.register { options } else { options.register_buffers(Ask::No) };
         if self.polled() { options.owner_driven(true).iopoll(Ask::Try) } else { options }
     }
 
     /// The same for a queue straight on a device.
     pub fn device_queue_options(&self) -> blockdev::QueueOptions {
-        let options = blockdev::QueueOptions::depth(self.depth);
+        let register_buffers = if self.register { Ask::Try } else { Ask::No };
+        let options =
+            blockdev::QueueOptions { register_buffers, ..blockdev::QueueOptions::depth(self.depth) };
         if self.polled() {
             blockdev::QueueOptions { owner_driven: true, iopoll: Ask::Try, ..options }
         } else {
