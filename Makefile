@@ -5,14 +5,14 @@
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-setup: ## installs what the other targets need
+setup: ## installs what the other targets need (`demo` needs less, and installs that itself)
 	@scripts/setup.sh
 
 fmt: ## formats the sources
 	cargo fmt --all
 
-demo: setup ## two minutes of `uext4 bench` on volumes of its own: a table, target/bench.html, target/bench.json
-	cargo run --release -p uext4-cli -- bench --html target/bench.html --json target/bench.json
+demo: ## two minutes of `uext4 bench` on volumes of its own: a table, target/bench.html, target/bench.json
+	@scripts/demo.sh
 
 test: setup ## everything: style, lints, docs, tests, models, instruction counts, virtual machine
 	@scripts/test.sh
