@@ -33,8 +33,12 @@ pub struct Opened {
 /// # Errors [`Error::InUse`] if somebody else uses it, [`Error::Open`] if the system refuses,
 /// [`Error::Partition`] without such a partition, [`Error::OutOfRange`] or [`Error::Misaligned`] for an
 /// impossible `offset`, and [`Error::Unsupported`] for options that would claim what the device does not do:
-/// `cache=none` and `fua=on` are accepted on real devices only if they are true.
+/// `cache=none` and `fua=on` are accepted on real devices only if they are true, and `flush_rate` by `mem:`
+/// only, which models its cache.
 pub fn open(spec: &DeviceSpec, options: OpenOptions) -> Result<Opened> {
+    if spec.options.flush_rate.is_some() && spec.scheme != Scheme::Memory {
+        return Err(Error::Unsupported(format!("`flush_rate` on {spec}: only `mem:` models its cache")));
+    }
     let write = options.write && !spec.options.read_only;
     let device = open_engine(spec, OpenOptions { write, ..options })?;
     let device = narrow(device, &spec.options)?;
@@ -76,6 +80,8 @@ fn open_memory(size: u64, options: &SpecOptions) -> Result<MemoryDevice> {
         fua: options.fua.unwrap_or(!volatile_cache),
         latency: options.latency,
         flush_latency: options.flush_latency,
+        fua_latency: options.fua_latency,
+        flush_rate: options.flush_rate,
         ..MemoryOptions::new(size)
     })
 }
@@ -127,11 +133,12 @@ fn claim_refused(spec: &DeviceSpec, option: &str, fact: &str) -> Error {
     Error::Unsupported(format!("`{option}` on {spec}: {fact}, and this option can only hide what is there"))
 }
 
-/// `latency` and `flush_latency`, which `mem:` has built in.
+/// `latency`, `flush_latency` and `fua_latency`, which `mem:` has built in.
 fn delay(device: Arc<dyn Device>, spec: &DeviceSpec) -> Arc<dyn Device> {
-    let (latency, flush) = (spec.options.latency, spec.options.flush_latency);
-    if spec.scheme == Scheme::Memory || (latency.is_none() && flush.is_none()) {
+    let SpecOptions { latency, flush_latency, fua_latency, .. } = spec.options;
+    let none = latency.or(flush_latency).or(fua_latency).is_none();
+    if spec.scheme == Scheme::Memory || none {
         return device;
     }
-    Arc::new(LatencyDevice::new(device, latency, flush))
+    Arc::new(LatencyDevice::new(device, latency, flush_latency).with_fua_latency(fua_latency))
 }

@@ -94,6 +94,11 @@ pub struct SpecOptions {
     pub latency: Option<Duration>,
     /// `flush_latency=T`: the same for flushes.
     pub flush_latency: Option<Duration>,
+    /// `fua_latency=T`: the same for writes that carry FUA; `latency` holds for them too.
+    pub fua_latency: Option<Duration>,
+    /// `flush_rate=B` (`mem:` only): bytes of cached writes that a flush writes out in a second, beside
+    /// `flush_latency`. Not zero.
+    pub flush_rate: Option<u64>,
     /// `cache=volatile|none`.
     pub cache: Option<Cache>,
     /// `fua=on|off`.
@@ -322,10 +327,18 @@ fn set_option(options: &mut SpecOptions, key: &str, value: Option<&str>) -> std:
             let offset = value.and_then(units::parse_size);
             options.offset = Some(offset.ok_or_else(|| needs("a size like 1M"))?);
         }
-        "latency" | "flush_latency" => {
+        "latency" | "flush_latency" | "fua_latency" => {
             let time = value.and_then(units::parse_duration).ok_or_else(|| needs("a time like 740us"))?;
-            let slot = if key == "latency" { &mut options.latency } else { &mut options.flush_latency };
+            let slot = match key {
+                "latency" => &mut options.latency,
+                "flush_latency" => &mut options.flush_latency,
+                _ => &mut options.fua_latency,
+            };
             *slot = Some(time);
+        }
+        "flush_rate" => {
+            let rate = value.and_then(units::parse_size).filter(|&rate| rate != 0);
+            options.flush_rate = Some(rate.ok_or_else(|| needs("a size like 64M, for each second"))?);
         }
         "cache" => {
             options.cache = Some(match value {
@@ -437,6 +450,12 @@ fn write_options(f: &mut fmt::Formatter<'_>, options: &SpecOptions) -> fmt::Resu
     }
     if let Some(time) = options.flush_latency {
         items.push(format!("flush_latency={}", units::format_duration(time)));
+    }
+    if let Some(time) = options.fua_latency {
+        items.push(format!("fua_latency={}", units::format_duration(time)));
+    }
+    if let Some(rate) = options.flush_rate {
+        items.push(format!("flush_rate={}", units::format_size(rate)));
     }
     if let Some(cache) = options.cache {
         items.push(format!("cache={}", if cache == Cache::Volatile { "volatile" } else { "none" }));

@@ -519,3 +519,111 @@ fn a_memfd_is_sealed_against_shrinking() {
     let on_tmpfs = dax(tmpfs_file(SIZE), true).describe().notes;
     assert!(on_tmpfs.iter().any(|note| note.contains("shrinking")), "{on_tmpfs:?}");
 }
+
+#[test]
+fn fua_writes_take_their_own_time_alone_and_beside_others() {
+    let (plain, fua) = (Duration::from_millis(2), Duration::from_millis(150));
+    let options = MemoryOptions {
+        volatile_cache: true,
+        latency: Some(plain),
+        fua_latency: Some(fua),
+        ..MemoryOptions::new(SIZE)
+    };
+    let layered = LatencyDevice::new(plain_memory(), Some(plain), None).with_fua_latency(Some(fua));
+    assert_eq!(layered.describe().layers, ["latency 2ms", "FUA latency 150ms"]);
+    let timed = memory(options.clone());
+    assert!(timed.describe().notes.contains(&"each FUA write takes 150ms".to_owned()));
+    for device in [timed, Arc::new(layered) as Arc<dyn Device>] {
+        let pool = BufferPool::new(1 << 20).unwrap();
+        let mut data = buffer(&pool, 4096, 1);
+        let timed = |durability| {
+            let start = Instant::now();
+            device.write_at(&data, 0, durability).unwrap();
+            start.elapsed()
+        };
+        assert!(timed(WriteDurability::Fua) >= fua);
+        let cached = timed(WriteDurability::Cached);
+        assert!((plain..fua).contains(&cached), "a plain write took {cached:?}");
+
+        // A FUA write is pushed first and does not hold the others back; a read with the flag is no FUA write.
+        let mut others = [buffer(&pool, 4096, 2), buffer(&pool, 4096, 3)];
+        let mut queue = device.queue(&QueueOptions::depth(3)).unwrap();
+        let start = Instant::now();
+        push(&mut queue, Request { fua: true, ..request(Op::Write, 0, &mut data, 1) }).unwrap();
+        push(&mut queue, request(Op::Write, 4096, &mut others[0], 2)).unwrap();
+        push(&mut queue, Request { fua: true, ..request(Op::Read, 8192, &mut others[1], 3) }).unwrap();
+        assert_eq!(push(&mut queue, without_data(Op::Flush, 0, 0, 4)), Err(Full));
+        let mut out = Vec::with_capacity(3);
+        queue.reap(&mut out, Wait::AtLeast(2)).unwrap();
+        assert!(start.elapsed() >= plain);
+        assert!(out[..2].iter().all(|done| done.tag != 1) || start.elapsed() >= fua);
+        let rest = 3 - out.len() as u32;
+        queue.reap(&mut out, Wait::AtLeast(rest)).unwrap();
+        assert!(start.elapsed() >= fua);
+        let mut tags: Vec<_> = out.iter().map(|done| (done.tag, done.result)).collect();
+        tags.sort_unstable();
+        assert_eq!((tags, queue.in_flight()), (vec![(1, 4096), (2, 4096), (3, 4096)], 0));
+    }
+
+    // Less than what any write takes is no time less.
+    let short = memory(MemoryOptions { latency: Some(fua), fua_latency: Some(plain), ..options });
+    let data = buffer(&BufferPool::new(1 << 20).unwrap(), 4096, 1);
+    let start = Instant::now();
+    short.write_at(&data, 0, WriteDurability::Fua).unwrap();
+    assert!(start.elapsed() >= fua);
+}
+
+#[test]
+fn a_flush_takes_the_time_of_what_was_cached_since_the_last_one() {
+    // 64 KiB take 250 ms.
+    let options =
+        MemoryOptions { volatile_cache: true, flush_rate: Some(256 << 10), ..MemoryOptions::new(SIZE) };
+    let full = Duration::from_millis(250);
+    let pool = BufferPool::new(1 << 20).unwrap();
+    let mut data = buffer(&pool, 64 << 10, 1);
+    for queued in [false, true] {
+        let device = memory(options.clone());
+        let mut queue = device.queue(&QueueOptions::depth(2)).unwrap();
+        let mut write = |fua: bool| {
+            if queued {
+                push(&mut queue, Request { fua, ..request(Op::Write, 0, &mut data, 1) }).unwrap();
+                assert_eq!(reap_all(&mut queue)[0].result, 64 << 10);
+            } else {
+                let durability = if fua { WriteDurability::Fua } else { WriteDurability::Cached };
+                device.write_at(&data, 0, durability).unwrap();
+            }
+        };
+        write(true);
+        write(false);
+        let mut queue = device.queue(&QueueOptions::depth(2)).unwrap();
+        let mut flush = |queued: bool| {
+            let start = Instant::now();
+            if queued {
+                push(&mut queue, without_data(Op::Flush, 0, 0, 1)).unwrap();
+                reap_all(&mut queue);
+            } else {
+                device.flush().unwrap();
+            }
+            start.elapsed()
+        };
+        let (first, second) = (flush(queued), flush(!queued));
+        assert!(first >= full, "a flush of 64 KiB took {first:?}");
+        assert!(second < full, "FUA writes leave nothing for a flush, and neither does a flush: {second:?}");
+        // A flush that finds nothing because another one took it may not end before that one.
+        write(false);
+        std::thread::scope(|scope| {
+            let start = Instant::now();
+            let both = [scope.spawn(|| device.flush()), scope.spawn(|| device.flush())];
+            both.into_iter().for_each(|one| {
+                one.join().unwrap().unwrap();
+                assert!(start.elapsed() >= full);
+            });
+        });
+    }
+    let without = memory(MemoryOptions { volatile_cache: false, ..options.clone() });
+    without.write_at(&data, 0, WriteDurability::Cached).unwrap();
+    let start = Instant::now();
+    without.flush().unwrap();
+    assert!(start.elapsed() < full);
+    assert!(MemoryDevice::new(MemoryOptions { flush_rate: Some(0), ..options }).is_err());
+}

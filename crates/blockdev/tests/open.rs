@@ -44,7 +44,9 @@ fn every_engine_and_every_stack_conforms() {
         format!("{path}?fua=off"),
         format!("{path}?cache=volatile&fua=off"),
         format!("sync:{path}?cache=volatile&fua=off"),
+        "mem:4M?cache=volatile&fua=on&latency=50us&fua_latency=70us&flush_rate=1G".into(),
         format!("{path}?latency=50us&flush_latency=80us"),
+        format!("{path}?cache=volatile&fua_latency=70us"),
         format!("sync:{path}?latency=50us"),
     ];
     for text in stacks {
@@ -114,6 +116,23 @@ fn memory_models_what_it_is_told() {
     assert_eq!(capabilities("mem:1M?cache=volatile"), (true, false));
     assert_eq!(capabilities("mem:1M?cache=volatile&fua=on"), (true, true));
     assert_eq!(capabilities("mem:1M?cache=none&fua=off"), (false, false));
+}
+
+#[test]
+fn fua_has_a_delay_of_its_own_and_only_memory_a_modelled_cache() {
+    let (_place, path) = image();
+    let pool = pool();
+    let buf = pool.take(4096).unwrap();
+    for text in [format!("{path}?fua_latency=20ms"), "mem:1M?fua_latency=20ms".into()] {
+        let device = open_text(&text, true).unwrap();
+        let begin = Instant::now();
+        device.write_at(&buf, 0, WriteDurability::Fua).unwrap();
+        assert!(begin.elapsed() >= Duration::from_millis(20), "{text}");
+        let told = device.describe();
+        assert!(told.layers.iter().chain(&told.notes).any(|line| line.contains("FUA")), "{told:?}");
+    }
+    let refused = open_text(&format!("{path}?cache=volatile&flush_rate=64M"), true).unwrap_err();
+    assert!(matches!(&refused, Error::Unsupported(why) if why.contains("flush_rate")), "{refused}");
 }
 
 #[test]

@@ -57,6 +57,11 @@ fn accepted_spellings() {
         ),
         ("mem:1M?latency=740us", with(memory(1 << 20), |o| o.latency = Some(us(740))), None),
         (
+            "mem:8M?fua_latency=2380us&flush_rate=64M",
+            with(memory(8 << 20), |o| (o.fua_latency, o.flush_rate) = (Some(us(2380)), Some(64 << 20))),
+            None,
+        ),
+        (
             "mem:8M?cache=volatile&fua=on&flush_latency=2ms",
             with(memory(8 << 20), |o| {
                 (o.cache, o.fua, o.flush_latency) = (Some(Cache::Volatile), Some(true), Some(us(2000)));
@@ -128,6 +133,10 @@ fn refused_spellings() {
         ("d?latency=5", "a time"),
         ("d?latency", "a time"),
         ("d?flush_latency=2m", "a time"),
+        ("d?fua_latency", "a time"),
+        ("d?fua_latency=2", "a time"),
+        ("mem:8M?flush_rate=0", "a size"),
+        ("mem:8M?flush_rate=1ms", "a size"),
         ("d?cache=maybe", "`volatile` or `none`"),
         ("d?fua=yes", "`on` or `off`"),
         ("a&b.img", "%26"),

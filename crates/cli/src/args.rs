@@ -29,7 +29,9 @@ DEVICE is [scheme:]locator[?key=value&…], and DEVICE:/path names a file of the
   sync:disk.img               the same without any ring
   dax:/mnt/pmem/disk.img      mapped memory
   mem:64M, null:disk.img      memory; data requests that move nothing (for measuring)
-  ?ro ?partition=N ?offset=B ?latency=740us ?flush_latency=2ms ?cache=volatile|none ?fua=on|off
+  ?ro ?partition=N ?offset=B ?latency=740us ?flush_latency=2ms ?fua_latency=2ms
+  ?flush_rate=64M (mem: bytes of cached writes that a flush writes out in a second)
+  ?cache=volatile|none ?fua=on|off
 `:/`, `?`, `&`, `%` inside a locator are percent-encoded.
 
 Exit status: 0 done, 1 failed (one line on standard error), 2 bad usage.";

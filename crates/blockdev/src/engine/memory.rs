@@ -12,7 +12,8 @@ use crate::{
     QueueOptions, Request, Result, Sharing, Wait, WriteDurability,
 };
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// What a [`MemoryDevice`] models.
@@ -27,13 +28,20 @@ pub struct MemoryOptions {
     pub memory_align: u32,
     /// Whether a flush is needed (and costs `flush_latency`). The device does not lose bytes either way.
     pub volatile_cache: bool,
-    /// Whether FUA writes are accepted. They cost `latency`, no flush.
+    /// Whether FUA writes are accepted. They cost `latency`, or `fua_latency` if that is more, no flush.
     pub fua: bool,
     /// Each read, write or discard completes no earlier than this after it was submitted, any number in
     /// parallel.
     pub latency: Option<Duration>,
     /// The same for flushes. Without a volatile cache a flush has nothing to do and costs nothing.
     pub flush_latency: Option<Duration>,
+    /// A write that carries FUA completes no earlier than this after it was submitted.
+    pub fua_latency: Option<Duration>,
+    /// Bytes a second at which a flush writes out what was written into the cache since the last one, beside
+    /// `flush_latency`; it lasts no shorter than a flush that runs already, which may have taken the bytes.
+    /// `None`: no time for bytes. Nothing is written out in between, and bytes written twice count twice.
+    /// Without a volatile cache without effect. Not zero.
+    pub flush_rate: Option<u64>,
 }
 
 impl MemoryOptions {
@@ -47,6 +55,8 @@ impl MemoryOptions {
             fua: true,
             latency: None,
             flush_latency: None,
+            fua_latency: None,
+            flush_rate: None,
         }
     }
 
@@ -61,6 +71,9 @@ impl MemoryOptions {
         if self.size == 0 || !self.size.is_multiple_of(u64::from(self.logical_block)) {
             return Err(bad("the size must be a positive multiple of the logical block size"));
         }
+        if self.flush_rate == Some(0) {
+            return Err(bad("a flush that writes nothing out would never end"));
+        }
         Ok(())
     }
 }
@@ -71,13 +84,44 @@ pub struct MemoryDevice {
     pages: Arc<Pages>,
     options: MemoryOptions,
     costs: Costs,
+    /// Only if the time of a flush depends on it.
+    cache: Option<Arc<Cache>>,
 }
 
 /// Time that requests take, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 struct Costs {
     data: u64,
+    /// At least `data`.
+    fua: u64,
     flush: u64,
+}
+
+/// What waits in the modelled cache, as far as flushes take time for it.
+#[derive(Debug)]
+struct Cache {
+    /// Bytes written since the last flush began.
+    bytes: AtomicU64,
+    /// Bytes a second.
+    rate: u64,
+    /// When the flush that ends last is due.
+    due: Mutex<u64>,
+}
+
+impl Cache {
+    fn add(&self, length: usize) {
+        self.bytes.fetch_add(length as u64, Ordering::Relaxed);
+    }
+
+    /// Begins a flush at `now` that takes `fixed` nanoseconds and the time for the bytes; when it is due.
+    fn flush(&self, now: u64, fixed: u64) -> u64 {
+        let mut latest = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = self.bytes.swap(0, Ordering::Relaxed);
+        let time = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate);
+        let time = u64::try_from(time).unwrap_or(u64::MAX);
+        *latest = latest.max(now.saturating_add(fixed).saturating_add(time));
+        *latest
+    }
 }
 
 impl MemoryDevice {
@@ -86,9 +130,12 @@ impl MemoryDevice {
     pub fn new(options: MemoryOptions) -> Result<Self> {
         options.check()?;
         let flush = options.flush_latency.filter(|_| options.volatile_cache);
-        let costs =
-            Costs { data: options.latency.map_or(0, duration_ns), flush: flush.map_or(0, duration_ns) };
-        Ok(MemoryDevice { pages: Arc::new(Pages::new(options.size)?), options, costs })
+        let data = options.latency.map_or(0, duration_ns);
+        let fua = options.fua_latency.map_or(0, duration_ns).max(data);
+        let costs = Costs { data, fua, flush: flush.map_or(0, duration_ns) };
+        let rate = options.flush_rate.filter(|_| options.volatile_cache);
+        let cache = rate.map(|rate| Arc::new(Cache { bytes: AtomicU64::new(0), rate, due: Mutex::new(0) }));
+        Ok(MemoryDevice { pages: Arc::new(Pages::new(options.size)?), options, costs, cache })
     }
 
     /// Runs a synchronous request that takes `cost` nanoseconds.
@@ -138,6 +185,12 @@ impl Device for MemoryDevice {
         if let Some(latency) = self.options.flush_latency.filter(|_| self.options.volatile_cache) {
             notes.push(format!("each flush takes {latency:?}"));
         }
+        if let Some(latency) = self.options.fua_latency.filter(|_| self.options.fua) {
+            notes.push(format!("each FUA write takes {latency:?}"));
+        }
+        if let Some(cache) = &self.cache {
+            notes.push(format!("a flush writes {} cached bytes out in a second", cache.rate));
+        }
         let locator = self.options.size.to_string();
         Description { engine: "mem", locator, layers: Vec::new(), sharing: Sharing::Private, notes }
     }
@@ -159,13 +212,21 @@ impl Device for MemoryDevice {
         if durability == WriteDurability::Fua && !self.options.fua {
             return Err(Error::Unsupported("FUA write (fua=off)".into()));
         }
-        self.timed(self.costs.data, Op::Write, pos, buf.len() as u64, |pages| {
+        let cost = if durability == WriteDurability::Fua { self.costs.fua } else { self.costs.data };
+        if let Some(cache) = self.cache.as_ref().filter(|_| durability == WriteDurability::Cached) {
+            cache.add(buf.len());
+        }
+        self.timed(cost, Op::Write, pos, buf.len() as u64, |pages| {
             // SAFETY: a shared slice is valid for reads of its length and not written meanwhile.
             unsafe { pages.write(pos, buf.as_ptr(), buf.len()) }
         })
     }
 
     fn flush(&self) -> Result<()> {
+        if let Some(cache) = &self.cache {
+            wait_until(cache.flush(now_ns(), self.costs.flush));
+            return Ok(());
+        }
         self.timed(self.costs.flush, Op::Flush, 0, 0, |_| Ok(()))
     }
 
@@ -180,8 +241,11 @@ impl Device for MemoryDevice {
             pages: Arc::clone(&self.pages),
             geometry: self.geometry(),
             fua: self.options.fua,
-            data: Lane::new(options.depth, self.costs.data),
-            flushes: Lane::new(options.depth, self.costs.flush),
+            data: Lane::new(options.depth, self.costs.data, None),
+            durable: (self.costs.fua != self.costs.data)
+                .then(|| Lane::new(options.depth, self.costs.fua, None)),
+            flushes: Lane::new(options.depth, self.costs.flush, self.cache.clone()),
+            cache: self.cache.clone(),
             depth: options.depth,
             timer: TimerFd::default(),
             facts,
@@ -189,12 +253,15 @@ impl Device for MemoryDevice {
     }
 }
 
-/// Completions that all take equally long and therefore fall due in the order of submission.
+/// Completions that all take equally long, or flush a cache one after another, and therefore fall due in the
+/// order of submission.
 #[derive(Debug)]
 struct Lane {
     /// Time due and completion, by position modulo the length, a power of two.
     slots: Box<[(u64, Done)]>,
     cost: u64,
+    /// Takes its time beside `cost`.
+    cache: Option<Arc<Cache>>,
     head: u32,
     /// Positions from here on have no due time yet: they are pushed, not submitted.
     unsent: u32,
@@ -202,9 +269,9 @@ struct Lane {
 }
 
 impl Lane {
-    fn new(depth: u32, cost: u64) -> Self {
+    fn new(depth: u32, cost: u64, cache: Option<Arc<Cache>>) -> Self {
         let slots = vec![(0, Done { tag: 0, result: 0 }); depth.next_power_of_two() as usize];
-        Lane { slots: slots.into_boxed_slice(), cost, head: 0, unsent: 0, tail: 0 }
+        Lane { slots: slots.into_boxed_slice(), cost, cache, head: 0, unsent: 0, tail: 0 }
     }
 
     #[inline]
@@ -228,10 +295,12 @@ impl Lane {
     #[inline]
     fn send(&mut self, now: &mut Option<u64>) -> usize {
         let count = self.tail.wrapping_sub(self.unsent);
-        if self.cost == 0 {
+        if self.cost == 0 && self.cache.is_none() {
             self.unsent = self.tail;
         } else if count > 0 {
-            let due = now.get_or_insert_with(now_ns).saturating_add(self.cost);
+            let now = *now.get_or_insert_with(now_ns);
+            let fixed = || now.saturating_add(self.cost);
+            let due = self.cache.as_ref().map_or_else(fixed, |cache| cache.flush(now, self.cost));
             while self.unsent != self.tail {
                 let slot = self.slot(self.unsent);
                 self.slots[slot].0 = due;
@@ -270,7 +339,10 @@ struct MemoryQueue {
     geometry: Geometry,
     fua: bool,
     data: Lane,
+    /// FUA writes, if they take longer than others.
+    durable: Option<Lane>,
     flushes: Lane,
+    cache: Option<Arc<Cache>>,
     depth: u32,
     timer: TimerFd,
     facts: QueueFacts,
@@ -296,8 +368,13 @@ impl MemoryQueue {
             // SAFETY: the caller promises `length` writable bytes that nobody else touches.
             Op::Read => unsafe { self.pages.read(pos, address, length) },
             Op::Write if request.fua && !self.fua => Err(libc::EOPNOTSUPP),
-            // SAFETY: the caller promises `length` readable bytes that nobody changes.
-            Op::Write => unsafe { self.pages.write(pos, address, length) },
+            Op::Write => {
+                if let Some(cache) = self.cache.as_ref().filter(|_| !request.fua) {
+                    cache.add(length);
+                }
+                // SAFETY: the caller promises `length` readable bytes that nobody changes.
+                unsafe { self.pages.write(pos, address, length) }
+            }
             Op::Discard => self.pages.discard(pos, length as u64),
             Op::Flush => Ok(()),
         };
@@ -309,10 +386,15 @@ impl MemoryQueue {
     }
 
     fn next_due(&self) -> Option<u64> {
-        match (self.data.next_due(), self.flushes.next_due()) {
-            (Some(data), Some(flush)) => Some(data.min(flush)),
-            (data, flush) => data.or(flush),
-        }
+        let durable = self.durable.as_ref().and_then(Lane::next_due);
+        [self.data.next_due(), durable, self.flushes.next_due()].into_iter().flatten().min()
+    }
+
+    /// Starts the clock of everything pushed.
+    #[inline]
+    fn send(&mut self, now: &mut Option<u64>) -> usize {
+        let durable = self.durable.as_mut().map_or(0, |lane| lane.send(now));
+        self.data.send(now) + durable + self.flushes.send(now)
     }
 }
 
@@ -327,13 +409,17 @@ impl DeviceQueue for MemoryQueue {
         }
         // SAFETY: the caller's promise is passed on.
         let result = unsafe { self.run(&request) };
-        self.data.push(Done { tag: request.tag, result });
+        let lane = match &mut self.durable {
+            Some(durable) if request.fua && request.op == Op::Write => durable,
+            _ => &mut self.data,
+        };
+        lane.push(Done { tag: request.tag, result });
         Ok(())
     }
 
     fn submit(&mut self) -> Result<usize> {
         let mut now = None;
-        let sent = self.data.send(&mut now) + self.flushes.send(&mut now);
+        let sent = self.send(&mut now);
         if self.timer.is_wanted() {
             self.timer.set(self.next_due())?;
         }
@@ -342,8 +428,7 @@ impl DeviceQueue for MemoryQueue {
 
     fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
         let mut now = None;
-        self.data.send(&mut now);
-        self.flushes.send(&mut now);
+        self.send(&mut now);
         let before = out.len();
         let goal = goal(wait, self.in_flight(), out);
         let deadline = match wait {
@@ -352,6 +437,9 @@ impl DeviceQueue for MemoryQueue {
         };
         loop {
             self.data.deliver(out, &mut now);
+            if let Some(durable) = &mut self.durable {
+                durable.deliver(out, &mut now);
+            }
             self.flushes.deliver(out, &mut now);
             let late = deadline != u64::MAX && now_ns() >= deadline;
             match self.next_due() {
@@ -367,7 +455,7 @@ impl DeviceQueue for MemoryQueue {
     }
 
     fn in_flight(&self) -> u32 {
-        self.data.len() + self.flushes.len()
+        self.data.len() + self.durable.as_ref().map_or(0, Lane::len) + self.flushes.len()
     }
 
     fn capacity(&self) -> u32 {

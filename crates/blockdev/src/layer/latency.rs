@@ -23,6 +23,7 @@ pub struct LatencyDevice {
     inner: Arc<dyn Device>,
     latency: Option<Duration>,
     flush_latency: Option<Duration>,
+    fua_latency: Option<Duration>,
     delays: Delays,
 }
 
@@ -30,12 +31,17 @@ pub struct LatencyDevice {
 #[derive(Debug, Clone, Copy)]
 struct Delays {
     data: u64,
+    fua: u64,
     flush: u64,
 }
 
 impl Delays {
-    fn of(&self, op: Op) -> u64 {
-        if op == Op::Flush { self.flush } else { self.data }
+    fn of(&self, op: Op, fua: bool) -> u64 {
+        match op {
+            Op::Flush => self.flush,
+            Op::Write if fua => self.data.max(self.fua),
+            Op::Read | Op::Write | Op::Discard => self.data,
+        }
     }
 }
 
@@ -45,12 +51,26 @@ impl LatencyDevice {
     /// inside.
     pub fn new(inner: Arc<dyn Device>, latency: Option<Duration>, flush_latency: Option<Duration>) -> Self {
         let flush = flush_latency.filter(|_| inner.capabilities().volatile_cache);
-        let delays = Delays { data: latency.map_or(0, duration_ns), flush: flush.map_or(0, duration_ns) };
-        LatencyDevice { inner, latency, flush_latency, delays }
+        let (data, flush) = (latency.map_or(0, duration_ns), flush.map_or(0, duration_ns));
+        LatencyDevice {
+            inner,
+            latency,
+            flush_latency,
+            fua_latency: None,
+            delays: Delays { data, fua: 0, flush },
+        }
     }
 
-    fn run(&self, op: Op, call: impl FnOnce(&dyn Device) -> Result<()>) -> Result<()> {
-        let delay = self.delays.of(op);
+    /// Delays writes that carry FUA by `latency` too: they complete no earlier than that and no earlier than
+    /// other writes.
+    #[must_use]
+    pub fn with_fua_latency(self, latency: Option<Duration>) -> Self {
+        let delays = Delays { fua: latency.map_or(0, duration_ns), ..self.delays };
+        LatencyDevice { fua_latency: latency, delays, ..self }
+    }
+
+    fn run(&self, op: Op, fua: bool, call: impl FnOnce(&dyn Device) -> Result<()>) -> Result<()> {
+        let delay = self.delays.of(op, fua);
         if delay == 0 {
             return call(&*self.inner);
         }
@@ -79,19 +99,23 @@ impl Device for LatencyDevice {
         if let Some(latency) = self.flush_latency {
             description.layers.push(format!("flush latency {latency:?}"));
         }
+        if let Some(latency) = self.fua_latency {
+            description.layers.push(format!("FUA latency {latency:?}"));
+        }
         description
     }
 
     fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
-        self.run(Op::Read, |inner| inner.read_at(buf, pos))
+        self.run(Op::Read, false, |inner| inner.read_at(buf, pos))
     }
 
     fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
-        self.run(Op::Write, |inner| inner.write_at(buf, pos, durability))
+        let fua = durability == WriteDurability::Fua;
+        self.run(Op::Write, fua, |inner| inner.write_at(buf, pos, durability))
     }
 
     fn flush(&self) -> Result<()> {
-        self.run(Op::Flush, |inner| inner.flush())
+        self.run(Op::Flush, false, |inner| inner.flush())
     }
 
     fn settle(&self) -> Result<()> {
@@ -99,7 +123,7 @@ impl Device for LatencyDevice {
     }
 
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
-        self.run(Op::Discard, |inner| inner.discard(pos, length))
+        self.run(Op::Discard, false, |inner| inner.discard(pos, length))
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
@@ -211,7 +235,8 @@ impl LatencyQueue {
 
 impl DeviceQueue for LatencyQueue {
     unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
-        let pending = Pending { tag: request.tag, delay: self.delays.of(request.op), due: u64::MAX };
+        let pending =
+            Pending { tag: request.tag, delay: self.delays.of(request.op, request.fua), due: u64::MAX };
         // Requests that wait for their time have left the slots and still count.
         if self.in_flight() >= self.capacity() {
             return Err(Full);
