@@ -77,8 +77,8 @@ fn mapped_memory_and_memory_without_root() {
     let report = measured(&scenarios);
     assert_eq!(report["version"], 1);
     let scenarios = report["scenarios"].as_array().unwrap();
-    assert_eq!(scenarios.len(), 2);
-    let [dax, dsync] = [&scenarios[0], &scenarios[1]];
+    assert_eq!(scenarios.len(), 4);
+    let [dax, dsync, alone, mixed] = [0, 1, 2, 3].map(|number| &scenarios[number]);
     assert_eq!((&dax["engine"], &dax["rounds"]), (&Value::from("dax"), &Value::from(40)));
     let (on, off) = (arm(dax, "on"), arm(dax, "off"));
     let ops = |arm: &Value| arm["reads"].as_u64().unwrap() + arm["writes"].as_u64().unwrap();
@@ -97,6 +97,68 @@ fn mapped_memory_and_memory_without_root() {
         assert_eq!(interval["pairs"], 40);
     }
     assert!(dsync["ratios"].get("on/kernel").is_none());
+
+    // In the shapes of the seed. A plain write takes 460 µs there, a FUA write 2380, a flush 2240.
+    assert_eq!((&alone["shape"], &mixed["shape"]), (&Value::from("one-at-a-time"), &Value::from("mixed")));
+    assert_eq!(alone["switch"], "fua-dsync-overwrite");
+    let ratio = |scenario: &Value, name: &str| scenario["ratios"][name].as_f64().unwrap();
+    for scenario in [alone, mixed] {
+        let (on, plain) = (arm(scenario, "on"), arm(scenario, "no-dsync"));
+        assert_eq!(on["counters"]["fua_writes"], on["writes"]);
+        assert_eq!(plain["counters"]["fua_writes"], 0);
+        assert!(on["p50_us"].as_f64().unwrap() > 2300.0, "{on}");
+        assert!(plain["p50_us"].as_f64().unwrap() > 450.0, "{plain}");
+        assert!(ratio(scenario, "on/no-dsync") < 0.6, "{scenario}");
+    }
+    assert!(ratio(mixed, "on/off") > 1.0, "a flush writes out what others cached: {mixed}");
+    assert!(alone["arms"][0].get("other_writes").is_none());
+    assert!(arm(mixed, "on")["other_writes"].as_u64() > arm(mixed, "on")["writes"].as_u64());
+}
+
+#[test]
+fn text_fits_a_terminal_and_json_is_a_flag_as_everywhere() {
+    let scratch = Scratch::new(1 << 20);
+    let quick = ["--seconds", "0.08", "--size", "4m", "--arms", "on,off"];
+    let output = bench(&[&["dsync-overwrite"], &quick[..]].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("fua_latency=2380us") && text.contains("on/off"), "{text}");
+    for line in text.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    let output = bench(&[&["seq-read", "--json"], &quick[..]].concat());
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON instead of the table");
+    assert_eq!(report["scenarios"][0]["scenario"], "seq-read");
+    let file = scratch.path().join("report.json");
+    let output = bench(&[&["seq-read", &format!("--json={}", file.display())], &quick[..]].concat());
+    assert!(String::from_utf8(output.stdout).unwrap().contains("kIOPS"), "the table beside the file");
+    let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert_eq!(report["version"], 1);
+    let refused = bench(&["--json", "seq-read"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("could be the scenario"));
+}
+
+#[test]
+fn a_busy_machine_is_told_in_text_and_json() {
+    // Its end comes with the shell's: the loop looks whether its parent is still there.
+    let mut busy = Command::new("sh")
+        .args(["-c", "while [ -d /proc/$PPID ]; do for i in 1 2 3 4 5 6 7 8; do :; done; done"])
+        .spawn()
+        .unwrap();
+    let page = Scratch::new(1 << 20);
+    let html = page.path().join("page.html");
+    let arguments = ["seq-read", "--size", "4m", "--arms", "on", "--seconds", "0.8", "--json", "--html"];
+    let output = bench(&[&arguments[..], &[html.to_str().unwrap()]].concat());
+    busy.kill().unwrap();
+    busy.wait().unwrap();
+    assert!(output.status.success());
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["load_before"]["others"].as_f64().unwrap() > 0.15, "{report}");
+    let measured = &report["scenarios"][0];
+    assert!(measured["load"]["others"].as_f64().unwrap() > 0.15, "{measured}");
+    assert!(measured["notes"].to_string().contains("busy machine"), "{measured}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("busy machine"));
+    assert!(fs::read_to_string(&html).unwrap().matches("busy machine").count() >= 1);
 }
 
 #[test]

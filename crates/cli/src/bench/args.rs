@@ -4,7 +4,7 @@ use super::arm::Arm;
 use super::scenario;
 use crate::args::SwitchArgs;
 use crate::text;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ are lost.";
 #[command(after_long_help = METHOD)]
 pub struct BenchArgs {
     /// What to measure; everything without one.
-    #[arg(value_name = "SCENARIO", value_parser = PossibleValuesParser::new(scenario::NAMES))]
+    #[arg(value_name = "SCENARIO", value_parser = PossibleValuesParser::new(scenario::names()))]
     pub scenarios: Vec<String>,
     /// Measure here, on the files uext4-bench.N of the directory (the root directory without a path).
     #[arg(long, value_name = "DEVICE[:/dir]", value_hint = ValueHint::FilePath)]
@@ -41,7 +41,8 @@ pub struct BenchArgs {
     /// Seconds measured of each arm of each scenario [default: 2].
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     pub seconds: Option<f64>,
-    /// Slices of each arm; their length is S/N, at most 250 ms (then there are more of them) [default: 40].
+    /// Slices of each arm, 40 to 100000; their length is S/N, at most 250 ms (then there are more of them)
+    /// [default: 40].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(40..=100_000))]
     pub rounds: Option<u32>,
     /// Which arms run.
@@ -54,8 +55,11 @@ pub struct BenchArgs {
     /// Format the device and make the files first: everything on it is lost.
     #[arg(long, requires = "device")]
     pub mkfs: bool,
-    /// Write the results here as JSON (`-`: standard output, instead of the table).
+    /// Results as JSON: on standard output instead of the table, or in FILE beside it. `--json FILE` works too,
+    /// unless FILE is the name of a scenario.
     #[arg(long = "json", id = "json_file", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(num_args = 0..=1, default_missing_value = "-")]
+    #[arg(value_parser = OsStringValueParser::new().try_map(json_file))]
     pub json: Option<PathBuf>,
     /// Write a page with charts here.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -79,6 +83,16 @@ pub struct BenchArgs {
 pub const SLICE_MAX: f64 = 0.25;
 /// Shortest slice, seconds: below it the start of the threads would be what is measured.
 const SLICE_MIN: f64 = 0.001;
+
+/// Behind `--json`, a scenario's name could be meant as one.
+fn json_file(file: OsString) -> Result<PathBuf, String> {
+    match file.to_str() {
+        Some(name) if scenario::names().contains(&name) => Err(format!(
+            "it could be the scenario: name scenarios before --json, and a file of this name ./{name}"
+        )),
+        _ => Ok(PathBuf::from(file)),
+    }
+}
 
 fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -107,6 +121,46 @@ impl Timing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    fn parsed(line: &str) -> Result<BenchArgs, clap::Error> {
+        use clap::Parser;
+        Line::try_parse_from(line.split(' ')).map(|line| line.bench)
+    }
+
+    #[test]
+    fn json_is_a_flag_and_may_name_a_file() {
+        for (line, file, scenarios) in [
+            ("bench --json", Some("-"), 0),
+            ("bench --json -", Some("-"), 0),
+            ("bench seq-read --json", Some("-"), 1),
+            ("bench --json --html x", Some("-"), 0),
+            ("bench --json=out.json seq-read", Some("out.json"), 1),
+            ("bench --json out.json seq-read", Some("out.json"), 1),
+            ("bench --json ./seq-read", Some("./seq-read"), 0),
+            ("bench seq-read", None, 1),
+        ] {
+            let args = parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            assert_eq!(args.json.as_deref(), file.map(std::path::Path::new), "{line}");
+            assert_eq!(args.scenarios.len(), scenarios, "{line}");
+        }
+        let refused = parsed("bench --json seq-read").err().unwrap().to_string();
+        assert!(refused.contains("could be the scenario"), "{refused}");
+    }
+
+    #[test]
+    fn help_tells_the_range_of_rounds() {
+        let help = <Line as clap::CommandFactory>::command().render_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("40 to 100000"), "{help}");
+        assert!(parsed("bench --rounds 100000").is_ok() && parsed("bench --rounds 100001").is_err());
+        assert!(parsed("bench --rounds 40").is_ok() && parsed("bench --rounds 39").is_err());
+    }
 
     #[test]
     fn slices_stay_short_however_long_it_measures() {

@@ -20,6 +20,9 @@ pub enum Arm {
     /// As `on`, on a file of one extent: part of `lookup-scaling`.
     #[value(skip)]
     OneExtent,
+    /// As `on`, with plain writes: what durability costs.
+    #[value(skip)]
+    NoDsync,
 }
 
 impl Arm {
@@ -32,6 +35,7 @@ impl Arm {
             Arm::Raw => "raw",
             Arm::Kernel => "kernel",
             Arm::OneExtent => "one-extent",
+            Arm::NoDsync => "no-dsync",
         }
     }
 
@@ -39,7 +43,7 @@ impl Arm {
     /// the scenario's, `None` for all of them.
     pub fn switches(self, base: Switches, switch: Option<&str>) -> Option<Switches> {
         match (self, switch) {
-            (Arm::On | Arm::OneExtent, _) => Some(base),
+            (Arm::On | Arm::OneExtent | Arm::NoDsync, _) => Some(base),
             (Arm::Off, None) | (Arm::AllOff, _) => Some(Switches::OFF),
             (Arm::Off, Some(name)) => {
                 let mut switches = base;

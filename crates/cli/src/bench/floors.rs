@@ -1,14 +1,19 @@
 //! `--floors`: the promised ratios, measured and judged.
 //!
-//! A floor is kept if the measured value reaches it. A ratio whose interval is wide is measured once more
-//! with four times the slices, because a disturbed machine is the usual reason; the second answer counts.
+//! A floor is kept if the measured value reaches it. A ratio whose interval holds its floor, or is wide and holds
+//! its goal, is measured once more with four times the slices, because a disturbed machine is the usual reason;
+//! the second answer counts.
+//!
+//! Every switch has a floor for what it is worth (on/off), of processor time where rates do not show it, so that
+//! none becomes worthless unnoticed.
 
 use super::args::{BenchArgs, Timing};
 use super::arm::Arm;
 use super::error::{BenchError, Doing, Result};
 use super::machine::Machine;
 use super::measure::Case;
-use super::report::model::{Measured, MeasuredArm, Report};
+use super::report::model::{Interval, Measured, MeasuredArm, Report};
+use super::report::{table, words};
 use super::volume::{Layout, MEMORY_DIR, Place, Scratch, tool};
 use super::{Job, ROUNDS, SECONDS, scenario, tell};
 use crate::bench::volume::given::Source;
@@ -44,8 +49,6 @@ enum Verdict {
     Missed,
     /// It could not be measured here.
     Absent,
-    /// There is nothing to reach.
-    Told,
 }
 
 impl Verdict {
@@ -55,7 +58,6 @@ impl Verdict {
             Verdict::Floor => "floor",
             Verdict::Missed => "MISSED",
             Verdict::Absent => "not measured",
-            Verdict::Told => "",
         }
     }
 }
@@ -63,11 +65,41 @@ impl Verdict {
 /// A promised ratio.
 struct Promise {
     scenario: &'static str,
+    shape: Option<&'static str>,
     place: Place,
     depths: &'static [u32],
     ratio: &'static str,
+    /// Of processor time, of which less is better, instead of rates.
+    cpu: bool,
     floor: f64,
     goal: f64,
+}
+
+impl Promise {
+    /// About the same measurement.
+    fn is_beside(&self, other: &Promise) -> bool {
+        (self.scenario, self.shape, self.place) == (other.scenario, other.shape, other.place)
+    }
+
+    /// What became of it.
+    fn found<'m>(&self, measured: &'m Measured) -> Option<(f64, &'m Interval)> {
+        if self.cpu { measured.cpu_ratio(self.ratio) } else { measured.ratio(self.ratio) }
+    }
+
+    /// Whether the interval leaves open what is asked.
+    fn is_unclear(&self, interval: &Interval) -> bool {
+        let holds = |bound: f64| (interval.low..=interval.high).contains(&bound);
+        holds(self.floor) || !interval.resolved && holds(self.goal)
+    }
+
+    const fn of_shape(self, shape: &'static str) -> Promise {
+        Promise { shape: Some(shape), ..self }
+    }
+}
+
+/// A ratio of processor times.
+const fn cpu(scenario: &'static str, place: Place, floor: f64, goal: f64) -> Promise {
+    Promise { cpu: true, ..promise(scenario, place, "on/off", floor, goal) }
 }
 
 const fn promise(
@@ -77,32 +109,47 @@ const fn promise(
     floor: f64,
     goal: f64,
 ) -> Promise {
-    Promise { scenario, place, depths: &[], ratio, floor, goal }
+    Promise { scenario, shape: None, place, depths: &[], ratio, cpu: false, floor, goal }
 }
 
+/// The depths at which `randread-poll` is promised.
+const DEEP: &[u32] = &[128, 256, 512];
+
 const PROMISES: &[Promise] = &[
-    Promise { depths: &[128, 256, 512], ..promise("randread-poll", Place::Loop, "on/raw", 0.95, 0.98) },
+    Promise { depths: DEEP, ..promise("randread-poll", Place::Loop, "on/raw", 0.95, 0.98) },
+    Promise { depths: DEEP, ..cpu("randread-poll", Place::Loop, 0.98, 0.93) },
     promise("overwrite-randrw", Place::Zram, "on/raw", 0.90, 0.97),
+    cpu("overwrite-randrw", Place::Zram, 0.995, 0.97),
     promise("overwrite-randrw", Place::Zram, "on/kernel", 1.2, 1.35),
     promise("overwrite-randrw-dax", Place::Dax, "on/raw", 0.80, 0.92),
+    cpu("overwrite-randrw-dax", Place::Dax, 0.97, 0.90),
     promise("dax-shared-read", Place::Dax, "on/raw", 0.80, 0.92),
+    cpu("dax-shared-read", Place::Dax, 1.0, 0.98),
     promise("dax-shared-readwrite", Place::Dax, "on/raw", 0.80, 0.92),
+    cpu("dax-shared-readwrite", Place::Dax, 1.0, 0.98),
     promise("dsync-overwrite", Place::MemoryFlush, "on/raw", 0.95, 0.98),
+    promise("dsync-overwrite", Place::MemoryFlush, "on/off", 20.0, 100.0),
+    promise("dsync-overwrite", Place::MemoryDisk, "on/raw", 0.95, 0.98).of_shape(scenario::ALONE),
+    promise("dsync-overwrite", Place::MemoryDisk, "on/off", 1.08, 1.12).of_shape(scenario::ALONE),
+    promise("dsync-overwrite", Place::MemoryCache, "on/off", 1.25, 1.45).of_shape(scenario::MIXED),
     promise("subblock-overwrite", Place::Loop, "on/raw", 0.90, 0.97),
+    promise("subblock-overwrite", Place::Loop, "on/off", 1.5, 5.0),
     promise("subblock-overwrite", Place::MemoryLatency, "on/raw", 0.90, 0.97),
+    promise("subblock-overwrite", Place::MemoryLatency, "on/off", 200.0, 1000.0),
+    promise("subblock-overwrite", Place::Loop, "on/raw", 0.90, 0.97).of_shape(scenario::SEQUENTIAL),
+    promise("subblock-overwrite", Place::Loop, "on/off", 1.5, 5.0).of_shape(scenario::SEQUENTIAL),
 ];
 
 /// Measures and judges everything.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     let timing = Timing::new(args.seconds.unwrap_or(SECONDS), args.rounds.unwrap_or(ROUNDS));
     let mut lines = Vec::new();
-    let mut report = Report { version: 1, machine: Machine::this(), scenarios: Vec::new() };
-    let mut done: Vec<(&str, Place)> = Vec::new();
-    for promise in PROMISES {
-        if done.contains(&(promise.scenario, promise.place)) {
+    let load_before = super::look_at_load();
+    let mut report = Report { version: 1, machine: Machine::this(), load_before, scenarios: Vec::new() };
+    for (number, promise) in PROMISES.iter().enumerate() {
+        if PROMISES[..number].iter().any(|earlier| earlier.is_beside(promise)) {
             continue;
         }
-        done.push((promise.scenario, promise.place));
         let measured = measure(promise, timing)?;
         judge(promise, &measured, &mut lines);
         report.scenarios.extend(measured);
@@ -118,13 +165,12 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     Ok(if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Measures a promise's scenario at each depth; once more, longer, if a ratio is not resolved.
+/// Measures a promise's scenario at each depth; once more, longer, if it leaves open what is promised.
 fn measure(promise: &Promise, timing: Timing) -> Result<Vec<Measured>> {
     let measured = job(promise, timing)?.run()?;
     let unclear = |measured: &Measured| {
-        let others = PROMISES.iter().filter(|other| other.scenario == promise.scenario);
-        let asked = others.chain([promise]);
-        asked.filter_map(|other| measured.ratio_intervals.get(other.ratio)).any(|interval| !interval.resolved)
+        let mut asked = PROMISES.iter().filter(|other| other.is_beside(promise)).chain([promise]);
+        asked.any(|other| other.found(measured).is_some_and(|(_, interval)| other.is_unclear(interval)))
     };
     if !measured.iter().any(unclear) {
         return Ok(measured);
@@ -133,11 +179,11 @@ fn measure(promise: &Promise, timing: Timing) -> Result<Vec<Measured>> {
 }
 
 fn job(promise: &Promise, timing: Timing) -> Result<Job> {
-    let scenario = scenario::find(promise.scenario);
+    let scenario = scenario::find(promise.scenario, promise.shape);
     let scenario = scenario.ok_or_else(|| BenchError::failed(format!("no scenario {}", promise.scenario)))?;
     let layout = Layout { files: scenario.files, file_bytes: scenario.bytes / scenario.files as u64 };
     let root = rustix::process::geteuid().is_root();
-    let asks_kernel = |other: &Promise| other.scenario == promise.scenario && other.ratio == "on/kernel";
+    let asks_kernel = |other: &Promise| other.is_beside(promise) && other.ratio == "on/kernel";
     let case = |&depth: &u32| Case {
         scenario,
         threads: scenario.threads,
@@ -155,14 +201,13 @@ fn job(promise: &Promise, timing: Timing) -> Result<Job> {
 
 /// The lines of everything that was promised of a scenario on a place.
 fn judge(first: &Promise, measured: &[Measured], lines: &mut Vec<Line>) {
-    let same = |other: &&Promise| other.scenario == first.scenario && other.place == first.place;
-    for promise in PROMISES.iter().filter(same) {
+    for promise in PROMISES.iter().filter(|other| other.is_beside(first)) {
         lines.extend(measured.iter().map(|measured| ratio_line(promise, measured)));
     }
     for one in measured {
         match first.scenario {
             "dsync-overwrite" => lines.push(route_line(one)),
-            "subblock-overwrite" if first.place == Place::MemoryLatency => lines.extend(serial_lines(one)),
+            "subblock-overwrite" if first.place == Place::MemoryLatency => lines.extend(serial_line(one)),
             _ => {}
         }
     }
@@ -179,14 +224,15 @@ fn verdict(value: f64, floor: f64, goal: f64) -> Verdict {
 }
 
 fn ratio_line(promise: &Promise, measured: &Measured) -> Line {
-    let what =
-        format!("{} on {}, qd {}: {}", promise.scenario, measured.device, measured.shape().1, promise.ratio);
-    let (floor, goal) = (format!("≥ {}", promise.floor), format!("≥ {}", promise.goal));
-    let found = measured.ratios.get(promise.ratio).zip(measured.ratio_intervals.get(promise.ratio));
-    let Some((&median, interval)) = found else {
+    let cpu = if promise.cpu { "cpu " } else { "" };
+    let ((_, qd), device) = (measured.lanes(), &measured.device);
+    let what = format!("{} on {device}, qd {qd}: {cpu}{}", measured.title(), promise.ratio);
+    let sign = if promise.goal < promise.floor { '≤' } else { '≥' };
+    let (floor, goal) = (format!("{sign} {}", promise.floor), format!("{sign} {}", promise.goal));
+    let Some((median, interval)) = promise.found(measured) else {
         return Line { what, floor, goal, measured: "–".into(), verdict: Verdict::Absent };
     };
-    let shown = super::report::table::ratio(median, interval).replacen('\n', " ", 1);
+    let shown = words::ratio(median, interval);
     Line { what, floor, goal, measured: shown, verdict: verdict(median, promise.floor, promise.goal) }
 }
 
@@ -196,7 +242,7 @@ fn counter(arm: &MeasuredArm, name: &str) -> u64 {
 
 /// Every durable overwrite was one FUA write and nothing else.
 fn route_line(measured: &Measured) -> Line {
-    let what = format!("{} on {}: FUA writes, flushes, commits", measured.scenario, measured.device);
+    let what = format!("{} on {}: FUA writes, flushes, commits", measured.title(), measured.device);
     let floor = String::from("writes, 0, 0");
     let Some(on) = measured.arm(Arm::On) else {
         return Line { what, goal: floor.clone(), floor, measured: "–".into(), verdict: Verdict::Absent };
@@ -210,31 +256,17 @@ fn route_line(measured: &Measured) -> Line {
 }
 
 /// Without the switch, sub-block writes go one after another: one for each 740 µs of the device.
-fn serial_lines(measured: &Measured) -> Vec<Line> {
+fn serial_line(measured: &Measured) -> Option<Line> {
     const ONE_NS: f64 = 740_000.0;
-    let mut lines = Vec::new();
-    if let Some(off) = measured.arm(Arm::Off) {
-        let kept = (off.ns_per_op / ONE_NS - 1.0).abs() <= 0.1;
-        lines.push(Line {
-            what: format!("{} on {}: time per request of arm off", measured.scenario, measured.device),
-            floor: "740 µs ± 10 %".into(),
-            goal: "740 µs ± 10 %".into(),
-            measured: format!("{:.1} µs", off.ns_per_op / 1000.0),
-            verdict: if kept { Verdict::Goal } else { Verdict::Missed },
-        });
-    }
-    if let Some((median, interval)) =
-        measured.ratios.get("on/off").zip(measured.ratio_intervals.get("on/off"))
-    {
-        lines.push(Line {
-            what: format!("{} on {}: on/off", measured.scenario, measured.device),
-            floor: "–".into(),
-            goal: "–".into(),
-            measured: super::report::table::ratio(*median, interval).replacen('\n', " ", 1),
-            verdict: Verdict::Told,
-        });
-    }
-    lines
+    let off = measured.arm(Arm::Off)?;
+    let kept = (off.ns_per_op / ONE_NS - 1.0).abs() <= 0.1;
+    Some(Line {
+        what: format!("{} on {}: time per request of arm off", measured.title(), measured.device),
+        floor: "740 µs ± 10 %".into(),
+        goal: "740 µs ± 10 %".into(),
+        measured: format!("{:.1} µs", off.ns_per_op / 1000.0),
+        verdict: if kept { Verdict::Goal } else { Verdict::Missed },
+    })
 }
 
 /// A request in a file of many extents costs at most so many times one in a file of one extent.
@@ -305,6 +337,7 @@ fn open_lines() -> Result<Vec<Line>> {
 fn render(lines: &[Line]) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(table::WIDTH as u16);
     table.set_header(["promise", "floor", "goal", "measured", "reached"]);
     for line in lines {
         table.add_row([&line.what, &line.floor, &line.goal, &line.measured, line.verdict.text()]);
@@ -331,20 +364,47 @@ mod tests {
     #[test]
     fn promises_name_scenarios_on_their_own_devices() {
         for promise in PROMISES {
-            let scenario = scenario::find(promise.scenario).unwrap();
+            let scenario = scenario::find(promise.scenario, promise.shape).unwrap();
             assert!(scenario.places.contains(&promise.place), "{}", promise.scenario);
             assert!(promise.depths.iter().all(|depth| scenario.depths.contains(depth)));
-            assert!(promise.goal > promise.floor);
+            assert_eq!(promise.goal < promise.floor, promise.cpu, "less processor time is better");
         }
+    }
+
+    #[test]
+    fn every_switch_has_a_floor_for_what_it_is_worth() {
+        for name in uext4::SWITCH_NAMES {
+            let shown = |promise: &&Promise| {
+                let scenario = scenario::find(promise.scenario, promise.shape).unwrap();
+                let worth = if promise.cpu { promise.floor <= 1.0 } else { promise.floor > 1.0 };
+                scenario.switch == Some(name) && promise.ratio == "on/off" && worth
+            };
+            assert!(PROMISES.iter().any(|promise| shown(&promise)), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_open_is_measured_again() {
+        let interval = |low, high, resolved| Interval { low, high, pairs: 40, resolved, excludes_one: false };
+        let rate = promise("seq-read", Place::Loop, "on/raw", 0.9, 0.97);
+        assert!(rate.is_unclear(&interval(0.89, 0.92, true)), "it holds the floor");
+        assert!(rate.is_unclear(&interval(0.92, 1.02, false)), "it is wide and holds the goal");
+        assert!(!rate.is_unclear(&interval(0.95, 0.98, true)));
+        assert!(!rate.is_unclear(&interval(20.0, 30.0, false)), "wide, and beyond any doubt");
+        let less = cpu("seq-read", Place::Loop, 0.98, 0.9);
+        assert!(
+            less.is_unclear(&interval(0.97, 0.99, true)) && !less.is_unclear(&interval(0.91, 0.97, false))
+        );
     }
 
     #[test]
     fn a_missing_arm_is_not_a_kept_promise() {
         let report = sample(1000.0, 0.93);
-        let line = ratio_line(&PROMISES[1], &report.scenarios[0]);
-        assert_eq!(line.verdict, Verdict::Floor);
-        let line = ratio_line(&PROMISES[2], &report.scenarios[0]);
-        assert_eq!(line.verdict, Verdict::Absent);
+        let floor = |ratio| promise("overwrite-randrw", Place::Zram, ratio, 0.90, 0.97);
+        assert_eq!(ratio_line(&floor("on/raw"), &report.scenarios[0]).verdict, Verdict::Floor);
+        assert_eq!(ratio_line(&floor("on/kernel"), &report.scenarios[0]).verdict, Verdict::Absent);
+        let less = cpu("overwrite-randrw", Place::Zram, 0.98, 0.9);
+        assert_eq!(ratio_line(&less, &report.scenarios[0]).verdict, Verdict::Absent, "rates are no times");
         assert_eq!(route_line(&report.scenarios[0]).verdict, Verdict::Missed, "counters are missing");
     }
 }

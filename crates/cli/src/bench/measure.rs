@@ -9,6 +9,7 @@
 use super::args::Timing;
 use super::arm::Arm;
 use super::error::{BenchError, Result};
+use super::load::{Load, Meter};
 use super::machine::pinnable;
 use super::ops::{Op, OpSource, Shape};
 use super::routes::{self, Facts};
@@ -57,7 +58,8 @@ pub struct ArmResult {
     pub arm: Arm,
     /// Requests per second: the median of its slices.
     pub iops: f64,
-    /// Processor time per request, all threads of this process, nanoseconds.
+    /// Processor time per request, those beside the measured ones too, all threads of this process,
+    /// nanoseconds.
     pub cpu_ns_per_op: f64,
     /// Sampled latencies.
     pub latencies: Latencies,
@@ -80,8 +82,12 @@ pub struct Outcome {
     pub facts: Option<QueueFacts>,
     /// By arm.
     pub arms: Vec<ArmResult>,
-    /// By name, `on/raw` and the like.
+    /// Of rates; by name, `on/raw` and the like.
     pub ratios: BTreeMap<String, Ratio>,
+    /// The same of processor time for each request. Not against the kernel, whose own threads do its work.
+    pub cpu_ratios: BTreeMap<String, Ratio>,
+    /// What others took of the processors meanwhile.
+    pub load: Option<Load>,
     /// What should be known beside the numbers.
     pub notes: Vec<String>,
 }
@@ -108,9 +114,7 @@ impl Case {
         if self.scenario.switch.is_none() && arms.contains(&Arm::Off) {
             arms.retain(|&arm| arm != Arm::AllOff);
         }
-        if self.scenario.name == LOOKUP_SCALING {
-            arms.push(Arm::OneExtent);
-        }
+        arms.extend(self.scenario.reference);
         arms.retain(|&arm| raw || arm != Arm::Raw);
         arms.into_iter().map(|arm| (arm, arm.switches(self.switches, self.scenario.switch))).collect()
     }
@@ -163,6 +167,7 @@ struct Bench<'a> {
 /// Measures a case. The volume is closed afterwards.
 pub fn measure(case: &Case, bed: &Bed, step: &mut dyn FnMut()) -> Result<Outcome> {
     let bench = Bench::prepare(case, bed)?;
+    let meter = Meter::start();
     let mut sums = Sums { slices: Vec::new(), latencies: BTreeMap::new(), facts: None };
     let rounds = case.timing.rounds;
     match &bed.block_device {
@@ -187,7 +192,7 @@ pub fn measure(case: &Case, bed: &Bed, step: &mut dyn FnMut()) -> Result<Outcome
         }
         _ => bench.run_library(0..rounds, false, &mut sums, step)?,
     }
-    bench.conclude(sums)
+    bench.conclude(sums, meter.load())
 }
 
 impl<'a> Bench<'a> {
@@ -219,8 +224,9 @@ impl<'a> Bench<'a> {
         let shape = Shape {
             block: u64::from(case.scenario.block),
             write_percent: case.scenario.write_percent,
-            sequential: case.scenario.sequential,
+            order: case.scenario.order,
             threads: case.threads,
+            beside: case.scenario.beside,
             files: case.scenario.files,
         };
         let source = OpSource::new(session.addresses(&bed.files, case.span)?, shape)?;
@@ -250,6 +256,7 @@ impl<'a> Bench<'a> {
         session.raw_first = raw_first;
         // Loads the maps of this opening; the places are known already.
         session.addresses(&self.bed.files, self.case.span)?;
+        session.settle()?;
         let turns = runner::schedule(self.arms.len(), rounds);
         let run = runner::run(&session, &self.source, &turns, self.slice(), step)?;
         sums.add(session.arms(), run)
@@ -270,7 +277,7 @@ impl<'a> Bench<'a> {
         unmounted
     }
 
-    fn conclude(self, sums: Sums) -> Result<Outcome> {
+    fn conclude(self, sums: Sums, load: Option<Load>) -> Result<Outcome> {
         let mut arms = Vec::new();
         let with_kernel = sums.slices.iter().any(|slice| slice.arm == Arm::Kernel);
         let kernel = with_kernel.then_some((Arm::Kernel, None));
@@ -291,13 +298,17 @@ impl<'a> Bench<'a> {
         {
             notes.push("not polled: the device cannot".into());
         }
+        let opening = |round| if grouped { round / GROUP } else { round };
+        notes.extend(load.and_then(|load| load.warning()));
         Ok(Outcome {
             case: self.case.clone(),
             device: self.bed.label.clone(),
             description: self.description,
             facts: sums.facts,
             arms,
-            ratios: ratios(&sums.slices, |round| if grouped { round / GROUP } else { round }),
+            ratios: ratios(&sums.slices, rate, opening),
+            cpu_ratios: cpu_ratios(&sums.slices, opening),
+            load,
             notes,
         })
     }
@@ -305,6 +316,11 @@ impl<'a> Bench<'a> {
 
 fn rate(slice: &Slice) -> f64 {
     slice.tally.ops() as f64 / slice.wall.as_secs_f64()
+}
+
+/// Nanoseconds of processor time for each request.
+fn cpu(slice: &Slice) -> f64 {
+    slice.cpu.as_nanos() as f64 / slice.tally.all() as f64
 }
 
 fn arm_result(arm: Arm, slices: &[&Slice], latencies: Latencies) -> Result<ArmResult> {
@@ -316,25 +332,34 @@ fn arm_result(arm: Arm, slices: &[&Slice], latencies: Latencies) -> Result<ArmRe
     let mut cpu = Duration::ZERO;
     let mut counters = BTreeMap::new();
     for slice in slices {
-        tally.reads += slice.tally.reads;
-        tally.writes += slice.tally.writes;
+        tally += slice.tally;
         cpu += slice.cpu;
         for &counter in slice.counters.iter().flat_map(|_| Counter::ALL) {
             let value = slice.counters.map_or(0, |counted| counted.get(counter));
             *counters.entry(counter.name()).or_insert(0) += value;
         }
     }
-    let cpu_ns_per_op = cpu.as_nanos() as f64 / tally.ops() as f64;
+    let cpu_ns_per_op = cpu.as_nanos() as f64 / tally.all() as f64;
     Ok(ArmResult { arm, iops, cpu_ns_per_op, latencies, counters, tally })
 }
 
-/// `on` against every other arm, by rounds, in the openings of the volume that `opening` tells.
-fn ratios(slices: &[Slice], opening: impl Fn(u32) -> u32) -> BTreeMap<String, Ratio> {
+fn cpu_ratios(slices: &[Slice], opening: impl Fn(u32) -> u32) -> BTreeMap<String, Ratio> {
+    let mut ratios = ratios(slices, cpu, opening);
+    ratios.remove(&format!("on/{}", Arm::Kernel.name()));
+    ratios
+}
+
+/// `value` of `on` against that of every other arm, by rounds, in the openings of the volume that `opening` tells.
+fn ratios(
+    slices: &[Slice],
+    value: impl Fn(&Slice) -> f64,
+    opening: impl Fn(u32) -> u32,
+) -> BTreeMap<String, Ratio> {
     let of = |arm: Arm| -> BTreeMap<u32, f64> {
-        slices.iter().filter(|slice| slice.arm == arm).map(|slice| (slice.round, rate(slice))).collect()
+        slices.iter().filter(|slice| slice.arm == arm).map(|slice| (slice.round, value(slice))).collect()
     };
     let on = of(Arm::On);
-    let others = [Arm::Off, Arm::AllOff, Arm::Raw, Arm::Kernel, Arm::OneExtent];
+    let others = [Arm::Off, Arm::AllOff, Arm::Raw, Arm::Kernel, Arm::OneExtent, Arm::NoDsync];
     let pair = |other: Arm| {
         let other_rates = of(other);
         let mut openings: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
@@ -353,7 +378,7 @@ mod tests {
     use super::*;
 
     fn slice(arm: Arm, round: u32, reads: u64) -> Slice {
-        let tally = Tally { reads, writes: 0 };
+        let tally = Tally { reads, writes: 0, beside: 0 };
         Slice {
             arm,
             round,
@@ -373,9 +398,12 @@ mod tests {
             slice(Arm::On, 1, 500),
             slice(Arm::On, 2, 7),
         ];
-        let ratios = ratios(&slices, |round| round);
+        let ratios = ratios(&slices, rate, |round| round);
         assert_eq!(ratios.keys().collect::<Vec<_>>(), ["on/raw"]);
         assert_eq!((ratios["on/raw"].median, ratios["on/raw"].pairs), (0.5, 2));
+        // All slices took as long: twice the requests are half the time for each.
+        let cpu = cpu_ratios(&slices, |round| round);
+        assert_eq!((cpu["on/raw"].median, cpu.len()), (2.0, 1));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod args;
 mod arm;
 mod error;
 mod floors;
+mod load;
 mod machine;
 mod measure;
 mod ops;
@@ -69,12 +70,22 @@ fn bench(args: &BenchArgs) -> Result<()> {
     // Read before anything is measured: a wrong file should not cost two minutes.
     let old = args.compare.as_deref().map(Report::read).transpose()?;
     let (jobs, left_out) = jobs(args)?;
+    let load_before = look_at_load();
     let mut scenarios = Vec::new();
     for job in &jobs {
         scenarios.extend(job.run()?);
     }
-    let report = Report { version: 1, machine: Machine::this(), scenarios };
+    let report = Report { version: 1, machine: Machine::this(), load_before, scenarios };
     tell(args, &report, old.as_ref(), &left_out)
+}
+
+/// What others take of the processors, told at once if it is much: whoever measures can still stop.
+fn look_at_load() -> Option<load::Load> {
+    let load = load::now();
+    if let Some(warning) = load.and_then(|load| load.warning()) {
+        eprintln!("uext4 bench: {warning}: figures will be worse and less sure");
+    }
+    load
 }
 
 /// A scenario on one volume: all its depths.
@@ -91,14 +102,14 @@ impl Job {
     fn run(&self) -> Result<Vec<Measured>> {
         let what = |error: BenchError| match error {
             BenchError::Usage(message) => BenchError::Usage(message),
-            other => BenchError::failed(format!("{}: {other}", self.scenario.name)),
+            other => BenchError::failed(format!("{}: {other}", self.scenario.title())),
         };
         self.measure().map_err(what)
     }
 
     fn measure(&self) -> Result<Vec<Measured>> {
         let bed = self.source.bed(self.layout)?;
-        let bar = bar(self.scenario.name, self.cases.iter().map(|case| case.turns(&bed)).sum());
+        let bar = bar(self.scenario.title(), self.cases.iter().map(|case| case.turns(&bed)).sum());
         let mut measured = Vec::new();
         for case in &self.cases {
             let outcome = measure::measure(case, &bed, &mut || bar.inc(1))?;
@@ -111,9 +122,9 @@ impl Job {
 }
 
 /// A bar on standard error; nothing where nobody looks.
-fn bar(name: &'static str, turns: u64) -> ProgressBar {
+fn bar(name: String, turns: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(turns), ProgressDrawTarget::stderr_with_hz(5));
-    let style = ProgressStyle::with_template("{msg:22} [{bar:40}] {elapsed} of about {duration}");
+    let style = ProgressStyle::with_template("{msg:30} [{bar:30}] {elapsed} of about {duration}");
     let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.with_style(style.progress_chars("=> ")).with_message(name)
 }
@@ -131,7 +142,7 @@ fn jobs(args: &BenchArgs) -> Result<(Vec<Job>, Vec<String>)> {
         }
         match unsuited(scenario, given.as_deref(), args) {
             Some(why) if named => return Err(BenchError::Usage(format!("{}: {why}", scenario.name))),
-            Some(why) => left_out.push(format!("{} was left out: {why}", scenario.name)),
+            Some(why) => left_out.push(format!("{} was left out: {why}", scenario.title())),
             None => jobs.extend(scenario_jobs(scenario, given.as_ref(), args)),
         }
     }
@@ -250,7 +261,7 @@ mod tests {
     #[test]
     fn no_argument_means_everything_where_it_belongs() {
         let (jobs, left_out) = jobs_of("bench").unwrap();
-        assert_eq!(jobs.len(), 10, "subblock-overwrite has two devices");
+        assert_eq!(jobs.len(), 14, "both shapes of subblock-overwrite have two devices");
         assert!(left_out.is_empty());
         let randread = jobs.iter().find(|job| job.scenario.name == "randread-poll").unwrap();
         assert_eq!(randread.cases.iter().map(|case| case.depth).collect::<Vec<_>>(), [1, 128, 256, 512]);
@@ -260,7 +271,7 @@ mod tests {
     fn options_reach_the_cases() {
         let line = "bench subblock-overwrite overwrite-randrw --size 1m --threads 3 --qd 5 --seconds 40";
         let (jobs, _) = jobs_of(&format!("{line} --arms on,raw")).unwrap();
-        assert_eq!(jobs.len(), 3);
+        assert_eq!(jobs.len(), 5);
         for job in &jobs {
             assert_eq!(job.layout.files as u64 * job.layout.file_bytes, 1 << 20);
             let case = &job.cases[0];

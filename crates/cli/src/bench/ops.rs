@@ -1,6 +1,7 @@
 //! Requests: the same seeded sequence for every arm of a round, made before the clock starts.
 
 use super::error::{BenchError, Doing, Result};
+use super::scenario::Order;
 use uext4::{File, Piece, State};
 
 /// One request. For the raw arm `pos` is a position on the device.
@@ -120,10 +121,12 @@ pub struct Shape {
     pub block: u64,
     /// Writes among the requests, percent.
     pub write_percent: u8,
-    /// One after another.
-    pub sequential: bool,
-    /// Threads.
+    /// Where they lie.
+    pub order: Order,
+    /// Threads that are measured.
     pub threads: usize,
+    /// Threads that write beside them; numbered behind them.
+    pub beside: usize,
     /// Files that requests go to, counted from the first.
     pub files: usize,
 }
@@ -135,6 +138,13 @@ pub struct OpSource {
     fitting: Fitting,
     /// Of what kind.
     pub shape: Shape,
+}
+
+impl Shape {
+    /// All threads.
+    pub fn all_threads(&self) -> usize {
+        self.threads + self.beside
+    }
 }
 
 /// Requests made for one slice of one thread; it starts over when they are used up.
@@ -157,22 +167,25 @@ impl OpSource {
     /// every arm: it would be two requests to the device.
     pub fn fill(&self, round: u64, thread: usize, ops: &mut Vec<Op>) {
         ops.clear();
-        let Shape { block: bytes, write_percent, sequential, threads, files } = self.shape;
+        let Shape { block: bytes, write_percent, order, files, .. } = self.shape;
+        let threads = self.shape.all_threads();
         let wanted = (SLICE_OPS / threads).max(4096);
         let blocks = self.addresses.span / bytes;
         let seed = mix(round << 16 ^ thread as u64);
-        let start = seed % blocks + thread as u64 * (blocks / threads as u64);
+        let start = match order {
+            Order::Together => 0,
+            Order::Random | Order::Sequential => seed % blocks + thread as u64 * (blocks / threads as u64),
+        };
         for step in 0.. {
             if ops.len() == wanted {
                 break;
             }
             let word = mix(seed.wrapping_add(step));
-            let (file, block) = if sequential {
-                (thread % files, (start + step) % blocks)
-            } else {
+            let (file, block) = match order {
+                Order::Sequential | Order::Together => (thread % files, (start + step) % blocks),
                 // The upper half picks the block, the lower the file and the direction: 2³² blocks are the
                 // most.
-                ((word & 0xffff) as usize % files, (word >> 32) % blocks)
+                Order::Random => ((word & 0xffff) as usize % files, (word >> 32) % blocks),
             };
             if self.fitting.fits(file, block) {
                 let write = (word >> 16 & 0xffff) % 100 < u64::from(write_percent);
@@ -196,18 +209,18 @@ impl OpSource {
 mod tests {
     use super::*;
 
-    fn source(sequential: bool, write_percent: u8) -> OpSource {
+    fn source(order: Order, write_percent: u8) -> OpSource {
         let piece = |logical, physical, length| Piece { logical, physical, length, state: State::Written };
         let files =
             vec![vec![piece(0, 1 << 20, 6144), piece(6144, 1 << 22, 10240)], vec![piece(0, 1 << 24, 16384)]];
         let addresses = Addresses::of_pieces(files, 16384);
-        let shape = Shape { block: 4096, write_percent, sequential, threads: 2, files: 2 };
+        let shape = Shape { block: 4096, write_percent, order, threads: 2, beside: 0, files: 2 };
         OpSource::new(addresses, shape).unwrap()
     }
 
     #[test]
     fn every_request_has_one_place_and_all_places_are_hit() {
-        let source = source(false, 50);
+        let source = source(Order::Random, 50);
         let mut ops = Vec::new();
         source.fill(7, 0, &mut ops);
         let writes = ops.iter().filter(|op| op.write).count();
@@ -226,7 +239,7 @@ mod tests {
 
     #[test]
     fn rounds_and_threads_differ_and_repeat() {
-        let source = source(false, 0);
+        let source = source(Order::Random, 0);
         let ops = |round, thread| {
             let mut ops = Vec::new();
             source.fill(round, thread, &mut ops);
@@ -240,7 +253,7 @@ mod tests {
 
     #[test]
     fn sequential_means_one_after_another() {
-        let source = source(true, 100);
+        let source = source(Order::Sequential, 100);
         let mut ops = Vec::new();
         source.fill(3, 1, &mut ops);
         assert!(ops.iter().all(|op| op.file == 1 && op.write));
@@ -248,8 +261,27 @@ mod tests {
     }
 
     #[test]
+    fn together_means_that_all_threads_meet() {
+        let one_file = |order| {
+            let OpSource { addresses, shape, .. } = source(order, 100);
+            let shape = Shape { block: 2048, order, threads: 1, beside: 1, files: 1, ..shape };
+            let source = OpSource::new(addresses, shape).unwrap();
+            [0, 1].map(|thread| {
+                let mut ops = Vec::new();
+                source.fill(3, thread, &mut ops);
+                ops
+            })
+        };
+        let [first, second] = one_file(Order::Together);
+        assert_eq!(first, second);
+        assert_eq!(first[..3].iter().map(|op| op.pos).collect::<Vec<_>>(), [0, 2048, 4096]);
+        let [first, second] = one_file(Order::Sequential);
+        assert_ne!(first, second);
+    }
+
+    #[test]
     fn nothing_fits_is_refused() {
-        let OpSource { addresses, shape, .. } = source(false, 0);
+        let OpSource { addresses, shape, .. } = source(Order::Random, 0);
         let refused = |block| OpSource::new(addresses.clone(), Shape { block, ..shape }).is_err();
         assert!(refused(16384), "file 0 has no piece of 16 KiB");
         assert!(refused(32768));

@@ -30,7 +30,7 @@ pub fn check(
 ) -> Result<()> {
     let wrong = match switches {
         None => beside(counted),
-        Some(switches) => expectations(switches, facts, tally)
+        Some(switches) => expectations(arm, switches, facts, tally)
             .into_iter()
             .find(|(counter, expected)| !expected.holds(counted.get(*counter)))
             .map(|(counter, expected)| {
@@ -78,10 +78,10 @@ impl std::fmt::Display for Expected {
     }
 }
 
-fn expectations(switches: Switches, facts: &Facts, tally: Tally) -> Vec<(Counter, Expected)> {
+fn expectations(arm: Arm, switches: Switches, facts: &Facts, tally: Tally) -> Vec<(Counter, Expected)> {
     use Counter as C;
     use Expected::{AtLeast, Exactly};
-    let Tally { reads, writes } = tally;
+    let (reads, measured, writes) = (tally.reads, tally.writes, tally.writes + tally.beside);
     let dax = facts.device.dax.is_some();
     let subblock = !facts.requests.block.is_multiple_of(facts.block_size as usize);
     // A write that runs alone is mapped again after it waited for the gate: at least one handle for each.
@@ -104,10 +104,10 @@ fn expectations(switches: Switches, facts: &Facts, tally: Tally) -> Vec<(Counter
         (C::OverwritesWithoutHandle, Exactly(if switches.overwrite_no_transaction { writes } else { 0 })),
         (C::HandlesStarted, if !switches.overwrite_no_transaction && facts.journal { mapped } else { none }),
     ];
-    let durable = facts.requests.dsync && writes > 0;
+    let durable = facts.requests.dsync && arm != Arm::NoDsync && measured > 0;
     let fua = durable && switches.fua_dsync_overwrite && facts.device.fua;
     let flushes = durable && !(switches.fua_dsync_overwrite && facts.device.durable_without_flush());
-    list.push((C::FuaWrites, Exactly(if fua { writes } else { 0 })));
+    list.push((C::FuaWrites, Exactly(if fua { measured } else { 0 })));
     list.push((C::Flushes, if flushes && facts.device.volatile_cache { AtLeast(1) } else { none }));
     list
 }
@@ -132,12 +132,16 @@ mod tests {
     };
 
     fn expected(switches: Switches, facts: &Facts, tally: Tally, counter: Counter) -> Expected {
-        expectations(switches, facts, tally).into_iter().find(|(other, _)| *other == counter).unwrap().1
+        expectations(Arm::On, switches, facts, tally)
+            .into_iter()
+            .find(|(other, _)| *other == counter)
+            .unwrap()
+            .1
     }
 
     #[test]
     fn every_switch_moves_its_counters() {
-        let tally = Tally { reads: 10, writes: 7 };
+        let tally = Tally { reads: 10, writes: 7, beside: 0 };
         let (on, off) = (Switches::ON, Switches::OFF);
         let all = |switches, counter| expected(switches, &FACTS, tally, counter);
         assert_eq!(all(on, Counter::SimpleReads), Expected::Exactly(10));
@@ -149,6 +153,11 @@ mod tests {
         assert_eq!(expected(on, &dsync, tally, Counter::FuaWrites), Expected::Exactly(7));
         assert_eq!(expected(on, &dsync, tally, Counter::Flushes), Expected::Exactly(0));
         assert_eq!(expected(off, &dsync, tally, Counter::Flushes), Expected::AtLeast(1));
+        let mixed = Tally { beside: 100, ..tally };
+        assert_eq!(expected(on, &dsync, mixed, Counter::FuaWrites), Expected::Exactly(7));
+        assert_eq!(expected(on, &dsync, mixed, Counter::OverwritesWithoutHandle), Expected::Exactly(107));
+        let plain = expectations(Arm::NoDsync, on, &dsync, tally);
+        assert!(plain.contains(&(Counter::FuaWrites, Expected::Exactly(0))));
         let small = Facts { requests: Requests { block: 2048, ..FACTS.requests }, ..FACTS };
         assert_eq!(expected(on, &small, tally, Counter::SharedSubblockWrites), Expected::Exactly(7));
         assert_eq!(expected(off, &small, tally, Counter::ExclusiveWrites), Expected::Exactly(7));
@@ -161,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_wrong_route_voids_the_measurement() {
-        let tally = Tally { reads: 1, writes: 0 };
+        let tally = Tally { reads: 1, writes: 0, beside: 0 };
         let error = check(Arm::On, Some(Switches::ON), &FACTS, tally, &Stats::default()).unwrap_err();
         assert!(error.to_string().contains("simple_reads is 0, not 1"), "{error}");
         check(Arm::Raw, None, &FACTS, tally, &Stats::default()).unwrap();

@@ -104,8 +104,8 @@ pub fn run(
         session,
         source,
         stop: AtomicBool::new(false),
-        ready: Barrier::new(source.shape.threads + 1),
-        go: Barrier::new(source.shape.threads + 1),
+        ready: Barrier::new(source.shape.all_threads() + 1),
+        go: Barrier::new(source.shape.all_threads() + 1),
     };
     thread::scope(|scope| {
         let spawn = |number| {
@@ -115,7 +115,7 @@ pub fn run(
             let handle = scope.spawn(move || work(shared, number, &inbox, &outbox));
             Thread { turns, reports, handle }
         };
-        let threads: Vec<Thread<'_>> = (0..source.shape.threads).map(spawn).collect();
+        let threads: Vec<Thread<'_>> = (0..source.shape.all_threads()).map(spawn).collect();
         let slices = conduct(&shared, &threads, turns, slice, step);
         let mut latencies: Option<Vec<Latencies>> = None;
         let mut facts = None;
@@ -147,7 +147,8 @@ fn work(
     reports: &Sender<Result<Report>>,
 ) -> Result<Ended> {
     let arms = shared.session.arms();
-    let mut lane = shared.session.lane()?;
+    let beside = number >= shared.source.shape.threads;
+    let mut lane = shared.session.lane(beside)?;
     let mut latencies = arms.iter().map(|_| Latencies::new()).collect::<Result<Vec<_>>>()?;
     let mut unused = Latencies::new()?;
     let mut ops: Vec<Op> = Vec::new();
@@ -156,8 +157,11 @@ fn work(
     let _gone = reports.send(Ok(Report { tally: Tally::default(), start: now, end: now }));
     while let Ok(turn) = turns.recv() {
         prepare(shared.source, arms[turn.arm], turn.round, number, &mut ops);
-        let latencies = if turn.warm_up { &mut unused } else { &mut latencies[turn.arm] };
-        let report = slice(shared, lane.as_mut(), turn.arm, &ops, latencies);
+        let latencies = if turn.warm_up || beside { &mut unused } else { &mut latencies[turn.arm] };
+        let mut report = slice(shared, lane.as_mut(), turn.arm, &ops, latencies);
+        if let (Ok(report), true) = (&mut report, beside) {
+            report.tally = report.tally.as_beside();
+        }
         let _gone = reports.send(report);
     }
     Ok(Ended { latencies, facts: lane.facts() })
@@ -185,7 +189,7 @@ fn prepare(source: &OpSource, arm: Arm, round: u32, thread: usize, ops: &mut Vec
         Arm::Raw => source.translate(ops),
         // The second file of that scenario is the one in one piece.
         Arm::OneExtent => ops.iter_mut().for_each(|op| op.file = 1),
-        Arm::On | Arm::Off | Arm::AllOff | Arm::Kernel => {}
+        Arm::On | Arm::Off | Arm::AllOff | Arm::Kernel | Arm::NoDsync => {}
     }
 }
 
@@ -234,8 +238,7 @@ fn sum(
     let reports = reports.into_iter().collect::<Result<Vec<Report>>>()?;
     let mut tally = Tally::default();
     for report in &reports {
-        tally.reads += report.tally.reads;
-        tally.writes += report.tally.writes;
+        tally += report.tally;
     }
     let start = reports.iter().map(|report| report.start).min();
     let end = reports.iter().map(|report| report.end).max();
@@ -264,6 +267,7 @@ fn cpu_time() -> Duration {
 mod tests {
     use super::*;
     use crate::bench::ops::{Addresses, Shape};
+    use crate::bench::scenario::Order;
     use std::sync::Mutex;
 
     #[test]
@@ -288,7 +292,7 @@ mod tests {
             &[Arm::On, Arm::Raw, Arm::OneExtent]
         }
 
-        fn lane(&self) -> Result<Box<dyn Lane + '_>> {
+        fn lane(&self, _beside: bool) -> Result<Box<dyn Lane + '_>> {
             if self.fail_lane { Err(BenchError::failed("no lane")) } else { Ok(Box::new(ScriptLane(self))) }
         }
 
@@ -326,7 +330,8 @@ mod tests {
         let piece =
             uext4::Piece { logical: 0, physical: 1 << 30, length: 1 << 20, state: uext4::State::Written };
         let addresses = Addresses::of_pieces(vec![vec![piece]; 2], 1 << 20);
-        let shape = Shape { block: 4096, write_percent: 0, sequential: false, threads: 3, files: 1 };
+        let shape =
+            Shape { block: 4096, write_percent: 0, order: Order::Random, threads: 2, beside: 1, files: 1 };
         OpSource::new(addresses, shape).unwrap()
     }
 
@@ -341,8 +346,9 @@ mod tests {
         let run = run_script(&script).unwrap();
         assert_eq!(run.slices.len(), 6);
         assert!(
-            run.slices.iter().all(|slice| slice.tally.reads == 30 && slice.wall >= Duration::from_millis(1))
+            run.slices.iter().all(|slice| slice.tally.reads == 20 && slice.wall >= Duration::from_millis(1))
         );
+        assert!(run.slices.iter().all(|slice| slice.tally.beside == 10), "a thread beside is no part of it");
         let seen = script.seen.into_inner().unwrap();
         let of = |arm: Arm| {
             let mut ops: Vec<Op> = seen.iter().filter(|(of, _)| *of == arm).map(|(_, op)| *op).collect();

@@ -6,11 +6,15 @@
 //! | `overwrite-randrw-dax` | the same on mapped memory | `dax:` tmpfs file |
 //! | `dax-shared-read`, `dax-shared-readwrite` | many threads, two files, more than the L3 cache | the same |
 //! | `dsync-overwrite` | sequential O_DSYNC overwrites of 32 MiB | `mem:`, volatile cache, 2 ms a flush |
+//! | the same, `one-at-a-time` | one thread, blocking calls | `mem:` with the times of the seed's disk |
+//! | the same, `mixed` | two threads of plain writes beside it | the same, a cache that takes time to flush |
 //! | `randread-poll` | one core, batches of 32 | loop over tmpfs (root), else a tmpfs file |
 //! | `subblock-overwrite` | 2 KiB in 4 KiB blocks, 8 × 256 | loop over tmpfs; `mem:`, 740 µs a request |
+//! | the same, `sequential` | all threads from offset 0, so that they meet in the same blocks | the same |
 //! | `seq-read` | 1 MiB reads | loop over tmpfs (root), else a tmpfs file |
 //! | `lookup-scaling` | 4 KiB reads of a file of 10⁶ extents against one extent | tmpfs file, sparse |
 
+use crate::bench::arm::Arm;
 use crate::bench::volume::Place;
 
 /// Who makes the calls.
@@ -27,23 +31,41 @@ pub enum Mode {
     },
 }
 
+/// Where one request lies after another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Anywhere.
+    Random,
+    /// Behind each other; each thread begins somewhere else.
+    Sequential,
+    /// Behind each other; every thread begins with the first byte, so that all meet in the same blocks.
+    Together,
+}
+
 /// What is measured.
 #[derive(Debug)]
 pub struct Scenario {
-    /// Name on the command line.
+    /// Name on the command line; several shapes of a scenario share it.
     pub name: &'static str,
+    /// Which of them; `None`: the only or first one.
+    pub shape: Option<&'static str>,
     /// The switch it shows; `None`: all.
     pub switch: Option<&'static str>,
     /// Bytes of a request.
     pub block: u32,
     /// Writes among the requests, percent.
     pub write_percent: u8,
-    /// One after another instead of anywhere.
-    pub sequential: bool,
+    /// Where requests lie.
+    pub order: Order,
     /// Writes are durable when they complete.
     pub dsync: bool,
     /// Threads.
     pub threads: usize,
+    /// Further threads that write without `dsync` meanwhile. Their requests are no part of any rate. Only
+    /// with blocking calls.
+    pub beside: usize,
+    /// An arm of this scenario's own.
+    pub reference: Option<Arm>,
     /// How requests are made.
     pub mode: Mode,
     /// Requests in flight per thread; one measurement for each.
@@ -65,10 +87,13 @@ const OVERWRITE: Scenario = Scenario {
     name: "overwrite-randrw",
     switch: Some("overwrite-no-transaction"),
     block: 4096,
+    shape: None,
     write_percent: 50,
-    sequential: false,
+    order: Order::Random,
     dsync: false,
     threads: 16,
+    beside: 0,
+    reference: None,
     mode: Mode::Synchronous,
     depths: SYNCHRONOUS,
     files: 32,
@@ -92,10 +117,13 @@ const RANDREAD: Scenario = Scenario {
     name: "randread-poll",
     switch: Some("simple-read"),
     block: 4096,
+    shape: None,
     write_percent: 0,
-    sequential: false,
+    order: Order::Random,
     dsync: false,
     threads: 1,
+    beside: 0,
+    reference: None,
     mode: Mode::Queued { batch: 32, poll: true },
     depths: &[1, 128, 256, 512],
     files: 1,
@@ -104,42 +132,66 @@ const RANDREAD: Scenario = Scenario {
     places: &[Place::Loop],
 };
 
-/// Every scenario.
+const DSYNC: Scenario = Scenario {
+    name: "dsync-overwrite",
+    switch: Some("fua-dsync-overwrite"),
+    write_percent: 100,
+    order: Order::Sequential,
+    dsync: true,
+    mode: Mode::Queued { batch: 8, poll: false },
+    depths: &[32],
+    bytes: 32 * MIB,
+    places: &[Place::MemoryFlush],
+    ..RANDREAD
+};
+
+/// As `pwrite -D` of xfs_io does it.
+const DSYNC_ALONE: Scenario = Scenario {
+    shape: Some(ALONE),
+    mode: Mode::Synchronous,
+    depths: SYNCHRONOUS,
+    reference: Some(Arm::NoDsync),
+    places: &[Place::MemoryDisk],
+    ..DSYNC
+};
+
+const SUBBLOCK: Scenario = Scenario {
+    name: "subblock-overwrite",
+    switch: Some("shared-subblock-overwrite"),
+    block: 2048,
+    write_percent: 100,
+    threads: 8,
+    mode: Mode::Queued { batch: 32, poll: false },
+    depths: &[256],
+    bytes: 128 * MIB,
+    places: &[Place::Loop, Place::MemoryLatency],
+    ..RANDREAD
+};
+
+/// Shapes.
+pub const ALONE: &str = "one-at-a-time";
+/// See [`ALONE`].
+pub const MIXED: &str = "mixed";
+/// See [`ALONE`].
+pub const SEQUENTIAL: &str = "sequential";
+
+/// Every scenario in all its shapes; those of one name follow each other.
 pub const SCENARIOS: &[Scenario] = &[
     OVERWRITE,
     Scenario { name: "overwrite-randrw-dax", places: &[Place::Dax], ..OVERWRITE },
     DAX_SHARED,
     Scenario { name: "dax-shared-readwrite", write_percent: 50, ..DAX_SHARED },
-    Scenario {
-        name: "dsync-overwrite",
-        switch: Some("fua-dsync-overwrite"),
-        write_percent: 100,
-        sequential: true,
-        dsync: true,
-        mode: Mode::Queued { batch: 8, poll: false },
-        depths: &[32],
-        bytes: 32 * MIB,
-        places: &[Place::MemoryFlush],
-        ..RANDREAD
-    },
+    DSYNC,
+    DSYNC_ALONE,
+    Scenario { shape: Some(MIXED), beside: 2, places: &[Place::MemoryCache], ..DSYNC_ALONE },
     RANDREAD,
-    Scenario {
-        name: "subblock-overwrite",
-        switch: Some("shared-subblock-overwrite"),
-        block: 2048,
-        write_percent: 100,
-        threads: 8,
-        mode: Mode::Queued { batch: 32, poll: false },
-        depths: &[256],
-        bytes: 128 * MIB,
-        places: &[Place::Loop, Place::MemoryLatency],
-        ..RANDREAD
-    },
+    SUBBLOCK,
+    Scenario { shape: Some(SEQUENTIAL), order: Order::Together, ..SUBBLOCK },
     Scenario {
         name: "seq-read",
         switch: None,
         block: 1 << 20,
-        sequential: true,
+        order: Order::Sequential,
         mode: Mode::Queued { batch: 1, poll: false },
         depths: &[4],
         ..RANDREAD
@@ -149,6 +201,7 @@ pub const SCENARIOS: &[Scenario] = &[
         switch: None,
         mode: Mode::Synchronous,
         depths: SYNCHRONOUS,
+        reference: Some(Arm::OneExtent),
         places: &[Place::Extents],
         ..RANDREAD
     },
@@ -157,27 +210,33 @@ pub const SCENARIOS: &[Scenario] = &[
 /// The scenario whose volume cannot be made by copying files into it.
 pub const LOOKUP_SCALING: &str = "lookup-scaling";
 
-/// Names in the order of [`SCENARIOS`].
-pub const NAMES: [&str; SCENARIOS.len()] = {
-    let mut names = [""; SCENARIOS.len()];
-    let mut index = 0;
-    while index < SCENARIOS.len() {
-        names[index] = SCENARIOS[index].name;
-        index += 1;
-    }
+/// Names in the order of [`SCENARIOS`], each once.
+pub fn names() -> Vec<&'static str> {
+    let mut names: Vec<_> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+    names.dedup();
     names
-};
+}
 
-/// By name.
-pub fn find(name: &str) -> Option<&'static Scenario> {
-    SCENARIOS.iter().find(|scenario| scenario.name == name)
+/// By name and shape.
+pub fn find(name: &str, shape: Option<&str>) -> Option<&'static Scenario> {
+    SCENARIOS.iter().find(|scenario| scenario.name == name && scenario.shape == shape)
 }
 
 impl Scenario {
+    /// Name and shape, for people.
+    pub fn title(&self) -> String {
+        title(self.name, self.shape)
+    }
+
     /// Whether it needs mapped memory.
     pub fn is_dax(&self) -> bool {
         self.places.contains(&Place::Dax)
     }
+}
+
+/// Name and shape, for people.
+pub fn title(name: &str, shape: Option<&str>) -> String {
+    shape.map_or_else(|| name.to_owned(), |shape| format!("{name}, {shape}"))
 }
 
 #[cfg(test)]
@@ -187,15 +246,20 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_switches_exist() {
+        assert_eq!(names().len(), SCENARIOS.iter().filter(|scenario| scenario.shape.is_none()).count());
         for (index, scenario) in SCENARIOS.iter().enumerate() {
-            assert!(!NAMES[..index].contains(&scenario.name), "{}", scenario.name);
+            let same = |other: &&Scenario| (other.name, other.shape) == (scenario.name, scenario.shape);
+            assert!(!SCENARIOS[..index].iter().any(|other| same(&other)), "{}", scenario.title());
+            assert_eq!(names().iter().filter(|&&name| name == scenario.name).count(), 1);
+            assert!(scenario.beside == 0 || scenario.mode == Mode::Synchronous);
             assert!(scenario.switch.is_none_or(|name| SWITCH_NAMES.contains(&name)), "{}", scenario.name);
             assert!(scenario.bytes.is_multiple_of(scenario.files as u64 * u64::from(scenario.block)));
             assert_eq!(scenario.mode == Mode::Synchronous, scenario.depths == [1] && scenario.block == 4096);
-            assert_eq!(find(scenario.name).map(|found| found.name), Some(scenario.name));
+            let found = find(scenario.name, scenario.shape).unwrap();
+            assert_eq!((found.name, found.shape), (scenario.name, scenario.shape));
         }
         for later in ["seq-write", "append", "fsync", "metadata"] {
-            assert!(find(later).is_none());
+            assert!(find(later, None).is_none());
         }
     }
 }

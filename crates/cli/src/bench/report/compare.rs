@@ -4,9 +4,10 @@
 //! interval: a change is called one if the intervals do not meet.
 
 use super::model::{Measured, Report};
-use comfy_table::{ContentArrangement, Table, presets};
+use super::table::WIDTH;
+use super::words::wrap;
 
-/// The table of changes.
+/// The changes, a block for each measurement.
 pub fn render(old: &Report, new: &Report) -> String {
     let mut text = String::new();
     if old.machine != new.machine {
@@ -15,36 +16,38 @@ pub fn render(old: &Report, new: &Report) -> String {
             old.machine.cpu, old.machine.cpus, old.machine.kernel, old.machine.uext4
         ));
     }
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(["scenario", "device", "threads × qd", "what", "before", "now", "change"]);
     for measured in &new.scenarios {
+        head(&mut text, measured);
         match old.scenarios.iter().find(|earlier| earlier.same_as(measured)) {
-            Some(earlier) => rows(&mut table, earlier, measured),
-            None => {
-                add(&mut table, measured, ["–".into(), "–".into(), "–".into(), "not measured before".into()])
-            }
+            Some(earlier) => rows(&mut text, earlier, measured),
+            None => text.push_str("  not measured before\n"),
         }
     }
     let gone = old.scenarios.iter().filter(|earlier| !new.scenarios.iter().any(|now| now.same_as(earlier)));
     for earlier in gone {
-        add(&mut table, earlier, ["–".into(), "–".into(), "–".into(), "not measured now".into()]);
+        head(&mut text, earlier);
+        text.push_str("  not measured now\n");
     }
-    text + &format!("{table}\n")
+    text
 }
 
-fn add(table: &mut Table, measured: &Measured, rest: [String; 4]) {
-    let (threads, qd) = measured.shape();
-    let start = [measured.scenario.clone(), measured.device.clone(), format!("{threads} × {qd}")];
-    table.add_row(start.into_iter().chain(rest));
+fn head(text: &mut String, measured: &Measured) {
+    let (threads, qd) = measured.lanes();
+    let line = format!("{} on {}, {threads} × {qd}", measured.title(), measured.device);
+    text.push_str(&wrap(&line, WIDTH, 4));
+    text.push('\n');
 }
 
-fn rows(table: &mut Table, old: &Measured, new: &Measured) {
+fn row(text: &mut String, what: &str, before: &str, now: &str, change: &str) {
+    text.push_str(&format!("  {what:<20} before {before:>9}, now {now:>9}: {change}\n"));
+}
+
+fn rows(text: &mut String, old: &Measured, new: &Measured) {
     for arm in &new.arms {
         let Some(earlier) = old.arms.iter().find(|earlier| earlier.arm == arm.arm) else { continue };
         let change = format!("{:+.1} %", (arm.iops / earlier.iops - 1.0) * 100.0);
         let kilo = |iops: f64| format!("{:.1}", iops / 1000.0);
-        add(table, new, [format!("{} kIOPS", arm.arm), kilo(earlier.iops), kilo(arm.iops), change]);
+        row(text, &format!("{} kIOPS", arm.arm), &kilo(earlier.iops), &kilo(arm.iops), &change);
     }
     for (name, now) in &new.ratios {
         let Some(before) = old.ratios.get(name) else { continue };
@@ -52,10 +55,10 @@ fn rows(table: &mut Table, old: &Measured, new: &Measured) {
         let verdict = match intervals {
             Some((old, new)) if new.low > old.high => "higher",
             Some((old, new)) if new.high < old.low => "lower",
-            Some(_) => "none that shows",
+            Some(_) => "no change that shows",
             None => "no interval",
         };
-        add(table, new, [name.clone(), format!("{before:.3}"), format!("{now:.3}"), verdict.into()]);
+        row(text, name, &format!("{before:.3}"), &format!("{now:.3}"), verdict);
     }
 }
 
@@ -70,7 +73,7 @@ mod tests {
         assert!(render(&old, &sample(150_000.0, 0.95)).contains("higher"));
         assert!(render(&old, &sample(150_000.0, 0.85)).contains("lower"));
         let same = render(&old, &sample(150_000.0, 0.91));
-        assert!(same.contains("none that shows") && same.contains("+50.0 %"), "{same}");
+        assert!(same.contains("no change that shows") && same.contains("+50.0 %"), "{same}");
     }
 
     #[test]
@@ -79,5 +82,6 @@ mod tests {
         other.scenarios[0].device = "loop".into();
         let text = render(&sample(1.0, 0.9), &other);
         assert!(text.contains("not measured before") && text.contains("not measured now"));
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
     }
 }

@@ -1,7 +1,7 @@
 //! The page of `--html`: one file, no scripts, nothing fetched.
 
 use super::model::{Measured, Report};
-use super::{plots, table};
+use super::{plots, words};
 use crate::bench::error::Result;
 use std::fmt::Write;
 
@@ -16,6 +16,7 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; border-top
      padding-top: 1rem; }
 h3 { font-size: 1rem; margin: 1rem 0 .3rem; }
 p, li { max-width: 60rem; } .soft { color: var(--soft); }
+.warning { border-left: 4px solid #e08a1e; padding-left: .8rem; }
 table { border-collapse: collapse; margin: .8rem 0; } th, td { padding: .25rem .8rem; text-align: right;
         border-bottom: 1px solid var(--rule); } th:first-child, td:first-child { text-align: left; }
 .wide { overflow-x: auto; } .charts { display: flex; flex-wrap: wrap; gap: 1rem; }
@@ -25,7 +26,9 @@ svg { max-width: 100%; height: auto; }
 const METHOD: &str = "Arms take turns in slices of at most 250 ms in one process; every arm of a round gets \
     the same seeded requests, <b>raw</b> at the files' own places on the same opened device through the same \
     code. A ratio is the median of the paired ratios of requests per second; the bar is its 95 % interval. \
-    Grey means not resolved: the interval is wider than 0.05. A measurement whose counters showed another \
+    Blue: clearly more, the whole interval lies above 1. Red: clearly less. Grey: the interval holds 1, no \
+    difference shows. A ring instead of a disc: the interval is wider than 0.05, so that the size of the \
+    difference is not resolved, even where it is clear that there is one. A measurement whose counters showed another \
     route than meant would be missing here, and every volume was clean for e2fsck afterwards.";
 
 /// The page.
@@ -47,12 +50,20 @@ pub fn render(report: &Report) -> Result<String> {
             escape(&machine.uext4)
         ),
     );
+    if let Some(warning) = report.load_before.and_then(|load| load.warning()) {
+        push(
+            &mut page,
+            format_args!("<p class=\"warning\">Before anything was measured: {}.</p>\n", escape(&warning)),
+        );
+    }
+    switches(&mut page);
     let titles = [
         ("on/raw", "All switches on, against the device without a file system"),
         ("on/kernel", "All switches on, against the kernel's ext4 on the same device"),
         ("on/off", "All switches on, against the scenario's switch off (logarithmic)"),
         ("on/all-off", "All switches on, against every switch off (logarithmic)"),
         ("on/one-extent", "A file of a million extents, against a file of one"),
+        ("on/no-dsync", "Durable overwrites, against plain ones"),
     ];
     for (name, title) in titles {
         if let Some(chart) = plots::ratios(report, name)? {
@@ -71,14 +82,24 @@ fn push(page: &mut String, text: std::fmt::Arguments<'_>) {
     let _infallible = page.write_fmt(text);
 }
 
+/// What each switch does.
+fn switches(page: &mut String) {
+    page.push_str("<h2>Switches</h2><dl>\n");
+    for name in uext4::SWITCH_NAMES {
+        let what = words::switch(name).unwrap_or_default();
+        push(page, format_args!("<dt><b>{name}</b></dt><dd>{}</dd>\n", escape(what)));
+    }
+    page.push_str("</dl>\n");
+}
+
 fn section(page: &mut String, measured: &Measured) -> Result<()> {
-    let (threads, qd) = measured.shape();
+    let (threads, qd) = measured.lanes();
     push(
         page,
         format_args!(
             "<h2>{} on {}</h2><p class=\"soft\">{threads} threads, queue depth {qd}, engine {}, {}, \
              {} rounds, {:.1} s per arm, e2fsck {}</p>\n",
-            escape(&measured.scenario),
+            escape(&measured.title()),
             escape(&measured.device),
             escape(&measured.engine),
             if measured.polled { "polled" } else { "not polled" },
@@ -87,8 +108,14 @@ fn section(page: &mut String, measured: &Measured) -> Result<()> {
             escape(&measured.e2fsck)
         ),
     );
+    if let Some((name, what)) = measured.switch.as_deref().and_then(|name| Some((name, words::switch(name)?)))
+    {
+        push(page, format_args!("<p>Switch <b>{}</b>. {}</p>\n", escape(name), escape(what)));
+    }
+    let busy = measured.load.and_then(|load| load.warning());
     for note in &measured.notes {
-        push(page, format_args!("<p>{}</p>\n", escape(note)));
+        let class = if busy.as_ref() == Some(note) { " class=\"warning\"" } else { "" };
+        push(page, format_args!("<p{class}>{}</p>\n", escape(note)));
     }
     page.push_str("<div class=\"charts\"><div><h3>Requests per second</h3>");
     page.push_str(&plots::iops(measured)?);
@@ -102,18 +129,22 @@ fn section(page: &mut String, measured: &Measured) -> Result<()> {
 fn numbers(page: &mut String, measured: &Measured) {
     page.push_str("<div class=\"wide\"><table><tr><th>arm</th><th>IOPS</th><th>MB/s</th><th>ns/op</th>");
     page.push_str(
-        "<th>cpu-ns/op</th><th>p50 µs</th><th>p99 µs</th><th>p999 µs</th><th>ratio of on</th></tr>\n",
+        "<th>cpu-ns/op</th><th>p50 µs</th><th>p99 µs</th><th>p999 µs</th><th>ratio of on</th>\
+         <th>what it says</th><th>processor time of on</th></tr>\n",
     );
     let latency = |value: Option<f64>| value.map_or_else(|| "–".into(), |value| format!("{value:.1}"));
     for arm in &measured.arms {
         let name = format!("on/{}", arm.arm);
-        let ratio = measured.ratios.get(&name).zip(measured.ratio_intervals.get(&name));
-        let ratio = ratio.map_or_else(String::new, |(median, interval)| table::ratio(*median, interval));
+        let rate = measured.ratio(&name);
+        let ratio = rate.map_or_else(String::new, |(median, interval)| words::ratio(median, interval));
+        let says = rate.map_or("", |(_, interval)| words::rate_verdict(interval));
+        let cpu = measured.cpu_ratio(&name);
+        let cpu = cpu.map_or_else(String::new, |(median, interval)| words::ratio(median, interval));
         push(
             page,
             format_args!(
                 "<tr><td>{}</td><td>{:.0}</td><td>{:.0}</td><td>{:.0}</td><td>{:.0}</td><td>{}</td>\
-                 <td>{}</td><td>{}</td><td>{}</td></tr>\n",
+                 <td>{}</td><td>{}</td><td>{}</td><td>{says}</td><td>{}</td></tr>\n",
                 escape(&arm.arm),
                 arm.iops,
                 arm.mb_s,
@@ -122,7 +153,8 @@ fn numbers(page: &mut String, measured: &Measured) {
                 latency(arm.p50_us),
                 latency(arm.p99_us),
                 latency(arm.p999_us),
-                escape(&ratio)
+                escape(&ratio),
+                escape(&cpu)
             ),
         );
     }
@@ -147,11 +179,13 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::super::model::tests::sample;
     use super::*;
+    use crate::bench::load::Load;
 
     #[test]
     fn the_page_is_whole_and_fetches_nothing() {
         let mut report = sample(500_000.0, 0.95);
         report.scenarios[0].device = "<script>alert(1)</script>".into();
+        report.load_before = Some(Load { others: 1.5, stolen: 0.0 });
         let page = render(&report).unwrap();
         assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
         assert!(!page.contains("<script"));
@@ -160,5 +194,10 @@ mod tests {
             assert!(page[start..].starts_with("http://www.w3.org/"), "{}", &page[start..start + 40]);
         }
         assert_eq!(page.matches("<svg").count(), 3);
+        assert!(page.contains("1.5 processors") && page.contains("class=\"warning\""));
+        for name in uext4::SWITCH_NAMES {
+            assert!(page.contains(words::switch(name).unwrap()), "{name}");
+        }
+        assert!(page.contains("clearly slower"));
     }
 }

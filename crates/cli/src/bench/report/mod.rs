@@ -5,3 +5,4 @@ pub mod html;
 pub mod model;
 mod plots;
 pub mod table;
+pub mod words;

@@ -2,8 +2,10 @@
 
 use crate::bench::arm::Arm;
 use crate::bench::error::{BenchError, Doing, Result};
+use crate::bench::load::Load;
 use crate::bench::machine::Machine;
 use crate::bench::measure::{ArmResult, Outcome};
+use crate::bench::scenario;
 use crate::bench::statistics::Ratio;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -16,6 +18,9 @@ pub struct Report {
     pub version: u32,
     /// Where it was measured.
     pub machine: Machine,
+    /// What others took of the processors before anything was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_before: Option<Load>,
     /// In the order measured.
     pub scenarios: Vec<Measured>,
 }
@@ -25,6 +30,12 @@ pub struct Report {
 pub struct Measured {
     /// Its name.
     pub scenario: String,
+    /// Which of its shapes, if it has several and this is not the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<String>,
+    /// The switch that `off` differs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch: Option<String>,
     /// The device.
     pub device: String,
     /// The device engine.
@@ -41,6 +52,15 @@ pub struct Measured {
     pub ratios: BTreeMap<String, f64>,
     /// How sure they are.
     pub ratio_intervals: BTreeMap<String, Interval>,
+    /// The same of processor time for each request: below 1, `on` takes less.
+    #[serde(default)]
+    pub cpu_ratios: BTreeMap<String, f64>,
+    /// How sure they are.
+    #[serde(default)]
+    pub cpu_ratio_intervals: BTreeMap<String, Interval>,
+    /// What others took of the processors meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
     /// What `e2fsck -fn` said after all arms.
     pub e2fsck: String,
     /// What should be known beside the numbers.
@@ -62,6 +82,9 @@ pub struct MeasuredArm {
     pub reads: u64,
     /// Writes done in all its slices.
     pub writes: u64,
+    /// Writes of threads beside the measured ones, in all its slices; part of no rate.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub other_writes: u64,
     /// Requests per second, all threads together.
     pub iops: f64,
     /// 10⁶ bytes per second.
@@ -94,12 +117,24 @@ pub struct Interval {
     pub pairs: usize,
     /// Narrow enough to say something: at most 0.05 (of the ratio, if it is above 1).
     pub resolved: bool,
+    /// Wholly above 1 or wholly below, so that there is a difference, whatever its size.
+    #[serde(default)]
+    pub excludes_one: bool,
 }
 
 impl From<&Ratio> for Interval {
     fn from(ratio: &Ratio) -> Self {
-        Interval { low: ratio.low, high: ratio.high, pairs: ratio.pairs, resolved: ratio.resolved() }
+        let &Ratio { low, high, pairs, .. } = ratio;
+        Interval { low, high, pairs, resolved: ratio.resolved(), excludes_one: low > 1.0 || high < 1.0 }
     }
+}
+
+fn medians(ratios: &BTreeMap<String, Ratio>) -> BTreeMap<String, f64> {
+    ratios.iter().map(|(name, ratio)| (name.clone(), ratio.median)).collect()
+}
+
+fn intervals(ratios: &BTreeMap<String, Ratio>) -> BTreeMap<String, Interval> {
+    ratios.iter().map(|(name, ratio)| (name.clone(), ratio.into())).collect()
 }
 
 impl Measured {
@@ -108,18 +143,19 @@ impl Measured {
         let case = &outcome.case;
         Measured {
             scenario: case.scenario.name.into(),
+            shape: case.scenario.shape.map(str::to_owned),
+            switch: case.scenario.switch.map(str::to_owned),
             device: outcome.device.clone(),
             engine: outcome.description.engine.into(),
             polled: outcome.facts.as_ref().is_some_and(|facts| facts.polled),
             seconds: f64::from(case.timing.rounds) * case.timing.slice,
             rounds: case.timing.rounds,
             arms: outcome.arms.iter().map(|arm| measured_arm(outcome, arm)).collect(),
-            ratios: outcome.ratios.iter().map(|(name, ratio)| (name.clone(), ratio.median)).collect(),
-            ratio_intervals: outcome
-                .ratios
-                .iter()
-                .map(|(name, ratio)| (name.clone(), ratio.into()))
-                .collect(),
+            ratios: medians(&outcome.ratios),
+            ratio_intervals: intervals(&outcome.ratios),
+            cpu_ratios: medians(&outcome.cpu_ratios),
+            cpu_ratio_intervals: intervals(&outcome.cpu_ratios),
+            load: outcome.load,
             e2fsck: "clean".into(),
             notes: outcome.notes.clone(),
         }
@@ -130,15 +166,29 @@ impl Measured {
         self.arms.iter().find(|measured| measured.arm == arm.name())
     }
 
+    /// A ratio of rates by name.
+    pub fn ratio(&self, name: &str) -> Option<(f64, &Interval)> {
+        Some((*self.ratios.get(name)?, self.ratio_intervals.get(name)?))
+    }
+
+    /// A ratio of processor times by name.
+    pub fn cpu_ratio(&self, name: &str) -> Option<(f64, &Interval)> {
+        Some((*self.cpu_ratios.get(name)?, self.cpu_ratio_intervals.get(name)?))
+    }
+
+    /// Name and shape, for people.
+    pub fn title(&self) -> String {
+        scenario::title(&self.scenario, self.shape.as_deref())
+    }
+
     /// Threads and depth of its arms, which are all alike.
-    pub fn shape(&self) -> (usize, u32) {
+    pub fn lanes(&self) -> (usize, u32) {
         self.arms.first().map_or((0, 0), |arm| (arm.threads, arm.qd))
     }
 
     /// Whether both measured the same.
     pub fn same_as(&self, other: &Measured) -> bool {
-        let key =
-            |measured: &Measured| (measured.scenario.clone(), measured.device.clone(), measured.shape());
+        let key = |measured: &Measured| (measured.title(), measured.device.clone(), measured.lanes());
         key(self) == key(other)
     }
 }
@@ -152,6 +202,7 @@ fn measured_arm(outcome: &Outcome, result: &ArmResult) -> MeasuredArm {
         block_size,
         reads: result.tally.reads,
         writes: result.tally.writes,
+        other_writes: result.tally.beside,
         iops: result.iops,
         mb_s: result.iops * f64::from(block_size) / 1e6,
         ns_per_op: 1e9 / result.iops,
@@ -161,6 +212,11 @@ fn measured_arm(outcome: &Outcome, result: &ArmResult) -> MeasuredArm {
         p999_us: result.latencies.quantile_us(0.999),
         counters: result.counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
     }
+}
+
+/// A key that says nothing is left out.
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Report {
@@ -196,6 +252,7 @@ pub mod tests {
             block_size: 4096,
             reads: 7,
             writes: 0,
+            other_writes: 0,
             iops,
             mb_s: iops * 4096.0 / 1e6,
             ns_per_op: 1e9 / iops,
@@ -205,12 +262,21 @@ pub mod tests {
             p999_us: Some(400.0),
             counters: BTreeMap::from([("simple_reads".to_owned(), 7)]),
         };
-        let interval = Interval { low: ratio - 0.01, high: ratio + 0.01, pairs: 40, resolved: true };
+        let interval = Interval {
+            low: ratio - 0.01,
+            high: ratio + 0.01,
+            pairs: 40,
+            resolved: true,
+            excludes_one: ratio < 0.99,
+        };
         Report {
             version: 1,
             machine: Machine::this(),
+            load_before: None,
             scenarios: vec![Measured {
                 scenario: "overwrite-randrw".into(),
+                shape: None,
+                switch: Some("overwrite-no-transaction".into()),
                 device: "zram".into(),
                 engine: "file".into(),
                 polled: false,
@@ -219,10 +285,25 @@ pub mod tests {
                 arms: vec![arm("on", iops), arm("raw", iops / ratio)],
                 ratios: BTreeMap::from([("on/raw".to_owned(), ratio)]),
                 ratio_intervals: BTreeMap::from([("on/raw".to_owned(), interval)]),
+                cpu_ratios: BTreeMap::new(),
+                cpu_ratio_intervals: BTreeMap::new(),
+                load: None,
                 e2fsck: "clean".into(),
                 notes: vec!["a note".into()],
             }],
         }
+    }
+
+    #[test]
+    fn json_of_earlier_versions_is_read() {
+        let mut value = serde_json::to_value(sample(500_000.0, 0.5)).unwrap();
+        let scenario = value["scenarios"][0].as_object_mut().unwrap();
+        for key in ["switch", "cpu_ratios", "cpu_ratio_intervals"] {
+            assert!(scenario.remove(key).is_some(), "{key}");
+        }
+        scenario["ratio_intervals"]["on/raw"].as_object_mut().unwrap().remove("excludes_one").unwrap();
+        let report: Report = serde_json::from_value(value).unwrap();
+        assert_eq!(report.scenarios[0].ratio("on/raw").unwrap().0, 0.5);
     }
 
     #[test]
@@ -254,6 +335,8 @@ pub mod tests {
             assert!(!scenario["arms"][0][key].is_null(), "{key}");
         }
         assert_eq!(scenario["ratios"]["on/raw"], 0.5);
+        assert_eq!(scenario["ratio_intervals"]["on/raw"]["excludes_one"], true);
+        assert!(scenario.get("shape").is_none() && scenario.get("load").is_none());
         assert!(scenario["ratios"].get("on/kernel").is_none(), "an absent arm is an absent key");
     }
 }

@@ -2,6 +2,7 @@
 //! dark.
 
 use super::model::{Measured, Report};
+use super::words::Side;
 use crate::bench::error::{BenchError, Result};
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -125,21 +126,34 @@ struct Dot {
     low: f64,
     high: f64,
     resolved: bool,
+    side: Side,
+}
+
+impl Dot {
+    /// Grey if no difference shows, however precise.
+    fn colour(&self) -> RGBColor {
+        match self.side {
+            Side::Above => PALETTE[0],
+            Side::Below => PALETTE[4],
+            Side::Neither => PALETTE[5],
+        }
+    }
 }
 
 /// One ratio of all scenarios, with its intervals. `None` if nothing has it.
 pub fn ratios(report: &Report, name: &str) -> Result<Option<String>> {
     let dot = |measured: &Measured| {
         let (median, interval) = (measured.ratios.get(name)?, measured.ratio_intervals.get(name)?);
-        let (threads, qd) = measured.shape();
+        let (threads, qd) = measured.lanes();
         let device = measured.device.split('?').next().unwrap_or_default();
-        let label = format!("{} · {device} · {threads} × {qd}", measured.scenario);
+        let label = format!("{} · {device} · {threads} × {qd}", measured.title());
         Some(Dot {
             label,
             median: *median,
             low: interval.low,
             high: interval.high,
             resolved: interval.resolved,
+            side: Side::of(interval),
         })
     };
     let dots: Vec<Dot> = report.scenarios.iter().filter_map(dot).collect();
@@ -160,10 +174,12 @@ pub fn ratios(report: &Report, name: &str) -> Result<Option<String>> {
         write(area, "1", (x(1.0), height - 14), HPos::Center)?;
         for (number, dot) in dots.iter().enumerate() {
             let middle = number as i32 * BAR + BAR / 2 + 4;
-            let colour = if dot.resolved { PALETTE[0] } else { PALETTE[5] };
+            let colour = dot.colour();
             write(area, &dot.label, (left - 12, middle), HPos::Right)?;
             line(area, (x(dot.low), middle), (x(dot.high), middle), colour.stroke_width(3))?;
-            area.draw(&Circle::new((x(dot.median), middle), 5, colour.filled())).map_err(failed)?;
+            // A ring instead of a disc: how large it is, is not resolved.
+            let style = if dot.resolved { colour.filled() } else { colour.stroke_width(2) };
+            area.draw(&Circle::new((x(dot.median), middle), 5, style)).map_err(failed)?;
             let digits = if dot.median >= 10.0 { 1 } else { 3 };
             let shown = format!("{:.digits$} [{:.digits$}, {:.digits$}]", dot.median, dot.low, dot.high);
             write(area, &shown, (x(to.exp()) + 12, middle), HPos::Left)?;
@@ -192,6 +208,23 @@ mod tests {
         }
         assert!(charts[0].contains("500.0 k/s"));
         assert!(charts[2].contains("0.950 [0.940, 0.960]"));
+        assert!(charts[2].contains("#C94F4F"), "clearly slower: {}", charts[2]);
         assert_eq!(ratios(&report, "on/kernel").unwrap(), None);
+    }
+
+    #[test]
+    fn grey_means_that_no_difference_shows_and_a_ring_that_its_size_is_not_resolved() {
+        let chart = |low, high, resolved| {
+            let mut report = sample(1000.0, 1.5);
+            let interval = report.scenarios[0].ratio_intervals.get_mut("on/raw").unwrap();
+            (interval.low, interval.high, interval.resolved) = (low, high, resolved);
+            ratios(&report, "on/raw").unwrap().unwrap()
+        };
+        let (grey, blue) = ("#7A8690", "#2A7DC9");
+        let wide = chart(1.2, 1.9, false);
+        assert!(wide.contains(blue) && !wide.contains(grey) && wide.contains("fill=\"none\""), "{wide}");
+        let precise = chart(1.49, 1.51, true);
+        assert!(precise.contains(blue) && !precise.contains("<circle cx=\"0\" fill=\"none\""));
+        assert!(chart(0.99, 1.01, true).contains(grey));
     }
 }

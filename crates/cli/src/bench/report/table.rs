@@ -1,72 +1,85 @@
-//! The table on standard output.
+//! The text on standard output: one block for each measurement, no wider than a terminal.
 
-use super::model::{Interval, Measured, Report};
-use crate::bench::arm::Arm;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use super::model::{Measured, MeasuredArm, Report};
+use super::words::{cpu_verdict, rate_verdict, ratio, wrap};
+use std::fmt::Write;
 
-/// Columns of ratios.
-const RATIOS: [&str; 4] = ["on/off", "on/raw", "on/kernel", "on/one-extent"];
+/// Columns of the narrowest usual terminal.
+pub const WIDTH: usize = 80;
 
-/// The table and, below it, the notes.
+/// Ratios in this order.
+const RATIOS: [&str; 6] = ["on/off", "on/all-off", "on/raw", "on/kernel", "on/one-extent", "on/no-dsync"];
+
+/// The blocks and, below them, how to read them.
 pub fn render(report: &Report) -> String {
-    let shown: Vec<&str> = RATIOS
-        .into_iter()
-        .filter(|&name| report.scenarios.iter().any(|measured| measured.ratios.contains_key(name)))
-        .collect();
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-    let mut header = vec!["scenario", "device", "threads × qd"];
-    header.extend(&shown);
-    header.extend(["kIOPS", "MB/s", "cpu-ns/op", "p50 µs", "p99 µs", "p999 µs"]);
-    table.set_header(header);
+    let mut text = String::new();
     for measured in &report.scenarios {
-        table.add_row(row(measured, &shown));
+        block(&mut text, measured);
+        text.push('\n');
     }
-    for column in table.column_iter_mut().skip(2) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    format!("{table}\n{}", notes(report))
-}
-
-fn row(measured: &Measured, ratios: &[&str]) -> Vec<String> {
-    let (threads, qd) = measured.shape();
-    let mut row = vec![measured.scenario.clone(), measured.device.clone(), format!("{threads} × {qd}")];
-    row.extend(ratios.iter().map(|&name| {
-        let median = measured.ratios.get(name);
-        let interval = measured.ratio_intervals.get(name);
-        median.zip(interval).map_or_else(|| "–".into(), |(median, interval)| ratio(*median, interval))
-    }));
-    let Some(on) = measured.arm(Arm::On).or_else(|| measured.arms.first()) else { return row };
-    row.push(format!("{:.1}", on.iops / 1000.0));
-    row.push(format!("{:.0}", on.mb_s));
-    row.push(format!("{:.0}", on.cpu_ns_per_op));
-    for latency in [on.p50_us, on.p99_us, on.p999_us] {
-        row.push(latency.map_or_else(|| "–".into(), |latency| format!("{latency:.1}")));
-    }
-    row
-}
-
-/// `0.972`, below it `[0.965, 0.980]`, and if it is not resolved, that.
-pub fn ratio(median: f64, interval: &Interval) -> String {
-    let digits = if median >= 10.0 { 1 } else { 3 };
-    let mark = if interval.resolved { "" } else { "\nnot resolved" };
-    format!("{median:.digits$}\n[{:.digits$}, {:.digits$}]{mark}", interval.low, interval.high)
-}
-
-fn notes(report: &Report) -> String {
-    let mut lines = String::from(
-        "Ratios are of requests per second: median of paired slices, 95 % interval. The rest: arm `on`.\n",
+    push(
+        &mut text,
+        "Ratios are of requests per second, those marked cpu of processor time for each request: median of \
+         paired slices [95 % interval]. Clear: the interval excludes 1. Not resolved: it is wider than 0.05.",
+        0,
     );
-    for measured in &report.scenarios {
-        for note in &measured.notes {
-            let (threads, qd) = measured.shape();
-            lines.push_str(&format!(
-                "{} on {}, {threads} × {qd}: {note}\n",
-                measured.scenario, measured.device
-            ));
+    if let Some(warning) = report.load_before.and_then(|load| load.warning()) {
+        push(&mut text, &format!("Before the first measurement: {warning}."), 0);
+    }
+    text
+}
+
+/// Adds a line, broken if need be.
+fn push(text: &mut String, line: &str, indent: usize) {
+    text.push_str(&wrap(line, WIDTH, indent));
+    text.push('\n');
+}
+
+fn block(text: &mut String, measured: &Measured) {
+    let (threads, qd) = measured.lanes();
+    push(text, &format!("{} on {}", measured.title(), measured.device), 4);
+    let threads = if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
+    let block = measured.arms.first().map_or(0, |arm| arm.block_size);
+    let switch = measured.switch.as_ref().map_or_else(String::new, |name| format!(", switch {name}"));
+    push(text, &format!("  {threads} × {qd}, {block} bytes{switch}"), 4);
+    let header = ["kIOPS", "MB/s", "cpu-ns/op", "p50 µs", "p99 µs", "p999 µs"].map(str::to_owned);
+    row(text, "arm", &header);
+    for arm in &measured.arms {
+        row(text, &arm.arm, &cells(arm));
+    }
+    for name in RATIOS {
+        if let Some((median, interval)) = measured.ratio(name) {
+            let shown = format!("  {name:<16} {:<24} {}", ratio(median, interval), rate_verdict(interval));
+            push(text, shown.trim_end(), 4);
+        }
+        if let Some((median, interval)) = measured.cpu_ratio(name) {
+            let name = format!("cpu {name}");
+            let shown = format!("  {name:<16} {:<24} {}", ratio(median, interval), cpu_verdict(interval));
+            push(text, shown.trim_end(), 4);
         }
     }
-    lines
+    for note in &measured.notes {
+        push(text, &format!("  {note}"), 4);
+    }
+}
+
+fn row(text: &mut String, name: &str, cells: &[String; 6]) {
+    let [iops, mb, cpu, p50, p99, p999] = cells;
+    // Writing to a string cannot fail.
+    let _infallible = writeln!(text, "  {name:<10} {iops:>9} {mb:>8} {cpu:>10} {p50:>9} {p99:>9} {p999:>9}");
+}
+
+fn cells(arm: &MeasuredArm) -> [String; 6] {
+    let latency = |value: Option<f64>| value.map_or_else(|| "–".into(), digits);
+    let MeasuredArm { iops, mb_s, cpu_ns_per_op, p50_us, p99_us, p999_us, .. } = *arm;
+    let [p50, p99, p999] = [p50_us, p99_us, p999_us].map(latency);
+    [digits(iops / 1000.0), digits(mb_s), format!("{cpu_ns_per_op:.0}"), p50, p99, p999]
+}
+
+/// As many digits as say something: a slow device makes less than one thousand requests a second.
+fn digits(value: f64) -> String {
+    let places = if value < 10.0 { 3 } else { 1 };
+    format!("{value:.places$}")
 }
 
 #[cfg(test)]
@@ -77,15 +90,48 @@ mod tests {
     #[test]
     fn shows_what_ran_and_nothing_else() {
         let text = render(&sample(500_000.0, 0.95));
-        for part in ["overwrite-randrw", "zram", "16 × 1", "0.950", "[0.940, 0.960]", "500.0", "a note"] {
+        for part in ["overwrite-randrw", "zram", "16 threads × 1", "0.950 [0.940, 0.960]", "500.0", "a note"]
+        {
             assert!(text.contains(part), "{part} in {text}");
         }
+        assert!(text.contains("clearly slower") && text.contains("switch overwrite-no-transaction"));
         assert!(!text.contains("on/kernel") && !text.contains("on/off"));
     }
 
     #[test]
-    fn a_wide_interval_is_called_that() {
-        let wide = Interval { low: 0.8, high: 1.0, pairs: 40, resolved: false };
-        assert!(ratio(0.9, &wide).contains("not resolved"));
+    fn it_fits_a_terminal_whatever_the_device_is_called() {
+        let mut report = sample(123_456_789.0, 12_345.678);
+        let measured = &mut report.scenarios[0];
+        measured.device = format!("mem:100M?{}", "latency=460us&flush_latency=2240us&".repeat(5));
+        measured.notes.push("a note that says much ".repeat(9));
+        measured.shape = Some("a-shape".into());
+        let arm = MeasuredArm { arm: "one-extent".into(), p50_us: None, ..measured.arms[0].clone() };
+        measured.arms.push(MeasuredArm { p99_us: Some(60_000_000.0), p999_us: Some(6e7), ..arm });
+        for name in RATIOS {
+            let wide = super::super::model::Interval {
+                low: 0.8,
+                high: 12_345.6,
+                pairs: 40,
+                resolved: false,
+                excludes_one: false,
+            };
+            measured.ratios.insert(name.into(), 12_345.6);
+            measured.ratio_intervals.insert(name.into(), wide);
+            measured.cpu_ratios.insert(name.into(), 12_345.6);
+            measured.cpu_ratio_intervals.insert(name.into(), wide);
+        }
+        let text = render(&report);
+        for line in text.lines() {
+            assert!(line.chars().count() <= WIDTH, "{} columns: {line}", line.chars().count());
+        }
+        assert!(text.contains("cpu on/raw") && text.contains("not resolved"));
+    }
+
+    #[test]
+    fn a_busy_machine_is_told() {
+        let mut report = sample(1000.0, 1.0);
+        assert!(!render(&report).contains("busy"));
+        report.load_before = Some(crate::bench::load::Load { others: 1.5, stolen: 0.0 });
+        assert!(render(&report).contains("other processes took 1.5 processors"));
     }
 }

@@ -51,15 +51,24 @@ impl KernelSession {
         if requests.mode != Mode::Synchronous {
             session.target = Some(session.open_as_device()?);
         }
+        // As the library's arms: what was written before is no part of any slice.
+        session.sync().doing(|| "sync the kernel's mount".into())?;
         Ok(session)
+    }
+
+    fn sync(&self) -> rustix::io::Result<()> {
+        let Some(mount) = &self.mount else { return Ok(()) };
+        // The mount's own descriptor is no open file.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::syncfs(rustix::fs::openat(mount, ".", flags, FileMode::empty())?)
     }
 
     fn directory(&self) -> Result<&OwnedFd> {
         self.mount.as_ref().ok_or_else(|| BenchError::failed("it is unmounted already"))
     }
 
-    fn open(&self, file: &Path) -> Result<OwnedFd> {
-        let durable = if self.requests.dsync { OFlags::DSYNC } else { OFlags::empty() };
+    fn open(&self, file: &Path, dsync: bool) -> Result<OwnedFd> {
+        let durable = if dsync { OFlags::DSYNC } else { OFlags::empty() };
         let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC | durable;
         let opened = rustix::fs::openat(self.directory()?, file, flags, FileMode::empty());
         opened.doing(|| format!("open {} in the kernel's mount", file.display()))
@@ -85,10 +94,11 @@ impl Session for KernelSession {
         &[Arm::Kernel]
     }
 
-    fn lane(&self) -> Result<Box<dyn Lane + '_>> {
+    fn lane(&self, beside: bool) -> Result<Box<dyn Lane + '_>> {
         match self.requests.mode {
             Mode::Synchronous => {
-                let files = self.files.iter().map(|file| self.open(file)).collect::<Result<_>>()?;
+                let dsync = self.requests.dsync && !beside;
+                let files = self.files.iter().map(|file| self.open(file, dsync)).collect::<Result<_>>()?;
                 Ok(Box::new(SyncLane {
                     target: KernelTarget { files },
                     buffer: one_buffer(self.requests.block)?,

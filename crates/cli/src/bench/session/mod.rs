@@ -16,8 +16,8 @@ use uext4::{Ask, Buffer, QueueOptions, Stats, blockdev};
 pub trait Session: Sync {
     /// Them, in the order of a round.
     fn arms(&self) -> &[Arm];
-    /// What one thread needs; called on that thread.
-    fn lane(&self) -> Result<Box<dyn Lane + '_>>;
+    /// What one thread needs; called on that thread. `beside`: it is not measured and its writes are plain.
+    fn lane(&self, beside: bool) -> Result<Box<dyn Lane + '_>>;
     /// The library's counters, exact while no slice runs.
     fn counters(&self) -> Option<Stats>;
 }

@@ -89,14 +89,28 @@ impl VolumeSession {
         &self.volume
     }
 
+    /// Makes everything durable that was written before, recovery and the making of the volume included: what
+    /// the first durable write would otherwise wait for is no part of any slice.
+    pub fn settle(&self) -> Result<()> {
+        let files: Vec<&File> = self.files.iter().flatten().collect();
+        if files.is_empty() {
+            return self.volume.device().flush().doing(|| "flush the device before the measurement".into());
+        }
+        self.volume.sync_files(&files).doing(|| "sync before the measurement".into())
+    }
+
+    fn is_durable(&self, arm: usize) -> bool {
+        self.requests.dsync && self.arms[arm] != Arm::NoDsync
+    }
+
     /// What `raw` asks of the device for each write: what `on` asks.
     fn raw_fua(&self) -> bool {
         self.requests.dsync && self.volume.device().capabilities().fua
     }
+}
 
-    fn flags(&self) -> WriteFlags {
-        if self.requests.dsync { WriteFlags::DSYNC } else { WriteFlags::empty() }
-    }
+fn flags(durable: bool) -> WriteFlags {
+    if durable { WriteFlags::DSYNC } else { WriteFlags::empty() }
 }
 
 /// A buffer with memory of its own.
@@ -112,10 +126,10 @@ impl Session for VolumeSession {
         &self.arms
     }
 
-    fn lane(&self) -> Result<Box<dyn Lane + '_>> {
+    fn lane(&self, beside: bool) -> Result<Box<dyn Lane + '_>> {
         match self.requests.mode {
             Mode::Synchronous => {
-                Ok(Box::new(SyncLane { session: self, buffer: one_buffer(self.requests.block)? }))
+                Ok(Box::new(SyncLane { session: self, buffer: one_buffer(self.requests.block)?, beside }))
             }
             Mode::Queued { batch, .. } => Ok(Box::new(QueueLane::new(self, batch)?)),
         }
@@ -129,6 +143,7 @@ impl Session for VolumeSession {
 struct SyncLane<'s> {
     session: &'s VolumeSession,
     buffer: Buffer,
+    beside: bool,
 }
 
 impl Lane for SyncLane<'_> {
@@ -142,11 +157,13 @@ impl Lane for SyncLane<'_> {
     ) -> Result<()> {
         let session = self.session;
         if session.arms[arm] == Arm::Raw {
-            let durability = if session.raw_fua() { WriteDurability::Fua } else { WriteDurability::Cached };
+            let fua = session.raw_fua() && !self.beside;
+            let durability = if fua { WriteDurability::Fua } else { WriteDurability::Cached };
             let target = DeviceTarget { device: session.volume.device(), durability };
             return synchronous::drive(&target, ops, &mut self.buffer, stop, tally, latencies);
         }
-        let target = FileTarget { files: &session.files[arm], flags: session.flags() };
+        let durable = session.is_durable(arm) && !self.beside;
+        let target = FileTarget { files: &session.files[arm], flags: flags(durable) };
         synchronous::drive(&target, ops, &mut self.buffer, stop, tally, latencies)
     }
 
@@ -223,7 +240,8 @@ impl Lane for QueueLane<'_> {
             return queued::drive(&mut target, idle, self.batch, ops, stop, tally, latencies);
         }
         let (queue, idle) = self.queue.as_mut().ok_or_else(absent)?;
-        let mut target = FileQueue { queue, slots: &self.slots[arm], flags: self.session.flags() };
+        let flags = flags(self.session.is_durable(arm));
+        let mut target = FileQueue { queue, slots: &self.slots[arm], flags };
         queued::drive(&mut target, idle, self.batch, ops, stop, tally, latencies)
     }
 

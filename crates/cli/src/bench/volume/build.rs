@@ -17,6 +17,8 @@ use uext4::{BufferPool, DeviceSpec};
 
 /// Bytes copied at once.
 const CHUNK: usize = 4 << 20;
+/// See [`Place::MemoryDisk`].
+const DISK: &str = "cache=volatile&fua=on&latency=460us&flush_latency=2240us&fua_latency=2380us";
 /// Unit in which contents repeat a word.
 const PAGE: usize = 4096;
 
@@ -105,6 +107,8 @@ impl Bed {
             Place::Loop if rustix::process::geteuid().is_root() => Bed::on_loop(layout),
             Place::Loop => Bed::on_tmpfs(layout, |path| DeviceSpec::file(path)),
             Place::MemoryFlush => Bed::in_memory(layout, "cache=volatile&fua=on&flush_latency=2ms"),
+            Place::MemoryDisk => Bed::in_memory(layout, DISK),
+            Place::MemoryCache => Bed::in_memory(layout, &format!("{DISK}&flush_rate=64M")),
             Place::MemoryLatency => Bed::in_memory(layout, "latency=740us"),
             Place::Extents => fragment::bed(),
         }

@@ -25,6 +25,8 @@ pub struct Tally {
     pub reads: u64,
     /// Writes completed.
     pub writes: u64,
+    /// Writes of the threads beside those that are measured.
+    pub beside: u64,
 }
 
 impl Tally {
@@ -34,9 +36,27 @@ impl Tally {
         self.reads += u64::from(!op.write);
     }
 
-    /// Both.
+    /// Requests that are measured.
     pub fn ops(self) -> u64 {
         self.reads + self.writes
+    }
+
+    /// All requests.
+    pub fn all(self) -> u64 {
+        self.ops() + self.beside
+    }
+
+    /// The same, done by a thread beside those that are measured.
+    pub fn as_beside(self) -> Tally {
+        Tally { beside: self.all(), ..Tally::default() }
+    }
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.beside += other.beside;
     }
 }
 

@@ -251,7 +251,7 @@ mod tests {
         result.unwrap();
         assert_eq!(script.deepest, 16);
         assert!(script.batches[..script.batches.len() - 1].iter().all(|&batch| batch == 4));
-        assert_eq!(tally, Tally { reads: 25, writes: 25 });
+        assert_eq!(tally, Tally { reads: 25, writes: 25, beside: 0 });
         assert_eq!((script.sent.len(), idle), (0, 16));
     }
 

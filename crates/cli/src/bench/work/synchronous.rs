@@ -155,7 +155,7 @@ mod tests {
         let script = Script { seen: RefCell::default(), stop: &stop, short_at: 99 };
         let (mut tally, mut latencies) = (Tally::default(), Latencies::new().unwrap());
         drive(&script, &ops, &mut [0; 8], &stop, &mut tally, &mut latencies).unwrap();
-        assert_eq!(tally, Tally { reads: 5, writes: 1 });
+        assert_eq!(tally, Tally { reads: 5, writes: 1, beside: 0 });
         let seen: Vec<u64> = script.seen.borrow().iter().map(|op| op.pos).collect();
         assert_eq!(seen, [0, 1, 2, 3, 0, 1]);
         assert!(latencies.quantile_us(0.5).is_some());
