@@ -27,5 +27,7 @@ pub use device::{Capabilities, DaxKind, Description, Device, Geometry, Sharing, 
 pub use error::{Error, Misaligned, Result};
 pub use open::{OpenOptions, Opened, open};
 pub use pool::{BUFFER_ALIGN, Buffer, BufferPool};
-pub use queue::{Ask, DeviceQueue, Done, Full, Memory, Op, Queue, QueueFacts, QueueOptions, Request, Wait};
+pub use queue::{
+    Ask, DeviceQueue, Done, Full, Memory, Op, Queue, QueueFacts, QueueOptions, Registered, Request, Wait,
+};
 pub use table::Table;

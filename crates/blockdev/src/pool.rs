@@ -5,13 +5,15 @@
 //! added later, when the pool is used up, are ordinary memory, and their buffers say so in
 //! [`Memory::registered`].
 
-use crate::{Error, Memory, Result};
+use crate::{Error, Memory, Registered, Result};
 use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::num::NonZeroU32;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Alignment in memory of every [`Buffer`] that is not empty.
 pub const BUFFER_ALIGN: usize = 4096;
@@ -49,7 +51,7 @@ pub struct Buffer {
 struct Piece {
     address: NonNull<u8>,
     length: u32,
-    registered: Option<u16>,
+    registered: Option<Registered>,
     /// None while the piece is spare.
     pool: Option<Arc<Shared>>,
 }
@@ -61,7 +63,7 @@ const _: () = assert!(size_of::<Option<Buffer>>() == size_of::<usize>() && MAX_R
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// How many of the regions, counted from the first, existed at creation.
+    /// How many of the regions, counted from the first, existed at creation and have a number to be registered under.
     registered: usize,
     /// Most bytes mapped in all.
     limit: usize,
@@ -69,6 +71,8 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
+    /// What tells this pool's regions from those of others. `None`: no numbers are left, nothing is registered.
+    serial: Option<NonZeroU32>,
     regions: Vec<Region>,
     /// Free blocks by [registered, not registered] and size class.
     free: [[Vec<Block>; CLASSES]; 2],
@@ -85,7 +89,7 @@ struct State {
 #[derive(Debug, Clone, Copy)]
 struct Block {
     address: NonNull<u8>,
-    registered: Option<u16>,
+    registered: Option<Registered>,
 }
 
 /// One private anonymous mapping, carved from its start.
@@ -120,6 +124,7 @@ impl BufferPool {
     pub fn with_limit(bytes: usize, limit: usize) -> Result<Self> {
         let total = bytes.max(1).checked_next_multiple_of(PAGE).ok_or_else(|| cannot_map(libc::ENOMEM))?;
         let mut state = State {
+            serial: next_serial(),
             regions: Vec::new(),
             free: Default::default(),
             blocks: [[0; CLASSES]; 2],
@@ -133,10 +138,15 @@ impl BufferPool {
         while state.mapped < total {
             state.map((total - state.mapped).min(MAX_REGION))?;
         }
-        let registered = state.regions.len();
+        let registered = if state.serial.is_some() { state.regions.len() } else { 0 };
         Ok(BufferPool {
             shared: Arc::new(Shared { state: Mutex::new(state), registered, limit: limit.max(total) }),
         })
+    }
+
+    /// The number of this pool in [`Registered::pool`], if its memory can be registered.
+    pub(crate) fn serial(&self) -> Option<NonZeroU32> {
+        self.shared.state.lock().serial
     }
 
     /// The regions that existed at creation, in the order of their registered indices: what a ring registers.
@@ -190,6 +200,13 @@ impl BufferPool {
         };
         Ok(Buffer { piece: ManuallyDrop::new(piece) })
     }
+}
+
+/// A number that no pool of this process had before; none after 2³² - 1 of them.
+fn next_serial() -> Option<NonZeroU32> {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    let last = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| last.checked_add(1)).ok()?;
+    NonZeroU32::new(last + 1)
 }
 
 /// The class that holds `length` bytes, `None` above the largest.
@@ -248,7 +265,8 @@ impl State {
             let address = unsafe { region.base.add(region.carved) };
             region.carved += size;
             self.count_block(kind, class);
-            return Some(Block { address, registered: (kind == 0).then_some(index as u16) });
+            let named = |pool| Registered { pool, region: index as u16 };
+            return Some(Block { address, registered: self.serial.filter(|_| kind == 0).map(named) });
         }
         None
     }
@@ -399,7 +417,7 @@ mod tests {
         let mut first: Vec<_> = (0..4).map(|_| pool.take(4096).unwrap()).collect();
         for (index, buffer) in first.iter_mut().enumerate() {
             let memory = buffer.memory(0);
-            assert_eq!(memory.registered, Some(0));
+            assert_eq!(memory.registered.map(|memory| memory.region), Some(0));
             assert_eq!(memory.address.as_ptr() as usize, base.as_ptr() as usize + index * 4096);
         }
         let mut beyond = pool.take(512 << 10).unwrap();
@@ -421,7 +439,10 @@ mod tests {
         addresses.sort_unstable();
         addresses.dedup();
         assert_eq!(addresses.len(), 256);
-        assert!(pieces.iter_mut().all(|piece| piece.memory(4096).registered == Some(0)));
+        let serial = pool.serial().unwrap();
+        let region = Some(Registered { pool: serial, region: 0 });
+        assert!(pieces.iter_mut().all(|piece| piece.memory(4096).registered == region));
+        assert_ne!(BufferPool::new(4096).unwrap().serial(), Some(serial));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use crate::engine::{NullQueue, UringQueue};
 use crate::{BufferPool, Result};
+use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -40,9 +41,23 @@ impl Op {
 pub struct Memory {
     /// First byte.
     pub address: NonNull<u8>,
-    /// Index of the registered region that holds the whole request, if its pool is registered with this queue.
-    pub registered: Option<u16>,
+    /// The region that holds the whole request, if its pool registers it with queues. A queue of another pool, or of
+    /// none, takes the memory as plain memory.
+    pub registered: Option<Registered>,
 }
+
+/// A region of memory that a pool registers with its queues. The same number names another region in each pool, so
+/// the pool belongs to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Registered {
+    /// Of the pool: unique in the process, never used again.
+    pub(crate) pool: NonZeroU32,
+    /// Index in the pool's list of regions.
+    pub(crate) region: u16,
+}
+
+// One of these goes with every request.
+const _: () = assert!(size_of::<Memory>() == 2 * size_of::<usize>());
 
 // SAFETY: a `Memory` is only an address; nothing is accessed through it except by a queue, under the promise made at
 // the unsafe `push`.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use uext4_blockdev::spec::DeviceSpec;
 use uext4_blockdev::{
-    Ask, BufferPool, Device, DeviceQueue, Error, Op, OpenOptions, Queue, QueueOptions, Sharing, Wait,
-    WriteDurability, open,
+    Ask, BufferPool, Device, DeviceQueue, Error, Memory, Op, OpenOptions, Queue, QueueOptions, Request,
+    Sharing, Wait, WriteDurability, open,
 };
 
 /// A directory on tmpfs, and one wherever temporary files live.
@@ -199,12 +199,40 @@ fn registered_buffers_are_used_and_reported() {
     unsafe { queue.push(request(Op::Write, 0, 4096, buf.memory(0), 1)) }.unwrap();
     assert_eq!(reap_all(&mut queue)[0].result, 4096);
     assert_eq!(std::fs::read(&path).unwrap()[..4096], buf[..]);
-    // Memory outside the registered region proves that the kernel is really given fixed buffers.
+    // Memory outside the region that it names proves that the kernel is really given fixed buffers.
     let other = BufferPool::new(4096).unwrap();
     let mut foreign = other.take(4096).unwrap();
+    let lie = Memory { registered: buf.memory(0).registered, ..foreign.memory(0) };
     // SAFETY: as above.
-    unsafe { queue.push(request(Op::Write, 0, 4096, foreign.memory(0), 2)) }.unwrap();
+    unsafe { queue.push(request(Op::Write, 0, 4096, lie, 2)) }.unwrap();
     assert_eq!(reap_all(&mut queue)[0].result, -libc::EFAULT);
+}
+
+/// A region's number means another region to another queue: what its pool did not register goes as plain memory.
+#[test]
+fn registered_memory_of_another_pool_is_sent_as_plain_memory() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), 1 << 20);
+    let device = open_text(path.to_str().unwrap(), true).unwrap();
+    let pools = [BufferPool::new(1 << 20).unwrap(), BufferPool::new(1 << 20).unwrap()];
+    let mut queues = pools.each_ref().map(|pool| {
+        device
+            .queue(&requiring(8, |o| (o.register_buffers, o.pool) = (Ask::Require, Some(pool.clone()))))
+            .unwrap()
+    });
+    let mut buffers = pools.each_ref().map(|pool| pool.take(4096).unwrap());
+    for (own, queue) in queues.iter_mut().enumerate() {
+        for (of, buf) in buffers.iter_mut().enumerate() {
+            pattern((own * 2 + of) as u64, buf);
+            for (op, fua) in [(Op::Write, true), (Op::Read, false)] {
+                let request = Request { fua, ..request(op, 4096, 4096, buf.memory(0), 1) };
+                // SAFETY: the buffer is not touched before the completion is reaped.
+                unsafe { queue.push(request) }.unwrap();
+                assert_eq!(reap_all(queue)[0].result, 4096, "{op:?} of pool {of} on queue {own}");
+            }
+            assert_eq!(std::fs::read(&path).unwrap()[4096..8192], buf[..]);
+        }
+    }
 }
 
 #[test]

@@ -575,3 +575,24 @@ fn small_budgets_load_maps_again_and_again() {
         assert_eq!(DATA_SIZE, volume.metadata("/data").unwrap().size);
     });
 }
+
+/// Buffers may go from queue to queue, although each has registered memory of its own.
+#[test]
+fn a_buffer_of_another_queue_does_no_harm() {
+    let scratch = Scratch::new(48 << 20);
+    let image = scratch.file("volume.img");
+    sample().save(&image);
+    let volume = Volume::open(image.to_str().unwrap(), VolumeOptions::read_write()).unwrap();
+    let (mut queue, slot) = queue_on(&volume, "/data", 4);
+    let (other, _) = queue_on(&volume, "/data", 4);
+    assert!(queue.facts().registered_buffers && other.facts().registered_buffers);
+    queue.write(slot, 4096, filled(&other, 4096, 0x5a), WriteFlags::DSYNC, 1).unwrap();
+    assert_eq!(one(&mut queue).result.unwrap(), 4096);
+    queue.read(slot, 4096, filled(&other, 4096, 0), 2).unwrap();
+    assert_eq!(bytes_of(one(&mut queue).payload), [0x5a; 4096]);
+    // The volume goes on.
+    queue.write(slot, 0, filled(&queue, 4096, 1), WriteFlags::DSYNC, 3).unwrap();
+    assert_eq!(one(&mut queue).result.unwrap(), 4096);
+    drop((queue, other, volume));
+    uext4_testkit::oracle::e2fsck_clean(&image);
+}

@@ -26,6 +26,7 @@ use crate::{
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{IoUring, opcode, types};
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -68,8 +69,8 @@ pub struct UringQueue {
     /// What goes into the entry's descriptor field: 0 for the registered file, else the descriptor.
     descriptor: i32,
     descriptor_flags: Flags,
-    /// Memory regions registered with the ring: indices below it are usable.
-    regions: u16,
+    /// The pool whose memory regions are registered with the ring.
+    registered: Option<NonZeroU32>,
     fua_flags: i32,
     nowait_flags: i32,
     depth: u32,
@@ -118,13 +119,13 @@ impl UringQueue {
         let side = if granted.polled { Some(ring::build_side(options.depth)?) } else { None };
         let mut tombstone = Tombstone::new()?;
         let file_slot = ring::register_files(&ring, side.as_ref(), &target, &tombstone, options, &mut facts)?;
-        let regions = register_memory(&ring, options, &mut facts)?;
+        let registered = register_memory(&ring, options, &mut facts)?;
         tombstone.seal();
         facts.polled = granted.polled;
         facts.sqpoll = granted.sqpoll;
         facts.owner_driven = granted.owner;
         facts.registered_file = file_slot;
-        facts.registered_buffers = regions > 0;
+        facts.registered_buffers = registered.is_some();
         Ok(UringQueue {
             descriptor: if file_slot { 0 } else { target.file.as_raw_fd() },
             descriptor_flags: if file_slot { Flags::FIXED_FILE } else { Flags::empty() },
@@ -132,7 +133,7 @@ impl UringQueue {
             nowait_flags: if target.nowait { libc::RWF_NOWAIT } else { 0 },
             base: 0,
             limit: target.size,
-            regions,
+            registered,
             depth: options.depth,
             in_flight: 0,
             unsent: 0,
@@ -176,7 +177,9 @@ impl UringQueue {
         if request.fua && request.op == Op::Write {
             flags |= self.fua_flags;
         }
-        let region = request.memory.registered.filter(|&index| index < self.regions);
+        // Memory of any other pool is plain memory here.
+        let named = request.memory.registered.filter(|memory| Some(memory.pool) == self.registered);
+        let region = named.map(|memory| memory.region);
         let entry = match (request.op, region) {
             (Op::Read, Some(index)) => {
                 opcode::ReadFixed::new(fd, address, length, index).offset(pos).rw_flags(flags).build()
@@ -609,11 +612,15 @@ fn try_polled_read(target: &RingTarget) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Registers the pool's memory with the ring. Returns how many of its regions are registered: indices below
-/// that are usable in [`crate::Memory::registered`].
-fn register_memory(ring: &IoUring, options: &QueueOptions, facts: &mut QueueFacts) -> Result<u16> {
+/// Registers the pool's memory with the ring, all its regions or none. Returns the pool's number if it did:
+/// [`crate::Memory::registered`] of that pool is usable.
+fn register_memory(
+    ring: &IoUring,
+    options: &QueueOptions,
+    facts: &mut QueueFacts,
+) -> Result<Option<NonZeroU32>> {
     let pool = match (&options.pool, options.register_buffers) {
-        (_, Ask::No) | (None, Ask::Try) => return Ok(0),
+        (_, Ask::No) | (None, Ask::Try) => return Ok(None),
         (None, Ask::Require) => return Err(Error::Unsupported("registering buffers without a pool".into())),
         (Some(pool), _) => pool,
     };
@@ -626,12 +633,12 @@ fn register_memory(ring: &IoUring, options: &QueueOptions, facts: &mut QueueFact
     // as the ring exists (`UringQueue::_pool`).
     let registered = unsafe { ring.submitter().register_buffers(&vectors) };
     match registered {
-        Ok(()) => Ok(u16::try_from(vectors.len()).unwrap_or(u16::MAX)),
+        Ok(()) => Ok(pool.serial()),
         Err(error) if options.register_buffers == Ask::Try => {
             facts
                 .fallbacks
                 .push(format!("buffers are not registered: {error} (RLIMIT_MEMLOCK may be too low)"));
-            Ok(0)
+            Ok(None)
         }
         Err(error) => Err(Error::Unsupported(format!("registering buffers: {error}"))),
     }
