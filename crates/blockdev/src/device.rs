@@ -128,6 +128,9 @@ pub struct Description {
 ///
 /// Every implementation checks range and alignment itself ([`Geometry::check`], [`Geometry::check_memory`]) before a
 /// transfer starts, so that a wrong caller gets a typed error and nothing else.
+///
+/// A child process that inherits a device or a queue can drop it, which has no effect on the parent. Every other call
+/// is refused with [`Error::Forked`], but on engines in private memory, of which the child has a copy.
 pub trait Device: Send + Sync + fmt::Debug {
     /// Sizes and alignment.
     fn geometry(&self) -> Geometry;

@@ -62,6 +62,9 @@ pub enum Error {
         /// The alignment that it must have, in bytes.
         align: u32,
     },
+    /// Used in a child of the process that opened it; nothing was sent. What is inherited can only be dropped.
+    #[error("opened before a fork: a child process opens the device itself")]
+    Forked,
     /// A write to a device that was opened read-only.
     #[error("the device is opened read-only")]
     ReadOnly,
@@ -113,6 +116,7 @@ impl Error {
         match self {
             Error::Io { errno, .. } | Error::Open { errno, .. } => *errno,
             Error::OutOfRange { .. } | Error::Misaligned { .. } | Error::BadSpec { .. } => libc::EINVAL,
+            Error::Forked => libc::EPERM,
             Error::ReadOnly => libc::EROFS,
             Error::InUse(_) => libc::EBUSY,
             Error::Unsupported(_) => libc::EOPNOTSUPP,

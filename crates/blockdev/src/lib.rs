@@ -17,6 +17,7 @@ mod open;
 mod own;
 pub mod partition;
 mod pool;
+mod process;
 mod queue;
 mod scratch;
 pub mod spec;
@@ -27,6 +28,7 @@ pub use device::{Capabilities, DaxKind, Description, Device, Geometry, Sharing, 
 pub use error::{Error, Misaligned, Result};
 pub use open::{OpenOptions, Opened, open};
 pub use pool::{BUFFER_ALIGN, Buffer, BufferPool};
+pub use process::Process;
 pub use queue::{
     Ask, DeviceQueue, Done, Full, Memory, Op, Queue, QueueFacts, QueueOptions, Registered, Request, Wait,
 };

@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::num::NonZeroU32;
+use std::num::NonZeroU64;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Alignment in memory of every [`Buffer`] that is not empty.
 pub const BUFFER_ALIGN: usize = 4096;
@@ -40,7 +40,7 @@ pub struct BufferPool {
 }
 
 /// A piece of aligned memory, owned. Derefs to `[u8]` of exactly the length asked for; returns to its pool
-/// when dropped. Moving it moves one word.
+/// when dropped. Moving it moves one word. A child process finds zeros in the buffers that it inherits.
 pub struct Buffer {
     /// Taken out by `drop` only.
     piece: ManuallyDrop<Box<Piece>>,
@@ -72,7 +72,7 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     /// What tells this pool's regions from those of others. `None`: no numbers are left, nothing is registered.
-    serial: Option<NonZeroU32>,
+    serial: Option<NonZeroU64>,
     regions: Vec<Region>,
     /// Free blocks by [registered, not registered] and size class.
     free: [[Vec<Block>; CLASSES]; 2],
@@ -145,7 +145,7 @@ impl BufferPool {
     }
 
     /// The number of this pool in [`Registered::pool`], if its memory can be registered.
-    pub(crate) fn serial(&self) -> Option<NonZeroU32> {
+    pub(crate) fn serial(&self) -> Option<NonZeroU64> {
         self.shared.state.lock().serial
     }
 
@@ -202,11 +202,15 @@ impl BufferPool {
     }
 }
 
-/// A number that no pool of this process had before; none after 2³² - 1 of them.
-fn next_serial() -> Option<NonZeroU32> {
-    static LAST: AtomicU32 = AtomicU32::new(0);
-    let last = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| last.checked_add(1)).ok()?;
-    NonZeroU32::new(last + 1)
+/// A number that no pool of this process had before; none after 2⁴⁸ - 1 of them.
+fn next_serial() -> Option<NonZeroU64> {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let last = LAST
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+            Some(last + 1).filter(|&next| next < Registered::POOLS)
+        })
+        .ok()?;
+    NonZeroU64::new(last + 1)
 }
 
 /// The class that holds `length` bytes, `None` above the largest.
@@ -265,7 +269,7 @@ impl State {
             let address = unsafe { region.base.add(region.carved) };
             region.carved += size;
             self.count_block(kind, class);
-            let named = |pool| Registered { pool, region: index as u16 };
+            let named = |pool| Registered::new(pool, index as u16);
             return Some(Block { address, registered: self.serial.filter(|_| kind == 0).map(named) });
         }
         None
@@ -310,8 +314,17 @@ impl Region {
         // Huge pages save TLB misses and pinning work; a kernel without them loses nothing else.
         // SAFETY: exactly the mapping made above; the advice changes no contents.
         let _ = unsafe { rustix::mm::madvise(base, length, Advice::LinuxHugepage) };
-        let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| cannot_map(libc::ENOMEM))?;
-        Ok(Region { base, length, carved: 0 })
+        // Children find zeros instead of a copy. Pages shared after a fork are copied at the next touch, perhaps away
+        // from where a device is writing to: kernels before 6.3 do not keep those of direct I/O in place.
+        // SAFETY: as above; nothing in the mapping has a value yet.
+        let wiped = unsafe { rustix::mm::madvise(base, length, Advice::LinuxWipeOnFork) };
+        let region = Region {
+            base: NonNull::new(base.cast::<u8>()).ok_or_else(|| cannot_map(libc::ENOMEM))?,
+            length,
+            carved: 0,
+        };
+        wiped.map_err(|errno| cannot_map(errno.raw_os_error()))?;
+        Ok(region)
     }
 }
 
@@ -417,7 +430,7 @@ mod tests {
         let mut first: Vec<_> = (0..4).map(|_| pool.take(4096).unwrap()).collect();
         for (index, buffer) in first.iter_mut().enumerate() {
             let memory = buffer.memory(0);
-            assert_eq!(memory.registered.map(|memory| memory.region), Some(0));
+            assert_eq!(memory.registered.map(Registered::region), Some(0));
             assert_eq!(memory.address.as_ptr() as usize, base.as_ptr() as usize + index * 4096);
         }
         let mut beyond = pool.take(512 << 10).unwrap();
@@ -440,8 +453,10 @@ mod tests {
         addresses.dedup();
         assert_eq!(addresses.len(), 256);
         let serial = pool.serial().unwrap();
-        let region = Some(Registered { pool: serial, region: 0 });
-        assert!(pieces.iter_mut().all(|piece| piece.memory(4096).registered == region));
+        let region = Registered::new(serial, 0);
+        assert_eq!((region.pool(), region.region()), (serial.get(), 0));
+        assert_eq!(Registered::new(serial, 7).region(), 7);
+        assert!(pieces.iter_mut().all(|piece| piece.memory(4096).registered == Some(region)));
         assert_ne!(BufferPool::new(4096).unwrap().serial(), Some(serial));
     }
 

@@ -6,7 +6,7 @@
 
 use crate::engine::{NullQueue, UringQueue};
 use crate::{BufferPool, Result};
-use std::num::NonZeroU32;
+use std::num::NonZeroU64;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -48,12 +48,33 @@ pub struct Memory {
 
 /// A region of memory that a pool registers with its queues. The same number names another region in each pool, so
 /// the pool belongs to it.
+// One word, that it is copied as one: the pool's number above 16 bits for the region's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Registered {
-    /// Of the pool: unique in the process, never used again.
-    pub(crate) pool: NonZeroU32,
+pub struct Registered(NonZeroU64);
+
+/// Numbers of regions in a pool.
+const REGIONS: NonZeroU64 = NonZeroU64::new(1 << 16).expect("not zero");
+
+impl Registered {
+    /// Pools are numbered below this.
+    pub(crate) const POOLS: u64 = 1 << 48;
+
+    /// Region `region` of the pool with the number `pool`, which is below [`Registered::POOLS`].
+    pub(crate) fn new(pool: NonZeroU64, region: u16) -> Self {
+        Registered(pool.saturating_mul(REGIONS) | u64::from(region))
+    }
+
+    /// Number of the pool: unique in the process, never used again.
+    #[inline(always)]
+    pub(crate) fn pool(self) -> u64 {
+        self.0.get() / REGIONS
+    }
+
     /// Index in the pool's list of regions.
-    pub(crate) region: u16,
+    #[inline(always)]
+    pub(crate) fn region(self) -> u16 {
+        self.0.get() as u16
+    }
 }
 
 // One of these goes with every request.

@@ -64,6 +64,7 @@ impl<F: FileSystem> Engine<F> {
         if self.is_direct(pos, buf) {
             return self.read_at(file, buf, pos);
         }
+        self.check_process()?;
         file.check_readable()?;
         check_range(pos, buf.len() as u64)?;
         let state = file.state();
@@ -129,6 +130,7 @@ impl<F: FileSystem> Engine<F> {
         if self.is_direct(pos, buf) {
             return self.write_at(file, buf, pos, flags);
         }
+        self.check_process()?;
         self.fs.check_alive()?;
         file.check_writable()?;
         let range = check_range(pos, buf.len() as u64)?;

@@ -12,7 +12,7 @@ use crate::write_plan::plan_write;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use uext4_blockdev::{BufferPool, Capabilities, Device, Geometry};
+use uext4_blockdev::{BufferPool, Capabilities, Device, Geometry, Process};
 
 /// Waiting longer than this for a queue that only its owner may drive is counted as a stall.
 const STALL: Duration = Duration::from_secs(1);
@@ -33,6 +33,7 @@ pub struct Engine<F: FileSystem> {
     pub(crate) counters: Counters,
     pub(crate) geometry: Geometry,
     pub(crate) bounces: BufferPool,
+    process: Process,
     flushes: FlushTickets,
     pub(crate) flusher: Flusher<F>,
     queues: Mutex<Vec<Weak<QueueCore<F>>>>,
@@ -45,6 +46,7 @@ impl<F: FileSystem> Engine<F> {
             fs,
             position_mask: u64::from(device.geometry().logical_block) - 1,
             memory_mask: device.geometry().memory_align as usize - 1,
+            process: Process::current()?,
             geometry: device.geometry(),
             capabilities: device.capabilities(),
             device,
@@ -54,6 +56,13 @@ impl<F: FileSystem> Engine<F> {
             flusher: Flusher::new(),
             queues: Mutex::new(Vec::new()),
         })
+    }
+
+    /// Refuses in a child process, before anything is waited for: what it waits for may not exist there. What waits
+    /// for nothing need not ask: the device refuses.
+    #[inline(always)]
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        Ok(self.process.check()?)
     }
 
     /// The device all data requests go to.

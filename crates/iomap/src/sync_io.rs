@@ -65,6 +65,7 @@ impl<F: FileSystem> Engine<F> {
 
     /// One commit and one flush for several files.
     pub fn sync_many(&self, files: &[&OpenFile<F>], all: bool) -> Result<(), F::Error> {
+        self.check_process()?;
         self.fs.check_alive()?;
         let inodes: Vec<&F::Inode> = files.iter().map(|file| &*file.inode).collect();
         self.make_durable(&inodes, all)
@@ -331,6 +332,7 @@ impl<F: FileSystem> Engine<F> {
             if nowait {
                 return Err(Error::WouldBlock.into());
             }
+            self.check_process()?;
             // Everything may have changed while the gate was not held: decide again.
             guard = state.gate.lock_exclusive(plan.drain, &mut self.pump());
         };

@@ -12,7 +12,7 @@ use super::dax_copy::{Copier, Fault, durable_copies_work, install_guard};
 use super::plain::{DoneRing, grant};
 use crate::layer::timer::TimerFd;
 use crate::{
-    Capabilities, DaxKind, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Op, Queue,
+    Capabilities, DaxKind, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Op, Process, Queue,
     QueueFacts, QueueOptions, Request, Result, Sharing, Wait, WriteDurability,
 };
 use rustix::fs::{FileType, SealFlags, SeekFrom, fcntl_add_seals, fcntl_get_seals, fstat, seek};
@@ -40,6 +40,7 @@ pub struct DaxDevice {
 /// The mapping itself, shared by the device and its queues.
 #[derive(Debug)]
 struct Mapping {
+    process: Process,
     base: NonNull<u8>,
     /// Bytes mapped: the usable size.
     size: u64,
@@ -92,7 +93,9 @@ impl DaxDevice {
         if kind == DaxKind::Msync {
             notes.push("no MAP_SYNC here: writes become durable by msync".into());
         }
-        let map = Arc::new(Mapping { base, size, kind, write, copier: Copier::get(), file, is_file });
+        let process = Process::current()?;
+        let map =
+            Arc::new(Mapping { process, base, size, kind, write, copier: Copier::get(), file, is_file });
         // It could have shrunk between the look and the mapping.
         map.check_size().map_err(|errno| failed("keep its size", Errno::from_raw_os_error(errno)))?;
         Ok(DaxDevice { map, locator, sharing, notes })
@@ -101,6 +104,7 @@ impl DaxDevice {
     /// Checks a synchronous transfer.
     #[inline]
     fn check(&self, pos: u64, length: usize) -> Result<()> {
+        self.map.process.check()?;
         self.geometry().check(pos, length as u64)
     }
 }
@@ -291,6 +295,7 @@ impl Device for DaxDevice {
 
     /// With `MAP_SYNC` all completed writes are durable already; otherwise `msync` of what is dirty.
     fn flush(&self) -> Result<()> {
+        self.map.process.check()?;
         self.map.flush().map_err(|errno| failed(Op::Flush, 0, 0, errno))
     }
 
@@ -303,12 +308,14 @@ impl Device for DaxDevice {
 
     /// Not supported: a hole would have to be filled again by a store that cannot report failure.
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
+        self.map.process.check()?;
         self.geometry().check(pos, length)?;
         Err(Error::Unsupported("discard on a mapped device".into()))
     }
 
     /// A queue whose requests are carried out by `push` itself.
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
+        self.map.process.check()?;
         let facts = grant("dax", options)?;
         let ring = DoneRing::new(options.depth);
         let geometry = self.geometry();
@@ -364,7 +371,7 @@ impl DaxQueue {
 
 impl DeviceQueue for DaxQueue {
     unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
-        if self.ring.is_full() {
+        if self.ring.is_full() || !self.map.process.is_here() {
             return Err(Full);
         }
         // SAFETY: the caller's promise is passed on.
@@ -373,11 +380,13 @@ impl DeviceQueue for DaxQueue {
     }
 
     fn submit(&mut self) -> Result<usize> {
+        self.map.process.check()?;
         self.signal()?;
         Ok(self.ring.send())
     }
 
     fn reap(&mut self, out: &mut Vec<Done>, _wait: Wait) -> Result<usize> {
+        self.map.process.check()?;
         // Everything in flight is complete, so there is nothing to wait for.
         self.ring.send();
         let delivered = self.ring.deliver(out);
@@ -398,6 +407,7 @@ impl DeviceQueue for DaxQueue {
     }
 
     fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
+        self.map.process.check()?;
         self.timer.get()?;
         self.signal()?;
         self.timer.get().map(Some)
@@ -418,8 +428,17 @@ mod tests {
         install_guard().unwrap();
         let (base, _) = map(&file, size, true).unwrap();
         let (kind, copier) = (DaxKind::MapSync, Copier::get());
-        let map =
-            Mapping { base, size, kind, write: true, copier, file: file.try_clone().unwrap(), is_file: true };
+        let process = Process::current().unwrap();
+        let map = Mapping {
+            process,
+            base,
+            size,
+            kind,
+            write: true,
+            copier,
+            file: file.try_clone().unwrap(),
+            is_file: true,
+        };
         let data: Vec<u8> = (0..4096).map(|i| (i / 5) as u8).collect();
         let mut back = vec![0; 4096];
         for fua in [false, true] {

@@ -17,7 +17,7 @@ use super::sync_queue::{SyncQueue, SyncTarget, discard, retry};
 use super::uring::{RingTarget, UringQueue};
 use crate::own::{self, Claim};
 use crate::{
-    Ask, Capabilities, Description, Device, DeviceQueue, Done, Error, Geometry, Memory, Op, Queue,
+    Ask, Capabilities, Description, Device, DeviceQueue, Done, Error, Geometry, Memory, Op, Process, Queue,
     QueueFacts, QueueOptions, Request, Result, Wait, WriteDurability, sys,
 };
 use parking_lot::Mutex;
@@ -41,6 +41,7 @@ pub(crate) enum FileEngine {
 
 /// An image file or block device.
 pub(crate) struct FileDevice {
+    process: Process,
     file: Arc<OwnedFd>,
     engine: FileEngine,
     block: bool,
@@ -73,10 +74,11 @@ impl FileDevice {
             sharing: claimed.sharing,
             notes,
         };
+        let process = Process::current()?;
         let block = claimed.is_block();
         let file = Arc::new(claimed.file);
         let mut device =
-            FileDevice { file, engine, block, geometry, capabilities, description, fua_ring: None };
+            FileDevice { process, file, engine, block, geometry, capabilities, description, fua_ring: None };
         if block && capabilities.fua {
             device.settle_fua();
         }
@@ -116,6 +118,7 @@ impl FileDevice {
 
     fn sync_target(&self) -> SyncTarget {
         SyncTarget {
+            process: self.process,
             file: self.file.clone(),
             block: self.block,
             size: self.geometry.size,
@@ -125,6 +128,7 @@ impl FileDevice {
     }
 
     fn check(&self, buf: &[u8], pos: u64) -> Result<()> {
+        self.process.check()?;
         self.geometry.check(pos, buf.len() as u64)?;
         self.geometry.check_memory(buf.as_ptr() as usize)
     }
@@ -258,6 +262,7 @@ impl Device for FileDevice {
     }
 
     fn flush(&self) -> Result<()> {
+        self.process.check()?;
         if !self.capabilities.volatile_cache {
             return Ok(());
         }
@@ -270,6 +275,7 @@ impl Device for FileDevice {
     }
 
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
+        self.process.check()?;
         self.check_write()?;
         self.geometry.check(pos, length)?;
         discard(self.file.as_fd(), self.block, pos, length)
@@ -279,6 +285,7 @@ impl Device for FileDevice {
     /// # Errors [`Error::Unsupported`] for what was required and is refused. A kernel without io_uring is a
     /// fallback told in [`QueueFacts`] unless something of a ring was required.
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
+        self.process.check()?;
         let required = [options.iopoll, options.sqpoll, options.register_file, options.register_buffers]
             .contains(&Ask::Require);
         let mut facts = QueueFacts::default();

@@ -1,6 +1,8 @@
 //! A request queue without any ring: requests run one after another in the call that submits them.
 
-use crate::{DeviceQueue, Done, Error, Full, Op, QueueFacts, QueueOptions, Request, Result, Wait, sys};
+use crate::{
+    DeviceQueue, Done, Error, Full, Op, Process, QueueFacts, QueueOptions, Request, Result, Wait, sys,
+};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,6 +11,8 @@ use std::sync::Arc;
 /// What the requests run on.
 #[derive(Debug, Clone)]
 pub(super) struct SyncTarget {
+    /// Who opened it.
+    pub(super) process: Process,
     /// The opened device; kept alive by its queues.
     pub(super) file: Arc<OwnedFd>,
     /// A block device (otherwise a regular file).
@@ -98,6 +102,7 @@ impl DeviceQueue for SyncQueue {
     }
 
     fn submit(&mut self) -> Result<usize> {
+        self.target.process.check()?;
         let mut sent = 0;
         while let Some(request) = self.waiting.pop_front() {
             let result = match self.run(&request) {
@@ -131,6 +136,7 @@ impl DeviceQueue for SyncQueue {
     }
 
     fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
+        self.target.process.check()?;
         Ok(None)
     }
 }

@@ -17,16 +17,20 @@
 //! for the completions. If the kernel refuses that (an owner-driven queue dropped by a foreign thread), the
 //! ring is closed and [`Tombstone`] waits until the kernel has really torn it down, which it does after the
 //! last request ended.
+//!
+//! **A child process** shares the rings' memory with its parent, so it is let at none of them: every call but a
+//! push, which finds the queue full, says [`Error::Forked`], and dropping only closes the child's descriptors.
 
 use super::ring::{self, Plan, Tombstone, Wakeup};
 use crate::scratch::Scratch;
 use crate::{
-    Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, QueueFacts, QueueOptions, Request, Result, Wait, sys,
+    Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Process, QueueFacts, QueueOptions, Registered,
+    Request, Result, Wait, sys,
 };
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{IoUring, opcode, types};
 use std::collections::VecDeque;
-use std::num::NonZeroU32;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,6 +60,7 @@ pub(crate) struct RingTarget {
 
 /// A request queue on io_uring.
 pub struct UringQueue {
+    process: Process,
     // Declared before `tombstone`: rings must be closed before it waits.
     ring: IoUring,
     /// Flushes and discards of a polled queue.
@@ -69,8 +74,8 @@ pub struct UringQueue {
     /// What goes into the entry's descriptor field: 0 for the registered file, else the descriptor.
     descriptor: i32,
     descriptor_flags: Flags,
-    /// The pool whose memory regions are registered with the ring.
-    registered: Option<NonZeroU32>,
+    /// Number of the pool whose memory regions are registered with the ring; 0: of none.
+    registered: u64,
     fua_flags: i32,
     nowait_flags: i32,
     depth: u32,
@@ -111,6 +116,7 @@ impl UringQueue {
                 options.depth
             )));
         }
+        let process = Process::current()?;
         let mut facts = QueueFacts::default();
         let polled = want_polling(&target, options, &mut facts)?;
         let owner = options.owner_driven || options.iopoll != Ask::No;
@@ -125,8 +131,9 @@ impl UringQueue {
         facts.sqpoll = granted.sqpoll;
         facts.owner_driven = granted.owner;
         facts.registered_file = file_slot;
-        facts.registered_buffers = registered.is_some();
+        facts.registered_buffers = registered != 0;
         Ok(UringQueue {
+            process,
             descriptor: if file_slot { 0 } else { target.file.as_raw_fd() },
             descriptor_flags: if file_slot { Flags::FIXED_FILE } else { Flags::empty() },
             fua_flags: if target.volatile_cache { libc::RWF_DSYNC } else { 0 },
@@ -178,8 +185,8 @@ impl UringQueue {
             flags |= self.fua_flags;
         }
         // Memory of any other pool is plain memory here.
-        let named = request.memory.registered.filter(|memory| Some(memory.pool) == self.registered);
-        let region = named.map(|memory| memory.region);
+        let named = request.memory.registered.filter(|memory| memory.pool() == self.registered);
+        let region = named.map(Registered::region);
         let entry = match (request.op, region) {
             (Op::Read, Some(index)) => {
                 opcode::ReadFixed::new(fd, address, length, index).offset(pos).rw_flags(flags).build()
@@ -492,7 +499,7 @@ impl UringQueue {
 impl DeviceQueue for UringQueue {
     #[inline]
     unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
-        if self.in_flight >= self.depth {
+        if self.in_flight >= self.depth || !self.process.is_here() {
             return Err(Full);
         }
         if !matches!(request.op, Op::Read | Op::Write) || !self.in_range(&request) {
@@ -510,10 +517,12 @@ impl DeviceQueue for UringQueue {
 
     #[inline]
     fn submit(&mut self) -> Result<usize> {
+        self.process.check()?;
         self.send()
     }
 
     fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
+        self.process.check()?;
         let mut taken = 0;
         match self.reap_inner(out, wait, &mut taken) {
             // Completions that were already handed over must be counted; a lasting error comes again.
@@ -536,6 +545,7 @@ impl DeviceQueue for UringQueue {
 
     /// `None` for a polled queue: nothing happens there unless somebody asks.
     fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
+        self.process.check()?;
         if self.facts.polled {
             return Ok(None);
         }
@@ -553,6 +563,9 @@ impl DeviceQueue for UringQueue {
 
 impl Drop for UringQueue {
     fn drop(&mut self) {
+        if !self.process.is_here() {
+            return;
+        }
         // The kernel frees a closed ring some time later, and until then its table would keep the file open:
         // its lock or exclusive claim would outlive the device. So the table goes first.
         let released = self.quiesce().is_ok() && {
@@ -612,15 +625,11 @@ fn try_polled_read(target: &RingTarget) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Registers the pool's memory with the ring, all its regions or none. Returns the pool's number if it did:
-/// [`crate::Memory::registered`] of that pool is usable.
-fn register_memory(
-    ring: &IoUring,
-    options: &QueueOptions,
-    facts: &mut QueueFacts,
-) -> Result<Option<NonZeroU32>> {
+/// Registers the pool's memory with the ring, all its regions or none. Returns the pool's number if it did,
+/// so that [`crate::Memory::registered`] of that pool is usable, otherwise 0.
+fn register_memory(ring: &IoUring, options: &QueueOptions, facts: &mut QueueFacts) -> Result<u64> {
     let pool = match (&options.pool, options.register_buffers) {
-        (_, Ask::No) | (None, Ask::Try) => return Ok(None),
+        (_, Ask::No) | (None, Ask::Try) => return Ok(0),
         (None, Ask::Require) => return Err(Error::Unsupported("registering buffers without a pool".into())),
         (Some(pool), _) => pool,
     };
@@ -633,12 +642,12 @@ fn register_memory(
     // as the ring exists (`UringQueue::_pool`).
     let registered = unsafe { ring.submitter().register_buffers(&vectors) };
     match registered {
-        Ok(()) => Ok(pool.serial()),
+        Ok(()) => Ok(pool.serial().map_or(0, NonZeroU64::get)),
         Err(error) if options.register_buffers == Ask::Try => {
             facts
                 .fallbacks
                 .push(format!("buffers are not registered: {error} (RLIMIT_MEMLOCK may be too low)"));
-            Ok(None)
+            Ok(0)
         }
         Err(error) => Err(Error::Unsupported(format!("registering buffers: {error}"))),
     }

@@ -31,7 +31,7 @@ pub(crate) use slot::{Label, Slot};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use uext4_blockdev::{Buffer, BufferPool, QueueFacts, QueueOptions};
+use uext4_blockdev::{Buffer, BufferPool, Process, QueueFacts, QueueOptions};
 
 bitflags::bitflags! {
     /// Flags of one write.
@@ -83,7 +83,11 @@ impl<E> Completion<E> {
 ///
 /// Buffers belong to the queue from submission until their completion is reaped. Dropping the queue waits for
 /// everything in flight.
+///
+/// A child process cannot use the queues it inherits: calls that return an error return
+/// [`Forked`](uext4_blockdev::Error::Forked). Dropping one there does nothing; what it holds goes with the child.
 pub struct IoQueue<F: FileSystem> {
+    process: Process,
     core: Owner<Core<F>>,
     /// Keeps the drainers' end alive as long as the handle.
     _harvested: Arc<QueueCore<F>>,
@@ -103,6 +107,7 @@ impl<F: FileSystem> IoQueue<F> {
             let text = format!("queue depth {depth} (1 to {DEPTH_MAX})");
             return Err(Error::from(uext4_blockdev::Error::Unsupported(text)).into());
         }
+        let process = Process::current().map_err(Error::from)?;
         let options = QueueOptions { pool: Some(pool.clone()), ..options };
         let queue = engine.device.queue(&options).map_err(Error::from)?;
         let core = Core::new(engine.clone(), queue, depth);
@@ -110,7 +115,18 @@ impl<F: FileSystem> IoQueue<F> {
         let (core, harvested) = QueueCore::new(core);
         engine.register(&harvested);
         let delivered = Vec::with_capacity(depth as usize);
-        Ok(IoQueue { core, _harvested: harvested, facts, pool, delivered })
+        Ok(IoQueue { process, core, _harvested: harvested, facts, pool, delivered })
+    }
+
+    /// Refuses in a child process, before anything is locked: whoever holds a lock may not exist there.
+    #[inline(always)]
+    fn check_process(&self) -> Result<(), F::Error> {
+        if self.process.is_here() { Ok(()) } else { Err(Self::forked()) }
+    }
+
+    #[cold]
+    fn forked() -> F::Error {
+        Error::from(uext4_blockdev::Error::Forked).into()
     }
 
     /// An aligned buffer of `length` bytes from the queue's registered memory. Contents are unspecified.
@@ -125,6 +141,7 @@ impl<F: FileSystem> IoQueue<F> {
 
     /// Detaches a file. Requests in flight finish first, in their own time.
     pub fn detach(&mut self, slot: FileSlot) -> Result<(), F::Error> {
+        self.check_process()?;
         Ok(self.core.lock().detach(slot)?)
     }
 
@@ -134,6 +151,8 @@ impl<F: FileSystem> IoQueue<F> {
         let core = &mut *self.core.lock();
         match core.simple_read(slot, pos, buffer, tag) {
             Ok(()) => Ok(()),
+            // Of a child process the device queue takes nothing, so it comes here.
+            Err(_) if !self.process.is_here() => Err(Self::forked()),
             Err((_not_simple, buffer)) => core.read_general(slot, pos, Payload::One(buffer), tag),
         }
     }
@@ -151,6 +170,7 @@ impl<F: FileSystem> IoQueue<F> {
         let core = &mut *self.core.lock();
         match core.write_in_window(slot, pos, buffer, flags, tag) {
             Ok(()) => Ok(()),
+            Err(_) if !self.process.is_here() => Err(Self::forked()),
             Err(buffer) => core.write_deciding(slot, pos, buffer, flags, tag),
         }
     }
@@ -164,6 +184,7 @@ impl<F: FileSystem> IoQueue<F> {
         buffers: Vec<Buffer>,
         tag: u64,
     ) -> Result<(), F::Error> {
+        self.check_process()?;
         let mut core = self.core.lock();
         core.check_vector(&buffers)?;
         core.read_general(slot, pos, Payload::Many(buffers.into()), tag)
@@ -178,6 +199,7 @@ impl<F: FileSystem> IoQueue<F> {
         flags: WriteFlags,
         tag: u64,
     ) -> Result<(), F::Error> {
+        self.check_process()?;
         let mut core = self.core.lock();
         core.check_vector(&buffers)?;
         let switches = core.file(slot)?.file.switches;
@@ -186,22 +208,26 @@ impl<F: FileSystem> IoQueue<F> {
 
     /// As `fdatasync`: when it completes, every write of this file that completed before is durable.
     pub fn sync_data(&mut self, slot: FileSlot, tag: u64) -> Result<(), F::Error> {
+        self.check_process()?;
         self.core.lock().sync(slot, false, tag)
     }
 
     /// As `fsync`.
     pub fn sync_all(&mut self, slot: FileSlot, tag: u64) -> Result<(), F::Error> {
+        self.check_process()?;
         self.core.lock().sync(slot, true, tag)
     }
 
     /// Sends what was queued.
     pub fn submit(&mut self) -> Result<usize, F::Error> {
+        self.check_process()?;
         self.core.lock().submit()
     }
 
     /// Waits until `count` completions are there (or nothing is in flight) and delivers all that are. Submits
     /// first.
     pub fn wait(&mut self, count: usize) -> Result<std::vec::Drain<'_, Completion<F::Error>>, F::Error> {
+        self.check_process()?;
         self.core.lock().wait(count, &mut self.delivered)?;
         Ok(self.delivered.drain(..))
     }
@@ -211,6 +237,7 @@ impl<F: FileSystem> IoQueue<F> {
         &mut self,
         timeout: Duration,
     ) -> Result<std::vec::Drain<'_, Completion<F::Error>>, F::Error> {
+        self.check_process()?;
         self.core.lock().wait_timeout(timeout, &mut self.delivered)?;
         Ok(self.delivered.drain(..))
     }
@@ -218,6 +245,7 @@ impl<F: FileSystem> IoQueue<F> {
     /// Delivers the completions that are there, without waiting. Submits first. Commits and flushes that requests wait
     /// for run beside this call, on a thread that lives as long as there are any.
     pub fn poll(&mut self) -> Result<std::vec::Drain<'_, Completion<F::Error>>, F::Error> {
+        self.check_process()?;
         self.core.lock().poll(&mut self.delivered)?;
         Ok(self.delivered.drain(..))
     }
@@ -239,12 +267,18 @@ impl<F: FileSystem> IoQueue<F> {
     /// the file or of holes only, empty requests, copies of mapped memory. And what has to be made durable gets under
     /// way by a call only. So call [`IoQueue::poll`] once after submitting, before going to sleep on the descriptor.
     pub fn eventfd(&mut self) -> Result<Option<OwnedFd>, F::Error> {
+        self.check_process()?;
         self.core.lock().eventfd()
     }
 }
 
 impl<F: FileSystem> Drop for IoQueue<F> {
     fn drop(&mut self) {
+        if !self.process.is_here() {
+            // Nothing of it may be let go: that takes locks, and threads that held some at the fork are not here.
+            std::mem::forget(self._harvested.clone());
+            return;
+        }
         self.core.lock().shut_down();
     }
 }

@@ -1,0 +1,70 @@
+//! A child process drops what it inherited of a volume, and the parent notices nothing.
+
+mod common;
+
+use common::sample::sample;
+use common::{assert_same_bytes, read_write};
+use std::time::{Duration, Instant};
+use uext4::blockdev::Error as DeviceError;
+use uext4::{Error, QueueOptions, Volume, VolumeOptions, WriteFlags};
+use uext4_testkit::{Scratch, oracle};
+
+fn is_refused<T>(result: Result<T, Error>) -> bool {
+    result.is_err_and(|error| error.errno() == DeviceError::Forked.errno())
+}
+
+#[test]
+fn a_child_drops_queue_and_volume_and_the_parent_goes_on() {
+    let scratch = Scratch::new(48 << 20);
+    let image = scratch.file("volume.img");
+    sample().save(&image);
+    let volume = Volume::open(image.to_str().unwrap(), VolumeOptions::read_write()).unwrap();
+    let file = volume.open_file("/data", read_write()).unwrap();
+    let mut expected = vec![0; 4096];
+    file.read_any_at(&mut expected, 0).unwrap();
+    let mut queue = volume.queue(QueueOptions::depth(16)).unwrap();
+    let slot = queue.attach(&file).unwrap();
+    for tag in 0..8 {
+        queue.read(slot, 0, queue.buffer(4096).unwrap(), tag).unwrap();
+    }
+    queue.submit().unwrap();
+    // Their completions are in the ring, unread.
+    std::thread::sleep(Duration::from_millis(50));
+    // SAFETY: no other thread of this binary uses the volume, and the child leaves by `_exit`.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: plain system calls.
+        unsafe { libc::alarm(20) };
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let (one, other) = (queue.buffer(4096).unwrap(), queue.buffer(4096).unwrap());
+            assert!(is_refused(queue.read(slot, 0, one, 9)));
+            assert!(is_refused(queue.write(slot, 0, other, WriteFlags::DSYNC, 9)));
+            assert!(is_refused(queue.sync_data(slot, 9)) && is_refused(queue.submit()));
+            assert!(is_refused(queue.poll().map(|_| ())) && is_refused(queue.wait(1).map(|_| ())));
+            assert!(is_refused(file.read_any_at(&mut [0; 16], 0)));
+            assert!(is_refused(file.write_any_at(&[1; 16], 0, WriteFlags::DSYNC)));
+            drop((queue, file, volume));
+        }));
+        // SAFETY: the child ends here, without the parent's destructors.
+        unsafe { libc::_exit(i32::from(outcome.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: the status is ours, and nobody else waits for this child.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    let (mut seen, begin) = (0, Instant::now());
+    while seen < 8 && begin.elapsed() < Duration::from_secs(3) {
+        for done in queue.wait_timeout(Duration::from_millis(100)).unwrap() {
+            assert_same_bytes(&expected, &done.into_buffer().unwrap());
+            seen += 1;
+        }
+    }
+    if seen < 8 {
+        // Dropping it would wait for the rest for ever.
+        std::mem::forget(queue);
+        panic!("{seen} completions of 8");
+    }
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "the child ended with {status:#x}");
+    file.write_any_at(&[7; 16], 0, WriteFlags::DSYNC).unwrap();
+    drop((queue, file, volume));
+    oracle::e2fsck_clean(&image);
+}
