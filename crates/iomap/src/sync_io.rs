@@ -313,6 +313,7 @@ impl<F: FileSystem> Engine<F> {
             if nowait {
                 return Err(Error::WouldBlock.into());
             }
+            self.check_process()?;
             state.gate.lock_exclusive(true, &mut self.pump())
         } else {
             match state.gate.try_lock_shared(counted) {

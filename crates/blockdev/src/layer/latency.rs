@@ -119,7 +119,7 @@ impl Device for LatencyDevice {
     }
 
     fn settle(&self) -> Result<()> {
-        self.run(Op::Flush, |inner| inner.settle())
+        self.run(Op::Flush, false, |inner| inner.settle())
     }
 
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
