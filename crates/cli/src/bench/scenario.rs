@@ -8,6 +8,7 @@
 //! | `dsync-overwrite` | sequential O_DSYNC overwrites of 32 MiB | `mem:`, volatile cache, 2 ms a flush |
 //! | the same, `one-at-a-time` | one thread, blocking calls | `mem:` with the times of the seed's disk |
 //! | the same, `mixed` | two threads of plain writes beside it | the same, a cache that takes time to flush |
+//! | the same, `1-thread`, `4-threads`, `16-threads` | blocking calls that share flushes | loop over tmpfs |
 //! | `randread-poll` | one core, batches of 32 | loop over tmpfs (root), else a tmpfs file |
 //! | `subblock-overwrite` | 2 KiB in 4 KiB blocks, 8 × 256 | loop over tmpfs; `mem:`, 740 µs a request |
 //! | the same, `sequential` | all threads from offset 0, so that they meet in the same blocks | the same |
@@ -155,6 +156,17 @@ const DSYNC_ALONE: Scenario = Scenario {
     ..DSYNC
 };
 
+/// By blocking calls of many threads, on a device whose flushes they have to share.
+const DSYNC_SHARED: Scenario = Scenario {
+    shape: Some(SHARED[0]),
+    switch: None,
+    order: Order::Random,
+    files: 16,
+    reference: None,
+    places: &[Place::Loop],
+    ..DSYNC_ALONE
+};
+
 const SUBBLOCK: Scenario = Scenario {
     name: "subblock-overwrite",
     switch: Some("shared-subblock-overwrite"),
@@ -170,6 +182,8 @@ const SUBBLOCK: Scenario = Scenario {
 
 /// Shapes.
 pub const ALONE: &str = "one-at-a-time";
+/// With 1, 4 and 16 threads.
+pub const SHARED: [&str; 3] = ["1-thread", "4-threads", "16-threads"];
 /// See [`ALONE`].
 pub const MIXED: &str = "mixed";
 /// See [`ALONE`].
@@ -184,6 +198,9 @@ pub const SCENARIOS: &[Scenario] = &[
     DSYNC,
     DSYNC_ALONE,
     Scenario { shape: Some(MIXED), beside: 2, places: &[Place::MemoryCache], ..DSYNC_ALONE },
+    DSYNC_SHARED,
+    Scenario { shape: Some(SHARED[1]), threads: 4, ..DSYNC_SHARED },
+    Scenario { shape: Some(SHARED[2]), threads: 16, ..DSYNC_SHARED },
     RANDREAD,
     SUBBLOCK,
     Scenario { shape: Some(SEQUENTIAL), order: Order::Together, ..SUBBLOCK },
