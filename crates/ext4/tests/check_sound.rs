@@ -1,5 +1,5 @@
 //! Sound volumes that look damaged at first sight: emptied leaves of hash trees, leftovers of deleted inodes, values as
-//! Lustre keeps them, bad blocks among the file system's own. e2fsck is asked each time.
+//! Lustre keeps them, bad blocks among the file system's own, inodes that belong to a server. e2fsck is asked each time.
 
 mod common;
 
@@ -346,5 +346,25 @@ fn bad_blocks_in_backups_are_told_and_in_other_metadata_they_are_damage() {
         let found: Vec<_> = report.findings.iter().map(|finding| finding.kind.code).collect();
         assert_eq!(found, codes, "block {block}: {:#?}", told(&report));
         assert_eq!(judged.status == 0, report.is_clean(), "block {block}: {}", judged.output);
+    }
+}
+
+/// Those of AFS: its server makes them, and no directory names them.
+#[test]
+fn magic_inodes_have_no_names() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let args = ["-O", "^metadata_csum,^has_journal"];
+    let requests = ["feature imagic_inodes", "unlink /plain", "set_inode_field <LINKED> links_count 7"];
+    let plain = ino_of(&volume(&args, &[]), "/plain");
+    for (flags, feature, codes) in [
+        (0x8_2000, true, &[][..]),
+        (0x8_0000, true, &["inode.unattached"]),
+        (0x8_2000, false, &["inode.flags", "inode.unattached"]),
+    ] {
+        let requests = requests.iter().skip(usize::from(!feature));
+        let mut requests: Vec<_> =
+            requests.map(|request| request.replace("LINKED", &plain.to_string())).collect();
+        requests.push(format!("set_inode_field <{plain}> flags {flags:#x}"));
+        assert_found(&format!("flags {flags:#x}, feature: {feature}"), &volume(&args, &requests), codes);
     }
 }

@@ -7,7 +7,8 @@ use super::map::MapWalk;
 use super::read::Reader;
 use super::report::{Counts, Findings};
 use super::shared::{
-    MARK_BAD_BLOCK, MARK_BROKEN, MARK_ORPHAN, MARK_RESERVED, MARK_VALUE, RUN_MEMORY, Shared, UNKNOWN,
+    MARK_BAD_BLOCK, MARK_BROKEN, MARK_MAGIC, MARK_ORPHAN, MARK_RESERVED, MARK_VALUE, RUN_MEMORY, Shared,
+    UNKNOWN,
 };
 use super::special::{self, Role};
 use super::xattr::{Counted, InlineDirectory, ValueUse};
@@ -253,7 +254,8 @@ impl<'s, 'd> Scan<'s, 'd> {
     }
 
     fn decoded(&mut self, ino: Ino, role: Role, place: Place, inode: &Inode, record: &[u8]) -> Result<()> {
-        let orphan = self.shared.orphans.contains(&ino.get());
+        let shared = self.shared;
+        let orphan = shared.orphans.contains(&ino.get());
         let file_type = inode.file_type();
         let mut marks = if role.is_hidden() { MARK_RESERVED } else { 0 };
         if orphan {
@@ -264,6 +266,10 @@ impl<'s, 'd> Scan<'s, 'd> {
         }
         if inode.flags.contains(InodeFlags::EA_INODE) {
             marks |= MARK_VALUE;
+        }
+        let magic = shared.sb.features.compat.contains(Compat::IMAGIC_INODES);
+        if magic && inode.flags.contains(InodeFlags::IMAGIC) {
+            marks |= MARK_MAGIC;
         }
         let kind = file_type.map_or(UNKNOWN, FileType::dir_entry_value);
         self.enter(ino, kind, marks, inode.links);

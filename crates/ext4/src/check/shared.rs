@@ -237,6 +237,8 @@ pub(super) const MARK_ORPHAN: u8 = 4;
 pub(super) const MARK_BROKEN: u8 = 8;
 /// The inode lies in a bad block.
 pub(super) const MARK_BAD_BLOCK: u8 = 16;
+/// A server of AFS made the inode: it needs no name, and counts its links otherwise.
+pub(super) const MARK_MAGIC: u8 = 32;
 
 impl Slot {
     pub(super) fn set(&self, kind: u8, marks: u8, links: u16) {

@@ -3,7 +3,7 @@
 use super::inode::Directory;
 use super::kinds;
 use super::report::Findings;
-use super::shared::{MARK_BROKEN, MARK_ORPHAN, MARK_RESERVED, MARK_VALUE, Shared};
+use super::shared::{MARK_BROKEN, MARK_MAGIC, MARK_ORPHAN, MARK_RESERVED, MARK_VALUE, Shared};
 use std::collections::HashSet;
 use uext4_ondisk::ext4::FileType;
 use uext4_ondisk::{Ino, Place};
@@ -125,7 +125,7 @@ pub(super) fn check_links(
     for (ino, slot) in shared.inodes.iter() {
         let marks = slot.marks();
         orphans += u64::from(marks & MARK_ORPHAN != 0);
-        if marks & (MARK_RESERVED | MARK_BROKEN) != 0 || lost.contains(&ino) {
+        if marks & (MARK_RESERVED | MARK_BROKEN | MARK_MAGIC) != 0 || lost.contains(&ino) {
             continue;
         }
         if marks & MARK_VALUE != 0 {
