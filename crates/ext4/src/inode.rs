@@ -73,8 +73,15 @@ impl Inode {
 }
 
 impl Ext4State {
-    /// The inode, loaded once for all users.
+    /// The inode, loaded once for all users. One that holds an attribute's value is no file, whoever names it.
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
+        let inode = self.any_inode(ino)?;
+        refuse_value(ino, inode.disk())?;
+        Ok(inode)
+    }
+
+    /// The same, whatever it is for.
+    pub(crate) fn any_inode(&self, ino: Ino) -> Result<Arc<Inode>> {
         if let Some(inode) = self.live_inode(ino) {
             return Ok(inode);
         }
@@ -175,6 +182,14 @@ impl Ext4State {
     }
 }
 
+/// Refuses inodes that hold values of attributes, as the kernel does: those are reached through attributes only.
+pub(crate) fn refuse_value(ino: Ino, disk: &DiskInode) -> Result<()> {
+    match disk.flags.contains(InodeFlags::EA_INODE) {
+        true => Err(Corrupt::from(CorruptKind::InodeOfValue).in_inode(ino).into()),
+        false => Ok(()),
+    }
+}
+
 impl Inode {
     /// Whether the contents lie inside the record.
     pub(crate) fn is_inline(&self) -> bool {
@@ -205,9 +220,6 @@ impl Inode {
         let flags = self.disk.flags;
         if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Err(Error::NotPermitted("the file is immutable or append-only"));
-        }
-        if flags.contains(InodeFlags::EA_INODE) {
-            return Err(Error::NotPermitted("the inode holds an attribute's value"));
         }
         if flags.contains(InodeFlags::VERITY) {
             return Err(Error::NotPermitted("the file is sealed by fs-verity"));

@@ -403,7 +403,7 @@ fn value_in_inode(
     if holder == owner.ino() {
         return Err(refuse("the file itself"));
     }
-    let inode = state.inode(holder)?;
+    let inode = state.any_inode(holder)?;
     let disk = inode.disk();
     if !disk.flags.contains(InodeFlags::EA_INODE) {
         return Err(refuse("no ea_inode flag"));

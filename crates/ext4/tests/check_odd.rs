@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::Image;
 use common::checked::{assert_found, change_bytes, change_inode, check, told, volume};
 use common::hostile::{Layout, ino_of};
-use uext4_ondisk::Ino;
+use common::{Image, open_ro, read_only};
+use uext4_ondisk::{CorruptKind, Ino};
 use uext4_testkit::oracle::command;
 use uext4_testkit::requirement::Need;
 use uext4_testkit::{Scratch, needs};
@@ -204,4 +204,60 @@ fn pipes_and_links_have_no_upper_half_of_a_size() {
             assert_found(&format!("{large}: a pipe, field {field:#x}"), &image, &["inode.size"]);
         }
     }
+}
+
+/// Since 1.47.1 e2fsck does not take them either; the kernel refuses them with EUCLEAN.
+#[test]
+fn inodes_for_values_are_no_files() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let source = Scratch::new(1 << 20);
+    let file = source.file("value");
+    std::fs::write(&file, vec![7; 1024]).unwrap();
+    let args = ["-O", "ea_inode,^metadata_csum,^has_journal", "-I", "256"];
+    let set = format!("ea_set -f {} /plain user.beyond", file.display());
+    let whole = volume(&args, &[set.clone(), "set_inode_field /plain blocks 8".into()]);
+    let held = Ino(check(&whole).counts.inodes as u32);
+    let cases: [(&str, &str, &[&str]); 3] = [
+        ("set_inode_field /plain flags 0x280000", "/plain", &["entry.value_inode"]),
+        ("set_inode_field /d flags 0x280000", "/d", &["entry.value_inode", "inode.flags"]),
+        // What holds a value has a name too.
+        ("ln <HELD> /named", "/named", &["entry.value_inode"]),
+    ];
+    for (request, path, codes) in cases {
+        let requests = match request.contains("HELD") {
+            true => vec![
+                set.clone(),
+                "set_inode_field /plain blocks 8".into(),
+                request.replace("HELD", &held.to_string()),
+            ],
+            false => vec![request.into()],
+        };
+        let image = volume(&args, &requests);
+        let report = check(&image);
+        let found: Vec<_> = report.findings.iter().map(|finding| finding.kind.code).collect();
+        assert_eq!(found, codes, "{request}: {:#?}", told(&report));
+        let reader = open_ro(image.device());
+        assert_value_inode(request, reader.resolve(path, false).map(drop));
+        assert_value_inode(request, reader.metadata(path).map(drop));
+        assert_value_inode(request, reader.open_file(path, read_only()).map(drop));
+        assert_value_inode(request, reader.read_dir(path).map(drop));
+        assert_value_inode(request, reader.list_xattrs(path, false).map(drop));
+        let listed: Vec<_> = reader.read_dir("/").unwrap().map(Result::unwrap).collect();
+        let entry = listed.iter().find(|entry| entry.name == path.as_bytes()[1..]).unwrap();
+        assert_value_inode(request, reader.metadata_of(entry.ino).map(drop));
+        assert_value_inode(request, reader.open_inode(entry.ino, read_only()).map(drop));
+    }
+    // By its attribute a value is read, whoever asked for its inode before.
+    let reader = open_ro(whole.device());
+    assert_value_inode("before", reader.open_inode(held, read_only()).map(drop));
+    assert_eq!(reader.xattr("/plain", "user.beyond", false).unwrap(), vec![7; 1024]);
+    assert_value_inode("after", reader.metadata_of(held).map(drop));
+    assert_found("whole", &whole, &[]);
+}
+
+#[track_caller]
+fn assert_value_inode(what: &str, result: uext4::Result<()>) {
+    let error = result.unwrap_err();
+    let uext4::Error::Corrupt(corrupt) = &error else { panic!("{what}: {error}") };
+    assert_eq!((corrupt.kind, error.errno()), (CorruptKind::InodeOfValue, libc::EUCLEAN), "{what}");
 }

@@ -76,6 +76,9 @@ pub enum CorruptKind {
     /// A directory entry or another reference leads to an inode that is not in use.
     #[error("inode is referenced but not in use")]
     InodeFree,
+    /// A name leads to an inode that holds the value of an attribute, and is no file.
+    #[error("inode holds an attribute's value and is no file")]
+    InodeOfValue,
     /// A symbolic link's target is empty, too long or contains a NUL byte.
     #[error("symbolic link target is invalid")]
     SymlinkTarget,

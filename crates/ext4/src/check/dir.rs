@@ -5,7 +5,9 @@ use super::inode::{DirBlockRef, Directory};
 use super::kinds;
 use super::read::Reader;
 use super::report::{Counts, Findings};
-use super::shared::{MARK_BAD_BLOCK, MARK_BROKEN, MARK_RESERVED, RUN_MEMORY, Shared, Slot, UNKNOWN};
+use super::shared::{
+    MARK_BAD_BLOCK, MARK_BROKEN, MARK_RESERVED, MARK_VALUE, RUN_MEMORY, Shared, Slot, UNKNOWN,
+};
 use super::xattr::InlineDirectory;
 use crate::error::Result;
 use uext4_ondisk::ext4::{
@@ -333,6 +335,10 @@ impl DirScan<'_, '_> {
         }
         slot.count_entry();
         self.in_bad_block(place, entry.name, target, slot);
+        if slot.marks() & MARK_VALUE != 0 {
+            let text = || format!("`{}` names inode {target}, which holds an attribute's value", named());
+            self.findings.add(&kinds::ENTRY_VALUE, place, text);
+        }
         self.check_type(listing, entry, slot);
         if let Some(policy) = listing.policy {
             self.shared.check_encrypted_entry(policy, place, entry, slot.file_type(), &mut self.findings);

@@ -322,6 +322,8 @@ impl<'s, 'd> Scan<'s, 'd> {
                 features.incompat.contains(Incompat::INLINE_DATA) || !self.may_be_inline(ino, role),
             ),
             (InodeFlags::IMAGIC, features.compat.contains(Compat::IMAGIC_INODES) || role.is_hidden()),
+            // e2fsck asks for that since 1.47.1.
+            (InodeFlags::EA_INODE, inode.file_type() == Some(FileType::Regular) || role.is_hidden()),
             (InodeFlags::EXTENTS, features.incompat.contains(Incompat::EXTENTS) || !in_use),
         ];
         for (flag, allowed) in wrong {

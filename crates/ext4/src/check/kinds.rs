@@ -83,6 +83,7 @@ kinds! {
     error ENTRY_FREE = "entry.free_inode", "an entry names an inode that is not in use";
     error ENTRY_BAD_BLOCK = "entry.bad_block", "an entry names an inode that lies in a bad block";
     error ENTRY_RESERVED = "entry.reserved_inode", "an entry names the root, a reserved inode or its own directory";
+    error ENTRY_VALUE = "entry.value_inode", "an entry names an inode that holds an attribute's value";
     error ENTRY_TYPE = "entry.type", "an entry's file type is not that of its inode, or is told without the feature";
     warning ENTRY_UNTYPED = "entry.untyped", "an entry does not tell the file type of its inode";
     error ENTRY_ENCODING = "entry.encoding", "a name is no UTF-8 where the volume asks for that";

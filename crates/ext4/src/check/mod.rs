@@ -14,8 +14,8 @@
 //! ```
 //!
 //! The rules are those of `e2fsck -fn`: what it calls clean has no finding of [`Severity::Error`] here, but for what it
-//! does not look at: what the log holds, which is replayed here, a journal that nobody could write to, and inodes of
-//! the file system's own that nobody else can read. Usage of quotas, which it does look at, is not examined. Passes 1,
+//! does not look at: what the log holds, which is replayed here, a journal that nobody could write to, inodes of
+//! the file system's own that nobody else can read, and before version 1.47.1 names of inodes that hold values. Usage of quotas, which it does look at, is not examined. Passes 1,
 //! 2 and 5 run on the caller's thread and, if asked, on a few more that end with the call.
 //!
 //! Memory: one bit for every cluster in use, in pieces made on demand; eight bytes for every inode of groups in

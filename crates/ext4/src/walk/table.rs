@@ -4,6 +4,7 @@
 //! of the table. An inode that somebody uses answers for itself.
 
 use crate::error::{Error, Result};
+use crate::inode::refuse_value;
 use crate::stat::Metadata;
 use crate::volume::Ext4State;
 use uext4_buffer::{BufferPin, BufferRef, READ_AHEAD_BYTES};
@@ -41,6 +42,7 @@ impl TableReader {
         upcoming: impl Iterator<Item = Ino>,
     ) -> Result<Metadata> {
         if let Some(inode) = state.live_inode(ino) {
+            refuse_value(ino, inode.disk())?;
             return Ok(inode.metadata());
         }
         let position = self.position(state, ino)?;
@@ -54,6 +56,7 @@ impl TableReader {
         }
         let Some(table) = &self.current else { return Err(bad_number(ino)) };
         let (disk, kind) = state.decode_inode(table, position.offset, ino, position.block)?;
+        refuse_value(ino, &disk)?;
         Ok(state.metadata_of(ino, &disk, kind))
     }
 
