@@ -2,13 +2,13 @@
 
 mod common;
 
-use common::checked::{assert_found, change_bytes, change_inode, check, told, volume};
+use common::checked::{assert_found, change_bytes, change_inode, check, judged, told, volume};
 use common::hostile::{Layout, ino_of};
 use common::{Image, open_ro, read_only};
 use uext4_ondisk::{CorruptKind, Ino};
 use uext4_testkit::oracle::command;
 use uext4_testkit::requirement::Need;
-use uext4_testkit::{Scratch, needs};
+use uext4_testkit::{Scratch, VolumeBuilder, needs};
 
 const PLAIN: [&str; 2] = ["-O", "^metadata_csum,^has_journal"];
 
@@ -260,4 +260,41 @@ fn assert_value_inode(what: &str, result: uext4::Result<()>) {
     let error = result.unwrap_err();
     let uext4::Error::Corrupt(corrupt) = &error else { panic!("{what}: {error}") };
     assert_eq!((corrupt.kind, error.errno()), (CorruptKind::InodeOfValue, libc::EUCLEAN), "{what}");
+}
+
+/// Where e2fsck does not look at single places it still walks the map: every block in it must be one, and be counted.
+#[test]
+fn the_map_of_the_resize_inode_names_blocks_of_the_volume() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    // Two groups, so that each reserved block has a copy.
+    let features = "^metadata_csum,^has_journal,resize_inode,^64bit";
+    let volume = VolumeBuilder::new(16 << 20).args(["-b", "1024", "-N", "64", "-O", features]).build();
+    let image = Image::load(volume.path());
+    let layout = Layout::of(&image);
+    let geometry = &layout.superblock.geometry;
+    let (descriptors, reserved) =
+        (geometry.descriptor_blocks() as usize, usize::from(geometry.fields().reserved_gdt_blocks));
+    let word = |at: usize| u32::from_le_bytes(image.bytes[at..at + 4].try_into().unwrap()) as usize;
+    let double = word(layout.inode(Ino(7)) + 0x28 + 13 * 4) * 1024;
+    let last = double + (descriptors + reserved - 1) * 4;
+    let (copies, map, blocks) = (word(last) * 1024, "resize.map", "inode.blocks");
+    assert!(word(copies) != 0 && word(copies + 4) == 0, "one copy");
+    let cases: [(&str, usize, u32, &[&str]); 8] = [
+        ("a reserved block behind the end", last, 20_000, &[map]),
+        ("none", last, 0, &[blocks, "resize.reserved"]),
+        ("another one", last, word(last) as u32 - 1, &["resize.reserved"]),
+        ("a copy behind the end", copies, 20_000, &[map]),
+        ("another copy", copies, 300, &["resize.reserved"]),
+        ("a copy too many", copies + 4, 300, &[blocks, "resize.reserved"]),
+        ("a copy too many, behind the end", copies + 8, 20_000, &[map]),
+        ("a reserved block too many, behind the end", double + 1020, 20_000, &[map]),
+    ];
+    for (what, at, block, codes) in cases {
+        let mut image = image.clone();
+        image.bytes[at..at + 4].copy_from_slice(&block.to_le_bytes());
+        let (report, judged) = (check(&image), judged(&image));
+        let found: Vec<_> = report.findings.iter().map(|finding| finding.kind.code).collect();
+        assert_eq!(found, codes, "{what}: {:#?}\n{}", told(&report), judged.output);
+        assert_eq!(judged.is_clean(), report.is_clean(), "{what}: {}", judged.output);
+    }
 }

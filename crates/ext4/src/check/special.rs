@@ -4,6 +4,7 @@ use super::claims::Claims;
 use super::inode::Scan;
 use super::kinds;
 use super::map::{Sink, pointers};
+use super::report::Severity;
 use crate::error::Result;
 use uext4_ondisk::ext4::{Compat, FileType, Inode, InodeFlags, RoCompat, Superblock};
 use uext4_ondisk::jbd2::JournalSuperblock;
@@ -146,7 +147,6 @@ fn backup_distances(sb: &Superblock, most: usize) -> Vec<u64> {
 pub(super) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inode: &Inode) -> Result<()> {
     let shared = scan.shared;
     let sb = shared.sb;
-    let reserved = u32::from(sb.geometry.fields().reserved_gdt_blocks);
     let attributes = u64::from(inode.xattr_block.get() != 0);
     if attributes != 0 {
         scan.xattr_blocks.push((inode.xattr_block.get(), ino.get()));
@@ -171,19 +171,40 @@ pub(super) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inod
     claims.node(double.get());
     claims.report(&mut scan.findings, &mut scan.dir_blocks);
     let listed: Vec<u32> = pointers(scan.nodes.block(double.get(), 0)?).collect();
+    let (wrong, odd) = reserved_places(scan, &listed)?;
+    let (blocks, illegal) = named_blocks(scan, &listed)?;
+    let told = wrong.map(|block| (&kinds::RESIZE, block)).or(odd.map(|block| (&kinds::RESIZE_REST, block)));
+    let (kind, block, text) = match (illegal, told) {
+        (Some(block), _) => (&kinds::RESIZE, block, "it names a block outside the volume"),
+        (None, Some((kind, block))) => (kind, block, "the reserved descriptor block is not mapped right"),
+        (None, None) => {
+            scan.shared.check_sectors(place, inode.sectors(sb), attributes + 1 + blocks, &mut scan.findings);
+            return Ok(());
+        }
+    };
+    scan.findings.add(kind, Place { block: Some(Pblk(block)), ..place }, || text.into());
+    if kind.severity == Severity::Warning {
+        scan.shared.check_sectors(place, inode.sectors(sb), attributes + 1 + blocks, &mut scan.findings);
+    }
+    Ok(())
+}
+
+/// The first reserved block that is not mapped right, of those that e2fsck looks at, and of the others: it looks at the
+/// first quarter (`check_resize_inode`). The others hinder the kernel when it resizes.
+fn reserved_places(scan: &mut Scan<'_, '_>, listed: &[u32]) -> Result<(Option<u64>, Option<u64>)> {
+    let sb = scan.shared.sb;
+    let reserved = u32::from(sb.geometry.fields().reserved_gdt_blocks);
     let (superblock, _) = sb.geometry.superblock_position();
     let descriptors = sb.geometry.descriptor_blocks();
     let primary = superblock.get() + 1 + u64::from(descriptors);
     let backups = backup_distances(sb, listed.len());
     let named = listed.iter().filter(|block| **block != 0).count();
-    let mut wrong = (named != reserved as usize).then_some(double.get());
-    let mut odd = None;
+    let (mut wrong, mut odd) = (None, None);
     for number in 0..reserved {
         let block = primary + u64::from(number);
         let slot = (descriptors + number) as usize % listed.len();
-        // e2fsck looks at the first quarter only (`check_resize_inode`). The others hinder the kernel when it resizes.
         let found = if number < reserved / 4 { &mut wrong } else { &mut odd };
-        if u64::from(listed[slot]) != block || !volume.contains(Pblk(block), 1) {
+        if u64::from(listed[slot]) != block || !sb.geometry.usable_blocks().contains(Pblk(block), 1) {
             found.get_or_insert(block);
             continue;
         }
@@ -193,17 +214,29 @@ pub(super) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inod
             found.get_or_insert(block);
         }
     }
-    let found = wrong.map(|block| (&kinds::RESIZE, block)).or(odd.map(|block| (&kinds::RESIZE_REST, block)));
-    if let Some((kind, block)) = found {
-        let place = Place { block: Some(Pblk(block)), ..place };
-        scan.findings.add(kind, place, || "the reserved descriptor block is not mapped right".into());
-        return Ok(());
+    if named != reserved as usize {
+        odd.get_or_insert(primary);
     }
-    let blocks = attributes + 1 + u64::from(reserved) * (1 + backups.len() as u64);
-    let expected = (blocks * u64::from(sb.geometry.block_size() / 512)) << sb.geometry.cluster_log();
-    if inode.sectors(sb) != expected {
-        let text = || format!("counts {} sectors, its map has {expected}", inode.sectors(sb));
-        scan.findings.add(&kinds::INODE_BLOCKS, place, text);
+    Ok((wrong, odd))
+}
+
+/// How many blocks the map names below its first, and the first block of numbers that leads outside the volume.
+fn named_blocks(scan: &mut Scan<'_, '_>, listed: &[u32]) -> Result<(u64, Option<u64>)> {
+    let geometry = &scan.shared.sb.geometry;
+    let inside = u64::from(geometry.first_data_block())..geometry.blocks_count();
+    let (mut blocks, mut illegal) = (0, None);
+    for block in listed.iter().filter(|block| **block != 0).map(|block| u64::from(*block)) {
+        if !inside.contains(&block) {
+            illegal.get_or_insert(block);
+            continue;
+        }
+        blocks += 1;
+        for copy in pointers(scan.nodes.block(block, 0)?).filter(|copy| *copy != 0) {
+            blocks += 1;
+            if !inside.contains(&u64::from(copy)) {
+                illegal.get_or_insert(block);
+            }
+        }
     }
-    Ok(())
+    Ok((blocks, illegal))
 }
