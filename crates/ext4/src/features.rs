@@ -39,6 +39,9 @@ const OVERWRITABLE: RoCompat = RoCompat::from_bits_retain(
         | RoCompat::VERITY.bits(),
 );
 
+/// The last revision level that anybody knows (`EXT4_MAX_SUPP_REV`).
+const REVISION_MAX: u32 = 1;
+
 /// The two bits that hold the default journal mode: 1 journal, 2 ordered, 3 writeback.
 const JOURNAL_MODE: DefaultMountOptions = DefaultMountOptions::from_bits_retain(
     DefaultMountOptions::DATA_JOURNAL.bits() | DefaultMountOptions::DATA_ORDERED.bits(),
@@ -74,6 +77,14 @@ pub(crate) fn check_encoding(superblock: &Superblock) -> Result<()> {
 /// Refuses writing where an overwrite could contradict something that this version does not keep up.
 pub(crate) fn check_writable(superblock: &Superblock) -> Result<()> {
     const ACTION: &str = "open for writing";
+    let revision = superblock.geometry.fields().revision;
+    if revision > REVISION_MAX {
+        // Whoever makes one may have reasons that no feature tells. The kernel forces it read-only.
+        return Err(refuse(
+            ACTION,
+            format!("revision level {revision}, above the last one known (open it read-only)"),
+        ));
+    }
     let ro_compat = superblock.features.ro_compat;
     if ro_compat.contains(RoCompat::READONLY) {
         return Err(Error::ReadOnly("the volume is marked read-only (feature read-only)"));

@@ -6,7 +6,7 @@ use common::sample::{
     DATA_SIZE, FLAGGED, FRAG_SIZE, MIXED_ALLOCATED, MIXED_SIZE, MIXED_WRITTEN, TAIL_SIZE, sample,
     sample_with, with_sealed_files,
 };
-use common::{Image, aligned, assert_unchanged, open_ro, open_rw, read_only, read_write};
+use common::{Image, aligned, assert_unchanged, open_ro, open_rw, read_all, read_only, read_write};
 use std::sync::Arc;
 use uext4::blockdev::Misaligned;
 use uext4::blockdev::layer::{Mask, MaskDevice};
@@ -361,6 +361,7 @@ fn unreadable_features_are_refused_by_name() {
     }
 }
 
+const REVISION: usize = 0x4c;
 const INCOMPAT: usize = 0x60;
 const JOURNAL_INODE: usize = 0xe0;
 const USER_QUOTA_INODE: usize = 0x240;
@@ -393,6 +394,25 @@ fn unknown_bits_are_refused_by_name() {
         image.set_bits(RO_COMPAT, 0x1000);
         assert_refused(&image, VolumeOptions::read_write(), &["read-only"]);
         open_ro(image.device());
+    }
+}
+
+/// The kernel forces such volumes read-only.
+#[test]
+fn revisions_to_come_are_not_written() {
+    for (revision, refused) in [(1, false), (2, true), (u32::MAX, true)] {
+        let mut image = sample();
+        image.patch_superblock(|superblock| {
+            superblock[REVISION..][..4].copy_from_slice(&revision.to_le_bytes())
+        });
+        if refused {
+            let words = ["open for writing", "revision level", &revision.to_string()];
+            assert_refused(&image, VolumeOptions::read_write(), &words);
+        } else {
+            open_rw(image.device());
+        }
+        let volume = open_ro(image.device());
+        assert!(!read_all(&volume.open_file("/data", read_only()).unwrap()).is_empty());
     }
 }
 
