@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{SPARSE, at, bad, good, outside, troubled, uext4, volume};
+use common::{SPARSE, at, bad, good, outside, text, troubled, uext4, volume};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -399,6 +399,56 @@ fn files_that_share_blocks_do_not_fill_the_host() {
     let told = troubled(&volume, "/", &out);
     assert!(told.lines().count() >= 97 && told.contains("they share blocks"), "{told}");
     assert!(std::fs::read_dir(&out).unwrap().count() <= 4);
+}
+
+/// A volume of `blocks` KiB with `count` files of the same blocks, and the feature for that.
+fn shared_blocks(blocks: u64, count: u32, content: &[u8]) -> Volume {
+    let volume = VolumeBuilder::new(blocks << 10)
+        .args(["-b", "1024", "-N", "512", "-m", "0", "-O", "^metadata_csum,^has_journal,^resize_inode"])
+        .build();
+    let file = volume.scratch().file("content");
+    std::fs::write(&file, content).unwrap();
+    let mut requests = "expand_dir /\n".repeat(4);
+    requests += &format!("feature shared_blocks\nwrite {} /f0\n", file.display());
+    for n in 1..count {
+        let ino = 100 + n;
+        requests += &format!(
+            "copy_inode /f0 <{ino}>\nseti <{ino}>\nlink <{ino}> /f{n}\nset_inode_field <{ino}> links_count 1\n"
+        );
+    }
+    oracle::debugfs_script(volume.path(), &requests);
+    // Free counts.
+    oracle::e2fsck(volume.path(), &["-y"]);
+    volume
+}
+
+#[test]
+fn volumes_that_share_blocks_are_copied_whole() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let content: Vec<u8> = (0..500 << 10).map(|at: u32| (at / 7) as u8).collect();
+    let volume = shared_blocks(1 << 10, 30, &content);
+    volume.assert_clean();
+    let checked = text(["check".into(), volume.path().as_os_str().to_owned()]);
+    assert!(checked.contains("clean"), "{checked}");
+    for flags in ["-r", "-a"] {
+        let out = volume.scratch().file(format!("out{flags}"));
+        copy(&volume, flags, "/", &out);
+        for n in 0..30 {
+            assert!(std::fs::read(out.join(format!("f{n}"))).unwrap() == content, "{flags}: f{n}");
+        }
+    }
+}
+
+/// 64 times the volume, and no more.
+#[test]
+fn volumes_that_share_blocks_do_not_fill_the_host() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let volume = shared_blocks(1 << 10, 200, &vec![7; 500 << 10]);
+    let out = volume.scratch().file("out");
+    let told = troubled(&volume, "/", &out);
+    assert!(told.contains("64 times the volume"), "{told}");
+    let copied = std::fs::read_dir(&out).unwrap().count();
+    assert!((120..=133).contains(&copied), "{copied} of 200");
 }
 
 #[test]

@@ -15,11 +15,16 @@ use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use uext4::{File, FileKind, Ino, Metadata, OpenOptions, State, Visit, Volume, WalkEntry, WalkOptions};
+use uext4_ondisk::ext4::RoCompat;
 
 /// Files up to this size are read without a queue of their own.
 const SMALL: u64 = 256 << 10;
 /// Hard links are kept as long as the first name's path is no longer (the kernel's own limit, with its zero).
 const LINK_PATH_MAX: usize = 4095;
+/// How many times the volume's size is copied out of one that says that its files share blocks. Such images are made by
+/// looking for equal blocks: one of a system saves a few percent, one of backups is told to hold 20 times its size. What is
+/// above three times that is made to fill hosts, and its directories can still be copied one by one.
+const SHARING_MAX: u64 = 64;
 
 struct Copier<'a> {
     place: &'a Place,
@@ -31,6 +36,8 @@ struct Copier<'a> {
     allowance: u64,
     /// Of these, bytes that may be copied again where the host makes no link.
     unlinked: u64,
+    /// Whether files may share blocks.
+    shares: bool,
     attributes: Attributes<'a>,
     troubles: &'a mut Troubles,
     progress: Progress,
@@ -52,14 +59,16 @@ pub fn copy(
         .map_err(|error| CliError::host(destination.base.as_os_str(), "open", &error.into()))?;
     let geometry = &volume.superblock().geometry;
     let records = u64::from(geometry.inodes_count()) * u64::from(geometry.inode_size());
+    let shares = volume.superblock().features.ro_compat.contains(RoCompat::SHARED_BLOCKS);
     let mut copier = Copier {
         place,
         volume,
         destination,
         host,
         made,
-        allowance: allowance(volume_size(volume), records),
+        allowance: allowance(volume_size(volume), records, shares),
         unlinked: volume_size(volume),
+        shares,
         attributes: Attributes::new(place, volume, destination, keep),
         troubles,
         progress: Progress::open_ended(crate::text::visible(&place.path)),
@@ -97,10 +106,11 @@ pub fn copy(
 }
 
 /// Bytes of data that may be copied out of a volume of `size` bytes that claims so many bytes of inodes: no block
-/// belongs to two files of an honest one, and one that holds more data than it has blocks would fill the host instead.
-/// Small contents may lie in inodes, of which a hostile volume may claim any number.
-fn allowance(size: u64, records: u64) -> u64 {
-    size.saturating_add(records.min(size))
+/// belongs to two files of an honest one, unless it says so, and one that holds more data than it has blocks would fill
+/// the host instead. Small contents may lie in inodes, of which a hostile volume may claim any number.
+fn allowance(size: u64, records: u64, shares: bool) -> u64 {
+    let blocks = if shares { size.saturating_mul(SHARING_MAX) } else { size };
+    blocks.saturating_add(records.min(size))
 }
 
 impl Copier<'_> {
@@ -241,6 +251,7 @@ impl Copier<'_> {
             place: &place,
             ino: entry.ino,
             allowance: &mut self.allowance,
+            shares: self.shares,
         };
         if file.size() <= SMALL {
             pour_small(&place, file, &mut self.memory, &mut sink)?;
@@ -304,12 +315,19 @@ struct Bounded<'a, S> {
     place: &'a Place,
     ino: Ino,
     allowance: &'a mut u64,
+    shares: bool,
 }
 
 impl<S: Sink> Sink for Bounded<'_, S> {
     fn data(&mut self, pos: u64, bytes: &[u8]) -> Result<(), CliError> {
         match self.allowance.checked_sub(bytes.len() as u64) {
             Some(rest) => *self.allowance = rest,
+            None if self.shares => {
+                let what = format!(
+                    "the files hold more data than {SHARING_MAX} times the volume: copy them in parts"
+                );
+                return Err(CliError::failed(&self.place.argument, what, libc::EFBIG));
+            }
             None => {
                 let what = "the files hold more data than the volume: they share blocks".into();
                 return Err(self.place.error(uext4::Error::CorruptInode { ino: self.ino, what }));
@@ -352,8 +370,10 @@ mod tests {
 
     #[test]
     fn claimed_inodes_do_not_add_to_the_allowance() {
-        assert_eq!(allowance(1 << 20, 1 << 16), (1 << 20) + (1 << 16));
-        assert_eq!(allowance(1 << 20, 1 << 40), 2 << 20);
-        assert_eq!(allowance(u64::MAX, u64::MAX), u64::MAX);
+        assert_eq!(allowance(1 << 20, 1 << 16, false), (1 << 20) + (1 << 16));
+        assert_eq!(allowance(1 << 20, 1 << 40, false), 2 << 20);
+        assert_eq!(allowance(1 << 20, 1 << 40, true), (64 << 20) + (1 << 20));
+        assert_eq!(allowance(u64::MAX, u64::MAX, false), u64::MAX);
+        assert_eq!(allowance(u64::MAX / 2, 1, true), u64::MAX);
     }
 }

@@ -18,6 +18,11 @@ const NODE_MEMORY: usize = 64 << 10;
 /// Bytes of a reader for long runs: inode tables, directories.
 pub(super) const RUN_MEMORY: usize = 1 << 20;
 
+/// How often each cluster may be claimed before claims are not followed any more.
+const CLAIMS: u64 = 4;
+/// The same where files may share blocks: what is above is not looked at for the time it takes.
+const CLAIMS_OF_SHARED: u64 = 256;
+
 /// What a zone is of which the list of bad blocks may name blocks.
 pub(super) const INODE_TABLE: &str = "inode table";
 /// The same.
@@ -76,6 +81,8 @@ impl<'d> Shared<'d> {
     pub(super) fn new(device: &'d dyn Device, sb: &'d Superblock, cap: usize, threads: u32) -> Self {
         let blocks = sb.geometry.blocks_count();
         let clusters = (blocks >> sb.geometry.cluster_log()) + 1;
+        let shares = sb.features.ro_compat.contains(RoCompat::SHARED_BLOCKS);
+        let claims = if shares { CLAIMS_OF_SHARED } else { CLAIMS };
         let mut lenient = sb.clone();
         lenient.features.ro_compat &= !(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
         Shared {
@@ -100,7 +107,7 @@ impl<'d> Shared<'d> {
             policies: OnceLock::new(),
             // An honest volume needs each block once; what is above is for damaged ones, bounded.
             nodes_left: AtomicU64::new(blocks.saturating_mul(2) + 64),
-            claims_left: AtomicU64::new(clusters.saturating_mul(4) + 64),
+            claims_left: AtomicU64::new(clusters.saturating_mul(claims) + 64),
             dir_blocks_left: AtomicU64::new(blocks + 64),
         }
     }
