@@ -1,4 +1,4 @@
-//! `?partition=N`: finds a partition in a GPT or MBR table.
+//! `?partition=N`: finds a partition in a GPT or MBR table, and lists those that there are.
 //!
 //! Tables are untrusted: every field is checked against the device before it is used, chains are bounded,
 //! arithmetic is checked, and the parsers of the crates only see sizes that were found sane.
@@ -30,6 +30,9 @@ const IMAGE_SECTOR: u64 = 4096;
 /// Type byte of the MBR entry that protects a GPT.
 const PROTECTIVE: u8 = 0xee;
 
+/// Boot byte of the entry of an MBR that is booted from; zero in the others.
+const ACTIVE: u8 = 0x80;
+
 /// Most extended boot records followed.
 const CHAIN_MAX: u32 = 256;
 
@@ -40,6 +43,24 @@ pub struct Extent {
     pub start: u64,
     /// Length.
     pub size: u64,
+}
+
+/// The form of a partition table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// The master boot record, with logical partitions.
+    Mbr,
+    /// The GUID partition table.
+    Gpt,
+}
+
+/// What [`list`] found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listing {
+    /// The form of the table.
+    pub scheme: Scheme,
+    /// Number (as in `?partition=N`) and place of each partition that can be used, in the order of numbers.
+    pub partitions: Vec<(u32, Extent)>,
 }
 
 /// Why there is no such partition, in words.
@@ -56,6 +77,20 @@ pub fn find(device: &dyn Device, number: u32) -> Result<Extent> {
         return Err(error);
     }
     found.map_err(|reason| Error::Partition { number, reason })
+}
+
+/// Lists the partitions of `device`: those that [`find`] would find. `None` without a table, or if none of it can be
+/// used. That a table is there is believed of an MBR whose entries look like it: other boot sectors have its mark too.
+///
+/// # Errors
+/// That of the device if the table cannot be read.
+pub fn list(device: &dyn Device) -> Result<Option<Listing>> {
+    let mut table = Table { device, sector: u64::from(device.geometry().logical_block), failure: None };
+    let listing = table.list();
+    match table.failure {
+        Some(error) => Err(error),
+        None => Ok(listing.filter(|listing| !listing.partitions.is_empty())),
+    }
 }
 
 struct Table<'a> {
@@ -77,14 +112,39 @@ impl Table<'_> {
             .and_then(parse_record)
             .map_err(|reason| format!("no partition table: {reason}"))?;
         if entries(&mbr).any(|entry| entry.sys == PROTECTIVE) {
-            return self.find_gpt(number);
+            let (header, entries) = self.gpt()?;
+            return self.gpt_extent(&header, &entries, number);
         }
         let (start, sectors) = match number {
             0 => return Err("partitions are numbered from 1".into()),
             1..=4 => primary(&mbr, number)?,
-            _ => self.find_logical(&mbr, number)?,
+            _ => {
+                let (found, end) = self.logical(&mbr, number as usize - 4);
+                *found.get(number as usize - 5).ok_or(end)?
+            }
         };
         self.extent(start, sectors)
+    }
+
+    fn list(&mut self) -> Option<Listing> {
+        let mbr = self.record(0).and_then(parse_record).ok()?;
+        if entries(&mbr).any(|entry| entry.sys == PROTECTIVE) {
+            let (header, entries) = self.gpt().ok()?;
+            let count = u32::try_from(entries.len()).ok()?;
+            let place = |number| Some((number, self.gpt_extent(&header, &entries, number).ok()?));
+            return Some(Listing {
+                scheme: Scheme::Gpt,
+                partitions: (1..=count).filter_map(place).collect(),
+            });
+        }
+        if !entries(&mbr).all(|entry| matches!(entry.boot, 0 | ACTIVE)) {
+            return None;
+        }
+        let (logical, _) = self.logical(&mbr, CHAIN_MAX as usize);
+        let primary = (1..=4).filter_map(|number| Some((number, primary(&mbr, number).ok()?)));
+        let partitions = primary.chain((5..).zip(logical));
+        let place = |(number, (start, sectors))| Some((number, self.extent(start, sectors).ok()?));
+        Some(Listing { scheme: Scheme::Mbr, partitions: partitions.filter_map(place).collect() })
     }
 
     /// Turns sectors into bytes and checks that they lie on the device and on its blocks.
@@ -110,36 +170,43 @@ impl Table<'_> {
         Ok(bytes)
     }
 
-    fn find_logical(&mut self, mbr: &MBRHeader, number: u32) -> std::result::Result<(u64, u64), Reason> {
+    /// The first logical partitions, `enough` of them if there are so many, and why there are no more.
+    fn logical(&mut self, mbr: &MBRHeader, enough: usize) -> (Vec<(u64, u64)>, Reason) {
+        let mut found = Vec::new();
         let Some(extended) = entries(mbr).find(|entry| entry.is_extended()) else {
-            return Err("there is no extended partition".into());
+            return (found, "there is no extended partition".into());
         };
         let base = u64::from(extended.starting_lba);
         let mut link = 0;
-        let mut next_number = 5;
         for _ in 0..CHAIN_MAX {
             let at = base + link;
-            let bytes = self.record(at * self.sector)?;
-            let record =
-                parse_record(bytes).map_err(|reason| format!("boot record at sector {at}: {reason}"))?;
+            let record = match self.record(at * self.sector).map(parse_record) {
+                Ok(Ok(record)) => record,
+                Ok(Err(reason)) => return (found, format!("boot record at sector {at}: {reason}")),
+                Err(reason) => return (found, reason),
+            };
             for entry in entries(&record).filter(|entry| entry.sectors != 0 && !entry.is_extended()) {
-                if next_number == number {
-                    // Relative to the record that names it.
-                    return Ok((at + u64::from(entry.starting_lba), u64::from(entry.sectors)));
-                }
-                next_number += 1;
+                // Relative to the record that names it.
+                found.push((at + u64::from(entry.starting_lba), u64::from(entry.sectors)));
+            }
+            if found.len() >= enough {
+                return (found, "there are more than were asked for".into());
             }
             // Relative to the extended partition. A chain only goes forward, so it cannot be a loop.
             match entries(&record).find(|entry| entry.sectors != 0 && entry.is_extended()) {
                 Some(entry) if u64::from(entry.starting_lba) > link => link = u64::from(entry.starting_lba),
-                Some(_) => return Err("the chain of extended boot records turns back".into()),
-                None => return Err(format!("there are only {} logical partitions", next_number - 5)),
+                Some(_) => return (found, "the chain of extended boot records turns back".into()),
+                None => {
+                    let count = found.len();
+                    return (found, format!("there are only {count} logical partitions"));
+                }
             }
         }
-        Err(format!("the chain of extended boot records is longer than {CHAIN_MAX}"))
+        (found, format!("the chain of extended boot records is longer than {CHAIN_MAX}"))
     }
 
-    fn find_gpt(&mut self, number: u32) -> std::result::Result<Extent, Reason> {
+    /// The header and the entries of the first GPT that is sound. The sector is that of the table from here on.
+    fn gpt(&mut self) -> std::result::Result<(GPTHeader, Vec<GPTPartitionEntry>), Reason> {
         let block = self.sector;
         let mut reasons = Vec::new();
         let sectors = if block == IMAGE_SECTOR { &[block][..] } else { &[block, IMAGE_SECTOR] };
@@ -148,7 +215,7 @@ impl Table<'_> {
             let last = (self.size() / sector).saturating_sub(1);
             for (name, lba) in [("primary", 1), ("backup", last)] {
                 match self.gpt_entries(lba) {
-                    Ok((header, entries)) => return self.gpt_extent(&header, &entries, number),
+                    Ok(found) => return Ok(found),
                     Err(reason) if sector == block => reasons.push(format!("{name} GPT: {reason}")),
                     // A table in other sectors is a second guess: its absence is no news.
                     Err(_) => {}

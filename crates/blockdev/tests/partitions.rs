@@ -4,7 +4,7 @@ use std::io::{Cursor, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use uext4_blockdev::spec::DeviceSpec;
-use uext4_blockdev::{Device, Error, OpenOptions, open};
+use uext4_blockdev::{Device, Error, OpenOptions, open, partition as table};
 use uext4_testkit::{Need, Rng, needs};
 
 const SECTOR: u64 = 512;
@@ -325,4 +325,37 @@ fn tables_of_sfdisk() {
             check_start(&path, &*device, start * SECTOR, sectors * SECTOR);
         }
     }
+}
+
+/// What is listed is what is found, by number.
+#[test]
+fn the_list_is_what_can_be_found() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let whole = |disk: &[u8]| {
+        let path = image(place.path(), disk);
+        let spec = DeviceSpec::parse(&format!("{}?ro", path.display())).unwrap();
+        (open(&spec, OpenOptions::default()).unwrap().device, path)
+    };
+    let (device, path) = whole(&mbr_disk());
+    let listing = table::list(&*device).unwrap().unwrap();
+    assert_eq!(listing.scheme, table::Scheme::Mbr);
+    let numbers: Vec<u32> = listing.partitions.iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, [1, 4, 5, 6]);
+    for (number, extent) in listing.partitions {
+        assert_eq!(table::find(&*device, number).unwrap(), extent);
+        assert_eq!(opened_size(&path, number), extent.size);
+    }
+    // The mark of a boot sector alone is no table, nor are entries that could not be booted or not.
+    let mut disk = vec![0; 1 << 20];
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    assert_eq!(table::list(&*whole(&disk).0).unwrap(), None);
+    record(&mut disk, 0, &[entry(0x83, 64, 1000)]);
+    assert_eq!(table::list(&*whole(&disk).0).unwrap().unwrap().partitions.len(), 1);
+    disk[446 + 16] = 0x7f;
+    assert_eq!(table::list(&*whole(&disk).0).unwrap(), None);
+    assert_eq!(table::list(&*whole(&vec![0; 1 << 20]).0).unwrap(), None);
+}
+
+fn opened_size(path: &Path, number: u32) -> u64 {
+    partition(path, number).unwrap().geometry().size
 }

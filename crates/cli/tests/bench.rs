@@ -49,8 +49,8 @@ fn programs_of_administration_are_found_without_a_path_to_them() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Buffers of all queues together are more than the 8 MiB that an ordinary user may pin by default, and rings count too:
-/// with as many registered as there is room for, the kernel now and then refused a ring.
+/// Buffers of all queues together are more than the 8 MiB that an ordinary user may pin by default, and rings count
+/// too: with as many registered as there is room for, the kernel now and then refused a ring.
 #[test]
 fn queues_of_an_ordinary_user_need_no_more_memory_than_may_be_pinned() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));

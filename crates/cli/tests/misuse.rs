@@ -103,8 +103,10 @@ fn failures_are_status_1() {
         (&["info", "/"], ""),
         (&["info", "DEV?partition=1"], "partition 1"),
         (&["info", "DEV?offset=1g"], "outside"),
-        (&["info", "DEV?offset=1m"], "corrupt"),
-        (&["info", "mem:64k"], "corrupt"),
+        (&["info", "DEV?offset=1m"], "not an ext2/3/4 volume"),
+        (&["info", "mem:64k"], "not an ext2/3/4 volume: its first 64 KiB are zeros"),
+        (&["check", "mem:64k"], "not an ext2/3/4 volume: its first 64 KiB are zeros"),
+        (&["ls", "mem:1k"], "not an ext2/3/4 volume: it has 1024 bytes"),
         (&["info", "nbd://host/x"], "not supported"),
         (&["ls", "DEV:/none"], "no such file"),
         (&["ls", "DEV:/hello/x"], "not a directory"),
@@ -152,6 +154,9 @@ fn errors_in_json() {
     assert_eq!(missing["path"], format!("{}:/none", volume.path().display()));
     assert_eq!((&missing["block"], &missing["inode"]), (&Value::Null, &Value::Null));
     assert_eq!(error(&["frobnicate", "--json"])["errno"], libc::EINVAL);
+    let foreign = error(&["df", "--json", "mem:64k"]);
+    assert_eq!((&foreign["errno"], &foreign["path"]), (&Value::from(libc::EINVAL), &Value::from("mem:64k")));
+    assert_eq!(foreign["error"], "not an ext2/3/4 volume: its first 64 KiB are zeros");
     assert_eq!(error(&["info", "--json", "DEV?x=y"])["errno"], libc::EINVAL);
     oracle::debugfs_write(volume.path(), "set_inode_field /hello checksum 0x12345678");
     let corrupt = error(&["cat", "--json", "DEV:/hello"]);

@@ -1,5 +1,6 @@
 //! The one error of the library, each kind with one errno.
 
+use crate::foreign::Foreign;
 use std::fmt;
 use std::sync::Arc;
 use uext4_blockdev as blockdev;
@@ -43,6 +44,9 @@ pub enum Error {
     /// The journal holds transactions that were not written home yet.
     #[error("the journal needs recovery (mount the volume once, or run e2fsck): {0}")]
     NeedsRecovery(String),
+    /// There is no superblock of an ext2, ext3 or ext4 volume on the device; the text says what it looks like.
+    #[error("not an ext2/3/4 volume: {0}")]
+    NotExt4(Arc<Foreign>),
     /// Metadata is damaged; kind and place say what and where.
     #[error("corrupt volume: {0}")]
     Corrupt(Arc<Corrupt>),
@@ -220,9 +224,11 @@ impl Error {
             Error::Exists => libc::EEXIST,
             Error::NotDirectory => libc::ENOTDIR,
             Error::IsDirectory => libc::EISDIR,
-            Error::NotRegular | Error::NotSymlink | Error::Misaligned { .. } | Error::Invalid(_) => {
-                libc::EINVAL
-            }
+            Error::NotRegular
+            | Error::NotSymlink
+            | Error::Misaligned { .. }
+            | Error::NotExt4(_)
+            | Error::Invalid(_) => libc::EINVAL,
             Error::NoAttribute => libc::ENODATA,
             Error::TooLarge { .. } => libc::E2BIG,
             Error::FileTooLarge { .. } => libc::EFBIG,

@@ -16,7 +16,7 @@ use crate::stat::{FileKind, Metadata};
 use crate::to_device::ToDevice;
 use crate::walk::TableReader;
 use crate::zones::SystemZones;
-use crate::{journal, map, path, recovery};
+use crate::{foreign, journal, map, path, recovery};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -67,13 +67,12 @@ impl Volume {
     /// themselves. [`ToDevice`] says which type is which.
     ///
     /// # Errors
-    /// [`Error::InUse`], [`Error::Incompatible`] naming the feature, [`Error::Journal`] if the journal is damaged
-    /// and the volume is to be written, [`Error::Corrupt`], and the device's. A journal that is not empty is
-    /// replayed first: onto the device, or for a read-only volume in memory ([`Info::recovery`]). Whatever the device
-    /// was given before is made durable before a volume is written (`Device::settle`): that can take long for an image
-    /// that was copied just now. Damaged group
-    /// descriptors are an error if the volume is to be written; a read-only open tells of them
-    /// ([`Info::descriptors`]).
+    /// [`Error::NotExt4`] saying what is there instead, [`Error::InUse`], [`Error::Incompatible`] naming the feature,
+    /// [`Error::Journal`] if the journal is damaged and the volume is to be written, [`Error::Corrupt`], and the
+    /// device's. A journal that is not empty is replayed first: onto the device, or for a read-only volume in memory
+    /// ([`Info::recovery`]). Whatever the device was given before is made durable before a volume is written
+    /// (`Device::settle`): that can take long for an image that was copied just now. Damaged group descriptors are an
+    /// error if the volume is to be written; a read-only open tells of them ([`Info::descriptors`]).
     pub fn open(device: impl ToDevice, options: VolumeOptions) -> Result<Volume> {
         Self::open_spec(&device.to_device()?, options)
     }
@@ -90,7 +89,7 @@ impl Volume {
         if options.write && device.capabilities().read_only {
             return Err(Error::ReadOnly("the device"));
         }
-        let superblock = read_superblock(&device)?;
+        let superblock = read_superblock(&device).map_err(|error| foreign::instead(&*device, error))?;
         features::check_encoding(&superblock)?;
         check_device(&superblock, &*device)?;
         mmp::refuse_shared(&*device, &superblock, &options)?;

@@ -15,7 +15,11 @@ pub fn typed<T>(result: Result<T>) -> Option<T> {
     };
     let damaged = matches!(
         error,
-        Error::Corrupt(_) | Error::CorruptInode { .. } | Error::Journal(_) | Error::FastCommit { .. }
+        Error::NotExt4(_)
+            | Error::Corrupt(_)
+            | Error::CorruptInode { .. }
+            | Error::Journal(_)
+            | Error::FastCommit { .. }
     );
     let limited = matches!(
         error,

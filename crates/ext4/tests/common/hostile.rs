@@ -196,7 +196,11 @@ fn typed<T>(result: Result<T>) -> Option<T> {
     };
     let damaged = matches!(
         error,
-        Error::Corrupt(_) | Error::CorruptInode { .. } | Error::Journal(_) | Error::FastCommit { .. }
+        Error::NotExt4(_)
+            | Error::Corrupt(_)
+            | Error::CorruptInode { .. }
+            | Error::Journal(_)
+            | Error::FastCommit { .. }
     );
     let limited = matches!(
         error,
