@@ -161,6 +161,11 @@ pub struct QueueOptions {
     pub register_file: Ask,
     /// Register the memory of this pool with the ring.
     pub register_buffers: Ask,
+    /// Register the ring with the thread that drives it, so that no call has to look its descriptor up. Only for an
+    /// owner-driven queue without SQPOLL, which must then be dropped by its owner: dropped by another thread with
+    /// requests in flight, it waits until the owner's thread has ended, and without it keeps the device open
+    /// until then.
+    pub register_ring: Ask,
     /// The pool to register.
     pub pool: Option<BufferPool>,
 }
@@ -175,6 +180,7 @@ impl QueueOptions {
             sqpoll: Ask::No,
             register_file: Ask::Try,
             register_buffers: Ask::Try,
+            register_ring: Ask::No,
             pool: None,
         }
     }
@@ -191,6 +197,8 @@ pub struct QueueFacts {
     pub registered_file: bool,
     /// The pool is registered.
     pub registered_buffers: bool,
+    /// The ring is registered with the thread that drives it.
+    pub registered_ring: bool,
     /// Only the creating thread may drive it.
     pub owner_driven: bool,
     /// Fallbacks taken, one sentence each.

@@ -339,6 +339,85 @@ fn an_owner_driven_queue_belongs_to_its_first_driver() {
     assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
 }
 
+fn registered_ring(depth: u32) -> QueueOptions {
+    QueueOptions { owner_driven: true, register_ring: Ask::Require, ..QueueOptions::depth(depth) }
+}
+
+/// One read that must arrive whole.
+fn read_once(queue: &mut Queue, buf: &mut uext4_blockdev::Buffer, tag: u64) {
+    // SAFETY: the buffer is not touched before the completion is reaped.
+    unsafe { queue.push(request(Op::Read, 0, 4096, buf.memory(0), tag)) }.unwrap();
+    assert_eq!(reap_all(queue), [uext4_blockdev::Done { tag, result: 4096 }]);
+}
+
+#[test]
+fn a_registered_ring_works_and_is_given_back() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), common::SIZE);
+    let device = open_text(path.to_str().unwrap(), true).unwrap();
+    let mut buf = pool().take(4096).unwrap();
+    // A thread's table has 16 places: more queues than that, one after another and beside each other.
+    for round in 0..20u64 {
+        let mut queues: Vec<_> = (0..3).map(|_| device.queue(&registered_ring(4)).unwrap()).collect();
+        for (number, queue) in queues.iter_mut().enumerate() {
+            let facts = queue.facts();
+            assert!(facts.registered_ring && facts.owner_driven && facts.fallbacks.is_empty(), "{facts:?}");
+            read_once(queue, &mut buf, round * 10 + number as u64);
+            assert_eq!(queue.reap(&mut Vec::with_capacity(1), Wait::No).unwrap(), 0);
+        }
+    }
+    let mut queue = device.queue(&registered_ring(4)).unwrap();
+    read_once(&mut queue, &mut buf, 1);
+    // SAFETY: the buffer outlives the queue, and dropping the queue waits.
+    unsafe { queue.push(request(Op::Read, 0, 4096, buf.memory(0), 2)) }.unwrap();
+    queue.submit().unwrap();
+    drop((queue, device));
+    open_text(path.to_str().unwrap(), true).unwrap();
+}
+
+#[test]
+fn a_registered_ring_is_not_mistaken_for_that_of_another_thread() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), common::SIZE);
+    let device = open_text(path.to_str().unwrap(), true).unwrap();
+    let mut buf = pool().take(4096).unwrap();
+    let mut ours = device.queue(&registered_ring(4)).unwrap();
+    read_once(&mut ours, &mut buf, 1);
+    let (told, heard) = std::sync::mpsc::channel();
+    // That thread's ring has the same index in its own table.
+    let other = std::thread::spawn(move || {
+        let (mut buf, mut foreign) = (pool().take(4096).unwrap(), pool().take(4096).unwrap());
+        let mut theirs = device.queue(&registered_ring(4)).unwrap();
+        read_once(&mut theirs, &mut buf, 2);
+        // SAFETY: the buffers outlive their queues, and dropping a queue waits.
+        unsafe { theirs.push(request(Op::Read, 0, 4096, buf.memory(0), 3)) }.unwrap();
+        // SAFETY: as above.
+        unsafe { ours.push(request(Op::Read, 0, 4096, foreign.memory(0), 4)) }.unwrap();
+        let sent = ours.submit();
+        assert!(matches!(sent, Err(Error::Unsupported(_))), "{sent:?}");
+        assert_eq!(reap_all(&mut theirs), [uext4_blockdev::Done { tag: 3, result: 4096 }]);
+        // What was never sent is not waited for, although the owner lives.
+        drop(ours);
+        told.send(()).unwrap();
+    });
+    // The owner lives as long as this waits; a hang is a failure.
+    heard.recv_timeout(Duration::from_secs(30)).expect("the other thread ends in time");
+    other.join().unwrap();
+}
+
+#[test]
+fn a_registered_ring_is_for_queues_that_their_owner_drives() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), common::SIZE);
+    let device = open_text(path.to_str().unwrap(), true).unwrap();
+    let options = QueueOptions { owner_driven: false, ..registered_ring(4) };
+    assert!(matches!(device.queue(&options), Err(Error::Unsupported(_))));
+    let tried = device.queue(&QueueOptions { register_ring: Ask::Try, ..options }).unwrap().facts();
+    assert!(!tried.registered_ring && tried.fallbacks[0].contains("not registered"), "{tried:?}");
+    let memory = open_text("mem:1M", true).unwrap();
+    assert!(matches!(memory.queue(&registered_ring(4)), Err(Error::Unsupported(_))));
+}
+
 #[test]
 fn a_foreign_thread_that_drops_an_owner_driven_queue_waits_too() {
     let place = tempfile::tempdir().unwrap();

@@ -170,6 +170,14 @@ impl QueueOptions {
         self
     }
 
+    /// A ring registered with the thread that drives it, which must also drop it (see
+    /// [`uext4_blockdev::QueueOptions::register_ring`]). Only for an owner-driven queue.
+    #[must_use]
+    pub fn register_ring(mut self, ask: Ask) -> Self {
+        self.device.register_ring = ask;
+        self
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         if self.device.depth == 0 || self.device.depth > DEPTH_MAX {
             return Err(Error::Invalid(format!(

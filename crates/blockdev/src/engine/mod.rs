@@ -9,6 +9,7 @@ mod pages;
 mod plain;
 mod probe;
 mod ring;
+mod ring_index;
 mod sync_queue;
 mod uring;
 pub use dax::DaxDevice;

@@ -87,6 +87,7 @@ pub(crate) fn grant(engine: &'static str, options: &QueueOptions) -> Result<Queu
         (options.sqpoll, "a kernel submission thread"),
         (options.register_file, "a registered file"),
         (options.register_buffers, "registered buffers"),
+        (options.register_ring, "a registered ring"),
     ];
     for (ask, what) in wishes {
         match ask {

@@ -1,6 +1,7 @@
 //! Making io_uring rings: which flags, what to do when the kernel refuses one, and what is registered with
 //! them.
 
+use super::ring_index::RingIndex;
 use super::uring::RingTarget;
 use crate::{Ask, Error, QueueFacts, QueueOptions, Result};
 use io_uring::IoUring;
@@ -149,6 +150,26 @@ pub(super) fn register_files(
     }
     outcome.map_err(|error| Error::Unsupported(format!("registering files with the ring: {error}")))?;
     Ok(table[SLOT_DEVICE] != -1)
+}
+
+/// Decides whether the ring will be registered with its owner, by registering it with this thread for a moment.
+pub(super) fn want_index(ring: &IoUring, kind: RingKind, ask: Ask, facts: &mut QueueFacts) -> Result<bool> {
+    if ask == Ask::No {
+        return Ok(false);
+    }
+    let refused = if kind.owner && !kind.sqpoll {
+        RingIndex::new(ring).err().map(|error| error.to_string())
+    } else {
+        Some("only for a queue that its owner drives and submits to".into())
+    };
+    match refused {
+        None => Ok(true),
+        Some(why) if ask == Ask::Require => Err(Error::Unsupported(format!("a registered ring: {why}"))),
+        Some(why) => {
+            facts.fallbacks.push(format!("the ring is not registered: {why}"));
+            Ok(false)
+        }
+    }
 }
 
 /// Tells when the kernel has torn a ring down.

@@ -22,6 +22,7 @@
 //! push, which finds the queue full, says [`Error::Forked`], and dropping only closes the child's descriptors.
 
 use super::ring::{self, Plan, Tombstone, Wakeup};
+use super::ring_index::RingIndex;
 use crate::scratch::Scratch;
 use crate::{
     Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Process, QueueFacts, QueueOptions, Registered,
@@ -61,6 +62,8 @@ pub(crate) struct RingTarget {
 /// A request queue on io_uring.
 pub struct UringQueue {
     process: Process,
+    /// The ring in the table of the thread that drives it.
+    index: Option<RingIndex>,
     // Declared before `tombstone`: rings must be closed before it waits.
     ring: IoUring,
     /// Flushes and discards of a polled queue.
@@ -126,6 +129,7 @@ impl UringQueue {
         let mut tombstone = Tombstone::new()?;
         let file_slot = ring::register_files(&ring, side.as_ref(), &target, &tombstone, options, &mut facts)?;
         let registered = register_memory(&ring, options, &mut facts)?;
+        facts.registered_ring = ring::want_index(&ring, granted, options.register_ring, &mut facts)?;
         tombstone.seal();
         facts.polled = granted.polled;
         facts.sqpoll = granted.sqpoll;
@@ -134,6 +138,7 @@ impl UringQueue {
         facts.registered_buffers = registered != 0;
         Ok(UringQueue {
             process,
+            index: None,
             descriptor: if file_slot { 0 } else { target.file.as_raw_fd() },
             descriptor_flags: if file_slot { Flags::FIXED_FILE } else { Flags::empty() },
             fua_flags: if target.volatile_cache { libc::RWF_DSYNC } else { 0 },
@@ -264,7 +269,21 @@ impl UringQueue {
     fn enable(&mut self) -> Result<()> {
         self.ring.submitter().register_enable_rings().map_err(|error| ring::enter_error("submit", &error))?;
         self.disabled = false;
+        if self.facts.registered_ring {
+            let index = RingIndex::new(&self.ring);
+            self.index = Some(index.map_err(|error| ring::enter_error("register", &error))?);
+        }
         Ok(())
+    }
+
+    /// Sends what was pushed and waits for `want` completions.
+    #[inline]
+    fn submit_and_wait(&mut self, want: u32) -> std::io::Result<usize> {
+        let Some(index) = self.index.as_ref().filter(|index| index.is_here()) else {
+            return self.ring.submit_and_wait(want as usize);
+        };
+        let asks = want > 0 || self.facts.polled || self.ring.submission().taskrun();
+        index.enter(self.unsent, want, if asks { ENTER_GETEVENTS } else { 0 })
     }
 
     /// Tells the kernel of everything pushed, without waiting. Returns how many requests that were.
@@ -275,7 +294,7 @@ impl UringQueue {
         let mut sent = self.discards.len();
         self.run_discards();
         while self.unsent > 0 {
-            match self.ring.submit() {
+            match self.submit_and_wait(0) {
                 // The kernel's thread takes entries by itself; it has been woken up if it slept.
                 Ok(_) if self.facts.sqpoll => {
                     sent += self.unsent as usize;
@@ -324,10 +343,12 @@ impl UringQueue {
 
     /// Waits for `want` completions in `ring` without sending anything.
     fn enter_only(&mut self, want: u32) -> Result<()> {
-        // SAFETY: no entry is submitted and no argument structure is passed, so the kernel touches nothing
-        // but the rings, which live as long as `self.ring`.
-        let entered =
-            unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, want, ENTER_GETEVENTS, None) };
+        let entered = match self.index.as_ref().filter(|index| index.is_here()) {
+            Some(index) => index.enter(0, want, ENTER_GETEVENTS),
+            // SAFETY: no entry is submitted and no argument structure is passed, so the kernel touches nothing
+            // but the rings, which live as long as `self.ring`.
+            None => unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, want, ENTER_GETEVENTS, None) },
+        };
         match entered {
             Ok(_) => Ok(()),
             Err(error) if ring::is_transient(&error) => Ok(()),
@@ -350,7 +371,7 @@ impl UringQueue {
             return Ok(Entered::TimedOut);
         }
         let outcome = match rest {
-            None => self.ring.submitter().submit_and_wait(want as usize),
+            None => self.submit_and_wait(want),
             Some(rest) => {
                 let time = types::Timespec::from(rest);
                 let arguments = types::SubmitArgs::new().timespec(&time);
@@ -568,11 +589,14 @@ impl Drop for UringQueue {
         }
         // The kernel frees a closed ring some time later, and until then its table would keep the file open:
         // its lock or exclusive claim would outlive the device. So the table goes first.
-        let released = self.quiesce().is_ok() && {
+        let quiet = self.quiesce().is_ok();
+        // Another thread's table keeps the ring until that thread ends: without requests nobody needs to wait.
+        let kept = self.index.take().is_some_and(|index| !index.is_here());
+        let released = quiet && {
             let mut rings = std::iter::once(&self.ring).chain(&self.side);
             rings.all(|ring| ring.submitter().unregister_files().is_ok())
         };
-        if !released {
+        if !released && !(quiet && kept) {
             self.tombstone.arm();
         }
     }

@@ -293,10 +293,13 @@ impl<'a> Bench<'a> {
         }
         let grouped = with_kernel || self.case.is_reopened();
         let mut notes = self.notes;
-        if let (Mode::Queued { poll: true, .. }, Some(facts)) = (self.case.scenario.mode, &sums.facts)
-            && !facts.polled
-        {
-            notes.push("not polled: the device cannot".into());
+        if let (Mode::Queued { poll: true, .. }, Some(facts)) = (self.case.scenario.mode, &sums.facts) {
+            if !facts.polled {
+                notes.push("not polled: the device cannot".into());
+            }
+            if !facts.registered_ring {
+                notes.push("the ring is not registered with its thread".into());
+            }
         }
         let opening = |round| if grouped { round / GROUP } else { round };
         notes.extend(load.and_then(|load| load.warning()));

@@ -51,7 +51,11 @@ impl Requests {
     pub fn queue_options(&self) -> QueueOptions {
         let options = QueueOptions::depth(self.depth).buffer_bytes(self.queue_bytes());
         let options = if self.register { options } else { options.register_buffers(Ask::No) };
-        if self.polled() { options.owner_driven(true).iopoll(Ask::Try) } else { options }
+        if self.polled() {
+            options.owner_driven(true).iopoll(Ask::Try).register_ring(Ask::Try)
+        } else {
+            options
+        }
     }
 
     /// The same for a queue straight on a device.
@@ -60,7 +64,12 @@ impl Requests {
         let options =
             blockdev::QueueOptions { register_buffers, ..blockdev::QueueOptions::depth(self.depth) };
         if self.polled() {
-            blockdev::QueueOptions { owner_driven: true, iopoll: Ask::Try, ..options }
+            blockdev::QueueOptions {
+                owner_driven: true,
+                iopoll: Ask::Try,
+                register_ring: Ask::Try,
+                ..options
+            }
         } else {
             options
         }
