@@ -8,7 +8,7 @@ use crate::text;
 use crate::trace::Tracer;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use uext4::Switches;
 
@@ -108,35 +108,36 @@ impl Command {
         }
     }
 
-    /// Whether errors are wanted as JSON.
-    pub fn json(&self) -> bool {
+    /// Where JSON is wanted, and errors as JSON: `-` is standard output.
+    pub fn json(&self) -> Option<&Path> {
         match self {
-            Command::Info(args) => args.form.json,
-            Command::Ls(args) => args.form.json,
-            Command::Stat(args) => args.form.json,
-            Command::Find(args) => args.form.json,
-            Command::Du(args) => args.form.json,
-            Command::Df(args) => args.form.json,
-            Command::Cat(args) => args.form.json,
-            Command::Xattr(args) => args.form.json,
-            Command::Map(args) => args.form.json,
-            Command::Explain(args) => args.form.json,
-            Command::Io(args) => args.form.json,
-            Command::Trace(args) => args.form.json,
-            Command::Cp(args) => args.form.json,
-            Command::Check(args) => args.form.json,
-            Command::Bench(args) => args.json.is_some(),
-            Command::Completions(_) | Command::Man(_) => false,
+            Command::Info(args) => args.form.json.as_deref(),
+            Command::Ls(args) => args.form.json.as_deref(),
+            Command::Stat(args) => args.form.json.as_deref(),
+            Command::Find(args) => args.form.json.as_deref(),
+            Command::Du(args) => args.form.json.as_deref(),
+            Command::Df(args) => args.form.json.as_deref(),
+            Command::Cat(args) => args.form.json.as_deref(),
+            Command::Xattr(args) => args.form.json.as_deref(),
+            Command::Map(args) => args.form.json.as_deref(),
+            Command::Explain(args) => args.form.json.as_deref(),
+            Command::Io(args) => args.form.json.as_deref(),
+            Command::Trace(args) => args.form.json.as_deref(),
+            Command::Cp(args) => args.form.json.as_deref(),
+            Command::Check(args) => args.form.json.as_deref(),
+            Command::Bench(args) => args.json.as_deref(),
+            Command::Completions(_) | Command::Man(_) => None,
         }
     }
 }
 
 /// In which form.
-#[derive(Args, Debug, Clone, Copy, Default)]
+#[derive(Args, Debug, Clone, Default)]
 pub struct JsonArgs {
-    /// Data, and errors on standard error, as JSON.
-    #[arg(long)]
-    pub json: bool,
+    /// Data, and errors on standard error, as JSON; the data in FILE instead of on standard output.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
 }
 
 /// How a volume is opened for looking.

@@ -3,11 +3,14 @@
 use crate::args::{Cli, Command, Globals};
 use crate::error::CliError;
 use crate::trace::Tracer;
-use crate::{bench, cat, check, cp, df, documents, du, explain, find, info, io, ls, map, stat, trace, xattr};
+use crate::{
+    bench, cat, check, cp, df, documents, du, explain, find, info, io, ls, map, out, stat, trace, xattr,
+};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -20,8 +23,12 @@ pub fn execute(arguments: Vec<OsString>, trace: Option<Arc<Tracer>>) -> ExitCode
         Err(error) => return refuse(&error, command.as_deref(), json),
     };
     let name = cli.command.name();
-    let globals = Globals { command: name, json: cli.command.json(), trace };
-    match run(cli.command, &globals) {
+    let file = cli.command.json().filter(|file| *file != Path::new("-")).map(Path::to_owned);
+    let globals = Globals { command: name, json: cli.command.json().is_some(), trace };
+    // `bench` has a table beside the file.
+    let file = file.filter(|_| !matches!(cli.command, Command::Bench(_)));
+    let done = file.map_or(Ok(()), |file| out::redirect(&file)).and_then(|()| run(cli.command, &globals));
+    match done {
         Ok(exit) => exit,
         Err(error) => {
             error.report(Some(name), globals.json);

@@ -4,7 +4,9 @@ use crate::error::CliError;
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::fmt;
+use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::path::Path;
 
 /// Buffer in front of standard output, bytes.
 const BUFFER: usize = 64 * 1024;
@@ -70,6 +72,12 @@ impl Out {
     pub fn finish(mut self) -> Result<(), CliError> {
         self.flush()
     }
+}
+
+/// From now on, what goes to standard output goes into `file`, which is created or emptied: `--json=FILE`.
+pub fn redirect(file: &Path) -> Result<(), CliError> {
+    let opened = File::create(file).map_err(|error| CliError::host(file.as_os_str(), "create", &error))?;
+    rustix::stdio::dup2_stdout(opened).map_err(|error| refused(&error.into()))
 }
 
 fn refused(error: &io::Error) -> CliError {
