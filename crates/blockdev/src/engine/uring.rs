@@ -596,7 +596,7 @@ impl Drop for UringQueue {
             let mut rings = std::iter::once(&self.ring).chain(&self.side);
             rings.all(|ring| ring.submitter().unregister_files().is_ok())
         };
-        if !released && !(quiet && kept) {
+        if !(released || quiet && kept) {
             self.tombstone.arm();
         }
     }

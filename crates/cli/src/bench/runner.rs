@@ -206,6 +206,9 @@ fn conduct(
     let mut slices = Vec::with_capacity(turns.len());
     for &turn in turns {
         shared.stop.store(false, Ordering::Relaxed);
+        if shared.session.is_durable() {
+            shared.session.settle()?;
+        }
         for thread in threads {
             thread.turns.send(turn).map_err(|_gone| gone())?;
         }
@@ -294,6 +297,14 @@ mod tests {
 
         fn lane(&self, _beside: bool) -> Result<Box<dyn Lane + '_>> {
             if self.fail_lane { Err(BenchError::failed("no lane")) } else { Ok(Box::new(ScriptLane(self))) }
+        }
+
+        fn settle(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn is_durable(&self) -> bool {
+            false
         }
 
         fn counters(&self) -> Option<Stats> {

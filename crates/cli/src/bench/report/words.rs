@@ -62,7 +62,7 @@ pub fn rate_verdict(interval: &Interval) -> &'static str {
     verdict(
         interval,
         ["clearly faster", "clearly slower"],
-        ["clearly faster, not resolved how much", "clearly slower, not resolved how much"],
+        ["clearly faster, size not resolved", "clearly slower, size not resolved"],
     )
 }
 
@@ -71,7 +71,7 @@ pub fn cpu_verdict(interval: &Interval) -> &'static str {
     verdict(
         interval,
         ["clearly more", "clearly less"],
-        ["clearly more, not resolved how much", "clearly less, not resolved how much"],
+        ["clearly more, size not resolved", "clearly less, size not resolved"],
     )
 }
 
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn precise_and_clear_are_two_things() {
-        assert_eq!(rate_verdict(&interval(1.9, 2.4, false)), "clearly faster, not resolved how much");
+        assert_eq!(rate_verdict(&interval(1.9, 2.4, false)), "clearly faster, size not resolved");
         assert_eq!(rate_verdict(&interval(1.01, 1.03, true)), "clearly faster");
         assert_eq!(rate_verdict(&interval(0.95, 0.97, true)), "clearly slower");
         assert_eq!(rate_verdict(&interval(0.99, 1.01, true)), "no difference that shows");

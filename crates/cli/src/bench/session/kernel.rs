@@ -51,8 +51,7 @@ impl KernelSession {
         if requests.mode != Mode::Synchronous {
             session.target = Some(session.open_as_device()?);
         }
-        // As the library's arms: what was written before is no part of any slice.
-        session.sync().doing(|| "sync the kernel's mount".into())?;
+        session.settle()?;
         Ok(session)
     }
 
@@ -106,6 +105,14 @@ impl Session for KernelSession {
             }
             Mode::Queued { batch, .. } => Ok(Box::new(self.queue_lane(batch)?)),
         }
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.sync().doing(|| "sync the kernel's mount".into())
+    }
+
+    fn is_durable(&self) -> bool {
+        self.requests.dsync
     }
 
     fn counters(&self) -> Option<Stats> {

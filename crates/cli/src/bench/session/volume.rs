@@ -89,17 +89,7 @@ impl VolumeSession {
         &self.volume
     }
 
-    /// Makes everything durable that was written before, recovery and the making of the volume included: what
-    /// the first durable write would otherwise wait for is no part of any slice.
-    pub fn settle(&self) -> Result<()> {
-        let files: Vec<&File> = self.files.iter().flatten().collect();
-        if files.is_empty() {
-            return self.volume.device().flush().doing(|| "flush the device before the measurement".into());
-        }
-        self.volume.sync_files(&files).doing(|| "sync before the measurement".into())
-    }
-
-    fn is_durable(&self, arm: usize) -> bool {
+    fn writes_durably(&self, arm: usize) -> bool {
         self.requests.dsync && self.arms[arm] != Arm::NoDsync
     }
 
@@ -135,6 +125,18 @@ impl Session for VolumeSession {
         }
     }
 
+    fn settle(&self) -> Result<()> {
+        let files: Vec<&File> = self.files.iter().flatten().collect();
+        if files.is_empty() {
+            return self.volume.device().flush().doing(|| "flush the device before the measurement".into());
+        }
+        self.volume.sync_files(&files).doing(|| "sync before the measurement".into())
+    }
+
+    fn is_durable(&self) -> bool {
+        self.requests.dsync
+    }
+
     fn counters(&self) -> Option<Stats> {
         Some(self.volume.stats())
     }
@@ -162,7 +164,7 @@ impl Lane for SyncLane<'_> {
             let target = DeviceTarget { device: session.volume.device(), durability };
             return synchronous::drive(&target, ops, &mut self.buffer, stop, tally, latencies);
         }
-        let durable = session.is_durable(arm) && !self.beside;
+        let durable = session.writes_durably(arm) && !self.beside;
         let target = FileTarget { files: &session.files[arm], flags: flags(durable) };
         synchronous::drive(&target, ops, &mut self.buffer, stop, tally, latencies)
     }
@@ -240,7 +242,7 @@ impl Lane for QueueLane<'_> {
             return queued::drive(&mut target, idle, self.batch, ops, stop, tally, latencies);
         }
         let (queue, idle) = self.queue.as_mut().ok_or_else(absent)?;
-        let flags = flags(self.session.is_durable(arm));
+        let flags = flags(self.session.writes_durably(arm));
         let mut target = FileQueue { queue, slots: &self.slots[arm], flags };
         queued::drive(&mut target, idle, self.batch, ops, stop, tally, latencies)
     }
