@@ -65,23 +65,19 @@ impl<T> UnsafeCell<T> {
 ///
 /// With `membarrier(2)` this is a plain store: the rare side makes every running thread of the process
 /// execute a barrier, so the frequent side needs none, and does not wait for its earlier stores (a whole
-/// copied block, say) to drain. Without it, a sequentially consistent swap. loom treats SeqCst accesses as
-/// acquire/release but models SeqCst fences, so the model uses store + fence on both sides: the same
-/// guarantee.
+/// copied block, say) to drain. Without it, a store and a fence, which is what the models explore. A
+/// sequentially consistent swap would not do in its place: it is ordered before later loads only if those are
+/// sequentially consistent too, and the owner of a queue only acquires.
 #[inline(always)]
 pub(crate) fn store_then_fence(cell: &AtomicU64, value: u64) {
     #[cfg(not(loom))]
     if membarrier::is_registered() {
         cell.store(value, Ordering::Relaxed);
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
-    } else {
-        cell.swap(value, Ordering::SeqCst);
+        return;
     }
-    #[cfg(loom)]
-    {
-        cell.store(value, Ordering::Release);
-        loom::sync::atomic::fence(Ordering::SeqCst);
-    }
+    cell.store(value, Ordering::Release);
+    full_fence();
 }
 
 /// [`store_then_fence`] for a flag.
@@ -91,14 +87,10 @@ pub(crate) fn store_flag_then_fence(flag: &AtomicBool, value: bool) {
     if membarrier::is_registered() {
         flag.store(value, Ordering::Relaxed);
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
-    } else {
-        flag.swap(value, Ordering::SeqCst);
+        return;
     }
-    #[cfg(loom)]
-    {
-        flag.store(value, Ordering::Release);
-        loom::sync::atomic::fence(Ordering::SeqCst);
-    }
+    flag.store(value, Ordering::Release);
+    full_fence();
 }
 
 /// Gives somebody else a chance to finish something short.
@@ -127,8 +119,8 @@ pub(crate) fn prepare_fences() {
 pub enum Fence {
     /// Plain stores on the frequent side, `membarrier(2)` on the rare one.
     Membarrier,
-    /// The kernel or a sandbox refuses `membarrier(2)`: sequentially consistent swaps on the frequent side. Right,
-    /// but every request waits until the processor's earlier stores are done.
+    /// The kernel or a sandbox refuses `membarrier(2)`: a fence after each store on the frequent side. Right, but
+    /// every request waits until the processor's earlier stores are done.
     Swap,
 }
 
@@ -153,7 +145,7 @@ mod membarrier {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     static REGISTRATION: Once = Once::new();
 
-    /// Registers the process once. Where the kernel or a sandbox refuses, swaps are used.
+    /// Registers the process once. Where the kernel or a sandbox refuses, fences are used.
     pub(super) fn register() {
         REGISTRATION.call_once(|| {
             let accepted = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
@@ -186,7 +178,7 @@ mod membarrier {
     ///   asked again a few times. `MEMBARRIER_CMD_GLOBAL` is a stronger barrier (every thread of the system),
     ///   needs no memory and no registration, and is refused only with `nohz_full`.
     /// - Anything: a seccomp filter that the program installed since. It must let membarrier(2) through, or be
-    ///   installed before the first volume is opened: then `register` sees the refusal and swaps are used.
+    ///   installed before the first volume is opened: then `register` sees the refusal and fences are used.
     fn barrier(call: impl Fn(MembarrierCommand) -> rustix::io::Result<()>) -> bool {
         const TRIALS: u32 = 8;
         for trial in 0..TRIALS {
@@ -204,7 +196,7 @@ mod membarrier {
         false
     }
 
-    /// Without the barrier nobody knows any more who is inside a gate. Swaps from now on would not help: stores
+    /// Without the barrier nobody knows any more who is inside a gate. Fences from now on would not help: stores
     /// that other threads made plainly may still be on their way. A panic would unwind through guards that take
     /// the protocol for intact and let somebody write over blocks that are in use. So the process ends as by a
     /// crash, which volumes survive: what was acknowledged as durable is durable.
