@@ -150,6 +150,11 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn settle(&self) -> Result<()> {
         self.flush()
     }
+    /// Whether concurrent flushes share the device's work by themselves, and each caller learns of a failure. Then
+    /// nobody above has to arrange for either.
+    fn merges_flushes(&self) -> bool {
+        false
+    }
     /// Tells the device that a range is unused. Contents are undefined afterwards.
     fn discard(&self, pos: u64, length: u64) -> Result<()>;
     /// A request queue for one thread.

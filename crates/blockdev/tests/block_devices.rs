@@ -260,3 +260,23 @@ fn root_settling_a_device_without_a_cache_writes_its_page_cache_back() {
     device.settle().unwrap();
     assert_eq!(dirty_pages(node.path()), Some(0), "of {dirty} dirty pages");
 }
+
+/// A block device's flushes are merged below; those of files, and of whatever adds a cost of its own, are not.
+#[test]
+fn root_only_block_devices_merge_flushes() {
+    needs!(Need::Loop);
+    let scratch = Scratch::new(8 << 20);
+    let node = attach(&scratch, LoopOptions::default());
+    let merges = |spec: &str| {
+        let device = readable(&spec.replace("{}", text(node.path()))).unwrap();
+        device.merges_flushes()
+    };
+    for spec in ["{}", "sync:{}", "{}?fua=off", "{}?latency=1us", "{}?offset=1M"] {
+        assert!(merges(spec), "{spec}");
+    }
+    for spec in ["{}?flush_latency=1us", "dax:{}", "mem:1M"] {
+        assert!(!merges(spec), "{spec}");
+    }
+    let image = scratch.sparse_file("file", 1 << 20);
+    assert!(!readable(text(&image)).unwrap().merges_flushes());
+}

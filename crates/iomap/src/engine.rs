@@ -35,6 +35,7 @@ pub struct Engine<F: FileSystem> {
     pub(crate) bounces: BufferPool,
     process: Process,
     flushes: FlushTickets,
+    merges_flushes: bool,
     pub(crate) flusher: Flusher<F>,
     queues: Mutex<Vec<Weak<QueueCore<F>>>>,
 }
@@ -49,6 +50,7 @@ impl<F: FileSystem> Engine<F> {
             process: Process::current()?,
             geometry: device.geometry(),
             capabilities: device.capabilities(),
+            merges_flushes: device.merges_flushes(),
             device,
             counters: Counters::default(),
             bounces: BufferPool::new(BOUNCE_POOL)?,
@@ -223,13 +225,17 @@ impl<F: FileSystem> Engine<F> {
         if !self.capabilities.volatile_cache {
             return Ok(());
         }
-        // Abort included: the system reports a write-back error to one flush only, and the next one would
-        // succeed without having saved anything.
-        self.flushes.covered(|| {
+        let flush = || {
             self.fs.check_alive()?;
             self.counters.bump(Counter::Flushes);
             self.device.flush().map_err(|error| self.fatal(error.into()))
-        })
+        };
+        if self.merges_flushes {
+            return flush();
+        }
+        // Abort included: the system reports a write-back error to one flush only, and the next one would
+        // succeed without having saved anything.
+        self.flushes.covered(flush)
     }
 
     /// Commits what `inodes` need, then flushes unless the commit did.

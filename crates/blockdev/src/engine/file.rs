@@ -269,6 +269,13 @@ impl Device for FileDevice {
         self.settle()
     }
 
+    /// The block layer merges the flushes of a block device and answers each caller. A file's page cache tells one
+    /// caller only of an error, and a host file system may put direct writes there; a block device's never holds
+    /// what was written directly.
+    fn merges_flushes(&self) -> bool {
+        self.block
+    }
+
     fn settle(&self) -> Result<()> {
         retry(|| Ok(rustix::fs::fdatasync(&self.file)?))
             .map_err(|error| io_error(Op::Flush, 0, 0, errno_of(&error)))

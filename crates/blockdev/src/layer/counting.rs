@@ -273,6 +273,10 @@ impl Device for CountingDevice {
         self.run(what, |inner| inner.flush())
     }
 
+    fn merges_flushes(&self) -> bool {
+        self.inner.merges_flushes()
+    }
+
     /// Counted as a flush.
     fn settle(&self) -> Result<()> {
         let what = What { op: Op::Flush, pos: 0, length: 0, fua: false, queued: false };

@@ -250,6 +250,10 @@ impl Device for FaultDevice {
         }
     }
 
+    fn merges_flushes(&self) -> bool {
+        self.inner.merges_flushes()
+    }
+
     /// Meets the rules of flushes.
     fn settle(&self) -> Result<()> {
         let seen = Seen { op: Op::Flush, pos: 0, length: 0, fua: false };

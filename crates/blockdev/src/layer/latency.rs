@@ -118,6 +118,10 @@ impl Device for LatencyDevice {
         self.run(Op::Flush, false, |inner| inner.flush())
     }
 
+    fn merges_flushes(&self) -> bool {
+        self.delays.of(Op::Flush, false) == 0 && self.inner.merges_flushes()
+    }
+
     fn settle(&self) -> Result<()> {
         self.run(Op::Flush, false, |inner| inner.settle())
     }

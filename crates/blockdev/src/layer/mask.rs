@@ -111,6 +111,10 @@ impl Device for MaskDevice {
         self.inner.flush()
     }
 
+    fn merges_flushes(&self) -> bool {
+        self.inner.merges_flushes()
+    }
+
     fn settle(&self) -> Result<()> {
         self.inner.settle()
     }

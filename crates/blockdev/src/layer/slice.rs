@@ -58,6 +58,10 @@ impl Device for SliceDevice {
         self.inner.flush()
     }
 
+    fn merges_flushes(&self) -> bool {
+        self.inner.merges_flushes()
+    }
+
     fn settle(&self) -> Result<()> {
         self.inner.settle()
     }
