@@ -31,6 +31,8 @@ impl Default for LoopOptions {
 pub struct LoopDevice {
     path: PathBuf,
     open: Option<File>,
+    /// Attributes that were changed, with what they were.
+    changed: Vec<(PathBuf, String)>,
     _lock: Arc<MachineLock>,
 }
 
@@ -53,7 +55,7 @@ impl LoopDevice {
         // Detaching a device that is open only marks it: the kernel takes it away with the last descriptor.
         // From here on even a killed test leaves nothing behind.
         run(command("losetup").arg("--detach").arg(&path));
-        let device = LoopDevice { path, open: Some(open), _lock: lock };
+        let device = LoopDevice { path, open: Some(open), changed: Vec::new(), _lock: lock };
         if options.direct_io {
             assert_eq!(device.attribute("loop/dio"), "1", "no direct I/O over {}", file.display());
         }
@@ -73,6 +75,16 @@ impl LoopDevice {
         text.trim().to_owned()
     }
 
+    /// Changes an attribute for as long as the device is attached: the kernel would keep it for the next one of this
+    /// name.
+    #[track_caller]
+    pub fn set_attribute(&mut self, name: &str, value: &str) {
+        let (file, before) = (self.sysfs(name), self.attribute(name));
+        std::fs::write(&file, value).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        self.changed.push((file, before));
+        assert_eq!(self.attribute(name), value, "{name}");
+    }
+
     fn sysfs(&self, name: &str) -> PathBuf {
         let device = self.path.file_name().expect("a device path has a name");
         Path::new("/sys/block").join(device).join(name)
@@ -81,6 +93,11 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
+        for (file, before) in self.changed.drain(..).rev() {
+            if let Err(error) = std::fs::write(&file, &before) {
+                release_failed(&format!("{} cannot be set back to {before}: {error}", file.display()));
+            }
+        }
         self.open = None;
         let backing = self.sysfs("loop/backing_file");
         if !wait_until(Duration::from_secs(5), || !backing.exists()) {
@@ -108,6 +125,19 @@ mod tests {
         assert!(backing.exists());
         drop(device);
         assert!(!backing.exists());
+    }
+
+    #[test]
+    fn root_puts_changed_attributes_back() {
+        crate::needs!(Need::Loop);
+        let scratch = Scratch::new(1 << 20);
+        let image = scratch.sparse_file("image", 1 << 20);
+        let mut device = LoopDevice::attach(&image, LoopOptions::default());
+        let (file, before) = (device.sysfs("queue/nr_requests"), device.attribute("queue/nr_requests"));
+        device.set_attribute("queue/nr_requests", "16");
+        device.set_attribute("queue/nr_requests", "8");
+        drop(device);
+        assert_eq!(std::fs::read_to_string(file).unwrap().trim(), before);
     }
 
     #[test]
