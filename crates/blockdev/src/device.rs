@@ -109,6 +109,20 @@ pub enum Sharing {
     Private,
 }
 
+/// Who carries out queued requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Driving {
+    /// io_uring, as many at once as the device has tags.
+    Ring,
+    /// io_uring, which hands each to a worker thread: the device has no NOWAIT, and takes its time.
+    Workers,
+    /// The call that submits them: the device has no NOWAIT and is done when the call returns (tmpfs, zram), or there
+    /// is no ring.
+    Inline,
+    /// An engine in this process.
+    Engine,
+}
+
 /// What `info` says about a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
@@ -120,6 +134,10 @@ pub struct Description {
     pub layers: Vec<String>,
     /// Who else may use it.
     pub sharing: Sharing,
+    /// Who carries out queued requests.
+    pub driving: Driving,
+    /// Requests that the device takes at once, where the kernel tells. Queues keep what is more to themselves.
+    pub tags: Option<u32>,
     /// Facts worth telling: fallbacks taken, missing NOWAIT, msync instead of MAP_SYNC, …
     pub notes: Vec<String>,
 }

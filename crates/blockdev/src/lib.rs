@@ -24,7 +24,7 @@ pub mod spec;
 mod sys;
 mod table;
 
-pub use device::{Capabilities, DaxKind, Description, Device, Geometry, Sharing, WriteDurability};
+pub use device::{Capabilities, DaxKind, Description, Device, Driving, Geometry, Sharing, WriteDurability};
 pub use error::{Error, Misaligned, Result};
 pub use open::{OpenOptions, Opened, open};
 pub use pool::{BUFFER_ALIGN, Buffer, BufferPool};

@@ -201,6 +201,8 @@ pub struct QueueFacts {
     pub registered_ring: bool,
     /// Only the creating thread may drive it.
     pub owner_driven: bool,
+    /// Requests run in the call that submits them.
+    pub inline: bool,
     /// Fallbacks taken, one sentence each.
     pub fallbacks: Vec<String>,
 }
@@ -217,7 +219,9 @@ pub trait DeviceQueue: Send {
     /// by others, freed or moved until the completion with this tag was delivered by `reap` or the queue was dropped.
     unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full>;
 
-    /// Sends what was pushed. Returns how many requests were sent.
+    /// Sends what was pushed, and returns how many requests that were. What is more than the device takes at once is
+    /// kept back, and goes with a later call of this or of [`DeviceQueue::reap`]: completions of this queue are due
+    /// then, so whoever waits for them, or for the descriptor, sends it in time. Dropping the queue carries it out.
     fn submit(&mut self) -> Result<usize>;
 
     /// Delivers completions into `out`, at most `out`'s spare capacity, and returns how many. Also sends what was

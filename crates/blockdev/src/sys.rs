@@ -86,6 +86,16 @@ pub(crate) fn loop_backing(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     if result == 0 { Ok((info[0], info[1])) } else { Err(io::Error::last_os_error()) }
 }
 
+/// How often the calling thread gave the processor away because it had to wait for something.
+pub(crate) fn voluntary_switches() -> io::Result<libc::c_long> {
+    // SAFETY: all-zero bytes are a value of this structure of numbers, and the call writes one through the pointer.
+    let (result, usage) = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        (libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage), usage)
+    };
+    if result == 0 { Ok(usage.ru_nvcsw) } else { Err(io::Error::last_os_error()) }
+}
+
 /// One `preadv2` into memory that need not be initialised.
 ///
 /// # Safety

@@ -23,6 +23,11 @@ fn image(directory: &Path, size: u64) -> PathBuf {
     path
 }
 
+/// A ring, on tmpfs too, where queues have none unless something of one is required.
+fn ring(depth: u32) -> QueueOptions {
+    requiring(depth, |_registered_file| {})
+}
+
 fn open_text(text: &str, write: bool) -> Result<Arc<dyn Device>, Error> {
     open_with(text, OpenOptions { write, force: false })
 }
@@ -243,7 +248,7 @@ fn required_and_impossible_is_an_error() {
     let unsupported = |options: &QueueOptions| matches!(device.queue(options), Err(Error::Unsupported(_)));
     assert!(unsupported(&requiring(8, |o| o.register_buffers = Ask::Require)), "no pool");
     assert!(unsupported(&requiring(8, |o| o.iopoll = Ask::Require)), "tmpfs is not polled");
-    let tried = device.queue(&QueueOptions { iopoll: Ask::Try, ..QueueOptions::depth(8) }).unwrap();
+    let tried = device.queue(&requiring(8, |o| o.iopoll = Ask::Try)).unwrap();
     let facts = tried.facts();
     assert!(!facts.polled && facts.owner_driven);
     assert_eq!(facts.fallbacks.len(), 1, "{:?}", facts.fallbacks);
@@ -297,7 +302,7 @@ fn the_event_descriptor_wakes_a_poller() {
         rustix::event::poll(&mut fds, Some(&time)).unwrap() == 1
     };
     for owner_driven in [false, true] {
-        let mut queue = device.queue(&QueueOptions { owner_driven, ..QueueOptions::depth(4) }).unwrap();
+        let mut queue = device.queue(&QueueOptions { owner_driven, ..ring(4) }).unwrap();
         assert!(!readable(&mut queue, 1));
         let mut buf = pool().take(4096).unwrap();
         // SAFETY: the buffer is not touched before the completion is reaped.
@@ -307,7 +312,7 @@ fn the_event_descriptor_wakes_a_poller() {
         assert_eq!(reap_all(&mut queue).len(), 1);
     }
     // A request answered without the kernel wakes as well.
-    let mut queue = device.queue(&QueueOptions::depth(4)).unwrap();
+    let mut queue = device.queue(&ring(4)).unwrap();
     assert!(!readable(&mut queue, 1));
     let mut buf = pool().take(4096).unwrap();
     // SAFETY: as above.
@@ -321,7 +326,7 @@ fn an_owner_driven_queue_belongs_to_its_first_driver() {
     let place = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = image(place.path(), 1 << 20);
     let device = open_text(path.to_str().unwrap(), true).unwrap();
-    let mut queue = device.queue(&QueueOptions { owner_driven: true, ..QueueOptions::depth(4) }).unwrap();
+    let mut queue = device.queue(&QueueOptions { owner_driven: true, ..ring(4) }).unwrap();
     assert!(queue.facts().owner_driven);
     let pool = pool();
     let mut buf = pool.take(4096).unwrap();

@@ -8,7 +8,7 @@ use crate::out::Out;
 use crate::text;
 use serde::Serialize;
 use std::borrow::Cow;
-use uext4::blockdev::{BufferPool, Capabilities, DaxKind, Device, Sharing};
+use uext4::blockdev::{BufferPool, Capabilities, DaxKind, Device, Driving, Sharing};
 use uext4::{DescriptorDamage, Error, Fence, Info, RecoveryInfo, RecoveryReport, Switches, Volume};
 use uext4_ondisk::ext4::{
     ErrorRecord, MmpBlock, MmpOwner, OnError, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
@@ -168,6 +168,10 @@ pub struct DeviceReport {
     pub fua: bool,
     pub durable_without_flush: bool,
     pub nowait: bool,
+    /// Who carries out queued requests: `ring`, `workers` of the ring, `inline` (the call that submits), `engine`.
+    pub driving: &'static str,
+    /// Requests that the device takes at once; absent where nobody tells.
+    pub tags: Option<u32>,
     pub discard: bool,
     /// `map_sync` or `msync`; absent for devices that are not mapped.
     pub dax: Option<&'static str>,
@@ -432,6 +436,13 @@ fn device_report(device: &dyn Device) -> DeviceReport {
         fua: capabilities.fua,
         durable_without_flush: capabilities.durable_without_flush(),
         nowait: capabilities.nowait,
+        driving: match description.driving {
+            Driving::Ring => "ring",
+            Driving::Workers => "workers",
+            Driving::Inline => "inline",
+            Driving::Engine => "engine",
+        },
+        tags: description.tags,
         discard: capabilities.discard,
         dax: dax(&capabilities),
         notes: description.notes,

@@ -194,6 +194,14 @@ fn device(out: &mut Out, device: &DeviceReport) -> Done {
             yes(device.read_only)
         ),
     )?;
+    let tags = device.tags.map_or(String::new(), |tags| format!(", {tags} at once"));
+    let driving = match device.driving {
+        "ring" => "by io_uring",
+        "workers" => "by worker threads of io_uring",
+        "inline" => "in the call that submits them",
+        _ => "by the engine",
+    };
+    line(out, "queued requests", format!("run {driving}{tags}"))?;
     match device.dax {
         Some("map_sync") => line(out, "dax", "MAP_SYNC: durable by cache write-back and a fence")?,
         Some(_) => line(out, "dax", "no MAP_SYNC: durable by msync")?,

@@ -45,9 +45,18 @@ fn info_agrees_with_dumpe2fs() {
     assert_eq!(device["size"], 64 << 20);
     assert_eq!(device["read_only"], true);
     assert_eq!(device["dax"], Value::Null);
-    for key in
-        ["layers", "sharing", "logical_block", "memory_align", "volatile_cache", "fua", "nowait", "notes"]
-    {
+    assert_eq!(device["tags"], Value::Null, "a file has none");
+    for key in [
+        "layers",
+        "sharing",
+        "logical_block",
+        "memory_align",
+        "volatile_cache",
+        "fua",
+        "nowait",
+        "driving",
+        "notes",
+    ] {
         assert!(device.get(key).is_some(), "{key}: {device}");
     }
     assert_eq!(info["recovery"]["needed"], false);

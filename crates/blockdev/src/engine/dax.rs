@@ -12,8 +12,8 @@ use super::dax_copy::{Copier, Fault, durable_copies_work, install_guard};
 use super::plain::{DoneRing, grant};
 use crate::layer::timer::TimerFd;
 use crate::{
-    Capabilities, DaxKind, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Op, Process, Queue,
-    QueueFacts, QueueOptions, Request, Result, Sharing, Wait, WriteDurability,
+    Capabilities, DaxKind, Description, Device, DeviceQueue, Done, Driving, Error, Full, Geometry, Op,
+    Process, Queue, QueueFacts, QueueOptions, Request, Result, Sharing, Wait, WriteDurability,
 };
 use rustix::fs::{FileType, SealFlags, SeekFrom, fcntl_add_seals, fcntl_get_seals, fstat, seek};
 use rustix::io::Errno;
@@ -270,6 +270,8 @@ impl Device for DaxDevice {
             locator: self.locator.clone(),
             layers: Vec::new(),
             sharing: self.sharing,
+            driving: Driving::Engine,
+            tags: None,
             notes: self.notes.clone(),
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! Synchronous calls are `preadv2`/`pwritev2`. `file:` and `sync:` differ in two points only:
 //!
-//! - **The queue** of `file:` is io_uring. If the kernel refuses io_uring, and for `sync:` always, requests run
-//!   in the call that submits them; the queue's facts tell the fallback.
+//! - **The queue** of `file:` is io_uring. If the kernel refuses io_uring, if the device is faster without
+//!   ([`Driving::Inline`]), and for `sync:` always, requests run in the call that submits them; the queue's facts tell.
 //! - **FUA on block devices** is one ring request with `RWF_DSYNC` in `file:`, that is, exactly one FUA write.
 //!   `sync:` reports no FUA, because `pwritev2(RWF_DSYNC)` flushes the whole cache as well.
 //!
@@ -11,14 +11,15 @@
 //! an fsync of the device (`generic_write_sync`), an asynchronous one is not. Files are different: their
 //! `RWF_DSYNC` write is what the file system makes of it, which is what a user of the file wants.
 
+use super::budget::Budget;
 use super::probe::{self, Probed};
 use super::ring;
 use super::sync_queue::{SyncQueue, SyncTarget, discard, retry};
 use super::uring::{RingTarget, UringQueue};
 use crate::own::{self, Claim};
 use crate::{
-    Ask, Capabilities, Description, Device, DeviceQueue, Done, Error, Geometry, Memory, Op, Process, Queue,
-    QueueFacts, QueueOptions, Request, Result, Wait, WriteDurability, sys,
+    Ask, Capabilities, Description, Device, DeviceQueue, Done, Driving, Error, Geometry, Memory, Op, Process,
+    Queue, QueueOptions, Request, Result, Wait, WriteDurability, sys,
 };
 use parking_lot::Mutex;
 use std::io;
@@ -48,6 +49,8 @@ pub(crate) struct FileDevice {
     geometry: Geometry,
     capabilities: Capabilities,
     description: Description,
+    /// What all queues on the disk may have in it together.
+    budget: Option<Arc<Budget>>,
     /// The one-request ring of FUA writes to a block device. `None` inside: to be made again after a failure.
     fua_ring: Option<Mutex<Option<UringQueue>>>,
 }
@@ -66,19 +69,32 @@ impl FileDevice {
     /// Opens, claims and asks a path. `force` as in [`crate::OpenOptions`].
     pub(crate) fn open(path: &Path, engine: FileEngine, write: bool, force: bool) -> Result<Self> {
         let claimed = own::claim(Claim { path, write, force, direct: true })?;
-        let Probed { geometry, capabilities, notes } = probe::probe(&claimed, path, write)?;
+        let Probed { geometry, capabilities, driving, tags, notes } = probe::probe(&claimed, path, write)?;
+        let driving = if engine == FileEngine::Sync { Driving::Inline } else { driving };
         let description = Description {
             engine: if engine == FileEngine::Uring { "file" } else { "sync" },
             locator: path.display().to_string(),
             layers: Vec::new(),
             sharing: claimed.sharing,
+            driving,
+            tags: tags.as_ref().map(|(_, tags)| tags.all()),
             notes,
         };
         let process = Process::current()?;
+        let budget = tags.map(|(disk, tags)| Budget::of_disk(disk, tags));
         let block = claimed.is_block();
         let file = Arc::new(claimed.file);
-        let mut device =
-            FileDevice { process, file, engine, block, geometry, capabilities, description, fua_ring: None };
+        let mut device = FileDevice {
+            process,
+            file,
+            engine,
+            block,
+            geometry,
+            capabilities,
+            description,
+            budget,
+            fua_ring: None,
+        };
         if block && capabilities.fua {
             device.settle_fua();
         }
@@ -113,6 +129,7 @@ impl FileDevice {
             logical_block: self.geometry.logical_block,
             volatile_cache: self.capabilities.volatile_cache,
             nowait: self.capabilities.nowait,
+            budget: self.budget.clone(),
         }
     }
 
@@ -290,28 +307,35 @@ impl Device for FileDevice {
     }
 
     /// # Errors [`Error::Unsupported`] for what was required and is refused. A kernel without io_uring is a
-    /// fallback told in [`QueueFacts`] unless something of a ring was required.
+    /// fallback told in [`crate::QueueFacts`] unless something of a ring was required.
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         self.process.check()?;
         let required = [options.iopoll, options.sqpoll, options.register_file, options.register_buffers]
             .contains(&Ask::Require);
-        let mut facts = QueueFacts::default();
+        let tried = options.iopoll == Ask::Try || options.sqpoll == Ask::Try;
+        let mut fallbacks = Vec::new();
         match self.engine {
+            FileEngine::Uring if self.description.driving == Driving::Inline && !required => {
+                if tried {
+                    fallbacks
+                        .push("this device is faster without a ring: requests run when submitted".into());
+                }
+            }
             FileEngine::Uring => match UringQueue::new(self.ring_target(), options) {
                 Err(error) if ring::is_unavailable(&error) && !required => {
-                    facts.fallbacks.push(format!("requests run when submitted: {error}"));
+                    fallbacks.push(format!("requests run when submitted: {error}"));
                 }
                 other => return other.map(Queue::Uring),
             },
             FileEngine::Sync if required => {
                 return Err(Error::Unsupported("`sync:` has no ring to poll or register with".into()));
             }
-            FileEngine::Sync if options.iopoll == Ask::Try || options.sqpoll == Ask::Try => {
-                facts.fallbacks.push("`sync:` has no ring: requests run when submitted".into());
+            FileEngine::Sync if tried => {
+                fallbacks.push("`sync:` has no ring: requests run when submitted".into());
             }
             FileEngine::Sync => {}
         }
-        Ok(Queue::Other(Box::new(SyncQueue::new(self.sync_target(), options, facts)?)))
+        Ok(Queue::Other(Box::new(SyncQueue::new(self.sync_target(), options, fallbacks)?)))
     }
 }
 

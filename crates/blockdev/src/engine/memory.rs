@@ -8,8 +8,8 @@ use super::pages::Pages;
 use super::plain::{goal, grant};
 use crate::layer::timer::{TimerFd, duration_ns, now_ns, wait_until};
 use crate::{
-    Capabilities, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Op, Queue, QueueFacts,
-    QueueOptions, Request, Result, Sharing, Wait, WriteDurability,
+    Capabilities, Description, Device, DeviceQueue, Done, Driving, Error, Full, Geometry, Op, Queue,
+    QueueFacts, QueueOptions, Request, Result, Sharing, Wait, WriteDurability,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -192,7 +192,15 @@ impl Device for MemoryDevice {
             notes.push(format!("a flush writes {} cached bytes out in a second", cache.rate));
         }
         let locator = self.options.size.to_string();
-        Description { engine: "mem", locator, layers: Vec::new(), sharing: Sharing::Private, notes }
+        Description {
+            engine: "mem",
+            locator,
+            layers: Vec::new(),
+            sharing: Sharing::Private,
+            driving: Driving::Engine,
+            tags: None,
+            notes,
+        }
     }
 
     fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {

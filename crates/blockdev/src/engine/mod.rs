@@ -1,12 +1,15 @@
 //! The engines.
 mod allocated;
+mod budget;
 mod dax;
 mod dax_copy;
+mod enter;
 mod file;
 mod memory;
 mod null;
 mod pages;
 mod plain;
+mod polling;
 mod probe;
 mod ring;
 mod ring_index;

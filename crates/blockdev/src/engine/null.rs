@@ -10,8 +10,8 @@ use super::pages::Pages;
 use super::plain::{DoneRing, grant};
 use crate::layer::timer::TimerFd;
 use crate::{
-    BufferPool, Capabilities, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Op, Queue,
-    QueueFacts, QueueOptions, Request, Result, Sharing, Wait, WriteDurability,
+    BufferPool, Capabilities, Description, Device, DeviceQueue, Done, Driving, Error, Full, Geometry, Op,
+    Queue, QueueFacts, QueueOptions, Request, Result, Sharing, Wait, WriteDurability,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -90,6 +90,8 @@ impl Device for NullDevice {
             locator: self.locator.clone(),
             layers: Vec::new(),
             sharing: Sharing::Private,
+            driving: Driving::Engine,
+            tags: None,
             notes: vec!["queued requests move no data; synchronous ones use a copy in memory".into()],
         }
     }

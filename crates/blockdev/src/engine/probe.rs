@@ -1,9 +1,10 @@
 //! What a file or block device is able to do: geometry and capabilities, asked of the kernel when it is
 //! opened.
 
+use super::budget::Tags;
 use crate::own::{Claimed, device_numbers};
 use crate::scratch::Scratch;
-use crate::{Capabilities, Error, Geometry, Result, sys};
+use crate::{Capabilities, Driving, Error, Geometry, Result, sys};
 use rustix::fs::{AtFlags, SeekFrom, StatxFlags};
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,12 +22,21 @@ const PAGE: u32 = 4096;
 /// `TMPFS_MAGIC` of `linux/magic.h`.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
+/// Reads that tell whether a device is done when a call returns.
+const TRIALS: u64 = 8;
+
+/// Devices on top of each other that are looked through for the one with tags.
+const STACKED_MAX: usize = 8;
+
 /// The answers.
 #[derive(Debug, Clone)]
 pub(super) struct Probed {
     pub(super) geometry: Geometry,
     /// As the hardware says; the engine lowers what it cannot use.
     pub(super) capabilities: Capabilities,
+    pub(super) driving: Driving,
+    /// Device number and tags of the disk that does the work.
+    pub(super) tags: Option<(String, Tags)>,
     /// For [`crate::Description::notes`].
     pub(super) notes: Vec<String>,
 }
@@ -37,9 +47,19 @@ pub(super) fn probe(claimed: &Claimed, path: &Path, write: bool) -> Result<Probe
         if claimed.is_block() { probe_block(claimed, path)? } else { probe_file(claimed, path)? };
     probed.capabilities.read_only = !write;
     probed.capabilities.nowait = has_nowait(claimed.file.as_fd(), probed.geometry.logical_block);
-    if !probed.capabilities.nowait {
-        probed.notes.push("no NOWAIT: io_uring hands every request to a worker thread".into());
+    if probed.capabilities.nowait {
+        probed.driving = Driving::Ring;
+        return Ok(probed);
     }
+    if claimed.is_block() && completes_in_call(claimed.file.as_fd(), probed.geometry) {
+        probed.driving = Driving::Inline;
+    }
+    probed.notes.push(match probed.driving {
+        Driving::Inline => {
+            "no NOWAIT, and done when a call returns: queued requests run when submitted".into()
+        }
+        _ => "no NOWAIT: io_uring hands every request to a worker thread".into(),
+    });
     Ok(probed)
 }
 
@@ -82,7 +102,8 @@ fn probe_block(claimed: &Claimed, path: &Path) -> Result<Probed> {
     };
     let geometry =
         Geometry { size: whole_blocks(size, logical_block, &mut notes), logical_block, memory_align };
-    Ok(Probed { geometry, capabilities, notes })
+    let tags = disk_tags(claimed.stat.st_rdev);
+    Ok(Probed { geometry, capabilities, driving: Driving::Workers, tags, notes })
 }
 
 fn probe_file(claimed: &Claimed, path: &Path) -> Result<Probed> {
@@ -109,7 +130,9 @@ fn probe_file(claimed: &Claimed, path: &Path) -> Result<Probed> {
     };
     let geometry =
         Geometry { size: whole_blocks(size, logical_block, &mut notes), logical_block, memory_align };
-    Ok(Probed { geometry, capabilities, notes })
+    // Other file systems may answer a read of a hole at once, and nothing else.
+    let driving = if on_tmpfs { Driving::Inline } else { Driving::Workers };
+    Ok(Probed { geometry, capabilities, driving, tags: None, notes })
 }
 
 /// `stx_dio_offset_align` and `stx_dio_mem_align` (statx(2), Linux 6.1), where the file system fills them in.
@@ -164,6 +187,49 @@ fn has_nowait(file: BorrowedFd<'_>, logical_block: u32) -> bool {
         Ok(_) => true,
         Err(error) => error.raw_os_error() != Some(libc::EOPNOTSUPP),
     }
+}
+
+/// Whether a device without NOWAIT does its work in the call (zram), so that a thread never sleeps for it. One that
+/// hands requests on (dm-crypt) takes its time, and workers wait for several at once.
+fn completes_in_call(file: BorrowedFd<'_>, geometry: Geometry) -> bool {
+    let mut scratch = Scratch::new(geometry.logical_block as usize);
+    let block = u64::from(geometry.logical_block);
+    let mut slept = 0;
+    for trial in 0..TRIALS {
+        let pos = geometry.size / block * trial / TRIALS * block;
+        let before = sys::voluntary_switches().ok();
+        if !sys::read(file, &mut scratch, pos, 0).is_ok_and(|count| count > 0) {
+            return false;
+        }
+        slept += u64::from(before.is_none() || sys::voluntary_switches().ok() != before);
+    }
+    // Somebody else may hold a lock of the driver for a moment.
+    slept <= TRIALS / 4
+}
+
+/// The tags of a block device, with the number of the disk whose they are: a partition's are its disk's, and those of a
+/// mapped device are those of the only device below it. `None` for drivers without tags, and where several disks share
+/// the work.
+fn disk_tags(rdev: u64) -> Option<(String, Tags)> {
+    let mut device = PathBuf::from(format!("/sys/dev/block/{}", device_numbers(rdev)));
+    for _ in 0..STACKED_MAX {
+        if !device.join("queue").is_dir() {
+            device = fs::canonicalize(device).ok()?.parent()?.to_owned();
+        }
+        if let Ok(queues) = fs::read_dir(device.join("mq")) {
+            let number = fs::read_to_string(device.join("dev")).ok()?.trim().to_owned();
+            let each = fs::read_to_string(device.join("queue/nr_requests")).ok()?.trim().parse().ok()?;
+            let queues = u32::try_from(queues.flatten().count()).ok()?;
+            return (each > 0 && queues > 0).then_some((number, Tags { each, queues }));
+        }
+        let mut below = fs::read_dir(device.join("slaves")).ok()?.flatten();
+        let only = below.next()?;
+        if below.next().is_some() {
+            return None;
+        }
+        device = fs::canonicalize(only.path()).ok()?;
+    }
+    None
 }
 
 /// The `queue` directory of a block device in sysfs. A partition has none: its disk's counts.

@@ -226,10 +226,16 @@ pub(super) struct Wakeup(OwnedFd);
 impl Wakeup {
     /// Creates it and registers it with the ring.
     pub(super) fn new(ring: &IoUring) -> Result<Self> {
+        let wakeup = Wakeup::alone()?;
+        let registered = ring.submitter().register_eventfd(wakeup.0.as_raw_fd());
+        registered.map_err(|error| enter_error("register", &error))?;
+        Ok(wakeup)
+    }
+
+    /// Creates one that only [`Wakeup::signal`] makes readable.
+    pub(super) fn alone() -> Result<Self> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let event = rustix::event::eventfd(0, flags).map_err(|errno| setup_error(errno.into()))?;
-        let registered = ring.submitter().register_eventfd(event.as_raw_fd());
-        registered.map_err(|error| enter_error("register", &error))?;
         Ok(Wakeup(event))
     }
 

@@ -1,5 +1,10 @@
 //! A request queue without any ring: requests run one after another in the call that submits them.
+//!
+//! That is the queue of `sync:`, of kernels without io_uring, and of devices that have no NOWAIT and are done when the
+//! call returns: a ring hands each of their requests to a worker thread, which costs several times what the request
+//! does.
 
+use super::ring::Wakeup;
 use crate::{
     DeviceQueue, Done, Error, Full, Op, Process, QueueFacts, QueueOptions, Request, Result, Wait, sys,
 };
@@ -25,25 +30,27 @@ pub(super) struct SyncTarget {
     pub(super) nowait: bool,
 }
 
-/// The queue of `sync:`, and of `file:` where the kernel refuses io_uring.
+/// The queue.
 #[derive(Debug)]
 pub(super) struct SyncQueue {
     target: SyncTarget,
     waiting: VecDeque<Request>,
     ready: VecDeque<Done>,
     depth: u32,
+    wakeup: Option<Wakeup>,
     facts: QueueFacts,
 }
 
 impl SyncQueue {
-    /// Creates the queue; `facts` tells what was asked for and is not there.
-    pub(super) fn new(target: SyncTarget, options: &QueueOptions, facts: QueueFacts) -> Result<Self> {
+    /// Creates the queue; `fallbacks` tells what was asked for and is not there.
+    pub(super) fn new(target: SyncTarget, options: &QueueOptions, fallbacks: Vec<String>) -> Result<Self> {
         if options.depth == 0 || options.depth > 32768 {
             return Err(Error::Unsupported(format!("queue depth {} is not in 1..=32768", options.depth)));
         }
         let depth = options.depth as usize;
         let (waiting, ready) = (VecDeque::with_capacity(depth), VecDeque::with_capacity(depth));
-        Ok(SyncQueue { target, waiting, ready, depth: options.depth, facts })
+        let facts = QueueFacts { inline: true, fallbacks, ..QueueFacts::default() };
+        Ok(SyncQueue { target, waiting, ready, depth: options.depth, wakeup: None, facts })
     }
 
     fn run(&self, request: &Request) -> io::Result<usize> {
@@ -113,6 +120,9 @@ impl DeviceQueue for SyncQueue {
             self.ready.push_back(Done { tag: request.tag, result });
             sent += 1;
         }
+        if let Some(wakeup) = self.wakeup.as_ref().filter(|_| sent > 0) {
+            wakeup.signal();
+        }
         Ok(sent)
     }
 
@@ -137,6 +147,14 @@ impl DeviceQueue for SyncQueue {
 
     fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
         self.target.process.check()?;
-        Ok(None)
+        if self.wakeup.is_none() {
+            let wakeup = Wakeup::alone()?;
+            if !self.ready.is_empty() {
+                // What completed before now signalled nobody.
+                wakeup.signal();
+            }
+            self.wakeup = Some(wakeup);
+        }
+        Ok(self.wakeup.as_ref().map(Wakeup::as_fd))
     }
 }

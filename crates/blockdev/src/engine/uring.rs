@@ -4,6 +4,11 @@
 //! depth: a push always finds a free entry, needs no system call, and the completion ring (twice as large)
 //! cannot overflow.
 //!
+//! **No more than the device takes.** The kernel is told of as many entries as the device's [`super::budget`] admits.
+//! The others stay in the submission ring and go with later calls: whoever submits or reaps sends what is admitted by
+//! then. A queue with entries held back has at least one request in the kernel, so completions, and with them signals
+//! of its eventfd, go on. A ring with a kernel thread that submits is not held back: that thread takes what it sees.
+//!
 //! **Two rings when polled.** An IOPOLL ring runs reads and writes only. Flushes and discards of a polled
 //! queue go to a second, ordinary ring (`side`).
 //!
@@ -21,9 +26,11 @@
 //! **A child process** shares the rings' memory with its parent, so it is let at none of them: every call but a
 //! push, which finds the queue full, says [`Error::Forked`], and dropping only closes the child's descriptors.
 
+use super::budget::{Budget, Share};
+use super::enter::enter_part;
+use super::polling;
 use super::ring::{self, Plan, Tombstone, Wakeup};
 use super::ring_index::RingIndex;
-use crate::scratch::Scratch;
 use crate::{
     Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Process, QueueFacts, QueueOptions, Registered,
     Request, Result, Wait, sys,
@@ -57,6 +64,8 @@ pub(crate) struct RingTarget {
     pub(crate) volatile_cache: bool,
     /// `RWF_NOWAIT` is understood.
     pub(crate) nowait: bool,
+    /// What the device takes at once, if that is known.
+    pub(crate) budget: Option<Arc<Budget>>,
 }
 
 /// A request queue on io_uring.
@@ -85,6 +94,10 @@ pub struct UringQueue {
     in_flight: u32,
     /// Of `in_flight`: entries of `ring` that the kernel was not told of.
     unsent: u32,
+    /// Of `unsent`, the first ones: submitted, and held back until the device has room.
+    due: u32,
+    /// What the device admits; `None`: everything.
+    share: Option<Share>,
     /// Of `in_flight`: requests of `side`, sent or not.
     side_in_flight: u32,
     side_unsent: u32,
@@ -121,7 +134,7 @@ impl UringQueue {
         }
         let process = Process::current()?;
         let mut facts = QueueFacts::default();
-        let polled = want_polling(&target, options, &mut facts)?;
+        let polled = polling::want_polling(&target, options, &mut facts)?;
         let owner = options.owner_driven || options.iopoll != Ask::No;
         let plan = Plan { depth: options.depth, polled, owner, sqpoll: options.sqpoll };
         let (ring, granted) = ring::build(plan, &mut facts)?;
@@ -136,6 +149,8 @@ impl UringQueue {
         facts.owner_driven = granted.owner;
         facts.registered_file = file_slot;
         facts.registered_buffers = registered != 0;
+        let share =
+            target.budget.as_ref().filter(|_| !granted.sqpoll).map(|budget| budget.join(options.depth));
         Ok(UringQueue {
             process,
             index: None,
@@ -149,6 +164,8 @@ impl UringQueue {
             depth: options.depth,
             in_flight: 0,
             unsent: 0,
+            due: 0,
+            share,
             side_in_flight: 0,
             side_unsent: 0,
             ready: VecDeque::with_capacity(options.depth as usize),
@@ -276,38 +293,29 @@ impl UringQueue {
         Ok(())
     }
 
-    /// Sends what was pushed and waits for `want` completions.
+    /// Tells the kernel of the first `count` entries that it does not know and waits for `want` completions.
     #[inline]
-    fn submit_and_wait(&mut self, want: u32) -> std::io::Result<usize> {
+    fn enter_some(&mut self, count: u32, want: u32) -> std::io::Result<usize> {
         let Some(index) = self.index.as_ref().filter(|index| index.is_here()) else {
-            return self.ring.submit_and_wait(want as usize);
+            if count == self.unsent {
+                return self.ring.submit_and_wait(want as usize);
+            }
+            return enter_part(&self.ring, count, want, None);
         };
         let asks = want > 0 || self.facts.polled || self.ring.submission().taskrun();
-        index.enter(self.unsent, want, if asks { ENTER_GETEVENTS } else { 0 })
+        index.enter(count, want, if asks { ENTER_GETEVENTS } else { 0 })
     }
 
-    /// Tells the kernel of everything pushed, without waiting. Returns how many requests that were.
+    /// Takes everything pushed over and tells the kernel of what the device admits, without waiting. Returns how many
+    /// requests were taken over.
     fn send(&mut self) -> Result<usize> {
         if self.disabled {
             self.enable()?;
         }
-        let mut sent = self.discards.len();
+        let mut sent = self.discards.len() + (self.unsent - self.due) as usize;
         self.run_discards();
-        while self.unsent > 0 {
-            match self.submit_and_wait(0) {
-                // The kernel's thread takes entries by itself; it has been woken up if it slept.
-                Ok(_) if self.facts.sqpoll => {
-                    sent += self.unsent as usize;
-                    self.unsent = 0;
-                }
-                Ok(0) => return Err(ring::submit_stuck()),
-                Ok(count) => {
-                    sent += count;
-                    self.unsent -= count as u32;
-                }
-                Err(error) => self.make_room(&error)?,
-            }
-        }
+        self.due = self.unsent;
+        self.send_due()?;
         if let Some(side) = &self.side {
             while self.side_unsent > 0 {
                 match side.submit() {
@@ -322,6 +330,38 @@ impl UringQueue {
             }
         }
         Ok(sent)
+    }
+
+    /// Tells the kernel of what is due, as far as the device admits it.
+    fn send_due(&mut self) -> Result<()> {
+        let mut admitted = self.admit();
+        while admitted > 0 {
+            let taken = match self.enter_some(admitted, 0) {
+                // The kernel's thread takes entries by itself; it has been woken up if it slept.
+                Ok(_) if self.facts.sqpoll => admitted,
+                Ok(0) => return Err(ring::submit_stuck()),
+                Ok(count) => count as u32,
+                Err(error) => {
+                    self.make_room(&error)?;
+                    continue;
+                }
+            };
+            self.took(taken);
+            admitted -= taken;
+        }
+        Ok(())
+    }
+
+    /// How many of the entries that are due the device admits now.
+    fn admit(&mut self) -> u32 {
+        let sent = self.in_kernel() - (self.side_in_flight - self.side_unsent);
+        self.share.as_mut().map_or(self.due, |share| share.admit(sent, self.due))
+    }
+
+    /// The kernel took entries.
+    fn took(&mut self, count: u32) {
+        self.unsent -= count;
+        self.due -= count;
     }
 
     /// After a refused submission: EINTR is repeated; EAGAIN and EBUSY (the kernel is short of memory) wait
@@ -370,8 +410,17 @@ impl UringQueue {
             self.send()?;
             return Ok(Entered::TimedOut);
         }
+        self.due = self.unsent;
+        let admitted = self.admit();
         let outcome = match rest {
-            None => self.submit_and_wait(want),
+            _ if admitted < self.unsent => {
+                let want = self.patience(want, self.in_kernel() + admitted);
+                match rest {
+                    None => self.enter_some(admitted, want),
+                    Some(_) => enter_part(&self.ring, admitted, want, rest),
+                }
+            }
+            None => self.enter_some(admitted, want),
             Some(rest) => {
                 let time = types::Timespec::from(rest);
                 let arguments = types::SubmitArgs::new().timespec(&time);
@@ -379,13 +428,19 @@ impl UringQueue {
             }
         };
         match outcome {
-            Ok(_) if self.facts.sqpoll => self.unsent = 0,
-            Ok(count) => self.unsent = self.unsent.saturating_sub(count as u32),
+            Ok(_) if self.facts.sqpoll => self.took(self.unsent),
+            Ok(count) => self.took((count as u32).min(self.unsent)),
             // An error is only returned when no entry was taken: otherwise their number is.
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => return Ok(Entered::TimedOut),
             Err(error) => self.make_room(&error)?,
         }
         Ok(Entered::Progress)
+    }
+
+    /// How many completions to wait for with `sent` requests in the kernel. While others are held back, half of what
+    /// the device has comes back before more is sent: it is never without work.
+    fn patience(&self, want: u32, sent: u32) -> u32 {
+        want.min(if self.due > 0 { (sent / 2).max(1) } else { sent })
     }
 
     /// [`UringQueue::enter`] for a polled queue, whose completions may come from two rings. The kernel
@@ -396,7 +451,7 @@ impl UringQueue {
         if polled_in_flight == 0 && self.side_in_flight > 0 {
             self.wait_for_side(deadline)?;
         } else if self.side_in_flight == 0 && deadline.is_none() {
-            self.enter_only(want.min(polled_in_flight))?;
+            self.enter_only(self.patience(want, polled_in_flight))?;
         } else {
             self.enter_only(0)?;
         }
@@ -488,11 +543,31 @@ impl UringQueue {
         if *taken == 0 {
             self.nudge()?;
         }
-        *taken += self.drain(out, room - *taken);
+        let late = self.drain(out, room - *taken);
+        *taken += late;
+        if late > 0 && self.share.is_some() {
+            // Their room is for what was held back, which may have nothing else to come after it.
+            self.send()?;
+        }
         Ok(())
     }
 
-    /// Waits until the kernel has let go of all memory. What was pushed and never sent is never executed.
+    /// Sends everything that was submitted and held back; nobody hears of completions any more.
+    fn finish_due(&mut self) -> Result<()> {
+        let mut unheard = Vec::new();
+        while self.due > 0 {
+            unheard.reserve(self.in_flight as usize);
+            self.drain(&mut unheard, self.in_flight as usize);
+            unheard.clear();
+            self.send_due()?;
+            if self.due > 0 {
+                self.enter_only(1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the kernel has let go of all memory. What was pushed and never submitted is never executed.
     fn quiesce(&mut self) -> Result<()> {
         if self.disabled {
             return Ok(());
@@ -500,8 +575,9 @@ impl UringQueue {
         if self.facts.sqpoll && self.unsent > 0 {
             // The kernel's thread may take the entries at any moment: make sure that it does, then wait.
             self.ring.submit().map_err(|error| ring::enter_error("submit", &error))?;
-            self.unsent = 0;
+            (self.unsent, self.due) = (0, 0);
         }
+        self.finish_due()?;
         let mut main = self.in_kernel() - (self.side_in_flight - self.side_unsent);
         let mut side = self.side_in_flight - self.side_unsent;
         loop {
@@ -600,53 +676,6 @@ impl Drop for UringQueue {
             self.tombstone.arm();
         }
     }
-}
-
-/// Decides on IOPOLL. The kernel accepts it for any file and then fails each request, so one read is tried.
-fn want_polling(target: &RingTarget, options: &QueueOptions, facts: &mut QueueFacts) -> Result<bool> {
-    if options.iopoll == Ask::No {
-        return Ok(false);
-    }
-    match try_polled_read(target) {
-        Ok(()) => Ok(true),
-        Err(reason) if options.iopoll == Ask::Try => {
-            facts.fallbacks.push(format!("completions are not polled (IOPOLL): {reason}"));
-            Ok(false)
-        }
-        Err(reason) => Err(Error::Unsupported(format!("polled completions (IOPOLL): {reason}"))),
-    }
-}
-
-fn try_polled_read(target: &RingTarget) -> std::result::Result<(), String> {
-    if target.size < u64::from(target.logical_block) {
-        return Err("the device is too small to try it".into());
-    }
-    let mut ring: IoUring = IoUring::builder()
-        .setup_iopoll()
-        .build(1)
-        .map_err(|error| format!("the ring is refused: {error}"))?;
-    let mut scratch = Scratch::new(target.logical_block as usize);
-    let fd = types::Fd(target.file.as_raw_fd());
-    let entry = opcode::Read::new(fd, scratch.as_mut_ptr(), target.logical_block).build();
-    // SAFETY: the memory is exclusively borrowed, writable and of the length given; it is freed after the
-    // completion was seen, or leaked if none can be had. The file is kept open by `target`.
-    unsafe { ring.submission().push(&entry) }.map_err(|_| "the ring is full".to_string())?;
-    let result = loop {
-        let waited = ring.submit_and_wait(1);
-        if let Some(completion) = ring.completion().next() {
-            break completion.result();
-        }
-        if let Err(error) = waited
-            && !ring::is_transient(&error)
-        {
-            std::mem::forget(scratch);
-            return Err(error.to_string());
-        }
-    };
-    if result < 0 {
-        return Err(format!("the device refuses it: {}", std::io::Error::from_raw_os_error(-result)));
-    }
-    Ok(())
 }
 
 /// Registers the pool's memory with the ring, all its regions or none. Returns the pool's number if it did,

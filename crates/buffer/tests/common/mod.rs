@@ -6,7 +6,8 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use uext4_blockdev::{
-    Capabilities, Description, Device, Error, Geometry, Queue, QueueOptions, Result, Sharing, WriteDurability,
+    Capabilities, Description, Device, Driving, Error, Geometry, Queue, QueueOptions, Result, Sharing,
+    WriteDurability,
 };
 
 /// Bytes per block in most tests.
@@ -130,6 +131,8 @@ impl Device for Disk {
             locator: String::new(),
             layers: Vec::new(),
             sharing: Sharing::Private,
+            driving: Driving::Engine,
+            tags: None,
             notes: Vec::new(),
         }
     }

@@ -4,7 +4,8 @@
 use parking_lot::Mutex;
 use std::sync::Arc;
 use uext4_blockdev::{
-    Capabilities, Description, Device, Error, Geometry, Queue, QueueOptions, Result, Sharing, WriteDurability,
+    Capabilities, Description, Device, Driving, Error, Geometry, Queue, QueueOptions, Result, Sharing,
+    WriteDurability,
 };
 use uext4_buffer::{BufferCache, BufferPin, CacheOptions};
 use uext4_jbd2::{Journal, LogRun, RunMap};
@@ -48,6 +49,8 @@ impl Device for Disk {
             locator: String::new(),
             layers: nothing(),
             sharing: Sharing::Private,
+            driving: Driving::Engine,
+            tags: None,
             notes: nothing(),
         }
     }

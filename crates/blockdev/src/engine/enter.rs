@@ -1,0 +1,46 @@
+//! `io_uring_enter` for a part of what was pushed: the rest stays in the submission ring.
+
+use io_uring::{EnterFlags, IoUring};
+use std::io;
+use std::time::Duration;
+
+/// `struct io_uring_getevents_arg` of `linux/io_uring.h`.
+#[repr(C)]
+struct Argument {
+    sigmask: u64,
+    sigmask_size: u32,
+    min_wait_us: u32,
+    time: u64,
+}
+
+/// `struct __kernel_timespec` of `linux/time_types.h`.
+#[repr(C)]
+struct Time {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+/// Tells the kernel of the first `count` entries that it does not know, and waits for `want` completions, `rest` at
+/// most. Returns how many it took. Not for rings with a submission thread, which takes what it sees.
+///
+/// # Errors As the system call's: no entry was taken. ETIME says that the time is over.
+pub(super) fn enter_part(ring: &IoUring, count: u32, want: u32, rest: Option<Duration>) -> io::Result<usize> {
+    let flags = EnterFlags::GETEVENTS;
+    let Some(rest) = rest else {
+        // SAFETY: no argument structure is passed. The memory that the entries name is promised to be valid by those
+        // who pushed them.
+        return unsafe { ring.submitter().enter::<libc::sigset_t>(count, want, flags.bits(), None) };
+    };
+    let seconds = i64::try_from(rest.as_secs()).unwrap_or(i64::MAX);
+    let time = Time { seconds, nanoseconds: i64::from(rest.subsec_nanos()) };
+    let argument = Argument {
+        sigmask: 0,
+        sigmask_size: 0,
+        min_wait_us: 0,
+        time: (&raw const time).expose_provenance() as u64,
+    };
+    let flags = flags | EnterFlags::EXT_ARG;
+    // SAFETY: with EXT_ARG the kernel reads one `struct io_uring_getevents_arg`, whose time points to a live value and
+    // which names no signal mask. For the entries as above.
+    unsafe { ring.submitter().enter(count, want, flags.bits(), Some(&argument)) }
+}

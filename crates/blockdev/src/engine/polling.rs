@@ -1,0 +1,59 @@
+//! Whether completions of a device can be polled (IOPOLL): tried, because the kernel accepts the flag for any file.
+
+use super::ring;
+use super::uring::RingTarget;
+use crate::scratch::Scratch;
+use crate::{Ask, Error, QueueFacts, QueueOptions, Result};
+use io_uring::{IoUring, opcode, types};
+use std::os::fd::AsRawFd;
+
+/// Decides on IOPOLL. The kernel accepts it for any file and then fails each request, so one read is tried.
+pub(super) fn want_polling(
+    target: &RingTarget,
+    options: &QueueOptions,
+    facts: &mut QueueFacts,
+) -> Result<bool> {
+    if options.iopoll == Ask::No {
+        return Ok(false);
+    }
+    match try_polled_read(target) {
+        Ok(()) => Ok(true),
+        Err(reason) if options.iopoll == Ask::Try => {
+            facts.fallbacks.push(format!("completions are not polled (IOPOLL): {reason}"));
+            Ok(false)
+        }
+        Err(reason) => Err(Error::Unsupported(format!("polled completions (IOPOLL): {reason}"))),
+    }
+}
+
+fn try_polled_read(target: &RingTarget) -> std::result::Result<(), String> {
+    if target.size < u64::from(target.logical_block) {
+        return Err("the device is too small to try it".into());
+    }
+    let mut ring: IoUring = IoUring::builder()
+        .setup_iopoll()
+        .build(1)
+        .map_err(|error| format!("the ring is refused: {error}"))?;
+    let mut scratch = Scratch::new(target.logical_block as usize);
+    let fd = types::Fd(target.file.as_raw_fd());
+    let entry = opcode::Read::new(fd, scratch.as_mut_ptr(), target.logical_block).build();
+    // SAFETY: the memory is exclusively borrowed, writable and of the length given; it is freed after the
+    // completion was seen, or leaked if none can be had. The file is kept open by `target`.
+    unsafe { ring.submission().push(&entry) }.map_err(|_| "the ring is full".to_string())?;
+    let result = loop {
+        let waited = ring.submit_and_wait(1);
+        if let Some(completion) = ring.completion().next() {
+            break completion.result();
+        }
+        if let Err(error) = waited
+            && !ring::is_transient(&error)
+        {
+            std::mem::forget(scratch);
+            return Err(error.to_string());
+        }
+    };
+    if result < 0 {
+        return Err(format!("the device refuses it: {}", std::io::Error::from_raw_os_error(-result)));
+    }
+    Ok(())
+}
