@@ -310,8 +310,14 @@ impl Device for FileDevice {
     /// fallback told in [`crate::QueueFacts`] unless something of a ring was required.
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         self.process.check()?;
-        let required = [options.iopoll, options.sqpoll, options.register_file, options.register_buffers]
-            .contains(&Ask::Require);
+        let asked = [
+            options.iopoll,
+            options.sqpoll,
+            options.register_file,
+            options.register_buffers,
+            options.register_ring,
+        ];
+        let required = asked.contains(&Ask::Require);
         let tried = options.iopoll == Ask::Try || options.sqpoll == Ask::Try;
         let mut fallbacks = Vec::new();
         match self.engine {
