@@ -144,6 +144,9 @@ fn root_leaves_that_the_kernel_emptied_are_no_nodes() {
     }
 }
 
+/// A change of an inode's record.
+type Change<'c> = &'c dyn Fn(&mut [u8]);
+
 /// Whoever deletes a file need not clean up behind it.
 #[test]
 fn inodes_not_in_use_may_keep_anything() {
@@ -155,12 +158,12 @@ fn inodes_not_in_use_may_keep_anything() {
         let ino = ino_of(&volume(&args, &[]), "/plain");
         let image = volume(&args, &["rm /plain".into()]);
         assert_found(features, &image, &[]);
-        let with = |change: &dyn Fn(&mut [u8])| {
+        let with = |change: Change<'_>| {
             let mut image = image.clone();
             change_inode(&mut image, ino, change);
             image
         };
-        let leftovers: &[(&str, &dyn Fn(&mut [u8]))] = &[
+        let leftovers: &[(&str, Change<'_>)] = &[
             ("a size", &|record| record[0x6c..0x70].fill(0xff)),
             ("an attribute block", &|record| record[0x68..0x6c].copy_from_slice(&[0xff, 0xff, 0xff, 0x7f])),
             ("its upper half", &|record| record[0x76..0x78].fill(0xff)),
@@ -214,7 +217,7 @@ fn values_in_the_form_of_lustre_are_not_counted_to_their_owners() {
         let args = ["-O", "ea_inode,^metadata_csum,^has_journal", "-I", size];
         let none = volume(&args, &[]);
         let owner = ino_of(&none, OWNER);
-        let one = volume(&args, &[set.clone()]);
+        let one = volume(&args, std::slice::from_ref(&set));
         let value = Ino(check(&none).counts.inodes as u32 + 1);
         let with = |image: &Image, sectors: u8, lustre: bool| {
             let mut image = image.clone();
