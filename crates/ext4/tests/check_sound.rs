@@ -1,5 +1,6 @@
 //! Sound volumes that look damaged at first sight: emptied leaves of hash trees, leftovers of deleted inodes, values as
-//! Lustre keeps them, bad blocks among the file system's own, inodes that belong to a server. e2fsck is asked each time.
+//! Lustre keeps them, bad blocks among the file system's own, inodes that belong to a server. e2fsck is asked each
+//! time.
 
 mod common;
 
@@ -192,8 +193,8 @@ fn inodes_not_in_use_may_keep_anything() {
     }
 }
 
-/// Turns the inode of a value into one of Lustre's old form: no checksum as its time of access, but its owner as that of
-/// modification, and the owner's generation.
+/// Turns the inode of a value into one of Lustre's old form: no checksum as its time of access, but its owner as that
+/// of modification, and the owner's generation.
 fn as_lustre(image: &mut Image, value: Ino, owner: Ino) {
     let at = Layout::of(image).inode(owner);
     let generation: [u8; 4] = image.bytes[at + 0x64..][..4].try_into().unwrap();

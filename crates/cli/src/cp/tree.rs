@@ -22,8 +22,8 @@ const SMALL: u64 = 256 << 10;
 /// Hard links are kept as long as the first name's path is no longer (the kernel's own limit, with its zero).
 const LINK_PATH_MAX: usize = 4095;
 /// How many times the volume's size is copied out of one that says that its files share blocks. Such images are made by
-/// looking for equal blocks: one of a system saves a few percent, one of backups is told to hold 20 times its size. What is
-/// above three times that is made to fill hosts, and its directories can still be copied one by one.
+/// looking for equal blocks: one of a system saves a few percent, one of backups is told to hold 20 times its size.
+/// What is above three times that is made to fill hosts, and its directories can still be copied one by one.
 const SHARING_MAX: u64 = 64;
 
 struct Copier<'a> {

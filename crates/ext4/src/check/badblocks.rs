@@ -1,5 +1,5 @@
-//! The list of bad blocks may name blocks of inode tables, and backups of superblock and descriptors: they lie where they
-//! must, and are done without. e2fsck takes all inodes in such a block for used, and reads none of them.
+//! The list of bad blocks may name blocks of inode tables, and backups of superblock and descriptors: they lie where
+//! they must, and are done without. e2fsck takes all inodes in such a block for used, and reads none of them.
 
 use super::map::{MapWalk, Sink};
 use super::orphans;

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! 0  journal.rs     what the log holds and could not be replayed
-//!    groups.rs      superblock, descriptors, backups, system zones; orphans.rs: who waits for deletion; badblocks.rs: what cannot be read
+//!    groups.rs      superblock, descriptors, backups, system zones; orphans.rs: who waits for deletion
+//!    badblocks.rs   blocks of inode tables that cannot be read
 //! 1  inode.rs       inode tables in large reads; map.rs: every map; claims.rs: who uses which block
 //! 1B duplicates.rs  owners of blocks claimed twice (damaged volumes only)
 //! 2  dir.rs         directory blocks in the order of the device; htree.rs: hash trees as a whole
@@ -15,13 +16,15 @@
 //!
 //! The rules are those of `e2fsck -fn`: what it calls clean has no finding of [`Severity::Error`] here, but for what it
 //! does not look at: what the log holds, which is replayed here, a journal that nobody could write to, inodes of
-//! the file system's own that nobody else can read, and before version 1.47.1 names of inodes that hold values. Usage of quotas, which it does look at, is not examined. Passes 1,
-//! 2 and 5 run on the caller's thread and, if asked, on a few more that end with the call.
+//! the file system's own that nobody else can read, and before version 1.47.1 names of inodes that hold values. Usage
+//! of quotas, which it does look at, is not examined. Passes 1, 2 and 5 run on the caller's thread and, if asked, on a
+//! few more that end with the call.
 //!
 //! Memory: one bit for every cluster in use, in pieces made on demand; eight bytes for every inode of groups in
 //! use; 16 bytes for every directory block, for every encrypted inode, and for every inode with an attribute block (the
-//! same again for every such block where values may lie in inodes), and 64 for every inode whose values do. On damaged volumes every walk draws on a budget
-//! that an honest volume cannot exceed, and of each kind of finding only the first few are kept.
+//! same again for every such block where values may lie in inodes), and 64 for every inode whose values do. On damaged
+//! volumes every walk draws on a budget that an honest volume cannot exceed, and of each kind of finding only the first
+//! few are kept.
 
 mod badblocks;
 mod bitmaps;

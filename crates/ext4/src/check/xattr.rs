@@ -45,8 +45,8 @@ pub(super) struct ValueUse {
     clusters: u32,
 }
 
-/// An inode with values in other inodes, and the blocks that it says to have. How many those are is known when the values
-/// have been looked at.
+/// An inode with values in other inodes, and the blocks that it says to have. How many those are is known when the
+/// values have been looked at.
 pub(super) struct Counted {
     pub place: Place,
     /// Its attribute block, 0 if it has none.

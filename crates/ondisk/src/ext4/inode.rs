@@ -145,8 +145,8 @@ fn has_checksums(sb: &Superblock) -> bool {
     sb.features.metadata_csum() && sb.creator_os == CREATOR_LINUX
 }
 
-/// Checks the checksum of an inode's record, and nothing else of it: the other fields of a record not in use are what was
-/// left there. Where the checksums of inodes do not count, any is right (see [`Inode::decode`]).
+/// Checks the checksum of an inode's record, and nothing else of it: the other fields of a record not in use are what
+/// was left there. Where the checksums of inodes do not count, any is right (see [`Inode::decode`]).
 pub fn verify_inode_checksum(bytes: &[u8], inode: Ino, sb: &Superblock) -> Result<(), Corrupt> {
     let bytes = whole(bytes, sb)?;
     let (raw, extra) = split_record(bytes)?;
