@@ -34,11 +34,14 @@ DEVICE is [scheme:]locator[?key=value&…], and DEVICE:/path names a file of the
   ?cache=volatile|none ?fua=on|off
 `:/`, `?`, `&`, `%` inside a locator are percent-encoded.
 
+Times in JSON are {\"tv_sec\", \"tv_nsec\"}: seconds since 1970 and the nanoseconds after them; `mtime_ns`
+is the same as one number. Of several arguments, JSON is an array whose elements say theirs in `argument`.
+
 Exit status: 0 done, 1 failed (one line on standard error), 2 bad usage.";
 
 /// Look at and overwrite files of ext4 volumes on images and devices, without mounting them.
 #[derive(Parser)]
-#[command(name = "uext4", version, after_long_help = DEVICE_HELP, disable_help_subcommand = true)]
+#[command(name = "uext4", version, after_long_help = DEVICE_HELP)]
 pub struct Cli {
     /// The command.
     #[command(subcommand)]
@@ -174,19 +177,26 @@ pub struct InfoArgs {
 
 /// `uext4 ls`.
 #[derive(Args)]
+#[command(disable_help_flag = true)]
 pub struct LsArgs {
-    /// The directory (or file); the root directory without a path.
-    #[arg(value_name = "DEVICE[:/path]", value_hint = ValueHint::FilePath)]
-    pub place: OsString,
+    /// The directories (or files); the root directory without a path. Of several, each directory has a heading.
+    #[arg(value_name = "DEVICE[:/path]", required = true, value_hint = ValueHint::FilePath)]
+    pub places: Vec<OsString>,
     /// Mode, links, owner, size and time of change too.
     #[arg(short)]
     pub long: bool,
+    /// Sizes in powers of 1024 with a letter, with -l.
+    #[arg(short, long)]
+    pub human_readable: bool,
     /// Names that begin with a dot too.
     #[arg(short)]
     pub all: bool,
     /// Directories inside too. In JSON each entry then has the path of its directory in `dir`.
     #[arg(short = 'R')]
     pub recursive: bool,
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    pub help: Option<bool>,
     /// How to open.
     #[command(flatten)]
     pub force: ForceArgs,
@@ -198,9 +208,9 @@ pub struct LsArgs {
 /// `uext4 stat`.
 #[derive(Args)]
 pub struct StatArgs {
-    /// The file; the root directory without a path.
-    #[arg(value_name = "DEVICE[:/path]", value_hint = ValueHint::FilePath)]
-    pub place: OsString,
+    /// The files; the root directory without a path.
+    #[arg(value_name = "DEVICE[:/path]", required = true, value_hint = ValueHint::FilePath)]
+    pub places: Vec<OsString>,
     /// Follow a symbolic link instead of showing the link itself.
     #[arg(short = 'L', long = "dereference")]
     pub follow: bool,
@@ -341,6 +351,9 @@ pub struct IoArgs {
 
 /// `uext4 trace`.
 #[derive(Args)]
+#[command(after_help = "\
+Each line: seconds since the device was opened, Q (made) or C (done), then R (read), W (write), F (flush) or D (discard)
+with the first sector and, behind +, the number of sectors of 512 bytes. In JSON positions and lengths are bytes.")]
 pub struct TraceArgs {
     /// Write the requests to this file instead of standard error.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]

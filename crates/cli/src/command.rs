@@ -2,12 +2,13 @@
 
 use crate::args::{Cli, Command, Globals};
 use crate::error::CliError;
+use crate::examples::cli;
 use crate::trace::Tracer;
 use crate::{
     bench, cat, check, cp, df, documents, du, explain, find, info, io, ls, map, out, stat, trace, xattr,
 };
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -16,9 +17,11 @@ use std::sync::Arc;
 
 /// Runs one command line (`arguments[0]` is the program) and returns its exit status.
 pub fn execute(arguments: Vec<OsString>, trace: Option<Arc<Tracer>>) -> ExitCode {
+    let arguments = alone_it_is_help(arguments);
     let json = asks_for_json(&arguments);
     let command = named_command(&arguments);
-    let cli = match Cli::try_parse_from(arguments) {
+    let parsed = cli().try_get_matches_from(arguments);
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return refuse(&error, command.as_deref(), json),
     };
@@ -60,6 +63,16 @@ fn run(command: Command, globals: &Globals) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// `-h` alone asks for help, also of the commands in which it means something else.
+fn alone_it_is_help(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    if let [_, _, last] = &mut arguments[..]
+        && last == "-h"
+    {
+        *last = "--help".into();
+    }
+    arguments
+}
+
 /// Whether the arguments ask for JSON, as far as that can be told of arguments that do not parse.
 fn asks_for_json(arguments: &[OsString]) -> bool {
     arguments
@@ -71,7 +84,7 @@ fn asks_for_json(arguments: &[OsString]) -> bool {
 /// The command that is meant, also of arguments that do not parse.
 fn named_command(arguments: &[OsString]) -> Option<String> {
     let name = arguments.get(1)?.to_str()?;
-    Cli::command().get_subcommands().find(|command| command.get_name() == name)?;
+    cli().get_subcommands().find(|command| command.get_name() == name)?;
     Some(name.to_owned())
 }
 

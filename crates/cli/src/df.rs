@@ -1,13 +1,13 @@
 //! `uext4 df`.
 
 use crate::args::{ForceArgs, Globals, JsonArgs};
-use crate::error::CliError;
+use crate::error::{CliError, Troubles};
 use crate::open::{How, device};
-use crate::out::Out;
-use crate::text;
+use crate::out::{Elements, Out};
+use crate::text::{self, JsonArgument};
 use clap::{ArgAction, Args, ValueHint};
 use serde::Serialize;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use uext4::{StatFs, Switches};
 
@@ -15,9 +15,9 @@ use uext4::{StatFs, Switches};
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub struct DfArgs {
-    /// The device.
-    #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
-    pub device: OsString,
+    /// The devices.
+    #[arg(value_name = "DEVICE", required = true, value_hint = ValueHint::FilePath)]
+    pub devices: Vec<OsString>,
     /// Powers of 1024 with a letter, instead of KiB.
     #[arg(short, long)]
     pub human_readable: bool,
@@ -38,6 +38,8 @@ pub struct DfArgs {
 /// Blocks are counted in `block_size` bytes.
 #[derive(Serialize)]
 struct JsonSpace {
+    #[serde(flatten)]
+    argument: JsonArgument,
     block_size: u32,
     blocks: u64,
     used: u64,
@@ -51,13 +53,31 @@ struct JsonSpace {
 
 /// Runs it.
 pub fn run(args: &DfArgs, globals: &Globals) -> Result<(), CliError> {
-    let spec = device(&args.device)?;
+    let specs = args.devices.iter().map(|argument| device(argument)).collect::<Result<Vec<_>, _>>()?;
     let how = How::reading(globals, args.force.force, Switches::ON);
-    let at = |error| CliError::at(&args.device, error);
-    let space = how.open_volume(&spec).map_err(at)?.statfs().map_err(at)?;
+    let mut troubles = Troubles::new("df", globals.json);
     let mut out = Out::new();
-    if globals.json {
-        out.json(&JsonSpace {
+    let mut list = Elements::new(globals.json && specs.len() > 1);
+    let mut table = Table::new(args);
+    for (argument, spec) in args.devices.iter().zip(&specs) {
+        let at = |error| CliError::at(argument, error);
+        let space = how.open_volume(spec).and_then(|volume| volume.statfs()).map_err(at);
+        let Some(space) = troubles.one_of(specs.len(), space)? else { continue };
+        if globals.json {
+            list.element(&mut out, &JsonSpace::new(JsonArgument::of(argument, specs.len()), &space))?;
+        } else {
+            table.line(&mut out, argument, &space)?;
+        }
+    }
+    list.end(&mut out)?;
+    out.finish()?;
+    troubles.finish()
+}
+
+impl JsonSpace {
+    fn new(argument: JsonArgument, space: &StatFs) -> Self {
+        JsonSpace {
+            argument,
             block_size: space.block_size,
             blocks: space.blocks,
             used: space.blocks.saturating_sub(space.free),
@@ -67,34 +87,49 @@ pub fn run(args: &DfArgs, globals: &Globals) -> Result<(), CliError> {
             inodes: space.inodes,
             inodes_used: space.inodes.saturating_sub(space.free_inodes),
             inodes_free: space.free_inodes,
-        })?;
-    } else {
-        table(&mut out, args, &space)?;
+        }
     }
-    out.finish()
 }
 
-fn table(out: &mut Out, args: &DfArgs, space: &StatFs) -> Result<(), CliError> {
-    let (heads, cells) = if args.inodes {
-        let used = space.inodes.saturating_sub(space.free_inodes);
-        let cells = [space.inodes, used, space.free_inodes].map(|count| count.to_string());
-        (["Inodes", "IUsed", "IFree", "IUse%"], (cells, percent(used, space.free_inodes)))
-    } else {
-        let used = space.blocks.saturating_sub(space.free);
-        let amount = |blocks: u64| {
-            let bytes = blocks.saturating_mul(space.block_size.into());
-            if args.human_readable { text::short(bytes) } else { bytes.div_ceil(1024).to_string() }
+/// Lines of volumes below one heading.
+struct Table<'a> {
+    args: &'a DfArgs,
+    /// Of the first column.
+    width: usize,
+    headed: bool,
+}
+
+impl<'a> Table<'a> {
+    fn new(args: &'a DfArgs) -> Self {
+        let widths = args.devices.iter().map(|name| text::visible(name.as_bytes()).chars().count());
+        Table { args, width: widths.fold("Filesystem".len(), usize::max), headed: false }
+    }
+
+    fn line(&mut self, out: &mut Out, device: &OsStr, space: &StatFs) -> Result<(), CliError> {
+        let args = self.args;
+        let (heads, cells) = if args.inodes {
+            let used = space.inodes.saturating_sub(space.free_inodes);
+            let cells = [space.inodes, used, space.free_inodes].map(|count| count.to_string());
+            (["Inodes", "IUsed", "IFree", "IUse%"], (cells, percent(used, space.free_inodes)))
+        } else {
+            let used = space.blocks.saturating_sub(space.free);
+            let amount = |blocks: u64| {
+                let bytes = blocks.saturating_mul(space.block_size.into());
+                if args.human_readable { text::short(bytes) } else { bytes.div_ceil(1024).to_string() }
+            };
+            let size = if args.human_readable { "Size" } else { "1K-blocks" };
+            let cells = [space.blocks, used, space.available].map(amount);
+            ([size, "Used", "Available", "Use%"], (cells, percent(used, space.available)))
         };
-        let size = if args.human_readable { "Size" } else { "1K-blocks" };
-        let cells = [space.blocks, used, space.available].map(amount);
-        ([size, "Used", "Available", "Use%"], (cells, percent(used, space.available)))
-    };
-    let name = text::visible(args.device.as_bytes());
-    let width = name.chars().count().max("Filesystem".len());
-    let [a, b, c, d] = heads;
-    writeln!(out, "{:width$} {a:>12} {b:>12} {c:>12} {d:>5}", "Filesystem")?;
-    let ([a, b, c], d) = cells;
-    writeln!(out, "{name:width$} {a:>12} {b:>12} {c:>12} {d:>5}")
+        let width = self.width;
+        if !self.headed {
+            let [a, b, c, d] = heads;
+            writeln!(out, "{:width$} {a:>12} {b:>12} {c:>12} {d:>5}", "Filesystem")?;
+            self.headed = true;
+        }
+        let ([a, b, c], d) = cells;
+        writeln!(out, "{:width$} {a:>12} {b:>12} {c:>12} {d:>5}", text::visible(device.as_bytes()))
+    }
 }
 
 /// Of what ordinary users can have, rounded up, as df(1).

@@ -1,16 +1,16 @@
 //! Completion scripts and manual pages, generated from the arguments.
 
-use crate::args::{Cli, CompletionsArgs, ManArgs};
+use crate::args::{CompletionsArgs, ManArgs};
 use crate::error::CliError;
+use crate::examples::cli;
 use crate::out::Out;
-use clap::CommandFactory;
 use std::ffi::OsStr;
 
 /// `uext4 completions SHELL`.
 pub fn completions(args: &CompletionsArgs) -> Result<(), CliError> {
     // The generator panics if a write fails, which memory does not.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "uext4", &mut script);
+    clap_complete::generate(args.shell, &mut cli(), "uext4", &mut script);
     let mut out = Out::new();
     out.bytes(&script)?;
     out.finish()
@@ -18,7 +18,7 @@ pub fn completions(args: &CompletionsArgs) -> Result<(), CliError> {
 
 /// `uext4 man`.
 pub fn man(args: &ManArgs) -> Result<(), CliError> {
-    let command = Cli::command();
+    let command = cli();
     if let Some(dir) = &args.dir {
         let written = clap_mangen::generate_to(command, dir);
         return written.map_err(|error| CliError::host(dir.as_os_str(), "write", &error));

@@ -1,23 +1,25 @@
 //! `uext4 du`.
 
 use crate::args::{ForceArgs, Globals, JsonArgs};
+use crate::cat::Volumes;
 use crate::error::{CliError, Troubles};
 use crate::open::{How, Place};
-use crate::out::Out;
-use crate::text;
+use crate::out::{Elements, Out};
+use crate::text::{self, JsonArgument};
 use clap::{ArgAction, Args, ValueHint};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use uext4::{FileKind, Ino, Metadata, Switches, Visit, WalkEntry, WalkOptions};
 
 /// `uext4 du`.
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub struct DuArgs {
-    /// Whose space; the root directory's without a path.
-    #[arg(value_name = "DEVICE[:/path]", value_hint = ValueHint::FilePath)]
-    pub place: OsString,
+    /// Whose space; the root directory's without a path. Files with several names count once in all of them.
+    #[arg(value_name = "DEVICE[:/path]", required = true, value_hint = ValueHint::FilePath)]
+    pub places: Vec<OsString>,
     /// Files too, not only directories.
     #[arg(short, long, conflicts_with = "summarize")]
     pub all: bool,
@@ -49,6 +51,8 @@ pub struct DuArgs {
 
 #[derive(Serialize)]
 struct JsonSum<'a> {
+    #[serde(flatten)]
+    argument: JsonArgument,
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,44 +69,66 @@ struct Level {
 struct Adder<'a> {
     args: &'a DuArgs,
     json: bool,
+    /// Whose sums are at hand, and which of the volumes it is on.
     place: &'a Place,
+    volume: usize,
     out: Out,
+    list: Elements,
     /// Deepest level that is printed.
     depth: u32,
     levels: Vec<Level>,
-    /// Files with several names that were counted.
-    counted: HashSet<Ino>,
-    any: bool,
+    /// Files with several names that were counted, by volume.
+    counted: HashSet<(usize, Ino)>,
+    troubles: Troubles,
 }
 
 /// Runs it.
 pub fn run(args: &DuArgs, globals: &Globals) -> Result<(), CliError> {
-    let place = Place::parse_or_root(&args.place)?;
-    let volume = place.volume(&How::walking(globals, args.force.force, Switches::ON))?;
-    let options = WalkOptions::new().brackets(true);
-    let mut walk = volume.walk(place.inner(), options).map_err(|error| place.error(error))?;
-    let mut troubles = Troubles::new("du", globals.json);
+    let places =
+        args.places.iter().map(|place| Place::parse_or_root(place)).collect::<Result<Vec<_>, _>>()?;
+    let Some(place) = places.first() else { return Ok(()) };
+    let how = How::walking(globals, args.force.force, Switches::ON);
+    let mut volumes = Volumes::default();
     let mut adder = Adder {
         args,
         json: globals.json,
-        place: &place,
+        place,
+        volume: 0,
         out: Out::new(),
+        list: Elements::new(true),
         depth: if args.summarize { 0 } else { args.depth.unwrap_or(u32::MAX) },
         levels: Vec::new(),
         counted: HashSet::new(),
-        any: false,
+        troubles: Troubles::new("du", globals.json),
     };
-    while let Some(told) = walk.advance() {
-        match told {
-            Ok(entry) => adder.entry(&entry)?,
-            Err(error) => troubles.tell(&CliError::at(&place.below(&error.shown()), error.error)),
-        }
+    for place in &places {
+        adder.place = place;
+        let added = adder.add_up(&mut volumes, &how);
+        adder.troubles.one_of(places.len(), added)?;
     }
-    adder.finish()?;
-    troubles.finish()
+    adder.finish()
 }
 
 impl Adder<'_> {
+    /// One place with everything below.
+    fn add_up(&mut self, volumes: &mut Volumes, how: &How<'_>) -> Result<(), CliError> {
+        let (number, volume) = volumes.numbered(self.place, how)?;
+        self.volume = number;
+        self.levels.clear();
+        let options = WalkOptions::new().brackets(true);
+        let walk = volume.walk(self.place.inner(), options);
+        let mut walk = walk.map_err(|error| self.place.error(error))?;
+        while let Some(told) = walk.advance() {
+            match told {
+                Ok(entry) => self.entry(&entry)?,
+                Err(error) => {
+                    self.troubles.tell(&CliError::at(&self.place.below(&error.shown()), error.error));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn size(&self, metadata: Option<&Metadata>) -> u64 {
         metadata.map_or(0, |metadata| {
             if self.args.apparent_size { metadata.size } else { metadata.blocks.saturating_mul(512) }
@@ -116,7 +142,7 @@ impl Adder<'_> {
             Visit::Found if entry.kind == Some(FileKind::Directory) => self.add(own),
             Visit::Found => {
                 let linked = entry.metadata.is_some_and(|metadata| metadata.links > 1);
-                if linked && !self.counted.insert(entry.ino) {
+                if linked && !self.counted.insert((self.volume, entry.ino)) {
                     return Ok(());
                 }
                 self.add(own);
@@ -144,25 +170,31 @@ impl Adder<'_> {
 
     fn print(&mut self, relative: &[u8], bytes: u64) -> Result<(), CliError> {
         let path = self.place.inside(relative);
+        let count = self.args.places.len();
         if self.json {
             let (path, path_b64) = text::utf8_or_base64(&path);
-            self.out.bytes(if self.any { b",\n" } else { b"[\n" })?;
-            self.any = true;
-            return self.out.json_compact(&JsonSum { path, path_b64, bytes });
+            let argument = JsonArgument::of(&self.place.argument, count);
+            return self.list.element(&mut self.out, &JsonSum { argument, path, path_b64, bytes });
         }
         if self.args.human_readable {
             write!(self.out, "{}\t", text::short(bytes))?;
         } else {
             write!(self.out, "{}\t", if self.args.bytes { bytes } else { bytes.div_ceil(1024) })?;
         }
-        self.out.name(&path)?;
+        // Several arguments may be of several volumes.
+        if count == 1 {
+            self.out.name(&path)?
+        } else {
+            self.out.name(self.place.below(relative).as_bytes())?
+        }
         self.out.bytes(b"\n")
     }
 
     fn finish(mut self) -> Result<(), CliError> {
         if self.json {
-            self.out.bytes(if self.any { b"\n]\n" } else { b"[]\n" })?;
+            self.list.end(&mut self.out)?;
         }
-        self.out.finish()
+        self.out.finish()?;
+        self.troubles.finish()
     }
 }

@@ -1,5 +1,6 @@
 //! Why a command did not do what was asked, and how that is told.
 
+use crate::open::slash_forgotten;
 use crate::text;
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
@@ -50,9 +51,27 @@ impl CliError {
         if error.is_usage() {
             return CliError::Usage(error.to_string());
         }
+        let message = error.to_string();
+        // The device's own name stands in the argument already.
+        let named = match &error {
+            uext4::Error::Io(failed) => match &**failed {
+                uext4::blockdev::Error::Open { path: device, .. } => Some(format!("{device}: ")),
+                _ => None,
+            },
+            _ => None,
+        };
+        let shown = text::visible(path.as_bytes());
+        let opened = named.is_some();
+        let told = named.filter(|named| shown.contains(named.trim_end_matches(": ")));
+        let message = told.and_then(|named| message.strip_prefix(&named)).unwrap_or(&message).to_owned();
+        let meant = if opened && error.errno() == libc::ENOENT { slash_forgotten(path) } else { None };
+        let message = match meant {
+            Some(meant) => format!("{message} (did you mean {}?)", text::visible(&meant)),
+            None => message,
+        };
         CliError::Failed(Box::new(Failure {
             path: Some(path.to_owned()),
-            message: error.to_string(),
+            message,
             errno: error.errno(),
             block: error.block(),
             inode: error.inode(),

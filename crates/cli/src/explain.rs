@@ -121,7 +121,11 @@ fn print_text(
         writeln!(out, "refused: {reason}")?;
     }
     list(out, "reasons", explanation.reasons.iter().cloned())?;
-    list(out, "device requests", explanation.requests.iter().map(request_line))?;
+    list(
+        out,
+        "device requests (sectors of 512 bytes: first+count)",
+        explanation.requests.iter().map(request_line),
+    )?;
     list(out, "advice", explanation.advice.iter().cloned())
 }
 

@@ -85,9 +85,13 @@ pub struct Checksum {
 /// Seconds since 1970; 0 = never.
 #[derive(Serialize)]
 pub struct Times {
+    #[serde(serialize_with = "text::seconds")]
     pub created: u64,
+    #[serde(serialize_with = "text::seconds")]
     pub mounted: u64,
+    #[serde(serialize_with = "text::seconds")]
     pub written: u64,
+    #[serde(serialize_with = "text::seconds")]
     pub checked: u64,
 }
 
@@ -128,6 +132,7 @@ pub struct MmpReport {
     pub node: String,
     pub device: String,
     /// When, in seconds since 1970.
+    #[serde(serialize_with = "text::seconds")]
     pub time: u64,
     /// Seconds between refreshes, and seconds after which the owner counts as dead.
     pub update_interval: u16,
@@ -145,6 +150,7 @@ pub struct Errors {
 /// One recorded error.
 #[derive(Serialize)]
 pub struct ErrorReport {
+    #[serde(serialize_with = "text::seconds")]
     pub time: u64,
     pub function: String,
     pub line: u32,

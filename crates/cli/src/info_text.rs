@@ -177,7 +177,7 @@ fn device(out: &mut Out, device: &DeviceReport) -> Done {
         out,
         "device size",
         format!(
-            "{} bytes, logical block {}, memory alignment {}",
+            "{} bytes, logical blocks of {} bytes, memory aligned to {} bytes",
             device.size, device.logical_block, device.memory_align
         ),
     )?;
@@ -186,12 +186,13 @@ fn device(out: &mut Out, device: &DeviceReport) -> Done {
         out,
         "device abilities",
         format!(
-            "volatile cache {}, FUA {}, nowait {}, discard {}, read-only {}",
+            "volatile cache: {}; durable single writes (FUA): {}; requests that never wait (nowait): {}; discard: {}; \
+             opened: {}",
             yes(device.volatile_cache),
             yes(device.fua),
             yes(device.nowait),
             yes(device.discard),
-            yes(device.read_only)
+            if device.read_only { "read-only" } else { "for writing" }
         ),
     )?;
     let tags = device.tags.map_or(String::new(), |tags| format!(", {tags} at once"));

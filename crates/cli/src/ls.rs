@@ -1,10 +1,11 @@
 //! `uext4 ls`.
 
 use crate::args::{Globals, LsArgs};
-use crate::error::CliError;
+use crate::cat::Volumes;
+use crate::error::{CliError, Troubles};
 use crate::open::{How, Place};
-use crate::out::Out;
-use crate::text;
+use crate::out::{Elements, Out};
+use crate::text::{self, JsonArgument, JsonTime};
 use serde::Serialize;
 use std::collections::HashSet;
 use uext4::{FileKind, Metadata, Switches, Volume};
@@ -35,6 +36,8 @@ impl Row {
 /// An entry in JSON.
 #[derive(Serialize)]
 struct JsonRow<'a> {
+    #[serde(flatten)]
+    argument: JsonArgument,
     #[serde(skip_serializing_if = "Option::is_none")]
     dir: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,6 +52,7 @@ struct JsonRow<'a> {
     uid: Option<u32>,
     gid: Option<u32>,
     size: Option<u64>,
+    mtime: Option<JsonTime>,
     mtime_ns: Option<i128>,
 }
 
@@ -100,42 +104,70 @@ impl Paths {
 struct Listing<'a> {
     args: &'a LsArgs,
     json: bool,
+    place: &'a Place,
     volume: Volume,
-    out: Out,
+    out: &'a mut Out,
+    list: &'a mut Elements,
+    /// Whether something stands above, in text.
+    printed: bool,
     trouble: Trouble,
-    /// Whether an element was printed, in JSON.
-    any: bool,
 }
 
 /// Runs it.
 pub fn run(args: &LsArgs, globals: &Globals) -> Result<(), CliError> {
-    let place = Place::parse_or_root(&args.place)?;
-    let volume = place.volume(&How::reading(globals, args.force.force, Switches::ON))?;
-    // As ls(1): a link to a directory is followed unless its own attributes are asked for.
-    let follow = !args.long;
-    let ino = volume.resolve(place.inner(), follow).map_err(|error| place.error(error))?;
-    let top = volume.metadata_of(ino).map_err(|error| place.error(error))?;
-    let mut listing = Listing {
-        args,
-        json: globals.json,
-        volume,
-        out: Out::new(),
-        trouble: Trouble::default(),
-        any: false,
-    };
-    if top.kind == FileKind::Directory {
-        listing.tree(&place, ino)?;
-    } else {
-        let row = Row { name: place.path.clone(), ino, kind: Some(top.kind), metadata: Some(Ok(top)) };
-        listing.print(b"", &mut [row])?;
+    let places =
+        args.places.iter().map(|place| Place::parse_or_root(place)).collect::<Result<Vec<_>, _>>()?;
+    let how = How::reading(globals, args.force.force, Switches::ON);
+    let (mut volumes, mut troubles) = (Volumes::default(), Troubles::new("ls", globals.json));
+    let (mut out, mut list) = (Out::new(), Elements::new(true));
+    let mut printed = false;
+    for place in &places {
+        let listed = volumes.get(place, &how).and_then(|volume| {
+            let mut listing = Listing {
+                args,
+                json: globals.json,
+                place,
+                volume,
+                out: &mut out,
+                list: &mut list,
+                printed,
+                trouble: Trouble::default(),
+            };
+            let listed = listing.all();
+            printed = listing.printed;
+            listed.map(|()| listing.trouble)
+        });
+        let Some(trouble) = troubles.one_of(places.len(), listed)? else { continue };
+        if let Err(error) = trouble.result(place) {
+            troubles.tell(&error);
+        }
     }
-    listing.finish(&place)
+    if globals.json {
+        list.end(&mut out)?;
+    }
+    out.finish()?;
+    troubles.finish()
 }
 
 impl Listing<'_> {
+    /// What the place names, and what is in it.
+    fn all(&mut self) -> Result<(), CliError> {
+        // As ls(1): a link to a directory is followed unless its own attributes are asked for.
+        let follow = !self.args.long;
+        let place = self.place;
+        let ino = self.volume.resolve(place.inner(), follow).map_err(|error| place.error(error))?;
+        let top = self.volume.metadata_of(ino).map_err(|error| place.error(error))?;
+        if top.kind == FileKind::Directory {
+            return self.tree(ino);
+        }
+        self.printed = true;
+        let row = Row { name: place.path.clone(), ino, kind: Some(top.kind), metadata: Some(Ok(top)) };
+        self.print(b"", &mut [row])
+    }
+
     /// A directory and, if asked, everything below it.
-    fn tree(&mut self, place: &Place, top: Ino) -> Result<(), CliError> {
-        let mut paths = Paths(vec![(0, place.path.clone())]);
+    fn tree(&mut self, top: Ino) -> Result<(), CliError> {
+        let mut paths = Paths(vec![(0, self.place.path.clone())]);
         let mut waiting = vec![(0, top)];
         // No directory has two names: one met twice is a cycle in a damaged volume.
         let mut seen = HashSet::from([top]);
@@ -144,19 +176,23 @@ impl Listing<'_> {
             let path = paths.path(number);
             let mut rows = match self.rows(ino) {
                 Ok(rows) => rows,
-                Err(error) if first => return Err(place.error(error)),
+                Err(error) if first => return Err(self.place.error(error)),
                 Err(error) => {
                     self.trouble.note(&path, &error);
                     continue;
                 }
             };
-            if self.args.recursive && !self.json {
-                self.heading(&path, first)?;
+            if (self.args.recursive || self.args.places.len() > 1) && !self.json {
+                self.heading(&path)?;
             }
             if self.args.long && !self.json {
                 let sectors: u64 =
                     rows.iter().filter_map(Row::metadata).map(|metadata| metadata.blocks).sum();
-                writeln!(self.out, "total {}", sectors / 2)?;
+                let total = match self.args.human_readable {
+                    true => text::short(sectors.saturating_mul(512)),
+                    false => (sectors / 2).to_string(),
+                };
+                writeln!(self.out, "total {total}")?;
             }
             self.print(&path, &mut rows)?;
             first = false;
@@ -179,9 +215,15 @@ impl Listing<'_> {
         Ok(())
     }
 
-    fn heading(&mut self, path: &[u8], first: bool) -> Result<(), CliError> {
-        if !first {
+    /// Of one argument the path inside its volume, of several with the device.
+    fn heading(&mut self, path: &[u8]) -> Result<(), CliError> {
+        if self.printed {
             self.out.bytes(b"\n")?;
+        }
+        self.printed = true;
+        if self.args.places.len() > 1 {
+            self.out.name(self.place.device())?;
+            self.out.bytes(b":")?;
         }
         self.out.name(path)?;
         self.out.bytes(b":\n")
@@ -231,9 +273,8 @@ impl Listing<'_> {
             let (dir, dir_b64) = if self.args.recursive { text::utf8_or_base64(dir) } else { (None, None) };
             let (name, name_b64) = text::utf8_or_base64(&row.name);
             let metadata = row.metadata();
-            self.out.bytes(if self.any { b",\n" } else { b"[\n" })?;
-            self.any = true;
-            self.out.json_compact(&JsonRow {
+            let element = JsonRow {
+                argument: JsonArgument::of(&self.place.argument, self.args.places.len()),
                 dir,
                 dir_b64,
                 name,
@@ -244,14 +285,16 @@ impl Listing<'_> {
                 uid: metadata.map(|metadata| metadata.uid),
                 gid: metadata.map(|metadata| metadata.gid),
                 size: metadata.map(|metadata| metadata.size),
+                mtime: metadata.map(|metadata| metadata.modified.into()),
                 mtime_ns: metadata.map(|metadata| metadata.modified.nanoseconds_since_epoch()),
-            })?;
+            };
+            self.list.element(self.out, &element)?;
         }
         Ok(())
     }
 
     fn print_long(&mut self, dir: &[u8], rows: &[Row]) -> Result<(), CliError> {
-        let cells: Vec<[String; 4]> = rows.iter().map(cells).collect();
+        let cells: Vec<[String; 4]> = rows.iter().map(|row| cells(row, self.args.human_readable)).collect();
         let mut widths = [0; 4];
         for row in &cells {
             for (width, cell) in widths.iter_mut().zip(row) {
@@ -291,21 +334,14 @@ impl Listing<'_> {
             }
         }
     }
-
-    fn finish(mut self, place: &Place) -> Result<(), CliError> {
-        if self.json {
-            self.out.bytes(if self.any { b"\n]\n" } else { b"[]\n" })?;
-        }
-        self.out.finish()?;
-        self.trouble.result(place)
-    }
 }
 
 /// Links, owner, group and size (device nodes: major, minor).
-fn cells(row: &Row) -> [String; 4] {
+fn cells(row: &Row, human: bool) -> [String; 4] {
     let Some(metadata) = row.metadata() else { return ["?", "?", "?", "?"].map(String::from) };
     let size = match metadata.kind {
         FileKind::CharDevice | FileKind::BlockDevice => format!("{}, {}", metadata.rdev.0, metadata.rdev.1),
+        _ if human => text::short(metadata.size),
         _ => metadata.size.to_string(),
     };
     [metadata.links.to_string(), metadata.uid.to_string(), metadata.gid.to_string(), size]

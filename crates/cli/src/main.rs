@@ -19,6 +19,7 @@ mod df;
 mod documents;
 mod du;
 mod error;
+mod examples;
 mod explain;
 mod find;
 mod info;

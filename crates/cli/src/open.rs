@@ -45,6 +45,13 @@ impl Place {
         Path::new(OsStr::from_bytes(&self.path))
     }
 
+    /// The argument without the path inside the volume.
+    pub fn device(&self) -> &[u8] {
+        let argument = self.argument.as_bytes();
+        let path = argument.strip_suffix(&self.path[..]);
+        path.and_then(|device| device.strip_suffix(b":")).unwrap_or(argument)
+    }
+
     /// The path of something below, as it stands in the volume.
     pub fn inside(&self, relative: &[u8]) -> Vec<u8> {
         let start = self.path.len() - self.path.iter().rev().take_while(|&&byte| byte == b'/').count();
@@ -97,7 +104,28 @@ pub fn device(argument: &OsStr) -> Result<DeviceSpec, CliError> {
 }
 
 fn target(argument: &OsStr) -> Result<Target, CliError> {
-    Target::parse_bytes(argument.as_bytes()).map_err(|error| CliError::at(argument, error))
+    Target::parse_bytes(argument.as_bytes()).map_err(|error| match slash_forgotten(argument) {
+        Some(meant) => CliError::usage(format!(
+            "`{}` names no file: paths inside a volume begin with a slash (did you mean {}?)",
+            crate::text::visible(argument.as_bytes()),
+            crate::text::visible(&meant)
+        )),
+        None => CliError::at(argument, error),
+    })
+}
+
+/// `disk.img:/bash` for `disk.img:bash`, if there is a `disk.img`.
+pub fn slash_forgotten(argument: &OsStr) -> Option<Vec<u8>> {
+    let bytes = argument.as_bytes();
+    let schemes = [&b"file:"[..], b"sync:", b"dax:", b"null:"];
+    let scheme = schemes.into_iter().find(|&scheme| bytes.starts_with(scheme)).map_or(0, <[u8]>::len);
+    let mut colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
+    let at = colons.find(|&at| {
+        let device =
+            bytes.get(scheme..at).unwrap_or_default().split(|&byte| byte == b'?').next().unwrap_or_default();
+        at + 1 < bytes.len() && Path::new(OsStr::from_bytes(device)).exists()
+    })?;
+    Some([&bytes[..at], b":/", &bytes[at + 1..]].concat())
 }
 
 /// How volumes of this command are opened.

@@ -80,6 +80,39 @@ pub fn redirect(file: &Path) -> Result<(), CliError> {
     rustix::stdio::dup2_stdout(opened).map_err(|error| refused(&error.into()))
 }
 
+/// Values in JSON: one as it is, indented; of several, an array with one on each line. What is not JSON is printed past
+/// it.
+pub struct Elements {
+    several: bool,
+    any: bool,
+}
+
+impl Elements {
+    /// One value, or an array.
+    pub fn new(several: bool) -> Self {
+        Elements { several, any: false }
+    }
+
+    /// The next one.
+    pub fn element<T: Serialize>(&mut self, out: &mut Out, value: &T) -> Result<(), CliError> {
+        if !self.several {
+            return out.json(value);
+        }
+        out.bytes(if self.any { b",\n" } else { b"[\n" })?;
+        self.any = true;
+        out.json_compact(value)
+    }
+
+    /// The end of the array, if it is one.
+    pub fn end(self, out: &mut Out) -> Result<(), CliError> {
+        match (self.several, self.any) {
+            (false, _) => Ok(()),
+            (true, true) => out.bytes(b"\n]\n"),
+            (true, false) => out.bytes(b"[]\n"),
+        }
+    }
+}
+
 fn refused(error: &io::Error) -> CliError {
     CliError::host(OsStr::new("standard output"), "write", error)
 }

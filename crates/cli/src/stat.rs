@@ -1,13 +1,14 @@
 //! `uext4 stat`.
 
 use crate::args::{Globals, StatArgs};
-use crate::error::CliError;
+use crate::cat::Volumes;
+use crate::error::{CliError, Troubles};
 use crate::open::{How, Place};
-use crate::out::Out;
-use crate::text;
+use crate::out::{Elements, Out};
+use crate::text::{self, JsonArgument, JsonTime};
 use serde::Serialize;
 use std::borrow::Cow;
-use uext4::{FileKind, Metadata, Switches, Timestamp};
+use uext4::{FileKind, Metadata, Switches};
 
 /// The names of `struct statx`, and what ext4 knows beyond it.
 #[derive(Serialize)]
@@ -36,35 +37,54 @@ pub struct JsonStat<'a> {
     target_b64: Option<String>,
 }
 
+/// One of several.
 #[derive(Serialize)]
-struct JsonTime {
-    tv_sec: i64,
-    tv_nsec: u32,
-}
-
-impl From<Timestamp> for JsonTime {
-    fn from(time: Timestamp) -> Self {
-        JsonTime { tv_sec: time.seconds, tv_nsec: time.nanoseconds }
-    }
+struct JsonNamed<'a> {
+    #[serde(flatten)]
+    argument: JsonArgument,
+    #[serde(flatten)]
+    stat: JsonStat<'a>,
 }
 
 /// Runs it.
 pub fn run(args: &StatArgs, globals: &Globals) -> Result<(), CliError> {
-    let place = Place::parse_or_root(&args.place)?;
-    let volume = place.volume(&How::reading(globals, args.force.force, Switches::ON))?;
-    let ino = volume.resolve(place.inner(), args.follow).map_err(|error| place.error(error))?;
+    let places =
+        args.places.iter().map(|place| Place::parse_or_root(place)).collect::<Result<Vec<_>, _>>()?;
+    let how = How::reading(globals, args.force.force, Switches::ON);
+    let (mut volumes, mut troubles) = (Volumes::default(), Troubles::new("stat", globals.json));
+    let mut out = Out::new();
+    let mut list = Elements::new(globals.json && places.len() > 1);
+    for place in &places {
+        let found = find(place, args.follow, &mut volumes, &how);
+        let Some((metadata, target)) = troubles.one_of(places.len(), found)? else { continue };
+        if globals.json {
+            let argument = JsonArgument::of(&place.argument, places.len());
+            let stat = JsonStat::new(&metadata, target.as_deref());
+            list.element(&mut out, &JsonNamed { argument, stat })?;
+        } else {
+            print_text(&mut out, place, &metadata, target.as_deref())?;
+        }
+    }
+    list.end(&mut out)?;
+    out.finish()?;
+    troubles.finish()
+}
+
+/// The attributes of a place, and what it points at if it is a symbolic link.
+fn find(
+    place: &Place,
+    follow: bool,
+    volumes: &mut Volumes,
+    how: &How<'_>,
+) -> Result<(Metadata, Option<Vec<u8>>), CliError> {
+    let volume = volumes.get(place, how)?;
+    let ino = volume.resolve(place.inner(), follow).map_err(|error| place.error(error))?;
     let metadata = volume.metadata_of(ino).map_err(|error| place.error(error))?;
     let target = match metadata.kind {
         FileKind::Symlink => Some(volume.read_link_of(ino).map_err(|error| place.error(error))?),
         _ => None,
     };
-    let mut out = Out::new();
-    if globals.json {
-        out.json(&JsonStat::new(&metadata, target.as_deref()))?;
-    } else {
-        print_text(&mut out, &place, &metadata, target.as_deref())?;
-    }
-    out.finish()
+    Ok((metadata, target))
 }
 
 impl<'a> JsonStat<'a> {

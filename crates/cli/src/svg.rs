@@ -9,8 +9,10 @@ const MARGIN: f64 = 40.0;
 const BAR: f64 = 36.0;
 const FILE_TOP: f64 = 70.0;
 const VOLUME_TOP: f64 = 250.0;
-/// Narrower than this nobody could see it.
-const MARK_MIN: f64 = 0.6;
+/// Narrower than this, in units of a drawing of 1200, nobody could see it.
+const MARK_MIN: f64 = 2.0;
+/// A band narrower than this gets an outline: a slanting one would be thinner than a pixel.
+const BAND_MIN: f64 = 4.0;
 
 /// Colours of adjacent written extents, in turn.
 const WRITTEN: [&str; 2] = ["#2b6cb0", "#4299e1"];
@@ -62,13 +64,17 @@ fn band(svg: &mut String, index: usize, piece: &Piece, size: u64, volume: u64) {
     let (a, b) = span(piece.logical, piece.length, size);
     let (c, d) = span(piece.physical, piece.length, volume);
     let (file_bottom, volume_bottom) = (FILE_TOP + BAR, VOLUME_TOP + BAR);
+    let outline = match b - a < BAND_MIN || d - c < BAND_MIN {
+        true => format!(" stroke=\"{color}\" stroke-width=\"1.5\""),
+        false => String::new(),
+    };
     push(
         svg,
         format_args!(
             "<g fill=\"{color}\"><title>{} bytes at {} of the file, {} of the volume, {}</title>\
          <path d=\"M{a:.2} {FILE_TOP}H{b:.2}V{file_bottom}H{a:.2}z\"/>\
          <path d=\"M{c:.2} {VOLUME_TOP}H{d:.2}V{volume_bottom}H{c:.2}z\"/>\
-         <path opacity=\"0.3\" d=\"M{a:.2} {file_bottom}H{b:.2}L{d:.2} {VOLUME_TOP}H{c:.2}z\"/></g>\n",
+         <path opacity=\"0.3\"{outline} d=\"M{a:.2} {file_bottom}H{b:.2}L{d:.2} {VOLUME_TOP}H{c:.2}z\"/></g>\n",
             piece.length,
             piece.logical,
             piece.physical,
@@ -79,8 +85,10 @@ fn band(svg: &mut String, index: usize, piece: &Piece, size: u64, volume: u64) {
 
 fn span(pos: u64, length: u64, total: u64) -> (f64, f64) {
     let scale = (WIDTH - 2.0 * MARGIN) / total as f64;
-    let start = MARGIN + pos as f64 * scale;
-    (start, start + (length as f64 * scale).max(MARK_MIN))
+    let width = (length as f64 * scale).max(MARK_MIN);
+    // What is wider than it is stays inside the bar.
+    let start = (MARGIN + pos as f64 * scale).min(WIDTH - MARGIN - width);
+    (start, start + width)
 }
 
 fn legend(svg: &mut String) {
@@ -125,5 +133,29 @@ mod tests {
         assert!(svg.contains("4096 bytes at 8192 of the file, 1048576 of the volume, unwritten"));
         assert!(svg.contains("H1160.00"), "the last extent ends at the right margin: {svg}");
         assert!(draw("/empty", 0, 0, &[]).ends_with("</svg>\n"));
+    }
+
+    /// One block of a large file on a large volume, in the middle and at the end.
+    #[test]
+    fn a_small_extent_can_be_seen() {
+        let size = 1 << 40;
+        for logical in [size / 2, size - 4096] {
+            let piece = Piece { logical, physical: logical, length: 4096, state: State::Written };
+            let svg = draw("/large", size, size, &[piece]);
+            let marks = svg.split("<path d=\"M").skip(1).map(|path| {
+                let (start, rest) = path.split_once(' ').unwrap();
+                let end = rest.split_once('H').unwrap().1.split_once('V').unwrap().0;
+                (start.parse::<f64>().unwrap(), end.parse::<f64>().unwrap())
+            });
+            let marks: Vec<(f64, f64)> = marks.collect();
+            assert_eq!(marks.len(), 2, "{svg}");
+            for (start, end) in marks {
+                assert!(
+                    end - start > 1.9 && start >= MARGIN && end <= WIDTH - MARGIN,
+                    "{start} to {end}: {svg}"
+                );
+            }
+            assert!(svg.contains("stroke="), "{svg}");
+        }
     }
 }

@@ -1,6 +1,9 @@
 //! Names, numbers, times and modes as text.
 
+use serde::{Serialize, Serializer};
+use std::ffi::OsStr;
 use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
 use uext4::{FileKind, Timestamp};
 
 /// `name` for a person: control characters, line and direction marks and bytes that are not UTF-8 become
@@ -51,6 +54,46 @@ pub fn utf8_or_base64(name: &[u8]) -> (Option<&str>, Option<String>) {
     match std::str::from_utf8(name) {
         Ok(name) => (Some(name), None),
         Err(_) => (None, Some(base64(name))),
+    }
+}
+
+/// A time in JSON, as `struct timespec` names its parts: seconds since 1970 (before it, negative) and the nanoseconds
+/// after them. All times in JSON are of this form.
+#[derive(Serialize)]
+pub struct JsonTime {
+    tv_sec: i64,
+    tv_nsec: u32,
+}
+
+impl From<Timestamp> for JsonTime {
+    fn from(time: Timestamp) -> Self {
+        JsonTime { tv_sec: time.seconds, tv_nsec: time.nanoseconds }
+    }
+}
+
+/// Seconds since 1970 as [`JsonTime`].
+pub fn seconds<S: Serializer>(seconds: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    let tv_sec = i64::try_from(*seconds).unwrap_or(i64::MAX);
+    JsonTime { tv_sec, tv_nsec: 0 }.serialize(serializer)
+}
+
+/// Which of several arguments an element in JSON belongs to; no fields if there is one argument.
+#[derive(Serialize, Clone, Default)]
+pub struct JsonArgument {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    argument: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    argument_b64: Option<String>,
+}
+
+impl JsonArgument {
+    /// Of this argument, one of `count`.
+    pub fn of(argument: &OsStr, count: usize) -> Self {
+        if count == 1 {
+            return JsonArgument::default();
+        }
+        let (argument, argument_b64) = utf8_or_base64(argument.as_bytes());
+        JsonArgument { argument: argument.map(str::to_owned), argument_b64 }
     }
 }
 

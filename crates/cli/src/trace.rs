@@ -197,7 +197,7 @@ fn json_totals(counts: &Counts) -> String {
 fn text_totals(counts: &Counts) -> String {
     format!(
         "total: {} reads ({} bytes), {} writes ({} bytes, {} FUA), {} flushes, {} discards; \
-         {} queued, {} errors\n",
+         {} queued, {} errors (above: seconds, Q made or C done, first sector + sectors of 512 bytes)\n",
         counts.reads,
         counts.read_bytes,
         counts.writes,

@@ -157,7 +157,7 @@ fn explain_refusals_and_advice() {
         human.starts_with("/big: write of 4096 bytes at byte 0\nplan: route overwrite, gate shared"),
         "{human}"
     );
-    assert!(human.contains("device requests:\n  W "), "{human}");
+    assert!(human.contains("device requests (sectors of 512 bytes: first+count):\n  W "), "{human}");
     assert!(human.contains("advice: none\n"), "{human}");
 }
 

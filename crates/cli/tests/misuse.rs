@@ -45,7 +45,7 @@ fn bad_usage_is_status_2() {
         &["info", "DEV%zz"],
         &["info", ""],
         &["ls", "-z", "DEV"],
-        &["ls", "DEV", "extra"],
+        &["ls", "-h", "-l"],
         &["ls", "--switches", "all=off", "DEV"],
         &["stat"],
         &["cat", "DEV"],

@@ -260,7 +260,8 @@ impl Facts {
         let sum =
             |state| pieces.iter().filter(|piece| piece.state == state).map(|piece| piece.length).sum::<u64>();
         format!(
-            "mapping: {} piece(s), {} bytes written, {} unwritten, {} in holes; file size {}, block size {}",
+            "mapping: {} piece(s): {} bytes in written blocks, {} in unwritten blocks, {} in holes; \
+             file of {} bytes, blocks of {} bytes",
             pieces.len(),
             sum(State::Written),
             sum(State::Unwritten),
@@ -286,7 +287,7 @@ impl Facts {
             _ if self.request.range.end() > self.view_size => {
                 "route: general read, it crosses the end".into()
             }
-            _ => "route: general read, zeros are filled in for what is not written".into(),
+            _ => "route: general read, zeros are filled in for what is not in written blocks".into(),
         }
     }
 
@@ -302,8 +303,10 @@ impl Facts {
             _ if subblock && !switches.shared_subblock_overwrite => {
                 "route: sub-block overwrite alone, the switch shared-subblock-overwrite is off".into()
             }
-            _ if subblock => "route: sub-block overwrite, concurrent: every block is written".into(),
-            _ => "route: overwrite, every block is written and inside the size".into(),
+            _ if subblock => {
+                "route: sub-block overwrite, concurrent: all of it lies in written blocks".into()
+            }
+            _ => "route: overwrite, all of it lies in written blocks and inside the size".into(),
         }
     }
 

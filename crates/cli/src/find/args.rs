@@ -19,16 +19,16 @@ Errors are told one by one, and make the exit status 1.";
 #[derive(Args)]
 #[command(after_help = FIND_HELP)]
 pub struct FindArgs {
-    /// Where to begin; the root directory without a path.
-    #[arg(value_name = "DEVICE[:/path]", value_hint = ValueHint::FilePath)]
-    pub place: OsString,
+    /// Where to begin; the root directory without a path. Of several, paths are printed with their device.
+    #[arg(value_name = "DEVICE[:/path]", required = true, value_hint = ValueHint::FilePath)]
+    pub places: Vec<OsString>,
     /// The last component of the path matches.
     #[arg(long, value_name = "GLOB")]
     pub name: Vec<Glob>,
     /// The same, whatever the case of letters.
     #[arg(long, value_name = "GLOB")]
     pub iname: Vec<Glob>,
-    /// The path as it is printed matches.
+    /// The path inside the volume matches, from its root directory on.
     #[arg(long, value_name = "GLOB")]
     pub path: Vec<Glob>,
     /// Regular file, directory, link, block or character device, pipe, socket; several: f,l

@@ -7,10 +7,11 @@ mod glob;
 pub use args::FindArgs;
 
 use crate::args::Globals;
+use crate::cat::Volumes;
 use crate::error::{CliError, Troubles};
 use crate::open::{How, Place};
-use crate::out::Out;
-use crate::text;
+use crate::out::{Elements, Out};
+use crate::text::{self, JsonArgument, JsonTime};
 use conditions::Conditions;
 use serde::Serialize;
 use uext4::{FileKind, Ino, Metadata, Switches, Visit, Volume, WalkEntry, WalkOptions};
@@ -18,6 +19,8 @@ use uext4::{FileKind, Ino, Metadata, Switches, Visit, Volume, WalkEntry, WalkOpt
 /// An entry in JSON: that of `ls`, with the path in place of the name.
 #[derive(Serialize)]
 struct JsonEntry<'a> {
+    #[serde(flatten)]
+    argument: JsonArgument,
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,6 +33,7 @@ struct JsonEntry<'a> {
     gid: Option<u32>,
     size: Option<u64>,
     blocks: Option<u64>,
+    mtime: Option<JsonTime>,
     mtime_ns: Option<i128>,
 }
 
@@ -37,55 +41,66 @@ struct Finder<'a> {
     args: &'a FindArgs,
     json: bool,
     place: &'a Place,
-    volume: &'a Volume,
     conditions: Conditions<'a>,
     out: Out,
+    list: Elements,
     troubles: Troubles,
-    /// Whether an element was printed, in JSON.
-    any: bool,
-    /// The path of the entry at hand, and how much of it every path begins with.
+    /// The path of the entry at hand inside the volume, and how much of it every path begins with.
     path: Vec<u8>,
     prefix: usize,
 }
 
 /// Runs it.
 pub fn run(args: &FindArgs, globals: &Globals) -> Result<(), CliError> {
-    let place = Place::parse_or_root(&args.place)?;
-    let volume = place.volume(&How::walking(globals, args.force.force, Switches::ON))?;
-    let conditions = Conditions::new(args);
-    let options = WalkOptions::new()
-        .stat(conditions.need_attributes() || args.ls || globals.json)
-        .max_depth(args.maxdepth.unwrap_or(u32::MAX));
-    let mut walk = volume.walk(place.inner(), options).map_err(|error| place.error(error))?;
-    let path = place.inside(b"");
+    let places =
+        args.places.iter().map(|place| Place::parse_or_root(place)).collect::<Result<Vec<_>, _>>()?;
+    let Some(place) = places.first() else { return Ok(()) };
+    let how = How::walking(globals, args.force.force, Switches::ON);
+    let mut volumes = Volumes::default();
     let mut finder = Finder {
         args,
         json: globals.json,
-        place: &place,
-        volume: &volume,
-        conditions,
+        place,
+        conditions: Conditions::new(args),
         out: Out::new(),
+        list: Elements::new(true),
         troubles: Troubles::new("find", globals.json),
-        any: false,
-        prefix: path.len(),
-        path,
+        prefix: 0,
+        path: Vec::new(),
     };
-    while let Some(told) = walk.advance() {
-        match told {
-            Ok(entry) if entry.visit == Visit::Found => finder.entry(&entry)?,
-            Ok(_) => {}
-            Err(error) => finder.trouble(&error.shown(), error.error),
-        }
+    for place in &places {
+        finder.place = place;
+        let walked = volumes.get(place, &how).and_then(|volume| finder.walk(&volume));
+        finder.troubles.one_of(places.len(), walked)?;
     }
     finder.finish()
 }
 
 impl Finder<'_> {
+    /// One place with everything below.
+    fn walk(&mut self, volume: &Volume) -> Result<(), CliError> {
+        let options = WalkOptions::new()
+            .stat(self.conditions.need_attributes() || self.args.ls || self.json)
+            .max_depth(self.args.maxdepth.unwrap_or(u32::MAX));
+        let walk = volume.walk(self.place.inner(), options);
+        let mut walk = walk.map_err(|error| self.place.error(error))?;
+        self.path = self.place.inside(b"");
+        self.prefix = self.path.len();
+        while let Some(told) = walk.advance() {
+            match told {
+                Ok(entry) if entry.visit == Visit::Found => self.entry(volume, &entry)?,
+                Ok(_) => {}
+                Err(error) => self.trouble(&error.shown(), error.error),
+            }
+        }
+        Ok(())
+    }
+
     fn trouble(&mut self, relative: &[u8], error: uext4::Error) {
         self.troubles.tell(&CliError::at(&self.place.below(relative), error));
     }
 
-    fn entry(&mut self, entry: &WalkEntry<'_>) -> Result<(), CliError> {
+    fn entry(&mut self, volume: &Volume, entry: &WalkEntry<'_>) -> Result<(), CliError> {
         self.path.truncate(self.prefix);
         if !entry.path.is_empty() {
             if self.path.last() != Some(&b'/') {
@@ -97,7 +112,7 @@ impl Finder<'_> {
             return Ok(());
         }
         if self.args.empty && entry.kind == Some(FileKind::Directory) {
-            match is_empty(self.volume, entry.ino) {
+            match is_empty(volume, entry.ino) {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 // The walk tells it when it comes to the directory; not if that is too deep.
@@ -112,22 +127,34 @@ impl Finder<'_> {
         if self.json {
             self.print_json(entry)
         } else if self.args.ls {
-            self.print_long(entry)
+            self.print_long(volume, entry)
         } else if self.args.print0 {
+            if self.args.places.len() > 1 {
+                self.out.bytes(self.place.device())?;
+                self.out.bytes(b":")?;
+            }
             self.path.push(0);
             self.out.bytes(&self.path)
         } else {
-            self.out.name(&self.path)?;
+            self.print_path()?;
             self.out.bytes(b"\n")
         }
+    }
+
+    /// The path as a name for people and programs: behind that of the device, if there are several arguments.
+    fn print_path(&mut self) -> Result<(), CliError> {
+        if self.args.places.len() > 1 {
+            self.out.name(self.place.device())?;
+            self.out.bytes(b":")?;
+        }
+        self.out.name(&self.path)
     }
 
     fn print_json(&mut self, entry: &WalkEntry<'_>) -> Result<(), CliError> {
         let (path, path_b64) = text::utf8_or_base64(&self.path);
         let metadata = entry.metadata;
-        self.out.bytes(if self.any { b",\n" } else { b"[\n" })?;
-        self.any = true;
-        self.out.json_compact(&JsonEntry {
+        let element = JsonEntry {
+            argument: JsonArgument::of(&self.place.argument, self.args.places.len()),
             path,
             path_b64,
             ino: entry.ino.get(),
@@ -138,11 +165,13 @@ impl Finder<'_> {
             gid: metadata.map(|metadata| metadata.gid),
             size: metadata.map(|metadata| metadata.size),
             blocks: metadata.map(|metadata| metadata.blocks),
+            mtime: metadata.map(|metadata| metadata.modified.into()),
             mtime_ns: metadata.map(|metadata| metadata.modified.nanoseconds_since_epoch()),
-        })
+        };
+        self.list.element(&mut self.out, &element)
     }
 
-    fn print_long(&mut self, entry: &WalkEntry<'_>) -> Result<(), CliError> {
+    fn print_long(&mut self, volume: &Volume, entry: &WalkEntry<'_>) -> Result<(), CliError> {
         let Some(metadata) = entry.metadata else { return Ok(()) };
         write!(
             self.out,
@@ -156,10 +185,10 @@ impl Finder<'_> {
             size_or_device(metadata),
             text::time(metadata.modified.seconds),
         )?;
-        self.out.name(&self.path)?;
+        self.print_path()?;
         if metadata.kind == FileKind::Symlink {
             self.out.bytes(b" -> ")?;
-            match self.volume.read_link_of(entry.ino) {
+            match volume.read_link_of(entry.ino) {
                 Ok(target) => self.out.name(&target)?,
                 Err(error) => {
                     self.out.bytes(b"?")?;
@@ -172,7 +201,7 @@ impl Finder<'_> {
 
     fn finish(mut self) -> Result<(), CliError> {
         if self.json {
-            self.out.bytes(if self.any { b"\n]\n" } else { b"[]\n" })?;
+            self.list.end(&mut self.out)?;
         }
         self.out.finish()?;
         self.troubles.finish()
