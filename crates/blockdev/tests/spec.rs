@@ -57,11 +57,6 @@ fn accepted_spellings() {
         ),
         ("mem:1M?latency=740us", with(memory(1 << 20), |o| o.latency = Some(us(740))), None),
         (
-            "mem:8M?fua_latency=2380us&flush_rate=64M",
-            with(memory(8 << 20), |o| (o.fua_latency, o.flush_rate) = (Some(us(2380)), Some(64 << 20))),
-            None,
-        ),
-        (
             "mem:8M?cache=volatile&fua=on&flush_latency=2ms",
             with(memory(8 << 20), |o| {
                 (o.cache, o.fua, o.flush_latency) = (Some(Cache::Volatile), Some(true), Some(us(2000)));
@@ -159,6 +154,18 @@ fn refused_spellings() {
             other => panic!("{text}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn costs_of_durability_are_spelled_out() {
+    let text = "mem:8M?fua_latency=2380us&flush_rate=64M";
+    let costs = |o: &mut SpecOptions| {
+        (o.fua_latency, o.flush_rate) = (Some(Duration::from_micros(2380)), Some(64 << 20));
+    };
+    let spec = DeviceSpec::parse(text).unwrap();
+    assert_eq!(spec, with(memory(8 << 20), costs));
+    assert_eq!(spec.to_string(), text);
+    assert_eq!(DeviceSpec::parse("d?fua_latency=1s").unwrap().to_string(), "d?fua_latency=1s");
 }
 
 #[test]

@@ -119,14 +119,14 @@ const PROMISES: &[Promise] = &[
     Promise { depths: DEEP, ..promise("randread-poll", Place::Loop, "on/raw", 0.95, 0.98) },
     Promise { depths: DEEP, ..cpu("randread-poll", Place::Loop, 0.98, 0.93) },
     promise("overwrite-randrw", Place::Zram, "on/raw", 0.90, 0.97),
-    cpu("overwrite-randrw", Place::Zram, 0.995, 0.97),
+    cpu("overwrite-randrw", Place::Zram, 0.99, 0.97),
     promise("overwrite-randrw", Place::Zram, "on/kernel", 1.2, 1.35),
     promise("overwrite-randrw-dax", Place::Dax, "on/raw", 0.80, 0.92),
-    cpu("overwrite-randrw-dax", Place::Dax, 0.97, 0.90),
+    cpu("overwrite-randrw-dax", Place::Dax, 0.95, 0.85),
     promise("dax-shared-read", Place::Dax, "on/raw", 0.80, 0.92),
-    cpu("dax-shared-read", Place::Dax, 1.0, 0.98),
+    cpu("dax-shared-read", Place::Dax, 0.995, 0.97),
     promise("dax-shared-readwrite", Place::Dax, "on/raw", 0.80, 0.92),
-    cpu("dax-shared-readwrite", Place::Dax, 1.0, 0.98),
+    cpu("dax-shared-readwrite", Place::Dax, 0.995, 0.97),
     promise("dsync-overwrite", Place::MemoryFlush, "on/raw", 0.95, 0.98),
     promise("dsync-overwrite", Place::MemoryFlush, "on/off", 20.0, 100.0),
     promise("dsync-overwrite", Place::MemoryDisk, "on/raw", 0.95, 0.98).of_shape(scenario::ALONE),
@@ -140,7 +140,7 @@ const PROMISES: &[Promise] = &[
     promise("subblock-overwrite", Place::Loop, "on/off", 1.5, 5.0),
     promise("subblock-overwrite", Place::MemoryLatency, "on/raw", 0.90, 0.97),
     promise("subblock-overwrite", Place::MemoryLatency, "on/off", 200.0, 1000.0),
-    promise("subblock-overwrite", Place::Loop, "on/raw", 0.90, 0.97).of_shape(scenario::SEQUENTIAL),
+    promise("subblock-overwrite", Place::MemoryLatency, "on/raw", 0.90, 0.97).of_shape(scenario::SEQUENTIAL),
     promise("subblock-overwrite", Place::Loop, "on/off", 1.5, 5.0).of_shape(scenario::SEQUENTIAL),
 ];
 
@@ -211,7 +211,9 @@ fn judge(first: &Promise, measured: &[Measured], lines: &mut Vec<Line>) {
     for one in measured {
         match first.scenario {
             "dsync-overwrite" => lines.push(route_line(one)),
-            "subblock-overwrite" if first.place == Place::MemoryLatency => lines.extend(serial_line(one)),
+            "subblock-overwrite" if first.place == Place::MemoryLatency && first.shape.is_none() => {
+                lines.extend(serial_line(one));
+            }
             _ => {}
         }
     }

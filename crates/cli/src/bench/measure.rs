@@ -216,6 +216,9 @@ impl<'a> Bench<'a> {
         if !raw && case.arms.contains(&Arm::Raw) {
             notes.push("no arm raw: the device has a volatile cache and no FUA".into());
         }
+        if case.scenario.beside > 0 {
+            notes.push(format!("beside it {} threads of plain writes, in no rate", case.scenario.beside));
+        }
         if case.kernel && bed.block_device.is_none() {
             notes.push("no arm kernel: not a block device".into());
         }
