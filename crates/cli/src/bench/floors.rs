@@ -117,7 +117,7 @@ const DEEP: &[u32] = &[128, 256, 512];
 
 const PROMISES: &[Promise] = &[
     Promise { depths: DEEP, ..promise("randread-poll", Place::Loop, "on/raw", 0.95, 0.98) },
-    Promise { depths: DEEP, ..cpu("randread-poll", Place::Loop, 0.98, 0.93) },
+    Promise { depths: DEEP, ..cpu("randread-poll", Place::Loop, 0.99, 0.95) },
     promise("overwrite-randrw", Place::Zram, "on/raw", 0.90, 0.97),
     cpu("overwrite-randrw", Place::Zram, 0.99, 0.97),
     promise("overwrite-randrw", Place::Zram, "on/kernel", 1.2, 1.35),
