@@ -10,6 +10,7 @@
 use super::allocated::fully_allocated;
 use super::dax_copy::{Copier, Fault, durable_copies_work, install_guard};
 use super::plain::{DoneRing, grant};
+use super::syncs::Syncs;
 use crate::layer::timer::TimerFd;
 use crate::{
     Capabilities, DaxKind, Description, Device, DeviceQueue, Done, Driving, Error, Full, Geometry, Op,
@@ -47,6 +48,8 @@ struct Mapping {
     kind: DaxKind,
     write: bool,
     copier: Copier,
+    /// Flushes and durable writes.
+    syncs: Syncs,
     /// Carries the ownership lock and answers whether the file shrank.
     file: File,
     is_file: bool,
@@ -94,8 +97,17 @@ impl DaxDevice {
             notes.push("no MAP_SYNC here: writes become durable by msync".into());
         }
         let process = Process::current()?;
-        let map =
-            Arc::new(Mapping { process, base, size, kind, write, copier: Copier::get(), file, is_file });
+        let map = Arc::new(Mapping {
+            process,
+            base,
+            size,
+            kind,
+            write,
+            copier: Copier::get(),
+            syncs: Syncs::default(),
+            file,
+            is_file,
+        });
         // It could have shrunk between the look and the mapping.
         map.check_size().map_err(|errno| failed("keep its size", Errno::from_raw_os_error(errno)))?;
         Ok(DaxDevice { map, locator, sharing, notes })
@@ -205,16 +217,19 @@ impl Mapping {
         if fua && self.kind == DaxKind::Msync { self.sync(pos, length as u64) } else { Ok(()) }
     }
 
-    /// Writes the pages of a range back and waits for the medium, data and what is needed to find it.
+    /// Writes the pages of a range back and waits for the medium, data and what is needed to find it. After a failure
+    /// every later call fails: the system does not tell twice what was lost.
     fn sync(&self, pos: u64, length: u64) -> std::result::Result<(), i32> {
         let page = rustix::param::page_size() as u64;
         let start = pos & !(page - 1);
         let bytes = (pos + length - start) as usize;
-        // SAFETY: the range lies inside the mapping, rounded down to a page, which the mapping starts with.
-        let outcome = unsafe {
-            rustix::mm::msync(self.base.as_ptr().add(start as usize).cast(), bytes, MsyncFlags::SYNC)
-        };
-        outcome.map_err(|errno| errno.raw_os_error())?;
+        self.syncs.run(|| {
+            // SAFETY: the range lies inside the mapping, rounded down to a page, which the mapping starts with.
+            let outcome = unsafe {
+                rustix::mm::msync(self.base.as_ptr().add(start as usize).cast(), bytes, MsyncFlags::SYNC)
+            };
+            outcome.map_err(|errno| errno.raw_os_error())
+        })?;
         self.check_size()
     }
 
@@ -438,6 +453,7 @@ mod tests {
             kind,
             write: true,
             copier,
+            syncs: Syncs::default(),
             file: file.try_clone().unwrap(),
             is_file: true,
         };

@@ -14,6 +14,7 @@ mod probe;
 mod ring;
 mod ring_index;
 mod sync_queue;
+mod syncs;
 mod uring;
 pub use dax::DaxDevice;
 pub(crate) use file::{FileDevice, FileEngine};
