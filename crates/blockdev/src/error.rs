@@ -42,6 +42,20 @@ pub enum Error {
         /// The operating system's error number (`EIO` for a short transfer).
         errno: i32,
     },
+    /// The device put a request off again and again. Nothing may be taken for transferred.
+    #[error("{op} of {length} bytes at byte {pos} was put off {trials} times: {}", describe_errno(*errno))]
+    GaveUp {
+        /// Which operation: `read`, `write`.
+        op: &'static str,
+        /// First byte of the request on this device.
+        pos: u64,
+        /// Length of the request in bytes.
+        length: u64,
+        /// The last answer: `EAGAIN`, `EINTR` or `ECANCELED`.
+        errno: i32,
+        /// How often the request was sent.
+        trials: u32,
+    },
     /// The request lies outside the device.
     #[error("request of {length} bytes at byte {pos} lies outside the device of {size} bytes")]
     OutOfRange {
@@ -116,6 +130,8 @@ impl Error {
         match self {
             Error::Io { errno, .. } | Error::Open { errno, .. } => *errno,
             Error::OutOfRange { .. } | Error::Misaligned { .. } | Error::BadSpec { .. } => libc::EINVAL,
+            // Not the device's answer, which would mean "try again" to the caller too.
+            Error::GaveUp { .. } => libc::EIO,
             Error::Forked => libc::EPERM,
             Error::ReadOnly => libc::EROFS,
             Error::InUse(_) => libc::EBUSY,

@@ -278,6 +278,85 @@ fn durable_requests_beside_a_failed_one_fail_as_well() {
     }
 }
 
+/// Queued requests by every route, all of which must succeed; then what they wrote is there.
+fn queued_requests_all_succeed(volume: &Volume, file: &File, fill: u8) {
+    queued(volume, file).unwrap();
+    let mut queue = volume.queue(QueueOptions::depth(16)).unwrap();
+    let slot = queue.attach(file).unwrap();
+    for (tag, (pos, length)) in [(0, 4096), (65_536, 65_536)].into_iter().enumerate() {
+        for flags in [WriteFlags::empty(), WriteFlags::DSYNC] {
+            let mut buffer = queue.buffer(length).unwrap();
+            buffer.fill(fill);
+            queue.write(slot, pos, buffer, flags, tag as u64).unwrap();
+            assert_eq!(queue.wait(1).unwrap().next().unwrap().result.unwrap(), length);
+        }
+        queue.read(slot, pos, queue.buffer(length).unwrap(), tag as u64).unwrap();
+        let done = queue.wait(1).unwrap().next().unwrap();
+        assert!(done.into_buffer().unwrap().iter().all(|&byte| byte == fill));
+    }
+}
+
+/// What a device puts off for a moment is sent again: nobody is told, and nothing is aborted.
+#[test]
+fn queued_requests_that_are_put_off_are_sent_again() {
+    const TRANSIENT: [i32; 3] = [4, 11, 125]; // EINTR, EAGAIN, ECANCELED
+    within(LIMIT, || {
+        let (volume, handle) = volume_on(memory(), Switches::ON).unwrap();
+        let file = volume.open_file("/frag", read_write()).unwrap();
+        // With the maps loaded, the only reads are those of the queue.
+        read_all(&file);
+        for (round, errno) in TRANSIENT.into_iter().enumerate() {
+            for on in [FaultOn::Op(Op::Read), FaultOn::Op(Op::Write), FaultOn::FuaWrite] {
+                for after in 0..4 {
+                    let before = handle.fired();
+                    let id = handle.arm(Fault {
+                        on,
+                        range: None,
+                        after,
+                        times: 6,
+                        action: FaultAction::Errno(errno),
+                    });
+                    queued_requests_all_succeed(&volume, &file, round as u8 + 1);
+                    assert_eq!(handle.fired() - before, 6, "{on:?} {errno} after {after}");
+                    handle.disarm(id);
+                }
+            }
+        }
+        // Every request has left the gate, once.
+        file.write_any_at(&[1, 2, 3], 5, WriteFlags::DSYNC).unwrap();
+    });
+}
+
+#[test]
+fn requests_that_are_put_off_for_ever_fail_with_a_typed_error() {
+    within(LIMIT, || {
+        for (durable, length) in [(false, 4096), (false, 65_536), (true, 4096)] {
+            let (volume, handle) = volume_on(memory(), Switches::ON).unwrap();
+            let file = volume.open_file("/frag", read_write()).unwrap();
+            read_all(&file);
+            let mut queue = volume.queue(QueueOptions::depth(16)).unwrap();
+            let slot = queue.attach(&file).unwrap();
+            let on = FaultOn::Op(if durable { Op::Write } else { Op::Read });
+            handle.arm(Fault { times: u64::MAX, action: FaultAction::Errno(11), ..Fault::nth(on, 1) });
+            let buffer = queue.buffer(length).unwrap();
+            if durable {
+                queue.write(slot, 0, buffer, WriteFlags::DSYNC, 1).unwrap();
+            } else {
+                queue.read(slot, 0, buffer, 1).unwrap();
+            }
+            let done = queue.wait(1).unwrap().next().unwrap();
+            let error = *done.result.unwrap_err();
+            assert!(error.to_string().contains("put off"), "{error}");
+            assert_eq!(error.errno(), EIO);
+            assert!(handle.fired() > 8);
+            assert_eq!(queue.pending(), 0);
+            handle.clear();
+            // As after every other failure: durability that was promised and not had ends the volume.
+            assert_eq!(file.sync_data().is_err(), durable);
+        }
+    });
+}
+
 #[test]
 fn a_failed_metadata_read_names_its_block_and_is_not_remembered() {
     let (volume, handle) = volume_on(memory(), Switches::ON).unwrap();

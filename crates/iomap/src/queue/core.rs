@@ -1,5 +1,6 @@
 //! All of a queue behind its lock, and how its slots are taken and given back.
 
+use super::again::Again;
 use super::attach::Attached;
 use super::durable::{Signal, Syncing};
 use super::slot::{Kind, Label, Landed, Slot};
@@ -19,8 +20,8 @@ use uext4_blockdev::{DeviceQueue, Done, Queue, Wait};
 /// State of a request with any number of parts.
 #[derive(Debug)]
 pub(crate) struct General<E> {
-    /// Device position and length of each device request.
-    pub(crate) parts: Vec<(u64, u32)>,
+    /// Device position, length and offset in the payload of each device request.
+    pub(crate) parts: Vec<(u64, u32, u64)>,
     /// Bytes to report.
     pub(crate) visible: u64,
     /// Payload ranges (offset, length) to zero when all transfers are over: holes, unwritten blocks, behind
@@ -86,6 +87,8 @@ pub(crate) struct Core<F: FileSystem> {
     pub(super) signal: Option<Signal>,
     /// State of general requests, by slot.
     pub(crate) general: Box<[GeneralSlot<F::Error>]>,
+    /// Device requests that were sent again: nearly always none.
+    pub(super) again: Again,
     pub(crate) owner_driven: bool,
 }
 
@@ -135,6 +138,7 @@ impl<F: FileSystem> Core<F> {
         Core {
             door: Door::new(queue, depth),
             files: Vec::new(),
+            again: Again::default(),
             slots: vec![Slot::FREE; depth as usize].into_boxed_slice(),
             general: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),

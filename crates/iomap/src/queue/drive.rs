@@ -8,9 +8,7 @@ use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::plan::Durability;
 use std::time::{Duration, Instant};
-use uext4_blockdev::{Done, Error as DeviceError, Wait};
-
-const EIO: i32 = 5;
+use uext4_blockdev::{Done, Wait};
 
 /// How long a wait with a time-out stays with the device while a commit or a flush is under way beside it.
 const TURN: Duration = Duration::from_millis(1);
@@ -44,6 +42,9 @@ impl<F: FileSystem> Core<F> {
         self.lower_all(batch);
         self.done = done;
         reaped.map_err(Error::from)?;
+        if self.again.is_unsent() {
+            self.door.submit().map_err(Error::from)?;
+        }
         Ok(())
     }
 
@@ -77,6 +78,9 @@ impl<F: FileSystem> Core<F> {
     /// Returns the batch to go on with.
     #[inline(never)]
     fn finish_part(&mut self, done: Done, batch: Landed) -> Landed {
+        if self.send_again(done) {
+            return batch;
+        }
         let number = slot_of(done.tag);
         let Slot { label, pos, length, .. } = self.slots[number as usize];
         let next = if label.kind() == Kind::Plain && label != batch.label {
@@ -88,7 +92,7 @@ impl<F: FileSystem> Core<F> {
         match label.kind() {
             Kind::Plain | Kind::Single => {
                 self.tally(Landed { label, count: 1 });
-                let error = self.failure(done.result, pos, length, label);
+                let error = self.failure(done, pos, length, label);
                 self.finish(number, u64::from(length), error, label.durability());
             }
             Kind::General => self.finish_general_part(done, number, label),
@@ -99,8 +103,8 @@ impl<F: FileSystem> Core<F> {
 
     fn finish_general_part(&mut self, done: Done, number: u32, label: Label) {
         let Some(general) = &self.general[number as usize] else { return };
-        let (pos, length) = general.parts[part_of(done.tag) as usize];
-        let failed = self.failure(done.result, pos, length, label);
+        let (pos, length, _) = general.parts[part_of(done.tag) as usize];
+        let failed = self.failure(done, pos, length, label);
         let Some(general) = &mut self.general[number as usize] else { return };
         general.error = general.error.take().or(failed);
         general.ended += 1;
@@ -138,8 +142,8 @@ impl<F: FileSystem> Core<F> {
     /// Why a device request of `label` failed, if it did. After a failed FUA write nobody knows what is on the medium,
     /// and nobody flushes it later: the volume is aborted.
     #[inline]
-    fn failure(&self, result: i32, pos: u64, expected: u32, label: Label) -> Option<F::Error> {
-        let error = failure(result, pos, expected, label.writes())?;
+    fn failure(&mut self, done: Done, pos: u64, expected: u32, label: Label) -> Option<F::Error> {
+        let error = self.reason(done, pos, expected, label.writes())?;
         Some(if label.durability() == Durability::Fua { self.engine.fatal(error) } else { error.into() })
     }
 
@@ -230,15 +234,4 @@ impl<F: FileSystem> Core<F> {
             drop(file.take_if(|file| file.is_idle()));
         }
     }
-}
-
-/// Why a device request of `expected` bytes failed, if it did.
-#[inline]
-fn failure(result: i32, pos: u64, expected: u32, write: bool) -> Option<Error> {
-    if result == expected as i32 {
-        return None;
-    }
-    let errno = if result < 0 { -result } else { EIO };
-    let op = if write { "write" } else { "read" };
-    Some(DeviceError::Io { op, pos, length: u64::from(expected), errno }.into())
 }

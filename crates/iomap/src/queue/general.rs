@@ -200,7 +200,7 @@ impl<F: FileSystem> Core<F> {
             let pos = piece.physical + sent;
             let parts = &mut self.general(number).parts;
             let index = parts.len() as u32;
-            parts.push((pos, length));
+            parts.push((pos, length, offset + sent));
             let part = Part { op, fua, nowait: false, pos, offset: offset + sent, length, index };
             while self.door.push(number, part).is_err() {
                 // The device queue is full of our own requests: they complete without any lock that we hold.

@@ -62,6 +62,11 @@ impl Label {
         Label(self.0 | TALLIED)
     }
 
+    /// The same of a request that is looked at by itself when it ends.
+    pub(crate) fn single(self) -> Label {
+        Label(self.0 & !(0xff << KIND_SHIFT) | (Kind::Single as u64) << KIND_SHIFT)
+    }
+
     /// The same of a write that touches only a part of some file-system block, if `subblock`.
     #[inline(always)]
     pub(crate) fn with_subblock(self, subblock: bool) -> Label {

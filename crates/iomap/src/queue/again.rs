@@ -1,0 +1,130 @@
+//! Device requests that the device answered for the moment only: they are sent again, within bounds.
+//!
+//! `EAGAIN`, `EINTR` and `ECANCELED` say that a request was not carried out to its end, not that it cannot be. Requests
+//! here are whole overwrites and reads whose memory and gate are still held, so sending one again is the same request.
+
+use super::core::Core;
+use super::slot::Kind;
+use crate::door::{Part, part_of, slot_of};
+use crate::error::Error;
+use crate::fs::FileSystem;
+use crate::plan::Durability;
+use std::time::{Duration, Instant};
+use uext4_blockdev::{Done, Error as DeviceError, Op};
+
+const EIO: i32 = 5;
+const EINTR: i32 = 4;
+const EAGAIN: i32 = 11;
+const ECANCELED: i32 = 125;
+
+/// A request is sent again at least so often ...
+const TRIALS: u32 = 8;
+/// ... and at least so long: a device that is short of tags answers at once.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The requests that were sent again and have not ended, by their tags.
+#[derive(Debug, Default)]
+pub(super) struct Again {
+    sent: Vec<Trials>,
+    unsent: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Trials {
+    tag: u64,
+    count: u32,
+    since: Instant,
+}
+
+impl Again {
+    /// Whether some were pushed since the last call, so that they must be submitted.
+    pub(super) fn is_unsent(&mut self) -> bool {
+        std::mem::take(&mut self.unsent)
+    }
+
+    /// Notes an answer. Whether the request may be sent once more.
+    fn note(&mut self, tag: u64, transient: bool) -> bool {
+        let known = self.sent.iter().position(|trials| trials.tag == tag);
+        match (known, transient) {
+            (None, false) => false,
+            (Some(at), false) => {
+                self.sent.swap_remove(at);
+                false
+            }
+            (None, true) => {
+                self.sent.push(Trials { tag, count: 1, since: Instant::now() });
+                true
+            }
+            (Some(at), true) => {
+                let trials = &mut self.sent[at];
+                trials.count += 1;
+                trials.count <= TRIALS || trials.since.elapsed() < PATIENCE
+            }
+        }
+    }
+
+    /// Forgets a request that has ended and tells how often it was sent.
+    fn forget(&mut self, tag: u64) -> u32 {
+        let known = self.sent.iter().position(|trials| trials.tag == tag);
+        known.map_or(1, |at| self.sent.swap_remove(at).count)
+    }
+}
+
+fn is_transient(result: i32) -> bool {
+    matches!(-result, EINTR | EAGAIN | ECANCELED)
+}
+
+impl<F: FileSystem> Core<F> {
+    /// Sends a device request again whose answer is worth it. Whether it did.
+    pub(super) fn send_again(&mut self, done: Done) -> bool {
+        let transient = is_transient(done.result);
+        if !transient && self.again.sent.is_empty() {
+            return false;
+        }
+        if !self.again.note(done.tag, transient) {
+            return false;
+        }
+        let number = slot_of(done.tag);
+        let slot = &mut self.slots[number as usize];
+        let label = slot.label;
+        let (pos, length, offset) = match label.kind() {
+            Kind::Plain | Kind::Single => (slot.pos, slot.length, 0),
+            Kind::General => match &self.general[number as usize] {
+                Some(general) => general.parts[part_of(done.tag) as usize],
+                None => return false,
+            },
+            Kind::Free | Kind::Sync => return false,
+        };
+        let op = if label.writes() { Op::Write } else { Op::Read };
+        let fua = label.durability() == Durability::Fua && label.writes();
+        let part = Part { op, fua, nowait: false, pos, offset, length, index: part_of(done.tag) };
+        // The device queue has room: an answer of it was just taken out.
+        if self.door.push(number, part).is_err() {
+            return false;
+        }
+        if label.kind() == Kind::Plain {
+            // Its end must come by here, and not among those that nobody looks at.
+            slot.label = label.single();
+            if let Some(attached) = &mut self.files[label.file()] {
+                attached.waiting += 1;
+            }
+        }
+        self.again.unsent = true;
+        true
+    }
+
+    /// Why a device request of `expected` bytes failed, if it did.
+    #[inline]
+    pub(super) fn reason(&mut self, done: Done, pos: u64, expected: u32, write: bool) -> Option<Error> {
+        if done.result == expected as i32 {
+            return None;
+        }
+        let (op, length) = (if write { "write" } else { "read" }, u64::from(expected));
+        if is_transient(done.result) {
+            let trials = self.again.forget(done.tag);
+            return Some(DeviceError::GaveUp { op, pos, length, errno: -done.result, trials }.into());
+        }
+        let errno = if done.result < 0 { -done.result } else { EIO };
+        Some(DeviceError::Io { op, pos, length, errno }.into())
+    }
+}
