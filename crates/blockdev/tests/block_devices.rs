@@ -243,9 +243,8 @@ fn root_zram_conforms_and_its_missing_nowait_is_told() {
 fn root_settling_a_device_without_a_cache_writes_its_page_cache_back() {
     needs!(Need::Loop);
     let scratch = Scratch::new(8 << 20);
-    let node = attach(&scratch, LoopOptions::default());
-    let name = node.path().file_name().unwrap().to_str().unwrap().to_owned();
-    std::fs::write(format!("/sys/block/{name}/queue/write_cache"), "write through").unwrap();
+    let mut node = attach(&scratch, LoopOptions::default());
+    node.set_attribute("queue/write_cache", "write through");
     // Closing it would write it back: the writer has to keep it open.
     let mut writer = std::fs::File::options().write(true).open(node.path()).unwrap();
     std::io::Write::write_all(&mut writer, &[7; 1 << 20]).unwrap();

@@ -21,6 +21,8 @@ struct JsonExplanation<'a> {
     refused: Option<&'a str>,
     reasons: &'a [String],
     advice: &'a [String],
+    piece_count: u64,
+    request_count: u64,
     requests: Vec<JsonRequest>,
 }
 
@@ -83,6 +85,8 @@ fn print_json(out: &mut Out, explanation: &Explanation) -> Result<(), CliError> 
         refused: explanation.refused.as_deref(),
         reasons: &explanation.reasons,
         advice: &explanation.advice,
+        piece_count: explanation.piece_count,
+        request_count: explanation.request_count,
         requests: explanation.requests.iter().map(request).collect(),
     })
 }

@@ -207,8 +207,11 @@ fn assert_sent_as_promised(
             })
     };
     let lines = traced(volume, device, path, &command);
-    let sent: Vec<_> =
-        lines.iter().filter(|line| line["phase"] == "submit").filter(in_file).map(of).collect();
+    // An opening for writing settles the device first.
+    let mut settles = verb == "write";
+    let own = |line: &&Value| !(line["op"] == "flush" && std::mem::take(&mut settles));
+    let made = lines.iter().filter(|line| line["phase"] == "submit").filter(own);
+    let sent: Vec<_> = made.filter(in_file).map(of).collect();
     assert!(!promised.is_empty() && promised == sent, "{command}:\n{promised:?}\n{sent:?}");
     answer
 }
@@ -288,6 +291,53 @@ fn explain_knows_files_and_volumes_that_are_not_written() {
         assert_eq!(explain(&volume, "", "/big", &["--read", "0", "4k"])["refused"], Value::Null);
         let durable = explain(&volume, NO_FUA, "/big", &["--write", "0", "4k", "--dsync"]);
         assert!(durable["refused"].is_string() && !advised(&durable, "FUA"), "{durable}");
+    }
+}
+
+/// A queue bounces nothing.
+#[test]
+fn explain_knows_what_a_queue_refuses() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    for request in [["--write", "1", "512"], ["--read", "512", "7"], ["--read", "9g", "1"]] {
+        let [verb, offset, length] = request;
+        let answer = explain(&volume, "", "/big", &[verb, offset, length, "--async"]);
+        let refused = answer["refused"].as_str().unwrap_or_default();
+        assert!(refused.contains("is not a multiple of 512"), "{answer}");
+        assert_eq!((&answer["requests"], &answer["request_count"]), (&Value::Array(vec![]), &0.into()));
+        let synchronous = explain(&volume, "", "/big", &request);
+        assert_eq!(synchronous["refused"], Value::Null, "{synchronous}");
+    }
+}
+
+/// A volume that an opening for writing refuses is not explained as if it were written.
+#[test]
+fn explain_knows_volumes_whose_damage_ends_an_opening_for_writing() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    for (word, block, byte) in [("group descriptor", "1", 30), ("journal", "bmap <8> 0", 0)] {
+        let volume = volume();
+        let block: u64 = match block.parse() {
+            Ok(block) => block,
+            Err(_) => debugfs(volume.path(), block).trim().parse().unwrap(),
+        };
+        let image = std::fs::OpenOptions::new().write(true).open(volume.path()).unwrap();
+        // A checksum, and a magic number.
+        std::os::unix::fs::FileExt::write_all_at(&image, &[0x5a; 2], block * 4096 + byte).unwrap();
+        // Damage is told of on standard error.
+        let explained = |words: &[&str]| -> Value {
+            let place = at(&volume, "/big");
+            let words = words.iter().map(OsStr::new).chain([OsStr::new("--json")]);
+            let output = uext4([OsStr::new("explain"), &place].into_iter().chain(words));
+            assert!(output.status.success(), "{}", oracle::text(&output));
+            serde_json::from_slice(&output.stdout).unwrap()
+        };
+        let answer = explained(&["--write", "0", "4k"]);
+        let refused = answer["refused"].as_str().unwrap_or_else(|| panic!("{word}: {answer}"));
+        let said =
+            bad(1, [OsStr::new("io"), &at(&volume, "/big"), OsStr::new("-c"), OsStr::new("pwrite 0 4k")]);
+        assert!(said.contains(refused) && refused.contains(word), "{word}: {said}\n{refused}");
+        assert_eq!(answer["requests"], Value::Array(vec![]));
+        assert_eq!(explained(&["--read", "0", "4k"])["refused"], Value::Null);
     }
 }
 

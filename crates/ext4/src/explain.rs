@@ -2,13 +2,12 @@
 //! fast.
 
 use crate::error::{Error, Result};
-use crate::features;
 use crate::fs::Ext4;
 use crate::volume::{Shared, check_overwrite};
 use uext4_blockdev::{Capabilities, Geometry};
-use uext4_iomap::bounce::next_step;
-use uext4_iomap::plan::{Durability, GateMode, JournalWork, Route, Sync};
-use uext4_iomap::{OpenFile, PIECES_MAX, Piece, Pieces, Plan, Range, Request, State, Switches};
+use uext4_iomap::bounce::{Step, next_step};
+use uext4_iomap::plan::{Durability, GateMode, JournalWork, Route, Summary, Sync};
+use uext4_iomap::{OpenFile, Outlook, PIECES_MAX, Piece, Pieces, Plan, Range, Request, State, Switches};
 
 /// Most device requests that an explanation lists.
 const REQUESTS_MAX: usize = 128;
@@ -46,16 +45,21 @@ pub struct DeviceRequest {
 pub struct Explanation {
     /// What was decided.
     pub plan: Plan,
-    /// What the decision saw.
+    /// What the decision saw: the first pieces.
     pub pieces: Vec<Piece>,
-    /// What the device would get: nothing if the request is refused.
+    /// How many pieces there are.
+    pub piece_count: u64,
+    /// What the device would get, in order: nothing if the request is refused. Of many the first ones, and the flush.
     pub requests: Vec<DeviceRequest>,
+    /// How many requests the device would get; zeros are none.
+    pub request_count: u64,
     /// Why, line by line.
     pub reasons: Vec<String>,
     /// What would make it faster.
     pub advice: Vec<String>,
-    /// Why it would be refused, if it would, as far as the volume and the file say it: not that the device is read-only
-    /// or in somebody else's use.
+    /// Why it would be refused, if it would, as far as the volume and the file say it, damage that ends an opening for
+    /// writing included: not that the device is read-only or in somebody else's use. `plan` is then what would be done
+    /// otherwise, for a queued request that is not aligned that of the synchronous call of any bytes.
     pub refused: Option<String>,
 }
 
@@ -70,109 +74,127 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
         range: Range { pos: query.pos, length: query.length },
         sync: query.sync,
         bounced,
-        queued: query.queued && !bounced,
+        queued: query.queued,
     };
-    let (plan, pieces) = shared.engine.explain(open, &request, query.write)?;
-    let view = open.state().view();
-    let facts = Facts { request, plan, view_size: view.size, block: view.block_size(), geometry, device };
-    let (requests, all_listed) = match plan.route {
-        Route::BouncedRead | Route::BouncedOverwrite => {
-            let mut around = Pieces::new();
-            shared.engine.map(open, facts.whole_blocks(), &mut around)?;
-            facts.bounced_requests(&around)
-        }
-        _ => (facts.requests(&pieces), true),
-    };
-    let refused = if query.write { refusal(shared, open, &request, &plan, &pieces) } else { None };
-    let requests = if refused.is_some() { Vec::new() } else { requests };
-    let mut reasons = facts.reasons(&pieces, open.switches, query.write);
-    if !all_listed && refused.is_none() {
-        reasons.push(format!("the first {REQUESTS_MAX} device requests are listed, the rest is like them"));
+    let outlook = shared.engine.explain(open, &request, query.write)?;
+    let facts = Facts { shared, open, request, outlook: &outlook, geometry, device };
+    let refused = facts.refusal(query.write);
+    let mut transfers = 0;
+    let mut list = List::default();
+    if refused.is_none() {
+        transfers = facts.transfers(query.write, &mut list)?;
     }
-    if pieces.len() == PIECES_MAX {
-        // The plan saw the first pieces only.
-        reasons.push(format!(
-            "more than {PIECES_MAX} pieces: the first ones are listed, the rest follows in steps"
-        ));
+    let mut reasons = facts.reasons(query);
+    if list.is_cut {
+        let count = list.count;
+        reasons.push(format!("the first of {count} device requests are listed, the rest is like them"));
     }
-    let advice = facts.advice(&pieces, open.switches, query.write, refused.is_some());
-    Ok(Explanation { plan, requests, reasons, advice, refused, pieces: pieces.to_vec() })
-}
-
-/// Why a write would be refused, if it would.
-fn refusal(
-    shared: &Shared,
-    open: &OpenFile<Ext4>,
-    request: &Request,
-    plan: &Plan,
-    pieces: &Pieces,
-) -> Option<String> {
-    if let Err(error) = check_writable(shared, open) {
-        return Some(error.to_string());
+    if outlook.piece_count > PIECES_MAX as u64 {
+        let count = outlook.piece_count;
+        reasons.push(format!("{count} pieces: they are looked up {PIECES_MAX} at a time"));
     }
-    if plan.route == Route::Allocate {
-        return Some("it needs allocation, conversion or a new size, which this version cannot do".into());
-    }
-    // The plan saw the first pieces only; a write is refused as a whole if any later one is not written.
-    if pieces.len() < PIECES_MAX {
-        return None;
-    }
-    shared.engine.check_overwrite(open, request.range).err().map(|error| error.to_string())
+    let advice = facts.advice(transfers, query.write, refused.is_some());
+    Ok(Explanation {
+        plan: outlook.plan,
+        pieces: outlook.pieces.to_vec(),
+        piece_count: outlook.piece_count,
+        requests: list.requests,
+        request_count: list.count,
+        reasons,
+        advice,
+        refused,
+    })
 }
 
 /// Whether the volume and the file could be opened for writing, as far as they themselves say.
-fn check_writable(shared: &Shared, open: &OpenFile<Ext4>) -> Result<()> {
-    let superblock = &shared.fs.state.superblock;
-    features::check_writable(superblock)?;
-    check_overwrite(superblock, &open.inode)
+pub(crate) fn check_openings(shared: &Shared, open: &OpenFile<Ext4>) -> Result<()> {
+    shared.check_writable()?;
+    check_overwrite(&shared.fs.state.superblock, &open.inode)
 }
 
-struct Facts {
+/// Requests to the device: all are counted, the first are kept.
+#[derive(Default)]
+struct List {
+    requests: Vec<DeviceRequest>,
+    count: u64,
+    is_cut: bool,
+}
+
+impl List {
+    fn push(&mut self, request: DeviceRequest) {
+        self.count += u64::from(request.op != "zero");
+        if self.is_full() {
+            self.is_cut = true;
+        } else {
+            self.requests.push(request);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.requests.len() == REQUESTS_MAX
+    }
+
+    /// What comes last is listed in any case.
+    fn push_last(&mut self, request: DeviceRequest) {
+        self.count += 1;
+        self.requests.push(request);
+    }
+}
+
+struct Facts<'a> {
+    shared: &'a Shared,
+    open: &'a OpenFile<Ext4>,
     request: Request,
-    plan: Plan,
-    view_size: u64,
-    block: u64,
+    outlook: &'a Outlook,
     geometry: Geometry,
     device: Capabilities,
 }
 
-impl Facts {
-    fn requests(&self, pieces: &[Piece]) -> Vec<DeviceRequest> {
-        let mut requests = Vec::new();
-        let write = !matches!(
-            self.plan.route,
-            Route::SimpleRead
-                | Route::GeneralRead
-                | Route::DaxRead
-                | Route::BouncedRead
-                | Route::InlineRead
-                | Route::PastEnd
-        );
-        if matches!(self.plan.route, Route::PastEnd | Route::Allocate) {
-            return requests;
-        }
-        let fua = self.plan.durability == Durability::Fua;
-        // A read ends with the device's block that holds the end of the file.
-        let end = match write {
-            true => u64::MAX,
-            false => self.view_size.next_multiple_of(u64::from(self.geometry.logical_block)),
-        };
-        for piece in pieces {
-            let op = match (piece.state, write) {
-                (State::Written, true) => "write",
-                (State::Written, false) => "read",
-                _ => "zero",
-            };
-            let length = piece.length.min(end.saturating_sub(piece.logical));
-            if length > 0 {
-                requests.push(DeviceRequest { op, pos: piece.physical, length, fua: fua && write });
-            }
-        }
-        requests.extend(self.flush());
-        requests
+impl Facts<'_> {
+    fn plan(&self) -> &Plan {
+        &self.outlook.plan
     }
 
-    /// The part of a bounced request that is transferred at all, rounded out to logical blocks.
+    /// Why the request would be refused, if it would: first by the openings that come before it.
+    fn refusal(&self, write: bool) -> Option<String> {
+        if write && let Err(error) = check_openings(self.shared, self.open) {
+            return Some(error.to_string());
+        }
+        self.outlook.refused.clone().map(|error| Error::from(error).to_string())
+    }
+
+    /// Lists what the device gets. Returns in how many places of it the data is.
+    fn transfers(&self, write: bool, list: &mut List) -> Result<u64> {
+        let mut places = 0;
+        let part = self.transferred();
+        if part.length > 0 {
+            self.shared.engine.visit_pieces(self.open, part, |piece| {
+                places += u64::from(piece.state == State::Written);
+            })?;
+            match self.plan().route {
+                Route::BouncedRead | Route::BouncedOverwrite => self.bounced_requests(write, list)?,
+                _ => {
+                    let op = if write { "write" } else { "read" };
+                    self.send(self.whole_blocks(), op, list)?;
+                }
+            }
+        }
+        if let Some(flush) = self.flush() {
+            list.push_last(flush);
+        }
+        Ok(places)
+    }
+
+    /// One request for each piece of `range`.
+    fn send(&self, range: Range, op: &'static str, list: &mut List) -> Result<()> {
+        let fua = op == "write" && self.plan().durability == Durability::Fua;
+        self.shared.engine.visit_pieces(self.open, range, |piece| {
+            let op = if piece.state == State::Written { op } else { "zero" };
+            list.push(DeviceRequest { op, pos: piece.physical, length: piece.length, fua });
+        })
+    }
+
+    /// The part of a request that is transferred at all, rounded out to logical blocks.
     fn whole_blocks(&self) -> Range {
         let block = u64::from(self.geometry.logical_block);
         let part = self.transferred();
@@ -180,56 +202,50 @@ impl Facts {
         Range { pos: start, length: part.end().next_multiple_of(block) - start }
     }
 
-    /// Nothing is read behind the end of the file; a bounced write is inside of it.
+    /// Nothing is read behind the end of the file; a write that is not refused is inside of it.
     fn transferred(&self) -> Range {
         let Range { pos, length } = self.request.range;
-        match self.plan.route {
-            Route::BouncedRead => Range { pos, length: length.min(self.view_size.saturating_sub(pos)) },
-            _ => self.request.range,
-        }
+        Range { pos, length: length.min(self.outlook.view.size.saturating_sub(pos)) }
     }
 
     /// What [`uext4_iomap::bounce`] sends, for memory that begins on a page: windows of logical blocks through a
     /// bounce buffer, read before they are written where the request covers only a part of them, and directly
-    /// what happens to be aligned in file and memory. `pieces` are those of [`Facts::whole_blocks`].
-    /// The flag says whether all of them are listed.
-    fn bounced_requests(&self, pieces: &[Piece]) -> (Vec<DeviceRequest>, bool) {
-        let write = self.plan.route == Route::BouncedOverwrite;
-        let fua = self.plan.durability == Durability::Fua;
+    /// what happens to be aligned in file and memory.
+    fn bounced_requests(&self, write: bool, list: &mut List) -> Result<()> {
         let (all, mut rest) = (self.transferred(), self.transferred());
-        let mut requests = Vec::new();
-        let known = pieces.last().map_or(0, Piece::end);
-        while rest.length > 0 && rest.pos < known && requests.len() < REQUESTS_MAX {
+        while rest.length > 0 {
             let step = next_step(&self.geometry, rest, (rest.pos - all.pos) as usize);
-            let mut send = |op: &'static str, fua: bool| {
-                for piece in pieces {
-                    let start = piece.logical.max(step.window.pos);
-                    let end = piece.end().min(step.window.end());
-                    if start >= end {
-                        continue;
-                    }
-                    let op = if piece.state == State::Written { op } else { "zero" };
-                    let inside = if piece.state == State::Hole { 0 } else { start - piece.logical };
-                    let pos = piece.physical + inside;
-                    requests.push(DeviceRequest { op, pos, length: end - start, fua });
+            let mut next = step.part.end();
+            if list.is_full() {
+                next = next.max(self.behind_hole(&step)?.min(rest.end()));
+            }
+            if next == step.part.end() {
+                if !write || !(step.direct || step.covers_window()) {
+                    self.send(step.window, "read", list)?;
                 }
-            };
-            if !write || !(step.direct || step.covers_window()) {
-                send("read", false);
+                if write {
+                    self.send(step.window, "write", list)?;
+                }
             }
-            if write {
-                send("write", fua);
-            }
-            rest = Range { pos: step.part.end(), length: rest.end() - step.part.end() };
+            rest = Range { pos: next, length: rest.end() - next };
         }
-        let all_listed = requests.len() <= REQUESTS_MAX && (rest.length == 0 || rest.pos >= known);
-        requests.truncate(REQUESTS_MAX);
-        requests.extend(self.flush());
-        (requests, all_listed)
+        Ok(())
+    }
+
+    /// Where a step begins again that reads something, if `step` and some behind it lie in one hole: a file may have
+    /// more of it than anybody wants to wait for.
+    fn behind_hole(&self, step: &Step) -> Result<u64> {
+        let mut pieces = Pieces::new();
+        let window = step.window;
+        let range = Range { pos: window.pos, length: self.whole_blocks().end() - window.pos };
+        self.shared.engine.map(self.open, range, &mut pieces)?;
+        let hole =
+            pieces.first().filter(|piece| piece.state != State::Written).map_or(0, |piece| piece.length);
+        Ok(window.pos + hole / window.length * window.length)
     }
 
     fn flush(&self) -> Option<DeviceRequest> {
-        let syncs = matches!(self.plan.durability, Durability::Datasync | Durability::Fsync);
+        let syncs = matches!(self.plan().durability, Durability::Datasync | Durability::Fsync);
         (syncs && self.device.volatile_cache).then_some(DeviceRequest {
             op: "flush",
             pos: 0,
@@ -238,15 +254,19 @@ impl Facts {
         })
     }
 
-    fn reasons(&self, pieces: &[Piece], switches: Switches, write: bool) -> Vec<String> {
-        let mut lines = vec![self.shape(pieces)];
-        lines.push(if write { self.write_route(switches) } else { self.read_route(pieces, switches) });
-        lines.push(match (self.plan.gate, self.plan.drain) {
+    fn reasons(&self, query: &Query) -> Vec<String> {
+        let (switches, write) = (self.open.switches, query.write);
+        let mut lines = vec![self.shape()];
+        if query.queued && self.request.bounced {
+            lines.push("a queue bounces nothing; what follows is of a synchronous call of any bytes".into());
+        }
+        lines.push(if write { self.write_route(switches) } else { self.read_route(switches) });
+        lines.push(match (self.plan().gate, self.plan().drain) {
             (GateMode::Shared, _) => "gate: shared, many requests at a time".into(),
             (GateMode::Exclusive, false) => "gate: exclusive while it allocates".into(),
             (GateMode::Exclusive, true) => "gate: exclusive, after a drain of everything in flight".into(),
         });
-        if !self.plan.counted {
+        if !self.plan().counted {
             lines.push("in-flight counter: untouched, the gate is held until the end".into());
         }
         if write {
@@ -256,23 +276,20 @@ impl Facts {
         lines
     }
 
-    fn shape(&self, pieces: &[Piece]) -> String {
-        let sum =
-            |state| pieces.iter().filter(|piece| piece.state == state).map(|piece| piece.length).sum::<u64>();
+    fn shape(&self) -> String {
+        let Summary { unwritten, hole, .. } = self.outlook.summary;
         format!(
-            "mapping: {} piece(s): {} bytes in written blocks, {} in unwritten blocks, {} in holes; \
+            "mapping: {} piece(s): {} bytes in written blocks, {unwritten} in unwritten blocks, {hole} in holes; \
              file of {} bytes, blocks of {} bytes",
-            pieces.len(),
-            sum(State::Written),
-            sum(State::Unwritten),
-            sum(State::Hole),
-            self.view_size,
-            self.block
+            self.outlook.piece_count,
+            self.request.range.length - unwritten - hole,
+            self.outlook.view.size,
+            self.outlook.view.block_size()
         )
     }
 
-    fn read_route(&self, pieces: &[Piece], switches: Switches) -> String {
-        match self.plan.route {
+    fn read_route(&self, switches: Switches) -> String {
+        match self.plan().route {
             Route::SimpleRead => {
                 "route: simple read, one written mapping: one look-up, one device request".into()
             }
@@ -283,8 +300,10 @@ impl Facts {
                 self.geometry.logical_block
             ),
             _ if !switches.simple_read => "route: general read, the switch simple-read is off".into(),
-            _ if pieces.len() > 1 => format!("route: general read, {} mappings", pieces.len()),
-            _ if self.request.range.end() > self.view_size => {
+            _ if self.outlook.piece_count > 1 => {
+                format!("route: general read, {} mappings", self.outlook.piece_count)
+            }
+            _ if self.request.range.end() > self.outlook.view.size => {
                 "route: general read, it crosses the end".into()
             }
             _ => "route: general read, zeros are filled in for what is not in written blocks".into(),
@@ -292,8 +311,9 @@ impl Facts {
     }
 
     fn write_route(&self, switches: Switches) -> String {
-        let subblock = (self.request.range.pos | self.request.range.length) & (self.block - 1) != 0;
-        match self.plan.route {
+        let subblock =
+            (self.request.range.pos | self.request.range.length) & (self.outlook.view.block_size() - 1) != 0;
+        match self.plan().route {
             Route::Allocate => "route: not a pure overwrite".into(),
             Route::BouncedOverwrite => format!(
                 "route: bounced overwrite (read, change, write), position or length is not a multiple of {} bytes",
@@ -311,7 +331,7 @@ impl Facts {
     }
 
     fn journal_line(&self) -> String {
-        match self.plan.journal {
+        match self.plan().journal {
             JournalWork::None => "journal: no handle, no transaction".into(),
             JournalWork::Handle => {
                 "journal: a handle around the mapping (overwrite-no-transaction is off)".into()
@@ -323,7 +343,7 @@ impl Facts {
     }
 
     fn durability_line(&self, switches: Switches) -> String {
-        match self.plan.durability {
+        match self.plan().durability {
             Durability::None => "durability: none asked, a later sync makes it durable".into(),
             Durability::Fua => "durability: each device write carries FUA, no flush follows".into(),
             Durability::WriteThrough => {
@@ -342,16 +362,15 @@ impl Facts {
         }
     }
 
-    /// `refused`: nothing is sent, so nothing is said about what is.
-    fn advice(&self, pieces: &[Piece], switches: Switches, write: bool, refused: bool) -> Vec<String> {
+    /// `transfers`: places of the device with data of the request. `refused`: nothing is sent, so nothing is said about
+    /// what is.
+    fn advice(&self, transfers: u64, write: bool, refused: bool) -> Vec<String> {
         let mut lines = Vec::new();
-        let blocks = |state| {
-            let bytes: u64 =
-                pieces.iter().filter(|piece| piece.state == state).map(|piece| piece.length).sum();
-            bytes.div_ceil(self.block)
-        };
+        let (view, switches) = (&self.outlook.view, self.open.switches);
         if write {
-            let (unwritten, hole) = (blocks(State::Unwritten), blocks(State::Hole));
+            let blocks = |bytes: u64| bytes.div_ceil(view.block_size());
+            let (unwritten, hole) =
+                (blocks(self.outlook.summary.unwritten), blocks(self.outlook.summary.hole));
             if unwritten > 0 {
                 lines.push(format!(
                     "{unwritten} unwritten block(s): write them once through a mounted volume first"
@@ -362,7 +381,7 @@ impl Facts {
                     "{hole} block(s) in holes: allocate and write them through a mounted volume first"
                 ));
             }
-            if self.request.range.end() > self.view_size {
+            if self.request.range.end() > view.size {
                 lines.push(
                     "it ends behind the end of the file: extend the file through a mounted volume first"
                         .into(),
@@ -373,9 +392,6 @@ impl Facts {
             let block = self.geometry.logical_block;
             lines.push(format!("use positions and lengths that are multiples of {block} bytes"));
         }
-        let sent =
-            |piece: &&Piece| piece.state == State::Written && (write || piece.logical < self.view_size);
-        let transfers = pieces.iter().filter(sent).count();
         if transfers > 1 && !refused {
             lines.push(format!("{transfers} device requests: a contiguous file needs one"));
         }

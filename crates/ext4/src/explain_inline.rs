@@ -1,7 +1,7 @@
 //! Why a request for contents inside the inode takes the way it takes.
 
 use crate::error::{Error, Result};
-use crate::explain::{Explanation, Query};
+use crate::explain::{Explanation, Query, check_openings};
 use crate::fs::Ext4;
 use crate::inline;
 use crate::volume::Shared;
@@ -30,24 +30,29 @@ pub(crate) fn explain_inline(shared: &Shared, open: &OpenFile<Ext4>, query: &Que
             true => "route: nothing to read at or behind the end of the file".into(),
             false => "route: a copy out of the inode, which was read when the file was opened".into(),
         });
-        return Ok(Explanation {
-            plan,
-            pieces,
-            requests: Vec::new(),
-            reasons,
-            advice: Vec::new(),
-            refused: None,
-        });
+        let aligned =
+            if query.queued { shared.engine.check_aligned(query.pos, query.length) } else { Ok(()) };
+        let refused = aligned.err().map(|error| error.to_string());
+        return Ok(told(plan, pieces, reasons, None, refused));
     }
     reasons.push("route: not a pure overwrite, the contents are part of the inode".into());
-    Ok(Explanation {
-        plan: Plan::inline_write(range, size),
-        pieces,
-        requests: Vec::new(),
-        reasons,
-        advice: vec!["write it through a mounted volume until it is too large for its inode".into()],
-        refused: Some(inline::refuse_write(&open.inode).to_string()),
-    })
+    let refused = check_openings(shared, open).err().unwrap_or_else(|| inline::refuse_write(&open.inode));
+    let advice = Some("write it through a mounted volume until it is too large for its inode".into());
+    Ok(told(Plan::inline_write(range, size), pieces, reasons, advice, Some(refused.to_string())))
+}
+
+/// The device gets nothing.
+fn told(
+    plan: Plan,
+    pieces: Vec<Piece>,
+    reasons: Vec<String>,
+    advice: Option<String>,
+    refused: Option<String>,
+) -> Explanation {
+    let advice = advice.into_iter().collect();
+    let piece_count = pieces.len() as u64;
+    let (requests, request_count) = (Vec::new(), 0);
+    Explanation { plan, pieces, piece_count, requests, request_count, reasons, advice, refused }
 }
 
 /// The part of `range` that lies in `whole`, the inline piece of a file, and the hole behind it.

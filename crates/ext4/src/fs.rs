@@ -61,6 +61,10 @@ impl FileSystem for Ext4 {
         map::load(&self.state, inode, pos)
     }
 
+    fn has_journal(&self) -> bool {
+        self.state.superblock.journal_inode().is_some()
+    }
+
     type Handle<'a> = uext4_jbd2::Handle<'a>;
 
     #[inline(always)]

@@ -228,8 +228,56 @@ pub(crate) fn settle(
     superblock: Superblock,
     options: &VolumeOptions,
 ) -> Result<Settled> {
+    match prepare(&device, superblock, options)? {
+        Prepared::Settled(settled) => Ok(*settled),
+        Prepared::ToWrite { pending, log, mut info } => {
+            pending.apply(&*device, &log)?;
+            info.needed = false;
+            if info.state == RecoveryState::Overlay {
+                info.state = RecoveryState::Replayed;
+            }
+            Ok(Settled { superblock: read_superblock(&device)?, device, info: *info })
+        }
+    }
+}
+
+/// Whether an open for writing would succeed: all of it is done but the writing. `options` are those of a read-only
+/// open that did succeed.
+///
+/// # Errors
+/// What that open would say. Not that the device cannot be written or is in use.
+pub(crate) fn rehearse(device: &Arc<dyn Device>, options: &VolumeOptions) -> Result<()> {
+    let options = VolumeOptions { write: true, force: true, ..options.clone() };
+    let superblock = read_superblock(device)?;
+    mmp::refuse_shared(&**device, &superblock, &options)?;
+    match prepare(device, superblock, &options)? {
+        // The volume was opened on the view of it already, with what is to be written.
+        Prepared::ToWrite { .. } => Ok(()),
+        Prepared::Settled(settled) => {
+            let Settled { device, superblock, info } = *settled;
+            // A log that is not empty and does not count is emptied, an error that it recorded is noted: in memory.
+            let size = superblock.geometry.block_size();
+            let view = OverlayDevice::keeping_writes(device, size, OVERLAY_BYTES)?;
+            open_state(Arc::new(view), superblock, &options, info).map(drop)
+        }
+    }
+}
+
+/// What an open comes to before it writes anything.
+enum Prepared {
+    /// There is nothing to write.
+    Settled(Box<Settled>),
+    /// Everything that may refuse the volume was asked; this is to be written.
+    ToWrite { pending: Box<Pending>, log: uext4_jbd2::RunMap, info: Box<RecoveryInfo> },
+}
+
+/// Decides what recovery has to do. Nothing is written.
+fn prepare(device: &Arc<dyn Device>, superblock: Superblock, options: &VolumeOptions) -> Result<Prepared> {
+    let settled = |device: Arc<dyn Device>, superblock, info| {
+        Ok(Prepared::Settled(Box::new(Settled { device, superblock, info })))
+    };
     if !superblock.needs_recovery() {
-        return Ok(Settled { device, superblock, info: RecoveryInfo::clean() });
+        return settled(device.clone(), superblock, RecoveryInfo::clean());
     }
     // With a journal but without its inode: it is found by its UUID.
     if superblock.features.compat.contains(Compat::HAS_JOURNAL) && superblock.journal_inode().is_none() {
@@ -242,8 +290,7 @@ pub(crate) fn settle(
             let text = "the superblock says so (needs_recovery), but there is no journal";
             return Err(Error::NeedsRecovery(text.into()));
         }
-        let info = RecoveryInfo::new(RecoveryState::NoJournal, true);
-        return Ok(Settled { device, superblock, info });
+        return settled(device.clone(), superblock, RecoveryInfo::new(RecoveryState::NoJournal, true));
     };
     let journal = JournalInfo::read(&state.cache, &log)?;
     journal.check_version()?;
@@ -251,7 +298,7 @@ pub(crate) fn settle(
     let block_size = u64::from(superblock.geometry.block_size());
     // Not the blocks of this superblock: a volume that was grown has its new size in the log.
     let blocks = device.geometry().size / block_size;
-    let recovery = Recovery::read(&device, &log, &journal, blocks)?;
+    let recovery = Recovery::read(device, &log, &journal, blocks)?;
     let mut info = RecoveryInfo::new(RecoveryState::Overlay, true);
     info.journal_errno = journal.superblock.errno;
     info.log = Some(recovery.report().clone());
@@ -264,11 +311,11 @@ pub(crate) fn settle(
     {
         return Err(uext4_jbd2::Error::Damaged(damage).into());
     }
-    let mut pending = Pending::new(&device, &superblock, recovery)?;
+    let mut pending = Pending::new(device, &superblock, recovery)?;
     mmp::refuse_shared(&*pending.overlay, &pending.superblock, options)?;
     pending.replay_fast_commits(&log, options, &mut info)?;
     if !options.write {
-        return Ok(Settled { device: pending.overlay, superblock: pending.superblock, info });
+        return settled(pending.overlay, pending.superblock, info);
     }
     let view = open_state(pending.overlay.clone(), pending.superblock.clone(), options, info.clone())?;
     // What was replayed may have moved the journal; then the block that is about to be emptied is somebody else's.
@@ -277,12 +324,7 @@ pub(crate) fn settle(
     }
     pending.recount(&view)?;
     drop(view);
-    pending.apply(&*device, &log)?;
-    info.needed = false;
-    if info.state == RecoveryState::Overlay {
-        info.state = RecoveryState::Replayed;
-    }
-    Ok(Settled { superblock: read_superblock(&device)?, device, info })
+    Ok(Prepared::ToWrite { pending: Box::new(pending), log, info: Box::new(info) })
 }
 
 impl Pending {

@@ -19,7 +19,7 @@ use crate::zones::SystemZones;
 use crate::{foreign, journal, map, path, recovery};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use uext4_blockdev::spec::DeviceSpec;
 use uext4_blockdev::{self as blockdev, BufferPool, Device};
 use uext4_buffer::{BufferCache, CacheOptions};
@@ -40,6 +40,21 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine<Ext4>>,
     pub(crate) fs: Arc<Ext4>,
     options: VolumeOptions,
+    /// As it was given, without what recovery lays over it.
+    device: Arc<dyn Device>,
+    /// Whether an opening for writing would succeed, once somebody asked.
+    writable: OnceLock<Result<()>>,
+}
+
+impl Shared {
+    /// Whether the volume could be opened for writing, as far as it says itself: not whether the device can be
+    /// written or is in use. Rehearsed once for a volume that is open read-only; nothing is written.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.options.write {
+            return Ok(());
+        }
+        self.writable.get_or_init(|| recovery::rehearse(&self.device, &self.options)).clone()
+    }
 }
 
 /// The file system's own state.
@@ -98,11 +113,14 @@ impl Volume {
             // image may not have synced it, and FUA makes one range durable.
             device.settle()?;
         }
+        let given = device.clone();
         let Settled { device, superblock, info } = recovery::settle(device, superblock, &options)?;
         let state = open_state(device.clone(), superblock, &options, info)?;
         let fs = Arc::new(Ext4::new(state));
         let engine = Arc::new(Engine::new(fs.clone(), device)?);
-        Ok(Volume { shared: Arc::new(Shared { engine, fs, options }) })
+        Ok(Volume {
+            shared: Arc::new(Shared { engine, fs, options, device: given, writable: OnceLock::new() }),
+        })
     }
 
     pub(crate) fn from_shared(shared: Arc<Shared>) -> Self {

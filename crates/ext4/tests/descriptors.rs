@@ -4,7 +4,7 @@ mod common;
 
 use common::fast::{Records, SEQUENCE, plant};
 use common::log::{Log, LogKind};
-use common::{Image, assert_unchanged, open_ro, open_rw, read_all, read_only};
+use common::{Image, assert_unchanged, explained_refusal, open_ro, open_rw, read_all, read_only};
 use std::sync::LazyLock;
 use uext4::check::{CheckOptions, check_volume};
 use uext4::{Error, RecoveryState, Volume, VolumeOptions};
@@ -134,6 +134,11 @@ fn open_damaged(image: &Image, damage: (u32, u32), first: u32) -> Volume {
         (damage.0, damage.1, Some(Group(first)))
     );
     assert!(info.notes.contains(&told.to_string()), "{:?}", info.notes);
+    let mut names = (0..100).map(|number| format!("/file-{number:02}"));
+    if let Some(name) = names.find(|name| volume.open_file(name, read_only()).is_ok()) {
+        assert_eq!(explained_refusal(&volume, &name), Some(refused.to_string()));
+        assert_unchanged(image, &*device);
+    }
     volume
 }
 

@@ -6,7 +6,7 @@ mod common;
 use common::dirty::{block_size, by_e2fsck, comparable, recovers_as_e2fsck_does};
 use common::hostile::Layout;
 use common::log::{Log, LogKind, Written, places};
-use common::{Image, assert_same_bytes, assert_unchanged, open_ro, read_all, read_only};
+use common::{Image, assert_same_bytes, assert_unchanged, explained_refusal, open_ro, read_all, read_only};
 use uext4::check::{CheckOptions, Report, check_volume};
 use uext4::{Error, LogEnd, RecoveryReport, RecoveryState, Volume, VolumeOptions};
 use uext4_ondisk::Ino;
@@ -70,7 +70,8 @@ fn what_is_refused_for_writing_is_not_written_first() {
         assert!(matches!(error, Error::Journal(_)), "{error:?}");
         assert!(error.to_string().contains("blocks for new transactions"), "{error}");
         assert_unchanged(&image, &*device);
-        open_ro(device);
+        assert_eq!(explained_refusal(&open_ro(device.clone()), "/hello"), Some(error.to_string()));
+        assert_unchanged(&image, &*device);
     }
 }
 
@@ -100,8 +101,10 @@ fn a_damaged_journal_that_nobody_needs_leaves_reading() {
         let damage = info.recovery.journal_damage.unwrap_or_else(|| panic!("{what}: no word of it"));
         assert!(info.notes.iter().any(|note| note.contains("journal is damaged") && note.contains(&damage)));
         assert_eq!(read_all(&volume.open_file("/hello", read_only()).unwrap()).len(), 6000);
+        let explained = explained_refusal(&volume, "/hello");
         drop(volume);
         let error = Volume::open_device(device.clone(), VolumeOptions::read_write()).map(drop).unwrap_err();
+        assert_eq!(explained, Some(error.to_string()), "{what}");
         let typed = matches!(
             error,
             Error::Corrupt(_) | Error::CorruptInode { .. } | Error::Journal(_) | Error::Incompatible { .. }
@@ -163,6 +166,12 @@ fn features_of_a_first_version_are_ignored() {
     image.bytes[start + 0x28 + 3] = 1 | 4;
     image.bytes[start + 0x24 + 3] = 1;
     let device = image.device();
+    assert_eq!(
+        explained_refusal(&open_ro(device.clone()), "/hello"),
+        None,
+        "what is replayed hinders nobody"
+    );
+    assert_unchanged(&image, &*device);
     let info = Volume::open_device(device.clone(), VolumeOptions::read_write()).unwrap().info();
     let log = info.recovery.log.unwrap();
     assert_eq!((log.transactions, log.blocks, log.ended), (1, 2, LogEnd::Complete));
@@ -176,7 +185,10 @@ fn features_of_a_first_version_are_ignored() {
     clear_recover(&mut image);
     let report = check(&image);
     assert!(report.is_clean() && report.findings.is_empty(), "{:?}", report.findings);
-    let volume = Volume::open_device(image.device(), VolumeOptions::read_write()).unwrap();
+    let device = image.device();
+    assert_eq!(explained_refusal(&open_ro(device.clone()), "/hello"), None, "nor is what is emptied");
+    assert_unchanged(&image, &*device);
+    let volume = Volume::open_device(device, VolumeOptions::read_write()).unwrap();
     assert_eq!(volume.info().recovery.state, RecoveryState::Emptied);
 }
 

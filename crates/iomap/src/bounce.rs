@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::gate::InodeGuard;
 use crate::mapping::{Range, State};
-use crate::plan::{Plan, Request};
+use crate::plan::{Plan, Request, counts_copy};
 use crate::queue::WriteFlags;
 use crate::sync_io::{Mapping, check_written};
 use uext4_blockdev::{Buffer, Geometry, WriteDurability};
@@ -68,12 +68,16 @@ impl<F: FileSystem> Engine<F> {
         file.check_readable()?;
         check_range(pos, buf.len() as u64)?;
         let state = file.state();
-        let guard = self.enter(state, true);
+        let counted = counts_copy(&self.capabilities, file.switches);
+        let guard = self.enter(state, counted);
         let visible = state.size().saturating_sub(pos).min(buf.len() as u64);
         if visible == 0 {
             return Ok(0);
         }
         self.counters.bump(Counter::Bounces);
+        if counted {
+            self.counters.bump(Counter::DioCounted);
+        }
         let mut done = 0;
         while done < visible {
             let part = &mut buf[done as usize..visible as usize];
@@ -147,7 +151,7 @@ impl<F: FileSystem> Engine<F> {
         let plan = self.decide(file, &guard, &request, Mapping::Due, file.switches, &mut pieces)?;
         self.counters.bump(Counter::Bounces);
         self.counters.bump(Counter::ExclusiveWrites);
-        if file.switches.overwrite_no_transaction {
+        if self.needs_no_handle(file.switches) {
             self.counters.bump(Counter::OverwritesWithoutHandle);
         }
         if plan.durability == crate::plan::Durability::Fua {

@@ -31,22 +31,24 @@ macro_rules! counters {
 counters! {
     /// Reads on the short path.
     SimpleReads => "simple_reads",
-    /// Writes that were mapped without a journal handle.
+    /// Overwrites that were mapped without a journal handle: the switch is on, or the volume has no journal.
     OverwritesWithoutHandle => "overwrites_without_handle",
-    /// Direct requests counted in flight.
+    /// Requests counted in flight: all that transfer something but copies of mapped memory (unless `dax-no-dio-count`
+    /// is off) and synchronous writes that hold the gate alone.
     DioCounted => "dio_counted",
-    /// Copies from or to mapped memory.
+    /// Copies from or to mapped memory; those through a bounce buffer are [`Counter::Bounces`].
     DaxCopies => "dax_copies",
     /// Writes whose device requests all carry FUA; one with several pieces counts once.
     FuaWrites => "fua_writes",
     /// Sub-block overwrites under the shared gate.
     SharedSubblockWrites => "shared_subblock_writes",
-    /// Reads through the general iterator.
+    /// Reads through the general iterator: `simple-read` is off, or several mappings, zeros to fill in, the end of the
+    /// file, a mapping that has to be loaded first.
     GeneralReads => "general_reads",
     /// Reads that the file system served from the inode.
     InlineReads => "inline_reads",
-    /// Journal handles started: one for each mapping of a write, so two for a write that the short way gave back
-    /// (several pieces, a full queue) or that had to wait for the gate.
+    /// Journal handles started: one for each write on the plain route of `overwrite-no-transaction`, refused ones
+    /// included.
     HandlesStarted => "handles_started",
     /// Journal commits caused.
     Commits => "commits",

@@ -6,9 +6,7 @@ use crate::flush::FlushTickets;
 use crate::flusher::Flusher;
 use crate::fs::{FileSystem, OpenFile};
 use crate::mapping::{Pieces, Range};
-use crate::plan::{Plan, Request, plan_read};
 use crate::queue::QueueCore;
-use crate::write_plan::plan_write;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -148,27 +146,6 @@ impl<F: FileSystem> Engine<F> {
             (Misaligned::Length, length)
         };
         DeviceError::Misaligned { what, value, align }.into()
-    }
-
-    /// The plan and the pieces of a request as things stand, for `explain`. Nothing is changed; a request
-    /// with more than [`crate::PIECES_MAX`] pieces is planned by its first ones.
-    pub fn explain(
-        &self,
-        file: &OpenFile<F>,
-        request: &Request,
-        write: bool,
-    ) -> Result<(Plan, Pieces), F::Error> {
-        let state = file.state();
-        let mut pieces = Pieces::new();
-        check_range(request.range.pos, request.range.length)?;
-        self.load_pieces(file, request.range, &mut pieces)?;
-        let view = state.view();
-        let plan = if write {
-            plan_write(request, &view, &pieces, &self.capabilities, file.switches)
-        } else {
-            plan_read(request, &view, &pieces, &self.capabilities, file.switches)
-        };
-        Ok((plan, pieces))
     }
 
     /// Whether a write of `range` would be a pure overwrite, over all its pieces: [`Error::NeedsAllocation`]

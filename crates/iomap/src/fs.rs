@@ -29,6 +29,12 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
     /// that whoever asked gets on even if another thread makes the published one forget it at once.
     fn load_map(&self, inode: &Self::Inode, pos: u64) -> Result<Arc<MapSnapshot>, Self::Error>;
 
+    /// Whether an open for writing has a journal to start handles in. Without one the plain route of
+    /// [`FileSystem::start_mapping`] starts none either.
+    fn has_journal(&self) -> bool {
+        true
+    }
+
     /// A journal handle around the mapping of a write.
     type Handle<'a>
     where

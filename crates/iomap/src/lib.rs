@@ -23,6 +23,7 @@ mod door;
 pub mod durability;
 mod engine;
 mod error;
+mod explain;
 #[cfg(not(loom))]
 mod flush;
 #[allow(missing_docs)]
@@ -59,6 +60,7 @@ pub use counters::{Counter, Counters, Stats};
 pub use door::Payload;
 pub use engine::Engine;
 pub use error::Error;
+pub use explain::Outlook;
 pub use fs::{Count, FileSystem, OpenFile};
 pub use inode::InodeState;
 pub use mapping::{PIECES_MAX, Piece, Pieces, Range, Run, State};

@@ -94,7 +94,8 @@ pub enum GateMode {
 pub enum JournalWork {
     /// No handle at all.
     None,
-    /// A handle around the mapping of a pure overwrite (the plain route: nothing is dirtied).
+    /// A handle around the mapping of a pure overwrite (the plain route: nothing is dirtied). A volume without a
+    /// journal has none: there `explain` says [`JournalWork::None`].
     Handle,
     /// Convert unwritten extents when the data is complete.
     Convert,
@@ -146,7 +147,8 @@ pub struct Plan {
     pub gate: GateMode,
     /// Wait until nothing is in flight before starting.
     pub drain: bool,
-    /// Whether the request is counted in flight.
+    /// Whether the request is counted in flight. A synchronous one that holds the gate alone to its end is not, unless
+    /// `dax-no-dio-count` is off for mapped memory.
     pub counted: bool,
     /// Journal work.
     pub journal: JournalWork,
@@ -225,6 +227,13 @@ impl Summary {
     }
 }
 
+/// Whether a synchronous request that shares the gate is counted in flight: a copy from or to mapped memory need not
+/// be.
+#[inline(always)]
+pub(crate) fn counts_copy<R: Routing>(device: &Capabilities, routing: R) -> bool {
+    device.dax.is_none() || !routing.switches().dax_no_dio_count
+}
+
 /// Decides a read. `pieces` covers `request.range` (all of it, or the first part of a request that is split).
 #[inline]
 pub fn plan_read<R: Routing>(
@@ -245,13 +254,14 @@ pub fn plan_read<R: Routing>(
         completion: if request.queued { Completion::Asynchronous } else { Completion::Synchronous },
     };
     if request.range.pos >= view.size {
-        return Plan { route: Route::PastEnd, counted: false, ..plan };
+        let completion = Completion::Synchronous;
+        return Plan { route: Route::PastEnd, counted: false, completion, ..plan };
     }
+    let counted = counts_copy(device, routing);
     if request.bounced {
-        return Plan { route: Route::BouncedRead, completion: Completion::Synchronous, ..plan };
+        return Plan { route: Route::BouncedRead, counted, completion: Completion::Synchronous, ..plan };
     }
     if device.dax.is_some() {
-        let counted = !routing.switches().dax_no_dio_count;
         return Plan { route: Route::DaxRead, counted, completion: Completion::Synchronous, ..plan };
     }
     let one_written =

@@ -100,6 +100,7 @@ impl<F: FileSystem> Engine<F> {
         }
         let physical = state.find_written(guard, range).ok_or(NotSimple)?;
         self.counters.bump_at(guard.slot(), Counter::SimpleReads);
+        self.counters.bump_at(guard.slot(), Counter::DioCounted);
         let read = self.device.read_at(buf, physical).map_err(crate::error::Error::from);
         Ok(read.map(|()| buf.len()).map_err(F::Error::from))
     }

@@ -29,6 +29,17 @@ pub(crate) fn check_written(piece: &Piece) -> Result<(), Error> {
     if piece.state == State::Written { Ok(()) } else { Err(Error::NotWritten(piece.logical)) }
 }
 
+/// Why a write is not a pure overwrite, if it is not.
+#[inline]
+pub(crate) fn needs_allocation(range: Range, view: &View, summary: &Summary) -> Option<Error> {
+    let extends = range.end() > view.size || range.end() > view.disk_size;
+    if summary.all_written && !extends {
+        return None;
+    }
+    let Summary { unwritten, hole, .. } = *summary;
+    Some(Error::NeedsAllocation { pos: range.pos, length: range.length, unwritten, hole, extends })
+}
+
 impl<F: FileSystem> Engine<F> {
     /// Reads into `buf` from byte `pos`; returns the bytes read, fewer at the end of the file. Position,
     /// length and address obey the device's alignment; otherwise nothing is read (`Misaligned`).
@@ -91,13 +102,16 @@ impl<F: FileSystem> Engine<F> {
             return self.read_mapped(file, &guard, buf, range, routing);
         }
         let guard = self.enter(state, true);
-        self.counters.bump_at(guard.slot(), Counter::DioCounted);
         if routing.switches().simple_read
             && let Ok(read) = self.simple_read(&guard, state, buf, range)
         {
             return read;
         }
-        self.counters.bump(Counter::GeneralReads);
+        if range.pos >= state.size() {
+            return Ok(0);
+        }
+        self.counters.bump_at(guard.slot(), Counter::GeneralReads);
+        self.counters.bump_at(guard.slot(), Counter::DioCounted);
         self.read_pieces(file, &guard, buf, range, |_held, buf, physical| {
             Ok(self.device.read_at(buf, physical)?)
         })
@@ -126,6 +140,9 @@ impl<F: FileSystem> Engine<F> {
         range: Range,
         routing: R,
     ) -> Result<usize, F::Error> {
+        if range.pos >= file.state().size() {
+            return Ok(0);
+        }
         self.counters.bump_at(guard.slot(), Counter::DaxCopies);
         if routing.switches().dax_no_dio_count {
             self.read_mapped_by(file, guard, buf, range, |held, buf, at| self.copy_out(held, buf, at))
@@ -265,7 +282,7 @@ impl<F: FileSystem> Engine<F> {
         // The mapping first, then the view: whoever sees a converted block must also see that its conversion is
         // not durable yet (`InodeState::set_datasync_tid`).
         let durability = plan_shared_overwrite(request, &state.view(), &self.capabilities, routing)?;
-        if routing.switches().overwrite_no_transaction {
+        if self.needs_no_handle(routing) {
             line.bump(Counter::OverwritesWithoutHandle);
         }
         if (request.range.pos | request.range.length) & ((1 << state.block_bits()) - 1) != 0 {
@@ -405,13 +422,19 @@ impl<F: FileSystem> Engine<F> {
         view: &View,
         summary: &Summary,
     ) -> Result<(), F::Error> {
-        let extends = range.end() > view.size || range.end() > view.disk_size;
-        if summary.all_written && !extends {
-            return Ok(());
+        match needs_allocation(range, view, summary) {
+            None => Ok(()),
+            Some(error) => {
+                self.counters.bump(Counter::AllocationsRefused);
+                Err(error.into())
+            }
         }
-        self.counters.bump(Counter::AllocationsRefused);
-        let Summary { unwritten, hole, .. } = *summary;
-        Err(Error::NeedsAllocation { pos: range.pos, length: range.length, unwritten, hole, extends }.into())
+    }
+
+    /// Whether an overwrite is mapped without a handle: the switch says so, or there is no journal.
+    #[inline(always)]
+    pub(crate) fn needs_no_handle<R: Routing>(&self, routing: R) -> bool {
+        routing.switches().overwrite_no_transaction || !self.fs.has_journal()
     }
 
     /// Refuses a range that is not a pure overwrite. Call inside the gate.
@@ -431,7 +454,7 @@ impl<F: FileSystem> Engine<F> {
     ) {
         let block_mask = (1 << state.block_bits()) - 1;
         let slot = guard.slot();
-        if routing.switches().overwrite_no_transaction {
+        if self.needs_no_handle(routing) {
             self.counters.bump_at(slot, Counter::OverwritesWithoutHandle);
         }
         if guard.is_exclusive() {

@@ -24,12 +24,25 @@ pub fn plan_write<R: Routing>(
     device: &Capabilities,
     routing: R,
 ) -> Plan {
-    let summary = Summary::of(pieces);
+    plan_write_of(request, view, pieces, &Summary::of(pieces), device, routing)
+}
+
+/// The same for a request of more pieces than are kept: `summary` is of all, and of `pieces` only the first and the
+/// last matter.
+#[inline(always)]
+pub(crate) fn plan_write_of<R: Routing>(
+    request: &Request,
+    view: &View,
+    pieces: &[Piece],
+    summary: &Summary,
+    device: &Capabilities,
+    routing: R,
+) -> Plan {
     let extends = request.range.end() > view.size || request.range.end() > view.disk_size;
     if summary.all_written && !extends {
         return plan_overwrite(request, view, device, routing);
     }
-    plan_allocating(request, view, pieces, &summary, extends)
+    plan_allocating(request, view, pieces, summary, extends)
 }
 
 /// Whether a write touches only a part of some file-system block.
@@ -63,6 +76,8 @@ fn plan_overwrite<R: Routing>(request: &Request, view: &View, device: &Capabilit
     }
     if !shares_gate(request, view.block_bits, routing) {
         plan.make_exclusive();
+        // The gate is held until the transfer is complete; only a queue's commit and flush come behind it.
+        plan.counted = request.queued && !request.bounced;
     }
     if device.dax.is_some() {
         plan.completion = Completion::Synchronous;

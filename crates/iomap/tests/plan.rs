@@ -170,7 +170,12 @@ fn check_overwrite(case: &Case, plan: &Plan, subblock: bool) {
         (false, false) => Route::Overwrite,
     };
     assert_eq!(plan.route, route);
-    assert_eq!(plan.counted, route != Route::DaxOverwrite || !case.switches.dax_no_dio_count);
+    let counted = match route {
+        Route::DaxOverwrite => !case.switches.dax_no_dio_count,
+        Route::BouncedOverwrite => false,
+        _ => !alone || case.request.queued,
+    };
+    assert_eq!(plan.counted, counted, "alone until it is over needs no count");
     let waits = alone || mapped || !case.request.queued;
     assert_eq!(plan.completion == Completion::Synchronous, waits);
     assert_eq!((plan.zero_edges.head, plan.zero_edges.tail), (0, 0));
@@ -198,7 +203,8 @@ fn reads_follow_the_rules() {
         assert_eq!(plan.route, want);
         assert_eq!(plan.gate, GateMode::Shared, "reads never exclude");
         assert!(!plan.drain && plan.journal == JournalWork::None && plan.durability == Durability::None);
-        let uncounted = want == Route::PastEnd || want == Route::DaxRead && case.switches.dax_no_dio_count;
+        let copied = case.device.dax.is_some() && case.switches.dax_no_dio_count;
+        let uncounted = want == Route::PastEnd || copied;
         assert_eq!(plan.counted, !uncounted);
     });
 }

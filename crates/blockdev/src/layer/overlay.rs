@@ -4,6 +4,8 @@
 //! The layer lies below metadata and data alike, so that whoever reads through it sees the recovered state,
 //! synchronously and queued, with any alignment that the device grants. It never passes a write on, and it says that
 //! the device is not mapped memory, because a reader of the mapping would go around it.
+//!
+//! For rehearsals one can be written: it keeps what is written in memory.
 
 use super::inject::{Inject, forward_to_inject};
 use crate::scratch::Scratch;
@@ -41,6 +43,8 @@ struct Shared {
     geometry: Geometry,
     block_size: u64,
     budget: u64,
+    /// Synchronous writes are kept in memory rather than refused.
+    keeps_writes: bool,
     blocks: RwLock<Blocks>,
 }
 
@@ -55,13 +59,27 @@ impl OverlayDevice {
     ///
     /// # Errors [`Error::Misaligned`] unless `block_size` is a multiple of the device's logical block.
     pub fn new(inner: Arc<dyn Device>, block_size: u32, budget: u64) -> Result<Self> {
+        Self::with(inner, block_size, budget, false)
+    }
+
+    /// The same, but that it can be written: synchronous writes change bytes in memory only
+    /// ([`OverlayDevice::patch`]) and are lost with it. For rehearsals. Queued writes
+    /// and discards are refused all the same.
+    ///
+    /// # Errors as [`OverlayDevice::new`].
+    pub fn keeping_writes(inner: Arc<dyn Device>, block_size: u32, budget: u64) -> Result<Self> {
+        Self::with(inner, block_size, budget, true)
+    }
+
+    fn with(inner: Arc<dyn Device>, block_size: u32, budget: u64, keeps_writes: bool) -> Result<Self> {
         let geometry = inner.geometry();
         let align = geometry.logical_block;
         if block_size == 0 || !block_size.is_multiple_of(align) {
             return Err(Error::Misaligned { what: Misaligned::Length, value: u64::from(block_size), align });
         }
         let blocks = RwLock::default();
-        let shared = Shared { inner, geometry, block_size: u64::from(block_size), budget, blocks };
+        let shared =
+            Shared { inner, geometry, block_size: u64::from(block_size), budget, keeps_writes, blocks };
         Ok(OverlayDevice { shared: Arc::new(shared) })
     }
 
@@ -205,7 +223,7 @@ impl Device for OverlayDevice {
 
     fn capabilities(&self) -> Capabilities {
         let inner = self.shared.inner.capabilities();
-        Capabilities { read_only: true, discard: false, dax: None, ..inner }
+        Capabilities { read_only: !self.shared.keeps_writes, discard: false, dax: None, ..inner }
     }
 
     fn describe(&self) -> Description {
@@ -225,8 +243,12 @@ impl Device for OverlayDevice {
         shared.read(&shared.blocks.read(), buf, pos)
     }
 
-    fn write_at(&self, _: &[u8], _: u64, _: WriteDurability) -> Result<()> {
-        Err(Error::ReadOnly)
+    fn write_at(&self, buf: &[u8], pos: u64, _: WriteDurability) -> Result<()> {
+        if !self.shared.keeps_writes {
+            return Err(Error::ReadOnly);
+        }
+        self.shared.geometry.check(pos, buf.len() as u64)?;
+        self.patch(pos, buf)
     }
 
     /// Nothing was written, so nothing is to be made durable.

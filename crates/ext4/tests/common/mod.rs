@@ -19,6 +19,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use uext4::blockdev::engine::{MemoryDevice, MemoryOptions};
 use uext4::blockdev::{Device, WriteDurability};
+use uext4::explain::Query;
+use uext4::plan::Sync;
 use uext4::{Buffer, BufferPool, File, FileSlot, OpenOptions, Volume, VolumeOptions};
 use uext4_testkit::fixture::pattern;
 
@@ -154,6 +156,12 @@ pub fn read_write() -> OpenOptions {
 
 pub fn read_only() -> OpenOptions {
     OpenOptions::new().read(true)
+}
+
+/// Why a write to the file is refused, as `explain` says it.
+pub fn explained_refusal(volume: &Volume, name: &str) -> Option<String> {
+    let query = Query { write: true, pos: 0, length: 1, sync: Sync::None, queued: false };
+    volume.open_file(name, read_only()).unwrap().explain(&query).unwrap().refused
 }
 
 /// All bytes of a file through its any-byte calls.

@@ -283,7 +283,7 @@ impl<F: FileSystem> Core<F> {
         block_size: u64,
         routing: R,
     ) {
-        if routing.switches().overwrite_no_transaction {
+        if self.engine.needs_no_handle(routing) {
             self.counters.bump(Counter::OverwritesWithoutHandle);
         }
         if gate == GateMode::Shared && (request.range.pos | request.range.length) & (block_size - 1) != 0 {

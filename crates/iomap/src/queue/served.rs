@@ -41,7 +41,9 @@ impl<F: FileSystem> Engine<F> {
         if buf.is_empty() {
             return Ok(0);
         }
-        self.counters.bump(Counter::InlineReads);
+        if pos < file.state().size() {
+            self.counters.bump(Counter::InlineReads);
+        }
         read(buf, pos)
     }
 }
@@ -83,8 +85,11 @@ impl<F: FileSystem> Core<F> {
         tag: u64,
         mut read: impl FnMut(&mut [u8], u64) -> Result<usize, F::Error>,
     ) -> Result<(), F::Error> {
-        self.file(slot)?.file.check_readable()?;
-        self.engine.check_direct(pos, payload.len())?;
+        let file = &self.file(slot)?.file;
+        file.check_readable()?;
+        let size = file.state().size();
+        let payload_length = payload.len();
+        self.engine.check_direct(pos, payload_length)?;
         self.check_memory(&payload)?;
         if self.free.is_empty() {
             return Err(Error::QueueFull.into());
@@ -95,7 +100,9 @@ impl<F: FileSystem> Core<F> {
             Payload::Many(buffers) => &mut buffers[..],
         };
         let mut result = Ok(0);
-        self.counters.bump(Counter::InlineReads);
+        if pos < size && payload_length > 0 {
+            self.counters.bump(Counter::InlineReads);
+        }
         for buffer in buffers {
             let Ok(total) = result else { break };
             let length = buffer.len();

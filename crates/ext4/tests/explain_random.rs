@@ -1,0 +1,486 @@
+//! What `explain` says of a request is what happens: seeded requests over all kinds of files, layouts, devices, ways
+//! and switch settings are explained, then done, and every field of the plan is compared with the counters and with
+//! what the device was asked. A failure prints the seed; `UEXT4_EXPLAIN_SEED` and `UEXT4_EXPLAIN_REQUESTS` (of each
+//! volume on each device) change what is tried.
+
+mod common;
+
+use common::{Image, aligned, patterned, read_only, read_write};
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use uext4::blockdev::layer::{CountingDevice, Mask, MaskDevice, TraceEvent, TracePhase, TraceSink};
+use uext4::blockdev::{self, Capabilities, Device, Op};
+use uext4::explain::{DeviceRequest, Explanation, Query};
+use uext4::plan::{Completion, Durability, Edges, GateMode, JournalWork, Route, Sync};
+use uext4::{
+    Counter, DeviceSpec, Error, File, FileSlot, IoQueue, QueueOptions, State, Stats, Switches, Volume,
+    VolumeOptions, WriteFlags,
+};
+use uext4_testkit::oracle::{command, text};
+use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs};
+
+const SEED: u64 = 20_261_123;
+/// Of each volume on each device.
+const REQUESTS: u64 = 400;
+const SIZE: u64 = 16 << 20;
+const FRAG: usize = 512 << 10;
+
+/// Name, kind, block size and features of a volume.
+struct Layout {
+    kind: &'static str,
+    block: u64,
+    features: &'static str,
+}
+
+const LAYOUTS: [Layout; 6] = [
+    Layout { kind: "ext4", block: 4096, features: "metadata_csum" },
+    Layout { kind: "ext4", block: 2048, features: "^has_journal" },
+    Layout { kind: "ext4", block: 1024, features: "inline_data" },
+    Layout { kind: "ext3", block: 1024, features: "none" },
+    Layout { kind: "ext2", block: 4096, features: "none" },
+    Layout { kind: "ext4", block: 4096, features: "inline_data,^has_journal" },
+];
+
+/// `/frag` and `/holed` have more pieces than one plan covers, `/holed` a hole behind them, `/mixed` unwritten blocks
+/// where the layout has such.
+const FILES: [&str; 9] =
+    ["/data", "/frag", "/holed", "/mixed", "/sparse", "/odd", "/short", "/small", "/empty"];
+
+impl Layout {
+    fn make(&self) -> Image {
+        let source = Scratch::new(SIZE);
+        let (tree, frag, script) = (source.file("tree"), source.file("frag"), source.file("script"));
+        std::fs::create_dir(&tree).unwrap();
+        self.fill(&tree);
+        std::fs::write(&frag, &*patterned(3, 0, FRAG)).unwrap();
+        std::fs::write(&script, self.requests(&frag)).unwrap();
+        let block = self.block.to_string();
+        let mut args = vec!["-b", &block];
+        if self.features != "none" {
+            args.extend(["-O", self.features]);
+        }
+        let volume = VolumeBuilder::new(SIZE).kind(self.kind).args(args).from_dir(&tree).build();
+        let output = command("debugfs").arg("-w").arg("-f").arg(&script).arg(volume.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.lines().all(|line| line.starts_with("debugfs 1.")), "{}", text(&output));
+        volume.assert_clean();
+        Image::load(volume.path())
+    }
+
+    fn fill(&self, tree: &Path) {
+        let file = |name: &str, size: usize| {
+            std::fs::write(tree.join(name), &*patterned(size as u64, 0, size)).unwrap();
+        };
+        file("data", 1 << 20);
+        file("mixed", 16 << 10);
+        file("odd", 5 * 4096 + 777);
+        file("short", 700);
+        file("small", 50);
+        std::fs::write(tree.join("empty"), "").unwrap();
+        let sparse = std::fs::File::create(tree.join("sparse")).unwrap();
+        for pair in 0..60 {
+            use std::os::unix::fs::FileExt;
+            sparse.write_all_at(&patterned(5, pair * 8192, 4096), pair * 8192).unwrap();
+        }
+        sparse.set_len(60 * 8192 - 100).unwrap();
+        // Every second one is removed again; what remains keeps the free blocks apart.
+        std::fs::create_dir(tree.join("spacers")).unwrap();
+        (0..200).for_each(|n| file(&format!("spacers/{n}"), 4096));
+    }
+
+    fn requests(&self, frag: &Path) -> String {
+        let mut script = String::new();
+        for (name, spacers) in [("frag", 0..100), ("holed", 100..200)] {
+            for n in spacers.step_by(2) {
+                writeln!(script, "rm /spacers/{n}").unwrap();
+            }
+            writeln!(script, "write {} {name}", frag.display()).unwrap();
+        }
+        let hole = (480 << 10) / self.block;
+        writeln!(script, "punch /holed {hole} {}", hole + 4096 / self.block - 1).unwrap();
+        if self.kind == "ext4" {
+            let (first, last) = ((16 << 10) / self.block, (64 << 10) / self.block - 1);
+            writeln!(script, "fallocate /mixed {first} {last}\nsif /mixed size {}", 128 << 10).unwrap();
+        }
+        script
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    Memory { cache: bool, fua: bool, block: u32, align: u32 },
+    Masked(&'static str),
+    Dax,
+    File,
+    Synchronous,
+}
+
+const DEVICES: [Kind; 8] = [
+    Kind::Memory { cache: true, fua: true, block: 512, align: 512 },
+    Kind::Memory { cache: true, fua: false, block: 1024, align: 1 },
+    Kind::Memory { cache: false, fua: false, block: 512, align: 1 },
+    Kind::Masked("cache"),
+    Kind::Masked("fua"),
+    Kind::Dax,
+    Kind::File,
+    Kind::Synchronous,
+];
+
+type Events = Arc<Mutex<Vec<TraceEvent>>>;
+
+/// An open volume whose device is watched.
+struct Bed {
+    events: Events,
+    volume: Volume,
+    queue: IoQueue,
+    /// Of somebody who has a read in flight on the same file.
+    neighbour: IoQueue,
+    capabilities: Capabilities,
+    block: u64,
+    sector: u64,
+}
+
+impl Bed {
+    fn new(device: Arc<dyn Device>, layout: &Layout) -> Bed {
+        let events = Events::default();
+        let sink: TraceSink = {
+            let events = events.clone();
+            Arc::new(move |event: &TraceEvent| events.lock().unwrap().push(*event))
+        };
+        let device: Arc<dyn Device> = Arc::new(CountingDevice::with_trace(device, sink));
+        let capabilities = device.capabilities();
+        let sector = u64::from(device.geometry().logical_block);
+        let volume = Volume::open_device(device, VolumeOptions::read_write()).unwrap();
+        Bed {
+            queue: volume.queue(QueueOptions::depth(1024)).unwrap(),
+            neighbour: volume.queue(QueueOptions::depth(2)).unwrap(),
+            capabilities,
+            volume,
+            block: layout.block,
+            sector,
+            events,
+        }
+    }
+
+    /// What the device was asked since the last call.
+    fn taken(&self) -> Vec<TraceEvent> {
+        std::mem::take(&mut *self.events.lock().unwrap())
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    name: &'static str,
+    switches: Switches,
+    query: Query,
+}
+
+impl Case {
+    /// A request of any shape in or around the file.
+    fn random(rng: &mut Rng, bed: &Bed) -> Case {
+        let name = *rng.pick(&FILES);
+        let size = bed.volume.metadata(name).unwrap().size;
+        let queued = rng.chance(45);
+        let any = rng.chance(if queued { 5 } else { 40 });
+        let unit = if any { 1 } else { *rng.pick(&[bed.sector, bed.block, 4096]) };
+        let most = *rng.pick(&[unit, 4 * unit, 16 << 10, 1 << 20]);
+        let length = unit * (1 + rng.below((most / unit).max(1)));
+        let border = if rng.chance(10) { size + 16_384 } else { size.saturating_sub(length) + unit };
+        let pos = match rng.below(12) {
+            0 => 0,
+            1 => size / unit * unit,
+            2 => 1 << 42,
+            _ => rng.below(border / unit + 1) * unit,
+        };
+        let write = rng.chance(55);
+        let sync = if write { *rng.pick(&[Sync::None, Sync::Data, Sync::All]) } else { Sync::None };
+        let switches = Switches::from_bits(rng.below(32) as u8);
+        Case { name, switches, query: Query { write, pos, length, sync, queued } }
+    }
+
+    fn flags(&self) -> WriteFlags {
+        match self.query.sync {
+            Sync::None => WriteFlags::empty(),
+            Sync::Data => WriteFlags::DSYNC,
+            Sync::All => WriteFlags::SYNC,
+        }
+    }
+
+    fn is_misaligned(&self, bed: &Bed) -> bool {
+        !(self.query.pos | self.query.length).is_multiple_of(bed.sector)
+    }
+}
+
+/// What a request really did.
+struct Done {
+    result: Result<usize, Error>,
+    events: Vec<TraceEvent>,
+    /// Of `events`, those that were there when the call that made the request came back.
+    at_return: usize,
+    stats: Stats,
+}
+
+fn carry_out(bed: &mut Bed, case: &Case, file: &File) -> Done {
+    let Query { write, pos, length, queued, .. } = case.query;
+    let before = bed.volume.stats();
+    bed.taken();
+    let mut at_return = None;
+    let result = if queued {
+        let slot = bed.queue.attach(file).unwrap();
+        let result = submit(bed, case, slot).and_then(|()| {
+            at_return = Some(bed.events.lock().unwrap().len());
+            bed.queue.wait(1)?.next().unwrap().result.map_err(|error| *error)
+        });
+        bed.queue.detach(slot).unwrap();
+        result
+    } else if write {
+        let bytes = patterned(pos, pos, length as usize);
+        if case.is_misaligned(bed) {
+            file.write_any_at(&bytes, pos, case.flags())
+        } else {
+            file.write_at_with(&bytes, pos, case.flags())
+        }
+    } else {
+        let mut bytes = aligned(length as usize);
+        if case.is_misaligned(bed) {
+            file.read_any_at(&mut bytes, pos)
+        } else {
+            file.read_at(&mut bytes, pos)
+        }
+    };
+    let events = bed.taken();
+    let at_return = at_return.unwrap_or(events.len());
+    Done { result, at_return, events, stats: bed.volume.stats().since(&before) }
+}
+
+fn submit(bed: &mut Bed, case: &Case, slot: FileSlot) -> Result<(), Error> {
+    let mut buffer = bed.queue.buffer(case.query.length as usize)?;
+    if case.query.write {
+        buffer.copy_from_slice(&patterned(case.query.pos, case.query.pos, case.query.length as usize));
+        return bed.queue.write(slot, case.query.pos, buffer, case.flags(), 1);
+    }
+    bed.queue.read(slot, case.query.pos, buffer, 1)
+}
+
+/// Leaves a read of the first sector of the file in flight, if there is something to be read.
+fn neighbour(bed: &mut Bed, file: &File, name: &str, written: bool) -> Option<FileSlot> {
+    if bed.capabilities.dax.is_some() || !written || file.size() < bed.sector {
+        return None;
+    }
+    let other = bed.volume.open_file(name, read_only()).unwrap();
+    let slot = bed.neighbour.attach(&other).unwrap();
+    let buffer = bed.neighbour.buffer(bed.sector as usize).unwrap();
+    bed.neighbour.read(slot, 0, buffer, 9).unwrap();
+    Some(slot)
+}
+
+/// What a request counts that is not refused, by its plan.
+fn counts(bed: &Bed, case: &Case, told: &Explanation, counter: Counter) -> bool {
+    let (plan, query) = (&told.plan, &case.query);
+    let exclusive = plan.gate == GateMode::Exclusive;
+    match counter {
+        Counter::SimpleReads => plan.route == Route::SimpleRead,
+        Counter::GeneralReads => plan.route == Route::GeneralRead,
+        Counter::InlineReads => plan.route == Route::InlineRead,
+        Counter::DaxCopies => matches!(plan.route, Route::DaxRead | Route::DaxOverwrite),
+        Counter::Bounces => matches!(plan.route, Route::BouncedRead | Route::BouncedOverwrite),
+        Counter::DioCounted => plan.counted,
+        Counter::OverwritesWithoutHandle => query.write && plan.journal == JournalWork::None,
+        Counter::HandlesStarted => plan.journal == JournalWork::Handle,
+        Counter::ExclusiveWrites => exclusive,
+        Counter::SharedSubblockWrites => {
+            query.write && !exclusive && !(query.pos | query.length).is_multiple_of(bed.block)
+        }
+        Counter::FuaWrites => plan.durability == Durability::Fua,
+        Counter::Flushes => {
+            let syncs = matches!(plan.durability, Durability::Datasync | Durability::Fsync);
+            syncs && bed.capabilities.volatile_cache
+        }
+        _ => false,
+    }
+}
+
+/// What the device was asked, as `explain` says it.
+fn requests(events: &[TraceEvent]) -> Vec<DeviceRequest> {
+    let op = |op| match op {
+        Op::Read => "read",
+        Op::Write => "write",
+        Op::Flush => "flush",
+        Op::Discard => "discard",
+    };
+    let made = events.iter().filter(|event| event.phase == TracePhase::Submit);
+    made.map(|event| DeviceRequest { op: op(event.op), pos: event.pos, length: event.length, fua: event.fua })
+        .collect()
+}
+
+fn submitted(events: &[TraceEvent]) -> usize {
+    events.iter().filter(|event| event.phase == TracePhase::Submit).count()
+}
+
+/// Explains a request, does it and compares. Says how it was refused, if it was.
+fn try_one(bed: &mut Bed, case: &Case) -> (Explanation, Done) {
+    let options = read_write().switches(case.switches);
+    let file = bed.volume.open_file(case.name, options).unwrap();
+    let told = file.explain(&case.query).unwrap();
+    // Known from here on: the neighbour loads nothing.
+    let written = file.map().next().is_some_and(|piece| piece.unwrap().state == State::Written);
+    let before = bed.volume.stats();
+    let beside = neighbour(bed, &file, case.name, written);
+    let mut done = carry_out(bed, case, &file);
+    if let Some(slot) = beside {
+        assert_eq!(bed.neighbour.wait(1).unwrap().count(), 1);
+        bed.neighbour.detach(slot).unwrap();
+    }
+    done.stats = bed.volume.stats().since(&before);
+    let drained = done.events.first().is_some_and(|event| event.phase != TracePhase::Submit);
+    if drained {
+        done.events.remove(0);
+        done.at_return = done.at_return.saturating_sub(1);
+    }
+    let sent = requests(&done.events);
+    match (&told.refused, &done.result) {
+        (Some(why), Err(error)) => {
+            assert_eq!(*why, error.to_string());
+            assert!(sent.is_empty() && told.requests.is_empty(), "{sent:?}");
+        }
+        (None, Ok(_)) => {
+            compare_requests(&told, &sent);
+            assert_eq!(told.plan.zero_edges, Edges::default());
+            if beside.is_some() && !sent.is_empty() {
+                assert_eq!(told.plan.drain, drained, "drained");
+            }
+            let transfers = &done.events[..done.at_return];
+            if case.query.queued && submitted(transfers) > 0 {
+                let complete = submitted(transfers) * 2 == transfers.len();
+                assert_eq!(told.plan.completion == Completion::Synchronous, complete, "complete at return");
+            } else if !case.query.queued {
+                assert_eq!(told.plan.completion, Completion::Synchronous);
+            }
+        }
+        (told, done) => panic!("told {told:?}, but {done:?}"),
+    }
+    compare_counters(bed, case, &told, &done, beside.is_some());
+    (told, done)
+}
+
+fn compare_requests(told: &Explanation, sent: &[DeviceRequest]) {
+    assert_eq!(told.request_count, sent.len() as u64);
+    let listed: Vec<_> = told.requests.iter().filter(|request| request.op != "zero").copied().collect();
+    if listed.len() == sent.len() {
+        return assert_eq!(listed, sent);
+    }
+    assert!(told.reasons.iter().any(|line| line.contains("are listed")), "the list is cut silently");
+    // Of a cut list the flush is the last all the same.
+    let (transfers, last) = listed.split_at(listed.len() - usize::from(listed.last() == sent.last()));
+    assert!(transfers.len() > 64 && last == &sent[sent.len() - last.len()..]);
+    assert_eq!(transfers, &sent[..transfers.len()]);
+}
+
+fn compare_counters(bed: &Bed, case: &Case, told: &Explanation, done: &Done, beside: bool) {
+    for &counter in Counter::ALL {
+        let counted = done.stats.get(counter);
+        let aside = beside && matches!(counter, Counter::SimpleReads | Counter::DioCounted);
+        let expected = match &done.result {
+            // Whether a handle was started before it was refused is no part of what it would have done.
+            Err(_) if counter == Counter::HandlesStarted => counted.min(1),
+            Err(error) => {
+                let allocates = matches!(error, Error::NeedsAllocation(_));
+                u64::from(allocates && counter == Counter::AllocationsRefused)
+            }
+            Ok(_) => u64::from(counts(bed, case, told, counter)),
+        };
+        assert_eq!(expected + u64::from(aside), counted, "{}", counter.name());
+    }
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}: {text}")))
+}
+
+fn try_many(bed: &mut Bed, rng: &mut Rng, what: &str, seen: &mut Seen) {
+    for count in 0..number("UEXT4_EXPLAIN_REQUESTS", REQUESTS) {
+        let case = Case::random(rng, bed);
+        let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| try_one(bed, &case)));
+        let (told, done) = tried.unwrap_or_else(|_| {
+            let file = bed.volume.open_file(case.name, read_write().switches(case.switches)).unwrap();
+            panic!("request {count} on {what}: {case:?}\n{:#?}", file.explain(&case.query));
+        });
+        seen.note(&told, &done);
+    }
+}
+
+/// What was met, so that a change of the generator that tries less is seen.
+#[derive(Default)]
+struct Seen {
+    kinds: std::collections::BTreeSet<String>,
+}
+
+impl Seen {
+    fn note(&mut self, told: &Explanation, done: &Done) {
+        let plan = &told.plan;
+        self.kinds.insert(match &done.result {
+            Ok(_) => format!("{:?} {:?} {:?}", plan.route, plan.gate, plan.durability),
+            Err(error) => {
+                error.to_string().chars().filter(|letter| letter.is_alphabetic()).take(12).collect()
+            }
+        });
+    }
+}
+
+fn watched(kind: Kind, layout: &Layout, image: &Image, path: &Path) -> Arc<dyn Device> {
+    let spec = match kind {
+        Kind::Memory { cache, fua, block, align } => {
+            return image.device_with(|options| {
+                (options.volatile_cache, options.fua) = (cache, fua);
+                (options.logical_block, options.memory_align) = (block.min(layout.block as u32), align);
+            });
+        }
+        Kind::Masked(what) => {
+            let device = image.device_with(|options| options.volatile_cache = what == "fua");
+            let mask = Mask { volatile_cache: what == "cache", no_fua: what == "fua", ..Mask::default() };
+            return Arc::new(MaskDevice::new(device, mask));
+        }
+        Kind::Dax => "dax",
+        Kind::File => "file",
+        Kind::Synchronous => "sync",
+    };
+    image.save(path);
+    let spec = DeviceSpec::parse(&format!("{spec}:{}", path.display())).unwrap();
+    blockdev::open(&spec, blockdev::OpenOptions { write: true, force: false }).unwrap().device
+}
+
+#[test]
+fn what_explain_says_is_what_happens() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let seed = number("UEXT4_EXPLAIN_SEED", SEED);
+    println!("UEXT4_EXPLAIN_SEED={seed}");
+    let (mut rng, mut seen) = (Rng::new(seed), Seen::default());
+    for layout in &LAYOUTS {
+        let image = layout.make();
+        for kind in DEVICES {
+            let scratch = Scratch::new(2 * SIZE);
+            let path = scratch.file("volume.img");
+            let device = watched(kind, layout, &image, &path);
+            let what = format!("{kind:?}, {} of {} {}", layout.kind, layout.block, layout.features);
+            let mut bed = Bed::new(device.clone(), layout);
+            try_many(&mut bed, &mut rng, &what, &mut seen);
+            drop(bed);
+            let after = Image::of(&*device);
+            drop(device);
+            after.save(&path);
+            uext4_testkit::e2fsck_clean(&path);
+        }
+    }
+    println!("{:#?}", seen.kinds);
+    for route in ["SimpleRead", "GeneralRead", "PastEnd", "InlineRead", "DaxRead", "BouncedRead"] {
+        assert!(seen.kinds.iter().any(|kind| kind.starts_with(route)), "{route}: {:#?}", seen.kinds);
+    }
+    for route in ["Overwrite", "DaxOverwrite", "BouncedOverwrite"] {
+        for durability in ["None", "Fua", "WriteThrough", "Datasync", "Fsync"] {
+            let known = |kind: &&String| kind.starts_with(route) && kind.ends_with(durability);
+            let mapped = route == "DaxOverwrite" && durability == "WriteThrough";
+            assert!(mapped || seen.kinds.iter().any(|kind| known(&kind)), "{route} {durability}");
+        }
+    }
+}

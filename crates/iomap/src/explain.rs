@@ -1,0 +1,93 @@
+//! What a request would meet, for whoever explains it: looked at as the executors do, with nothing sent or counted but
+//! the loads of unknown mappings.
+
+use crate::engine::{Engine, check_range};
+use crate::error::Error;
+use crate::fs::{FileSystem, OpenFile};
+use crate::mapping::{Piece, Pieces, Range};
+use crate::plan::{JournalWork, Plan, Request, Summary, View, plan_read};
+use crate::sync_io::needs_allocation;
+use crate::write_plan::plan_write_of;
+
+/// What is known of a request as things stand.
+#[derive(Debug, Clone)]
+pub struct Outlook {
+    /// What was decided.
+    pub plan: Plan,
+    /// What the decision saw of the inode.
+    pub view: View,
+    /// The first pieces of the range.
+    pub pieces: Pieces,
+    /// How many there are.
+    pub piece_count: u64,
+    /// What all of them are made of.
+    pub summary: Summary,
+    /// Why the executor refuses it, if it does: a write that is not a pure overwrite, or a queued request whose
+    /// position or length is no multiple of the logical block (`request.queued` and `request.bounced`).
+    pub refused: Option<Error>,
+}
+
+impl<F: FileSystem> Engine<F> {
+    /// The plan of a request and what it was made of. Nothing is changed.
+    pub fn explain(&self, file: &OpenFile<F>, request: &Request, write: bool) -> Result<Outlook, F::Error> {
+        let range = check_range(request.range.pos, request.range.length)?;
+        let _inside = self.enter(file.state(), false);
+        let mut pieces = Pieces::new();
+        // Twice: what a load cut in two is one piece for whoever comes behind it.
+        self.load_pieces(file, range, &mut pieces)?;
+        self.load_pieces(file, range, &mut pieces)?;
+        let mut summary = Summary::of(&[]);
+        let (mut piece_count, mut last) = (0, None);
+        self.for_each_piece(file, range, |piece| {
+            summary.add(piece);
+            piece_count += 1;
+            last = Some(*piece);
+            Ok(())
+        })?;
+        let view = file.state().view();
+        let misaligned = request.queued && request.bounced;
+        // A queue bounces nothing; the plan is that of the synchronous call which would.
+        let request = Request { queued: request.queued && !request.bounced, ..*request };
+        let (plan, refused) = if write {
+            let ends: Vec<Piece> = pieces.first().copied().into_iter().chain(last).collect();
+            let plan = plan_write_of(&request, &view, &ends, &summary, &self.capabilities, file.switches);
+            (self.with_journal(plan), needs_allocation(range, &view, &summary))
+        } else {
+            (plan_read(&request, &view, &pieces, &self.capabilities, file.switches), None)
+        };
+        let refused = match self.check_direct(range.pos, range.length) {
+            Err(error) if misaligned => Some(error),
+            _ => refused,
+        };
+        Ok(Outlook { plan, view, pieces, piece_count, summary, refused })
+    }
+
+    /// The plan of a write on this volume, which may have no journal.
+    fn with_journal(&self, plan: Plan) -> Plan {
+        match plan.journal {
+            JournalWork::Handle if !self.fs.has_journal() => Plan { journal: JournalWork::None, ..plan },
+            _ => plan,
+        }
+    }
+
+    /// Refuses what a queue and the direct calls refuse: a position or length that is no multiple of the logical
+    /// block, an end behind 2⁶³.
+    pub fn check_aligned(&self, pos: u64, length: u64) -> Result<(), F::Error> {
+        self.check_direct(pos, length)?;
+        Ok(())
+    }
+
+    /// Shows all pieces of `range` to `each`, in order, as they stand.
+    pub fn visit_pieces(
+        &self,
+        file: &OpenFile<F>,
+        range: Range,
+        mut each: impl FnMut(&Piece),
+    ) -> Result<(), F::Error> {
+        let _inside = self.enter(file.state(), false);
+        self.for_each_piece(file, range, |piece| {
+            each(piece);
+            Ok(())
+        })
+    }
+}
