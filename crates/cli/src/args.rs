@@ -338,6 +338,10 @@ pub struct IoArgs {
     /// Open read-only. Implied when no `-c` command writes.
     #[arg(short)]
     pub read_only: bool,
+    /// At the end, print what the library counted meanwhile: requests by route, journal handles, flushes. With
+    /// `--json` an object `counters`.
+    #[arg(long)]
+    pub stats: bool,
     /// How to open.
     #[command(flatten)]
     pub force: ForceArgs,

@@ -177,6 +177,36 @@ fn each_command_says_one_json_object() {
 }
 
 #[test]
+fn stats_are_those_of_the_commands() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let commands = ["pread -q 0 4k", "pread -q 0 8k", "pwrite -q 512 512", "pread -q 1 1"];
+    let with_stats = |commands: &[&str], more: &[&str]| {
+        io(&volume, "/big", commands).into_iter().chain(more.iter().map(OsString::from)).collect::<Vec<_>>()
+    };
+    let told = json(with_stats(&commands, &["--stats", "--json"]));
+    assert_eq!(told["command"], "stats");
+    let count = |name: &str| told["counters"][name].as_u64().unwrap_or_else(|| panic!("{name}: {told}"));
+    // The first one loads the map, on the general route.
+    assert_eq!((count("simple_reads"), count("general_reads"), count("map_loads")), (2, 1, 1), "{told}");
+    assert_eq!(
+        (count("bounces"), count("shared_subblock_writes"), count("dio_counted")),
+        (1, 1, 5),
+        "{told}"
+    );
+    assert_eq!((count("overwrites_without_handle"), count("handles_started")), (1, 0), "{told}");
+    let plain = text(with_stats(&commands, &["--stats"]));
+    assert_eq!(plain.lines().count(), told["counters"].as_object().unwrap().len(), "{plain}");
+    assert!(plain.contains("stats.bounces = 1\n") && plain.contains("stats.flushes = 0\n"), "{plain}");
+    // Those before a failure are told as well.
+    let args = with_stats(&["pread -q 0 4k", "pwrite -q 1g 4k"], &["--stats"]);
+    let output = uext4(&args);
+    let plain = String::from_utf8(output.stdout).unwrap();
+    assert!(!output.status.success() && plain.contains("stats.allocations_refused = 1\n"), "{plain}");
+    assert!(text(["io", "--help"].map(OsString::from)).contains("--stats"));
+}
+
+#[test]
 fn a_failure_says_how_far_it_came() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
     let volume = volume();

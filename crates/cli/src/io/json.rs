@@ -3,6 +3,7 @@
 use crate::map::JsonPiece;
 use crate::stat::JsonStat;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// One thing said.
 #[derive(Serialize)]
@@ -18,6 +19,8 @@ pub enum Said<'a> {
     Stat(JsonStat<'a>),
     /// The text.
     Help { text: &'a str },
+    /// What was counted (`--stats`).
+    Stats { counters: BTreeMap<&'static str, u64> },
 }
 
 /// Bytes, calls, seconds; or the bytes of one call.

@@ -40,6 +40,7 @@ pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
     let options = OpenOptions::new().read(true).write(write);
     let file = volume.open_file(place.inner(), options).map_err(|error| place.error(error))?;
     let mut session = Session::new(&place, &volume, file, write, Out::new(), globals.json)?;
+    session.tells_stats = args.stats;
     if interactive {
         return prompt(session);
     }
@@ -47,7 +48,10 @@ pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
         if command == Command::Quit {
             break;
         }
-        session.run(&command)?;
+        if let Err(error) = session.run(&command) {
+            session.finish()?;
+            return Err(error);
+        }
     }
     session.finish()
 }

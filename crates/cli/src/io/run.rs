@@ -11,7 +11,7 @@ use crate::stat::JsonStat;
 use crate::text;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
-use uext4::{Buffer, BufferPool, File, Piece, State, Volume, WriteFlags};
+use uext4::{Buffer, BufferPool, File, Piece, State, Stats, Volume, WriteFlags};
 
 /// Bytes of one line of a dump.
 const DUMP_LINE: usize = 16;
@@ -26,6 +26,9 @@ pub struct Session<'a> {
     block_size: u64,
     out: Out,
     json: bool,
+    /// Print at the end what was counted since `before`.
+    pub tells_stats: bool,
+    before: Stats,
 }
 
 /// What a row of calls did.
@@ -47,7 +50,19 @@ impl<'a> Session<'a> {
     ) -> Result<Self, CliError> {
         let logical_block = u64::from(volume.device().geometry().logical_block);
         let block_size = u64::from(volume.block_size());
-        Ok(Session { place, volume, file, writable, logical_block, block_size, out, json })
+        let before = volume.stats();
+        Ok(Session {
+            place,
+            volume,
+            file,
+            writable,
+            logical_block,
+            block_size,
+            out,
+            json,
+            tells_stats: false,
+            before,
+        })
     }
 
     /// The argument, for messages.
@@ -72,8 +87,22 @@ impl<'a> Session<'a> {
     }
 
     /// Sends the rest of the output.
-    pub fn finish(self) -> Result<(), CliError> {
+    pub fn finish(mut self) -> Result<(), CliError> {
+        if self.tells_stats {
+            self.stats()?;
+        }
         self.out.finish()
+    }
+
+    fn stats(&mut self) -> Result<(), CliError> {
+        let stats = self.volume.stats().since(&self.before);
+        if self.json {
+            return self.say(&Said::Stats { counters: stats.iter().collect() });
+        }
+        for (name, count) in stats.iter() {
+            writeln!(self.out, "stats.{name} = {count}")?;
+        }
+        Ok(())
     }
 
     /// Does one command.
