@@ -12,6 +12,7 @@
 //! `RWF_DSYNC` write is what the file system makes of it, which is what a user of the file wants.
 
 use super::budget::Budget;
+use super::few::Few;
 use super::probe::{self, Probed};
 use super::ring;
 use super::sync_queue::{SyncQueue, SyncTarget, discard, retry};
@@ -21,15 +22,23 @@ use crate::{
     Ask, Capabilities, Description, Device, DeviceQueue, Done, Driving, Error, Geometry, Memory, Op, Process,
     Queue, QueueOptions, Request, Result, Wait, WriteDurability, sys,
 };
-use parking_lot::Mutex;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Longest single system call, bytes: the kernel transfers at most `MAX_RW_COUNT` (2 GiB - 4 KiB) at once.
 const CALL_MAX: usize = 1 << 30;
+
+/// Most rings for synchronous FUA writes of one device. Further threads wait for one of them.
+const FUA_RINGS: usize = 32;
+
+/// A FUA write that is put off is sent again at least so often ...
+const TRIALS: u32 = 8;
+/// ... and at least so long.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Where the queue's requests run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,8 +60,8 @@ pub(crate) struct FileDevice {
     description: Description,
     /// What all queues on the disk may have in it together.
     budget: Option<Arc<Budget>>,
-    /// The one-request ring of FUA writes to a block device. `None` inside: to be made again after a failure.
-    fua_ring: Option<Mutex<Option<UringQueue>>>,
+    /// One-request rings of FUA writes to a block device, for as many threads at a time.
+    fua_rings: Option<Few<UringQueue>>,
 }
 
 impl std::fmt::Debug for FileDevice {
@@ -93,7 +102,7 @@ impl FileDevice {
             capabilities,
             description,
             budget,
-            fua_ring: None,
+            fua_rings: None,
         };
         if block && capabilities.fua {
             device.settle_fua();
@@ -113,7 +122,7 @@ impl FileDevice {
             return;
         }
         match UringQueue::new(self.ring_target(), &fua_queue_options()) {
-            Ok(queue) => self.fua_ring = Some(Mutex::new(Some(queue))),
+            Ok(queue) => self.fua_rings = Some(Few::new(queue, FUA_RINGS)),
             Err(error) => {
                 self.description.notes.push(format!("no FUA without io_uring: {error}"));
                 self.capabilities.fua = false;
@@ -176,24 +185,37 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Sends FUA writes through the ring, one at a time.
-    fn write_fua(&self, buf: &[u8], pos: u64, ring: &Mutex<Option<UringQueue>>) -> Result<()> {
-        let mut slot = ring.lock();
-        self.transfer(Op::Write, pos, buf.len(), |range| {
-            let mut queue = match slot.take() {
-                Some(queue) => queue,
-                None => {
-                    let made = UringQueue::new(self.ring_target(), &fua_queue_options());
-                    made.map_err(|error| io::Error::from_raw_os_error(error.errno()))?
+    /// Sends FUA writes through a ring that this thread has to itself meanwhile.
+    fn write_fua(&self, buf: &[u8], pos: u64, rings: &Few<UringQueue>) -> Result<()> {
+        let make = || {
+            UringQueue::new(self.ring_target(), &fua_queue_options())
+                .map_err(|error| io::Error::from_raw_os_error(error.errno()))
+        };
+        let (started, mut trials) = (Instant::now(), 0);
+        let mut done = 0;
+        while done < buf.len() {
+            let part = &buf[done..buf.len().min(done + CALL_MAX)];
+            trials += 1;
+            match rings.with(make, |queue| run_fua(queue, part, pos + done as u64)) {
+                Ok(count) if count > 0 => done += count,
+                Ok(_) => return Err(io_error(Op::Write, pos, buf.len() as u64, libc::EIO)),
+                Err(error) if !is_put_off(&error) => {
+                    return Err(io_error(Op::Write, pos, buf.len() as u64, errno_of(&error)));
                 }
-            };
-            let result = run_fua(&mut queue, &buf[range.clone()], pos + range.start as u64);
-            if result.is_ok() {
-                *slot = Some(queue);
+                Err(_) if trials <= TRIALS || started.elapsed() < PATIENCE => {}
+                Err(error) => {
+                    let (op, length, errno) = (Op::Write.name(), buf.len() as u64, errno_of(&error));
+                    return Err(Error::GaveUp { op, pos, length, errno, trials });
+                }
             }
-            result
-        })
+        }
+        Ok(())
     }
+}
+
+/// Whether a request was not carried out, but may be if it is sent again.
+fn is_put_off(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ECANCELED))
 }
 
 /// One FUA write on a queue of its own. After an error the queue must be dropped (which waits for the
@@ -267,8 +289,8 @@ impl Device for FileDevice {
             if !self.capabilities.fua {
                 return Err(Error::Unsupported("a FUA write to a device without FUA".into()));
             }
-            if let Some(ring) = &self.fua_ring {
-                return self.write_fua(buf, pos, ring);
+            if let Some(rings) = &self.fua_rings {
+                return self.write_fua(buf, pos, rings);
             }
             flags = libc::RWF_DSYNC;
         }
@@ -366,7 +388,7 @@ mod tests {
         let mut device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
         device.capabilities.fua = true;
         device.settle_fua();
-        assert!(device.capabilities.fua && device.fua_ring.is_some());
+        assert!(device.capabilities.fua && device.fua_rings.is_some());
 
         let pool = crate::BufferPool::new(4096).unwrap();
         let mut buf = pool.take(4096).unwrap();
@@ -420,6 +442,6 @@ mod tests {
         let mut device = FileDevice::open(node.path(), FileEngine::Sync, true, false).unwrap();
         device.capabilities.fua = true;
         device.settle_fua();
-        assert!(!device.capabilities.fua && device.fua_ring.is_none());
+        assert!(!device.capabilities.fua && device.fua_rings.is_none());
     }
 }

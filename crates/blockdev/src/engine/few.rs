@@ -1,0 +1,176 @@
+//! A few things of a kind for any number of threads, each used by one at a time: made on demand, up to a bound, kept.
+
+use parking_lot::{Condvar, Mutex};
+use std::io;
+
+/// See the module.
+pub(super) struct Few<T> {
+    most: usize,
+    state: Mutex<State<T>>,
+    /// One is idle again, or may be made anew.
+    back: Condvar,
+}
+
+struct State<T> {
+    idle: Vec<T>,
+    /// Idle ones and those in use.
+    made: usize,
+}
+
+impl<T> Few<T> {
+    /// `first` and, on demand, others: `most` at a time.
+    pub(super) fn new(first: T, most: usize) -> Self {
+        Few { most, state: Mutex::new(State { idle: vec![first], made: 1 }), back: Condvar::new() }
+    }
+
+    /// Runs `work` with one that nobody else uses: an idle one, or else a new one, or else the next that is given back.
+    /// One whose work failed is dropped: nobody knows in what state it is.
+    ///
+    /// # Errors
+    /// Those of `work`, and of `make` if there is none to wait for.
+    pub(super) fn with<R>(
+        &self,
+        make: impl Fn() -> io::Result<T>,
+        work: impl FnOnce(&mut T) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let mut taken = Taken { few: self, one: Some(self.take(make)?) };
+        let Some(one) = &mut taken.one else { unreachable!("taken above") };
+        let result = work(one);
+        if result.is_ok()
+            && let Some(one) = taken.one.take()
+        {
+            self.state.lock().idle.push(one);
+            self.back.notify_one();
+            std::mem::forget(taken);
+        }
+        result
+    }
+
+    fn take(&self, make: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(one) = state.idle.pop() {
+                return Ok(one);
+            }
+            if state.made < self.most {
+                state.made += 1;
+                drop(state);
+                match make() {
+                    Ok(one) => return Ok(one),
+                    Err(error) => {
+                        state = self.state.lock();
+                        state.made -= 1;
+                        if state.made == 0 {
+                            return Err(error);
+                        }
+                        // The system gives no more of them: those that there are have to do.
+                    }
+                }
+            }
+            if state.idle.is_empty() {
+                self.back.wait(&mut state);
+            }
+        }
+    }
+}
+
+/// One in use. Dropped with it, after a failure or a panic, it makes room for another.
+struct Taken<'a, T> {
+    few: &'a Few<T>,
+    one: Option<T>,
+}
+
+impl<T> Drop for Taken<'_, T> {
+    fn drop(&mut self) {
+        drop(self.one.take());
+        self.few.state.lock().made -= 1;
+        self.few.back.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn refused() -> io::Result<u32> {
+        Err(io::Error::from_raw_os_error(libc::ENOMEM))
+    }
+
+    #[test]
+    fn threads_do_not_wait_for_each_other_up_to_the_bound() {
+        let (few, made) = (Few::new(0, 4), AtomicUsize::new(1));
+        // All four are inside at a time, or this waits for ever.
+        let together = Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let make = || Ok(made.fetch_add(1, Ordering::SeqCst) as u32);
+                    few.with(make, |_| {
+                        together.wait();
+                        Ok(())
+                    })
+                });
+            }
+        });
+        assert_eq!(made.load(Ordering::SeqCst), 4);
+        for _ in 0..8 {
+            few.with(refused, |_| Ok(())).expect("they are kept");
+        }
+    }
+
+    #[test]
+    fn no_more_are_made_than_the_bound_and_none_is_shared() {
+        let (few, made) = (Few::new(AtomicUsize::new(0), 3), AtomicUsize::new(1));
+        std::thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let make = || {
+                            made.fetch_add(1, Ordering::SeqCst);
+                            Ok(AtomicUsize::new(0))
+                        };
+                        few.with(make, |users| {
+                            assert_eq!(users.fetch_add(1, Ordering::SeqCst), 0);
+                            std::thread::yield_now();
+                            users.fetch_sub(1, Ordering::SeqCst);
+                            Ok(())
+                        })
+                        .unwrap();
+                    }
+                });
+            }
+        });
+        assert!(made.load(Ordering::SeqCst) <= 3);
+    }
+
+    #[test]
+    fn one_that_failed_is_replaced() {
+        let few = Few::new(1, 1);
+        let failed = few.with(refused, |_| Err::<(), _>(io::Error::from_raw_os_error(libc::EIO)));
+        assert_eq!(failed.unwrap_err().raw_os_error(), Some(libc::EIO));
+        assert_eq!(few.with(refused, |_| Ok(())).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+        assert_eq!(few.with(|| Ok(2), |two| Ok(*two)).unwrap(), 2);
+        let work = std::panic::AssertUnwindSafe(|| {
+            few.with(refused, |_| -> io::Result<()> { panic!("on purpose") })
+        });
+        assert!(std::panic::catch_unwind(work).is_err());
+        assert_eq!(few.with(|| Ok(3), |three| Ok(*three)).unwrap(), 3);
+    }
+
+    /// The system gives no second one: whoever needs one waits for the first.
+    #[test]
+    fn those_that_there_are_have_to_do() {
+        let few = Few::new(7, 8);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        assert_eq!(few.with(refused, |seven| Ok(*seven)).unwrap(), 7);
+                    }
+                });
+            }
+        });
+    }
+}
