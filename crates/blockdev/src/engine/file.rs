@@ -121,13 +121,20 @@ impl FileDevice {
         if self.capabilities.read_only {
             return;
         }
-        match UringQueue::new(self.ring_target(), &fua_queue_options()) {
+        match self.fua_queue() {
             Ok(queue) => self.fua_rings = Some(Few::new(queue, FUA_RINGS)),
             Err(error) => {
                 self.description.notes.push(format!("no FUA without io_uring: {error}"));
                 self.capabilities.fua = false;
             }
         }
+    }
+
+    /// A ring for one FUA write at a time. It has no part in the account of tags: it is idle nearly always.
+    fn fua_queue(&self) -> Result<UringQueue> {
+        let options =
+            QueueOptions { register_file: Ask::Try, register_buffers: Ask::No, ..QueueOptions::depth(1) };
+        UringQueue::new(RingTarget { budget: None, ..self.ring_target() }, &options)
     }
 
     fn ring_target(&self) -> RingTarget {
@@ -187,10 +194,7 @@ impl FileDevice {
 
     /// Sends FUA writes through a ring that this thread has to itself meanwhile.
     fn write_fua(&self, buf: &[u8], pos: u64, rings: &Few<UringQueue>) -> Result<()> {
-        let make = || {
-            UringQueue::new(self.ring_target(), &fua_queue_options())
-                .map_err(|error| io::Error::from_raw_os_error(error.errno()))
-        };
+        let make = || self.fua_queue().map_err(|error| io::Error::from_raw_os_error(error.errno()));
         let (started, mut trials) = (Instant::now(), 0);
         let mut done = 0;
         while done < buf.len() {
@@ -242,11 +246,6 @@ fn run_fua(queue: &mut UringQueue, buf: &[u8], pos: u64) -> io::Result<usize> {
     }
     let result = done[0].result;
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
-}
-
-/// One request at a time, from any thread.
-fn fua_queue_options() -> QueueOptions {
-    QueueOptions { register_file: Ask::Try, register_buffers: Ask::No, ..QueueOptions::depth(1) }
 }
 
 fn errno_of(error: &io::Error) -> i32 {
