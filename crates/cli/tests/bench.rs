@@ -77,7 +77,11 @@ fn mapped_memory_and_memory_without_root() {
     let report = measured(&scenarios);
     assert_eq!(report["version"], 1);
     let scenarios = report["scenarios"].as_array().unwrap();
-    assert_eq!(scenarios.len(), 4);
+    assert_eq!(scenarios.len(), 7);
+    for (scenario, shape) in scenarios[4..].iter().zip(["1-thread", "4-threads", "16-threads"]) {
+        assert_eq!(scenario["shape"], shape);
+        assert_eq!(arm(scenario, "on")["threads"], shape.split('-').next().unwrap().parse::<u64>().unwrap());
+    }
     let [dax, dsync, alone, mixed] = [0, 1, 2, 3].map(|number| &scenarios[number]);
     assert_eq!((&dax["engine"], &dax["rounds"]), (&Value::from("dax"), &Value::from(40)));
     let (on, off) = (arm(dax, "on"), arm(dax, "off"));

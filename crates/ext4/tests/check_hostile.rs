@@ -67,6 +67,7 @@ fn bounded(what: &str, device: Arc<dyn Device>, memory: usize) -> Option<Report>
         Err(
             uext4::Error::Incompatible { .. }
             | uext4::Error::NeedsRecovery(_)
+            | uext4::Error::NotExt4(_)
             | uext4::Error::TooSmall { .. },
         ) => None,
         Err(error) => panic!("{what}: {error:?}"),

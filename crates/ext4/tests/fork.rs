@@ -5,6 +5,7 @@ mod common;
 use common::sample::sample;
 use common::{assert_same_bytes, read_write};
 use std::time::{Duration, Instant};
+use uext4::blockdev::Ask;
 use uext4::blockdev::Error as DeviceError;
 use uext4::{Error, QueueOptions, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::{Scratch, oracle};
@@ -13,8 +14,14 @@ fn is_refused<T>(result: Result<T, Error>) -> bool {
     result.is_err_and(|error| error.errno() == DeviceError::Forked.errno())
 }
 
+/// With a ring, and driven by the call that submits, as a file in memory is.
 #[test]
 fn a_child_drops_queue_and_volume_and_the_parent_goes_on() {
+    parent_and_child(QueueOptions::depth(16).register_file(Ask::Require));
+    parent_and_child(QueueOptions::depth(16));
+}
+
+fn parent_and_child(options: QueueOptions) {
     let scratch = Scratch::new(48 << 20);
     let image = scratch.file("volume.img");
     sample().save(&image);
@@ -22,7 +29,7 @@ fn a_child_drops_queue_and_volume_and_the_parent_goes_on() {
     let file = volume.open_file("/data", read_write()).unwrap();
     let mut expected = vec![0; 4096];
     file.read_any_at(&mut expected, 0).unwrap();
-    let mut queue = volume.queue(QueueOptions::depth(16)).unwrap();
+    let mut queue = volume.queue(options).unwrap();
     let slot = queue.attach(&file).unwrap();
     for tag in 0..8 {
         queue.read(slot, 0, queue.buffer(4096).unwrap(), tag).unwrap();

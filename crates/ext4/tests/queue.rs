@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use uext4::blockdev::layer::LatencyDevice;
-use uext4::blockdev::{Device, WriteDurability};
+use uext4::blockdev::{Ask, Device, WriteDurability};
 use uext4::{
     Buffer, Completion, Counter, Error, FileSlot, IoQueue, Payload, QueueOptions, Switches, Volume,
     VolumeOptions, WriteFlags,
@@ -583,8 +583,9 @@ fn a_buffer_of_another_queue_does_no_harm() {
     let image = scratch.file("volume.img");
     sample().save(&image);
     let volume = Volume::open(image.to_str().unwrap(), VolumeOptions::read_write()).unwrap();
-    let (mut queue, slot) = queue_on(&volume, "/data", 4);
-    let (other, _) = queue_on(&volume, "/data", 4);
+    let registered = || volume.queue(QueueOptions::depth(4).register_buffers(Ask::Require)).unwrap();
+    let (mut queue, other) = (registered(), registered());
+    let slot = queue.attach(&volume.open_file("/data", read_write()).unwrap()).unwrap();
     assert!(queue.facts().registered_buffers && other.facts().registered_buffers);
     queue.write(slot, 4096, filled(&other, 4096, 0x5a), WriteFlags::DSYNC, 1).unwrap();
     assert_eq!(one(&mut queue).result.unwrap(), 4096);

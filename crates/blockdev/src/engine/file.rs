@@ -339,7 +339,7 @@ impl Device for FileDevice {
             options.register_ring,
         ];
         let required = asked.contains(&Ask::Require);
-        let tried = options.iopoll == Ask::Try || options.sqpoll == Ask::Try;
+        let tried = [options.iopoll, options.sqpoll, options.register_ring].contains(&Ask::Try);
         let mut fallbacks = Vec::new();
         match self.engine {
             FileEngine::Uring if self.description.driving == Driving::Inline && !required => {

@@ -101,7 +101,7 @@ pub(super) fn discard(file: BorrowedFd<'_>, block: bool, pos: u64, length: u64) 
 
 impl DeviceQueue for SyncQueue {
     unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
-        if self.in_flight() >= self.depth {
+        if self.in_flight() >= self.depth || !self.target.process.is_here() {
             return Err(Full);
         }
         self.waiting.push_back(request);
