@@ -61,6 +61,8 @@ impl<T> Few<T> {
                         state = self.state.lock();
                         state.made -= 1;
                         if state.made == 0 {
+                            // Those who wait because this one was being made have nothing to wait for.
+                            self.back.notify_all();
                             return Err(error);
                         }
                         // The system gives no more of them: those that there are have to do.
@@ -170,6 +172,42 @@ mod tests {
                         assert_eq!(few.with(refused, |seven| Ok(*seven)).unwrap(), 7);
                     }
                 });
+            }
+        });
+    }
+
+    /// Two fail to make one while there is none: who waits for the other is told that there is nothing to wait for.
+    #[test]
+    fn none_waits_for_one_that_nobody_has() {
+        let few = &Few::new(1, 8);
+        few.with(refused, |_| Err::<(), _>(io::Error::from_raw_os_error(libc::EIO))).unwrap_err();
+        let (both, first_waits) = (&Barrier::new(2), &AtomicUsize::new(0));
+        let (told, outcome) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let told = told.clone();
+                scope.spawn(move || {
+                    let make = || {
+                        if first_waits.load(Ordering::SeqCst) == 0 {
+                            both.wait();
+                            if thread == 0 {
+                                first_waits.store(1, Ordering::SeqCst);
+                            } else {
+                                std::thread::sleep(std::time::Duration::from_millis(100));
+                            }
+                        }
+                        refused()
+                    };
+                    let _gone = told.send(few.with(make, |_| Ok(())).is_err());
+                });
+            }
+            for _ in 0..2 {
+                let failed = outcome.recv_timeout(std::time::Duration::from_secs(5));
+                if failed != Ok(true) {
+                    // The scope would wait for it for ever.
+                    eprintln!("one waits for ever");
+                    std::process::abort();
+                }
             }
         });
     }
