@@ -144,6 +144,16 @@ fn a_time_out_holds_beside_a_flush() {
     assert_eq!(queue.pending(), 0);
 }
 
+#[test]
+fn a_time_out_may_be_as_long_as_one_likes() {
+    let bed = bed(Duration::from_millis(5));
+    let (mut queue, slot) = bed.queue(8, Switches::ON);
+    for flags in [WriteFlags::empty(), WriteFlags::DSYNC] {
+        queue.write(slot, 0, memory(4096, 2), flags, 1).unwrap();
+        assert_eq!(queue.wait_timeout(Duration::MAX).unwrap().count(), 1);
+    }
+}
+
 /// Dropped, with a flush under way that another thread runs: nothing is lost and nothing hangs.
 #[test]
 fn a_queue_is_dropped_while_its_requests_become_durable() {

@@ -186,16 +186,17 @@ impl<F: FileSystem> Core<F> {
         timeout: Duration,
         out: &mut Vec<Completion<F::Error>>,
     ) -> Result<(), F::Error> {
-        let deadline = Instant::now() + timeout;
+        // None: later than any clock tells.
+        let deadline = Instant::now().checked_add(timeout);
         self.reap(Wait::No)?;
         self.sync_aside();
         while self.ready.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 break;
             }
             match (&self.syncing, self.door.in_flight()) {
-                (Some(_), 0) => self.await_synced(Some(deadline)),
+                (Some(_), 0) => self.await_synced(deadline),
                 // Two things to wait for and one place to wait in: by turns.
                 (Some(_), _) => self.reap(Wait::Timeout(left.min(TURN)))?,
                 (None, _) => self.reap(Wait::Timeout(left))?,
