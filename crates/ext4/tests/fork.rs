@@ -75,3 +75,37 @@ fn parent_and_child(options: QueueOptions) {
     drop((queue, file, volume));
     oracle::e2fsck_clean(&image);
 }
+
+/// A thread of the parent holds the gate of a file at the fork, and is not there in the child: nobody will open it.
+#[test]
+fn a_child_does_not_wait_for_a_gate() {
+    let scratch = Scratch::new(48 << 20);
+    let image = scratch.file("volume.img");
+    sample().save(&image);
+    let device = format!("{}?latency=500ms", image.to_str().unwrap());
+    let volume = Volume::open(device.as_str(), VolumeOptions::read_write()).unwrap();
+    let file = volume.open_file("/data", read_write()).unwrap();
+    let mut page = common::aligned(4096);
+    std::thread::scope(|scope| {
+        // It reads, changes and writes back a block, and holds the gate all the while.
+        scope.spawn(|| file.write_any_at(&[7; 16], 5, WriteFlags::empty()).unwrap());
+        std::thread::sleep(Duration::from_millis(250));
+        // SAFETY: the child calls what refuses before it waits for anything, and leaves by `_exit`.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: plain system calls.
+            unsafe { libc::alarm(5) };
+            let refused = is_refused(file.read_at(&mut page, 0))
+                && is_refused(file.write_at_with(&page, 0, WriteFlags::empty()));
+            // SAFETY: the child ends here.
+            unsafe { libc::_exit(i32::from(!refused)) };
+        }
+        let mut status = 0;
+        // SAFETY: the status is ours, and nobody else waits for this child.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        assert!(
+            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+            "the child ended with {status:#x}"
+        );
+    });
+}

@@ -69,7 +69,7 @@ impl<F: FileSystem> Engine<F> {
         check_range(pos, buf.len() as u64)?;
         let state = file.state();
         let counted = counts_copy(&self.capabilities, file.switches);
-        let guard = self.enter(state, counted);
+        let guard = self.enter(state, counted)?;
         let visible = state.size().saturating_sub(pos).min(buf.len() as u64);
         if visible == 0 {
             return Ok(0);

@@ -151,13 +151,13 @@ impl<F: FileSystem> Engine<F> {
     /// Whether a write of `range` would be a pure overwrite, over all its pieces: [`Error::NeedsAllocation`]
     /// if not.
     pub fn check_overwrite(&self, file: &OpenFile<F>, range: Range) -> Result<(), F::Error> {
-        let _inside = self.enter(file.state(), false);
+        let _inside = self.enter(file.state(), false)?;
         self.check_all_written(file, range)
     }
 
     /// The first pieces (at most [`crate::PIECES_MAX`]) of `range` as they stand, for reports.
     pub fn map(&self, file: &OpenFile<F>, range: Range, pieces: &mut Pieces) -> Result<(), F::Error> {
-        let _inside = self.enter(file.state(), false);
+        let _inside = self.enter(file.state(), false)?;
         self.load_pieces(file, range, pieces)
     }
 

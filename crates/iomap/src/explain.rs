@@ -31,7 +31,7 @@ impl<F: FileSystem> Engine<F> {
     /// The plan of a request and what it was made of. Nothing is changed.
     pub fn explain(&self, file: &OpenFile<F>, request: &Request, write: bool) -> Result<Outlook, F::Error> {
         let range = check_range(request.range.pos, request.range.length)?;
-        let _inside = self.enter(file.state(), false);
+        let _inside = self.enter(file.state(), false)?;
         let mut pieces = Pieces::new();
         // Twice: what a load cut in two is one piece for whoever comes behind it.
         self.load_pieces(file, range, &mut pieces)?;
@@ -84,7 +84,7 @@ impl<F: FileSystem> Engine<F> {
         range: Range,
         mut each: impl FnMut(&Piece),
     ) -> Result<(), F::Error> {
-        let _inside = self.enter(file.state(), false);
+        let _inside = self.enter(file.state(), false)?;
         self.for_each_piece(file, range, |piece| {
             each(piece);
             Ok(())

@@ -98,10 +98,10 @@ impl<F: FileSystem> Engine<F> {
         self.check_address(buf.as_ptr())?;
         let state = file.state();
         if self.capabilities.dax.is_some() {
-            let guard = self.enter(state, false);
+            let guard = self.enter(state, false)?;
             return self.read_mapped(file, &guard, buf, range, routing);
         }
-        let guard = self.enter(state, true);
+        let guard = self.enter(state, true)?;
         if routing.switches().simple_read
             && let Ok(read) = self.simple_read(&guard, state, buf, range)
         {
@@ -119,16 +119,18 @@ impl<F: FileSystem> Engine<F> {
 
     /// Enters the gate, waiting while somebody holds it exclusively.
     #[inline(always)]
-    pub(crate) fn enter<'g>(&self, state: &'g InodeState, counted: bool) -> InodeGuard<'g> {
+    pub(crate) fn enter<'g>(&self, state: &'g InodeState, counted: bool) -> Result<InodeGuard<'g>, Error> {
         match state.gate.try_lock_shared(counted) {
-            Ok(guard) => guard,
+            Ok(guard) => Ok(guard),
             Err(_busy) => self.enter_waiting(state, counted),
         }
     }
 
     #[cold]
-    fn enter_waiting<'g>(&self, state: &'g InodeState, counted: bool) -> InodeGuard<'g> {
-        state.gate.lock_shared(counted, &mut self.pump())
+    fn enter_waiting<'g>(&self, state: &'g InodeState, counted: bool) -> Result<InodeGuard<'g>, Error> {
+        // In a child process the thread that holds the gate may not exist.
+        self.check_process()?;
+        Ok(state.gate.lock_shared(counted, &mut self.pump()))
     }
 
     #[inline(always)]
@@ -336,7 +338,7 @@ impl<F: FileSystem> Engine<F> {
             match state.gate.try_lock_shared(counted) {
                 Ok(guard) => guard,
                 Err(_busy) if nowait => return Err(Error::WouldBlock.into()),
-                Err(_busy) => self.enter(state, counted),
+                Err(_busy) => self.enter(state, counted)?,
             }
         };
         let mut pieces = Pieces::new();
