@@ -20,28 +20,44 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// What became of a job, once it is over.
 pub(crate) struct Outcome<E> {
-    result: Mutex<Option<Result<(), E>>>,
+    state: Mutex<State<E>>,
     over: Condvar,
 }
 
+struct State<E> {
+    result: Option<Result<(), E>>,
+    /// Wakes the queue's owner, if he sleeps on a descriptor.
+    wake: Option<Arc<Waker>>,
+}
+
 impl<E: Clone> Outcome<E> {
-    fn new() -> Arc<Self> {
-        Arc::new(Outcome { result: Mutex::new(None), over: Condvar::new() })
+    fn new(wake: Option<Arc<Waker>>) -> Arc<Self> {
+        Arc::new(Outcome { state: Mutex::new(State { result: None, wake }), over: Condvar::new() })
     }
 
     /// The outcome, if it is there.
     pub(crate) fn get(&self) -> Option<Result<(), E>> {
-        self.result.lock().clone()
+        self.state.lock().result.clone()
+    }
+
+    /// Has it wake the owner as well, who asked for a descriptor while the job was under way.
+    pub(crate) fn wakes(&self, waker: &Arc<Waker>) {
+        let mut state = self.state.lock();
+        if state.result.is_some() {
+            waker.wake();
+        } else {
+            state.wake = Some(waker.clone());
+        }
     }
 
     /// Waits for it, at most until `deadline`.
     pub(crate) fn wait(&self, deadline: Option<Instant>) {
-        let mut result = self.result.lock();
-        while result.is_none() {
+        let mut state = self.state.lock();
+        while state.result.is_none() {
             match deadline {
-                None => self.over.wait(&mut result),
+                None => self.over.wait(&mut state),
                 Some(deadline) => {
-                    if self.over.wait_until(&mut result, deadline).timed_out() {
+                    if self.over.wait_until(&mut state, deadline).timed_out() {
                         return;
                     }
                 }
@@ -50,8 +66,12 @@ impl<E: Clone> Outcome<E> {
     }
 
     fn set(&self, outcome: Result<(), E>) {
-        self.result.lock().get_or_insert(outcome);
+        let mut state = self.state.lock();
+        state.result.get_or_insert(outcome);
         self.over.notify_all();
+        if let Some(wake) = &state.wake {
+            wake.wake();
+        }
     }
 }
 
@@ -69,7 +89,8 @@ impl Waker {
         Ok(Waker { event, raised: AtomicBool::new(false) })
     }
 
-    fn wake(&self) {
+    /// Makes it readable.
+    pub(crate) fn wake(&self) {
         // Any number but 0 will do, in any order of bytes. Fails only if the counter is at its end, and then it is
         // readable.
         let _readable_anyway = rustix::io::write(&self.event, &1u64.to_le_bytes());
@@ -97,8 +118,6 @@ pub(crate) struct SyncJob<F: FileSystem> {
     /// Every change of theirs, not only what reading the data back needs.
     all: bool,
     outcome: Arc<Outcome<F::Error>>,
-    /// Wakes the queue's owner, if he sleeps on a descriptor.
-    wake: Option<Arc<Waker>>,
 }
 
 impl<F: FileSystem> SyncJob<F> {
@@ -108,7 +127,7 @@ impl<F: FileSystem> SyncJob<F> {
         all: bool,
         wake: Option<Arc<Waker>>,
     ) -> Self {
-        SyncJob { engine: engine.clone(), inodes, all, outcome: Outcome::new(), wake }
+        SyncJob { engine: engine.clone(), inodes, all, outcome: Outcome::new(wake) }
     }
 
     pub(crate) fn outcome(&self) -> Arc<Outcome<F::Error>> {
@@ -125,13 +144,6 @@ impl<F: FileSystem> SyncJob<F> {
     pub(crate) fn run(self) {
         run_all(vec![self]);
     }
-
-    fn end(&self, outcome: Result<(), F::Error>) {
-        self.outcome.set(outcome);
-        if let Some(wake) = &self.wake {
-            wake.wake();
-        }
-    }
 }
 
 impl<F: FileSystem> Drop for SyncJob<F> {
@@ -139,7 +151,7 @@ impl<F: FileSystem> Drop for SyncJob<F> {
     fn drop(&mut self) {
         if self.outcome.get().is_none() {
             let lost = uext4_blockdev::Error::Io { op: "flush", pos: 0, length: 0, errno: 5 };
-            self.end(Err(Error::from(lost).into()));
+            self.outcome.set(Err(Error::from(lost).into()));
         }
     }
 }
@@ -155,7 +167,7 @@ fn run_all<F: FileSystem>(jobs: Vec<SyncJob<F>>) {
     }
     let result = first.engine.make_durable(&inodes, jobs.iter().any(|job| job.all));
     for job in &jobs {
-        job.end(result.clone());
+        job.outcome.set(result.clone());
     }
 }
 

@@ -246,6 +246,12 @@ impl Wakeup {
         let _ = rustix::io::write(&self.0, &1u64.to_le_bytes());
     }
 
+    /// Makes it unreadable. Look for completions after this.
+    pub(super) fn clear(&self) {
+        // Nothing to read is as good.
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -78,6 +78,22 @@ impl SyncQueue {
             Op::Discard => discard(file, self.target.block, request.pos, length).map(|()| 0),
         }
     }
+
+    /// Runs everything that was pushed. Returns how many requests that were.
+    fn carry_out(&mut self) -> Result<usize> {
+        self.target.process.check()?;
+        let mut sent = 0;
+        while let Some(request) = self.waiting.pop_front() {
+            let result = match self.run(&request) {
+                // Requests are shorter than 4 GiB, transfers (at most 2 GiB - 4 KiB each) fit the result.
+                Ok(bytes) => i32::try_from(bytes).unwrap_or(i32::MAX),
+                Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+            };
+            self.ready.push_back(Done { tag: request.tag, result });
+            sent += 1;
+        }
+        Ok(sent)
+    }
 }
 
 /// Repeats a call that a signal interrupted.
@@ -109,17 +125,7 @@ impl DeviceQueue for SyncQueue {
     }
 
     fn submit(&mut self) -> Result<usize> {
-        self.target.process.check()?;
-        let mut sent = 0;
-        while let Some(request) = self.waiting.pop_front() {
-            let result = match self.run(&request) {
-                // Requests are shorter than 4 GiB, transfers (at most 2 GiB - 4 KiB each) fit the result.
-                Ok(bytes) => i32::try_from(bytes).unwrap_or(i32::MAX),
-                Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
-            };
-            self.ready.push_back(Done { tag: request.tag, result });
-            sent += 1;
-        }
+        let sent = self.carry_out()?;
         if let Some(wakeup) = self.wakeup.as_ref().filter(|_| sent > 0) {
             wakeup.signal();
         }
@@ -127,9 +133,12 @@ impl DeviceQueue for SyncQueue {
     }
 
     fn reap(&mut self, out: &mut Vec<Done>, _wait: Wait) -> Result<usize> {
-        self.submit()?;
+        self.carry_out()?;
         let count = self.ready.len().min(out.capacity() - out.len());
         out.extend(self.ready.drain(..count));
+        if let Some(wakeup) = &self.wakeup {
+            if self.ready.is_empty() { wakeup.clear() } else { wakeup.signal() }
+        }
         Ok(count)
     }
 

@@ -268,6 +268,16 @@ impl UringQueue {
         }
     }
 
+    /// What was no room for must still show.
+    #[cold]
+    fn signal_rest(&mut self) {
+        if (!self.ready.is_empty() || !self.ring.completion().is_empty())
+            && let Some(wakeup) = &self.wakeup
+        {
+            wakeup.signal();
+        }
+    }
+
     /// Executes waiting discards of a block device: io_uring has no such operation before Linux 6.12.
     fn run_discards(&mut self) {
         while let Some(request) = self.discards.pop() {
@@ -622,8 +632,15 @@ impl DeviceQueue for UringQueue {
 
     fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
         self.process.check()?;
+        if let Some(wakeup) = &self.wakeup {
+            wakeup.clear();
+        }
         let mut taken = 0;
-        match self.reap_inner(out, wait, &mut taken) {
+        let outcome = self.reap_inner(out, wait, &mut taken);
+        if self.wakeup.is_some() && out.len() == out.capacity() {
+            self.signal_rest();
+        }
+        match outcome {
             // Completions that were already handed over must be counted; a lasting error comes again.
             Err(error) if taken == 0 => Err(error),
             _ => Ok(taken),

@@ -127,6 +127,7 @@ impl<F: FileSystem> QueueCore<F> {
         // A failure shows up at the owner's next call.
         let _shown_to_the_owner = core.reap(Wait::No);
         core.finish_synced();
+        core.wake_owner();
         Harvested { owner_driven: false, job: core.start_sync() }
     }
 }

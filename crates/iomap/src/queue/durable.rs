@@ -94,11 +94,23 @@ impl<F: FileSystem> Core<F> {
         }
     }
 
+    /// Tells an owner who sleeps on a descriptor of completions that somebody else reaped for him: the device does
+    /// not any more.
+    pub(super) fn wake_owner(&self) {
+        if let Some(signal) = self.signal.as_ref().filter(|_| !self.ready.is_empty()) {
+            signal.own.wake();
+        }
+    }
+
     pub(super) fn eventfd(&mut self) -> Result<Option<OwnedFd>, F::Error> {
         if self.signal.is_none() {
             let Some(device) = self.door.event_fd().map_err(Error::from)? else { return Ok(None) };
             let signal = Signal::over(device).map_err(failed)?;
+            if let Some(syncing) = &self.syncing {
+                syncing.outcome.wakes(&signal.own);
+            }
             self.signal = Some(signal);
+            self.wake_owner();
         } else {
             // What completed since it was looked at last must show again.
             self.door.event_fd().map_err(Error::from)?;
