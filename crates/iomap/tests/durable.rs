@@ -10,6 +10,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use uext4_blockdev::Device;
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
+use uext4_blockdev::layer::{CountingDevice, Fault, FaultAction, FaultDevice, FaultOn};
 use uext4_iomap::{Counter, State, Switches, WriteFlags};
 
 /// A device with a cache, without FUA, whose flushes take this long.
@@ -183,4 +184,40 @@ fn a_bounced_write_waits_for_what_is_in_flight() {
     let mut expected = vec![7; 4096];
     expected[5..105].fill(9);
     assert!(bed.on_device()[..4096] == expected[..], "one of the two writes is lost");
+}
+
+/// A FUA write that is put off is sent again as one, in one piece or in several.
+#[test]
+fn what_is_sent_again_stays_a_fua_write() {
+    for run in [64, 1] {
+        let mut options = MemoryOptions::new(4 << 20);
+        (options.volatile_cache, options.fua) = (true, true);
+        let counting = Arc::new(CountingDevice::new(Arc::new(MemoryDevice::new(options).unwrap())));
+        let counters = counting.counters();
+        let faulty = FaultDevice::new(counting);
+        let again = Fault { times: 3, action: FaultAction::Errno(11), ..Fault::nth(FaultOn::FuaWrite, 1) };
+        faulty.handle().arm(again);
+        let handle = faulty.handle();
+        let bed = Bed::new(Arc::new(faulty), 64, run, State::Written);
+        let (mut queue, slot) = bed.queue(8, Switches::ON);
+        queue.write(slot, 0, memory(3 * 4096, 7), WriteFlags::DSYNC, 1).unwrap();
+        assert_eq!(outcome(&mut queue), Ok(3 * 4096));
+        let counted = counters.take();
+        assert_eq!(handle.fired(), 3);
+        assert_eq!((counted.fua_writes, counted.flushes), (counted.writes, 0), "runs of {run}: {counted:?}");
+        assert!(bed.on_device()[..3 * 4096].iter().all(|&byte| byte == 7));
+    }
+}
+
+/// Of requests that share a commit, one that wants all metadata gets it.
+#[test]
+fn a_full_sync_in_a_batch_is_one() {
+    let bed = bed(Duration::ZERO);
+    let (mut queue, slot) = bed.queue(8, Switches::ON);
+    for (flags, full) in [(WriteFlags::DSYNC, 0), (WriteFlags::SYNC, 1), (WriteFlags::DSYNC, 1)] {
+        queue.write(slot, 0, memory(4096, 1), flags, 1).unwrap();
+        queue.write(slot, BLOCK, memory(4096, 2), WriteFlags::DSYNC, 2).unwrap();
+        assert_eq!(queue.wait(2).unwrap().count(), 2);
+        assert_eq!(bed.engine.fs().full_commits(), full, "{flags:?}");
+    }
 }

@@ -74,12 +74,19 @@ pub struct OneFile {
     /// Runs that one load makes known; everything else is forgotten. 0: all, and nothing is.
     pub window: AtomicU64,
     pub commits: AtomicU64,
+    /// Of them, those of all metadata.
+    pub full_commits: AtomicU64,
 }
 
 impl OneFile {
     /// Commits asked for.
     pub fn commits(&self) -> u64 {
         self.commits.load(Ordering::SeqCst)
+    }
+
+    /// Commits of all metadata asked for.
+    pub fn full_commits(&self) -> u64 {
+        self.full_commits.load(Ordering::SeqCst)
     }
 }
 
@@ -137,8 +144,9 @@ impl FileSystem for OneFile {
         Ok(())
     }
 
-    fn commit(&self, _inodes: &[&Watched], _all: bool) -> Result<bool, Error> {
+    fn commit(&self, _inodes: &[&Watched], all: bool) -> Result<bool, Error> {
         self.commits.fetch_add(1, Ordering::SeqCst);
+        self.full_commits.fetch_add(u64::from(all), Ordering::SeqCst);
         Ok(false)
     }
 }
@@ -157,6 +165,7 @@ impl Bed {
             aborted: AtomicBool::new(false),
             window: AtomicU64::new(0),
             commits: AtomicU64::new(0),
+            full_commits: AtomicU64::new(0),
         };
         let engine = Arc::new(Engine::new(Arc::new(fs), device.clone()).unwrap());
         let runs = (0..blocks).step_by(run as usize).map(|first| {
