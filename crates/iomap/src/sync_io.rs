@@ -98,10 +98,17 @@ impl<F: FileSystem> Engine<F> {
         self.check_address(buf.as_ptr())?;
         let state = file.state();
         if self.capabilities.dax.is_some() {
-            let guard = self.enter(state, false)?;
+            // Not by `enter`: an outcome that may be an error has to be put together and taken apart again.
+            let guard = match state.gate.try_lock_shared(false) {
+                Ok(guard) => guard,
+                Err(_busy) => self.enter_waiting(state, false)?,
+            };
             return self.read_mapped(file, &guard, buf, range, routing);
         }
-        let guard = self.enter(state, true)?;
+        let guard = match state.gate.try_lock_shared(true) {
+            Ok(guard) => guard,
+            Err(_busy) => self.enter_waiting(state, true)?,
+        };
         if routing.switches().simple_read
             && let Ok(read) = self.simple_read(&guard, state, buf, range)
         {
