@@ -143,6 +143,17 @@ fn text_fits_a_terminal_and_json_is_a_flag_as_everywhere() {
 }
 
 #[test]
+fn where_results_cannot_go_nothing_is_measured() {
+    for option in ["--json=/no/such/folder/x", "--html=/no/such/folder/x"] {
+        let start = std::time::Instant::now();
+        let output = bench(&["seq-read", "--seconds", "20", option]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("/no/such/folder/x: No such file") && start.elapsed().as_secs() < 10, "{said}");
+    }
+}
+
+#[test]
 fn a_busy_machine_is_told_in_text_and_json() {
     // Its end comes with the shell's: the loop looks whether its parent is still there.
     let mut busy = Command::new("sh")

@@ -56,11 +56,22 @@ pub fn run(args: BenchArgs, globals: &Globals) -> std::result::Result<ExitCode, 
         floors::probe(image)?;
         return Ok(ExitCode::SUCCESS);
     }
+    check_outputs(&args)?;
     if args.floors {
         return Ok(floors::run(&args)?);
     }
     bench(&args)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether results can be written at all, before anybody waits for them. What is in the files stays until then.
+fn check_outputs(args: &BenchArgs) -> Result<()> {
+    let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
+    for path in json.into_iter().chain(args.html.as_deref()) {
+        let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        opened.doing(|| format!("write {}", path.display()))?;
+    }
+    Ok(())
 }
 
 fn bench(args: &BenchArgs) -> Result<()> {
