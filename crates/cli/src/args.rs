@@ -7,7 +7,7 @@ use crate::find::FindArgs;
 use crate::text;
 use crate::trace::Tracer;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use uext4::Switches;
@@ -132,6 +132,43 @@ impl Command {
             Command::Completions(_) | Command::Man(_) => None,
         }
     }
+
+    /// Files that results go into.
+    pub fn outputs(&self) -> Vec<&Path> {
+        let own = match self {
+            Command::Map(args) => args.svg.as_deref(),
+            Command::Trace(args) => args.output.as_deref(),
+            Command::Bench(args) => args.html.as_deref(),
+            _ => None,
+        };
+        own.into_iter().chain(self.json().filter(|file| *file != Path::new("-"))).collect()
+    }
+
+    /// What names devices, as typed; of `trace` and `cp` other words too.
+    pub fn devices(&self) -> Vec<&OsStr> {
+        match self {
+            Command::Info(args) => vec![&args.device],
+            Command::Ls(args) => words(&args.places),
+            Command::Stat(args) => words(&args.places),
+            Command::Find(args) => words(&args.places),
+            Command::Du(args) => words(&args.places),
+            Command::Df(args) => words(&args.devices),
+            Command::Cat(args) => words(&args.places),
+            Command::Xattr(args) => vec![&args.place],
+            Command::Map(args) => vec![&args.place],
+            Command::Explain(args) => vec![&args.place],
+            Command::Io(args) => vec![&args.place],
+            Command::Trace(args) => words(&args.command),
+            Command::Cp(args) => words(&args.paths),
+            Command::Check(args) => vec![&args.device],
+            Command::Bench(args) => args.device.iter().map(OsString::as_os_str).collect(),
+            Command::Completions(_) | Command::Man(_) => Vec::new(),
+        }
+    }
+}
+
+fn words(arguments: &[OsString]) -> Vec<&OsStr> {
+    arguments.iter().map(OsString::as_os_str).collect()
 }
 
 /// In which form.

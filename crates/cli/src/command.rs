@@ -5,7 +5,7 @@ use crate::error::CliError;
 use crate::examples::cli;
 use crate::trace::Tracer;
 use crate::{
-    bench, cat, check, cp, df, documents, du, explain, find, info, io, ls, map, out, stat, trace, xattr,
+    bench, cat, check, cp, df, documents, du, explain, find, info, io, ls, map, out, stat, text, trace, xattr,
 };
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
@@ -28,9 +28,11 @@ pub fn execute(arguments: Vec<OsString>, trace: Option<Arc<Tracer>>) -> ExitCode
     let name = cli.command.name();
     let file = cli.command.json().filter(|file| *file != Path::new("-")).map(Path::to_owned);
     let globals = Globals { command: name, json: cli.command.json().is_some(), trace };
-    // `bench` has a table beside the file.
-    let file = file.filter(|_| !matches!(cli.command, Command::Bench(_)));
-    let done = file.map_or(Ok(()), |file| out::redirect(&file)).and_then(|()| run(cli.command, &globals));
+    // `bench` has a table beside the file, `trace` the output of its command.
+    let file = file.filter(|_| !matches!(cli.command, Command::Bench(_) | Command::Trace(_)));
+    let spared = spare_devices(&cli.command);
+    let done = spared.and_then(|()| file.map_or(Ok(()), |file| out::redirect(&file)));
+    let done = done.and_then(|()| run(cli.command, &globals));
     match done {
         Ok(exit) => exit,
         Err(error) => {
@@ -63,12 +65,32 @@ fn run(command: Command, globals: &Globals) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Results must not go over what they are about: a file is emptied before anything is read.
+fn spare_devices(command: &Command) -> Result<(), CliError> {
+    let outputs = command.outputs();
+    if outputs.is_empty() {
+        return Ok(());
+    }
+    let devices = cp::Devices::named_by(command.devices());
+    match outputs.into_iter().find(|file| devices.are_at(file)) {
+        None => Ok(()),
+        Some(file) => {
+            let file = text::visible(file.as_os_str().as_bytes());
+            Err(CliError::usage(format!("results into {file}: the device itself would be overwritten")))
+        }
+    }
+}
+
 /// `-h` alone asks for help, also of the commands in which it means something else.
 fn alone_it_is_help(mut arguments: Vec<OsString>) -> Vec<OsString> {
-    if let [_, _, last] = &mut arguments[..]
-        && last == "-h"
+    if let [_, name, last] = &mut arguments[..]
+        && (last == "-h" || last == "--help")
     {
-        *last = "--help".into();
+        if name == "help" {
+            arguments.pop();
+        } else {
+            *last = "--help".into();
+        }
     }
     arguments
 }
@@ -115,5 +137,5 @@ fn reason(error: &clap::Error) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     let end = ["\n\nUsage:", "\n\nFor more information", "\n\n  tip:", "\n\ntip:"];
     let end = end.iter().filter_map(|mark| text.find(mark)).min().unwrap_or(text.len());
-    format!("{} (try --help)", crate::text::one_line(&text[..end]))
+    format!("{} (try --help)", text::one_line(&text[..end]))
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uext4::blockdev::Device;
@@ -96,9 +97,13 @@ pub fn run(args: TraceArgs, globals: &Globals) -> Result<ExitCode, CliError> {
     if globals.trace.is_some() || args.command.first().is_some_and(|name| name == "trace") {
         return Err(CliError::usage("a trace cannot be traced"));
     }
-    let target =
-        args.output.as_ref().map_or(OsStr::new("standard error"), |path| path.as_os_str()).to_owned();
-    let writer: Box<dyn Write + Send> = match &args.output {
+    let json = args.form.json.as_ref().filter(|file| *file != Path::new("-"));
+    if json.is_some() && args.output.is_some() {
+        return Err(CliError::usage("--json=FILE and --output FILE: the requests go into one file"));
+    }
+    let file = json.or(args.output.as_ref());
+    let target = file.map_or(OsStr::new("standard error"), |path| path.as_os_str()).to_owned();
+    let writer: Box<dyn Write + Send> = match file {
         None => Box::new(io::stderr()),
         Some(path) => {
             let file = File::create(path).map_err(|error| CliError::host(&target, "create", &error))?;

@@ -15,7 +15,7 @@ use crate::open::{How, Place};
 use crate::progress::Progress;
 use crate::pump::{Sink, pour};
 use attributes::Attributes;
-use devices::Devices;
+pub use devices::Devices;
 use made::Made;
 use rustix::fd::AsFd;
 use std::collections::HashSet;
