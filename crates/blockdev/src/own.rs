@@ -97,7 +97,7 @@ fn claim_once(claim: Claim<'_>) -> std::result::Result<Claimed, Refused> {
     let failed = |action| move |errno: Errno| open_error(claim.path, action, errno);
     // Looked at first because opening a FIFO or a terminal has effects; looked at again through the
     // descriptor.
-    let kind = kind_of(claim.path, &rustix::fs::stat(claim.path).map_err(failed("stat"))?)?;
+    let kind = kind_of(&rustix::fs::stat(claim.path).map_err(failed("stat"))?)?;
     let exclusive = if kind == FileType::BlockDevice && claim.write { OFlags::EXCL } else { OFlags::empty() };
     let file = match open(claim, exclusive) {
         Err(Errno::BUSY) => return Err(Refused::InUse(block_user(claim.path))),
@@ -105,7 +105,7 @@ fn claim_once(claim: Claim<'_>) -> std::result::Result<Claimed, Refused> {
         other => other.map_err(failed("open"))?,
     };
     let stat = rustix::fs::fstat(&file).map_err(failed("stat"))?;
-    if kind_of(claim.path, &stat)? != kind {
+    if kind_of(&stat)? != kind {
         let user = "somebody who replaced it while it was being opened";
         return Err(Refused::InUse(Some(user.into())));
     }
@@ -135,7 +135,7 @@ fn open_error(path: &Path, action: &'static str, errno: Errno) -> Error {
     Error::Open { path: path.display().to_string(), action, errno: errno.raw_os_error() }
 }
 
-fn kind_of(path: &Path, stat: &Stat) -> Result<FileType> {
+fn kind_of(stat: &Stat) -> Result<FileType> {
     match FileType::from_raw_mode(stat.st_mode) {
         kind @ (FileType::RegularFile | FileType::BlockDevice) => Ok(kind),
         other => {
@@ -144,8 +144,7 @@ fn kind_of(path: &Path, stat: &Stat) -> Result<FileType> {
                 FileType::CharacterDevice => "a character device",
                 _ => "a special file",
             };
-            let path = path.display();
-            Err(Error::Unsupported(format!("{path} is {what}, not an image file or block device")))
+            Err(Error::Unsupported(format!("{what} is neither an image file nor a block device")))
         }
     }
 }

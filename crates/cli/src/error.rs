@@ -60,8 +60,8 @@ impl CliError {
             },
             _ => None,
         };
-        let shown = text::visible(path.as_bytes());
         let opened = named.is_some();
+        let shown = path.to_string_lossy();
         let told = named.filter(|named| shown.contains(named.trim_end_matches(": ")));
         let message = told.and_then(|named| message.strip_prefix(&named)).unwrap_or(&message).to_owned();
         let meant = if opened && error.errno() == libc::ENOENT { slash_forgotten(path) } else { None };

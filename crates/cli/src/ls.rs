@@ -8,6 +8,7 @@ use crate::out::{Elements, Out};
 use crate::text::{self, JsonArgument, JsonTime};
 use serde::Serialize;
 use std::collections::HashSet;
+use std::os::unix::ffi::OsStrExt;
 use uext4::{FileKind, Metadata, Switches, Volume};
 use uext4_ondisk::Ino;
 
@@ -161,7 +162,9 @@ impl Listing<'_> {
             return self.tree(ino);
         }
         self.printed = true;
-        let row = Row { name: place.path.clone(), ino, kind: Some(top.kind), metadata: Some(Ok(top)) };
+        let several = self.args.places.len() > 1 && !self.json;
+        let name = if several { place.argument.as_bytes() } else { &place.path };
+        let row = Row { name: name.to_vec(), ino, kind: Some(top.kind), metadata: Some(Ok(top)) };
         self.print(b"", &mut [row])
     }
 

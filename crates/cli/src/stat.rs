@@ -8,6 +8,7 @@ use crate::out::{Elements, Out};
 use crate::text::{self, JsonArgument, JsonTime};
 use serde::Serialize;
 use std::borrow::Cow;
+use std::os::unix::ffi::OsStrExt;
 use uext4::{FileKind, Metadata, Switches};
 
 /// The names of `struct statx`, and what ext4 knows beyond it.
@@ -62,7 +63,9 @@ pub fn run(args: &StatArgs, globals: &Globals) -> Result<(), CliError> {
             let stat = JsonStat::new(&metadata, target.as_deref());
             list.element(&mut out, &JsonNamed { argument, stat })?;
         } else {
-            print_text(&mut out, place, &metadata, target.as_deref())?;
+            // Of one argument the path inside its volume, of several with the device.
+            let name = if places.len() > 1 { place.argument.as_bytes() } else { &place.path };
+            print_text(&mut out, name, &metadata, target.as_deref())?;
         }
     }
     list.end(&mut out)?;
@@ -118,12 +121,12 @@ impl<'a> JsonStat<'a> {
 
 fn print_text(
     out: &mut Out,
-    place: &Place,
+    name: &[u8],
     metadata: &Metadata,
     target: Option<&[u8]>,
 ) -> Result<(), CliError> {
     out.bytes(b"  File: ")?;
-    out.name(&place.path)?;
+    out.name(name)?;
     if let Some(target) = target {
         out.bytes(b" -> ")?;
         out.name(target)?;
