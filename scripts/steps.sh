@@ -66,6 +66,7 @@ failed_tests() {
     for log in "$logs"/*.log; do
         awk -v step="$(basename "$log" .log)" '
             function unfinished() { if (file != "") print step ": " file ": ended without a result" }
+            { gsub(/\033\[[0-9;]*m/, "") }
             /^ *(Running|Doc-tests) / {
                 unfinished()
                 file = $0

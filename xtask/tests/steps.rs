@@ -85,6 +85,23 @@ fn failed_tests_are_named_at_the_end() {
     assert_eq!(end, expected);
 }
 
+/// CI often asks cargo for colours.
+#[test]
+fn names_are_found_in_colours_too() {
+    let script = r#"
+tests() {
+    printf '\033[1m\033[32m     Running\033[0m tests/one.rs (target/debug/deps/one-0123456789abcdef)\n\n'
+    printf 'failures:\n\nfailures:\n    bad\n\n'
+    printf 'test result: \033[31mFAILED\033[m. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n'
+    return 101
+}
+step tests tests
+finish
+"#;
+    let (good, said) = run(script);
+    assert!(!good && said.ends_with("  tests: tests/one.rs: bad\n0 passed, 1 failed, 0 skipped\n"), "{said}");
+}
+
 #[test]
 fn a_skipped_step_is_not_ok() {
     let script = r#"
