@@ -79,8 +79,9 @@ pub fn find(device: &dyn Device, number: u32) -> Result<Extent> {
     found.map_err(|reason| Error::Partition { number, reason })
 }
 
-/// Lists the partitions of `device`: those that [`find`] would find. `None` without a table, or if none of it can be
-/// used. That a table is there is believed of an MBR whose entries look like it: other boot sectors have its mark too.
+/// Lists the partitions of `device`: those that [`find`] would find. `None` without a table. A GPT can be there with
+/// nothing that can be used, as in the first part of an image; that a table is there is believed of an MBR whose entries
+/// look like it and can be used: other boot sectors have its mark too.
 ///
 /// # Errors
 /// That of the device if the table cannot be read.
@@ -89,7 +90,7 @@ pub fn list(device: &dyn Device) -> Result<Option<Listing>> {
     let listing = table.list();
     match table.failure {
         Some(error) => Err(error),
-        None => Ok(listing.filter(|listing| !listing.partitions.is_empty())),
+        None => Ok(listing.filter(|listing| listing.scheme == Scheme::Gpt || !listing.partitions.is_empty())),
     }
 }
 
@@ -129,13 +130,7 @@ impl Table<'_> {
     fn list(&mut self) -> Option<Listing> {
         let mbr = self.record(0).and_then(parse_record).ok()?;
         if entries(&mbr).any(|entry| entry.sys == PROTECTIVE) {
-            let (header, entries) = self.gpt().ok()?;
-            let count = u32::try_from(entries.len()).ok()?;
-            let place = |number| Some((number, self.gpt_extent(&header, &entries, number).ok()?));
-            return Some(Listing {
-                scheme: Scheme::Gpt,
-                partitions: (1..=count).filter_map(place).collect(),
-            });
+            return Some(Listing { scheme: Scheme::Gpt, partitions: self.gpt_list().unwrap_or_default() });
         }
         if !entries(&mbr).all(|entry| matches!(entry.boot, 0 | ACTIVE)) {
             return None;
@@ -145,6 +140,14 @@ impl Table<'_> {
         let partitions = primary.chain((5..).zip(logical));
         let place = |(number, (start, sectors))| Some((number, self.extent(start, sectors).ok()?));
         Some(Listing { scheme: Scheme::Mbr, partitions: partitions.filter_map(place).collect() })
+    }
+
+    /// The usable partitions of the GPT.
+    fn gpt_list(&mut self) -> std::result::Result<Vec<(u32, Extent)>, Reason> {
+        let (header, entries) = self.gpt()?;
+        // At most as many as are believed.
+        let place = |number| Some((number as u32, self.gpt_extent(&header, &entries, number as u32).ok()?));
+        Ok((1..=entries.len()).filter_map(place).collect())
     }
 
     /// Turns sectors into bytes and checks that they lie on the device and on its blocks.

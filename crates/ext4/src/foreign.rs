@@ -146,7 +146,11 @@ impl fmt::Display for Foreign {
                     Scheme::Mbr => "MBR",
                     Scheme::Gpt => "GPT",
                 };
-                write!(f, "it looks like a disk with a partition table ({scheme}): ")?;
+                write!(f, "it looks like a disk with a partition table ({scheme})")?;
+                if partitions.is_empty() {
+                    return f.write_str(", without a partition that can be used (is the image whole?)");
+                }
+                f.write_str(": ")?;
                 for (number, bytes, contents) in partitions {
                     write!(f, "{number} ({}, {contents}), ", Bytes(*bytes))?;
                 }

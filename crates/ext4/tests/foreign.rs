@@ -150,6 +150,30 @@ fn partitions_are_listed() {
     }
 }
 
+/// The first part of an image of a disk has the table, and not what it names.
+#[test]
+fn a_disk_cut_short_is_told_to_be_a_disk() {
+    needs!(Need::Tool("sfdisk"));
+    let scratch = Scratch::new(64 << 20);
+    let disk = scratch.file("disk");
+    let file = std::fs::File::create_new(&disk).unwrap();
+    file.set_len(64 << 20).unwrap();
+    let script = scratch.file("script");
+    let parts: String = (0..40).map(|_| "size=1MiB\n").collect();
+    std::fs::write(&script, format!("label: gpt\n{parts}")).unwrap();
+    let mut sfdisk = oracle::command("sfdisk");
+    oracle::run(sfdisk.arg("-q").arg(&disk).stdin(std::fs::File::open(&script).unwrap()));
+    let (_, text) = foreign(&disk);
+    assert!(text.contains(" 32 (1 MiB, empty), 8 more, to be chosen"), "{text}");
+    file.set_len(20 << 20).unwrap();
+    let (what, text) = foreign(&disk);
+    assert_eq!(*what, Foreign::Partitions { scheme: Scheme::Gpt, partitions: Vec::new(), more: 0 });
+    assert!(
+        text.ends_with("a partition table (GPT), without a partition that can be used (is the image whole?)"),
+        "{text}"
+    );
+}
+
 /// A magic number that is right makes it an ext4 volume, whatever else is wrong.
 #[test]
 fn a_damaged_superblock_is_damage() {
