@@ -80,8 +80,8 @@ pub fn find(device: &dyn Device, number: u32) -> Result<Extent> {
 }
 
 /// Lists the partitions of `device`: those that [`find`] would find. `None` without a table. A GPT can be there with
-/// nothing that can be used, as in the first part of an image; that a table is there is believed of an MBR whose entries
-/// look like it and can be used: other boot sectors have its mark too.
+/// nothing that can be used, as in the first part of an image. That a table is there is believed of an MBR whose
+/// entries look like it and can be used: other boot sectors have its mark too.
 ///
 /// # Errors
 /// That of the device if the table cannot be read.
