@@ -85,6 +85,28 @@ fn emptied_leaves_are_no_nodes() {
     }
 }
 
+/// An emptied leaf is in its tree once, as every other.
+#[test]
+fn an_emptied_leaf_that_is_named_twice_is_damage() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let (mut image, blocks) = emptied(300, &Recipe { args: &PLAIN, ..Recipe::default() });
+    let volume = VolumeBuilder::new(image.bytes.len() as u64).build();
+    image.save(volume.path());
+    let block = |lblk: u32| -> usize {
+        oracle::debugfs(volume.path(), &format!("bmap /dir {lblk}")).trim().parse().unwrap()
+    };
+    let root = block(0) * BLOCK;
+    let child = |n: usize| root + 36 + 8 * n..root + 40 + 8 * n;
+    let lblk = |n: usize| u32::from_le_bytes(image.bytes[child(n)].try_into().unwrap());
+    let is_empty = |n: &usize| blocks.contains(&block(lblk(*n)));
+    let (empty, full) = ((1..6).find(is_empty).unwrap(), (1..6).find(|n| !is_empty(n)).unwrap());
+    let empty = lblk(empty);
+    image.bytes[child(full)].copy_from_slice(&empty.to_le_bytes());
+    let report = check(&image);
+    assert_eq!(report.totals.get("htree.twice"), Some(&1), "{:#?}", told(&report));
+    assert!(!judged(&image).is_clean());
+}
+
 /// Blocks that the root leads to, if those are no leaves.
 fn nodes_below_the_root(image: &Image) -> Vec<usize> {
     let volume = VolumeBuilder::new(image.bytes.len() as u64).build();
