@@ -7,7 +7,7 @@ scripts/setup.sh demo
 program=${CARGO_TARGET_DIR:-target}/release/uext4
 if [ ! -e "$program" ]; then
     echo "demo: the first build fetches and compiles all libraries and optimises across them:" \
-        "two to four minutes on two processors. The measurement takes about two more."
+        "two to four minutes on two processors. The measurement takes about three more."
 fi
 cargo build --release -p uext4-cli
 mkdir -p target
