@@ -2,74 +2,27 @@
 //! decided holds no longer than what it was decided from.
 #![cfg(not(loom))]
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
-use uext4_blockdev::{BufferPool, Device, QueueOptions};
-use uext4_iomap::switches::Routing;
-use uext4_iomap::{
-    Count, Counter, Engine, Error, FileSlot, FileSystem, InodeState, IoQueue, MapSnapshot, OpenFile, Run,
-    State, Switches, WriteFlags,
-};
+mod common;
 
-const BLOCK: u64 = 4096;
+use common::{BLOCK, OneFile, Watched};
+use std::sync::Arc;
+use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
+use uext4_blockdev::{BufferPool, Device};
+use uext4_iomap::{Counter, Engine, Error, FileSlot, FileSystem, IoQueue, Run, State, Switches, WriteFlags};
+
 const BLOCKS: u64 = 16;
 
-/// One file of sixteen blocks.
-struct OneFile {
-    aborted: AtomicBool,
-}
-
-impl FileSystem for OneFile {
-    type Inode = InodeState;
-    type Error = Error;
-    type Handle<'a> = ();
-
-    fn state(inode: &InodeState) -> &InodeState {
-        inode
-    }
-
-    fn check_alive(&self) -> Result<(), Error> {
-        if self.aborted.load(Ordering::Relaxed) {
-            Err(Error::BadMode("an aborted file system"))
-        } else {
-            Ok(())
-        }
-    }
-
-    fn abort(&self, _cause: Error) {
-        self.aborted.store(true, Ordering::Relaxed);
-    }
-
-    fn load_map(&self, _inode: &InodeState, pos: u64) -> Result<Arc<MapSnapshot>, Error> {
-        panic!("all is known, also {pos}")
-    }
-
-    fn start_mapping<R: Routing>(&self, _routing: R, _counters: &impl Count) -> Result<Option<()>, Error> {
-        Ok(None)
-    }
-
-    fn stop_mapping(&self, (): ()) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn commit(&self, _inodes: &[&InodeState], _all: bool) -> Result<bool, Error> {
-        Ok(false)
-    }
-}
-
 /// The file's blocks are from now on those from `physical` on, in this state.
-fn place(inode: &InodeState, physical: u64, state: State) {
-    let mut writer = inode.map.lock();
-    let next =
-        writer.current().replaced(0, BLOCKS, Some(&[Run { first: 0, length: BLOCKS, state, physical }]));
-    writer.publish(next);
+fn place(inode: &Watched, physical: u64, state: State) {
+    *inode.runs.lock() = vec![Run { first: 0, length: BLOCKS, state, physical }];
+    inode.publish(state);
 }
 
+/// One file of sixteen blocks, and a queue.
 struct Bed {
     device: Arc<MemoryDevice>,
     engine: Arc<Engine<OneFile>>,
-    inode: Arc<InodeState>,
+    inode: Arc<Watched>,
     queue: IoQueue<OneFile>,
     slot: FileSlot,
 }
@@ -79,14 +32,10 @@ impl Bed {
         let mut options = MemoryOptions::new(1 << 20);
         change(&mut options);
         let device = Arc::new(MemoryDevice::new(options).unwrap());
-        let fs = Arc::new(OneFile { aborted: AtomicBool::new(false) });
-        let engine = Arc::new(Engine::new(fs, device.clone() as Arc<dyn Device>).unwrap());
-        let inode = Arc::new(InodeState::new(BLOCKS * BLOCK, BLOCK.trailing_zeros()));
-        place(&inode, 32, State::Written);
-        let pool = BufferPool::new(1 << 20).unwrap();
-        let mut queue = IoQueue::new(&engine, QueueOptions::depth(4), pool).unwrap();
-        let slot = queue.attach(&OpenFile::new(inode.clone(), true, true, Switches::ON));
-        Bed { device, engine, inode, queue, slot }
+        let bed = common::Bed::new(device.clone() as Arc<dyn Device>, BLOCKS, BLOCKS, State::Written);
+        place(&bed.inode, 32, State::Written);
+        let (queue, slot) = bed.queue(4, Switches::ON);
+        Bed { device, engine: bed.engine, inode: bed.inode, queue, slot }
     }
 
     /// Writes one block of `byte` at `pos` and waits for it. What was counted as written by FUA meanwhile.
@@ -159,7 +108,7 @@ fn a_dirty_inode_takes_fua_no_longer_for_enough() {
     for pos in [0, BLOCK] {
         assert_eq!(bed.write(pos, 1, WriteFlags::DSYNC).unwrap(), 1);
     }
-    bed.inode.set_datasync_tid(5);
+    bed.inode.state.set_datasync_tid(5);
     let flushes = bed.engine.stats().get(Counter::Flushes);
     assert_eq!(bed.write(0, 2, WriteFlags::DSYNC).unwrap(), 0, "its metadata must be durable too");
     assert_eq!(bed.engine.stats().get(Counter::Flushes) - flushes, 1);
