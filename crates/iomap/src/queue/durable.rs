@@ -50,6 +50,10 @@ impl<F: FileSystem> Core<F> {
         }
         let Some(result) = self.syncing.as_ref().and_then(|syncing| syncing.outcome.get()) else { return };
         let Some(syncing) = self.syncing.take() else { return };
+        if let Some(signal) = &self.signal {
+            // Whoever set the outcome may have been between its two steps of waking at the first look.
+            signal.own.clear();
+        }
         for &number in &syncing.slots {
             let slot = self.slots[number as usize];
             if slot.label.kind() != Kind::Sync {
