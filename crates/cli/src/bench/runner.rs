@@ -356,9 +356,7 @@ mod tests {
         let script = Script { seen: Mutex::default(), fail_lane: false, fail_run: false };
         let run = run_script(&script).unwrap();
         assert_eq!(run.slices.len(), 6);
-        assert!(
-            run.slices.iter().all(|slice| slice.tally.reads == 20 && slice.wall >= Duration::from_millis(1))
-        );
+        assert!(run.slices.iter().all(|slice| slice.tally.reads == 20 && !slice.wall.is_zero()));
         assert!(run.slices.iter().all(|slice| slice.tally.beside == 10), "a thread beside is no part of it");
         let seen = script.seen.into_inner().unwrap();
         let of = |arm: Arm| {
