@@ -5,7 +5,7 @@ use super::map::{MapWalk, Sink};
 use super::orphans;
 use super::report::Findings;
 use super::shared::{INODE_TABLE, SUPERBLOCK, Shared};
-use crate::error::Result;
+use crate::ground::error::Result;
 use uext4_ondisk::ext4::{Extent, I_BLOCK_SIZE};
 use uext4_ondisk::{Group, Ino};
 

@@ -5,7 +5,7 @@ use super::kinds;
 use super::read::Reader;
 use super::report::{Findings, Kind};
 use super::shared::{FREE, Shared};
-use crate::error::Result;
+use crate::ground::error::Result;
 use uext4_ondisk::ext4::{FileType, GroupDescriptor};
 use uext4_ondisk::{Group, Pblk, Place};
 

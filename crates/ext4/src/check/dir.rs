@@ -9,7 +9,7 @@ use super::shared::{
     MARK_BAD_BLOCK, MARK_BROKEN, MARK_RESERVED, MARK_VALUE, RUN_MEMORY, Shared, Slot, UNKNOWN,
 };
 use super::xattr::InlineDirectory;
-use crate::error::Result;
+use crate::ground::error::Result;
 use uext4_ondisk::ext4::{
     DirBlock, DirBlockKind, DirEntry, FileType, HtreeIndex, HtreeRoot, I_BLOCK_SIZE, dir_hash,
     verify_dir_checksum, verify_htree_checksum,

@@ -7,7 +7,7 @@ use super::map::{MapWalk, Sink};
 use super::report::Findings;
 use super::shared::{MARK_BROKEN, RUN_MEMORY, Shared};
 use super::special::Role;
-use crate::error::Result;
+use crate::ground::error::Result;
 use uext4_ondisk::ext4::{Extent, FileType, Inode};
 use uext4_ondisk::{Ino, Pblk, Place};
 

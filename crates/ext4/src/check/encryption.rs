@@ -7,7 +7,7 @@ use super::inode::Scan;
 use super::kinds;
 use super::report::Findings;
 use super::shared::Shared;
-use crate::error::Result;
+use crate::ground::error::Result;
 use uext4_ondisk::ext4::{
     DirEntry, FileType, Inode, InodeFlags, XattrArea, XattrBlock, XattrIndex, XattrValue,
 };

@@ -3,7 +3,7 @@
 use super::kinds;
 use super::report::Findings;
 use super::shared::{INODE_TABLE, SUPERBLOCK, Shared, Zone};
-use crate::error::Result;
+use crate::ground::error::Result;
 use uext4_ondisk::ext4::{
     Compat, GroupDescriptor, GroupFlags, Incompat, MmpBlock, SUPERBLOCK_SIZE, Superblock,
 };

@@ -12,7 +12,7 @@ use super::shared::{
 };
 use super::special::{self, Role};
 use super::xattr::{Counted, InlineDirectory, ValueUse};
-use crate::error::Result;
+use crate::ground::error::Result;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use uext4_ondisk::ext4::{

@@ -5,8 +5,8 @@
 
 use super::kinds;
 use super::report::Findings;
-use crate::error::Error;
-use crate::recovery::{RecoveryInfo, RecoveryState};
+use crate::ground::error::Error;
+use crate::ground::recovered::{RecoveryInfo, RecoveryState};
 use uext4_ondisk::ext4::{Compat, Superblock};
 use uext4_ondisk::{Pblk, Place};
 

@@ -4,7 +4,7 @@ use super::kinds;
 use super::read::Reader;
 use super::report::Findings;
 use super::shared::Shared;
-use crate::error::Result;
+use crate::ground::error::Result;
 use std::sync::atomic::Ordering;
 use uext4_ondisk::ext4::{Extent, ExtentNode, I_BLOCK_SIZE, NodeLimits, block_capacity};
 use uext4_ondisk::{CorruptKind, Ino, Lblk, Pblk, Place};

@@ -48,10 +48,11 @@ mod tree;
 mod workers;
 mod xattr;
 
-use crate::error::{Error, Result};
-use crate::options::VolumeOptions;
-use crate::recovery::{RecoveryInfo, RecoveryState};
-use crate::volume::{Volume, check_device, read_superblock};
+use crate::face::volume::Volume;
+use crate::ground::error::{Error, Result};
+use crate::ground::options::VolumeOptions;
+use crate::ground::recovered::{RecoveryInfo, RecoveryState};
+use crate::opening::superblock::{check_device, read_superblock};
 use inode::{DirBlockRef, Directory};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -5,7 +5,7 @@ use super::map::{MapWalk, Sink};
 use super::read::Reader;
 use super::report::Findings;
 use super::shared::Shared;
-use crate::error::Result;
+use crate::ground::error::Result;
 use std::collections::HashSet;
 use uext4_ondisk::ext4::{Compat, Extent, Inode, OrphanBlock, RoCompat};
 use uext4_ondisk::{Ino, Lblk, Pblk, Place};

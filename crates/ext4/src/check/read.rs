@@ -1,6 +1,6 @@
 //! Reading blocks of the device in large pieces, each thread with memory of its own.
 
-use crate::error::{Error, Result};
+use crate::ground::error::{Error, Result};
 use std::sync::Arc;
 use uext4_blockdev::{Buffer, BufferPool, Device};
 

@@ -4,7 +4,7 @@ use super::bits::Bits;
 use super::kinds;
 use super::read::Reader;
 use super::report::Findings;
-use crate::error::Result;
+use crate::ground::error::Result;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;

@@ -5,7 +5,7 @@ use super::inode::Scan;
 use super::kinds;
 use super::map::{Sink, pointers};
 use super::report::Severity;
-use crate::error::Result;
+use crate::ground::error::Result;
 use uext4_ondisk::ext4::{Compat, FileType, Inode, InodeFlags, RoCompat, Superblock};
 use uext4_ondisk::jbd2::JournalSuperblock;
 use uext4_ondisk::{Ino, Pblk, Place};

@@ -1,7 +1,7 @@
 //! Threads that live inside one call only: the caller's own and at most a few more.
 
 use super::{Pass, ProgressFn};
-use crate::error::Result;
+use crate::ground::error::Result;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Hands units `0..units` out to `threads` threads. Each has a worker that `make` makes; `work` does one unit.

@@ -6,7 +6,7 @@ use super::orphans;
 use super::read::Reader;
 use super::report::Findings;
 use super::shared::{MARK_VALUE, Shared};
-use crate::error::Result;
+use crate::ground::error::Result;
 use std::collections::HashMap;
 use uext4_ondisk::ext4::{
     FileType, I_BLOCK_SIZE, Incompat, Inode, InodeFlags, Superblock, XattrArea, XattrBlock, XattrEntry,

@@ -2,7 +2,7 @@
 
 use super::Directory;
 use super::name::Wanted;
-use crate::error::Result;
+use crate::ground::error::Result;
 use uext4_ondisk::ext4::{HtreeIndex, HtreeRoot, dir_hash};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk};
 

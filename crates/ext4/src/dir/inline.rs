@@ -4,11 +4,11 @@
 
 use super::name::{self, Wanted};
 use super::{DirEntry, Found};
-use crate::error::Result;
+use crate::ground::error::Result;
 use crate::inline::InlineData;
+use crate::inode::Ext4State;
 use crate::inode::Inode;
-use crate::stat::FileKind;
-use crate::volume::Ext4State;
+use crate::inode::metadata::FileKind;
 use std::collections::VecDeque;
 use uext4_ondisk::ext4::{DirBlock, DirEntry as DiskEntry, DirFormat};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino};
@@ -17,7 +17,7 @@ use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 const PARENT_SIZE: usize = 4;
 
 /// Whether the directory is of this kind.
-pub(super) fn is_inline(inode: &Inode) -> bool {
+pub(crate) fn is_inline(inode: &Inode) -> bool {
     inode.kind() == FileKind::Directory && inode.disk().has_inline_data()
 }
 
@@ -75,7 +75,7 @@ pub(super) fn look_up(state: &Ext4State, inode: &Inode, wanted: &[u8]) -> Result
 }
 
 /// All entries, `.` and `..` first.
-pub(super) fn list(state: &Ext4State, inode: &Inode) -> Result<VecDeque<DirEntry>> {
+pub(crate) fn list(state: &Ext4State, inode: &Inode) -> Result<VecDeque<DirEntry>> {
     let directory = InlineDirectory::open(state, inode)?;
     let kind = Some(FileKind::Directory);
     let mut entries = VecDeque::from([

@@ -1,17 +1,15 @@
 //! Directories: look-up by hash tree or by scanning, and listing.
 
 mod htree;
-mod inline;
+pub(crate) mod inline;
 mod name;
 
-use crate::error::{Error, Result};
+use crate::ground::error::{Error, Result};
+use crate::inode::Ext4State;
 use crate::inode::Inode;
+use crate::inode::metadata::FileKind;
 use crate::map;
-use crate::stat::FileKind;
-use crate::volume::{Ext4State, Volume};
 use name::Wanted;
-use std::collections::VecDeque;
-use std::sync::Arc;
 use uext4_buffer::BufferRef;
 use uext4_ondisk::ext4::{
     Compat, DirBlock, DirBlockKind, DirFormat, InodeFlags, verify_dir_checksum, verify_htree_checksum,
@@ -30,14 +28,14 @@ pub struct DirEntry {
 }
 
 /// A directory being read: which blocks it has, and how.
-struct Directory<'a> {
+pub(crate) struct Directory<'a> {
     state: &'a Ext4State,
     inode: &'a Inode,
     format: DirFormat,
     indexed: bool,
     /// Whether names that differ by case are the same.
     folds: bool,
-    blocks: u32,
+    pub(crate) blocks: u32,
 }
 
 /// A checked directory block.
@@ -47,7 +45,7 @@ struct Block {
 }
 
 impl<'a> Directory<'a> {
-    fn open(state: &'a Ext4State, inode: &'a Inode) -> Result<Self> {
+    pub(crate) fn open(state: &'a Ext4State, inode: &'a Inode) -> Result<Self> {
         if inode.kind() != FileKind::Directory {
             return Err(Error::NotDirectory);
         }
@@ -96,7 +94,7 @@ impl<'a> Directory<'a> {
     }
 
     /// Calls `each` for the entries of one block until it answers.
-    fn scan<T>(
+    pub(crate) fn scan<T>(
         &self,
         number: u32,
         each: impl FnMut(&uext4_ondisk::ext4::DirEntry<'_>) -> Option<T>,
@@ -177,76 +175,4 @@ fn search(directory: &Directory<'_>, wanted: &mut Wanted<'_>, name: &[u8]) -> Re
         }
     }
     Ok(None)
-}
-
-/// Iterator over a directory's entries, in their order on disk. Ends after an error.
-pub struct ReadDir {
-    volume: Volume,
-    inode: Arc<Inode>,
-    next: u32,
-    entries: VecDeque<DirEntry>,
-    ended: bool,
-}
-
-impl ReadDir {
-    pub(crate) fn new(volume: Volume, inode: Arc<Inode>) -> Result<Self> {
-        if inline::is_inline(&inode) {
-            let entries = inline::list(volume.state(), &inode)?;
-            // All is there: `fill` has nothing left to read.
-            return Ok(ReadDir { volume, inode, next: u32::MAX, entries, ended: true });
-        }
-        Directory::open(volume.state(), &inode)?;
-        Ok(ReadDir { volume, inode, next: 0, entries: VecDeque::new(), ended: false })
-    }
-
-    /// The directory.
-    pub(crate) fn inode(&self) -> &Inode {
-        &self.inode
-    }
-
-    /// The block that is read next; those before it were read.
-    pub(crate) fn next_block(&self) -> u32 {
-        self.next
-    }
-
-    /// Reads blocks until there are entries or no block is left.
-    fn fill(&mut self) -> Result<()> {
-        let directory = Directory::open(self.volume.state(), &self.inode)?;
-        while self.entries.is_empty() && self.next < directory.blocks {
-            let entries = &mut self.entries;
-            let bad = directory.scan(self.next, |entry| {
-                // A slash in a name would make a path of it, and lead whoever copies the tree astray.
-                if !entry.has_valid_name() {
-                    return Some(entry.offset);
-                }
-                let kind = entry.file_type;
-                entries.push_back(DirEntry { name: entry.name.to_vec(), ino: entry.inode, kind });
-                None
-            })?;
-            if let Some(offset) = bad {
-                let what = format!(
-                    "directory block {}: the name at byte {offset} holds a slash or a zero",
-                    self.next
-                );
-                return Err(self.volume.state().corrupt_inode(self.inode.ino(), what));
-            }
-            self.next += 1;
-        }
-        Ok(())
-    }
-}
-
-impl Iterator for ReadDir {
-    type Item = Result<DirEntry>;
-
-    fn next(&mut self) -> Option<Result<DirEntry>> {
-        if self.entries.is_empty()
-            && !self.ended
-            && let Err(error) = self.fill()
-        {
-            self.ended = true;
-            return Some(Err(error));
-        }
-        self.entries.pop_front().map(Ok)
-    }
 }

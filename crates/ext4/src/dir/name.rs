@@ -1,8 +1,7 @@
 //! A name that is looked for, and how names of its directory are compared (`generic_ci_match` in `fs/libfs.c`).
 
-use crate::error::{Error, Result};
-use crate::inode::Inode;
-use crate::volume::Ext4State;
+use crate::ground::error::{Error, Result};
+use crate::inode::{Ext4State, Inode};
 use uext4_ondisk::ext4::{CaseFolder, DirEntry, Incompat, InodeFlags};
 
 /// Whether a directory compares names by their folded forms.

@@ -1,7 +1,7 @@
 //! A file with a position, for code that knows only `std::io`.
 
-use crate::error::{Error, Result};
-use crate::file::File;
+use crate::face::file::File;
+use crate::ground::error::{Error, Result};
 use std::io;
 use uext4_iomap::{Pieces, Range, State, WriteFlags};
 

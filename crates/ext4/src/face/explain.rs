@@ -1,9 +1,10 @@
 //! Why a request takes the way it takes, in words: the plan, the device requests, and what would make it
 //! fast.
 
-use crate::error::{Error, Result};
-use crate::fs::Ext4;
-use crate::volume::{Shared, check_overwrite};
+use crate::face::volume::Shared;
+use crate::ground::error::{Error, Result};
+use crate::inode::check_overwrite;
+use crate::seam::Ext4;
 use uext4_blockdev::{Capabilities, Geometry};
 use uext4_iomap::bounce::{Step, next_step};
 use uext4_iomap::plan::{Durability, GateMode, JournalWork, Route, Summary, Sync};

@@ -1,10 +1,10 @@
 //! Why a request for contents inside the inode takes the way it takes.
 
-use crate::error::{Error, Result};
-use crate::explain::{Explanation, Query, check_openings};
-use crate::fs::Ext4;
+use crate::face::explain::{Explanation, Query, check_openings};
+use crate::face::volume::Shared;
+use crate::ground::error::{Error, Result};
 use crate::inline;
-use crate::volume::Shared;
+use crate::seam::Ext4;
 use uext4_iomap::{OpenFile, Piece, Plan, Range, State};
 
 pub(crate) fn explain_inline(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> Result<Explanation> {

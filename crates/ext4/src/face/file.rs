@@ -1,12 +1,12 @@
 //! An open regular file.
 
-use crate::error::{Error, Result};
-use crate::explain::Explanation;
-use crate::explain_inline::explain_inline;
-use crate::fs::Ext4;
+use crate::face::explain::Explanation;
+use crate::face::explain_inline::explain_inline;
+use crate::face::volume::{Shared, Volume};
+use crate::ground::error::{Error, Result};
 use crate::inline;
-use crate::stat::Metadata;
-use crate::volume::{Shared, Volume};
+use crate::inode::metadata::Metadata;
+use crate::seam::Ext4;
 use std::fmt;
 use std::sync::Arc;
 use uext4_iomap::{Engine, OpenFile, Piece, Pieces, Range, WriteFlags};
@@ -149,11 +149,11 @@ impl File {
     }
 
     /// What the engine would do with a request as things stand, and why. Nothing is changed.
-    pub fn explain(&self, request: &crate::explain::Query) -> Result<Explanation> {
+    pub fn explain(&self, request: &crate::face::explain::Query) -> Result<Explanation> {
         if self.inline {
             return explain_inline(&self.shared, &self.open, request);
         }
-        crate::explain::explain(&self.shared, &self.open, request)
+        crate::face::explain::explain(&self.shared, &self.open, request)
     }
 
     /// The mapping of the whole file up to its size, in order: written and unwritten extents and holes, in
@@ -204,5 +204,19 @@ impl Iterator for MapIter<'_> {
         self.next += 1;
         self.pos = piece.end();
         Some(Ok(piece))
+    }
+}
+
+impl Volume {
+    /// One commit and one flush for all of `files`: their completed writes survive a crash.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a file belongs to another volume: it would not be made durable.
+    pub fn sync_files(&self, files: &[&File]) -> Result<()> {
+        if !files.iter().all(|file| file.is_of(self.engine())) {
+            return Err(Error::Invalid("a file belongs to another volume".into()));
+        }
+        let open: Vec<_> = files.iter().map(|file| file.open_file()).collect();
+        self.shared.engine.sync_many(&open, true)
     }
 }

@@ -1,8 +1,8 @@
 //! What `info` tells about an open volume.
 
-use crate::groups::DescriptorDamage;
-use crate::recovery::RecoveryInfo;
-use crate::volume::Volume;
+use crate::face::volume::Volume;
+use crate::ground::damage::DescriptorDamage;
+use crate::ground::recovered::RecoveryInfo;
 use uext4_blockdev::{Capabilities, DaxKind, Description, Geometry};
 use uext4_iomap::Fence;
 use uext4_jbd2::JournalInfo;
@@ -75,5 +75,12 @@ impl Info {
             recovery: volume.state().recovery.clone(),
             notes,
         }
+    }
+}
+
+impl Volume {
+    /// What there is to know about volume and device.
+    pub fn info(&self) -> Info {
+        Info::of(self)
     }
 }

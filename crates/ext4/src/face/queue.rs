@@ -1,10 +1,10 @@
 //! The asynchronous face: one queue per thread.
 
-use crate::error::{Error, Result};
-use crate::file::File;
-use crate::fs::Ext4;
-use crate::options::QueueOptions;
-use crate::volume::Volume;
+use crate::face::file::File;
+use crate::face::volume::Volume;
+use crate::ground::error::{Error, Result};
+use crate::ground::options::QueueOptions;
+use crate::seam::Ext4;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;

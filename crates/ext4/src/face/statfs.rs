@@ -1,7 +1,8 @@
 //! How full a volume is, as `statfs(2)` of a mounted one says.
 
-use crate::error::Result;
-use crate::volume::{Ext4State, Volume};
+use crate::face::volume::Volume;
+use crate::ground::error::Result;
+use crate::inode::Ext4State;
 use uext4_ondisk::Group;
 use uext4_ondisk::ext4::{Compat, Incompat, RoCompat};
 

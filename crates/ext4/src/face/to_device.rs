@@ -1,6 +1,6 @@
 //! What a volume can be opened by: text in the device grammar, or a path of this machine.
 
-use crate::error::Result;
+use crate::ground::error::Result;
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

@@ -1,10 +1,10 @@
 //! Calls that answer about a path at once, as the free functions of `std::fs` do.
 
-use crate::error::{Error, Result};
-use crate::file::File;
-use crate::options::OpenOptions;
-use crate::path;
-use crate::volume::Volume;
+use crate::face::file::File;
+use crate::face::volume::Volume;
+use crate::ground::error::{Error, Result};
+use crate::ground::options::OpenOptions;
+use crate::operations::path;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};

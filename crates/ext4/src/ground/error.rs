@@ -1,6 +1,6 @@
 //! The one error of the library, each kind with one errno.
 
-use crate::foreign::Foreign;
+use crate::ground::foreign::Foreign;
 use std::fmt;
 use std::sync::Arc;
 use uext4_blockdev as blockdev;
@@ -88,6 +88,12 @@ pub enum Error {
     /// It exists already.
     #[error("it exists already")]
     Exists,
+    /// The volume has no free block or inode left for it.
+    #[error("no space left on the volume")]
+    NoSpace,
+    /// The format cannot hold more.
+    #[error("{0}")]
+    Limit(Limit),
     /// A path component is not a directory.
     #[error("not a directory")]
     NotDirectory,
@@ -170,6 +176,31 @@ pub enum Error {
     Invalid(String),
 }
 
+/// What the format has an end of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Limit {
+    /// An inode has as many names as it can count, or a directory as many directories.
+    #[error("too many links")]
+    Links,
+    /// A map has as many levels as it can have, or its blocks or those it maps are beyond its reach.
+    #[error("the file's map cannot reach that far")]
+    Map,
+    /// A directory is as large as it can be.
+    #[error("the directory is full")]
+    Directory,
+}
+
+impl Limit {
+    fn errno(self) -> i32 {
+        match self {
+            Limit::Links => libc::EMLINK,
+            Limit::Map => libc::EFBIG,
+            Limit::Directory => libc::ENOSPC,
+        }
+    }
+}
+
 /// What a write would have to do beyond overwriting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allocation {
@@ -221,6 +252,8 @@ impl Error {
             Error::NeedsRecovery(_) | Error::Corrupt(_) | Error::CorruptInode { .. } => EUCLEAN,
             Error::TooSmall { .. } => libc::ENXIO,
             Error::NotFound => libc::ENOENT,
+            Error::NoSpace => libc::ENOSPC,
+            Error::Limit(limit) => limit.errno(),
             Error::Exists => libc::EEXIST,
             Error::NotDirectory => libc::ENOTDIR,
             Error::IsDirectory => libc::EISDIR,

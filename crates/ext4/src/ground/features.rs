@@ -1,6 +1,6 @@
 //! Which volumes can be opened, and what for. Everything else is refused by the name of its feature.
 
-use crate::error::{Error, Result};
+use crate::ground::error::{Error, Result};
 use uext4_ondisk::ext4::{
     Compat, DefaultMountOptions, ENCODING_UTF8_12_1, Features, Incompat, RoCompat, Superblock,
 };

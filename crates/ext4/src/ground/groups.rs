@@ -16,10 +16,10 @@
 //! Where a descriptor is impossible the kernel refuses the volume. We refuse when most are: then this is no volume, and
 //! a file of holes that claims a billion groups is not to be read to its end.
 
-use crate::error::{Error, Result};
-use crate::volume::Ext4State;
-use crate::zones::SystemZones;
-use std::fmt;
+use super::damage::DescriptorDamage;
+use super::error::{Error, Result};
+use super::state::Ground;
+use super::zones::SystemZones;
 use std::sync::Arc;
 use uext4_blockdev::{BufferPool, Device};
 use uext4_ondisk::ext4::{Geometry, GroupDescriptor, Superblock};
@@ -30,33 +30,6 @@ const STEP: u32 = 256 * 1024;
 
 /// Impossible descriptors that are gone on after, even if no others were met.
 const IMPOSSIBLE_MIN: u32 = 4096;
-
-/// Group descriptors that were damaged when the volume was opened, which only a read-only open survives.
-///
-/// What is read of files in these groups is what is found where the descriptors say, and may be wrong or missing.
-/// Inodes of volumes with `metadata_csum` have checksums of their own, so there it is wrong only if those are, too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DescriptorDamage {
-    /// Groups whose descriptors are damaged.
-    pub groups: u32,
-    /// Those of them whose descriptors lead to impossible places, whatever their checksums: their inodes cannot be
-    /// read.
-    pub impossible: u32,
-    /// The damage of the first one, its group and block.
-    pub first: Corrupt,
-}
-
-impl fmt::Display for DescriptorDamage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (are, these) = if self.groups == 1 { ("is", "this group") } else { ("are", "these groups") };
-        let plural = if self.groups == 1 { "" } else { "s" };
-        write!(
-            f,
-            "{} group descriptor{plural} {are} damaged (first: {}): files in {these} may read wrong or not at all",
-            self.groups, self.first
-        )
-    }
-}
 
 /// What is wrong with a descriptor, and what it says all the same.
 pub(crate) struct Damaged {
@@ -104,7 +77,7 @@ impl Tally {
     }
 }
 
-impl Ext4State {
+impl Ground {
     /// The descriptor of a group, checksum verified: for whoever needs more of it than a place to read from.
     pub(crate) fn descriptor(&self, group: Group) -> Result<GroupDescriptor> {
         self.read_descriptor(group)?.map_err(|damaged| damaged.fault.into())

@@ -1,6 +1,6 @@
 //! Errors as `std::io` has them.
 
-use crate::error::Error;
+use crate::ground::error::Error;
 use std::io;
 
 /// For code that speaks [`io::Result`]: `?` turns the one error into the other.
@@ -30,7 +30,7 @@ use std::io;
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match (error.errno(), io::Error::from_raw_os_error(error.errno()).kind()) {
-            (crate::error::EUCLEAN, _) => io::ErrorKind::InvalidData,
+            (crate::ground::error::EUCLEAN, _) => io::ErrorKind::InvalidData,
             (libc::E2BIG, _) => io::ErrorKind::FileTooLarge,
             (_, io::ErrorKind::Interrupted) => io::ErrorKind::Other,
             (_, kind) => kind,

@@ -1,6 +1,6 @@
 //! How a volume, a file and a queue are opened.
 
-use crate::error::{Error, Result};
+use crate::ground::error::{Error, Result};
 use uext4_blockdev::{Ask, QueueOptions as DeviceQueueOptions};
 use uext4_iomap::Switches;
 

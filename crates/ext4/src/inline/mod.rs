@@ -6,9 +6,8 @@
 //! would change the inode itself, through the journal, and is refused. Sources: the kernel's
 //! `Documentation/filesystems/ext4/inlinedata.rst` and `fs/ext4/inline.c`.
 
-use crate::error::{Error, Result};
-use crate::inode::Inode;
-use crate::volume::Ext4State;
+use crate::ground::error::{Error, Result};
+use crate::inode::{Ext4State, Inode};
 use crate::xattr;
 use uext4_iomap::{Piece, State};
 use uext4_ondisk::ext4::{I_BLOCK_SIZE, InodeFlags, XattrIndex, XattrValue};

@@ -6,33 +6,12 @@
 //! blocks on a volume of one. No map has such a block, so each one is remembered with its place.
 
 use super::Window;
-use crate::error::{Error, Result};
-use crate::inode::Inode;
-use crate::volume::Ext4State;
-use std::collections::HashMap;
+use crate::ground::error::{Error, Result};
+use crate::inode::{Ext4State, Inode};
 use uext4_iomap::snapshot::BLOCKS_END;
 use uext4_iomap::{Run, State};
 use uext4_ondisk::ext4::{DIRECT_POINTERS, IndirectLayout, IndirectPath, MAX_INDIRECT_DEPTH, PointerBlock};
 use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
-
-/// Places of pointer blocks that are remembered per inode: 24 MiB or so. Beyond, it starts anew; what is then
-/// missed is a map that shares blocks on a volume with more of them than this.
-const PLACES_MAX: usize = 1 << 20;
-
-/// Where each pointer block of one inode was met: level and first logical block under it.
-#[derive(Debug, Default)]
-pub(crate) struct PointerPlaces(parking_lot::Mutex<HashMap<Pblk, (u32, u64)>>);
-
-impl PointerPlaces {
-    /// Whether `block` was met here or nowhere yet.
-    fn agrees(&self, block: Pblk, place: (u32, u64)) -> bool {
-        let mut places = self.0.lock();
-        if places.len() >= PLACES_MAX {
-            places.clear();
-        }
-        *places.entry(block).or_insert(place) == place
-    }
-}
 
 /// The layout of indirect maps on this volume.
 pub(super) fn layout(state: &Ext4State) -> IndirectLayout {

@@ -4,9 +4,8 @@
 pub(crate) mod indirect;
 pub(crate) mod overwrite;
 
-use crate::error::{Error, Result};
-use crate::inode::Inode;
-use crate::volume::Ext4State;
+use crate::ground::error::{Error, Result};
+use crate::inode::{Ext4State, Inode};
 use std::sync::Arc;
 use uext4_iomap::snapshot::BLOCKS_END;
 use uext4_iomap::{Found, MapSnapshot, Run, State};

@@ -7,7 +7,7 @@
 //! Legal because a range whose pieces are all `Written` and inside the size needs no metadata change. Whether
 //! they are is decided after the look-up by the plan; a write that needs more is refused there.
 
-use crate::error::Result;
+use crate::ground::error::Result;
 use uext4_iomap::switches::Routing;
 use uext4_iomap::{Count, Counter};
 use uext4_jbd2::{Handle, Journal};

@@ -1,9 +1,9 @@
 //! The journal of a volume: finding its blocks and opening it.
 
-use crate::error::Result;
+use crate::ground::error::Result;
+use crate::inode::Ext4State;
 use crate::map;
-use crate::recovery;
-use crate::volume::Ext4State;
+use crate::opening::on_device;
 use std::sync::Arc;
 use uext4_iomap::{Found, State};
 use uext4_jbd2::{Journal, JournalInfo, LogRun, RunMap};
@@ -76,10 +76,10 @@ fn begin(state: &mut Ext4State, log: RunMap, mut info: JournalInfo, write: bool)
         info.check_room()?;
     }
     if info.needs_recovery() {
-        recovery::ignore_log(state, &log, &info, write)?;
+        on_device::ignore_log(state, &log, &info, write)?;
         info = JournalInfo::read(&state.cache, &log)?;
     }
-    recovery::note_journal_error(state, &info, write)?;
+    on_device::note_journal_error(state, &info, write)?;
     state.journal_info = Some(info);
     if write {
         state.journal = Some(Journal::open(state.cache.clone(), Arc::new(log))?);

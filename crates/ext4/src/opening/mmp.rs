@@ -14,8 +14,8 @@
 //! **A damaged block is an error that `force` does not hide.** `force` says "I know that somebody uses it"; it does
 //! not say "the metadata may be wrong", and every other checksum error is reported whatever the options.
 
-use crate::error::{Error, Result};
-use crate::options::VolumeOptions;
+use crate::ground::error::{Error, Result};
+use crate::ground::options::VolumeOptions;
 use std::fmt::Write;
 use uext4_blockdev::{BufferPool, Device};
 use uext4_ondisk::ext4::{Incompat, MmpBlock, MmpOwner, Superblock};
@@ -50,7 +50,7 @@ pub(crate) fn refuse_shared(
     let Some(mmp) = read(device, superblock)? else { return Ok(()) };
     if options.write {
         // Before anything else: nobody may touch even the log of a volume that he cannot keep for himself.
-        crate::features::check_writable(superblock)?;
+        crate::ground::features::check_writable(superblock)?;
     }
     if options.force { Ok(()) } else { check(&mmp, superblock) }
 }

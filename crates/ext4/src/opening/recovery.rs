@@ -31,171 +31,25 @@
 //! the error that names the damage. (The kernel refuses too unless it is told `noload`; e2fsck throws the journal
 //! away.)
 
-use crate::error::{Error, Result};
-use crate::groups::for_each_descriptor;
-use crate::options::VolumeOptions;
-use crate::volume::{Ext4State, open_state, read_superblock};
-use crate::{fast_commit, features, journal, mmp};
+use crate::ground::error::{Error, Result};
+use crate::ground::features;
+use crate::ground::groups::for_each_descriptor;
+use crate::ground::options::VolumeOptions;
+use crate::ground::recovered::{RecoveryInfo, RecoveryState};
+use crate::inode::Ext4State;
+use crate::opening::on_device::{encode, read_bytes, superblock_bytes, write_bytes};
+use crate::opening::state::{bare, open_state};
+use crate::opening::superblock::read_superblock;
+use crate::opening::{fast_commit, journal, mmp};
 use std::sync::Arc;
+use uext4_blockdev::Device;
 use uext4_blockdev::layer::OverlayDevice;
-use uext4_blockdev::{BufferPool, Device, WriteDurability};
-use uext4_jbd2::{
-    Changes, Damage, FastCommits, JournalInfo, LogEnd, LogMap, Recovery, RecoveryReport, mark_empty,
-    store_empty_superblock,
-};
-use uext4_ondisk::ext4::{Compat, Incompat, RoCompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
+use uext4_jbd2::{Changes, JournalInfo, LogMap, Recovery, mark_empty, store_empty_superblock};
+use uext4_ondisk::ext4::{Compat, Incompat, RoCompat, SUPERBLOCK_OFFSET, State, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Pblk};
 
 /// Most bytes of metadata that recovery patches in memory.
 const OVERLAY_BYTES: u64 = 16 << 20;
-
-/// How a volume came to its present state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RecoveryState {
-    /// The journal was empty, or there is none.
-    Clean,
-    /// The superblock asked for recovery, but the log was empty.
-    EmptyLog,
-    /// The superblock asks for recovery, but there is no journal (only read-only).
-    NoJournal,
-    /// The log is replayed in memory; the device is as it was.
-    Overlay,
-    /// The log was replayed onto the device.
-    Replayed,
-    /// The log holds left-overs that do not count; they are still there.
-    Ignored,
-    /// The log held left-overs that do not count, and was emptied.
-    Emptied,
-}
-
-impl RecoveryState {
-    /// One word for it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            RecoveryState::Clean => "clean",
-            RecoveryState::EmptyLog => "empty_log",
-            RecoveryState::NoJournal => "no_journal",
-            RecoveryState::Overlay => "overlay",
-            RecoveryState::Replayed => "replayed",
-            RecoveryState::Ignored => "ignored",
-            RecoveryState::Emptied => "emptied",
-        }
-    }
-}
-
-/// What was recovered when the volume was opened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RecoveryInfo {
-    /// How the volume came to its present state.
-    pub state: RecoveryState,
-    /// Whether the device still asks for recovery.
-    pub needed: bool,
-    /// What the log held, if it was read.
-    pub log: Option<RecoveryReport>,
-    /// Error that the journal had recorded (`s_errno`), 0 = none.
-    pub journal_errno: i32,
-    /// Why a fast commit of the log could not be replayed, if one could not: what is seen is without it and those
-    /// behind it.
-    pub fast_commits_refused: Option<String>,
-    /// The fast commits before that one, which were replayed, if there are any.
-    pub fast_commits_before: Option<FastCommits>,
-    /// Why the journal cannot be used, of a volume opened read-only that does not need it.
-    pub journal_damage: Option<String>,
-}
-
-impl RecoveryInfo {
-    fn new(state: RecoveryState, needed: bool) -> Self {
-        RecoveryInfo {
-            state,
-            needed,
-            log: None,
-            journal_errno: 0,
-            fast_commits_refused: None,
-            fast_commits_before: None,
-            journal_damage: None,
-        }
-    }
-
-    /// The fast commits that were replayed, if there were any.
-    #[must_use]
-    pub fn fast_commits(&self) -> Option<FastCommits> {
-        match self.fast_commits_refused {
-            None => self.log.as_ref()?.fast_commits.filter(|found| found.records > 0),
-            Some(_) => self.fast_commits_before,
-        }
-    }
-
-    /// Nothing was to be recovered.
-    pub(crate) fn clean() -> Self {
-        Self::new(RecoveryState::Clean, false)
-    }
-
-    /// The damage for which the log ended before a committed transaction, if it did.
-    pub(crate) fn log_damage(&self) -> Option<Damage> {
-        self.log.as_ref()?.ended.damage()
-    }
-
-    /// Why what is seen is older than what was committed last, if it is: what the journal holds could not all be
-    /// replayed. One sentence.
-    #[must_use]
-    pub fn loss(&self) -> Option<String> {
-        if let Some(damage) = self.log_damage() {
-            return Some(format!("the journal is damaged, later changes are lost: {damage}"));
-        }
-        let why = self.fast_commits_refused.as_ref()?;
-        let which = match self.fast_commits_before {
-            Some(before) => format!("from number {} on ", before.commits + 1),
-            None => String::new(),
-        };
-        Some(format!(
-            "the fast commits of the journal {which}are not replayed, later changes are lost: {why}"
-        ))
-    }
-
-    /// What a user should know, one sentence each.
-    pub(crate) fn notes(&self) -> Vec<String> {
-        self.loss().into_iter().chain(self.facts()).collect()
-    }
-
-    /// The same without [`RecoveryInfo::loss`].
-    pub(crate) fn facts(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        let log = self.log.as_ref();
-        if let (RecoveryState::Overlay, Some(log)) = (self.state, log) {
-            notes.push(format!(
-                "the journal is replayed in memory ({} transactions, {} blocks); the device is unchanged",
-                log.transactions, log.blocks
-            ));
-        }
-        if let (RecoveryState::Overlay, Some(found)) = (self.state, self.fast_commits()) {
-            let FastCommits { records, commits, .. } = found;
-            notes.push(format!("so are {commits} fast commits ({records} records)"));
-        }
-        if let Some(number) = log.and_then(|log| log.torn_fast_commit) {
-            notes.push(format!(
-                "fast commit {number} of the journal has a wrong checksum and does not count: torn or damaged"
-            ));
-        }
-        if self.state == RecoveryState::NoJournal {
-            notes.push("the superblock asks for recovery, but there is no journal: run e2fsck".into());
-        }
-        if self.state == RecoveryState::Ignored {
-            notes.push("the journal holds left-overs without needs_recovery; they are ignored".into());
-        }
-        if log.is_some_and(|log| log.ended == LogEnd::Interrupted) {
-            notes.push("the last transaction of the journal was not complete and does not count".into());
-        }
-        if let Some(damage) = &self.journal_damage {
-            notes.push(format!("the journal is damaged, so the volume can only be read: {damage}"));
-        }
-        if self.journal_errno != 0 {
-            notes.push(format!("the journal recorded error {}", self.journal_errno));
-        }
-        notes
-    }
-}
 
 /// A device with its superblock, ready to be opened, and how it came to that.
 pub(crate) struct Settled {
@@ -284,7 +138,7 @@ fn prepare(device: &Arc<dyn Device>, superblock: Superblock, options: &VolumeOpt
         let feature = "an external journal that was not replayed".into();
         return Err(Error::Incompatible { action: "recover", feature });
     }
-    let state = Ext4State::bare(device.clone(), superblock.clone(), options)?;
+    let state = bare(device.clone(), superblock.clone(), options)?;
     let Some(log) = journal::find(&state)? else {
         if options.write {
             let text = "the superblock says so (needs_recovery), but there is no journal";
@@ -477,83 +331,4 @@ fn check_same(first: &Superblock, recovered: &Superblock, recovery: &Recovery) -
         }
         _ => Ok(()),
     }
-}
-
-fn encode(superblock: &Superblock, bytes: &mut [u8]) -> Result<()> {
-    superblock.encode(bytes).map_err(|error| Error::Invalid(error.to_string()))
-}
-
-/// Notes an error that the journal recorded in the volume's state. `write`: also on the device, first there and only
-/// then no longer in the journal.
-pub(crate) fn note_journal_error(state: &mut Ext4State, journal: &JournalInfo, write: bool) -> Result<()> {
-    let errno = journal.superblock.errno;
-    if errno == 0 {
-        return Ok(());
-    }
-    state.recovery.journal_errno = errno;
-    state.superblock.state |= State::ERRORS;
-    if !write {
-        return Ok(());
-    }
-    let device = state.cache.device().clone();
-    let mut bytes = superblock_bytes(&*device)?;
-    encode(&state.superblock, &mut bytes)?;
-    write_bytes(&*device, SUPERBLOCK_OFFSET, &bytes)?;
-    device.flush()?;
-    mark_empty(&*device, journal, journal.sequence(), 0)?;
-    forget(state, journal)
-}
-
-/// Deals with a log in use although the superblock does not ask for recovery: it is ignored, and emptied if the
-/// volume is opened for writing.
-pub(crate) fn ignore_log(
-    state: &mut Ext4State,
-    log: &uext4_jbd2::RunMap,
-    journal: &JournalInfo,
-    write: bool,
-) -> Result<()> {
-    state.recovery.state = RecoveryState::Ignored;
-    if !write {
-        return Ok(());
-    }
-    let device = state.cache.device().clone();
-    // Only to learn which sequence numbers are used up.
-    let left_overs = Recovery::read(&device, log, journal, state.cache.blocks())?;
-    mark_empty(&*device, journal, left_overs.empty_sequence(), journal.superblock.errno)?;
-    state.recovery.state = RecoveryState::Emptied;
-    forget(state, journal)
-}
-
-/// What was written around the cache must be read again.
-fn forget(state: &Ext4State, journal: &JournalInfo) -> Result<()> {
-    let size = u64::from(state.superblock.geometry.block_size());
-    state.cache.forget(SUPERBLOCK_OFFSET / size)?;
-    Ok(state.cache.forget(journal.block)?)
-}
-
-fn superblock_bytes(device: &dyn Device) -> Result<Vec<u8>> {
-    read_bytes(device, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE as usize)
-}
-
-/// The device blocks around a range: first byte, length, and where the range begins in them.
-fn around(device: &dyn Device, pos: u64, length: usize) -> (u64, usize, usize) {
-    let block = u64::from(device.geometry().logical_block);
-    let start = pos / block * block;
-    let end = (pos + length as u64).next_multiple_of(block);
-    (start, (end - start) as usize, (pos - start) as usize)
-}
-
-fn read_bytes(device: &dyn Device, pos: u64, length: usize) -> Result<Vec<u8>> {
-    let (start, whole, offset) = around(device, pos, length);
-    let mut buffer = BufferPool::new(whole)?.take(whole)?;
-    device.read_at(&mut buffer, start)?;
-    Ok(buffer[offset..offset + length].to_vec())
-}
-
-fn write_bytes(device: &dyn Device, pos: u64, bytes: &[u8]) -> Result<()> {
-    let (start, whole, offset) = around(device, pos, bytes.len());
-    let mut buffer = BufferPool::new(whole)?.take(whole)?;
-    device.read_at(&mut buffer, start)?;
-    buffer[offset..offset + bytes.len()].copy_from_slice(bytes);
-    Ok(device.write_at(&buffer, start, WriteDurability::Cached)?)
 }

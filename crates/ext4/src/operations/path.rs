@@ -1,12 +1,13 @@
 //! Path walk: from the root through directories and symbolic links.
 
 use crate::dir;
-use crate::error::{Error, Result};
+use crate::ground::error::{Error, Result};
+use crate::ground::state::ROOT;
 use crate::inline;
+use crate::inode::Ext4State;
 use crate::inode::Inode;
+use crate::inode::metadata::FileKind;
 use crate::map;
-use crate::stat::FileKind;
-use crate::volume::{Ext4State, ROOT};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use uext4_ondisk::Ino;

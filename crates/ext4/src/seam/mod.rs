@@ -1,9 +1,9 @@
 //! The file system as the direct-I/O engine sees it.
 
-use crate::error::{Error, Result};
+use crate::ground::error::{Error, Result};
+use crate::inode::Ext4State;
 use crate::inode::Inode;
 use crate::map;
-use crate::volume::Ext4State;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,14 +5,13 @@
 //! file system keeps for itself (`system.data`) is neither listed nor found. Beyond the kernel, the hash of
 //! every value that has one is verified, and damage of one place hides nothing of the other: no name is in both.
 
-use crate::error::{Error, Result};
+use crate::ground::error::{Error, Result};
+use crate::inode::Ext4State;
 use crate::inode::Inode;
 use crate::map;
-use crate::volume::{Ext4State, Volume};
 use std::collections::HashSet;
 use std::fmt;
 use std::iter::FusedIterator;
-use std::path::Path;
 use std::sync::Arc;
 use uext4_ondisk::ext4::{
     Acl, InodeFlags, XattrArea, XattrBlock, XattrEntry, XattrFormat, XattrIndex, XattrValue,
@@ -56,7 +55,7 @@ impl fmt::Display for XattrName {
     }
 }
 
-/// The names of an inode's attributes, from [`Volume::list_xattrs`]: those in its record, then those in its block.
+/// The names of an inode's attributes, from [`Volume::list_xattrs`](crate::Volume::list_xattrs): those in its record, then those in its block.
 ///
 /// Either of the two that is damaged or cannot be read yields an error instead of its names, and the other is listed
 /// all the same. Collecting into a `Result` gives all names or the first error, which is what the kernel answers.
@@ -79,7 +78,7 @@ impl ExactSizeIterator for XattrNames {}
 
 impl FusedIterator for XattrNames {}
 
-/// The attributes of an inode, from [`Volume::xattrs_of`], in the order of [`XattrNames`] and with its errors. Of equal
+/// The attributes of an inode, from [`Volume::xattrs_of`](crate::Volume::xattrs_of), in the order of [`XattrNames`] and with its errors. Of equal
 /// names the first counts, as in a look-up.
 pub struct Xattrs<'v> {
     state: &'v Ext4State,
@@ -135,10 +134,10 @@ impl Xattr<'_> {
         }
     }
 
-    /// The value: what [`Volume::xattr_of`] answers. One in an inode of its own is read now.
+    /// The value: what [`Volume::xattr_of`](crate::Volume::xattr_of) answers. One in an inode of its own is read now.
     ///
     /// # Errors
-    /// As [`Volume::xattr_of`]; [`Error::NoAttribute`] of an access control list without entries.
+    /// As [`Volume::xattr_of`](crate::Volume::xattr_of); [`Error::NoAttribute`] of an access control list without entries.
     pub fn value(self) -> Result<Vec<u8>> {
         let name = XattrIndex::split(self.name.as_bytes()).map(|(_, name)| name).unwrap_or_default();
         let value = read_stored(self.state, &self.inode, name, self.stored)?;
@@ -165,119 +164,54 @@ impl AclKind {
     }
 }
 
-impl Volume {
-    /// The names of all attributes of what `path` names (of the link itself unless `follow`), in their order
-    /// on disk. What the file system keeps for itself is left out, as in the kernel.
-    ///
-    /// # Errors
-    /// Those of the path. Damage of the attributes themselves is among the names: [`XattrNames`].
-    pub fn list_xattrs(&self, path: impl AsRef<Path>, follow: bool) -> Result<XattrNames> {
-        self.list_xattrs_of(self.resolve(path, follow)?)
-    }
-
-    /// The names of all attributes of an inode.
-    ///
-    /// # Errors
-    /// The inode cannot be read. Damage of the attributes themselves is among the names: [`XattrNames`].
-    pub fn list_xattrs_of(&self, ino: Ino) -> Result<XattrNames> {
-        let state = self.state();
-        let inode = state.inode(ino)?;
-        let mut found = Vec::new();
-        let mut list = |entry: XattrEntry<'_>| {
-            if entry.index().is_some_and(XattrIndex::is_listed) {
-                found.extend(entry.full_name().map(|name| Ok(XattrName(name))));
-            }
-            None::<()>
-        };
-        let record = visit_record(state, &inode, &mut list);
-        let block = visit_block(state, &inode, &mut list);
-        // A place is checked as a whole before its first entry is seen: a damaged one has no names here.
-        found.extend([record, block].into_iter().filter_map(|place| place.err().map(Err)));
-        Ok(XattrNames(found.into_iter()))
-    }
-
-    /// All attributes of an inode with their values, in one pass: its record and its block are decoded once. Values
-    /// in inodes of their own are read when they are asked for.
-    ///
-    /// # Errors
-    /// The inode cannot be read. Damage of the attributes themselves is among them: [`Xattrs`].
-    pub fn xattrs_of(&self, ino: Ino) -> Result<Xattrs<'_>> {
-        let state = self.state();
-        let inode = state.inode(ino)?;
-        let (mut found, mut names, mut examined) = (Vec::new(), HashSet::new(), 0);
-        let mut take = |entry: XattrEntry<'_>| {
-            examined += 1;
-            let space = entry.index().filter(|space| space.is_listed())?;
-            let name = XattrName(entry.full_name()?);
-            if names.insert(name.clone()) {
-                found.push(Ok((space, name, Stored::of(&entry))));
-            }
-            None::<()>
-        };
-        let record = visit_record(state, &inode, &mut take);
-        let block = visit_block(state, &inode, &mut take);
-        found.extend([record, block].into_iter().filter_map(|place| place.err().map(Err)));
-        Ok(Xattrs { state, inode, examined, found: found.into_iter() })
-    }
-
-    /// Whether there is a place where an inode may have attributes. Its record is looked at, its block is not.
-    ///
-    /// # Errors
-    /// The inode cannot be read.
-    pub fn may_have_xattrs(&self, ino: Ino) -> Result<bool> {
-        let state = self.state();
-        let inode = state.inode(ino)?;
-        Ok(inode.disk().xattr_block.get() != 0 || !matches!(in_record(state, &inode), Ok(None)))
-    }
-
-    /// The value of an attribute of what `path` names (of the link itself unless `follow`): the bytes that
-    /// `getxattr` returns, access control lists included.
-    ///
-    /// # Errors
-    /// [`Error::NoAttribute`]; [`Error::TooLarge`] beyond [`XATTR_SIZE_MAX`]; [`Error::Corrupt`] with the
-    /// place, if this attribute is damaged, or a place that may hold it while the other one does not.
-    pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>, follow: bool) -> Result<Vec<u8>> {
-        self.xattr_of(self.resolve(path, follow)?, name)
-    }
-
-    /// The value of an attribute of an inode.
-    pub fn xattr_of(&self, ino: Ino, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
-        let (space, value) = self.stored(ino, name.as_ref())?;
-        as_called(ino, space, value)
-    }
-
-    /// The value of an attribute of an inode as it is stored: that of an access control list need not make sense.
-    ///
-    /// # Errors
-    /// As [`Volume::xattr`], but for what is wrong inside an access control list.
-    pub fn stored_xattr_of(&self, ino: Ino, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
-        Ok(self.stored(ino, name.as_ref())?.1)
-    }
-
-    fn stored(&self, ino: Ino, name: &[u8]) -> Result<(XattrIndex, Vec<u8>)> {
-        let state = self.state();
-        let inode = state.inode(ino)?;
-        let listed = XattrIndex::split(name).filter(|(space, _)| space.is_listed());
-        let (space, name) = listed.ok_or(Error::NoAttribute)?;
-        Ok((space, value(state, &inode, space, name)?.ok_or(Error::NoAttribute)?))
-    }
-
-    /// An access control list of what `path` names, `None` if there is none.
-    ///
-    /// # Errors
-    /// As [`Volume::xattr`].
-    pub fn acl(&self, path: impl AsRef<Path>, kind: AclKind, follow: bool) -> Result<Option<Acl>> {
-        self.acl_of(self.resolve(path, follow)?, kind)
-    }
-
-    /// An access control list of an inode.
-    pub fn acl_of(&self, ino: Ino, kind: AclKind) -> Result<Option<Acl>> {
-        match self.xattr_of(ino, kind.name()) {
-            Ok(value) => Ok(Some(Acl::decode_xattr(&value).map_err(|corrupt| corrupt.in_inode(ino))?)),
-            Err(Error::NoAttribute) => Ok(None),
-            Err(error) => Err(error),
+/// The names of all attributes of an inode.
+pub(crate) fn names(state: &Ext4State, ino: Ino) -> Result<XattrNames> {
+    let inode = state.inode(ino)?;
+    let mut found = Vec::new();
+    let mut list = |entry: XattrEntry<'_>| {
+        if entry.index().is_some_and(XattrIndex::is_listed) {
+            found.extend(entry.full_name().map(|name| Ok(XattrName(name))));
         }
-    }
+        None::<()>
+    };
+    let record = visit_record(state, &inode, &mut list);
+    let block = visit_block(state, &inode, &mut list);
+    // A place is checked as a whole before its first entry is seen: a damaged one has no names here.
+    found.extend([record, block].into_iter().filter_map(|place| place.err().map(Err)));
+    Ok(XattrNames(found.into_iter()))
+}
+
+/// All attributes of an inode with their values, in one pass.
+pub(crate) fn all(state: &Ext4State, ino: Ino) -> Result<Xattrs<'_>> {
+    let inode = state.inode(ino)?;
+    let (mut found, mut names, mut examined) = (Vec::new(), HashSet::new(), 0);
+    let mut take = |entry: XattrEntry<'_>| {
+        examined += 1;
+        let space = entry.index().filter(|space| space.is_listed())?;
+        let name = XattrName(entry.full_name()?);
+        if names.insert(name.clone()) {
+            found.push(Ok((space, name, Stored::of(&entry))));
+        }
+        None::<()>
+    };
+    let record = visit_record(state, &inode, &mut take);
+    let block = visit_block(state, &inode, &mut take);
+    found.extend([record, block].into_iter().filter_map(|place| place.err().map(Err)));
+    Ok(Xattrs { state, inode, examined, found: found.into_iter() })
+}
+
+/// Whether there is a place where an inode may have attributes. Its record is looked at, its block is not.
+pub(crate) fn may_have(state: &Ext4State, ino: Ino) -> Result<bool> {
+    let inode = state.inode(ino)?;
+    Ok(inode.disk().xattr_block.get() != 0 || !matches!(in_record(state, &inode), Ok(None)))
+}
+
+/// The stored value of an attribute that is listed, and its name space.
+pub(crate) fn stored(state: &Ext4State, ino: Ino, name: &[u8]) -> Result<(XattrIndex, Vec<u8>)> {
+    let inode = state.inode(ino)?;
+    let listed = XattrIndex::split(name).filter(|(space, _)| space.is_listed());
+    let (space, name) = listed.ok_or(Error::NoAttribute)?;
+    Ok((space, value(state, &inode, space, name)?.ok_or(Error::NoAttribute)?))
 }
 
 /// The attributes inside the inode's record.
@@ -333,7 +267,7 @@ fn visit<T>(
 }
 
 /// What the system calls return for a stored value.
-fn as_called(ino: Ino, space: XattrIndex, value: Vec<u8>) -> Result<Vec<u8>> {
+pub(crate) fn as_called(ino: Ino, space: XattrIndex, value: Vec<u8>) -> Result<Vec<u8>> {
     if !matches!(space, XattrIndex::AclAccess | XattrIndex::AclDefault) {
         return Ok(value);
     }

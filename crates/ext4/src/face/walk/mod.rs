@@ -11,11 +11,12 @@ mod names;
 mod seen;
 mod table;
 
-use crate::dir::ReadDir;
-use crate::error::{Error, Result};
+use crate::face::read_dir::ReadDir;
+use crate::face::volume::Volume;
+use crate::ground::error::{Error, Result};
+use crate::inode::Ext4State;
+use crate::inode::metadata::{FileKind, Metadata};
 use crate::map;
-use crate::stat::{FileKind, Metadata};
-use crate::volume::{Ext4State, Volume};
 use names::{Item, Names};
 use seen::InoSet;
 use std::path::Path;

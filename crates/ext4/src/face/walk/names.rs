@@ -1,6 +1,6 @@
 //! Directory entries packed tightly: a million of them must fit into a few tens of megabytes.
 
-use crate::stat::FileKind;
+use crate::inode::metadata::FileKind;
 use uext4_ondisk::Ino;
 
 /// Names end a window when they take this many bytes.

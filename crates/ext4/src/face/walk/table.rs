@@ -3,10 +3,10 @@
 //! No inode is made for them: the record is decoded (its checksum checked) where it lies in the cached block
 //! of the table. An inode that somebody uses answers for itself.
 
-use crate::error::{Error, Result};
+use crate::ground::error::{Error, Result};
+use crate::inode::Ext4State;
+use crate::inode::metadata::Metadata;
 use crate::inode::refuse_value;
-use crate::stat::Metadata;
-use crate::volume::Ext4State;
 use uext4_buffer::{BufferPin, BufferRef, READ_AHEAD_BYTES};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 

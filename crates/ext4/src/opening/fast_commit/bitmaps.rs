@@ -7,7 +7,7 @@
 
 use super::canvas::Canvas;
 use super::extents::{BlockRun, unencodable};
-use crate::error::{Error, Result};
+use crate::ground::error::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags};

@@ -1,7 +1,7 @@
 //! Metadata blocks under change: what the volume holds, with what was changed so far in memory.
 
-use crate::error::{Error, Result};
-use crate::volume::Ext4State;
+use crate::ground::error::{Error, Result};
+use crate::inode::Ext4State;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::rc::Rc;

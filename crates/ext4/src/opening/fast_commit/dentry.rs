@@ -10,7 +10,7 @@ use super::chain::{self, Entry};
 use super::inode::Node;
 use super::waiting::NAME_COST;
 use super::{Parts, htree, inline};
-use crate::error::{Error, Result};
+use crate::ground::error::{Error, Result};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use uext4_ondisk::ext4::{

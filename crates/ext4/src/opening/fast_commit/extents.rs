@@ -6,7 +6,7 @@
 use super::bitmaps::Groups;
 use super::canvas::Canvas;
 use super::pointers::Pointers;
-use crate::error::{Error, Result};
+use crate::ground::error::{Error, Result};
 use uext4_ondisk::ext4::{
     Extent, ExtentIndex, ExtentNode, I_BLOCK_SIZE, MAX_EXTENT_DEPTH, MAX_EXTENT_LENGTH, MAX_UNWRITTEN_LENGTH,
     NodeLimits, ROOT_CAPACITY, block_capacity, encode_extent_index, encode_extent_leaf,

@@ -5,7 +5,7 @@ use super::chain::{self, Entry};
 use super::dentry::{Block, Directory};
 use super::extents::unencodable;
 use super::inode::Node;
-use crate::error::Result;
+use crate::ground::error::Result;
 use uext4_ondisk::ext4::{
     DirBlockKind, HashVersion, HtreeEntry, HtreeIndex, HtreeRoot, encode_htree_entries, update_htree_checksum,
 };

@@ -4,7 +4,7 @@
 use super::canvas::Canvas;
 use super::chain::{self, Entry};
 use super::inode::Node;
-use crate::error::{Error, Result};
+use crate::ground::error::{Error, Result};
 use std::ops::Range;
 use uext4_ondisk::ext4::{DirFormat, XattrArea, XattrFormat, XattrIndex, XattrValue};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino};

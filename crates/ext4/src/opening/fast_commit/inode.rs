@@ -4,7 +4,7 @@ use super::canvas::Canvas;
 use super::extents::{BlockRun, Tree, unencodable};
 use super::waiting::Range;
 use super::{inline, pointers};
-use crate::error::{Error, Result};
+use crate::ground::error::{Error, Result};
 use uext4_ondisk::ext4::{
     Extent, FileType, Incompat, Inode as DiskInode, InodeFlags, XATTR_BLOCK_HEADER_SIZE, XattrArea,
     XattrBlock, XattrFormat, XattrValue, update_inode_checksum, update_xattr_block_checksum,

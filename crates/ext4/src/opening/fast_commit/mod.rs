@@ -59,8 +59,9 @@ mod inode;
 mod pointers;
 mod waiting;
 
-use crate::error::{Error, Result};
-use crate::volume::{Ext4State, ROOT, is_system_file};
+use crate::ground::error::{Error, Result};
+use crate::ground::state::{ROOT, is_system_file};
+use crate::inode::Ext4State;
 use bitmaps::Groups;
 use canvas::{Canvas, Work};
 use chain::Entry;

@@ -5,7 +5,7 @@
 use super::bitmaps::Groups;
 use super::canvas::Canvas;
 use super::extents::BlockRun;
-use crate::error::{Error, Result};
+use crate::ground::error::{Error, Result};
 use std::collections::BTreeMap;
 use uext4_ondisk::ext4::{
     DIRECT_POINTERS, Extent, I_BLOCK_SIZE, IndirectLayout, MAX_EXTENT_LENGTH, MAX_INDIRECT_DEPTH,

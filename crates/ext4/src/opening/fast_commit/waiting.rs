@@ -5,7 +5,7 @@
 //! is the one that had the number before, so nothing is done to that one until then.
 
 use super::canvas::Canvas;
-use crate::error::Result;
+use crate::ground::error::Result;
 use std::collections::BTreeMap;
 use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::Extent;

@@ -1,0 +1,16 @@
+//! The face: what users of the crate name.
+
+pub(crate) mod cursor;
+pub mod explain;
+mod explain_inline;
+pub(crate) mod file;
+pub(crate) mod info;
+mod names;
+pub(crate) mod queue;
+pub(crate) mod read_dir;
+pub(crate) mod statfs;
+pub(crate) mod to_device;
+pub(crate) mod volume;
+pub(crate) mod walk;
+pub(crate) mod whole;
+pub(crate) mod xattrs;

@@ -1,0 +1,85 @@
+//! Extended attributes of what users name.
+
+use super::volume::Volume;
+use crate::ground::error::{Error, Result};
+use crate::xattr::{self, AclKind, XattrNames, Xattrs};
+use std::path::Path;
+use uext4_ondisk::Ino;
+use uext4_ondisk::ext4::Acl;
+
+impl Volume {
+    /// The names of all attributes of what `path` names (of the link itself unless `follow`), in their order
+    /// on disk. What the file system keeps for itself is left out, as in the kernel.
+    ///
+    /// # Errors
+    /// Those of the path. Damage of the attributes themselves is among the names: [`XattrNames`].
+    pub fn list_xattrs(&self, path: impl AsRef<Path>, follow: bool) -> Result<XattrNames> {
+        self.list_xattrs_of(self.resolve(path, follow)?)
+    }
+
+    /// The names of all attributes of an inode.
+    ///
+    /// # Errors
+    /// The inode cannot be read. Damage of the attributes themselves is among the names: [`XattrNames`].
+    pub fn list_xattrs_of(&self, ino: Ino) -> Result<XattrNames> {
+        xattr::names(self.state(), ino)
+    }
+
+    /// All attributes of an inode with their values, in one pass: its record and its block are decoded once. Values
+    /// in inodes of their own are read when they are asked for.
+    ///
+    /// # Errors
+    /// The inode cannot be read. Damage of the attributes themselves is among them: [`Xattrs`].
+    pub fn xattrs_of(&self, ino: Ino) -> Result<Xattrs<'_>> {
+        xattr::all(self.state(), ino)
+    }
+
+    /// Whether there is a place where an inode may have attributes. Its record is looked at, its block is not.
+    ///
+    /// # Errors
+    /// The inode cannot be read.
+    pub fn may_have_xattrs(&self, ino: Ino) -> Result<bool> {
+        xattr::may_have(self.state(), ino)
+    }
+
+    /// The value of an attribute of what `path` names (of the link itself unless `follow`): the bytes that
+    /// `getxattr` returns, access control lists included.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`]; [`Error::TooLarge`] beyond [`XATTR_SIZE_MAX`]; [`Error::Corrupt`] with the
+    /// place, if this attribute is damaged, or a place that may hold it while the other one does not.
+    pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>, follow: bool) -> Result<Vec<u8>> {
+        self.xattr_of(self.resolve(path, follow)?, name)
+    }
+
+    /// The value of an attribute of an inode.
+    pub fn xattr_of(&self, ino: Ino, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let (space, value) = xattr::stored(self.state(), ino, name.as_ref())?;
+        xattr::as_called(ino, space, value)
+    }
+
+    /// The value of an attribute of an inode as it is stored: that of an access control list need not make sense.
+    ///
+    /// # Errors
+    /// As [`Volume::xattr`], but for what is wrong inside an access control list.
+    pub fn stored_xattr_of(&self, ino: Ino, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        Ok(xattr::stored(self.state(), ino, name.as_ref())?.1)
+    }
+
+    /// An access control list of what `path` names, `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`Volume::xattr`].
+    pub fn acl(&self, path: impl AsRef<Path>, kind: AclKind, follow: bool) -> Result<Option<Acl>> {
+        self.acl_of(self.resolve(path, follow)?, kind)
+    }
+
+    /// An access control list of an inode.
+    pub fn acl_of(&self, ino: Ino, kind: AclKind) -> Result<Option<Acl>> {
+        match self.xattr_of(ino, kind.name()) {
+            Ok(value) => Ok(Some(Acl::decode_xattr(&value).map_err(|corrupt| corrupt.in_inode(ino))?)),
+            Err(Error::NoAttribute) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

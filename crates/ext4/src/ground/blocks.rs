@@ -1,0 +1,40 @@
+//! Metadata blocks under change: the one way by which maps, directories, bitmaps and inodes are edited.
+//!
+//! An edit is written once, over [`Blocks`], and runs on two bodies: the canvas of a replay, which keeps changed blocks in
+//! memory, and a journal handle.
+//!
+//! # The rule of an edit
+//! First it looks at every block it needs and checks it, then it changes: an edit on a corrupt structure is a typed
+//! error and changes no block. Errors are neutral: [`Error::NoSpace`](super::error::Error::NoSpace),
+//! [`Error::Limit`](super::error::Error::Limit), [`Error::Corrupt`](super::error::Error::Corrupt) and those of the
+//! body; what they mean to a replay or a caller is said by those. After the first change only the body itself may fail
+//! (a read or a credit that is missing), and then the whole transaction is lost.
+
+use super::error::Result;
+use super::state::Ground;
+use uext4_ondisk::Pblk;
+
+/// Metadata blocks, as they are now and as an edit makes them.
+#[allow(dead_code)] // The editors that use it come next.
+pub(crate) trait Blocks {
+    /// The volume that they belong to.
+    fn ground(&self) -> &Ground;
+
+    /// What `look` says of a block as it is now.
+    fn look<T>(&self, block: Pblk, look: impl FnOnce(&[u8]) -> T) -> Result<T>;
+
+    /// Changes a block in place. The caller has looked at it before and found it sound.
+    fn change<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T>;
+
+    /// Makes metadata of a block that was allocated for it: `fill` gets zeroes, nothing is read.
+    fn fresh<T>(&mut self, block: Pblk, fill: impl FnOnce(&mut [u8]) -> T) -> Result<T>;
+
+    /// A block is no metadata any more. No older copy of it may come back (revoke), and it carries nothing else before
+    /// the change is durable.
+    fn freed(&mut self, block: Pblk) -> Result<()>;
+
+    /// Notes that an edit looks at so many bytes, or copies them: a replay of hostile records bounds its work by it.
+    fn work(&self, _bytes: usize) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! The state of an open volume, below its inodes.
+
+use super::damage::DescriptorDamage;
+use super::recovered::RecoveryInfo;
+use super::zones::SystemZones;
+use uext4_buffer::BufferCache;
+use uext4_jbd2::{Journal, JournalInfo};
+use uext4_ondisk::Ino;
+use uext4_ondisk::ext4::{MmpBlock, Superblock};
+
+/// The state of an open volume below its inodes.
+pub(crate) struct Ground {
+    pub(crate) superblock: Superblock,
+    pub(crate) cache: BufferCache,
+    pub(crate) zones: SystemZones,
+    pub(crate) map_budget: usize,
+    pub(crate) journal: Option<Journal>,
+    pub(crate) journal_info: Option<JournalInfo>,
+    pub(crate) mmp: Option<MmpBlock>,
+    pub(crate) recovery: RecoveryInfo,
+    /// Whether a damaged group descriptor is an error wherever it is met: of volumes that are to be written.
+    pub(crate) trusts_only_sound: bool,
+    pub(crate) descriptor_damage: Option<DescriptorDamage>,
+}
+
+/// The root directory's inode number.
+pub(crate) const ROOT: Ino = Ino(2);
+
+/// Whether the superblock names the inode as the journal or as the file of quotas or orphans. These may have any
+/// number, and whoever overwrites one breaks accounting or recovery. A directory entry that leads to one is an error
+/// or an attack, apart from `/.journal`, which `tune2fs -j` makes on a mounted volume. Fields whose feature is off
+/// count as well: the tools clear them.
+pub(crate) fn is_system_file(superblock: &Superblock, ino: Ino) -> bool {
+    [
+        superblock.journal.inode,
+        superblock.user_quota_inode,
+        superblock.group_quota_inode,
+        superblock.project_quota_inode,
+        superblock.orphan_file_inode,
+    ]
+    .contains(&ino.get())
+}

@@ -1,0 +1,91 @@
+//! The record of an inode in its table, and what it says.
+
+use super::Inode;
+use super::metadata::{FileKind, Metadata};
+use super::places::PointerPlaces;
+use crate::ground::error::{Error, Result};
+use crate::ground::state::Ground;
+use uext4_iomap::InodeState;
+use uext4_ondisk::ext4::Inode as DiskInode;
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
+
+impl Ground {
+    /// Reads an inode from its table.
+    pub(super) fn load_inode(&self, ino: Ino) -> Result<Inode> {
+        let geometry = &self.superblock.geometry;
+        let bad_number = || Error::from(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino));
+        let (group, index) = geometry.group_of_inode(ino).ok_or_else(bad_number)?;
+        let table = self.inode_table(group)?;
+        let (block, offset) = geometry.inode_table_position(index);
+        let place = table.checked_add(u64::from(block)).ok_or_else(bad_number)?;
+        let buffer = self.cache.read(place.get())?;
+        let (disk, kind) = self.decode_inode(&buffer, offset as usize, ino, place)?;
+        let metadata = self.metadata_of(ino, &disk, kind);
+        let state = InodeState::new(disk.size, geometry.block_size_log());
+        let has_extra = disk.extra_isize > 0;
+        let record = buffer.get(offset as usize..).unwrap_or_default();
+        let rest = record.get(disk.xattr_range(&self.superblock)).filter(|_| has_extra).unwrap_or_default();
+        // Most inodes have none: a magic number comes first.
+        let empty = rest.first_chunk::<4>().is_none_or(|magic| *magic == [0; 4]);
+        let record_xattrs = if empty { Box::default() } else { rest.into() };
+        let position =
+            place.byte_offset(geometry.block_size()).unwrap_or(0).saturating_add(u64::from(offset));
+        let pointer_places = PointerPlaces::default();
+        Ok(Inode { ino, disk, kind, metadata, pointer_places, position, record_xattrs, state })
+    }
+
+    /// The record at byte `start` of a block of the inode table, checked: what the block says, whatever is in
+    /// memory.
+    pub(crate) fn decode_inode(
+        &self,
+        table: &[u8],
+        start: usize,
+        ino: Ino,
+        place: Pblk,
+    ) -> Result<(DiskInode, FileKind)> {
+        let superblock = &self.superblock;
+        let bytes = table
+            .get(start..start + usize::from(superblock.geometry.inode_size()))
+            .ok_or_else(|| Error::from(Corrupt::from(CorruptKind::Truncated("inode table")).in_inode(ino)))?;
+        let disk = DiskInode::decode(bytes, ino, superblock).map_err(|corrupt| corrupt.at_block(place))?;
+        // A deleted inode may still name blocks that belong to somebody else now.
+        if disk.links == 0 {
+            return Err(Corrupt::from(CorruptKind::InodeFree).in_inode(ino).at_block(place).into());
+        }
+        let kind = disk
+            .file_type()
+            .ok_or_else(|| self.corrupt_inode(ino, format!("mode {:#o} names no file type", disk.mode)))?;
+        Ok((disk, kind))
+    }
+
+    pub(crate) fn metadata_of(&self, ino: Ino, disk: &DiskInode, kind: FileKind) -> Metadata {
+        let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+        let rdev = disk.device().filter(|_| device).map_or((0, 0), |number| (number.major, number.minor));
+        // As the kernel tells it, so that nobody takes a file whose contents lie inside its inode for a hole.
+        let inline = kind == FileKind::Regular && disk.has_inline_data();
+        let inside = if inline { disk.size.div_ceil(512) } else { 0 };
+        Metadata {
+            ino,
+            kind,
+            mode: u32::from(disk.permissions()),
+            uid: disk.uid,
+            gid: disk.gid,
+            size: disk.size,
+            blocks: disk.sectors(&self.superblock).saturating_add(inside),
+            links: u32::from(disk.links),
+            rdev,
+            accessed: disk.accessed,
+            modified: disk.modified,
+            changed: disk.changed,
+            created: disk.created,
+            flags: disk.flags,
+            generation: disk.generation,
+            project: disk.project.unwrap_or(0),
+            block_size: self.superblock.geometry.block_size(),
+        }
+    }
+
+    pub(crate) fn corrupt_inode(&self, ino: Ino, what: impl Into<String>) -> Error {
+        Error::CorruptInode { ino, what: what.into() }
+    }
+}

@@ -1,0 +1,58 @@
+//! From a checked superblock to the state of an open volume.
+
+use super::{journal, mmp};
+use crate::ground::error::Result;
+use crate::ground::features;
+use crate::ground::options::VolumeOptions;
+use crate::ground::recovered::RecoveryInfo;
+use crate::ground::state::Ground;
+use crate::ground::zones::SystemZones;
+use crate::inode::Ext4State;
+use crate::opening::superblock::check_device;
+use std::sync::Arc;
+use uext4_blockdev::Device;
+use uext4_buffer::{BufferCache, CacheOptions};
+use uext4_ondisk::ext4::Superblock;
+
+/// Checks everything that decides whether a volume can be opened, and loads what every use of it needs. The log is
+/// empty or does not count.
+pub(crate) fn open_state(
+    device: Arc<dyn Device>,
+    superblock: Superblock,
+    options: &VolumeOptions,
+    recovery: RecoveryInfo,
+) -> Result<Ext4State> {
+    if options.write {
+        features::check_writable(&superblock)?;
+    }
+    features::check_encoding(&superblock)?;
+    check_device(&superblock, &*device)?;
+    let mut state = bare(device, superblock, options)?;
+    state.recovery = recovery;
+    state.load_zones()?;
+    journal::open(&mut state, options.write)?;
+    Ok(state)
+}
+
+/// The state before anything but the superblock was read.
+pub(super) fn bare(
+    device: Arc<dyn Device>,
+    superblock: Superblock,
+    options: &VolumeOptions,
+) -> Result<Ext4State> {
+    let mut cache_options = CacheOptions::new(superblock.geometry.block_size());
+    cache_options.blocks = superblock.geometry.blocks_count();
+    cache_options.budget_bytes = options.metadata_budget;
+    Ok(Ext4State::new(Ground {
+        zones: SystemZones::new(superblock.geometry.usable_blocks()),
+        mmp: mmp::read(&*device, &superblock)?,
+        superblock,
+        cache: BufferCache::new(device, &cache_options)?,
+        map_budget: options.map_budget,
+        journal: None,
+        journal_info: None,
+        recovery: RecoveryInfo::clean(),
+        trusts_only_sound: options.write,
+        descriptor_damage: None,
+    }))
+}
