@@ -1,6 +1,8 @@
 //! Inodes: what a record says, what is kept of it in memory, and what may be done with the file.
 
 mod cache;
+#[allow(dead_code)] // The editors that use it come next.
+pub(crate) mod draft;
 pub(crate) mod metadata;
 mod places;
 mod record;
