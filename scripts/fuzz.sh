@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Long runs of all fuzz targets and of the differential reading; at the end a table row for docs/proof.md.
+# Long runs of all fuzz targets and of the differential reading; at the end a row for docs/proof/fuzz.csv.
 # SECONDS_EACH (default 300): time for each target. JOBS (default 2): processes at once. SEED (default: the time): job 1
 # has this seed, job 2 the next, and so on.
 # MERGE=1 instead packs what earlier runs found, without what reaches nothing new, into the repository's corpus.
@@ -84,8 +84,8 @@ crashes=$(find "$out/artifacts" -type f | wc -l)
 find "$out/artifacts" -type f | sed 's/^/to look at: /'
 
 echo
-echo "Row for docs/proof.md (processor hours as the system counted them):"
-echo "| $(date +%F) | $(git rev-parse --short HEAD) | $seed |${row%,} | $hours | $crashes |"
+echo "Row for docs/proof/fuzz.csv (processor hours as the system counted them):"
+echo "$(date +%F),$(git rev-parse --short HEAD),$seed,\"$(sed 's/^ *//' <<<"${row%,}")\",$hours,$crashes"
 UEXT4_FUZZ_FIRST=$seed UEXT4_FUZZ_SEEDS=${DIFFERENTIAL_SEEDS:-300} \
     cargo test -q -p uext4-hostile --test differential -- --nocapture | grep -oE '(compared: .*|test result.*)'
 [ "$crashes" -eq 0 ]

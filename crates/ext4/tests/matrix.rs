@@ -1,7 +1,7 @@
 //! Every layout that mke2fs makes: what is in a volume is read the same here and there, and what is overwritten
 //! here is read the same there. The other reader is the host's kernel where it mounts the volume, else debugfs.
 //!
-//! The rows stand in `docs/coverage.md`.
+//! The rows stand in `docs/reference/coverage.md`.
 
 mod common;
 
