@@ -40,6 +40,7 @@ mod owner_lock;
 #[allow(unsafe_code, missing_docs)]
 #[cfg(loom)]
 pub mod owner_lock;
+pub mod pending;
 pub mod plan;
 pub mod queue;
 mod raw;

@@ -12,6 +12,7 @@
 //! is freed.
 
 use crate::mapping::{Piece, Pieces, Range, Run, State};
+use crate::pending::Pending;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Published};
 use chunk::{Chunk, LINES, Line, Spot, lines_of};
 use std::ops::Range as Indices;
@@ -454,7 +455,7 @@ pub struct MapCell {
     number: u64,
     generation: AtomicU64,
     current: Published<MapSnapshot>,
-    writer: Mutex<()>,
+    writer: Mutex<Pending>,
 }
 
 impl Default for MapCell {
@@ -471,7 +472,7 @@ impl MapCell {
             number: seen::next_number(),
             generation: AtomicU64::new(1),
             current: Published::new(Arc::new(MapSnapshot::unknown())),
-            writer: Mutex::new(()),
+            writer: Mutex::new(Pending::default()),
         }
     }
 
@@ -516,17 +517,22 @@ impl MapCell {
     /// The map lock: whoever changes or loads the map holds it. Never wait for a gate, a drain or a commit
     /// under it.
     pub fn lock(&self) -> MapWriter<'_> {
-        MapWriter { cell: self, _held: self.writer.lock() }
+        MapWriter { cell: self, pending: self.writer.lock() }
     }
 }
 
 /// The right to publish into a [`MapCell`].
 pub struct MapWriter<'a> {
     cell: &'a MapCell,
-    _held: MutexGuard<'a, ()>,
+    pending: MutexGuard<'a, Pending>,
 }
 
 impl MapWriter<'_> {
+    /// The writes that nobody may read yet.
+    pub fn pending(&mut self) -> &mut Pending {
+        &mut self.pending
+    }
+
     /// The snapshot as it stands.
     pub fn current(&self) -> Arc<MapSnapshot> {
         self.cell.current.load_full()
