@@ -74,7 +74,7 @@ impl World {
             CacheOptions { budget_bytes: BUDGET as u64 * u64::from(BLOCK), ..CacheOptions::new(BLOCK) };
         let cache = BufferCache::new(disk.clone(), &options).unwrap();
         let blocks = (0..BLOCKS).map(|n| Block { disk: n as u8, now: n as u8, ..Block::default() }).collect();
-        World { disk, cache, tid: Tid(u32::MAX - 1), blocks }
+        World { disk, cache, tid: Tid(u64::from(u32::MAX) - 1), blocks }
     }
 
     fn apply(&mut self, step: &Step) {

@@ -71,7 +71,7 @@ fn snapshots_do_not_change() {
 #[test]
 fn commit_keeps_its_frozen_image_while_the_next_transaction_changes_the_block() {
     let (disk, cache) = setup();
-    let (old, new) = (Tid(u32::MAX), Tid(0));
+    let (old, new) = (Tid(u64::from(u32::MAX)), Tid(1 << 32));
     fill(&cache, 2, Owner::Transaction(old), 10);
     let pin = cache.pin(2).unwrap();
     let frozen = cache.freeze(&pin, old).unwrap().unwrap();

@@ -482,8 +482,8 @@ fn recovery(superblock: &Superblock, info: Option<&Info>, refusal: Option<Error>
 
 fn replayed(recovered: &RecoveryInfo, log: &RecoveryReport) -> Replayed {
     Replayed {
-        first_sequence: log.first.0,
-        end_sequence: log.end.0,
+        first_sequence: log.first.sequence(),
+        end_sequence: log.end.sequence(),
         transactions: log.transactions,
         blocks: log.blocks,
         copies: log.copies,

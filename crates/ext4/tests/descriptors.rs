@@ -340,7 +340,7 @@ fn fast_commits_in_a_damaged_group_are_refused_and_those_before_are_seen() {
     let refused = recovery.fast_commits_refused.expect("the second one is refused");
     assert!(refused.contains("descriptor") && refused.contains("group 2"), "{refused}");
     assert_eq!(recovery.fast_commits_before.map(|before| before.commits), Some(1));
-    assert!(recovery.log.is_some_and(|log| log.end.0 == SEQUENCE));
+    assert!(recovery.log.is_some_and(|log| log.end.sequence() == SEQUENCE));
     assert!(matches!(volume.metadata(format!("/{sound}")), Err(Error::NotFound)));
     volume.metadata(format!("/{damaged}")).unwrap();
     // None of them, if the damage does not concern them.

@@ -145,7 +145,11 @@ fn logs_wrap_around_and_so_do_sequence_numbers() {
             let kind = LogKind { start: 0, sequence, ..LogKind::new(checksums) };
             three(&mut Log::begin(&mut image, kind));
             let log = overlay_equals_e2fsck(&image).info().recovery.log.unwrap();
-            assert_eq!((log.transactions, log.end.0), (3, sequence.wrapping_add(3)), "{checksums:?}");
+            assert_eq!(
+                (log.transactions, log.end.sequence()),
+                (3, sequence.wrapping_add(3)),
+                "{checksums:?}"
+            );
             replay_equals_e2fsck(&image);
         }
     }

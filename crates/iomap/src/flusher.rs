@@ -136,7 +136,7 @@ impl<F: FileSystem> SyncJob<F> {
 
     /// Whether there is nothing to wait for: no cache to flush and no change to commit.
     pub(crate) fn is_short(&self) -> bool {
-        let clean = |inode: &Arc<F::Inode>| !self.all && F::state(inode).datasync_tid() == 0;
+        let clean = |inode: &Arc<F::Inode>| !self.all && F::state(inode).datasync_tid().is_none();
         !self.engine.capabilities.volatile_cache && self.inodes.iter().all(clean)
     }
 

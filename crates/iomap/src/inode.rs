@@ -5,6 +5,7 @@ use crate::mapping::Range;
 use crate::plan::View;
 use crate::snapshot::MapCell;
 use crate::sync::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// The engine's half of an in-memory inode. The file system embeds it and fills it when the inode is loaded.
 ///
@@ -22,11 +23,16 @@ pub struct InodeState {
     pub gate: InodeGate,
     /// The published mapping.
     pub map: MapCell,
+    sync_tid: AtomicU64,
+    /// The last committed transaction of the volume.
+    committed: Arc<AtomicU64>,
 }
 
 impl InodeState {
-    /// A freshly loaded inode of `size` bytes with file-system blocks of `1 << block_bits` bytes.
-    pub fn new(size: u64, block_bits: u32) -> Self {
+    /// A freshly loaded inode of `size` bytes with file-system blocks of `1 << block_bits` bytes. `committed` is the
+    /// number of the volume's last committed transaction: it only grows, and is stored, with release, once all changes
+    /// of that transaction are durable.
+    pub fn new(size: u64, block_bits: u32, committed: Arc<AtomicU64>) -> Self {
         InodeState {
             gate: InodeGate::new(),
             map: MapCell::new(),
@@ -35,6 +41,8 @@ impl InodeState {
             datasync_tid: AtomicU64::new(0),
             changes: AtomicU64::new(0),
             block_bits,
+            sync_tid: AtomicU64::new(0),
+            committed,
         }
     }
 
@@ -50,18 +58,44 @@ impl InodeState {
         self.block_bits
     }
 
-    /// The transaction whose commit makes extent and size changes durable; 0 if the inode is not
-    /// datasync-dirty. Time stamps never count.
-    pub fn datasync_tid(&self) -> u64 {
-        self.datasync_tid.load(Ordering::Acquire)
+    /// The transaction that must be committed before the inode's extents and size are durable; `None` if they are. Time
+    /// stamps never count. An inode with such a transaction is *datasync-dirty*.
+    ///
+    /// Load the mapping first. Then a written block that it shows and that is not durable is told of here: its
+    /// conversion stored the number before it published the block (release), and publication is acquired with the
+    /// mapping. The last committed transaction is loaded last; it only grows, so an old value of it makes an inode that is
+    /// clean look dirty, never the other way round. That one is clean again is seen by the next decision that asks; what
+    /// was decided for a dirty inode is not kept (`queue/window.rs`).
+    #[inline]
+    pub fn datasync_tid(&self) -> Option<u64> {
+        self.uncommitted(&self.datasync_tid)
+    }
+
+    /// The same for every change of the inode: what `fsync` waits for.
+    pub fn sync_tid(&self) -> Option<u64> {
+        self.uncommitted(&self.sync_tid)
+    }
+
+    #[inline]
+    fn uncommitted(&self, tid: &AtomicU64) -> Option<u64> {
+        let tid = tid.load(Ordering::Acquire);
+        // Most were never changed: one load.
+        (tid != 0 && tid > self.committed.load(Ordering::Acquire)).then_some(tid)
     }
 
     /// Marks the inode datasync-dirty in transaction `tid` (never 0), in the step that changes extents or
-    /// size, and **before** the changed map is published: whoever sees a converted extent must also see that its
-    /// conversion is not durable yet, or an `O_DSYNC` write over it would take FUA for enough.
+    /// size, inside the transaction's handle, and **before** the changed map is published: whoever sees a converted extent
+    /// must also see that its conversion is not durable yet, or an `O_DSYNC` write over it would take FUA for enough.
     pub fn set_datasync_tid(&self, tid: u64) {
+        self.set_sync_tid(tid);
         self.datasync_tid.fetch_max(tid, Ordering::AcqRel);
         self.changed();
+    }
+
+    /// Marks the inode as changed in transaction `tid` (never 0) in what reading its data back does not need: owner,
+    /// mode, links, attributes. Inside the transaction's handle.
+    pub fn set_sync_tid(&self, tid: u64) {
+        self.sync_tid.fetch_max(tid, Ordering::AcqRel);
     }
 
     /// Whoever changes what [`InodeState::view`] shows calls this right after.
@@ -71,8 +105,9 @@ impl InodeState {
 
     /// Changes with everything that [`InodeState::view`] shows. What was derived from a view loaded later than this
     /// holds as long as it stays.
+    #[doc(hidden)]
     #[inline]
-    pub(crate) fn changes(&self) -> u64 {
+    pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
@@ -112,7 +147,7 @@ impl InodeState {
             size: self.size(),
             disk_size: self.disk_size.load(Ordering::Acquire),
             block_bits: self.block_bits,
-            datasync_dirty: self.datasync_tid.load(Ordering::Acquire) != 0,
+            datasync_dirty: self.datasync_tid().is_some(),
         }
     }
 }
@@ -123,8 +158,29 @@ mod tests {
     use crate::mapping::{Run, State};
 
     #[test]
+    fn an_inode_is_dirty_until_its_transaction_is_committed() {
+        let committed = Arc::new(AtomicU64::new(6));
+        let file = InodeState::new(1 << 20, 12, committed.clone());
+        assert_eq!((file.datasync_tid(), file.sync_tid()), (None, None));
+        file.set_sync_tid(7);
+        assert_eq!((file.datasync_tid(), file.sync_tid()), (None, Some(7)), "an attribute is no data");
+        file.set_datasync_tid(8);
+        file.set_datasync_tid(7);
+        assert_eq!((file.datasync_tid(), file.sync_tid()), (Some(8), Some(8)));
+        for (last, dirty) in [(7, true), (8, false), (9, false)] {
+            committed.store(last, Ordering::Release);
+            assert_eq!(file.view().datasync_dirty, dirty, "committed up to {last}");
+            assert_eq!(file.sync_tid().is_some(), dirty, "committed up to {last}");
+        }
+        // Sequence numbers wrap, transactions do not.
+        committed.store(u64::from(u32::MAX), Ordering::Release);
+        file.set_datasync_tid(1 << 32);
+        assert!(file.view().datasync_dirty);
+    }
+
+    #[test]
     fn what_a_view_shows_is_told_when_it_changes() {
-        let file = InodeState::new(1 << 20, 12);
+        let file = InodeState::new(1 << 20, 12, Arc::default());
         let (changes, view) = (file.changes(), file.view());
         assert!(!view.datasync_dirty && file.changes() == changes);
         file.set_datasync_tid(7);
@@ -135,7 +191,7 @@ mod tests {
     /// and the run is kept all the same.
     #[test]
     fn the_run_of_every_file_is_kept_however_it_was_found() {
-        let files: Vec<InodeState> = (0..8).map(|_| InodeState::new(1 << 20, 12)).collect();
+        let files: Vec<InodeState> = (0..8).map(|_| InodeState::new(1 << 20, 12, Arc::default())).collect();
         for file in &files {
             let runs = [Run { first: 0, length: 256, state: State::Written, physical: 1000 }];
             let mut writer = file.map.lock();

@@ -304,7 +304,7 @@ fn sharing_between_two_holders() {
 #[test]
 fn who_sees_a_converted_block_sees_that_it_is_not_durable() {
     model("view_after_mapping", || {
-        let inode = Arc::new(InodeState::new(1 << 20, 12));
+        let inode = Arc::new(InodeState::new(1 << 20, 12, std::sync::Arc::new(AtomicU64::new(6))));
         let run = |state| [Run { first: 0, length: 8, state, physical: 100 }];
         inode.map.lock().publish(MapSnapshot::unknown().replaced(0, 8, Some(&run(State::Unwritten))));
         let kept = (inode.map.generation(), inode.view());
@@ -328,6 +328,57 @@ fn who_sees_a_converted_block_sees_that_it_is_not_durable() {
         }
         converter.join().unwrap();
         assert!(inode.view().datasync_dirty);
+    });
+}
+
+/// The same with the commit that makes the conversion durable, and a second conversion behind it. A reader takes a
+/// written block for durable only if the transaction that converted it is, and whoever kept such a decision, with the
+/// count of changes that it was made under, drops it before the next conversion shows.
+#[test]
+fn a_converted_block_is_durable_once_its_transaction_is_committed() {
+    model("conversion_and_commit", || {
+        let committed = std::sync::Arc::new(AtomicU64::new(6));
+        let inode = Arc::new(InodeState::new(1 << 20, 12, committed.clone()));
+        let run = |first, state| Run { first, length: 4, state, physical: 100 + u64::from(first) };
+        let runs = move |one, two| [run(0, one), run(4, two)];
+        let publish = move |inode: &InodeState, tid: u64, one, two| {
+            let mut writer = inode.map.lock();
+            inode.set_datasync_tid(tid);
+            let next = writer.current().replaced(0, 8, Some(&runs(one, two)));
+            writer.publish(next);
+        };
+        let start = MapSnapshot::unknown().replaced(0, 8, Some(&runs(State::Unwritten, State::Unwritten)));
+        inode.map.lock().publish(start);
+        // What the medium has: the number of the transaction whose commit block is durable.
+        let durable = Arc::new(AtomicU64::new(6));
+        let writer = {
+            let (inode, durable) = (inode.clone(), durable.clone());
+            thread::spawn(move || {
+                publish(&inode, 7, State::Written, State::Unwritten);
+                // The handle stopped: now the transaction may commit.
+                durable.store(7, Ordering::Relaxed);
+                committed.fetch_max(7, Ordering::Release);
+                publish(&inode, 8, State::Written, State::Written);
+            })
+        };
+        let look = |block, tid| {
+            let (generation, map) = inode.map.current();
+            let written = matches!(map.find(block), Found::Known { state: State::Written, .. });
+            let changes = inode.changes();
+            let fua = written && !inode.view().datasync_dirty;
+            if fua {
+                assert!(durable.load(Ordering::Relaxed) >= tid, "block {block} passes for durable");
+            }
+            (generation, changes, fua)
+        };
+        let kept = look(0, 7);
+        look(4, 8);
+        // A window that was kept is asked in this order.
+        if kept.2 && inode.map.generation() == kept.0 && inode.changes() == kept.1 {
+            assert!(durable.load(Ordering::Relaxed) >= 7);
+        }
+        writer.join().unwrap();
+        assert!(inode.view().datasync_dirty, "transaction 8 is not committed");
     });
 }
 

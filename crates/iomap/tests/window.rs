@@ -6,6 +6,7 @@ mod common;
 
 use common::{BLOCK, OneFile, Watched};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
 use uext4_blockdev::{BufferPool, Device};
 use uext4_iomap::{Counter, Engine, Error, FileSlot, FileSystem, IoQueue, Run, State, Switches, WriteFlags};
@@ -113,6 +114,26 @@ fn a_dirty_inode_takes_fua_no_longer_for_enough() {
     assert_eq!(bed.write(0, 2, WriteFlags::DSYNC).unwrap(), 0, "its metadata must be durable too");
     assert_eq!(bed.engine.stats().get(Counter::Flushes) - flushes, 1);
     assert_eq!(bed.at(32), 2);
+}
+
+/// One conversion must not end FUA for good, nor may what was decided since the commit outlive the next conversion.
+#[test]
+fn a_committed_inode_takes_fua_for_enough_again() {
+    let mut bed = Bed::new(cached);
+    let mut last = 0;
+    for tid in [5, 6, u64::from(u32::MAX), 1 << 32] {
+        bed.inode.state.set_datasync_tid(tid);
+        for last in [last, tid - 1] {
+            bed.inode.committed.store(last, Ordering::Release);
+            assert_eq!(bed.write(0, 1, WriteFlags::DSYNC).unwrap(), 0, "{tid} is not committed");
+        }
+        bed.inode.committed.store(tid, Ordering::Release);
+        last = tid;
+        // Decided, then from the window.
+        for pos in [0, BLOCK, 0] {
+            assert_eq!(bed.write(pos, 2, WriteFlags::DSYNC).unwrap(), 1, "{tid} is committed");
+        }
+    }
 }
 
 #[test]

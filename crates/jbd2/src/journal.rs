@@ -19,6 +19,8 @@ pub struct Journal {
     info: JournalInfo,
     limits: Limits,
     state: RwLock<State>,
+    /// Number of the last committed transaction. Shared with whoever asks whether a change is durable.
+    committed: Arc<AtomicU64>,
     aborted: OnceLock<AbortCause>,
     /// Wait for credits, for an unlocked transaction, for the end of a quiesce.
     starters: WaitQueue,
@@ -104,12 +106,13 @@ enum Attempt<'j> {
 
 impl Journal {
     /// Opens the journal whose blocks `log` tells, for changing metadata. Reads the superblock; writes
-    /// nothing.
+    /// nothing. `committed` holds the number of the last committed transaction from now on
+    /// ([`Journal::last_committed`]).
     ///
     /// # Errors
     /// [`Error::NeedsRecovery`] if the log is not empty; what [`JournalInfo::read`] refuses;
     /// [`Error::LogSpace`] if the log is too small for its own largest transaction.
-    pub fn open(cache: BufferCache, log: Arc<dyn LogMap>) -> Result<Journal> {
+    pub fn open(cache: BufferCache, log: Arc<dyn LogMap>, committed: Arc<AtomicU64>) -> Result<Journal> {
         let info = JournalInfo::read(&cache, &*log)?;
         if info.needs_recovery() {
             return Err(Error::NeedsRecovery { start: info.superblock.start, sequence: info.sequence() });
@@ -120,6 +123,7 @@ impl Journal {
         // The superblock of an empty log holds the number of the last transaction that was in it. (So jbd2
         // reads it.)
         let next = info.sequence().next();
+        committed.store(info.sequence().0, Ordering::Release);
         let tail = Tail { log_block: info.superblock.first, sequence: next };
         Ok(Journal {
             cache,
@@ -127,6 +131,7 @@ impl Journal {
             info,
             limits,
             state: RwLock::new(State { running: None, next, quiesced: 0, tail, space }),
+            committed,
             aborted: OnceLock::new(),
             starters: WaitQueue::new(),
             quiescers: WaitQueue::new(),
@@ -339,9 +344,48 @@ impl Journal {
         self.state.read().tail
     }
 
+    /// The last committed transaction: its changes and those of all before it are durable. It only grows.
+    ///
+    /// The load acquires what [`Journal::committed`] released: who sees a number here sees all that was done
+    /// before that commit.
+    #[must_use]
+    pub fn last_committed(&self) -> Tid {
+        Tid(self.committed.load(Ordering::Acquire))
+    }
+
+    /// Transaction `tid` and all before it are committed. Whoever commits calls it, once the commit block is durable and
+    /// **never before**, for a transaction that takes no handle any more: from then on an `O_DSYNC` write over what the transaction converted takes FUA for enough.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTransaction`] for a number that was never given out; [`Error::Aborted`]. Nothing counts as
+    /// committed then that did not before.
+    pub fn committed(&self, tid: Tid) -> Result<()> {
+        self.check_alive()?;
+        if tid >= self.sequence() {
+            return Err(Error::UnknownTransaction { tid });
+        }
+        self.committed.fetch_max(tid.0, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// The newest transaction that changed something and is not committed. What is read from the volume's blocks may
+    /// hold changes of it, or of one before it.
+    #[must_use]
+    pub fn newest_uncommitted(&self) -> Option<Tid> {
+        let state = self.state.read();
+        let mut newest = state.next.previous();
+        if state.running.as_ref().is_some_and(|running| running.transaction.modified() == 0) {
+            newest = newest.previous();
+        }
+        (newest > self.last_committed()).then_some(newest)
+    }
+
     /// Whether changes of transaction `tid` are not durable yet. An empty transaction needs no commit.
     #[must_use]
     pub fn commit_needed(&self, tid: Tid) -> bool {
+        if tid <= self.last_committed() {
+            return false;
+        }
         let state = self.state.read();
         let running = state.running.as_ref().filter(|running| running.transaction.tid == tid);
         running.is_some_and(|running| running.transaction.modified() > 0)
@@ -358,7 +402,7 @@ impl Journal {
         if self.commit_needed(tid) {
             return Err(Error::CommitUnavailable { tid });
         }
-        if tid.is_after(self.sequence().previous()) {
+        if tid >= self.sequence() {
             return Err(Error::UnknownTransaction { tid });
         }
         Ok(SyncOutcome::NothingToCommit)

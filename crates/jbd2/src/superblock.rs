@@ -46,7 +46,7 @@ impl JournalInfo {
     /// Number of the first transaction in the log or, if the log is empty, of the last one that was in it.
     #[must_use]
     pub fn sequence(&self) -> Tid {
-        Tid(self.superblock.sequence)
+        Tid::of_sequence(self.superblock.sequence)
     }
 
     /// Whether the log holds transactions that may not be home yet.

@@ -32,7 +32,7 @@ fn open(directory: &Path, block_size: u32) -> Journal {
     let cache = BufferCache::new(Arc::new(disk), &CacheOptions::new(block_size)).unwrap();
     let length = u32::try_from(cache.blocks()).unwrap();
     let log = RunMap::new(vec![LogRun { log_block: 0, physical: 0, length }]).unwrap();
-    Journal::open(cache, Arc::new(log)).unwrap()
+    Journal::open(cache, Arc::new(log), Arc::default()).unwrap()
 }
 
 /// The value of a line of `dumpe2fs -h`.
@@ -57,10 +57,10 @@ fn agrees(block_size: u32, debugfs_script: &str) {
     let names = if names.is_empty() { "(none)" } else { &names };
     assert_eq!(names, reported(&report, "Journal features:"));
     assert_eq!(superblock.blocks.to_string(), reported(&report, "Total journal blocks:"));
-    let sequence = format!("{:#010x}", journal.info().sequence().0);
+    let sequence = format!("{:#010x}", journal.info().sequence().sequence());
     assert_eq!(sequence, reported(&report, "Journal sequence:"));
     let handle = journal.start(journal.max_handle_credits()).unwrap();
-    assert_eq!(handle.tid(), Tid(superblock.sequence).next());
+    assert_eq!(handle.tid(), Tid::of_sequence(superblock.sequence).next());
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod common;
 use common::{DATA, cache, journal, map, pin};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -243,6 +244,29 @@ fn empty_transactions_need_no_commit_and_changed_ones_are_refused() {
     assert_eq!(journal.datasync(Tid(43)).unwrap_err(), Error::UnknownTransaction { tid: Tid(43) });
 }
 
+/// An empty transaction is no reason to doubt what was read; a changed one is until it is committed.
+#[test]
+fn a_changed_transaction_counts_until_it_is_committed() {
+    let journal = journal();
+    assert_eq!((journal.last_committed(), journal.newest_uncommitted()), (Tid(41), None));
+    let mut handle = journal.start(2).unwrap();
+    handle.get_write_access(&pin(&journal, 0)).unwrap();
+    assert_eq!(journal.newest_uncommitted(), None);
+    change(&mut handle, &journal, 0).unwrap();
+    handle.stop().unwrap();
+    assert_eq!(journal.newest_uncommitted(), Some(Tid(42)));
+    assert_eq!(journal.committed(Tid(43)).unwrap_err(), Error::UnknownTransaction { tid: Tid(43) });
+    assert_eq!(journal.newest_uncommitted(), Some(Tid(42)));
+    journal.committed(Tid(42)).unwrap();
+    assert_eq!((journal.last_committed(), journal.newest_uncommitted()), (Tid(42), None));
+    assert!(!journal.commit_needed(Tid(42)));
+    assert_eq!(journal.datasync(Tid(42)).unwrap(), SyncOutcome::NothingToCommit);
+    journal.committed(Tid(40)).unwrap();
+    assert_eq!(journal.last_committed(), Tid(42), "it only grows");
+    journal.abort(cause());
+    assert_eq!(journal.committed(Tid(42)).unwrap_err(), Error::Aborted(cause()));
+}
+
 #[test]
 fn abort_is_sticky_and_the_first_cause_stays() {
     let journal = journal();
@@ -378,7 +402,7 @@ proptest! {
     /// would not.
     #[test]
     fn credits_always_add_up(steps in prop::collection::vec(step(), 1..80)) {
-        let journal = Journal::open(cache(&common::Superblock::empty()), map()).unwrap();
+        let journal = Journal::open(cache(&common::Superblock::empty()), map(), Arc::default()).unwrap();
         let limit = journal.max_transaction_credits();
         let base = overhead(&journal);
         let mut handles: Vec<Handle<'_>> = Vec::new();

@@ -13,7 +13,7 @@ const INCOMPAT: usize = 40;
 const RO_COMPAT: usize = 44;
 
 fn open(superblock: &Superblock) -> Result<Journal, Error> {
-    Journal::open(cache(superblock), map())
+    Journal::open(cache(superblock), map(), Arc::default())
 }
 
 fn open_with(change: impl FnOnce(&mut Superblock)) -> Result<Journal, Error> {
@@ -58,8 +58,11 @@ fn empty_log_opens() {
 #[test]
 fn sequence_numbers_wrap() {
     let journal = open_with(|superblock| superblock.put(24, u32::MAX)).unwrap();
-    assert_eq!(journal.start(1).unwrap().tid(), Tid(0));
-    assert_eq!(journal.sequence(), Tid(1));
+    let tid = journal.start(1).unwrap().tid();
+    assert_eq!((tid, tid.sequence(), journal.sequence()), (Tid(1 << 32), 0, Tid((1 << 32) + 1)));
+    assert!(tid > journal.last_committed(), "a number that wrapped would be an old one");
+    journal.committed(tid).unwrap();
+    assert_eq!(journal.last_committed(), tid);
 }
 
 #[test]
@@ -171,7 +174,7 @@ fn fast_commit_area_is_not_ordinary_log() {
 #[test]
 fn log_map_must_hold_the_log() {
     let volume = cache(&Superblock::empty());
-    let open = |runs| Journal::open(volume.clone(), Arc::new(RunMap::new(runs).unwrap()));
+    let open = |runs| Journal::open(volume.clone(), Arc::new(RunMap::new(runs).unwrap()), Arc::default());
     assert_eq!(open(Vec::new()).unwrap_err(), Error::HoleInLog { log_block: 0 });
     let short = LogRun { log_block: 0, physical: LOG_AT, length: LOG - 1 };
     assert!(matches!(open(vec![short]), Err(Error::Mismatch { field: "s_maxlen", .. })));

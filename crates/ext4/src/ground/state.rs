@@ -3,6 +3,8 @@
 use super::damage::DescriptorDamage;
 use super::recovered::RecoveryInfo;
 use super::zones::SystemZones;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use uext4_buffer::BufferCache;
 use uext4_jbd2::{Journal, JournalInfo};
 use uext4_ondisk::Ino;
@@ -15,6 +17,8 @@ pub(crate) struct Ground {
     pub(crate) zones: SystemZones,
     pub(crate) map_budget: usize,
     pub(crate) journal: Option<Journal>,
+    /// Number of the journal's last committed transaction, for the inodes, which know no journal.
+    pub(crate) committed: Arc<AtomicU64>,
     pub(crate) journal_info: Option<JournalInfo>,
     pub(crate) mmp: Option<MmpBlock>,
     pub(crate) recovery: RecoveryInfo,

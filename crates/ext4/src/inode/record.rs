@@ -21,7 +21,7 @@ impl Ground {
         let buffer = self.cache.read(place.get())?;
         let (disk, kind) = self.decode_inode(&buffer, offset as usize, ino, place)?;
         let metadata = self.metadata_of(ino, &disk, kind);
-        let state = InodeState::new(disk.size, geometry.block_size_log());
+        let state = InodeState::new(disk.size, geometry.block_size_log(), self.committed.clone());
         let has_extra = disk.extra_isize > 0;
         let record = buffer.get(offset as usize..).unwrap_or_default();
         let rest = record.get(disk.xattr_range(&self.superblock)).filter(|_| has_extra).unwrap_or_default();

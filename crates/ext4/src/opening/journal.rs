@@ -82,7 +82,8 @@ fn begin(state: &mut Ext4State, log: RunMap, mut info: JournalInfo, write: bool)
     on_device::note_journal_error(state, &info, write)?;
     state.journal_info = Some(info);
     if write {
-        state.journal = Some(Journal::open(state.cache.clone(), Arc::new(log))?);
+        let journal = Journal::open(state.cache.clone(), Arc::new(log), state.committed.clone())?;
+        state.journal = Some(journal);
     }
     Ok(())
 }

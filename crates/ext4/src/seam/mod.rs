@@ -80,15 +80,14 @@ impl FileSystem for Ext4 {
         Ok(handle.stop()?)
     }
 
-    fn commit(&self, inodes: &[&Inode], _all: bool) -> Result<bool> {
+    fn commit(&self, inodes: &[&Inode], all: bool) -> Result<bool> {
         // Nothing dirties metadata yet, so there is nothing to commit; a journal that disagrees is not passed
         // over.
         if let Some(journal) = &self.state.journal {
-            for inode in inodes {
-                let tid = inode.state.datasync_tid();
-                if tid != 0 {
-                    journal.datasync(uext4_jbd2::Tid(tid as u32))?;
-                }
+            let tid = |inode: &&Inode| if all { inode.state.sync_tid() } else { inode.state.datasync_tid() };
+            // With the newest of them all are committed.
+            if let Some(tid) = inodes.iter().filter_map(tid).max() {
+                journal.datasync(uext4_jbd2::Tid(tid))?;
             }
         }
         Ok(false)

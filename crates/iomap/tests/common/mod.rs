@@ -23,6 +23,8 @@ pub struct Watched {
     pub state: InodeState,
     /// What the file system says of the file. The published map is what the engine was told of it.
     pub runs: Mutex<Vec<Run>>,
+    /// The last committed transaction.
+    pub committed: Arc<AtomicU64>,
     looks: AtomicU64,
     at: AtomicU64,
     consequence: Mutex<Option<Consequence>>,
@@ -172,8 +174,10 @@ impl Bed {
             let physical = 16 + first + first / run;
             Run { first: first as u32, length: run.min(blocks - first), state, physical }
         });
+        let committed = Arc::new(AtomicU64::new(0));
         let inode = Arc::new(Watched {
-            state: InodeState::new(blocks * BLOCK, BLOCK.trailing_zeros()),
+            state: InodeState::new(blocks * BLOCK, BLOCK.trailing_zeros(), committed.clone()),
+            committed,
             runs: Mutex::new(runs.collect()),
             looks: AtomicU64::new(0),
             at: AtomicU64::new(u64::MAX),

@@ -76,7 +76,8 @@ pub(super) fn transfer(
 pub fn store_empty_superblock(bytes: &mut [u8], sequence: Tid, errno: i32) -> Result<()> {
     let mut superblock = JournalSuperblock::decode(bytes)?;
     // An empty log has no head worth knowing: the next transaction starts at the first block.
-    (superblock.start, superblock.sequence, superblock.head, superblock.errno) = (0, sequence.0, 0, errno);
+    (superblock.start, superblock.sequence, superblock.head, superblock.errno) =
+        (0, sequence.sequence(), 0, errno);
     superblock.encode(bytes).map_err(unencodable)
 }
 

@@ -87,13 +87,13 @@ impl Recovery {
             log,
             format: info.format(),
             uuid: info.superblock.uuid,
-            sequence: sequence.0,
+            sequence: sequence.sequence(),
             next: info.superblock.first,
             buffer: transfer_buffer(size)?,
             checksum: TransactionChecksum::default(),
         };
         writer.erase(info.superblock.first..info.superblock.log_end())?;
-        (info.superblock.start, info.superblock.sequence) = (info.superblock.first, sequence.0);
+        (info.superblock.start, info.superblock.sequence) = (info.superblock.first, sequence.sequence());
         writer.superblock(info.block, &info.superblock)?;
         let mut blocks = Vec::with_capacity(changes.len());
         let all: Vec<_> = changes.iter().map(|(home, contents)| (*home, &**contents)).collect();

@@ -75,7 +75,8 @@ pub(super) fn scan(
         return Ok(None);
     }
     let checksum = FastCommitChecksum::default();
-    let mut walk = Walk { expected: end.0, checksum, records: 0, found: FastCommits::default(), torn: None };
+    let mut walk =
+        Walk { expected: end.sequence(), checksum, records: 0, found: FastCommits::default(), torn: None };
     'blocks: for (walked, log_block) in (1..).zip(blocks) {
         for entry in FastCommitRecords::new(reader.block(log_block)?) {
             let Ok(entry) = entry else { break 'blocks };

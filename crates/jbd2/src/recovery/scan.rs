@@ -246,7 +246,8 @@ impl Walk<'_, '_> {
 
     fn damage(&self, fault: Fault) -> Result<Damage> {
         let Fault { log_block, kind } = fault;
-        Ok(Damage { tid: Tid(self.sequence()), log_block, block: self.reader.physical(log_block)?, kind })
+        let tid = Tid::near(self.sequence(), Tid::of_sequence(self.start_sequence));
+        Ok(Damage { tid, log_block, block: self.reader.physical(log_block)?, kind })
     }
 
     /// Drops what belongs to no good transaction.

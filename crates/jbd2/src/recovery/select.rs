@@ -3,7 +3,7 @@
 use super::reader::LogReader;
 use super::scan::{Copy, Scan};
 use super::{Damage, LogEnd, Recovery, Replay};
-use crate::{Result, Tid};
+use crate::Result;
 use uext4_ondisk::CorruptKind;
 use uext4_ondisk::jbd2::LogFormat;
 
@@ -68,7 +68,7 @@ pub(super) fn select(mut scan: Scan, reader: &mut LogReader<'_>, recovery: &mut 
         rounds += 1;
         let first = recovery.report.first;
         let damage = Damage {
-            tid: Tid(first.0.wrapping_add(bad.transaction)),
+            tid: first.plus(bad.transaction),
             log_block: bad.log_block,
             block: reader.physical(bad.log_block)?,
             kind: CorruptKind::JournalDataChecksum,
@@ -78,7 +78,7 @@ pub(super) fn select(mut scan: Scan, reader: &mut LogReader<'_>, recovery: &mut 
     }
     let report = &mut recovery.report;
     report.transactions = scan.transactions;
-    report.end = Tid(report.first.0.wrapping_add(scan.transactions));
+    report.end = report.first.plus(scan.transactions);
     report.copies = scan.copies.len() as u32;
     report.revokes = revoked.records;
     report.revoked = scan.copies.iter().filter(|copy| revoked.covers(copy)).count() as u32;

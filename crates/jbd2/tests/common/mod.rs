@@ -138,7 +138,7 @@ pub fn cache(superblock: &Superblock) -> BufferCache {
 
 /// An open journal: 258 blocks per transaction, 4 of them overhead.
 pub fn journal() -> Journal {
-    Journal::open(cache(&Superblock::empty()), map()).unwrap()
+    Journal::open(cache(&Superblock::empty()), map(), Arc::default()).unwrap()
 }
 
 /// Block `n` after the log.
