@@ -103,6 +103,31 @@ impl<'j> Handle<'j> {
         })
     }
 
+    /// Says that a block is no metadata any more, which ends its write access. No copy that the log has of it may come
+    /// back: the transaction keeps the block on its list of revokes until it gets write access again. A revoke block
+    /// of the log holds many records; who begins one pays a credit.
+    ///
+    /// The list is what a commit writes, after which it forgets the buffers; until then the cache keeps them, and the
+    /// block must carry nothing else.
+    ///
+    /// # Errors
+    /// [`Error::OutOfCredits`], [`Error::Aborted`], or [`Error::Buffer`] for a block outside the volume. Nothing was
+    /// noted then.
+    pub fn revoke(&mut self, block: u64) -> Result<()> {
+        self.journal.check_alive()?;
+        let blocks = self.journal.cache().blocks();
+        if block >= blocks {
+            return Err(uext4_buffer::Error::OutOfRange { block, blocks }.into());
+        }
+        let mut left = self.credits;
+        let credit = || left.checked_sub(1).map(|rest| left = rest).is_some();
+        if !self.transaction.revoke(block, credit) {
+            return Err(Error::OutOfCredits { block });
+        }
+        self.credits = left;
+        Ok(())
+    }
+
     /// Ends the handle and gives its unused credits back.
     ///
     /// # Errors

@@ -332,6 +332,14 @@ impl Journal {
         self.state.read().running.as_ref().map(|running| running.transaction.tid)
     }
 
+    /// The blocks that the running transaction freed: no older copy of them may be replayed once it is committed. In
+    /// order.
+    #[must_use]
+    pub fn revoked(&self) -> Vec<u64> {
+        let state = self.state.read();
+        state.running.as_ref().map_or_else(Vec::new, |running| running.transaction.revoked())
+    }
+
     /// The number the next new transaction gets.
     #[must_use]
     pub fn sequence(&self) -> Tid {

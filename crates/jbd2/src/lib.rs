@@ -22,7 +22,8 @@
 //! This version does not write the log: a transaction that changed nothing needs no commit and is served
 //! completely; syncing one that did change something is refused with [`Error::CommitUnavailable`], and a log
 //! that holds transactions is refused with [`Error::NeedsRecovery`]: it goes through [`Recovery`] first. Nothing
-//! is ever skipped silently.
+//! is ever skipped silently. Freed blocks are listed ([`Handle::revoke`], [`Journal::revoked`]) for the commit
+//! that will write the list.
 //!
 //! # Credits
 //! A transaction may hold at most a quarter of the log. Its *outstanding credits* are
@@ -30,8 +31,8 @@
 //! overhead (descriptor and commit blocks) + Σ credits left of its active handles + blocks it changed
 //! ```
 //! Starting a handle adds its credits, the first change of a block by the transaction turns one credit of the
-//! handle into one changed block, stopping gives the rest back. So a block that was granted can always be
-//! written to the log.
+//! handle into one changed block, the first freed block of each revoke block likewise, stopping gives the rest
+//! back. So a block that was granted can always be written to the log.
 //!
 //! # Locks
 //! A handle comes after rename mutex, directory locks and file gates, and before map locks, allocator groups

@@ -17,6 +17,9 @@ const BLOCK_HEADER: u32 = 12;
 const DESCRIPTOR_UUID: u32 = 16;
 /// Bytes of the checksum at the end of a descriptor block.
 const DESCRIPTOR_TAIL: u32 = 4;
+/// Bytes of a revoke record, and before the first one.
+const REVOKE: u32 = 8;
+const REVOKE_HEADER: u32 = 16;
 /// Bytes a descriptor block leaves unused at its end.
 const DESCRIPTOR_SLACK: u32 = 16;
 
@@ -29,6 +32,8 @@ pub(crate) struct Limits {
     pub overhead: u32,
     /// Log blocks that transactions use in turn.
     pub usable: u32,
+    /// Records that a revoke block holds, of the longer kind.
+    pub revokes_per_block: usize,
 }
 
 impl Limits {
@@ -39,7 +44,8 @@ impl Limits {
         let tag_space = superblock.block_size - BLOCK_HEADER - DESCRIPTOR_UUID - tail - DESCRIPTOR_SLACK;
         let tags_per_block = tag_space / info.tag_size();
         let overhead = 1 + transaction.div_ceil(tags_per_block);
-        Limits { transaction, overhead, usable: info.usable_blocks() }
+        let revokes = (superblock.block_size - REVOKE_HEADER - DESCRIPTOR_TAIL) / REVOKE;
+        Limits { transaction, overhead, usable: info.usable_blocks(), revokes_per_block: revokes as usize }
     }
 
     /// Most credits of one handle: an otherwise empty transaction.
@@ -77,7 +83,7 @@ mod tests {
 
     #[test]
     fn free_space_must_hold_the_largest_transaction_and_the_margin() {
-        let limits = Limits { transaction: 256, overhead: 6, usable: 1023 };
+        let limits = Limits { transaction: 256, overhead: 6, usable: 1023, revokes_per_block: 125 };
         assert_eq!(limits.handle(), 250);
         assert!(LogSpace::empty(&limits).check(&limits).is_ok());
         assert!(LogSpace { free: 288 }.check(&limits).is_ok());

@@ -3,7 +3,7 @@
 use crate::space::Limits;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::{Error, Result, Tid};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use uext4_buffer::{BufferCache, BufferPin};
 
 /// Stage of a transaction. It only moves forward, except that a transaction locked to quiesce the journal
@@ -71,6 +71,16 @@ impl Account {
     }
 }
 
+/// The buffers of the transaction, and the blocks that it freed.
+#[derive(Debug, Default)]
+struct Members {
+    buffers: BTreeMap<u64, Member>,
+    /// Blocks that are no metadata any more and did not become any since. One of them may still have a buffer.
+    revoked: BTreeSet<u64>,
+    /// Revoke records for which credits were taken.
+    paid: usize,
+}
+
 /// A buffer of the transaction.
 #[derive(Debug)]
 struct Member {
@@ -83,9 +93,11 @@ struct Member {
 pub(crate) struct Transaction {
     pub tid: Tid,
     pub account: Account,
-    members: Mutex<BTreeMap<u64, Member>>,
+    members: Mutex<Members>,
     /// Members that were changed; grows under the lock of `members`.
     modified: AtomicU32,
+    /// Records that a revoke block holds.
+    revokes_per_block: usize,
 }
 
 impl Transaction {
@@ -93,8 +105,9 @@ impl Transaction {
         Transaction {
             tid,
             account: Account::new(limits.overhead),
-            members: Mutex::new(BTreeMap::new()),
+            members: Mutex::new(Members::default()),
             modified: AtomicU32::new(0),
+            revokes_per_block: limits.revokes_per_block,
         }
     }
 
@@ -104,23 +117,44 @@ impl Transaction {
         self.modified.load(Ordering::Acquire)
     }
 
-    /// Notes a buffer that has joined the transaction.
+    /// Notes a buffer that has joined the transaction. The block is metadata again, if it was freed before.
     pub(crate) fn add_member(&self, pin: &BufferPin) {
         let mut members = self.members.lock();
-        members.entry(pin.block()).or_insert_with(|| Member { pin: pin.clone(), modified: false });
+        members.revoked.remove(&pin.block());
+        members.buffers.entry(pin.block()).or_insert_with(|| Member { pin: pin.clone(), modified: false });
+    }
+
+    /// Notes a block that is no metadata any more. Takes a credit, which `credit` tries, where a revoke block is begun;
+    /// false if there was none, and nothing was noted.
+    pub(crate) fn revoke(&self, block: u64, credit: impl FnOnce() -> bool) -> bool {
+        let mut members = self.members.lock();
+        let needed = members.revoked.len() + usize::from(!members.revoked.contains(&block));
+        if needed > members.paid {
+            if !credit() {
+                return false;
+            }
+            members.paid += self.revokes_per_block;
+        }
+        members.revoked.insert(block);
+        true
+    }
+
+    /// Blocks that the transaction freed, in order.
+    pub(crate) fn revoked(&self) -> Vec<u64> {
+        self.members.lock().revoked.iter().copied().collect()
     }
 
     /// Whether the block has write access, and if so whether it was changed before.
     pub(crate) fn is_modified(&self, block: u64) -> Result<bool> {
         let members = self.members.lock();
-        let member = members.get(&block);
+        let member = members.buffers.get(&block).filter(|_| !members.revoked.contains(&block));
         member.map(|member| member.modified).ok_or(Error::NoWriteAccess { block, tid: self.tid })
     }
 
     /// Notes a change. True for the first one: it costs the credit.
     pub(crate) fn mark_modified(&self, block: u64) -> bool {
         let mut members = self.members.lock();
-        match members.get_mut(&block) {
+        match members.buffers.get_mut(&block) {
             Some(member) if !member.modified => {
                 member.modified = true;
                 self.modified.fetch_add(1, Ordering::Release);
@@ -136,8 +170,8 @@ impl Transaction {
     /// with a transaction that will not be committed, so that nothing of it can reach its home.
     pub(crate) fn release_unmodified(&self, cache: &BufferCache) {
         // Taken out, because buffers are locked before members.
-        let mut members = std::mem::take(&mut *self.members.lock());
-        members.retain(|_, member| member.modified || cache.leave(&member.pin, self.tid).is_err());
-        *self.members.lock() = members;
+        let mut buffers = std::mem::take(&mut self.members.lock().buffers);
+        buffers.retain(|_, member| member.modified || cache.leave(&member.pin, self.tid).is_err());
+        self.members.lock().buffers = buffers;
     }
 }

@@ -451,3 +451,41 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_freed_block_is_revoked_until_it_is_metadata_again() {
+    let journal = journal();
+    let mut handle = journal.start(3).unwrap();
+    change(&mut handle, &journal, 5).unwrap();
+    handle.revoke(DATA + 5).unwrap();
+    handle.revoke(DATA + 3).unwrap();
+    handle.revoke(DATA + 3).unwrap();
+    assert_eq!(journal.revoked(), [DATA + 3, DATA + 5]);
+    assert_eq!(handle.credits(), 1, "one for the changed block, one for the block of revokes");
+    let refused = handle.dirty(&pin(&journal, 5), |bytes| bytes.fill(9)).unwrap_err();
+    assert_eq!(refused, Error::NoWriteAccess { block: DATA + 5, tid: handle.tid() });
+    handle.get_write_access(&pin(&journal, 5)).unwrap();
+    assert_eq!(journal.revoked(), [DATA + 3]);
+    handle.dirty(&pin(&journal, 5), |bytes| bytes.fill(9)).unwrap();
+    assert_eq!(handle.credits(), 1, "it was paid for before");
+    let blocks = journal.cache().blocks();
+    let outside = uext4_buffer::Error::OutOfRange { block: blocks, blocks };
+    assert_eq!(handle.revoke(blocks).unwrap_err(), Error::Buffer(outside));
+}
+
+#[test]
+fn each_block_of_revokes_costs_a_credit() {
+    let journal = journal();
+    // (1024 − 16 − 4) / 8 records of eight bytes fit a revoke block.
+    let mut handle = journal.start(2).unwrap();
+    (0..250).for_each(|n| handle.revoke(DATA + n).unwrap());
+    assert_eq!((handle.credits(), journal.revoked().len()), (0, 250));
+    assert_eq!(handle.revoke(DATA + 250).unwrap_err(), Error::OutOfCredits { block: DATA + 250 });
+    assert_eq!(journal.revoked().len(), 250, "nothing was noted");
+    handle.revoke(DATA + 7).unwrap();
+    // A record that is not needed any more makes room for another one.
+    handle.get_write_access(&pin(&journal, 7)).unwrap();
+    handle.revoke(DATA + 250).unwrap();
+    handle.stop().unwrap();
+    assert_eq!(outstanding(&journal), overhead(&journal) + 2, "they stay charged");
+}
