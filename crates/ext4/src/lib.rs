@@ -77,6 +77,9 @@ mod face;
 mod ground;
 mod inline;
 mod inode;
+#[cfg(test)]
+#[path = "../tests/inside/mod.rs"]
+mod inside;
 mod map;
 mod opening;
 mod operations;

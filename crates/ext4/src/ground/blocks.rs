@@ -1,7 +1,8 @@
 //! Metadata blocks under change: the one way by which maps, directories, bitmaps and inodes are edited.
 //!
-//! An edit is written once, over [`Blocks`], and runs on two bodies: the canvas of a replay, which keeps changed blocks in
-//! memory, and a journal handle.
+//! An edit is written once, over [`Blocks`], and runs on three bodies: the canvas of a replay (`canvas.rs`), which keeps
+//! changed blocks in memory, a journal handle (`journaled.rs`), and the cache alone on volumes without a journal
+//! (`direct.rs`). `credits.rs` says how many blocks an edit changes at most.
 //!
 //! # The rule of an edit
 //! First it looks at every block it needs and checks it, then it changes: an edit on a corrupt structure is a typed

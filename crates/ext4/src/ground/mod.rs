@@ -3,12 +3,19 @@
 //! Nothing here knows what an inode, a map or a directory is.
 
 pub(crate) mod blocks;
+pub(crate) mod canvas;
+#[allow(dead_code)] // The operations that use it come next.
+pub(crate) mod credits;
 pub(crate) mod damage;
+#[allow(dead_code)] // The operations that use it come next.
+pub(crate) mod direct;
 pub(crate) mod error;
 pub(crate) mod features;
 pub(crate) mod foreign;
 pub(crate) mod groups;
 mod io_error;
+#[allow(dead_code)] // The operations that use it come next.
+pub(crate) mod journaled;
 pub(crate) mod options;
 pub(crate) mod recovered;
 pub(crate) mod state;

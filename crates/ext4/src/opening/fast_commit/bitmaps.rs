@@ -5,8 +5,8 @@
 //! depend on what the records did in between. That is done for one group after the other, and a bitmap that is the
 //! same afterwards is forgotten: a changed file may lie in more groups than memory has room for their bitmaps.
 
-use super::canvas::Canvas;
 use super::extents::{BlockRun, unencodable};
+use crate::ground::canvas::Canvas;
 use crate::ground::error::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,7 +16,7 @@ use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 /// Clusters that are asked for at once when a bitmap is made.
 const FREE_STEP: usize = 1024;
 
-/// Bytes that a look at a free cluster counts for ([`super::canvas::Work`]).
+/// Bytes that a look at a free cluster counts for ([`crate::ground::canvas::Work`]).
 const SEARCH_WORK: usize = 32;
 
 /// What of a group was looked at or changed.
@@ -95,7 +95,7 @@ impl Groups {
         match self.work.entry(group.get()) {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                let descriptor = canvas.state.descriptor(group)?;
+                let descriptor = canvas.ground.descriptor(group)?;
                 Ok(entry.insert(Work { descriptor, blocks: None, inodes: None, searched: 0 }))
             }
         }
@@ -106,7 +106,7 @@ impl Groups {
     /// # Errors
     /// [`Error::Incompatible`] if there is none.
     pub(super) fn allocate(&mut self, canvas: &Canvas<'_>, ino: Ino, limit: u64) -> Result<u64> {
-        let geometry = &canvas.state.superblock.geometry;
+        let geometry = &canvas.ground.superblock.geometry;
         let near = geometry.group_of_inode(ino).map_or(Group(0), |(group, _)| group);
         // Of a group that goes on behind the limit nothing is taken.
         let end = |group: u32| geometry.group_first_block(Group(group + 1)).map(Pblk::get);
@@ -133,7 +133,7 @@ impl Groups {
     }
 
     fn allocate_in(&mut self, canvas: &Canvas<'_>, group: Group) -> Result<Option<u64>> {
-        let geometry = &canvas.state.superblock.geometry;
+        let geometry = &canvas.ground.superblock.geometry;
         let (Some(start), Some(clusters)) =
             (geometry.group_first_block(group), geometry.group_clusters(group))
         else {
@@ -160,7 +160,7 @@ impl Groups {
             }
             looked_at += SEARCH_WORK;
             // With clusters the last one may go on behind the volume.
-            !self.is_reserved(block, size) && canvas.state.zones.allows(block, size)
+            !self.is_reserved(block, size) && canvas.ground.zones.allows(block, size)
         });
         canvas.work(looked_at)?;
         let work = self.work(canvas, group)?;
@@ -188,7 +188,7 @@ impl Groups {
     pub(super) fn inode_used(&mut self, canvas: &Canvas<'_>, ino: Ino) -> Result<bool> {
         let (group, index) = place_of(canvas, ino)?;
         let descriptor = self.work(canvas, group)?.descriptor;
-        if index >= descriptor.initialised_inodes(&canvas.state.superblock) {
+        if index >= descriptor.initialised_inodes(&canvas.ground.superblock) {
             return Ok(false);
         }
         canvas.look(descriptor.inode_bitmap.get(), |bitmap| bit(bitmap, index))
@@ -202,7 +202,7 @@ impl Groups {
         used: bool,
         directories: i32,
     ) -> Result<()> {
-        let superblock = &canvas.state.superblock;
+        let superblock = &canvas.ground.superblock;
         let (group, index) = place_of(canvas, ino)?;
         let work = self.work(canvas, group)?;
         let before = work.descriptor.initialised_inodes(superblock);
@@ -285,7 +285,7 @@ impl Work {
         after: &[(u64, u64, Ino)],
     ) -> Result<()> {
         self.blocks = None;
-        let geometry = &canvas.state.superblock.geometry;
+        let geometry = &canvas.ground.superblock.geometry;
         let (Some(start), Some(count)) = (geometry.group_first_block(group), geometry.group_blocks(group))
         else {
             return Ok(());
@@ -324,7 +324,7 @@ impl Work {
     }
 
     fn store(mut self, canvas: &mut Canvas<'_>, group: Group) -> Result<()> {
-        let superblock = &canvas.state.superblock;
+        let superblock = &canvas.ground.superblock;
         let geometry = &superblock.geometry;
         if self.blocks.is_none() && self.inodes.is_none() {
             return Ok(());
@@ -353,7 +353,7 @@ impl Work {
 
 /// The groups that a run lies in.
 fn groups_of(canvas: &Canvas<'_>, (first, count): BlockRun) -> Result<std::ops::RangeInclusive<u32>> {
-    let geometry = &canvas.state.superblock.geometry;
+    let geometry = &canvas.ground.superblock.geometry;
     let outside = || Error::from(Corrupt::from(CorruptKind::BlockOutsideVolume("an extent")));
     let last = first.checked_add(count).and_then(|end| end.checked_sub(1)).ok_or_else(outside)?;
     let group =
@@ -363,12 +363,12 @@ fn groups_of(canvas: &Canvas<'_>, (first, count): BlockRun) -> Result<std::ops::
 
 fn place_of(canvas: &Canvas<'_>, ino: Ino) -> Result<(Group, u32)> {
     let bad = || Error::from(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino));
-    canvas.state.superblock.geometry.group_of_inode(ino).ok_or_else(bad)
+    canvas.ground.superblock.geometry.group_of_inode(ino).ok_or_else(bad)
 }
 
 /// The block bitmap of a group, made if it never was: then only metadata at fixed places is in use.
 fn block_bitmap(canvas: &Canvas<'_>, group: Group, descriptor: &GroupDescriptor) -> Result<Vec<u8>> {
-    let superblock = &canvas.state.superblock;
+    let superblock = &canvas.ground.superblock;
     if !descriptor.blocks_uninitialised(superblock) {
         let bitmap = canvas.read(descriptor.block_bitmap.get())?;
         descriptor.verify_block_bitmap(&bitmap, group, superblock)?;
@@ -383,7 +383,7 @@ fn block_bitmap(canvas: &Canvas<'_>, group: Group, descriptor: &GroupDescriptor)
     let mut bitmap = vec![0xff; canvas.block_size()];
     let free = |part: &Range<u32>| {
         let (first, end) = (u64::from(part.start) * size, (u64::from(part.end) * size).min(blocks));
-        canvas.state.zones.allows(start + first, end - first)
+        canvas.ground.zones.allows(start + first, end - first)
     };
     // Most of it is free, and there may be very many groups.
     for first in (0..clusters).step_by(FREE_STEP) {
@@ -400,7 +400,7 @@ fn block_bitmap(canvas: &Canvas<'_>, group: Group, descriptor: &GroupDescriptor)
 }
 
 fn inode_bitmap(canvas: &Canvas<'_>, group: Group, descriptor: &GroupDescriptor) -> Result<Vec<u8>> {
-    let superblock = &canvas.state.superblock;
+    let superblock = &canvas.ground.superblock;
     if descriptor.inodes_uninitialised(superblock) {
         let mut bitmap = vec![0xff; canvas.block_size()];
         put_bits(&mut bitmap, 0..superblock.geometry.inodes_per_group(), false);
@@ -413,7 +413,7 @@ fn inode_bitmap(canvas: &Canvas<'_>, group: Group, descriptor: &GroupDescriptor)
 
 /// Zeroes records of a table that was never written: from now on they are looked at.
 fn clear_records(canvas: &mut Canvas<'_>, table: Pblk, records: Range<u32>) -> Result<()> {
-    let geometry = &canvas.state.superblock.geometry;
+    let geometry = &canvas.ground.superblock.geometry;
     let per_block = geometry.inodes_per_block();
     let size = usize::from(geometry.inode_size());
     let mut index = records.start;

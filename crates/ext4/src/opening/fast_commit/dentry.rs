@@ -5,11 +5,11 @@
 //! another block the index is given up, as e2fsck does with every hash tree it adds a name to, and the directory goes
 //! on as a row of blocks.
 
-use super::canvas::Canvas;
 use super::chain::{self, Entry};
 use super::inode::Node;
 use super::waiting::NAME_COST;
 use super::{Parts, htree, inline};
+use crate::ground::canvas::Canvas;
 use crate::ground::error::{Error, Result};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -69,7 +69,7 @@ impl Directory {
         let size = u64::from(format.block_size);
         let whole = node.disk.size > 0 && node.disk.size.is_multiple_of(size);
         let blocks = node.disk.size / size;
-        let possible = blocks <= parts.canvas.state.superblock.geometry.blocks_count();
+        let possible = blocks <= parts.canvas.ground.superblock.geometry.blocks_count();
         let Some(blocks) = u32::try_from(blocks).ok().filter(|_| whole && possible) else {
             return Err(Corrupt::from(CorruptKind::DirectorySize).in_inode(node.ino).into());
         };
@@ -88,7 +88,7 @@ impl Directory {
 
     /// One without names.
     fn empty(parts: &Parts<'_>, node: &Node) -> Result<Directory> {
-        let superblock = &parts.canvas.state.superblock;
+        let superblock = &parts.canvas.ground.superblock;
         if node.disk.flags.contains(InodeFlags::ENCRYPT) {
             let feature = format!("fast commits in an encrypted directory (inode {})", node.ino);
             return Err(Error::Incompatible { action: "recover", feature });
@@ -138,7 +138,7 @@ impl Directory {
     /// The hash that a name has in this directory; `None` if it cannot be told.
     pub(super) fn hash_of(&mut self, canvas: &Canvas<'_>, name: &[u8], version: HashVersion) -> Option<u32> {
         let form = self.folder.as_mut().and_then(|folder| folder.fold(name)).unwrap_or(name);
-        dir_hash(form, version, &canvas.state.superblock.hash.seed).ok().map(|hash| hash.major)
+        dir_hash(form, version, &canvas.ground.superblock.hash.seed).ok().map(|hash| hash.major)
     }
 
     /// Whether there are no names but `.` and `..`.
@@ -230,7 +230,7 @@ impl Directory {
 
     /// Adds a name that is not there.
     pub(super) fn insert(&mut self, parts: &mut Parts<'_>, node: &mut Node, entry: Entry) -> Result<()> {
-        let strict = self.folder.is_some() && parts.canvas.state.superblock.strict_encoding();
+        let strict = self.folder.is_some() && parts.canvas.ground.superblock.strict_encoding();
         if strict && str::from_utf8(&entry.name).is_err() {
             return Err(node.corrupt("a fast commit adds a name that is not UTF-8, which the volume wants"));
         }

@@ -4,8 +4,8 @@
 //! of a file with block pointers takes the same form while it is changed (`pointers.rs`).
 
 use super::bitmaps::Groups;
-use super::canvas::Canvas;
 use super::pointers::Pointers;
+use crate::ground::canvas::Canvas;
 use crate::ground::error::{Error, Result};
 use uext4_ondisk::ext4::{
     Extent, ExtentIndex, ExtentNode, I_BLOCK_SIZE, MAX_EXTENT_DEPTH, MAX_EXTENT_LENGTH, MAX_UNWRITTEN_LENGTH,
@@ -83,7 +83,7 @@ impl Tree {
         seed: Option<u32>,
     ) -> Result<Tree> {
         let mut tree = Tree { changed: false, ..Tree::empty(canvas) };
-        let limits = NodeLimits::root(&canvas.state.superblock);
+        let limits = NodeLimits::root(&canvas.ground.superblock);
         let root = ExtentNode::root(i_block, limits).map_err(|corrupt| corrupt.in_inode(ino))?;
         let mut loader = Loader { canvas, ino, seed };
         loader.node(&root, None, &mut tree)?;
@@ -339,7 +339,7 @@ struct Loader<'c, 'v> {
 impl Loader<'_, '_> {
     /// A node and what is below it. Each level is one less deep, so this ends.
     fn node(&mut self, node: &ExtentNode<'_>, block: Option<u64>, tree: &mut Tree) -> Result<()> {
-        let state = self.canvas.state;
+        let state = self.canvas.ground;
         if node.is_leaf() {
             let blocks = node.extents().map(|extent| u64::from(extent.length)).sum();
             self.canvas.load_extents(self.ino, node.extents().count(), blocks)?;

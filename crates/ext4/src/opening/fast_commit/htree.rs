@@ -64,7 +64,7 @@ fn descend(
     node: &mut Node,
     entry: &Entry,
 ) -> Result<Option<Path>> {
-    let unsigned = parts.canvas.state.superblock.hash_unsigned();
+    let unsigned = parts.canvas.ground.superblock.hash_unsigned();
     let mut block = directory.block(parts, node, 0)?;
     let in_node = |corrupt: Corrupt| corrupt.in_inode(node.ino);
     let root = HtreeRoot::decode(&block.bytes, unsigned, &directory.format).map_err(in_node)?;
@@ -95,7 +95,7 @@ fn divide(
     node: &mut Node,
     path: &Path,
 ) -> Result<Option<(u32, u32)>> {
-    let unsigned = parts.canvas.state.superblock.hash_unsigned();
+    let unsigned = parts.canvas.ground.superblock.hash_unsigned();
     let mut above = directory.block(parts, node, path.parent)?;
     let mut all = children(directory, &above, unsigned)?;
     let mut leaf = directory.block(parts, node, path.leaf)?;

@@ -1,9 +1,9 @@
 //! Contents inside an inode's record: the 60 bytes of the mapping and the value of the attribute `system.data`
 //! (`crate::inline` reads them).
 
-use super::canvas::Canvas;
 use super::chain::{self, Entry};
 use super::inode::Node;
+use crate::ground::canvas::Canvas;
 use crate::ground::error::{Error, Result};
 use std::ops::Range;
 use uext4_ondisk::ext4::{DirFormat, XattrArea, XattrFormat, XattrIndex, XattrValue};
@@ -26,7 +26,7 @@ struct Attribute {
 
 /// Finds the attribute with the contents.
 fn find(canvas: &Canvas<'_>, node: &Node) -> Result<Option<Attribute>> {
-    let superblock = &canvas.state.superblock;
+    let superblock = &canvas.ground.superblock;
     let place = |corrupt: Corrupt| Error::from(corrupt.in_inode(node.ino));
     let range = node.disk.xattr_range(superblock);
     let (Some(bytes), true) = (node.raw.get(range.clone()), node.disk.extra_isize > 0) else {

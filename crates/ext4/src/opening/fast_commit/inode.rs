@@ -1,9 +1,9 @@
 //! The inodes that records name, as they are at this point of the replay.
 
-use super::canvas::Canvas;
 use super::extents::{BlockRun, Tree, unencodable};
 use super::waiting::Range;
 use super::{inline, pointers};
+use crate::ground::canvas::Canvas;
 use crate::ground::error::{Error, Result};
 use uext4_ondisk::ext4::{
     Extent, FileType, Incompat, Inode as DiskInode, InodeFlags, XATTR_BLOCK_HEADER_SIZE, XattrArea,
@@ -83,7 +83,7 @@ impl Node {
     /// The inode as the volume has it, `used` by its bitmap.
     pub(super) fn load(canvas: &Canvas<'_>, ino: Ino, used: bool) -> Result<Node> {
         let (block, offset) = place_of(canvas, ino)?;
-        let superblock = &canvas.state.superblock;
+        let superblock = &canvas.ground.superblock;
         let size = usize::from(superblock.geometry.inode_size());
         let truncated = || Error::from(Corrupt::from(CorruptKind::Truncated("inode table")).in_inode(ino));
         let raw = canvas.look(block.get(), |bytes| bytes.get(offset..offset + size).map(<[u8]>::to_vec))?;
@@ -106,7 +106,7 @@ impl Node {
 
     /// An inode that nobody uses.
     fn fresh(canvas: &Canvas<'_>, ino: Ino) -> Result<Node> {
-        let superblock = &canvas.state.superblock;
+        let superblock = &canvas.ground.superblock;
         let mut raw = vec![0; usize::from(superblock.geometry.inode_size())];
         update_inode_checksum(&mut raw, ino, superblock).map_err(unencodable)?;
         let disk = DiskInode::decode(&raw, ino, superblock)?;
@@ -136,7 +136,7 @@ impl Node {
 
     /// The seed of its blocks' checksums, on volumes that have them.
     pub(super) fn seed(&self, canvas: &Canvas<'_>) -> Option<u32> {
-        let superblock = &canvas.state.superblock;
+        let superblock = &canvas.ground.superblock;
         superblock.features.metadata_csum().then(|| self.disk.checksum_seed(self.ino, superblock))
     }
 
@@ -157,7 +157,7 @@ impl Node {
                 _ => Tree::load(canvas, ino, i_block, self.seed(canvas))?,
             };
             let mut runs = tree.runs();
-            let superblock = &canvas.state.superblock;
+            let superblock = &canvas.ground.superblock;
             let own = sectors(canvas, &mut runs, self.disk.xattr_block);
             self.extra_sectors = self.disk.sectors(superblock).saturating_sub(own);
             released.extend(runs);
@@ -193,7 +193,7 @@ impl Node {
         inline::remove(canvas, self)?;
         self.extra_sectors = self.values_elsewhere(canvas);
         self.disk.flags &= !InodeFlags::INLINE_DATA;
-        if canvas.state.superblock.features.incompat.contains(Incompat::EXTENTS) {
+        if canvas.ground.superblock.features.incompat.contains(Incompat::EXTENTS) {
             self.disk.flags |= InodeFlags::EXTENTS;
         }
         self.tree = Form::of(&self.disk).empty(canvas);
@@ -204,7 +204,7 @@ impl Node {
     /// The space that is counted for it but not its own, of one that maps no blocks.
     fn values_elsewhere(&self, canvas: &Canvas<'_>) -> u64 {
         let own = sectors(canvas, &mut [], self.disk.xattr_block);
-        self.disk.sectors(&canvas.state.superblock).saturating_sub(own)
+        self.disk.sectors(&canvas.ground.superblock).saturating_sub(own)
     }
 
     /// Whether anything has to be remembered of it.
@@ -231,7 +231,7 @@ impl Node {
             return Ok(true);
         }
         // Without checksums the generation can be set, so this may be either.
-        if record.created.is_some() && !canvas.state.superblock.features.metadata_csum() {
+        if record.created.is_some() && !canvas.ground.superblock.features.metadata_csum() {
             return Err(self.corrupt("the record changes the generation of a file without a name"));
         }
         Ok(false)
@@ -274,7 +274,7 @@ impl Node {
         record: &[u8],
         released: &mut Vec<BlockRun>,
     ) -> Result<()> {
-        let superblock = &canvas.state.superblock;
+        let superblock = &canvas.ground.superblock;
         let size = usize::from(superblock.geometry.inode_size());
         // Copied, decoded and summed up several times.
         canvas.work(8 * size)?;
@@ -291,7 +291,7 @@ impl Node {
                 self.free(canvas, released)?;
             }
         }
-        let superblock = &canvas.state.superblock;
+        let superblock = &canvas.ground.superblock;
         let mut raw = if self.used { self.encoded(canvas)? } else { vec![0; size] };
         raw[..I_BLOCK.start].copy_from_slice(&record[..I_BLOCK.start]);
         raw[I_BLOCK.end..record.len()].copy_from_slice(&record[I_BLOCK.end..]);
@@ -365,7 +365,7 @@ impl Node {
             return Err(self.corrupt("the record changes how the file is mapped"));
         }
         // It can be set on volumes without checksums only.
-        let checksums = canvas.state.superblock.features.metadata_csum();
+        let checksums = canvas.ground.superblock.features.metadata_csum();
         if checksums && recorded.generation != self.disk.generation {
             return Err(self.corrupt("the record changes the generation of a file that has a name"));
         }
@@ -386,7 +386,7 @@ impl Node {
     }
 
     fn release_attributes(&self, canvas: &mut Canvas<'_>, released: &mut Vec<BlockRun>) -> Result<()> {
-        let superblock = &canvas.state.superblock;
+        let superblock = &canvas.ground.superblock;
         let refuse_values = |area: &XattrArea<'_>| {
             let elsewhere = area.entries().any(|entry| matches!(entry.value, XattrValue::Inode { .. }));
             let feature =
@@ -408,7 +408,7 @@ impl Node {
         let decoded = XattrBlock::decode(&bytes, block, superblock).map_err(place)?;
         refuse_values(&decoded.area)?;
         let left = decoded.reference_count.saturating_sub(1);
-        if !canvas.state.zones.allows(block.get(), 1) {
+        if !canvas.ground.zones.allows(block.get(), 1) {
             return Err(place(Corrupt::from(CorruptKind::SystemZone).at_block(block)));
         }
         if left == 0 {
@@ -424,7 +424,7 @@ impl Node {
     /// The record with everything that is known of the inode.
     fn encoded(&self, canvas: &Canvas<'_>) -> Result<Vec<u8>> {
         let mut raw = self.raw.clone();
-        self.disk.encode(&mut raw, self.ino, &canvas.state.superblock).map_err(unencodable)?;
+        self.disk.encode(&mut raw, self.ino, &canvas.ground.superblock).map_err(unencodable)?;
         Ok(raw)
     }
 
@@ -445,10 +445,10 @@ impl Node {
         let mut runs = tree.runs();
         drop(tree);
         let total = sectors(canvas, &mut runs, self.disk.xattr_block).saturating_add(self.extra_sectors);
-        if total != self.disk.sectors(&canvas.state.superblock) {
+        if total != self.disk.sectors(&canvas.ground.superblock) {
             // Only as many as fit 32 bits are counted in this unit everywhere.
             self.disk.blocks_raw = if self.disk.flags.contains(InodeFlags::HUGE_FILE) {
-                total / u64::from(canvas.state.superblock.geometry.block_size() / 512).max(1)
+                total / u64::from(canvas.ground.superblock.geometry.block_size() / 512).max(1)
             } else {
                 total
             };
@@ -476,9 +476,9 @@ impl Node {
 /// Block of the inode table and byte in it.
 fn place_of(canvas: &Canvas<'_>, ino: Ino) -> Result<(Pblk, usize)> {
     let bad = || Error::from(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino));
-    let geometry = &canvas.state.superblock.geometry;
+    let geometry = &canvas.ground.superblock.geometry;
     let (group, index) = geometry.group_of_inode(ino).ok_or_else(bad)?;
-    let table = canvas.state.descriptor(group)?.inode_table;
+    let table = canvas.ground.descriptor(group)?.inode_table;
     let (block, offset) = geometry.inode_table_position(index);
     Ok((table.checked_add(u64::from(block)).ok_or_else(bad)?, offset as usize))
 }
@@ -486,7 +486,7 @@ fn place_of(canvas: &Canvas<'_>, ino: Ino) -> Result<(Pblk, usize)> {
 /// The space that blocks take with their clusters, in units of 512 bytes. Puts the runs in order: there may be very
 /// many, so this makes no copy.
 fn sectors(canvas: &Canvas<'_>, runs: &mut [BlockRun], xattr_block: Pblk) -> u64 {
-    let geometry = &canvas.state.superblock.geometry;
+    let geometry = &canvas.ground.superblock.geometry;
     let (log, base) = (geometry.cluster_log(), u64::from(geometry.first_data_block()));
     let cluster = |block: u64| block.saturating_sub(base) >> log;
     let attributes = Some(xattr_block.get()).filter(|block| *block != 0).map(cluster);

@@ -11,7 +11,6 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `canvas.rs` | metadata blocks under change |
 //! | `inode.rs` | inodes: the recorded ones over those of the volume |
 //! | `extents.rs`, `pointers.rs` | extent trees, block pointers |
 //! | `dentry.rs`, `chain.rs`, `htree.rs`, `inline.rs` | names, in blocks, hash trees and inodes |
@@ -43,13 +42,12 @@
 //! * What contradicts the volume or itself ends the replay with an error, while the kernel ignores much of it.
 //!
 //! # What it may cost
-//! What is looked at and copied is counted in bytes, roughly, and bounded (`canvas::Work`): that bounds the time.
+//! What is looked at and copied is counted in bytes, roughly, and bounded (`ground/canvas.rs`): that bounds the time.
 //! What is kept in memory is charged for before it is there (`Canvas::charge`). A node of an extent tree and a
 //! block of a directory are one inode's only, and all trees together map no more blocks than there are: so a small
 //! record cannot make much of a small volume by naming the same nodes in many inodes.
 
 mod bitmaps;
-mod canvas;
 mod chain;
 mod dentry;
 mod extents;
@@ -59,11 +57,11 @@ mod inode;
 mod pointers;
 mod waiting;
 
+use crate::ground::canvas::{Canvas, Work};
 use crate::ground::error::{Error, Result};
 use crate::ground::state::{ROOT, is_system_file};
 use crate::inode::Ext4State;
 use bitmaps::Groups;
-use canvas::{Canvas, Work};
 use chain::Entry;
 use dentry::{Directory, check_name};
 use extents::BlockRun;
@@ -215,7 +213,7 @@ impl FastCommitReplay for Mapped<'_> {
     fn record(&mut self, number: u32, record: &FastCommitRecord<'_>) -> Result<()> {
         if let FastCommitRecord::AddRange { extent, .. } = record
             && let Some(extent) = Extent::from_bytes(extent)
-            && self.canvas.state.zones.allows(extent.physical.get(), u64::from(extent.length))
+            && self.canvas.ground.zones.allows(extent.physical.get(), u64::from(extent.length))
         {
             // The list is as long as twice what is in it, at most.
             self.canvas.charge(2 * size_of::<BlockRun>()).map_err(|error| refused(number, error))?;
@@ -273,7 +271,7 @@ impl FastCommitReplay for Replay<'_> {
 impl Replay<'_> {
     /// Refuses numbers that are none of a file. The root is one for names in it only.
     fn check_number(&self, ino: Ino, parent: bool) -> Result<()> {
-        let superblock = &self.parts.canvas.state.superblock;
+        let superblock = &self.parts.canvas.ground.superblock;
         let geometry = &superblock.geometry;
         if geometry.group_of_inode(ino).is_none() {
             return Err(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino).into());
@@ -322,7 +320,7 @@ impl Replay<'_> {
         if extent.length == 0 || end > LOGICAL_END {
             return Err(field());
         }
-        let state = self.parts.canvas.state;
+        let state = self.parts.canvas.ground;
         if !state.zones.allows(extent.physical.get(), u64::from(extent.length)) {
             let what = format!(
                 "a fast commit maps block {} to {} blocks at {}, in metadata or outside the volume",
@@ -518,7 +516,7 @@ impl Replay<'_> {
     fn change_subdirectories(&self, parent: &mut Node, more: bool) -> Result<()> {
         parent.changed = true;
         let links = &mut parent.disk.links;
-        let features = &self.parts.canvas.state.superblock.features;
+        let features = &self.parts.canvas.ground.superblock.features;
         *links = match (*links, more) {
             (1, _) => 1,
             (links, false) => links.saturating_sub(1).max(2),
@@ -578,7 +576,7 @@ impl Replay<'_> {
             owners.extend(runs.into_iter().map(|(first, count)| (first, count, node.ino)));
         }
         owners.sort_unstable();
-        let geometry = &parts.canvas.state.superblock.geometry;
+        let geometry = &parts.canvas.ground.superblock.geometry;
         let (log, base) = (geometry.cluster_log(), u64::from(geometry.first_data_block()));
         let cluster = |block: u64| block.saturating_sub(base) >> log;
         let collide = |pair: &&[(u64, u64, Ino)]| {

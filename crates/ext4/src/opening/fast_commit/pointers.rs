@@ -3,8 +3,8 @@
 //! A pointer block keeps its place in the map and its block, and only those that get other contents are written.
 
 use super::bitmaps::Groups;
-use super::canvas::Canvas;
 use super::extents::BlockRun;
+use crate::ground::canvas::Canvas;
 use crate::ground::error::{Error, Result};
 use std::collections::BTreeMap;
 use uext4_ondisk::ext4::{
@@ -112,7 +112,7 @@ struct Loader<'c, 'v> {
 impl Loader<'_, '_> {
     /// A pointer block and what is under it. Each level is one less, and each block is met once, so this ends.
     fn block(&mut self, block: Pblk, place: Place) -> Result<()> {
-        if !self.canvas.state.zones.allows(block.get(), 1) {
+        if !self.canvas.ground.zones.allows(block.get(), 1) {
             let corrupt = Corrupt::from(CorruptKind::SystemZone).in_inode(self.ino);
             return Err(corrupt.at_block(block).into());
         }
@@ -139,7 +139,7 @@ impl Loader<'_, '_> {
         let end = (first + u64::from(pointers.count())).min(self.pointers.layout.blocks());
         for run in pointers.runs((first, end)) {
             let length = u64::from(run.length);
-            if !self.canvas.state.zones.allows(run.physical.get(), length) {
+            if !self.canvas.ground.zones.allows(run.physical.get(), length) {
                 let corrupt = Corrupt::from(CorruptKind::SystemZone).in_inode(self.ino);
                 return Err(corrupt.at_lblk(run.logical).at_block(run.physical).into());
             }

@@ -4,7 +4,7 @@
 //! The kernel writes names first, then ranges, then the inode, unless the file is new. Only the inode tells whether it
 //! is the one that had the number before, so nothing is done to that one until then.
 
-use super::canvas::Canvas;
+use crate::ground::canvas::Canvas;
 use crate::ground::error::Result;
 use std::collections::BTreeMap;
 use uext4_ondisk::Ino;

@@ -1,7 +1,8 @@
-//! Metadata blocks under change: what the volume holds, with what was changed so far in memory.
+//! The canvas of a replay: what the volume holds, with what was changed so far in memory. Nothing reaches the volume.
 
-use crate::ground::error::{Error, Result};
-use crate::inode::Ext4State;
+use super::blocks::Blocks;
+use super::error::{Error, Result};
+use super::state::Ground;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -9,8 +10,8 @@ use uext4_jbd2::Changes;
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
 
 /// The volume, and the blocks that were changed.
-pub(super) struct Canvas<'v> {
-    pub(super) state: &'v Ext4State,
+pub(crate) struct Canvas<'v> {
+    pub(crate) ground: &'v Ground,
     changed: Changes,
     bytes: u64,
     budget: u64,
@@ -29,7 +30,7 @@ pub(super) struct Canvas<'v> {
 
 /// Bytes that replays have looked at or copied, and how many that may be.
 #[derive(Clone)]
-pub(super) struct Work {
+pub(crate) struct Work {
     done: Rc<Cell<u64>>,
     most: u64,
 }
@@ -42,8 +43,8 @@ const WORK_BLOCKS: u64 = 1 << 18;
 
 impl Work {
     /// Nothing done yet.
-    pub(super) fn new(state: &Ext4State) -> Work {
-        let block = u64::from(state.superblock.geometry.block_size());
+    pub(crate) fn new(ground: &Ground) -> Work {
+        let block = u64::from(ground.superblock.geometry.block_size());
         Work { done: Rc::default(), most: WORK_MAX.max(WORK_BLOCKS * block) }
     }
 
@@ -52,7 +53,7 @@ impl Work {
     ///
     /// # Errors
     /// [`Error::Incompatible`] if that is more than may be.
-    pub(super) fn add(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn add(&self, bytes: usize) -> Result<()> {
         self.done.set(self.done.get().saturating_add(bytes as u64));
         if self.is_over() {
             let feature = format!("fast commits that take more work than {} MiB of blocks", self.most >> 20);
@@ -62,7 +63,7 @@ impl Work {
     }
 
     /// Whether there may be no more.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.done.get() > self.most
     }
 }
@@ -81,11 +82,11 @@ const CLAIM_COST: usize = 96;
 
 impl<'v> Canvas<'v> {
     /// Nothing changed yet; at most `budget` bytes ever will be.
-    pub(super) fn new(state: &'v Ext4State, budget: u64, work: Work) -> Self {
-        let geometry = &state.superblock.geometry;
+    pub(crate) fn new(ground: &'v Ground, budget: u64, work: Work) -> Self {
+        let geometry = &ground.superblock.geometry;
         let volume = geometry.blocks_count().saturating_mul(u64::from(geometry.block_size()));
         Canvas {
-            state,
+            ground,
             changed: Changes::new(),
             bytes: 0,
             budget,
@@ -99,19 +100,19 @@ impl<'v> Canvas<'v> {
     }
 
     /// As of [`Work::add`].
-    pub(super) fn work(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn work(&self, bytes: usize) -> Result<()> {
         self.work.add(bytes)
     }
 
-    pub(super) fn block_size(&self) -> usize {
-        self.state.superblock.geometry.block_size() as usize
+    pub(crate) fn block_size(&self) -> usize {
+        self.ground.superblock.geometry.block_size() as usize
     }
 
     /// Notes that more is kept in memory.
     ///
     /// # Errors
     /// [`Error::Incompatible`] if that is more than may be.
-    pub(super) fn charge(&mut self, bytes: usize) -> Result<()> {
+    pub(crate) fn charge(&mut self, bytes: usize) -> Result<()> {
         self.kept = self.kept.saturating_add(bytes as u64);
         if self.kept > self.kept_max {
             let feature = format!("fast commits that take more than {} MiB of memory", self.kept_max >> 20);
@@ -125,7 +126,7 @@ impl<'v> Canvas<'v> {
     ///
     /// # Errors
     /// [`Error::Corrupt`] or [`Error::CorruptInode`] if it was read before; as of [`Canvas::charge`].
-    pub(super) fn claim(&mut self, block: u64, ino: Ino) -> Result<()> {
+    pub(crate) fn claim(&mut self, block: u64, ino: Ino) -> Result<()> {
         self.charge(CLAIM_COST)?;
         match self.claimed.insert(block, ino) {
             None => Ok(()),
@@ -145,9 +146,9 @@ impl<'v> Canvas<'v> {
     ///
     /// # Errors
     /// [`Error::CorruptInode`] if they do; as of [`Canvas::charge`].
-    pub(super) fn load_extents(&mut self, ino: Ino, extents: usize, blocks: u64) -> Result<()> {
+    pub(crate) fn load_extents(&mut self, ino: Ino, extents: usize, blocks: u64) -> Result<()> {
         self.mapped = self.mapped.saturating_add(blocks);
-        if self.mapped > self.state.superblock.geometry.blocks_count() {
+        if self.mapped > self.ground.superblock.geometry.blocks_count() {
             let what = "the files that fast commits change map more blocks than the volume has".into();
             return Err(Error::CorruptInode { ino, what });
         }
@@ -158,29 +159,29 @@ impl<'v> Canvas<'v> {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if they are.
-    pub(super) fn load_directory(&mut self, blocks: u32) -> Result<()> {
+    pub(crate) fn load_directory(&mut self, blocks: u32) -> Result<()> {
         self.directory_blocks += u64::from(blocks);
-        if self.directory_blocks > self.state.superblock.geometry.blocks_count() {
+        if self.directory_blocks > self.ground.superblock.geometry.blocks_count() {
             return Err(Corrupt::from(CorruptKind::DirectorySize).into());
         }
         Ok(())
     }
 
     /// What `look` says of a block as it is now. A few bytes of it are looked at.
-    pub(super) fn look<T>(&self, block: u64, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
+    pub(crate) fn look<T>(&self, block: u64, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
         self.work(LOOK_WORK)?;
         match self.changed.get(&block) {
             Some(bytes) => Ok(look(bytes)),
-            None => Ok(look(&self.state.cache.read(block)?)),
+            None => Ok(look(&self.ground.cache.read(block)?)),
         }
     }
 
     /// A copy of a block as it is now.
-    pub(super) fn read(&self, block: u64) -> Result<Vec<u8>> {
+    pub(crate) fn read(&self, block: u64) -> Result<Vec<u8>> {
         self.work(self.block_size())?;
         match self.changed.get(&block) {
             Some(bytes) => Ok(bytes.to_vec()),
-            None => Ok(self.state.cache.read(block)?.to_vec()),
+            None => Ok(self.ground.cache.read(block)?.to_vec()),
         }
     }
 
@@ -188,7 +189,7 @@ impl<'v> Canvas<'v> {
     ///
     /// # Errors
     /// [`Error::Incompatible`] if more was changed than may be kept in memory.
-    pub(super) fn write(&mut self, block: u64, bytes: Vec<u8>) -> Result<()> {
+    pub(crate) fn write(&mut self, block: u64, bytes: Vec<u8>) -> Result<()> {
         self.work(bytes.len())?;
         let added = if self.changed.contains_key(&block) { 0 } else { bytes.len() as u64 };
         if self.bytes + added > self.budget {
@@ -201,20 +202,60 @@ impl<'v> Canvas<'v> {
     }
 
     /// Changes a part of a block.
-    pub(super) fn patch(&mut self, block: u64, offset: usize, part: &[u8]) -> Result<()> {
-        if !self.changed.contains_key(&block) {
-            let bytes = self.read(block)?;
-            self.write(block, bytes)?;
-        }
+    pub(crate) fn patch(&mut self, block: u64, offset: usize, part: &[u8]) -> Result<()> {
         self.work(part.len())?;
-        let bytes = self.changed.get_mut(&block).and_then(|bytes| bytes.get_mut(offset..));
+        let bytes = self.own(block)?.get_mut(offset..);
         let outside = || Error::Invalid(format!("a change beyond the end of block {block}"));
         bytes.and_then(|rest| rest.get_mut(..part.len())).ok_or_else(outside)?.copy_from_slice(part);
         Ok(())
     }
 
+    /// The changed contents of a block: a copy of what the volume holds, if it was not changed before.
+    fn own(&mut self, block: u64) -> Result<&mut [u8]> {
+        if !self.changed.contains_key(&block) {
+            let bytes = self.read(block)?;
+            self.write(block, bytes)?;
+        }
+        let outside = || Error::Invalid(format!("block {block} is not under change"));
+        self.changed.get_mut(&block).map(|bytes| &mut **bytes).ok_or_else(outside)
+    }
+
     /// What was changed.
-    pub(super) fn into_changes(self) -> Changes {
+    pub(crate) fn into_changes(self) -> Changes {
         self.changed
+    }
+}
+
+impl Blocks for Canvas<'_> {
+    fn ground(&self) -> &Ground {
+        self.ground
+    }
+
+    fn look<T>(&self, block: Pblk, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        Canvas::look(self, block.get(), look)
+    }
+
+    fn change<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        self.work(LOOK_WORK)?;
+        self.own(block.get()).map(change)
+    }
+
+    fn fresh<T>(&mut self, block: Pblk, fill: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        let mut bytes = vec![0; self.block_size()];
+        let filled = fill(&mut bytes);
+        self.write(block.get(), bytes)?;
+        Ok(filled)
+    }
+
+    /// What was changed of it is not written home: it may be a file's data by then.
+    fn freed(&mut self, block: Pblk) -> Result<()> {
+        if let Some(bytes) = self.changed.remove(&block.get()) {
+            self.bytes -= bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn work(&self, bytes: usize) -> Result<()> {
+        Canvas::work(self, bytes)
     }
 }

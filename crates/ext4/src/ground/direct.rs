@@ -1,0 +1,38 @@
+//! Metadata blocks under change on a volume without a journal.
+//!
+//! What is changed is seen at once by whoever reads through the cache, and is due to be written home. Nothing binds the
+//! blocks of an edit together: a crash between their home writes leaves what e2fsck repairs.
+
+use super::blocks::Blocks;
+use super::error::Result;
+use super::state::Ground;
+use uext4_buffer::Owner;
+use uext4_ondisk::Pblk;
+
+/// The blocks of a volume whose changes no transaction holds.
+pub(crate) struct Direct<'g>(pub(crate) &'g Ground);
+
+impl Blocks for Direct<'_> {
+    fn ground(&self) -> &Ground {
+        self.0
+    }
+
+    fn look<T>(&self, block: Pblk, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        Ok(look(&self.0.cache.read(block.get())?))
+    }
+
+    fn change<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        let pin = self.0.cache.pin(block.get())?;
+        Ok(self.0.cache.modify(&pin, Owner::Direct, change)?)
+    }
+
+    fn fresh<T>(&mut self, block: Pblk, fill: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        let pin = self.0.cache.pin(block.get())?;
+        Ok(self.0.cache.overwrite(&pin, Owner::Direct, fill)?)
+    }
+
+    /// What is due to be written home is forgotten, after a write that is on its way.
+    fn freed(&mut self, block: Pblk) -> Result<()> {
+        Ok(self.0.cache.forget(block.get())?)
+    }
+}

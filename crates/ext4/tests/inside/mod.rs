@@ -1,0 +1,45 @@
+//! Tests of what the crate does not show: the bodies under the editors of metadata, and allocation.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod bodies;
+
+use crate::blockdev::engine::{MemoryDevice, MemoryOptions};
+use crate::blockdev::{Device, WriteDurability};
+use crate::{BufferPool, Volume, VolumeOptions};
+use std::sync::Arc;
+use uext4_testkit::VolumeBuilder;
+
+/// Transfers go in steps of this many bytes.
+const STEP: usize = 1 << 20;
+
+/// A volume of these many MiB that mke2fs made.
+pub(super) fn image(mebibytes: u64, args: &[&str]) -> Vec<u8> {
+    let made = VolumeBuilder::new(mebibytes << 20).args(args.iter().copied()).build();
+    std::fs::read(made.path()).unwrap()
+}
+
+/// The image in memory, open for writing.
+pub(super) fn open(image: &[u8]) -> Volume {
+    open_device(device(image)).unwrap()
+}
+
+pub(super) fn device(image: &[u8]) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(MemoryOptions::new(image.len() as u64)).unwrap());
+    let mut buffer = BufferPool::new(STEP).unwrap().take(STEP).unwrap();
+    for (step, part) in image.chunks(STEP).enumerate() {
+        buffer[..part.len()].copy_from_slice(part);
+        device.write_at(&buffer[..part.len()], (step * STEP) as u64, WriteDurability::Cached).unwrap();
+    }
+    device
+}
+
+pub(super) fn open_device(device: Arc<dyn Device>) -> crate::Result<Volume> {
+    Volume::open_device(device, VolumeOptions::read_write())
+}
+
+/// Whether two errors say the same.
+#[track_caller]
+pub(super) fn assert_says<T: std::fmt::Debug>(result: crate::Result<T>, text: &str) {
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains(text), "`{error}` does not say `{text}`");
+}
