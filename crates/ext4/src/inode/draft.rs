@@ -1,9 +1,9 @@
 //! An inode under change: its record, decoded, and the way back into the table.
 
 use crate::ground::blocks::Blocks;
-use crate::ground::error::{Error, Result};
+use crate::ground::error::{Error, Limit, Result};
 use crate::ground::state::Ground;
-use uext4_ondisk::ext4::Inode as DiskInode;
+use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, RoCompat};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
 
 /// An inode that edits change. They change fields of `disk` (the map's root is `disk.i_block`) and bytes of `raw` behind
@@ -35,6 +35,37 @@ impl Draft {
     pub(crate) fn seed(&self, ground: &Ground) -> Option<u32> {
         let superblock = &ground.superblock;
         superblock.features.metadata_csum().then(|| self.disk.checksum_seed(self.ino, superblock))
+    }
+
+    /// The raw block count and the flags (their unit) of this inode with so many clusters more, or less.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it has not so many; [`Limit::Map`] if so many cannot be counted.
+    pub(crate) fn counted(&self, ground: &Ground, clusters: i64) -> Result<(u64, InodeFlags)> {
+        let (superblock, mut flags) = (&ground.superblock, self.disk.flags);
+        let geometry = &superblock.geometry;
+        let block = u64::from(geometry.block_size() / 512);
+        let change = clusters.unsigned_abs().saturating_mul(u64::from(geometry.cluster_blocks()) * block);
+        let before = self.disk.sectors(superblock);
+        let sectors = if clusters < 0 { before.checked_sub(change) } else { before.checked_add(change) };
+        let wrong = Corrupt::from(CorruptKind::InodeField("blocks")).in_inode(self.ino);
+        let sectors = sectors.ok_or(wrong)?;
+        let huge = superblock.features.ro_compat.contains(RoCompat::HUGE_FILE);
+        let most: u64 = if huge { 1 << 48 } else { 1 << 32 };
+        if huge && sectors >= most {
+            flags |= InodeFlags::HUGE_FILE;
+        }
+        let raw = if huge && flags.contains(InodeFlags::HUGE_FILE) { sectors / block } else { sectors };
+        if raw < most { Ok((raw, flags)) } else { Err(Error::Limit(Limit::Map)) }
+    }
+
+    /// Counts clusters of data that the inode got, or lost. The map's own blocks are counted by its editor.
+    ///
+    /// # Errors
+    /// Those of [`Draft::counted`]. Nothing was changed then.
+    pub(crate) fn count(&mut self, ground: &Ground, clusters: i64) -> Result<()> {
+        (self.disk.blocks_raw, self.disk.flags) = self.counted(ground, clusters)?;
+        Ok(())
     }
 
     /// Writes the record into its table, checksum included.
