@@ -69,6 +69,11 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+/// Tests of what nobody outside can reach.
+#[cfg(test)]
+#[path = "../tests/inside/mod.rs"]
+mod inside;
+
 #[allow(dead_code)] // The editors that use it come next.
 mod alloc;
 pub mod check;
@@ -77,9 +82,6 @@ mod face;
 mod ground;
 mod inline;
 mod inode;
-#[cfg(test)]
-#[path = "../tests/inside/mod.rs"]
-mod inside;
 mod map;
 mod opening;
 mod operations;

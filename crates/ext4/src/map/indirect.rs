@@ -7,6 +7,7 @@
 
 use super::Window;
 use crate::ground::error::{Error, Result};
+use crate::ground::state::Ground;
 use crate::inode::{Ext4State, Inode};
 use uext4_iomap::snapshot::BLOCKS_END;
 use uext4_iomap::{Run, State};
@@ -102,15 +103,16 @@ impl Walk<'_> {
     }
 }
 
-fn check_zones(
-    state: &Ext4State,
+/// Refuses blocks that a map cannot have: behind the volume, or in the system zones.
+pub(super) fn check_zones(
+    ground: &Ground,
     start: Pblk,
     count: u64,
     what: &'static str,
 ) -> std::result::Result<(), Corrupt> {
-    if state.zones.allows(start.get(), count) {
+    if ground.zones.allows(start.get(), count) {
         return Ok(());
     }
-    let inside = state.superblock.geometry.usable_blocks().contains(start, count);
+    let inside = ground.superblock.geometry.usable_blocks().contains(start, count);
     Err(if inside { CorruptKind::SystemZone } else { CorruptKind::BlockOutsideVolume(what) }.into())
 }

@@ -1,7 +1,11 @@
-//! Tests of what the crate does not show: the bodies under the editors of metadata, and allocation.
+//! Tests of what the crate does not show: the editors of metadata, the bodies under them, allocation. They lie here,
+//! beside the others, and belong to the library's own test binary.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bodies;
+mod map_cost;
+mod map_random;
+mod sheet;
 
 use crate::blockdev::engine::{MemoryDevice, MemoryOptions};
 use crate::blockdev::{Device, WriteDurability};

@@ -1,0 +1,348 @@
+//! Editing the map of a file: one face for extent trees (`extents.rs`) and block pointers (`pointers.rs`).
+//!
+//! # Two phases
+//! An edit first runs in memory (`plan.rs`): it looks at the nodes it needs, checks each, and makes new ones of them.
+//! Then it takes the blocks that these need, and only then changes anything. So an edit on a damaged map, behind a
+//! limit or on a full volume leaves every block and the inode as they were.
+//!
+//! # Work
+//! An edit reads and changes the path to each leaf or pointer block that its range meets, and nothing else of the
+//! map. One that stays within a [`Leaf::window`] changes one path: whoever must bound an edit cuts its range there.
+//!
+//! # Who counts what
+//! The editor takes and returns the blocks of the map itself and counts them in the inode, each with its cluster.
+//! Blocks of data are the caller's: it allocates them, returns those that an edit says are unmapped, and counts both
+//! ([`Draft::count`]), because only it knows which clusters the file had before. [`idle_clusters`] says which it has
+//! no more.
+
+mod extents;
+mod plan;
+mod pointers;
+
+use crate::alloc::Space;
+use crate::ground::blocks::Blocks;
+use crate::ground::error::{Error, Limit, Result};
+use crate::inode::draft::Draft;
+use crate::map::indirect::check_zones;
+use extents::Tree;
+use pointers::Pointers;
+use std::ops::Range;
+use uext4_ondisk::ext4::{
+    Extent, FileType, I_BLOCK_SIZE, Inode as DiskInode, MAX_EXTENT_LENGTH, MAX_UNWRITTEN_LENGTH,
+    encode_extent_leaf,
+};
+use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
+
+/// The first number that is no logical block of a map any more.
+const END: u32 = u32::MAX;
+/// What a map is called that contains itself.
+const CYCLE: CorruptKind = CorruptKind::Cycle("the map of the file");
+
+/// How an inode finds its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// A tree of extents.
+    Extents,
+    /// Block pointers, as in ext2 and ext3.
+    Pointers,
+}
+
+impl Form {
+    /// That of an inode; `None` if its contents lie in it, or it has none.
+    pub(crate) fn of(disk: &DiskInode) -> Option<Form> {
+        let pointers = match disk.file_type() {
+            Some(FileType::Regular | FileType::Directory) => true,
+            Some(FileType::Symlink) => disk.short_link_target().is_none(),
+            _ => false,
+        };
+        match (disk.has_inline_data(), disk.uses_extents()) {
+            (true, _) => None,
+            (false, true) => Some(Form::Extents),
+            (false, false) => pointers.then_some(Form::Pointers),
+        }
+    }
+}
+
+/// What one leaf of a map says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Leaf {
+    /// The logical blocks that it tells about: those outside of its extents are holes.
+    pub(crate) window: Range<u32>,
+    /// In order. None of them lies in a system zone.
+    pub(crate) extents: Vec<Extent>,
+}
+
+impl Leaf {
+    /// The extent that maps a block.
+    pub(crate) fn find(&self, block: Lblk) -> Option<Extent> {
+        let behind = self.extents.partition_point(|extent| extent.logical <= block);
+        let extent = self.extents.get(behind.checked_sub(1)?)?;
+        extent.physical_of(block).map(|_| *extent)
+    }
+}
+
+/// What a map occupies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// A block of the map itself.
+    Node(Pblk),
+    /// Data.
+    Data(Extent),
+}
+
+/// What to do with a range.
+enum Change {
+    /// Map it like this; `only_hole` refuses a range that is mapped already.
+    Map { extent: Extent, only_hole: bool },
+    /// Unmap it.
+    Unmap,
+    /// Make what is mapped there unwritten or written. All of it must be mapped.
+    State { unwritten: bool },
+}
+
+/// Gives an inode an empty map, of the form that its flags say. What it had is not returned.
+pub(crate) fn start(draft: &mut Draft) -> Result<()> {
+    let mut root = [0; I_BLOCK_SIZE];
+    if form(draft)? == Form::Extents {
+        encode_extent_leaf(&mut root, 0, &[]).map_err(|error| Error::Invalid(error.to_string()))?;
+    }
+    draft.disk.i_block = root;
+    Ok(())
+}
+
+/// Looks a logical block up. It is below 2^32 - 1.
+///
+/// # Errors
+/// [`Error::Corrupt`] naming node and fault; those of the body.
+pub(crate) fn leaf(blocks: &impl Blocks, draft: &Draft, block: Lblk) -> Result<Leaf> {
+    match form(draft)? {
+        Form::Extents => Tree::new(blocks, draft).leaf(block),
+        Form::Pointers => Pointers::new(blocks, draft).leaf(block),
+    }
+}
+
+/// Tells of everything that a map occupies, a node before what is under it. No node comes twice.
+///
+/// # Errors
+/// As of [`leaf`]; those of `each`.
+pub(crate) fn walk(
+    blocks: &impl Blocks,
+    draft: &Draft,
+    each: &mut impl FnMut(Part) -> Result<()>,
+) -> Result<()> {
+    match form(draft)? {
+        Form::Extents => Tree::new(blocks, draft).walk(each),
+        Form::Pointers => Pointers::new(blocks, draft).walk(each),
+    }
+}
+
+/// Maps a hole. An extent has 1 to 32768 blocks, an unwritten one 32767.
+///
+/// # Errors
+/// [`Error::Exists`] if a part of it is mapped. [`Error::NoSpace`]; [`Error::Limit`] if the map cannot reach the
+/// blocks; [`Error::Incompatible`] if it has no unwritten state; [`Error::Corrupt`]; those of the body. Nothing was
+/// changed then.
+pub(crate) fn insert(
+    blocks: &mut impl Blocks,
+    space: &mut impl Space,
+    draft: &mut Draft,
+    extent: Extent,
+) -> Result<()> {
+    let range = extent.logical.get()..extent.logical_end().get();
+    edit(blocks, space, draft, range, &Change::Map { extent, only_hole: true }).map(drop)
+}
+
+/// Maps an extent in place of what was there, and returns what of that is mapped no more.
+///
+/// # Errors
+/// As of [`insert`].
+pub(crate) fn replace(
+    blocks: &mut impl Blocks,
+    space: &mut impl Space,
+    draft: &mut Draft,
+    extent: Extent,
+) -> Result<Vec<Extent>> {
+    let range = extent.logical.get()..extent.logical_end().get();
+    edit(blocks, space, draft, range, &Change::Map { extent, only_hole: false })
+}
+
+/// Unmaps a range, and returns what was mapped there.
+///
+/// # Errors
+/// As of [`insert`]: unmapping the middle of an extent makes two, which may need a block.
+pub(crate) fn remove(
+    blocks: &mut impl Blocks,
+    space: &mut impl Space,
+    draft: &mut Draft,
+    range: Range<u32>,
+) -> Result<Vec<Extent>> {
+    edit(blocks, space, draft, range, &Change::Unmap)
+}
+
+/// Makes a range written, or unwritten. What is so already stays.
+///
+/// # Errors
+/// As of [`insert`]; [`Error::Invalid`] if a part of the range is a hole.
+pub(crate) fn convert(
+    blocks: &mut impl Blocks,
+    space: &mut impl Space,
+    draft: &mut Draft,
+    range: Range<u32>,
+    unwritten: bool,
+) -> Result<()> {
+    edit(blocks, space, draft, range, &Change::State { unwritten }).map(drop)
+}
+
+/// The clusters in which `unmapped`, as an edit returned it, leaves no block of the file: first block and number of
+/// blocks. They can be returned, and are counted no more.
+///
+/// # Errors
+/// As of [`leaf`]; [`Error::Corrupt`] if a block does not lie where its cluster wants it.
+pub(crate) fn idle_clusters(
+    blocks: &impl Blocks,
+    draft: &Draft,
+    unmapped: &[Extent],
+) -> Result<Vec<(Pblk, u64)>> {
+    let geometry = &blocks.ground().superblock.geometry;
+    let (size, base) = (u64::from(geometry.cluster_blocks()), u64::from(geometry.first_data_block()));
+    let (mut idle, mut known) = (Vec::new(), 0);
+    for extent in unmapped {
+        let (logical, physical) = (u64::from(extent.logical.get()), extent.physical.get());
+        let (end, inside) = (logical + u64::from(extent.length), logical % size);
+        if physical.checked_sub(base).is_none_or(|physical| physical % size != inside) {
+            return Err(in_map(Corrupt::from(CorruptKind::ExtentPhysical).at_lblk(extent.logical), draft));
+        }
+        let (mut first, mut last) = ((logical - inside).max(known), end.next_multiple_of(size));
+        known = last;
+        if first < logical && is_used(blocks, draft, first..first + size)? {
+            first += size;
+        }
+        if last > end.max(first) && is_used(blocks, draft, last - size..last)? {
+            last -= size;
+        }
+        if first < last {
+            let start = physical - inside + (first - (logical - inside));
+            idle.push((Pblk(start), (last - first).min(geometry.blocks_count().saturating_sub(start))));
+        }
+    }
+    Ok(idle)
+}
+
+/// Whether something is mapped in a range.
+fn is_used(blocks: &impl Blocks, draft: &Draft, range: Range<u64>) -> Result<bool> {
+    let range = range.start as u32..range.end.min(u64::from(END)) as u32;
+    let mut at = range.start;
+    while at < range.end {
+        let leaf = leaf(blocks, draft, Lblk(at))?;
+        if leaf.extents.iter().any(|extent| within(extent, &range).is_some()) {
+            return Ok(true);
+        }
+        at = leaf.window.end;
+    }
+    Ok(false)
+}
+
+fn edit(
+    blocks: &mut impl Blocks,
+    space: &mut impl Space,
+    draft: &mut Draft,
+    range: Range<u32>,
+    change: &Change,
+) -> Result<Vec<Extent>> {
+    let form = form(draft)?;
+    if let Change::Map { extent, .. } = change {
+        check_new(blocks, draft, form, extent)?;
+    }
+    if range.is_empty() {
+        return Ok(Vec::new());
+    }
+    match form {
+        Form::Extents => {
+            let mut tree = Tree::new(blocks, draft);
+            tree.edit(&range, change)?;
+            tree.into_plan().publish(blocks, space, draft, extents::REACH)
+        }
+        Form::Pointers => {
+            let mut pointers = Pointers::new(blocks, draft);
+            pointers.edit(&range, change)?;
+            pointers.into_plan().publish(blocks, space, draft, pointers::REACH)
+        }
+    }
+}
+
+fn form(draft: &Draft) -> Result<Form> {
+    let none = || format!("the map of a file that has none (inode {})", draft.ino);
+    Form::of(&draft.disk).ok_or_else(|| Error::Incompatible { action: "change", feature: none() })
+}
+
+/// Whether a map of this form can hold an extent at all.
+fn check_new(blocks: &impl Blocks, draft: &Draft, form: Form, extent: &Extent) -> Result<()> {
+    let most = if extent.unwritten { MAX_UNWRITTEN_LENGTH } else { MAX_EXTENT_LENGTH };
+    if extent.length == 0 || extent.length > most {
+        return Err(Error::Invalid(format!("an extent of {} blocks", extent.length)));
+    }
+    let logical = u64::from(extent.logical.get()) + u64::from(extent.length);
+    let (end, reach) = match form {
+        Form::Extents => (u64::from(END), extents::REACH),
+        Form::Pointers => (Pointers::new(blocks, draft).blocks(), pointers::REACH),
+    };
+    let physical = extent.physical.get().checked_add(u64::from(extent.length));
+    if logical > end || physical.is_none_or(|physical| physical > reach) {
+        return Err(Error::Limit(Limit::Map));
+    }
+    if extent.unwritten && form == Form::Pointers {
+        return Err(no_unwritten(draft));
+    }
+    let zones = check_zones(blocks.ground(), extent.physical, u64::from(extent.length), "a new extent");
+    zones.map_err(|corrupt| in_map(corrupt.at_lblk(extent.logical), draft))
+}
+
+fn not_mapped() -> Error {
+    Error::Invalid("what is to be converted has holes".into())
+}
+
+fn no_unwritten(draft: &Draft) -> Error {
+    let feature = format!("unwritten blocks in a map without extents (inode {})", draft.ino);
+    Error::Incompatible { action: "write", feature }
+}
+
+fn in_map(corrupt: Corrupt, draft: &Draft) -> Error {
+    corrupt.in_inode(draft.ino).into()
+}
+
+/// What lies at `range` in an extent, if anything does.
+fn within(extent: &Extent, range: &Range<u32>) -> Option<Extent> {
+    let from = extent.logical.get().max(range.start);
+    let to = extent.logical_end().get().min(range.end);
+    let skipped = u64::from(from.checked_sub(extent.logical.get())?);
+    let physical = Pblk(extent.physical.get() + skipped);
+    (from < to).then(|| Extent { logical: Lblk(from), length: to - from, physical, ..*extent })
+}
+
+/// What of `old`, which was mapped, is mapped no more once `new` is: all of it, but for blocks that `new` maps as
+/// well.
+fn unmapped_by(old: &Extent, new: &Extent) -> impl Iterator<Item = Extent> + use<> {
+    let offset = |block: u64| {
+        let inside = block.clamp(old.physical.get(), old.physical.get() + u64::from(old.length));
+        old.logical.get() + (inside - old.physical.get()) as u32
+    };
+    let (first, end) = (offset(new.physical.get()), offset(new.physical.get() + u64::from(new.length)));
+    let parts = [old.logical.get()..first, end..old.logical_end().get()];
+    let old = *old;
+    parts.into_iter().filter_map(move |part| within(&old, &part))
+}
+
+/// Adds an extent behind others; it becomes one with the last, if it goes on from it and no more than can be one.
+fn add(extents: &mut Vec<Extent>, next: Extent) {
+    if let Some(last) = extents.last_mut() {
+        let limit = if last.unwritten { MAX_UNWRITTEN_LENGTH } else { MAX_EXTENT_LENGTH };
+        let goes_on = last.logical_end() == next.logical
+            && last.physical.get() + u64::from(last.length) == next.physical.get()
+            && last.unwritten == next.unwritten;
+        if goes_on && last.length + next.length <= limit {
+            last.length += next.length;
+            return;
+        }
+    }
+    extents.push(next);
+}

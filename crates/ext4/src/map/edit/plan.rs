@@ -1,0 +1,139 @@
+//! What an edit makes of the nodes of a map, in memory until all of it is known to be possible.
+
+use crate::alloc::Space;
+use crate::ground::blocks::Blocks;
+use crate::ground::error::{Error, Result};
+use crate::inode::draft::Draft;
+use std::collections::BTreeMap;
+use uext4_ondisk::ext4::{Extent, I_BLOCK_SIZE};
+use uext4_ondisk::{EncodeError, Pblk};
+
+/// The root, which lies in the inode.
+pub(super) const ROOT: Pblk = Pblk(u64::MAX);
+/// Numbers from here on stand for nodes that have no block yet.
+const NEW: u64 = 1 << 63;
+
+pub(super) type Encoded = std::result::Result<(), EncodeError>;
+
+/// A node of a map.
+pub(super) trait Node {
+    /// Puts the blocks of its children in place of the numbers that stood for them.
+    fn settle(&mut self, home: impl Fn(Pblk) -> Pblk);
+
+    /// Stores it in its block or the inode's root. `seed` is that of the inode's checksums on volumes that have them.
+    fn encode(&self, bytes: &mut [u8], seed: Option<u32>) -> Encoded;
+}
+
+/// An edit that nothing was stored of.
+pub(super) struct Plan<N> {
+    nodes: BTreeMap<Pblk, N>,
+    made: u64,
+    freed: Vec<Pblk>,
+    unmapped: Vec<Extent>,
+}
+
+impl<N: Node> Plan<N> {
+    pub(super) fn new() -> Plan<N> {
+        Plan { nodes: BTreeMap::new(), made: 0, freed: Vec::new(), unmapped: Vec::new() }
+    }
+
+    /// A node, if it is another one than on the volume.
+    pub(super) fn get(&self, block: Pblk) -> Option<&N> {
+        self.nodes.get(&block)
+    }
+
+    /// Changes a node.
+    pub(super) fn put(&mut self, block: Pblk, node: N) {
+        self.nodes.insert(block, node);
+    }
+
+    /// Adds a node. Returns a number that stands for its block.
+    pub(super) fn make(&mut self, node: N) -> Pblk {
+        let block = Pblk(NEW + self.made);
+        self.made += 1;
+        self.nodes.insert(block, node);
+        block
+    }
+
+    /// Drops a node.
+    pub(super) fn free(&mut self, block: Pblk) {
+        self.nodes.remove(&block);
+        if block.get() < NEW {
+            self.freed.push(block);
+        }
+    }
+
+    /// Notes what is mapped no more.
+    pub(super) fn unmap(&mut self, extent: Extent) {
+        super::add(&mut self.unmapped, extent);
+    }
+
+    /// Carries it out: takes the blocks it needs, below number `reach`, changes blocks and inode, returns blocks that
+    /// are no nodes any more. Returns what was unmapped.
+    ///
+    /// # Errors
+    /// Those of `space` and of [`Draft::counted`]: nothing was changed then. Those of the body.
+    pub(super) fn publish(
+        mut self,
+        blocks: &mut impl Blocks,
+        space: &mut impl Space,
+        draft: &mut Draft,
+        reach: u64,
+    ) -> Result<Vec<Extent>> {
+        let new: Vec<Pblk> = self.nodes.range(Pblk(NEW)..ROOT).map(|(block, _)| *block).collect();
+        let clusters = new.len() as i64 - self.freed.len() as i64;
+        let counted = draft.counted(blocks.ground(), clusters)?;
+        // What was a node may be one again.
+        let mut homes = self.freed.split_off(self.freed.len().saturating_sub(new.len()));
+        take(blocks, space, draft, reach, new.len(), &mut homes)?;
+        let homes: BTreeMap<Pblk, Pblk> = new.into_iter().zip(homes).collect();
+        let home = |block: Pblk| homes.get(&block).copied().unwrap_or(block);
+
+        let seed = draft.seed(blocks.ground());
+        for (block, mut node) in self.nodes {
+            node.settle(home);
+            let stored = match block {
+                ROOT => {
+                    let mut root = [0; I_BLOCK_SIZE];
+                    let stored = node.encode(&mut root, None);
+                    draft.disk.i_block = root;
+                    stored
+                }
+                Pblk(NEW..) => blocks.fresh(home(block), |bytes| node.encode(bytes, seed))?,
+                _ => blocks.change(block, |bytes| node.encode(bytes, seed))?,
+            };
+            // Whatever an edit makes can be encoded: its input was checked.
+            stored.map_err(|error| Error::Invalid(error.to_string()))?;
+        }
+        for block in self.freed {
+            blocks.freed(block)?;
+            space.give_back(blocks, draft.ino, block, 1)?;
+        }
+        (draft.disk.blocks_raw, draft.disk.flags) = counted;
+        Ok(self.unmapped)
+    }
+}
+
+/// Takes blocks until there are `count` in `homes`. Returns them if there are not so many.
+fn take(
+    blocks: &mut impl Blocks,
+    space: &mut impl Space,
+    draft: &Draft,
+    reach: u64,
+    count: usize,
+    homes: &mut Vec<Pblk>,
+) -> Result<()> {
+    let had = homes.len();
+    while homes.len() < count {
+        match space.take(blocks, draft.ino, reach) {
+            Ok(block) => homes.push(block),
+            Err(error) => {
+                for block in homes.drain(had..) {
+                    space.give_back(blocks, draft.ino, block, 1)?;
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
