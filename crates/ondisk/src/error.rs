@@ -153,6 +153,15 @@ pub enum CorruptKind {
     /// A hash tree node does not start with the empty entry that hides it.
     #[error("hash tree node is malformed")]
     HtreeNode,
+    /// The hashes of a hash tree node are out of order, or outside what the node above gives it.
+    #[error("hash tree entries are out of order")]
+    HtreeOrder,
+    /// A hash tree leads to its root, or to a block that the directory does not have.
+    #[error("hash tree leads outside its directory")]
+    HtreeChild,
+    /// A name lies in another block than the hash tree says.
+    #[error("a name is not where its hash says")]
+    HtreeHash,
     /// A hash tree is deeper than the volume's features allow, or than its root says.
     #[error("hash tree is too deep")]
     HtreeDepth,

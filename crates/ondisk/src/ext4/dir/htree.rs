@@ -102,8 +102,7 @@ impl<'a> HtreeRoot<'a> {
         if info.unused_flags & FLAG_UNKNOWN_HASH_FLAGS != 0 {
             return Err(CorruptKind::HtreeRoot("flags").into());
         }
-        let levels = if format.large_dir { 3 } else { 2 };
-        if info.indirect_levels >= levels {
+        if info.indirect_levels > format.htree_levels_max() {
             return Err(CorruptKind::HtreeDepth.into());
         }
         let index = HtreeIndex::at(bytes, ROOT_ENTRIES_OFFSET, format)?;

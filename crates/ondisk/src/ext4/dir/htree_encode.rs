@@ -30,6 +30,12 @@ pub fn encode_htree_root_info(
     put(block, index(ROOT_INFO_OFFSET), info.as_bytes(), DIR_BLOCK)
 }
 
+/// Changes how many levels of nodes there are below a root, and nothing else of its information.
+pub fn set_htree_levels(block: &mut [u8], indirect_levels: u8) -> Result<(), EncodeError> {
+    let at = index(ROOT_INFO_OFFSET).saturating_add(std::mem::offset_of!(RawRootInfo, indirect_levels));
+    put(block, at, &[indirect_levels], DIR_BLOCK)
+}
+
 /// Writes the children of a root or node, in order of their hashes, with limit and count. The first one's
 /// hash is not stored. A node gets the empty entry that hides it. Call [`update_htree_checksum`]
 /// afterwards.

@@ -108,8 +108,7 @@ impl<'a> DirBlock<'a> {
     /// In the blocks of a hash tree the index itself is covered by a record and stays invisible.
     pub fn new(bytes: &'a [u8], kind: DirBlockKind, format: &DirFormat) -> Result<DirBlock<'a>, Corrupt> {
         let truncated = CorruptKind::Truncated(DIR_BLOCK);
-        let tail = if kind == DirBlockKind::Linear && format.checksums { TAIL_SIZE } else { 0 };
-        let length = format.block_size.saturating_sub(tail);
+        let length = format.row_length(kind);
         if bytes.len() != index(format.block_size) {
             return Err(truncated.into());
         }

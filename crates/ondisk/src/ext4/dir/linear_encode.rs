@@ -7,7 +7,7 @@ use super::{
     DIR_BLOCK, DirFormat, ENTRY_HEADER_SIZE, MIN_ENTRY_LENGTH, RawEntry, TAIL_CHECKSUM_OFFSET,
     TAIL_FILE_TYPE, TAIL_SIZE, encode_rec_len, entry_length,
 };
-use crate::bytes::{index, length32, put};
+use crate::bytes::{index, length32, put, record_mut};
 use crate::checksum::csum;
 use crate::error::EncodeError;
 use crate::ext4::inode::FileType;
@@ -46,6 +46,37 @@ pub fn encode_dir_entry(
     };
     put(block, index(offset), raw.as_bytes(), DIR_BLOCK)?;
     put(block, index(offset).saturating_add(ENTRY_HEADER_SIZE), name, DIR_BLOCK)
+}
+
+/// Makes the record at byte `offset` reach so far, and leaves everything else of it as it is. `record_length` is a
+/// multiple of 4; that it holds the record's name is for the caller to know.
+pub fn set_record_length(
+    block: &mut [u8],
+    offset: u32,
+    record_length: u32,
+    format: &DirFormat,
+) -> Result<(), EncodeError> {
+    let bad_length = EncodeError::new(DIR_BLOCK, "record length");
+    let end = offset.checked_add(record_length).filter(|end| *end <= length32(block)).ok_or(bad_length)?;
+    let bytes = block.get_mut(index(offset)..index(end)).ok_or(bad_length)?;
+    let raw = record_mut::<RawEntry>(bytes, DIR_BLOCK)?;
+    raw.rec_len = U16::new(encode_rec_len(record_length, format.block_size).ok_or(bad_length)?);
+    Ok(())
+}
+
+/// Makes the entry at byte `offset` lead to another inode. Its name stays.
+pub fn set_entry_inode(
+    block: &mut [u8],
+    offset: u32,
+    inode: Ino,
+    file_type: Option<FileType>,
+    format: &DirFormat,
+) -> Result<(), EncodeError> {
+    let too_short = EncodeError::too_short(DIR_BLOCK);
+    let raw = record_mut::<RawEntry>(block.get_mut(index(offset)..).ok_or(too_short)?, DIR_BLOCK)?;
+    raw.inode = U32::new(inode.get());
+    raw.file_type = file_type.filter(|_| format.file_types).map_or(0, FileType::dir_entry_value);
+    Ok(())
 }
 
 /// Writes the record that carries a block's checksum, and the checksum. `seed` is the directory's checksum

@@ -11,11 +11,13 @@ mod unicode_12_1;
 pub use fold::CaseFolder;
 pub use hash::{DirHash, HashVersion, UnsupportedHash, dir_hash, keyed_dir_hash};
 pub use htree::{HtreeEntry, HtreeIndex, HtreeRoot, verify_htree_checksum};
-pub use htree_encode::{encode_htree_entries, encode_htree_root_info, update_htree_checksum};
+pub use htree_encode::{encode_htree_entries, encode_htree_root_info, set_htree_levels, update_htree_checksum};
 pub use linear::{
     DirBlock, DirBlockKind, DirEntries, DirEntry, DirSlot, DirSlots, entry_length, verify_dir_checksum,
 };
-pub use linear_encode::{encode_dir_entry, encode_dir_tail, update_dir_checksum};
+pub use linear_encode::{
+    encode_dir_entry, encode_dir_tail, set_entry_inode, set_record_length, update_dir_checksum,
+};
 
 use super::features::{Incompat, RoCompat};
 use super::superblock::Superblock;
@@ -56,6 +58,17 @@ impl DirFormat {
             inodes_count: sb.geometry.inodes_count(),
             large_dir: sb.features.incompat.contains(Incompat::LARGEDIR),
         }
+    }
+
+    /// Bytes of a block that entries may use: all but the tail with the checksum.
+    pub fn row_length(&self, kind: DirBlockKind) -> u32 {
+        let tail = if kind == DirBlockKind::Linear && self.checksums { TAIL_SIZE } else { 0 };
+        self.block_size.saturating_sub(tail)
+    }
+
+    /// Levels of nodes that a hash tree may have between its root and the blocks of entries.
+    pub fn htree_levels_max(&self) -> u8 {
+        if self.large_dir { 2 } else { 1 }
     }
 }
 
