@@ -58,7 +58,7 @@ fn run(command: Command, globals: &Globals) -> Result<ExitCode, CliError> {
         Command::Trace(args) => return trace::run(args, globals),
         Command::Cp(args) => cp::run(&args, globals),
         Command::Check(args) => return check::run(&args, globals),
-        Command::Bench(args) => return bench::run(args, globals),
+        Command::Bench(args) => return bench::run(&args, globals),
         Command::Completions(args) => documents::completions(&args),
         Command::Man(args) => documents::man(&args),
     }?;

@@ -1,8 +1,8 @@
 //! Blocking calls, one after another.
 
 use super::{Latencies, SAMPLE, Tally};
-use crate::bench::error::{BenchError, Cause, Result};
-use crate::bench::ops::Op;
+use crate::error::{BenchError, Cause, Result};
+use crate::ops::Op;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

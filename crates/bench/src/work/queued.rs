@@ -1,8 +1,8 @@
 //! Queues: keep them full, submit and reap in batches.
 
 use super::{Latencies, SAMPLE, Tally};
-use crate::bench::error::{BenchError, Doing, Result};
-use crate::bench::ops::Op;
+use crate::error::{BenchError, Doing, Result};
+use crate::ops::Op;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use uext4::{Buffer, FileSlot, IoQueue, RawQueue, WriteFlags};

@@ -1,13 +1,13 @@
 //! The library and, beside it, the device it was opened on.
 
 use super::{Requests, Session};
-use crate::bench::arm::Arm;
-use crate::bench::error::{BenchError, Doing, Result};
-use crate::bench::ops::{Addresses, Op};
-use crate::bench::scenario::Mode;
-use crate::bench::work::queued::{self, DeviceQueue, FileQueue, Idle};
-use crate::bench::work::synchronous::{self, DeviceTarget, FileTarget};
-use crate::bench::work::{Lane, Latencies, Tally, fill};
+use crate::arm::Arm;
+use crate::error::{BenchError, Doing, Result};
+use crate::ops::{Addresses, Op};
+use crate::scenario::Mode;
+use crate::work::queued::{self, DeviceQueue, FileQueue, Idle};
+use crate::work::synchronous::{self, DeviceTarget, FileTarget};
+use crate::work::{Lane, Latencies, Tally, fill};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use uext4::blockdev::WriteDurability;

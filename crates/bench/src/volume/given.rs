@@ -3,7 +3,7 @@
 
 use super::build::{self, file_name};
 use super::{Backing, Bed, Layout, Place, Scratch, open_device};
-use crate::bench::error::{BenchError, Doing, Result};
+use crate::error::{BenchError, Doing, Result};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;

@@ -131,7 +131,7 @@ mod tests {
     fn a_busy_machine_is_told() {
         let mut report = sample(1000.0, 1.0);
         assert!(!render(&report).contains("busy"));
-        report.load_before = Some(crate::bench::load::Load { others: 1.5, stolen: 0.0 });
+        report.load_before = Some(crate::load::Load { others: 1.5, stolen: 0.0 });
         assert!(render(&report).contains("other processes took 1.5 processors"));
     }
 }

@@ -129,7 +129,7 @@ mod tests {
     fn the_interval_covers_the_median_as_often_as_it_says() {
         let mut seed = 1;
         let mut uniform = || {
-            seed = crate::bench::ops::mix(seed);
+            seed = crate::ops::mix(seed);
             seed as f64 / u64::MAX as f64
         };
         let covered = (0..2000)

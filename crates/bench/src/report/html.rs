@@ -2,7 +2,7 @@
 
 use super::model::{Measured, Report};
 use super::{plots, words};
-use crate::bench::error::Result;
+use crate::error::Result;
 use std::fmt::Write;
 
 const STYLE: &str = "
@@ -179,7 +179,7 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::super::model::tests::sample;
     use super::*;
-    use crate::bench::load::Load;
+    use crate::load::Load;
 
     #[test]
     fn the_page_is_whole_and_fetches_nothing() {

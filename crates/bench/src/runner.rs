@@ -269,8 +269,8 @@ fn cpu_time() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::ops::{Addresses, Shape};
-    use crate::bench::scenario::Order;
+    use crate::ops::{Addresses, Shape};
+    use crate::scenario::Order;
     use std::sync::Mutex;
 
     #[test]

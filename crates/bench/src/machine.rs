@@ -25,7 +25,7 @@ pub struct Machine {
 
 impl Machine {
     /// This one.
-    pub fn this() -> Self {
+    pub(crate) fn this() -> Self {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -69,5 +69,5 @@ pub fn pinnable() -> Option<u64> {
 /// Bytes of the third-level cache of the first processor.
 pub fn l3_bytes() -> Option<u64> {
     let text = fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size").ok()?;
-    crate::text::parse_size(text.trim()).ok()
+    text.trim().strip_suffix('K')?.parse::<u64>().ok()?.checked_mul(1024)
 }

@@ -5,8 +5,8 @@
 //! keeps a page of one repeated word without compressing it, so that it stays nearly free, as with zeros.
 
 use super::{Backing, Bed, Loop, Place, Scratch, Zram, fragment, open_device, tool};
-use crate::bench::error::{Doing, Result};
-use crate::bench::ops::mix;
+use crate::error::{Doing, Result};
+use crate::ops::mix;
 use std::fs;
 use std::io::{BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;

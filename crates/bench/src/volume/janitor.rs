@@ -5,7 +5,7 @@
 //! interrupted or is killed, and cleans up. So there is one way to clean up, and it is taken every time.
 //! Loop devices need none of this: they are detached at once and live as long as they are open.
 
-use crate::bench::error::{BenchError, Doing, Result};
+use crate::error::{BenchError, Doing, Result};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};

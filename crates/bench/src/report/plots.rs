@@ -3,7 +3,7 @@
 
 use super::model::{Measured, Report};
 use super::words::Side;
-use crate::bench::error::{BenchError, Result};
+use crate::error::{BenchError, Result};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};

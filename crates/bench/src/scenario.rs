@@ -16,8 +16,8 @@
 //! | `seq-read` | 1 MiB reads | loop over tmpfs (root), else a tmpfs file |
 //! | `lookup-scaling` | 4 KiB reads of a file of 10⁶ extents against one extent | tmpfs file, sparse |
 
-use crate::bench::arm::Arm;
-use crate::bench::volume::Place;
+use crate::arm::Arm;
+use crate::volume::Place;
 
 /// Who makes the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -237,7 +237,7 @@ pub const SCENARIOS: &[Scenario] = &[
 /// The scenario whose volume cannot be made by copying files into it.
 pub const LOOKUP_SCALING: &str = "lookup-scaling";
 
-/// Names in the order of [`SCENARIOS`], each once.
+/// Names of all scenarios, each once.
 pub fn names() -> Vec<&'static str> {
     let mut names: Vec<_> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
     names.dedup();

@@ -1,8 +1,6 @@
 //! Why a measurement did not happen, or does not count.
 
-use crate::error::CliError;
 use rustix::io::Errno;
-use std::ffi::OsStr;
 use std::io;
 use uext4::blockdev;
 
@@ -31,9 +29,6 @@ pub enum BenchError {
         /// The answer.
         error: io::Error,
     },
-    /// The results could not be printed.
-    #[error("{}", .0.line())]
-    Output(CliError),
     /// A program failed, a route was wrong, a volume damaged, a floor missed.
     #[error("{0}")]
     Failed(String),
@@ -44,20 +39,15 @@ impl BenchError {
     pub fn failed(message: impl Into<String>) -> Self {
         BenchError::Failed(message.into())
     }
-}
 
-impl From<BenchError> for CliError {
-    fn from(error: BenchError) -> Self {
-        let errno = match &error {
-            BenchError::Usage(message) => return CliError::usage(message.clone()),
-            BenchError::Output(_) => libc::EPIPE,
+    /// Linux's number for it: the one of the layer below, else `EINVAL` for bad usage and `EIO`.
+    pub fn errno(&self) -> i32 {
+        let unknown = Errno::IO.raw_os_error();
+        match self {
+            BenchError::Usage(_) => Errno::INVAL.raw_os_error(),
             BenchError::Library { error, .. } => error.errno(),
-            BenchError::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
-            BenchError::Failed(_) => libc::EIO,
-        };
-        match error {
-            BenchError::Output(error) => error,
-            other => CliError::failed(OsStr::new("bench"), other.to_string(), errno),
+            BenchError::System { error, .. } => error.raw_os_error().unwrap_or(unknown),
+            BenchError::Failed(_) => unknown,
         }
     }
 }

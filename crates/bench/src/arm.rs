@@ -1,10 +1,9 @@
 //! Arms: the ways in which the same requests are made.
 
-use clap::ValueEnum;
 use uext4::Switches;
 
 /// One way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Arm {
     /// Every switch on.
     On,
@@ -15,17 +14,17 @@ pub enum Arm {
     /// The device without the file system.
     Raw,
     /// The kernel's ext4 on the same block device: `--kernel`.
-    #[value(skip)]
     Kernel,
     /// As `on`, on a file of one extent: part of `lookup-scaling`.
-    #[value(skip)]
     OneExtent,
     /// As `on`, with plain writes: what durability costs.
-    #[value(skip)]
     NoDsync,
 }
 
 impl Arm {
+    /// Those that can be asked for; the others belong to scenarios, or to [`crate::Settings::kernel`].
+    pub const CHOICES: [Arm; 4] = [Arm::On, Arm::Off, Arm::AllOff, Arm::Raw];
+
     /// Name in JSON and tables.
     pub fn name(self) -> &'static str {
         match self {
@@ -41,7 +40,7 @@ impl Arm {
 
     /// Which optimisations it uses, if it goes through the library. `base` is the setting of `on`, `switch`
     /// the scenario's, `None` for all of them.
-    pub fn switches(self, base: Switches, switch: Option<&str>) -> Option<Switches> {
+    pub(crate) fn switches(self, base: Switches, switch: Option<&str>) -> Option<Switches> {
         match (self, switch) {
             (Arm::On | Arm::OneExtent | Arm::NoDsync, _) => Some(base),
             (Arm::Off, None) | (Arm::AllOff, _) => Some(Switches::OFF),

@@ -7,20 +7,20 @@
 //! Every switch has a floor for what it is worth (on/off), of processor time where rates do not show it, so that
 //! none becomes worthless unnoticed.
 
-use super::args::{BenchArgs, Timing};
 use super::arm::Arm;
 use super::error::{BenchError, Doing, Result};
-use super::machine::Machine;
 use super::measure::Case;
 use super::report::model::{Interval, Measured, MeasuredArm, Report};
 use super::report::{table, words};
+use super::run::{Event, Job, begin};
+use super::scenario;
+use super::settings::Timing;
+use super::volume::given::Source;
 use super::volume::{Layout, MEMORY_DIR, Place, Scratch, tool};
-use super::{Job, ROUNDS, SECONDS, scenario, tell};
-use crate::bench::volume::given::Source;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::time::Instant;
 use uext4::{Switches, Volume, VolumeOptions};
 
@@ -144,34 +144,54 @@ const PROMISES: &[Promise] = &[
     promise("subblock-overwrite", Place::Loop, "on/off", 1.5, 5.0).of_shape(scenario::SEQUENTIAL),
 ];
 
-/// Measures and judges everything.
-pub fn run(args: &BenchArgs) -> Result<ExitCode> {
-    let timing = Timing::new(args.seconds.unwrap_or(SECONDS), args.rounds.unwrap_or(ROUNDS));
+/// What became of the promises.
+#[derive(Debug)]
+pub struct Floors {
+    /// What was measured for them.
+    pub report: Report,
+    lines: Vec<Line>,
+}
+
+impl Floors {
+    /// Whether no floor is missed. What could not be measured here misses none.
+    pub fn are_kept(&self) -> bool {
+        self.lines.iter().all(|line| line.verdict != Verdict::Missed)
+    }
+
+    /// The table of floors, goals and measurements.
+    pub fn to_text(&self) -> String {
+        render(&self.lines)
+    }
+}
+
+/// Measures and judges everything. `opening` is a command that prints what [`probe`] says of an image: how much memory
+/// an opening takes shows in a process that did nothing else.
+pub fn floors(
+    timing: Timing,
+    opening: &dyn Fn(&Path) -> Command,
+    tell: &mut dyn FnMut(Event),
+) -> Result<Floors> {
     let mut lines = Vec::new();
-    let load_before = super::look_at_load();
-    let mut report = Report { version: 1, machine: Machine::this(), load_before, scenarios: Vec::new() };
+    let mut report = begin(tell);
     for (number, promise) in PROMISES.iter().enumerate() {
         if PROMISES[..number].iter().any(|earlier| earlier.is_beside(promise)) {
             continue;
         }
-        let measured = measure(promise, timing)?;
+        let measured = measure(promise, timing, tell)?;
         judge(promise, &measured, &mut lines);
         report.scenarios.extend(measured);
     }
-    let lookup =
-        measure(&promise(scenario::LOOKUP_SCALING, Place::Extents, "on/one-extent", 0.0, 0.0), timing)?;
+    let lookup = promise(scenario::LOOKUP_SCALING, Place::Extents, "on/one-extent", 0.0, 0.0);
+    let lookup = measure(&lookup, timing, tell)?;
     lines.extend(lookup.iter().map(lookup_line));
     report.scenarios.extend(lookup);
-    lines.extend(open_lines()?);
-    tell(args, &report, None, &[])?;
-    super::print(&render(&lines))?;
-    let missed = lines.iter().any(|line| line.verdict == Verdict::Missed);
-    Ok(if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    lines.extend(open_lines(opening)?);
+    Ok(Floors { report, lines })
 }
 
 /// Measures a promise's scenario at each depth; once more, longer, if it leaves open what is promised.
-fn measure(promise: &Promise, timing: Timing) -> Result<Vec<Measured>> {
-    let measured = job(promise, timing)?.run()?;
+fn measure(promise: &Promise, timing: Timing, tell: &mut dyn FnMut(Event)) -> Result<Vec<Measured>> {
+    let measured = job(promise, timing)?.run(tell)?;
     let unclear = |measured: &Measured| {
         let mut asked = PROMISES.iter().filter(|other| other.is_beside(promise)).chain([promise]);
         asked.any(|other| other.found(measured).is_some_and(|(_, interval)| other.is_unclear(interval)))
@@ -179,7 +199,7 @@ fn measure(promise: &Promise, timing: Timing) -> Result<Vec<Measured>> {
     if !measured.iter().any(unclear) {
         return Ok(measured);
     }
-    job(promise, Timing { rounds: timing.rounds * 4, ..timing })?.run()
+    job(promise, Timing { rounds: timing.rounds * 4, ..timing })?.run(tell)
 }
 
 fn job(promise: &Promise, timing: Timing) -> Result<Job> {
@@ -290,15 +310,16 @@ fn lookup_line(measured: &Measured) -> Line {
     }
 }
 
-/// What the child process prints.
+/// What the command prints.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Probe {
     open_ns: u64,
     resident_bytes: u64,
 }
 
-/// The child: opens a volume, as `uext4 info` would, and tells what that took.
-pub fn probe(image: &Path) -> Result<()> {
+/// Opens a volume, as `uext4 info` would, and tells in JSON what that took: time, and memory at the most since this
+/// process began.
+pub fn probe(image: &Path) -> Result<String> {
     let start = Instant::now();
     let volume = Volume::open_spec(&uext4::DeviceSpec::file(image), VolumeOptions::read_write());
     let volume = volume.doing(|| format!("open {}", image.display()))?;
@@ -310,20 +331,18 @@ pub fn probe(image: &Path) -> Result<()> {
         .and_then(|peak| peak.trim().parse().ok())
         .ok_or_else(|| BenchError::failed("/proc/self/status has no VmHWM"))?;
     let probe = Probe { open_ns, resident_bytes: kib << 10 };
-    let text = serde_json::to_string(&probe).map_err(|error| BenchError::failed(error.to_string()))?;
-    super::print(&(text + "\n"))
+    serde_json::to_string(&probe).map_err(|error| BenchError::failed(error.to_string()))
 }
 
 /// Opening a volume of 1 TiB.
-fn open_lines() -> Result<Vec<Line>> {
+fn open_lines(opening: &dyn Fn(&Path) -> Command) -> Result<Vec<Line>> {
     let scratch = Scratch::new(64 << 20)?;
     let image = scratch.path().join("image");
     let file = std::fs::File::create_new(&image).doing(|| format!("create {}", image.display()))?;
     file.set_len(LARGE).doing(|| format!("make a sparse file of 1 TiB in {MEMORY_DIR}"))?;
     tool(Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(&image))?;
-    let program = std::env::current_exe().doing(|| "find this program".into())?;
     let open = || -> Result<Probe> {
-        let text = tool(Command::new(&program).args(["bench", "--open-probe"]).arg(&image))?;
+        let text = tool(&mut opening(&image))?;
         serde_json::from_str(&text).map_err(|error| BenchError::failed(format!("{text}: {error}")))
     };
     let mut probes = (0..OPENINGS).map(|_| open()).collect::<Result<Vec<Probe>>>()?;

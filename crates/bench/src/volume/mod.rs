@@ -157,10 +157,10 @@ pub fn wait_until(condition: impl Fn() -> bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::args::Timing;
-    use crate::bench::arm::Arm;
-    use crate::bench::measure::{Case, measure};
-    use crate::bench::scenario;
+    use crate::arm::Arm;
+    use crate::measure::{Case, measure};
+    use crate::scenario;
+    use crate::settings::Timing;
     use std::os::unix::fs::FileExt;
     use std::sync::Mutex;
     use uext4::blockdev::Op;

@@ -1,12 +1,13 @@
 //! The JSON of `--json` (version 1), written and read.
 
-use crate::bench::arm::Arm;
-use crate::bench::error::{BenchError, Doing, Result};
-use crate::bench::load::Load;
-use crate::bench::machine::Machine;
-use crate::bench::measure::{ArmResult, Outcome};
-use crate::bench::scenario;
-use crate::bench::statistics::Ratio;
+use super::{compare, html, table};
+use crate::arm::Arm;
+use crate::error::{BenchError, Doing, Result};
+use crate::load::Load;
+use crate::machine::Machine;
+use crate::measure::{ArmResult, Outcome};
+use crate::scenario;
+use crate::statistics::Ratio;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,6 +24,9 @@ pub struct Report {
     pub load_before: Option<Load>,
     /// In the order measured.
     pub scenarios: Vec<Measured>,
+    /// What the given device rules out, a sentence each. Not in JSON.
+    #[serde(skip)]
+    pub left_out: Vec<String>,
 }
 
 /// One scenario on one device at one depth.
@@ -122,8 +126,8 @@ pub struct Interval {
     pub excludes_one: bool,
 }
 
-impl From<&Ratio> for Interval {
-    fn from(ratio: &Ratio) -> Self {
+impl Interval {
+    fn of(ratio: &Ratio) -> Self {
         let &Ratio { low, high, pairs, .. } = ratio;
         Interval { low, high, pairs, resolved: ratio.resolved(), excludes_one: low > 1.0 || high < 1.0 }
     }
@@ -134,12 +138,12 @@ fn medians(ratios: &BTreeMap<String, Ratio>) -> BTreeMap<String, f64> {
 }
 
 fn intervals(ratios: &BTreeMap<String, Ratio>) -> BTreeMap<String, Interval> {
-    ratios.iter().map(|(name, ratio)| (name.clone(), ratio.into())).collect()
+    ratios.iter().map(|(name, ratio)| (name.clone(), Interval::of(ratio))).collect()
 }
 
 impl Measured {
     /// From a finished case whose volume e2fsck found in order.
-    pub fn of(outcome: &Outcome) -> Self {
+    pub(crate) fn of(outcome: &Outcome) -> Self {
         let case = &outcome.case;
         Measured {
             scenario: case.scenario.name.into(),
@@ -187,7 +191,7 @@ impl Measured {
     }
 
     /// Whether both measured the same.
-    pub fn same_as(&self, other: &Measured) -> bool {
+    pub(crate) fn same_as(&self, other: &Measured) -> bool {
         let key = |measured: &Measured| (measured.title(), measured.device.clone(), measured.lanes());
         key(self) == key(other)
     }
@@ -232,7 +236,23 @@ impl Report {
         Ok(report)
     }
 
-    /// As text, indented, with a line end.
+    /// Everything for a terminal of 80 columns.
+    pub fn to_text(&self) -> String {
+        let left_out = self.left_out.iter().map(|line| format!("{line}\n"));
+        table::render(self) + &left_out.collect::<String>()
+    }
+
+    /// What changed since an earlier one, for a terminal of 80 columns.
+    pub fn changes_since(&self, old: &Report) -> String {
+        compare::render(old, self)
+    }
+
+    /// A page with charts, which fetches nothing.
+    pub fn to_html(&self) -> Result<String> {
+        html::render(self)
+    }
+
+    /// As JSON, indented, with a line end.
     pub fn to_json(&self) -> Result<String> {
         let text = serde_json::to_string_pretty(self);
         text.map(|text| text + "\n").map_err(|error| BenchError::failed(error.to_string()))
@@ -273,6 +293,7 @@ pub mod tests {
             version: 1,
             machine: Machine::this(),
             load_before: None,
+            left_out: Vec::new(),
             scenarios: vec![Measured {
                 scenario: "overwrite-randrw".into(),
                 shape: None,

@@ -6,14 +6,14 @@
 
 use super::volume::one_buffer;
 use super::{Requests, Session};
-use crate::bench::arm::Arm;
-use crate::bench::error::{BenchError, Doing, Result};
-use crate::bench::ops::Op;
-use crate::bench::scenario::Mode;
-use crate::bench::volume::wait_until;
-use crate::bench::work::queued::{self, DeviceQueue, Idle};
-use crate::bench::work::synchronous::{self, KernelTarget};
-use crate::bench::work::{Lane, Latencies, Tally};
+use crate::arm::Arm;
+use crate::error::{BenchError, Doing, Result};
+use crate::ops::Op;
+use crate::scenario::Mode;
+use crate::volume::wait_until;
+use crate::work::queued::{self, DeviceQueue, Idle};
+use crate::work::synchronous::{self, KernelTarget};
+use crate::work::{Lane, Latencies, Tally};
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -6,7 +6,6 @@
 //! every 50 ms: with `--kernel` a group of the library's arms and a group of the kernel's follow each other, and which
 //! of them comes first alternates. Slices of one round have the same requests in both.
 
-use super::args::Timing;
 use super::arm::Arm;
 use super::error::{BenchError, Result};
 use super::load::{Load, Meter};
@@ -16,6 +15,7 @@ use super::routes::{self, Facts};
 use super::runner::{self, Run, Slice};
 use super::scenario::{LOOKUP_SCALING, Mode, Scenario};
 use super::session::{KernelSession, Requests, Session, VolumeSession};
+use super::settings::Timing;
 use super::statistics::{Ratio, median};
 use super::volume::Bed;
 use super::work::{Latencies, Tally};

@@ -1,0 +1,40 @@
+//! What each optimisation is worth, and what the file system costs over the bare device.
+//!
+//! [`run`] measures what [`Settings`] ask for and returns a [`Report`]; [`floors`] measures the promised ratios and
+//! judges them. Nothing is printed: who runs it is told how it goes on ([`Event`]), and a report tells itself as
+//! text, JSON or a page.
+//!
+//! Reading path: `scenario` (what is requested) → `volume` (on what) → `measure` (sessions, rounds, ratios) →
+//! `runner` (threads and slices) → `work` (the measured loops). Around them: `ops` makes the requests, `routes` voids a
+//! measurement that took another route, `statistics` says how sure a ratio is, `report` tells, `floors` checks the
+//! promises.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod arm;
+mod error;
+mod floors;
+mod load;
+mod machine;
+mod measure;
+mod ops;
+mod report;
+mod routes;
+mod run;
+mod runner;
+mod scenario;
+mod session;
+mod settings;
+mod statistics;
+mod volume;
+mod work;
+
+pub use arm::Arm;
+pub use error::{BenchError, Result};
+pub use floors::{Floors, floors, probe};
+pub use load::Load;
+pub use machine::Machine;
+pub use report::model::{Interval, Measured, MeasuredArm, Report};
+pub use run::{Event, run};
+pub use scenario::names as scenario_names;
+pub use settings::{ROUNDS, SECONDS, Settings, Timing};

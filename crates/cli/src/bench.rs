@@ -1,0 +1,297 @@
+//! `uext4 bench`: asks `uext4-bench` to measure, and prints and writes what it says.
+
+use crate::args::{Globals, SwitchArgs};
+use crate::error::CliError;
+use crate::out::Out;
+use crate::text;
+use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueHint};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use uext4_bench::{Arm, BenchError, Event, ROUNDS, Report, SECONDS, Settings, Timing, scenario_names};
+
+const METHOD: &str = "\
+Arms: `on` all switches on, `off` only the scenario's switch off, `all-off`, `raw` the same places of the same
+device with the same buffers, threads and queue code but no file system, `kernel` (--kernel, as root, on
+block devices) the kernel's ext4 mounted from that device.
+Arms take turns in slices of at most 250 ms in one process; a ratio is the median of at least 40 paired ratios
+with a 95 % interval of ranks. Without arguments everything runs on volumes that bench makes in /dev/shm and
+removes: about two minutes. On a given device only files named uext4-bench.N are written, and their contents
+are lost.";
+
+/// `uext4 bench`.
+#[derive(Args)]
+#[command(after_long_help = METHOD)]
+pub struct BenchArgs {
+    /// What to measure; everything without one.
+    #[arg(value_name = "SCENARIO", value_parser = PossibleValuesParser::new(scenario_names()))]
+    pub scenarios: Vec<String>,
+    /// Measure here, on the files uext4-bench.N of the directory (the root directory without a path).
+    #[arg(long, value_name = "DEVICE[:/dir]", value_hint = ValueHint::FilePath)]
+    pub device: Option<OsString>,
+    /// Bytes that the requests are spread over, in all files together; suffixes k, m, g count in powers of
+    /// 1024.
+    #[arg(long, value_name = "N", value_parser = text::parse_size)]
+    pub size: Option<u64>,
+    /// Threads.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub threads: Option<u16>,
+    /// Requests in flight per thread, in scenarios that use queues.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32768))]
+    pub qd: Option<u32>,
+    /// Seconds measured of each arm of each scenario [default: 2].
+    #[arg(long, value_name = "S", value_parser = parse_seconds)]
+    pub seconds: Option<f64>,
+    /// Slices of each arm, 40 to 100000; their length is S/N, at most 250 ms (then there are more of them)
+    /// [default: 40].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(40..=100_000))]
+    pub rounds: Option<u32>,
+    /// Which arms run.
+    #[arg(long, value_name = "LIST", value_parser = arm_parser(), value_delimiter = ',')]
+    #[arg(default_values = ["on", "off", "raw"])]
+    pub arms: Vec<Arm>,
+    /// Measure the kernel's ext4 too, on the same block device (root).
+    #[arg(long)]
+    pub kernel: bool,
+    /// Format the device and make the files first: everything on it is lost.
+    #[arg(long, requires = "device")]
+    pub mkfs: bool,
+    /// Results as JSON: on standard output instead of the table, or in FILE beside it. `--json FILE` works too,
+    /// unless FILE is the name of a scenario.
+    #[arg(long = "json", id = "json_file", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(num_args = 0..=1, default_missing_value = "-")]
+    #[arg(value_parser = OsStringValueParser::new().try_map(json_file))]
+    pub json: Option<PathBuf>,
+    /// Write a page with charts here.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub html: Option<PathBuf>,
+    /// Tell what changed since an earlier --json.
+    #[arg(long, value_name = "OLD.json", value_hint = ValueHint::FilePath)]
+    pub compare: Option<PathBuf>,
+    /// Check the promised ratios instead: a table of floor, goal and measurement; exit 1 if one falls short.
+    #[arg(long, conflicts_with_all = ["scenarios", "device", "size", "threads", "qd"])]
+    #[arg(conflicts_with_all = ["arms", "compare", "switches"])]
+    pub floors: bool,
+    /// The setting that arm `on` uses, if not everything on; the other arms switch off from there.
+    #[command(flatten)]
+    pub switches: SwitchArgs,
+    /// Opens a volume and prints time and memory: the child process of --floors.
+    #[arg(long, value_name = "IMAGE", hide = true, exclusive = true)]
+    pub open_probe: Option<PathBuf>,
+}
+
+/// The arms that can be asked for, and what their help says.
+const ARMS: [(Arm, &str); 4] = [
+    (Arm::On, "Every switch on"),
+    (Arm::Off, "The scenario's switch off (every switch, where the scenario has no single one)"),
+    (Arm::AllOff, "Every switch off"),
+    (Arm::Raw, "The device without the file system"),
+];
+
+fn arm_parser() -> impl TypedValueParser<Value = Arm> {
+    let names = PossibleValuesParser::new(ARMS.map(|(arm, what)| PossibleValue::new(arm.name()).help(what)));
+    names.try_map(|name| {
+        let arm = ARMS.into_iter().find(|(arm, _)| arm.name() == name);
+        arm.map(|(arm, _)| arm).ok_or("no such arm")
+    })
+}
+
+/// Behind `--json`, a scenario's name could be meant as one.
+fn json_file(file: OsString) -> Result<PathBuf, String> {
+    match file.to_str() {
+        Some(name) if scenario_names().contains(&name) => Err(format!(
+            "it could be the scenario: name scenarios before --json, and a file of this name ./{name}"
+        )),
+        _ => Ok(PathBuf::from(file)),
+    }
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.04..=86400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("a number of seconds from 0.04 to 86400".into()),
+    }
+}
+
+/// Runs it.
+pub fn run(args: &BenchArgs, globals: &Globals) -> Result<ExitCode, CliError> {
+    if globals.trace.is_some() {
+        return Err(CliError::usage("a traced measurement would measure the tracing: run bench by itself"));
+    }
+    if let Some(image) = &args.open_probe {
+        print(&(uext4_bench::probe(image)? + "\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    check_outputs(args)?;
+    // Read before anything is measured: a wrong file should not cost two minutes.
+    let old = args.compare.as_deref().map(Report::read).transpose()?;
+    let timing = Timing::new(args.seconds.unwrap_or(SECONDS), args.rounds.unwrap_or(ROUNDS));
+    if !args.floors {
+        let report = uext4_bench::run(&settings(args, timing), &mut watcher())?;
+        tell(args, &report, old.as_ref())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let program = std::env::current_exe().map_err(|error| failed("find this program", &error))?;
+    let opening = |image: &Path| {
+        let mut command = Command::new(&program);
+        command.args(["bench", "--open-probe"]).arg(image);
+        command
+    };
+    let floors = uext4_bench::floors(timing, &opening, &mut watcher())?;
+    tell(args, &floors.report, None)?;
+    print(&floors.to_text())?;
+    Ok(if floors.are_kept() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn settings(args: &BenchArgs, timing: Timing) -> Settings {
+    Settings {
+        scenarios: args.scenarios.clone(),
+        device: args.device.clone(),
+        mkfs: args.mkfs,
+        size: args.size,
+        threads: args.threads,
+        depth: args.qd,
+        arms: args.arms.clone(),
+        kernel: args.kernel,
+        switches: args.switches.switches,
+        timing,
+    }
+}
+
+/// Shows how it goes on: warnings, and a bar on standard error; nothing where nobody looks.
+fn watcher() -> impl FnMut(Event) {
+    let mut bar = ProgressBar::hidden();
+    move |event| match event {
+        Event::Warning(warning) => eprintln!("uext4 bench: {warning}"),
+        Event::Begin { title, turns } => {
+            let style = ProgressStyle::with_template("{msg:30} [{bar:30}] {elapsed} of about {duration}");
+            let style = style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ");
+            let target = ProgressDrawTarget::stderr_with_hz(5);
+            bar.finish_and_clear();
+            bar = ProgressBar::with_draw_target(Some(turns), target).with_style(style).with_message(title);
+        }
+        Event::Turn => bar.inc(1),
+    }
+}
+
+/// Whether results can be written at all, before anybody waits for them. What is in the files stays until then.
+fn check_outputs(args: &BenchArgs) -> Result<(), CliError> {
+    let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
+    for path in json.into_iter().chain(args.html.as_deref()) {
+        let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        opened.map_err(|error| failed(&format!("write {}", path.display()), &error))?;
+    }
+    Ok(())
+}
+
+fn tell(args: &BenchArgs, report: &Report, old: Option<&Report>) -> Result<(), CliError> {
+    if let Some(path) = &args.html {
+        write(path, &report.to_html()?)?;
+    }
+    match args.json.as_deref() {
+        Some(path) if path == Path::new("-") => return print(&report.to_json()?),
+        Some(path) => write(path, &report.to_json()?)?,
+        None => {}
+    }
+    print(&(report.to_text() + &old.map_or_else(String::new, |old| report.changes_since(old))))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), CliError> {
+    std::fs::write(path, text).map_err(|error| failed(&format!("write {}", path.display()), &error))
+}
+
+/// To standard output.
+fn print(text: &str) -> Result<(), CliError> {
+    let mut out = Out::new();
+    out.bytes(text.as_bytes())?;
+    out.finish()
+}
+
+/// The system's answer while `doing` something.
+fn failed(doing: &str, error: &io::Error) -> CliError {
+    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+    CliError::failed(OsStr::new("bench"), format!("{doing}: {error}"), errno)
+}
+
+impl From<BenchError> for CliError {
+    fn from(error: BenchError) -> Self {
+        match error {
+            BenchError::Usage(message) => CliError::usage(message),
+            other => CliError::failed(OsStr::new("bench"), other.to_string(), other.errno()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    fn parsed(line: &str) -> Result<BenchArgs, clap::Error> {
+        use clap::Parser;
+        Line::try_parse_from(line.split(' ')).map(|line| line.bench)
+    }
+
+    #[test]
+    fn json_is_a_flag_and_may_name_a_file() {
+        for (line, file, scenarios) in [
+            ("bench --json", Some("-"), 0),
+            ("bench --json -", Some("-"), 0),
+            ("bench seq-read --json", Some("-"), 1),
+            ("bench --json --html x", Some("-"), 0),
+            ("bench --json=out.json seq-read", Some("out.json"), 1),
+            ("bench --json out.json seq-read", Some("out.json"), 1),
+            ("bench --json ./seq-read", Some("./seq-read"), 0),
+            ("bench seq-read", None, 1),
+        ] {
+            let args = parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            assert_eq!(args.json.as_deref(), file.map(std::path::Path::new), "{line}");
+            assert_eq!(args.scenarios.len(), scenarios, "{line}");
+        }
+        let refused = parsed("bench --json seq-read").err().unwrap().to_string();
+        assert!(refused.contains("could be the scenario"), "{refused}");
+    }
+
+    #[test]
+    fn help_tells_the_range_of_rounds() {
+        let help = <Line as clap::CommandFactory>::command().render_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("40 to 100000"), "{help}");
+        assert!(parsed("bench --rounds 100000").is_ok() && parsed("bench --rounds 100001").is_err());
+        assert!(parsed("bench --rounds 40").is_ok() && parsed("bench --rounds 39").is_err());
+    }
+
+    #[test]
+    fn scenarios_of_later_versions_are_unknown() {
+        for line in [
+            "bench seq-write",
+            "bench append",
+            "bench --rounds 39",
+            "bench --mkfs",
+            "bench --floors seq-read",
+        ] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn every_arm_that_can_be_asked_for_has_its_help() {
+        assert_eq!(ARMS.map(|(arm, _)| arm), Arm::CHOICES);
+        assert_eq!(parsed("bench --arms all-off,raw").unwrap().arms, [Arm::AllOff, Arm::Raw]);
+    }
+
+    #[test]
+    fn seconds_are_a_sensible_number() {
+        for bad in ["0", "-1", "x", "nan", "inf", "1e9"] {
+            assert!(parse_seconds(bad).is_err(), "{bad}");
+        }
+    }
+}
