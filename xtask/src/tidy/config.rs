@@ -12,6 +12,9 @@ pub struct Config {
     pub limits: Limits,
     /// Crate to the workspace crates it may depend on.
     pub edges: BTreeMap<String, Vec<String>>,
+    /// Crate to its rooms, from top to bottom.
+    #[serde(default)]
+    pub rooms: BTreeMap<String, Vec<Room>>,
     /// Files that may hold `unsafe`.
     #[serde(default)]
     pub unsafe_files: Vec<UnsafeFile>,
@@ -30,6 +33,18 @@ pub struct Limits {
     pub function_lines: usize,
     /// Columns of a line.
     pub columns: usize,
+}
+
+/// Modules of a crate that stand on one floor.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Room {
+    /// Its name.
+    pub name: String,
+    /// What is done there, in a sentence.
+    pub job: String,
+    /// Paths under `src`, of files without their ending or of folders.
+    pub modules: Vec<String>,
 }
 
 /// A file that may hold `unsafe`.
@@ -66,7 +81,8 @@ impl Config {
         let config: Config = toml::from_str(text).map_err(|e| format!("tidy.toml: {e}"))?;
         let reasons = config.exceptions.iter().map(|e| (&e.path, &e.reason));
         let reasons = reasons.chain(config.unsafe_files.iter().map(|u| (&u.path, &u.reason)));
-        for (path, reason) in reasons {
+        let rooms = config.rooms.values().flatten().map(|room| (&room.name, &room.job));
+        for (path, reason) in reasons.chain(rooms) {
             if reason.trim().len() < 10 {
                 return Err(format!("tidy.toml: the entry for {path} has no reason"));
             }

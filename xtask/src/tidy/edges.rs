@@ -22,6 +22,8 @@ pub struct Member {
     pub uses: Vec<(String, bool)>,
     /// Whether it takes the workspace's lint table.
     pub has_lints: bool,
+    /// Its sources, relative to the workspace: `crates/cli/src/`.
+    pub sources: String,
 }
 
 /// Workspace members by name.
@@ -37,13 +39,17 @@ pub fn load(root: &Path) -> Result<Graph, String> {
         return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)));
     }
     let metadata = serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
-    parse(&metadata, |manifest| {
+    parse(root, &metadata, |manifest| {
         let text = std::fs::read_to_string(manifest).map_err(|e| format!("{manifest}: {e}"))?;
         Ok(text.contains("[lints]\nworkspace = true"))
     })
 }
 
-fn parse(metadata: &Value, has_lints: impl Fn(&str) -> Result<bool, String>) -> Result<Graph, String> {
+fn parse(
+    root: &Path,
+    metadata: &Value,
+    has_lints: impl Fn(&str) -> Result<bool, String>,
+) -> Result<Graph, String> {
     let packages = metadata["packages"].as_array().ok_or("cargo metadata lists no packages")?;
     let name_of = |value: &Value| value["name"].as_str().map(str::to_owned).ok_or("a package without a name");
     let members = packages.iter().map(name_of).collect::<Result<Vec<_>, _>>()?;
@@ -58,7 +64,10 @@ fn parse(metadata: &Value, has_lints: impl Fn(&str) -> Result<bool, String>) -> 
             }
         }
         let manifest = package["manifest_path"].as_str().ok_or("a package without a manifest")?;
-        graph.insert(name.clone(), Member { uses, has_lints: has_lints(manifest)? });
+        let folder = Path::new(manifest).parent().and_then(|folder| folder.strip_prefix(root).ok());
+        let folder = folder.ok_or("a package outside the workspace")?;
+        let sources = folder.join("src/").display().to_string();
+        graph.insert(name.clone(), Member { uses, has_lints: has_lints(manifest)?, sources });
     }
     Ok(graph)
 }
@@ -95,11 +104,11 @@ mod tests {
     fn findings(upper: &str, lower: &str) -> Vec<String> {
         let text = format!(
             r#"{{"packages": [
-                {{"name": "upper", "manifest_path": "u", "dependencies": [{upper}]}},
-                {{"name": "lower", "manifest_path": "l", "dependencies": [{lower}]}},
-                {{"name": "uext4-testkit", "manifest_path": "t", "dependencies": []}}]}}"#
+                {{"name": "upper", "manifest_path": "/u/Cargo.toml", "dependencies": [{upper}]}},
+                {{"name": "lower", "manifest_path": "/l/Cargo.toml", "dependencies": [{lower}]}},
+                {{"name": "uext4-testkit", "manifest_path": "/t/Cargo.toml", "dependencies": []}}]}}"#
         );
-        let graph = parse(&serde_json::from_str(&text).unwrap(), |_| Ok(true)).unwrap();
+        let graph = parse(Path::new("/"), &serde_json::from_str(&text).unwrap(), |_| Ok(true)).unwrap();
         let mut config = Config::sample("");
         config.edges.insert(TEST_KIT.into(), Vec::new());
         let mut out = Vec::new();
@@ -124,7 +133,10 @@ mod tests {
 
     #[test]
     fn every_crate_has_its_row_and_the_lints() {
-        let graph = Graph::from([("stranger".into(), Member { uses: Vec::new(), has_lints: false })]);
+        let graph = Graph::from([(
+            "stranger".into(),
+            Member { uses: Vec::new(), has_lints: false, sources: String::new() },
+        )]);
         let mut out = Vec::new();
         check(&graph, &Config::sample(""), &mut out);
         let rules: Vec<_> = out.iter().map(|finding| (finding.rule, finding.path.as_str())).collect();

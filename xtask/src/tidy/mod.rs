@@ -3,6 +3,8 @@
 mod config;
 mod edges;
 mod ledger;
+mod modules;
+mod rooms;
 mod source;
 mod text;
 
@@ -56,6 +58,7 @@ pub fn run(root: &Path) -> Result<Summary, String> {
             functions += source::check(path, content, &config, &mut findings)?;
         }
     }
+    rooms::check(&graph, &config, &files, &mut findings)?;
     let mut ledger = Ledger::new(&config);
     let problems = ledger.settle(findings);
     Ok(Summary { files: files.len(), functions, crates: graph.len(), problems })
