@@ -10,6 +10,7 @@
 #![deny(missing_docs)]
 
 mod device;
+mod dispatch;
 pub mod engine;
 mod error;
 pub mod layer;
@@ -23,13 +24,13 @@ mod scratch;
 pub mod spec;
 mod sys;
 mod table;
+mod timer;
 
 pub use device::{Capabilities, DaxKind, Description, Device, Driving, Geometry, Sharing, WriteDurability};
+pub use dispatch::Queue;
 pub use error::{Error, Misaligned, Result};
 pub use open::{OpenOptions, Opened, open};
-pub use pool::{BUFFER_ALIGN, Buffer, BufferPool};
+pub use pool::{BUFFER_ALIGN, Buffer, BufferPool, Memory, Registered};
 pub use process::Process;
-pub use queue::{
-    Ask, DeviceQueue, Done, Full, Memory, Op, Queue, QueueFacts, QueueOptions, Registered, Request, Wait,
-};
+pub use queue::{Ask, DeviceQueue, Done, Full, Op, QueueFacts, QueueOptions, Request, Wait};
 pub use table::Table;

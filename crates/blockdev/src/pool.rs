@@ -5,7 +5,7 @@
 //! added later, when the pool is used up, are ordinary memory, and their buffers say so in
 //! [`Memory::registered`].
 
-use crate::{Error, Memory, Registered, Result};
+use crate::{Error, Result};
 use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::fmt;
@@ -31,6 +31,59 @@ const MAX_GROWTH: usize = 64 << 20;
 const LIMIT_FACTOR: usize = 8;
 /// See [`LIMIT_FACTOR`].
 const MIN_LIMIT: usize = 256 << 20;
+
+/// The memory of one request. A plain address: validity is promised by the caller of [`crate::DeviceQueue::push`].
+#[derive(Debug, Clone, Copy)]
+pub struct Memory {
+    /// First byte.
+    pub address: NonNull<u8>,
+    /// The region that holds the whole request, if its pool registers it with queues. A queue of another pool, or of
+    /// none, takes the memory as plain memory.
+    pub registered: Option<Registered>,
+}
+
+/// A region of memory that a pool registers with its queues. The same number names another region in each pool, so
+/// the pool belongs to it.
+// One word, that it is copied as one: the pool's number above 16 bits for the region's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Registered(NonZeroU64);
+
+/// Numbers of regions in a pool.
+const REGIONS: NonZeroU64 = NonZeroU64::new(1 << 16).expect("not zero");
+
+impl Registered {
+    /// Pools are numbered below this.
+    pub(crate) const POOLS: u64 = 1 << 48;
+
+    /// Region `region` of the pool with the number `pool`, which is below [`Registered::POOLS`].
+    pub(crate) fn new(pool: NonZeroU64, region: u16) -> Self {
+        Registered(pool.saturating_mul(REGIONS) | u64::from(region))
+    }
+
+    /// Number of the pool: unique in the process, never used again.
+    #[inline(always)]
+    pub(crate) fn pool(self) -> u64 {
+        self.0.get() / REGIONS
+    }
+
+    /// Index in the pool's list of regions.
+    #[inline(always)]
+    pub(crate) fn region(self) -> u16 {
+        self.0.get() as u16
+    }
+}
+
+// One of these goes with every request.
+const _: () = assert!(size_of::<Memory>() == 2 * size_of::<usize>());
+
+// SAFETY: a `Memory` is only an address; nothing is accessed through it except by a queue, under the promise made at
+// the unsafe `push`.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// Placeholder for requests without data.
+    pub const NONE: Memory = Memory { address: NonNull::dangling(), registered: None };
+}
 
 /// A pool of aligned memory that queues can register. Cheap to clone; the memory lives until the last clone
 /// and the last [`Buffer`] are gone.

@@ -4,11 +4,8 @@
 //! back with [`DeviceQueue::reap`]. It never allocates on these calls once created, and never checks who owns the
 //! memory: that is the caller's proof, which is why `push` is unsafe.
 
-use crate::engine::{NullQueue, UringQueue};
-use crate::{BufferPool, Result};
-use std::num::NonZeroU64;
+use crate::{BufferPool, Memory, Result};
 use std::os::fd::BorrowedFd;
-use std::ptr::NonNull;
 use std::time::Duration;
 
 /// Kind of a request.
@@ -34,59 +31,6 @@ impl Op {
             Op::Discard => "discard",
         }
     }
-}
-
-/// The memory of one request. A plain address: validity is promised by the caller of [`DeviceQueue::push`].
-#[derive(Debug, Clone, Copy)]
-pub struct Memory {
-    /// First byte.
-    pub address: NonNull<u8>,
-    /// The region that holds the whole request, if its pool registers it with queues. A queue of another pool, or of
-    /// none, takes the memory as plain memory.
-    pub registered: Option<Registered>,
-}
-
-/// A region of memory that a pool registers with its queues. The same number names another region in each pool, so
-/// the pool belongs to it.
-// One word, that it is copied as one: the pool's number above 16 bits for the region's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Registered(NonZeroU64);
-
-/// Numbers of regions in a pool.
-const REGIONS: NonZeroU64 = NonZeroU64::new(1 << 16).expect("not zero");
-
-impl Registered {
-    /// Pools are numbered below this.
-    pub(crate) const POOLS: u64 = 1 << 48;
-
-    /// Region `region` of the pool with the number `pool`, which is below [`Registered::POOLS`].
-    pub(crate) fn new(pool: NonZeroU64, region: u16) -> Self {
-        Registered(pool.saturating_mul(REGIONS) | u64::from(region))
-    }
-
-    /// Number of the pool: unique in the process, never used again.
-    #[inline(always)]
-    pub(crate) fn pool(self) -> u64 {
-        self.0.get() / REGIONS
-    }
-
-    /// Index in the pool's list of regions.
-    #[inline(always)]
-    pub(crate) fn region(self) -> u16 {
-        self.0.get() as u16
-    }
-}
-
-// One of these goes with every request.
-const _: () = assert!(size_of::<Memory>() == 2 * size_of::<usize>());
-
-// SAFETY: a `Memory` is only an address; nothing is accessed through it except by a queue, under the promise made at
-// the unsafe `push`.
-unsafe impl Send for Memory {}
-
-impl Memory {
-    /// Placeholder for requests without data.
-    pub const NONE: Memory = Memory { address: NonNull::dangling(), registered: None };
 }
 
 /// One request.
@@ -239,63 +183,4 @@ pub trait DeviceQueue: Send {
 
     /// A descriptor that becomes readable when a completion may be waiting, where the engine has one.
     fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>>;
-}
-
-/// A queue of a known engine (dispatched without a virtual call on the hot path) or of any other device.
-///
-/// Dropping it waits for everything in flight, because the memory of the requests may be freed right after.
-// With a tag of its own: one that hides in unused values of a field takes five instructions to look at.
-#[allow(clippy::large_enum_variant, reason = "one per thread; boxing would cost the hot path a load")]
-#[repr(u8)]
-pub enum Queue {
-    /// io_uring.
-    Uring(UringQueue),
-    /// The counting engine that moves nothing.
-    Null(NullQueue),
-    /// Anything else.
-    Other(Box<dyn DeviceQueue>),
-}
-
-macro_rules! forward {
-    ($self:ident, $queue:ident => $call:expr) => {
-        match $self {
-            Queue::Uring($queue) => $call,
-            Queue::Null($queue) => $call,
-            Queue::Other($queue) => $call,
-        }
-    };
-}
-
-impl DeviceQueue for Queue {
-    #[inline(always)]
-    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
-        // SAFETY: the caller's promise is passed on unchanged.
-        forward!(self, queue => unsafe { queue.push(request) })
-    }
-
-    #[inline]
-    fn submit(&mut self) -> Result<usize> {
-        forward!(self, queue => queue.submit())
-    }
-
-    #[inline]
-    fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
-        forward!(self, queue => queue.reap(out, wait))
-    }
-
-    fn in_flight(&self) -> u32 {
-        forward!(self, queue => queue.in_flight())
-    }
-
-    fn capacity(&self) -> u32 {
-        forward!(self, queue => queue.capacity())
-    }
-
-    fn facts(&self) -> QueueFacts {
-        forward!(self, queue => queue.facts())
-    }
-
-    fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
-        forward!(self, queue => queue.event_fd())
-    }
 }

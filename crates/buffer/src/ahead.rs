@@ -2,10 +2,8 @@
 
 use crate::cache::{BufferCache, LoadGuard};
 use crate::guard::BufferPin;
+use crate::options::READ_AHEAD_BYTES;
 use std::sync::Arc;
-
-/// Most bytes of one request.
-pub const READ_AHEAD_BYTES: u32 = 256 << 10;
 
 impl BufferCache {
     /// Brings blocks `first .. first + count` into memory in one device request, as far as they are not there

@@ -1,9 +1,8 @@
 //! The cache: look-up, loading, verification.
 
-use crate::ahead::READ_AHEAD_BYTES;
 use crate::buffer::{Buffer, BufferState, Check, Content};
 use crate::guard::{BufferPin, BufferRef};
-use crate::options::{CacheOptions, budget_blocks};
+use crate::options::{CacheOptions, READ_AHEAD_BYTES, budget_blocks};
 use crate::scratch::ScratchPool;
 use crate::shard::{Shard, shard_count};
 use crate::stats::Stats;

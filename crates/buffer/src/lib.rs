@@ -51,12 +51,11 @@ mod sync;
 mod tid;
 mod write;
 
-pub use ahead::READ_AHEAD_BYTES;
 pub use buffer::BufferState;
 pub use cache::BufferCache;
 pub use error::{Error, Result};
 pub use guard::{BufferPin, BufferRef};
-pub use options::{CacheOptions, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE};
+pub use options::{CacheOptions, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, READ_AHEAD_BYTES};
 pub use stats::Stats;
 pub use tid::Tid;
 pub use write::Owner;

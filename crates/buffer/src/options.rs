@@ -7,6 +7,8 @@ use uext4_blockdev::Geometry;
 pub const MIN_BLOCK_SIZE: u32 = 1024;
 /// Largest block size of ext4, in bytes.
 pub const MAX_BLOCK_SIZE: u32 = 65536;
+/// Most bytes that reading ahead takes in one request.
+pub const READ_AHEAD_BYTES: u32 = 256 << 10;
 
 /// Default budget in bytes.
 const DEFAULT_BUDGET: u64 = 64 << 20;

@@ -1,9 +1,9 @@
 //! Errors of the journal.
 
 use crate::Tid;
-use crate::recovery::Damage;
 use std::borrow::Cow;
 use std::fmt;
+use uext4_ondisk::CorruptKind;
 
 /// Result of a journal call.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -182,5 +182,25 @@ pub struct AbortCause {
 impl fmt::Display for AbortCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.what, std::io::Error::from_raw_os_error(self.errno))
+    }
+}
+
+/// Damage in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Damage {
+    /// The transaction.
+    pub tid: Tid,
+    /// The log block.
+    pub log_block: u32,
+    /// Where it is on the volume.
+    pub block: u64,
+    /// What is wrong.
+    pub kind: CorruptKind,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Damage { tid, log_block, block, kind } = self;
+        write!(f, "transaction {tid}, log block {log_block} (block {block}): {kind}")
     }
 }

@@ -19,12 +19,22 @@ pub struct Handle<'j> {
     credits: u32,
 }
 
-impl<'j> Handle<'j> {
-    /// Takes over an update that was begun with `credits` reserved.
-    pub(crate) fn new(journal: &'j Journal, transaction: Arc<Transaction>, credits: u32) -> Self {
-        Handle { journal, transaction, credits }
+impl Journal {
+    /// Starts a handle that may change `credits` blocks, in the running transaction or a new one.
+    ///
+    /// Waits while the journal is quiesced, and while the transaction is so full that active handles must
+    /// return credits first. The caller holds no handle and no lock that comes after handles.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`]; [`Error::TooManyCredits`] if no transaction can hold that many;
+    /// [`Error::LogSpace`] if the log is too full; [`Error::CommitUnavailable`] if the transaction is full of
+    /// changed blocks, so that no waiting would help.
+    pub fn start(&self, credits: u32) -> Result<Handle<'_>> {
+        Ok(Handle { transaction: self.begin(credits)?, journal: self, credits })
     }
+}
 
+impl<'j> Handle<'j> {
     /// The transaction. Give it to [`Journal::datasync`] to make the change durable.
     #[must_use]
     pub fn tid(&self) -> Tid {

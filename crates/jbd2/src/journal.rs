@@ -1,6 +1,5 @@
 //! The journal: opening, starting handles, quiescing, aborting, syncing.
 
-use crate::handle::Handle;
 use crate::space::{Limits, LogSpace};
 use crate::superblock::JournalInfo;
 use crate::sync::{AtomicU64, Ordering};
@@ -96,8 +95,8 @@ pub struct JournalStats {
 }
 
 /// How an attempt to start a handle ended.
-enum Attempt<'j> {
-    Started(Handle<'j>),
+enum Attempt {
+    Started(Arc<Transaction>),
     /// No transaction runs.
     Create,
     /// Somebody must act first: release the journal or the transaction, or return credits.
@@ -174,34 +173,26 @@ impl Journal {
         self.limits.transaction
     }
 
-    /// Starts a handle that may change `credits` blocks, in the running transaction or a new one.
-    ///
-    /// Waits while the journal is quiesced, and while the transaction is so full that active handles must
-    /// return credits first. The caller holds no handle and no lock that comes after handles.
-    ///
-    /// # Errors
-    /// [`Error::Aborted`]; [`Error::TooManyCredits`] if no transaction can hold that many;
-    /// [`Error::LogSpace`] if the log is too full; [`Error::CommitUnavailable`] if the transaction is full of
-    /// changed blocks, so that no waiting would help.
-    pub fn start(&self, credits: u32) -> Result<Handle<'_>> {
+    /// Begins an update with `credits` reserved, in the running transaction or a new one: [`Journal::start`].
+    pub(crate) fn begin(&self, credits: u32) -> Result<Arc<Transaction>> {
         let maximum = self.limits.handle();
         if credits > maximum {
             return Err(Error::TooManyCredits { wanted: credits, maximum });
         }
         loop {
             match self.try_start(credits)? {
-                Attempt::Started(handle) => return Ok(handle),
+                Attempt::Started(transaction) => return Ok(transaction),
                 Attempt::Create => self.create_transaction(),
                 Attempt::Wait => {
-                    if let Some(handle) = self.wait_to_start(credits)? {
-                        return Ok(handle);
+                    if let Some(transaction) = self.wait_to_start(credits)? {
+                        return Ok(transaction);
                     }
                 }
             }
         }
     }
 
-    fn try_start(&self, credits: u32) -> Result<Attempt<'_>> {
+    fn try_start(&self, credits: u32) -> Result<Attempt> {
         let state = self.state.read();
         self.check_alive()?;
         if state.quiesced > 0 {
@@ -218,14 +209,14 @@ impl Journal {
         // Still shared: whoever locks the transaction (exclusive) either comes before and was seen above, or
         // comes after and sees this update.
         transaction.account.begin();
-        Ok(Attempt::Started(Handle::new(self, Arc::clone(transaction), credits)))
+        Ok(Attempt::Started(Arc::clone(transaction)))
     }
 
     #[cold]
-    fn wait_to_start(&self, credits: u32) -> Result<Option<Handle<'_>>> {
+    fn wait_to_start(&self, credits: u32) -> Result<Option<Arc<Transaction>>> {
         let ticket = self.starters.enter();
         match self.try_start(credits)? {
-            Attempt::Started(handle) => return Ok(Some(handle)),
+            Attempt::Started(transaction) => return Ok(Some(transaction)),
             Attempt::Create => return Ok(None),
             Attempt::Wait => self.check_waiting_helps(credits)?,
         }

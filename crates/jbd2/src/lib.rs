@@ -55,12 +55,12 @@ mod sync;
 mod transaction;
 mod wait;
 
-pub use error::{AbortCause, Error, ExtendRefusal, Result};
+pub use error::{AbortCause, Damage, Error, ExtendRefusal, Result};
 pub use handle::{Handle, Joined};
 pub use journal::{Journal, JournalStats, SyncOutcome, Tail, UpdatesLocked};
 pub use log_map::{LogMap, LogRun, RunMap};
 pub use recovery::{
-    Changes, Damage, FastCommitReplay, FastCommits, LogEnd, Recovery, RecoveryReport, Replay, mark_empty,
+    Changes, FastCommitReplay, FastCommits, LogEnd, Recovery, RecoveryReport, Replay, mark_empty,
     store_empty_superblock,
 };
 pub use superblock::JournalInfo;

@@ -77,6 +77,17 @@ impl LogSpace {
     }
 }
 
+impl JournalInfo {
+    /// Whether a journal that runs in this log, once it is empty, can hold its own largest transaction.
+    ///
+    /// # Errors
+    /// [`Error::LogSpace`].
+    pub fn check_room(&self) -> Result<()> {
+        let limits = Limits::new(self);
+        LogSpace::empty(&limits).check(&limits)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,6 @@
 //! its block size, the blocks the log really has, the features this version knows. Limits are jbd2's, so that
 //! a log accepted here is accepted by the kernel too.
 
-use crate::space::{Limits, LogSpace};
 use crate::{Error, LogMap, Result, Tid};
 use std::borrow::Cow;
 use uext4_buffer::BufferCache;
@@ -105,15 +104,6 @@ impl JournalInfo {
             );
         }
         Ok(())
-    }
-
-    /// Whether a journal that runs in this log, once it is empty, can hold its own largest transaction.
-    ///
-    /// # Errors
-    /// [`Error::LogSpace`].
-    pub fn check_room(&self) -> Result<()> {
-        let limits = Limits::new(self);
-        LogSpace::empty(&limits).check(&limits)
     }
 
     /// Layout of the log's blocks.

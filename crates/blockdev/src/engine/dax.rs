@@ -11,7 +11,7 @@ use super::allocated::fully_allocated;
 use super::dax_copy::{Copier, Fault, durable_copies_work, install_guard};
 use super::plain::{DoneRing, grant};
 use super::syncs::Syncs;
-use crate::layer::timer::TimerFd;
+use crate::timer::TimerFd;
 use crate::{
     Capabilities, DaxKind, Description, Device, DeviceQueue, Done, Driving, Error, Full, Geometry, Op,
     Process, Queue, QueueFacts, QueueOptions, Request, Result, Sharing, Wait, WriteDurability,

@@ -14,9 +14,9 @@
 use super::budget::Budget;
 use super::few::Few;
 use super::probe::{self, Probed};
-use super::ring;
+use super::ring::{self, RingTarget};
 use super::sync_queue::{SyncQueue, SyncTarget, discard, retry};
-use super::uring::{RingTarget, UringQueue};
+use super::uring::UringQueue;
 use crate::own::{self, Claim};
 use crate::{
     Ask, Capabilities, Description, Device, DeviceQueue, Done, Driving, Error, Geometry, Memory, Op, Process,

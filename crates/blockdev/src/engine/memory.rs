@@ -6,7 +6,7 @@
 
 use super::pages::Pages;
 use super::plain::{goal, grant};
-use crate::layer::timer::{TimerFd, duration_ns, now_ns, wait_until};
+use crate::timer::{TimerFd, duration_ns, now_ns, wait_until};
 use crate::{
     Capabilities, Description, Device, DeviceQueue, Done, Driving, Error, Full, Geometry, Op, Queue,
     QueueFacts, QueueOptions, Request, Result, Sharing, Wait, WriteDurability,

@@ -6,14 +6,12 @@
 //! and both report success. Synchronous calls are served from a private copy of an image, so that metadata is
 //! right. Nothing ever reaches the image. Never use it for data that matters.
 
+use super::null_queue::NullQueue;
 use super::pages::Pages;
-use super::plain::{DoneRing, grant};
-use crate::layer::timer::TimerFd;
 use crate::{
-    BufferPool, Capabilities, Description, Device, DeviceQueue, Done, Driving, Error, Full, Geometry, Op,
-    Queue, QueueFacts, QueueOptions, Request, Result, Sharing, Wait, WriteDurability,
+    BufferPool, Capabilities, Description, Device, Driving, Error, Geometry, Op, Queue, QueueOptions, Result,
+    Sharing, WriteDurability,
 };
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Bytes read from the image at once.
@@ -125,73 +123,6 @@ impl Device for NullDevice {
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
-        let facts = grant("null", options)?;
-        Ok(Queue::Null(NullQueue { ring: DoneRing::new(options.depth), timer: TimerFd::default(), facts }))
-    }
-}
-
-/// A queue that completes every request at once and **moves nothing**: reads leave their memory as it was.
-///
-/// Requests are not looked at beyond their kind: wrong positions, lengths and addresses succeed as well.
-#[derive(Debug)]
-pub struct NullQueue {
-    ring: DoneRing,
-    timer: TimerFd,
-    facts: QueueFacts,
-}
-
-impl NullQueue {
-    #[cold]
-    fn signal(&self) -> Result<()> {
-        self.timer.set((self.ring.len() > 0).then_some(0))
-    }
-}
-
-impl DeviceQueue for NullQueue {
-    /// Not inlined, so that instruction counts can tell this stand-in for encoding a ring entry from its caller.
-    #[inline(never)]
-    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
-        let result = match request.op {
-            Op::Read | Op::Write => request.length as i32,
-            Op::Flush | Op::Discard => 0,
-        };
-        self.ring.push(Done { tag: request.tag, result })
-    }
-
-    #[inline]
-    fn submit(&mut self) -> Result<usize> {
-        if self.timer.is_wanted() {
-            self.signal()?;
-        }
-        Ok(self.ring.send())
-    }
-
-    #[inline]
-    fn reap(&mut self, out: &mut Vec<Done>, _wait: Wait) -> Result<usize> {
-        // Everything in flight is complete, so there is nothing to wait for.
-        self.ring.send();
-        let delivered = self.ring.deliver(out);
-        if self.timer.is_wanted() {
-            self.signal()?;
-        }
-        Ok(delivered)
-    }
-
-    fn in_flight(&self) -> u32 {
-        self.ring.len()
-    }
-
-    fn capacity(&self) -> u32 {
-        self.ring.capacity()
-    }
-
-    fn facts(&self) -> QueueFacts {
-        self.facts.clone()
-    }
-
-    fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
-        self.timer.get()?;
-        self.signal()?;
-        self.timer.get().map(Some)
+        Ok(Queue::Null(NullQueue::new(options)?))
     }
 }

@@ -1,7 +1,6 @@
 //! Whether completions of a device can be polled (IOPOLL): tried, because the kernel accepts the flag for any file.
 
-use super::ring;
-use super::uring::RingTarget;
+use super::ring::{self, RingTarget};
 use crate::scratch::Scratch;
 use crate::{Ask, Error, QueueFacts, QueueOptions, Result};
 use io_uring::{IoUring, opcode, types};

@@ -1,12 +1,13 @@
 //! Making io_uring rings: which flags, what to do when the kernel refuses one, and what is registered with
 //! them.
 
+use super::budget::Budget;
 use super::ring_index::RingIndex;
-use super::uring::RingTarget;
 use crate::{Ask, Error, QueueFacts, QueueOptions, Result};
 use io_uring::IoUring;
 use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// Action of the [`Error::Open`] that says that the kernel refuses io_uring as such.
 pub(super) const SETUP: &str = "io_uring_setup";
@@ -16,6 +17,25 @@ const SQPOLL_IDLE_MS: u32 = 50;
 
 /// Slot of the device in a ring's file table.
 const SLOT_DEVICE: usize = 0;
+
+/// What a ring works on.
+#[derive(Debug, Clone)]
+pub(crate) struct RingTarget {
+    /// The opened device; kept alive by its queues.
+    pub(crate) file: Arc<OwnedFd>,
+    /// A block device (otherwise a regular file).
+    pub(crate) block: bool,
+    /// Bytes that may be addressed.
+    pub(crate) size: u64,
+    /// Smallest transfer, for the trial of IOPOLL.
+    pub(crate) logical_block: u32,
+    /// Flushes and FUA mean something.
+    pub(crate) volatile_cache: bool,
+    /// `RWF_NOWAIT` is understood.
+    pub(crate) nowait: bool,
+    /// What the device takes at once, if that is known.
+    pub(crate) budget: Option<Arc<Budget>>,
+}
 
 /// What is wanted of a ring.
 #[derive(Debug, Clone, Copy)]

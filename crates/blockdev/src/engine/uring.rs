@@ -26,11 +26,11 @@
 //! **A child process** shares the rings' memory with its parent, so it is let at none of them: every call but a
 //! push, which finds the queue full, says [`Error::Forked`], and dropping only closes the child's descriptors.
 
-use super::budget::{Budget, Share};
+use super::budget::Share;
 use super::enter::enter_part;
 use super::polling;
 use super::registered::register_memory;
-use super::ring::{self, Plan, Tombstone, Wakeup};
+use super::ring::{self, Plan, RingTarget, Tombstone, Wakeup};
 use super::ring_index::RingIndex;
 use crate::{
     Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Process, QueueFacts, QueueOptions, Registered,
@@ -39,8 +39,7 @@ use crate::{
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{IoUring, opcode, types};
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// Most requests in flight of one queue: the kernel's limit for a submission ring.
@@ -48,25 +47,6 @@ const DEPTH_MAX: u32 = 32768;
 
 /// `IORING_ENTER_GETEVENTS` of `linux/io_uring.h`.
 const ENTER_GETEVENTS: u32 = 1;
-
-/// What a ring works on.
-#[derive(Debug, Clone)]
-pub(crate) struct RingTarget {
-    /// The opened device; kept alive by its queues.
-    pub(crate) file: Arc<OwnedFd>,
-    /// A block device (otherwise a regular file).
-    pub(crate) block: bool,
-    /// Bytes that may be addressed.
-    pub(crate) size: u64,
-    /// Smallest transfer, for the trial of IOPOLL.
-    pub(crate) logical_block: u32,
-    /// Flushes and FUA mean something.
-    pub(crate) volatile_cache: bool,
-    /// `RWF_NOWAIT` is understood.
-    pub(crate) nowait: bool,
-    /// What the device takes at once, if that is known.
-    pub(crate) budget: Option<Arc<Budget>>,
-}
 
 /// A request queue on io_uring.
 pub struct UringQueue {

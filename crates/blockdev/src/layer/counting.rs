@@ -1,7 +1,7 @@
 //! Counts what reaches a device, and shows each request to whoever traces.
 
 use super::slots::Slots;
-use super::timer::now_ns;
+use crate::timer::now_ns;
 use crate::{
     Capabilities, Description, Device, DeviceQueue, Done, Full, Geometry, Op, Queue, QueueFacts,
     QueueOptions, Request, Result, Wait, WriteDurability,

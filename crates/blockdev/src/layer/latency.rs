@@ -4,9 +4,9 @@
 //! completed until it is due. Requests that take the device longer are not delayed further.
 
 use super::slots::Slots;
-use super::timer::{duration_ns, now_ns, sleepable, wait_until};
 use super::wake::Wake;
 use crate::engine::goal;
+use crate::timer::{duration_ns, now_ns, sleepable, wait_until};
 use crate::{
     Capabilities, Description, Device, DeviceQueue, Done, Full, Geometry, Op, Queue, QueueFacts,
     QueueOptions, Request, Result, Wait, WriteDurability,

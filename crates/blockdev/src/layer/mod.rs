@@ -9,7 +9,6 @@ mod latency;
 mod mask;
 mod overlay;
 mod slots;
-pub(crate) mod timer;
 mod wake;
 pub use counting::{Counters, CountingDevice, Counts, TraceEvent, TracePhase, TraceSink};
 pub use fault::{Fault, FaultAction, FaultDevice, FaultHandle, FaultId, FaultOn};

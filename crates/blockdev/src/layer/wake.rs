@@ -1,6 +1,6 @@
 //! One descriptor for a queue that has completions of its own beside those of the queue it wraps.
 
-use super::timer::TimerFd;
+use crate::timer::TimerFd;
 use crate::{DeviceQueue, Error, Queue, Result};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

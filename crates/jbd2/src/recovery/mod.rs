@@ -45,13 +45,12 @@ pub use apply::{mark_empty, store_empty_superblock};
 pub use convert::Changes;
 pub use fast_commit::{FastCommitReplay, FastCommits};
 
-use crate::{JournalInfo, LogMap, Result, Tid};
+use crate::{Damage, JournalInfo, LogMap, Result, Tid};
 use reader::LogReader;
 use scan::Scan;
 use std::fmt;
 use std::sync::Arc;
 use uext4_blockdev::Device;
-use uext4_ondisk::CorruptKind;
 
 /// What a log holds.
 #[derive(Debug, Clone)]
@@ -113,26 +112,6 @@ pub enum LogEnd {
     Interrupted,
     /// A committed transaction is damaged; it and what follows it do not count.
     Damaged(Damage),
-}
-
-/// Damage in the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Damage {
-    /// The transaction.
-    pub tid: Tid,
-    /// The log block.
-    pub log_block: u32,
-    /// Where it is on the volume.
-    pub block: u64,
-    /// What is wrong.
-    pub kind: CorruptKind,
-}
-
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Damage { tid, log_block, block, kind } = self;
-        write!(f, "transaction {tid}, log block {log_block} (block {block}): {kind}")
-    }
 }
 
 impl fmt::Display for LogEnd {

@@ -1,8 +1,8 @@
 //! Following the transactions of the log to the last good commit.
 
+use super::LogEnd;
 use super::reader::LogReader;
-use super::{Damage, LogEnd};
-use crate::{JournalInfo, Result, Tid};
+use crate::{Damage, JournalInfo, Result, Tid};
 use uext4_ondisk::CorruptKind;
 use uext4_ondisk::jbd2::{
     BlockHeader, BlockType, CommitBlock, LogChecksums, LogFormat, Tag, TagFlags, TransactionChecksum,

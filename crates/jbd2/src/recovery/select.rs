@@ -2,8 +2,8 @@
 
 use super::reader::LogReader;
 use super::scan::{Copy, Scan};
-use super::{Damage, LogEnd, Recovery, Replay};
-use crate::Result;
+use super::{LogEnd, Recovery, Replay};
+use crate::{Damage, Result};
 use uext4_ondisk::CorruptKind;
 use uext4_ondisk::jbd2::LogFormat;
 

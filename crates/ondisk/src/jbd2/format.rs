@@ -7,8 +7,7 @@
 use zerocopy::big_endian::U32;
 
 use super::superblock::{JournalCompat, JournalIncompat, JournalSuperblock};
-use super::tag::{Tag, TagChecksum};
-use crate::bytes::{array_at, index, low16, put};
+use crate::bytes::{array_at, index, put};
 use crate::checksum::csum;
 use crate::error::{Corrupt, CorruptKind, EncodeError};
 
@@ -120,22 +119,5 @@ impl LogFormat {
     /// crc32c of a data block of transaction `sequence`, as it stands in the log (escaped).
     pub fn data_checksum(&self, sequence: u32, data: &[u8]) -> u32 {
         csum(csum(self.seed, &U32::new(sequence).to_bytes()), data)
-    }
-
-    /// The checksum that the tag of a data block must carry.
-    pub fn tag_checksum(&self, sequence: u32, data: &[u8]) -> TagChecksum {
-        match self.checksums {
-            LogChecksums::V2 => TagChecksum::V2(low16(self.data_checksum(sequence, data))),
-            LogChecksums::V3 => TagChecksum::V3(self.data_checksum(sequence, data)),
-            LogChecksums::None | LogChecksums::Transaction => TagChecksum::None,
-        }
-    }
-
-    /// Checks a data block of the log against its tag, if tags carry checksums.
-    pub fn verify_data(&self, tag: &Tag, sequence: u32, data: &[u8]) -> Result<(), Corrupt> {
-        if !self.metadata_checksums() || self.tag_checksum(sequence, data) == tag.checksum {
-            return Ok(());
-        }
-        Err(CorruptKind::JournalDataChecksum.into())
     }
 }

@@ -5,8 +5,8 @@ use zerocopy::big_endian::{U16, U32};
 
 use super::format::{LogChecksums, LogFormat};
 use super::header::{BlockHeader, BlockType, HEADER_SIZE};
-use crate::bytes::{array_at, high32, index, join32, low32, put};
-use crate::error::EncodeError;
+use crate::bytes::{array_at, high32, index, join32, low16, low32, put};
+use crate::error::{Corrupt, CorruptKind, EncodeError};
 
 const STRUCTURE: &str = "journal descriptor block";
 const UUID_SIZE: usize = 16;
@@ -120,6 +120,23 @@ impl LogFormat {
             put(block, end, uuid, STRUCTURE)?;
         }
         Ok(Some(next))
+    }
+
+    /// The checksum that the tag of a data block must carry.
+    pub fn tag_checksum(&self, sequence: u32, data: &[u8]) -> TagChecksum {
+        match self.checksums {
+            LogChecksums::V2 => TagChecksum::V2(low16(self.data_checksum(sequence, data))),
+            LogChecksums::V3 => TagChecksum::V3(self.data_checksum(sequence, data)),
+            LogChecksums::None | LogChecksums::Transaction => TagChecksum::None,
+        }
+    }
+
+    /// Checks a data block of the log against its tag, if tags carry checksums.
+    pub fn verify_data(&self, tag: &Tag, sequence: u32, data: &[u8]) -> Result<(), Corrupt> {
+        if !self.metadata_checksums() || self.tag_checksum(sequence, data) == tag.checksum {
+            return Ok(());
+        }
+        Err(CorruptKind::JournalDataChecksum.into())
     }
 }
 
