@@ -21,6 +21,7 @@ fn words(volume: &Volume, line: &[&str]) -> Vec<OsString> {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table of command lines")]
 fn bad_usage_is_status_2() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let volume = volume();

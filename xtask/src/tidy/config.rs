@@ -29,8 +29,6 @@ pub struct Config {
 pub struct Limits {
     /// Lines of a Rust file, tests included.
     pub file_lines: usize,
-    /// Code lines (neither blank nor comment) of a function.
-    pub function_lines: usize,
     /// Columns of a line.
     pub columns: usize,
 }
@@ -96,7 +94,7 @@ impl Config {
     /// The limits of the house and one arrow, for tests.
     pub fn sample(rest: &str) -> Config {
         let text = format!(
-            "[limits]\nfile_lines = 700\nfunction_lines = 70\ncolumns = 110\n\
+            "[limits]\nfile_lines = 700\ncolumns = 110\n\
              [edges]\nupper = [\"lower\"]\nlower = []\n{rest}"
         );
         Config::parse(&text).expect("sample")
@@ -109,7 +107,7 @@ mod tests {
 
     #[test]
     fn an_exception_needs_a_reason_and_known_fields() {
-        let head = "[limits]\nfile_lines = 1\nfunction_lines = 1\ncolumns = 1\n[edges]\n";
+        let head = "[limits]\nfile_lines = 1\ncolumns = 1\n[edges]\n";
         let without = format!("{head}[[exceptions]]\nrule = \"columns\"\npath = \"a\"\nreason = \" \"\n");
         assert!(Config::parse(&without).unwrap_err().contains("no reason"));
         let misspelt = format!("{head}[[exception]]\nrule = \"columns\"\n");

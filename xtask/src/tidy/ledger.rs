@@ -77,15 +77,15 @@ mod tests {
         Finding { rule, path: "a.rs".into(), line: 3, item: "f".into(), measure, text: "x".into() }
     }
 
-    const EXCEPTION: &str = "[[exceptions]]\nrule = \"function-lines\"\npath = \"a.rs\"\nitem = \"f\"\n\
+    const EXCEPTION: &str = "[[exceptions]]\nrule = \"columns\"\npath = \"a.rs\"\nitem = \"f\"\n\
                              limit = 80\n\
                              reason = \"one table of cases\"\n";
 
     #[test]
     fn an_exception_excuses_up_to_its_own_limit() {
         let config = Config::sample(EXCEPTION);
-        assert!(Ledger::new(&config).settle(vec![finding("function-lines", 80)]).is_empty());
-        let problems = Ledger::new(&config).settle(vec![finding("function-lines", 81)]);
+        assert!(Ledger::new(&config).settle(vec![finding("columns", 80)]).is_empty());
+        let problems = Ledger::new(&config).settle(vec![finding("columns", 81)]);
         assert_eq!(problems.len(), 2, "the finding, and the exception that did not cover it: {problems:?}");
     }
 
