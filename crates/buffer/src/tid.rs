@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Number of a journal transaction. It only grows, so that two of them always have an order. The log has room for the low
-/// 32 bits, the [sequence number](Tid::sequence), which wraps around.
+/// Number of a journal transaction. It only grows, so that two of them always have an order. The log has room for the
+/// low 32 bits, the [sequence number](Tid::sequence), which wraps around.
 ///
 /// No transaction that is ever started has number 0: a log begins behind the one that its superblock names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -63,9 +63,9 @@ impl InodeState {
     ///
     /// Load the mapping first. Then a written block that it shows and that is not durable is told of here: its
     /// conversion stored the number before it published the block (release), and publication is acquired with the
-    /// mapping. The last committed transaction is loaded last; it only grows, so an old value of it makes an inode that is
-    /// clean look dirty, never the other way round. That one is clean again is seen by the next decision that asks; what
-    /// was decided for a dirty inode is not kept (`queue/window.rs`).
+    /// mapping. The last committed transaction is loaded last; it only grows, so an old value of it makes an inode that
+    /// is clean look dirty, never the other way round. That one is clean again is seen by the next decision that asks;
+    /// what was decided for a dirty inode is not kept (`queue/window.rs`).
     #[inline]
     pub fn datasync_tid(&self) -> Option<u64> {
         self.uncommitted(&self.datasync_tid)
@@ -84,8 +84,9 @@ impl InodeState {
     }
 
     /// Marks the inode datasync-dirty in transaction `tid` (never 0), in the step that changes extents or
-    /// size, inside the transaction's handle, and **before** the changed map is published: whoever sees a converted extent
-    /// must also see that its conversion is not durable yet, or an `O_DSYNC` write over it would take FUA for enough.
+    /// size, inside the transaction's handle, and **before** the changed map is published: whoever sees a converted
+    /// extent must also see that its conversion is not durable yet, or an `O_DSYNC` write over it would take FUA for
+    /// enough.
     pub fn set_datasync_tid(&self, tid: u64) {
         self.set_sync_tid(tid);
         self.datasync_tid.fetch_max(tid, Ordering::AcqRel);

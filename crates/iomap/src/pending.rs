@@ -127,6 +127,7 @@ impl Pending {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::slice;
 
     #[test]
     fn a_range_counts_until_it_is_taken_out() {
@@ -142,7 +143,7 @@ mod tests {
         pending.complete(done);
         assert!(pending.meets(&(20..21)), "complete is not converted");
         let batch = pending.take_batch().unwrap();
-        assert_eq!(batch.ranges(), [20..21]);
+        assert_eq!(batch.ranges(), slice::from_ref(&(20..21)));
         assert!(pending.meets(&(20..21)), "while it is converted");
         assert_eq!(pending.take_batch(), None, "somebody else has it");
         pending.finish(batch);
@@ -186,7 +187,7 @@ mod tests {
             let tickets: Vec<Ticket> = (0..32).map(|n| pending.add(round + n..round + n + 1)).collect();
             tickets.into_iter().for_each(|ticket| pending.complete(ticket));
             let batch = pending.take_batch().unwrap();
-            assert_eq!(batch.ranges(), [round..round + 32]);
+            assert_eq!(batch.ranges(), slice::from_ref(&(round..round + 32)));
             pending.finish(batch);
         }
         assert_eq!(places(&pending), 32);

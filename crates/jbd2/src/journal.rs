@@ -352,8 +352,9 @@ impl Journal {
         Tid(self.committed.load(Ordering::Acquire))
     }
 
-    /// Transaction `tid` and all before it are committed. Whoever commits calls it, once the commit block is durable and
-    /// **never before**, for a transaction that takes no handle any more: from then on an `O_DSYNC` write over what the transaction converted takes FUA for enough.
+    /// Transaction `tid` and all before it are committed. Whoever commits calls it, for a transaction that takes no
+    /// handle any more, once the commit block is durable and **never before**: from then on an `O_DSYNC` write over
+    /// what the transaction converted takes FUA for enough.
     ///
     /// # Errors
     /// [`Error::UnknownTransaction`] for a number that was never given out; [`Error::Aborted`]. Nothing counts as

@@ -13,6 +13,7 @@ pub(crate) trait Space {
     /// [`Error::NoSpace`](crate::ground::error::Error::NoSpace).
     fn take(&mut self, blocks: &mut impl Blocks, ino: Ino, limit: u64) -> Result<Pblk>;
 
-    /// Blocks that `ino` does not use any more, data or metadata. A metadata block is told to [`Blocks::freed`] besides.
+    /// Blocks that `ino` does not use any more, data or metadata. A metadata block is told to [`Blocks::freed`]
+    /// besides.
     fn give_back(&mut self, blocks: &mut impl Blocks, ino: Ino, first: Pblk, count: u64) -> Result<()>;
 }

@@ -1,7 +1,7 @@
 //! Metadata blocks under change: the one way by which maps, directories, bitmaps and inodes are edited.
 //!
-//! An edit is written once, over [`Blocks`], and runs on three bodies: the canvas of a replay (`canvas.rs`), which keeps
-//! changed blocks in memory, a journal handle (`journaled.rs`), and the cache alone on volumes without a journal
+//! An edit is written once, over [`Blocks`], and runs on three bodies: the canvas of a replay (`canvas.rs`), which
+//! keeps changed blocks in memory, a journal handle (`journaled.rs`), and the cache alone on volumes without a journal
 //! (`direct.rs`). `credits.rs` says how many blocks an edit changes at most.
 //!
 //! # The rule of an edit

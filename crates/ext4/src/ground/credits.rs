@@ -1,8 +1,8 @@
 //! How many blocks an edit changes at most: the credits that its handle starts with.
 //!
-//! A start after Linux's `ext4_meta_trans_blocks`, for what the editors do: an edit goes down one path of a map, divides
-//! each node of it once at most, and every block that it takes or gives back may lie in a group of its own. A revoke
-//! block is counted wherever metadata blocks are given back.
+//! A start after Linux's `ext4_meta_trans_blocks`, for what the editors do: an edit goes down one path of a map,
+//! divides each node of it once at most, and every block that it takes or gives back may lie in a group of its own. A
+//! revoke block is counted wherever metadata blocks are given back.
 
 use super::state::Ground;
 

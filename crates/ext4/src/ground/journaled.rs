@@ -18,8 +18,8 @@ pub(crate) struct Journaled<'g> {
 }
 
 impl<'g> Journaled<'g> {
-    /// Runs an edit that changes at most `credits` blocks ([`super::credits`]) in a handle of its own. Waits for room in
-    /// the log; the caller holds no handle and no lock that comes after handles.
+    /// Runs an edit that changes at most `credits` blocks ([`super::credits`]) in a handle of its own. Waits for room
+    /// in the log; the caller holds no handle and no lock that comes after handles.
     ///
     /// An edit that fails after its first change has left half of itself in the transaction: the journal is aborted,
     /// and nothing of the transaction is committed.

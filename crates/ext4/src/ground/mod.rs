@@ -1,4 +1,5 @@
-//! Ground: what every room stands on. The state of an open volume, its groups and zones, what may be opened, and errors.
+//! Ground: what every room stands on. The state of an open volume, its groups and zones, what may be opened, and
+//! errors.
 //!
 //! Nothing here knows what an inode, a map or a directory is.
 

@@ -6,8 +6,8 @@ use crate::ground::state::Ground;
 use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, RoCompat};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
 
-/// An inode that edits change. They change fields of `disk` (the map's root is `disk.i_block`) and bytes of `raw` behind
-/// the fixed fields; [`Draft::store`] writes both.
+/// An inode that edits change. They change fields of `disk` (the map's root is `disk.i_block`) and bytes of `raw`
+/// behind the fixed fields; [`Draft::store`] writes both.
 pub(crate) struct Draft {
     pub(crate) ino: Ino,
     pub(crate) disk: DiskInode,

@@ -55,7 +55,8 @@ impl fmt::Display for XattrName {
     }
 }
 
-/// The names of an inode's attributes, from [`Volume::list_xattrs`](crate::Volume::list_xattrs): those in its record, then those in its block.
+/// The names of an inode's attributes, from [`Volume::list_xattrs`](crate::Volume::list_xattrs): those in its record,
+/// then those in its block.
 ///
 /// Either of the two that is damaged or cannot be read yields an error instead of its names, and the other is listed
 /// all the same. Collecting into a `Result` gives all names or the first error, which is what the kernel answers.
@@ -78,8 +79,8 @@ impl ExactSizeIterator for XattrNames {}
 
 impl FusedIterator for XattrNames {}
 
-/// The attributes of an inode, from [`Volume::xattrs_of`](crate::Volume::xattrs_of), in the order of [`XattrNames`] and with its errors. Of equal
-/// names the first counts, as in a look-up.
+/// The attributes of an inode, from [`Volume::xattrs_of`](crate::Volume::xattrs_of), in the order of [`XattrNames`] and
+/// with its errors. Of equal names the first counts, as in a look-up.
 pub struct Xattrs<'v> {
     state: &'v Ext4State,
     inode: Arc<Inode>,
@@ -137,7 +138,8 @@ impl Xattr<'_> {
     /// The value: what [`Volume::xattr_of`](crate::Volume::xattr_of) answers. One in an inode of its own is read now.
     ///
     /// # Errors
-    /// As [`Volume::xattr_of`](crate::Volume::xattr_of); [`Error::NoAttribute`] of an access control list without entries.
+    /// As [`Volume::xattr_of`](crate::Volume::xattr_of); [`Error::NoAttribute`] of an access control list without
+    /// entries.
     pub fn value(self) -> Result<Vec<u8>> {
         let name = XattrIndex::split(self.name.as_bytes()).map(|(_, name)| name).unwrap_or_default();
         let value = read_stored(self.state, &self.inode, name, self.stored)?;

@@ -11,7 +11,9 @@ mod unicode_12_1;
 pub use fold::CaseFolder;
 pub use hash::{DirHash, HashVersion, UnsupportedHash, dir_hash, keyed_dir_hash};
 pub use htree::{HtreeEntry, HtreeIndex, HtreeRoot, verify_htree_checksum};
-pub use htree_encode::{encode_htree_entries, encode_htree_root_info, set_htree_levels, update_htree_checksum};
+pub use htree_encode::{
+    encode_htree_entries, encode_htree_root_info, set_htree_levels, update_htree_checksum,
+};
 pub use linear::{
     DirBlock, DirBlockKind, DirEntries, DirEntry, DirSlot, DirSlots, entry_length, verify_dir_checksum,
 };
