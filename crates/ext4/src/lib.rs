@@ -69,11 +69,6 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
-/// Tests of what nobody outside can reach.
-#[cfg(test)]
-#[path = "../tests/inside/mod.rs"]
-mod inside;
-
 #[allow(dead_code)] // The editors that use it come next.
 mod alloc;
 pub mod check;
@@ -82,6 +77,9 @@ mod face;
 mod ground;
 mod inline;
 mod inode;
+#[cfg(test)]
+#[path = "../tests/inside/mod.rs"]
+mod inside;
 mod map;
 mod opening;
 mod operations;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bodies;
+mod map;
 mod map_cost;
 mod map_random;
 mod sheet;

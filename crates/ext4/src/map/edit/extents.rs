@@ -108,13 +108,13 @@ impl<'a, B: Blocks> Tree<'a, B> {
         Ok(Leaf { window, extents: leaf.extents })
     }
 
-    pub(super) fn walk(&self, each: &mut impl FnMut(Part) -> Result<()>) -> Result<()> {
+    pub(super) fn walk(mut self, each: &mut impl FnMut(Part) -> Result<()>) -> Result<()> {
         self.walk_node(ROOT, self.root_limits(), each)
     }
 
     /// Goes one level deeper with each call.
     fn walk_node(
-        &self,
+        &mut self,
         block: Pblk,
         limits: NodeLimits,
         each: &mut impl FnMut(Part) -> Result<()>,
@@ -123,6 +123,10 @@ impl<'a, B: Blocks> Tree<'a, B> {
         for extent in &node.extents {
             self.check_extent(extent)?;
             each(Part::Data(*extent))?;
+        }
+        if node.key().is_none() && block != ROOT {
+            // It fits everywhere, and is not to be met again.
+            self.plan.free(block);
         }
         for (position, index) in node.indexes.iter().enumerate() {
             let child = self.child_limits(&node, position, limits.end)?;
@@ -306,27 +310,31 @@ impl<'a, B: Blocks> Tree<'a, B> {
         }
     }
 
-    /// A node as it is by now, checked if it comes from the volume.
+    /// A node as it is by now, checked. One that this edit made may be met again in a damaged tree.
     fn node(&self, block: Pblk, limits: NodeLimits) -> Result<Node> {
-        if let Some(node) = self.plan.get(block) {
-            self.blocks.work(node.len() * size_of::<Extent>())?;
-            return Ok(node.clone());
-        }
-        if block == ROOT {
-            let root = ExtentNode::root(&self.draft.disk.i_block, limits);
-            return root.map(|node| Node::of(&node)).map_err(|corrupt| in_map(corrupt, self.draft));
-        }
-        let fault = |corrupt: Corrupt| in_map(corrupt.at_block(block), self.draft);
-        check_zones(self.blocks.ground(), block, 1, "an extent node").map_err(fault)?;
-        let node = self.blocks.look(block, |bytes| {
-            let node = ExtentNode::block(bytes, limits, self.seed)?;
-            Ok(Node::of(&node))
-        })?;
-        let node = node.map_err(fault)?;
+        let place = |corrupt: Corrupt| if block == ROOT { corrupt } else { corrupt.at_block(block) };
+        let fault = |corrupt: Corrupt| in_map(place(corrupt), self.draft);
+        let node = match self.plan.get(block) {
+            Some(node) => node.clone(),
+            // An empty leaf does not say where it belongs.
+            None if self.plan.is_free(block) => return Err(fault(CYCLE.into())),
+            None if block == ROOT => {
+                let root = ExtentNode::root(&self.draft.disk.i_block, limits);
+                Node::of(&root.map_err(fault)?)
+            }
+            None => {
+                check_zones(self.blocks.ground(), block, 1, "an extent node").map_err(fault)?;
+                let look = |bytes: &[u8]| Ok(Node::of(&ExtentNode::block(bytes, limits, self.seed)?));
+                self.blocks.look(block, look)?.map_err(fault)?
+            }
+        };
         self.blocks.work(node.len() * size_of::<Extent>())?;
+        if limits.depth.is_some_and(|depth| depth != node.depth) {
+            return Err(fault(CorruptKind::ExtentDepth.into()));
+        }
         // As the kernel wants it, and e2fsck: the entry above says where a node begins.
         match node.key() {
-            Some(key) if key != limits.first => {
+            Some(key) if block != ROOT && key != limits.first => {
                 Err(fault(Corrupt::from(CorruptKind::ExtentRange).at_lblk(key)))
             }
             _ => Ok(node),

@@ -36,7 +36,7 @@ use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
 /// The first number that is no logical block of a map any more.
 const END: u32 = u32::MAX;
 /// What a map is called that contains itself.
-const CYCLE: CorruptKind = CorruptKind::Cycle("the map of the file");
+pub(crate) const CYCLE: CorruptKind = CorruptKind::Cycle("the map of the file");
 
 /// How an inode finds its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use crate::alloc::Space;
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::inode::draft::Draft;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use uext4_ondisk::ext4::{Extent, I_BLOCK_SIZE};
 use uext4_ondisk::{EncodeError, Pblk};
 
@@ -28,13 +28,13 @@ pub(super) trait Node {
 pub(super) struct Plan<N> {
     nodes: BTreeMap<Pblk, N>,
     made: u64,
-    freed: Vec<Pblk>,
+    freed: BTreeSet<Pblk>,
     unmapped: Vec<Extent>,
 }
 
 impl<N: Node> Plan<N> {
     pub(super) fn new() -> Plan<N> {
-        Plan { nodes: BTreeMap::new(), made: 0, freed: Vec::new(), unmapped: Vec::new() }
+        Plan { nodes: BTreeMap::new(), made: 0, freed: BTreeSet::new(), unmapped: Vec::new() }
     }
 
     /// A node, if it is another one than on the volume.
@@ -59,8 +59,13 @@ impl<N: Node> Plan<N> {
     pub(super) fn free(&mut self, block: Pblk) {
         self.nodes.remove(&block);
         if block.get() < NEW {
-            self.freed.push(block);
+            self.freed.insert(block);
         }
+    }
+
+    /// Whether a node was dropped.
+    pub(super) fn is_free(&self, block: Pblk) -> bool {
+        self.freed.contains(&block)
     }
 
     /// Notes what is mapped no more.
@@ -72,7 +77,8 @@ impl<N: Node> Plan<N> {
     /// are no nodes any more. Returns what was unmapped.
     ///
     /// # Errors
-    /// Those of `space` and of [`Draft::counted`]: nothing was changed then. Those of the body.
+    /// Those of [`Space::take`] and of [`Draft::counted`]: nothing was changed then. Those of [`Space::give_back`];
+    /// those of the body.
     pub(super) fn publish(
         mut self,
         blocks: &mut impl Blocks,
@@ -84,8 +90,11 @@ impl<N: Node> Plan<N> {
         let clusters = new.len() as i64 - self.freed.len() as i64;
         let counted = draft.counted(blocks.ground(), clusters)?;
         // What was a node may be one again.
-        let mut homes = self.freed.split_off(self.freed.len().saturating_sub(new.len()));
+        let mut homes: Vec<Pblk> = (0..new.len()).map_while(|_| self.freed.pop_first()).collect();
         take(blocks, space, draft, reach, new.len(), &mut homes)?;
+        for block in &self.freed {
+            space.give_back(blocks, draft.ino, *block, 1)?;
+        }
         let homes: BTreeMap<Pblk, Pblk> = new.into_iter().zip(homes).collect();
         let home = |block: Pblk| homes.get(&block).copied().unwrap_or(block);
 
@@ -107,7 +116,6 @@ impl<N: Node> Plan<N> {
         }
         for block in self.freed {
             blocks.freed(block)?;
-            space.give_back(blocks, draft.ino, block, 1)?;
         }
         (draft.disk.blocks_raw, draft.disk.flags) = counted;
         Ok(self.unmapped)

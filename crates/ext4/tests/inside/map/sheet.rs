@@ -99,7 +99,7 @@ pub struct Sheet<'v> {
     pub calls: Cell<usize>,
     /// Changes of any kind so far.
     pub changes: usize,
-    freed: BTreeSet<u64>,
+    pub freed: BTreeSet<u64>,
 }
 
 impl<'v> Sheet<'v> {

@@ -1,0 +1,6 @@
+//! The editor of maps.
+
+mod corrupt;
+mod cost;
+mod random;
+mod sheet;
