@@ -56,6 +56,12 @@ pub enum CorruptKind {
     /// An inode bitmap's checksum does not match the one in the group descriptor.
     #[error("inode bitmap checksum is wrong")]
     InodeBitmapChecksum,
+    /// Blocks are to be allocated that a bitmap says are in use.
+    #[error("blocks to be allocated are in use")]
+    BlocksInUse,
+    /// Blocks are to be freed that a bitmap says are free.
+    #[error("blocks to be freed are free already")]
+    BlocksFree,
 
     /// The multi-mount protection block's magic number is wrong.
     #[error("multi-mount protection magic number is wrong")]
@@ -76,6 +82,9 @@ pub enum CorruptKind {
     /// A directory entry or another reference leads to an inode that is not in use.
     #[error("inode is referenced but not in use")]
     InodeFree,
+    /// An inode is to be made that its bitmap says is in use.
+    #[error("inode to be made is in use")]
+    InodeInUse,
     /// A name leads to an inode that holds the value of an attribute, and is no file.
     #[error("inode holds an attribute's value and is no file")]
     InodeOfValue,

@@ -1,4 +1,15 @@
 //! Space: which blocks and inodes are free, and how edits get and return them.
+//!
+//! | file | what |
+//! |---|---|
+//! | `bits.rs` | ranges of bits |
+//! | `group.rs` | bitmaps and descriptor of one group: the only file that changes them |
+//! | `search.rs` | where new blocks and inodes are looked for: the policy |
+
+pub(crate) mod bits;
+pub(crate) mod group;
+#[allow(dead_code)] // The operations that use it come next.
+pub(crate) mod search;
 
 use crate::ground::blocks::Blocks;
 use crate::ground::error::Result;
@@ -7,13 +18,18 @@ use uext4_ondisk::{Ino, Pblk};
 /// Where an edit gets blocks for metadata from, and where it returns blocks to.
 pub(crate) trait Space {
     /// A block for metadata of `ino`, near it and before block number `limit`, marked used. Its contents are anything:
-    /// make them with [`Blocks::fresh`].
+    /// make them with [`Blocks::fresh`]. On volumes with clusters it is the first block of one of its own.
     ///
     /// # Errors
     /// [`Error::NoSpace`](crate::ground::error::Error::NoSpace).
     fn take(&mut self, blocks: &mut impl Blocks, ino: Ino, limit: u64) -> Result<Pblk>;
 
     /// Blocks that `ino` does not use any more, data or metadata. A metadata block is told to [`Blocks::freed`]
-    /// besides.
+    /// besides. On volumes with clusters every cluster that the run touches becomes free: the caller tells of one once,
+    /// when nothing of it is mapped any more.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`](crate::ground::error::Error::Corrupt) if one of them is free already or holds metadata at a
+    /// fixed place: nothing was changed then. Those of the body.
     fn give_back(&mut self, blocks: &mut impl Blocks, ino: Ino, first: Pblk, count: u64) -> Result<()>;
 }

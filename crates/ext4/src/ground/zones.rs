@@ -64,6 +64,13 @@ impl SystemZones {
         self.ranges.shrink_to_fit();
     }
 
+    /// The zones that have a part in `first` .. `end`.
+    pub(crate) fn within(&self, first: u64, end: u64) -> &[(u64, u64)] {
+        let from = self.ranges.partition_point(|range| range.1 <= first);
+        let to = self.ranges.partition_point(|range| range.0 < end);
+        self.ranges.get(from..to).unwrap_or_default()
+    }
+
     /// Whether `count` blocks from `start` lie inside the volume and touch no metadata.
     pub(crate) fn allows(&self, start: u64, count: u64) -> bool {
         let Some(end) = start.checked_add(count) else { return false };
@@ -111,6 +118,9 @@ mod tests {
             (u64::MAX, 2, false),
         ] {
             assert_eq!(zones.allows(start, count), allowed, "{start}+{count}");
+            if let Some(end) = start.checked_add(count).filter(|end| start >= 1 && *end <= 1000) {
+                assert_eq!(zones.within(start, end).is_empty(), allowed, "{start}+{count}");
+            }
         }
     }
 }

@@ -3,6 +3,8 @@
 mod cache;
 #[allow(dead_code)] // The editors that use it come next.
 pub(crate) mod draft;
+#[allow(dead_code)] // The operations that use it come next.
+pub(crate) mod edit;
 pub(crate) mod metadata;
 mod places;
 mod record;

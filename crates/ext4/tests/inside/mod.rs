@@ -2,15 +2,16 @@
 //! beside the others, and belong to the library's own test binary.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod alloc;
 mod bodies;
+mod damage;
 mod map;
-mod map_cost;
-mod map_random;
-mod sheet;
 
 use crate::blockdev::engine::{MemoryDevice, MemoryOptions};
 use crate::blockdev::{Device, WriteDurability};
+use crate::inode::Ext4State;
 use crate::{BufferPool, Volume, VolumeOptions};
+use std::path::Path;
 use std::sync::Arc;
 use uext4_testkit::VolumeBuilder;
 
@@ -40,6 +41,13 @@ pub(super) fn device(image: &[u8]) -> Arc<MemoryDevice> {
 
 pub(super) fn open_device(device: Arc<dyn Device>) -> crate::Result<Volume> {
     Volume::open_device(device, VolumeOptions::read_write())
+}
+
+/// The volume as whoever reads through the cache sees it: what a commit and a checkpoint would bring home.
+pub(super) fn save(state: &Ext4State, path: &Path) {
+    let blocks = state.superblock.geometry.blocks_count();
+    let bytes: Vec<u8> = (0..blocks).flat_map(|block| state.cache.read(block).unwrap().to_vec()).collect();
+    std::fs::write(path, bytes).unwrap();
 }
 
 /// Whether two errors say the same.

@@ -1,0 +1,93 @@
+//! Ranges of bits in a bitmap.
+
+use std::ops::Range;
+
+pub(crate) fn bit(bitmap: &[u8], index: u32) -> bool {
+    bitmap.get(index as usize / 8).is_some_and(|byte| byte >> (index % 8) & 1 == 1)
+}
+
+pub(crate) fn put_bit(bitmap: &mut [u8], index: u32, used: bool) {
+    if let Some(byte) = bitmap.get_mut(index as usize / 8) {
+        let mask = 1 << (index % 8);
+        *byte = if used { *byte | mask } else { *byte & !mask };
+    }
+}
+
+/// The whole bytes of a range of bits, and the bits before and behind them.
+fn whole_bytes(bits: Range<u32>) -> (Range<usize>, [Range<u32>; 2]) {
+    let (first, last) = (bits.start.div_ceil(8), bits.end / 8);
+    if first >= last {
+        return (0..0, [bits, 0..0]);
+    }
+    (first as usize..last as usize, [bits.start..first * 8, last * 8..bits.end])
+}
+
+pub(crate) fn put_bits(bitmap: &mut [u8], bits: Range<u32>, used: bool) {
+    let (bytes, rest) = whole_bytes(bits);
+    if let Some(bytes) = bitmap.get_mut(bytes) {
+        bytes.fill(if used { 0xff } else { 0 });
+    }
+    rest.into_iter().flatten().for_each(|index| put_bit(bitmap, index, used));
+}
+
+pub(crate) fn used_bits(bitmap: &[u8], bits: Range<u32>) -> u32 {
+    let (bytes, rest) = whole_bytes(bits);
+    let whole: u32 = bitmap.get(bytes).unwrap_or_default().iter().map(|byte| byte.count_ones()).sum();
+    whole + rest.into_iter().flatten().filter(|index| bit(bitmap, *index)).count() as u32
+}
+
+pub(crate) fn free_bits(bitmap: &[u8], count: u32) -> u32 {
+    count - used_bits(bitmap, 0..count)
+}
+
+/// The first bit of a range that is used, or free.
+fn find(bitmap: &[u8], bits: Range<u32>, used: bool) -> Option<u32> {
+    let (mut at, other) = (bits.start, if used { 0 } else { 0xff });
+    while at < bits.end {
+        let byte = *bitmap.get(at as usize / 8)?;
+        if at.is_multiple_of(8) && byte == other {
+            at += 8;
+        } else if bit(bitmap, at) == used {
+            return Some(at);
+        } else {
+            at += 1;
+        }
+    }
+    None
+}
+
+/// The runs of free bits in a range.
+pub(crate) fn free_runs(bitmap: &[u8], bits: Range<u32>) -> impl Iterator<Item = Range<u32>> + '_ {
+    let mut at = bits.start;
+    std::iter::from_fn(move || {
+        let start = find(bitmap, at..bits.end, false)?;
+        at = find(bitmap, start..bits.end, true).unwrap_or(bits.end);
+        Some(start..at)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_bits_are_those_bits_one_by_one() {
+        for start in 0..40 {
+            for end in start..40 {
+                for used in [false, true] {
+                    let mut bitmap = [if used { 0 } else { 0xff }; 5];
+                    let mut single = bitmap;
+                    put_bits(&mut bitmap, start..end, used);
+                    (start..end).for_each(|index| put_bit(&mut single, index, used));
+                    assert_eq!(bitmap, single, "{start}..{end}");
+                    for (from, to) in [(0, 40), (start, end), (start / 2, end)] {
+                        let expected = (from..to).filter(|index| bit(&bitmap, *index)).count() as u32;
+                        assert_eq!(used_bits(&bitmap, from..to), expected, "{from}..{to}");
+                        let free = free_runs(&bitmap, from..to).flatten();
+                        assert!(free.eq((from..to).filter(|index| !bit(&bitmap, *index))), "{from}..{to}");
+                    }
+                }
+            }
+        }
+    }
+}

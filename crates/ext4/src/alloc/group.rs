@@ -1,0 +1,343 @@
+//! One group under change: its bitmaps, its free counts and its descriptor.
+//!
+//! Each edit looks at the descriptor and the bitmap first: checksums, free counts, and that what is to be marked is not
+//! marked so already. Then it changes the two blocks. A bitmap that was never written is made.
+//!
+//! # The counts of the superblock
+//! The groups' free counts are the truth. Those in the superblock are kept by nobody while a volume changes, as in the
+//! kernel: [`store_counts`] adds the groups up when the volume is closed, and recovery does so after a crash.
+
+use super::bits::{bit, free_bits, put_bit, put_bits, used_bits};
+use crate::ground::blocks::Blocks;
+use crate::ground::error::{Error, Result};
+use std::ops::Range;
+use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags};
+use uext4_ondisk::{Corrupt, CorruptKind, EncodeError, Group, Ino, Pblk};
+
+/// Clusters that are asked for at once when a bitmap is made.
+const FREE_STEP: usize = 1024;
+/// Bytes that a look at a free cluster counts for ([`Blocks::work`]).
+pub(crate) const SEARCH_WORK: usize = 32;
+/// Where the superblock is, in bytes.
+const SUPERBLOCK: u64 = 1024;
+
+fn unencodable(error: EncodeError) -> Error {
+    Error::Invalid(error.to_string())
+}
+
+fn corrupt(kind: CorruptKind, group: Group) -> Error {
+    Corrupt::from(kind).in_group(group).into()
+}
+
+/// The descriptor of a group as it is now, checksum verified.
+///
+/// # Errors
+/// [`Error::Corrupt`], and those of the body.
+pub(crate) fn descriptor(blocks: &impl Blocks, group: Group) -> Result<GroupDescriptor> {
+    let superblock = &blocks.ground().superblock;
+    let (block, offset) = descriptor_place(blocks, group)?;
+    let decoded = blocks.look(block, |bytes| {
+        let bytes = bytes.get(offset..).unwrap_or_default();
+        GroupDescriptor::decode(bytes, group, superblock).map_err(|corrupt| corrupt.at_block(block))
+    })?;
+    Ok(decoded?)
+}
+
+fn descriptor_place(blocks: &impl Blocks, group: Group) -> Result<(Pblk, usize)> {
+    let place = blocks.ground().superblock.geometry.descriptor_position(group);
+    let missing = || corrupt(CorruptKind::GroupDescriptorField("number"), group);
+    place.map(|(block, offset)| (block, offset as usize)).ok_or_else(missing)
+}
+
+/// Writes the descriptor of a group, checksum included.
+fn store_descriptor(blocks: &mut impl Blocks, group: Group, descriptor: &GroupDescriptor) -> Result<()> {
+    let (block, offset) = descriptor_place(blocks, group)?;
+    let end = offset + usize::from(blocks.ground().superblock.geometry.desc_size());
+    let missing = || corrupt(CorruptKind::GroupDescriptorField("number"), group);
+    let mut raw =
+        blocks.look(block, |bytes| bytes.get(offset..end).map(<[u8]>::to_vec))?.ok_or_else(missing)?;
+    descriptor.encode(&mut raw, group, &blocks.ground().superblock).map_err(unencodable)?;
+    blocks.change(block, |bytes| bytes.get_mut(offset..end).map(|place| place.copy_from_slice(&raw)))?;
+    Ok(())
+}
+
+/// The bitmaps of a group that are to be written, and its descriptor but for the counts and checksums of them.
+pub(crate) struct Changed {
+    pub(crate) group: Group,
+    pub(crate) descriptor: GroupDescriptor,
+    pub(crate) blocks: Option<Vec<u8>>,
+    pub(crate) inodes: Option<Vec<u8>>,
+}
+
+impl Changed {
+    /// Writes them. Free counts are those of the bitmaps.
+    ///
+    /// # Errors
+    /// Those of the body.
+    pub(crate) fn store(mut self, blocks: &mut impl Blocks) -> Result<()> {
+        let superblock = &blocks.ground().superblock;
+        let geometry = &superblock.geometry;
+        let (group, descriptor) = (self.group, &mut self.descriptor);
+        if let Some(bitmap) = &self.blocks {
+            descriptor.free_clusters = free_bits(bitmap, geometry.group_clusters(group).unwrap_or(0));
+            descriptor.flags &= !GroupFlags::BLOCK_UNINIT;
+            descriptor.set_block_bitmap_csum(bitmap, superblock).map_err(unencodable)?;
+        }
+        if let Some(bitmap) = &self.inodes {
+            descriptor.free_inodes = free_bits(bitmap, geometry.inodes_per_group());
+            descriptor.set_inode_bitmap_csum(bitmap, superblock).map_err(unencodable)?;
+        }
+        let bitmaps = [(descriptor.block_bitmap, self.blocks), (descriptor.inode_bitmap, self.inodes)];
+        if bitmaps.iter().any(|(_, bitmap)| bitmap.is_some()) {
+            store_descriptor(blocks, group, &self.descriptor)?;
+        }
+        for (place, bitmap) in bitmaps {
+            if let Some(bitmap) = bitmap {
+                blocks.fresh(place, |bytes| bytes.copy_from_slice(&bitmap))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The block bitmap of a group, checksum verified, or made if it never was: then only metadata at fixed places is in
+/// use.
+///
+/// # Errors
+/// [`Error::Corrupt`], and those of the body.
+pub(crate) fn block_bitmap(
+    blocks: &impl Blocks,
+    group: Group,
+    descriptor: &GroupDescriptor,
+) -> Result<Vec<u8>> {
+    let ground = blocks.ground();
+    let geometry = &ground.superblock.geometry;
+    if !descriptor.blocks_uninitialised(&ground.superblock) {
+        blocks.work(geometry.block_size() as usize)?;
+        let bitmap = blocks.look(descriptor.block_bitmap, <[u8]>::to_vec)?;
+        descriptor.verify_block_bitmap(&bitmap, group, &ground.superblock)?;
+        return Ok(bitmap);
+    }
+    let start = geometry.group_first_block(group).map_or(0, Pblk::get);
+    let clusters = geometry.group_clusters(group).unwrap_or(0);
+    let count = u64::from(geometry.group_blocks(group).unwrap_or(0));
+    let size = u64::from(geometry.cluster_blocks());
+    // Behind the end of the volume everything counts as used.
+    let mut bitmap = vec![0xff; geometry.block_size() as usize];
+    let free = |part: &Range<u32>| {
+        let (first, end) = (u64::from(part.start) * size, (u64::from(part.end) * size).min(count));
+        ground.zones.allows(start + first, end - first)
+    };
+    // Most of it is free, and there may be very many groups.
+    for first in (0..clusters).step_by(FREE_STEP) {
+        let part = first..clusters.min(first + FREE_STEP as u32);
+        if free(&part) {
+            put_bits(&mut bitmap, part, false);
+        } else {
+            blocks.work(SEARCH_WORK * part.len())?;
+            part.filter(|index| free(&(*index..index + 1)))
+                .for_each(|index| put_bit(&mut bitmap, index, false));
+        }
+    }
+    Ok(bitmap)
+}
+
+/// The same for the inode bitmap.
+///
+/// # Errors
+/// As of [`block_bitmap`].
+pub(crate) fn inode_bitmap(
+    blocks: &impl Blocks,
+    group: Group,
+    descriptor: &GroupDescriptor,
+) -> Result<Vec<u8>> {
+    let superblock = &blocks.ground().superblock;
+    let size = superblock.geometry.block_size() as usize;
+    if descriptor.inodes_uninitialised(superblock) {
+        let mut bitmap = vec![0xff; size];
+        put_bits(&mut bitmap, 0..superblock.geometry.inodes_per_group(), false);
+        return Ok(bitmap);
+    }
+    blocks.work(size)?;
+    let bitmap = blocks.look(descriptor.inode_bitmap, <[u8]>::to_vec)?;
+    descriptor.verify_inode_bitmap(&bitmap, group, superblock)?;
+    Ok(bitmap)
+}
+
+/// The descriptor and the block bitmap of a group whose free count agrees with its bitmap.
+///
+/// # Errors
+/// [`Error::Corrupt`], and those of the body.
+pub(crate) fn sound_block_bitmap(blocks: &impl Blocks, group: Group) -> Result<(GroupDescriptor, Vec<u8>)> {
+    let descriptor = descriptor(blocks, group)?;
+    let bitmap = block_bitmap(blocks, group, &descriptor)?;
+    let clusters = blocks.ground().superblock.geometry.group_clusters(group).unwrap_or(0);
+    if free_bits(&bitmap, clusters) != descriptor.free_clusters {
+        return Err(corrupt(CorruptKind::GroupDescriptorField("free_blocks_count"), group));
+    }
+    Ok((descriptor, bitmap))
+}
+
+/// The descriptor and the inode bitmap of a group whose free count agrees with its bitmap.
+///
+/// # Errors
+/// As of [`sound_block_bitmap`].
+pub(crate) fn sound_inode_bitmap(blocks: &impl Blocks, group: Group) -> Result<(GroupDescriptor, Vec<u8>)> {
+    let descriptor = descriptor(blocks, group)?;
+    let bitmap = inode_bitmap(blocks, group, &descriptor)?;
+    let inodes = blocks.ground().superblock.geometry.inodes_per_group();
+    if free_bits(&bitmap, inodes) != descriptor.free_inodes {
+        return Err(corrupt(CorruptKind::GroupDescriptorField("free_inodes_count"), group));
+    }
+    Ok((descriptor, bitmap))
+}
+
+/// A group with clusters marked used, or free, which is not stored yet.
+///
+/// # Errors
+/// [`Error::Corrupt`] if one of them is so already, does not exist or holds metadata at a fixed place, or if bitmap and
+/// descriptor are damaged. Those of the body.
+pub(crate) fn marked(
+    blocks: &impl Blocks,
+    group: Group,
+    clusters: Range<u32>,
+    used: bool,
+) -> Result<Changed> {
+    let (descriptor, mut bitmap) = sound_block_bitmap(blocks, group)?;
+    let ground = blocks.ground();
+    let geometry = &ground.superblock.geometry;
+    let (count, size) = (geometry.group_clusters(group).unwrap_or(0), u64::from(geometry.cluster_blocks()));
+    let base = geometry.group_first_block(group).map_or(0, Pblk::get);
+    let first = base + u64::from(clusters.start) * size;
+    let end = base + (u64::from(clusters.end) * size).min(geometry.group_blocks(group).unwrap_or(0).into());
+    let at = |kind: CorruptKind| Error::from(Corrupt::from(kind).in_group(group).at_block(Pblk(first)));
+    if clusters.start >= clusters.end || clusters.end > count {
+        return Err(at(CorruptKind::BlockOutsideVolume("a run of blocks")));
+    }
+    if !ground.zones.allows(first, end - first) {
+        return Err(at(CorruptKind::SystemZone));
+    }
+    let found = used_bits(&bitmap, clusters.clone());
+    if used && found > 0 {
+        return Err(at(CorruptKind::BlocksInUse));
+    }
+    if !used && found < clusters.end - clusters.start {
+        return Err(at(CorruptKind::BlocksFree));
+    }
+    put_bits(&mut bitmap, clusters, used);
+    Ok(Changed { group, descriptor, blocks: Some(bitmap), inodes: None })
+}
+
+/// Group of an inode, and its number there.
+///
+/// # Errors
+/// [`Error::Corrupt`] if there is no such inode.
+pub(crate) fn place_of_inode(blocks: &impl Blocks, ino: Ino) -> Result<(Group, u32)> {
+    let bad = || Error::from(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino));
+    blocks.ground().superblock.geometry.group_of_inode(ino).ok_or_else(bad)
+}
+
+/// Whether an inode is marked used.
+///
+/// # Errors
+/// [`Error::Corrupt`], and those of the body.
+pub(crate) fn inode_used(blocks: &impl Blocks, ino: Ino) -> Result<bool> {
+    let (group, index) = place_of_inode(blocks, ino)?;
+    let descriptor = descriptor(blocks, group)?;
+    if index >= descriptor.initialised_inodes(&blocks.ground().superblock) {
+        return Ok(false);
+    }
+    blocks.look(descriptor.inode_bitmap, |bitmap| bit(bitmap, index))
+}
+
+/// Marks an inode used, or free. Records of the table before it that were never written are zeroed: from now on they
+/// are looked at.
+///
+/// # Errors
+/// [`Error::Corrupt`] if it is so already, or if bitmap and descriptor are damaged: nothing was changed then. Those of
+/// the body.
+pub(crate) fn mark_inode(blocks: &mut impl Blocks, ino: Ino, used: bool, directory: bool) -> Result<()> {
+    let (group, index) = place_of_inode(blocks, ino)?;
+    let (mut descriptor, mut bitmap) = sound_inode_bitmap(blocks, group)?;
+    if bit(&bitmap, index) == used {
+        let kind = if used { CorruptKind::InodeInUse } else { CorruptKind::InodeFree };
+        return Err(Corrupt::from(kind).in_group(group).in_inode(ino).into());
+    }
+    put_bit(&mut bitmap, index, used);
+    let directories = match (directory, used) {
+        (false, _) => Some(descriptor.used_dirs),
+        (true, true) => descriptor.used_dirs.checked_add(1),
+        (true, false) => descriptor.used_dirs.checked_sub(1),
+    };
+    let wrong = || corrupt(CorruptKind::GroupDescriptorField("used_dirs_count"), group);
+    descriptor.used_dirs = directories.ok_or_else(wrong)?;
+    if used {
+        reach(blocks, &mut descriptor, index)?;
+    }
+    Changed { group, descriptor, blocks: None, inodes: Some(bitmap) }.store(blocks)
+}
+
+/// Makes a record of the table one that is looked at, and with it those before it.
+///
+/// # Errors
+/// Those of the body.
+pub(crate) fn reach(blocks: &mut impl Blocks, descriptor: &mut GroupDescriptor, index: u32) -> Result<()> {
+    let superblock = &blocks.ground().superblock;
+    let before = descriptor.initialised_inodes(superblock);
+    if index < before {
+        return Ok(());
+    }
+    descriptor.flags &= !GroupFlags::INODE_UNINIT;
+    descriptor.unused_inodes = superblock.geometry.inodes_per_group() - index - 1;
+    if descriptor.flags.contains(GroupFlags::INODE_ZEROED) {
+        return Ok(());
+    }
+    clear_records(blocks, descriptor.inode_table, before..index)
+}
+
+/// Zeroes records of a table that was never written.
+fn clear_records(blocks: &mut impl Blocks, table: Pblk, records: Range<u32>) -> Result<()> {
+    let geometry = &blocks.ground().superblock.geometry;
+    let (per_block, size) = (geometry.inodes_per_block(), usize::from(geometry.inode_size()));
+    let mut index = records.start;
+    while index < records.end {
+        let (block, offset) = blocks.ground().superblock.geometry.inode_table_position(index);
+        let count = (per_block - index % per_block).min(records.end - index);
+        let (place, start) = (Pblk(table.get() + u64::from(block)), offset as usize);
+        let range = start..start + count as usize * size;
+        let written = blocks.look(place, |bytes| {
+            bytes.get(range.clone()).is_some_and(|part| part.iter().any(|byte| *byte != 0))
+        })?;
+        if written {
+            blocks.change(place, |bytes| bytes[range].fill(0))?;
+        }
+        index += count;
+    }
+    Ok(())
+}
+
+/// Adds the free counts of all groups up and writes them into the superblock. Reads every descriptor: for closing.
+///
+/// # Errors
+/// [`Error::Corrupt`], and those of the body.
+pub(crate) fn store_counts(blocks: &mut impl Blocks) -> Result<()> {
+    let mut superblock = blocks.ground().superblock.clone();
+    let geometry = &superblock.geometry;
+    let (mut clusters, mut inodes) = (0_u64, 0_u64);
+    for group in geometry.groups() {
+        let descriptor = descriptor(blocks, group)?;
+        clusters = clusters.saturating_add(u64::from(descriptor.free_clusters));
+        inodes = inodes.saturating_add(u64::from(descriptor.free_inodes));
+    }
+    let wrong = |name| Error::from(Corrupt::from(CorruptKind::SuperblockField(name)));
+    superblock.free_blocks = clusters.saturating_mul(u64::from(geometry.cluster_blocks()));
+    superblock.free_inodes = u32::try_from(inodes).map_err(|_| wrong("free_inodes_count"))?;
+    let size = u64::from(geometry.block_size());
+    let (block, offset) = (Pblk(SUPERBLOCK / size), (SUPERBLOCK % size) as usize);
+    let encoded = blocks.look(block, |bytes| {
+        let mut raw = bytes.get(offset..offset + SUPERBLOCK as usize).unwrap_or_default().to_vec();
+        superblock.encode(&mut raw).map(|()| raw)
+    })?;
+    let raw = encoded.map_err(unencodable)?;
+    blocks.change(block, |bytes| bytes[offset..offset + raw.len()].copy_from_slice(&raw))
+}

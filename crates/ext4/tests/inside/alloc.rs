@@ -1,0 +1,402 @@
+//! Allocation against a model: runs of blocks and inodes, seeded, on every kind of group, until e2fsck looks at it.
+
+use super::{assert_says, image, open, save};
+use crate::alloc::Space;
+use crate::alloc::group::{descriptor, inode_used, store_counts};
+use crate::alloc::search::{Allocator, Run, Wish};
+use crate::ground::blocks::Blocks;
+use crate::ground::credits;
+use crate::ground::direct::Direct;
+use crate::ground::journaled::Journaled;
+use crate::ground::state::Ground;
+use crate::inode::draft::Draft;
+use crate::inode::edit::{NewInode, free, make};
+use crate::{Error, Ino, Result};
+use std::collections::BTreeSet;
+use uext4_ondisk::ext4::{Extent, FileType, InodeFlags, Timestamp, encode_extent_leaf};
+use uext4_ondisk::{Group, Lblk, Pblk};
+use uext4_testkit::{Need, Rng, Scratch, dumpe2fs, e2fsck_clean, needs, oracle};
+
+const NOW: Timestamp = Timestamp { seconds: 1_800_000_000, nanoseconds: 5 };
+/// Extents that fit an inode.
+const EXTENTS: usize = 4;
+/// Files in the end: as many names as the root has room for.
+const FILES: usize = 24;
+
+const FILE: NewInode = NewInode {
+    mode: 0o100_644,
+    uid: 70_000,
+    gid: 3,
+    flags: InodeFlags::empty(),
+    generation: 77,
+    links: 1,
+    now: NOW,
+};
+
+/// The volume with one body or the other.
+fn run<T>(ground: &Ground, most: u32, edit: impl FnOnce(&mut Body<'_, '_>) -> Result<T>) -> Result<T> {
+    if ground.journal.is_none() {
+        return edit(&mut Body::Direct(Direct(ground)));
+    }
+    Journaled::run(ground, most, |blocks| edit(&mut Body::Journaled(blocks)))
+}
+
+enum Body<'b, 'g> {
+    Direct(Direct<'g>),
+    Journaled(&'b mut Journaled<'g>),
+}
+
+impl Blocks for Body<'_, '_> {
+    fn ground(&self) -> &Ground {
+        match self {
+            Body::Direct(body) => body.ground(),
+            Body::Journaled(body) => body.ground(),
+        }
+    }
+
+    fn look<T>(&self, block: Pblk, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        match self {
+            Body::Direct(body) => body.look(block, look),
+            Body::Journaled(body) => body.look(block, look),
+        }
+    }
+
+    fn change<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        match self {
+            Body::Direct(body) => body.change(block, change),
+            Body::Journaled(body) => body.change(block, change),
+        }
+    }
+
+    fn fresh<T>(&mut self, block: Pblk, fill: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        match self {
+            Body::Direct(body) => body.fresh(block, fill),
+            Body::Journaled(body) => body.fresh(block, fill),
+        }
+    }
+
+    fn freed(&mut self, block: Pblk) -> Result<()> {
+        match self {
+            Body::Direct(body) => body.freed(block),
+            Body::Journaled(body) => body.freed(block),
+        }
+    }
+}
+
+/// What is free, as dumpe2fs and the operations since say, by cluster.
+struct Model {
+    free: BTreeSet<u64>,
+    /// Freed, but not to be handed out yet.
+    held: BTreeSet<u64>,
+    size: u64,
+    base: u64,
+    per_group: u64,
+}
+
+impl Model {
+    fn new(image: &[u8], ground: &Ground) -> Model {
+        let scratch = Scratch::new(image.len() as u64);
+        let path = scratch.file("volume.img");
+        std::fs::write(&path, image).unwrap();
+        let geometry = &ground.superblock.geometry;
+        let (size, base) = (u64::from(geometry.cluster_blocks()), u64::from(geometry.first_data_block()));
+        let per_group = u64::from(geometry.clusters_per_group());
+        let mut model = Model { free: BTreeSet::new(), held: BTreeSet::new(), size, base, per_group };
+        for line in dumpe2fs(&path, &[]).lines() {
+            let Some(ranges) = line.trim().strip_prefix("Free blocks: ") else { continue };
+            for range in ranges.split(", ").filter(|range| !range.is_empty()) {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                let cluster = |text: &str| (text.trim().parse::<u64>().unwrap() - base) / size;
+                model.free.extend(cluster(first)..=cluster(last));
+            }
+        }
+        model
+    }
+
+    fn clusters(&self, run: Run) -> std::ops::Range<u64> {
+        let first = (run.first.get() - self.base) / self.size;
+        first..first + run.count / self.size
+    }
+
+    /// Whether there are so many free clusters in a row in one group, below block `limit`.
+    fn has(&self, count: u64, limit: u64) -> bool {
+        let (mut row, mut next) = (0, u64::MAX);
+        for cluster in &self.free {
+            if self.base + (cluster + 1) * self.size > limit {
+                break;
+            }
+            row = if *cluster == next && cluster % self.per_group != 0 { row + 1 } else { 1 };
+            next = cluster + 1;
+            if row >= count {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// A volume under random operations.
+struct Play<'g> {
+    ground: &'g Ground,
+    allocator: Allocator,
+    model: Model,
+    runs: Vec<Run>,
+    inodes: BTreeSet<Ino>,
+    rng: Rng,
+}
+
+impl Play<'_> {
+    fn allocate(&mut self) {
+        let (rng, geometry) = (&mut self.rng, &self.ground.superblock.geometry);
+        let goal = Pblk(rng.below(geometry.blocks_count()));
+        let most = rng.range(1..400);
+        let least = rng.range(1..most + 1);
+        let limit = if rng.chance(20) { rng.below(geometry.blocks_count()) } else { u64::MAX };
+        let wish = Wish { goal, least, most, limit };
+        let allocator = &mut self.allocator;
+        let found =
+            run(self.ground, credits::groups(self.ground, 1), |blocks| allocator.allocate(blocks, &wish));
+        let (least, most) = (least.div_ceil(self.model.size), most.div_ceil(self.model.size));
+        let run = match found {
+            Ok(run) => run,
+            Err(Error::NoSpace) => return assert!(!self.model.has(least, limit), "{wish:?}"),
+            Err(error) => panic!("{wish:?}: {error}"),
+        };
+        let clusters = self.model.clusters(run);
+        assert!((least..=most).contains(&(clusters.end - clusters.start)), "{wish:?}: {run:?}");
+        assert!(run.first.get() + run.count <= limit, "{wish:?}: {run:?}");
+        assert_eq!(run.first.get() % self.model.size, self.model.base % self.model.size);
+        for cluster in clusters {
+            assert!(self.model.free.remove(&cluster), "{wish:?}: cluster {cluster} of {run:?} is not free");
+        }
+        self.runs.push(run);
+    }
+
+    /// Frees a run, or a part of it at its end.
+    fn give_back(&mut self) {
+        let index = self.rng.below(self.runs.len() as u64) as usize;
+        let size = self.model.size;
+        let whole = self.runs[index].count / size;
+        let count = self.rng.range(1..whole + 1) * size;
+        self.runs[index].count -= count;
+        let Run { first, count: left } = self.runs[index];
+        let part = Run { first: Pblk(first.get() + left), count };
+        if left == 0 {
+            self.runs.swap_remove(index);
+        }
+        let allocator = &mut self.allocator;
+        let of = Ino(11);
+        let mut back = |run_of: Run| {
+            let most = credits::groups(self.ground, 1);
+            run(self.ground, most, |blocks| allocator.give_back(blocks, of, run_of.first, run_of.count))
+        };
+        back(part).unwrap();
+        assert_says(back(part), "free already");
+        let clusters = self.model.clusters(part);
+        let waits = self.ground.journal.is_some();
+        if waits { self.model.held.extend(clusters) } else { self.model.free.extend(clusters) }
+    }
+
+    fn inode(&mut self) {
+        if self.inodes.len() < FILES && (self.inodes.is_empty() || self.rng.chance(60)) {
+            let group =
+                Group(self.rng.below(u64::from(self.ground.superblock.geometry.group_count())) as u32);
+            let allocator = &self.allocator;
+            let ino = run(self.ground, credits::inode(self.ground), |blocks| {
+                let ino = allocator.find_inode(blocks, group)?;
+                make(blocks, ino, &FILE)?;
+                Ok(ino)
+            })
+            .unwrap();
+            assert!(self.inodes.insert(ino), "{ino} was in use");
+        } else if let Some(ino) = self.inodes.pop_last() {
+            let most = credits::inode(self.ground);
+            run(self.ground, most, |blocks| {
+                let mut draft = Draft::load(blocks, ino)?;
+                draft.remove_link()?;
+                free(blocks, &mut draft, NOW)
+            })
+            .unwrap();
+            let used = run(self.ground, 0, |blocks| inode_used(blocks, ino)).unwrap();
+            assert!(!used);
+        }
+    }
+
+    /// Makes files of what is allocated, with names that debugfs gives, and lets e2fsck look.
+    fn end(mut self) -> BTreeSet<Ino> {
+        while self.runs.len() > FILES * EXTENTS {
+            self.give_back();
+        }
+        while self.inodes.len() * EXTENTS < self.runs.len() {
+            self.inode();
+        }
+        let free: u64 = run(self.ground, 0, |blocks| {
+            let geometry = &self.ground.superblock.geometry;
+            geometry.groups().map(|group| Ok(u64::from(descriptor(blocks, group)?.free_clusters))).sum()
+        })
+        .unwrap();
+        assert_eq!(free, (self.model.free.len() + self.model.held.len()) as u64);
+        let mut files = self.runs.chunks(EXTENTS);
+        let block = u64::from(self.ground.superblock.geometry.block_size());
+        for ino in &self.inodes {
+            let mut next = 0;
+            let extents = files.next().unwrap_or_default().iter().map(|run| {
+                let length = run.count as u32;
+                let extent = Extent { logical: Lblk(next), length, physical: run.first, unwritten: false };
+                next += length;
+                extent
+            });
+            let extents: Vec<Extent> = extents.collect();
+            run(self.ground, 1, |blocks| {
+                let mut draft = Draft::load(blocks, *ino)?;
+                assert_eq!(draft.disk.file_type(), Some(FileType::Regular));
+                let (small, disk) = (draft.disk.extra_isize == 0, &draft.disk);
+                let now = if small { Timestamp { nanoseconds: 0, ..NOW } } else { NOW };
+                assert_eq!((disk.changed, disk.created), (now, Some(now).filter(|_| !small)));
+                encode_extent_leaf(&mut draft.disk.i_block, 0, &extents).unwrap();
+                draft.set_size(self.ground, u64::from(next) * block)?;
+                draft.disk.blocks_raw = u64::from(next) * block / 512;
+                draft.store(blocks)
+            })
+            .unwrap();
+        }
+        run(self.ground, 1, |blocks| store_counts(blocks)).unwrap();
+        self.inodes
+    }
+}
+
+/// Random operations on a volume made with these arguments; then e2fsck must find nothing.
+fn play(mebibytes: u64, args: &[&str], seed: u64) {
+    let image = image(mebibytes, args);
+    let volume = open(&image);
+    let state = volume.state();
+    let mut play = Play {
+        ground: state,
+        allocator: Allocator::new(state),
+        model: Model::new(&image, state),
+        runs: Vec::new(),
+        inodes: BTreeSet::new(),
+        rng: Rng::new(seed),
+    };
+    for _ in 0..1200 {
+        match play.rng.below(10) {
+            0 => play.inode(),
+            1 if play.rng.chance(30) => {
+                play.allocator.release();
+                let Model { free, held, .. } = &mut play.model;
+                free.append(held);
+            }
+            // More and more, until it is full.
+            2..=6 => play.allocate(),
+            _ if !play.runs.is_empty() => play.give_back(),
+            _ => {}
+        }
+    }
+    let made = play.end();
+    let scratch = Scratch::new(image.len() as u64);
+    let path = scratch.file("volume.img");
+    save(state, &path);
+    let names: Vec<String> = made.iter().map(|ino| format!("ln <{ino}> f{ino}")).collect();
+    oracle::debugfs_script(&path, &names.join("\n"));
+    e2fsck_clean(&path);
+}
+
+macro_rules! plays {
+    ($($name:ident: $mebibytes:expr, $args:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+            let seeds = std::env::var("UEXT4_SEED").map_or(0..2, |text| {
+                let seed = text.parse().unwrap();
+                seed..seed + 1
+            });
+            seeds.for_each(|seed| play($mebibytes, &$args, seed));
+        }
+    )*};
+}
+
+plays! {
+    small_blocks_with_checksums: 48, ["-b", "1024", "-N", "512"];
+    large_blocks_with_checksums: 64, ["-b", "4096", "-g", "2048", "-N", "512"];
+    groups_with_checksums_of_descriptors_only:
+        48, ["-b", "1024", "-N", "512", "-O", "^metadata_csum,uninit_bg"];
+    no_checksums_at_all: 48, ["-b", "1024", "-N", "512", "-O", "^metadata_csum,^uninit_bg"];
+    short_descriptors: 48, ["-b", "4096", "-g", "2048", "-N", "512", "-O", "^64bit"];
+    clusters: 100, ["-b", "1024", "-N", "512", "-O", "bigalloc", "-C", "8192"];
+    no_journal: 48, ["-b", "1024", "-N", "512", "-O", "^has_journal"];
+    small_inodes_without_flex_groups: 48, ["-b", "1024", "-N", "512", "-I", "128", "-O", "^flex_bg"];
+}
+
+#[test]
+fn a_volume_is_filled_to_the_last_block_and_emptied_again() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let image = image(12, &["-b", "1024", "-N", "64"]);
+    let volume = open(&image);
+    let state = volume.state();
+    let (mut allocator, mut taken) = (Allocator::new(state), Vec::new());
+    let most = credits::groups(state, 1);
+    loop {
+        match run(state, most, |blocks| allocator.take(blocks, Ino(12), u64::MAX)) {
+            Ok(block) => taken.push(block),
+            Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(taken.len() as u64, state.superblock.free_blocks);
+    for block in &taken {
+        run(state, most, |blocks| allocator.give_back(blocks, Ino(12), *block, 1)).unwrap();
+    }
+    let again = run(state, most, |blocks| allocator.take(blocks, Ino(12), u64::MAX));
+    assert!(matches!(again, Err(Error::NoSpace)), "what was freed waits for its commit: {again:?}");
+    allocator.release();
+    let block = run(state, most, |blocks| allocator.take(blocks, Ino(12), u64::MAX)).unwrap();
+    run(state, most, |blocks| allocator.give_back(blocks, Ino(12), block, 1)).unwrap();
+    let scratch = Scratch::new(image.len() as u64);
+    let path = scratch.file("volume.img");
+    save(state, &path);
+    e2fsck_clean(&path);
+}
+
+#[test]
+fn inodes_end_and_directories_are_counted() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let image = image(24, &["-b", "1024", "-N", "96"]);
+    let volume = open(&image);
+    let state = volume.state();
+    let allocator = Allocator::new(state);
+    let directory = NewInode { mode: 0o040_755, ..FILE };
+    let mut made = Vec::new();
+    loop {
+        let ino = run(state, credits::inode(state), |blocks| {
+            let ino = allocator.find_inode(blocks, Group(1))?;
+            make(blocks, ino, if made.len() % 2 == 0 { &directory } else { &FILE })?;
+            Ok(ino)
+        });
+        match ino {
+            Ok(ino) => made.push(ino),
+            Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(made.len() as u32, state.superblock.free_inodes);
+    let dirs = || -> u32 {
+        let groups = state.superblock.geometry.groups();
+        groups.map(|group| descriptor(&Direct(state), group).unwrap().used_dirs).sum()
+    };
+    assert_eq!(dirs() as usize, 2 + made.len().div_ceil(2));
+    for ino in made {
+        run(state, credits::inode(state), |blocks| {
+            let mut draft = Draft::load(blocks, ino)?;
+            assert_says(free(blocks, &mut draft, NOW), "has links");
+            draft.remove_link()?;
+            free(blocks, &mut draft, NOW)
+        })
+        .unwrap();
+    }
+    assert_eq!(dirs(), 2);
+    let scratch = Scratch::new(image.len() as u64);
+    let path = scratch.file("volume.img");
+    run(state, 1, |blocks| store_counts(blocks)).unwrap();
+    save(state, &path);
+    e2fsck_clean(&path);
+}
