@@ -201,15 +201,6 @@ impl<'v> Canvas<'v> {
         Ok(())
     }
 
-    /// Changes a part of a block.
-    pub(crate) fn patch(&mut self, block: u64, offset: usize, part: &[u8]) -> Result<()> {
-        self.work(part.len())?;
-        let bytes = self.own(block)?.get_mut(offset..);
-        let outside = || Error::Invalid(format!("a change beyond the end of block {block}"));
-        bytes.and_then(|rest| rest.get_mut(..part.len())).ok_or_else(outside)?.copy_from_slice(part);
-        Ok(())
-    }
-
     /// The changed contents of a block: a copy of what the volume holds, if it was not changed before.
     fn own(&mut self, block: u64) -> Result<&mut [u8]> {
         if !self.changed.contains_key(&block) {

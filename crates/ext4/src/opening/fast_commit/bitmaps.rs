@@ -5,27 +5,20 @@
 //! depend on what the records did in between. That is done for one group after the other, and a bitmap that is the
 //! same afterwards is forgotten: a changed file may lie in more groups than memory has room for their bitmaps.
 
-use super::extents::{BlockRun, unencodable};
+use super::extents::BlockRun;
+use crate::alloc::bits::{bit, put_bit, put_bits, used_bits};
+use crate::alloc::group::{
+    Changed, SEARCH_WORK, block_bitmap, descriptor, inode_bitmap, place_of_inode, reach,
+};
 use crate::ground::canvas::Canvas;
 use crate::ground::error::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
-
-/// Clusters that are asked for at once when a bitmap is made.
-const FREE_STEP: usize = 1024;
-
-/// Bytes that a look at a free cluster counts for ([`crate::ground::canvas::Work`]).
-const SEARCH_WORK: usize = 32;
 
 /// What of a group was looked at or changed.
 struct Work {
-    descriptor: GroupDescriptor,
-    /// The block bitmap, if it was changed.
-    blocks: Option<Vec<u8>>,
-    /// The inode bitmap, if it was changed.
-    inodes: Option<Vec<u8>>,
+    changed: Changed,
     /// Clusters before this one are not free.
     searched: u32,
 }
@@ -39,44 +32,6 @@ pub(super) struct Groups {
     allocated: Vec<u64>,
     /// Groups before this one have no free block left.
     cursor: u32,
-}
-
-fn bit(bitmap: &[u8], index: u32) -> bool {
-    bitmap.get(index as usize / 8).is_some_and(|byte| byte >> (index % 8) & 1 == 1)
-}
-
-fn put_bit(bitmap: &mut [u8], index: u32, used: bool) {
-    if let Some(byte) = bitmap.get_mut(index as usize / 8) {
-        let mask = 1 << (index % 8);
-        *byte = if used { *byte | mask } else { *byte & !mask };
-    }
-}
-
-/// The whole bytes of a range of bits, and the bits before and behind them.
-fn whole_bytes(bits: Range<u32>) -> (Range<usize>, [Range<u32>; 2]) {
-    let (first, last) = (bits.start.div_ceil(8), bits.end / 8);
-    if first >= last {
-        return (0..0, [bits, 0..0]);
-    }
-    (first as usize..last as usize, [bits.start..first * 8, last * 8..bits.end])
-}
-
-fn put_bits(bitmap: &mut [u8], bits: Range<u32>, used: bool) {
-    let (bytes, rest) = whole_bytes(bits);
-    if let Some(bytes) = bitmap.get_mut(bytes) {
-        bytes.fill(if used { 0xff } else { 0 });
-    }
-    rest.into_iter().flatten().for_each(|index| put_bit(bitmap, index, used));
-}
-
-fn used_bits(bitmap: &[u8], bits: Range<u32>) -> u32 {
-    let (bytes, rest) = whole_bytes(bits);
-    let whole: u32 = bitmap.get(bytes).unwrap_or_default().iter().map(|byte| byte.count_ones()).sum();
-    whole + rest.into_iter().flatten().filter(|index| bit(bitmap, *index)).count() as u32
-}
-
-fn free_bits(bitmap: &[u8], count: u32) -> u32 {
-    count - used_bits(bitmap, 0..count)
 }
 
 impl Groups {
@@ -95,8 +50,9 @@ impl Groups {
         match self.work.entry(group.get()) {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                let descriptor = canvas.ground.descriptor(group)?;
-                Ok(entry.insert(Work { descriptor, blocks: None, inodes: None, searched: 0 }))
+                let descriptor = descriptor(canvas, group)?;
+                let changed = Changed { group, descriptor, blocks: None, inodes: None };
+                Ok(entry.insert(Work { changed, searched: 0 }))
             }
         }
     }
@@ -144,11 +100,11 @@ impl Groups {
         if searched >= clusters {
             return Ok(None);
         }
-        let held = work.blocks.take();
+        let held = work.changed.blocks.take();
         let is_held = held.is_some();
         let bitmap = match held {
             Some(bitmap) => bitmap,
-            None => block_bitmap(canvas, group, &work.descriptor)?,
+            None => block_bitmap(canvas, group, &work.changed.descriptor)?,
         };
         let size = u64::from(geometry.cluster_blocks());
         let mut looked_at = 0;
@@ -166,7 +122,7 @@ impl Groups {
         let work = self.work(canvas, group)?;
         work.searched = found.unwrap_or(clusters);
         // There may be very many full groups.
-        work.blocks = Some(bitmap).filter(|_| is_held || found.is_some());
+        work.changed.blocks = Some(bitmap).filter(|_| is_held || found.is_some());
         let Some(index) = found else { return Ok(None) };
         self.mark(canvas, group, index..index + 1, true)?;
         let block = start.get() + u64::from(index) * size;
@@ -176,9 +132,9 @@ impl Groups {
 
     fn mark(&mut self, canvas: &Canvas<'_>, group: Group, clusters: Range<u32>, used: bool) -> Result<()> {
         let work = self.work(canvas, group)?;
-        let bitmap = match &mut work.blocks {
+        let bitmap = match &mut work.changed.blocks {
             Some(bitmap) => bitmap,
-            empty => empty.insert(block_bitmap(canvas, group, &work.descriptor)?),
+            empty => empty.insert(block_bitmap(canvas, group, &work.changed.descriptor)?),
         };
         put_bits(bitmap, clusters, used);
         Ok(())
@@ -186,8 +142,8 @@ impl Groups {
 
     /// Whether an inode is marked used.
     pub(super) fn inode_used(&mut self, canvas: &Canvas<'_>, ino: Ino) -> Result<bool> {
-        let (group, index) = place_of(canvas, ino)?;
-        let descriptor = self.work(canvas, group)?.descriptor;
+        let (group, index) = place_of_inode(canvas, ino)?;
+        let descriptor = self.work(canvas, group)?.changed.descriptor;
         if index >= descriptor.initialised_inodes(&canvas.ground.superblock) {
             return Ok(false);
         }
@@ -202,27 +158,15 @@ impl Groups {
         used: bool,
         directories: i32,
     ) -> Result<()> {
-        let superblock = &canvas.ground.superblock;
-        let (group, index) = place_of(canvas, ino)?;
-        let work = self.work(canvas, group)?;
-        let before = work.descriptor.initialised_inodes(superblock);
-        let bitmap = match &mut work.inodes {
+        let (group, index) = place_of_inode(canvas, ino)?;
+        let Changed { descriptor, inodes, .. } = &mut self.work(canvas, group)?.changed;
+        let bitmap = match inodes {
             Some(bitmap) => bitmap,
-            empty => empty.insert(inode_bitmap(canvas, group, &work.descriptor)?),
+            empty => empty.insert(inode_bitmap(canvas, group, descriptor)?),
         };
         put_bit(bitmap, index, used);
-        let descriptor = &mut work.descriptor;
         descriptor.used_dirs = descriptor.used_dirs.saturating_add_signed(directories);
-        if used && index >= before {
-            descriptor.flags &= !GroupFlags::INODE_UNINIT;
-            descriptor.unused_inodes = superblock.geometry.inodes_per_group() - index - 1;
-            let zeroed = descriptor.flags.contains(GroupFlags::INODE_ZEROED);
-            let table = descriptor.inode_table;
-            if !zeroed {
-                clear_records(canvas, table, before..index)?;
-            }
-        }
-        Ok(())
+        if used { reach(canvas, descriptor, index) } else { Ok(()) }
     }
 
     /// Marks `before` free, then `after` used, and brings the groups' descriptors up to date. `after` is in order and
@@ -246,7 +190,7 @@ impl Groups {
             self.work(canvas, group)?;
             if let Some(mut work) = self.work.remove(&group.get()) {
                 work.settle(canvas, group, &before, after)?;
-                work.store(canvas, group)?;
+                work.changed.store(canvas)?;
             }
         }
         Ok(())
@@ -284,7 +228,7 @@ impl Work {
         before: &[BlockRun],
         after: &[(u64, u64, Ino)],
     ) -> Result<()> {
-        self.blocks = None;
+        self.changed.blocks = None;
         let geometry = &canvas.ground.superblock.geometry;
         let (Some(start), Some(count)) = (geometry.group_first_block(group), geometry.group_blocks(group))
         else {
@@ -302,7 +246,7 @@ impl Work {
             let index = |block: u64| ((block - blocks.start) >> log) as u32;
             (from < to).then(|| (from, index(from)..index(to - 1) + 1))
         };
-        let home = block_bitmap(canvas, group, &self.descriptor)?;
+        let home = block_bitmap(canvas, group, &self.changed.descriptor)?;
         let mut bitmap = home.clone();
         for (_, clusters) in before.iter().filter_map(|run| part(run.0, run.1)) {
             put_bits(&mut bitmap, clusters, false);
@@ -319,35 +263,8 @@ impl Work {
         for (_, clusters) in after.iter().filter_map(|run| part(run.0, run.1)) {
             put_bits(&mut bitmap, clusters, true);
         }
-        self.blocks = Some(bitmap).filter(|bitmap| *bitmap != home);
+        self.changed.blocks = Some(bitmap).filter(|bitmap| *bitmap != home);
         Ok(())
-    }
-
-    fn store(mut self, canvas: &mut Canvas<'_>, group: Group) -> Result<()> {
-        let superblock = &canvas.ground.superblock;
-        let geometry = &superblock.geometry;
-        if self.blocks.is_none() && self.inodes.is_none() {
-            return Ok(());
-        }
-        let descriptor = &mut self.descriptor;
-        if let Some(bitmap) = self.blocks {
-            descriptor.free_clusters = free_bits(&bitmap, geometry.group_clusters(group).unwrap_or(0));
-            descriptor.flags &= !GroupFlags::BLOCK_UNINIT;
-            descriptor.set_block_bitmap_csum(&bitmap, superblock).map_err(unencodable)?;
-            canvas.write(descriptor.block_bitmap.get(), bitmap)?;
-        }
-        if let Some(bitmap) = self.inodes {
-            descriptor.free_inodes = free_bits(&bitmap, geometry.inodes_per_group());
-            descriptor.set_inode_bitmap_csum(&bitmap, superblock).map_err(unencodable)?;
-            canvas.write(descriptor.inode_bitmap.get(), bitmap)?;
-        }
-        let missing =
-            || Error::from(Corrupt::from(CorruptKind::GroupDescriptorField("number")).in_group(group));
-        let (block, offset) = geometry.descriptor_position(group).ok_or_else(missing)?;
-        let mut bytes = canvas.read(block.get())?;
-        let place = bytes.get_mut(offset as usize..).ok_or_else(missing)?;
-        self.descriptor.encode(place, group, superblock).map_err(unencodable)?;
-        canvas.write(block.get(), bytes)
     }
 }
 
@@ -361,100 +278,9 @@ fn groups_of(canvas: &Canvas<'_>, (first, count): BlockRun) -> Result<std::ops::
     Ok(group(first)?..=group(last)?)
 }
 
-fn place_of(canvas: &Canvas<'_>, ino: Ino) -> Result<(Group, u32)> {
-    let bad = || Error::from(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino));
-    canvas.ground.superblock.geometry.group_of_inode(ino).ok_or_else(bad)
-}
-
-/// The block bitmap of a group, made if it never was: then only metadata at fixed places is in use.
-fn block_bitmap(canvas: &Canvas<'_>, group: Group, descriptor: &GroupDescriptor) -> Result<Vec<u8>> {
-    let superblock = &canvas.ground.superblock;
-    if !descriptor.blocks_uninitialised(superblock) {
-        let bitmap = canvas.read(descriptor.block_bitmap.get())?;
-        descriptor.verify_block_bitmap(&bitmap, group, superblock)?;
-        return Ok(bitmap);
-    }
-    let geometry = &superblock.geometry;
-    let start = geometry.group_first_block(group).map_or(0, Pblk::get);
-    let clusters = geometry.group_clusters(group).unwrap_or(0);
-    let blocks = u64::from(geometry.group_blocks(group).unwrap_or(0));
-    let size = u64::from(geometry.cluster_blocks());
-    // Behind the end of the volume everything counts as used.
-    let mut bitmap = vec![0xff; canvas.block_size()];
-    let free = |part: &Range<u32>| {
-        let (first, end) = (u64::from(part.start) * size, (u64::from(part.end) * size).min(blocks));
-        canvas.ground.zones.allows(start + first, end - first)
-    };
-    // Most of it is free, and there may be very many groups.
-    for first in (0..clusters).step_by(FREE_STEP) {
-        let part = first..clusters.min(first + FREE_STEP as u32);
-        if free(&part) {
-            put_bits(&mut bitmap, part, false);
-        } else {
-            canvas.work(SEARCH_WORK * part.len())?;
-            part.filter(|index| free(&(*index..index + 1)))
-                .for_each(|index| put_bit(&mut bitmap, index, false));
-        }
-    }
-    Ok(bitmap)
-}
-
-fn inode_bitmap(canvas: &Canvas<'_>, group: Group, descriptor: &GroupDescriptor) -> Result<Vec<u8>> {
-    let superblock = &canvas.ground.superblock;
-    if descriptor.inodes_uninitialised(superblock) {
-        let mut bitmap = vec![0xff; canvas.block_size()];
-        put_bits(&mut bitmap, 0..superblock.geometry.inodes_per_group(), false);
-        return Ok(bitmap);
-    }
-    let bitmap = canvas.read(descriptor.inode_bitmap.get())?;
-    descriptor.verify_inode_bitmap(&bitmap, group, superblock)?;
-    Ok(bitmap)
-}
-
-/// Zeroes records of a table that was never written: from now on they are looked at.
-fn clear_records(canvas: &mut Canvas<'_>, table: Pblk, records: Range<u32>) -> Result<()> {
-    let geometry = &canvas.ground.superblock.geometry;
-    let per_block = geometry.inodes_per_block();
-    let size = usize::from(geometry.inode_size());
-    let mut index = records.start;
-    while index < records.end {
-        let (block, offset) = geometry.inode_table_position(index);
-        let count = (per_block - index % per_block).min(records.end - index);
-        let place = table.get() + u64::from(block);
-        let mut bytes = canvas.read(place)?;
-        let start = offset as usize;
-        let end = (start + count as usize * size).min(bytes.len());
-        if bytes.get(start..end).is_some_and(|part| part.iter().any(|byte| *byte != 0)) {
-            bytes[start..end].fill(0);
-            canvas.write(place, bytes)?;
-        }
-        index += count;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranges_of_bits_are_those_bits_one_by_one() {
-        for start in 0..40 {
-            for end in start..40 {
-                for used in [false, true] {
-                    let mut bitmap = [if used { 0 } else { 0xff }; 5];
-                    let mut single = bitmap;
-                    put_bits(&mut bitmap, start..end, used);
-                    (start..end).for_each(|index| put_bit(&mut single, index, used));
-                    assert_eq!(bitmap, single, "{start}..{end}");
-                    for (from, to) in [(0, 40), (start, end), (start / 2, end)] {
-                        let expected = (from..to).filter(|index| bit(&bitmap, *index)).count() as u32;
-                        assert_eq!(used_bits(&bitmap, from..to), expected, "{from}..{to}");
-                    }
-                }
-            }
-        }
-    }
 
     #[test]
     fn only_runs_with_a_part_in_a_group_are_looked_at() {

@@ -5,6 +5,8 @@ use super::waiting::Range;
 use super::{inline, pointers};
 use crate::ground::canvas::Canvas;
 use crate::ground::error::{Error, Result};
+use crate::inode::draft::Draft;
+use crate::inode::edit::empty_record;
 use uext4_ondisk::ext4::{
     Extent, FileType, Incompat, Inode as DiskInode, InodeFlags, XATTR_BLOCK_HEADER_SIZE, XattrArea,
     XattrBlock, XattrFormat, XattrValue, update_inode_checksum, update_xattr_block_checksum,
@@ -82,18 +84,12 @@ impl Form {
 impl Node {
     /// The inode as the volume has it, `used` by its bitmap.
     pub(super) fn load(canvas: &Canvas<'_>, ino: Ino, used: bool) -> Result<Node> {
-        let (block, offset) = place_of(canvas, ino)?;
-        let superblock = &canvas.ground.superblock;
-        let size = usize::from(superblock.geometry.inode_size());
-        let truncated = || Error::from(Corrupt::from(CorruptKind::Truncated("inode table")).in_inode(ino));
-        let raw = canvas.look(block.get(), |bytes| bytes.get(offset..offset + size).map(<[u8]>::to_vec))?;
-        let raw = raw.ok_or_else(truncated)?;
-        canvas.work(2 * size)?;
         let mut node = Node::fresh(canvas, ino)?;
+        canvas.work(2 * node.raw.len())?;
         if !used {
             return Ok(node);
         }
-        let disk = DiskInode::decode(&raw, ino, superblock).map_err(|corrupt| corrupt.at_block(block))?;
+        let Draft { disk, raw, .. } = Draft::load(canvas, ino)?;
         if disk.links == 0 && disk.file_type().is_none() {
             return Ok(node);
         }
@@ -106,10 +102,7 @@ impl Node {
 
     /// An inode that nobody uses.
     fn fresh(canvas: &Canvas<'_>, ino: Ino) -> Result<Node> {
-        let superblock = &canvas.ground.superblock;
-        let mut raw = vec![0; usize::from(superblock.geometry.inode_size())];
-        update_inode_checksum(&mut raw, ino, superblock).map_err(unencodable)?;
-        let disk = DiskInode::decode(&raw, ino, superblock)?;
+        let (raw, disk) = empty_record(&canvas.ground.superblock, ino)?;
         Ok(Node {
             ino,
             raw,
@@ -462,25 +455,13 @@ impl Node {
         if !self.changed || (!self.used && self.home.is_none()) {
             return Ok(());
         }
-        let (block, offset) = place_of(canvas, self.ino)?;
         let was_directory = self.home == Some(true);
         let directories = i32::from(self.used && self.is_directory()) - i32::from(was_directory);
         if self.home.is_some() != self.used || directories != 0 {
             groups.set_inode(canvas, self.ino, self.used, directories)?;
         }
-        let raw = self.encoded(canvas)?;
-        canvas.patch(block.get(), offset, &raw)
+        Draft { ino: self.ino, disk: self.disk.clone(), raw: self.raw.clone() }.store(canvas)
     }
-}
-
-/// Block of the inode table and byte in it.
-fn place_of(canvas: &Canvas<'_>, ino: Ino) -> Result<(Pblk, usize)> {
-    let bad = || Error::from(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino));
-    let geometry = &canvas.ground.superblock.geometry;
-    let (group, index) = geometry.group_of_inode(ino).ok_or_else(bad)?;
-    let table = canvas.ground.descriptor(group)?.inode_table;
-    let (block, offset) = geometry.inode_table_position(index);
-    Ok((table.checked_add(u64::from(block)).ok_or_else(bad)?, offset as usize))
 }
 
 /// The space that blocks take with their clusters, in units of 512 bytes. Puts the runs in order: there may be very

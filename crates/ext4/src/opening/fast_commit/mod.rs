@@ -15,7 +15,7 @@
 //! | `extents.rs`, `pointers.rs` | extent trees, block pointers |
 //! | `dentry.rs`, `chain.rs`, `htree.rs`, `inline.rs` | names, in blocks, hash trees and inodes |
 //! | `waiting.rs` | names and ranges whose inode is described later |
-//! | `bitmaps.rs` | bitmaps, free counts, and blocks for what grew |
+//! | `bitmaps.rs` | when bitmaps change, and where blocks for what grew come from |
 //!
 //! # What is done as in the kernel, and what is not
 //! Source: the behaviour of `fs/ext4/fast_commit.c` (`ext4_fc_replay*`) and of e2fsck.
@@ -61,6 +61,7 @@ use crate::ground::canvas::{Canvas, Work};
 use crate::ground::error::{Error, Result};
 use crate::ground::state::{ROOT, is_system_file};
 use crate::inode::Ext4State;
+use crate::inode::edit::{LINKS_MAX, count_subdirectory};
 use bitmaps::Groups;
 use chain::Entry;
 use dentry::{Directory, check_name};
@@ -69,13 +70,11 @@ use inode::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use uext4_jbd2::{Changes, FastCommitReplay, FastCommits, LogMap, Recovery};
-use uext4_ondisk::ext4::{Extent, RoCompat};
+use uext4_ondisk::ext4::Extent;
 use uext4_ondisk::jbd2::{FastCommitName as Name, FastCommitRecord};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk};
 use waiting::{Range, Waiting};
 
-/// Most links of an inode (`EXT4_LINK_MAX`).
-const LINKS_MAX: u16 = 65000;
 /// Bytes that a record counts for, whatever it does.
 const RECORD_WORK: usize = 256;
 /// The end of the logical blocks that extents can map.
@@ -515,15 +514,8 @@ impl Replay<'_> {
     /// Counts a directory in `parent`. One link stands for more directories than can be counted.
     fn change_subdirectories(&self, parent: &mut Node, more: bool) -> Result<()> {
         parent.changed = true;
-        let links = &mut parent.disk.links;
-        let features = &self.parts.canvas.ground.superblock.features;
-        *links = match (*links, more) {
-            (1, _) => 1,
-            (links, false) => links.saturating_sub(1).max(2),
-            (links, true) if links < LINKS_MAX - 1 => links + 1,
-            _ if features.ro_compat.contains(RoCompat::DIR_NLINK) => 1,
-            _ => return Err(parent.corrupt("a fast commit makes more directories than one can have")),
-        };
+        parent.disk.links = count_subdirectory(self.parts.canvas.ground, parent.disk.links, more)
+            .map_err(|_| parent.corrupt("a fast commit makes more directories than one can have"))?;
         Ok(())
     }
 
