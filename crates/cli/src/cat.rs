@@ -1,50 +1,17 @@
 //! `uext4 cat`.
 
 use crate::args::{CatArgs, Globals};
+use crate::cp::told;
 use crate::error::{CliError, Troubles};
 use crate::open::{How, Place};
 use crate::progress::Progress;
-use crate::pump::{Sink, pour};
 use std::ffi::OsStr;
 use std::fs::File as HostFile;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
 use uext4::blockdev::spec::Locator;
 use uext4::{DeviceSpec, Volume};
-
-/// Zeros shorter than this are read along with the data around them.
-const ZEROS_MIN: u64 = 64 << 10;
-/// Zeros are written in pieces of this size.
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-
-/// Writes to a descriptor without a buffer of its own: what comes is a mebibyte at a time.
-pub struct Stream<'a> {
-    /// Where to.
-    pub file: &'a HostFile,
-    /// Its name in messages.
-    pub name: &'a OsStr,
-    /// Who is told how far it is.
-    pub progress: Progress,
-}
-
-impl Sink for Stream<'_> {
-    fn data(&mut self, _pos: u64, bytes: &[u8]) -> Result<(), CliError> {
-        let mut file = self.file;
-        file.write_all(bytes).map_err(|error| CliError::host(self.name, "write", &error))?;
-        self.progress.advance(bytes.len() as u64);
-        Ok(())
-    }
-
-    fn zeros(&mut self, pos: u64, length: u64) -> Result<(), CliError> {
-        let mut rest = length;
-        while rest > 0 {
-            let step = rest.min(ZEROS.len() as u64);
-            self.data(pos, &ZEROS[..step as usize])?;
-            rest -= step;
-        }
-        Ok(())
-    }
-}
 
 /// Runs it.
 pub fn run(args: &CatArgs, globals: &Globals) -> Result<(), CliError> {
@@ -60,8 +27,10 @@ pub fn run(args: &CatArgs, globals: &Globals) -> Result<(), CliError> {
         let mut one = || {
             let volume = volumes.get(place, &how)?;
             let file = place.file(&volume)?;
-            let progress = Progress::new(crate::text::visible(&place.path), file.size(), to_file);
-            pour(place, &volume, &file, ZEROS_MIN, &mut Stream { file: &stdout, name, progress })
+            let mut progress = Progress::new(crate::text::visible(&place.path), file.size(), to_file);
+            let advance = &mut |bytes| progress.advance(bytes);
+            let done = uext4_transfer::stream(&volume, &file, &stdout, Path::new(name), advance);
+            done.map_err(|error| told(error, |path| place.below(path)))
         };
         let done = one();
         // What cannot be written for one source cannot be for the next.

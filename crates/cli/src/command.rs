@@ -14,6 +14,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use uext4::{DeviceSpec, Target};
+use uext4_transfer::Devices;
 
 /// Runs one command line (`arguments[0]` is the program) and returns its exit status.
 pub fn execute(arguments: Vec<OsString>, trace: Option<Arc<Tracer>>) -> ExitCode {
@@ -71,7 +73,10 @@ fn spare_devices(command: &Command) -> Result<(), CliError> {
     if outputs.is_empty() {
         return Ok(());
     }
-    let devices = cp::Devices::named_by(command.devices());
+    // Words that name no device are passed over.
+    let targets = command.devices().into_iter().filter_map(|word| Target::parse_bytes(word.as_bytes()).ok());
+    let specs: Vec<DeviceSpec> = targets.map(|target| target.spec).collect();
+    let devices = Devices::of(&specs);
     match outputs.into_iter().find(|file| devices.are_at(file)) {
         None => Ok(()),
         Some(file) => {

@@ -30,7 +30,6 @@ mod map;
 mod open;
 mod out;
 mod progress;
-mod pump;
 mod stat;
 mod svg;
 mod text;

@@ -1,9 +1,8 @@
 //! Extended attributes of what was copied, and how much of them.
 
-use super::target::{Failed, Target};
-use super::{Destination, Keep, volume_size};
-use crate::error::{CliError, Troubles};
-use crate::open::Place;
+use crate::error::{Cause, Error};
+use crate::export::{Destination, Keep, Observer, volume_size};
+use crate::target::{Failed, Target};
 use rustix::io::Errno;
 use uext4::{Acl, AclKind, AclTag, FileKind, Metadata, Volume, XATTR_SIZE_MAX, Xattr};
 
@@ -74,7 +73,6 @@ fn least(list: &Acl, which: impl Fn(AclTag) -> bool) -> Option<u32> {
 
 /// Extended attributes of one copy.
 pub struct Xattrs<'a> {
-    place: &'a Place,
     volume: &'a Volume,
     destination: &'a Destination,
     keep: Keep,
@@ -89,7 +87,7 @@ struct One<'t> {
     path: &'t [u8],
     target: Target<'t>,
     metadata: &'t Metadata,
-    troubles: &'t mut Troubles,
+    observer: &'t mut dyn Observer,
     /// How many were bad.
     bad: u64,
     /// That of the access control list, if there is one.
@@ -101,10 +99,10 @@ struct One<'t> {
 }
 
 impl One<'_> {
-    fn is_bad(&mut self, error: &CliError) {
+    fn is_bad(&mut self, error: Error) {
         self.bad += 1;
         if self.bad <= BAD_MAX {
-            self.troubles.tell(error);
+            self.observer.trouble(error);
         }
     }
 
@@ -114,9 +112,9 @@ impl One<'_> {
 }
 
 impl<'a> Xattrs<'a> {
-    /// Of a copy of what `place` names.
-    pub fn new(place: &'a Place, volume: &'a Volume, destination: &'a Destination, keep: Keep) -> Self {
-        Xattrs { place, volume, destination, keep, allowance: allowance(volume), left_out: 0 }
+    /// Of a copy out of `volume`.
+    pub fn new(volume: &'a Volume, destination: &'a Destination, keep: Keep) -> Self {
+        Xattrs { volume, destination, keep, allowance: allowance(volume), left_out: 0 }
     }
 
     /// Sets what was asked for: all attributes, or access control lists only, which belong to the mode. As with
@@ -127,14 +125,13 @@ impl<'a> Xattrs<'a> {
         path: &[u8],
         target: Target<'_>,
         metadata: &Metadata,
-        troubles: &mut Troubles,
+        observer: &mut dyn Observer,
     ) -> Limit {
         let (bad, limit, hidden, set) = (0, None, false, Vec::new());
-        let mut one = One { path, target, metadata, troubles, bad, limit, hidden, set };
+        let mut one = One { path, target, metadata, observer, bad, limit, hidden, set };
         self.copy(&mut one);
         if let Some(more) = one.bad.checked_sub(BAD_MAX).filter(|more| *more > 0) {
-            let what = format!("{more} more attributes could not be copied");
-            one.troubles.tell(&CliError::failed(&self.place.below(path), what, libc::EUCLEAN));
+            one.observer.trouble(Error::source(path, Cause::MoreAttributes(more)));
         }
         self.remove_acls(&mut one);
         let otherwise = if one.hidden { Limit::NOTHING } else { Limit::MODE };
@@ -142,7 +139,6 @@ impl<'a> Xattrs<'a> {
     }
 
     fn copy(&mut self, one: &mut One<'_>) {
-        let source = self.place.below(one.path);
         if self.allowance == 0 {
             // Nothing more is taken from a volume that was found to be hostile.
             if self.volume.may_have_xattrs(one.metadata.ino).unwrap_or(true) {
@@ -154,7 +150,7 @@ impl<'a> Xattrs<'a> {
             Ok(xattrs) => xattrs,
             Err(error) => {
                 one.hidden = true;
-                return one.is_bad(&CliError::at(&source, error));
+                return one.is_bad(Error::source(one.path, error));
             }
         };
         let mut spent = !self.spend(LOOK.saturating_mul(1 + xattrs.examined() as u64));
@@ -164,7 +160,7 @@ impl<'a> Xattrs<'a> {
                     Ok(xattr) => !self.copy_one(one, xattr),
                     Err(error) => {
                         one.hidden = true;
-                        one.is_bad(&CliError::at(&source, error));
+                        one.is_bad(Error::source(one.path, error));
                         !self.spend(self.volume.superblock().geometry.block_size().into())
                     }
                 };
@@ -184,11 +180,7 @@ impl<'a> Xattrs<'a> {
         one.hidden = true;
         self.left_out += 1;
         if self.left_out <= LEFT_OUT_MAX {
-            let what = format!(
-                "attributes of inode {} are left out: all copied so far hold more than the volume (they share values)",
-                one.metadata.ino
-            );
-            one.troubles.tell(&CliError::failed(&self.place.below(one.path), what, libc::E2BIG));
+            one.observer.trouble(Error::source(one.path, Cause::AttributesLeftOut(one.metadata.ino)));
         }
     }
 
@@ -226,10 +218,10 @@ impl<'a> Xattrs<'a> {
             Err(uext4::Error::NoAttribute) => return true,
             Err(error) => {
                 one.hidden |= list == Some(AclKind::Access);
-                CliError::at(&self.place.below(one.path), error)
+                Error::source(one.path, error)
             }
         };
-        one.is_bad(&failed.about_attribute(name));
+        one.is_bad(failed.about_attribute(name));
         true
     }
 
@@ -244,16 +236,15 @@ impl<'a> Xattrs<'a> {
             let removed: Result<(), Failed> = one.target.remove_acl(kind);
             if let Err((action, error)) = removed {
                 let refused = self.destination.refused(one.path, action, error);
-                one.troubles.tell(&refused.about_attribute(kind.name().as_bytes()));
+                one.observer.trouble(refused.about_attribute(kind.name().as_bytes()));
             }
         }
     }
 
     /// Tells what was not told of every file.
-    pub fn finish(&self, troubles: &mut Troubles) {
+    pub fn finish(&self, observer: &mut dyn Observer) {
         if let Some(more) = self.left_out.checked_sub(LEFT_OUT_MAX).filter(|more| *more > 0) {
-            let what = format!("attributes of {more} more files are left out for the same reason");
-            troubles.tell(&CliError::failed(&self.place.below(b""), what, libc::E2BIG));
+            observer.trouble(Error::source(b"", Cause::MoreLeftOut(more)));
         }
     }
 }

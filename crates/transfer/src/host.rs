@@ -3,7 +3,7 @@
 //! Every call goes through the descriptor of a directory and one name that is checked to be a plain name; no
 //! call follows a symbolic link. Whatever a volume is full of, nothing outside the destination is reached.
 
-use super::devices::Devices;
+use crate::devices::Devices;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::fs::File as HostFile;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Directories kept open; those further out are found again through `..`.
 const OPEN_MAX: usize = 64;
@@ -51,7 +51,7 @@ pub struct Host {
     /// The directory that holds the copy's first name, or the destination itself.
     base: OwnedFd,
     /// What is neither written to nor loses a name.
-    never: Rc<Devices>,
+    never: Arc<Devices>,
     open: Vec<Open>,
     /// Of `open`, those before this one have no descriptor.
     closed: usize,
@@ -66,7 +66,7 @@ fn plain(name: &[u8]) -> Result<&OsStr, Errno> {
 impl Host {
     /// Fills the directory at `base`, a path of the user's own: links in it are followed. What is one of `never` is
     /// left alone (`EBUSY`).
-    pub fn new(base: &Path, never: Rc<Devices>) -> Result<Host, Errno> {
+    pub fn new(base: &Path, never: Arc<Devices>) -> Result<Host, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let base = rustix::fs::open(base, flags, Mode::empty())?;
         Ok(Host { base, never, open: Vec::new(), closed: 0 })
@@ -256,12 +256,12 @@ fn may_be_made(is: &Stat, made: FileType, device: Option<u64>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::open::Place;
+    use uext4::DeviceSpec;
 
     #[test]
     fn only_plain_names() {
         let dir = tempfile::tempdir().unwrap();
-        let mut host = Host::new(dir.path(), Rc::default()).unwrap();
+        let mut host = Host::new(dir.path(), Arc::default()).unwrap();
         for name in [&b""[..], b".", b"..", b"a/b", b"/etc", b"a\0b", b"../x"] {
             assert_eq!(host.enter(name, 0o755).unwrap_err(), Errno::INVAL);
             assert_eq!(host.file(name, 0o644).unwrap_err(), Errno::INVAL);
@@ -279,7 +279,7 @@ mod tests {
         std::fs::write(outside.path().join("victim"), "mine").unwrap();
         std::os::unix::fs::symlink(outside.path(), dir.path().join("dir")).unwrap();
         std::os::unix::fs::symlink(outside.path().join("victim"), dir.path().join("file")).unwrap();
-        let mut host = Host::new(dir.path(), Rc::default()).unwrap();
+        let mut host = Host::new(dir.path(), Arc::default()).unwrap();
         assert_eq!(host.enter(b"dir", 0o755).unwrap_err(), Errno::NOTDIR);
         assert_eq!(host.file(b"file", 0o644).unwrap_err(), Errno::LOOP);
         let victim = identity(&rustix::fs::stat(outside.path().join("victim")).unwrap());
@@ -295,7 +295,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("file"), "mine").unwrap();
         std::fs::create_dir(dir.path().join("dir")).unwrap();
-        let host = Host::new(dir.path(), Rc::default()).unwrap();
+        let host = Host::new(dir.path(), Arc::default()).unwrap();
         // As the kernel does: a name that exists is told first.
         let refused = |here: BorrowedFd<'_>, name: &OsStr| {
             let there = rustix::fs::statat(here, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn only_what_was_made_is_held() {
         let dir = tempfile::tempdir().unwrap();
-        let host = Host::new(dir.path(), Rc::default()).unwrap();
+        let host = Host::new(dir.path(), Arc::default()).unwrap();
         let mode = Mode::RUSR | Mode::WUSR;
         rustix::fs::mknodat(host.here(), "pipe", FileType::Fifo, mode, 0).unwrap();
         assert!(host.hold(b"pipe", FileType::Fifo, None).is_ok());
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn far_down_and_back_up() {
         let dir = tempfile::tempdir().unwrap();
-        let mut host = Host::new(dir.path(), Rc::default()).unwrap();
+        let mut host = Host::new(dir.path(), Arc::default()).unwrap();
         let depth = OPEN_MAX * 5 / 2;
         for _ in 0..depth {
             host.enter(b"d", 0o755).unwrap();
@@ -367,14 +367,13 @@ mod tests {
     #[test]
     fn a_file_that_exists_must_be_a_file_and_not_the_image() {
         let dir = tempfile::tempdir().unwrap();
-        let host = Host::new(dir.path(), Rc::default()).unwrap();
+        let host = Host::new(dir.path(), Arc::default()).unwrap();
         drop(host.file(b"image", 0o600).unwrap());
         assert!(host.file(b"image", 0o600).unwrap().1);
         let image = host.identity_of(b"image").unwrap();
-        let place = Place::parse(dir.path().join("image:/").as_os_str()).unwrap();
-        let devices = Devices::of(&[place]);
+        let devices = Devices::of(&[DeviceSpec::file(dir.path().join("image"))]);
         assert!(devices.contain(image));
-        let host = Host::new(dir.path(), Rc::new(devices)).unwrap();
+        let host = Host::new(dir.path(), Arc::new(devices)).unwrap();
         let link = |here: BorrowedFd<'_>, name: &OsStr| rustix::fs::symlinkat("elsewhere", here, name);
         for names in [1, 2] {
             assert_eq!(host.file(b"image", 0o600).unwrap_err(), Errno::BUSY);

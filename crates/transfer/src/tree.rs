@@ -1,21 +1,20 @@
 //! Recursive copies: a walk over the volume, made again on the host.
 
-use super::attributes::Attributes;
-use super::host::Host;
-use super::made::{First, Made};
-use super::target::Target;
-use super::{Destination, Keep, Sparse, just_made, volume_size};
-use crate::error::{CliError, Troubles};
-use crate::open::Place;
-use crate::progress::Progress;
+use crate::attributes::Attributes;
+use crate::error::{Cause, Error, Result};
+use crate::export::{Destination, Keep, Observer, Sparse, volume_size};
+use crate::host::Host;
+use crate::made::{First, Made};
 use crate::pump::{Sink, pour};
+use crate::target::Target;
 use rustix::fd::AsFd;
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use uext4::ondisk::ext4::RoCompat;
 use uext4::{File, FileKind, Ino, Metadata, OpenOptions, State, Visit, Volume, WalkEntry, WalkOptions};
-use uext4_ondisk::ext4::RoCompat;
 
 /// Files up to this size are read without a queue of their own.
 const SMALL: u64 = 256 << 10;
@@ -24,10 +23,9 @@ const LINK_PATH_MAX: usize = 4095;
 /// How many times the volume's size is copied out of one that says that its files share blocks. Such images are made by
 /// looking for equal blocks: one of a system saves a few percent, one of backups is told to hold 20 times its size.
 /// What is above three times that is made to fill hosts, and its directories can still be copied one by one.
-const SHARING_MAX: u64 = 64;
+pub const SHARING_MAX: u64 = 64;
 
 struct Copier<'a> {
-    place: &'a Place,
     volume: &'a Volume,
     destination: &'a Destination,
     host: Host,
@@ -39,29 +37,28 @@ struct Copier<'a> {
     /// Whether files may share blocks.
     shares: bool,
     attributes: Attributes<'a>,
-    troubles: &'a mut Troubles,
-    progress: Progress,
+    observer: &'a mut dyn Observer,
     memory: Vec<u8>,
 }
 
-/// Copies what `place` names. Failures of single paths are told to `troubles`, and the copy goes on.
+/// Copies what is at `source`. Failures of single paths are told to `observer`, and the copy goes on.
 pub fn copy(
-    place: &Place,
     volume: &Volume,
+    source: &Path,
     destination: &Destination,
     keep: Keep,
     made: &mut Made,
-    troubles: &mut Troubles,
-) -> Result<(), CliError> {
-    let mut walk =
-        volume.walk(place.inner(), WalkOptions::new().brackets(true)).map_err(|error| place.error(error))?;
+    observer: &mut dyn Observer,
+) -> Result<()> {
+    let walk = volume.walk(source, WalkOptions::new().brackets(true));
+    let mut walk = walk.map_err(|error| Error::source(b"", error))?;
     let host = Host::new(&destination.base, made.devices())
-        .map_err(|error| CliError::host(destination.base.as_os_str(), "open", &error.into()))?;
+        .map_err(|error| Error::refused(&destination.base, "open", error))?;
+    observer.begin(None);
     let geometry = &volume.superblock().geometry;
     let records = u64::from(geometry.inodes_count()) * u64::from(geometry.inode_size());
     let shares = volume.superblock().features.ro_compat.contains(RoCompat::SHARED_BLOCKS);
     let mut copier = Copier {
-        place,
         volume,
         destination,
         host,
@@ -69,15 +66,14 @@ pub fn copy(
         allowance: allowance(volume_size(volume), records, shares),
         unlinked: volume_size(volume),
         shares,
-        attributes: Attributes::new(place, volume, destination, keep),
-        troubles,
-        progress: Progress::open_ended(crate::text::visible(&place.path)),
+        attributes: Attributes::new(volume, destination, keep),
+        observer,
         memory: Vec::new(),
     };
     while let Some(told) = walk.advance() {
         let entered = match told {
             Err(error) => {
-                copier.troubles.tell(&CliError::at(&place.below(&error.shown()), error.error));
+                copier.observer.trouble(Error::source(&error.shown(), error.error));
                 continue;
             }
             Ok(entry) => copier.visit(&entry).map_err(|error| (error, entry.visit)),
@@ -86,22 +82,17 @@ pub fn copy(
             Ok(()) => {}
             // Without its directory nothing below has a place.
             Err((error, Visit::Enter)) => {
-                copier.troubles.tell(&error);
+                copier.observer.trouble(error);
                 walk.skip();
             }
-            Err((error @ CliError::ClosedPipe, _)) => return Err(error),
-            Err((error, _)) => copier.troubles.tell(&error),
+            Err((error, _)) if error.is_closed_pipe() => return Err(error),
+            Err((error, _)) => copier.observer.trouble(error),
         }
         if copier.host.is_lost() {
-            let error = CliError::failed(
-                destination.base.as_os_str(),
-                "the destination was moved while it was being filled",
-                libc::ESTALE,
-            );
-            return Err(error);
+            return Err(Error::host(&destination.base, Cause::Moved));
         }
     }
-    copier.attributes.finish(copier.troubles);
+    copier.attributes.finish(copier.observer);
     Ok(())
 }
 
@@ -114,7 +105,7 @@ fn allowance(size: u64, records: u64, shares: bool) -> u64 {
 }
 
 impl Copier<'_> {
-    fn visit(&mut self, entry: &WalkEntry<'_>) -> Result<(), CliError> {
+    fn visit(&mut self, entry: &WalkEntry<'_>) -> Result<()> {
         let Some(metadata) = entry.metadata else { return Ok(()) };
         match entry.visit {
             Visit::Found if metadata.kind == FileKind::Directory => Ok(()),
@@ -130,25 +121,25 @@ impl Copier<'_> {
                 let (left, back) = self.host.leave();
                 if let Some(left) = left {
                     let target = Target::Open(left.fd.as_fd());
-                    self.attributes.keep(entry.path, target, metadata, left.made, self.troubles);
+                    self.attributes.keep(entry.path, target, metadata, left.made, self.observer);
                 }
                 back.map_err(|error| self.refused(entry.path, "go back to", error))
             }
         }
     }
 
-    fn refused(&self, relative: &[u8], action: &str, error: Errno) -> CliError {
+    fn refused(&self, relative: &[u8], action: &'static str, error: Errno) -> Error {
         self.destination.refused(relative, action, error)
     }
 
     /// Anything but a directory.
-    fn make(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata) -> Result<(), CliError> {
+    fn make(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata) -> Result<()> {
         let Some(name) = self.destination.name_of(entry).map(<[u8]>::to_vec) else { return Ok(()) };
         if self.made.minds_names()
             && let Ok(there) = self.host.identity_of(&name)
         {
             if self.made.is_earlier(there) {
-                return Err(just_made(&self.destination.below(entry.path)));
+                return Err(Error::host(self.destination.below(entry.path), Cause::JustMade));
             }
             self.made.forget(there);
         }
@@ -182,7 +173,7 @@ impl Copier<'_> {
         entry: &WalkEntry<'_>,
         metadata: &Metadata,
         name: &[u8],
-    ) -> Result<Option<Result<(), Errno>>, CliError> {
+    ) -> Result<Option<std::result::Result<(), Errno>>> {
         let Some(first) = self.made.first(entry.ino) else { return Ok(None) };
         let linked = self.host.link(&first.path, first.made, name);
         self.made.count_name(entry.ino);
@@ -197,7 +188,7 @@ impl Copier<'_> {
         Ok(Some(linked))
     }
 
-    fn remember(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
+    fn remember(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
         let mut path =
             self.destination.name.as_deref().map_or_else(Vec::new, |name| name.as_bytes().to_vec());
         if !path.is_empty() && !entry.path.is_empty() {
@@ -205,18 +196,15 @@ impl Copier<'_> {
         }
         path.extend_from_slice(entry.path);
         if path.len() > LINK_PATH_MAX {
-            let message =
-                format!("its other names will be files of their own: a path of {} bytes", path.len());
-            return Err(CliError::failed(&self.destination.below(entry.path), message, libc::ENAMETOOLONG));
+            return Err(Error::host(self.destination.below(entry.path), Cause::LongPath(path.len())));
         }
         let made = self.host.identity_of(name).map_err(|error| self.refused(entry.path, "stat", error))?;
         self.made.remember(entry.ino, First { path, made, left: metadata.links - 1 });
         Ok(())
     }
 
-    fn file(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
-        let source = self.place.below(entry.path);
-        let at = |error: uext4::Error| CliError::at(&source, error);
+    fn file(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
+        let at = |error: uext4::Error| Error::source(entry.path, error);
         let file = self.volume.open_inode(entry.ino, OpenOptions::new().read(true)).map_err(at)?;
         let (target, existed) = self
             .host
@@ -225,7 +213,7 @@ impl Copier<'_> {
         let path = self.destination.below(entry.path);
         let emptied = if existed { target.set_len(0) } else { Ok(()) };
         let done = emptied
-            .map_err(|error| CliError::host(&path, "empty", &error))
+            .map_err(|error| Error::refused(&path, "empty", error))
             .and_then(|()| self.contents(entry, &file, &target, &path));
         if done.is_err() && !existed {
             // Half a file under the right name would pass for a whole one. The first error is the one to tell.
@@ -233,7 +221,7 @@ impl Copier<'_> {
         }
         done?;
         // Whole contents stay, whatever becomes of the attributes.
-        self.attributes.keep(entry.path, Target::Open(target.as_fd()), metadata, !existed, self.troubles);
+        self.attributes.keep(entry.path, Target::Open(target.as_fd()), metadata, !existed, self.observer);
         Ok(())
     }
 
@@ -242,28 +230,27 @@ impl Copier<'_> {
         entry: &WalkEntry<'_>,
         file: &File,
         target: &std::fs::File,
-        path: &OsStr,
-    ) -> Result<(), CliError> {
-        let mut place = self.place.clone();
-        place.argument = place.below(entry.path);
+        path: &Path,
+    ) -> Result<()> {
+        let advance = &mut |bytes| self.observer.advance(bytes);
         let mut sink = Bounded {
-            inner: Sparse { file: target, name: path, progress: &mut self.progress },
-            place: &place,
+            inner: Sparse { file: target, name: path, advance },
+            path: entry.path,
             ino: entry.ino,
             allowance: &mut self.allowance,
             shares: self.shares,
         };
         if file.size() <= SMALL {
-            pour_small(&place, file, &mut self.memory, &mut sink)?;
+            pour_small(entry.path, file, &mut self.memory, &mut sink)?;
         } else {
-            pour(&place, self.volume, file, 1, &mut sink)?;
+            pour(entry.path, self.volume, file, 1, &mut sink)?;
         }
-        target.set_len(file.size()).map_err(|error| CliError::host(path, "set size", &error))
+        target.set_len(file.size()).map_err(|error| Error::refused(path, "set size", error))
     }
 
-    fn symlink(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
+    fn symlink(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
         let target = self.volume.read_link_of(entry.ino);
-        let target = target.map_err(|error| CliError::at(&self.place.below(entry.path), error))?;
+        let target = target.map_err(|error| Error::source(entry.path, error))?;
         let target = OsStr::from_bytes(&target);
         self.host
             .replace(name, |here, name| rustix::fs::symlinkat(target, here, name))
@@ -271,7 +258,7 @@ impl Copier<'_> {
         self.keep_held(entry, metadata, name)
     }
 
-    fn node(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
+    fn node(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
         let kind = file_type(metadata.kind);
         let device = rustix::fs::makedev(metadata.rdev.0, metadata.rdev.1);
         let mode = Mode::from_raw_mode(metadata.mode & 0o777);
@@ -282,7 +269,7 @@ impl Copier<'_> {
     }
 
     /// Attributes of what was just made under this name and cannot be opened.
-    fn keep_held(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<(), CliError> {
+    fn keep_held(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
         if !self.attributes.any() {
             return Ok(());
         }
@@ -291,7 +278,7 @@ impl Copier<'_> {
         let held = self.host.hold(name, file_type(metadata.kind), device);
         let held = held.map_err(|error| self.refused(entry.path, "keep attributes", error))?;
         let target = Target::Held { held: held.as_fd(), around: self.host.here() };
-        self.attributes.keep(entry.path, target, metadata, true, self.troubles);
+        self.attributes.keep(entry.path, target, metadata, true, self.observer);
         Ok(())
     }
 }
@@ -312,38 +299,33 @@ fn file_type(kind: FileKind) -> FileType {
 /// Counts data against what the volume can hold.
 struct Bounded<'a, S> {
     inner: S,
-    place: &'a Place,
+    path: &'a [u8],
     ino: Ino,
     allowance: &'a mut u64,
     shares: bool,
 }
 
 impl<S: Sink> Sink for Bounded<'_, S> {
-    fn data(&mut self, pos: u64, bytes: &[u8]) -> Result<(), CliError> {
+    fn data(&mut self, pos: u64, bytes: &[u8]) -> Result<()> {
         match self.allowance.checked_sub(bytes.len() as u64) {
             Some(rest) => *self.allowance = rest,
-            None if self.shares => {
-                let what = format!(
-                    "the files hold more data than {SHARING_MAX} times the volume: copy them in parts"
-                );
-                return Err(CliError::failed(&self.place.argument, what, libc::EFBIG));
-            }
+            None if self.shares => return Err(Error::source(self.path, Cause::TooMuchData)),
             None => {
                 let what = "the files hold more data than the volume: they share blocks".into();
-                return Err(self.place.error(uext4::Error::CorruptInode { ino: self.ino, what }));
+                return Err(Error::source(self.path, uext4::Error::CorruptInode { ino: self.ino, what }));
             }
         }
         self.inner.data(pos, bytes)
     }
 
-    fn zeros(&mut self, pos: u64, length: u64) -> Result<(), CliError> {
+    fn zeros(&mut self, pos: u64, length: u64) -> Result<()> {
         self.inner.zeros(pos, length)
     }
 }
 
 /// Reads the data of a small file piece by piece.
-fn pour_small(place: &Place, file: &File, memory: &mut Vec<u8>, sink: &mut dyn Sink) -> Result<(), CliError> {
-    let at = |error: uext4::Error| place.error(error);
+fn pour_small(path: &[u8], file: &File, memory: &mut Vec<u8>, sink: &mut dyn Sink) -> Result<()> {
+    let at = |error: uext4::Error| Error::source(path, error);
     let size = file.size();
     for piece in file.map() {
         let piece = piece.map_err(at)?;
@@ -354,10 +336,9 @@ fn pour_small(place: &Place, file: &File, memory: &mut Vec<u8>, sink: &mut dyn S
         }
         // At most SMALL bytes.
         memory.resize(length as usize, 0);
-        let read = file.read_any_at(memory, piece.logical).map_err(at)?;
-        if read as u64 != length {
-            let message = format!("short read at byte {}: {read} of {length} bytes", piece.logical);
-            return Err(CliError::failed(&place.argument, message, libc::EIO));
+        let read = file.read_any_at(memory, piece.logical).map_err(at)? as u64;
+        if read != length {
+            return Err(Error::source(path, Cause::ShortRead { pos: piece.logical, read, length }));
         }
         sink.data(piece.logical, memory)?;
     }

@@ -1,21 +1,65 @@
-//! The bytes of a file in order, read ahead through a queue: what `cat` and `cp` pour out.
+//! The bytes of a file in order, read ahead through a queue.
 
-use crate::error::CliError;
-use crate::open::Place;
+use crate::error::{Cause, Error, Result};
 use std::collections::VecDeque;
+use std::fs::File as HostFile;
+use std::io::Write;
+use std::path::Path;
 use uext4::{Buffer, File, FileSlot, IoQueue, Piece, QueueOptions, State, Volume};
 
 /// Bytes of one request.
 const CHUNK: u64 = 1 << 20;
 /// Requests in flight.
 const DEPTH: u64 = 16;
+/// Zeros shorter than this are read along with the data around them, where zeros are written.
+const ZEROS_MIN: u64 = 64 << 10;
+/// Zeros are written in pieces of this size.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Where the bytes go. Calls come in file order and cover every byte once.
 pub trait Sink {
     /// Data at byte `pos` of the file.
-    fn data(&mut self, pos: u64, bytes: &[u8]) -> Result<(), CliError>;
+    fn data(&mut self, pos: u64, bytes: &[u8]) -> Result<()>;
     /// `length` bytes that read as zeros and occupy no data.
-    fn zeros(&mut self, pos: u64, length: u64) -> Result<(), CliError>;
+    fn zeros(&mut self, pos: u64, length: u64) -> Result<()>;
+}
+
+/// Writes without a buffer of its own: what comes is a mebibyte at a time.
+struct Stream<'a> {
+    to: &'a HostFile,
+    name: &'a Path,
+    advance: &'a mut dyn FnMut(u64),
+}
+
+impl Sink for Stream<'_> {
+    fn data(&mut self, _pos: u64, bytes: &[u8]) -> Result<()> {
+        let mut to = self.to;
+        to.write_all(bytes).map_err(|error| Error::refused(self.name, "write", error))?;
+        (self.advance)(bytes.len() as u64);
+        Ok(())
+    }
+
+    fn zeros(&mut self, pos: u64, length: u64) -> Result<()> {
+        let mut rest = length;
+        while rest > 0 {
+            let step = rest.min(ZEROS.len() as u64);
+            self.data(pos, &ZEROS[..step as usize])?;
+            rest -= step;
+        }
+        Ok(())
+    }
+}
+
+/// Pours a file into a descriptor that need not be seekable, zeros too. `name` is what errors call the descriptor;
+/// `advance` is told how many bytes more are written.
+pub fn stream(
+    volume: &Volume,
+    file: &File,
+    to: &HostFile,
+    name: &Path,
+    advance: &mut dyn FnMut(u64),
+) -> Result<()> {
+    pour(b"", volume, file, ZEROS_MIN, &mut Stream { to, name, advance })
 }
 
 /// A run of the file that is data, or that reads as zeros.
@@ -86,7 +130,8 @@ enum Part {
 }
 
 struct Pump<'f> {
-    place: &'f Place,
+    /// Of the file, below the source.
+    path: &'f [u8],
     queue: IoQueue,
     slot: FileSlot,
     /// Lengths of requests are multiples of this.
@@ -96,23 +141,17 @@ struct Pump<'f> {
     first: u64,
 }
 
-/// Pours the whole file into `sink`. Zeros shorter than `zeros_min` bytes may come as data.
-pub fn pour(
-    place: &Place,
-    volume: &Volume,
-    file: &File,
-    zeros_min: u64,
-    sink: &mut dyn Sink,
-) -> Result<(), CliError> {
+/// Pours the whole file into `sink`. Zeros shorter than `zeros_min` bytes may come as data. Errors name `path`.
+pub fn pour(path: &[u8], volume: &Volume, file: &File, zeros_min: u64, sink: &mut dyn Sink) -> Result<()> {
     let size = file.size();
     let depth = size.div_ceil(CHUNK).clamp(1, DEPTH);
-    let at = |error: uext4::Error| place.error(error);
+    let at = |error: uext4::Error| Error::source(path, error);
     let align = u64::from(volume.device().geometry().logical_block);
     let largest = size.min(CHUNK).next_multiple_of(align);
     let options = QueueOptions::depth(depth as u32).buffer_bytes((depth * largest.max(4096)) as usize);
     let mut queue = volume.queue(options).map_err(at)?;
     let slot = queue.attach(file).map_err(at)?;
-    let mut pump = Pump { place, queue, slot, align, parts: VecDeque::new(), first: 0 };
+    let mut pump = Pump { path, queue, slot, align, parts: VecDeque::new(), first: 0 };
     for run in Runs::new(file.map(), size, zeros_min) {
         let run = run.map_err(at)?;
         let mut pos = run.pos;
@@ -133,12 +172,12 @@ pub fn pour(
 }
 
 impl Pump<'_> {
-    fn start(&mut self, run: Run) -> Result<(), CliError> {
+    fn start(&mut self, run: Run) -> Result<()> {
         if !run.data {
             self.parts.push_back(Part::Zeros(run));
             return Ok(());
         }
-        let at = |error: uext4::Error| self.place.error(error);
+        let at = |error: uext4::Error| Error::source(self.path, error);
         let tag = self.first + self.parts.len() as u64;
         let buffer = self.queue.buffer(run.length.next_multiple_of(self.align) as usize).map_err(at)?;
         self.queue.read(self.slot, run.pos, buffer, tag).map_err(at)?;
@@ -148,7 +187,7 @@ impl Pump<'_> {
     }
 
     /// Hands the first part to the sink, once its data is there.
-    fn deliver(&mut self, sink: &mut dyn Sink) -> Result<(), CliError> {
+    fn deliver(&mut self, sink: &mut dyn Sink) -> Result<()> {
         while matches!(self.parts.front(), Some(Part::Waiting(_))) {
             self.collect()?;
         }
@@ -161,22 +200,19 @@ impl Pump<'_> {
         }
     }
 
-    fn collect(&mut self) -> Result<(), CliError> {
-        let place = self.place;
-        for done in self.queue.wait(1).map_err(|error| place.error(error))? {
+    fn collect(&mut self) -> Result<()> {
+        let path = self.path;
+        for done in self.queue.wait(1).map_err(|error| Error::source(path, error))? {
             let index = (done.tag - self.first) as usize;
             let Some(&Part::Waiting(run)) = self.parts.get(index) else { continue };
-            let read = *done.result.as_ref().map_err(|error| place.error(error.clone()))? as u64;
+            let read = done.result.as_ref().map_err(|error| Error::source(path, uext4::Error::clone(error)));
+            let read = *read? as u64;
             if read < run.length {
-                let message = format!("short read at byte {}: {read} of {} bytes", run.pos, run.length);
-                return Err(CliError::failed(&place.argument, message, libc::EIO));
+                let short = Cause::ShortRead { pos: run.pos, read, length: run.length };
+                return Err(Error::source(path, short));
             }
             let Some(buffer) = done.into_buffer() else {
-                return Err(CliError::failed(
-                    &place.argument,
-                    "a read came back without its memory",
-                    libc::EIO,
-                ));
+                return Err(Error::source(path, Cause::NoMemory));
             };
             self.parts[index] = Part::Ready(run, buffer);
         }

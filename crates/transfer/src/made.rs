@@ -1,10 +1,11 @@
 //! What a recursive copy has made so far.
 
-use super::devices::Devices;
-use super::host::Identity;
+use crate::devices::Devices;
+use crate::host::Identity;
 use std::collections::{HashMap, HashSet};
-use std::rc::Rc;
-use uext4::Ino;
+use std::sync::Arc;
+use uext4::blockdev::Device;
+use uext4::{Ino, Volume};
 
 /// Where the first copy of a file with several names is.
 pub struct First {
@@ -18,12 +19,15 @@ pub struct First {
 /// A file of one of the sources' volumes.
 type Source = (usize, Ino);
 
-/// What was made, of all sources of one command: they go into the same directory.
+/// What was made, of all sources of one export: they go into the same directory.
 pub struct Made {
-    devices: Rc<Devices>,
+    devices: Arc<Devices>,
     several: bool,
     earlier: HashSet<Identity>,
     now: HashSet<Identity>,
+    /// Of the sources so far, each once: two volumes that are open on one device are one.
+    volumes: Vec<Arc<dyn Device>>,
+    /// The one at hand.
     volume: usize,
     links: HashMap<Source, First>,
     /// The sources of `links`, by what was made of them.
@@ -34,10 +38,11 @@ impl Made {
     /// Nothing yet, of `sources` sources on these devices.
     pub fn new(sources: usize, devices: Devices) -> Self {
         Made {
-            devices: Rc::new(devices),
+            devices: Arc::new(devices),
             several: sources > 1,
             earlier: HashSet::new(),
             now: HashSet::new(),
+            volumes: Vec::new(),
             volume: 0,
             links: HashMap::new(),
             sources: HashMap::new(),
@@ -45,14 +50,19 @@ impl Made {
     }
 
     /// What the sources lie on, which must not be written to.
-    pub fn devices(&self) -> Rc<Devices> {
-        Rc::clone(&self.devices)
+    pub fn devices(&self) -> Arc<Devices> {
+        Arc::clone(&self.devices)
     }
 
-    /// The next source lies on this one of the volumes.
-    pub fn next_source(&mut self, volume: usize) {
+    /// The next source lies on this volume.
+    pub fn next_source(&mut self, volume: &Volume) {
         self.earlier.extend(self.now.drain());
-        self.volume = volume;
+        let device = volume.device();
+        let known = self.volumes.iter().position(|other| Arc::ptr_eq(other, device));
+        self.volume = known.unwrap_or_else(|| {
+            self.volumes.push(Arc::clone(device));
+            self.volumes.len() - 1
+        });
     }
 
     /// Whether there are several sources, so that one can meet what another made.

@@ -15,7 +15,7 @@ pub type Failed = (&'static str, Errno);
 pub enum Target<'a> {
     /// A file or directory that is open.
     Open(BorrowedFd<'a>),
-    /// What cannot be opened, by a descriptor that only holds it ([`super::host::Host::hold`]). Calls that do not take
+    /// What cannot be opened, by a descriptor that only holds it ([`crate::host::Host::hold`]). Calls that do not take
     /// such a descriptor get its path in `/proc`, which leads to what is held, not to where a held link points.
     Held {
         /// What was made.

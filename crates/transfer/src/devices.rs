@@ -1,16 +1,13 @@
 //! What the sources lie on, which a copy must not destroy: no lock on an image keeps the kernel from emptying or
 //! unlinking it.
 
-use super::host::Identity;
-use crate::open::Place;
+use crate::host::Identity;
 use std::collections::HashSet;
-use std::ffi::OsStr;
 use std::fs::{self, Metadata};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use uext4::DeviceSpec;
 use uext4::blockdev::spec::Locator;
-use uext4::{DeviceSpec, Target};
 
 /// The files and device nodes of the sources, and what they stand on: files under loop devices, devices of which others
 /// are made, devices with the file systems that files lie on.
@@ -22,19 +19,8 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Of these sources, as far as they can be found.
-    pub fn of(places: &[Place]) -> Self {
-        Devices::of_specs(places.iter().map(|place| &place.spec))
-    }
-
-    /// Those of arguments that name devices or files on them; others are passed over.
-    pub fn named_by<'a>(arguments: impl IntoIterator<Item = &'a OsStr>) -> Self {
-        let targets = arguments.into_iter().filter_map(|word| Target::parse_bytes(word.as_bytes()).ok());
-        let specs: Vec<DeviceSpec> = targets.map(|target| target.spec).collect();
-        Devices::of_specs(&specs)
-    }
-
-    fn of_specs<'a>(specs: impl IntoIterator<Item = &'a DeviceSpec>) -> Self {
+    /// Those of these sources, as far as they can be found.
+    pub fn of<'a>(specs: impl IntoIterator<Item = &'a DeviceSpec>) -> Self {
         let mut devices = Devices::default();
         let mut looked: HashSet<&Path> = HashSet::new();
         for spec in specs {
@@ -67,7 +53,7 @@ impl Devices {
     }
 
     /// Whether it is one of them.
-    pub fn contain(&self, file: Identity) -> bool {
+    pub(crate) fn contain(&self, file: Identity) -> bool {
         self.files.contains(&file)
     }
 

@@ -1,10 +1,8 @@
 //! Owner, mode, times and extended attributes of what was copied.
 
-use super::target::{Failed, Target};
-use super::xattrs::{Limit, Xattrs};
-use super::{Destination, Keep};
-use crate::error::Troubles;
-use crate::open::Place;
+use crate::export::{Destination, Keep, Observer};
+use crate::target::{Failed, Target};
+use crate::xattrs::{Limit, Xattrs};
 use rustix::fd::AsFd;
 use rustix::fs::{Gid, Mode, Timespec, Timestamps, Uid};
 use uext4::{FileKind, Metadata, Timestamp, Volume};
@@ -41,9 +39,9 @@ pub struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// Of a copy of what `place` names.
-    pub fn new(place: &'a Place, volume: &'a Volume, destination: &'a Destination, keep: Keep) -> Self {
-        Attributes { destination, keep, xattrs: Xattrs::new(place, volume, destination, keep) }
+    /// Of a copy out of `volume`.
+    pub fn new(volume: &'a Volume, destination: &'a Destination, keep: Keep) -> Self {
+        Attributes { destination, keep, xattrs: Xattrs::new(volume, destination, keep) }
     }
 
     /// Whether there is anything to be kept.
@@ -57,36 +55,36 @@ impl<'a> Attributes<'a> {
     }
 
     /// Gives what was made, or was there, the attributes asked for. Each that fails is told, and the others are kept.
-    /// `path`: where it is below the place.
+    /// `path`: where it is below the source.
     pub fn keep(
         &mut self,
         path: &[u8],
         target: Target<'_>,
         metadata: &Metadata,
         made: bool,
-        troubles: &mut Troubles,
+        observer: &mut dyn Observer,
     ) {
         let destination = self.destination;
-        let tell = |kept: Result<(), Failed>, troubles: &mut Troubles| {
+        let tell = |kept: Result<(), Failed>, observer: &mut dyn Observer| {
             if let Err((action, error)) = kept {
-                troubles.tell(&destination.refused(path, action, error));
+                observer.trouble(destination.refused(path, action, error));
             }
         };
         if !self.any() {
             let kept = if made { less(target.fd(), metadata.mode) } else { Ok(()) };
-            return tell(kept, troubles);
+            return tell(kept, observer);
         }
         // A change of owner takes set-uid and file capabilities away, so both come after it. Without privilege the
         // owner's right to write may go with the mode, and an access control list changes the mode, so that is last.
-        tell(keep_owner(target, metadata), troubles);
-        let limit = self.xattrs.keep(path, target, metadata, troubles);
-        tell(keep_mode(target, metadata, limit), troubles);
-        tell(target.set_times(&times(metadata)), troubles);
+        tell(keep_owner(target, metadata), observer);
+        let limit = self.xattrs.keep(path, target, metadata, observer);
+        tell(keep_mode(target, metadata, limit), observer);
+        tell(target.set_times(&times(metadata)), observer);
     }
 
     /// Tells what was not told of every file.
-    pub fn finish(&self, troubles: &mut Troubles) {
-        self.xattrs.finish(troubles);
+    pub fn finish(&self, observer: &mut dyn Observer) {
+        self.xattrs.finish(observer);
     }
 }
 

@@ -1,0 +1,111 @@
+//! `uext4 cp`: out of a volume.
+
+use crate::args::{CpArgs, Globals};
+use crate::cat::Volumes;
+use crate::error::{CliError, Troubles};
+use crate::open::{How, Place};
+use crate::progress::Progress;
+use crate::text;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use uext4::{DeviceSpec, Target};
+use uext4_transfer::{Cause, Error, Export, Keep, Observer, Subject};
+
+/// Shows how a copy goes on, and tells what it could not copy.
+struct Watch<'a> {
+    place: &'a Place,
+    troubles: &'a mut Troubles,
+    progress: Option<Progress>,
+}
+
+impl Observer for Watch<'_> {
+    fn begin(&mut self, total: Option<u64>) {
+        let label = text::visible(&self.place.path);
+        self.progress = Some(match total {
+            Some(total) => Progress::new(label, total, true),
+            None => Progress::open_ended(label),
+        });
+    }
+
+    fn advance(&mut self, bytes: u64) {
+        self.progress.iter_mut().for_each(|progress| progress.advance(bytes));
+    }
+
+    fn trouble(&mut self, error: Error) {
+        self.troubles.tell(&told(error, |path| self.place.below(path)));
+    }
+}
+
+/// A failure in the words of this program. `source` names a path below the source.
+pub fn told(error: Error, source: impl Fn(&[u8]) -> OsString) -> CliError {
+    let path = match &error.subject {
+        Subject::Source(path) => source(path),
+        Subject::Host(path) => path.clone().into(),
+    };
+    let errno = error.errno();
+    let told = match error.cause {
+        Cause::Volume(error) => CliError::at(&path, error),
+        Cause::Host { action, error } => CliError::host(&path, action, &error),
+        other => CliError::failed(&path, other.to_string(), errno),
+    };
+    match error.attribute {
+        Some(name) => told.about_attribute(&name),
+        None => told,
+    }
+}
+
+/// Runs it.
+pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
+    let Some((dest, sources)) = args.paths.split_last() else {
+        return Err(CliError::usage("cp needs a source and a destination"));
+    };
+    refuse_directions(sources, dest)?;
+    // What is named twice is copied once.
+    let mut named = HashSet::new();
+    let once = sources.iter().filter(|source| named.insert(*source));
+    let places = once.map(|source| Place::parse(source)).collect::<Result<Vec<_>, _>>()?;
+    let keep = match (args.archive, args.preserve) {
+        (true, _) => Keep::Everything,
+        (false, true) => Keep::Attributes,
+        (false, false) => Keep::Nothing,
+    };
+    let specs: Vec<&DeviceSpec> = places.iter().map(|place| &place.spec).collect();
+    let export = Export::new(Path::new(dest), &specs, keep);
+    let mut export = export.map_err(|error| told(error, |_source| dest.clone()))?;
+    let trees = args.recursive || args.archive;
+    let open = if trees { How::walking } else { How::reading };
+    let how = open(globals, args.force.force, args.switches.switches);
+    let mut volumes = Volumes::default();
+    let mut troubles = Troubles::new("cp", globals.json);
+    for place in &places {
+        let mut one = || {
+            let volume = volumes.get(place, &how)?;
+            let mut watch = Watch { place, troubles: &mut troubles, progress: None };
+            let copy = if trees { Export::tree } else { Export::file };
+            let done = copy(&mut export, &volume, place.inner(), &mut watch);
+            done.map_err(|error| told(error, |path| place.below(path)))
+        };
+        let done = one();
+        troubles.one_of(places.len(), done)?;
+    }
+    troubles.finish()
+}
+
+/// Only out of a volume: into one needs allocation, and from host to host is not for us.
+fn refuse_directions(sources: &[OsString], dest: &OsString) -> Result<(), CliError> {
+    if Target::has_inner_path(dest.as_bytes()) {
+        // A malformed device is bad usage even here.
+        Place::parse(dest)?;
+        let reason = "copying into a volume needs allocation, which is not supported yet";
+        return Err(CliError::unsupported(dest, reason));
+    }
+    match sources.iter().find(|source| !Target::has_inner_path(source.as_bytes())) {
+        None => Ok(()),
+        Some(source) => Err(CliError::usage(format!(
+            "`{}` names no file of a volume: a source is DEVICE:/path",
+            text::visible(source.as_bytes())
+        ))),
+    }
+}

@@ -1,0 +1,240 @@
+//! Out of a volume, holes kept: what goes where, and single files.
+
+use crate::attributes::{self, Attributes};
+use crate::devices::Devices;
+use crate::error::{Cause, Error, Result};
+use crate::made::Made;
+use crate::pump::{Sink, pour, stream};
+use crate::{target, tree};
+use rustix::fd::AsFd;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File as HostFile, OpenOptions};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use uext4::{DeviceSpec, File, Volume, WalkEntry};
+
+/// Who is told how a copy goes on.
+pub trait Observer {
+    /// The copy of a source begins: a file of `total` bytes, or a tree, whose bytes nobody has counted.
+    fn begin(&mut self, total: Option<u64>);
+    /// So many bytes more are done.
+    fn advance(&mut self, bytes: u64);
+    /// Something could not be copied or kept, and the copy goes on.
+    fn trouble(&mut self, error: Error);
+}
+
+/// What copies take over beside their contents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// Permissions, less the umask.
+    Nothing,
+    /// Owner (as root), all mode bits with the access control lists that they are part of, times to the nanosecond.
+    Attributes,
+    /// Extended attributes too.
+    Everything,
+}
+
+impl Keep {
+    /// The permissions that something is made with. If its own are set afterwards, nobody else gets any before: with
+    /// an access control list the mode says more than that.
+    pub(crate) fn at_first(self, mode: u32) -> u32 {
+        if self == Keep::Nothing { mode } else { mode & 0o700 }
+    }
+}
+
+/// Copies of one or several sources to one place of the host. What came from one source is not replaced by what comes
+/// from another, and nothing is written to what the sources lie on. Nothing is synced.
+pub struct Export {
+    dest: PathBuf,
+    dest_is_dir: bool,
+    keep: Keep,
+    made: Made,
+    /// What single files were copied to.
+    files: HashSet<PathBuf>,
+}
+
+impl Export {
+    /// To `dest`: into it if it is a directory, else as it. `sources` are the devices of all sources that will follow,
+    /// one for each; of several, `dest` must be a directory.
+    pub fn new(dest: &Path, sources: &[&DeviceSpec], keep: Keep) -> Result<Export> {
+        let dest_is_dir = fs::metadata(dest).is_ok_and(|metadata| metadata.is_dir());
+        if sources.len() > 1 && !dest_is_dir {
+            return Err(Error::host(dest, Cause::NotDirectory));
+        }
+        let made = Made::new(sources.len(), Devices::of(sources.iter().copied()));
+        Ok(Export { dest: dest.to_owned(), dest_is_dir, keep, made, files: HashSet::new() })
+    }
+
+    /// Copies the directory at `source` with everything in it, or whatever else is there: symbolic links as links,
+    /// hard links, pipes, sockets and (as root) device nodes too. What cannot be copied is told to `observer`, and the
+    /// rest goes on; an error ends this source, and, if it is [`Cause::Moved`], all of them.
+    pub fn tree(&mut self, volume: &Volume, source: &Path, observer: &mut dyn Observer) -> Result<()> {
+        let destination = self.destination(source)?;
+        self.made.next_source(volume);
+        tree::copy(volume, source, &destination, self.keep, &mut self.made, observer)
+    }
+
+    /// Copies the contents of one file, through symbolic links, into a file or whatever else has its name. What it
+    /// made itself is removed when that fails.
+    pub fn file(&mut self, volume: &Volume, source: &Path, observer: &mut dyn Observer) -> Result<()> {
+        let path = if self.dest_is_dir { self.dest.join(base_name(source)?) } else { self.dest.clone() };
+        if self.files.contains(&path) {
+            return Err(Error::host(path, Cause::JustMade));
+        }
+        if self.made.devices().are_at(&path) {
+            return Err(Error::host(path, Cause::SourceDevice));
+        }
+        copy(volume, source, &path, self.keep, observer)?;
+        self.files.insert(path);
+        Ok(())
+    }
+
+    /// As cp(1): into a directory that exists, under the name of the source; else as what is to be made. The root
+    /// of a volume has no name, nor has what is given as `.` or `..`: what is in it goes into the directory itself.
+    fn destination(&self, source: &Path) -> Result<Destination> {
+        let dest = &self.dest;
+        if self.dest_is_dir {
+            let path = source.as_os_str().as_bytes();
+            let last = path.split(|&byte| byte == b'/').rfind(|part| !part.is_empty());
+            let nameless = matches!(last, None | Some(b"." | b".."));
+            let name = if nameless { None } else { Some(base_name(source)?.to_owned()) };
+            return Ok(Destination { base: dest.clone(), name });
+        }
+        let Some(name) = dest.file_name() else {
+            return Err(Error::host(dest, Cause::NoDirectory));
+        };
+        let base = match dest.parent() {
+            Some(parent) if parent != Path::new("") => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        Ok(Destination { base, name: Some(name.to_owned()) })
+    }
+}
+
+/// Where a tree goes.
+pub struct Destination {
+    /// A directory that exists.
+    pub base: PathBuf,
+    /// The name to make in it; `None`: what is in the source goes into it.
+    pub name: Option<OsString>,
+}
+
+impl Destination {
+    fn path(&self) -> PathBuf {
+        self.name.as_ref().map_or_else(|| self.base.clone(), |name| self.base.join(name))
+    }
+
+    /// What an entry is called on the host, for messages.
+    pub fn below(&self, relative: &[u8]) -> PathBuf {
+        let mut path = self.path().into_os_string().into_vec();
+        if !relative.is_empty() {
+            path.push(b'/');
+            path.extend_from_slice(relative);
+        }
+        PathBuf::from(OsString::from_vec(path))
+    }
+
+    /// The host's answer about an entry.
+    pub fn refused(&self, relative: &[u8], action: &'static str, error: rustix::io::Errno) -> Error {
+        Error::refused(self.below(relative), action, error)
+    }
+
+    /// The name of an entry on the host; `None`: the directory itself.
+    pub fn name_of<'e>(&'e self, entry: &WalkEntry<'e>) -> Option<&'e [u8]> {
+        if entry.depth > 0 { Some(entry.name) } else { self.name.as_deref().map(OsStr::as_bytes) }
+    }
+}
+
+fn base_name(source: &Path) -> Result<&OsStr> {
+    source.file_name().ok_or_else(|| Error::source(b"", uext4::Error::IsDirectory))
+}
+
+/// Bytes of a volume.
+pub fn volume_size(volume: &Volume) -> u64 {
+    let geometry = &volume.superblock().geometry;
+    geometry.blocks_count().saturating_mul(geometry.block_size().into())
+}
+
+/// A sparse copy: data at its place, nothing elsewhere.
+pub struct Sparse<'a> {
+    pub file: &'a HostFile,
+    pub name: &'a Path,
+    pub advance: &'a mut dyn FnMut(u64),
+}
+
+impl Sink for Sparse<'_> {
+    fn data(&mut self, pos: u64, bytes: &[u8]) -> Result<()> {
+        self.file.write_all_at(bytes, pos).map_err(|error| Error::refused(self.name, "write", error))?;
+        (self.advance)(bytes.len() as u64);
+        Ok(())
+    }
+
+    fn zeros(&mut self, _pos: u64, length: u64) -> Result<()> {
+        (self.advance)(length);
+        Ok(())
+    }
+}
+
+fn copy(volume: &Volume, source: &Path, path: &Path, keep: Keep, observer: &mut dyn Observer) -> Result<()> {
+    let file = volume.open_file(source, uext4::OpenOptions::new().read(true));
+    let file = file.map_err(|error| Error::source(b"", error))?;
+    let metadata = file.metadata();
+    let (target, existed) = create(path, keep.at_first(metadata.mode))?;
+    observer.begin(Some(file.size()));
+    let advance = &mut |bytes| observer.advance(bytes);
+    let regular = target.metadata().is_ok_and(|metadata| metadata.is_file());
+    let done = if regular {
+        pour_sparse(volume, &file, &target, path, advance)
+    } else {
+        stream(volume, &file, &target, path, advance)
+    };
+    if done.is_err() && !existed {
+        // Half a file under the right name would pass for a whole one. The first error is the one to tell.
+        let _already_failing = fs::remove_file(path);
+    }
+    done?;
+    // Whole contents stay, whatever becomes of the attributes.
+    if keep != Keep::Nothing {
+        let destination = Destination { base: PathBuf::new(), name: Some(path.as_os_str().to_owned()) };
+        let mut attributes = Attributes::new(volume, &destination, keep);
+        attributes.keep(b"", target::Target::Open(target.as_fd()), &metadata, !existed, observer);
+    }
+    Ok(())
+}
+
+fn pour_sparse(
+    volume: &Volume,
+    file: &File,
+    target: &HostFile,
+    name: &Path,
+    advance: &mut dyn FnMut(u64),
+) -> Result<()> {
+    pour(b"", volume, file, 1, &mut Sparse { file: target, name, advance })?;
+    target.set_len(file.size()).map_err(|error| Error::refused(name, "set size", error))
+}
+
+/// Opens the destination; whether it existed before. As cp(1), an existing file keeps its mode and a new
+/// one gets the source's, less the umask.
+fn create(path: &Path, mode: u32) -> Result<(HostFile, bool)> {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(mode & 0o777 | 0o200);
+    match options.clone().create_new(true).open(path) {
+        Ok(file) => {
+            // The write permission was for us.
+            if mode & 0o200 == 0 {
+                attributes::less(&file, mode)
+                    .map_err(|(action, error)| Error::refused(path, action, error))?;
+            }
+            Ok((file, false))
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            // Not `create` again: through a symbolic link to what does not exist, a file would be made anywhere.
+            let opened = options.truncate(true).open(path);
+            Ok((opened.map_err(|error| Error::refused(path, "open", error))?, true))
+        }
+        Err(error) => Err(Error::refused(path, "create", error)),
+    }
+}

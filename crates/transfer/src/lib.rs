@@ -1,0 +1,27 @@
+//! Copies of files and trees between volumes and the host. So far only out of volumes.
+//!
+//! [`Export`] copies files and trees, with holes, hard links, attributes, and bounds on what a hostile volume may make
+//! of them; [`stream`] pours one file into a descriptor. Nothing is printed: an [`Observer`] is told how it goes on,
+//! and what failed is an [`Error`] that names a path.
+//!
+//! Reading path: `export` (what goes where) → `tree` (the walk) → `host` (making things out of names that nobody
+//! vouches for) → `attributes`, `xattrs`. Beside them: `pump` (the bytes), `made` (what there is already), `devices`
+//! (what must not be written to).
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod attributes;
+mod devices;
+mod error;
+mod export;
+mod host;
+mod made;
+mod pump;
+mod target;
+mod tree;
+mod xattrs;
+
+pub use devices::Devices;
+pub use error::{Cause, Error, Result, Subject};
+pub use export::{Export, Keep, Observer};
+pub use pump::stream;
