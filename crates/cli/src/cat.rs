@@ -1,17 +1,35 @@
 //! `uext4 cat`.
 
-use crate::args::{CatArgs, Globals};
+use crate::args::{ForceArgs, Globals, JsonArgs, SwitchArgs};
 use crate::cp::told;
 use crate::error::{CliError, Troubles};
 use crate::open::{How, Place};
 use crate::progress::Progress;
-use std::ffi::OsStr;
+use clap::{Args, ValueHint};
+use std::ffi::{OsStr, OsString};
 use std::fs::File as HostFile;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 use uext4::blockdev::spec::Locator;
 use uext4::{DeviceSpec, Volume};
+
+/// `uext4 cat`.
+#[derive(Args)]
+pub struct CatArgs {
+    /// The files.
+    #[arg(value_name = "DEVICE:/path", required = true, value_hint = ValueHint::FilePath)]
+    pub places: Vec<OsString>,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+    /// How to read.
+    #[command(flatten)]
+    pub switches: SwitchArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
+}
 
 /// Runs it.
 pub fn run(args: &CatArgs, globals: &Globals) -> Result<(), CliError> {

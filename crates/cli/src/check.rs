@@ -1,15 +1,41 @@
 //! `uext4 check`: looks for damage and says where it is.
 
-use crate::args::{CheckArgs, Globals};
+use crate::args::{ForceArgs, Globals, JsonArgs};
 use crate::error::CliError;
 use crate::open::{How, device};
 use crate::out::Out;
 use crate::progress::Progress;
+use clap::{Args, ValueHint};
 use serde::Serialize;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use uext4::check::{CheckOptions, Finding, KINDS, Kind, Pass, Report, check_volume};
 use uext4::{Switches, VolumeOptions};
+
+/// `uext4 check`.
+#[derive(Args)]
+#[command(after_long_help = "\
+Exit status: 0 the volume is clean (warnings and notes may be printed), 1 it is damaged or could not be checked,
+2 bad usage. `e2fsck -fn` judges alike, but it does not look at the log, which is replayed here (in memory) before the
+check, and it does count the usage of quotas.")]
+pub struct CheckArgs {
+    /// The device.
+    #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub device: OsString,
+    /// Threads that work at the same time; by default two, one on a machine of one processor.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub threads: Option<u32>,
+    /// Findings printed of each kind; the others are counted.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub per_kind: u32,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
+}
 
 #[derive(Serialize)]
 struct JsonReport<'r> {

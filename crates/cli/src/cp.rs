@@ -1,17 +1,48 @@
 //! `uext4 cp`: out of a volume.
 
-use crate::args::{CpArgs, Globals};
+use crate::args::{ForceArgs, Globals, JsonArgs, SwitchArgs};
 use crate::cat::Volumes;
 use crate::error::{CliError, Troubles};
 use crate::open::{How, Place};
 use crate::progress::Progress;
 use crate::text;
+use clap::{Args, ValueHint};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use uext4::{DeviceSpec, Target};
 use uext4_transfer::{Cause, Error, Export, Keep, Observer, Subject};
+
+/// `uext4 cp`.
+#[derive(Args)]
+#[command(override_usage = "uext4 cp [OPTIONS] DEVICE:/path... HOSTPATH")]
+pub struct CpArgs {
+    /// What to copy, then where: DEVICE:/path … HOSTPATH. Holes and unwritten ranges become holes.
+    #[arg(value_name = "PATH", required = true, num_args = 2.., value_hint = ValueHint::FilePath)]
+    pub paths: Vec<OsString>,
+    /// Directories with everything in them, symbolic links as links, hard links, pipes, sockets and (as root)
+    /// device nodes too. What cannot be copied is told, and the rest goes on. A file that has other names on the
+    /// host is made anew; what came from another source of the same command is kept, and so is the image of a
+    /// source. A name that the host makes no link of is told, and becomes a file of its own.
+    #[arg(short, long, visible_short_alias = 'R')]
+    pub recursive: bool,
+    /// The same, and keep what -p keeps and extended attributes.
+    #[arg(short, long)]
+    pub archive: bool,
+    /// Keep times to the nanosecond, all mode bits, access control lists and, as root, the owner.
+    #[arg(short)]
+    pub preserve: bool,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+    /// How to read.
+    #[command(flatten)]
+    pub switches: SwitchArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
+}
 
 /// Shows how a copy goes on, and tells what it could not copy.
 struct Watch<'a> {

@@ -1,10 +1,26 @@
 //! Completion scripts and manual pages, generated from the arguments.
 
-use crate::args::{CompletionsArgs, ManArgs};
 use crate::error::CliError;
 use crate::examples::cli;
 use crate::out::Out;
+use clap::{Args, ValueHint};
 use std::ffi::OsStr;
+use std::path::PathBuf;
+
+/// `uext4 completions`.
+#[derive(Args)]
+pub struct CompletionsArgs {
+    /// For which shell.
+    pub shell: clap_complete::Shell,
+}
+
+/// `uext4 man`.
+#[derive(Args)]
+pub struct ManArgs {
+    /// Write uext4.1 and a page for every command into this directory instead.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
 
 /// `uext4 completions SHELL`.
 pub fn completions(args: &CompletionsArgs) -> Result<(), CliError> {

@@ -1,6 +1,6 @@
 //! Examples of every command, for its help and its manual page.
 
-use crate::args::Cli;
+use crate::command::Cli;
 use clap::CommandFactory;
 
 /// A command line, without the program's name, and what it does.

@@ -1,12 +1,54 @@
 //! `uext4 explain`: what the library decides, in words.
 
-use crate::args::{ExplainArgs, Globals};
+use crate::args::{ForceArgs, Globals, JsonArgs, SwitchArgs};
 use crate::error::CliError;
 use crate::open::{How, Place};
 use crate::out::Out;
+use crate::text;
+use clap::{ArgGroup, Args, ValueHint};
 use serde::Serialize;
+use std::ffi::OsString;
 use uext4::explain::{DeviceRequest, Explanation, Query};
 use uext4::plan::{Completion, Durability, GateMode, JournalWork, Plan, Route, Sync};
+
+/// `uext4 explain`.
+#[derive(Args)]
+#[command(group(ArgGroup::new("direction").required(true).args(["read", "write"])))]
+pub struct ExplainArgs {
+    /// The file.
+    #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
+    pub place: OsString,
+    /// A read.
+    #[arg(long)]
+    pub read: bool,
+    /// A write.
+    #[arg(long)]
+    pub write: bool,
+    /// First byte; suffixes k, m, g, t count in powers of 1024.
+    #[arg(value_parser = text::parse_size)]
+    pub offset: u64,
+    /// Bytes.
+    #[arg(value_parser = text::parse_size)]
+    pub length: u64,
+    /// The write is durable when it completes, as with O_DSYNC.
+    #[arg(long, conflicts_with = "read")]
+    pub dsync: bool,
+    /// All metadata too, as with O_SYNC.
+    #[arg(long, conflicts_with_all = ["read", "dsync"])]
+    pub sync: bool,
+    /// Through a queue rather than a synchronous call.
+    #[arg(long = "async")]
+    pub queued: bool,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+    /// What the decision may use.
+    #[command(flatten)]
+    pub switches: SwitchArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
+}
 
 #[derive(Serialize)]
 struct JsonExplanation<'a> {

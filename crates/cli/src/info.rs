@@ -1,18 +1,34 @@
 //! `uext4 info`: the volume, its device, and whether it can be used as it is.
 
-use crate::args::{Globals, InfoArgs};
+use crate::args::{ForceArgs, Globals, JsonArgs};
 use crate::error::CliError;
 use crate::info_text;
 use crate::open::{How, device};
 use crate::out::Out;
 use crate::text;
+use clap::{Args, ValueHint};
 use serde::Serialize;
 use std::borrow::Cow;
+use std::ffi::OsString;
 use uext4::blockdev::{BufferPool, Capabilities, DaxKind, Device, Driving, Sharing};
 use uext4::{DescriptorDamage, Error, Fence, Info, RecoveryInfo, RecoveryReport, Switches, Volume};
 use uext4_ondisk::ext4::{
     ErrorRecord, MmpBlock, MmpOwner, OnError, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
 };
+
+/// `uext4 info`.
+#[derive(Args)]
+pub struct InfoArgs {
+    /// The device.
+    #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub device: OsString,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
+}
 
 /// What overwrites do to times in this version.
 pub const TIMES_NOTE: &str = "mtime/ctime of overwrites are kept in memory only by this version";

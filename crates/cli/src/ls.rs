@@ -1,16 +1,48 @@
 //! `uext4 ls`.
 
-use crate::args::{Globals, LsArgs};
+use crate::args::{ForceArgs, Globals, JsonArgs};
 use crate::cat::Volumes;
 use crate::error::{CliError, Troubles};
 use crate::open::{How, Place};
 use crate::out::{Elements, Out};
 use crate::text::{self, JsonArgument, JsonTime};
+use clap::{Args, ValueHint};
 use serde::Serialize;
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use uext4::{FileKind, Metadata, Switches, Volume};
 use uext4_ondisk::Ino;
+
+/// `uext4 ls`.
+#[derive(Args)]
+#[command(disable_help_flag = true)]
+pub struct LsArgs {
+    /// The directories (or files); the root directory without a path. Of several, each directory has a heading.
+    #[arg(value_name = "DEVICE[:/path]", required = true, value_hint = ValueHint::FilePath)]
+    pub places: Vec<OsString>,
+    /// Mode, links, owner, size and time of change too.
+    #[arg(short)]
+    pub long: bool,
+    /// Sizes in powers of 1024 with a letter, with -l.
+    #[arg(short, long)]
+    pub human_readable: bool,
+    /// Names that begin with a dot too.
+    #[arg(short)]
+    pub all: bool,
+    /// Directories inside too. In JSON each entry then has the path of its directory in `dir`.
+    #[arg(short = 'R')]
+    pub recursive: bool,
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    pub help: Option<bool>,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
+}
 
 /// One line of a listing.
 struct Row {

@@ -1,8 +1,7 @@
 //! The `uext4` command line: ext4 volumes on images and devices, without mounting them.
 //!
-//! Reading path: [`args`] (what can be said), [`command`] (parse, run, report), [`open`] (the one door to a
-//! volume), then one module per command. Everything that decides is in the library; this program parses,
-//! asks and prints.
+//! Reading path: [`command`] (the commands; parse, run, report), [`open`] (the one door to a volume), then one module
+//! per command, with its arguments. Everything that decides is in the libraries; this program parses, asks and prints.
 //!
 //! Exit status: 0 done, 1 failed (one line on standard error), 2 bad usage. A reader that closes standard
 //! output early ends the program quietly with 0.

@@ -1,12 +1,35 @@
 //! `uext4 map`.
 
-use crate::args::{Globals, MapArgs};
+use crate::args::{ForceArgs, Globals, JsonArgs};
 use crate::error::CliError;
 use crate::open::{How, Place};
 use crate::out::Out;
 use crate::svg;
+use clap::{Args, ValueHint};
 use serde::Serialize;
+use std::ffi::OsString;
+use std::path::PathBuf;
 use uext4::{File, Piece, State, Switches};
+
+/// `uext4 map`.
+#[derive(Args)]
+pub struct MapArgs {
+    /// The file.
+    #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
+    pub place: OsString,
+    /// Holes too, with the state `hole`; they are left out otherwise.
+    #[arg(long)]
+    pub holes: bool,
+    /// Draw the extents into this file instead of printing them.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "json")]
+    pub svg: Option<PathBuf>,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
+}
 
 /// A piece of a map in JSON, all numbers in bytes.
 #[derive(Serialize)]

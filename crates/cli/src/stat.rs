@@ -1,15 +1,34 @@
 //! `uext4 stat`.
 
-use crate::args::{Globals, StatArgs};
+use crate::args::{ForceArgs, Globals, JsonArgs};
 use crate::cat::Volumes;
 use crate::error::{CliError, Troubles};
 use crate::open::{How, Place};
 use crate::out::{Elements, Out};
 use crate::text::{self, JsonArgument, JsonTime};
+use clap::{Args, ValueHint};
 use serde::Serialize;
 use std::borrow::Cow;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use uext4::{FileKind, Metadata, Switches};
+
+/// `uext4 stat`.
+#[derive(Args)]
+pub struct StatArgs {
+    /// The files; the root directory without a path.
+    #[arg(value_name = "DEVICE[:/path]", required = true, value_hint = ValueHint::FilePath)]
+    pub places: Vec<OsString>,
+    /// Follow a symbolic link instead of showing the link itself.
+    #[arg(short = 'L', long = "dereference")]
+    pub follow: bool,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
+}
 
 /// The names of `struct statx`, and what ext4 knows beyond it.
 #[derive(Serialize)]

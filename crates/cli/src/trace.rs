@@ -1,17 +1,35 @@
 //! `uext4 trace`: a command of this program with its devices watched.
 
-use crate::args::{Globals, TraceArgs};
+use crate::args::{Globals, JsonArgs};
 use crate::command;
 use crate::error::CliError;
+use clap::{Args, ValueHint};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uext4::blockdev::Device;
 use uext4::blockdev::layer::{Counters, CountingDevice, Counts, TraceEvent, TracePhase, TraceSink};
+
+/// `uext4 trace`.
+#[derive(Args)]
+#[command(after_help = "\
+Each line: seconds since the device was opened, Q (made) or C (done), then R (read), W (write), F (flush) or D (discard)
+with the first sector and, behind +, the number of sectors of 512 bytes. In JSON positions and lengths are bytes.")]
+pub struct TraceArgs {
+    /// Write the requests to this file instead of standard error.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+    /// The uext4 command and its arguments, without `uext4`.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
+}
 
 /// Watches devices: prints every request and counts them.
 pub struct Tracer {

@@ -1,14 +1,42 @@
 //! `uext4 xattr`: extended attributes, in the manner of `getfattr -d -m -`.
 
-use crate::args::{Globals, XattrArgs};
+use crate::args::{ForceArgs, Globals, JsonArgs};
 use crate::error::{CliError, Troubles};
 use crate::open::{How, Place};
 use crate::out::Out;
 use crate::text;
+use clap::{Args, ValueHint};
 use serde::Serialize;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use uext4::{Acl, AclKind, Ino, Switches, Volume};
 use uext4_ondisk::CorruptKind;
+
+/// `uext4 xattr`.
+#[derive(Args)]
+#[command(disable_help_flag = true)]
+pub struct XattrArgs {
+    /// The file; the root directory without a path.
+    #[arg(value_name = "DEVICE[:/path]", value_hint = ValueHint::FilePath)]
+    pub place: OsString,
+    /// One attribute by its full name, such as user.comment; all of them otherwise.
+    pub name: Option<OsString>,
+    /// Show the attributes of a symbolic link itself instead of following it.
+    #[arg(short = 'h', long)]
+    pub no_dereference: bool,
+    /// The bytes of the values only, as they are, one after another.
+    #[arg(long, conflicts_with = "json")]
+    pub only_values: bool,
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    pub help: Option<bool>,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
+}
 
 /// A value is printed as text unless more than one byte of this many would have to be escaped.
 const TEXT_MIN: usize = 8;

@@ -8,15 +8,46 @@ pub mod language;
 mod run;
 mod vectors;
 
-use crate::args::{Globals, IoArgs};
+use crate::args::{ForceArgs, Globals, JsonArgs, SwitchArgs};
 use crate::error::CliError;
 use crate::open::{How, Place};
 use crate::out::Out;
+use clap::{Args, ValueHint};
 use language::{Command, parse};
 use run::Session;
+use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use uext4::OpenOptions;
+
+/// `uext4 io`.
+#[derive(Args)]
+#[command(after_long_help = LANGUAGE)]
+pub struct IoArgs {
+    /// The file.
+    #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
+    pub place: OsString,
+    /// A command; may be given several times. All are checked before the first runs; the first that fails
+    /// is the last.
+    #[arg(short, value_name = "COMMAND", allow_hyphen_values = true)]
+    pub command: Vec<String>,
+    /// Open read-only. Implied when no `-c` command writes.
+    #[arg(short)]
+    pub read_only: bool,
+    /// At the end, print what the library counted meanwhile: requests by route, journal handles, flushes. With
+    /// `--json` an object `counters`.
+    #[arg(long)]
+    pub stats: bool,
+    /// How to open.
+    #[command(flatten)]
+    pub force: ForceArgs,
+    /// How to read and write.
+    #[command(flatten)]
+    pub switches: SwitchArgs,
+    /// In which form.
+    #[command(flatten)]
+    pub form: JsonArgs,
+}
 
 pub use language::LANGUAGE;
 
