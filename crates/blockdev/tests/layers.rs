@@ -1,14 +1,16 @@
 //! What each layer adds: counts, traces, masks, faults.
 
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
 use uext4_blockdev::layer::{
-    CountingDevice, Counts, Fault, FaultAction, FaultDevice, FaultOn, Mask, MaskDevice, TraceEvent,
-    TracePhase,
+    CountingDevice, Counts, Fault, FaultAction, FaultDevice, FaultOn, LatencyDevice, Mask, MaskDevice,
+    TraceEvent, TracePhase,
 };
 use uext4_blockdev::{
-    Buffer, BufferPool, Device, DeviceQueue, Done, Memory, Op, Queue, QueueOptions, Request, Wait,
-    WriteDurability,
+    Buffer, BufferPool, Capabilities, Description, Device, DeviceQueue, Done, Full, Geometry, Memory, Op,
+    Queue, QueueFacts, QueueOptions, Request, Result, Wait, WriteDurability,
 };
 
 const SIZE: u64 = 1 << 20;
@@ -261,4 +263,92 @@ fn a_full_queue_does_not_use_a_fault_up() {
         assert!(queue.push(request(Op::Read, false, 0, &mut data, 4)).is_err());
     }
     assert_eq!((reap(&mut queue), handle.fired()), (vec![Done { tag: 3, result: -libc::EIO }], 1));
+}
+
+/// A device in memory, whose queues refuse every other request although they have room: as a ring does whose kernel
+/// thread has not given an entry back yet.
+#[derive(Debug)]
+struct Moody(Arc<dyn Device>);
+
+struct MoodyQueue(Queue, bool);
+
+impl Device for Moody {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    fn describe(&self) -> Description {
+        self.0.describe()
+    }
+    fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
+        self.0.read_at(buf, pos)
+    }
+    fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
+        self.0.write_at(buf, pos, durability)
+    }
+    fn flush(&self) -> Result<()> {
+        self.0.flush()
+    }
+    fn discard(&self, pos: u64, length: u64) -> Result<()> {
+        self.0.discard(pos, length)
+    }
+    fn queue(&self, options: &QueueOptions) -> Result<Queue> {
+        Ok(Queue::Other(Box::new(MoodyQueue(self.0.queue(options)?, false))))
+    }
+}
+
+impl DeviceQueue for MoodyQueue {
+    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
+        self.1 = !self.1;
+        // SAFETY: the caller's promise is passed on unchanged.
+        if self.1 { Err(Full) } else { unsafe { self.0.push(request) } }
+    }
+    fn submit(&mut self) -> Result<usize> {
+        self.0.submit()
+    }
+    fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
+        self.0.reap(out, wait)
+    }
+    fn in_flight(&self) -> u32 {
+        self.0.in_flight()
+    }
+    fn capacity(&self) -> u32 {
+        self.0.capacity()
+    }
+    fn facts(&self) -> QueueFacts {
+        self.0.facts()
+    }
+    fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
+        self.0.event_fd()
+    }
+}
+
+#[test]
+fn a_request_that_the_inner_queue_refuses_leaves_no_trace() {
+    let moody = || Arc::new(Moody(memory()));
+    let counting = CountingDevice::with_trace(moody(), Arc::new(|_| {}));
+    let latency = LatencyDevice::new(moody(), Some(Duration::from_nanos(1)), None);
+    let fault = FaultDevice::new(moody());
+    let handle = fault.handle();
+    let third = handle.arm(Fault { action: FaultAction::Short(512), ..Fault::nth(FaultOn::Any, 3) });
+    let mut data = take(1024, 1);
+    for (name, device) in [("counting", &counting as &dyn Device), ("latency", &latency), ("fault", &fault)] {
+        let mut queue = device.queue(&QueueOptions::depth(1)).unwrap();
+        let mut results = Vec::new();
+        for tag in 1..5 {
+            // SAFETY: the buffer lives until the end of the test, after the queue delivered everything.
+            unsafe {
+                assert_eq!(queue.push(request(Op::Read, false, 0, &mut data, tag)), Err(Full), "{name}");
+                assert_eq!(queue.push(request(Op::Read, false, 0, &mut data, tag)), Ok(()), "{name}");
+            }
+            let done = reap(&mut queue)[0];
+            assert_eq!(done.tag, tag, "{name}");
+            results.push(done.result);
+        }
+        assert_eq!(results, [1024, 1024, if name == "fault" { 512 } else { 1024 }, 1024], "{name}");
+    }
+    assert_eq!((counting.counts().reads, counting.counts().queued), (4, 4));
+    assert_eq!((handle.requests(), handle.fired(), handle.disarm(third)), (4, 1, Some(4)));
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uext4_blockdev::engine::{DaxDevice, MemoryDevice, MemoryOptions, NullDevice};
-use uext4_blockdev::layer::{CountingDevice, FaultDevice, LatencyDevice, Mask, MaskDevice};
+use uext4_blockdev::layer::{CountingDevice, FaultDevice, LatencyDevice, Mask, MaskDevice, SliceDevice};
 use uext4_blockdev::{
     Ask, Buffer, BufferPool, DaxKind, Device, DeviceQueue, Done, Full, Memory, Misaligned, Op, Queue,
     QueueOptions, Request, Sharing, Wait, WriteDurability,
@@ -264,6 +264,22 @@ fn the_event_descriptor_tells_of_completions() {
             assert!(!readable(&fd, Duration::ZERO), "{name}: everything was delivered");
         }
     }
+}
+
+#[test]
+fn a_slice_tells_of_answers_of_its_own() {
+    let pool = BufferPool::new(1 << 20).unwrap();
+    let mut data = pool.take(4096).unwrap();
+    let device = SliceDevice::new(plain_memory(), 4096, 4096, "part".into()).unwrap();
+    let mut queue = device.queue(&QueueOptions::depth(4)).unwrap();
+    let fd = queue.event_fd().unwrap().unwrap().try_clone_to_owned().unwrap();
+    push(&mut queue, request(Op::Read, 4096, &mut data, 1)).unwrap();
+    queue.submit().unwrap();
+    assert!(readable(&fd, Duration::from_secs(20)), "outside the slice");
+    let mut out = Vec::with_capacity(4);
+    queue.reap(&mut out, Wait::No).unwrap();
+    assert_eq!(out, [Done { tag: 1, result: -libc::EINVAL }]);
+    assert!(!readable(&fd, Duration::ZERO), "everything was delivered");
 }
 
 #[test]

@@ -1,13 +1,10 @@
 //! Counts what reaches a device, and shows each request to whoever traces.
 
 use super::slots::Slots;
+use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped};
 use crate::timer::now_ns;
-use crate::{
-    Capabilities, Description, Device, DeviceQueue, Done, Full, Geometry, Op, Queue, QueueFacts,
-    QueueOptions, Request, Result, Wait, WriteDurability,
-};
+use crate::{Device, DeviceQueue, Done, Op, Queue, QueueOptions, Request, Result};
 use std::fmt;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -87,7 +84,7 @@ impl Counters {
         }
     }
 
-    fn add(&self, what: &What) {
+    fn add(&self, what: &What, queued: bool) {
         let (requests, bytes) = match what.op {
             Op::Read => (&self.reads, Some(&self.read_bytes)),
             Op::Write => (&self.writes, Some(&self.written_bytes)),
@@ -102,7 +99,7 @@ impl Counters {
         if what.fua {
             self.fua_writes.fetch_add(1, Relaxed);
         }
-        if what.queued {
+        if queued {
             self.queued.fetch_add(1, Relaxed);
         }
     }
@@ -170,18 +167,8 @@ struct Tracer {
     sink: TraceSink,
 }
 
-/// The part of a request that is counted and traced.
-#[derive(Debug, Clone, Copy)]
-struct What {
-    op: Op,
-    pos: u64,
-    length: u64,
-    fua: bool,
-    queued: bool,
-}
-
 impl Tracer {
-    fn event(&self, what: &What, phase: TracePhase) {
+    fn event(&self, what: &What, queued: bool, phase: TracePhase) {
         (self.sink)(&TraceEvent {
             time_ns: now_ns() - self.start_ns,
             thread: rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs(),
@@ -189,7 +176,7 @@ impl Tracer {
             pos: what.pos,
             length: what.length,
             fua: what.fua,
-            queued: what.queued,
+            queued,
             phase,
         });
     }
@@ -216,20 +203,6 @@ impl CountingDevice {
     pub fn counts(&self) -> Counts {
         self.counters.get()
     }
-
-    fn run(&self, what: What, call: impl FnOnce(&dyn Device) -> Result<()>) -> Result<()> {
-        self.counters.add(&what);
-        if let Some(trace) = &self.trace {
-            trace.event(&what, TracePhase::Submit);
-        }
-        let outcome = call(&*self.inner);
-        self.counters.errors.fetch_add(u64::from(outcome.is_err()), Relaxed);
-        if let Some(trace) = &self.trace {
-            let result = outcome.as_ref().map(|()| what.length).map_err(|error| error.errno());
-            trace.event(&what, TracePhase::Complete(result));
-        }
-        outcome
-    }
 }
 
 impl fmt::Debug for CountingDevice {
@@ -242,56 +215,33 @@ impl fmt::Debug for CountingDevice {
     }
 }
 
-impl Device for CountingDevice {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl DeviceLayer for CountingDevice {
+    fn inner(&self) -> &dyn Device {
+        &*self.inner
     }
 
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+    fn names(&self) -> Vec<String> {
+        vec![if self.trace.is_some() { "counting, traced" } else { "counting" }.into()]
     }
 
-    fn describe(&self) -> Description {
-        let mut description = self.inner.describe();
-        description.layers.push(if self.trace.is_some() { "counting, traced" } else { "counting" }.into());
-        description
-    }
-
-    fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
-        let what = What { op: Op::Read, pos, length: buf.len() as u64, fua: false, queued: false };
-        self.run(what, |inner| inner.read_at(buf, pos))
-    }
-
-    fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
-        let fua = durability == WriteDurability::Fua;
-        let what = What { op: Op::Write, pos, length: buf.len() as u64, fua, queued: false };
-        self.run(what, |inner| inner.write_at(buf, pos, durability))
-    }
-
-    fn flush(&self) -> Result<()> {
-        let what = What { op: Op::Flush, pos: 0, length: 0, fua: false, queued: false };
-        self.run(what, |inner| inner.flush())
-    }
-
-    fn merges_flushes(&self) -> bool {
-        self.inner.merges_flushes()
-    }
-
-    /// Counted as a flush.
-    fn settle(&self) -> Result<()> {
-        let what = What { op: Op::Flush, pos: 0, length: 0, fua: false, queued: false };
-        self.run(what, |inner| inner.settle())
-    }
-
-    fn discard(&self, pos: u64, length: u64) -> Result<()> {
-        let what = What { op: Op::Discard, pos, length, fua: false, queued: false };
-        self.run(what, |inner| inner.discard(pos, length))
+    fn run(&self, what: What, call: impl FnOnce(&dyn Device) -> Result<()>) -> Result<()> {
+        self.counters.add(&what, false);
+        if let Some(trace) = &self.trace {
+            trace.event(&what, false, TracePhase::Submit);
+        }
+        let outcome = call(&*self.inner);
+        self.counters.errors.fetch_add(u64::from(outcome.is_err()), Relaxed);
+        if let Some(trace) = &self.trace {
+            let result = outcome.as_ref().map(|()| what.length).map_err(|error| error.errno());
+            trace.event(&what, false, TracePhase::Complete(result));
+        }
+        outcome
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         let inner = self.inner.queue(options)?;
         let trace = self.trace.as_ref().map(|tracer| (Arc::clone(tracer), Slots::new(inner.capacity())));
-        Ok(Queue::Other(Box::new(CountingQueue { inner, counters: Arc::clone(&self.counters), trace })))
+        Ok(Wrapped::queue(inner, CountingQueue { counters: Arc::clone(&self.counters), trace }))
     }
 }
 
@@ -299,72 +249,40 @@ impl Device for CountingDevice {
 type Traced = (u64, What);
 
 struct CountingQueue {
-    inner: Queue,
     counters: Arc<Counters>,
     trace: Option<(Arc<Tracer>, Slots<Traced>)>,
 }
 
-impl DeviceQueue for CountingQueue {
-    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
-        let (pos, length) =
-            if request.op == Op::Flush { (0, 0) } else { (request.pos, u64::from(request.length)) };
-        let fua = request.fua && request.op == Op::Write;
-        let what = What { op: request.op, pos, length, fua, queued: true };
-        let mut passed = request;
-        if let Some((_, slots)) = &mut self.trace {
-            passed.tag = slots.insert((request.tag, what)).ok_or(Full)?;
+impl QueueLayer for CountingQueue {
+    const ANSWERS: bool = false;
+
+    fn meet(&mut self, request: &Request) -> Fate {
+        let Request { pos, length, tag, .. } = *request;
+        let Some((_, slots)) = &mut self.trace else { return Fate::pass(request) };
+        slots.insert((tag, What::of(request))).map_or(Fate::Full, |tag| Fate::Pass { pos, length, tag })
+    }
+
+    fn met(&mut self, request: &Request, fate: Fate, taken: bool) {
+        let what = What::of(request);
+        if taken {
+            self.counters.add(&what, true);
         }
-        // SAFETY: the caller's promise; only the tag differs.
-        let outcome = unsafe { self.inner.push(passed) };
-        match (&outcome, &mut self.trace) {
-            (Ok(()), trace) => {
-                self.counters.add(&what);
-                if let Some((tracer, _)) = trace {
-                    tracer.event(&what, TracePhase::Submit);
-                }
-            }
-            (Err(Full), Some((_, slots))) => {
-                slots.remove(passed.tag);
-            }
-            (Err(Full), None) => {}
+        match (&mut self.trace, fate) {
+            (Some((tracer, _)), _) if taken => tracer.event(&what, true, TracePhase::Submit),
+            (Some((_, slots)), Fate::Pass { tag, .. }) => _ = slots.remove(tag),
+            _ => {}
         }
-        outcome
     }
 
-    fn submit(&mut self) -> Result<usize> {
-        self.inner.submit()
-    }
-
-    fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
-        let before = out.len();
-        let outcome = self.inner.reap(out, wait);
-        for done in &mut out[before..] {
-            if done.result < 0 {
-                self.counters.errors.fetch_add(1, Relaxed);
-            }
-            let Some((tracer, slots)) = &mut self.trace else { continue };
-            if let Some((tag, what)) = slots.remove(done.tag) {
-                let result = u64::try_from(done.result).map_err(|_| -done.result);
-                tracer.event(&what, TracePhase::Complete(result));
-                done.tag = tag;
-            }
+    fn done(&mut self, done: &mut Done) {
+        if done.result < 0 {
+            self.counters.errors.fetch_add(1, Relaxed);
         }
-        outcome
-    }
-
-    fn in_flight(&self) -> u32 {
-        self.inner.in_flight()
-    }
-
-    fn capacity(&self) -> u32 {
-        self.inner.capacity()
-    }
-
-    fn facts(&self) -> QueueFacts {
-        self.inner.facts()
-    }
-
-    fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
-        self.inner.event_fd()
+        let Some((tracer, slots)) = &mut self.trace else { return };
+        if let Some((tag, what)) = slots.remove(done.tag) {
+            let result = u64::try_from(done.result).map_err(|_| -done.result);
+            tracer.event(&what, true, TracePhase::Complete(result));
+            done.tag = tag;
+        }
     }
 }

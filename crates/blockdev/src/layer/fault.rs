@@ -1,13 +1,9 @@
 //! Makes chosen requests fail: the n-th of a kind, or those that touch a range, with an errno or cut short.
 
-use super::inject::{Inject, forward_to_inject};
-use crate::{
-    Capabilities, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Op, Queue, QueueFacts,
-    QueueOptions, Request, Result, Wait, WriteDurability,
-};
+use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped};
+use crate::{Device, Error, Op, Queue, QueueOptions, Request, Result, WriteDurability};
 use parking_lot::Mutex;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Which requests a [`Fault`] looks at.
@@ -56,7 +52,7 @@ impl Fault {
         Fault { on, range: None, after: n.saturating_sub(1), times: 1, action }
     }
 
-    fn matches(&self, seen: &Seen) -> bool {
+    fn matches(&self, seen: &What) -> bool {
         let kind = match self.on {
             FaultOn::Any => true,
             FaultOn::Op(op) => seen.op == op,
@@ -95,15 +91,6 @@ struct Armed {
     matched: u64,
 }
 
-/// The part of a request that faults look at.
-#[derive(Debug, Clone, Copy)]
-struct Seen {
-    op: Op,
-    pos: u64,
-    length: u64,
-    fua: bool,
-}
-
 impl FaultHandle {
     /// Arms a fault; it counts requests from now on. Several may be armed; the oldest that applies decides,
     /// and all that match count the request.
@@ -138,31 +125,32 @@ impl FaultHandle {
         self.state.lock().fired
     }
 
-    fn meet(&self, seen: Seen) -> Option<FaultAction> {
-        let mut state = self.state.lock();
-        let action = state.peek(&seen);
-        state.commit(&seen, action.is_some());
-        action
+    fn meet(&self, seen: What) -> Option<FaultAction> {
+        self.state.lock().meet(&seen)
     }
 }
 
 impl State {
-    /// How the request fails, without counting it: its queue may turn out to be full.
-    fn peek(&self, seen: &Seen) -> Option<FaultAction> {
-        self.armed
-            .iter()
-            .find(|armed| {
-                let failed = armed.matched.checked_sub(armed.fault.after);
-                armed.fault.matches(seen) && failed.is_some_and(|failed| failed < armed.fault.times)
-            })
-            .map(|armed| armed.fault.action)
+    /// How the request fails.
+    fn meet(&mut self, seen: &What) -> Option<FaultAction> {
+        self.requests += 1;
+        let mut action = None;
+        for armed in self.armed.iter_mut().filter(|armed| armed.fault.matches(seen)) {
+            let failed = armed.matched.checked_sub(armed.fault.after);
+            let fires = failed.is_some_and(|failed| failed < armed.fault.times);
+            action = action.or(fires.then_some(armed.fault.action));
+            armed.matched += 1;
+        }
+        self.fired += u64::from(action.is_some());
+        action
     }
 
-    fn commit(&mut self, seen: &Seen, fired: bool) {
-        self.requests += 1;
-        self.fired += u64::from(fired);
+    /// The request was not taken: it does not count.
+    fn forget(&mut self, seen: &What, fired: bool) {
+        self.requests -= 1;
+        self.fired -= u64::from(fired);
         for armed in self.armed.iter_mut().filter(|armed| armed.fault.matches(seen)) {
-            armed.matched += 1;
+            armed.matched = armed.matched.saturating_sub(1);
         }
     }
 }
@@ -191,28 +179,30 @@ impl FaultDevice {
         (kept.min((length as u64).saturating_sub(1)) / block * block) as usize
     }
 
-    fn failure(seen: &Seen, errno: i32) -> Error {
+    fn failure(seen: &What, errno: i32) -> Error {
         Error::Io { op: seen.op.name(), pos: seen.pos, length: seen.length, errno }
     }
 }
 
-impl Device for FaultDevice {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl DeviceLayer for FaultDevice {
+    fn inner(&self) -> &dyn Device {
+        &*self.inner
     }
 
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+    fn names(&self) -> Vec<String> {
+        vec!["fault".into()]
     }
 
-    fn describe(&self) -> Description {
-        let mut description = self.inner.describe();
-        description.layers.push("fault".into());
-        description
+    /// Flushes and discards. Opening for writing meets the rules of flushes.
+    fn run(&self, seen: What, call: impl FnOnce(&dyn Device) -> Result<()>) -> Result<()> {
+        match self.handle.meet(seen) {
+            None => call(&*self.inner),
+            Some(action) => Err(Self::failure(&seen, action.errno())),
+        }
     }
 
     fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
-        let seen = Seen { op: Op::Read, pos, length: buf.len() as u64, fua: false };
+        let seen = What { op: Op::Read, pos, length: buf.len() as u64, fua: false };
         match self.handle.meet(seen) {
             None => self.inner.read_at(buf, pos),
             Some(FaultAction::Errno(errno)) => Err(Self::failure(&seen, errno)),
@@ -228,7 +218,7 @@ impl Device for FaultDevice {
 
     fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
         let fua = durability == WriteDurability::Fua;
-        let seen = Seen { op: Op::Write, pos, length: buf.len() as u64, fua };
+        let seen = What { op: Op::Write, pos, length: buf.len() as u64, fua };
         match self.handle.meet(seen) {
             None => self.inner.write_at(buf, pos, durability),
             Some(FaultAction::Errno(errno)) => Err(Self::failure(&seen, errno)),
@@ -242,39 +232,9 @@ impl Device for FaultDevice {
         }
     }
 
-    fn flush(&self) -> Result<()> {
-        let seen = Seen { op: Op::Flush, pos: 0, length: 0, fua: false };
-        match self.handle.meet(seen) {
-            None => self.inner.flush(),
-            Some(action) => Err(Self::failure(&seen, action.errno())),
-        }
-    }
-
-    fn merges_flushes(&self) -> bool {
-        self.inner.merges_flushes()
-    }
-
-    /// Meets the rules of flushes.
-    fn settle(&self) -> Result<()> {
-        let seen = Seen { op: Op::Flush, pos: 0, length: 0, fua: false };
-        match self.handle.meet(seen) {
-            None => self.inner.settle(),
-            Some(action) => Err(Self::failure(&seen, action.errno())),
-        }
-    }
-
-    fn discard(&self, pos: u64, length: u64) -> Result<()> {
-        let seen = Seen { op: Op::Discard, pos, length, fua: false };
-        match self.handle.meet(seen) {
-            None => self.inner.discard(pos, length),
-            Some(action) => Err(Self::failure(&seen, action.errno())),
-        }
-    }
-
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
-        let inject = Inject::new(self.inner.queue(options)?);
         let block = self.inner.geometry().logical_block;
-        Ok(Queue::Other(Box::new(FaultQueue { inject, handle: self.handle.clone(), block })))
+        Ok(Wrapped::queue(self.inner.queue(options)?, FaultQueue { handle: self.handle.clone(), block }))
     }
 }
 
@@ -289,7 +249,6 @@ impl FaultAction {
 }
 
 struct FaultQueue {
-    inject: Inject,
     handle: FaultHandle,
     block: u32,
 }
@@ -307,28 +266,19 @@ impl FaultQueue {
     }
 }
 
-impl DeviceQueue for FaultQueue {
-    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
-        let (pos, length) =
-            if request.op == Op::Flush { (0, 0) } else { (request.pos, u64::from(request.length)) };
-        let seen = Seen { op: request.op, pos, length, fua: request.fua && request.op == Op::Write };
-        let handle = self.handle.clone();
-        // Locked until the queue has accepted the request, so that one refused as `Full` is not counted.
-        let mut state = handle.state.lock();
-        let action = state.peek(&seen);
-        match action {
-            // SAFETY: the caller's promise is passed on unchanged.
-            None => unsafe { self.inject.pass(request) }?,
-            Some(action) => match self.kept(&request, action) {
-                None => self.inject.answer(request.tag, -action.errno())?,
-                Some(0) => self.inject.answer(request.tag, 0)?,
-                // SAFETY: the caller's promise covers a prefix of the memory as well.
-                Some(length) => unsafe { self.inject.pass(Request { length, ..request }) }?,
-            },
+impl QueueLayer for FaultQueue {
+    fn meet(&mut self, request: &Request) -> Fate {
+        let Some(action) = self.handle.meet(What::of(request)) else { return Fate::pass(request) };
+        match self.kept(request, action) {
+            None => Fate::Answer(-action.errno()),
+            Some(0) => Fate::Answer(0),
+            Some(length) => Fate::Pass { pos: request.pos, length, tag: request.tag },
         }
-        state.commit(&seen, action.is_some());
-        Ok(())
     }
 
-    forward_to_inject!();
+    fn met(&mut self, request: &Request, fate: Fate, taken: bool) {
+        if !taken {
+            self.handle.state.lock().forget(&What::of(request), fate != Fate::pass(request));
+        }
+    }
 }

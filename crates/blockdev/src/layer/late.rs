@@ -7,10 +7,11 @@
 //!
 //! Synchronous calls are the inner device's and come at once, before everything that has not landed.
 
+use super::wrap::{DeviceLayer, What};
 use crate::engine::{goal, grant};
 use crate::{
-    Capabilities, Description, Device, DeviceQueue, Done, Full, Geometry, Op, Queue, QueueFacts,
-    QueueOptions, Request, Result, Wait, WriteDurability,
+    Capabilities, Device, DeviceQueue, Done, Full, Op, Queue, QueueFacts, QueueOptions, Request, Result,
+    Wait, WriteDurability,
 };
 use parking_lot::{Condvar, Mutex};
 use slab::Slab;
@@ -155,40 +156,23 @@ impl LateDevice {
     }
 }
 
-impl Device for LateDevice {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl DeviceLayer for LateDevice {
+    fn inner(&self) -> &dyn Device {
+        &*self.inner
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec!["late".into()]
+    }
+
+    fn run(&self, what: What, call: impl FnOnce(&dyn Device) -> Result<()>) -> Result<()> {
+        self.handle.meet(what.op);
+        call(&*self.inner)
     }
 
     /// Never mapped memory: that would go around the queues.
     fn capabilities(&self) -> Capabilities {
         Capabilities { dax: None, ..self.inner.capabilities() }
-    }
-
-    fn describe(&self) -> Description {
-        let mut description = self.inner.describe();
-        description.layers.push("late".into());
-        description
-    }
-
-    fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
-        self.handle.meet(Op::Read);
-        self.inner.read_at(buf, pos)
-    }
-
-    fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
-        self.handle.meet(Op::Write);
-        self.inner.write_at(buf, pos, durability)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.handle.meet(Op::Flush);
-        self.inner.flush()
-    }
-
-    fn discard(&self, pos: u64, length: u64) -> Result<()> {
-        self.handle.meet(Op::Discard);
-        self.inner.discard(pos, length)
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {

@@ -4,16 +4,12 @@
 //! completed until it is due. Requests that take the device longer are not delayed further.
 
 use super::slots::Slots;
-use super::wake::Wake;
+use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped};
 use crate::engine::goal;
 use crate::timer::{duration_ns, now_ns, sleepable, wait_until};
-use crate::{
-    Capabilities, Description, Device, DeviceQueue, Done, Full, Geometry, Op, Queue, QueueFacts,
-    QueueOptions, Request, Result, Wait, WriteDurability,
-};
+use crate::{Device, DeviceQueue, Done, Op, Queue, QueueOptions, Request, Result, Wait};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,9 +64,24 @@ impl LatencyDevice {
         let delays = Delays { fua: latency.map_or(0, duration_ns), ..self.delays };
         LatencyDevice { fua_latency: latency, delays, ..self }
     }
+}
 
-    fn run(&self, op: Op, fua: bool, call: impl FnOnce(&dyn Device) -> Result<()>) -> Result<()> {
-        let delay = self.delays.of(op, fua);
+impl DeviceLayer for LatencyDevice {
+    fn inner(&self) -> &dyn Device {
+        &*self.inner
+    }
+
+    fn names(&self) -> Vec<String> {
+        let delays = [
+            ("latency", self.latency),
+            ("flush latency", self.flush_latency),
+            ("FUA latency", self.fua_latency),
+        ];
+        delays.into_iter().filter_map(|(name, delay)| Some(format!("{name} {:?}", delay?))).collect()
+    }
+
+    fn run(&self, what: What, call: impl FnOnce(&dyn Device) -> Result<()>) -> Result<()> {
+        let delay = self.delays.of(what.op, what.fua);
         if delay == 0 {
             return call(&*self.inner);
         }
@@ -79,70 +90,23 @@ impl LatencyDevice {
         wait_until(due);
         Ok(())
     }
-}
-
-impl Device for LatencyDevice {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-
-    /// A call that waits blocks, so `nowait` is what the inner device says about its queues, which do not.
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn describe(&self) -> Description {
-        let mut description = self.inner.describe();
-        if let Some(latency) = self.latency {
-            description.layers.push(format!("latency {latency:?}"));
-        }
-        if let Some(latency) = self.flush_latency {
-            description.layers.push(format!("flush latency {latency:?}"));
-        }
-        if let Some(latency) = self.fua_latency {
-            description.layers.push(format!("FUA latency {latency:?}"));
-        }
-        description
-    }
-
-    fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
-        self.run(Op::Read, false, |inner| inner.read_at(buf, pos))
-    }
-
-    fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
-        let fua = durability == WriteDurability::Fua;
-        self.run(Op::Write, fua, |inner| inner.write_at(buf, pos, durability))
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.run(Op::Flush, false, |inner| inner.flush())
-    }
 
     fn merges_flushes(&self) -> bool {
         self.delays.of(Op::Flush, false) == 0 && self.inner.merges_flushes()
     }
 
-    fn settle(&self) -> Result<()> {
-        self.run(Op::Flush, false, |inner| inner.settle())
-    }
-
-    fn discard(&self, pos: u64, length: u64) -> Result<()> {
-        self.run(Op::Discard, false, |inner| inner.discard(pos, length))
-    }
-
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         let inner = self.inner.queue(options)?;
         let capacity = inner.capacity();
-        Ok(Queue::Other(Box::new(LatencyQueue {
+        let layer = LatencyQueue {
             delays: self.delays,
             slots: Slots::new(capacity),
             unsent: Vec::with_capacity(capacity as usize),
             waiting: BinaryHeap::with_capacity(capacity as usize),
             scratch: Vec::with_capacity(capacity as usize),
             order: 0,
-            wake: Wake::default(),
-            inner,
-        })))
+        };
+        Ok(Wrapped::queue(inner, layer))
     }
 }
 
@@ -164,7 +128,6 @@ struct Waiting {
 }
 
 struct LatencyQueue {
-    inner: Queue,
     delays: Delays,
     slots: Slots<Pending>,
     /// Inner tags of requests that were pushed but not submitted: their time has not begun.
@@ -172,26 +135,12 @@ struct LatencyQueue {
     waiting: BinaryHeap<Reverse<Waiting>>,
     scratch: Vec<Done>,
     order: u64,
-    wake: Wake,
 }
 
 impl LatencyQueue {
-    /// Starts the clock of everything pushed.
-    fn stamp(&mut self) {
-        if self.unsent.is_empty() {
-            return;
-        }
-        let now = now_ns();
-        for tag in self.unsent.drain(..) {
-            if let Some(pending) = self.slots.get_mut(tag) {
-                pending.due = now.saturating_add(pending.delay);
-            }
-        }
-    }
-
     /// Takes what the wrapped queue completed, waiting there as long as told.
-    fn collect(&mut self, wait: Wait) -> Result<()> {
-        let outcome = self.inner.reap(&mut self.scratch, wait);
+    fn collect(&mut self, inner: &mut Queue, wait: Wait) -> Result<()> {
+        let outcome = inner.reap(&mut self.scratch, wait);
         for done in self.scratch.drain(..) {
             let Some(pending) = self.slots.remove(done.tag) else { continue };
             self.order += 1;
@@ -217,88 +166,77 @@ impl LatencyQueue {
 
     /// Waits for the next thing that can happen: a completion inside, one of ours falling due, or the
     /// deadline.
-    fn pause(&mut self, deadline: u64) -> Result<()> {
+    fn pause(&mut self, inner: &mut Queue, deadline: u64) -> Result<()> {
         let due = self.waiting.peek().map_or(u64::MAX, |Reverse(next)| next.due).min(deadline);
-        if self.inner.in_flight() == 0 {
+        if inner.in_flight() == 0 {
             wait_until(due);
             return Ok(());
         }
         if due == u64::MAX {
-            return self.collect(Wait::AtLeast(1));
+            return self.collect(inner, Wait::AtLeast(1));
         }
         match sleepable(due) {
-            Some(time) => self.collect(Wait::Timeout(time)),
-            None => self.collect(Wait::No),
+            Some(time) => self.collect(inner, Wait::Timeout(time)),
+            None => self.collect(inner, Wait::No),
         }
-    }
-
-    fn signal(&self) -> Result<()> {
-        self.wake.set(self.waiting.peek().map(|Reverse(next)| next.due))
     }
 }
 
-impl DeviceQueue for LatencyQueue {
-    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
-        let pending =
-            Pending { tag: request.tag, delay: self.delays.of(request.op, request.fua), due: u64::MAX };
-        // Requests that wait for their time have left the slots and still count.
-        if self.in_flight() >= self.capacity() {
-            return Err(Full);
+impl QueueLayer for LatencyQueue {
+    fn meet(&mut self, request: &Request) -> Fate {
+        let Request { pos, length, tag, .. } = *request;
+        let pending = Pending { tag, delay: self.delays.of(request.op, request.fua), due: u64::MAX };
+        self.slots.insert(pending).map_or(Fate::Full, |tag| Fate::Pass { pos, length, tag })
+    }
+
+    fn met(&mut self, _: &Request, fate: Fate, taken: bool) {
+        match fate {
+            Fate::Pass { tag, .. } if taken => self.unsent.push(tag),
+            Fate::Pass { tag, .. } => _ = self.slots.remove(tag),
+            _ => {}
         }
-        let tag = self.slots.insert(pending).ok_or(Full)?;
-        // SAFETY: the caller's promise; only the tag differs.
-        let outcome = unsafe { self.inner.push(Request { tag, ..request }) };
-        match outcome {
-            Ok(()) => self.unsent.push(tag),
-            Err(Full) => {
-                self.slots.remove(tag);
+    }
+
+    /// Starts the clock of everything pushed.
+    fn sent(&mut self) {
+        if self.unsent.is_empty() {
+            return;
+        }
+        let now = now_ns();
+        for tag in self.unsent.drain(..) {
+            if let Some(pending) = self.slots.get_mut(tag) {
+                pending.due = now.saturating_add(pending.delay);
             }
         }
-        outcome
     }
 
-    fn submit(&mut self) -> Result<usize> {
-        self.stamp();
-        self.inner.submit()
+    /// Requests that wait for their time have left the inner queue and still count.
+    fn kept(&self) -> u32 {
+        self.waiting.len() as u32
     }
 
-    fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
-        self.stamp();
+    fn due(&self) -> Option<u64> {
+        self.waiting.peek().map(|Reverse(next)| next.due)
+    }
+
+    fn reap(queue: &mut Wrapped<Self>, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
         let before = out.len();
-        let goal = goal(wait, self.in_flight(), out);
+        let goal = goal(wait, queue.in_flight(), out);
         let deadline = match wait {
             Wait::Timeout(limit) => now_ns().saturating_add(duration_ns(limit)),
             _ => u64::MAX,
         };
-        self.collect(Wait::No)?;
+        let Wrapped { inner, layer, .. } = queue;
+        layer.collect(inner, Wait::No)?;
         loop {
-            self.deliver(out);
+            layer.deliver(out);
             let late = deadline != u64::MAX && now_ns() >= deadline;
             if out.len() - before >= goal || late {
                 break;
             }
-            self.pause(deadline)?;
+            layer.pause(inner, deadline)?;
         }
-        self.signal()?;
+        queue.signal()?;
         Ok(out.len() - before)
-    }
-
-    fn in_flight(&self) -> u32 {
-        self.inner.in_flight() + self.waiting.len() as u32
-    }
-
-    fn capacity(&self) -> u32 {
-        self.inner.capacity()
-    }
-
-    fn facts(&self) -> QueueFacts {
-        self.inner.facts()
-    }
-
-    /// Readable when a completion fell due, or when the wrapped queue has one that may not be due yet.
-    fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
-        self.wake.get(&mut self.inner)?;
-        self.signal()?;
-        self.wake.get(&mut self.inner)
     }
 }

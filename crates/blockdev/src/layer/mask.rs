@@ -1,12 +1,8 @@
 //! Hides capabilities of a device. It never claims one that the device lacks; the only thing it adds is work:
 //! a volatile cache that is not there makes callers flush.
 
-use super::inject::{Inject, forward_to_inject};
-use crate::{
-    Capabilities, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Op, Queue, QueueFacts,
-    QueueOptions, Request, Result, Wait, WriteDurability,
-};
-use std::os::fd::BorrowedFd;
+use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped};
+use crate::{Capabilities, Device, Error, Op, Queue, QueueOptions, Request, Result};
 use std::sync::Arc;
 
 /// What to hide. Everything off by default.
@@ -69,15 +65,15 @@ impl MaskDevice {
     pub fn new(inner: Arc<dyn Device>, mask: Mask) -> Self {
         MaskDevice { inner, mask }
     }
-
-    fn allow(&self, op: Op, fua: bool) -> Result<()> {
-        self.mask.refusal(op, fua).map_or(Ok(()), Err)
-    }
 }
 
-impl Device for MaskDevice {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl DeviceLayer for MaskDevice {
+    fn inner(&self) -> &dyn Device {
+        &*self.inner
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.mask.names()
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -92,36 +88,8 @@ impl Device for MaskDevice {
         }
     }
 
-    fn describe(&self) -> Description {
-        let mut description = self.inner.describe();
-        description.layers.extend(self.mask.names());
-        description
-    }
-
-    fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
-        self.inner.read_at(buf, pos)
-    }
-
-    fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
-        self.allow(Op::Write, durability == WriteDurability::Fua)?;
-        self.inner.write_at(buf, pos, durability)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn merges_flushes(&self) -> bool {
-        self.inner.merges_flushes()
-    }
-
-    fn settle(&self) -> Result<()> {
-        self.inner.settle()
-    }
-
-    fn discard(&self, pos: u64, length: u64) -> Result<()> {
-        self.allow(Op::Discard, false)?;
-        self.inner.discard(pos, length)
+    fn run(&self, what: What, call: impl FnOnce(&dyn Device) -> Result<()>) -> Result<()> {
+        self.mask.refusal(what.op, what.fua).map_or_else(|| call(&*self.inner), Err)
     }
 
     /// The device's own queue, unless some requests must be refused.
@@ -130,23 +98,13 @@ impl Device for MaskDevice {
         if !(self.mask.no_fua || self.mask.no_discard || self.mask.read_only) {
             return Ok(inner);
         }
-        Ok(Queue::Other(Box::new(MaskQueue { inject: Inject::new(inner), mask: self.mask })))
+        Ok(Wrapped::queue(inner, self.mask))
     }
 }
 
-struct MaskQueue {
-    inject: Inject,
-    mask: Mask,
-}
-
-impl DeviceQueue for MaskQueue {
-    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
-        match self.mask.refusal(request.op, request.fua) {
-            Some(error) => self.inject.answer(request.tag, -error.errno()),
-            // SAFETY: the caller's promise is passed on unchanged.
-            None => unsafe { self.inject.pass(request) },
-        }
+impl QueueLayer for Mask {
+    fn meet(&mut self, request: &Request) -> Fate {
+        let refusal = self.refusal(request.op, request.fua);
+        refusal.map_or(Fate::pass(request), |error| Fate::Answer(-error.errno()))
     }
-
-    forward_to_inject!();
 }

@@ -7,15 +7,14 @@
 //!
 //! For rehearsals one can be written: it keeps what is written in memory.
 
-use super::inject::{Inject, forward_to_inject};
+use super::wrap::{DeviceLayer, Fate, QueueLayer, Wrapped};
 use crate::scratch::Scratch;
 use crate::{
-    Capabilities, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Misaligned, Op, Queue,
-    QueueFacts, QueueOptions, Request, Result, Wait, WriteDurability,
+    Capabilities, Device, Error, Geometry, Misaligned, Op, Queue, QueueOptions, Request, Result,
+    WriteDurability,
 };
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Where the contents of an overlaid block are.
@@ -216,21 +215,18 @@ impl Shared {
     }
 }
 
-impl Device for OverlayDevice {
-    fn geometry(&self) -> Geometry {
-        self.shared.geometry
+impl DeviceLayer for OverlayDevice {
+    fn inner(&self) -> &dyn Device {
+        &*self.shared.inner
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![format!("overlay ({} blocks)", self.overlaid_blocks())]
     }
 
     fn capabilities(&self) -> Capabilities {
         let inner = self.shared.inner.capabilities();
         Capabilities { read_only: !self.shared.keeps_writes, discard: false, dax: None, ..inner }
-    }
-
-    fn describe(&self) -> Description {
-        let mut description = self.shared.inner.describe();
-        let count = self.overlaid_blocks();
-        description.layers.push(format!("overlay ({count} blocks)"));
-        description
     }
 
     fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
@@ -256,62 +252,33 @@ impl Device for OverlayDevice {
         Ok(())
     }
 
-    fn settle(&self) -> Result<()> {
-        self.shared.inner.settle()
-    }
-
     fn discard(&self, _: u64, _: u64) -> Result<()> {
         Err(Error::ReadOnly)
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
-        let inject = Inject::new(self.shared.inner.queue(options)?);
-        Ok(Queue::Other(Box::new(OverlayQueue { inject, shared: Arc::clone(&self.shared) })))
+        Ok(Wrapped::queue(self.shared.inner.queue(options)?, Arc::clone(&self.shared)))
     }
 }
 
-struct OverlayQueue {
-    inject: Inject,
-    shared: Arc<Shared>,
-}
-
-impl OverlayQueue {
-    /// Whether the overlay itself has to answer. Ranges outside the device are left to the device to refuse.
-    fn is_overlaid(&self, request: &Request) -> bool {
-        let length = u64::from(request.length);
-        self.shared.geometry.check(request.pos, length).is_ok() && self.shared.touches(request.pos, length)
-    }
-}
-
-impl DeviceQueue for OverlayQueue {
-    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
-        let tag = request.tag;
+impl QueueLayer for Arc<Shared> {
+    fn meet(&mut self, request: &Request) -> Fate {
+        let (pos, length) = (request.pos, u64::from(request.length));
         match request.op {
-            Op::Write | Op::Discard => return self.inject.answer(tag, -Error::ReadOnly.errno()),
-            Op::Flush => return self.inject.answer(tag, 0),
-            Op::Read if !self.is_overlaid(&request) => {
-                // SAFETY: the caller's promise is passed on unchanged.
-                return unsafe { self.inject.pass(request) };
-            }
-            Op::Read => {}
+            Op::Write | Op::Discard => Fate::Answer(-Error::ReadOnly.errno()),
+            Op::Flush => Fate::Answer(0),
+            // Ranges outside the device are left to the device to refuse.
+            Op::Read if self.geometry.check(pos, length).is_ok() && self.touches(pos, length) => Fate::Fill,
+            Op::Read => Fate::pass(request),
         }
-        if self.inject.in_flight() >= self.inject.capacity() {
-            return Err(Full);
-        }
-        // SAFETY: the caller promises `length` bytes that nobody else touches until the completion is delivered,
-        // which happens after this call.
-        let memory = unsafe {
-            std::slice::from_raw_parts_mut(request.memory.address.as_ptr(), request.length as usize)
-        };
-        // Answered here and now: such requests are few, and the pieces come from several places.
-        let outcome = self.shared.geometry.check_memory(memory.as_ptr().addr());
-        let result =
-            match outcome.and_then(|()| self.shared.read(&self.shared.blocks.read(), memory, request.pos)) {
-                Ok(()) => i32::try_from(request.length).unwrap_or(i32::MAX),
-                Err(error) => -error.errno(),
-            };
-        self.inject.answer(tag, result)
     }
 
-    forward_to_inject!();
+    /// Here and now: such requests are few, and the pieces come from several places.
+    fn fill(&mut self, memory: &mut [u8], pos: u64) -> i32 {
+        let aligned = self.geometry.check_memory(memory.as_ptr().addr());
+        match aligned.and_then(|()| self.read(&self.blocks.read(), memory, pos)) {
+            Ok(()) => i32::try_from(memory.len()).unwrap_or(i32::MAX),
+            Err(error) => -error.errno(),
+        }
+    }
 }

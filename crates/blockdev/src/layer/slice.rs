@@ -1,11 +1,7 @@
 //! A part of a device: a partition (`?partition=N`) or everything behind a byte (`?offset=B`).
 
-use crate::{
-    Capabilities, Description, Device, DeviceQueue, Done, Full, Geometry, Op, Queue, QueueFacts,
-    QueueOptions, Request, Result, Wait, WriteDurability,
-};
-use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
+use super::wrap::{DeviceLayer, Fate, QueueLayer, Wrapped};
+use crate::{Device, Geometry, Op, Queue, QueueOptions, Request, Result};
 use std::sync::Arc;
 
 /// A window of a device. Positions count from its start, and nothing outside it can be reached.
@@ -29,46 +25,22 @@ impl SliceDevice {
     }
 }
 
-impl Device for SliceDevice {
+impl DeviceLayer for SliceDevice {
+    fn inner(&self) -> &dyn Device {
+        &*self.inner
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![self.label.clone()]
+    }
+
+    fn position(&self, pos: u64, length: u64) -> Result<u64> {
+        self.geometry.check(pos, length)?;
+        Ok(self.start + pos)
+    }
+
     fn geometry(&self) -> Geometry {
         self.geometry
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn describe(&self) -> Description {
-        let mut description = self.inner.describe();
-        description.layers.push(self.label.clone());
-        description
-    }
-
-    fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
-        self.geometry.check(pos, buf.len() as u64)?;
-        self.inner.read_at(buf, self.start + pos)
-    }
-
-    fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
-        self.geometry.check(pos, buf.len() as u64)?;
-        self.inner.write_at(buf, self.start + pos, durability)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn merges_flushes(&self) -> bool {
-        self.inner.merges_flushes()
-    }
-
-    fn settle(&self) -> Result<()> {
-        self.inner.settle()
-    }
-
-    fn discard(&self, pos: u64, length: u64) -> Result<()> {
-        self.geometry.check(pos, length)?;
-        self.inner.discard(self.start + pos, length)
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
@@ -80,74 +52,27 @@ impl Device for SliceDevice {
             }
             // Moves nothing, wherever it is.
             Queue::Null(queue) => Queue::Null(queue),
-            Queue::Other(inner) => Queue::Other(Box::new(SliceQueue {
-                ready: VecDeque::with_capacity(inner.capacity() as usize),
-                inner,
-                start: self.start,
-                size: self.geometry.size,
-            })),
+            inner => Wrapped::queue(inner, Window { start: self.start, size: self.geometry.size }),
         })
     }
 }
 
 /// Shifts positions, and answers requests that leave the window.
-struct SliceQueue {
-    inner: Box<dyn DeviceQueue>,
+struct Window {
     start: u64,
     size: u64,
-    ready: VecDeque<Done>,
 }
 
-impl DeviceQueue for SliceQueue {
-    unsafe fn push(&mut self, mut request: Request) -> std::result::Result<(), Full> {
-        if self.in_flight() >= self.capacity() {
-            return Err(Full);
+impl QueueLayer for Window {
+    fn meet(&mut self, request: &Request) -> Fate {
+        let Request { op, pos, length, tag, .. } = *request;
+        if op == Op::Flush {
+            return Fate::pass(request);
         }
-        let length = u64::from(request.length);
-        if request.op != Op::Flush {
-            if length > self.size || request.pos > self.size - length {
-                self.ready.push_back(Done { tag: request.tag, result: -libc::EINVAL });
-                return Ok(());
-            }
-            request.pos += self.start;
+        let last = self.size.checked_sub(u64::from(length));
+        match last.filter(|last| pos <= *last) {
+            Some(_) => Fate::Pass { pos: pos + self.start, length, tag },
+            None => Fate::Answer(-libc::EINVAL),
         }
-        // SAFETY: only the position changes; the caller's promise about the memory is passed on.
-        unsafe { self.inner.push(request) }
-    }
-
-    fn submit(&mut self) -> Result<usize> {
-        self.inner.submit()
-    }
-
-    fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
-        let own = self.ready.len().min(out.capacity() - out.len());
-        out.extend(self.ready.drain(..own));
-        let wait = match wait {
-            Wait::AtLeast(count) => Wait::AtLeast(count.saturating_sub(own as u32)),
-            Wait::Timeout(_) if own > 0 => Wait::No,
-            other => other,
-        };
-        match self.inner.reap(out, wait) {
-            Ok(count) => Ok(own + count),
-            Err(error) if own == 0 => Err(error),
-            // What was delivered must be counted; a lasting error comes again.
-            Err(_) => Ok(own),
-        }
-    }
-
-    fn in_flight(&self) -> u32 {
-        self.inner.in_flight() + self.ready.len() as u32
-    }
-
-    fn capacity(&self) -> u32 {
-        self.inner.capacity()
-    }
-
-    fn facts(&self) -> QueueFacts {
-        self.inner.facts()
-    }
-
-    fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
-        self.inner.event_fd()
     }
 }

@@ -1,0 +1,292 @@
+//! What layers share: a device and a queue that pass on what their layer says nothing about.
+
+use super::wake::Wake;
+use crate::engine::DoneRing;
+use crate::{
+    Capabilities, Description, Device, DeviceQueue, Done, Full, Geometry, Op, Queue, QueueFacts,
+    QueueOptions, Request, Result, Wait, WriteDurability,
+};
+use std::fmt;
+use std::os::fd::BorrowedFd;
+
+/// The part of a request that layers look at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct What {
+    pub(super) op: Op,
+    /// First byte (0 for a flush).
+    pub(super) pos: u64,
+    /// Bytes (0 for a flush).
+    pub(super) length: u64,
+    /// A write that must be durable by itself.
+    pub(super) fua: bool,
+}
+
+impl What {
+    /// What a queued request asks.
+    pub(super) fn of(request: &Request) -> Self {
+        let flush = request.op == Op::Flush;
+        let (pos, length) = if flush { (0, 0) } else { (request.pos, u64::from(request.length)) };
+        What { op: request.op, pos, length, fua: request.fua && request.op == Op::Write }
+    }
+
+    const FLUSH: What = What { op: Op::Flush, pos: 0, length: 0, fua: false };
+}
+
+/// A device around a device. A layer says what it changes: the rest is the inner device's.
+pub(super) trait DeviceLayer: Send + Sync + fmt::Debug {
+    /// The device inside.
+    fn inner(&self) -> &dyn Device;
+
+    /// What [`Description::layers`] says of it.
+    fn names(&self) -> Vec<String>;
+
+    /// Sees every synchronous request, and runs it by `call`.
+    fn run(&self, _: What, call: impl FnOnce(&dyn Device) -> Result<()>) -> Result<()> {
+        call(self.inner())
+    }
+
+    /// Where bytes of this device are on the inner one.
+    fn position(&self, pos: u64, _length: u64) -> Result<u64> {
+        Ok(pos)
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.inner().geometry()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner().capabilities()
+    }
+
+    fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
+        let length = buf.len() as u64;
+        let inner_pos = self.position(pos, length)?;
+        self.run(What { op: Op::Read, pos, length, fua: false }, |inner| inner.read_at(buf, inner_pos))
+    }
+
+    fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
+        let (length, fua) = (buf.len() as u64, durability == WriteDurability::Fua);
+        let inner_pos = self.position(pos, length)?;
+        self.run(What { op: Op::Write, pos, length, fua }, |inner| inner.write_at(buf, inner_pos, durability))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.run(What::FLUSH, |inner| inner.flush())
+    }
+
+    fn merges_flushes(&self) -> bool {
+        self.inner().merges_flushes()
+    }
+
+    fn discard(&self, pos: u64, length: u64) -> Result<()> {
+        let inner_pos = self.position(pos, length)?;
+        self.run(What { op: Op::Discard, pos, length, fua: false }, |inner| inner.discard(inner_pos, length))
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<Queue> {
+        self.inner().queue(options)
+    }
+}
+
+impl<L: DeviceLayer> Device for L {
+    fn geometry(&self) -> Geometry {
+        DeviceLayer::geometry(self)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        DeviceLayer::capabilities(self)
+    }
+
+    fn describe(&self) -> Description {
+        let mut description = self.inner().describe();
+        description.layers.extend(self.names());
+        description
+    }
+
+    fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
+        DeviceLayer::read_at(self, buf, pos)
+    }
+
+    fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
+        DeviceLayer::write_at(self, buf, pos, durability)
+    }
+
+    fn flush(&self) -> Result<()> {
+        DeviceLayer::flush(self)
+    }
+
+    /// A flush to every layer.
+    fn settle(&self) -> Result<()> {
+        self.run(What::FLUSH, |inner| inner.settle())
+    }
+
+    fn merges_flushes(&self) -> bool {
+        DeviceLayer::merges_flushes(self)
+    }
+
+    fn discard(&self, pos: u64, length: u64) -> Result<()> {
+        DeviceLayer::discard(self, pos, length)
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<Queue> {
+        DeviceLayer::queue(self, options)
+    }
+}
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// The inner queue gets it with these. It can become shorter, not longer.
+    Pass { pos: u64, length: u32, tag: u64 },
+    /// The layer answers it: bytes, or a negative errno.
+    Answer(i32),
+    /// The layer answers a read with bytes of its own: [`QueueLayer::fill`].
+    Fill,
+    /// The layer cannot remember another one.
+    Full,
+}
+
+impl Fate {
+    /// The inner queue gets it as it is.
+    pub(super) fn pass(request: &Request) -> Fate {
+        Fate::Pass { pos: request.pos, length: request.length, tag: request.tag }
+    }
+}
+
+/// A queue around a queue. A layer says what it changes: the rest is the inner queue's.
+pub(super) trait QueueLayer: Send + Sized {
+    /// Whether it ever has completions that the inner queue does not have.
+    const ANSWERS: bool = true;
+
+    /// Decides. The queue has room.
+    fn meet(&mut self, request: &Request) -> Fate;
+
+    /// Whether the request is in flight now. If not, it never was.
+    fn met(&mut self, _request: &Request, _fate: Fate, _taken: bool) {}
+
+    /// Answers a read with [`Fate::Fill`]: bytes, or a negative errno.
+    fn fill(&mut self, _memory: &mut [u8], _pos: u64) -> i32 {
+        -libc::EIO
+    }
+
+    /// What was pushed is sent now.
+    fn sent(&mut self) {}
+
+    /// The inner queue delivers.
+    fn done(&mut self, _done: &mut Done) {}
+
+    /// Completions that the layer keeps back.
+    fn kept(&self) -> u32 {
+        0
+    }
+
+    /// When the first of them is due (`timer::now_ns`).
+    fn due(&self) -> Option<u64> {
+        None
+    }
+
+    /// See [`DeviceQueue::reap`].
+    fn reap(queue: &mut Wrapped<Self>, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
+        queue.deliver(out, wait)
+    }
+}
+
+/// The inner queue, its layer, and the answers that did not come from the inner queue.
+pub(super) struct Wrapped<L> {
+    pub(super) inner: Queue,
+    pub(super) layer: L,
+    own: DoneRing,
+    wake: Wake,
+}
+
+impl<L: QueueLayer + 'static> Wrapped<L> {
+    /// Wraps a queue.
+    pub(super) fn queue(inner: Queue, layer: L) -> Queue {
+        let own = DoneRing::new(inner.capacity());
+        Queue::Other(Box::new(Wrapped { inner, layer, own, wake: Wake::default() }))
+    }
+}
+
+impl<L: QueueLayer> Wrapped<L> {
+    /// The device's completions come first, so that an error of the device loses none of ours.
+    fn deliver(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
+        self.own.send();
+        let wait = match wait {
+            _ if self.own.len() == 0 => wait,
+            Wait::AtLeast(count) if count > self.own.len() => Wait::AtLeast(count - self.own.len()),
+            _ => Wait::No,
+        };
+        let before = out.len();
+        let passed = self.inner.reap(out, wait);
+        out[before..].iter_mut().for_each(|done| self.layer.done(done));
+        let own = if passed.is_ok() { self.own.deliver(out) } else { 0 };
+        self.signal()?;
+        Ok(passed? + own)
+    }
+
+    pub(super) fn signal(&self) -> Result<()> {
+        self.wake.set(if self.own.len() > 0 { Some(0) } else { self.layer.due() })
+    }
+}
+
+impl<L: QueueLayer> DeviceQueue for Wrapped<L> {
+    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
+        if self.in_flight() >= self.capacity() {
+            return Err(Full);
+        }
+        let fate = self.layer.meet(&request);
+        let taken = match fate {
+            Fate::Pass { pos, length, tag } => {
+                let length = length.min(request.length);
+                // SAFETY: the caller's promise about the memory is passed on; it covers a first part of it as well.
+                unsafe { self.inner.push(Request { pos, length, tag, ..request }) }
+            }
+            Fate::Answer(result) => self.own.push(Done { tag: request.tag, result }),
+            Fate::Fill => {
+                let address = request.memory.address.as_ptr();
+                // SAFETY: only reads are answered so; the caller promises `length` bytes to write that nobody else
+                // touches until the completion is delivered, which happens after this call.
+                let memory = unsafe { std::slice::from_raw_parts_mut(address, request.length as usize) };
+                let result = self.layer.fill(memory, request.pos);
+                self.own.push(Done { tag: request.tag, result })
+            }
+            Fate::Full => Err(Full),
+        };
+        self.layer.met(&request, fate, taken.is_ok());
+        taken
+    }
+
+    fn submit(&mut self) -> Result<usize> {
+        self.layer.sent();
+        let own = self.own.send();
+        self.signal()?;
+        Ok(self.inner.submit()? + own)
+    }
+
+    fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
+        self.layer.sent();
+        L::reap(self, out, wait)
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.inner.in_flight() + self.own.len() + self.layer.kept()
+    }
+
+    fn capacity(&self) -> u32 {
+        self.inner.capacity()
+    }
+
+    fn facts(&self) -> QueueFacts {
+        self.inner.facts()
+    }
+
+    /// Readable for completions of either kind, or when the inner queue has one that may not be due yet.
+    fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
+        if !L::ANSWERS {
+            return self.inner.event_fd();
+        }
+        self.wake.get(&mut self.inner)?;
+        self.signal()?;
+        self.wake.get(&mut self.inner)
+    }
+}
