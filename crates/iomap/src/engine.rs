@@ -171,7 +171,7 @@ impl<F: FileSystem> Engine<F> {
     ) -> Result<(), F::Error> {
         let state = file.state();
         pieces.clear();
-        let mut known = state.map.with(|map| map.pieces(range, state.block_bits(), pieces));
+        let mut known = state.map.pieces(range, state.block_bits(), pieces);
         while let Err(pos) = known {
             self.counters.bump(Counter::MapLoads);
             known = self.load_more(&file.inode, range, pos, pieces)?;
@@ -192,6 +192,11 @@ impl<F: FileSystem> Engine<F> {
         let rest = Range { pos, length: range.end() - pos };
         match map.pieces(rest, F::state(inode).block_bits(), pieces) {
             Err(next) if next <= pos => Err(Error::MapUnknown(pos).into()),
+            // What was loaded ends here; the published map may know more.
+            Err(next) => {
+                let rest = Range { pos: next, length: range.end() - next };
+                Ok(F::state(inode).map.pieces(rest, F::state(inode).block_bits(), pieces))
+            }
             known => Ok(known),
         }
     }

@@ -55,6 +55,12 @@ pub enum Error {
     /// there; what lies before it may have been written.
     #[error("the block at byte {0} is no longer a written one: the write stops there")]
     NotWritten(u64),
+    /// What was to be published of this block contradicts what is known of it. Nothing was published.
+    #[error("what is known of block {0} of the file contradicts what its map says now")]
+    MapConflict(u64),
+    /// Written blocks were to be taken away by somebody who does not hold the file's gate alone. Nothing was published.
+    #[error("written blocks of a file go only while nobody else uses it")]
+    NotExclusive,
 }
 
 impl Error {
@@ -63,11 +69,11 @@ impl Error {
         match self {
             Error::Device(error) => error.errno(),
             // What the kernel answers when it is asked to allocate and must not.
-            Error::NeedsAllocation { .. } => 95,              // EOPNOTSUPP
-            Error::BadMode(_) | Error::BadSlot => 9,          // EBADF
-            Error::WouldBlock | Error::QueueFull => 11,       // EAGAIN
-            Error::RangeTooLarge { .. } => 22,                // EINVAL
-            Error::MapUnknown(_) | Error::NotWritten(_) => 5, // EIO
+            Error::NeedsAllocation { .. } => 95,        // EOPNOTSUPP
+            Error::BadMode(_) | Error::BadSlot => 9,    // EBADF
+            Error::WouldBlock | Error::QueueFull => 11, // EAGAIN
+            Error::RangeTooLarge { .. } => 22,          // EINVAL
+            Error::MapUnknown(_) | Error::NotWritten(_) | Error::MapConflict(_) | Error::NotExclusive => 5, // EIO
         }
     }
 }

@@ -405,6 +405,11 @@ impl InodeGuard<'_> {
         kept.physical.store(run.physical, Ordering::Relaxed);
     }
 
+    /// Whether this is a hold of `gate`.
+    pub(crate) fn is_of(&self, gate: &InodeGate) -> bool {
+        std::ptr::eq(self.gate, gate)
+    }
+
     /// Whether the gate is held exclusively.
     #[inline(always)]
     pub fn is_exclusive(&self) -> bool {

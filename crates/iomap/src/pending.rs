@@ -125,6 +125,7 @@ impl Pending {
 }
 
 #[cfg(all(test, not(loom)))]
+#[allow(clippy::single_range_in_vec_init, reason = "a batch may have one")]
 mod tests {
     use super::*;
     use std::slice;

@@ -1,32 +1,45 @@
-//! The mapping snapshot of an inode: an immutable, two-level, copy-on-write picture of its extent map.
+//! The mapping of an inode: an immutable picture of its extent map, and what was learned since.
 //!
-//! Entries cover all logical blocks `[0, 2³²)` without gaps; what was never looked up is *unknown* and loaded
-//! on demand. A chunk holds at most [`CHUNK_MAX`] entries; the root holds the first block of every chunk and
-//! a table of hints that narrows its binary search. Replacing a range writes the chunks it touches anew, behind
-//! the others in the table that old and new snapshot share, and copies the root; a full table is exchanged for
-//! one with room for half as much again as is in use, without what nobody needs any more. A map with few extents
-//! is a single line and skips the root search.
+//! A [`MapSnapshot`] covers all logical blocks `[0, 2³²)` without gaps; what was never looked up is *unknown* and
+//! loaded on demand. Its entries lie in lines of a cache line each, in one table; a chunk is up to [`CHUNK_MAX`]
+//! entries of it, and the root holds the first block of every chunk and a table of hints that narrows its binary
+//! search. A map with few extents is a single line and skips the root.
 //!
-//! Readers keep the `Arc` of a snapshot and check [`MapCell::generation`] after they entered the gate:
-//! whoever removes blocks publishes the new snapshot *while holding the gate exclusively* and before anything
-//! is freed.
+//! A change is noted beside the snapshot (`recent.rs`); when enough of them have come together a new snapshot is made
+//! of both in one pass (`merge.rs`) and published in place of the old one.
+//!
+//! **What a reader may believe.** Readers keep snapshots and use them without asking whether they are the last. So a
+//! snapshot may answer only *Written*, and only while [`MapCell::generation`], loaded inside the gate, is the one that
+//! it was taken at. Holes, unwritten and unknown blocks may be something else meanwhile: they are looked up again in
+//! the map as it is now ([`MapCell::find`], [`MapCell::pieces`]) before zeros are returned or a route is chosen.
+//!
+//! **What a writer may publish**, always under the map lock ([`MapCell::lock`]):
+//!
+//! | | what | gate | generation |
+//! |---|---|---|---|
+//! | [`MapWriter::add`] | what a load found, blocks that were allocated | any | stays |
+//! | [`converted`](crate::InodeState::converted) | unwritten blocks whose data is complete | any | stays |
+//! | [`end`](crate::InodeState::end) | what takes written blocks away or moves them | exclusive, drained | changes |
+//! | [`MapWriter::forget`] | all is unknown, for want of memory | any | stays |
+//!
+//! The first two refuse to end a *Written* answer, the third refuses a gate that is not held exclusively.
 
-use crate::mapping::{Piece, Pieces, Range, Run, State};
-use crate::pending::Pending;
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Published};
-use chunk::{Chunk, LINES, Line, Spot, lines_of};
-use std::ops::Range as Indices;
-use std::sync::Arc;
+use crate::mapping::{Pieces, Range, Run, State};
+use chunk::{Chunk, Line, Spot};
+use recent::{Now, Recent};
 use uext4_blockdev::Table;
 
+mod cell;
 mod chunk;
+mod merge;
+mod recent;
 #[cfg(not(loom))]
 mod seen;
 
+pub use cell::{MapCell, MapWriter};
+
 /// Most entries of a chunk.
 pub const CHUNK_MAX: usize = 256;
-/// Lines that a rebuilt chunk starts with, so that a neighbour's growth does not split it at once.
-const FILL: usize = LINES - 1;
 /// Most buckets of the root's hint table, which shall stay in the processor's caches.
 const HINTS_MAX: usize = 8192;
 
@@ -90,6 +103,28 @@ struct Entry {
 }
 
 impl Entry {
+    /// The part from `block` on, which it reaches.
+    fn cut_before(self, block: u64) -> Entry {
+        Entry { first: block, target: self.target.advanced(block - self.first), ..self }
+    }
+
+    /// Whether `next` begins where this ends and goes on in the same way.
+    fn continues_with(&self, next: &Entry) -> bool {
+        self.end == next.first && self.target.advanced(self.end - self.first) == next.target
+    }
+
+    /// What is known of it.
+    fn run(&self) -> Option<Run> {
+        let state = match self.target.kind() {
+            KIND_WRITTEN => State::Written,
+            KIND_UNWRITTEN => State::Unwritten,
+            KIND_HOLE => State::Hole,
+            _ => return None,
+        };
+        let physical = if state == State::Hole { 0 } else { self.target.physical() };
+        Some(Run { first: self.first as u32, length: self.end - self.first, state, physical })
+    }
+
     /// The run of an entry with blocks.
     fn in_bytes(&self, block_bits: u32) -> ByteRun {
         ByteRun {
@@ -148,8 +183,8 @@ pub struct MapSnapshot {
     /// All entries, if that few suffice: then there are no chunks.
     only: Line,
     chunks: Box<[Chunk]>,
-    /// Where the chunks' lines are, among those of older and newer snapshots.
-    table: Option<Arc<Table<Line>>>,
+    /// The chunks' lines.
+    table: Option<Table<Line>>,
     /// The chunk with the first block of each bucket of `block >> hint_shift`, and the last one at the end.
     hints: Box<[u32]>,
     hint_shift: u32,
@@ -165,7 +200,7 @@ impl MapSnapshot {
         MapSnapshot { only, table: None, chunks: Box::new([]), hints: Box::new([]), hint_shift: 0 }
     }
 
-    fn from_chunks(chunks: Vec<Chunk>, table: Arc<Table<Line>>) -> Self {
+    fn from_chunks(chunks: Vec<Chunk>, table: Table<Line>) -> Self {
         let (hints, hint_shift) = build_hints(&chunks);
         let only = Line::unknown();
         MapSnapshot { only, table: Some(table), chunks: chunks.into_boxed_slice(), hints, hint_shift }
@@ -199,17 +234,20 @@ impl MapSnapshot {
         &several[several.partition_point(|chunk| chunk.first() <= block) - 1]
     }
 
+    /// Of the blocks `[first, end)`, which `runs` cover in order, and of nothing else; gaps between the runs are holes.
+    pub fn of(first: u64, end: u64, runs: &[Run]) -> Self {
+        let mut recent = Recent::default();
+        entries_of(first, end, runs).into_iter().for_each(|entry| recent.set(entry));
+        merge::merged(&Self::unknown(), &recent)
+    }
+
+    fn now(&self) -> Now<'_> {
+        Now { base: self, recent: None }
+    }
+
     /// Looks one logical block up.
-    #[inline]
     pub fn find(&self, block: u32) -> Found {
-        let (_, Spot { last, kind, physical, .. }) = self.spot(block);
-        let blocks = u64::from(last - block) + 1;
-        match kind {
-            KIND_WRITTEN => Found::Known { state: State::Written, physical, blocks },
-            KIND_UNWRITTEN => Found::Known { state: State::Unwritten, physical, blocks },
-            KIND_HOLE => Found::Known { state: State::Hole, physical: 0, blocks },
-            _ => Found::Unknown,
-        }
+        self.now().find(block)
     }
 
     /// The device position of `range`, if it lies in one written run. The look-up of simple reads and
@@ -260,173 +298,55 @@ impl MapSnapshot {
     /// Appends the pieces of `range` to `pieces`, stopping when it is full. `Err` names the first byte whose
     /// mapping is unknown; pieces before it were appended.
     pub fn pieces(&self, range: Range, block_bits: u32, pieces: &mut Pieces) -> Result<(), u64> {
-        let mut pos = range.pos;
-        while pos < range.end() && !pieces.is_full() {
-            // Behind the last addressable block there is nothing.
-            let Ok(block) = u32::try_from(pos >> block_bits) else {
-                pieces.push(Piece {
-                    logical: pos,
-                    physical: 0,
-                    length: range.end() - pos,
-                    state: State::Hole,
-                });
-                return Ok(());
-            };
-            let Found::Known { state, physical, blocks } = self.find(block) else {
-                return Err(pos);
-            };
-            let within = pos & ((1 << block_bits) - 1);
-            let length = ((blocks << block_bits) - within).min(range.end() - pos);
-            let physical = if state == State::Hole { 0 } else { (physical << block_bits) + within };
-            match pieces.last_mut() {
-                Some(last) if joins(last, physical, state) => last.length += length,
-                _ => pieces.push(Piece { logical: pos, physical, length, state }),
-            }
-            pos += length;
-        }
-        Ok(())
+        self.now().pieces(range, block_bits, pieces)
     }
 
-    /// A copy with the blocks `[first, end)` replaced by `runs`, which cover them in order; gaps between the
-    /// runs become holes. `None` instead of runs makes the range unknown again.
-    #[must_use]
-    pub fn replaced(&self, first: u64, end: u64, runs: Option<&[Run]>) -> Self {
-        debug_assert!(first < end && end <= BLOCKS_END);
-        let low = self.chunks.partition_point(|chunk| u64::from(chunk.first()) <= first).saturating_sub(1);
-        let high = self.chunks.partition_point(|chunk| u64::from(chunk.first()) < end);
-        // One neighbour on each side joins the rebuild, so that runs merge across chunk borders.
-        let (low, high) = (low.saturating_sub(1), (high + 1).min(self.chunks.len()));
-        let old: Vec<Entry> = self.lines(low, high).flat_map(Line::entries).collect();
-        let mut entries = Vec::new();
-        for &entry in old.iter().filter(|entry| entry.first < first) {
-            push_merged(&mut entries, Entry { end: entry.end.min(first), ..entry });
-        }
-        match runs {
-            Some(runs) => push_runs(&mut entries, first, end, runs),
-            None => push_merged(&mut entries, Entry { first, end, target: Target::UNKNOWN }),
-        }
-        for entry in old.iter().filter(|entry| entry.end > end) {
-            let start = entry.first.max(end);
-            let target = entry.target.advanced(start - entry.first);
-            push_merged(&mut entries, Entry { first: start, end: entry.end, target });
-        }
-        self.with_lines(low, high, &lines_of(&entries))
+    /// All lines in order.
+    fn lines(&self) -> &[Line] {
+        self.table.as_ref().map_or(std::slice::from_ref(&self.only), Table::values)
     }
 
-    /// A copy with `lines` in place of the chunks `low..high`.
-    fn with_lines(&self, low: usize, high: usize, lines: &[Line]) -> Self {
-        let (before, behind) = (&self.chunks[..low], &self.chunks[high..]);
-        if let ([only], [], []) = (lines, before, behind) {
-            return Self::from_line(*only);
-        }
-        let fill = if lines.len() <= LINES { LINES } else { FILL };
-        let mut chunks = Vec::with_capacity(before.len() + lines.len() / fill + 1 + behind.len());
-        chunks.extend_from_slice(before);
-        chunks.extend(lines.chunks(fill).enumerate().map(|(index, lines)| Chunk::build(lines, index * fill)));
-        let anew = before.len()..chunks.len();
-        chunks.extend_from_slice(behind);
-        if let Some(table) = &self.table
-            && let Some(at) = table.append(lines)
-        {
-            chunks[anew].iter_mut().for_each(|chunk| *chunk = chunk.placed(at + chunk.range().start));
-            return Self::from_chunks(chunks, table.clone());
-        }
-        let table = self.exchange(&mut chunks, anew, lines);
-        Self::from_chunks(chunks, table)
-    }
-
-    /// A table with `lines` for the chunks `anew`, what the other chunks need, and room for half as much.
-    fn exchange(&self, chunks: &mut [Chunk], anew: Indices<usize>, lines: &[Line]) -> Arc<Table<Line>> {
-        let needed: usize = chunks.iter().map(|chunk| chunk.range().len()).sum();
-        let table = Table::with_capacity((needed + needed / 2).min(u32::MAX as usize));
-        for (index, chunk) in chunks.iter_mut().enumerate() {
-            let old = match &self.table {
-                Some(old) if !anew.contains(&index) => chunk.lines(old),
-                _ => &lines[chunk.range()],
-            };
-            let at = table.append(old).expect("the table was made for all of them");
-            *chunk = chunk.placed(at);
-        }
-        Arc::new(table)
-    }
-
-    /// The lines of the chunks `low..high`, or the only line.
-    fn lines(&self, low: usize, high: usize) -> impl Iterator<Item = &Line> {
-        let only = self.chunks.is_empty().then_some(&self.only);
-        let chunks = self
-            .table
-            .iter()
-            .flat_map(move |table| self.chunks[low..high].iter().flat_map(|chunk| chunk.lines(table)));
-        only.into_iter().chain(chunks)
-    }
-
-    /// Bytes of memory that this snapshot keeps alive (what it shares with others counted in full).
+    /// Bytes of memory that this snapshot keeps.
     pub fn resident_bytes(&self) -> usize {
         let lines = self.table.as_ref().map_or(0, |table| table.values().len());
         let root = size_of_val(&*self.chunks) + size_of_val(&*self.hints);
         size_of::<Self>() + lines * size_of::<Line>() + root + 64
     }
 
-    /// A copy without what other snapshots left behind in the table, if its own lines take at most three quarters of
-    /// `budget` bytes: nearer to it this would be asked for again and again.
-    pub fn compacted(&self, budget: usize) -> Option<Self> {
-        let live: usize = self.chunks.iter().map(|chunk| chunk.range().len()).sum();
-        if self.table.is_none() || live * size_of::<Line>() > budget / 4 * 3 {
-            return None;
-        }
-        let mut chunks = self.chunks.to_vec();
-        let table = self.exchange(&mut chunks, 0..0, &[]);
-        Some(Self::from_chunks(chunks, table))
-    }
-
     /// All known runs in order, for reports and tests.
     pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
-        self.lines(0, self.chunks.len()).flat_map(Line::entries).filter_map(|entry| {
-            let state = match entry.target.kind() {
-                KIND_WRITTEN => State::Written,
-                KIND_UNWRITTEN => State::Unwritten,
-                KIND_HOLE => State::Hole,
-                _ => return None,
-            };
-            let physical = if state == State::Hole { 0 } else { entry.target.physical() };
-            Some(Run { first: entry.first as u32, length: entry.end - entry.first, state, physical })
-        })
+        self.lines().iter().flat_map(Line::entries).filter_map(|entry| entry.run())
     }
 }
 
-fn joins(last: &Piece, physical: u64, state: State) -> bool {
-    last.state == state && (state == State::Hole || last.physical + last.length == physical)
-}
-
-fn push_runs(entries: &mut Vec<Entry>, first: u64, end: u64, runs: &[Run]) {
+/// The blocks `[first, end)` as `runs` say.
+fn entries_of(first: u64, end: u64, runs: &[Run]) -> Vec<Entry> {
     let hole = Target(KIND_HOLE << KIND_SHIFT);
+    let mut entries = Vec::with_capacity(2 * runs.len() + 1);
     let mut next = first;
     for run in runs {
         let run_first = u64::from(run.first);
         debug_assert!(run_first >= next && run.length > 0 && run_first + run.length <= end);
         if run_first > next {
-            push_merged(entries, Entry { first: next, end: run_first, target: hole });
+            push_merged(&mut entries, Entry { first: next, end: run_first, target: hole });
         }
         next = run_first + run.length;
-        push_merged(entries, Entry { first: run_first, end: next, target: Target::of(run) });
+        push_merged(&mut entries, Entry { first: run_first, end: next, target: Target::of(run) });
     }
     if next < end {
-        push_merged(entries, Entry { first: next, end, target: hole });
+        push_merged(&mut entries, Entry { first: next, end, target: hole });
     }
+    entries
 }
 
 fn push_merged(entries: &mut Vec<Entry>, entry: Entry) {
     if entry.first >= entry.end {
         return;
     }
-    if let Some(last) = entries.last_mut() {
-        let continued = last.target.advanced(last.end - last.first);
-        if last.end == entry.first && continued == entry.target {
-            last.end = entry.end;
-            return;
-        }
+    match entries.last_mut() {
+        Some(last) if last.continues_with(&entry) => last.end = entry.end,
+        _ => entries.push(entry),
     }
-    entries.push(entry);
 }
 
 /// The hints of a root and the shift that makes a bucket of a block.
@@ -445,104 +365,4 @@ fn build_hints(chunks: &[Chunk]) -> (Box<[u32]>, u32) {
     let mut hints: Vec<u32> = starts.collect();
     hints.push(chunks.len().saturating_sub(1) as u32);
     (hints.into_boxed_slice(), shift)
-}
-
-/// The published snapshot of one inode.
-#[derive(Debug)]
-pub struct MapCell {
-    /// No other cell of the process had or has it.
-    #[cfg(not(loom))]
-    number: u64,
-    generation: AtomicU64,
-    current: Published<MapSnapshot>,
-    writer: Mutex<Pending>,
-}
-
-impl Default for MapCell {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl MapCell {
-    /// Nothing known, generation 1: 0 is never a generation.
-    pub fn new() -> Self {
-        MapCell {
-            #[cfg(not(loom))]
-            number: seen::next_number(),
-            generation: AtomicU64::new(1),
-            current: Published::new(Arc::new(MapSnapshot::unknown())),
-            writer: Mutex::new(Pending::default()),
-        }
-    }
-
-    /// Changes with every publication. Load it after entering the gate.
-    #[inline]
-    pub fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
-    }
-
-    /// The snapshot and a generation not newer than it.
-    pub fn current(&self) -> (u64, Arc<MapSnapshot>) {
-        let generation = self.generation();
-        (generation, self.current.load_full())
-    }
-
-    /// Runs `look` on the current snapshot. Nothing shared is written, but for the first looks at a map and at what was
-    /// published since. A thread keeps up to four snapshots (their memory, no blocks): one that it looked at twice
-    /// running, until it does so with another that has the same of the four places, or ends.
-    #[inline]
-    pub fn with<T>(&self, mut look: impl FnMut(&MapSnapshot) -> T) -> T {
-        match self.with_kept(&mut look) {
-            Some(found) => found,
-            None => self.with_borrowed(look),
-        }
-    }
-
-    /// Runs `look` on the current snapshot if this thread keeps it, or does from now on. On `None` it did not run.
-    #[inline(always)]
-    pub(crate) fn with_kept<T>(&self, look: impl FnOnce(&MapSnapshot) -> T) -> Option<T> {
-        #[cfg(not(loom))]
-        return seen::with(self, look);
-        #[cfg(loom)]
-        return Some(look(&self.current().1));
-    }
-
-    /// Runs `look` on the current snapshot, borrowed for that.
-    #[cold]
-    pub(crate) fn with_borrowed<T>(&self, look: impl FnOnce(&MapSnapshot) -> T) -> T {
-        look(&self.current.load())
-    }
-
-    /// The map lock: whoever changes or loads the map holds it. Never wait for a gate, a drain or a commit
-    /// under it.
-    pub fn lock(&self) -> MapWriter<'_> {
-        MapWriter { cell: self, pending: self.writer.lock() }
-    }
-}
-
-/// The right to publish into a [`MapCell`].
-pub struct MapWriter<'a> {
-    cell: &'a MapCell,
-    pending: MutexGuard<'a, Pending>,
-}
-
-impl MapWriter<'_> {
-    /// The writes that nobody may read yet.
-    pub fn pending(&mut self) -> &mut Pending {
-        &mut self.pending
-    }
-
-    /// The snapshot as it stands.
-    pub fn current(&self) -> Arc<MapSnapshot> {
-        self.cell.current.load_full()
-    }
-
-    /// Publishes `snapshot` and then a new generation. Returns what is published.
-    pub fn publish(&mut self, snapshot: MapSnapshot) -> Arc<MapSnapshot> {
-        let snapshot = Arc::new(snapshot);
-        self.cell.current.store(snapshot.clone());
-        self.cell.generation.fetch_add(1, Ordering::Release);
-        snapshot
-    }
 }

@@ -8,10 +8,10 @@ pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 #[cfg(not(loom))]
-pub(crate) use parking_lot::{Mutex, MutexGuard};
+pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};
 
 #[cfg(loom)]
-pub(crate) use model::{Condvar, Mutex, MutexGuard};
+pub(crate) use model::{Condvar, Mutex, MutexGuard, RwLock};
 
 /// parking_lot's, with a face that loom's can have too.
 #[cfg(not(loom))]
@@ -389,6 +389,25 @@ mod model {
         }
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             MutexGuard(self.0.lock().expect("loom mutexes are not poisoned"))
+        }
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            self.0.try_lock().ok().map(MutexGuard)
+        }
+    }
+
+    /// A lock that readers share, modelled by one that they do not: fewer runs, the same orders.
+    #[derive(Debug)]
+    pub(crate) struct RwLock<T>(Mutex<T>);
+
+    impl<T> RwLock<T> {
+        pub(crate) fn new(value: T) -> Self {
+            RwLock(Mutex::new(value))
+        }
+        pub(crate) fn read(&self) -> MutexGuard<'_, T> {
+            self.0.lock()
+        }
+        pub(crate) fn write(&self) -> MutexGuard<'_, T> {
+            self.0.lock()
         }
     }
 

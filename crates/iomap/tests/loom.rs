@@ -9,6 +9,7 @@
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p uext4-iomap --test loom`.
 #![cfg(loom)]
+#![allow(clippy::single_range_in_vec_init, reason = "a list of ranges may have one")]
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -17,7 +18,7 @@ use loom::thread;
 use uext4_iomap::flush::FlushTickets;
 use uext4_iomap::gate::InodeGate;
 use uext4_iomap::thread_slot::own_slot;
-use uext4_iomap::{Found, InodeState, MapCell, MapSnapshot, Run, State};
+use uext4_iomap::{Found, InodeState, Run, State};
 
 fn model(name: &str, run: impl Fn() + Send + Sync + 'static) {
     bounded(name, 3, run);
@@ -84,44 +85,72 @@ fn exclusive_holders_exclude_each_other() {
     });
 }
 
-/// A reader that entered after a truncate published its snapshot never uses freed blocks; one that entered
-/// before is waited for by the drain. `freed` stands for the blocks' reuse.
+/// A reader that entered after a truncate published what it did never uses freed blocks, by what it kept or by what it
+/// finds; one that entered before is waited for by the drain. `freed` stands for the blocks' reuse.
 #[test]
-fn a_published_snapshot_protects_freed_blocks() {
-    model("snapshot_publication", || {
-        let gate = Arc::new(InodeGate::new());
-        let map = Arc::new(MapCell::new());
+fn what_ended_protects_freed_blocks() {
+    model("end_of_answers", || {
+        let inode = Arc::new(InodeState::new(1 << 20, 12, std::sync::Arc::new(AtomicU64::new(6))));
         let run = Run { first: 0, length: 8, state: State::Written, physical: 100 };
-        map.lock().publish(MapSnapshot::unknown().replaced(0, 8, Some(&[run])));
-        let (mut generation, mut seen) = map.current();
+        inode.map.lock().add(0, 8, &[run]).unwrap();
+        let kept = inode.map.generation();
         let freed = Arc::new(AtomicU64::new(0));
-        let cell = gate.register();
+        let cell = inode.gate.register();
         let reader = {
-            let (gate, map, freed) = (gate.clone(), map.clone(), freed.clone());
+            let (inode, freed) = (inode.clone(), freed.clone());
             thread::spawn(move || {
-                if gate.enter(&cell).is_err() {
+                if inode.gate.enter(&cell).is_err() {
                     return;
                 }
-                if map.generation() != generation {
-                    (generation, seen) = map.current();
-                }
-                let found = seen.find(3);
-                gate.leave(&cell);
+                let written = inode.map.generation() == kept
+                    || matches!(inode.map.find(3), Found::Known { state: State::Written, .. });
+                inode.gate.leave(&cell);
                 // The device reads here, outside the gate, counted in flight.
-                if let Found::Known { state: State::Written, .. } = found {
+                if written {
                     assert_eq!(freed.load(Ordering::Relaxed), 0, "read a block that was freed and reused");
                 }
-                gate.complete(&cell);
+                inode.gate.complete(&cell);
             })
         };
-        let guard = gate.lock_exclusive(true, &mut || {});
-        let mut writer = map.lock();
-        let punched = writer.current().replaced(0, 8, Some(&[]));
-        writer.publish(punched);
-        drop(writer);
+        let guard = inode.gate.lock_exclusive(true, &mut || {});
+        inode.end(&guard, &mut inode.map.lock(), 0, 8, Some(&[])).unwrap();
         freed.store(1, Ordering::Relaxed);
         drop(guard);
         reader.join().unwrap();
+    });
+}
+
+/// Who learns that a write into unwritten blocks is complete finds its blocks written, whether they are noted beside
+/// the snapshot, on their way into the next one or in it; and a block that was written before is so at any moment. The
+/// second change makes the snapshot anew, and so does a reader who looked beside it.
+#[test]
+fn a_converted_block_is_found_written() {
+    model("conversion", || {
+        let inode = Arc::new(InodeState::new(1 << 20, 12, std::sync::Arc::new(AtomicU64::new(0))));
+        let run = |first, length, state| Run { first, length, state, physical: 100 + u64::from(first) };
+        let runs = [run(0, 1, State::Written), run(1, 7, State::Unwritten)];
+        inode.map.lock().add(0, 8, &runs).unwrap();
+        let completed = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+        let converter = {
+            let (inode, completed) = (inode.clone(), completed.clone());
+            thread::spawn(move || {
+                for (index, block) in [(0, 3), (1, 6)] {
+                    inode.converted(&mut inode.map.lock(), 7, &[block..block + 1]).unwrap();
+                    completed[index].store(true, Ordering::Release);
+                }
+            })
+        };
+        let written = |block: u32, at| {
+            inode.map.find(block) == Found::Known { state: State::Written, physical: at, blocks: 1 }
+        };
+        for (index, block) in [(1, 6), (0, 3)] {
+            if completed[index].load(Ordering::Acquire) {
+                assert!(written(block, 100 + u64::from(block)), "zeros for acknowledged data");
+            }
+        }
+        assert!(written(0, 100));
+        converter.join().unwrap();
+        assert!(written(3, 103) && written(6, 106));
     });
 }
 
@@ -305,27 +334,22 @@ fn sharing_between_two_holders() {
 fn who_sees_a_converted_block_sees_that_it_is_not_durable() {
     model("view_after_mapping", || {
         let inode = Arc::new(InodeState::new(1 << 20, 12, std::sync::Arc::new(AtomicU64::new(6))));
-        let run = |state| [Run { first: 0, length: 8, state, physical: 100 }];
-        inode.map.lock().publish(MapSnapshot::unknown().replaced(0, 8, Some(&run(State::Unwritten))));
-        let kept = (inode.map.generation(), inode.view());
+        let run = Run { first: 0, length: 8, state: State::Unwritten, physical: 100 };
+        inode.map.lock().add(0, 8, &[run]).unwrap();
+        let kept = (inode.changes(), inode.view());
         let converter = {
             let inode = inode.clone();
-            thread::spawn(move || {
-                let mut writer = inode.map.lock();
-                inode.set_datasync_tid(7);
-                let next = writer.current().replaced(0, 8, Some(&run(State::Written)));
-                writer.publish(next);
-            })
+            thread::spawn(move || inode.converted(&mut inode.map.lock(), 7, &[0..8]).unwrap())
         };
         // The first reader has kept what it saw before, the second looks anew.
-        let (generation, map) = inode.map.current();
+        let found = inode.map.find(3);
+        let changes = inode.changes();
         let dirty = inode.view().datasync_dirty;
-        if let Found::Known { state: State::Written, .. } = map.find(3) {
+        if let Found::Known { state: State::Written, .. } = found {
             assert!(dirty, "a converted block passes for durable");
+            assert!(changes != kept.0, "what was decided before the conversion is still believed");
         }
-        if generation == kept.0 {
-            assert!(!kept.1.datasync_dirty);
-        }
+        assert!(!kept.1.datasync_dirty);
         converter.join().unwrap();
         assert!(inode.view().datasync_dirty);
     });
@@ -339,31 +363,23 @@ fn a_converted_block_is_durable_once_its_transaction_is_committed() {
     model("conversion_and_commit", || {
         let committed = std::sync::Arc::new(AtomicU64::new(6));
         let inode = Arc::new(InodeState::new(1 << 20, 12, committed.clone()));
-        let run = |first, state| Run { first, length: 4, state, physical: 100 + u64::from(first) };
-        let runs = move |one, two| [run(0, one), run(4, two)];
-        let publish = move |inode: &InodeState, tid: u64, one, two| {
-            let mut writer = inode.map.lock();
-            inode.set_datasync_tid(tid);
-            let next = writer.current().replaced(0, 8, Some(&runs(one, two)));
-            writer.publish(next);
-        };
-        let start = MapSnapshot::unknown().replaced(0, 8, Some(&runs(State::Unwritten, State::Unwritten)));
-        inode.map.lock().publish(start);
+        let run = Run { first: 0, length: 8, state: State::Unwritten, physical: 100 };
+        inode.map.lock().add(0, 8, &[run]).unwrap();
         // What the medium has: the number of the transaction whose commit block is durable.
         let durable = Arc::new(AtomicU64::new(6));
         let writer = {
             let (inode, durable) = (inode.clone(), durable.clone());
             thread::spawn(move || {
-                publish(&inode, 7, State::Written, State::Unwritten);
+                inode.converted(&mut inode.map.lock(), 7, &[0..4]).unwrap();
                 // The handle stopped: now the transaction may commit.
                 durable.store(7, Ordering::Relaxed);
                 committed.fetch_max(7, Ordering::Release);
-                publish(&inode, 8, State::Written, State::Written);
+                inode.converted(&mut inode.map.lock(), 8, &[4..8]).unwrap();
             })
         };
         let look = |block, tid| {
-            let (generation, map) = inode.map.current();
-            let written = matches!(map.find(block), Found::Known { state: State::Written, .. });
+            let generation = inode.map.generation();
+            let written = matches!(inode.map.find(block), Found::Known { state: State::Written, .. });
             let changes = inode.changes();
             let fua = written && !inode.view().datasync_dirty;
             if fua {

@@ -21,8 +21,8 @@ fn apply(model: &mut [Block], first: usize, runs: &[(usize, usize, State, u64)],
     }
 }
 
-fn check(map: &MapSnapshot, model: &[Block]) {
-    for (block, expected) in model.iter().enumerate() {
+fn check(map: &MapSnapshot, model: &[Block], first: usize) {
+    for (block, expected) in model.iter().enumerate().skip(first) {
         match (map.find(block as u32), expected) {
             (Found::Unknown, None) => {}
             (Found::Known { state, physical, blocks }, Some((want, place))) => {
@@ -44,88 +44,161 @@ fn check(map: &MapSnapshot, model: &[Block]) {
     }
 }
 
+/// What is done to a range of the map.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Step {
+    /// Whatever was there, this is there now, or nothing is known.
+    End,
+    Forget,
+    /// The unwritten blocks of some ranges are written.
+    Convert,
+    /// Holes and unknown blocks get what is given.
+    Add,
+}
+
+/// Runs of up to five blocks of every state in `[first, end)`, as the model and as a file system says it.
+fn random_runs(
+    first: usize,
+    end: usize,
+    seed: u64,
+    spread: u64,
+) -> (Vec<(usize, usize, State, u64)>, Vec<Run>) {
+    let (mut runs, mut at, mut random) = (Vec::new(), first, seed);
+    while at < end {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let length = (1 + (random >> 33) as usize % 5).min(end - at);
+        let kind = state((random >> 40) as u8);
+        if kind != State::Hole {
+            runs.push((at, length, kind, (random >> 20) % spread));
+        }
+        at += length;
+    }
+    let run = |&(start, length, state, physical): &(usize, usize, State, u64)| Run {
+        first: start as u32,
+        length: length as u64,
+        state,
+        physical,
+    };
+    let given = runs.iter().map(run).collect();
+    (runs, given)
+}
+
+/// Runs of the model's blocks, and what is there of `runs` beside them, for [`Step::Add`].
+fn beside_written(
+    model: &[Block],
+    first: usize,
+    end: usize,
+    runs: &[(usize, usize, State, u64)],
+) -> Vec<Block> {
+    let mut after = model.to_vec();
+    apply(&mut after, first, runs, end);
+    for (new, old) in after.iter_mut().zip(model) {
+        if matches!(old, Some((State::Written, _))) {
+            *new = *old;
+        }
+    }
+    after
+}
+
+/// The known blocks of `[first, end)`, which are all, one run each.
+fn one_by_one(model: &[Block], first: usize, end: usize) -> Vec<Run> {
+    let run = |block: usize| {
+        let (state, physical) = model[block].filter(|&(state, _)| state != State::Hole)?;
+        Some(Run { first: block as u32, length: 1, state, physical })
+    };
+    (first..end).filter_map(run).collect()
+}
+
+fn check_cell(cell: &MapCell, model: &[Block]) {
+    for (block, expected) in model.iter().enumerate() {
+        let found = match cell.find(block as u32) {
+            Found::Unknown => None,
+            Found::Known { state, physical, .. } => Some((state, physical)),
+        };
+        assert_eq!(found, *expected, "block {block}");
+    }
+    let runs = cell.runs();
+    for run in &runs {
+        let blocks = &model[run.first as usize..(run.first as usize + run.length as usize).min(model.len())];
+        for (index, block) in (0..).zip(blocks) {
+            let physical = if run.state == State::Hole { 0 } else { run.physical + index };
+            assert_eq!(*block, Some((run.state, physical)), "{run:?}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn replacing_ranges_equals_a_flat_model(
-        steps in prop::collection::vec((0usize..3000, 1usize..600, any::<u64>(), any::<bool>()), 1..24)
+    fn every_way_to_publish_equals_a_flat_model(
+        steps in prop::collection::vec((0usize..3000, 1usize..600, any::<u64>(), 0u8..6), 1..24)
     ) {
         const SIZE: usize = 4096;
-        let mut map = MapSnapshot::unknown();
+        let cell = MapCell::new();
         let mut model: Vec<Block> = vec![None; SIZE];
         let spread = if steps[0].2 % 2 == 0 { 60_000 } else { 1_000_000 };
-        // Readers may hold any earlier one, whose lines lie in the same table.
-        let mut earlier = Vec::new();
-        for (first, length, seed, forget) in steps {
+        for (first, length, seed, step) in steps {
             let end = (first + length).min(SIZE);
-            let before = model.clone();
-            if forget && seed % 4 == 0 {
-                let next = map.replaced(first as u64, end as u64, None);
-                earlier.push((std::mem::replace(&mut map, next), before));
-                model[first..end].fill(None);
-            } else {
-                let mut runs = Vec::new();
-                let mut at = first;
-                let mut random = seed;
-                while at < end {
-                    random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                    let run = (1 + (random >> 33) as usize % 5).min(end - at);
-                    let kind = state((random >> 40) as u8);
-                    if kind != State::Hole {
-                        runs.push((at, run, kind, (random >> 20) % spread));
-                    }
-                    at += run;
+            let step = [Step::End, Step::Forget, Step::Convert, Step::Convert, Step::Add, Step::Add][step as usize];
+            let (runs, given) = random_runs(first, end, seed, spread);
+            let mut writer = cell.lock();
+            match step {
+                Step::Forget if seed % 4 == 0 => {
+                    writer.end_unchecked(first as u64, end as u64, None);
+                    model[first..end].fill(None);
                 }
-                let given: Vec<Run> = runs
-                    .iter()
-                    .map(|&(start, length, state, physical)| Run {
-                        first: start as u32, length: length as u64, state, physical,
-                    })
-                    .collect();
-                let next = map.replaced(first as u64, end as u64, Some(&given));
-                earlier.push((std::mem::replace(&mut map, next), before));
-                apply(&mut model, first, &runs, end);
+                Step::End | Step::Forget => {
+                    writer.end_unchecked(first as u64, end as u64, Some(&given));
+                    apply(&mut model, first, &runs, end);
+                }
+                Step::Convert => {
+                    drop(writer);
+                    let unwritten = |block: &usize| matches!(model[*block], Some((State::Unwritten, _)));
+                    let blocks: Vec<usize> =
+                        (first..end).filter(unwritten).filter(|block| (seed >> (block % 64)) & 1 == 1).collect();
+                    for block in blocks.chunks(32) {
+                        let ranges: Vec<_> = block.iter().map(|&block| block as u64..block as u64 + 1).collect();
+                        convert(&cell, &ranges).unwrap();
+                    }
+                    for block in blocks {
+                        model[block] = model[block].map(|(_, physical)| (State::Written, physical));
+                    }
+                    writer = cell.lock();
+                }
+                Step::Add => {
+                    let after = beside_written(&model, first, end, &runs);
+                    let refused = model[first..end].iter().zip({
+                        let mut plain = model.clone();
+                        apply(&mut plain, first, &runs, end);
+                        plain[first..end].to_vec()
+                    }).any(|(old, new)| matches!(old, Some((State::Written, _))) && *old != new);
+                    let generation = cell.generation();
+                    prop_assert_eq!(writer.add(first as u64, end as u64, &given).is_err(), refused);
+                    writer.add(first as u64, end as u64, &one_by_one(&after, first, end)).unwrap();
+                    prop_assert_eq!(cell.generation(), generation);
+                    model = after;
+                }
             }
-            check(&map, &model);
-        }
-        earlier.iter().for_each(|(map, model)| check(map, model));
-        if let Some(compacted) = map.compacted(1 << 20) {
-            check(&compacted, &model);
-            prop_assert!(compacted.resident_bytes() <= map.resident_bytes());
+            drop(writer);
+            check_cell(&cell, &model);
+            // As one snapshot the same.
+            let whole = MapSnapshot::of(first as u64, end as u64, &one_by_one(&model, first, end));
+            if model[first..end].iter().all(Option::is_some) {
+                check(&whole, &model[..end], first);
+            }
         }
     }
 }
 
-#[test]
-fn compaction_leaves_what_is_in_use() {
-    let runs = |first: u64| -> Vec<Run> {
-        let run = |index: u64| Run {
-            first: (first + index * 2) as u32,
-            length: 1,
-            state: State::Written,
-            physical: first + index * 5,
-        };
-        (0..500).map(run).collect()
-    };
-    // The same thousand blocks again and again: all but the last version is left behind.
-    let mut map = MapSnapshot::unknown();
-    let mut smaller = 0;
-    for round in 0..10u64 {
-        let next = round * 2000;
-        map = map.replaced(0, 2000, Some(&runs(0))).replaced(next, next + 2000, Some(&runs(next)));
-        let used = map.compacted(1 << 20).unwrap();
-        assert!(used.runs().eq(map.runs()));
-        smaller += u32::from(used.resident_bytes() < map.resident_bytes());
-        assert!(map.compacted(used.resident_bytes()).is_none(), "too near to the budget to be worth it");
-    }
-    assert!(smaller > 0, "nothing was ever left behind");
-    assert!(MapSnapshot::unknown().compacted(1 << 20).is_none());
+/// What only an inode may do: in a transaction, and with the gate held.
+fn convert(cell: &MapCell, blocks: &[std::ops::Range<u64>]) -> Result<(), uext4_iomap::Error> {
+    cell.lock().converted_unchecked(blocks)
 }
 
 #[test]
 fn a_million_extents_are_found_through_the_hints() {
-    let mut map = MapSnapshot::unknown();
+    let map = MapCell::new();
     let physical = |extent: u64| 1_000_000 + extent * 7;
     // As a loader does it: a leaf of 340 extents at a time, in file order.
     for leaf in 0..1_000_000u64.div_ceil(340) {
@@ -139,7 +212,7 @@ fn a_million_extents_are_found_through_the_hints() {
                 physical: physical(extent),
             })
             .collect();
-        map = map.replaced(extents.start * 2, extents.end * 2, Some(&runs));
+        map.lock().add(extents.start * 2, extents.end * 2, &runs).unwrap();
     }
     for extent in (0..1_000_000u64).step_by(9973).chain([999_999]) {
         let found = map.find((extent * 2) as u32);
@@ -148,8 +221,9 @@ fn a_million_extents_are_found_through_the_hints() {
     }
     assert_eq!(map.find(2_000_000), Found::Unknown);
     assert_eq!(map.find(u32::MAX), Found::Unknown);
-    // Two entries each, in lines of 64 bytes for eight or sixteen, with what copying on write leaves behind.
-    assert!(map.resident_bytes() < 14_000_000, "{} bytes", map.resident_bytes());
+    // Two entries each, in lines of 64 bytes for eight or sixteen, and the last loads beside them.
+    let bytes = map.lock().resident_bytes();
+    assert!(bytes < 14_000_000, "{bytes} bytes");
 }
 
 /// Loads runs of these lengths, each followed by a hole if `gap`, a few hundred at a time and in an order that a
@@ -179,11 +253,11 @@ fn check_placed(name: &str, start: u64, lengths: &[u64], gap: bool, physical: im
     let parts: Vec<&[Run]> = runs.chunks(340).collect();
     // 7 is coprime to every number of parts that is no multiple of it.
     assert_ne!(parts.len() % 7, 0, "{name}: choose another number");
-    let mut map = MapSnapshot::unknown();
+    let map = MapCell::new();
     for index in 0..parts.len() {
         let part = index * 7 % parts.len();
         let until = parts.get(part + 1).map_or(end, |next| u64::from(next[0].first));
-        map = map.replaced(u64::from(parts[part][0].first), until, Some(parts[part]));
+        map.lock().add(u64::from(parts[part][0].first), until, parts[part]).unwrap();
     }
     for run in &runs {
         for offset in [0, run.length / 2, run.length - 1] {
@@ -197,7 +271,7 @@ fn check_placed(name: &str, start: u64, lengths: &[u64], gap: bool, physical: im
             assert_eq!(map.find(behind as u32), hole, "{name}: the hole behind {run:?}");
         }
     }
-    let known: Vec<Run> = map.runs().filter(|run| run.state != State::Hole).collect();
+    let known: Vec<Run> = map.runs().into_iter().filter(|run| run.state != State::Hole).collect();
     assert_eq!(known, runs, "{name}");
     if start > 0 {
         assert_eq!(map.find(start as u32 - 1), Found::Unknown, "{name}");
@@ -206,8 +280,8 @@ fn check_placed(name: &str, start: u64, lengths: &[u64], gap: bool, physical: im
         assert_eq!(map.find(end as u32), Found::Unknown, "{name}");
     }
     // Forgotten again, it is as small as at first.
-    let map = map.replaced(start, end, None);
-    assert_eq!(map.resident_bytes(), MapSnapshot::unknown().resident_bytes(), "{name}");
+    map.lock().end_unchecked(start, end, None);
+    assert_eq!(map.lock().resident_bytes(), MapSnapshot::unknown().resident_bytes(), "{name}");
 }
 
 /// Maps in which a guess from the mean length is wrong by far: everything is found all the same.
@@ -259,7 +333,7 @@ fn maps_of_few_runs_are_found() {
         check_lengths("the last blocks", (1 << 32) - count as u64, &vec![1; count], false);
     }
     let whole = [Run { first: 0, length: 1 << 32, state: State::Written, physical: 7 }];
-    let map = MapSnapshot::unknown().replaced(0, 1 << 32, Some(&whole));
+    let map = MapSnapshot::of(0, 1 << 32, &whole);
     let found = Found::Known { state: State::Written, physical: 7 + u64::from(u32::MAX), blocks: 1 };
     assert_eq!(map.find(u32::MAX), found);
     assert_eq!(map.find(0), Found::Known { state: State::Written, physical: 7, blocks: 1 << 32 });
@@ -269,14 +343,10 @@ fn maps_of_few_runs_are_found() {
 #[test]
 fn pieces_merge_stop_at_the_limit_and_name_the_unknown() {
     let run = |first, length, state, physical| Run { first, length, state, physical };
-    let map = MapSnapshot::unknown().replaced(
+    let map = MapSnapshot::of(
         0,
         16,
-        Some(&[
-            run(0, 4, State::Written, 100),
-            run(4, 4, State::Written, 104),
-            run(8, 2, State::Unwritten, 50),
-        ]),
+        &[run(0, 4, State::Written, 100), run(4, 4, State::Written, 104), run(8, 2, State::Unwritten, 50)],
     );
     let mut pieces = Pieces::new();
     map.pieces(Range { pos: 512, length: 15 * 4096 }, 12, &mut pieces).unwrap();
@@ -299,7 +369,7 @@ fn pieces_merge_stop_at_the_limit_and_name_the_unknown() {
     assert_eq!(pieces[0].state, State::Hole);
     // More pieces than a plan holds: the first ones.
     let runs: Vec<Run> = (0..64).map(|n| run(n * 2, 1, State::Written, 1000 + u64::from(n) * 3)).collect();
-    let map = map.replaced(0, 128, Some(&runs));
+    let map = MapSnapshot::of(0, 128, &runs);
     pieces.clear();
     map.pieces(Range { pos: 0, length: 128 * 4096 }, 12, &mut pieces).unwrap();
     assert_eq!(pieces.len(), PIECES_MAX);
@@ -308,11 +378,7 @@ fn pieces_merge_stop_at_the_limit_and_name_the_unknown() {
 #[test]
 fn find_written_needs_one_written_run() {
     let run = |first, length, state, physical| Run { first, length, state, physical };
-    let map = MapSnapshot::unknown().replaced(
-        0,
-        8,
-        Some(&[run(0, 2, State::Written, 10), run(2, 2, State::Unwritten, 20)]),
-    );
+    let map = MapSnapshot::of(0, 8, &[run(0, 2, State::Written, 10), run(2, 2, State::Unwritten, 20)]);
     let find = |pos, length| map.find_written(Range { pos, length }, 12);
     assert_eq!(find(0, 8192), Some(40960));
     assert_eq!(find(512, 7680), Some(40960 + 512));
@@ -325,15 +391,13 @@ fn find_written_needs_one_written_run() {
 
 #[test]
 fn a_thread_sees_every_publication_of_every_cell() {
-    let place = |cell: &MapCell| match cell.with(|map| map.find(3)) {
+    let place = |cell: &MapCell| match cell.find(3) {
         Found::Known { physical, .. } => Some(physical),
         Found::Unknown => None,
     };
     let publish = |cell: &MapCell, physical: u64| {
         let run = Run { first: 3, length: 1, state: State::Written, physical };
-        let mut writer = cell.lock();
-        let next = writer.current().replaced(3, 4, Some(&[run]));
-        writer.publish(next);
+        cell.lock().end_unchecked(3, 4, Some(&[run]));
     };
     // More than a thread keeps, so that some share a place.
     let cells: Vec<MapCell> = (0..9).map(|_| MapCell::new()).collect();
@@ -345,18 +409,9 @@ fn a_thread_sees_every_publication_of_every_cell() {
         for _ in 0..4 {
             assert_eq!((place(&cells[0]), place(&cells[1])), (Some(100 + round), Some(200 + round)));
         }
-        assert_eq!(cells[0].with(|_| place(&cells[1])), Some(200 + round), "within another look");
-        assert_eq!(place(&cells[0]), Some(100 + round));
-        // What is published from within is seen there, and afterwards.
-        cells[1].with(|_| {
-            publish(&cells[1], 250 + round);
-            assert_eq!(place(&cells[1]), Some(250 + round));
-        });
-        assert_eq!(place(&cells[1]), Some(250 + round));
         for cell in &cells[2..] {
             publish(cell, 300 + round);
-            let twice = (place(cell), place(cell), cell.with(|_| place(cell)));
-            assert_eq!(twice, (Some(300 + round), Some(300 + round), Some(300 + round)));
+            assert_eq!((place(cell), place(cell)), (Some(300 + round), Some(300 + round)));
         }
     }
 }

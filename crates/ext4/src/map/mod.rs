@@ -57,33 +57,31 @@ pub(crate) fn load(state: &Ext4State, inode: &Inode, pos: u64) -> Result<Arc<Map
     inode.check_contents()?;
     check_inode(state, inode)?;
     let mut map = inode.state.map.lock();
-    let current = map.current();
     let Ok(block) = u32::try_from(pos >> inode.state.block_bits()) else {
         // Nothing can be mapped there, and every snapshot says so by itself.
-        return Ok(current);
+        return Ok(Arc::new(MapSnapshot::unknown()));
     };
-    if current.find(block) != Found::Unknown {
+    if let Found::Known { state, physical, blocks } = map.find(block) {
         // Another thread loaded it while this one waited for the lock.
-        return Ok(current);
+        let run = Run { first: block, length: blocks, state, physical };
+        return Ok(Arc::new(MapSnapshot::of(u64::from(block), u64::from(block) + blocks, &[run])));
     }
-    let window = if inode.disk().uses_extents() {
+    let Window { first, end, runs } = if inode.disk().uses_extents() {
         find_leaf(state, inode, Lblk(block))?
     } else {
         indirect::find_window(state, inode, Lblk(block))?
     };
-    let mut loaded = current.replaced(window.first, window.end, Some(&window.runs));
-    let budget = state.map_budget;
-    if loaded.resident_bytes() > budget {
-        loaded = loaded
-            .compacted(budget)
-            .unwrap_or_else(|| MapSnapshot::unknown().replaced(window.first, window.end, Some(&window.runs)));
+    map.add(first, end, &runs)?;
+    if map.resident_bytes() > state.map_budget {
+        map.forget();
+        map.add(first, end, &runs)?;
     }
-    Ok(map.publish(loaded))
+    Ok(Arc::new(MapSnapshot::of(first, end, &runs)))
 }
 
 /// The physical block of one block of a directory or symbolic link; `None` if nothing is written there.
 pub(crate) fn metadata_block(state: &Ext4State, inode: &Inode, block: u32) -> Result<Option<u64>> {
-    let found = match inode.state.map.with(|map| map.find(block)) {
+    let found = match inode.state.map.find(block) {
         Found::Unknown => load(state, inode, u64::from(block) << inode.state.block_bits())?.find(block),
         known => known,
     };

@@ -24,7 +24,7 @@ pub(crate) fn find(state: &Ext4State) -> Result<Option<RunMap>> {
     while next < end {
         // Below 2^32: the volume's maps end there, and `find` is asked for no block behind `end`.
         let Ok(block) = u32::try_from(next) else { break };
-        match inode.state.map.with(|map| map.find(block)) {
+        match inode.state.map.find(block) {
             Found::Unknown => drop(map::load(state, &inode, next * block_size)?),
             Found::Known { state: State::Written, physical, blocks } => {
                 let length = blocks.min(end - next);

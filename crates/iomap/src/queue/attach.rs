@@ -38,7 +38,9 @@ pub(crate) struct Attached<F: FileSystem> {
     pub(crate) simple: bool,
     /// Writes of one piece may take the direct way: open for writing, not mapped memory.
     pub(crate) overwrites: bool,
-    pub(crate) map: Arc<MapSnapshot>,
+    /// The snapshot searched last, and its version.
+    map: Arc<MapSnapshot>,
+    version: u64,
     /// The overwrites that were decided already.
     pub(super) window: Window,
 }
@@ -67,18 +69,17 @@ impl<F: FileSystem> Attached<F> {
         self.waiting == 0 && self.cell.is_idle()
     }
 
-    /// Follows the published mapping. Call inside the gate: what is current then stays valid until the gate
-    /// is left.
+    /// Gives up what ended of the mapping. Call inside the gate: what is written then stays so until the gate is left.
     #[inline]
     pub(crate) fn refresh(&mut self) {
-        let map = &F::state(&self.file.inode).map;
-        if map.generation() != self.generation {
-            self.follow();
+        let generation = F::state(&self.file.inode).map.generation();
+        if generation != self.generation {
+            (self.generation, self.run) = (generation, ByteRun::EMPTY);
         }
     }
 
-    /// The device position of `range`, if it lies in one written run: first the run kept last, then the
-    /// snapshot.
+    /// The device position of `range`, if it lies in one written run: first the run kept last, then the snapshot, and
+    /// what was learned since.
     #[inline]
     pub(crate) fn find_written(&mut self, range: Range, block_bits: u32) -> Option<u64> {
         match self.run.locate(range) {
@@ -89,7 +90,14 @@ impl<F: FileSystem> Attached<F> {
 
     #[inline(never)]
     fn search_written(&mut self, range: Range, block_bits: u32) -> Option<u64> {
-        self.map.find_written_keeping(range, block_bits, |run| self.run = run)
+        let map = &F::state(&self.file.inode).map;
+        if map.version() != self.version {
+            (self.version, self.map) = map.current();
+        }
+        match self.map.find_written_keeping(range, block_bits, |run| self.run = run) {
+            Some(physical) => Some(physical),
+            None => map.find_written_now(range, block_bits, |run| self.run = run),
+        }
     }
 
     /// Nothing was sent: out of the gate and out of flight again.
@@ -105,12 +113,6 @@ impl<F: FileSystem> Attached<F> {
     pub(crate) fn retreat(&self, buffer: Buffer) -> Buffer {
         self.withdraw();
         buffer
-    }
-
-    #[cold]
-    fn follow(&mut self) {
-        self.run = ByteRun::EMPTY;
-        (self.generation, self.map) = F::state(&self.file.inode).map.current();
     }
 }
 
@@ -128,7 +130,7 @@ fn next_serial() -> u32 {
 impl<F: FileSystem> Core<F> {
     pub(super) fn attach(&mut self, file: &OpenFile<F>) -> FileSlot {
         let state = file.state();
-        let (generation, map) = state.map.current();
+        let (version, map) = state.map.current();
         let index = self.files.iter().position(Option::is_none).unwrap_or_else(|| {
             self.files.push(None);
             self.files.len() - 1
@@ -142,7 +144,8 @@ impl<F: FileSystem> Core<F> {
             run: ByteRun::EMPTY,
             cell: state.gate.register(),
             map,
-            generation,
+            version,
+            generation: state.map.generation(),
             waiting: 0,
             serial,
             window: Window::CLOSED,

@@ -122,8 +122,8 @@ impl<F: FileSystem> Core<F> {
         }
     }
 
-    /// The first pieces of a range, by the snapshot that this request pinned when it entered the gate
-    /// ([`super::Attached::refresh`]); what that does not know is loaded.
+    /// The first pieces of a range, by the map as it is now; what that does not know is loaded. Call inside the gate:
+    /// what is written stays so until it is left.
     pub(super) fn map_pieces(
         &mut self,
         index: usize,
@@ -131,9 +131,9 @@ impl<F: FileSystem> Core<F> {
         pieces: &mut Pieces,
     ) -> Result<(), F::Error> {
         let attached = self.attached(index)?;
-        let bits = attached.file.state().block_bits();
+        let state = attached.file.state();
         pieces.clear();
-        let mut known = attached.map.pieces(range, bits, pieces);
+        let mut known = state.map.pieces(range, state.block_bits(), pieces);
         while let Err(pos) = known {
             let inode = self.attached(index)?.file.inode.clone();
             self.counters.bump(Counter::MapLoads);

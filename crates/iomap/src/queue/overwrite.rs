@@ -223,7 +223,7 @@ impl<F: FileSystem> Core<F> {
         Ok(plan_write(request, &view, pieces, &self.engine.capabilities, routing))
     }
 
-    /// What all pieces of `range` are made of, by the snapshot that is pinned here and that they are sent by.
+    /// What all pieces of `range` are made of. What is written stays so until the gate is left.
     fn summarize(&mut self, index: usize, range: Range, pieces: &mut Pieces) -> Result<Summary, F::Error> {
         if let Some(attached) = &mut self.files[index] {
             attached.refresh();

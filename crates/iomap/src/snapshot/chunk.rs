@@ -78,7 +78,7 @@ pub(super) struct Spot {
 
 impl Line {
     /// The line of the first of `entries` (at least one, without gaps), and how many it holds.
-    fn take(entries: &[Entry]) -> (Line, usize) {
+    pub(super) fn take(entries: &[Entry]) -> (Line, usize) {
         let close = prefix(entries, CLOSE, u64::from(u8::MAX), CLOSE_SPREAD, CLOSE_BASE_END);
         let near = prefix(entries, NEAR, u64::from(u16::MAX), NEAR_SPREAD, u64::MAX);
         let wide = entries.len().min(WIDE);
@@ -220,6 +220,15 @@ impl Line {
         }
     }
 
+    /// Whether it holds two entries at most.
+    pub(super) fn is_sparse(&self) -> bool {
+        match self {
+            Line::Close { ends, .. } => ends[1] == ends[CLOSE - 1],
+            Line::Near { ends, .. } => ends[1] == ends[NEAR - 1],
+            Line::Wide { ends, .. } => ends[1] == ends[WIDE - 1],
+        }
+    }
+
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         (0..self.len()).map(|index| {
             let first = self.start(index);
@@ -268,17 +277,6 @@ fn prefix(entries: &[Entry], most: usize, span: u64, spread: u64, end: u64) -> u
     entries.iter().take(most).take_while(fits).count()
 }
 
-/// `entries` (at least one, without gaps) as lines.
-pub(super) fn lines_of(mut entries: &[Entry]) -> Vec<Line> {
-    let mut lines = Vec::with_capacity(entries.len() / CLOSE + 1);
-    while !entries.is_empty() {
-        let (line, held) = Line::take(entries);
-        lines.push(line);
-        entries = &entries[held..];
-    }
-    lines
-}
-
 /// Neighbouring lines of the table, and what it takes to guess the right one. It lies in the root.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(16))]
@@ -301,13 +299,8 @@ impl Chunk {
         Chunk { first: lines[0].first(), slope: slope(lines), at: at as u32, count: lines.len() as u32 }
     }
 
-    /// The same chunk with its lines at `at`.
-    pub(super) fn placed(self, at: usize) -> Chunk {
-        Chunk { at: at as u32, ..self }
-    }
-
     /// Where its lines are.
-    pub(super) fn range(&self) -> Range<usize> {
+    fn range(&self) -> Range<usize> {
         let at = self.at as usize;
         at..at + self.count as usize
     }
@@ -315,11 +308,6 @@ impl Chunk {
     #[inline]
     pub(super) fn first(&self) -> u32 {
         self.first
-    }
-
-    #[inline]
-    pub(super) fn lines<'a>(&self, table: &'a Table<Line>) -> &'a [Line] {
-        table.slice(self.range())
     }
 
     /// The line with `block`, which lies in this chunk, and what it tells of it.
@@ -331,7 +319,7 @@ impl Chunk {
         let line = &table.values()[self.at as usize + guess];
         match line.find(block) {
             Some(spot) => (line, spot),
-            None => gallop(self.lines(table), block, guess),
+            None => gallop(table.slice(self.range()), block, guess),
         }
     }
 }

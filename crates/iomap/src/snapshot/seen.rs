@@ -1,7 +1,7 @@
 //! The snapshots that each thread looked at last.
 //!
 //! Borrowing the published one takes two instructions with a lock (`arc_swap`). The rule for one that is kept is that
-//! of a queue, which keeps an `Arc` per file: it is current as long as the cell's generation is the one that was loaded
+//! of a queue, which keeps an `Arc` per file: it is current as long as the cell's version is the one that was loaded
 //! before it. Keeping and giving up change the count of the `Arc`, which all threads share, so a snapshot is borrowed
 //! until a thread has looked at the same map twice running.
 
@@ -25,21 +25,21 @@ struct Kept {
     /// Number of the cell; 0 is none.
     number: u64,
     /// Not newer than `map`.
-    generation: u64,
+    version: u64,
     map: Option<Arc<MapSnapshot>>,
 }
 
 impl Kept {
     #[inline]
     fn is_of(&self, cell: &MapCell) -> bool {
-        self.number == cell.number && self.generation == cell.generation()
+        self.number == cell.number && self.version == cell.version()
     }
 }
 
 thread_local! {
     static PLACES: [Place; KEPT] = const {
         [const {
-            Place { kept: RefCell::new(Kept { number: 0, generation: 0, map: None }), borrowed: Cell::new(0) }
+            Place { kept: RefCell::new(Kept { number: 0, version: 0, map: None }), borrowed: Cell::new(0) }
         }; KEPT]
     };
 }
@@ -87,8 +87,8 @@ impl Place {
         }
         // What is not needed any more goes first.
         kept.map = None;
-        let (generation, map) = cell.current();
-        *kept = Kept { number: cell.number, generation, map: Some(map) };
+        let (version, map) = cell.current();
+        *kept = Kept { number: cell.number, version, map: Some(map) };
         drop(kept);
         self.kept.try_borrow().ok()
     }

@@ -49,24 +49,33 @@ impl Watched {
         happened.then(|| self.looks.load(Ordering::SeqCst))
     }
 
-    /// Publishes all of `runs` in this state.
+    /// Publishes all of `runs` in this state, whatever the rules say: at any moment of a request, and of written blocks
+    /// too.
     pub fn publish(&self, state: State) {
         let mut runs = self.runs.lock();
         runs.iter_mut().for_each(|run| run.state = state);
-        let mut writer = self.state.map.lock();
-        let next = writer.current().replaced(0, self.blocks(), Some(&runs));
-        writer.publish(next);
+        self.state.map.lock().end_unchecked(0, self.blocks(), Some(&runs));
     }
 
     /// As a file system does at the end of a write into unwritten blocks: the conversion waits for transaction 7.
     pub fn convert(&self) {
-        self.state.set_datasync_tid(7);
-        self.publish(State::Written);
+        let mut runs = self.runs.lock();
+        runs.iter_mut().for_each(|run| run.state = State::Written);
+        let mut map = self.state.map.lock();
+        let all = 0..self.blocks();
+        self.state.converted(&mut map, 7, &[all]).unwrap();
+    }
+
+    /// As a file system does that has given blocks to holes: they are unwritten from now on.
+    pub fn allocate(&self) {
+        let mut runs = self.runs.lock();
+        runs.iter_mut().for_each(|run| run.state = State::Unwritten);
+        self.state.map.lock().add(0, self.blocks(), &runs).unwrap();
     }
 
     /// The engine has to ask again for all of the map.
     pub fn forget(&self) {
-        self.state.map.lock().publish(MapSnapshot::unknown());
+        self.state.map.lock().forget();
     }
 }
 
@@ -122,16 +131,19 @@ impl FileSystem for OneFile {
         let runs = inode.runs.lock();
         let mut writer = inode.state.map.lock();
         let window = self.window.load(Ordering::SeqCst) as usize;
-        if window == 0 {
-            let all = writer.current().replaced(0, inode.blocks(), Some(&runs));
-            return Ok(writer.publish(all));
-        }
-        let first = runs.iter().position(|run| (u64::from(run.first) + run.length) * BLOCK > pos);
-        let first = first.expect("a position in the file") / window * window;
-        let known = &runs[first..(first + window).min(runs.len())];
-        let (start, last) = (u64::from(known[0].first), known[known.len() - 1]);
-        let end = u64::from(last.first) + last.length;
-        Ok(writer.publish(MapSnapshot::unknown().replaced(start, end, Some(known))))
+        let (known, first, end) = if window == 0 {
+            (&runs[..], 0, inode.blocks())
+        } else {
+            writer.forget();
+            let first = runs.iter().position(|run| (u64::from(run.first) + run.length) * BLOCK > pos);
+            let mut first = first.expect("a position in the file");
+            first -= first % window;
+            let known = &runs[first..(first + window).min(runs.len())];
+            let last = known[known.len() - 1];
+            (known, u64::from(known[0].first), u64::from(last.first) + last.length)
+        };
+        writer.add(first, end, known)?;
+        Ok(Arc::new(MapSnapshot::of(first, end, known)))
     }
 
     fn start_mapping<R: Routing>(&self, routing: R, counters: &impl Count) -> Result<Option<()>, Error> {
