@@ -1,117 +1,211 @@
-//! Look-up through the hash tree of an indexed directory.
+//! The way through the hash tree of an indexed directory.
 
-use super::Directory;
-use super::name::Wanted;
-use crate::ground::error::Result;
-use uext4_ondisk::ext4::{HtreeIndex, HtreeRoot, dir_hash};
+use super::rows::{Block, Rows};
+use crate::ground::error::{Error, Result};
+use uext4_ondisk::ext4::{DirBlockKind, HashVersion, HtreeIndex, HtreeRoot, dir_hash};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk};
+
+/// The hashes under a node or of a block of entries, as the tree says: from `low` to before `high`. Bit 0 says that
+/// names of this hash begin in the block before.
+#[derive(Clone, Copy)]
+pub(super) struct Hashes {
+    low: u32,
+    high: u32,
+}
+
+impl Hashes {
+    const ALL: Hashes = Hashes { low: 0, high: u32::MAX };
+
+    /// Whether a name with this hash may be there.
+    pub(super) fn contain(self, hash: u32) -> bool {
+        (self.low & !1..self.high).contains(&hash)
+    }
+
+    fn of_child(self, index: &HtreeIndex<'_>, position: usize) -> Hashes {
+        let border = |position| index.entry(position).map(|entry| entry.hash);
+        let low = if position == 0 { self.low } else { border(position).unwrap_or(self.low) };
+        Hashes { low, high: border(position + 1).unwrap_or(self.high) }
+    }
+}
 
 /// A node on the way down: its block in the directory, and the child taken.
 #[derive(Clone, Copy)]
-struct Frame {
-    block: u32,
-    position: usize,
+pub(super) struct Frame {
+    pub(super) block: u32,
+    pub(super) position: usize,
+    hashes: Hashes,
 }
 
-/// Finds a name.
-pub(super) fn look_up(directory: &Directory<'_>, wanted: &mut Wanted<'_>) -> Result<Option<Ino>> {
-    let superblock = &directory.state.superblock;
-    let (version, levels) =
-        with_root(directory, |root| (root.hash_version, usize::from(root.indirect_levels)))?;
-    let hash = dir_hash(wanted.hashed(), version, &superblock.hash.seed).map_err(|_| {
-        // The keyed hash belongs to encrypted directories, and this one is not.
-        Corrupt::from(CorruptKind::HtreeRoot("hash_version")).in_inode(directory.inode.ino())
+/// The way to a block of entries.
+pub(super) struct Path {
+    pub(super) version: HashVersion,
+    pub(super) hash: u32,
+    /// From the root on.
+    pub(super) frames: Vec<Frame>,
+    pub(super) leaf: u32,
+    /// What the leaf's names may have.
+    pub(super) hashes: Hashes,
+}
+
+/// The way to the first block that may hold a name.
+pub(super) fn descend<R: Rows>(rows: &R, hashed: &[u8]) -> Result<Path> {
+    let (version, levels) = rows.block(0, |block| {
+        let root = root_of(rows, block)?;
+        Ok((root.hash_version, usize::from(root.indirect_levels)))
     })?;
-    let mut frames = Vec::with_capacity(levels + 1);
-    let mut block = 0;
+    let hash = hash_of(rows, hashed, version)?;
+    let frames = Vec::with_capacity(levels + 1);
+    let mut path = Path { version, hash, frames, leaf: 0, hashes: Hashes::ALL };
     for _ in 0..=levels {
-        let (position, child) = with_index(directory, block, |index| {
-            let position = index.find(hash.major);
-            (position, index.entry(position).map_or(Lblk(0), |entry| entry.child))
-        })?;
-        frames.push(Frame { block, position });
-        block = forward(directory, &frames, child)?;
+        path.down(rows, |index| index.find(hash))?;
     }
+    Ok(path)
+}
+
+/// The hash by which a name is placed.
+pub(super) fn hash_of<R: Rows>(rows: &R, hashed: &[u8], version: HashVersion) -> Result<u32> {
+    let hash = dir_hash(hashed, version, &rows.superblock().hash.seed).map_err(|_| {
+        // The keyed hash belongs to encrypted directories, and this one is not.
+        Corrupt::from(CorruptKind::HtreeRoot("hash_version")).in_inode(rows.shape().ino)
+    })?;
+    Ok(hash.major)
+}
+
+/// Calls `each` for the blocks of entries with names of the path's hash until it answers.
+pub(super) fn chain<T, R: Rows>(
+    rows: &R,
+    path: &mut Path,
+    mut each: impl FnMut(&Block<'_>) -> Result<Option<T>>,
+) -> Result<Option<T>> {
     // Names of one hash may go on in the next blocks; no honest tree has more of them than the directory has
     // blocks.
-    for _ in 0..directory.blocks {
-        if let Some(found) = directory.scan_leaf(block, wanted)? {
+    for _ in 0..rows.shape().blocks {
+        if let Some(found) = rows.block(path.leaf, |block| each(leaf_of(rows, block)?))? {
             return Ok(Some(found));
         }
-        match next_block(directory, &mut frames, hash.major)? {
-            Some(next) => block = next,
-            None => return Ok(None),
-        }
-    }
-    Err(directory
-        .state
-        .corrupt_inode(directory.inode.ino(), "the hash tree of the directory runs in circles"))
-}
-
-/// The child's block, which must not be one that the way led through: as a block of entries it would look
-/// empty, and names would be missing without a word.
-fn forward(directory: &Directory<'_>, frames: &[Frame], child: Lblk) -> Result<u32> {
-    let block = child.get();
-    if block == 0 || frames.iter().any(|frame| frame.block == block) {
-        let what = format!("the hash tree of the directory leads back to block {block}");
-        return Err(directory.state.corrupt_inode(directory.inode.ino(), what));
-    }
-    Ok(block)
-}
-
-/// The next block of entries that may hold names with this hash.
-fn next_block(directory: &Directory<'_>, frames: &mut [Frame], hash: u32) -> Result<Option<u32>> {
-    let deepest = frames.len();
-    let mut level = deepest;
-    let mut block = loop {
-        if level == 0 {
+        if !path.next(rows)? {
             return Ok(None);
         }
-        level -= 1;
-        let Frame { block, position } = frames[level];
-        let next = with_index(directory, block, |index| {
-            if position + 1 >= index.len() {
-                return None;
+    }
+    let what = "the hash tree of the directory runs in circles".into();
+    Err(Error::CorruptInode { ino: rows.shape().ino, what })
+}
+
+impl Path {
+    /// From the node that `leaf` is so far to one of its children.
+    fn down<R: Rows>(&mut self, rows: &R, position: impl FnOnce(&HtreeIndex<'_>) -> usize) -> Result<()> {
+        let (block, hashes) = (self.leaf, self.hashes);
+        let (position, child, of_child) = with_index(rows, block, |block, index| {
+            if R::EDITS {
+                check(block, index, hashes)?;
             }
-            Some(index.continues(position, hash).then(|| index.entry(position + 1)).flatten())
+            let position = position(index);
+            let child = index.entry(position).map_or(Lblk(0), |entry| entry.child);
+            Ok((position, child.get(), hashes.of_child(index, position)))
         })?;
-        match next {
-            // The last child of this node: the answer is one level up.
-            None => {}
-            Some(None) => return Ok(None),
-            Some(Some(entry)) => {
-                frames[level].position += 1;
-                break forward(directory, &frames[..=level], entry.child)?;
-            }
+        self.frames.push(Frame { block, position, hashes });
+        // As a block of entries, one that the way led through would look empty, and names would be missing without
+        // a word.
+        if child == 0 || self.frames.iter().any(|frame| frame.block == child) {
+            let what = format!("the hash tree of the directory leads back to block {child}");
+            return Err(Error::CorruptInode { ino: rows.shape().ino, what });
         }
-    };
-    for frame in &mut frames[level + 1..deepest] {
-        *frame = Frame { block, position: 0 };
-        let child =
-            with_index(directory, block, |index| index.entry(0))?.map_or(Lblk(0), |entry| entry.child);
-        block = forward(directory, &[*frame], child)?;
+        (self.leaf, self.hashes) = (child, of_child);
+        Ok(())
     }
-    Ok(Some(block))
+
+    /// To the next block of entries that may hold names of the same hash; whether there is one.
+    fn next<R: Rows>(&mut self, rows: &R) -> Result<bool> {
+        let levels = self.frames.len();
+        let position = loop {
+            let Some(Frame { block, position, hashes }) = self.frames.pop() else { return Ok(false) };
+            (self.leaf, self.hashes) = (block, hashes);
+            let goes_on = with_index(rows, block, |_, index| {
+                // Behind the last child of a node the answer is one level up.
+                Ok((position + 1 < index.len()).then(|| index.continues(position, self.hash)))
+            })?;
+            match goes_on {
+                None => {}
+                Some(false) => return Ok(false),
+                Some(true) => break position + 1,
+            }
+        };
+        self.down(rows, |_| position)?;
+        while self.frames.len() < levels {
+            self.down(rows, |_| 0)?;
+        }
+        Ok(true)
+    }
 }
 
-fn with_root<T>(directory: &Directory<'_>, look: impl FnOnce(&HtreeRoot<'_>) -> T) -> Result<T> {
-    let block = directory.block(0)?;
-    let unsigned = directory.state.superblock.hash_unsigned();
-    let root = HtreeRoot::decode(&block.buffer, unsigned, &directory.format)
-        .map_err(|corrupt| directory.place(corrupt, 0, block.buffer.block()))?;
-    Ok(look(&root))
-}
-
-fn with_index<T>(
-    directory: &Directory<'_>,
+/// Calls `look` with the index of a root or node.
+pub(super) fn with_index<T, R: Rows>(
+    rows: &R,
     number: u32,
-    look: impl FnOnce(&HtreeIndex<'_>) -> T,
+    look: impl FnOnce(&Block<'_>, &HtreeIndex<'_>) -> Result<T>,
 ) -> Result<T> {
-    if number == 0 {
-        return with_root(directory, |root| look(&root.index));
+    rows.block(number, |block| {
+        let index = match number {
+            0 => root_of(rows, block)?.index,
+            _ => HtreeIndex::decode_node(block.bytes, &block.shape.format)
+                .map_err(|corrupt| block.corrupt(corrupt))?,
+        };
+        look(block, &index)
+    })
+}
+
+fn root_of<'b, R: Rows>(rows: &R, block: &Block<'b>) -> Result<HtreeRoot<'b>> {
+    let format = &block.shape.format;
+    let root = HtreeRoot::decode(block.bytes, rows.superblock().hash_unsigned(), format)
+        .map_err(|corrupt| block.corrupt(corrupt))?;
+    if R::EDITS {
+        // Without checksums nothing else says that the root is behind `.` and `..`.
+        dots(block, true)?;
     }
-    let block = directory.block(number)?;
-    let index = HtreeIndex::decode_node(&block.buffer, &directory.format)
-        .map_err(|corrupt| directory.place(corrupt, number, block.buffer.block()))?;
-    Ok(look(&index))
+    Ok(root)
+}
+
+/// A block that the tree says to hold entries.
+fn leaf_of<'a, 'b, R: Rows>(_: &R, block: &'a Block<'b>) -> Result<&'a Block<'b>> {
+    // Without checksums an empty block of entries looks like a node of the tree; with them it has a tail.
+    let format = &block.shape.format;
+    let is_node = block.kind != DirBlockKind::Linear
+        && (format.checksums || R::EDITS && HtreeIndex::decode_node(block.bytes, format).is_ok());
+    if is_node { Err(block.corrupt(CorruptKind::HtreeDepth)) } else { Ok(block) }
+}
+
+/// Checks all of a node: an edit moves its entries.
+fn check(block: &Block<'_>, index: &HtreeIndex<'_>, hashes: Hashes) -> Result<()> {
+    let mut before = hashes.low;
+    for (position, entry) in index.entries().enumerate() {
+        if !(1..block.shape.blocks).contains(&entry.child.get()) {
+            return Err(block.corrupt(CorruptKind::HtreeChild));
+        }
+        if position > 0 {
+            if !(before..=hashes.high).contains(&entry.hash) {
+                return Err(block.corrupt(CorruptKind::HtreeOrder));
+            }
+            before = entry.hash;
+        }
+    }
+    Ok(())
+}
+
+/// The parent, from the first block of a directory, whose first entries are `.` and `..`; in a hash tree's root there
+/// is nothing else.
+pub(super) fn dots(block: &Block<'_>, alone: bool) -> Result<Ino> {
+    let wrong = || block.corrupt(CorruptKind::DirectoryDots);
+    let mut slots = block.row()?.slots();
+    let mut next = || slots.next().transpose().map_err(|corrupt| block.corrupt(corrupt));
+    let (first, second) = (next()?, next()?);
+    let dot = first.filter(|slot| !alone || slot.record_length == 12).and_then(|slot| slot.entry);
+    let dot_dot = second.filter(|_| !alone || slots.next().is_none()).and_then(|slot| slot.entry);
+    match (dot, dot_dot) {
+        (Some(dot), Some(dot_dot))
+            if dot.is_dot() && dot_dot.is_dot_dot() && dot.inode == block.shape.ino =>
+        {
+            Ok(dot_dot.inode)
+        }
+        _ => Err(wrong()),
+    }
 }

@@ -3,14 +3,16 @@
 //! `..`: they are made up here. Source: the kernel's `fs/ext4/inline.c` (`ext4_read_inline_dir`).
 
 use super::name::{self, Wanted};
+use super::row::{self, Gap, Held};
 use super::{DirEntry, Found};
 use crate::ground::error::Result;
-use crate::inline::InlineData;
+use crate::inline::{InlineData, edit};
 use crate::inode::Ext4State;
 use crate::inode::Inode;
+use crate::inode::draft::Draft;
 use crate::inode::metadata::FileKind;
 use std::collections::VecDeque;
-use uext4_ondisk::ext4::{DirBlock, DirEntry as DiskEntry, DirFormat};
+use uext4_ondisk::ext4::{DirBlock, DirEntry as DiskEntry, DirFormat, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 
 /// Bytes of the parent's number.
@@ -23,7 +25,7 @@ pub(crate) fn is_inline(inode: &Inode) -> bool {
 
 /// A directory inside its inode.
 struct InlineDirectory<'a> {
-    inode: &'a Inode,
+    ino: Ino,
     format: DirFormat,
     parent: Ino,
     areas: [&'a [u8]; 2],
@@ -31,20 +33,23 @@ struct InlineDirectory<'a> {
 
 impl<'a> InlineDirectory<'a> {
     fn open(state: &Ext4State, inode: &'a Inode) -> Result<Self> {
-        let data = InlineData::of(state, inode)?;
-        let format = DirFormat::new(&state.superblock);
+        Self::of(&state.superblock, inode.ino(), InlineData::of(state, inode)?)
+    }
+
+    fn of(superblock: &Superblock, ino: Ino, data: InlineData<'a>) -> Result<Self> {
+        let format = DirFormat::new(superblock);
         let (parent, first) = data.first.split_at(PARENT_SIZE);
         let parent = parent.first_chunk().and_then(|bytes| Ino::nonzero(u32::from_le_bytes(*bytes)));
         let Some(parent) = parent.filter(|parent| parent.get() <= format.inodes_count) else {
             let what = CorruptKind::InlineData("the number of the parent directory is out of range");
-            return Err(Corrupt::from(what).in_inode(inode.ino()).into());
+            return Err(Corrupt::from(what).in_inode(ino).into());
         };
-        Ok(InlineDirectory { inode, format, parent, areas: [first, data.rest] })
+        Ok(InlineDirectory { ino, format, parent, areas: [first, data.rest] })
     }
 
     /// Calls `each` for the entries that are stored until it answers.
     fn scan<T>(&self, mut each: impl FnMut(&DiskEntry<'_>) -> Option<T>) -> Result<Option<T>> {
-        let place = |corrupt: Corrupt| corrupt.in_inode(self.inode.ino());
+        let place = |corrupt: Corrupt| corrupt.in_inode(self.ino);
         for area in self.areas {
             for entry in DirBlock::inline(area, &self.format).entries() {
                 let entry = entry.map_err(place)?;
@@ -63,11 +68,13 @@ impl<'a> InlineDirectory<'a> {
 /// Finds a name.
 pub(super) fn look_up(state: &Ext4State, inode: &Inode, wanted: &[u8]) -> Result<Option<Found>> {
     let directory = InlineDirectory::open(state, inode)?;
+    let superblock = &state.superblock;
     match wanted {
         b"." => Ok(Some(Found { ino: inode.ino(), spelling: None })),
         b".." => Ok(Some(Found { ino: directory.parent, spelling: None })),
         _ => {
-            let mut wanted = Wanted::new(state, name::folds(state, inode)?, wanted)?;
+            let mut wanted =
+                Wanted::new(superblock, name::folds(superblock, inode.ino(), inode.disk())?, wanted)?;
             let found = directory.scan(|entry| wanted.is(entry).then_some(entry.inode))?;
             Ok(found.map(|ino| Found { ino, spelling: wanted.spelling }))
         }
@@ -87,4 +94,71 @@ pub(crate) fn list(state: &Ext4State, inode: &Inode) -> Result<VecDeque<DirEntry
         None::<()>
     })?;
     Ok(entries)
+}
+
+/// A directory under change, all of it checked.
+fn checked<'d>(superblock: &Superblock, draft: &'d Draft) -> Result<InlineDirectory<'d>> {
+    let directory = InlineDirectory::of(superblock, draft.ino, edit::data(superblock, draft)?)?;
+    directory.scan(|_| None::<()>)?;
+    Ok(directory)
+}
+
+/// The entry of a name, the first gap of `needed` bytes, and in which of the two rows they are.
+#[allow(clippy::type_complexity, reason = "as of `row::survey`, with the row")]
+pub(super) fn survey(
+    superblock: &Superblock,
+    draft: &Draft,
+    wanted: &mut Wanted<'_>,
+    needed: u32,
+) -> Result<(Option<(u32, Held)>, Option<(u32, Gap)>)> {
+    let directory = checked(superblock, draft)?;
+    let (mut held, mut gap) = (None, None);
+    for (number, area) in (0..).zip(directory.areas) {
+        let (found, room) = row::survey(DirBlock::inline(area, &directory.format), wanted, needed)
+            .map_err(|corrupt| corrupt.in_inode(draft.ino))?;
+        held = held.or(found.map(|found| (number, found)));
+        gap = gap.or(room.map(|room| (number, room)));
+    }
+    Ok((held, gap))
+}
+
+/// The parent, and the bytes of all entries.
+pub(super) fn entries(superblock: &Superblock, draft: &Draft) -> Result<(Ino, Vec<Vec<u8>>)> {
+    let directory = checked(superblock, draft)?;
+    let mut all = Vec::new();
+    for area in directory.areas {
+        let records = row::records(DirBlock::inline(area, &directory.format), area);
+        all.extend(records.map_err(|corrupt| corrupt.in_inode(draft.ino))?);
+    }
+    Ok((directory.parent, all))
+}
+
+/// Changes one of the two rows.
+pub(super) fn rewrite(
+    superblock: &Superblock,
+    draft: &mut Draft,
+    number: u32,
+    change: impl FnOnce(&mut [u8]) -> Result<()>,
+) -> Result<()> {
+    let second = edit::value(superblock, draft)?;
+    match number {
+        0 => change(&mut draft.disk.i_block[PARENT_SIZE..]),
+        _ => change(&mut draft.raw[second]),
+    }
+}
+
+/// Makes `..` lead elsewhere.
+pub(super) fn set_parent(superblock: &Superblock, draft: &mut Draft, parent: Ino) -> Result<()> {
+    checked(superblock, draft)?;
+    draft.disk.i_block[..PARENT_SIZE].copy_from_slice(&parent.get().to_le_bytes());
+    Ok(())
+}
+
+/// Makes an empty directory of an inode with the attribute of inline data.
+pub(super) fn start(superblock: &Superblock, draft: &mut Draft, parent: Ino) -> Result<()> {
+    let (format, value) = (DirFormat::new(superblock), edit::value(superblock, draft)?);
+    let (to_parent, first) = draft.disk.i_block.split_at_mut(PARENT_SIZE);
+    to_parent.copy_from_slice(&parent.get().to_le_bytes());
+    row::fill(first, [], &format)?;
+    row::fill(&mut draft.raw[value], [], &format)
 }

@@ -1,8 +1,26 @@
-//! Directories: look-up by hash tree or by scanning, and listing.
+//! Directories: look-up by hash tree or by scanning, listing, and adding and removing names.
+//!
+//! | file | what |
+//! |---|---|
+//! | `rows.rs` | a directory as blocks of entries, and the search for a name in them |
+//! | `htree.rs` | the way through a hash tree |
+//! | `name.rs` | how names are compared |
+//! | `row.rs` | the entries of one block |
+//! | `edit.rs` | names added, removed and changed |
+//! | `grow.rs` | blocks that become two, trees that grow |
+//! | `inline.rs` | entries inside the inode |
 
+#[allow(dead_code)] // The replay of fast commits and the operations on names use it next.
+pub(crate) mod edit;
+mod grow;
 mod htree;
 pub(crate) mod inline;
 mod name;
+mod row;
+mod rows;
+#[cfg(test)]
+#[path = "../../tests/inside/dir_edit/mod.rs"]
+mod tests;
 
 use crate::ground::error::{Error, Result};
 use crate::inode::Ext4State;
@@ -10,11 +28,9 @@ use crate::inode::Inode;
 use crate::inode::metadata::FileKind;
 use crate::map;
 use name::Wanted;
-use uext4_buffer::BufferRef;
-use uext4_ondisk::ext4::{
-    Compat, DirBlock, DirBlockKind, DirFormat, InodeFlags, verify_dir_checksum, verify_htree_checksum,
-};
-use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
+use rows::{Rows, Shape};
+use uext4_ondisk::ext4::Superblock;
+use uext4_ondisk::{Ino, Pblk};
 
 /// One entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,21 +43,11 @@ pub struct DirEntry {
     pub kind: Option<FileKind>,
 }
 
-/// A directory being read: which blocks it has, and how.
+/// A directory being read.
 pub(crate) struct Directory<'a> {
     state: &'a Ext4State,
     inode: &'a Inode,
-    format: DirFormat,
-    indexed: bool,
-    /// Whether names that differ by case are the same.
-    folds: bool,
-    pub(crate) blocks: u32,
-}
-
-/// A checked directory block.
-struct Block {
-    buffer: BufferRef,
-    kind: DirBlockKind,
+    shape: Shape,
 }
 
 impl<'a> Directory<'a> {
@@ -50,47 +56,13 @@ impl<'a> Directory<'a> {
             return Err(Error::NotDirectory);
         }
         inode.check_contents()?;
-        let format = DirFormat::new(&state.superblock);
-        let size = inode.disk().size;
-        let block_size = u64::from(format.block_size);
-        let blocks = u32::try_from(size / block_size).ok().filter(|_| size.is_multiple_of(block_size));
-        // An honest directory has no more blocks than the volume; aliased extents could make it endless.
-        let most = state.superblock.geometry.blocks_count();
-        let Some(blocks) = blocks.filter(|&blocks| blocks > 0 && u64::from(blocks) <= most) else {
-            return Err(state.corrupt_inode(inode.ino(), format!("a directory of {size} bytes")));
-        };
-        let folds = name::folds(state, inode)?;
-        let dir_index = state.superblock.features.compat.contains(Compat::DIR_INDEX);
-        let indexed = dir_index && inode.disk().flags.contains(InodeFlags::INDEX);
-        Ok(Directory { state, inode, format, indexed, folds, blocks })
+        let shape = Shape::of(&state.superblock, inode.ino(), inode.disk())?;
+        Ok(Directory { state, inode, shape })
     }
 
-    /// Reads and checks one block.
-    fn block(&self, number: u32) -> Result<Block> {
-        let missing = |what: &str| {
-            self.state.corrupt_inode(self.inode.ino(), format!("directory block {number}: {what}"))
-        };
-        if number >= self.blocks {
-            return Err(missing("behind the end"));
-        }
-        let Some(physical) = map::metadata_block(self.state, self.inode, number)? else {
-            return Err(missing("not allocated"));
-        };
-        let buffer = self.state.cache.read(physical)?;
-        let kind = DirBlockKind::of(&buffer, self.indexed, Lblk(number), &self.format);
-        if self.format.checksums {
-            let seed = self.inode.disk().checksum_seed(self.inode.ino(), &self.state.superblock);
-            let checked = match kind {
-                DirBlockKind::Linear => verify_dir_checksum(&buffer, seed),
-                _ => verify_htree_checksum(&buffer, kind, seed),
-            };
-            checked.map_err(|corrupt| self.place(corrupt, number, physical))?;
-        }
-        Ok(Block { buffer, kind })
-    }
-
-    fn place(&self, corrupt: uext4_ondisk::Corrupt, number: u32, physical: u64) -> Error {
-        corrupt.in_inode(self.inode.ino()).at_lblk(Lblk(number)).at_block(Pblk(physical)).into()
+    /// How many blocks it has.
+    pub(crate) fn blocks(&self) -> u32 {
+        self.shape.blocks
     }
 
     /// Calls `each` for the entries of one block until it answers.
@@ -99,47 +71,25 @@ impl<'a> Directory<'a> {
         number: u32,
         each: impl FnMut(&uext4_ondisk::ext4::DirEntry<'_>) -> Option<T>,
     ) -> Result<Option<T>> {
-        self.scan_block(number, &self.block(number)?, each)
+        self.block(number, |block| block.scan(each))
+    }
+}
+
+impl Rows for Directory<'_> {
+    const EDITS: bool = false;
+
+    fn superblock(&self) -> &Superblock {
+        &self.state.superblock
     }
 
-    fn scan_block<T>(
-        &self,
-        number: u32,
-        block: &Block,
-        mut each: impl FnMut(&uext4_ondisk::ext4::DirEntry<'_>) -> Option<T>,
-    ) -> Result<Option<T>> {
-        let place = |corrupt| self.place(corrupt, number, block.buffer.block());
-        for entry in DirBlock::new(&block.buffer, block.kind, &self.format).map_err(place)?.entries() {
-            let entry = entry.map_err(place)?;
-            if !entry.has_valid_name() {
-                return Err(place(Corrupt::from(CorruptKind::DirEntryName)));
-            }
-            if let Some(answer) = each(&entry) {
-                return Ok(Some(answer));
-            }
-        }
-        Ok(None)
+    fn shape(&self) -> &Shape {
+        &self.shape
     }
 
-    fn scan_for(&self, number: u32, wanted: &mut Wanted<'_>) -> Result<Option<Ino>> {
-        self.scan(number, |entry| wanted.is(entry).then_some(entry.inode))
-    }
-
-    /// The same in a block that the hash tree says to hold entries.
-    fn scan_leaf(&self, number: u32, wanted: &mut Wanted<'_>) -> Result<Option<Ino>> {
-        let block = self.block(number)?;
-        // Without checksums an empty block of entries looks like a node of the tree; with them it has a tail.
-        if block.kind != DirBlockKind::Linear && self.format.checksums {
-            return Err(self.place(CorruptKind::HtreeDepth.into(), number, block.buffer.block()));
-        }
-        self.scan_block(number, &block, |entry| wanted.is(entry).then_some(entry.inode))
-    }
-
-    /// Whether a name that its hash tree does not lead to may still be there. The kernels of some months of 2024
-    /// folded names another way; since then a case-folded directory is scanned to the end (`ext4_find_entry`)
-    /// unless the volume says that it was never theirs.
-    fn may_be_misplaced(&self) -> bool {
-        self.folds && !self.state.superblock.no_encoding_fallback()
+    fn bytes<T>(&self, number: u32, look: impl FnOnce(Pblk, &[u8]) -> Result<T>) -> Result<T> {
+        let physical = map::metadata_block(self.state, self.inode, number)?;
+        let physical = physical.ok_or_else(|| rows::missing(self.inode.ino(), number, "not allocated"))?;
+        look(Pblk(physical), &self.state.cache.read(physical)?)
     }
 }
 
@@ -156,23 +106,9 @@ pub(crate) fn look_up(state: &Ext4State, inode: &Inode, name: &[u8]) -> Result<O
         return inline::look_up(state, inode, name);
     }
     let directory = Directory::open(state, inode)?;
-    let mut wanted = Wanted::new(state, directory.folds, name)?;
-    let found = search(&directory, &mut wanted, name)?;
+    let mut wanted = Wanted::new(&state.superblock, directory.shape.folds, name)?;
+    let found = rows::search(&directory, &mut wanted, |block, wanted, _| {
+        block.scan(|entry| wanted.is(entry).then_some(entry.inode))
+    })?;
     Ok(found.map(|ino| Found { ino, spelling: wanted.spelling }))
-}
-
-fn search(directory: &Directory<'_>, wanted: &mut Wanted<'_>, name: &[u8]) -> Result<Option<Ino>> {
-    // `..` is not in the tree: it always stands in the first block.
-    if directory.indexed && name != b".." {
-        let found = htree::look_up(directory, wanted)?;
-        if found.is_some() || !directory.may_be_misplaced() {
-            return Ok(found);
-        }
-    }
-    for number in 0..directory.blocks {
-        if let Some(found) = directory.scan_for(number, wanted)? {
-            return Ok(Some(found));
-        }
-    }
-    Ok(None)
 }

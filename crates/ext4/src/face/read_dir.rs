@@ -40,7 +40,7 @@ impl ReadDir {
     /// Reads blocks until there are entries or no block is left.
     fn fill(&mut self) -> Result<()> {
         let directory = Directory::open(self.volume.state(), &self.inode)?;
-        while self.entries.is_empty() && self.next < directory.blocks {
+        while self.entries.is_empty() && self.next < directory.blocks() {
             let entries = &mut self.entries;
             let bad = directory.scan(self.next, |entry| {
                 // A slash in a name would make a path of it, and lead whoever copies the tree astray.

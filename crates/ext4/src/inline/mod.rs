@@ -6,11 +6,13 @@
 //! would change the inode itself, through the journal, and is refused. Sources: the kernel's
 //! `Documentation/filesystems/ext4/inlinedata.rst` and `fs/ext4/inline.c`.
 
+pub(crate) mod edit;
+
 use crate::ground::error::{Error, Result};
 use crate::inode::{Ext4State, Inode};
 use crate::xattr;
 use uext4_iomap::{Piece, State};
-use uext4_ondisk::ext4::{I_BLOCK_SIZE, InodeFlags, XattrIndex, XattrValue};
+use uext4_ondisk::ext4::{I_BLOCK_SIZE, Inode as DiskInode, InodeFlags, XattrArea, XattrIndex, XattrValue};
 use uext4_ondisk::{Corrupt, CorruptKind};
 
 /// Name of the attribute behind `system.`.
@@ -33,23 +35,24 @@ impl<'a> InlineData<'a> {
     /// # Errors
     /// [`CorruptKind::InlineData`] if it has not, and those of the attributes.
     pub(crate) fn of(state: &Ext4State, inode: &'a Inode) -> Result<Self> {
-        let refuse = |what| Err(Corrupt::from(CorruptKind::InlineData(what)).in_inode(inode.ino()).into());
-        let flags = inode.disk().flags;
-        if flags.contains(InodeFlags::ENCRYPT) {
+        if inode.disk().flags.contains(InodeFlags::ENCRYPT) {
             let feature = format!("an encrypted file (inode {})", inode.ino());
             return Err(Error::Incompatible { action: "read", feature });
         }
-        if flags.contains(InodeFlags::EXTENTS) {
-            return refuse("the inode has extents too");
+        let found = Self::in_area(inode.disk(), xattr::in_record(state, inode)?);
+        Ok(found.map_err(|what| Corrupt::from(CorruptKind::InlineData(what)).in_inode(inode.ino()))?)
+    }
+
+    /// The same, of an inode with these attributes in its record; or what is wrong.
+    fn in_area(disk: &'a DiskInode, area: Option<XattrArea<'a>>) -> std::result::Result<Self, &'static str> {
+        if disk.flags.contains(InodeFlags::EXTENTS) {
+            return Err("the inode has extents too");
         }
-        let Some(area) = xattr::in_record(state, inode)? else {
-            return refuse("the attribute `system.data` is missing");
-        };
         // Its hash is not kept up by writes in place, so it says nothing.
-        match area.find(XattrIndex::System, ATTRIBUTE).map(|entry| entry.value) {
-            Some(XattrValue::Here(rest)) => Ok(InlineData { first: &inode.disk().i_block, rest }),
-            Some(XattrValue::Inode { .. }) => refuse("the attribute `system.data` lies in another inode"),
-            None => refuse("the attribute `system.data` is missing"),
+        match area.and_then(|area| area.find(XattrIndex::System, ATTRIBUTE)).map(|entry| entry.value) {
+            Some(XattrValue::Here(rest)) => Ok(InlineData { first: &disk.i_block, rest }),
+            Some(XattrValue::Inode { .. }) => Err("the attribute `system.data` lies in another inode"),
+            None => Err("the attribute `system.data` is missing"),
         }
     }
 

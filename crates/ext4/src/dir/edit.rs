@@ -1,0 +1,337 @@
+//! Names added to a directory, taken from it and led elsewhere.
+//!
+//! An edit touches the blocks of one name only: the way through the hash tree, or, without one, all blocks once, one
+//! after the other, to see that the name is not there yet. Blocks that change are made up in memory before the first
+//! one is written ([`Plan`]), so what is found to be wrong leaves everything as it was.
+
+use super::Found;
+use super::htree::dots;
+use super::inline;
+use super::name::{self, Wanted};
+use super::row::{self, Entry, Held};
+use super::rows::{self, Rows, Shape};
+use super::{grow, row::unencodable};
+use crate::ground::blocks::Blocks;
+use crate::ground::error::{Error, Limit, Result};
+use crate::inode::draft::Draft;
+use uext4_ondisk::ext4::{
+    DirBlockKind, DirFormat, FileType, InodeFlags, Superblock, encode_dir_tail, update_htree_checksum,
+};
+use uext4_ondisk::{Ino, Lblk, Pblk};
+
+/// What a directory without `large_dir` stays below, in bytes, and the blocks that a hash tree can name.
+const SIZE_END: u64 = 1 << 31;
+const HTREE_BLOCKS_MAX: u64 = 1 << 28;
+
+/// Where the blocks of a directory are, and how it gets more.
+pub(crate) trait DirMap {
+    /// The place of a block, checked against the system zones; `None` if nothing is written there.
+    fn find(&self, blocks: &impl Blocks, draft: &Draft, number: Lblk) -> Result<Option<Pblk>>;
+
+    /// Maps `count` more blocks from `first` on, which is the directory's end, and counts them in `i_blocks`. Their
+    /// contents are anything; the size is for the caller to change.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Limit`], [`Error::Corrupt`]: neither a block nor the draft was changed then.
+    fn append(
+        &mut self,
+        blocks: &mut impl Blocks,
+        draft: &mut Draft,
+        first: Lblk,
+        count: u32,
+    ) -> Result<Vec<Pblk>>;
+
+    /// Writes a map without blocks into the inode, of the kind that new directories have (`i_block` and the flag of
+    /// extents).
+    fn start(&mut self, blocks: &impl Blocks, draft: &mut Draft) -> Result<()>;
+}
+
+/// A block as it shall be, but for its checksum.
+pub(super) struct Sheet {
+    pub(super) kind: DirBlockKind,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// The blocks that an edit changes, and those that it appends.
+#[derive(Default)]
+pub(super) struct Plan {
+    pub(super) changed: Vec<(Pblk, Sheet)>,
+    pub(super) fresh: Vec<Sheet>,
+}
+
+/// A directory under change. The draft is changed with it, but for times, links and versions; storing it is for the
+/// caller.
+pub(crate) struct Edit<'e, B, M> {
+    blocks: &'e mut B,
+    map: &'e mut M,
+    draft: &'e mut Draft,
+    shape: Shape,
+}
+
+impl<B: Blocks, M: DirMap> Rows for Edit<'_, B, M> {
+    const EDITS: bool = true;
+
+    fn superblock(&self) -> &Superblock {
+        &self.blocks.ground().superblock
+    }
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn bytes<T>(&self, number: u32, look: impl FnOnce(Pblk, &[u8]) -> Result<T>) -> Result<T> {
+        let physical = self.map.find(self.blocks, self.draft, Lblk(number))?;
+        let physical = physical.ok_or_else(|| rows::missing(self.shape.ino, number, "not allocated"))?;
+        self.blocks.work(self.shape.format.block_size as usize)?;
+        self.blocks.look(physical, |bytes| look(physical, bytes))?
+    }
+}
+
+impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
+    /// # Errors
+    /// [`Error::NotDirectory`]; [`Error::Incompatible`] if it is encrypted; [`Error::CorruptInode`].
+    pub(crate) fn open(blocks: &'e mut B, map: &'e mut M, draft: &'e mut Draft) -> Result<Self> {
+        check(draft)?;
+        let shape = Shape::of(&blocks.ground().superblock, draft.ino, &draft.disk)?;
+        Ok(Edit { blocks, map, draft, shape })
+    }
+
+    /// Makes a directory with `.` and `..` of an inode that has no blocks. It lies in the inode if that has the flag
+    /// and the attribute of inline data.
+    ///
+    /// # Errors
+    /// As of [`Edit::open`]; [`Error::NoSpace`]. Nothing was changed then.
+    pub(crate) fn start(
+        blocks: &'e mut B,
+        map: &'e mut M,
+        draft: &'e mut Draft,
+        parent: Ino,
+    ) -> Result<Self> {
+        check(draft)?;
+        let shape = Shape::empty(&blocks.ground().superblock, draft.ino, &draft.disk)?;
+        let mut edit = Edit { blocks, map, draft, shape };
+        if edit.draft.disk.has_inline_data() {
+            inline::start(&edit.blocks.ground().superblock, edit.draft, parent)?;
+            edit.draft.disk.flags &= !InodeFlags::INDEX;
+        } else {
+            edit.found(parent, Vec::new())?;
+        }
+        Ok(edit)
+    }
+
+    /// What a name stands for.
+    pub(crate) fn get(&self, name: &[u8]) -> Result<Option<Found>> {
+        if self.draft.disk.has_inline_data() && matches!(name, b"." | b"..") {
+            let parent = inline::entries(self.superblock(), self.draft)?.0;
+            let ino = if name == b"." { self.draft.ino } else { parent };
+            return Ok(Some(Found { ino, spelling: None }));
+        }
+        let mut wanted = self.wanted(name)?;
+        let found = self.find(&mut wanted)?;
+        Ok(found.map(|(_, held)| Found { ino: held.ino, spelling: wanted.spelling }))
+    }
+
+    /// Whether it has no names but `.` and `..`.
+    pub(crate) fn is_empty(&self) -> Result<bool> {
+        if self.draft.disk.has_inline_data() {
+            return Ok(inline::entries(self.superblock(), self.draft)?.1.is_empty());
+        }
+        for number in 0..self.shape.blocks {
+            let name = self.block(number, |block| {
+                let mut skipped = 0;
+                if number == 0 {
+                    dots(block, false)?;
+                    skipped = 2;
+                }
+                block.scan(|_| {
+                    let counts = skipped == 0;
+                    skipped -= i32::from(!counts);
+                    counts.then_some(())
+                })
+            })?;
+            if name.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Adds a name.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]; [`Error::Invalid`] and [`Error::NameTooLong`] of a name that cannot be;
+    /// [`Error::NoSpace`]; [`Error::Limit`] if the tree cannot grow; [`Error::Corrupt`]. Nothing was changed then.
+    pub(crate) fn insert(&mut self, name: &[u8], ino: Ino, kind: Option<FileType>) -> Result<()> {
+        name::check(name)?;
+        let entry = Entry { name, ino, kind };
+        let (format, needed) = (self.shape.format, entry.length());
+        let mut wanted = self.wanted(name)?;
+        let (mut gap, mut exists) = (None, None);
+        if self.draft.disk.has_inline_data() {
+            (exists, gap) = inline::survey(self.superblock(), self.draft, &mut wanted, needed)?;
+        } else {
+            exists = rows::search(self, &mut wanted, |block, wanted, astray| {
+                let surveyed = row::survey(block.row()?, wanted, needed);
+                let (held, room) = surveyed.map_err(|corrupt| block.corrupt(corrupt))?;
+                if !astray && gap.is_none() {
+                    gap = room.map(|room| (block.number, room));
+                }
+                Ok(held.map(|held| (block.number, held)))
+            })?
+            .or(exists);
+        }
+        if exists.is_some() {
+            return Err(Error::Exists);
+        }
+        if let Some((number, gap)) = gap {
+            return self.rewrite(number, |row| row::put(row, gap, &entry, &format));
+        }
+        if self.draft.disk.has_inline_data() {
+            let (parent, mut records) = inline::entries(self.superblock(), self.draft)?;
+            records.push(entry.bytes(&format)?);
+            return self.found(parent, records);
+        }
+        let plan = grow::plan(self, &entry, wanted.hashed())?;
+        self.apply(plan)
+    }
+
+    /// Takes a name of `ino` away.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if it is not there or another inode's; otherwise as of [`Edit::insert`].
+    pub(crate) fn remove(&mut self, name: &[u8], ino: Ino) -> Result<()> {
+        name::check(name)?;
+        let format = self.shape.format;
+        let found = self.find(&mut self.wanted(name)?)?;
+        let (number, held) = found.filter(|(_, held)| held.ino == ino).ok_or(Error::NotFound)?;
+        self.rewrite(number, |row| row::take_out(row, held, &format))
+    }
+
+    /// Makes a name lead to another inode; `..` too.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Corrupt`]. Nothing was changed then.
+    pub(crate) fn set(&mut self, name: &[u8], ino: Ino, kind: Option<FileType>) -> Result<()> {
+        if name != b".." {
+            name::check(name)?;
+        } else if self.draft.disk.has_inline_data() {
+            return inline::set_parent(&self.blocks.ground().superblock, self.draft, ino);
+        }
+        let format = self.shape.format;
+        let found = self.find(&mut self.wanted(name)?)?;
+        let (number, held) = found.ok_or(Error::NotFound)?;
+        self.rewrite(number, |row| row::point(row, held, ino, kind, &format))
+    }
+
+    fn wanted<'n>(&self, name: &'n [u8]) -> Result<Wanted<'n>> {
+        Wanted::new(self.superblock(), self.shape.folds, name)
+    }
+
+    /// Where a name is: in which block, or row of the inode.
+    fn find(&self, wanted: &mut Wanted<'_>) -> Result<Option<(u32, Held)>> {
+        if self.draft.disk.has_inline_data() {
+            return Ok(inline::survey(self.superblock(), self.draft, wanted, 0)?.0);
+        }
+        rows::search(self, wanted, |block, wanted, _| {
+            let surveyed = row::survey(block.row()?, wanted, 0);
+            let (held, _) = surveyed.map_err(|corrupt| block.corrupt(corrupt))?;
+            Ok(held.map(|held| (block.number, held)))
+        })
+    }
+
+    /// Changes the entries of one block, or of a row of the inode.
+    fn rewrite(&mut self, number: u32, change: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
+        if self.draft.disk.has_inline_data() {
+            return inline::rewrite(&self.blocks.ground().superblock, self.draft, number, change);
+        }
+        let (place, mut sheet) = grow::sheet(self, number)?;
+        change(&mut sheet.bytes)?;
+        self.apply(Plan { changed: vec![(place, sheet)], fresh: Vec::new() })
+    }
+
+    /// Lays a directory out anew that has no blocks so far. On an error the draft is as it was.
+    fn found(&mut self, parent: Ino, records: Vec<Vec<u8>>) -> Result<()> {
+        let format = self.shape.format;
+        let dot = |name, ino| Entry { name, ino, kind: Some(FileType::Directory) }.bytes(&format);
+        let dots = [dot(b".", self.shape.ino)?, dot(b"..", parent)?];
+        let fresh = grow::lay_out(self, &dots, records)?;
+        let before = (self.draft.disk.clone(), self.draft.raw.clone());
+        let done = self.start_map().and_then(|()| self.apply(Plan { changed: Vec::new(), fresh }));
+        if done.is_err() {
+            (self.draft.disk, self.draft.raw) = before;
+        }
+        done
+    }
+
+    fn start_map(&mut self) -> Result<()> {
+        crate::inline::edit::remove(&self.blocks.ground().superblock, self.draft)?;
+        self.draft.disk.size = 0;
+        self.shape.indexed = false;
+        self.draft.disk.flags &= !(InodeFlags::INLINE_DATA | InodeFlags::INDEX);
+        self.map.start(self.blocks, self.draft)
+    }
+
+    /// Carries a plan out. What can fail but the body comes before the first change.
+    fn apply(&mut self, mut plan: Plan) -> Result<()> {
+        let Shape { format, seed, .. } = self.shape;
+        let changed = plan.changed.iter_mut().map(|(_, sheet)| sheet);
+        for sheet in changed.chain(&mut plan.fresh) {
+            seal(sheet, seed, &format)?;
+            self.blocks.work(sheet.bytes.len())?;
+        }
+        let makes_index = plan.fresh.iter().chain(plan.changed.iter().map(|(_, sheet)| sheet));
+        let indexed =
+            self.shape.indexed || makes_index.into_iter().any(|s| s.kind == DirBlockKind::HtreeRoot);
+        if !plan.fresh.is_empty() {
+            self.append(&plan.fresh, indexed)?;
+        }
+        for (place, sheet) in plan.changed {
+            self.blocks.change(place, |bytes| bytes.copy_from_slice(&sheet.bytes))?;
+        }
+        // Without the feature nobody keeps the tree up: it is none any more.
+        self.shape.indexed = indexed;
+        self.draft.disk.flags.set(InodeFlags::INDEX, indexed);
+        Ok(())
+    }
+
+    fn append(&mut self, fresh: &[Sheet], indexed: bool) -> Result<()> {
+        let (first, count) = (self.shape.blocks, fresh.len() as u32);
+        let end = u64::from(first) + u64::from(count);
+        let size = end * u64::from(self.shape.format.block_size);
+        let most = if indexed { HTREE_BLOCKS_MAX } else { u32::MAX.into() };
+        if end > most || (size >= SIZE_END && !self.shape.format.large_dir) {
+            return Err(Error::Limit(Limit::Directory));
+        }
+        let places = self.map.append(self.blocks, self.draft, Lblk(first), count)?;
+        for (place, sheet) in places.into_iter().zip(fresh) {
+            self.blocks.fresh(place, |bytes| bytes.copy_from_slice(&sheet.bytes))?;
+        }
+        self.draft.disk.size = size;
+        self.shape.blocks += count;
+        Ok(())
+    }
+}
+
+/// Refuses what is no directory, or one whose names cannot be told.
+fn check(draft: &Draft) -> Result<()> {
+    if draft.disk.file_type() != Some(FileType::Directory) {
+        return Err(Error::NotDirectory);
+    }
+    if draft.disk.flags.contains(InodeFlags::ENCRYPT) {
+        let feature = format!("an encrypted directory (inode {})", draft.ino);
+        return Err(Error::Incompatible { action: "change names", feature });
+    }
+    Ok(())
+}
+
+/// Brings a block's checksum up to date, tail included.
+fn seal(sheet: &mut Sheet, seed: u32, format: &DirFormat) -> Result<()> {
+    if !format.checksums {
+        return Ok(());
+    }
+    let sealed = match sheet.kind {
+        DirBlockKind::Linear => encode_dir_tail(&mut sheet.bytes, seed),
+        _ => update_htree_checksum(&mut sheet.bytes, seed),
+    };
+    sealed.map_err(unencodable)
+}

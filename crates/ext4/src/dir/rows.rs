@@ -1,0 +1,166 @@
+//! A directory as blocks of entries, wherever these are: in the cache for those who look a name up, or under an edit.
+
+use super::htree;
+use super::name::{self, Wanted};
+use crate::ground::error::{Error, Result};
+use uext4_ondisk::ext4::{
+    Compat, DirBlock, DirBlockKind, DirEntry, DirFormat, Inode as DiskInode, InodeFlags, Superblock,
+    verify_dir_checksum, verify_htree_checksum,
+};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
+
+/// What an inode says of its directory.
+pub(super) struct Shape {
+    pub(super) ino: Ino,
+    pub(super) format: DirFormat,
+    pub(super) indexed: bool,
+    /// Whether names that differ by case are the same.
+    pub(super) folds: bool,
+    pub(super) blocks: u32,
+    /// The seed of the blocks' checksums.
+    pub(super) seed: u32,
+}
+
+impl Shape {
+    /// # Errors
+    /// [`Error::CorruptInode`] if the size is impossible, or names are folded without the feature.
+    pub(super) fn of(superblock: &Superblock, ino: Ino, disk: &DiskInode) -> Result<Shape> {
+        let shape = Shape::empty(superblock, ino, disk)?;
+        let block_size = u64::from(shape.format.block_size);
+        let whole = disk.size.is_multiple_of(block_size);
+        // An honest directory has no more blocks than the volume; aliased extents could make it endless. One inside
+        // its inode has none.
+        let most = superblock.geometry.blocks_count();
+        let blocks = match disk.has_inline_data() {
+            true => Some(0),
+            false => u32::try_from(disk.size / block_size)
+                .ok()
+                .filter(|blocks| whole && *blocks > 0 && u64::from(*blocks) <= most),
+        };
+        let Some(blocks) = blocks else {
+            return Err(Error::CorruptInode { ino, what: format!("a directory of {} bytes", disk.size) });
+        };
+        Ok(Shape { blocks, ..shape })
+    }
+
+    /// The same without any blocks.
+    pub(super) fn empty(superblock: &Superblock, ino: Ino, disk: &DiskInode) -> Result<Shape> {
+        let folds = name::folds(superblock, ino, disk)?;
+        let dir_index = superblock.features.compat.contains(Compat::DIR_INDEX);
+        Ok(Shape {
+            ino,
+            format: DirFormat::new(superblock),
+            indexed: dir_index && disk.flags.contains(InodeFlags::INDEX),
+            folds,
+            blocks: 0,
+            seed: disk.checksum_seed(ino, superblock),
+        })
+    }
+}
+
+/// A block of a directory, its checksum verified.
+#[derive(Clone, Copy)]
+pub(super) struct Block<'b> {
+    pub(super) bytes: &'b [u8],
+    pub(super) kind: DirBlockKind,
+    pub(super) number: u32,
+    pub(super) physical: Pblk,
+    pub(super) shape: &'b Shape,
+}
+
+impl<'b> Block<'b> {
+    /// The fault, told with its place.
+    pub(super) fn corrupt(&self, corrupt: impl Into<Corrupt>) -> Error {
+        let corrupt = corrupt.into().in_inode(self.shape.ino);
+        corrupt.at_lblk(Lblk(self.number)).at_block(self.physical).into()
+    }
+
+    /// Its entries.
+    pub(super) fn row(&self) -> Result<DirBlock<'b>> {
+        DirBlock::new(self.bytes, self.kind, &self.shape.format).map_err(|corrupt| self.corrupt(corrupt))
+    }
+
+    /// Calls `each` for the entries until it answers.
+    pub(super) fn scan<T>(&self, mut each: impl FnMut(&DirEntry<'_>) -> Option<T>) -> Result<Option<T>> {
+        for entry in self.row()?.entries() {
+            let entry = entry.map_err(|corrupt| self.corrupt(corrupt))?;
+            if !entry.has_valid_name() {
+                return Err(self.corrupt(CorruptKind::DirEntryName));
+            }
+            if let Some(answer) = each(&entry) {
+                return Ok(Some(answer));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A directory of blocks.
+pub(super) trait Rows {
+    /// Whether an edit follows: then all of a hash tree's nodes that are met are checked, not only what is taken from
+    /// them.
+    const EDITS: bool;
+
+    fn superblock(&self) -> &Superblock;
+
+    fn shape(&self) -> &Shape;
+
+    /// Calls `look` with a block, which is inside the directory, and its place.
+    fn bytes<T>(&self, number: u32, look: impl FnOnce(Pblk, &[u8]) -> Result<T>) -> Result<T>;
+
+    /// Calls `look` with a block whose checksum is right.
+    fn block<T>(&self, number: u32, look: impl FnOnce(&Block<'_>) -> Result<T>) -> Result<T> {
+        let shape = self.shape();
+        if number >= shape.blocks {
+            return Err(missing(shape.ino, number, "behind the end"));
+        }
+        self.bytes(number, |physical, bytes| {
+            let kind = DirBlockKind::of(bytes, shape.indexed, Lblk(number), &shape.format);
+            let block = Block { bytes, kind, number, physical, shape };
+            if shape.format.checksums {
+                let checked = match kind {
+                    DirBlockKind::Linear => verify_dir_checksum(bytes, shape.seed),
+                    _ => verify_htree_checksum(bytes, kind, shape.seed),
+                };
+                checked.map_err(|corrupt| block.corrupt(corrupt))?;
+            }
+            look(&block)
+        })
+    }
+
+    /// Whether a name that its hash tree does not lead to may still be there. The kernels of some months of 2024
+    /// folded names another way; since then a case-folded directory is scanned to the end (`ext4_find_entry`)
+    /// unless the volume says that it was never theirs.
+    fn may_be_misplaced(&self) -> bool {
+        self.shape().folds && !self.superblock().no_encoding_fallback()
+    }
+}
+
+/// The error of a block that is not there.
+pub(super) fn missing(ino: Ino, number: u32, what: &str) -> Error {
+    Error::CorruptInode { ino, what: format!("directory block {number}: {what}") }
+}
+
+/// Calls `each` for the blocks that may hold a name until it answers: first those that the name belongs into, then
+/// (`true`) those in which others may have put it.
+pub(super) fn search<T, R: Rows>(
+    rows: &R,
+    wanted: &mut Wanted<'_>,
+    mut each: impl FnMut(&Block<'_>, &mut Wanted<'_>, bool) -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    // `.` and `..` are not in the tree: they always stand in the first block.
+    let by_hash = rows.shape().indexed && !matches!(wanted.name(), b"." | b"..");
+    if by_hash {
+        let mut path = htree::descend(rows, wanted.hashed())?;
+        let found = htree::chain(rows, &mut path, |block| each(block, wanted, false))?;
+        if found.is_some() || !rows.may_be_misplaced() {
+            return Ok(found);
+        }
+    }
+    for number in 0..rows.shape().blocks {
+        if let Some(found) = rows.block(number, |block| each(block, wanted, by_hash))? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}

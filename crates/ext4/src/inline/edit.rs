@@ -1,0 +1,72 @@
+//! Inline data of an inode under change: where it is in the record, and its end when the contents go elsewhere.
+
+use super::{ATTRIBUTE, InlineData};
+use crate::ground::error::{Error, Result};
+use crate::inode::draft::Draft;
+use std::ops::Range;
+use uext4_ondisk::ext4::{Superblock, XattrArea, XattrFormat, XattrIndex};
+use uext4_ondisk::{Corrupt, CorruptKind};
+
+/// Bytes of the magic number before the attributes, and of an attribute's head.
+const MAGIC_SIZE: usize = 4;
+const HEAD_SIZE: usize = 16;
+
+/// The contents, checked as for reading.
+pub(crate) fn data<'d>(superblock: &Superblock, draft: &'d Draft) -> Result<InlineData<'d>> {
+    let in_inode = |corrupt: Corrupt| Error::from(corrupt.in_inode(draft.ino));
+    let area = match draft.disk.extra_isize {
+        // Nothing of the record behind the base part is believed then.
+        0 => None,
+        _ => {
+            let bytes = draft.raw.get(draft.disk.xattr_range(superblock)).unwrap_or_default();
+            XattrArea::in_inode(bytes, &XattrFormat::new(superblock)).map_err(in_inode)?
+        }
+    };
+    InlineData::in_area(&draft.disk, area).map_err(|what| in_inode(CorruptKind::InlineData(what).into()))
+}
+
+/// Where the second part of the contents is in the record: the value of the attribute.
+pub(crate) fn value(superblock: &Superblock, draft: &Draft) -> Result<Range<usize>> {
+    let length = data(superblock, draft)?.rest.len();
+    let (head, ..) = entry(superblock, draft)?;
+    let [.., low, high] = *draft.raw.get(head..).and_then(|head| head.first_chunk::<4>()).unwrap_or(&[0; 4]);
+    // That of an empty value may be anything.
+    let offset = if length == 0 { 0 } else { usize::from(u16::from_le_bytes([low, high])) };
+    let start = draft.disk.xattr_range(superblock).start + MAGIC_SIZE + offset;
+    Ok(start..start + length)
+}
+
+/// Takes the attribute away, if there is one.
+///
+/// # Errors
+/// [`Error::Corrupt`]: nothing was changed then.
+pub(crate) fn remove(superblock: &Superblock, draft: &mut Draft) -> Result<()> {
+    if !draft.disk.has_inline_data() {
+        return Ok(());
+    }
+    let value = value(superblock, draft)?;
+    let (head, next, end) = entry(superblock, draft)?;
+    draft.raw[value].fill(0);
+    draft.raw.copy_within(next..end, head);
+    draft.raw[end - (next - head)..end].fill(0);
+    Ok(())
+}
+
+/// Where the attribute's entry begins, where the next one does, and where all of them end. The attributes were checked:
+/// every entry lies inside, and zeroes follow the last.
+fn entry(superblock: &Superblock, draft: &Draft) -> Result<(usize, usize, usize)> {
+    let mut at = draft.disk.xattr_range(superblock).start + MAGIC_SIZE;
+    let mut found = None;
+    while let Some(head) = draft.raw.get(at..at + HEAD_SIZE).filter(|head| head[..4] != [0; 4]) {
+        let name_end = at + HEAD_SIZE + usize::from(head[0]);
+        let next = name_end.next_multiple_of(4);
+        let is_it = head[1] == XattrIndex::System.to_disk();
+        if is_it && draft.raw.get(at + HEAD_SIZE..name_end) == Some(ATTRIBUTE) {
+            found = Some((at, next));
+        }
+        at = next;
+    }
+    let missing = CorruptKind::InlineData("the attribute `system.data` is missing");
+    let (head, next) = found.ok_or_else(|| Error::from(Corrupt::from(missing).in_inode(draft.ino)))?;
+    Ok((head, next, at))
+}
