@@ -337,6 +337,11 @@ impl InodeGate {
         threads.iter().map(|cell| of(cell)).chain(queues.iter().map(|cell| of(cell))).max().unwrap_or(0)
     }
 
+    /// Bytes of the cells of threads, once there are any.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.threads.get().map_or(0, |cells| size_of_val(&**cells))
+    }
+
     #[inline(always)]
     fn thread_cells(&self) -> &[CachePadded<Cell>; SHARED_SLOT + 1] {
         self.threads.get_or_init(|| Box::new(std::array::from_fn(|_| CachePadded::default())))

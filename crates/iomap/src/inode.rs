@@ -169,6 +169,11 @@ impl InodeState {
         Ok(())
     }
 
+    /// Bytes of memory that it refers to: mapping and gate.
+    pub fn heap_bytes(&self) -> usize {
+        self.map.resident_bytes() + self.gate.heap_bytes()
+    }
+
     /// What a decision needs to know.
     #[inline]
     pub fn view(&self) -> View {

@@ -8,6 +8,7 @@
 
 pub(crate) mod bits;
 pub(crate) mod group;
+pub(crate) mod inodes;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod search;
 

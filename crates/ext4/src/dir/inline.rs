@@ -9,6 +9,7 @@ use crate::ground::error::Result;
 use crate::inline::{InlineData, edit};
 use crate::inode::Ext4State;
 use crate::inode::Inode;
+use crate::inode::core::Core;
 use crate::inode::draft::Draft;
 use crate::inode::metadata::FileKind;
 use std::collections::VecDeque;
@@ -32,8 +33,8 @@ struct InlineDirectory<'a> {
 }
 
 impl<'a> InlineDirectory<'a> {
-    fn open(state: &Ext4State, inode: &'a Inode) -> Result<Self> {
-        Self::of(&state.superblock, inode.ino(), InlineData::of(state, inode)?)
+    fn open(state: &Ext4State, core: &'a Core) -> Result<Self> {
+        Self::of(&state.superblock, core.ino(), InlineData::of(state, core)?)
     }
 
     fn of(superblock: &Superblock, ino: Ino, data: InlineData<'a>) -> Result<Self> {
@@ -67,14 +68,14 @@ impl<'a> InlineDirectory<'a> {
 
 /// Finds a name.
 pub(super) fn look_up(state: &Ext4State, inode: &Inode, wanted: &[u8]) -> Result<Option<Found>> {
-    let directory = InlineDirectory::open(state, inode)?;
+    let core = inode.disk();
+    let directory = InlineDirectory::open(state, &core)?;
     let superblock = &state.superblock;
     match wanted {
         b"." => Ok(Some(Found { ino: inode.ino(), spelling: None })),
         b".." => Ok(Some(Found { ino: directory.parent, spelling: None })),
         _ => {
-            let mut wanted =
-                Wanted::new(superblock, name::folds(superblock, inode.ino(), inode.disk())?, wanted)?;
+            let mut wanted = Wanted::new(superblock, name::folds(superblock, inode.ino(), &core)?, wanted)?;
             let found = directory.scan(|entry| wanted.is(entry).then_some(entry.inode))?;
             Ok(found.map(|ino| Found { ino, spelling: wanted.spelling }))
         }
@@ -83,7 +84,8 @@ pub(super) fn look_up(state: &Ext4State, inode: &Inode, wanted: &[u8]) -> Result
 
 /// All entries, `.` and `..` first.
 pub(crate) fn list(state: &Ext4State, inode: &Inode) -> Result<VecDeque<DirEntry>> {
-    let directory = InlineDirectory::open(state, inode)?;
+    let core = inode.disk();
+    let directory = InlineDirectory::open(state, &core)?;
     let kind = Some(FileKind::Directory);
     let mut entries = VecDeque::from([
         DirEntry { name: b".".to_vec(), ino: inode.ino(), kind },

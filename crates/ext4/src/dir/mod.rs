@@ -56,7 +56,7 @@ impl<'a> Directory<'a> {
             return Err(Error::NotDirectory);
         }
         inode.check_contents()?;
-        let shape = Shape::of(&state.superblock, inode.ino(), inode.disk())?;
+        let shape = Shape::of(&state.superblock, inode.ino(), &inode.disk())?;
         Ok(Directory { state, inode, shape })
     }
 

@@ -85,7 +85,7 @@ impl File {
 
     /// Attributes, with the times of overwrites since the file was opened.
     pub fn metadata(&self) -> Metadata {
-        self.open.inode.metadata()
+        self.open.inode.metadata(&self.shared.fs.state)
     }
 
     /// The volume.

@@ -57,7 +57,7 @@ impl Volume {
             _ => return Err(Error::NotRegular),
         }
         if inode.is_inline() {
-            InlineData::of(self.state(), &inode)?;
+            InlineData::of(self.state(), &inode.disk())?;
         } else {
             inode.check_contents()?;
             map::check_inode(self.state(), &inode)?;
@@ -75,12 +75,12 @@ impl Volume {
 
     /// Attributes of what `path` names, following symbolic links.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        Ok(self.resolve_inode(path.as_ref(), true)?.metadata())
+        Ok(self.resolve_inode(path.as_ref(), true)?.metadata(self.state()))
     }
 
     /// Attributes of what `path` names; of the link itself if it is one.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        Ok(self.resolve_inode(path.as_ref(), false)?.metadata())
+        Ok(self.resolve_inode(path.as_ref(), false)?.metadata(self.state()))
     }
 
     /// Attributes of an inode.

@@ -13,6 +13,7 @@
 
 use super::error::Result;
 use super::state::Ground;
+use uext4_jbd2::Tid;
 use uext4_ondisk::Pblk;
 
 /// Metadata blocks, as they are now and as an edit makes them.
@@ -33,6 +34,11 @@ pub(crate) trait Blocks {
     /// A block is no metadata any more. No older copy of it may come back (revoke), and it carries nothing else before
     /// the change is durable.
     fn freed(&mut self, block: Pblk) -> Result<()>;
+
+    /// The transaction that the changes belong to; none where they are written without one.
+    fn transaction(&self) -> Option<Tid> {
+        None
+    }
 
     /// Notes that an edit looks at so many bytes, or copies them: a replay of hostile records bounds its work by it.
     fn work(&self, _bytes: usize) -> Result<()> {

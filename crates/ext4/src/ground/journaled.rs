@@ -84,6 +84,10 @@ impl Blocks for Journaled<'_> {
         Ok(done)
     }
 
+    fn transaction(&self) -> Option<Tid> {
+        Some(self.tid())
+    }
+
     fn freed(&mut self, block: Pblk) -> Result<()> {
         self.handle.revoke(block.get())?;
         self.changed = true;

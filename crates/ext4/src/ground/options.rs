@@ -12,6 +12,7 @@ pub struct VolumeOptions {
     pub(crate) switches: Switches,
     pub(crate) metadata_budget: u64,
     pub(crate) map_budget: usize,
+    pub(crate) inode_budget: usize,
 }
 
 impl VolumeOptions {
@@ -23,6 +24,7 @@ impl VolumeOptions {
             switches: Switches::ON,
             metadata_budget: 64 << 20,
             map_budget: 64 << 20,
+            inode_budget: 8 << 20,
         }
     }
 
@@ -59,6 +61,14 @@ impl VolumeOptions {
     #[must_use]
     pub fn map_budget(mut self, bytes: usize) -> Self {
         self.map_budget = bytes;
+        self
+    }
+
+    /// Most bytes of inodes kept in memory that nobody uses, their mappings included (8 MiB unless set; 0 keeps none).
+    /// Those in use, and those with changes that are not durable yet, stay whatever they take.
+    #[must_use]
+    pub fn inode_budget(mut self, bytes: usize) -> Self {
+        self.inode_budget = bytes;
         self
     }
 }

@@ -9,6 +9,7 @@
 pub(crate) mod edit;
 
 use crate::ground::error::{Error, Result};
+use crate::inode::core::Core;
 use crate::inode::{Ext4State, Inode};
 use crate::xattr;
 use uext4_iomap::{Piece, State};
@@ -34,13 +35,13 @@ impl<'a> InlineData<'a> {
     ///
     /// # Errors
     /// [`CorruptKind::InlineData`] if it has not, and those of the attributes.
-    pub(crate) fn of(state: &Ext4State, inode: &'a Inode) -> Result<Self> {
-        if inode.disk().flags.contains(InodeFlags::ENCRYPT) {
-            let feature = format!("an encrypted file (inode {})", inode.ino());
+    pub(crate) fn of(state: &Ext4State, core: &'a Core) -> Result<Self> {
+        if core.flags.contains(InodeFlags::ENCRYPT) {
+            let feature = format!("an encrypted file (inode {})", core.ino());
             return Err(Error::Incompatible { action: "read", feature });
         }
-        let found = Self::in_area(inode.disk(), xattr::in_record(state, inode)?);
-        Ok(found.map_err(|what| Corrupt::from(CorruptKind::InlineData(what)).in_inode(inode.ino()))?)
+        let found = Self::in_area(core, xattr::in_record(state, core)?);
+        Ok(found.map_err(|what| Corrupt::from(CorruptKind::InlineData(what)).in_inode(core.ino()))?)
     }
 
     /// The same, of an inode with these attributes in its record; or what is wrong.
@@ -95,7 +96,8 @@ pub(crate) fn read(
     if visible == 0 {
         return Ok(0);
     }
-    let data = InlineData::of(state, inode)?;
+    let core = inode.disk();
+    let data = InlineData::of(state, &core)?;
     data.copy_to(&mut buf[..visible], pos);
     let block = u64::from(device_block);
     if pos.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
@@ -107,8 +109,9 @@ pub(crate) fn read(
 
 /// The whole target of a symbolic link.
 pub(crate) fn link_target(state: &Ext4State, inode: &Inode) -> Result<Vec<u8>> {
-    let data = InlineData::of(state, inode)?;
-    let size = inode.disk().size;
+    let core = inode.disk();
+    let data = InlineData::of(state, &core)?;
+    let size = core.size;
     if size == 0 || size > data.len() {
         return Err(state.corrupt_inode(inode.ino(), format!("a symbolic link of {size} bytes")));
     }
@@ -120,7 +123,7 @@ pub(crate) fn link_target(state: &Ext4State, inode: &Inode) -> Result<Vec<u8>> {
 /// The piece of a file's map at `pos`, which is inside the file: its inline bytes, or zeros behind them up to
 /// `end`.
 pub(crate) fn piece(state: &Ext4State, inode: &Inode, pos: u64, end: u64) -> Result<Piece> {
-    let inside = InlineData::of(state, inode)?.len().min(inode.state.size());
+    let inside = InlineData::of(state, &inode.disk())?.len().min(inode.state.size());
     if pos < inside {
         let physical = inode.position().saturating_add(I_BLOCK_OFFSET).saturating_add(pos);
         return Ok(Piece { logical: pos, physical, length: inside - pos, state: State::Inline });

@@ -1,24 +1,37 @@
-//! The inodes in memory: one for all who use a file at a time.
+//! The inodes in memory: one for all who use a file at a time, and some that nobody uses for the time being.
+//!
+//! # Who stays
+//! An inode in use stays. One that nobody uses stays while it is *pinned*: a change of it is not committed, or no name
+//! leads to it any more and whoever frees it has not come yet. The others may stay as long as they take no more than a
+//! budget of bytes together; the one that was used longest ago goes first. What an inode takes is found out when it is
+//! found unused, its mapping included, and does not change until somebody asks for it.
+//!
+//! Nobody tells the cache that he uses an inode no longer: that the cache has the only reference says it. So it looks at a
+//! few of those it takes for used whenever it loads one, or hands out one that was unused. That keeps up with those that
+//! become unused; many that do so at once (files closed, a commit) are found out as others are loaded.
+//!
+//! # How a number is let go
+//! An inode that was unlinked while it was open stays here under its number, which is in use on the volume as long. Whoever
+//! frees it stores the record without links, then has it let go ([`Ext4State::let_go`]), then clears its bit: a look-up in
+//! between reads the record and is told that it is free; one after the number was given out again makes an inode of its own,
+//! with the new generation, gate and mapping. Letting go succeeds for the last user only, so nobody is left who could mean
+//! the file that had the number before.
 
 use super::{Inode, refuse_value};
 use crate::ground::error::Result;
 use crate::ground::state::Ground;
-use std::collections::HashMap;
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use uext4_ondisk::Ino;
 
 /// The file system's own state: its ground, and the inodes on it.
 pub(crate) struct Ext4State {
     ground: Ground,
-    inodes: InodeTable,
+    pub(super) inodes: InodeCache,
 }
-
-/// The inodes that somebody uses.
-type InodeTable = parking_lot::Mutex<HashMap<Ino, Weak<Inode>>>;
-
-/// Entries of the table after which the dead ones are swept out.
-const SWEEP_AT: usize = 1024;
 
 impl Deref for Ext4State {
     type Target = Ground;
@@ -36,38 +49,223 @@ impl DerefMut for Ext4State {
 }
 
 impl Ext4State {
-    /// Nothing in memory yet.
-    pub(crate) fn new(ground: Ground) -> Ext4State {
-        Ext4State { ground, inodes: InodeTable::default() }
+    /// Nothing in memory yet. Unused inodes may take `inode_budget` bytes.
+    pub(crate) fn new(ground: Ground, inode_budget: usize) -> Ext4State {
+        Ext4State { ground, inodes: InodeCache::new(inode_budget) }
     }
 
     /// The inode, loaded once for all users. One that holds an attribute's value is no file, whoever names it.
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
         let inode = self.any_inode(ino)?;
-        refuse_value(ino, inode.disk())?;
+        refuse_value(ino, &inode.disk())?;
         Ok(inode)
     }
 
     /// The same, whatever it is for.
     pub(crate) fn any_inode(&self, ino: Ino) -> Result<Arc<Inode>> {
-        if let Some(inode) = self.live_inode(ino) {
-            return Ok(inode);
-        }
-        let loaded = Arc::new(self.load_inode(ino)?);
-        let mut inodes = self.inodes.lock();
-        if let Some(inode) = inodes.get(&ino).and_then(Weak::upgrade) {
-            // Somebody else was faster; all must share one gate and one mapping.
-            return Ok(inode);
-        }
-        if inodes.len() >= SWEEP_AT && inodes.len().is_power_of_two() {
-            inodes.retain(|_, inode| inode.strong_count() > 0);
-        }
-        inodes.insert(ino, Arc::downgrade(&loaded));
-        Ok(loaded)
+        self.inodes.get(ino, || self.ground.load_inode(ino))
     }
 
-    /// The inode if somebody uses it: then it, not the table, has the latest attributes.
+    /// The inode if it is in memory: then it, not the table, has the latest attributes.
     pub(crate) fn live_inode(&self, ino: Ino) -> Option<Arc<Inode>> {
-        self.inodes.lock().get(&ino).and_then(Weak::upgrade)
+        self.inodes.find(ino)
+    }
+
+    /// Forgets an inode whose number is about to be free (see the module). Gives it back if somebody else uses it: the
+    /// last of them has to free it.
+    #[allow(dead_code)] // Unlinking comes next.
+    pub(crate) fn let_go(&self, inode: Arc<Inode>) -> std::result::Result<(), Arc<Inode>> {
+        self.inodes.let_go(inode)
+    }
+}
+
+/// Inodes that are looked at whenever one is handed out that was not in use: more than become unused by that.
+pub(super) const LOOKS: usize = 4;
+const SHARDS: usize = 16;
+
+pub(super) struct InodeCache {
+    shards: [Shard; SHARDS],
+    /// Bytes that unused inodes may take, all shards together, and those that they take.
+    budget: usize,
+    unused_bytes: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Shard {
+    table: Mutex<Table>,
+    /// A load of this shard has ended.
+    loaded: Condvar,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: HashMap<Ino, Entry>,
+    /// By turn, the longest ago first: those that were in use or pinned when they were looked at last …
+    used: BTreeMap<u64, Ino>,
+    /// … and those that the cache alone refers to.
+    unused: BTreeMap<u64, Ino>,
+    turns: u64,
+    /// Being loaded, without the lock.
+    loading: HashSet<Ino>,
+}
+
+struct Entry {
+    inode: Arc<Inode>,
+    turn: u64,
+    /// What it takes, if it is among the unused.
+    unused: Option<usize>,
+}
+
+/// The one load of an inode. When it ends, those who wait look again.
+struct Loading<'a> {
+    shard: &'a Shard,
+    ino: Ino,
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        self.shard.table.lock().loading.remove(&self.ino);
+        self.shard.loaded.notify_all();
+    }
+}
+
+impl InodeCache {
+    pub(super) fn new(budget: usize) -> InodeCache {
+        InodeCache { shards: Default::default(), budget, unused_bytes: AtomicUsize::new(0) }
+    }
+
+    fn shard(&self, ino: Ino) -> &Shard {
+        &self.shards[ino.get() as usize % SHARDS]
+    }
+
+    fn find(&self, ino: Ino) -> Option<Arc<Inode>> {
+        // Dropped after the lock.
+        let mut evicted = Vec::new();
+        let mut table = self.shard(ino).table.lock();
+        self.take(&mut table, ino, &mut evicted)
+    }
+
+    /// The inode, loaded by `load` if it is not here. One loads, without a lock, and others who want it wait: all must
+    /// share one gate and one mapping. If the load fails, the next of them tries.
+    pub(super) fn get(&self, ino: Ino, load: impl FnOnce() -> Result<Inode>) -> Result<Arc<Inode>> {
+        let mut evicted = Vec::new();
+        let shard = self.shard(ino);
+        let mut table = shard.table.lock();
+        loop {
+            if let Some(inode) = self.take(&mut table, ino, &mut evicted) {
+                return Ok(inode);
+            }
+            if table.loading.insert(ino) {
+                break;
+            }
+            shard.loaded.wait(&mut table);
+        }
+        drop(table);
+        let loading = Loading { shard, ino };
+        let inode = Arc::new(load()?);
+        let mut table = shard.table.lock();
+        let turn = table.next_turn();
+        table.used.insert(turn, ino);
+        table.entries.insert(ino, Entry { inode: inode.clone(), turn, unused: None });
+        self.look_around(&mut table, &mut evicted);
+        drop(table);
+        drop(loading);
+        Ok(inode)
+    }
+
+    /// The inode if it is here, which is in use from now on.
+    fn take(&self, table: &mut Table, ino: Ino, evicted: &mut Vec<Arc<Inode>>) -> Option<Arc<Inode>> {
+        let entry = table.entries.get_mut(&ino)?;
+        let inode = entry.inode.clone();
+        if let Some(bytes) = entry.unused.take() {
+            self.unused_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            let old = std::mem::replace(&mut entry.turn, table.turns);
+            table.turns += 1;
+            table.unused.remove(&old);
+            table.used.insert(entry.turn, ino);
+            self.look_around(table, evicted);
+        }
+        Some(inode)
+    }
+
+    /// Finds out whether some that were in use are so no longer, and makes room for them.
+    fn look_around(&self, table: &mut Table, evicted: &mut Vec<Arc<Inode>>) {
+        for _ in 0..LOOKS.min(table.used.len()) {
+            let Some((_, ino)) = table.used.pop_first() else { break };
+            let turn = table.next_turn();
+            let Some(entry) = table.entries.get_mut(&ino) else { continue };
+            entry.turn = turn;
+            // Nobody but the cache has it, and with the lock held nobody can get it.
+            let alone = Arc::get_mut(&mut entry.inode).is_some_and(|inode| !inode.is_pinned());
+            if alone {
+                let bytes = entry.inode.resident_bytes();
+                entry.unused = Some(bytes);
+                self.unused_bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+            if alone { &mut table.unused } else { &mut table.used }.insert(turn, ino);
+        }
+        // Whoever adds to the unused makes room among those of the same shard: it can take back what it added.
+        while self.unused_bytes.load(Ordering::Relaxed) > self.budget {
+            let Some((_, ino)) = table.unused.pop_first() else { break };
+            let Some(entry) = table.entries.remove(&ino) else { continue };
+            self.unused_bytes.fetch_sub(entry.unused.unwrap_or(0), Ordering::Relaxed);
+            evicted.push(entry.inode);
+        }
+    }
+
+    fn let_go(&self, inode: Arc<Inode>) -> std::result::Result<(), Arc<Inode>> {
+        let ino = inode.ino();
+        let mut table = self.shard(ino).table.lock();
+        let Some(entry) = table.entries.get_mut(&ino).filter(|entry| Arc::ptr_eq(&entry.inode, &inode))
+        else {
+            return Err(inode);
+        };
+        drop(inode);
+        if Arc::get_mut(&mut entry.inode).is_none() {
+            return Err(entry.inode.clone());
+        }
+        let turn = entry.turn;
+        // It was handed out, so it is not among the unused.
+        table.used.remove(&turn);
+        let entry = table.entries.remove(&ino);
+        drop(table);
+        drop(entry);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl InodeCache {
+    /// The numbers of all that are in memory.
+    pub(super) fn numbers(&self) -> Vec<Ino> {
+        self.shards
+            .iter()
+            .flat_map(|shard| shard.table.lock().entries.keys().copied().collect::<Vec<_>>())
+            .collect()
+    }
+
+    /// What those that count as unused take now, added up, and held against the account of it.
+    pub(super) fn check_unused_bytes(&self) -> usize {
+        let mut bytes = 0;
+        for shard in &self.shards {
+            let table = shard.table.lock();
+            assert_eq!(table.used.len() + table.unused.len(), table.entries.len());
+            for entry in table.unused.values().map(|ino| &table.entries[ino]) {
+                assert_eq!(
+                    (Arc::strong_count(&entry.inode), entry.unused),
+                    (1, Some(entry.inode.resident_bytes()))
+                );
+                bytes += entry.inode.resident_bytes();
+            }
+        }
+        assert_eq!(bytes, self.unused_bytes.load(Ordering::Relaxed));
+        bytes
+    }
+}
+
+impl Table {
+    fn next_turn(&mut self) -> u64 {
+        self.turns += 1;
+        self.turns - 1
     }
 }

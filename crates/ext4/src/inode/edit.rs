@@ -1,179 +1,83 @@
-//! Making, changing and freeing inodes.
+//! Changing an inode: one editor at a time, and readers see each change as a whole.
 
-use super::draft::{Draft, place_of};
-use crate::alloc::group::mark_inode;
+use super::core::Core;
+use super::draft::Draft;
+use super::{Inode, timestamp};
 use crate::ground::blocks::Blocks;
-use crate::ground::error::{Error, Limit, Result};
-use crate::ground::state::Ground;
-use uext4_ondisk::ext4::{
-    FileType, Incompat, Inode as DiskInode, InodeFlags, RoCompat, Superblock, Timestamp, encode_extent_leaf,
-    update_inode_checksum,
-};
-use uext4_ondisk::{EncodeError, Ino};
+use crate::ground::error::Result;
+use parking_lot::MutexGuard;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
-/// Most links of an inode (`EXT4_LINK_MAX`).
-pub(crate) const LINKS_MAX: u16 = 65000;
-/// Bytes of the part that every record has.
-const BASE_SIZE: u16 = 128;
-/// Bytes of extra fields that are known.
-const EXTRA_SIZE: u16 = 32;
-
-/// What a new inode is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NewInode {
-    /// Type and permissions.
-    pub(crate) mode: u16,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    /// Those that it inherits or is asked to have. Files and directories that map blocks get
-    /// [`InodeFlags::EXTENTS`] besides, on volumes with extents.
-    pub(crate) flags: InodeFlags,
-    /// Any number: it tells this file from the one that had its number before.
-    pub(crate) generation: u32,
-    pub(crate) links: u16,
-    /// Time of its creation.
-    pub(crate) now: Timestamp,
+/// What a change is, for those who make it durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Nothing that reading the data back needs: `fsync` waits for it, `fdatasync` does not.
+    Attributes,
+    /// Extents or size: until its transaction is committed the inode is datasync-dirty.
+    Data,
 }
 
-pub(crate) fn unencodable(error: EncodeError) -> Error {
-    Error::Invalid(error.to_string())
+/// An inode under change. It is this editor's alone; readers go on with what was stored last. Taken inside the handle and
+/// before the map lock; never wait for a handle or a gate while holding one.
+pub(crate) struct Edit<'a> {
+    inode: &'a Inode,
+    draft: Draft,
+    told_ns: u64,
+    _turn: MutexGuard<'a, ()>,
 }
 
-/// The record of an inode that nobody uses: zeroes, but for the checksum.
-pub(crate) fn empty_record(superblock: &Superblock, ino: Ino) -> Result<(Vec<u8>, DiskInode)> {
-    let mut raw = vec![0; usize::from(superblock.geometry.inode_size())];
-    update_inode_checksum(&mut raw, ino, superblock).map_err(unencodable)?;
-    let disk = DiskInode::decode(&raw, ino, superblock)?;
-    Ok((raw, disk))
-}
-
-/// Makes an inode of one that is free: marks it and writes its record.
-///
-/// # Errors
-/// [`Error::Corrupt`] if it is in use or its group is damaged, [`Error::Invalid`] if a field cannot be stored: nothing
-/// was changed then. Those of the body.
-pub(crate) fn make(blocks: &mut impl Blocks, ino: Ino, new: &NewInode) -> Result<Draft> {
-    let superblock = &blocks.ground().superblock;
-    place_of(blocks.ground(), ino)?;
-    let (raw, mut disk) = empty_record(superblock, ino)?;
-    (disk.mode, disk.uid, disk.gid, disk.links) = (new.mode, new.uid, new.gid, new.links);
-    (disk.flags, disk.generation, disk.version) = (new.flags, new.generation, 1);
-    disk.extra_isize = extra_size(superblock);
-    let now = storable(new.now, disk.extra_isize);
-    (disk.accessed, disk.changed, disk.modified) = (now, now, now);
-    (disk.created, disk.project) = (Some(now), Some(0));
-    let kind = disk.file_type();
-    let is_directory = kind == Some(FileType::Directory);
-    if superblock.features.incompat.contains(Incompat::EXTENTS)
-        && (is_directory || kind == Some(FileType::Regular))
-        && !disk.flags.contains(InodeFlags::INLINE_DATA)
-    {
-        disk.flags |= InodeFlags::EXTENTS;
-        encode_extent_leaf(&mut disk.i_block, 0, &[]).map_err(unencodable)?;
-    }
-    let mut draft = Draft { ino, disk, raw };
-    // What cannot be stored shows before anything is changed.
-    draft.disk.encode(&mut draft.raw, ino, superblock).map_err(unencodable)?;
-    mark_inode(blocks, ino, true, is_directory)?;
-    draft.store(blocks)?;
-    Ok(draft)
-}
-
-/// Frees an inode that has no links and maps nothing any more. Its record keeps mode and generation, as the kernel
-/// leaves them; its size is 0 and its time of deletion says that it is none.
-///
-/// # Errors
-/// [`Error::Invalid`] if it has links; [`Error::Corrupt`] if it is free or its group is damaged. Nothing was changed
-/// then. Those of the body.
-pub(crate) fn free(blocks: &mut impl Blocks, draft: &mut Draft, now: Timestamp) -> Result<()> {
-    if draft.disk.links != 0 {
-        return Err(Error::Invalid(format!("inode {} has links and cannot be freed", draft.ino)));
-    }
-    place_of(blocks.ground(), draft.ino)?;
-    let is_directory = draft.disk.file_type() == Some(FileType::Directory);
-    mark_inode(blocks, draft.ino, false, is_directory)?;
-    draft.disk.size = 0;
-    // Zero would say that it was never deleted.
-    draft.disk.deleted = u32::try_from(now.seconds).unwrap_or(u32::MAX).max(1);
-    draft.store(blocks)
-}
-
-/// Bytes of extra fields that new records get.
-fn extra_size(superblock: &Superblock) -> u16 {
-    let room = superblock.geometry.inode_size().saturating_sub(BASE_SIZE);
-    let mut size = EXTRA_SIZE;
-    if superblock.features.ro_compat.contains(RoCompat::EXTRA_ISIZE) {
-        size = size.max(superblock.want_extra_isize).max(superblock.min_extra_isize);
-    }
-    if size > room || !size.is_multiple_of(4) { EXTRA_SIZE.min(room) } else { size }
-}
-
-/// The nearest time that a record with so many bytes of extra fields can hold.
-fn storable(time: Timestamp, extra_isize: u16) -> Timestamp {
-    let most = if extra_isize == 0 { i64::from(i32::MAX) } else { Timestamp::MAX_SECONDS };
-    let seconds = time.seconds.clamp(Timestamp::MIN_SECONDS, most);
-    let nanoseconds = if extra_isize == 0 { 0 } else { time.nanoseconds };
-    Timestamp { seconds, nanoseconds }
-}
-
-/// The links of a directory with one directory in it more, or less. One link stands for more than can be counted.
-///
-/// # Errors
-/// [`Limit::Links`].
-pub(crate) fn count_subdirectory(ground: &Ground, links: u16, more: bool) -> Result<u16> {
-    match (links, more) {
-        (1, _) => Ok(1),
-        (links, false) => Ok(links.saturating_sub(1).max(2)),
-        (links, true) if links < LINKS_MAX - 1 => Ok(links + 1),
-        _ if ground.superblock.features.ro_compat.contains(RoCompat::DIR_NLINK) => Ok(1),
-        _ => Err(Error::Limit(Limit::Links)),
-    }
-}
-
-impl Draft {
-    /// One name more. Of a directory only its parent's and its own lead to it: see [`count_subdirectory`].
+impl Inode {
+    /// Begins a change. The draft is what the table's block says now, and the time of the latest write, which was only
+    /// noted so far: it is written with the next change, whatever that is.
     ///
     /// # Errors
-    /// [`Limit::Links`]. Nothing was changed then.
-    pub(crate) fn add_link(&mut self) -> Result<()> {
-        if self.disk.links >= LINKS_MAX {
-            return Err(Error::Limit(Limit::Links));
+    /// Those of [`Draft::load`].
+    pub(crate) fn edit(&self, blocks: &impl Blocks) -> Result<Edit<'_>> {
+        let turn = self.editing.lock();
+        let mut draft = Draft::load(blocks, self.ino())?;
+        let mut told_ns = self.disk().told_ns;
+        let written = self.state.gate.last_write_ns();
+        if written > told_ns {
+            told_ns = written;
+            (draft.disk.modified, draft.disk.changed) = (timestamp(written), timestamp(written));
         }
-        self.disk.links += 1;
-        Ok(())
+        Ok(Edit { inode: self, draft, told_ns, _turn: turn })
     }
+}
 
-    /// One name less.
+impl Edit<'_> {
+    /// Writes the record into its table and publishes what it says, in one step for readers. More changes may follow.
+    ///
+    /// The inode counts as dirty *before* anybody can see the change. A map that changed with it is published after this.
     ///
     /// # Errors
-    /// [`Error::CorruptInode`] if it has none.
-    pub(crate) fn remove_link(&mut self) -> Result<()> {
-        let none =
-            || Error::CorruptInode { ino: self.ino, what: "a name leads to it, but it has no links".into() };
-        self.disk.links = self.disk.links.checked_sub(1).ok_or_else(none)?;
+    /// Those of [`Draft::store`]: readers go on with what was stored before.
+    pub(crate) fn store(&mut self, blocks: &mut impl Blocks, change: Change) -> Result<()> {
+        let state = &self.inode.state;
+        match (blocks.transaction(), change) {
+            (Some(tid), Change::Data) => state.set_datasync_tid(tid.0),
+            (Some(tid), Change::Attributes) => state.set_sync_tid(tid.0),
+            (None, _) => {}
+        }
+        self.draft.store(blocks)?;
+        let Draft { ino, disk, raw } = &self.draft;
+        let core = Core::new(blocks.ground(), *ino, disk.clone(), raw, self.told_ns);
+        *self.inode.core.lock() = Arc::new(core);
         Ok(())
     }
+}
 
-    /// Another size. What it maps is for the caller.
-    ///
-    /// # Errors
-    /// [`Limit::Map`] if a record of this kind cannot hold it. Nothing was changed then.
-    pub(crate) fn set_size(&mut self, ground: &Ground, size: u64) -> Result<()> {
-        let before = std::mem::replace(&mut self.disk.size, size);
-        let mut raw = self.raw.clone();
-        if self.disk.encode(&mut raw, self.ino, &ground.superblock).is_err() {
-            self.disk.size = before;
-            return Err(Error::Limit(Limit::Map));
-        }
-        Ok(())
+impl Deref for Edit<'_> {
+    type Target = Draft;
+
+    fn deref(&self) -> &Draft {
+        &self.draft
     }
+}
 
-    /// Notes the time of a change of the inode, and of its contents if those changed.
-    pub(crate) fn stamp(&mut self, now: Timestamp, contents: bool) {
-        let now = storable(now, self.disk.extra_isize);
-        self.disk.changed = now;
-        if contents {
-            self.disk.modified = now;
-        }
+impl DerefMut for Edit<'_> {
+    fn deref_mut(&mut self) -> &mut Draft {
+        &mut self.draft
     }
 }

@@ -26,7 +26,8 @@ pub struct Metadata {
     pub rdev: (u32, u32),
     /// Last access.
     pub accessed: Timestamp,
-    /// Last change of the contents. Overwrites by this version show here only while the file is open.
+    /// Last change of the contents. Overwrites by this version show here while the inode is in memory: as long as
+    /// the file is open, and perhaps for a while longer.
     pub modified: Timestamp,
     /// Last change of the attributes, with the same reservation.
     pub changed: Timestamp,

@@ -1,6 +1,7 @@
 //! Inodes: what a record says, what is kept of it in memory, and what may be done with the file.
 
 mod cache;
+pub(crate) mod core;
 #[allow(dead_code)] // The editors that use it come next.
 pub(crate) mod draft;
 #[allow(dead_code)] // The operations that use it come next.
@@ -8,29 +9,36 @@ pub(crate) mod edit;
 pub(crate) mod metadata;
 mod places;
 mod record;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use cache::Ext4State;
 
 use crate::ground::error::{Error, Result};
-use crate::ground::state::is_system_file;
+use crate::ground::state::{Ground, is_system_file};
+use core::Core;
 use metadata::{FileKind, Metadata, Timestamp};
+use parking_lot::Mutex;
 use places::PointerPlaces;
+use std::sync::Arc;
 use uext4_iomap::InodeState;
 use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 
 /// A loaded inode.
+///
+/// Who may change what: `core` is replaced as a whole by [`edit::Edit::store`], whose editor holds `editing`; readers hold
+/// its lock for as long as it takes to count a reference. The engine's half has locks of its own.
 pub struct Inode {
     ino: Ino,
-    disk: DiskInode,
     kind: FileKind,
-    metadata: Metadata,
+    core: Mutex<Arc<Core>>,
+    /// Whoever changes the inode.
+    editing: Mutex<()>,
     /// Where the blocks of an indirect map were met.
     pub(crate) pointer_places: PointerPlaces,
     /// First byte of the record on the volume.
     position: u64,
-    /// What follows the extra fields of the record: extended attributes, inline data among them.
-    record_xattrs: Box<[u8]>,
     /// The engine's half.
     pub(crate) state: InodeState,
 }
@@ -41,9 +49,10 @@ impl Inode {
         self.ino
     }
 
-    /// What is on disk.
-    pub(crate) fn disk(&self) -> &DiskInode {
-        &self.disk
+    /// What its record says, or will say once what changed it is committed: one moment's answer, to be taken once for what
+    /// must fit together.
+    pub(crate) fn disk(&self) -> Arc<Core> {
+        self.core.lock().clone()
     }
 
     /// File type.
@@ -56,23 +65,34 @@ impl Inode {
         self.position
     }
 
-    /// The bytes of the record behind its extra fields, where extended attributes may be. Empty if the record
-    /// says nothing about extra fields: nothing of it is believed then, as in the kernel.
-    pub(crate) fn record_xattrs(&self) -> &[u8] {
-        &self.record_xattrs
-    }
-
-    /// Attributes, with the time of the latest write noted in memory.
-    pub(crate) fn metadata(&self) -> Metadata {
-        let mut metadata = self.metadata.clone();
+    /// Attributes, with the time of the latest write if it was only noted so far.
+    pub(crate) fn metadata(&self, ground: &Ground) -> Metadata {
+        let core = self.disk();
+        let mut metadata = ground.metadata_of(self.ino, &core, self.kind);
         let written = self.state.gate.last_write_ns();
-        if written != 0 {
-            let seconds = (written / 1_000_000_000) as i64;
-            let now = Timestamp { seconds, nanoseconds: (written % 1_000_000_000) as u32 };
-            (metadata.modified, metadata.changed) = (now, now);
+        if written > core.told_ns {
+            (metadata.modified, metadata.changed) = (timestamp(written), timestamp(written));
         }
         metadata
     }
+
+    /// Whether it must stay in memory although nobody uses it: a change of it is not committed, or somebody has to free it.
+    fn is_pinned(&self) -> bool {
+        self.state.sync_tid().is_some() || self.disk().links == 0
+    }
+
+    /// Bytes of memory that go with it.
+    fn resident_bytes(&self) -> usize {
+        let core = size_of::<Core>() + self.disk().record_xattrs().len();
+        // Of the tables that name it, and of the two counts of each reference.
+        let named = 128;
+        size_of::<Inode>() + core + named + self.pointer_places.bytes() + self.state.heap_bytes()
+    }
+}
+
+/// A time that a gate noted.
+fn timestamp(ns: u64) -> Timestamp {
+    Timestamp { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as u32 }
 }
 
 /// Refuses inodes that hold values of attributes, as the kernel does: those are reached through attributes only.
@@ -86,7 +106,7 @@ pub(crate) fn refuse_value(ino: Ino, disk: &DiskInode) -> Result<()> {
 impl Inode {
     /// Whether the contents lie inside the record.
     pub(crate) fn is_inline(&self) -> bool {
-        self.disk.has_inline_data()
+        self.disk().has_inline_data()
     }
 
     /// Refuses reading contents that are not plain blocks.
@@ -94,7 +114,7 @@ impl Inode {
         let refuse = |feature: &str| {
             Err(Error::Incompatible { action: "read", feature: format!("{feature} (inode {})", self.ino) })
         };
-        let flags = self.disk.flags;
+        let flags = self.disk().flags;
         if flags.contains(InodeFlags::ENCRYPT) {
             return refuse(match self.kind {
                 FileKind::Directory => "an encrypted directory",
@@ -110,7 +130,7 @@ impl Inode {
 
     /// Refuses overwriting files whose contents must not change behind somebody's back.
     pub(crate) fn check_overwrite(&self) -> Result<()> {
-        let flags = self.disk.flags;
+        let flags = self.disk().flags;
         if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Err(Error::NotPermitted("the file is immutable or append-only"));
         }

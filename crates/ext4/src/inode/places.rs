@@ -12,6 +12,12 @@ const PLACES_MAX: usize = 1 << 20;
 pub(crate) struct PointerPlaces(parking_lot::Mutex<HashMap<Pblk, (u32, u64)>>);
 
 impl PointerPlaces {
+    /// Bytes of memory that they take.
+    pub(super) fn bytes(&self) -> usize {
+        // An entry and its control byte.
+        self.0.lock().capacity() * (size_of::<(Pblk, (u32, u64))>() + 1)
+    }
+
     /// Whether `block` was met here or nowhere yet.
     pub(crate) fn agrees(&self, block: Pblk, place: (u32, u64)) -> bool {
         let mut places = self.0.lock();

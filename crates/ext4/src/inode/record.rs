@@ -1,11 +1,15 @@
 //! The record of an inode in its table, and what it says.
 
 use super::Inode;
+use super::core::Core;
 use super::metadata::{FileKind, Metadata};
 use super::places::PointerPlaces;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::Ground;
+use parking_lot::Mutex;
+use std::sync::Arc;
 use uext4_iomap::InodeState;
+use uext4_jbd2::Journal;
 use uext4_ondisk::ext4::Inode as DiskInode;
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
 
@@ -20,18 +24,18 @@ impl Ground {
         let place = table.checked_add(u64::from(block)).ok_or_else(bad_number)?;
         let buffer = self.cache.read(place.get())?;
         let (disk, kind) = self.decode_inode(&buffer, offset as usize, ino, place)?;
-        let metadata = self.metadata_of(ino, &disk, kind);
         let state = InodeState::new(disk.size, geometry.block_size_log(), self.committed.clone());
-        let has_extra = disk.extra_isize > 0;
+        // What was read may hold changes that are not durable. Asked afterwards: an inode changes in memory first, so what
+        // a transaction changes later is not in this record.
+        if let Some(tid) = self.journal.as_ref().and_then(Journal::newest_uncommitted) {
+            state.set_datasync_tid(tid.0);
+        }
         let record = buffer.get(offset as usize..).unwrap_or_default();
-        let rest = record.get(disk.xattr_range(&self.superblock)).filter(|_| has_extra).unwrap_or_default();
-        // Most inodes have none: a magic number comes first.
-        let empty = rest.first_chunk::<4>().is_none_or(|magic| *magic == [0; 4]);
-        let record_xattrs = if empty { Box::default() } else { rest.into() };
+        let core = Mutex::new(Arc::new(Core::new(self, ino, disk, record, 0)));
         let position =
             place.byte_offset(geometry.block_size()).unwrap_or(0).saturating_add(u64::from(offset));
         let pointer_places = PointerPlaces::default();
-        Ok(Inode { ino, disk, kind, metadata, pointer_places, position, record_xattrs, state })
+        Ok(Inode { ino, kind, core, editing: Mutex::new(()), pointer_places, position, state })
     }
 
     /// The record at byte `start` of a block of the inode table, checked: what the block says, whatever is in

@@ -25,7 +25,8 @@ pub(super) fn find_window(state: &Ext4State, inode: &Inode, block: Lblk) -> Resu
     let Some(path) = layout.path(block) else {
         return Ok(Window { first: layout.blocks(), end: BLOCKS_END, runs: Vec::new() });
     };
-    let i_block = &inode.disk().i_block;
+    let disk = inode.disk();
+    let i_block = &disk.i_block;
     let root = PointerBlock::root(i_block);
     let mut walk = Walk { state, inode, block, path, met: Vec::with_capacity(6) };
     walk.met.extend((0..MAX_INDIRECT_DEPTH).filter_map(|level| root.get(DIRECT_POINTERS + level)));

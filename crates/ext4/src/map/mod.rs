@@ -97,10 +97,10 @@ pub(crate) fn metadata_block(state: &Ext4State, inode: &Inode, block: u32) -> Re
 /// Walks from the root to the leaf that covers `block`. Each step is one level deeper, so the walk ends.
 fn find_leaf(state: &Ext4State, inode: &Inode, block: Lblk) -> Result<Window> {
     let superblock = &state.superblock;
-    let seed =
-        superblock.features.metadata_csum().then(|| inode.disk().checksum_seed(inode.ino(), superblock));
+    let disk = inode.disk();
+    let seed = superblock.features.metadata_csum().then(|| disk.checksum_seed(inode.ino(), superblock));
     let in_inode = |corrupt: uext4_ondisk::Corrupt| Error::from(corrupt.in_inode(inode.ino()));
-    let root = ExtentNode::root(&inode.disk().i_block, NodeLimits::root(superblock)).map_err(in_inode)?;
+    let root = ExtentNode::root(&disk.i_block, NodeLimits::root(superblock)).map_err(in_inode)?;
     let mut step = descend(state, inode, &root, block)?;
     loop {
         match step {

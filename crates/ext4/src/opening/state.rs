@@ -43,7 +43,7 @@ pub(super) fn bare(
     let mut cache_options = CacheOptions::new(superblock.geometry.block_size());
     cache_options.blocks = superblock.geometry.blocks_count();
     cache_options.budget_bytes = options.metadata_budget;
-    Ok(Ext4State::new(Ground {
+    let ground = Ground {
         zones: SystemZones::new(superblock.geometry.usable_blocks()),
         mmp: mmp::read(&*device, &superblock)?,
         superblock,
@@ -55,5 +55,6 @@ pub(super) fn bare(
         recovery: RecoveryInfo::clean(),
         trusts_only_sound: options.write,
         descriptor_damage: None,
-    }))
+    };
+    Ok(Ext4State::new(ground, options.inode_budget))
 }

@@ -8,6 +8,7 @@
 use crate::ground::error::{Error, Result};
 use crate::inode::Ext4State;
 use crate::inode::Inode;
+use crate::inode::core::Core;
 use crate::map;
 use std::collections::HashSet;
 use std::fmt;
@@ -205,7 +206,7 @@ pub(crate) fn all(state: &Ext4State, ino: Ino) -> Result<Xattrs<'_>> {
 /// Whether there is a place where an inode may have attributes. Its record is looked at, its block is not.
 pub(crate) fn may_have(state: &Ext4State, ino: Ino) -> Result<bool> {
     let inode = state.inode(ino)?;
-    Ok(inode.disk().xattr_block.get() != 0 || !matches!(in_record(state, &inode), Ok(None)))
+    Ok(inode.disk().xattr_block.get() != 0 || !matches!(in_record(state, &inode.disk()), Ok(None)))
 }
 
 /// The stored value of an attribute that is listed, and its name space.
@@ -217,9 +218,9 @@ pub(crate) fn stored(state: &Ext4State, ino: Ino, name: &[u8]) -> Result<(XattrI
 }
 
 /// The attributes inside the inode's record.
-pub(crate) fn in_record<'a>(state: &Ext4State, inode: &'a Inode) -> Result<Option<XattrArea<'a>>> {
-    let area = XattrArea::in_inode(inode.record_xattrs(), &XattrFormat::new(&state.superblock));
-    Ok(area.map_err(|corrupt| corrupt.in_inode(inode.ino()))?)
+pub(crate) fn in_record<'a>(state: &Ext4State, core: &'a Core) -> Result<Option<XattrArea<'a>>> {
+    let area = XattrArea::in_inode(core.record_xattrs(), &XattrFormat::new(&state.superblock));
+    Ok(area.map_err(|corrupt| corrupt.in_inode(core.ino()))?)
 }
 
 /// Calls `each` for the attributes in the record until it answers.
@@ -228,7 +229,7 @@ fn visit_record<T>(
     inode: &Inode,
     each: impl FnMut(XattrEntry<'_>) -> Option<T>,
 ) -> Result<Option<T>> {
-    Ok(in_record(state, inode)?.and_then(|area| area.entries().find_map(each)))
+    Ok(in_record(state, &inode.disk())?.and_then(|area| area.entries().find_map(each)))
 }
 
 /// Calls `each` for the attributes in the block until it answers.
@@ -344,7 +345,7 @@ fn value_in_inode(
     if !disk.flags.contains(InodeFlags::EA_INODE) {
         return Err(refuse("no ea_inode flag"));
     }
-    if disk.xattr_block.get() != 0 || in_record(state, &inode)?.is_some() {
+    if disk.xattr_block.get() != 0 || in_record(state, &disk)?.is_some() {
         return Err(refuse("attributes of its own"));
     }
     if disk.size != u64::from(size) {

@@ -3,6 +3,7 @@
 use super::{assert_says, image, open, save};
 use crate::alloc::Space;
 use crate::alloc::group::{descriptor, inode_used, store_counts};
+use crate::alloc::inodes::{NewInode, free, make};
 use crate::alloc::search::{Allocator, Run, Wish};
 use crate::ground::blocks::Blocks;
 use crate::ground::credits;
@@ -10,7 +11,6 @@ use crate::ground::direct::Direct;
 use crate::ground::journaled::Journaled;
 use crate::ground::state::Ground;
 use crate::inode::draft::Draft;
-use crate::inode::edit::{NewInode, free, make};
 use crate::{Error, Ino, Result};
 use std::collections::BTreeSet;
 use uext4_ondisk::ext4::{Extent, FileType, InodeFlags, Timestamp, encode_extent_leaf};

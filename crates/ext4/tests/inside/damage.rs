@@ -3,12 +3,12 @@
 use super::{assert_says, image, open};
 use crate::alloc::Space;
 use crate::alloc::group::{descriptor, mark_inode, marked};
+use crate::alloc::inodes::{NewInode, free, make};
 use crate::alloc::search::{Allocator, Wish};
 use crate::ground::blocks::Blocks;
 use crate::ground::direct::Direct;
 use crate::ground::state::Ground;
 use crate::inode::draft::Draft;
-use crate::inode::edit::{NewInode, free, make};
 use crate::{Ino, Result, Volume};
 use uext4_ondisk::ext4::{GroupDescriptor, InodeFlags, Timestamp};
 use uext4_ondisk::{Group, Pblk};

@@ -162,6 +162,12 @@ impl MapCell {
         MapWriter { cell: self, pending: self.writer.lock() }
     }
 
+    /// Bytes of memory that the map takes, as far as can be seen without the map lock.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        let noted = self.recent_len.load(Ordering::Acquire) as usize;
+        self.current.load().resident_bytes() + noted * Recent::ENTRY_BYTES
+    }
+
     /// The map lock, unless somebody holds it.
     pub fn try_lock(&self) -> Option<MapWriter<'_>> {
         Some(MapWriter { cell: self, pending: self.writer.try_lock()? })

@@ -368,7 +368,7 @@ impl Walk {
 
     fn open_level(&mut self, ino: Ino) -> Result<Level> {
         let inode = self.state().inode(ino)?;
-        let metadata = inode.metadata();
+        let metadata = inode.metadata(self.state());
         let reader = ReadDir::new(self.volume.clone(), inode)?;
         // No block belongs to two directories of an honest volume.
         self.allowance = self.allowance.checked_sub(metadata.size).ok_or_else(|| {

@@ -1,7 +1,7 @@
 //! Attributes of many inodes in the order of the inode tables, read ahead in large pieces.
 //!
 //! No inode is made for them: the record is decoded (its checksum checked) where it lies in the cached block
-//! of the table. An inode that somebody uses answers for itself.
+//! of the table. An inode in memory answers for itself.
 
 use crate::ground::error::{Error, Result};
 use crate::inode::Ext4State;
@@ -42,8 +42,8 @@ impl TableReader {
         upcoming: impl Iterator<Item = Ino>,
     ) -> Result<Metadata> {
         if let Some(inode) = state.live_inode(ino) {
-            refuse_value(ino, inode.disk())?;
-            return Ok(inode.metadata());
+            refuse_value(ino, &inode.disk())?;
+            return Ok(inode.metadata(state));
         }
         let position = self.position(state, ino)?;
         let number = position.block.get();

@@ -1,0 +1,316 @@
+//! The cache of inodes, and inodes that change, on volumes of mke2fs. No transaction of these tests is committed, so the
+//! images stay as they were made.
+
+use super::Inode;
+use super::edit::Change;
+use crate::Volume;
+use crate::ground::error::{Error, Result};
+use crate::ground::journaled::Journaled;
+use crate::ground::options::{OpenOptions, VolumeOptions};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+use uext4_ondisk::ext4::Timestamp;
+use uext4_ondisk::{Corrupt, CorruptKind, Ino};
+use uext4_testkit::{Volume as Image, VolumeBuilder};
+
+/// A volume with files `0`, `1`, … of a block each.
+struct Bed {
+    image: Image,
+    volume: Volume,
+}
+
+impl Bed {
+    fn new(files: u32, budget: usize) -> Bed {
+        let tree = tempfile::tempdir().unwrap();
+        for file in 0..files {
+            std::fs::write(tree.path().join(file.to_string()), [1; 4096]).unwrap();
+        }
+        let image = VolumeBuilder::new(64 << 20).args(["-b", "4096"]).from_dir(tree.path()).build();
+        let volume = Volume::open(image.path(), VolumeOptions::read_write().inode_budget(budget)).unwrap();
+        Bed { image, volume }
+    }
+
+    fn ino(&self, file: u32) -> Ino {
+        self.volume.metadata(format!("/{file}")).unwrap().ino
+    }
+
+    fn inode(&self, ino: Ino) -> Arc<Inode> {
+        self.volume.state().inode(ino).unwrap()
+    }
+
+    /// Changes an inode in a handle of its own.
+    fn change(&self, inode: &Inode, change: Change, edit: impl FnOnce(&mut super::draft::Draft)) -> u64 {
+        let edited = Journaled::run(self.volume.state(), 1, |blocks| {
+            let mut draft = inode.edit(blocks)?;
+            edit(&mut draft);
+            draft.store(blocks, change)?;
+            Ok(blocks.tid())
+        });
+        edited.unwrap().0
+    }
+
+    fn committed(&self, tid: u64) {
+        self.volume.state().journal.as_ref().unwrap().committed(uext4_jbd2::Tid(tid)).unwrap();
+    }
+
+    /// Looks at all files, so that what can go goes.
+    fn look_at_all(&self, inos: &[Ino]) {
+        inos.iter().for_each(|&ino| drop(self.inode(ino)));
+    }
+
+    fn finish(self) {
+        drop(self.volume);
+        self.image.assert_clean();
+    }
+}
+
+/// Where an inode is in memory, without a reference that would keep it there.
+fn place(inode: &Arc<Inode>) -> usize {
+    Arc::as_ptr(inode).addr()
+}
+
+#[test]
+fn what_is_loaded_while_a_transaction_is_open_is_not_taken_for_durable() {
+    let bed = Bed::new(256, 0);
+    let inos: Vec<Ino> = (0..256).map(|file| bed.ino(file)).collect();
+    let held = bed.inode(inos[0]);
+    let changed = bed.inode(inos[1]);
+    let kept = place(&changed);
+    let tid = bed.change(&changed, Change::Data, |draft| draft.disk.size += 4096);
+    assert_eq!((changed.state.datasync_tid(), changed.disk().size), (Some(tid), 8192));
+    drop(changed);
+    bed.look_at_all(&inos[2..64]);
+    assert_eq!(place(&bed.inode(inos[1])), kept, "an inode with a change that is not durable was given up");
+    assert_eq!(held.state.datasync_tid(), None, "it was in memory all the time, and was not changed");
+    // Nobody knows what the transaction changed of one that was not in memory.
+    let loaded = bed.inode(inos[5]);
+    assert_eq!((loaded.state.datasync_tid(), loaded.state.sync_tid()), (Some(tid), Some(tid)));
+    bed.committed(tid);
+    assert_eq!(loaded.state.datasync_tid(), None);
+    assert!(!bed.inode(inos[1]).state.view().datasync_dirty);
+    bed.look_at_all(&inos[64..]);
+    let numbers = bed.volume.state().inodes.numbers().len();
+    assert!(numbers < 32, "nothing pins them any more: {numbers}");
+    let again = bed.inode(inos[9]);
+    assert_eq!(again.state.datasync_tid(), None, "what was committed is durable");
+    drop((held, loaded, again));
+    bed.finish();
+}
+
+#[test]
+fn an_attribute_is_no_data() {
+    let bed = Bed::new(1, 0);
+    let inode = bed.inode(bed.ino(0));
+    let tid = bed.change(&inode, Change::Attributes, |draft| draft.disk.uid = 7);
+    assert_eq!((inode.state.datasync_tid(), inode.state.sync_tid()), (None, Some(tid)));
+    assert!(inode.is_pinned() && bed.volume.metadata("/0").unwrap().uid == 7);
+    drop(inode);
+    bed.finish();
+}
+
+/// All must share one gate and one mapping, so one loads and the others wait. A load that fails or panics leaves it to
+/// the next.
+#[test]
+fn an_inode_is_loaded_once() {
+    let bed = Bed::new(4, 1 << 20);
+    let (state, inos) = (bed.volume.state(), [0, 1, 2].map(|file| bed.ino(file)));
+    let load = |ino| state.load_inode(ino);
+    let cache = super::cache::InodeCache::new(1 << 20);
+    let (begun, loads) = (Barrier::new(8), AtomicU32::new(0));
+    let all = || {
+        std::thread::scope(|scope| {
+            let get = |ino, fails: u32| {
+                begun.wait();
+                let inode = cache.get(ino, || {
+                    std::thread::sleep(Duration::from_millis(20));
+                    match loads.fetch_add(1, Ordering::SeqCst) {
+                        nth if nth >= fails => load(ino),
+                        0 => Err(Corrupt::from(CorruptKind::InodeFree).into()),
+                        _ => panic!("planned"),
+                    }
+                });
+                inode.map(|inode| place(&inode))
+            };
+            let take = |fails, ino| {
+                loads.store(0, Ordering::SeqCst);
+                let threads: Vec<_> = (0..8).map(|_| scope.spawn(move || get(ino, fails))).collect();
+                threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+            };
+            [take(0, inos[0]), take(1, inos[1]), take(2, inos[2])]
+        })
+    };
+    for (fails, got) in all().into_iter().enumerate() {
+        let places: Vec<usize> =
+            got.iter().filter_map(|got| got.as_ref().ok()?.as_ref().ok().copied()).collect();
+        let errors = got.iter().filter(|got| matches!(got, Ok(Err(_)))).count();
+        let panics = got.iter().filter(|got| got.is_err()).count();
+        assert_eq!((errors, panics), (fails.min(1), fails.saturating_sub(1)));
+        assert!(places.iter().all(|&place| place == places[0]), "two inodes of one number");
+        assert_eq!(places.len(), 8 - fails);
+    }
+    assert_eq!(loads.load(Ordering::SeqCst), 3, "each number was loaded once after its failures");
+    bed.finish();
+}
+
+#[test]
+fn unused_inodes_take_no_more_than_their_budget() {
+    const FILES: u32 = 2000;
+    const BUDGET: usize = 256 << 10;
+    let bed = Bed::new(FILES, BUDGET);
+    let cache = &bed.volume.state().inodes;
+    let mut held = HashMap::new();
+    for file in 0..FILES {
+        let options = OpenOptions::new().read(true);
+        let open = bed.volume.open_file(format!("/{file}"), options).unwrap();
+        let mut byte = [0];
+        open.read_any_at(&mut byte, 0).unwrap();
+        let taken = cache.check_unused_bytes();
+        assert!(taken <= BUDGET, "{taken} bytes after {file} files");
+        if file.is_multiple_of(10) {
+            held.insert(open.ino(), (place(&bed.inode(open.ino())), open));
+        }
+    }
+    let (numbers, taken) = (cache.numbers(), cache.check_unused_bytes());
+    assert!(numbers.len() < FILES as usize / 2, "{} of {FILES} are kept", numbers.len());
+    assert!(taken > BUDGET / 2, "the budget is made use of: {taken} bytes");
+    for (ino, (first, _)) in &held {
+        assert_eq!(place(&bed.inode(*ino)), *first, "a file in use was loaded twice");
+    }
+    // Closed together, and found out as others are opened.
+    drop(held);
+    for file in 0..FILES / 5 {
+        drop(bed.inode(bed.ino(file)));
+    }
+    assert!(cache.check_unused_bytes() <= BUDGET);
+    // Each takes more than its own size, so this bounds their number as well.
+    assert!(cache.numbers().len() <= BUDGET / size_of::<Inode>() + 16 * super::cache::LOOKS);
+    bed.finish();
+}
+
+#[test]
+fn readers_never_see_half_of_a_change() {
+    let bed = Bed::new(1, 1 << 20);
+    let inode = bed.inode(bed.ino(0));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut seen = 0;
+                    while !over.load(Ordering::Relaxed) {
+                        let metadata = inode.metadata(bed.volume.state());
+                        assert_eq!(metadata.size, metadata.blocks * 512, "size and blocks of two moments");
+                        seen += 1;
+                    }
+                    seen
+                })
+            })
+            .collect();
+        let begun = Instant::now();
+        for blocks in (1..1000).cycle().take_while(|_| begun.elapsed() < Duration::from_millis(500)) {
+            bed.change(&inode, Change::Data, |draft| {
+                (draft.disk.size, draft.disk.blocks_raw) = (blocks * 4096, blocks * 8);
+            });
+        }
+        over.store(true, Ordering::Relaxed);
+        for reader in readers {
+            assert!(reader.join().unwrap() > 0);
+        }
+    });
+    drop(inode);
+    bed.finish();
+}
+
+/// Two editors of one inode take turns: neither stores over what the other stored.
+#[test]
+fn no_change_is_lost() {
+    let bed = Bed::new(1, 1 << 20);
+    let inode = bed.inode(bed.ino(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    bed.change(&inode, Change::Attributes, |draft| {
+                        draft.disk.uid += 1;
+                        std::thread::sleep(Duration::from_micros(100));
+                    });
+                }
+            });
+        }
+    });
+    assert_eq!((inode.disk().uid, inode.metadata(bed.volume.state()).uid), (200, 200));
+    drop(inode);
+    bed.finish();
+}
+
+#[test]
+fn a_change_that_cannot_be_stored_is_not_seen() {
+    let bed = Bed::new(1, 1 << 20);
+    let inode = bed.inode(bed.ino(0));
+    let edited: Result<()> = Journaled::run(bed.volume.state(), 0, |blocks| {
+        let mut draft = inode.edit(blocks)?;
+        draft.disk.uid = 7;
+        draft.store(blocks, Change::Attributes)
+    });
+    assert!(matches!(edited, Err(Error::Journal(_))), "{edited:?}");
+    assert_eq!(inode.disk().uid, bed.volume.metadata("/0").unwrap().uid);
+    assert_ne!(inode.disk().uid, 7);
+    bed.change(&inode, Change::Attributes, |draft| draft.disk.uid = 8);
+    assert_eq!(inode.disk().uid, 8, "the turn was given back");
+    drop(inode);
+    bed.finish();
+}
+
+/// The time of a write is noted, told at once, and stored with the next change; a time that is set later counts.
+#[test]
+fn the_time_of_a_write_is_stored_with_the_next_change() {
+    let bed = Bed::new(1, 1 << 20);
+    let inode = bed.inode(bed.ino(0));
+    let modified = || bed.volume.metadata("/0").unwrap().modified;
+    let before = modified();
+    let cell = inode.state.gate.register();
+    inode.state.gate.note_write(&cell, 5_000_000_007_000_000_009);
+    let noted = Timestamp { seconds: 5_000_000_007, nanoseconds: 9 };
+    assert_eq!((modified(), inode.disk().modified), (noted, before));
+    bed.change(&inode, Change::Attributes, |draft| draft.disk.uid = 7);
+    assert_eq!((modified(), inode.disk().modified, inode.disk().changed), (noted, noted, noted));
+    bed.change(&inode, Change::Attributes, |draft| draft.disk.modified = before);
+    assert_eq!(modified(), before, "what was stored already does not come back");
+    inode.state.gate.unregister(&cell);
+    drop(inode);
+    bed.finish();
+}
+
+#[test]
+fn a_number_is_let_go_by_its_last_user_and_comes_back_as_another_inode() {
+    let bed = Bed::new(40, 0);
+    let inos: Vec<Ino> = (0..40).map(|file| bed.ino(file)).collect();
+    let (state, ino) = (bed.volume.state(), inos[0]);
+    let inode = bed.inode(ino);
+    let (first, generation) = (place(&inode), inode.disk().generation);
+    let tid = bed.change(&inode, Change::Attributes, |draft| draft.disk.links = 0);
+    bed.committed(tid);
+    drop(inode);
+    bed.look_at_all(&inos[1..]);
+    let inode = bed.inode(ino);
+    assert_eq!(place(&inode), first, "somebody has to free it");
+    let other = inode.clone();
+    let inode = state.let_go(inode).map_or_else(|inode| inode, |()| panic!("somebody uses it"));
+    drop(other);
+    assert!(state.let_go(inode).is_ok(), "the last user");
+    let refused = state.inode(ino).map(drop).unwrap_err();
+    assert!(refused.to_string().ends_with("inode is referenced but not in use"), "{refused}");
+    // The number is given out again.
+    Journaled::run(state, 1, |blocks| {
+        let mut draft = super::draft::Draft::load(blocks, ino)?;
+        (draft.disk.links, draft.disk.generation) = (1, generation + 1);
+        draft.store(blocks)
+    })
+    .unwrap();
+    let inode = bed.inode(ino);
+    assert_eq!(inode.disk().generation, generation + 1);
+    drop(inode);
+    bed.finish();
+}
