@@ -35,8 +35,8 @@ pub(crate) struct Wish {
 
 /// The free space of a volume.
 pub(crate) struct Allocator {
-    /// Whether what is given back waits for [`Allocator::release`]: with a journal it must not carry anything else before
-    /// the change that freed it is durable.
+    /// Whether what is given back waits for [`Allocator::release`]: with a journal it must not carry anything else
+    /// before the change that freed it is durable.
     holds: bool,
     /// What waits: first block and end of each run, disjoint.
     held: BTreeMap<u64, u64>,

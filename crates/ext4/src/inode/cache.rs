@@ -6,16 +6,16 @@
 //! budget of bytes together; the one that was used longest ago goes first. What an inode takes is found out when it is
 //! found unused, its mapping included, and does not change until somebody asks for it.
 //!
-//! Nobody tells the cache that he uses an inode no longer: that the cache has the only reference says it. So it looks at a
-//! few of those it takes for used whenever it loads one, or hands out one that was unused. That keeps up with those that
-//! become unused; many that do so at once (files closed, a commit) are found out as others are loaded.
+//! Nobody tells the cache that he uses an inode no longer: that the cache has the only reference says it. So it looks
+//! at a few of those it takes for used whenever it loads one, or hands out one that was unused. That keeps up with
+//! those that become unused; many that do so at once (files closed, a commit) are found out as others are loaded.
 //!
 //! # How a number is let go
-//! An inode that was unlinked while it was open stays here under its number, which is in use on the volume as long. Whoever
-//! frees it stores the record without links, then has it let go ([`Ext4State::let_go`]), then clears its bit: a look-up in
-//! between reads the record and is told that it is free; one after the number was given out again makes an inode of its own,
-//! with the new generation, gate and mapping. Letting go succeeds for the last user only, so nobody is left who could mean
-//! the file that had the number before.
+//! An inode that was unlinked while it was open stays here under its number, which is in use on the volume as long.
+//! Whoever frees it stores the record without links, then has it let go ([`Ext4State::let_go`]), then clears its bit: a
+//! look-up in between reads the record and is told that it is free; one after the number was given out again makes an
+//! inode of its own, with the new generation, gate and mapping. Letting go succeeds for the last user only, so nobody
+//! is left who could mean the file that had the number before.
 
 use super::{Inode, refuse_value};
 use crate::ground::error::Result;

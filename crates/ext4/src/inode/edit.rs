@@ -18,8 +18,8 @@ pub(crate) enum Change {
     Data,
 }
 
-/// An inode under change. It is this editor's alone; readers go on with what was stored last. Taken inside the handle and
-/// before the map lock; never wait for a handle or a gate while holding one.
+/// An inode under change. It is this editor's alone; readers go on with what was stored last. Taken inside the handle
+/// and before the map lock; never wait for a handle or a gate while holding one.
 pub(crate) struct Edit<'a> {
     inode: &'a Inode,
     draft: Draft,
@@ -49,7 +49,8 @@ impl Inode {
 impl Edit<'_> {
     /// Writes the record into its table and publishes what it says, in one step for readers. More changes may follow.
     ///
-    /// The inode counts as dirty *before* anybody can see the change. A map that changed with it is published after this.
+    /// The inode counts as dirty *before* anybody can see the change. A map that changed with it is published after
+    /// this.
     ///
     /// # Errors
     /// Those of [`Draft::store`]: readers go on with what was stored before.

@@ -27,8 +27,8 @@ use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 
 /// A loaded inode.
 ///
-/// Who may change what: `core` is replaced as a whole by [`edit::Edit::store`], whose editor holds `editing`; readers hold
-/// its lock for as long as it takes to count a reference. The engine's half has locks of its own.
+/// Who may change what: `core` is replaced as a whole by [`edit::Edit::store`], whose editor holds `editing`; readers
+/// hold its lock for as long as it takes to count a reference. The engine's half has locks of its own.
 pub struct Inode {
     ino: Ino,
     kind: FileKind,
@@ -49,8 +49,8 @@ impl Inode {
         self.ino
     }
 
-    /// What its record says, or will say once what changed it is committed: one moment's answer, to be taken once for what
-    /// must fit together.
+    /// What its record says, or will say once what changed it is committed: one moment's answer, to be taken once for
+    /// what must fit together.
     pub(crate) fn disk(&self) -> Arc<Core> {
         self.core.lock().clone()
     }
@@ -76,7 +76,8 @@ impl Inode {
         metadata
     }
 
-    /// Whether it must stay in memory although nobody uses it: a change of it is not committed, or somebody has to free it.
+    /// Whether it must stay in memory although nobody uses it: a change of it is not committed, or somebody has to free
+    /// it.
     fn is_pinned(&self) -> bool {
         self.state.sync_tid().is_some() || self.disk().links == 0
     }

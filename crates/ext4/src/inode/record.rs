@@ -25,8 +25,8 @@ impl Ground {
         let buffer = self.cache.read(place.get())?;
         let (disk, kind) = self.decode_inode(&buffer, offset as usize, ino, place)?;
         let state = InodeState::new(disk.size, geometry.block_size_log(), self.committed.clone());
-        // What was read may hold changes that are not durable. Asked afterwards: an inode changes in memory first, so what
-        // a transaction changes later is not in this record.
+        // What was read may hold changes that are not durable. Asked afterwards: an inode changes in memory first, so
+        // what a transaction changes later is not in this record.
         if let Some(tid) = self.journal.as_ref().and_then(Journal::newest_uncommitted) {
             state.set_datasync_tid(tid.0);
         }

@@ -1,5 +1,5 @@
-//! The cache of inodes, and inodes that change, on volumes of mke2fs. No transaction of these tests is committed, so the
-//! images stay as they were made.
+//! The cache of inodes, and inodes that change, on volumes of mke2fs. No transaction of these tests is committed, so
+//! the images stay as they were made.
 
 use super::Inode;
 use super::edit::Change;

@@ -1,4 +1,5 @@
-//! What the edits work on: a volume, with changed blocks in memory, and a directory on it whose blocks come from a file.
+//! What the edits work on: a volume, with changed blocks in memory, and a directory on it whose blocks come from a
+//! file.
 
 use crate::dir::edit::{DirMap, Edit};
 use crate::ground::blocks::Blocks;
