@@ -1,4 +1,4 @@
-//! The DEVICE grammar: `[scheme:]locator[?key[=value][&…]][:/path]`.
+//! The DEVICE grammar: `[scheme:]locator[?key[=value][&…]]`.
 //!
 //! How a text is read, in this order:
 //!
@@ -8,10 +8,10 @@
 //!    is an error: `foo:bar.img` is refused, the file of that name is `./foo:bar.img` or `file:foo:bar.img`.
 //!    `disk.img:/etc` has no scheme: one `/` follows. `x://…` always reads as a scheme.
 //! 2. **Authority.** `file:///disk.img` is `/disk.img`; the authority must be empty or `localhost`.
-//! 3. **Inner path.** It begins at the `/` of the first `:/` that is left, and is taken verbatim to the end.
-//! 4. **Options** follow the first `?` before that, separated by `&`. Unknown, empty and repeated keys are
-//!    errors.
-//! 5. **Locator.** `:/`, `?`, `&`, `%` inside it are percent-encoded; any byte but NUL may be.
+//! 3. **Options** follow the first `?`, separated by `&`. Unknown, empty and repeated keys are errors.
+//! 4. **Locator.** `:/`, `?`, `&`, `%` inside it are percent-encoded; any byte but NUL may be.
+//!
+//! `:/` after the scheme is no part of it: it ends the device where a path inside its volume may follow.
 
 mod units;
 
@@ -105,7 +105,7 @@ pub struct SpecOptions {
     pub fua: Option<bool>,
 }
 
-/// A parsed device, without inner path.
+/// A parsed device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSpec {
     /// Engine.
@@ -114,15 +114,6 @@ pub struct DeviceSpec {
     pub locator: Locator,
     /// Options.
     pub options: SpecOptions,
-}
-
-/// A device and, for most commands, a path inside its file system.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
-    /// The device.
-    pub spec: DeviceSpec,
-    /// The inner path with its leading `/`, bytes as given. `None` if the text has none.
-    pub path: Option<Vec<u8>>,
 }
 
 /// What stands before the first colon.
@@ -134,15 +125,51 @@ enum Prefix<'a> {
 }
 
 impl DeviceSpec {
-    /// Parses a device that must not have an inner path.
+    /// Parses a device.
     ///
     /// # Errors
     /// [`Error::BadSpec`] for anything malformed, [`Error::Unsupported`] for `nbd` and `rbd`.
     pub fn parse(text: &str) -> Result<Self> {
-        let target = Target::parse(text)?;
-        match target.path {
-            None => Ok(target.spec),
-            Some(_) => Err(bad(text.as_bytes(), "a device is meant here, without `:/path`")),
+        Self::parse_bytes(text.as_bytes())
+    }
+
+    /// [`DeviceSpec::parse`] for arguments that may not be UTF-8 (paths of the host are bytes).
+    ///
+    /// # Errors
+    /// Those of [`DeviceSpec::parse`].
+    pub fn parse_bytes(text: &[u8]) -> Result<Self> {
+        let (prefix, rest) = split_prefix(text);
+        let scheme = match prefix {
+            Prefix::Absent => Scheme::File,
+            Prefix::Known(scheme) => scheme,
+            Prefix::Later(name) => {
+                return Err(Error::Unsupported(format!("scheme `{name}:` is not built into this release")));
+            }
+            Prefix::Unknown(name) => {
+                let reason = format!("unknown scheme `{name}` (a file of this name is `./{name}:…`)");
+                return Err(bad(text, reason));
+            }
+        };
+        let body = match prefix {
+            Prefix::Known(scheme) if scheme != Scheme::Memory => strip_authority(text, rest)?,
+            _ => rest,
+        };
+        if body.windows(2).any(|pair| pair == b":/") {
+            return Err(bad(text, "a device is meant here, without `:/path`"));
+        }
+        let (locator, options) = match body.iter().position(|&b| b == b'?') {
+            Some(mark) => (&body[..mark], parse_options(text, &body[mark + 1..])?),
+            None => (body, SpecOptions::default()),
+        };
+        Ok(DeviceSpec { scheme, locator: parse_locator(text, scheme, locator)?, options })
+    }
+
+    /// Bytes that the scheme of `text` takes, its colon included: 0 without one, `None` for one that nobody knows.
+    #[must_use]
+    pub fn scheme_length(text: &[u8]) -> Option<usize> {
+        match split_prefix(text) {
+            (Prefix::Unknown(_), _) => None,
+            (_, rest) => Some(text.len() - rest.len()),
         }
     }
 
@@ -161,59 +188,6 @@ impl std::str::FromStr for DeviceSpec {
 
     fn from_str(text: &str) -> Result<Self> {
         DeviceSpec::parse(text)
-    }
-}
-
-impl Target {
-    /// Parses a device with an optional inner path.
-    ///
-    /// # Errors
-    /// [`Error::BadSpec`] for anything malformed, [`Error::Unsupported`] for `nbd` and `rbd`.
-    pub fn parse(text: &str) -> Result<Self> {
-        Self::parse_bytes(text.as_bytes())
-    }
-
-    /// [`Target::parse`] for arguments that may not be UTF-8 (paths of the host and of the volume are bytes).
-    pub fn parse_bytes(text: &[u8]) -> Result<Self> {
-        let (prefix, rest) = split_prefix(text);
-        let scheme = match prefix {
-            Prefix::Absent => Scheme::File,
-            Prefix::Known(scheme) => scheme,
-            Prefix::Later(name) => {
-                return Err(Error::Unsupported(format!("scheme `{name}:` is not built into this release")));
-            }
-            Prefix::Unknown(name) => {
-                let reason = format!("unknown scheme `{name}` (a file of this name is `./{name}:…`)");
-                return Err(bad(text, reason));
-            }
-        };
-        let rest = match prefix {
-            Prefix::Known(scheme) if scheme != Scheme::Memory => strip_authority(text, rest)?,
-            _ => rest,
-        };
-        let (body, path) = match find_inner_path(rest) {
-            Some(colon) => (&rest[..colon], Some(rest[colon + 1..].to_vec())),
-            None => (rest, None),
-        };
-        if path.as_ref().is_some_and(|path| path.contains(&0)) {
-            return Err(bad(text, "the inner path has a NUL byte"));
-        }
-        let (locator, options) = match body.iter().position(|&b| b == b'?') {
-            Some(mark) => (&body[..mark], parse_options(text, &body[mark + 1..])?),
-            None => (body, SpecOptions::default()),
-        };
-        let locator = parse_locator(text, scheme, locator)?;
-        Ok(Target { spec: DeviceSpec { scheme, locator, options }, path })
-    }
-
-    /// Whether an argument of `cp` names something inside a volume; without an inner path it is a path of the
-    /// host, whatever else it looks like. Decided without reporting errors: an argument with an inner path
-    /// and an unknown scheme (`s3://bucket`) answers `true` and is refused by [`Target::parse_bytes`].
-    pub fn has_inner_path(text: &[u8]) -> bool {
-        match split_prefix(text) {
-            (Prefix::Known(_) | Prefix::Later(_), rest) => find_inner_path(rest).is_some(),
-            _ => find_inner_path(text).is_some(),
-        }
     }
 }
 
@@ -254,11 +228,6 @@ fn strip_authority<'a>(text: &[u8], rest: &'a [u8]) -> Result<&'a [u8]> {
         b"" | b"localhost" => Err(bad(text, "a path must follow `//`")),
         other => Err(bad(text, format!("cannot open a file of host `{}`", String::from_utf8_lossy(other)))),
     }
-}
-
-/// Index of the colon of the first `:/`.
-fn find_inner_path(rest: &[u8]) -> Option<usize> {
-    rest.windows(2).position(|pair| pair == b":/")
 }
 
 fn parse_locator(text: &[u8], scheme: Scheme, raw: &[u8]) -> Result<Locator> {
@@ -403,17 +372,6 @@ impl fmt::Display for DeviceSpec {
     }
 }
 
-/// The canonical spelling. Bytes of the inner path that are not UTF-8 are printed as replacement characters.
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.spec.fmt(f)?;
-        match &self.path {
-            Some(path) => write!(f, ":{}", String::from_utf8_lossy(path)),
-            None => Ok(()),
-        }
-    }
-}
-
 fn write_path(f: &mut fmt::Formatter<'_>, scheme: Scheme, path: &OsStr) -> fmt::Result {
     let bytes = path.as_bytes();
     if scheme != Scheme::File && bytes.starts_with(b"//") {
@@ -423,7 +381,7 @@ fn write_path(f: &mut fmt::Formatter<'_>, scheme: Scheme, path: &OsStr) -> fmt::
     let first_slash = bytes.iter().position(|&b| b == b'/').unwrap_or(bytes.len());
     for (at, &byte) in bytes.iter().enumerate() {
         let colon_misread = byte == b':' && (at < first_slash || bytes.get(at + 1) == Some(&b'/'));
-        // A colon at the very end would join the `/` of an inner path.
+        // What follows a device may begin with `/`, which a colon at the very end would join.
         let colon_last = byte == b':' && at + 1 == bytes.len();
         if byte.is_ascii_graphic() && !b"%?&".contains(&byte) && !colon_misread && !colon_last {
             write!(f, "{}", byte as char)?;

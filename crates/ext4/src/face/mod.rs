@@ -9,6 +9,7 @@ mod names;
 pub(crate) mod queue;
 pub(crate) mod read_dir;
 pub(crate) mod statfs;
+pub(crate) mod target;
 pub(crate) mod to_device;
 pub(crate) mod volume;
 pub(crate) mod walk;
