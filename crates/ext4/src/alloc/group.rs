@@ -10,9 +10,10 @@
 use super::bits::{bit, free_bits, put_bit, put_bits, used_bits};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
+use crate::inode::fields::unencodable;
 use std::ops::Range;
 use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags};
-use uext4_ondisk::{Corrupt, CorruptKind, EncodeError, Group, Ino, Pblk};
+use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
 /// Clusters that are asked for at once when a bitmap is made.
 const FREE_STEP: usize = 1024;
@@ -20,10 +21,6 @@ const FREE_STEP: usize = 1024;
 pub(crate) const SEARCH_WORK: usize = 32;
 /// Where the superblock is, in bytes.
 const SUPERBLOCK: u64 = 1024;
-
-fn unencodable(error: EncodeError) -> Error {
-    Error::Invalid(error.to_string())
-}
 
 fn corrupt(kind: CorruptKind, group: Group) -> Error {
     Corrupt::from(kind).in_group(group).into()

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `bits.rs` | ranges of bits |
 //! | `group.rs` | bitmaps and descriptor of one group: the only file that changes them |
+//! | `inode.rs` | inodes made and freed |
 //! | `search.rs` | where new blocks and inodes are looked for: the policy |
 
 pub(crate) mod bits;
 pub(crate) mod group;
-pub(crate) mod inodes;
+#[allow(dead_code)] // The operations that use it come next.
+pub(crate) mod inode;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod search;
 

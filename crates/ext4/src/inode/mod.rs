@@ -6,6 +6,8 @@ pub(crate) mod core;
 pub(crate) mod draft;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod edit;
+#[allow(dead_code)] // The operations that use it come next.
+pub(crate) mod fields;
 pub(crate) mod metadata;
 mod places;
 mod record;

@@ -3,7 +3,7 @@
 use super::{assert_says, image, open, save};
 use crate::alloc::Space;
 use crate::alloc::group::{descriptor, inode_used, store_counts};
-use crate::alloc::inodes::{NewInode, free, make};
+use crate::alloc::inode::{NewInode, free, make};
 use crate::alloc::search::{Allocator, Run, Wish};
 use crate::ground::blocks::Blocks;
 use crate::ground::credits;

@@ -3,7 +3,7 @@
 use super::{assert_says, image, open};
 use crate::alloc::Space;
 use crate::alloc::group::{descriptor, mark_inode, marked};
-use crate::alloc::inodes::{NewInode, free, make};
+use crate::alloc::inode::{NewInode, free, make};
 use crate::alloc::search::{Allocator, Wish};
 use crate::ground::blocks::Blocks;
 use crate::ground::direct::Direct;

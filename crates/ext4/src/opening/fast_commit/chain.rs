@@ -1,7 +1,7 @@
 //! A row of directory entries, in a block or inside an inode: putting a name in and taking one out.
 
-use super::extents::unencodable;
 use crate::ground::error::Result;
+use crate::inode::fields::unencodable;
 use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::{DirBlock, DirFormat, DirSlot, FileType, encode_dir_entry, entry_length};
 

@@ -208,7 +208,7 @@ impl Directory {
     ) -> Result<()> {
         if let Some(seed) = Self::seed(parts, node) {
             if block.kind == DirBlockKind::Linear {
-                encode_dir_tail(&mut block.bytes, seed).map_err(super::extents::unencodable)?;
+                encode_dir_tail(&mut block.bytes, seed).map_err(crate::inode::fields::unencodable)?;
             } else {
                 htree::seal(&mut block.bytes, seed)?;
             }

@@ -7,12 +7,13 @@ use super::bitmaps::Groups;
 use super::pointers::Pointers;
 use crate::ground::canvas::Canvas;
 use crate::ground::error::{Error, Result};
+use crate::inode::fields::unencodable;
 use uext4_ondisk::ext4::{
     Extent, ExtentIndex, ExtentNode, I_BLOCK_SIZE, MAX_EXTENT_DEPTH, MAX_EXTENT_LENGTH, MAX_UNWRITTEN_LENGTH,
     NodeLimits, ROOT_CAPACITY, block_capacity, encode_extent_index, encode_extent_leaf,
     update_extent_checksum,
 };
-use uext4_ondisk::{Corrupt, CorruptKind, EncodeError, Ino, Lblk, Pblk};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
 /// Blocks on the volume: first and number.
 pub(super) type BlockRun = (u64, u64);
@@ -37,10 +38,6 @@ pub(super) struct Tree {
     changed: bool,
     /// The pointer blocks, if the file is mapped by them: leaves and index have no blocks then.
     pointers: Option<Pointers>,
-}
-
-pub(super) fn unencodable(error: EncodeError) -> Error {
-    Error::Invalid(error.to_string())
 }
 
 impl Tree {

@@ -3,9 +3,9 @@
 use super::Parts;
 use super::chain::{self, Entry};
 use super::dentry::{Block, Directory};
-use super::extents::unencodable;
 use super::inode::Node;
 use crate::ground::error::Result;
+use crate::inode::fields::unencodable;
 use uext4_ondisk::ext4::{
     DirBlockKind, HashVersion, HtreeEntry, HtreeIndex, HtreeRoot, encode_htree_entries, update_htree_checksum,
 };

@@ -1,12 +1,12 @@
 //! The inodes that records name, as they are at this point of the replay.
 
-use super::extents::{BlockRun, Tree, unencodable};
+use super::extents::{BlockRun, Tree};
 use super::waiting::Range;
 use super::{inline, pointers};
-use crate::alloc::inodes::empty_record;
 use crate::ground::canvas::Canvas;
 use crate::ground::error::{Error, Result};
 use crate::inode::draft::Draft;
+use crate::inode::fields::{empty_record, unencodable};
 use uext4_ondisk::ext4::{
     Extent, FileType, Incompat, Inode as DiskInode, InodeFlags, XATTR_BLOCK_HEADER_SIZE, XattrArea,
     XattrBlock, XattrFormat, XattrValue, update_inode_checksum, update_xattr_block_checksum,

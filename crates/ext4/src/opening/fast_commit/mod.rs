@@ -57,11 +57,11 @@ mod inode;
 mod pointers;
 mod waiting;
 
-use crate::alloc::inodes::{LINKS_MAX, count_subdirectory};
 use crate::ground::canvas::{Canvas, Work};
 use crate::ground::error::{Error, Result};
 use crate::ground::state::{ROOT, is_system_file};
 use crate::inode::Ext4State;
+use crate::inode::fields::{LINKS_MAX, count_subdirectory};
 use bitmaps::Groups;
 use chain::Entry;
 use dentry::{Directory, check_name};
