@@ -1,8 +1,8 @@
 //! Names, numbers, times and modes as text.
 
+use chrono::DateTime;
 use serde::{Serialize, Serializer};
 use std::ffi::OsStr;
-use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use uext4::{FileKind, Timestamp};
 
@@ -99,19 +99,7 @@ impl JsonArgument {
 
 /// RFC 4648 base64 with padding.
 pub fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let mut word = 0u32;
-        for index in 0..3 {
-            word = word << 8 | u32::from(group.get(index).copied().unwrap_or(0));
-        }
-        for index in 0..4 {
-            let letter = LETTERS[(word >> (18 - 6 * index) & 63) as usize];
-            text.push(if index <= group.len() { char::from(letter) } else { '=' });
-        }
-    }
-    text
+    data_encoding::BASE64.encode(bytes)
 }
 
 /// Bytes from `4096`, `4k`, `64M`, `1g`, `2TiB`, `0x1000`: powers of 1024.
@@ -170,15 +158,7 @@ pub fn short(bytes: u64) -> String {
 
 /// A 128-bit identity in the usual groups.
 pub fn uuid(bytes: &[u8; 16]) -> String {
-    let mut text = String::with_capacity(36);
-    for (index, byte) in bytes.iter().enumerate() {
-        if matches!(index, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        // Writing to a string cannot fail.
-        let _infallible = write!(text, "{byte:02x}");
-    }
-    text
+    uuid::Uuid::from_bytes(*bytes).to_string()
 }
 
 /// The type for JSON.
@@ -235,33 +215,18 @@ pub fn mode_string(kind: FileKind, mode: u32) -> String {
     text
 }
 
-/// `2026-11-21T05:16:27Z`, UTC.
+/// `2026-11-21T05:16:27Z`, UTC; `@SECONDS` where no calendar reaches.
 pub fn time(seconds: i64) -> String {
-    let days = seconds.div_euclid(86_400);
-    let second = seconds.rem_euclid(86_400);
-    let (year, month, day) = civil(days);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+    match DateTime::from_timestamp(seconds, 0) {
+        Some(time) => time.format("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        None => format!("@{seconds}"),
+    }
 }
 
 /// The same with nanoseconds.
 pub fn time_ns(time_of: Timestamp) -> String {
     let whole = time(time_of.seconds);
     format!("{}.{:09}Z", whole.trim_end_matches('Z'), time_of.nanoseconds)
-}
-
-/// Year, month and day of a day counted from 1970-01-01 in the Gregorian calendar, which is counted from
-/// 0000-03-01 in eras of 400 years so that the leap day is the last of its year.
-fn civil(days: i64) -> (i64, i64, i64) {
-    const ERA_DAYS: i64 = 146_097;
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(ERA_DAYS);
-    let day_of_era = shifted.rem_euclid(ERA_DAYS);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (era * 400 + year_of_era + i64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]
@@ -320,6 +285,7 @@ mod tests {
             (-2_147_483_648, "1901-12-13T20:45:52Z"),
             (2_147_483_648, "2038-01-19T03:14:08Z"),
             (15_032_385_535, "2446-05-10T22:38:55Z"),
+            (i64::MAX, "@9223372036854775807"),
         ] {
             assert_eq!(time(seconds), text);
         }

@@ -1,6 +1,7 @@
 //! The tests of `find`.
 
 use super::args::FindArgs;
+use chrono::NaiveDateTime;
 use std::cmp::Ordering;
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -120,42 +121,19 @@ impl FromStr for Moment {
         if let Some(seconds) = text.strip_prefix('@') {
             return seconds.parse().map(Moment).map_err(|_| bad());
         }
-        let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00"));
-        let fields = |text: &str, separator| -> Option<Vec<i64>> {
-            let part =
-                |part: &str| part.parse().ok().filter(|_| part.bytes().all(|byte| byte.is_ascii_digit()));
-            text.split(separator).map(part).collect()
-        };
-        let date = fields(date, '-').ok_or_else(bad)?;
-        let time = fields(time.trim_end_matches('Z'), ':').ok_or_else(bad)?;
-        let (&[year, month, day], &[hour, minute, ref second @ ..]) = (&date[..], &time[..]) else {
-            return Err(bad());
-        };
-        let second = match *second {
-            [] => 0,
-            [second] => second,
-            _ => return Err(bad()),
-        };
-        let sane = (0..=9999).contains(&year)
-            && (1..=12).contains(&month)
-            && (1..=31).contains(&day)
-            && hour < 24
-            && minute < 60
-            && second < 61;
-        if !sane {
+        let mut whole = text.trim_end_matches('Z').replacen(' ', "T", 1);
+        if !whole.contains('T') {
+            whole.push_str("T00:00");
+        }
+        // The library takes signs and spaces too.
+        let plain = |byte: u8| byte.is_ascii_digit() || b"-:T".contains(&byte);
+        if whole.starts_with('-') || !whole.bytes().all(plain) {
             return Err(bad());
         }
-        Ok(Moment(days(year, month, day) * DAY + hour * 3600 + minute * 60 + second))
+        let formats = ["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"];
+        let moment = formats.iter().find_map(|format| NaiveDateTime::parse_from_str(&whole, format).ok());
+        moment.map(|moment| Moment(moment.and_utc().timestamp())).ok_or_else(bad)
     }
-}
-
-/// Days from 1970-01-01 in the Gregorian calendar: eras of 400 years that begin in March, so that the leap
-/// day is the last of its year.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
 /// What an entry must be.
@@ -274,9 +252,22 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(Moment(seconds)), "{text}");
         }
-        for bad in
-            ["", "yesterday", "2000-13-01", "2000-01", "2000-01-01T25:00", "2000-1-1T1:2:3:4", "@x", "+1-1-1"]
-        {
+        for bad in [
+            "",
+            "yesterday",
+            "2000-13-01",
+            "2000-02-30",
+            "2000-01",
+            "2000-01-01T25:00",
+            "2000-1-1T1:2:3:4",
+            "@x",
+            "+1-1-1",
+            "1-+1-1",
+            "-1-1-1",
+            "1-1-1T1:-1",
+            "1-1- 1",
+            "1-1-1 1: 1",
+        ] {
             assert!(bad.parse::<Moment>().is_err(), "{bad}");
         }
     }
