@@ -1,6 +1,6 @@
 //! What several commands take, and what holds for all of them.
 
-use crate::trace::Tracer;
+use crate::tracer::Tracer;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,8 +1,7 @@
 //! `uext4 cat`.
 
 use crate::args::{ForceArgs, Globals, JsonArgs, SwitchArgs};
-use crate::cp::told;
-use crate::error::{CliError, Troubles};
+use crate::error::{CliError, Troubles, told};
 use crate::open::{How, Place};
 use crate::progress::Progress;
 use clap::{Args, ValueHint};

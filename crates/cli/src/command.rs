@@ -3,7 +3,7 @@
 use crate::args::Globals;
 use crate::error::CliError;
 use crate::examples::cli;
-use crate::trace::Tracer;
+use crate::tracer::Tracer;
 use crate::{
     bench, cat, check, cp, df, documents, du, explain, find, info, io, ls, map, out, stat, text, trace, xattr,
 };
@@ -170,7 +170,7 @@ pub fn execute(arguments: Vec<OsString>, trace: Option<Arc<Tracer>>) -> ExitCode
     let arguments = alone_it_is_help(arguments);
     let json = asks_for_json(&arguments);
     let command = named_command(&arguments);
-    let parsed = cli().try_get_matches_from(arguments);
+    let parsed = cli::<Cli>().try_get_matches_from(arguments);
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return refuse(&error, command.as_deref(), json),
@@ -205,12 +205,12 @@ fn run(command: Command, globals: &Globals) -> Result<ExitCode, CliError> {
         Command::Map(args) => map::run(&args, globals),
         Command::Explain(args) => explain::run(&args, globals),
         Command::Io(args) => io::run(&args, globals),
-        Command::Trace(args) => return trace::run(args, globals),
+        Command::Trace(args) => return trace::run(args, globals, execute),
         Command::Cp(args) => cp::run(&args, globals),
         Command::Check(args) => return check::run(&args, globals),
         Command::Bench(args) => return bench::run(&args, globals),
-        Command::Completions(args) => documents::completions(&args),
-        Command::Man(args) => documents::man(&args),
+        Command::Completions(args) => documents::completions::<Cli>(&args),
+        Command::Man(args) => documents::man::<Cli>(&args),
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -259,7 +259,7 @@ fn asks_for_json(arguments: &[OsString]) -> bool {
 /// The command that is meant, also of arguments that do not parse.
 fn named_command(arguments: &[OsString]) -> Option<String> {
     let name = arguments.get(1)?.to_str()?;
-    cli().get_subcommands().find(|command| command.get_name() == name)?;
+    cli::<Cli>().get_subcommands().find(|command| command.get_name() == name)?;
     Some(name.to_owned())
 }
 

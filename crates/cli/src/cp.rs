@@ -2,7 +2,7 @@
 
 use crate::args::{ForceArgs, Globals, JsonArgs, SwitchArgs};
 use crate::cat::Volumes;
-use crate::error::{CliError, Troubles};
+use crate::error::{CliError, Troubles, told};
 use crate::open::{How, Place};
 use crate::progress::Progress;
 use crate::text;
@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use uext4::{DeviceSpec, Target};
-use uext4_transfer::{Cause, Error, Export, Keep, Observer, Subject};
+use uext4_transfer::{Error, Export, Keep, Observer};
 
 /// `uext4 cp`.
 #[derive(Args)]
@@ -66,24 +66,6 @@ impl Observer for Watch<'_> {
 
     fn trouble(&mut self, error: Error) {
         self.troubles.tell(&told(error, |path| self.place.below(path)));
-    }
-}
-
-/// A failure in the words of this program. `source` names a path below the source.
-pub fn told(error: Error, source: impl Fn(&[u8]) -> OsString) -> CliError {
-    let path = match &error.subject {
-        Subject::Source(path) => source(path),
-        Subject::Host(path) => path.clone().into(),
-    };
-    let errno = error.errno();
-    let told = match error.cause {
-        Cause::Volume(error) => CliError::at(&path, error),
-        Cause::Host { action, error } => CliError::host(&path, action, &error),
-        other => CliError::failed(&path, other.to_string(), errno),
-    };
-    match error.attribute {
-        Some(name) => told.about_attribute(&name),
-        None => told,
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::error::CliError;
 use crate::examples::cli;
 use crate::out::Out;
-use clap::{Args, ValueHint};
+use clap::{Args, CommandFactory, ValueHint};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
@@ -23,18 +23,18 @@ pub struct ManArgs {
 }
 
 /// `uext4 completions SHELL`.
-pub fn completions(args: &CompletionsArgs) -> Result<(), CliError> {
+pub fn completions<P: CommandFactory>(args: &CompletionsArgs) -> Result<(), CliError> {
     // The generator panics if a write fails, which memory does not.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut cli(), "uext4", &mut script);
+    clap_complete::generate(args.shell, &mut cli::<P>(), "uext4", &mut script);
     let mut out = Out::new();
     out.bytes(&script)?;
     out.finish()
 }
 
 /// `uext4 man`.
-pub fn man(args: &ManArgs) -> Result<(), CliError> {
-    let command = cli();
+pub fn man<P: CommandFactory>(args: &ManArgs) -> Result<(), CliError> {
+    let command = cli::<P>();
     if let Some(dir) = &args.dir {
         let written = clap_mangen::generate_to(command, dir);
         return written.map_err(|error| CliError::host(dir.as_os_str(), "write", &error));

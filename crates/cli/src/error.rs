@@ -1,12 +1,13 @@
 //! Why a command did not do what was asked, and how that is told.
 
-use crate::open::slash_forgotten;
 use crate::text;
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::ExitCode;
+use uext4_transfer::{Cause, Subject};
 
 /// Linux's number for an argument that makes no sense.
 const EINVAL: i32 = libc::EINVAL;
@@ -276,4 +277,36 @@ struct JsonError<'a> {
 struct JsonWarning<'a> {
     warning: &'a str,
     path: &'a str,
+}
+
+/// A failure in the words of this program. `source` names a path below the source.
+pub fn told(error: uext4_transfer::Error, source: impl Fn(&[u8]) -> OsString) -> CliError {
+    let path = match &error.subject {
+        Subject::Source(path) => source(path),
+        Subject::Host(path) => path.clone().into(),
+    };
+    let errno = error.errno();
+    let told = match error.cause {
+        Cause::Volume(error) => CliError::at(&path, error),
+        Cause::Host { action, error } => CliError::host(&path, action, &error),
+        other => CliError::failed(&path, other.to_string(), errno),
+    };
+    match error.attribute {
+        Some(name) => told.about_attribute(&name),
+        None => told,
+    }
+}
+
+/// `disk.img:/bash` for `disk.img:bash`, if there is a `disk.img`.
+pub fn slash_forgotten(argument: &OsStr) -> Option<Vec<u8>> {
+    let bytes = argument.as_bytes();
+    let schemes = [&b"file:"[..], b"sync:", b"dax:", b"null:"];
+    let scheme = schemes.into_iter().find(|&scheme| bytes.starts_with(scheme)).map_or(0, <[u8]>::len);
+    let mut colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
+    let at = colons.find(|&at| {
+        let device =
+            bytes.get(scheme..at).unwrap_or_default().split(|&byte| byte == b'?').next().unwrap_or_default();
+        at + 1 < bytes.len() && Path::new(OsStr::from_bytes(device)).exists()
+    })?;
+    Some([&bytes[..at], b":/", &bytes[at + 1..]].concat())
 }

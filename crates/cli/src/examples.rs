@@ -1,6 +1,5 @@
 //! Examples of every command, for its help and its manual page.
 
-use crate::command::Cli;
 use clap::CommandFactory;
 
 /// A command line, without the program's name, and what it does.
@@ -81,9 +80,9 @@ const EXAMPLES: [(&str, &[Example]); 17] = [
     ("man", &[("man --dir /usr/local/share/man/man1", "a page for every command")]),
 ];
 
-/// The commands with their examples.
-pub fn cli() -> clap::Command {
-    EXAMPLES.into_iter().fold(Cli::command(), |cli, (name, examples)| {
+/// The commands of `P` with their examples.
+pub fn cli<P: CommandFactory>() -> clap::Command {
+    EXAMPLES.into_iter().fold(P::command(), |cli, (name, examples)| {
         cli.mut_subcommand(name, |command| with_examples(command, examples))
     })
 }
@@ -103,6 +102,7 @@ fn with_examples(command: clap::Command, examples: &[Example]) -> clap::Command 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::Cli;
 
     /// As a shell takes them apart, as far as the examples need it.
     fn words(line: &str) -> Vec<String> {
@@ -118,13 +118,13 @@ mod tests {
     #[test]
     fn every_command_has_examples_that_parse() {
         let mut names: Vec<String> =
-            cli().get_subcommands().map(|command| command.get_name().to_owned()).collect();
+            cli::<Cli>().get_subcommands().map(|command| command.get_name().to_owned()).collect();
         for (name, examples) in EXAMPLES {
             assert!(!examples.is_empty(), "{name}");
             for (line, _) in examples {
                 assert!(line.starts_with(name), "{line}");
                 let words = std::iter::once("uext4".to_owned()).chain(words(line));
-                let parsed = cli().try_get_matches_from(words);
+                let parsed = cli::<Cli>().try_get_matches_from(words);
                 assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
             }
             names.retain(|other| other != name);

@@ -1,8 +1,9 @@
 //! `uext4 info`: the volume, its device, and whether it can be used as it is.
 
+mod lines;
+
 use crate::args::{ForceArgs, Globals, JsonArgs};
 use crate::error::CliError;
-use crate::info_text;
 use crate::open::{How, device};
 use crate::out::Out;
 use crate::text;
@@ -274,7 +275,7 @@ pub fn run(args: &InfoArgs, globals: &Globals) -> Result<(), CliError> {
     if globals.json {
         out.json(&report)?;
     } else {
-        info_text::print(&mut out, &report)?;
+        lines::print(&mut out, &report)?;
     }
     out.finish()
 }

@@ -22,7 +22,6 @@ mod examples;
 mod explain;
 mod find;
 mod info;
-mod info_text;
 mod io;
 mod ls;
 mod map;
@@ -33,6 +32,7 @@ mod stat;
 mod svg;
 mod text;
 mod trace;
+mod tracer;
 mod xattr;
 
 use std::process::ExitCode;

@@ -104,7 +104,7 @@ pub fn device(argument: &OsStr) -> Result<DeviceSpec, CliError> {
 }
 
 fn target(argument: &OsStr) -> Result<Target, CliError> {
-    Target::parse_bytes(argument.as_bytes()).map_err(|error| match slash_forgotten(argument) {
+    Target::parse_bytes(argument.as_bytes()).map_err(|error| match error::slash_forgotten(argument) {
         Some(meant) => CliError::usage(format!(
             "`{}` names no file: paths inside a volume begin with a slash (did you mean {}?)",
             crate::text::visible(argument.as_bytes()),
@@ -112,20 +112,6 @@ fn target(argument: &OsStr) -> Result<Target, CliError> {
         )),
         None => CliError::at(argument, error),
     })
-}
-
-/// `disk.img:/bash` for `disk.img:bash`, if there is a `disk.img`.
-pub fn slash_forgotten(argument: &OsStr) -> Option<Vec<u8>> {
-    let bytes = argument.as_bytes();
-    let schemes = [&b"file:"[..], b"sync:", b"dax:", b"null:"];
-    let scheme = schemes.into_iter().find(|&scheme| bytes.starts_with(scheme)).map_or(0, <[u8]>::len);
-    let mut colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
-    let at = colons.find(|&at| {
-        let device =
-            bytes.get(scheme..at).unwrap_or_default().split(|&byte| byte == b'?').next().unwrap_or_default();
-        at + 1 < bytes.len() && Path::new(OsStr::from_bytes(device)).exists()
-    })?;
-    Some([&bytes[..at], b":/", &bytes[at + 1..]].concat())
 }
 
 /// How volumes of this command are opened.

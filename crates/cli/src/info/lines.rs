@@ -1,7 +1,7 @@
 //! `uext4 info` for a person.
 
+use super::{DeviceReport, ErrorReport, JournalReport, MmpReport, Recovery, Report};
 use crate::error::CliError;
-use crate::info::{DeviceReport, ErrorReport, JournalReport, MmpReport, Recovery, Report};
 use crate::out::Out;
 use crate::text;
 use std::fmt::Display;
