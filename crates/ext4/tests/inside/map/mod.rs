@@ -2,5 +2,6 @@
 
 mod corrupt;
 mod cost;
+mod limits;
 mod random;
 mod sheet;
