@@ -415,6 +415,21 @@ fn names_of_one_hash_go_on_in_the_next_blocks() {
     }
 }
 
+/// Two names that stood side by side leave room for one as long as both. (With hash trees the block would be packed.)
+#[test]
+fn room_of_removed_names_is_one_piece() {
+    needs!(TOOLS[0], TOOLS[2], TOOLS[3]);
+    let mut stage = Recipe::new(&["-b", "1024", "-O", "^has_journal,^dir_index"]).build();
+    let name = |number: u8| [b'a' + number; 100];
+    // With `.` and `..` they fill the block.
+    (0..9).for_each(|number| stage.insert(&name(number), 0).unwrap());
+    [3, 4].iter().for_each(|number| stage.remove(&name(*number), 0).unwrap());
+    stage.insert(&[b'z'; 200], 0).unwrap();
+    assert_eq!(stage.supply.places.len(), 1);
+    stage.settle();
+    stage.made().assert_clean();
+}
+
 #[test]
 fn blocks_of_64_kib_equal_the_model() {
     needs!(TOOLS[0], TOOLS[2], TOOLS[3]);
