@@ -14,8 +14,8 @@ use uext4_ondisk::ext4::Inode as DiskInode;
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
 
 impl Ground {
-    /// Reads an inode from its table.
-    pub(super) fn load_inode(&self, ino: Ino) -> Result<Inode> {
+    /// Reads an inode from its table. Files and directories come from the cache instead, one for all.
+    pub(crate) fn load_inode(&self, ino: Ino) -> Result<Inode> {
         let geometry = &self.superblock.geometry;
         let bad_number = || Error::from(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino));
         let (group, index) = geometry.group_of_inode(ino).ok_or_else(bad_number)?;

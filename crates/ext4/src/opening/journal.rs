@@ -1,7 +1,7 @@
 //! The journal of a volume: finding its blocks and opening it.
 
 use crate::ground::error::Result;
-use crate::inode::Ext4State;
+use crate::inode::{Ext4State, refuse_value};
 use crate::map;
 use crate::opening::on_device;
 use std::sync::Arc;
@@ -12,7 +12,9 @@ use uext4_ondisk::Pblk;
 /// Where the blocks of the journal are, `None` if the volume has none of its own.
 pub(crate) fn find(state: &Ext4State) -> Result<Option<RunMap>> {
     let Some(ino) = state.superblock.journal_inode() else { return Ok(None) };
-    let inode = state.inode(ino)?;
+    // Not one that the cache keeps: the log's blocks become a system zone, and its mapping was judged without that.
+    let inode = state.load_inode(ino)?;
+    refuse_value(ino, &inode.disk())?;
     inode.check_contents()?;
     let block_size = u64::from(state.superblock.geometry.block_size());
     let end = inode.disk().size / block_size;
