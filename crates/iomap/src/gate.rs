@@ -5,6 +5,12 @@
 //! exclusively sets that word, then looks at all cells. Both sides order their store before their load, so at
 //! least one of them sees the other. `tests/loom.rs` checks this protocol (up to three preemptions).
 //!
+//! **Alone.** Most inodes are used by one thread. The first thread owns the gate: its cell lies in the gate itself, and
+//! as long as nobody else was ever here it takes the gate exclusively by a mark in that cell, some nanoseconds, without
+//! a barrier and without looking anywhere. Whoever comes second says so in the word of users, then pays for the barrier
+//! of both sides, then looks whether the owner holds the gate by its mark and waits until it does not. From then on the
+//! owner takes the gate as everybody does; only now there are cells for other threads.
+//!
 //! A cell counts two things: callers *inside the gate* (mapping and submitting) and requests *in flight*
 //! (until their completion work is done). An exclusive holder waits for the first; one that must also *drain*
 //! waits for the second.
@@ -30,6 +36,17 @@ const MARKED: u64 = 1;
 const IN_FLIGHT_ONE: u64 = 1;
 const INSIDE_ONE: u64 = 1 << 32;
 const IN_FLIGHT_MASK: u64 = INSIDE_ONE - 1;
+/// In the owner's cell: it holds the gate exclusively, and nobody else has ever used it.
+const HELD: u64 = 1 << 63;
+
+/// No thread's slot.
+const NOBODY: u64 = u64::MAX;
+/// Of the word of users: the owner's slot and 1, 0 for nobody yet.
+const OWNER: u64 = (1 << 16) - 1;
+/// Somebody else has come, and looks whether the owner holds the gate alone.
+const JOINING: u64 = 1 << 16;
+/// Somebody else uses the gate, for good.
+const SHARED: u64 = 1 << 17;
 
 /// How long a waiter sleeps before it looks again by itself: the net under an announcement lost by a relaxed
 /// check.
@@ -86,13 +103,31 @@ pub struct Busy;
 #[repr(C)]
 pub struct InodeGate {
     exclusive: AtomicBool,
+    /// The owner's slot, [`NOBODY`] until it has one. Only a thread of this slot asks whether it is, and it wrote it.
+    owner: AtomicU64,
+    /// [`OWNER`], [`JOINING`], [`SHARED`]. Each part is set once.
+    users: AtomicU64,
+    /// Of all threads but the owner. Made when the second one comes.
     threads: OnceLock<Box<[CachePadded<Cell>; SHARED_SLOT + 1]>>,
     queues: Mutex<Vec<Arc<CachePadded<Cell>>>>,
     turns: Turns,
     /// The holder, while it waits for others to leave.
     exclusive_waiters: Waiters,
+    /// The owner's cell. What lies beside it is touched rarely.
+    first: Cell,
     shared_waiters: Waiters,
+    /// Last write of the queues that are gone.
+    left_modified_ns: AtomicU64,
 }
+
+// The owner writes its cell all the time, and everybody reads what is in front of `queues` and behind the gate.
+#[cfg(not(loom))]
+const _: () = {
+    use std::mem::offset_of;
+    let first = offset_of!(InodeGate, first);
+    assert!(first >= offset_of!(InodeGate, queues) + 64);
+    assert!(size_of::<InodeGate>() >= first + offset_of!(Cell, last) + 64);
+};
 
 impl Default for InodeGate {
     fn default() -> Self {
@@ -112,11 +147,15 @@ impl InodeGate {
         prepare_fences();
         let gate = InodeGate {
             exclusive: AtomicBool::new(false),
+            owner: AtomicU64::new(NOBODY),
+            users: AtomicU64::new(0),
             queues: Mutex::new(Vec::new()),
             threads: OnceLock::new(),
             turns: Turns::new(hands),
             exclusive_waiters: Waiters::new(),
+            first: Cell::default(),
             shared_waiters: Waiters::new(),
+            left_modified_ns: AtomicU64::new(0),
         };
         // loom cannot see that `OnceLock` orders the making of the lines before their use.
         #[cfg(loom)]
@@ -124,8 +163,12 @@ impl InodeGate {
         gate
     }
 
-    /// A cell for one queue. Give it back with [`InodeGate::unregister`].
+    /// A cell for one queue. Give it back with [`InodeGate::unregister`]. Waits while the gate's owner holds it alone;
+    /// not for others. The caller must not hold the gate exclusively.
     pub fn register(&self) -> Arc<CachePadded<Cell>> {
+        while !self.join() {
+            self.wait_open(&mut || {});
+        }
         let cell = Arc::new(CachePadded::new(Cell::default()));
         self.queues.lock().push(cell.clone());
         cell
@@ -138,7 +181,7 @@ impl InodeGate {
         let mut queues = self.queues.lock();
         queues.retain(|other| !Arc::ptr_eq(other, cell));
         drop(queues);
-        self.thread_cells()[SHARED_SLOT].modified_ns.fetch_max(modified, Ordering::Relaxed);
+        self.left_modified_ns.fetch_max(modified, Ordering::Relaxed);
     }
 
     /// Takes the cell of a queue that died with requests in flight out, once the device no longer works on
@@ -222,7 +265,7 @@ impl InodeGate {
     #[inline(always)]
     pub fn try_lock_shared(&self, counted: bool) -> Result<InodeGuard<'_>, Busy> {
         let slot = thread_slot();
-        let cell = &self.thread_cells()[slot];
+        let cell = self.cell_of(slot)?;
         let amount = INSIDE_ONE + if counted { IN_FLIGHT_ONE } else { 0 };
         if slot < OWNED_SLOTS {
             // A thread may be inside several times (a callback that reads): the count nests.
@@ -238,6 +281,64 @@ impl InodeGate {
         Ok(InodeGuard { gate: self, cell, slot, amount, _not_send: PhantomData })
     }
 
+    /// The cell of the calling thread, which has `slot`. Refuses who comes second while the owner holds the gate alone.
+    #[inline(always)]
+    fn cell_of(&self, slot: usize) -> Result<&Cell, Busy> {
+        if self.owner.load(Ordering::Relaxed) == slot as u64 {
+            return Ok(&self.first);
+        }
+        // They are made when the gate was opened to others (in models at once).
+        match self.threads.get() {
+            Some(cells) if cfg!(not(loom)) || self.is_shared() => Ok(&cells[slot]),
+            _ => self.first_cell_of(slot),
+        }
+    }
+
+    fn is_shared(&self) -> bool {
+        self.users.load(Ordering::Acquire) & SHARED != 0
+    }
+
+    #[cold]
+    fn first_cell_of(&self, slot: usize) -> Result<&Cell, Busy> {
+        if self.claim(slot) {
+            Ok(&self.first)
+        } else if self.join() {
+            Ok(&self.thread_cells()[slot])
+        } else {
+            Err(Busy)
+        }
+    }
+
+    /// Makes the calling thread the owner of a gate that nobody has used yet.
+    fn claim(&self, slot: usize) -> bool {
+        let owner = slot as u64 + 1;
+        let claimed = slot < OWNED_SLOTS
+            && self.users.compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if claimed {
+            self.owner.store(slot as u64, Ordering::Relaxed);
+        }
+        claimed
+    }
+
+    /// Opens the gate to others than its owner, for good. `false`: the owner holds it alone.
+    fn join(&self) -> bool {
+        if self.is_shared() {
+            return true;
+        }
+        let before = self.users.fetch_or(JOINING, Ordering::SeqCst);
+        if before & OWNER != 0 {
+            // Of this thread, which looks for the mark from here on, and the owner, which stores its mark and then
+            // looks for joiners, at least one sees the other. Another joiner may not be as far yet: each pays for
+            // itself.
+            heavy_fence();
+            if self.first.counts.load(Ordering::SeqCst) & HELD != 0 {
+                return false;
+            }
+        }
+        self.users.fetch_or(SHARED, Ordering::AcqRel);
+        true
+    }
+
     #[cold]
     fn withdraw(&self, cell: &Cell, slot: usize, amount: u64) {
         change(cell, slot, amount, false);
@@ -247,21 +348,65 @@ impl InodeGate {
     /// Waits until the gate is not exclusively held, once or until it seems worth another try.
     pub fn wait_open(&self, pump: &mut dyn FnMut()) {
         pump();
-        self.shared_waiters.park(|| self.exclusive.load(Ordering::SeqCst), LOOK_AGAIN);
+        let closed =
+            || self.exclusive.load(Ordering::SeqCst) || self.first.counts.load(Ordering::Relaxed) & HELD != 0;
+        self.shared_waiters.park(closed, LOOK_AGAIN);
     }
 
     /// Takes the gate exclusively: nobody is inside and nobody enters until the guard is dropped. With
     /// `drain` nothing is in flight either. The caller must not be inside the gate. Several wait in the order in which
     /// they came.
     pub fn lock_exclusive(&self, drain: bool, pump: &mut dyn FnMut()) -> InodeGuard<'_> {
+        let slot = thread_slot();
+        match self.lock_alone(slot) {
+            Some(guard) => guard,
+            None => self.lock_in_turn(slot, drain, pump),
+        }
+    }
+
+    /// The gate for its owner, if nobody else has ever used it. Nothing is in flight then: what the owner itself sends
+    /// through its cell ends before it comes here.
+    #[inline]
+    fn lock_alone(&self, slot: usize) -> Option<InodeGuard<'_>> {
+        let owner = slot as u64 + 1;
+        let users = self.users.load(Ordering::Acquire);
+        let alone = users == owner || users == 0 && self.claim(slot);
+        if !alone || self.first.counts.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        store_then_fence(&self.first.counts, HELD);
+        if self.users.load(Ordering::SeqCst) != owner {
+            self.let_in();
+            return None;
+        }
+        // For this thread itself. Nobody else looks at it before the mark is gone.
+        self.exclusive.store(true, Ordering::Relaxed);
+        Some(InodeGuard { gate: self, cell: &self.first, slot, amount: HELD, _not_send: PhantomData })
+    }
+
+    /// Ends a hold by the owner's mark.
+    fn let_in(&self) {
+        self.exclusive.store(false, Ordering::Relaxed);
+        let counts = self.first.counts.load(Ordering::Relaxed);
+        self.first.counts.store(counts & !HELD, Ordering::Release);
+        // Who comes at this moment looks again by itself soon.
+        if self.users.load(Ordering::Relaxed) & JOINING != 0 {
+            self.shared_waiters.announce_all();
+        }
+    }
+
+    fn lock_in_turn(&self, slot: usize, drain: bool, pump: &mut dyn FnMut()) -> InodeGuard<'_> {
+        while !self.join() {
+            self.wait_open(pump);
+        }
         if self.turns.take(pump, &|| self.open()) == Gets::Open {
             self.exclusive.store(true, Ordering::SeqCst);
             // Orders the word before the loads of cells, of which some may only now come into being. A gate that
             // was handed over closed has been through this.
             heavy_fence();
         }
-        let slot = thread_slot();
-        let cell = &self.thread_cells()[slot];
+        let is_owner = self.owner.load(Ordering::Relaxed) == slot as u64;
+        let cell = if is_owner { &self.first } else { &*self.thread_cells()[slot] };
         let guard = InodeGuard { gate: self, cell, slot, amount: 0, _not_send: PhantomData };
         self.wait_quiet(!0 ^ IN_FLIGHT_MASK, pump);
         if drain {
@@ -271,9 +416,13 @@ impl InodeGate {
     }
 
     /// Ends an exclusive hold.
-    #[cold]
-    fn reopen(&self) {
-        self.turns.pass(self.shared_waiters.any(), || self.open());
+    #[inline(never)]
+    fn reopen(&self, alone: bool) {
+        if alone {
+            self.let_in();
+        } else {
+            self.turns.pass(self.shared_waiters.any(), || self.open());
+        }
     }
 
     fn open(&self) {
@@ -301,17 +450,26 @@ impl InodeGate {
     }
 
     fn quiet(&self, mask: u64) -> bool {
+        let quiet = |cell: &Cell| cell.counts.load(Ordering::SeqCst) & mask == 0;
+        self.own_cells().all(quiet) && self.queues.lock().iter().all(|cell| quiet(cell))
+    }
+
+    /// The cells of threads.
+    fn own_cells(&self) -> impl Iterator<Item = &Cell> {
         let threads = self.threads.get().map_or(&[][..], |cells| &cells[..]);
-        threads.iter().all(|cell| cell.counts.load(Ordering::SeqCst) & mask == 0)
-            && self.queues.lock().iter().all(|cell| cell.counts.load(Ordering::SeqCst) & mask == 0)
+        std::iter::once(&self.first).chain(threads.iter().map(|cell| &**cell))
     }
 
     /// Requests in flight, as far as can be seen without stopping anybody.
     pub fn in_flight(&self) -> u64 {
         let count = |cell: &Cell| cell.counts.load(Ordering::Acquire) & IN_FLIGHT_MASK;
-        let threads = self.threads.get().map_or(&[][..], |cells| &cells[..]);
-        threads.iter().map(|cell| count(cell)).sum::<u64>()
+        self.own_cells().map(count).sum::<u64>()
             + self.queues.lock().iter().map(|cell| count(cell)).sum::<u64>()
+    }
+
+    /// Bytes of memory beside the gate itself, but for the cells of queues.
+    pub fn allocated_bytes(&self) -> usize {
+        self.threads.get().map_or(0, |cells| size_of_val(&**cells))
     }
 
     /// Notes a write through a queue's cell at `now_ns` (coarse real time since 1970).
@@ -322,7 +480,6 @@ impl InodeGate {
 
     /// Latest write noted in any cell, 0 if none: merged into mtime and ctime by stat and sync.
     pub fn last_write_ns(&self) -> u64 {
-        let threads = self.threads.get().map_or(&[][..], |cells| &cells[..]);
         let of = |cell: &Cell| {
             if cell.modified_ns.load(Ordering::Relaxed) != MARKED {
                 return cell.modified_ns.load(Ordering::Relaxed);
@@ -334,7 +491,8 @@ impl InodeGate {
             now
         };
         let queues = self.queues.lock();
-        threads.iter().map(|cell| of(cell)).chain(queues.iter().map(|cell| of(cell))).max().unwrap_or(0)
+        let latest = self.own_cells().map(of).chain(queues.iter().map(|cell| of(cell))).max().unwrap_or(0);
+        latest.max(self.left_modified_ns.load(Ordering::Relaxed))
     }
 
     /// Bytes of the cells of threads, once there are any.
@@ -342,7 +500,6 @@ impl InodeGate {
         self.threads.get().map_or(0, |cells| size_of_val(&**cells))
     }
 
-    #[inline(always)]
     fn thread_cells(&self) -> &[CachePadded<Cell>; SHARED_SLOT + 1] {
         self.threads.get_or_init(|| Box::new(std::array::from_fn(|_| CachePadded::default())))
     }
@@ -355,7 +512,7 @@ pub struct InodeGuard<'g> {
     /// The calling thread's line.
     cell: &'g Cell,
     slot: usize,
-    /// What a shared hold added to the line; 0 for an exclusive one.
+    /// What a shared hold added to the line; [`HELD`] for an exclusive one by the owner alone, 0 for one in turn.
     amount: u64,
     /// A thread's line is changed by that thread only, so the guard must not be dropped by another.
     _not_send: PhantomData<*const ()>,
@@ -418,7 +575,7 @@ impl InodeGuard<'_> {
     /// Whether the gate is held exclusively.
     #[inline(always)]
     pub fn is_exclusive(&self) -> bool {
-        self.amount == 0
+        self.amount & !HELD == 0
     }
 
     /// Counts one more request of this call in flight, and back. The guard alone already keeps drainers out,
@@ -434,7 +591,7 @@ impl Drop for InodeGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.is_exclusive() {
-            self.gate.reopen();
+            self.gate.reopen(self.amount == HELD);
         } else {
             change(self.cell, self.slot, self.amount, false);
             self.gate.announce_progress();

@@ -71,3 +71,6 @@ pub use raw::{RawCompletion, RawQueue};
 pub use snapshot::{ByteRun, Found, MapCell, MapSnapshot};
 pub use switches::{BadSwitch, SWITCH_NAMES, Switches};
 pub use sync::Fence;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use sync::heavy_fences;

@@ -105,7 +105,23 @@ pub(crate) fn pause() {
 pub(crate) fn heavy_fence() {
     full_fence();
     #[cfg(not(loom))]
-    membarrier::everywhere();
+    {
+        HEAVY_FENCES.set(HEAVY_FENCES.get() + 1);
+        membarrier::everywhere();
+    }
+}
+
+#[cfg(not(loom))]
+thread_local! {
+    static HEAVY_FENCES: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Barriers of the whole process that the calling thread has asked for, a microsecond or more each: for tests that
+/// count.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub fn heavy_fences() -> u64 {
+    HEAVY_FENCES.get()
 }
 
 /// Call before the first [`store_then_fence`].

@@ -3,7 +3,98 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use uext4_iomap::gate::InodeGate;
+use uext4_iomap::gate::{Busy, InodeGate};
+use uext4_iomap::{InodeState, heavy_fences};
+
+/// Bytes of an inode whose map is that of a small file.
+fn bytes(inode: &InodeState) -> usize {
+    size_of::<InodeState>() + inode.gate.allocated_bytes() + inode.map.lock().resident_bytes()
+}
+
+fn fences(run: impl FnOnce()) -> u64 {
+    let before = heavy_fences();
+    run();
+    heavy_fences() - before
+}
+
+/// Exclusively, shared, twice shared, exclusively again.
+fn use_it(gate: &InodeGate) {
+    drop(gate.lock_exclusive(true, &mut || {}));
+    let outer = gate.lock_shared(true, &mut || {});
+    drop(gate.lock_shared(false, &mut || {}));
+    drop(outer);
+    let alone = gate.lock_exclusive(false, &mut || {});
+    assert!(alone.is_exclusive());
+}
+
+/// Most inodes are used by one thread: it pays for no barrier, and memory for others comes with them.
+#[test]
+fn a_thread_alone_pays_for_nobody_else() {
+    let inode = InodeState::new(1 << 20, 12, Default::default());
+    let gate = &inode.gate;
+    assert_eq!(fences(|| (0..100).for_each(|_| use_it(gate))), 0);
+    assert!(bytes(&inode) <= 1024, "{} bytes", bytes(&inode));
+    std::thread::scope(|scope| {
+        let second = || {
+            assert_eq!(fences(|| drop(gate.lock_shared(true, &mut || {}))), 1, "it comes second");
+            assert_eq!(fences(|| drop(gate.lock_shared(true, &mut || {}))), 0, "once");
+        };
+        scope.spawn(second).join().unwrap();
+    });
+    assert!(gate.allocated_bytes() > 0);
+    // From now on every exclusive holder has to ask the others.
+    assert_eq!(fences(|| use_it(gate)), 2);
+    assert_eq!(gate.in_flight(), 0);
+    // A queue is somebody else, too: of a gate that nobody has used it need not ask anybody.
+    let other = InodeState::new(0, 12, Default::default());
+    assert_eq!(fences(|| drop(other.gate.register())), 0);
+    assert_eq!(fences(|| use_it(&other.gate)), 2);
+}
+
+/// The owner's mark is as good as the word that everybody looks at.
+#[test]
+fn who_comes_second_waits_for_an_owner_alone() {
+    for way in 0..3 {
+        let gate = InodeGate::new();
+        let held = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            let alone = gate.lock_exclusive(true, &mut || {});
+            assert_eq!(gate.try_lock_shared(true).err(), Some(Busy), "the owner itself shares it no more");
+            let second = scope.spawn(|| {
+                assert_eq!(gate.try_lock_shared(true).err(), Some(Busy));
+                match way {
+                    0 => drop(gate.lock_shared(true, &mut || {})),
+                    1 => drop(gate.lock_exclusive(true, &mut || {})),
+                    _ => {
+                        let cell = gate.register();
+                        gate.unregister(&cell);
+                    }
+                }
+                assert!(!held.load(Ordering::SeqCst), "way {way} did not wait");
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            held.store(false, Ordering::SeqCst);
+            drop(alone);
+            second.join().unwrap();
+        });
+        use_it(&gate);
+    }
+}
+
+/// Of the owner, of another thread, and of a queue that is gone.
+#[test]
+fn every_write_is_remembered() {
+    let gate = InodeGate::new();
+    assert_eq!(gate.last_write_ns(), 0);
+    let cell = gate.register();
+    gate.note_write(&cell, 7);
+    gate.unregister(&cell);
+    assert_eq!(gate.last_write_ns(), 7);
+    let cell = gate.register();
+    gate.note_write(&cell, 9);
+    assert_eq!(gate.last_write_ns(), 9);
+    gate.unregister(&cell);
+}
 
 /// A gate that is handed over closed is not yet drained: the holder before may not have asked for that.
 #[test]

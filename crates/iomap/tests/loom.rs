@@ -205,6 +205,8 @@ impl Guarded {
 fn thread_lines(name: &str, slots: [Option<usize>; 2], readers: usize) {
     model(name, move || {
         let gate = Arc::new(InodeGate::new());
+        // Open to all: how that comes about has models of its own.
+        drop(gate.try_lock_shared(false));
         let guarded = Guarded::new();
         let readers: Vec<_> = (0..readers)
             .map(|reader| {
@@ -245,6 +247,72 @@ fn own_and_shared_line_at_a_time() {
 #[test]
 fn two_threads_on_the_shared_line() {
     thread_lines("two_on_the_shared_line", [None, None], 2);
+}
+
+/// The owner of a gate takes it by its mark while somebody else comes: nobody meets anybody, before, during and after
+/// the gate is opened to others, and everybody sees what was done before.
+fn owner_and_second(name: &str, second: fn(&InodeGate, &Guarded)) {
+    bounded(name, 2, move || {
+        own_slot(0);
+        let gate = Arc::new(InodeGate::new());
+        let guarded = Guarded::new();
+        // It was used before: the second one has to find that out.
+        drop(gate.try_lock_shared(true).expect("nobody else is here"));
+        let other = {
+            let (gate, guarded) = (gate.clone(), guarded.clone());
+            thread::spawn(move || {
+                own_slot(1);
+                second(&gate, &guarded);
+            })
+        };
+        for _ in 0..2 {
+            let guard = gate.lock_exclusive(true, &mut || {});
+            guarded.change();
+            drop(guard);
+        }
+        if let Ok(guard) = gate.try_lock_shared(false) {
+            guarded.read();
+            drop(guard);
+        }
+        other.join().unwrap();
+        assert!(guarded.read() >= 2);
+        assert_eq!(gate.in_flight(), 0);
+    });
+}
+
+#[test]
+fn who_shares_the_gate_of_an_owner() {
+    owner_and_second("owner_and_sharer", |gate, guarded| {
+        for _ in 0..2 {
+            let Ok(guard) = gate.try_lock_shared(true) else { continue };
+            let seen = guarded.read();
+            thread::yield_now();
+            assert_eq!(guarded.read(), seen, "changed under a shared hold");
+            drop(guard);
+        }
+    });
+}
+
+#[test]
+fn who_takes_the_gate_of_an_owner() {
+    owner_and_second("owner_and_holder", |gate, guarded| {
+        let guard = gate.lock_exclusive(false, &mut || {});
+        guarded.change();
+        drop(guard);
+    });
+}
+
+#[test]
+fn a_queue_comes_to_the_gate_of_an_owner() {
+    owner_and_second("owner_and_queue", |gate, guarded| {
+        let cell = gate.register();
+        if gate.enter(&cell).is_ok() {
+            guarded.read();
+            gate.leave(&cell);
+            guarded.read();
+            gate.complete(&cell);
+        }
+    });
 }
 
 /// A hold inside a hold (a callback that reads): the line counts both, and an exclusive holder waits for the outer.

@@ -3,6 +3,9 @@
 use proptest::prelude::*;
 use uext4_iomap::{Found, MapCell, MapSnapshot, PIECES_MAX, Pieces, Range, Run, State};
 
+/// First block, blocks, state and physical block.
+type Given = (usize, usize, State, u64);
+
 /// One block of the model: state and physical block; `None` is unknown.
 type Block = Option<(State, u64)>;
 
@@ -11,7 +14,7 @@ fn state(choice: u8) -> State {
 }
 
 /// Applies a replacement to the model.
-fn apply(model: &mut [Block], first: usize, runs: &[(usize, usize, State, u64)], end: usize) {
+fn apply(model: &mut [Block], first: usize, runs: &[Given], end: usize) {
     model[first..end].fill(Some((State::Hole, 0)));
     for &(start, length, state, physical) in runs {
         for index in 0..length {
@@ -57,12 +60,7 @@ enum Step {
 }
 
 /// Runs of up to five blocks of every state in `[first, end)`, as the model and as a file system says it.
-fn random_runs(
-    first: usize,
-    end: usize,
-    seed: u64,
-    spread: u64,
-) -> (Vec<(usize, usize, State, u64)>, Vec<Run>) {
+fn random_runs(first: usize, end: usize, seed: u64, spread: u64) -> (Vec<Given>, Vec<Run>) {
     let (mut runs, mut at, mut random) = (Vec::new(), first, seed);
     while at < end {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -73,7 +71,7 @@ fn random_runs(
         }
         at += length;
     }
-    let run = |&(start, length, state, physical): &(usize, usize, State, u64)| Run {
+    let run = |&(start, length, state, physical): &Given| Run {
         first: start as u32,
         length: length as u64,
         state,
@@ -84,12 +82,7 @@ fn random_runs(
 }
 
 /// Runs of the model's blocks, and what is there of `runs` beside them, for [`Step::Add`].
-fn beside_written(
-    model: &[Block],
-    first: usize,
-    end: usize,
-    runs: &[(usize, usize, State, u64)],
-) -> Vec<Block> {
+fn beside_written(model: &[Block], first: usize, end: usize, runs: &[Given]) -> Vec<Block> {
     let mut after = model.to_vec();
     apply(&mut after, first, runs, end);
     for (new, old) in after.iter_mut().zip(model) {

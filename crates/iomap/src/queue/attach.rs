@@ -74,8 +74,14 @@ impl<F: FileSystem> Attached<F> {
     pub(crate) fn refresh(&mut self) {
         let generation = F::state(&self.file.inode).map.generation();
         if generation != self.generation {
-            (self.generation, self.run) = (generation, ByteRun::EMPTY);
+            self.follow(generation);
         }
+    }
+
+    #[cold]
+    fn follow(&mut self, generation: u64) {
+        (self.generation, self.run) = (generation, ByteRun::EMPTY);
+        (self.version, self.map) = F::state(&self.file.inode).map.current();
     }
 
     /// The device position of `range`, if it lies in one written run: first the run kept last, then the snapshot, and
@@ -90,14 +96,21 @@ impl<F: FileSystem> Attached<F> {
 
     #[inline(never)]
     fn search_written(&mut self, range: Range, block_bits: u32) -> Option<u64> {
+        match self.map.find_written_keeping(range, block_bits, |run| self.run = run) {
+            Some(physical) => Some(physical),
+            None => self.search_now(range, block_bits),
+        }
+    }
+
+    /// In the map as it is now. The next look-ups have its snapshot.
+    #[cold]
+    #[inline(never)]
+    fn search_now(&mut self, range: Range, block_bits: u32) -> Option<u64> {
         let map = &F::state(&self.file.inode).map;
         if map.version() != self.version {
             (self.version, self.map) = map.current();
         }
-        match self.map.find_written_keeping(range, block_bits, |run| self.run = run) {
-            Some(physical) => Some(physical),
-            None => map.find_written_now(range, block_bits, |run| self.run = run),
-        }
+        map.find_written_now(range, block_bits, |run| self.run = run)
     }
 
     /// Nothing was sent: out of the gate and out of flight again.
