@@ -208,6 +208,7 @@ fn route(route: Route) -> &'static str {
         Route::DaxOverwrite => "dax-overwrite",
         Route::BouncedOverwrite => "bounced-overwrite",
         Route::Allocate => "allocate",
+        Route::DaxAllocate => "dax-allocate",
     }
 }
 
@@ -223,6 +224,7 @@ fn journal(work: JournalWork) -> &'static str {
         JournalWork::None => "none",
         JournalWork::Handle => "handle",
         JournalWork::Convert => "convert",
+        JournalWork::Allocate => "allocate",
         JournalWork::AllocateConvert => "allocate-convert",
         JournalWork::Extend => "extend",
     }

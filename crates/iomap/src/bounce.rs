@@ -10,10 +10,10 @@ use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::gate::InodeGuard;
 use crate::mapping::{Range, State};
-use crate::plan::{Plan, Request, counts_copy};
+use crate::pipeline::Mapping;
+use crate::plan::{Request, counts_copy};
 use crate::queue::WriteFlags;
-use crate::sync_io::{Mapping, check_written};
-use uext4_blockdev::{Buffer, Geometry, WriteDurability};
+use uext4_blockdev::{Buffer, Geometry};
 
 /// Largest bounce buffer in bytes: longer unaligned requests go through it in steps.
 const BOUNCE_MAX: u64 = 256 * 1024;
@@ -109,7 +109,7 @@ impl<F: FileSystem> Engine<F> {
     }
 
     /// Whole device blocks of the file in aligned memory; zeros where nothing is written.
-    fn read_window(&self, file: &OpenFile<F>, window: Range) -> Result<Buffer, F::Error> {
+    pub(crate) fn read_window(&self, file: &OpenFile<F>, window: Range) -> Result<Buffer, F::Error> {
         let mut bounce = self.bounce_buffer(window.length as usize)?;
         self.for_each_piece(file, window, |piece| {
             let start = (piece.logical - window.pos) as usize;
@@ -123,7 +123,7 @@ impl<F: FileSystem> Engine<F> {
         Ok(bounce)
     }
 
-    /// Writes any bytes from any memory over written blocks.
+    /// Writes any bytes from any memory.
     pub fn write_any(
         &self,
         file: &OpenFile<F>,
@@ -141,71 +141,11 @@ impl<F: FileSystem> Engine<F> {
         if range.length == 0 {
             return Ok(0);
         }
-        if flags.contains(WriteFlags::NOWAIT) {
-            return Err(Error::WouldBlock.into());
-        }
-        let state = file.state();
-        let guard = state.gate.lock_exclusive(true, &mut self.pump());
         let request = Request { range, sync: flags.sync(), bounced: true, queued: false };
-        let mut pieces = crate::mapping::Pieces::new();
-        let plan = self.decide(file, &guard, &request, Mapping::Due, file.switches, &mut pieces)?;
-        self.counters.bump(Counter::Bounces);
-        self.counters.bump(Counter::ExclusiveWrites);
-        if self.needs_no_handle(file.switches) {
-            self.counters.bump(Counter::OverwritesWithoutHandle);
-        }
-        if plan.durability == crate::plan::Durability::Fua {
-            self.counters.bump(Counter::FuaWrites);
-        }
-        let mut done = 0;
-        while done < range.length {
-            done += self.write_step(file, &plan, &buf[done as usize..], pos + done)?;
-        }
-        guard.mark_written();
-        drop(guard);
-        self.complete_durability(file, &plan)?;
-        Ok(buf.len())
+        self.write_waiting(file, &[buf], &request, flags, Mapping::Due)
     }
 
-    /// Writes the first bytes of `buf` and returns how many.
-    fn write_step(&self, file: &OpenFile<F>, plan: &Plan, buf: &[u8], pos: u64) -> Result<u64, F::Error> {
-        let rest = Range { pos, length: buf.len() as u64 };
-        let step = next_step(&self.geometry, rest, buf.as_ptr() as usize);
-        let (window, length) = (step.window, step.part.length as usize);
-        if step.direct {
-            self.write_window(file, plan, window, &buf[..length])?;
-            return Ok(step.part.length);
-        }
-        let start = (pos - window.pos) as usize;
-        let mut bounce =
-            if step.covers_window() { self.bounce_buffer(length)? } else { self.read_window(file, window)? };
-        bounce[start..start + length].copy_from_slice(&buf[..length]);
-        self.write_window(file, plan, window, &bounce)?;
-        Ok(step.part.length)
-    }
-
-    /// Writes whole device blocks from aligned memory.
-    fn write_window(
-        &self,
-        file: &OpenFile<F>,
-        plan: &Plan,
-        window: Range,
-        data: &[u8],
-    ) -> Result<(), F::Error> {
-        let fua = plan.durability == crate::plan::Durability::Fua;
-        let durability = if fua { WriteDurability::Fua } else { WriteDurability::Cached };
-        self.for_each_piece(file, window, |piece| {
-            check_written(piece)?;
-            let start = (piece.logical - window.pos) as usize;
-            let part = &data[start..start + piece.length as usize];
-            self.device.write_at(part, piece.physical, durability).map_err(|error| {
-                let error = Error::from(error);
-                if fua { self.fatal(error) } else { error.into() }
-            })
-        })
-    }
-
-    fn bounce_buffer(&self, length: usize) -> Result<Buffer, F::Error> {
+    pub(crate) fn bounce_buffer(&self, length: usize) -> Result<Buffer, F::Error> {
         Ok(self.bounces.take(length).map_err(Error::from)?)
     }
 }

@@ -45,6 +45,15 @@ impl Payload {
         }
     }
 
+    /// The bytes, buffer by buffer.
+    pub(crate) fn parts(&self) -> Vec<&[u8]> {
+        match self {
+            Payload::None => Vec::new(),
+            Payload::One(buffer) => vec![buffer],
+            Payload::Many(buffers) => buffers.iter().map(|buffer| &**buffer).collect(),
+        }
+    }
+
     /// Bytes that follow `offset` in the buffer that holds it.
     #[inline]
     pub(crate) fn contiguous(&self, offset: u64) -> u64 {
@@ -170,12 +179,6 @@ impl Door {
     #[inline]
     pub(crate) fn contiguous(&self, slot: u32, offset: u64) -> u64 {
         self.held[slot as usize].payload.contiguous(offset)
-    }
-
-    /// Device requests of a slot not yet reaped.
-    #[inline]
-    pub(crate) fn outstanding(&self, slot: u32) -> u32 {
-        self.held[slot as usize].outstanding
     }
 
     /// Gives a buffer to a free slot and adds one device request that covers all of it. Gives the buffer back

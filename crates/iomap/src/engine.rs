@@ -4,8 +4,8 @@ use crate::counters::{Counter, Counters, Stats};
 use crate::error::Error;
 use crate::flush::FlushTickets;
 use crate::flusher::Flusher;
-use crate::fs::{FileSystem, OpenFile};
-use crate::mapping::{Pieces, Range};
+use crate::fs::{FileSystem, Synced};
+use crate::mapping::Range;
 use crate::queue::QueueCore;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
@@ -148,59 +148,6 @@ impl<F: FileSystem> Engine<F> {
         DeviceError::Misaligned { what, value, align }.into()
     }
 
-    /// Whether a write of `range` would be a pure overwrite, over all its pieces: [`Error::NeedsAllocation`]
-    /// if not.
-    pub fn check_overwrite(&self, file: &OpenFile<F>, range: Range) -> Result<(), F::Error> {
-        let _inside = self.enter(file.state(), false)?;
-        self.check_all_written(file, range)
-    }
-
-    /// The first pieces (at most [`crate::PIECES_MAX`]) of `range` as they stand, for reports.
-    pub fn map(&self, file: &OpenFile<F>, range: Range, pieces: &mut Pieces) -> Result<(), F::Error> {
-        let _inside = self.enter(file.state(), false)?;
-        self.load_pieces(file, range, pieces)
-    }
-
-    /// Pieces of `range`, or its first ones if there are more than [`crate::PIECES_MAX`], loading what is unknown.
-    /// Call inside the gate: what is written stays so until it is left.
-    pub(crate) fn load_pieces(
-        &self,
-        file: &OpenFile<F>,
-        range: Range,
-        pieces: &mut Pieces,
-    ) -> Result<(), F::Error> {
-        let state = file.state();
-        pieces.clear();
-        let mut known = state.map.pieces(range, state.block_bits(), pieces);
-        while let Err(pos) = known {
-            self.counters.bump(Counter::MapLoads);
-            known = self.load_more(&file.inode, range, pos, pieces)?;
-        }
-        Ok(())
-    }
-
-    /// Loads the mapping at `pos`, the first unknown byte of `range`, and appends the pieces known from there on. The
-    /// inner `Err` is the next unknown byte: each load is a step forward, however little of a map is kept at a time.
-    pub(crate) fn load_more(
-        &self,
-        inode: &F::Inode,
-        range: Range,
-        pos: u64,
-        pieces: &mut Pieces,
-    ) -> Result<Result<(), u64>, F::Error> {
-        let map = self.fs.load_map(inode, pos)?;
-        let rest = Range { pos, length: range.end() - pos };
-        match map.pieces(rest, F::state(inode).block_bits(), pieces) {
-            Err(next) if next <= pos => Err(Error::MapUnknown(pos).into()),
-            // What was loaded ends here; the published map may know more.
-            Err(next) => {
-                let rest = Range { pos: next, length: range.end() - next };
-                Ok(F::state(inode).map.pieces(rest, F::state(inode).block_bits(), pieces))
-            }
-            known => Ok(known),
-        }
-    }
-
     /// One cache flush that starts after this call did, shared with whoever needs one at the same time. A failure
     /// aborts the volume.
     pub(crate) fn flush(&self) -> Result<(), F::Error> {
@@ -220,10 +167,10 @@ impl<F: FileSystem> Engine<F> {
         self.flushes.covered(flush)
     }
 
-    /// Commits what `inodes` need, then flushes unless the commit did.
-    pub(crate) fn make_durable(&self, inodes: &[&F::Inode], all: bool) -> Result<(), F::Error> {
+    /// Commits what these inodes need, then flushes unless the commit did.
+    pub(crate) fn make_durable(&self, batch: &[Synced<'_, F>]) -> Result<(), F::Error> {
         self.fs.check_alive()?;
-        let flushed = self.fs.commit(inodes, all)?;
+        let flushed = self.fs.datasync(batch)?;
         if flushed { Ok(()) } else { self.flush() }
     }
 

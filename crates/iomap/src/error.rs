@@ -9,8 +9,7 @@ pub enum Error {
     /// The device failed, or the request breaks its alignment rules ([`blockdev::Error::Misaligned`]).
     #[error(transparent)]
     Device(#[from] blockdev::Error),
-    /// The write needs blocks, conversion or a new size, which this engine cannot do yet. Nothing was
-    /// changed.
+    /// The write needs blocks, conversion or a new size, which the file system cannot do. Nothing was changed.
     #[error(
         "the write at byte {pos} of {length} bytes is not a pure overwrite ({unwritten} bytes unwritten, \
          {hole} bytes in holes{}): allocation is not supported yet",
@@ -51,8 +50,9 @@ pub enum Error {
     /// A file system reported success but left the mapping of this byte unknown.
     #[error("the mapping at byte {0} stays unknown")]
     MapUnknown(u64),
-    /// The block of this byte held data when the write was judged and holds none when it is sent. Nothing was sent
-    /// there; what lies before it may have been written.
+    /// The write has no place for this byte on the device: the block held data when the write was judged, or was
+    /// allocated for it, and is none it may go to when it is sent. Nothing was sent there; what lies before it may have
+    /// been written.
     #[error("the block at byte {0} is no longer a written one: the write stops there")]
     NotWritten(u64),
     /// What was to be published of this block contradicts what is known of it. Nothing was published.

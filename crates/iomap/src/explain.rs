@@ -6,7 +6,6 @@ use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::mapping::{Piece, Pieces, Range};
 use crate::plan::{JournalWork, Plan, Request, Summary, View, plan_read};
-use crate::sync_io::needs_allocation;
 use crate::write_plan::plan_write_of;
 
 /// What is known of a request as things stand.
@@ -37,11 +36,10 @@ impl<F: FileSystem> Engine<F> {
         self.load_pieces(file, range, &mut pieces)?;
         self.load_pieces(file, range, &mut pieces)?;
         let mut summary = Summary::of(&[]);
-        let (mut piece_count, mut last) = (0, None);
+        let mut piece_count = 0;
         self.for_each_piece(file, range, |piece| {
             summary.add(piece);
             piece_count += 1;
-            last = Some(*piece);
             Ok(())
         })?;
         let view = file.state().view();
@@ -49,9 +47,8 @@ impl<F: FileSystem> Engine<F> {
         // A queue bounces nothing; the plan is that of the synchronous call which would.
         let request = Request { queued: request.queued && !request.bounced, ..*request };
         let (plan, refused) = if write {
-            let ends: Vec<Piece> = pieces.first().copied().into_iter().chain(last).collect();
-            let plan = plan_write_of(&request, &view, &ends, &summary, &self.capabilities, file.switches);
-            (self.with_journal(plan), needs_allocation(range, &view, &summary))
+            let plan = plan_write_of(&request, &view, &summary, &self.capabilities, file.switches);
+            (self.with_journal(plan), self.refusal(file, range, &view, &summary))
         } else {
             (plan_read(&request, &view, &pieces, &self.capabilities, file.switches), None)
         };

@@ -1,4 +1,4 @@
-//! Making queued requests durable beside their queue.
+//! The completion work of queued requests, beside their queue: converting what they filled, making them durable.
 //!
 //! A commit and a flush take milliseconds, a call to `poll` must not. So what is left to do for the requests of a queue
 //! whose transfers are over is a [`SyncJob`], which holds nothing of the queue: its owner runs it where it may wait, a
@@ -7,7 +7,8 @@
 
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::fs::FileSystem;
+use crate::fs::{FileSystem, Synced};
+use crate::pipeline::Fresh;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,9 +26,18 @@ pub(crate) struct Outcome<E> {
 }
 
 struct State<E> {
-    result: Option<Result<(), E>>,
+    result: Option<Ended<E>>,
     /// Wakes the queue's owner, if he sleeps on a descriptor.
     wake: Option<Arc<Waker>>,
+}
+
+/// What became of the parts of a job.
+#[derive(Clone)]
+pub(crate) struct Ended<E> {
+    /// Of each conversion, in the order of [`SyncJob::convert`]. None if nobody came to do them.
+    pub(crate) converted: Vec<Result<(), E>>,
+    /// Of commit and flush.
+    pub(crate) synced: Result<(), E>,
 }
 
 impl<E: Clone> Outcome<E> {
@@ -36,7 +46,7 @@ impl<E: Clone> Outcome<E> {
     }
 
     /// The outcome, if it is there.
-    pub(crate) fn get(&self) -> Option<Result<(), E>> {
+    pub(crate) fn get(&self) -> Option<Ended<E>> {
         self.state.lock().result.clone()
     }
 
@@ -65,7 +75,7 @@ impl<E: Clone> Outcome<E> {
         }
     }
 
-    fn set(&self, outcome: Result<(), E>) {
+    fn set(&self, outcome: Ended<E>) {
         let mut state = self.state.lock();
         state.result.get_or_insert(outcome);
         self.over.notify_all();
@@ -111,33 +121,43 @@ impl AsFd for Waker {
     }
 }
 
-/// One commit and one flush for requests whose transfers are over.
+/// One conversion of each inode, then one commit and one flush, for requests whose transfers are over.
 pub(crate) struct SyncJob<F: FileSystem> {
     engine: Arc<Engine<F>>,
-    inodes: Vec<Arc<F::Inode>>,
-    /// Every change of theirs, not only what reading the data back needs.
-    all: bool,
+    fresh: Vec<Fresh<F>>,
+    /// What is to be durable, and whether every change of it, not only what reading the data back needs.
+    inodes: Vec<(Arc<F::Inode>, bool)>,
     outcome: Arc<Outcome<F::Error>>,
 }
 
 impl<F: FileSystem> SyncJob<F> {
-    pub(crate) fn new(
-        engine: &Arc<Engine<F>>,
-        inodes: Vec<Arc<F::Inode>>,
-        all: bool,
-        wake: Option<Arc<Waker>>,
-    ) -> Self {
-        SyncJob { engine: engine.clone(), inodes, all, outcome: Outcome::new(wake) }
+    /// Nothing to do yet.
+    pub(crate) fn new(engine: &Arc<Engine<F>>, wake: Option<Arc<Waker>>) -> Self {
+        SyncJob { engine: engine.clone(), fresh: Vec::new(), inodes: Vec::new(), outcome: Outcome::new(wake) }
+    }
+
+    /// Converts what a write has filled.
+    pub(crate) fn convert(&mut self, fresh: Fresh<F>) {
+        self.fresh.push(fresh);
+    }
+
+    /// Makes changes of an inode durable.
+    pub(crate) fn sync(&mut self, inode: &Arc<F::Inode>, all: bool) {
+        match self.inodes.iter_mut().find(|(known, _)| Arc::ptr_eq(known, inode)) {
+            Some((_, known)) => *known |= all,
+            None => self.inodes.push((inode.clone(), all)),
+        }
     }
 
     pub(crate) fn outcome(&self) -> Arc<Outcome<F::Error>> {
         self.outcome.clone()
     }
 
-    /// Whether there is nothing to wait for: no cache to flush and no change to commit.
+    /// Whether there is nothing to wait for: no handle to start, no cache to flush and no change to commit.
     pub(crate) fn is_short(&self) -> bool {
-        let clean = |inode: &Arc<F::Inode>| !self.all && F::state(inode).datasync_tid().is_none();
-        !self.engine.capabilities.volatile_cache && self.inodes.iter().all(clean)
+        let clean = |(inode, all): &(Arc<F::Inode>, bool)| !all && F::state(inode).datasync_tid().is_none();
+        let flushes = self.engine.capabilities.volatile_cache && !self.inodes.is_empty();
+        self.fresh.is_empty() && !flushes && self.inodes.iter().all(clean)
     }
 
     /// Does it, and waits as long as that takes. Hold no queue's lock but one's own, no gate and no map lock.
@@ -151,23 +171,33 @@ impl<F: FileSystem> Drop for SyncJob<F> {
     fn drop(&mut self) {
         if self.outcome.get().is_none() {
             let lost = uext4_blockdev::Error::Io { op: "flush", pos: 0, length: 0, errno: 5 };
-            self.outcome.set(Err(Error::from(lost).into()));
+            let synced = Err(Error::from(lost).into());
+            self.outcome.set(Ended { converted: Vec::new(), synced });
         }
     }
 }
 
-/// One commit and one flush for all of `jobs`, which are of one engine.
-fn run_all<F: FileSystem>(jobs: Vec<SyncJob<F>>) {
+/// All conversions of `jobs`, which are of one engine; then one commit and one flush for those that want it.
+fn run_all<F: FileSystem>(mut jobs: Vec<SyncJob<F>>) {
     let Some(first) = jobs.first() else { return };
-    let mut inodes: Vec<&F::Inode> = Vec::new();
-    for inode in jobs.iter().flat_map(|job| &job.inodes) {
-        if !inodes.iter().any(|&other| std::ptr::eq(other, &**inode)) {
-            inodes.push(inode);
+    let engine = first.engine.clone();
+    let convert = |job: &mut SyncJob<F>| engine.convert(std::mem::take(&mut job.fresh));
+    let converted: Vec<_> = jobs.iter_mut().map(convert).collect();
+    let end = |sync: bool, synced: Result<(), F::Error>| {
+        for (job, converted) in jobs.iter().zip(&converted).filter(|(job, _)| job.inodes.is_empty() != sync) {
+            job.outcome.set(Ended { converted: converted.clone(), synced: synced.clone() });
+        }
+    };
+    end(false, Ok(()));
+    let mut batch: Vec<Synced<'_, F>> = Vec::new();
+    for (inode, all) in jobs.iter().flat_map(|job| &job.inodes) {
+        match batch.iter_mut().find(|known| std::ptr::eq(known.inode, &**inode)) {
+            Some(known) => known.all |= all,
+            None => batch.push(Synced { inode, all: *all }),
         }
     }
-    let result = first.engine.make_durable(&inodes, jobs.iter().any(|job| job.all));
-    for job in &jobs {
-        job.outcome.set(result.clone());
+    if !batch.is_empty() {
+        end(true, engine.make_durable(&batch));
     }
 }
 

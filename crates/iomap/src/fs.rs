@@ -3,6 +3,7 @@
 use crate::counters::{Counter, CounterLine, Counters};
 use crate::error::Error;
 use crate::inode::InodeState;
+use crate::mapping::Range;
 use crate::snapshot::MapSnapshot;
 use crate::switches::{Routing, Switches};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
 
     /// Loads the mapping around byte `pos` of the file, publishes it, and returns a snapshot that knows `pos`, so
     /// that whoever asked gets on even if another thread makes the published one forget it at once.
-    fn load_map(&self, inode: &Self::Inode, pos: u64) -> Result<Arc<MapSnapshot>, Self::Error>;
+    fn map(&self, inode: &Self::Inode, pos: u64) -> Result<Arc<MapSnapshot>, Self::Error>;
 
     /// Whether an open for writing has a journal to start handles in. Without one the plain route of
     /// [`FileSystem::start_mapping`] starts none either.
@@ -50,9 +51,106 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
     /// Stops the handle after the look-up.
     fn stop_mapping(&self, handle: Self::Handle<'_>) -> Result<(), Self::Error>;
 
-    /// Makes extent and size changes of these inodes durable (`all`: every change of theirs), committing if
-    /// needed. Returns whether it flushed the device's cache after their data was complete.
-    fn commit(&self, inodes: &[&Self::Inode], all: bool) -> Result<bool, Self::Error>;
+    /// Makes changes of these inodes durable, committing if needed. Returns whether it flushed the device's cache after
+    /// their data was complete.
+    fn datasync(&self, batch: &[Synced<'_, Self>]) -> Result<bool, Self::Error>;
+
+    /// Whether writes may change the map and the size of this inode. If not, whoever needs that is refused
+    /// ([`Error::NeedsAllocation`]) before anything is done, and nothing of the rest of this trait is called.
+    fn allocates(&self, _inode: &Self::Inode) -> bool {
+        false
+    }
+
+    /// What the conversion of a write draws on, so that it never meets a full device: taken when the write is submitted,
+    /// given back when it is dropped.
+    type Reserve: Send + Sync + 'static;
+
+    /// What an extending write holds from its begin to its end: its orphan record, if it has one.
+    type Extension;
+
+    /// Gives all holes among `blocks` (of the file) blocks on the device, in a short handle, and publishes them. What it
+    /// finds allocated stays as it is: others may allocate the same at the same time. Inside the size they are unwritten;
+    /// from the size on they may be written at once, whatever they hold. A map without an unwritten state gets zeroed
+    /// blocks: its writer holds the gate alone. Called inside the gate.
+    ///
+    /// # Errors
+    /// `NoSpace` of the file system: it has tried a commit before that if freed blocks wait for one. What was allocated
+    /// up to then may stay, unwritten.
+    fn allocate(&self, _inode: &Self::Inode, _blocks: Blocks) -> Result<(), Self::Error> {
+        Err(no_allocation())
+    }
+
+    /// Takes what converting `blocks` may need, before their data is sent. Starts no handle.
+    fn reserve(&self, _inode: &Self::Inode, _blocks: Blocks) -> Result<Self::Reserve, Self::Error> {
+        Err(no_allocation())
+    }
+
+    /// Converts what is unwritten among `blocks` (in order, without overlaps), whose data is complete, in one handle:
+    /// sets the datasync tid ([`InodeState::set_datasync_tid`]), then publishes them as written. What is written already
+    /// stays so. Called without the gate; the writes are in flight until it returns.
+    ///
+    /// # Errors
+    /// None of `blocks` may read as written then.
+    fn convert(
+        &self,
+        _inode: &Self::Inode,
+        _blocks: &[Blocks],
+        _reserves: Vec<Self::Reserve>,
+    ) -> Result<(), Self::Error> {
+        Err(no_allocation())
+    }
+
+    /// A write of `range` is about to extend the file. Makes sure that a crash before [`FileSystem::extend_end`] leaves
+    /// no block behind the size on disk: by an orphan record, or because there is none to be left. Called with the gate
+    /// held alone.
+    fn extend_begin(&self, _inode: &Self::Inode, _range: Range) -> Result<Self::Extension, Self::Error> {
+        Err(no_allocation())
+    }
+
+    /// It has ended, with its data complete or not at all, and the gate is still held. In one handle: converts as
+    /// [`FileSystem::convert`], then sets the size here ([`InodeState::set_size`]) and on disk, and takes the orphan
+    /// record off. After a failure nothing of it may be reached by a later size: blocks that were allocated as written
+    /// behind the size go.
+    fn extend_end(
+        &self,
+        _inode: &Self::Inode,
+        _extension: Self::Extension,
+        _outcome: Extended<'_, Self::Reserve>,
+    ) -> Result<(), Self::Error> {
+        Err(no_allocation())
+    }
+}
+
+fn no_allocation<E: From<Error>>() -> E {
+    Error::BadMode("changes of its map").into()
+}
+
+/// Blocks of a file, or of a device: the first, and the first behind.
+pub type Blocks = std::ops::Range<u64>;
+
+/// An inode whose changes are to become durable.
+#[derive(Debug)]
+pub struct Synced<'a, F: FileSystem> {
+    /// The inode.
+    pub inode: &'a F::Inode,
+    /// Every change of it, not only those of extents and size.
+    pub all: bool,
+}
+
+/// How an extending write ended.
+#[derive(Debug)]
+pub enum Extended<'a, R> {
+    /// Its data is complete.
+    Complete {
+        /// The new size in bytes, here and on disk.
+        size: u64,
+        /// To be converted, as for [`FileSystem::convert`].
+        blocks: &'a [Blocks],
+        /// Taken for it.
+        reserves: Vec<R>,
+    },
+    /// It failed.
+    Failed,
 }
 
 /// Something that counts: a queue's own line, or the calling thread's.

@@ -213,14 +213,6 @@ impl InodeGate {
         cell.counts.store(counts - INSIDE_ONE, Ordering::Release);
     }
 
-    /// Raises a queue's cell under an exclusive hold, as [`InodeGate::enter`] does under a shared one, so
-    /// that submission and completion are the same for both.
-    #[inline]
-    pub(crate) fn raise_inside(&self, cell: &Cell) {
-        let counts = cell.counts.load(Ordering::Relaxed);
-        cell.counts.store(counts + INSIDE_ONE + IN_FLIGHT_ONE, Ordering::Release);
-    }
-
     /// One request and its completion work are done. Release: the drainer sees everything done before.
     #[inline]
     pub fn complete(&self, cell: &Cell) {

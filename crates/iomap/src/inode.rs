@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::gate::{InodeGate, InodeGuard};
-use crate::mapping::{Range, Run};
+use crate::mapping::{MapKind, Range, Run};
 use crate::plan::View;
 use crate::snapshot::{MapCell, MapWriter};
 use crate::sync::{AtomicU64, Ordering};
@@ -21,6 +21,7 @@ pub struct InodeState {
     /// Counts changes of the three above.
     changes: AtomicU64,
     block_bits: u32,
+    kind: MapKind,
     /// Shared for direct I/O, exclusive for structural changes.
     pub gate: InodeGate,
     /// The published mapping.
@@ -45,7 +46,28 @@ impl InodeState {
             block_bits,
             sync_tid: AtomicU64::new(0),
             committed,
+            kind: MapKind::Extents,
         }
+    }
+
+    /// The same with a map of this kind.
+    #[must_use]
+    pub fn with_kind(self, kind: MapKind) -> Self {
+        InodeState { kind, ..self }
+    }
+
+    /// The kind of its map.
+    #[inline]
+    pub fn kind(&self) -> MapKind {
+        self.kind
+    }
+
+    /// Sets the size that users see and that of the on-disk inode, both in bytes. Hold the gate exclusively; set the
+    /// datasync tid first ([`InodeState::set_datasync_tid`]), and grow only over bytes that may be read.
+    pub fn set_size(&self, size: u64, disk_size: u64) {
+        self.size.store(size, Ordering::Release);
+        self.disk_size.store(disk_size, Ordering::Release);
+        self.changed();
     }
 
     /// Size in bytes that users see.
@@ -182,6 +204,7 @@ impl InodeState {
             disk_size: self.disk_size.load(Ordering::Acquire),
             block_bits: self.block_bits,
             datasync_dirty: self.datasync_tid().is_some(),
+            kind: self.kind,
         }
     }
 }
@@ -219,6 +242,9 @@ mod tests {
         assert!(!view.datasync_dirty && file.changes() == changes);
         file.set_datasync_tid(7);
         assert!(file.view().datasync_dirty && file.changes() != changes);
+        let changes = file.changes();
+        file.set_size(5000, 4096);
+        assert!((file.view().size, file.view().disk_size) == (5000, 4096) && file.changes() != changes);
     }
 
     /// More files than a thread keeps snapshots of, asked in turn for their last block: some are borrowed each time,

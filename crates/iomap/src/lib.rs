@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 
 pub mod bounce;
+mod carry;
 mod clock;
 pub mod counters;
 pub mod dax;
@@ -41,6 +42,7 @@ mod owner_lock;
 #[cfg(loom)]
 pub mod owner_lock;
 pub mod pending;
+mod pipeline;
 pub mod plan;
 pub mod queue;
 mod raw;
@@ -62,9 +64,9 @@ pub use door::Payload;
 pub use engine::Engine;
 pub use error::Error;
 pub use explain::Outlook;
-pub use fs::{Count, FileSystem, OpenFile};
+pub use fs::{Blocks, Count, Extended, FileSystem, OpenFile, Synced};
 pub use inode::InodeState;
-pub use mapping::{PIECES_MAX, Piece, Pieces, Range, Run, State};
+pub use mapping::{MapKind, PIECES_MAX, Piece, Pieces, Range, Run, State};
 pub use plan::{Plan, Request};
 pub use queue::{Completion, FileSlot, IoQueue, WriteFlags};
 pub use raw::{RawCompletion, RawQueue};

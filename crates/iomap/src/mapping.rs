@@ -27,6 +27,18 @@ impl State {
     }
 }
 
+/// How an inode says where its blocks are, as far as decisions care.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum MapKind {
+    /// Extents, which may be unwritten.
+    #[default]
+    Extents,
+    /// Pointers without an unwritten state: a new block is zeroed on the device before anybody can reach it.
+    Indirect,
+    /// No map: the contents lie inside the inode.
+    Inline,
+}
+
 /// A range of a file with one state and, unless it is a hole, one contiguous place on the device. All in
 /// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,8 @@
 //! exactly what the executor will do. The rows of the write table are in [`crate::write_plan`], durability in
 //! [`crate::durability`].
 
-use crate::mapping::{Piece, Range, State};
+use crate::error::Error;
+use crate::mapping::{MapKind, Piece, Range, State};
 use crate::switches::Routing;
 use uext4_blockdev::Capabilities;
 
@@ -20,6 +21,8 @@ pub struct View {
     pub block_bits: u32,
     /// Extent or size changes wait in a transaction that is not yet committed.
     pub datasync_dirty: bool,
+    /// Kind of its map.
+    pub kind: MapKind,
 }
 
 impl View {
@@ -27,6 +30,12 @@ impl View {
     #[inline]
     pub fn block_size(&self) -> u64 {
         1 << self.block_bits
+    }
+
+    /// Whether a write of `range` needs a new size, here or on disk.
+    #[inline(always)]
+    pub(crate) fn is_extended_by(&self, range: Range) -> bool {
+        range.end() > self.size || range.end() > self.disk_size
     }
 }
 
@@ -78,6 +87,9 @@ pub enum Route {
     BouncedOverwrite,
     /// A write that needs allocation, conversion or a new size.
     Allocate,
+    /// The same into mapped memory: blocks that hold no data are zeroed and converted before the copy, which could
+    /// expose what was in them otherwise.
+    DaxAllocate,
 }
 
 /// How the gate is held during mapping and submission.
@@ -97,21 +109,27 @@ pub enum JournalWork {
     /// A handle around the mapping of a pure overwrite (the plain route: nothing is dirtied). A volume without a
     /// journal has none: there `explain` says [`JournalWork::None`].
     Handle,
-    /// Convert unwritten extents when the data is complete.
+    /// Convert unwritten extents when the data is complete. No handle is started before.
     Convert,
+    /// Allocate blocks before; they are zeroed and written then (maps without an unwritten state).
+    Allocate,
     /// Allocate unwritten blocks before, convert after.
     AllocateConvert,
     /// Orphan record before, size and orphan removal after, with whatever allocation is needed.
     Extend,
 }
 
-/// Bytes to zero around the request in blocks that hold no data yet.
+/// Bytes to zero on the device, before the data is sent: around the request in blocks that hold no data yet, and
+/// behind the old end of a file that grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Edges {
     /// Bytes from the start of the first block to the request.
     pub head: u64,
     /// Bytes from the end of the request to the end of its last block.
     pub tail: u64,
+    /// Bytes from the old size to the end of its block, if that block is a written one: something mapped may have left
+    /// bytes there.
+    pub old_tail: u64,
 }
 
 /// How a write becomes as durable as asked.
@@ -176,6 +194,30 @@ impl Plan {
         }
     }
 
+    /// Where on the device the data of a piece goes, in bytes. Nothing without a place of its own ever reaches the
+    /// device: a hole would go to block 0. Allocating writes may go to unwritten blocks, others may not, so that nothing
+    /// passes for done that nobody will convert.
+    #[inline(always)]
+    pub(crate) fn place(&self, piece: &Piece) -> Result<u64, Error> {
+        let fits = match piece.state {
+            State::Written => true,
+            State::Unwritten => !matches!(self.journal, JournalWork::None | JournalWork::Handle),
+            State::Hole | State::Inline => false,
+        };
+        if fits && piece.physical != 0 { Ok(piece.physical) } else { Err(Error::NotWritten(piece.logical)) }
+    }
+
+    /// Whether a write would wait by this plan, which one that must not may not begin: for the gate, a drain, blocks, or
+    /// the handle of a conversion. That of a queue's request comes when it is complete, beside its submitter.
+    pub(crate) fn waits(&self) -> bool {
+        let handle = match self.journal {
+            JournalWork::None | JournalWork::Handle => false,
+            JournalWork::Convert => self.completion == Completion::Synchronous,
+            JournalWork::Allocate | JournalWork::AllocateConvert | JournalWork::Extend => true,
+        };
+        handle || self.gate == GateMode::Exclusive
+    }
+
     /// A write to what lies inside the inode: a change of the inode itself, through the journal.
     pub fn inline_write(range: Range, size: u64) -> Plan {
         Plan {
@@ -188,7 +230,7 @@ impl Plan {
     }
 }
 
-/// What the pieces of a request are made of.
+/// What the pieces of a request are made of, however many there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
     /// Every byte is written.
@@ -197,13 +239,14 @@ pub struct Summary {
     pub unwritten: u64,
     /// Bytes in holes.
     pub hole: u64,
+    /// States of the first and the last piece: of what holds the request's partial blocks.
+    ends: Option<(State, State)>,
 }
 
 impl Summary {
     /// Sums over `pieces`.
-    #[inline(always)]
     pub fn of(pieces: &[Piece]) -> Self {
-        let mut summary = Summary { all_written: true, unwritten: 0, hole: 0 };
+        let mut summary = Summary { all_written: true, unwritten: 0, hole: 0, ends: None };
         for piece in pieces {
             summary.add(piece);
         }
@@ -211,8 +254,8 @@ impl Summary {
     }
 
     /// One piece more.
-    #[inline(always)]
     pub fn add(&mut self, piece: &Piece) {
+        self.ends = Some((self.ends.map_or(piece.state, |(first, _)| first), piece.state));
         match piece.state {
             State::Written => {}
             State::Unwritten => {
@@ -224,6 +267,12 @@ impl Summary {
                 self.hole += piece.length;
             }
         }
+    }
+
+    /// Whether the first and the last block hold no data yet.
+    pub(crate) fn fresh_ends(&self) -> (bool, bool) {
+        let fresh = |state| state != State::Written;
+        self.ends.map_or((false, false), |(first, last)| (fresh(first), fresh(last)))
     }
 }
 
@@ -253,6 +302,9 @@ pub fn plan_read<R: Routing>(
         durability: Durability::None,
         completion: if request.queued { Completion::Asynchronous } else { Completion::Synchronous },
     };
+    if view.kind == MapKind::Inline {
+        return Plan::inline_read(request.range, view.size);
+    }
     if request.range.pos >= view.size {
         let completion = Completion::Synchronous;
         return Plan { route: Route::PastEnd, counted: false, completion, ..plan };

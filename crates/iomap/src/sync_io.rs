@@ -1,44 +1,20 @@
 //! Synchronous direct reads and writes: the calling thread maps, transfers and completes under the gate.
 
+use crate::carry::Flow;
 use crate::counters::Counter;
 use crate::door::Payload;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::fs::{FileSystem, OpenFile};
+use crate::fs::{FileSystem, OpenFile, Synced};
 use crate::gate::InodeGuard;
 use crate::inode::InodeState;
-use crate::mapping::{Piece, Pieces, Range, State};
-use crate::plan::{Durability, GateMode, Plan, Request, Route, Summary, View};
+use crate::mapping::{Range, State};
+use crate::pipeline::Mapping;
+use crate::plan::{Durability, Plan, Request, Route};
 use crate::queue::WriteFlags;
 use crate::switches::{AllOn, Routing};
-use crate::write_plan::{plan_shared_overwrite, plan_write, shares_gate};
+use crate::write_plan::{plan_shared_overwrite, shares_gate};
 use uext4_blockdev::WriteDurability;
-
-/// Whether the journal's part in the mapping of a write is still due. Each write has it once, however often it is
-/// looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mapping {
-    Due,
-    Started,
-}
-
-/// Refuses to send data to what is not a written block. The plan let only such pieces through, so this never refuses
-/// unless mapping or file system are broken; then it keeps data from going where it must not.
-#[inline(always)]
-pub(crate) fn check_written(piece: &Piece) -> Result<(), Error> {
-    if piece.state == State::Written { Ok(()) } else { Err(Error::NotWritten(piece.logical)) }
-}
-
-/// Why a write is not a pure overwrite, if it is not.
-#[inline]
-pub(crate) fn needs_allocation(range: Range, view: &View, summary: &Summary) -> Option<Error> {
-    let extends = range.end() > view.size || range.end() > view.disk_size;
-    if summary.all_written && !extends {
-        return None;
-    }
-    let Summary { unwritten, hole, .. } = *summary;
-    Some(Error::NeedsAllocation { pos: range.pos, length: range.length, unwritten, hole, extends })
-}
 
 impl<F: FileSystem> Engine<F> {
     /// Reads into `buf` from byte `pos`; returns the bytes read, fewer at the end of the file. Position,
@@ -78,8 +54,8 @@ impl<F: FileSystem> Engine<F> {
     pub fn sync_many(&self, files: &[&OpenFile<F>], all: bool) -> Result<(), F::Error> {
         self.check_process()?;
         self.fs.check_alive()?;
-        let inodes: Vec<&F::Inode> = files.iter().map(|file| &*file.inode).collect();
-        self.make_durable(&inodes, all)
+        let batch: Vec<_> = files.iter().map(|file| Synced { inode: &*file.inode, all }).collect();
+        self.make_durable(&batch)
     }
 
     #[inline(always)]
@@ -209,25 +185,6 @@ impl<F: FileSystem> Engine<F> {
         Ok(visible)
     }
 
-    /// Calls `each` for all pieces of `range`, in order, loading what is unknown.
-    pub(crate) fn for_each_piece(
-        &self,
-        file: &OpenFile<F>,
-        range: Range,
-        mut each: impl FnMut(&Piece) -> Result<(), F::Error>,
-    ) -> Result<(), F::Error> {
-        let mut pieces = Pieces::new();
-        let mut pos = range.pos;
-        while pos < range.end() {
-            self.load_pieces(file, Range { pos, length: range.end() - pos }, &mut pieces)?;
-            for piece in &pieces {
-                each(piece)?;
-                pos = piece.end();
-            }
-        }
-        Ok(())
-    }
-
     #[inline(always)]
     fn write_routed<R: Routing>(
         &self,
@@ -254,7 +211,7 @@ impl<F: FileSystem> Engine<F> {
         if let Some(written) = written {
             return written;
         }
-        self.write_general(file, buf, &request, flags.contains(WriteFlags::NOWAIT), mapping, routing)
+        self.write_waiting(file, &[buf], &request, flags, mapping)
     }
 
     /// A shared overwrite of one piece by the calling thread, into mapped memory or not. `None`: it needs the
@@ -290,29 +247,21 @@ impl<F: FileSystem> Engine<F> {
         let physical = located?;
         // The mapping first, then the view: whoever sees a converted block must also see that its conversion is
         // not durable yet (`InodeState::set_datasync_tid`).
-        let durability = plan_shared_overwrite(request, &state.view(), &self.capabilities, routing)?;
-        if self.needs_no_handle(routing) {
-            line.bump(Counter::OverwritesWithoutHandle);
-        }
-        if (request.range.pos | request.range.length) & ((1 << state.block_bits()) - 1) != 0 {
-            line.bump(Counter::SharedSubblockWrites);
-        }
-        guard.mark_written();
-        let how = if durability == Durability::Fua {
-            line.bump(Counter::FuaWrites);
-            WriteDurability::Fua
-        } else {
-            WriteDurability::Cached
+        let plan = plan_shared_overwrite(request, &state.view(), &self.capabilities, routing)?;
+        // Of mapped memory or not is known here without a look at the device.
+        let (route, counted) = match MAPPED {
+            true => (Route::DaxOverwrite, !routing.switches().dax_no_dio_count),
+            false => (Route::Overwrite, true),
         };
+        let (plan, durability) = (Plan { route, counted, ..plan }, plan.durability);
+        self.count_write(line, request, &plan, false, state.block_bits(), routing);
+        guard.mark_written();
+        let how = if durability == Durability::Fua { WriteDurability::Fua } else { WriteDurability::Cached };
         let written = if !MAPPED {
-            line.bump(Counter::DioCounted);
             self.device.write_at(buf, physical, how).map_err(Error::from)
         } else if routing.switches().dax_no_dio_count {
-            line.bump(Counter::DaxCopies);
             self.copy_in(&guard, buf, physical, how)
         } else {
-            line.bump(Counter::DaxCopies);
-            line.bump(Counter::DioCounted);
             self.copy_in_counted(&guard, buf, physical, how)
         };
         drop(guard);
@@ -323,232 +272,36 @@ impl<F: FileSystem> Engine<F> {
         }
     }
 
-    fn write_general<R: Routing>(
+    /// The general way of a write that the caller waits for.
+    pub(crate) fn write_waiting(
         &self,
         file: &OpenFile<F>,
-        buf: &[u8],
+        data: &[&[u8]],
         request: &Request,
-        nowait: bool,
-        mut mapping: Mapping,
-        routing: R,
-    ) -> Result<usize, F::Error> {
-        let state = file.state();
-        let counted = self.capabilities.dax.is_none();
-        let mut guard = if !shares_gate(request, state.block_bits(), routing) {
-            // By its shape alone it cannot share, so it does not try to.
-            if nowait {
-                return Err(Error::WouldBlock.into());
-            }
-            self.check_process()?;
-            state.gate.lock_exclusive(true, &mut self.pump())
-        } else {
-            match state.gate.try_lock_shared(counted) {
-                Ok(guard) => guard,
-                Err(_busy) if nowait => return Err(Error::WouldBlock.into()),
-                Err(_busy) => self.enter(state, counted)?,
-            }
-        };
-        let mut pieces = Pieces::new();
-        let plan = loop {
-            let plan = self.decide(file, &guard, request, mapping, routing, &mut pieces)?;
-            if plan.gate == GateMode::Shared || guard.is_exclusive() {
-                break plan;
-            }
-            mapping = Mapping::Started;
-            drop(guard);
-            if nowait {
-                return Err(Error::WouldBlock.into());
-            }
-            self.check_process()?;
-            // Everything may have changed while the gate was not held: decide again.
-            guard = state.gate.lock_exclusive(plan.drain, &mut self.pump());
-        };
-        self.count_write(request, &plan, state, &guard, routing);
-        self.transfer(file, &guard, buf, request, &plan, &pieces)?;
-        drop(guard);
-        self.complete_durability(file, &plan)?;
-        Ok(buf.len())
-    }
-
-    /// Maps, then views, then plans; refuses what needs allocation. `pieces` are the first of the request.
-    #[inline]
-    pub(crate) fn decide<R: Routing>(
-        &self,
-        file: &OpenFile<F>,
-        guard: &InodeGuard<'_>,
-        request: &Request,
+        flags: WriteFlags,
         mapping: Mapping,
-        routing: R,
-        pieces: &mut Pieces,
-    ) -> Result<Plan, F::Error> {
-        let state = file.state();
-        let handle = match mapping {
-            Mapping::Due => self.fs.start_mapping(routing, &self.counters)?,
-            Mapping::Started => None,
-        };
-        pieces.clear();
-        let range = request.range;
-        let mapped = match state.find_written(guard, range) {
-            Some(physical) => {
-                pieces.push(Piece {
-                    logical: range.pos,
-                    physical,
-                    length: range.length,
-                    state: State::Written,
-                });
-                Ok(Summary::of(pieces))
-            }
-            None => self.summarize(file, range, pieces),
-        };
-        if let Some(handle) = handle {
-            self.fs.stop_mapping(handle)?;
-        }
-        let summary = mapped?;
-        let view = state.view();
-        self.refuse_allocation(range, &view, &summary)?;
-        Ok(plan_write(request, &view, pieces, &self.capabilities, routing))
-    }
-
-    /// What all pieces of `range` are made of; `pieces` become the first ones.
-    #[cold]
-    fn summarize(&self, file: &OpenFile<F>, range: Range, pieces: &mut Pieces) -> Result<Summary, F::Error> {
-        self.load_pieces(file, range, pieces)?;
-        let mut summary = Summary::of(pieces);
-        let known = pieces.last().map_or(range.pos, Piece::end);
-        let rest = Range { pos: known, length: range.end() - known };
-        self.for_each_piece(file, rest, |piece| {
-            summary.add(piece);
-            Ok(())
-        })?;
-        Ok(summary)
-    }
-
-    /// Refuses a write that is not a pure overwrite, saying what it would need.
-    #[inline]
-    pub(crate) fn refuse_allocation(
-        &self,
-        range: Range,
-        view: &View,
-        summary: &Summary,
-    ) -> Result<(), F::Error> {
-        match needs_allocation(range, view, summary) {
-            None => Ok(()),
-            Some(error) => {
-                self.counters.bump(Counter::AllocationsRefused);
-                Err(error.into())
-            }
-        }
-    }
-
-    /// Whether an overwrite is mapped without a handle: the switch says so, or there is no journal.
-    #[inline(always)]
-    pub(crate) fn needs_no_handle<R: Routing>(&self, routing: R) -> bool {
-        routing.switches().overwrite_no_transaction || !self.fs.has_journal()
-    }
-
-    /// Refuses a range that is not a pure overwrite. Call inside the gate.
-    pub(crate) fn check_all_written(&self, file: &OpenFile<F>, range: Range) -> Result<(), F::Error> {
-        let summary = self.summarize(file, range, &mut Pieces::new())?;
-        self.refuse_allocation(range, &file.state().view(), &summary)
-    }
-
-    #[inline(always)]
-    fn count_write<R: Routing>(
-        &self,
-        request: &Request,
-        plan: &Plan,
-        state: &InodeState,
-        guard: &InodeGuard<'_>,
-        routing: R,
-    ) {
-        let block_mask = (1 << state.block_bits()) - 1;
-        let slot = guard.slot();
-        if self.needs_no_handle(routing) {
-            self.counters.bump_at(slot, Counter::OverwritesWithoutHandle);
-        }
-        if guard.is_exclusive() {
-            self.counters.bump_at(slot, Counter::ExclusiveWrites);
-        } else if (request.range.pos | request.range.length) & block_mask != 0 {
-            self.counters.bump_at(slot, Counter::SharedSubblockWrites);
-        }
-        if plan.route == Route::DaxOverwrite {
-            self.counters.bump_at(slot, Counter::DaxCopies);
-        }
-        if plan.counted {
-            self.counters.bump_at(slot, Counter::DioCounted);
-        }
-        if plan.durability == Durability::Fua {
-            self.counters.bump_at(slot, Counter::FuaWrites);
-        }
-        guard.mark_written();
-    }
-
-    /// Sends one contiguous part of a planned overwrite.
-    #[inline(always)]
-    fn transfer_piece(
-        &self,
-        guard: &InodeGuard<'_>,
-        part: &[u8],
-        physical: u64,
-        plan: &Plan,
-    ) -> Result<(), F::Error> {
-        let durability = match plan.durability {
-            Durability::Fua => WriteDurability::Fua,
-            _ => WriteDurability::Cached,
-        };
-        let written = match (plan.route, plan.counted) {
-            (Route::DaxOverwrite, false) => self.copy_in(guard, part, physical, durability),
-            (Route::DaxOverwrite, true) => self.copy_in_counted(guard, part, physical, durability),
-            _ => self.device.write_at(part, physical, durability).map_err(Error::from),
-        };
-        written.map_err(|error| self.write_failed(error, plan.durability))
-    }
-
-    /// Sends the data of a planned overwrite.
-    fn transfer(
-        &self,
-        file: &OpenFile<F>,
-        guard: &InodeGuard<'_>,
-        buf: &[u8],
-        request: &Request,
-        plan: &Plan,
-        pieces: &Pieces,
-    ) -> Result<(), F::Error> {
-        let write = |piece: &Piece| {
-            check_written(piece)?;
-            let start = (piece.logical - request.range.pos) as usize;
-            self.transfer_piece(guard, &buf[start..start + piece.length as usize], piece.physical, plan)
-        };
-        for piece in pieces {
-            write(piece)?;
-        }
-        match pieces.last() {
-            Some(last) if last.end() < request.range.end() => {
-                let rest = Range { pos: last.end(), length: request.range.end() - last.end() };
-                self.for_each_piece(file, rest, write)
-            }
-            _ => Ok(()),
-        }
+    ) -> Result<usize, F::Error> {
+        let flow = Flow { alone: None, nowait: flags.contains(WriteFlags::NOWAIT), mapping };
+        let (outcome, durability) = self.carry_out(file, data, request, flow, &mut self.pump())?;
+        outcome?;
+        self.make_durable_after(file, durability)?;
+        Ok(request.range.length as usize)
     }
 
     /// A failed FUA write leaves nobody who would flush later: the volume is aborted.
     #[cold]
-    fn write_failed(&self, error: Error, durability: Durability) -> F::Error {
+    pub(crate) fn write_failed(&self, error: Error, durability: Durability) -> F::Error {
         if durability == Durability::Fua { self.fatal(error) } else { error.into() }
     }
 
     /// The plain routes of durability, after the data is complete.
-    #[inline]
-    pub(crate) fn complete_durability(&self, file: &OpenFile<F>, plan: &Plan) -> Result<(), F::Error> {
-        self.make_durable_after(file, plan.durability)
-    }
-
     fn make_durable_after(&self, file: &OpenFile<F>, durability: Durability) -> Result<(), F::Error> {
-        match durability {
-            Durability::None | Durability::Fua | Durability::WriteThrough => Ok(()),
-            Durability::Datasync => self.make_durable(&[&file.inode], false),
-            Durability::Fsync => self.make_durable(&[&file.inode], true),
-        }
+        let all = match durability {
+            Durability::None | Durability::Fua | Durability::WriteThrough => return Ok(()),
+            Durability::Datasync => false,
+            Durability::Fsync => true,
+        };
+        self.make_durable(&[Synced { inode: &file.inode, all }])
     }
 
     /// A queued read on mapped memory: a copy, done when it returns.
@@ -582,19 +335,11 @@ impl<F: FileSystem> Engine<F> {
         pos: u64,
         flags: WriteFlags,
     ) -> Result<usize, F::Error> {
-        let buffers = match payload {
-            Payload::None => &[][..],
-            Payload::One(buffer) => std::slice::from_ref(buffer),
-            Payload::Many(buffers) => &buffers[..],
-        };
-        if buffers.len() > 1 {
-            // A request fails as a whole or not at all: see first that all of it is a pure overwrite.
-            self.check_overwrite(file, Range { pos, length: payload.len() })?;
+        if let Payload::One(buffer) = payload {
+            return self.write_at(file, buffer, pos, flags);
         }
-        let mut total = 0;
-        for buffer in buffers {
-            total += self.write_at(file, buffer, pos + total as u64, flags)?;
-        }
-        Ok(total)
+        let range = Range { pos, length: payload.len() };
+        let request = Request { range, sync: flags.sync(), bounced: false, queued: false };
+        self.write_waiting(file, &payload.parts(), &request, flags, Mapping::Due)
     }
 }

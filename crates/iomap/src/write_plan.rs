@@ -5,12 +5,12 @@
 //! exclusively and drains: two writers zeroing one block's other half would destroy each other's data.
 //!
 //! Fast route: shared gate, no drain, asynchronous. Plain route: exclusive gate, drain, wait for completion
-//! under the gate. Legal because every piece is written and the write does not extend the file.
+//! under the gate. Legal because the partial head and tail blocks are written and the write does not extend the file.
 
 use crate::durability::write_durability;
-use crate::mapping::{Piece, State};
+use crate::mapping::{MapKind, Piece};
 use crate::plan::{
-    Completion, Durability, Edges, GateMode, JournalWork, Plan, Request, Route, Summary, View,
+    Completion, Durability, Edges, GateMode, JournalWork, Plan, Request, Route, Summary, Sync, View,
 };
 use crate::switches::Routing;
 use uext4_blockdev::Capabilities;
@@ -24,25 +24,22 @@ pub fn plan_write<R: Routing>(
     device: &Capabilities,
     routing: R,
 ) -> Plan {
-    plan_write_of(request, view, pieces, &Summary::of(pieces), device, routing)
+    plan_write_of(request, view, &Summary::of(pieces), device, routing)
 }
 
-/// The same for a request of more pieces than are kept: `summary` is of all, and of `pieces` only the first and the
-/// last matter.
+/// The same of what all pieces are made of.
 #[inline(always)]
 pub(crate) fn plan_write_of<R: Routing>(
     request: &Request,
     view: &View,
-    pieces: &[Piece],
     summary: &Summary,
     device: &Capabilities,
     routing: R,
 ) -> Plan {
-    let extends = request.range.end() > view.size || request.range.end() > view.disk_size;
-    if summary.all_written && !extends {
+    if summary.all_written && !view.is_extended_by(request.range) {
         return plan_overwrite(request, view, device, routing);
     }
-    plan_allocating(request, view, pieces, summary, extends)
+    plan_allocating(request, view, summary, device, routing)
 }
 
 /// Whether a write touches only a part of some file-system block.
@@ -51,7 +48,7 @@ fn is_subblock(request: &Request, block_bits: u32) -> bool {
     (request.range.pos | request.range.length) & ((1 << block_bits) - 1) != 0
 }
 
-/// Whether an overwrite of this shape may hold the gate together with others.
+/// Whether a write of this shape may hold the gate together with others.
 #[inline]
 pub(crate) fn shares_gate<R: Routing>(request: &Request, block_bits: u32, routing: R) -> bool {
     !request.bounced && (routing.switches().shared_subblock_overwrite || !is_subblock(request, block_bits))
@@ -76,8 +73,7 @@ fn plan_overwrite<R: Routing>(request: &Request, view: &View, device: &Capabilit
     }
     if !shares_gate(request, view.block_bits, routing) {
         plan.make_exclusive();
-        // The gate is held until the transfer is complete; only a queue's commit and flush come behind it.
-        plan.counted = request.queued && !request.bounced;
+        plan.drain = true;
     }
     if device.dax.is_some() {
         plan.completion = Completion::Synchronous;
@@ -90,81 +86,90 @@ fn plan_overwrite<R: Routing>(request: &Request, view: &View, device: &Capabilit
 }
 
 /// The row of the table that matters most, alone: a write over one written piece that may share the gate.
-/// `Some` with its durability exactly when [`plan_write`] answers a shared (DAX) overwrite for such a piece
-/// (`tests/plan.rs` compares the two over the whole grid); the fast ways of the executors ask this and leave
-/// everything else to the general ones.
+/// `Some` of what [`plan_write`] answers exactly when that is a shared (DAX) overwrite for such a piece (`tests/plan.rs`
+/// compares the two over the whole grid); the fast ways of the executors ask this and leave everything else to the
+/// general ones.
 #[inline(always)]
 pub fn plan_shared_overwrite<R: Routing>(
     request: &Request,
     view: &View,
     device: &Capabilities,
     routing: R,
-) -> Option<Durability> {
-    let inside = request.range.end() <= view.size && request.range.end() <= view.disk_size;
-    if !inside || !shares_gate(request, view.block_bits, routing) {
+) -> Option<Plan> {
+    if view.is_extended_by(request.range) || !shares_gate(request, view.block_bits, routing) {
         return None;
     }
-    Some(write_durability(request.sync, true, view, device, routing))
+    Some(plan_overwrite(request, view, device, routing))
 }
 
-/// The rows of the table that change metadata.
+/// The rows of the table that change metadata. [`Durability::Fua`] is none of theirs: the change must become durable
+/// too.
 #[inline(never)]
-fn plan_allocating(
+fn plan_allocating<R: Routing>(
     request: &Request,
     view: &View,
-    pieces: &[Piece],
     summary: &Summary,
-    extends: bool,
+    device: &Capabilities,
+    routing: R,
 ) -> Plan {
-    let subblock = is_subblock(request, view.block_bits) || request.bounced;
+    if view.kind == MapKind::Inline {
+        return Plan::inline_write(request.range, view.size);
+    }
+    let (indirect, extends) = (view.kind == MapKind::Indirect, view.is_extended_by(request.range));
+    let zero_edges = edges(request, view, summary);
+    let zeroes = zero_edges.head + zero_edges.tail > 0;
     let mut plan = Plan {
         route: Route::Allocate,
         gate: GateMode::Shared,
-        drain: false,
+        drain: zeroes || !shares_gate(request, view.block_bits, routing),
         counted: true,
-        journal: JournalWork::Convert,
-        zero_edges: edges(request, view, pieces),
+        journal: match (extends, summary.hole > 0) {
+            (true, _) => JournalWork::Extend,
+            (false, true) if indirect => JournalWork::Allocate,
+            (false, true) => JournalWork::AllocateConvert,
+            (false, false) => JournalWork::Convert,
+        },
+        zero_edges,
         durability: match request.sync {
-            crate::plan::Sync::None => Durability::None,
-            crate::plan::Sync::Data => Durability::Datasync,
-            crate::plan::Sync::All => Durability::Fsync,
+            Sync::None => Durability::None,
+            Sync::Data => Durability::Datasync,
+            Sync::All => Durability::Fsync,
         },
         completion: if request.queued { Completion::Asynchronous } else { Completion::Synchronous },
     };
-    if extends {
-        plan.journal = JournalWork::Extend;
+    if indirect && summary.hole > 0 {
         plan.gate = GateMode::Exclusive;
-        plan.drain = subblock && !summary.all_written || request.bounced;
-        plan.completion = Completion::Synchronous;
-    } else {
-        if summary.hole > 0 {
-            plan.journal = JournalWork::AllocateConvert;
-            plan.gate = GateMode::Exclusive;
-        }
-        if subblock {
-            plan.make_exclusive();
-        }
+    }
+    if extends || plan.drain || device.dax.is_some() {
+        plan.make_exclusive();
+    }
+    if device.dax.is_some() {
+        plan.route = Route::DaxAllocate;
+        plan.counted = !request.bounced && !routing.switches().dax_no_dio_count;
     }
     plan
 }
 
-/// What must be zeroed around the request: the rest of first and last block where they hold no data yet.
-fn edges(request: &Request, view: &View, pieces: &[Piece]) -> Edges {
+/// What must be zeroed: the rest of first and last block where they hold no data yet, and what lies behind the old end.
+fn edges(request: &Request, view: &View, summary: &Summary) -> Edges {
     let mask = view.block_size() - 1;
-    let fresh = |piece: Option<&Piece>| piece.is_some_and(|piece| piece.state != State::Written);
-    let head = request.range.pos & mask;
-    let tail = request.range.end().wrapping_neg() & mask;
+    let (fresh_head, fresh_tail) = summary.fresh_ends();
+    let (pos, end) = (request.range.pos, request.range.end());
+    let rest = view.size.wrapping_neg() & mask;
+    let covered = pos <= view.size && end >= view.size + rest;
     Edges {
-        head: if fresh(pieces.first()) { head } else { 0 },
-        tail: if fresh(pieces.last()) { tail } else { 0 },
+        head: if fresh_head { pos & mask } else { 0 },
+        tail: if fresh_tail { end.wrapping_neg() & mask } else { 0 },
+        old_tail: if end > view.size && !covered { rest } else { 0 },
     }
 }
 
 impl Plan {
+    /// Alone to the end, which needs no count.
     #[inline]
     fn make_exclusive(&mut self) {
         self.gate = GateMode::Exclusive;
-        self.drain = true;
+        self.counted = false;
         self.completion = Completion::Synchronous;
     }
 }

@@ -315,7 +315,7 @@ impl Facts<'_> {
         let subblock =
             (self.request.range.pos | self.request.range.length) & (self.outlook.view.block_size() - 1) != 0;
         match self.plan().route {
-            Route::Allocate => "route: not a pure overwrite".into(),
+            Route::Allocate | Route::DaxAllocate => "route: not a pure overwrite".into(),
             Route::BouncedOverwrite => format!(
                 "route: bounced overwrite (read, change, write), position or length is not a multiple of {} bytes",
                 self.geometry.logical_block
@@ -337,6 +337,7 @@ impl Facts<'_> {
             JournalWork::Handle => {
                 "journal: a handle around the mapping (overwrite-no-transaction is off)".into()
             }
+            JournalWork::Allocate => "journal: allocates zeroed blocks before".into(),
             JournalWork::Convert => "journal: converts unwritten extents when the data is complete".into(),
             JournalWork::AllocateConvert => "journal: allocates before, converts after".into(),
             JournalWork::Extend => "journal: orphan record before, new size after".into(),

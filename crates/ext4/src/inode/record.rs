@@ -8,10 +8,20 @@ use crate::ground::error::{Error, Result};
 use crate::ground::state::Ground;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use uext4_iomap::InodeState;
+use uext4_iomap::{InodeState, MapKind};
 use uext4_jbd2::Journal;
-use uext4_ondisk::ext4::Inode as DiskInode;
+use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
+
+fn map_kind(disk: &DiskInode) -> MapKind {
+    if disk.has_inline_data() {
+        MapKind::Inline
+    } else if disk.flags.contains(InodeFlags::EXTENTS) {
+        MapKind::Extents
+    } else {
+        MapKind::Indirect
+    }
+}
 
 impl Ground {
     /// Reads an inode from its table. Files and directories come from the cache instead, one for all.
@@ -25,6 +35,7 @@ impl Ground {
         let buffer = self.cache.read(place.get())?;
         let (disk, kind) = self.decode_inode(&buffer, offset as usize, ino, place)?;
         let state = InodeState::new(disk.size, geometry.block_size_log(), self.committed.clone());
+        let state = state.with_kind(map_kind(&disk));
         // What was read may hold changes that are not durable. Asked afterwards: an inode changes in memory first, so
         // what a transaction changes later is not in this record.
         if let Some(tid) = self.journal.as_ref().and_then(Journal::newest_uncommitted) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use uext4_iomap::switches::Routing;
-use uext4_iomap::{Count, FileSystem, InodeState, MapSnapshot};
+use uext4_iomap::{Count, FileSystem, InodeState, MapSnapshot, Synced};
 
 /// The file system half of an open volume.
 pub struct Ext4 {
@@ -57,7 +57,7 @@ impl FileSystem for Ext4 {
         }
     }
 
-    fn load_map(&self, inode: &Inode, pos: u64) -> Result<Arc<MapSnapshot>> {
+    fn map(&self, inode: &Inode, pos: u64) -> Result<Arc<MapSnapshot>> {
         map::load(&self.state, inode, pos)
     }
 
@@ -80,13 +80,20 @@ impl FileSystem for Ext4 {
         Ok(handle.stop()?)
     }
 
-    fn commit(&self, inodes: &[&Inode], all: bool) -> Result<bool> {
+    // No write changes a map or a size yet: what is not a pure overwrite is refused.
+    type Reserve = ();
+    type Extension = ();
+
+    fn datasync(&self, batch: &[Synced<'_, Self>]) -> Result<bool> {
         // Nothing dirties metadata yet, so there is nothing to commit; a journal that disagrees is not passed
         // over.
         if let Some(journal) = &self.state.journal {
-            let tid = |inode: &&Inode| if all { inode.state.sync_tid() } else { inode.state.datasync_tid() };
+            let tid = |synced: &Synced<'_, Self>| {
+                let state = &synced.inode.state;
+                if synced.all { state.sync_tid() } else { state.datasync_tid() }
+            };
             // With the newest of them all are committed.
-            if let Some(tid) = inodes.iter().filter_map(tid).max() {
+            if let Some(tid) = batch.iter().filter_map(tid).max() {
                 journal.datasync(uext4_jbd2::Tid(tid))?;
             }
         }

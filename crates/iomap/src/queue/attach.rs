@@ -1,6 +1,7 @@
 //! Files attached to a queue.
 
 use super::core::Core;
+use super::ticket::Hold;
 use super::window::Window;
 use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
@@ -43,6 +44,8 @@ pub(crate) struct Attached<F: FileSystem> {
     version: u64,
     /// The overwrites that were decided already.
     pub(super) window: Window,
+    /// For requests of any shape.
+    pub(super) hold: Arc<Hold<F>>,
 }
 
 impl<F: FileSystem> Drop for Attached<F> {
@@ -150,18 +153,20 @@ impl<F: FileSystem> Core<F> {
         });
         let serial = next_serial();
         let direct = self.engine.capabilities.dax.is_none();
+        let cell = state.gate.register();
         self.files[index] = Some(Attached {
             file: file.clone(),
             simple: direct && file.readable && file.switches.simple_read,
             overwrites: direct && file.writable,
             run: ByteRun::EMPTY,
-            cell: state.gate.register(),
+            cell: cell.clone(),
             map,
             version,
             generation: state.map.generation(),
             waiting: 0,
             serial,
             window: Window::CLOSED,
+            hold: Arc::new(Hold { inode: file.inode.clone(), cell }),
         });
         FileSlot { index: index as u32, serial }
     }

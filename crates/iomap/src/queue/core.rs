@@ -4,6 +4,7 @@ use super::again::Again;
 use super::attach::Attached;
 use super::durable::{Signal, Syncing};
 use super::slot::{Kind, Label, Landed, Slot};
+use super::ticket::Ticket;
 use super::{Completion, QueueFacts};
 use crate::counters::CounterLine;
 use crate::door::{Door, Payload};
@@ -12,14 +13,14 @@ use crate::error::Error;
 use crate::flusher::SyncJob;
 use crate::fs::FileSystem;
 use crate::owner_lock::{Guest, Owner, owner_lock};
+use crate::pipeline::Fresh;
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 use std::thread::ThreadId;
 use uext4_blockdev::{DeviceQueue, Done, Queue, Wait};
 
 /// State of a request with any number of parts.
-#[derive(Debug)]
-pub(crate) struct General<E> {
+pub(crate) struct General<F: FileSystem> {
     /// Device position, length and offset in the payload of each device request.
     pub(crate) parts: Vec<(u64, u32, u64)>,
     /// Bytes to report.
@@ -28,20 +29,26 @@ pub(crate) struct General<E> {
     /// the end.
     pub(crate) zero: Vec<(u64, u64)>,
     /// First failure.
-    pub(crate) error: Option<E>,
+    pub(crate) error: Option<F::Error>,
     /// All parts were pushed.
     pub(crate) sealed: bool,
     /// Parts that have ended. The door's count of outstanding ones falls for a whole batch at once, before
     /// their results were looked at.
     pub(crate) ended: usize,
+    /// Blocks that it fills, to be converted.
+    pub(crate) fresh: Option<Fresh<F>>,
+    /// Somebody converts them.
+    pub(crate) converting: bool,
+    /// Dropped with the rest: then the request is in flight no more.
+    pub(crate) ticket: Ticket<F>,
 }
 
 /// Of a slot: nearly always none.
-pub(crate) type GeneralSlot<E> = Option<Box<General<E>>>;
+pub(crate) type GeneralSlot<F> = Option<Box<General<F>>>;
 
-impl<E> General<E> {
+impl<F: FileSystem> General<F> {
     /// A request that transfers `visible` bytes, of which nothing was pushed yet.
-    pub(crate) fn new(visible: u64) -> Self {
+    pub(crate) fn new(visible: u64, fresh: Option<Fresh<F>>, ticket: Ticket<F>) -> Self {
         General {
             parts: Vec::with_capacity(4),
             visible,
@@ -49,6 +56,9 @@ impl<E> General<E> {
             error: None,
             sealed: false,
             ended: 0,
+            fresh,
+            converting: false,
+            ticket,
         }
     }
 
@@ -86,7 +96,7 @@ pub(crate) struct Core<F: FileSystem> {
     /// What wakes an owner who sleeps on a descriptor, once one was asked for.
     pub(super) signal: Option<Signal>,
     /// State of general requests, by slot.
-    pub(crate) general: Box<[GeneralSlot<F::Error>]>,
+    pub(crate) general: Box<[GeneralSlot<F>]>,
     /// Device requests that were sent again: nearly always none.
     pub(super) again: Again,
     pub(crate) owner_driven: bool,
@@ -212,17 +222,17 @@ impl<F: FileSystem> Core<F> {
         }
     }
 
-    /// Lowers the in-flight count of a slot's file: its transfers and completion work are over. A write is
-    /// stamped with the time of the drive that completed it.
+    /// Takes a slot's request out of flight: its transfers and completion work are over. A write is stamped with the
+    /// time of the drive that completed it.
     #[inline]
-    pub(crate) fn lower(&self, number: u32) {
-        let slot = &self.slots[number as usize];
-        if let Some(attached) = &self.files[slot.label.file()] {
-            let gate = &F::state(&attached.file.inode).gate;
-            if slot.label.writes() {
-                gate.note_write(&attached.cell, self.now_ns);
+    pub(crate) fn lower(&mut self, number: u32) {
+        let label = self.slots[number as usize].label;
+        if let Some(general) = self.general[number as usize].take() {
+            if label.writes() {
+                general.ticket.note_write(self.now_ns);
             }
-            gate.complete(&attached.cell);
+        } else if label.kind() != Kind::Sync {
+            self.lower_all(Landed { label, count: 1 });
         }
     }
 

@@ -91,9 +91,8 @@ impl<F: FileSystem> Core<F> {
         };
         match label.kind() {
             Kind::Plain | Kind::Single => {
-                self.tally(Landed { label, count: 1 });
                 let error = self.failure(done, pos, length, label);
-                self.finish(number, u64::from(length), error, label.durability());
+                self.finish(number, u64::from(length), error);
             }
             Kind::General => self.finish_general_part(done, number, label),
             Kind::Free | Kind::Sync => {}
@@ -115,28 +114,26 @@ impl<F: FileSystem> Core<F> {
 
     /// All transfers of a general request are over.
     pub(super) fn finish_general(&mut self, number: u32) {
-        let Some(general) = self.general[number as usize].take() else { return };
-        let durability = self.slots[number as usize].label.durability();
+        let Some(general) = &mut self.general[number as usize] else { return };
         let payload = self.door.idle_payload(number);
-        for (offset, length) in general.zero {
+        for (offset, length) in std::mem::take(&mut general.zero) {
             payload.zero(offset, length);
         }
-        self.slots[number as usize].length = u32::try_from(general.visible).unwrap_or(u32::MAX);
-        self.finish(number, general.visible, general.error, durability);
+        let (visible, error) = (general.visible, general.error.take());
+        self.slots[number as usize].length = u32::try_from(visible).unwrap_or(u32::MAX);
+        self.finish(number, visible, error);
     }
 
-    fn finish(&mut self, number: u32, bytes: u64, error: Option<F::Error>, durability: Durability) {
-        match (error, durability) {
-            (None, Durability::Datasync | Durability::Fsync) => self.to_sync.push(number),
-            (None, _) => {
-                self.lower(number);
-                self.deliver(number, Ok(bytes as usize));
-            }
-            (Some(error), _) => {
-                self.lower(number);
-                self.deliver(number, Err(error));
-            }
+    /// The transfers of a request are over. What it still needs, conversion or durability, it gets with the batch.
+    fn finish(&mut self, number: u32, bytes: u64, error: Option<F::Error>) {
+        let durability = self.slots[number as usize].label.durability();
+        let fills = self.general[number as usize].as_ref().is_some_and(|general| general.fresh.is_some());
+        if error.is_none() && (fills || matches!(durability, Durability::Datasync | Durability::Fsync)) {
+            self.to_sync.push(number);
+            return;
         }
+        self.lower(number);
+        self.deliver(number, error.map_or(Ok(bytes as usize), Err));
     }
 
     /// Why a device request of `label` failed, if it did. After a failed FUA write nobody knows what is on the medium,

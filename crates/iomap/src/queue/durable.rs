@@ -1,8 +1,7 @@
-//! What a queue does for requests that are to be durable when they complete: batches of them wait for one commit and
-//! flush, which somebody runs beside the queue ([`crate::flusher`]).
+//! What a queue does for requests whose data is complete and that have filled unwritten blocks or are to be durable:
+//! batches of them wait for one conversion of each inode, one commit and flush, which somebody runs beside the queue ([`crate::flusher`]).
 
 use super::core::Core;
-use super::slot::Kind;
 use crate::error::Error;
 use crate::flusher::{Outcome, SyncJob, Waker};
 use crate::fs::FileSystem;
@@ -12,33 +11,37 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A batch whose commit and flush somebody runs.
+/// A batch whose conversion, commit and flush somebody runs.
 pub(crate) struct Syncing<E> {
     slots: Vec<u32>,
     outcome: Arc<Outcome<E>>,
 }
 
 impl<F: FileSystem> Core<F> {
-    /// Makes one job of all requests that wait to be made durable. None while the batch before is under way: those
-    /// that come meanwhile share the next.
+    /// Makes one job of all requests that wait to be converted or made durable. None while the batch before is under
+    /// way: those that come meanwhile share the next.
     pub(super) fn start_sync(&mut self) -> Option<SyncJob<F>> {
         if self.syncing.is_some() || self.to_sync.is_empty() {
             return None;
         }
         let slots = std::mem::take(&mut self.to_sync);
-        let mut inodes: Vec<Arc<F::Inode>> = Vec::new();
-        let mut all = false;
-        for &number in &slots {
-            let slot = &self.slots[number as usize];
-            if let Some(attached) = &self.files[slot.label.file()]
-                && !inodes.iter().any(|other| Arc::ptr_eq(other, &attached.file.inode))
-            {
-                inodes.push(attached.file.inode.clone());
-            }
-            all |= slot.label.durability() == Durability::Fsync;
-        }
         let wake = self.signal.as_ref().map(|signal| signal.own.clone());
-        let job = SyncJob::new(&self.engine, inodes, all, wake);
+        let mut job = SyncJob::new(&self.engine, wake);
+        for &number in &slots {
+            let label = self.slots[number as usize].label;
+            if let Some(general) = &mut self.general[number as usize]
+                && let Some(fresh) = general.fresh.take()
+            {
+                general.converting = true;
+                job.convert(fresh);
+            }
+            let all = label.durability() == Durability::Fsync;
+            if let Some(attached) = &self.files[label.file()]
+                && (all || label.durability() == Durability::Datasync)
+            {
+                job.sync(&attached.file.inode, all);
+            }
+        }
         self.syncing = Some(Syncing { slots, outcome: job.outcome() });
         Some(job)
     }
@@ -48,18 +51,23 @@ impl<F: FileSystem> Core<F> {
         if let Some(signal) = &self.signal {
             signal.own.clear();
         }
-        let Some(result) = self.syncing.as_ref().and_then(|syncing| syncing.outcome.get()) else { return };
+        let Some(done) = self.syncing.as_ref().and_then(|syncing| syncing.outcome.get()) else { return };
         let Some(syncing) = self.syncing.take() else { return };
         if let Some(signal) = &self.signal {
             // Whoever set the outcome may have been between its two steps of waking at the first look.
             signal.own.clear();
         }
+        let mut converted = done.converted.into_iter();
         for &number in &syncing.slots {
             let slot = self.slots[number as usize];
-            if slot.label.kind() != Kind::Sync {
-                self.lower(number);
+            let converting = self.general[number as usize].as_ref().is_some_and(|general| general.converting);
+            let mut result =
+                if converting { converted.next().unwrap_or_else(|| done.synced.clone()) } else { Ok(()) };
+            if matches!(slot.label.durability(), Durability::Datasync | Durability::Fsync) {
+                result = result.and_then(|()| done.synced.clone());
             }
-            self.deliver(number, result.clone().map(|()| slot.length as usize));
+            self.lower(number);
+            self.deliver(number, result.map(|()| slot.length as usize));
         }
         if self.to_sync.is_empty() {
             // Its memory serves the next batch.

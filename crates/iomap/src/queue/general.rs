@@ -6,12 +6,13 @@
 use super::attach::FileSlot;
 use super::core::{Core, General};
 use super::slot::{Kind, Slot};
+use super::ticket::Ticket;
 use crate::counters::Counter;
 use crate::door::{Part, Payload};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::mapping::{Piece, Pieces, Range, State};
-use crate::plan::Durability;
+use crate::plan::{Durability, Plan};
 use uext4_blockdev::{Op, Wait};
 
 /// Longest device request: below the kernel's limit of 2 GiB - 4 KiB for one transfer.
@@ -38,11 +39,11 @@ impl<F: FileSystem> Core<F> {
             self.deliver_at_once(tag, result, payload);
             return Ok(());
         }
-        self.enter_waiting(index);
-        self.attached(index)?.refresh();
-        let visible = self.attached(index)?.file.state().size().saturating_sub(pos).min(range.length);
+        let ticket = self.enter(index, false)?;
+        let file = &self.file(slot)?.file;
+        let visible = file.state().size().saturating_sub(pos).min(range.length);
         if visible == 0 {
-            self.abandon(index);
+            drop(ticket);
             self.deliver_at_once(tag, Ok(0), payload);
             return Ok(());
         }
@@ -50,24 +51,16 @@ impl<F: FileSystem> Core<F> {
         let block = u64::from(self.engine.geometry.logical_block);
         let transferred = Range { pos, length: visible.next_multiple_of(block) };
         let mut pieces = Pieces::new();
-        if let Err(error) = self.map_pieces(index, transferred, &mut pieces) {
-            self.abandon(index);
-            return Err(error);
-        }
+        self.engine.load_pieces(file, transferred, &mut pieces)?;
         let number = self.take_slot(Slot::new(index, tag, Kind::General, Durability::None, false))?;
-        self.general[number as usize] = Some(Box::new(General::new(visible)));
-        self.door.store(number, payload);
         self.counters.bump(Counter::GeneralReads);
         self.counters.bump(Counter::DioCounted);
+        let mut general = General::new(visible, None, ticket);
         if transferred.length > visible {
-            self.general(number).zero.push((visible, transferred.length - visible));
+            general.zero.push((visible, transferred.length - visible));
         }
-        self.push_range(number, index, transferred, &mut pieces, Op::Read, false);
+        self.push_all(number, general, payload, transferred, &mut pieces, None);
         Ok(())
-    }
-
-    fn attached(&mut self, index: usize) -> Result<&mut super::Attached<F>, Error> {
-        self.files[index].as_mut().ok_or(Error::BadSlot)
     }
 
     pub(super) fn check_memory(&self, payload: &Payload) -> Result<(), Error> {
@@ -84,25 +77,18 @@ impl<F: FileSystem> Core<F> {
         Ok(())
     }
 
-    /// Enters the gate through this queue's cell, driving this queue and harvesting others while it is
-    /// closed.
-    pub(super) fn enter_waiting(&mut self, index: usize) {
-        // Nobody holds the gate, nearly always: then nothing is cloned, on the plain routes as on the fast ones.
-        if let Some(attached) = &self.files[index]
-            && F::state(&attached.file.inode).gate.enter(&attached.cell).is_ok()
-        {
-            return;
-        }
+    /// Enters the gate, driving this queue and harvesting others while it is closed, unless `nowait`.
+    pub(super) fn enter(&mut self, index: usize, nowait: bool) -> Result<Ticket<F>, Error> {
         loop {
-            let Some(attached) = &self.files[index] else {
-                return;
-            };
-            let (inode, cell) = (attached.file.inode.clone(), attached.cell.clone());
-            let gate = &F::state(&inode).gate;
-            if gate.enter(&cell).is_ok() {
-                return;
+            let Some(attached) = &self.files[index] else { return Err(Error::BadSlot) };
+            match Ticket::enter(&attached.hold) {
+                Ok(ticket) => return Ok(ticket),
+                Err(_busy) if nowait => return Err(Error::WouldBlock),
+                Err(_busy) => {
+                    let inode = attached.file.inode.clone();
+                    F::state(&inode).gate.wait_open(&mut || self.pump());
+                }
             }
-            gate.wait_open(&mut || self.pump());
         }
     }
 
@@ -113,98 +99,77 @@ impl<F: FileSystem> Core<F> {
         self.engine.harvest();
     }
 
-    /// Leaves the gate and takes the request out of flight again: nothing was sent.
-    pub(super) fn abandon(&mut self, index: usize) {
-        if let Some(attached) = &self.files[index] {
-            let gate = &attached.file.state().gate;
-            gate.leave(&attached.cell);
-            gate.complete(&attached.cell);
-        }
-    }
-
-    /// The first pieces of a range, by the map as it is now; what that does not know is loaded. Call inside the gate:
-    /// what is written stays so until it is left.
-    pub(super) fn map_pieces(
-        &mut self,
-        index: usize,
-        range: Range,
-        pieces: &mut Pieces,
-    ) -> Result<(), F::Error> {
-        let attached = self.attached(index)?;
-        let state = attached.file.state();
-        pieces.clear();
-        let mut known = state.map.pieces(range, state.block_bits(), pieces);
-        while let Err(pos) = known {
-            let inode = self.attached(index)?.file.inode.clone();
-            self.counters.bump(Counter::MapLoads);
-            known = self.engine.load_more(&inode, range, pos, pieces)?;
-        }
-        Ok(())
-    }
-
     /// State of a general request that still has parts to push, so that it cannot have finished.
-    fn general(&mut self, number: u32) -> &mut General<F::Error> {
+    fn general(&mut self, number: u32) -> &mut General<F> {
         self.general[number as usize]
             .get_or_insert_with(|| unreachable!("an unsealed request does not finish"))
     }
 
-    /// Sends all of `range`, whose mapping begins with `pieces`; payload byte 0 is `range.pos`. Leaves the gate.
-    pub(super) fn push_range(
+    /// Sends all of `range`, whose mapping begins with `pieces`, by the plan of a write (a read has none); payload byte 0
+    /// is `range.pos`. Leaves the gate. The completion takes the request out of flight, whatever happens here.
+    pub(super) fn push_all(
         &mut self,
         number: u32,
-        index: usize,
+        general: General<F>,
+        payload: Payload,
         range: Range,
         pieces: &mut Pieces,
-        op: Op,
-        fua: bool,
+        write: Option<&Plan>,
     ) {
+        self.general[number as usize] = Some(Box::new(general));
+        self.door.store(number, payload);
+        let index = self.slots[number as usize].label.file();
         let mut pos = range.pos;
         loop {
             for piece in &*pieces {
-                self.push_piece(number, piece, piece.logical - range.pos, op, fua);
+                self.push_piece(number, piece, piece.logical - range.pos, write);
                 pos = piece.end();
             }
-            if pos >= range.end() {
-                break;
-            }
+            let Some(attached) = self.files[index].as_ref().filter(|_| pos < range.end()) else { break };
             let rest = Range { pos, length: range.end() - pos };
-            if let Err(error) = self.map_pieces(index, rest, pieces) {
+            if let Err(error) = self.engine.load_pieces(&attached.file, rest, pieces) {
                 self.general(number).error.get_or_insert(error);
                 break;
             }
         }
-        self.general(number).sealed = true;
-        let over = self.general(number).is_over();
-        if let Some(attached) = &self.files[index] {
-            attached.file.state().gate.leave(&attached.cell);
-        }
-        if over {
+        let general = self.general(number);
+        general.sealed = true;
+        general.ticket.leave_gate();
+        if general.is_over() {
             self.finish_general(number);
         }
     }
 
-    fn push_piece(&mut self, number: u32, piece: &Piece, offset: u64, op: Op, fua: bool) {
-        if piece.state != State::Written {
-            if op == Op::Read {
+    fn push_piece(&mut self, number: u32, piece: &Piece, offset: u64, write: Option<&Plan>) {
+        let place = match write {
+            Some(plan) => plan.place(piece).map_err(F::Error::from),
+            None if piece.state == State::Written => Ok(piece.physical),
+            None => {
                 self.general(number).zero.push((offset, piece.length));
-            } else {
-                // The plan let only written pieces through. Should that ever fail, the write must not seem done.
-                self.general(number).error.get_or_insert(Error::NotWritten(piece.logical).into());
+                return;
             }
-            return;
-        }
+        };
+        let physical = match place {
+            Ok(physical) => physical,
+            Err(error) => {
+                self.general(number).error.get_or_insert(error);
+                return;
+            }
+        };
+        let op = if write.is_some() { Op::Write } else { Op::Read };
+        let fua = write.is_some_and(|plan| plan.durability == Durability::Fua);
         let mut sent = 0;
         while sent < piece.length {
             let room = self.door.contiguous(number, offset + sent);
             let length = room.min(piece.length - sent).min(PART_MAX) as u32;
-            let pos = piece.physical + sent;
+            let pos = physical + sent;
             let parts = &mut self.general(number).parts;
             let index = parts.len() as u32;
             parts.push((pos, length, offset + sent));
             let part = Part { op, fua, nowait: false, pos, offset: offset + sent, length, index };
             while self.door.push(number, part).is_err() {
                 // The device queue is full of our own requests: they complete without any lock that we hold.
-                // Their commits and flushes come later: this thread is inside the gate.
+                // What is due to them then comes later: this thread is inside the gate.
                 if let Err(error) = self.reap(Wait::AtLeast(1)) {
                     let general = self.general(number);
                     general.error.get_or_insert(error);

@@ -16,6 +16,7 @@ mod general;
 mod overwrite;
 mod served;
 mod slot;
+mod ticket;
 mod window;
 
 use crate::door::Payload;
@@ -23,8 +24,8 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::owner_lock::Owner;
+use crate::pipeline::Mapping;
 use crate::plan::{Durability, Sync};
-use crate::sync_io::Mapping;
 pub(crate) use attach::Attached;
 pub use attach::FileSlot;
 pub(crate) use core::{Core, QueueCore};
@@ -204,8 +205,7 @@ impl<F: FileSystem> IoQueue<F> {
         self.check_process()?;
         let mut core = self.core.lock();
         core.check_vector(&buffers)?;
-        let switches = core.file(slot)?.file.switches;
-        core.write(slot, pos, Payload::Many(buffers.into()), flags, tag, Mapping::Due, switches)
+        core.write(slot, pos, Payload::Many(buffers.into()), flags, tag, Mapping::Due)
     }
 
     /// As `fdatasync`: when it completes, every write of this file that completed before is durable.

@@ -4,16 +4,17 @@ use super::WriteFlags;
 use super::attach::FileSlot;
 use super::core::{Core, General};
 use super::slot::{Kind, Label, Slot};
-use crate::counters::Counter;
+use super::ticket::Ticket;
+use crate::carry::Flow;
 use crate::door::Payload;
 use crate::error::Error;
 use crate::fs::FileSystem;
-use crate::mapping::{Piece, Pieces, Range};
-use crate::plan::{Completion, Durability, GateMode, JournalWork, Plan, Request, Route, Summary};
+use crate::mapping::{Pieces, Range};
+use crate::pipeline::Mapping;
+use crate::plan::{Completion, Durability, Edges, GateMode, Plan, Request};
 use crate::switches::{AllOn, Routing, Switches};
-use crate::sync_io::Mapping;
-use crate::write_plan::{plan_shared_overwrite, plan_write, shares_gate};
-use uext4_blockdev::{Buffer, Op, Wait};
+use crate::write_plan::{plan_shared_overwrite, shares_gate};
+use uext4_blockdev::{Buffer, Op};
 
 impl<F: FileSystem> Core<F> {
     /// Writes one buffer that no window covers.
@@ -57,7 +58,7 @@ impl<F: FileSystem> Core<F> {
         match not_sent {
             NotSent::Failed(error) => Err(error),
             NotSent::Refused(buffer, mapping) => {
-                self.write(slot, pos, Payload::One(buffer), flags, tag, mapping, routing)
+                self.write(slot, pos, Payload::One(buffer), flags, tag, mapping)
             }
         }
     }
@@ -112,43 +113,41 @@ impl<F: FileSystem> Core<F> {
         // conversion is not durable yet (`InodeState::set_datasync_tid`).
         let changes = F::state(&attached.file.inode).changes();
         let view = F::state(&attached.file.inode).view();
-        let Some(durability) = plan_shared_overwrite(&request, &view, &self.engine.capabilities, routing)
-        else {
+        let Some(plan) = plan_shared_overwrite(&request, &view, &self.engine.capabilities, routing) else {
             return Err(attached.back_out(buffer));
         };
-        let label = Label::write(slot.index, durability);
+        let label = Label::write(slot.index, plan.durability);
         if routing.switches() == Switches::ON {
             attached.open_window(&view, changes, flags, label, self.memory_mask);
         }
         self.slots[number as usize] = Slot { tag, pos: physical, length: length as u32, label };
         attached.waiting += u16::from(label.kind() != Kind::Plain);
-        let fua = durability == Durability::Fua;
+        let fua = plan.durability == Durability::Fua;
         if let Err(buffer) = self.door.send(number, buffer, Op::Write, fua, physical) {
             self.slots[number as usize].label = Label::FREE;
             attached.waiting -= u16::from(label.kind() != Kind::Plain);
             return Err(attached.back_out(buffer));
         }
         F::state(&attached.file.inode).gate.leave(&attached.cell);
-        self.count(&request, GateMode::Shared, durability, view.block_size(), routing);
+        self.engine.count_write(&**self.counters, &request, &plan, false, bits, routing);
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments, reason = "a request, and what was found out about it")]
-    pub(super) fn write<R: Routing>(
+    pub(super) fn write(
         &mut self,
         slot: FileSlot,
         pos: u64,
         payload: Payload,
         flags: WriteFlags,
         tag: u64,
-        mapping: Mapping,
-        routing: R,
+        mut mapping: Mapping,
     ) -> Result<(), F::Error> {
         self.engine.fs.check_alive()?;
         let range = self.engine.check_direct(pos, payload.len())?;
         let index = self.index(slot)?;
         self.check_memory(&payload)?;
-        self.file(slot)?.file.check_writable()?;
+        let file = &self.file(slot)?.file;
+        file.check_writable()?;
         if self.free.is_empty() {
             return Err(Error::QueueFull.into());
         }
@@ -157,181 +156,85 @@ impl<F: FileSystem> Core<F> {
             return Ok(());
         }
         if self.engine.capabilities.dax.is_some() {
-            let file = self.file(slot)?.file.clone();
+            let file = file.clone();
             let result = self.engine.write_payload(&file, &payload, range.pos, flags);
             self.deliver_at_once(tag, result, payload);
             return Ok(());
         }
         let request = Request { range, sync: flags.sync(), bounced: false, queued: true };
         let nowait = flags.contains(WriteFlags::NOWAIT);
-        let bits = self.file(slot)?.file.state().block_bits();
-        if !shares_gate(&request, bits, routing) {
-            // By its shape alone it cannot share, so it does not try to.
-            if nowait {
+        let shares = shares_gate(&request, file.state().block_bits(), file.switches);
+        // By its shape alone a write that cannot share does not try to.
+        let mut alone = (!shares).then_some(true);
+        while alone.is_none() {
+            let ticket = self.enter(index, nowait)?;
+            let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
+            let plan = self.engine.decide(&attached.file, &request, &mut mapping)?;
+            if nowait && plan.waits() {
                 return Err(Error::WouldBlock.into());
             }
-            return self.write_exclusive(index, &request, payload, true, tag, mapping, routing);
-        }
-        if nowait {
-            self.enter_nowait(index)?;
-        } else {
-            self.enter_waiting(index);
-        }
-        let mut pieces = Pieces::new();
-        let decided = self.decide(index, &request, &mut pieces, mapping, routing);
-        match decided {
-            Ok(plan) if plan.gate == GateMode::Shared => {
-                self.execute(index, &request, &plan, &mut pieces, payload, tag, routing)
+            if plan.gate == GateMode::Shared {
+                return self.send(index, &request, &plan, payload, tag, ticket);
             }
-            Ok(plan) => {
-                self.abandon(index);
-                if nowait {
-                    return Err(Error::WouldBlock.into());
-                }
-                self.write_exclusive(index, &request, payload, plan.drain, tag, Mapping::Started, routing)
-            }
-            Err(error) => {
-                self.abandon(index);
-                Err(error)
+            drop(ticket);
+            if plan.completion == Completion::Asynchronous {
+                let (engine, file) = (self.engine.clone(), attached.file.clone());
+                engine.allocate_alone(&file, &request, &plan, &mut || self.pump())?;
+            } else {
+                alone = Some(plan.drain);
             }
         }
+        self.write_alone(index, &request, Flow { alone, nowait, mapping }, payload, tag)
     }
 
-    /// Maps, then views, then plans, under the gate. Refuses what needs allocation before anything is sent. `pieces`
-    /// are the first of the request.
-    fn decide<R: Routing>(
-        &mut self,
-        index: usize,
-        request: &Request,
-        pieces: &mut Pieces,
-        mapping: Mapping,
-        routing: R,
-    ) -> Result<Plan, F::Error> {
-        let fs = self.engine.fs.clone();
-        let handle = match mapping {
-            Mapping::Due => fs.start_mapping(routing, &**self.counters)?,
-            Mapping::Started => None,
-        };
-        let mapped = self.summarize(index, request.range, pieces);
-        if let Some(handle) = handle {
-            fs.stop_mapping(handle)?;
-        }
-        let summary = mapped?;
-        let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
-        let view = attached.file.state().view();
-        self.engine.refuse_allocation(request.range, &view, &summary)?;
-        Ok(plan_write(request, &view, pieces, &self.engine.capabilities, routing))
-    }
-
-    /// What all pieces of `range` are made of. What is written stays so until the gate is left.
-    fn summarize(&mut self, index: usize, range: Range, pieces: &mut Pieces) -> Result<Summary, F::Error> {
-        if let Some(attached) = &mut self.files[index] {
-            attached.refresh();
-        }
-        self.map_pieces(index, range, pieces)?;
-        let mut summary = Summary::of(pieces);
-        let mut pos = pieces.last().map_or(range.end(), Piece::end);
-        let mut further = Pieces::new();
-        while pos < range.end() {
-            self.map_pieces(index, Range { pos, length: range.end() - pos }, &mut further)?;
-            further.iter().for_each(|piece| summary.add(piece));
-            pos = further.last().map_or(range.end(), Piece::end);
-        }
-        Ok(summary)
-    }
-
-    /// The gate is held (shared through this queue's cell, or exclusively with the cell raised): send, leave.
-    /// The completion takes the request out of flight, whatever happens here.
-    #[allow(clippy::too_many_arguments, reason = "what was decided, in parts that the caller keeps")]
-    fn execute<R: Routing>(
+    /// Sends a planned write under the shared gate.
+    fn send(
         &mut self,
         index: usize,
         request: &Request,
         plan: &Plan,
-        pieces: &mut Pieces,
         payload: Payload,
         tag: u64,
-        routing: R,
+        ticket: Ticket<F>,
     ) -> Result<(), F::Error> {
-        debug_assert!(plan.route == Route::Overwrite && !request.bounced);
-        debug_assert!(matches!(plan.journal, JournalWork::None | JournalWork::Handle));
-        let number = match self.take_slot(Slot::new(index, tag, Kind::General, plan.durability, true)) {
-            Ok(number) => number,
-            Err(error) => {
-                self.abandon(index);
-                return Err(error.into());
-            }
-        };
-        self.general[number as usize] = Some(Box::new(General::new(request.range.length)));
-        self.door.store(number, payload);
-        if let Some(attached) = &self.files[index] {
-            let block_size = attached.file.state().view().block_size();
-            self.count(request, plan.gate, plan.durability, block_size, routing);
-        }
-        let fua = plan.durability == Durability::Fua;
-        self.push_range(number, index, request.range, pieces, Op::Write, fua);
+        debug_assert!(plan.completion == Completion::Asynchronous && plan.zero_edges == Edges::default());
+        let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
+        let file = &attached.file;
+        let fresh = self.engine.take_blocks(file, request, plan)?;
+        let mut pieces = Pieces::new();
+        self.engine.load_pieces(file, request.range, &mut pieces)?;
+        let bits = file.state().block_bits();
+        self.engine.count_write(&**self.counters, request, plan, false, bits, file.switches);
+        let number = self.take_slot(Slot::new(index, tag, Kind::General, plan.durability, true))?;
+        let general = General::new(request.range.length, fresh, ticket);
+        self.push_all(number, general, payload, request.range, &mut pieces, Some(plan));
         Ok(())
     }
 
-    // Out of line, the request would have to be laid down in memory for it.
-    #[inline(always)]
-    fn count<R: Routing>(
-        &self,
-        request: &Request,
-        gate: GateMode,
-        durability: Durability,
-        block_size: u64,
-        routing: R,
-    ) {
-        if self.engine.needs_no_handle(routing) {
-            self.counters.bump(Counter::OverwritesWithoutHandle);
-        }
-        if gate == GateMode::Shared && (request.range.pos | request.range.length) & (block_size - 1) != 0 {
-            self.counters.bump(Counter::SharedSubblockWrites);
-        }
-        if durability == Durability::Fua {
-            self.counters.bump(Counter::FuaWrites);
-        }
-        self.counters.bump(Counter::DioCounted);
-    }
-
-    fn enter_nowait(&mut self, index: usize) -> Result<(), F::Error> {
-        let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
-        let entered = attached.file.state().gate.enter(&attached.cell);
-        entered.map_err(|_busy| Error::WouldBlock.into())
-    }
-
-    /// The plain route of sub-block writes: alone, after a drain, waiting for completion under the gate.
+    /// A write that holds the gate alone to its end: its data is written, and what is left is to make it durable, with
+    /// the next drive, when the gate is open again.
     #[cold]
-    #[allow(clippy::too_many_arguments, reason = "a request, and what was found out about it")]
-    fn write_exclusive<R: Routing>(
+    fn write_alone(
         &mut self,
         index: usize,
         request: &Request,
+        flow: Flow,
         payload: Payload,
-        drain: bool,
         tag: u64,
-        mapping: Mapping,
-        routing: R,
     ) -> Result<(), F::Error> {
         let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
-        let (inode, cell) = (attached.file.inode.clone(), attached.cell.clone());
-        let gate = &F::state(&inode).gate;
-        let guard = gate.lock_exclusive(drain, &mut || self.pump());
-        // Everything may have changed while the gate was not held.
-        let mut pieces = Pieces::new();
-        let plan = self.decide(index, request, &mut pieces, mapping, routing)?;
-        self.counters.bump(Counter::ExclusiveWrites);
-        gate.raise_inside(&cell);
-        let number = self.free.last().copied();
-        self.execute(index, request, &plan, &mut pieces, payload, tag, routing)?;
-        if let (Completion::Synchronous, Some(number)) = (plan.completion, number) {
-            // A queue that cannot be driven any more says so at the owner's next call: this request was sent,
-            // and its outcome is its completion.
-            // Its commit and flush, if it needs them, come with the next drive, when the gate is open again.
-            while self.door.outstanding(number) > 0 && self.reap(Wait::AtLeast(1)).is_ok() {}
+        let (engine, file) = (self.engine.clone(), attached.file.clone());
+        let carried = engine.carry_out(&file, &payload.parts(), request, flow, &mut || self.pump());
+        let length = request.range.length as usize;
+        match carried? {
+            (Ok(()), durability @ (Durability::Datasync | Durability::Fsync)) => {
+                let slot = Slot::new(index, tag, Kind::Sync, durability, false);
+                let number = self.take_slot(Slot { length: length as u32, ..slot })?;
+                self.door.store(number, payload);
+                self.to_sync.push(number);
+            }
+            (outcome, _) => self.deliver_at_once(tag, outcome.map(|()| length), payload),
         }
-        drop(guard);
         Ok(())
     }
 }

@@ -2,6 +2,8 @@
 //! request: the engine asks for the inode's state at each, and one of these looks can be given a consequence.
 #![allow(dead_code, reason = "every test uses a part of it")]
 
+pub mod model;
+
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +11,7 @@ use uext4_blockdev::{Buffer, BufferPool, Device, QueueOptions};
 use uext4_iomap::switches::Routing;
 use uext4_iomap::{
     Count, Counter, Engine, Error, FileSlot, FileSystem, InodeState, IoQueue, MapSnapshot, OpenFile, Run,
-    State, Switches,
+    State, Switches, Synced,
 };
 
 /// Bytes of a block.
@@ -105,6 +107,8 @@ impl FileSystem for OneFile {
     type Inode = Watched;
     type Error = Error;
     type Handle<'a> = ();
+    type Reserve = ();
+    type Extension = ();
 
     fn state(inode: &Watched) -> &InodeState {
         if inode.looks.fetch_add(1, Ordering::SeqCst) == inode.at.load(Ordering::SeqCst)
@@ -127,7 +131,7 @@ impl FileSystem for OneFile {
         self.aborted.store(true, Ordering::Relaxed);
     }
 
-    fn load_map(&self, inode: &Watched, pos: u64) -> Result<Arc<MapSnapshot>, Error> {
+    fn map(&self, inode: &Watched, pos: u64) -> Result<Arc<MapSnapshot>, Error> {
         let runs = inode.runs.lock();
         let mut writer = inode.state.map.lock();
         let window = self.window.load(Ordering::SeqCst) as usize;
@@ -158,9 +162,9 @@ impl FileSystem for OneFile {
         Ok(())
     }
 
-    fn commit(&self, _inodes: &[&Watched], all: bool) -> Result<bool, Error> {
+    fn datasync(&self, batch: &[Synced<'_, Self>]) -> Result<bool, Error> {
         self.commits.fetch_add(1, Ordering::SeqCst);
-        self.full_commits.fetch_add(u64::from(all), Ordering::SeqCst);
+        self.full_commits.fetch_add(u64::from(batch.iter().any(|one| one.all)), Ordering::SeqCst);
         Ok(false)
     }
 }

@@ -1,0 +1,266 @@
+//! Carries out the writes that the calling thread waits for: synchronous ones, bounced ones, copies into mapped memory,
+//! and those of a queue that hold the gate alone.
+//!
+//! Order of what allocates: orphan record if it extends → blocks → zeros around the data → data → conversion, and the
+//! size with it → gate. The zeros come first, so that they are there however the data ends. Mapped memory is zeroed and
+//! converted before the copy.
+
+use crate::bounce::next_step;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::fs::{Extended, FileSystem, OpenFile};
+use crate::gate::InodeGuard;
+use crate::mapping::{Piece, Range, State};
+use crate::pipeline::{Filled, Fresh, Mapping};
+use crate::plan::{Durability, GateMode, JournalWork, Plan, Request, Route};
+use crate::write_plan::shares_gate;
+use uext4_blockdev::WriteDurability;
+
+/// Most bytes that are zeroed at a time.
+const ZEROS: u64 = 64 * 1024;
+
+/// What became of a write that was begun: its outcome, and what is still due to make it durable.
+pub(crate) type Carried<E> = (Result<(), E>, Durability);
+
+impl<F: FileSystem> Engine<F> {
+    /// Decides and carries out a write of the buffers `data`, one after another. `alone`: take the gate exclusively at
+    /// once, after a drain or not. `pump` is called while it waits for the gate.
+    ///
+    /// # Errors
+    /// Nothing was sent. What fails later is in the outcome.
+    pub(crate) fn carry_out(
+        &self,
+        file: &OpenFile<F>,
+        data: &[&[u8]],
+        request: &Request,
+        flow: Flow,
+        pump: &mut dyn FnMut(),
+    ) -> Result<Carried<F::Error>, F::Error> {
+        let Flow { mut alone, nowait, mut mapping } = flow;
+        let state = file.state();
+        if !shares_gate(request, state.block_bits(), file.switches) {
+            // By its shape alone it cannot share, so it does not try to.
+            alone = Some(true);
+        }
+        let counted = self.capabilities.dax.is_none();
+        let (guard, plan) = loop {
+            let guard = match alone {
+                None if nowait => state.gate.try_lock_shared(counted).map_err(|_busy| Error::WouldBlock)?,
+                None => self.enter(state, counted)?,
+                Some(_) if nowait => return Err(Error::WouldBlock.into()),
+                Some(drain) => {
+                    self.check_process()?;
+                    state.gate.lock_exclusive(drain, pump)
+                }
+            };
+            // Everything may have changed while the gate was not held: decide again.
+            let plan = self.decide(file, request, &mut mapping)?;
+            if nowait && plan.waits() {
+                return Err(Error::WouldBlock.into());
+            }
+            let drained = alone == Some(true) || !plan.drain;
+            if drained && (alone.is_some() || plan.gate == GateMode::Shared) {
+                break (guard, plan);
+            }
+            alone = Some(plan.drain);
+        };
+        let bits = state.block_bits();
+        self.count_write(&self.counters, request, &plan, alone.is_some(), bits, file.switches);
+        guard.mark_written();
+        let outcome = Writing { engine: self, file, guard: &guard, request, plan: &plan, data }.run();
+        Ok((outcome, plan.durability))
+    }
+
+    /// Gives the holes of a request blocks with the gate held alone, for one that goes on under the shared gate.
+    pub(crate) fn allocate_alone(
+        &self,
+        file: &OpenFile<F>,
+        request: &Request,
+        plan: &Plan,
+        pump: &mut dyn FnMut(),
+    ) -> Result<(), F::Error> {
+        self.check_process()?;
+        let _alone = file.state().gate.lock_exclusive(plan.drain, pump);
+        let range = request.range;
+        if range.end() <= file.state().size() {
+            self.take_blocks(file, request, plan)?;
+        }
+        Ok(())
+    }
+}
+
+/// How a write comes to be carried out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flow {
+    /// With the gate held alone, after a drain or not.
+    pub(crate) alone: Option<bool>,
+    /// Not if it had to wait.
+    pub(crate) nowait: bool,
+    /// Whether its mapping had its handle.
+    pub(crate) mapping: Mapping,
+}
+
+/// A planned write under the gate.
+struct Writing<'a, F: FileSystem> {
+    engine: &'a Engine<F>,
+    file: &'a OpenFile<F>,
+    guard: &'a InodeGuard<'a>,
+    request: &'a Request,
+    plan: &'a Plan,
+    data: &'a [&'a [u8]],
+}
+
+impl<F: FileSystem> Writing<'_, F> {
+    fn run(&self) -> Result<(), F::Error> {
+        let (fs, inode) = (&self.engine.fs, &self.file.inode);
+        match self.plan.journal {
+            JournalWork::None | JournalWork::Handle => self.send(),
+            JournalWork::Extend => {
+                let extension = fs.extend_begin(inode, self.request.range)?;
+                let mut filled = match self.fill() {
+                    Ok(fresh) => Filled::of(fresh.into_iter().collect()),
+                    Err(error) => {
+                        // The first failure is told; a file system that cannot clean up either aborts itself.
+                        let _of_less_interest = fs.extend_end(inode, extension, Extended::Failed);
+                        return Err(error);
+                    }
+                };
+                let reserves = filled.as_mut().map_or_else(Vec::new, Filled::take_reserves);
+                let blocks = filled.as_ref().map_or(&[][..], Filled::blocks);
+                let size = self.request.range.end().max(self.file.state().size());
+                fs.extend_end(inode, extension, Extended::Complete { size, blocks, reserves })
+            }
+            _ => {
+                let fresh = self.fill()?;
+                self.engine.convert(fresh.into_iter().collect()).into_iter().collect()
+            }
+        }
+    }
+
+    /// Blocks, zeros, data. Returns what is to be converted.
+    fn fill(&self) -> Result<Option<Fresh<F>>, F::Error> {
+        let mut fresh = self.engine.take_blocks(self.file, self.request, self.plan)?;
+        self.zero_edges()?;
+        if self.plan.route == Route::DaxAllocate {
+            let block = self.file.state().view().block_size();
+            let (start, end) = (self.request.range.pos / block * block, self.request.range.end());
+            self.zero(start, end.next_multiple_of(block), State::Unwritten)?;
+            self.engine.convert(fresh.take().into_iter().collect()).into_iter().collect::<Result<(), _>>()?;
+        }
+        self.send()?;
+        Ok(fresh)
+    }
+
+    fn zero_edges(&self) -> Result<(), F::Error> {
+        let (edges, Range { pos, .. }, end) =
+            (self.plan.zero_edges, self.request.range, self.request.range.end());
+        let size = self.file.state().size();
+        // Before the rest: that may begin in the same block.
+        self.zero(size, size + edges.old_tail, State::Written)?;
+        let block = u64::from(self.engine.geometry.logical_block);
+        // Nothing is there yet, so whole device blocks can be zeroed.
+        self.zero_all(pos - edges.head, if edges.head > 0 { pos.next_multiple_of(block) } else { pos })?;
+        self.zero_all(if edges.tail > 0 { end / block * block } else { end }, end + edges.tail)
+    }
+
+    fn zero_all(&self, start: u64, end: u64) -> Result<(), F::Error> {
+        self.zero(start, end, State::Written)?;
+        self.zero(start, end, State::Unwritten)
+    }
+
+    /// Zeroes the bytes of the file from `start` to `end`, a multiple of the device's block, on the device, where its
+    /// blocks are in this state.
+    fn zero(&self, start: u64, end: u64, state: State) -> Result<(), F::Error> {
+        let block = u64::from(self.engine.geometry.logical_block);
+        let mut pos = start;
+        while pos < end {
+            let window = pos / block * block;
+            let length = (end - window).min(ZEROS);
+            let range = Range { pos: window, length };
+            self.engine.for_each_piece(self.file, range, |piece| {
+                if piece.state != state {
+                    return Ok(());
+                }
+                let mut zeros = self.engine.bounce_buffer(piece.length as usize)?;
+                let kept = start.saturating_sub(piece.logical).min(block) as usize;
+                if kept > 0 {
+                    self.engine
+                        .device
+                        .read_at(&mut zeros[..block as usize], piece.physical)
+                        .map_err(Error::from)?;
+                }
+                zeros[kept..].fill(0);
+                self.write(&zeros, self.plan.place(piece)?)
+            })?;
+            pos = window + length;
+        }
+        Ok(())
+    }
+
+    /// Sends the data.
+    fn send(&self) -> Result<(), F::Error> {
+        if !self.request.bounced {
+            return self.send_part(self.request.range, self.data);
+        }
+        let Range { mut pos, .. } = self.request.range;
+        for buf in self.data {
+            let end = pos + buf.len() as u64;
+            while pos < end {
+                let left = &buf[buf.len() - (end - pos) as usize..];
+                pos += self.send_step(left, pos)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the first bytes of `buf` and returns how many: directly, or by changing whole device blocks.
+    fn send_step(&self, buf: &[u8], pos: u64) -> Result<u64, F::Error> {
+        let rest = Range { pos, length: buf.len() as u64 };
+        let step = next_step(&self.engine.geometry, rest, buf.as_ptr() as usize);
+        let (window, part) = (step.window, &buf[..step.part.length as usize]);
+        if step.direct {
+            self.send_part(window, &[part])?;
+            return Ok(step.part.length);
+        }
+        let start = (pos - window.pos) as usize;
+        let mut bounce = if step.covers_window() {
+            self.engine.bounce_buffer(part.len())?
+        } else {
+            self.engine.read_window(self.file, window)?
+        };
+        bounce[start..start + part.len()].copy_from_slice(part);
+        self.send_part(window, &[&bounce])?;
+        Ok(step.part.length)
+    }
+
+    /// Sends buffers that lie one after another in `range`, piece by piece.
+    fn send_part(&self, range: Range, data: &[&[u8]]) -> Result<(), F::Error> {
+        let mut data = data.iter();
+        let mut buf: &[u8] = &[];
+        self.engine.for_each_piece(self.file, range, |piece: &Piece| {
+            let (mut at, mut left) = (self.plan.place(piece)?, piece.length as usize);
+            while left > 0 {
+                while buf.is_empty() {
+                    buf = data.next().expect("buffers as long as their range");
+                }
+                let (part, rest) = buf.split_at(left.min(buf.len()));
+                self.write(part, at)?;
+                (at, left, buf) = (at + part.len() as u64, left - part.len(), rest);
+            }
+            Ok(())
+        })
+    }
+
+    /// One write of the device.
+    fn write(&self, part: &[u8], physical: u64) -> Result<(), F::Error> {
+        let fua = self.plan.durability == Durability::Fua;
+        let how = if fua { WriteDurability::Fua } else { WriteDurability::Cached };
+        let copies = matches!(self.plan.route, Route::DaxOverwrite | Route::DaxAllocate);
+        let written = match (copies, self.plan.counted) {
+            (false, _) => self.engine.device.write_at(part, physical, how).map_err(Error::from),
+            (true, false) => self.engine.copy_in(self.guard, part, physical, how),
+            (true, true) => self.engine.copy_in_counted(self.guard, part, physical, how),
+        };
+        written.map_err(|error| self.engine.write_failed(error, self.plan.durability))
+    }
+}

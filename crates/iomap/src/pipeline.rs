@@ -1,0 +1,284 @@
+//! The one way of all requests that are not on a short path: map, view, decide, then execute and complete.
+//!
+//! Here is what executing has in common, whoever does it: the pieces of a range, the decision, the count of routes, and
+//! the blocks that a write takes before its data is sent and hands on when it is complete. Who waits for a write carries
+//! it out in [`crate::sync_io`]'s `carry.rs`, a queue sends it in [`crate::queue`].
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::fs::{Blocks, Count, FileSystem, OpenFile};
+use crate::mapping::{Piece, Pieces, Range, State};
+use crate::pending::{Batch, Ticket as Pending};
+use crate::plan::{Durability, JournalWork, Plan, Request, Route, Summary, View};
+use crate::switches::Routing;
+use crate::write_plan::plan_write_of;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Whether the journal's part in the mapping of a write is still due. Each write has it once, however often it is
+/// looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mapping {
+    Due,
+    Started,
+}
+
+/// Why a write is not a pure overwrite, if it is not.
+pub(crate) fn needs_allocation(range: Range, view: &View, summary: &Summary) -> Option<Error> {
+    let extends = view.is_extended_by(range);
+    if summary.all_written && !extends {
+        return None;
+    }
+    let Summary { unwritten, hole, .. } = *summary;
+    Some(Error::NeedsAllocation { pos: range.pos, length: range.length, unwritten, hole, extends })
+}
+
+impl<F: FileSystem> Engine<F> {
+    /// The first pieces (at most [`crate::PIECES_MAX`]) of `range` as they stand, for reports.
+    pub fn map(&self, file: &OpenFile<F>, range: Range, pieces: &mut Pieces) -> Result<(), F::Error> {
+        let _inside = self.enter(file.state(), false)?;
+        self.load_pieces(file, range, pieces)
+    }
+
+    /// Pieces of `range`, or its first ones if there are more than [`crate::PIECES_MAX`], loading what is unknown.
+    /// Call inside the gate: what is written stays so until it is left.
+    pub(crate) fn load_pieces(
+        &self,
+        file: &OpenFile<F>,
+        range: Range,
+        pieces: &mut Pieces,
+    ) -> Result<(), F::Error> {
+        let state = file.state();
+        pieces.clear();
+        let bits = state.block_bits();
+        let mut known = state.map.pieces(range, bits, pieces);
+        while let Err(pos) = known {
+            self.counters.bump(Counter::MapLoads);
+            // Each load is a step forward, however little of a map is kept at a time.
+            let loaded = self.fs.map(&file.inode, pos)?;
+            let rest = |pos| Range { pos, length: range.end() - pos };
+            known = match loaded.pieces(rest(pos), bits, pieces) {
+                Err(next) if next <= pos => return Err(Error::MapUnknown(pos).into()),
+                // What was loaded ends here; the published map may know more.
+                Err(next) => state.map.pieces(rest(next), bits, pieces),
+                Ok(()) => Ok(()),
+            };
+        }
+        Ok(())
+    }
+
+    /// Calls `each` for all pieces of `range`, in order, loading what is unknown.
+    pub(crate) fn for_each_piece(
+        &self,
+        file: &OpenFile<F>,
+        range: Range,
+        mut each: impl FnMut(&Piece) -> Result<(), F::Error>,
+    ) -> Result<(), F::Error> {
+        let mut pieces = Pieces::new();
+        let mut pos = range.pos;
+        while pos < range.end() {
+            self.load_pieces(file, Range { pos, length: range.end() - pos }, &mut pieces)?;
+            for piece in &pieces {
+                each(piece)?;
+                pos = piece.end();
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps, then views, then plans a write, inside the gate. Refuses what needs more than the file system can do,
+    /// before anything is sent. What was decided holds until the gate is left, or, if nothing is written by it but
+    /// what holds data, until then too: blocks only become written meanwhile.
+    pub(crate) fn decide(
+        &self,
+        file: &OpenFile<F>,
+        request: &Request,
+        mapping: &mut Mapping,
+    ) -> Result<Plan, F::Error> {
+        let handle = match std::mem::replace(mapping, Mapping::Started) {
+            Mapping::Due => self.fs.start_mapping(file.switches, &self.counters)?,
+            Mapping::Started => None,
+        };
+        let mut summary = Summary::of(&[]);
+        let mapped = self.for_each_piece(file, request.range, |piece| {
+            summary.add(piece);
+            Ok(())
+        });
+        if let Some(handle) = handle {
+            self.fs.stop_mapping(handle)?;
+        }
+        mapped?;
+        // The mapping first, then the view: whoever sees a converted block must also see that its conversion is not
+        // durable yet (`InodeState::set_datasync_tid`).
+        let view = file.state().view();
+        if let Some(error) = self.refusal(file, request.range, &view, &summary) {
+            self.counters.bump(Counter::AllocationsRefused);
+            return Err(error.into());
+        }
+        Ok(plan_write_of(request, &view, &summary, &self.capabilities, file.switches))
+    }
+
+    /// Why a write is refused, if it is: it is not a pure overwrite, and the file system can do no other.
+    pub(crate) fn refusal(
+        &self,
+        file: &OpenFile<F>,
+        range: Range,
+        view: &View,
+        summary: &Summary,
+    ) -> Option<Error> {
+        needs_allocation(range, view, summary).filter(|_| !self.fs.allocates(&file.inode))
+    }
+
+    /// Counts the route of a write on a line of the caller's. `alone`: it holds the gate exclusively.
+    #[inline(always)]
+    pub(crate) fn count_write<R: Routing>(
+        &self,
+        line: &impl Count,
+        request: &Request,
+        plan: &Plan,
+        alone: bool,
+        block_bits: u32,
+        routing: R,
+    ) {
+        let overwrites = matches!(plan.journal, JournalWork::None | JournalWork::Handle);
+        if overwrites && (routing.switches().overwrite_no_transaction || !self.fs.has_journal()) {
+            line.bump(Counter::OverwritesWithoutHandle);
+        }
+        if alone {
+            line.bump(Counter::ExclusiveWrites);
+        } else if (request.range.pos | request.range.length) & ((1 << block_bits) - 1) != 0 {
+            line.bump(Counter::SharedSubblockWrites);
+        }
+        if request.bounced {
+            line.bump(Counter::Bounces);
+        } else if matches!(plan.route, Route::DaxOverwrite | Route::DaxAllocate) {
+            line.bump(Counter::DaxCopies);
+        }
+        if plan.counted {
+            line.bump(Counter::DioCounted);
+        }
+        if plan.durability == Durability::Fua {
+            line.bump(Counter::FuaWrites);
+        }
+    }
+
+    /// Takes what a planned write needs before its data is sent: blocks for its holes, and the right to fill those that
+    /// are unwritten, if there are any.
+    pub(crate) fn take_blocks(
+        &self,
+        file: &OpenFile<F>,
+        request: &Request,
+        plan: &Plan,
+    ) -> Result<Option<Fresh<F>>, F::Error> {
+        if matches!(plan.journal, JournalWork::None | JournalWork::Handle) {
+            return Ok(None);
+        }
+        let bits = file.state().block_bits();
+        let blocks = request.range.pos >> bits..((request.range.end() - 1) >> bits) + 1;
+        if plan.journal != JournalWork::Convert && self.holds(file, &request.range, State::Hole)? {
+            self.fs.allocate(&file.inode, blocks.clone())?;
+        }
+        if !self.holds(file, &request.range, State::Unwritten)? {
+            return Ok(None);
+        }
+        let reserve = self.fs.reserve(&file.inode, blocks.clone())?;
+        let pending = file.state().map.lock().pending().add(blocks);
+        Ok(Some(Fresh { inode: file.inode.clone(), held: Held::Filling(pending), reserve: Some(reserve) }))
+    }
+
+    fn holds(&self, file: &OpenFile<F>, range: &Range, state: State) -> Result<bool, F::Error> {
+        let mut holds = false;
+        self.for_each_piece(file, *range, |piece| {
+            holds |= piece.state == state;
+            Ok(())
+        })?;
+        Ok(holds)
+    }
+
+    /// Converts what writes have filled, each inode's in one handle. An outcome for each, in their order.
+    pub(crate) fn convert(&self, filled: Vec<Fresh<F>>) -> Vec<Result<(), F::Error>> {
+        let mut groups: Vec<Vec<Fresh<F>>> = Vec::new();
+        let mut known: HashMap<*const F::Inode, usize> = HashMap::new();
+        let mut order = Vec::with_capacity(filled.len());
+        for fresh in filled {
+            let group = *known.entry(Arc::as_ptr(&fresh.inode)).or_insert(groups.len());
+            if group == groups.len() {
+                groups.push(Vec::new());
+            }
+            groups[group].push(fresh);
+            order.push(group);
+        }
+        let convert = |group| {
+            let filled = Filled::of(group);
+            filled.map_or(Ok(()), |mut filled| {
+                let reserves = filled.take_reserves();
+                self.fs.convert(&filled.inode, filled.blocks(), reserves)
+            })
+        };
+        let results: Vec<_> = groups.into_iter().map(convert).collect();
+        order.into_iter().map(|group| results[group].clone()).collect()
+    }
+}
+
+/// Unwritten blocks that a write is about to fill: among the inode's pending ones, with what their conversion draws on.
+/// Dropped, nobody converts them: they read as zeros.
+pub(crate) struct Fresh<F: FileSystem> {
+    inode: Arc<F::Inode>,
+    held: Held,
+    reserve: Option<F::Reserve>,
+}
+
+enum Held {
+    Filling(Pending),
+    HandedOn,
+}
+
+impl<F: FileSystem> Drop for Fresh<F> {
+    fn drop(&mut self) {
+        if let Held::Filling(pending) = std::mem::replace(&mut self.held, Held::HandedOn) {
+            F::state(&self.inode).map.lock().pending().take_out(pending);
+        }
+    }
+}
+
+/// Blocks of one inode whose data is complete, while they are converted. Dropped, they are pending no more.
+pub(crate) struct Filled<F: FileSystem> {
+    inode: Arc<F::Inode>,
+    batch: Option<Batch>,
+    reserves: Vec<F::Reserve>,
+}
+
+impl<F: FileSystem> Filled<F> {
+    /// What writes of one inode have filled. `None` if there are none.
+    pub(crate) fn of(mut group: Vec<Fresh<F>>) -> Option<Self> {
+        let inode = group.first()?.inode.clone();
+        let reserves = group.iter_mut().filter_map(|fresh| fresh.reserve.take()).collect();
+        let mut writer = F::state(&inode).map.lock();
+        for fresh in &mut group {
+            if let Held::Filling(pending) = std::mem::replace(&mut fresh.held, Held::HandedOn) {
+                writer.pending().complete(pending);
+            }
+        }
+        // Under the same lock: nobody else takes them.
+        let batch = writer.pending().take_batch();
+        drop(writer);
+        Some(Filled { inode, batch, reserves })
+    }
+
+    pub(crate) fn take_reserves(&mut self) -> Vec<F::Reserve> {
+        std::mem::take(&mut self.reserves)
+    }
+
+    pub(crate) fn blocks(&self) -> &[Blocks] {
+        self.batch.as_ref().map_or(&[], Batch::ranges)
+    }
+}
+
+impl<F: FileSystem> Drop for Filled<F> {
+    fn drop(&mut self) {
+        if let Some(batch) = self.batch.take() {
+            F::state(&self.inode).map.lock().pending().finish(batch);
+        }
+    }
+}
