@@ -4,14 +4,13 @@
 //! buffer. A bounced write is a read-modify-write of device blocks, so it holds the gate exclusively and
 //! drains first.
 
-use crate::counters::Counter;
 use crate::engine::{Engine, check_range};
 use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::gate::InodeGuard;
-use crate::mapping::{Range, State};
+use crate::mapping::Range;
 use crate::pipeline::Mapping;
-use crate::plan::{Request, counts_copy};
+use crate::plan::{Plan, Request, counts_copy};
 use crate::queue::WriteFlags;
 use uext4_blockdev::{Buffer, Geometry};
 
@@ -66,7 +65,7 @@ impl<F: FileSystem> Engine<F> {
         }
         self.check_process()?;
         file.check_readable()?;
-        check_range(pos, buf.len() as u64)?;
+        let range = check_range(pos, buf.len() as u64)?;
         let state = file.state();
         let counted = counts_copy(&self.capabilities, file.switches);
         let guard = self.enter(state, counted)?;
@@ -74,14 +73,11 @@ impl<F: FileSystem> Engine<F> {
         if visible == 0 {
             return Ok(0);
         }
-        self.counters.bump(Counter::Bounces);
-        if counted {
-            self.counters.bump(Counter::DioCounted);
-        }
+        let plan = self.decide_read(file, range, true);
         let mut done = 0;
         while done < visible {
             let part = &mut buf[done as usize..visible as usize];
-            done += self.read_step(file, &guard, part, pos + done)?;
+            done += self.read_step(file, &guard, &plan, part, pos + done)?;
         }
         Ok(visible as usize)
     }
@@ -91,6 +87,7 @@ impl<F: FileSystem> Engine<F> {
         &self,
         file: &OpenFile<F>,
         guard: &InodeGuard<'_>,
+        plan: &Plan,
         buf: &mut [u8],
         pos: u64,
     ) -> Result<u64, F::Error> {
@@ -98,9 +95,7 @@ impl<F: FileSystem> Engine<F> {
         let step = next_step(&self.geometry, rest, buf.as_ptr() as usize);
         let length = step.part.length as usize;
         if step.direct {
-            return Ok(self.read_pieces(file, guard, &mut buf[..length], step.part, |_, buf, at| {
-                Ok(self.device.read_at(buf, at)?)
-            })? as u64);
+            return Ok(self.read_pieces(file, guard, plan, &mut buf[..length], step.part)? as u64);
         }
         let bounce = self.read_window(file, step.window)?;
         let start = (pos - step.window.pos) as usize;
@@ -113,12 +108,7 @@ impl<F: FileSystem> Engine<F> {
         let mut bounce = self.bounce_buffer(window.length as usize)?;
         self.for_each_piece(file, window, |piece| {
             let start = (piece.logical - window.pos) as usize;
-            let part = &mut bounce[start..start + piece.length as usize];
-            match piece.state {
-                State::Written => self.device.read_at(part, piece.physical).map_err(Error::from)?,
-                State::Unwritten | State::Hole | State::Inline => part.fill(0),
-            }
-            Ok(())
+            self.read_piece(file, piece, &mut bounce[start..start + piece.length as usize])
         })?;
         Ok(bounce)
     }

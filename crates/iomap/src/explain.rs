@@ -5,6 +5,7 @@ use crate::engine::{Engine, check_range};
 use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::mapping::{Piece, Pieces, Range};
+use crate::pipeline::needs_allocation;
 use crate::plan::{JournalWork, Plan, Request, Summary, View, plan_read};
 use crate::write_plan::plan_write_of;
 
@@ -48,7 +49,9 @@ impl<F: FileSystem> Engine<F> {
         let request = Request { queued: request.queued && !request.bounced, ..*request };
         let (plan, refused) = if write {
             let plan = plan_write_of(&request, &view, &summary, &self.capabilities, file.switches);
-            (self.with_journal(plan), self.refusal(file, range, &view, &summary))
+            let needs = needs_allocation(range, &view, &summary);
+            let refused = |needs: &Error| self.fs.check_allocates(&file.inode, needs.clone()).is_err();
+            (self.with_journal(plan), needs.filter(refused))
         } else {
             (plan_read(&request, &view, &pieces, &self.capabilities, file.switches), None)
         };

@@ -3,7 +3,7 @@
 use crate::counters::{Counter, CounterLine, Counters};
 use crate::error::Error;
 use crate::inode::InodeState;
-use crate::mapping::Range;
+use crate::mapping::{Piece, Range};
 use crate::snapshot::MapSnapshot;
 use crate::switches::{Routing, Switches};
 use std::sync::Arc;
@@ -55,10 +55,22 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
     /// their data was complete.
     fn datasync(&self, batch: &[Synced<'_, Self>]) -> Result<bool, Self::Error>;
 
-    /// Whether writes may change the map and the size of this inode. If not, whoever needs that is refused
-    /// ([`Error::NeedsAllocation`]) before anything is done, and nothing of the rest of this trait is called.
-    fn allocates(&self, _inode: &Self::Inode) -> bool {
-        false
+    /// What lies inside the inode: one piece from byte 0 on, with its place on the device for reports. Only asked of
+    /// inodes without a map ([`MapKind::Inline`](crate::MapKind::Inline)).
+    fn inline_piece(&self, _inode: &Self::Inode) -> Result<Piece, Self::Error> {
+        Err(Error::MapUnknown(0).into())
+    }
+
+    /// Fills `buf` with what lies inside the inode from byte `pos` on.
+    fn read_inline(&self, _inode: &Self::Inode, _buf: &mut [u8], pos: u64) -> Result<(), Self::Error> {
+        Err(Error::MapUnknown(pos).into())
+    }
+
+    /// Refuses a write that `needs` a change of the map or the size of this inode ([`Error::NeedsAllocation`]), before
+    /// anything is done for it, unless the file system can do that. If it never can, nothing of the rest of this trait
+    /// is called.
+    fn check_allocates(&self, _inode: &Self::Inode, needs: Error) -> Result<(), Self::Error> {
+        Err(needs.into())
     }
 
     /// What the conversion of a write draws on, so that it never meets a full device: taken when the write is submitted,

@@ -11,7 +11,7 @@ pub enum State {
     Unwritten,
     /// Not allocated; reads as zeros.
     Hole,
-    /// Inside the file's inode, which the file system reads itself. Only in reports: no snapshot holds it.
+    /// Inside the file's inode, which the file system reads itself. No snapshot holds it.
     Inline,
 }
 

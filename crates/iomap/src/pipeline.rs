@@ -8,9 +8,9 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::fs::{Blocks, Count, FileSystem, OpenFile};
-use crate::mapping::{Piece, Pieces, Range, State};
+use crate::mapping::{MapKind, Piece, Pieces, Range, State};
 use crate::pending::{Batch, Ticket as Pending};
-use crate::plan::{Durability, JournalWork, Plan, Request, Route, Summary, View};
+use crate::plan::{Durability, JournalWork, Plan, Request, Route, Summary, Sync, View, plan_read};
 use crate::switches::Routing;
 use crate::write_plan::plan_write_of;
 use std::collections::HashMap;
@@ -51,6 +51,9 @@ impl<F: FileSystem> Engine<F> {
     ) -> Result<(), F::Error> {
         let state = file.state();
         pieces.clear();
+        if state.kind() == MapKind::Inline {
+            return self.inline_pieces(file, range, pieces);
+        }
         let bits = state.block_bits();
         let mut known = state.map.pieces(range, bits, pieces);
         while let Err(pos) = known {
@@ -64,6 +67,21 @@ impl<F: FileSystem> Engine<F> {
                 Err(next) => state.map.pieces(rest(next), bits, pieces),
                 Ok(()) => Ok(()),
             };
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn inline_pieces(&self, file: &OpenFile<F>, range: Range, pieces: &mut Pieces) -> Result<(), F::Error> {
+        let inside = self.fs.inline_piece(&file.inode)?;
+        let split = inside.end().clamp(range.pos, range.end());
+        if split > range.pos {
+            let physical = inside.physical.saturating_add(range.pos);
+            pieces.push(Piece { logical: range.pos, physical, length: split - range.pos, ..inside });
+        }
+        if range.end() > split {
+            let length = range.end() - split;
+            pieces.push(Piece { logical: split, physical: 0, length, state: State::Hole });
         }
         Ok(())
     }
@@ -112,22 +130,32 @@ impl<F: FileSystem> Engine<F> {
         // The mapping first, then the view: whoever sees a converted block must also see that its conversion is not
         // durable yet (`InodeState::set_datasync_tid`).
         let view = file.state().view();
-        if let Some(error) = self.refusal(file, request.range, &view, &summary) {
-            self.counters.bump(Counter::AllocationsRefused);
-            return Err(error.into());
+        if let Some(needs) = needs_allocation(request.range, &view, &summary)
+            && let Err(refused) = self.fs.check_allocates(&file.inode, needs)
+        {
+            if view.kind != MapKind::Inline {
+                self.counters.bump(Counter::AllocationsRefused);
+            }
+            return Err(refused);
         }
         Ok(plan_write_of(request, &view, &summary, &self.capabilities, file.switches))
     }
 
-    /// Why a write is refused, if it is: it is not a pure overwrite, and the file system can do no other.
-    pub(crate) fn refusal(
-        &self,
-        file: &OpenFile<F>,
-        range: Range,
-        view: &View,
-        summary: &Summary,
-    ) -> Option<Error> {
-        needs_allocation(range, view, summary).filter(|_| !self.fs.allocates(&file.inode))
+    /// Views, plans and counts a read that goes piece by piece, inside the gate.
+    pub(crate) fn decide_read(&self, file: &OpenFile<F>, range: Range, bounced: bool) -> Plan {
+        let request = Request { range, sync: Sync::None, bounced, queued: false };
+        let plan = plan_read(&request, &file.state().view(), &[], &self.capabilities, file.switches);
+        match plan.route {
+            Route::PastEnd => {}
+            Route::InlineRead => self.counters.bump(Counter::InlineReads),
+            Route::DaxRead => self.counters.bump(Counter::DaxCopies),
+            Route::BouncedRead => self.counters.bump(Counter::Bounces),
+            _ => self.counters.bump(Counter::GeneralReads),
+        }
+        if plan.counted {
+            self.counters.bump(Counter::DioCounted);
+        }
+        plan
     }
 
     /// Counts the route of a write on a line of the caller's. `alone`: it holds the gate exclusively.

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile, Synced};
 use crate::gate::InodeGuard;
 use crate::inode::InodeState;
-use crate::mapping::{Range, State};
+use crate::mapping::{Piece, Range, State};
 use crate::pipeline::Mapping;
 use crate::plan::{Durability, Plan, Request, Route};
 use crate::queue::WriteFlags;
@@ -79,7 +79,12 @@ impl<F: FileSystem> Engine<F> {
                 Ok(guard) => guard,
                 Err(_busy) => self.enter_waiting(state, false)?,
             };
-            return self.read_mapped(file, &guard, buf, range, routing);
+            if range.end() <= state.size()
+                && let Some(physical) = state.find_written(&guard, range)
+            {
+                return self.copy_one(&guard, buf, physical, routing);
+            }
+            return self.read_general(file, &guard, buf, range);
         }
         let guard = match state.gate.try_lock_shared(true) {
             Ok(guard) => guard,
@@ -90,14 +95,7 @@ impl<F: FileSystem> Engine<F> {
         {
             return read;
         }
-        if range.pos >= state.size() {
-            return Ok(0);
-        }
-        self.counters.bump_at(guard.slot(), Counter::GeneralReads);
-        self.counters.bump_at(guard.slot(), Counter::DioCounted);
-        self.read_pieces(file, &guard, buf, range, |_held, buf, physical| {
-            Ok(self.device.read_at(buf, physical)?)
-        })
+        self.read_general(file, &guard, buf, range)
     }
 
     /// Enters the gate, waiting while somebody holds it exclusively.
@@ -116,44 +114,34 @@ impl<F: FileSystem> Engine<F> {
         Ok(state.gate.lock_shared(counted, &mut self.pump()))
     }
 
+    /// Reads one run of mapped memory.
     #[inline(always)]
-    fn read_mapped<R: Routing>(
+    fn copy_one<R: Routing>(
         &self,
-        file: &OpenFile<F>,
         guard: &InodeGuard<'_>,
         buf: &mut [u8],
-        range: Range,
+        physical: u64,
         routing: R,
     ) -> Result<usize, F::Error> {
-        if range.pos >= file.state().size() {
-            return Ok(0);
-        }
         self.counters.bump_at(guard.slot(), Counter::DaxCopies);
         if routing.switches().dax_no_dio_count {
-            self.read_mapped_by(file, guard, buf, range, |held, buf, at| self.copy_out(held, buf, at))
+            self.copy_out(guard, buf, physical)?;
         } else {
             self.counters.bump(Counter::DioCounted);
-            self.read_mapped_by(file, guard, buf, range, |held, buf, at| self.copy_out_counted(held, buf, at))
+            self.copy_out_counted(guard, buf, physical)?;
         }
+        Ok(buf.len())
     }
 
-    #[inline(always)]
-    fn read_mapped_by(
+    fn read_general(
         &self,
         file: &OpenFile<F>,
         guard: &InodeGuard<'_>,
         buf: &mut [u8],
         range: Range,
-        copy: impl Fn(&InodeGuard<'_>, &mut [u8], u64) -> Result<(), Error>,
     ) -> Result<usize, F::Error> {
-        let state = file.state();
-        if range.end() <= state.size()
-            && let Some(physical) = state.find_written(guard, range)
-        {
-            copy(guard, buf, physical)?;
-            return Ok(buf.len());
-        }
-        self.read_pieces(file, guard, buf, range, copy)
+        let plan = self.decide_read(file, range, false);
+        self.read_pieces(file, guard, &plan, buf, range)
     }
 
     /// Reads piece by piece: transfers what is written, zeroes the rest, stops at the end of the file.
@@ -161,9 +149,9 @@ impl<F: FileSystem> Engine<F> {
         &self,
         file: &OpenFile<F>,
         guard: &InodeGuard<'_>,
+        plan: &Plan,
         buf: &mut [u8],
         range: Range,
-        transfer: impl Fn(&InodeGuard<'_>, &mut [u8], u64) -> Result<(), Error>,
     ) -> Result<usize, F::Error> {
         let visible = file.state().size().saturating_sub(range.pos).min(range.length) as usize;
         if visible == 0 {
@@ -174,15 +162,31 @@ impl<F: FileSystem> Engine<F> {
         self.for_each_piece(file, whole, |piece| {
             let start = (piece.logical - range.pos) as usize;
             let part = &mut buf[start..start + piece.length as usize];
-            match piece.state {
-                State::Written => transfer(guard, part, piece.physical)?,
-                State::Unwritten | State::Hole | State::Inline => part.fill(0),
+            match (plan.route, plan.counted) {
+                (Route::DaxRead, true) if piece.state == State::Written => {
+                    Ok(self.copy_out_counted(guard, part, piece.physical)?)
+                }
+                _ => self.read_piece(file, piece, part),
             }
-            Ok(())
         })?;
         // The rest of the last block is no part of the file.
         buf[visible..whole.length as usize].fill(0);
         Ok(visible)
+    }
+
+    /// Reads all of a piece.
+    pub(crate) fn read_piece(
+        &self,
+        file: &OpenFile<F>,
+        piece: &Piece,
+        part: &mut [u8],
+    ) -> Result<(), F::Error> {
+        match piece.state {
+            State::Written => self.device.read_at(part, piece.physical).map_err(Error::from)?,
+            State::Inline => self.fs.read_inline(&file.inode, part, piece.logical)?,
+            State::Unwritten | State::Hole => part.fill(0),
+        }
+        Ok(())
     }
 
     #[inline(always)]
@@ -304,25 +308,25 @@ impl<F: FileSystem> Engine<F> {
         self.make_durable(&[Synced { inode: &file.inode, all }])
     }
 
-    /// A queued read on mapped memory: a copy, done when it returns.
+    /// A queued read of mapped memory, or of what lies inside the inode: a copy, done when it returns.
     pub(crate) fn read_payload(
         &self,
         file: &OpenFile<F>,
         payload: &mut Payload,
         pos: u64,
     ) -> Result<usize, F::Error> {
-        let mut total = 0;
+        let range = Range { pos, length: payload.len() };
         let buffers = match payload {
-            Payload::None => &mut [][..],
-            Payload::One(buffer) => std::slice::from_mut(buffer),
+            Payload::None => return Ok(0),
+            Payload::One(buffer) => return self.read_at(file, buffer, pos),
             Payload::Many(buffers) => &mut buffers[..],
         };
+        let guard = self.enter(file.state(), self.capabilities.dax.is_none())?;
+        let plan = self.decide_read(file, range, false);
+        let mut total = 0;
         for buffer in buffers {
-            let read = self.read_at(file, buffer, pos + total as u64)?;
-            total += read;
-            if read < buffer.len() {
-                break;
-            }
+            let part = Range { pos: pos + total as u64, length: buffer.len() as u64 };
+            total += self.read_pieces(file, &guard, &plan, buffer, part)?;
         }
         Ok(total)
     }

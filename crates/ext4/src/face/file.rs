@@ -4,7 +4,6 @@ use crate::face::explain::Explanation;
 use crate::face::explain_inline::explain_inline;
 use crate::face::volume::{Shared, Volume};
 use crate::ground::error::{Error, Result};
-use crate::inline;
 use crate::inode::metadata::Metadata;
 use crate::seam::Ext4;
 use std::fmt;
@@ -20,8 +19,6 @@ use uext4_ondisk::Ino;
 #[derive(Clone)]
 pub struct File {
     open: OpenFile<Ext4>,
-    // Contents inside the inode: served by `inline`, the engine never sees them.
-    inline: bool,
     // The volume's, once more: a request saves the way through `shared`.
     engine: Arc<Engine<Ext4>>,
     shared: Arc<Shared>,
@@ -39,7 +36,7 @@ impl fmt::Debug for File {
 
 impl File {
     pub(crate) fn new(open: OpenFile<Ext4>, shared: Arc<Shared>) -> Self {
-        File { inline: open.inode.is_inline(), open, engine: shared.engine.clone(), shared }
+        File { open, engine: shared.engine.clone(), shared }
     }
 
     pub(crate) fn open_file(&self) -> &OpenFile<Ext4> {
@@ -48,24 +45,7 @@ impl File {
 
     /// Whether the contents lie inside the inode: reads need no device request, overwrites are refused.
     pub fn is_inline(&self) -> bool {
-        self.inline
-    }
-
-    /// Reads from the inode.
-    pub(crate) fn read_inline(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
-        let device_block = self.engine.device().geometry().logical_block;
-        inline::read(&self.shared.fs.state, &self.open.inode, buf, pos, device_block)
-    }
-
-    #[cold]
-    fn read_inline_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
-        self.engine.serve_read(&self.open, buf, pos, |buf, pos| self.read_inline(buf, pos))
-    }
-
-    /// Refuses to overwrite what lies inside the inode.
-    #[cold]
-    pub(crate) fn refuse_inline_write(&self) -> Error {
-        if self.open.writable { inline::refuse_write(&self.open.inode) } else { Error::BadMode("writing") }
+        self.open.inode.is_inline()
     }
 
     /// Whether this is a file of the volume that `engine` serves.
@@ -97,44 +77,29 @@ impl File {
     /// behind it.
     #[inline]
     pub fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
-        if self.inline {
-            return self.read_inline_at(buf, pos);
-        }
         self.engine.read_at(&self.open, buf, pos)
     }
 
     /// Overwrites `buf.len()` bytes at byte `pos`, directly. Durable after the next sync.
     #[inline]
     pub fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize> {
-        if self.inline {
-            return Err(self.refuse_inline_write());
-        }
         self.engine.write_at(&self.open, buf, pos, WriteFlags::empty())
     }
 
     /// As [`File::write_at`], as durable as `flags` ask when it returns.
     #[inline]
     pub fn write_at_with(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
-        if self.inline {
-            return Err(self.refuse_inline_write());
-        }
         self.engine.write_at(&self.open, buf, pos, flags)
     }
 
     /// Reads any bytes into any memory.
     pub fn read_any_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
-        if self.inline {
-            return self.engine.serve_read_any(&self.open, buf, pos, |buf, pos| self.read_inline(buf, pos));
-        }
         self.shared.engine.read_any(&self.open, buf, pos)
     }
 
     /// Overwrites any bytes from any memory; the edges are read, changed and written back under the exclusive
     /// gate.
     pub fn write_any_at(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
-        if self.inline {
-            return Err(self.refuse_inline_write());
-        }
         self.shared.engine.write_any(&self.open, buf, pos, flags)
     }
 
@@ -150,7 +115,7 @@ impl File {
 
     /// What the engine would do with a request as things stand, and why. Nothing is changed.
     pub fn explain(&self, request: &crate::face::explain::Query) -> Result<Explanation> {
-        if self.inline {
+        if self.is_inline() {
             return explain_inline(&self.shared, &self.open, request);
         }
         crate::face::explain::explain(&self.shared, &self.open, request)
@@ -164,10 +129,6 @@ impl File {
 
     /// The first pieces of `range`, which begins inside the file.
     pub(crate) fn pieces(&self, range: Range, pieces: &mut Pieces) -> Result<()> {
-        if self.inline {
-            pieces.push(inline::piece(&self.shared.fs.state, &self.open.inode, range.pos, range.end())?);
-            return Ok(());
-        }
         self.engine.map(&self.open, range, pieces)
     }
 }
@@ -191,7 +152,8 @@ impl Iterator for MapIter<'_> {
                 return None;
             }
             let block = self.file.shared.fs.block_size();
-            let end = size.checked_next_multiple_of(block).unwrap_or(size);
+            let whole = size.checked_next_multiple_of(block).unwrap_or(size);
+            let end = if self.file.is_inline() { size } else { whole };
             let range = Range { pos: self.pos, length: end - self.pos };
             self.pending.clear();
             self.next = 0;

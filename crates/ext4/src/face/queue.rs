@@ -22,8 +22,6 @@ pub type Completions<'q> = std::vec::Drain<'q, Completion>;
 pub struct IoQueue {
     inner: uext4_iomap::IoQueue<Ext4>,
     engine: Arc<Engine<Ext4>>,
-    // Attached files whose contents lie inside their inode: nearly always none.
-    inline: Vec<(FileSlot, File)>,
 }
 
 impl Volume {
@@ -32,7 +30,7 @@ impl Volume {
         options.check()?;
         let pool = BufferPool::new(options.buffer_bytes)?;
         let inner = uext4_iomap::IoQueue::new(self.engine(), options.device, pool)?;
-        Ok(IoQueue { inner, engine: self.engine().clone(), inline: Vec::new() })
+        Ok(IoQueue { inner, engine: self.engine().clone() })
     }
 
     /// A queue straight to the device, for measuring what the file system costs. Writing through it can
@@ -54,28 +52,12 @@ impl IoQueue {
         if !file.is_of(&self.engine) {
             return Err(Error::Invalid("the file belongs to another volume than the queue".into()));
         }
-        let slot = self.inner.attach(file.open_file());
-        if file.is_inline() {
-            self.inline.push((slot, file.clone()));
-        }
-        Ok(slot)
+        Ok(self.inner.attach(file.open_file()))
     }
 
     /// Detaches a file; its pending requests finish first.
     pub fn detach(&mut self, slot: FileSlot) -> Result<()> {
-        self.inline.retain(|(attached, _)| *attached != slot);
         self.inner.detach(slot)
-    }
-
-    /// The file of a slot, if its contents lie inside its inode.
-    #[inline(always)]
-    fn inline_file(&self, slot: FileSlot) -> Option<File> {
-        if self.inline.is_empty() { None } else { self.find_inline(slot) }
-    }
-
-    #[cold]
-    fn find_inline(&self, slot: FileSlot) -> Option<File> {
-        self.inline.iter().find(|(attached, _)| *attached == slot).map(|(_, file)| file.clone())
     }
 
     /// A buffer of `length` bytes in the queue's memory, aligned to 4096. Contents are unspecified.
@@ -87,9 +69,6 @@ impl IoQueue {
     /// block.
     #[inline]
     pub fn read(&mut self, slot: FileSlot, pos: u64, buffer: Buffer, tag: u64) -> Result<()> {
-        if let Some(file) = self.inline_file(slot) {
-            return self.inner.serve_read(slot, pos, buffer, tag, |buf, pos| file.read_inline(buf, pos));
-        }
         self.inner.read(slot, pos, buffer, tag)
     }
 
@@ -103,17 +82,11 @@ impl IoQueue {
         flags: WriteFlags,
         tag: u64,
     ) -> Result<()> {
-        if let Some(file) = self.inline_file(slot) {
-            return Err(file.refuse_inline_write());
-        }
         self.inner.write(slot, pos, buffer, flags, tag)
     }
 
     /// Reads into several buffers, one after another in the file.
     pub fn readv(&mut self, slot: FileSlot, pos: u64, buffers: Vec<Buffer>, tag: u64) -> Result<()> {
-        if let Some(file) = self.inline_file(slot) {
-            return self.inner.serve_readv(slot, pos, buffers, tag, |buf, pos| file.read_inline(buf, pos));
-        }
         self.inner.readv(slot, pos, buffers, tag)
     }
 
@@ -126,9 +99,6 @@ impl IoQueue {
         flags: WriteFlags,
         tag: u64,
     ) -> Result<()> {
-        if let Some(file) = self.inline_file(slot) {
-            return Err(file.refuse_inline_write());
-        }
         self.inner.writev(slot, pos, buffers, flags, tag)
     }
 

@@ -1,9 +1,9 @@
 //! Inline data: contents that lie inside the inode's record, in the 60 bytes of the mapping and, behind them,
 //! in the value of the attribute `system.data`.
 //!
-//! Reads of such files are served from here: the record was read and checked when the inode was loaded, so no
-//! device request is needed, and simple read, mapped memory and the mapping snapshot never see them. A write
-//! would change the inode itself, through the journal, and is refused. Sources: the kernel's
+//! Reads of such files are served from here, when the engine asks: the record was read and checked when the inode was
+//! loaded, so no device request is needed, and simple read and the mapping snapshot never see them. A write would
+//! change the inode itself, through the journal, and is refused. Sources: the kernel's
 //! `Documentation/filesystems/ext4/inlinedata.rst` and `fs/ext4/inline.c`.
 
 pub(crate) mod edit;
@@ -82,29 +82,10 @@ impl<'a> InlineData<'a> {
     }
 }
 
-/// Reads a file from byte `pos` on: fewer bytes at its end, none behind it. What lies in `buf` behind them up
-/// to the next device block is zeroed if the request is one of whole device blocks, as direct reads of other files
-/// do; the memory of any other request stays as it was behind the end.
-pub(crate) fn read(
-    state: &Ext4State,
-    inode: &Inode,
-    buf: &mut [u8],
-    pos: u64,
-    device_block: u32,
-) -> Result<usize> {
-    let visible = inode.state.size().saturating_sub(pos).min(buf.len() as u64) as usize;
-    if visible == 0 {
-        return Ok(0);
-    }
-    let core = inode.disk();
-    let data = InlineData::of(state, &core)?;
-    data.copy_to(&mut buf[..visible], pos);
-    let block = u64::from(device_block);
-    if pos.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
-        let transferred = visible.next_multiple_of(device_block as usize).min(buf.len());
-        buf[visible..transferred].fill(0);
-    }
-    Ok(visible)
+/// Fills `buf` with a file's contents from byte `pos` on.
+pub(crate) fn read(state: &Ext4State, inode: &Inode, buf: &mut [u8], pos: u64) -> Result<()> {
+    InlineData::of(state, &inode.disk())?.copy_to(buf, pos);
+    Ok(())
 }
 
 /// The whole target of a symbolic link.
@@ -120,15 +101,11 @@ pub(crate) fn link_target(state: &Ext4State, inode: &Inode) -> Result<Vec<u8>> {
     Ok(target)
 }
 
-/// The piece of a file's map at `pos`, which is inside the file: its inline bytes, or zeros behind them up to
-/// `end`.
-pub(crate) fn piece(state: &Ext4State, inode: &Inode, pos: u64, end: u64) -> Result<Piece> {
-    let inside = InlineData::of(state, &inode.disk())?.len().min(inode.state.size());
-    if pos < inside {
-        let physical = inode.position().saturating_add(I_BLOCK_OFFSET).saturating_add(pos);
-        return Ok(Piece { logical: pos, physical, length: inside - pos, state: State::Inline });
-    }
-    Ok(Piece { logical: pos, physical: 0, length: end.saturating_sub(pos).max(1), state: State::Hole })
+/// A file's inline bytes as one piece, up to its end.
+pub(crate) fn piece(state: &Ext4State, inode: &Inode) -> Result<Piece> {
+    let length = InlineData::of(state, &inode.disk())?.len().min(inode.state.size());
+    let physical = inode.position().saturating_add(I_BLOCK_OFFSET);
+    Ok(Piece { logical: 0, physical, length, state: State::Inline })
 }
 
 /// Why a write is refused.

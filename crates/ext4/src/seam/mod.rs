@@ -1,6 +1,7 @@
 //! The file system as the direct-I/O engine sees it.
 
 use crate::ground::error::{Error, Result};
+use crate::inline;
 use crate::inode::Ext4State;
 use crate::inode::Inode;
 use crate::map;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use uext4_iomap::switches::Routing;
-use uext4_iomap::{Count, FileSystem, InodeState, MapSnapshot, Synced};
+use uext4_iomap::{Count, FileSystem, InodeState, MapSnapshot, Piece, Synced};
 
 /// The file system half of an open volume.
 pub struct Ext4 {
@@ -59,6 +60,18 @@ impl FileSystem for Ext4 {
 
     fn map(&self, inode: &Inode, pos: u64) -> Result<Arc<MapSnapshot>> {
         map::load(&self.state, inode, pos)
+    }
+
+    fn inline_piece(&self, inode: &Inode) -> Result<Piece> {
+        inline::piece(&self.state, inode)
+    }
+
+    fn read_inline(&self, inode: &Inode, buf: &mut [u8], pos: u64) -> Result<()> {
+        inline::read(&self.state, inode, buf, pos)
+    }
+
+    fn check_allocates(&self, inode: &Inode, needs: uext4_iomap::Error) -> Result<()> {
+        Err(if inode.is_inline() { inline::refuse_write(inode) } else { needs.into() })
     }
 
     fn has_journal(&self) -> bool {

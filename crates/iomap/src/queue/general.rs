@@ -11,7 +11,7 @@ use crate::counters::Counter;
 use crate::door::{Part, Payload};
 use crate::error::Error;
 use crate::fs::FileSystem;
-use crate::mapping::{Piece, Pieces, Range, State};
+use crate::mapping::{MapKind, Piece, Pieces, Range, State};
 use crate::plan::{Durability, Plan};
 use uext4_blockdev::{Op, Wait};
 
@@ -33,7 +33,8 @@ impl<F: FileSystem> Core<F> {
             return Err(Error::QueueFull.into());
         }
         self.file(slot)?.file.check_readable()?;
-        if self.engine.capabilities.dax.is_some() {
+        let copies = self.engine.capabilities.dax.is_some();
+        if copies || self.file(slot)?.file.state().kind() == MapKind::Inline {
             let file = self.file(slot)?.file.clone();
             let result = self.engine.read_payload(&file, &mut payload, pos);
             self.deliver_at_once(tag, result, payload);

@@ -14,7 +14,6 @@ mod drive;
 mod durable;
 mod general;
 mod overwrite;
-mod served;
 mod slot;
 mod ticket;
 mod window;

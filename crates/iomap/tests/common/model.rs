@@ -201,8 +201,8 @@ impl FileSystem for Model {
         Ok(())
     }
 
-    fn allocates(&self, _inode: &Inode) -> bool {
-        true
+    fn check_allocates(&self, _inode: &Inode, _needs: Error) -> Result<(), Error> {
+        Ok(())
     }
 
     fn allocate(&self, inode: &Inode, blocks: Blocks) -> Result<(), Error> {
