@@ -121,14 +121,14 @@ impl<F: FileSystem> Writing<'_, F> {
                     Ok(fresh) => Filled::of(fresh.into_iter().collect()),
                     Err(error) => {
                         // The first failure is told; a file system that cannot clean up either aborts itself.
-                        let _of_less_interest = fs.extend_end(inode, extension, Extended::Failed);
+                        let _of_less_interest = fs.extend_end(inode, self.guard, extension, Extended::Failed);
                         return Err(error);
                     }
                 };
                 let reserves = filled.as_mut().map_or_else(Vec::new, Filled::take_reserves);
                 let blocks = filled.as_ref().map_or(&[][..], Filled::blocks);
                 let size = self.request.range.end().max(self.file.state().size());
-                fs.extend_end(inode, extension, Extended::Complete { size, blocks, reserves })
+                fs.extend_end(inode, self.guard, extension, Extended::Complete { size, blocks, reserves })
             }
             _ => {
                 let fresh = self.fill()?;

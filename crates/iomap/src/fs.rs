@@ -2,6 +2,7 @@
 
 use crate::counters::{Counter, CounterLine, Counters};
 use crate::error::Error;
+use crate::gate::InodeGuard;
 use crate::inode::InodeState;
 use crate::mapping::{Piece, Range};
 use crate::snapshot::MapSnapshot;
@@ -119,13 +120,14 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
         Err(no_allocation())
     }
 
-    /// It has ended, with its data complete or not at all, and the gate is still held. In one handle: converts as
+    /// It has ended, with its data complete or not at all, and the gate is still `held`. In one handle: converts as
     /// [`FileSystem::convert`], then sets the size here ([`InodeState::set_size`]) and on disk, and takes the orphan
     /// record off. After a failure nothing of it may be reached by a later size: blocks that were allocated as written
     /// behind the size go.
     fn extend_end(
         &self,
         _inode: &Self::Inode,
+        _held: &InodeGuard<'_>,
         _extension: Self::Extension,
         _outcome: Extended<'_, Self::Reserve>,
     ) -> Result<(), Self::Error> {

@@ -13,6 +13,7 @@ use uext4_blockdev::layer::{FaultDevice, FaultHandle, LateDevice, LateHandle};
 use uext4_blockdev::{
     BufferPool, Capabilities, DaxKind, Description, Device, Geometry, Queue, QueueOptions, WriteDurability,
 };
+use uext4_iomap::gate::InodeGuard;
 use uext4_iomap::switches::Routing;
 use uext4_iomap::{
     Blocks, Count, Counter, Engine, Error, Extended, FileSlot, FileSystem, InodeState, IoQueue, MapKind,
@@ -267,10 +268,16 @@ impl FileSystem for Model {
         Ok(range.end())
     }
 
-    fn extend_end(&self, inode: &Inode, end: u64, outcome: Extended<'_, Reserve>) -> Result<(), Error> {
+    fn extend_end(
+        &self,
+        inode: &Inode,
+        held: &InodeGuard<'_>,
+        end: u64,
+        outcome: Extended<'_, Reserve>,
+    ) -> Result<(), Error> {
         let complete = matches!(outcome, Extended::Complete { .. });
         let called = self.call(if complete { Call::ExtendEnd } else { Call::Failed });
-        assert!(inode.is_held_alone());
+        assert!(held.is_exclusive() && inode.is_held_alone());
         let mut truth = inode.truth.lock();
         assert!(std::mem::take(&mut truth.extending), "an end without a begin");
         let new = std::mem::take(&mut truth.new);
@@ -293,7 +300,7 @@ impl FileSystem for Model {
             truth.free.insert(0, physical);
             truth.made_in.remove(&block);
         }
-        inode.state.map.lock().end_unchecked(0, FILE_BLOCKS, Some(&Inode::runs(&truth)));
+        inode.state.end(held, &mut inode.state.map.lock(), 0, FILE_BLOCKS, Some(&Inode::runs(&truth)))?;
         called
     }
 
