@@ -10,8 +10,7 @@ use crate::fs::{FileSystem, OpenFile};
 use crate::gate::InodeGuard;
 use crate::mapping::Range;
 use crate::pipeline::Mapping;
-use crate::plan::{Plan, Request, counts_copy};
-use crate::queue::WriteFlags;
+use crate::plan::{Plan, Request, WriteFlags, counts_copy};
 use uext4_blockdev::{Buffer, Geometry};
 
 /// Largest bounce buffer in bytes: longer unaligned requests go through it in steps.

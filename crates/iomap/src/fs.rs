@@ -74,15 +74,15 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
         Err(needs.into())
     }
 
-    /// What the conversion of a write draws on, so that it never meets a full device: taken when the write is submitted,
+    /// What the conversion of a write draws on, so that no device is too full for it: taken when the write is sent,
     /// given back when it is dropped.
     type Reserve: Send + Sync + 'static;
 
     /// What an extending write holds from its begin to its end: its orphan record, if it has one.
     type Extension;
 
-    /// Gives all holes among `blocks` (of the file) blocks on the device, in a short handle, and publishes them. What it
-    /// finds allocated stays as it is: others may allocate the same at the same time. Inside the size they are unwritten;
+    /// Gives all holes among `blocks` (of the file) blocks on the device, in a short handle, and publishes them. What
+    /// is allocated stays as it is: others may allocate the same at the same time. Inside the size they are unwritten;
     /// from the size on they may be written at once, whatever they hold. A map without an unwritten state gets zeroed
     /// blocks: its writer holds the gate alone. Called inside the gate.
     ///
@@ -99,7 +99,7 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
     }
 
     /// Converts what is unwritten among `blocks` (in order, without overlaps), whose data is complete, in one handle:
-    /// sets the datasync tid ([`InodeState::set_datasync_tid`]), then publishes them as written. What is written already
+    /// sets the datasync tid ([`InodeState::set_datasync_tid`]), then publishes them as written. What is written
     /// stays so. Called without the gate; the writes are in flight until it returns.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The one way of all requests that are not on a short path: map, view, decide, then execute and complete.
 //!
 //! Here is what executing has in common, whoever does it: the pieces of a range, the decision, the count of routes, and
-//! the blocks that a write takes before its data is sent and hands on when it is complete. Who waits for a write carries
+//! the blocks that a write takes before its data is sent and hands on when it is complete. Who waits for one carries
 //! it out in [`crate::sync_io`]'s `carry.rs`, a queue sends it in [`crate::queue`].
 
 use crate::counters::Counter;

@@ -51,6 +51,33 @@ pub enum Sync {
     All,
 }
 
+bitflags::bitflags! {
+    /// Flags of one write.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+    pub struct WriteFlags: u8 {
+        /// As `O_DSYNC`: when it completes, the data and what is needed to read it back survive a crash.
+        const DSYNC = 1;
+        /// As `O_SYNC`: all metadata too.
+        const SYNC = 2;
+        /// `WouldBlock` instead of waiting for the gate, a drain or an allocation.
+        const NOWAIT = 4;
+    }
+}
+
+impl WriteFlags {
+    /// The durability asked.
+    #[inline]
+    pub fn sync(self) -> Sync {
+        if self.contains(WriteFlags::SYNC) {
+            Sync::All
+        } else if self.contains(WriteFlags::DSYNC) {
+            Sync::Data
+        } else {
+            Sync::None
+        }
+    }
+}
+
 /// A request, as far as decisions care.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
@@ -195,7 +222,7 @@ impl Plan {
     }
 
     /// Where on the device the data of a piece goes, in bytes. Nothing without a place of its own ever reaches the
-    /// device: a hole would go to block 0. Allocating writes may go to unwritten blocks, others may not, so that nothing
+    /// device: a hole would go to block 0. Allocating writes may go to unwritten blocks, others not, so that nothing
     /// passes for done that nobody will convert.
     #[inline(always)]
     pub(crate) fn place(&self, piece: &Piece) -> Result<u64, Error> {
@@ -207,7 +234,7 @@ impl Plan {
         if fits && piece.physical != 0 { Ok(piece.physical) } else { Err(Error::NotWritten(piece.logical)) }
     }
 
-    /// Whether a write would wait by this plan, which one that must not may not begin: for the gate, a drain, blocks, or
+    /// Whether a write would wait by this plan, which one that must not does not begin: for gate, drain, blocks, or
     /// the handle of a conversion. That of a queue's request comes when it is complete, beside its submitter.
     pub(crate) fn waits(&self) -> bool {
         let handle = match self.journal {

@@ -86,9 +86,9 @@ fn plan_overwrite<R: Routing>(request: &Request, view: &View, device: &Capabilit
 }
 
 /// The row of the table that matters most, alone: a write over one written piece that may share the gate.
-/// `Some` of what [`plan_write`] answers exactly when that is a shared (DAX) overwrite for such a piece (`tests/plan.rs`
-/// compares the two over the whole grid); the fast ways of the executors ask this and leave everything else to the
-/// general ones.
+/// `Some` of what [`plan_write`] answers exactly when that is a shared (DAX) overwrite for such a piece:
+/// `tests/plan.rs` compares the two over the whole grid. The fast ways of the executors ask this and leave everything
+/// else to the general ones.
 #[inline(always)]
 pub fn plan_shared_overwrite<R: Routing>(
     request: &Request,

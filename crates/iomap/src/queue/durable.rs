@@ -1,5 +1,6 @@
 //! What a queue does for requests whose data is complete and that have filled unwritten blocks or are to be durable:
-//! batches of them wait for one conversion of each inode, one commit and flush, which somebody runs beside the queue ([`crate::flusher`]).
+//! batches of them wait for one conversion of each inode, one commit and flush, which somebody runs beside the queue
+//! ([`crate::flusher`]).
 
 use super::core::Core;
 use crate::error::Error;

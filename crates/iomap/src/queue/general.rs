@@ -106,8 +106,8 @@ impl<F: FileSystem> Core<F> {
             .get_or_insert_with(|| unreachable!("an unsealed request does not finish"))
     }
 
-    /// Sends all of `range`, whose mapping begins with `pieces`, by the plan of a write (a read has none); payload byte 0
-    /// is `range.pos`. Leaves the gate. The completion takes the request out of flight, whatever happens here.
+    /// Sends all of `range`, whose mapping begins with `pieces`, by the plan of a write (a read has none); payload byte
+    /// 0 is `range.pos`. Leaves the gate. The completion takes the request out of flight, whatever happens here.
     pub(super) fn push_all(
         &mut self,
         number: u32,

@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::owner_lock::Owner;
 use crate::pipeline::Mapping;
-use crate::plan::{Durability, Sync};
+use crate::plan::{Durability, WriteFlags};
 pub(crate) use attach::Attached;
 pub use attach::FileSlot;
 pub(crate) use core::{Core, QueueCore};
@@ -34,33 +34,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use uext4_blockdev::{Buffer, BufferPool, Process, QueueFacts, QueueOptions};
-
-bitflags::bitflags! {
-    /// Flags of one write.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-    pub struct WriteFlags: u8 {
-        /// As `O_DSYNC`: when it completes, the data and what is needed to read it back survive a crash.
-        const DSYNC = 1;
-        /// As `O_SYNC`: all metadata too.
-        const SYNC = 2;
-        /// `WouldBlock` instead of waiting for the gate, a drain or an allocation.
-        const NOWAIT = 4;
-    }
-}
-
-impl WriteFlags {
-    /// The durability asked.
-    #[inline]
-    pub fn sync(self) -> Sync {
-        if self.contains(WriteFlags::SYNC) {
-            Sync::All
-        } else if self.contains(WriteFlags::DSYNC) {
-            Sync::Data
-        } else {
-            Sync::None
-        }
-    }
-}
 
 /// One finished request.
 #[derive(Debug)]

@@ -1,6 +1,5 @@
 //! Queued writes: map, plan, execute. The executor asserts what the plan says; it does not decide.
 
-use super::WriteFlags;
 use super::attach::FileSlot;
 use super::core::{Core, General};
 use super::slot::{Kind, Label, Slot};
@@ -11,7 +10,7 @@ use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::mapping::{Pieces, Range};
 use crate::pipeline::Mapping;
-use crate::plan::{Completion, Durability, Edges, GateMode, Plan, Request};
+use crate::plan::{Completion, Durability, Edges, GateMode, Plan, Request, WriteFlags};
 use crate::switches::{AllOn, Routing, Switches};
 use crate::write_plan::{plan_shared_overwrite, shares_gate};
 use uext4_blockdev::{Buffer, Op};

@@ -6,12 +6,11 @@
 //! answer is kept with the file, and the next request only asks whether it is covered. Whether the gate is open and the
 //! file system alive it asks each time.
 
-use super::WriteFlags;
 use super::attach::{Attached, FileSlot};
 use super::core::Core;
 use super::slot::{Kind, Label, Slot};
 use crate::fs::FileSystem;
-use crate::plan::{Durability, View};
+use crate::plan::{Durability, View, WriteFlags};
 use uext4_blockdev::{BUFFER_ALIGN, Buffer, Op};
 
 /// What was decided, and for which requests.
