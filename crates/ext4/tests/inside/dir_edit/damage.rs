@@ -181,6 +181,42 @@ fn of_index(block: u32, entries: usize, count: u16, taken: usize, blocks: u32) -
     all
 }
 
+/// What the head of the root can have wrong: its dots, and what it says of the tree.
+fn of_root() -> impl IntoIterator<Item = Damage> {
+    let damage = |what, block, at, bytes: &[u8], expected| Damage {
+        what,
+        block,
+        at,
+        bytes: bytes.to_vec(),
+        sealed: true,
+        expected,
+    };
+    let dots: fn(&Error) -> bool = |e| {
+        is(e, CorruptKind::DirectoryDots)
+            || is(e, CorruptKind::HtreeRoot("dot entries"))
+            || { is(e, CorruptKind::DirEntryLength) || is(e, CorruptKind::DirEntryName) }
+            || is(e, CorruptKind::HtreeRoot("info_length"))
+    };
+    let info: fn(&Error) -> bool = |e| {
+        is(e, CorruptKind::HtreeRoot("hash_version"))
+            || is(e, CorruptKind::HtreeRoot("info_length"))
+            || is(e, CorruptKind::HtreeRoot("flags"))
+            || is(e, CorruptKind::HtreeDepth)
+    };
+    [
+        damage("`.` is another inode", 0, 0, &[2, 0, 0, 0], dots),
+        damage("`.` is longer", 0, 4, &[24, 0], dots),
+        damage("`.` has another name", 0, 8, b"x", dots),
+        damage("`..` is shorter", 0, 16, &[24, 0], dots),
+        damage("`..` has another name", 0, 20, b"xx", dots),
+        damage("an unknown hash", 0, 28, &[9], info),
+        damage("the hash of encrypted directories", 0, 28, &[6], info),
+        damage("a longer root", 0, 29, &[9], info),
+        damage("more levels than there may be", 0, 30, &[2], info),
+        damage("flags", 0, 31, &[1], info),
+    ]
+}
+
 #[test]
 fn edits_of_damaged_trees_change_nothing() {
     needs!(TOOLS[0], TOOLS[2], TOOLS[3]);
@@ -213,30 +249,7 @@ fn edits_of_damaged_trees_change_nothing() {
         let mut all = of_index(0, 32, nodes.len() as u16, at_root, blocks);
         all.extend(of_index(node, 8, of_node[at_root].len() as u16, at_node, blocks));
         all.extend(of_entries(leaf, 0));
-        let dots: fn(&Error) -> bool = |e| {
-            is(e, CorruptKind::DirectoryDots)
-                || is(e, CorruptKind::HtreeRoot("dot entries"))
-                || { is(e, CorruptKind::DirEntryLength) || is(e, CorruptKind::DirEntryName) }
-                || is(e, CorruptKind::HtreeRoot("info_length"))
-        };
-        let info: fn(&Error) -> bool = |e| {
-            is(e, CorruptKind::HtreeRoot("hash_version"))
-                || is(e, CorruptKind::HtreeRoot("info_length"))
-                || is(e, CorruptKind::HtreeRoot("flags"))
-                || is(e, CorruptKind::HtreeDepth)
-        };
-        all.extend([
-            damage("`.` is another inode", 0, 0, &[2, 0, 0, 0], dots),
-            damage("`.` is longer", 0, 4, &[24, 0], dots),
-            damage("`.` has another name", 0, 8, b"x", dots),
-            damage("`..` is shorter", 0, 16, &[24, 0], dots),
-            damage("`..` has another name", 0, 20, b"xx", dots),
-            damage("an unknown hash", 0, 28, &[9], info),
-            damage("the hash of encrypted directories", 0, 28, &[6], info),
-            damage("a longer root", 0, 29, &[9], info),
-            damage("more levels than there may be", 0, 30, &[2], info),
-            damage("flags", 0, 31, &[1], info),
-        ]);
+        all.extend(of_root());
         let wrong: fn(&Error) -> bool = |e| {
             is(e, CorruptKind::HtreeDepth) || is(e, CorruptKind::HtreeNode) || is(e, CorruptKind::HtreeChild)
         };
@@ -314,13 +327,14 @@ fn edits_inside_a_damaged_inode_change_nothing() {
     let data = |e: &Error| matches!(e, Error::Corrupt(c) if matches!(c.kind, CorruptKind::InlineData(_)));
     let range = disk.xattr_range(&stage.blocks.ground().superblock);
     type Change = Box<dyn Fn(&mut Stage)>;
+    type Expected = Box<dyn Fn(&Error) -> bool>;
     let first =
         |at: usize, byte: u8| -> Change { Box::new(move |stage| stage.draft.disk.i_block[at] = byte) };
     let behind = |at: usize, byte: u8| -> Change {
         let at = range.start + at;
         Box::new(move |stage| stage.draft.raw[at] = byte)
     };
-    let cases: Vec<(&str, Change, Box<dyn Fn(&Error) -> bool>)> = vec![
+    let cases: Vec<(&str, Change, Expected)> = vec![
         ("a parent beyond the last", first(3, 255), Box::new(data)),
         ("an inode beyond the last", first(7, 255), Box::new(|e| is(e, CorruptKind::DirEntryInode))),
         ("a record of no bytes", first(8, 0), Box::new(|e| is(e, CorruptKind::DirEntryLength))),

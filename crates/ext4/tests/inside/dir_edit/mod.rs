@@ -31,8 +31,8 @@ impl Model {
 
     /// A name that is there, in any of its spellings.
     fn pick(&self, rng: &mut Rng) -> Option<(Vec<u8>, usize)> {
-        let at = rng.next_u64().to_be_bytes();
-        let mut found = self.names.values().skip(at[7] as usize % self.names.len().max(1));
+        let at = (rng.next_u64() & 0xff) as usize;
+        let mut found = self.names.values().skip(at % self.names.len().max(1));
         let (name, target) = found.next()?.clone();
         let other = self.folder.is_some() && str::from_utf8(&name).is_ok() && rng.chance(50);
         Some((if other { name.to_ascii_uppercase() } else { name }, target))

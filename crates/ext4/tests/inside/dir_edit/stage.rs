@@ -249,7 +249,9 @@ impl Stage {
                 self.blocks
                     .fresh(leaf, |bytes| {
                         encode_extent_leaf(bytes, 0, &runs).unwrap();
-                        seed.map(|seed| update_extent_checksum(bytes, seed).unwrap());
+                        if let Some(seed) = seed {
+                            update_extent_checksum(bytes, seed).unwrap();
+                        }
                     })
                     .unwrap();
                 let index = ExtentIndex { logical: Lblk(0), child: leaf };
