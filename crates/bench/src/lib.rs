@@ -1,6 +1,6 @@
 //! What each optimisation is worth, and what the file system costs over the bare device.
 //!
-//! [`run`] measures what [`Settings`] ask for and returns a [`Report`]; [`floors`] measures the promised ratios and
+//! [`run()`] measures what [`Settings`] ask for and returns a [`Report`]; [`floors()`] measures the promised ratios and
 //! judges them. Nothing is printed: who runs it is told how it goes on ([`Event`]), and a report tells itself as
 //! text, JSON or a page.
 //!

@@ -2,7 +2,6 @@
 
 use super::arm::Arm;
 use super::error::{BenchError, Result};
-use super::scenario::Mode;
 use super::session::Requests;
 use super::work::Tally;
 use uext4::blockdev::Capabilities;
@@ -91,8 +90,8 @@ fn expectations(arm: Arm, switches: Switches, facts: &Facts, tally: Tally) -> Ve
     let none = Exactly(0);
     let simple = if dax { 0 } else { reads };
     let handles = !switches.overwrite_no_transaction && facts.journal;
-    // A synchronous call that holds the gate alone to its end is not counted.
-    let uncounted = if alone && facts.requests.mode == Mode::Synchronous && !dax { writes } else { 0 };
+    // What holds the gate alone to its end is not counted.
+    let uncounted = if alone && !dax { writes } else { 0 };
     let counted = if dax && switches.dax_no_dio_count { 0 } else { reads + writes - uncounted };
     let mut list = vec![
         (C::Bounces, none),
@@ -120,6 +119,7 @@ fn expectations(arm: Arm, switches: Switches, facts: &Facts, tally: Tally) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::Mode;
 
     const FACTS: Facts = Facts {
         requests: Requests { block: 4096, depth: 1, mode: Mode::Synchronous, dsync: false, register: true },

@@ -55,9 +55,10 @@ impl Volume {
     /// [`Error::NotExt4`] saying what is there instead, [`Error::InUse`], [`Error::Incompatible`] naming the feature,
     /// [`Error::Journal`] if the journal is damaged and the volume is to be written, [`Error::Corrupt`], and the
     /// device's. A journal that is not empty is replayed first: onto the device, or for a read-only volume in memory
-    /// ([`Info::recovery`]). Whatever the device was given before is made durable before a volume is written
-    /// (`Device::settle`): that can take long for an image that was copied just now. Damaged group descriptors are an
-    /// error if the volume is to be written; a read-only open tells of them ([`Info::descriptors`]).
+    /// ([`Info::recovery`](crate::Info::recovery)). Whatever the device was given before is made durable before a
+    /// volume is written (`Device::settle`): that can take long for an image that was copied just now. Damaged group
+    /// descriptors are an error if the volume is to be written; a read-only open tells of them
+    /// ([`Info::descriptors`](crate::Info::descriptors)).
     pub fn open(device: impl ToDevice, options: VolumeOptions) -> Result<Volume> {
         Self::open_spec(&device.to_device()?, options)
     }

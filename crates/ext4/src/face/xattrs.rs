@@ -46,8 +46,8 @@ impl Volume {
     /// `getxattr` returns, access control lists included.
     ///
     /// # Errors
-    /// [`Error::NoAttribute`]; [`Error::TooLarge`] beyond [`XATTR_SIZE_MAX`]; [`Error::Corrupt`] with the
-    /// place, if this attribute is damaged, or a place that may hold it while the other one does not.
+    /// [`Error::NoAttribute`]; [`Error::TooLarge`] beyond [`XATTR_SIZE_MAX`](crate::XATTR_SIZE_MAX); [`Error::Corrupt`]
+    /// with the place, if this attribute is damaged, or a place that may hold it while the other one does not.
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>, follow: bool) -> Result<Vec<u8>> {
         self.xattr_of(self.resolve(path, follow)?, name)
     }
