@@ -376,9 +376,8 @@ impl InodeGate {
         Some(InodeGuard { gate: self, cell: &self.first, slot, amount: HELD, _not_send: PhantomData })
     }
 
-    /// Ends a hold by the owner's mark.
+    /// Takes the owner's mark away. The word stays as it is: without a hold it is another holder's by now.
     fn let_in(&self) {
-        self.exclusive.store(false, Ordering::Relaxed);
         let counts = self.first.counts.load(Ordering::Relaxed);
         self.first.counts.store(counts & !HELD, Ordering::Release);
         // Who comes at this moment looks again by itself soon.
@@ -411,6 +410,8 @@ impl InodeGate {
     #[inline(never)]
     fn reopen(&self, alone: bool) {
         if alone {
+            // Before the mark goes: from then on it may be another holder's.
+            self.exclusive.store(false, Ordering::Relaxed);
             self.let_in();
         } else {
             self.turns.pass(self.shared_waiters.any(), || self.open());

@@ -249,6 +249,15 @@ fn two_threads_on_the_shared_line() {
     thread_lines("two_on_the_shared_line", [None, None], 2);
 }
 
+/// Holds the gate alone. It stays closed to everybody meanwhile, this thread among them.
+fn change_alone(gate: &InodeGate, drain: bool, guarded: &Guarded) {
+    let guard = gate.lock_exclusive(drain, &mut || {});
+    guarded.change();
+    thread::yield_now();
+    assert!(gate.try_lock_shared(false).is_err(), "opened under an exclusive hold");
+    drop(guard);
+}
+
 /// The owner of a gate takes it by its mark while somebody else comes: nobody meets anybody, before, during and after
 /// the gate is opened to others, and everybody sees what was done before.
 fn owner_and_second(name: &str, second: fn(&InodeGate, &Guarded)) {
@@ -266,9 +275,7 @@ fn owner_and_second(name: &str, second: fn(&InodeGate, &Guarded)) {
             })
         };
         for _ in 0..2 {
-            let guard = gate.lock_exclusive(true, &mut || {});
-            guarded.change();
-            drop(guard);
+            change_alone(&gate, true, &guarded);
         }
         if let Ok(guard) = gate.try_lock_shared(false) {
             guarded.read();
@@ -295,11 +302,7 @@ fn who_shares_the_gate_of_an_owner() {
 
 #[test]
 fn who_takes_the_gate_of_an_owner() {
-    owner_and_second("owner_and_holder", |gate, guarded| {
-        let guard = gate.lock_exclusive(false, &mut || {});
-        guarded.change();
-        drop(guard);
-    });
+    owner_and_second("owner_and_holder", |gate, guarded| change_alone(gate, false, guarded));
 }
 
 #[test]
