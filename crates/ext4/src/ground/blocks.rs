@@ -17,7 +17,6 @@ use uext4_jbd2::Tid;
 use uext4_ondisk::Pblk;
 
 /// Metadata blocks, as they are now and as an edit makes them.
-#[allow(dead_code)] // The editors that use it come next.
 pub(crate) trait Blocks {
     /// The volume that they belong to.
     fn ground(&self) -> &Ground;

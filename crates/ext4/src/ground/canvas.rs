@@ -3,7 +3,7 @@
 use super::blocks::Blocks;
 use super::error::{Error, Result};
 use super::state::Ground;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use uext4_jbd2::Changes;
@@ -16,15 +16,15 @@ pub(crate) struct Canvas<'v> {
     bytes: u64,
     budget: u64,
     /// Bytes that everything else takes that is kept until the end.
-    kept: u64,
+    kept: Cell<u64>,
     /// How many of them there may be.
     kept_max: u64,
     /// Blocks of all directories that were read.
     directory_blocks: u64,
-    /// Nodes of extent trees and blocks of directories that were read, and whose they are.
-    claimed: HashMap<u64, Ino>,
+    /// Nodes of maps and blocks of directories that were read, and whose they are.
+    claimed: RefCell<HashMap<u64, Ino>>,
     /// Blocks that the extents of all trees that were read map.
-    mapped: u64,
+    mapped: Cell<u64>,
     work: Work,
 }
 
@@ -90,11 +90,11 @@ impl<'v> Canvas<'v> {
             changed: Changes::new(),
             bytes: 0,
             budget,
-            kept: 0,
+            kept: Cell::default(),
             kept_max: volume.clamp(*KEPT_MAX.start(), *KEPT_MAX.end()),
             directory_blocks: 0,
-            claimed: HashMap::new(),
-            mapped: 0,
+            claimed: RefCell::default(),
+            mapped: Cell::default(),
             work,
         }
     }
@@ -112,9 +112,9 @@ impl<'v> Canvas<'v> {
     ///
     /// # Errors
     /// [`Error::Incompatible`] if that is more than may be.
-    pub(crate) fn charge(&mut self, bytes: usize) -> Result<()> {
-        self.kept = self.kept.saturating_add(bytes as u64);
-        if self.kept > self.kept_max {
+    pub(crate) fn charge(&self, bytes: usize) -> Result<()> {
+        self.kept.set(self.kept.get().saturating_add(bytes as u64));
+        if self.kept.get() > self.kept_max {
             let feature = format!("fast commits that take more than {} MiB of memory", self.kept_max >> 20);
             return Err(Error::Incompatible { action: "recover", feature });
         }
@@ -126,9 +126,9 @@ impl<'v> Canvas<'v> {
     ///
     /// # Errors
     /// [`Error::Corrupt`] or [`Error::CorruptInode`] if it was read before; as of [`Canvas::charge`].
-    pub(crate) fn claim(&mut self, block: u64, ino: Ino) -> Result<()> {
+    pub(crate) fn claim(&self, block: u64, ino: Ino) -> Result<()> {
         self.charge(CLAIM_COST)?;
-        match self.claimed.insert(block, ino) {
+        match self.claimed.borrow_mut().insert(block, ino) {
             None => Ok(()),
             Some(other) if other == ino => {
                 let corrupt = Corrupt::from(CorruptKind::Cycle("the map of the file"));
@@ -146,9 +146,9 @@ impl<'v> Canvas<'v> {
     ///
     /// # Errors
     /// [`Error::CorruptInode`] if they do; as of [`Canvas::charge`].
-    pub(crate) fn load_extents(&mut self, ino: Ino, extents: usize, blocks: u64) -> Result<()> {
-        self.mapped = self.mapped.saturating_add(blocks);
-        if self.mapped > self.ground.superblock.geometry.blocks_count() {
+    pub(crate) fn load_extents(&self, ino: Ino, extents: usize, blocks: u64) -> Result<()> {
+        self.mapped.set(self.mapped.get().saturating_add(blocks));
+        if self.mapped.get() > self.ground.superblock.geometry.blocks_count() {
             let what = "the files that fast commits change map more blocks than the volume has".into();
             return Err(Error::CorruptInode { ino, what });
         }

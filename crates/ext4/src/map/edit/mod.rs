@@ -61,6 +61,14 @@ impl Form {
             (false, false) => pointers.then_some(Form::Pointers),
         }
     }
+
+    /// Blocks from here on cannot be named by such a map.
+    pub(crate) fn reach(self) -> u64 {
+        match self {
+            Form::Extents => extents::REACH,
+            Form::Pointers => pointers::REACH,
+        }
+    }
 }
 
 /// What one leaf of a map says.
@@ -260,12 +268,12 @@ fn edit(
         Form::Extents => {
             let mut tree = Tree::new(blocks, draft);
             tree.edit(&range, change)?;
-            tree.into_plan().publish(blocks, space, draft, extents::REACH)
+            tree.into_plan().publish(blocks, space, draft, form.reach())
         }
         Form::Pointers => {
             let mut pointers = Pointers::new(blocks, draft);
             pointers.edit(&range, change)?;
-            pointers.into_plan().publish(blocks, space, draft, pointers::REACH)
+            pointers.into_plan().publish(blocks, space, draft, form.reach())
         }
     }
 }
@@ -282,12 +290,12 @@ fn check_new(blocks: &impl Blocks, draft: &Draft, form: Form, extent: &Extent) -
         return Err(Error::Invalid(format!("an extent of {} blocks", extent.length)));
     }
     let logical = u64::from(extent.logical.get()) + u64::from(extent.length);
-    let (end, reach) = match form {
-        Form::Extents => (u64::from(END), extents::REACH),
-        Form::Pointers => (Pointers::new(blocks, draft).blocks(), pointers::REACH),
+    let end = match form {
+        Form::Extents => u64::from(END),
+        Form::Pointers => Pointers::new(blocks, draft).blocks(),
     };
     let physical = extent.physical.get().checked_add(u64::from(extent.length));
-    if logical > end || physical.is_none_or(|physical| physical > reach) {
+    if logical > end || physical.is_none_or(|physical| physical > form.reach()) {
         return Err(Error::Limit(Limit::Map));
     }
     if extent.unwritten && form == Form::Pointers {

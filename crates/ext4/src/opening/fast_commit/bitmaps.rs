@@ -5,11 +5,13 @@
 //! depend on what the records did in between. That is done for one group after the other, and a bitmap that is the
 //! same afterwards is forgotten: a changed file may lie in more groups than memory has room for their bitmaps.
 
-use super::extents::BlockRun;
+use super::BlockRun;
+use crate::alloc::Space;
 use crate::alloc::bits::{bit, put_bit, put_bits, used_bits};
 use crate::alloc::group::{
     Changed, SEARCH_WORK, block_bitmap, descriptor, inode_bitmap, place_of_inode, reach,
 };
+use crate::ground::blocks::Blocks;
 use crate::ground::canvas::Canvas;
 use crate::ground::error::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,8 +30,9 @@ pub(super) struct Groups {
     work: BTreeMap<u32, Work>,
     /// Blocks that records will map: not to be allocated. In order, disjoint.
     reserved: Vec<BlockRun>,
-    /// Blocks that were allocated here.
-    allocated: Vec<u64>,
+    /// Blocks that were allocated here, and those of them that were returned.
+    allocated: BTreeSet<u64>,
+    spare: Vec<u64>,
     /// Groups before this one have no free block left.
     cursor: u32,
 }
@@ -38,7 +41,7 @@ impl Groups {
     /// Nothing touched yet; `reserved` are the blocks that records will map.
     pub(super) fn new(mut reserved: Vec<BlockRun>) -> Groups {
         join(&mut reserved);
-        Groups { work: BTreeMap::new(), reserved, allocated: Vec::new(), cursor: 0 }
+        Groups { work: BTreeMap::new(), reserved, allocated: BTreeSet::new(), spare: Vec::new(), cursor: 0 }
     }
 
     fn is_reserved(&self, first: u64, count: u64) -> bool {
@@ -46,56 +49,47 @@ impl Groups {
         before.checked_sub(1).is_some_and(|last| self.reserved[last].0 + self.reserved[last].1 > first)
     }
 
-    fn work(&mut self, canvas: &Canvas<'_>, group: Group) -> Result<&mut Work> {
+    fn work(&mut self, blocks: &impl Blocks, group: Group) -> Result<&mut Work> {
         match self.work.entry(group.get()) {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                let descriptor = descriptor(canvas, group)?;
+                let descriptor = descriptor(blocks, group)?;
                 let changed = Changed { group, descriptor, blocks: None, inodes: None };
                 Ok(entry.insert(Work { changed, searched: 0 }))
             }
         }
     }
 
-    /// A block for metadata of a file, near its inode and before block `limit`. It is marked used at once.
-    ///
-    /// # Errors
-    /// [`Error::Incompatible`] if there is none.
-    pub(super) fn allocate(&mut self, canvas: &Canvas<'_>, ino: Ino, limit: u64) -> Result<u64> {
-        let geometry = &canvas.ground.superblock.geometry;
+    /// A free block, near an inode and before block `limit`. It is marked used at once.
+    fn allocate(&mut self, blocks: &impl Blocks, ino: Ino, limit: u64) -> Result<u64> {
+        let geometry = &blocks.ground().superblock.geometry;
         let near = geometry.group_of_inode(ino).map_or(Group(0), |(group, _)| group);
         // Of a group that goes on behind the limit nothing is taken.
         let end = |group: u32| geometry.group_first_block(Group(group + 1)).map(Pblk::get);
         let inside = |group: u32| end(group).unwrap_or(geometry.blocks_count()) <= limit;
         if near.get() >= self.cursor
             && inside(near.get())
-            && let Some(block) = self.allocate_in(canvas, near)?
+            && let Some(block) = self.allocate_in(blocks, near)?
         {
             return Ok(block);
         }
         while self.cursor < geometry.group_count() && inside(self.cursor) {
-            if let Some(block) = self.allocate_in(canvas, Group(self.cursor))? {
+            if let Some(block) = self.allocate_in(blocks, Group(self.cursor))? {
                 return Ok(block);
             }
             self.cursor += 1;
         }
-        let feature = match limit < geometry.blocks_count() {
-            true => {
-                format!("fast commits that need more blocks than are free below block {limit} (inode {ino})")
-            }
-            false => "fast commits that need more blocks than are free".into(),
-        };
-        Err(Error::Incompatible { action: "recover", feature })
+        Err(Error::NoSpace)
     }
 
-    fn allocate_in(&mut self, canvas: &Canvas<'_>, group: Group) -> Result<Option<u64>> {
-        let geometry = &canvas.ground.superblock.geometry;
+    fn allocate_in(&mut self, blocks: &impl Blocks, group: Group) -> Result<Option<u64>> {
+        let geometry = &blocks.ground().superblock.geometry;
         let (Some(start), Some(clusters)) =
             (geometry.group_first_block(group), geometry.group_clusters(group))
         else {
             return Ok(None);
         };
-        let work = self.work(canvas, group)?;
+        let work = self.work(blocks, group)?;
         let searched = work.searched;
         if searched >= clusters {
             return Ok(None);
@@ -104,7 +98,7 @@ impl Groups {
         let is_held = held.is_some();
         let bitmap = match held {
             Some(bitmap) => bitmap,
-            None => block_bitmap(canvas, group, &work.changed.descriptor)?,
+            None => block_bitmap(blocks, group, &work.changed.descriptor)?,
         };
         let size = u64::from(geometry.cluster_blocks());
         let mut looked_at = 0;
@@ -116,25 +110,25 @@ impl Groups {
             }
             looked_at += SEARCH_WORK;
             // With clusters the last one may go on behind the volume.
-            !self.is_reserved(block, size) && canvas.ground.zones.allows(block, size)
+            !self.is_reserved(block, size) && blocks.ground().zones.allows(block, size)
         });
-        canvas.work(looked_at)?;
-        let work = self.work(canvas, group)?;
+        blocks.work(looked_at)?;
+        let work = self.work(blocks, group)?;
         work.searched = found.unwrap_or(clusters);
         // There may be very many full groups.
         work.changed.blocks = Some(bitmap).filter(|_| is_held || found.is_some());
         let Some(index) = found else { return Ok(None) };
-        self.mark(canvas, group, index..index + 1, true)?;
+        self.mark(blocks, group, index..index + 1, true)?;
         let block = start.get() + u64::from(index) * size;
-        self.allocated.push(block);
+        self.allocated.insert(block);
         Ok(Some(block))
     }
 
-    fn mark(&mut self, canvas: &Canvas<'_>, group: Group, clusters: Range<u32>, used: bool) -> Result<()> {
-        let work = self.work(canvas, group)?;
+    fn mark(&mut self, blocks: &impl Blocks, group: Group, clusters: Range<u32>, used: bool) -> Result<()> {
+        let work = self.work(blocks, group)?;
         let bitmap = match &mut work.changed.blocks {
             Some(bitmap) => bitmap,
-            empty => empty.insert(block_bitmap(canvas, group, &work.changed.descriptor)?),
+            empty => empty.insert(block_bitmap(blocks, group, &work.changed.descriptor)?),
         };
         put_bits(bitmap, clusters, used);
         Ok(())
@@ -193,6 +187,22 @@ impl Groups {
                 work.changed.store(canvas)?;
             }
         }
+        Ok(())
+    }
+}
+
+impl Space for Groups {
+    fn take(&mut self, blocks: &mut impl Blocks, ino: Ino, limit: u64) -> Result<Pblk> {
+        match self.spare.pop_if(|block| *block < limit) {
+            Some(block) => Ok(Pblk(block)),
+            None => self.allocate(blocks, ino, limit).map(Pblk),
+        }
+    }
+
+    /// Bitmaps are made anew at the end, so a block that files had before is free then. Only what was taken here may
+    /// be taken again: whose the others are by then, records say.
+    fn give_back(&mut self, _: &mut impl Blocks, _: Ino, first: Pblk, count: u64) -> Result<()> {
+        self.spare.extend(self.allocated.range(first.get()..first.get().saturating_add(count)));
         Ok(())
     }
 }

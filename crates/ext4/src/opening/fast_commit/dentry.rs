@@ -67,16 +67,16 @@ impl Directory {
             return Ok(directory);
         }
         let size = u64::from(format.block_size);
-        let whole = node.disk.size > 0 && node.disk.size.is_multiple_of(size);
-        let blocks = node.disk.size / size;
+        let whole = node.draft.disk.size > 0 && node.draft.disk.size.is_multiple_of(size);
+        let blocks = node.draft.disk.size / size;
         let possible = blocks <= parts.canvas.ground.superblock.geometry.blocks_count();
         let Some(blocks) = u32::try_from(blocks).ok().filter(|_| whole && possible) else {
-            return Err(Corrupt::from(CorruptKind::DirectorySize).in_inode(node.ino).into());
+            return Err(Corrupt::from(CorruptKind::DirectorySize).in_inode(node.draft.ino).into());
         };
         parts.canvas.load_directory(blocks)?;
         for number in 0..blocks {
             let block = directory.block(parts, node, number)?;
-            parts.canvas.claim(block.physical, node.ino)?;
+            parts.canvas.claim(block.physical, node.draft.ino)?;
             for entry in directory.entries(&block, node, number)? {
                 directory.note(&mut parts.canvas, entry, number)?;
             }
@@ -89,11 +89,11 @@ impl Directory {
     /// One without names.
     fn empty(parts: &Parts<'_>, node: &Node) -> Result<Directory> {
         let superblock = &parts.canvas.ground.superblock;
-        if node.disk.flags.contains(InodeFlags::ENCRYPT) {
-            let feature = format!("fast commits in an encrypted directory (inode {})", node.ino);
+        if node.draft.disk.flags.contains(InodeFlags::ENCRYPT) {
+            let feature = format!("fast commits in an encrypted directory (inode {})", node.draft.ino);
             return Err(Error::Incompatible { action: "recover", feature });
         }
-        let folds = node.disk.flags.contains(InodeFlags::CASEFOLD);
+        let folds = node.draft.disk.flags.contains(InodeFlags::CASEFOLD);
         if folds && !superblock.features.incompat.contains(Incompat::CASEFOLD) {
             return Err(node.corrupt("a case-folded directory without the feature"));
         }
@@ -101,7 +101,7 @@ impl Directory {
             names: HashMap::new(),
             folder: folds.then(CaseFolder::new),
             room: Vec::new(),
-            inline: node.disk.has_inline_data(),
+            inline: node.draft.disk.has_inline_data(),
             format: DirFormat::new(superblock),
         })
     }
@@ -152,12 +152,12 @@ impl Directory {
 
     /// Reads and checks a block.
     pub(super) fn block(&self, parts: &mut Parts<'_>, node: &mut Node, number: u32) -> Result<Block> {
-        let place = |corrupt: Corrupt| corrupt.in_inode(node.ino).at_lblk(Lblk(number));
+        let place = |corrupt: Corrupt| corrupt.in_inode(node.draft.ino).at_lblk(Lblk(number));
         let hole = Error::from(place(CorruptKind::DirectoryHole.into()));
-        let ino = node.ino;
-        let physical = node.tree(&mut parts.canvas, &mut parts.released)?.written(number).ok_or(hole)?;
+        let ino = node.draft.ino;
+        let physical = node.written(parts, Lblk(number))?.ok_or(hole)?.get();
         let bytes = parts.canvas.read(physical)?;
-        let indexed = node.disk.flags.contains(InodeFlags::INDEX);
+        let indexed = node.draft.disk.flags.contains(InodeFlags::INDEX);
         let mut kind = DirBlockKind::of(&bytes, indexed, Lblk(number), &self.format);
         // Without checksums, a block from which all names were taken looks like a node at first.
         if kind == DirBlockKind::HtreeNode
@@ -187,7 +187,7 @@ impl Directory {
     pub(super) fn entries(&self, block: &Block, node: &Node, number: u32) -> Result<Vec<Entry>> {
         DirBlock::new(&block.bytes, block.kind, &self.format)?;
         let area = &block.bytes[..self.area_length(block.kind)];
-        chain::entries(area, &self.format).map_err(|error| at(error, node.ino, number))
+        chain::entries(area, &self.format).map_err(|error| at(error, node.draft.ino, number))
     }
 
     fn room_of(&self, block: &Block, node: &Node, number: u32) -> Result<u32> {
@@ -195,7 +195,7 @@ impl Directory {
             return Ok(0);
         }
         let area = &block.bytes[..self.area_length(block.kind)];
-        chain::room(area, &self.format).map_err(|error| at(error, node.ino, number))
+        chain::room(area, &self.format).map_err(|error| at(error, node.draft.ino, number))
     }
 
     /// Writes a block of entries, checksum included.
@@ -251,7 +251,7 @@ impl Directory {
             }
             self.leave_inode(parts, node)?;
         }
-        if node.disk.flags.contains(InodeFlags::INDEX) {
+        if node.draft.disk.flags.contains(InodeFlags::INDEX) {
             if let Some(number) = htree::insert(self, parts, node, entry)? {
                 return Ok(number);
             }
@@ -324,14 +324,17 @@ impl Directory {
     /// Adds an empty block and returns its number.
     pub(super) fn append(&mut self, parts: &mut Parts<'_>, node: &mut Node) -> Result<u32> {
         let number = self.room.len() as u32;
-        let physical = parts.groups.allocate(&parts.canvas, node.ino, node.reach())?;
-        let extent = Extent { logical: Lblk(number), length: 1, physical: Pblk(physical), unwritten: false };
-        node.insert(&mut parts.canvas, &mut parts.released, extent)?;
-        node.disk.size = u64::from(number + 1) * u64::from(self.format.block_size);
+        let physical = node.allocate(parts)?;
+        let extent = Extent { logical: Lblk(number), length: 1, physical, unwritten: false };
+        node.insert(parts, extent)?;
+        node.draft.disk.size = u64::from(number + 1) * u64::from(self.format.block_size);
         node.changed = true;
         self.room.push(0);
-        let mut block =
-            Block { physical, bytes: vec![0; self.format.block_size as usize], kind: DirBlockKind::Linear };
+        let mut block = Block {
+            physical: physical.get(),
+            bytes: vec![0; self.format.block_size as usize],
+            kind: DirBlockKind::Linear,
+        };
         let length = self.area_length(block.kind) as u32;
         chain::free(&mut block.bytes, 0, length, &self.format)?;
         self.put_block(parts, node, number, block)?;
@@ -340,7 +343,7 @@ impl Directory {
 
     /// Writes `.` and `..` into the first block of a directory that has nothing else yet.
     fn dots(&mut self, parts: &mut Parts<'_>, node: &mut Node, parent: Ino) -> Result<()> {
-        for (name, ino) in [(&b"."[..], node.ino), (b"..", parent)] {
+        for (name, ino) in [(&b"."[..], node.draft.ino), (b"..", parent)] {
             let entry = Entry { name: name.into(), ino, kind: Some(FileType::Directory) };
             self.insert_into(parts, node, 0, &entry)?;
             self.note(&mut parts.canvas, entry, 0)?;
@@ -350,7 +353,7 @@ impl Directory {
 
     /// Makes an empty directory of an inode.
     pub(super) fn start(parts: &mut Parts<'_>, node: &mut Node, parent: Ino) -> Result<Directory> {
-        node.disk.flags &= !InodeFlags::INDEX;
+        node.draft.disk.flags &= !InodeFlags::INDEX;
         let mut directory = Directory::empty(parts, node)?;
         if directory.inline {
             inline::start(&parts.canvas, node, parent, &directory.format)?;
@@ -366,9 +369,9 @@ impl Directory {
         let entries = inline::entries(&parts.canvas, node, &self.format)?;
         let parent = inline::parent(node).ok_or_else(|| {
             let what = CorruptKind::InlineData("the number of the parent directory is out of range");
-            Error::from(Corrupt::from(what).in_inode(node.ino))
+            Error::from(Corrupt::from(what).in_inode(node.draft.ino))
         })?;
-        node.start_map(&parts.canvas)?;
+        node.start_map(parts)?;
         self.inline = false;
         self.append(parts, node)?;
         self.dots(parts, node, parent)?;
@@ -399,7 +402,7 @@ impl Directory {
             }
             self.put_block(parts, node, number, block)?;
         }
-        node.disk.flags &= !InodeFlags::INDEX;
+        node.draft.disk.flags &= !InodeFlags::INDEX;
         Ok(())
     }
 }

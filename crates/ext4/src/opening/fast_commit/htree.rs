@@ -66,7 +66,7 @@ fn descend(
 ) -> Result<Option<Path>> {
     let unsigned = parts.canvas.ground.superblock.hash_unsigned();
     let mut block = directory.block(parts, node, 0)?;
-    let in_node = |corrupt: Corrupt| corrupt.in_inode(node.ino);
+    let in_node = |corrupt: Corrupt| corrupt.in_inode(node.draft.ino);
     let root = HtreeRoot::decode(&block.bytes, unsigned, &directory.format).map_err(in_node)?;
     let (version, levels) = (root.hash_version, root.indirect_levels);
     let Some(hash) = directory.hash_of(&parts.canvas, &entry.name, version) else { return Ok(None) };

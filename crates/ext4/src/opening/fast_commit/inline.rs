@@ -27,9 +27,9 @@ struct Attribute {
 /// Finds the attribute with the contents.
 fn find(canvas: &Canvas<'_>, node: &Node) -> Result<Option<Attribute>> {
     let superblock = &canvas.ground.superblock;
-    let place = |corrupt: Corrupt| Error::from(corrupt.in_inode(node.ino));
-    let range = node.disk.xattr_range(superblock);
-    let (Some(bytes), true) = (node.raw.get(range.clone()), node.disk.extra_isize > 0) else {
+    let place = |corrupt: Corrupt| Error::from(corrupt.in_inode(node.draft.ino));
+    let range = node.draft.disk.xattr_range(superblock);
+    let (Some(bytes), true) = (node.draft.raw.get(range.clone()), node.draft.disk.extra_isize > 0) else {
         return Ok(None);
     };
     let area = XattrArea::in_inode(bytes, &XattrFormat::new(superblock)).map_err(place)?;
@@ -43,10 +43,10 @@ fn find(canvas: &Canvas<'_>, node: &Node) -> Result<Option<Attribute>> {
     let base = range.start + MAGIC_SIZE;
     let mut at = base;
     let mut found = None;
-    while let Some(head) = node.raw.get(at..at + HEAD_SIZE).filter(|head| head[..4] != [0; 4]) {
+    while let Some(head) = node.draft.raw.get(at..at + HEAD_SIZE).filter(|head| head[..4] != [0; 4]) {
         let next = at + (HEAD_SIZE + usize::from(head[0])).next_multiple_of(4);
         let is_it = head[1] == XattrIndex::System.to_disk()
-            && node.raw.get(at + HEAD_SIZE..at + HEAD_SIZE + usize::from(head[0])) == Some(ATTRIBUTE);
+            && node.draft.raw.get(at + HEAD_SIZE..at + HEAD_SIZE + usize::from(head[0])) == Some(ATTRIBUTE);
         if is_it {
             let offset = usize::from(u16::from_le_bytes([head[2], head[3]]));
             let start = if value.is_empty() { base } else { base + offset };
@@ -64,17 +64,18 @@ pub(super) fn check(canvas: &Canvas<'_>, node: &Node) -> Result<()> {
 
 fn value(canvas: &Canvas<'_>, node: &Node) -> Result<Range<usize>> {
     let missing = CorruptKind::InlineData("the attribute `system.data` is missing");
-    let found = find(canvas, node)?.ok_or_else(|| Error::from(Corrupt::from(missing).in_inode(node.ino)))?;
-    match node.raw.get(found.value.clone()) {
+    let found =
+        find(canvas, node)?.ok_or_else(|| Error::from(Corrupt::from(missing).in_inode(node.draft.ino)))?;
+    match node.draft.raw.get(found.value.clone()) {
         Some(_) => Ok(found.value),
-        None => Err(Corrupt::from(missing).in_inode(node.ino).into()),
+        None => Err(Corrupt::from(missing).in_inode(node.draft.ino).into()),
     }
 }
 
 /// Takes the attribute away: the contents go elsewhere.
 pub(super) fn remove(canvas: &Canvas<'_>, node: &mut Node) -> Result<()> {
     let Some(found) = find(canvas, node)? else { return Ok(()) };
-    let raw = &mut node.raw;
+    let raw = &mut node.draft.raw;
     if let Some(bytes) = raw.get_mut(found.value) {
         bytes.fill(0);
     }
@@ -94,23 +95,23 @@ pub(super) fn rows<T>(
     mut each: impl FnMut(&mut [u8]) -> Result<Option<T>>,
 ) -> Result<Option<T>> {
     // The attributes and both rows are gone through.
-    canvas.work(2 * node.raw.len())?;
+    canvas.work(2 * node.draft.raw.len())?;
     let second = value(canvas, node)?;
-    if let Some(answer) = each(&mut node.disk.i_block[PARENT_SIZE..])? {
+    if let Some(answer) = each(&mut node.draft.disk.i_block[PARENT_SIZE..])? {
         return Ok(Some(answer));
     }
-    each(&mut node.raw[second])
+    each(&mut node.draft.raw[second])
 }
 
 /// The parent of a directory.
 pub(super) fn parent(node: &Node) -> Option<Ino> {
-    node.disk.i_block.first_chunk().and_then(|bytes| Ino::nonzero(u32::from_le_bytes(*bytes)))
+    node.draft.disk.i_block.first_chunk().and_then(|bytes| Ino::nonzero(u32::from_le_bytes(*bytes)))
 }
 
 /// Makes an empty directory of it.
 pub(super) fn start(canvas: &Canvas<'_>, node: &mut Node, parent: Ino, format: &DirFormat) -> Result<()> {
-    node.disk.i_block.fill(0);
-    node.disk.i_block[..PARENT_SIZE].copy_from_slice(&parent.get().to_le_bytes());
+    node.draft.disk.i_block.fill(0);
+    node.draft.disk.i_block[..PARENT_SIZE].copy_from_slice(&parent.get().to_le_bytes());
     rows(canvas, node, |row| {
         row.fill(0);
         if !row.is_empty() {

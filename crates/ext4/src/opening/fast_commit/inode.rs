@@ -1,17 +1,20 @@
 //! The inodes that records name, as they are at this point of the replay.
 
-use super::extents::{BlockRun, Tree};
+use super::bitmaps::Groups;
 use super::waiting::Range;
-use super::{inline, pointers};
+use super::{BlockRun, Parts, inline};
+use crate::alloc::Space;
+use crate::ground::blocks::Blocks;
 use crate::ground::canvas::Canvas;
-use crate::ground::error::{Error, Result};
+use crate::ground::error::{Error, Limit, Result};
 use crate::inode::draft::Draft;
 use crate::inode::fields::{empty_record, unencodable};
+use crate::map::edit::{self, Form, Part};
 use uext4_ondisk::ext4::{
-    Extent, FileType, Incompat, Inode as DiskInode, InodeFlags, XATTR_BLOCK_HEADER_SIZE, XattrArea,
+    Extent, FileType, Incompat, Inode as DiskInode, InodeFlags, RoCompat, XATTR_BLOCK_HEADER_SIZE, XattrArea,
     XattrBlock, XattrFormat, XattrValue, update_inode_checksum, update_xattr_block_checksum,
 };
-use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
 /// Where the mapping is in an inode's record, and where it ends.
 pub(super) const I_BLOCK: std::ops::Range<usize> = 0x28..0x64;
@@ -22,10 +25,8 @@ const REFERENCES: usize = 4;
 
 /// An inode.
 pub(super) struct Node {
-    pub(super) ino: Ino,
-    /// The bytes of its record; what `disk` says goes over them when it is stored.
-    pub(super) raw: Vec<u8>,
-    pub(super) disk: DiskInode,
+    /// Its record, with the root of what it maps.
+    pub(super) draft: Draft,
     /// Whether it is in use now.
     pub(super) used: bool,
     /// Names that lead to it. Links say so too, but those of a record run ahead of the names behind it.
@@ -40,63 +41,30 @@ pub(super) struct Node {
     pub(super) changed: bool,
     /// Whether the volume has it in use, and as a directory.
     home: Option<bool>,
-    /// What it maps, once that is needed.
-    tree: Option<Tree>,
+    /// Whether what it maps was looked at: what that occupies at home is noted then, and counted anew at the end.
+    noted: bool,
     /// Space that is counted for it but not its own: values of attributes in inodes of their own. In units of 512
     /// bytes.
     extra_sectors: u64,
-}
-
-/// How a file finds its contents.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// A tree of extents.
-    Extents,
-    /// Block pointers, as in ext2 and ext3.
-    Pointers,
-    /// They lie in the inode itself, or there are none.
-    Inside,
-}
-
-impl Form {
-    fn of(disk: &DiskInode) -> Form {
-        let kind = disk.file_type();
-        let mapped = matches!(kind, Some(FileType::Regular | FileType::Directory))
-            || (kind == Some(FileType::Symlink) && disk.short_link_target().is_none());
-        match (disk.has_inline_data(), disk.uses_extents()) {
-            (true, _) => Form::Inside,
-            (false, true) => Form::Extents,
-            (false, false) if mapped => Form::Pointers,
-            (false, false) => Form::Inside,
-        }
-    }
-
-    /// A map without any blocks.
-    fn empty(self, canvas: &Canvas<'_>) -> Option<Tree> {
-        match self {
-            Form::Extents => Some(Tree::empty(canvas)),
-            Form::Pointers => Some(Tree::empty_of_pointers(canvas)),
-            Form::Inside => None,
-        }
-    }
 }
 
 impl Node {
     /// The inode as the volume has it, `used` by its bitmap.
     pub(super) fn load(canvas: &Canvas<'_>, ino: Ino, used: bool) -> Result<Node> {
         let mut node = Node::fresh(canvas, ino)?;
-        canvas.work(2 * node.raw.len())?;
+        canvas.work(2 * node.draft.raw.len())?;
         if !used {
             return Ok(node);
         }
-        let Draft { disk, raw, .. } = Draft::load(canvas, ino)?;
+        let draft = Draft::load(canvas, ino)?;
+        let disk = &draft.disk;
         if disk.links == 0 && disk.file_type().is_none() {
             return Ok(node);
         }
         let directory = disk.file_type() == Some(FileType::Directory);
         node.names = if directory { u32::from(disk.links > 0) } else { u32::from(disk.links) };
         node.orphan = disk.links == 0;
-        (node.raw, node.disk, node.used, node.home) = (raw, disk, true, Some(directory));
+        (node.draft, node.used, node.home) = (draft, true, Some(directory));
         Ok(node)
     }
 
@@ -104,9 +72,7 @@ impl Node {
     fn fresh(canvas: &Canvas<'_>, ino: Ino) -> Result<Node> {
         let (raw, disk) = empty_record(&canvas.ground.superblock, ino)?;
         Ok(Node {
-            ino,
-            raw,
-            disk,
+            draft: Draft { ino, disk, raw },
             used: false,
             names: 0,
             described: 0,
@@ -114,90 +80,195 @@ impl Node {
             orphan: false,
             changed: false,
             home: None,
-            tree: None,
+            noted: false,
             extra_sectors: 0,
         })
     }
 
     pub(super) fn is_directory(&self) -> bool {
-        self.disk.file_type() == Some(FileType::Directory)
+        self.draft.disk.file_type() == Some(FileType::Directory)
     }
 
     pub(super) fn corrupt(&self, what: impl Into<String>) -> Error {
-        Error::CorruptInode { ino: self.ino, what: what.into() }
+        Error::CorruptInode { ino: self.draft.ino, what: what.into() }
     }
 
     /// The seed of its blocks' checksums, on volumes that have them.
     pub(super) fn seed(&self, canvas: &Canvas<'_>) -> Option<u32> {
-        let superblock = &canvas.ground.superblock;
-        superblock.features.metadata_csum().then(|| self.disk.checksum_seed(self.ino, superblock))
+        self.draft.seed(canvas.ground)
     }
 
-    /// What it maps. What that occupies at home is noted in `released` when it is looked at first.
-    pub(super) fn tree(
-        &mut self,
-        canvas: &mut Canvas<'_>,
-        released: &mut Vec<BlockRun>,
-    ) -> Result<&mut Tree> {
-        let form = Form::of(&self.disk);
-        if form == Form::Inside {
+    /// Looks at everything that it maps, before the first look-up or change, and notes what that occupies at home.
+    fn note(&mut self, parts: &mut Parts<'_>) -> Result<()> {
+        if Form::of(&self.draft.disk).is_none() {
             return Err(self.corrupt("a fast commit maps blocks of a file that has none"));
         }
-        if self.tree.is_none() {
-            let (ino, i_block) = (self.ino, &self.disk.i_block);
-            let tree = match form {
-                Form::Pointers => Tree::load_pointers(canvas, ino, i_block)?,
-                _ => Tree::load(canvas, ino, i_block, self.seed(canvas))?,
-            };
-            let mut runs = tree.runs();
-            let superblock = &canvas.ground.superblock;
-            let own = sectors(canvas, &mut runs, self.disk.xattr_block);
-            self.extra_sectors = self.disk.sectors(superblock).saturating_sub(own);
-            released.extend(runs);
-            self.tree = Some(tree);
+        if self.noted {
+            return Ok(());
         }
-        // It is there now.
-        self.tree.as_mut().ok_or_else(|| Error::Invalid("no extent tree".into()))
+        let (ino, canvas, mut runs) = (self.draft.ino, &parts.canvas, Vec::new());
+        edit::walk(canvas, &self.draft, &mut |part| {
+            match part {
+                Part::Node(block) => canvas.claim(block.get(), ino)?,
+                Part::Data(extent) => canvas.load_extents(ino, 1, u64::from(extent.length))?,
+            }
+            runs.push(run(&part));
+            Ok(())
+        })?;
+        let own = sectors(canvas, &mut runs, self.draft.disk.xattr_block);
+        self.extra_sectors = self.draft.disk.sectors(&canvas.ground.superblock).saturating_sub(own);
+        // The editor counts nodes up and down, so it starts from what there is.
+        self.count(canvas, own.saturating_add(self.extra_sectors));
+        parts.released.extend(runs);
+        self.noted = true;
+        Ok(())
+    }
+
+    /// Counts space for it, in units of 512 bytes.
+    fn count(&mut self, canvas: &Canvas<'_>, sectors: u64) {
+        let (superblock, disk) = (&canvas.ground.superblock, &mut self.draft.disk);
+        if sectors != disk.sectors(superblock) {
+            let huge = superblock.features.ro_compat.contains(RoCompat::HUGE_FILE)
+                && disk.flags.contains(InodeFlags::HUGE_FILE);
+            let unit = if huge { u64::from(superblock.geometry.block_size() / 512) } else { 1 };
+            disk.blocks_raw = sectors / unit.max(1);
+            self.changed = true;
+        }
+    }
+
+    /// Where a written block of it is.
+    pub(super) fn written(&mut self, parts: &mut Parts<'_>, block: Lblk) -> Result<Option<Pblk>> {
+        self.note(parts)?;
+        let known = parts.leaf.take();
+        let known = known.filter(|(ino, leaf)| *ino == self.draft.ino && leaf.window.contains(&block.get()));
+        let (ino, leaf) = match known {
+            Some(known) => known,
+            None => (self.draft.ino, edit::leaf(&parts.canvas, &self.draft, block)?),
+        };
+        let extent = leaf.find(block).filter(|extent| !extent.unwritten);
+        parts.leaf = Some((ino, leaf));
+        Ok(extent.and_then(|extent| extent.physical_of(block)))
+    }
+
+    /// A block for it, of its directory.
+    pub(super) fn allocate(&self, parts: &mut Parts<'_>) -> Result<Pblk> {
+        let block = parts.groups.take(&mut parts.canvas, self.draft.ino, self.reach());
+        block.map_err(|error| self.refusal(&parts.canvas, error))
     }
 
     /// Blocks from here on cannot be mapped by it.
-    pub(super) fn reach(&self) -> u64 {
-        if Form::of(&self.disk) == Form::Pointers { pointers::REACH } else { u64::MAX }
+    fn reach(&self) -> u64 {
+        Form::of(&self.draft.disk).map_or(u64::MAX, Form::reach)
+    }
+
+    /// What a full volume means to a replay.
+    fn refusal(&self, canvas: &Canvas<'_>, error: Error) -> Error {
+        let (limit, ino) = (self.reach(), self.draft.ino);
+        let feature = match error {
+            Error::NoSpace if limit < canvas.ground.superblock.geometry.blocks_count() => {
+                format!("fast commits that need more blocks than are free below block {limit} (inode {ino})")
+            }
+            Error::NoSpace => "fast commits that need more blocks than are free".into(),
+            other => return other,
+        };
+        Error::Incompatible { action: "recover", feature }
+    }
+
+    /// Runs an edit of what it maps.
+    fn change<T>(
+        &mut self,
+        parts: &mut Parts<'_>,
+        edit: impl FnOnce(&mut Canvas<'_>, &mut Groups, &mut Draft) -> Result<T>,
+    ) -> Result<T> {
+        parts.leaf = None;
+        let before = (self.draft.disk.i_block, self.draft.disk.blocks_raw);
+        let done = edit(&mut parts.canvas, &mut parts.groups, &mut self.draft);
+        self.changed |= before != (self.draft.disk.i_block, self.draft.disk.blocks_raw);
+        done.map_err(|error| self.refusal(&parts.canvas, error))
     }
 
     /// Maps an extent, whose blocks and ends were checked.
-    pub(super) fn insert(
-        &mut self,
-        canvas: &mut Canvas<'_>,
-        released: &mut Vec<BlockRun>,
-        extent: Extent,
-    ) -> Result<()> {
-        let tree = self.tree(canvas, released)?;
-        if tree.can_hold(&extent) {
-            let looked_at = tree.insert(extent);
-            return canvas.work(looked_at);
+    pub(super) fn insert(&mut self, parts: &mut Parts<'_>, extent: Extent) -> Result<()> {
+        self.note(parts)?;
+        let pointers = Form::of(&self.draft.disk) == Some(Form::Pointers);
+        let done = match pointers && extent.unwritten {
+            true => Err(Error::Limit(Limit::Map)),
+            false => self.change(parts, |blocks, space, draft| edit::replace(blocks, space, draft, extent)),
+        };
+        match done {
+            Err(Error::Limit(Limit::Map)) if pointers => {
+                let (logical, physical) = (extent.logical, extent.physical);
+                Err(self.corrupt(format!("block pointers cannot map block {logical} at {physical}")))
+            }
+            done => done.map(drop),
         }
-        Err(self
-            .corrupt(format!("block pointers cannot map block {} at {}", extent.logical, extent.physical)))
+    }
+
+    /// Unmaps a range, leaf by leaf: a leaf's extents are in memory, not those of the whole range.
+    fn remove(&mut self, parts: &mut Parts<'_>, range: &std::ops::Range<u32>) -> Result<()> {
+        self.note(parts)?;
+        let mut at = range.start;
+        while at < range.end {
+            let end = edit::leaf(&parts.canvas, &self.draft, Lblk(at))?.window.end.min(range.end);
+            self.change(parts, |blocks, space, draft| edit::remove(blocks, space, draft, at..end))?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Starts an empty map, if contents of its form have one.
+    fn start(&mut self, parts: &mut Parts<'_>) -> Result<()> {
+        parts.leaf = None;
+        self.noted = Form::of(&self.draft.disk).is_some();
+        if self.noted {
+            edit::start(&mut self.draft)?;
+            let attributes = sectors(&parts.canvas, &mut [], self.draft.disk.xattr_block);
+            self.count(&parts.canvas, attributes.saturating_add(self.extra_sectors));
+        }
+        Ok(())
+    }
+
+    /// Gives up what it maps, if it maps anything; what that occupies at home is noted.
+    fn give_up(&mut self, parts: &mut Parts<'_>) -> Result<()> {
+        if Form::of(&self.draft.disk).is_none() {
+            return Ok(());
+        }
+        if !self.noted {
+            // So nothing of it was changed.
+            return self.note(parts);
+        }
+        let mut nodes = Vec::new();
+        edit::walk(&parts.canvas, &self.draft, &mut |part| {
+            if let Part::Node(block) = part {
+                nodes.push(block);
+            }
+            Ok(())
+        })?;
+        for block in nodes {
+            // It may be a file's data by the end.
+            parts.groups.give_back(&mut parts.canvas, self.draft.ino, block, 1)?;
+            parts.canvas.freed(block)?;
+        }
+        Ok(())
     }
 
     /// Makes a file or directory that maps blocks, none of them yet, of one whose contents lay in it.
-    pub(super) fn start_map(&mut self, canvas: &Canvas<'_>) -> Result<()> {
+    pub(super) fn start_map(&mut self, parts: &mut Parts<'_>) -> Result<()> {
+        let canvas = &parts.canvas;
         inline::remove(canvas, self)?;
         self.extra_sectors = self.values_elsewhere(canvas);
-        self.disk.flags &= !InodeFlags::INLINE_DATA;
+        self.draft.disk.flags &= !InodeFlags::INLINE_DATA;
         if canvas.ground.superblock.features.incompat.contains(Incompat::EXTENTS) {
-            self.disk.flags |= InodeFlags::EXTENTS;
+            self.draft.disk.flags |= InodeFlags::EXTENTS;
         }
-        self.tree = Form::of(&self.disk).empty(canvas);
         self.changed = true;
-        Ok(())
+        self.start(parts)
     }
 
     /// The space that is counted for it but not its own, of one that maps no blocks.
     fn values_elsewhere(&self, canvas: &Canvas<'_>) -> u64 {
-        let own = sectors(canvas, &mut [], self.disk.xattr_block);
-        self.disk.sectors(&canvas.ground.superblock).saturating_sub(own)
+        let own = sectors(canvas, &mut [], self.draft.disk.xattr_block);
+        self.draft.disk.sectors(&canvas.ground.superblock).saturating_sub(own)
     }
 
     /// Whether anything has to be remembered of it.
@@ -214,13 +285,13 @@ impl Node {
     /// number.
     fn goes_on(&self, canvas: &Canvas<'_>, record: &DiskInode) -> Result<bool> {
         let kind = record.file_type();
-        if kind != self.disk.file_type() || kind == Some(FileType::Directory) {
+        if kind != self.draft.disk.file_type() || kind == Some(FileType::Directory) {
             return Ok(false);
         }
-        if record.created != self.disk.created {
+        if record.created != self.draft.disk.created {
             return Ok(false);
         }
-        if record.generation == self.disk.generation {
+        if record.generation == self.draft.disk.generation {
             return Ok(true);
         }
         // Without checksums the generation can be set, so this may be either.
@@ -231,101 +302,89 @@ impl Node {
     }
 
     /// Does to a file what a range says. Its blocks and its ends were checked.
-    pub(super) fn map(
-        &mut self,
-        canvas: &mut Canvas<'_>,
-        released: &mut Vec<BlockRun>,
-        range: &Range,
-    ) -> Result<()> {
+    pub(super) fn map(&mut self, parts: &mut Parts<'_>, range: &Range) -> Result<()> {
         if self.is_directory() {
             return Err(self.corrupt(match range {
                 Range::Add(_) => "a fast commit maps a range of a directory",
                 Range::Remove(..) => "a fast commit unmaps a range of a directory",
             }));
         }
-        canvas.charge(2 * size_of::<Range>())?;
+        parts.canvas.charge(2 * size_of::<Range>())?;
         match range {
             Range::Add(extent) => {
-                if self.disk.has_inline_data() {
-                    self.start_map(canvas)?;
+                if self.draft.disk.has_inline_data() {
+                    self.start_map(parts)?;
                 }
-                self.insert(canvas, released, *extent)?;
+                self.insert(parts, *extent)
             }
-            Range::Remove(first, end) if !self.disk.has_inline_data() => {
-                let looked_at = self.tree(canvas, released)?.remove(*first, *end);
-                canvas.work(looked_at)?;
+            Range::Remove(first, end) if !self.draft.disk.has_inline_data() => {
+                self.remove(parts, &(*first..*end))
             }
-            Range::Remove(..) => {}
+            Range::Remove(..) => Ok(()),
         }
-        Ok(())
     }
 
     /// Takes over the bytes of an inode record.
-    pub(super) fn apply(
-        &mut self,
-        canvas: &mut Canvas<'_>,
-        record: &[u8],
-        released: &mut Vec<BlockRun>,
-    ) -> Result<()> {
+    pub(super) fn apply(&mut self, parts: &mut Parts<'_>, record: &[u8]) -> Result<()> {
+        let canvas = &parts.canvas;
         let superblock = &canvas.ground.superblock;
         let size = usize::from(superblock.geometry.inode_size());
         // Copied, decoded and summed up several times.
         canvas.work(8 * size)?;
-        let field = |name| Error::from(Corrupt::from(CorruptKind::FastCommitRecord(name)).in_inode(self.ino));
+        let field =
+            |name| Error::from(Corrupt::from(CorruptKind::FastCommitRecord(name)).in_inode(self.draft.ino));
         if record.len() > size || record.len() < BASE_SIZE {
             return Err(field("fc_len"));
         }
         if self.used && self.names == 0 {
             let mut raw = vec![0; size];
             raw[..record.len()].copy_from_slice(record);
-            update_inode_checksum(&mut raw, self.ino, superblock).map_err(unencodable)?;
-            let recorded = DiskInode::decode(&raw, self.ino, superblock)?;
+            update_inode_checksum(&mut raw, self.draft.ino, superblock).map_err(unencodable)?;
+            let recorded = DiskInode::decode(&raw, self.draft.ino, superblock)?;
             if !self.goes_on(canvas, &recorded)? {
-                self.free(canvas, released)?;
+                self.free(parts)?;
             }
         }
-        let superblock = &canvas.ground.superblock;
+        let canvas = &parts.canvas;
         let mut raw = if self.used { self.encoded(canvas)? } else { vec![0; size] };
         raw[..I_BLOCK.start].copy_from_slice(&record[..I_BLOCK.start]);
         raw[I_BLOCK.end..record.len()].copy_from_slice(&record[I_BLOCK.end..]);
         let mut with_mapping = raw.clone();
         with_mapping[I_BLOCK].copy_from_slice(&record[I_BLOCK]);
-        update_inode_checksum(&mut with_mapping, self.ino, superblock).map_err(unencodable)?;
-        let recorded = DiskInode::decode(&with_mapping, self.ino, superblock)?;
+        update_inode_checksum(&mut with_mapping, self.draft.ino, superblock).map_err(unencodable)?;
+        let recorded = DiskInode::decode(&with_mapping, self.draft.ino, superblock)?;
         self.check(canvas, &recorded)?;
-        let (had, has) = (Form::of(&self.disk), Form::of(&recorded));
-        if self.used && had != Form::Inside {
-            if recorded.generation != self.disk.generation {
-                let looked_at = self.tree(canvas, released)?.touch();
-                canvas.work(looked_at)?;
-            }
-            let unit = InodeFlags::HUGE_FILE;
-            if recorded.flags.contains(unit) != self.disk.flags.contains(unit) || had != has {
-                // Its space is counted in another unit, or goes: anew, once its map is known.
-                self.tree(canvas, released)?;
-            }
+        let (had, has) = (Form::of(&self.draft.disk), Form::of(&recorded));
+        let unit = |disk: &DiskInode| disk.flags.contains(InodeFlags::HUGE_FILE);
+        if self.used && had != has {
+            self.give_up(parts)?;
+        } else if self.used && had.is_some() && unit(&recorded) != unit(&self.draft.disk) {
+            // Its space is counted in another unit: anew, once its map is known.
+            self.note(parts)?;
         }
-        let (was_used, was_inline) = (self.used, self.disk.has_inline_data());
-        let before = (self.disk.i_block, self.disk.blocks_raw);
-        if was_inline && has != Form::Inside {
+        let canvas = &parts.canvas;
+        let (was_used, was_inline) = (self.used, self.draft.disk.has_inline_data());
+        let (i_block, sectors) = (self.draft.disk.i_block, self.draft.disk.sectors(superblock));
+        if was_inline && has.is_some() {
             self.extra_sectors = self.values_elsewhere(canvas);
         }
         if was_used && was_inline && !recorded.has_inline_data() {
             inline::remove(canvas, self)?;
             // Behind the fields that the record has, the attributes stay; that one is gone.
-            raw[record.len()..].copy_from_slice(&self.raw[record.len()..]);
+            raw[record.len()..].copy_from_slice(&self.draft.raw[record.len()..]);
         }
-        (self.raw, self.disk) = (raw, recorded);
-        (self.used, self.changed, self.recorded_links) = (true, true, self.disk.links);
+        (self.draft.raw, self.draft.disk) = (raw, recorded);
+        (self.used, self.changed, self.recorded_links) = (true, true, self.draft.disk.links);
         // What maps a file is not in the record; only what lies in the inode itself is.
-        if was_used && had == has && has != Form::Inside {
-            (self.disk.i_block, self.disk.blocks_raw) = before;
+        if was_used && had == has && has.is_some() {
+            self.draft.disk.i_block = i_block;
+            self.count(canvas, sectors);
         } else {
-            self.tree = has.empty(canvas);
-            self.raw[I_BLOCK].copy_from_slice(&self.disk.i_block);
+            self.start(parts)?;
+            self.draft.raw[I_BLOCK].copy_from_slice(&self.draft.disk.i_block);
         }
-        if self.disk.has_inline_data() {
-            inline::check(canvas, self)?;
+        if self.draft.disk.has_inline_data() {
+            inline::check(&parts.canvas, self)?;
         }
         Ok(())
     }
@@ -339,7 +398,7 @@ impl Node {
         if recorded.flags.contains(both) || recorded.flags.contains(InodeFlags::EA_INODE) {
             return Err(self.corrupt("the record has flags that no such file can have"));
         }
-        let attributes = if self.used { self.disk.xattr_block } else { Pblk(0) };
+        let attributes = if self.used { self.draft.disk.xattr_block } else { Pblk(0) };
         if recorded.xattr_block != attributes {
             return Err(self.corrupt("the record changes the block of attributes"));
         }
@@ -349,51 +408,53 @@ impl Node {
         if kind == FileType::Directory {
             return Err(self.corrupt("the record makes a directory of an inode in use"));
         }
-        if self.disk.file_type() != Some(kind) {
+        if self.draft.disk.file_type() != Some(kind) {
             return Err(self.corrupt("the record changes the type of the file"));
         }
         // A file that was emptied may take new contents into its inode.
-        let (had, has) = (Form::of(&self.disk), Form::of(recorded));
-        if had != has && had != Form::Inside && !recorded.has_inline_data() {
+        let (had, has) = (Form::of(&self.draft.disk), Form::of(recorded));
+        if had != has && had.is_some() && !recorded.has_inline_data() {
             return Err(self.corrupt("the record changes how the file is mapped"));
         }
         // It can be set on volumes without checksums only.
         let checksums = canvas.ground.superblock.features.metadata_csum();
-        if checksums && recorded.generation != self.disk.generation {
+        if checksums && recorded.generation != self.draft.disk.generation {
             return Err(self.corrupt("the record changes the generation of a file that has a name"));
         }
         Ok(())
     }
 
     /// Deletes the inode; what it occupies at home is noted in `released`.
-    pub(super) fn free(&mut self, canvas: &mut Canvas<'_>, released: &mut Vec<BlockRun>) -> Result<()> {
-        if Form::of(&self.disk) != Form::Inside {
-            self.tree(canvas, released)?;
-        }
+    pub(super) fn free(&mut self, parts: &mut Parts<'_>) -> Result<()> {
+        self.give_up(parts)?;
+        parts.leaf = None;
         if self.home.is_some() {
-            self.release_attributes(canvas, released)?;
+            self.release_attributes(parts)?;
         }
         let home = self.home;
-        *self = Node { home, changed: true, ..Node::fresh(canvas, self.ino)? };
+        *self = Node { home, changed: true, ..Node::fresh(&parts.canvas, self.draft.ino)? };
         Ok(())
     }
 
-    fn release_attributes(&self, canvas: &mut Canvas<'_>, released: &mut Vec<BlockRun>) -> Result<()> {
+    fn release_attributes(&self, parts: &mut Parts<'_>) -> Result<()> {
+        let Parts { canvas, released, .. } = parts;
         let superblock = &canvas.ground.superblock;
         let refuse_values = |area: &XattrArea<'_>| {
             let elsewhere = area.entries().any(|entry| matches!(entry.value, XattrValue::Inode { .. }));
-            let feature =
-                format!("fast commits that delete a file with attributes in inodes (inode {})", self.ino);
+            let feature = format!(
+                "fast commits that delete a file with attributes in inodes (inode {})",
+                self.draft.ino
+            );
             if elsewhere { Err(Error::Incompatible { action: "recover", feature }) } else { Ok(()) }
         };
-        let place = |corrupt: Corrupt| Error::from(corrupt.in_inode(self.ino));
-        if self.disk.extra_isize > 0
-            && let Some(bytes) = self.raw.get(self.disk.xattr_range(superblock))
+        let place = |corrupt: Corrupt| Error::from(corrupt.in_inode(self.draft.ino));
+        if self.draft.disk.extra_isize > 0
+            && let Some(bytes) = self.draft.raw.get(self.draft.disk.xattr_range(superblock))
             && let Some(area) = XattrArea::in_inode(bytes, &XattrFormat::new(superblock)).map_err(place)?
         {
             refuse_values(&area)?;
         }
-        let block = self.disk.xattr_block;
+        let block = self.draft.disk.xattr_block;
         if block.get() == 0 {
             return Ok(());
         }
@@ -416,51 +477,45 @@ impl Node {
 
     /// The record with everything that is known of the inode.
     fn encoded(&self, canvas: &Canvas<'_>) -> Result<Vec<u8>> {
-        let mut raw = self.raw.clone();
-        self.disk.encode(&mut raw, self.ino, &canvas.ground.superblock).map_err(unencodable)?;
+        let mut raw = self.draft.raw.clone();
+        self.draft.disk.encode(&mut raw, self.draft.ino, &canvas.ground.superblock).map_err(unencodable)?;
         Ok(raw)
     }
 
-    /// Stores what it maps, which is gone from memory then, and counts the space anew. Returns what the inode
-    /// occupies, if its map was looked at.
-    pub(super) fn settle(
-        &mut self,
-        canvas: &mut Canvas<'_>,
-        groups: &mut super::bitmaps::Groups,
-    ) -> Result<Vec<BlockRun>> {
-        let seed = self.seed(canvas);
-        let tree = self.tree.take();
-        let Some(mut tree) = tree.filter(|_| self.used) else { return Ok(Vec::new()) };
-        if tree.is_changed() {
-            self.disk.i_block = tree.store(canvas, groups, self.ino, seed)?;
-            self.changed = true;
+    /// Counts its space anew. Returns what it occupies, if its map was looked at.
+    pub(super) fn settle(&mut self, canvas: &Canvas<'_>) -> Result<Vec<BlockRun>> {
+        let mut runs = Vec::new();
+        if !self.noted || !self.used {
+            return Ok(runs);
         }
-        let mut runs = tree.runs();
-        drop(tree);
-        let total = sectors(canvas, &mut runs, self.disk.xattr_block).saturating_add(self.extra_sectors);
-        if total != self.disk.sectors(&canvas.ground.superblock) {
-            // Only as many as fit 32 bits are counted in this unit everywhere.
-            self.disk.blocks_raw = if self.disk.flags.contains(InodeFlags::HUGE_FILE) {
-                total / u64::from(canvas.ground.superblock.geometry.block_size() / 512).max(1)
-            } else {
-                total
-            };
-            self.changed = true;
-        }
+        edit::walk(canvas, &self.draft, &mut |part| {
+            runs.push(run(&part));
+            Ok(())
+        })?;
+        let own = sectors(canvas, &mut runs, self.draft.disk.xattr_block);
+        self.count(canvas, own.saturating_add(self.extra_sectors));
         Ok(runs)
     }
 
     /// Writes the record, and marks the inode in its group.
-    pub(super) fn store(&self, canvas: &mut Canvas<'_>, groups: &mut super::bitmaps::Groups) -> Result<()> {
+    pub(super) fn store(&mut self, canvas: &mut Canvas<'_>, groups: &mut Groups) -> Result<()> {
         if !self.changed || (!self.used && self.home.is_none()) {
             return Ok(());
         }
         let was_directory = self.home == Some(true);
         let directories = i32::from(self.used && self.is_directory()) - i32::from(was_directory);
         if self.home.is_some() != self.used || directories != 0 {
-            groups.set_inode(canvas, self.ino, self.used, directories)?;
+            groups.set_inode(canvas, self.draft.ino, self.used, directories)?;
         }
-        Draft { ino: self.ino, disk: self.disk.clone(), raw: self.raw.clone() }.store(canvas)
+        self.draft.store(canvas)
+    }
+}
+
+/// The blocks of a part of a map.
+fn run(part: &Part) -> BlockRun {
+    match part {
+        Part::Node(block) => (block.get(), 1),
+        Part::Data(extent) => (extent.physical.get(), u64::from(extent.length)),
     }
 }
 

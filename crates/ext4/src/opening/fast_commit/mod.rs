@@ -11,8 +11,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `inode.rs` | inodes: the recorded ones over those of the volume |
-//! | `extents.rs`, `pointers.rs` | extent trees, block pointers |
+//! | `inode.rs` | inodes: the recorded ones over those of the volume, and what they map (by `map/edit`) |
 //! | `dentry.rs`, `chain.rs`, `htree.rs`, `inline.rs` | names, in blocks, hash trees and inodes |
 //! | `waiting.rs` | names and ranges whose inode is described later |
 //! | `bitmaps.rs` | when bitmaps change, and where blocks for what grew come from |
@@ -50,11 +49,9 @@
 mod bitmaps;
 mod chain;
 mod dentry;
-mod extents;
 mod htree;
 mod inline;
 mod inode;
-mod pointers;
 mod waiting;
 
 use crate::ground::canvas::{Canvas, Work};
@@ -62,10 +59,10 @@ use crate::ground::error::{Error, Result};
 use crate::ground::state::{ROOT, is_system_file};
 use crate::inode::Ext4State;
 use crate::inode::fields::{LINKS_MAX, count_subdirectory};
+use crate::map::edit::Leaf;
 use bitmaps::Groups;
 use chain::Entry;
 use dentry::{Directory, check_name};
-use extents::BlockRun;
 use inode::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -80,12 +77,17 @@ const RECORD_WORK: usize = 256;
 /// The end of the logical blocks that extents can map.
 const LOGICAL_END: u64 = 0xffff_ffff;
 
+/// Blocks on the volume: first and number.
+type BlockRun = (u64, u64);
+
 /// What everything works on.
 struct Parts<'v> {
     canvas: Canvas<'v>,
     groups: Groups,
     /// What the inodes that changed occupied before.
     released: Vec<BlockRun>,
+    /// The leaf of a map that was looked at last, and whose it is: many names lie in few blocks.
+    leaf: Option<(Ino, Leaf)>,
 }
 
 /// What came of a replay.
@@ -163,7 +165,7 @@ impl Source<'_> {
         let collected = recovery.replay_fast_commits(device, log, commits, &mut mapped);
         collected.map_err(|error| (mapped.commit, error))?;
         let Mapped { canvas, runs, .. } = mapped;
-        let parts = Parts { canvas, groups: Groups::new(runs), released: Vec::new() };
+        let parts = Parts { canvas, groups: Groups::new(runs), released: Vec::new(), leaf: None };
         let mut replay = Replay {
             parts,
             nodes: BTreeMap::new(),
@@ -291,7 +293,7 @@ impl Replay<'_> {
         let used = self.parts.groups.inode_used(&self.parts.canvas, ino)?;
         let node = Node::load(&self.parts.canvas, ino, used)?;
         if node.is_worth_keeping() {
-            self.parts.canvas.charge(2 * node.raw.len() + size_of::<Node>())?;
+            self.parts.canvas.charge(2 * node.draft.raw.len() + size_of::<Node>())?;
         }
         Ok(node)
     }
@@ -299,13 +301,13 @@ impl Replay<'_> {
     fn put(&mut self, node: Node) {
         // There can be as many of the others as the volume has inodes.
         if node.is_worth_keeping() {
-            self.nodes.insert(node.ino, node);
+            self.nodes.insert(node.draft.ino, node);
         }
     }
 
     /// The names of a directory, to be put back.
     fn take_directory(&mut self, node: &mut Node) -> Result<Directory> {
-        match self.directories.remove(&node.ino) {
+        match self.directories.remove(&node.draft.ino) {
             Some(directory) => Ok(directory),
             None => Directory::load(&mut self.parts, node),
         }
@@ -340,7 +342,7 @@ impl Replay<'_> {
     fn range(&mut self, ino: Ino, range: Range) -> Result<()> {
         let mut node = self.take(ino)?;
         if node.is_known(self.commit) {
-            node.map(&mut self.parts.canvas, &mut self.parts.released, &range)?;
+            node.map(&mut self.parts, &range)?;
         } else {
             self.waiting.add_range(&mut self.parts.canvas, ino, range)?;
         }
@@ -356,17 +358,17 @@ impl Replay<'_> {
         }
         let parts = &mut self.parts;
         if !node.is_worth_keeping() {
-            parts.canvas.charge(2 * node.raw.len() + size_of::<Node>())?;
+            parts.canvas.charge(2 * node.draft.raw.len() + size_of::<Node>())?;
         }
-        node.apply(&mut parts.canvas, raw, &mut parts.released)?;
+        node.apply(parts, raw)?;
         node.described = self.commit;
         self.described.insert(ino);
         for range in self.waiting.take_ranges(ino) {
-            node.map(&mut parts.canvas, &mut parts.released, &range)?;
+            node.map(parts, &range)?;
         }
         if node.is_directory() {
             // Only a new directory is recorded, and its name, which follows, makes it one.
-            node.disk.links = 0;
+            node.draft.disk.links = 0;
         }
         if node.names == 0 {
             self.unlinked.insert(ino);
@@ -384,7 +386,7 @@ impl Replay<'_> {
         if name.parent == name.ino {
             return Err(node.corrupt("a fast commit gives a directory a name in itself"));
         }
-        if !node.used || node.disk.links == 0 {
+        if !node.used || node.draft.disk.links == 0 {
             self.put(node);
             return Ok(None);
         }
@@ -393,7 +395,7 @@ impl Replay<'_> {
     }
 
     fn put_parent(&mut self, node: Node, directory: Directory) {
-        self.directories.insert(node.ino, directory);
+        self.directories.insert(node.draft.ino, directory);
         self.put(node);
     }
 
@@ -408,9 +410,9 @@ impl Replay<'_> {
             if self.directories.contains_key(&name.ino) {
                 return Err(node.corrupt("a fast commit creates a directory twice"));
             }
-            let names = Directory::start(&mut self.parts, &mut node, parent.ino)?;
-            self.directories.insert(node.ino, names);
-            node.disk.links = 2;
+            let names = Directory::start(&mut self.parts, &mut node, parent.draft.ino)?;
+            self.directories.insert(node.draft.ino, names);
+            node.draft.disk.links = 2;
             if is_new {
                 self.change_subdirectories(&mut parent, true)?;
             }
@@ -469,10 +471,10 @@ impl Replay<'_> {
         }
         node.names += 1;
         if !node.is_directory() {
-            node.disk.links = u16::try_from(node.names).unwrap_or(u16::MAX);
+            node.draft.disk.links = u16::try_from(node.names).unwrap_or(u16::MAX);
         }
         node.changed = true;
-        let entry = Entry { name: name.name.into(), ino: name.ino, kind: node.disk.file_type() };
+        let entry = Entry { name: name.name.into(), ino: name.ino, kind: node.draft.disk.file_type() };
         directory.insert(&mut self.parts, parent, entry)?;
         Ok(true)
     }
@@ -498,15 +500,15 @@ impl Replay<'_> {
             if !names.is_empty() {
                 return Err(node.corrupt("a fast commit removes a directory that is not empty"));
             }
-            (node.names, node.disk.links) = (0, 0);
+            (node.names, node.draft.disk.links) = (0, 0);
             self.change_subdirectories(parent, false)?;
         } else {
             node.names = node.names.saturating_sub(1);
-            node.disk.links = u16::try_from(node.names).unwrap_or(u16::MAX);
+            node.draft.disk.links = u16::try_from(node.names).unwrap_or(u16::MAX);
         }
         if node.names == 0 {
             node.described = 0;
-            self.unlinked.insert(node.ino);
+            self.unlinked.insert(node.draft.ino);
         }
         Ok(())
     }
@@ -514,7 +516,7 @@ impl Replay<'_> {
     /// Counts a directory in `parent`. One link stands for more directories than can be counted.
     fn change_subdirectories(&self, parent: &mut Node, more: bool) -> Result<()> {
         parent.changed = true;
-        parent.disk.links = count_subdirectory(self.parts.canvas.ground, parent.disk.links, more)
+        parent.draft.disk.links = count_subdirectory(self.parts.canvas.ground, parent.draft.disk.links, more)
             .map_err(|_| parent.corrupt("a fast commit makes more directories than one can have"))?;
         Ok(())
     }
@@ -551,7 +553,7 @@ impl Replay<'_> {
             let mut node = self.take(ino)?;
             if node.used && node.names == 0 && !node.orphan {
                 self.directories.remove(&ino);
-                node.free(&mut self.parts.canvas, &mut self.parts.released)?;
+                node.free(&mut self.parts)?;
             }
             self.put(node);
         }
@@ -564,8 +566,8 @@ impl Replay<'_> {
         let parts = &mut self.parts;
         let mut owners = Vec::new();
         for node in self.nodes.values_mut() {
-            let runs = node.settle(&mut parts.canvas, &mut parts.groups)?;
-            owners.extend(runs.into_iter().map(|(first, count)| (first, count, node.ino)));
+            let runs = node.settle(&parts.canvas)?;
+            owners.extend(runs.into_iter().map(|(first, count)| (first, count, node.draft.ino)));
         }
         owners.sort_unstable();
         let geometry = &parts.canvas.ground.superblock.geometry;
@@ -581,7 +583,7 @@ impl Replay<'_> {
             let what = format!("fast commits give block {block} to it and to inode {one}");
             return Err(Error::CorruptInode { ino, what });
         }
-        for node in self.nodes.values() {
+        for node in self.nodes.values_mut() {
             node.store(&mut parts.canvas, &mut parts.groups)?;
         }
         let released = std::mem::take(&mut parts.released);
