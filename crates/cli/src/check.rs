@@ -10,8 +10,8 @@ use serde::Serialize;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
-use uext4::check::{CheckOptions, Finding, KINDS, Kind, Pass, Report, check_volume};
 use uext4::{Switches, VolumeOptions};
+use uext4_check::{CheckOptions, Finding, KINDS, Kind, Pass, Report, check_device};
 
 /// `uext4 check`.
 #[derive(Args)]
@@ -91,7 +91,7 @@ pub fn run(args: &CheckArgs, globals: &Globals) -> Result<ExitCode, CliError> {
     let mut bar = Bar::default();
     let volume = VolumeOptions::read_only().force(args.force.force);
     let report =
-        check_volume(device, volume, &options, &mut |progress| bar.show(progress)).map_err(failed)?;
+        check_device(device, volume, &options, &mut |progress| bar.show(progress)).map_err(failed)?;
     drop(bar);
     let mut out = Out::new();
     if globals.json {
@@ -114,7 +114,7 @@ struct Bar {
 const PARTS: u64 = 1000;
 
 impl Bar {
-    fn show(&mut self, progress: uext4::check::Progress) {
+    fn show(&mut self, progress: uext4_check::Progress) {
         let (start, length) = match progress.pass {
             Pass::Inodes => (0, 600),
             Pass::Directories => (600, 350),

@@ -71,7 +71,6 @@
 
 #[allow(dead_code)] // The editors that use it come next.
 mod alloc;
-pub mod check;
 mod dir;
 mod face;
 mod ground;

@@ -5,7 +5,6 @@ use uext4::blockdev::{
     Capabilities, DaxKind, Description, Device, DeviceQueue, Done, Full, Geometry, Memory, Misaligned, Op,
     Queue, Request, Sharing, Wait, WriteDurability,
 };
-use uext4::check::{CheckOptions, Counts, Finding, Kind, NotExamined, Pass, Progress, Report, Severity};
 use uext4::explain::{DeviceRequest, Explanation, Query};
 use uext4::ondisk::ext4::{Compat, Features, Incompat, RoCompat};
 use uext4::ondisk::jbd2::{JournalFeatures, JournalSuperblock};
@@ -21,7 +20,7 @@ fn every_type_of_the_face_has_a_name() {
     named::<(Volume, VolumeOptions, DeviceSpec, Target, &dyn ToDevice, Superblock, Stats, Option<MmpBlock>)>(
     );
     named::<(&dyn Device, Info, Ino, File, OpenOptions, Metadata, ReadDir, DirEntry, StatFs)>();
-    named::<(IoQueue, QueueOptions, RawQueue, Walk, WalkOptions, Report, CheckOptions, Progress)>();
+    named::<(IoQueue, QueueOptions, RawQueue, Walk, WalkOptions)>();
     named::<(XattrNames, Xattrs<'_>, Xattr<'_>, XattrName, AclKind, Acl, AclEntry, AclTag)>();
     // Error
     named::<(Error, Result<()>, Allocation, blockdev::Error, Misaligned, jbd2::Error, Corrupt, CorruptKind)>(
@@ -43,8 +42,8 @@ fn every_type_of_the_face_has_a_name() {
     // IoQueue, RawQueue
     named::<(FileSlot, Buffer, BufferPool, Completion, Completions<'_>, QueueFacts, Ask, Payload)>();
     named::<(RawCompletion, iomap::Completion<Error>)>();
-    // Walk, check
-    named::<(WalkEntry<'_>, Visit, WalkError, Finding, Kind, Severity, Counts, NotExamined, Pass)>();
+    // Walk
+    named::<(WalkEntry<'_>, Visit, WalkError)>();
     // Device, DeviceSpec
     named::<(Scheme, Locator, SpecOptions, Cache, Queue, &dyn DeviceQueue, Request, Done, Full, Op, Wait)>();
     named::<(WriteDurability, Memory, blockdev::QueueOptions, blockdev::OpenOptions, blockdev::Opened)>();

@@ -11,7 +11,6 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use uext4::blockdev::layer::{Fault, FaultDevice, FaultOn};
-use uext4::check::CheckOptions;
 use uext4::{Error, FileKind, RecoveryState, Volume, VolumeOptions};
 use uext4_testkit::{KernelMount, LoopOptions, Manifest, Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
@@ -352,10 +351,6 @@ fn records_that_contradict_the_volume_are_refused_by_name() {
         assert!(why.contains(text), "{why} instead of {text}");
         assert!(info.notes.iter().any(|note| note.contains(&why)), "{:?}", info.notes);
         assert!(info.recovery.loss().is_some_and(|loss| loss.contains(&why)), "{:?}", info.recovery);
-        let report = volume.check(&CheckOptions::new(), &mut |_| {}).unwrap();
-        let told: Vec<_> = report.findings.iter().map(|finding| finding.to_string()).collect();
-        assert!(told.len() == 1 && told[0].contains(&why) && !report.is_clean(), "{told:?}");
-        assert_eq!(report.totals["journal.fast_commits"], 1);
         let note = format!("from number 2 on are not replayed, later changes are lost: {why}");
         assert!(info.notes.iter().any(|other| other.ends_with(&note)), "{:?}", info.notes);
         assert!(info.notes.contains(&"so are 1 fast commits (3 records)".to_owned()), "{:?}", info.notes);

@@ -3,54 +3,13 @@
 
 mod common;
 
-use common::dirty::{block_size, by_e2fsck, comparable, recovers_as_e2fsck_does};
-use common::hostile::Layout;
-use common::log::{Log, LogKind, Written, places};
+use common::dirty::{by_e2fsck, comparable, recovers_as_e2fsck_does};
+use common::journal::{base, clear_recover, damaged_needed, damaged_unneeded, flip, transaction};
+use common::log::{Log, LogKind, places};
 use common::{Image, assert_same_bytes, assert_unchanged, explained_refusal, open_ro, read_all, read_only};
-use uext4::check::{CheckOptions, Report, check_volume};
 use uext4::{Error, LogEnd, RecoveryReport, RecoveryState, Volume, VolumeOptions};
-use uext4_ondisk::Ino;
 use uext4_ondisk::jbd2::LogChecksums;
-use uext4_testkit::{Need, Scratch, VolumeBuilder, needs, oracle};
-
-/// A volume with a file and an empty journal of so many MiB in blocks of 1 KiB.
-fn base(journal_mebibytes: u32) -> Image {
-    let source = Scratch::new(1 << 20);
-    std::fs::write(source.file("hello"), "world\n".repeat(1000)).unwrap();
-    let journal = format!("size={journal_mebibytes}");
-    let volume = VolumeBuilder::new(24 << 20)
-        .args(["-b", "1024", "-J", &journal, "-O", "metadata_csum,64bit"])
-        .from_dir(source.path())
-        .build();
-    Image::load(volume.path())
-}
-
-fn put(image: &mut Image, at: usize, value: u32) {
-    image.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
-}
-
-fn clear_recover(image: &mut Image) {
-    image.patch_superblock(|superblock| superblock[0x60] &= !4);
-}
-
-/// Free blocks at the end of the volume.
-fn home(log: &Log<'_>, n: u64) -> u64 {
-    (log.image.bytes.len() / block_size(log.image)) as u64 - 40 + n
-}
-
-fn block(log: &Log<'_>, byte: u8) -> Vec<u8> {
-    vec![byte; block_size(log.image)]
-}
-
-/// One transaction of two blocks.
-fn transaction(log: &mut Log<'_>, byte: u8) -> Written {
-    let blocks = [(home(log, u64::from(byte)), block(log, byte)), (home(log, 0), block(log, byte))];
-    log.transaction(&blocks, &[])
-}
-
-fn flip(log: &mut Log<'_>, log_block: u32, byte: usize) {
-    log.block(log_block)[byte] ^= 0x40;
-}
+use uext4_testkit::{Need, needs};
 
 /// Without `needs_recovery` a log in use is emptied and an error in it is noted, but not on a volume that is refused
 /// all the same: here because the log has no room for its own largest transaction.
@@ -75,25 +34,10 @@ fn what_is_refused_for_writing_is_not_written_first() {
     }
 }
 
-type Change<'a> = &'a dyn Fn(&mut Image);
-
 #[test]
 fn a_damaged_journal_that_nobody_needs_leaves_reading() {
     needs!(Need::Tool("mke2fs"));
-    let mut image = base(1);
-    Log::begin(&mut image, LogKind::new(LogChecksums::V3)).superblock(|superblock| superblock.start = 0);
-    clear_recover(&mut image);
-    let (start, inode) = (places(&image)[0] as usize * 1024, Layout::of(&image).inode(Ino(8)));
-    let cases: [(&str, Change<'_>); 5] = [
-        ("no magic number", &|image| put(image, start, 0)),
-        ("a bad checksum", &|image| image.bytes[start + 0x58] ^= 1),
-        ("an unknown feature", &|image| put(image, start + 0x28, 0x40)),
-        ("longer than its inode", &|image| put(image, start + 16, 0xffff_ff7f)),
-        ("an inode that is damaged", &|image| image.bytes[inode + 4] ^= 1),
-    ];
-    for (what, change) in cases {
-        let mut changed = image.clone();
-        change(&mut changed);
+    for (what, changed) in damaged_unneeded() {
         let device = changed.device();
         let volume = open_ro(device.clone());
         let info = volume.info();
@@ -111,29 +55,6 @@ fn a_damaged_journal_that_nobody_needs_leaves_reading() {
         );
         assert!(typed, "{what}: {error:?}");
         assert_unchanged(&changed, &*device);
-        assert!(!check(&changed).is_clean(), "{what}");
-    }
-}
-
-/// Neither the superblock of the journal nor its inode says it by itself. e2fsck finds it; the kernel never looks.
-#[test]
-fn a_check_finds_a_journal_that_cannot_be_used() {
-    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
-    for users in [0, 1, 2] {
-        let mut image = base(1);
-        Log::begin(&mut image, LogKind::new(LogChecksums::V3)).superblock(|superblock| {
-            superblock.start = 0;
-            superblock.users = users;
-        });
-        clear_recover(&mut image);
-        let report = check(&image);
-        let codes: Vec<_> = report.findings.iter().map(|finding| finding.kind.code).collect();
-        let expected: &[&str] = if users > 1 { &["journal.superblock"] } else { &[] };
-        assert_eq!(codes, expected, "{users} users: {:?}", report.findings);
-        let scratch = Scratch::new(32 << 20);
-        let path = scratch.file("volume.img");
-        image.save(&path);
-        assert_eq!(oracle::e2fsck(&path, &["-n"]).is_clean(), users <= 1, "{users} users");
     }
 }
 
@@ -143,13 +64,7 @@ fn a_check_finds_a_journal_that_cannot_be_used() {
 #[test]
 fn a_damaged_journal_that_is_needed_refuses_reading_too() {
     needs!(Need::Tool("mke2fs"));
-    let mut image = base(1);
-    transaction(&mut Log::begin(&mut image, LogKind::new(LogChecksums::V3)), 1);
-    let start = places(&image)[0] as usize * 1024;
-    let mut first_version = image.clone();
-    first_version.bytes[start + 7] = 3;
-    image.bytes[start + 0x58] ^= 1;
-    for image in [image, first_version] {
+    for image in damaged_needed() {
         assert_neither_read_nor_written(&image);
     }
 }
@@ -183,8 +98,6 @@ fn features_of_a_first_version_are_ignored() {
     image.bytes[start + 0x28 + 3] = 0x10;
     assert_neither_read_nor_written(&image);
     clear_recover(&mut image);
-    let report = check(&image);
-    assert!(report.is_clean() && report.findings.is_empty(), "{:?}", report.findings);
     let device = image.device();
     assert_eq!(explained_refusal(&open_ro(device.clone()), "/hello"), None, "nor is what is emptied");
     assert_unchanged(&image, &*device);
@@ -202,40 +115,6 @@ fn assert_neither_read_nor_written(image: &Image) {
         assert!(error.to_string().contains("journal"), "{error}");
     }
     assert_unchanged(image, &*device);
-    let report = check(image);
-    assert!(!report.is_clean() && report.totals.contains_key("journal.log"), "{:?}", report.findings);
-}
-
-fn check(image: &Image) -> Report {
-    check_volume(image.device(), VolumeOptions::read_only(), &CheckOptions::new(), &mut |_| {}).unwrap()
-}
-
-/// The older state fits together, and yet it is not the volume that was written last. What was never committed is no
-/// loss.
-#[test]
-fn a_check_names_the_transaction_that_cannot_be_replayed() {
-    needs!(Need::Tool("mke2fs"));
-    for (damaged, async_commit) in [(false, false), (true, false), (true, true)] {
-        let mut image = base(1);
-        let kind = LogKind { async_commit, ..LogKind::new(LogChecksums::V3) };
-        let mut log = Log::begin(&mut image, kind);
-        transaction(&mut log, 1);
-        let second = transaction(&mut log, 2);
-        if damaged {
-            flip(&mut log, second.descriptors[0], 600);
-        }
-        let place = places(&image)[second.descriptors[0] as usize];
-        let report = check(&image);
-        let told: Vec<_> = report.findings.iter().map(|finding| finding.to_string()).collect();
-        let lost = damaged && !async_commit;
-        assert_eq!((told.len(), report.is_clean()), (usize::from(lost), !lost), "{told:?}");
-        let replayed = format!("replayed in memory ({} transactions", if damaged { 1 } else { 2 });
-        assert!(report.notes.iter().any(|note| note.contains(&replayed)), "{:?}", report.notes);
-        if lost {
-            assert!(told[0].starts_with("journal.log: ") && told[0].contains("transaction 8, "), "{told:?}");
-            assert_eq!(report.findings[0].place.block.map(|block| block.get()), Some(place));
-        }
-    }
 }
 
 fn asynchronous(checksums: LogChecksums) -> LogKind {

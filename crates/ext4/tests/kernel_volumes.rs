@@ -154,8 +154,6 @@ fn root_counts_that_do_not_fit_their_fields_read_the_same() {
         assert_eq!(here.links, links, "{name}");
         assert!(sectors.is_none_or(|sectors| here.blocks == sectors), "{name}: {}", here.blocks);
     }
-    let report = opened.check(&uext4::check::CheckOptions::new(), &mut |_| {}).unwrap();
-    assert!(report.findings.is_empty(), "{report:?}");
 }
 
 /// A journal on a device of its own: what the kernel wrote is read while nothing waits in that journal, else refused.

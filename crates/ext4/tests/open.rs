@@ -2,13 +2,15 @@
 
 mod common;
 
+use common::journal::damaged_needed;
 use common::sample::{VOLUME_SIZE, expected, sample};
-use common::{open_ro, read_all, read_only, read_write};
+use common::{assert_unchanged, open_ro, read_all, read_only, read_write};
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use uext4::{DeviceSpec, Error, Ino, OpenOptions, Volume, VolumeOptions, WriteFlags};
+use uext4_ondisk::ext4::Superblock;
 use uext4_testkit::{Need, Scratch, needs};
 
 #[test]
@@ -123,4 +125,28 @@ fn text_is_read_in_the_grammar() {
     assert!(inner.is_usage() && inner.to_string().contains("without `:/path`"), "{inner}");
     let zero = Volume::open(OsStr::from_bytes(b"a\0b"), read_only()).err().unwrap();
     assert_eq!(zero.errno(), 22, "{zero}");
+}
+
+/// For a tool that looks at what cannot be opened: the superblock as it is on the device, checked as for opening.
+#[test]
+fn the_superblock_of_a_volume_that_cannot_be_opened_is_read_and_checked() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let [lost, _] = damaged_needed();
+    let device = lost.device();
+    assert!(matches!(
+        Volume::open_device(device.clone(), VolumeOptions::read_only()),
+        Err(Error::Journal(_))
+    ));
+    let expected = Superblock::decode(&lost.bytes[1024..2048]).unwrap();
+    assert_eq!(Volume::read_superblock(&*device).unwrap(), expected);
+    assert_unchanged(&lost, &*device);
+
+    let image = sample();
+    let (mut small, mut unknown, mut flipped) = (image.clone(), image.clone(), image);
+    small.bytes.truncate(2 << 20);
+    assert!(matches!(Volume::read_superblock(&*small.device()), Err(Error::TooSmall { .. })));
+    unknown.set_bits(0x60, 1 << 31);
+    assert!(matches!(Volume::read_superblock(&*unknown.device()), Err(Error::Incompatible { .. })));
+    flipped.bytes[1024 + 0x78] ^= 1;
+    assert!(matches!(Volume::read_superblock(&*flipped.device()), Err(Error::Corrupt(_))));
 }

@@ -1,8 +1,8 @@
 //! The targets: each takes an image and must come back, with whatever it found.
 
 use uext4::blockdev::layer::CountingDevice;
-use uext4::check::{CheckOptions, check_volume};
 use uext4::{OpenOptions, Volume, VolumeOptions, WriteFlags};
+use uext4_check::{CheckOptions, check_device};
 use uext4_ondisk::ext4::GroupDescriptor;
 use uext4_testkit::mutate::Mutated;
 
@@ -121,7 +121,7 @@ pub fn check(image: &[u8]) -> usize {
     let counters = counting.counters();
     let device = std::sync::Arc::new(counting);
     let options = CheckOptions::new().threads(1);
-    let run = || check_volume(device.clone(), looking(), &options, &mut |_| ());
+    let run = || check_device(device.clone(), looking(), &options, &mut |_| ());
     let found = match (typed(run()), typed(run())) {
         (Some(one), Some(two)) => {
             assert_eq!(format!("{one:?}"), format!("{two:?}"), "a check repeats itself");

@@ -4,6 +4,7 @@ use crate::face::to_device::ToDevice;
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
 use crate::ground::options::VolumeOptions;
+use crate::ground::recovered::RecoveryInfo;
 use crate::inode::Ext4State;
 use crate::opening::identify;
 use crate::opening::mmp;
@@ -75,7 +76,7 @@ impl Volume {
         if options.write && device.capabilities().read_only {
             return Err(Error::ReadOnly("the device"));
         }
-        let superblock = read_superblock(&device).map_err(|error| identify::instead(&*device, error))?;
+        let superblock = read_superblock(&*device).map_err(|error| identify::instead(&*device, error))?;
         features::check_encoding(&superblock)?;
         check_device(&superblock, &*device)?;
         mmp::refuse_shared(&*device, &superblock, &options)?;
@@ -116,6 +117,11 @@ impl Volume {
         &self.state().superblock
     }
 
+    /// How the volume came to the state that it was opened in.
+    pub fn recovery(&self) -> &RecoveryInfo {
+        &self.state().recovery
+    }
+
     /// File-system block size in bytes.
     pub fn block_size(&self) -> u32 {
         self.superblock().geometry.block_size()
@@ -130,6 +136,18 @@ impl Volume {
     /// found them complete, so wait for what is in flight before comparing two readings.
     pub fn stats(&self) -> Stats {
         self.shared.engine.stats()
+    }
+
+    /// The primary superblock as it is on `device` now, without what a log holds, decoded and checked as for opening:
+    /// for looking at a volume that cannot be opened.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it is damaged or is none, [`Error::Incompatible`] naming the feature,
+    /// [`Error::TooSmall`] if the device cannot hold the volume, and the device's.
+    pub fn read_superblock(device: &dyn Device) -> Result<Superblock> {
+        let superblock = read_superblock(device)?;
+        check_device(&superblock, device)?;
+        Ok(superblock)
     }
 
     /// The block of multi-mount protection as it is on `device` now, or `None` without that feature: for looking at

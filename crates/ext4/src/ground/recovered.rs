@@ -86,7 +86,8 @@ impl RecoveryInfo {
     }
 
     /// The damage for which the log ended before a committed transaction, if it did.
-    pub(crate) fn log_damage(&self) -> Option<Damage> {
+    #[must_use]
+    pub fn log_damage(&self) -> Option<Damage> {
         self.log.as_ref()?.ended.damage()
     }
 
@@ -112,8 +113,9 @@ impl RecoveryInfo {
         self.loss().into_iter().chain(self.facts()).collect()
     }
 
-    /// The same without [`RecoveryInfo::loss`].
-    pub(crate) fn facts(&self) -> Vec<String> {
+    /// What a user should know besides [`RecoveryInfo::loss`], one sentence each.
+    #[must_use]
+    pub fn facts(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let log = self.log.as_ref();
         if let (RecoveryState::Overlay, Some(log)) = (self.state, log) {

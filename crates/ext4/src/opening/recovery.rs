@@ -90,7 +90,7 @@ pub(crate) fn settle(
             if info.state == RecoveryState::Overlay {
                 info.state = RecoveryState::Replayed;
             }
-            Ok(Settled { superblock: read_superblock(&device)?, device, info: *info })
+            Ok(Settled { superblock: read_superblock(&*device)?, device, info: *info })
         }
     }
 }
@@ -102,7 +102,7 @@ pub(crate) fn settle(
 /// What that open would say. Not that the device cannot be written or is in use.
 pub(crate) fn rehearse(device: &Arc<dyn Device>, options: &VolumeOptions) -> Result<()> {
     let options = VolumeOptions { write: true, force: true, ..options.clone() };
-    let superblock = read_superblock(device)?;
+    let superblock = read_superblock(&**device)?;
     mmp::refuse_shared(&**device, &superblock, &options)?;
     match prepare(device, superblock, &options)? {
         // The volume was opened on the view of it already, with what is to be written.

@@ -2,13 +2,12 @@
 
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
-use std::sync::Arc;
 use uext4_blockdev::{BufferPool, Device};
 use uext4_ondisk::ext4::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind};
 
 /// Reads and checks the primary superblock, its features first.
-pub(crate) fn read_superblock(device: &Arc<dyn Device>) -> Result<Superblock> {
+pub(crate) fn read_superblock(device: &dyn Device) -> Result<Superblock> {
     let geometry = device.geometry();
     let needed = SUPERBLOCK_OFFSET + u64::from(SUPERBLOCK_SIZE);
     let length = needed.next_multiple_of(u64::from(geometry.logical_block));

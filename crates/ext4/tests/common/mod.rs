@@ -2,12 +2,13 @@
 //! helpers.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-pub mod checked;
 pub mod debugfs;
+pub mod descriptors;
 pub mod dirs;
 pub mod dirty;
 pub mod fast;
 pub mod hostile;
+pub mod journal;
 pub mod layout;
 pub mod log;
 pub mod sample;

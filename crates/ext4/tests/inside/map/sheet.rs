@@ -54,7 +54,7 @@ impl Made {
     /// The volume as it is now, with nothing cached.
     pub fn open(&self) -> Ext4State {
         let device: Arc<dyn Device> = self.device.clone();
-        let superblock = read_superblock(&device).unwrap();
+        let superblock = read_superblock(&*device).unwrap();
         let options = VolumeOptions::read_only();
         open_state(device, superblock, &options, RecoveryInfo::clean()).unwrap()
     }

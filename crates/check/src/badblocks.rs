@@ -1,0 +1,70 @@
+//! The list of bad blocks may name blocks of inode tables, and backups of superblock and descriptors: they lie where
+//! they must, and are done without. e2fsck takes all inodes in such a block for used, and reads none of them.
+
+use crate::map::{MapWalk, Sink};
+use crate::orphans;
+use crate::report::Findings;
+use crate::shared::{INODE_TABLE, SUPERBLOCK, Shared};
+use uext4::Result;
+use uext4_ondisk::ext4::{Extent, I_BLOCK_SIZE};
+use uext4_ondisk::{Group, Ino};
+
+/// Finds the blocks of inode tables that are bad. What else the list names is judged by pass 1.
+pub(crate) fn collect(shared: &Shared<'_>) -> Result<()> {
+    let mut reader = shared.reader()?;
+    let Some(inode) = orphans::load(shared, &mut reader, Ino::BAD_BLOCKS)? else { return Ok(()) };
+    if inode.i_block == [0; I_BLOCK_SIZE] || inode.has_inline_data() {
+        return Ok(());
+    }
+    let mut tables = Tables { shared, left: shared.sb.geometry.blocks_count().saturating_mul(2) };
+    // The map is judged with all others, by pass 1.
+    let mut quiet = Findings::new(0);
+    let mut walk = MapWalk {
+        shared,
+        reader: &mut reader,
+        findings: &mut quiet,
+        ino: Ino::BAD_BLOCKS,
+        seed: None,
+        broken: false,
+    };
+    match inode.uses_extents() {
+        true => walk.extents(&inode.i_block, &mut tables)?,
+        false => walk.indirect(&inode.i_block, &mut tables)?,
+    }
+    shared.renew_nodes();
+    Ok(())
+}
+
+struct Tables<'s, 'd> {
+    shared: &'s Shared<'d>,
+    /// Blocks that are still looked at: an honest list names each once.
+    left: u64,
+}
+
+impl Sink for Tables<'_, '_> {
+    fn node(&mut self, _block: u64) {}
+
+    fn extent(&mut self, extent: Extent) {
+        let (start, length) = (extent.physical.get(), u64::from(extent.length));
+        let Some(left) = self.left.checked_sub(length) else { return };
+        self.left = left;
+        let (end, table) = (start + length, u64::from(self.shared.sb.geometry.inode_table_blocks()));
+        let zones = &self.shared.zones;
+        let before = zones[..zones.partition_point(|zone| zone.start < end)].iter().rev();
+        for zone in
+            before.take_while(|zone| zone.start + table > start).filter(|zone| zone.what == INODE_TABLE)
+        {
+            let (from, to) = (zone.start.max(start), zone.end.min(end));
+            self.shared.bad_tables.set(from, to.saturating_sub(from), None);
+        }
+    }
+}
+
+/// The backup of superblock or descriptors that a block is a part of: whose, and whether it is the superblock.
+pub(crate) fn backup_at(shared: &Shared<'_>, block: u64) -> Option<(Group, bool)> {
+    let zone = shared.zone_at(block, 1).filter(|zone| zone.what == SUPERBLOCK && zone.group != Group(0))?;
+    let geometry = &shared.sb.geometry;
+    let first = geometry.group_first_block(zone.group)?.get();
+    let descriptors = first + u64::from(geometry.descriptor_blocks());
+    (geometry.has_superblock(zone.group) && block <= descriptors).then_some((zone.group, block == first))
+}

@@ -1,0 +1,60 @@
+//! The journal's log: whether the volume that is judged is the one that was written last.
+//!
+//! What a sound log holds is replayed before the check begins. Changes that were committed and cannot be replayed are
+//! damage, however well the older state fits together. `e2fsck -fn` does not read the log; without `-n` it says so too.
+
+use crate::kinds;
+use crate::report::Findings;
+use uext4::{Error, RecoveryInfo, RecoveryState};
+use uext4_ondisk::ext4::{Compat, Superblock};
+use uext4_ondisk::{Pblk, Place};
+
+/// What became of the log when the volume was opened, or why the volume could not be opened. Returns notes.
+pub(crate) fn check_log(
+    sb: &Superblock,
+    opened: Result<&RecoveryInfo, &Error>,
+    findings: &mut Findings,
+) -> Vec<String> {
+    let info = match opened {
+        Ok(info) => info,
+        Err(error) => {
+            if sb.needs_recovery() {
+                let place = Place { block: error.block().map(Pblk), ..Place::default() };
+                let text = || {
+                    format!(
+                        "not replayed, as the volume cannot be opened: its latest changes may be missing: {error}"
+                    )
+                };
+                findings.add(&kinds::JOURNAL_LOG, place, text);
+            }
+            return Vec::new();
+        }
+    };
+    if let Some(damage) = info.log_damage() {
+        let place = Place { block: Some(Pblk(damage.block)), ..Place::default() };
+        let text = || format!("damaged, later changes are lost: {damage}");
+        findings.add(&kinds::JOURNAL_LOG, place, text);
+    }
+    if info.state == RecoveryState::NoJournal {
+        findings.add(&kinds::SUPER_RECOVERY, Place::default(), || "there is no journal".into());
+    }
+    if let Some(why) = &info.fast_commits_refused {
+        let text = || format!("not replayed, later changes are lost: {why}");
+        findings.add(&kinds::JOURNAL_FAST, Place::default(), text);
+    }
+    info.facts()
+}
+
+/// Why the journal cannot be used, where looking at its inode and superblock did not tell.
+pub(crate) fn check_use(sb: &Superblock, opened: Result<&RecoveryInfo, &Error>, findings: &mut Findings) {
+    let journal = &sb.journal;
+    if sb.features.compat.contains(Compat::HAS_JOURNAL) && journal.inode == 0 && journal.device == 0 {
+        findings.add(&kinds::JOURNAL, Place::default(), || "no inode holds it, and no other device".into());
+    }
+    if let Ok(RecoveryInfo { journal_damage: Some(why), .. }) = opened
+        && !findings.has(&kinds::JOURNAL)
+    {
+        let place = Place { inode: sb.journal_inode(), ..Place::default() };
+        findings.add(&kinds::JOURNAL, place, || format!("it cannot be used: {why}"));
+    }
+}

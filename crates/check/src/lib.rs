@@ -1,0 +1,67 @@
+//! Checks volumes: everything a volume says about itself, against itself. It repairs nothing.
+//!
+//! [`check`] looks at an open volume, [`check_device`] also at one so damaged that it cannot be opened. Damage is no
+//! error but a [`Finding`]: its [`Kind`] has a code that never changes ([`KINDS`] lists them), a place, and a text. The
+//! [`Report`] says besides what was not examined. Nothing is printed; who asks is told how far it is ([`Progress`]).
+//!
+//! Reading path: `run` (what is done in which order), then the passes:
+//!
+//! ```text
+//! 0  journal.rs     what the log holds and could not be replayed
+//!    groups.rs      superblock, descriptors, backups, system zones; orphans.rs: who waits for deletion
+//!    badblocks.rs   blocks of inode tables that cannot be read
+//! 1  inode.rs       inode tables in large reads; map.rs: every map; claims.rs: who uses which block
+//! 1B duplicates.rs  owners of blocks claimed twice (damaged volumes only)
+//! 2  dir.rs         directory blocks in the order of the device; htree.rs: hash trees as a whole
+//!    xattr.rs       attributes and contents inside inodes, attribute blocks, values in other inodes
+//!    encryption.rs  encryption contexts, and whether directories and what they name agree in them
+//! 3  tree.rs        every directory hangs on the root
+//! 4  tree.rs        link counts
+//! 5  bitmaps.rs     bitmaps, free counts
+//! ```
+//!
+//! The rules are those of `e2fsck -fn`: what it calls clean has no finding of [`Severity::Error`] here, but for what it
+//! does not look at: what the log holds, which is replayed here, a journal that nobody could write to, inodes of
+//! the file system's own that nobody else can read, and before version 1.47.1 names of inodes that hold values. Usage
+//! of quotas, which it does look at, is not examined. Passes 1, 2 and 5 run on the caller's thread and, if asked, on a
+//! few more that end with the call.
+//!
+//! Memory: one bit for every cluster in use, in pieces made on demand; eight bytes for every inode of groups in
+//! use; 16 bytes for every directory block, for every encrypted inode, and for every inode with an attribute block (the
+//! same again for every such block where values may lie in inodes), and 64 for every inode whose values do. On damaged
+//! volumes every walk draws on a budget that an honest volume cannot exceed, and of each kind of finding only the first
+//! few are kept.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod badblocks;
+mod bitmaps;
+mod bits;
+mod claims;
+mod dir;
+mod duplicates;
+mod encryption;
+mod groups;
+mod htree;
+mod inode;
+mod journal;
+mod kinds;
+mod map;
+mod options;
+mod orphans;
+mod progress;
+mod read;
+mod report;
+mod run;
+mod scan;
+mod shared;
+mod special;
+mod tree;
+mod workers;
+mod xattr;
+
+pub use kinds::KINDS;
+pub use options::{CheckOptions, THREADS_MAX};
+pub use progress::{Pass, Progress};
+pub use report::{Counts, Finding, Kind, NotExamined, Report, Severity};
+pub use run::{check, check_device};
