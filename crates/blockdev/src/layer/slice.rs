@@ -14,7 +14,8 @@ pub struct SliceDevice {
 }
 
 impl SliceDevice {
-    /// The window of `size` bytes at byte `start`. `label` says in [`Description::layers`](crate::Description::layers) what it is.
+    /// The window of `size` bytes at byte `start`. `label` says in [`Description::layers`](crate::Description::layers)
+    /// what it is.
     ///
     /// # Errors [`crate::Error::Misaligned`] or [`crate::Error::OutOfRange`] unless it is made of logical
     /// blocks of `inner`.
