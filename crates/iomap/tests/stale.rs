@@ -147,6 +147,29 @@ fn only_an_end_ends_what_is_kept() {
     assert_eq!(read(&bed, &mut queue, slot, 9, 1), [0]);
 }
 
+/// A queue that comes while the owner of the gate takes written blocks away waits for it, and must not keep what it saw
+/// of the map before.
+#[test]
+fn who_attaches_during_an_end_keeps_nothing_of_before() {
+    let bed = Bed::new(device(), BLOCKS, 1, State::Written);
+    let state = &bed.inode.state;
+    bed.device.write_at(&memory(4096, 77), 16 * BLOCK, uext4_blockdev::WriteDurability::Cached).unwrap();
+    std::thread::scope(|scope| {
+        let alone = state.gate.lock_exclusive(true, &mut || ());
+        let reader = scope.spawn(|| {
+            let (mut queue, slot) = bed.queue(8, Switches::ON);
+            queue.read(slot, 0, memory(4096, 99), 1).unwrap();
+            queue.wait(1).unwrap().next().unwrap().into_buffer().unwrap()[0]
+        });
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(!reader.is_finished());
+        bed.inode.runs.lock().clear();
+        state.end(&alone, &mut state.map.lock(), 0, BLOCKS, Some(&[])).unwrap();
+        drop(alone);
+        assert_eq!(reader.join().unwrap(), 0, "read a block that was freed");
+    });
+}
+
 /// The ways that add refuse to take away, whatever a file system asks.
 #[test]
 fn adding_ends_no_answer() {

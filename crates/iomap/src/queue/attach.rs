@@ -146,7 +146,6 @@ fn next_serial() -> u32 {
 impl<F: FileSystem> Core<F> {
     pub(super) fn attach(&mut self, file: &OpenFile<F>) -> FileSlot {
         let state = file.state();
-        let (version, map) = state.map.current();
         let index = self.files.iter().position(Option::is_none).unwrap_or_else(|| {
             self.files.push(None);
             self.files.len() - 1
@@ -154,6 +153,9 @@ impl<F: FileSystem> Core<F> {
         let serial = next_serial();
         let direct = self.engine.capabilities.dax.is_none();
         let cell = state.gate.register();
+        // The generation before the snapshot: one that is older than its generation would be believed.
+        let generation = state.map.generation();
+        let (version, map) = state.map.current();
         self.files[index] = Some(Attached {
             file: file.clone(),
             simple: direct && file.readable && file.switches.simple_read,
@@ -162,7 +164,7 @@ impl<F: FileSystem> Core<F> {
             cell: cell.clone(),
             map,
             version,
-            generation: state.map.generation(),
+            generation,
             waiting: 0,
             serial,
             window: Window::CLOSED,
