@@ -195,3 +195,29 @@ fn a_write_that_cannot_share_the_gate_does_not_try_to() {
         assert_eq!(counts, (4 * n, 2 * n));
     }
 }
+
+/// A panic in a call of the file system may leave a request cut off in its queue. With the queue it goes, however far it
+/// came, and nobody waits for it.
+#[test]
+fn what_a_panic_cut_off_goes_with_its_queue() {
+    for at in 0.. {
+        let options = uext4_blockdev::engine::MemoryOptions::new(4 << 20);
+        let device = Arc::new(uext4_blockdev::engine::MemoryDevice::new(options).unwrap());
+        let bed = Bed::new(device, PIECES, 1, State::Written);
+        let (mut queue, slot) = bed.queue(8, Switches::ON);
+        bed.inode.arm(at, |_| panic!("in a call of the file system"));
+        let request = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            queue.write(slot, 0, memory((PIECES * BLOCK) as usize, 1), WriteFlags::empty(), 1).unwrap();
+            queue.wait(1).unwrap().count()
+        }));
+        let happened = bed.inode.disarm().is_some();
+        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(queue)));
+        assert!(dropped.is_ok(), "the queue is dropped after a panic at look {at}");
+        assert_eq!(bed.inode.state.gate.in_flight(), 0, "after a panic at look {at}");
+        drop(bed.inode.state.gate.lock_exclusive(true, &mut || ()));
+        if !happened {
+            assert_eq!(request.unwrap(), 1);
+            return;
+        }
+    }
+}

@@ -74,6 +74,8 @@ impl<F: FileSystem> General<F> {
 pub(crate) struct Core<F: FileSystem> {
     // Dropped before the files: it waits for the device, which works on their blocks.
     pub(crate) door: Door,
+    /// State of general requests, by slot. Dropped before the files: it is in flight through their cells.
+    pub(crate) general: Box<[GeneralSlot<F>]>,
     pub(crate) files: Vec<Option<Attached<F>>>,
     pub(crate) slots: Box<[Slot]>,
     pub(crate) free: Vec<u32>,
@@ -95,8 +97,6 @@ pub(crate) struct Core<F: FileSystem> {
     pub(super) syncing: Option<Syncing<F::Error>>,
     /// What wakes an owner who sleeps on a descriptor, once one was asked for.
     pub(super) signal: Option<Signal>,
-    /// State of general requests, by slot.
-    pub(crate) general: Box<[GeneralSlot<F>]>,
     /// Device requests that were sent again: nearly always none.
     pub(super) again: Again,
     pub(crate) owner_driven: bool,
