@@ -160,32 +160,3 @@ pub fn superblock_field(path: &Path, name: &str) -> String {
         .trim()
         .to_owned()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn routine_lines_are_not_findings() {
-        let output = "e2fsck 1.47.0 (5-Feb-2023)\nPass 1: Checking inodes, blocks, and sizes\n\
-                      Pass 5: Checking group summary information\n\
-                      vol: 11/64 files (0.0% non-contiguous), 1/2 blocks\n";
-        let report = Fsck { status: 0, output: output.into() };
-        assert!(report.is_clean(), "{:?}", report.findings());
-    }
-
-    #[test]
-    fn everything_else_is() {
-        for line in [
-            "Warning: skipping journal recovery because doing a read-only filesystem check.",
-            "Pass 1B: Rescanning for multiply-claimed blocks",
-            "Block bitmap differences:  +1234",
-            "Fix? no",
-        ] {
-            let report = Fsck { status: 0, output: format!("{line}\n") };
-            assert_eq!(report.findings(), [line]);
-            assert!(!report.is_clean());
-        }
-        assert!(!Fsck { status: 4, output: String::new() }.is_clean());
-    }
-}

@@ -12,6 +12,7 @@ pub(crate) mod metadata;
 mod places;
 mod record;
 #[cfg(test)]
+#[path = "../../tests/inside/inode.rs"]
 mod tests;
 
 pub(crate) use cache::Ext4State;

@@ -53,33 +53,3 @@ impl<'a> OrphanBlock<'a> {
         self.entries.iter().filter_map(|entry| Ino::nonzero(entry.get()))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn block(seed: u32) -> [u8; 1024] {
-        let mut bytes = [0; 1024];
-        let [entries @ .., _, _, _, _, _, _, _, _] = &mut bytes;
-        entries.get_mut(40..44).unwrap().copy_from_slice(&77_u32.to_le_bytes());
-        let sum = csum(csum(seed, &5_u64.to_le_bytes()), entries);
-        bytes[1016..1020].copy_from_slice(&MAGIC.to_le_bytes());
-        bytes[1020..].copy_from_slice(&sum.to_le_bytes());
-        bytes
-    }
-
-    #[test]
-    fn entries_are_read_and_checked() {
-        let good = block(9);
-        let decoded = OrphanBlock::decode(&good, Pblk(5), Some(9)).unwrap();
-        assert_eq!(decoded.inodes().collect::<Vec<_>>(), [Ino(77)]);
-        let kind = |bytes: &[u8], at, seed| OrphanBlock::decode(bytes, Pblk(at), seed).unwrap_err().kind;
-        assert_eq!(kind(&good, 6, Some(9)), CorruptKind::OrphanChecksum);
-        assert_eq!(kind(&good, 5, Some(8)), CorruptKind::OrphanChecksum);
-        let mut bad = good;
-        bad[1016] ^= 1;
-        assert_eq!(kind(&bad, 5, None), CorruptKind::OrphanMagic);
-        assert_eq!(kind(&good[..7], 5, None), CorruptKind::Truncated(STRUCTURE));
-        assert_eq!(kind(&good[1..], 5, None), CorruptKind::Truncated(STRUCTURE));
-    }
-}
