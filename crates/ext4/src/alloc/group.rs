@@ -10,7 +10,6 @@
 use super::bits::{bit, free_bits, put_bit, put_bits, used_bits};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
-use crate::inode::fields::unencodable;
 use std::ops::Range;
 use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
@@ -53,7 +52,7 @@ fn store_descriptor(blocks: &mut impl Blocks, group: Group, descriptor: &GroupDe
     let missing = || corrupt(CorruptKind::GroupDescriptorField("number"), group);
     let mut raw =
         blocks.look(block, |bytes| bytes.get(offset..end).map(<[u8]>::to_vec))?.ok_or_else(missing)?;
-    descriptor.encode(&mut raw, group, &blocks.ground().superblock).map_err(unencodable)?;
+    descriptor.encode(&mut raw, group, &blocks.ground().superblock)?;
     blocks.change(block, |bytes| bytes.get_mut(offset..end).map(|place| place.copy_from_slice(&raw)))?;
     Ok(())
 }
@@ -78,11 +77,11 @@ impl Changed {
         if let Some(bitmap) = &self.blocks {
             descriptor.free_clusters = free_bits(bitmap, geometry.group_clusters(group).unwrap_or(0));
             descriptor.flags &= !GroupFlags::BLOCK_UNINIT;
-            descriptor.set_block_bitmap_csum(bitmap, superblock).map_err(unencodable)?;
+            descriptor.set_block_bitmap_csum(bitmap, superblock)?;
         }
         if let Some(bitmap) = &self.inodes {
             descriptor.free_inodes = free_bits(bitmap, geometry.inodes_per_group());
-            descriptor.set_inode_bitmap_csum(bitmap, superblock).map_err(unencodable)?;
+            descriptor.set_inode_bitmap_csum(bitmap, superblock)?;
         }
         let bitmaps = [(descriptor.block_bitmap, self.blocks), (descriptor.inode_bitmap, self.inodes)];
         if bitmaps.iter().any(|(_, bitmap)| bitmap.is_some()) {
@@ -335,6 +334,6 @@ pub(crate) fn store_counts(blocks: &mut impl Blocks) -> Result<()> {
         let mut raw = bytes.get(offset..offset + SUPERBLOCK as usize).unwrap_or_default().to_vec();
         superblock.encode(&mut raw).map(|()| raw)
     })?;
-    let raw = encoded.map_err(unencodable)?;
+    let raw = encoded?;
     blocks.change(block, |bytes| bytes[offset..offset + raw.len()].copy_from_slice(&raw))
 }

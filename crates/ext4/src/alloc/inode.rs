@@ -4,7 +4,7 @@ use super::group::mark_inode;
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::inode::draft::{Draft, place_of};
-use crate::inode::fields::{empty_record, storable, unencodable};
+use crate::inode::fields::{empty_record, storable};
 use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::{
     FileType, Incompat, InodeFlags, RoCompat, Superblock, Timestamp, encode_extent_leaf,
@@ -54,11 +54,11 @@ pub(crate) fn make(blocks: &mut impl Blocks, ino: Ino, new: &NewInode) -> Result
         && !disk.flags.contains(InodeFlags::INLINE_DATA)
     {
         disk.flags |= InodeFlags::EXTENTS;
-        encode_extent_leaf(&mut disk.i_block, 0, &[]).map_err(unencodable)?;
+        encode_extent_leaf(&mut disk.i_block, 0, &[])?;
     }
     let mut draft = Draft { ino, disk, raw };
     // What cannot be stored shows before anything is changed.
-    draft.disk.encode(&mut draft.raw, ino, superblock).map_err(unencodable)?;
+    draft.disk.encode(&mut draft.raw, ino, superblock)?;
     mark_inode(blocks, ino, true, is_directory)?;
     draft.store(blocks)?;
     Ok(draft)

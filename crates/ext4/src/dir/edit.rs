@@ -5,12 +5,12 @@
 //! one is written ([`Plan`]), so what is found to be wrong leaves everything as it was.
 
 use super::Found;
+use super::grow;
 use super::htree::dots;
 use super::inline;
 use super::name::{self, Wanted};
 use super::row::{self, Entry, Held};
 use super::rows::{self, Rows, Shape};
-use super::{grow, row::unencodable};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Limit, Result};
 use crate::inode::draft::Draft;
@@ -333,5 +333,5 @@ fn seal(sheet: &mut Sheet, seed: u32, format: &DirFormat) -> Result<()> {
         DirBlockKind::Linear => encode_dir_tail(&mut sheet.bytes, seed),
         _ => update_htree_checksum(&mut sheet.bytes, seed),
     };
-    sealed.map_err(unencodable)
+    sealed.map_err(Error::from)
 }

@@ -3,7 +3,7 @@
 
 use super::edit::{Plan, Sheet};
 use super::htree::{self, Path, dots, hash_of, with_index};
-use super::row::{self, Entry, unencodable};
+use super::row::{self, Entry};
 use super::rows::Rows;
 use crate::ground::error::{Error, Limit, Result};
 use uext4_ondisk::ext4::{
@@ -87,8 +87,8 @@ fn root<R: Rows>(rows: &R, dots: &[Vec<u8>], version: HashVersion, children: &[H
     let (format, kind) = (&rows.shape().format, DirBlockKind::HtreeRoot);
     let mut bytes = vec![0; format.block_size as usize];
     row::fill(&mut bytes, dots.iter().map(Vec::as_slice), format)?;
-    encode_htree_root_info(&mut bytes, version, 0).map_err(unencodable)?;
-    encode_htree_entries(&mut bytes, kind, children, format).map_err(unencodable)?;
+    encode_htree_root_info(&mut bytes, version, 0)?;
+    encode_htree_entries(&mut bytes, kind, children, format)?;
     Ok(Sheet { kind, bytes })
 }
 
@@ -162,19 +162,19 @@ fn divide<R: Rows>(rows: &R, entry: &Entry<'_>, path: Path) -> Result<Plan> {
             if levels > format.htree_levels_max() {
                 return Err(Error::Limit(Limit::Directory));
             }
-            set_htree_levels(&mut node.bytes, levels).map_err(unencodable)?;
+            set_htree_levels(&mut node.bytes, levels)?;
             upper = std::mem::replace(&mut all, vec![HtreeEntry { hash: 0, child: fresh(&plan) }]);
         } else if full {
             upper = all.split_off(all.len() / 2);
             added = HtreeEntry { hash: upper.first().map_or(0, |entry| entry.hash), child: fresh(&plan) };
         }
-        encode_htree_entries(&mut node.bytes, node.kind, &all, format).map_err(unencodable)?;
+        encode_htree_entries(&mut node.bytes, node.kind, &all, format)?;
         plan.changed.push((place, node));
         if upper.is_empty() {
             break;
         }
         let (kind, mut bytes) = (DirBlockKind::HtreeNode, vec![0; format.block_size as usize]);
-        encode_htree_entries(&mut bytes, kind, &upper, format).map_err(unencodable)?;
+        encode_htree_entries(&mut bytes, kind, &upper, format)?;
         plan.fresh.push(Sheet { kind, bytes });
     }
     Ok(plan)

@@ -34,7 +34,7 @@ impl Entry<'_> {
 
     fn put(&self, row: &mut [u8], offset: u32, length: u32, format: &DirFormat) -> Result<()> {
         encode_dir_entry(row, offset, length, Some(self.ino), self.name, self.kind, format)
-            .map_err(unencodable)
+            .map_err(Error::from)
     }
 }
 
@@ -86,7 +86,7 @@ pub(super) fn survey(
 /// Puts an entry into a gap that is long enough.
 pub(super) fn put(row: &mut [u8], gap: Gap, entry: &Entry<'_>, format: &DirFormat) -> Result<()> {
     if gap.used > 0 {
-        set_record_length(row, gap.offset, gap.used, format).map_err(unencodable)?;
+        set_record_length(row, gap.offset, gap.used, format)?;
     }
     entry.put(row, gap.offset + gap.used, gap.length - gap.used, format)
 }
@@ -98,7 +98,7 @@ pub(super) fn take_out(row: &mut [u8], held: Held, format: &DirFormat) -> Result
     }
     match held.before {
         Some((offset, length)) => {
-            set_record_length(row, offset, length + held.length, format).map_err(unencodable)
+            set_record_length(row, offset, length + held.length, format).map_err(Error::from)
         }
         None => free(row, held.offset, held.length, format),
     }
@@ -112,7 +112,7 @@ pub(super) fn point(
     kind: Option<FileType>,
     format: &DirFormat,
 ) -> Result<()> {
-    set_entry_inode(row, held.offset, ino, kind, format).map_err(unencodable)
+    set_entry_inode(row, held.offset, ino, kind, format).map_err(Error::from)
 }
 
 /// Fills a row with the bytes of entries, one behind the other; what is left belongs to the last one.
@@ -128,12 +128,12 @@ pub(super) fn fill<'r>(
         let length = record.len();
         let place = row.get_mut(offset as usize..offset as usize + length);
         place.ok_or_else(|| Error::Invalid("a row that is too short".into()))?.copy_from_slice(record);
-        set_record_length(row, offset, length as u32, format).map_err(unencodable)?;
+        set_record_length(row, offset, length as u32, format)?;
         last = Some(offset);
         offset += length as u32;
     }
     match last {
-        Some(last) => set_record_length(row, last, end - last, format).map_err(unencodable),
+        Some(last) => set_record_length(row, last, end - last, format).map_err(Error::from),
         None if end > 0 => free(row, 0, end, format),
         None => Ok(()),
     }
@@ -141,12 +141,7 @@ pub(super) fn fill<'r>(
 
 /// Writes a free record.
 fn free(row: &mut [u8], offset: u32, length: u32, format: &DirFormat) -> Result<()> {
-    encode_dir_entry(row, offset, length, None, b"", None, format).map_err(unencodable)
-}
-
-/// What the format cannot hold, though it was checked before.
-pub(super) fn unencodable(error: uext4_ondisk::EncodeError) -> Error {
-    Error::Invalid(error.to_string())
+    encode_dir_entry(row, offset, length, None, b"", None, format).map_err(Error::from)
 }
 
 /// The bytes of all entries of a row.

@@ -7,7 +7,7 @@ use uext4_blockdev as blockdev;
 use uext4_buffer as buffer;
 use uext4_iomap as iomap;
 use uext4_jbd2 as jbd2;
-use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
+use uext4_ondisk::{Corrupt, CorruptKind, EncodeError, Ino, Pblk};
 
 impl From<Box<Error>> for Error {
     fn from(error: Box<Error>) -> Self {
@@ -335,6 +335,13 @@ impl From<iomap::Error> for Error {
             iomap::Error::MapUnknown(pos) => Error::MapUnstable(pos),
             other => Error::Invalid(other.to_string()),
         }
+    }
+}
+
+/// What the format cannot hold, though it was checked before.
+impl From<EncodeError> for Error {
+    fn from(error: EncodeError) -> Self {
+        Error::Invalid(error.to_string())
     }
 }
 

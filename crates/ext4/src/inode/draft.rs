@@ -76,7 +76,7 @@ impl Draft {
         let (block, offset) = place_of(blocks.ground(), self.ino)?;
         let mut raw = self.raw.clone();
         let encoded = self.disk.encode(&mut raw, self.ino, &blocks.ground().superblock);
-        encoded.map_err(|error| Error::Invalid(error.to_string()))?;
+        encoded?;
         let end = offset + raw.len();
         blocks.change(block, |bytes| bytes.get_mut(offset..end).map(|place| place.copy_from_slice(&raw)))?;
         self.raw = raw;

@@ -17,7 +17,7 @@ pub(crate) fn unencodable(error: EncodeError) -> Error {
 /// The record of an inode that nobody uses: zeroes, but for the checksum.
 pub(crate) fn empty_record(superblock: &Superblock, ino: Ino) -> Result<(Vec<u8>, DiskInode)> {
     let mut raw = vec![0; usize::from(superblock.geometry.inode_size())];
-    update_inode_checksum(&mut raw, ino, superblock).map_err(unencodable)?;
+    update_inode_checksum(&mut raw, ino, superblock)?;
     let disk = DiskInode::decode(&raw, ino, superblock)?;
     Ok((raw, disk))
 }

@@ -112,7 +112,7 @@ enum Change {
 pub(crate) fn start(draft: &mut Draft) -> Result<()> {
     let mut root = [0; I_BLOCK_SIZE];
     if form(draft)? == Form::Extents {
-        encode_extent_leaf(&mut root, 0, &[]).map_err(|error| Error::Invalid(error.to_string()))?;
+        encode_extent_leaf(&mut root, 0, &[])?;
     }
     draft.disk.i_block = root;
     Ok(())

@@ -2,7 +2,7 @@
 
 use crate::alloc::Space;
 use crate::ground::blocks::Blocks;
-use crate::ground::error::{Error, Result};
+use crate::ground::error::Result;
 use crate::inode::draft::Draft;
 use std::collections::{BTreeMap, BTreeSet};
 use uext4_ondisk::ext4::{Extent, I_BLOCK_SIZE};
@@ -112,7 +112,7 @@ impl<N: Node> Plan<N> {
                 _ => blocks.change(block, |bytes| node.encode(bytes, seed))?,
             };
             // Whatever an edit makes can be encoded: its input was checked.
-            stored.map_err(|error| Error::Invalid(error.to_string()))?;
+            stored?;
         }
         for block in self.freed {
             blocks.freed(block)?;
