@@ -196,8 +196,8 @@ fn a_write_that_cannot_share_the_gate_does_not_try_to() {
     }
 }
 
-/// A panic in a call of the file system may leave a request cut off in its queue. With the queue it goes, however far it
-/// came, and nobody waits for it.
+/// A panic in a call of the file system may leave a request cut off in its queue. With the queue it goes, however far
+/// it came, and nobody waits for it.
 #[test]
 fn what_a_panic_cut_off_goes_with_its_queue() {
     for at in 0.. {
