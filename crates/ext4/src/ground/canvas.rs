@@ -72,8 +72,7 @@ impl Work {
 /// leaves small volumes room for everything else in 64 MiB; within the upper one a file of 2^20 extents can change, or
 /// a directory of as many names of 30 bytes.
 const KEPT_MAX: std::ops::RangeInclusive<u64> = 16 << 20..=128 << 20;
-/// Bytes that an extent takes: in its tree, which may come to need twice as much, and among what was released; or,
-/// once the tree is stored, in both of these lists of what is released and what has an owner.
+/// Bytes that an extent takes: among what was released, and at the end among what has an owner.
 const EXTENT_COST: usize = 64;
 /// Bytes that a short look at a block counts for ([`Work`]).
 const LOOK_WORK: usize = 256;

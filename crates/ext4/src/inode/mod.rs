@@ -2,7 +2,6 @@
 
 mod cache;
 pub(crate) mod core;
-#[allow(dead_code)] // The editors that use it come next.
 pub(crate) mod draft;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod edit;

@@ -1,7 +1,7 @@
 //! File maps: walking extent trees and indirect maps on demand and publishing what was found into the mapping
 //! snapshot.
 
-#[allow(dead_code)] // The replay of fast commits and journaled writes come next.
+#[allow(dead_code)] // Journaled writes use the rest of it.
 pub(crate) mod edit;
 pub(crate) mod indirect;
 pub(crate) mod overwrite;
