@@ -3,7 +3,7 @@
 use super::canvas::{Canvas, LINE, Tone};
 use serde_json::Value;
 
-const NAMES: usize = 300;
+const NAMES: usize = 370;
 const BARS: usize = 360;
 
 /// Which figure.
@@ -42,8 +42,11 @@ pub fn draw(json: &str, shown: Shown) -> Result<String, String> {
         let figure = |arm: &&Value| arm[shown.key()].as_f64().filter(|figure| *figure > 0.0);
         let raw = arms.iter().find(|arm| arm["arm"] == "raw").and_then(figure);
         let Some(raw) = raw else { continue };
-        let variant = scenario["variant"].as_str().map_or_else(String::new, |name| format!(", {name}"));
-        let name = format!("{}{variant}", scenario["scenario"].as_str().unwrap_or("?"));
+        let device = scenario["device"].as_str().unwrap_or("?");
+        let device = device.split(['?', ',']).next().unwrap_or(device);
+        let shape =
+            arms.first().map_or_else(String::new, |arm| format!("{} × {}", arm["threads"], arm["qd"]));
+        let name = format!("{}, {shape}, {device}", scenario["scenario"].as_str().unwrap_or("?"));
         for (number, arm) in arms.iter().enumerate() {
             let Some(figure) = figure(arm) else { continue };
             let ratio = figure / raw;
@@ -54,8 +57,8 @@ pub fn draw(json: &str, shown: Shown) -> Result<String, String> {
             // Twice the raw device ends the scale.
             let length = (ratio.min(2.0) / 2.0 * BARS as f64).max(1.0) as usize;
             let tone = if arm["arm"] == "on" { Tone::Strong } else { Tone::Plain };
-            canvas.labelled(NAMES + 60, y, length, LINE - 3, tone, &[]);
-            canvas.text(NAMES + 66 + length, y + LINE / 2 - 2, &format!("{ratio:.2}"));
+            canvas.labelled(NAMES + 80, y, length, LINE - 3, tone, &[]);
+            canvas.text(NAMES + 86 + length, y + LINE / 2 - 2, &format!("{ratio:.2}"));
             y += LINE;
         }
         y += 8;
