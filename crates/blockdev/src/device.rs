@@ -175,6 +175,11 @@ pub trait Device: Send + Sync + fmt::Debug {
     }
     /// Tells the device that a range is unused. Contents are undefined afterwards.
     fn discard(&self, pos: u64, length: u64) -> Result<()>;
+    /// Whether these bytes are known to read as zeros without a look at them: a hole of a file. `false` means "not
+    /// known". What was discarded is never known.
+    fn reads_zeros(&self, _pos: u64, _length: u64) -> bool {
+        false
+    }
     /// A request queue for one thread.
     fn queue(&self, options: &QueueOptions) -> Result<Queue>;
 }

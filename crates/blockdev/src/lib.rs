@@ -2,8 +2,8 @@
 //!
 //! A [`Device`] answers synchronous calls from any thread and hands out per-thread [`Queue`]s for asynchronous
 //! requests. Engines live in [`engine`] (`uring`, `sync`, `dax`, `memory`, `null`), wrappers in [`layer`] (`counting`,
-//! `late`, `latency`, `mask`, `fault`, `overlay`, `slice`). [`open`] turns a [`spec::DeviceSpec`] into an opened device
-//! and is the only place that picks an engine.
+//! `crash`, `late`, `latency`, `mask`, `fault`, `overlay`, `slice`). [`open`] turns a [`spec::DeviceSpec`] into an
+//! opened device and is the only place that picks an engine.
 //!
 //! Units: every position and length is in **bytes**. Positions, lengths and memory addresses of data requests obey
 //! [`Geometry::logical_block`] and [`Geometry::memory_align`].

@@ -1,4 +1,4 @@
-//! Ownership: who else uses a device or image, settled before a single byte of it is read.
+//! Ownership: who else uses a device or image, found out before a single byte of it is read.
 //!
 //! | | writer | reader |
 //! |---|---|---|

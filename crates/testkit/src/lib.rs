@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod crash;
 pub mod digest;
 pub mod fixture;
 pub mod guard;
@@ -25,7 +26,7 @@ pub use digest::SparseDigest;
 pub use guard::{KernelMount, LoopDevice, LoopOptions, Mount, Tmpfs, Zram};
 pub use manifest::{Entry, Kind, Manifest, manifest};
 pub use oracle::{debugfs, dumpe2fs, e2fsck_clean, mke2fs};
-pub use requirement::{Need, require_root, require_tool, require_vm};
+pub use requirement::Need;
 pub use rng::Rng;
 pub use scratch::Scratch;
 pub use volume::{Volume, VolumeBuilder, kernel_manifest, with_kernel};

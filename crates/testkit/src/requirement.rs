@@ -137,24 +137,6 @@ fn skip(name: &str, reason: &str, strict: bool, log: Option<&Path>) {
     }
 }
 
-/// [`require`] for root alone.
-#[track_caller]
-pub fn require_root(name: &str) -> bool {
-    require(name, &[Need::Root])
-}
-
-/// [`require`] for one program.
-#[track_caller]
-pub fn require_tool(name: &str, program: &'static str) -> bool {
-    require(name, &[Need::Tool(program)])
-}
-
-/// [`require`] for the virtual machine.
-#[track_caller]
-pub fn require_vm(name: &str) -> bool {
-    require(name, &[Need::Vm])
-}
-
 /// Returns from the test (reporting a skip) unless every [`Need`] is there: `needs!(Need::Root);`
 #[macro_export]
 macro_rules! needs {
@@ -173,20 +155,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_program_is_named() {
-        let need = Need::Tool("no-such-program-anywhere");
-        assert_eq!(need.missing().unwrap(), "needs the program `no-such-program-anywhere`");
-        assert_eq!(Need::Tool("sh").missing(), None);
-        assert_eq!(Need::Runs(&["true"]).missing(), None);
-        assert_eq!(Need::Runs(&["false", "it"]).missing().unwrap(), "needs that `false it` succeeds");
-        assert_eq!(
-            Need::Runs(&["no-such-program"]).missing().unwrap(),
-            "needs the program `no-such-program`"
-        );
-        assert!(Need::Memory(u64::MAX).missing().is_some());
-    }
-
-    #[test]
     fn a_skip_is_logged_with_name_and_reason() {
         let log = tempfile::NamedTempFile::new().unwrap();
         skip("some::test", "needs a unicorn", false, Some(log.path()));
@@ -199,16 +167,5 @@ mod tests {
     #[should_panic(expected = "UEXT4_REQUIRE=all forbids a skip")]
     fn a_strict_run_fails_instead_of_skipping() {
         skip("some::test", "needs a unicorn", true, None);
-    }
-
-    #[test]
-    fn needs_returns_early_and_passes_the_test_name() {
-        fn inner(reached: &mut bool) {
-            needs!(Need::Tool("sh"));
-            *reached = true;
-        }
-        let mut reached = false;
-        inner(&mut reached);
-        assert!(reached);
     }
 }

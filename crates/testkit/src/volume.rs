@@ -16,7 +16,6 @@ pub struct VolumeBuilder {
     kind: &'static str,
     args: Vec<OsString>,
     extended: Vec<String>,
-    uuid: Option<String>,
 }
 
 /// An image file in a scratch directory of its own.
@@ -32,9 +31,8 @@ impl VolumeBuilder {
         VolumeBuilder {
             size,
             kind: "ext4",
-            args: Vec::new(),
+            args: ["-U", "6e7f3c51-2b0a-4d1e-9c57-0f1a2b3c4d5e"].map(OsString::from).to_vec(),
             extended: vec!["hash_seed=0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0".into()],
-            uuid: Some("6e7f3c51-2b0a-4d1e-9c57-0f1a2b3c4d5e".into()),
         }
     }
 
@@ -50,8 +48,9 @@ impl VolumeBuilder {
     /// On `-E` and `-U`: mke2fs keeps only the last of each, see [`VolumeBuilder::extended`].
     #[track_caller]
     pub fn args<S: Into<OsString>>(mut self, args: impl IntoIterator<Item = S>) -> VolumeBuilder {
+        let given = self.args.len();
         self.args.extend(args.into_iter().map(Into::into));
-        assert!(!self.args.iter().any(|arg| arg == "-E" || arg == "-U"), "-E and -U have calls of their own");
+        assert!(!self.args[given..].iter().any(|arg| arg == "-E" || arg == "-U"), "-E and -U are set here");
         self
     }
 
@@ -66,13 +65,6 @@ impl VolumeBuilder {
         self.args([OsString::from("-d"), dir.into()])
     }
 
-    /// A random UUID and hash seed, as mke2fs gives them by itself.
-    pub fn random_identity(mut self) -> VolumeBuilder {
-        self.uuid = None;
-        self.extended.retain(|option| !option.starts_with("hash_seed="));
-        self
-    }
-
     /// Makes it in a scratch directory of its own.
     #[track_caller]
     pub fn build(&self) -> Volume {
@@ -85,14 +77,8 @@ impl VolumeBuilder {
     /// Formats an existing file or device over its whole length.
     #[track_caller]
     pub fn format(&self, path: &Path) {
-        let mut args = self.args.clone();
-        if let Some(uuid) = &self.uuid {
-            args.extend(["-U", uuid].map(OsString::from));
-        }
-        if !self.extended.is_empty() {
-            args.extend(["-E", &self.extended.join(",")].map(OsString::from));
-        }
-        oracle::mke2fs_kind(path, self.kind, &args);
+        let extended = ["-E", &self.extended.join(",")].map(OsString::from);
+        oracle::mke2fs_kind(path, self.kind, &[&self.args, &extended[..]].concat());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use uext4_testkit::{
-    KernelMount, LoopDevice, LoopOptions, Mount, Need, Scratch, Tmpfs, VolumeBuilder, needs,
+    KernelMount, LoopDevice, LoopOptions, Mount, Need, Scratch, Tmpfs, VolumeBuilder, Zram, needs,
 };
 
 /// What the kernel tells about a block device in `file`.
@@ -100,4 +100,21 @@ fn root_tmpfs_is_bounded() {
     let tmpfs = Tmpfs::new(1 << 20);
     let error = std::fs::write(tmpfs.path().join("big"), vec![1; 2 << 20]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+}
+
+#[test]
+fn root_adds_a_zram_device_and_removes_it() {
+    needs!(Need::Zram);
+    let first = Zram::new(8 << 20);
+    let second = Zram::new(8 << 20);
+    assert_ne!(first.path(), second.path());
+    std::fs::write(first.path(), [7; 4096]).unwrap();
+    assert_eq!(
+        std::fs::read_to_string(sysfs(first.path(), "disksize")).unwrap().trim(),
+        (8 << 20).to_string()
+    );
+    let path = first.path().to_owned();
+    drop(first);
+    assert!(!path.exists());
+    assert!(second.path().exists());
 }

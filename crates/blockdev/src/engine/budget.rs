@@ -141,11 +141,11 @@ impl Share {
         if !self.active && !self.budget.is_crowded() {
             return waiting.min(self.budget.each.saturating_sub(in_device));
         }
-        self.settle(in_device, waiting)
+        self.agree(in_device, waiting)
     }
 
     #[inline(never)]
-    fn settle(&mut self, in_device: u32, waiting: u32) -> u32 {
+    fn agree(&mut self, in_device: u32, waiting: u32) -> u32 {
         let budget = &*self.budget;
         let need = in_device + waiting;
         let mut old = budget.read();
@@ -188,7 +188,7 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         if self.active {
-            self.settle(0, 0);
+            self.agree(0, 0);
         }
         self.budget.depths.fetch_sub(self.depth, Ordering::Relaxed);
     }

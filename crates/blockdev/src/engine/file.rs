@@ -105,13 +105,13 @@ impl FileDevice {
             fua_rings: None,
         };
         if block && capabilities.fua {
-            device.settle_fua();
+            device.prepare_fua();
         }
         Ok(device)
     }
 
     /// A block device with FUA: keeps the capability only if single FUA writes can be sent.
-    fn settle_fua(&mut self) {
+    fn prepare_fua(&mut self) {
         let notes = &mut self.description.notes;
         if self.engine == FileEngine::Sync {
             notes.push("no FUA: a synchronous DSYNC write would flush the whole cache".into());
@@ -327,6 +327,19 @@ impl Device for FileDevice {
             .map_err(|error| io_error(Op::Discard, pos, length, errno_of(&error)))
     }
 
+    fn reads_zeros(&self, pos: u64, length: u64) -> bool {
+        if self.block || self.process.check().is_err() {
+            return false;
+        }
+        // The descriptor's own position, which moves, is nobody's: every transfer names its own.
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(pos)) {
+            Ok(data) => data >= pos.saturating_add(length),
+            // No data from there to the file's end.
+            Err(rustix::io::Errno::NXIO) => pos.saturating_add(length) <= self.geometry.size,
+            Err(_) => false,
+        }
+    }
+
     /// # Errors [`Error::Unsupported`] for what was required and is refused. A kernel without io_uring is a
     /// fallback told in [`crate::QueueFacts`] unless something of a ring was required.
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
@@ -386,7 +399,7 @@ mod tests {
         let node = LoopDevice::attach(&image, LoopOptions { direct_io: true, ..LoopOptions::default() });
         let mut device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
         device.capabilities.fua = true;
-        device.settle_fua();
+        device.prepare_fua();
         assert!(device.capabilities.fua && device.fua_rings.is_some());
 
         let pool = crate::BufferPool::new(4096).unwrap();
@@ -413,7 +426,7 @@ mod tests {
         let node = LoopDevice::attach(&image, LoopOptions { direct_io: true, ..LoopOptions::default() });
         let mut device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
         device.capabilities.fua = true;
-        device.settle_fua();
+        device.prepare_fua();
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
                 let device = &device;
@@ -440,7 +453,7 @@ mod tests {
         let node = LoopDevice::attach(&image, LoopOptions::default());
         let mut device = FileDevice::open(node.path(), FileEngine::Sync, true, false).unwrap();
         device.capabilities.fua = true;
-        device.settle_fua();
+        device.prepare_fua();
         assert!(!device.capabilities.fua && device.fua_rings.is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! Counts what reaches a device, and shows each request to whoever traces.
 
 use super::slots::Slots;
-use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped};
+use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped, inner_reads_zeros};
 use crate::timer::now_ns;
 use crate::{Device, DeviceQueue, Done, Op, Queue, QueueOptions, Request, Result};
 use std::fmt;
@@ -218,6 +218,10 @@ impl fmt::Debug for CountingDevice {
 impl DeviceLayer for CountingDevice {
     fn inner(&self) -> &dyn Device {
         &*self.inner
+    }
+
+    fn reads_zeros(&self, pos: u64, length: u64) -> bool {
+        inner_reads_zeros(self, pos, length)
     }
 
     fn names(&self) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Makes chosen requests fail: the n-th of a kind, or those that touch a range, with an errno or cut short.
 
-use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped};
+use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped, inner_reads_zeros};
 use crate::{Device, Error, Op, Queue, QueueOptions, Request, Result, WriteDurability};
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -187,6 +187,10 @@ impl FaultDevice {
 impl DeviceLayer for FaultDevice {
     fn inner(&self) -> &dyn Device {
         &*self.inner
+    }
+
+    fn reads_zeros(&self, pos: u64, length: u64) -> bool {
+        inner_reads_zeros(self, pos, length)
     }
 
     fn names(&self) -> Vec<String> {

@@ -4,7 +4,7 @@
 //! completed until it is due. Requests that take the device longer are not delayed further.
 
 use super::slots::Slots;
-use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped};
+use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped, inner_reads_zeros};
 use crate::engine::goal;
 use crate::timer::{duration_ns, now_ns, sleepable, wait_until};
 use crate::{Device, DeviceQueue, Done, Op, Queue, QueueOptions, Request, Result, Wait};
@@ -69,6 +69,10 @@ impl LatencyDevice {
 impl DeviceLayer for LatencyDevice {
     fn inner(&self) -> &dyn Device {
         &*self.inner
+    }
+
+    fn reads_zeros(&self, pos: u64, length: u64) -> bool {
+        inner_reads_zeros(self, pos, length)
     }
 
     fn names(&self) -> Vec<String> {

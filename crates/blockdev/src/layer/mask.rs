@@ -1,7 +1,7 @@
 //! Hides capabilities of a device. It never claims one that the device lacks; the only thing it adds is work:
 //! a volatile cache that is not there makes callers flush.
 
-use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped};
+use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped, inner_reads_zeros};
 use crate::{Capabilities, Device, Error, Op, Queue, QueueOptions, Request, Result};
 use std::sync::Arc;
 
@@ -70,6 +70,10 @@ impl MaskDevice {
 impl DeviceLayer for MaskDevice {
     fn inner(&self) -> &dyn Device {
         &*self.inner
+    }
+
+    fn reads_zeros(&self, pos: u64, length: u64) -> bool {
+        inner_reads_zeros(self, pos, length)
     }
 
     fn names(&self) -> Vec<String> {

@@ -2,6 +2,7 @@
 mod slice;
 pub use slice::SliceDevice;
 mod counting;
+mod crash;
 mod fault;
 mod late;
 mod latency;
@@ -11,6 +12,9 @@ mod slots;
 mod wake;
 mod wrap;
 pub use counting::{Counters, CountingDevice, Counts, TraceEvent, TracePhase, TraceSink};
+pub use crash::{
+    CrashDevice, CrashEvent, CrashHandle, CrashLog, CrashMark, CrashOperation, CrashOptions, CrashOutcome,
+};
 pub use fault::{Fault, FaultAction, FaultDevice, FaultHandle, FaultId, FaultOn};
 pub use late::{LateDevice, LateHandle};
 pub use latency::LatencyDevice;

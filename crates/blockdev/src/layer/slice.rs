@@ -1,6 +1,6 @@
 //! A part of a device: a partition (`?partition=N`) or everything behind a byte (`?offset=B`).
 
-use super::wrap::{DeviceLayer, Fate, QueueLayer, Wrapped};
+use super::wrap::{DeviceLayer, Fate, QueueLayer, Wrapped, inner_reads_zeros};
 use crate::{Device, Geometry, Op, Queue, QueueOptions, Request, Result};
 use std::sync::Arc;
 
@@ -29,6 +29,10 @@ impl SliceDevice {
 impl DeviceLayer for SliceDevice {
     fn inner(&self) -> &dyn Device {
         &*self.inner
+    }
+
+    fn reads_zeros(&self, pos: u64, length: u64) -> bool {
+        inner_reads_zeros(self, pos, length)
     }
 
     fn names(&self) -> Vec<String> {

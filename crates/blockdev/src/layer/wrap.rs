@@ -83,9 +83,20 @@ pub(super) trait DeviceLayer: Send + Sync + fmt::Debug {
         self.run(What { op: Op::Discard, pos, length, fua: false }, |inner| inner.discard(inner_pos, length))
     }
 
+    /// What the inner device knows, of a layer whose bytes are all there: not known unless the layer says
+    /// [`inner_reads_zeros`].
+    fn reads_zeros(&self, _pos: u64, _length: u64) -> bool {
+        false
+    }
+
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         self.inner().queue(options)
     }
+}
+
+/// [`DeviceLayer::reads_zeros`] of a layer that keeps no bytes to itself.
+pub(super) fn inner_reads_zeros(layer: &impl DeviceLayer, pos: u64, length: u64) -> bool {
+    layer.position(pos, length).is_ok_and(|inner_pos| layer.inner().reads_zeros(inner_pos, length))
 }
 
 impl<L: DeviceLayer> Device for L {
@@ -126,6 +137,10 @@ impl<L: DeviceLayer> Device for L {
 
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
         DeviceLayer::discard(self, pos, length)
+    }
+
+    fn reads_zeros(&self, pos: u64, length: u64) -> bool {
+        DeviceLayer::reads_zeros(self, pos, length)
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {

@@ -11,7 +11,7 @@ mod zram;
 
 pub use lock::{MachineLock, machine_lock};
 pub use loopdev::{LoopDevice, LoopOptions};
-pub use mount::{KernelMount, Mount, Tmpfs, drop_caches};
+pub use mount::{KernelMount, Mount, Tmpfs};
 pub use zram::Zram;
 
 use std::time::{Duration, Instant};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::lock::{MOUNT_PREFIX, MachineLock, machine_lock};
 use super::loopdev::{LoopDevice, LoopOptions};
 use super::{release_failed, wait_until};
-use crate::oracle::{command, run};
+use crate::oracle::command;
 
 /// A mounted file system on a mount point of its own, unmounted on drop.
 #[derive(Debug)]
@@ -139,11 +139,4 @@ impl Tmpfs {
     pub fn path(&self) -> &Path {
         self.mount.path()
     }
-}
-
-/// Drops the page, dentry and inode caches of the whole machine, so that the next read comes from devices.
-#[track_caller]
-pub fn drop_caches() {
-    run(&mut command("sync"));
-    std::fs::write("/proc/sys/vm/drop_caches", "3").expect("drop_caches needs root");
 }

@@ -57,23 +57,3 @@ impl Drop for Zram {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Need;
-
-    #[test]
-    fn root_adds_a_device_and_removes_it() {
-        crate::needs!(Need::Zram);
-        let first = Zram::new(8 << 20);
-        let second = Zram::new(8 << 20);
-        assert_ne!(first.path(), second.path());
-        std::fs::write(first.path(), [7; 4096]).unwrap();
-        assert_eq!(std::fs::read_to_string(first.sysfs("disksize")).unwrap().trim(), (8 << 20).to_string());
-        let path = first.path().to_owned();
-        drop(first);
-        assert!(!path.exists());
-        assert!(second.path().exists());
-    }
-}

@@ -40,99 +40,66 @@ pub struct Field {
 use Role::{Any, Block, Count, Flags, Ino, Logical, Size};
 
 type Row = (usize, usize, Role);
+/// Fields of one width that follow each other: the first one's byte, bytes of each, what they mean.
+type Run = (usize, usize, &'static [Role]);
 
-const SUPERBLOCK: &[Row] = &[
-    (0x00, 4, Count),
-    (0x04, 4, Count),
-    (0x0c, 4, Count),
-    (0x10, 4, Count),
-    (0x14, 4, Block),
-    (0x18, 4, Size),
-    (0x1c, 4, Size),
-    (0x20, 4, Count),
-    (0x24, 4, Count),
-    (0x28, 4, Count),
-    (0x38, 2, Any),
-    (0x3a, 2, Flags),
-    (0x3c, 2, Any),
-    (0x48, 4, Any),
-    (0x4c, 4, Any),
-    (0x54, 4, Ino),
-    (0x58, 2, Size),
-    (0x5a, 2, Count),
-    (0x5c, 4, Flags),
-    (0x60, 4, Flags),
-    (0x64, 4, Flags),
-    (0xce, 2, Count),
-    (0xe0, 4, Ino),
-    (0xe4, 4, Any),
-    (0xe8, 4, Ino),
-    (0xfc, 1, Any),
-    (0xfe, 2, Size),
-    (0x100, 4, Flags),
-    (0x104, 4, Count),
-    (0x150, 4, Count),
-    (0x15c, 2, Size),
-    (0x15e, 2, Size),
-    (0x160, 4, Flags),
-    (0x166, 2, Any),
-    (0x168, 4, Block),
-    (0x16c, 4, Block),
-    (0x174, 1, Size),
-    (0x175, 1, Any),
-    (0x240, 4, Ino),
-    (0x244, 4, Ino),
-    (0x24c, 4, Count),
-    (0x250, 4, Count),
-    (0x26c, 4, Ino),
-    (0x270, 4, Any),
-    (0x27c, 2, Any),
-    (0x27e, 2, Flags),
-    (0x280, 4, Ino),
+/// One of the fields in these runs.
+fn one_of(runs: &[Run], choices: &mut Choices<'_>) -> Option<Row> {
+    let row = |&(at, width, roles): &Run| {
+        (at..).step_by(width).zip(roles).map(move |(at, &role)| (at, width, role))
+    };
+    let rows: Vec<Row> = runs.iter().flat_map(row).collect();
+    choices.pick(&rows).copied()
+}
+
+const SUPERBLOCK: &[Run] = &[
+    (0x00, 4, &[Count, Count]),
+    (0x0c, 4, &[Count, Count, Block, Size, Size, Count, Count, Count]),
+    (0x38, 2, &[Any, Flags, Any]),
+    (0x48, 4, &[Any, Any]),
+    (0x54, 4, &[Ino]),
+    (0x58, 2, &[Size, Count]),
+    (0x5c, 4, &[Flags, Flags, Flags]),
+    (0xce, 2, &[Count]),
+    (0xe0, 4, &[Ino, Any, Ino]),
+    (0xfc, 1, &[Any]),
+    (0xfe, 2, &[Size]),
+    (0x100, 4, &[Flags, Count]),
+    (0x150, 4, &[Count]),
+    (0x15c, 2, &[Size, Size]),
+    (0x160, 4, &[Flags]),
+    (0x166, 2, &[Any]),
+    (0x168, 4, &[Block, Block]),
+    (0x174, 1, &[Size, Any]),
+    (0x240, 4, &[Ino, Ino]),
+    (0x24c, 4, &[Count, Count]),
+    (0x26c, 4, &[Ino, Any]),
+    (0x27c, 2, &[Any, Flags]),
+    (0x280, 4, &[Ino]),
 ];
 
-const DESCRIPTOR: &[Row] = &[
-    (0x00, 4, Block),
-    (0x04, 4, Block),
-    (0x08, 4, Block),
-    (0x0c, 2, Count),
-    (0x0e, 2, Count),
-    (0x10, 2, Count),
-    (0x12, 2, Flags),
-    (0x1c, 2, Count),
-    (0x20, 4, Block),
-    (0x24, 4, Block),
-    (0x28, 4, Block),
-    (0x2c, 2, Count),
-    (0x2e, 2, Count),
-    (0x32, 2, Count),
+const DESCRIPTOR: &[Run] = &[
+    (0x00, 4, &[Block, Block, Block]),
+    (0x0c, 2, &[Count, Count, Count, Flags]),
+    (0x1c, 2, &[Count]),
+    (0x20, 4, &[Block, Block, Block]),
+    (0x2c, 2, &[Count, Count]),
+    (0x32, 2, &[Count]),
 ];
 
-const INODE: &[Row] = &[
-    (0x00, 2, Flags),
-    (0x04, 4, Size),
-    (0x14, 4, Ino),
-    (0x1a, 2, Count),
-    (0x1c, 4, Count),
-    (0x20, 4, Flags),
-    (0x28, 2, Any),
-    (0x2a, 2, Count),
-    (0x2c, 2, Count),
-    (0x2e, 2, Count),
-    (0x34, 4, Logical),
-    (0x38, 4, Block),
-    (0x3c, 4, Block),
-    (0x58, 4, Block),
-    (0x5c, 4, Block),
-    (0x60, 4, Block),
-    (0x64, 4, Any),
-    (0x68, 4, Block),
-    (0x6c, 4, Size),
-    (0x74, 2, Count),
-    (0x76, 2, Block),
-    (0x80, 2, Size),
-    (0x84, 4, Any),
-    (0x9c, 4, Any),
+const INODE: &[Run] = &[
+    (0x00, 2, &[Flags]),
+    (0x04, 4, &[Size]),
+    (0x14, 4, &[Ino]),
+    (0x1a, 2, &[Count]),
+    (0x1c, 4, &[Count, Flags]),
+    (0x28, 2, &[Any, Count, Count, Count]),
+    (0x34, 4, &[Logical, Block, Block]),
+    (0x58, 4, &[Block, Block, Block, Any, Block, Size]),
+    (0x74, 2, &[Count, Block]),
+    (0x80, 2, &[Size]),
+    (0x84, 4, &[Any]),
+    (0x9c, 4, &[Any]),
 ];
 
 const EXTENTS: &[Row] = &[(0, 2, Any), (2, 2, Count), (4, 2, Count), (6, 2, Count), (8, 4, Any)];
@@ -146,22 +113,12 @@ const HTREE_INFO: &[Row] = &[(4, 1, Any), (5, 1, Size), (6, 1, Count), (7, 1, Fl
 
 const DIR_ENTRY: &[Row] = &[(0, 4, Ino), (4, 2, Size), (6, 1, Size), (7, 1, Any), (8, 1, Any), (9, 1, Any)];
 
-const JOURNAL_SUPER: &[Row] = &[
-    (0x00, 4, Any),
-    (0x04, 4, Any),
-    (0x0c, 4, Size),
-    (0x10, 4, Count),
-    (0x14, 4, Logical),
-    (0x18, 4, Any),
-    (0x1c, 4, Logical),
-    (0x20, 4, Any),
-    (0x24, 4, Flags),
-    (0x28, 4, Flags),
-    (0x2c, 4, Flags),
-    (0x40, 4, Count),
-    (0x50, 1, Any),
-    (0x54, 4, Count),
-    (0x58, 4, Logical),
+const JOURNAL_SUPER: &[Run] = &[
+    (0x00, 4, &[Any, Any]),
+    (0x0c, 4, &[Size, Count, Logical, Any, Logical, Any, Flags, Flags, Flags]),
+    (0x40, 4, &[Count]),
+    (0x50, 1, &[Any]),
+    (0x54, 4, &[Count, Logical]),
 ];
 
 const LOG_HEADER: &[Row] = &[(0, 4, Any), (4, 4, Any), (8, 4, Any)];
@@ -186,8 +143,8 @@ pub fn pick(image: &[u8], layout: &Layout, site: &Site, choices: &mut Choices<'_
 
 fn named_field(bytes: &[u8], layout: &Layout, site: &Site, choices: &mut Choices<'_>) -> Option<Row> {
     match site.kind {
-        Kind::Superblock => choices.pick(SUPERBLOCK).copied(),
-        Kind::Descriptor => choices.pick(DESCRIPTOR).copied(),
+        Kind::Superblock => one_of(SUPERBLOCK, choices),
+        Kind::Descriptor => one_of(DESCRIPTOR, choices),
         Kind::Inode => inode_field(bytes, choices),
         Kind::ExtentNode => extent_field(bytes, 0, choices),
         Kind::Indirect => Some((choices.below(bytes.len() / 4) * 4, 4, Block)),
@@ -197,7 +154,7 @@ fn named_field(bytes: &[u8], layout: &Layout, site: &Site, choices: &mut Choices
             0 => choices.pick(XATTRS).copied(),
             _ => xattr_field(bytes, 32, choices),
         },
-        Kind::JournalSuper => choices.pick(JOURNAL_SUPER).copied(),
+        Kind::JournalSuper => one_of(JOURNAL_SUPER, choices),
         Kind::JournalDescriptor => tag_field(bytes, layout, choices),
         Kind::JournalRevoke => match choices.below(2) {
             0 => choices.pick(&[(12, 4, Size), (0, 4, Any), (8, 4, Any)]).copied(),
@@ -226,7 +183,7 @@ fn inode_field(bytes: &[u8], choices: &mut Choices<'_>) -> Option<Row> {
         },
         // Inline directories begin with the parent's number, entries behind it.
         3 => shifted(choices.pick(DIR_ENTRY), 0x28 + 4 + 12 * choices.below(4)),
-        _ => choices.pick(INODE).copied(),
+        _ => one_of(INODE, choices),
     }
 }
 
@@ -310,12 +267,8 @@ fn fast_field(bytes: &[u8], choices: &mut Choices<'_>) -> Option<Row> {
         0 => Some((record, 2, Any)),
         1 => Some((record + 2, 2, Size)),
         _ => {
-            let length = le16(bytes, record + 2) as usize;
-            Some((
-                record + 4 + 4 * choices.below(length / 4),
-                4,
-                if choices.below(2) == 0 { Ino } else { Block },
-            ))
+            let at = record + 4 + 4 * choices.below(le16(bytes, record + 2) as usize / 4);
+            Some((at, 4, if choices.below(2) == 0 { Ino } else { Block }))
         }
     }
 }
