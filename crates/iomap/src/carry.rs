@@ -24,7 +24,7 @@ pub(crate) type Carried<E> = (Result<(), E>, Durability);
 
 impl<F: FileSystem> Engine<F> {
     /// Decides and carries out a write of the buffers `data`, one after another. `alone`: take the gate exclusively at
-    /// once, after a drain or not. `pump` is called while it waits for the gate.
+    /// once, after a drain or not. `help` is called while it waits for the gate.
     ///
     /// # Errors
     /// Nothing was sent. What fails later is in the outcome.
@@ -34,7 +34,7 @@ impl<F: FileSystem> Engine<F> {
         data: &[&[u8]],
         request: &Request,
         flow: Flow,
-        pump: &mut dyn FnMut(),
+        help: &mut dyn FnMut(),
     ) -> Result<Carried<F::Error>, F::Error> {
         let Flow { mut alone, nowait, mut mapping } = flow;
         let state = file.state();
@@ -50,14 +50,11 @@ impl<F: FileSystem> Engine<F> {
                 Some(_) if nowait => return Err(Error::WouldBlock.into()),
                 Some(drain) => {
                     self.check_process()?;
-                    state.gate.lock_exclusive(drain, pump)
+                    state.gate.lock_exclusive(drain, help)
                 }
             };
             // Everything may have changed while the gate was not held: decide again.
-            let plan = self.decide(file, request, &mut mapping)?;
-            if nowait && plan.waits() {
-                return Err(Error::WouldBlock.into());
-            }
+            let plan = self.decide(file, request, &mut mapping, nowait)?;
             let drained = alone == Some(true) || !plan.drain;
             if drained && (alone.is_some() || plan.gate == GateMode::Shared) {
                 break (guard, plan);
@@ -77,10 +74,10 @@ impl<F: FileSystem> Engine<F> {
         file: &OpenFile<F>,
         request: &Request,
         plan: &Plan,
-        pump: &mut dyn FnMut(),
+        help: &mut dyn FnMut(),
     ) -> Result<(), F::Error> {
         self.check_process()?;
-        let _alone = file.state().gate.lock_exclusive(plan.drain, pump);
+        let _alone = file.state().gate.lock_exclusive(plan.drain, help);
         let range = request.range;
         if range.end() <= file.state().size() {
             self.take_blocks(file, request, plan)?;
@@ -256,10 +253,9 @@ impl<F: FileSystem> Writing<'_, F> {
         let fua = self.plan.durability == Durability::Fua;
         let how = if fua { WriteDurability::Fua } else { WriteDurability::Cached };
         let copies = matches!(self.plan.route, Route::DaxOverwrite | Route::DaxAllocate);
-        let written = match (copies, self.plan.counted) {
-            (false, _) => self.engine.device.write_at(part, physical, how).map_err(Error::from),
-            (true, false) => self.engine.copy_in(self.guard, part, physical, how),
-            (true, true) => self.engine.copy_in_counted(self.guard, part, physical, how),
+        let written = match copies {
+            true => self.engine.copy_in(self.guard, part, physical, how, self.plan.counted),
+            false => self.engine.device.write_at(part, physical, how).map_err(Error::from),
         };
         written.map_err(|error| self.engine.write_failed(error, self.plan.durability))
     }

@@ -11,51 +11,30 @@ use crate::gate::InodeGuard;
 use uext4_blockdev::WriteDurability;
 
 impl<F: FileSystem> Engine<F> {
-    /// Copies out of mapped memory: the fast route.
-    #[inline]
+    /// Copies out of mapped memory, `counted` in flight on the plain route.
+    #[inline(always)]
     pub(crate) fn copy_out(
         &self,
-        _held: &InodeGuard<'_>,
+        held: &InodeGuard<'_>,
         buf: &mut [u8],
         physical: u64,
+        counted: bool,
     ) -> Result<(), Error> {
+        let _in_flight = counted.then(|| held.count_in_flight());
         Ok(self.device.read_at(buf, physical)?)
     }
 
-    /// Copies out of mapped memory, counted: the plain route.
-    #[inline]
-    pub(crate) fn copy_out_counted(
-        &self,
-        held: &InodeGuard<'_>,
-        buf: &mut [u8],
-        physical: u64,
-    ) -> Result<(), Error> {
-        let _in_flight = held.count_in_flight();
-        self.copy_out(held, buf, physical)
-    }
-
-    /// Copies into mapped memory: the fast route.
-    #[inline]
+    /// Copies into mapped memory, `counted` in flight on the plain route.
+    #[inline(always)]
     pub(crate) fn copy_in(
         &self,
-        _held: &InodeGuard<'_>,
-        buf: &[u8],
-        physical: u64,
-        durability: WriteDurability,
-    ) -> Result<(), Error> {
-        Ok(self.device.write_at(buf, physical, durability)?)
-    }
-
-    /// Copies into mapped memory, counted: the plain route.
-    #[inline]
-    pub(crate) fn copy_in_counted(
-        &self,
         held: &InodeGuard<'_>,
         buf: &[u8],
         physical: u64,
         durability: WriteDurability,
+        counted: bool,
     ) -> Result<(), Error> {
-        let _in_flight = held.count_in_flight();
-        self.copy_in(held, buf, physical, durability)
+        let _in_flight = counted.then(|| held.count_in_flight());
+        Ok(self.device.write_at(buf, physical, durability)?)
     }
 }

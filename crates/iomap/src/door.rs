@@ -22,14 +22,27 @@ pub enum Payload {
 const _: () = assert!(size_of::<Payload>() == 2 * size_of::<usize>());
 
 impl Payload {
+    /// All buffers in order.
+    pub(crate) fn buffers(&self) -> &[Buffer] {
+        match self {
+            Payload::None => &[],
+            Payload::One(buffer) => std::slice::from_ref(buffer),
+            Payload::Many(buffers) => buffers,
+        }
+    }
+
+    pub(crate) fn buffers_mut(&mut self) -> &mut [Buffer] {
+        match self {
+            Payload::None => &mut [],
+            Payload::One(buffer) => std::slice::from_mut(buffer),
+            Payload::Many(buffers) => buffers,
+        }
+    }
+
     /// Bytes in all buffers.
     #[inline]
     pub fn len(&self) -> u64 {
-        match self {
-            Payload::None => 0,
-            Payload::One(buffer) => buffer.len() as u64,
-            Payload::Many(buffers) => buffers.iter().map(|buffer| buffer.len() as u64).sum(),
-        }
+        self.buffers().iter().map(|buffer| buffer.len() as u64).sum()
     }
 
     /// Whether there is no byte.
@@ -47,43 +60,32 @@ impl Payload {
 
     /// The bytes, buffer by buffer.
     pub(crate) fn parts(&self) -> Vec<&[u8]> {
-        match self {
-            Payload::None => Vec::new(),
-            Payload::One(buffer) => vec![buffer],
-            Payload::Many(buffers) => buffers.iter().map(|buffer| &**buffer).collect(),
+        self.buffers().iter().map(|buffer| &**buffer).collect()
+    }
+
+    /// The buffer with the byte at `offset`, and the byte's offset in it.
+    #[inline]
+    fn locate(&self, mut offset: u64) -> Option<(usize, u64)> {
+        for (number, buffer) in self.buffers().iter().enumerate() {
+            match offset.checked_sub(buffer.len() as u64) {
+                None => return Some((number, offset)),
+                Some(behind) => offset = behind,
+            }
         }
+        None
     }
 
     /// Bytes that follow `offset` in the buffer that holds it.
     #[inline]
     pub(crate) fn contiguous(&self, offset: u64) -> u64 {
-        match self {
-            Payload::None => 0,
-            Payload::One(buffer) => (buffer.len() as u64).saturating_sub(offset),
-            Payload::Many(buffers) => {
-                let mut offset = offset;
-                for buffer in buffers.iter() {
-                    let length = buffer.len() as u64;
-                    if offset < length {
-                        return length - offset;
-                    }
-                    offset -= length;
-                }
-                0
-            }
-        }
+        self.locate(offset).map_or(0, |(number, within)| self.buffers()[number].len() as u64 - within)
     }
 
     /// Zeroes `length` bytes from `offset`.
     pub(crate) fn zero(&mut self, offset: u64, length: u64) {
         let mut skip = offset;
         let mut left = length;
-        let buffers = match self {
-            Payload::None => &mut [][..],
-            Payload::One(buffer) => std::slice::from_mut(buffer),
-            Payload::Many(buffers) => &mut buffers[..],
-        };
-        for buffer in buffers {
+        for buffer in self.buffers_mut() {
             let size = buffer.len() as u64;
             if skip >= size {
                 skip -= size;
@@ -100,20 +102,9 @@ impl Payload {
     #[inline]
     fn memory(&mut self, offset: u64, length: u64) -> Memory {
         assert!(length <= self.contiguous(offset), "a request reaches behind its buffer");
-        match self {
-            Payload::None => Memory::NONE,
-            Payload::One(buffer) => buffer.memory(offset as usize),
-            Payload::Many(buffers) => {
-                let mut offset = offset;
-                for buffer in buffers.iter_mut() {
-                    let size = buffer.len() as u64;
-                    if offset < size {
-                        return buffer.memory(offset as usize);
-                    }
-                    offset -= size;
-                }
-                Memory::NONE
-            }
+        match self.locate(offset) {
+            Some((number, within)) => self.buffers_mut()[number].memory(within as usize),
+            None => Memory::NONE,
         }
     }
 }

@@ -104,8 +104,8 @@ impl<F: FileSystem> Engine<F> {
         owner_driven
     }
 
-    /// A pump for waits of synchronous calls.
-    pub(crate) fn pump(&self) -> impl FnMut() + '_ {
+    /// What a synchronous call does while it waits: it helps those it may be waiting for.
+    pub(crate) fn helper(&self) -> impl FnMut() + '_ {
         let started = Instant::now();
         let mut reported = false;
         move || {

@@ -10,7 +10,7 @@ use crate::sync::{Condvar, Mutex};
 /// The flushes of one volume.
 #[derive(Debug)]
 pub struct FlushTickets {
-    state: Mutex<Flushing>,
+    flushes: Mutex<Flushing>,
     over: Condvar,
 }
 
@@ -33,7 +33,7 @@ impl FlushTickets {
     /// None so far.
     pub fn new() -> Self {
         FlushTickets {
-            state: Mutex::new(Flushing { started: 0, covered: 0, running: false }),
+            flushes: Mutex::new(Flushing { started: 0, covered: 0, running: false }),
             over: Condvar::new(),
         }
     }
@@ -45,17 +45,17 @@ impl FlushTickets {
     /// What this caller's own `flush` answers. One that fails covers nobody: each of those who waited for it runs its
     /// own, which must refuse after a failure that cannot be made good.
     pub fn covered<E>(&self, flush: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        let mut state = self.state.lock();
-        let ticket = state.started + 1;
-        while state.running {
-            state = self.over.wait(&self.state, state);
-            if state.covered >= ticket {
+        let mut flushes = self.flushes.lock();
+        let ticket = flushes.started + 1;
+        while flushes.running {
+            flushes = self.over.wait(&self.flushes, flushes);
+            if flushes.covered >= ticket {
                 return Ok(());
             }
         }
-        state.running = true;
-        state.started += 1;
-        drop(state);
+        flushes.running = true;
+        flushes.started += 1;
+        drop(flushes);
         // Ends the run even if `flush` panics; then it covers nobody.
         let mut run = Run { tickets: self, succeeded: false };
         let flushed = flush();
@@ -72,12 +72,12 @@ struct Run<'a> {
 
 impl Drop for Run<'_> {
     fn drop(&mut self) {
-        let mut state = self.tickets.state.lock();
-        state.running = false;
+        let mut flushes = self.tickets.flushes.lock();
+        flushes.running = false;
         if self.succeeded {
-            state.covered = state.started;
+            flushes.covered = flushes.started;
         }
-        drop(state);
+        drop(flushes);
         self.tickets.over.notify_all();
     }
 }

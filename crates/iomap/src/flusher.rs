@@ -21,11 +21,11 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// What became of a job, once it is over.
 pub(crate) struct Outcome<E> {
-    state: Mutex<State<E>>,
+    known: Mutex<Known<E>>,
     over: Condvar,
 }
 
-struct State<E> {
+struct Known<E> {
     result: Option<Ended<E>>,
     /// Wakes the queue's owner, if he sleeps on a descriptor.
     wake: Option<Arc<Waker>>,
@@ -42,32 +42,32 @@ pub(crate) struct Ended<E> {
 
 impl<E: Clone> Outcome<E> {
     fn new(wake: Option<Arc<Waker>>) -> Arc<Self> {
-        Arc::new(Outcome { state: Mutex::new(State { result: None, wake }), over: Condvar::new() })
+        Arc::new(Outcome { known: Mutex::new(Known { result: None, wake }), over: Condvar::new() })
     }
 
     /// The outcome, if it is there.
     pub(crate) fn get(&self) -> Option<Ended<E>> {
-        self.state.lock().result.clone()
+        self.known.lock().result.clone()
     }
 
     /// Has it wake the owner as well, who asked for a descriptor while the job was under way.
     pub(crate) fn wakes(&self, waker: &Arc<Waker>) {
-        let mut state = self.state.lock();
-        if state.result.is_some() {
+        let mut known = self.known.lock();
+        if known.result.is_some() {
             waker.wake();
         } else {
-            state.wake = Some(waker.clone());
+            known.wake = Some(waker.clone());
         }
     }
 
     /// Waits for it, at most until `deadline`.
     pub(crate) fn wait(&self, deadline: Option<Instant>) {
-        let mut state = self.state.lock();
-        while state.result.is_none() {
+        let mut known = self.known.lock();
+        while known.result.is_none() {
             match deadline {
-                None => self.over.wait(&mut state),
+                None => self.over.wait(&mut known),
                 Some(deadline) => {
-                    if self.over.wait_until(&mut state, deadline).timed_out() {
+                    if self.over.wait_until(&mut known, deadline).timed_out() {
                         return;
                     }
                 }
@@ -76,10 +76,10 @@ impl<E: Clone> Outcome<E> {
     }
 
     fn set(&self, outcome: Ended<E>) {
-        let mut state = self.state.lock();
-        state.result.get_or_insert(outcome);
+        let mut known = self.known.lock();
+        known.result.get_or_insert(outcome);
         self.over.notify_all();
-        if let Some(wake) = &state.wake {
+        if let Some(wake) = &known.wake {
             wake.wake();
         }
     }

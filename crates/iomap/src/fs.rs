@@ -27,8 +27,8 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
     /// relied on.
     fn abort(&self, cause: Error);
 
-    /// Loads the mapping around byte `pos` of the file, publishes it, and returns a snapshot that knows `pos`, so
-    /// that whoever asked gets on even if another thread makes the published one forget it at once.
+    /// Loads the mapping around byte `pos` of the file and publishes it. Returns a snapshot that knows `pos`: another
+    /// thread may make the published one forget it at once.
     fn map(&self, inode: &Self::Inode, pos: u64) -> Result<Arc<MapSnapshot>, Self::Error>;
 
     /// Whether an open for writing has a journal to start handles in. Without one the plain route of
@@ -74,8 +74,8 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
         Err(needs.into())
     }
 
-    /// What the conversion of a write draws on, so that no device is too full for it: taken when the write is sent,
-    /// given back when it is dropped.
+    /// What the conversion of a write draws on. It is taken before the write is sent, so that no device is too full for
+    /// the conversion, and given back when it is dropped.
     type Reserve: Send + Sync + 'static;
 
     /// What an extending write holds from its begin to its end: its orphan record, if it has one.
@@ -120,10 +120,10 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
         Err(no_allocation())
     }
 
-    /// It has ended, with its data complete or not at all, and the gate is still `held`. In one handle: converts as
+    /// An extending write has ended, complete or failed; the gate is still `held`. In one handle: converts as
     /// [`FileSystem::convert`], then sets the size here ([`InodeState::set_size`]) and on disk, and takes the orphan
-    /// record off. After a failure nothing of it may be reached by a later size: blocks that were allocated as written
-    /// behind the size go.
+    /// record off. After a failure, blocks that were allocated as written behind the size are freed: a later size would
+    /// reach them.
     fn extend_end(
         &self,
         _inode: &Self::Inode,

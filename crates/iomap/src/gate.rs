@@ -15,8 +15,8 @@
 //! (until their completion work is done). An exclusive holder waits for the first; one that must also *drain*
 //! waits for the second.
 //!
-//! Waiting never holds a lock that a completion needs: the caller passes a `pump` that drives its own queue
-//! and harvests idle ones.
+//! Waiting never holds a lock that a completion needs: the caller passes a `help` that drives its own
+//! queue and harvests idle ones.
 
 use crate::mapping::Range;
 use crate::snapshot::ByteRun;
@@ -165,9 +165,9 @@ impl InodeGate {
 
     /// A cell for one queue. Give it back with [`InodeGate::unregister`]. Waits while the gate's owner holds it alone;
     /// not for others. The caller must not hold the gate exclusively.
-    pub fn register(&self) -> Arc<CachePadded<Cell>> {
+    pub fn register(&self, help: &mut dyn FnMut()) -> Arc<CachePadded<Cell>> {
         while !self.join() {
-            self.wait_open(&mut || {});
+            self.wait_open(help);
         }
         let cell = Arc::new(CachePadded::new(Cell::default()));
         self.queues.lock().push(cell.clone());
@@ -197,7 +197,7 @@ impl InodeGate {
     #[inline(always)]
     pub fn enter(&self, cell: &Cell) -> Result<(), Busy> {
         let counts = cell.counts.load(Ordering::Relaxed);
-        store_then_fence(&cell.counts, counts + INSIDE_ONE + IN_FLIGHT_ONE);
+        store_then_fence(|order| cell.counts.store(counts + INSIDE_ONE + IN_FLIGHT_ONE, order));
         if self.exclusive.load(Ordering::SeqCst) {
             cell.counts.store(counts, Ordering::Release);
             self.announce_progress();
@@ -244,12 +244,12 @@ impl InodeGate {
     /// only inside the gate (a memory copy: holding the gate is enough). Waits while the gate is exclusively
     /// held.
     #[inline]
-    pub fn lock_shared(&self, counted: bool, pump: &mut dyn FnMut()) -> InodeGuard<'_> {
+    pub fn lock_shared(&self, counted: bool, help: &mut dyn FnMut()) -> InodeGuard<'_> {
         loop {
             if let Ok(guard) = self.try_lock_shared(counted) {
                 return guard;
             }
-            self.wait_open(pump);
+            self.wait_open(help);
         }
     }
 
@@ -262,7 +262,7 @@ impl InodeGate {
         if slot < OWNED_SLOTS {
             // A thread may be inside several times (a callback that reads): the count nests.
             let counts = cell.counts.load(Ordering::Relaxed);
-            store_then_fence(&cell.counts, counts + amount);
+            store_then_fence(|order| cell.counts.store(counts + amount, order));
         } else {
             add_then_fence(&cell.counts, amount);
         }
@@ -338,8 +338,8 @@ impl InodeGate {
     }
 
     /// Waits until the gate is not exclusively held, once or until it seems worth another try.
-    pub fn wait_open(&self, pump: &mut dyn FnMut()) {
-        pump();
+    pub fn wait_open(&self, help: &mut dyn FnMut()) {
+        help();
         let closed =
             || self.exclusive.load(Ordering::SeqCst) || self.first.counts.load(Ordering::Relaxed) & HELD != 0;
         self.shared_waiters.park(closed, LOOK_AGAIN);
@@ -348,11 +348,11 @@ impl InodeGate {
     /// Takes the gate exclusively: nobody is inside and nobody enters until the guard is dropped. With
     /// `drain` nothing is in flight either. The caller must not be inside the gate. Several wait in the order in which
     /// they came.
-    pub fn lock_exclusive(&self, drain: bool, pump: &mut dyn FnMut()) -> InodeGuard<'_> {
+    pub fn lock_exclusive(&self, drain: bool, help: &mut dyn FnMut()) -> InodeGuard<'_> {
         let slot = thread_slot();
         match self.lock_alone(slot) {
             Some(guard) => guard,
-            None => self.lock_in_turn(slot, drain, pump),
+            None => self.lock_in_turn(slot, drain, help),
         }
     }
 
@@ -366,7 +366,7 @@ impl InodeGate {
         if !alone || self.first.counts.load(Ordering::Relaxed) != 0 {
             return None;
         }
-        store_then_fence(&self.first.counts, HELD);
+        store_then_fence(|order| self.first.counts.store(HELD, order));
         if self.users.load(Ordering::SeqCst) != owner {
             self.let_in();
             return None;
@@ -386,11 +386,11 @@ impl InodeGate {
         }
     }
 
-    fn lock_in_turn(&self, slot: usize, drain: bool, pump: &mut dyn FnMut()) -> InodeGuard<'_> {
+    fn lock_in_turn(&self, slot: usize, drain: bool, help: &mut dyn FnMut()) -> InodeGuard<'_> {
         while !self.join() {
-            self.wait_open(pump);
+            self.wait_open(help);
         }
-        if self.turns.take(pump, &|| self.open()) == Gets::Open {
+        if self.turns.take(help, &|| self.open()) == Gets::Open {
             self.exclusive.store(true, Ordering::SeqCst);
             // Orders the word before the loads of cells, of which some may only now come into being. A gate that
             // was handed over closed has been through this.
@@ -399,9 +399,9 @@ impl InodeGate {
         let is_owner = self.owner.load(Ordering::Relaxed) == slot as u64;
         let cell = if is_owner { &self.first } else { &*self.thread_cells()[slot] };
         let guard = InodeGuard { gate: self, cell, slot, amount: 0, _not_send: PhantomData };
-        self.wait_quiet(!0 ^ IN_FLIGHT_MASK, pump);
+        self.wait_quiet(!0 ^ IN_FLIGHT_MASK, help);
         if drain {
-            self.wait_quiet(!0, pump);
+            self.wait_quiet(!0, help);
         }
         guard
     }
@@ -424,10 +424,10 @@ impl InodeGate {
     }
 
     /// Waits until the counted parts `mask` of all cells are zero.
-    fn wait_quiet(&self, mask: u64, pump: &mut dyn FnMut()) {
+    fn wait_quiet(&self, mask: u64, help: &mut dyn FnMut()) {
         let mut rounds = 0u32;
         while !self.quiet(mask) {
-            pump();
+            help();
             rounds += 1;
             // Being inside the gate lasts a microsecond; a device request lasts longer.
             if rounds > 16 {
@@ -486,11 +486,6 @@ impl InodeGate {
         let queues = self.queues.lock();
         let latest = self.own_cells().map(of).chain(queues.iter().map(|cell| of(cell))).max().unwrap_or(0);
         latest.max(self.left_modified_ns.load(Ordering::Relaxed))
-    }
-
-    /// Bytes of the cells of threads, once there are any.
-    pub(crate) fn heap_bytes(&self) -> usize {
-        self.threads.get().map_or(0, |cells| size_of_val(&**cells))
     }
 
     fn thread_cells(&self) -> &[CachePadded<Cell>; SHARED_SLOT + 1] {
@@ -580,15 +575,29 @@ impl InodeGuard<'_> {
     }
 }
 
-impl Drop for InodeGuard<'_> {
+impl InodeGuard<'_> {
+    /// What dropping does, but in place: the compiler may keep one copy of a type's drop for all its users, and calls
+    /// it then.
     #[inline(always)]
-    fn drop(&mut self) {
+    pub(crate) fn leave(self) {
+        std::mem::ManuallyDrop::new(self).let_go();
+    }
+
+    #[inline(always)]
+    fn let_go(&self) {
         if self.is_exclusive() {
             self.gate.reopen(self.amount == HELD);
         } else {
             change(self.cell, self.slot, self.amount, false);
             self.gate.announce_progress();
         }
+    }
+}
+
+impl Drop for InodeGuard<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.let_go();
     }
 }
 

@@ -85,11 +85,10 @@ impl InodeState {
     /// The transaction that must be committed before the inode's extents and size are durable; `None` if they are. Time
     /// stamps never count. An inode with such a transaction is *datasync-dirty*.
     ///
-    /// Load the mapping first. Then a written block that it shows and that is not durable is told of here: its
-    /// conversion stored the number before it published the block (release), and publication is acquired with the
-    /// mapping. The last committed transaction is loaded last; it only grows, so an old value of it makes an inode that
-    /// is clean look dirty, never the other way round. That one is clean again is seen by the next decision that asks;
-    /// what was decided for a dirty inode is not kept (`queue/window.rs`).
+    /// Load the mapping first. A conversion stores the number before it publishes the block (release), and loading the
+    /// mapping acquires it: so this tells of every written block in it that is not durable. The last committed
+    /// transaction is loaded last and only grows: an old value makes a clean inode look dirty, never a dirty one clean.
+    /// A decision for a dirty inode is not kept (`queue/window.rs`), so the next one sees that it is clean again.
     #[inline]
     pub fn datasync_tid(&self) -> Option<u64> {
         self.uncommitted(&self.datasync_tid)
@@ -193,7 +192,7 @@ impl InodeState {
 
     /// Bytes of memory that it refers to: mapping and gate.
     pub fn heap_bytes(&self) -> usize {
-        self.map.resident_bytes() + self.gate.heap_bytes()
+        self.map.resident_bytes() + self.gate.allocated_bytes()
     }
 
     /// What a decision needs to know.

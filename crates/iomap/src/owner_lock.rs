@@ -6,9 +6,7 @@
 //! explores it too. What this buys is not the two instructions but the store buffer: a locked instruction
 //! waits until everything stored before it, a copied block for instance, has left the processor.
 
-use crate::sync::{
-    AtomicBool, Ordering, UnsafeCell, heavy_fence, pause, prepare_fences, store_flag_then_fence,
-};
+use crate::sync::{AtomicBool, Ordering, UnsafeCell, heavy_fence, pause, prepare_fences, store_then_fence};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -45,7 +43,7 @@ impl<T> Owner<T> {
     /// Takes the lock, waiting while a guest is inside.
     #[inline(always)]
     pub fn lock(&mut self) -> OwnerGuard<'_, T> {
-        store_flag_then_fence(&self.0.inside, true);
+        store_then_fence(|order| self.0.inside.store(true, order));
         if self.0.guest.load(Ordering::Acquire) {
             self.wait();
         }
@@ -59,7 +57,7 @@ impl<T> Owner<T> {
             while self.0.guest.load(Ordering::Acquire) {
                 pause();
             }
-            store_flag_then_fence(&self.0.inside, true);
+            store_then_fence(|order| self.0.inside.store(true, order));
             if !self.0.guest.load(Ordering::Acquire) {
                 return;
             }

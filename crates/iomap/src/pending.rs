@@ -26,14 +26,14 @@ pub struct Pending(Option<Box<Ranges>>);
 
 #[derive(Debug, Default)]
 struct Ranges {
-    /// An empty range is a free place.
-    places: Vec<Range<u64>>,
+    /// By the number of their tickets. An empty one is free.
+    ranges: Vec<Range<u64>>,
     free: Vec<u32>,
     /// Complete, and waiting for somebody who converts them.
     due: Vec<u32>,
 }
 
-/// One range of the set. Give it back, by [`Pending::complete`] or [`Pending::take_out`]: a range that is forgotten
+/// One range of the set. Give it back, by [`Pending::complete`] or [`Pending::withdraw`]: a range that is forgotten
 /// keeps its blocks from being zeroed for as long as the inode lives.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
@@ -43,7 +43,7 @@ pub struct Ticket(u32);
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Batch {
-    places: Vec<u32>,
+    tickets: Vec<u32>,
     ranges: Vec<Range<u64>>,
 }
 
@@ -61,13 +61,13 @@ impl Pending {
         debug_assert!(blocks.start < blocks.end);
         let set = self.0.get_or_insert_default();
         match set.free.pop() {
-            Some(place) => {
-                set.places[place as usize] = blocks;
-                Ticket(place)
+            Some(ticket) => {
+                set.ranges[ticket as usize] = blocks;
+                Ticket(ticket)
             }
             None => {
-                set.places.push(blocks);
-                Ticket((set.places.len() - 1) as u32)
+                set.ranges.push(blocks);
+                Ticket((set.ranges.len() - 1) as u32)
             }
         }
     }
@@ -80,15 +80,15 @@ impl Pending {
     }
 
     /// A write failed, or was not sent: nothing of it is to be converted.
-    pub fn take_out(&mut self, ticket: Ticket) {
+    pub fn withdraw(&mut self, ticket: Ticket) {
         self.free([ticket.0]);
     }
 
     /// All ranges that are complete and that nobody else converts. `None` if there are none.
     pub fn take_batch(&mut self) -> Option<Batch> {
         let set = self.0.as_mut().filter(|set| !set.due.is_empty())?;
-        let places = std::mem::take(&mut set.due);
-        let mut all: Vec<_> = places.iter().map(|&place| set.places[place as usize].clone()).collect();
+        let tickets = std::mem::take(&mut set.due);
+        let mut all: Vec<_> = tickets.iter().map(|&ticket| set.ranges[ticket as usize].clone()).collect();
         all.sort_unstable_by_key(|range| range.start);
         let mut ranges: Vec<Range<u64>> = Vec::with_capacity(all.len());
         for range in all {
@@ -97,28 +97,28 @@ impl Pending {
                 _ => ranges.push(range),
             }
         }
-        Some(Batch { places, ranges })
+        Some(Batch { tickets, ranges })
     }
 
     /// A batch was converted and published, or has failed for good. Under the same hold of the map lock as the
     /// publication.
     pub fn finish(&mut self, batch: Batch) {
-        self.free(batch.places);
+        self.free(batch.tickets);
     }
 
     /// Whether `blocks` meets any range: then its blocks must not be zeroed. The answer holds as long as the map lock.
     pub fn meets(&self, blocks: &Range<u64>) -> bool {
-        let set = self.0.as_deref().map_or(&[][..], |set| &set.places);
+        let set = self.0.as_deref().map_or(&[][..], |set| &set.ranges);
         set.iter().any(|range| range.start < blocks.end && blocks.start < range.end)
     }
 
-    fn free(&mut self, places: impl IntoIterator<Item = u32>) {
+    fn free(&mut self, tickets: impl IntoIterator<Item = u32>) {
         let Some(set) = &mut self.0 else { return };
-        for place in places {
-            set.places[place as usize] = 0..0;
-            set.free.push(place);
+        for ticket in tickets {
+            set.ranges[ticket as usize] = 0..0;
+            set.free.push(ticket);
         }
-        if set.free.len() == set.places.len() && set.places.capacity() > KEPT {
+        if set.free.len() == set.ranges.len() && set.ranges.capacity() > KEPT {
             self.0 = None;
         }
     }
@@ -139,7 +139,7 @@ mod tests {
         let met = |pending: &Pending| asked.each_ref().map(|blocks| pending.meets(blocks));
         assert_eq!(met(&pending), [false, true, true, false, true, true, false]);
         assert_eq!(pending.take_batch(), None, "nothing is complete");
-        pending.take_out(failed);
+        pending.withdraw(failed);
         assert_eq!(met(&pending), [false, false, false, false, true, true, false]);
         pending.complete(done);
         assert!(pending.meets(&(20..21)), "complete is not converted");
@@ -160,7 +160,7 @@ mod tests {
         let batch = pending.take_batch().unwrap();
         pending.finish(batch);
         assert!(!pending.meets(&(0..4)) && pending.meets(&(7..8)));
-        pending.take_out(other);
+        pending.withdraw(other);
         assert!(!pending.meets(&(7..8)));
     }
 
@@ -176,14 +176,14 @@ mod tests {
         assert_eq!(batch.ranges(), [0..8, 9..10, 30..31, 40..50]);
         pending.finish(batch);
         assert!(pending.meets(&(60..61)));
-        pending.take_out(in_flight);
+        pending.withdraw(in_flight);
     }
 
     #[test]
     fn memory_is_that_of_the_highest_water_and_goes() {
         assert_eq!(size_of::<Pending>(), size_of::<usize>());
         let mut pending = Pending::default();
-        let places = |pending: &Pending| pending.0.as_ref().map_or(0, |set| set.places.len());
+        let kept = |pending: &Pending| pending.0.as_ref().map_or(0, |set| set.ranges.len());
         for round in 0..10_000u64 {
             let tickets: Vec<Ticket> = (0..32).map(|n| pending.add(round + n..round + n + 1)).collect();
             tickets.into_iter().for_each(|ticket| pending.complete(ticket));
@@ -191,9 +191,9 @@ mod tests {
             assert_eq!(batch.ranges(), slice::from_ref(&(round..round + 32)));
             pending.finish(batch);
         }
-        assert_eq!(places(&pending), 32);
+        assert_eq!(kept(&pending), 32);
         let tickets: Vec<Ticket> = (0..1000).map(|n| pending.add(n..n + 1)).collect();
-        tickets.into_iter().for_each(|ticket| pending.take_out(ticket));
+        tickets.into_iter().for_each(|ticket| pending.withdraw(ticket));
         assert!(pending.0.is_none(), "more than a queue's worth is not kept");
     }
 }

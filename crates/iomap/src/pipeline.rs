@@ -12,7 +12,7 @@ use crate::mapping::{MapKind, Piece, Pieces, Range, State};
 use crate::pending::{Batch, Ticket as Pending};
 use crate::plan::{Durability, JournalWork, Plan, Request, Route, Summary, Sync, View, plan_read};
 use crate::switches::Routing;
-use crate::write_plan::plan_write_of;
+use crate::write_plan::{is_subblock, plan_write_of};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -86,6 +86,19 @@ impl<F: FileSystem> Engine<F> {
         Ok(())
     }
 
+    /// Refuses a range of which some is unknown: loading it may wait for the device.
+    fn check_known(&self, file: &OpenFile<F>, range: Range) -> Result<(), Error> {
+        let (mut pieces, mut rest) = (Pieces::new(), range);
+        while rest.length > 0 {
+            pieces.clear();
+            let known = file.state().map.pieces(rest, file.state().block_bits(), &mut pieces);
+            known.map_err(|_unknown| Error::WouldBlock)?;
+            let pos = pieces.last().map_or(range.end(), Piece::end);
+            rest = Range { pos, length: range.end() - pos };
+        }
+        Ok(())
+    }
+
     /// Calls `each` for all pieces of `range`, in order, loading what is unknown.
     pub(crate) fn for_each_piece(
         &self,
@@ -106,14 +119,18 @@ impl<F: FileSystem> Engine<F> {
     }
 
     /// Maps, then views, then plans a write, inside the gate. Refuses what needs more than the file system can do,
-    /// before anything is sent. What was decided holds until the gate is left, or, if nothing is written by it but
-    /// what holds data, until then too: blocks only become written meanwhile.
+    /// before anything is sent, and with `nowait` what would have to wait. The decision holds until the gate is left;
+    /// that of an overwrite holds even if others convert meanwhile: blocks only become written.
     pub(crate) fn decide(
         &self,
         file: &OpenFile<F>,
         request: &Request,
         mapping: &mut Mapping,
+        nowait: bool,
     ) -> Result<Plan, F::Error> {
+        if nowait && file.state().kind() != MapKind::Inline {
+            self.check_known(file, request.range)?;
+        }
         let handle = match std::mem::replace(mapping, Mapping::Started) {
             Mapping::Due => self.fs.start_mapping(file.switches, &self.counters)?,
             Mapping::Started => None,
@@ -138,7 +155,8 @@ impl<F: FileSystem> Engine<F> {
             }
             return Err(refused);
         }
-        Ok(plan_write_of(request, &view, &summary, &self.capabilities, file.switches))
+        let plan = plan_write_of(request, &view, &summary, &self.capabilities, file.switches);
+        if nowait && plan.waits() { Err(Error::WouldBlock.into()) } else { Ok(plan) }
     }
 
     /// Views, plans and counts a read that goes piece by piece, inside the gate.
@@ -175,7 +193,7 @@ impl<F: FileSystem> Engine<F> {
         }
         if alone {
             line.bump(Counter::ExclusiveWrites);
-        } else if (request.range.pos | request.range.length) & ((1 << block_bits) - 1) != 0 {
+        } else if is_subblock(request, block_bits) {
             line.bump(Counter::SharedSubblockWrites);
         }
         if request.bounced {
@@ -212,7 +230,7 @@ impl<F: FileSystem> Engine<F> {
         }
         let reserve = self.fs.reserve(&file.inode, blocks.clone())?;
         let pending = file.state().map.lock().pending().add(blocks);
-        Ok(Some(Fresh { inode: file.inode.clone(), held: Held::Filling(pending), reserve: Some(reserve) }))
+        Ok(Some(Fresh { inode: file.inode.clone(), pending: Some(pending), reserve: Some(reserve) }))
     }
 
     fn holds(&self, file: &OpenFile<F>, range: &Range, state: State) -> Result<bool, F::Error> {
@@ -253,19 +271,15 @@ impl<F: FileSystem> Engine<F> {
 /// Dropped, nobody converts them: they read as zeros.
 pub(crate) struct Fresh<F: FileSystem> {
     inode: Arc<F::Inode>,
-    held: Held,
+    /// Until they are handed on.
+    pending: Option<Pending>,
     reserve: Option<F::Reserve>,
-}
-
-enum Held {
-    Filling(Pending),
-    HandedOn,
 }
 
 impl<F: FileSystem> Drop for Fresh<F> {
     fn drop(&mut self) {
-        if let Held::Filling(pending) = std::mem::replace(&mut self.held, Held::HandedOn) {
-            F::state(&self.inode).map.lock().pending().take_out(pending);
+        if let Some(pending) = self.pending.take() {
+            F::state(&self.inode).map.lock().pending().withdraw(pending);
         }
     }
 }
@@ -284,7 +298,7 @@ impl<F: FileSystem> Filled<F> {
         let reserves = group.iter_mut().filter_map(|fresh| fresh.reserve.take()).collect();
         let mut writer = F::state(&inode).map.lock();
         for fresh in &mut group {
-            if let Held::Filling(pending) = std::mem::replace(&mut fresh.held, Held::HandedOn) {
+            if let Some(pending) = fresh.pending.take() {
                 writer.pending().complete(pending);
             }
         }

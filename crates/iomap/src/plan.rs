@@ -59,7 +59,7 @@ bitflags::bitflags! {
         const DSYNC = 1;
         /// As `O_SYNC`: all metadata too.
         const SYNC = 2;
-        /// `WouldBlock` instead of waiting for the gate, a drain or an allocation.
+        /// `WouldBlock` instead of waiting for the gate, a drain, an allocation or a map that is not loaded.
         const NOWAIT = 4;
     }
 }
@@ -87,7 +87,7 @@ pub struct Request {
     pub sync: Sync,
     /// Not aligned to the device's logical block, or memory not aligned: goes through a bounce buffer.
     pub bounced: bool,
-    /// The caller does not wait (queue) rather than waiting (synchronous call).
+    /// It is a queue's: its caller does not wait for it.
     pub queued: bool,
 }
 
@@ -174,9 +174,9 @@ pub enum Durability {
     Fsync,
 }
 
-/// When the call or the completion is over.
+/// Whether the caller waits until the request is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Completion {
+pub enum Finish {
     /// The gate is left after submission; completion comes later.
     Asynchronous,
     /// The submitter waits for completion before it leaves the gate.
@@ -201,8 +201,8 @@ pub struct Plan {
     pub zero_edges: Edges,
     /// Durability.
     pub durability: Durability,
-    /// Completion.
-    pub completion: Completion,
+    /// Who waits for its end.
+    pub finish: Finish,
 }
 
 impl Plan {
@@ -217,13 +217,12 @@ impl Plan {
             journal: JournalWork::None,
             zero_edges: Edges::default(),
             durability: Durability::None,
-            completion: Completion::Synchronous,
+            finish: Finish::Synchronous,
         }
     }
 
-    /// Where on the device the data of a piece goes, in bytes. Nothing without a place of its own ever reaches the
-    /// device: a hole would go to block 0. Allocating writes may go to unwritten blocks, others not, so that nothing
-    /// passes for done that nobody will convert.
+    /// The place of a piece's data on the device, in bytes. A piece without one is refused: a hole would go to block 0.
+    /// Only allocating writes may go to unwritten blocks: nobody would convert those of others.
     #[inline(always)]
     pub(crate) fn place(&self, piece: &Piece) -> Result<u64, Error> {
         let fits = match piece.state {
@@ -234,12 +233,12 @@ impl Plan {
         if fits && piece.physical != 0 { Ok(piece.physical) } else { Err(Error::NotWritten(piece.logical)) }
     }
 
-    /// Whether a write would wait by this plan, which one that must not does not begin: for gate, drain, blocks, or
-    /// the handle of a conversion. That of a queue's request comes when it is complete, beside its submitter.
+    /// Whether a write of this plan waits: for the gate alone, a drain, blocks, or the handle of a conversion. A queue
+    /// does not wait for the latter: it converts when the data is complete.
     pub(crate) fn waits(&self) -> bool {
         let handle = match self.journal {
             JournalWork::None | JournalWork::Handle => false,
-            JournalWork::Convert => self.completion == Completion::Synchronous,
+            JournalWork::Convert => self.finish == Finish::Synchronous,
             JournalWork::Allocate | JournalWork::AllocateConvert | JournalWork::Extend => true,
         };
         handle || self.gate == GateMode::Exclusive
@@ -327,21 +326,21 @@ pub fn plan_read<R: Routing>(
         journal: JournalWork::None,
         zero_edges: Edges::default(),
         durability: Durability::None,
-        completion: if request.queued { Completion::Asynchronous } else { Completion::Synchronous },
+        finish: if request.queued { Finish::Asynchronous } else { Finish::Synchronous },
     };
     if view.kind == MapKind::Inline {
         return Plan::inline_read(request.range, view.size);
     }
     if request.range.pos >= view.size {
-        let completion = Completion::Synchronous;
-        return Plan { route: Route::PastEnd, counted: false, completion, ..plan };
+        let finish = Finish::Synchronous;
+        return Plan { route: Route::PastEnd, counted: false, finish, ..plan };
     }
     let counted = counts_copy(device, routing);
     if request.bounced {
-        return Plan { route: Route::BouncedRead, counted, completion: Completion::Synchronous, ..plan };
+        return Plan { route: Route::BouncedRead, counted, finish: Finish::Synchronous, ..plan };
     }
     if device.dax.is_some() {
-        return Plan { route: Route::DaxRead, counted, completion: Completion::Synchronous, ..plan };
+        return Plan { route: Route::DaxRead, counted, finish: Finish::Synchronous, ..plan };
     }
     let one_written =
         matches!(pieces, [piece] if piece.state == State::Written && piece.end() >= request.range.end());

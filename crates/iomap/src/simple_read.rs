@@ -68,7 +68,7 @@ impl<F: FileSystem> Core<F> {
             (F::state(&attached.file.inode).size(), F::state(&attached.file.inode).block_bits());
         let inside = pos < size && length <= size - pos;
         let located = if inside { attached.find_written(Range { pos, length }, bits) } else { None };
-        let Some(physical) = located else { return Err((NotSimple, attached.retreat(buffer))) };
+        let Some(physical) = located else { return Err((NotSimple, attached.withdraw(buffer))) };
         self.slots[number as usize] =
             Slot { tag, pos: physical, length: length as u32, label: Label::read(slot.index) };
         // All is noted before, so that nothing has to be kept over the call.
@@ -79,7 +79,7 @@ impl<F: FileSystem> Core<F> {
             }
             Err(buffer) => {
                 self.slots[number as usize].label = Label::FREE;
-                Err((NotSimple, attached.retreat(buffer)))
+                Err((NotSimple, attached.withdraw(buffer)))
             }
         }
     }

@@ -59,8 +59,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Publishes `value` in a line that this thread owns, and orders it before every later load as far as
-/// [`heavy_fence`] is concerned: of a thread that does this and one that stores elsewhere and then calls
+/// Does a `store` to a line that this thread owns, in the order that it is told. It comes before every later load
+/// as far as [`heavy_fence`] is concerned: of a thread that does this and one that stores elsewhere and then calls
 /// `heavy_fence`, at least one sees the other's store.
 ///
 /// With `membarrier(2)` this is a plain store: the rare side makes every running thread of the process
@@ -69,27 +69,14 @@ impl<T> UnsafeCell<T> {
 /// sequentially consistent swap would not do in its place: it is ordered before later loads only if those are
 /// sequentially consistent too, and the owner of a queue only acquires.
 #[inline(always)]
-pub(crate) fn store_then_fence(cell: &AtomicU64, value: u64) {
+pub(crate) fn store_then_fence(store: impl FnOnce(Ordering)) {
     #[cfg(not(loom))]
     if membarrier::is_registered() {
-        cell.store(value, Ordering::Relaxed);
+        store(Ordering::Relaxed);
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
         return;
     }
-    cell.store(value, Ordering::Release);
-    full_fence();
-}
-
-/// [`store_then_fence`] for a flag.
-#[inline(always)]
-pub(crate) fn store_flag_then_fence(flag: &AtomicBool, value: bool) {
-    #[cfg(not(loom))]
-    if membarrier::is_registered() {
-        flag.store(value, Ordering::Relaxed);
-        std::sync::atomic::compiler_fence(Ordering::SeqCst);
-        return;
-    }
-    flag.store(value, Ordering::Release);
+    store(Ordering::Release);
     full_fence();
 }
 

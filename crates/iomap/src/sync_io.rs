@@ -110,7 +110,7 @@ impl<F: FileSystem> Engine<F> {
     fn enter_waiting<'g>(&self, state: &'g InodeState, counted: bool) -> Result<InodeGuard<'g>, Error> {
         // In a child process the thread that holds the gate may not exist.
         self.check_process()?;
-        Ok(state.gate.lock_shared(counted, &mut self.pump()))
+        Ok(state.gate.lock_shared(counted, &mut self.helper()))
     }
 
     /// Reads one run of mapped memory.
@@ -123,12 +123,11 @@ impl<F: FileSystem> Engine<F> {
         routing: R,
     ) -> Result<usize, F::Error> {
         self.counters.bump_at(guard.slot(), Counter::DaxCopies);
-        if routing.switches().dax_no_dio_count {
-            self.copy_out(guard, buf, physical)?;
-        } else {
+        let counted = !routing.switches().dax_no_dio_count;
+        if counted {
             self.counters.bump(Counter::DioCounted);
-            self.copy_out_counted(guard, buf, physical)?;
         }
+        self.copy_out(guard, buf, physical, counted)?;
         Ok(buf.len())
     }
 
@@ -163,7 +162,7 @@ impl<F: FileSystem> Engine<F> {
             let part = &mut buf[start..start + piece.length as usize];
             match (plan.route, plan.counted) {
                 (Route::DaxRead, true) if piece.state == State::Written => {
-                    Ok(self.copy_out_counted(guard, part, piece.physical)?)
+                    Ok(self.copy_out(guard, part, piece.physical, true)?)
                 }
                 _ => self.read_piece(file, piece, part),
             }
@@ -233,7 +232,9 @@ impl<F: FileSystem> Engine<F> {
         if !shares_gate(request, state.block_bits(), routing) {
             return None;
         }
-        let guard = state.gate.try_lock_shared(!MAPPED).ok()?;
+        // Not by `?`: it moves the guard by a load that its stores cannot be forwarded to. That load then waits for
+        // the copy of the write before.
+        let Ok(guard) = state.gate.try_lock_shared(!MAPPED) else { return None };
         // A thread beyond those with a line of their own takes the general way.
         let line = self.counters.owned_line(guard.slot())?;
         let handle = match self.fs.start_mapping(routing, line) {
@@ -260,14 +261,11 @@ impl<F: FileSystem> Engine<F> {
         self.count_write(line, request, &plan, false, state.block_bits(), routing);
         guard.mark_written();
         let how = if durability == Durability::Fua { WriteDurability::Fua } else { WriteDurability::Cached };
-        let written = if !MAPPED {
-            self.device.write_at(buf, physical, how).map_err(Error::from)
-        } else if routing.switches().dax_no_dio_count {
-            self.copy_in(&guard, buf, physical, how)
-        } else {
-            self.copy_in_counted(&guard, buf, physical, how)
+        let written = match MAPPED {
+            true => self.copy_in(&guard, buf, physical, how, counted),
+            false => self.device.write_at(buf, physical, how).map_err(Error::from),
         };
-        drop(guard);
+        guard.leave();
         match (written, durability) {
             (Ok(()), Durability::None | Durability::Fua | Durability::WriteThrough) => Some(Ok(buf.len())),
             (Ok(()), _) => Some(self.make_durable_after(file, durability).map(|()| buf.len())),
@@ -285,7 +283,7 @@ impl<F: FileSystem> Engine<F> {
         mapping: Mapping,
     ) -> Result<usize, F::Error> {
         let flow = Flow { alone: None, nowait: flags.contains(WriteFlags::NOWAIT), mapping };
-        let (outcome, durability) = self.carry_out(file, data, request, flow, &mut self.pump())?;
+        let (outcome, durability) = self.carry_out(file, data, request, flow, &mut self.helper())?;
         outcome?;
         self.make_durable_after(file, durability)?;
         Ok(request.range.length as usize)

@@ -63,9 +63,9 @@ impl Turns {
         Turns { hands, line: Mutex::new(Line { held: false, handed: 0, waiting: VecDeque::new() }) }
     }
 
-    /// Becomes the holder, waiting for one's turn. `pump` is called now and then meanwhile. `open` opens the gate, for
-    /// a waiter whose `pump` panics when it was his turn.
-    pub(crate) fn take(&self, pump: &mut dyn FnMut(), open: &dyn Fn()) -> Gets {
+    /// Becomes the holder, waiting for one's turn. `help` is called now and then meanwhile. `open` opens the gate, for
+    /// a waiter whose `help` panics when it was his turn.
+    pub(crate) fn take(&self, help: &mut dyn FnMut(), open: &dyn Fn()) -> Gets {
         let mut line = self.line.lock();
         if !line.held {
             line.held = true;
@@ -95,7 +95,7 @@ impl Turns {
             drop(self.line.lock());
             if turn.granted.load(Ordering::Acquire) == WAITING {
                 turn.nudged.store(false, Ordering::Relaxed);
-                pump();
+                help();
             }
         }
     }

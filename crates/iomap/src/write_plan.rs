@@ -10,7 +10,7 @@
 use crate::durability::write_durability;
 use crate::mapping::{MapKind, Piece};
 use crate::plan::{
-    Completion, Durability, Edges, GateMode, JournalWork, Plan, Request, Route, Summary, Sync, View,
+    Durability, Edges, Finish, GateMode, JournalWork, Plan, Request, Route, Summary, Sync, View,
 };
 use crate::switches::Routing;
 use uext4_blockdev::Capabilities;
@@ -44,7 +44,7 @@ pub(crate) fn plan_write_of<R: Routing>(
 
 /// Whether a write touches only a part of some file-system block.
 #[inline]
-fn is_subblock(request: &Request, block_bits: u32) -> bool {
+pub(crate) fn is_subblock(request: &Request, block_bits: u32) -> bool {
     (request.range.pos | request.range.length) & ((1 << block_bits) - 1) != 0
 }
 
@@ -65,7 +65,7 @@ fn plan_overwrite<R: Routing>(request: &Request, view: &View, device: &Capabilit
         journal: if switches.overwrite_no_transaction { JournalWork::None } else { JournalWork::Handle },
         zero_edges: Edges::default(),
         durability: write_durability(request.sync, true, view, device, routing),
-        completion: if request.queued { Completion::Asynchronous } else { Completion::Synchronous },
+        finish: if request.queued { Finish::Asynchronous } else { Finish::Synchronous },
     };
     if request.bounced {
         // A read-modify-write of device blocks: no other write may come between its halves.
@@ -76,7 +76,7 @@ fn plan_overwrite<R: Routing>(request: &Request, view: &View, device: &Capabilit
         plan.drain = true;
     }
     if device.dax.is_some() {
-        plan.completion = Completion::Synchronous;
+        plan.finish = Finish::Synchronous;
         if !request.bounced {
             plan.route = Route::DaxOverwrite;
             plan.counted = !switches.dax_no_dio_count;
@@ -135,7 +135,7 @@ fn plan_allocating<R: Routing>(
             Sync::Data => Durability::Datasync,
             Sync::All => Durability::Fsync,
         },
-        completion: if request.queued { Completion::Asynchronous } else { Completion::Synchronous },
+        finish: if request.queued { Finish::Asynchronous } else { Finish::Synchronous },
     };
     if indirect && summary.hole > 0 {
         plan.gate = GateMode::Exclusive;
@@ -170,6 +170,6 @@ impl Plan {
     fn make_exclusive(&mut self) {
         self.gate = GateMode::Exclusive;
         self.counted = false;
-        self.completion = Completion::Synchronous;
+        self.finish = Finish::Synchronous;
     }
 }

@@ -47,7 +47,7 @@ fn a_thread_alone_pays_for_nobody_else() {
     assert_eq!(gate.in_flight(), 0);
     // A queue is somebody else, too: of a gate that nobody has used it need not ask anybody.
     let other = InodeState::new(0, 12, Default::default());
-    assert_eq!(fences(|| drop(other.gate.register())), 0);
+    assert_eq!(fences(|| drop(other.gate.register(&mut || ()))), 0);
     assert_eq!(fences(|| use_it(&other.gate)), 2);
 }
 
@@ -66,7 +66,7 @@ fn who_comes_second_waits_for_an_owner_alone() {
                     0 => drop(gate.lock_shared(true, &mut || {})),
                     1 => drop(gate.lock_exclusive(true, &mut || {})),
                     _ => {
-                        let cell = gate.register();
+                        let cell = gate.register(&mut || ());
                         gate.unregister(&cell);
                     }
                 }
@@ -86,11 +86,11 @@ fn who_comes_second_waits_for_an_owner_alone() {
 fn every_write_is_remembered() {
     let gate = InodeGate::new();
     assert_eq!(gate.last_write_ns(), 0);
-    let cell = gate.register();
+    let cell = gate.register(&mut || ());
     gate.note_write(&cell, 7);
     gate.unregister(&cell);
     assert_eq!(gate.last_write_ns(), 7);
-    let cell = gate.register();
+    let cell = gate.register(&mut || ());
     gate.note_write(&cell, 9);
     assert_eq!(gate.last_write_ns(), 9);
     gate.unregister(&cell);
@@ -100,7 +100,7 @@ fn every_write_is_remembered() {
 #[test]
 fn who_gets_the_gate_from_another_holder_drains_all_the_same() {
     let gate = InodeGate::new();
-    let cell = gate.register();
+    let cell = gate.register(&mut || ());
     gate.enter(&cell).unwrap();
     gate.leave(&cell);
     let completed = AtomicBool::new(false);

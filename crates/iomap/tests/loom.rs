@@ -38,7 +38,7 @@ fn bounded(name: &str, preemptions: usize, run: impl Fn() + Send + Sync + 'stati
 fn exclusive_and_shared_exclude_each_other() {
     model("exclusive_and_shared", || {
         let gate = Arc::new(InodeGate::new());
-        let cell = gate.register();
+        let cell = gate.register(&mut || ());
         // What the gate protects: true while somebody changes the structure.
         let changing = Arc::new(AtomicBool::new(false));
         let reader = {
@@ -95,7 +95,7 @@ fn what_ended_protects_freed_blocks() {
         inode.map.lock().add(0, 8, &[run]).unwrap();
         let kept = inode.map.generation();
         let freed = Arc::new(AtomicU64::new(0));
-        let cell = inode.gate.register();
+        let cell = inode.gate.register(&mut || ());
         let reader = {
             let (inode, freed) = (inode.clone(), freed.clone());
             thread::spawn(move || {
@@ -308,7 +308,7 @@ fn who_takes_the_gate_of_an_owner() {
 #[test]
 fn a_queue_comes_to_the_gate_of_an_owner() {
     owner_and_second("owner_and_queue", |gate, guarded| {
-        let cell = gate.register();
+        let cell = gate.register(&mut || ());
         if gate.enter(&cell).is_ok() {
             guarded.read();
             gate.leave(&cell);

@@ -2,7 +2,7 @@
 
 use uext4_blockdev::{Capabilities, DaxKind};
 use uext4_iomap::plan::{
-    Completion, Durability, Edges, GateMode, JournalWork, Plan, Request, Route, Sync, View, plan_read,
+    Durability, Edges, Finish, GateMode, JournalWork, Plan, Request, Route, Sync, View, plan_read,
 };
 use uext4_iomap::write_plan::{plan_shared_overwrite, plan_write};
 use uext4_iomap::{MapKind, Piece, Range, State, Switches};
@@ -195,7 +195,7 @@ fn writes_follow_the_table() {
         let plan = plan_write(&case.request, &case.view, &case.pieces, &case.device, case.switches);
         let mut want = row(case);
         want.synchronous |= !case.request.queued;
-        let synchronous = plan.completion == Completion::Synchronous;
+        let synchronous = plan.finish == Finish::Synchronous;
         assert_eq!(Row { gate: plan.gate, drain: plan.drain, synchronous }, want, "{:?}", case.request);
         assert_eq!((plan.route, plan.journal), (route(case), journal(case)));
         assert_eq!((plan.zero_edges, plan.durability), (edges(case), durability(case)));

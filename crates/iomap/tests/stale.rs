@@ -112,6 +112,30 @@ fn holes_and_unknown_blocks_are_looked_up_again() {
     assert_eq!(bed.count(Counter::MapLoads), loads, "it was there");
 }
 
+/// Loading a map may read the device, which is waiting.
+#[test]
+fn nowait_loads_no_map() {
+    let (bed, ..) = bed(State::Written);
+    let file = bed.file(Switches::ON);
+    bed.inode.forget();
+    let (mut queue, slot) = bed.queue(8, Switches::ON);
+    for length in [BLOCK, 2 * BLOCK] {
+        let data = || memory(length as usize, 7);
+        let refused = bed.engine.write_at(&file, &data(), 0, WriteFlags::NOWAIT);
+        assert_eq!(refused, Err(Error::WouldBlock));
+        assert_eq!(queue.write(slot, 0, data(), WriteFlags::NOWAIT, 1), Err(Error::WouldBlock));
+    }
+    assert_eq!(bed.count(Counter::MapLoads), 0);
+    assert_eq!(read(&bed, &mut queue, slot, 0, 2), [1, 2], "nothing was sent");
+    // Now it is known.
+    for blocks in [1, 2] {
+        let data = || memory((blocks * BLOCK) as usize, 7 + blocks as u8);
+        assert_eq!(bed.engine.write_at(&file, &data(), 0, WriteFlags::NOWAIT), Ok(data().len()));
+        queue.write(slot, 0, data(), WriteFlags::NOWAIT, 1).unwrap();
+        assert_eq!(outcome(&mut queue), Ok(data().len()));
+    }
+}
+
 /// What is kept of written blocks counts until they go, and not a request longer.
 #[test]
 fn only_an_end_ends_what_is_kept() {

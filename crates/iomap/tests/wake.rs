@@ -7,10 +7,11 @@ use common::{BLOCK, Bed, memory};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 use uext4_blockdev::Device;
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
-use uext4_iomap::{State, Switches, WriteFlags};
+use uext4_iomap::{OpenFile, State, Switches, WriteFlags};
 
 fn bed(latency: Duration, flush: Duration) -> Bed {
     let mut options = MemoryOptions::new(4 << 20);
@@ -55,4 +56,25 @@ fn what_a_drainer_reaped_wakes_its_owner() {
         assert_eq!(queue.poll().unwrap().count(), 1);
         assert!(!wakes(&event, Duration::ZERO), "the descriptor stays readable");
     }
+}
+
+/// Somebody holds a file alone and waits for a request of this queue, which is attaching that file.
+#[test]
+fn a_queue_that_attaches_completes_its_requests() {
+    let bed = Arc::new(bed(Duration::from_millis(200), Duration::ZERO));
+    let closed = Bed::new(bed.device.clone(), 64, 64, State::Written).inode;
+    let file = OpenFile::new(closed.clone(), true, true, Switches::ON);
+    let (mut queue, slot) = bed.queue(8, Switches::ON);
+    queue.write(slot, BLOCK, memory(4096, 2), WriteFlags::empty(), 1).unwrap();
+    queue.submit().unwrap();
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        let alone = closed.state.gate.lock_exclusive(true, &mut || ());
+        let attaching = std::thread::spawn(move || queue.attach(&file).unwrap());
+        bed.engine.write_any(&bed.file(Switches::ON), &[9; 9], 5, WriteFlags::empty()).unwrap();
+        drop(alone);
+        attaching.join().unwrap();
+        tell.send(()).unwrap();
+    });
+    told.recv_timeout(Duration::from_secs(10)).expect("each waits for the other");
 }

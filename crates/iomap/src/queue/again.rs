@@ -45,22 +45,17 @@ impl Again {
     /// Notes an answer. Whether the request may be sent once more.
     fn note(&mut self, tag: u64, transient: bool) -> bool {
         let known = self.sent.iter().position(|trials| trials.tag == tag);
-        match (known, transient) {
-            (None, false) => false,
-            (Some(at), false) => {
-                self.sent.swap_remove(at);
-                false
-            }
-            (None, true) => {
-                self.sent.push(Trials { tag, count: 1, since: Instant::now() });
-                true
-            }
-            (Some(at), true) => {
-                let trials = &mut self.sent[at];
-                trials.count += 1;
-                trials.count <= TRIALS || trials.since.elapsed() < PATIENCE
-            }
+        if !transient {
+            known.map(|at| self.sent.swap_remove(at));
+            return false;
         }
+        let at = known.unwrap_or(self.sent.len());
+        if at == self.sent.len() {
+            self.sent.push(Trials { tag, count: 0, since: Instant::now() });
+        }
+        let trials = &mut self.sent[at];
+        trials.count += 1;
+        trials.count <= TRIALS || trials.since.elapsed() < PATIENCE
     }
 
     /// Forgets a request that has ended and tells how often it was sent.
@@ -75,7 +70,7 @@ fn is_transient(result: i32) -> bool {
 }
 
 impl<F: FileSystem> Core<F> {
-    /// Sends a device request again whose answer is worth it. Whether it did.
+    /// Sends a device request again if its answer was for the moment only. Returns whether it did.
     pub(super) fn send_again(&mut self, done: Done) -> bool {
         let transient = is_transient(done.result);
         if !transient && self.again.sent.is_empty() {

@@ -11,7 +11,6 @@ use crate::snapshot::{ByteRun, MapSnapshot};
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use uext4_blockdev::Buffer;
 
 /// A file attached to one queue. Every other queue of the process refuses it ([`Error::BadSlot`]): serials are counted
 /// once for all queues, and come again only after 2³² files were attached.
@@ -116,19 +115,13 @@ impl<F: FileSystem> Attached<F> {
         map.find_written_now(range, block_bits, |run| self.run = run)
     }
 
-    /// Nothing was sent: out of the gate and out of flight again.
+    /// Withdraws a request of which nothing was sent: out of the gate, out of flight. Gives back what it brought.
     #[cold]
-    pub(crate) fn withdraw(&self) {
+    pub(crate) fn withdraw<T>(&self, brought: T) -> T {
         let gate = &F::state(&self.file.inode).gate;
         gate.leave(&self.cell);
         gate.complete(&self.cell);
-    }
-
-    /// [`Attached::withdraw`], with the memory given back.
-    #[cold]
-    pub(crate) fn retreat(&self, buffer: Buffer) -> Buffer {
-        self.withdraw();
-        buffer
+        brought
     }
 }
 
@@ -146,13 +139,14 @@ fn next_serial() -> u32 {
 impl<F: FileSystem> Core<F> {
     pub(super) fn attach(&mut self, file: &OpenFile<F>) -> FileSlot {
         let state = file.state();
+        // Others may wait for what this queue has in flight, and it is locked.
+        let cell = state.gate.register(&mut || self.help());
         let index = self.files.iter().position(Option::is_none).unwrap_or_else(|| {
             self.files.push(None);
             self.files.len() - 1
         });
         let serial = next_serial();
         let direct = self.engine.capabilities.dax.is_none();
-        let cell = state.gate.register();
         // The generation before the snapshot: one that is older than its generation would be believed.
         let generation = state.map.generation();
         let (version, map) = state.map.current();

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use uext4_blockdev::{DeviceQueue, Done, Queue, Wait};
 
-/// State of a request with any number of parts.
+/// What is kept of a request with any number of parts.
 pub(crate) struct General<F: FileSystem> {
     /// Device position, length and offset in the payload of each device request.
     pub(crate) parts: Vec<(u64, u32, u64)>,
@@ -74,7 +74,7 @@ impl<F: FileSystem> General<F> {
 pub(crate) struct Core<F: FileSystem> {
     // Dropped before the files: it waits for the device, which works on their blocks.
     pub(crate) door: Door,
-    /// State of general requests, by slot. Dropped before the files: it is in flight through their cells.
+    /// General requests, by slot. Dropped before the files: it is in flight through their cells.
     pub(crate) general: Box<[GeneralSlot<F>]>,
     pub(crate) files: Vec<Option<Attached<F>>>,
     pub(crate) slots: Box<[Slot]>,

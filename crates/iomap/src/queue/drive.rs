@@ -74,8 +74,8 @@ impl<F: FileSystem> Core<F> {
         true
     }
 
-    /// Whatever else ended: the first of another label, or what has work at completion or other parts, or failed.
-    /// Returns the batch to go on with.
+    /// Finishes what [`Core::deliver_plain`] refused: a request of another label, one with work at completion, a part
+    /// of several, or a failure. Returns the batch to go on with.
     #[inline(never)]
     fn finish_part(&mut self, done: Done, batch: Landed) -> Landed {
         if self.send_again(done) {

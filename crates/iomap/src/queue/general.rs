@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::mapping::{MapKind, Piece, Pieces, Range, State};
 use crate::plan::{Durability, Plan};
-use uext4_blockdev::{Op, Wait};
+use uext4_blockdev::{Buffer, Op, Wait};
 
 /// Longest device request: below the kernel's limit of 2 GiB - 4 KiB for one transfer.
 const PART_MAX: u64 = 1 << 30;
@@ -65,17 +65,8 @@ impl<F: FileSystem> Core<F> {
     }
 
     pub(super) fn check_memory(&self, payload: &Payload) -> Result<(), Error> {
-        let geometry = &self.engine.geometry;
-        match payload {
-            Payload::None => {}
-            Payload::One(buffer) => geometry.check_memory(buffer.address().addr().get())?,
-            Payload::Many(buffers) => {
-                for buffer in buffers.iter() {
-                    geometry.check_memory(buffer.address().addr().get())?;
-                }
-            }
-        }
-        Ok(())
+        let check = |buffer: &Buffer| self.engine.geometry.check_memory(buffer.address().addr().get());
+        Ok(payload.buffers().iter().try_for_each(check)?)
     }
 
     /// Enters the gate, driving this queue and harvesting others while it is closed, unless `nowait`.
@@ -87,7 +78,7 @@ impl<F: FileSystem> Core<F> {
                 Err(_busy) if nowait => return Err(Error::WouldBlock),
                 Err(_busy) => {
                     let inode = attached.file.inode.clone();
-                    F::state(&inode).gate.wait_open(&mut || self.pump());
+                    F::state(&inode).gate.wait_open(&mut || self.help());
                 }
             }
         }
@@ -95,12 +86,12 @@ impl<F: FileSystem> Core<F> {
 
     /// Keeps completions flowing while this thread waits for a gate or a drain: its own queue's and idle
     /// ones'.
-    pub(super) fn pump(&mut self) {
+    pub(super) fn help(&mut self) {
         self.drive_quietly();
         self.engine.harvest();
     }
 
-    /// State of a general request that still has parts to push, so that it cannot have finished.
+    /// A general request that still has parts to push, so that it cannot have finished.
     fn general(&mut self, number: u32) -> &mut General<F> {
         self.general[number as usize]
             .get_or_insert_with(|| unreachable!("an unsealed request does not finish"))

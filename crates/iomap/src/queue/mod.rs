@@ -25,7 +25,6 @@ use crate::fs::{FileSystem, OpenFile};
 use crate::owner_lock::Owner;
 use crate::pipeline::Mapping;
 use crate::plan::{Durability, WriteFlags};
-pub(crate) use attach::Attached;
 pub use attach::FileSlot;
 pub(crate) use core::{Core, QueueCore};
 use slot::Kind;
@@ -110,8 +109,9 @@ impl<F: FileSystem> IoQueue<F> {
     }
 
     /// Attaches a file: what its requests need is resolved once. The slot is valid for this queue only.
-    pub fn attach(&mut self, file: &OpenFile<F>) -> FileSlot {
-        self.core.lock().attach(file)
+    pub fn attach(&mut self, file: &OpenFile<F>) -> Result<FileSlot, F::Error> {
+        self.check_process()?;
+        Ok(self.core.lock().attach(file))
     }
 
     /// Detaches a file. Requests in flight finish first, in their own time.
@@ -224,9 +224,9 @@ impl<F: FileSystem> IoQueue<F> {
         Ok(self.delivered.drain(..))
     }
 
-    /// Requests submitted and not yet delivered.
+    /// Requests submitted and not yet delivered. None in a child process, which is delivered nothing.
     pub fn pending(&mut self) -> usize {
-        self.core.lock().pending()
+        if self.process.is_here() { self.core.lock().pending() } else { 0 }
     }
 
     /// What the device granted: polling, registered memory, fallbacks.

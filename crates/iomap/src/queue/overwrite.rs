@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::mapping::{Pieces, Range};
 use crate::pipeline::Mapping;
-use crate::plan::{Completion, Durability, Edges, GateMode, Plan, Request, WriteFlags};
+use crate::plan::{Durability, Edges, Finish, GateMode, Plan, Request, WriteFlags};
 use crate::switches::{AllOn, Routing, Switches};
 use crate::write_plan::{plan_shared_overwrite, shares_gate};
 use uext4_blockdev::{Buffer, Op};
@@ -98,22 +98,24 @@ impl<F: FileSystem> Core<F> {
         }
         let handle = match self.engine.fs.start_mapping(routing, &**self.counters) {
             Ok(handle) => handle,
-            Err(error) => return Err(attached.back_out_with(error)),
+            Err(error) => return Err(attached.withdraw(NotSent::Failed(error))),
         };
         attached.refresh();
         let located = attached.find_written(range, bits);
         if let Some(handle) = handle
             && let Err(error) = self.engine.fs.stop_mapping(handle)
         {
-            return Err(attached.back_out_with(error));
+            return Err(attached.withdraw(NotSent::Failed(error)));
         }
-        let Some(physical) = located else { return Err(attached.back_out(buffer)) };
+        let Some(physical) = located else {
+            return Err(attached.withdraw(NotSent::Refused(buffer, Mapping::Started)));
+        };
         // The mapping first, then what the view shows: whoever sees a converted block must also see that its
         // conversion is not durable yet (`InodeState::set_datasync_tid`).
         let changes = F::state(&attached.file.inode).changes();
         let view = F::state(&attached.file.inode).view();
         let Some(plan) = plan_shared_overwrite(&request, &view, &self.engine.capabilities, routing) else {
-            return Err(attached.back_out(buffer));
+            return Err(attached.withdraw(NotSent::Refused(buffer, Mapping::Started)));
         };
         let label = Label::write(slot.index, plan.durability);
         if routing.switches() == Switches::ON {
@@ -125,7 +127,7 @@ impl<F: FileSystem> Core<F> {
         if let Err(buffer) = self.door.send(number, buffer, Op::Write, fua, physical) {
             self.slots[number as usize].label = Label::FREE;
             attached.waiting -= u16::from(label.kind() != Kind::Plain);
-            return Err(attached.back_out(buffer));
+            return Err(attached.withdraw(NotSent::Refused(buffer, Mapping::Started)));
         }
         F::state(&attached.file.inode).gate.leave(&attached.cell);
         self.engine.count_write(&**self.counters, &request, &plan, false, bits, routing);
@@ -168,17 +170,14 @@ impl<F: FileSystem> Core<F> {
         while alone.is_none() {
             let ticket = self.enter(index, nowait)?;
             let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
-            let plan = self.engine.decide(&attached.file, &request, &mut mapping)?;
-            if nowait && plan.waits() {
-                return Err(Error::WouldBlock.into());
-            }
+            let plan = self.engine.decide(&attached.file, &request, &mut mapping, nowait)?;
             if plan.gate == GateMode::Shared {
                 return self.send(index, &request, &plan, payload, tag, ticket);
             }
             drop(ticket);
-            if plan.completion == Completion::Asynchronous {
+            if plan.finish == Finish::Asynchronous {
                 let (engine, file) = (self.engine.clone(), attached.file.clone());
-                engine.allocate_alone(&file, &request, &plan, &mut || self.pump())?;
+                engine.allocate_alone(&file, &request, &plan, &mut || self.help())?;
             } else {
                 alone = Some(plan.drain);
             }
@@ -196,7 +195,7 @@ impl<F: FileSystem> Core<F> {
         tag: u64,
         ticket: Ticket<F>,
     ) -> Result<(), F::Error> {
-        debug_assert!(plan.completion == Completion::Asynchronous && plan.zero_edges == Edges::default());
+        debug_assert!(plan.finish == Finish::Asynchronous && plan.zero_edges == Edges::default());
         let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
         let file = &attached.file;
         let fresh = self.engine.take_blocks(file, request, plan)?;
@@ -223,7 +222,7 @@ impl<F: FileSystem> Core<F> {
     ) -> Result<(), F::Error> {
         let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
         let (engine, file) = (self.engine.clone(), attached.file.clone());
-        let carried = engine.carry_out(&file, &payload.parts(), request, flow, &mut || self.pump());
+        let carried = engine.carry_out(&file, &payload.parts(), request, flow, &mut || self.help());
         let length = request.range.length as usize;
         match carried? {
             (Ok(()), durability @ (Durability::Datasync | Durability::Fsync)) => {
@@ -244,17 +243,4 @@ enum NotSent<E> {
     Refused(Buffer, Mapping),
     /// It failed.
     Failed(E),
-}
-
-impl<F: FileSystem> super::Attached<F> {
-    #[cold]
-    fn back_out(&self, buffer: Buffer) -> NotSent<F::Error> {
-        NotSent::Refused(self.retreat(buffer), Mapping::Started)
-    }
-
-    #[cold]
-    fn back_out_with(&self, error: F::Error) -> NotSent<F::Error> {
-        self.withdraw();
-        NotSent::Failed(error)
-    }
 }

@@ -1,10 +1,9 @@
 //! Overwrites that were decided already.
 //!
-//! What [`plan_shared_overwrite`](crate::write_plan::plan_shared_overwrite) answered for one request it answers for
-//! every other of the same flags in the same written run, inside the same sizes, as long as mapping and inode stay as
-//! they are: nothing else goes into it, but for switches that are all on and the device, which never change. So the
-//! answer is kept with the file, and the next request only asks whether it is covered. Whether the gate is open and the
-//! file system alive it asks each time.
+//! [`plan_shared_overwrite`](crate::write_plan::plan_shared_overwrite) decides by the flags of a request, its written
+//! run, the sizes, the mapping and the inode. Switches (all on) and device never change. So the queue keeps the
+//! decision with the file: the next request of the same flags asks only whether the run covers it, and whether mapping
+//! and inode are unchanged. It also asks whether the gate is open and the file system alive.
 
 use super::attach::{Attached, FileSlot};
 use super::core::Core;
@@ -118,9 +117,9 @@ impl<F: FileSystem> Core<F> {
             return Err(buffer);
         }
         if state.map.generation() != window.generation || state.changes() != window.changes {
-            return Err(attached.retreat(buffer));
+            return Err(attached.withdraw(buffer));
         }
-        let Some(number) = self.free.pop() else { return Err(attached.retreat(buffer)) };
+        let Some(number) = self.free.pop() else { return Err(attached.withdraw(buffer)) };
         let (label, fua) = (window.label.with_subblock(window.splits_block(pos, length)), window.fua);
         self.slots[number as usize] = Slot { tag, pos: physical, length: length as u32, label };
         // All but the gate is noted before, so that little has to be kept over the call.
@@ -129,20 +128,20 @@ impl<F: FileSystem> Core<F> {
                 F::state(&attached.file.inode).gate.leave(&attached.cell);
                 Ok(())
             }
-            Err(buffer) => Err(self.take_back(number, buffer)),
+            Err(buffer) => Err(self.withdraw(number, buffer)),
         }
     }
 
-    /// The device's queue is full: the request of this slot was not sent.
+    /// Withdraws the request of a slot that the device's queue, which is full, did not take.
     #[cold]
     #[inline(never)]
-    fn take_back(&mut self, number: u32, buffer: Buffer) -> Buffer {
+    fn withdraw(&mut self, number: u32, buffer: Buffer) -> Buffer {
         self.free.push(number);
         let sent = &mut self.slots[number as usize];
         let file = sent.label.file();
         sent.label = Label::FREE;
         match self.files.get_mut(file) {
-            Some(Some(attached)) => attached.retreat(buffer),
+            Some(Some(attached)) => attached.withdraw(buffer),
             _ => buffer,
         }
     }

@@ -212,7 +212,7 @@ impl Bed {
     pub fn queue(&self, depth: u32, switches: Switches) -> (IoQueue<OneFile>, FileSlot) {
         let pool = BufferPool::new(1 << 20).unwrap();
         let mut queue = IoQueue::new(&self.engine, QueueOptions::depth(depth), pool).unwrap();
-        let slot = queue.attach(&self.file(switches));
+        let slot = queue.attach(&self.file(switches)).unwrap();
         (queue, slot)
     }
 

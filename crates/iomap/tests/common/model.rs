@@ -438,7 +438,7 @@ impl Ground {
     pub fn queue(&self, depth: u32, switches: Switches) -> (IoQueue<Model>, FileSlot) {
         let pool = BufferPool::new(4 << 20).unwrap();
         let mut queue = IoQueue::new(&self.engine, QueueOptions::depth(depth), pool).unwrap();
-        let slot = queue.attach(&self.file(switches));
+        let slot = queue.attach(&self.file(switches)).unwrap();
         (queue, slot)
     }
 
