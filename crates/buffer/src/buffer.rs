@@ -53,6 +53,9 @@ pub(crate) struct State {
     pub running: Option<Running>,
     pub frozen: Option<Frozen>,
     pub home: Home,
+    /// The transaction whose copy in the log stands for the home image until that is written; none if nothing is due
+    /// or no copy exists.
+    pub home_tid: Option<Tid>,
     /// A home write is on its way to the device.
     pub writing: bool,
 }
@@ -93,6 +96,14 @@ pub(crate) enum Home {
     Image(Arc<[u8]>),
 }
 
+/// An image on its way home.
+#[derive(Debug, Clone)]
+pub(crate) struct HomeImage {
+    pub image: Arc<[u8]>,
+    /// See [`State::home_tid`].
+    pub tid: Option<Tid>,
+}
+
 impl Buffer {
     pub(crate) fn new(block: u64, cache: u64) -> Self {
         Buffer {
@@ -107,6 +118,7 @@ impl Buffer {
                 running: None,
                 frozen: None,
                 home: Home::Nothing,
+                home_tid: None,
                 writing: false,
             }),
             settled: Condvar::new(),
@@ -197,26 +209,39 @@ impl State {
         self.running.map(|running| running.tid).or(self.frozen.as_ref().map(|frozen| frozen.tid))
     }
 
-    /// The image to write home, if any. It is no longer due afterwards.
-    pub(crate) fn take_home(&mut self) -> Option<Arc<[u8]>> {
+    /// What to write home, if anything. It is no longer due afterwards.
+    pub(crate) fn take_home(&mut self) -> Option<HomeImage> {
+        let tid = self.home_tid.take();
         match (std::mem::replace(&mut self.home, Home::Nothing), &self.content) {
-            (Home::Image(image), _) => Some(image),
-            (Home::Current, Content::Present { image, .. }) => Some(Arc::clone(image)),
+            (Home::Image(image), _) => Some(HomeImage { image, tid }),
+            (Home::Current, Content::Present { image, .. }) => {
+                Some(HomeImage { image: Arc::clone(image), tid })
+            }
             // Contents are only dropped from unowned buffers, so `Current` always has contents.
             (Home::Nothing | Home::Current, _) => None,
         }
     }
 
-    /// A home image that must be written again, unless a newer one is due.
-    pub(crate) fn restore_home(&mut self, image: Arc<[u8]>) {
-        if !self.home.is_due() {
-            self.set_home(image);
+    /// A home image that must be written again, unless a newer one is due. What became due meanwhile without a copy in
+    /// the log stands for this one too.
+    pub(crate) fn restore_home(&mut self, due: HomeImage) {
+        if self.home.is_due() {
+            self.home_tid = self.home_tid.or(due.tid);
+        } else {
+            self.set_home(due);
         }
     }
 
-    /// `image` must be written home.
-    pub(crate) fn set_home(&mut self, image: Arc<[u8]>) {
-        self.home = if self.content.is(&image) { Home::Current } else { Home::Image(image) };
+    /// This image must be written home, in place of any older one.
+    pub(crate) fn set_home(&mut self, due: HomeImage) {
+        self.home = if self.content.is(&due.image) { Home::Current } else { Home::Image(due.image) };
+        self.home_tid = due.tid;
+    }
+
+    /// Nothing of the block goes home any more.
+    pub(crate) fn cancel_home(&mut self) {
+        self.home = Home::Nothing;
+        self.home_tid = None;
     }
 
     /// The transaction `tid` is about to change the contents: what must go home is kept aside.

@@ -280,16 +280,29 @@ impl BufferCache {
         })
     }
 
-    /// Writes one block image to its home place. Only for devices that write whole blocks.
-    pub(crate) fn write_device(&self, block: u64, image: &[u8]) -> Result<()> {
+    /// Writes images of neighbouring blocks to their home places, [`READ_AHEAD_BYTES`] at most, in one request. Only
+    /// for devices that write whole blocks.
+    pub(crate) fn write_device<'i>(
+        &self,
+        first: u64,
+        images: impl ExactSizeIterator<Item = &'i [u8]>,
+    ) -> Result<()> {
         let core = &*self.0;
-        let pos = block * u64::from(core.block_size);
-        let written = core.scratch.with(|memory| {
-            memory.copy_from_slice(image);
+        let size = core.block_size as usize;
+        let pos = first * u64::from(core.block_size);
+        let blocks = images.len();
+        // A single block does not occupy a large area.
+        let areas = if blocks == 1 { &core.scratch } else { &core.runs };
+        let written = areas.with(|memory| {
+            let memory = &mut memory[..blocks * size];
+            for (place, image) in memory.chunks_exact_mut(size).zip(images) {
+                place.copy_from_slice(image);
+            }
             core.device.write_at(memory, pos, uext4_blockdev::WriteDurability::Cached)
         });
-        written.map_err(|source| Error::Device { block, source })?;
-        self.shard(block).counters.writes.count();
+        written.map_err(|source| Error::Device { block: first, source })?;
+        let count = |block| self.shard(block).counters.writes.count();
+        (first..first + blocks as u64).for_each(count);
         Ok(())
     }
 

@@ -10,7 +10,7 @@
 //! | `Empty` | no contents | a load → `Clean`, `overwrite` → as below |
 //! | `Clean` | equals the device | `modify(Direct)` → `Dirty`, `join(tid)` → `InTransaction` |
 //! | `Dirty` | must be written home | `write_back` → `Clean`, `forget` → `Empty`, `join(tid)` |
-//! | `InTransaction` | a running transaction has it | `freeze(tid)` → `Committing`, `leave(tid)` |
+//! | `InTransaction` | a running transaction has it | `freeze(tid)` → `Committing`, `leave(tid)`, `abandon(tid)` |
 //! | `Committing` | a commit has the frozen image | `committed(tid)` → `Dirty`, `join(tid + 1)` |
 //!
 //! Contents are immutable `Arc<[u8]>` images. A reader holds an image, so it neither blocks nor sees a

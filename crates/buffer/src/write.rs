@@ -5,8 +5,9 @@
 //! changed, frozen by the commit and only due for its home write when the commit is durable: nothing
 //! uncommitted ever goes home.
 
-use crate::buffer::{Check, Content, Frozen, Home, Running, State};
+use crate::buffer::{Check, Content, Frozen, Home, HomeImage, Running, State};
 use crate::guard::BufferPin;
+use crate::options::READ_AHEAD_BYTES;
 use crate::shard::Shard;
 use crate::sync::MutexGuard;
 use crate::{BufferCache, Error, Result, Tid};
@@ -127,7 +128,27 @@ impl BufferCache {
         Ok(Some(image))
     }
 
-    /// The commit of `tid` is durable: its frozen image replaces whatever was due to be written home.
+    /// The transaction `tid` commits and has freed this block: it lets go of the buffer, whose contents are dropped.
+    /// What an older transaction left to be written home stays due until the block is
+    /// [forgotten](BufferCache::forget_freed).
+    ///
+    /// # Errors
+    /// [`Error::NotOwner`] if `tid` does not have the block, [`Error::ForeignPin`].
+    pub fn abandon(&self, pin: &BufferPin, tid: Tid) -> Result<()> {
+        self.check_pin(pin)?;
+        let mut state = pin.buffer().lock_settled();
+        let Some(running) = state.running.filter(|running| running.tid == tid) else {
+            return Err(not_owner(pin, Some(tid), &state));
+        };
+        state.running = None;
+        if running.modified {
+            state.content = Content::Empty;
+        }
+        Ok(())
+    }
+
+    /// The commit of `tid` is durable: its frozen image replaces whatever was due to be written home. Until that is
+    /// written the log must keep the copy of `tid` ([`BufferCache::write_committed`]).
     ///
     /// # Errors
     /// [`Error::NotOwner`] if `tid` has no frozen image of the block, [`Error::ForeignPin`].
@@ -136,7 +157,7 @@ impl BufferCache {
         let mut state = pin.buffer().lock();
         match state.frozen.take() {
             Some(frozen) if frozen.tid == tid => {
-                state.set_home(frozen.image);
+                state.set_home(HomeImage { image: frozen.image, tid: Some(tid) });
                 Ok(())
             }
             other => {
@@ -165,8 +186,32 @@ impl BufferCache {
         if let Some(tid) = state.owner() {
             return Err(Error::Busy { block, tid });
         }
-        state.home = Home::Nothing;
+        state.cancel_home();
         state.content = Content::Empty;
+        drop(state);
+        self.discard(pin);
+        Ok(())
+    }
+
+    /// A block that a committed transaction freed: as [`BufferCache::forget`]. Should a younger transaction have the
+    /// block again, only the pending home write of what it was is dropped.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn forget_freed(&self, block: u64) -> Result<()> {
+        self.check_range(block)?;
+        let Some(pin) = self.shard(block).find(block) else {
+            return Ok(());
+        };
+        let buffer = pin.buffer();
+        let mut state = buffer.lock();
+        while state.writing || state.content.is_busy() {
+            buffer.wait(&mut state);
+        }
+        state.cancel_home();
+        if state.is_unowned() {
+            state.content = Content::Empty;
+        }
         drop(state);
         self.discard(pin);
         Ok(())
@@ -187,13 +232,24 @@ impl BufferCache {
             }));
         }
         due.sort_unstable_by_key(BufferPin::block);
-        let mut written = 0;
-        for pin in &due {
-            written += u64::from(self.write_home(pin)?);
-        }
+        let written = self.write_runs(&due, |_| true)?;
         drop(due);
         self.shards().iter().for_each(Shard::trim);
         Ok(written)
+    }
+
+    /// Writes home what of these blocks became due by transactions up to `newest`, neighbours together, and waits for
+    /// home writes of others that are on their way. Blocks that a younger transaction committed again are left to it.
+    /// Returns how many blocks this call wrote. They, and what others had written before, are durable after the next
+    /// device flush: then the log need not keep copies of those transactions for the sake of these blocks.
+    ///
+    /// `pins` are in the order of their blocks.
+    ///
+    /// # Errors
+    /// The first failed write; those blocks and the ones not reached stay due. [`Error::ForeignPin`].
+    pub fn write_committed(&self, pins: &[BufferPin], newest: Tid) -> Result<u64> {
+        pins.iter().try_for_each(|pin| self.check_pin(pin))?;
+        self.write_runs(pins, |tid| tid.is_some_and(|tid| tid <= newest))
     }
 
     /// [`BufferCache::write_back`], then a device flush: everything due when the call began is durable.
@@ -206,30 +262,56 @@ impl BufferCache {
         Ok(written)
     }
 
-    /// Writes the due image of one block. Writes of one block never overtake each other.
-    fn write_home(&self, pin: &BufferPin) -> Result<bool> {
-        let buffer = pin.buffer();
-        let mut state = buffer.lock();
-        while state.writing {
-            buffer.wait(&mut state);
+    /// Writes the due images of blocks in order, those that `wanted` says by the transaction that they are due for.
+    /// Writes of one block never overtake each other.
+    fn write_runs(&self, pins: &[BufferPin], wanted: impl Fn(Option<Tid>) -> bool) -> Result<u64> {
+        let most = (READ_AHEAD_BYTES / self.block_size()) as usize;
+        let mut run: Vec<HomeWrite<'_>> = Vec::with_capacity(most.min(pins.len()));
+        let mut written = 0;
+        for pin in pins {
+            let adjacent = run.last().is_some_and(|last| last.pin.block() + 1 == pin.block());
+            if !run.is_empty() && (!adjacent || run.len() >= most) {
+                written += self.write_run(&mut run)?;
+            }
+            let buffer = pin.buffer();
+            let mut state = buffer.lock();
+            if state.writing && !run.is_empty() {
+                // Whoever writes it may wait for one of ours.
+                drop(state);
+                written += self.write_run(&mut run)?;
+                state = buffer.lock();
+            }
+            while state.writing {
+                buffer.wait(&mut state);
+            }
+            if !wanted(state.home_tid) {
+                continue;
+            }
+            if let Some(due) = state.take_home() {
+                state.writing = true;
+                drop(state);
+                run.push(HomeWrite { pin, due, failed: true });
+            }
         }
-        let Some(image) = state.take_home() else {
-            return Ok(false);
-        };
-        state.writing = true;
-        drop(state);
-        let mut running = HomeWrite { pin, image, failed: true };
-        let result = self.write_device(pin.block(), &running.image);
-        running.failed = result.is_err();
-        drop(running);
-        result.map(|()| true)
+        Ok(written + self.write_run(&mut run)?)
+    }
+
+    /// Writes neighbouring blocks in one request.
+    fn write_run(&self, run: &mut Vec<HomeWrite<'_>>) -> Result<u64> {
+        let Some(first) = run.first().map(|write| write.pin.block()) else { return Ok(0) };
+        let images = run.iter().map(|write| &*write.due.image);
+        let result = self.write_device(first, images);
+        let written = run.len() as u64;
+        run.iter_mut().for_each(|write| write.failed = result.is_err());
+        run.clear();
+        result.map(|()| written)
     }
 }
 
 /// A home write in progress: an image that did not reach the device (error or panic) is due again.
 struct HomeWrite<'a> {
     pin: &'a BufferPin,
-    image: Arc<[u8]>,
+    due: HomeImage,
     failed: bool,
 }
 
@@ -238,7 +320,7 @@ impl Drop for HomeWrite<'_> {
         let mut state = self.pin.buffer().lock();
         state.writing = false;
         if self.failed {
-            state.restore_home(Arc::clone(&self.image));
+            state.restore_home(self.due.clone());
         }
         drop(state);
         self.pin.buffer().wake();
@@ -253,6 +335,7 @@ impl State {
                 if let Some(tid) = self.owner() {
                     return Err(Error::NotOwner { block, wanted: None, owner: Some(tid) });
                 }
+                // A copy in the log stands for the block until it is written, with whatever contents.
                 self.home = Home::Current;
             }
             Owner::Transaction(tid) => {

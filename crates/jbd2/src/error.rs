@@ -102,19 +102,23 @@ pub enum Error {
         /// Why not.
         refusal: ExtendRefusal,
     },
-    /// The transaction must be written to the log first, which this version cannot do.
-    #[error("transaction {tid} changed metadata, and this version cannot commit it")]
-    CommitUnavailable {
-        /// The transaction.
-        tid: Tid,
-    },
-    /// The log has too little free space, and this version cannot free any.
+    /// The log is too small for its own largest transaction.
     #[error("the log has {free} blocks for new transactions, {needed} are needed")]
     LogSpace {
         /// Free log blocks, the safety margin taken off.
         free: u32,
         /// Blocks needed.
         needed: u32,
+    },
+    /// Too much of the log is reserved already. Start or drop another reservation first.
+    #[error("{wanted} log blocks were to be reserved, {reserved} of at most {maximum} are")]
+    ReservesFull {
+        /// Log blocks asked for.
+        wanted: u32,
+        /// Log blocks reserved.
+        reserved: u32,
+        /// Most that can be reserved at once.
+        maximum: u32,
     },
     /// No such transaction was ever started.
     #[error("transaction {tid} was never started")]
@@ -138,13 +142,12 @@ impl Error {
             | Error::Damaged(_)
             | Error::HoleInLog { .. }
             | Error::BadLogMap { .. } => libc::EUCLEAN,
-            Error::Unsupported { .. } | Error::NeedsRecovery { .. } | Error::CommitUnavailable { .. } => {
-                libc::EOPNOTSUPP
-            }
+            Error::Unsupported { .. } | Error::NeedsRecovery { .. } => libc::EOPNOTSUPP,
             Error::TooManyCredits { .. }
             | Error::OutOfCredits { .. }
             | Error::ExtendRefused { .. }
             | Error::FastCommitRoom { .. }
+            | Error::ReservesFull { .. }
             | Error::LogSpace { .. } => libc::ENOSPC,
             Error::NoWriteAccess { .. } | Error::UnknownTransaction { .. } => libc::EINVAL,
             Error::Aborted(_) => libc::EIO,

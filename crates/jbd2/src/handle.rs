@@ -1,13 +1,18 @@
 //! One operation's ticket into the running transaction.
 
 use crate::transaction::Transaction;
-use crate::{Error, Journal, Result, Tid};
+use crate::{AbortCause, Error, FreedRun, Journal, Reservation, Result, Tid};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use uext4_buffer::{BufferPin, Owner};
 
 /// A handle: the right to change up to [`Handle::credits`] more blocks in one transaction. Made by
-/// [`Journal::start`], ended by [`Handle::stop`] or by dropping it.
+/// [`Journal::start`], ended by [`Handle::stop`].
+///
+/// What a handle changes must be whole when it stops. One that is dropped after its first change, by an error on its
+/// way up or by a panic, has left half of something in the transaction: the journal is aborted, and nothing of the
+/// transaction is committed. Before the first change it may be dropped.
 ///
 /// The transaction cannot commit while a handle is active, so hold one only for the change itself: never
 /// across a wait for a gate, a drain, a sync or another handle.
@@ -17,24 +22,38 @@ pub struct Handle<'j> {
     journal: &'j Journal,
     transaction: Arc<Transaction>,
     credits: u32,
+    /// Something was changed. (Atomic only so that a handle can be shared; there is one writer.)
+    changed: AtomicBool,
 }
 
 impl Journal {
     /// Starts a handle that may change `credits` blocks, in the running transaction or a new one.
     ///
-    /// Waits while the journal is quiesced, and while the transaction is so full that active handles must
-    /// return credits first. The caller holds no handle and no lock that comes after handles.
+    /// Waits while the journal is quiesced, while the transaction is full, and while the log is: it commits and writes
+    /// home itself what nobody else is at. The caller holds no handle and no lock that comes after handles.
     ///
     /// # Errors
-    /// [`Error::Aborted`]; [`Error::TooManyCredits`] if no transaction can hold that many;
-    /// [`Error::LogSpace`] if the log is too full; [`Error::CommitUnavailable`] if the transaction is full of
-    /// changed blocks, so that no waiting would help.
+    /// [`Error::Aborted`]; [`Error::TooManyCredits`] if no transaction can hold that many.
     pub fn start(&self, credits: u32) -> Result<Handle<'_>> {
-        Ok(Handle { transaction: self.begin(credits)?, journal: self, credits })
+        Ok(Handle::new(self, self.begin(credits)?, credits))
+    }
+
+    /// Starts the handle that log blocks were reserved for. Waits while the journal is quiesced and while active
+    /// handles of a transaction that is about to commit finish, but never for room in the log.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub fn start_reserved(&self, reservation: Reservation) -> Result<Handle<'_>> {
+        let transaction = self.begin_reserved(reservation.blocks())?;
+        Ok(Handle::new(self, transaction, reservation.credits()))
     }
 }
 
 impl<'j> Handle<'j> {
+    fn new(journal: &'j Journal, transaction: Arc<Transaction>, credits: u32) -> Self {
+        Handle { journal, transaction, credits, changed: AtomicBool::new(false) }
+    }
+
     /// The transaction. Give it to [`Journal::datasync`] to make the change durable.
     #[must_use]
     pub fn tid(&self) -> Tid {
@@ -66,6 +85,39 @@ impl<'j> Handle<'j> {
     pub fn extend(&mut self, credits: u32) -> Result<()> {
         self.journal.extend(&self.transaction, credits)?;
         self.credits += credits;
+        Ok(())
+    }
+
+    /// Stops this handle and starts another one, with `credits`: in the same transaction, or in a later one if that is
+    /// about to commit or full. What was changed so far must be whole, since the two may not become durable together.
+    /// Waits as [`Journal::start`] does; the caller holds no lock that comes after handles.
+    ///
+    /// # Errors
+    /// As [`Journal::start`]; the handle has stopped then.
+    pub fn restart(self, credits: u32) -> Result<Handle<'j>> {
+        let journal = self.journal;
+        self.stop()?;
+        journal.start(credits)
+    }
+
+    /// The data of this inode must be complete before the transaction commits ([`crate::CommitHooks::send_ordered`]).
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub fn order(&mut self, inode: u64) -> Result<()> {
+        self.journal.check_alive()?;
+        self.transaction.order(inode);
+        Ok(())
+    }
+
+    /// These blocks are free, and may be allocated once the transaction is committed
+    /// ([`crate::CommitHooks::committed`]). Blocks of metadata are also [revoked](Handle::revoke).
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub fn free_at_commit(&mut self, run: FreedRun) -> Result<()> {
+        self.journal.check_alive()?;
+        self.transaction.free(run);
         Ok(())
     }
 
@@ -117,8 +169,8 @@ impl<'j> Handle<'j> {
     /// back: the transaction keeps the block on its list of revokes until it gets write access again. A revoke block
     /// of the log holds many records; who begins one pays a credit.
     ///
-    /// The list is what a commit writes, after which it forgets the buffers; until then the cache keeps them, and the
-    /// block must carry nothing else.
+    /// The commit writes the list and then forgets the buffers; until then the cache keeps them, and the block must
+    /// carry nothing else.
     ///
     /// # Errors
     /// [`Error::OutOfCredits`], [`Error::Aborted`], or [`Error::Buffer`] for a block outside the volume. Nothing was
@@ -135,6 +187,7 @@ impl<'j> Handle<'j> {
             return Err(Error::OutOfCredits { block });
         }
         self.credits = left;
+        self.changed.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -144,6 +197,7 @@ impl<'j> Handle<'j> {
     /// [`Error::Aborted`] if the journal was aborted while the handle was active: its changes will not become
     /// durable. The handle has ended in any case.
     pub fn stop(self) -> Result<()> {
+        self.changed.store(false, Ordering::Relaxed);
         self.journal.check_alive()
     }
 
@@ -160,9 +214,10 @@ impl<'j> Handle<'j> {
     /// Wraps a change so that the transaction learns of it exactly if it is made; also says how many credits
     /// it cost.
     fn charged<R>(&self, block: u64, f: impl FnOnce(&mut [u8]) -> R) -> impl FnOnce(&mut [u8]) -> (u32, R) {
-        let transaction = Arc::clone(&self.transaction);
         move |bytes| {
-            let first = transaction.mark_modified(block);
+            // Before the change: it may panic half-way.
+            self.changed.store(true, Ordering::Relaxed);
+            let first = self.transaction.mark_modified(block);
             (u32::from(first), f(bytes))
         }
     }
@@ -170,6 +225,12 @@ impl<'j> Handle<'j> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
+        if self.changed.load(Ordering::Relaxed) {
+            let panicked = std::thread::panicking();
+            let what = if panicked { "a panic in a handle" } else { "a handle was given up half-way" };
+            // Before it stops counting as active: whoever waits to commit must not go on.
+            self.journal.abort(AbortCause { what: what.into(), errno: libc::EIO });
+        }
         self.journal.stop(&self.transaction, self.credits);
     }
 }

@@ -1,75 +1,152 @@
-//! The journal: opening, starting handles, quiescing, aborting, syncing.
+//! The journal: what is running, committing and still in the log; opening, quiescing, aborting, asking.
 
-use crate::space::{Limits, LogSpace};
+use crate::hooks::CommitHooks;
+use crate::log_writer::LogWriter;
+use crate::space::{Limits, LogSpace, Ring, Tail};
+use crate::store::{Store, prepared};
 use crate::superblock::JournalInfo;
 use crate::sync::{AtomicU64, Ordering};
-use crate::transaction::{Phase, Transaction};
+use crate::transaction::Transaction;
+use crate::turn::Turn;
 use crate::wait::WaitQueue;
-use crate::{AbortCause, Error, ExtendRefusal, LogMap, Result, Tid};
-use parking_lot::RwLock;
+use crate::{AbortCause, Error, ExtendRefusal, JournalOptions, LogMap, Result, Tid};
+use parking_lot::{Mutex, RwLock};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use uext4_buffer::BufferCache;
+use std::time::Duration;
+use uext4_blockdev::Device;
+use uext4_buffer::{BufferCache, BufferPin};
+use uext4_ondisk::jbd2::{JournalSuperblock, LogFormat};
 
 /// An open journal. See the crate documentation.
 pub struct Journal {
-    cache: BufferCache,
-    log: Arc<dyn LogMap>,
+    pub(crate) cache: BufferCache,
+    pub(crate) log: Arc<dyn LogMap>,
     info: JournalInfo,
-    limits: Limits,
-    state: RwLock<State>,
+    /// The superblock of the log that is written.
+    pub(crate) superblock: JournalSuperblock,
+    pub(crate) format: LogFormat,
+    pub(crate) limits: Limits,
+    pub(crate) ring: Ring,
+    pub(crate) state: RwLock<State>,
     /// Number of the last committed transaction. Shared with whoever asks whether a change is durable.
-    committed: Arc<AtomicU64>,
+    pub(crate) committed: Arc<AtomicU64>,
     aborted: OnceLock<AbortCause>,
     /// Wait for credits, for an unlocked transaction, for the end of a quiesce.
-    starters: WaitQueue,
+    pub(crate) starters: WaitQueue,
     /// Wait for active handles to stop.
-    quiescers: WaitQueue,
-    counters: Counters,
+    pub(crate) quiescers: WaitQueue,
+    /// The right to commit.
+    pub(crate) turn: Turn,
+    /// Used by whoever has the turn.
+    pub(crate) writer: Mutex<LogWriter>,
+    /// The right to free log space.
+    pub(crate) checkpointing: Mutex<()>,
+    pub(crate) store: Mutex<Store>,
+    pub(crate) hooks: OnceLock<Arc<dyn CommitHooks>>,
+    pub(crate) reserved: Arc<Reserved>,
+    pub(crate) counters: Counters,
 }
 
 /// What is running. Shared: start and extend handles. Exclusive: change any of it.
 #[derive(Debug)]
-struct State {
-    running: Option<Running>,
+pub(crate) struct State {
+    pub running: Option<Running>,
+    /// The transaction that is being written.
+    pub committing: Option<Place>,
+    /// Committed transactions whose log blocks are in use, oldest first.
+    pub logged: VecDeque<Logged>,
     /// Number of the next transaction.
-    next: Tid,
+    pub next: Tid,
     /// Holders of [`UpdatesLocked`].
-    quiesced: u32,
-    tail: Tail,
-    space: LogSpace,
+    pub quiesced: u32,
+    /// Log block that the next transaction to commit begins at.
+    pub head: u32,
+    pub tail: Tail,
+    pub space: LogSpace,
+    /// The superblock says that the log is in use.
+    pub begun: bool,
 }
 
 #[derive(Debug)]
-struct Running {
-    transaction: Arc<Transaction>,
-    phase: Phase,
+pub(crate) struct Running {
+    pub transaction: Arc<Transaction>,
+    /// It is about to commit: active handles finish, none starts or extends.
+    pub locked: bool,
 }
 
+/// Where a transaction is in the log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub tid: Tid,
+    pub start: u32,
+    pub blocks: u32,
+}
+
+/// A committed transaction some of whose blocks may not be home yet: those that are due for it.
 #[derive(Debug)]
-struct Counters {
-    transactions_created: AtomicU64,
-    handles_joined: AtomicU64,
-    start_waits: AtomicU64,
-    quiesces: AtomicU64,
+pub(crate) struct Logged {
+    pub place: Place,
+    /// All blocks that it changed, in order.
+    pub pins: Vec<BufferPin>,
 }
 
-/// Oldest part of the log that is still needed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tail {
-    /// Log block.
-    pub log_block: u32,
-    /// Transaction that is or will be there.
-    pub sequence: Tid,
+/// Log blocks that are reserved for handles that must not wait. Taken with the state shared.
+#[derive(Debug, Default)]
+pub(crate) struct Reserved(std::sync::atomic::AtomicU32);
+
+impl Reserved {
+    pub(crate) fn blocks(&self) -> u32 {
+        self.0.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    /// Takes `blocks` if they and what is reserved already are `most` at most; what is reserved otherwise.
+    pub(crate) fn take(&self, blocks: u32, most: u32) -> std::result::Result<(), u32> {
+        let within = |reserved: u32| reserved.checked_add(blocks).filter(|sum| *sum <= most);
+        let order = std::sync::atomic::Ordering::SeqCst;
+        self.0.fetch_update(order, order, within).map(drop)
+    }
+
+    pub(crate) fn give_back(&self, blocks: u32) {
+        self.0.fetch_sub(blocks, std::sync::atomic::Ordering::SeqCst);
+    }
 }
 
-/// What a sync found to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SyncOutcome {
-    /// Every change of the transaction is durable as far as the log is concerned: it changed no metadata, or
-    /// it was committed before. Data writes still need the device flush that the caller owes them.
-    NothingToCommit,
+/// Events, and flushes as they start and end.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub transactions_created: Count,
+    /// Of transactions that run no more.
+    pub handles_started: Count,
+    pub handles_joined: Count,
+    pub start_waits: Count,
+    pub quiesces: Count,
+    pub commits: Count,
+    pub blocks_logged: Count,
+    pub checkpoints: Count,
+    pub home_writes: Count,
+    /// Flushes that were started, and the latest of them that is complete.
+    pub flushes: Count,
+    pub flushed: Count,
+}
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Count(std::sync::atomic::AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self, events: u64) -> u64 {
+        self.0.fetch_add(events, std::sync::atomic::Ordering::SeqCst) + events
+    }
+
+    pub(crate) fn raise(&self, to: u64) {
+        self.0.fetch_max(to, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(std::sync::atomic::Ordering::SeqCst)
+    }
 }
 
 /// What the journal did and holds. Read without stopping anything, so approximate while others work.
@@ -84,66 +161,110 @@ pub struct JournalStats {
     pub handles_active: u32,
     /// Transactions begun.
     pub transactions_created: u64,
-    /// Times a start had to sleep.
+    /// Times a start had to sleep, to commit or to free log space.
     pub start_waits: u64,
     /// Times the journal was quiesced.
     pub quiesces: u64,
+    /// Transactions committed.
+    pub commits: u64,
+    /// Log blocks written for them.
+    pub blocks_logged: u64,
+    /// Times log space was freed.
+    pub checkpoints: u64,
+    /// Blocks written home for that.
+    pub home_writes: u64,
+    /// Device flushes that commits and checkpoints asked for.
+    pub flushes: u64,
+    /// Log blocks that more transactions may be written to before one is written home.
+    pub free_blocks: u32,
+    /// Log blocks reserved for handles that must not wait.
+    pub reserved_blocks: u32,
     /// Outstanding credits of the running transaction, its overhead included; 0 if none runs.
     pub outstanding_credits: u32,
     /// Blocks the running transaction has changed.
     pub modified_blocks: u32,
 }
 
-/// How an attempt to start a handle ended.
-enum Attempt {
-    Started(Arc<Transaction>),
-    /// No transaction runs.
-    Create,
-    /// Somebody must act first: release the journal or the transaction, or return credits.
-    Wait,
-}
-
 impl Journal {
-    /// Opens the journal whose blocks `log` tells, for changing metadata. Reads the superblock; writes
-    /// nothing. `committed` holds the number of the last committed transaction from now on
-    /// ([`Journal::last_committed`]).
+    /// [`Journal::open_with`] what the log has.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open(cache: BufferCache, log: Arc<dyn LogMap>, committed: Arc<AtomicU64>) -> Result<Journal> {
+        Journal::open_with(cache, log, committed, &JournalOptions::default())
+    }
+
+    /// Opens the journal whose blocks `log` tells, on the device of `cache`, for changing metadata. Reads the
+    /// superblock; nothing is written before the first commit. `committed` holds the number of the last committed
+    /// transaction from now on ([`Journal::last_committed`]).
+    ///
+    /// Whoever opens a volume for writing [settles](uext4_blockdev::Device::settle) its device before.
     ///
     /// # Errors
     /// [`Error::NeedsRecovery`] if the log is not empty; what [`JournalInfo::read`] refuses;
     /// [`Error::LogSpace`] if the log is too small for its own largest transaction.
-    pub fn open(cache: BufferCache, log: Arc<dyn LogMap>, committed: Arc<AtomicU64>) -> Result<Journal> {
+    pub fn open_with(
+        cache: BufferCache,
+        log: Arc<dyn LogMap>,
+        committed: Arc<AtomicU64>,
+        options: &JournalOptions,
+    ) -> Result<Journal> {
         let info = JournalInfo::read(&cache, &*log)?;
         if info.needs_recovery() {
             return Err(Error::NeedsRecovery { start: info.superblock.start, sequence: info.sequence() });
         }
-        info.check_room()?;
-        let limits = Limits::new(&info);
+        let superblock = prepared(&info, options, cache.blocks());
+        // Half of what the cache may hold is enough for blocks that cannot be evicted.
+        let in_use = cache.stats().budget_bytes / 2 / u64::from(superblock.block_size);
+        let limits = Limits::new(&superblock, u32::try_from(in_use).unwrap_or(u32::MAX));
         let space = LogSpace::empty(&limits);
+        space.check(&limits)?;
+        let store = Store::new(&info, &cache.read(info.block)?, superblock.clone())?;
         // The superblock of an empty log holds the number of the last transaction that was in it. (So jbd2
         // reads it.)
         let next = info.sequence().next();
         committed.store(info.sequence().0, Ordering::Release);
-        let tail = Tail { log_block: info.superblock.first, sequence: next };
+        let first = superblock.first;
+        let state = State {
+            running: None,
+            committing: None,
+            logged: VecDeque::new(),
+            next,
+            quiesced: 0,
+            head: first,
+            tail: Tail { log_block: first, sequence: next },
+            space,
+            begun: false,
+        };
         Ok(Journal {
             cache,
             log,
             info,
+            format: LogFormat::of(&superblock),
             limits,
-            state: RwLock::new(State { running: None, next, quiesced: 0, tail, space }),
+            ring: Ring { first, end: superblock.log_end() },
+            superblock,
+            state: RwLock::new(state),
             committed,
             aborted: OnceLock::new(),
             starters: WaitQueue::new(),
             quiescers: WaitQueue::new(),
-            counters: Counters {
-                transactions_created: AtomicU64::new(0),
-                handles_joined: AtomicU64::new(0),
-                start_waits: AtomicU64::new(0),
-                quiesces: AtomicU64::new(0),
-            },
+            turn: Turn::new(),
+            writer: Mutex::default(),
+            checkpointing: Mutex::new(()),
+            store: Mutex::new(store),
+            hooks: OnceLock::new(),
+            reserved: Arc::default(),
+            counters: Counters::default(),
         })
     }
 
-    /// What the superblock of the log says.
+    /// Says whom commits ask and tell. Once, before the first handle; a second call changes nothing.
+    pub fn set_hooks(&self, hooks: Arc<dyn CommitHooks>) {
+        let _first_stays = self.hooks.set(hooks);
+    }
+
+    /// What the superblock of the log said when it was opened.
     #[must_use]
     pub fn info(&self) -> &JournalInfo {
         &self.info
@@ -173,89 +294,12 @@ impl Journal {
         self.limits.transaction
     }
 
-    /// Begins an update with `credits` reserved, in the running transaction or a new one: [`Journal::start`].
-    pub(crate) fn begin(&self, credits: u32) -> Result<Arc<Transaction>> {
-        let maximum = self.limits.handle();
-        if credits > maximum {
-            return Err(Error::TooManyCredits { wanted: credits, maximum });
-        }
-        loop {
-            match self.try_start(credits)? {
-                Attempt::Started(transaction) => return Ok(transaction),
-                Attempt::Create => self.create_transaction(),
-                Attempt::Wait => {
-                    if let Some(transaction) = self.wait_to_start(credits)? {
-                        return Ok(transaction);
-                    }
-                }
-            }
-        }
-    }
-
-    fn try_start(&self, credits: u32) -> Result<Attempt> {
-        let state = self.state.read();
-        self.check_alive()?;
-        if state.quiesced > 0 {
-            return Ok(Attempt::Wait);
-        }
-        let Some(Running { transaction, phase }) = &state.running else { return Ok(Attempt::Create) };
-        if *phase != Phase::Running {
-            return Ok(Attempt::Wait);
-        }
-        state.space.check(&self.limits)?;
-        if !transaction.account.reserve(credits, self.limits.transaction) {
-            return Ok(Attempt::Wait);
-        }
-        // Still shared: whoever locks the transaction (exclusive) either comes before and was seen above, or
-        // comes after and sees this update.
-        transaction.account.begin();
-        Ok(Attempt::Started(Arc::clone(transaction)))
-    }
-
-    #[cold]
-    fn wait_to_start(&self, credits: u32) -> Result<Option<Arc<Transaction>>> {
-        let ticket = self.starters.enter();
-        match self.try_start(credits)? {
-            Attempt::Started(transaction) => return Ok(Some(transaction)),
-            Attempt::Create => return Ok(None),
-            Attempt::Wait => self.check_waiting_helps(credits)?,
-        }
-        self.counters.start_waits.fetch_add(1, Ordering::Relaxed);
-        ticket.sleep();
-        Ok(None)
-    }
-
-    /// Waiting for credits is in vain once no active handle can return any.
-    fn check_waiting_helps(&self, credits: u32) -> Result<()> {
-        // Exclusive: no handle starts meanwhile, so "no active handle" stays true while the credits are
-        // looked at.
-        let state = self.state.write();
-        let Some(Running { transaction, phase: Phase::Running }) = &state.running else { return Ok(()) };
-        let account = &transaction.account;
-        let in_vain = state.quiesced == 0
-            && account.updates() == 0
-            && account.outstanding().saturating_add(credits) > self.limits.transaction;
-        if in_vain { Err(Error::CommitUnavailable { tid: transaction.tid }) } else { Ok(()) }
-    }
-
-    #[cold]
-    fn create_transaction(&self) {
-        let mut state = self.state.write();
-        if state.running.is_some() || state.quiesced > 0 {
-            return;
-        }
-        let transaction = Arc::new(Transaction::new(state.next, &self.limits));
-        state.next = state.next.next();
-        state.running = Some(Running { transaction, phase: Phase::Running });
-        self.counters.transactions_created.fetch_add(1, Ordering::Relaxed);
-    }
-
     pub(crate) fn extend(&self, transaction: &Arc<Transaction>, credits: u32) -> Result<()> {
         let state = self.state.read();
         self.check_alive()?;
         let refused = |refusal| Err(Error::ExtendRefused { tid: transaction.tid, wanted: credits, refusal });
         let running = state.running.as_ref().filter(|running| Arc::ptr_eq(&running.transaction, transaction));
-        if !running.is_some_and(|running| running.phase == Phase::Running) {
+        if state.quiesced > 0 || running.is_none_or(|running| running.locked) {
             return refused(ExtendRefusal::Locked);
         }
         if transaction.account.reserve(credits, self.limits.transaction) {
@@ -272,7 +316,7 @@ impl Journal {
     }
 
     pub(crate) fn count_joined(&self) {
-        self.counters.handles_joined.fetch_add(1, Ordering::Relaxed);
+        self.counters.handles_joined.add(1);
     }
 
     /// Quiesces the journal: waits until no handle is active; none starts until the result is dropped.
@@ -285,35 +329,31 @@ impl Journal {
         let transaction = {
             let mut state = self.state.write();
             state.quiesced += 1;
-            state.running.as_mut().map(|running| {
-                running.phase = Phase::Locked;
-                Arc::clone(&running.transaction)
-            })
+            state.running.as_ref().map(|running| Arc::clone(&running.transaction))
         };
-        self.counters.quiesces.fetch_add(1, Ordering::Relaxed);
+        self.counters.quiesces.add(1);
         let locked = UpdatesLocked { journal: self };
         if let Some(transaction) = transaction {
-            loop {
-                let ticket = self.quiescers.enter();
-                self.check_alive()?;
-                if transaction.account.updates() == 0 {
-                    break;
-                }
-                ticket.sleep();
-            }
+            self.await_updates(&transaction)?;
         }
         Ok(locked)
     }
 
-    fn unlock_updates(&self) {
-        let mut state = self.state.write();
-        state.quiesced -= 1;
-        if state.quiesced == 0
-            && let Some(running) = &mut state.running
-        {
-            running.phase = Phase::Running;
+    /// Waits until no handle of the transaction is active. None starts meanwhile.
+    pub(crate) fn await_updates(&self, transaction: &Transaction) -> Result<()> {
+        loop {
+            let ticket = self.quiescers.enter();
+            self.check_alive()?;
+            if transaction.account.updates() == 0 {
+                // Whoever fails half-way aborts before it stops.
+                return self.check_alive();
+            }
+            ticket.sleep();
         }
-        drop(state);
+    }
+
+    fn unlock_updates(&self) {
+        self.state.write().quiesced -= 1;
         self.starters.announce_always();
     }
 
@@ -352,9 +392,9 @@ impl Journal {
         Tid(self.committed.load(Ordering::Acquire))
     }
 
-    /// Transaction `tid` and all before it are committed. Whoever commits calls it, for a transaction that takes no
-    /// handle any more, once the commit block is durable and **never before**: from then on an `O_DSYNC` write over
-    /// what the transaction converted takes FUA for enough.
+    /// Transaction `tid` and all before it count as committed, whether or not they are: for tests of what becomes
+    /// durable with a commit. Commits say it themselves, once the commit block is durable and **never before**: from
+    /// then on an `O_DSYNC` write over what the transaction converted takes FUA for enough.
     ///
     /// # Errors
     /// [`Error::UnknownTransaction`] for a number that was never given out; [`Error::Aborted`]. Nothing counts as
@@ -364,8 +404,12 @@ impl Journal {
         if tid >= self.sequence() {
             return Err(Error::UnknownTransaction { tid });
         }
-        self.committed.fetch_max(tid.0, Ordering::AcqRel);
+        self.note_committed(tid);
         Ok(())
+    }
+
+    pub(crate) fn note_committed(&self, tid: Tid) {
+        self.committed.fetch_max(tid.0, Ordering::AcqRel);
     }
 
     /// The newest transaction that changed something and is not committed. What is read from the volume's blocks may
@@ -373,11 +417,10 @@ impl Journal {
     #[must_use]
     pub fn newest_uncommitted(&self) -> Option<Tid> {
         let state = self.state.read();
-        let mut newest = state.next.previous();
-        if state.running.as_ref().is_some_and(|running| running.transaction.modified() == 0) {
-            newest = newest.previous();
-        }
-        (newest > self.last_committed()).then_some(newest)
+        let running = state.running.as_ref().filter(|running| running.transaction.has_work());
+        let newest = running.map(|running| running.transaction.tid);
+        let newest = newest.or(state.committing.map(|place| place.tid));
+        newest.filter(|newest| *newest > self.last_committed())
     }
 
     /// Whether changes of transaction `tid` are not durable yet. An empty transaction needs no commit.
@@ -388,33 +431,60 @@ impl Journal {
         }
         let state = self.state.read();
         let running = state.running.as_ref().filter(|running| running.transaction.tid == tid);
-        running.is_some_and(|running| running.transaction.modified() > 0)
+        running.is_some_and(|running| running.transaction.has_work())
+            || state.committing.is_some_and(|place| place.tid >= tid)
     }
 
-    /// Makes the changes that stopped handles made in transaction `tid` durable, as far as the log is
-    /// concerned.
-    ///
-    /// # Errors
-    /// [`Error::CommitUnavailable`] if the transaction changed something; [`Error::UnknownTransaction`] for a
-    /// number that was never given out; [`Error::Aborted`].
-    pub fn datasync(&self, tid: Tid) -> Result<SyncOutcome> {
-        self.check_alive()?;
-        if self.commit_needed(tid) {
-            return Err(Error::CommitUnavailable { tid });
-        }
-        if tid >= self.sequence() {
-            return Err(Error::UnknownTransaction { tid });
-        }
-        Ok(SyncOutcome::NothingToCommit)
+    /// How long the running transaction has had something to commit at most: since it began. None if it has nothing.
+    #[must_use]
+    pub fn running_for(&self) -> Option<Duration> {
+        let state = self.state.read();
+        let running = state.running.as_ref().filter(|running| running.transaction.has_work());
+        running.map(|running| running.transaction.begun.elapsed())
     }
 
     /// Stops the journal for good: every later start, extension, change and sync fails with the cause, and
     /// everybody who waits is woken. Only the first cause counts. Active handles can still be stopped.
+    /// The error is recorded in the log's superblock, if that can be written.
     pub fn abort(&self, cause: AbortCause) {
+        let errno = cause.errno;
         if self.aborted.set(cause).is_ok() {
             self.starters.announce_always();
             self.quiescers.announce_always();
+            self.turn.wake();
+            if !self.cache.device().capabilities().read_only {
+                // The first cause counts, not that it could not be recorded.
+                let _recorded = self.with_store(|store, device| store.set_error(device, errno));
+            }
         }
+    }
+
+    /// Aborts because of an error of the journal's own work, and returns what everybody gets from now on.
+    #[cold]
+    pub(crate) fn fail(&self, doing: &str, error: Error) -> Error {
+        let cause = match &error {
+            // Of the file system, or the one that counts already.
+            Error::Aborted(cause) => cause.clone(),
+            error => AbortCause { what: format!("{doing}: {error}").into(), errno: error.errno() },
+        };
+        self.abort(cause);
+        self.check_alive().err().unwrap_or(error)
+    }
+
+    /// Aborts if it is dropped by a panic: what it guards is half done.
+    pub(crate) fn abort_if_panicking(&self) -> Unfinished<'_> {
+        Unfinished(self)
+    }
+
+    /// Changes the superblock of the log.
+    pub(crate) fn with_store(
+        &self,
+        change: impl FnOnce(&mut Store, &dyn Device) -> Result<()>,
+    ) -> Result<()> {
+        let changed = change(&mut self.store.lock(), &**self.cache.device());
+        // What was read of it before is an old one.
+        self.cache.forget(self.info.block)?;
+        changed
     }
 
     /// Why the journal was aborted, if it was.
@@ -439,20 +509,40 @@ impl Journal {
     #[must_use]
     pub fn stats(&self) -> JournalStats {
         let counters = &self.counters;
+        let state = self.state.read();
         let mut stats = JournalStats {
-            handles_joined: counters.handles_joined.load(Ordering::Relaxed),
-            transactions_created: counters.transactions_created.load(Ordering::Relaxed),
-            start_waits: counters.start_waits.load(Ordering::Relaxed),
-            quiesces: counters.quiesces.load(Ordering::Relaxed),
+            handles_started: counters.handles_started.get(),
+            handles_joined: counters.handles_joined.get(),
+            transactions_created: counters.transactions_created.get(),
+            start_waits: counters.start_waits.get(),
+            quiesces: counters.quiesces.get(),
+            commits: counters.commits.get(),
+            blocks_logged: counters.blocks_logged.get(),
+            checkpoints: counters.checkpoints.get(),
+            home_writes: counters.home_writes.get(),
+            flushes: counters.flushes.get(),
+            free_blocks: state.space.free,
+            reserved_blocks: self.reserved.blocks(),
             ..JournalStats::default()
         };
-        if let Some(Running { transaction, .. }) = &self.state.read().running {
-            stats.handles_started = transaction.account.handles();
+        if let Some(Running { transaction, .. }) = &state.running {
+            stats.handles_started += transaction.account.handles();
             stats.handles_active = transaction.account.updates();
             stats.outstanding_credits = transaction.account.outstanding();
             stats.modified_blocks = transaction.modified();
         }
         stats
+    }
+}
+
+/// See [`Journal::abort_if_panicking`].
+pub(crate) struct Unfinished<'j>(&'j Journal);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.abort(AbortCause { what: "a panic in the middle of a change".into(), errno: libc::EIO });
+        }
     }
 }
 

@@ -111,9 +111,4 @@ impl JournalInfo {
     pub fn format(&self) -> LogFormat {
         LogFormat::of(&self.superblock)
     }
-
-    /// Bytes of one block tag in a descriptor block.
-    pub(crate) fn tag_size(&self) -> u32 {
-        self.format().tag_size()
-    }
 }

@@ -1,21 +1,12 @@
-//! The running transaction: credits, active handles, buffers.
+//! The running transaction: credits, active handles, buffers, and what its commit has to see to.
 
 use crate::space::Limits;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
-use crate::{Error, Result, Tid};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::{Error, FreedRun, Result, Tid};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
 use uext4_buffer::{BufferCache, BufferPin};
-
-/// Stage of a transaction. It only moves forward, except that a transaction locked to quiesce the journal
-/// runs again when the journal is released. Changed under the exclusive journal state, so a handle that
-/// starts (shared) sees it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Handles start and extend.
-    Running,
-    /// Active handles finish; none starts or extends.
-    Locked,
-}
 
 /// Credits and active handles: what starting and stopping a handle changes. Side by side, because every start
 /// and stop touches all of it.
@@ -43,6 +34,11 @@ impl Account {
     pub(crate) fn reserve(&self, credits: u32, limit: u32) -> bool {
         let within = |outstanding: u32| outstanding.checked_add(credits).filter(|sum| *sum <= limit);
         self.outstanding.fetch_update(Ordering::SeqCst, Ordering::SeqCst, within).is_ok()
+    }
+
+    /// Takes credits that log blocks were reserved for before: they exceed no limit.
+    pub(crate) fn add(&self, credits: u32) {
+        self.outstanding.fetch_add(credits, Ordering::SeqCst);
     }
 
     /// A handle starts with credits it has reserved.
@@ -79,6 +75,21 @@ struct Members {
     revoked: BTreeSet<u64>,
     /// Revoke records for which credits were taken.
     paid: usize,
+    /// Inodes whose data must be complete before the commit.
+    ordered: BTreeSet<u64>,
+    /// Blocks that may be allocated again after the commit.
+    freed: Vec<FreedRun>,
+}
+
+/// A transaction as it is committed: it changes no more.
+#[derive(Debug, Default)]
+pub(crate) struct Frozen {
+    /// Changed blocks and their images, in order.
+    pub copies: Vec<(BufferPin, Arc<[u8]>)>,
+    /// Blocks that are no metadata any more, in order.
+    pub revoked: Vec<u64>,
+    pub ordered: Vec<u64>,
+    pub freed: Vec<FreedRun>,
 }
 
 /// A buffer of the transaction.
@@ -96,6 +107,9 @@ pub(crate) struct Transaction {
     members: Mutex<Members>,
     /// Members that were changed; grows under the lock of `members`.
     modified: AtomicU32,
+    /// There is something else that a commit has to see to.
+    noted: AtomicBool,
+    pub begun: Instant,
     /// Records that a revoke block holds.
     revokes_per_block: usize,
 }
@@ -107,6 +121,8 @@ impl Transaction {
             account: Account::new(limits.overhead),
             members: Mutex::new(Members::default()),
             modified: AtomicU32::new(0),
+            noted: AtomicBool::new(false),
+            begun: Instant::now(),
             revokes_per_block: limits.revokes_per_block,
         }
     }
@@ -115,6 +131,44 @@ impl Transaction {
     pub(crate) fn modified(&self) -> u32 {
         // Acquire: pairs with the release of a handle that changed a block before it stopped.
         self.modified.load(Ordering::Acquire)
+    }
+
+    /// A commit would have something to do.
+    pub(crate) fn has_work(&self) -> bool {
+        // Acquire: as above.
+        self.modified() > 0 || self.noted.load(Ordering::Acquire)
+    }
+
+    /// The data of this inode must be complete before the commit.
+    pub(crate) fn order(&self, inode: u64) {
+        self.members.lock().ordered.insert(inode);
+        self.noted.store(true, Ordering::Release);
+    }
+
+    /// These blocks may be allocated again after the commit.
+    pub(crate) fn free(&self, run: FreedRun) {
+        self.members.lock().freed.push(run);
+        self.noted.store(true, Ordering::Release);
+    }
+
+    /// The transaction commits, no handle is left: takes its buffers from it, so that the next one may have them.
+    pub(crate) fn freeze(&self, cache: &BufferCache) -> Result<Frozen> {
+        // Taken out, because buffers are locked before members.
+        let members = std::mem::take(&mut *self.members.lock());
+        let mut copies = Vec::with_capacity(self.modified() as usize);
+        for (block, Member { pin, .. }) in members.buffers {
+            if members.revoked.contains(&block) {
+                cache.abandon(&pin, self.tid)?;
+            } else if let Some(image) = cache.freeze(&pin, self.tid)? {
+                copies.push((pin, image));
+            }
+        }
+        Ok(Frozen {
+            copies,
+            revoked: members.revoked.into_iter().collect(),
+            ordered: members.ordered.into_iter().collect(),
+            freed: members.freed,
+        })
     }
 
     /// Notes a buffer that has joined the transaction. The block is metadata again, if it was freed before.
@@ -136,6 +190,7 @@ impl Transaction {
             members.paid += self.revokes_per_block;
         }
         members.revoked.insert(block);
+        self.noted.store(true, Ordering::Release);
         true
     }
 

@@ -1,5 +1,6 @@
 //! Small helpers at the byte border: joining and splitting integers, and reading records out of slices.
 
+use zerocopy::byteorder::{ByteOrder, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Corrupt, CorruptKind, EncodeError};
@@ -76,6 +77,74 @@ where
         Err(_) => Err(EncodeError::too_short(structure)),
     }
 }
+
+/// A field of a record: a number in the byte order of the disk, or an array of such.
+pub(crate) trait Stored {
+    /// What it stands for.
+    type Value;
+    /// Reads it.
+    fn load(self) -> Self::Value;
+    /// Overwrites it.
+    fn store(&mut self, value: Self::Value);
+}
+
+macro_rules! stored_number {
+    ($($field:ident => $value:ty),+) => {$(
+        impl<O: ByteOrder> Stored for $field<O> {
+            type Value = $value;
+
+            fn load(self) -> $value {
+                self.get()
+            }
+
+            fn store(&mut self, value: $value) {
+                self.set(value);
+            }
+        }
+    )+};
+}
+
+stored_number!(U16 => u16, U32 => u32, U64 => u64);
+
+impl Stored for u8 {
+    type Value = u8;
+
+    fn load(self) -> u8 {
+        self
+    }
+
+    fn store(&mut self, value: u8) {
+        *self = value;
+    }
+}
+
+impl<T: Stored, const N: usize> Stored for [T; N] {
+    type Value = [T::Value; N];
+
+    fn load(self) -> Self::Value {
+        self.map(T::load)
+    }
+
+    fn store(&mut self, value: Self::Value) {
+        self.iter_mut().zip(value).for_each(|(field, value)| field.store(value));
+    }
+}
+
+/// A value whose fields `same` stand in the record under their own names.
+macro_rules! load {
+    ($name:ident from $raw:ident { same: $($field:ident),+; $($rest:tt)* }) => {
+        $name { $($field: crate::bytes::Stored::load($raw.$field),)+ $($rest)* }
+    };
+}
+
+/// Writes fields of a value into those of a record that have the same names.
+macro_rules! store {
+    ($value:ident into $raw:ident { $($field:ident),+ $(,)? }) => {
+        $(crate::bytes::Stored::store(&mut $raw.$field, $value.$field);)+
+    };
+}
+
+pub(crate) use {load, store};
 
 /// Overwrites `value.len()` bytes at `offset`; `structure` names the target in the error.
 pub(crate) fn put(

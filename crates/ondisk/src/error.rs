@@ -193,7 +193,7 @@ pub enum CorruptKind {
     /// The list of attributes has no end, or a name goes beyond it or holds a zero byte.
     #[error("extended attribute name is out of bounds or invalid")]
     XattrName,
-    /// An attribute's value lies among the names or outside its place, or is longer than any value can be.
+    /// An attribute's value lies among the names or outside its area, or is longer than any value can be.
     #[error("extended attribute value is out of bounds")]
     XattrValue,
     /// The values of two attributes overlap.
@@ -354,30 +354,5 @@ impl EncodeError {
 
     pub(crate) const fn too_short(structure: &'static str) -> EncodeError {
         EncodeError { structure, field: "length" }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn display_names_fault_and_place() {
-        let fault = Corrupt::new(CorruptKind::ExtentMagic).at_block(Pblk(3456)).in_inode(Ino(12));
-        assert_eq!(fault.place.to_string(), "inode 12, block 3456");
-        assert_eq!(fault.to_string(), "inode 12, block 3456: extent node magic number is wrong");
-        assert_eq!(
-            Corrupt::new(CorruptKind::SuperblockField("inode_size")).to_string(),
-            "superblock field `inode_size` is invalid"
-        );
-        assert_eq!(Place::default().to_string(), "unknown place");
-    }
-
-    #[test]
-    fn the_innermost_place_wins() {
-        let fault = Corrupt::new(CorruptKind::InodeChecksum).in_inode(Ino(5)).in_inode(Ino(9));
-        assert_eq!(fault.place.inode, Some(Ino(5)));
-        let fault = fault.in_group(Group(1)).at_lblk(Lblk(2)).in_group(Group(7)).at_lblk(Lblk(8));
-        assert_eq!(fault.place.to_string(), "group 1, inode 5, logical block 2");
     }
 }

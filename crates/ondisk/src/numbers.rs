@@ -88,7 +88,7 @@ impl Ino {
     pub const UNDELETE: Ino = Ino(6);
     /// Inode owning the blocks reserved for growth of the group descriptors.
     pub const RESIZE: Ino = Ino(7);
-    /// The usual place of the journal.
+    /// The journal, usually.
     pub const JOURNAL: Ino = Ino(8);
 
     /// `number` as an inode number unless it is 0.
@@ -116,32 +116,5 @@ impl BlockRange {
     pub fn overlaps(&self, start: Pblk, count: u64) -> bool {
         let end = Pblk(start.0.saturating_add(count));
         self.first < self.end && start < end && start < self.end && end > self.first
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_do_not_wrap() {
-        let range = BlockRange { first: Pblk(1), end: Pblk(100) };
-        assert!(range.contains(Pblk(1), 99));
-        assert!(!range.contains(Pblk(1), 100));
-        assert!(!range.contains(Pblk(0), 1));
-        assert!(!range.contains(Pblk(50), u64::MAX));
-        assert!(range.overlaps(Pblk(99), u64::MAX));
-        assert!(!range.overlaps(Pblk(100), 1));
-        assert!(!range.overlaps(Pblk(0), 1));
-        assert!(!range.overlaps(Pblk(5), 0));
-    }
-
-    #[test]
-    fn byte_offsets() {
-        assert_eq!(Lblk(u32::MAX).byte_offset(65536), u64::from(u32::MAX) << 16);
-        assert_eq!(Pblk(3).byte_offset(4096), Some(12288));
-        assert_eq!(Pblk(u64::MAX).byte_offset(2), None);
-        assert_eq!(Ino::nonzero(0), None);
-        assert_eq!(Lblk(4).distance_from(Lblk(5)), None);
     }
 }

@@ -3,21 +3,15 @@
 //! The order that makes a crash at any point harmless: home blocks, flush, superblock of the log, flush. Until the
 //! log is empty everything can be done again, with the same result.
 
-use super::reader::transfer_buffer;
 use super::{Recovery, Replay};
+use crate::io::{escaped_head, transfer, transfer_buffer};
 use crate::{Error, JournalInfo, Result, Tid};
 use uext4_blockdev::{Buffer, Device, WriteDurability};
-use uext4_ondisk::jbd2::{JournalSuperblock, MAGIC};
+use uext4_ondisk::jbd2::JournalSuperblock;
 use uext4_ondisk::{EncodeError, Pblk};
 
 /// Bytes moved at once.
 const PIECE: usize = 256 << 10;
-
-/// What the first four bytes of an escaped block are at home.
-pub(super) fn escaped_head() -> [u8; 4] {
-    // Journal structures are big-endian: most significant byte first.
-    [24, 16, 8, 0].map(|shift| (MAGIC >> shift) as u8)
-}
 
 impl Replay {
     /// What replaces the first four bytes of the copy, if it is escaped.
@@ -56,16 +50,6 @@ impl Recovery {
         }
         Ok(written)
     }
-}
-
-pub(super) fn transfer(
-    block: u64,
-    run: impl FnOnce(u64) -> uext4_blockdev::Result<()>,
-    block_size: usize,
-) -> Result<()> {
-    let outside = || uext4_buffer::Error::OutOfRange { block, blocks: u64::MAX / block_size as u64 };
-    let pos = block.checked_mul(block_size as u64).ok_or_else(outside)?;
-    run(pos).map_err(|source| uext4_buffer::Error::Device { block, source }.into())
 }
 
 /// Changes the bytes of a log's superblock to those of an empty log. `errno` is the error recorded in it; the

@@ -17,9 +17,9 @@
 //! 5. The first block of the fast commits is zeroed. They do not count any more; but e2fsck 1.47.0 takes a head with
 //!    another number than it expects for an error, and then replays nothing at all.
 
-use super::apply::{escaped_head, transfer};
-use super::reader::{LogReader, transfer_buffer};
+use super::reader::LogReader;
 use super::{LogEnd, Recovery, Replay};
+use crate::io::{escaped_head, transfer, transfer_buffer};
 use crate::{Error, LogMap, Result};
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};

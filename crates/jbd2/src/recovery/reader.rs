@@ -1,7 +1,8 @@
 //! Reading the log: one block at a time for the caller, larger pieces for the device.
 
+use crate::io::transfer_buffer;
 use crate::{Error, LogMap, Result};
-use uext4_blockdev::{Buffer, BufferPool, Device};
+use uext4_blockdev::{Buffer, Device};
 
 /// Bytes read at once.
 const WINDOW: usize = 256 << 10;
@@ -70,10 +71,4 @@ impl<'d> LogReader<'d> {
     pub(super) fn holds(&self, block: u64) -> bool {
         self.log.holds(block)
     }
-}
-
-/// Memory that the device can transfer to.
-pub(super) fn transfer_buffer(bytes: usize) -> Result<Buffer> {
-    let failed = |source| uext4_buffer::Error::Device { block: 0, source };
-    Ok(BufferPool::new(bytes).and_then(|pool| pool.take(bytes)).map_err(failed)?)
 }

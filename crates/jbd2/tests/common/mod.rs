@@ -1,6 +1,9 @@
 //! A volume in memory with a journal in it: log block `n` is block `n` + 8 of the volume.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+pub mod recorder;
+pub mod world;
+
 use parking_lot::Mutex;
 use std::sync::Arc;
 use uext4_blockdev::{

@@ -131,9 +131,6 @@ impl Features {
 
     /// The names of all features in the order dumpe2fs prints them.
     pub fn names(&self) -> Vec<std::borrow::Cow<'static, str>> {
-        let mut names = self.compat.names();
-        names.extend(self.incompat.names());
-        names.extend(self.ro_compat.names());
-        names
+        [self.compat.names(), self.incompat.names(), self.ro_compat.names()].concat()
     }
 }

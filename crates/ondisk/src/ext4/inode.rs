@@ -13,6 +13,7 @@ use crate::checksum::{csum, csum_le32};
 use crate::error::{Corrupt, CorruptKind, EncodeError};
 use crate::numbers::{Ino, Pblk};
 use parts::{decode_time, encode_time};
+use zerocopy::little_endian::U32;
 
 /// `s_creator_os` of volumes made for Linux.
 const CREATOR_LINUX: u32 = 0;
@@ -215,27 +216,19 @@ impl Inode {
     ) -> Result<Inode, Corrupt> {
         // Fields that the record does not have read as absent.
         let has = |end: u16| extra.filter(|_| extra_isize >= end);
+        let word = |end: u16, field: fn(&RawExtra) -> U32| has(end).map(|extra| field(extra).get());
         let mode = raw.mode.get();
         let size = size_of_file(raw, mode, sb)?;
         let xattr_block = xattr_block(raw, sb)?;
-        let create_extra = has(CREATE_EXTRA_END).map(|extra| extra.create_extra.get());
+        let create_extra = word(CREATE_EXTRA_END, |extra| extra.create_extra);
         Ok(Inode {
             mode,
             uid: join16(raw.uid_lo.get(), raw.uid_hi.get()),
             gid: join16(raw.gid_lo.get(), raw.gid_hi.get()),
             size,
-            accessed: decode_time(
-                raw.access.get(),
-                has(ACCESS_EXTRA_END).map(|extra| extra.access_extra.get()),
-            ),
-            changed: decode_time(
-                raw.change.get(),
-                has(CHANGE_EXTRA_END).map(|extra| extra.change_extra.get()),
-            ),
-            modified: decode_time(
-                raw.modify.get(),
-                has(MODIFY_EXTRA_END).map(|extra| extra.modify_extra.get()),
-            ),
+            accessed: decode_time(raw.access.get(), word(ACCESS_EXTRA_END, |extra| extra.access_extra)),
+            changed: decode_time(raw.change.get(), word(CHANGE_EXTRA_END, |extra| extra.change_extra)),
+            modified: decode_time(raw.modify.get(), word(MODIFY_EXTRA_END, |extra| extra.modify_extra)),
             created: has(CREATE_END).map(|extra| decode_time(extra.create.get(), create_extra)),
             deleted: raw.delete.get(),
             links: raw.links.get(),
@@ -243,13 +236,13 @@ impl Inode {
             flags: InodeFlags::from_bits_retain(raw.flags.get()),
             version: join32(
                 raw.version_lo.get(),
-                has(VERSION_HI_END).map_or(0, |extra| extra.version_hi.get()),
+                word(VERSION_HI_END, |extra| extra.version_hi).unwrap_or(0),
             ),
             i_block: raw.i_block,
             generation: raw.generation.get(),
             xattr_block,
             extra_isize,
-            project: has(PROJECT_END).map(|extra| extra.project.get()),
+            project: word(PROJECT_END, |extra| extra.project),
         })
     }
 

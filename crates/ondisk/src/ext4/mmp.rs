@@ -5,7 +5,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::superblock::Superblock;
-use crate::bytes::{record, record_mut};
+use crate::bytes::{load, record, record_mut, store};
 use crate::checksum::csum;
 use crate::error::{Corrupt, CorruptKind, EncodeError};
 
@@ -68,6 +68,12 @@ fn checksum_of(raw: &RawMmp, sb: &Superblock) -> u32 {
 }
 
 impl MmpBlock {
+    /// The block of a volume that nobody owns.
+    pub fn clean(time: u64) -> MmpBlock {
+        let (node_name, device_name) = ([0; 64], [0; 32]);
+        MmpBlock { sequence: SEQUENCE_CLEAN, time, node_name, device_name, check_interval: 0 }
+    }
+
     /// Decodes the block; magic number and checksum are checked.
     pub fn decode(bytes: &[u8], sb: &Superblock) -> Result<MmpBlock, Corrupt> {
         let raw: &RawMmp = record(bytes, STRUCTURE)?;
@@ -77,24 +83,14 @@ impl MmpBlock {
         if sb.features.metadata_csum() && checksum_of(raw, sb) != raw.checksum.get() {
             return Err(Corrupt::new(CorruptKind::MmpChecksum).at_block(sb.mmp.block));
         }
-        Ok(MmpBlock {
-            sequence: raw.sequence.get(),
-            time: raw.time.get(),
-            node_name: raw.node_name,
-            device_name: raw.device_name,
-            check_interval: raw.check_interval.get(),
-        })
+        Ok(load!(MmpBlock from raw { same: sequence, time, node_name, device_name, check_interval; }))
     }
 
     /// Writes every field into the block and brings the checksum up to date.
     pub fn encode(&self, bytes: &mut [u8], sb: &Superblock) -> Result<(), EncodeError> {
         let raw: &mut RawMmp = record_mut(bytes, STRUCTURE)?;
         raw.magic.set(MAGIC);
-        raw.sequence.set(self.sequence);
-        raw.time.set(self.time);
-        raw.node_name = self.node_name;
-        raw.device_name = self.device_name;
-        raw.check_interval.set(self.check_interval);
+        store!(self into raw { sequence, time, node_name, device_name, check_interval });
         if sb.features.metadata_csum() {
             raw.checksum = U32::new(checksum_of(raw, sb));
         }

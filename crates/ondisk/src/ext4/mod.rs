@@ -23,6 +23,6 @@ pub use inode::{
     inode_checksum_seed, update_inode_checksum, verify_inode_checksum,
 };
 pub use mmp::{MmpBlock, MmpOwner};
-pub use orphan::OrphanBlock;
+pub use orphan::{OrphanBlock, encode_orphan_tail};
 pub use superblock::*;
 pub use xattr::*;

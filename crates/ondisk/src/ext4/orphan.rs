@@ -4,18 +4,18 @@
 //! Source: `Documentation/filesystems/ext4/orphan.rst` and the behaviour of `fs/ext4/orphan.c`.
 
 use zerocopy::little_endian::U32;
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::bytes::record;
+use crate::bytes::{put, record};
 use crate::checksum::csum;
-use crate::error::{Corrupt, CorruptKind};
+use crate::error::{Corrupt, CorruptKind, EncodeError};
 use crate::numbers::{Ino, Pblk};
 
 const STRUCTURE: &str = "orphan block";
 const MAGIC: u32 = 0x0B10_CA04;
 
 /// `struct ext4_orphan_block_tail`
-#[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawTail {
     magic: U32,
@@ -51,5 +51,32 @@ impl<'a> OrphanBlock<'a> {
     /// The orphans of the block. Numbers above the volume's inode count are not refused here.
     pub fn inodes(&self) -> impl Iterator<Item = Ino> + use<'a> {
         self.entries.iter().filter_map(|entry| Ino::nonzero(entry.get()))
+    }
+}
+
+/// Writes magic number and checksum behind the entries of the whole block `bytes`, which lies at `block` on the volume.
+/// `seed` is as for [`OrphanBlock::decode`]; without one the checksum is 0.
+pub fn encode_orphan_tail(bytes: &mut [u8], block: Pblk, seed: Option<u32>) -> Result<(), EncodeError> {
+    let length = bytes.len().checked_sub(size_of::<RawTail>()).ok_or(EncodeError::too_short(STRUCTURE))?;
+    let entries = bytes.get(..length).unwrap_or_default();
+    let checksum = seed.map_or(0, |seed| csum(csum(seed, &block.get().to_le_bytes()), entries));
+    let tail = RawTail { magic: U32::new(MAGIC), checksum: U32::new(checksum) };
+    put(bytes, length, tail.as_bytes(), STRUCTURE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tail_is_that_of_the_block_and_the_file() {
+        let mut bytes = [0; 1024];
+        bytes[0] = 13;
+        encode_orphan_tail(&mut bytes, Pblk(7), Some(1)).unwrap();
+        let decoded = OrphanBlock::decode(&bytes, Pblk(7), Some(1)).unwrap();
+        assert_eq!(decoded.inodes().collect::<Vec<_>>(), [Ino(13)]);
+        assert!(OrphanBlock::decode(&bytes, Pblk(8), Some(1)).is_err());
+        assert!(OrphanBlock::decode(&bytes, Pblk(7), Some(2)).is_err());
+        assert!(encode_orphan_tail(&mut [0; 7], Pblk(7), None).is_err());
     }
 }

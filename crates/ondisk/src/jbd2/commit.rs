@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::format::LogFormat;
 use super::header::{BlockHeader, BlockType};
-use crate::bytes::{index, put, record};
+use crate::bytes::{index, load, put, record};
 use crate::checksum::{crc32_be, csum};
 use crate::error::{Corrupt, CorruptKind, EncodeError};
 
@@ -75,14 +75,11 @@ impl CommitBlock {
     pub fn decode(bytes: &[u8]) -> Result<CommitBlock, Corrupt> {
         let raw: &RawCommit = record(bytes, STRUCTURE)?;
         let [checksum, ..] = raw.checksum;
-        Ok(CommitBlock {
+        Ok(load!(CommitBlock from raw {
+            same: checksum_type, checksum_size, seconds, nanoseconds;
             sequence: BlockHeader::decode(bytes)?.sequence,
-            checksum_type: raw.checksum_type,
-            checksum_size: raw.checksum_size,
             checksum: checksum.get(),
-            seconds: raw.seconds.get(),
-            nanoseconds: raw.nanoseconds.get(),
-        })
+        }))
     }
 
     /// Whether the transaction checksum is the right one, or absent as it may be.

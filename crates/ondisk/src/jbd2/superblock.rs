@@ -1,10 +1,10 @@
 //! The journal's superblock: the log's size, where its contents start, and its features.
 
 use zerocopy::big_endian::U32;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::header::{BlockHeader, BlockType, MAGIC};
-use crate::bytes::{record, record_mut};
+use crate::bytes::{load, record, record_mut, store};
 use crate::checksum::{CSUM_INIT, csum};
 use crate::error::{Corrupt, CorruptKind, EncodeError};
 use crate::flags::named_flags;
@@ -66,10 +66,7 @@ impl JournalFeatures {
 
     /// The names of all features in the order dumpe2fs prints them.
     pub fn names(&self) -> Vec<std::borrow::Cow<'static, str>> {
-        let mut names = self.compat.names();
-        names.extend(self.incompat.names());
-        names.extend(self.ro_compat.names());
-        names
+        [self.compat.names(), self.incompat.names(), self.ro_compat.names()].concat()
     }
 }
 
@@ -94,7 +91,7 @@ struct RawSuperblock {
     max_transaction_data: U32,
     checksum_type: u8,
     padding_0: [u8; 3],
-    fast_commit_blocks: U32,
+    fast_commit_blocks_raw: U32,
     head: U32,
     padding_1: [U32; 40],
     checksum: U32,
@@ -201,11 +198,13 @@ impl JournalSuperblock {
             BlockType::SuperblockV2 => SuperblockVersion::V2,
             _ => return Err(CorruptKind::JournalBlockType.into()),
         };
-        let second = version == SuperblockVersion::V2;
-        let features = if second { features_of(raw) } else { JournalFeatures::default() };
+        // Version 1 ends before the feature words: what stands from there on counts as zeros.
+        let (zeros, first) = (RawSuperblock::new_zeroed(), version == SuperblockVersion::V1);
+        let second = if first { &zeros } else { raw };
+        let features = features_of(second);
         verify_checksum(raw, &features)?;
-        let number = |value: U32| if second { value.get() } else { 0 };
-        let superblock = JournalSuperblock {
+        let superblock = load!(JournalSuperblock from second {
+            same: uuid, users, max_transaction, max_transaction_data, checksum_type, fast_commit_blocks_raw, head;
             version,
             block_size: raw.block_size.get(),
             blocks: raw.blocks.get(),
@@ -214,15 +213,8 @@ impl JournalSuperblock {
             start: raw.start.get(),
             errno: i32::from_le_bytes(raw.errno.get().to_le_bytes()),
             features,
-            ignored: if second { JournalIncompat::empty() } else { features_of(raw).incompat },
-            uuid: if second { raw.uuid } else { [0; 16] },
-            users: number(raw.users),
-            max_transaction: number(raw.max_transaction),
-            max_transaction_data: number(raw.max_transaction_data),
-            checksum_type: if second { raw.checksum_type } else { 0 },
-            fast_commit_blocks_raw: number(raw.fast_commit_blocks),
-            head: number(raw.head),
-        };
+            ignored: if first { features_of(raw).incompat } else { JournalIncompat::empty() },
+        });
         superblock.check_layout()?;
         Ok(superblock)
     }
@@ -263,16 +255,16 @@ impl JournalSuperblock {
             return Err(EncodeError::new(STRUCTURE, "layout"));
         }
         let raw: &mut RawSuperblock = record_mut(bytes, STRUCTURE)?;
-        raw.block_size.set(self.block_size);
-        raw.blocks.set(self.blocks);
-        raw.first.set(self.first);
-        raw.sequence.set(self.sequence);
-        raw.start.set(self.start);
+        store!(self into raw { block_size, blocks, first, sequence, start });
         raw.errno.set(u32::from_le_bytes(self.errno.to_le_bytes()));
         let block_type = match self.version {
             SuperblockVersion::V1 => BlockType::SuperblockV1,
             SuperblockVersion::V2 => {
-                self.encode_second(raw);
+                raw.compat.set(self.features.compat.bits());
+                raw.incompat.set(self.features.incompat.bits());
+                raw.ro_compat.set(self.features.ro_compat.bits());
+                store!(self into raw { uuid, users, max_transaction, max_transaction_data });
+                store!(self into raw { checksum_type, fast_commit_blocks_raw, head });
                 BlockType::SuperblockV2
             }
         };
@@ -283,19 +275,6 @@ impl JournalSuperblock {
             raw.checksum = U32::new(checksum_of(raw));
         }
         Ok(())
-    }
-
-    fn encode_second(&self, raw: &mut RawSuperblock) {
-        raw.compat.set(self.features.compat.bits());
-        raw.incompat.set(self.features.incompat.bits());
-        raw.ro_compat.set(self.features.ro_compat.bits());
-        raw.uuid = self.uuid;
-        raw.users.set(self.users);
-        raw.max_transaction.set(self.max_transaction);
-        raw.max_transaction_data.set(self.max_transaction_data);
-        raw.checksum_type = self.checksum_type;
-        raw.fast_commit_blocks.set(self.fast_commit_blocks_raw);
-        raw.head.set(self.head);
     }
 
     /// Blocks at the end of the log that hold fast-commit records; 0 without the feature.

@@ -36,7 +36,7 @@ impl CaseFolder {
         self.marks.clear();
         for point in name.chars() {
             if is_ignorable(point) {
-                // It leaves nothing behind, but marks before and after it do not change places.
+                // It leaves nothing behind, but marks before and after it keep their order.
                 self.end_marks();
             } else if is_assigned(point) {
                 for folded in std::iter::once(point).default_case_fold() {

@@ -39,7 +39,7 @@ pub(super) struct RawRootInfo {
     pub unused_flags: u8,
 }
 
-/// `struct dx_entry`. In the first one the hash's place holds limit and count (`struct dx_countlimit`).
+/// `struct dx_entry`. The first one holds limit and count instead of a hash (`struct dx_countlimit`).
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Debug)]
 #[repr(C)]
 pub(super) struct RawDxEntry {

@@ -6,7 +6,7 @@ use zerocopy::FromBytes;
 use super::{
     ENTRY_SIZE, HEADER_SIZE, MAGIC, RawHeader, RawIndex, RawLeaf, STRUCTURE, TAIL_SIZE, WRITTEN_LIMIT,
 };
-use crate::bytes::{join32, le32_at, record};
+use crate::bytes::{join32, le32_at, load, record};
 use crate::checksum::csum;
 use crate::error::{Corrupt, CorruptKind};
 use crate::ext4::inode::I_BLOCK_SIZE;
@@ -294,12 +294,7 @@ fn check_header(bytes: &[u8], room: u16, depth: Option<u16>) -> Result<ExtentHea
     if raw.magic.get() != MAGIC {
         return Err(CorruptKind::ExtentMagic.into());
     }
-    let header = ExtentHeader {
-        entries: raw.entries.get(),
-        capacity: raw.capacity.get(),
-        depth: raw.depth.get(),
-        generation: raw.generation.get(),
-    };
+    let header = load!(ExtentHeader from raw { same: entries, capacity, depth, generation; });
     let depth_fits = depth.is_none_or(|depth| depth == header.depth);
     if header.depth > MAX_EXTENT_DEPTH || !depth_fits {
         return Err(CorruptKind::ExtentDepth.into());

@@ -3,6 +3,7 @@
 use crate::bytes::le32_at;
 use crate::error::EncodeError;
 use crate::flags::named_flags;
+use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 use super::STRUCTURE;
 
@@ -70,11 +71,12 @@ named_flags! {
     }
 }
 
-/// The type of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The type of a file, numbered as directory entries do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(u8)]
 pub enum FileType {
     /// Regular file.
-    Regular,
+    Regular = 1,
     /// Directory.
     Directory,
     /// Character device.
@@ -119,29 +121,12 @@ impl FileType {
 
     /// The type stored in a directory entry; `None` for "unknown" and for values without meaning.
     pub fn from_dir_entry(value: u8) -> Option<FileType> {
-        match value {
-            1 => Some(FileType::Regular),
-            2 => Some(FileType::Directory),
-            3 => Some(FileType::CharDevice),
-            4 => Some(FileType::BlockDevice),
-            5 => Some(FileType::Fifo),
-            6 => Some(FileType::Socket),
-            7 => Some(FileType::Symlink),
-            _ => None,
-        }
+        FileType::try_read_from_bytes(&[value]).ok()
     }
 
     /// The value a directory entry stores for the type.
     pub fn dir_entry_value(self) -> u8 {
-        match self {
-            FileType::Regular => 1,
-            FileType::Directory => 2,
-            FileType::CharDevice => 3,
-            FileType::BlockDevice => 4,
-            FileType::Fifo => 5,
-            FileType::Socket => 6,
-            FileType::Symlink => 7,
-        }
+        zerocopy::transmute!(self)
     }
 }
 

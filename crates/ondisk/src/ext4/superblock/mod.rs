@@ -15,7 +15,7 @@ pub use parts::{
 use raw::RawSuperblock;
 
 use super::features::{Compat, Features, Incompat, RoCompat};
-use crate::bytes::{high16, high32, join16, join32, low16, low32, record, record_mut};
+use crate::bytes::{high16, high32, join16, join32, load, low16, low32, record, record_mut, store};
 use crate::checksum::{CSUM_INIT, csum};
 use crate::error::{Corrupt, CorruptKind, EncodeError};
 use crate::numbers::{Ino, Pblk};
@@ -172,23 +172,12 @@ fn checksum_of(raw: &RawSuperblock) -> u32 {
 fn geometry_of(raw: &RawSuperblock, features: &Features) -> Result<Geometry, Corrupt> {
     let wide = features.incompat.contains(Incompat::BIT64);
     let blocks_hi = if wide { raw.blocks_count_hi.get() } else { 0 };
-    let fields = GeometryFields {
-        inodes_count: raw.inodes_count.get(),
+    let fields = load!(GeometryFields from raw {
+        same: inodes_count, first_data_block, log_block_size, log_cluster_size, blocks_per_group, clusters_per_group,
+            inodes_per_group, revision, first_inode, inode_size, desc_size, reserved_gdt_blocks, first_meta_bg,
+            backup_groups;
         blocks_count: join32(raw.blocks_count_lo.get(), blocks_hi),
-        first_data_block: raw.first_data_block.get(),
-        log_block_size: raw.log_block_size.get(),
-        log_cluster_size: raw.log_cluster_size.get(),
-        blocks_per_group: raw.blocks_per_group.get(),
-        clusters_per_group: raw.clusters_per_group.get(),
-        inodes_per_group: raw.inodes_per_group.get(),
-        revision: raw.revision.get(),
-        first_inode: raw.first_inode.get(),
-        inode_size: raw.inode_size.get(),
-        desc_size: raw.desc_size.get(),
-        reserved_gdt_blocks: raw.reserved_gdt_blocks.get(),
-        first_meta_bg: raw.first_meta_bg.get(),
-        backup_groups: [raw.backup_groups[0].get(), raw.backup_groups[1].get()],
-    };
+    });
     Geometry::new(fields, features)
 }
 
@@ -209,58 +198,29 @@ impl Superblock {
         let geometry = geometry_of(raw, &features)?;
         let wide = features.incompat.contains(Incompat::BIT64);
         let high = |half: U32| if wide { half.get() } else { 0 };
-        Ok(Superblock {
+        Ok(load!(Superblock from raw {
+            same: minor_revision, creator_os, free_inodes, on_error_raw, mount_count, max_mount_count, check_interval,
+                block_group, uuid, label_raw, last_mounted, algorithm_usage, prealloc_blocks, prealloc_dir_blocks,
+                last_orphan, mount_options, min_extra_isize, want_extra_isize, raid_stride, raid_stripe_width,
+                log_groups_per_flex, checksum_type, encryption_level, kbytes_written, user_quota_inode,
+                group_quota_inode, project_quota_inode, overhead_clusters, encrypt_algorithms, encrypt_salt,
+                lost_found_inode, stored_checksum_seed, encoding, encoding_flags, orphan_file_inode;
             geometry,
             features,
-            minor_revision: raw.minor_revision.get(),
-            creator_os: raw.creator_os.get(),
             reserved_blocks: join32(raw.reserved_blocks_lo.get(), high(raw.reserved_blocks_hi)),
             free_blocks: join32(raw.free_blocks_lo.get(), high(raw.free_blocks_hi)),
-            free_inodes: raw.free_inodes.get(),
             state: State::from_bits_retain(raw.state.get()),
-            on_error_raw: raw.on_error.get(),
             times: SuperblockTimes::decode(raw),
-            mount_count: raw.mount_count.get(),
-            max_mount_count: raw.max_mount_count.get(),
-            check_interval: raw.check_interval.get(),
             reserved_uid: join16(raw.reserved_uid.get(), raw.reserved_uid_hi.get()),
             reserved_gid: join16(raw.reserved_gid.get(), raw.reserved_gid_hi.get()),
-            block_group: raw.block_group.get(),
-            uuid: raw.uuid,
-            label_raw: raw.label,
-            last_mounted: raw.last_mounted,
-            algorithm_usage: raw.algorithm_usage.get(),
-            prealloc_blocks: raw.prealloc_blocks,
-            prealloc_dir_blocks: raw.prealloc_dir_blocks,
             journal: JournalLocation::decode(raw),
-            last_orphan: raw.last_orphan.get(),
             hash: HashSettings::decode(raw),
             default_mount_options: DefaultMountOptions::from_bits_retain(raw.default_mount_options.get()),
-            mount_options: raw.mount_options,
-            min_extra_isize: raw.min_extra_isize.get(),
-            want_extra_isize: raw.want_extra_isize.get(),
             flags: SuperblockFlags::from_bits_retain(raw.flags.get()),
-            raid_stride: raw.raid_stride.get(),
-            raid_stripe_width: raw.raid_stripe_width.get(),
             mmp: MmpSettings { interval: raw.mmp_interval.get(), block: Pblk(raw.mmp_block.get()) },
-            log_groups_per_flex: raw.log_groups_per_flex,
-            checksum_type: raw.checksum_type,
-            encryption_level: raw.encryption_level,
-            kbytes_written: raw.kbytes_written.get(),
             snapshot: SnapshotFields::decode(raw),
             errors: ErrorLog::decode(raw),
-            user_quota_inode: raw.user_quota_inode.get(),
-            group_quota_inode: raw.group_quota_inode.get(),
-            project_quota_inode: raw.project_quota_inode.get(),
-            overhead_clusters: raw.overhead_clusters.get(),
-            encrypt_algorithms: raw.encrypt_algorithms,
-            encrypt_salt: raw.encrypt_salt,
-            lost_found_inode: raw.lost_found_inode.get(),
-            stored_checksum_seed: raw.checksum_seed.get(),
-            encoding: raw.encoding.get(),
-            encoding_flags: raw.encoding_flags.get(),
-            orphan_file_inode: raw.orphan_file_inode.get(),
-        })
+        }))
     }
 
     /// Writes every field into the 1024 bytes at the start of `bytes` and brings the checksum up to date.
@@ -271,9 +231,18 @@ impl Superblock {
         let raw: &mut RawSuperblock = record_mut(bytes, STRUCTURE)?;
         raw.magic = U16::new(MAGIC);
         self.encode_geometry(raw)?;
-        self.encode_counts(raw)?;
-        self.encode_identity(raw);
-        self.encode_settings(raw);
+        self.encode_split(raw)?;
+        store!(self into raw {
+            minor_revision, creator_os, free_inodes, on_error_raw, mount_count, max_mount_count, check_interval,
+            block_group, uuid, label_raw, last_mounted, algorithm_usage, prealloc_blocks, prealloc_dir_blocks,
+            last_orphan, mount_options, min_extra_isize, want_extra_isize, raid_stride, raid_stripe_width,
+            log_groups_per_flex, checksum_type, encryption_level, kbytes_written, user_quota_inode,
+            group_quota_inode, project_quota_inode, overhead_clusters, encrypt_algorithms, encrypt_salt,
+            lost_found_inode, stored_checksum_seed, encoding, encoding_flags, orphan_file_inode,
+        });
+        raw.state.set(self.state.bits());
+        raw.default_mount_options.set(self.default_mount_options.bits());
+        raw.flags.set(self.flags.bits());
         self.times.encode(raw)?;
         self.journal.encode(raw);
         self.hash.encode(raw);
@@ -292,86 +261,26 @@ impl Superblock {
         raw.compat.set(self.features.compat.bits());
         raw.incompat.set(self.features.incompat.bits());
         raw.ro_compat.set(self.features.ro_compat.bits());
-        raw.inodes_count.set(fields.inodes_count);
-        self.put_wide(
-            fields.blocks_count,
-            &mut raw.blocks_count_lo,
-            &mut raw.blocks_count_hi,
-            "blocks_count",
-        )?;
-        raw.first_data_block.set(fields.first_data_block);
-        raw.log_block_size.set(fields.log_block_size);
-        raw.log_cluster_size.set(fields.log_cluster_size);
-        raw.blocks_per_group.set(fields.blocks_per_group);
-        raw.clusters_per_group.set(fields.clusters_per_group);
-        raw.inodes_per_group.set(fields.inodes_per_group);
-        raw.revision.set(fields.revision);
-        raw.first_inode.set(fields.first_inode);
-        raw.inode_size.set(fields.inode_size);
-        raw.desc_size.set(fields.desc_size);
-        raw.reserved_gdt_blocks.set(fields.reserved_gdt_blocks);
-        raw.first_meta_bg.set(fields.first_meta_bg);
-        raw.backup_groups = fields.backup_groups.map(U32::new);
+        let (low, high) = (&mut raw.blocks_count_lo, &mut raw.blocks_count_hi);
+        self.put_wide(fields.blocks_count, low, high, "blocks_count")?;
+        store!(fields into raw {
+            inodes_count, first_data_block, log_block_size, log_cluster_size, blocks_per_group, clusters_per_group,
+            inodes_per_group, revision, first_inode, inode_size, desc_size, reserved_gdt_blocks, first_meta_bg,
+            backup_groups,
+        });
         Ok(())
     }
 
-    fn encode_counts(&self, raw: &mut RawSuperblock) -> Result<(), EncodeError> {
-        self.put_wide(
-            self.reserved_blocks,
-            &mut raw.reserved_blocks_lo,
-            &mut raw.reserved_blocks_hi,
-            "reserved_blocks",
-        )?;
+    /// Numbers whose halves lie apart.
+    fn encode_split(&self, raw: &mut RawSuperblock) -> Result<(), EncodeError> {
+        let (low, high) = (&mut raw.reserved_blocks_lo, &mut raw.reserved_blocks_hi);
+        self.put_wide(self.reserved_blocks, low, high, "reserved_blocks")?;
         self.put_wide(self.free_blocks, &mut raw.free_blocks_lo, &mut raw.free_blocks_hi, "free_blocks")?;
-        raw.free_inodes.set(self.free_inodes);
-        raw.mount_count.set(self.mount_count);
-        raw.max_mount_count.set(self.max_mount_count);
-        raw.kbytes_written.set(self.kbytes_written);
-        raw.overhead_clusters.set(self.overhead_clusters);
-        raw.last_orphan.set(self.last_orphan);
-        Ok(())
-    }
-
-    fn encode_identity(&self, raw: &mut RawSuperblock) {
-        raw.minor_revision.set(self.minor_revision);
-        raw.creator_os.set(self.creator_os);
-        raw.block_group.set(self.block_group);
-        raw.uuid = self.uuid;
-        raw.label = self.label_raw;
-        raw.last_mounted = self.last_mounted;
-        raw.user_quota_inode.set(self.user_quota_inode);
-        raw.group_quota_inode.set(self.group_quota_inode);
-        raw.project_quota_inode.set(self.project_quota_inode);
-        raw.lost_found_inode.set(self.lost_found_inode);
-        raw.orphan_file_inode.set(self.orphan_file_inode);
-        raw.checksum_type = self.checksum_type;
-        raw.checksum_seed.set(self.stored_checksum_seed);
-        raw.encryption_level = self.encryption_level;
-        raw.encrypt_algorithms = self.encrypt_algorithms;
-        raw.encrypt_salt = self.encrypt_salt;
-        raw.encoding.set(self.encoding);
-        raw.encoding_flags.set(self.encoding_flags);
-    }
-
-    fn encode_settings(&self, raw: &mut RawSuperblock) {
-        raw.state.set(self.state.bits());
-        raw.on_error.set(self.on_error_raw);
-        raw.check_interval.set(self.check_interval);
         raw.reserved_uid.set(low16(self.reserved_uid));
         raw.reserved_uid_hi.set(high16(self.reserved_uid));
         raw.reserved_gid.set(low16(self.reserved_gid));
         raw.reserved_gid_hi.set(high16(self.reserved_gid));
-        raw.algorithm_usage.set(self.algorithm_usage);
-        raw.prealloc_blocks = self.prealloc_blocks;
-        raw.prealloc_dir_blocks = self.prealloc_dir_blocks;
-        raw.default_mount_options.set(self.default_mount_options.bits());
-        raw.mount_options = self.mount_options;
-        raw.min_extra_isize.set(self.min_extra_isize);
-        raw.want_extra_isize.set(self.want_extra_isize);
-        raw.flags.set(self.flags.bits());
-        raw.raid_stride.set(self.raid_stride);
-        raw.raid_stripe_width.set(self.raid_stripe_width);
-        raw.log_groups_per_flex = self.log_groups_per_flex;
+        Ok(())
     }
 
     fn put_wide(

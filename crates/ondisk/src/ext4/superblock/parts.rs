@@ -1,6 +1,7 @@
 //! Groups of superblock fields that belong together.
 
 use super::raw::RawSuperblock;
+use crate::bytes::{load, store};
 use crate::error::EncodeError;
 use crate::flags::named_flags;
 use crate::numbers::Pblk;
@@ -259,41 +260,31 @@ pub struct ErrorLog {
 
 impl ErrorLog {
     pub(super) fn decode(raw: &RawSuperblock) -> ErrorLog {
+        let (first, last) = (&raw.first_error, &raw.last_error);
         ErrorLog {
             count: raw.error_count.get(),
-            first: ErrorRecord {
-                time: time(raw.first_error.time, raw.first_error_time_hi),
-                inode: raw.first_error.inode.get(),
-                block: raw.first_error.block.get(),
-                function: raw.first_error.function,
-                line: raw.first_error.line.get(),
+            first: load!(ErrorRecord from first {
+                same: inode, block, function, line;
+                time: time(first.time, raw.first_error_time_hi),
                 code: raw.first_error_code,
-            },
-            last: ErrorRecord {
-                time: time(raw.last_error.time, raw.last_error_time_hi),
-                inode: raw.last_error.inode.get(),
-                block: raw.last_error.block.get(),
-                function: raw.last_error.function,
-                line: raw.last_error.line.get(),
+            }),
+            last: load!(ErrorRecord from last {
+                same: inode, block, function, line;
+                time: time(last.time, raw.last_error_time_hi),
                 code: raw.last_error_code,
-            },
+            }),
         }
     }
 
     pub(super) fn encode(&self, raw: &mut RawSuperblock) -> Result<(), EncodeError> {
         let (first, last) = (&self.first, &self.last);
+        let (raw_first, raw_last) = (&mut raw.first_error, &mut raw.last_error);
         raw.error_count.set(self.count);
-        put_time(first.time, &mut raw.first_error.time, &mut raw.first_error_time_hi, "first_error_time")?;
-        raw.first_error.inode.set(first.inode);
-        raw.first_error.block.set(first.block);
-        raw.first_error.function = first.function;
-        raw.first_error.line.set(first.line);
+        put_time(first.time, &mut raw_first.time, &mut raw.first_error_time_hi, "first_error_time")?;
+        put_time(last.time, &mut raw_last.time, &mut raw.last_error_time_hi, "last_error_time")?;
+        store!(first into raw_first { inode, block, function, line });
+        store!(last into raw_last { inode, block, function, line });
         raw.first_error_code = first.code;
-        put_time(last.time, &mut raw.last_error.time, &mut raw.last_error_time_hi, "last_error_time")?;
-        raw.last_error.inode.set(last.inode);
-        raw.last_error.block.set(last.block);
-        raw.last_error.function = last.function;
-        raw.last_error.line.set(last.line);
         raw.last_error_code = last.code;
         Ok(())
     }

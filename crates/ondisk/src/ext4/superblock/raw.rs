@@ -44,7 +44,7 @@ pub(super) struct RawSuperblock {
     pub max_mount_count: U16,
     pub magic: U16,
     pub state: U16,
-    pub on_error: U16,
+    pub on_error_raw: U16,
     pub minor_revision: U16,
     pub check_time: U32,
     pub check_interval: U32,
@@ -59,7 +59,7 @@ pub(super) struct RawSuperblock {
     pub incompat: U32,
     pub ro_compat: U32,
     pub uuid: [u8; 16],
-    pub label: [u8; 16],
+    pub label_raw: [u8; 16],
     pub last_mounted: [u8; 64],
     pub algorithm_usage: U32,
     pub prealloc_blocks: u8,
@@ -108,7 +108,7 @@ pub(super) struct RawSuperblock {
     pub encrypt_salt: [u8; 16],
     pub lost_found_inode: U32,
     pub project_quota_inode: U32,
-    pub checksum_seed: U32,
+    pub stored_checksum_seed: U32,
     pub write_time_hi: u8,
     pub mount_time_hi: u8,
     pub mkfs_time_hi: u8,
@@ -132,5 +132,5 @@ const _: () = assert!(std::mem::offset_of!(RawSuperblock, hash_seed) == 0xEC);
 const _: () = assert!(std::mem::offset_of!(RawSuperblock, blocks_count_hi) == 0x150);
 const _: () = assert!(std::mem::offset_of!(RawSuperblock, kbytes_written) == 0x178);
 const _: () = assert!(std::mem::offset_of!(RawSuperblock, mount_options) == 0x200);
-const _: () = assert!(std::mem::offset_of!(RawSuperblock, checksum_seed) == 0x270);
+const _: () = assert!(std::mem::offset_of!(RawSuperblock, stored_checksum_seed) == 0x270);
 const _: () = assert!(std::mem::offset_of!(RawSuperblock, checksum) == 0x3FC);

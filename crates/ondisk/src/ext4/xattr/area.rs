@@ -1,4 +1,4 @@
-//! The list of entries and their values: one place of attributes, checked as a whole.
+//! The list of entries and their values: one area of attributes, checked as a whole.
 
 use super::hash::verify_xattr_entry_hash;
 use super::name::XattrIndex;
@@ -90,7 +90,7 @@ impl XattrEntry<'_> {
     }
 }
 
-/// The attributes of one place. Its structure was checked as a whole: names and values lie inside, and no two
+/// The attributes of one area. Its structure was checked as a whole: names and values lie inside, and no two
 /// of them overlap.
 #[derive(Clone, Copy, Debug)]
 pub struct XattrArea<'a> {
@@ -232,7 +232,7 @@ impl<'a> RawEntry<'a> {
     }
 }
 
-/// Iterator over the entries of a place. Each step moves by at least 16 bytes.
+/// Iterator over the entries of an area. Each step moves by at least 16 bytes.
 #[derive(Clone, Debug)]
 pub struct XattrEntries<'a> {
     bytes: &'a [u8],

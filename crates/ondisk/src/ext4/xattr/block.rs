@@ -22,8 +22,7 @@ const CHECKSUM_END: usize = 20;
 pub struct XattrBlock<'a> {
     /// Inodes that share the block (`h_refcount`).
     pub reference_count: u32,
-    /// Hash over all entries (`h_hash`), by which equal blocks are found; 0 = not to be shared. See
-    /// [`super::xattr_block_hash`].
+    /// Hash over all entries (`h_hash`), by which equal blocks are found; 0 = not to be shared.
     pub hash: u32,
     /// The attributes.
     pub area: XattrArea<'a>,

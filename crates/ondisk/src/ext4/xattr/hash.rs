@@ -1,7 +1,6 @@
 //! The hashes that entries and blocks carry. They find equal blocks and values; against damage they are a
 //! second line behind the checksums.
 
-use super::area::XattrEntry;
 use crate::checksum::csum;
 use crate::error::{Corrupt, CorruptKind};
 
@@ -43,18 +42,6 @@ pub fn xattr_value_checksum_of(name: u32, stored: u32) -> u32 {
 pub fn verify_xattr_entry_hash(stored: u32, name: &[u8], value: &[u8]) -> Result<(), Corrupt> {
     let fits = [false, true].iter().any(|&signed| xattr_entry_hash(name, value, signed) == stored);
     if fits { Ok(()) } else { Err(CorruptKind::XattrHash.into()) }
-}
-
-/// The hash of a block (`h_hash`) over the hashes of its entries; 0, never shared, if one of them is 0.
-pub fn xattr_block_hash<'a>(entries: impl IntoIterator<Item = XattrEntry<'a>>) -> u32 {
-    let mut hash = 0_u32;
-    for entry in entries {
-        if entry.hash == 0 {
-            return 0;
-        }
-        hash = hash.rotate_left(VALUE_SHIFT) ^ entry.hash;
-    }
-    hash
 }
 
 /// The checksum of a value that lies in an inode of its own: crc32c from the volume's seed, stored where that

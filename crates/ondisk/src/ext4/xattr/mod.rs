@@ -1,7 +1,7 @@
 //! Extended attributes: name and value pairs, inside the inode record behind its extra fields and in one block
 //! that inodes with equal attributes share.
 //!
-//! Both places hold the same thing: a list of entries that grows from the front and ends with four zero bytes,
+//! Both areas hold the same thing: a list of entries that grows from the front and ends with four zero bytes,
 //! and values that grow from the back. A value too large for either lies in an inode of its own (feature
 //! `ea_inode`).
 //!
@@ -16,13 +16,10 @@ mod name;
 pub use acl::{Acl, AclEntry, AclTag};
 pub use area::{XattrArea, XattrEntries, XattrEntry, XattrFormat, XattrValue};
 pub use block::{XATTR_BLOCK_HEADER_SIZE, XattrBlock, update_xattr_block_checksum};
-pub use hash::{
-    verify_xattr_entry_hash, xattr_block_hash, xattr_entry_hash, xattr_value_checksum,
-    xattr_value_checksum_of,
-};
+pub use hash::{verify_xattr_entry_hash, xattr_entry_hash, xattr_value_checksum, xattr_value_checksum_of};
 pub use name::XattrIndex;
 
-/// First word of both places (`h_magic`).
+/// First word of both areas (`h_magic`).
 const MAGIC: u32 = 0xEA02_0000;
 /// Bytes of the word before the entries inside an inode.
 const INODE_HEADER_SIZE: usize = 4;

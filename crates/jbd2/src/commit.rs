@@ -1,0 +1,219 @@
+//! Committing: one transaction goes into the log, while the next one runs.
+//!
+//! | step | who may do what meanwhile |
+//! |---|---|
+//! | the running transaction is locked; its handles stop | no handle starts |
+//! | its buffers are frozen, its log blocks taken | |
+//! | ordered data, revoke blocks, descriptors and copies are written | the next transaction runs |
+//! | one flush, then the commit block, durable | |
+//! | home writes are due, freed blocks forgotten, the number of the last commit advances | |
+//! | the file system hears of it, those who wait return | |
+
+use crate::io::flush;
+use crate::journal::{Journal, Logged, Place};
+use crate::log_writer::{Contents, Target};
+use crate::space::Tail;
+use crate::transaction::{Frozen, Transaction};
+use crate::{AbortCause, Error, Result, Tid};
+use std::sync::Arc;
+use uext4_buffer::BufferPin;
+
+/// What a sync did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SyncOutcome {
+    /// Every change of the transaction is durable as far as the log is concerned: it changed no metadata, or
+    /// it was committed before. Data writes still need the device flush that the caller owes them.
+    NothingToCommit,
+    /// The transaction was committed, by this call or while it waited.
+    Committed {
+        /// A device flush that started after this call began is complete: data writes that were complete before the
+        /// call are durable too.
+        flushed: bool,
+    },
+}
+
+impl Journal {
+    /// Makes the changes that stopped handles made in transaction `tid` durable, as far as the log is concerned:
+    /// commits it on this thread, or waits for another thread's commit. The caller holds no handle.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTransaction`] for a number that was never given out; [`Error::Aborted`].
+    pub fn datasync(&self, tid: Tid) -> Result<SyncOutcome> {
+        self.check_alive()?;
+        if !self.commit_needed(tid) {
+            let known = tid < self.sequence();
+            return if known {
+                Ok(SyncOutcome::NothingToCommit)
+            } else {
+                Err(Error::UnknownTransaction { tid })
+            };
+        }
+        let flushes = self.counters.flushes.get();
+        let done = || !self.commit_needed(tid) || self.aborted().is_some();
+        while let Some(turn) = self.turn.take_unless(done) {
+            // Aborted before the turn is given back: nobody may follow.
+            let _unfinished = self.abort_if_panicking();
+            let committed = self.commit_running().map_err(|error| self.fail("commit", error));
+            drop(turn);
+            committed?;
+        }
+        self.check_alive()?;
+        Ok(SyncOutcome::Committed { flushed: self.counters.flushed.get() > flushes })
+    }
+
+    /// Commits what has been changed so far, in the running transaction and the one that is committing. When it returns
+    /// the file system has heard of all commits.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub fn commit_all(&self) -> Result<SyncOutcome> {
+        self.check_alive()?;
+        let newest = {
+            let state = self.state.read();
+            let running = state.running.as_ref().filter(|running| running.transaction.has_work());
+            running.map(|running| running.transaction.tid).or(state.committing.map(|place| place.tid))
+        };
+        let Some(newest) = newest else { return Ok(SyncOutcome::NothingToCommit) };
+        let outcome = self.datasync(newest)?;
+        // It counts as committed a little before everything that follows a commit is done.
+        let over = || self.state.read().committing.is_none() || self.aborted().is_some();
+        drop(self.turn.take_unless(over));
+        self.check_alive()?;
+        Ok(outcome)
+    }
+
+    /// The running transaction becomes a committed one. The caller has the turn.
+    fn commit_running(&self) -> Result<()> {
+        let Some(transaction) = self.lock_running() else { return Ok(()) };
+        self.await_updates(&transaction)?;
+        let frozen = transaction.freeze(&self.cache)?;
+        let place = self.switch(&transaction, &frozen)?;
+        self.write_log(place, &frozen)?;
+        self.finish(place, frozen)
+    }
+
+    /// From here on no handle starts, until the switch.
+    fn lock_running(&self) -> Option<Arc<Transaction>> {
+        let mut state = self.state.write();
+        let running = state.running.as_mut().filter(|running| running.transaction.has_work())?;
+        running.locked = true;
+        Some(Arc::clone(&running.transaction))
+    }
+
+    /// The transaction takes its log blocks, and the next one may begin.
+    fn switch(&self, transaction: &Transaction, frozen: &Frozen) -> Result<Place> {
+        let needed = self.limits.needed(frozen.copies.len(), frozen.revoked.len());
+        let mut state = self.state.write();
+        let free = state.space.free;
+        // The credits see to it.
+        state.space.free = free.checked_sub(needed).ok_or(Error::LogSpace { free, needed })?;
+        let place = Place { tid: transaction.tid, start: state.head, blocks: needed };
+        state.head = self.ring.after(state.head, needed);
+        state.committing = Some(place);
+        state.running = None;
+        drop(state);
+        self.counters.handles_started.add(transaction.account.handles());
+        self.starters.announce_always();
+        Ok(place)
+    }
+
+    fn write_log(&self, place: Place, frozen: &Frozen) -> Result<()> {
+        let device = &**self.cache.device();
+        let mut writer = self.writer.lock();
+        let target = Target {
+            device,
+            log: &*self.log,
+            format: self.format,
+            limits: &self.limits,
+            ring: self.ring,
+            uuid: self.superblock.uuid,
+        };
+        self.begin_log(place)?;
+        self.ask(|hooks| hooks.send_ordered(place.tid, &frozen.ordered), frozen)?;
+        let contents = Contents {
+            sequence: place.tid.sequence(),
+            revoked: &frozen.revoked,
+            copies: &frozen.copies,
+            home: BufferPin::block,
+        };
+        let ending = writer.write(&target, place.start, &contents)?;
+        self.ask(|hooks| hooks.await_ordered(place.tid, &frozen.ordered), frozen)?;
+        self.flush_device()?;
+        self.check_alive()?;
+        writer.commit(&target, ending)
+    }
+
+    /// The superblock says that the log is in use, durable with the flush before the commit block.
+    fn begin_log(&self, place: Place) -> Result<()> {
+        if self.state.read().begun {
+            return Ok(());
+        }
+        if let Some(hooks) = self.hooks.get() {
+            hooks.log_begins().map_err(Error::Aborted)?;
+        }
+        let tail = Tail { log_block: place.start, sequence: place.tid };
+        self.erase_fast_commits()?;
+        self.with_store(|store, device| store.begin(device, tail))?;
+        let mut state = self.state.write();
+        state.begun = true;
+        state.tail = tail;
+        Ok(())
+    }
+
+    /// Fast commits of an earlier use of the log do not count; but e2fsck 1.47.0 takes the first of them for an error
+    /// if its number is not the expected one.
+    fn erase_fast_commits(&self) -> Result<()> {
+        if self.superblock.fast_commit_blocks() < 2 {
+            return Ok(());
+        }
+        let log_block = self.superblock.log_end() + 1;
+        let block = self.log.physical(log_block).ok_or(Error::HoleInLog { log_block })?;
+        let zeroes = crate::io::transfer_buffer(self.format.block_size as usize)?;
+        crate::io::write_blocks(&**self.cache.device(), block, &zeroes, zeroes.len())
+    }
+
+    fn ask(
+        &self,
+        call: impl FnOnce(&dyn crate::CommitHooks) -> std::result::Result<(), AbortCause>,
+        frozen: &Frozen,
+    ) -> Result<()> {
+        match self.hooks.get() {
+            Some(hooks) if !frozen.ordered.is_empty() => call(&**hooks).map_err(Error::Aborted),
+            _ => Ok(()),
+        }
+    }
+
+    /// Flushes the device, counted so that others can tell whether it covers their data.
+    pub(crate) fn flush_device(&self) -> Result<()> {
+        let number = self.counters.flushes.add(1);
+        flush(&**self.cache.device())?;
+        self.counters.flushed.raise(number);
+        Ok(())
+    }
+
+    /// The commit block is durable.
+    fn finish(&self, place: Place, frozen: Frozen) -> Result<()> {
+        let Frozen { copies, revoked, freed, .. } = frozen;
+        let mut pins = Vec::with_capacity(copies.len());
+        for (pin, image) in copies {
+            // Let go of, so that the next change of the block need not copy it.
+            drop(image);
+            self.cache.committed(&pin, place.tid)?;
+            pins.push(pin);
+        }
+        for block in revoked {
+            self.cache.forget_freed(block)?;
+        }
+        self.note_committed(place.tid);
+        self.counters.commits.add(1);
+        self.counters.blocks_logged.add(u64::from(place.blocks));
+        if let Some(hooks) = self.hooks.get() {
+            hooks.committed(place.tid, &freed);
+        }
+        let mut state = self.state.write();
+        state.logged.push_back(Logged { place, pins });
+        state.committing = None;
+        Ok(())
+    }
+}

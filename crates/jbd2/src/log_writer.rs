@@ -1,0 +1,214 @@
+//! Writing one transaction into the log.
+//!
+//! Revoke blocks come first, then each descriptor block with the copies that it describes, then zeroes, where the
+//! commit block is written when all that is durable. Blocks that are neighbours on the volume go in one request, which
+//! for a log in one run is one request for everything but the commit block.
+
+use crate::io::{escaped_head, transfer_buffer, write_blocks, write_durable};
+use crate::space::{Limits, Ring};
+use crate::{Error, LogMap, Result};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use uext4_blockdev::{Buffer, Device};
+use uext4_ondisk::jbd2::{
+    CommitBlock, LogChecksums, LogFormat, Tag, TagChecksum, TagFlags, TransactionChecksum,
+};
+use uext4_ondisk::{Corrupt, CorruptKind, EncodeError};
+
+/// Bytes sent at once.
+const PIECE: usize = 1 << 20;
+
+/// The log that is written.
+pub(crate) struct Target<'a> {
+    pub device: &'a dyn Device,
+    pub log: &'a dyn LogMap,
+    pub format: LogFormat,
+    pub limits: &'a Limits,
+    pub ring: Ring,
+    pub uuid: [u8; 16],
+}
+
+/// What a transaction writes.
+pub(crate) struct Contents<'a, P> {
+    pub sequence: u32,
+    /// Blocks that no older copy may be replayed of, in order.
+    pub revoked: &'a [u64],
+    /// New contents of blocks.
+    pub copies: &'a [(P, Arc<[u8]>)],
+    /// The block of a copy.
+    pub home: fn(&P) -> u64,
+}
+
+/// Where the commit block goes, and what it says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ending {
+    log_block: u32,
+    sequence: u32,
+    checksum: TransactionChecksum,
+}
+
+/// The memory that log blocks are gathered in, kept from one commit to the next.
+#[derive(Default)]
+pub(crate) struct LogWriter {
+    piece: Option<Buffer>,
+    /// Blocks gathered, and where the first of them goes.
+    filled: usize,
+    at: u64,
+    /// Time of the last commit: recovery takes an older one for a left-over.
+    last: (u64, u32),
+}
+
+/// Block numbers are inside the volume, what fits a block was counted: this is a bug, answered without a panic.
+fn bug() -> Error {
+    Corrupt::from(CorruptKind::JournalField("layout")).into()
+}
+
+fn unencodable(_: EncodeError) -> Error {
+    bug()
+}
+
+impl LogWriter {
+    /// Writes everything but the commit block from log block `start` on; complete, not durable, when it returns.
+    pub(crate) fn write<P>(
+        &mut self,
+        target: &Target<'_>,
+        start: u32,
+        contents: &Contents<'_, P>,
+    ) -> Result<Ending> {
+        self.filled = 0;
+        let mut next = start;
+        let mut take = || {
+            let block = next;
+            next = target.ring.after(next, 1);
+            block
+        };
+        for revoked in contents.revoked.chunks(target.limits.records_per_revoke) {
+            let block = self.block(target, take())?;
+            let format = &target.format;
+            let written = format.encode_revokes(block, contents.sequence, revoked).map_err(unencodable)?;
+            if written != revoked.len() {
+                return Err(bug());
+            }
+        }
+        let mut checksum = TransactionChecksum::default();
+        let summed = target.format.checksums == LogChecksums::Transaction;
+        for copies in contents.copies.chunks(target.limits.copies_per_descriptor) {
+            let block = self.block(target, take())?;
+            descriptor(target, contents, copies, block)?;
+            if summed {
+                checksum.update(block);
+            }
+            for (_, image) in copies {
+                let block = self.block(target, take())?;
+                copy(image, block);
+                if summed {
+                    checksum.update(block);
+                }
+            }
+        }
+        // The commit block will differ from zeroes in its first bytes only. So a power cut in the middle of it, which
+        // may tear it between sectors, leaves either all of it or none; over left-overs it could leave a commit block
+        // with a wrong checksum, which means damage to a log that has none.
+        let log_block = take();
+        self.block(target, log_block)?.fill(0);
+        self.send(target)?;
+        Ok(Ending { log_block, sequence: contents.sequence, checksum })
+    }
+
+    /// Writes the commit block, durable when the call returns. Everything else of the transaction is durable.
+    pub(crate) fn commit(&mut self, target: &Target<'_>, ending: Ending) -> Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.last = self.last.max((now.as_secs(), now.subsec_nanos()));
+        let (seconds, nanoseconds) = self.last;
+        let commit =
+            CommitBlock { sequence: ending.sequence, seconds, nanoseconds, ..CommitBlock::default() };
+        let summed = target.format.checksums == LogChecksums::Transaction;
+        let commit = if summed { commit.with_checksum(ending.checksum) } else { commit };
+        let block = self.block(target, ending.log_block)?;
+        commit.encode(block).map_err(unencodable)?;
+        target.format.seal_commit(block).map_err(unencodable)?;
+        self.filled = 0;
+        let size = target.format.block_size as usize;
+        let piece = self.piece.as_ref().map_or(&[][..], |piece| &piece[..size]);
+        write_durable(target.device, self.at, piece)
+    }
+
+    /// Memory for a log block. What was gathered is sent first if this one is no neighbour of it.
+    fn block(&mut self, target: &Target<'_>, log_block: u32) -> Result<&mut [u8]> {
+        let size = target.format.block_size as usize;
+        let place = target.log.physical(log_block).ok_or(Error::HoleInLog { log_block })?;
+        let most = (PIECE / size).min(target.limits.transaction as usize).max(1);
+        if self.filled > 0 && (self.filled == most || self.at.checked_add(self.filled as u64) != Some(place))
+        {
+            self.send(target)?;
+        }
+        if self.filled == 0 {
+            self.at = place;
+        }
+        let piece = match &mut self.piece {
+            Some(piece) => piece,
+            none => none.insert(transfer_buffer(most * size)?),
+        };
+        let start = self.filled * size;
+        self.filled += 1;
+        Ok(&mut piece[start..start + size])
+    }
+
+    fn send(&mut self, target: &Target<'_>) -> Result<()> {
+        let size = target.format.block_size as usize;
+        let filled = std::mem::take(&mut self.filled);
+        match &self.piece {
+            Some(piece) if filled > 0 => write_blocks(target.device, self.at, &piece[..filled * size], size),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for LogWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogWriter").field("last", &self.last).finish_non_exhaustive()
+    }
+}
+
+fn is_escaped(image: &[u8]) -> bool {
+    image.starts_with(&escaped_head())
+}
+
+/// The copy of a block as it stands in the log: one that begins like a block of the log itself begins with zeroes.
+fn copy(image: &[u8], block: &mut [u8]) {
+    block.copy_from_slice(image);
+    if is_escaped(image) {
+        block[..escaped_head().len()].fill(0);
+    }
+}
+
+fn descriptor<P>(
+    target: &Target<'_>,
+    contents: &Contents<'_, P>,
+    copies: &[(P, Arc<[u8]>)],
+    block: &mut [u8],
+) -> Result<()> {
+    let format = &target.format;
+    let mut offset = format.start_descriptor(block, contents.sequence).map_err(unencodable)?;
+    for (index, (owner, image)) in copies.iter().enumerate() {
+        let mut flags = if index == 0 { TagFlags::empty() } else { TagFlags::SAME_UUID };
+        flags.set(TagFlags::LAST, index + 1 == copies.len());
+        flags.set(TagFlags::ESCAPE, is_escaped(image));
+        let checksum = tag_checksum(format, contents.sequence, image);
+        let tag = Tag { block: (contents.home)(owner), flags, checksum };
+        let next = format.put_tag(block, offset, &tag, &target.uuid).map_err(unencodable)?;
+        offset = next.ok_or_else(bug)?;
+    }
+    format.seal_tail(block).map_err(unencodable)
+}
+
+/// The checksum of a copy as it stands in the log.
+fn tag_checksum(format: &LogFormat, sequence: u32, image: &Arc<[u8]>) -> TagChecksum {
+    if !is_escaped(image) {
+        return format.tag_checksum(sequence, image);
+    }
+    let mut block = vec![0; image.len()];
+    copy(image, &mut block);
+    format.tag_checksum(sequence, &block)
+}

@@ -1,0 +1,10 @@
+//! How a journal is opened.
+
+/// What the log shall have, once it is written. The default keeps what it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct JournalOptions {
+    /// Block numbers of 64 bits, as on volumes with the feature `64bit`. Volumes that need them get them anyway.
+    pub wide: bool,
+    /// Checksums of version 3, as on volumes with `metadata_csum`.
+    pub checksums: bool,
+}
