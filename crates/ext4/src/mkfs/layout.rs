@@ -1,0 +1,70 @@
+//! A volume laid out in memory, before a byte of it is written: what is where, and what it holds.
+
+use super::error::Result;
+use super::space::Space;
+use super::tables::Tables;
+use std::collections::BTreeMap;
+use uext4_ondisk::Ino;
+use uext4_ondisk::ext4::{Compat, Inode, Superblock, inode_checksum_seed, update_inode_checksum};
+
+/// Bytes of the extra fields of inodes that have room for them.
+pub(super) const EXTRA_ISIZE: u16 = 32;
+/// The word before attributes in an inode.
+const XATTR_MAGIC: u32 = 0xEA02_0000;
+
+/// A volume that is not written yet.
+pub(super) struct Layout {
+    pub(super) superblock: Superblock,
+    pub(super) tables: Vec<Tables>,
+    pub(super) space: Space,
+    /// Records of inodes.
+    pub(super) inodes: BTreeMap<u32, Vec<u8>>,
+    /// Whole blocks of files and their maps.
+    pub(super) blocks: BTreeMap<u64, Vec<u8>>,
+    /// Blocks that must read as zeros: first, count.
+    pub(super) zeros: Vec<(u64, u64)>,
+    /// Seconds since 1970 that all times are.
+    pub(super) time: u64,
+}
+
+impl Layout {
+    pub(super) fn has(&self, feature: Compat) -> bool {
+        self.superblock.features.compat.contains(feature)
+    }
+
+    pub(super) fn block_size(&self) -> usize {
+        self.superblock.geometry.block_size() as usize
+    }
+
+    /// The seed of an inode's checksums, if there are any.
+    pub(super) fn seed(&self, ino: Ino) -> Option<u32> {
+        let seed = inode_checksum_seed(&self.superblock, ino, 0);
+        self.superblock.features.metadata_csum().then_some(seed)
+    }
+
+    /// Blocks of 512 bytes that so many blocks of the volume take, whole clusters of them.
+    pub(super) fn sectors(&self, blocks: u64) -> u64 {
+        let cluster = u64::from(self.superblock.geometry.cluster_blocks());
+        blocks.div_ceil(cluster) * cluster * (self.block_size() as u64 / 512)
+    }
+
+    /// Puts the mark of attributes, without any, behind the extra fields of an inode that is kept.
+    pub(super) fn mark_attributes(&mut self, ino: Ino) -> Result<()> {
+        let place = 128 + usize::from(EXTRA_ISIZE);
+        if let Some(record) = self.inodes.get_mut(&ino.get())
+            && let Some(mark) = record.get_mut(place..place + 4)
+        {
+            mark.copy_from_slice(&XATTR_MAGIC.to_le_bytes());
+            update_inode_checksum(record, ino, &self.superblock)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps an inode.
+    pub(super) fn add(&mut self, ino: Ino, inode: &Inode) -> Result<()> {
+        let mut record = vec![0; usize::from(self.superblock.geometry.inode_size())];
+        inode.encode(&mut record, ino, &self.superblock)?;
+        self.inodes.insert(ino.get(), record);
+        Ok(())
+    }
+}

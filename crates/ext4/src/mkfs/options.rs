@@ -1,0 +1,326 @@
+//! What a new volume is asked to be, in the words of mke2fs.
+
+use super::error::{Error, Result};
+use uext4_ondisk::ext4::{Compat, Features, Incompat, RoCompat};
+
+/// Whose defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Defaults {
+    /// Those of e2fsprogs 1.47 as its authors ship it.
+    #[default]
+    Upstream,
+    /// Those of Debian 12: without `metadata_csum_seed` and `orphan_file`, which its tools and older kernels know less
+    /// well.
+    Debian12,
+}
+
+/// What a new volume is to be. The default is what `mke2fs -t ext4` makes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Options {
+    /// Where what is not said comes from.
+    pub defaults: Defaults,
+    /// Bytes of the volume; the device's otherwise.
+    pub size: Option<u64>,
+    /// Bytes of a block (`-b`).
+    pub block_size: Option<u32>,
+    /// Bytes of a cluster, with the feature `bigalloc` (`-C`).
+    pub cluster_size: Option<u32>,
+    /// Bytes of an inode (`-I`).
+    pub inode_size: Option<u16>,
+    /// Bytes of the volume for each inode (`-i`).
+    pub inode_ratio: Option<u32>,
+    /// Inodes (`-N`).
+    pub inodes: Option<u32>,
+    /// Label, at most 16 bytes (`-L`).
+    pub label: Vec<u8>,
+    /// Identity (`-U`); random otherwise.
+    pub uuid: Option<[u8; 16]>,
+    /// Percent of the blocks that only the privileged may use (`-m`), 0 to 50; 5 otherwise.
+    pub reserved_percent: Option<f64>,
+    /// Seconds since 1970 that all times are; now otherwise.
+    pub time: Option<u64>,
+    /// Go on although the device holds something.
+    pub force: bool,
+    /// Features set or cleared, in order (`-O`).
+    pub(super) features: Vec<FeatureEdit>,
+    /// What `-E` and `-J` say.
+    pub(super) extended: Extended,
+}
+
+/// One word of `-O`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FeatureEdit {
+    /// `none`.
+    ClearAll,
+    Set(Features),
+    Clear(Features),
+}
+
+/// What `-E` and `-J` say.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Extended {
+    pub(super) stride: u16,
+    pub(super) stripe_width: u32,
+    pub(super) resize: Option<u64>,
+    pub(super) lazy_itable_init: Option<bool>,
+    pub(super) lazy_journal_init: bool,
+    pub(super) hash_seed: Option<[u8; 16]>,
+    pub(super) root_owner: Option<(u32, u32)>,
+    pub(super) packed_meta_blocks: bool,
+    pub(super) backups: Option<u32>,
+    pub(super) mmp_interval: Option<u16>,
+    pub(super) strict_encoding: bool,
+    pub(super) orphan_file_size: Option<u64>,
+    pub(super) test_fs: bool,
+    pub(super) journal_size: Option<u64>,
+}
+
+/// Features that this can make a volume with.
+pub(super) const KNOWN: Features = Features {
+    compat: Compat::HAS_JOURNAL
+        .union(Compat::EXT_ATTR)
+        .union(Compat::RESIZE_INODE)
+        .union(Compat::DIR_INDEX)
+        .union(Compat::SPARSE_SUPER2)
+        .union(Compat::STABLE_INODES)
+        .union(Compat::ORPHAN_FILE),
+    incompat: Incompat::FILETYPE
+        .union(Incompat::META_BG)
+        .union(Incompat::EXTENTS)
+        .union(Incompat::BIT64)
+        .union(Incompat::MMP)
+        .union(Incompat::FLEX_BG)
+        .union(Incompat::EA_INODE)
+        .union(Incompat::CSUM_SEED)
+        .union(Incompat::LARGEDIR)
+        .union(Incompat::INLINE_DATA)
+        .union(Incompat::CASEFOLD),
+    ro_compat: RoCompat::SPARSE_SUPER
+        .union(RoCompat::LARGE_FILE)
+        .union(RoCompat::HUGE_FILE)
+        .union(RoCompat::GDT_CSUM)
+        .union(RoCompat::DIR_NLINK)
+        .union(RoCompat::EXTRA_ISIZE)
+        .union(RoCompat::BIGALLOC)
+        .union(RoCompat::METADATA_CSUM)
+        .union(RoCompat::VERITY),
+};
+
+/// The feature of this name: the one that `dumpe2fs` prints, or another that mke2fs knows.
+fn feature(name: &str) -> Option<Features> {
+    let name = match name {
+        "extents" => "extent",
+        "uninit_groups" => "uninit_bg",
+        other => other,
+    };
+    let bits = (0..u32::BITS).map(|shift| 1 << shift);
+    bits.flat_map(|bit| {
+        let none = Features::default();
+        [
+            Features { compat: Compat::from_bits_retain(bit), ..none },
+            Features { incompat: Incompat::from_bits_retain(bit), ..none },
+            Features { ro_compat: RoCompat::from_bits_retain(bit), ..none },
+        ]
+    })
+    .find(|candidate| candidate.names().iter().any(|known| known == name))
+}
+
+fn is_within(features: Features, known: Features) -> bool {
+    known.compat.contains(features.compat)
+        && known.incompat.contains(features.incompat)
+        && known.ro_compat.contains(features.ro_compat)
+}
+
+impl Options {
+    /// What `mke2fs -t ext4` makes, by these defaults.
+    pub fn new(defaults: Defaults) -> Options {
+        Options { defaults, ..Options::default() }
+    }
+
+    /// Sets and clears features: a list of names as for `mke2fs -O`, `^` before a name clears it, `none` all.
+    ///
+    /// # Errors
+    /// [`Error::Option`] naming a feature that is unknown, or that no volume can be made with here.
+    pub fn features(mut self, list: &str) -> Result<Options> {
+        for word in list.split([',', ' ']).filter(|word| !word.is_empty()) {
+            if word == "none" {
+                self.features.push(FeatureEdit::ClearAll);
+                continue;
+            }
+            let (name, clear) = match word.strip_prefix('^') {
+                Some(name) => (name, true),
+                None => (word, false),
+            };
+            let found = feature(name).ok_or_else(|| Error::Option(format!("unknown feature `{name}`")))?;
+            if !clear && !is_within(found, KNOWN) {
+                return Err(Error::Option(format!("feature `{name}`: no volume can be made with it here")));
+            }
+            self.features.push(if clear { FeatureEdit::Clear(found) } else { FeatureEdit::Set(found) });
+        }
+        Ok(self)
+    }
+
+    /// Takes a list of extended options as for `mke2fs -E`.
+    ///
+    /// # Errors
+    /// [`Error::Option`] naming an option that is unknown or not supported here, or whose value is none.
+    pub fn extended(mut self, list: &str) -> Result<Options> {
+        for word in list.split(',').filter(|word| !word.is_empty()) {
+            let (key, value) = split(word);
+            self.extended.set(key, value)?;
+        }
+        Ok(self)
+    }
+
+    /// Takes a list of journal options as for `mke2fs -J`: `size=` in MiB, or with a unit.
+    ///
+    /// # Errors
+    /// Those of [`Options::extended`].
+    pub fn journal(mut self, list: &str) -> Result<Options> {
+        for word in list.split(',').filter(|word| !word.is_empty()) {
+            let (key, value) = split(word);
+            match key {
+                "size" => self.extended.journal_size = Some(amount(key, value, 1 << 20)?),
+                _ => return Err(Error::Option(format!("unknown journal option `{key}`"))),
+            }
+        }
+        Ok(self)
+    }
+
+    /// The features to begin with, and the edits of `-O`.
+    pub(super) fn feature_words(&self) -> Features {
+        let mut features = Features {
+            compat: Compat::HAS_JOURNAL | Compat::EXT_ATTR | Compat::RESIZE_INODE | Compat::DIR_INDEX,
+            incompat: Incompat::FILETYPE | Incompat::EXTENTS | Incompat::BIT64 | Incompat::FLEX_BG,
+            ro_compat: RoCompat::SPARSE_SUPER
+                | RoCompat::LARGE_FILE
+                | RoCompat::HUGE_FILE
+                | RoCompat::DIR_NLINK
+                | RoCompat::EXTRA_ISIZE
+                | RoCompat::METADATA_CSUM,
+        };
+        if self.defaults == Defaults::Upstream {
+            features.compat |= Compat::ORPHAN_FILE;
+            features.incompat |= Incompat::CSUM_SEED;
+        }
+        for edit in &self.features {
+            match *edit {
+                FeatureEdit::ClearAll => features = Features::default(),
+                FeatureEdit::Set(set) => {
+                    features.compat |= set.compat;
+                    features.incompat |= set.incompat;
+                    features.ro_compat |= set.ro_compat;
+                }
+                FeatureEdit::Clear(clear) => {
+                    features.compat -= clear.compat;
+                    features.incompat -= clear.incompat;
+                    features.ro_compat -= clear.ro_compat;
+                }
+            }
+        }
+        features
+    }
+}
+
+impl Extended {
+    fn set(&mut self, key: &str, value: Option<&str>) -> Result<()> {
+        match key {
+            "stride" => self.stride = number(key, value)?,
+            "stripe_width" | "stripe-width" => self.stripe_width = number(key, value)?,
+            "resize" => self.resize = Some(amount(key, value, 0)?),
+            "lazy_itable_init" => self.lazy_itable_init = Some(switch(key, value)?),
+            "lazy_journal_init" => self.lazy_journal_init = switch(key, value)?,
+            "hash_seed" => {
+                let seed = value.and_then(parse_uuid);
+                self.hash_seed = Some(seed.ok_or_else(|| bad(key, "an UUID"))?);
+            }
+            "root_owner" => self.root_owner = Some(owner(value)?),
+            "packed_meta_blocks" => self.packed_meta_blocks = switch(key, value)?,
+            "num_backup_sb" => {
+                let backups = number(key, value).ok().filter(|&backups| backups <= 2_u32);
+                self.backups = Some(backups.ok_or_else(|| bad(key, "0, 1 or 2"))?);
+            }
+            "mmp_update_interval" => {
+                let seconds = number(key, value).ok().filter(|&seconds| seconds <= 300_u16);
+                self.mmp_interval = Some(seconds.ok_or_else(|| bad(key, "0 to 300 seconds"))?);
+            }
+            "encoding" => match value {
+                Some("utf8" | "utf8-12.1") => {}
+                _ => return Err(bad(key, "`utf8`, the only encoding that is defined")),
+            },
+            "encoding_flags" => match value {
+                Some("strict") => self.strict_encoding = true,
+                Some("nostrict") => self.strict_encoding = false,
+                _ => return Err(bad(key, "`strict` or `nostrict`")),
+            },
+            "orphan_file_size" => self.orphan_file_size = Some(amount(key, value, 0)?),
+            "test_fs" => self.test_fs = true,
+            // Nothing is ever discarded: whether a device reads zeros afterwards is not known.
+            "nodiscard" => {}
+            _ => return Err(Error::Option(format!("unknown extended option `{key}`"))),
+        }
+        Ok(())
+    }
+}
+
+fn split(word: &str) -> (&str, Option<&str>) {
+    word.split_once('=').map_or((word, None), |(key, value)| (key, Some(value)))
+}
+
+fn bad(key: &str, needs: &str) -> Error {
+    Error::Option(format!("option `{key}` needs {needs}"))
+}
+
+fn number<T: std::str::FromStr>(key: &str, value: Option<&str>) -> Result<T> {
+    let value = value.filter(|value| value.bytes().all(|byte| byte.is_ascii_digit()));
+    value.and_then(|value| value.parse().ok()).ok_or_else(|| bad(key, "a number"))
+}
+
+/// Absent means on.
+fn switch(key: &str, value: Option<&str>) -> Result<bool> {
+    match value {
+        None | Some("1") => Ok(true),
+        Some("0") => Ok(false),
+        Some(_) => Err(bad(key, "0 or 1")),
+    }
+}
+
+/// Bytes: a number with a unit (powers of 1024), or of `plain` bytes each without one.
+fn amount(key: &str, value: Option<&str>, plain: u64) -> Result<u64> {
+    let missing = || bad(key, if plain == 0 { "a size with its unit, like 64M" } else { "a size" });
+    let value = value.ok_or_else(missing)?;
+    let digits = value.trim_end_matches(|end: char| !end.is_ascii_digit());
+    let unit = match value[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => plain,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        "t" => 1 << 40,
+        _ => 0,
+    };
+    let count: u64 = digits.parse().map_err(|_| missing())?;
+    count.checked_mul(unit).filter(|&bytes| bytes > 0).ok_or_else(missing)
+}
+
+fn owner(value: Option<&str>) -> Result<(u32, u32)> {
+    let ids = value.and_then(|value| value.split_once(':'));
+    let ids = ids.and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+    ids.ok_or_else(|| bad("root_owner", "UID:GID, two numbers"))
+}
+
+/// The 16 bytes of an UUID as text: hexadecimal digits, hyphens after the eighth, twelfth, sixteenth and twentieth.
+pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let hyphens: Vec<usize> =
+        text.bytes().enumerate().filter(|(_, byte)| *byte == b'-').map(|(at, _)| at).collect();
+    if hyphens != [8, 13, 18, 23] || text.len() != 36 || !text.is_ascii() {
+        return None;
+    }
+    let digits: String = text.chars().filter(|digit| *digit != '-').collect();
+    let mut uuid = [0; 16];
+    for (byte, at) in uuid.iter_mut().zip((0..).step_by(2)) {
+        let pair =
+            digits.get(at..at + 2).filter(|pair| pair.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+        *byte = u8::from_str_radix(pair, 16).ok()?;
+    }
+    Some(uuid)
+}

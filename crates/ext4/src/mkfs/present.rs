@@ -1,0 +1,37 @@
+//! What a device holds before it is formatted: an owner elsewhere, or something worth a question.
+
+use super::error::{Error, Result};
+use crate::ground::error::Error as VolumeError;
+use crate::ground::foreign::{Contents, Foreign};
+use crate::ground::options::VolumeOptions;
+use crate::opening::superblock::read_superblock;
+use crate::opening::{identify, mmp};
+use uext4_blockdev::Device;
+
+/// Refuses a device in use by another node, and without `force` one that holds something known.
+pub(super) fn check(device: &dyn Device, force: bool) -> Result<()> {
+    let found = match read_superblock(device) {
+        Ok(superblock) => {
+            // Whatever else the block says: a living owner would write over the new volume.
+            mmp::refuse_shared(device, &superblock, &VolumeOptions::read_only())?;
+            let label = superblock.label().escape_ascii().to_string();
+            match label.as_str() {
+                "" => "it holds an ext2/3/4 volume".to_owned(),
+                label => format!("it holds an ext2/3/4 volume `{label}`"),
+            }
+        }
+        Err(error) => match identify::instead(device, error) {
+            VolumeError::NotExt4(foreign) => match &*foreign {
+                Foreign::Contents(Contents::Zeros(_) | Contents::Unknown) | Foreign::TooShort(_) => {
+                    return Ok(());
+                }
+                foreign => foreign.to_string(),
+            },
+            VolumeError::Corrupt(_) | VolumeError::Incompatible { .. } => {
+                "it holds a damaged or unknown ext4 volume".into()
+            }
+            error => return Err(error.into()),
+        },
+    };
+    if force { Ok(()) } else { Err(Error::Occupied(format!("{found} (--force overwrites it)"))) }
+}

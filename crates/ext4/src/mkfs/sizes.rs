@@ -1,0 +1,438 @@
+//! How large everything is: from what was asked to the fields of the geometry. The rules are those of mke2fs, as its
+//! volumes show them.
+
+use super::error::{Error, Result};
+use super::options::Options;
+use uext4_blockdev::Geometry as DeviceGeometry;
+use uext4_ondisk::ext4::{Compat, Features, Geometry, GeometryFields, Incompat, RoCompat};
+
+const MIB: u64 = 1 << 20;
+/// First inode that is not reserved.
+pub(super) const FIRST_INODE: u32 = 11;
+/// What is left of the device's size is whole pages, unless a size is given.
+const PAGE: u64 = 4096;
+/// log2 of the groups whose metadata lies together, with `flex_bg`.
+pub(super) const LOG_FLEX: u8 = 4;
+/// A last group with fewer blocks than this beside its metadata is left out.
+const WORTH_A_GROUP: u64 = 50;
+/// Bytes of a descriptor with the feature `64bit`.
+const WIDE_DESCRIPTOR: u16 = 64;
+const NARROW_DESCRIPTOR: u16 = 32;
+/// Clusters of a group, and blocks without clusters, have 16 bits in old descriptors.
+const GROUP_BITS_MAX: u64 = (1 << 16) - 8;
+
+/// The sizes of a volume, and what it can.
+pub(super) struct Sizes {
+    pub(super) geometry: Geometry,
+    pub(super) features: Features,
+    pub(super) reserved_blocks: u64,
+    /// The journal's blocks; 0 without one.
+    pub(super) journal_blocks: u32,
+}
+
+/// What the size of a volume makes of it, unless something else is said: block size and bytes for each inode.
+fn class(bytes: u64) -> (u32, u32) {
+    const MIB_3: u64 = 3 * MIB;
+    const MIB_512: u64 = 512 * MIB;
+    const TIB_4: u64 = 4 << 40;
+    const TIB_16: u64 = 16 << 40;
+    match bytes {
+        ..MIB_3 => (1024, 8192),
+        MIB_3..MIB_512 => (1024, 4096),
+        MIB_512..TIB_4 => (4096, 16_384),
+        TIB_4..TIB_16 => (4096, 32_768),
+        TIB_16.. => (4096, 65_536),
+    }
+}
+
+fn option_error<T>(text: impl Into<String>) -> Result<T> {
+    Err(Error::Option(text.into()))
+}
+
+/// What is asked, in numbers.
+struct Asked {
+    block: u32,
+    cluster: u32,
+    inode_size: u16,
+    inodes: u32,
+    blocks: u64,
+    features: Features,
+}
+
+impl Asked {
+    fn of(options: &Options, device: DeviceGeometry) -> Result<Asked> {
+        let features = features(options)?;
+        let bytes = match options.size {
+            Some(bytes) => bytes,
+            None => device.size / PAGE * PAGE,
+        };
+        let (default_block, default_ratio) = class(bytes);
+        let block = options.block_size.unwrap_or(default_block.max(device.logical_block));
+        if !block.is_power_of_two() || !(1024..=65_536).contains(&block) {
+            return option_error(format!(
+                "{block} bytes are no block size: it is a power of two from 1024 to 65536"
+            ));
+        }
+        if block < device.logical_block {
+            let unit = device.logical_block;
+            return option_error(format!("blocks of {block} bytes are smaller than the device's of {unit}"));
+        }
+        let cluster = cluster(options, &features, block)?;
+        let inode_size = options.inode_size.unwrap_or(256);
+        check_inode_size(inode_size, block, &features)?;
+        let blocks = (bytes / u64::from(block)) & !(u64::from(cluster / block) - 1);
+        if blocks >> 32 != 0 && !features.incompat.contains(Incompat::BIT64) {
+            return Err(Error::TooLarge(format!(
+                "{blocks} blocks are 2^32 or more, and the feature 64bit is off (or use larger blocks with -b)"
+            )));
+        }
+        let mut ratio = options.inode_ratio.unwrap_or(default_ratio.max(block).max(cluster));
+        if options.inode_ratio.is_some_and(|ratio| ratio < 1024 || u64::from(ratio) > 64 * MIB) {
+            return option_error(format!("{ratio} bytes for each inode: from 1024 to 67108864 make sense"));
+        }
+        ratio = ratio.max(1);
+        let wanted = u64::from(block).saturating_mul(blocks) / u64::from(ratio);
+        let inodes = match (options.inodes, u32::try_from(wanted)) {
+            (Some(inodes), _) | (None, Ok(inodes)) => inodes,
+            (None, Err(_)) if features.incompat.contains(Incompat::BIT64) => u32::MAX,
+            (None, Err(_)) => return Err(Error::TooLarge(format!("{wanted} inodes (raise -i)"))),
+        };
+        if u64::from(inodes).saturating_mul(u64::from(inode_size)) >= blocks.saturating_mul(u64::from(block))
+        {
+            return Err(Error::TooSmall {
+                have: format!("{blocks} blocks of {block} bytes"),
+                reason: format!("{inodes} inodes of {inode_size} bytes would fill them"),
+            });
+        }
+        Ok(Asked { block, cluster, inode_size, inodes, blocks, features })
+    }
+}
+
+/// The features, which must fit together.
+fn features(options: &Options) -> Result<Features> {
+    let mut features = options.feature_words();
+    if features.metadata_csum() {
+        features.ro_compat -= RoCompat::GDT_CSUM;
+    } else if features.incompat.contains(Incompat::CSUM_SEED) {
+        // The default goes with what it belongs to.
+        features.incompat -= Incompat::CSUM_SEED;
+    }
+    let has = |compat: Compat| features.compat.contains(compat);
+    let needs = |incompat: Incompat| features.incompat.contains(incompat);
+    let writes = |ro_compat: RoCompat| features.ro_compat.contains(ro_compat);
+    if needs(Incompat::BIT64) && !needs(Incompat::EXTENTS) {
+        return option_error("feature 64bit needs feature extent");
+    }
+    if writes(RoCompat::BIGALLOC) && !needs(Incompat::EXTENTS) {
+        return option_error("feature bigalloc needs feature extent");
+    }
+    if has(Compat::RESIZE_INODE) && needs(Incompat::META_BG) {
+        return option_error("features resize_inode and meta_bg exclude each other");
+    }
+    if has(Compat::RESIZE_INODE) && !writes(RoCompat::SPARSE_SUPER) && !has(Compat::SPARSE_SUPER2) {
+        return option_error("feature resize_inode needs feature sparse_super");
+    }
+    if options.extended.resize.is_some() && !has(Compat::RESIZE_INODE) {
+        return option_error("option `resize` needs feature resize_inode");
+    }
+    if options.extended.packed_meta_blocks && !needs(Incompat::FLEX_BG) {
+        return option_error("option `packed_meta_blocks` needs feature flex_bg");
+    }
+    if options.extended.packed_meta_blocks && writes(RoCompat::BIGALLOC) {
+        return option_error("option `packed_meta_blocks` is not supported with feature bigalloc");
+    }
+    if options.extended.journal_size.is_some() && !has(Compat::HAS_JOURNAL) {
+        return option_error("option `size` of the journal needs feature has_journal");
+    }
+    Ok(features)
+}
+
+fn cluster(options: &Options, features: &Features, block: u32) -> Result<u32> {
+    let clusters = features.ro_compat.contains(RoCompat::BIGALLOC);
+    match options.cluster_size {
+        Some(_) if !clusters => option_error("-C needs feature bigalloc"),
+        Some(cluster) if !cluster.is_power_of_two() || cluster <= block || cluster > 512 << 20 => {
+            option_error(format!(
+                "{cluster} bytes are no cluster size: it is a power of two above the block size"
+            ))
+        }
+        Some(cluster) => Ok(cluster),
+        None if clusters => Ok(16 * block),
+        None => Ok(block),
+    }
+}
+
+fn check_inode_size(size: u16, block: u32, features: &Features) -> Result<()> {
+    if !size.is_power_of_two() || size < 128 || u32::from(size) > block {
+        return option_error(format!(
+            "{size} bytes are no inode size: it is a power of two from 128 to a block"
+        ));
+    }
+    if size == 128 && features.incompat.contains(Incompat::INLINE_DATA) {
+        return option_error("feature inline_data needs inodes of 256 bytes or more");
+    }
+    Ok(())
+}
+
+/// Decides all sizes.
+pub(super) fn decide(options: &Options, device: DeviceGeometry) -> Result<Sizes> {
+    let mut asked = Asked::of(options, device)?;
+    let percent = options.reserved_percent.unwrap_or(5.0);
+    if !(0.0..=50.0).contains(&percent) {
+        return option_error(format!("{percent} percent cannot be reserved: 0 to 50 can"));
+    }
+    if asked.blocks >> 32 != 0 {
+        // Its block map has 32-bit numbers.
+        asked.features.compat -= Compat::RESIZE_INODE;
+    }
+    let (mut geometry, mut counted) = Fitting::new(options, &asked).fit()?;
+    if !asked.features.incompat.contains(Incompat::META_BG) && leaves_too_little(&geometry) {
+        asked.features.incompat |= Incompat::META_BG;
+        asked.features.compat -= Compat::RESIZE_INODE;
+        (geometry, counted) = Fitting::new(options, &asked).fit()?;
+    }
+    let wanted = (percent * asked.blocks as f64 / 100.0) as u64;
+    let reserved_blocks = (u128::from(wanted) * u128::from(counted) / u128::from(asked.blocks.max(1))) as u64;
+    let mut features = asked.features;
+    let journal_blocks = journal_blocks(options, &mut features, &geometry)?;
+    Ok(Sizes { geometry, features, reserved_blocks, journal_blocks })
+}
+
+/// Whether the descriptors in front of a group would leave too little of it.
+fn leaves_too_little(geometry: &Geometry) -> bool {
+    let front = u64::from(geometry.fields().reserved_gdt_blocks) + u64::from(geometry.descriptor_blocks());
+    front > u64::from(geometry.blocks_per_group()) * 3 / 4
+}
+
+/// Blocks of the journal. A volume too small for one, where none of a size was asked for, does without.
+fn journal_blocks(options: &Options, features: &mut Features, geometry: &Geometry) -> Result<u32> {
+    if !features.compat.contains(Compat::HAS_JOURNAL) {
+        features.compat -= Compat::ORPHAN_FILE;
+        return Ok(0);
+    }
+    if let Some(bytes) = options.extended.journal_size {
+        let blocks = bytes / u64::from(geometry.block_size());
+        return match u32::try_from(blocks) {
+            Ok(blocks @ 1024..=10_240_000) => Ok(blocks),
+            _ => option_error(format!("a journal of {blocks} blocks: it has from 1024 to 10240000")),
+        };
+    }
+    const KIB: u64 = 1024;
+    let blocks = match geometry.blocks_count() {
+        0..2048 => {
+            features.compat -= Compat::HAS_JOURNAL | Compat::ORPHAN_FILE;
+            return Ok(0);
+        }
+        2048..32_768 => 1024,
+        blocks if blocks < 256 * KIB => 4096,
+        blocks if blocks < 512 * KIB => 8192,
+        blocks if blocks < 4096 * KIB => 16_384,
+        blocks if blocks < 8192 * KIB => 32_768,
+        blocks if blocks < 16_384 * KIB => 65_536,
+        blocks if blocks < 32_768 * KIB => 131_072,
+        _ => 262_144,
+    };
+    Ok(blocks)
+}
+
+/// The way to a geometry: groups, inodes and reserved blocks depend on each other.
+struct Fitting<'a> {
+    options: &'a Options,
+    asked: &'a Asked,
+    first_block: u64,
+    blocks: u64,
+    /// Blocks of which a part is reserved. As in mke2fs, those of a trial that left out a last group count on when
+    /// smaller groups bring it back.
+    counted: u64,
+    per_group: u64,
+    cluster_blocks: u64,
+    desc_size: u16,
+}
+
+/// One trial.
+struct Trial {
+    groups: u64,
+    descriptor_blocks: u64,
+    inodes_per_group: u64,
+    table_blocks: u64,
+    reserved: u64,
+    backups: [u32; 2],
+}
+
+impl<'a> Fitting<'a> {
+    fn new(options: &'a Options, asked: &'a Asked) -> Fitting<'a> {
+        let clusters = asked.features.ro_compat.contains(RoCompat::BIGALLOC);
+        let wide = asked.features.incompat.contains(Incompat::BIT64);
+        let cluster_blocks = u64::from(asked.cluster / asked.block);
+        let bits = (u64::from(asked.block) * 8).min(GROUP_BITS_MAX);
+        let first_block = u64::from(asked.block == 1024 && !clusters);
+        Fitting {
+            options,
+            asked,
+            first_block,
+            blocks: asked.blocks,
+            counted: asked.blocks,
+            per_group: bits * cluster_blocks,
+            cluster_blocks,
+            desc_size: if wide { WIDE_DESCRIPTOR } else { NARROW_DESCRIPTOR },
+        }
+    }
+
+    fn too_small(&self) -> Error {
+        Error::TooSmall {
+            have: format!("{} blocks of {} bytes", self.blocks, self.asked.block),
+            reason: "a volume's own structures need more".into(),
+        }
+    }
+
+    /// The geometry, and the blocks of which a part is reserved.
+    fn fit(mut self) -> Result<(Geometry, u64)> {
+        loop {
+            let trial = match self.trial()? {
+                Some(trial) => trial,
+                None => {
+                    // More inodes than a bitmap counts: smaller groups, more bitmaps.
+                    self.per_group -= 8;
+                    self.blocks = self.asked.blocks;
+                    continue;
+                }
+            };
+            let spread = self.asked.features.incompat.contains(Incompat::META_BG);
+            let descriptors = if spread { 1 } else { trial.descriptor_blocks };
+            if trial.table_blocks + 3 + descriptors + trial.reserved > self.per_group {
+                return Err(Error::TooLarge("the inodes do not fit their groups (raise -i)".into()));
+            }
+            let mut own = 2 + trial.table_blocks;
+            if self.has_superblock(trial.groups - 1, &trial) {
+                own += 1 + descriptors + trial.reserved;
+            }
+            let rest = (self.blocks - self.first_block) % self.per_group;
+            if trial.groups == 1 && rest != 0 && rest < own {
+                return Err(self.too_small());
+            }
+            if rest != 0 && rest < own + WORTH_A_GROUP {
+                self.blocks -= rest;
+                self.counted = self.blocks;
+                continue;
+            }
+            return Ok((self.geometry(&trial)?, self.counted));
+        }
+    }
+
+    /// `None`: the groups are too large for the inodes.
+    fn trial(&self) -> Result<Option<Trial>> {
+        let block = u64::from(self.asked.block);
+        let groups = self.blocks.saturating_sub(self.first_block).div_ceil(self.per_group);
+        if groups == 0 || self.blocks <= self.first_block {
+            return Err(self.too_small());
+        }
+        if u32::try_from(groups).is_err() {
+            return Err(Error::TooLarge(format!("{groups} groups")));
+        }
+        let per_descriptor_block = block / u64::from(self.desc_size);
+        let descriptor_blocks = groups.div_ceil(per_descriptor_block);
+        let inodes = u64::from(self.asked.inodes.max(FIRST_INODE + 1));
+        let wanted = inodes.div_ceil(groups);
+        if wanted > block * 8 {
+            if self.cluster_blocks > 1 || self.per_group < 256 {
+                return Err(Error::TooLarge(format!("{inodes} inodes for {groups} groups")));
+            }
+            return Ok(None);
+        }
+        let inode_size = u64::from(self.asked.inode_size);
+        let mut wanted = wanted.min((1 << 16) - block / inode_size);
+        let (per_group, table_blocks) = loop {
+            let blocks = (wanted * inode_size).div_ceil(block);
+            let per_group = (blocks * block / inode_size) & !7;
+            if u32::try_from(per_group * groups).is_ok() {
+                break (per_group, (per_group * inode_size).div_ceil(block));
+            }
+            wanted -= 1;
+        };
+        let mut trial = Trial {
+            groups,
+            descriptor_blocks,
+            inodes_per_group: per_group,
+            table_blocks,
+            reserved: 0,
+            backups: self.backups(groups),
+        };
+        trial.reserved = self.reserved_descriptors(&trial)?;
+        Ok(Some(trial))
+    }
+
+    /// The groups with backups, of `sparse_super2`.
+    fn backups(&self, groups: u64) -> [u32; 2] {
+        if !self.asked.features.compat.contains(Compat::SPARSE_SUPER2) {
+            return [0; 2];
+        }
+        let last = (groups - 1) as u32;
+        match self.options.extended.backups.unwrap_or(2) {
+            0 => [0, 0],
+            _ if last == 0 => [0, 0],
+            1 => [0, 1],
+            _ if last == 1 => [1, 0],
+            _ => [1, last],
+        }
+    }
+
+    fn has_superblock(&self, group: u64, trial: &Trial) -> bool {
+        if self.asked.features.compat.contains(Compat::SPARSE_SUPER2) {
+            return group == 0 || trial.backups.iter().any(|&backup| u64::from(backup) == group);
+        }
+        let power = |base: u64| std::iter::successors(Some(base), move |power| power.checked_mul(base));
+        !self.asked.features.ro_compat.contains(RoCompat::SPARSE_SUPER)
+            || group <= 1
+            || [3, 5, 7]
+                .iter()
+                .any(|&base| power(base).take_while(|&power| power <= group).any(|p| p == group))
+    }
+
+    /// Blocks kept behind the descriptors, so that the volume can grow: to 1024 times its size.
+    fn reserved_descriptors(&self, trial: &Trial) -> Result<u64> {
+        if !self.asked.features.compat.contains(Compat::RESIZE_INODE) {
+            return Ok(0);
+        }
+        let block = u64::from(self.asked.block);
+        let per_block = block / u64::from(self.desc_size);
+        let (limit, now) = match self.options.extended.resize {
+            Some(bytes) if bytes / block <= self.asked.blocks => {
+                return option_error("option `resize`: the volume is larger than that already");
+            }
+            Some(bytes) => {
+                let groups = self.asked.blocks.div_ceil(self.per_group);
+                (bytes / block, groups.div_ceil(per_block))
+            }
+            None => {
+                let most = self.blocks.saturating_mul(1024).min(u64::from(u32::MAX));
+                (most - self.first_block, trial.descriptor_blocks)
+            }
+        };
+        let groups = limit.div_ceil(self.per_group);
+        Ok(groups.div_ceil(per_block).saturating_sub(now).min(block / 4))
+    }
+
+    fn geometry(&self, trial: &Trial) -> Result<Geometry> {
+        let asked = self.asked;
+        let wide = asked.features.incompat.contains(Incompat::BIT64);
+        let fields = GeometryFields {
+            inodes_count: (trial.inodes_per_group * trial.groups) as u32,
+            blocks_count: self.blocks,
+            first_data_block: self.first_block as u32,
+            log_block_size: asked.block.ilog2() - 10,
+            log_cluster_size: asked.cluster.ilog2() - 10,
+            blocks_per_group: self.per_group as u32,
+            clusters_per_group: (self.per_group / self.cluster_blocks) as u32,
+            inodes_per_group: trial.inodes_per_group as u32,
+            revision: 1,
+            first_inode: FIRST_INODE,
+            inode_size: asked.inode_size,
+            desc_size: if wide { self.desc_size } else { 0 },
+            reserved_gdt_blocks: trial.reserved as u16,
+            first_meta_bg: 0,
+            backup_groups: trial.backups,
+        };
+        Geometry::new(fields, &asked.features)
+            .map_err(|corrupt| Error::Option(format!("these sizes make no volume: {corrupt}")))
+    }
+}

@@ -1,0 +1,386 @@
+//! Puts a volume that was laid out onto the device: all of it, a flush, then the superblock that makes it one, a flush.
+
+use super::error::{Error, Result};
+use super::layout::Layout;
+use crate::ground::error::Error as VolumeError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use uext4_blockdev::{BufferPool, Device, WriteDurability};
+use uext4_ondisk::Group;
+use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags, SUPERBLOCK_OFFSET, State, Superblock};
+use uext4_ondisk::{Ino, Pblk};
+
+/// Most bytes of one request.
+const REQUEST: usize = 1 << 20;
+/// Most bytes held back before they are sent.
+const HELD_MAX: usize = 64 << 20;
+/// Threads that send.
+const THREADS: usize = 8;
+/// Signatures of other file systems that would outlive the format lie in so many bytes at the start ...
+const FRONT: u64 = 256 << 10;
+/// ... and at the end, as MD's do: the last whole piece of this size, and what follows it.
+const BACK: u64 = 64 << 10;
+
+type Written<T> = std::result::Result<T, VolumeError>;
+
+/// Collects blocks that follow one another into large requests, and sends many at the same time.
+struct Writer<'d> {
+    device: &'d dyn Device,
+    block: usize,
+    /// What is not sent yet: first byte, bytes.
+    pending: Vec<(u64, Vec<u8>)>,
+    /// Bytes in there.
+    held: usize,
+    /// Bytes of metadata, sent or not.
+    written: u64,
+}
+
+impl<'d> Writer<'d> {
+    fn new(device: &'d dyn Device, block: usize) -> Writer<'d> {
+        Writer { device, block, pending: Vec::new(), held: 0, written: 0 }
+    }
+
+    /// One block, or several that follow one another.
+    fn put(&mut self, block: u64, bytes: &[u8]) -> Written<()> {
+        let pos = block * self.block as u64;
+        for (piece, at) in bytes.chunks(self.block).zip((pos..).step_by(self.block)) {
+            match self.pending.last_mut() {
+                Some((start, held)) if *start + held.len() as u64 == at && held.len() < REQUEST => {
+                    held.extend_from_slice(piece);
+                }
+                _ => self.pending.push((at, piece.to_vec())),
+            }
+        }
+        self.held += bytes.len();
+        self.written += bytes.len() as u64;
+        if self.held >= HELD_MAX { self.send() } else { Ok(()) }
+    }
+
+    /// Sends what is held, by several threads: most requests are small and far from each other. Waits for all.
+    fn send(&mut self) -> Written<()> {
+        let pending = std::mem::take(&mut self.pending);
+        self.held = 0;
+        let (next, device) = (AtomicUsize::new(0), self.device);
+        let work = || -> Written<()> {
+            let mut buffer = BufferPool::new(REQUEST)?.take(REQUEST)?;
+            while let Some((pos, bytes)) = pending.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let piece = buffer
+                    .get_mut(..bytes.len())
+                    .ok_or(VolumeError::OutOfMemory { bytes: REQUEST as u64 })?;
+                piece.copy_from_slice(bytes);
+                device.write_at(piece, *pos, WriteDurability::Cached)?;
+            }
+            Ok(())
+        };
+        if pending.len() < THREADS {
+            return work();
+        }
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+            let died = || VolumeError::Invalid("a thread that writes died".into());
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(died())))
+        })
+    }
+
+    /// Makes bytes read as zeros, where they are not known to.
+    fn zero(&mut self, pos: u64, length: u64) -> Written<()> {
+        if length == 0 || self.device.reads_zeros(pos, length) {
+            return Ok(());
+        }
+        self.overwrite(pos, length)
+    }
+
+    /// Writes zeros over the start of the device.
+    fn wipe(&mut self, length: u64) -> Written<()> {
+        let unit = u64::from(self.device.geometry().logical_block).max(2 * SUPERBLOCK_OFFSET);
+        self.overwrite(0, length.next_multiple_of(unit))
+    }
+
+    fn overwrite(&mut self, pos: u64, length: u64) -> Written<()> {
+        // Zeros around what is written: it comes later.
+        self.send()?;
+        let mut buffer = BufferPool::new(REQUEST)?.take(REQUEST)?;
+        buffer.fill(0);
+        let (mut at, end) = (pos, pos + length);
+        while at < end {
+            let piece = (end - at).min(REQUEST as u64);
+            self.device.write_at(&buffer[..piece as usize], at, WriteDurability::Cached)?;
+            at += piece;
+        }
+        Ok(())
+    }
+
+    fn zero_blocks(&mut self, block: u64, count: u64) -> Written<()> {
+        self.zero(block * self.block as u64, count * self.block as u64)
+    }
+}
+
+/// Writes the volume. An error leaves a device that no superblock says is one, as far as it can still be written.
+pub(super) fn write(device: &dyn Device, layout: Layout, lazy: bool) -> Result<Superblock> {
+    let block = layout.block_size();
+    let writer = Writer::new(device, block);
+    Course { writer, layout, lazy }.run().map_err(|error| {
+        // The superblock may be there, and what it stands for may not be durable. The failure is told already.
+        let mut writer = Writer::new(device, block);
+        let _hopeless = writer.wipe(SUPERBLOCK_OFFSET.max(block as u64)).and_then(|()| Ok(device.flush()?));
+        Error::Failed(error)
+    })
+}
+
+struct Course<'d> {
+    writer: Writer<'d>,
+    layout: Layout,
+    lazy: bool,
+}
+
+impl Course<'_> {
+    fn run(mut self) -> Written<Superblock> {
+        let device = self.writer.device;
+        self.clear_front()?;
+        // What was here is gone before anything of the new volume lies among it.
+        device.flush()?;
+        self.clear_rest()?;
+        let descriptors = self.groups()?;
+        let table = self.descriptor_table(&descriptors)?;
+        self.backups(&table)?;
+        for (block, bytes) in std::mem::take(&mut self.layout.blocks) {
+            self.writer.put(block, &bytes)?;
+        }
+        self.writer.send()?;
+        device.flush()?;
+        self.layout.superblock.kbytes_written = (self.writer.written >> 10) + 1;
+        self.primary()?;
+        device.flush()?;
+        Ok(self.layout.superblock)
+    }
+
+    /// The end of the blocks that a position in bytes may have.
+    fn size(&self) -> u64 {
+        self.layout.superblock.geometry.blocks_count() * self.writer.block as u64
+    }
+
+    fn clear_front(&mut self) -> Written<()> {
+        let length = FRONT.min(self.size());
+        self.writer.zero(0, length)
+    }
+
+    fn clear_rest(&mut self) -> Written<()> {
+        let end = self.writer.device.geometry().size.min(self.size());
+        let back = (end / BACK * BACK).saturating_sub(BACK);
+        let unit = self.writer.block as u64;
+        let back = back / unit * unit;
+        self.writer.zero(back, end - back)?;
+        for (block, count) in std::mem::take(&mut self.layout.zeros) {
+            self.writer.zero_blocks(block, count)?;
+        }
+        Ok(())
+    }
+
+    /// Bitmaps and inode tables. Counts what is free.
+    fn groups(&mut self) -> Written<Vec<GroupDescriptor>> {
+        let geometry = self.layout.superblock.geometry;
+        let features = self.layout.superblock.features;
+        let lazily = features.metadata_csum() || features.gdt_csum();
+        let (mut descriptors, mut free_clusters, mut free_inodes) = (Vec::new(), 0_u64, 0_u32);
+        for (group, index) in geometry.groups().zip(0..) {
+            let Some(tables) = self.layout.tables.get(index).copied() else { break };
+            let used = self.used_inodes(group);
+            let last_used = used.last().map_or(0, |last| last + 1);
+            let ipg = geometry.inodes_per_group();
+            let mut descriptor = GroupDescriptor {
+                block_bitmap: Pblk(tables.block_bitmap),
+                inode_bitmap: Pblk(tables.inode_bitmap),
+                inode_table: Pblk(tables.inode_table),
+                free_clusters: self.layout.space.free_in(group),
+                free_inodes: ipg - used.len() as u32,
+                used_dirs: if group.get() == 0 { 2 } else { 0 },
+                unused_inodes: if lazily { ipg - last_used } else { 0 },
+                flags: GroupFlags::empty(),
+                exclude_bitmap: 0,
+                block_bitmap_csum: 0,
+                inode_bitmap_csum: 0,
+            };
+            if lazily && used.is_empty() {
+                descriptor.flags |= GroupFlags::INODE_UNINIT;
+            }
+            // The bitmap of the last group is padded, which does not follow from the geometry.
+            if lazily && !self.layout.space.is_touched(group) && group.get() + 1 < geometry.group_count() {
+                descriptor.flags |= GroupFlags::BLOCK_UNINIT;
+            }
+            self.bitmaps(group, &mut descriptor, &used)?;
+            if self.inode_table(group, &descriptor, last_used, lazily)? {
+                descriptor.flags |= GroupFlags::INODE_ZEROED;
+            }
+            free_clusters += u64::from(descriptor.free_clusters);
+            free_inodes += descriptor.free_inodes;
+            descriptors.push(descriptor);
+        }
+        let sb = &mut self.layout.superblock;
+        sb.free_blocks = free_clusters * u64::from(geometry.cluster_blocks());
+        sb.free_inodes = free_inodes;
+        Ok(descriptors)
+    }
+
+    /// Indexes of the inodes in use: the reserved ones, and those that have a record.
+    fn used_inodes(&self, group: Group) -> Vec<u32> {
+        let geometry = self.layout.superblock.geometry;
+        let ipg = geometry.inodes_per_group();
+        let reserved = 1..geometry.first_inode().get();
+        let mut numbers: Vec<u32> = reserved.chain(self.layout.inodes.keys().copied()).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.retain(|number| (number - 1) / ipg == group.get());
+        numbers.iter().map(|number| (number - 1) % ipg).collect()
+    }
+
+    fn bitmaps(&mut self, group: Group, descriptor: &mut GroupDescriptor, used: &[u32]) -> Written<()> {
+        let size = self.writer.block;
+        let geometry = self.layout.superblock.geometry;
+        if !descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) {
+            let mut bits = vec![0; size];
+            for (start, end) in self.layout.space.in_group(group) {
+                set_bits(&mut bits, start, end);
+            }
+            set_bits(&mut bits, geometry.group_clusters(group).unwrap_or(0), 8 * size as u32);
+            descriptor.set_block_bitmap_csum(&bits, &self.layout.superblock)?;
+            self.writer.put(descriptor.block_bitmap.get(), &bits)?;
+        }
+        if !descriptor.flags.contains(GroupFlags::INODE_UNINIT) {
+            let mut bits = vec![0; size];
+            for &index in used {
+                set_bits(&mut bits, index, index + 1);
+            }
+            set_bits(&mut bits, geometry.inodes_per_group(), 8 * size as u32);
+            descriptor.set_inode_bitmap_csum(&bits, &self.layout.superblock)?;
+            self.writer.put(descriptor.inode_bitmap.get(), &bits)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the records of the group, and zeros around them as far as must be. Returns whether all of the table is
+    /// zeros beside the records.
+    fn inode_table(
+        &mut self,
+        group: Group,
+        descriptor: &GroupDescriptor,
+        last_used: u32,
+        lazily: bool,
+    ) -> Written<bool> {
+        let geometry = self.layout.superblock.geometry;
+        let (start, whole) = (descriptor.inode_table.get(), u64::from(geometry.inode_table_blocks()));
+        let used = u64::from(last_used.div_ceil(geometry.inodes_per_block()));
+        let unit = self.writer.block as u64;
+        let known =
+            used < whole && self.writer.device.reads_zeros((start + used) * unit, (whole - used) * unit);
+        let zeroed = known || used == whole || !(self.lazy && lazily);
+        if zeroed && !known {
+            self.writer.zero_blocks(start + used, whole - used)?;
+        }
+        if used > 0 {
+            let mut bytes = vec![0; used as usize * self.writer.block];
+            let first = group.get() * geometry.inodes_per_group();
+            for (&number, record) in self.layout.inodes.range(first + 1..=first + last_used) {
+                let (block, offset) = geometry.inode_table_position(number - first - 1);
+                let at = block as usize * self.writer.block + offset as usize;
+                bytes[at..at + record.len()].copy_from_slice(record);
+            }
+            self.blank_records(&mut bytes, first, last_used)?;
+            self.writer.put(start, &bytes)?;
+        }
+        Ok(zeroed)
+    }
+
+    /// Reserved inodes without a record of their own.
+    fn blank_records(&self, bytes: &mut [u8], first: u32, last_used: u32) -> Written<()> {
+        let geometry = self.layout.superblock.geometry;
+        let size = usize::from(geometry.inode_size());
+        for number in
+            (first + 1..=first + last_used).filter(|number| !self.layout.inodes.contains_key(number))
+        {
+            let (block, offset) = geometry.inode_table_position(number - first - 1);
+            let at = block as usize * self.writer.block + offset as usize;
+            if let Some(record) = bytes.get_mut(at..at + size) {
+                uext4_ondisk::ext4::update_inode_checksum(record, Ino(number), &self.layout.superblock)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All descriptors, in whole blocks.
+    fn descriptor_table(&self, descriptors: &[GroupDescriptor]) -> Written<Vec<u8>> {
+        let geometry = self.layout.superblock.geometry;
+        let mut table = vec![0; geometry.descriptor_blocks() as usize * self.writer.block];
+        let per_block = geometry.descriptors_per_block() as usize;
+        for (index, descriptor) in descriptors.iter().enumerate() {
+            let at =
+                index / per_block * self.writer.block + index % per_block * usize::from(geometry.desc_size());
+            let place = table.get_mut(at..).unwrap_or_default();
+            descriptor.encode(place, Group(index as u32), &self.layout.superblock)?;
+        }
+        Ok(table)
+    }
+
+    /// The descriptors, and the copies of superblock and descriptors.
+    fn backups(&mut self, table: &[u8]) -> Written<()> {
+        let geometry = self.layout.superblock.geometry;
+        let size = self.writer.block;
+        let blocks: Vec<&[u8]> = table.chunks(size).collect();
+        let per_block = geometry.descriptors_per_block();
+        for group in geometry.groups() {
+            let first = geometry.group_first_block(group).map_or(0, |block| block.get());
+            let has_superblock = geometry.has_superblock(group);
+            if group.get() > 0 && has_superblock {
+                let copy = self.superblock_copy(group)?;
+                self.writer.put(first, &copy)?;
+            }
+            let front = if group.get() == 0 { geometry.superblock_position().0.get() } else { first };
+            let at = front + u64::from(has_superblock);
+            let spread = geometry.fields().first_meta_bg;
+            let meta =
+                self.layout.superblock.features.incompat.contains(uext4_ondisk::ext4::Incompat::META_BG);
+            let number = group.get() / per_block;
+            if meta && number >= spread {
+                if geometry.descriptor_blocks_in(group) > 0 {
+                    self.writer.put(at, blocks.get(number as usize).copied().unwrap_or_default())?;
+                }
+            } else if has_superblock {
+                let count = geometry.descriptor_blocks_in(group) as usize * size;
+                self.writer.put(at, table.get(..count).unwrap_or(table))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A backup says that it is one, and that nobody knows how the volume was left.
+    fn superblock_copy(&self, group: Group) -> Written<Vec<u8>> {
+        let mut copy = self.layout.superblock.clone();
+        copy.block_group = group.get() as u16;
+        copy.state -= State::CLEAN;
+        let mut bytes = vec![0; self.writer.block];
+        copy.encode(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn primary(&mut self) -> Written<()> {
+        let mut bytes = vec![0; self.writer.block];
+        let (block, offset) = self.layout.superblock.geometry.superblock_position();
+        debug_assert_eq!(block.get() * self.writer.block as u64 + u64::from(offset), SUPERBLOCK_OFFSET);
+        self.layout.superblock.encode(bytes.get_mut(offset as usize..).unwrap_or_default())?;
+        self.writer.put(block.get(), &bytes)?;
+        self.writer.send()
+    }
+}
+
+/// Sets the bits `[start, end)`.
+fn set_bits(bits: &mut [u8], start: u32, end: u32) {
+    let mut at = start;
+    while at < end {
+        let Some(byte) = bits.get_mut(at as usize / 8) else { return };
+        if at.is_multiple_of(8) && end - at >= 8 {
+            *byte = 0xFF;
+            at += 8;
+        } else {
+            *byte |= 1 << (at % 8);
+            at += 1;
+        }
+    }
+}
