@@ -1,10 +1,10 @@
 //! ext4 volumes in user space, at device speed.
 //!
-//! A [`Volume`] is opened by text in the device grammar ([`DeviceSpec`]) or by a path ([`ToDevice`] says which is
-//! which). A [`File`] reads and overwrites directly: position, length and memory obey the device's alignment
-//! ([`Device::geometry`](blockdev::Device::geometry); 4096 is enough for nearly every device), and what does not is an
-//! error. Beside each direct call stands one for any bytes in any memory, and a [`Cursor`] for `std::io`. An
-//! [`IoQueue`] does the direct ones asynchronously.
+//! [`Volume::open`] takes text in the device grammar ([`DeviceSpec`]) or a path ([`ToDevice`] says which is which). A
+//! [`File`] reads and overwrites directly: position, length and memory must obey the device's alignment
+//! ([`Device::geometry`](blockdev::Device::geometry); 4096 is enough for nearly every device), or the call fails.
+//! Beside each direct call stands one for any bytes in any memory, and a [`Cursor`] for `std::io`. An [`IoQueue`] makes
+//! the direct calls asynchronously.
 //!
 //! ```
 //! use std::io::{Read, Seek, SeekFrom, Write};
@@ -30,14 +30,14 @@
 //!     file.write_at_with(&block, 4096, WriteFlags::DSYNC)?; // durable when it returns
 //!     assert!(matches!(file.write_at(b"hello", 4099), Err(Error::Misaligned { .. })));
 //!
-//!     // Any bytes, any memory, through a bounce buffer where they are not aligned; a write then reads what
-//!     // lies around it first and is alone in the file meanwhile.
+//!     // Any bytes, any memory. What is not aligned goes through a bounce buffer. Such a write reads what lies
+//!     // around it first, and is alone in the file meanwhile.
 //!     let mut some = [0; 7];
 //!     assert_eq!(file.read_any_at(&mut some, 4095)?, 7);
 //!     assert_eq!(&some, b".hello.");
 //!     file.write_any_at(b"any", 4093, WriteFlags::empty())?;
 //!
-//!     // The same with a position, for whatever knows only `std::io`.
+//!     // The same with a position, for code that knows only `std::io`.
 //!     let mut cursor = file.cursor();
 //!     cursor.seek(SeekFrom::Start(4092))?;
 //!     cursor.read_exact(&mut some)?;
@@ -63,9 +63,9 @@
 //! This version changes no metadata: a write that is not a pure overwrite is refused with
 //! [`Error::NeedsAllocation`], and mtime and ctime of overwrites live in memory only, while the file is open.
 //!
-//! Every type that a call here takes or gives has a name in this crate: the crates below it, whose types these are,
-//! are re-exported whole ([`blockdev`], [`ondisk`], [`iomap`], [`jbd2`], [`buffer`]). Only what the calls of this
-//! crate need is meant to be used.
+//! Every type that a call here takes or gives has a name in this crate. Many come from the crates below, so those are
+//! re-exported whole ([`blockdev`], [`ondisk`], [`iomap`], [`jbd2`], [`buffer`]). Use only what the calls of this crate
+//! need.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
@@ -80,6 +80,7 @@ mod inode;
 #[path = "../tests/inside/mod.rs"]
 mod inside;
 mod map;
+pub mod mkfs;
 mod opening;
 mod operations;
 mod seam;

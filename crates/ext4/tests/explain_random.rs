@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use uext4::blockdev::layer::{CountingDevice, Mask, MaskDevice, TraceEvent, TracePhase, TraceSink};
 use uext4::blockdev::{self, Capabilities, Device, Op};
 use uext4::explain::{DeviceRequest, Explanation, Query};
-use uext4::plan::{Completion, Durability, Edges, GateMode, JournalWork, Route, Sync};
+use uext4::plan::{Durability, Edges, Finish, GateMode, JournalWork, Route, Sync};
 use uext4::{
     Counter, DeviceSpec, Error, File, FileSlot, IoQueue, QueueOptions, State, Stats, Switches, Volume,
     VolumeOptions, WriteFlags,
@@ -353,9 +353,9 @@ fn try_one(bed: &mut Bed, case: &Case) -> (Explanation, Done) {
             let transfers = &done.events[..done.at_return];
             if case.query.queued && submitted(transfers) > 0 {
                 let complete = submitted(transfers) * 2 == transfers.len();
-                assert_eq!(told.plan.completion == Completion::Synchronous, complete, "complete at return");
+                assert_eq!(told.plan.finish == Finish::Synchronous, complete, "complete at return");
             } else if !case.query.queued {
-                assert_eq!(told.plan.completion, Completion::Synchronous);
+                assert_eq!(told.plan.finish, Finish::Synchronous);
             }
         }
         (told, done) => panic!("told {told:?}, but {done:?}"),

@@ -38,7 +38,7 @@ fn every_type_of_the_face_has_a_name() {
     // File, Cursor
     named::<(MapIter<'_>, Piece, State, Range, WriteFlags, Switches, BadSwitch, Counter, Cursor)>();
     named::<(Query, Explanation, DeviceRequest, Plan, Route, GateMode, JournalWork, Edges)>();
-    named::<(Durability, plan::Completion, plan::Request, Summary, Sync, View)>();
+    named::<(Durability, plan::Finish, plan::Request, Summary, Sync, View)>();
     // IoQueue, RawQueue
     named::<(FileSlot, Buffer, BufferPool, Completion, Completions<'_>, QueueFacts, Ask, Payload)>();
     named::<(RawCompletion, iomap::Completion<Error>)>();

@@ -309,6 +309,11 @@ fn contradictions() -> Vec<(&'static str, Records)> {
         }),
         ("never says what it is", new().link(ROOT, 700, b"x")),
         ("never says what it is", new().unlink(ROOT, hello, b"hello").link(ROOT, hello, b"x")),
+        ("in a directory that it removes", {
+            let made = new().inode(500, &raw_inode(DIRECTORY, 2, 1024, EXTENTS)).create(ROOT, 500, b"x");
+            let removed = made.link(500, 501, b"y").unlink(ROOT, 500, b"x");
+            removed.inode(501, &raw_inode(FILE, 1, 0, EXTENTS))
+        }),
         ("which is that of inode 700", new().link(ROOT, 700, b"x").link(ROOT, 701, b"x")),
         ("not in use", new().unlink(ROOT, hello, b"hello").create(ROOT, hello, b"x")),
         ("that something else uses", new().add(file, 0, 1, first)),

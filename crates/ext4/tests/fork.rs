@@ -85,6 +85,7 @@ fn a_child_does_not_wait_for_a_gate() {
     let device = format!("{}?latency=500ms", image.to_str().unwrap());
     let volume = Volume::open(device.as_str(), VolumeOptions::read_write()).unwrap();
     let file = volume.open_file("/data", read_write()).unwrap();
+    let mut queue = volume.queue(QueueOptions::depth(4)).unwrap();
     let mut page = common::aligned(4096);
     std::thread::scope(|scope| {
         // It reads, changes and writes back a block, and holds the gate all the while.
@@ -96,7 +97,8 @@ fn a_child_does_not_wait_for_a_gate() {
             // SAFETY: plain system calls.
             unsafe { libc::alarm(5) };
             let refused = is_refused(file.read_at(&mut page, 0))
-                && is_refused(file.write_at_with(&page, 0, WriteFlags::empty()));
+                && is_refused(file.write_at_with(&page, 0, WriteFlags::empty()))
+                && is_refused(queue.attach(&file));
             // SAFETY: the child ends here.
             unsafe { libc::_exit(i32::from(!refused)) };
         }

@@ -10,16 +10,15 @@
 use super::bits::{bit, free_bits, put_bit, put_bits, used_bits};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
+use crate::ground::state::{Ground, is_system_file};
 use std::ops::Range;
-use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags};
+use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
 /// Clusters that are asked for at once when a bitmap is made.
 const FREE_STEP: usize = 1024;
 /// Bytes that a look at a free cluster counts for ([`Blocks::work`]).
 pub(crate) const SEARCH_WORK: usize = 32;
-/// Where the superblock is, in bytes.
-const SUPERBLOCK: u64 = 1024;
 
 fn corrupt(kind: CorruptKind, group: Group) -> Error {
     Corrupt::from(kind).in_group(group).into()
@@ -66,6 +65,47 @@ pub(crate) struct Changed {
 }
 
 impl Changed {
+    /// The block bitmap of a group, nothing of it changed yet.
+    ///
+    /// # Errors
+    /// As of [`sound_block_bitmap`].
+    pub(crate) fn of(blocks: &impl Blocks, group: Group) -> Result<Changed> {
+        let (descriptor, bitmap) = sound_block_bitmap(blocks, group)?;
+        Ok(Changed { group, descriptor, blocks: Some(bitmap), inodes: None })
+    }
+
+    /// Marks clusters used, or free.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if one of them is so already, does not exist or holds metadata at a fixed place: nothing was
+    /// marked then.
+    pub(crate) fn mark(&mut self, ground: &Ground, clusters: Range<u32>, used: bool) -> Result<()> {
+        let (group, geometry) = (self.group, &ground.superblock.geometry);
+        let (count, size) =
+            (geometry.group_clusters(group).unwrap_or(0), u64::from(geometry.cluster_blocks()));
+        let base = geometry.group_first_block(group).map_or(0, Pblk::get);
+        let first = base + u64::from(clusters.start) * size;
+        let end =
+            base + (u64::from(clusters.end) * size).min(geometry.group_blocks(group).unwrap_or(0).into());
+        let at = |kind: CorruptKind| Error::from(Corrupt::from(kind).in_group(group).at_block(Pblk(first)));
+        if clusters.start >= clusters.end || clusters.end > count {
+            return Err(at(CorruptKind::BlockOutsideVolume("a run of blocks")));
+        }
+        if !ground.zones.allows(first, end - first) {
+            return Err(at(CorruptKind::SystemZone));
+        }
+        let bitmap = self.blocks.as_deref_mut().unwrap_or_default();
+        let found = used_bits(bitmap, clusters.clone());
+        if used && found > 0 {
+            return Err(at(CorruptKind::BlocksInUse));
+        }
+        if !used && found < clusters.end - clusters.start {
+            return Err(at(CorruptKind::BlocksFree));
+        }
+        put_bits(bitmap, clusters, used);
+        Ok(())
+    }
+
     /// Writes them. Free counts are those of the bitmaps.
     ///
     /// # Errors
@@ -174,7 +214,8 @@ pub(crate) fn sound_block_bitmap(blocks: &impl Blocks, group: Group) -> Result<(
     Ok((descriptor, bitmap))
 }
 
-/// The descriptor and the inode bitmap of a group whose free count agrees with its bitmap.
+/// The descriptor and the inode bitmap of a group whose counts agree with its bitmap: nothing is in use behind what was
+/// ever written of the table.
 ///
 /// # Errors
 /// As of [`sound_block_bitmap`].
@@ -185,43 +226,11 @@ pub(crate) fn sound_inode_bitmap(blocks: &impl Blocks, group: Group) -> Result<(
     if free_bits(&bitmap, inodes) != descriptor.free_inodes {
         return Err(corrupt(CorruptKind::GroupDescriptorField("free_inodes_count"), group));
     }
+    let written = descriptor.initialised_inodes(&blocks.ground().superblock);
+    if used_bits(&bitmap, written..inodes) > 0 {
+        return Err(corrupt(CorruptKind::GroupDescriptorField("itable_unused"), group));
+    }
     Ok((descriptor, bitmap))
-}
-
-/// A group with clusters marked used, or free, which is not stored yet.
-///
-/// # Errors
-/// [`Error::Corrupt`] if one of them is so already, does not exist or holds metadata at a fixed place, or if bitmap and
-/// descriptor are damaged. Those of the body.
-pub(crate) fn marked(
-    blocks: &impl Blocks,
-    group: Group,
-    clusters: Range<u32>,
-    used: bool,
-) -> Result<Changed> {
-    let (descriptor, mut bitmap) = sound_block_bitmap(blocks, group)?;
-    let ground = blocks.ground();
-    let geometry = &ground.superblock.geometry;
-    let (count, size) = (geometry.group_clusters(group).unwrap_or(0), u64::from(geometry.cluster_blocks()));
-    let base = geometry.group_first_block(group).map_or(0, Pblk::get);
-    let first = base + u64::from(clusters.start) * size;
-    let end = base + (u64::from(clusters.end) * size).min(geometry.group_blocks(group).unwrap_or(0).into());
-    let at = |kind: CorruptKind| Error::from(Corrupt::from(kind).in_group(group).at_block(Pblk(first)));
-    if clusters.start >= clusters.end || clusters.end > count {
-        return Err(at(CorruptKind::BlockOutsideVolume("a run of blocks")));
-    }
-    if !ground.zones.allows(first, end - first) {
-        return Err(at(CorruptKind::SystemZone));
-    }
-    let found = used_bits(&bitmap, clusters.clone());
-    if used && found > 0 {
-        return Err(at(CorruptKind::BlocksInUse));
-    }
-    if !used && found < clusters.end - clusters.start {
-        return Err(at(CorruptKind::BlocksFree));
-    }
-    put_bits(&mut bitmap, clusters, used);
-    Ok(Changed { group, descriptor, blocks: Some(bitmap), inodes: None })
 }
 
 /// Group of an inode, and its number there.
@@ -250,10 +259,14 @@ pub(crate) fn inode_used(blocks: &impl Blocks, ino: Ino) -> Result<bool> {
 /// are looked at.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if it is so already, or if bitmap and descriptor are damaged: nothing was changed then. Those of
-/// the body.
+/// [`Error::Corrupt`] if it is so already, or if bitmap and descriptor are damaged; [`Error::NotPermitted`] if it is
+/// the volume's own: nothing was changed then. Those of the body.
 pub(crate) fn mark_inode(blocks: &mut impl Blocks, ino: Ino, used: bool, directory: bool) -> Result<()> {
     let (group, index) = place_of_inode(blocks, ino)?;
+    let superblock = &blocks.ground().superblock;
+    if ino < superblock.geometry.first_inode() || is_system_file(superblock, ino) {
+        return Err(Error::NotPermitted("a file of the volume's own"));
+    }
     let (mut descriptor, mut bitmap) = sound_inode_bitmap(blocks, group)?;
     if bit(&bitmap, index) == used {
         let kind = if used { CorruptKind::InodeInUse } else { CorruptKind::InodeFree };
@@ -266,7 +279,8 @@ pub(crate) fn mark_inode(blocks: &mut impl Blocks, ino: Ino, used: bool, directo
         (true, false) => descriptor.used_dirs.checked_sub(1),
     };
     let wrong = || corrupt(CorruptKind::GroupDescriptorField("used_dirs_count"), group);
-    descriptor.used_dirs = directories.ok_or_else(wrong)?;
+    let inodes = used_bits(&bitmap, 0..superblock.geometry.inodes_per_group());
+    descriptor.used_dirs = directories.filter(|directories| *directories <= inodes).ok_or_else(wrong)?;
     if used {
         reach(blocks, &mut descriptor, index)?;
     }
@@ -317,8 +331,7 @@ fn clear_records(blocks: &mut impl Blocks, table: Pblk, records: Range<u32>) -> 
 /// # Errors
 /// [`Error::Corrupt`], and those of the body.
 pub(crate) fn store_counts(blocks: &mut impl Blocks) -> Result<()> {
-    let mut superblock = blocks.ground().superblock.clone();
-    let geometry = &superblock.geometry;
+    let geometry = &blocks.ground().superblock.geometry;
     let (mut clusters, mut inodes) = (0_u64, 0_u64);
     for group in geometry.groups() {
         let descriptor = descriptor(blocks, group)?;
@@ -326,14 +339,14 @@ pub(crate) fn store_counts(blocks: &mut impl Blocks) -> Result<()> {
         inodes = inodes.saturating_add(u64::from(descriptor.free_inodes));
     }
     let wrong = |name| Error::from(Corrupt::from(CorruptKind::SuperblockField(name)));
-    superblock.free_blocks = clusters.saturating_mul(u64::from(geometry.cluster_blocks()));
-    superblock.free_inodes = u32::try_from(inodes).map_err(|_| wrong("free_inodes_count"))?;
-    let size = u64::from(geometry.block_size());
-    let (block, offset) = (Pblk(SUPERBLOCK / size), (SUPERBLOCK % size) as usize);
-    let encoded = blocks.look(block, |bytes| {
-        let mut raw = bytes.get(offset..offset + SUPERBLOCK as usize).unwrap_or_default().to_vec();
-        superblock.encode(&mut raw).map(|()| raw)
-    })?;
-    let raw = encoded?;
+    let free_blocks = clusters.saturating_mul(u64::from(geometry.cluster_blocks()));
+    let free_inodes = u32::try_from(inodes).map_err(|_| wrong("free_inodes_count"))?;
+    let (block, offset) = geometry.superblock_position();
+    let offset = offset as usize;
+    let mut raw = blocks.look(block, |bytes| bytes.get(offset..).unwrap_or_default().to_vec())?;
+    // Whatever else it says may have changed since the volume was opened.
+    let mut superblock = Superblock::decode(&raw)?;
+    (superblock.free_blocks, superblock.free_inodes) = (free_blocks, free_inodes);
+    superblock.encode(&mut raw)?;
     blocks.change(block, |bytes| bytes[offset..offset + raw.len()].copy_from_slice(&raw))
 }

@@ -20,19 +20,19 @@ use uext4_ondisk::{Ino, Pblk};
 
 /// Where an edit gets blocks for metadata from, and where it returns blocks to.
 pub(crate) trait Space {
-    /// A block for metadata of `ino`, near it and before block number `limit`, marked used. Its contents are anything:
-    /// make them with [`Blocks::fresh`]. On volumes with clusters it is the first block of one of its own.
+    /// `count` blocks for metadata of `ino`, near it and before block number `limit`, marked used. Their contents are
+    /// anything: make them with [`Blocks::fresh`]. On volumes with clusters each is the first block of one of its own.
     ///
     /// # Errors
-    /// [`Error::NoSpace`](crate::ground::error::Error::NoSpace).
-    fn take(&mut self, blocks: &mut impl Blocks, ino: Ino, limit: u64) -> Result<Pblk>;
+    /// [`Error::NoSpace`](crate::ground::error::Error::NoSpace) if there are not so many: nothing was changed then.
+    fn take(&mut self, blocks: &mut impl Blocks, ino: Ino, count: usize, limit: u64) -> Result<Vec<Pblk>>;
 
-    /// Blocks that `ino` does not use any more, data or metadata. A metadata block is told to [`Blocks::freed`]
-    /// besides. On volumes with clusters every cluster that the run touches becomes free: the caller tells of one once,
+    /// Runs of blocks that `ino` does not use any more, data or metadata. A metadata block is told to [`Blocks::freed`]
+    /// besides. On volumes with clusters every cluster that a run touches becomes free: the caller tells of one once,
     /// when nothing of it is mapped any more.
     ///
     /// # Errors
     /// [`Error::Corrupt`](crate::ground::error::Error::Corrupt) if one of them is free already or holds metadata at a
     /// fixed place: nothing was changed then. Those of the body.
-    fn give_back(&mut self, blocks: &mut impl Blocks, ino: Ino, first: Pblk, count: u64) -> Result<()>;
+    fn give_back(&mut self, blocks: &mut impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<()>;
 }

@@ -5,11 +5,12 @@
 
 use super::Space;
 use super::bits::{free_runs, put_bits};
-use super::group::{self, SEARCH_WORK, descriptor, marked, sound_block_bitmap, sound_inode_bitmap};
+use super::group::{self, Changed, SEARCH_WORK, descriptor, sound_block_bitmap, sound_inode_bitmap};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::Ground;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
@@ -62,23 +63,20 @@ impl Allocator {
     pub(crate) fn allocate(&mut self, blocks: &mut impl Blocks, wish: &Wish) -> Result<Run> {
         let geometry = &blocks.ground().superblock.geometry;
         let size = u64::from(geometry.cluster_blocks());
-        let count = geometry.group_count();
-        let near = geometry.group_of_block(wish.goal).map_or(0, |(group, _)| group.get());
+        let near = geometry.group_of_block(wish.goal).map_or(Group(0), |(group, _)| group);
         let least = wish.least.div_ceil(size).max(1);
         let most = wish.most.div_ceil(size).max(least);
         for (wanted, at_least) in [(most, most), (most, least)] {
-            for group in (near..count).chain(0..near).map(Group) {
+            for group in around(blocks.ground(), near) {
                 if u64::from(descriptor(blocks, group)?.free_clusters) < at_least {
                     continue;
                 }
                 let Some(clusters) = self.find(blocks, group, wish, wanted, at_least)? else { continue };
-                let geometry = &blocks.ground().superblock.geometry;
-                let start = geometry.group_first_block(group).map_or(0, Pblk::get);
-                let run = Run {
-                    first: Pblk(start + u64::from(clusters.start) * size),
-                    count: u64::from(clusters.end - clusters.start) * size,
-                };
-                marked(blocks, group, clusters, true)?.store(blocks)?;
+                let first = cluster_start(blocks.ground(), group, clusters.start);
+                let run = Run { first, count: u64::from(clusters.end - clusters.start) * size };
+                let mut found = Changed::of(blocks, group)?;
+                found.mark(blocks.ground(), clusters, true)?;
+                found.store(blocks)?;
                 return Ok(run);
             }
             if least == most {
@@ -146,20 +144,35 @@ impl Allocator {
     /// As of [`Allocator::allocate`].
     pub(crate) fn find_inode(&self, blocks: &impl Blocks, near: Group) -> Result<Ino> {
         let geometry = &blocks.ground().superblock.geometry;
-        let (count, inodes) = (geometry.group_count(), geometry.inodes_per_group());
-        for group in (near.get()..count).chain(0..near.get().min(count)).map(Group) {
+        let inodes = geometry.inodes_per_group();
+        for group in around(blocks.ground(), near) {
             if descriptor(blocks, group)?.free_inodes == 0 {
                 continue;
             }
             let (_, bitmap) = sound_inode_bitmap(blocks, group)?;
             blocks.work(bitmap.len())?;
-            let reserved = if group == Group(0) { geometry.first_inode().get() - 1 } else { 0 };
+            let before = group.get() * inodes;
+            let reserved = geometry.first_inode().get().saturating_sub(1 + before);
             if let Some(run) = free_runs(&bitmap, reserved..inodes).next() {
-                return Ok(Ino(group.get() * inodes + run.start + 1));
+                return Ok(Ino(before + run.start + 1));
             }
         }
         Err(Error::NoSpace)
     }
+}
+
+/// All groups: the one that is nearest, those behind it, and those before it.
+fn around(ground: &Ground, near: Group) -> impl Iterator<Item = Group> + use<> {
+    let count = ground.superblock.geometry.group_count();
+    let near = near.get().min(count);
+    (near..count).chain(0..near).map(Group)
+}
+
+/// The first block of a cluster of a group.
+fn cluster_start(ground: &Ground, group: Group, cluster: u32) -> Pblk {
+    let geometry = &ground.superblock.geometry;
+    let start = geometry.group_first_block(group).map_or(0, Pblk::get);
+    Pblk(start + u64::from(cluster) * u64::from(geometry.cluster_blocks()))
 }
 
 /// The clusters of each group that a run touches.
@@ -181,32 +194,57 @@ fn parts(ground: &Ground, first: Pblk, count: u64) -> Result<Vec<(Group, Range<u
 }
 
 impl Space for Allocator {
-    fn take(&mut self, blocks: &mut impl Blocks, ino: Ino, limit: u64) -> Result<Pblk> {
+    fn take(&mut self, blocks: &mut impl Blocks, ino: Ino, count: usize, limit: u64) -> Result<Vec<Pblk>> {
         let (near, _) = group::place_of_inode(blocks, ino)?;
-        let goal = blocks.ground().superblock.geometry.group_first_block(near).unwrap_or(Pblk(0));
-        let wish = Wish { goal, least: 1, most: 1, limit };
-        Ok(self.allocate(blocks, &wish)?.first)
+        let (mut taken, mut changed) = (Vec::new(), Vec::new());
+        for group in around(blocks.ground(), near) {
+            if taken.len() == count {
+                break;
+            }
+            if descriptor(blocks, group)?.free_clusters == 0 {
+                continue;
+            }
+            let mut found = Changed::of(blocks, group)?;
+            let mut bitmap = found.blocks.clone().unwrap_or_default();
+            blocks.work(bitmap.len() * SEARCH_WORK)?;
+            let ground = blocks.ground();
+            let geometry = &ground.superblock.geometry;
+            self.mask(ground, group, limit, &mut bitmap);
+            let all = 0..geometry.group_clusters(group).unwrap_or(0);
+            for cluster in free_runs(&bitmap, all).flatten().take(count - taken.len()) {
+                found.mark(ground, cluster..cluster + 1, true)?;
+                taken.push(cluster_start(ground, group, cluster));
+            }
+            changed.push(found);
+        }
+        if taken.len() < count {
+            return Err(Error::NoSpace);
+        }
+        changed.into_iter().try_for_each(|group| group.store(blocks))?;
+        Ok(taken)
     }
 
-    fn give_back(&mut self, blocks: &mut impl Blocks, ino: Ino, first: Pblk, count: u64) -> Result<()> {
+    fn give_back(&mut self, blocks: &mut impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<()> {
         let of = |error| match error {
             Error::Corrupt(corrupt) => corrupt.in_inode(ino).into(),
             error => error,
         };
-        let parts = parts(blocks.ground(), first, count).map_err(of)?;
-        // A run over several groups changes none of them if one is damaged.
-        for (group, clusters) in parts.iter().skip(1) {
-            marked(blocks, *group, clusters.clone(), false).map_err(of)?;
-        }
-        for (group, clusters) in parts {
-            let geometry = &blocks.ground().superblock.geometry;
-            let (size, start) = (u64::from(geometry.cluster_blocks()), geometry.group_first_block(group));
-            let start = start.map_or(0, Pblk::get);
-            marked(blocks, group, clusters.clone(), false).map_err(of)?.store(blocks)?;
-            if self.holds {
-                let block = |cluster: u32| start + u64::from(cluster) * size;
-                self.held.insert(block(clusters.start), block(clusters.end));
+        // One that is wrong leaves them all as they were.
+        let (mut changed, mut held) = (BTreeMap::<Group, Changed>::new(), Vec::new());
+        for (first, count) in runs {
+            for (group, clusters) in parts(blocks.ground(), *first, *count).map_err(of)? {
+                let place = match changed.entry(group) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(place) => place.insert(Changed::of(blocks, group).map_err(of)?),
+                };
+                let block = |cluster| cluster_start(blocks.ground(), group, cluster).get();
+                held.push((block(clusters.start), block(clusters.end)));
+                place.mark(blocks.ground(), clusters, false).map_err(of)?;
             }
+        }
+        changed.into_values().try_for_each(|group| group.store(blocks))?;
+        if self.holds {
+            self.held.extend(held);
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! Names added to a directory, taken from it and led elsewhere.
+//! Adds names to a directory, removes them, and leads them to other inodes.
 //!
-//! An edit touches the blocks of one name only: the way through the hash tree, or, without one, all blocks once, one
-//! after the other, to see that the name is not there yet. Blocks that change are made up in memory before the first
-//! one is written ([`Plan`]), so what is found to be wrong leaves everything as it was.
+//! An edit reads only the blocks on its name's way through the hash tree. Without a tree it reads all blocks once, to
+//! see whether the name is there. It prepares the changed blocks in memory before it writes the first one ([`Plan`]).
+//! So a fault that it finds leaves everything as it was.
 
 use super::Found;
 use super::grow;
@@ -19,17 +19,17 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{Ino, Lblk, Pblk};
 
-/// What a directory without `large_dir` stays below, in bytes, and the blocks that a hash tree can name.
+/// A directory without `large_dir` stays below this many bytes. A hash tree can name this many blocks.
 const SIZE_END: u64 = 1 << 31;
 const HTREE_BLOCKS_MAX: u64 = 1 << 28;
 
 /// Where the blocks of a directory are, and how it gets more.
 pub(crate) trait DirMap {
-    /// The place of a block, checked against the system zones; `None` if nothing is written there.
+    /// Where a block is, checked against the system zones. `None` if nothing is written there.
     fn find(&self, blocks: &impl Blocks, draft: &Draft, number: Lblk) -> Result<Option<Pblk>>;
 
-    /// Maps `count` more blocks from `first` on, which is the directory's end, and counts them in `i_blocks`. Their
-    /// contents are anything; the size is for the caller to change.
+    /// Maps `count` more blocks at `first`, the directory's end, and counts them in `i_blocks`. Their contents are
+    /// undefined. The caller changes the size.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Limit`], [`Error::Corrupt`]: neither a block nor the draft was changed then.
@@ -41,12 +41,11 @@ pub(crate) trait DirMap {
         count: u32,
     ) -> Result<Vec<Pblk>>;
 
-    /// Writes a map without blocks into the inode, of the kind that new directories have (`i_block` and the flag of
-    /// extents).
+    /// Writes an empty map into the inode, of the kind for new directories (`i_block` and the extents flag).
     fn start(&mut self, blocks: &impl Blocks, draft: &mut Draft) -> Result<()>;
 }
 
-/// A block as it shall be, but for its checksum.
+/// The new contents of a block, but for its checksum.
 pub(super) struct Sheet {
     pub(super) kind: DirBlockKind,
     pub(super) bytes: Vec<u8>,
@@ -59,13 +58,15 @@ pub(super) struct Plan {
     pub(super) fresh: Vec<Sheet>,
 }
 
-/// A directory under change. The draft is changed with it, but for times, links and versions; storing it is for the
-/// caller.
+/// A directory under change. Its draft changes with it, but for times, links and versions. The caller stores the draft.
 pub(crate) struct Edit<'e, B, M> {
     blocks: &'e mut B,
     map: &'e mut M,
     draft: &'e mut Draft,
     shape: Shape,
+    /// The block in which a name was found last. Names go in the order in which they are there, as a rule: without a
+    /// tree each would be looked for in all blocks before its own.
+    pub(crate) hint: u32,
 }
 
 impl<B: Blocks, M: DirMap> Rows for Edit<'_, B, M> {
@@ -93,11 +94,11 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
     pub(crate) fn open(blocks: &'e mut B, map: &'e mut M, draft: &'e mut Draft) -> Result<Self> {
         check(draft)?;
         let shape = Shape::of(&blocks.ground().superblock, draft.ino, &draft.disk)?;
-        Ok(Edit { blocks, map, draft, shape })
+        Ok(Edit { blocks, map, draft, shape, hint: 0 })
     }
 
-    /// Makes a directory with `.` and `..` of an inode that has no blocks. It lies in the inode if that has the flag
-    /// and the attribute of inline data.
+    /// Makes an inode without blocks a directory with `.` and `..`. The directory lies in the inode if that has the
+    /// flag and the attribute of inline data.
     ///
     /// # Errors
     /// As of [`Edit::open`]; [`Error::NoSpace`]. Nothing was changed then.
@@ -109,7 +110,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
     ) -> Result<Self> {
         check(draft)?;
         let shape = Shape::empty(&blocks.ground().superblock, draft.ino, &draft.disk)?;
-        let mut edit = Edit { blocks, map, draft, shape };
+        let mut edit = Edit { blocks, map, draft, shape, hint: 0 };
         if edit.draft.disk.has_inline_data() {
             inline::start(&edit.blocks.ground().superblock, edit.draft, parent)?;
             edit.draft.disk.flags &= !InodeFlags::INDEX;
@@ -119,7 +120,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         Ok(edit)
     }
 
-    /// What a name stands for.
+    /// Looks up a name.
     pub(crate) fn get(&self, name: &[u8]) -> Result<Option<Found>> {
         if self.draft.disk.has_inline_data() && matches!(name, b"." | b"..") {
             let parent = inline::entries(self.superblock(), self.draft)?.0;
@@ -170,9 +171,10 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         if self.draft.disk.has_inline_data() {
             (exists, gap) = inline::survey(self.superblock(), self.draft, &mut wanted, needed)?;
         } else {
-            exists = rows::search(self, &mut wanted, |block, wanted, astray| {
+            exists = rows::search(self, &mut wanted, 0, |block, wanted, astray| {
                 let surveyed = row::survey(block.row()?, wanted, needed);
                 let (held, room) = surveyed.map_err(|corrupt| block.corrupt(corrupt))?;
+                self.blocks.work(wanted.take_work())?;
                 if !astray && gap.is_none() {
                     gap = room.map(|room| (block.number, room));
                 }
@@ -195,15 +197,16 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         self.apply(plan)
     }
 
-    /// Takes a name of `ino` away.
+    /// Removes a name that leads to `ino`.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it is not there or another inode's; otherwise as of [`Edit::insert`].
+    /// [`Error::NotFound`] if it is not there or leads to another inode; otherwise as of [`Edit::insert`].
     pub(crate) fn remove(&mut self, name: &[u8], ino: Ino) -> Result<()> {
         name::check(name)?;
         let format = self.shape.format;
         let found = self.find(&mut self.wanted(name)?)?;
         let (number, held) = found.filter(|(_, held)| held.ino == ino).ok_or(Error::NotFound)?;
+        self.hint = number;
         self.rewrite(number, |row| row::take_out(row, held, &format))
     }
 
@@ -227,14 +230,15 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         Wanted::new(self.superblock(), self.shape.folds, name)
     }
 
-    /// Where a name is: in which block, or row of the inode.
+    /// Finds a name: the number of its block, or of its row in the inode, and its entry.
     fn find(&self, wanted: &mut Wanted<'_>) -> Result<Option<(u32, Held)>> {
         if self.draft.disk.has_inline_data() {
             return Ok(inline::survey(self.superblock(), self.draft, wanted, 0)?.0);
         }
-        rows::search(self, wanted, |block, wanted, _| {
+        rows::search(self, wanted, self.hint, |block, wanted, _| {
             let surveyed = row::survey(block.row()?, wanted, 0);
             let (held, _) = surveyed.map_err(|corrupt| block.corrupt(corrupt))?;
+            self.blocks.work(wanted.take_work())?;
             Ok(held.map(|held| (block.number, held)))
         })
     }
@@ -249,7 +253,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         self.apply(Plan { changed: vec![(place, sheet)], fresh: Vec::new() })
     }
 
-    /// Lays a directory out anew that has no blocks so far. On an error the draft is as it was.
+    /// Lays out a directory that has no blocks yet. On an error the draft is as it was.
     fn found(&mut self, parent: Ino, records: Vec<Vec<u8>>) -> Result<()> {
         let format = self.shape.format;
         let dot = |name, ino| Entry { name, ino, kind: Some(FileType::Directory) }.bytes(&format);
@@ -271,7 +275,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         self.map.start(self.blocks, self.draft)
     }
 
-    /// Carries a plan out. What can fail but the body comes before the first change.
+    /// Carries out a plan. All that can fail comes before the first change, except the body.
     fn apply(&mut self, mut plan: Plan) -> Result<()> {
         let Shape { format, seed, .. } = self.shape;
         let changed = plan.changed.iter_mut().map(|(_, sheet)| sheet);
@@ -288,7 +292,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         for (place, sheet) in plan.changed {
             self.blocks.change(place, |bytes| bytes.copy_from_slice(&sheet.bytes))?;
         }
-        // Without the feature nobody keeps the tree up: it is none any more.
+        // Without the feature nothing keeps the tree up to date, so the directory loses it.
         self.shape.indexed = indexed;
         self.draft.disk.flags.set(InodeFlags::INDEX, indexed);
         Ok(())
@@ -312,7 +316,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
     }
 }
 
-/// Refuses what is no directory, or one whose names cannot be told.
+/// Refuses inodes that are no directories, and directories with encrypted names.
 fn check(draft: &Draft) -> Result<()> {
     if draft.disk.file_type() != Some(FileType::Directory) {
         return Err(Error::NotDirectory);

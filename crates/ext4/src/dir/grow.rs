@@ -1,5 +1,4 @@
-//! Blocks of entries that become two, and hash trees that grow above them. Nothing is changed here: what comes out is
-//! a plan.
+//! Splits full blocks of entries, and grows the hash tree above them. This only makes a plan; it changes nothing.
 
 use super::edit::{Plan, Sheet};
 use super::htree::{self, Path, dots, hash_of, with_index};
@@ -18,7 +17,7 @@ struct Record {
     bytes: Vec<u8>,
 }
 
-/// Places a name for which there is no gap.
+/// Plans a place for a name that fits into no gap.
 pub(super) fn plan<R: Rows>(rows: &R, entry: &Entry<'_>, hashed: &[u8]) -> Result<Plan> {
     if rows.shape().indexed {
         return divide(rows, entry, htree::descend(rows, hashed)?);
@@ -92,7 +91,7 @@ fn root<R: Rows>(rows: &R, dots: &[Vec<u8>], version: HashVersion, children: &[H
     Ok(Sheet { kind, bytes })
 }
 
-/// Entries with their hashes, in their order.
+/// Entries with their hashes, in the order of these.
 fn hashed<R: Rows>(rows: &R, records: Vec<Vec<u8>>, version: HashVersion) -> Result<Vec<Record>> {
     let mut folder = rows.shape().folds.then(CaseFolder::new);
     let hash = |bytes: Vec<u8>| {
@@ -105,8 +104,8 @@ fn hashed<R: Rows>(rows: &R, records: Vec<Vec<u8>>, version: HashVersion) -> Res
     Ok(hashed)
 }
 
-/// One block of entries, or two if they do not fit one, and the first hash of the second: its bit 0 says that names of
-/// this hash are in both.
+/// Fills one block with entries, or two if they do not fit one. With the second comes its first hash. Bit 0 of that
+/// says that names of this hash are in both.
 fn halves<R: Rows>(rows: &R, records: Vec<Record>) -> Result<(Sheet, Option<(u32, Sheet)>)> {
     let bytes = |records: &[Record]| records.iter().map(|record| record.bytes.len()).sum::<usize>();
     let block = |records: &[Record]| leaf(rows, records.iter().map(|record| record.bytes.as_slice()));
@@ -114,8 +113,8 @@ fn halves<R: Rows>(rows: &R, records: Vec<Record>) -> Result<(Sheet, Option<(u32
     if total <= rows.shape().format.row_length(DirBlockKind::Linear) as usize {
         return Ok((block(&records)?, None));
     }
-    // Half of the bytes, not of the names: those are of different lengths. As entries have at most 264 bytes, neither
-    // half is empty, and both fit.
+    // Half of the bytes, not of the names, which differ in length. An entry has at most 264 bytes, so neither half is
+    // empty, and both fit.
     let mut end = 0;
     let passes = |record: &Record| {
         end += record.bytes.len();
@@ -128,24 +127,29 @@ fn halves<R: Rows>(rows: &R, records: Vec<Record>) -> Result<(Sheet, Option<(u32
     Ok((block(first)?, Some((border | u32::from(goes_on), block(second)?))))
 }
 
-/// Puts a name into the full block of its hash: the block is divided, and so are the nodes above that are full. If all
-/// are, the tree gets another level.
+/// Puts a name into the full block of its hash: divides the block, and the full nodes above it. If all of these are
+/// full, the tree gets another level.
 fn divide<R: Rows>(rows: &R, entry: &Entry<'_>, path: Path) -> Result<Plan> {
     let format = &rows.shape().format;
     let (place, old) = sheet(rows, path.leaf)?;
     let names = rows.block(path.leaf, |block| {
         let mut records = row::records(block.row()?, &old.bytes).map_err(|corrupt| block.corrupt(corrupt))?;
         records.push(entry.bytes(format)?);
-        let records = hashed(rows, records, path.version)?;
-        match records.iter().all(|record| path.hashes.contain(record.hash)) {
-            true => Ok(records),
-            false => Err(block.corrupt(CorruptKind::HtreeHash)),
+        let mut records = hashed(rows, records, path.version)?;
+        for record in records.iter_mut().filter(|record| !path.hashes.contain(record.hash)) {
+            if !rows.may_be_misplaced() {
+                return Err(block.corrupt(CorruptKind::HtreeHash));
+            }
+            // Whoever looks for it comes by all blocks. The borders of the tree are the others'.
+            record.hash = path.hashes.first();
         }
+        records.sort_by_key(|record| record.hash);
+        Ok(records)
     })?;
     let (first, second) = halves(rows, names)?;
     let mut plan = Plan { changed: vec![(place, first)], fresh: Vec::new() };
     let Some((border, second)) = second else { return Ok(plan) };
-    let fresh = |plan: &Plan| Lblk(rows.shape().blocks + plan.fresh.len() as u32);
+    let fresh = |plan: &Plan| Lblk(rows.shape().blocks.saturating_add(plan.fresh.len() as u32));
     let mut added = HtreeEntry { hash: border, child: fresh(&plan) };
     plan.fresh.push(second);
     for (level, frame) in path.frames.iter().enumerate().rev() {
@@ -157,7 +161,7 @@ fn divide<R: Rows>(rows: &R, entry: &Entry<'_>, path: Path) -> Result<Plan> {
         all.insert(frame.position + 1, added);
         let mut upper = Vec::new();
         if full && level == 0 {
-            // The tree grows at its root: what was there is a node now.
+            // The tree grows at its root: the root's entries move to a new node.
             let levels = path.frames.len() as u8;
             if levels > format.htree_levels_max() {
                 return Err(Error::Limit(Limit::Directory));

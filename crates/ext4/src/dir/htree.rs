@@ -5,8 +5,8 @@ use crate::ground::error::{Error, Result};
 use uext4_ondisk::ext4::{DirBlockKind, HashVersion, HtreeIndex, HtreeRoot, dir_hash};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk};
 
-/// The hashes under a node or of a block of entries, as the tree says: from `low` to before `high`. Bit 0 says that
-/// names of this hash begin in the block before.
+/// The hashes under a node or in a block of entries, as the tree says: `low` or above, and below `high`. Bit 0 of `low`
+/// says that names of this hash begin in the block before.
 #[derive(Clone, Copy)]
 pub(super) struct Hashes {
     low: u32,
@@ -19,6 +19,11 @@ impl Hashes {
     /// Whether a name with this hash may be there.
     pub(super) fn contain(self, hash: u32) -> bool {
         (self.low & !1..self.high).contains(&hash)
+    }
+
+    /// The lowest of them.
+    pub(super) fn first(self) -> u32 {
+        self.low & !1
     }
 
     fn of_child(self, index: &HtreeIndex<'_>, position: usize) -> Hashes {
@@ -43,11 +48,11 @@ pub(super) struct Path {
     /// From the root on.
     pub(super) frames: Vec<Frame>,
     pub(super) leaf: u32,
-    /// What the leaf's names may have.
+    /// The hashes that the leaf's names may have.
     pub(super) hashes: Hashes,
 }
 
-/// The way to the first block that may hold a name.
+/// Finds the way to the first block that may hold a name.
 pub(super) fn descend<R: Rows>(rows: &R, hashed: &[u8]) -> Result<Path> {
     let (version, levels) = rows.block(0, |block| {
         let root = root_of(rows, block)?;
@@ -65,7 +70,7 @@ pub(super) fn descend<R: Rows>(rows: &R, hashed: &[u8]) -> Result<Path> {
 /// The hash by which a name is placed.
 pub(super) fn hash_of<R: Rows>(rows: &R, hashed: &[u8], version: HashVersion) -> Result<u32> {
     let hash = dir_hash(hashed, version, &rows.superblock().hash.seed).map_err(|_| {
-        // The keyed hash belongs to encrypted directories, and this one is not.
+        // The keyed hash is for encrypted directories, and this one is not encrypted.
         Corrupt::from(CorruptKind::HtreeRoot("hash_version")).in_inode(rows.shape().ino)
     })?;
     Ok(hash.major)
@@ -92,7 +97,7 @@ pub(super) fn chain<T, R: Rows>(
 }
 
 impl Path {
-    /// From the node that `leaf` is so far to one of its children.
+    /// Goes from the node in `leaf` to one of its children.
     fn down<R: Rows>(&mut self, rows: &R, position: impl FnOnce(&HtreeIndex<'_>) -> usize) -> Result<()> {
         let (block, hashes) = (self.leaf, self.hashes);
         let (position, child, of_child) = with_index(rows, block, |block, index| {
@@ -104,8 +109,7 @@ impl Path {
             Ok((position, child.get(), hashes.of_child(index, position)))
         })?;
         self.frames.push(Frame { block, position, hashes });
-        // As a block of entries, one that the way led through would look empty, and names would be missing without
-        // a word.
+        // A node on this way, read as a block of entries, would look empty: names would be missing without an error.
         if child == 0 || self.frames.iter().any(|frame| frame.block == child) {
             let what = format!("the hash tree of the directory leads back to block {child}");
             return Err(Error::CorruptInode { ino: rows.shape().ino, what });
@@ -114,7 +118,7 @@ impl Path {
         Ok(())
     }
 
-    /// To the next block of entries that may hold names of the same hash; whether there is one.
+    /// Goes to the next block of entries that may hold names of the same hash. Returns whether there is one.
     fn next<R: Rows>(&mut self, rows: &R) -> Result<bool> {
         let levels = self.frames.len();
         let position = loop {
@@ -159,13 +163,13 @@ fn root_of<'b, R: Rows>(rows: &R, block: &Block<'b>) -> Result<HtreeRoot<'b>> {
     let root = HtreeRoot::decode(block.bytes, rows.superblock().hash_unsigned(), format)
         .map_err(|corrupt| block.corrupt(corrupt))?;
     if R::EDITS {
-        // Without checksums nothing else says that the root is behind `.` and `..`.
+        // Without checksums nothing else shows that this is a root.
         dots(block, true)?;
     }
     Ok(root)
 }
 
-/// A block that the tree says to hold entries.
+/// A block that holds entries, as the tree says.
 fn leaf_of<'a, 'b, R: Rows>(_: &R, block: &'a Block<'b>) -> Result<&'a Block<'b>> {
     // Without checksums an empty block of entries looks like a node of the tree; with them it has a tail.
     let format = &block.shape.format;
@@ -174,7 +178,7 @@ fn leaf_of<'a, 'b, R: Rows>(_: &R, block: &'a Block<'b>) -> Result<&'a Block<'b>
     if is_node { Err(block.corrupt(CorruptKind::HtreeDepth)) } else { Ok(block) }
 }
 
-/// Checks all of a node: an edit moves its entries.
+/// Checks all entries of a node, because an edit moves them.
 fn check(block: &Block<'_>, index: &HtreeIndex<'_>, hashes: Hashes) -> Result<()> {
     let mut before = hashes.low;
     for (position, entry) in index.entries().enumerate() {
@@ -191,8 +195,8 @@ fn check(block: &Block<'_>, index: &HtreeIndex<'_>, hashes: Hashes) -> Result<()
     Ok(())
 }
 
-/// The parent, from the first block of a directory, whose first entries are `.` and `..`; in a hash tree's root there
-/// is nothing else.
+/// Checks that a directory's first block begins with `.` and `..`, and returns the parent. `alone`: they must be the
+/// only entries, as in a hash tree's root.
 pub(super) fn dots(block: &Block<'_>, alone: bool) -> Result<Ino> {
     let wrong = || block.corrupt(CorruptKind::DirectoryDots);
     let mut slots = block.row()?.slots();

@@ -1,6 +1,6 @@
-//! Directories inside their inode: the parent's number in four bytes, then entries, in two chains. The first
-//! fills the rest of the 60 bytes, the second is the value of `system.data`. There is no entry for `.` and
-//! `..`: they are made up here. Source: the kernel's `fs/ext4/inline.c` (`ext4_read_inline_dir`).
+//! Directories inside their inode: the parent's number in four bytes, then entries, in two rows. The first fills the
+//! rest of the 60 bytes, the second is the value of `system.data`. `.` and `..` have no entries; this room makes them
+//! up. Source: the kernel's `fs/ext4/inline.c` (`ext4_read_inline_dir`).
 
 use super::name::{self, Wanted};
 use super::row::{self, Gap, Held};
@@ -48,7 +48,7 @@ impl<'a> InlineDirectory<'a> {
         Ok(InlineDirectory { ino, format, parent, areas: [first, data.rest] })
     }
 
-    /// Calls `each` for the entries that are stored until it answers.
+    /// Calls `each` for the stored entries until it answers.
     fn scan<T>(&self, mut each: impl FnMut(&DiskEntry<'_>) -> Option<T>) -> Result<Option<T>> {
         let place = |corrupt: Corrupt| corrupt.in_inode(self.ino);
         for area in self.areas {
@@ -149,18 +149,19 @@ pub(super) fn rewrite(
     }
 }
 
-/// Makes `..` lead elsewhere.
+/// Leads `..` to another parent.
 pub(super) fn set_parent(superblock: &Superblock, draft: &mut Draft, parent: Ino) -> Result<()> {
     checked(superblock, draft)?;
     draft.disk.i_block[..PARENT_SIZE].copy_from_slice(&parent.get().to_le_bytes());
     Ok(())
 }
 
-/// Makes an empty directory of an inode with the attribute of inline data.
+/// Makes an inode with the attribute of inline data an empty directory.
 pub(super) fn start(superblock: &Superblock, draft: &mut Draft, parent: Ino) -> Result<()> {
     let (format, value) = (DirFormat::new(superblock), edit::value(superblock, draft)?);
+    // The only one whose length may be wrong.
+    row::fill(&mut draft.raw[value], [], &format)?;
     let (to_parent, first) = draft.disk.i_block.split_at_mut(PARENT_SIZE);
     to_parent.copy_from_slice(&parent.get().to_le_bytes());
-    row::fill(first, [], &format)?;
-    row::fill(&mut draft.raw[value], [], &format)
+    row::fill(first, [], &format)
 }

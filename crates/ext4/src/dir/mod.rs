@@ -7,15 +7,17 @@
 //! | `name.rs` | how names are compared |
 //! | `row.rs` | the entries of one block |
 //! | `edit.rs` | names added, removed and changed |
-//! | `grow.rs` | blocks that become two, trees that grow |
+//! | `map.rs` | where the blocks are, and how more are added |
+//! | `grow.rs` | splits full blocks, grows trees |
 //! | `inline.rs` | entries inside the inode |
 
-#[allow(dead_code)] // The replay of fast commits and the operations on names use it next.
+#[allow(dead_code)] // The operations on names use the rest of it next.
 pub(crate) mod edit;
 mod grow;
 mod htree;
 pub(crate) mod inline;
-mod name;
+pub(crate) mod map;
+pub(crate) mod name;
 mod row;
 mod rows;
 #[cfg(test)]
@@ -26,7 +28,7 @@ use crate::ground::error::{Error, Result};
 use crate::inode::Ext4State;
 use crate::inode::Inode;
 use crate::inode::metadata::FileKind;
-use crate::map;
+use crate::map::metadata_block;
 use name::Wanted;
 use rows::{Rows, Shape};
 use uext4_ondisk::ext4::Superblock;
@@ -87,7 +89,7 @@ impl Rows for Directory<'_> {
     }
 
     fn bytes<T>(&self, number: u32, look: impl FnOnce(Pblk, &[u8]) -> Result<T>) -> Result<T> {
-        let physical = map::metadata_block(self.state, self.inode, number)?;
+        let physical = metadata_block(self.state, self.inode, number)?;
         let physical = physical.ok_or_else(|| rows::missing(self.inode.ino(), number, "not allocated"))?;
         look(Pblk(physical), &self.state.cache.read(physical)?)
     }
@@ -96,7 +98,7 @@ impl Rows for Directory<'_> {
 /// What a look-up found.
 pub(crate) struct Found {
     pub(crate) ino: Ino,
-    /// How the directory spells the name, if not as it was asked for.
+    /// The directory's spelling of the name, if it is not the one asked for.
     pub(crate) spelling: Option<Vec<u8>>,
 }
 
@@ -107,7 +109,7 @@ pub(crate) fn look_up(state: &Ext4State, inode: &Inode, name: &[u8]) -> Result<O
     }
     let directory = Directory::open(state, inode)?;
     let mut wanted = Wanted::new(&state.superblock, directory.shape.folds, name)?;
-    let found = rows::search(&directory, &mut wanted, |block, wanted, _| {
+    let found = rows::search(&directory, &mut wanted, 0, |block, wanted, _| {
         block.scan(|entry| wanted.is(entry).then_some(entry.inode))
     })?;
     Ok(found.map(|ino| Found { ino, spelling: wanted.spelling }))

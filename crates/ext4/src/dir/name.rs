@@ -1,6 +1,7 @@
-//! A name that is looked for, and how names of its directory are compared (`generic_ci_match` in `fs/libfs.c`).
+//! A name to look for, and how its directory compares names (`generic_ci_match` in `fs/libfs.c`).
 
 use crate::ground::error::{Error, Result};
+use crate::inode::draft::Draft;
 use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::{CaseFolder, DirEntry, Incompat, Inode as DiskInode, InodeFlags, Superblock};
 
@@ -17,7 +18,7 @@ pub(super) fn folds(superblock: &Superblock, ino: Ino, disk: &DiskInode) -> Resu
 ///
 /// # Errors
 /// [`Error::NameTooLong`], [`Error::Invalid`].
-pub(super) fn check(name: &[u8]) -> Result<()> {
+pub(crate) fn check(name: &[u8]) -> Result<()> {
     if name.len() > 255 {
         return Err(Error::NameTooLong);
     }
@@ -28,17 +29,36 @@ pub(super) fn check(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// What a look-up wants to find.
+/// The key by which a directory compares a name. A name that folds to `.` or `..` but is spelt otherwise is another
+/// name.
+///
+/// # Errors
+/// [`Error::CorruptInode`] if names are folded without the feature.
+pub(crate) fn key(superblock: &Superblock, draft: &Draft, name: &[u8]) -> Result<Box<[u8]>> {
+    let mut folder = folds(superblock, draft.ino, &draft.disk)?.then(CaseFolder::new);
+    Ok(match folder.as_mut().and_then(|folder| folder.fold(name)) {
+        Some(form @ (b"." | b"..")) if form != name => [form, b"\0"].concat().into(),
+        Some(form) => form.into(),
+        None => name.into(),
+    })
+}
+
+/// How much more work it is to fold a byte of a name, if that is not ASCII, than to look at one.
+const FOLD_WORK: usize = 16;
+
+/// The name that a look-up wants to find.
 pub(super) struct Wanted<'a> {
     name: &'a [u8],
     folded: Option<Folded>,
-    /// The name as the entry that was found spells it, if that is another spelling.
+    /// The spelling of the found entry, if it is another one.
     pub(super) spelling: Option<Vec<u8>>,
+    /// Work that comparing took beyond looking at the entries, in bytes.
+    work: usize,
 }
 
 /// How a case-folded directory compares.
 struct Folded {
-    /// Folds the entries met; one memory for all of them.
+    /// Folds the names of entries, all in the same memory.
     folder: CaseFolder,
     /// The folded form of the name.
     form: Vec<u8>,
@@ -46,11 +66,10 @@ struct Folded {
 
 impl<'a> Wanted<'a> {
     /// # Errors
-    /// [`Error::Invalid`] if the name is not UTF-8 and the volume wants that of the names in case-folded
-    /// directories.
+    /// [`Error::Invalid`] if the name is not UTF-8 and the volume demands that in case-folded directories.
     pub(super) fn new(superblock: &Superblock, folds: bool, name: &'a [u8]) -> Result<Self> {
         if !folds {
-            return Ok(Wanted { name, folded: None, spelling: None });
+            return Ok(Wanted { name, folded: None, spelling: None, work: 0 });
         }
         let mut folder = CaseFolder::new();
         let form = folder.fold(name).map(<[u8]>::to_vec);
@@ -59,7 +78,8 @@ impl<'a> Wanted<'a> {
             return Err(Error::Invalid(format!("the name `{text}` is not UTF-8, which the volume wants")));
         }
         // A name without a folded form is an opaque string of bytes, equal to itself alone.
-        Ok(Wanted { name, folded: form.map(|form| Folded { folder, form }), spelling: None })
+        let folded = form.map(|form| Folded { folder, form });
+        Ok(Wanted { name, folded, spelling: None, work: 0 })
     }
 
     /// The name as it was asked for.
@@ -72,14 +92,22 @@ impl<'a> Wanted<'a> {
         self.folded.as_ref().map_or(self.name, |folded| &folded.form)
     }
 
+    /// The work that comparing took since this was asked last.
+    pub(super) fn take_work(&mut self) -> usize {
+        std::mem::take(&mut self.work)
+    }
+
     /// Whether the entry has this name.
     pub(super) fn is(&mut self, entry: &DirEntry<'_>) -> bool {
         if entry.name == self.name {
             return true;
         }
         match &mut self.folded {
-            // `.` and `..` are no names: spelt with ignored characters they would lead out of the directory.
+            // `.` and `..` match no other spelling: with ignored characters, a name would lead out of the directory.
             Some(folded) if !entry.is_dot() && !entry.is_dot_dot() => {
+                if !entry.name.is_ascii() {
+                    self.work += FOLD_WORK * entry.name.len();
+                }
                 let same = folded.folder.fold(entry.name) == Some(folded.form.as_slice());
                 if same {
                     self.spelling = Some(entry.name.to_vec());

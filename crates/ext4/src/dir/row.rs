@@ -7,7 +7,7 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 
-/// Where an entry has the length of its name, and the name.
+/// Where an entry has the length of its name, and where the name itself.
 const NAME_LENGTH: usize = 6;
 const NAME: usize = 8;
 
@@ -25,7 +25,7 @@ impl Entry<'_> {
         entry_length(u8::try_from(self.name.len()).unwrap_or(u8::MAX))
     }
 
-    /// The bytes of it.
+    /// Its bytes.
     pub(super) fn bytes(&self, format: &DirFormat) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.length() as usize];
         self.put(&mut bytes, 0, self.length(), format)?;
@@ -48,16 +48,16 @@ pub(super) struct Held {
     before: Option<(u32, u32)>,
 }
 
-/// A record with room behind what it holds.
+/// A record with room behind its entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gap {
     offset: u32,
     length: u32,
-    /// Bytes of what it holds.
+    /// Bytes of its entry, 0 if it is free.
     used: u32,
 }
 
-/// Looks all of a row over. Returns the entry of the name, and the first gap of `needed` bytes.
+/// Looks over a whole row. Returns the entry of the name, and the first gap of `needed` bytes.
 pub(super) fn survey(
     row: DirBlock<'_>,
     wanted: &mut Wanted<'_>,
@@ -91,7 +91,7 @@ pub(super) fn put(row: &mut [u8], gap: Gap, entry: &Entry<'_>, format: &DirForma
     entry.put(row, gap.offset + gap.used, gap.length - gap.used, format)
 }
 
-/// Takes an entry out. Its bytes are for the record before it, or a free record.
+/// Takes an entry out. Its bytes go to the record before it, or become a free record.
 pub(super) fn take_out(row: &mut [u8], held: Held, format: &DirFormat) -> Result<()> {
     if let Some(bytes) = row.get_mut(held.offset as usize..(held.offset + held.length) as usize) {
         bytes.fill(0);
@@ -104,7 +104,7 @@ pub(super) fn take_out(row: &mut [u8], held: Held, format: &DirFormat) -> Result
     }
 }
 
-/// Makes an entry lead elsewhere.
+/// Leads an entry to another inode.
 pub(super) fn point(
     row: &mut [u8],
     held: Held,

@@ -1,4 +1,4 @@
-//! A directory as blocks of entries, wherever these are: in the cache for those who look a name up, or under an edit.
+//! A directory as blocks of entries: in the cache for a look-up, or under an edit.
 
 use super::htree;
 use super::name::{self, Wanted};
@@ -28,8 +28,8 @@ impl Shape {
         let shape = Shape::empty(superblock, ino, disk)?;
         let block_size = u64::from(shape.format.block_size);
         let whole = disk.size.is_multiple_of(block_size);
-        // An honest directory has no more blocks than the volume; aliased extents could make it endless. One inside
-        // its inode has none.
+        // Aliased extents could make a directory endless, so it may have no more blocks than the volume. One inside its
+        // inode has none.
         let most = superblock.geometry.blocks_count();
         let blocks = match disk.has_inline_data() {
             true => Some(0),
@@ -43,7 +43,7 @@ impl Shape {
         Ok(Shape { blocks, ..shape })
     }
 
-    /// The same without any blocks.
+    /// The shape of a directory without blocks.
     pub(super) fn empty(superblock: &Superblock, ino: Ino, disk: &DiskInode) -> Result<Shape> {
         let folds = name::folds(superblock, ino, disk)?;
         let dir_index = superblock.features.compat.contains(Compat::DIR_INDEX);
@@ -69,7 +69,7 @@ pub(super) struct Block<'b> {
 }
 
 impl<'b> Block<'b> {
-    /// The fault, told with its place.
+    /// Gives a fault its place.
     pub(super) fn corrupt(&self, corrupt: impl Into<Corrupt>) -> Error {
         let corrupt = corrupt.into().in_inode(self.shape.ino);
         corrupt.at_lblk(Lblk(self.number)).at_block(self.physical).into()
@@ -97,15 +97,15 @@ impl<'b> Block<'b> {
 
 /// A directory of blocks.
 pub(super) trait Rows {
-    /// Whether an edit follows: then all of a hash tree's nodes that are met are checked, not only what is taken from
-    /// them.
+    /// Whether an edit follows. Then each node of a hash tree on the way is checked as a whole, not only the child
+    /// taken.
     const EDITS: bool;
 
     fn superblock(&self) -> &Superblock;
 
     fn shape(&self) -> &Shape;
 
-    /// Calls `look` with a block, which is inside the directory, and its place.
+    /// Calls `look` with a block and its place. The block is inside the directory.
     fn bytes<T>(&self, number: u32, look: impl FnOnce(Pblk, &[u8]) -> Result<T>) -> Result<T>;
 
     /// Calls `look` with a block whose checksum is right.
@@ -128,28 +128,30 @@ pub(super) trait Rows {
         })
     }
 
-    /// Whether a name that its hash tree does not lead to may still be there. The kernels of some months of 2024
-    /// folded names another way; since then a case-folded directory is scanned to the end (`ext4_find_entry`)
-    /// unless the volume says that it was never theirs.
+    /// Whether a name may be where its hash does not lead. The kernels of some months of 2024 folded names another way.
+    /// Since then the kernel scans a case-folded directory to the end (`ext4_find_entry`), unless the volume says that
+    /// they never wrote it.
     fn may_be_misplaced(&self) -> bool {
         self.shape().folds && !self.superblock().no_encoding_fallback()
     }
 }
 
-/// The error of a block that is not there.
+/// The error for a missing block.
 pub(super) fn missing(ino: Ino, number: u32, what: &str) -> Error {
     Error::CorruptInode { ino, what: format!("directory block {number}: {what}") }
 }
 
-/// Calls `each` for the blocks that may hold a name until it answers: first those that the name belongs into, then
-/// (`true`) those in which others may have put it.
+/// Calls `each` for the blocks that may hold a name until it answers: first those where the name belongs, then (`true`)
+/// all, where those kernels may have put it. Without a tree it begins at block `hint`.
 pub(super) fn search<T, R: Rows>(
     rows: &R,
     wanted: &mut Wanted<'_>,
+    hint: u32,
     mut each: impl FnMut(&Block<'_>, &mut Wanted<'_>, bool) -> Result<Option<T>>,
 ) -> Result<Option<T>> {
     // `.` and `..` are not in the tree: they always stand in the first block.
-    let by_hash = rows.shape().indexed && !matches!(wanted.name(), b"." | b"..");
+    let dots = matches!(wanted.name(), b"." | b"..");
+    let by_hash = rows.shape().indexed && !dots;
     if by_hash {
         let mut path = htree::descend(rows, wanted.hashed())?;
         let found = htree::chain(rows, &mut path, |block| each(block, wanted, false))?;
@@ -157,7 +159,9 @@ pub(super) fn search<T, R: Rows>(
             return Ok(found);
         }
     }
-    for number in 0..rows.shape().blocks {
+    let blocks = rows.shape().blocks;
+    let first = if by_hash || dots || hint >= blocks { 0 } else { hint };
+    for number in (first..blocks).chain(0..first) {
         if let Some(found) = rows.block(number, |block| each(block, wanted, by_hash))? {
             return Ok(Some(found));
         }

@@ -9,8 +9,8 @@ use uext4_iomap::{Pieces, Range, State, WriteFlags};
 const POS_MAX: u64 = i64::MAX as u64;
 
 /// A file with a position, from [`File::cursor`]: [`io::Read`], [`io::Write`] and [`io::Seek`] for any bytes in any
-/// memory. A [`File`] itself has no position, so threads do not share one by accident: each takes a cursor of its own,
-/// and a clone goes its own way from where the first one stands.
+/// memory. A [`File`] has no position, so threads cannot share one by accident: each takes a cursor of its own. A clone
+/// starts where the first one stands, and moves on its own.
 ///
 /// - **Position**: in bytes, from 0 to 2⁶³ - 1, also behind the end of the file. The bytes read or written move it, a
 ///   call that failed does not.
@@ -23,8 +23,8 @@ const POS_MAX: u64 = i64::MAX as u64;
 /// - **Errors**: the [`io::Error`] carries an [`Error`].
 ///
 /// If the device fails in the middle of a `write`, any part of its bytes may have been written. What is aligned goes
-/// directly, the rest through a bounce buffer, as with [`File::read_any_at`] and [`File::write_any_at`]: each call is
-/// at least one device request, so small pieces want a [`io::BufReader`] or [`io::BufWriter`] around it.
+/// directly, the rest through a bounce buffer, as with [`File::read_any_at`] and [`File::write_any_at`]. Each call is
+/// at least one device request: for small pieces, put a [`io::BufReader`] or [`io::BufWriter`] around it.
 #[derive(Debug, Clone)]
 pub struct Cursor {
     file: File,
@@ -32,8 +32,8 @@ pub struct Cursor {
 }
 
 impl File {
-    /// Opens this file for [`io::Read`], [`io::Write`] and [`io::Seek`], starting at byte 0. What it may do is what
-    /// the file was opened for.
+    /// Opens this file for [`io::Read`], [`io::Write`] and [`io::Seek`], starting at byte 0. The cursor may do what the
+    /// file was opened for.
     pub fn cursor(&self) -> Cursor {
         Cursor { file: self.clone(), pos: 0 }
     }
@@ -72,7 +72,7 @@ impl Cursor {
 
 impl io::Read for Cursor {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        // No byte lies behind the furthest position: a request that goes on there only ends earlier.
+        // No byte lies behind the furthest position, so a longer request ends there.
         let room = usize::try_from(POS_MAX - self.pos).unwrap_or(usize::MAX).min(buf.len());
         let read = self.file.read_any_at(&mut buf[..room], self.pos)?;
         self.pos += read as u64;

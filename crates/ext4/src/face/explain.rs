@@ -1,5 +1,4 @@
-//! Why a request takes the way it takes, in words: the plan, the device requests, and what would make it
-//! fast.
+//! Explains a request in words: the plan, the device requests, and what would make it faster.
 
 use crate::face::volume::Shared;
 use crate::ground::error::{Error, Result};
@@ -50,17 +49,18 @@ pub struct Explanation {
     pub pieces: Vec<Piece>,
     /// How many pieces there are.
     pub piece_count: u64,
-    /// What the device would get, in order: nothing if the request is refused. Of many the first ones, and the flush.
+    /// What the device would get, in order: nothing if the request is refused. Of many requests, the first ones and the
+    /// flush.
     pub requests: Vec<DeviceRequest>,
-    /// How many requests the device would get; zeros are none.
+    /// How many requests the device would get. Filling memory with zeros is none.
     pub request_count: u64,
     /// Why, line by line.
     pub reasons: Vec<String>,
     /// What would make it faster.
     pub advice: Vec<String>,
-    /// Why it would be refused, if it would, as far as the volume and the file say it, damage that ends an opening for
-    /// writing included: not that the device is read-only or in somebody else's use. `plan` is then what would be done
-    /// otherwise, for a queued request that is not aligned that of the synchronous call of any bytes.
+    /// Why it would be refused, if so. Only the volume and the file are asked (damage that ends an open for writing
+    /// included), not whether the device is read-only or in use. `plan` is then what would be done otherwise. For a
+    /// queued request that is not aligned, it is the plan of a synchronous call of any bytes.
     pub refused: Option<String>,
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
     })
 }
 
-/// Whether the volume and the file could be opened for writing, as far as they themselves say.
+/// Checks whether the volume and the file could be opened for writing. The device is not asked.
 pub(crate) fn check_openings(shared: &Shared, open: &OpenFile<Ext4>) -> Result<()> {
     shared.check_writable()?;
     check_overwrite(&shared.fs.state.superblock, &open.inode)
@@ -135,7 +135,7 @@ impl List {
         self.requests.len() == REQUESTS_MAX
     }
 
-    /// What comes last is listed in any case.
+    /// The last request is always listed.
     fn push_last(&mut self, request: DeviceRequest) {
         self.count += 1;
         self.requests.push(request);
@@ -156,7 +156,7 @@ impl Facts<'_> {
         &self.outlook.plan
     }
 
-    /// Why the request would be refused, if it would: first by the openings that come before it.
+    /// Why the request would be refused, if so. The openings before it are asked first.
     fn refusal(&self, write: bool) -> Option<String> {
         if write && let Err(error) = check_openings(self.shared, self.open) {
             return Some(error.to_string());
@@ -164,7 +164,7 @@ impl Facts<'_> {
         self.outlook.refused.clone().map(|error| Error::from(error).to_string())
     }
 
-    /// Lists what the device gets. Returns in how many places of it the data is.
+    /// Lists the device's requests. Returns in how many places on the device the data is.
     fn transfers(&self, write: bool, list: &mut List) -> Result<u64> {
         let mut places = 0;
         let part = self.transferred();
@@ -195,7 +195,7 @@ impl Facts<'_> {
         })
     }
 
-    /// The part of a request that is transferred at all, rounded out to logical blocks.
+    /// The part of a request that is transferred, rounded out to logical blocks.
     fn whole_blocks(&self) -> Range {
         let block = u64::from(self.geometry.logical_block);
         let part = self.transferred();
@@ -203,15 +203,15 @@ impl Facts<'_> {
         Range { pos: start, length: part.end().next_multiple_of(block) - start }
     }
 
-    /// Nothing is read behind the end of the file; a write that is not refused is inside of it.
+    /// The part of a request inside the file. A write that is not refused lies inside as a whole.
     fn transferred(&self) -> Range {
         let Range { pos, length } = self.request.range;
         Range { pos, length: length.min(self.outlook.view.size.saturating_sub(pos)) }
     }
 
-    /// What [`uext4_iomap::bounce`] sends, for memory that begins on a page: windows of logical blocks through a
-    /// bounce buffer, read before they are written where the request covers only a part of them, and directly
-    /// what happens to be aligned in file and memory.
+    /// Lists what [`uext4_iomap::bounce`] sends, for memory that begins on a page. Windows of logical blocks go through
+    /// a bounce buffer. A write reads a window first if it covers only a part of it. What is aligned in file and memory
+    /// goes directly.
     fn bounced_requests(&self, write: bool, list: &mut List) -> Result<()> {
         let (all, mut rest) = (self.transferred(), self.transferred());
         while rest.length > 0 {
@@ -233,8 +233,8 @@ impl Facts<'_> {
         Ok(())
     }
 
-    /// Where a step begins again that reads something, if `step` and some behind it lie in one hole: a file may have
-    /// more of it than anybody wants to wait for.
+    /// If `step` lies in a hole: where to go on, past the windows that lie in the same hole. A hole may be too large to
+    /// list step by step.
     fn behind_hole(&self, step: &Step) -> Result<u64> {
         let mut pieces = Pieces::new();
         let window = step.window;
@@ -364,8 +364,8 @@ impl Facts<'_> {
         }
     }
 
-    /// `transfers`: places of the device with data of the request. `refused`: nothing is sent, so nothing is said about
-    /// what is.
+    /// `transfers`: places on the device with data of the request. `refused`: nothing is sent, so there is no advice on
+    /// sending.
     fn advice(&self, transfers: u64, write: bool, refused: bool) -> Vec<String> {
         let mut lines = Vec::new();
         let (view, switches) = (&self.outlook.view, self.open.switches);

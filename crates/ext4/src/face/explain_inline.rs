@@ -1,4 +1,4 @@
-//! Why a request for contents inside the inode takes the way it takes.
+//! Explains a request for contents inside the inode.
 
 use crate::face::explain::{Explanation, Query, check_openings};
 use crate::face::volume::Shared;
@@ -40,7 +40,7 @@ pub(crate) fn explain_inline(shared: &Shared, open: &OpenFile<Ext4>, query: &Que
     Ok(told(Plan::inline_write(range, size), pieces, reasons, advice, Some(refused.to_string())))
 }
 
-/// The device gets nothing.
+/// An explanation in which the device gets nothing.
 fn told(
     plan: Plan,
     pieces: Pieces,
@@ -48,17 +48,14 @@ fn told(
     advice: Option<String>,
     refused: Option<String>,
 ) -> Explanation {
-    let advice = advice.into_iter().collect();
-    let piece_count = pieces.len() as u64;
-    let (requests, request_count) = (Vec::new(), 0);
     Explanation {
         plan,
+        piece_count: pieces.len() as u64,
         pieces: pieces.to_vec(),
-        piece_count,
-        requests,
-        request_count,
+        requests: Vec::new(),
+        request_count: 0,
         reasons,
-        advice,
+        advice: advice.into_iter().collect(),
         refused,
     }
 }

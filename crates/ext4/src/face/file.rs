@@ -13,13 +13,13 @@ use uext4_ondisk::Ino;
 
 /// An open file. Cloning shares the inode; all calls may come from any thread.
 ///
-/// `read_at` and `write_at` are direct: position, length and memory obey the device's alignment, or nothing
-/// happens. `read`/`write` of any bytes go through [`File::read_any_at`] and [`File::write_any_at`], or, with a
-/// position, through [`File::cursor`].
+/// `read_at` and `write_at` are direct: position, length and memory must obey the device's alignment, or the call fails
+/// and transfers nothing. [`File::read_any_at`] and [`File::write_any_at`] take any bytes; [`File::cursor`] does so
+/// with a position.
 #[derive(Clone)]
 pub struct File {
     open: OpenFile<Ext4>,
-    // The volume's, once more: a request saves the way through `shared`.
+    // The volume's engine once more, so that a request need not go through `shared`.
     engine: Arc<Engine<Ext4>>,
     shared: Arc<Shared>,
 }
@@ -86,7 +86,7 @@ impl File {
         self.engine.write_at(&self.open, buf, pos, WriteFlags::empty())
     }
 
-    /// As [`File::write_at`], as durable as `flags` ask when it returns.
+    /// As [`File::write_at`]. When it returns, the data is as durable as `flags` ask.
     #[inline]
     pub fn write_at_with(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
         self.engine.write_at(&self.open, buf, pos, flags)
@@ -97,8 +97,7 @@ impl File {
         self.shared.engine.read_any(&self.open, buf, pos)
     }
 
-    /// Overwrites any bytes from any memory; the edges are read, changed and written back under the exclusive
-    /// gate.
+    /// Overwrites any bytes from any memory. The edges are read, changed and written back under the exclusive gate.
     pub fn write_any_at(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
         self.shared.engine.write_any(&self.open, buf, pos, flags)
     }

@@ -23,13 +23,13 @@ pub struct Info {
     pub geometry: Geometry,
     /// What the device can do.
     pub capabilities: Capabilities,
-    /// How gates tell who is inside, for the whole process.
+    /// The fence by which gates see who is inside, one for the whole process.
     pub fence: Fence,
     /// The journal inside the volume, if there is one.
     pub journal: Option<JournalInfo>,
     /// The block of multi-mount protection as it was when the volume was opened, if it has that feature.
     pub mmp: Option<MmpBlock>,
-    /// Group descriptors that are damaged, if any are: only of a volume opened read-only.
+    /// Damaged group descriptors, if there are any. Only of a volume opened read-only.
     pub descriptors: Option<DescriptorDamage>,
     /// What was recovered when the volume was opened.
     pub recovery: RecoveryInfo,

@@ -1,4 +1,4 @@
-//! What paths and inode numbers of a volume name: files to open, attributes, links, directories.
+//! Calls that take a path or an inode number: for files, attributes, links and directories.
 
 use super::file::File;
 use super::read_dir::ReadDir;
@@ -78,7 +78,7 @@ impl Volume {
         Ok(self.resolve_inode(path.as_ref(), true)?.metadata(self.state()))
     }
 
-    /// Attributes of what `path` names; of the link itself if it is one.
+    /// Attributes of what `path` names. If that is a link, those of the link itself.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         Ok(self.resolve_inode(path.as_ref(), false)?.metadata(self.state()))
     }

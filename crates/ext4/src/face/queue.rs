@@ -52,7 +52,7 @@ impl IoQueue {
         if !file.is_of(&self.engine) {
             return Err(Error::Invalid("the file belongs to another volume than the queue".into()));
         }
-        Ok(self.inner.attach(file.open_file()))
+        self.inner.attach(file.open_file())
     }
 
     /// Detaches a file; its pending requests finish first.

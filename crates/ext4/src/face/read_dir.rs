@@ -20,7 +20,7 @@ impl ReadDir {
     pub(crate) fn new(volume: Volume, inode: Arc<Inode>) -> Result<Self> {
         if inline::is_inline(&inode) {
             let entries = inline::list(volume.state(), &inode)?;
-            // All is there: `fill` has nothing left to read.
+            // All entries are here: `fill` has nothing to read.
             return Ok(ReadDir { volume, inode, next: u32::MAX, entries, ended: true });
         }
         Directory::open(volume.state(), &inode)?;
@@ -32,7 +32,7 @@ impl ReadDir {
         &self.inode
     }
 
-    /// The block that is read next; those before it were read.
+    /// The block to read next. Those before it have been read.
     pub(crate) fn next_block(&self) -> u32 {
         self.next
     }
@@ -43,7 +43,7 @@ impl ReadDir {
         while self.entries.is_empty() && self.next < directory.blocks() {
             let entries = &mut self.entries;
             let bad = directory.scan(self.next, |entry| {
-                // A slash in a name would make a path of it, and lead whoever copies the tree astray.
+                // A name with a slash would be a path, and could lead a copy of the tree out of its folder.
                 if !entry.has_valid_name() {
                     return Some(entry.offset);
                 }

@@ -8,7 +8,7 @@ use uext4_ondisk::ext4::{Compat, Incompat, RoCompat};
 
 /// Most clusters that Linux sets aside for converting unwritten extents when space runs out.
 const RESERVE_CLUSTERS_MAX: u64 = 4096;
-/// It takes this fraction of the volume, or the number above.
+/// It sets aside one cluster in this many, or the number above if that is less.
 const RESERVE_SHARE: u64 = 50;
 
 /// Space and inodes of a volume. Blocks are file-system blocks of [`StatFs::block_size`] bytes.
@@ -22,7 +22,7 @@ pub struct StatFs {
     pub overhead: u64,
     /// Free blocks (`f_bfree`).
     pub free: u64,
-    /// Free blocks that not only root may use (`f_bavail`).
+    /// Free blocks for users other than root (`f_bavail`).
     pub available: u64,
     /// Inodes (`f_files`).
     pub inodes: u64,
@@ -72,7 +72,7 @@ impl Ext4State {
         let superblock = &self.superblock;
         let geometry = &superblock.geometry;
         let cluster = u64::from(geometry.cluster_blocks());
-        // With clusters the count of mke2fs stands, unless it is ridiculous; without, it is done again.
+        // With clusters the count of mke2fs stands, unless it is impossible. Without, we count again.
         let stored = u64::from(superblock.overhead_clusters);
         let bigalloc = superblock.features.ro_compat.contains(RoCompat::BIGALLOC);
         if bigalloc && stored > 0 && stored <= geometry.blocks_count() {
@@ -84,8 +84,8 @@ impl Ext4State {
         Ok(groups.saturating_add(self.journal_blocks()?.div_ceil(cluster)).saturating_mul(cluster))
     }
 
-    /// Clusters that a group's metadata takes, counted where they belong to and not where they lie. Several
-    /// kinds can share a cluster: with large clusters this is an upper bound, as the kernel's own.
+    /// Clusters of a group's metadata, counted for the group that they serve, wherever they lie. Several kinds can
+    /// share a cluster: with large clusters this is an upper bound, as the kernel's own.
     fn group_overhead(&self, group: Group) -> u64 {
         let geometry = &self.superblock.geometry;
         let bitmaps = 2;

@@ -46,9 +46,9 @@ impl Target {
         Ok(Target { spec, path })
     }
 
-    /// Whether an argument of `cp` names something inside a volume; without an inner path it is a path of the
-    /// host, whatever else it looks like. Decided without reporting errors: an argument with an inner path
-    /// and an unknown scheme (`s3://bucket`) answers `true` and is refused by [`Target::parse_bytes`].
+    /// Whether an argument of `cp` names something inside a volume. Without an inner path it is a path of the host,
+    /// whatever else it looks like. This reports no error: for an inner path and an unknown scheme (`s3://bucket`) it
+    /// answers `true`, and [`Target::parse_bytes`] refuses the argument.
     #[must_use]
     pub fn has_inner_path(text: &[u8]) -> bool {
         find_path(text, DeviceSpec::scheme_length(text).unwrap_or(0)).is_some()

@@ -8,7 +8,7 @@ use crate::ground::recovered::RecoveryInfo;
 use crate::inode::Ext4State;
 use crate::opening::identify;
 use crate::opening::mmp;
-use crate::opening::recovery::{self, Settled};
+use crate::opening::recovery::{self, Ready};
 use crate::opening::state::open_state;
 use crate::opening::superblock::{check_device, read_superblock};
 use crate::seam::Ext4;
@@ -30,15 +30,15 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine<Ext4>>,
     pub(crate) fs: Arc<Ext4>,
     pub(super) options: VolumeOptions,
-    /// As it was given, without what recovery lays over it.
+    /// The device as it was given, without the overlay of recovery.
     device: Arc<dyn Device>,
-    /// Whether an opening for writing would succeed, once somebody asked.
+    /// Whether an open for writing would succeed. Empty until somebody asks.
     writable: OnceLock<Result<()>>,
 }
 
 impl Shared {
-    /// Whether the volume could be opened for writing, as far as it says itself: not whether the device can be
-    /// written or is in use. Rehearsed once for a volume that is open read-only; nothing is written.
+    /// Checks whether the volume could be opened for writing. Asks only the volume, not whether the device can be
+    /// written or is in use. For a volume that is open read-only, it rehearses the open once and writes nothing.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.options.write {
             return Ok(());
@@ -49,17 +49,18 @@ impl Shared {
 
 impl Volume {
     /// Opens the volume on `device`: text in the device grammar (`"disk.img"`, `"/dev/nvme0n1p3"`, `"dax:…"`,
-    /// `"disk.img?partition=2"`), or the path of an image file or block device, whose bytes mean nothing but
-    /// themselves. [`ToDevice`] says which type is which.
+    /// `"disk.img?partition=2"`), or the path of an image file or block device, taken byte by byte. [`ToDevice`] says
+    /// which type is which.
+    ///
+    /// A journal that is not empty is replayed first: for writing onto the device, for reading in memory
+    /// ([`Info::recovery`](crate::Info::recovery)). An open for writing first makes durable what the device was given
+    /// before (`Device::settle`). That can take long for an image that was copied just now. A read-only open goes on
+    /// with damaged group descriptors and tells of them ([`Info::descriptors`](crate::Info::descriptors)).
     ///
     /// # Errors
     /// [`Error::NotExt4`] saying what is there instead, [`Error::InUse`], [`Error::Incompatible`] naming the feature,
-    /// [`Error::Journal`] if the journal is damaged and the volume is to be written, [`Error::Corrupt`], and the
-    /// device's. A journal that is not empty is replayed first: onto the device, or for a read-only volume in memory
-    /// ([`Info::recovery`](crate::Info::recovery)). Whatever the device was given before is made durable before a
-    /// volume is written (`Device::settle`): that can take long for an image that was copied just now. Damaged group
-    /// descriptors are an error if the volume is to be written; a read-only open tells of them
-    /// ([`Info::descriptors`](crate::Info::descriptors)).
+    /// [`Error::Journal`] if the journal is damaged and the volume is to be written, [`Error::Corrupt`] (for writing,
+    /// of group descriptors too), and those of the device.
     pub fn open(device: impl ToDevice, options: VolumeOptions) -> Result<Volume> {
         Self::open_spec(&device.to_device()?, options)
     }
@@ -81,12 +82,12 @@ impl Volume {
         check_device(&superblock, &*device)?;
         mmp::refuse_shared(&*device, &superblock, &options)?;
         if options.write {
-            // A write that is promised durable is lost with the file system around it. Whoever made or copied the
-            // image may not have synced it, and FUA makes one range durable.
+            // A durable write is lost if the file system around it is lost. The image may have been made or copied
+            // without a sync, and FUA makes only one range durable.
             device.settle()?;
         }
         let given = device.clone();
-        let Settled { device, superblock, info } = recovery::settle(device, superblock, &options)?;
+        let Ready { device, superblock, info } = recovery::recover(device, superblock, &options)?;
         let state = open_state(device.clone(), superblock, &options, info)?;
         let fs = Arc::new(Ext4::new(state));
         let engine = Arc::new(Engine::new(fs.clone(), device)?);
@@ -117,7 +118,7 @@ impl Volume {
         &self.state().superblock
     }
 
-    /// How the volume came to the state that it was opened in.
+    /// What recovery did when the volume was opened.
     pub fn recovery(&self) -> &RecoveryInfo {
         &self.state().recovery
     }
@@ -132,29 +133,29 @@ impl Volume {
         self.shared.options.write
     }
 
-    /// Counters of routes since the volume was opened. Most queued requests are counted when a call to their queue has
-    /// found them complete, so wait for what is in flight before comparing two readings.
+    /// Counters of routes since the volume was opened. Most queued requests are counted when a call to their queue
+    /// finds them complete. So wait for what is in flight before you compare two readings.
     pub fn stats(&self) -> Stats {
         self.shared.engine.stats()
     }
 
-    /// The primary superblock as it is on `device` now, without what a log holds, decoded and checked as for opening:
-    /// for looking at a volume that cannot be opened.
+    /// The primary superblock as it is on `device` now, decoded and checked as for opening. Copies in a log are not
+    /// looked at. This is for volumes that cannot be opened.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it is damaged or is none, [`Error::Incompatible`] naming the feature,
-    /// [`Error::TooSmall`] if the device cannot hold the volume, and the device's.
+    /// [`Error::Corrupt`] if it is damaged or is none, [`Error::Incompatible`] naming the feature, [`Error::TooSmall`]
+    /// if the device cannot hold the volume, and those of the device.
     pub fn read_superblock(device: &dyn Device) -> Result<Superblock> {
         let superblock = read_superblock(device)?;
         check_device(&superblock, device)?;
         Ok(superblock)
     }
 
-    /// The block of multi-mount protection as it is on `device` now, or `None` without that feature: for looking at
-    /// a volume that cannot be opened.
+    /// The block of multi-mount protection as it is on `device` now, or `None` without that feature. This is for
+    /// volumes that cannot be opened.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] naming the block, and the device's.
+    /// [`Error::Corrupt`] naming the block, and those of the device.
     pub fn read_mmp(device: &dyn Device, superblock: &Superblock) -> Result<Option<MmpBlock>> {
         check_device(superblock, device)?;
         mmp::read(device, superblock)

@@ -44,8 +44,8 @@ impl Volume {
     /// [`std::fs::exists`], "no" means that a name is missing and nothing else.
     ///
     /// # Errors
-    /// Whatever kept the answer from being found: [`Error::NotDirectory`] in the middle of the path,
-    /// [`Error::TooManyLinks`], damage, a device that fails.
+    /// Those that hide the answer: [`Error::NotDirectory`] in the middle of the path, [`Error::TooManyLinks`], damage,
+    /// a device that fails.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.resolve(path, true) {
             Ok(_) => Ok(true),
@@ -60,7 +60,7 @@ impl Volume {
     ///
     /// # Errors
     /// Those of [`Volume::resolve`]; [`Error::NotFound`] if the last name is missing too, and [`Error::CorruptInode`]
-    /// if the `..` of a directory leads elsewhere than to the directory that names it, because then there is no such
+    /// if the `..` of a directory leads elsewhere than to the directory that names it, because then it has no such
     /// path.
     pub fn canonicalize(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let bytes = path::canonical(self.state(), path.as_ref().as_os_str().as_bytes())?;
@@ -68,7 +68,7 @@ impl Volume {
     }
 }
 
-/// All of a file of `size` bytes, which fit into memory or are refused.
+/// Reads a whole file of `size` bytes. Refuses one that does not fit into memory.
 fn read_whole(file: &File, size: u64) -> Result<Vec<u8>> {
     let refuse = || Error::OutOfMemory { bytes: size };
     let length = usize::try_from(size).map_err(|_| refuse())?;

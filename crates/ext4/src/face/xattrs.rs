@@ -34,7 +34,7 @@ impl Volume {
         xattr::all(self.state(), ino)
     }
 
-    /// Whether there is a place where an inode may have attributes. Its record is looked at, its block is not.
+    /// Whether an inode may have attributes. This looks at its record, but not at its block.
     ///
     /// # Errors
     /// The inode cannot be read.
@@ -47,7 +47,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NoAttribute`]; [`Error::TooLarge`] beyond [`XATTR_SIZE_MAX`](crate::XATTR_SIZE_MAX); [`Error::Corrupt`]
-    /// with the place, if this attribute is damaged, or a place that may hold it while the other one does not.
+    /// with the place, if this attribute is damaged, or if it may be in a damaged place.
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>, follow: bool) -> Result<Vec<u8>> {
         self.xattr_of(self.resolve(path, follow)?, name)
     }
@@ -58,10 +58,10 @@ impl Volume {
         xattr::as_called(ino, space, value)
     }
 
-    /// The value of an attribute of an inode as it is stored: that of an access control list need not make sense.
+    /// The value of an attribute of an inode as it is stored. An access control list is not checked.
     ///
     /// # Errors
-    /// As [`Volume::xattr`], but for what is wrong inside an access control list.
+    /// As [`Volume::xattr`], except damage inside an access control list.
     pub fn stored_xattr_of(&self, ino: Ino, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         Ok(xattr::stored(self.state(), ino, name.as_ref())?.1)
     }

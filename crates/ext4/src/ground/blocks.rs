@@ -14,7 +14,7 @@
 use super::error::Result;
 use super::state::Ground;
 use uext4_jbd2::Tid;
-use uext4_ondisk::Pblk;
+use uext4_ondisk::{Ino, Lblk, Pblk};
 
 /// Metadata blocks, as they are now and as an edit makes them.
 pub(crate) trait Blocks {
@@ -37,6 +37,11 @@ pub(crate) trait Blocks {
     /// The transaction that the changes belong to; none where they are written without one.
     fn transaction(&self) -> Option<Tid> {
         None
+    }
+
+    /// Notes that a block is this one of a directory: a replay of hostile records refuses one that is another's too.
+    fn claim(&self, _block: Pblk, _ino: Ino, _number: Lblk) -> Result<()> {
+        Ok(())
     }
 
     /// Notes that an edit looks at so many bytes, or copies them: a replay of hostile records bounds its work by it.

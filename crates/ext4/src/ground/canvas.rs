@@ -5,9 +5,10 @@ use super::error::{Error, Result};
 use super::state::Ground;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::rc::Rc;
 use uext4_jbd2::Changes;
-use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
 /// The volume, and the blocks that were changed.
 pub(crate) struct Canvas<'v> {
@@ -19,10 +20,8 @@ pub(crate) struct Canvas<'v> {
     kept: Cell<u64>,
     /// How many of them there may be.
     kept_max: u64,
-    /// Blocks of all directories that were read.
-    directory_blocks: u64,
-    /// Nodes of maps and blocks of directories that were read, and whose they are.
-    claimed: RefCell<HashMap<u64, Ino>>,
+    /// Nodes of maps and blocks of directories that were read, and whose they are: of directories, which block.
+    claimed: RefCell<HashMap<u64, (Ino, Option<Lblk>)>>,
     /// Blocks that the extents of all trees that were read map.
     mapped: Cell<u64>,
     work: Work,
@@ -91,7 +90,6 @@ impl<'v> Canvas<'v> {
             budget,
             kept: Cell::default(),
             kept_max: volume.clamp(*KEPT_MAX.start(), *KEPT_MAX.end()),
-            directory_blocks: 0,
             claimed: RefCell::default(),
             mapped: Cell::default(),
             work,
@@ -120,22 +118,32 @@ impl<'v> Canvas<'v> {
         Ok(())
     }
 
-    /// Notes that a node of the map of `ino`, or a block of that directory, is read and its contents kept. It is one
-    /// inode's alone, so all of them together hold no more than the volume does.
+    /// Notes that a node of the map of `ino` is read. It is one inode's alone, so all of them together hold no more
+    /// than the volume does.
     ///
     /// # Errors
     /// [`Error::Corrupt`] or [`Error::CorruptInode`] if it was read before; as of [`Canvas::charge`].
-    pub(crate) fn claim(&self, block: u64, ino: Ino) -> Result<()> {
-        self.charge(CLAIM_COST)?;
-        match self.claimed.borrow_mut().insert(block, ino) {
-            None => Ok(()),
-            Some(other) if other == ino => {
-                let corrupt = Corrupt::from(CorruptKind::Cycle("the map of the file"));
-                Err(corrupt.in_inode(ino).at_block(Pblk(block)).into())
+    pub(crate) fn claim_node(&self, block: Pblk, ino: Ino) -> Result<()> {
+        self.claim_as(block, (ino, None))
+    }
+
+    fn claim_as(&self, block: Pblk, owner: (Ino, Option<Lblk>)) -> Result<()> {
+        let known = self.claimed.borrow().get(&block.get()).copied();
+        match known {
+            None => {
+                self.charge(CLAIM_COST)?;
+                self.claimed.borrow_mut().insert(block.get(), owner);
+                Ok(())
             }
-            Some(other) => {
+            // A block of a directory is read again for each of its names.
+            Some(other) if other == owner && owner.1.is_some() => Ok(()),
+            Some((other, _)) if other == owner.0 => {
+                let corrupt = Corrupt::from(CorruptKind::Cycle("the map of the file"));
+                Err(corrupt.in_inode(other).at_block(block).into())
+            }
+            Some((other, _)) => {
                 let what = format!("block {block} of its map or directory is inode {other}'s, too");
-                Err(Error::CorruptInode { ino, what })
+                Err(Error::CorruptInode { ino: owner.0, what })
             }
         }
     }
@@ -152,18 +160,6 @@ impl<'v> Canvas<'v> {
             return Err(Error::CorruptInode { ino, what });
         }
         self.charge(extents.saturating_mul(EXTENT_COST))
-    }
-
-    /// Notes that a directory of so many blocks is read. All of them together are no longer than the volume.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] if they are.
-    pub(crate) fn load_directory(&mut self, blocks: u32) -> Result<()> {
-        self.directory_blocks += u64::from(blocks);
-        if self.directory_blocks > self.ground.superblock.geometry.blocks_count() {
-            return Err(Corrupt::from(CorruptKind::DirectorySize).into());
-        }
-        Ok(())
     }
 
     /// What `look` says of a block as it is now. A few bytes of it are looked at.
@@ -210,6 +206,20 @@ impl<'v> Canvas<'v> {
         self.changed.get_mut(&block).map(|bytes| &mut **bytes).ok_or_else(outside)
     }
 
+    /// [`Blocks::freed`] for a run of blocks, most of which nobody may have looked at.
+    pub(crate) fn freed_run(&mut self, first: u64, count: u64) -> Result<()> {
+        let run = first..first.saturating_add(count);
+        let known = (self.changed.len() + self.claimed.get_mut().len()) as u64;
+        self.work(count.min(known) as usize * size_of::<u64>())?;
+        if count <= known {
+            return run.into_iter().try_for_each(|block| self.freed(Pblk(block)));
+        }
+        self.claimed.get_mut().retain(|block, owner| owner.1.is_none() || !run.contains(block));
+        self.changed.retain(|block, _| !run.contains(block));
+        self.bytes = self.changed.len() as u64 * self.block_size() as u64;
+        Ok(())
+    }
+
     /// What was changed.
     pub(crate) fn into_changes(self) -> Changes {
         self.changed
@@ -242,7 +252,17 @@ impl Blocks for Canvas<'_> {
         if let Some(bytes) = self.changed.remove(&block.get()) {
             self.bytes -= bytes.len() as u64;
         }
+        // A directory that comes may have it then. A node of the volume stays one that no other map may have.
+        if let Entry::Occupied(claim) = self.claimed.get_mut().entry(block.get())
+            && claim.get().1.is_some()
+        {
+            claim.remove();
+        }
         Ok(())
+    }
+
+    fn claim(&self, block: Pblk, ino: Ino, number: Lblk) -> Result<()> {
+        self.claim_as(block, (ino, Some(number)))
     }
 
     fn work(&self, bytes: usize) -> Result<()> {

@@ -3,16 +3,15 @@
 use std::fmt;
 use uext4_ondisk::Corrupt;
 
-/// Group descriptors that were damaged when the volume was opened, which only a read-only open survives.
+/// Group descriptors that were damaged when the volume was opened. Only a read-only open goes on with them.
 ///
-/// What is read of files in these groups is what is found where the descriptors say, and may be wrong or missing.
-/// Inodes of volumes with `metadata_csum` have checksums of their own, so there it is wrong only if those are, too.
+/// Files in these groups are read from where the descriptors say. They may be wrong or missing. With `metadata_csum`,
+/// inodes have checksums of their own, which tell a wrong place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DescriptorDamage {
     /// Groups whose descriptors are damaged.
     pub groups: u32,
-    /// Those of them whose descriptors lead to impossible places, whatever their checksums: their inodes cannot be
-    /// read.
+    /// Of these, the groups whose descriptors lead to impossible places. Their inodes cannot be read.
     pub impossible: u32,
     /// The damage of the first one, its group and block.
     pub first: Corrupt,

@@ -106,7 +106,7 @@ pub enum Error {
     /// Not a symbolic link.
     #[error("not a symbolic link")]
     NotSymlink,
-    /// Too many symbolic links on the way.
+    /// Too many symbolic links on one path.
     #[error("too many levels of symbolic links")]
     TooManyLinks,
     /// A path component is longer than 255 bytes.
@@ -131,7 +131,7 @@ pub enum Error {
         /// Most that may be read.
         most: u64,
     },
-    /// There is no memory for so much.
+    /// There is not enough memory.
     #[error("no memory for {bytes} bytes")]
     OutOfMemory {
         /// Bytes asked for.
@@ -176,14 +176,14 @@ pub enum Error {
     Invalid(String),
 }
 
-/// What the format has an end of.
+/// A limit of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Limit {
-    /// An inode has as many names as it can count, or a directory as many directories.
+    /// An inode has as many names as it can count, or a directory as many subdirectories.
     #[error("too many links")]
     Links,
-    /// A map has as many levels as it can have, or its blocks or those it maps are beyond its reach.
+    /// A map has as many levels as it can have, or needs a block beyond its reach.
     #[error("the file's map cannot reach that far")]
     Map,
     /// A directory is as large as it can be.
@@ -338,7 +338,7 @@ impl From<iomap::Error> for Error {
     }
 }
 
-/// What the format cannot hold, though it was checked before.
+/// A value that the format cannot hold, although earlier checks passed it.
 impl From<EncodeError> for Error {
     fn from(error: EncodeError) -> Self {
         Error::Invalid(error.to_string())
@@ -356,7 +356,7 @@ impl From<uext4_buffer::Error> for Error {
         match error {
             buffer::Error::Device { block, source } => Error::MetadataIo { block, source: Arc::new(source) },
             buffer::Error::Flush(error) => error.into(),
-            // Every number that is asked for was read from the volume, or computed from what was.
+            // Every number that we ask for was read from the volume, or computed from what was read.
             buffer::Error::OutOfRange { block, .. } => {
                 let corrupt = Corrupt::from(CorruptKind::BlockOutsideVolume("metadata"));
                 corrupt.at_block(Pblk(block)).into()

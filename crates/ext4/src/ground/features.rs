@@ -23,8 +23,8 @@ const READABLE: Incompat = Incompat::from_bits_retain(
         | Incompat::CASEFOLD.bits(),
 );
 
-/// Read-only-compatible features under which overwriting file data keeps everything right. Overwrites change
-/// no count, bitmap, quota or checksum.
+/// Read-only-compatible features that overwriting file data respects: overwrites change no count, bitmap, quota or
+/// checksum.
 const OVERWRITABLE: RoCompat = RoCompat::from_bits_retain(
     RoCompat::SPARSE_SUPER.bits()
         | RoCompat::LARGE_FILE.bits()
@@ -39,7 +39,7 @@ const OVERWRITABLE: RoCompat = RoCompat::from_bits_retain(
         | RoCompat::VERITY.bits(),
 );
 
-/// The last revision level that anybody knows (`EXT4_MAX_SUPP_REV`).
+/// The highest known revision level (`EXT4_MAX_SUPP_REV`).
 const REVISION_MAX: u32 = 1;
 
 /// The two bits that hold the default journal mode: 1 journal, 2 ordered, 3 writeback.
@@ -51,8 +51,8 @@ fn refuse(action: &'static str, feature: impl Into<String>) -> Error {
     Error::Incompatible { action, feature: feature.into() }
 }
 
-/// Refuses volumes that cannot be read, naming what they use. Asked before anything else of the superblock is
-/// looked at: an unknown feature may give its other fields another meaning.
+/// Refuses volumes that cannot be read, and names what they use. This check comes before all other fields of the
+/// superblock: an unknown feature may give them another meaning.
 pub(crate) fn check_readable(features: &Features) -> Result<()> {
     let incompat = features.incompat;
     if incompat.contains(Incompat::JOURNAL_DEV) {
@@ -65,7 +65,7 @@ pub(crate) fn check_readable(features: &Features) -> Result<()> {
     Ok(())
 }
 
-/// Refuses volumes whose names cannot be compared: they fold case by an encoding that nobody defined yet.
+/// Refuses volumes whose names cannot be compared: they fold case by an unknown encoding.
 pub(crate) fn check_encoding(superblock: &Superblock) -> Result<()> {
     let folds = superblock.features.incompat.contains(Incompat::CASEFOLD);
     if folds && superblock.encoding != ENCODING_UTF8_12_1 {
@@ -74,12 +74,12 @@ pub(crate) fn check_encoding(superblock: &Superblock) -> Result<()> {
     Ok(())
 }
 
-/// Refuses writing where an overwrite could contradict something that this version does not keep up.
+/// Refuses to write a volume with something that this version does not keep up to date.
 pub(crate) fn check_writable(superblock: &Superblock) -> Result<()> {
     const ACTION: &str = "open for writing";
     let revision = superblock.geometry.fields().revision;
     if revision > REVISION_MAX {
-        // Whoever makes one may have reasons that no feature tells. The kernel forces it read-only.
+        // A higher level may mean something that no feature names. The kernel mounts such a volume read-only.
         return Err(refuse(
             ACTION,
             format!("revision level {revision}, above the last one known (open it read-only)"),

@@ -1,4 +1,4 @@
-//! What a device holds that is no ext2, ext3 or ext4 volume: names for the message.
+//! What a device holds instead of an ext2, ext3 or ext4 volume: names for the error message.
 
 use std::fmt;
 use uext4_blockdev::partition::Scheme;
@@ -16,9 +16,9 @@ pub enum Contents {
         /// What makes a raw image of it, if something does.
         hint: Option<&'static str>,
     },
-    /// Nothing but zeros in so many bytes at the start.
+    /// Nothing but zeros in this many bytes at the start.
     Zeros(u64),
-    /// Nothing that is known.
+    /// Nothing known.
     Unknown,
 }
 
@@ -32,12 +32,12 @@ pub enum Foreign {
     Partitions {
         /// The form of its table.
         scheme: Scheme,
-        /// Number, bytes and contents of the first ones that can be used.
+        /// Number, bytes and contents of the first usable ones.
         partitions: Vec<(u32, u64, Contents)>,
-        /// How many follow that were not looked into.
+        /// How many more there are, not looked into.
         more: usize,
     },
-    /// So few bytes that no superblock has room.
+    /// This many bytes: too few for a superblock.
     TooShort(u64),
 }
 

@@ -1,20 +1,22 @@
-//! Group descriptors: one of them for an inode, all of them when the volume is opened.
+//! Group descriptors: one is read for an inode, all when the volume is opened.
 //!
 //! A volume of 16 TiB with blocks of 1 KiB has two million groups. Opening it reads their descriptors once, in large
-//! steps and not through the cache (which holds a part of them at most), checks each, and keeps nothing but where
-//! metadata lies: 16 bytes for each run of it.
+//! steps, past the cache, which has room for only a part of them. It checks each one and keeps only where metadata
+//! lies: 16 bytes for each run.
 //!
 //! # Damaged descriptors
-//! Whoever writes needs all of them sound: an open for writing is refused by the first that is not. A read-only open
-//! goes on, as the kernel's does, and says how many are damaged ([`DescriptorDamage`]). All that reading wants to know
-//! of a group is where its inode table is. A descriptor with a wrong checksum still says that; it is used if what it
-//! says is possible, and if no sound descriptor claims the same blocks: then what would be read are certainly not the
-//! inodes of that group. (The kernel refuses the volume if pieces of metadata overlap.) Otherwise the inodes of that
-//! group, and only they, cannot be read. Nothing becomes a system zone on the word of a damaged descriptor: a wrong
-//! one would make sound files unreadable, and what is not written needs no protection.
+//! A writer needs all of them sound: the first damaged one ends an open for writing. A read-only open goes on, as the
+//! kernel's does, and says how many are damaged ([`DescriptorDamage`]). It only needs to know where a group's inode
+//! table is.
 //!
-//! Where a descriptor is impossible the kernel refuses the volume. We refuse when most are: then this is no volume, and
-//! a file of holes that claims a billion groups is not to be read to its end.
+//! A descriptor with a wrong checksum still says that. We use it if its places are possible and no sound descriptor
+//! claims the same blocks: those are certainly not this group's inodes. (The kernel refuses a volume whose pieces of
+//! metadata overlap.) Otherwise the inodes of that group, and only they, cannot be read. A damaged descriptor adds
+//! nothing to the system zones: wrong zones would make sound files unreadable, and nothing is written that zones could
+//! protect.
+//!
+//! The kernel refuses a volume with an impossible descriptor. We refuse it if most are impossible: then this is no
+//! volume. This also ends the reading of a sparse file that claims a billion groups.
 
 use super::damage::DescriptorDamage;
 use super::error::{Error, Result};
@@ -28,10 +30,10 @@ use uext4_ondisk::{Corrupt, CorruptKind, Group, Pblk};
 /// Bytes of descriptors that are read at a time.
 const STEP: u32 = 256 * 1024;
 
-/// Impossible descriptors that are gone on after, even if no others were met.
+/// Impossible descriptors that a read-only open accepts in any case.
 const IMPOSSIBLE_MIN: u32 = 4096;
 
-/// What is wrong with a descriptor, and what it says all the same.
+/// The fault of a descriptor, and what it says all the same.
 pub(crate) struct Damaged {
     /// The first fault, with group and block.
     pub(crate) fault: Corrupt,
@@ -52,7 +54,7 @@ fn decode(
     })
 }
 
-/// Counts damage while descriptors are looked at.
+/// Counts damaged descriptors.
 #[derive(Default)]
 struct Tally {
     sound: u32,
@@ -60,7 +62,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// One more, damaged.
+    /// Counts a damaged one.
     ///
     /// # Errors
     /// The first damage, once most descriptors are impossible.
@@ -78,12 +80,12 @@ impl Tally {
 }
 
 impl Ground {
-    /// The descriptor of a group, checksum verified: for whoever needs more of it than a place to read from.
+    /// The descriptor of a group, its checksum verified: for more than a place to read from.
     pub(crate) fn descriptor(&self, group: Group) -> Result<GroupDescriptor> {
         self.read_descriptor(group)?.map_err(|damaged| damaged.fault.into())
     }
 
-    /// Where the inode table of a group begins. Whoever only reads is told it by a damaged descriptor too, if that is
+    /// Where the inode table of a group begins. For readers, a damaged descriptor may say it too, if its places are
     /// possible.
     pub(crate) fn inode_table(&self, group: Group) -> Result<Pblk> {
         let damaged = match self.read_descriptor(group)? {
@@ -92,7 +94,7 @@ impl Ground {
             Err(damaged) => damaged,
         };
         let blocks = u64::from(self.superblock.geometry.inode_table_blocks());
-        // The zones are metadata of those that are trusted.
+        // The zones hold the metadata of sound descriptors.
         let table = damaged.table.filter(|table| self.zones.allows(table.get(), blocks));
         table.ok_or_else(|| damaged.fault.into())
     }
@@ -108,13 +110,13 @@ impl Ground {
         Ok(decode(bytes, group, block, &self.superblock))
     }
 
-    /// Collects where fixed metadata lies, and damage of the descriptors, which ends an open for writing.
+    /// Collects the system zones and the damage of descriptors. Damage ends an open for writing.
     pub(crate) fn load_zones(&mut self) -> Result<()> {
         let (superblock, zones) = (&self.superblock, &mut self.zones);
         let geometry = &superblock.geometry;
         let table = u64::from(geometry.inode_table_blocks());
         let mut tally = Tally::default();
-        // Flex groups keep a kind of metadata of neighbouring groups together, so each kind has its own run.
+        // A flex group keeps each kind of metadata of its groups together, so each kind has its own run.
         let mut runs = [Run::default(); 3];
         for_each_descriptor(&**self.cache.device(), superblock, |group, descriptor| {
             // With clusters and blocks of 1 KiB, group 0 starts one block before its superblock.
@@ -141,13 +143,13 @@ impl Ground {
         if self.mmp.is_some() {
             zones.add(superblock.mmp.block, 1);
         }
-        zones.settle();
+        zones.sort();
         self.descriptor_damage = tally.found;
         Ok(())
     }
 }
 
-/// Blocks of one kind of metadata that follow one another.
+/// Consecutive blocks of one kind of metadata.
 #[derive(Clone, Copy, Default)]
 struct Run {
     start: u64,
@@ -168,10 +170,10 @@ impl Run {
     }
 }
 
-/// Hands every group's descriptor, checked, to `visit`. Each block of them is read once.
+/// Reads and checks the descriptor of every group, and hands it to `visit`. Each block is read once.
 ///
 /// # Errors
-/// What `visit` says; [`Error::Corrupt`] for descriptors that lie outside the volume; [`Error::MetadataIo`] naming the
+/// Those of `visit`; [`Error::Corrupt`] for descriptors that lie outside the volume; [`Error::MetadataIo`] naming the
 /// first block of the step that failed.
 pub(crate) fn for_each_descriptor(
     device: &dyn Device,
@@ -203,8 +205,8 @@ pub(crate) fn for_each_descriptor(
     Ok(())
 }
 
-/// Where the `number`-th block of descriptors is, and how many (at most `limit`) follow it both in number and place:
-/// all of them, or with `meta_bg` only one.
+/// Finds block `number` of the descriptors, and how many lie in one run from there on (at most `limit`): all of them,
+/// or with `meta_bg` only one.
 fn adjacent(geometry: &Geometry, number: u32, limit: u32) -> Result<(Pblk, u32)> {
     let outside = |block: Pblk| {
         Error::from(Corrupt::from(CorruptKind::BlockOutsideVolume("group descriptors")).at_block(block))

@@ -6,23 +6,45 @@
 use super::blocks::Blocks;
 use super::error::{Error, Result};
 use super::state::Ground;
-use uext4_jbd2::{AbortCause, Handle, Tid};
+use uext4_jbd2::{AbortCause, Handle, Journal, Tid};
 use uext4_ondisk::Pblk;
 
 /// A handle on the volume's journal.
 pub(crate) struct Journaled<'g> {
     ground: &'g Ground,
+    /// Dropped before the handle: nobody commits in between.
+    half: Half<'g>,
     handle: Handle<'g>,
-    /// Whether anything was changed.
+}
+
+/// Aborts the journal if it is dropped after a change: by an error of the edit, or by its panic.
+struct Half<'g> {
+    journal: &'g Journal,
     changed: bool,
+}
+
+impl Half<'_> {
+    fn change<T>(&mut self, bytes: &mut [u8], change: impl FnOnce(&mut [u8]) -> T) -> T {
+        self.changed = true;
+        change(bytes)
+    }
+}
+
+impl Drop for Half<'_> {
+    fn drop(&mut self) {
+        if self.changed {
+            let what = "a change of metadata ended half-way".into();
+            self.journal.abort(AbortCause { what, errno: libc::EIO });
+        }
+    }
 }
 
 impl<'g> Journaled<'g> {
     /// Runs an edit that changes at most `credits` blocks ([`super::credits`]) in a handle of its own. Waits for room
     /// in the log; the caller holds no handle and no lock that comes after handles.
     ///
-    /// An edit that fails after its first change has left half of itself in the transaction: the journal is aborted,
-    /// and nothing of the transaction is committed.
+    /// An edit that fails or panics after its first change has left half of itself in the transaction: the journal is
+    /// aborted, and nothing of the transaction is committed.
     ///
     /// # Errors
     /// What `edit` says; [`Error::Journal`] if there is no room for so many blocks; [`Error::Aborted`].
@@ -32,14 +54,17 @@ impl<'g> Journaled<'g> {
         edit: impl FnOnce(&mut Journaled<'g>) -> Result<T>,
     ) -> Result<T> {
         let journal = ground.journal.as_ref().ok_or(Error::ReadOnly("no journal was opened"))?;
-        let mut blocks = Journaled { ground, handle: journal.start(credits)?, changed: false };
+        let half = Half { journal, changed: false };
+        let mut blocks = Journaled { ground, half, handle: journal.start(credits)? };
         match edit(&mut blocks) {
             Ok(done) => {
+                blocks.half.changed = false;
                 blocks.handle.stop()?;
                 Ok(done)
             }
             Err(error) => {
-                if blocks.changed {
+                if blocks.half.changed {
+                    // The first cause counts, and this one says more.
                     let what = format!("a change of metadata failed half-way: {error}").into();
                     journal.abort(AbortCause { what, errno: error.errno() });
                 }
@@ -71,17 +96,15 @@ impl Blocks for Journaled<'_> {
     fn change<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
         let pin = self.ground.cache.pin(block.get())?;
         self.handle.get_write_access(&pin)?;
-        let done = self.handle.dirty(&pin, change)?;
-        self.changed = true;
-        Ok(done)
+        let Journaled { handle, half, .. } = self;
+        Ok(handle.dirty(&pin, |bytes| half.change(bytes, change))?)
     }
 
     fn fresh<T>(&mut self, block: Pblk, fill: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
         let pin = self.ground.cache.pin(block.get())?;
         self.handle.get_write_access(&pin)?;
-        let done = self.handle.overwrite(&pin, fill)?;
-        self.changed = true;
-        Ok(done)
+        let Journaled { handle, half, .. } = self;
+        Ok(handle.overwrite(&pin, |bytes| half.change(bytes, fill))?)
     }
 
     fn transaction(&self) -> Option<Tid> {
@@ -90,7 +113,7 @@ impl Blocks for Journaled<'_> {
 
     fn freed(&mut self, block: Pblk) -> Result<()> {
         self.handle.revoke(block.get())?;
-        self.changed = true;
+        self.half.changed = true;
         Ok(())
     }
 }

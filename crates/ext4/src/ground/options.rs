@@ -33,7 +33,7 @@ impl VolumeOptions {
         VolumeOptions { write: true, ..Self::read_only() }
     }
 
-    /// Open read-only although somebody else uses the device: what is read may change under the reader.
+    /// Opens read-only although somebody else uses the device. What is read may change meanwhile.
     #[must_use]
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
@@ -54,18 +54,18 @@ impl VolumeOptions {
         self
     }
 
-    /// Most bytes that the mapping snapshot of one file may take (64 MiB unless set); beyond
-    /// it, what was loaded earlier is forgotten and loaded again on demand. What was loaded last, one leaf of the
-    /// map, is kept in any case. For a moment, when a snapshot is made anew, there are two; a queue that is not used
-    /// keeps the one it used last, and a thread up to four that it looked at in synchronous calls.
+    /// Most bytes that the mapping snapshot of one file may take (64 MiB unless set). Beyond it, what was loaded
+    /// earlier is forgotten, and loaded again on demand. The last leaf loaded always stays. While a snapshot is
+    /// replaced there are two. An idle queue keeps the one that it used last. A thread keeps up to four from its
+    /// synchronous calls.
     #[must_use]
     pub fn map_budget(mut self, bytes: usize) -> Self {
         self.map_budget = bytes;
         self
     }
 
-    /// Most bytes of inodes kept in memory that nobody uses, their mappings included (8 MiB unless set; 0 keeps none).
-    /// Those in use, and those with changes that are not durable yet, stay whatever they take.
+    /// Most bytes of unused inodes kept in memory, with their mappings (8 MiB unless set; 0 keeps none). Inodes in use,
+    /// and inodes with changes that are not durable yet, always stay.
     #[must_use]
     pub fn inode_budget(mut self, bytes: usize) -> Self {
         self.inode_budget = bytes;
@@ -108,7 +108,7 @@ impl OpenOptions {
         self
     }
 
-    /// Refuses a file that could be used for nothing. std does so too, before it looks at the path.
+    /// Refuses a file that would be open for nothing. The check comes before the path is looked at, as in std.
     pub(crate) fn check(&self) -> Result<()> {
         if self.read || self.write {
             return Ok(());
@@ -144,8 +144,8 @@ impl QueueOptions {
         self
     }
 
-    /// Only the creating thread drives the queue (SINGLE_ISSUER, DEFER_TASKRUN). It must keep calling: nobody
-    /// can harvest its completions for it.
+    /// Only the creating thread drives the queue (SINGLE_ISSUER, DEFER_TASKRUN). It must keep calling: no other thread
+    /// can harvest its completions.
     #[must_use]
     pub fn owner_driven(mut self, owner_driven: bool) -> Self {
         self.device.owner_driven = owner_driven;

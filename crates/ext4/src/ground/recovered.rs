@@ -2,7 +2,7 @@
 
 use uext4_jbd2::{Damage, FastCommits, LogEnd, RecoveryReport};
 
-/// How a volume came to its present state.
+/// What opening did with the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecoveryState {
@@ -10,7 +10,7 @@ pub enum RecoveryState {
     Clean,
     /// The superblock asked for recovery, but the log was empty.
     EmptyLog,
-    /// The superblock asks for recovery, but there is no journal (only read-only).
+    /// The superblock asks for recovery, but there is no journal (volume opened read-only).
     NoJournal,
     /// The log is replayed in memory; the device is as it was.
     Overlay,
@@ -23,7 +23,7 @@ pub enum RecoveryState {
 }
 
 impl RecoveryState {
-    /// One word for it.
+    /// Its name, one word.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl RecoveryState {
 /// What was recovered when the volume was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveryInfo {
-    /// How the volume came to its present state.
+    /// What opening did with the journal.
     pub state: RecoveryState,
     /// Whether the device still asks for recovery.
     pub needed: bool,
@@ -49,12 +49,11 @@ pub struct RecoveryInfo {
     pub log: Option<RecoveryReport>,
     /// Error that the journal had recorded (`s_errno`), 0 = none.
     pub journal_errno: i32,
-    /// Why a fast commit of the log could not be replayed, if one could not: what is seen is without it and those
-    /// behind it.
+    /// Why a fast commit could not be replayed, if there is one. The volume is shown without it and those behind it.
     pub fast_commits_refused: Option<String>,
-    /// The fast commits before that one, which were replayed, if there are any.
+    /// The fast commits before that one, if there are any. They were replayed.
     pub fast_commits_before: Option<FastCommits>,
-    /// Why the journal cannot be used, of a volume opened read-only that does not need it.
+    /// Why the journal cannot be used. Only of a volume that was opened read-only and does not need it.
     pub journal_damage: Option<String>,
 }
 
@@ -85,14 +84,13 @@ impl RecoveryInfo {
         Self::new(RecoveryState::Clean, false)
     }
 
-    /// The damage for which the log ended before a committed transaction, if it did.
+    /// The damage that ended the log before a committed transaction, if there is any.
     #[must_use]
     pub fn log_damage(&self) -> Option<Damage> {
         self.log.as_ref()?.ended.damage()
     }
 
-    /// Why what is seen is older than what was committed last, if it is: what the journal holds could not all be
-    /// replayed. One sentence.
+    /// Why committed changes in the journal could not be replayed, in one sentence. `None` if all were.
     #[must_use]
     pub fn loss(&self) -> Option<String> {
         if let Some(damage) = self.log_damage() {

@@ -10,19 +10,19 @@ use uext4_jbd2::{Journal, JournalInfo};
 use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::{MmpBlock, Superblock};
 
-/// The state of an open volume below its inodes.
+/// An open volume, below its inodes.
 pub(crate) struct Ground {
     pub(crate) superblock: Superblock,
     pub(crate) cache: BufferCache,
     pub(crate) zones: SystemZones,
     pub(crate) map_budget: usize,
     pub(crate) journal: Option<Journal>,
-    /// Number of the journal's last committed transaction, for the inodes, which know no journal.
+    /// Number of the last committed transaction. The inodes share it, because they know no journal.
     pub(crate) committed: Arc<AtomicU64>,
     pub(crate) journal_info: Option<JournalInfo>,
     pub(crate) mmp: Option<MmpBlock>,
     pub(crate) recovery: RecoveryInfo,
-    /// Whether a damaged group descriptor is an error wherever it is met: of volumes that are to be written.
+    /// Whether a damaged group descriptor is always an error: so on volumes open for writing.
     pub(crate) trusts_only_sound: bool,
     pub(crate) descriptor_damage: Option<DescriptorDamage>,
 }
@@ -30,10 +30,10 @@ pub(crate) struct Ground {
 /// The root directory's inode number.
 pub(crate) const ROOT: Ino = Ino(2);
 
-/// Whether the superblock names the inode as the journal or as the file of quotas or orphans. These may have any
-/// number, and whoever overwrites one breaks accounting or recovery. A directory entry that leads to one is an error
-/// or an attack, apart from `/.journal`, which `tune2fs -j` makes on a mounted volume. Fields whose feature is off
-/// count as well: the tools clear them.
+/// Whether the superblock names the inode as the journal, a quota file or the orphan file. These may have any number.
+/// Overwriting one breaks accounting or recovery. A directory entry that leads to one is an error or an attack, except
+/// `/.journal`, which `tune2fs -j` makes on a mounted volume. A field counts even if its feature is off: the tools
+/// clear it then.
 pub(crate) fn is_system_file(superblock: &Superblock, ino: Ino) -> bool {
     [
         superblock.journal.inode,

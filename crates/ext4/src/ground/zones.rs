@@ -1,8 +1,8 @@
 //! The system zones: blocks that hold metadata at fixed places and can never be file data.
 //!
-//! Superblock copies, group descriptors, bitmaps, inode tables and the journal. Every physical range is
-//! checked against them once, when a mapping is published, so that a damaged or hostile extent tree cannot
-//! make a data write destroy the volume (the kernel's `block_validity`).
+//! Superblock copies, group descriptors, bitmaps, inode tables and the journal. Every physical range is checked against
+//! them once, when a mapping is published, so that a damaged or hostile extent tree cannot lead a data write onto
+//! metadata (as the kernel's `block_validity`).
 
 use uext4_ondisk::{BlockRange, Pblk};
 
@@ -12,12 +12,12 @@ pub(crate) struct SystemZones {
     ranges: Vec<(u64, u64)>,
     blocks: u64,
     first: u64,
-    /// Ranges after which they are merged without being asked.
-    settle_at: usize,
+    /// [`SystemZones::add`] sorts by itself when there are this many ranges.
+    sort_at: usize,
 }
 
-/// Ranges that are not worth merging yet.
-const SETTLE_MIN: usize = 1 << 16;
+/// Fewer ranges are not worth sorting early.
+const SORT_MIN: usize = 1 << 16;
 
 impl SystemZones {
     /// Zones of a volume whose usable blocks are `volume`.
@@ -26,11 +26,11 @@ impl SystemZones {
             ranges: Vec::new(),
             first: volume.first.get(),
             blocks: volume.end.get(),
-            settle_at: SETTLE_MIN,
+            sort_at: SORT_MIN,
         }
     }
 
-    /// Adds a range; call [`SystemZones::settle`] after the last one.
+    /// Adds a range; call [`SystemZones::sort`] after the last one.
     pub(crate) fn add(&mut self, start: Pblk, count: u64) {
         let (start, end) = (start.get(), start.get().saturating_add(count));
         match self.ranges.last_mut() {
@@ -41,18 +41,17 @@ impl SystemZones {
         }
     }
 
-    /// What can be merged is merged now and then, so that scattered additions never take much more memory than what
-    /// is left of them.
+    /// Sorts now and then, so that scattered additions never take much more memory than their merged ranges.
     fn push(&mut self, range: (u64, u64)) {
-        if self.ranges.len() >= self.settle_at {
-            self.settle();
-            self.settle_at = SETTLE_MIN.max(self.ranges.len() * 2);
+        if self.ranges.len() >= self.sort_at {
+            self.sort();
+            self.sort_at = SORT_MIN.max(self.ranges.len() * 2);
         }
         self.ranges.push(range);
     }
 
-    /// Sorts and merges.
-    pub(crate) fn settle(&mut self) {
+    /// Sorts the ranges, and merges those that touch.
+    pub(crate) fn sort(&mut self) {
         self.ranges.sort_unstable();
         self.ranges.dedup_by(|next, last| {
             let touches = next.0 <= last.1;
@@ -90,11 +89,11 @@ mod tests {
     fn scattered_additions_are_merged_on_the_way() {
         let mut zones = SystemZones::new(BlockRange { first: Pblk(1), end: Pblk(1 << 40) });
         // Even blocks, then odd ones from above: nothing follows what was added last.
-        let count = 3 * SETTLE_MIN as u64;
+        let count = 3 * SORT_MIN as u64;
         (0..count).for_each(|n| zones.add(Pblk(2 * n + 2), 1));
         (0..count).rev().for_each(|n| zones.add(Pblk(2 * n + 3), 1));
-        assert!(zones.ranges.capacity() <= 8 * SETTLE_MIN, "{}", zones.ranges.capacity());
-        zones.settle();
+        assert!(zones.ranges.capacity() <= 8 * SORT_MIN, "{}", zones.ranges.capacity());
+        zones.sort();
         assert_eq!(zones.ranges, [(2, 2 * count + 2)]);
     }
 
@@ -104,7 +103,7 @@ mod tests {
         for (start, count) in [(500, 10), (1, 4), (5, 3), (505, 20), (900, 0)] {
             zones.add(Pblk(start), count);
         }
-        zones.settle();
+        zones.sort();
         assert_eq!(zones.ranges, [(1, 8), (500, 525)]);
         for (start, count, allowed) in [
             (8, 492, true),

@@ -15,7 +15,9 @@
 //! Whoever frees it stores the record without links, then has it let go ([`Ext4State::let_go`]), then clears its bit: a
 //! look-up in between reads the record and is told that it is free; one after the number was given out again makes an
 //! inode of its own, with the new generation, gate and mapping. Letting go succeeds for the last user only, so nobody
-//! is left who could mean the file that had the number before.
+//! is left who could mean the file that had the number before. Of users that let go at once one is the last: whoever
+//! is told that others are left has nothing of the inode any more. So whoever uses an inode without links lets it go
+//! when done, and never just drops it.
 
 use super::{Inode, refuse_value};
 use crate::ground::error::Result;
@@ -71,10 +73,11 @@ impl Ext4State {
         self.inodes.find(ino)
     }
 
-    /// Forgets an inode whose number is about to be free (see the module). Gives it back if somebody else uses it: the
-    /// last of them has to free it.
+    /// Ends a use of an inode whose number is about to be free (see the module). Whether it was the last one: then it
+    /// is forgotten, and the caller has to free it.
     #[allow(dead_code)] // Unlinking comes next.
-    pub(crate) fn let_go(&self, inode: Arc<Inode>) -> std::result::Result<(), Arc<Inode>> {
+    #[must_use = "the last user has to free it"]
+    pub(crate) fn let_go(&self, inode: Arc<Inode>) -> bool {
         self.inodes.let_go(inode)
     }
 }
@@ -213,16 +216,16 @@ impl InodeCache {
         }
     }
 
-    fn let_go(&self, inode: Arc<Inode>) -> std::result::Result<(), Arc<Inode>> {
+    fn let_go(&self, inode: Arc<Inode>) -> bool {
         let ino = inode.ino();
         let mut table = self.shard(ino).table.lock();
         let Some(entry) = table.entries.get_mut(&ino).filter(|entry| Arc::ptr_eq(&entry.inode, &inode))
         else {
-            return Err(inode);
+            return false;
         };
         drop(inode);
         if Arc::get_mut(&mut entry.inode).is_none() {
-            return Err(entry.inode.clone());
+            return false;
         }
         let turn = entry.turn;
         // It was handed out, so it is not among the unused.
@@ -230,7 +233,7 @@ impl InodeCache {
         let entry = table.entries.remove(&ino);
         drop(table);
         drop(entry);
-        Ok(())
+        true
     }
 }
 

@@ -40,7 +40,7 @@ impl Inode {
         let written = self.state.gate.last_write_ns();
         if written > told_ns {
             told_ns = written;
-            (draft.disk.modified, draft.disk.changed) = (timestamp(written), timestamp(written));
+            draft.stamp(timestamp(written), true);
         }
         Ok(Edit { inode: self, draft, told_ns, _turn: turn })
     }

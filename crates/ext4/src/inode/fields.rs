@@ -3,11 +3,26 @@
 use super::draft::Draft;
 use crate::ground::error::{Error, Limit, Result};
 use crate::ground::state::Ground;
-use uext4_ondisk::ext4::{Inode as DiskInode, RoCompat, Superblock, Timestamp, update_inode_checksum};
+use uext4_ondisk::ext4::{
+    FileType, IndirectLayout, Inode as DiskInode, RoCompat, Superblock, Timestamp, update_inode_checksum,
+};
 use uext4_ondisk::{EncodeError, Ino};
 
 /// Most links of an inode (`EXT4_LINK_MAX`).
 pub(crate) const LINKS_MAX: u16 = 65000;
+
+/// Largest size of files on volumes without the feature `large_file`.
+const SMALL_SIZE_MAX: u64 = i32::MAX as u64;
+/// Logical blocks that a file can have: the last 32-bit number is none. Linux's `ext4_max_size`.
+const LOGICAL_BLOCKS: u64 = 0xffff_ffff;
+
+/// The largest size that an inode can have with its kind of map.
+pub(crate) fn size_max(superblock: &Superblock, disk: &DiskInode) -> u64 {
+    let block = superblock.geometry.block_size();
+    let pointers = || IndirectLayout::new(block).blocks();
+    let blocks = if disk.uses_extents() { LOGICAL_BLOCKS } else { pointers() };
+    blocks.saturating_mul(u64::from(block))
+}
 
 /// A field that the record cannot hold.
 pub(crate) fn unencodable(error: EncodeError) -> Error {
@@ -22,11 +37,15 @@ pub(crate) fn empty_record(superblock: &Superblock, ino: Ino) -> Result<(Vec<u8>
     Ok((raw, disk))
 }
 
-/// The nearest time that a record with so many bytes of extra fields can hold.
+/// Bytes of extra fields, up to those of all times.
+const TIMES_END: u16 = 24;
+
+/// The nearest time that each field of a record with so many bytes of extra fields can hold.
 pub(crate) fn storable(time: Timestamp, extra_isize: u16) -> Timestamp {
-    let most = if extra_isize == 0 { i64::from(i32::MAX) } else { Timestamp::MAX_SECONDS };
+    let is_short = extra_isize < TIMES_END;
+    let most = if is_short { i64::from(i32::MAX) } else { Timestamp::MAX_SECONDS };
     let seconds = time.seconds.clamp(Timestamp::MIN_SECONDS, most);
-    let nanoseconds = if extra_isize == 0 { 0 } else { time.nanoseconds };
+    let nanoseconds = if is_short { 0 } else { time.nanoseconds };
     Timestamp { seconds, nanoseconds }
 }
 
@@ -38,7 +57,7 @@ pub(crate) fn count_subdirectory(ground: &Ground, links: u16, more: bool) -> Res
     match (links, more) {
         (1, _) => Ok(1),
         (links, false) => Ok(links.saturating_sub(1).max(2)),
-        (links, true) if links < LINKS_MAX - 1 => Ok(links + 1),
+        (links, true) if links < LINKS_MAX => Ok(links + 1),
         _ if ground.superblock.features.ro_compat.contains(RoCompat::DIR_NLINK) => Ok(1),
         _ => Err(Error::Limit(Limit::Links)),
     }
@@ -71,11 +90,15 @@ impl Draft {
     /// Another size. What it maps is for the caller.
     ///
     /// # Errors
-    /// [`Limit::Map`] if a record of this kind cannot hold it. Nothing was changed then.
+    /// [`Limit::Map`] if its map cannot reach so far, or the volume cannot have files so large. Nothing was changed
+    /// then.
     pub(crate) fn set_size(&mut self, ground: &Ground, size: u64) -> Result<()> {
+        let superblock = &ground.superblock;
+        let is_large = size > SMALL_SIZE_MAX && self.disk.file_type() == Some(FileType::Regular);
+        let allowed = !is_large || superblock.features.ro_compat.contains(RoCompat::LARGE_FILE);
         let before = std::mem::replace(&mut self.disk.size, size);
-        let mut raw = self.raw.clone();
-        if self.disk.encode(&mut raw, self.ino, &ground.superblock).is_err() {
+        let fits = self.disk.encode(&mut self.raw.clone(), self.ino, superblock).is_ok();
+        if !allowed || size > size_max(superblock, &self.disk) || !fits {
             self.disk.size = before;
             return Err(Error::Limit(Limit::Map));
         }

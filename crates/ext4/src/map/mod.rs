@@ -7,15 +7,13 @@ pub(crate) mod indirect;
 pub(crate) mod overwrite;
 
 use crate::ground::error::{Error, Result};
+use crate::inode::fields::size_max;
 use crate::inode::{Ext4State, Inode};
 use std::sync::Arc;
 use uext4_iomap::snapshot::BLOCKS_END;
 use uext4_iomap::{Found, MapSnapshot, Run, State};
 use uext4_ondisk::ext4::{Extent, ExtentNode, Incompat, NodeLimits};
 use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
-
-/// Logical blocks that a file can have: the last 32-bit number is none. Linux's `ext4_max_size`.
-const LOGICAL_BLOCKS: u64 = 0xffff_ffff;
 
 /// What one leaf of the map says: its window of logical blocks and the runs in it; the rest of the window is
 /// holes.
@@ -36,8 +34,7 @@ enum Step {
 pub(crate) fn check_inode(state: &Ext4State, inode: &Inode) -> Result<()> {
     let (disk, superblock) = (inode.disk(), &state.superblock);
     let geometry = &superblock.geometry;
-    let blocks = if disk.uses_extents() { LOGICAL_BLOCKS } else { indirect::layout(state).blocks() };
-    if disk.size > blocks.saturating_mul(u64::from(geometry.block_size())) {
+    if disk.size > size_max(superblock, &disk) {
         return Err(Corrupt::from(CorruptKind::InodeField("size")).in_inode(inode.ino()).into());
     }
     // An attribute value in an inode of its own counts for each file that shares it.

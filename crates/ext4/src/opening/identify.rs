@@ -1,7 +1,7 @@
-//! What a device holds that is no ext2, ext3 or ext4 volume, told by its first bytes: for the message, not for use.
+//! Tells by its first bytes what a device without an ext2, ext3 or ext4 volume holds: only for the error message.
 //!
-//! The signatures are those of two crates: `forensicnomicon-core` knows file systems, swap and containers of them,
-//! `file-format` knows compressed files and virtual disks. Partition tables are those of `?partition=N`.
+//! Two crates have the signatures: `forensicnomicon-core` those of file systems, swap and containers of volumes,
+//! `file-format` those of compressed files and virtual disks. Partition tables are read as for `?partition=N`.
 
 use crate::ground::error::Error;
 use crate::ground::foreign::{Contents, Foreign};
@@ -11,13 +11,13 @@ use uext4_blockdev::partition::{self, Extent, Scheme};
 use uext4_blockdev::{self as blockdev, BufferPool, Device};
 use uext4_ondisk::CorruptKind;
 
-/// Bytes looked at: the furthest signature known is that of a ZFS label.
+/// Bytes to look at. The furthest known signature is that of a ZFS label.
 const LOOKED_AT: u64 = 256 << 10;
 
-/// Most partitions that are looked into.
+/// Most partitions to look into.
 const PARTITIONS_MAX: usize = 32;
 
-/// The error for a device on which `error` was found instead of a superblock.
+/// Turns `error`, found instead of a superblock, into one that says what the device holds.
 pub(crate) fn instead(device: &dyn Device, error: Error) -> Error {
     let Error::Corrupt(corrupt) = &error else { return error };
     let foreign = match corrupt.kind {
@@ -31,7 +31,7 @@ pub(crate) fn instead(device: &dyn Device, error: Error) -> Error {
 fn look(device: &dyn Device) -> blockdev::Result<Foreign> {
     let whole = Extent { start: 0, size: device.geometry().size };
     let bytes = first_bytes(device, whole)?;
-    // Boot sectors of file systems bear the mark of an MBR too, so what is surer comes first.
+    // The boot sector of a file system bears the mark of an MBR too. So GPT comes first, then file systems, then MBR.
     let listing = partition::list(device)?;
     let volume = volume(&bytes);
     if let Some(listing) = listing

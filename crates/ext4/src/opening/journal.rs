@@ -9,10 +9,10 @@ use uext4_iomap::{Found, State};
 use uext4_jbd2::{Journal, JournalInfo, LogRun, RunMap};
 use uext4_ondisk::Pblk;
 
-/// Where the blocks of the journal are, `None` if the volume has none of its own.
+/// Finds the blocks of the journal. `None` if the volume has no journal inside it.
 pub(crate) fn find(state: &Ext4State) -> Result<Option<RunMap>> {
     let Some(ino) = state.superblock.journal_inode() else { return Ok(None) };
-    // Not one that the cache keeps: the log's blocks become a system zone, and its mapping was judged without that.
+    // The cache must not keep this inode: its mapping is checked before the log's blocks are a system zone.
     let inode = state.load_inode(ino)?;
     refuse_value(ino, &inode.disk())?;
     inode.check_contents()?;
@@ -24,7 +24,7 @@ pub(crate) fn find(state: &Ext4State) -> Result<Option<RunMap>> {
     let mut runs = Vec::new();
     let mut next = 0u64;
     while next < end {
-        // Below 2^32: the volume's maps end there, and `find` is asked for no block behind `end`.
+        // A map ends at block 2^32.
         let Ok(block) = u32::try_from(next) else { break };
         match inode.state.map.find(block) {
             Found::Unknown => drop(map::load(state, &inode, next * block_size)?),
@@ -45,11 +45,11 @@ pub(crate) fn find(state: &Ext4State) -> Result<Option<RunMap>> {
     Ok(Some(RunMap::new(runs)?))
 }
 
-/// Finds the journal, protects its blocks and checks that it is empty or does not count. Only a volume open for
-/// writing gets a running journal.
+/// Finds the journal and makes its blocks a system zone. By now the log is empty or does not count. Only a volume open
+/// for writing gets a running journal.
 ///
-/// Whoever only reads a volume whose log does not count needs no journal: damage of it is noted
-/// ([`crate::RecoveryInfo::journal_damage`]), and everything else stays readable.
+/// A reader needs no journal whose log does not count. Damage of the journal is then noted
+/// ([`crate::RecoveryInfo::journal_damage`]), and the files stay readable.
 pub(crate) fn open(state: &mut Ext4State, write: bool) -> Result<()> {
     match load(state) {
         Ok(None) => Ok(()),
@@ -67,14 +67,14 @@ fn load(state: &mut Ext4State) -> Result<Option<(RunMap, JournalInfo)>> {
     for run in log.runs() {
         state.zones.add(Pblk(run.physical), u64::from(run.length));
     }
-    state.zones.settle();
+    state.zones.sort();
     let info = JournalInfo::read(&state.cache, &log)?;
     Ok(Some((log, info)))
 }
 
 fn begin(state: &mut Ext4State, log: RunMap, mut info: JournalInfo, write: bool) -> Result<()> {
     if write {
-        // The last thing that may refuse the volume, so it comes before the first thing that is written.
+        // This is the last check that may refuse the volume. It comes before the first write.
         info.check_room()?;
     }
     if info.needs_recovery() {

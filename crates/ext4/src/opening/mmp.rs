@@ -1,28 +1,28 @@
 //! Multi-mount protection (feature `mmp`): does another node use the volume?
 //!
-//! The node that owns a volume refreshes one block of it every few seconds; a sequence number there says that it is
-//! in use, that a checker is at work, or that it was left cleanly (`Documentation/filesystems/ext4/mmp.rst`,
-//! `fs/ext4/mmp.c`).
+//! The node that owns a volume writes one block of it every few seconds. A sequence number there says that the volume
+//! is in use, that a checker is at work, or that it was left cleanly (sources:
+//! `Documentation/filesystems/ext4/mmp.rst`, `fs/ext4/mmp.c`).
 //!
-//! **What opening does with it.** Whoever is about to *write* must wait: the kernel and e2fsprogs read the block,
-//! sleep for twice the check interval (10 s and more), and read it again; only a number that stands still has no
-//! living owner. A volume with this feature is not opened for writing at all until there is a heartbeat of our
-//! own, so what is left is reading. For a reader the state alone counts, without waiting: anything but "clean" is
-//! [`Error::InUse`]. That errs on the safe side (a node that crashed leaves its number behind) and costs nothing,
-//! and `force` is the way around it. The kernel's read-only mount does not look at the block; e2fsprogs do.
+//! **What opening does with it.** A *writer* would have to wait: the kernel and e2fsprogs read the block, sleep for
+//! twice the check interval (10 s and more), and read it again. A number that stands still has no living owner. We have
+//! no heartbeat of our own yet, so we never open such a volume for writing. A *reader* does not wait, and goes by the
+//! first number: anything but "clean" is [`Error::InUse`]. That errs on the safe side, since a crashed node leaves its
+//! number behind. `force` reads all the same. The kernel's read-only mount does not look at the block; e2fsprogs do.
 //!
-//! **A damaged block is an error that `force` does not hide.** `force` says "I know that somebody uses it"; it does
-//! not say "the metadata may be wrong", and every other checksum error is reported whatever the options.
+//! **`force` does not hide a damaged block.** It says "I know that somebody uses the volume". It does not say "the
+//! metadata may be wrong": no option hides any other checksum error either.
 
 use crate::ground::error::{Error, Result};
 use crate::ground::options::VolumeOptions;
+use crate::opening::on_device::read_bytes;
 use std::fmt::Write;
-use uext4_blockdev::{BufferPool, Device};
+use uext4_blockdev::Device;
 use uext4_ondisk::ext4::{Incompat, MmpBlock, MmpOwner, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind};
 
-/// The block as it is on the device now: never from the cache, its owner may be another machine. `None` without
-/// the feature.
+/// Reads the block from the device, never from the cache: another machine may have written it. `None` without the
+/// feature.
 pub(crate) fn read(device: &dyn Device, superblock: &Superblock) -> Result<Option<MmpBlock>> {
     if !superblock.features.incompat.contains(Incompat::MMP) {
         return Ok(None);
@@ -34,14 +34,13 @@ pub(crate) fn read(device: &dyn Device, superblock: &Superblock) -> Result<Optio
             .at_block(place)
             .into());
     }
-    let length = geometry.block_size() as usize;
-    let mut buffer = BufferPool::new(length)?.take(length)?;
-    // Inside the volume, which the caller found to fit the device: no overflow.
-    device.read_at(&mut buffer, place.get() * u64::from(geometry.block_size()))?;
-    Ok(Some(MmpBlock::decode(&buffer, superblock)?))
+    let size = geometry.block_size();
+    // No overflow: the block is inside the volume, and the caller has checked that the volume fits the device.
+    let bytes = read_bytes(device, place.get() * u64::from(size), size as usize)?;
+    Ok(Some(MmpBlock::decode(&bytes, superblock)?))
 }
 
-/// Refuses a volume with this feature that is to be written, and one that somebody else uses unless that is forced.
+/// Refuses to write any volume with this feature. Refuses to read one in use, unless `force` is set.
 pub(crate) fn refuse_shared(
     device: &dyn Device,
     superblock: &Superblock,
@@ -49,13 +48,13 @@ pub(crate) fn refuse_shared(
 ) -> Result<()> {
     let Some(mmp) = read(device, superblock)? else { return Ok(()) };
     if options.write {
-        // Before anything else: nobody may touch even the log of a volume that he cannot keep for himself.
+        // This comes first: we may not touch even the log of a volume that another node may write.
         crate::ground::features::check_writable(superblock)?;
     }
     if options.force { Ok(()) } else { check(&mmp, superblock) }
 }
 
-/// Refuses a volume that somebody else uses, naming the node.
+/// Refuses a volume that somebody else uses, and names the node.
 fn check(mmp: &MmpBlock, superblock: &Superblock) -> Result<()> {
     let mut by = match mmp.owner() {
         MmpOwner::Nobody => return Ok(()),
@@ -74,7 +73,7 @@ fn check(mmp: &MmpBlock, superblock: &Superblock) -> Result<()> {
     Err(Error::InUse(by))
 }
 
-/// A name from the block, up to its first NUL, with nothing in it that a terminal would obey.
+/// A name from the block, up to its first NUL, escaped: a terminal obeys nothing in it.
 fn text(name: &[u8]) -> String {
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     name[..end].escape_ascii().to_string()

@@ -1,35 +1,37 @@
 //! Opening a volume whose journal is not empty.
 //!
-//! The state that the log describes is first *looked at* through an overlay: home blocks lead to their copies in
-//! the log, the superblock and the log's superblock are as they will be afterwards, and nothing is written. Read-only
-//! opens stay there. An open for writing takes every decision on that view, so that a volume that cannot be opened
-//! for writing is left as it was, and only then writes: home blocks, flush, superblock of the log (empty), flush,
-//! superblock without `needs_recovery`, flush. Until the last step the next open begins anew, with the same result.
+//! Recovery first *looks at* the volume that the log describes, through an overlay. There, home blocks lead to their
+//! copies in the log, and the superblocks of volume and log are as they will be afterwards. Nothing is written. A
+//! read-only open stays there.
+//!
+//! An open for writing takes every decision on that view, so a refused volume is left as it was. Only then does it
+//! write: home blocks, flush, superblock of the log (empty), flush, superblock without `needs_recovery`, flush. Until
+//! the last step the next open begins anew, with the same result.
 //!
 //! # Fast commits
-//! They are replayed on the same view (`fast_commit/`). What comes of it is written as an ordinary transaction into the
-//! log that was just written home, under the number of the fast commits, and then goes home from there: so a crash
-//! finds either the fast commits and the volume without any of them, or the transaction (`jbd2`'s `convert.rs`). A
-//! fast commit that contradicts the volume or those before it does not count, nor does what follows it: a read-only
-//! open shows what came before it and says so, an open for writing is refused.
+//! They are replayed on the same view (`fast_commit/`). A writer stores the outcome as an ordinary transaction in the
+//! log that was just written home, under the number of the fast commits, and then writes it home. So a crash finds
+//! either the fast commits and the volume without any of them, or the transaction (`jbd2`'s `convert.rs`).
+//!
+//! A fast commit that contradicts the volume or an earlier one does not count, nor do later ones. A read-only open
+//! shows the volume before it and says so. An open for writing is refused.
 //!
 //! # The superblock
-//! The log may hold an older copy of it. What was written to it around the journal must survive: the record of
-//! errors and the error state (as the kernel's `ext4_load_journal` keeps them), and `needs_recovery` until the log is
-//! empty. An error that the journal itself recorded (`s_errno`) becomes the volume's error state before it is
-//! cleared.
+//! The log may hold an older copy of it. What was written to it past the journal must survive: the record of errors,
+//! the error state (the kernel's `ext4_load_journal` keeps both), and `needs_recovery` until the log is empty. An error
+//! that the journal recorded (`s_errno`) becomes the volume's error state before the journal's record is cleared.
 //!
 //! # Flag and log disagree
-//! `needs_recovery` with an empty log: nothing is replayed, an open for writing clears the flag. A log in use without
-//! the flag: its contents are left-overs (whoever writes the log sets the flag before), so they are ignored, and an
-//! open for writing empties the log, as the kernel does (`jbd2_journal_wipe`); e2fsck asks. That, too, comes after the
-//! last check that may refuse the volume.
+//! `needs_recovery` with an empty log: nothing is replayed. An open for writing clears the flag.
+//!
+//! A log in use without the flag: its contents are left-overs, because a writer sets the flag before it writes the log.
+//! They are ignored. An open for writing empties the log, after the last check that may refuse the volume. The kernel
+//! empties it too (`jbd2_journal_wipe`); e2fsck asks.
 //!
 //! # A journal that cannot be used
-//! If nothing is to be recovered, reading does not need it: it is noted, and only writing is refused. If
-//! `needs_recovery` is set, what the log holds is lost to us and the files are not what they were: both are refused, by
-//! the error that names the damage. (The kernel refuses too unless it is told `noload`; e2fsck throws the journal
-//! away.)
+//! Without `needs_recovery` reading does not need it: the damage is noted, and only writing is refused. With
+//! `needs_recovery` the log's contents are lost and the files are out of date: reading and writing are refused, by the
+//! error that names the damage. (The kernel refuses too unless it is told `noload`; e2fsck throws the journal away.)
 
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
@@ -48,25 +50,25 @@ use uext4_jbd2::{Changes, JournalInfo, LogMap, Recovery, mark_empty, store_empty
 use uext4_ondisk::ext4::{Compat, Incompat, RoCompat, SUPERBLOCK_OFFSET, State, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Pblk};
 
-/// Most bytes of metadata that recovery patches in memory.
+/// Most bytes of metadata that recovery changes in memory.
 const OVERLAY_BYTES: u64 = 16 << 20;
 
-/// A device with its superblock, ready to be opened, and how it came to that.
-pub(crate) struct Settled {
+/// A device ready to be opened, its superblock, and what recovery did.
+pub(crate) struct Ready {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) superblock: Superblock,
     pub(crate) info: RecoveryInfo,
 }
 
-/// A log that was read, and the view of the volume with it applied.
+/// A log that was read, and the view of the volume after its replay.
 struct Pending {
     recovery: Recovery,
     overlay: Arc<OverlayDevice>,
-    /// The superblock as it will be.
+    /// The superblock as it will be afterwards.
     superblock: Superblock,
-    /// Its bytes, with and without `needs_recovery`.
-    asking: Vec<u8>,
-    settled: Vec<u8>,
+    /// Its bytes, first with and then without `needs_recovery`.
+    flagged: Vec<u8>,
+    cleared: Vec<u8>,
     /// What the fast commits changed.
     changes: Changes,
 }
@@ -74,42 +76,42 @@ struct Pending {
 /// Recovers the volume if its superblock asks for it.
 ///
 /// # Errors
-/// What refuses the volume afterwards too, in which case nothing was written; [`Error::Incompatible`] for an external
-/// journal; for an open for writing [`Error::Journal`] if the log is damaged and [`Error::FastCommit`] if its fast
-/// commits cannot be replayed.
-pub(crate) fn settle(
+/// Those that refuse the volume later too; nothing was written then. [`Error::Incompatible`] for an external journal.
+/// For an open for writing: [`Error::Journal`] if the log is damaged, [`Error::FastCommit`] if its fast commits cannot
+/// be replayed.
+pub(crate) fn recover(
     device: Arc<dyn Device>,
     superblock: Superblock,
     options: &VolumeOptions,
-) -> Result<Settled> {
+) -> Result<Ready> {
     match prepare(&device, superblock, options)? {
-        Prepared::Settled(settled) => Ok(*settled),
+        Prepared::Ready(ready) => Ok(*ready),
         Prepared::ToWrite { pending, log, mut info } => {
             pending.apply(&*device, &log)?;
             info.needed = false;
             if info.state == RecoveryState::Overlay {
                 info.state = RecoveryState::Replayed;
             }
-            Ok(Settled { superblock: read_superblock(&*device)?, device, info: *info })
+            Ok(Ready { superblock: read_superblock(&*device)?, device, info: *info })
         }
     }
 }
 
-/// Whether an open for writing would succeed: all of it is done but the writing. `options` are those of a read-only
-/// open that did succeed.
+/// Does everything of an open for writing but the writing, to see whether it would succeed. `options` are those of a
+/// read-only open that succeeded.
 ///
 /// # Errors
-/// What that open would say. Not that the device cannot be written or is in use.
+/// Those of that open, except that the device cannot be written or is in use.
 pub(crate) fn rehearse(device: &Arc<dyn Device>, options: &VolumeOptions) -> Result<()> {
     let options = VolumeOptions { write: true, force: true, ..options.clone() };
     let superblock = read_superblock(&**device)?;
     mmp::refuse_shared(&**device, &superblock, &options)?;
     match prepare(device, superblock, &options)? {
-        // The volume was opened on the view of it already, with what is to be written.
+        // `prepare` has opened the volume already, on the view with all that is to be written.
         Prepared::ToWrite { .. } => Ok(()),
-        Prepared::Settled(settled) => {
-            let Settled { device, superblock, info } = *settled;
-            // A log that is not empty and does not count is emptied, an error that it recorded is noted: in memory.
+        Prepared::Ready(ready) => {
+            let Ready { device, superblock, info } = *ready;
+            // In memory, this empties a log that does not count and takes over an error that it recorded.
             let size = superblock.geometry.block_size();
             let view = OverlayDevice::keeping_writes(device, size, OVERLAY_BYTES)?;
             open_state(Arc::new(view), superblock, &options, info).map(drop)
@@ -117,23 +119,23 @@ pub(crate) fn rehearse(device: &Arc<dyn Device>, options: &VolumeOptions) -> Res
     }
 }
 
-/// What an open comes to before it writes anything.
+/// The outcome of all checks, before anything is written.
 enum Prepared {
     /// There is nothing to write.
-    Settled(Box<Settled>),
-    /// Everything that may refuse the volume was asked; this is to be written.
+    Ready(Box<Ready>),
+    /// All checks have passed. This is to be written.
     ToWrite { pending: Box<Pending>, log: uext4_jbd2::RunMap, info: Box<RecoveryInfo> },
 }
 
 /// Decides what recovery has to do. Nothing is written.
 fn prepare(device: &Arc<dyn Device>, superblock: Superblock, options: &VolumeOptions) -> Result<Prepared> {
-    let settled = |device: Arc<dyn Device>, superblock, info| {
-        Ok(Prepared::Settled(Box::new(Settled { device, superblock, info })))
+    let ready = |device: Arc<dyn Device>, superblock, info| {
+        Ok(Prepared::Ready(Box::new(Ready { device, superblock, info })))
     };
     if !superblock.needs_recovery() {
-        return settled(device.clone(), superblock, RecoveryInfo::clean());
+        return ready(device.clone(), superblock, RecoveryInfo::clean());
     }
-    // With a journal but without its inode: it is found by its UUID.
+    // A journal without an inode is on another device, found by its UUID.
     if superblock.features.compat.contains(Compat::HAS_JOURNAL) && superblock.journal_inode().is_none() {
         let feature = "an external journal that was not replayed".into();
         return Err(Error::Incompatible { action: "recover", feature });
@@ -144,13 +146,13 @@ fn prepare(device: &Arc<dyn Device>, superblock: Superblock, options: &VolumeOpt
             let text = "the superblock says so (needs_recovery), but there is no journal";
             return Err(Error::NeedsRecovery(text.into()));
         }
-        return settled(device.clone(), superblock, RecoveryInfo::new(RecoveryState::NoJournal, true));
+        return ready(device.clone(), superblock, RecoveryInfo::new(RecoveryState::NoJournal, true));
     };
     let journal = JournalInfo::read(&state.cache, &log)?;
     journal.check_version()?;
     drop(state);
     let block_size = u64::from(superblock.geometry.block_size());
-    // Not the blocks of this superblock: a volume that was grown has its new size in the log.
+    // This superblock may count too few blocks: if the volume was grown, the new size is in the log.
     let blocks = device.geometry().size / block_size;
     let recovery = Recovery::read(device, &log, &journal, blocks)?;
     let mut info = RecoveryInfo::new(RecoveryState::Overlay, true);
@@ -169,10 +171,10 @@ fn prepare(device: &Arc<dyn Device>, superblock: Superblock, options: &VolumeOpt
     mmp::refuse_shared(&*pending.overlay, &pending.superblock, options)?;
     pending.replay_fast_commits(&log, options, &mut info)?;
     if !options.write {
-        return settled(pending.overlay, pending.superblock, info);
+        return ready(pending.overlay, pending.superblock, info);
     }
     let view = open_state(pending.overlay.clone(), pending.superblock.clone(), options, info.clone())?;
-    // What was replayed may have moved the journal; then the block that is about to be emptied is somebody else's.
+    // The replay may have moved the journal. Then the block that would be emptied belongs to something else.
     if view.journal_info.as_ref().is_none_or(|again| again.block != journal.block) {
         return Err(Corrupt::from(CorruptKind::JournalTarget).at_block(Pblk(journal.block)).into());
     }
@@ -182,7 +184,7 @@ fn prepare(device: &Arc<dyn Device>, superblock: Superblock, options: &VolumeOpt
 }
 
 impl Pending {
-    /// `first` is the superblock as the device has it.
+    /// `first` is the superblock as it is on the device.
     fn new(device: &Arc<dyn Device>, first: &Superblock, recovery: Recovery) -> Result<Pending> {
         let size = first.geometry.block_size();
         let overlay = Arc::new(OverlayDevice::new(device.clone(), size, OVERLAY_BYTES)?);
@@ -192,7 +194,7 @@ impl Pending {
         let journal = recovery.info();
         let errno = journal.superblock.errno;
         let mut bytes = superblock_bytes(&*overlay)?;
-        // The log may bring another superblock than the one whose features were looked at.
+        // The superblock in the log may have other features than the one checked so far.
         features::check_readable(&Superblock::peek_features(&bytes)?)?;
         let mut superblock = Superblock::decode(&bytes)?;
         check_same(first, &superblock, &recovery)?;
@@ -203,7 +205,7 @@ impl Pending {
         }
         superblock.features.incompat |= Incompat::RECOVER;
         encode(&superblock, &mut bytes)?;
-        let asking = bytes.clone();
+        let flagged = bytes.clone();
         superblock.features.incompat &= !Incompat::RECOVER;
         encode(&superblock, &mut bytes)?;
         overlay.patch(SUPERBLOCK_OFFSET, &bytes)?;
@@ -213,11 +215,11 @@ impl Pending {
         store_empty_superblock(&mut log, recovery.settled_sequence(), 0)?;
         overlay.patch(place, &log)?;
         let changes = Changes::new();
-        Ok(Pending { recovery, overlay, superblock, asking, settled: bytes, changes })
+        Ok(Pending { recovery, overlay, superblock, flagged, cleared: bytes, changes })
     }
 
-    /// Replays the fast commits in memory, if there are any. One that contradicts the volume is no error of a
-    /// read-only open, which goes on without it and those behind it.
+    /// Replays the fast commits in memory, if there are any. A read-only open goes on without one that contradicts the
+    /// volume, and without those behind it.
     fn replay_fast_commits(
         &mut self,
         log: &dyn LogMap,
@@ -233,7 +235,7 @@ impl Pending {
         if options.write
             && let Some(damage) = view.descriptor_damage
         {
-            // The opening that decides refuses it, too; what the fast commits make of it says less.
+            // The volume is refused later too, but an error of the fast commits would say less.
             return Err(damage.first.into());
         }
         let budget = OVERLAY_BYTES.saturating_sub(self.overlay.memory_bytes());
@@ -263,8 +265,8 @@ impl Pending {
         Ok(())
     }
 
-    /// Brings the free counts of the superblock up to date, which the kernel keeps only while it unmounts and takes
-    /// from the groups when it mounts. Counts that cannot be are left alone.
+    /// Sets the superblock's free counts to the sums of the groups, as the kernel does when it mounts. The kernel
+    /// writes them only when it unmounts, so they may be old. Impossible sums change nothing.
     fn recount(&mut self, view: &Ext4State) -> Result<()> {
         let geometry = &self.superblock.geometry;
         let (mut blocks, mut inodes) = (0u64, 0u64);
@@ -279,17 +281,17 @@ impl Pending {
         if let Some(inodes) = possible.filter(|_| blocks <= geometry.blocks_count()) {
             (self.superblock.free_blocks, self.superblock.free_inodes) = (blocks, inodes);
         }
-        encode(&self.superblock, &mut self.settled)
+        encode(&self.superblock, &mut self.cleared)
     }
 
-    /// Writes it all. See the module's documentation for the order.
+    /// Writes everything, in the order of the module's documentation.
     fn apply(&self, device: &dyn Device, log: &dyn LogMap) -> Result<()> {
         let journal = self.recovery.info();
         let size = u64::from(journal.superblock.block_size);
         let (home, offset) = (SUPERBLOCK_OFFSET / size, (SUPERBLOCK_OFFSET % size) as usize);
         let mut adjust = |block: u64, bytes: &mut [u8]| {
             if block == home {
-                bytes[offset..offset + self.asking.len()].copy_from_slice(&self.asking);
+                bytes[offset..offset + self.flagged.len()].copy_from_slice(&self.flagged);
             }
         };
         self.recovery.write_home(device, &mut adjust)?;
@@ -305,7 +307,7 @@ impl Pending {
         if journal.needs_recovery() {
             mark_empty(device, journal, sequence, errno)?;
         }
-        write_bytes(device, SUPERBLOCK_OFFSET, &self.settled)?;
+        write_bytes(device, SUPERBLOCK_OFFSET, &self.cleared)?;
         device.flush()?;
         if errno != 0 {
             // The superblock holds the error state now.
@@ -315,7 +317,7 @@ impl Pending {
     }
 }
 
-/// The superblock in the log must be one of this volume, and the blocks that are replayed part of it.
+/// Checks that the superblock from the log is this volume's, and that all replayed blocks lie inside the volume.
 fn check_same(first: &Superblock, recovered: &Superblock, recovery: &Recovery) -> Result<()> {
     let field = |name| Err(Corrupt::from(CorruptKind::SuperblockField(name)).into());
     if recovered.geometry.block_size() != first.geometry.block_size() {

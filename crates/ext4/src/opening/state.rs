@@ -14,8 +14,8 @@ use uext4_blockdev::Device;
 use uext4_buffer::{BufferCache, CacheOptions};
 use uext4_ondisk::ext4::Superblock;
 
-/// Checks everything that decides whether a volume can be opened, and loads what every use of it needs. The log is
-/// empty or does not count.
+/// Checks everything that decides whether a volume can be opened, and loads what every use of it needs. By now the log
+/// is empty or does not count.
 pub(crate) fn open_state(
     device: Arc<dyn Device>,
     superblock: Superblock,
@@ -34,7 +34,7 @@ pub(crate) fn open_state(
     Ok(state)
 }
 
-/// The state before anything but the superblock was read.
+/// The state of a volume before its groups and its journal are read.
 pub(super) fn bare(
     device: Arc<dyn Device>,
     superblock: Superblock,

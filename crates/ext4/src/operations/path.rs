@@ -16,17 +16,17 @@ use uext4_ondisk::Ino;
 const LINKS_MAX: u32 = 40;
 /// Longest name in bytes.
 const NAME_MAX: usize = 255;
-/// Components waiting on one walk: the kernel's path limit of 4096 bytes, for each link that may add as many.
+/// Most components that wait on one walk. A path has at most 4096 bytes in the kernel, and each link may add as many.
 const PENDING_MAX: usize = 4096 * 8;
 
-/// The directories and names that a walk is in, from the root on: the way without links and `..`.
+/// The directories and names from the root to where a walk is, without links and `..`.
 #[derive(Default)]
 struct Trail {
     steps: Vec<(Ino, Vec<u8>)>,
 }
 
 impl Trail {
-    /// Follows a step of the walk from directory `from` to `to`, which is not a link that will be followed.
+    /// Notes a step of the walk from directory `from` to `to`, which is no link to be followed.
     fn step(&mut self, state: &Ext4State, from: Ino, name: Vec<u8>, to: Ino) -> Result<()> {
         if name != b".." {
             self.steps.push((from, name));

@@ -98,14 +98,14 @@ impl FileSystem for Ext4 {
     type Extension = ();
 
     fn datasync(&self, batch: &[Synced<'_, Self>]) -> Result<bool> {
-        // Nothing dirties metadata yet, so there is nothing to commit; a journal that disagrees is not passed
-        // over.
+        // Nothing dirties metadata yet, so there is nothing to commit. If an inode disagrees, its transaction is
+        // committed.
         if let Some(journal) = &self.state.journal {
             let tid = |synced: &Synced<'_, Self>| {
-                let state = &synced.inode.state;
-                if synced.all { state.sync_tid() } else { state.datasync_tid() }
+                let inode = &synced.inode.state;
+                if synced.all { inode.sync_tid() } else { inode.datasync_tid() }
             };
-            // With the newest of them all are committed.
+            // A commit of the newest transaction covers the older ones.
             if let Some(tid) = batch.iter().filter_map(tid).max() {
                 journal.datasync(uext4_jbd2::Tid(tid))?;
             }

@@ -1,9 +1,9 @@
 //! Extended attributes: names and values of an inode, from its record, its attribute block and the inodes that
 //! hold large values.
 //!
-//! The rules of look-up are the kernel's (`fs/ext4/xattr.c`): the record comes before the block, and what the
-//! file system keeps for itself (`system.data`) is neither listed nor found. Beyond the kernel, the hash of
-//! every value that has one is verified, and damage of one place hides nothing of the other: no name is in both.
+//! Look-ups follow the kernel (`fs/ext4/xattr.c`): the record comes before the block, and what the file system keeps
+//! for itself (`system.data`) is neither listed nor found. Two things go beyond the kernel. Every hash of a value is
+//! verified. Damage of one place hides nothing in the other: no name is in both.
 
 use crate::ground::error::{Error, Result};
 use crate::inode::Ext4State;
@@ -59,8 +59,8 @@ impl fmt::Display for XattrName {
 /// The names of an inode's attributes, from [`Volume::list_xattrs`](crate::Volume::list_xattrs): those in its record,
 /// then those in its block.
 ///
-/// Either of the two that is damaged or cannot be read yields an error instead of its names, and the other is listed
-/// all the same. Collecting into a `Result` gives all names or the first error, which is what the kernel answers.
+/// A place that is damaged or cannot be read yields an error instead of its names. The other one is listed all the
+/// same. Collecting into a `Result` gives all names or the first error, as the kernel does.
 #[derive(Debug, Clone)]
 pub struct XattrNames(std::vec::IntoIter<Result<XattrName>>);
 
@@ -90,7 +90,7 @@ pub struct Xattrs<'v> {
 }
 
 impl Xattrs<'_> {
-    /// How many entries were looked at, also those that are not listed.
+    /// How many entries were looked at, unlisted ones included.
     pub fn examined(&self) -> usize {
         self.examined
     }
@@ -129,14 +129,15 @@ impl Xattr<'_> {
         &self.name
     }
 
-    /// Bytes of the value as it is stored, by what its entry says.
+    /// Bytes of the stored value, as its entry says.
     pub fn stored_size(&self) -> u64 {
         match &self.stored {
             Stored::Here { size, .. } | Stored::Elsewhere { size, .. } => (*size).into(),
         }
     }
 
-    /// The value: what [`Volume::xattr_of`](crate::Volume::xattr_of) answers. One in an inode of its own is read now.
+    /// The value: what [`Volume::xattr_of`](crate::Volume::xattr_of) answers. A value in an inode of its own is read
+    /// now.
     ///
     /// # Errors
     /// As [`Volume::xattr_of`](crate::Volume::xattr_of); [`Error::NoAttribute`] of an access control list without
@@ -153,7 +154,7 @@ impl Xattr<'_> {
 pub enum AclKind {
     /// Who may do what with the file.
     Access,
-    /// What files made in the directory get.
+    /// The list that new files in the directory get.
     Default,
 }
 
@@ -179,7 +180,7 @@ pub(crate) fn names(state: &Ext4State, ino: Ino) -> Result<XattrNames> {
     };
     let record = visit_record(state, &inode, &mut list);
     let block = visit_block(state, &inode, &mut list);
-    // A place is checked as a whole before its first entry is seen: a damaged one has no names here.
+    // A place is checked as a whole before its first entry is seen, so a damaged one has no names here.
     found.extend([record, block].into_iter().filter_map(|place| place.err().map(Err)));
     Ok(XattrNames(found.into_iter()))
 }
@@ -203,13 +204,13 @@ pub(crate) fn all(state: &Ext4State, ino: Ino) -> Result<Xattrs<'_>> {
     Ok(Xattrs { state, inode, examined, found: found.into_iter() })
 }
 
-/// Whether there is a place where an inode may have attributes. Its record is looked at, its block is not.
+/// Whether an inode may have attributes. This looks at its record, but not at its block.
 pub(crate) fn may_have(state: &Ext4State, ino: Ino) -> Result<bool> {
     let inode = state.inode(ino)?;
     Ok(inode.disk().xattr_block.get() != 0 || !matches!(in_record(state, &inode.disk()), Ok(None)))
 }
 
-/// The stored value of an attribute that is listed, and its name space.
+/// The stored value of a listed attribute, and its name space.
 pub(crate) fn stored(state: &Ext4State, ino: Ino, name: &[u8]) -> Result<(XattrIndex, Vec<u8>)> {
     let inode = state.inode(ino)?;
     let listed = XattrIndex::split(name).filter(|(space, _)| space.is_listed());
@@ -246,14 +247,14 @@ fn visit_block<T>(
         return Err(state.corrupt_inode(inode.ino(), format!("attributes in metadata block {block}")));
     }
     let buffer = state.cache.read(block.get())?;
-    // The buffer is shared by all who read this block; its checksum is cheap beside their other work.
+    // Every reader verifies the shared buffer anew: the checksum is cheap beside the other work.
     let decoded = XattrBlock::decode(&buffer, block, &state.superblock)
         .map_err(|corrupt| corrupt.in_inode(inode.ino()))?;
     Ok(decoded.area.entries().find_map(each))
 }
 
-/// Calls `each` for all attributes until it answers, those in the record first. A record that cannot be read keeps no
-/// answer of the block back, and without one is the answer.
+/// Calls `each` for all attributes until it answers, those in the record first. If the record cannot be read, the block
+/// is searched all the same. Without an answer there, the record's error is returned.
 fn visit<T>(
     state: &Ext4State,
     inode: &Inode,
@@ -359,8 +360,8 @@ fn value_in_inode(
         let left = (size as usize - value.len()).min(block_size as usize);
         value.extend_from_slice(&buffer[..left]);
     }
-    // The times of such an inode hold other things: that of access the value's checksum, and in Lustre's old
-    // form, which has no checksum, that of modification the owner.
+    // Such an inode keeps other things in its times. The access time is the value's checksum. Lustre's old form has no
+    // checksum; its modification time is the owner.
     let stored = disk.accessed.seconds as u32;
     let of_lustre = stored != entry_hash
         && disk.modified.seconds as u32 == owner.ino().get()

@@ -1,5 +1,6 @@
 //! Allocation against a model: runs of blocks and inodes, seeded, on every kind of group, until e2fsck looks at it.
 
+use super::damage::patch;
 use super::{assert_says, image, open, save};
 use crate::alloc::Space;
 use crate::alloc::group::{descriptor, inode_used, store_counts};
@@ -13,17 +14,17 @@ use crate::ground::state::Ground;
 use crate::inode::draft::Draft;
 use crate::{Error, Ino, Result};
 use std::collections::BTreeSet;
-use uext4_ondisk::ext4::{Extent, FileType, InodeFlags, Timestamp, encode_extent_leaf};
+use uext4_ondisk::ext4::{Extent, FileType, GroupFlags, InodeFlags, Timestamp, encode_extent_leaf};
 use uext4_ondisk::{Group, Lblk, Pblk};
 use uext4_testkit::{Need, Rng, Scratch, dumpe2fs, e2fsck_clean, needs, oracle};
 
-const NOW: Timestamp = Timestamp { seconds: 1_800_000_000, nanoseconds: 5 };
+pub(super) const NOW: Timestamp = Timestamp { seconds: 1_800_000_000, nanoseconds: 5 };
 /// Extents that fit an inode.
 const EXTENTS: usize = 4;
 /// Files in the end: as many names as the root has room for.
 const FILES: usize = 24;
 
-const FILE: NewInode = NewInode {
+pub(super) const FILE: NewInode = NewInode {
     mode: 0o100_644,
     uid: 70_000,
     gid: 3,
@@ -188,7 +189,7 @@ impl Play<'_> {
         let of = Ino(11);
         let mut back = |run_of: Run| {
             let most = credits::groups(self.ground, 1);
-            run(self.ground, most, |blocks| allocator.give_back(blocks, of, run_of.first, run_of.count))
+            run(self.ground, most, |blocks| allocator.give_back(blocks, of, &[(run_of.first, run_of.count)]))
         };
         back(part).unwrap();
         assert_says(back(part), "free already");
@@ -327,6 +328,11 @@ plays! {
     small_inodes_without_flex_groups: 48, ["-b", "1024", "-N", "512", "-I", "128", "-O", "^flex_bg"];
 }
 
+/// A block for metadata.
+fn take(allocator: &mut Allocator, blocks: &mut Body<'_, '_>) -> Result<Pblk> {
+    Ok(allocator.take(blocks, Ino(12), 1, u64::MAX)?[0])
+}
+
 #[test]
 fn a_volume_is_filled_to_the_last_block_and_emptied_again() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -336,7 +342,7 @@ fn a_volume_is_filled_to_the_last_block_and_emptied_again() {
     let (mut allocator, mut taken) = (Allocator::new(state), Vec::new());
     let most = credits::groups(state, 1);
     loop {
-        match run(state, most, |blocks| allocator.take(blocks, Ino(12), u64::MAX)) {
+        match run(state, most, |blocks| take(&mut allocator, blocks)) {
             Ok(block) => taken.push(block),
             Err(Error::NoSpace) => break,
             Err(error) => panic!("{error}"),
@@ -344,13 +350,13 @@ fn a_volume_is_filled_to_the_last_block_and_emptied_again() {
     }
     assert_eq!(taken.len() as u64, state.superblock.free_blocks);
     for block in &taken {
-        run(state, most, |blocks| allocator.give_back(blocks, Ino(12), *block, 1)).unwrap();
+        run(state, most, |blocks| allocator.give_back(blocks, Ino(12), &[(*block, 1)])).unwrap();
     }
-    let again = run(state, most, |blocks| allocator.take(blocks, Ino(12), u64::MAX));
+    let again = run(state, most, |blocks| take(&mut allocator, blocks));
     assert!(matches!(again, Err(Error::NoSpace)), "what was freed waits for its commit: {again:?}");
     allocator.release();
-    let block = run(state, most, |blocks| allocator.take(blocks, Ino(12), u64::MAX)).unwrap();
-    run(state, most, |blocks| allocator.give_back(blocks, Ino(12), block, 1)).unwrap();
+    let block = run(state, most, |blocks| take(&mut allocator, blocks)).unwrap();
+    run(state, most, |blocks| allocator.give_back(blocks, Ino(12), &[(block, 1)])).unwrap();
     let scratch = Scratch::new(image.len() as u64);
     let path = scratch.file("volume.img");
     save(state, &path);
@@ -399,4 +405,48 @@ fn inodes_end_and_directories_are_counted() {
     run(state, 1, |blocks| store_counts(blocks)).unwrap();
     save(state, &path);
     e2fsck_clean(&path);
+}
+
+/// A table that was never written holds anything. Records are looked at from the first one to the last in use, so those
+/// before a new one are zeroed, and nothing else.
+#[test]
+fn records_that_were_never_written_are_zeroed_before_they_are_looked_at() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for features in ["^has_journal,metadata_csum", "^has_journal,^metadata_csum,uninit_bg"] {
+        let image = image(24, &["-b", "1024", "-N", "96", "-O", features]);
+        let volume = open(&image);
+        let state = volume.state();
+        let (blocks, group, size) = (&mut Direct(state), Group(1), 256);
+        patch(state, group, |descriptor| descriptor.flags &= !GroupFlags::INODE_ZEROED);
+        let places = descriptor(blocks, group).unwrap();
+        assert!(places.inodes_uninitialised(&state.superblock));
+        let per_group = state.superblock.geometry.inodes_per_group();
+        let table = places.inode_table.get()..places.inode_table.get() + u64::from(per_group) * size / 1024;
+        for block in table.clone() {
+            blocks.fresh(Pblk(block), |bytes| bytes.fill(0xaa)).unwrap();
+        }
+        let mut made = Vec::new();
+        for index in [9, 21] {
+            made.push(make(blocks, Ino(per_group + 1 + index), &FILE).unwrap());
+            let look = |block| state.cache.read(block).unwrap().to_vec();
+            let bytes: Vec<u8> = table.clone().flat_map(look).collect();
+            for (at, record) in (0..per_group).zip(bytes.chunks(size as usize)) {
+                let filled = |byte| record.iter().all(|found| *found == byte);
+                match made.iter().any(|draft| draft.ino == Ino(per_group + 1 + at)) {
+                    true => assert!(!filled(0) && !filled(0xaa), "record {at}"),
+                    false => assert!(filled(if at < index { 0 } else { 0xaa }), "record {at}"),
+                }
+            }
+            assert_eq!(descriptor(blocks, group).unwrap().initialised_inodes(&state.superblock), index + 1);
+        }
+        for mut draft in made {
+            draft.remove_link().unwrap();
+            free(blocks, &mut draft, NOW).unwrap();
+        }
+        store_counts(blocks).unwrap();
+        let scratch = Scratch::new(image.len() as u64);
+        let path = scratch.file("volume.img");
+        save(state, &path);
+        e2fsck_clean(&path);
+    }
 }

@@ -97,17 +97,54 @@ fn without_a_credit_nothing_is_changed() {
 #[test]
 fn an_edit_that_fails_half_way_aborts_the_journal() {
     needs!(Need::Tool("mke2fs"));
-    let volume = journaled();
-    let state = volume.state();
-    let failed = Journaled::run(state, 1, |blocks| {
-        blocks.change(ONE, |bytes| bytes[0] = 7)?;
-        blocks.change(OTHER, |bytes| bytes[0] = 7)
-    });
-    assert_says(failed, "no credit left to change block 3001");
-    let cause = state.journal.as_ref().unwrap().aborted().unwrap();
-    assert!(cause.what.contains("half-way"), "{cause}");
-    let refused = Journaled::run(state, 1, |blocks| blocks.change(ONE, |_| ()));
-    assert!(matches!(refused, Err(Error::Aborted(_))), "{refused:?}");
+    let firsts: [fn(&mut Journaled<'_>) -> Result<()>; 3] = [
+        |blocks| blocks.change(ONE, |bytes| bytes[0] = 7),
+        |blocks| blocks.fresh(ONE, |bytes| bytes[0] = 7),
+        |blocks| blocks.freed(ONE),
+    ];
+    for first in firsts {
+        let volume = journaled();
+        let state = volume.state();
+        let failed = Journaled::run(state, 1, |blocks| {
+            first(blocks)?;
+            blocks.change(OTHER, |bytes| bytes[0] = 7)
+        });
+        assert_says(failed, "no credit left to change block 3001");
+        let cause = state.journal.as_ref().unwrap().aborted().unwrap();
+        assert!(cause.what.contains("half-way: "), "{cause}");
+        let refused = Journaled::run(state, 1, |blocks| blocks.change(ONE, |_| ()));
+        assert!(matches!(refused, Err(Error::Aborted(_))), "{refused:?}");
+    }
+}
+
+/// Whether the change was made, or broke off inside.
+#[test]
+fn an_edit_that_panics_half_way_aborts_the_journal() {
+    needs!(Need::Tool("mke2fs"));
+    for inside in [false, true] {
+        let volume = journaled();
+        let state = volume.state();
+        let panics = |first: bool| {
+            let edit = |blocks: &mut Journaled<'_>| -> Result<()> {
+                assert!(!first, "planned");
+                blocks.change(ONE, |bytes| {
+                    bytes[0] = 7;
+                    assert!(!inside, "planned");
+                })?;
+                panic!("planned")
+            };
+            let run = std::panic::AssertUnwindSafe(|| Journaled::run(state, 1, edit));
+            assert!(std::panic::catch_unwind(run).is_err());
+        };
+        panics(true);
+        let journal = state.journal.as_ref().unwrap();
+        assert!(journal.aborted().is_none(), "nothing was half done");
+        panics(false);
+        let cause = journal.aborted().unwrap();
+        assert!(cause.what.contains("half-way"), "{cause}");
+        let refused = Journaled::run(state, 1, |blocks| blocks.change(ONE, |_| ()));
+        assert!(matches!(refused, Err(Error::Aborted(_))), "{refused:?}");
+    }
 }
 
 #[test]
@@ -149,6 +186,7 @@ fn a_canvas_keeps_what_was_changed_to_itself() {
     // What is freed is not written home, and its room is free again.
     canvas.freed(ONE).unwrap();
     canvas.fresh(Pblk(3003), |_| ()).unwrap();
+    canvas.fresh(third, |bytes| assert!(bytes.iter().all(|byte| *byte == 0))).unwrap();
     let changed: Vec<u64> = canvas.into_changes().into_keys().collect();
     assert_eq!(changed, [3001, 3002, 3003]);
 }

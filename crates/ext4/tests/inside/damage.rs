@@ -2,7 +2,7 @@
 
 use super::{assert_says, image, open};
 use crate::alloc::Space;
-use crate::alloc::group::{descriptor, mark_inode, marked};
+use crate::alloc::group::{Changed, descriptor, mark_inode};
 use crate::alloc::inode::{NewInode, free, make};
 use crate::alloc::search::{Allocator, Wish};
 use crate::ground::blocks::Blocks;
@@ -46,7 +46,7 @@ fn refuses<T>(ground: &Ground, text: &str, edit: impl FnOnce(&mut Direct<'_>) ->
 }
 
 /// Changes a group's descriptor and repairs its checksum.
-fn patch(ground: &Ground, group: Group, change: impl FnOnce(&mut GroupDescriptor)) {
+pub(super) fn patch(ground: &Ground, group: Group, change: impl FnOnce(&mut GroupDescriptor)) {
     let mut blocks = Direct(ground);
     let mut changed = descriptor(&blocks, group).unwrap();
     change(&mut changed);
@@ -57,13 +57,20 @@ fn patch(ground: &Ground, group: Group, change: impl FnOnce(&mut GroupDescriptor
 
 fn free_block(ground: &Ground) -> Pblk {
     let mut allocator = Allocator::new(ground);
-    let block = allocator.take(&mut Direct(ground), Ino(12), u64::MAX).unwrap();
-    allocator.give_back(&mut Direct(ground), Ino(12), block, 1).unwrap();
+    let block = allocator.take(&mut Direct(ground), Ino(12), 1, u64::MAX).unwrap()[0];
+    allocator.give_back(&mut Direct(ground), Ino(12), &[(block, 1)]).unwrap();
     block
 }
 
+/// Marks clusters used.
+fn marked(blocks: &mut Direct<'_>, group: Group, clusters: std::ops::Range<u32>) -> Result<()> {
+    let mut changed = Changed::of(blocks, group)?;
+    changed.mark(blocks.ground(), clusters, true)?;
+    changed.store(blocks)
+}
+
 fn take(blocks: &mut Direct<'_>) -> Result<Pblk> {
-    Allocator::new(blocks.ground()).take(blocks, Ino(12), u64::MAX)
+    Ok(Allocator::new(blocks.ground()).take(blocks, Ino(12), 1, u64::MAX)?[0])
 }
 
 fn new_inode(blocks: &mut Direct<'_>) -> Result<Draft> {
@@ -94,7 +101,9 @@ fn a_wrong_bitmap_checksum_ends_the_edits_of_its_kind() {
     let (free, of) = (free_block(ground), Ino(12));
     Direct(ground).change(places.block_bitmap, |bytes| bytes[100] ^= 0x10).unwrap();
     refuses(ground, "block bitmap checksum", take);
-    refuses(ground, "block bitmap checksum", |blocks| Allocator::new(ground).give_back(blocks, of, free, 1));
+    refuses(ground, "block bitmap checksum", |blocks| {
+        Allocator::new(ground).give_back(blocks, of, &[(free, 1)])
+    });
     new_inode(&mut Direct(ground)).unwrap();
     Direct(ground).change(places.inode_bitmap, |bytes| bytes[2] ^= 0x10).unwrap();
     refuses(ground, "inode bitmap checksum", new_inode);
@@ -135,7 +144,9 @@ fn nothing_is_taken_or_given_back_twice() {
     let ground: &Ground = volume.state();
     let (free, of) = (free_block(ground), Ino(12));
     let back = |first: Pblk, count: u64| {
-        move |blocks: &mut Direct<'_>| Allocator::new(blocks.ground()).give_back(blocks, of, first, count)
+        move |blocks: &mut Direct<'_>| {
+            Allocator::new(blocks.ground()).give_back(blocks, of, &[(first, count)])
+        }
     };
     refuses(ground, "free already", back(free, 1));
     let wish = Wish { goal: free, least: 8, most: 8, limit: u64::MAX };
@@ -144,7 +155,7 @@ fn nothing_is_taken_or_given_back_twice() {
     refuses(ground, "free already", back(run.first, 9));
     let (group, index) = ground.superblock.geometry.group_of_block(run.first).unwrap();
     for clusters in [index..index + 1, index + 7..index + 9] {
-        refuses(ground, "in use", |blocks| marked(blocks, group, clusters, true).map(drop));
+        refuses(ground, "in use", |blocks| marked(blocks, group, clusters));
     }
     let places = descriptor(&Direct(ground), GROUP).unwrap();
     refuses(ground, "metadata", back(places.inode_table, 1));
@@ -169,14 +180,70 @@ fn a_run_over_two_groups_is_given_back_whole_or_not_at_all() {
     let (second, last) =
         (geometry.group_first_block(Group(2)).unwrap(), geometry.group_clusters(Group(1)).unwrap());
     let blocks = &mut Direct(ground);
-    marked(blocks, Group(1), last - 8..last, true).unwrap().store(blocks).unwrap();
-    marked(blocks, Group(2), 0..8, true).unwrap().store(blocks).unwrap();
+    marked(blocks, Group(1), last - 8..last).unwrap();
+    marked(blocks, Group(2), 0..8).unwrap();
     let bitmap = descriptor(blocks, Group(2)).unwrap().block_bitmap;
     let back = |blocks: &mut Direct<'_>| {
-        Allocator::new(ground).give_back(blocks, Ino(12), Pblk(second.get() - 8), 16)
+        Allocator::new(ground).give_back(blocks, Ino(12), &[(Pblk(second.get() - 8), 16)])
     };
     blocks.change(bitmap, |bytes| bytes[500] ^= 1).unwrap();
     refuses(ground, "block bitmap checksum", back);
     blocks.change(bitmap, |bytes| bytes[500] ^= 1).unwrap();
     back(blocks).unwrap();
+}
+
+/// A name that leads to a file of the volume's own frees nothing; neither does a record behind what was ever written.
+#[test]
+fn inodes_that_are_not_for_files_stay() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = open(&image(24, &["-b", "1024", "-N", "96", "-O", "metadata_csum,orphan_file"]));
+    let ground: &Ground = volume.state();
+    let orphans = ground.superblock.orphan_file_inode;
+    assert!(orphans > 10);
+    for ino in [Ino(2), Ino(7), Ino(8), Ino(orphans)] {
+        refuses(ground, "the volume's own", |blocks| mark_inode(blocks, ino, false, false));
+    }
+    let mut made = Vec::new();
+    while let Ok(ino) = Allocator::new(ground).find_inode(&Direct(ground), GROUP) {
+        if ground.superblock.geometry.group_of_inode(ino).unwrap().0 != GROUP {
+            break;
+        }
+        made.push(make(&mut Direct(ground), ino, &DIRECTORY).unwrap().ino);
+        if made.len() == 3 {
+            break;
+        }
+    }
+    // The last of them is in use, but of a part of the table that is said to be unwritten.
+    patch(ground, GROUP, |descriptor| descriptor.unused_inodes += 1);
+    refuses(ground, "`itable_unused`", new_inode);
+    refuses(ground, "`itable_unused`", |blocks| mark_inode(blocks, Ino(made[2].get() + 2), true, false));
+    patch(ground, GROUP, |descriptor| descriptor.unused_inodes -= 1);
+    patch(ground, GROUP, |descriptor| descriptor.used_dirs = u32::from(u16::MAX));
+    refuses(ground, "`used_dirs_count`", new_inode);
+}
+
+/// Only the counts: whatever else the superblock says may have changed since it was read.
+#[test]
+fn counts_are_stored_into_the_superblock_as_it_is() {
+    needs!(Need::Tool("mke2fs"));
+    use crate::alloc::group::store_counts;
+    use uext4_ondisk::ext4::Superblock;
+    for block in ["1024", "4096"] {
+        let volume = open(&image(24, &["-b", block, "-O", "^has_journal,metadata_csum"]));
+        let ground: &Ground = volume.state();
+        let (block, offset) = ground.superblock.geometry.superblock_position();
+        let now = |blocks: &Direct<'_>| {
+            let bytes = blocks.look(block, |bytes| bytes[offset as usize..][..1024].to_vec()).unwrap();
+            Superblock::decode(&bytes).unwrap()
+        };
+        let blocks = &mut Direct(ground);
+        let mut expected = now(blocks);
+        expected.last_orphan = 12;
+        blocks.change(block, |bytes| expected.encode(&mut bytes[offset as usize..])).unwrap().unwrap();
+        take(blocks).unwrap();
+        new_inode(blocks).unwrap();
+        store_counts(blocks).unwrap();
+        (expected.free_blocks, expected.free_inodes) = (expected.free_blocks - 1, expected.free_inodes - 1);
+        assert_eq!(now(blocks), expected);
+    }
 }

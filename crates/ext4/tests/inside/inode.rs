@@ -270,7 +270,7 @@ fn the_time_of_a_write_is_stored_with_the_next_change() {
     let inode = bed.inode(bed.ino(0));
     let modified = || bed.volume.metadata("/0").unwrap().modified;
     let before = modified();
-    let cell = inode.state.gate.register();
+    let cell = inode.state.gate.register(&mut || ());
     inode.state.gate.note_write(&cell, 5_000_000_007_000_000_009);
     let noted = Timestamp { seconds: 5_000_000_007, nanoseconds: 9 };
     assert_eq!((modified(), inode.disk().modified), (noted, before));
@@ -297,9 +297,8 @@ fn a_number_is_let_go_by_its_last_user_and_comes_back_as_another_inode() {
     let inode = bed.inode(ino);
     assert_eq!(place(&inode), first, "somebody has to free it");
     let other = inode.clone();
-    let inode = state.let_go(inode).map_or_else(|inode| inode, |()| panic!("somebody uses it"));
-    drop(other);
-    assert!(state.let_go(inode).is_ok(), "the last user");
+    assert!(!state.let_go(inode), "somebody uses it");
+    assert!(state.let_go(other), "the last user");
     let refused = state.inode(ino).map(drop).unwrap_err();
     assert!(refused.to_string().ends_with("inode is referenced but not in use"), "{refused}");
     // The number is given out again.
@@ -312,5 +311,114 @@ fn a_number_is_let_go_by_its_last_user_and_comes_back_as_another_inode() {
     let inode = bed.inode(ino);
     assert_eq!(inode.disk().generation, generation + 1);
     drop(inode);
+    bed.finish();
+}
+
+/// However they meet, one of those who let a number go at once is the last, and frees it.
+#[test]
+fn of_users_that_let_go_at_once_one_is_the_last() {
+    let bed = Bed::new(1, 0);
+    let (state, ino) = (bed.volume.state(), bed.ino(0));
+    let tid = bed.change(&bed.inode(ino), Change::Attributes, |draft| draft.disk.uid = 7);
+    bed.committed(tid);
+    for _ in 0..300 {
+        let begun = Barrier::new(4);
+        let users: Vec<Arc<Inode>> = (0..4).map(|_| bed.inode(ino)).collect();
+        let (begun, last) = (&begun, &AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for user in users {
+                scope.spawn(move || {
+                    begun.wait();
+                    last.fetch_add(u32::from(state.let_go(user)), Ordering::SeqCst);
+                });
+            }
+        });
+        assert_eq!(last.load(Ordering::SeqCst), 1, "users that were told to free it");
+        assert!(state.live_inode(ino).is_none());
+        state.inodes.check_unused_bytes();
+    }
+    bed.finish();
+}
+
+/// A record without extra fields holds no such time: the nearest one is stored, and nothing fails.
+#[test]
+fn the_time_of_a_write_fits_any_record() {
+    let tree = tempfile::tempdir().unwrap();
+    std::fs::write(tree.path().join("0"), [1; 4096]).unwrap();
+    let image = VolumeBuilder::new(16 << 20).args(["-b", "4096", "-I", "128"]).from_dir(tree.path()).build();
+    let volume = Volume::open(image.path(), VolumeOptions::read_write()).unwrap();
+    let bed = Bed { image, volume };
+    let inode = bed.inode(bed.ino(0));
+    let cell = inode.state.gate.register(&mut || ());
+    inode.state.gate.note_write(&cell, 5_000_000_007_000_000_009);
+    bed.change(&inode, Change::Attributes, |draft| draft.disk.uid = 7);
+    let last = Timestamp { seconds: i64::from(i32::MAX), nanoseconds: 0 };
+    assert_eq!((inode.disk().modified, inode.disk().changed), (last, last));
+    assert_eq!(bed.volume.metadata("/0").unwrap().modified, last);
+    inode.state.gate.unregister(&cell);
+    drop(inode);
+    bed.finish();
+}
+
+/// No size is stored that the volume's reader, or e2fsck, would not believe.
+#[test]
+fn a_size_is_one_that_the_map_can_reach() {
+    use super::draft::Draft;
+    use crate::ground::direct::Direct;
+    use crate::ground::error::Limit;
+    let pointers = 4096 * (12 + 1024 + 1024 * 1024 + 1024 * 1024 * 1024);
+    for (features, most) in [
+        ("extent,large_file,^has_journal", 0xffff_ffff * 4096),
+        ("^extent,^64bit,large_file,^has_journal", pointers),
+        ("extent,^large_file,^resize_inode,^has_journal", (1 << 31) - 1),
+    ] {
+        let tree = tempfile::tempdir().unwrap();
+        std::fs::write(tree.path().join("0"), []).unwrap();
+        let args = ["-b", "4096", "-O", features];
+        let image = VolumeBuilder::new(16 << 20).args(args).from_dir(tree.path()).build();
+        let volume = Volume::open(image.path(), VolumeOptions::read_write()).unwrap();
+        let ino = volume.metadata("/0").unwrap().ino;
+        let mut blocks = Direct(volume.state());
+        let mut draft = Draft::load(&blocks, ino).unwrap();
+        for size in [most + 1, i64::MAX as u64, u64::MAX] {
+            let refused = draft.set_size(volume.state(), size);
+            assert!(matches!(refused, Err(Error::Limit(Limit::Map))), "{features}, {size}: {refused:?}");
+            assert_eq!(draft.disk.size, 0);
+        }
+        draft.set_size(volume.state(), most).unwrap();
+        draft.store(&mut blocks).unwrap();
+        volume.state().cache.sync().unwrap();
+        drop(volume);
+        let volume = Volume::open(image.path(), VolumeOptions::read_only()).unwrap();
+        let file = volume.open_file("/0", OpenOptions::new().read(true)).unwrap();
+        assert_eq!(file.read_any_at(&mut [1], most - 1).unwrap(), 1);
+        drop((file, volume));
+        image.assert_clean();
+    }
+}
+
+/// e2fsck counts up to 65000 itself, and takes one link for more than that.
+#[test]
+fn a_directory_counts_as_many_directories_as_e2fsck_does() {
+    use super::fields::count_subdirectory;
+    let bed = Bed::new(1, 0);
+    let ground = bed.volume.state();
+    let more = |links| count_subdirectory(ground, links, true).unwrap();
+    let less = |links| count_subdirectory(ground, links, false).unwrap();
+    assert_eq!([2, 64_998, 64_999, 65_000, 1].map(more), [3, 64_999, 65_000, 1, 1]);
+    assert_eq!([1, 2, 3, 65_000].map(less), [1, 2, 2, 64_999]);
+    let mut draft = super::draft::Draft::load(&crate::ground::direct::Direct(ground), bed.ino(0)).unwrap();
+    for (links, more, less) in
+        [(0, Some(1), None), (64_999, Some(65_000), Some(64_998)), (65_000, None, Some(64_999))]
+    {
+        let mut after = |edit: fn(&mut super::draft::Draft) -> Result<()>| {
+            draft.disk.links = links;
+            let done = edit(&mut draft);
+            assert!(done.is_ok() || draft.disk.links == links, "{done:?} changed it");
+            done.ok().map(|()| draft.disk.links)
+        };
+        let (added, removed) = (after(|draft| draft.add_link()), after(|draft| draft.remove_link()));
+        assert_eq!((added, removed), (more, less));
+    }
     bed.finish();
 }

@@ -5,7 +5,10 @@
 mod alloc;
 mod bodies;
 mod damage;
+mod dir_map;
 mod map;
+mod space;
+mod whole;
 
 use crate::blockdev::engine::{MemoryDevice, MemoryOptions};
 use crate::blockdev::{Device, WriteDurability};

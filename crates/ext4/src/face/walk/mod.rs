@@ -1,11 +1,11 @@
 //! Walking a tree: every name below a directory, with attributes, in bounded memory.
 //!
-//! The entries of a directory come together, sorted by inode number, so that the inode tables are read in
-//! large pieces and in order; then its subdirectories follow one after another. What is kept is one window of
-//! packed entries, the subdirectories still waiting at each level, and a bit for every directory seen.
+//! The entries of a directory come together, sorted by inode number, so that the inode tables are read in large pieces
+//! and in order. Then its subdirectories follow, one after another. The walk keeps one window of packed entries, the
+//! subdirectories still waiting at each level, and a bit for every directory seen.
 //!
-//! A damaged or hostile volume can neither make the walk endless nor large: no directory is entered twice,
-//! and all directories together cannot be longer than the volume.
+//! A damaged or hostile volume can make the walk neither endless nor large: no directory is entered twice, and all
+//! directories together may not be longer than the volume.
 
 mod names;
 mod seen;
@@ -41,8 +41,8 @@ impl WalkOptions {
         WalkOptions { stat: true, brackets: false, max_depth: u32::MAX }
     }
 
-    /// Whether entries come with their attributes. Without, names, inode numbers and (where directories store
-    /// them) types are all that is read, and a type is what the directory claims.
+    /// Whether entries come with their attributes. Without attributes, the walk reads names, inode numbers and, where
+    /// directories store them, types. A type is then what the directory claims.
     #[must_use]
     pub fn stat(mut self, stat: bool) -> Self {
         self.stat = stat;
@@ -106,7 +106,7 @@ pub struct WalkEntry<'w> {
 /// each costs the square of its length.
 const ERROR_PATH: usize = 4096;
 
-/// What could not be read on the way. The walk goes on beside it.
+/// Something that could not be read. The walk goes on with the rest.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}: {error}", String::from_utf8_lossy(&self.shown()))]
 pub struct WalkError {
@@ -122,7 +122,7 @@ pub struct WalkError {
 }
 
 impl WalkError {
-    /// The path, and what stands for the rest of it if it is longer than an error may carry.
+    /// The path. If it is longer than an error may carry, its first part and a note on the rest.
     #[must_use]
     pub fn shown(&self) -> Vec<u8> {
         let mut shown = self.path.clone();
@@ -139,7 +139,7 @@ struct Level {
     metadata: Metadata,
     /// Bytes of the walk's path that name it.
     path: usize,
-    /// What of it was not read yet.
+    /// Reads the rest of it; `None` at its end.
     reader: Option<ReadDir>,
     /// Its blocks up to this one were read ahead.
     ahead: u32,
@@ -183,11 +183,11 @@ pub struct Walk {
 }
 
 impl Volume {
-    /// Walks the tree below `path` and tells `path` itself first. Symbolic links are not followed, a last
-    /// component of `path` that is one neither.
+    /// Walks the tree below `path` and tells `path` itself first. Symbolic links are not followed, not even as the last
+    /// component of `path`.
     ///
     /// # Errors
-    /// Those of finding `path`. Whatever else goes wrong is told by [`Walk::advance`].
+    /// Those of finding `path`. [`Walk::advance`] tells all others.
     pub fn walk(&self, path: impl AsRef<Path>, options: WalkOptions) -> Result<Walk> {
         Ok(self.walk_from(self.resolve(path, false)?, options))
     }
@@ -247,8 +247,8 @@ impl Walk {
         }))
     }
 
-    /// Leaves out what is in the directory told last: after [`Visit::Found`] it is not entered, after
-    /// [`Visit::Enter`] not listed (and not left either). Otherwise nothing happens.
+    /// Leaves out the contents of the directory told last: after [`Visit::Found`] it is not entered, after
+    /// [`Visit::Enter`] neither listed nor left. For anything else, nothing happens.
     pub fn skip(&mut self) {
         match self.last {
             Last::Other => {}
@@ -330,7 +330,7 @@ impl Walk {
     fn found(&mut self, item: Item) -> Step {
         let base = self.levels.last().map_or(0, |level| level.path);
         self.name = set_path(&mut self.path, base, self.window.name(&item));
-        // The path of a walk that deep would not fit into memory.
+        // No overflow: the path of a walk that deep would not fit into memory.
         self.depth = u32::try_from(self.levels.len()).unwrap_or(u32::MAX);
         self.ino = item.ino;
         self.kind = item.kind();
@@ -383,7 +383,7 @@ impl Walk {
         })
     }
 
-    /// Makes a directory the entry that is told. `levels` ends with its parent.
+    /// Makes a directory the current entry. `levels` ends with its parent.
     fn tell_directory(&mut self, level: &Level) {
         self.path.truncate(level.path);
         self.depth = u32::try_from(self.levels.len()).unwrap_or(u32::MAX);
@@ -433,8 +433,8 @@ impl Walk {
     }
 }
 
-/// Reads the next blocks of a directory at once, as far as they follow one another. Returns the block up to
-/// which there is nothing more to do, and what keeps them in memory.
+/// Reads the next blocks of a directory at once, as far as they follow one another on the device. Returns the first
+/// block not covered, and the pins that keep the others in memory.
 fn directory_ahead(state: &Ext4State, reader: &ReadDir) -> (u32, Vec<BufferPin>) {
     let (inode, first) = (reader.inode(), reader.next_block());
     let block_size = u64::from(state.superblock.geometry.block_size());
@@ -443,7 +443,7 @@ fn directory_ahead(state: &Ext4State, reader: &ReadDir) -> (u32, Vec<BufferPin>)
     if end.saturating_sub(first) < 2 || inode.disk().flags.contains(InodeFlags::INLINE_DATA) {
         return (u32::MAX, Vec::new());
     }
-    // Whatever is wrong is found by the reads themselves.
+    // The reads themselves report errors.
     let Ok(Some(start)) = map::metadata_block(state, inode, first) else { return (first + 1, Vec::new()) };
     let mut count = 1;
     while count < most && first + count < end {

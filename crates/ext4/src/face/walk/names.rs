@@ -14,7 +14,7 @@ pub(super) struct Item {
     pub(super) ino: Ino,
     start: u32,
     length: u8,
-    /// What the directory says, as it stores it; 0 if it says nothing.
+    /// The type as the directory stores it; 0 if it stores none.
     kind: u8,
 }
 
@@ -78,8 +78,7 @@ impl Names {
         self.arena.get(start..start + usize::from(item.length)).unwrap_or_default()
     }
 
-    /// Empties it. The memory is kept only if there is little of it: a list of subdirectories waits at every
-    /// level.
+    /// Empties it, and keeps the memory.
     pub(super) fn clear(&mut self) {
         self.arena.clear();
         self.items.clear();

@@ -1,4 +1,4 @@
-//! A set of inode numbers, a bit each where there are any.
+//! A set of inode numbers: one bit for each, in pieces made on demand.
 
 use std::collections::HashMap;
 use uext4_ondisk::Ino;
@@ -6,15 +6,15 @@ use uext4_ondisk::Ino;
 /// log2 of the numbers in a piece.
 const PIECE_LOG: u32 = 9;
 
-/// Inode numbers seen so far. Directories of one group have neighbouring numbers, so pieces of bits are
-/// smaller than a hash table of numbers; how many there can be is bounded by the inodes that exist.
+/// Inode numbers seen so far. Directories of one group have neighbouring numbers, so pieces of bits are smaller than a
+/// hash table of numbers. The inodes of the volume bound the number of pieces.
 #[derive(Debug, Default)]
 pub(super) struct InoSet {
     pieces: HashMap<u32, [u64; 1 << (PIECE_LOG - 6)]>,
 }
 
 impl InoSet {
-    /// Adds a number; whether it is new.
+    /// Adds a number. Returns whether it is new.
     pub(super) fn insert(&mut self, ino: Ino) -> bool {
         let number = ino.get();
         let piece = self.pieces.entry(number >> PIECE_LOG).or_default();

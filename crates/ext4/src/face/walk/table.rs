@@ -10,7 +10,7 @@ use crate::inode::refuse_value;
 use uext4_buffer::{BufferPin, BufferRef, READ_AHEAD_BYTES};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
-/// Blocks that nobody asked for are read along if no more of them lie between two that somebody did.
+/// Up to this many unneeded blocks between two needed ones are read along.
 const GAP_BLOCKS: u64 = 8;
 
 /// Where a record is.
@@ -83,7 +83,7 @@ impl TableReader {
         Ok(Position { group, block, offset: offset as usize })
     }
 
-    /// One request from this block as far as the blocks of those that come next lie close enough.
+    /// Reads ahead from this block on, in one request, as far as the blocks of the next inodes lie close together.
     fn read_ahead(&mut self, state: &Ext4State, from: Position, upcoming: impl Iterator<Item = Ino>) {
         let geometry = &state.superblock.geometry;
         let first = from.block.get();
@@ -93,7 +93,7 @@ impl TableReader {
             let Some((group, index)) = geometry.group_of_inode(ino) else { break };
             let Some((_, table)) = self.table.filter(|_| group == from.group) else { break };
             let block = table.get().saturating_add(u64::from(geometry.inode_table_position(index).0));
-            // Behind: the table's start is one descriptor's word, and the order is the caller's.
+            // The order is the caller's, and a damaged descriptor may put the table anywhere.
             if block < first || block >= first + most || block > end + GAP_BLOCKS {
                 break;
             }
@@ -101,7 +101,7 @@ impl TableReader {
         }
         self.ahead.clear();
         self.window = (first, end);
-        // A single block is the cache's own business.
+        // The cache reads a single block by itself.
         if let Ok(count @ 2..) = u32::try_from(end - first) {
             self.ahead = state.cache.read_ahead(first, count);
         }

@@ -51,7 +51,7 @@ impl Node {
 }
 
 impl PlanNode for Node {
-    fn settle(&mut self, home: impl Fn(Pblk) -> Pblk) {
+    fn resolve(&mut self, home: impl Fn(Pblk) -> Pblk) {
         self.indexes.iter_mut().for_each(|index| index.child = home(index.child));
     }
 

@@ -160,6 +160,33 @@ pub(crate) fn insert(
     edit(blocks, space, draft, range, &Change::Map { extent, only_hole: true }).map(drop)
 }
 
+/// How many blocks the map itself takes at most if holes, one behind the other, are mapped, each by an extent of its
+/// own. Whoever takes them together with those of the data cannot be left with half.
+///
+/// # Errors
+/// As of [`insert`], but for [`Error::NoSpace`].
+pub(crate) fn nodes(blocks: &impl Blocks, draft: &Draft, holes: &[Range<u32>]) -> Result<usize> {
+    let change = |hole: &Range<u32>, physical| {
+        let (logical, length) = (Lblk(hole.start), hole.end - hole.start);
+        Change::Map { extent: Extent { logical, length, physical, unwritten: false }, only_hole: true }
+    };
+    let all = holes.first().map_or(0, |hole| hole.start)..holes.last().map_or(0, |hole| hole.end);
+    match form(draft)? {
+        Form::Extents => {
+            let mut tree = Tree::new(blocks, draft);
+            // None of these follows on another, or on a block of the volume.
+            let places = (1_u64 << 62..).step_by(1 << 32).map(Pblk);
+            holes.iter().zip(places).try_for_each(|(hole, place)| tree.edit(hole, &change(hole, place)))?;
+            Ok(tree.into_plan().taken())
+        }
+        Form::Pointers => {
+            let mut pointers = Pointers::new(blocks, draft);
+            pointers.edit(&all, &change(&all, Pblk(1)))?;
+            Ok(pointers.into_plan().taken())
+        }
+    }
+}
+
 /// Maps an extent in place of what was there, and returns what of that is mapped no more.
 ///
 /// # Errors

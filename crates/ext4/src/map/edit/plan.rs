@@ -18,7 +18,7 @@ pub(super) type Encoded = std::result::Result<(), EncodeError>;
 /// A node of a map.
 pub(super) trait Node {
     /// Puts the blocks of its children in place of the numbers that stood for them.
-    fn settle(&mut self, home: impl Fn(Pblk) -> Pblk);
+    fn resolve(&mut self, home: impl Fn(Pblk) -> Pblk);
 
     /// Stores it in its block or the inode's root. `seed` is that of the inode's checksums on volumes that have them.
     fn encode(&self, bytes: &mut [u8], seed: Option<u32>) -> Encoded;
@@ -73,12 +73,16 @@ impl<N: Node> Plan<N> {
         super::add(&mut self.unmapped, extent);
     }
 
+    /// Blocks that it takes: new nodes, but for those that lie where another was.
+    pub(super) fn taken(&self) -> usize {
+        self.nodes.range(Pblk(NEW)..ROOT).count().saturating_sub(self.freed.len())
+    }
+
     /// Carries it out: takes the blocks it needs, below number `reach`, changes blocks and inode, returns blocks that
     /// are no nodes any more. Returns what was unmapped.
     ///
     /// # Errors
-    /// Those of [`Space::take`] and of [`Draft::counted`]: nothing was changed then. Those of [`Space::give_back`];
-    /// those of the body.
+    /// Those of [`Space`] and of [`Draft::counted`]: nothing was changed then. Those of the body.
     pub(super) fn publish(
         mut self,
         blocks: &mut impl Blocks,
@@ -91,16 +95,16 @@ impl<N: Node> Plan<N> {
         let counted = draft.counted(blocks.ground(), clusters)?;
         // What was a node may be one again.
         let mut homes: Vec<Pblk> = (0..new.len()).map_while(|_| self.freed.pop_first()).collect();
-        take(blocks, space, draft, reach, new.len(), &mut homes)?;
-        for block in &self.freed {
-            space.give_back(blocks, draft.ino, *block, 1)?;
-        }
+        // It takes blocks or gives some back, never both: whichever it is fails before anything was changed.
+        homes.extend(space.take(blocks, draft.ino, new.len() - homes.len(), reach)?);
+        let left: Vec<(Pblk, u64)> = self.freed.iter().map(|block| (*block, 1)).collect();
+        space.give_back(blocks, draft.ino, &left)?;
         let homes: BTreeMap<Pblk, Pblk> = new.into_iter().zip(homes).collect();
         let home = |block: Pblk| homes.get(&block).copied().unwrap_or(block);
 
         let seed = draft.seed(blocks.ground());
         for (block, mut node) in self.nodes {
-            node.settle(home);
+            node.resolve(home);
             let stored = match block {
                 ROOT => {
                     let mut root = [0; I_BLOCK_SIZE];
@@ -120,28 +124,4 @@ impl<N: Node> Plan<N> {
         (draft.disk.blocks_raw, draft.disk.flags) = counted;
         Ok(self.unmapped)
     }
-}
-
-/// Takes blocks until there are `count` in `homes`. Returns them if there are not so many.
-fn take(
-    blocks: &mut impl Blocks,
-    space: &mut impl Space,
-    draft: &Draft,
-    reach: u64,
-    count: usize,
-    homes: &mut Vec<Pblk>,
-) -> Result<()> {
-    let had = homes.len();
-    while homes.len() < count {
-        match space.take(blocks, draft.ino, reach) {
-            Ok(block) => homes.push(block),
-            Err(error) => {
-                for block in homes.drain(had..) {
-                    space.give_back(blocks, draft.ino, block, 1)?;
-                }
-                return Err(error);
-            }
-        }
-    }
-    Ok(())
 }

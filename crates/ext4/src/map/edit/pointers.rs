@@ -29,7 +29,7 @@ impl Node {
 }
 
 impl PlanNode for Node {
-    fn settle(&mut self, home: impl Fn(Pblk) -> Pblk) {
+    fn resolve(&mut self, home: impl Fn(Pblk) -> Pblk) {
         self.0.iter_mut().for_each(|pointer| *pointer = home(*pointer));
     }
 
@@ -45,7 +45,7 @@ impl PlanNode for Node {
 /// A pointer block, or a place for one: its level (1: it names data), the first logical block under it, and whether
 /// the inode names it.
 #[derive(Clone, Copy)]
-struct Place {
+struct Spot {
     block: Pblk,
     level: u32,
     first: u64,
@@ -58,7 +58,7 @@ pub(super) struct Pointers<'a, B> {
     draft: &'a Draft,
     layout: IndirectLayout,
     /// The three pointer blocks that the inode names, or 0.
-    tops: [Place; MAX_INDIRECT_DEPTH as usize],
+    tops: [Spot; MAX_INDIRECT_DEPTH as usize],
     /// Pointer blocks that were looked at. None of them is met twice, and no data lies in one.
     met: HashSet<Pblk>,
     plan: Plan<Node>,
@@ -70,7 +70,7 @@ impl<'a, B: Blocks> Pointers<'a, B> {
         let (root, mut first) = (PointerBlock::root(&draft.disk.i_block), u64::from(DIRECT_POINTERS));
         let tops = [1, 2, 3].map(|level| {
             let block = root.get(DIRECT_POINTERS + level - 1).unwrap_or_default();
-            let place = Place { block, level, first, is_top: true };
+            let place = Spot { block, level, first, is_top: true };
             first += span(layout, level);
             place
         });
@@ -101,7 +101,7 @@ impl<'a, B: Blocks> Pointers<'a, B> {
             node = self.load(place)?;
             let (level, block) = (place.level - 1, node.0[path.index(place.level) as usize]);
             let first = path.window(level).0;
-            top = (level > 0).then_some(Place { block, level, first, is_top: false });
+            top = (level > 0).then_some(Spot { block, level, first, is_top: false });
         }
         let window = path.window(path.depth().min(1));
         Ok(leaf(window, self.extents(&node, window.0)?))
@@ -124,7 +124,7 @@ impl<'a, B: Blocks> Pointers<'a, B> {
     }
 
     /// Goes one level deeper with each call.
-    fn walk_node(&mut self, place: Place, each: &mut impl FnMut(Part) -> Result<()>) -> Result<()> {
+    fn walk_node(&mut self, place: Spot, each: &mut impl FnMut(Part) -> Result<()>) -> Result<()> {
         let node = self.load(place)?;
         each(Part::Node(place.block))?;
         if place.level == 1 {
@@ -138,9 +138,9 @@ impl<'a, B: Blocks> Pointers<'a, B> {
     }
 
     /// The place that number `at` of a pointer block leads to.
-    fn child(&self, above: Place, at: u64, block: Pblk) -> Place {
+    fn child(&self, above: Spot, at: u64, block: Pblk) -> Spot {
         let level = above.level - 1;
-        Place { block, level, first: above.first + at * span(self.layout, level), is_top: false }
+        Spot { block, level, first: above.first + at * span(self.layout, level), is_top: false }
     }
 
     /// Changes what lies at `range`.
@@ -173,7 +173,7 @@ impl<'a, B: Blocks> Pointers<'a, B> {
 
     /// Changes what a pointer block says of `range`, of which it tells a part. Returns what is to be named in its
     /// place: nothing, if it names nothing. Goes one level deeper with each call.
-    fn edit_node(&mut self, place: Place, range: &Range<u64>, change: &Change) -> Result<Pblk> {
+    fn edit_node(&mut self, place: Spot, range: &Range<u64>, change: &Change) -> Result<Pblk> {
         let before = match (place.block, change) {
             (HOLE, Change::Map { .. }) => Node(vec![HOLE; self.layout.pointers_per_block() as usize]),
             (HOLE, Change::Unmap) => return Ok(HOLE),
@@ -230,7 +230,7 @@ impl<'a, B: Blocks> Pointers<'a, B> {
     }
 
     /// A pointer block as it is on the volume.
-    fn load(&mut self, place: Place) -> Result<Node> {
+    fn load(&mut self, place: Spot) -> Result<Node> {
         let block = place.block;
         let fault = |corrupt: Corrupt| in_map(corrupt.at_block(block), self.draft);
         check_zones(self.blocks.ground(), block, 1, "a block of the indirect map").map_err(fault)?;

@@ -1,9 +1,9 @@
 //! Bitmaps and counts of the groups that a replay touches, and the allocator for the blocks that it needs itself.
 //!
-//! Fast commits say nothing about bitmaps. What the files that they changed occupied before is marked free, what they
-//! occupy afterwards is marked used, and free counts are counted anew from the bitmaps: so the outcome does not
-//! depend on what the records did in between. That is done for one group after the other, and a bitmap that is the
-//! same afterwards is forgotten: a changed file may lie in more groups than memory has room for their bitmaps.
+//! Fast commits say nothing about bitmaps. So the replay marks free what the changed files occupied before, and marks
+//! used what they occupy afterwards. It counts free blocks anew from the bitmaps. The outcome does not depend on what
+//! the records did in between. One group comes after the other, and an unchanged bitmap is forgotten: a changed file
+//! may lie in more groups than memory has room for their bitmaps.
 
 use super::BlockRun;
 use crate::alloc::Space;
@@ -18,16 +18,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
-/// What of a group was looked at or changed.
-struct Work {
+/// A group that was looked at or changed.
+struct Touched {
     changed: Changed,
     /// Clusters before this one are not free.
     searched: u32,
 }
 
 /// The groups.
+#[derive(Default)]
 pub(super) struct Groups {
-    work: BTreeMap<u32, Work>,
+    touched: BTreeMap<u32, Touched>,
     /// Blocks that records will map: not to be allocated. In order, disjoint.
     reserved: Vec<BlockRun>,
     /// Blocks that were allocated here, and those of them that were returned.
@@ -41,7 +42,7 @@ impl Groups {
     /// Nothing touched yet; `reserved` are the blocks that records will map.
     pub(super) fn new(mut reserved: Vec<BlockRun>) -> Groups {
         join(&mut reserved);
-        Groups { work: BTreeMap::new(), reserved, allocated: BTreeSet::new(), spare: Vec::new(), cursor: 0 }
+        Groups { reserved, ..Groups::default() }
     }
 
     fn is_reserved(&self, first: u64, count: u64) -> bool {
@@ -49,22 +50,22 @@ impl Groups {
         before.checked_sub(1).is_some_and(|last| self.reserved[last].0 + self.reserved[last].1 > first)
     }
 
-    fn work(&mut self, blocks: &impl Blocks, group: Group) -> Result<&mut Work> {
-        match self.work.entry(group.get()) {
+    fn touch(&mut self, blocks: &impl Blocks, group: Group) -> Result<&mut Touched> {
+        match self.touched.entry(group.get()) {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
             std::collections::btree_map::Entry::Vacant(entry) => {
                 let descriptor = descriptor(blocks, group)?;
                 let changed = Changed { group, descriptor, blocks: None, inodes: None };
-                Ok(entry.insert(Work { changed, searched: 0 }))
+                Ok(entry.insert(Touched { changed, searched: 0 }))
             }
         }
     }
 
-    /// A free block, near an inode and before block `limit`. It is marked used at once.
+    /// Takes a free block near an inode and before block `limit`, and marks it used.
     fn allocate(&mut self, blocks: &impl Blocks, ino: Ino, limit: u64) -> Result<u64> {
         let geometry = &blocks.ground().superblock.geometry;
         let near = geometry.group_of_inode(ino).map_or(Group(0), |(group, _)| group);
-        // Of a group that goes on behind the limit nothing is taken.
+        // Groups that reach behind the limit are left out.
         let end = |group: u32| geometry.group_first_block(Group(group + 1)).map(Pblk::get);
         let inside = |group: u32| end(group).unwrap_or(geometry.blocks_count()) <= limit;
         if near.get() >= self.cursor
@@ -89,16 +90,16 @@ impl Groups {
         else {
             return Ok(None);
         };
-        let work = self.work(blocks, group)?;
-        let searched = work.searched;
+        let touched = self.touch(blocks, group)?;
+        let searched = touched.searched;
         if searched >= clusters {
             return Ok(None);
         }
-        let held = work.changed.blocks.take();
+        let held = touched.changed.blocks.take();
         let is_held = held.is_some();
         let bitmap = match held {
             Some(bitmap) => bitmap,
-            None => block_bitmap(blocks, group, &work.changed.descriptor)?,
+            None => block_bitmap(blocks, group, &touched.changed.descriptor)?,
         };
         let size = u64::from(geometry.cluster_blocks());
         let mut looked_at = 0;
@@ -109,14 +110,14 @@ impl Groups {
                 return false;
             }
             looked_at += SEARCH_WORK;
-            // With clusters the last one may go on behind the volume.
+            // The last cluster may reach behind the volume.
             !self.is_reserved(block, size) && blocks.ground().zones.allows(block, size)
         });
         blocks.work(looked_at)?;
-        let work = self.work(blocks, group)?;
-        work.searched = found.unwrap_or(clusters);
-        // There may be very many full groups.
-        work.changed.blocks = Some(bitmap).filter(|_| is_held || found.is_some());
+        let touched = self.touch(blocks, group)?;
+        touched.searched = found.unwrap_or(clusters);
+        // Bitmaps of full groups are not kept: there may be very many.
+        touched.changed.blocks = Some(bitmap).filter(|_| is_held || found.is_some());
         let Some(index) = found else { return Ok(None) };
         self.mark(blocks, group, index..index + 1, true)?;
         let block = start.get() + u64::from(index) * size;
@@ -125,10 +126,10 @@ impl Groups {
     }
 
     fn mark(&mut self, blocks: &impl Blocks, group: Group, clusters: Range<u32>, used: bool) -> Result<()> {
-        let work = self.work(blocks, group)?;
-        let bitmap = match &mut work.changed.blocks {
+        let touched = self.touch(blocks, group)?;
+        let bitmap = match &mut touched.changed.blocks {
             Some(bitmap) => bitmap,
-            empty => empty.insert(block_bitmap(blocks, group, &work.changed.descriptor)?),
+            empty => empty.insert(block_bitmap(blocks, group, &touched.changed.descriptor)?),
         };
         put_bits(bitmap, clusters, used);
         Ok(())
@@ -137,14 +138,14 @@ impl Groups {
     /// Whether an inode is marked used.
     pub(super) fn inode_used(&mut self, canvas: &Canvas<'_>, ino: Ino) -> Result<bool> {
         let (group, index) = place_of_inode(canvas, ino)?;
-        let descriptor = self.work(canvas, group)?.changed.descriptor;
+        let descriptor = self.touch(canvas, group)?.changed.descriptor;
         if index >= descriptor.initialised_inodes(&canvas.ground.superblock) {
             return Ok(false);
         }
         canvas.look(descriptor.inode_bitmap.get(), |bitmap| bit(bitmap, index))
     }
 
-    /// Marks an inode used or free; `directories` is how many directories the group gains by that.
+    /// Marks an inode used or free. The group gains `directories` directories by that.
     pub(super) fn set_inode(
         &mut self,
         canvas: &mut Canvas<'_>,
@@ -153,7 +154,7 @@ impl Groups {
         directories: i32,
     ) -> Result<()> {
         let (group, index) = place_of_inode(canvas, ino)?;
-        let Changed { descriptor, inodes, .. } = &mut self.work(canvas, group)?.changed;
+        let Changed { descriptor, inodes, .. } = &mut self.touch(canvas, group)?.changed;
         let bitmap = match inodes {
             Some(bitmap) => bitmap,
             empty => empty.insert(inode_bitmap(canvas, group, descriptor)?),
@@ -167,8 +168,8 @@ impl Groups {
     /// disjoint.
     ///
     /// # Errors
-    /// [`Error::CorruptInode`] if a block of `after` is one that something else uses.
-    pub(super) fn settle(
+    /// [`Error::CorruptInode`] if something else uses a block of `after`.
+    pub(super) fn store(
         &mut self,
         canvas: &mut Canvas<'_>,
         mut before: Vec<BlockRun>,
@@ -176,15 +177,15 @@ impl Groups {
     ) -> Result<()> {
         before.extend(std::mem::take(&mut self.allocated).into_iter().map(|block| (block, 1)));
         join(&mut before);
-        let mut groups: BTreeSet<u32> = self.work.keys().copied().collect();
+        let mut groups: BTreeSet<u32> = self.touched.keys().copied().collect();
         for run in before.iter().copied().chain(after.iter().map(|run| (run.0, run.1))) {
             groups.extend(groups_of(canvas, run)?);
         }
         for group in groups.into_iter().map(Group) {
-            self.work(canvas, group)?;
-            if let Some(mut work) = self.work.remove(&group.get()) {
-                work.settle(canvas, group, &before, after)?;
-                work.changed.store(canvas)?;
+            self.touch(canvas, group)?;
+            if let Some(mut touched) = self.touched.remove(&group.get()) {
+                touched.remake_bitmap(canvas, group, &before, after)?;
+                touched.changed.store(canvas)?;
             }
         }
         Ok(())
@@ -192,22 +193,26 @@ impl Groups {
 }
 
 impl Space for Groups {
-    fn take(&mut self, blocks: &mut impl Blocks, ino: Ino, limit: u64) -> Result<Pblk> {
-        match self.spare.pop_if(|block| *block < limit) {
+    /// Without enough blocks the replay fails, so those taken by then may stay taken.
+    fn take(&mut self, blocks: &mut impl Blocks, ino: Ino, count: usize, limit: u64) -> Result<Vec<Pblk>> {
+        let mut next = || match self.spare.pop_if(|block| *block < limit) {
             Some(block) => Ok(Pblk(block)),
             None => self.allocate(blocks, ino, limit).map(Pblk),
-        }
+        };
+        (0..count).map(|_| next()).collect()
     }
 
-    /// Bitmaps are made anew at the end, so a block that files had before is free then. Only what was taken here may
-    /// be taken again: whose the others are by then, records say.
-    fn give_back(&mut self, _: &mut impl Blocks, _: Ino, first: Pblk, count: u64) -> Result<()> {
-        self.spare.extend(self.allocated.range(first.get()..first.get().saturating_add(count)));
+    /// The end makes the bitmaps anew, and frees what files had before. Only blocks taken here may be taken again:
+    /// records may have given the others to a file.
+    fn give_back(&mut self, _: &mut impl Blocks, _: Ino, runs: &[(Pblk, u64)]) -> Result<()> {
+        for (first, count) in runs {
+            self.spare.extend(self.allocated.range(first.get()..first.get().saturating_add(*count)));
+        }
         Ok(())
     }
 }
 
-/// Puts runs in order and makes one of those that overlap or follow one another.
+/// Sorts runs, and joins those that overlap or follow one another.
 fn join(runs: &mut Vec<BlockRun>) {
     runs.sort_unstable();
     runs.dedup_by(|next, last| {
@@ -219,8 +224,8 @@ fn join(runs: &mut Vec<BlockRun>) {
     });
 }
 
-/// The runs of a row, in order and disjoint, that have a part in `blocks`: no others, as there may be as many groups
-/// as runs.
+/// The runs with a part in `blocks`, by a search: looking at all runs for every group could be too much work. `runs`
+/// are in order and disjoint.
 fn within<'r, T>(runs: &'r [T], of: impl Fn(&T) -> BlockRun, blocks: &Range<u64>) -> &'r [T] {
     let end = |run: &T| of(run).0 + of(run).1;
     let from = runs.partition_point(|run| end(run) <= blocks.start);
@@ -228,10 +233,10 @@ fn within<'r, T>(runs: &'r [T], of: impl Fn(&T) -> BlockRun, blocks: &Range<u64>
     runs.get(from..to).unwrap_or_default()
 }
 
-impl Work {
-    /// Makes the block bitmap what it is after the replay, from the volume's: blocks that the replay allocated are
-    /// free there.
-    fn settle(
+impl Touched {
+    /// Makes the block bitmap after the replay, from the volume's. There, blocks that the replay allocated are still
+    /// free.
+    fn remake_bitmap(
         &mut self,
         canvas: &Canvas<'_>,
         group: Group,
@@ -261,7 +266,7 @@ impl Work {
         for (_, clusters) in before.iter().filter_map(|run| part(run.0, run.1)) {
             put_bits(&mut bitmap, clusters, false);
         }
-        // All of them first: several runs of a file may lie in one cluster.
+        // All are checked before one is marked: several runs of a file may lie in one cluster.
         for (first, count, ino) in after {
             if let Some((block, clusters)) = part(*first, *count)
                 && used_bits(&bitmap, clusters) > 0

@@ -2,11 +2,14 @@
 
 use super::bitmaps::Groups;
 use super::waiting::Range;
-use super::{BlockRun, Parts, inline};
+use super::{BlockRun, Parts};
 use crate::alloc::Space;
+use crate::dir;
+use crate::dir::map::BlockMap;
 use crate::ground::blocks::Blocks;
 use crate::ground::canvas::Canvas;
 use crate::ground::error::{Error, Limit, Result};
+use crate::inline::edit as inline;
 use crate::inode::draft::Draft;
 use crate::inode::fields::{empty_record, unencodable};
 use crate::map::edit::{self, Form, Part};
@@ -16,40 +19,45 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
-/// Where the mapping is in an inode's record, and where it ends.
+/// The bytes of an inode's record that hold its mapping (`i_block`).
 pub(super) const I_BLOCK: std::ops::Range<usize> = 0x28..0x64;
 /// Bytes of a record's base part.
 const BASE_SIZE: usize = 128;
-/// Where an attribute block counts who shares it.
+/// Offset of an attribute block's reference count.
 const REFERENCES: usize = 4;
+
+/// The names of a directory under change.
+pub(super) type Names<'e, 'v> = dir::edit::Edit<'e, Canvas<'v>, BlockMap<'e, Groups>>;
 
 /// An inode.
 pub(super) struct Node {
-    /// Its record, with the root of what it maps.
+    /// Its record, with the root of its map.
     pub(super) draft: Draft,
     /// Whether it is in use now.
     pub(super) used: bool,
-    /// Names that lead to it. Links say so too, but those of a record run ahead of the names behind it.
+    /// Names that lead to it. Its link count may differ: a record may count names that follow later.
     pub(super) names: u32,
-    /// The fast commit whose record says what it is, since it had its last name. 0 for none.
+    /// The last fast commit with a record of it; 0 for none, or if it has lost its last name since.
     pub(super) described: u32,
     /// The links that the last record had.
     pub(super) recorded_links: u16,
-    /// Whether the volume has it in use without a name, to be deleted by whoever works off its orphans.
+    /// Whether it is an orphan on the volume: in use without a name. Orphan processing deletes it, not the replay.
     pub(super) orphan: bool,
     /// Whether it must be written.
     pub(super) changed: bool,
-    /// Whether the volume has it in use, and as a directory.
+    /// `Some` if the volume has it in use: whether as a directory.
     home: Option<bool>,
-    /// Whether what it maps was looked at: what that occupies at home is noted then, and counted anew at the end.
+    /// Whether its map was looked at. Then its old blocks are in `Parts::released`, and its space is counted anew at
+    /// the end.
     noted: bool,
-    /// Space that is counted for it but not its own: values of attributes in inodes of their own. In units of 512
-    /// bytes.
+    /// Space counted for it that is not in its own blocks: attribute values in other inodes. In units of 512 bytes.
     extra_sectors: u64,
+    /// The block of it, a directory, in which a name was found last.
+    hint: u32,
 }
 
 impl Node {
-    /// The inode as the volume has it, `used` by its bitmap.
+    /// Loads the inode from the volume. `used` is what its bitmap says.
     pub(super) fn load(canvas: &Canvas<'_>, ino: Ino, used: bool) -> Result<Node> {
         let mut node = Node::fresh(canvas, ino)?;
         canvas.work(2 * node.draft.raw.len())?;
@@ -68,7 +76,7 @@ impl Node {
         Ok(node)
     }
 
-    /// An inode that nobody uses.
+    /// A free inode.
     fn fresh(canvas: &Canvas<'_>, ino: Ino) -> Result<Node> {
         let (raw, disk) = empty_record(&canvas.ground.superblock, ino)?;
         Ok(Node {
@@ -82,6 +90,7 @@ impl Node {
             home: None,
             noted: false,
             extra_sectors: 0,
+            hint: 0,
         })
     }
 
@@ -93,12 +102,7 @@ impl Node {
         Error::CorruptInode { ino: self.draft.ino, what: what.into() }
     }
 
-    /// The seed of its blocks' checksums, on volumes that have them.
-    pub(super) fn seed(&self, canvas: &Canvas<'_>) -> Option<u32> {
-        self.draft.seed(canvas.ground)
-    }
-
-    /// Looks at everything that it maps, before the first look-up or change, and notes what that occupies at home.
+    /// Looks at its whole map before the first look-up or change, and notes its blocks on the volume.
     fn note(&mut self, parts: &mut Parts<'_>) -> Result<()> {
         if Form::of(&self.draft.disk).is_none() {
             return Err(self.corrupt("a fast commit maps blocks of a file that has none"));
@@ -109,7 +113,7 @@ impl Node {
         let (ino, canvas, mut runs) = (self.draft.ino, &parts.canvas, Vec::new());
         edit::walk(canvas, &self.draft, &mut |part| {
             match part {
-                Part::Node(block) => canvas.claim(block.get(), ino)?,
+                Part::Node(block) => canvas.claim_node(block, ino)?,
                 Part::Data(extent) => canvas.load_extents(ino, 1, u64::from(extent.length))?,
             }
             runs.push(run(&part));
@@ -117,7 +121,7 @@ impl Node {
         })?;
         let own = sectors(canvas, &mut runs, self.draft.disk.xattr_block);
         self.extra_sectors = self.draft.disk.sectors(&canvas.ground.superblock).saturating_sub(own);
-        // The editor counts nodes up and down, so it starts from what there is.
+        // The editor only adds and subtracts, so it must start from the true count.
         self.count(canvas, own.saturating_add(self.extra_sectors));
         parts.released.extend(runs);
         self.noted = true;
@@ -136,32 +140,41 @@ impl Node {
         }
     }
 
-    /// Where a written block of it is.
-    pub(super) fn written(&mut self, parts: &mut Parts<'_>, block: Lblk) -> Result<Option<Pblk>> {
-        self.note(parts)?;
-        let known = parts.leaf.take();
-        let known = known.filter(|(ino, leaf)| *ino == self.draft.ino && leaf.window.contains(&block.get()));
-        let (ino, leaf) = match known {
-            Some(known) => known,
-            None => (self.draft.ino, edit::leaf(&parts.canvas, &self.draft, block)?),
+    /// Runs `edit` on its names. A new directory gets `.` and `..` first, with the parent `new_in`.
+    pub(super) fn names<T>(
+        &mut self,
+        parts: &mut Parts<'_>,
+        new_in: Option<Ino>,
+        edit: impl FnOnce(&mut Names<'_, '_>) -> Result<T>,
+    ) -> Result<T> {
+        if Form::of(&self.draft.disk).is_some() {
+            self.note(parts)?;
+        } else {
+            self.extra_sectors = self.values_elsewhere(&parts.canvas);
+        }
+        let Parts { canvas, groups, .. } = parts;
+        let (mut map, draft, hint) = (BlockMap::new(groups), &mut self.draft, &mut self.hint);
+        let names = match new_in {
+            Some(parent) => dir::edit::Edit::start(canvas, &mut map, draft, parent),
+            None => dir::edit::Edit::open(canvas, &mut map, draft),
         };
-        let extent = leaf.find(block).filter(|extent| !extent.unwritten);
-        parts.leaf = Some((ino, leaf));
-        Ok(extent.and_then(|extent| extent.physical_of(block)))
+        let done = names.and_then(|mut names| {
+            names.hint = *hint;
+            let done = edit(&mut names);
+            *hint = names.hint;
+            done
+        });
+        // A directory that has just left its inode has no blocks on the volume.
+        self.noted = Form::of(&self.draft.disk).is_some();
+        done.map_err(|error| self.refusal(&parts.canvas, error))
     }
 
-    /// A block for it, of its directory.
-    pub(super) fn allocate(&self, parts: &mut Parts<'_>) -> Result<Pblk> {
-        let block = parts.groups.take(&mut parts.canvas, self.draft.ino, self.reach());
-        block.map_err(|error| self.refusal(&parts.canvas, error))
-    }
-
-    /// Blocks from here on cannot be mapped by it.
+    /// The first block that its map cannot reach.
     fn reach(&self) -> u64 {
         Form::of(&self.draft.disk).map_or(u64::MAX, Form::reach)
     }
 
-    /// What a full volume means to a replay.
+    /// Makes a full volume an error that says what needed space.
     fn refusal(&self, canvas: &Canvas<'_>, error: Error) -> Error {
         let (limit, ino) = (self.reach(), self.draft.ino);
         let feature = match error {
@@ -174,20 +187,19 @@ impl Node {
         Error::Incompatible { action: "recover", feature }
     }
 
-    /// Runs an edit of what it maps.
+    /// Runs an edit of its map.
     fn change<T>(
         &mut self,
         parts: &mut Parts<'_>,
         edit: impl FnOnce(&mut Canvas<'_>, &mut Groups, &mut Draft) -> Result<T>,
     ) -> Result<T> {
-        parts.leaf = None;
         let before = (self.draft.disk.i_block, self.draft.disk.blocks_raw);
         let done = edit(&mut parts.canvas, &mut parts.groups, &mut self.draft);
         self.changed |= before != (self.draft.disk.i_block, self.draft.disk.blocks_raw);
         done.map_err(|error| self.refusal(&parts.canvas, error))
     }
 
-    /// Maps an extent, whose blocks and ends were checked.
+    /// Maps an extent. The caller has checked its blocks and its end.
     pub(super) fn insert(&mut self, parts: &mut Parts<'_>, extent: Extent) -> Result<()> {
         self.note(parts)?;
         let pointers = Form::of(&self.draft.disk) == Some(Form::Pointers);
@@ -204,7 +216,7 @@ impl Node {
         }
     }
 
-    /// Unmaps a range, leaf by leaf: a leaf's extents are in memory, not those of the whole range.
+    /// Unmaps a range leaf by leaf, so that only one leaf's extents are in memory.
     fn remove(&mut self, parts: &mut Parts<'_>, range: &std::ops::Range<u32>) -> Result<()> {
         self.note(parts)?;
         let mut at = range.start;
@@ -216,9 +228,8 @@ impl Node {
         Ok(())
     }
 
-    /// Starts an empty map, if contents of its form have one.
+    /// Starts an empty map, if inodes of its form have one.
     fn start(&mut self, parts: &mut Parts<'_>) -> Result<()> {
-        parts.leaf = None;
         self.noted = Form::of(&self.draft.disk).is_some();
         if self.noted {
             edit::start(&mut self.draft)?;
@@ -228,34 +239,34 @@ impl Node {
         Ok(())
     }
 
-    /// Gives up what it maps, if it maps anything; what that occupies at home is noted.
+    /// Gives up its map, if it has one. Its blocks on the volume are noted.
     fn give_up(&mut self, parts: &mut Parts<'_>) -> Result<()> {
         if Form::of(&self.draft.disk).is_none() {
             return Ok(());
         }
         if !self.noted {
-            // So nothing of it was changed.
+            // The map is unchanged, so nothing else is to give up.
             return self.note(parts);
         }
-        let mut nodes = Vec::new();
+        let (mut metadata, directory) = (Vec::new(), self.is_directory());
         edit::walk(&parts.canvas, &self.draft, &mut |part| {
-            if let Part::Node(block) = part {
-                nodes.push(block);
+            if directory || matches!(part, Part::Node(_)) {
+                metadata.push(run(&part));
             }
             Ok(())
         })?;
-        for block in nodes {
-            // It may be a file's data by the end.
-            parts.groups.give_back(&mut parts.canvas, self.draft.ino, block, 1)?;
-            parts.canvas.freed(block)?;
+        for (first, count) in metadata {
+            // By the end it may hold a file's data.
+            parts.groups.give_back(&mut parts.canvas, self.draft.ino, &[(Pblk(first), count)])?;
+            parts.canvas.freed_run(first, count)?;
         }
         Ok(())
     }
 
-    /// Makes a file or directory that maps blocks, none of them yet, of one whose contents lay in it.
+    /// Turns an inode with inline contents into one with an empty map.
     pub(super) fn start_map(&mut self, parts: &mut Parts<'_>) -> Result<()> {
         let canvas = &parts.canvas;
-        inline::remove(canvas, self)?;
+        inline::remove(&canvas.ground.superblock, &mut self.draft)?;
         self.extra_sectors = self.values_elsewhere(canvas);
         self.draft.disk.flags &= !InodeFlags::INLINE_DATA;
         if canvas.ground.superblock.features.incompat.contains(Incompat::EXTENTS) {
@@ -265,24 +276,23 @@ impl Node {
         self.start(parts)
     }
 
-    /// The space that is counted for it but not its own, of one that maps no blocks.
+    /// The `extra_sectors` of an inode that maps no blocks.
     fn values_elsewhere(&self, canvas: &Canvas<'_>) -> u64 {
         let own = sectors(canvas, &mut [], self.draft.disk.xattr_block);
         self.draft.disk.sectors(&canvas.ground.superblock).saturating_sub(own)
     }
 
-    /// Whether anything has to be remembered of it.
+    /// Whether the replay has to remember it.
     pub(super) fn is_worth_keeping(&self) -> bool {
         self.used || self.changed || self.home.is_some()
     }
 
-    /// Whether a range can be applied to it now: it has a name, or its record came before.
+    /// Whether a range can be applied to it now: it has a name, or this fast commit has recorded it.
     pub(super) fn is_known(&self, commit: u32) -> bool {
         self.used && (self.names > 0 || self.described == commit)
     }
 
-    /// Whether the file without a name that this was goes on with this record. Otherwise another one has got its
-    /// number.
+    /// Whether `record` is of the same file, which has no name now. Otherwise another file has got its number.
     fn goes_on(&self, canvas: &Canvas<'_>, record: &DiskInode) -> Result<bool> {
         let kind = record.file_type();
         if kind != self.draft.disk.file_type() || kind == Some(FileType::Directory) {
@@ -294,14 +304,14 @@ impl Node {
         if record.generation == self.draft.disk.generation {
             return Ok(true);
         }
-        // Without checksums the generation can be set, so this may be either.
+        // Without checksums users can set the generation. So this may be the same file or another one.
         if record.created.is_some() && !canvas.ground.superblock.features.metadata_csum() {
             return Err(self.corrupt("the record changes the generation of a file without a name"));
         }
         Ok(false)
     }
 
-    /// Does to a file what a range says. Its blocks and its ends were checked.
+    /// Applies a range to a file. The caller has checked its blocks and its ends.
     pub(super) fn map(&mut self, parts: &mut Parts<'_>, range: &Range) -> Result<()> {
         if self.is_directory() {
             return Err(self.corrupt(match range {
@@ -324,12 +334,12 @@ impl Node {
         }
     }
 
-    /// Takes over the bytes of an inode record.
+    /// Applies the record of an inode.
     pub(super) fn apply(&mut self, parts: &mut Parts<'_>, record: &[u8]) -> Result<()> {
         let canvas = &parts.canvas;
         let superblock = &canvas.ground.superblock;
         let size = usize::from(superblock.geometry.inode_size());
-        // Copied, decoded and summed up several times.
+        // The record is copied, decoded and checksummed several times.
         canvas.work(8 * size)?;
         let field =
             |name| Error::from(Corrupt::from(CorruptKind::FastCommitRecord(name)).in_inode(self.draft.ino));
@@ -359,7 +369,7 @@ impl Node {
         if self.used && had != has {
             self.give_up(parts)?;
         } else if self.used && had.is_some() && unit(&recorded) != unit(&self.draft.disk) {
-            // Its space is counted in another unit: anew, once its map is known.
+            // The unit of its space changes, so the end counts it anew. That needs its map.
             self.note(parts)?;
         }
         let canvas = &parts.canvas;
@@ -369,13 +379,13 @@ impl Node {
             self.extra_sectors = self.values_elsewhere(canvas);
         }
         if was_used && was_inline && !recorded.has_inline_data() {
-            inline::remove(canvas, self)?;
-            // Behind the fields that the record has, the attributes stay; that one is gone.
+            inline::remove(superblock, &mut self.draft)?;
+            // The attributes behind the recorded fields stay. That of inline data is gone.
             raw[record.len()..].copy_from_slice(&self.draft.raw[record.len()..]);
         }
         (self.draft.raw, self.draft.disk) = (raw, recorded);
         (self.used, self.changed, self.recorded_links) = (true, true, self.draft.disk.links);
-        // What maps a file is not in the record; only what lies in the inode itself is.
+        // The record has contents that lie in the inode, but not the map of a file.
         if was_used && had == has && has.is_some() {
             self.draft.disk.i_block = i_block;
             self.count(canvas, sectors);
@@ -384,12 +394,12 @@ impl Node {
             self.draft.raw[I_BLOCK].copy_from_slice(&self.draft.disk.i_block);
         }
         if self.draft.disk.has_inline_data() {
-            inline::check(&parts.canvas, self)?;
+            inline::value(&parts.canvas.ground.superblock, &self.draft)?;
         }
         Ok(())
     }
 
-    /// Whether the recorded inode can be this one.
+    /// Checks that the record can be of this inode.
     fn check(&self, canvas: &Canvas<'_>, recorded: &DiskInode) -> Result<()> {
         let Some(kind) = recorded.file_type() else {
             return Err(self.corrupt(format!("mode {:#o} names no file type", recorded.mode)));
@@ -411,12 +421,12 @@ impl Node {
         if self.draft.disk.file_type() != Some(kind) {
             return Err(self.corrupt("the record changes the type of the file"));
         }
-        // A file that was emptied may take new contents into its inode.
+        // An emptied file may take new contents into its inode.
         let (had, has) = (Form::of(&self.draft.disk), Form::of(recorded));
         if had != has && had.is_some() && !recorded.has_inline_data() {
             return Err(self.corrupt("the record changes how the file is mapped"));
         }
-        // It can be set on volumes without checksums only.
+        // Users can set it only on volumes without checksums.
         let checksums = canvas.ground.superblock.features.metadata_csum();
         if checksums && recorded.generation != self.draft.disk.generation {
             return Err(self.corrupt("the record changes the generation of a file that has a name"));
@@ -424,10 +434,9 @@ impl Node {
         Ok(())
     }
 
-    /// Deletes the inode; what it occupies at home is noted in `released`.
+    /// Deletes the inode. Its blocks on the volume are noted in `released`.
     pub(super) fn free(&mut self, parts: &mut Parts<'_>) -> Result<()> {
         self.give_up(parts)?;
-        parts.leaf = None;
         if self.home.is_some() {
             self.release_attributes(parts)?;
         }
@@ -467,7 +476,8 @@ impl Node {
         }
         if left == 0 {
             released.push((block.get(), 1));
-            return Ok(());
+            // Other inodes that shared it may have been deleted before, which changed it.
+            return canvas.freed(block);
         }
         debug_assert!(bytes.len() > XATTR_BLOCK_HEADER_SIZE, "a block holds its header");
         bytes[REFERENCES..REFERENCES + 4].copy_from_slice(&left.to_le_bytes());
@@ -475,15 +485,15 @@ impl Node {
         canvas.write(block.get(), bytes)
     }
 
-    /// The record with everything that is known of the inode.
+    /// The record with all fields of the inode.
     fn encoded(&self, canvas: &Canvas<'_>) -> Result<Vec<u8>> {
         let mut raw = self.draft.raw.clone();
         self.draft.disk.encode(&mut raw, self.draft.ino, &canvas.ground.superblock).map_err(unencodable)?;
         Ok(raw)
     }
 
-    /// Counts its space anew. Returns what it occupies, if its map was looked at.
-    pub(super) fn settle(&mut self, canvas: &Canvas<'_>) -> Result<Vec<BlockRun>> {
+    /// Counts its space anew. Returns the blocks that it occupies, if its map was looked at.
+    pub(super) fn recount(&mut self, canvas: &Canvas<'_>) -> Result<Vec<BlockRun>> {
         let mut runs = Vec::new();
         if !self.noted || !self.used {
             return Ok(runs);
@@ -519,8 +529,8 @@ fn run(part: &Part) -> BlockRun {
     }
 }
 
-/// The space that blocks take with their clusters, in units of 512 bytes. Puts the runs in order: there may be very
-/// many, so this makes no copy.
+/// The space of whole clusters around `runs` and the attribute block, in units of 512 bytes. Sorts the runs in place:
+/// there may be too many for a copy.
 fn sectors(canvas: &Canvas<'_>, runs: &mut [BlockRun], xattr_block: Pblk) -> u64 {
     let geometry = &canvas.ground.superblock.geometry;
     let (log, base) = (geometry.cluster_log(), u64::from(geometry.first_data_block()));

@@ -1,68 +1,61 @@
-//! Replaying fast commits: what the kernel appended to the journal instead of whole transactions.
+//! Replays fast commits: what the kernel appends to the journal instead of whole transactions.
 //!
 //! A record says that a name was added or removed, that a range of a file was mapped or unmapped, or what an inode
-//! looks like now. They are done again in memory, on the state that the ordinary log describes, and the outcome is a
-//! set of changed metadata blocks: for an overlay, or for a transaction that takes the place of the fast commits
-//! (`jbd2`).
-//! Nothing of it can be seen before all of it is there.
+//! looks like now. The replay repeats these changes in memory, on the volume that the ordinary log describes. The
+//! outcome is a set of changed metadata blocks: for an overlay, or for a transaction that takes the place of the fast
+//! commits (`jbd2`). No part of it can be seen before all of it is done.
 //!
-//! A fast commit that cannot be replayed ends them for readers, who see what came before it. For writers nothing is
-//! replayed then.
+//! A fast commit that cannot be replayed ends the replay. Readers see the volume before it. A writer is refused.
 //!
 //! | file | what |
 //! |---|---|
-//! | `inode.rs` | inodes: the recorded ones over those of the volume, and what they map (by `map/edit`) |
-//! | `dentry.rs`, `chain.rs`, `htree.rs`, `inline.rs` | names, in blocks, hash trees and inodes |
-//! | `waiting.rs` | names and ranges whose inode is described later |
-//! | `bitmaps.rs` | when bitmaps change, and where blocks for what grew come from |
+//! | `inode.rs` | inodes: the recorded ones over the volume's, their maps (`map/edit`) and names (`dir/edit`) |
+//! | `waiting.rs` | names and ranges that wait for the record of their inode |
+//! | `bitmaps.rs` | bitmaps and counts of the groups, and blocks for what grows |
 //!
-//! # What is done as in the kernel, and what is not
+//! # What follows the kernel, and what does not
 //! Source: the behaviour of `fs/ext4/fast_commit.c` (`ext4_fc_replay*`) and of e2fsck.
 //!
-//! * The mapping of a file does not come with its inode but by ranges of its own; new nodes of its tree and new blocks
-//!   of directories are allocated anew, clear of everything that records map.
-//! * A name that is added is looked for first, and one that is removed may be gone: links and names of files that were
+//! * The mapping of a file does not come with its inode but in records of ranges. New nodes of its tree and new blocks
+//!   of directories are allocated anew, clear of all blocks that records map.
+//! * A name to be added may be there already, and one to be removed may be gone. Links and names of files that were
 //!   deleted before their fast commit was written lead nowhere, and are ignored.
-//! * An inode that has no name is deleted at the end of the last fast commit, as one of them may give it a name again.
-//!   A record with another generation, time of creation or type means that another file has got its number. The name
-//!   of a directory or file, its ranges and its record count together only. (The kernel refuses to mount a volume
-//!   with the record of an inode that has no links, and leaves directories that were removed behind.)
+//! * An inode without a name is deleted at the end of the last fast commit, because a later one may give it a name
+//!   again. A record with another generation, time of creation or type means that another file has got the number. The
+//!   name of a new file, its ranges and its record count only together. (The kernel refuses to mount if a recorded
+//!   inode has no links, and leaves removed directories behind.)
 //! * Link counts of directories are kept up, those of parents too. (The kernel gives new directories one link and
 //!   leaves parents as they are, for e2fsck to find.)
-//! * A file with block pointers keeps the ranges that are recorded for it, and a deleted one its blocks for others.
-//!   (The kernel writes such ranges, but neither it nor e2fsck replays them.)
-//! * A file that grows out of its inode keeps the blocks that are recorded for it. (The kernel forgets them: it looks
-//!   at ranges before it knows that there are extents.) What fallocate moves from an inode to a block is lost all the
-//!   same: it waits in the transaction, which no fast commit holds.
-//! * Device nodes and short links keep what lies in their inode. (The kernel does not write any into fast commits.)
-//! * A name or range whose inode is described later in the same fast commit (a temporary file that got a name) counts
-//!   then. Ranges of inodes that never are, are those of deleted files; a name of one is an error.
+//! * Ranges of files with block pointers are replayed too, and a deleted one frees its blocks. (The kernel writes such
+//!   ranges, but neither it nor e2fsck replays them.)
+//! * A file that outgrows its inode keeps the blocks that are recorded for it. (The kernel forgets them: it looks at
+//!   ranges before it knows that the file has extents.) What fallocate moves from an inode to a block is lost all the
+//!   same: it is in the transaction, which did not commit.
+//! * Device nodes and short links keep what lies in their inode. (The kernel writes none of them into fast commits.)
+//! * A name or range may precede the record of its inode in the same fast commit (a temporary file that gets a name).
+//!   It counts when the record comes. If none comes, a range belonged to a deleted file and is dropped; a name is an
+//!   error.
 //! * Times of directories stay as they are: no record has them. (The kernel sets the time of the replay.)
-//! * What contradicts the volume or itself ends the replay with an error, while the kernel ignores much of it.
+//! * A record that contradicts the volume or another record ends the replay with an error. The kernel ignores many of
+//!   them.
 //!
 //! # What it may cost
-//! What is looked at and copied is counted in bytes, roughly, and bounded (`ground/canvas.rs`): that bounds the time.
-//! What is kept in memory is charged for before it is there (`Canvas::charge`). A node of an extent tree and a
-//! block of a directory are one inode's only, and all trees together map no more blocks than there are: so a small
-//! record cannot make much of a small volume by naming the same nodes in many inodes.
+//! The bytes that a replay looks at and copies are counted, roughly, and bounded (`ground/canvas.rs`). That bounds the
+//! time. Memory is charged for before it is taken (`Canvas::charge`). A node of an extent tree and a block of a
+//! directory belong to one inode only, and all trees together map no more blocks than the volume has. So records cannot
+//! make a small volume large by naming the same nodes in many inodes.
 
 mod bitmaps;
-mod chain;
-mod dentry;
-mod htree;
-mod inline;
 mod inode;
 mod waiting;
 
+use crate::dir::name;
 use crate::ground::canvas::{Canvas, Work};
 use crate::ground::error::{Error, Result};
 use crate::ground::state::{ROOT, is_system_file};
 use crate::inode::Ext4State;
 use crate::inode::fields::{LINKS_MAX, count_subdirectory};
-use crate::map::edit::Leaf;
 use bitmaps::Groups;
-use chain::Entry;
-use dentry::{Directory, check_name};
 use inode::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -72,7 +65,7 @@ use uext4_ondisk::jbd2::{FastCommitName as Name, FastCommitRecord};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk};
 use waiting::{Range, Waiting};
 
-/// Bytes that a record counts for, whatever it does.
+/// Bytes of work that every record counts for.
 const RECORD_WORK: usize = 256;
 /// The end of the logical blocks that extents can map.
 const LOGICAL_END: u64 = 0xffff_ffff;
@@ -80,34 +73,32 @@ const LOGICAL_END: u64 = 0xffff_ffff;
 /// Blocks on the volume: first and number.
 type BlockRun = (u64, u64);
 
-/// What everything works on.
+/// What all parts of a replay work on.
 struct Parts<'v> {
     canvas: Canvas<'v>,
     groups: Groups,
-    /// What the inodes that changed occupied before.
+    /// What the changed inodes occupied before.
     released: Vec<BlockRun>,
-    /// The leaf of a map that was looked at last, and whose it is: many names lie in few blocks.
-    leaf: Option<(Ino, Leaf)>,
 }
 
-/// What came of a replay.
+/// The outcome of a replay.
 pub(crate) struct Replayed {
-    /// The blocks that get other contents.
+    /// The changed blocks.
     pub(crate) changes: Changes,
-    /// The fast commits that were done again: all of them, or those before the first that cannot be.
+    /// The fast commits that were replayed: all, or those before the first bad one.
     pub(crate) done: FastCommits,
-    /// Why the others were not.
+    /// Why the others were not replayed.
     pub(crate) refused: Option<Error>,
 }
 
 /// Where fast commits are, and what they are replayed on.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'v> {
-    /// The state that the ordinary log describes.
+    /// The volume that the ordinary log describes.
     pub(crate) view: &'v Ext4State,
     pub(crate) recovery: &'v Recovery,
     pub(crate) log: &'v dyn LogMap,
-    /// Most bytes of blocks that get other contents.
+    /// Most bytes of changed blocks.
     pub(crate) budget: u64,
 }
 
@@ -115,19 +106,21 @@ pub(crate) struct Source<'v> {
 type Failure = (u32, Error);
 
 impl Source<'_> {
-    /// Does all fast commits again.
+    /// Replays all fast commits.
     ///
     /// # Errors
-    /// [`Error::FastCommit`] naming the record and why it cannot be done; the device's.
+    /// [`Error::FastCommit`] with the record and why it cannot be replayed; those of the device.
     pub(crate) fn replay(self) -> Result<Replayed> {
         self.replay_first(u32::MAX, &Work::new(self.view)).map_err(|(_, error)| error)
     }
 
-    /// Does fast commits again up to a good one whose successor is not. Each was an `fsync` of its own, so what is
-    /// wrong with a later one is no reason to lose it. Most of what can be wrong shows at its record. What shows only
-    /// when all of them are done may lie in any of them, so how many are good is searched for by halves: for n fast
-    /// commits there are no more than 3 + log2 n replays, and those behind the first one may do as much work together
-    /// as that. What is too much work for the search counts as not good.
+    /// Replays the fast commits before the first bad one. Each was an `fsync` of its own, so a bad one is no reason to
+    /// lose those before it.
+    ///
+    /// Most faults show at their record. Some show only when all fast commits are done, and may lie in any of them. So
+    /// the number of good ones is searched for by halves: n fast commits take at most 3 + log2 n replays. All but the
+    /// first may together do as much work as the first may. If the search needs more, what it has not tried counts as
+    /// bad.
     ///
     /// # Errors
     /// The device's.
@@ -139,12 +132,12 @@ impl Source<'_> {
         let work = Work::new(self.view);
         let none = Replayed { changes: Changes::new(), done: FastCommits::default(), refused: None };
         let (mut good, mut last) = (none, 0);
-        // Those before a bad record end well, as a rule.
+        // As a rule, all those before a bad record are good.
         let mut next = bad.saturating_sub(1);
         while next > last {
             match self.replay_first(next, &work) {
                 Ok(replayed) => (good, last) = (replayed, next),
-                // Nothing is known of these.
+                // The work is used up: nothing is known of these.
                 Err((_, Error::FastCommit { .. })) if work.is_over() => break,
                 Err(failure) => {
                     let (failed, error) = refusal(failure)?;
@@ -156,7 +149,7 @@ impl Source<'_> {
         Ok(Replayed { refused: Some(why), ..good })
     }
 
-    /// Does the first so many fast commits again. What shows only once all of them are done is put down to the last.
+    /// Replays the first `commits` fast commits. A fault that shows only at the end is blamed on the last of them.
     fn replay_first(self, commits: u32, work: &Work) -> std::result::Result<Replayed, Failure> {
         let Source { view, recovery, log, budget } = self;
         let device = view.cache.device();
@@ -165,11 +158,10 @@ impl Source<'_> {
         let collected = recovery.replay_fast_commits(device, log, commits, &mut mapped);
         collected.map_err(|error| (mapped.commit, error))?;
         let Mapped { canvas, runs, .. } = mapped;
-        let parts = Parts { canvas, groups: Groups::new(runs), released: Vec::new(), leaf: None };
+        let parts = Parts { canvas, groups: Groups::new(runs), released: Vec::new() };
         let mut replay = Replay {
             parts,
             nodes: BTreeMap::new(),
-            directories: BTreeMap::new(),
             waiting: Waiting::default(),
             described: BTreeSet::new(),
             unlinked: BTreeSet::new(),
@@ -184,7 +176,7 @@ impl Source<'_> {
     }
 }
 
-/// The failure, if it is one of fast commits.
+/// The failure, if it is a fault of fast commits; otherwise its error.
 fn refusal(failure: Failure) -> Result<Failure> {
     match failure {
         (_, Error::FastCommit { .. }) => Ok(failure),
@@ -192,7 +184,7 @@ fn refusal(failure: Failure) -> Result<Failure> {
     }
 }
 
-/// An error of the volume or of the records becomes one of the fast commits; one of the device stays.
+/// Turns a fault of the volume or the records into one of the fast commits. An error of the device stays as it is.
 fn refused(record: u32, error: Error) -> Error {
     match error {
         Error::Io(_) | Error::MetadataIo { .. } | Error::FastCommit { .. } => error,
@@ -200,7 +192,7 @@ fn refused(record: u32, error: Error) -> Error {
     }
 }
 
-/// Collects what records map, so that nothing else is put there.
+/// Collects the blocks that records map, so that nothing else is put there.
 struct Mapped<'v> {
     canvas: Canvas<'v>,
     runs: Vec<BlockRun>,
@@ -216,7 +208,7 @@ impl FastCommitReplay for Mapped<'_> {
             && let Some(extent) = Extent::from_bytes(extent)
             && self.canvas.ground.zones.allows(extent.physical.get(), u64::from(extent.length))
         {
-            // The list is as long as twice what is in it, at most.
+            // A list that grows takes at most twice the memory of its entries.
             self.canvas.charge(2 * size_of::<BlockRun>()).map_err(|error| refused(number, error))?;
             self.runs.push((extent.physical.get(), u64::from(extent.length)));
         }
@@ -229,11 +221,10 @@ impl FastCommitReplay for Mapped<'_> {
     }
 }
 
-/// The state of a replay.
+/// A replay under way.
 struct Replay<'v> {
     parts: Parts<'v>,
     nodes: BTreeMap<Ino, Node>,
-    directories: BTreeMap<Ino, Directory>,
     waiting: Waiting,
     /// Inodes with a record in this fast commit.
     described: BTreeSet<Ino>,
@@ -270,7 +261,7 @@ impl FastCommitReplay for Replay<'_> {
 }
 
 impl Replay<'_> {
-    /// Refuses numbers that are none of a file. The root is one for names in it only.
+    /// Refuses inode numbers that no file can have. The root is allowed as a `parent` only.
     fn check_number(&self, ino: Ino, parent: bool) -> Result<()> {
         let superblock = &self.parts.canvas.ground.superblock;
         let geometry = &superblock.geometry;
@@ -285,7 +276,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// An inode, to be put back with [`Replay::put`].
+    /// Takes an inode out. [`Replay::put`] puts it back.
     fn take(&mut self, ino: Ino) -> Result<Node> {
         if let Some(node) = self.nodes.remove(&ino) {
             return Ok(node);
@@ -299,17 +290,9 @@ impl Replay<'_> {
     }
 
     fn put(&mut self, node: Node) {
-        // There can be as many of the others as the volume has inodes.
+        // The others are dropped: there may be as many as the volume has inodes.
         if node.is_worth_keeping() {
             self.nodes.insert(node.draft.ino, node);
-        }
-    }
-
-    /// The names of a directory, to be put back.
-    fn take_directory(&mut self, node: &mut Node) -> Result<Directory> {
-        match self.directories.remove(&node.draft.ino) {
-            Some(directory) => Ok(directory),
-            None => Directory::load(&mut self.parts, node),
         }
     }
 
@@ -321,8 +304,7 @@ impl Replay<'_> {
         if extent.length == 0 || end > LOGICAL_END {
             return Err(field());
         }
-        let state = self.parts.canvas.ground;
-        if !state.zones.allows(extent.physical.get(), u64::from(extent.length)) {
+        if !self.parts.canvas.ground.zones.allows(extent.physical.get(), u64::from(extent.length)) {
             let what = format!(
                 "a fast commit maps block {} to {} blocks at {}, in metadata or outside the volume",
                 extent.logical, extent.length, extent.physical
@@ -353,9 +335,6 @@ impl Replay<'_> {
     fn inode(&mut self, ino: Ino, raw: &[u8]) -> Result<()> {
         self.check_number(ino, false)?;
         let mut node = self.take(ino)?;
-        if node.used && node.names == 0 {
-            self.directories.remove(&ino);
-        }
         let parts = &mut self.parts;
         if !node.is_worth_keeping() {
             parts.canvas.charge(2 * node.draft.raw.len() + size_of::<Node>())?;
@@ -367,7 +346,7 @@ impl Replay<'_> {
             node.map(parts, &range)?;
         }
         if node.is_directory() {
-            // Only a new directory is recorded, and its name, which follows, makes it one.
+            // Only new directories have records. The name follows, and makes it a directory.
             node.draft.disk.links = 0;
         }
         if node.names == 0 {
@@ -377,12 +356,14 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Checks a name record and gets the directory; `None` if that was deleted meanwhile.
-    fn parent(&mut self, name: &Name<'_>) -> Result<Option<(Node, Directory)>> {
+    /// Checks a record of a name and takes its directory. `None` if that was deleted meanwhile.
+    fn parent(&mut self, name: &Name<'_>) -> Result<Option<Node>> {
         self.check_number(name.parent, true)?;
         self.check_number(name.ino, false)?;
-        check_name(name.name, name.parent)?;
-        let mut node = self.take(name.parent)?;
+        name::check(name.name).map_err(|_| {
+            Error::from(Corrupt::from(CorruptKind::FastCommitRecord("fc_dname")).in_inode(name.parent))
+        })?;
+        let node = self.take(name.parent)?;
         if name.parent == name.ino {
             return Err(node.corrupt("a fast commit gives a directory a name in itself"));
         }
@@ -390,28 +371,30 @@ impl Replay<'_> {
             self.put(node);
             return Ok(None);
         }
-        let directory = self.take_directory(&mut node)?;
-        Ok(Some((node, directory)))
+        if !node.is_directory() {
+            return Err(node.corrupt("names go into it, but it is no directory"));
+        }
+        Ok(Some(node))
     }
 
-    fn put_parent(&mut self, node: Node, directory: Directory) {
-        self.directories.insert(node.draft.ino, directory);
-        self.put(node);
+    /// The key by which its directory compares a name.
+    fn key(&self, parent: &Node, name: &Name<'_>) -> Result<Box<[u8]>> {
+        name::key(&self.parts.canvas.ground.superblock, &parent.draft, name.name)
     }
 
     fn create(&mut self, name: &Name<'_>) -> Result<()> {
-        let Some((mut parent, mut directory)) = self.parent(name)? else { return Ok(()) };
+        let Some(mut parent) = self.parent(name)? else { return Ok(()) };
         let mut node = self.take(name.ino)?;
         if !node.used || node.described != self.commit {
             return Err(node.corrupt("a fast commit creates a name for an inode that is not in use"));
         }
-        let is_new = self.add_name(&mut parent, &mut directory, &mut node, name)?;
+        let is_new = self.add_name(&mut parent, &mut node, name)?;
         if node.is_directory() {
-            if self.directories.contains_key(&name.ino) {
+            // Its record left it without links.
+            if node.draft.disk.links > 0 {
                 return Err(node.corrupt("a fast commit creates a directory twice"));
             }
-            let names = Directory::start(&mut self.parts, &mut node, parent.draft.ino)?;
-            self.directories.insert(node.draft.ino, names);
+            node.names(&mut self.parts, Some(parent.draft.ino), |_| Ok(()))?;
             node.draft.disk.links = 2;
             if is_new {
                 self.change_subdirectories(&mut parent, true)?;
@@ -419,85 +402,87 @@ impl Replay<'_> {
         }
         node.changed = true;
         self.put(node);
-        self.put_parent(parent, directory);
+        self.put(parent);
         Ok(())
     }
 
     fn link(&mut self, name: &Name<'_>) -> Result<()> {
-        let Some((mut parent, mut directory)) = self.parent(name)? else { return Ok(()) };
+        let Some(mut parent) = self.parent(name)? else { return Ok(()) };
         let mut node = self.take(name.ino)?;
         if !node.used || node.names == 0 {
-            // Maybe of another file, which gets the number with its record.
-            let (canvas, waiting) = (&mut self.parts.canvas, &mut self.waiting);
-            if let Some(other) = waiting.add_name(canvas, &directory.key(name.name), name)? {
+            // It may be the name of another file, which gets the number with its record.
+            let key = self.key(&parent, name)?;
+            if let Some(other) = self.waiting.add_name(&mut self.parts.canvas, &key, name)? {
                 return Err(name_taken(&parent, name, other));
             }
         } else {
-            self.link_now(&mut parent, &mut directory, &mut node, name)?;
+            self.link_now(&mut parent, &mut node, name)?;
         }
         self.put(node);
-        self.put_parent(parent, directory);
+        self.put(parent);
         Ok(())
     }
 
-    fn link_now(
-        &mut self,
-        parent: &mut Node,
-        directory: &mut Directory,
-        node: &mut Node,
-        name: &Name<'_>,
-    ) -> Result<()> {
+    fn link_now(&mut self, parent: &mut Node, node: &mut Node, name: &Name<'_>) -> Result<()> {
         if node.is_directory() {
             return Err(node.corrupt("a fast commit gives a directory another name"));
         }
         if node.names >= u32::from(LINKS_MAX) {
             return Err(node.corrupt("a fast commit gives the file more links than it can have"));
         }
-        self.add_name(parent, directory, node, name).map(drop)
+        self.add_name(parent, node, name).map(drop)
     }
 
-    /// Adds a name, unless it is there already. Returns whether it was not.
-    fn add_name(
-        &mut self,
-        parent: &mut Node,
-        directory: &mut Directory,
-        node: &mut Node,
-        name: &Name<'_>,
-    ) -> Result<bool> {
-        match directory.get(name.name) {
-            Some(found) if found == name.ino => return Ok(false),
-            Some(found) => return Err(name_taken(parent, name, found)),
-            None => {}
+    /// Adds a name unless it is there already. Returns whether it was added.
+    fn add_name(&mut self, parent: &mut Node, node: &mut Node, name: &Name<'_>) -> Result<bool> {
+        let kind = node.draft.disk.file_type();
+        let there =
+            parent.names(&mut self.parts, None, |names| match names.insert(name.name, name.ino, kind) {
+                Err(Error::Exists) => names.get(name.name),
+                done => done.map(|()| None),
+            })?;
+        match there {
+            Some(found) if found.ino == name.ino => return Ok(false),
+            Some(found) => return Err(name_taken(parent, name, found.ino)),
+            None => parent.changed = true,
         }
         node.names += 1;
         if !node.is_directory() {
             node.draft.disk.links = u16::try_from(node.names).unwrap_or(u16::MAX);
         }
         node.changed = true;
-        let entry = Entry { name: name.name.into(), ino: name.ino, kind: node.draft.disk.file_type() };
-        directory.insert(&mut self.parts, parent, entry)?;
         Ok(true)
     }
 
     fn unlink(&mut self, name: &Name<'_>) -> Result<()> {
-        let Some((mut parent, mut directory)) = self.parent(name)? else { return Ok(()) };
-        let waited = self.waiting.remove_name(name.parent, name.ino, &directory.key(name.name));
-        if !waited && directory.remove(&mut self.parts, &mut parent, name.name, name.ino)? {
+        let Some(mut parent) = self.parent(name)? else { return Ok(()) };
+        let waited = self.waiting.remove_name(name.parent, name.ino, &self.key(&parent, name)?);
+        if !waited && self.remove_name(&mut parent, name)? {
             let mut node = self.take(name.ino)?;
             if node.used {
                 self.remove_link(&mut parent, &mut node)?;
             }
             self.put(node);
         }
-        self.put_parent(parent, directory);
+        self.put(parent);
         Ok(())
+    }
+
+    /// Removes a name if it leads to the recorded inode. Returns whether it did.
+    fn remove_name(&mut self, parent: &mut Node, name: &Name<'_>) -> Result<bool> {
+        match parent.names(&mut self.parts, None, |names| names.remove(name.name, name.ino)) {
+            Err(Error::NotFound) => Ok(false),
+            done => {
+                parent.changed = true;
+                done.map(|()| true)
+            }
+        }
     }
 
     fn remove_link(&mut self, parent: &mut Node, node: &mut Node) -> Result<()> {
         node.changed = true;
         if node.is_directory() {
-            let names = self.take_directory(node)?;
-            if !names.is_empty() {
+            if !node.names(&mut self.parts, None, |names| names.is_empty())? {
                 return Err(node.corrupt("a fast commit removes a directory that is not empty"));
             }
             (node.names, node.draft.disk.links) = (0, 0);
@@ -513,7 +498,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Counts a directory in `parent`. One link stands for more directories than can be counted.
+    /// Counts one directory `more` or less in `parent`. A link count of 1 means more directories than it can count.
     fn change_subdirectories(&self, parent: &mut Node, more: bool) -> Result<()> {
         parent.changed = true;
         parent.draft.disk.links = count_subdirectory(self.parts.canvas.ground, parent.draft.disk.links, more)
@@ -521,22 +506,22 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// The end of a fast commit.
+    /// Ends a fast commit.
     fn commit(&mut self) -> Result<()> {
         for ((parent, _), (ino, spelt)) in self.waiting.end() {
             let name = Name { parent, ino, name: &spelt };
             let mut node = self.take(ino)?;
-            let place = self.parent(&name)?;
-            let (Some((mut parent, mut directory)), true) = (place, node.described == self.commit) else {
-                let text = name.name.escape_ascii();
-                return Err(
-                    node.corrupt(format!("a fast commit names it `{text}`, but never says what it is"))
-                );
+            let directory = self.parent(&name)?;
+            let (Some(mut parent), true) = (directory, node.described == self.commit) else {
+                let (text, described) = (name.name.escape_ascii(), node.described == self.commit);
+                let why =
+                    if described { "in a directory that it removes" } else { "but never says what it is" };
+                return Err(node.corrupt(format!("a fast commit names it `{text}`, {why}")));
             };
-            // Its record came after the name, so it has counted it already.
-            self.link_now(&mut parent, &mut directory, &mut node, &name)?;
+            // The record came after the name, so its links count it already.
+            self.link_now(&mut parent, &mut node, &name)?;
             self.put(node);
-            self.put_parent(parent, directory);
+            self.put(parent);
         }
         for ino in std::mem::take(&mut self.described) {
             if let Some(node) = self.nodes.get(&ino).filter(|node| node.described == self.commit) {
@@ -547,12 +532,11 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Deletes what no name is left for.
+    /// Deletes the inodes that have no name left.
     fn delete(&mut self) -> Result<()> {
         for ino in std::mem::take(&mut self.unlinked) {
             let mut node = self.take(ino)?;
             if node.used && node.names == 0 && !node.orphan {
-                self.directories.remove(&ino);
                 node.free(&mut self.parts)?;
             }
             self.put(node);
@@ -560,13 +544,13 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Puts everything into blocks.
+    /// Writes all changes into blocks.
     fn finish(mut self) -> Result<Changes> {
         self.delete()?;
         let parts = &mut self.parts;
         let mut owners = Vec::new();
         for node in self.nodes.values_mut() {
-            let runs = node.settle(&parts.canvas)?;
+            let runs = node.recount(&parts.canvas)?;
             owners.extend(runs.into_iter().map(|(first, count)| (first, count, node.draft.ino)));
         }
         owners.sort_unstable();
@@ -587,15 +571,15 @@ impl Replay<'_> {
             node.store(&mut parts.canvas, &mut parts.groups)?;
         }
         let released = std::mem::take(&mut parts.released);
-        parts.groups.settle(&mut parts.canvas, released, &owners)?;
+        parts.groups.store(&mut parts.canvas, released, &owners)?;
         Ok(self.parts.canvas.into_changes())
     }
 }
 
-/// The names of a new or changed inode at the end of a fast commit must be as many as its record says.
+/// Checks at the end of a fast commit that an inode has as many names as its record says.
 fn check_links(node: &Node) -> Result<()> {
     let recorded = u32::from(node.recorded_links);
-    // Of directories only new ones have records, with links of what is in them.
+    // Only new directories have records. Their links count what is in them too, but they have one name.
     let agrees = if node.is_directory() { recorded == 0 || node.names == 1 } else { recorded == node.names };
     if agrees {
         return Ok(());

@@ -1,8 +1,7 @@
-//! What waits for the record of its inode: names and ranges of an inode that nobody uses, or that has lost its last
-//! name.
+//! Names and ranges that wait for the record of their inode: it is free, or has lost its last name.
 //!
-//! The kernel writes names first, then ranges, then the inode, unless the file is new. Only the inode tells whether it
-//! is the one that had the number before, so nothing is done to that one until then.
+//! The kernel writes names first, then ranges, then the inode, unless the file is new. Only the record tells whether
+//! the number still means the same file. So nothing happens to that file before the record comes.
 
 use crate::ground::canvas::Canvas;
 use crate::ground::error::Result;
@@ -22,23 +21,23 @@ pub(super) enum Range {
     Remove(u32, u32),
 }
 
-/// A directory and what a name in it is compared by.
-type Place = (Ino, Box<[u8]>);
-/// What waits, and how the name is spelt.
+/// A directory, and the key by which it compares a name.
+type NameKey = (Ino, Box<[u8]>);
+/// The inode that the name leads to, and how the name is spelt.
 type Named = (Ino, Box<[u8]>);
 
 /// What waits within one fast commit.
 #[derive(Default)]
 pub(super) struct Waiting {
-    names: BTreeMap<Place, Named>,
+    names: BTreeMap<NameKey, Named>,
     /// By inode, then in order of their records.
     ranges: BTreeMap<(Ino, u32), Range>,
     next: u32,
 }
 
 impl Waiting {
-    /// Lets a name wait, which is compared by `key`. Returns the inode that the same name waits for already, if that is
-    /// another one.
+    /// Lets a name wait; its directory compares it by `key`. If the same name waits for another inode already, returns
+    /// that inode.
     pub(super) fn add_name(
         &mut self,
         canvas: &mut Canvas<'_>,
@@ -51,15 +50,15 @@ impl Waiting {
         Ok(Some(*other).filter(|other| *other != name.ino))
     }
 
-    /// Forgets a name that waits for `ino`. Returns whether it did.
+    /// Forgets a name that waits for `ino`. Returns whether there was one.
     pub(super) fn remove_name(&mut self, parent: Ino, ino: Ino, key: &[u8]) -> bool {
         if self.names.is_empty() {
             return false;
         }
-        let place = (parent, key.into());
-        let found = self.names.get(&place).is_some_and(|(waiting, _)| *waiting == ino);
+        let key = (parent, key.into());
+        let found = self.names.get(&key).is_some_and(|(waiting, _)| *waiting == ino);
         if found {
-            self.names.remove(&place);
+            self.names.remove(&key);
         }
         found
     }
@@ -68,23 +67,23 @@ impl Waiting {
     pub(super) fn add_range(&mut self, canvas: &mut Canvas<'_>, ino: Ino, range: Range) -> Result<()> {
         canvas.charge(2 * size_of::<Range>())?;
         self.ranges.insert((ino, self.next), range);
-        // What waits is charged for, so there never are as many.
+        // This never wraps: each range is charged for, and the budget ends the replay before.
         self.next = self.next.wrapping_add(1);
         Ok(())
     }
 
-    /// The ranges of an inode, in order, once its record is there.
+    /// Takes out the ranges of an inode, in order. Its record has come.
     pub(super) fn take_ranges(&mut self, ino: Ino) -> Vec<Range> {
         let mut taken = Vec::new();
-        while let Some((place, _)) = self.ranges.range((ino, 0)..=(ino, u32::MAX)).next() {
-            let place = *place;
-            taken.extend(self.ranges.remove(&place));
+        while let Some((key, _)) = self.ranges.range((ino, 0)..=(ino, u32::MAX)).next() {
+            let key = *key;
+            taken.extend(self.ranges.remove(&key));
         }
         taken
     }
 
-    /// The end of a fast commit: the names. Ranges are those of files that were deleted.
-    pub(super) fn end(&mut self) -> BTreeMap<Place, Named> {
+    /// Ends a fast commit. Returns the names that still wait. The ranges belonged to deleted files.
+    pub(super) fn end(&mut self) -> BTreeMap<NameKey, Named> {
         self.ranges.clear();
         std::mem::take(&mut self.names)
     }

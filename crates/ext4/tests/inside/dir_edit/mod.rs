@@ -12,7 +12,7 @@ use stage::{Recipe, Stage, listed};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use uext4_ondisk::ext4::{CaseFolder, FileType, InodeFlags};
+use uext4_ondisk::ext4::{CaseFolder, FileType, HashVersion, InodeFlags, dir_hash};
 use uext4_ondisk::{Ino, Pblk};
 use uext4_testkit::{Need, Rng, needs, oracle};
 
@@ -92,7 +92,7 @@ fn random_edits(stage: &mut Stage, model: &mut Model, rng: &mut Rng, count: usiz
 fn compare(stage: &mut Stage, model: &Model) {
     let empty = stage.edit().is_empty().unwrap();
     assert_eq!(empty, model.names.is_empty());
-    stage.settle();
+    stage.bring_home();
     stage.made().assert_clean();
     let volume = Volume::open(stage.path().as_path(), VolumeOptions::read_only()).unwrap();
     let targets: Vec<_> = stage.targets.iter().map(|target| (target.ino, target.disk.file_type())).collect();
@@ -295,6 +295,23 @@ fn the_parent_changes_and_only_dots_leave_a_directory_empty() {
     }
 }
 
+/// Two names may be all that a block has: only those of the first are dots.
+#[test]
+fn a_name_in_a_later_block_is_a_name() {
+    needs!(TOOLS[0], TOOLS[2], TOOLS[3]);
+    for (features, last) in [("^dir_index", 1), ("^dir_index", 2), ("dir_index", 1)] {
+        let args = ["-b", "1024", "-O", &format!("^has_journal,{features}")];
+        let mut stage = Recipe::new(&args).build();
+        let name = |n: usize| format!("{n:0>100}").into_bytes();
+        (0..18).for_each(|n| stage.insert(&name(n), 0).unwrap());
+        assert!(stage.supply.places.len() > 1);
+        (0..18 - last).for_each(|n| stage.remove(&name(n), 0).unwrap());
+        assert!(!stage.edit().is_empty().unwrap());
+        (18 - last..18).for_each(|n| stage.remove(&name(n), 0).unwrap());
+        assert!(stage.edit().is_empty().unwrap());
+    }
+}
+
 #[test]
 fn names_that_cannot_be_are_refused() {
     needs!(TOOLS[0], TOOLS[2], TOOLS[3]);
@@ -373,7 +390,7 @@ fn without_space_nothing_changes() {
             assert_eq!(stage.supply.left, 0, "no more blocks than needed");
         }
         assert!(refused > 50, "{refused}");
-        stage.settle();
+        stage.bring_home();
         stage.made().assert_clean();
     }
 }
@@ -415,6 +432,51 @@ fn names_of_one_hash_go_on_in_the_next_blocks() {
     }
 }
 
+/// As many names on both sides: a node that divides does so amid those of one hash.
+#[test]
+fn names_of_one_hash_go_on_in_the_next_node() {
+    needs!(TOOLS[0], TOOLS[1], TOOLS[2], TOOLS[3]);
+    const HASH: u32 = 0x2684_06f8;
+    let hash = |name: &[u8]| dir_hash(name, HashVersion::Legacy, &[0; 4]).unwrap().major;
+    let colliding = |end: &&str| ["c".repeat(200).as_bytes(), end.as_bytes()].concat();
+    for checksums in CHECKSUMS {
+        let features = format!("^has_journal,{checksums}");
+        let mut recipe = Recipe::new(&["-b", "1024", "-O", &features]);
+        recipe.hash = Some("legacy");
+        let mut stage = recipe.build();
+        let mut names: Vec<_> = COLLIDING.iter().map(colliding).collect();
+        assert!(names.iter().all(|name| hash(name) == HASH));
+        names.iter().for_each(|name| stage.insert(name, 0).unwrap());
+        let mut others = (0..).map(|n| format!("{n:06}{}", "n".repeat(220)).into_bytes());
+        let borders = |stage: &Stage| -> Vec<u32> {
+            let look = |root: &[u8]| {
+                let count = usize::from(u16::from_le_bytes([root[34], root[35]]));
+                let border = |n: usize| u32::from_le_bytes(root[32 + 8 * n..][..4].try_into().unwrap());
+                (1..count).map(border).collect()
+            };
+            stage.blocks.look(Pblk(stage.supply.places[0]), look).unwrap()
+        };
+        let mut below = true;
+        while !is_indexed(&stage) || levels(&stage) == 0 || borders(&stage).is_empty() {
+            let name = others.find(|name| (hash(name) < HASH) == below).unwrap();
+            below = !below;
+            stage.insert(&name, 0).unwrap();
+            names.push(name);
+        }
+        assert_eq!(borders(&stage), [HASH | 1]);
+        let all = names.iter().map(|name| (name.clone(), (name.clone(), 0))).collect();
+        compare(&mut stage, &Model { names: all, folder: None });
+        for name in &names {
+            assert!(matches!(stage.insert(name, 0), Err(Error::Exists)));
+        }
+        // More of them, on both sides of the border.
+        for name in &names[4..COLLIDING.len() - 4] {
+            stage.remove(name, 0).unwrap();
+            assert!(stage.edit().get(name).unwrap().is_none());
+        }
+    }
+}
+
 /// Two names that stood side by side leave room for one as long as both. (With hash trees the block would be packed.)
 #[test]
 fn room_of_removed_names_is_one_piece() {
@@ -425,8 +487,14 @@ fn room_of_removed_names_is_one_piece() {
     (0..9).for_each(|number| stage.insert(&name(number), 0).unwrap());
     [3, 4].iter().for_each(|number| stage.remove(&name(*number), 0).unwrap());
     stage.insert(&[b'z'; 200], 0).unwrap();
+    // One goes, and nothing is left of it; another fits exactly.
+    stage.remove(&name(6), 0).unwrap();
+    let place = Pblk(stage.supply.places[0]);
+    let is_there = |block: &[u8]| block.windows(100).any(|bytes| bytes == name(6));
+    assert!(!stage.blocks.look(place, is_there).unwrap());
+    stage.insert(&name(10), 0).unwrap();
     assert_eq!(stage.supply.places.len(), 1);
-    stage.settle();
+    stage.bring_home();
     stage.made().assert_clean();
 }
 
@@ -449,7 +517,7 @@ fn without_the_feature_an_index_is_given_up() {
     let mut stage = Recipe::new(&["-b", "1024", "-O", "^has_journal,^metadata_csum"]).build();
     let (mut model, mut rng) = (Model::default(), Rng::new(17));
     random_edits(&mut stage, &mut model, &mut rng, 150, 0);
-    stage.settle();
+    stage.bring_home();
     assert!(is_indexed(&stage));
     oracle::debugfs_write(&stage.path(), "feature -dir_index");
     let mut stage = stage.again();

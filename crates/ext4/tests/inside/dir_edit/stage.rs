@@ -234,7 +234,7 @@ impl Stage {
     }
 
     /// Writes everything to the image.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn bring_home(&mut self) {
         let unit = u64::from(self.blocks.volume.block_size()) / 512;
         if !self.draft.disk.has_inline_data() {
             let runs = runs(&self.supply.places);

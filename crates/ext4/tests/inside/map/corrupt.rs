@@ -293,19 +293,20 @@ fn pointers_that_lead_nowhere_or_back() {
     let pointer = |bytes: &[u8], at: u32| {
         u32::from_le_bytes(bytes[at as usize * 4..at as usize * 4 + 4].try_into().unwrap())
     };
-    let top = pointer(&trial.draft.disk.i_block, 13);
+    let [single, top] = [12, 13].map(|at| pointer(&trial.draft.disk.i_block, at));
     let position = (TARGET - 12 - 256) / 256;
     let inside = (TARGET - 12 - 256) % 256;
     let low = pointer(&trial.sheet.read(u64::from(top)), position);
     let outside = CorruptKind::BlockOutsideVolume("a block of the indirect map");
     let data_outside = CorruptKind::BlockOutsideVolume("the indirect map");
     let cycle = edit::CYCLE;
-    let cases: [(Option<u32>, u32, u32, usize, CorruptKind); 10] = [
+    let cases: [(Option<u32>, u32, u32, usize, CorruptKind); 11] = [
         (None, 13, 2, 0, CorruptKind::SystemZone),
         (None, 13, 1 << 30, 0, outside),
         (Some(top), position, 2, 0, CorruptKind::SystemZone),
         (Some(top), position, u32::MAX, 0, outside),
         (Some(top), position, top, 0, cycle),
+        (Some(top), position, single, 0, cycle),
         (Some(low), inside, 2, 1, CorruptKind::SystemZone),
         (Some(low), inside, 1 << 30, 1, data_outside),
         (Some(low), inside, top, 1, cycle),
@@ -361,4 +362,30 @@ fn any_bytes_in_any_node() {
         }
         assert!((200..1400).contains(&failed), "{failed} of 1500");
     }
+}
+
+/// Those who only look are told too: what they are told of is read, or given back.
+#[test]
+fn a_look_at_a_map_says_where_it_cannot_lie() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let made = make("ext4", 16 << 20, PLAIN);
+    let state = made.open();
+    let mut trial = Trial::new(&state, made.ino, [0, TARGET].into_iter());
+    trial.patch(None, 12 + 8, &[2, 0, 0, 0], false);
+    let kind = |error| match error {
+        Error::Corrupt(corrupt) => corrupt.kind,
+        other => panic!("{other:?}"),
+    };
+    let leaf = edit::leaf(&trial.sheet, &trial.draft, Lblk(TARGET));
+    assert_eq!(kind(leaf.unwrap_err()), CorruptKind::SystemZone);
+    let walked = edit::walk(&trial.sheet, &trial.draft, &mut |_| Ok(()));
+    assert_eq!(kind(walked.unwrap_err()), CorruptKind::SystemZone);
+
+    // A block of a cluster lies where it lies in its file.
+    let made = make("ext4", 16 << 20, &["-b", "1024", "-O", "bigalloc,^has_journal", "-C", "8192"]);
+    let state = made.open();
+    let trial = Trial::new(&state, made.ino, std::iter::empty());
+    let idle = |physical| edit::idle_clusters(&trial.sheet, &trial.draft, &[extent(9, physical)]);
+    assert_eq!(idle(trial.spare + 1).unwrap(), [(Pblk(trial.spare), 8)]);
+    assert_eq!(kind(idle(trial.spare).unwrap_err()), CorruptKind::ExtentPhysical);
 }

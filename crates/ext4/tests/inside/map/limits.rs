@@ -179,3 +179,81 @@ fn extents_grow_together_as_far_as_one_can_be_long() {
         assert_eq!(lengths(&sheet, &draft), [most, 1]);
     }
 }
+
+/// What was a node is told to be none any more, unless it is one again: an edit that needs nodes takes those that it
+/// frees.
+#[test]
+fn nodes_that_go_are_told_and_used_again() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    for (kind, args) in [("ext4", &["-b", "1024", "-O", "^has_journal"][..]), ("ext2", &["-b", "1024"])] {
+        let made = make(kind, 16 << 20, args);
+        let state = made.open();
+        let mut sheet = Sheet::new(&state);
+        let mut draft = Draft::load(&sheet, made.ino).unwrap();
+        edit::start(&mut draft).unwrap();
+        let mut pool = Pool::new(&state);
+        let data = pool.run(0, 4000).unwrap().0;
+        let extent = |logical: u32, length| Extent {
+            logical: Lblk(logical),
+            length,
+            physical: Pblk(data + u64::from(logical)),
+            unwritten: false,
+        };
+        for at in (0..3 * FULL).chain(8 * FULL..9 * FULL) {
+            edit::insert(&mut sheet, &mut pool, &mut draft, extent(4 * at, 3)).unwrap();
+        }
+        let nodes = |sheet: &Sheet<'_>, draft: &Draft| {
+            let mut nodes = std::collections::BTreeSet::new();
+            let mut note = |part| {
+                nodes.extend(if let edit::Part::Node(node) = part { Some(node.get()) } else { None });
+                Ok(())
+            };
+            edit::walk(sheet, draft, &mut note).unwrap();
+            nodes
+        };
+        let (before, free) = (nodes(&sheet, &draft), pool.free.len());
+        if kind == "ext4" {
+            assert_eq!(before.len(), 4);
+            // From the middle of the first extent of a full leaf over all of the next: the first is divided.
+            let new = Extent { physical: Pblk(data + 3000), ..extent(4 * FULL - 3, 4 * FULL + 3) };
+            pool.allowed = 0;
+            edit::insert(&mut sheet, &mut pool, &mut draft, extent(4 * FULL - 1, 1)).unwrap();
+            edit::replace(&mut sheet, &mut pool, &mut draft, new).unwrap();
+            pool.allowed = usize::MAX;
+            let now = nodes(&sheet, &draft);
+            assert!(now.is_subset(&before), "{before:?}, {now:?}");
+            assert!(sheet.freed.iter().copied().eq(before.difference(&now).copied()), "{:?}", sheet.freed);
+            assert_eq!(pool.free.len() - free, before.len() - now.len());
+        }
+        edit::remove(&mut sheet, &mut pool, &mut draft, 0..u32::MAX).unwrap();
+        assert_eq!((sheet.freed.clone(), pool.free.len()), (before.clone(), free + before.len()));
+        assert!(nodes(&sheet, &draft).is_empty() && draft.disk.blocks_raw == 0);
+    }
+}
+
+/// What fits the inode again lies in it again, and the generation of a tree stays.
+#[test]
+fn a_tree_goes_back_into_the_inode() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let made = make("ext4", 16 << 20, &["-b", "1024", "-O", "^has_journal"]);
+    let state = made.open();
+    let mut sheet = Sheet::new(&state);
+    let mut draft = Draft::load(&sheet, made.ino).unwrap();
+    encode_extent_leaf(&mut draft.disk.i_block, 77, &[]).unwrap();
+    let mut pool = Pool::new(&state);
+    let data = pool.run(0, 1000).unwrap().0;
+    let (depth, levels) = (|draft: &Draft| draft.disk.i_block[6], [(5, 1), (4 * FULL + 1, 2)]);
+    for (count, deep) in levels {
+        for at in 0..count {
+            let physical = Pblk(data + 2 * u64::from(at));
+            let extent = Extent { logical: Lblk(2 * at), length: 1, physical, unwritten: false };
+            edit::insert(&mut sheet, &mut pool, &mut draft, extent).unwrap();
+        }
+        assert_eq!((depth(&draft), draft.disk.i_block[8]), (deep, 77));
+        edit::remove(&mut sheet, &mut pool, &mut draft, 10..u32::MAX).unwrap();
+        assert_eq!(depth(&draft), 1, "five do not fit");
+        edit::remove(&mut sheet, &mut pool, &mut draft, 8..9).unwrap();
+        assert_eq!((depth(&draft), draft.disk.i_block[8], draft.disk.blocks_raw), (0, 77, 0));
+        edit::remove(&mut sheet, &mut pool, &mut draft, 0..8).unwrap();
+    }
+}

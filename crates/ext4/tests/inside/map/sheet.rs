@@ -265,16 +265,25 @@ fn store_descriptor(sheet: &mut Sheet<'_>, group: Group, descriptor: &uext4_ondi
 }
 
 impl Space for Pool {
-    fn take(&mut self, _blocks: &mut impl Blocks, _ino: Ino, limit: u64) -> Result<Pblk> {
-        self.allowed = self.allowed.checked_sub(1).ok_or(Error::NoSpace)?;
-        // Not in order, so that nodes lie between data.
-        self.cursor = (self.cursor + 7919) % self.managed.last().copied().unwrap_or(1);
-        let (block, _) = self.run(self.cursor, 1).filter(|run| run.0 < limit).ok_or(Error::NoSpace)?;
-        Ok(Pblk(block))
+    fn take(&mut self, _: &mut impl Blocks, _: Ino, count: usize, limit: u64) -> Result<Vec<Pblk>> {
+        self.allowed = self.allowed.checked_sub(count).ok_or(Error::NoSpace)?;
+        let mut taken = Vec::new();
+        for _ in 0..count {
+            // Not in order, so that nodes lie between data.
+            self.cursor = (self.cursor + 7919) % self.managed.last().copied().unwrap_or(1);
+            match self.run(self.cursor, 1).filter(|run| run.0 < limit) {
+                Some((block, _)) => taken.push(Pblk(block)),
+                None => {
+                    self.free.extend(taken.iter().map(|block| block.get()));
+                    return Err(Error::NoSpace);
+                }
+            }
+        }
+        Ok(taken)
     }
 
-    fn give_back(&mut self, _blocks: &mut impl Blocks, _ino: Ino, first: Pblk, count: u64) -> Result<()> {
-        self.put(first.get(), count);
+    fn give_back(&mut self, _: &mut impl Blocks, _: Ino, runs: &[(Pblk, u64)]) -> Result<()> {
+        runs.iter().for_each(|(first, count)| self.put(first.get(), *count));
         Ok(())
     }
 }
