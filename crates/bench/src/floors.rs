@@ -16,7 +16,7 @@ use super::run::{Event, Job, begin};
 use super::scenario;
 use super::settings::Timing;
 use super::volume::given::Source;
-use super::volume::{Layout, MEMORY_DIR, Place, Scratch, tool};
+use super::volume::{Layout, MEMORY_DIR, Scratch, Standard, tool};
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -66,7 +66,7 @@ impl Verdict {
 struct Promise {
     scenario: &'static str,
     shape: Option<&'static str>,
-    place: Place,
+    standard: Standard,
     depths: &'static [u32],
     ratio: &'static str,
     /// Of processor time, of which less is better, instead of rates.
@@ -78,7 +78,7 @@ struct Promise {
 impl Promise {
     /// About the same measurement.
     fn is_beside(&self, other: &Promise) -> bool {
-        (self.scenario, self.shape, self.place) == (other.scenario, other.shape, other.place)
+        (self.scenario, self.shape, self.standard) == (other.scenario, other.shape, other.standard)
     }
 
     /// What became of it.
@@ -98,50 +98,51 @@ impl Promise {
 }
 
 /// A ratio of processor times.
-const fn cpu(scenario: &'static str, place: Place, floor: f64, goal: f64) -> Promise {
-    Promise { cpu: true, ..promise(scenario, place, "on/off", floor, goal) }
+const fn cpu(scenario: &'static str, standard: Standard, floor: f64, goal: f64) -> Promise {
+    Promise { cpu: true, ..promise(scenario, standard, "on/off", floor, goal) }
 }
 
 const fn promise(
     scenario: &'static str,
-    place: Place,
+    standard: Standard,
     ratio: &'static str,
     floor: f64,
     goal: f64,
 ) -> Promise {
-    Promise { scenario, shape: None, place, depths: &[], ratio, cpu: false, floor, goal }
+    Promise { scenario, shape: None, standard, depths: &[], ratio, cpu: false, floor, goal }
 }
 
 /// The depths at which `randread-poll` is promised.
 const DEEP: &[u32] = &[128, 256, 512];
 
 const PROMISES: &[Promise] = &[
-    Promise { depths: DEEP, ..promise("randread-poll", Place::Loop, "on/raw", 0.95, 0.98) },
-    Promise { depths: DEEP, ..cpu("randread-poll", Place::Loop, 0.99, 0.95) },
-    promise("overwrite-randrw", Place::Zram, "on/raw", 0.90, 0.97),
-    cpu("overwrite-randrw", Place::Zram, 0.99, 0.97),
-    promise("overwrite-randrw", Place::Zram, "on/kernel", 1.2, 1.35),
-    promise("overwrite-randrw-dax", Place::Dax, "on/raw", 0.80, 0.92),
-    cpu("overwrite-randrw-dax", Place::Dax, 0.95, 0.85),
-    promise("dax-shared-read", Place::Dax, "on/raw", 0.80, 0.92),
-    cpu("dax-shared-read", Place::Dax, 0.995, 0.97),
-    promise("dax-shared-readwrite", Place::Dax, "on/raw", 0.80, 0.92),
-    cpu("dax-shared-readwrite", Place::Dax, 0.995, 0.97),
-    promise("dsync-overwrite", Place::MemoryFlush, "on/raw", 0.95, 0.98),
-    promise("dsync-overwrite", Place::MemoryFlush, "on/off", 20.0, 100.0),
-    promise("dsync-overwrite", Place::MemoryDisk, "on/raw", 0.95, 0.98).of_shape(scenario::ALONE),
-    promise("dsync-overwrite", Place::MemoryDisk, "on/off", 1.08, 1.12).of_shape(scenario::ALONE),
-    promise("dsync-overwrite", Place::MemoryCache, "on/off", 1.25, 1.45).of_shape(scenario::MIXED),
-    promise("dsync-overwrite", Place::Loop, "on/kernel", 0.9, 1.2).of_shape(scenario::SHARED[0]),
-    promise("dsync-overwrite", Place::Loop, "on/kernel", 0.9, 1.2).of_shape(scenario::SHARED[1]),
-    promise("dsync-overwrite", Place::Loop, "on/kernel", 0.9, 1.2).of_shape(scenario::SHARED[2]),
-    promise("subblock-overwrite", Place::Loop, "on/kernel", 1.0, 1.2),
-    promise("subblock-overwrite", Place::Loop, "on/raw", 0.90, 0.97),
-    promise("subblock-overwrite", Place::Loop, "on/off", 1.5, 5.0),
-    promise("subblock-overwrite", Place::MemoryLatency, "on/raw", 0.90, 0.97),
-    promise("subblock-overwrite", Place::MemoryLatency, "on/off", 200.0, 1000.0),
-    promise("subblock-overwrite", Place::MemoryLatency, "on/raw", 0.90, 0.97).of_shape(scenario::SEQUENTIAL),
-    promise("subblock-overwrite", Place::Loop, "on/off", 1.5, 5.0).of_shape(scenario::SEQUENTIAL),
+    Promise { depths: DEEP, ..promise("randread-poll", Standard::Loop, "on/raw", 0.95, 0.98) },
+    Promise { depths: DEEP, ..cpu("randread-poll", Standard::Loop, 0.99, 0.95) },
+    promise("overwrite-randrw", Standard::Zram, "on/raw", 0.90, 0.97),
+    cpu("overwrite-randrw", Standard::Zram, 0.99, 0.97),
+    promise("overwrite-randrw", Standard::Zram, "on/kernel", 1.2, 1.35),
+    promise("overwrite-randrw-dax", Standard::Dax, "on/raw", 0.80, 0.92),
+    cpu("overwrite-randrw-dax", Standard::Dax, 0.95, 0.85),
+    promise("dax-shared-read", Standard::Dax, "on/raw", 0.80, 0.92),
+    cpu("dax-shared-read", Standard::Dax, 0.995, 0.97),
+    promise("dax-shared-readwrite", Standard::Dax, "on/raw", 0.80, 0.92),
+    cpu("dax-shared-readwrite", Standard::Dax, 0.995, 0.97),
+    promise("dsync-overwrite", Standard::MemoryFlush, "on/raw", 0.95, 0.98),
+    promise("dsync-overwrite", Standard::MemoryFlush, "on/off", 20.0, 100.0),
+    promise("dsync-overwrite", Standard::MemoryDisk, "on/raw", 0.95, 0.98).of_shape(scenario::ALONE),
+    promise("dsync-overwrite", Standard::MemoryDisk, "on/off", 1.08, 1.12).of_shape(scenario::ALONE),
+    promise("dsync-overwrite", Standard::MemoryCache, "on/off", 1.25, 1.45).of_shape(scenario::MIXED),
+    promise("dsync-overwrite", Standard::Loop, "on/kernel", 0.9, 1.2).of_shape(scenario::SHARED[0]),
+    promise("dsync-overwrite", Standard::Loop, "on/kernel", 0.9, 1.2).of_shape(scenario::SHARED[1]),
+    promise("dsync-overwrite", Standard::Loop, "on/kernel", 0.9, 1.2).of_shape(scenario::SHARED[2]),
+    promise("subblock-overwrite", Standard::Loop, "on/kernel", 1.0, 1.2),
+    promise("subblock-overwrite", Standard::Loop, "on/raw", 0.90, 0.97),
+    promise("subblock-overwrite", Standard::Loop, "on/off", 1.5, 5.0),
+    promise("subblock-overwrite", Standard::MemoryLatency, "on/raw", 0.90, 0.97),
+    promise("subblock-overwrite", Standard::MemoryLatency, "on/off", 200.0, 1000.0),
+    promise("subblock-overwrite", Standard::MemoryLatency, "on/raw", 0.90, 0.97)
+        .of_shape(scenario::SEQUENTIAL),
+    promise("subblock-overwrite", Standard::Loop, "on/off", 1.5, 5.0).of_shape(scenario::SEQUENTIAL),
 ];
 
 /// What became of the promises.
@@ -181,7 +182,7 @@ pub fn floors(
         judge(promise, &measured, &mut lines);
         report.scenarios.extend(measured);
     }
-    let lookup = promise(scenario::LOOKUP_SCALING, Place::Extents, "on/one-extent", 0.0, 0.0);
+    let lookup = promise(scenario::LOOKUP_SCALING, Standard::Extents, "on/one-extent", 0.0, 0.0);
     let lookup = measure(&lookup, timing, tell)?;
     lines.extend(lookup.iter().map(lookup_line));
     report.scenarios.extend(lookup);
@@ -212,7 +213,7 @@ fn job(promise: &Promise, timing: Timing) -> Result<Job> {
         scenario,
         threads: scenario.threads,
         depth,
-        span: if promise.place == Place::Extents { u64::MAX } else { layout.file_bytes },
+        span: if promise.standard == Standard::Extents { u64::MAX } else { layout.file_bytes },
         arms: vec![Arm::On, Arm::Off, Arm::Raw],
         kernel: root && PROMISES.iter().any(asks_kernel),
         switches: Switches::ON,
@@ -220,10 +221,10 @@ fn job(promise: &Promise, timing: Timing) -> Result<Job> {
     };
     let depths = if promise.depths.is_empty() { scenario.depths } else { promise.depths };
     let cases = depths.iter().map(case).collect();
-    Ok(Job { scenario, source: Source::Standard(promise.place), layout, cases })
+    Ok(Job { scenario, source: Source::Standard(promise.standard), layout, cases })
 }
 
-/// The lines of everything that was promised of a scenario on a place.
+/// The lines of everything that was promised of a scenario on a standard device.
 fn judge(first: &Promise, measured: &[Measured], lines: &mut Vec<Line>) {
     for promise in PROMISES.iter().filter(|other| other.is_beside(first)) {
         lines.extend(measured.iter().map(|measured| ratio_line(promise, measured)));
@@ -231,8 +232,8 @@ fn judge(first: &Promise, measured: &[Measured], lines: &mut Vec<Line>) {
     for one in measured {
         match first.scenario {
             // A loop device has no FUA: there each write is followed by a flush, as it must be.
-            "dsync-overwrite" if first.place != Place::Loop => lines.push(route_line(one)),
-            "subblock-overwrite" if first.place == Place::MemoryLatency && first.shape.is_none() => {
+            "dsync-overwrite" if first.standard != Standard::Loop => lines.push(route_line(one)),
+            "subblock-overwrite" if first.standard == Standard::MemoryLatency && first.shape.is_none() => {
                 lines.extend(serial_line(one));
             }
             _ => {}
@@ -391,7 +392,7 @@ mod tests {
     fn promises_name_scenarios_on_their_own_devices() {
         for promise in PROMISES {
             let scenario = scenario::find(promise.scenario, promise.shape).unwrap();
-            assert!(scenario.places.contains(&promise.place), "{}", promise.scenario);
+            assert!(scenario.standards.contains(&promise.standard), "{}", promise.scenario);
             assert!(promise.depths.iter().all(|depth| scenario.depths.contains(depth)));
             assert_eq!(promise.goal < promise.floor, promise.cpu, "less processor time is better");
         }
@@ -412,12 +413,12 @@ mod tests {
     #[test]
     fn what_is_open_is_measured_again() {
         let interval = |low, high, resolved| Interval { low, high, pairs: 40, resolved, excludes_one: false };
-        let rate = promise("seq-read", Place::Loop, "on/raw", 0.9, 0.97);
+        let rate = promise("seq-read", Standard::Loop, "on/raw", 0.9, 0.97);
         assert!(rate.is_unclear(&interval(0.89, 0.92, true)), "it holds the floor");
         assert!(rate.is_unclear(&interval(0.92, 1.02, false)), "it is wide and holds the goal");
         assert!(!rate.is_unclear(&interval(0.95, 0.98, true)));
         assert!(!rate.is_unclear(&interval(20.0, 30.0, false)), "wide, and beyond any doubt");
-        let less = cpu("seq-read", Place::Loop, 0.98, 0.9);
+        let less = cpu("seq-read", Standard::Loop, 0.98, 0.9);
         assert!(
             less.is_unclear(&interval(0.97, 0.99, true)) && !less.is_unclear(&interval(0.91, 0.97, false))
         );
@@ -426,10 +427,10 @@ mod tests {
     #[test]
     fn a_missing_arm_is_not_a_kept_promise() {
         let report = sample(1000.0, 0.93);
-        let floor = |ratio| promise("overwrite-randrw", Place::Zram, ratio, 0.90, 0.97);
+        let floor = |ratio| promise("overwrite-randrw", Standard::Zram, ratio, 0.90, 0.97);
         assert_eq!(ratio_line(&floor("on/raw"), &report.scenarios[0]).verdict, Verdict::Floor);
         assert_eq!(ratio_line(&floor("on/kernel"), &report.scenarios[0]).verdict, Verdict::Absent);
-        let less = cpu("overwrite-randrw", Place::Zram, 0.98, 0.9);
+        let less = cpu("overwrite-randrw", Standard::Zram, 0.98, 0.9);
         assert_eq!(ratio_line(&less, &report.scenarios[0]).verdict, Verdict::Absent, "rates are no times");
         assert_eq!(route_line(&report.scenarios[0]).verdict, Verdict::Missed, "counters are missing");
     }

@@ -11,6 +11,7 @@ use super::error::{BenchError, Result};
 use super::load::{Load, Meter};
 use super::machine::pinnable;
 use super::ops::{Op, OpSource, Shape};
+use super::report::model::{self, Measured, MeasuredArm};
 use super::routes::{self, Facts};
 use super::runner::{self, Run, Slice};
 use super::scenario::{LOOKUP_SCALING, Mode, Scenario};
@@ -49,47 +50,6 @@ pub struct Case {
     pub switches: Switches,
     /// How long.
     pub timing: Timing,
-}
-
-/// One arm's sums.
-#[derive(Debug, Clone)]
-pub struct ArmResult {
-    /// Which.
-    pub arm: Arm,
-    /// Requests per second: the median of its slices.
-    pub iops: f64,
-    /// Processor time per request, those beside the measured ones too, all threads of this process,
-    /// nanoseconds.
-    pub cpu_ns_per_op: f64,
-    /// Sampled latencies.
-    pub latencies: Latencies,
-    /// The library's counters; empty past the library.
-    pub counters: BTreeMap<&'static str, u64>,
-    /// Requests done.
-    pub tally: Tally,
-}
-
-/// A case's results.
-#[derive(Debug, Clone)]
-pub struct Outcome {
-    /// What was measured.
-    pub case: Case,
-    /// The device for people.
-    pub device: String,
-    /// What the library says of the device.
-    pub description: Description,
-    /// What the queue was granted.
-    pub facts: Option<QueueFacts>,
-    /// By arm.
-    pub arms: Vec<ArmResult>,
-    /// Of rates; by name, `on/raw` and the like.
-    pub ratios: BTreeMap<String, Ratio>,
-    /// The same of processor time for each request. Not against the kernel, whose own threads do its work.
-    pub cpu_ratios: BTreeMap<String, Ratio>,
-    /// What others took of the processors meanwhile.
-    pub load: Option<Load>,
-    /// What should be known beside the numbers.
-    pub notes: Vec<String>,
 }
 
 impl Case {
@@ -164,8 +124,8 @@ struct Bench<'a> {
     notes: Vec<String>,
 }
 
-/// Measures a case. The volume is closed afterwards.
-pub fn measure(case: &Case, bed: &Bed, step: &mut dyn FnMut()) -> Result<Outcome> {
+/// Measures a case. The volume is closed afterwards, for e2fsck, which must find it in order.
+pub fn measure(case: &Case, bed: &Bed, step: &mut dyn FnMut()) -> Result<Measured> {
     let bench = Bench::prepare(case, bed)?;
     let meter = Meter::start();
     let mut sums = Sums { slices: Vec::new(), latencies: BTreeMap::new(), facts: None };
@@ -259,7 +219,7 @@ impl<'a> Bench<'a> {
         session.raw_first = raw_first;
         // Loads the maps of this opening; the places are known already.
         session.addresses(&self.bed.files, self.case.span)?;
-        session.settle()?;
+        session.make_durable()?;
         let turns = runner::schedule(self.arms.len(), rounds);
         let run = runner::run(&session, &self.source, &turns, self.slice(), step)?;
         sums.add(session.arms(), run)
@@ -280,7 +240,8 @@ impl<'a> Bench<'a> {
         unmounted
     }
 
-    fn conclude(self, sums: Sums, load: Option<Load>) -> Result<Outcome> {
+    fn conclude(self, sums: Sums, load: Option<Load>) -> Result<Measured> {
+        let (case, scenario) = (self.case, self.case.scenario);
         let mut arms = Vec::new();
         let with_kernel = sums.slices.iter().any(|slice| slice.arm == Arm::Kernel);
         let kernel = with_kernel.then_some((Arm::Kernel, None));
@@ -292,7 +253,8 @@ impl<'a> Bench<'a> {
                     routes::check(arm, switches, &self.route, slice.tally, counted)?;
                 }
             }
-            arms.push(arm_result(arm, &slices, latencies)?);
+            let lanes = (case.threads, case.depth);
+            arms.push(measured_arm(arm, lanes, scenario.block, &slices, &latencies)?);
         }
         let grouped = with_kernel || self.case.is_reopened();
         let mut notes = self.notes;
@@ -306,15 +268,23 @@ impl<'a> Bench<'a> {
         }
         let opening = |round| if grouped { round / GROUP } else { round };
         notes.extend(load.and_then(|load| load.warning()));
-        Ok(Outcome {
-            case: self.case.clone(),
+        let (ratios, cpu_ratios) = (ratios(&sums.slices, rate, opening), cpu_ratios(&sums.slices, opening));
+        Ok(Measured {
+            scenario: scenario.name.into(),
+            shape: scenario.shape.map(str::to_owned),
+            switch: scenario.switch.map(str::to_owned),
             device: self.bed.label.clone(),
-            description: self.description,
-            facts: sums.facts,
+            engine: self.description.engine.into(),
+            polled: sums.facts.is_some_and(|facts| facts.polled),
+            seconds: f64::from(case.timing.rounds) * case.timing.slice,
+            rounds: case.timing.rounds,
             arms,
-            ratios: ratios(&sums.slices, rate, opening),
-            cpu_ratios: cpu_ratios(&sums.slices, opening),
+            ratios: model::medians(&ratios),
+            ratio_intervals: model::intervals(&ratios),
+            cpu_ratios: model::medians(&cpu_ratios),
+            cpu_ratio_intervals: model::intervals(&cpu_ratios),
             load,
+            e2fsck: "clean".into(),
             notes,
         })
     }
@@ -329,7 +299,14 @@ fn cpu(slice: &Slice) -> f64 {
     slice.cpu.as_nanos() as f64 / slice.tally.all() as f64
 }
 
-fn arm_result(arm: Arm, slices: &[&Slice], latencies: Latencies) -> Result<ArmResult> {
+/// One arm's sums. `lanes`: threads, and requests in flight per thread.
+fn measured_arm(
+    arm: Arm,
+    lanes: (usize, u32),
+    block_size: u32,
+    slices: &[&Slice],
+    latencies: &Latencies,
+) -> Result<MeasuredArm> {
     let mut rates: Vec<f64> = slices.iter().map(|slice| rate(slice)).collect();
     rates.sort_by(f64::total_cmp);
     let iops =
@@ -342,11 +319,26 @@ fn arm_result(arm: Arm, slices: &[&Slice], latencies: Latencies) -> Result<ArmRe
         cpu += slice.cpu;
         for &counter in slice.counters.iter().flat_map(|_| Counter::ALL) {
             let value = slice.counters.map_or(0, |counted| counted.get(counter));
-            *counters.entry(counter.name()).or_insert(0) += value;
+            *counters.entry(counter.name().to_owned()).or_insert(0) += value;
         }
     }
-    let cpu_ns_per_op = cpu.as_nanos() as f64 / tally.all() as f64;
-    Ok(ArmResult { arm, iops, cpu_ns_per_op, latencies, counters, tally })
+    Ok(MeasuredArm {
+        arm: arm.name().into(),
+        threads: lanes.0,
+        qd: lanes.1,
+        block_size,
+        reads: tally.reads,
+        writes: tally.writes,
+        other_writes: tally.beside,
+        iops,
+        mb_s: iops * f64::from(block_size) / 1e6,
+        ns_per_op: 1e9 / iops,
+        cpu_ns_per_op: cpu.as_nanos() as f64 / tally.all() as f64,
+        p50_us: latencies.quantile_us(0.5),
+        p99_us: latencies.quantile_us(0.99),
+        p999_us: latencies.quantile_us(0.999),
+        counters,
+    })
 }
 
 fn cpu_ratios(slices: &[Slice], opening: impl Fn(u32) -> u32) -> BTreeMap<String, Ratio> {
@@ -415,8 +407,10 @@ mod tests {
     #[test]
     fn sums_of_an_arm() {
         let slices = [slice(Arm::On, 0, 100), slice(Arm::On, 1, 300), slice(Arm::On, 2, 200)];
-        let result = arm_result(Arm::On, &slices.each_ref(), Latencies::new().unwrap()).unwrap();
-        assert_eq!((result.iops, result.tally.reads, result.cpu_ns_per_op), (200.0, 600, 5000.0));
-        assert!(arm_result(Arm::On, &[], Latencies::new().unwrap()).is_err());
+        let sums =
+            |slices: &[&Slice]| measured_arm(Arm::On, (1, 1), 4096, slices, &Latencies::new().unwrap());
+        let result = sums(&slices.each_ref()).unwrap();
+        assert_eq!((result.iops, result.reads, result.cpu_ns_per_op), (200.0, 600, 5000.0));
+        assert!(sums(&[]).is_err());
     }
 }

@@ -163,8 +163,8 @@ impl OpSource {
         Ok(OpSource { addresses, fitting, shape })
     }
 
-    /// The requests of one thread in one round. What would cross from one piece to the next is left out, for
-    /// every arm: it would be two requests to the device.
+    /// The requests of one thread in one round. A request that crosses from one piece to the next is left out for
+    /// every arm, since it would be two requests to the device.
     pub fn fill(&self, round: u64, thread: usize, ops: &mut Vec<Op>) {
         ops.clear();
         let Shape { block: bytes, write_percent, order, files, .. } = self.shape;

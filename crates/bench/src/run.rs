@@ -78,8 +78,7 @@ impl Job {
         tell(Event::Begin { title: self.scenario.title(), turns });
         let mut measured = Vec::new();
         for case in &self.cases {
-            let outcome = measure::measure(case, &bed, &mut || tell(Event::Turn))?;
-            measured.push(Measured::of(&outcome));
+            measured.push(measure::measure(case, &bed, &mut || tell(Event::Turn))?);
         }
         bed.check()?;
         Ok(measured)
@@ -147,7 +146,7 @@ fn scenario_jobs(scenario: &'static Scenario, given: Option<&Arc<Given>>, asked:
     let layout = Layout { files: scenario.files, file_bytes: bytes / scenario.files as u64 / unit * unit };
     let sources: Vec<Source> = match given {
         Some(given) => vec![Source::Given(Arc::clone(given))],
-        None => scenario.places.iter().map(|&place| Source::Standard(place)).collect(),
+        None => scenario.standards.iter().map(|&standard| Source::Standard(standard)).collect(),
     };
     let job = |source| Job { scenario, source, layout, cases: cases(scenario, layout.file_bytes, asked) };
     sources.into_iter().map(job).collect()

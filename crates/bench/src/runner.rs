@@ -4,7 +4,7 @@ use super::arm::Arm;
 use super::error::{BenchError, Result};
 use super::ops::{Op, OpSource};
 use super::session::Session;
-use super::work::{Lane, Latencies, Tally};
+use super::work::{Lane, Latencies, Tally, Work};
 use rustix::time::ClockId;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -153,7 +153,7 @@ fn work(
     let mut unused = Latencies::new()?;
     let mut ops: Vec<Op> = Vec::new();
     let now = Instant::now();
-    // Whoever does not listen any more has failed and says why.
+    // A receiver that is gone has failed, and tells why by itself.
     let _gone = reports.send(Ok(Report { tally: Tally::default(), start: now, end: now }));
     while let Ok(turn) = turns.recv() {
         prepare(shared.source, arms[turn.arm], turn.round, number, &mut ops);
@@ -178,7 +178,7 @@ fn slice(
     shared.ready.wait();
     shared.go.wait();
     let start = Instant::now();
-    lane.run(arm, ops, &shared.stop, &mut tally, latencies)?;
+    lane.run(arm, Work { ops, stop: &shared.stop, tally: &mut tally, latencies })?;
     Ok(Report { tally, start, end: Instant::now() })
 }
 
@@ -207,7 +207,7 @@ fn conduct(
     for &turn in turns {
         shared.stop.store(false, Ordering::Relaxed);
         if shared.session.is_durable() {
-            shared.session.settle()?;
+            shared.session.make_durable()?;
         }
         for thread in threads {
             thread.turns.send(turn).map_err(|_gone| gone())?;
@@ -299,7 +299,7 @@ mod tests {
             if self.fail_lane { Err(BenchError::failed("no lane")) } else { Ok(Box::new(ScriptLane(self))) }
         }
 
-        fn settle(&self) -> Result<()> {
+        fn make_durable(&self) -> Result<()> {
             Ok(())
         }
 
@@ -313,20 +313,13 @@ mod tests {
     }
 
     impl Lane for ScriptLane<'_> {
-        fn run(
-            &mut self,
-            arm: usize,
-            ops: &[Op],
-            stop: &AtomicBool,
-            tally: &mut Tally,
-            _latencies: &mut Latencies,
-        ) -> Result<()> {
+        fn run(&mut self, arm: usize, work: Work<'_>) -> Result<()> {
             if self.0.fail_run {
                 return Err(BenchError::failed("no luck"));
             }
-            self.0.seen.lock().unwrap().push((self.0.arms()[arm], ops[0]));
-            tally.reads = 10;
-            while !stop.load(Ordering::Relaxed) {
+            self.0.seen.lock().unwrap().push((self.0.arms()[arm], work.ops[0]));
+            work.tally.reads = 10;
+            while !work.stop.load(Ordering::Relaxed) {
                 thread::yield_now();
             }
             Ok(())

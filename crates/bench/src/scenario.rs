@@ -17,7 +17,7 @@
 //! | `lookup-scaling` | 4 KiB reads of a file of 10⁶ extents against one extent | tmpfs file, sparse |
 
 use crate::arm::Arm;
-use crate::volume::Place;
+use crate::volume::Standard;
 
 /// Who makes the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub struct Scenario {
     /// At least twice the L3 cache, so that the caches of the processor do not serve it.
     pub beyond_cache: bool,
     /// Where, if no device is given.
-    pub places: &'static [Place],
+    pub standards: &'static [Standard],
 }
 
 const MIB: u64 = 1 << 20;
@@ -101,7 +101,7 @@ const OVERWRITE: Scenario = Scenario {
     files: 32,
     bytes: 256 * MIB,
     beyond_cache: false,
-    places: &[Place::Zram],
+    standards: &[Standard::Zram],
 };
 
 const DAX_SHARED: Scenario = Scenario {
@@ -111,27 +111,20 @@ const DAX_SHARED: Scenario = Scenario {
     files: 2,
     bytes: 128 * MIB,
     beyond_cache: true,
-    places: &[Place::Dax],
+    standards: &[Standard::Dax],
     ..OVERWRITE
 };
 
 const RANDREAD: Scenario = Scenario {
     name: "randread-poll",
     switch: Some("simple-read"),
-    block: 4096,
-    shape: None,
     write_percent: 0,
-    order: Order::Random,
-    dsync: false,
     threads: 1,
-    beside: 0,
-    reference: None,
     mode: Mode::Queued { batch: 32, poll: true },
     depths: &[1, 128, 256, 512],
     files: 1,
-    bytes: 256 * MIB,
-    beyond_cache: false,
-    places: &[Place::Loop],
+    standards: &[Standard::Loop],
+    ..OVERWRITE
 };
 
 const DSYNC: Scenario = Scenario {
@@ -143,7 +136,7 @@ const DSYNC: Scenario = Scenario {
     mode: Mode::Queued { batch: 8, poll: false },
     depths: &[32],
     bytes: 32 * MIB,
-    places: &[Place::MemoryFlush],
+    standards: &[Standard::MemoryFlush],
     ..RANDREAD
 };
 
@@ -153,7 +146,7 @@ const DSYNC_ALONE: Scenario = Scenario {
     mode: Mode::Synchronous,
     depths: SYNCHRONOUS,
     reference: Some(Arm::NoDsync),
-    places: &[Place::MemoryDisk],
+    standards: &[Standard::MemoryDisk],
     ..DSYNC
 };
 
@@ -164,7 +157,7 @@ const DSYNC_SHARED: Scenario = Scenario {
     order: Order::Random,
     files: 16,
     reference: None,
-    places: &[Place::Loop],
+    standards: &[Standard::Loop],
     ..DSYNC_ALONE
 };
 
@@ -177,7 +170,7 @@ const SUBBLOCK: Scenario = Scenario {
     mode: Mode::Queued { batch: 32, poll: false },
     depths: &[256],
     bytes: 128 * MIB,
-    places: &[Place::Loop, Place::MemoryLatency],
+    standards: &[Standard::Loop, Standard::MemoryLatency],
     ..RANDREAD
 };
 
@@ -195,12 +188,12 @@ pub const SEQUENTIAL: &str = "sequential";
 /// Every scenario in all its shapes; those of one name follow each other.
 pub const SCENARIOS: &[Scenario] = &[
     OVERWRITE,
-    Scenario { name: "overwrite-randrw-dax", places: &[Place::Dax], ..OVERWRITE },
+    Scenario { name: "overwrite-randrw-dax", standards: &[Standard::Dax], ..OVERWRITE },
     DAX_SHARED,
     Scenario { name: "dax-shared-readwrite", write_percent: 50, ..DAX_SHARED },
     DSYNC,
     DSYNC_ALONE,
-    Scenario { shape: Some(MIXED), beside: 2, places: &[Place::MemoryCache], ..DSYNC_ALONE },
+    Scenario { shape: Some(MIXED), beside: 2, standards: &[Standard::MemoryCache], ..DSYNC_ALONE },
     DSYNC_SHARED,
     Scenario { shape: Some(SHARED[1]), threads: 4, ..DSYNC_SHARED },
     Scenario { shape: Some(SHARED[2]), threads: 16, ..DSYNC_SHARED },
@@ -209,7 +202,7 @@ pub const SCENARIOS: &[Scenario] = &[
         shape: Some(NO_NOWAIT),
         mode: Mode::Queued { batch: 32, poll: false },
         depths: &[1, 128],
-        places: &[Place::Zram],
+        standards: &[Standard::Zram],
         ..RANDREAD
     },
     SUBBLOCK,
@@ -229,7 +222,7 @@ pub const SCENARIOS: &[Scenario] = &[
         mode: Mode::Synchronous,
         depths: SYNCHRONOUS,
         reference: Some(Arm::OneExtent),
-        places: &[Place::Extents],
+        standards: &[Standard::Extents],
         ..RANDREAD
     },
 ];
@@ -257,7 +250,7 @@ impl Scenario {
 
     /// Whether it needs mapped memory.
     pub fn is_dax(&self) -> bool {
-        self.places.contains(&Place::Dax)
+        self.standards.contains(&Standard::Dax)
     }
 }
 

@@ -19,18 +19,7 @@ pub(crate) fn collect(shared: &Shared<'_>) -> Result<()> {
     let mut tables = Tables { shared, left: shared.sb.geometry.blocks_count().saturating_mul(2) };
     // The map is judged with all others, by pass 1.
     let mut quiet = Findings::new(0);
-    let mut walk = MapWalk {
-        shared,
-        reader: &mut reader,
-        findings: &mut quiet,
-        ino: Ino::BAD_BLOCKS,
-        seed: None,
-        broken: false,
-    };
-    match inode.uses_extents() {
-        true => walk.extents(&inode.i_block, &mut tables)?,
-        false => walk.indirect(&inode.i_block, &mut tables)?,
-    }
+    MapWalk::new(shared, &mut reader, &mut quiet, Ino::BAD_BLOCKS).all(&inode, &mut tables)?;
     shared.renew_nodes();
     Ok(())
 }

@@ -45,7 +45,7 @@ impl Differences {
     fn tell(&self, place: Place, what: [&'static Kind; 2], name: &str, findings: &mut Findings) {
         for ((count, first), kind) in [self.free, self.leaked].into_iter().zip(what) {
             if let Some(first) = first {
-                findings.add(kind, place, || format!("{count} {name}, the first is {first}"));
+                findings.add(kind, place, format_args!("{count} {name}, the first is {first}"));
             }
         }
     }
@@ -98,14 +98,14 @@ impl<'s, 'd> GroupScanner<'s, 'd> {
         self.free_clusters += clusters - used;
         let place = Place { group: Some(group), ..Place::default() };
         if u64::from(descriptor.free_clusters) != clusters - used {
-            let text = || format!("counts {}, found {}", descriptor.free_clusters, clusters - used);
+            let text = format_args!("counts {}, found {}", descriptor.free_clusters, clusters - used);
             self.findings.add(&kinds::GROUP_FREE_BLOCKS, place, text);
         }
         if descriptor.blocks_uninitialised(sb) {
             // There is no bitmap: only the group's own metadata may be in use.
             let own = count(&shared.system, first, clusters);
             if own != used {
-                let text = || format!("{} blocks are in use", used.saturating_sub(own));
+                let text = format_args!("{} blocks are in use", used.saturating_sub(own));
                 self.findings.add(&kinds::GROUP_UNINIT, place, text);
             }
             return Ok(());
@@ -116,7 +116,7 @@ impl<'s, 'd> GroupScanner<'s, 'd> {
             self.findings.corrupt(&kinds::BLOCK_BITMAP_CHECKSUM, place, &fault);
         }
         if !padded(bitmap, clusters) {
-            let text = || format!("bits from {clusters} on must be set");
+            let text = format_args!("bits from {clusters} on must be set");
             self.findings.add(&kinds::BLOCK_BITMAP_PADDING, place, text);
         }
         let mut differences = Differences::default();
@@ -147,11 +147,11 @@ impl<'s, 'd> GroupScanner<'s, 'd> {
         self.free_inodes += u64::from(all - used);
         let place = Place { group: Some(group), ..Place::default() };
         if descriptor.free_inodes != all - used {
-            let text = || format!("counts {}, found {}", descriptor.free_inodes, all - used);
+            let text = format_args!("counts {}, found {}", descriptor.free_inodes, all - used);
             self.findings.add(&kinds::GROUP_FREE_INODES, place, text);
         }
         if descriptor.used_dirs != directories {
-            let text = || format!("counts {}, found {directories}", descriptor.used_dirs);
+            let text = format_args!("counts {}, found {directories}", descriptor.used_dirs);
             self.findings.add(&kinds::GROUP_DIRECTORIES, place, text);
         }
         if descriptor.inodes_uninitialised(sb) {
@@ -163,7 +163,7 @@ impl<'s, 'd> GroupScanner<'s, 'd> {
             self.findings.corrupt(&kinds::INODE_BITMAP_CHECKSUM, place, &fault);
         }
         if !padded(bitmap, u64::from(all)) {
-            let text = || format!("bits from {all} on must be set");
+            let text = format_args!("bits from {all} on must be set");
             self.findings.add(&kinds::INODE_BITMAP_PADDING, place, text);
         }
         let mut differences = Differences::default();
@@ -196,11 +196,11 @@ pub(crate) fn check_totals(shared: &Shared<'_>, clusters: u64, inodes: u64, find
     let (superblock, _) = sb.geometry.superblock_position();
     let place = Place { block: Some(Pblk(superblock.get())), ..Place::default() };
     if sb.free_blocks != blocks {
-        findings
-            .add(&kinds::SUPER_FREE_BLOCKS, place, || format!("counts {}, found {blocks}", sb.free_blocks));
+        let text = format_args!("counts {}, found {blocks}", sb.free_blocks);
+        findings.add(&kinds::SUPER_FREE_BLOCKS, place, text);
     }
     if u64::from(sb.free_inodes) != inodes {
-        findings
-            .add(&kinds::SUPER_FREE_INODES, place, || format!("counts {}, found {inodes}", sb.free_inodes));
+        let text = format_args!("counts {}, found {inodes}", sb.free_inodes);
+        findings.add(&kinds::SUPER_FREE_INODES, place, text);
     }
 }

@@ -106,25 +106,25 @@ impl<'s, 'd> Claims<'s, 'd> {
             self.hole.get_or_insert(0);
         }
         if let Some(hole) = self.hole.and_then(|hole| u32::try_from(hole).ok()) {
-            findings.add(&kinds::DIR_HOLE, at(Lblk(hole)), || "no block is mapped here".into());
+            findings.add(&kinds::DIR_HOLE, at(Lblk(hole)), "no block is mapped here");
         }
         if let Some(lblk) = self.unwritten {
-            findings.add(&kinds::DIR_UNWRITTEN, at(lblk), || "blocks of a directory are unwritten".into());
+            findings.add(&kinds::DIR_UNWRITTEN, at(lblk), "blocks of a directory are unwritten");
         }
         if let Some(extent) = self.misaligned {
             let text =
-                || format!("logical and physical block {} differ inside their clusters", extent.physical);
+                format_args!("logical and physical block {} differ inside their clusters", extent.physical);
             findings.add(&kinds::EXTENT_CLUSTER, at(extent.logical), text);
         }
         for (kind, backup) in [&kinds::SUPER_BACKUP, &kinds::GROUP_BACKUP].into_iter().zip(self.bad_backups) {
             if let Some((group, block)) = backup {
                 let place = Place { group: Some(group), block: Some(Pblk(block)), ..Place::default() };
-                findings.add(kind, place, || "it lies in a bad block".into());
+                findings.add(kind, place, "it lies in a bad block");
             }
         }
         if let Some(block) = self.excess {
             let place = Place { block: Some(Pblk(block)), ..place };
-            findings.add(&kinds::BLOCK_EXCESS, place, || "this claim is not followed".into());
+            findings.add(&kinds::BLOCK_EXCESS, place, "this claim is not followed");
         }
     }
 }

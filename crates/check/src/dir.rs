@@ -8,6 +8,7 @@ use crate::scan::{DirBlockRef, Directory, InlineDirectory};
 use crate::shared::{
     MARK_BAD_BLOCK, MARK_BROKEN, MARK_RESERVED, MARK_VALUE, RUN_MEMORY, Shared, Slot, UNKNOWN,
 };
+use std::fmt::Display;
 use uext4::Result;
 use uext4_ondisk::ext4::{
     DirBlock, DirBlockKind, DirEntry, FileType, HtreeIndex, HtreeRoot, I_BLOCK_SIZE, dir_hash,
@@ -217,7 +218,7 @@ impl DirScan<'_, '_> {
                     self.in_bad_block(place, b"..", target, slot);
                 }
                 None => {
-                    let text = || format!("`..` is inode {target}, which is not in use");
+                    let text = format_args!("`..` is inode {target}, which is not in use");
                     self.not_in_use(place, target, text);
                 }
             }
@@ -243,7 +244,7 @@ impl DirScan<'_, '_> {
 
     fn missing_dots(&mut self, place: Place, position: u32) {
         let name = if position == 0 { "." } else { ".." };
-        self.findings.add(&kinds::DIR_DOTS, place, || format!("`{name}` is missing"));
+        self.findings.add(&kinds::DIR_DOTS, place, format_args!("`{name}` is missing"));
     }
 
     /// The first two entries of a directory.
@@ -254,10 +255,10 @@ impl DirScan<'_, '_> {
         if !right_name {
             let found = entry.name.escape_ascii().to_string();
             let name = if position == 0 { "." } else { ".." };
-            self.findings
-                .add(&kinds::DIR_DOTS, place, || format!("`{found}` stands in the place of `{name}`"));
+            let text = format_args!("`{found}` stands in the place of `{name}`");
+            self.findings.add(&kinds::DIR_DOTS, place, text);
         } else if position == 0 && target != ino {
-            self.findings.add(&kinds::DIR_DOTS, place, || format!("`.` leads to inode {target}"));
+            self.findings.add(&kinds::DIR_DOTS, place, format_args!("`.` leads to inode {target}"));
         } else if position == 1 {
             self.parents.push((ino, target));
         }
@@ -265,7 +266,7 @@ impl DirScan<'_, '_> {
         let behind = entry.offset as usize + NAME_AT + entry.name.len();
         if right_name && listing.bytes.get(behind).is_some_and(|&byte| byte != 0) {
             let name = entry.name.escape_ascii();
-            self.findings.add(&kinds::DIR_DOTS, place, || format!("no zero follows `{name}`"));
+            self.findings.add(&kinds::DIR_DOTS, place, format_args!("no zero follows `{name}`"));
         }
         match self.shared.inodes.in_use(target) {
             Some(slot) => {
@@ -273,7 +274,7 @@ impl DirScan<'_, '_> {
                 let directory = slot.file_type() == Some(FileType::Directory);
                 if !directory && slot.kind() != UNKNOWN {
                     let text =
-                        || format!("`{}` leads to inode {target}, no directory", entry.name.escape_ascii());
+                        format_args!("`{}` leads to inode {target}, no directory", entry.name.escape_ascii());
                     self.findings.add(&kinds::DIR_DOTS, place, text);
                 }
                 self.check_type(listing, entry, slot);
@@ -281,7 +282,7 @@ impl DirScan<'_, '_> {
             }
             None => {
                 let text =
-                    || format!("`{}` names inode {target}, which is not in use", entry.name.escape_ascii());
+                    format_args!("`{}` names inode {target}, which is not in use", entry.name.escape_ascii());
                 self.not_in_use(place, target, text);
             }
         }
@@ -291,13 +292,13 @@ impl DirScan<'_, '_> {
     fn in_bad_block(&mut self, place: Place, name: &[u8], target: u32, slot: &Slot) {
         if slot.marks() & MARK_BAD_BLOCK != 0 {
             let text =
-                || format!("`{}` names inode {target}, which lies in a bad block", name.escape_ascii());
+                format_args!("`{}` names inode {target}, which lies in a bad block", name.escape_ascii());
             self.findings.add(&kinds::ENTRY_BAD_BLOCK, place, text);
         }
     }
 
     /// Tells of an entry whose inode is not in use, unless nobody can know.
-    fn not_in_use(&mut self, place: Place, target: u32, text: impl FnOnce() -> String) {
+    fn not_in_use(&mut self, place: Place, target: u32, text: impl Display) {
         if self.shared.is_out_of_reach(target) {
             self.findings.not_examined("inodes that directories name", "their group's descriptor is damaged");
         } else {
@@ -310,32 +311,32 @@ impl DirScan<'_, '_> {
         let target = entry.inode.get();
         let named = || entry.name.escape_ascii();
         if entry.is_dot() || entry.is_dot_dot() {
-            self.findings.add(&kinds::DIR_DOTS, place, || format!("a second `{}`", named()));
+            self.findings.add(&kinds::DIR_DOTS, place, format_args!("a second `{}`", named()));
         } else if !dir.encrypted && !entry.has_valid_name() {
-            self.findings.add(&kinds::ENTRY_NAME, place, || format!("`{}`", named()));
+            self.findings.add(&kinds::ENTRY_NAME, place, format_args!("`{}`", named()));
         }
         if dir.folded && !dir.encrypted && self.strict && str::from_utf8(entry.name).is_err() {
-            self.findings.add(&kinds::ENTRY_ENCODING, place, || format!("`{}`", named()));
+            self.findings.add(&kinds::ENTRY_ENCODING, place, format_args!("`{}`", named()));
         }
         if entry.inode == Ino::ROOT || target == dir.ino || self.shared.is_reserved(target) {
-            let text = || format!("`{}` names inode {target}", named());
+            let text = format_args!("`{}` names inode {target}", named());
             self.findings.add(&kinds::ENTRY_RESERVED, place, text);
             return;
         }
         let Some(slot) = self.shared.inodes.in_use(target) else {
-            let text = || format!("`{}` names inode {target}, which is not in use", named());
+            let text = format_args!("`{}` names inode {target}, which is not in use", named());
             self.not_in_use(place, target, text);
             return;
         };
         if slot.marks() & MARK_RESERVED != 0 {
-            let text = || format!("`{}` names inode {target}, which is the file system's own", named());
+            let text = format_args!("`{}` names inode {target}, which is the file system's own", named());
             self.findings.add(&kinds::ENTRY_RESERVED, place, text);
             return;
         }
         slot.count_entry();
         self.in_bad_block(place, entry.name, target, slot);
         if slot.marks() & MARK_VALUE != 0 {
-            let text = || format!("`{}` names inode {target}, which holds an attribute's value", named());
+            let text = format_args!("`{}` names inode {target}, which holds an attribute's value", named());
             self.findings.add(&kinds::ENTRY_VALUE, place, text);
         }
         self.check_type(listing, entry, slot);
@@ -355,7 +356,7 @@ impl DirScan<'_, '_> {
         let said = bytes.get(entry.offset as usize + 7).copied().unwrap_or(0);
         if !self.shared.format.file_types {
             if said != 0 {
-                let text = || format!("`{}` says type {said} without filetype", entry.name.escape_ascii());
+                let text = format_args!("`{}` says type {said} without filetype", entry.name.escape_ascii());
                 self.findings.add(&kinds::ENTRY_TYPE, place, text);
             }
             return;
@@ -365,13 +366,11 @@ impl DirScan<'_, '_> {
         }
         if said == 0 {
             // As on volumes that got the feature later. Readers look into the inode.
-            let text = || format!("`{}`", entry.name.escape_ascii());
+            let text = format_args!("`{}`", entry.name.escape_ascii());
             self.findings.add(&kinds::ENTRY_UNTYPED, place, text);
         } else if said != kind {
-            let text = || {
-                let name = entry.name.escape_ascii();
-                format!("`{name}` says type {said}, inode {} has type {kind}", entry.inode)
-            };
+            let name = entry.name.escape_ascii();
+            let text = format_args!("`{name}` says type {said}, inode {} has type {kind}", entry.inode);
             self.findings.add(&kinds::ENTRY_TYPE, place, text);
         }
     }
@@ -395,7 +394,7 @@ impl DirScan<'_, '_> {
         for pair in names.windows(2) {
             let ((hash, at, length), (other_hash, other_at, other_length)) = (pair[0], pair[1]);
             if hash == other_hash && name(at, length) == name(other_at, other_length) {
-                let text = || format!("`{}`", name(at, length).escape_ascii());
+                let text = format_args!("`{}`", name(at, length).escape_ascii());
                 self.findings.add(&kinds::ENTRY_DUPLICATE, place, text);
             }
         }

@@ -46,12 +46,7 @@ pub(crate) fn find_owners(
             // What is wrong with the map itself is known already.
             let mut quiet = Findings::new(0);
             let mut owner = Owner { shared, findings, ino };
-            let mut walk =
-                MapWalk { shared, reader: &mut nodes, findings: &mut quiet, ino, seed: None, broken: false };
-            match inode.uses_extents() {
-                true => walk.extents(&inode.i_block, &mut owner),
-                false => walk.indirect(&inode.i_block, &mut owner),
-            }
+            MapWalk::new(shared, &mut nodes, &mut quiet, ino).all(&inode, &mut owner)
         })?;
     }
     for (block, ino) in xattr_blocks {
@@ -74,12 +69,13 @@ impl Owner<'_, '_> {
         let place = Place { inode: Some(self.ino), block: Some(Pblk(block)), ..Place::default() };
         match self.shared.zone_at(start, count) {
             Some(zone) => {
-                let text = || format!("{what} over the {} of group {}", zone.what, zone.group);
+                let text = format_args!("{what} over the {} of group {}", zone.what, zone.group);
                 self.findings.add(&kinds::BLOCK_SYSTEM, place, text);
             }
             None => {
-                let text =
-                    || format!("{shared} of the {count} blocks of {what} from {start} on have another owner");
+                let text = format_args!(
+                    "{shared} of the {count} blocks of {what} from {start} on have another owner"
+                );
                 self.findings.add(&kinds::BLOCK_SHARED, place, text);
             }
         }

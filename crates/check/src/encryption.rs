@@ -76,7 +76,7 @@ impl Scan<'_, '_> {
             Context::Damaged => "the encryption context is damaged",
             Context::Missing => "it is encrypted and has no encryption context",
         };
-        self.findings.add(&kinds::ENCRYPT_CONTEXT, place, || wrong.into());
+        self.findings.add(&kinds::ENCRYPT_CONTEXT, place, wrong);
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl Shared<'_> {
     ) {
         let name = || entry.name.escape_ascii();
         if entry.name.len() < NAME_MIN {
-            let text = || format!("`{}` is too short for an encrypted name", name());
+            let text = format_args!("`{}` is too short for an encrypted name", name());
             findings.add(&kinds::ENTRY_NAME, place, text);
         }
         let can_be_encrypted =
@@ -126,8 +126,11 @@ impl Shared<'_> {
             None if can_be_encrypted => "is not encrypted",
             None => return,
         };
-        let text =
-            || format!("`{}` names inode {}, which {wrong}, in an encrypted directory", name(), entry.inode);
+        let text = format_args!(
+            "`{}` names inode {}, which {wrong}, in an encrypted directory",
+            name(),
+            entry.inode
+        );
         findings.add(&kinds::ENCRYPT_POLICY, place, text);
     }
 }

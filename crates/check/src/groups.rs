@@ -21,7 +21,8 @@ pub(crate) fn fits(sb: &Superblock, findings: &mut Findings) -> bool {
     let geometry = &sb.geometry;
     let own = u64::from(geometry.group_count()) * (2 + u64::from(geometry.inode_table_blocks()));
     if own > geometry.blocks_count() || geometry.group_count() > GROUPS_MAX {
-        let text = || format!("{} groups, {own} blocks of bitmaps and inode tables", geometry.group_count());
+        let text =
+            format_args!("{} groups, {own} blocks of bitmaps and inode tables", geometry.group_count());
         findings.add(&kinds::SUPER_GROUPS, Place::default(), text);
         return false;
     }
@@ -32,7 +33,7 @@ pub(crate) fn fits(sb: &Superblock, findings: &mut Findings) -> bool {
 pub(crate) fn check_superblock(shared: &Shared<'_>, findings: &mut Findings) {
     let (sb, geometry) = (shared.sb, &shared.sb.geometry);
     if sb.reserved_blocks > geometry.blocks_count() / 2 {
-        let text = || format!("{} of {} blocks", sb.reserved_blocks, geometry.blocks_count());
+        let text = format_args!("{} of {} blocks", sb.reserved_blocks, geometry.blocks_count());
         findings.add(&kinds::SUPER_RESERVED, Place::default(), text);
     }
     // Numbers that are reserved for something else. Whether or not the feature is on, as e2fsck does it
@@ -41,14 +42,14 @@ pub(crate) fn check_superblock(shared: &Shared<'_>, findings: &mut Findings) {
         [("user", sb.user_quota_inode), ("group", sb.group_quota_inode), ("project", sb.project_quota_inode)]
     {
         if matches!(ino, 1 | 2 | 5..=10) || ino > geometry.inodes_count() {
-            let text = || format!("inode {ino} for quotas by {kind}");
+            let text = format_args!("inode {ino} for quotas by {kind}");
             findings.add(&kinds::SUPER_QUOTA, Place::default(), text);
         }
     }
     check_fields(sb, findings);
     let reserved = geometry.fields().reserved_gdt_blocks;
     if reserved != 0 && !sb.features.compat.contains(Compat::RESIZE_INODE) {
-        let text = || format!("{reserved} blocks");
+        let text = format_args!("{reserved} blocks");
         findings.add(&kinds::SUPER_RESERVED_GDT, Place::default(), text);
     }
 }
@@ -59,14 +60,12 @@ fn check_fields(sb: &Superblock, findings: &mut Findings) {
     let fields = sb.geometry.fields();
     let blocks = u64::from(fields.clusters_per_group) << sb.geometry.cluster_log();
     if blocks != u64::from(fields.blocks_per_group) {
-        let text = || {
-            let (clusters, blocks) = (fields.clusters_per_group, fields.blocks_per_group);
-            format!("{clusters} clusters, but {blocks} blocks in a group")
-        };
+        let (clusters, blocks) = (fields.clusters_per_group, fields.blocks_per_group);
+        let text = format_args!("{clusters} clusters, but {blocks} blocks in a group");
         findings.add(&kinds::SUPER_FIELD, Place::default(), text);
     }
     if sb.log_groups_per_flex > LOG_GROUPS_PER_FLEX_MAX {
-        let text = || format!("2^{} groups whose metadata lies together", sb.log_groups_per_flex);
+        let text = format_args!("2^{} groups whose metadata lies together", sb.log_groups_per_flex);
         findings.add(&kinds::SUPER_FIELD, Place::default(), text);
     }
 }
@@ -86,7 +85,7 @@ pub(crate) fn load(shared: &mut Shared<'_>, findings: &mut Findings) -> Result<(
         if block.get() >= geometry.blocks_count() {
             let place =
                 Place { block: Some(block), group: Some(Group(number * per_block)), ..Place::default() };
-            findings.add(&kinds::GROUP_LOCATION, place, || "the descriptors lie behind the volume".into());
+            findings.add(&kinds::GROUP_LOCATION, place, "the descriptors lie behind the volume");
             groups.resize(groups.len() + left.min(per_block) as usize, None);
             continue;
         }
@@ -148,16 +147,16 @@ fn check_unwritten(
     let (all, unused) = (sb.geometry.inodes_per_group(), descriptor.unused_inodes);
     if !(sb.features.metadata_csum() || sb.features.gdt_csum()) {
         if !unwritten.is_empty() || unused != 0 {
-            let text = || format!("flags {unwritten}, {unused} unused inodes, without checksums");
+            let text = format_args!("flags {unwritten}, {unused} unused inodes, without checksums");
             findings.add(&kinds::GROUP_UNINIT, place, text);
         }
     } else if unused > all.min(descriptor.free_inodes) {
-        let text = || format!("{unused} of {all} inodes, {} of them free", descriptor.free_inodes);
+        let text = format_args!("{unused} of {all} inodes, {} of them free", descriptor.free_inodes);
         findings.add(&kinds::GROUP_UNUSED, place, text);
     }
     let last = sb.geometry.group_count().checked_sub(1).map(Group);
     if last == Some(group) && unwritten.contains(GroupFlags::BLOCK_UNINIT) {
-        let text = || "the last group has no bitmap of its blocks".into();
+        let text = "the last group has no bitmap of its blocks";
         findings.add(&kinds::GROUP_UNINIT, place, text);
     }
 }
@@ -222,7 +221,7 @@ fn find_zones(shared: &mut Shared<'_>, suspects: &[Group], findings: &mut Findin
         let before = others.partition_point(|(start, _)| *start < table.end);
         if before.checked_sub(1).is_some_and(|last| others[last].1 > table.start) {
             let place = Place { block: Some(Pblk(table.start)), group: Some(*group), ..Place::default() };
-            findings.add(&kinds::GROUP_OVERLAP, place, || "the inode table overlaps other metadata".into());
+            findings.add(&kinds::GROUP_OVERLAP, place, "the inode table overlaps other metadata");
             shared.groups[group.get() as usize] = None;
         } else {
             zones.extend(zones_of(shared, *group));
@@ -233,8 +232,8 @@ fn find_zones(shared: &mut Shared<'_>, suspects: &[Group], findings: &mut Findin
     for zone in &zones {
         if zone.start < reached {
             let place = Place { block: Some(Pblk(zone.start)), group: Some(zone.group), ..Place::default() };
-            findings
-                .add(&kinds::GROUP_OVERLAP, place, || format!("the {} overlaps other metadata", zone.what));
+            let text = format_args!("the {} overlaps other metadata", zone.what);
+            findings.add(&kinds::GROUP_OVERLAP, place, text);
         }
         reached = reached.max(zone.end);
         let (first, last) = (shared.cluster_of(zone.start), shared.cluster_of(zone.end - 1));
@@ -252,7 +251,7 @@ pub(crate) fn check_mmp(shared: &Shared<'_>, findings: &mut Findings) -> Result<
     }
     let place = Place { block: Some(sb.mmp.block), ..Place::default() };
     if !sb.geometry.usable_blocks().contains(sb.mmp.block, 1) {
-        findings.add(&kinds::MMP_BLOCK, place, || "it lies outside the volume".into());
+        findings.add(&kinds::MMP_BLOCK, place, "it lies outside the volume");
         return Ok(());
     }
     if let Err(fault) = MmpBlock::decode(shared.reader()?.block(sb.mmp.block.get(), 0)?, sb) {
@@ -275,7 +274,7 @@ pub(crate) fn check_backups(shared: &Shared<'_>, findings: &mut Findings) -> Res
         let bytes = reader.block(first.get(), u64::from(classic))?;
         match Superblock::decode(&bytes[..SUPERBLOCK_SIZE as usize]) {
             Ok(backup) if same_volume(shared.sb, &backup) => {}
-            Ok(_) => findings.add(&kinds::SUPER_BACKUP, place, || "it describes another volume".into()),
+            Ok(_) => findings.add(&kinds::SUPER_BACKUP, place, "it describes another volume"),
             Err(fault) => findings.corrupt(&kinds::SUPER_BACKUP, place, &fault),
         }
         for number in 0..classic {
@@ -322,7 +321,7 @@ fn compare_backup(shared: &Shared<'_>, findings: &mut Findings, block: Pblk, num
                     (descriptor.block_bitmap, descriptor.inode_bitmap, descriptor.inode_table)
                 };
                 if places(&backup) != places(descriptor) {
-                    findings.add(&kinds::GROUP_BACKUP, place, || "it names other places".into());
+                    findings.add(&kinds::GROUP_BACKUP, place, "it names other places");
                 }
             }
             (Ok(_), None) => {}

@@ -105,8 +105,7 @@ impl Tree<'_> {
         let lost_nodes = self.nodes.iter().zip(&self.node_seen).filter(|(_, seen)| !**seen);
         let lost = lost_leaves.map(|(leaf, _)| leaf.lblk).chain(lost_nodes.map(|(node, _)| node.lblk));
         for lblk in lost {
-            findings
-                .add(&kinds::HTREE_UNREFERENCED, self.place(lblk), || "the tree does not lead here".into());
+            findings.add(&kinds::HTREE_UNREFERENCED, self.place(lblk), "the tree does not lead here");
         }
     }
 
@@ -124,7 +123,7 @@ impl Tree<'_> {
             let most = next.unwrap_or(step.most).min(step.most);
             let outside = position > 0 && (least < step.least || least > step.most);
             if hash < previous || outside {
-                let text = || format!("entry {position} has the hash {hash:#010x}");
+                let text = format_args!("entry {position} has the hash {hash:#010x}");
                 findings.add(&kinds::HTREE_ORDER, self.place(node.lblk), text);
             }
             previous = hash;
@@ -155,10 +154,10 @@ impl Tree<'_> {
         self.leaf_seen[index] = true;
         let leaf = &self.leaves[index];
         if leaf.least <= leaf.most && (leaf.least < least || leaf.most > most) {
-            let text = || {
-                let (from, to) = (leaf.least, leaf.most);
-                format!("hashes {from:#010x} to {to:#010x}, the tree says {least:#010x} to {most:#010x}")
-            };
+            let (from, to) = (leaf.least, leaf.most);
+            let text = format_args!(
+                "hashes {from:#010x} to {to:#010x}, the tree says {least:#010x} to {most:#010x}"
+            );
             findings.add(&kinds::HTREE_HASH, self.place(child), text);
         }
     }
@@ -174,11 +173,11 @@ impl Tree<'_> {
     }
 
     fn wrong_child(&self, parent: u32, child: u32, what: &str, findings: &mut Findings) {
-        let text = || format!("logical block {child} is {what}");
+        let text = format_args!("logical block {child} is {what}");
         findings.add(&kinds::HTREE_CHILD, self.place(parent), text);
     }
 
     fn twice(&self, child: u32, findings: &mut Findings) {
-        findings.add(&kinds::HTREE_TWICE, self.place(child), || "the tree leads here twice".into());
+        findings.add(&kinds::HTREE_TWICE, self.place(child), "the tree leads here twice");
     }
 }

@@ -137,8 +137,7 @@ impl<'s, 'd> Scan<'s, 'd> {
     fn unreadable(&mut self, ino: Ino, role: Role, block: Pblk) {
         if role == Role::BadBlocks {
             let place = Place { inode: Some(ino), block: Some(block), ..Place::default() };
-            self.findings
-                .add(&kinds::INODE_SPECIAL, place, || "the list of bad blocks lies in one of them".into());
+            self.findings.add(&kinds::INODE_SPECIAL, place, "the list of bad blocks lies in one of them");
         }
         let reserved = if role.is_hidden() { MARK_RESERVED } else { 0 };
         self.enter(ino, UNKNOWN, MARK_BROKEN | MARK_BAD_BLOCK | reserved, 0);
@@ -151,9 +150,9 @@ impl<'s, 'd> Scan<'s, 'd> {
         }
         let deleted = u32::from(half(record, DELETED + 2)) << 16 | u32::from(half(record, DELETED));
         if half(record, MODE) != 0 && deleted == 0 {
-            self.findings.add(&kinds::INODE_DELETED, place, || "no links, but no deletion time".into());
+            self.findings.add(&kinds::INODE_DELETED, place, "no links, but no deletion time");
         } else if self.shared.is_orphan_link(deleted) {
-            let text = || format!("deleted at {deleted}, as if on a list of orphans");
+            let text = format_args!("deleted at {deleted}, as if on a list of orphans");
             self.findings.add(&kinds::INODE_DELETED, place, text);
         }
     }
@@ -191,7 +190,7 @@ impl<'s, 'd> Scan<'s, 'd> {
         if orphan {
             marks |= MARK_ORPHAN;
         } else if inode.deleted != 0 && (!role.is_hidden() || self.shared.is_orphan_link(inode.deleted)) {
-            let text = || format!("in use with {} links, but deleted at {}", inode.links, inode.deleted);
+            let text = format_args!("in use with {} links, but deleted at {}", inode.links, inode.deleted);
             self.findings.add(&kinds::INODE_DELETED, place, text);
         }
         if inode.flags.contains(InodeFlags::EA_INODE) {
@@ -210,7 +209,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             Some(_) => self.counts.special += 1,
             None if role.is_hidden() => {}
             None => {
-                let text = || format!("mode {:#o} names no file type", inode.mode);
+                let text = format_args!("mode {:#o} names no file type", inode.mode);
                 self.findings.add(&kinds::INODE_MODE, place, text);
             }
         }
@@ -258,11 +257,11 @@ impl<'s, 'd> Scan<'s, 'd> {
         ];
         for (flag, allowed) in wrong {
             if flags.contains(flag) && !allowed {
-                self.findings.add(&kinds::INODE_FLAGS, place, || format!("flag {flag} cannot be here"));
+                self.findings.add(&kinds::INODE_FLAGS, place, format_args!("flag {flag} cannot be here"));
             }
         }
         if flags.contains(InodeFlags::INLINE_DATA | InodeFlags::EXTENTS) {
-            self.findings.add(&kinds::INODE_FLAGS, place, || "both inline data and extents".into());
+            self.findings.add(&kinds::INODE_FLAGS, place, "both inline data and extents");
         }
     }
 
@@ -275,7 +274,7 @@ impl<'s, 'd> Scan<'s, 'd> {
     fn check_fields(&mut self, place: Place, inode: &Inode, record: &[u8]) {
         let times = [Some(inode.accessed), Some(inode.changed), Some(inode.modified), inode.created];
         if times.iter().flatten().any(|time| time.nanoseconds > 999_999_999) {
-            self.findings.add(&kinds::INODE_TIME, place, || "a time has too many nanoseconds".into());
+            self.findings.add(&kinds::INODE_TIME, place, "a time has too many nanoseconds");
         }
         let device = !matches!(
             inode.file_type(),
@@ -284,12 +283,12 @@ impl<'s, 'd> Scan<'s, 'd> {
         let barred =
             InodeFlags::IMMUTABLE | InodeFlags::APPEND | InodeFlags::EXTENTS | InodeFlags::INLINE_DATA;
         if device && inode.flags.intersects(barred) {
-            let text = || format!("a device node, pipe or socket has the flags {}", inode.flags & barred);
+            let text = format_args!("a device node, pipe or socket has the flags {}", inode.flags & barred);
             self.findings.add(&kinds::INODE_FLAGS, place, text);
         }
         // The upper half, which may not count, must be 0 as well.
         if device && (inode.size != 0 || is_set(record, SIZE_HIGH)) {
-            let text = || format!("a device node, pipe or socket of {} bytes", inode.size);
+            let text = format_args!("a device node, pipe or socket of {} bytes", inode.size);
             self.findings.add(&kinds::INODE_SIZE, place, text);
         }
     }
@@ -324,7 +323,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             ),
         ];
         for (text, _) in wrong.iter().filter(|(_, wrong)| *wrong) {
-            self.findings.add(&kinds::INODE_FIELD, place, || (*text).into());
+            self.findings.add(&kinds::INODE_FIELD, place, text);
         }
     }
 
@@ -378,8 +377,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             && !role.is_hidden()
             && self.shared.sb.features.ro_compat.contains(RoCompat::BIGALLOC)
         {
-            self.findings
-                .add(&kinds::INODE_FLAGS, place, || "mapped by blocks on a volume of clusters".into());
+            self.findings.add(&kinds::INODE_FLAGS, place, "mapped by blocks on a volume of clusters");
         }
         match inode.file_type() {
             Some(FileType::Symlink) => return self.check_symlink(place, inode, &claims, broken),
@@ -395,19 +393,9 @@ impl<'s, 'd> Scan<'s, 'd> {
 
     fn walk(&mut self, ino: Ino, inode: &Inode, claims: &mut Claims<'_, 'd>) -> Result<bool> {
         let checksums = self.shared.sb.features.metadata_csum();
-        let mut walk = MapWalk {
-            shared: self.shared,
-            reader: &mut self.nodes,
-            findings: &mut self.findings,
-            ino,
-            seed: checksums.then(|| inode.checksum_seed(ino, self.shared.sb)),
-            broken: false,
-        };
-        if inode.uses_extents() {
-            walk.extents(&inode.i_block, claims)?;
-        } else {
-            walk.indirect(&inode.i_block, claims)?;
-        }
+        let mut walk = MapWalk::new(self.shared, &mut self.nodes, &mut self.findings, ino);
+        walk.seed = checksums.then(|| inode.checksum_seed(ino, self.shared.sb));
+        walk.all(inode, claims)?;
         Ok(walk.broken)
     }
 
@@ -431,7 +419,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             && !sealed
         {
             let place = Place { lblk: Some(Lblk(last)), ..place };
-            let text = || format!("{} bytes, but logical block {last} is written", inode.size);
+            let text = format_args!("{} bytes, but logical block {last} is written", inode.size);
             self.findings.add(&kinds::INODE_SIZE, place, text);
         }
         self.check_longest(place, inode);
@@ -447,7 +435,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             (12 + per + per * per + per * per * per) * block_size
         };
         if inode.size > most {
-            let text = || format!("{} bytes, but the map ends at {most}", inode.size);
+            let text = format_args!("{} bytes, but the map ends at {most}", inode.size);
             self.findings.add(&kinds::INODE_SIZE, place, text);
         }
     }
@@ -469,7 +457,7 @@ impl<'s, 'd> Scan<'s, 'd> {
                 || blocks > mapped
                 || mapped.saturating_sub(blocks) > more
             {
-                let text = || format!("{} bytes, but its map has {mapped} blocks", inode.size);
+                let text = format_args!("{} bytes, but its map has {mapped} blocks", inode.size);
                 self.findings.add(&kinds::INODE_SIZE, place, text);
             }
         }
@@ -517,7 +505,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             (None, _) => true,
         };
         if wrong {
-            let text = || format!("no target of {} bytes is there", inode.size);
+            let text = format_args!("no target of {} bytes is there", inode.size);
             self.findings.add(&kinds::INODE_SYMLINK, place, text);
         }
         Ok(())
@@ -528,6 +516,6 @@ impl<'s, 'd> Scan<'s, 'd> {
 pub(crate) fn check_large_files(shared: &Shared<'_>, findings: &mut Findings) {
     let count = shared.large_files.load(Ordering::Relaxed);
     if count > 0 && !shared.sb.features.ro_compat.contains(RoCompat::LARGE_FILE) {
-        findings.add(&kinds::SUPER_LARGE_FILE, Place::default(), || format!("{count} such files"));
+        findings.add(&kinds::SUPER_LARGE_FILE, Place::default(), format_args!("{count} such files"));
     }
 }

@@ -20,11 +20,9 @@ pub(crate) fn check_log(
         Err(error) => {
             if sb.needs_recovery() {
                 let place = Place { block: error.block().map(Pblk), ..Place::default() };
-                let text = || {
-                    format!(
-                        "not replayed, as the volume cannot be opened: its latest changes may be missing: {error}"
-                    )
-                };
+                let text = format_args!(
+                    "not replayed, as the volume cannot be opened: its latest changes may be missing: {error}"
+                );
                 findings.add(&kinds::JOURNAL_LOG, place, text);
             }
             return Vec::new();
@@ -32,14 +30,14 @@ pub(crate) fn check_log(
     };
     if let Some(damage) = info.log_damage() {
         let place = Place { block: Some(Pblk(damage.block)), ..Place::default() };
-        let text = || format!("damaged, later changes are lost: {damage}");
+        let text = format_args!("damaged, later changes are lost: {damage}");
         findings.add(&kinds::JOURNAL_LOG, place, text);
     }
     if info.state == RecoveryState::NoJournal {
-        findings.add(&kinds::SUPER_RECOVERY, Place::default(), || "there is no journal".into());
+        findings.add(&kinds::SUPER_RECOVERY, Place::default(), "there is no journal");
     }
     if let Some(why) = &info.fast_commits_refused {
-        let text = || format!("not replayed, later changes are lost: {why}");
+        let text = format_args!("not replayed, later changes are lost: {why}");
         findings.add(&kinds::JOURNAL_FAST, Place::default(), text);
     }
     info.facts()
@@ -49,12 +47,12 @@ pub(crate) fn check_log(
 pub(crate) fn check_use(sb: &Superblock, opened: Result<&RecoveryInfo, &Error>, findings: &mut Findings) {
     let journal = &sb.journal;
     if sb.features.compat.contains(Compat::HAS_JOURNAL) && journal.inode == 0 && journal.device == 0 {
-        findings.add(&kinds::JOURNAL, Place::default(), || "no inode holds it, and no other device".into());
+        findings.add(&kinds::JOURNAL, Place::default(), "no inode holds it, and no other device");
     }
     if let Ok(RecoveryInfo { journal_damage: Some(why), .. }) = opened
         && !findings.has(&kinds::JOURNAL)
     {
         let place = Place { inode: sb.journal_inode(), ..Place::default() };
-        findings.add(&kinds::JOURNAL, place, || format!("it cannot be used: {why}"));
+        findings.add(&kinds::JOURNAL, place, format_args!("it cannot be used: {why}"));
     }
 }

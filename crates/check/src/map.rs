@@ -6,7 +6,7 @@ use crate::report::Findings;
 use crate::shared::Shared;
 use std::sync::atomic::Ordering;
 use uext4::Result;
-use uext4_ondisk::ext4::{Extent, ExtentNode, I_BLOCK_SIZE, NodeLimits, block_capacity};
+use uext4_ondisk::ext4::{Extent, ExtentNode, I_BLOCK_SIZE, Inode, NodeLimits, block_capacity};
 use uext4_ondisk::{CorruptKind, Ino, Lblk, Pblk, Place};
 
 /// Who is told what a map has.
@@ -36,7 +36,25 @@ struct Child {
     limits: NodeLimits,
 }
 
-impl MapWalk<'_, '_> {
+impl<'a, 'd> MapWalk<'a, 'd> {
+    /// A walk over the map of inode `ino` that verifies no checksums.
+    pub(crate) fn new(
+        shared: &'a Shared<'d>,
+        reader: &'a mut Reader<'d>,
+        findings: &'a mut Findings,
+        ino: Ino,
+    ) -> Self {
+        MapWalk { shared, reader, findings, ino, seed: None, broken: false }
+    }
+
+    /// The map of `inode`, in logical order.
+    pub(crate) fn all(&mut self, inode: &Inode, sink: &mut dyn Sink) -> Result<()> {
+        match inode.uses_extents() {
+            true => self.extents(&inode.i_block, sink),
+            false => self.indirect(&inode.i_block, sink),
+        }
+    }
+
     fn place(&self) -> Place {
         Place { inode: Some(self.ino), ..Place::default() }
     }
@@ -50,14 +68,14 @@ impl MapWalk<'_, '_> {
         let allowed = self.shared.take_node();
         if !allowed {
             let place = Place { block: Some(block), ..self.place() };
-            self.findings.add(&kinds::MAP_EXCESS, place, || "this node is not looked into".into());
+            self.findings.add(&kinds::MAP_EXCESS, place, "this node is not looked into");
             self.stop();
         }
         allowed
     }
 
     /// The extent tree rooted in an inode, in logical order.
-    pub(crate) fn extents(&mut self, i_block: &[u8; I_BLOCK_SIZE], sink: &mut dyn Sink) -> Result<()> {
+    fn extents(&mut self, i_block: &[u8; I_BLOCK_SIZE], sink: &mut dyn Sink) -> Result<()> {
         let root = match ExtentNode::root(i_block, NodeLimits::root(self.shared.sb)) {
             Ok(root) => root,
             Err(fault) => {
@@ -92,12 +110,10 @@ impl MapWalk<'_, '_> {
                     if let Some(start) = start
                         && start != child.first
                     {
-                        let text = || {
-                            format!(
-                                "the index says logical block {}, its child starts at {start}",
-                                child.first
-                            )
-                        };
+                        let text = format_args!(
+                            "the index says logical block {}, its child starts at {start}",
+                            child.first
+                        );
                         self.findings.add(&kinds::EXTENT_INDEX, place, text);
                     }
                     check_room(&node, self.shared.sb.geometry.block_size(), place, self.findings);
@@ -113,7 +129,7 @@ impl MapWalk<'_, '_> {
     }
 
     /// The indirect map in an inode: 12 blocks, then one tree each of one, two and three levels.
-    pub(crate) fn indirect(&mut self, i_block: &[u8; I_BLOCK_SIZE], sink: &mut dyn Sink) -> Result<()> {
+    fn indirect(&mut self, i_block: &[u8; I_BLOCK_SIZE], sink: &mut dyn Sink) -> Result<()> {
         let mut next = 0u64;
         for (index, pointer) in pointers(i_block).enumerate() {
             let levels = index.saturating_sub(11) as u32;
@@ -135,7 +151,7 @@ impl MapWalk<'_, '_> {
         let lblk = u32::try_from(*next).ok().filter(|lblk| *lblk < u32::MAX);
         if !self.shared.sb.geometry.usable_blocks().contains(block, 1) || lblk.is_none() {
             let place = Place { block: Some(block), lblk: lblk.map(Lblk), ..self.place() };
-            self.findings.add(&kinds::MAP_RANGE, place, || "the block number is impossible".into());
+            self.findings.add(&kinds::MAP_RANGE, place, "the block number is impossible");
             self.stop();
             *next += span;
             return Ok(());
@@ -168,7 +184,7 @@ pub(crate) fn pointers(bytes: &[u8]) -> impl Iterator<Item = u32> {
 fn check_room(node: &ExtentNode<'_>, size: u32, place: Place, findings: &mut Findings) {
     let (said, fit) = (node.header().capacity, block_capacity(size));
     if said < fit.saturating_sub(2) {
-        let text = || format!("says that it has room for {said} entries, {fit} fit");
+        let text = format_args!("says that it has room for {said} entries, {fit} fit");
         findings.add(&kinds::EXTENT_NODE, place, text);
     }
 }

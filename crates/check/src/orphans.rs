@@ -21,7 +21,7 @@ pub(crate) fn collect(shared: &mut Shared<'_>, findings: &mut Findings) -> Resul
     if shared.sb.features.compat.contains(Compat::ORPHAN_FILE) {
         read_file(shared, &mut reader, findings, &mut found)?;
     } else if shared.sb.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT) && !shared.recovered {
-        let text = || "the superblock says that it has entries, but there is none".into();
+        let text = "the superblock says that it has entries, but there is none";
         findings.add(&kinds::ORPHAN_FILE, Place::default(), text);
     }
     shared.orphans = found;
@@ -49,11 +49,11 @@ fn walk_list(
             false => load(shared, reader, ino)?,
         };
         let Some(inode) = inode else {
-            findings.add(&kinds::ORPHAN_LIST, place, || "no such inode can be on the list".into());
+            findings.add(&kinds::ORPHAN_LIST, place, "no such inode can be on the list");
             return Ok(());
         };
         if !found.insert(next) {
-            findings.add(&kinds::ORPHAN_LIST, place, || "the list comes back to this inode".into());
+            findings.add(&kinds::ORPHAN_LIST, place, "the list comes back to this inode");
             return Ok(());
         }
         next = inode.deleted;
@@ -87,26 +87,22 @@ fn read_file<'d>(
     let ino = Ino(shared.sb.orphan_file_inode);
     let place = Place { inode: Some(ino), ..Place::default() };
     if !shared.sb.features.compat.contains(Compat::HAS_JOURNAL) {
-        findings.add(&kinds::ORPHAN_FILE, place, || "there is no journal to go with it".into());
+        findings.add(&kinds::ORPHAN_FILE, place, "there is no journal to go with it");
     }
     let Some(inode) = load(shared, reader, ino)? else {
-        findings.add(&kinds::ORPHAN_FILE, place, || "its inode cannot be read".into());
+        findings.add(&kinds::ORPHAN_FILE, place, "its inode cannot be read");
         return Ok(());
     };
     let seed = shared.sb.features.metadata_csum().then(|| inode.checksum_seed(ino, shared.sb));
     let mut blocks = Blocks(Vec::new());
     // The map is judged with all others, by pass 1.
     let mut quiet = Findings::new(0);
-    let mut walk =
-        MapWalk { shared, reader: &mut *reader, findings: &mut quiet, ino, seed: None, broken: false };
-    match inode.uses_extents() {
-        true => walk.extents(&inode.i_block, &mut blocks)?,
-        false => walk.indirect(&inode.i_block, &mut blocks)?,
-    }
+    let mut walk = MapWalk::new(shared, &mut *reader, &mut quiet, ino);
+    walk.all(&inode, &mut blocks)?;
     let mut whole = !walk.broken;
     let expected = inode.size / u64::from(shared.sb.geometry.block_size());
     if blocks.0.len() > FILE_BLOCKS || blocks.0.len() as u64 != expected {
-        let text = || format!("{} bytes, {} blocks", inode.size, blocks.0.len());
+        let text = format_args!("{} bytes, {} blocks", inode.size, blocks.0.len());
         findings.add(&kinds::ORPHAN_FILE, place, text);
         whole = false;
     }
@@ -117,7 +113,7 @@ fn read_file<'d>(
         let bytes = reader.block(block, 0)?;
         // e2fsck takes such a block for one that is not empty. Told once: `tune2fs` leaves it in all of them.
         if seed.is_none() && !stale && bytes.last_chunk().is_some_and(|checksum| *checksum != [0; 4]) {
-            findings.add(&kinds::ORPHAN_FILE, place, || "a checksum on a volume without checksums".into());
+            findings.add(&kinds::ORPHAN_FILE, place, "a checksum on a volume without checksums");
             stale = true;
         }
         match OrphanBlock::decode(bytes, Pblk(block), seed) {
@@ -125,9 +121,8 @@ fn read_file<'d>(
                 for orphan in orphans.inodes() {
                     entries += 1;
                     if orphan.get() > shared.sb.geometry.inodes_count() || shared.is_reserved(orphan.get()) {
-                        findings.add(&kinds::ORPHAN_FILE, place, || {
-                            format!("inode {orphan} cannot be an orphan")
-                        });
+                        let text = format_args!("inode {orphan} cannot be an orphan");
+                        findings.add(&kinds::ORPHAN_FILE, place, text);
                         continue;
                     }
                     found.insert(orphan.get());
@@ -141,13 +136,11 @@ fn read_file<'d>(
     }
     let present = shared.sb.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
     if found.len() > before && !present {
-        findings
-            .add(&kinds::ORPHAN_FILE, place, || "it has entries, but the superblock says it is empty".into());
+        findings.add(&kinds::ORPHAN_FILE, place, "it has entries, but the superblock says it is empty");
     }
     // While the volume is mounted the superblock says so all the time, and after a crash still.
     if present && entries == 0 && whole && !shared.recovered {
-        findings
-            .add(&kinds::ORPHAN_FILE, place, || "it is empty, but the superblock says it has entries".into());
+        findings.add(&kinds::ORPHAN_FILE, place, "it is empty, but the superblock says it has entries");
     }
     Ok(())
 }

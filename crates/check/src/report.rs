@@ -1,7 +1,8 @@
 //! What a check found: kinds of findings with stable codes, findings with their places, and the report.
 
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::fmt::{self, Display};
 use uext4_ondisk::{Corrupt, Group, Ino, Lblk, Pblk, Place};
 
 /// How bad a finding is.
@@ -71,7 +72,7 @@ impl fmt::Display for Finding {
 }
 
 /// What was counted on the way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Inodes in use, reserved ones included.
     pub inodes: u64,
@@ -102,7 +103,7 @@ impl Counts {
 }
 
 /// Something that the check met and did not look into.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotExamined {
     /// What.
     pub what: &'static str,
@@ -174,7 +175,7 @@ impl Findings {
     }
 
     /// Notes a finding. The text is made only if it is kept.
-    pub(crate) fn add(&mut self, kind: &'static Kind, place: Place, text: impl FnOnce() -> String) {
+    pub(crate) fn add(&mut self, kind: &'static Kind, place: Place, text: impl Display) {
         let empty = || Bucket { kind, total: 0, kept: BTreeSet::new() };
         let bucket = self.buckets.entry(kind.code).or_insert_with(empty);
         bucket.total += 1;
@@ -189,7 +190,7 @@ impl Findings {
             group: fault.place.group.or(place.group),
             lblk: fault.place.lblk.or(place.lblk),
         };
-        self.add(kind, place, || fault.kind.to_string());
+        self.add(kind, place, fault.kind);
     }
 
     /// Notes that something was not looked into.
@@ -205,7 +206,7 @@ impl Findings {
             let mine = self.buckets.entry(code).or_insert_with(empty);
             mine.total += bucket.total;
             for (key, text) in bucket.kept {
-                mine.keep(self.cap, key, || text);
+                mine.keep(self.cap, key, text);
             }
         }
         for (what, count) in other.missed {
@@ -232,14 +233,14 @@ impl Findings {
 }
 
 impl Bucket {
-    fn keep(&mut self, cap: usize, key: Key, text: impl FnOnce() -> String) {
+    fn keep(&mut self, cap: usize, key: Key, text: impl Display) {
         if self.kept.len() >= cap {
             match self.kept.last() {
                 Some(last) if key < last.0 => {}
                 _ => return,
             }
         }
-        self.kept.insert((key, text()));
+        self.kept.insert((key, text.to_string()));
         if self.kept.len() > cap {
             self.kept.pop_last();
         }
@@ -261,10 +262,10 @@ mod tests {
     fn the_first_by_place_are_kept_in_any_order_and_all_are_counted() {
         let (mut one, mut two) = (Findings::new(3), Findings::new(3));
         for block in [9, 2, 7, 4, 30] {
-            one.add(&BAD, at(block), || format!("{block}"));
-            two.add(&BAD, at(block + 1), || format!("{}", block + 1));
+            one.add(&BAD, at(block), format_args!("{block}"));
+            two.add(&BAD, at(block + 1), format_args!("{}", block + 1));
         }
-        two.add(&ODD, Place::default(), || "odd".into());
+        two.add(&ODD, Place::default(), "odd");
         one.merge(two);
         let report = one.into_report();
         let kept: Vec<_> = report.findings.iter().map(|finding| finding.to_string()).collect();
@@ -278,7 +279,7 @@ mod tests {
     #[test]
     fn warnings_leave_a_volume_clean() {
         let mut findings = Findings::new(3);
-        findings.add(&ODD, Place::default(), || "odd".into());
+        findings.add(&ODD, Place::default(), "odd");
         assert!(findings.into_report().is_clean());
     }
 }

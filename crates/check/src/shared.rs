@@ -37,7 +37,7 @@ pub(crate) struct Zone {
     pub what: &'static str,
 }
 
-/// State shared by all passes.
+/// What all passes share.
 pub(crate) struct Shared<'d> {
     pub device: &'d dyn Device,
     pub sb: &'d Superblock,
@@ -204,9 +204,8 @@ impl<'d> Shared<'d> {
         let per_cluster = u64::from(geometry.block_size() / 512) << geometry.cluster_log();
         let expected = clusters.saturating_mul(per_cluster);
         if said != expected {
-            findings.add(&kinds::INODE_BLOCKS, place, || {
-                format!("counts {said} sectors, its map has {expected}")
-            });
+            let text = format_args!("counts {said} sectors, its map has {expected}");
+            findings.add(&kinds::INODE_BLOCKS, place, text);
         }
     }
 

@@ -54,7 +54,7 @@ pub(crate) fn check_unused(scan: &mut Scan<'_, '_>, ino: Ino, role: Role) {
     let missing = match role {
         Role::Root => {
             let place = Place { inode: Some(ino), ..Place::default() };
-            scan.findings.add(&kinds::DIR_ROOT, place, || "its inode is not in use".into());
+            scan.findings.add(&kinds::DIR_ROOT, place, "its inode is not in use");
             return;
         }
         Role::Journal | Role::Quota | Role::OrphanFile => true,
@@ -63,7 +63,7 @@ pub(crate) fn check_unused(scan: &mut Scan<'_, '_>, ino: Ino, role: Role) {
     };
     if missing {
         let place = Place { inode: Some(ino), ..Place::default() };
-        scan.findings.add(&kinds::INODE_SPECIAL, place, || "it is not in use".into());
+        scan.findings.add(&kinds::INODE_SPECIAL, place, "it is not in use");
     }
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn check_role(scan: &mut Scan<'_, '_>, ino: Ino, role: Role, place: P
     let found = inode.file_type();
     let text = match role {
         Role::Root if found != Some(FileType::Directory) => {
-            scan.findings.add(&kinds::DIR_ROOT, place, || "it is no directory".into());
+            scan.findings.add(&kinds::DIR_ROOT, place, "it is no directory");
             return;
         }
         Role::BadBlocks
@@ -106,7 +106,7 @@ pub(crate) fn check_role(scan: &mut Scan<'_, '_>, ino: Ino, role: Role, place: P
         Role::Reserved if inode.mode != 0 => "a reserved inode has a mode",
         _ => return,
     };
-    scan.findings.add(&kinds::INODE_SPECIAL, place, || text.into());
+    scan.findings.add(&kinds::INODE_SPECIAL, place, text);
 }
 
 /// The journal's own superblock.
@@ -117,7 +117,7 @@ pub(crate) fn check_journal(
     claims: &Claims<'_, '_>,
 ) -> Result<()> {
     let Some(block) = claims.first else {
-        scan.findings.add(&kinds::JOURNAL, place, || "the journal has no first block".into());
+        scan.findings.add(&kinds::JOURNAL, place, "the journal has no first block");
         return Ok(());
     };
     let place = Place { block: Some(Pblk(block)), ..place };
@@ -125,7 +125,7 @@ pub(crate) fn check_journal(
         Ok(journal) => {
             let bytes = u64::from(journal.blocks) * u64::from(journal.block_size);
             if journal.block_size != scan.shared.sb.geometry.block_size() || bytes > inode.size {
-                let text = || format!("a log of {} blocks of {} bytes", journal.blocks, journal.block_size);
+                let text = format_args!("a log of {} blocks of {} bytes", journal.blocks, journal.block_size);
                 scan.findings.add(&kinds::JOURNAL, place, text);
             }
         }
@@ -153,7 +153,7 @@ pub(crate) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inod
     }
     if !sb.features.compat.contains(Compat::RESIZE_INODE) {
         if inode.links != 0 || inode.blocks_raw != 0 || inode.i_block.iter().any(|byte| *byte != 0) {
-            scan.findings.add(&kinds::INODE_SPECIAL, place, || "the feature resize_inode is off".into());
+            scan.findings.add(&kinds::INODE_SPECIAL, place, "the feature resize_inode is off");
         }
         return Ok(());
     }
@@ -164,7 +164,7 @@ pub(crate) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inod
     let regular = inode.file_type() == Some(FileType::Regular)
         && !inode.flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA);
     if !regular || inode.links == 0 || others || !volume.contains(double, 1) {
-        scan.findings.add(&kinds::RESIZE, place, || "mode, flags, links or block numbers are wrong".into());
+        scan.findings.add(&kinds::RESIZE, place, "mode, flags, links or block numbers are wrong");
         return Ok(());
     }
     let mut claims = Claims::new(shared, ino, false);
@@ -182,7 +182,7 @@ pub(crate) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inod
             return Ok(());
         }
     };
-    scan.findings.add(kind, Place { block: Some(Pblk(block)), ..place }, || text.into());
+    scan.findings.add(kind, Place { block: Some(Pblk(block)), ..place }, text);
     if kind.severity == Severity::Warning {
         scan.shared.check_sectors(place, inode.sectors(sb), attributes + 1 + blocks, &mut scan.findings);
     }

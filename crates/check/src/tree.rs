@@ -48,9 +48,11 @@ pub(crate) fn check_connections(
         let confirmed = names.iter().map(|(_, parent)| *parent).find(|parent| said(ino) == Some(*parent));
         parent_of[index] = confirmed.or(Some(names[0].1));
         if names.len() > 1 {
-            let text = || {
-                format!("{} directories name it, the last is inode {}", names.len(), names[names.len() - 1].1)
-            };
+            let text = format_args!(
+                "{} directories name it, the last is inode {}",
+                names.len(),
+                names[names.len() - 1].1
+            );
             findings.add(&kinds::DIR_LINKED, at(ino), text);
         }
     }
@@ -59,7 +61,7 @@ pub(crate) fn check_connections(
         if let (Some(said), Some(parent)) = (said(directory.ino), parent)
             && said != parent
         {
-            let text = || format!("`..` is inode {said}, but inode {parent} names this directory");
+            let text = format_args!("`..` is inode {said}, but inode {parent} names this directory");
             findings.add(&kinds::DIR_PARENT, at(directory.ino), text);
         }
     }
@@ -75,7 +77,7 @@ fn follow(
     let mut ways = vec![Way::Unknown; directories.len()];
     let mut lost = HashSet::new();
     let Some(root) = find(Ino::ROOT.get()) else {
-        findings.add(&kinds::DIR_ROOT, at(Ino::ROOT.get()), || "there is no root directory".into());
+        findings.add(&kinds::DIR_ROOT, at(Ino::ROOT.get()), "there is no root directory");
         return lost;
     };
     ways[root] = Way::Connected;
@@ -87,7 +89,7 @@ fn follow(
                 Way::Unknown => {}
                 Way::Walked => {
                     let ino = directories[index].ino;
-                    findings.add(&kinds::DIR_UNCONNECTED, at(ino), || "its parents run in a circle".into());
+                    findings.add(&kinds::DIR_UNCONNECTED, at(ino), "its parents run in a circle");
                     lost.insert(ino);
                     break Way::Lost;
                 }
@@ -99,7 +101,7 @@ fn follow(
                 Some(parent) => index = parent,
                 None => {
                     let ino = directories[index].ino;
-                    findings.add(&kinds::DIR_UNCONNECTED, at(ino), || "no directory names it".into());
+                    findings.add(&kinds::DIR_UNCONNECTED, at(ino), "no directory names it");
                     lost.insert(ino);
                     break Way::Lost;
                 }
@@ -131,7 +133,7 @@ pub(crate) fn check_links(
         if marks & MARK_VALUE != 0 {
             // Names are attributes here, and the link count is 1 however many there are.
             if slot.entries() == 0 {
-                findings.add(&kinds::INODE_UNATTACHED, at(ino), || "no attribute has this value".into());
+                findings.add(&kinds::INODE_UNATTACHED, at(ino), "no attribute has this value");
             }
             continue;
         }
@@ -141,7 +143,7 @@ pub(crate) fn check_links(
         }
         let directory = slot.file_type() == Some(FileType::Directory);
         if found == 0 {
-            findings.add(&kinds::INODE_UNATTACHED, at(ino), || format!("{links} links, but no name"));
+            findings.add(&kinds::INODE_UNATTACHED, at(ino), format_args!("{links} links, but no name"));
             continue;
         }
         let expected = if directory && found > LINKS_MAX { 1 } else { found };
@@ -150,7 +152,7 @@ pub(crate) fn check_links(
             // counting those with a hash tree only.
             uncounted += u64::from(found <= LINKS_MAX);
         } else if links != expected {
-            findings.add(&kinds::INODE_LINKS, at(ino), || format!("{links} links, but {found} names"));
+            findings.add(&kinds::INODE_LINKS, at(ino), format_args!("{links} links, but {found} names"));
         }
     }
     let mut notes = Vec::new();

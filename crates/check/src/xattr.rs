@@ -148,15 +148,14 @@ impl Scan<'_, '_> {
     ) {
         let value = area.and_then(|area| area.find(XattrIndex::System, CONTENTS)).map(|entry| entry.value);
         let Some(XattrValue::Here(rest)) = value else {
-            self.findings
-                .add(&kinds::INODE_INLINE, place, || "the attribute `system.data` is missing".into());
+            self.findings.add(&kinds::INODE_INLINE, place, "the attribute `system.data` is missing");
             return;
         };
         let length = (I_BLOCK_SIZE + rest.len()) as u64;
         match inode.file_type() {
             Some(FileType::Directory) => {
                 if inode.size != length {
-                    let text = || format!("{} bytes, but {length} are there", inode.size);
+                    let text = format_args!("{} bytes, but {length} are there", inode.size);
                     self.findings.add(&kinds::INODE_SIZE, place, text);
                 }
                 let bytes = inode.i_block.iter().chain(rest).copied().collect();
@@ -168,7 +167,7 @@ impl Scan<'_, '_> {
                 });
             }
             Some(FileType::Symlink) if inode.size == 0 || inode.size > length => {
-                let text = || format!("a target of {} bytes, but {length} are there", inode.size);
+                let text = format_args!("a target of {} bytes, but {length} are there", inode.size);
                 self.findings.add(&kinds::INODE_SYMLINK, place, text);
             }
             _ => {}
@@ -202,7 +201,7 @@ pub(crate) fn check_blocks(
             Ok(decoded) => {
                 if u64::from(decoded.reference_count) != same.len() as u64 {
                     let text =
-                        || format!("counts {}, {} inodes have it", decoded.reference_count, same.len());
+                        format_args!("counts {}, {} inodes have it", decoded.reference_count, same.len());
                     findings.add(&kinds::XATTR_REFERENCES, place, text);
                 }
                 for entry in decoded.area.entries() {
@@ -211,7 +210,7 @@ pub(crate) fn check_blocks(
                     }
                     // In a block e2fsck takes no name without a name space.
                     if entry.name_index == 0 {
-                        let text = || format!("`{}` has no name space", entry.name.escape_ascii());
+                        let text = format_args!("`{}` has no name space", entry.name.escape_ascii());
                         findings.add(&kinds::XATTR_BLOCK, place, text);
                     }
                     // Nor one without a hash, which inside inodes is usual.
@@ -273,7 +272,7 @@ fn check_value(
     match shared.inodes.in_use(one.value) {
         Some(slot) if slot.marks() & MARK_VALUE != 0 && !shared.is_reserved(one.value) => slot.count_entry(),
         _ => {
-            findings.add(&kinds::XATTR_VALUE, place, || format!("inode {} holds no value", one.value));
+            findings.add(&kinds::XATTR_VALUE, place, format_args!("inode {} holds no value", one.value));
             return Ok(false);
         }
     }
@@ -288,10 +287,10 @@ fn check_value(
             return Ok(true);
         }
     }
-    let text = || {
-        let (value, expected) = (one.value, one.checksums[0]);
-        format!("it fits a value of checksum {expected:#010x}, that in inode {value} has {checksum:#010x}")
-    };
+    let (value, expected) = (one.value, one.checksums[0]);
+    let text = format_args!(
+        "it fits a value of checksum {expected:#010x}, that in inode {value} has {checksum:#010x}"
+    );
     findings.add(&kinds::XATTR_HASH, place, text);
     Ok(false)
 }

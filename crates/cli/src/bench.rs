@@ -1,10 +1,10 @@
 //! `uext4 bench`: asks `uext4-bench` to measure, and prints and writes what it says.
 
-use crate::args::{Globals, SwitchArgs};
+use crate::args::{Globals, SwitchArgs, choice};
 use crate::error::CliError;
-use crate::out::Out;
+use crate::out::print;
 use crate::text;
-use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::ffi::{OsStr, OsString};
@@ -50,8 +50,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(40..=100_000))]
     pub rounds: Option<u32>,
     /// Which arms run.
-    #[arg(long, value_name = "LIST", value_parser = arm_parser(), value_delimiter = ',')]
-    #[arg(default_values = ["on", "off", "raw"])]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["on", "off", "raw"])]
+    #[arg(value_parser = choice(ARMS.map(|(arm, what)| (arm.name(), arm, what))))]
     pub arms: Vec<Arm>,
     /// Measure the kernel's ext4 too, on the same block device (root).
     #[arg(long)]
@@ -61,7 +61,7 @@ pub struct BenchArgs {
     pub mkfs: bool,
     /// Results as JSON: on standard output instead of the table, or in FILE beside it. `--json FILE` works too,
     /// unless FILE is the name of a scenario.
-    #[arg(long = "json", id = "json_file", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(num_args = 0..=1, default_missing_value = "-")]
     #[arg(value_parser = OsStringValueParser::new().try_map(json_file))]
     pub json: Option<PathBuf>,
@@ -91,14 +91,6 @@ const ARMS: [(Arm, &str); 4] = [
     (Arm::Raw, "The device without the file system"),
 ];
 
-fn arm_parser() -> impl TypedValueParser<Value = Arm> {
-    let names = PossibleValuesParser::new(ARMS.map(|(arm, what)| PossibleValue::new(arm.name()).help(what)));
-    names.try_map(|name| {
-        let arm = ARMS.into_iter().find(|(arm, _)| arm.name() == name);
-        arm.map(|(arm, _)| arm).ok_or("no such arm")
-    })
-}
-
 /// Behind `--json`, a scenario's name could be meant as one.
 fn json_file(file: OsString) -> Result<PathBuf, String> {
     match file.to_str() {
@@ -122,7 +114,7 @@ pub fn run(args: &BenchArgs, globals: &Globals) -> Result<ExitCode, CliError> {
         return Err(CliError::usage("a traced measurement would measure the tracing: run bench by itself"));
     }
     if let Some(image) = &args.open_probe {
-        print(&(uext4_bench::probe(image)? + "\n"))?;
+        print((uext4_bench::probe(image)? + "\n").as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     check_outputs(args)?;
@@ -142,7 +134,7 @@ pub fn run(args: &BenchArgs, globals: &Globals) -> Result<ExitCode, CliError> {
     };
     let floors = uext4_bench::floors(timing, &opening, &mut watcher())?;
     tell(args, &floors.report, None)?;
-    print(&floors.to_text())?;
+    print(floors.to_text().as_bytes())?;
     Ok(if floors.are_kept() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -161,7 +153,7 @@ fn settings(args: &BenchArgs, timing: Timing) -> Settings {
     }
 }
 
-/// Shows how it goes on: warnings, and a bar on standard error; nothing where nobody looks.
+/// Shows warnings and, on a terminal, a bar on standard error.
 fn watcher() -> impl FnMut(Event) {
     let mut bar = ProgressBar::hidden();
     move |event| match event {
@@ -177,7 +169,7 @@ fn watcher() -> impl FnMut(Event) {
     }
 }
 
-/// Whether results can be written at all, before anybody waits for them. What is in the files stays until then.
+/// Fails early if results cannot be written. Files keep what they hold until there are results.
 fn check_outputs(args: &BenchArgs) -> Result<(), CliError> {
     let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
     for path in json.into_iter().chain(args.html.as_deref()) {
@@ -192,22 +184,16 @@ fn tell(args: &BenchArgs, report: &Report, old: Option<&Report>) -> Result<(), C
         write(path, &report.to_html()?)?;
     }
     match args.json.as_deref() {
-        Some(path) if path == Path::new("-") => return print(&report.to_json()?),
+        Some(path) if path == Path::new("-") => return print(report.to_json()?.as_bytes()),
         Some(path) => write(path, &report.to_json()?)?,
         None => {}
     }
-    print(&(report.to_text() + &old.map_or_else(String::new, |old| report.changes_since(old))))
+    let changes = old.map_or_else(String::new, |old| report.changes_since(old));
+    print((report.to_text() + &changes).as_bytes())
 }
 
 fn write(path: &Path, text: &str) -> Result<(), CliError> {
     std::fs::write(path, text).map_err(|error| failed(&format!("write {}", path.display()), &error))
-}
-
-/// To standard output.
-fn print(text: &str) -> Result<(), CliError> {
-    let mut out = Out::new();
-    out.bytes(text.as_bytes())?;
-    out.finish()
 }
 
 /// The system's answer while `doing` something.

@@ -1,9 +1,9 @@
 //! `uext4 cat`.
 
-use crate::args::{ForceArgs, Globals, JsonArgs, SwitchArgs};
-use crate::error::{CliError, Troubles, told};
-use crate::open::{How, Place};
-use crate::progress::Progress;
+use crate::args::{CommonArgs, Globals, SwitchArgs};
+use crate::error::{CliError, told};
+use crate::open::{How, Operand};
+use crate::progress::{BYTES, Progress};
 use clap::{Args, ValueHint};
 use std::ffi::{OsStr, OsString};
 use std::fs::File as HostFile;
@@ -18,40 +18,39 @@ use uext4::{DeviceSpec, Volume};
 pub struct CatArgs {
     /// The files.
     #[arg(value_name = "DEVICE:/path", required = true, value_hint = ValueHint::FilePath)]
-    pub places: Vec<OsString>,
-    /// How to open.
+    pub operands: Vec<OsString>,
+    /// How to open, and in which form.
     #[command(flatten)]
-    pub force: ForceArgs,
+    pub common: CommonArgs,
     /// How to read.
     #[command(flatten)]
     pub switches: SwitchArgs,
-    /// In which form.
-    #[command(flatten)]
-    pub form: JsonArgs,
 }
 
 /// Runs it.
 pub fn run(args: &CatArgs, globals: &Globals) -> Result<(), CliError> {
-    let places = args.places.iter().map(|place| Place::parse(place)).collect::<Result<Vec<_>, _>>()?;
-    let how = How::reading(globals, args.force.force, args.switches.switches);
+    let operands =
+        args.operands.iter().map(|operand| Operand::parse(operand)).collect::<Result<Vec<_>, _>>()?;
+    let how = How::reading(globals, args.common.force, args.switches.switches);
     let name = OsStr::new("standard output");
     let stdout = io::stdout().as_fd().try_clone_to_owned();
     let stdout = HostFile::from(stdout.map_err(|error| CliError::host(name, "duplicate", &error))?);
     let to_file = stdout.metadata().is_ok_and(|metadata| metadata.is_file());
     let mut volumes = Volumes::default();
-    let mut troubles = Troubles::new("cat", globals.json);
-    for place in &places {
+    let mut troubles = globals.troubles();
+    for operand in &operands {
         let mut one = || {
-            let volume = volumes.get(place, &how)?;
-            let file = place.file(&volume)?;
-            let mut progress = Progress::new(crate::text::visible(&place.path), file.size(), to_file);
+            let volume = volumes.get(operand, &how)?;
+            let file = operand.file(&volume)?;
+            let mut progress =
+                Progress::new(BYTES, crate::text::visible(&operand.path), file.size(), to_file);
             let advance = &mut |bytes| progress.advance(bytes);
             let done = uext4_transfer::stream(&volume, &file, &stdout, Path::new(name), advance);
-            done.map_err(|error| told(error, |path| place.below(path)))
+            done.map_err(|error| told(error, |path| operand.below(path)))
         };
         let done = one();
-        // What cannot be written for one source cannot be for the next.
-        let sources = if done.as_ref().is_err_and(|error| error.is_about(name)) { 1 } else { places.len() };
+        // If standard output cannot be written for one source, it cannot for the next.
+        let sources = if done.as_ref().is_err_and(|error| error.is_about(name)) { 1 } else { operands.len() };
         troubles.one_of(sources, done)?;
     }
     troubles.finish()
@@ -64,15 +63,15 @@ pub struct Volumes {
 }
 
 impl Volumes {
-    /// The volume of a place.
-    pub fn get(&mut self, place: &Place, how: &How<'_>) -> Result<Volume, CliError> {
-        self.numbered(place, how).map(|(_, volume)| volume)
+    /// The volume of an operand.
+    pub fn get(&mut self, operand: &Operand, how: &How<'_>) -> Result<Volume, CliError> {
+        self.numbered(operand, how).map(|(_, volume)| volume)
     }
 
     /// The same, and which of the volumes opened here it is.
-    pub fn numbered(&mut self, place: &Place, how: &How<'_>) -> Result<(usize, Volume), CliError> {
-        let mut spec = place.spec.clone();
-        // However it is spelled: what cannot be found is told by the opening below.
+    pub fn numbered(&mut self, operand: &Operand, how: &How<'_>) -> Result<(usize, Volume), CliError> {
+        let mut spec = operand.spec.clone();
+        // One device can be spelled in several ways. If the path is not found, the opening below says so.
         if let Locator::Path(path) = &mut spec.locator
             && let Ok(found) = path.canonicalize()
         {
@@ -81,7 +80,7 @@ impl Volumes {
         if let Some(number) = self.open.iter().position(|(open, _)| *open == spec) {
             return Ok((number, self.open[number].1.clone()));
         }
-        let volume = place.volume(how)?;
+        let volume = operand.volume(how)?;
         self.open.push((spec, volume.clone()));
         Ok((self.open.len() - 1, volume))
     }

@@ -1,17 +1,17 @@
 //! `uext4 check`: looks for damage and says where it is.
 
-use crate::args::{ForceArgs, Globals, JsonArgs};
+use crate::args::{CommonArgs, Globals};
 use crate::error::CliError;
 use crate::open::{How, device};
 use crate::out::Out;
-use crate::progress::Progress;
+use crate::progress::{self, Progress};
 use clap::{Args, ValueHint};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use uext4::{Switches, VolumeOptions};
-use uext4_check::{CheckOptions, Finding, KINDS, Kind, Pass, Report, check_device};
+use uext4_check::{CheckOptions, Counts, Finding, KINDS, Kind, NotExamined, Pass, Report, check_device};
 
 /// `uext4 check`.
 #[derive(Args)]
@@ -29,12 +29,9 @@ pub struct CheckArgs {
     /// Findings printed of each kind; the others are counted.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub per_kind: u32,
-    /// How to open.
+    /// How to open, and in which form.
     #[command(flatten)]
-    pub force: ForceArgs,
-    /// In which form.
-    #[command(flatten)]
-    pub form: JsonArgs,
+    pub common: CommonArgs,
 }
 
 #[derive(Serialize)]
@@ -44,8 +41,8 @@ struct JsonReport<'r> {
     /// How many of each kind, those not listed included.
     totals: &'r std::collections::BTreeMap<&'static str, u64>,
     notes: &'r [String],
-    not_examined: Vec<JsonNotExamined>,
-    counts: JsonCounts,
+    not_examined: &'r [NotExamined],
+    counts: &'r Counts,
 }
 
 #[derive(Serialize)]
@@ -60,24 +57,6 @@ struct JsonFinding<'r> {
     block: Option<u64>,
 }
 
-#[derive(Serialize)]
-struct JsonNotExamined {
-    what: &'static str,
-    reason: &'static str,
-    count: u64,
-}
-
-#[derive(Serialize)]
-struct JsonCounts {
-    inodes: u64,
-    directories: u64,
-    files: u64,
-    symlinks: u64,
-    special: u64,
-    entries: u64,
-    blocks: u64,
-}
-
 /// Runs it. Damage is no failure of the command, but its exit status says it.
 pub fn run(args: &CheckArgs, globals: &Globals) -> Result<ExitCode, CliError> {
     let spec = device(&args.device)?;
@@ -86,10 +65,10 @@ pub fn run(args: &CheckArgs, globals: &Globals) -> Result<ExitCode, CliError> {
         options = options.threads(threads);
     }
     let failed = |error| CliError::at(&args.device, error);
-    let how = How::reading(globals, args.force.force, Switches::ON);
+    let how = How::reading(globals, args.common.force, Switches::ON);
     let device = how.open_device(&spec).map_err(failed)?;
     let mut bar = Bar::default();
-    let volume = VolumeOptions::read_only().force(args.force.force);
+    let volume = VolumeOptions::read_only().force(args.common.force);
     let report =
         check_device(device, volume, &options, &mut |progress| bar.show(progress)).map_err(failed)?;
     drop(bar);
@@ -121,33 +100,21 @@ impl Bar {
             Pass::Bitmaps => (950, 50),
         };
         let done = start + length * progress.done.min(progress.total) / progress.total.max(1);
-        let bar = self.progress.get_or_insert_with(|| Progress::parts("check".into(), PARTS, true));
+        let bar =
+            self.progress.get_or_insert_with(|| Progress::new(progress::PARTS, "check".into(), PARTS, true));
         bar.advance(done.saturating_sub(self.shown));
         self.shown = self.shown.max(done);
     }
 }
 
 fn json(report: &Report) -> JsonReport<'_> {
-    let counts = &report.counts;
     JsonReport {
         clean: report.is_clean(),
         findings: report.findings.iter().map(json_finding).collect(),
         totals: &report.totals,
         notes: &report.notes,
-        not_examined: report
-            .not_examined
-            .iter()
-            .map(|missed| JsonNotExamined { what: missed.what, reason: missed.reason, count: missed.count })
-            .collect(),
-        counts: JsonCounts {
-            inodes: counts.inodes,
-            directories: counts.directories,
-            files: counts.files,
-            symlinks: counts.symlinks,
-            special: counts.special,
-            entries: counts.entries,
-            blocks: counts.blocks,
-        },
+        not_examined: &report.not_examined,
+        counts: &report.counts,
     }
 }
 

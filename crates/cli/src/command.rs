@@ -5,13 +5,14 @@ use crate::error::CliError;
 use crate::examples::cli;
 use crate::tracer::Tracer;
 use crate::{
-    bench, cat, check, cp, df, documents, du, explain, find, info, io, ls, map, out, stat, text, trace, xattr,
+    bench, cat, check, cp, df, documents, du, explain, find, info, io, ls, map, mkfs, out, stat, text, trace,
+    xattr,
 };
 use clap::error::ErrorKind;
-use clap::{FromArgMatches, Parser, Subcommand};
-use std::ffi::{OsStr, OsString};
+use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use uext4::{DeviceSpec, Target};
@@ -71,6 +72,8 @@ pub enum Command {
     Trace(trace::TraceArgs),
     /// Copy files and trees out of a volume.
     Cp(cp::CpArgs),
+    /// Make a volume, as mke2fs does.
+    Mkfs(Box<mkfs::MkfsArgs>),
     /// Look for damage, without changing anything.
     Check(check::CheckArgs),
     /// Measure.
@@ -81,88 +84,19 @@ pub enum Command {
     Man(documents::ManArgs),
 }
 
-impl Command {
-    /// The name as typed.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Command::Info(_) => "info",
-            Command::Ls(_) => "ls",
-            Command::Stat(_) => "stat",
-            Command::Find(_) => "find",
-            Command::Du(_) => "du",
-            Command::Df(_) => "df",
-            Command::Cat(_) => "cat",
-            Command::Xattr(_) => "xattr",
-            Command::Map(_) => "map",
-            Command::Explain(_) => "explain",
-            Command::Io(_) => "io",
-            Command::Trace(_) => "trace",
-            Command::Cp(_) => "cp",
-            Command::Check(_) => "check",
-            Command::Bench(_) => "bench",
-            Command::Completions(_) => "completions",
-            Command::Man(_) => "man",
-        }
-    }
+/// Arguments that name devices, in any command: results must not be written over those.
+const DEVICES: [&str; 6] = ["device", "devices", "operand", "operands", "paths", "words"];
+/// Arguments that name files for results. [`json_file`] is another one.
+const OUTPUTS: [&str; 3] = ["svg", "output", "html"];
 
-    /// Where JSON is wanted, and errors as JSON: `-` is standard output.
-    pub fn json(&self) -> Option<&Path> {
-        match self {
-            Command::Info(args) => args.form.json.as_deref(),
-            Command::Ls(args) => args.form.json.as_deref(),
-            Command::Stat(args) => args.form.json.as_deref(),
-            Command::Find(args) => args.form.json.as_deref(),
-            Command::Du(args) => args.form.json.as_deref(),
-            Command::Df(args) => args.form.json.as_deref(),
-            Command::Cat(args) => args.form.json.as_deref(),
-            Command::Xattr(args) => args.form.json.as_deref(),
-            Command::Map(args) => args.form.json.as_deref(),
-            Command::Explain(args) => args.form.json.as_deref(),
-            Command::Io(args) => args.form.json.as_deref(),
-            Command::Trace(args) => args.form.json.as_deref(),
-            Command::Cp(args) => args.form.json.as_deref(),
-            Command::Check(args) => args.form.json.as_deref(),
-            Command::Bench(args) => args.json.as_deref(),
-            Command::Completions(_) | Command::Man(_) => None,
-        }
-    }
-
-    /// Files that results go into.
-    pub fn outputs(&self) -> Vec<&Path> {
-        let own = match self {
-            Command::Map(args) => args.svg.as_deref(),
-            Command::Trace(args) => args.output.as_deref(),
-            Command::Bench(args) => args.html.as_deref(),
-            _ => None,
-        };
-        own.into_iter().chain(self.json().filter(|file| *file != Path::new("-"))).collect()
-    }
-
-    /// What names devices, as typed; of `trace` and `cp` other words too.
-    pub fn devices(&self) -> Vec<&OsStr> {
-        match self {
-            Command::Info(args) => vec![&args.device],
-            Command::Ls(args) => words(&args.places),
-            Command::Stat(args) => words(&args.places),
-            Command::Find(args) => words(&args.places),
-            Command::Du(args) => words(&args.places),
-            Command::Df(args) => words(&args.devices),
-            Command::Cat(args) => words(&args.places),
-            Command::Xattr(args) => vec![&args.place],
-            Command::Map(args) => vec![&args.place],
-            Command::Explain(args) => vec![&args.place],
-            Command::Io(args) => vec![&args.place],
-            Command::Trace(args) => words(&args.command),
-            Command::Cp(args) => words(&args.paths),
-            Command::Check(args) => vec![&args.device],
-            Command::Bench(args) => args.device.iter().map(OsString::as_os_str).collect(),
-            Command::Completions(_) | Command::Man(_) => Vec::new(),
-        }
-    }
+/// The value of an argument that is a path; `None` if the command has no such argument.
+fn path<'m>(matches: &'m ArgMatches, argument: &str) -> Option<&'m Path> {
+    matches.try_get_one::<PathBuf>(argument).ok().flatten().map(PathBuf::as_path)
 }
 
-fn words(arguments: &[OsString]) -> Vec<&OsStr> {
-    arguments.iter().map(OsString::as_os_str).collect()
+/// The file that JSON goes into; `None` if it goes to standard output, or is not wanted.
+fn json_file(matches: &ArgMatches) -> Option<&Path> {
+    path(matches, "json").filter(|file| *file != Path::new("-"))
 }
 
 /// Runs one command line (`arguments[0]` is the program) and returns its exit status.
@@ -171,28 +105,23 @@ pub fn execute(arguments: Vec<OsString>, trace: Option<Arc<Tracer>>) -> ExitCode
     let json = asks_for_json(&arguments);
     let command = named_command(&arguments);
     let parsed = cli::<Cli>().try_get_matches_from(arguments);
-    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
-        Ok(cli) => cli,
+    let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => return refuse(&error, command.as_deref(), json),
     };
-    let name = cli.command.name();
-    let file = cli.command.json().filter(|file| *file != Path::new("-")).map(Path::to_owned);
-    let globals = Globals { command: name, json: cli.command.json().is_some(), trace };
-    // `bench` has a table beside the file, `trace` the output of its command.
-    let file = file.filter(|_| !matches!(cli.command, Command::Bench(_) | Command::Trace(_)));
-    let spared = spare_devices(&cli.command);
-    let done = spared.and_then(|()| file.map_or(Ok(()), |file| out::redirect(&file)));
-    let done = done.and_then(|()| run(cli.command, &globals));
-    match done {
-        Ok(exit) => exit,
-        Err(error) => {
-            error.report(Some(name), globals.json);
-            error.exit()
-        }
-    }
+    let Some((name, matches)) = matches.subcommand() else { return ExitCode::FAILURE };
+    let globals = Globals { command: name.to_owned(), json: path(matches, "json").is_some(), trace };
+    run(cli.command, matches, &globals).unwrap_or_else(|error| error.end(Some(name), globals.json))
 }
 
-fn run(command: Command, globals: &Globals) -> Result<ExitCode, CliError> {
+fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<ExitCode, CliError> {
+    spare_devices(matches)?;
+    match json_file(matches) {
+        // `bench` has a table beside the file, `trace` the output of its command.
+        Some(file) if !matches!(command, Command::Bench(_) | Command::Trace(_)) => out::redirect(file)?,
+        _ => {}
+    }
     match command {
         Command::Info(args) => info::run(&args, globals),
         Command::Ls(args) => ls::run(&args, globals),
@@ -207,6 +136,7 @@ fn run(command: Command, globals: &Globals) -> Result<ExitCode, CliError> {
         Command::Io(args) => io::run(&args, globals),
         Command::Trace(args) => return trace::run(args, globals, execute),
         Command::Cp(args) => cp::run(&args, globals),
+        Command::Mkfs(args) => mkfs::run(&args, globals),
         Command::Check(args) => return check::run(&args, globals),
         Command::Bench(args) => return bench::run(&args, globals),
         Command::Completions(args) => documents::completions::<Cli>(&args),
@@ -216,13 +146,15 @@ fn run(command: Command, globals: &Globals) -> Result<ExitCode, CliError> {
 }
 
 /// Results must not go over what they are about: a file is emptied before anything is read.
-fn spare_devices(command: &Command) -> Result<(), CliError> {
-    let outputs = command.outputs();
+fn spare_devices(matches: &ArgMatches) -> Result<(), CliError> {
+    let outputs = OUTPUTS.iter().filter_map(|argument| path(matches, argument)).chain(json_file(matches));
+    let outputs: Vec<&Path> = outputs.collect();
     if outputs.is_empty() {
         return Ok(());
     }
+    let words = DEVICES.iter().filter_map(|argument| matches.try_get_raw(argument).ok().flatten()).flatten();
     // Words that name no device are passed over.
-    let targets = command.devices().into_iter().filter_map(|word| Target::parse_bytes(word.as_bytes()).ok());
+    let targets = words.filter_map(|word| Target::parse_bytes(word.as_bytes()).ok());
     let specs: Vec<DeviceSpec> = targets.map(|target| target.spec).collect();
     let devices = Devices::of(&specs);
     match outputs.into_iter().find(|file| devices.are_at(file)) {
@@ -266,19 +198,12 @@ fn named_command(arguments: &[OsString]) -> Option<String> {
 /// Help and version go to standard output and are no error; anything else is bad usage, told on one line.
 fn refuse(error: &clap::Error, command: Option<&str>, json: bool) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        let mut out = crate::out::Out::new();
-        let told = write!(out, "{}", error.render()).and_then(|()| out.finish());
-        return match told {
+        return match out::print(error.render().to_string().as_bytes()) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                error.report(None, json);
-                error.exit()
-            }
+            Err(error) => error.end(None, json),
         };
     }
-    let error = CliError::usage(reason(error));
-    error.report(command, json);
-    error.exit()
+    CliError::usage(reason(error)).end(command, json)
 }
 
 /// The reason without clap's usage lines and tips.
@@ -291,4 +216,23 @@ fn reason(error: &clap::Error) -> String {
     let end = ["\n\nUsage:", "\n\nFor more information", "\n\n  tip:", "\n\ntip:"];
     let end = end.iter().filter_map(|mark| text.find(mark)).min().unwrap_or(text.len());
     format!("{} (try --help)", text::one_line(&text[..end]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_argument_that_names_devices_or_results_is_known() {
+        for command in Cli::command().get_subcommands() {
+            for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+                let (id, names) =
+                    (argument.get_id().as_str(), argument.get_value_names().unwrap_or_default());
+                let first = names.first().map_or("", |name| name.as_str());
+                assert!(!first.starts_with("DEVICE") || DEVICES.contains(&id), "{id}");
+                assert!(first != "FILE" || id == "json" || OUTPUTS.contains(&id), "{id}");
+            }
+        }
+    }
 }

@@ -1,10 +1,10 @@
 //! `uext4 cp`: out of a volume.
 
-use crate::args::{ForceArgs, Globals, JsonArgs, SwitchArgs};
+use crate::args::{CommonArgs, Globals, SwitchArgs};
 use crate::cat::Volumes;
 use crate::error::{CliError, Troubles, told};
-use crate::open::{How, Place};
-use crate::progress::Progress;
+use crate::open::{How, Operand};
+use crate::progress::{BYTES, OPEN_ENDED, Progress};
 use crate::text;
 use clap::{Args, ValueHint};
 use std::collections::HashSet;
@@ -33,31 +33,26 @@ pub struct CpArgs {
     /// Keep times to the nanosecond, all mode bits, access control lists and, as root, the owner.
     #[arg(short)]
     pub preserve: bool,
-    /// How to open.
+    /// How to open, and in which form.
     #[command(flatten)]
-    pub force: ForceArgs,
+    pub common: CommonArgs,
     /// How to read.
     #[command(flatten)]
     pub switches: SwitchArgs,
-    /// In which form.
-    #[command(flatten)]
-    pub form: JsonArgs,
 }
 
 /// Shows how a copy goes on, and tells what it could not copy.
-struct Watch<'a> {
-    place: &'a Place,
-    troubles: &'a mut Troubles,
+struct Watch<'a, 'g> {
+    operand: &'a Operand,
+    troubles: &'a mut Troubles<'g>,
     progress: Option<Progress>,
 }
 
-impl Observer for Watch<'_> {
+impl Observer for Watch<'_, '_> {
     fn begin(&mut self, total: Option<u64>) {
-        let label = text::visible(&self.place.path);
-        self.progress = Some(match total {
-            Some(total) => Progress::new(label, total, true),
-            None => Progress::open_ended(label),
-        });
+        let label = text::visible(&self.operand.path);
+        let template = if total.is_some() { BYTES } else { OPEN_ENDED };
+        self.progress = Some(Progress::new(template, label, total.unwrap_or(0), true));
     }
 
     fn advance(&mut self, bytes: u64) {
@@ -65,7 +60,7 @@ impl Observer for Watch<'_> {
     }
 
     fn trouble(&mut self, error: Error) {
-        self.troubles.tell(&told(error, |path| self.place.below(path)));
+        self.troubles.tell(&told(error, |path| self.operand.below(path)));
     }
 }
 
@@ -78,30 +73,30 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
     // What is named twice is copied once.
     let mut named = HashSet::new();
     let once = sources.iter().filter(|source| named.insert(*source));
-    let places = once.map(|source| Place::parse(source)).collect::<Result<Vec<_>, _>>()?;
+    let operands = once.map(|source| Operand::parse(source)).collect::<Result<Vec<_>, _>>()?;
     let keep = match (args.archive, args.preserve) {
         (true, _) => Keep::Everything,
         (false, true) => Keep::Attributes,
         (false, false) => Keep::Nothing,
     };
-    let specs: Vec<&DeviceSpec> = places.iter().map(|place| &place.spec).collect();
+    let specs: Vec<&DeviceSpec> = operands.iter().map(|operand| &operand.spec).collect();
     let export = Export::new(Path::new(dest), &specs, keep);
     let mut export = export.map_err(|error| told(error, |_source| dest.clone()))?;
     let trees = args.recursive || args.archive;
     let open = if trees { How::walking } else { How::reading };
-    let how = open(globals, args.force.force, args.switches.switches);
+    let how = open(globals, args.common.force, args.switches.switches);
     let mut volumes = Volumes::default();
-    let mut troubles = Troubles::new("cp", globals.json);
-    for place in &places {
+    let mut troubles = globals.troubles();
+    for operand in &operands {
         let mut one = || {
-            let volume = volumes.get(place, &how)?;
-            let mut watch = Watch { place, troubles: &mut troubles, progress: None };
+            let volume = volumes.get(operand, &how)?;
+            let mut watch = Watch { operand, troubles: &mut troubles, progress: None };
             let copy = if trees { Export::tree } else { Export::file };
-            let done = copy(&mut export, &volume, place.inner(), &mut watch);
-            done.map_err(|error| told(error, |path| place.below(path)))
+            let done = copy(&mut export, &volume, operand.inner(), &mut watch);
+            done.map_err(|error| told(error, |path| operand.below(path)))
         };
         let done = one();
-        troubles.one_of(places.len(), done)?;
+        troubles.one_of(operands.len(), done)?;
     }
     troubles.finish()
 }
@@ -110,7 +105,7 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
 fn refuse_directions(sources: &[OsString], dest: &OsString) -> Result<(), CliError> {
     if Target::has_inner_path(dest.as_bytes()) {
         // A malformed device is bad usage even here.
-        Place::parse(dest)?;
+        Operand::parse(dest)?;
         let reason = "copying into a volume needs allocation, which is not supported yet";
         return Err(CliError::unsupported(dest, reason));
     }

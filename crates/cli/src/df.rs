@@ -1,10 +1,10 @@
 //! `uext4 df`.
 
-use crate::args::{ForceArgs, Globals, JsonArgs};
-use crate::error::{CliError, Troubles};
+use crate::args::{CommonArgs, Globals};
+use crate::error::CliError;
 use crate::open::{How, device};
 use crate::out::{Elements, Out};
-use crate::text::{self, JsonArgument};
+use crate::text::{self, JsonBytes};
 use clap::{ArgAction, Args, ValueHint};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
@@ -24,12 +24,9 @@ pub struct DfArgs {
     /// Inodes instead of space.
     #[arg(short, long)]
     pub inodes: bool,
-    /// How to open.
+    /// How to open, and in which form.
     #[command(flatten)]
-    pub force: ForceArgs,
-    /// In which form.
-    #[command(flatten)]
-    pub form: JsonArgs,
+    pub common: CommonArgs,
     /// Print help.
     #[arg(long, action = ArgAction::Help)]
     pub help: Option<bool>,
@@ -37,9 +34,9 @@ pub struct DfArgs {
 
 /// Blocks are counted in `block_size` bytes.
 #[derive(Serialize)]
-struct JsonSpace {
+struct JsonSpace<'a> {
     #[serde(flatten)]
-    argument: JsonArgument,
+    argument: JsonBytes<'a>,
     block_size: u32,
     blocks: u64,
     used: u64,
@@ -54,8 +51,8 @@ struct JsonSpace {
 /// Runs it.
 pub fn run(args: &DfArgs, globals: &Globals) -> Result<(), CliError> {
     let specs = args.devices.iter().map(|argument| device(argument)).collect::<Result<Vec<_>, _>>()?;
-    let how = How::reading(globals, args.force.force, Switches::ON);
-    let mut troubles = Troubles::new("df", globals.json);
+    let how = How::reading(globals, args.common.force, Switches::ON);
+    let mut troubles = globals.troubles();
     let mut out = Out::new();
     let mut list = Elements::new(globals.json && specs.len() > 1);
     let mut table = Table::new(args);
@@ -64,7 +61,7 @@ pub fn run(args: &DfArgs, globals: &Globals) -> Result<(), CliError> {
         let space = how.open_volume(spec).and_then(|volume| volume.statfs()).map_err(at);
         let Some(space) = troubles.one_of(specs.len(), space)? else { continue };
         if globals.json {
-            list.element(&mut out, &JsonSpace::new(JsonArgument::of(argument, specs.len()), &space))?;
+            list.element(&mut out, &JsonSpace::new(JsonBytes::argument(argument, specs.len()), &space))?;
         } else {
             table.line(&mut out, argument, &space)?;
         }
@@ -74,8 +71,8 @@ pub fn run(args: &DfArgs, globals: &Globals) -> Result<(), CliError> {
     troubles.finish()
 }
 
-impl JsonSpace {
-    fn new(argument: JsonArgument, space: &StatFs) -> Self {
+impl<'a> JsonSpace<'a> {
+    fn new(argument: JsonBytes<'a>, space: &StatFs) -> Self {
         JsonSpace {
             argument,
             block_size: space.block_size,

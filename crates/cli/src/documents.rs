@@ -2,7 +2,7 @@
 
 use crate::error::CliError;
 use crate::examples::cli;
-use crate::out::Out;
+use crate::out::print;
 use clap::{Args, CommandFactory, ValueHint};
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -27,9 +27,7 @@ pub fn completions<P: CommandFactory>(args: &CompletionsArgs) -> Result<(), CliE
     // The generator panics if a write fails, which memory does not.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut cli::<P>(), "uext4", &mut script);
-    let mut out = Out::new();
-    out.bytes(&script)?;
-    out.finish()
+    print(&script)
 }
 
 /// `uext4 man`.
@@ -42,7 +40,5 @@ pub fn man<P: CommandFactory>(args: &ManArgs) -> Result<(), CliError> {
     let mut page = Vec::new();
     let rendered = clap_mangen::Man::new(command).render(&mut page);
     rendered.map_err(|error| CliError::host(OsStr::new("standard output"), "render", &error))?;
-    let mut out = Out::new();
-    out.bytes(&page)?;
-    out.finish()
+    print(&page)
 }

@@ -1,11 +1,11 @@
 //! `uext4 du`.
 
-use crate::args::{ForceArgs, Globals, JsonArgs};
+use crate::args::{CommonArgs, Globals};
 use crate::cat::Volumes;
 use crate::error::{CliError, Troubles};
-use crate::open::{How, Place};
+use crate::open::{How, Operand};
 use crate::out::{Elements, Out};
-use crate::text::{self, JsonArgument};
+use crate::text::{self, JsonBytes};
 use clap::{ArgAction, Args, ValueHint};
 use serde::Serialize;
 use std::collections::HashSet;
@@ -19,7 +19,7 @@ use uext4::{FileKind, Ino, Metadata, Switches, Visit, WalkEntry, WalkOptions};
 pub struct DuArgs {
     /// Whose space; the root directory's without a path. Files with several names count once in all of them.
     #[arg(value_name = "DEVICE[:/path]", required = true, value_hint = ValueHint::FilePath)]
-    pub places: Vec<OsString>,
+    pub operands: Vec<OsString>,
     /// Files too, not only directories.
     #[arg(short, long, conflicts_with = "summarize")]
     pub all: bool,
@@ -38,12 +38,9 @@ pub struct DuArgs {
     /// Bytes instead of KiB.
     #[arg(long)]
     pub bytes: bool,
-    /// How to open.
+    /// How to open, and in which form.
     #[command(flatten)]
-    pub force: ForceArgs,
-    /// In which form.
-    #[command(flatten)]
-    pub form: JsonArgs,
+    pub common: CommonArgs,
     /// Print help.
     #[arg(long, action = ArgAction::Help)]
     pub help: Option<bool>,
@@ -52,11 +49,9 @@ pub struct DuArgs {
 #[derive(Serialize)]
 struct JsonSum<'a> {
     #[serde(flatten)]
-    argument: JsonArgument,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path_b64: Option<String>,
+    argument: JsonBytes<'a>,
+    #[serde(flatten)]
+    path: JsonBytes<'a>,
     bytes: u64,
 }
 
@@ -69,8 +64,8 @@ struct Level {
 struct Adder<'a> {
     args: &'a DuArgs,
     json: bool,
-    /// Whose sums are at hand, and which of the volumes it is on.
-    place: &'a Place,
+    /// What is being added up, and the number of its volume.
+    operand: &'a Operand,
     volume: usize,
     out: Out,
     list: Elements,
@@ -79,50 +74,49 @@ struct Adder<'a> {
     levels: Vec<Level>,
     /// Files with several names that were counted, by volume.
     counted: HashSet<(usize, Ino)>,
-    troubles: Troubles,
+    troubles: Troubles<'a>,
 }
 
 /// Runs it.
 pub fn run(args: &DuArgs, globals: &Globals) -> Result<(), CliError> {
-    let places =
-        args.places.iter().map(|place| Place::parse_or_root(place)).collect::<Result<Vec<_>, _>>()?;
-    let Some(place) = places.first() else { return Ok(()) };
-    let how = How::walking(globals, args.force.force, Switches::ON);
+    let operands = Operand::all(&args.operands)?;
+    let Some(operand) = operands.first() else { return Ok(()) };
+    let how = How::walking(globals, args.common.force, Switches::ON);
     let mut volumes = Volumes::default();
     let mut adder = Adder {
         args,
         json: globals.json,
-        place,
+        operand,
         volume: 0,
         out: Out::new(),
-        list: Elements::new(true),
+        list: Elements::new(globals.json),
         depth: if args.summarize { 0 } else { args.depth.unwrap_or(u32::MAX) },
         levels: Vec::new(),
         counted: HashSet::new(),
-        troubles: Troubles::new("du", globals.json),
+        troubles: globals.troubles(),
     };
-    for place in &places {
-        adder.place = place;
+    for operand in &operands {
+        adder.operand = operand;
         let added = adder.add_up(&mut volumes, &how);
-        adder.troubles.one_of(places.len(), added)?;
+        adder.troubles.one_of(operands.len(), added)?;
     }
     adder.finish()
 }
 
 impl Adder<'_> {
-    /// One place with everything below.
+    /// One operand with everything below.
     fn add_up(&mut self, volumes: &mut Volumes, how: &How<'_>) -> Result<(), CliError> {
-        let (number, volume) = volumes.numbered(self.place, how)?;
+        let (number, volume) = volumes.numbered(self.operand, how)?;
         self.volume = number;
         self.levels.clear();
         let options = WalkOptions::new().brackets(true);
-        let walk = volume.walk(self.place.inner(), options);
-        let mut walk = walk.map_err(|error| self.place.error(error))?;
+        let walk = volume.walk(self.operand.inner(), options);
+        let mut walk = walk.map_err(|error| self.operand.error(error))?;
         while let Some(told) = walk.advance() {
             match told {
                 Ok(entry) => self.entry(&entry)?,
                 Err(error) => {
-                    self.troubles.tell(&CliError::at(&self.place.below(&error.shown()), error.error));
+                    self.troubles.tell(&CliError::at(&self.operand.below(&error.shown()), error.error));
                 }
             }
         }
@@ -169,12 +163,12 @@ impl Adder<'_> {
     }
 
     fn print(&mut self, relative: &[u8], bytes: u64) -> Result<(), CliError> {
-        let path = self.place.inside(relative);
-        let count = self.args.places.len();
+        let path = self.operand.inside(relative);
+        let count = self.args.operands.len();
         if self.json {
-            let (path, path_b64) = text::utf8_or_base64(&path);
-            let argument = JsonArgument::of(&self.place.argument, count);
-            return self.list.element(&mut self.out, &JsonSum { argument, path, path_b64, bytes });
+            let argument = JsonBytes::argument(&self.operand.argument, count);
+            let path = JsonBytes("path", Some(&path));
+            return self.list.element(&mut self.out, &JsonSum { argument, path, bytes });
         }
         if self.args.human_readable {
             write!(self.out, "{}\t", text::short(bytes))?;
@@ -185,15 +179,13 @@ impl Adder<'_> {
         if count == 1 {
             self.out.name(&path)?
         } else {
-            self.out.name(self.place.below(relative).as_bytes())?
+            self.out.name(self.operand.below(relative).as_bytes())?
         }
         self.out.bytes(b"\n")
     }
 
     fn finish(mut self) -> Result<(), CliError> {
-        if self.json {
-            self.list.end(&mut self.out)?;
-        }
+        self.list.end(&mut self.out)?;
         self.out.finish()?;
         self.troubles.finish()
     }

@@ -9,9 +9,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use uext4_transfer::{Cause, Subject};
 
-/// Linux's number for an argument that makes no sense.
-const EINVAL: i32 = libc::EINVAL;
-
 /// The end of a command that was not done.
 #[derive(Debug)]
 pub enum CliError {
@@ -29,7 +26,7 @@ pub enum CliError {
 #[derive(Debug)]
 pub struct Failure {
     /// The argument or file that it is about.
-    pub path: Option<OsString>,
+    pub path: OsString,
     /// The reason, one sentence.
     pub message: String,
     /// The error number.
@@ -71,7 +68,7 @@ impl CliError {
             None => message,
         };
         CliError::Failed(Box::new(Failure {
-            path: Some(path.to_owned()),
+            path: path.to_owned(),
             message,
             errno: error.errno(),
             block: error.block(),
@@ -91,7 +88,7 @@ impl CliError {
     /// A failure with its own words.
     pub fn failed(path: &OsStr, message: impl Into<String>, errno: i32) -> Self {
         CliError::Failed(Box::new(Failure {
-            path: Some(path.to_owned()),
+            path: path.to_owned(),
             message: message.into(),
             errno,
             block: None,
@@ -124,11 +121,11 @@ impl CliError {
 
     /// Whether it is about this path.
     pub fn is_about(&self, path: &OsStr) -> bool {
-        matches!(self, CliError::Failed(failure) if failure.path.as_deref() == Some(path))
+        matches!(self, CliError::Failed(failure) if failure.path == path)
     }
 
-    /// Whether it is about more than the source at hand: the command was asked wrongly, nobody reads any more, or what
-    /// was being filled has moved away.
+    /// Whether the other sources of the command must fail too: the usage is wrong, nobody reads the output any more,
+    /// or the directory that was being filled has moved away.
     pub fn ends_all(&self) -> bool {
         match self {
             CliError::Usage(_) | CliError::ClosedPipe => true,
@@ -137,8 +134,9 @@ impl CliError {
         }
     }
 
-    /// The exit status.
-    pub fn exit(&self) -> ExitCode {
+    /// Tells it; the exit status.
+    pub fn end(&self, command: Option<&str>, json: bool) -> ExitCode {
+        self.report(command, json);
         match self {
             CliError::Usage(_) => ExitCode::from(2),
             CliError::Failed(_) | CliError::Told => ExitCode::FAILURE,
@@ -150,12 +148,9 @@ impl CliError {
     pub fn line(&self) -> String {
         match self {
             CliError::Usage(message) => text::one_line(message),
-            CliError::Failed(failure) => match &failure.path {
-                Some(path) => {
-                    format!("{}: {}", text::visible(path.as_bytes()), text::one_line(&failure.message))
-                }
-                None => text::one_line(&failure.message),
-            },
+            CliError::Failed(failure) => {
+                format!("{}: {}", text::visible(failure.path.as_bytes()), text::one_line(&failure.message))
+            }
             CliError::Told => "it failed in places told before".into(),
             CliError::ClosedPipe => "standard output was closed".into(),
         }
@@ -166,45 +161,20 @@ impl CliError {
         if matches!(self, CliError::ClosedPipe | CliError::Told) {
             return;
         }
-        let line = if json {
-            self.to_json()
-        } else {
-            format!(
-                "uext4{}{}: {}",
-                if command.is_some() { " " } else { "" },
-                command.unwrap_or(""),
-                self.line()
-            )
-        };
-        tell(&line);
+        let program = command.map_or_else(|| "uext4".into(), |command| format!("uext4 {command}"));
+        tell(&if json { self.to_json() } else { format!("{program}: {}", self.line()) });
     }
 
     fn to_json(&self) -> String {
-        let path = match self {
-            CliError::Failed(failure) => failure.path.as_deref(),
-            _ => None,
-        };
-        let (path, path_b64) = match path.map(|path| text::utf8_or_base64(path.as_bytes())) {
-            Some((path, encoded)) => (path, encoded),
-            None => (None, None),
-        };
-        let object = match self {
-            CliError::Failed(failure) => JsonError {
-                error: &failure.message,
-                errno: failure.errno,
-                path,
-                path_b64,
-                block: failure.block,
-                inode: failure.inode,
-            },
-            CliError::Usage(message) => {
-                JsonError { error: message, errno: EINVAL, path, path_b64, block: None, inode: None }
+        text::json_line(&match self {
+            CliError::Failed(failure) => {
+                let (path, path_b64) = text::utf8_or_base64(failure.path.as_bytes());
+                let &Failure { errno, block, inode, .. } = &**failure;
+                JsonError { error: &failure.message, errno, path, path_b64, block, inode }
             }
-            CliError::ClosedPipe | CliError::Told => {
-                JsonError { error: "", errno: libc::EPIPE, path, path_b64, block: None, inode: None }
-            }
-        };
-        serde_json::to_string(&object).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+            CliError::Usage(error) => JsonError { error, errno: libc::EINVAL, ..JsonError::default() },
+            CliError::ClosedPipe | CliError::Told => JsonError { errno: libc::EPIPE, ..JsonError::default() },
+        })
     }
 }
 
@@ -216,25 +186,24 @@ fn tell(line: &str) {
 
 /// Tells on standard error what the user should know of `path` though nothing failed: one line, or one JSON object.
 pub fn warn(command: &str, json: bool, path: &str, message: &str) {
-    let message = text::one_line(message);
-    if json {
-        let object = JsonWarning { warning: &message, path };
-        tell(&serde_json::to_string(&object).unwrap_or_else(|error| format!("{{\"warning\":\"{error}\"}}")));
+    let warning = &text::one_line(message);
+    tell(&if json {
+        text::json_line(&JsonWarning { warning, path })
     } else {
-        tell(&format!("uext4 {command}: warning: {}: {message}", text::visible(path.as_bytes())));
-    }
+        format!("uext4 {command}: warning: {}: {warning}", text::visible(path.as_bytes()))
+    });
 }
 
 /// Failures that do not end the command: each is told when it happens, and the status remembers.
-pub struct Troubles {
-    command: &'static str,
+pub struct Troubles<'g> {
+    command: &'g str,
     json: bool,
     any: bool,
 }
 
-impl Troubles {
+impl<'g> Troubles<'g> {
     /// Of this command.
-    pub fn new(command: &'static str, json: bool) -> Self {
+    pub fn new(command: &'g str, json: bool) -> Self {
         Troubles { command, json, any: false }
     }
 
@@ -244,8 +213,8 @@ impl Troubles {
         error.report(Some(self.command), self.json);
     }
 
-    /// What became of one of `sources` sources: of several, a failure is told and the others go on (`None`), unless it
-    /// ends them all.
+    /// What became of one of `sources` sources. Of several, a failure is told, gives `None`, and the others go on,
+    /// unless it ends them all.
     pub fn one_of<T>(&mut self, sources: usize, done: Result<T, CliError>) -> Result<Option<T>, CliError> {
         match done {
             Err(error) if sources > 1 && !error.ends_all() => {
@@ -262,7 +231,7 @@ impl Troubles {
     }
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Default)]
 struct JsonError<'a> {
     error: &'a str,
     errno: i32,

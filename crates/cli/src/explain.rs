@@ -1,15 +1,15 @@
 //! `uext4 explain`: what the library decides, in words.
 
-use crate::args::{ForceArgs, Globals, JsonArgs, SwitchArgs};
+use crate::args::{CommonArgs, Globals, SwitchArgs};
 use crate::error::CliError;
-use crate::open::{How, Place};
+use crate::open::{How, Operand};
 use crate::out::Out;
 use crate::text;
 use clap::{ArgGroup, Args, ValueHint};
 use serde::Serialize;
 use std::ffi::OsString;
 use uext4::explain::{DeviceRequest, Explanation, Query};
-use uext4::plan::{Completion, Durability, GateMode, JournalWork, Plan, Route, Sync};
+use uext4::plan::{Durability, Finish, GateMode, JournalWork, Plan, Route, Sync};
 
 /// `uext4 explain`.
 #[derive(Args)]
@@ -17,7 +17,7 @@ use uext4::plan::{Completion, Durability, GateMode, JournalWork, Plan, Route, Sy
 pub struct ExplainArgs {
     /// The file.
     #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
-    pub place: OsString,
+    pub operand: OsString,
     /// A read.
     #[arg(long)]
     pub read: bool,
@@ -39,15 +39,12 @@ pub struct ExplainArgs {
     /// Through a queue rather than a synchronous call.
     #[arg(long = "async")]
     pub queued: bool,
-    /// How to open.
+    /// How to open, and in which form.
     #[command(flatten)]
-    pub force: ForceArgs,
+    pub common: CommonArgs,
     /// What the decision may use.
     #[command(flatten)]
     pub switches: SwitchArgs,
-    /// In which form.
-    #[command(flatten)]
-    pub form: JsonArgs,
 }
 
 #[derive(Serialize)]
@@ -84,25 +81,25 @@ struct JsonRequest {
 
 /// Runs it.
 pub fn run(args: &ExplainArgs, globals: &Globals) -> Result<(), CliError> {
-    let place = Place::parse(&args.place)?;
+    let operand = Operand::parse(&args.operand)?;
     if args.length == 0 {
         return Err(CliError::usage("a request of 0 bytes does nothing"));
     }
     // Nothing is written, so the volume need not be writable: the plan is that of a writable one.
-    let volume = place.volume(&How::reading(globals, args.force.force, args.switches.switches))?;
-    let file = place.file(&volume)?;
+    let volume = operand.volume(&How::reading(globals, args.common.force, args.switches.switches))?;
+    let file = operand.file(&volume)?;
     let sync = match (args.sync, args.dsync) {
         (true, _) => Sync::All,
         (false, true) => Sync::Data,
         (false, false) => Sync::None,
     };
     let query = Query { write: args.write, pos: args.offset, length: args.length, sync, queued: args.queued };
-    let explanation = file.explain(&query).map_err(|error| place.error(error))?;
+    let explanation = file.explain(&query).map_err(|error| operand.error(error))?;
     let mut out = Out::new();
     if globals.json {
         print_json(&mut out, &explanation)?;
     } else {
-        print_text(&mut out, &place, &query, &explanation)?;
+        print_text(&mut out, &operand, &query, &explanation)?;
     }
     out.finish()
 }
@@ -135,12 +132,12 @@ fn print_json(out: &mut Out, explanation: &Explanation) -> Result<(), CliError> 
 
 fn print_text(
     out: &mut Out,
-    place: &Place,
+    operand: &Operand,
     query: &Query,
     explanation: &Explanation,
 ) -> Result<(), CliError> {
     let plan = &explanation.plan;
-    out.name(&place.path)?;
+    out.name(&operand.path)?;
     let verb = if query.write { "write" } else { "read" };
     let sync = match query.sync {
         Sync::None => "",
@@ -186,11 +183,11 @@ fn list(out: &mut Out, title: &str, lines: impl Iterator<Item = String>) -> Resu
 
 /// In the words of `trace`: sectors of 512 bytes.
 fn request_line(request: &DeviceRequest) -> String {
-    let place = format!("{}+{}", request.pos / 512, request.length / 512);
+    let sectors = format!("{}+{}", request.pos / 512, request.length / 512);
     match (request.op, request.fua) {
-        ("read", _) => format!("R {place}"),
-        ("write", false) => format!("W {place}"),
-        ("write", true) => format!("W {place} FUA"),
+        ("read", _) => format!("R {sectors}"),
+        ("write", false) => format!("W {sectors}"),
+        ("write", true) => format!("W {sectors} FUA"),
         ("flush", _) => "F".into(),
         (op, _) => format!("{op} {} bytes in memory, nothing is sent", request.length),
     }
@@ -241,8 +238,8 @@ fn durability(durability: Durability) -> &'static str {
 }
 
 fn completion(plan: &Plan) -> &'static str {
-    match plan.completion {
-        Completion::Asynchronous => "asynchronous",
-        Completion::Synchronous => "synchronous",
+    match plan.finish {
+        Finish::Asynchronous => "asynchronous",
+        Finish::Synchronous => "synchronous",
     }
 }

@@ -2,7 +2,7 @@
 
 mod lines;
 
-use crate::args::{ForceArgs, Globals, JsonArgs};
+use crate::args::{CommonArgs, Globals};
 use crate::error::CliError;
 use crate::open::{How, device};
 use crate::out::Out;
@@ -23,12 +23,9 @@ pub struct InfoArgs {
     /// The device.
     #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub device: OsString,
-    /// How to open.
+    /// How to open, and in which form.
     #[command(flatten)]
-    pub force: ForceArgs,
-    /// In which form.
-    #[command(flatten)]
-    pub form: JsonArgs,
+    pub common: CommonArgs,
 }
 
 /// What overwrites do to times in this version.
@@ -247,29 +244,23 @@ pub struct Replayed {
 /// Runs it.
 pub fn run(args: &InfoArgs, globals: &Globals) -> Result<(), CliError> {
     let spec = device(&args.device)?;
-    let how = How::reading(globals, args.force.force, Switches::ON);
+    let how = How::reading(globals, args.common.force, Switches::ON);
     let at = |error: Error| CliError::at(&args.device, error);
     let device = how.open_device(&spec).map_err(at)?;
-    // A volume that cannot be opened as it is still has a superblock to show, and a reason.
-    let (superblock, info, refusal) = match how.open_on(device.clone()) {
-        Ok(volume) => (volume.superblock().clone(), Some(volume.info()), None),
-        // The device is ours, so it is multi-mount protection that says so; looking needs no more than that.
+    let (volume, refusal) = match how.open_on(device.clone()) {
+        Ok(volume) => (Some(volume), None),
+        // We hold the device, so it is multi-mount protection that refuses. Looking may pass over that.
         Err(error @ Error::InUse(_)) => {
-            let forced = How { force: true, ..how }.open_on(device.clone()).ok();
-            match forced
-                .as_ref()
-                .map(|volume| volume.superblock().clone())
-                .or_else(|| read_superblock(&*device))
-            {
-                Some(superblock) => (superblock, forced.map(|volume| volume.info()), Some(error)),
-                None => return Err(at(error)),
-            }
+            (How { force: true, ..how }.open_on(device.clone()).ok(), Some(error))
         }
-        Err(error) => match read_superblock(&*device) {
-            Some(superblock) => (superblock, None, Some(error)),
-            None => return Err(at(error)),
-        },
+        Err(error) => (None, Some(error)),
     };
+    // A volume that cannot be opened still has a superblock to show, and a reason.
+    let superblock = volume.as_ref().map(|volume| volume.superblock().clone());
+    let Some(superblock) = superblock.or_else(|| read_superblock(&*device)) else {
+        return refusal.map_or(Ok(()), |error| Err(at(error)));
+    };
+    let info = volume.map(|volume| volume.info());
     let report = report(&superblock, info.as_ref(), refusal, &*device);
     let mut out = Out::new();
     if globals.json {

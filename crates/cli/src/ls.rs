@@ -1,11 +1,11 @@
 //! `uext4 ls`.
 
-use crate::args::{ForceArgs, Globals, JsonArgs};
+use crate::args::{CommonArgs, Globals};
 use crate::cat::Volumes;
-use crate::error::{CliError, Troubles};
-use crate::open::{How, Place};
+use crate::error::CliError;
+use crate::open::{How, Operand};
 use crate::out::{Elements, Out};
-use crate::text::{self, JsonArgument, JsonTime};
+use crate::text::{self, JsonBytes, JsonTime};
 use clap::{Args, ValueHint};
 use serde::Serialize;
 use std::collections::HashSet;
@@ -20,7 +20,7 @@ use uext4_ondisk::Ino;
 pub struct LsArgs {
     /// The directories (or files); the root directory without a path. Of several, each directory has a heading.
     #[arg(value_name = "DEVICE[:/path]", required = true, value_hint = ValueHint::FilePath)]
-    pub places: Vec<OsString>,
+    pub operands: Vec<OsString>,
     /// Mode, links, owner, size and time of change too.
     #[arg(short)]
     pub long: bool,
@@ -36,12 +36,9 @@ pub struct LsArgs {
     /// Print help.
     #[arg(long, action = clap::ArgAction::Help)]
     pub help: Option<bool>,
-    /// How to open.
+    /// How to open, and in which form.
     #[command(flatten)]
-    pub force: ForceArgs,
-    /// In which form.
-    #[command(flatten)]
-    pub form: JsonArgs,
+    pub common: CommonArgs,
 }
 
 /// One line of a listing.
@@ -70,15 +67,11 @@ impl Row {
 #[derive(Serialize)]
 struct JsonRow<'a> {
     #[serde(flatten)]
-    argument: JsonArgument,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dir: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dir_b64: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name_b64: Option<String>,
+    argument: JsonBytes<'a>,
+    #[serde(flatten)]
+    dir: JsonBytes<'a>,
+    #[serde(flatten)]
+    name: JsonBytes<'a>,
     ino: u32,
     r#type: Option<&'static str>,
     mode: Option<u32>,
@@ -102,10 +95,10 @@ impl Trouble {
         self.first.get_or_insert_with(|| (text::visible(what), error.clone()));
     }
 
-    fn result(self, place: &Place) -> Result<(), CliError> {
+    fn result(self, operand: &Operand) -> Result<(), CliError> {
         let Some((what, error)) = self.first else { return Ok(()) };
         let more = if self.count > 1 { format!(" (and {} more)", self.count - 1) } else { String::new() };
-        let mut failure = CliError::at(&place.argument, error);
+        let mut failure = CliError::at(&operand.argument, error);
         if let CliError::Failed(failure) = &mut failure {
             failure.message = format!("{what}: {}{more}", failure.message);
         }
@@ -113,8 +106,8 @@ impl Trouble {
     }
 }
 
-/// The directories of a listing: each by its name and the number of the one it is in. Whole paths of all that
-/// wait would take the square of the depth.
+/// The directories of a listing: each by its name and the number of its parent. Whole paths would take memory that
+/// grows with the square of the depth.
 struct Paths(Vec<(usize, Vec<u8>)>);
 
 impl Paths {
@@ -137,7 +130,7 @@ impl Paths {
 struct Listing<'a> {
     args: &'a LsArgs,
     json: bool,
-    place: &'a Place,
+    operand: &'a Operand,
     volume: Volume,
     out: &'a mut Out,
     list: &'a mut Elements,
@@ -148,18 +141,17 @@ struct Listing<'a> {
 
 /// Runs it.
 pub fn run(args: &LsArgs, globals: &Globals) -> Result<(), CliError> {
-    let places =
-        args.places.iter().map(|place| Place::parse_or_root(place)).collect::<Result<Vec<_>, _>>()?;
-    let how = How::reading(globals, args.force.force, Switches::ON);
-    let (mut volumes, mut troubles) = (Volumes::default(), Troubles::new("ls", globals.json));
-    let (mut out, mut list) = (Out::new(), Elements::new(true));
+    let operands = Operand::all(&args.operands)?;
+    let how = How::reading(globals, args.common.force, Switches::ON);
+    let (mut volumes, mut troubles) = (Volumes::default(), globals.troubles());
+    let (mut out, mut list) = (Out::new(), Elements::new(globals.json));
     let mut printed = false;
-    for place in &places {
-        let listed = volumes.get(place, &how).and_then(|volume| {
+    for operand in &operands {
+        let listed = volumes.get(operand, &how).and_then(|volume| {
             let mut listing = Listing {
                 args,
                 json: globals.json,
-                place,
+                operand,
                 volume,
                 out: &mut out,
                 list: &mut list,
@@ -170,39 +162,37 @@ pub fn run(args: &LsArgs, globals: &Globals) -> Result<(), CliError> {
             printed = listing.printed;
             listed.map(|()| listing.trouble)
         });
-        let Some(trouble) = troubles.one_of(places.len(), listed)? else { continue };
-        if let Err(error) = trouble.result(place) {
+        let Some(trouble) = troubles.one_of(operands.len(), listed)? else { continue };
+        if let Err(error) = trouble.result(operand) {
             troubles.tell(&error);
         }
     }
-    if globals.json {
-        list.end(&mut out)?;
-    }
+    list.end(&mut out)?;
     out.finish()?;
     troubles.finish()
 }
 
 impl Listing<'_> {
-    /// What the place names, and what is in it.
+    /// What the operand names, and what is in it.
     fn all(&mut self) -> Result<(), CliError> {
         // As ls(1): a link to a directory is followed unless its own attributes are asked for.
         let follow = !self.args.long;
-        let place = self.place;
-        let ino = self.volume.resolve(place.inner(), follow).map_err(|error| place.error(error))?;
-        let top = self.volume.metadata_of(ino).map_err(|error| place.error(error))?;
+        let operand = self.operand;
+        let ino = self.volume.resolve(operand.inner(), follow).map_err(|error| operand.error(error))?;
+        let top = self.volume.metadata_of(ino).map_err(|error| operand.error(error))?;
         if top.kind == FileKind::Directory {
             return self.tree(ino);
         }
         self.printed = true;
-        let several = self.args.places.len() > 1 && !self.json;
-        let name = if several { place.argument.as_bytes() } else { &place.path };
+        let several = self.args.operands.len() > 1 && !self.json;
+        let name = if several { operand.argument.as_bytes() } else { &operand.path };
         let row = Row { name: name.to_vec(), ino, kind: Some(top.kind), metadata: Some(Ok(top)) };
         self.print(b"", &mut [row])
     }
 
     /// A directory and, if asked, everything below it.
     fn tree(&mut self, top: Ino) -> Result<(), CliError> {
-        let mut paths = Paths(vec![(0, self.place.path.clone())]);
+        let mut paths = Paths(vec![(0, self.operand.path.clone())]);
         let mut waiting = vec![(0, top)];
         // No directory has two names: one met twice is a cycle in a damaged volume.
         let mut seen = HashSet::from([top]);
@@ -211,13 +201,13 @@ impl Listing<'_> {
             let path = paths.path(number);
             let mut rows = match self.rows(ino) {
                 Ok(rows) => rows,
-                Err(error) if first => return Err(self.place.error(error)),
+                Err(error) if first => return Err(self.operand.error(error)),
                 Err(error) => {
                     self.trouble.note(&path, &error);
                     continue;
                 }
             };
-            if (self.args.recursive || self.args.places.len() > 1) && !self.json {
+            if (self.args.recursive || self.args.operands.len() > 1) && !self.json {
                 self.heading(&path)?;
             }
             if self.args.long && !self.json {
@@ -256,8 +246,8 @@ impl Listing<'_> {
             self.out.bytes(b"\n")?;
         }
         self.printed = true;
-        if self.args.places.len() > 1 {
-            self.out.name(self.place.device())?;
+        if self.args.operands.len() > 1 {
+            self.out.name(self.operand.device())?;
             self.out.bytes(b":")?;
         }
         self.out.name(path)?;
@@ -305,15 +295,11 @@ impl Listing<'_> {
 
     fn print_json(&mut self, dir: &[u8], rows: &[Row]) -> Result<(), CliError> {
         for row in rows {
-            let (dir, dir_b64) = if self.args.recursive { text::utf8_or_base64(dir) } else { (None, None) };
-            let (name, name_b64) = text::utf8_or_base64(&row.name);
             let metadata = row.metadata();
             let element = JsonRow {
-                argument: JsonArgument::of(&self.place.argument, self.args.places.len()),
-                dir,
-                dir_b64,
-                name,
-                name_b64,
+                argument: JsonBytes::argument(&self.operand.argument, self.args.operands.len()),
+                dir: JsonBytes("dir", self.args.recursive.then_some(dir)),
+                name: JsonBytes("name", Some(&row.name)),
                 ino: row.ino.get(),
                 r#type: row.kind().map(text::kind),
                 mode: metadata.map(|metadata| metadata.mode),
@@ -374,11 +360,7 @@ impl Listing<'_> {
 /// Links, owner, group and size (device nodes: major, minor).
 fn cells(row: &Row, human: bool) -> [String; 4] {
     let Some(metadata) = row.metadata() else { return ["?", "?", "?", "?"].map(String::from) };
-    let size = match metadata.kind {
-        FileKind::CharDevice | FileKind::BlockDevice => format!("{}, {}", metadata.rdev.0, metadata.rdev.1),
-        _ if human => text::short(metadata.size),
-        _ => metadata.size.to_string(),
-    };
+    let size = text::size_or_device(metadata, human);
     [metadata.links.to_string(), metadata.uid.to_string(), metadata.gid.to_string(), size]
 }
 

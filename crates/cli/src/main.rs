@@ -25,6 +25,7 @@ mod info;
 mod io;
 mod ls;
 mod map;
+mod mkfs;
 mod open;
 mod out;
 mod progress;

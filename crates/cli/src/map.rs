@@ -1,9 +1,9 @@
 //! `uext4 map`.
 
-use crate::args::{ForceArgs, Globals, JsonArgs};
+use crate::args::{CommonArgs, Globals};
 use crate::error::CliError;
-use crate::open::{How, Place};
-use crate::out::Out;
+use crate::open::{How, Operand};
+use crate::out::{Elements, Out};
 use crate::svg;
 use clap::{Args, ValueHint};
 use serde::Serialize;
@@ -16,19 +16,16 @@ use uext4::{File, Piece, State, Switches};
 pub struct MapArgs {
     /// The file.
     #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
-    pub place: OsString,
+    pub operand: OsString,
     /// Holes too, with the state `hole`; they are left out otherwise.
     #[arg(long)]
     pub holes: bool,
     /// Draw the extents into this file instead of printing them.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "json")]
     pub svg: Option<PathBuf>,
-    /// How to open.
+    /// How to open, and in which form.
     #[command(flatten)]
-    pub force: ForceArgs,
-    /// In which form.
-    #[command(flatten)]
-    pub form: JsonArgs,
+    pub common: CommonArgs,
 }
 
 /// A piece of a map in JSON, all numbers in bytes.
@@ -54,32 +51,34 @@ impl From<&Piece> for JsonPiece {
 
 /// Runs it.
 pub fn run(args: &MapArgs, globals: &Globals) -> Result<(), CliError> {
-    let place = Place::parse(&args.place)?;
-    let volume = place.volume(&How::reading(globals, args.force.force, Switches::ON))?;
-    let file = place.file(&volume)?;
-    let pieces = extents(&place, &file, args.holes)?;
+    let operand = Operand::parse(&args.operand)?;
+    let volume = operand.volume(&How::reading(globals, args.common.force, Switches::ON))?;
+    let file = operand.file(&volume)?;
+    let pieces = extents(&operand, &file, args.holes)?;
     if let Some(path) = &args.svg {
         let geometry = &volume.superblock().geometry;
         let volume_bytes = geometry.blocks_count().saturating_mul(u64::from(geometry.block_size()));
-        let drawing = svg::draw(&crate::text::visible(&place.path), file.size(), volume_bytes, &pieces);
+        let drawing = svg::draw(&crate::text::visible(&operand.path), file.size(), volume_bytes, &pieces);
         return std::fs::write(path, drawing)
             .map_err(|error| CliError::host(path.as_os_str(), "write", &error));
     }
     let mut out = Out::new();
     if globals.json {
-        out.json_array(pieces.iter().map(JsonPiece::from))?;
+        let mut list = Elements::new(true);
+        pieces.iter().try_for_each(|piece| list.element(&mut out, &JsonPiece::from(piece)))?;
+        list.end(&mut out)?;
     } else {
-        table(&mut out, &place, &file, volume.block_size(), &pieces)?;
+        table(&mut out, &operand, &file, volume.block_size(), &pieces)?;
     }
     out.finish()
 }
 
 /// The extents of a file in order. Neighbours that continue each other in file and on device are one, as
 /// `filefrag` shows them. The last one may reach behind the end of the file, to the end of its block.
-pub fn extents(place: &Place, file: &File, holes: bool) -> Result<Vec<Piece>, CliError> {
+pub fn extents(operand: &Operand, file: &File, holes: bool) -> Result<Vec<Piece>, CliError> {
     let mut extents: Vec<Piece> = Vec::new();
     for piece in file.map() {
-        let piece = piece.map_err(|error| place.error(error))?;
+        let piece = piece.map_err(|error| operand.error(error))?;
         if piece.state == State::Hole && !holes {
             continue;
         }
@@ -97,11 +96,17 @@ fn continues(last: &Piece, next: &Piece) -> bool {
 }
 
 /// As `filefrag -v`: block numbers of the file system, first and last of each extent.
-fn table(out: &mut Out, place: &Place, file: &File, block: u32, pieces: &[Piece]) -> Result<(), CliError> {
+fn table(
+    out: &mut Out,
+    operand: &Operand,
+    file: &File,
+    block: u32,
+    pieces: &[Piece],
+) -> Result<(), CliError> {
     let block = u64::from(block);
     let blocks = file.size().div_ceil(block);
     write!(out, "File size of ")?;
-    out.name(&place.path)?;
+    out.name(&operand.path)?;
     writeln!(out, " is {} ({blocks} block(s) of {block} bytes)", file.size())?;
     writeln!(out, " ext:     logical_offset:        physical_offset: length:   expected: flags:")?;
     let mut expected = None;
@@ -115,7 +120,7 @@ fn table(out: &mut Out, place: &Place, file: &File, block: u32, pieces: &[Piece]
         if !hole && (moved.is_some() || expected.is_none()) {
             count += 1;
         }
-        let place = if hole {
+        let range = if hole {
             format!("{:>23}", "-")
         } else {
             format!("{physical:>10}..{:>11}", physical + length - 1)
@@ -123,7 +128,7 @@ fn table(out: &mut Out, place: &Place, file: &File, block: u32, pieces: &[Piece]
         let moved = moved.map_or_else(String::new, |expected| format!("{expected}:"));
         let flags = flags(piece, index + 1 == pieces.len(), file.size());
         let line = format!(
-            "{index:>4}: {first:>8}..{:>8}: {place}: {length:>6}: {moved:>11} {flags}",
+            "{index:>4}: {first:>8}..{:>8}: {range}: {length:>6}: {moved:>11} {flags}",
             first + length - 1
         );
         writeln!(out, "{}", line.trim_end())?;
@@ -131,17 +136,14 @@ fn table(out: &mut Out, place: &Place, file: &File, block: u32, pieces: &[Piece]
             expected = Some(physical + length);
         }
     }
-    out.name(&place.path)?;
+    out.name(&operand.path)?;
     writeln!(out, ": {count} extent{} found", if count == 1 { "" } else { "s" })
 }
 
 fn flags(piece: &Piece, last: bool, size: u64) -> String {
     let mut flags = Vec::new();
-    match piece.state {
-        State::Written => {}
-        State::Unwritten => flags.push("unwritten"),
-        State::Hole => flags.push("hole"),
-        State::Inline => flags.push("inline"),
+    if piece.state != State::Written {
+        flags.push(piece.state.name());
     }
     if last {
         flags.push("last");

@@ -11,7 +11,7 @@ use uext4::{DeviceSpec, File, OpenOptions, Switches, Target, Volume, VolumeOptio
 
 /// A parsed `DEVICE:/path` argument.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct Operand {
     /// As it was typed, for messages.
     pub argument: OsString,
     /// The device.
@@ -20,7 +20,7 @@ pub struct Place {
     pub path: Vec<u8>,
 }
 
-impl Place {
+impl Operand {
     /// An argument that must name something inside a volume.
     pub fn parse(argument: &OsStr) -> Result<Self, CliError> {
         let target = target(argument)?;
@@ -30,14 +30,19 @@ impl Place {
                 crate::text::visible(argument.as_bytes())
             )));
         };
-        Ok(Place { argument: argument.to_owned(), spec: target.spec, path })
+        Ok(Operand { argument: argument.to_owned(), spec: target.spec, path })
+    }
+
+    /// Arguments that need no path inside: see [`Operand::parse_or_root`].
+    pub fn all(arguments: &[OsString]) -> Result<Vec<Self>, CliError> {
+        arguments.iter().map(|argument| Self::parse_or_root(argument)).collect()
     }
 
     /// An argument without a path means the root directory.
     pub fn parse_or_root(argument: &OsStr) -> Result<Self, CliError> {
         let target = target(argument)?;
         let path = target.path.unwrap_or_else(|| b"/".to_vec());
-        Ok(Place { argument: argument.to_owned(), spec: target.spec, path })
+        Ok(Operand { argument: argument.to_owned(), spec: target.spec, path })
     }
 
     /// The inner path for the library.
@@ -75,7 +80,7 @@ impl Place {
         OsString::from_vec(name)
     }
 
-    /// An answer of the library about this place.
+    /// An answer of the library about this operand.
     pub fn error(&self, error: impl Into<uext4::Error>) -> CliError {
         CliError::at(&self.argument, error)
     }
@@ -143,15 +148,9 @@ impl<'g> How<'g> {
         How { metadata_budget: Some(WALK_BUDGET), ..Self::reading(globals, force, switches) }
     }
 
-    /// For overwriting, of what nobody else uses.
-    pub fn writing(globals: &'g Globals, switches: Switches) -> Self {
-        How { write: true, ..Self::reading(globals, false, switches) }
-    }
-
-    /// Opens the volume on `spec`: every command comes through here. With a tracer, its layer lies between
-    /// the volume and the device, so that it sees metadata, data and flushes alike. Whoever sees an older state of
-    /// the volume, because its journal could not all be replayed, is told, and so is whoever sees it through damaged
-    /// group descriptors.
+    /// Opens the volume on `spec`: every command comes through here. A tracer lies between the volume and the device,
+    /// so that it sees metadata, data and flushes alike. The user is warned if the journal could not all be replayed,
+    /// so that the volume is seen as it was earlier, and if group descriptors are damaged.
     pub fn open_volume(&self, spec: &DeviceSpec) -> Result<Volume, uext4::Error> {
         let volume = self.open_on(self.open_device(spec)?)?;
         let info = volume.info();
@@ -173,7 +172,7 @@ impl<'g> How<'g> {
         })
     }
 
-    /// Opens the volume on an open device, without a word: for those who tell what they find themselves.
+    /// Opens the volume on an open device and warns of nothing: the caller tells what is found.
     pub fn open_on(&self, device: Arc<dyn Device>) -> Result<Volume, uext4::Error> {
         let options = if self.write { VolumeOptions::read_write() } else { VolumeOptions::read_only() };
         let mut options = options.force(self.force).switches(self.switches);

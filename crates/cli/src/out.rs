@@ -52,17 +52,6 @@ impl Out {
         serde_json::to_writer(&mut self.writer, value).map_err(|error| refused(&error.into()))
     }
 
-    /// A JSON array, one element per line, never held as a whole.
-    pub fn json_array<T: Serialize>(&mut self, items: impl IntoIterator<Item = T>) -> Result<(), CliError> {
-        let mut separator = "[\n";
-        for item in items {
-            self.bytes(separator.as_bytes())?;
-            self.json_compact(&item)?;
-            separator = ",\n";
-        }
-        self.bytes(if separator == "[\n" { b"[]\n" } else { b"\n]\n" })
-    }
-
     /// Sends what is buffered now.
     pub fn flush(&mut self) -> Result<(), CliError> {
         self.writer.flush().map_err(|error| refused(&error))
@@ -74,21 +63,27 @@ impl Out {
     }
 }
 
+/// Bytes as they are, and nothing else, to standard output.
+pub fn print(bytes: &[u8]) -> Result<(), CliError> {
+    let mut out = Out::new();
+    out.bytes(bytes)?;
+    out.finish()
+}
+
 /// From now on, what goes to standard output goes into `file`, which is created or emptied: `--json=FILE`.
 pub fn redirect(file: &Path) -> Result<(), CliError> {
     let opened = File::create(file).map_err(|error| CliError::host(file.as_os_str(), "create", &error))?;
     rustix::stdio::dup2_stdout(opened).map_err(|error| refused(&error.into()))
 }
 
-/// Values in JSON: one as it is, indented; of several, an array with one on each line. What is not JSON is printed past
-/// it.
+/// Writes values as JSON: a single value indented, several as an array with one on each line. Text does not come here.
 pub struct Elements {
     several: bool,
     any: bool,
 }
 
 impl Elements {
-    /// One value, or an array.
+    /// An array, or at most one value.
     pub fn new(several: bool) -> Self {
         Elements { several, any: false }
     }

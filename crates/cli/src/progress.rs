@@ -18,29 +18,19 @@ pub struct Progress {
     bar: Option<ProgressBar>,
 }
 
-const BYTES: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
-const PARTS: &str = "{msg} [{bar:30}] {percent}% {eta}";
-const OPEN_ENDED: &str = "{msg} {spinner} {bytes} {bytes_per_sec}";
+/// For bytes.
+pub const BYTES: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+/// For parts of some work, shown as a percentage.
+pub const PARTS: &str = "{msg} [{bar:30}] {percent}% {eta}";
+/// For nobody knows how many bytes.
+pub const OPEN_ENDED: &str = "{msg} {spinner} {bytes} {bytes_per_sec}";
 
 impl Progress {
-    /// Of `total` bytes. `wanted`: not if the output itself goes to the same terminal.
-    pub fn new(label: String, total: u64, wanted: bool) -> Self {
+    /// Of `total` bytes or parts, which is not looked at if the end is open. `wanted`: not if the output itself goes to
+    /// the same terminal.
+    pub fn new(template: &'static str, label: String, total: u64, wanted: bool) -> Self {
         let wanted = wanted && io::stderr().is_terminal();
-        Progress { start: Instant::now(), total, done: 0, label, wanted, template: BYTES, bar: None }
-    }
-
-    /// Of `total` parts of some work, shown as a percentage.
-    pub fn parts(label: String, total: u64, wanted: bool) -> Self {
-        let mut progress = Progress::new(label, total, wanted);
-        progress.template = PARTS;
-        progress
-    }
-
-    /// Of nobody knows how many bytes.
-    pub fn open_ended(label: String) -> Self {
-        let mut progress = Progress::new(label, 0, true);
-        progress.template = OPEN_ENDED;
-        progress
+        Progress { start: Instant::now(), total, done: 0, label, wanted, template, bar: None }
     }
 
     /// So many bytes or parts more.

@@ -1,11 +1,11 @@
 //! `uext4 stat`.
 
-use crate::args::{ForceArgs, Globals, JsonArgs};
+use crate::args::{CommonArgs, Globals};
 use crate::cat::Volumes;
-use crate::error::{CliError, Troubles};
-use crate::open::{How, Place};
+use crate::error::CliError;
+use crate::open::{How, Operand};
 use crate::out::{Elements, Out};
-use crate::text::{self, JsonArgument, JsonTime};
+use crate::text::{self, JsonBytes, JsonTime};
 use clap::{Args, ValueHint};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -18,16 +18,13 @@ use uext4::{FileKind, Metadata, Switches};
 pub struct StatArgs {
     /// The files; the root directory without a path.
     #[arg(value_name = "DEVICE[:/path]", required = true, value_hint = ValueHint::FilePath)]
-    pub places: Vec<OsString>,
+    pub operands: Vec<OsString>,
     /// Follow a symbolic link instead of showing the link itself.
     #[arg(short = 'L', long = "dereference")]
     pub follow: bool,
-    /// How to open.
+    /// How to open, and in which form.
     #[command(flatten)]
-    pub force: ForceArgs,
-    /// In which form.
-    #[command(flatten)]
-    pub form: JsonArgs,
+    pub common: CommonArgs,
 }
 
 /// The names of `struct statx`, and what ext4 knows beyond it.
@@ -51,39 +48,36 @@ pub struct JsonStat<'a> {
     flags: Vec<Cow<'static, str>>,
     generation: u32,
     project: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    target_b64: Option<String>,
+    #[serde(flatten)]
+    target: JsonBytes<'a>,
 }
 
 /// One of several.
 #[derive(Serialize)]
 struct JsonNamed<'a> {
     #[serde(flatten)]
-    argument: JsonArgument,
+    argument: JsonBytes<'a>,
     #[serde(flatten)]
     stat: JsonStat<'a>,
 }
 
 /// Runs it.
 pub fn run(args: &StatArgs, globals: &Globals) -> Result<(), CliError> {
-    let places =
-        args.places.iter().map(|place| Place::parse_or_root(place)).collect::<Result<Vec<_>, _>>()?;
-    let how = How::reading(globals, args.force.force, Switches::ON);
-    let (mut volumes, mut troubles) = (Volumes::default(), Troubles::new("stat", globals.json));
+    let operands = Operand::all(&args.operands)?;
+    let how = How::reading(globals, args.common.force, Switches::ON);
+    let (mut volumes, mut troubles) = (Volumes::default(), globals.troubles());
     let mut out = Out::new();
-    let mut list = Elements::new(globals.json && places.len() > 1);
-    for place in &places {
-        let found = find(place, args.follow, &mut volumes, &how);
-        let Some((metadata, target)) = troubles.one_of(places.len(), found)? else { continue };
+    let mut list = Elements::new(globals.json && operands.len() > 1);
+    for operand in &operands {
+        let found = find(operand, args.follow, &mut volumes, &how);
+        let Some((metadata, target)) = troubles.one_of(operands.len(), found)? else { continue };
         if globals.json {
-            let argument = JsonArgument::of(&place.argument, places.len());
+            let argument = JsonBytes::argument(&operand.argument, operands.len());
             let stat = JsonStat::new(&metadata, target.as_deref());
             list.element(&mut out, &JsonNamed { argument, stat })?;
         } else {
             // Of one argument the path inside its volume, of several with the device.
-            let name = if places.len() > 1 { place.argument.as_bytes() } else { &place.path };
+            let name = if operands.len() > 1 { operand.argument.as_bytes() } else { &operand.path };
             print_text(&mut out, name, &metadata, target.as_deref())?;
         }
     }
@@ -92,18 +86,18 @@ pub fn run(args: &StatArgs, globals: &Globals) -> Result<(), CliError> {
     troubles.finish()
 }
 
-/// The attributes of a place, and what it points at if it is a symbolic link.
+/// The attributes of an operand, and what it points at if it is a symbolic link.
 fn find(
-    place: &Place,
+    operand: &Operand,
     follow: bool,
     volumes: &mut Volumes,
     how: &How<'_>,
 ) -> Result<(Metadata, Option<Vec<u8>>), CliError> {
-    let volume = volumes.get(place, how)?;
-    let ino = volume.resolve(place.inner(), follow).map_err(|error| place.error(error))?;
-    let metadata = volume.metadata_of(ino).map_err(|error| place.error(error))?;
+    let volume = volumes.get(operand, how)?;
+    let ino = volume.resolve(operand.inner(), follow).map_err(|error| operand.error(error))?;
+    let metadata = volume.metadata_of(ino).map_err(|error| operand.error(error))?;
     let target = match metadata.kind {
-        FileKind::Symlink => Some(volume.read_link_of(ino).map_err(|error| place.error(error))?),
+        FileKind::Symlink => Some(volume.read_link_of(ino).map_err(|error| operand.error(error))?),
         _ => None,
     };
     Ok((metadata, target))
@@ -112,7 +106,6 @@ fn find(
 impl<'a> JsonStat<'a> {
     /// Of an inode, and what it points at if it is a symbolic link.
     pub fn new(metadata: &Metadata, target: Option<&'a [u8]>) -> Self {
-        let (target, target_b64) = target.map_or((None, None), text::utf8_or_base64);
         JsonStat {
             stx_ino: metadata.ino.get(),
             stx_mode: u32::from(metadata.kind.mode_bits()) | metadata.mode,
@@ -132,8 +125,7 @@ impl<'a> JsonStat<'a> {
             flags: metadata.flags.names(),
             generation: metadata.generation,
             project: metadata.project,
-            target,
-            target_b64,
+            target: JsonBytes("target", target),
         }
     }
 }

@@ -1,6 +1,5 @@
 //! A drawing of a file's extents: the file above, the volume below, and a band from each extent to its place.
 
-use std::fmt::Write;
 use uext4::{Piece, State};
 
 const WIDTH: f64 = 1200.0;
@@ -25,15 +24,12 @@ pub fn draw(name: &str, size: u64, volume: u64, pieces: &[Piece]) -> String {
     let end = pieces.last().map_or(0, Piece::end).max(size).max(1);
     let name = escape(name);
     let extents = pieces.iter().filter(|piece| piece.state != State::Hole).count();
-    push(
-        &mut svg,
-        format_args!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+    svg.push_str(&format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
              font-family=\"sans-serif\" font-size=\"14\">\n<title>{name}</title>\n\
              <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
              <text x=\"{MARGIN}\" y=\"30\">{name}: {size} bytes, {extents} extent(s)</text>\n"
-        ),
-    );
+    ));
     bar(&mut svg, FILE_TOP, &format!("file, 0 … {size}"));
     bar(&mut svg, VOLUME_TOP, &format!("volume, 0 … {volume}"));
     for (index, piece) in pieces.iter().enumerate() {
@@ -45,15 +41,12 @@ pub fn draw(name: &str, size: u64, volume: u64, pieces: &[Piece]) -> String {
 }
 
 fn bar(svg: &mut String, top: f64, label: &str) {
-    push(
-        svg,
-        format_args!(
-            "<rect x=\"{MARGIN}\" y=\"{top}\" width=\"{}\" height=\"{BAR}\" fill=\"{HOLE}\"/>\n\
+    svg.push_str(&format!(
+        "<rect x=\"{MARGIN}\" y=\"{top}\" width=\"{}\" height=\"{BAR}\" fill=\"{HOLE}\"/>\n\
          <text x=\"{MARGIN}\" y=\"{}\" fill=\"#4a5568\" font-size=\"12\">{label}</text>\n",
-            WIDTH - 2.0 * MARGIN,
-            top - 6.0
-        ),
-    );
+        WIDTH - 2.0 * MARGIN,
+        top - 6.0
+    ));
 }
 
 fn band(svg: &mut String, index: usize, piece: &Piece, size: u64, volume: u64) {
@@ -68,9 +61,7 @@ fn band(svg: &mut String, index: usize, piece: &Piece, size: u64, volume: u64) {
         true => format!(" stroke=\"{color}\" stroke-width=\"1.5\""),
         false => String::new(),
     };
-    push(
-        svg,
-        format_args!(
+    svg.push_str(&format!(
             "<g fill=\"{color}\"><title>{} bytes at {} of the file, {} of the volume, {}</title>\
          <path d=\"M{a:.2} {FILE_TOP}H{b:.2}V{file_bottom}H{a:.2}z\"/>\
          <path d=\"M{c:.2} {VOLUME_TOP}H{d:.2}V{volume_bottom}H{c:.2}z\"/>\
@@ -79,8 +70,7 @@ fn band(svg: &mut String, index: usize, piece: &Piece, size: u64, volume: u64) {
             piece.logical,
             piece.physical,
             piece.state.name()
-        ),
-    );
+        ));
 }
 
 fn span(pos: u64, length: u64, total: u64) -> (f64, f64) {
@@ -95,20 +85,12 @@ fn legend(svg: &mut String) {
     let entries = [("written", WRITTEN[0]), ("unwritten", UNWRITTEN), ("hole or other", HOLE)];
     for (index, (label, color)) in entries.iter().enumerate() {
         let x = MARGIN + 150.0 * index as f64;
-        push(
-            svg,
-            format_args!(
-                "<rect x=\"{x}\" y=\"315\" width=\"14\" height=\"14\" fill=\"{color}\"/>\
+        svg.push_str(&format!(
+            "<rect x=\"{x}\" y=\"315\" width=\"14\" height=\"14\" fill=\"{color}\"/>\
              <text x=\"{}\" y=\"327\">{label}</text>\n",
-                x + 20.0
-            ),
-        );
+            x + 20.0
+        ));
     }
-}
-
-fn push(svg: &mut String, text: std::fmt::Arguments<'_>) {
-    // Writing to a string cannot fail.
-    let _infallible = svg.write_fmt(text);
 }
 
 fn escape(text: &str) -> String {

@@ -1,10 +1,11 @@
 //! Names, numbers, times and modes as text.
 
 use chrono::DateTime;
+use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use uext4::{FileKind, Timestamp};
+use uext4::{FileKind, Metadata, Timestamp};
 
 /// `name` for a person: control characters, line and direction marks and bytes that are not UTF-8 become
 /// escapes, so that a name can neither move the cursor nor pass for another one. A backslash is doubled.
@@ -31,10 +32,7 @@ pub fn visible(name: &[u8]) -> String {
 }
 
 fn push_byte(text: &mut String, byte: u8) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    text.push_str("\\x");
-    text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-    text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    text.push_str(&format!("\\x{byte:02x}"));
 }
 
 /// Line and paragraph separators, and marks that make a terminal print letters in another order.
@@ -77,24 +75,33 @@ pub fn seconds<S: Serializer>(seconds: &u64, serializer: S) -> Result<S::Ok, S::
     JsonTime { tv_sec, tv_nsec: 0 }.serialize(serializer)
 }
 
-/// Which of several arguments an element in JSON belongs to; no fields if there is one argument.
-#[derive(Serialize, Clone, Default)]
-pub struct JsonArgument {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    argument: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    argument_b64: Option<String>,
+/// Bytes that are mostly text, as a field of this name; or in base64, in the field `NAME_b64`, if they are not UTF-8.
+/// To be flattened into a struct; without bytes there is no field.
+pub struct JsonBytes<'a>(pub &'static str, pub Option<&'a [u8]>);
+
+impl<'a> JsonBytes<'a> {
+    /// Which of several arguments an element in JSON belongs to; no field if there is one argument.
+    pub fn argument(argument: &'a OsStr, count: usize) -> Self {
+        JsonBytes("argument", (count > 1).then(|| argument.as_bytes()))
+    }
 }
 
-impl JsonArgument {
-    /// Of this argument, one of `count`.
-    pub fn of(argument: &OsStr, count: usize) -> Self {
-        if count == 1 {
-            return JsonArgument::default();
+impl Serialize for JsonBytes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let JsonBytes(name, bytes) = *self;
+        let mut fields = serializer.serialize_map(None)?;
+        match bytes.map(utf8_or_base64) {
+            None => {}
+            Some((Some(text), _)) => fields.serialize_entry(name, text)?,
+            Some((None, coded)) => fields.serialize_entry(&format!("{name}_b64"), &coded)?,
         }
-        let (argument, argument_b64) = utf8_or_base64(argument.as_bytes());
-        JsonArgument { argument: argument.map(str::to_owned), argument_b64 }
+        fields.end()
     }
+}
+
+/// One value as JSON on a line. Plain numbers and names can be serialized; if not, the line says so.
+pub fn json_line(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
 }
 
 /// RFC 4648 base64 with padding.
@@ -105,13 +112,7 @@ pub fn base64(bytes: &[u8]) -> String {
 /// Bytes from `4096`, `4k`, `64M`, `1g`, `2TiB`, `0x1000`: powers of 1024.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || format!("`{text}` is not a size: digits and perhaps k, m, g or t");
-    let (digits, radix) = match text.strip_prefix("0x") {
-        Some(digits) => (digits, 16),
-        None => (text, 10),
-    };
-    let end = digits.find(|letter: char| !letter.is_digit(radix)).unwrap_or(digits.len());
-    let (number, suffix) = digits.split_at(end);
-    let number = u64::from_str_radix(number, radix).map_err(|_| bad())?;
+    let (number, suffix) = number_and_unit(text).ok_or_else(bad)?;
     let suffix = suffix.to_ascii_lowercase();
     let shift = match suffix.strip_suffix("ib").filter(|unit| !unit.is_empty()).unwrap_or(&suffix) {
         "" => 0,
@@ -122,6 +123,15 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         _ => return Err(bad()),
     };
     number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is more than 64 bits hold"))
+}
+
+/// A number, decimal or hexadecimal behind `0x`, and what stands behind it. In hexadecimal b and e are digits, as for
+/// strtoll(3).
+pub fn number_and_unit(text: &str) -> Option<(u64, &str)> {
+    let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |digits| (digits, 16));
+    let end = digits.find(|letter: char| !letter.is_digit(radix)).unwrap_or(digits.len());
+    let (number, unit) = digits.split_at(end);
+    Some((u64::from_str_radix(number, radix).ok()?, unit))
 }
 
 /// Bytes for a person: `512 bytes`, `26.016 MiB`, whole numbers without decimals.
@@ -161,44 +171,42 @@ pub fn uuid(bytes: &[u8; 16]) -> String {
     uuid::Uuid::from_bytes(*bytes).to_string()
 }
 
+/// The names of a type: for JSON, in the words of `stat` of coreutils, and as the first letter of a mode.
+fn names(kind: FileKind) -> (&'static str, &'static str, char) {
+    match kind {
+        FileKind::Regular => ("file", "regular file", '-'),
+        FileKind::Directory => ("directory", "directory", 'd'),
+        FileKind::Symlink => ("symlink", "symbolic link", 'l'),
+        FileKind::CharDevice => ("char_device", "character special file", 'c'),
+        FileKind::BlockDevice => ("block_device", "block special file", 'b'),
+        FileKind::Fifo => ("fifo", "fifo", 'p'),
+        FileKind::Socket => ("socket", "socket", 's'),
+    }
+}
+
 /// The type for JSON.
 pub fn kind(kind: FileKind) -> &'static str {
-    match kind {
-        FileKind::Regular => "file",
-        FileKind::Directory => "directory",
-        FileKind::Symlink => "symlink",
-        FileKind::CharDevice => "char_device",
-        FileKind::BlockDevice => "block_device",
-        FileKind::Fifo => "fifo",
-        FileKind::Socket => "socket",
-    }
+    names(kind).0
 }
 
 /// The type as `stat` of coreutils says it.
 pub fn kind_words(kind: FileKind) -> &'static str {
-    match kind {
-        FileKind::Regular => "regular file",
-        FileKind::Directory => "directory",
-        FileKind::Symlink => "symbolic link",
-        FileKind::CharDevice => "character special file",
-        FileKind::BlockDevice => "block special file",
-        FileKind::Fifo => "fifo",
-        FileKind::Socket => "socket",
+    names(kind).1
+}
+
+/// The size, of device nodes major and minor; with a letter for a person.
+pub fn size_or_device(metadata: &Metadata, human: bool) -> String {
+    match metadata.kind {
+        FileKind::CharDevice | FileKind::BlockDevice => format!("{}, {}", metadata.rdev.0, metadata.rdev.1),
+        _ if human => short(metadata.size),
+        _ => metadata.size.to_string(),
     }
 }
 
 /// `drwxr-sr-t` and the like.
 pub fn mode_string(kind: FileKind, mode: u32) -> String {
     let mut text = String::with_capacity(10);
-    text.push(match kind {
-        FileKind::Regular => '-',
-        FileKind::Directory => 'd',
-        FileKind::Symlink => 'l',
-        FileKind::CharDevice => 'c',
-        FileKind::BlockDevice => 'b',
-        FileKind::Fifo => 'p',
-        FileKind::Socket => 's',
-    });
+    text.push(names(kind).2);
     for (shift, special, set, set_and_x) in
         [(6, 0o4000, 'S', 's'), (3, 0o2000, 'S', 's'), (0, 0o1000, 'T', 't')]
     {

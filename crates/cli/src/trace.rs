@@ -22,7 +22,7 @@ pub struct TraceArgs {
     pub output: Option<PathBuf>,
     /// The uext4 command and its arguments, without `uext4`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
-    pub command: Vec<OsString>,
+    pub words: Vec<OsString>,
     /// In which form.
     #[command(flatten)]
     pub form: JsonArgs,
@@ -35,7 +35,7 @@ pub fn run(
     globals: &Globals,
     execute: impl FnOnce(Vec<OsString>, Option<Arc<Tracer>>) -> ExitCode,
 ) -> Result<ExitCode, CliError> {
-    if globals.trace.is_some() || args.command.first().is_some_and(|name| name == "trace") {
+    if globals.trace.is_some() || args.words.first().is_some_and(|name| name == "trace") {
         return Err(CliError::usage("a trace cannot be traced"));
     }
     let json = args.form.json.as_ref().filter(|file| *file != Path::new("-"));
@@ -53,11 +53,11 @@ pub fn run(
     };
     let tracer = Arc::new(Tracer::new(writer, globals.json));
     let mut arguments = vec![OsString::from("uext4")];
-    arguments.extend(args.command);
+    arguments.extend(args.words);
     let exit = execute(arguments, Some(Arc::clone(&tracer)));
     match tracer.finish() {
         Ok(()) => Ok(exit),
-        // Whoever read the trace has left; that does not change how the command ended.
+        // The reader of the trace has left. The command's own status stays.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(exit),
         Err(error) => Err(CliError::host(&target, "write", &error)),
     }

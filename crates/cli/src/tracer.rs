@@ -1,5 +1,6 @@
 //! Who watches the devices of a command below `uext4 trace`.
 
+use crate::text;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -72,8 +73,9 @@ impl Tracer {
     /// Prints the totals, if a device was opened. The first failed write of the whole trace is the error.
     pub fn finish(&self) -> Result<(), io::Error> {
         let opened = !lock(&self.counters).is_empty();
-        let counts = self.totals();
-        let line = if self.json { json_totals(&counts) } else { text_totals(&counts) };
+        let total = self.totals();
+        let line =
+            if self.json { text::json_line(&JsonTotals { total }) + "\n" } else { text_totals(&total) };
         let mut log = lock(&self.shared);
         if opened {
             log.line(&line);
@@ -113,7 +115,7 @@ fn json_line(event: &TraceEvent) -> String {
         TracePhase::Complete(Ok(_)) => ("complete", None),
         TracePhase::Complete(Err(errno)) => ("complete", Some(errno)),
     };
-    to_line(&JsonEvent {
+    text::json_line(&JsonEvent {
         time_ns: event.time_ns,
         thread: event.thread,
         phase,
@@ -123,15 +125,17 @@ fn json_line(event: &TraceEvent) -> String {
         fua: event.fua,
         queued: event.queued,
         errno,
-    })
+    }) + "\n"
 }
 
 #[derive(Serialize)]
 struct JsonTotals {
-    total: JsonCounts,
+    #[serde(with = "JsonCounts")]
+    total: Counts,
 }
 
 #[derive(Serialize)]
+#[serde(remote = "Counts")]
 struct JsonCounts {
     reads: u64,
     read_bytes: u64,
@@ -143,23 +147,6 @@ struct JsonCounts {
     discarded_bytes: u64,
     queued: u64,
     errors: u64,
-}
-
-fn json_totals(counts: &Counts) -> String {
-    to_line(&JsonTotals {
-        total: JsonCounts {
-            reads: counts.reads,
-            read_bytes: counts.read_bytes,
-            writes: counts.writes,
-            written_bytes: counts.written_bytes,
-            fua_writes: counts.fua_writes,
-            flushes: counts.flushes,
-            discards: counts.discards,
-            discarded_bytes: counts.discarded_bytes,
-            queued: counts.queued,
-            errors: counts.errors,
-        },
-    })
 }
 
 fn text_totals(counts: &Counts) -> String {
@@ -176,11 +163,4 @@ fn text_totals(counts: &Counts) -> String {
         counts.queued,
         counts.errors
     )
-}
-
-/// Serializing plain numbers and constant names cannot fail; if it did, the line would say so.
-fn to_line<T: Serialize>(value: &T) -> String {
-    let mut line = serde_json::to_string(value).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"));
-    line.push('\n');
-    line
 }

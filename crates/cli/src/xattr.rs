@@ -1,10 +1,10 @@
 //! `uext4 xattr`: extended attributes, in the manner of `getfattr -d -m -`.
 
-use crate::args::{ForceArgs, Globals, JsonArgs};
-use crate::error::{CliError, Troubles};
-use crate::open::{How, Place};
-use crate::out::Out;
-use crate::text;
+use crate::args::{CommonArgs, Globals};
+use crate::error::CliError;
+use crate::open::{How, Operand};
+use crate::out::{Elements, Out};
+use crate::text::{self, JsonBytes};
 use clap::{Args, ValueHint};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use uext4_ondisk::CorruptKind;
 pub struct XattrArgs {
     /// The file; the root directory without a path.
     #[arg(value_name = "DEVICE[:/path]", value_hint = ValueHint::FilePath)]
-    pub place: OsString,
+    pub operand: OsString,
     /// One attribute by its full name, such as user.comment; all of them otherwise.
     pub name: Option<OsString>,
     /// Show the attributes of a symbolic link itself instead of following it.
@@ -30,12 +30,9 @@ pub struct XattrArgs {
     /// Print help.
     #[arg(long, action = clap::ArgAction::Help)]
     pub help: Option<bool>,
-    /// How to open.
+    /// How to open, and in which form.
     #[command(flatten)]
-    pub force: ForceArgs,
-    /// In which form.
-    #[command(flatten)]
-    pub form: JsonArgs,
+    pub common: CommonArgs,
 }
 
 /// A value is printed as text unless more than one byte of this many would have to be escaped.
@@ -43,10 +40,8 @@ const TEXT_MIN: usize = 8;
 
 #[derive(Serialize)]
 struct JsonXattr<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name_b64: Option<String>,
+    #[serde(flatten)]
+    name: JsonBytes<'a>,
     size: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<&'a str>,
@@ -68,10 +63,10 @@ struct Xattr {
 
 /// Runs it.
 pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
-    let place = Place::parse_or_root(&args.place)?;
-    let volume = place.volume(&How::reading(globals, args.force.force, Switches::ON))?;
-    let at = |error: uext4::Error| place.error(error);
-    let ino = volume.resolve(place.inner(), !args.no_dereference).map_err(at)?;
+    let operand = Operand::parse_or_root(&args.operand)?;
+    let volume = operand.volume(&How::reading(globals, args.common.force, Switches::ON))?;
+    let at = |error: uext4::Error| operand.error(error);
+    let ino = volume.resolve(operand.inner(), !args.no_dereference).map_err(at)?;
     let mut out = Out::new();
     if let Some(name) = &args.name {
         let (xattr, fault) = read(&volume, ino, name.as_bytes()).map_err(at)?;
@@ -81,47 +76,43 @@ pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
             print(&mut out, &xattr, args.only_values)?;
         }
         out.finish()?;
-        return fault.map_or(Ok(()), |fault| Err(place.error(fault).about_attribute(&xattr.name)));
+        return fault.map_or(Ok(()), |fault| Err(operand.error(fault).about_attribute(&xattr.name)));
     }
     let names = volume.list_xattrs_of(ino).map_err(at)?;
     if !globals.json && !args.only_values && names.clone().any(|name| name.is_ok()) {
         out.bytes(b"# file: ")?;
-        out.bytes(&escaped(&place.path))?;
+        out.bytes(&escaped(&operand.path))?;
         out.bytes(b"\n")?;
     }
     // One at a time: all values of a hostile file together could be larger than memory. What cannot be read hides
     // nothing of the others.
-    let mut troubles = Troubles::new("xattr", globals.json);
-    let mut separator = "[\n";
+    let mut troubles = globals.troubles();
+    let mut list = Elements::new(globals.json);
     for name in names {
         let name = match name {
             Ok(name) => name,
             Err(damage) => {
-                troubles.tell(&place.error(damage));
+                troubles.tell(&operand.error(damage));
                 continue;
             }
         };
         let (xattr, fault) = match read(&volume, ino, name.as_bytes()) {
             Ok((xattr, fault)) => (Some(xattr), fault),
-            // An access control list without entries is none, though its name is there.
+            // A list without entries counts as no attribute, although its name is there.
             Err(uext4::Error::NoAttribute) => continue,
             Err(error) => (None, Some(error)),
         };
         if let Some(fault) = fault {
-            troubles.tell(&place.error(fault).about_attribute(name.as_bytes()));
+            troubles.tell(&operand.error(fault).about_attribute(name.as_bytes()));
         }
         let Some(xattr) = xattr else { continue };
         if globals.json {
-            out.bytes(separator.as_bytes())?;
-            out.json_compact(&json(&xattr))?;
-            separator = ",\n";
+            list.element(&mut out, &json(&xattr))?;
         } else {
             print(&mut out, &xattr, args.only_values)?;
         }
     }
-    if globals.json {
-        out.bytes(if separator == "[\n" { b"[]\n" } else { b"\n]\n" })?;
-    }
+    list.end(&mut out)?;
     out.finish()?;
     troubles.finish()
 }
@@ -146,13 +137,13 @@ fn is_bad_acl(error: &uext4::Error) -> bool {
 }
 
 fn json(xattr: &Xattr) -> JsonXattr<'_> {
-    let (name, name_b64) = text::utf8_or_base64(&xattr.name);
+    let name = JsonBytes("name", Some(&xattr.name));
     let (value, value_b64) = match xattr.undecoded {
         true => (None, Some(text::base64(&xattr.value))),
         false => text::utf8_or_base64(&xattr.value),
     };
     let acl = xattr.acl.as_ref().map(|acl| acl.entries.iter().map(ToString::to_string).collect());
-    JsonXattr { name, name_b64, size: xattr.value.len(), value, value_b64, acl }
+    JsonXattr { name, size: xattr.value.len(), value, value_b64, acl }
 }
 
 fn print(out: &mut Out, xattr: &Xattr, only_value: bool) -> Result<(), CliError> {

@@ -6,7 +6,7 @@ use common::{good, text};
 use std::ffi::OsStr;
 use uext4_testkit::{Scratch, oracle, requirement};
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "info",
     "ls",
     "stat",
@@ -20,6 +20,7 @@ const COMMANDS: [&str; 16] = [
     "io",
     "trace",
     "cp",
+    "mkfs",
     "bench",
     "completions",
     "man",

@@ -12,7 +12,7 @@ use std::process::Stdio;
 use uext4_testkit::{Need, Volume, VolumeBuilder, needs, oracle};
 
 /// What is no command.
-const UNKNOWN: [&str; 2] = ["frobnicate", "mkfs"];
+const UNKNOWN: [&str; 1] = ["frobnicate"];
 
 /// `DEV` stands for the image.
 fn words(volume: &Volume, line: &[&str]) -> Vec<OsString> {
@@ -29,7 +29,21 @@ fn bad_usage_is_status_2() {
         &[][..],
         &["--no-such-flag"],
         &["frobnicate"],
-        &["mkfs", "DEV"],
+        &["mkfs"],
+        &["mkfs", "DEV:/hello"],
+        &["mkfs", "DEV", "64"],
+        &["mkfs", "DEV", "-O", "frobnicate"],
+        &["mkfs", "DEV", "-O", "quota"],
+        &["mkfs", "DEV", "-O", "project"],
+        &["mkfs", "DEV", "-O", "^extent"],
+        &["mkfs", "DEV", "-E", "quotatype=usr"],
+        &["mkfs", "DEV", "-J", "device=/dev/x"],
+        &["mkfs", "DEV", "-m", "51"],
+        &["mkfs", "DEV", "-b", "1000"],
+        &["mkfs", "DEV", "-I", "100"],
+        &["mkfs", "DEV", "-U", "no-uuid"],
+        &["mkfs", "DEV", "-L", "longer than sixteen"],
+        &["mkfs", "DEV", "--compat", "debian11"],
         &["info"],
         &["info", "DEV:/hello"],
         &["info", "DEV", "DEV"],

@@ -59,23 +59,3 @@ fn apply_line(image: &mut Vec<u8>, line: &str) -> Option<()> {
     }
     Some(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use uext4_testkit::mutate::script_of;
-    use uext4_testkit::{Need, needs};
-
-    #[test]
-    fn a_described_image_is_made_again() {
-        needs!(Need::Tool("zstd"));
-        for seed in 0..60 {
-            let index = seed as usize % images::NAMES.len();
-            let mutated = images::base(index).mutate(&script_of(seed));
-            let text = describe(index, &mutated.image, &mutated.edits);
-            assert!(apply(&text).unwrap() == mutated.image, "seed {seed}");
-        }
-        assert_eq!(apply("at 0x10: 00").unwrap_err(), "at 0x10: 00", "no image yet");
-        assert!(apply("image unheard-of").is_err());
-    }
-}

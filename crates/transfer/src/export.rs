@@ -4,7 +4,7 @@ use crate::attributes::{self, Attributes};
 use crate::devices::Devices;
 use crate::error::{Cause, Error, Result};
 use crate::made::Made;
-use crate::pump::{Sink, pour, stream};
+use crate::read_ahead::{Sink, pour, stream};
 use crate::{target, tree};
 use rustix::fd::AsFd;
 use std::collections::HashSet;

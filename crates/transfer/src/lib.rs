@@ -5,8 +5,8 @@
 //! and what failed is an [`Error`] that names a path.
 //!
 //! Reading path: `export` (what goes where) → `tree` (the walk) → `host` (making things out of names that nobody
-//! vouches for) → `attributes`, `xattrs`. Beside them: `pump` (the bytes), `made` (what there is already), `devices`
-//! (what must not be written to).
+//! vouches for) → `attributes`, `xattrs`. Beside them: `read_ahead` (the bytes), `made` (what there is already),
+//! `devices` (what must not be written to).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -16,7 +16,7 @@ mod error;
 mod export;
 mod host;
 mod made;
-mod pump;
+mod read_ahead;
 mod target;
 mod tree;
 mod xattrs;
@@ -24,4 +24,4 @@ mod xattrs;
 pub use devices::Devices;
 pub use error::{Cause, Error, Result, Subject};
 pub use export::{Export, Keep, Observer};
-pub use pump::stream;
+pub use read_ahead::stream;

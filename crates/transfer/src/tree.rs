@@ -5,7 +5,7 @@ use crate::error::{Cause, Error, Result};
 use crate::export::{Destination, Keep, Observer, Sparse, volume_size};
 use crate::host::Host;
 use crate::made::{First, Made};
-use crate::pump::{Sink, pour};
+use crate::read_ahead::{Sink, pour};
 use crate::target::Target;
 use rustix::fd::AsFd;
 use rustix::fs::{FileType, Mode};

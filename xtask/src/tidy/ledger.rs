@@ -21,7 +21,7 @@ impl<'a> Ledger<'a> {
     }
 
     /// The problems that remain, sorted, and the exceptions that nothing needs any more.
-    pub fn settle(&mut self, mut findings: Vec<Finding>) -> Vec<String> {
+    pub fn problems(&mut self, mut findings: Vec<Finding>) -> Vec<String> {
         findings.sort();
         let mut problems: Vec<String> =
             findings.iter().filter(|finding| !self.excused(finding)).map(Finding::to_string).collect();
@@ -84,22 +84,22 @@ mod tests {
     #[test]
     fn an_exception_excuses_up_to_its_own_limit() {
         let config = Config::sample(EXCEPTION);
-        assert!(Ledger::new(&config).settle(vec![finding("columns", 80)]).is_empty());
-        let problems = Ledger::new(&config).settle(vec![finding("columns", 81)]);
+        assert!(Ledger::new(&config).problems(vec![finding("columns", 80)]).is_empty());
+        let problems = Ledger::new(&config).problems(vec![finding("columns", 81)]);
         assert_eq!(problems.len(), 2, "the finding, and the exception that did not cover it: {problems:?}");
     }
 
     #[test]
     fn an_unused_exception_is_a_problem() {
         let config = Config::sample(EXCEPTION);
-        assert!(Ledger::new(&config).settle(Vec::new())[0].contains("unused exception"));
-        assert_eq!(Ledger::new(&config).settle(vec![finding("file-lines", 80)]).len(), 2, "another rule");
+        assert!(Ledger::new(&config).problems(Vec::new())[0].contains("unused exception"));
+        assert_eq!(Ledger::new(&config).problems(vec![finding("file-lines", 80)]).len(), 2, "another rule");
     }
 
     #[test]
     fn an_unsafe_file_must_hold_unsafe() {
         let config = Config::sample("[[unsafe_files]]\npath = \"a.rs\"\nreason = \"the ring's door\"\n");
-        assert!(Ledger::new(&config).settle(vec![finding(source::UNSAFE, 0)]).is_empty());
-        assert!(Ledger::new(&config).settle(Vec::new())[0].contains("holds no unsafe"));
+        assert!(Ledger::new(&config).problems(vec![finding(source::UNSAFE, 0)]).is_empty());
+        assert!(Ledger::new(&config).problems(Vec::new())[0].contains("holds no unsafe"));
     }
 }

@@ -57,6 +57,6 @@ pub fn run(root: &Path) -> Result<Summary, String> {
     }
     rooms::check(&graph, &config, &files, &mut findings)?;
     let mut ledger = Ledger::new(&config);
-    let problems = ledger.settle(findings);
+    let problems = ledger.problems(findings);
     Ok(Summary { files: files.len(), crates: graph.len(), problems })
 }

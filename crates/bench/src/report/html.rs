@@ -3,7 +3,6 @@
 use super::model::{Measured, Report};
 use super::{plots, words};
 use crate::error::Result;
-use std::fmt::Write;
 
 const STYLE: &str = "
 :root { color-scheme: light dark; --ink: #1c2430; --paper: #ffffff; --rule: #d5dae1; --soft: #5b6675; }
@@ -40,21 +39,18 @@ pub fn render(report: &Report) -> Result<String> {
     page.push_str("<title>uext4 bench</title><style>");
     page.push_str(STYLE);
     page.push_str("</style></head><body><h1>uext4 bench</h1>\n");
-    push(
-        &mut page,
-        format_args!(
-            "<p class=\"soft\">{}, {} processors, Linux {}, uext4 {}</p><p>{METHOD}</p>\n",
-            escape(&machine.cpu),
-            machine.cpus,
-            escape(&machine.kernel),
-            escape(&machine.uext4)
-        ),
-    );
+    page.push_str(&format!(
+        "<p class=\"soft\">{}, {} processors, Linux {}, uext4 {}</p><p>{METHOD}</p>\n",
+        escape(&machine.cpu),
+        machine.cpus,
+        escape(&machine.kernel),
+        escape(&machine.uext4)
+    ));
     if let Some(warning) = report.load_before.and_then(|load| load.warning()) {
-        push(
-            &mut page,
-            format_args!("<p class=\"warning\">Before anything was measured: {}.</p>\n", escape(&warning)),
-        );
+        page.push_str(&format!(
+            "<p class=\"warning\">Before anything was measured: {}.</p>\n",
+            escape(&warning)
+        ));
     }
     switches(&mut page);
     let titles = [
@@ -67,7 +63,7 @@ pub fn render(report: &Report) -> Result<String> {
     ];
     for (name, title) in titles {
         if let Some(chart) = plots::ratios(report, name)? {
-            push(&mut page, format_args!("<h2>{name}</h2><p>{title}</p><div class=\"wide\">{chart}</div>\n"));
+            page.push_str(&format!("<h2>{name}</h2><p>{title}</p><div class=\"wide\">{chart}</div>\n"));
         }
     }
     for measured in &report.scenarios {
@@ -77,45 +73,37 @@ pub fn render(report: &Report) -> Result<String> {
     Ok(page)
 }
 
-fn push(page: &mut String, text: std::fmt::Arguments<'_>) {
-    // Writing to a string cannot fail.
-    let _infallible = page.write_fmt(text);
-}
-
 /// What each switch does.
 fn switches(page: &mut String) {
     page.push_str("<h2>Switches</h2><dl>\n");
     for name in uext4::SWITCH_NAMES {
         let what = words::switch(name).unwrap_or_default();
-        push(page, format_args!("<dt><b>{name}</b></dt><dd>{}</dd>\n", escape(what)));
+        page.push_str(&format!("<dt><b>{name}</b></dt><dd>{}</dd>\n", escape(what)));
     }
     page.push_str("</dl>\n");
 }
 
 fn section(page: &mut String, measured: &Measured) -> Result<()> {
     let (threads, qd) = measured.lanes();
-    push(
-        page,
-        format_args!(
-            "<h2>{} on {}</h2><p class=\"soft\">{threads} threads, queue depth {qd}, engine {}, {}, \
+    page.push_str(&format!(
+        "<h2>{} on {}</h2><p class=\"soft\">{threads} threads, queue depth {qd}, engine {}, {}, \
              {} rounds, {:.1} s per arm, e2fsck {}</p>\n",
-            escape(&measured.title()),
-            escape(&measured.device),
-            escape(&measured.engine),
-            if measured.polled { "polled" } else { "not polled" },
-            measured.rounds,
-            measured.seconds,
-            escape(&measured.e2fsck)
-        ),
-    );
+        escape(&measured.title()),
+        escape(&measured.device),
+        escape(&measured.engine),
+        if measured.polled { "polled" } else { "not polled" },
+        measured.rounds,
+        measured.seconds,
+        escape(&measured.e2fsck)
+    ));
     if let Some((name, what)) = measured.switch.as_deref().and_then(|name| Some((name, words::switch(name)?)))
     {
-        push(page, format_args!("<p>Switch <b>{}</b>. {}</p>\n", escape(name), escape(what)));
+        page.push_str(&format!("<p>Switch <b>{}</b>. {}</p>\n", escape(name), escape(what)));
     }
     let busy = measured.load.and_then(|load| load.warning());
     for note in &measured.notes {
         let class = if busy.as_ref() == Some(note) { " class=\"warning\"" } else { "" };
-        push(page, format_args!("<p{class}>{}</p>\n", escape(note)));
+        page.push_str(&format!("<p{class}>{}</p>\n", escape(note)));
     }
     page.push_str("<div class=\"charts\"><div><h3>Requests per second</h3>");
     page.push_str(&plots::iops(measured)?);
@@ -140,39 +128,26 @@ fn numbers(page: &mut String, measured: &Measured) {
         let says = rate.map_or("", |(_, interval)| words::rate_verdict(interval));
         let cpu = measured.cpu_ratio(&name);
         let cpu = cpu.map_or_else(String::new, |(median, interval)| words::ratio(median, interval));
-        push(
-            page,
-            format_args!(
-                "<tr><td>{}</td><td>{:.0}</td><td>{:.0}</td><td>{:.0}</td><td>{:.0}</td><td>{}</td>\
+        page.push_str(&format!(
+            "<tr><td>{}</td><td>{:.0}</td><td>{:.0}</td><td>{:.0}</td><td>{:.0}</td><td>{}</td>\
                  <td>{}</td><td>{}</td><td>{}</td><td>{says}</td><td>{}</td></tr>\n",
-                escape(&arm.arm),
-                arm.iops,
-                arm.mb_s,
-                arm.ns_per_op,
-                arm.cpu_ns_per_op,
-                latency(arm.p50_us),
-                latency(arm.p99_us),
-                latency(arm.p999_us),
-                escape(&ratio),
-                escape(&cpu)
-            ),
-        );
+            escape(&arm.arm),
+            arm.iops,
+            arm.mb_s,
+            arm.ns_per_op,
+            arm.cpu_ns_per_op,
+            latency(arm.p50_us),
+            latency(arm.p99_us),
+            latency(arm.p999_us),
+            escape(&ratio),
+            escape(&cpu)
+        ));
     }
     page.push_str("</table></div>\n");
 }
 
 fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            letter => safe.push(letter),
-        }
-    }
-    safe
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

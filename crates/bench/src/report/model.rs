@@ -5,7 +5,6 @@ use crate::arm::Arm;
 use crate::error::{BenchError, Doing, Result};
 use crate::load::Load;
 use crate::machine::Machine;
-use crate::measure::{ArmResult, Outcome};
 use crate::scenario;
 use crate::statistics::Ratio;
 use serde::{Deserialize, Serialize};
@@ -133,38 +132,17 @@ impl Interval {
     }
 }
 
-fn medians(ratios: &BTreeMap<String, Ratio>) -> BTreeMap<String, f64> {
+/// The medians, in the shape of the JSON.
+pub fn medians(ratios: &BTreeMap<String, Ratio>) -> BTreeMap<String, f64> {
     ratios.iter().map(|(name, ratio)| (name.clone(), ratio.median)).collect()
 }
 
-fn intervals(ratios: &BTreeMap<String, Ratio>) -> BTreeMap<String, Interval> {
+/// The intervals, in the shape of the JSON.
+pub fn intervals(ratios: &BTreeMap<String, Ratio>) -> BTreeMap<String, Interval> {
     ratios.iter().map(|(name, ratio)| (name.clone(), Interval::of(ratio))).collect()
 }
 
 impl Measured {
-    /// From a finished case whose volume e2fsck found in order.
-    pub(crate) fn of(outcome: &Outcome) -> Self {
-        let case = &outcome.case;
-        Measured {
-            scenario: case.scenario.name.into(),
-            shape: case.scenario.shape.map(str::to_owned),
-            switch: case.scenario.switch.map(str::to_owned),
-            device: outcome.device.clone(),
-            engine: outcome.description.engine.into(),
-            polled: outcome.facts.as_ref().is_some_and(|facts| facts.polled),
-            seconds: f64::from(case.timing.rounds) * case.timing.slice,
-            rounds: case.timing.rounds,
-            arms: outcome.arms.iter().map(|arm| measured_arm(outcome, arm)).collect(),
-            ratios: medians(&outcome.ratios),
-            ratio_intervals: intervals(&outcome.ratios),
-            cpu_ratios: medians(&outcome.cpu_ratios),
-            cpu_ratio_intervals: intervals(&outcome.cpu_ratios),
-            load: outcome.load,
-            e2fsck: "clean".into(),
-            notes: outcome.notes.clone(),
-        }
-    }
-
     /// One arm by name.
     pub fn arm(&self, arm: Arm) -> Option<&MeasuredArm> {
         self.arms.iter().find(|measured| measured.arm == arm.name())
@@ -194,27 +172,6 @@ impl Measured {
     pub(crate) fn same_as(&self, other: &Measured) -> bool {
         let key = |measured: &Measured| (measured.title(), measured.device.clone(), measured.lanes());
         key(self) == key(other)
-    }
-}
-
-fn measured_arm(outcome: &Outcome, result: &ArmResult) -> MeasuredArm {
-    let block_size = outcome.case.scenario.block;
-    MeasuredArm {
-        arm: result.arm.name().into(),
-        threads: outcome.case.threads,
-        qd: outcome.case.depth,
-        block_size,
-        reads: result.tally.reads,
-        writes: result.tally.writes,
-        other_writes: result.tally.beside,
-        iops: result.iops,
-        mb_s: result.iops * f64::from(block_size) / 1e6,
-        ns_per_op: 1e9 / result.iops,
-        cpu_ns_per_op: result.cpu_ns_per_op,
-        p50_us: result.latencies.quantile_us(0.5),
-        p99_us: result.latencies.quantile_us(0.99),
-        p999_us: result.latencies.quantile_us(0.999),
-        counters: result.counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
     }
 }
 

@@ -8,18 +8,16 @@ use super::volume::one_buffer;
 use super::{Requests, Session};
 use crate::arm::Arm;
 use crate::error::{BenchError, Doing, Result};
-use crate::ops::Op;
 use crate::scenario::Mode;
 use crate::volume::wait_until;
 use crate::work::queued::{self, DeviceQueue, Idle};
 use crate::work::synchronous::{self, KernelTarget};
-use crate::work::{Lane, Latencies, Tally};
+use crate::work::{Lane, Work};
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use uext4::blockdev::Device;
 use uext4::{Buffer, BufferPool, DeviceSpec, QueueFacts, RawQueue, Stats, blockdev};
 
@@ -51,7 +49,7 @@ impl KernelSession {
         if requests.mode != Mode::Synchronous {
             session.target = Some(session.open_as_device()?);
         }
-        session.settle()?;
+        session.make_durable()?;
         Ok(session)
     }
 
@@ -107,7 +105,7 @@ impl Session for KernelSession {
         }
     }
 
-    fn settle(&self) -> Result<()> {
+    fn make_durable(&self) -> Result<()> {
         self.sync().doing(|| "sync the kernel's mount".into())
     }
 
@@ -150,15 +148,8 @@ struct SyncLane {
 }
 
 impl Lane for SyncLane {
-    fn run(
-        &mut self,
-        _arm: usize,
-        ops: &[Op],
-        stop: &AtomicBool,
-        tally: &mut Tally,
-        latencies: &mut Latencies,
-    ) -> Result<()> {
-        synchronous::drive(&self.target, ops, &mut self.buffer, stop, tally, latencies)
+    fn run(&mut self, _arm: usize, work: Work<'_>) -> Result<()> {
+        synchronous::drive(&self.target, &mut self.buffer, work)
     }
 
     fn facts(&self) -> Option<QueueFacts> {
@@ -174,16 +165,9 @@ struct QueueLane {
 }
 
 impl Lane for QueueLane {
-    fn run(
-        &mut self,
-        _arm: usize,
-        ops: &[Op],
-        stop: &AtomicBool,
-        tally: &mut Tally,
-        latencies: &mut Latencies,
-    ) -> Result<()> {
+    fn run(&mut self, _arm: usize, work: Work<'_>) -> Result<()> {
         let mut target = DeviceQueue { queue: &mut self.queue, fua: self.fua };
-        queued::drive(&mut target, &mut self.idle, self.batch, ops, stop, tally, latencies)
+        queued::drive(&mut target, &mut self.idle, self.batch, work)
     }
 
     fn facts(&self) -> Option<QueueFacts> {

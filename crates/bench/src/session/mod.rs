@@ -18,10 +18,10 @@ pub trait Session: Sync {
     fn arms(&self) -> &[Arm];
     /// What one thread needs; called on that thread. `beside`: it is not measured and its writes are plain.
     fn lane(&self, beside: bool) -> Result<Box<dyn Lane + '_>>;
-    /// Makes everything durable that was written before: what an arm left in the device's cache is no part of the
-    /// next arm's flushes, nor what the first durable write of an opening has to wait for of any slice.
-    fn settle(&self) -> Result<()>;
-    /// Whether slices leave something that [`Session::settle`] should take away before the next one.
+    /// Makes everything durable that was written before. What one arm left in the device's cache must not be part of
+    /// the next arm's flushes. The first durable write of an opening waits longer, and must not be part of any slice.
+    fn make_durable(&self) -> Result<()>;
+    /// Whether slices leave something that [`Session::make_durable`] should take away before the next one.
     fn is_durable(&self) -> bool;
     /// The library's counters, exact while no slice runs.
     fn counters(&self) -> Option<Stats>;

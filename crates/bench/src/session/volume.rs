@@ -7,9 +7,8 @@ use crate::ops::{Addresses, Op};
 use crate::scenario::Mode;
 use crate::work::queued::{self, DeviceQueue, FileQueue, Idle};
 use crate::work::synchronous::{self, DeviceTarget, FileTarget};
-use crate::work::{Lane, Latencies, Tally, fill};
+use crate::work::{Lane, Work, fill};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use uext4::blockdev::WriteDurability;
 use uext4::{
     Buffer, BufferPool, File, FileSlot, IoQueue, OpenOptions, QueueFacts, RawQueue, Stats, Switches, Volume,
@@ -125,7 +124,7 @@ impl Session for VolumeSession {
         }
     }
 
-    fn settle(&self) -> Result<()> {
+    fn make_durable(&self) -> Result<()> {
         let files: Vec<&File> = self.files.iter().flatten().collect();
         if files.is_empty() {
             return self.volume.device().flush().doing(|| "flush the device before the measurement".into());
@@ -149,24 +148,17 @@ struct SyncLane<'s> {
 }
 
 impl Lane for SyncLane<'_> {
-    fn run(
-        &mut self,
-        arm: usize,
-        ops: &[Op],
-        stop: &AtomicBool,
-        tally: &mut Tally,
-        latencies: &mut Latencies,
-    ) -> Result<()> {
+    fn run(&mut self, arm: usize, work: Work<'_>) -> Result<()> {
         let session = self.session;
         if session.arms[arm] == Arm::Raw {
             let fua = session.raw_fua() && !self.beside;
             let durability = if fua { WriteDurability::Fua } else { WriteDurability::Cached };
             let target = DeviceTarget { device: session.volume.device(), durability };
-            return synchronous::drive(&target, ops, &mut self.buffer, stop, tally, latencies);
+            return synchronous::drive(&target, &mut self.buffer, work);
         }
         let durable = session.writes_durably(arm) && !self.beside;
         let target = FileTarget { files: &session.files[arm], flags: flags(durable) };
-        synchronous::drive(&target, ops, &mut self.buffer, stop, tally, latencies)
+        synchronous::drive(&target, &mut self.buffer, work)
     }
 
     fn facts(&self) -> Option<QueueFacts> {
@@ -226,25 +218,18 @@ impl<'s> QueueLane<'s> {
 }
 
 impl Lane for QueueLane<'_> {
-    fn run(
-        &mut self,
-        arm: usize,
-        ops: &[Op],
-        stop: &AtomicBool,
-        tally: &mut Tally,
-        latencies: &mut Latencies,
-    ) -> Result<()> {
+    fn run(&mut self, arm: usize, work: Work<'_>) -> Result<()> {
         let absent = || BenchError::failed("an arm without its queue");
         if self.session.arms[arm] == Arm::Raw {
             let fua = self.session.raw_fua();
             let (queue, idle) = self.raw.as_mut().ok_or_else(absent)?;
             let mut target = DeviceQueue { queue, fua };
-            return queued::drive(&mut target, idle, self.batch, ops, stop, tally, latencies);
+            return queued::drive(&mut target, idle, self.batch, work);
         }
         let (queue, idle) = self.queue.as_mut().ok_or_else(absent)?;
         let flags = flags(self.session.writes_durably(arm));
         let mut target = FileQueue { queue, slots: &self.slots[arm], flags };
-        queued::drive(&mut target, idle, self.batch, ops, stop, tally, latencies)
+        queued::drive(&mut target, idle, self.batch, work)
     }
 
     fn facts(&self) -> Option<QueueFacts> {

@@ -4,11 +4,11 @@
 //! Each 4 KiB of a file repeats one word of eight bytes, never zero: mke2fs makes holes of zeros, and zram
 //! keeps a page of one repeated word without compressing it, so that it stays nearly free, as with zeros.
 
-use super::{Backing, Bed, Loop, Place, Scratch, Zram, fragment, open_device, tool};
+use super::{Backing, Bed, Loop, Scratch, Standard, Zram, fragment, open_device, tool};
 use crate::error::{Doing, Result};
 use crate::ops::mix;
 use std::fs;
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,7 @@ use uext4::{BufferPool, DeviceSpec};
 
 /// Bytes copied at once.
 const CHUNK: usize = 4 << 20;
-/// See [`Place::MemoryDisk`].
+/// See [`Standard::MemoryDisk`].
 const DISK: &str = "cache=volatile&fua=on&latency=460us&flush_latency=2240us&fua_latency=2380us";
 /// Unit in which contents repeat a word.
 const PAGE: usize = 4096;
@@ -98,19 +98,19 @@ pub(super) fn allocate_all(path: &Path, bytes: u64) -> Result<()> {
 }
 
 impl Bed {
-    /// Makes the standard volume of a place. `Place::Extents` ignores `layout`.
-    pub fn standard(place: Place, layout: Layout) -> Result<Bed> {
-        match place {
-            Place::Zram if Zram::available() => Bed::on_zram(layout),
-            Place::Zram => Bed::on_tmpfs(layout, |path| DeviceSpec::file(path)),
-            Place::Dax => Bed::on_mapping(layout),
-            Place::Loop if rustix::process::geteuid().is_root() => Bed::on_loop(layout),
-            Place::Loop => Bed::on_tmpfs(layout, |path| DeviceSpec::file(path)),
-            Place::MemoryFlush => Bed::in_memory(layout, "cache=volatile&fua=on&flush_latency=2ms"),
-            Place::MemoryDisk => Bed::in_memory(layout, DISK),
-            Place::MemoryCache => Bed::in_memory(layout, &format!("{DISK}&flush_rate=64M")),
-            Place::MemoryLatency => Bed::in_memory(layout, "latency=740us"),
-            Place::Extents => fragment::bed(),
+    /// Makes the standard volume of a place. `Standard::Extents` ignores `layout`.
+    pub fn standard(standard: Standard, layout: Layout) -> Result<Bed> {
+        match standard {
+            Standard::Zram if Zram::available() => Bed::on_zram(layout),
+            Standard::Zram => Bed::on_tmpfs(layout, |path| DeviceSpec::file(path)),
+            Standard::Dax => Bed::on_mapping(layout),
+            Standard::Loop if rustix::process::geteuid().is_root() => Bed::on_loop(layout),
+            Standard::Loop => Bed::on_tmpfs(layout, |path| DeviceSpec::file(path)),
+            Standard::MemoryFlush => Bed::in_memory(layout, "cache=volatile&fua=on&flush_latency=2ms"),
+            Standard::MemoryDisk => Bed::in_memory(layout, DISK),
+            Standard::MemoryCache => Bed::in_memory(layout, &format!("{DISK}&flush_rate=64M")),
+            Standard::MemoryLatency => Bed::in_memory(layout, "latency=740us"),
+            Standard::Extents => fragment::bed(),
         }
     }
 
@@ -176,21 +176,14 @@ fn names(layout: Layout) -> Vec<PathBuf> {
 
 /// Copies an image onto a device that holds zeros, and leaves its zeros out.
 pub(super) fn load(device: &dyn Device, image: &Path) -> Result<()> {
-    let mut file = fs::File::open(image).doing(|| format!("open {}", image.display()))?;
-    let pool = BufferPool::new(CHUNK).doing(|| "reserve memory".into())?;
-    let mut buffer = pool.take(CHUNK).doing(|| "reserve memory".into())?;
-    let mut pos = 0;
-    while pos < device.geometry().size {
-        let length = (device.geometry().size - pos).min(CHUNK as u64) as usize;
-        let chunk = &mut buffer[..length];
-        file.read_exact(chunk).doing(|| format!("read {}", image.display()))?;
-        if chunk.iter().any(|&byte| byte != 0) {
-            let written = device.write_at(chunk, pos, WriteDurability::Cached);
-            written.doing(|| "load the volume into memory".into())?;
-        }
-        pos += length as u64;
-    }
-    Ok(())
+    let file = fs::File::open(image).doing(|| format!("open {}", image.display()))?;
+    let read =
+        |chunk: &mut [u8], pos| file.read_exact_at(chunk, pos).doing(|| format!("read {}", image.display()));
+    let write = |chunk: &[u8], pos| {
+        let written = device.write_at(chunk, pos, WriteDurability::Cached);
+        written.doing(|| "load the volume into memory".into())
+    };
+    copy(device.geometry().size, read, write)
 }
 
 /// Copies a device into a file.
@@ -198,17 +191,28 @@ pub(super) fn dump(device: &dyn Device, image: &Path) -> Result<()> {
     let size = device.geometry().size;
     sparse_file(image, size)?;
     let file = fs::File::options().write(true).open(image).doing(|| format!("open {}", image.display()))?;
+    let read = |chunk: &mut [u8], pos| {
+        device.read_at(chunk, pos).doing(|| "read the volume back from memory".into())
+    };
+    let write =
+        |chunk: &[u8], pos| file.write_all_at(chunk, pos).doing(|| format!("write {}", image.display()));
+    copy(size, read, write)
+}
+
+/// Reads `size` bytes in chunks, and writes those chunks that are not all zeros.
+fn copy(
+    size: u64,
+    read: impl Fn(&mut [u8], u64) -> Result<()>,
+    write: impl Fn(&[u8], u64) -> Result<()>,
+) -> Result<()> {
     let pool = BufferPool::new(CHUNK).doing(|| "reserve memory".into())?;
     let mut buffer = pool.take(CHUNK).doing(|| "reserve memory".into())?;
-    let mut pos = 0;
-    while pos < size {
-        let length = (size - pos).min(CHUNK as u64) as usize;
-        let chunk = &mut buffer[..length];
-        device.read_at(chunk, pos).doing(|| "read the volume back from memory".into())?;
+    for pos in (0..size).step_by(CHUNK) {
+        let chunk = &mut buffer[..(size - pos).min(CHUNK as u64) as usize];
+        read(chunk, pos)?;
         if chunk.iter().any(|&byte| byte != 0) {
-            file.write_all_at(chunk, pos).doing(|| format!("write {}", image.display()))?;
+            write(chunk, pos)?;
         }
-        pos += length as u64;
     }
     Ok(())
 }

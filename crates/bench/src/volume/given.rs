@@ -2,7 +2,7 @@
 //! library cannot make files, so they have to exist.
 
 use super::build::{self, file_name};
-use super::{Backing, Bed, Layout, Place, Scratch, open_device};
+use super::{Backing, Bed, Layout, Scratch, Standard, open_device};
 use crate::error::{BenchError, Doing, Result};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -112,7 +112,7 @@ impl Given {
 #[derive(Debug, Clone)]
 pub enum Source {
     /// On a volume made for it.
-    Standard(Place),
+    Standard(Standard),
     /// On the device of `--device`.
     Given(Arc<Given>),
 }
@@ -121,7 +121,7 @@ impl Source {
     /// Makes or finds the volume.
     pub fn bed(&self, layout: Layout) -> Result<Bed> {
         match self {
-            Source::Standard(place) => Bed::standard(*place, layout),
+            Source::Standard(standard) => Bed::standard(*standard, layout),
             Source::Given(given) => given.bed(layout),
         }
     }

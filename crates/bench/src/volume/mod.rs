@@ -19,7 +19,7 @@ use uext4::{DeviceSpec, Switches, Volume, VolumeOptions};
 
 /// A standard device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Standard {
     /// zram as root, an image file in tmpfs otherwise.
     Zram,
     /// A mapped image file in tmpfs.

@@ -86,18 +86,22 @@ impl Latencies {
     }
 }
 
+/// The part of a slice that is one thread's.
+pub struct Work<'a> {
+    /// Requests, done from the first on, over and over.
+    pub ops: &'a [Op],
+    /// Set at the end of the slice.
+    pub stop: &'a AtomicBool,
+    /// What was done.
+    pub tally: &'a mut Tally,
+    /// Of one request in [`SAMPLE`].
+    pub latencies: &'a mut Latencies,
+}
+
 /// What one thread needs to run slices of any arm of its session.
 pub trait Lane {
-    /// Runs `ops` from the first on, over and over, until `stop`; everything started is finished when it
-    /// returns.
-    fn run(
-        &mut self,
-        arm: usize,
-        ops: &[Op],
-        stop: &AtomicBool,
-        tally: &mut Tally,
-        latencies: &mut Latencies,
-    ) -> Result<()>;
+    /// Does `work` until it is told to stop. Everything started is finished when this returns.
+    fn run(&mut self, arm: usize, work: Work<'_>) -> Result<()>;
 
     /// What its queue was granted, if it has one.
     fn facts(&self) -> Option<QueueFacts>;

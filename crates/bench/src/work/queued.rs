@@ -1,9 +1,9 @@
 //! Queues: keep them full, submit and reap in batches.
 
-use super::{Latencies, SAMPLE, Tally};
+use super::{Latencies, SAMPLE, Work};
 use crate::error::{BenchError, Doing, Result};
 use crate::ops::Op;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 use uext4::{Buffer, FileSlot, IoQueue, RawQueue, WriteFlags};
 
@@ -120,15 +120,8 @@ impl Idle {
 }
 
 /// The loop.
-pub fn drive<T: QueueTarget>(
-    target: &mut T,
-    idle: &mut Idle,
-    batch: usize,
-    ops: &[Op],
-    stop: &AtomicBool,
-    tally: &mut Tally,
-    latencies: &mut Latencies,
-) -> Result<()> {
+pub fn drive<T: QueueTarget>(target: &mut T, idle: &mut Idle, batch: usize, work: Work<'_>) -> Result<()> {
+    let Work { ops, stop, tally, latencies } = work;
     let depth = idle.buffers.len();
     let batch = batch.min(depth);
     let mut next = ops.iter().cycle();
@@ -195,6 +188,8 @@ fn reap<T: QueueTarget>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::work::Tally;
+    use std::sync::atomic::AtomicBool;
     use uext4::BufferPool;
 
     /// Completes the oldest requests, as many as asked, and stops the loop after 50.
@@ -240,7 +235,8 @@ mod tests {
         let mut script =
             Script { unsent: 0, sent: Vec::new(), deepest: 0, batches: Vec::new(), pushed: 0, stop, short };
         let (mut tally, mut latencies) = (Tally::default(), Latencies::new().unwrap());
-        let result = drive(&mut script, &mut idle, 4, &ops, stop, &mut tally, &mut latencies);
+        let work = Work { ops: &ops, stop, tally: &mut tally, latencies: &mut latencies };
+        let result = drive(&mut script, &mut idle, 4, work);
         (script, result, tally, idle.buffers.len())
     }
 

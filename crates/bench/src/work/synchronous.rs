@@ -1,12 +1,12 @@
 //! Blocking calls, one after another.
 
-use super::{Latencies, SAMPLE, Tally};
+use super::{SAMPLE, Work};
 use crate::error::{BenchError, Cause, Result};
 use crate::ops::Op;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 use uext4::blockdev::{Device, WriteDurability};
 use uext4::{File, WriteFlags};
@@ -86,14 +86,8 @@ impl SyncTarget for KernelTarget {
 }
 
 /// The loop.
-pub fn drive<T: SyncTarget>(
-    target: &T,
-    ops: &[Op],
-    buffer: &mut [u8],
-    stop: &AtomicBool,
-    tally: &mut Tally,
-    latencies: &mut Latencies,
-) -> Result<()> {
+pub fn drive<T: SyncTarget>(target: &T, buffer: &mut [u8], work: Work<'_>) -> Result<()> {
+    let Work { ops, stop, tally, latencies } = work;
     for chunk in ops.chunks(SAMPLE as usize).cycle() {
         let start = Instant::now();
         for (number, op) in chunk.iter().enumerate() {
@@ -125,7 +119,9 @@ fn fell_short<E: Cause>(op: &Op, length: usize, done: std::result::Result<usize,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::work::{Latencies, Tally};
     use std::cell::RefCell;
+    use std::sync::atomic::AtomicBool;
 
     /// Stops the loop after the sixth call.
     struct Script<'a> {
@@ -154,7 +150,8 @@ mod tests {
         let ops: Vec<Op> = (0..4).map(|pos| Op { pos, file: 0, write: pos == 3 }).collect();
         let script = Script { seen: RefCell::default(), stop: &stop, short_at: 99 };
         let (mut tally, mut latencies) = (Tally::default(), Latencies::new().unwrap());
-        drive(&script, &ops, &mut [0; 8], &stop, &mut tally, &mut latencies).unwrap();
+        let work = Work { ops: &ops, stop: &stop, tally: &mut tally, latencies: &mut latencies };
+        drive(&script, &mut [0; 8], work).unwrap();
         assert_eq!(tally, Tally { reads: 5, writes: 1, beside: 0 });
         let seen: Vec<u64> = script.seen.borrow().iter().map(|op| op.pos).collect();
         assert_eq!(seen, [0, 1, 2, 3, 0, 1]);
@@ -167,7 +164,8 @@ mod tests {
         let ops = [Op { pos: 5, file: 0, write: false }];
         let script = Script { seen: RefCell::default(), stop: &stop, short_at: 5 };
         let (mut tally, mut latencies) = (Tally::default(), Latencies::new().unwrap());
-        let error = drive(&script, &ops, &mut [0; 8], &stop, &mut tally, &mut latencies).unwrap_err();
+        let work = Work { ops: &ops, stop: &stop, tally: &mut tally, latencies: &mut latencies };
+        let error = drive(&script, &mut [0; 8], work).unwrap_err();
         assert!(error.to_string().contains("1 of 8"), "{error}");
         assert_eq!(tally.ops(), 0);
     }

@@ -2,8 +2,8 @@
 
 use super::conditions::{Amount, Moment, Permissions, Size};
 use super::glob::Glob;
-use crate::args::{ForceArgs, JsonArgs};
-use clap::{Args, ValueEnum, ValueHint};
+use crate::args::{CommonArgs, choice};
+use clap::{Args, ValueHint};
 use std::ffi::OsString;
 use uext4::FileKind;
 
@@ -21,7 +21,7 @@ Errors are told one by one, and make the exit status 1.";
 pub struct FindArgs {
     /// Where to begin; the root directory without a path. Of several, paths are printed with their device.
     #[arg(value_name = "DEVICE[:/path]", required = true, value_hint = ValueHint::FilePath)]
-    pub places: Vec<OsString>,
+    pub operands: Vec<OsString>,
     /// The last component of the path matches.
     #[arg(long, value_name = "GLOB")]
     pub name: Vec<Glob>,
@@ -33,7 +33,8 @@ pub struct FindArgs {
     pub path: Vec<Glob>,
     /// Regular file, directory, link, block or character device, pipe, socket; several: f,l
     #[arg(long = "type", value_name = "TYPE", value_delimiter = ',', hide_possible_values = true)]
-    pub kind: Vec<Kind>,
+    #[arg(value_parser = choice(KINDS))]
+    pub kind: Vec<FileKind>,
     /// Size, rounded up to the unit: c bytes, k, M, G; without one, units of 512 bytes.
     #[arg(long, value_name = "[+-]N[ckMG]", allow_hyphen_values = true)]
     pub size: Vec<Size>,
@@ -79,44 +80,18 @@ pub struct FindArgs {
     /// Inode, KiB on the device, mode, links, owner, group, size and time of change too.
     #[arg(long, conflicts_with_all = ["json", "print0"])]
     pub ls: bool,
-    /// How to open.
+    /// How to open, and in which form.
     #[command(flatten)]
-    pub force: ForceArgs,
-    /// In which form.
-    #[command(flatten)]
-    pub form: JsonArgs,
+    pub common: CommonArgs,
 }
 
-/// A type as find(1) abbreviates it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
-    /// Regular file.
-    F,
-    /// Directory.
-    D,
-    /// Symbolic link.
-    L,
-    /// Block device.
-    B,
-    /// Character device.
-    C,
-    /// Named pipe.
-    P,
-    /// Socket.
-    S,
-}
-
-impl Kind {
-    /// The file type meant.
-    pub fn file_kind(self) -> FileKind {
-        match self {
-            Kind::F => FileKind::Regular,
-            Kind::D => FileKind::Directory,
-            Kind::L => FileKind::Symlink,
-            Kind::B => FileKind::BlockDevice,
-            Kind::C => FileKind::CharDevice,
-            Kind::P => FileKind::Fifo,
-            Kind::S => FileKind::Socket,
-        }
-    }
-}
+/// The types, as find(1) abbreviates them.
+const KINDS: [(&str, FileKind, &str); 7] = [
+    ("f", FileKind::Regular, "Regular file"),
+    ("d", FileKind::Directory, "Directory"),
+    ("l", FileKind::Symlink, "Symbolic link"),
+    ("b", FileKind::BlockDevice, "Block device"),
+    ("c", FileKind::CharDevice, "Character device"),
+    ("p", FileKind::Fifo, "Named pipe"),
+    ("s", FileKind::Socket, "Socket"),
+];

@@ -33,10 +33,9 @@ fn signed(text: &str) -> (Ordering, &str) {
 
 fn number(text: &str, whole: &str) -> Result<u64, String> {
     // `parse` takes a second sign.
-    if !text.starts_with(|letter: char| letter.is_ascii_digit()) {
-        return Err(format!("`{whole}` is not a number, perhaps with + or - before it"));
-    }
-    text.parse().map_err(|_| format!("`{whole}` is not a number, perhaps with + or - before it"))
+    let digits = text.starts_with(|letter: char| letter.is_ascii_digit()).then_some(text);
+    let number = digits.and_then(|digits| digits.parse().ok());
+    number.ok_or_else(|| format!("`{whole}` is not a number, perhaps with + or - before it"))
 }
 
 impl FromStr for Amount {
@@ -60,14 +59,10 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (order, rest) = signed(text);
-        let (digits, unit) = match rest.as_bytes().last() {
-            Some(b'c') => (&rest[..rest.len() - 1], 1),
-            Some(b'b') => (&rest[..rest.len() - 1], 512),
-            Some(b'k') => (&rest[..rest.len() - 1], 1 << 10),
-            Some(b'M') => (&rest[..rest.len() - 1], 1 << 20),
-            Some(b'G') => (&rest[..rest.len() - 1], 1 << 30),
-            _ => (rest, 512),
-        };
+        let units = [('c', 1), ('b', 512), ('k', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)];
+        let mut units =
+            units.into_iter().filter_map(|(letter, unit)| Some((rest.strip_suffix(letter)?, unit)));
+        let (digits, unit) = units.next().unwrap_or((rest, 512));
         Ok(Size { amount: Amount { order, number: number(digits, text)? }, unit })
     }
 }
@@ -88,8 +83,8 @@ impl FromStr for Permissions {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.strip_prefix(['-', '/']).unwrap_or(text);
-        let mode =
-            u32::from_str_radix(digits, 8).ok().filter(|&mode| mode <= 0o7777 && !digits.starts_with('+'));
+        let mode = u32::from_str_radix(digits, 8).ok();
+        let mode = mode.filter(|&mode| mode <= 0o7777 && !digits.starts_with('+'));
         let mode = mode.ok_or_else(|| format!("`{text}` is not a mode: octal digits up to 7777"))?;
         Ok(match text.as_bytes().first() {
             Some(b'-') => Permissions::All(mode),
@@ -165,7 +160,7 @@ impl<'a> Conditions<'a> {
             && any(&args.name, |glob| glob.matches(name, false))
             && any(&args.iname, |glob| glob.matches(name, true))
             && any(&args.path, |glob| glob.matches(path, false))
-            && any(&args.kind, |kind| entry.kind == Some(kind.file_kind()))
+            && any(&args.kind, |kind| entry.kind == Some(*kind))
             && args.inum.iter().all(|amount| amount.holds(entry.ino.get().into()))
             && entry.metadata.is_none_or(|metadata| self.attributes(metadata))
     }

@@ -9,22 +9,20 @@ pub use args::FindArgs;
 use crate::args::Globals;
 use crate::cat::Volumes;
 use crate::error::{CliError, Troubles};
-use crate::open::{How, Place};
+use crate::open::{How, Operand};
 use crate::out::{Elements, Out};
-use crate::text::{self, JsonArgument, JsonTime};
+use crate::text::{self, JsonBytes, JsonTime};
 use conditions::Conditions;
 use serde::Serialize;
-use uext4::{FileKind, Ino, Metadata, Switches, Visit, Volume, WalkEntry, WalkOptions};
+use uext4::{FileKind, Ino, Switches, Visit, Volume, WalkEntry, WalkOptions};
 
 /// An entry in JSON: that of `ls`, with the path in place of the name.
 #[derive(Serialize)]
 struct JsonEntry<'a> {
     #[serde(flatten)]
-    argument: JsonArgument,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path_b64: Option<String>,
+    argument: JsonBytes<'a>,
+    #[serde(flatten)]
+    path: JsonBytes<'a>,
     ino: u32,
     r#type: Option<&'static str>,
     mode: Option<u32>,
@@ -40,51 +38,50 @@ struct JsonEntry<'a> {
 struct Finder<'a> {
     args: &'a FindArgs,
     json: bool,
-    place: &'a Place,
+    operand: &'a Operand,
     conditions: Conditions<'a>,
     out: Out,
     list: Elements,
-    troubles: Troubles,
-    /// The path of the entry at hand inside the volume, and how much of it every path begins with.
+    troubles: Troubles<'a>,
+    /// The path of the current entry inside the volume, and the length of the operand's own path in it.
     path: Vec<u8>,
     prefix: usize,
 }
 
 /// Runs it.
 pub fn run(args: &FindArgs, globals: &Globals) -> Result<(), CliError> {
-    let places =
-        args.places.iter().map(|place| Place::parse_or_root(place)).collect::<Result<Vec<_>, _>>()?;
-    let Some(place) = places.first() else { return Ok(()) };
-    let how = How::walking(globals, args.force.force, Switches::ON);
+    let operands = Operand::all(&args.operands)?;
+    let Some(operand) = operands.first() else { return Ok(()) };
+    let how = How::walking(globals, args.common.force, Switches::ON);
     let mut volumes = Volumes::default();
     let mut finder = Finder {
         args,
         json: globals.json,
-        place,
+        operand,
         conditions: Conditions::new(args),
         out: Out::new(),
-        list: Elements::new(true),
-        troubles: Troubles::new("find", globals.json),
+        list: Elements::new(globals.json),
+        troubles: globals.troubles(),
         prefix: 0,
         path: Vec::new(),
     };
-    for place in &places {
-        finder.place = place;
-        let walked = volumes.get(place, &how).and_then(|volume| finder.walk(&volume));
-        finder.troubles.one_of(places.len(), walked)?;
+    for operand in &operands {
+        finder.operand = operand;
+        let walked = volumes.get(operand, &how).and_then(|volume| finder.walk(&volume));
+        finder.troubles.one_of(operands.len(), walked)?;
     }
     finder.finish()
 }
 
 impl Finder<'_> {
-    /// One place with everything below.
+    /// One operand with everything below.
     fn walk(&mut self, volume: &Volume) -> Result<(), CliError> {
         let options = WalkOptions::new()
             .stat(self.conditions.need_attributes() || self.args.ls || self.json)
             .max_depth(self.args.maxdepth.unwrap_or(u32::MAX));
-        let walk = volume.walk(self.place.inner(), options);
-        let mut walk = walk.map_err(|error| self.place.error(error))?;
-        self.path = self.place.inside(b"");
+        let walk = volume.walk(self.operand.inner(), options);
+        let mut walk = walk.map_err(|error| self.operand.error(error))?;
+        self.path = self.operand.inside(b"");
         self.prefix = self.path.len();
         while let Some(told) = walk.advance() {
             match told {
@@ -97,7 +94,7 @@ impl Finder<'_> {
     }
 
     fn trouble(&mut self, relative: &[u8], error: uext4::Error) {
-        self.troubles.tell(&CliError::at(&self.place.below(relative), error));
+        self.troubles.tell(&CliError::at(&self.operand.below(relative), error));
     }
 
     fn entry(&mut self, volume: &Volume, entry: &WalkEntry<'_>) -> Result<(), CliError> {
@@ -115,7 +112,7 @@ impl Finder<'_> {
             match is_empty(volume, entry.ino) {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
-                // The walk tells it when it comes to the directory; not if that is too deep.
+                // The walk reports the error when it enters the directory, unless that lies too deep.
                 Err(error) => {
                     if self.args.maxdepth.is_some_and(|depth| entry.depth >= depth) {
                         self.trouble(entry.path, error);
@@ -129,8 +126,8 @@ impl Finder<'_> {
         } else if self.args.ls {
             self.print_long(volume, entry)
         } else if self.args.print0 {
-            if self.args.places.len() > 1 {
-                self.out.bytes(self.place.device())?;
+            if self.args.operands.len() > 1 {
+                self.out.bytes(self.operand.device())?;
                 self.out.bytes(b":")?;
             }
             self.path.push(0);
@@ -143,20 +140,18 @@ impl Finder<'_> {
 
     /// The path as a name for people and programs: behind that of the device, if there are several arguments.
     fn print_path(&mut self) -> Result<(), CliError> {
-        if self.args.places.len() > 1 {
-            self.out.name(self.place.device())?;
+        if self.args.operands.len() > 1 {
+            self.out.name(self.operand.device())?;
             self.out.bytes(b":")?;
         }
         self.out.name(&self.path)
     }
 
     fn print_json(&mut self, entry: &WalkEntry<'_>) -> Result<(), CliError> {
-        let (path, path_b64) = text::utf8_or_base64(&self.path);
         let metadata = entry.metadata;
         let element = JsonEntry {
-            argument: JsonArgument::of(&self.place.argument, self.args.places.len()),
-            path,
-            path_b64,
+            argument: JsonBytes::argument(&self.operand.argument, self.args.operands.len()),
+            path: JsonBytes("path", Some(&self.path)),
             ino: entry.ino.get(),
             r#type: entry.kind.map(text::kind),
             mode: metadata.map(|metadata| metadata.mode),
@@ -182,7 +177,7 @@ impl Finder<'_> {
             metadata.links,
             metadata.uid,
             metadata.gid,
-            size_or_device(metadata),
+            text::size_or_device(metadata, false),
             text::time(metadata.modified.seconds),
         )?;
         self.print_path()?;
@@ -200,18 +195,9 @@ impl Finder<'_> {
     }
 
     fn finish(mut self) -> Result<(), CliError> {
-        if self.json {
-            self.list.end(&mut self.out)?;
-        }
+        self.list.end(&mut self.out)?;
         self.out.finish()?;
         self.troubles.finish()
-    }
-}
-
-fn size_or_device(metadata: &Metadata) -> String {
-    match metadata.kind {
-        FileKind::CharDevice | FileKind::BlockDevice => format!("{}, {}", metadata.rdev.0, metadata.rdev.1),
-        _ => metadata.size.to_string(),
     }
 }
 

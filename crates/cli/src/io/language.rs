@@ -153,11 +153,7 @@ impl<'a> Words<'a> {
     /// `plain`: flags without a value; `valued`: with one.
     fn split(name: &'static str, words: &[&'a str], plain: &str, valued: &str) -> Result<Self, String> {
         let mut flags = Vec::new();
-        let mut rest = words.iter().copied();
-        let mut operands = Vec::new();
-        for word in rest.by_ref() {
-            operands.push(word);
-        }
+        let mut operands = words.to_vec();
         let mut index = 0;
         while let Some(letters) = operands.get(index).and_then(|word| word.strip_prefix('-')) {
             index += 1;
@@ -235,14 +231,8 @@ impl<'a> Words<'a> {
 
 /// A number as xfs_io takes it.
 pub fn number(word: &str) -> Option<u64> {
-    let (digits, radix) = match word.strip_prefix("0x") {
-        Some(digits) => (digits, 16),
-        None => (word, 10),
-    };
-    // In hexadecimal b and e are digits, as for strtoll(3).
-    let end = digits.find(|letter: char| !letter.is_digit(radix)).unwrap_or(digits.len());
-    let value = u64::from_str_radix(&digits[..end], radix).ok()?;
-    let unit = match &digits[end..] {
+    let (value, unit) = crate::text::number_and_unit(word)?;
+    let unit = match unit {
         "" => 1,
         "b" => BLOCK,
         "s" => 512,

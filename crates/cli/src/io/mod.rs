@@ -8,10 +8,9 @@ pub mod language;
 mod run;
 mod vectors;
 
-use crate::args::{ForceArgs, Globals, JsonArgs, SwitchArgs};
+use crate::args::{CommonArgs, Globals, SwitchArgs};
 use crate::error::CliError;
-use crate::open::{How, Place};
-use crate::out::Out;
+use crate::open::{How, Operand};
 use clap::{Args, ValueHint};
 use language::{Command, parse};
 use run::Session;
@@ -26,7 +25,7 @@ use uext4::OpenOptions;
 pub struct IoArgs {
     /// The file.
     #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
-    pub place: OsString,
+    pub operand: OsString,
     /// A command; may be given several times. All are checked before the first runs; the first that fails
     /// is the last.
     #[arg(short, value_name = "COMMAND", allow_hyphen_values = true)]
@@ -38,22 +37,19 @@ pub struct IoArgs {
     /// `--json` an object `counters`.
     #[arg(long)]
     pub stats: bool,
-    /// How to open.
+    /// How to open, and in which form.
     #[command(flatten)]
-    pub force: ForceArgs,
+    pub common: CommonArgs,
     /// How to read and write.
     #[command(flatten)]
     pub switches: SwitchArgs,
-    /// In which form.
-    #[command(flatten)]
-    pub form: JsonArgs,
 }
 
 pub use language::LANGUAGE;
 
 /// Runs it.
 pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
-    let place = Place::parse(&args.place)?;
+    let operand = Operand::parse(&args.operand)?;
     let commands = args
         .command
         .iter()
@@ -61,16 +57,13 @@ pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
         .collect::<Result<Vec<_>, _>>()?;
     let interactive = args.command.is_empty();
     let write =
-        !args.read_only && (interactive && !place.spec.options.read_only || commands.iter().any(writes));
-    let how = if write {
-        How::writing(globals, args.switches.switches)
-    } else {
-        How::reading(globals, args.force.force, args.switches.switches)
-    };
-    let volume = place.volume(&How { force: args.force.force && !write, ..how })?;
+        !args.read_only && (interactive && !operand.spec.options.read_only || commands.iter().any(writes));
+    // For overwriting, of what nobody else uses.
+    let how = How::reading(globals, args.common.force && !write, args.switches.switches);
+    let volume = operand.volume(&How { write, ..how })?;
     let options = OpenOptions::new().read(true).write(write);
-    let file = volume.open_file(place.inner(), options).map_err(|error| place.error(error))?;
-    let mut session = Session::new(&place, &volume, file, write, Out::new(), globals.json)?;
+    let file = volume.open_file(operand.inner(), options).map_err(|error| operand.error(error))?;
+    let mut session = Session::new(&operand, &volume, file, write, globals.json);
     session.tells_stats = args.stats;
     if interactive {
         return prompt(session);

@@ -5,7 +5,7 @@ use super::language::{Command, LANGUAGE, Read, Span, Write, describes};
 use super::vectors::Vectors;
 use crate::error::CliError;
 use crate::map::JsonPiece;
-use crate::open::Place;
+use crate::open::Operand;
 use crate::out::Out;
 use crate::stat::JsonStat;
 use crate::text;
@@ -18,12 +18,11 @@ const DUMP_LINE: usize = 16;
 
 /// An open file with its memory and its output.
 pub struct Session<'a> {
-    place: &'a Place,
+    operand: &'a Operand,
     volume: &'a Volume,
     file: File,
     writable: bool,
     logical_block: u64,
-    block_size: u64,
     out: Out,
     json: bool,
     /// Print at the end what was counted since `before`.
@@ -40,34 +39,23 @@ struct Done {
 
 impl<'a> Session<'a> {
     /// A session on an open file.
-    pub fn new(
-        place: &'a Place,
-        volume: &'a Volume,
-        file: File,
-        writable: bool,
-        out: Out,
-        json: bool,
-    ) -> Result<Self, CliError> {
-        let logical_block = u64::from(volume.device().geometry().logical_block);
-        let block_size = u64::from(volume.block_size());
-        let before = volume.stats();
-        Ok(Session {
-            place,
+    pub fn new(operand: &'a Operand, volume: &'a Volume, file: File, writable: bool, json: bool) -> Self {
+        Session {
+            operand,
             volume,
             file,
             writable,
-            logical_block,
-            block_size,
-            out,
+            logical_block: u64::from(volume.device().geometry().logical_block),
+            out: Out::new(),
             json,
             tells_stats: false,
-            before,
-        })
+            before: volume.stats(),
+        }
     }
 
     /// The argument, for messages.
     pub fn argument(&self) -> Vec<u8> {
-        self.place.argument.as_bytes().to_vec()
+        self.operand.argument.as_bytes().to_vec()
     }
 
     /// Asks a person, unless a program reads the answers.
@@ -110,13 +98,13 @@ impl<'a> Session<'a> {
         match command {
             Command::Read(read) => self.read(read),
             Command::Write(write) => self.write(write),
-            Command::Sync { all: true } => self.file.sync_all().map_err(|error| self.place.error(error)),
-            Command::Sync { all: false } => self.file.sync_data().map_err(|error| self.place.error(error)),
+            Command::Sync { all: true } => self.file.sync_all().map_err(|error| self.operand.error(error)),
+            Command::Sync { all: false } => self.file.sync_data().map_err(|error| self.operand.error(error)),
             Command::Map { verbose, offset, length } => self.map(*verbose, *offset, *length),
             Command::Stat => self.stat(),
             Command::Help(name) => self.help(name.as_deref()),
             Command::Allocating(name) => Err(CliError::unsupported(
-                &self.place.argument,
+                &self.operand.argument,
                 format!("{name} needs allocation, which is not supported yet"),
             )),
             Command::Quit => Ok(()),
@@ -130,7 +118,7 @@ impl<'a> Session<'a> {
         let bytes = if vectored { 1 } else { span.call.min(span.length).max(1) };
         let length = bytes.next_multiple_of(4096) as usize;
         let pool = BufferPool::new(length).and_then(|pool| pool.take(length));
-        pool.map_err(|error| self.place.error(error))
+        pool.map_err(|error| self.operand.error(error))
     }
 
     /// The queue for calls of several vectors, if `span` asks for them and they can go to the device as they are.
@@ -138,7 +126,7 @@ impl<'a> Session<'a> {
         if span.vectors() < 2 || !self.direct(span.offset | span.vector, span.length) {
             return Ok(None);
         }
-        Vectors::new(self.volume, &self.file, span).map(Some).map_err(|error| self.place.error(error))
+        Vectors::new(self.volume, &self.file, span).map(Some).map_err(|error| self.operand.error(error))
     }
 
     /// Whether a call can go to the device as it is.
@@ -163,7 +151,8 @@ impl<'a> Session<'a> {
                 self.file.read_any_at(&mut buffer[..want as usize], pos)
             };
             done.time += start.elapsed();
-            let got = got.map_err(|error| self.place.error(error).after("read", done.bytes, span.length))?;
+            let got =
+                got.map_err(|error| self.operand.error(error).after("read", done.bytes, span.length))?;
             if got == 0 {
                 break;
             }
@@ -184,7 +173,7 @@ impl<'a> Session<'a> {
     fn write(&mut self, write: &Write) -> Result<(), CliError> {
         if !self.writable {
             let message = "pwrite: the file is open read-only";
-            return Err(CliError::failed(&self.place.argument, message, libc::EBADF));
+            return Err(CliError::failed(&self.operand.argument, message, libc::EBADF));
         }
         let span = &write.span;
         let mut vectors = self.vectors(span)?;
@@ -205,7 +194,7 @@ impl<'a> Session<'a> {
             } else {
                 self.file.write_any_at(&buffer[..want as usize], pos, flags)
             };
-            let failed = |error| self.place.error(error).after("written", done.bytes, span.length);
+            let failed = |error| self.operand.error(error).after("written", done.bytes, span.length);
             let put = put.map_err(failed)? as u64;
             done.bytes += put;
             done.calls += 1;
@@ -218,7 +207,7 @@ impl<'a> Session<'a> {
             (false, true) => self.file.sync_data(),
             (false, false) => Ok(()),
         };
-        sync.map_err(|error| self.place.error(error).after("written", done.bytes, span.length))?;
+        sync.map_err(|error| self.operand.error(error).after("written", done.bytes, span.length))?;
         done.time = start.elapsed();
         self.summary("wrote", span, &done)
     }
@@ -279,14 +268,14 @@ impl<'a> Session<'a> {
 
     fn map(&mut self, verbose: bool, offset: u64, length: u64) -> Result<(), CliError> {
         let end = offset.saturating_add(length);
-        let pieces = crate::map::extents(self.place, &self.file, true)?;
+        let pieces = crate::map::extents(self.operand, &self.file, true)?;
         let pieces: Vec<&Piece> =
             pieces.iter().filter(|piece| piece.end() > offset && piece.logical < end).collect();
         if self.json {
             let extents = pieces.into_iter().map(JsonPiece::from).collect();
             return self.say(&Said::Fiemap { extents });
         }
-        self.out.name(&self.place.path)?;
+        self.out.name(&self.operand.path)?;
         self.out.bytes(b":\n")?;
         if verbose {
             writeln!(self.out, " EXT: FILE-OFFSET          BLOCK-RANGE                TOTAL FLAGS")?;
@@ -315,14 +304,14 @@ impl<'a> Session<'a> {
             return self.say(&Said::Stat(JsonStat::new(&metadata, None)));
         }
         self.out.bytes(b"fd.path = \"")?;
-        self.out.name(&self.place.path)?;
+        self.out.name(&self.operand.path)?;
         let mode = if self.writable { "read-write" } else { "read-only" };
         writeln!(self.out, "\"\nfd.flags = non-sync,direct,{mode}")?;
         writeln!(self.out, "stat.ino = {}", metadata.ino)?;
         writeln!(self.out, "stat.type = {}", text::kind_words(metadata.kind))?;
         writeln!(self.out, "stat.size = {}", metadata.size)?;
         writeln!(self.out, "stat.blocks = {}", metadata.blocks)?;
-        writeln!(self.out, "stat.blksize = {}", self.block_size)?;
+        writeln!(self.out, "stat.blksize = {}", self.volume.block_size())?;
         writeln!(self.out, "dioattr.miniosz = {}", self.logical_block)
     }
 

@@ -129,7 +129,7 @@ enum Part {
     Ready(Run, Buffer),
 }
 
-struct Pump<'f> {
+struct ReadAhead<'f> {
     /// Of the file, below the source.
     path: &'f [u8],
     queue: IoQueue,
@@ -151,27 +151,27 @@ pub fn pour(path: &[u8], volume: &Volume, file: &File, zeros_min: u64, sink: &mu
     let options = QueueOptions::depth(depth as u32).buffer_bytes((depth * largest.max(4096)) as usize);
     let mut queue = volume.queue(options).map_err(at)?;
     let slot = queue.attach(file).map_err(at)?;
-    let mut pump = Pump { path, queue, slot, align, parts: VecDeque::new(), first: 0 };
+    let mut ahead = ReadAhead { path, queue, slot, align, parts: VecDeque::new(), first: 0 };
     for run in Runs::new(file.map(), size, zeros_min) {
         let run = run.map_err(at)?;
         let mut pos = run.pos;
         let end = run.pos + run.length;
         while pos < end {
             let stop = if run.data { ((pos / CHUNK + 1) * CHUNK).min(end) } else { end };
-            while pump.parts.len() as u64 >= depth {
-                pump.deliver(sink)?;
+            while ahead.parts.len() as u64 >= depth {
+                ahead.deliver(sink)?;
             }
-            pump.start(Run { pos, length: stop - pos, data: run.data })?;
+            ahead.start(Run { pos, length: stop - pos, data: run.data })?;
             pos = stop;
         }
     }
-    while !pump.parts.is_empty() {
-        pump.deliver(sink)?;
+    while !ahead.parts.is_empty() {
+        ahead.deliver(sink)?;
     }
     Ok(())
 }
 
-impl Pump<'_> {
+impl ReadAhead<'_> {
     fn start(&mut self, run: Run) -> Result<()> {
         if !run.data {
             self.parts.push_back(Part::Zeros(run));

@@ -1,0 +1,53 @@
+//! What the documents point to is there.
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+/// All documents of a folder, those of its folders included.
+fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.ends_with("target") && !path.ends_with(".git") {
+            documents(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
+        }
+    }
+}
+
+/// What stands between `open` and `close`.
+fn between<'t>(text: &'t str, open: &'t str, close: char) -> impl Iterator<Item = &'t str> {
+    text.split(open).skip(1).filter_map(move |rest| rest.split(close).next())
+}
+
+/// Whether a word between backquotes is the path of a file or folder here.
+fn is_path(word: &str) -> bool {
+    let folders = ["crates/", "docs/", "scripts/", "xtask/", "vm/", "fuzz/"];
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_./-".contains(c);
+    folders.iter().any(|folder| word.starts_with(folder))
+        && word.chars().all(plain)
+        && !word.contains("TARGET")
+}
+
+#[test]
+fn every_link_and_path_leads_somewhere() {
+    let root = root();
+    let mut found = Vec::new();
+    documents(&root, &mut found);
+    assert!(found.len() > 20, "{} documents", found.len());
+    let mut missing = Vec::new();
+    for document in &found {
+        let text = std::fs::read_to_string(document).unwrap();
+        let folder = document.parent().unwrap();
+        let links = between(&text, "](", ')').filter(|link| !link.contains("://") && !link.starts_with('#'));
+        let links = links.map(|link| folder.join(link.split('#').next().unwrap()));
+        let paths =
+            text.split('`').skip(1).step_by(2).filter(|word| is_path(word)).map(|word| root.join(word));
+        let gone = links.chain(paths).filter(|path| !path.exists());
+        missing.extend(gone.map(|path| format!("{}: {}", document.display(), path.display())));
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
