@@ -69,8 +69,8 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
-#[allow(dead_code)] // The editors that use it come next.
 mod alloc;
+mod change;
 mod dir;
 mod face;
 mod ground;

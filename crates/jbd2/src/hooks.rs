@@ -43,4 +43,7 @@ pub trait CommitHooks: Send + Sync {
     /// The transaction is durable, and [`crate::Journal::last_committed`] says so. From now on what it freed may be
     /// allocated and carry anything. Called once for every commit, in order, before those who wait for it return.
     fn committed(&self, _tid: Tid, _freed: &[FreedRun]) {}
+
+    /// The journal was aborted, for this first cause. Called once, on whatever thread found it out.
+    fn aborted(&self, _cause: &AbortCause) {}
 }

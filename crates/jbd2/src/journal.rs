@@ -435,6 +435,16 @@ impl Journal {
             || state.committing.is_some_and(|place| place.tid >= tid)
     }
 
+    /// Whether the log holds something, or will once what was changed so far is committed.
+    #[must_use]
+    pub fn in_use(&self) -> bool {
+        let state = self.state.read();
+        let running = state.running.as_ref();
+        state.begun
+            || state.committing.is_some()
+            || running.is_some_and(|running| running.transaction.has_work())
+    }
+
     /// How long the running transaction has had something to commit at most: since it began. None if it has nothing.
     #[must_use]
     pub fn running_for(&self) -> Option<Duration> {
@@ -452,6 +462,9 @@ impl Journal {
             self.starters.announce_always();
             self.quiescers.announce_always();
             self.turn.wake();
+            if let (Some(hooks), Some(cause)) = (self.hooks.get(), self.aborted.get()) {
+                hooks.aborted(cause);
+            }
             if !self.cache.device().capabilities().read_only {
                 // The first cause counts, not that it could not be recorded.
                 let _recorded = self.with_store(|store, device| store.set_error(device, errno));

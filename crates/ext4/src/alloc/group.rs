@@ -12,7 +12,7 @@ use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::{Ground, is_system_file};
 use std::ops::Range;
-use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags, Superblock};
+use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags, Incompat, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
 /// Clusters that are asked for at once when a bitmap is made.
@@ -246,6 +246,7 @@ pub(crate) fn place_of_inode(blocks: &impl Blocks, ino: Ino) -> Result<(Group, u
 ///
 /// # Errors
 /// [`Error::Corrupt`], and those of the body.
+#[cfg(test)]
 pub(crate) fn inode_used(blocks: &impl Blocks, ino: Ino) -> Result<bool> {
     let (group, index) = place_of_inode(blocks, ino)?;
     let descriptor = descriptor(blocks, group)?;
@@ -347,6 +348,10 @@ pub(crate) fn store_counts(blocks: &mut impl Blocks) -> Result<()> {
     // Whatever else it says may have changed since the volume was opened.
     let mut superblock = Superblock::decode(&raw)?;
     (superblock.free_blocks, superblock.free_inodes) = (free_blocks, free_inodes);
+    if blocks.transaction().is_some() {
+        // The log is in use when this comes home, and what is home says so (`opening/close.rs`).
+        superblock.features.incompat |= Incompat::RECOVER;
+    }
     superblock.encode(&mut raw)?;
     blocks.change(block, |bytes| bytes[offset..offset + raw.len()].copy_from_slice(&raw))
 }

@@ -6,6 +6,7 @@
 //! | `group.rs` | bitmaps and descriptor of one group: the only file that changes them |
 //! | `inode.rs` | inodes made and freed |
 //! | `search.rs` | where new blocks and inodes are looked for: the policy |
+//! | `shared.rs` | the same for all who change the volume at once, and what is promised to conversions |
 
 pub(crate) mod bits;
 pub(crate) mod group;
@@ -13,6 +14,7 @@ pub(crate) mod group;
 pub(crate) mod inode;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod search;
+pub(crate) mod shared;
 
 use crate::ground::blocks::Blocks;
 use crate::ground::error::Result;

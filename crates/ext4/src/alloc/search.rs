@@ -36,22 +36,36 @@ pub(crate) struct Wish {
 
 /// The free space of a volume.
 pub(crate) struct Allocator {
-    /// Whether what is given back waits for [`Allocator::release`]: with a journal it must not carry anything else
-    /// before the change that freed it is durable.
+    /// Whether what is given back waits for [`Allocator::release`]: with a journal it carries nothing else before the
+    /// change that freed it is durable.
     holds: bool,
     /// What waits: first block and end of each run, disjoint.
     held: BTreeMap<u64, u64>,
+    /// Blocks of all these runs.
+    held_blocks: u64,
 }
 
 impl Allocator {
     /// For a volume with or without a journal.
     pub(crate) fn new(ground: &Ground) -> Allocator {
-        Allocator { holds: ground.journal.is_some(), held: BTreeMap::new() }
+        Allocator { holds: ground.journal.is_some(), held: BTreeMap::new(), held_blocks: 0 }
     }
 
-    /// Everything that was given back so far may be handed out again: the transactions that freed it are durable.
-    pub(crate) fn release(&mut self) {
-        self.held.clear();
+    /// What was given back among these blocks may be handed out again: the transaction that freed it is durable.
+    pub(crate) fn release(&mut self, first: u64, count: u64) {
+        let end = first.saturating_add(count);
+        let met = self.held.range(..end).rev().take_while(|run| *run.1 > first);
+        for (from, to) in met.map(|(from, to)| (*from, *to)).collect::<Vec<_>>() {
+            self.held.remove(&from);
+            self.held_blocks -= end.min(to) - first.max(from);
+            let rest = [(from, first.max(from)), (end.min(to), to)];
+            self.held.extend(rest.into_iter().filter(|(from, to)| from < to));
+        }
+    }
+
+    /// Blocks that were given back and wait.
+    pub(crate) fn held_blocks(&self) -> u64 {
+        self.held_blocks
     }
 
     /// A run of free blocks, marked used: the first one from the goal on that is as long as it should be. If there is
@@ -244,6 +258,8 @@ impl Space for Allocator {
         }
         changed.into_values().try_for_each(|group| group.store(blocks))?;
         if self.holds {
+            held.iter().try_for_each(|(first, end)| blocks.free_later(Pblk(*first), end - first))?;
+            self.held_blocks += held.iter().map(|(first, end)| end - first).sum::<u64>();
             self.held.extend(held);
         }
         Ok(())

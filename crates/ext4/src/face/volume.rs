@@ -6,6 +6,7 @@ use crate::ground::features;
 use crate::ground::options::VolumeOptions;
 use crate::ground::recovered::RecoveryInfo;
 use crate::inode::Ext4State;
+use crate::opening::close;
 use crate::opening::identify;
 use crate::opening::mmp;
 use crate::opening::recovery::{self, Ready};
@@ -15,7 +16,7 @@ use crate::seam::Ext4;
 use std::sync::{Arc, OnceLock};
 use uext4_blockdev::spec::DeviceSpec;
 use uext4_blockdev::{self as blockdev, Device};
-use uext4_iomap::{Engine, Stats};
+use uext4_iomap::{Engine, FileSystem, Stats};
 use uext4_ondisk::ext4::{MmpBlock, Superblock};
 
 /// An open volume. Cheap to clone; every call may come from any thread. The device is released when the last
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     device: Arc<dyn Device>,
     /// Whether an open for writing would succeed. Empty until somebody asks.
     writable: OnceLock<Result<()>>,
+    /// The process that opened it.
+    process: u32,
 }
 
 impl Shared {
@@ -44,6 +47,15 @@ impl Shared {
             return Ok(());
         }
         self.writable.get_or_init(|| recovery::rehearse(&self.device, &self.options)).clone()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // In a child process the volume is the parent's. Whoever wants to know how it went calls [`Volume::close`].
+        if self.process == std::process::id() {
+            let _not_told = close::settle(&self.fs.state);
+        }
     }
 }
 
@@ -89,11 +101,29 @@ impl Volume {
         let given = device.clone();
         let Ready { device, superblock, info } = recovery::recover(device, superblock, &options)?;
         let state = open_state(device.clone(), superblock, &options, info)?;
-        let fs = Arc::new(Ext4::new(state));
+        let fs = Ext4::new(state);
         let engine = Arc::new(Engine::new(fs.clone(), device)?);
         Ok(Volume {
-            shared: Arc::new(Shared { engine, fs, options, device: given, writable: OnceLock::new() }),
+            shared: Arc::new(Shared {
+                engine,
+                fs,
+                options,
+                device: given,
+                writable: OnceLock::new(),
+                process: std::process::id(),
+            }),
         })
+    }
+
+    /// Makes all changes durable and brings them home, so that the next open needs no recovery. Dropping the last clone
+    /// does the same, but cannot say how it went. Files that are still open stay usable.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`] if the volume was aborted before or is now: what was acknowledged as durable is in its log
+    /// then, and the next open recovers it.
+    pub fn close(self) -> Result<()> {
+        self.shared.fs.check_alive()?;
+        close::settle(self.state())
     }
 
     pub(crate) fn from_shared(shared: Arc<Shared>) -> Self {

@@ -34,6 +34,11 @@ pub(crate) trait Blocks {
     /// the change is durable.
     fn freed(&mut self, block: Pblk) -> Result<()>;
 
+    /// These blocks are free. They carry nothing else before the change is durable.
+    fn free_later(&mut self, _first: Pblk, _count: u64) -> Result<()> {
+        Ok(())
+    }
+
     /// The transaction that the changes belong to; none where they are written without one.
     fn transaction(&self) -> Option<Tid> {
         None

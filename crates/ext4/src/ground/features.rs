@@ -74,6 +74,14 @@ pub(crate) fn check_encoding(superblock: &Superblock) -> Result<()> {
     Ok(())
 }
 
+/// Refuses to change what a volume counts for its users, and this version does not.
+pub(crate) fn check_accounts(superblock: &Superblock) -> Result<()> {
+    match superblock.features.ro_compat.contains(RoCompat::QUOTA) {
+        true => Err(refuse("allocate", "quota, whose files would have to be kept up to date")),
+        false => Ok(()),
+    }
+}
+
 /// Refuses to write a volume with something that this version does not keep up to date.
 pub(crate) fn check_writable(superblock: &Superblock) -> Result<()> {
     const ACTION: &str = "open for writing";

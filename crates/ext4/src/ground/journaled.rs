@@ -6,7 +6,7 @@
 use super::blocks::Blocks;
 use super::error::{Error, Result};
 use super::state::Ground;
-use uext4_jbd2::{AbortCause, Handle, Journal, Tid};
+use uext4_jbd2::{AbortCause, FreedRun, Handle, Journal, Tid};
 use uext4_ondisk::Pblk;
 
 /// A handle on the volume's journal.
@@ -105,6 +105,10 @@ impl Blocks for Journaled<'_> {
         self.handle.get_write_access(&pin)?;
         let Journaled { handle, half, .. } = self;
         Ok(handle.overwrite(&pin, |bytes| half.change(bytes, fill))?)
+    }
+
+    fn free_later(&mut self, first: Pblk, count: u64) -> Result<()> {
+        Ok(self.handle.free_at_commit(FreedRun { first: first.get(), blocks: count })?)
     }
 
     fn transaction(&self) -> Option<Tid> {

@@ -24,6 +24,13 @@ pub(crate) fn size_max(superblock: &Superblock, disk: &DiskInode) -> u64 {
     blocks.saturating_mul(u64::from(block))
 }
 
+/// Whether an inode can have this size: its map reaches so far, and the volume can have files so large.
+pub(crate) fn check_size(superblock: &Superblock, disk: &DiskInode, size: u64) -> bool {
+    let is_large = size > SMALL_SIZE_MAX && disk.file_type() == Some(FileType::Regular);
+    let allowed = !is_large || superblock.features.ro_compat.contains(RoCompat::LARGE_FILE);
+    allowed && size <= size_max(superblock, disk)
+}
+
 /// A field that the record cannot hold.
 pub(crate) fn unencodable(error: EncodeError) -> Error {
     Error::Invalid(error.to_string())
@@ -94,11 +101,9 @@ impl Draft {
     /// then.
     pub(crate) fn set_size(&mut self, ground: &Ground, size: u64) -> Result<()> {
         let superblock = &ground.superblock;
-        let is_large = size > SMALL_SIZE_MAX && self.disk.file_type() == Some(FileType::Regular);
-        let allowed = !is_large || superblock.features.ro_compat.contains(RoCompat::LARGE_FILE);
         let before = std::mem::replace(&mut self.disk.size, size);
         let fits = self.disk.encode(&mut self.raw.clone(), self.ino, superblock).is_ok();
-        if !allowed || size > size_max(superblock, &self.disk) || !fits {
+        if !check_size(superblock, &self.disk, size) || !fits {
             self.disk.size = before;
             return Err(Error::Limit(Limit::Map));
         }

@@ -6,8 +6,9 @@ use crate::map;
 use crate::opening::on_device;
 use std::sync::Arc;
 use uext4_iomap::{Found, State};
-use uext4_jbd2::{Journal, JournalInfo, LogRun, RunMap};
+use uext4_jbd2::{Journal, JournalInfo, JournalOptions, LogRun, RunMap};
 use uext4_ondisk::Pblk;
+use uext4_ondisk::ext4::Incompat;
 
 /// Finds the blocks of the journal. `None` if the volume has no journal inside it.
 pub(crate) fn find(state: &Ext4State) -> Result<Option<RunMap>> {
@@ -84,7 +85,13 @@ fn begin(state: &mut Ext4State, log: RunMap, mut info: JournalInfo, write: bool)
     on_device::note_journal_error(state, &info, write)?;
     state.journal_info = Some(info);
     if write {
-        let journal = Journal::open(state.cache.clone(), Arc::new(log), state.committed.clone())?;
+        let features = &state.superblock.features;
+        let options = JournalOptions {
+            wide: features.incompat.contains(Incompat::BIT64),
+            checksums: features.metadata_csum(),
+        };
+        let (cache, committed) = (state.cache.clone(), state.committed.clone());
+        let journal = Journal::open_with(cache, Arc::new(log), committed, &options)?;
         state.journal = Some(journal);
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! Opening, in one direction: superblock, features, multi-mount protection, journal, recovery, report.
 
+pub(crate) mod close;
 pub(crate) mod fast_commit;
 pub(crate) mod identify;
 pub(crate) mod journal;

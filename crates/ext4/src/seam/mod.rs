@@ -1,5 +1,9 @@
 //! The file system as the direct-I/O engine sees it.
 
+mod hooks;
+
+use crate::alloc::shared::{FreeSpace, Promise};
+use crate::change::Files;
 use crate::ground::error::{Error, Result};
 use crate::inline;
 use crate::inode::Ext4State;
@@ -8,19 +12,36 @@ use crate::map;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use uext4_iomap::gate::InodeGuard;
 use uext4_iomap::switches::Routing;
-use uext4_iomap::{Count, FileSystem, InodeState, MapSnapshot, Piece, Synced};
+use uext4_iomap::{Blocks, Count, Extended, FileSystem, InodeState, MapSnapshot, Piece, Range, Synced};
+use uext4_jbd2::SyncOutcome;
 
 /// The file system half of an open volume.
 pub struct Ext4 {
     pub(crate) state: Ext4State,
+    space: Arc<FreeSpace>,
     aborted: AtomicBool,
     cause: OnceLock<Arc<str>>,
 }
 
 impl Ext4 {
-    pub(crate) fn new(state: Ext4State) -> Self {
-        Ext4 { state, aborted: AtomicBool::new(false), cause: OnceLock::new() }
+    pub(crate) fn new(state: Ext4State) -> Arc<Self> {
+        let space = FreeSpace::new(&state);
+        let fs = Arc::new(Ext4 { state, space, aborted: AtomicBool::new(false), cause: OnceLock::new() });
+        hooks::connect(&fs);
+        fs
+    }
+
+    /// Its files, to be changed.
+    pub(crate) fn files(&self) -> Files<'_> {
+        Files { state: &self.state, space: &self.space }
+    }
+
+    /// From now on nothing is written and nothing is promised. The first cause stays: it explains the later ones.
+    fn note_abort(&self, cause: &str) {
+        let _first_wins = self.cause.set(cause.into());
+        self.aborted.store(true, Ordering::SeqCst);
     }
 
     /// File-system block size in bytes.
@@ -49,12 +70,10 @@ impl FileSystem for Ext4 {
     }
 
     fn abort(&self, cause: uext4_iomap::Error) {
-        let text: Arc<str> = cause.to_string().into();
-        // The first cause stays: it explains the later ones.
-        let _first_wins = self.cause.set(text.clone());
-        self.aborted.store(true, Ordering::SeqCst);
+        let what = cause.to_string();
+        self.note_abort(&what);
         if let Some(journal) = &self.state.journal {
-            journal.abort(uext4_jbd2::AbortCause { what: text.to_string().into(), errno: cause.errno() });
+            journal.abort(uext4_jbd2::AbortCause { what: what.into(), errno: cause.errno() });
         }
     }
 
@@ -71,7 +90,11 @@ impl FileSystem for Ext4 {
     }
 
     fn check_allocates(&self, inode: &Inode, needs: uext4_iomap::Error) -> Result<()> {
-        Err(if inode.is_inline() { inline::refuse_write(inode) } else { needs.into() })
+        if inode.is_inline() {
+            return Err(inline::refuse_write(inode));
+        }
+        // A volume or a map that this version does not change is told as the write is: what it would have needed.
+        self.files().check_allocates(inode).map_err(|_lacks| needs.into())
     }
 
     fn has_journal(&self) -> bool {
@@ -93,13 +116,42 @@ impl FileSystem for Ext4 {
         Ok(handle.stop()?)
     }
 
-    // No write changes a map or a size yet: what is not a pure overwrite is refused.
-    type Reserve = ();
+    type Reserve = Promise;
+    /// New blocks behind the size are unwritten: a crash leaves none to be cleared away.
     type Extension = ();
 
+    fn allocate(&self, inode: &Inode, blocks: Blocks) -> Result<()> {
+        self.files().allocate(inode, blocks)
+    }
+
+    fn reserve(&self, inode: &Inode, blocks: Blocks) -> Result<Promise> {
+        self.files().promise(inode, blocks)
+    }
+
+    fn convert(&self, inode: &Inode, blocks: &[Blocks], _promises: Vec<Promise>) -> Result<()> {
+        self.files().convert(inode, blocks)
+    }
+
+    fn extend_begin(&self, inode: &Inode, range: Range) -> Result<()> {
+        self.files().check_size(inode, range.end())
+    }
+
+    fn extend_end(
+        &self,
+        inode: &Inode,
+        _held: &InodeGuard<'_>,
+        (): (),
+        outcome: Extended<'_, Promise>,
+    ) -> Result<()> {
+        match outcome {
+            Extended::Complete { size, blocks, reserves: _promises } => {
+                self.files().extend(inode, blocks, size)
+            }
+            Extended::Failed => Ok(()),
+        }
+    }
+
     fn datasync(&self, batch: &[Synced<'_, Self>]) -> Result<bool> {
-        // Nothing dirties metadata yet, so there is nothing to commit. If an inode disagrees, its transaction is
-        // committed.
         if let Some(journal) = &self.state.journal {
             let tid = |synced: &Synced<'_, Self>| {
                 let inode = &synced.inode.state;
@@ -107,7 +159,8 @@ impl FileSystem for Ext4 {
             };
             // A commit of the newest transaction covers the older ones.
             if let Some(tid) = batch.iter().filter_map(tid).max() {
-                journal.datasync(uext4_jbd2::Tid(tid))?;
+                let outcome = journal.datasync(uext4_jbd2::Tid(tid))?;
+                return Ok(outcome == SyncOutcome::Committed { flushed: true });
             }
         }
         Ok(false)

@@ -283,7 +283,7 @@ fn play(mebibytes: u64, args: &[&str], seed: u64) {
         match play.rng.below(10) {
             0 => play.inode(),
             1 if play.rng.chance(30) => {
-                play.allocator.release();
+                play.allocator.release(0, u64::MAX);
                 let Model { free, held, .. } = &mut play.model;
                 free.append(held);
             }
@@ -354,7 +354,7 @@ fn a_volume_is_filled_to_the_last_block_and_emptied_again() {
     }
     let again = run(state, most, |blocks| take(&mut allocator, blocks));
     assert!(matches!(again, Err(Error::NoSpace)), "what was freed waits for its commit: {again:?}");
-    allocator.release();
+    allocator.release(0, u64::MAX);
     let block = run(state, most, |blocks| take(&mut allocator, blocks)).unwrap();
     run(state, most, |blocks| allocator.give_back(blocks, Ino(12), &[(block, 1)])).unwrap();
     let scratch = Scratch::new(image.len() as u64);

@@ -100,7 +100,7 @@ fn fill(ground: &Ground, left: usize) -> Vec<Pblk> {
     let runs: Vec<(Pblk, u64)> = back.iter().map(|block| (*block, 1)).collect();
     Allocator::new(ground).give_back(&mut Direct(ground), INO, &runs).unwrap();
     let mut allocator = Allocator::new(ground);
-    allocator.release();
+    allocator.release(0, u64::MAX);
     back
 }
 

@@ -1,0 +1,157 @@
+//! The free space of a volume, for all who change it at once.
+//!
+//! One lock for all: whoever takes or returns blocks reads a bitmap, changes it and stores it under the lock. It comes
+//! after map locks and before buffers.
+//!
+//! # What is promised
+//! A conversion must not find the volume full: the data is there already. So what it may need for nodes of the map is
+//! promised before the data is sent ([`FreeSpace::promise`]), and nobody else gets it.
+
+use super::Space;
+use super::group::descriptor;
+use super::search::{Allocator, Run, Wish};
+use crate::ground::blocks::Blocks;
+use crate::ground::error::{Error, Result};
+use crate::ground::state::Ground;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
+use uext4_ondisk::{Ino, Pblk};
+
+/// See the module.
+pub(crate) struct FreeSpace(Mutex<Account>);
+
+/// In clusters.
+struct Account {
+    allocator: Allocator,
+    /// Free by the bitmaps, once they were counted.
+    free: Option<u64>,
+    promised: u64,
+}
+
+impl Account {
+    /// What may be taken by somebody to whom nothing is promised.
+    fn available(&mut self, blocks: &impl Blocks) -> Result<u64> {
+        let free = match self.free {
+            Some(free) => free,
+            None => {
+                let groups = blocks.ground().superblock.geometry.groups();
+                let free = |group| Ok(u64::from(descriptor(blocks, group)?.free_clusters));
+                groups.map(free).sum::<Result<u64>>()?
+            }
+        };
+        self.free = Some(free);
+        let size = u64::from(blocks.ground().superblock.geometry.cluster_blocks());
+        Ok(free.saturating_sub(self.allocator.held_blocks() / size).saturating_sub(self.promised))
+    }
+
+    fn taken(&mut self, clusters: u64) {
+        self.free = self.free.map(|free| free.saturating_sub(clusters));
+    }
+}
+
+impl FreeSpace {
+    /// Nothing is looked at yet.
+    pub(crate) fn new(ground: &Ground) -> Arc<FreeSpace> {
+        let account = Account { allocator: Allocator::new(ground), free: None, promised: 0 };
+        Arc::new(FreeSpace(Mutex::new(account)))
+    }
+
+    /// As [`Allocator::allocate`], of what is not promised to others.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn allocate(&self, blocks: &mut impl Blocks, wish: &Wish) -> Result<Run> {
+        let size = u64::from(blocks.ground().superblock.geometry.cluster_blocks());
+        let mut account = self.0.lock();
+        let available = account.available(blocks)?.saturating_mul(size);
+        if available < wish.least {
+            return Err(Error::NoSpace);
+        }
+        let run = account.allocator.allocate(blocks, &Wish { most: wish.most.min(available), ..*wish })?;
+        account.taken(run.count / size);
+        Ok(run)
+    }
+
+    /// Keeps so many clusters for who holds the result.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; those of the body.
+    pub(crate) fn promise(self: &Arc<Self>, blocks: &impl Blocks, clusters: u64) -> Result<Promise> {
+        let mut account = self.0.lock();
+        if account.available(blocks)? < clusters {
+            return Err(Error::NoSpace);
+        }
+        account.promised += clusters;
+        Ok(Promise { space: Arc::clone(self), clusters })
+    }
+
+    /// What was given back in these runs may be handed out again: the transaction that freed it is durable.
+    pub(crate) fn release(&self, runs: impl Iterator<Item = (u64, u64)>) {
+        let mut account = self.0.lock();
+        runs.for_each(|(first, count)| account.allocator.release(first, count));
+    }
+
+    /// Whether something was given back that a commit would release.
+    pub(crate) fn awaits_commit(&self) -> bool {
+        self.0.lock().allocator.held_blocks() > 0
+    }
+
+    /// For the blocks of a map: of what is not promised to others …
+    pub(crate) fn open(&self) -> Nodes<'_> {
+        Nodes { space: self, promised: false }
+    }
+
+    /// … or by somebody to whom they are promised.
+    pub(crate) fn promised(&self) -> Nodes<'_> {
+        Nodes { space: self, promised: true }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Account> {
+        self.0.lock()
+    }
+}
+
+/// Clusters that nobody else gets.
+pub struct Promise {
+    space: Arc<FreeSpace>,
+    clusters: u64,
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.space.lock().promised -= self.clusters;
+    }
+}
+
+/// How an edit of a map gets its blocks.
+pub(crate) struct Nodes<'s> {
+    space: &'s FreeSpace,
+    promised: bool,
+}
+
+impl Space for Nodes<'_> {
+    fn take(&mut self, blocks: &mut impl Blocks, ino: Ino, count: usize, limit: u64) -> Result<Vec<Pblk>> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let mut account = self.space.lock();
+        if !self.promised && account.available(blocks)? < count as u64 {
+            return Err(Error::NoSpace);
+        }
+        let taken = account.allocator.take(blocks, ino, count, limit)?;
+        account.taken(count as u64);
+        Ok(taken)
+    }
+
+    fn give_back(&mut self, blocks: &mut impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<()> {
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let size = u64::from(blocks.ground().superblock.geometry.cluster_blocks());
+        let mut account = self.space.lock();
+        account.allocator.give_back(blocks, ino, runs)?;
+        let clusters: u64 = runs.iter().map(|(_, count)| count.div_ceil(size)).sum();
+        account.free = account.free.map(|free| free + clusters);
+        Ok(())
+    }
+}

@@ -1,0 +1,217 @@
+//! Blocks for the holes of a file.
+//!
+//! New blocks are unwritten, inside the size and behind it. So a crash never shows what was in them before, and blocks
+//! that are left behind the size by one are what a preallocation leaves.
+
+use super::{Files, depth};
+use crate::alloc::Space;
+use crate::alloc::search::Wish;
+use crate::ground::blocks::Blocks;
+use crate::ground::error::{Error, Limit, Result};
+use crate::ground::journaled::Journaled;
+use crate::inode::Inode;
+use crate::inode::draft::Draft;
+use crate::inode::edit::Change;
+use crate::map::edit::{self, Form, Leaf};
+use std::ops::Range;
+use uext4_iomap::{Run, State};
+use uext4_ondisk::ext4::{Extent, MAX_UNWRITTEN_LENGTH};
+use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
+
+/// How a step went.
+enum Step {
+    /// The block to go on from.
+    Done(u32),
+    /// The tree has grown: more may be changed than was asked for.
+    Again,
+}
+
+/// A hole that is to be filled, and where its first block would best be.
+struct Hole {
+    blocks: Range<u32>,
+    place: Place,
+}
+
+enum Place {
+    /// Near this block.
+    Near(Pblk),
+    /// In a cluster that is the file's already: here, and nowhere else.
+    Owned(Pblk),
+}
+
+impl Files<'_> {
+    /// Gives all holes among `blocks` unwritten blocks on the device and publishes them. What is mapped stays.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] after a commit that releases freed blocks, [`Limit::Map`], [`Error::Corrupt`]. What was
+    /// allocated up to then stays, unwritten.
+    pub(crate) fn allocate(&self, inode: &Inode, blocks: Range<u64>) -> Result<()> {
+        let limit = |block| u32::try_from(block).map_err(|_| Error::Limit(Limit::Map));
+        let (mut at, end) = (limit(blocks.start)?, limit(blocks.end)?);
+        while at < end {
+            match self.with_room(|| self.fill(inode, at..end))? {
+                Step::Done(next) => at = next,
+                Step::Again => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills the first hole.
+    fn fill(&self, inode: &Inode, range: Range<u32>) -> Result<Step> {
+        let levels = self.depth(inode);
+        let step = Journaled::run(self.state, self.credits(levels, 1, 1), |blocks| {
+            let mut edit = inode.edit(blocks)?;
+            if depth(self.state, &edit.disk) > levels {
+                return Ok(Ok(Step::Again));
+            }
+            let mut map = inode.state.map.lock();
+            let Some(hole) = self.first_hole(blocks, &edit, range.clone())? else {
+                return Ok(Ok(Step::Done(range.end)));
+            };
+            let extent = match self.place(blocks, &mut edit, &hole) {
+                Ok(extent) => extent,
+                Err(full @ (Error::NoSpace | Error::Limit(_))) => return Ok(Err(full)),
+                Err(error) => return Err(error),
+            };
+            edit.store(blocks, Change::Data)?;
+            let (first, length) = (extent.logical.get(), u64::from(extent.length));
+            let run = Run { first, length, state: State::Unwritten, physical: extent.physical.get() };
+            map.add(u64::from(first), u64::from(first) + length, &[run])?;
+            Ok(Ok(Step::Done(extent.logical_end().get())))
+        })?;
+        step
+    }
+
+    /// Maps a hole, or its beginning.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] and [`Error::Limit`]: all is as it was then. Others.
+    fn place(&self, blocks: &mut impl Blocks, draft: &mut Draft, hole: &Hole) -> Result<Extent> {
+        let ground = blocks.ground();
+        let size = ground.superblock.geometry.cluster_blocks();
+        let (logical, wanted) = (Lblk(hole.blocks.start), hole.blocks.end - hole.blocks.start);
+        // What is wrong with the map shows before anything is changed.
+        edit::nodes(blocks, draft, std::slice::from_ref(&hole.blocks))?;
+        let goal = match hole.place {
+            Place::Owned(physical) => {
+                let extent = Extent { logical, length: wanted, physical, unwritten: true };
+                edit::insert(blocks, &mut self.space.open(), draft, extent)?;
+                return Ok(extent);
+            }
+            Place::Near(goal) => goal,
+        };
+        let inside = hole.blocks.start % size;
+        let reach = Form::of(&draft.disk).map_or(0, Form::reach);
+        let most = u64::from(inside + wanted);
+        let run = self.space.allocate(blocks, &Wish { goal, least: 1, most, limit: reach })?;
+        let length = (run.count as u32 - inside).min(wanted);
+        let extent =
+            Extent { logical, length, physical: Pblk(run.first.get() + u64::from(inside)), unwritten: true };
+        let clusters = i64::from((inside + length).div_ceil(size));
+        let before = (draft.disk.blocks_raw, draft.disk.flags);
+        let placed = draft
+            .count(blocks.ground(), clusters)
+            .and_then(|()| edit::insert(blocks, &mut self.space.open(), draft, extent));
+        match placed {
+            Ok(()) => Ok(extent),
+            Err(full @ (Error::NoSpace | Error::Limit(_))) => {
+                (draft.disk.blocks_raw, draft.disk.flags) = before;
+                self.space.open().give_back(blocks, draft.ino, &[(run.first, run.count)])?;
+                Err(full)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The first hole of a range, as much of it as one extent of one leaf can map.
+    fn first_hole(&self, blocks: &impl Blocks, draft: &Draft, range: Range<u32>) -> Result<Option<Hole>> {
+        let mut at = range.start;
+        let (leaf, behind) = loop {
+            if at >= range.end {
+                return Ok(None);
+            }
+            let leaf = edit::leaf(blocks, draft, Lblk(at))?;
+            while let Some(extent) = leaf.find(Lblk(at)) {
+                at = extent.logical_end().get();
+            }
+            if at < leaf.window.end.min(range.end) {
+                let behind = leaf.extents.partition_point(|extent| extent.logical.get() < at);
+                break (leaf, behind);
+            }
+            at = at.max(leaf.window.end);
+        };
+        let next = leaf.extents.get(behind).map_or(leaf.window.end, |extent| extent.logical.get());
+        let end = next.min(range.end).min(at.saturating_add(MAX_UNWRITTEN_LENGTH));
+        self.in_clusters(blocks, draft, &leaf, at..end).map(Some)
+    }
+
+    /// What of a hole is filled at once: on volumes with clusters, what lies in one that is the file's already, or what
+    /// lies in none of these.
+    fn in_clusters(
+        &self,
+        blocks: &impl Blocks,
+        draft: &Draft,
+        leaf: &Leaf,
+        hole: Range<u32>,
+    ) -> Result<Hole> {
+        let size = blocks.ground().superblock.geometry.cluster_blocks();
+        let before = leaf.extents.iter().rev().find(|extent| extent.logical.get() < hole.start);
+        let near = match before {
+            Some(extent) => {
+                let inside = hole.start % size;
+                let step = hole.start - inside - extent.logical.get().min(hole.start - inside);
+                Pblk(extent.physical.get().saturating_add(u64::from(step)))
+            }
+            None => self.home(draft),
+        };
+        if size == 1 {
+            return Ok(Hole { blocks: hole, place: Place::Near(near) });
+        }
+        let cluster = |block: u32| block - block % size..(block - block % size).saturating_add(size);
+        if let Some(physical) = owned(blocks, draft, cluster(hole.start))? {
+            let end = cluster(hole.start).end.min(hole.end);
+            let place = Place::Owned(Pblk(physical + u64::from(hole.start % size)));
+            return Ok(Hole { blocks: hole.start..end, place });
+        }
+        let mut end = hole.end;
+        let last = cluster(end - 1);
+        if last.start > hole.start && owned(blocks, draft, last.clone())?.is_some() {
+            end = last.start;
+        }
+        Ok(Hole { blocks: hole.start..end, place: Place::Near(near) })
+    }
+
+    /// Where the first block of a file is looked for: in the group of its inode.
+    fn home(&self, draft: &Draft) -> Pblk {
+        let geometry = &self.state.superblock.geometry;
+        let group =
+            geometry.group_of_inode(draft.ino).and_then(|(group, _)| geometry.group_first_block(group));
+        group.unwrap_or(Pblk(u64::from(geometry.first_data_block())))
+    }
+}
+
+/// The first block on the device of a cluster of the file, if any of its blocks is mapped.
+fn owned(blocks: &impl Blocks, draft: &Draft, cluster: Range<u32>) -> Result<Option<u64>> {
+    let geometry = &blocks.ground().superblock.geometry;
+    let size = u64::from(geometry.cluster_blocks());
+    let base = u64::from(geometry.first_data_block());
+    let mut at = cluster.start;
+    while at < cluster.end {
+        let leaf = edit::leaf(blocks, draft, Lblk(at))?;
+        let meets = |extent: &&Extent| {
+            extent.logical.get() < cluster.end && extent.logical_end().get() > cluster.start
+        };
+        if let Some(extent) = leaf.extents.iter().find(meets) {
+            let first = extent.logical.get().max(cluster.start);
+            let physical = extent.physical.get() + u64::from(first - extent.logical.get());
+            let inside = u64::from(first - cluster.start);
+            let start = physical.checked_sub(inside).filter(|start| start.wrapping_sub(base) % size == 0);
+            let wrong =
+                Corrupt::from(CorruptKind::ExtentPhysical).at_lblk(extent.logical).in_inode(draft.ino);
+            return start.map(Some).ok_or_else(|| wrong.into());
+        }
+        at = leaf.window.end;
+    }
+    Ok(None)
+}

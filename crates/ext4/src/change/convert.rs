@@ -1,0 +1,137 @@
+//! Unwritten blocks whose data is complete become written, and the size follows.
+
+use super::{Files, depth};
+use crate::ground::blocks::Blocks;
+use crate::ground::error::{Error, Limit, Result};
+use crate::ground::journaled::Journaled;
+use crate::inode::Inode;
+use crate::inode::draft::Draft;
+use crate::inode::edit::Change;
+use crate::map::edit;
+use std::ops::Range;
+use uext4_ondisk::Lblk;
+
+/// Leaves of a map that are changed in one handle at most: it must fit into the smallest log.
+const LEAVES: u32 = 32;
+
+/// What a handle is to do, and what is left of it.
+struct Work<'r> {
+    ranges: &'r [Range<u64>],
+    /// The first block of the first range that is left.
+    from: u64,
+    /// The size in bytes when all is done.
+    size: Option<u64>,
+}
+
+impl Work<'_> {
+    /// The range that is next.
+    fn next(&self) -> Option<Range<u64>> {
+        self.ranges.first().map(|range| self.from.max(range.start)..range.end)
+    }
+
+    /// All up to a block is done.
+    fn done(&mut self, to: u64) {
+        if self.ranges.first().is_some_and(|range| range.end <= to) {
+            self.ranges = &self.ranges[1..];
+        }
+        self.from = to;
+    }
+}
+
+impl Files<'_> {
+    /// Makes what is unwritten among `blocks` written, and publishes it. What is written stays so. One handle changes
+    /// as many leaves of the map as its credits allow; most often that is all.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Aborted`], those of the device. Of what was not converted nothing reads as written.
+    pub(crate) fn convert(&self, inode: &Inode, blocks: &[Range<u64>]) -> Result<()> {
+        self.finish(inode, blocks, None)
+    }
+
+    /// The same, and the size becomes `size` with it: in the same handle, or range by range with each. Whoever calls
+    /// holds the gate alone.
+    ///
+    /// # Errors
+    /// As of [`Files::convert`]; [`Limit::Map`] for a size that cannot be. The size is behind nothing unwritten then.
+    pub(crate) fn extend(&self, inode: &Inode, blocks: &[Range<u64>], size: u64) -> Result<()> {
+        self.finish(inode, blocks, Some(size))
+    }
+
+    fn finish(&self, inode: &Inode, ranges: &[Range<u64>], size: Option<u64>) -> Result<()> {
+        let mut work = Work { ranges, from: 0, size };
+        let mut leaves = u32::try_from(ranges.len()).unwrap_or(LEAVES).clamp(1, LEAVES);
+        while !work.ranges.is_empty() || work.size.is_some() {
+            let levels = self.depth(inode);
+            let most = self.state.journal.as_ref().map_or(0, uext4_jbd2::Journal::max_handle_credits);
+            while leaves > 1 && self.credits(levels, leaves, 0) > most {
+                leaves /= 2;
+            }
+            self.part(inode, &mut work, levels, leaves)?;
+        }
+        Ok(())
+    }
+
+    /// One handle's part.
+    fn part(&self, inode: &Inode, work: &mut Work<'_>, levels: u16, leaves: u32) -> Result<()> {
+        Journaled::run(self.state, self.credits(levels, leaves, 0), |blocks| {
+            let mut edit = inode.edit(blocks)?;
+            if depth(self.state, &edit.disk) > levels {
+                return Ok(());
+            }
+            let mut map = inode.state.map.lock();
+            let (mut done, mut changed) = (Vec::new(), 0);
+            while let Some(range) = work.next() {
+                let (start, limit) = (block(range.start)?, block(range.end)?);
+                let leaf = edit::leaf(blocks, &edit, Lblk(start))?;
+                let end = limit.min(leaf.window.end);
+                let unwritten = leaf.extents.iter().any(|extent| {
+                    extent.unwritten && extent.logical.get() < end && extent.logical_end().get() > start
+                });
+                if unwritten {
+                    if changed == leaves {
+                        break;
+                    }
+                    match self.convert_leaf(blocks, &mut edit, start..end) {
+                        // What is whole so far is kept; the rest finds no room either, and says so.
+                        Err(Error::NoSpace) if changed > 0 => break,
+                        other => other?,
+                    }
+                    changed += 1;
+                }
+                done.push(u64::from(start)..u64::from(end));
+                work.done(u64::from(end));
+            }
+            let reached = match (work.size, work.next()) {
+                (Some(size), None) => Some(size),
+                // Up to here it is whole.
+                (Some(size), Some(next)) => Some(size.min(next.start << inode.state.block_bits())),
+                (None, _) => None,
+            };
+            let grown = reached.filter(|size| *size > edit.disk.size);
+            if let Some(size) = grown {
+                edit.set_size(blocks.ground(), size)?;
+            }
+            if changed > 0 || grown.is_some() {
+                edit.store(blocks, Change::Data)?;
+            }
+            if changed > 0 {
+                inode.state.converted(&mut map, blocks.tid().0, &done)?;
+            }
+            if let Some(size) = grown {
+                inode.state.set_size(size, size);
+            }
+            if work.next().is_none() {
+                work.size = None;
+            }
+            Ok(())
+        })
+    }
+
+    fn convert_leaf(&self, blocks: &mut impl Blocks, draft: &mut Draft, range: Range<u32>) -> Result<()> {
+        edit::convert(blocks, &mut self.space.promised(), draft, range, false)
+    }
+}
+
+fn block(number: u64) -> Result<u32> {
+    u32::try_from(number).map_err(|_| Error::Limit(Limit::Map))
+}

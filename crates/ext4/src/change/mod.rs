@@ -1,0 +1,106 @@
+//! What a file gets and loses: blocks, written ones of unwritten, size.
+//!
+//! | file | what |
+//! |---|---|
+//! | `allocate.rs` | blocks for holes |
+//! | `convert.rs` | unwritten blocks become written, and the size follows |
+//!
+//! Each step is one handle, begun without a lock. Inside it: the inode's turn ([`Inode::edit`]), its map lock, then the
+//! free space. The map lock is held from the first look until the outcome is published, so nobody loads what is being
+//! changed.
+//!
+//! [`Inode::edit`]: crate::inode::Inode::edit
+
+mod allocate;
+mod convert;
+
+use crate::alloc::shared::{FreeSpace, Promise};
+use crate::ground::credits;
+use crate::ground::direct::Direct;
+use crate::ground::error::{Error, Limit, Result};
+use crate::ground::features;
+use crate::inode::fields::check_size;
+use crate::inode::{Ext4State, Inode};
+use std::ops::Range;
+use std::sync::Arc;
+use uext4_ondisk::ext4::{ExtentNode, Inode as DiskInode, NodeLimits};
+
+/// Commits that are waited for because they release blocks.
+const COMMITS_FOR_ROOM: usize = 3;
+
+/// The files of a volume that can be changed.
+#[derive(Clone, Copy)]
+pub(crate) struct Files<'v> {
+    pub(crate) state: &'v Ext4State,
+    pub(crate) space: &'v Arc<FreeSpace>,
+}
+
+impl Files<'_> {
+    /// Whether the map or the size of an inode can be changed.
+    ///
+    /// # Errors
+    /// What it lacks.
+    pub(crate) fn check_allocates(&self, inode: &Inode) -> Result<()> {
+        let lacks = |feature: String| Err(Error::Incompatible { action: "allocate", feature });
+        if self.state.journal.is_none() {
+            return lacks("a volume without a journal".into());
+        }
+        if !inode.disk().uses_extents() {
+            return lacks(format!("a map without extents (inode {})", inode.ino()));
+        }
+        features::check_accounts(&self.state.superblock)
+    }
+
+    /// Refuses a size that the inode cannot have.
+    ///
+    /// # Errors
+    /// [`Limit::Map`].
+    pub(crate) fn check_size(&self, inode: &Inode, size: u64) -> Result<()> {
+        if check_size(&self.state.superblock, &inode.disk(), size) {
+            Ok(())
+        } else {
+            Err(Error::Limit(Limit::Map))
+        }
+    }
+
+    /// Keeps what converting a range of blocks may need.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; those of reading the groups.
+    pub(crate) fn promise(&self, inode: &Inode, blocks: Range<u64>) -> Result<Promise> {
+        // Its two ends may divide a leaf each, and all above.
+        let levels = u64::from(self.depth(inode)) + 2;
+        let ends = 2.min(blocks.end - blocks.start + 1);
+        let promised = || self.space.promise(&Direct(self.state), ends * levels);
+        self.with_room(promised)
+    }
+
+    /// Does a step again after a commit, if it finds no room and freed blocks wait for one.
+    fn with_room<T>(&self, mut step: impl FnMut() -> Result<T>) -> Result<T> {
+        for _ in 0..COMMITS_FOR_ROOM {
+            match step() {
+                Err(Error::NoSpace) if self.space.awaits_commit() => {
+                    let journal = self.state.journal.as_ref().ok_or(Error::NoSpace)?;
+                    journal.commit_all()?;
+                }
+                other => return other,
+            }
+        }
+        step()
+    }
+
+    /// Levels of the tree below its root. A root that is damaged is found out by whoever changes it.
+    fn depth(&self, inode: &Inode) -> u16 {
+        depth(self.state, &inode.disk())
+    }
+
+    /// Credits of changing one leaf of a tree that has one level more by then.
+    fn credits(&self, depth: u16, leaves: u32, runs: u32) -> u32 {
+        credits::extents(self.state, depth + 1, leaves, runs)
+    }
+}
+
+fn depth(state: &Ext4State, disk: &DiskInode) -> u16 {
+    let root = ExtentNode::root(&disk.i_block, NodeLimits::root(&state.superblock));
+    root.map_or(0, |root| root.depth())
+}

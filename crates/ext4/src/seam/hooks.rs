@@ -1,0 +1,39 @@
+//! What the journal asks and tells.
+
+use super::Ext4;
+use crate::opening::close;
+use std::sync::{Arc, Weak};
+use uext4_jbd2::{AbortCause, CommitHooks, FreedRun, Tid};
+
+/// The file system, as its journal knows it.
+struct Hooks(Weak<Ext4>);
+
+/// Lets the journal of a volume that is open for writing ask.
+pub(super) fn connect(fs: &Arc<Ext4>) {
+    if let Some(journal) = &fs.state.journal {
+        journal.set_hooks(Arc::new(Hooks(Arc::downgrade(fs))));
+    }
+}
+
+impl CommitHooks for Hooks {
+    fn log_begins(&self) -> Result<(), AbortCause> {
+        let gone = || AbortCause { what: "the volume is closed".into(), errno: libc::EIO };
+        let fs = self.0.upgrade().ok_or_else(gone)?;
+        close::flag_log(&fs.state, true).map_err(|error| AbortCause {
+            what: format!("the superblock could not be marked (needs_recovery): {error}").into(),
+            errno: error.errno(),
+        })
+    }
+
+    fn committed(&self, _tid: Tid, freed: &[FreedRun]) {
+        if let Some(fs) = self.0.upgrade() {
+            fs.space.release(freed.iter().map(|run| (run.first, run.blocks)));
+        }
+    }
+
+    fn aborted(&self, cause: &AbortCause) {
+        if let Some(fs) = self.0.upgrade() {
+            fs.note_abort(&cause.what);
+        }
+    }
+}
