@@ -60,7 +60,7 @@ impl Files<'_> {
     /// Fills the first hole.
     fn fill(&self, inode: &Inode, range: Range<u32>) -> Result<Step> {
         let levels = self.depth(inode);
-        let step = Journaled::run(self.state, self.credits(levels, 1, 1), |blocks| {
+        Journaled::run(self.state, self.credits(levels, 1, 1), |blocks| {
             let mut edit = inode.edit(blocks)?;
             if depth(self.state, &edit.disk) > levels {
                 return Ok(Ok(Step::Again));
@@ -79,8 +79,7 @@ impl Files<'_> {
             let run = Run { first, length, state: State::Unwritten, physical: extent.physical.get() };
             map.add(u64::from(first), u64::from(first) + length, &[run])?;
             Ok(Ok(Step::Done(extent.logical_end().get())))
-        })?;
-        step
+        })?
     }
 
     /// Maps a hole, or its beginning.
