@@ -94,7 +94,15 @@ impl FileSystem for Ext4 {
             return Err(inline::refuse_write(inode));
         }
         // A volume or a map that this version does not change is told as the write is: what it would have needed.
-        self.files().check_allocates(inode).map_err(|_lacks| needs.into())
+        if self.files().check_allocates(inode).is_err() {
+            return Err(needs.into());
+        }
+        match needs {
+            uext4_iomap::Error::NeedsAllocation { pos, length, extends: true, .. } => {
+                self.files().check_size(inode, pos.saturating_add(length))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn has_journal(&self) -> bool {
@@ -132,8 +140,8 @@ impl FileSystem for Ext4 {
         self.files().convert(inode, blocks)
     }
 
-    fn extend_begin(&self, inode: &Inode, range: Range) -> Result<()> {
-        self.files().check_size(inode, range.end())
+    fn extend_begin(&self, _inode: &Inode, _range: Range) -> Result<()> {
+        Ok(())
     }
 
     fn extend_end(
