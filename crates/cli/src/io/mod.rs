@@ -65,9 +65,12 @@ pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
     let file = volume.open_file(operand.inner(), options).map_err(|error| operand.error(error))?;
     let mut session = Session::new(&operand, &volume, file, write, globals.json);
     session.tells_stats = args.stats;
-    if interactive {
-        return prompt(session);
-    }
+    let ended = if interactive { prompt(session) } else { carry_out(session, commands) };
+    ended.and(volume.close().map_err(|error| operand.error(error)))
+}
+
+/// Does one command after another, up to the first that fails.
+fn carry_out(mut session: Session<'_>, commands: Vec<Option<Command>>) -> Result<(), CliError> {
     for command in commands.into_iter().flatten() {
         if command == Command::Quit {
             break;

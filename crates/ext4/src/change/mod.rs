@@ -42,7 +42,8 @@ impl Files<'_> {
     /// What it lacks.
     pub(crate) fn check_allocates(&self, inode: &Inode) -> Result<()> {
         let lacks = |feature: String| Err(Error::Incompatible { action: "allocate", feature });
-        if self.state.journal.is_none() {
+        // A volume that is open for reading has one that does not run.
+        if self.state.superblock.journal_inode().is_none() {
             return lacks("a volume without a journal".into());
         }
         if !inode.disk().uses_extents() {
