@@ -411,3 +411,93 @@ fn a_failed_extending_write_gives_its_blocks_back() {
         close(volume, &memory);
     }
 }
+
+/// Many extents, so that the map has several levels and each change takes many handles.
+#[test]
+fn maps_of_several_levels_change_in_steps() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for (block, args) in [VOLUMES[0], VOLUMES[1], VOLUMES[3]] {
+        let device = sample_with(block, args).device();
+        let volume = open_rw(device.clone());
+        let file = volume.open_file("/data", read_write()).unwrap();
+        let unit = u64::from(block);
+        let count = 3000.min((9 << 20) / unit);
+        file.set_len(0).unwrap();
+        file.set_len(2 * count * unit).unwrap();
+        let mut model = vec![0; file.size() as usize];
+        for number in 0..count {
+            let pos = (2 * number + 1) * unit;
+            let bytes = patterned(number, pos, block as usize);
+            assert_eq!(file.write_at(&bytes, pos).unwrap(), bytes.len());
+            model[pos as usize..pos as usize + bytes.len()].copy_from_slice(&bytes);
+        }
+        let extents = |file: &File| file.map().filter(|piece| piece.as_ref().unwrap().physical > 0).count();
+        assert_eq!(extents(&file), count as usize);
+        let (start, end) = ((5 * unit) as usize, (48 * unit) as usize);
+        file.fallocate(Fallocate::Collapse, 5 * unit, 43 * unit).unwrap();
+        model.drain(start..end);
+        assert_same_bytes(&model, &read_all(&file));
+        file.fallocate(Fallocate::Insert, 9 * unit, 77 * unit).unwrap();
+        let at = (9 * unit) as usize;
+        model.splice(at..at, std::iter::repeat_n(0, (77 * unit) as usize));
+        assert_same_bytes(&model, &read_all(&file));
+        let (pos, length) = (100 * unit + 5, count * unit / 2);
+        file.fallocate(Fallocate::Punch, pos, length).unwrap();
+        model[pos as usize..(pos + length) as usize].fill(0);
+        assert_same_bytes(&model, &read_all(&file));
+        let (pos, length) = (count * unit, count * unit / 2 + 1);
+        file.fallocate(Fallocate::ZeroKeepSize, pos, length).unwrap();
+        model[pos as usize..(pos + length) as usize].fill(0);
+        assert_same_bytes(&model, &read_all(&file));
+        file.prepare(200 * unit).unwrap();
+        assert_same_bytes(&model, &read_all(&file));
+        file.set_len(150 * unit + 7).unwrap();
+        model.truncate((150 * unit + 7) as usize);
+        assert_same_bytes(&model, &read_all(&file));
+        drop(file);
+        close(volume, &device);
+    }
+}
+
+/// The kernel goes on where we stopped, and we go on after it.
+#[test]
+fn root_the_kernel_goes_on_with_what_was_changed() {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(64 << 20);
+    let path = scratch.file("volume.img");
+    for (round, (block, args)) in (50..).zip(VOLUMES) {
+        let mut play = Play::new(&sample_with(block, args), round);
+        (0..120).for_each(|_| play.step());
+        let Play { device, volume, mut files, .. } = play;
+        let blocks: Vec<u64> = files.iter().map(|(file, _)| file.metadata().blocks).collect();
+        let mut models: Vec<Vec<u8>> = files.drain(..).map(|(_, model)| model).collect();
+        drop(files);
+        volume.close().unwrap();
+        Image::of(&*device).save(&path);
+        uext4_testkit::with_kernel(&path, "rw", |root| {
+            for ((name, model), blocks) in PATHS.iter().zip(&mut models).zip(blocks) {
+                let name = root.join(&name[1..]);
+                assert_same_bytes(model, &std::fs::read(&name).unwrap());
+                assert_eq!(std::fs::metadata(&name).unwrap().blocks(), blocks, "{}", name.display());
+                let file = std::fs::OpenOptions::new().write(true).open(&name).unwrap();
+                let size = model.len() as u64 / 2 + 777;
+                file.set_len(size).unwrap();
+                model.resize(size as usize, 0);
+                let bytes = patterned(77, size, 30_000);
+                file.write_all_at(&bytes, size + 100).unwrap();
+                model.resize(size as usize + 100, 0);
+                model.extend_from_slice(&bytes);
+            }
+        });
+        oracle::e2fsck_clean(&path);
+        let device = Image::load(&path).device();
+        assert_eq!(contents(device.clone()), models, "{block} {args:?}");
+        let mut play = Play::new(&Image::of(&*device), round);
+        (0..60).for_each(|_| play.step());
+        play.check();
+        let Play { device, volume, files, .. } = play;
+        drop(files);
+        close(volume, &device);
+    }
+}
