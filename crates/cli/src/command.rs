@@ -5,8 +5,8 @@ use crate::error::CliError;
 use crate::examples::cli;
 use crate::tracer::Tracer;
 use crate::{
-    bench, cat, check, cp, df, documents, du, explain, find, info, io, ls, map, mkfs, out, stat, text, trace,
-    xattr,
+    bench, cat, check, cp, df, documents, du, explain, fallocate, find, info, io, ls, map, mkfs, out,
+    prepare, stat, text, trace, truncate, xattr,
 };
 use clap::error::ErrorKind;
 use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
@@ -66,8 +66,14 @@ pub enum Command {
     Map(map::MapArgs),
     /// Tell how a request would be done, and why.
     Explain(explain::ExplainArgs),
-    /// Do single reads, overwrites and syncs, in the command language of xfs_io.
+    /// Do single reads, writes and other changes of a file, in the command language of xfs_io.
     Io(io::IoArgs),
+    /// Set the size of a file.
+    Truncate(truncate::TruncateArgs),
+    /// Allocate, free, zero, take out or put in a range of a file.
+    Fallocate(fallocate::FallocateArgs),
+    /// Give a file blocks that are written, so that later writes only overwrite.
+    Prepare(prepare::PrepareArgs),
     /// Run a uext4 command and print each device request.
     Trace(trace::TraceArgs),
     /// Copy files and trees out of a volume.
@@ -134,6 +140,9 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
         Command::Map(args) => map::run(&args, globals),
         Command::Explain(args) => explain::run(&args, globals),
         Command::Io(args) => io::run(&args, globals),
+        Command::Truncate(args) => truncate::run(&args, globals),
+        Command::Fallocate(args) => fallocate::run(&args, globals),
+        Command::Prepare(args) => prepare::run(&args, globals),
         Command::Trace(args) => return trace::run(args, globals, execute),
         Command::Cp(args) => cp::run(&args, globals),
         Command::Mkfs(args) => mkfs::run(&args, globals),

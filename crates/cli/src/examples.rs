@@ -7,7 +7,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// Of each command, in the order of its help.
-const EXAMPLES: [Example; 29] = [
+const EXAMPLES: [Example; 34] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "of the second partition of a disk"),
     ("ls -lh disk.img:/etc", "with sizes for people"),
@@ -26,6 +26,11 @@ const EXAMPLES: [Example; 29] = [
     ("explain disk.img:/db/data --write 0 4k --dsync --async", "a durable overwrite through a queue"),
     ("io disk.img:/db/data -c 'pread 0 4k' -c fiemap", "a read, then the map"),
     ("io disk.img:/db/data -c 'pwrite -S 0x5a -D 0 64k'", "a durable overwrite"),
+    ("io disk.img:/db/log -c 'falloc -k 0 1g' -c fsync", "blocks for a file that will grow"),
+    ("truncate disk.img:/db/log 0", "an empty file, its blocks freed"),
+    ("fallocate disk.img:/db/data 0 64m", "blocks for the first 64 MiB, which read as zeros"),
+    ("fallocate disk.img:/db/data 1m 4m --punch", "4 MiB given back"),
+    ("prepare disk.img:/db/data 64g", "a file that is only overwritten from then on"),
     ("trace -- cat disk.img:/etc/fstab", "each device request that this makes"),
     ("cp disk.img:/etc/fstab disk.img:/etc/hosts /tmp", "two files"),
     ("cp -a disk.img:/home /tmp/home", "a tree with owners, times and attributes"),

@@ -2,12 +2,22 @@
 
 use crate::args::Globals;
 use crate::error::{self, CliError};
+use crate::out::Out;
+use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 use uext4::blockdev::{self, Device};
 use uext4::{DeviceSpec, File, OpenOptions, Switches, Target, Volume, VolumeOptions};
+
+/// What became of a file, in bytes.
+#[derive(Serialize)]
+struct JsonChanged {
+    size: u64,
+    /// Of its blocks, those of its map among them.
+    allocated: u64,
+}
 
 /// A parsed `DEVICE:/path` argument.
 #[derive(Debug, Clone)]
@@ -88,6 +98,29 @@ impl Operand {
     /// Opens the volume.
     pub fn volume(&self, how: &How<'_>) -> Result<Volume, CliError> {
         how.open_volume(&self.spec).map_err(|error| self.error(error))
+    }
+
+    /// Changes the file and closes the volume, which makes the change durable. With JSON it says what became of the
+    /// file.
+    pub fn change(
+        &self,
+        globals: &Globals,
+        change: impl FnOnce(&File) -> uext4::Result<()>,
+    ) -> Result<(), CliError> {
+        let how = How { write: true, ..How::reading(globals, false, Switches::ON) };
+        let volume = self.volume(&how)?;
+        let options = OpenOptions::new().read(true).write(true);
+        let opened = volume.open_file(self.inner(), options);
+        let changed = opened.and_then(|file| change(&file).map(|()| file.metadata()));
+        // The first failure is told.
+        let closed = volume.close();
+        let metadata = changed.and_then(|metadata| closed.map(|()| metadata)).map_err(|e| self.error(e))?;
+        if !globals.json {
+            return Ok(());
+        }
+        let mut out = Out::new();
+        out.json(&JsonChanged { size: metadata.size, allocated: metadata.blocks.saturating_mul(512) })?;
+        out.finish()
     }
 
     /// Opens the file for reading.

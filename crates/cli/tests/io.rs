@@ -114,8 +114,10 @@ fn vectors_are_buffers_of_their_own() {
     assert!(whole("-b 4k -V 2") == whole("-b 4k"));
     let counted = text(io(&volume, "/big", &["pread -b 4k -V 5 0 64k"]));
     assert!(counted.contains("64 KiB, 4 ops;"), "{counted}");
-    let refused = bad(1, io(&volume, "/holed", &["pwrite -b 4k -V 4 56k 16k"]));
-    assert!(refused.contains("not supported yet"), "{refused}");
+    // Into written, unwritten and no blocks.
+    good(io(&volume, "/holed", &["pwrite -q -S 0x47 -b 4k -V 4 56k 16k"]));
+    assert!(content(&volume, "/holed")[56 << 10..72 << 10].iter().all(|byte| *byte == b'G'));
+    volume.assert_clean();
 }
 
 #[test]
@@ -199,10 +201,10 @@ fn stats_are_those_of_the_commands() {
     assert_eq!(plain.lines().count(), told["counters"].as_object().unwrap().len(), "{plain}");
     assert!(plain.contains("stats.bounces = 1\n") && plain.contains("stats.flushes = 0\n"), "{plain}");
     // Those before a failure are told as well.
-    let args = with_stats(&["pread -q 0 4k", "pwrite -q 1g 4k"], &["--stats"]);
+    let args = with_stats(&["pread -q 0 4k", "fcollapse 1 1"], &["--stats"]);
     let output = uext4(&args);
     let plain = String::from_utf8(output.stdout).unwrap();
-    assert!(!output.status.success() && plain.contains("stats.allocations_refused = 1\n"), "{plain}");
+    assert!(!output.status.success() && plain.contains("stats.map_loads = 1\n"), "{plain}");
     assert!(text(["io", "--help"].map(OsString::from)).contains("--stats"));
 }
 
@@ -210,44 +212,88 @@ fn stats_are_those_of_the_commands() {
 fn a_failure_says_how_far_it_came() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
     let volume = volume();
-    // Sixteen blocks, then a hole.
-    let reason = bad(1, io(&volume, "/holed", &["pwrite -S 0x4a 60k 8k"]));
-    assert!(
-        reason.contains("not supported yet") && reason.contains("; 4096 of 8192 bytes were written before"),
-        "{reason}"
-    );
-    let reason = bad(1, io(&volume, "/holed", &["pwrite 64k 8k"]));
-    assert!(!reason.contains(" before"), "{reason}");
-    assert!(content(&volume, "/holed")[60 << 10..64 << 10].iter().all(|&byte| byte == 0x4a));
+    // The volume has 64 MiB.
+    let reason = bad(1, io(&volume, "/holed", &["pwrite -S 0x4a -b 1m 60k 200m"]));
+    let (first, last) = ("no space left", " of 209715200 bytes were written before");
+    assert!(reason.contains(first) && reason.contains(last), "{reason}");
+    volume.assert_clean();
+    let reason = bad(1, io(&volume, "/big", &["truncate 1m", "falloc 0 200m"]));
+    assert!(reason.contains(first) && !reason.contains(" before"), "{reason}");
+    assert_eq!(content(&volume, "/big").len(), 1 << 20);
     volume.assert_clean();
 }
 
 #[test]
-fn what_needs_allocation_is_refused_and_changes_nothing() {
+fn files_change_their_size_and_blocks() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
     let volume = volume();
-    let before = std::fs::read(volume.path()).unwrap();
-    for command in [
-        "pwrite 64k 4k",
-        "pwrite 80k 4k",
-        "pwrite 128k 4k",
-        "falloc 0 4k",
-        "falloc -k 0 4k",
-        "fpunch 0 4k",
-        "fzero 0 4k",
-        "fcollapse 0 4k",
-        "finsert 0 4k",
-        "truncate 4k",
-    ] {
-        let reason = bad(1, io(&volume, "/holed", &[command]));
-        assert!(reason.contains("not supported yet"), "{command}: {reason}");
-        let mut args = io(&volume, "/holed", &[command]);
-        args.push("--json".into());
-        let error: Value = serde_json::from_slice(&uext4(args).stderr).unwrap();
-        assert_eq!(error["errno"], libc::EOPNOTSUPP, "{command}: {error}");
-    }
+    let mut expected = content(&volume, "/holed");
+    expected[4 << 10..6000].fill(0);
+    expected.drain(8 << 10..16 << 10);
+    expected.splice(4 << 10..4 << 10, vec![0; 12 << 10]);
+    expected[100..300].fill(0);
+    let commands = ["fpunch 4k 1904", "fcollapse 8k 8k", "finsert 4k 12k", "fzero -k 100 200", "fdatasync"];
+    good(io(&volume, "/holed", &commands));
+    assert!(content(&volume, "/holed") == expected);
     volume.assert_clean();
-    assert!(std::fs::read(volume.path()).unwrap() == before, "a refused command wrote something");
+    let told =
+        text(io(&volume, "/hello", &["falloc -k 0 64k", "stat", "falloc 0 100", "fsync", "stat", "t 3"]));
+    assert!(told.contains("stat.size = 6\nstat.blocks = 128\n"), "{told}");
+    assert!(told.contains("stat.size = 100\nstat.blocks = 128\n"), "{told}");
+    assert_eq!(content(&volume, "/hello"), b"wor");
+    volume.assert_clean();
+    for command in ["fcollapse 1 4k", "fcollapse 0 1g", "finsert 0 1", "falloc 0 0", "fpunch 0 0"] {
+        let args = io(&volume, "/holed", &[command]);
+        let output = uext4(args.into_iter().chain(["--json".into()]));
+        let error: Value = serde_json::from_slice(&output.stderr).unwrap();
+        assert_eq!(error["errno"], libc::EINVAL, "{command}: {error}");
+    }
+    let mut reading = io(&volume, "/holed", &["truncate 0"]);
+    reading.push("-r".into());
+    assert!(bad(1, reading).contains("open read-only"));
+    assert!(content(&volume, "/holed") == expected);
+    volume.assert_clean();
+}
+
+#[test]
+fn commands_change_the_size_and_blocks_of_a_file() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    let run = |words: &[&str]| {
+        let mut args = vec![OsString::from(words[0]), at(&volume, "/big")];
+        args.extend(words[1..].iter().map(OsString::from));
+        args
+    };
+    let mut expected = content(&volume, "/big");
+    good(run(&["truncate", "1000001"]));
+    expected.truncate(1_000_001);
+    good(run(&["fallocate", "4k", "8k", "--punch"]));
+    good(run(&["fallocate", "16000", "500", "--zero", "--keep-size"]));
+    expected[4096..12_288].fill(0);
+    expected[16_000..16_500].fill(0);
+    good(run(&["fallocate", "20k", "4k", "--collapse"]));
+    expected.drain(20 << 10..24 << 10);
+    good(run(&["fallocate", "40k", "8k", "--insert"]));
+    expected.splice(40 << 10..40 << 10, vec![0; 8 << 10]);
+    assert!(content(&volume, "/big") == expected);
+    let told = json(run(&["fallocate", "0", "2m", "--keep-size", "--json"]));
+    // Blocks of the map count too.
+    let allocated = told["allocated"].as_u64().unwrap();
+    assert!(told["size"] == expected.len() && (2 << 20..3 << 20).contains(&allocated), "{told}");
+    let told = json(run(&["prepare", "1100000", "--json"]));
+    assert_eq!(told["size"], 1_100_000, "{told}");
+    expected.resize(1_100_000, 0);
+    assert!(content(&volume, "/big") == expected);
+    assert!(!text(io(&volume, "/big", &["fiemap"])).contains("hole"));
+    good(run(&["prepare"]));
+    assert!(content(&volume, "/big") == expected);
+    volume.assert_clean();
+    bad(1, run(&["truncate", "1024t"]));
+    bad(1, run(&["fallocate", "1", "4k", "--insert"]));
+    bad(2, run(&["fallocate", "1", "4k", "--insert", "--punch"]));
+    bad(2, run(&["fallocate", "1", "4k", "--punch", "--keep-size"]));
+    assert!(content(&volume, "/big") == expected);
+    volume.assert_clean();
 }
 
 #[test]
@@ -257,7 +303,7 @@ fn nothing_runs_if_one_command_is_bad() {
     bad(2, io(&volume, "/hello", &["pwrite -q 0 6", "pwrit 0 1"]));
     assert_eq!(content(&volume, "/hello"), b"world\n");
     // The first that fails is the last that runs.
-    bad(1, io(&volume, "/hello", &["truncate 0", "pwrite -q 0 6"]));
+    bad(1, io(&volume, "/hello", &["fcollapse 0 4k", "pwrite -q 0 6"]));
     assert_eq!(content(&volume, "/hello"), b"world\n");
     let quit = good(io(&volume, "/hello", &["quit", "pwrite -q 0 6"]));
     assert!(quit.is_empty() && content(&volume, "/hello") == b"world\n");
@@ -275,7 +321,7 @@ fn commands_from_standard_input() {
     assert!(told.contains("read-write") && !told.contains("uext4 io>"), "{told}");
     assert_eq!(content(&volume, "/hello"), b"Yorld\n");
     let output =
-        uext4_with_input([OsStr::new("io"), &place], "nonsense\ntruncate 1\npwrite -q -S 0x5a 0 1\n");
+        uext4_with_input([OsStr::new("io"), &place], "nonsense\nfinsert 1 1\npwrite -q -S 0x5a 0 1\n");
     assert_eq!(output.status.code(), Some(1));
     let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(complaints.lines().count(), 3, "two commands and the end: {complaints}");

@@ -513,10 +513,10 @@ impl InodeGuard<'_> {
         self.slot
     }
 
-    /// Marks a write by this thread. Its time is the one at which somebody asks, as POSIX has it ("marked for
-    /// update").
+    /// Marks a change of the contents by this thread. Its time is the one at which somebody asks, as POSIX has it
+    /// ("marked for update").
     #[inline(always)]
-    pub(crate) fn mark_written(&self) {
+    pub fn mark_written(&self) {
         self.cell.modified_ns.store(MARKED, Ordering::Relaxed);
     }
 

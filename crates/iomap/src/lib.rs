@@ -14,6 +14,7 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+mod alone;
 pub mod bounce;
 mod carry;
 mod clock;

@@ -1,12 +1,14 @@
 //! The command language: words, flags, numbers.
 
+use uext4::Fallocate;
+
 /// Help of the whole language, also for `--help` and the manual page.
 pub const LANGUAGE: &str = "\
 Commands (as in xfs_io; numbers take 0x and the suffixes b (4096 bytes), s (512), k, m, g, t, p, e):
   pread [-qvC] [-b BS] [-V N] OFFSET LENGTH
         read, BS bytes (4096) a call, with -V into N vectors of BS bytes; -v dumps
   pwrite [-qCDNOwW] [-S SEED] [-b BS] [-V N] OFFSET LENGTH
-        overwrite with bytes of SEED (0xcd); -D each call durable (RWF_DSYNC), -N do not wait (RWF_NOWAIT),
+        write bytes of SEED (0xcd); -D each call durable (RWF_DSYNC), -N do not wait (RWF_NOWAIT),
         -O one call only, -w fdatasync behind, -W fsync behind, both timed
   fsync, fdatasync
         make completed writes durable
@@ -18,9 +20,14 @@ Commands (as in xfs_io; numbers take 0x and the suffixes b (4096 bytes), s (512)
         this text, or what is about one command
   quit
         leave
-  falloc [-k] OFFSET LENGTH, fpunch OFFSET LENGTH, fzero [-k] OFFSET LENGTH, fcollapse OFFSET LENGTH,
-  finsert OFFSET LENGTH, truncate OFFSET
-        known, but they need allocation: not supported yet
+  falloc [-k] OFFSET LENGTH
+        give holes blocks that read as zeros; -k keeps the size
+  fpunch OFFSET LENGTH, fzero [-k] OFFSET LENGTH
+        make the range read as zeros: its blocks are freed, or kept
+  fcollapse OFFSET LENGTH, finsert OFFSET LENGTH
+        take the range out, or put a hole in; both in whole blocks (clusters)
+  truncate OFFSET
+        set the size
 -q prints nothing, -C one line: bytes,calls,seconds,bytes/s,calls/s. A call whose position and length are
 multiples of the device's logical block is direct; any other goes through a bounce buffer. With -V one call
 moves N vectors of BS bytes, each a device request of its own; if they are no such multiples, a call of as
@@ -113,8 +120,20 @@ pub enum Command {
     Help(Option<String>),
     /// `quit`.
     Quit,
-    /// Well said, but it needs allocation.
-    Allocating(&'static str),
+    /// `falloc`, `fpunch`, `fzero`, `fcollapse`, `finsert`.
+    Fallocate {
+        /// What to do.
+        mode: Fallocate,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// `truncate`.
+    Truncate {
+        /// The new size in bytes.
+        size: u64,
+    },
 }
 
 /// A line: `None` if it is empty. The error is the reason, with the command's name.
@@ -131,12 +150,12 @@ pub fn parse(line: &str) -> Result<Option<Command>, String> {
         "stat" => plain("stat", &rest, Command::Stat),
         "quit" | "q" => plain("quit", &rest, Command::Quit),
         "help" | "?" => help(&rest),
-        "falloc" => allocating("falloc", &rest, "k", 2),
-        "fpunch" => allocating("fpunch", &rest, "", 2),
-        "fzero" => allocating("fzero", &rest, "k", 2),
-        "fcollapse" => allocating("fcollapse", &rest, "", 2),
-        "finsert" => allocating("finsert", &rest, "", 2),
-        "truncate" | "t" => allocating("truncate", &rest, "", 1),
+        "falloc" => fallocate("falloc", &rest, Fallocate::Allocate, Some(Fallocate::KeepSize)),
+        "fpunch" => fallocate("fpunch", &rest, Fallocate::Punch, None),
+        "fzero" => fallocate("fzero", &rest, Fallocate::Zero, Some(Fallocate::ZeroKeepSize)),
+        "fcollapse" => fallocate("fcollapse", &rest, Fallocate::Collapse, None),
+        "finsert" => fallocate("finsert", &rest, Fallocate::Insert, None),
+        "truncate" | "t" => truncate(&rest),
         _ => Err(format!("command `{}` not found (try `help`)", crate::text::visible(name.as_bytes()))),
     };
     command.map(Some)
@@ -302,13 +321,23 @@ pub fn describes(line: &str, name: &str) -> bool {
     is_entry && line.split([' ', ',']).any(|word| word == name && !word.is_empty())
 }
 
-fn allocating(name: &'static str, words: &[&str], flags: &str, operands: usize) -> Result<Command, String> {
-    let words = Words::split(name, words, flags, "")?;
-    words.count(operands..=operands)?;
-    for index in 0..operands {
-        words.number(index, if index == 0 { "offset" } else { "length" })?;
-    }
-    Ok(Command::Allocating(name))
+/// `keeping`: what it is with `-k`, if it has that flag.
+fn fallocate(
+    name: &'static str,
+    words: &[&str],
+    plain: Fallocate,
+    keeping: Option<Fallocate>,
+) -> Result<Command, String> {
+    let words = Words::split(name, words, if keeping.is_some() { "k" } else { "" }, "")?;
+    words.count(2..=2)?;
+    let mode = keeping.filter(|_| words.has('k')).unwrap_or(plain);
+    Ok(Command::Fallocate { mode, offset: words.number(0, "offset")?, length: words.number(1, "length")? })
+}
+
+fn truncate(words: &[&str]) -> Result<Command, String> {
+    let words = Words::split("truncate", words, "", "")?;
+    words.count(1..=1)?;
+    Ok(Command::Truncate { size: words.number(0, "offset")? })
 }
 
 #[cfg(test)]
@@ -388,7 +417,10 @@ mod tests {
             assert!(parse(line).is_err(), "{line}");
         }
         assert_eq!(parse("  "), Ok(None));
-        assert_eq!(parse("falloc -k 0 1m"), Ok(Some(Command::Allocating("falloc"))));
+        let falloc = |mode, offset, length| Ok(Some(Command::Fallocate { mode, offset, length }));
+        assert_eq!(parse("falloc -k 0 1m"), falloc(Fallocate::KeepSize, 0, 1 << 20));
+        assert_eq!(parse("fzero 1k 5"), falloc(Fallocate::Zero, 1024, 5));
+        assert_eq!(parse("t 1b"), Ok(Some(Command::Truncate { size: 4096 })));
         assert_eq!(parse("fsync"), Ok(Some(Command::Sync { all: true })));
     }
 

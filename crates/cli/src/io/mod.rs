@@ -1,7 +1,6 @@
 //! `uext4 io`: single requests, in the command language of `xfs_io(8)` with its flag meanings.
 //!
-//! [`language`] turns a line into a command, `run` does it. What the library cannot do yet is parsed all
-//! the same and answered with that.
+//! [`language`] turns a line into a command, `run` does it.
 
 mod json;
 pub mod language;
@@ -63,14 +62,18 @@ pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
     let volume = operand.volume(&How { write, ..how })?;
     let options = OpenOptions::new().read(true).write(write);
     let file = volume.open_file(operand.inner(), options).map_err(|error| operand.error(error))?;
-    let mut session = Session::new(&operand, &volume, file, write, globals.json);
+    let mut session = Session::new(&operand, volume.clone(), file, write, globals.json);
     session.tells_stats = args.stats;
-    let ended = if interactive { prompt(session) } else { carry_out(session, commands) };
-    ended.and(volume.close().map_err(|error| operand.error(error)))
+    let done = if interactive { prompt(session) } else { run_all(session, commands) };
+    if !write {
+        return done;
+    }
+    // The first failure is told.
+    let closed = volume.close().map_err(|error| operand.error(error));
+    done.and(closed)
 }
 
-/// Does one command after another, up to the first that fails.
-fn carry_out(mut session: Session<'_>, commands: Vec<Option<Command>>) -> Result<(), CliError> {
+fn run_all(mut session: Session<'_>, commands: Vec<Option<Command>>) -> Result<(), CliError> {
     for command in commands.into_iter().flatten() {
         if command == Command::Quit {
             break;
@@ -84,7 +87,7 @@ fn carry_out(mut session: Session<'_>, commands: Vec<Option<Command>>) -> Result
 }
 
 fn writes(command: &Option<Command>) -> bool {
-    matches!(command, Some(Command::Write(_)))
+    matches!(command, Some(Command::Write(_) | Command::Fallocate { .. } | Command::Truncate { .. }))
 }
 
 /// Reads commands from standard input. A person sees a prompt and may try again after an error; the status

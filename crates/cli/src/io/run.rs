@@ -19,7 +19,7 @@ const DUMP_LINE: usize = 16;
 /// An open file with its memory and its output.
 pub struct Session<'a> {
     operand: &'a Operand,
-    volume: &'a Volume,
+    volume: Volume,
     file: File,
     writable: bool,
     logical_block: u64,
@@ -39,10 +39,9 @@ struct Done {
 
 impl<'a> Session<'a> {
     /// A session on an open file.
-    pub fn new(operand: &'a Operand, volume: &'a Volume, file: File, writable: bool, json: bool) -> Self {
+    pub fn new(operand: &'a Operand, volume: Volume, file: File, writable: bool, json: bool) -> Self {
         Session {
             operand,
-            volume,
             file,
             writable,
             logical_block: u64::from(volume.device().geometry().logical_block),
@@ -50,6 +49,7 @@ impl<'a> Session<'a> {
             json,
             tells_stats: false,
             before: volume.stats(),
+            volume,
         }
     }
 
@@ -103,10 +103,14 @@ impl<'a> Session<'a> {
             Command::Map { verbose, offset, length } => self.map(*verbose, *offset, *length),
             Command::Stat => self.stat(),
             Command::Help(name) => self.help(name.as_deref()),
-            Command::Allocating(name) => Err(CliError::unsupported(
-                &self.operand.argument,
-                format!("{name} needs allocation, which is not supported yet"),
-            )),
+            Command::Fallocate { mode, offset, length } => {
+                self.check_writable("fallocate")?;
+                self.file.fallocate(*mode, *offset, *length).map_err(|error| self.operand.error(error))
+            }
+            Command::Truncate { size } => {
+                self.check_writable("truncate")?;
+                self.file.set_len(*size).map_err(|error| self.operand.error(error))
+            }
             Command::Quit => Ok(()),
         }?;
         // What a command said is seen before the next one starts.
@@ -126,7 +130,7 @@ impl<'a> Session<'a> {
         if span.vectors() < 2 || !self.direct(span.offset | span.vector, span.length) {
             return Ok(None);
         }
-        Vectors::new(self.volume, &self.file, span).map(Some).map_err(|error| self.operand.error(error))
+        Vectors::new(&self.volume, &self.file, span).map(Some).map_err(|error| self.operand.error(error))
     }
 
     /// Whether a call can go to the device as it is.
@@ -171,10 +175,7 @@ impl<'a> Session<'a> {
     }
 
     fn write(&mut self, write: &Write) -> Result<(), CliError> {
-        if !self.writable {
-            let message = "pwrite: the file is open read-only";
-            return Err(CliError::failed(&self.operand.argument, message, libc::EBADF));
-        }
+        self.check_writable("pwrite")?;
         let span = &write.span;
         let mut vectors = self.vectors(span)?;
         let mut buffer = self.buffer(span, vectors.is_some())?;
@@ -210,6 +211,14 @@ impl<'a> Session<'a> {
         sync.map_err(|error| self.operand.error(error).after("written", done.bytes, span.length))?;
         done.time = start.elapsed();
         self.summary("wrote", span, &done)
+    }
+
+    fn check_writable(&self, name: &str) -> Result<(), CliError> {
+        if self.writable {
+            return Ok(());
+        }
+        let message = format!("{name}: the file is open read-only");
+        Err(CliError::failed(&self.operand.argument, message, libc::EBADF))
     }
 
     /// One thing as JSON, on a line.

@@ -239,23 +239,7 @@ impl Space for Allocator {
     }
 
     fn give_back(&mut self, blocks: &mut impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<()> {
-        let of = |error| match error {
-            Error::Corrupt(corrupt) => corrupt.in_inode(ino).into(),
-            error => error,
-        };
-        // One that is wrong leaves them all as they were.
-        let (mut changed, mut held) = (BTreeMap::<Group, Changed>::new(), Vec::new());
-        for (first, count) in runs {
-            for (group, clusters) in parts(blocks.ground(), *first, *count).map_err(of)? {
-                let place = match changed.entry(group) {
-                    Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(place) => place.insert(Changed::of(blocks, group).map_err(of)?),
-                };
-                let block = |cluster| cluster_start(blocks.ground(), group, cluster).get();
-                held.push((block(clusters.start), block(clusters.end)));
-                place.mark(blocks.ground(), clusters, false).map_err(of)?;
-            }
-        }
+        let Returned { changed, held } = returned(blocks, ino, runs)?;
         changed.into_values().try_for_each(|group| group.store(blocks))?;
         if self.holds {
             held.iter().try_for_each(|(first, end)| blocks.free_later(Pblk(*first), end - first))?;
@@ -264,4 +248,39 @@ impl Space for Allocator {
         }
         Ok(())
     }
+}
+
+/// Groups as they are once runs were given back, and the blocks that are free then: first and end.
+struct Returned {
+    changed: BTreeMap<Group, Changed>,
+    held: Vec<(u64, u64)>,
+}
+
+/// What giving back makes of the groups. One run that is wrong leaves them all as they were.
+fn returned(blocks: &impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<Returned> {
+    let of = |error| match error {
+        Error::Corrupt(corrupt) => corrupt.in_inode(ino).into(),
+        error => error,
+    };
+    let (mut changed, mut held) = (BTreeMap::<Group, Changed>::new(), Vec::new());
+    for (first, count) in runs {
+        for (group, clusters) in parts(blocks.ground(), *first, *count).map_err(of)? {
+            let place = match changed.entry(group) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => place.insert(Changed::of(blocks, group).map_err(of)?),
+            };
+            let block = |cluster| cluster_start(blocks.ground(), group, cluster).get();
+            held.push((block(clusters.start), block(clusters.end)));
+            place.mark(blocks.ground(), clusters, false).map_err(of)?;
+        }
+    }
+    Ok(Returned { changed, held })
+}
+
+/// Whether runs of blocks of an inode could be given back: changes nothing.
+///
+/// # Errors
+/// As of [`Space::give_back`].
+pub(crate) fn check_give_back(blocks: &impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<()> {
+    returned(blocks, ino, runs).map(drop)
 }

@@ -4,6 +4,9 @@
 //! |---|---|
 //! | `allocate.rs` | blocks for holes |
 //! | `convert.rs` | unwritten blocks become written, and the size follows |
+//! | `remove.rs` | blocks and size are taken away |
+//! | `clear.rs` | written blocks become unwritten |
+//! | `shift.rs` | blocks get other places in the file |
 //!
 //! Each step is one handle, begun without a lock. Inside it: the inode's turn ([`Inode::edit`]), its map lock, then the
 //! free space. The map lock is held from the first look until the outcome is published, so nobody loads what is being
@@ -12,7 +15,10 @@
 //! [`Inode::edit`]: crate::inode::Inode::edit
 
 mod allocate;
+mod clear;
 mod convert;
+mod remove;
+mod shift;
 
 use crate::alloc::shared::{FreeSpace, Promise};
 use crate::ground::credits;
@@ -36,18 +42,28 @@ pub(crate) struct Files<'v> {
 }
 
 impl Files<'_> {
-    /// Whether the map or the size of an inode can be changed.
+    /// Whether an inode can get blocks, or unwritten ones.
     ///
     /// # Errors
     /// What it lacks.
     pub(crate) fn check_allocates(&self, inode: &Inode) -> Result<()> {
-        let lacks = |feature: String| Err(Error::Incompatible { action: "allocate", feature });
+        self.check_changes()?;
+        if !inode.disk().uses_extents() {
+            let feature = format!("a map without extents (inode {})", inode.ino());
+            return Err(Error::Incompatible { action: "allocate", feature });
+        }
+        Ok(())
+    }
+
+    /// Whether maps and sizes can be changed at all: enough for who takes blocks away.
+    ///
+    /// # Errors
+    /// What the volume lacks.
+    pub(crate) fn check_changes(&self) -> Result<()> {
         // A volume that is open for reading has one that does not run.
         if self.state.superblock.journal_inode().is_none() {
-            return lacks("a volume without a journal".into());
-        }
-        if !inode.disk().uses_extents() {
-            return lacks(format!("a map without extents (inode {})", inode.ino()));
+            let feature = "a volume without a journal".into();
+            return Err(Error::Incompatible { action: "allocate", feature });
         }
         features::check_accounts(&self.state.superblock)
     }

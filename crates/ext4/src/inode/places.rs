@@ -18,6 +18,11 @@ impl PointerPlaces {
         self.0.lock().capacity() * (size_of::<(Pblk, (u32, u64))>() + 1)
     }
 
+    /// Nothing was met: the map is another one by now.
+    pub(crate) fn forget(&self) {
+        self.0.lock().clear();
+    }
+
     /// Whether `block` was met here or nowhere yet.
     pub(crate) fn agrees(&self, block: Pblk, place: (u32, u64)) -> bool {
         let mut places = self.0.lock();

@@ -125,8 +125,9 @@ impl FileSystem for Ext4 {
     }
 
     type Reserve = Promise;
-    /// New blocks behind the size are unwritten: a crash leaves none to be cleared away.
-    type Extension = ();
+    /// The holes behind the size that the write may fill. New blocks there are unwritten: a crash leaves none to be
+    /// cleared away, but a write that fails gives them back.
+    type Extension = Vec<Blocks>;
 
     fn allocate(&self, inode: &Inode, blocks: Blocks) -> Result<()> {
         self.files().allocate(inode, blocks)
@@ -140,22 +141,27 @@ impl FileSystem for Ext4 {
         self.files().convert(inode, blocks)
     }
 
-    fn extend_begin(&self, _inode: &Inode, _range: Range) -> Result<()> {
-        Ok(())
+    fn extend_begin(&self, inode: &Inode, range: Range) -> Result<Vec<Blocks>> {
+        let block = self.block_size();
+        let behind = inode.state.size().max(range.pos).div_ceil(block);
+        self.files().holes(inode, behind..range.end().div_ceil(block))
     }
 
     fn extend_end(
         &self,
         inode: &Inode,
-        _held: &InodeGuard<'_>,
-        (): (),
+        held: &InodeGuard<'_>,
+        holes: Vec<Blocks>,
         outcome: Extended<'_, Promise>,
     ) -> Result<()> {
         match outcome {
             Extended::Complete { size, blocks, reserves: _promises } => {
                 self.files().extend(inode, blocks, size)
             }
-            Extended::Failed => Ok(()),
+            Extended::Failed => {
+                let mut given_back = holes.into_iter().rev();
+                given_back.try_for_each(|hole| self.files().remove(inode, held, hole, None))
+            }
         }
     }
 

@@ -346,7 +346,7 @@ fn in_map(corrupt: Corrupt, draft: &Draft) -> Error {
 }
 
 /// What lies at `range` in an extent, if anything does.
-fn within(extent: &Extent, range: &Range<u32>) -> Option<Extent> {
+pub(crate) fn within(extent: &Extent, range: &Range<u32>) -> Option<Extent> {
     let from = extent.logical.get().max(range.start);
     let to = extent.logical_end().get().min(range.end);
     let skipped = u64::from(from.checked_sub(extent.logical.get())?);

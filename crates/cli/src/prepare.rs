@@ -1,0 +1,31 @@
+//! `uext4 prepare`.
+
+use crate::args::{Globals, JsonArgs};
+use crate::error::CliError;
+use crate::open::Operand;
+use crate::text::parse_size;
+use clap::{Args, ValueHint};
+use std::ffi::OsString;
+
+/// `uext4 prepare`.
+#[derive(Args)]
+#[command(after_long_help = "\
+Holes get blocks, in as few runs as there is room for, and what is not written yet is zeroed on the device. What is
+written stays. `uext4 explain` tells whether a write only overwrites.")]
+pub struct PrepareArgs {
+    /// The file.
+    #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
+    pub operand: OsString,
+    /// Bytes from its beginning, with k, m, g or t; all of it by default. A shorter file grows.
+    #[arg(value_name = "SIZE", value_parser = parse_size)]
+    pub size: Option<u64>,
+    /// In which form: with JSON, the size and the bytes that its blocks take.
+    #[command(flatten)]
+    pub form: JsonArgs,
+}
+
+/// Runs it.
+pub fn run(args: &PrepareArgs, globals: &Globals) -> Result<(), CliError> {
+    let operand = Operand::parse(&args.operand)?;
+    operand.change(globals, |file| file.prepare(args.size.unwrap_or(file.size())))
+}

@@ -1,0 +1,69 @@
+//! Written blocks become unwritten: they read as zeros, and stay where they are.
+
+use super::{Files, depth};
+use crate::alloc::shared::Promise;
+use crate::ground::direct::Direct;
+use crate::ground::error::{Error, Limit, Result};
+use crate::ground::journaled::Journaled;
+use crate::inode::Inode;
+use crate::inode::edit::Change;
+use crate::map::edit;
+use std::ops::Range;
+use uext4_iomap::gate::InodeGuard;
+use uext4_ondisk::Lblk;
+
+impl Files<'_> {
+    /// Makes `blocks` unwritten, all of which are mapped, leaf by leaf, each in a handle of its own. Whoever calls
+    /// holds the gate alone, drained. `first` is the promise of the first leaf: nothing is changed without one.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] after a commit that releases freed blocks, at a later leaf. [`Error::Corrupt`],
+    /// [`Error::Aborted`]. What was done up to then reads as zeros.
+    pub(crate) fn clear(
+        &self,
+        inode: &Inode,
+        held: &InodeGuard<'_>,
+        blocks: Range<u64>,
+        first: Promise,
+    ) -> Result<()> {
+        let limit = |block| u32::try_from(block).map_err(|_| Error::Limit(Limit::Map));
+        let (start, end) = (limit(blocks.start)?, limit(blocks.end)?);
+        self.end(inode, held, &(start..end))?;
+        let mut at = self.clear_leaf(inode, start..end, &first)?;
+        drop(first);
+        while at < end {
+            at = self.clear_leaf(inode, at..end, &self.promise_clear(inode)?)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps what one leaf that says more may need: it is divided, and all above it.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; those of reading the groups.
+    pub(crate) fn promise_clear(&self, inode: &Inode) -> Result<Promise> {
+        // At the two ends of the range; and an extent that is too long for an unwritten one becomes two.
+        let nodes = 2 * (u64::from(self.depth(inode)) + 2);
+        self.with_room(|| self.space.promise(&Direct(self.state), nodes))
+    }
+
+    /// Returns the block to go on from.
+    fn clear_leaf(&self, inode: &Inode, range: Range<u32>, _promise: &Promise) -> Result<u32> {
+        let levels = self.depth(inode);
+        Journaled::run(self.state, self.credits(levels, 1, 0), |blocks| {
+            let mut edit = inode.edit(blocks)?;
+            if depth(self.state, &edit.disk) > levels {
+                return Ok(range.start);
+            }
+            let _map = inode.state.map.lock();
+            let leaf = edit::leaf(blocks, &edit, Lblk(range.start))?;
+            let part = range.start..range.end.min(leaf.window.end);
+            let written = leaf.extents.iter().filter_map(|extent| edit::within(extent, &part));
+            if written.into_iter().any(|extent| !extent.unwritten) {
+                edit::convert(blocks, &mut self.space.promised(), &mut edit, part.clone(), true)?;
+                edit.store(blocks, Change::Data)?;
+            }
+            Ok(part.end)
+        })
+    }
+}

@@ -1,0 +1,323 @@
+//! A file loses blocks: behind a new end, or in the middle.
+//!
+//! They go from the last one to the first, in steps of one handle each: what one leaf of the map tells, as far as the
+//! credits of a handle reach. Every step alone leaves a volume without fault: what it unmaps is free in the same
+//! transaction. A truncation lowers the size with each step, to the first block that it unmapped, because nothing
+//! written may lie behind the size. So a crash in the middle of a long one leaves a file that is longer than it was to
+//! be, and whole up to its end.
+//!
+//! What readers know of the blocks ends before the first step, and stays unknown: the gate is held alone until the
+//! last one.
+
+use super::{Files, depth};
+use crate::alloc::Space;
+use crate::alloc::search::check_give_back;
+use crate::alloc::shared::Promise;
+use crate::ground::blocks::Blocks;
+use crate::ground::credits;
+use crate::ground::direct::Direct;
+use crate::ground::error::{Error, Limit, Result};
+use crate::ground::journaled::Journaled;
+use crate::inode::Inode;
+use crate::inode::draft::Draft;
+use crate::inode::edit::Change;
+use crate::map::{self, edit};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use uext4_iomap::gate::InodeGuard;
+use uext4_iomap::snapshot::BLOCKS_END;
+use uext4_iomap::{Found, State};
+use uext4_ondisk::ext4::Extent;
+use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
+
+/// Groups that get blocks back in one step at most.
+const GROUPS: u32 = 32;
+/// The first number that is no block of a map.
+pub(super) const END: u32 = u32::MAX;
+
+/// How a step went.
+enum Step {
+    /// What is left ends here.
+    Left(u32),
+    /// The tree has grown: more may be changed than was asked for.
+    Again,
+    /// Nothing is left.
+    Done,
+}
+
+/// What one step unmaps.
+struct Last {
+    blocks: Range<u32>,
+    /// What is mapped there, at least one.
+    extents: Vec<Extent>,
+}
+
+/// What is to go.
+struct Removal {
+    blocks: Range<u32>,
+    /// The size in bytes when all is gone.
+    size: Option<u64>,
+    /// Whether the blocks of the map that it may take are promised to it.
+    promised: bool,
+}
+
+impl Files<'_> {
+    /// Gives a file a smaller size, or the one it has, and frees what it maps behind it. The bytes behind it in its
+    /// last block are zero on the device. Whoever calls holds the gate alone, drained.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Aborted`], those of the device. What was freed up to then lay at the end, and the
+    /// size is in front of it.
+    pub(crate) fn truncate(&self, inode: &Inode, held: &InodeGuard<'_>, size: u64) -> Result<()> {
+        let first = size.div_ceil(1 << inode.state.block_bits());
+        let first = u32::try_from(first).map_err(|_| Error::Limit(Limit::Map))?;
+        let removal = Removal { blocks: first..END, size: Some(size), promised: false };
+        self.take_away(inode, held, removal)
+    }
+
+    /// Unmaps what is mapped among `blocks` and frees it. Whoever calls holds the gate alone, and nothing of these
+    /// blocks is in flight. `promise` is that of [`Files::promise_removal`].
+    ///
+    /// # Errors
+    /// As of [`Files::truncate`]; [`Error::NoSpace`] without a promise, with nothing changed: to unmap the middle of an
+    /// extent may take a block of the map.
+    pub(crate) fn remove(
+        &self,
+        inode: &Inode,
+        held: &InodeGuard<'_>,
+        blocks: Range<u64>,
+        promise: Option<&Promise>,
+    ) -> Result<()> {
+        let limit = |block: u64| block.min(END.into()) as u32;
+        let blocks = limit(blocks.start)..limit(blocks.end);
+        self.take_away(inode, held, Removal { blocks, size: None, promised: promise.is_some() })
+    }
+
+    /// Keeps what unmapping a range may need of the map, if it may need anything. The gate is held alone.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; those of reading the map and the groups.
+    pub(crate) fn promise_removal(&self, inode: &Inode, blocks: Range<u64>) -> Result<Option<Promise>> {
+        let end = blocks.end.min(END.into()) as u32;
+        if end == END || blocks.is_empty() {
+            return Ok(None);
+        }
+        let body = Direct(self.state);
+        let draft = Draft::load(&body, inode.ino())?;
+        let extent = edit::leaf(&body, &draft, Lblk(end - 1))?.find(Lblk(end - 1));
+        // One that ends in the range, or all of which before its end goes at once, leaves no more extents than before.
+        let is_divided = extent.is_some_and(|extent| {
+            let most = self.state.superblock.geometry.blocks_per_group().max(1);
+            let goes = u64::from(extent.logical.get()) >= blocks.start && extent.length <= most;
+            extent.logical_end().get() > end && !goes
+        });
+        match is_divided {
+            true => self.promise(inode, blocks).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Nothing is known of these blocks from here on, and nobody relies on what was. Before anything of them is freed
+    /// or moved.
+    ///
+    /// # Errors
+    /// If the gate is not held alone.
+    pub(super) fn end(&self, inode: &Inode, held: &InodeGuard<'_>, blocks: &Range<u32>) -> Result<()> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let end = if blocks.end == END { BLOCKS_END } else { u64::from(blocks.end) };
+        inode.pointer_places.forget();
+        let mut map = inode.state.map.lock();
+        Ok(inode.state.end(held, &mut map, blocks.start.into(), end, None)?)
+    }
+
+    fn take_away(&self, inode: &Inode, held: &InodeGuard<'_>, mut removal: Removal) -> Result<()> {
+        self.end(inode, held, &removal.blocks)?;
+        loop {
+            match self.with_room(|| self.remove_last(inode, &removal))? {
+                Step::Left(end) => removal.blocks.end = end,
+                Step::Again => {}
+                Step::Done => return Ok(()),
+            }
+        }
+    }
+
+    /// One handle's part.
+    fn remove_last(&self, inode: &Inode, removal: &Removal) -> Result<Step> {
+        let levels = self.depth(inode);
+        let (credits, groups) = self.removal_credits(inode, levels);
+        Journaled::run(self.state, credits, |blocks| {
+            let mut edit = inode.edit(blocks)?;
+            if depth(self.state, &edit.disk) > levels {
+                return Ok(Ok(Step::Again));
+            }
+            let map = inode.state.map.lock();
+            let last = last_part(blocks, &edit, &removal.blocks, groups as usize)?;
+            let left = last.as_ref().map_or(removal.blocks.start, |last| last.blocks.start);
+            if let Some(last) = &last
+                && let Err(full) = self.free(blocks, &mut edit, last, removal.promised)?
+            {
+                return Ok(Err(full));
+            }
+            let size = removal.size.map(|size| match left > removal.blocks.start {
+                true => size.max(edit.disk.size.min(u64::from(left) << inode.state.block_bits())),
+                false => size,
+            });
+            if let Some(size) = size {
+                edit.set_size(blocks.ground(), size)?;
+            }
+            if last.is_some() || size.is_some() {
+                edit.store(blocks, Change::Data)?;
+            }
+            drop(map);
+            if let Some(size) = size {
+                inode.state.set_size(size, size);
+            }
+            Ok(Ok(if left > removal.blocks.start { Step::Left(left) } else { Step::Done }))
+        })?
+    }
+
+    /// Credits of a step, and how many groups it may give blocks back to.
+    fn removal_credits(&self, inode: &Inode, levels: u16) -> (u32, u32) {
+        let most = self.state.journal.as_ref().map_or(0, uext4_jbd2::Journal::max_handle_credits);
+        let extents = inode.disk().uses_extents();
+        let credits = |groups| match extents {
+            true => self.credits(levels, 1, groups),
+            false => credits::pointers(self.state, 1, groups),
+        };
+        let mut groups = GROUPS;
+        while groups > 2 && credits(groups) > most {
+            groups /= 2;
+        }
+        (credits(groups), groups)
+    }
+
+    /// Unmaps and frees. `Err` inside: there is no room for a block of the map, and all is as it was.
+    fn free(
+        &self,
+        blocks: &mut impl Blocks,
+        draft: &mut Draft,
+        last: &Last,
+        promised: bool,
+    ) -> Result<Result<()>> {
+        check_back(blocks, draft, &last.extents)?;
+        let mut space = if promised { self.space.promised() } else { self.space.open() };
+        let unmapped = match edit::remove(blocks, &mut space, draft, last.blocks.clone()) {
+            Err(full @ Error::NoSpace) => return Ok(Err(full)),
+            other => other?,
+        };
+        let idle = edit::idle_clusters(blocks, draft, &unmapped)?;
+        self.space.open().give_back(blocks, draft.ino, &idle)?;
+        let size = u64::from(blocks.ground().superblock.geometry.cluster_blocks());
+        let clusters: u64 = idle.iter().map(|(_, count)| count.div_ceil(size)).sum();
+        draft.count(blocks.ground(), -(clusters as i64))?;
+        Ok(Ok(()))
+    }
+
+    /// The holes among `blocks`, in order. Called inside the gate.
+    ///
+    /// # Errors
+    /// Those of loading the map.
+    pub(crate) fn holes(&self, inode: &Inode, blocks: Range<u64>) -> Result<Vec<Range<u64>>> {
+        let mut holes: Vec<Range<u64>> = Vec::new();
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let block = u32::try_from(at).map_err(|_| Error::Limit(Limit::Map))?;
+            let found = match inode.state.map.find(block) {
+                Found::Unknown => map::load(self.state, inode, at << inode.state.block_bits())?.find(block),
+                known => known,
+            };
+            let Found::Known { state, blocks: count, .. } = found else {
+                return Err(Error::MapUnstable(at << inode.state.block_bits()));
+            };
+            let end = at.saturating_add(count).min(blocks.end);
+            match holes.last_mut() {
+                _ if state != State::Hole => {}
+                Some(last) if last.end == at => last.end = end,
+                _ => holes.push(at..end),
+            }
+            at = end;
+        }
+        Ok(holes)
+    }
+}
+
+/// The last of what is mapped in a range, as much as one leaf tells and as many groups as may be touched.
+fn last_part(blocks: &impl Blocks, draft: &Draft, range: &Range<u32>, groups: usize) -> Result<Option<Last>> {
+    let mut end = range.end;
+    while end > range.start {
+        let leaf = edit::leaf(blocks, draft, Lblk(end - 1))?;
+        let part = leaf.window.start.max(range.start)..end;
+        let inside = leaf.extents.iter().filter_map(|extent| edit::within(extent, &part));
+        let (mut touched, mut taken, mut cut) = (BTreeSet::new(), Vec::new(), part.start);
+        for extent in inside.rev() {
+            let (kept, all) = fitting(blocks, &extent, &mut touched, groups);
+            taken.extend(kept);
+            if !all {
+                cut = taken.last().map_or(cut, |first| first.logical.get());
+                break;
+            }
+        }
+        if !taken.is_empty() {
+            taken.reverse();
+            return Ok(Some(Last { blocks: cut..end, extents: taken }));
+        }
+        end = part.start;
+    }
+    Ok(None)
+}
+
+/// The end of an extent that lies in so many groups, those touched already among them; and whether that is all of it.
+fn fitting(
+    blocks: &impl Blocks,
+    extent: &Extent,
+    touched: &mut BTreeSet<u64>,
+    groups: usize,
+) -> (Option<Extent>, bool) {
+    let geometry = &blocks.ground().superblock.geometry;
+    let per = u64::from(geometry.blocks_per_group().max(1));
+    let base = u64::from(geometry.first_data_block());
+    let (first, last) = (extent.physical.get(), extent.physical.get() + u64::from(extent.length) - 1);
+    let group = |block: u64| block.saturating_sub(base) / per;
+    for number in (group(first)..=group(last)).rev() {
+        if !touched.contains(&number) && touched.len() == groups {
+            // From the group behind this one on.
+            let from = (number + 1) * per + base;
+            let skipped = (from - first) as u32;
+            let logical = Lblk(extent.logical.get() + skipped);
+            let part = Extent { logical, length: extent.length - skipped, physical: Pblk(from), ..*extent };
+            return (Some(part).filter(|_| from <= last), false);
+        }
+        touched.insert(number);
+    }
+    (Some(*extent), true)
+}
+
+/// Whether what is mapped by these extents can be given back: it is marked used, and in the clusters where it must be.
+fn check_back(blocks: &impl Blocks, draft: &Draft, extents: &[Extent]) -> Result<()> {
+    let geometry = &blocks.ground().superblock.geometry;
+    let (size, base) = (u64::from(geometry.cluster_blocks()), u64::from(geometry.first_data_block()));
+    let mut runs: Vec<(Pblk, u64)> = Vec::with_capacity(extents.len());
+    let mut known = 0;
+    for extent in extents {
+        let (logical, length) = (u64::from(extent.logical.get()), u64::from(extent.length));
+        let inside = logical % size;
+        let physical = extent.physical.get();
+        if physical.checked_sub(base).is_none_or(|physical| physical % size != inside) {
+            let wrong = Corrupt::from(CorruptKind::ExtentPhysical).at_lblk(extent.logical);
+            return Err(wrong.in_inode(draft.ino).into());
+        }
+        // A cluster in which several extents lie is told of once.
+        let first = (logical - inside).max(known);
+        known = (logical + length).next_multiple_of(size);
+        if first < known {
+            let start = physical - inside + (first - (logical - inside));
+            runs.push((Pblk(start), (known - first).min(geometry.blocks_count().saturating_sub(start))));
+        }
+    }
+    if size == 1 {
+        draft.counted(blocks.ground(), -(runs.iter().map(|(_, count)| *count as i64).sum::<i64>()))?;
+    }
+    check_give_back(blocks, draft.ino, &runs)
+}

@@ -1,0 +1,503 @@
+//! Files that shrink, grow, lose blocks and get them back, against a model: bytes, sizes, e2fsck, and what is there
+//! after a crash, recovered by us and by e2fsck.
+
+mod common;
+
+use common::sample::{self, sample_with};
+use common::{Image, aligned, assert_same_bytes, open_rw, patterned, read_all, read_only, read_write};
+use std::sync::Arc;
+use uext4::blockdev::engine::MemoryDevice;
+use uext4::blockdev::layer::{Fault, FaultDevice, FaultOn};
+use uext4::blockdev::{Device, Op};
+use uext4::{Error, Fallocate, File, Limit, State, Volume, WriteFlags};
+use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
+
+/// Sizes of blocks, and other arguments of mke2fs.
+const VOLUMES: [(u32, &[&str]); 6] = [
+    (4096, &[]),
+    (1024, &[]),
+    (2048, &["-O", "^metadata_csum,^64bit"]),
+    (1024, &["-O", "^metadata_csum,^uninit_bg,^64bit,^flex_bg"]),
+    (4096, &["-O", "bigalloc", "-C", "16384"]),
+    (1024, &["-O", "bigalloc", "-C", "16384", "-O", "^metadata_csum"]),
+];
+/// Maps of block pointers.
+const POINTERS: [(u32, &[&str]); 2] =
+    [(1024, &["-O", "^extent,^64bit"]), (4096, &["-O", "^extent,^64bit,^metadata_csum"])];
+
+const PATHS: [&str; 5] = ["/data", "/tail", "/mixed", "/sparse", "/frag"];
+/// Files do not get longer.
+const MOST: u64 = 2 << 20;
+
+/// A volume, and what its files must hold.
+struct Play {
+    device: Arc<MemoryDevice>,
+    volume: Volume,
+    files: Vec<(File, Vec<u8>)>,
+    rng: Rng,
+    number: u64,
+    /// Bytes of a cluster.
+    cluster: u64,
+}
+
+impl Play {
+    fn new(image: &Image, seed: u64) -> Play {
+        let device = image.device_with(|options| (options.volatile_cache, options.fua) = (true, true));
+        let volume = open_rw(device.clone());
+        let open = |path| {
+            let file = volume.open_file(path, read_write()).unwrap();
+            let bytes = read_all(&file);
+            (file, bytes)
+        };
+        let files = PATHS.map(open).into();
+        let cluster = u64::from(volume.superblock().geometry.cluster_blocks() * volume.block_size());
+        Play { device, volume, files, rng: Rng::new(seed), number: 1 << 32, cluster }
+    }
+
+    /// A position in a file or a little behind it, and a length.
+    fn range(&mut self, at: usize) -> (u64, u64) {
+        let size = self.files[at].1.len() as u64;
+        let unit = *self.rng.pick(&[1, 512, 4096, 16384]);
+        let pos = self.rng.below(size + size / 8 + 2) / unit * unit;
+        let length = (1 + self.rng.below(24)) * unit;
+        (pos, length)
+    }
+
+    fn write(&mut self, at: usize) {
+        let (pos, length) = self.range(at);
+        self.number += 1;
+        let bytes = patterned(self.number, pos, length as usize);
+        let (file, model) = &mut self.files[at];
+        assert_eq!(file.write_any_at(&bytes, pos, WriteFlags::empty()).unwrap(), bytes.len());
+        let end = pos as usize + bytes.len();
+        model.resize(model.len().max(end), 0);
+        model[pos as usize..end].copy_from_slice(&bytes);
+    }
+
+    fn set_len(&mut self, at: usize) {
+        let size = self.rng.below(MOST) / *self.rng.pick(&[1, 100, 4096]) * *self.rng.pick(&[1, 100]);
+        let size = size.min(MOST);
+        let (file, model) = &mut self.files[at];
+        file.set_len(size).unwrap();
+        model.resize(size as usize, 0);
+    }
+
+    fn fallocate(&mut self, at: usize) {
+        use Fallocate::{Allocate, Collapse, Insert, KeepSize, Punch, Zero, ZeroKeepSize};
+        let modes = [Allocate, KeepSize, Punch, Punch, Zero, ZeroKeepSize, Collapse, Insert];
+        let mode = *self.rng.pick(&modes);
+        let (mut pos, mut length) = self.range(at);
+        if matches!(mode, Collapse | Insert) {
+            pos = pos / self.cluster * self.cluster;
+            length = length.next_multiple_of(self.cluster);
+        }
+        let (file, model) = &mut self.files[at];
+        let (start, end, size) = (pos as usize, (pos + length) as usize, model.len());
+        let done = file.fallocate(mode, pos, length);
+        let refused = match mode {
+            Collapse => end >= size,
+            Insert => start >= size,
+            _ => false,
+        };
+        if refused {
+            assert!(matches!(done, Err(Error::Invalid(_))), "{mode:?} {pos} {length} of {size}: {done:?}");
+            return;
+        }
+        done.unwrap_or_else(|error| panic!("{mode:?} {pos} {length} of {size}: {error}"));
+        match mode {
+            Allocate | Zero if end > size => model.resize(end, 0),
+            Collapse => drop(model.drain(start..end)),
+            Insert => drop(model.splice(start..start, std::iter::repeat_n(0, end - start))),
+            _ => {}
+        }
+        if matches!(mode, Zero | ZeroKeepSize | Punch) {
+            let end = end.min(model.len());
+            model[start.min(end)..end].fill(0);
+        }
+    }
+
+    fn step(&mut self) {
+        let at = self.rng.below(self.files.len() as u64) as usize;
+        match self.rng.below(10) {
+            0..4 => self.write(at),
+            4..6 => self.set_len(at),
+            6 => {
+                let (file, model) = &mut self.files[at];
+                let size = model.len() as u64 + 5000;
+                file.prepare(size.min(MOST)).unwrap();
+                model.resize(model.len().max(size.min(MOST) as usize), 0);
+            }
+            _ => self.fallocate(at),
+        }
+        let (file, model) = &self.files[at];
+        assert_eq!(file.size(), model.len() as u64, "{}", PATHS[at]);
+        if model.len() as u64 > MOST {
+            let (file, model) = &mut self.files[at];
+            file.set_len(MOST / 2).unwrap();
+            model.truncate(MOST as usize / 2);
+        }
+    }
+
+    fn check(&self) {
+        for ((file, model), path) in self.files.iter().zip(PATHS) {
+            assert_eq!(file.size(), model.len() as u64, "{path}");
+            assert_same_bytes(model, &read_all(file));
+        }
+    }
+}
+
+fn contents(device: Arc<dyn Device>) -> Vec<Vec<u8>> {
+    let volume = open_rw(device);
+    let contents = PATHS.map(|path| read_all(&volume.open_file(path, read_only()).unwrap()));
+    volume.close().unwrap();
+    contents.into()
+}
+
+#[test]
+fn changes_of_every_kind_are_read_back() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(64 << 20);
+    let path = scratch.file("volume.img");
+    for (round, (block, args)) in (0..).zip(VOLUMES) {
+        let image = sample_with(block, args);
+        let mut play = Play::new(&image, round);
+        for step in 0..300 {
+            play.step();
+            if step % 10 == 0 {
+                play.check();
+            }
+            if step % 60 == 30 {
+                // As a crash leaves it, wherever the last commit was.
+                play.files[0].0.sync_all().unwrap();
+                Image::of(&*play.device).save(&path);
+                assert!(oracle::e2fsck(&path, &["-fy"]).status < 2);
+                oracle::e2fsck_clean(&path);
+            }
+        }
+        play.check();
+        for (file, _) in &play.files {
+            file.sync_all().unwrap();
+        }
+        let models: Vec<_> = play.files.iter().map(|(_, model)| model.clone()).collect();
+        // As after a crash: recovered by e2fsck, then by us.
+        let dirty = Image::of(&*play.device);
+        dirty.save(&path);
+        let repaired = oracle::e2fsck(&path, &["-fy"]);
+        assert!(repaired.status < 2, "{block} {args:?}: {repaired:?}");
+        oracle::e2fsck_clean(&path);
+        assert_eq!(contents(Image::load(&path).device()), models, "{block} {args:?}: recovered by e2fsck");
+        let recovered = dirty.device();
+        assert_eq!(contents(recovered.clone()), models, "{block} {args:?}: recovered");
+        Image::of(&*recovered).save(&path);
+        oracle::e2fsck_clean(&path);
+        // And closed.
+        let Play { device, volume, files, .. } = play;
+        drop(files);
+        volume.close().unwrap();
+        Image::of(&*device).save(&path);
+        oracle::e2fsck_clean(&path);
+        assert_eq!(contents(device), models, "{block} {args:?}: closed");
+    }
+}
+
+/// Closes the volume, lets e2fsck look at it, and returns the device.
+fn close(volume: Volume, device: &MemoryDevice) {
+    let scratch = Scratch::new(64 << 20);
+    let path = scratch.file("volume.img");
+    // What a crash before would have left.
+    Image::of(device).save(&path);
+    assert!(oracle::e2fsck(&path, &["-fy"]).status < 2);
+    oracle::e2fsck_clean(&path);
+    volume.close().unwrap();
+    Image::of(device).save(&path);
+    oracle::e2fsck_clean(&path);
+}
+
+/// A volume whose files have maps of block pointers: `debugfs` makes no sample of it.
+fn with_pointers(block: u32, args: &[&str]) -> Image {
+    let source = Scratch::new(8 << 20);
+    for path in ["/data", "/tail", "/sparse"] {
+        let bytes = sample::expected(if path == "/tail" { "/frag" } else { path });
+        std::fs::write(source.file(&path[1..]), bytes).unwrap();
+    }
+    let size = block.to_string();
+    let volume =
+        VolumeBuilder::new(sample::VOLUME_SIZE).args(["-b", &size]).args(args).from_dir(source.path());
+    Image::load(volume.build().path())
+}
+
+#[test]
+fn files_with_block_pointers_are_truncated_and_punched() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for (block, args) in POINTERS {
+        let device = with_pointers(block, args).device();
+        let volume = open_rw(device.clone());
+        for (path, punched) in [("/data", 300_000..700_001_u64), ("/tail", 1..9000), ("/sparse", 0..600_000)]
+        {
+            let file = volume.open_file(path, read_write()).unwrap();
+            let mut model = read_all(&file);
+            let blocks = file.metadata().blocks;
+            file.fallocate(Fallocate::Punch, punched.start, punched.end - punched.start).unwrap();
+            model[punched.start as usize..punched.end as usize].fill(0);
+            assert_same_bytes(&model, &read_all(&file));
+            for size in [400_001, 100_000, 5_000_000, 13 * 1024, 1, 0] {
+                file.set_len(size).unwrap();
+                model.resize(size as usize, 0);
+                assert_same_bytes(&model, &read_all(&file));
+                if size == 13 * 1024 {
+                    assert!(file.metadata().blocks < blocks, "{path}");
+                }
+            }
+            assert_eq!(file.metadata().blocks, 0, "{path}");
+            for mode in [Fallocate::Allocate, Fallocate::Zero, Fallocate::Collapse, Fallocate::Insert] {
+                let refused = file.fallocate(mode, 0, 4096);
+                assert!(matches!(refused, Err(Error::Incompatible { .. })), "{mode:?}: {refused:?}");
+            }
+            assert!(matches!(file.prepare(1), Err(Error::Incompatible { .. })));
+        }
+        close(volume, &device);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_nothing_is_changed() {
+    needs!(Need::Tool("mke2fs"));
+    let image = sample_with(4096, &[]);
+    let device = image.device();
+    let volume = open_rw(device.clone());
+    let file = volume.open_file("/data", read_write()).unwrap();
+    let limit = Limit::Map;
+    assert!(matches!(file.set_len(1 << 60), Err(Error::Limit(found)) if found == limit));
+    assert!(matches!(file.fallocate(Fallocate::Allocate, 1 << 60, 1), Err(Error::Limit(_))));
+    assert!(matches!(file.fallocate(Fallocate::KeepSize, u64::MAX, 2), Err(Error::Limit(_))));
+    assert!(matches!(file.fallocate(Fallocate::Insert, 0, 16 << 40), Err(Error::Limit(_))));
+    assert!(matches!(file.prepare(1 << 60), Err(Error::Limit(_))));
+    for (mode, pos, length) in [
+        (Fallocate::Allocate, 0, 0),
+        (Fallocate::Collapse, 512, 4096),
+        (Fallocate::Collapse, 4096, 512),
+        (Fallocate::Collapse, 0, sample::DATA_SIZE),
+        (Fallocate::Insert, 512, 4096),
+        (Fallocate::Insert, sample::DATA_SIZE, 4096),
+    ] {
+        let refused = file.fallocate(mode, pos, length);
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{mode:?} {pos} {length}: {refused:?}");
+    }
+    let reading = volume.open_file("/data", read_only()).unwrap();
+    assert!(matches!(reading.set_len(0), Err(Error::BadMode(_))));
+    assert!(matches!(reading.fallocate(Fallocate::Punch, 0, 4096), Err(Error::BadMode(_))));
+    // Nothing behind the last byte, so nothing to do.
+    file.fallocate(Fallocate::Punch, sample::DATA_SIZE, 4096).unwrap();
+    drop((file, reading));
+    volume.close().unwrap();
+    common::assert_unchanged(&image, &*device);
+}
+
+#[test]
+fn data_and_holes_are_found() {
+    needs!(Need::Tool("mke2fs"));
+    let volume = open_rw(sample_with(4096, &[]).device());
+    let file = volume.open_file("/mixed", read_write()).unwrap();
+    let seek = |pos| (file.seek_data(pos).unwrap(), file.seek_hole(pos).unwrap());
+    assert_eq!(seek(0), (Some(0), Some(sample::MIXED_WRITTEN)));
+    assert_eq!(seek(100), (Some(100), Some(sample::MIXED_WRITTEN)));
+    assert_eq!(seek(sample::MIXED_WRITTEN), (None, Some(sample::MIXED_WRITTEN)));
+    assert_eq!(seek(sample::MIXED_SIZE - 1), (None, Some(sample::MIXED_SIZE - 1)));
+    assert_eq!(seek(sample::MIXED_SIZE), (None, None));
+    let file = volume.open_file("/sparse", read_only()).unwrap();
+    assert_eq!(file.seek_data(4096).unwrap(), Some(8192));
+    assert_eq!(file.seek_hole(8192).unwrap(), Some(12288));
+    let file = volume.open_file("/tail", read_only()).unwrap();
+    assert_eq!(file.seek_hole(0).unwrap(), Some(sample::TAIL_SIZE));
+}
+
+#[test]
+fn a_prepared_file_is_only_overwritten() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for (block, args) in VOLUMES {
+        let device = sample_with(block, args).device();
+        let volume = open_rw(device.clone());
+        for (path, size) in [("/mixed", sample::MIXED_SIZE), ("/sparse", 3_000_001), ("/tail", 1 << 20)] {
+            let file = volume.open_file(path, read_write()).unwrap();
+            let mut model = read_all(&file);
+            file.prepare(size).unwrap();
+            model.resize(size as usize, 0);
+            assert_same_bytes(&model, &read_all(&file));
+            assert!(file.map().all(|piece| piece.unwrap().state == State::Written), "{path}");
+        }
+        close(volume, &device);
+    }
+}
+
+/// Fills a volume with one file, to the last block that a write can get.
+fn fill(volume: &Volume) -> File {
+    let file = volume.open_file("/tail", read_write()).unwrap();
+    let mut step = 1 << 20;
+    let mut pos = 1 << 20;
+    while step >= 1024 {
+        match file.write_any_at(&patterned(9, pos, step), pos, WriteFlags::empty()) {
+            Ok(written) => pos += written as u64,
+            Err(Error::NoSpace) => step /= 2,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // A write leaves what its conversion might need.
+    let block = u64::from(volume.block_size());
+    let mut behind = pos.next_multiple_of(block);
+    while file.fallocate(Fallocate::KeepSize, behind, block).is_ok() {
+        behind += block;
+    }
+    file
+}
+
+#[test]
+fn a_full_volume_refuses_what_needs_a_block_and_loses_nothing() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for (block, args) in VOLUMES {
+        let device = sample_with(block, args).device();
+        let volume = open_rw(device.clone());
+        let file = fill(&volume);
+        let model = read_all(&file);
+        let mixed = volume.open_file("/mixed", read_write()).unwrap();
+        let data = volume.open_file("/data", read_write()).unwrap();
+        assert!(matches!(mixed.fallocate(Fallocate::Allocate, 64 << 10, 64 << 20), Err(Error::NoSpace)));
+        // What of it is punched divides an extent, and that may take a block.
+        let refused = data.fallocate(Fallocate::Punch, 16_385, 100_000);
+        assert!(matches!(refused, Err(Error::NoSpace)), "{block} {args:?}: {refused:?}");
+        let refused = data.fallocate(Fallocate::Zero, 16_385, 100_000);
+        assert!(matches!(refused, Err(Error::NoSpace)), "{block} {args:?}: {refused:?}");
+        for mode in [Fallocate::Insert, Fallocate::Collapse] {
+            let refused = data.fallocate(mode, 16_384, 16_384);
+            assert!(matches!(refused, Err(Error::NoSpace)), "{block} {args:?}: {mode:?} {refused:?}");
+        }
+        assert_same_bytes(&sample::expected("/data"), &read_all(&data));
+        assert_same_bytes(&model, &read_all(&file));
+        // To shrink takes none, and what it frees can be had at once: a commit is forced.
+        file.set_len(2 << 20).unwrap();
+        data.fallocate(Fallocate::Punch, 16_385, 100_000).unwrap();
+        data.fallocate(Fallocate::Insert, 16_384, 16_384).unwrap();
+        mixed.fallocate(Fallocate::Allocate, 64 << 10, 2 << 20).unwrap();
+        drop((file, mixed, data));
+        close(volume, &device);
+    }
+}
+
+/// An extending write of which the device refuses the data: what it allocated behind the end is free again, and what
+/// was preallocated there before stays.
+#[test]
+fn a_failed_extending_write_gives_its_blocks_back() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for (block, args) in VOLUMES {
+        let memory = sample_with(block, args).device();
+        let faulty = Arc::new(FaultDevice::new(memory.clone()));
+        let handle = faulty.handle();
+        let volume = open_rw(faulty);
+        let file = volume.open_file("/data", read_write()).unwrap();
+        let size = sample::DATA_SIZE;
+        file.fallocate(Fallocate::KeepSize, size + (64 << 10), 64 << 10).unwrap();
+        let (blocks, before) = (file.metadata().blocks, read_all(&file));
+        handle.arm(Fault::nth(FaultOn::Op(Op::Write), 1));
+        let failed = file.write_at(&patterned(9, size, 256 << 10), size);
+        handle.clear();
+        assert!(matches!(failed, Err(Error::Io(_))), "{failed:?}");
+        assert_eq!((file.size(), file.metadata().blocks), (size, blocks), "{block} {args:?}");
+        assert_same_bytes(&before, &read_all(&file));
+        let data = patterned(10, size, 256 << 10);
+        assert_eq!(file.write_at(&data, size).unwrap(), data.len());
+        let mut read = aligned(256 << 10);
+        assert_eq!(file.read_at(&mut read, size).unwrap(), data.len());
+        assert_same_bytes(&data, &read);
+        drop(file);
+        close(volume, &memory);
+    }
+}
+
+/// Many extents, so that the map has several levels and each change takes many handles.
+#[test]
+fn maps_of_several_levels_change_in_steps() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for (block, args) in [VOLUMES[0], VOLUMES[1], VOLUMES[3]] {
+        let device = sample_with(block, args).device();
+        let volume = open_rw(device.clone());
+        let file = volume.open_file("/data", read_write()).unwrap();
+        let unit = u64::from(block);
+        let count = 3000.min((9 << 20) / unit);
+        file.set_len(0).unwrap();
+        file.set_len(2 * count * unit).unwrap();
+        let mut model = vec![0; file.size() as usize];
+        for number in 0..count {
+            let pos = (2 * number + 1) * unit;
+            let bytes = patterned(number, pos, block as usize);
+            assert_eq!(file.write_at(&bytes, pos).unwrap(), bytes.len());
+            model[pos as usize..pos as usize + bytes.len()].copy_from_slice(&bytes);
+        }
+        let extents = |file: &File| file.map().filter(|piece| piece.as_ref().unwrap().physical > 0).count();
+        assert_eq!(extents(&file), count as usize);
+        let (start, end) = ((5 * unit) as usize, (48 * unit) as usize);
+        file.fallocate(Fallocate::Collapse, 5 * unit, 43 * unit).unwrap();
+        model.drain(start..end);
+        assert_same_bytes(&model, &read_all(&file));
+        file.fallocate(Fallocate::Insert, 9 * unit, 77 * unit).unwrap();
+        let at = (9 * unit) as usize;
+        model.splice(at..at, std::iter::repeat_n(0, (77 * unit) as usize));
+        assert_same_bytes(&model, &read_all(&file));
+        let (pos, length) = (100 * unit + 5, count * unit / 2);
+        file.fallocate(Fallocate::Punch, pos, length).unwrap();
+        model[pos as usize..(pos + length) as usize].fill(0);
+        assert_same_bytes(&model, &read_all(&file));
+        let (pos, length) = (count * unit, count * unit / 2 + 1);
+        file.fallocate(Fallocate::ZeroKeepSize, pos, length).unwrap();
+        model[pos as usize..(pos + length) as usize].fill(0);
+        assert_same_bytes(&model, &read_all(&file));
+        file.prepare(200 * unit).unwrap();
+        assert_same_bytes(&model, &read_all(&file));
+        file.set_len(150 * unit + 7).unwrap();
+        model.truncate((150 * unit + 7) as usize);
+        assert_same_bytes(&model, &read_all(&file));
+        drop(file);
+        close(volume, &device);
+    }
+}
+
+/// The kernel goes on where we stopped, and we go on after it.
+#[test]
+fn root_the_kernel_goes_on_with_what_was_changed() {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(64 << 20);
+    let path = scratch.file("volume.img");
+    for (round, (block, args)) in (50..).zip(VOLUMES) {
+        let mut play = Play::new(&sample_with(block, args), round);
+        (0..120).for_each(|_| play.step());
+        let Play { device, volume, mut files, .. } = play;
+        let blocks: Vec<u64> = files.iter().map(|(file, _)| file.metadata().blocks).collect();
+        let mut models: Vec<Vec<u8>> = files.drain(..).map(|(_, model)| model).collect();
+        drop(files);
+        volume.close().unwrap();
+        Image::of(&*device).save(&path);
+        uext4_testkit::with_kernel(&path, "rw", |root| {
+            for ((name, model), blocks) in PATHS.iter().zip(&mut models).zip(blocks) {
+                let name = root.join(&name[1..]);
+                assert_same_bytes(model, &std::fs::read(&name).unwrap());
+                assert_eq!(std::fs::metadata(&name).unwrap().blocks(), blocks, "{}", name.display());
+                let file = std::fs::OpenOptions::new().write(true).open(&name).unwrap();
+                let size = model.len() as u64 / 2 + 777;
+                file.set_len(size).unwrap();
+                model.resize(size as usize, 0);
+                let bytes = patterned(77, size, 30_000);
+                file.write_all_at(&bytes, size + 100).unwrap();
+                model.resize(size as usize + 100, 0);
+                model.extend_from_slice(&bytes);
+            }
+        });
+        oracle::e2fsck_clean(&path);
+        let device = Image::load(&path).device();
+        assert_eq!(contents(device.clone()), models, "{block} {args:?}");
+        let mut play = Play::new(&Image::of(&*device), round);
+        (0..60).for_each(|_| play.step());
+        play.check();
+        let Play { device, volume, files, .. } = play;
+        drop(files);
+        close(volume, &device);
+    }
+}
