@@ -18,6 +18,7 @@ mod io_error;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod journaled;
 pub(crate) mod options;
+pub(crate) mod primary;
 pub(crate) mod recovered;
 pub(crate) mod state;
 pub(crate) mod zones;
