@@ -110,12 +110,6 @@ pub(crate) fn check_writable(superblock: &Superblock) -> Result<()> {
     if superblock.features.incompat.contains(Incompat::MMP) {
         return Err(refuse(ACTION, "mmp (multi-mount protection)"));
     }
-    if superblock.last_orphan != 0 {
-        return Err(refuse(
-            ACTION,
-            "a list of orphaned inodes that must be processed first (open it read-only)",
-        ));
-    }
     let journaled = superblock.features.compat.contains(Compat::HAS_JOURNAL)
         && superblock.default_mount_options & JOURNAL_MODE == DefaultMountOptions::DATA_JOURNAL;
     if journaled {
