@@ -10,7 +10,7 @@ use std::sync::Arc;
 use uext4::blockdev::Device;
 use uext4::blockdev::engine::MemoryDevice;
 use uext4::{Error, File, OpenOptions, Volume, WriteFlags};
-use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
+use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
 /// Sizes of blocks, other arguments of mke2fs, and how many steps are played.
 const VOLUMES: [(u32, &[&str], u32); 6] = [
@@ -316,6 +316,26 @@ fn appends_go_to_the_end() {
     assert!(bytes.chunks(37).all(|line| line.iter().all(|byte| *byte == line[0])));
     assert!(log.write_any_at(b"x", 0, WriteFlags::empty()).is_err());
     drop(log);
+    volume.close().unwrap();
+    clean(&*device, &scratch);
+}
+
+#[test]
+fn a_file_of_block_pointers_comes_and_goes() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(96 << 20);
+    std::fs::write(scratch.file("long"), vec![7; 5 << 20]).unwrap();
+    let args = ["-b", "1024", "-O", "^extent,^64bit"];
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::rename(scratch.file("long"), source.join("long")).unwrap();
+    let made = VolumeBuilder::new(24 << 20).args(args).from_dir(&source).build();
+    let device = Image::load(made.path()).device();
+    let volume = open_rw(device.clone());
+    let free = volume.statfs().unwrap().free;
+    volume.remove_file("/long").unwrap();
+    assert!(volume.statfs().unwrap().free >= free + (5 << 10));
+    drop(volume.open_file("/new", new_file()).unwrap());
     volume.close().unwrap();
     clean(&*device, &scratch);
 }

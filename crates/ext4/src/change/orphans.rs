@@ -2,16 +2,23 @@
 //!
 //! They are a chain from the superblock through the records: each names the next in the field that tells the time of
 //! deletion once it is free. Whoever takes one out of the middle changes the one before it, which is known in memory
-//! only ([`Chain`]), as in the kernel. On volumes with an orphan file the chain is used as well: the kernel falls back
-//! on it when that file is full, and processes both.
+//! only ([`Chain`]), as in the kernel.
+//!
+//! On volumes with an orphan file (`orphan_file`) the chain is used all the same: the kernel falls back on it when that
+//! file is full, and processes both. What the file holds when the volume is opened is processed with the chain; each
+//! slot is cleared in the handle that finishes its inode, and the feature that says that the file is in use after the
+//! last one.
 //!
 //! An inode joins in the handle that takes its last name, and leaves in the handle that frees it. In between its blocks
 //! are given back in as many handles as it takes; after a crash the next open for writing does the rest.
 
 use super::Files;
+use super::free::check_frees;
+use crate::alloc::group::inode_used;
 use crate::ground::blocks::Blocks;
 use crate::ground::direct::Direct;
 use crate::ground::error::{Error, Result};
+use crate::ground::journaled::Journaled;
 use crate::ground::primary::change_superblock;
 use crate::ground::state::{Ground, is_system_file};
 use crate::inode::Inode;
@@ -21,11 +28,12 @@ use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use uext4_ondisk::ext4::{RoCompat, State};
-use uext4_ondisk::{Corrupt, CorruptKind, Ino};
+use uext4_ondisk::ext4::{OrphanBlock, RoCompat, State, encode_orphan_tail};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
-/// Blocks that joining or leaving the chain changes: the superblock, the record, the one before it.
-pub(super) const CREDITS: u32 = 3;
+/// Blocks that joining or leaving the chain changes: the superblock, the record, the one before it, and
+/// a block of the orphan file.
+pub(super) const CREDITS: u32 = 4;
 
 /// The orphans of an open volume.
 #[derive(Default)]
@@ -45,7 +53,25 @@ struct Chain {
     first: Option<Ino>,
     /// Of each one, those before and behind it.
     links: HashMap<Ino, (Option<Ino>, Option<Ino>)>,
+    /// Those that a slot of the orphan file names: block on the volume and slot in it.
+    slots: HashMap<Ino, (Pblk, usize)>,
 }
+
+/// What a volume has of orphans when it is opened.
+#[derive(Default)]
+pub(crate) struct Left {
+    /// The chain, the first one first.
+    chain: Vec<Ino>,
+    /// The slots of the orphan file.
+    slots: Vec<(Ino, Pblk, usize)>,
+    /// Whether the superblock says that the orphan file is in use.
+    present: bool,
+}
+
+/// Largest orphan file. The kernel's have at most 512 blocks.
+const FILE_MAX: u64 = 64 << 20;
+/// Bytes of a slot.
+const SLOT: usize = 4;
 
 impl Orphans {
     /// An inode without a name waits for its last user.
@@ -105,6 +131,10 @@ impl Files<'_> {
     /// As of [`Files::add_orphan`].
     pub(crate) fn remove_orphan(&self, blocks: &mut impl Blocks, ino: Ino) -> Result<()> {
         let mut chain = self.orphans.chain.lock();
+        if let Some((block, slot)) = chain.slots.get(&ino).copied() {
+            clear_slot(blocks, block, slot)?;
+            chain.slots.remove(&ino);
+        }
         let Some((before, behind)) = chain.links.get(&ino).copied() else { return Ok(()) };
         match before {
             None => change_superblock(blocks, |superblock| superblock.last_orphan = number(behind))?,
@@ -122,21 +152,22 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Finishes what a crash left: inodes without a name are freed, the others cut at their size. `orphans` is what
+    /// Finishes what a crash left: inodes without a name are freed, the others cut at their size. `left` is what
     /// [`survey`] found. Nobody else uses the volume yet.
     ///
     /// # Errors
     /// Those of the edits. What is done by then stays; the rest is left for the next time.
-    pub(crate) fn process_orphans(&self, orphans: &[Ino]) -> Result<()> {
+    pub(crate) fn process_orphans(&self, left: &Left) -> Result<()> {
         {
             let mut chain = self.orphans.chain.lock();
-            chain.first = orphans.first().copied();
-            for (at, ino) in orphans.iter().enumerate() {
-                let before = at.checked_sub(1).map(|at| orphans[at]);
-                chain.links.insert(*ino, (before, orphans.get(at + 1).copied()));
+            chain.first = left.chain.first().copied();
+            for (at, ino) in left.chain.iter().enumerate() {
+                let before = at.checked_sub(1).map(|at| left.chain[at]);
+                chain.links.insert(*ino, (before, left.chain.get(at + 1).copied()));
             }
+            chain.slots.extend(left.slots.iter().map(|(ino, block, slot)| (*ino, (*block, *slot))));
         }
-        for ino in orphans {
+        for ino in left.chain.iter().chain(left.slots.iter().map(|(ino, ..)| ino)) {
             let draft = Draft::load(&Direct(self.state), *ino)?;
             if draft.disk.links == 0 {
                 self.free_inode(*ino)?;
@@ -144,7 +175,14 @@ impl Files<'_> {
                 self.cut_at_size(&draft)?;
             }
         }
-        Ok(())
+        if !left.present {
+            return Ok(());
+        }
+        Journaled::run(self.state, 1, |blocks| {
+            change_superblock(blocks, |superblock| {
+                superblock.features.ro_compat &= !RoCompat::ORPHAN_PRESENT;
+            })
+        })
     }
 
     /// Frees an inode without a name if nobody uses it any more. `inode` is the caller's use of it, which ends.
@@ -176,20 +214,52 @@ impl Files<'_> {
     }
 }
 
-/// The chain of orphans on a volume, the first one first. Each can be processed by this version, as far as its record
-/// and its map say. Changes nothing.
+/// Empties a slot of the orphan file.
+fn clear_slot(blocks: &mut impl Blocks, block: Pblk, slot: usize) -> Result<()> {
+    let file = Draft::load(blocks, Ino(blocks.ground().superblock.orphan_file_inode))?;
+    let seed = file.seed(blocks.ground());
+    let mut bytes = blocks.look(block, <[u8]>::to_vec)?;
+    OrphanBlock::decode(&bytes, block, seed)?;
+    bytes[slot * SLOT..(slot + 1) * SLOT].fill(0);
+    encode_orphan_tail(&mut bytes, block, seed)?;
+    blocks.change(block, |old| old.copy_from_slice(&bytes))
+}
+
+/// The orphans on a volume. Each can be processed by this version, as far as its record and its map say. Changes
+/// nothing.
 ///
 /// # Errors
-/// [`Error::Corrupt`] and [`Error::CorruptInode`] if the chain leads to what cannot be an orphan, or in a circle;
-/// [`Error::Incompatible`] for what this version does not process.
-pub(crate) fn survey(ground: &Ground) -> Result<Vec<Ino>> {
+/// [`Error::Corrupt`] and [`Error::CorruptInode`] if the chain or the orphan file leads to what cannot be an orphan, or
+/// twice to the same; [`Error::Incompatible`] for what this version does not process.
+pub(crate) fn survey(ground: &Ground) -> Result<Left> {
     let superblock = &ground.superblock;
-    let mut next = superblock.last_orphan;
-    if next == 0 {
-        return Ok(Vec::new());
+    let present = superblock.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
+    let mut left = Left { present, ..Left::default() };
+    if superblock.last_orphan == 0 && !present {
+        return Ok(left);
     }
+    check_processes(ground)?;
+    let mut known = BTreeSet::new();
+    let mut next = superblock.last_orphan;
+    while next != 0 {
+        let ino = Ino(next);
+        next = check_orphan(ground, ino, &mut known)?.disk.deleted;
+        left.chain.push(ino);
+    }
+    if present {
+        left.slots = file_slots(ground)?;
+        for (ino, ..) in &left.slots {
+            check_orphan(ground, *ino, &mut known)?;
+        }
+    }
+    Ok(left)
+}
+
+/// Whether this version processes orphans of this volume.
+fn check_processes(ground: &Ground) -> Result<()> {
+    let superblock = &ground.superblock;
     let refuse = |feature: &str| {
-        let feature = format!("a list of orphaned inodes {feature} (open it read-only)");
+        let feature = format!("orphaned inodes {feature} (open it read-only)");
         Err(Error::Incompatible { action: "open for writing", feature })
     };
     if superblock.journal_inode().is_none() {
@@ -201,30 +271,61 @@ pub(crate) fn survey(ground: &Ground) -> Result<Vec<Ino>> {
     if superblock.state.contains(State::ERRORS) {
         return refuse("and recorded errors: run e2fsck");
     }
-    let (mut found, mut known) = (Vec::new(), BTreeSet::new());
-    while next != 0 {
-        let corrupt = |what: String| Error::CorruptInode { ino: Ino(next), what };
-        let ino = Ino(next);
-        let geometry = &superblock.geometry;
-        if ino < geometry.first_inode() || ino.get() > geometry.inodes_count() {
-            return Err(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino).into());
-        }
-        if is_system_file(superblock, ino) {
-            return Err(corrupt("the chain of orphans leads to a file of the volume's own".into()));
-        }
-        if !known.insert(ino) {
-            return Err(corrupt("the chain of orphans leads here twice".into()));
-        }
-        let draft = Draft::load(&Direct(ground), ino)?;
-        if draft.disk.file_type().is_none() || !crate::alloc::group::inode_used(&Direct(ground), ino)? {
-            return Err(corrupt("the chain of orphans leads to a free inode".into()));
-        }
-        super::free::check_frees(&Direct(ground), &draft)?;
-        if Form::of(&draft.disk).is_some() {
-            edit::walk(&Direct(ground), &draft, &mut |_| Ok(()))?;
-        }
-        found.push(ino);
-        next = draft.disk.deleted;
+    Ok(())
+}
+
+/// The record of an inode that is said to be an orphan, checked.
+fn check_orphan(ground: &Ground, ino: Ino, known: &mut BTreeSet<Ino>) -> Result<Draft> {
+    let corrupt = |what: &str| Error::CorruptInode { ino, what: what.into() };
+    let geometry = &ground.superblock.geometry;
+    if ino < geometry.first_inode() || ino.get() > geometry.inodes_count() {
+        return Err(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino).into());
     }
-    Ok(found)
+    if is_system_file(&ground.superblock, ino) {
+        return Err(corrupt("it counts as an orphan, but is a file of the volume's own"));
+    }
+    if !known.insert(ino) {
+        return Err(corrupt("it is twice among the orphans"));
+    }
+    let free = || corrupt("it counts as an orphan, but is free");
+    let blocks = Direct(ground);
+    if !inode_used(&blocks, ino)? {
+        return Err(free());
+    }
+    let draft = Draft::load(&blocks, ino)?;
+    if draft.disk.file_type().is_none() {
+        return Err(free());
+    }
+    check_frees(&blocks, &draft)?;
+    if Form::of(&draft.disk).is_some() {
+        edit::walk(&blocks, &draft, &mut |_| Ok(()))?;
+    }
+    Ok(draft)
+}
+
+/// What the orphan file holds.
+fn file_slots(ground: &Ground) -> Result<Vec<(Ino, Pblk, usize)>> {
+    let (superblock, blocks) = (&ground.superblock, Direct(ground));
+    let none = || Error::from(Corrupt::from(CorruptKind::SuperblockField("orphan_file_inum")));
+    let file = Draft::load(&blocks, Ino::nonzero(superblock.orphan_file_inode).ok_or_else(none)?)?;
+    let wrong = |kind: CorruptKind| Error::from(Corrupt::from(kind).in_inode(file.ino));
+    let count = file.disk.size / u64::from(superblock.geometry.block_size());
+    if file.disk.size > FILE_MAX || Form::of(&file.disk).is_none() {
+        return Err(wrong(CorruptKind::InodeField("size")));
+    }
+    let (seed, mut slots) = (file.seed(ground), Vec::new());
+    for number in (0..count as u32).map(Lblk) {
+        let extent = edit::leaf(&blocks, &file, number)?.find(number).filter(|extent| !extent.unwritten);
+        let block = extent.and_then(|extent| extent.physical_of(number));
+        let block = block.ok_or_else(|| wrong(CorruptKind::ExtentPhysical))?;
+        if !ground.zones.allows(block.get(), 1) {
+            return Err(wrong(CorruptKind::SystemZone));
+        }
+        let found = blocks.look(block, |bytes| {
+            let decoded = OrphanBlock::decode(bytes, block, seed)?;
+            Ok::<Vec<_>, Error>(decoded.slots().map(|(slot, ino)| (ino, block, slot)).collect())
+        })??;
+        slots.extend(found);
+    }
+    Ok(slots)
 }
