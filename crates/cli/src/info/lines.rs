@@ -237,7 +237,7 @@ fn recovery(out: &mut Out, recovery: &Recovery) -> Done {
         }
     }
     if recovery.last_orphan != 0 || recovery.orphan_file_in_use {
-        line(out, "orphans", "there are inodes to delete or truncate: read-only until a mount has done so")?;
+        line(out, "orphans", "there are inodes to delete or truncate: the next open for writing does it")?;
     }
     match &recovery.reason {
         Some(reason) => line(out, "not usable", reason),

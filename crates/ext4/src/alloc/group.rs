@@ -10,10 +10,10 @@
 use super::bits::{bit, free_bits, put_bit, put_bits, used_bits};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
-use crate::ground::log_flag::flag_log;
+use crate::ground::primary::change_superblock;
 use crate::ground::state::{Ground, is_system_file};
 use std::ops::Range;
-use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags, Superblock};
+use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
 /// Clusters that are asked for at once when a bitmap is made.
@@ -247,7 +247,6 @@ pub(crate) fn place_of_inode(blocks: &impl Blocks, ino: Ino) -> Result<(Group, u
 ///
 /// # Errors
 /// [`Error::Corrupt`], and those of the body.
-#[cfg(test)]
 pub(crate) fn inode_used(blocks: &impl Blocks, ino: Ino) -> Result<bool> {
     let (group, index) = place_of_inode(blocks, ino)?;
     let descriptor = descriptor(blocks, group)?;
@@ -343,16 +342,7 @@ pub(crate) fn store_counts(blocks: &mut impl Blocks) -> Result<()> {
     let wrong = |name| Error::from(Corrupt::from(CorruptKind::SuperblockField(name)));
     let free_blocks = clusters.saturating_mul(u64::from(geometry.cluster_blocks()));
     let free_inodes = u32::try_from(inodes).map_err(|_| wrong("free_inodes_count"))?;
-    let (block, offset) = geometry.superblock_position();
-    let offset = offset as usize;
-    let mut raw = blocks.look(block, |bytes| bytes.get(offset..).unwrap_or_default().to_vec())?;
-    // Whatever else it says may have changed since the volume was opened.
-    let mut superblock = Superblock::decode(&raw)?;
-    (superblock.free_blocks, superblock.free_inodes) = (free_blocks, free_inodes);
-    superblock.encode(&mut raw)?;
-    if blocks.transaction().is_some() {
-        // The log is in use when this comes home, and what is home says so (`opening/close.rs`).
-        flag_log(&mut raw, true);
-    }
-    blocks.change(block, |bytes| bytes[offset..offset + raw.len()].copy_from_slice(&raw))
+    change_superblock(blocks, |superblock| {
+        (superblock.free_blocks, superblock.free_inodes) = (free_blocks, free_inodes);
+    })
 }

@@ -8,13 +8,16 @@
 //! promised before the data is sent ([`FreeSpace::promise`]), and nobody else gets it.
 
 use super::Space;
-use super::group::descriptor;
+use super::group::{descriptor, place_of_inode};
+use super::inode::{self, NewInode};
 use super::search::{Allocator, Run, Wish};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::Ground;
+use crate::inode::draft::Draft;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
+use uext4_ondisk::ext4::Timestamp;
 use uext4_ondisk::{Ino, Pblk};
 
 /// See the module.
@@ -70,6 +73,32 @@ impl FreeSpace {
         let run = account.allocator.allocate(blocks, &Wish { most: wish.most.min(available), ..*wish })?;
         account.taken(run.count / size);
         Ok(run)
+    }
+
+    /// Makes an inode: the first free one of the group of `near`, or of one behind it.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if none is free; as of [`inode::make`].
+    pub(crate) fn make_inode(&self, blocks: &mut impl Blocks, near: Ino, new: &NewInode) -> Result<Draft> {
+        let account = self.0.lock();
+        let (group, _) = place_of_inode(blocks, near)?;
+        let ino = account.allocator.find_inode(blocks, group)?;
+        inode::make(blocks, ino, new)
+    }
+
+    /// Frees an inode.
+    ///
+    /// # Errors
+    /// As of [`inode::free`].
+    pub(crate) fn free_inode(
+        &self,
+        blocks: &mut impl Blocks,
+        draft: &mut Draft,
+        now: Timestamp,
+    ) -> Result<()> {
+        // The descriptor that counts it counts blocks too.
+        let _account = self.0.lock();
+        inode::free(blocks, draft, now)
     }
 
     /// Keeps so many clusters for who holds the result.

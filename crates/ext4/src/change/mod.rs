@@ -7,6 +7,8 @@
 //! | `remove.rs` | blocks and size are taken away |
 //! | `clear.rs` | written blocks become unwritten |
 //! | `shift.rs` | blocks get other places in the file |
+//! | `free.rs` | all that an inode without a name has |
+//! | `orphans.rs` | inodes that are to be freed or cut, and what a crash left of that |
 //!
 //! Each step is one handle, begun without a lock. Inside it: the inode's turn ([`Inode::edit`]), its map lock, then the
 //! free space. The map lock is held from the first look until the outcome is published, so nobody loads what is being
@@ -17,6 +19,8 @@
 mod allocate;
 mod clear;
 mod convert;
+pub(crate) mod free;
+pub(crate) mod orphans;
 mod remove;
 mod shift;
 
@@ -27,6 +31,7 @@ use crate::ground::error::{Error, Limit, Result};
 use crate::ground::features;
 use crate::inode::fields::check_size;
 use crate::inode::{Ext4State, Inode};
+use orphans::Orphans;
 use std::ops::Range;
 use std::sync::Arc;
 use uext4_ondisk::ext4::{ExtentNode, Inode as DiskInode, NodeLimits};
@@ -39,6 +44,7 @@ const COMMITS_FOR_ROOM: usize = 3;
 pub(crate) struct Files<'v> {
     pub(crate) state: &'v Ext4State,
     pub(crate) space: &'v Arc<FreeSpace>,
+    pub(crate) orphans: &'v Orphans,
 }
 
 impl Files<'_> {
@@ -93,7 +99,7 @@ impl Files<'_> {
     }
 
     /// Does a step again after a commit, if it finds no room and freed blocks wait for one.
-    fn with_room<T>(&self, mut step: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(crate) fn with_room<T>(&self, mut step: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..COMMITS_FOR_ROOM {
             match step() {
                 Err(Error::NoSpace) if self.space.awaits_commit() => {
@@ -107,7 +113,7 @@ impl Files<'_> {
     }
 
     /// Levels of the tree below its root. A root that is damaged is found out by whoever changes it.
-    fn depth(&self, inode: &Inode) -> u16 {
+    pub(crate) fn depth(&self, inode: &Inode) -> u16 {
         depth(self.state, &inode.disk())
     }
 

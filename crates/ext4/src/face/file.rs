@@ -6,7 +6,9 @@ use crate::face::volume::{Shared, Volume};
 use crate::ground::error::{Error, Result};
 use crate::inode::metadata::Metadata;
 use crate::seam::Ext4;
+use parking_lot::Mutex;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use uext4_iomap::{Engine, OpenFile, Piece, Pieces, Range, WriteFlags};
 use uext4_ondisk::Ino;
@@ -21,7 +23,40 @@ pub struct File {
     open: OpenFile<Ext4>,
     // The volume's engine once more, so that a request need not go through `shared`.
     engine: Arc<Engine<Ext4>>,
+    /// Of a file that is open for appending.
+    tail: Option<Arc<Tail>>,
+    // The last field, dropped after the use of the inode.
+    shared: Use,
+}
+
+/// The end of a file, for one append at a time.
+struct Tail {
+    open: OpenFile<Ext4>,
+    turn: Mutex<()>,
+}
+
+/// The volume of an open file. When the file goes, and with it the last use of an inode without a name, that is freed.
+#[derive(Clone)]
+struct Use {
     shared: Arc<Shared>,
+    ino: Ino,
+}
+
+impl Deref for Use {
+    type Target = Arc<Shared>;
+
+    fn deref(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        if self.shared.fs.orphans.any_wait() && self.shared.is_ours() {
+            // It waits on if that fails: the next operation, the end of the volume or the next open tries again.
+            let _waits = self.shared.fs.files().release(self.ino, None);
+        }
+    }
 }
 
 impl fmt::Debug for File {
@@ -35,8 +70,10 @@ impl fmt::Debug for File {
 }
 
 impl File {
-    pub(crate) fn new(open: OpenFile<Ext4>, shared: Arc<Shared>) -> Self {
-        File { open, engine: shared.engine.clone(), shared }
+    pub(crate) fn new(open: OpenFile<Ext4>, tail: Option<OpenFile<Ext4>>, shared: Arc<Shared>) -> Self {
+        let tail = tail.map(|open| Arc::new(Tail { open, turn: Mutex::new(()) }));
+        let (engine, ino) = (shared.engine.clone(), open.inode.ino());
+        File { open, engine, tail, shared: Use { shared, ino } }
     }
 
     pub(crate) fn open_file(&self) -> &OpenFile<Ext4> {
@@ -78,7 +115,7 @@ impl File {
 
     /// The volume.
     pub fn volume(&self) -> Volume {
-        Volume::from_shared(self.shared.clone())
+        Volume::from_shared(self.shared.shared.clone())
     }
 
     /// Reads into `buf` from byte `pos`, directly. Returns the bytes read: fewer at the end of the file, 0
@@ -108,6 +145,23 @@ impl File {
     /// Overwrites any bytes from any memory. The edges are read, changed and written back under the exclusive gate.
     pub fn write_any_at(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
         self.shared.engine.write_any(&self.open, buf, pos, flags)
+    }
+
+    /// Writes any bytes from any memory at the end of a file that was opened for appending, and returns where they
+    /// begin. Appends through this file and its clones come one behind the other, each as a whole. Nothing keeps other
+    /// open files of the same inode from writing there meanwhile. When it returns, the data is as durable as `flags`
+    /// ask.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] if the file was opened otherwise; those of [`File::write_any_at`].
+    pub fn append(&self, buf: &[u8], flags: WriteFlags) -> Result<u64> {
+        let Some(tail) = &self.tail else {
+            return Err(Error::NotPermitted("the file was not opened for appending"));
+        };
+        let _one_at_a_time = tail.turn.lock();
+        let end = self.size();
+        self.shared.engine.write_any(&tail.open, buf, end, flags)?;
+        Ok(end)
     }
 
     /// As `fdatasync`: completed writes and what is needed to read them back survive a crash.

@@ -5,16 +5,17 @@ use super::read_dir::ReadDir;
 use super::volume::Volume;
 use super::walk::TableReader;
 use crate::ground::error::{Error, Result};
-use crate::ground::options::OpenOptions;
+use crate::ground::options::{Create, OpenOptions};
 use crate::inline::InlineData;
 use crate::inode::metadata::{FileKind, Metadata};
 use crate::inode::{Inode, check_overwrite};
 use crate::map;
-use crate::operations::path;
+use crate::operations::create::{self, NewFile};
+use crate::operations::{path, unlink};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use uext4_iomap::OpenFile;
+use uext4_iomap::{FileSystem, OpenFile};
 use uext4_ondisk::Ino;
 
 impl Volume {
@@ -28,15 +29,29 @@ impl Volume {
         path::resolve(self.state(), path.as_os_str().as_bytes(), follow)
     }
 
-    /// Opens a regular file.
+    /// Opens a regular file, and makes it if the options say so: inode and name in one step, which a crash leaves whole
+    /// or not at all.
     ///
     /// # Errors
+    /// For a file that is made: [`Error::Exists`], [`Error::NoSpace`], [`Error::Limit`], [`Error::NotPermitted`] in an
+    /// immutable directory, [`Error::Incompatible`] where this version changes no names; nothing was changed then.
     /// [`Error::Invalid`] if it is to be opened neither for reading nor for writing, [`Error::IsDirectory`],
     /// [`Error::NotRegular`], [`Error::ReadOnly`] and [`Error::NotPermitted`] if it is to be written, and those of
     /// finding and reading it.
     pub fn open_file(&self, path: impl AsRef<Path>, options: OpenOptions) -> Result<File> {
         options.check()?;
-        let inode = self.resolve_inode(path.as_ref(), true)?;
+        let path = path.as_ref();
+        if options.create == Create::Never {
+            return self.open_loaded(self.resolve_inode(path, true)?, options);
+        }
+        self.check_changes()?;
+        let new = NewFile {
+            mode: options.new_mode(),
+            uid: options.owner.0,
+            gid: options.owner.1,
+            exclusive: options.create == Create::New,
+        };
+        let inode = create::open_or_create(&self.shared.fs, path.as_os_str().as_bytes(), &new)?;
         self.open_loaded(inode, options)
     }
 
@@ -48,6 +63,28 @@ impl Volume {
         options.check()?;
         let inode = self.state().inode(ino)?;
         self.open_loaded(inode, options)
+    }
+
+    /// Removes a name of a file, symbolic link or device: of anything but a directory. With its last name the file
+    /// goes, as soon as nobody has it open: until then it can be read and written. Its space is free for others after
+    /// the next commit. The name is gone for good after the next [`Volume::close`], or the next sync that commits.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::IsDirectory`]; [`Error::NotPermitted`] for immutable and append-only files and
+    /// directories; [`Error::ReadOnly`]; [`Error::Incompatible`] where this version changes no names, or cannot free
+    /// what the file has: nothing was changed then. Others may come from freeing the file, whose name is gone then; the
+    /// rest is done by the next open.
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.check_changes()?;
+        unlink::remove_file(&self.shared.fs, path.as_ref().as_os_str().as_bytes())
+    }
+
+    /// Refuses a change of names on a volume that takes none now.
+    fn check_changes(&self) -> Result<()> {
+        if !self.shared.options.write {
+            return Err(Error::ReadOnly("the volume was opened read-only"));
+        }
+        self.shared.fs.check_alive()
     }
 
     fn open_loaded(&self, inode: Arc<Inode>, options: OpenOptions) -> Result<File> {
@@ -62,15 +99,16 @@ impl Volume {
             inode.check_contents()?;
             map::check_inode(self.state(), &inode)?;
         }
-        if options.write {
+        if options.write || options.append {
             if !self.shared.options.write {
                 return Err(Error::ReadOnly("the volume was opened read-only"));
             }
             check_overwrite(self.superblock(), &inode)?;
         }
         let switches = options.switches.unwrap_or(self.shared.options.switches);
+        let tail = options.append.then(|| OpenFile::new(inode.clone(), false, true, switches));
         let open = OpenFile::new(inode, options.read, options.write, switches);
-        Ok(File::new(open, self.shared.clone()))
+        Ok(File::new(open, tail, self.shared.clone()))
     }
 
     /// Attributes of what `path` names, following symbolic links.

@@ -1,5 +1,6 @@
 //! An open volume.
 
+use crate::change::orphans::{Left, survey};
 use crate::face::to_device::ToDevice;
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
@@ -50,11 +51,24 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Whether this process opened it: in a child the volume is the parent's.
+    pub(super) fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Frees what was unlinked and brings everything home.
+    fn end(&self) -> Result<()> {
+        let released = self.fs.files().release_all();
+        close::settle(&self.fs.state).and(released)
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
-        // In a child process the volume is the parent's. Whoever wants to know how it went calls [`Volume::close`].
-        if self.process == std::process::id() {
-            let _not_told = close::settle(&self.fs.state);
+        // Whoever wants to know how it went calls [`Volume::close`].
+        if self.is_ours() {
+            let _not_told = self.end();
         }
     }
 }
@@ -101,7 +115,9 @@ impl Volume {
         let given = device.clone();
         let Ready { device, superblock, info } = recovery::recover(device, superblock, &options)?;
         let state = open_state(device.clone(), superblock, &options, info)?;
+        let orphans = if options.write { survey(&state)? } else { Left::default() };
         let fs = Ext4::new(state);
+        fs.files().process_orphans(&orphans)?;
         let engine = Arc::new(Engine::new(fs.clone(), device)?);
         Ok(Volume {
             shared: Arc::new(Shared {
@@ -116,14 +132,15 @@ impl Volume {
     }
 
     /// Makes all changes durable and brings them home, so that the next open needs no recovery. Dropping the last clone
-    /// does the same, but cannot say how it went. Files that are still open stay usable.
+    /// does the same, but cannot say how it went. Files that are still open stay usable. One of them that has no
+    /// name any more is freed later, at the latest by the next open for writing.
     ///
     /// # Errors
     /// [`Error::Aborted`] if the volume was aborted before or is now: what was acknowledged as durable is in its log
     /// then, and the next open recovers it.
     pub fn close(self) -> Result<()> {
         self.shared.fs.check_alive()?;
-        close::settle(self.state())
+        self.shared.end()
     }
 
     pub(crate) fn from_shared(shared: Arc<Shared>) -> Self {

@@ -36,7 +36,9 @@ const OVERWRITABLE: RoCompat = RoCompat::from_bits_retain(
         | RoCompat::BIGALLOC.bits()
         | RoCompat::METADATA_CSUM.bits()
         | RoCompat::PROJECT.bits()
-        | RoCompat::VERITY.bits(),
+        | RoCompat::VERITY.bits()
+        // What the orphan file holds is processed first.
+        | RoCompat::ORPHAN_PRESENT.bits(),
 );
 
 /// The highest known revision level (`EXT4_MAX_SUPP_REV`).
@@ -97,24 +99,12 @@ pub(crate) fn check_writable(superblock: &Superblock) -> Result<()> {
     if ro_compat.contains(RoCompat::READONLY) {
         return Err(Error::ReadOnly("the volume is marked read-only (feature read-only)"));
     }
-    if ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
-        return Err(refuse(
-            ACTION,
-            "an orphan file in use (orphan_present), whose inodes must be processed first (open it read-only)",
-        ));
-    }
     let unwritable = ro_compat & !OVERWRITABLE;
     if !unwritable.is_empty() {
         return Err(refuse(ACTION, unwritable.names().join(", ")));
     }
     if superblock.features.incompat.contains(Incompat::MMP) {
         return Err(refuse(ACTION, "mmp (multi-mount protection)"));
-    }
-    if superblock.last_orphan != 0 {
-        return Err(refuse(
-            ACTION,
-            "a list of orphaned inodes that must be processed first (open it read-only)",
-        ));
     }
     let journaled = superblock.features.compat.contains(Compat::HAS_JOURNAL)
         && superblock.default_mount_options & JOURNAL_MODE == DefaultMountOptions::DATA_JOURNAL;

@@ -2,7 +2,7 @@
 //!
 //! It lies in the first sector of 512 bytes of the superblock, the checksum in the second. If both changed, a power cut
 //! could leave one of them old, and nobody could open the volume any more: neither we, nor Linux, nor e2fsck, if there
-//! is no other superblock. So the checksum is made to stay: with the flag some bits of a field change that nothing uses,
+//! is no other superblock. So the checksum stays as it is: with the flag some bits of a field change that nothing uses,
 //! the number of a snapshot. A checksum by division is linear, so these bits are the same whatever else the superblock
 //! says, and clearing the flag brings the field back.
 
@@ -27,5 +27,12 @@ pub(crate) fn flag_log(superblock: &mut [u8], in_use: bool) {
     if RoCompat::from_bits_retain(ro_compat).contains(RoCompat::METADATA_CSUM) {
         let bytes = BALANCE.to_le_bytes();
         superblock[SNAPSHOT..].iter_mut().zip(bytes).for_each(|(byte, change)| *byte ^= change);
+    }
+}
+
+/// Brings the field back in a superblock whose log was in use when it was left, and whose checksum is made anew.
+pub(crate) fn forget_balance(superblock: &mut [u8]) {
+    if superblock[SNAPSHOT..].starts_with(&BALANCE.to_le_bytes()) {
+        superblock[SNAPSHOT..SNAPSHOT + 4].fill(0);
     }
 }

@@ -19,6 +19,7 @@ mod io_error;
 pub(crate) mod journaled;
 pub(crate) mod log_flag;
 pub(crate) mod options;
+pub(crate) mod primary;
 pub(crate) mod recovered;
 pub(crate) mod state;
 pub(crate) mod zones;

@@ -79,7 +79,26 @@ pub struct OpenOptions {
     pub(crate) read: bool,
     pub(crate) write: bool,
     pub(crate) switches: Option<Switches>,
+    pub(crate) append: bool,
+    pub(crate) create: Create,
+    pub(crate) mode: Option<u32>,
+    pub(crate) owner: (u32, u32),
 }
+
+/// What an open does about a file that is not there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Create {
+    /// It fails.
+    #[default]
+    Never,
+    /// It makes the file.
+    Missing,
+    /// It makes the file, and fails if that is there.
+    New,
+}
+
+/// Permissions of a new file, unless others are asked for.
+const MODE: u32 = 0o644;
 
 impl OpenOptions {
     /// For nothing yet: opening a file with neither reading nor writing is [`Error::Invalid`].
@@ -101,6 +120,48 @@ impl OpenOptions {
         self
     }
 
+    /// For writing at the end, by [`File::append`](crate::File::append) alone: calls with a position are refused then,
+    /// as on a file that is not open for writing.
+    #[must_use]
+    pub fn append(mut self, append: bool) -> Self {
+        self.append = append;
+        self
+    }
+
+    /// Makes the file if it is not there. Needs writing or appending. It is durable after the next sync of the file.
+    #[must_use]
+    pub fn create(mut self, create: bool) -> Self {
+        self.create = if create { Create::Missing } else { Create::Never };
+        self
+    }
+
+    /// Makes the file, and fails if something of its name is there: a symbolic link too. Needs writing or appending.
+    #[must_use]
+    pub fn create_new(mut self, create: bool) -> Self {
+        self.create = if create { Create::New } else { Create::Never };
+        self
+    }
+
+    /// Permissions of a file that is made (`0o644` unless set): the lower twelve bits, taken as they are.
+    #[must_use]
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = Some(mode);
+        self
+    }
+
+    /// User and group of a file that is made (0 and 0 unless set). In a directory that gives its group to what is in
+    /// it (set-group-id, or the volume's default mount option `bsdgroups`), the group is the directory's.
+    #[must_use]
+    pub fn owner(mut self, uid: u32, gid: u32) -> Self {
+        self.owner = (uid, gid);
+        self
+    }
+
+    /// Permissions of a file that is made.
+    pub(crate) fn new_mode(&self) -> u16 {
+        (self.mode.unwrap_or(MODE) & 0o7777) as u16
+    }
+
     /// Which optimisations this open file uses; the volume's setting otherwise.
     #[must_use]
     pub fn switches(mut self, switches: Switches) -> Self {
@@ -110,10 +171,17 @@ impl OpenOptions {
 
     /// Refuses a file that would be open for nothing. The check comes before the path is looked at, as in std.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.read || self.write {
-            return Ok(());
+        let writes = self.write || self.append;
+        if !self.read && !writes {
+            return Err(Error::Invalid("a file is to be opened neither for reading nor for writing".into()));
         }
-        Err(Error::Invalid("a file is to be opened neither for reading nor for writing".into()))
+        if self.write && self.append {
+            return Err(Error::Invalid("a file is to be opened for writing and for appending".into()));
+        }
+        if self.create != Create::Never && !writes {
+            return Err(Error::Invalid("a file that may be made is not to be written".into()));
+        }
+        Ok(())
     }
 }
 

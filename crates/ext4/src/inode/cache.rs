@@ -75,7 +75,6 @@ impl Ext4State {
 
     /// Ends a use of an inode whose number is about to be free (see the module). Whether it was the last one: then it
     /// is forgotten, and the caller has to free it.
-    #[allow(dead_code)] // Unlinking comes next.
     #[must_use = "the last user has to free it"]
     pub(crate) fn let_go(&self, inode: Arc<Inode>) -> bool {
         self.inodes.let_go(inode)

@@ -63,7 +63,6 @@ impl Draft {
     ///
     /// # Errors
     /// Those of [`Draft::counted`]. Nothing was changed then.
-    #[allow(dead_code)] // Journaled writes come next.
     pub(crate) fn count(&mut self, ground: &Ground, clusters: i64) -> Result<()> {
         (self.disk.blocks_raw, self.disk.flags) = self.counted(ground, clusters)?;
         Ok(())
@@ -82,6 +81,67 @@ impl Draft {
         blocks.change(block, |bytes| bytes.get_mut(offset..end).map(|place| place.copy_from_slice(&raw)))?;
         self.raw = raw;
         Ok(())
+    }
+
+    /// As [`Draft::store`], but the time of deletion stays what the table says: in an inode that is in use it is a link
+    /// of the chain of orphans, which others change ([`set_next_orphan`]).
+    ///
+    /// # Errors
+    /// As of [`Draft::store`].
+    pub(crate) fn store_in_chain(&mut self, blocks: &mut impl Blocks) -> Result<()> {
+        let (block, offset) = place_of(blocks.ground(), self.ino)?;
+        let size = self.raw.len();
+        let link = |bytes: &[u8]| bytes.get(offset..).map_or(0, next_orphan);
+        loop {
+            self.disk.deleted = blocks.look(block, link)?;
+            let mut raw = self.raw.clone();
+            self.disk.encode(&mut raw, self.ino, &blocks.ground().superblock)?;
+            let stored = blocks.change(block, |bytes| {
+                let same = link(bytes) == self.disk.deleted;
+                if same && let Some(place) = bytes.get_mut(offset..offset + size) {
+                    place.copy_from_slice(&raw);
+                }
+                same
+            })?;
+            if stored {
+                self.raw = raw;
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Byte of the time of deletion in a record.
+const DELETED: usize = 0x14;
+
+fn next_orphan(record: &[u8]) -> u32 {
+    let bytes = record.get(DELETED..).and_then(<[u8]>::first_chunk);
+    bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
+/// Makes an inode name the next one of the chain of orphans, 0 for none. Nothing else of its record is touched, whoever
+/// changes that at the same time.
+///
+/// # Errors
+/// [`Error::Corrupt`] naming the inode: nothing was changed then. Those of the body.
+pub(crate) fn set_next_orphan(blocks: &mut impl Blocks, ino: Ino, next: u32) -> Result<()> {
+    let (block, offset) = place_of(blocks.ground(), ino)?;
+    loop {
+        let Draft { raw: before, mut disk, .. } = Draft::load(blocks, ino)?;
+        disk.deleted = next;
+        let mut after = before.clone();
+        disk.encode(&mut after, ino, &blocks.ground().superblock)?;
+        let stored = blocks.change(block, |bytes| {
+            let place = bytes.get_mut(offset..offset + before.len()).unwrap_or_default();
+            let same = *place == *before;
+            if same {
+                place.copy_from_slice(&after);
+            }
+            same
+        })?;
+        if stored {
+            return Ok(());
+        }
     }
 }
 

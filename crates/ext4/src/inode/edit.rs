@@ -53,7 +53,7 @@ impl Edit<'_> {
     /// this.
     ///
     /// # Errors
-    /// Those of [`Draft::store`]: readers go on with what was stored before.
+    /// Those of [`Draft::store_in_chain`]: readers go on with what was stored before.
     pub(crate) fn store(&mut self, blocks: &mut impl Blocks, change: Change) -> Result<()> {
         let state = &self.inode.state;
         match (blocks.transaction(), change) {
@@ -61,7 +61,7 @@ impl Edit<'_> {
             (Some(tid), Change::Attributes) => state.set_sync_tid(tid.0),
             (None, _) => {}
         }
-        self.draft.store(blocks)?;
+        self.draft.store_in_chain(blocks)?;
         let Draft { ino, disk, raw } = &self.draft;
         let core = Core::new(blocks.ground(), *ino, disk.clone(), raw, self.told_ns);
         *self.inode.core.lock() = Arc::new(core);

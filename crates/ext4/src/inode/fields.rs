@@ -3,6 +3,7 @@
 use super::draft::Draft;
 use crate::ground::error::{Error, Limit, Result};
 use crate::ground::state::Ground;
+use std::time::{SystemTime, UNIX_EPOCH};
 use uext4_ondisk::ext4::{
     FileType, IndirectLayout, Inode as DiskInode, RoCompat, Superblock, Timestamp, update_inode_checksum,
 };
@@ -46,6 +47,12 @@ pub(crate) fn empty_record(superblock: &Superblock, ino: Ino) -> Result<(Vec<u8>
 
 /// Bytes of extra fields, up to those of all times.
 const TIMES_END: u16 = 24;
+
+/// The time now.
+pub(crate) fn now() -> Timestamp {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
+}
 
 /// The nearest time that each field of a record with so many bytes of extra fields can hold.
 pub(crate) fn storable(time: Timestamp, extra_isize: u16) -> Timestamp {

@@ -3,7 +3,6 @@
 mod cache;
 pub(crate) mod core;
 pub(crate) mod draft;
-#[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod edit;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod fields;
@@ -20,7 +19,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::state::{Ground, is_system_file};
 use core::Core;
 use metadata::{FileKind, Metadata, Timestamp};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use places::PointerPlaces;
 use std::sync::Arc;
 use uext4_iomap::InodeState;
@@ -37,6 +36,9 @@ pub struct Inode {
     core: Mutex<Arc<Core>>,
     /// Whoever changes the inode.
     editing: Mutex<()>,
+    /// Of a directory: whoever changes names holds it alone, whoever looks one up together with others. It comes
+    /// before handles; of two directories the ancestor's comes first.
+    pub(crate) names: RwLock<()>,
     /// Where the blocks of an indirect map were met.
     pub(crate) pointer_places: PointerPlaces,
     /// First byte of the record on the volume.

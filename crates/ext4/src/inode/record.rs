@@ -6,7 +6,7 @@ use super::metadata::{FileKind, Metadata};
 use super::places::PointerPlaces;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::Ground;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use uext4_iomap::{InodeState, MapKind};
 use uext4_jbd2::Journal;
@@ -46,7 +46,8 @@ impl Ground {
         let position =
             place.byte_offset(geometry.block_size()).unwrap_or(0).saturating_add(u64::from(offset));
         let pointer_places = PointerPlaces::default();
-        Ok(Inode { ino, kind, core, editing: Mutex::new(()), pointer_places, position, state })
+        let (editing, names) = (Mutex::new(()), RwLock::new(()));
+        Ok(Inode { ino, kind, core, editing, names, pointer_places, position, state })
     }
 
     /// The record at byte `start` of a block of the inode table, checked: what the block says, whatever is in

@@ -36,6 +36,7 @@
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
 use crate::ground::groups::for_each_descriptor;
+use crate::ground::log_flag::forget_balance;
 use crate::ground::options::VolumeOptions;
 use crate::ground::recovered::{RecoveryInfo, RecoveryState};
 use crate::inode::Ext4State;
@@ -203,6 +204,7 @@ impl Pending {
         if errno != 0 {
             superblock.state |= State::ERRORS;
         }
+        forget_balance(&mut bytes);
         superblock.features.incompat |= Incompat::RECOVER;
         encode(&superblock, &mut bytes)?;
         let flagged = bytes.clone();

@@ -1,6 +1,7 @@
 //! From a checked superblock to the state of an open volume.
 
 use super::{journal, mmp};
+use crate::change::orphans::survey;
 use crate::ground::error::Result;
 use crate::ground::features;
 use crate::ground::options::VolumeOptions;
@@ -30,6 +31,10 @@ pub(crate) fn open_state(
     let mut state = bare(device, superblock, options)?;
     state.recovery = recovery;
     state.load_zones()?;
+    if options.write {
+        // What cannot be processed refuses the volume before anything is written.
+        survey(&state)?;
+    }
     journal::open(&mut state, options.write)?;
     Ok(state)
 }

@@ -1,3 +1,5 @@
-//! Operations on the tree of names. Only look-up, until volumes can be changed.
+//! Operations on the tree of names: look-up, files made, names removed.
 
+pub(crate) mod create;
 pub(crate) mod path;
+pub(crate) mod unlink;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use uext4_ondisk::Ino;
 
 /// Symbolic links followed on one walk, as Linux (`MAXSYMLINKS`).
-const LINKS_MAX: u32 = 40;
+pub(super) const LINKS_MAX: u32 = 40;
 /// Longest name in bytes.
 const NAME_MAX: usize = 255;
 /// Most components that wait on one walk. A path has at most 4096 bytes in the kernel, and each link may add as many.
@@ -45,7 +45,7 @@ impl Trail {
 /// The absolute path of what `path` names, without links, `.` and `..`.
 pub(crate) fn canonical(state: &Ext4State, path: &[u8]) -> Result<Vec<u8>> {
     let mut trail = Trail::default();
-    walk(state, path, true, Some(&mut trail))?;
+    walk(state, state.inode(ROOT)?, path, true, Some(&mut trail))?;
     if trail.steps.is_empty() {
         return Ok(b"/".to_vec());
     }
@@ -54,18 +54,38 @@ pub(crate) fn canonical(state: &Ext4State, path: &[u8]) -> Result<Vec<u8>> {
 
 /// Finds what `path` names.
 pub(crate) fn resolve(state: &Ext4State, path: &[u8], follow_last: bool) -> Result<Arc<Inode>> {
-    walk(state, path, follow_last, None)
+    walk(state, state.inode(ROOT)?, path, follow_last, None)
+}
+
+/// The directory in which the last name of `path` is looked for, and that name. None for a path that ends in `.` or
+/// `..`, or names the root. Paths start at the root, or in `start` if they have no slash first.
+pub(super) fn parent(
+    state: &Ext4State,
+    start: &Arc<Inode>,
+    path: &[u8],
+) -> Result<(Arc<Inode>, Option<Vec<u8>>)> {
+    let start = if path.starts_with(b"/") { state.inode(ROOT)? } else { start.clone() };
+    let mut names: Vec<Vec<u8>> = components(path).collect();
+    let last = names.pop().filter(|name| !matches!(name.as_slice(), b"." | b".."));
+    if last.as_ref().is_some_and(|name| name.len() > NAME_MAX) {
+        return Err(Error::NameTooLong);
+    }
+    let directory = walk(state, start, &names.join(&b'/'), true, None)?;
+    match directory.kind() {
+        FileKind::Directory => Ok((directory, last)),
+        _ => Err(Error::NotDirectory),
+    }
 }
 
 fn walk(
     state: &Ext4State,
+    mut current: Arc<Inode>,
     path: &[u8],
     follow_last: bool,
     mut trail: Option<&mut Trail>,
 ) -> Result<Arc<Inode>> {
     let mut pending: VecDeque<Vec<u8>> = components(path).collect();
     let must_be_directory = path.ends_with(b"/");
-    let mut current = state.inode(ROOT)?;
     let mut links = 0;
     while let Some(name) = pending.pop_front() {
         if current.kind() != FileKind::Directory {
@@ -77,8 +97,11 @@ fn walk(
         if name == b"." {
             continue;
         }
+        // As long as the name is there, the number is this file's.
+        let names = current.names.read();
         let found = dir::look_up(state, &current, &name)?.ok_or(Error::NotFound)?;
         let next = state.inode(found.ino)?;
+        drop(names);
         let last = pending.is_empty() && !must_be_directory;
         if next.kind() != FileKind::Symlink || last && !follow_last {
             if let Some(trail) = &mut trail {

@@ -4,6 +4,7 @@ mod hooks;
 
 use crate::alloc::shared::{FreeSpace, Promise};
 use crate::change::Files;
+use crate::change::orphans::Orphans;
 use crate::ground::error::{Error, Result};
 use crate::inline;
 use crate::inode::Ext4State;
@@ -21,6 +22,7 @@ use uext4_jbd2::SyncOutcome;
 pub struct Ext4 {
     pub(crate) state: Ext4State,
     space: Arc<FreeSpace>,
+    pub(crate) orphans: Orphans,
     aborted: AtomicBool,
     cause: OnceLock<Arc<str>>,
 }
@@ -28,14 +30,15 @@ pub struct Ext4 {
 impl Ext4 {
     pub(crate) fn new(state: Ext4State) -> Arc<Self> {
         let space = FreeSpace::new(&state);
-        let fs = Arc::new(Ext4 { state, space, aborted: AtomicBool::new(false), cause: OnceLock::new() });
+        let (orphans, aborted) = (Orphans::default(), AtomicBool::new(false));
+        let fs = Arc::new(Ext4 { state, space, orphans, aborted, cause: OnceLock::new() });
         hooks::connect(&fs);
         fs
     }
 
     /// Its files, to be changed.
     pub(crate) fn files(&self) -> Files<'_> {
-        Files { state: &self.state, space: &self.space }
+        Files { state: &self.state, space: &self.space, orphans: &self.orphans }
     }
 
     /// From now on nothing is written and nothing is promised. The first cause stays: it explains the later ones.

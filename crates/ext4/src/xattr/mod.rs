@@ -218,6 +218,12 @@ pub(crate) fn stored(state: &Ext4State, ino: Ino, name: &[u8]) -> Result<(XattrI
     Ok((space, value(state, &inode, space, name)?.ok_or(Error::NoAttribute)?))
 }
 
+/// Whether files that are made in a directory get access rights from it.
+pub(crate) fn has_default_acl(state: &Ext4State, directory: &Inode) -> Result<bool> {
+    let is_it = |entry: XattrEntry<'_>| (entry.index() == Some(XattrIndex::AclDefault)).then_some(());
+    Ok(visit(state, directory, is_it)?.is_some())
+}
+
 /// The attributes inside the inode's record.
 pub(crate) fn in_record<'a>(state: &Ext4State, core: &'a Core) -> Result<Option<XattrArea<'a>>> {
     let area = XattrArea::in_inode(core.record_xattrs(), &XattrFormat::new(&state.superblock));

@@ -50,7 +50,13 @@ impl<'a> OrphanBlock<'a> {
 
     /// The orphans of the block. Numbers above the volume's inode count are not refused here.
     pub fn inodes(&self) -> impl Iterator<Item = Ino> + use<'a> {
-        self.entries.iter().filter_map(|entry| Ino::nonzero(entry.get()))
+        self.slots().map(|(_, ino)| ino)
+    }
+
+    /// The same, each with the number of its slot in the block, from 0.
+    pub fn slots(&self) -> impl Iterator<Item = (usize, Ino)> + use<'a> {
+        let slots = self.entries.iter().enumerate();
+        slots.filter_map(|(slot, entry)| Some((slot, Ino::nonzero(entry.get())?)))
     }
 }
 
@@ -75,6 +81,7 @@ mod tests {
         encode_orphan_tail(&mut bytes, Pblk(7), Some(1)).unwrap();
         let decoded = OrphanBlock::decode(&bytes, Pblk(7), Some(1)).unwrap();
         assert_eq!(decoded.inodes().collect::<Vec<_>>(), [Ino(13)]);
+        assert_eq!(decoded.slots().collect::<Vec<_>>(), [(0, Ino(13))]);
         assert!(OrphanBlock::decode(&bytes, Pblk(8), Some(1)).is_err());
         assert!(OrphanBlock::decode(&bytes, Pblk(7), Some(2)).is_err());
         assert!(encode_orphan_tail(&mut [0; 7], Pblk(7), None).is_err());

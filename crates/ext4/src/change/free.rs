@@ -1,0 +1,210 @@
+//! An inode without a name gives back all it has, and a file what it has behind its size.
+//!
+//! Nobody uses the inode any more, so only its record is changed, and no mapping in memory. A large file takes many
+//! handles, each with a bounded number of blocks; meanwhile it is among the orphans.
+
+use super::{Files, depth, orphans};
+use crate::alloc::Space;
+use crate::ground::blocks::Blocks;
+use crate::ground::credits;
+use crate::ground::direct::Direct;
+use crate::ground::error::{Error, Result};
+use crate::ground::journaled::Journaled;
+use crate::inode::draft::Draft;
+use crate::inode::fields::now;
+use crate::map::edit::{self, Form};
+use std::ops::Range;
+use uext4_blockdev::{BufferPool, WriteDurability};
+use uext4_ondisk::ext4::{
+    Extent, FileType, InodeFlags, XattrArea, XattrBlock, XattrFormat, XattrValue, update_xattr_block_checksum,
+};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
+
+/// Runs of data that are given back in one handle at most.
+const RUNS: usize = 16;
+/// Blocks in them, if those are metadata: each is revoked.
+const METADATA: u32 = 64;
+/// Blocks that giving up a block of attributes changes, beside its group: itself, and a block of revokes.
+const ATTRIBUTES: u32 = 2;
+/// Offset of an attribute block's reference count.
+const REFERENCES: usize = 4;
+
+/// Whether this version can free an inode: all that it refers to.
+///
+/// # Errors
+/// [`Error::Incompatible`] if values of its attributes lie in other inodes; [`Error::Corrupt`].
+pub(crate) fn check_frees(blocks: &impl Blocks, draft: &Draft) -> Result<()> {
+    let superblock = &blocks.ground().superblock;
+    let place = |corrupt: Corrupt| Error::from(corrupt.in_inode(draft.ino));
+    let check = |area: &XattrArea<'_>| {
+        let elsewhere = area.entries().any(|entry| matches!(entry.value, XattrValue::Inode { .. }));
+        let feature = format!("attributes in inodes of their own (inode {})", draft.ino);
+        if elsewhere { Err(Error::Incompatible { action: "delete", feature }) } else { Ok(()) }
+    };
+    if draft.disk.extra_isize > 0
+        && let Some(bytes) = draft.raw.get(draft.disk.xattr_range(superblock))
+        && let Some(area) = XattrArea::in_inode(bytes, &XattrFormat::new(superblock)).map_err(place)?
+    {
+        check(&area)?;
+    }
+    let block = draft.disk.xattr_block;
+    if block.get() == 0 {
+        return Ok(());
+    }
+    if !blocks.ground().zones.allows(block.get(), 1) {
+        return Err(place(Corrupt::from(CorruptKind::SystemZone).at_block(block)));
+    }
+    blocks.look(block, |bytes| check(&XattrBlock::decode(bytes, block, superblock).map_err(place)?.area))?
+}
+
+/// Whether the blocks of an inode were written through the journal: no older copy of one may come back.
+fn is_metadata(draft: &Draft) -> bool {
+    draft.disk.file_type() != Some(FileType::Regular) || draft.disk.flags.contains(InodeFlags::JOURNAL_DATA)
+}
+
+impl Files<'_> {
+    /// Frees an inode without links that nobody uses: its blocks, its attributes, its number.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]; [`Error::Incompatible`] as of [`check_frees`]; those of the journal. What is given back by
+    /// then stays so, and the inode stays among the orphans.
+    pub(crate) fn free_inode(&self, ino: Ino) -> Result<()> {
+        check_frees(&Direct(self.state), &Draft::load(&Direct(self.state), ino)?)?;
+        self.free_blocks(ino, 0)?;
+        let credits =
+            credits::inode(self.state) + credits::groups(self.state, 1) + ATTRIBUTES + orphans::CREDITS;
+        Journaled::run(self.state, credits, |blocks| {
+            let mut draft = Draft::load(blocks, ino)?;
+            check_frees(blocks, &draft)?;
+            self.give_up_attributes(blocks, &mut draft)?;
+            self.remove_orphan(blocks, ino)?;
+            draft.disk.blocks_raw = 0;
+            self.space.free_inode(blocks, &mut draft, now())
+        })
+    }
+
+    /// Cuts a file that nobody uses at its size, and takes it out of the orphans.
+    ///
+    /// # Errors
+    /// As of [`Files::free_inode`].
+    pub(crate) fn cut_at_size(&self, draft: &Draft) -> Result<()> {
+        let block = u64::from(self.state.superblock.geometry.block_size());
+        if let Ok(first) = u32::try_from(draft.disk.size.div_ceil(block)) {
+            self.free_blocks(draft.ino, first)?;
+        }
+        self.clear_tail(draft)?;
+        Journaled::run(self.state, orphans::CREDITS, |blocks| self.remove_orphan(blocks, draft.ino))
+    }
+
+    /// Zeroes what the last block of a file holds behind its size: whoever makes it longer must find zeroes there.
+    fn clear_tail(&self, draft: &Draft) -> Result<()> {
+        let geometry = &self.state.superblock.geometry;
+        let size = u64::from(geometry.block_size());
+        let (used, last) = ((draft.disk.size % size) as usize, u32::try_from(draft.disk.size / size));
+        let (Ok(last), true, true) = (last, used > 0, Form::of(&draft.disk).is_some() && !is_metadata(draft))
+        else {
+            return Ok(());
+        };
+        let found = edit::leaf(&Direct(self.state), draft, Lblk(last))?.find(Lblk(last));
+        let Some(block) =
+            found.filter(|extent| !extent.unwritten).and_then(|extent| extent.physical_of(Lblk(last)))
+        else {
+            return Ok(());
+        };
+        if !self.state.zones.allows(block.get(), 1) {
+            return Err(Corrupt::from(CorruptKind::SystemZone).in_inode(draft.ino).at_block(block).into());
+        }
+        let device = self.state.cache.device();
+        let mut bytes = BufferPool::new(size as usize)?.take(size as usize)?;
+        device.read_at(&mut bytes, block.get() * size)?;
+        bytes[used..].fill(0);
+        device.write_at(&bytes, block.get() * size, WriteDurability::Cached)?;
+        Ok(device.flush()?)
+    }
+
+    /// Gives back what is mapped from a block on.
+    fn free_blocks(&self, ino: Ino, first: u32) -> Result<()> {
+        let mut at = first;
+        loop {
+            let draft = Draft::load(&Direct(self.state), ino)?;
+            if Form::of(&draft.disk).is_none() {
+                return Ok(());
+            }
+            let levels = depth(self.state, &draft.disk);
+            let (trees, pointers) =
+                (self.credits(levels, 1, RUNS as u32), credits::pointers(self.state, 2, RUNS as u32));
+            let step = |blocks: &mut Journaled<'_>| self.free_step(blocks, ino, at);
+            match Journaled::run(self.state, trees.max(pointers) + 1, step)? {
+                Some(next) => at = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Gives back the first runs from a block on. Returns where to go on, if there were any.
+    fn free_step(&self, blocks: &mut Journaled<'_>, ino: Ino, from: u32) -> Result<Option<u32>> {
+        let mut draft = Draft::load(blocks, ino)?;
+        let Some(range) = next_mapped(blocks, &draft, from)? else { return Ok(None) };
+        let next = range.end;
+        let removed = edit::remove(blocks, &mut self.space.open(), &mut draft, range)?;
+        let idle = edit::idle_clusters(blocks, &draft, &removed)?;
+        let size = u64::from(blocks.ground().superblock.geometry.cluster_blocks());
+        let clusters: u64 = idle.iter().map(|(_, count)| count.div_ceil(size)).sum();
+        draft.count(blocks.ground(), -(clusters as i64))?;
+        self.space.open().give_back(blocks, ino, &idle)?;
+        if is_metadata(&draft) {
+            for extent in &removed {
+                let first = extent.physical.get();
+                (first..first + u64::from(extent.length)).try_for_each(|block| blocks.freed(Pblk(block)))?;
+            }
+        }
+        draft.store_in_chain(blocks)?;
+        Ok(Some(next))
+    }
+
+    /// Gives up the block of attributes, or a share of it.
+    fn give_up_attributes(&self, blocks: &mut impl Blocks, draft: &mut Draft) -> Result<()> {
+        let block = draft.disk.xattr_block;
+        if block.get() == 0 {
+            return Ok(());
+        }
+        let _others_wait = self.orphans.shared_blocks.lock();
+        let superblock = &blocks.ground().superblock;
+        let mut bytes = blocks.look(block, <[u8]>::to_vec)?;
+        let place = |corrupt: Corrupt| Error::from(corrupt.in_inode(draft.ino));
+        let users = XattrBlock::decode(&bytes, block, superblock).map_err(place)?.reference_count;
+        let left = users.saturating_sub(1);
+        if left == 0 {
+            let size = u64::from(superblock.geometry.cluster_blocks());
+            self.space.open().give_back(blocks, draft.ino, &[(block, size)])?;
+            blocks.freed(block)?;
+        } else {
+            bytes[REFERENCES..REFERENCES + 4].copy_from_slice(&left.to_le_bytes());
+            update_xattr_block_checksum(&mut bytes, block, superblock)?;
+            blocks.change(block, |old| old.copy_from_slice(&bytes))?;
+        }
+        draft.disk.xattr_block = Pblk(0);
+        Ok(())
+    }
+}
+
+/// What is mapped from a block on, as much as one handle gives back.
+fn next_mapped(blocks: &impl Blocks, draft: &Draft, from: u32) -> Result<Option<Range<u32>>> {
+    let mut at = from;
+    while at < u32::MAX {
+        let leaf = edit::leaf(blocks, draft, Lblk(at))?;
+        let behind = |extent: &&Extent| extent.logical_end().get() > at;
+        let mut extents = leaf.extents.iter().filter(behind).take(RUNS);
+        if let Some(first) = extents.next() {
+            let start = first.logical.get().max(at);
+            let end = extents.last().unwrap_or(first).logical_end().get();
+            let most = if is_metadata(draft) { start.saturating_add(METADATA) } else { end };
+            return Ok(Some(start..end.min(most)));
+        }
+        if leaf.window.end <= at {
+            break;
+        }
+        at = leaf.window.end;
+    }
+    Ok(None)
+}

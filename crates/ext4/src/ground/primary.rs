@@ -1,0 +1,36 @@
+//! The primary superblock under change.
+
+use super::blocks::Blocks;
+use super::error::{Error, Result};
+use super::log_flag::flag_log;
+use uext4_ondisk::ext4::Superblock;
+use uext4_ondisk::{Corrupt, CorruptKind};
+
+/// Changes fields of the superblock, in one step for all who do so at once. Whatever else it says may have changed
+/// since the volume was opened.
+///
+/// The log is in use when what a transaction makes of it comes home, and what is home says so (`opening/close.rs`).
+///
+/// # Errors
+/// [`Error::Corrupt`] if it is damaged: nothing was changed then. Those of the body.
+pub(crate) fn change_superblock(
+    blocks: &mut impl Blocks,
+    change: impl FnOnce(&mut Superblock),
+) -> Result<()> {
+    let (block, offset) = blocks.ground().superblock.geometry.superblock_position();
+    let offset = offset as usize;
+    let journaled = blocks.transaction().is_some();
+    let short = || Error::from(Corrupt::from(CorruptKind::Truncated("superblock")));
+    // What is wrong with it shows before anything is changed.
+    blocks.look(block, |bytes| Superblock::decode(bytes.get(offset..).unwrap_or_default()).map(drop))??;
+    blocks.change(block, |bytes| {
+        let bytes = bytes.get_mut(offset..).ok_or_else(short)?;
+        let mut superblock = Superblock::decode(bytes)?;
+        change(&mut superblock);
+        superblock.encode(bytes)?;
+        if journaled {
+            flag_log(bytes, true);
+        }
+        Ok(())
+    })?
+}

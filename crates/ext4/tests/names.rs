@@ -1,0 +1,341 @@
+//! Files made and names removed, against a model: names, contents, e2fsck, and what is there after a crash, recovered
+//! by us and by e2fsck.
+
+mod common;
+
+use common::sample::sample_with;
+use common::{Image, open_ro, open_rw, patterned, read_all, read_only, read_write};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use uext4::blockdev::Device;
+use uext4::blockdev::engine::MemoryDevice;
+use uext4::{Error, File, OpenOptions, Volume, WriteFlags};
+use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
+
+/// Sizes of blocks, other arguments of mke2fs, and how many steps are played.
+const VOLUMES: [(u32, &[&str], u32); 6] = [
+    (4096, &[], 400),
+    (1024, &["-N", "6000"], 5000),
+    (1024, &["-O", "^dir_index,^metadata_csum,^64bit"], 400),
+    (4096, &["-O", "inline_data"], 120),
+    (2048, &["-O", "^orphan_file,^metadata_csum"], 300),
+    (4096, &["-O", "bigalloc", "-C", "16384"], 300),
+];
+
+/// A volume, the names and contents of its directory, and files that have no name any more.
+struct Play {
+    device: Arc<MemoryDevice>,
+    volume: Volume,
+    names: BTreeMap<String, Vec<u8>>,
+    unlinked: Vec<(File, Vec<u8>)>,
+    rng: Rng,
+    number: u64,
+}
+
+fn new_file() -> OpenOptions {
+    read_write().create_new(true)
+}
+
+fn path(name: &str) -> String {
+    format!("/dir/{name}")
+}
+
+impl Play {
+    fn new(image: &Image, seed: u64) -> Play {
+        let device = image.device_with(|options| (options.volatile_cache, options.fua) = (true, true));
+        let volume = open_rw(device.clone());
+        let names = contents(&volume);
+        Play { device, volume, names, unlinked: Vec::new(), rng: Rng::new(seed), number: 1 << 40 }
+    }
+
+    fn fresh_name(&mut self) -> String {
+        self.number += 1;
+        let length = *self.rng.pick(&[0_usize, 0, 3, 40, 240]);
+        let tail: String = (0..length).map(|_| (b'a' + self.rng.below(26) as u8) as char).collect();
+        format!("{}{tail}", self.number - (1 << 40))
+    }
+
+    fn make(&mut self) {
+        let name = self.fresh_name();
+        let file = self.volume.open_file(path(&name), new_file()).unwrap();
+        assert_eq!(file.size(), 0);
+        // Many files are small ones: the volume is.
+        let most = if self.names.len() > 200 { 800 } else { 70_000 };
+        let length = most.min(*self.rng.pick(&[0, 0, 100, 5000, 70_000]));
+        let bytes = patterned(self.number, 0, length).to_vec();
+        if length > 0 {
+            file.write_any_at(&bytes, 0, WriteFlags::empty()).unwrap();
+        }
+        let again = self.volume.open_file(path(&name), new_file());
+        assert!(matches!(again, Err(Error::Exists)), "{again:?}");
+        self.names.insert(name, bytes);
+    }
+
+    fn some_name(&mut self) -> Option<String> {
+        let at = self.rng.below(self.names.len().max(1) as u64) as usize;
+        self.names.keys().nth(at).cloned()
+    }
+
+    fn remove(&mut self) {
+        let Some(name) = self.some_name() else { return };
+        let file = self.volume.open_file(path(&name), read_write()).unwrap();
+        self.volume.remove_file(path(&name)).unwrap();
+        let bytes = self.names.remove(&name).unwrap();
+        let gone = self.volume.open_file(path(&name), read_only());
+        assert!(matches!(gone, Err(Error::NotFound)), "{gone:?}");
+        assert!(matches!(self.volume.remove_file(path(&name)), Err(Error::NotFound)));
+        if self.rng.below(2) == 0 {
+            self.unlinked.push((file, bytes));
+        }
+    }
+
+    /// A file without a name is as good as another.
+    fn use_unlinked(&mut self) {
+        if self.unlinked.is_empty() {
+            return;
+        }
+        let at = self.rng.below(self.unlinked.len() as u64) as usize;
+        self.number += 1;
+        let (file, bytes) = &mut self.unlinked[at];
+        if !file.is_inline() {
+            let pos = self.rng.below(bytes.len() as u64 + 1);
+            let part = patterned(self.number, pos, 3000);
+            assert_eq!(file.write_any_at(&part, pos, WriteFlags::empty()).unwrap(), 3000);
+            bytes.resize(bytes.len().max(pos as usize + 3000), 0);
+            bytes[pos as usize..pos as usize + 3000].copy_from_slice(&part);
+        }
+        common::assert_same_bytes(bytes, &read_all(file));
+        if self.rng.below(3) == 0 {
+            self.unlinked.swap_remove(at);
+        }
+    }
+
+    fn step(&mut self) {
+        match self.rng.below(10) {
+            0..5 => self.make(),
+            5..8 => self.remove(),
+            _ => self.use_unlinked(),
+        }
+    }
+}
+
+fn contents(volume: &Volume) -> BTreeMap<String, Vec<u8>> {
+    let entries =
+        volume.read_dir("/dir").unwrap().map(|entry| String::from_utf8(entry.unwrap().name).unwrap());
+    let names: Vec<String> = entries.filter(|name| name != "." && name != "..").collect();
+    let read = |name: String| {
+        let bytes = read_all(&volume.open_file(path(&name), read_only()).unwrap());
+        (name, bytes)
+    };
+    names.into_iter().map(read).collect()
+}
+
+/// The names and contents that a volume has when it is opened for writing, and closed again clean.
+#[track_caller]
+fn recovered(device: Arc<dyn Device>, scratch: &Scratch) -> BTreeMap<String, Vec<u8>> {
+    let volume = open_rw(device.clone());
+    let found = contents(&volume);
+    volume.close().unwrap();
+    clean(&*device, scratch);
+    found
+}
+
+#[track_caller]
+fn clean(device: &dyn Device, scratch: &Scratch) {
+    let path = scratch.file("clean.img");
+    Image::of(device).save(&path);
+    oracle::e2fsck_clean(&path);
+}
+
+#[test]
+fn names_come_and_go_as_in_the_model() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(96 << 20);
+    for (round, (block, args, steps)) in (0..).zip(VOLUMES) {
+        let mut play = Play::new(&sample_with(block, args), round);
+        for _ in 0..steps {
+            play.step();
+        }
+        while play.unlinked.len() < 2 {
+            play.remove();
+        }
+        assert!(contents(&play.volume) == play.names, "{block} {args:?}: open");
+        // What this sync makes durable came after all of it.
+        let last = play.volume.open_file(path("last"), new_file()).unwrap();
+        play.names.insert("last".into(), Vec::new());
+        last.sync_all().unwrap();
+        // As after a crash: recovered by e2fsck, then by us.
+        let dirty = Image::of(&*play.device);
+        let image = scratch.file("volume.img");
+        dirty.save(&image);
+        let repaired = oracle::e2fsck(&image, &["-fy"]);
+        assert!(repaired.status < 2, "{block} {args:?}: {repaired:?}");
+        oracle::e2fsck_clean(&image);
+        let found = contents(&open_ro(Image::load(&image).device()));
+        assert!(found.keys().eq(play.names.keys()), "{block} {args:?}: by e2fsck");
+        let found = recovered(dirty.device(), &scratch);
+        assert!(found.keys().eq(play.names.keys()), "{block} {args:?}: by us");
+        // And closed.
+        let Play { device, volume, names, unlinked, .. } = play;
+        drop((unlinked, last));
+        volume.close().unwrap();
+        clean(&*device, &scratch);
+        assert!(recovered(device, &scratch) == names, "{block} {args:?}: closed");
+    }
+}
+
+#[test]
+fn a_file_without_a_name_lives_as_long_as_it_is_open() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(96 << 20);
+    let device = sample_with(4096, &[]).device();
+    let volume = open_rw(device.clone());
+    let free = |volume: &Volume| volume.statfs().unwrap().free;
+    let before = free(&volume);
+    let files = [0, 1, 2].map(|n| {
+        let file = volume.open_file(format!("/new-{n}"), new_file()).unwrap();
+        file.write_any_at(&patterned(n, 0, 100_000), 0, WriteFlags::empty()).unwrap();
+        volume.remove_file(format!("/new-{n}")).unwrap();
+        assert_eq!(file.metadata().links, 0);
+        file
+    });
+    volume.clone().close().unwrap();
+    // The one in the middle leaves the chain first.
+    let [first, middle, last] = files;
+    drop(middle);
+    first.sync_all().unwrap();
+    let dirty = Image::of(&*device);
+    common::assert_same_bytes(&patterned(2, 0, 100_000), &read_all(&last));
+    drop(recovered(dirty.device(), &scratch));
+    drop((first, last));
+    volume.close().unwrap();
+    clean(&*device, &scratch);
+    assert_eq!(free(&open_ro(device)), before);
+}
+
+#[test]
+fn no_inode_and_no_block_left_changes_nothing() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(96 << 20);
+    let device = sample_with(4096, &["-N", "400"]).device();
+    let volume = open_rw(device.clone());
+    let mut made = 0;
+    let full = loop {
+        match volume.open_file(format!("/file-{made}"), new_file()) {
+            Ok(_) => made += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, Error::NoSpace), "{full:?}");
+    volume.remove_file("/file-0").unwrap();
+    drop(volume.open_file("/file-0", new_file()).unwrap());
+    volume.close().unwrap();
+    clean(&*device, &scratch);
+
+    let device = sample_with(1024, &["-N", "9000"]).device();
+    let volume = open_rw(device.clone());
+    let fill = volume.open_file("/fill", new_file()).unwrap();
+    let mut end = 0;
+    for length in [1 << 20, 1 << 14, 1 << 10] {
+        while fill.write_any_at(&patterned(1, end, length), end, WriteFlags::empty()).is_ok() {
+            end += length as u64;
+        }
+    }
+    let name = |n: u32| format!("/dir/{n:0200}");
+    let first =
+        (0..).find(|n| matches!(volume.open_file(name(*n), new_file()), Err(Error::NoSpace))).unwrap();
+    let inodes = volume.statfs().unwrap().free_inodes;
+    assert!(matches!(volume.open_file(name(first), new_file()), Err(Error::NoSpace)));
+    assert_eq!(volume.statfs().unwrap().free_inodes, inodes);
+    assert!(matches!(volume.open_file(name(first), read_only()), Err(Error::NotFound)));
+    volume.remove_file("/fill").unwrap();
+    drop(fill);
+    volume.open_file(name(first), new_file()).unwrap().sync_all().unwrap();
+    volume.close().unwrap();
+    clean(&*device, &scratch);
+}
+
+#[test]
+fn what_linux_refuses_is_refused() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(96 << 20);
+    let device = sample_with(4096, &[]).device();
+    let volume = open_rw(device.clone());
+    let make = |path: &str| volume.open_file(path, new_file()).map(drop);
+    assert!(matches!(make("/data"), Err(Error::Exists)));
+    assert!(matches!(make("/dangling"), Err(Error::Exists)));
+    assert!(matches!(make("/nowhere/x"), Err(Error::NotFound)));
+    assert!(matches!(make("/data/x"), Err(Error::NotDirectory)));
+    assert!(matches!(make("/new/"), Err(Error::IsDirectory)));
+    assert!(matches!(make("/"), Err(Error::IsDirectory)));
+    assert!(matches!(make(&format!("/{}", "n".repeat(256))), Err(Error::NameTooLong)));
+    for name in ["/immutable", "/append"] {
+        assert!(matches!(volume.remove_file(name), Err(Error::NotPermitted(_))), "{name}");
+    }
+    assert!(matches!(volume.remove_file("/dir"), Err(Error::IsDirectory)));
+    assert!(matches!(volume.remove_file("/data/"), Err(Error::NotDirectory)));
+    assert!(matches!(volume.remove_file("/nowhere"), Err(Error::NotFound)));
+    let only = OpenOptions::new().read(true).create(true);
+    assert!(matches!(volume.open_file("/new", only), Err(Error::Invalid(_))));
+    // A link that leads nowhere leads to a new file, as in Linux.
+    let options = read_write().create(true).mode(0o4751).owner(70_000, 12);
+    let file = volume.open_file("/dangling", options).unwrap();
+    let found = volume.metadata("/nowhere").unwrap();
+    assert_eq!((found.ino, found.mode, found.uid, found.gid), (file.ino(), 0o4751, 70_000, 12));
+    drop(file);
+    // Links go like files.
+    volume.remove_file("/slow").unwrap();
+    volume.remove_file("/dangling").unwrap();
+    assert!(volume.metadata("/nowhere").is_ok());
+    volume.close().unwrap();
+    clean(&*device, &scratch);
+    let volume = open_ro(device);
+    assert!(matches!(volume.remove_file("/data"), Err(Error::ReadOnly(_))));
+    assert!(matches!(volume.open_file("/new", new_file()), Err(Error::ReadOnly(_))));
+}
+
+#[test]
+fn appends_go_to_the_end() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(96 << 20);
+    let device = sample_with(4096, &[]).device();
+    let volume = open_rw(device.clone());
+    let log = volume.open_file("/log", OpenOptions::new().read(true).append(true).create(true)).unwrap();
+    std::thread::scope(|scope| {
+        for writer in 0..4_u8 {
+            let log = log.clone();
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    log.append(&[b'a' + writer; 37], WriteFlags::empty()).unwrap();
+                }
+            });
+        }
+    });
+    let bytes = read_all(&log);
+    assert_eq!(bytes.len(), 4 * 50 * 37);
+    assert!(bytes.chunks(37).all(|line| line.iter().all(|byte| *byte == line[0])));
+    assert!(log.write_any_at(b"x", 0, WriteFlags::empty()).is_err());
+    drop(log);
+    volume.close().unwrap();
+    clean(&*device, &scratch);
+}
+
+#[test]
+fn a_file_of_block_pointers_comes_and_goes() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(96 << 20);
+    std::fs::write(scratch.file("long"), vec![7; 5 << 20]).unwrap();
+    let args = ["-b", "1024", "-O", "^extent,^64bit"];
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::rename(scratch.file("long"), source.join("long")).unwrap();
+    let made = VolumeBuilder::new(24 << 20).args(args).from_dir(&source).build();
+    let device = Image::load(made.path()).device();
+    let volume = open_rw(device.clone());
+    let free = volume.statfs().unwrap().free;
+    volume.remove_file("/long").unwrap();
+    assert!(volume.statfs().unwrap().free >= free + (5 << 10));
+    drop(volume.open_file("/new", new_file()).unwrap());
+    volume.close().unwrap();
+    clean(&*device, &scratch);
+}
