@@ -29,7 +29,7 @@ const RECORDED: [(&str, f64); 7] = [
     ("cached 4 KiB queued write", 157.0),
     ("cached 4 KiB queued dsync", 157.0),
     ("mapped 4 KiB read beside the copy", 119.0),
-    ("mapped 4 KiB write beside the copy", 173.0),
+    ("mapped 4 KiB write beside the copy", 178.0),
     ("sync 4 KiB read among 10^6 extents instead of in 1, more by", 177.0),
     ("queued 4 KiB read among 10^6 extents instead of in 1, more by", 150.0),
 ];
