@@ -29,6 +29,9 @@ fn parent_and_child(options: QueueOptions) {
     let file = volume.open_file("/data", read_write()).unwrap();
     let mut expected = vec![0; 4096];
     file.read_any_at(&mut expected, 0).unwrap();
+    // A change that is not committed.
+    let end = file.size();
+    file.write_any_at(&[1; 16], end, WriteFlags::empty()).unwrap();
     let mut queue = volume.queue(options).unwrap();
     let slot = queue.attach(&file).unwrap();
     for tag in 0..8 {
@@ -50,6 +53,7 @@ fn parent_and_child(options: QueueOptions) {
             assert!(is_refused(queue.poll().map(|_| ())) && is_refused(queue.wait(1).map(|_| ())));
             assert!(is_refused(file.read_any_at(&mut [0; 16], 0)));
             assert!(is_refused(file.write_any_at(&[1; 16], 0, WriteFlags::DSYNC)));
+            assert!(is_refused(volume.clone().close()), "the log is the parent's");
             drop((queue, file, volume));
         }));
         // SAFETY: the child ends here, without the parent's destructors.

@@ -423,7 +423,9 @@ impl Journal {
         newest.filter(|newest| *newest > self.last_committed())
     }
 
-    /// Whether changes of transaction `tid` are not durable yet. An empty transaction needs no commit.
+    /// Whether changes of transaction `tid`, or of one before it, are not durable yet. An empty transaction needs no
+    /// commit, but the one that is committing before it does: whoever asks by the number of their latest change has
+    /// older ones.
     #[must_use]
     pub fn commit_needed(&self, tid: Tid) -> bool {
         if tid <= self.last_committed() {
@@ -432,7 +434,7 @@ impl Journal {
         let state = self.state.read();
         let running = state.running.as_ref().filter(|running| running.transaction.tid == tid);
         running.is_some_and(|running| running.transaction.has_work())
-            || state.committing.is_some_and(|place| place.tid >= tid)
+            || state.committing.is_some_and(|place| place.tid > self.last_committed())
     }
 
     /// Whether the log holds something, or will once what was changed so far is committed.

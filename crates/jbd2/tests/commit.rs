@@ -181,6 +181,30 @@ fn nothing_is_written_before_the_first_commit() {
     assert_eq!(gate.begins.load(SeqCst), 2, "the log begins anew");
 }
 
+/// An inode is marked with the running transaction before anything of that is changed. Its older change may be in the
+/// transaction that is committing.
+#[test]
+fn a_transaction_that_changed_nothing_yet_does_not_hide_the_one_before_it() {
+    let (_, journal, gate) = gated();
+    gate.set_closed(true);
+    let first = ordered(&journal, 0, 1);
+    thread::scope(|scope| {
+        let leader = scope.spawn(|| journal.datasync(first).unwrap());
+        await_until(|| gate.arrived.load(SeqCst) == 1);
+        let (journal, handle) = (&journal, journal.start(1).unwrap());
+        let next = handle.tid();
+        let needed = journal.commit_needed(next);
+        let waiter = scope.spawn(move || (journal.datasync(next).unwrap(), journal.last_committed()));
+        thread::sleep(Duration::from_millis(50));
+        let early = waiter.is_finished();
+        gate.set_closed(false);
+        leader.join().unwrap();
+        assert_eq!(waiter.join().unwrap(), (SyncOutcome::Committed { flushed: true }, first));
+        assert!(next > first && needed && !early && !journal.commit_needed(next));
+        handle.stop().unwrap();
+    });
+}
+
 #[test]
 fn many_that_wait_share_one_commit_while_the_next_transaction_runs() {
     let (_, journal, gate) = gated();
