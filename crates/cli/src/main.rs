@@ -29,6 +29,7 @@ mod mkfs;
 mod open;
 mod out;
 mod progress;
+mod rm;
 mod stat;
 mod svg;
 mod text;
