@@ -403,3 +403,42 @@ fn attributes_go_with_the_file() {
     volume.close().unwrap();
     clean(&*device, &scratch);
 }
+
+/// Threads make and remove in two directories, and look up what others remove.
+#[test]
+fn threads_share_directories() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(96 << 20);
+    let device = sample_with(1024, &["-N", "6000"]).device();
+    let volume = open_rw(device.clone());
+    let work = |thread: u64| {
+        let mut rng = Rng::new(thread);
+        for round in 0..150 {
+            let name = |thread, round| format!("/{}/{thread}-{round:0100}", ["dir", "spacers"][round % 2]);
+            let file = volume.open_file(name(thread, round), new_file()).unwrap();
+            file.write_any_at(name(thread, round).as_bytes(), 0, WriteFlags::empty()).unwrap();
+            let other = name(rng.below(4), rng.below(150) as usize);
+            match volume.open_file(&other, read_only()) {
+                // Its first write may not be there yet.
+                Ok(file) => assert!([&b""[..], other.as_bytes()].contains(&&read_all(&file)[..])),
+                Err(error) => assert!(matches!(error, Error::NotFound), "{error}"),
+            }
+            if round >= 10 {
+                volume.remove_file(name(thread, round - 10)).unwrap();
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let work = &work;
+            scope.spawn(move || work(thread));
+        }
+    });
+    let last = volume.open_file("/last", new_file()).unwrap();
+    last.sync_all().unwrap();
+    let crashed = Image::of(&*device).device();
+    assert_eq!(recovered(crashed, &scratch).keys().filter(|name| name.contains('-')).count(), 20 + 40);
+    drop(last);
+    volume.close().unwrap();
+    clean(&*device, &scratch);
+}
