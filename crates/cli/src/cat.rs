@@ -68,6 +68,17 @@ impl Volumes {
         self.numbered(operand, how).map(|(_, volume)| volume)
     }
 
+    /// Closes them all: what was changed is durable and home then.
+    pub fn close(self) -> Result<(), CliError> {
+        let mut outcome = Ok(());
+        for (spec, volume) in self.open {
+            let closed = volume.close();
+            let name = OsString::from(spec.to_string());
+            outcome = outcome.and(closed.map_err(|error| CliError::at(&name, error)));
+        }
+        outcome
+    }
+
     /// The same, and which of the volumes opened here it is.
     pub fn numbered(&mut self, operand: &Operand, how: &How<'_>) -> Result<(usize, Volume), CliError> {
         let mut spec = operand.spec.clone();

@@ -6,7 +6,7 @@ use crate::examples::cli;
 use crate::tracer::Tracer;
 use crate::{
     bench, cat, check, cp, df, documents, du, explain, fallocate, find, info, io, ls, map, mkfs, out,
-    prepare, stat, text, trace, truncate, xattr,
+    prepare, rm, stat, text, trace, truncate, xattr,
 };
 use clap::error::ErrorKind;
 use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
@@ -76,8 +76,10 @@ pub enum Command {
     Prepare(prepare::PrepareArgs),
     /// Run a uext4 command and print each device request.
     Trace(trace::TraceArgs),
-    /// Copy files and trees out of a volume.
+    /// Copy files and trees out of a volume, and files into one.
     Cp(cp::CpArgs),
+    /// Remove files.
+    Rm(rm::RmArgs),
     /// Make a volume, as mke2fs does.
     Mkfs(Box<mkfs::MkfsArgs>),
     /// Look for damage, without changing anything.
@@ -145,6 +147,7 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
         Command::Prepare(args) => prepare::run(&args, globals),
         Command::Trace(args) => return trace::run(args, globals, execute),
         Command::Cp(args) => cp::run(&args, globals),
+        Command::Rm(args) => rm::run(&args, globals),
         Command::Mkfs(args) => mkfs::run(&args, globals),
         Command::Check(args) => return check::run(&args, globals),
         Command::Bench(args) => return bench::run(&args, globals),

@@ -31,6 +31,7 @@ mod open;
 mod out;
 mod prepare;
 mod progress;
+mod rm;
 mod stat;
 mod svg;
 mod text;

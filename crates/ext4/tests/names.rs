@@ -339,3 +339,106 @@ fn a_file_of_block_pointers_comes_and_goes() {
     volume.close().unwrap();
     clean(&*device, &scratch);
 }
+
+#[test]
+fn what_a_directory_gives_is_inherited() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
+    let scratch = Scratch::new(96 << 20);
+    let path = scratch.file("volume.img");
+    sample_with(4096, &["-O", "project"]).save(&path);
+    // Set-group-id and group 77; noatime, nodump, dirsync and project_hierarchy; project 9.
+    let acl = scratch.file("acl");
+    let entries: [[u16; 4]; 3] = [[1, 7, !0, !0], [4, 5, !0, !0], [32, 5, !0, !0]];
+    let words = [2, 0].into_iter().chain(entries.into_iter().flatten());
+    std::fs::write(&acl, words.flat_map(u16::to_le_bytes).collect::<Vec<_>>()).unwrap();
+    oracle::debugfs_write(&path, &format!("ea_set -f {} /spacers system.posix_acl_default", acl.display()));
+    for request in [
+        "set_inode_field /dir mode 042755",
+        "set_inode_field /dir gid 77",
+        "set_inode_field /dir flags 0x200900c0",
+        "set_inode_field /dir projid 9",
+    ] {
+        oracle::debugfs_write(&path, request);
+    }
+    let device = Image::load(&path).device();
+    let volume = open_rw(device.clone());
+    drop(volume.open_file("/dir/new", new_file().owner(5, 6)).unwrap());
+    let new = volume.metadata("/dir/new").unwrap();
+    assert_eq!((new.uid, new.gid, new.project, new.mode), (5, 77, 9, 0o644));
+    assert_eq!(new.flags.bits(), 0x8_00c0);
+    let refused = volume.open_file("/spacers/new", new_file()).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("default access control list"), "{refused}");
+    drop(volume.open_file("/plain", new_file().owner(5, 6)).unwrap());
+    let plain = volume.metadata("/plain").unwrap();
+    assert_eq!((plain.gid, plain.project, plain.flags.bits()), (6, 0, 0x8_0000));
+    assert_ne!(plain.generation, new.generation);
+    volume.close().unwrap();
+    oracle::e2fsck_clean(&{
+        Image::of(&*device).save(&path);
+        path
+    });
+}
+
+#[test]
+fn attributes_go_with_the_file() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
+    let scratch = Scratch::new(96 << 20);
+    let path = scratch.file("volume.img");
+    sample_with(4096, &["-O", "ea_inode"]).save(&path);
+    let (short, long) = (scratch.file("short"), scratch.file("long"));
+    std::fs::write(&short, vec![b'v'; 2000]).unwrap();
+    std::fs::write(&long, vec![b'v'; 9000]).unwrap();
+    oracle::debugfs_write(&path, &format!("ea_set -f {} /tail user.block", short.display()));
+    oracle::debugfs_write(&path, &format!("ea_set -f {} /data user.inode", long.display()));
+    // debugfs does not count what it takes for the second.
+    assert!(oracle::e2fsck(&path, &["-fy"]).status < 2);
+    let device = Image::load(&path).device();
+    let volume = open_rw(device.clone());
+    let free = volume.statfs().unwrap().free;
+    volume.remove_file("/tail").unwrap();
+    assert_eq!(volume.statfs().unwrap().free, free + 4, "three blocks of data and one of attributes");
+    let refused = volume.remove_file("/data").unwrap_err();
+    assert!(refused.to_string().contains("attributes in inodes"), "{refused}");
+    assert!(volume.metadata("/data").is_ok());
+    volume.close().unwrap();
+    clean(&*device, &scratch);
+}
+
+/// Threads make and remove in two directories, and look up what others remove.
+#[test]
+fn threads_share_directories() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(96 << 20);
+    let device = sample_with(1024, &["-N", "6000"]).device();
+    let volume = open_rw(device.clone());
+    let work = |thread: u64| {
+        let mut rng = Rng::new(thread);
+        for round in 0..150 {
+            let name = |thread, round| format!("/{}/{thread}-{round:0100}", ["dir", "spacers"][round % 2]);
+            let file = volume.open_file(name(thread, round), new_file()).unwrap();
+            file.write_any_at(name(thread, round).as_bytes(), 0, WriteFlags::empty()).unwrap();
+            let other = name(rng.below(4), rng.below(150) as usize);
+            match volume.open_file(&other, read_only()) {
+                // Its first write may not be there yet.
+                Ok(file) => assert!([&b""[..], other.as_bytes()].contains(&&read_all(&file)[..])),
+                Err(error) => assert!(matches!(error, Error::NotFound), "{error}"),
+            }
+            if round >= 10 {
+                volume.remove_file(name(thread, round - 10)).unwrap();
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let work = &work;
+            scope.spawn(move || work(thread));
+        }
+    });
+    let last = volume.open_file("/last", new_file()).unwrap();
+    last.sync_all().unwrap();
+    let crashed = Image::of(&*device).device();
+    assert_eq!(recovered(crashed, &scratch).keys().filter(|name| name.contains('-')).count(), 20 + 40);
+    drop(last);
+    volume.close().unwrap();
+    clean(&*device, &scratch);
+}

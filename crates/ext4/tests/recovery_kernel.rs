@@ -101,29 +101,6 @@ fn root_journals_of_the_kernel_replay_as_e2fsck_does() {
 }
 
 #[test]
-fn root_orphans_are_left_to_whoever_can_process_them() {
-    needs!(Need::Loop, Need::Tool("mke2fs"));
-    for feature in ["^orphan_file", "orphan_file"] {
-        let volume = VolumeBuilder::new(32 << 20).args(["-O", feature]).build();
-        let mounted = KernelMount::image(volume.path(), LoopOptions::default(), "");
-        std::fs::write(mounted.path().join("kept"), "here\n").unwrap();
-        let path = mounted.path().join("gone");
-        let open = File::create(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        oracle::sync(mounted.path());
-        let image = Image::load(volume.path());
-        drop(open);
-        mounted.unmount();
-        let device = image.device();
-        let error = Volume::open_device(device.clone(), VolumeOptions::read_write()).map(drop).unwrap_err();
-        assert!(error.to_string().contains("orphan"), "{error}");
-        assert_unchanged(&image, &*device);
-        let volume = open_ro(device);
-        assert_eq!(read_all(&volume.open_file("/kept", read_only()).unwrap()), b"here\n");
-    }
-}
-
-#[test]
 fn root_fast_commits_of_the_kernel_are_seen() {
     needs!(Need::Loop, Need::Tool("mke2fs"));
     let args = ["-O", "^orphan_file,fast_commit", "-J", "size=16"];

@@ -51,7 +51,7 @@ impl Info {
             notes.push("membarrier(2) is refused here: every request costs a locked instruction more".into());
         }
         if superblock.last_orphan != 0 {
-            notes.push("the volume has orphaned inodes: it can only be opened read-only".into());
+            notes.push("the volume has orphaned inodes: an open for writing processes them".into());
         }
         if volume.state().mmp.is_some_and(|mmp| mmp.owner() != MmpOwner::Nobody) {
             notes.push("another node may be using the volume: what is read can change meanwhile".into());

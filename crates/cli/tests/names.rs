@@ -1,0 +1,69 @@
+//! Commands that make and remove files.
+
+mod common;
+
+use common::{at, bad, good, text, volume};
+use std::ffi::OsStr;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use uext4_testkit::{Need, Scratch, needs, oracle};
+
+#[test]
+fn files_go_into_a_volume_and_are_removed() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
+    let volume = volume();
+    let scratch = Scratch::new(16 << 20);
+    let (one, two) = (scratch.file("one"), scratch.file("two"));
+    std::fs::write(&one, common::pattern(100_001)).unwrap();
+    std::fs::set_permissions(&one, std::fs::Permissions::from_mode(0o4640)).unwrap();
+    let sparse = std::fs::File::create(&two).unwrap();
+    sparse.write_all_at(b"middle", 1 << 20).unwrap();
+    sparse.set_len(3 << 20).unwrap();
+    let root = at(&volume, "/");
+    good([OsStr::new("cp"), one.as_os_str(), two.as_os_str(), &root]);
+    oracle::e2fsck_clean(volume.path());
+    assert_eq!(good([OsStr::new("cat"), &at(&volume, "/one")]), common::pattern(100_001));
+    assert_eq!(good([OsStr::new("cat"), &at(&volume, "/two")]), std::fs::read(&two).unwrap());
+    let said = text([OsStr::new("stat"), &at(&volume, "/one")]);
+    assert!(said.contains("0640"), "{said}");
+    let blocks = oracle::debugfs(volume.path(), "stat /two");
+    assert!(blocks.contains("Blockcount: 16") || blocks.contains("Blockcount: 8"), "{blocks}");
+    // Under another name, but not over what is there.
+    good([OsStr::new("cp"), one.as_os_str(), &at(&volume, "/other")]);
+    let said = bad(1, [OsStr::new("cp"), two.as_os_str(), &at(&volume, "/other")]);
+    assert!(said.contains("/other: it exists already"), "{said}");
+    good([OsStr::new("rm"), &at(&volume, "/one"), &at(&volume, "/two")]);
+    oracle::e2fsck_clean(volume.path());
+    let said = bad(1, [OsStr::new("rm"), &at(&volume, "/one")]);
+    assert!(said.contains("no such file"), "{said}");
+    good([OsStr::new("rm"), OsStr::new("-f"), &at(&volume, "/one"), &at(&volume, "/other")]);
+    let said = bad(1, [OsStr::new("rm"), &root]);
+    assert!(said.contains("is a directory"), "{said}");
+    oracle::e2fsck_clean(volume.path());
+}
+
+#[test]
+fn a_copy_that_does_not_fit_leaves_nothing() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    let scratch = Scratch::new(1 << 20);
+    let long = scratch.file("long");
+    let size = std::fs::metadata(volume.path()).unwrap().len();
+    let free = text([OsStr::new("df"), volume.path().as_os_str()]);
+    // A device of zeroes would do, but is no regular file.
+    let host = std::fs::File::create(volume.path().with_extension("long")).unwrap();
+    host.set_len(size).unwrap();
+    for pos in (0..size).step_by(4096) {
+        host.write_all_at(b"x", pos).unwrap();
+    }
+    std::fs::rename(volume.path().with_extension("long"), &long)
+        .or_else(|_| std::fs::copy(volume.path().with_extension("long"), &long).map(drop))
+        .unwrap();
+    let said = bad(1, [OsStr::new("cp"), long.as_os_str(), &at(&volume, "/long")]);
+    assert!(said.contains("no space left"), "{said}");
+    assert_eq!(text([OsStr::new("df"), volume.path().as_os_str()]), free);
+    oracle::e2fsck_clean(volume.path());
+    let said = bad(1, [OsStr::new("cp"), OsStr::new("-a"), long.as_os_str(), &at(&volume, "/long")]);
+    assert!(said.contains("not supported yet"), "{said}");
+    let said = bad(2, [OsStr::new("cp"), volume.path().as_os_str(), &at(&volume, "/self")]);
+    assert!(said.contains("is the device itself"), "{said}");
+}

@@ -1,0 +1,92 @@
+//! One file of the host into a volume.
+
+use crate::error::{Cause, Error, Result};
+use rustix::fs::SeekFrom;
+use std::fs::File as HostFile;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use uext4::{BufferPool, File, OpenOptions, Volume, WriteFlags};
+
+/// Bytes that are copied at once.
+const STEP: usize = 1 << 20;
+
+/// Copies the regular file `source` of the host into `volume`, as the new file `dest`: its contents and its permissions
+/// without set-user-id, set-group-id and sticky bits. It belongs to user and group `owner`. Holes stay holes, but for
+/// the last block of a file that ends in one. `advance` is told of each part, in bytes. Returns the size in bytes.
+///
+/// Durable after the next sync or [`Volume::close`]. If it fails half-way, the new file is removed.
+///
+/// # Errors
+/// About the host: that of opening and reading `source`. About the volume, with an empty path: that of making and
+/// writing `dest`; [`uext4::Error::Exists`] if it is there.
+pub fn import(
+    source: &Path,
+    volume: &Volume,
+    dest: &Path,
+    owner: (u32, u32),
+    advance: &mut dyn FnMut(u64),
+) -> Result<u64> {
+    let refused = |action, error: io::Error| Error::refused(source, action, error);
+    let host = HostFile::open(source).map_err(|error| refused("open", error))?;
+    let metadata = host.metadata().map_err(|error| refused("stat", error))?;
+    if !metadata.is_file() {
+        let number = if metadata.is_dir() { libc::EISDIR } else { libc::EINVAL };
+        return Err(refused("copy", io::Error::from_raw_os_error(number)));
+    }
+    let options =
+        OpenOptions::new().write(true).create_new(true).mode(metadata.mode() & 0o777).owner(owner.0, owner.1);
+    let file = volume.open_file(dest, options).map_err(answer)?;
+    let copied = pour(source, &host, &file, metadata.len(), advance);
+    drop(file);
+    if copied.is_err() {
+        // What went wrong first is told.
+        let _second = volume.remove_file(dest);
+    }
+    copied.map(|()| metadata.len())
+}
+
+fn answer(error: uext4::Error) -> Error {
+    Error::source(b"", Cause::Volume(error))
+}
+
+/// Copies all that is no hole.
+fn pour(source: &Path, host: &HostFile, file: &File, size: u64, advance: &mut dyn FnMut(u64)) -> Result<()> {
+    let mut buffer = BufferPool::new(STEP).and_then(|pool| pool.take(STEP));
+    let buffer = buffer.as_mut().map_err(|error| answer(error.clone().into()))?;
+    let mut pos = 0;
+    while let Some((start, end)) = next_data(host, pos, size) {
+        advance(start - pos);
+        pos = start;
+        while pos < end {
+            let part = buffer.len().min((end - pos) as usize);
+            let part = &mut buffer[..part];
+            let read = host.read_at(part, pos).map_err(|error| Error::refused(source, "read", error))?;
+            if read == 0 {
+                return Err(Error::host(source, Cause::ShortRead { pos, read: 0, length: end - pos }));
+            }
+            file.write_any_at(&part[..read], pos, WriteFlags::empty()).map_err(answer)?;
+            pos += read as u64;
+            advance(read as u64);
+        }
+    }
+    if file.size() < size {
+        file.write_any_at(&[0], size - 1, WriteFlags::empty()).map_err(answer)?;
+    }
+    advance(size.saturating_sub(pos));
+    Ok(())
+}
+
+/// The next range with data, in bytes. A host that knows no holes has one range.
+fn next_data(host: &HostFile, pos: u64, size: u64) -> Option<(u64, u64)> {
+    if pos >= size {
+        return None;
+    }
+    let start = match rustix::fs::seek(host, SeekFrom::Data(pos)) {
+        Ok(start) => start,
+        Err(rustix::io::Errno::NXIO) => return None,
+        Err(_) => pos,
+    };
+    let end = rustix::fs::seek(host, SeekFrom::Hole(start)).unwrap_or(size);
+    (start < size).then_some((start, end.min(size)))
+}
