@@ -5,12 +5,11 @@
 //!
 //! # The counts of the superblock
 //! The groups' free counts are the truth. Those in the superblock are kept by nobody while a volume changes, as in the
-//! kernel: [`store_counts`] adds the groups up when the volume is closed, and recovery does so after a crash.
+//! kernel: [`free_counts`] adds the groups up when the volume is closed, and recovery does so after a crash.
 
 use super::bits::{bit, free_bits, put_bit, put_bits, used_bits};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
-use crate::ground::primary::change_superblock;
 use crate::ground::state::{Ground, is_system_file};
 use std::ops::Range;
 use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags};
@@ -327,11 +326,11 @@ fn clear_records(blocks: &mut impl Blocks, table: Pblk, records: Range<u32>) -> 
     Ok(())
 }
 
-/// Adds the free counts of all groups up and writes them into the superblock. Reads every descriptor: for closing.
+/// Free blocks and inodes of all groups, for the superblock. Reads every descriptor: for closing.
 ///
 /// # Errors
 /// [`Error::Corrupt`], and those of the body.
-pub(crate) fn store_counts(blocks: &mut impl Blocks) -> Result<()> {
+pub(crate) fn free_counts(blocks: &impl Blocks) -> Result<(u64, u32)> {
     let geometry = &blocks.ground().superblock.geometry;
     let (mut clusters, mut inodes) = (0_u64, 0_u64);
     for group in geometry.groups() {
@@ -342,7 +341,14 @@ pub(crate) fn store_counts(blocks: &mut impl Blocks) -> Result<()> {
     let wrong = |name| Error::from(Corrupt::from(CorruptKind::SuperblockField(name)));
     let free_blocks = clusters.saturating_mul(u64::from(geometry.cluster_blocks()));
     let free_inodes = u32::try_from(inodes).map_err(|_| wrong("free_inodes_count"))?;
-    change_superblock(blocks, |superblock| {
+    Ok((free_blocks, free_inodes))
+}
+
+/// Writes them into the superblock.
+#[cfg(test)]
+pub(crate) fn store_counts(blocks: &mut impl Blocks) -> Result<()> {
+    let (free_blocks, free_inodes) = free_counts(blocks)?;
+    crate::ground::primary::change_superblock(blocks, |superblock| {
         (superblock.free_blocks, superblock.free_inodes) = (free_blocks, free_inodes);
     })
 }

@@ -59,14 +59,15 @@ impl FreeSpace {
         Arc::new(FreeSpace(Mutex::new(account)))
     }
 
-    /// As [`Allocator::allocate`], of what is not promised to others.
+    /// As [`Allocator::allocate`], of what is not promised to others. Leaves `spare` clusters, which a map may need
+    /// for what is allocated.
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn allocate(&self, blocks: &mut impl Blocks, wish: &Wish) -> Result<Run> {
+    pub(crate) fn allocate(&self, blocks: &mut impl Blocks, wish: &Wish, spare: u64) -> Result<Run> {
         let size = u64::from(blocks.ground().superblock.geometry.cluster_blocks());
         let mut account = self.0.lock();
-        let available = account.available(blocks)?.saturating_mul(size);
+        let available = account.available(blocks)?.saturating_sub(spare).saturating_mul(size);
         if available < wish.least {
             return Err(Error::NoSpace);
         }

@@ -91,7 +91,7 @@ impl Files<'_> {
         let size = ground.superblock.geometry.cluster_blocks();
         let (logical, wanted) = (Lblk(hole.blocks.start), hole.blocks.end - hole.blocks.start);
         // What is wrong with the map shows before anything is changed.
-        edit::nodes(blocks, draft, std::slice::from_ref(&hole.blocks))?;
+        let nodes = edit::nodes(blocks, draft, std::slice::from_ref(&hole.blocks))? as u64;
         let goal = match hole.place {
             Place::Owned(physical) => {
                 let extent = Extent { logical, length: wanted, physical, unwritten: true };
@@ -103,7 +103,7 @@ impl Files<'_> {
         let inside = hole.blocks.start % size;
         let reach = Form::of(&draft.disk).map_or(0, Form::reach);
         let most = u64::from(inside + wanted);
-        let run = self.space.allocate(blocks, &Wish { goal, least: 1, most, limit: reach })?;
+        let run = self.space.allocate(blocks, &Wish { goal, least: 1, most, limit: reach }, nodes)?;
         let length = (run.count as u32 - inside).min(wanted);
         let extent =
             Extent { logical, length, physical: Pblk(run.first.get() + u64::from(inside)), unwritten: true };

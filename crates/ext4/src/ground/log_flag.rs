@@ -1,38 +1,101 @@
-//! The flag in the superblock that says that the log is in use (`needs_recovery`).
+//! The superblock changes in one sector.
 //!
-//! It lies in the first sector of 512 bytes of the superblock, the checksum in the second. If both changed, a power cut
-//! could leave one of them old, and nobody could open the volume any more: neither we, nor Linux, nor e2fsck, if there
-//! is no other superblock. So the checksum stays as it is: with the flag some bits of a field change that nothing uses,
-//! the number of a snapshot. A checksum by division is linear, so these bits are the same whatever else the superblock
-//! says, and clearing the flag brings the field back.
+//! All that changes of it (the flag that the log is in use, free counts, the head of the list of orphans) lies in its
+//! first 512 bytes, the checksum in the last. If both changed, a power cut could leave one of them old, and nobody could
+//! open the volume any more: neither we, nor Linux, nor e2fsck, if there is no other superblock. So the checksum stays
+//! as it is, and a field that nothing uses, the number of a snapshot, makes the rest fit. A checksum by division is
+//! linear and 32 bits of the message can give it any value.
 
+use std::sync::OnceLock;
+use uext4_ondisk::checksum::csum;
 use uext4_ondisk::ext4::{Incompat, RoCompat};
 
 /// The low byte of the incompatible features, with the flag.
 const INCOMPAT: usize = 0x60;
 /// The read-only compatible features, with that of checksums.
 const RO_COMPAT: usize = 0x64;
-/// The number of a snapshot, and what of it changes with the flag.
+/// The number of a snapshot.
 const SNAPSHOT: usize = 0x184;
-const BALANCE: u32 = 0x3775_16a6;
+/// The checksum, of all before it.
+const CHECKSUM: usize = 0x3fc;
+const SECTOR: usize = 512;
 
-/// Makes a superblock say that the log is in use, or not. What it says otherwise, its checksum included, stays.
+/// Makes a superblock say that the log is in use, or not.
 pub(crate) fn flag_log(superblock: &mut [u8], in_use: bool) {
     let flag = Incompat::RECOVER.bits() as u8;
-    if (superblock[INCOMPAT] & flag != 0) == in_use {
-        return;
-    }
-    superblock[INCOMPAT] ^= flag;
-    let ro_compat = u32::from_le_bytes([0, 1, 2, 3].map(|at| superblock[RO_COMPAT + at]));
-    if RoCompat::from_bits_retain(ro_compat).contains(RoCompat::METADATA_CSUM) {
-        let bytes = BALANCE.to_le_bytes();
-        superblock[SNAPSHOT..].iter_mut().zip(bytes).for_each(|(byte, change)| *byte ^= change);
-    }
+    superblock[INCOMPAT] = if in_use { superblock[INCOMPAT] | flag } else { superblock[INCOMPAT] & !flag };
 }
 
-/// Brings the field back in a superblock whose log was in use when it was left, and whose checksum is made anew.
-pub(crate) fn forget_balance(superblock: &mut [u8]) {
-    if superblock[SNAPSHOT..].starts_with(&BALANCE.to_le_bytes()) {
-        superblock[SNAPSHOT..SNAPSHOT + 4].fill(0);
+/// Gives a changed superblock its checksum: the one that it had `before`, if nothing but the first sector has changed.
+pub(crate) fn seal(before: &[u8], superblock: &mut [u8]) {
+    let ro_compat = u32::from_le_bytes([0, 1, 2, 3].map(|at| superblock[RO_COMPAT + at]));
+    if !RoCompat::from_bits_retain(ro_compat).contains(RoCompat::METADATA_CSUM) {
+        return;
+    }
+    let (rest, sum) = (SECTOR..CHECKSUM, CHECKSUM..CHECKSUM + 4);
+    let mut now = csum(!0, &superblock[..CHECKSUM]);
+    if before[rest.clone()] == superblock[rest] && csum(!0, &before[..CHECKSUM]) == word(before, CHECKSUM) {
+        let wanted = word(before, CHECKSUM);
+        let field = word(superblock, SNAPSHOT) ^ balance(now ^ wanted);
+        superblock[SNAPSHOT..SNAPSHOT + 4].copy_from_slice(&field.to_le_bytes());
+        now = wanted;
+    }
+    superblock[sum].copy_from_slice(&now.to_le_bytes());
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([0, 1, 2, 3].map(|offset| bytes[at + offset]))
+}
+
+/// What of the field has to change so that the checksum changes by this.
+fn balance(difference: u32) -> u32 {
+    static OF_BITS: OnceLock<[u32; 32]> = OnceLock::new();
+    let of_bits = OF_BITS.get_or_init(of_bits);
+    (0..32).filter(|bit| difference >> bit & 1 == 1).fold(0, |field, bit| field ^ of_bits[bit])
+}
+
+/// What of the field changes each bit of the checksum: the inverse of what each bit of the field does to it.
+fn of_bits() -> [u32; 32] {
+    let mut message = [0; CHECKSUM];
+    let mut rows: [(u32, u32); 32] = std::array::from_fn(|bit| {
+        message[SNAPSHOT..SNAPSHOT + 4].copy_from_slice(&(1_u32 << bit).to_le_bytes());
+        (csum(0, &message), 1 << bit)
+    });
+    for bit in 0..32 {
+        // There is one: a change of 32 bits in a row is never lost in a checksum of 32 bits.
+        let pivot = (bit..32).find(|row| rows[*row].0 >> bit & 1 == 1).unwrap_or(bit);
+        rows.swap(bit, pivot);
+        let (sum, field) = rows[bit];
+        for (at, row) in rows.iter_mut().enumerate() {
+            if at != bit && row.0 >> bit & 1 == 1 {
+                *row = (row.0 ^ sum, row.1 ^ field);
+            }
+        }
+    }
+    rows.map(|(_, field)| field)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_the_first_sector_keeps_the_checksum() {
+        let mut before = [7; 1024];
+        before[RO_COMPAT..RO_COMPAT + 4].copy_from_slice(&RoCompat::METADATA_CSUM.bits().to_le_bytes());
+        let sum = csum(!0, &before[..CHECKSUM]);
+        before[CHECKSUM..].copy_from_slice(&sum.to_le_bytes());
+        for (at, value) in [(INCOMPAT, 4), (0x0c, 0xff), (0xe8, 0x55), (0, 1), (511, 0x80)] {
+            let mut after = before;
+            after[at] ^= value;
+            seal(&before, &mut after);
+            assert_eq!(csum(!0, &after[..CHECKSUM]), sum);
+            assert_eq!(after[SECTOR..], before[SECTOR..]);
+        }
+        let mut after = before;
+        after[600] ^= 1;
+        seal(&before, &mut after);
+        assert_ne!(word(&after, CHECKSUM), sum);
+        assert_eq!(csum(!0, &after[..CHECKSUM]), word(&after, CHECKSUM));
     }
 }

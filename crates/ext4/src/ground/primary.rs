@@ -2,8 +2,8 @@
 
 use super::blocks::Blocks;
 use super::error::{Error, Result};
-use super::log_flag::flag_log;
-use uext4_ondisk::ext4::Superblock;
+use super::log_flag::{flag_log, seal};
+use uext4_ondisk::ext4::{SUPERBLOCK_SIZE, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind};
 
 /// Changes fields of the superblock, in one step for all who do so at once. Whatever else it says may have changed
@@ -25,12 +25,14 @@ pub(crate) fn change_superblock(
     blocks.look(block, |bytes| Superblock::decode(bytes.get(offset..).unwrap_or_default()).map(drop))??;
     blocks.change(block, |bytes| {
         let bytes = bytes.get_mut(offset..).ok_or_else(short)?;
+        let before = bytes.get(..SUPERBLOCK_SIZE as usize).ok_or_else(short)?.to_vec();
         let mut superblock = Superblock::decode(bytes)?;
         change(&mut superblock);
         superblock.encode(bytes)?;
         if journaled {
             flag_log(bytes, true);
         }
+        seal(&before, bytes);
         Ok(())
     })?
 }

@@ -2,32 +2,42 @@
 //!
 //! The flag is set, durably, before the log is used, and cleared when the log is empty and everything is home: without
 //! it the next mount throws the log away. Both write the superblock as it is on the device, past the cache. What a
-//! transaction makes of the superblock has the flag set (`alloc/group.rs`): it comes home while the log is in use.
+//! transaction makes of the superblock has the flag set (`ground/primary.rs`): it comes home while the log is in use.
 
-use super::on_device::{superblock_bytes, write_bytes};
-use crate::alloc::group::store_counts;
+use super::on_device::{encode, superblock_bytes, write_bytes};
+use crate::alloc::group::free_counts;
+use crate::ground::direct::Direct;
 use crate::ground::error::Result;
-use crate::ground::journaled::Journaled;
-use crate::ground::log_flag::flag_log;
+use crate::ground::log_flag::{flag_log, seal};
 use crate::ground::state::Ground;
 use uext4_ondisk::ext4::{SUPERBLOCK_OFFSET, Superblock};
 
-/// Makes it durable that the log is in use, or is not.
+/// Makes it durable that the log is in use.
 ///
 /// # Errors
 /// [`Error::Corrupt`](crate::ground::error::Error::Corrupt) if somebody else has damaged the superblock meanwhile;
 /// those of the device.
-pub(crate) fn write_flag(ground: &Ground, in_use: bool) -> Result<()> {
+pub(crate) fn log_begins(ground: &Ground) -> Result<()> {
+    rewrite(ground, true, |_| ())
+}
+
+/// Changes the superblock on the device.
+fn rewrite(ground: &Ground, in_use: bool, change: impl FnOnce(&mut Superblock)) -> Result<()> {
     let device = &**ground.cache.device();
-    let mut bytes = superblock_bytes(device)?;
-    Superblock::decode(&bytes)?;
+    let before = superblock_bytes(device)?;
+    let (mut bytes, mut superblock) = (before.clone(), Superblock::decode(&before)?);
+    change(&mut superblock);
+    encode(&superblock, &mut bytes)?;
     flag_log(&mut bytes, in_use);
+    seal(&before, &mut bytes);
     write_bytes(device, SUPERBLOCK_OFFSET, &bytes)?;
     Ok(device.flush()?)
 }
 
 /// Brings everything home, so that the volume needs no recovery. Nothing is written if nothing was changed since it was
 /// opened, or since the last time. The caller holds no handle.
+///
+/// The free counts of the superblock are written with the flag, when nobody can change them.
 ///
 /// # Errors
 /// [`Error::Aborted`](crate::ground::error::Error::Aborted): the flag and the log stay as they are, for recovery.
@@ -37,9 +47,14 @@ pub(crate) fn settle(ground: &Ground) -> Result<()> {
     if !journal.in_use() {
         return Ok(());
     }
-    Journaled::run(ground, 1, store_counts)?;
     // Until the flag is cleared nobody begins to use the log again.
     let _quiet = journal.lock_updates()?;
     journal.empty_log()?;
-    write_flag(ground, false)
+    let (free_blocks, free_inodes) = free_counts(&Direct(ground))?;
+    rewrite(ground, false, |superblock| {
+        (superblock.free_blocks, superblock.free_inodes) = (free_blocks, free_inodes);
+    })?;
+    // What was read of it before is an old one.
+    let (block, _) = ground.superblock.geometry.superblock_position();
+    Ok(ground.cache.forget(block.get())?)
 }

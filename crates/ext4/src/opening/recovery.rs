@@ -36,7 +36,7 @@
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
 use crate::ground::groups::for_each_descriptor;
-use crate::ground::log_flag::forget_balance;
+use crate::ground::log_flag::seal;
 use crate::ground::options::VolumeOptions;
 use crate::ground::recovered::{RecoveryInfo, RecoveryState};
 use crate::inode::Ext4State;
@@ -204,12 +204,15 @@ impl Pending {
         if errno != 0 {
             superblock.state |= State::ERRORS;
         }
-        forget_balance(&mut bytes);
+        // As it is on the device, since that is what a power cut could leave a part of.
+        let before = superblock_bytes(&**device)?;
         superblock.features.incompat |= Incompat::RECOVER;
         encode(&superblock, &mut bytes)?;
+        seal(&before, &mut bytes);
         let flagged = bytes.clone();
         superblock.features.incompat &= !Incompat::RECOVER;
         encode(&superblock, &mut bytes)?;
+        seal(&before, &mut bytes);
         overlay.patch(SUPERBLOCK_OFFSET, &bytes)?;
 
         let place = journal.block * u64::from(size);
@@ -283,7 +286,10 @@ impl Pending {
         if let Some(inodes) = possible.filter(|_| blocks <= geometry.blocks_count()) {
             (self.superblock.free_blocks, self.superblock.free_inodes) = (blocks, inodes);
         }
-        encode(&self.superblock, &mut self.cleared)
+        let before = self.cleared.clone();
+        encode(&self.superblock, &mut self.cleared)?;
+        seal(&before, &mut self.cleared);
+        Ok(())
     }
 
     /// Writes everything, in the order of the module's documentation.
