@@ -5,11 +5,12 @@ mod common;
 
 use common::sample::sample_with;
 use common::{Image, aligned, open_rw, patterned, read_all, read_only, read_write};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use uext4::blockdev::Device;
 use uext4::blockdev::engine::MemoryDevice;
 use uext4::{Error, File, QueueOptions, Volume, WriteFlags};
-use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
+use uext4_testkit::{Need, Rng, Scratch, needs, oracle, with_kernel};
 
 /// Sizes of blocks, and other arguments of mke2fs.
 const VOLUMES: [(u32, &[&str]); 6] = [
@@ -204,4 +205,56 @@ fn a_volume_that_was_only_looked_at_is_left_as_it_was() {
     drop(file);
     volume.close().unwrap();
     common::assert_unchanged(&image, &*device);
+}
+
+/// What is written here the kernel reads, clean and from a dirty log, and goes on with; then we read that.
+#[test]
+fn root_the_kernel_takes_turns_with_us() {
+    needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(128 << 20);
+    for (round, (block, args)) in (0..).zip(VOLUMES) {
+        let mut play = Play::new(&sample_with(block, args), 100 + round);
+        (0..40).for_each(|_| play.write());
+        for (file, _) in &play.files {
+            file.sync_all().unwrap();
+        }
+        let models: Vec<_> = play.files.iter().map(|(_, model)| model.clone()).collect();
+        let path = scratch.file("turns.img");
+        let dirty = Image::of(&*play.device);
+        let Play { device, volume, files, .. } = play;
+        drop(files);
+        volume.close().unwrap();
+        for (image, how) in [(dirty, "dirty"), (Image::of(&*device), "closed")] {
+            image.save(&path);
+            let mut after = models.clone();
+            with_kernel(&path, "", |mount| {
+                for (name, model) in PATHS.iter().zip(&mut after) {
+                    let name = mount.join(&name[1..]);
+                    common::assert_same_bytes(model, &std::fs::read(&name).unwrap());
+                    let file = std::fs::File::options().write(true).open(&name).unwrap();
+                    let end = model.len() as u64 + 5000;
+                    file.write_all_at(&[0x55; 3000], end).unwrap();
+                    put(model, end, &[0x55; 3000]);
+                    file.set_len(model.len() as u64 - 100).unwrap();
+                    model.truncate(model.len() - 100);
+                }
+            });
+            let image = Image::load(&path);
+            assert_eq!(contents(image.device()), after, "{block} {args:?}, {how}: after the kernel");
+            // On top of what the kernel wrote, we go on, and it looks again.
+            let volume = Volume::open(&path, uext4::VolumeOptions::read_write()).unwrap();
+            for (name, model) in PATHS.iter().zip(&mut after) {
+                let file = volume.open_file(name, read_write()).unwrap();
+                let end = model.len() as u64 + 777;
+                file.write_any_at(&[0x66; 9000], end, WriteFlags::empty()).unwrap();
+                put(model, end, &[0x66; 9000]);
+            }
+            volume.close().unwrap();
+            with_kernel(&path, "ro", |mount| {
+                for (name, model) in PATHS.iter().zip(&after) {
+                    common::assert_same_bytes(model, &std::fs::read(mount.join(&name[1..])).unwrap());
+                }
+            });
+        }
+    }
 }

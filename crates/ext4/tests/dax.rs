@@ -6,7 +6,7 @@ use common::sample::{FRAG_SIZE, TAIL_SIZE, expected, sample};
 use common::{Image, aligned, assert_same_bytes, patterned, read_all, read_only, read_write, within};
 use std::path::PathBuf;
 use std::time::Duration;
-use uext4::{Counter, Error, File, QueueOptions, Stats, Switches, Volume, VolumeOptions, WriteFlags};
+use uext4::{Counter, File, QueueOptions, Stats, Switches, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::Scratch;
 
 /// The sample volume in a file that is allocated as a whole, as a writable mapping demands.
@@ -117,23 +117,34 @@ fn any_byte_goes_and_the_end_is_the_end() {
         assert_eq!(tail.read_any_at(&mut bytes, pos as u64).unwrap(), wanted);
         assert_same_bytes(&contents[pos.min(10_000)..pos.min(10_000) + wanted], &bytes[..wanted]);
     }
-    assert!(matches!(
-        tail.write_any_at(&[1], TAIL_SIZE, WriteFlags::empty()),
-        Err(Error::NeedsAllocation(_))
-    ));
     tail.write_any_at(&[9], TAIL_SIZE - 1, WriteFlags::empty()).unwrap();
     let mut last = [0; 2];
     assert_eq!(tail.read_any_at(&mut last, TAIL_SIZE - 1).unwrap(), 1);
     assert_eq!(last[0], 9);
-    // A refused vector changes nothing, although its first part could be written.
+    // The end moves, within its block and far behind it.
+    tail.write_any_at(&[8], TAIL_SIZE, WriteFlags::empty()).unwrap();
+    tail.write_any_at(&[7; 3], TAIL_SIZE + 50_000, WriteFlags::DSYNC).unwrap();
+    let mut grown = contents;
+    grown[TAIL_SIZE as usize - 1] = 9;
+    grown.push(8);
+    grown.resize(TAIL_SIZE as usize + 50_000, 0);
+    grown.extend([7; 3]);
+    assert_same_bytes(&grown, &read_all(&tail));
+    // Over written and unwritten blocks at once.
     let mixed = volume.open_file("/mixed", read_write()).unwrap();
     let mut queue = volume.queue(QueueOptions::depth(4)).unwrap();
     let slot = queue.attach(&mixed).unwrap();
-    let buffers = vec![queue.buffer(16_384).unwrap(), queue.buffer(4096).unwrap()];
+    let mut buffers = vec![queue.buffer(16_384).unwrap(), queue.buffer(4096).unwrap()];
+    buffers.iter_mut().for_each(|buffer| buffer.fill(6));
     queue.writev(slot, 0, buffers, WriteFlags::empty(), 1).unwrap();
     let results: Vec<_> = queue.wait(1).unwrap().map(|done| done.result.map_err(|error| *error)).collect();
-    assert!(matches!(results[..], [Err(Error::NeedsAllocation(_))]), "{results:?}");
-    assert_same_bytes(&expected("/mixed"), &read_all(&mixed));
+    assert!(matches!(results[..], [Ok(20_480)]), "{results:?}");
+    let mut changed = expected("/mixed");
+    changed[..20_480].fill(6);
+    assert_same_bytes(&changed, &read_all(&mixed));
+    drop((queue, tail, mixed));
+    volume.close().unwrap();
+    uext4_testkit::e2fsck_clean(&path);
 }
 
 #[test]

@@ -396,12 +396,14 @@ fn a_failed_extending_write_gives_its_blocks_back() {
         let size = sample::DATA_SIZE;
         file.fallocate(Fallocate::KeepSize, size + (64 << 10), 64 << 10).unwrap();
         let (blocks, before) = (file.metadata().blocks, read_all(&file));
-        handle.arm(Fault::nth(FaultOn::Op(Op::Write), 1));
-        let failed = file.write_at(&patterned(9, size, 256 << 10), size);
-        handle.clear();
-        assert!(matches!(failed, Err(Error::Io(_))), "{failed:?}");
-        assert_eq!((file.size(), file.metadata().blocks), (size, blocks), "{block} {args:?}");
-        assert_same_bytes(&before, &read_all(&file));
+        for (pos, nth) in [(size, 1), (size + 30_001, 2), (size + (200 << 10), 1)] {
+            handle.arm(Fault::nth(FaultOn::Op(Op::Write), nth));
+            let failed = file.write_any_at(&patterned(9, pos, 256 << 10), pos, WriteFlags::empty());
+            handle.clear();
+            assert!(matches!(failed, Err(Error::Io(_))), "{failed:?}");
+            assert_eq!((file.size(), file.metadata().blocks), (size, blocks), "{block} {args:?}: {pos}");
+            assert_same_bytes(&before, &read_all(&file));
+        }
         let data = patterned(10, size, 256 << 10);
         assert_eq!(file.write_at(&data, size).unwrap(), data.len());
         let mut read = aligned(256 << 10);

@@ -2,7 +2,6 @@
 //! the loads of unknown mappings.
 
 use crate::engine::{Engine, check_range};
-use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::mapping::{Piece, Pieces, Range};
 use crate::pipeline::needs_allocation;
@@ -11,7 +10,7 @@ use crate::write_plan::plan_write_of;
 
 /// What is known of a request as things stand.
 #[derive(Debug, Clone)]
-pub struct Outlook {
+pub struct Outlook<E> {
     /// What was decided.
     pub plan: Plan,
     /// What the decision saw of the inode.
@@ -22,14 +21,19 @@ pub struct Outlook {
     pub piece_count: u64,
     /// What all of them are made of.
     pub summary: Summary,
-    /// Why the executor refuses it, if it does: a write that is not a pure overwrite, or a queued request whose
-    /// position or length is no multiple of the logical block (`request.queued` and `request.bounced`).
-    pub refused: Option<Error>,
+    /// Why the executor refuses it, if it does: a write that needs more than the file system can do, or a queued
+    /// request whose position or length is no multiple of the logical block (`request.queued` and `request.bounced`).
+    pub refused: Option<E>,
 }
 
 impl<F: FileSystem> Engine<F> {
     /// The plan of a request and what it was made of. Nothing is changed.
-    pub fn explain(&self, file: &OpenFile<F>, request: &Request, write: bool) -> Result<Outlook, F::Error> {
+    pub fn explain(
+        &self,
+        file: &OpenFile<F>,
+        request: &Request,
+        write: bool,
+    ) -> Result<Outlook<F::Error>, F::Error> {
         let range = check_range(request.range.pos, request.range.length)?;
         let _inside = self.enter(file.state(), false)?;
         let mut pieces = Pieces::new();
@@ -50,13 +54,13 @@ impl<F: FileSystem> Engine<F> {
         let (plan, refused) = if write {
             let plan = plan_write_of(&request, &view, &summary, &self.capabilities, file.switches);
             let needs = needs_allocation(range, &view, &summary);
-            let refused = |needs: &Error| self.fs.check_allocates(&file.inode, needs.clone()).is_err();
-            (self.with_journal(plan), needs.filter(refused))
+            let refused = needs.and_then(|needs| self.fs.check_allocates(&file.inode, needs).err());
+            (self.with_journal(plan), refused)
         } else {
             (plan_read(&request, &view, &pieces, &self.capabilities, file.switches), None)
         };
         let refused = match self.check_direct(range.pos, range.length) {
-            Err(error) if misaligned => Some(error),
+            Err(error) if misaligned => Some(error.into()),
             _ => refused,
         };
         Ok(Outlook { plan, view, pieces, piece_count, summary, refused })

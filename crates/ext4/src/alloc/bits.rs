@@ -32,7 +32,9 @@ pub(crate) fn put_bits(bitmap: &mut [u8], bits: Range<u32>, used: bool) {
 
 pub(crate) fn used_bits(bitmap: &[u8], bits: Range<u32>) -> u32 {
     let (bytes, rest) = whole_bytes(bits);
-    let whole: u32 = bitmap.get(bytes).unwrap_or_default().iter().map(|byte| byte.count_ones()).sum();
+    let (words, bytes) = bitmap.get(bytes).unwrap_or_default().as_chunks::<8>();
+    let whole: u32 = words.iter().map(|word| u64::from_le_bytes(*word).count_ones()).sum();
+    let whole = whole + bytes.iter().map(|byte| byte.count_ones()).sum::<u32>();
     whole + rest.into_iter().flatten().filter(|index| bit(bitmap, *index)).count() as u32
 }
 
@@ -40,18 +42,27 @@ pub(crate) fn free_bits(bitmap: &[u8], count: u32) -> u32 {
     count - used_bits(bitmap, 0..count)
 }
 
-/// The first bit of a range that is used, or free.
+/// The first bit of a range that is used, or free. Bits that the bitmap does not have are neither.
 fn find(bitmap: &[u8], bits: Range<u32>, used: bool) -> Option<u32> {
-    let (mut at, other) = (bits.start, if used { 0 } else { 0xff });
+    let mut at = bits.start;
     while at < bits.end {
-        let byte = *bitmap.get(at as usize / 8)?;
-        if at.is_multiple_of(8) && byte == other {
-            at += 8;
-        } else if bit(bitmap, at) == used {
-            return Some(at);
-        } else {
-            at += 1;
+        let first = at / 64 * 8;
+        let bytes = bitmap.get(first as usize..)?;
+        let word = match bytes.first_chunk::<8>() {
+            Some(whole) => u64::from_le_bytes(*whole),
+            // The last ones: as if more of what is not looked for came behind them.
+            None if bytes.is_empty() => return None,
+            None => {
+                let mut padded = [if used { 0 } else { 0xff }; 8];
+                padded[..bytes.len()].copy_from_slice(bytes);
+                u64::from_le_bytes(padded)
+            }
+        };
+        let found = (if used { word } else { !word }) & (u64::MAX << (at % 64));
+        if found != 0 {
+            return Some(first * 8 + found.trailing_zeros()).filter(|index| *index < bits.end);
         }
+        at = first * 8 + 64;
     }
     None
 }

@@ -60,7 +60,8 @@ impl Files<'_> {
     /// # Errors
     /// What the volume lacks.
     pub(crate) fn check_changes(&self) -> Result<()> {
-        if self.state.journal.is_none() {
+        // A volume that is open for reading has one that does not run.
+        if self.state.superblock.journal_inode().is_none() {
             let feature = "a volume without a journal".into();
             return Err(Error::Incompatible { action: "allocate", feature });
         }

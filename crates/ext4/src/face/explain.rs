@@ -49,8 +49,8 @@ pub struct Explanation {
     pub pieces: Vec<Piece>,
     /// How many pieces there are.
     pub piece_count: u64,
-    /// What the device would get, in order: nothing if the request is refused. Of many requests, the first ones and the
-    /// flush.
+    /// What the device would get, in order: nothing if the request is refused, or if it changes the map, since places
+    /// are found when that is done. Of many requests, the first ones and the flush.
     pub requests: Vec<DeviceRequest>,
     /// How many requests the device would get. Filling memory with zeros is none.
     pub request_count: u64,
@@ -82,10 +82,15 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
     let refused = facts.refusal(query.write);
     let mut transfers = 0;
     let mut list = List::default();
-    if refused.is_none() {
+    let placed = matches!(outlook.plan.journal, JournalWork::None | JournalWork::Handle);
+    if refused.is_none() && placed {
         transfers = facts.transfers(query.write, &mut list)?;
     }
     let mut reasons = facts.reasons(query);
+    if !placed {
+        let text = "requests: none are listed, since blocks and log records get their places when it is done";
+        reasons.push(text.into());
+    }
     if list.is_cut {
         let count = list.count;
         reasons.push(format!("the first of {count} device requests are listed, the rest is like them"));
@@ -146,7 +151,7 @@ struct Facts<'a> {
     shared: &'a Shared,
     open: &'a OpenFile<Ext4>,
     request: Request,
-    outlook: &'a Outlook,
+    outlook: &'a Outlook<Error>,
     geometry: Geometry,
     device: Capabilities,
 }
@@ -161,7 +166,7 @@ impl Facts<'_> {
         if write && let Err(error) = check_openings(self.shared, self.open) {
             return Some(error.to_string());
         }
-        self.outlook.refused.clone().map(|error| Error::from(error).to_string())
+        self.outlook.refused.as_ref().map(Error::to_string)
     }
 
     /// Lists the device's requests. Returns in how many places on the device the data is.
@@ -340,7 +345,9 @@ impl Facts<'_> {
             JournalWork::Allocate => "journal: allocates zeroed blocks before".into(),
             JournalWork::Convert => "journal: converts unwritten extents when the data is complete".into(),
             JournalWork::AllocateConvert => "journal: allocates before, converts after".into(),
-            JournalWork::Extend => "journal: orphan record before, new size after".into(),
+            JournalWork::Extend => {
+                "journal: new blocks are unwritten; one handle converts them and sets the size after".into()
+            }
         }
     }
 

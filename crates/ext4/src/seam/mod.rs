@@ -94,7 +94,15 @@ impl FileSystem for Ext4 {
             return Err(inline::refuse_write(inode));
         }
         // A volume or a map that this version does not change is told as the write is: what it would have needed.
-        self.files().check_allocates(inode).map_err(|_lacks| needs.into())
+        if self.files().check_allocates(inode).is_err() {
+            return Err(needs.into());
+        }
+        match needs {
+            uext4_iomap::Error::NeedsAllocation { pos, length, extends: true, .. } => {
+                self.files().check_size(inode, pos.saturating_add(length))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn has_journal(&self) -> bool {
@@ -134,9 +142,8 @@ impl FileSystem for Ext4 {
     }
 
     fn extend_begin(&self, inode: &Inode, range: Range) -> Result<Vec<Blocks>> {
-        self.files().check_size(inode, range.end())?;
         let block = self.block_size();
-        let behind = inode.state.size().max(range.pos).div_ceil(block);
+        let behind = inode.state.size().div_ceil(block).max(range.pos / block);
         self.files().holes(inode, behind..range.end().div_ceil(block))
     }
 

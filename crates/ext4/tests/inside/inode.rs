@@ -219,6 +219,7 @@ fn readers_never_see_half_of_a_change() {
             assert!(reader.join().unwrap() > 0);
         }
     });
+    bed.change(&inode, Change::Data, |draft| (draft.disk.size, draft.disk.blocks_raw) = (4096, 8));
     drop(inode);
     bed.finish();
 }

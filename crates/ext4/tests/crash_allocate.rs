@@ -1,0 +1,264 @@
+//! Writes that allocate, convert and extend, under power cuts. What was acknowledged as durable is there in every
+//! state, recovered by us and by e2fsck; what was not is old, new or zero; what was in free blocks is never seen.
+
+mod common;
+
+use common::{Image, open_rw, patterned, read_all, read_only, read_write};
+use std::collections::HashMap;
+use std::sync::Arc;
+use uext4::blockdev::layer::{CrashDevice, CrashHandle, CrashOptions};
+use uext4::{File, QueueOptions, Volume, WriteFlags};
+use uext4_testkit::crash::{Options, Report, State, assert_states};
+use uext4_testkit::fixture::pattern;
+use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
+
+/// What free blocks are full of.
+const GARBAGE: u8 = 0xEE;
+const UNIT: u64 = 512;
+const SIZE: u64 = 12 << 20;
+const PATHS: [&str; 3] = ["/a", "/b", "/old"];
+/// Bytes of `/old`, of pattern 7; the others are empty.
+const OLD: u64 = 50_000;
+
+/// A volume whose free blocks are full of garbage, with a log that is small enough to come round.
+fn image(args: &[&str]) -> Image {
+    let scratch = Scratch::new(2 * SIZE);
+    let (tree, path) = (scratch.file("tree"), scratch.file("volume.img"));
+    std::fs::create_dir(&tree).unwrap();
+    for (path, size) in PATHS.into_iter().zip([0, 0, OLD]) {
+        std::fs::write(tree.join(&path[1..]), &*patterned(7, 0, size as usize)).unwrap();
+    }
+    std::fs::write(&path, vec![GARBAGE; SIZE as usize]).unwrap();
+    let builder = VolumeBuilder::new(SIZE).args(["-b", "1024", "-J", "size=1"]).args(args.iter().copied());
+    builder.extended("nodiscard").extended("lazy_itable_init=0").from_dir(&tree).format(&path);
+    oracle::e2fsck_clean(&path);
+    Image::load(&path)
+}
+
+/// A write, said before it begins. Its bytes are those of pattern `number`.
+#[derive(Debug, Clone)]
+struct Begun {
+    number: u64,
+    file: usize,
+    pos: u64,
+    length: u64,
+}
+
+/// These writes have been acknowledged as durable, and the size that their file had then.
+struct Acknowledged {
+    writes: Vec<Begun>,
+    file: usize,
+    size: u64,
+}
+
+struct Scene {
+    handle: CrashHandle,
+    volume: Volume,
+    files: Vec<File>,
+    rng: Rng,
+    number: u64,
+    waiting: Vec<Begun>,
+}
+
+impl Scene {
+    fn new(image: &Image, seed: u64, fua: bool) -> Scene {
+        let options = CrashOptions { fua, ..CrashOptions::default() };
+        let device = CrashDevice::new(image.device(), options).unwrap();
+        let (handle, volume) = (device.handle(), open_rw(Arc::new(device)));
+        let files = PATHS.map(|path| volume.open_file(path, read_write()).unwrap()).into();
+        Scene { handle, volume, files, rng: Rng::new(seed), number: 100, waiting: Vec::new() }
+    }
+
+    fn begin(&mut self, file: usize, pos: u64, length: u64) -> Begun {
+        self.number += 1;
+        let begun = Begun { number: self.number, file, pos, length };
+        self.handle.mark(begun.clone());
+        begun
+    }
+
+    /// At the end, behind it, or over what is there.
+    fn choose(&mut self) -> (usize, u64, u64) {
+        let file = self.rng.below(self.files.len() as u64) as usize;
+        let size = self.files[file].size();
+        let length = *self.rng.pick(&[512, 1024, 1536, 4096, 20_480]);
+        let pos = match self.rng.below(4) {
+            0 | 1 => size.next_multiple_of(UNIT),
+            2 => (size + self.rng.below(20_000)) / UNIT * UNIT,
+            _ => self.rng.below(size + 1) / UNIT * UNIT,
+        };
+        (file, pos, length)
+    }
+
+    fn write(&mut self, flags: WriteFlags) -> Begun {
+        let (file, pos, length) = self.choose();
+        let begun = self.begin(file, pos, length);
+        let bytes = patterned(begun.number, pos, length as usize);
+        assert_eq!(self.files[file].write_at_with(&bytes, pos, flags).unwrap() as u64, length);
+        begun
+    }
+
+    fn acknowledge(&self, file: usize, writes: Vec<Begun>) {
+        self.handle.mark(Acknowledged { writes, file, size: self.files[file].size() });
+    }
+
+    fn durable(&mut self) {
+        let flags = *self.rng.pick(&[WriteFlags::DSYNC, WriteFlags::SYNC]);
+        let begun = self.write(flags);
+        self.acknowledge(begun.file, vec![begun]);
+    }
+
+    fn plain_and_sync(&mut self) {
+        for _ in 0..3 {
+            let begun = self.write(WriteFlags::empty());
+            self.waiting.push(begun);
+        }
+        let file = self.waiting[0].file;
+        self.files[file].sync_data().unwrap();
+        let (durable, waiting) = self.waiting.drain(..).partition(|begun| begun.file == file);
+        self.waiting = waiting;
+        self.acknowledge(file, durable);
+    }
+
+    /// Several at once into one part of a file, durable one by one.
+    fn queued(&mut self) {
+        let file = self.rng.below(2) as usize;
+        let mut queue = self.volume.queue(QueueOptions::depth(4)).unwrap();
+        let slot = queue.attach(&self.files[file]).unwrap();
+        let start = self.rng.below(self.files[file].size() / 8192 + 1) * 8192;
+        let mut sent = HashMap::new();
+        for part in 0..4 {
+            let begun = self.begin(file, start + part * 2048, 1024);
+            let mut buffer = queue.buffer(1024).unwrap();
+            pattern(begun.number, begun.pos, &mut buffer);
+            queue.write(slot, begun.pos, buffer, WriteFlags::DSYNC, begun.number).unwrap();
+            sent.insert(begun.number, begun);
+        }
+        while !sent.is_empty() {
+            let done: Vec<_> = queue.wait(1).unwrap().collect();
+            for done in done {
+                assert_eq!(*done.result.as_ref().unwrap(), 1024);
+                let begun = sent.remove(&done.tag).unwrap();
+                self.acknowledge(file, vec![begun]);
+            }
+        }
+    }
+}
+
+/// What each unit of the files may hold: pattern numbers, 0 for zeros, the newest acknowledged one first.
+fn allowed(state: &State<'_>) -> HashMap<(usize, u64), Vec<u64>> {
+    let durable: Vec<u64> =
+        state.marks::<Acknowledged>().flat_map(|mark| &mark.writes).map(|begun| begun.number).collect();
+    let mut allowed: HashMap<_, Vec<u64>> = HashMap::new();
+    for begun in state.marks::<Begun>() {
+        for unit in begun.pos / UNIT..(begun.pos + begun.length) / UNIT {
+            let old = if begun.file == 2 && unit * UNIT < OLD { 7 } else { 0 };
+            let numbers = allowed.entry((begun.file, unit)).or_insert_with(|| vec![old]);
+            if durable.contains(&begun.number) {
+                numbers.clear();
+            }
+            numbers.push(begun.number);
+        }
+    }
+    allowed
+}
+
+/// Whether these bytes at `pos` are pattern `number`; of pattern 7 all behind the size of `/old` is zero.
+fn is(bytes: &[u8], number: u64, pos: u64) -> bool {
+    let mut expected = vec![0; bytes.len()];
+    if number > 0 {
+        pattern(number, pos, &mut expected);
+    }
+    if number == 7 {
+        expected[(OLD.saturating_sub(pos) as usize).min(bytes.len())..].fill(0);
+    }
+    expected == bytes
+}
+
+fn check(state: &State<'_>, contents: &[Vec<u8>]) -> Result<(), String> {
+    for mark in state.marks::<Acknowledged>() {
+        let size = contents[mark.file].len() as u64;
+        if size < mark.size {
+            return Err(format!("{} has {size} bytes, {} were acknowledged", PATHS[mark.file], mark.size));
+        }
+    }
+    let allowed = allowed(state);
+    for (file, bytes) in contents.iter().enumerate() {
+        for (unit, found) in (0..).zip(bytes.chunks(UNIT as usize)) {
+            let pos = unit * UNIT;
+            let old = if file == 2 && pos < OLD { 7 } else { 0 };
+            let untouched = vec![old];
+            let numbers = allowed.get(&(file, unit)).unwrap_or(&untouched);
+            if !numbers.iter().any(|number| is(found, *number, pos)) {
+                let what =
+                    if found.contains(&GARBAGE) { "what was in free blocks" } else { "something else" };
+                return Err(format!("{} holds {what} at byte {pos}, not one of {numbers:?}", PATHS[file]));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn contents(volume: &Volume) -> Vec<Vec<u8>> {
+    PATHS.iter().map(|path| read_all(&volume.open_file(path, read_only()).unwrap())).collect()
+}
+
+fn enumerate(scene: &Scene, name: &str, states: usize) -> Report {
+    let options = Options::new(name, 1).at_most(states);
+    let scratch = Scratch::new(4 * SIZE);
+    let path = scratch.file("state.img");
+    let mut shown = 0;
+    assert_states(&scene.handle.log().unwrap(), &options, |state| {
+        shown += 1;
+        let device = state.device();
+        let volume = open_rw(device.clone());
+        check(state, &contents(&volume))?;
+        volume.close().map_err(|error| error.to_string())?;
+        if shown % 40 == 1 {
+            Image::of(&*device).save(&path);
+            oracle::e2fsck_clean(&path);
+            // The same state, recovered by e2fsck.
+            state.save(&path);
+            let repaired = oracle::e2fsck(&path, &["-fy"]);
+            if repaired.status > 1 {
+                return Err(format!("e2fsck: {repaired:?}"));
+            }
+            oracle::e2fsck_clean(&path);
+            check(state, &contents(&open_rw(Image::load(&path).device())))?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn what_was_acknowledged_survives_every_power_cut() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let layouts: [&[&str]; 3] = [&[], &["-O", "^metadata_csum,^64bit"], &["-O", "bigalloc", "-C", "8192"]];
+    for (seed, args) in (1..).zip(layouts) {
+        let image = image(args);
+        for fua in [true, false] {
+            let mut scene = Scene::new(&image, seed, fua);
+            for round in 0..20 {
+                match round % 4 {
+                    0 | 3 => scene.durable(),
+                    1 => scene.plain_and_sync(),
+                    _ => scene.queued(),
+                }
+            }
+            let report = enumerate(&scene, &format!("allocate-{seed}-{fua}"), 1500);
+            println!("{args:?}, fua {fua}: {report}");
+            assert!(report.images > 100, "{report}");
+        }
+    }
+}
+
+/// So many commits that the log comes round, and blocks go home.
+#[test]
+fn a_log_that_comes_round_loses_nothing() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let mut scene = Scene::new(&image(&[]), 9, true);
+    for _ in 0..250 {
+        scene.durable();
+    }
+    let report = enumerate(&scene, "allocate-round", 2000);
+    println!("{report}");
+}
