@@ -60,8 +60,8 @@
 //! }
 //! ```
 //!
-//! A write may fill holes and unwritten blocks and extend its file, through the journal. Volumes without a journal, maps
-//! without extents and volumes with quota refuse that with [`Error::NeedsAllocation`]. Times of overwrites are written
+//! A write may fill holes and unwritten blocks and extend its file, through the journal. Volumes without a journal,
+//! maps without extents and volumes with quota refuse that with [`Error::NeedsAllocation`]. Times of overwrites are written
 //! with the next change of the inode; until then they live in memory. [`Volume::close`], or dropping the last clone,
 //! brings everything home.
 //!

@@ -9,6 +9,7 @@
 pub mod budget;
 pub mod heap;
 pub mod images;
+pub mod operate;
 pub mod patch;
 pub mod targets;
 mod typed;

@@ -1,12 +1,13 @@
 //! The targets: each takes an image and must come back, with whatever it found.
 
 use uext4::blockdev::layer::CountingDevice;
-use uext4::{OpenOptions, Volume, VolumeOptions, WriteFlags};
+use uext4::{File, OpenOptions, Piece, State, Volume, VolumeOptions, WriteFlags};
 use uext4_check::{CheckOptions, check_device};
 use uext4_ondisk::ext4::GroupDescriptor;
 use uext4_testkit::mutate::Mutated;
 
 use crate::images;
+use crate::operate::operate;
 use crate::typed::typed;
 use crate::walk::walk;
 
@@ -21,10 +22,13 @@ pub enum Target {
     Overwrite,
     /// Checks the volume: findings instead of failure.
     Check,
+    /// Changes the volume: a sound one stays sound.
+    Operate,
 }
 
 /// All targets.
-pub const TARGETS: [Target; 4] = [Target::OpenWalkRead, Target::Recovery, Target::Overwrite, Target::Check];
+pub const TARGETS: [Target; 5] =
+    [Target::OpenWalkRead, Target::Recovery, Target::Overwrite, Target::Check, Target::Operate];
 
 impl Target {
     /// The name of its fuzz target.
@@ -34,6 +38,7 @@ impl Target {
             Target::Recovery => "recovery",
             Target::Overwrite => "overwrite",
             Target::Check => "check",
+            Target::Operate => "operate",
         }
     }
 
@@ -44,8 +49,9 @@ impl Target {
             images::NAMES.iter().enumerate().filter_map(index).collect::<Vec<_>>()
         };
         match self {
-            Target::OpenWalkRead | Target::Overwrite | Target::Check => (0..images::NAMES.len()).collect(),
-            Target::Recovery => [named("dirty"), named("ext3"), named("journal")].concat(),
+            // Those with a journal: nothing is allocated on others.
+            Target::Recovery | Target::Operate => [named("dirty"), named("ext3"), named("journal")].concat(),
+            _ => (0..images::NAMES.len()).collect(),
         }
     }
 
@@ -78,6 +84,7 @@ impl Target {
             Target::Recovery => recovery(image),
             Target::Overwrite => overwrite(image),
             Target::Check => check(image),
+            Target::Operate => operate(image),
         }
     }
 }
@@ -155,7 +162,7 @@ pub fn overwrite(image: &[u8]) -> usize {
         let size = file.size();
         for pos in [0, size / 2, size.saturating_sub(700)] {
             let length = size.saturating_sub(pos).min(700) as usize;
-            if length > 0 {
+            if length > 0 && is_written(&file, pos, length as u64) {
                 let flags = if pos == 0 { WriteFlags::DSYNC } else { WriteFlags::empty() };
                 written += usize::from(typed(file.write_any_at(&[INK; 700][..length], pos, flags)).is_some());
             }
@@ -170,6 +177,15 @@ pub fn overwrite(image: &[u8]) -> usize {
         assert_eq!(changed, None, "metadata at bytes {start}..{end} was overwritten");
     }
     written
+}
+
+/// Whether writing there changes no map.
+fn is_written(file: &File, pos: u64, length: u64) -> bool {
+    let meets = |piece: &Piece| piece.logical < pos + length && pos < piece.end();
+    let pieces =
+        file.map().take_while(|piece| piece.as_ref().is_ok_and(|piece| piece.logical < pos + length));
+    let states = pieces.flatten().filter(meets).map(|piece| piece.state);
+    states.fold(None, |all, state| Some(all.unwrap_or(true) && state == State::Written)) == Some(true)
 }
 
 /// Byte ranges of superblock, descriptors, bitmaps and inode tables, as the library itself understands them: the

@@ -78,3 +78,9 @@ fn hostile_volumes_are_checked() {
     needs!(Need::Tool("zstd"));
     campaign(Target::Check);
 }
+
+#[test]
+fn hostile_volumes_are_changed_or_refused() {
+    needs!(Need::Tool("zstd"));
+    campaign(Target::Operate);
+}

@@ -28,8 +28,8 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Superblock> {
     Ok(Superblock::decode(bytes)?)
 }
 
-/// A device whose superblock is whole. The flag that the log is in use and the checksum lie in two sectors of 512 bytes:
-/// a power cut while the flag was written (`close.rs`) may leave one of them old. Then the flag counts as set, which is
+/// A device whose superblock is whole. The flag that the log is in use and the checksum lie in two sectors of 512
+/// bytes: a power cut while the flag was written (`close.rs`) may leave one of them old. Then the flag counts as set, which is
 /// always right: when it is written the log is empty, or about to be used for the first time. A writer mends the
 /// superblock on the device, a reader in memory.
 pub(crate) fn mend_torn_flag(device: Arc<dyn Device>, write: bool) -> Result<Arc<dyn Device>> {

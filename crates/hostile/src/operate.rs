@@ -1,0 +1,58 @@
+//! Changes a volume in every way there is: files grow, holes and unwritten blocks are filled, everything is synced and
+//! brought home.
+
+use crate::images;
+use crate::targets::check;
+use crate::typed::typed;
+use uext4::{Error, OpenOptions, Volume, VolumeOptions, WriteFlags};
+
+/// What is written.
+const INK: u8 = 0x5a;
+/// Bytes that a file gets more at a time.
+const MORE: u64 = 3000;
+/// Files that are changed.
+const FILES: u32 = 128;
+
+/// The value, if there is one. A volume may besides be full, or have been given up after a first change.
+#[track_caller]
+fn changed<T>(result: uext4::Result<T>) -> Option<T> {
+    match result {
+        Err(Error::NoSpace | Error::Limit(_) | Error::Aborted(_)) => None,
+        other => typed(other),
+    }
+}
+
+/// Writes behind the end, across holes and over what is there. A volume in which a check finds nothing has nothing to
+/// be found afterwards either.
+pub fn operate(image: &[u8]) -> usize {
+    let was_sound = check(image) == 0;
+    let device = images::device(image);
+    let Some(volume) = typed(Volume::open_device(device.clone(), VolumeOptions::read_write())) else {
+        return 0;
+    };
+    let mut written = 0;
+    let inodes = volume.superblock().geometry.inodes_count().min(FILES);
+    for ino in (1..=inodes).map(uext4::Ino) {
+        let options = OpenOptions::new().read(true).write(true);
+        let Some(file) = typed(volume.open_inode(ino, options)) else { continue };
+        let size = file.size();
+        for (pos, flags) in [
+            (size, WriteFlags::DSYNC),
+            (size / 2, WriteFlags::empty()),
+            (size.saturating_add(100_000), WriteFlags::empty()),
+            (0, WriteFlags::SYNC),
+        ] {
+            let bytes = vec![INK; MORE as usize];
+            if pos < 1 << 40 {
+                written += usize::from(changed(file.write_any_at(&bytes, pos, flags)).is_some());
+            }
+        }
+        changed(file.sync_all());
+    }
+    let closed = changed(volume.close()).is_some();
+    if was_sound && closed {
+        let after = images::bytes_of(&*device);
+        assert_eq!(check(&after), 0, "a sound volume was damaged");
+    }
+    written
+}
