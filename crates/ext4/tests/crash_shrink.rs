@@ -45,7 +45,6 @@ struct Version {
 
 struct Scene {
     handle: CrashHandle,
-    volume: Volume,
     files: Vec<(File, Vec<u8>)>,
     rng: Rng,
     number: u64,
@@ -62,7 +61,7 @@ impl Scene {
             (file, bytes)
         };
         let files = PATHS.map(open).into();
-        let scene = Scene { handle, volume, files, rng: Rng::new(seed), number: 100 };
+        let scene = Scene { handle, files, rng: Rng::new(seed), number: 100 };
         (0..PATHS.len()).for_each(|file| scene.say(file, true));
         scene
     }

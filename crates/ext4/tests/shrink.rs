@@ -414,6 +414,35 @@ fn a_failed_extending_write_gives_its_blocks_back() {
     }
 }
 
+/// What is cut off or punched is zero on the device too, to the end of its block: whoever lets the file grow again need
+/// not know.
+#[test]
+fn edges_are_zero_on_the_device() {
+    needs!(Need::Tool("mke2fs"));
+    for (block, args) in VOLUMES {
+        let device = sample_with(block, args).device();
+        let volume = open_rw(device.clone());
+        let file = volume.open_file("/data", read_write()).unwrap();
+        let place = file.map().next().unwrap().unwrap().physical;
+        let mut expected = read_all(&file);
+        for (mode, pos, length) in [
+            (Fallocate::Punch, 5_001, 70_000),
+            (Fallocate::Zero, 100_001, 70_003),
+            (Fallocate::Punch, 300_001, 3),
+        ] {
+            file.fallocate(mode, pos, length).unwrap();
+            let (start, end, block) = (pos as usize, (pos + length) as usize, block as usize);
+            expected[start..start.next_multiple_of(block).min(end)].fill(0);
+            expected[(end / block * block).max(start)..end].fill(0);
+        }
+        file.set_len(777_777).unwrap();
+        expected[777_777..777_777_usize.next_multiple_of(block as usize)].fill(0);
+        let mut found = aligned(expected.len());
+        device.read_at(&mut found, place).unwrap();
+        assert_same_bytes(&expected, &found);
+    }
+}
+
 /// Many extents, so that the map has several levels and each change takes many handles.
 #[test]
 fn maps_of_several_levels_change_in_steps() {
