@@ -6,6 +6,7 @@ mod common;
 use common::sample::{self, sample_with};
 use common::{Image, aligned, assert_same_bytes, open_rw, patterned, read_all, read_only, read_write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use uext4::blockdev::engine::MemoryDevice;
 use uext4::blockdev::layer::{Fault, FaultDevice, FaultOn};
 use uext4::blockdev::{Device, Op};
@@ -531,4 +532,81 @@ fn root_the_kernel_goes_on_with_what_was_changed() {
         drop(files);
         close(volume, &device);
     }
+}
+
+#[test]
+fn what_this_version_does_not_keep_is_refused() {
+    needs!(Need::Tool("mke2fs"));
+    let refused = |volume: Volume, path: &str| {
+        let Ok(file) = volume.open_file(path, read_write()) else { panic!("{path} can be opened") };
+        let all = [
+            file.set_len(1),
+            file.set_len(1 << 20),
+            file.fallocate(Fallocate::Punch, 0, 4096),
+            file.fallocate(Fallocate::Allocate, 0, 4096),
+            file.prepare(1),
+        ];
+        for result in all {
+            assert!(matches!(result, Err(Error::Incompatible { .. })), "{path}: {result:?}");
+        }
+    };
+    refused(open_rw(sample_with(4096, &["-O", "^has_journal"]).device()), "/data");
+    let source = Scratch::new(1 << 20);
+    std::fs::write(source.file("small"), b"inside").unwrap();
+    for features in ["quota", "inline_data"] {
+        let made = VolumeBuilder::new(16 << 20).args(["-O", features]).from_dir(source.path()).build();
+        refused(open_rw(Image::load(made.path()).device()), "/small");
+    }
+}
+
+/// Blocks go from one file to another and back while both are read and written: whoever was under way must not reach
+/// them any more.
+#[test]
+fn nobody_sees_the_blocks_of_another_file() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let device = sample_with(1024, &[]).device();
+    let volume = open_rw(device.clone());
+    let one = volume.open_file("/data", read_write()).unwrap();
+    let other = volume.open_file("/tail", read_write()).unwrap();
+    let size = sample::DATA_SIZE;
+    let (expected, foreign) = (sample::expected("/data"), patterned(99, 0, 8 << 20));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for seed in 0..2 {
+            let (one, expected, done) = (&one, &expected, &done);
+            scope.spawn(move || {
+                let (mut rng, mut bytes) = (Rng::new(seed), aligned(65_536));
+                while !done.load(Ordering::Relaxed) {
+                    let pos = rng.below(size / 1024 - 64) * 1024;
+                    let range = pos as usize..pos as usize + 65_536;
+                    if rng.below(4) == 0 {
+                        bytes.copy_from_slice(&expected[range]);
+                        one.write_at(&bytes, pos).unwrap();
+                        continue;
+                    }
+                    let read = one.read_at(&mut bytes, pos).unwrap();
+                    let known = bytes[..read].iter().zip(&expected[range]);
+                    assert!(
+                        known.into_iter().all(|(found, own)| *found == 0 || found == own),
+                        "byte {pos} on"
+                    );
+                }
+            });
+        }
+        for round in 0..40 {
+            match round % 4 {
+                0 => one.set_len(0).unwrap(),
+                1 => one.fallocate(Fallocate::Punch, 0, size).unwrap(),
+                2 => one.set_len(size / 2 + 777).unwrap(),
+                _ => one.fallocate(Fallocate::Zero, 4096, size / 2).unwrap(),
+            }
+            other.write_at(&foreign, 0).unwrap();
+            assert_same_bytes(&foreign, &read_all(&other)[..foreign.len()]);
+            other.set_len(0).unwrap();
+            one.set_len(size).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    drop((one, other));
+    close(volume, &device);
 }
