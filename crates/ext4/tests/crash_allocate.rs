@@ -244,6 +244,9 @@ fn what_was_acknowledged_survives_every_power_cut() {
                     _ => scene.queued(),
                 }
             }
+            if seed == 2 {
+                scene.volume.clone().close().unwrap();
+            }
             let report = enumerate(&scene, &format!("allocate-{seed}-{fua}"), 1500);
             println!("{args:?}, fua {fua}: {report}");
             assert!(report.images > 100, "{report}");

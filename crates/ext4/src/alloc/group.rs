@@ -10,9 +10,10 @@
 use super::bits::{bit, free_bits, put_bit, put_bits, used_bits};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
+use crate::ground::log_flag::flag_log;
 use crate::ground::state::{Ground, is_system_file};
 use std::ops::Range;
-use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags, Incompat, Superblock};
+use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
 /// Clusters that are asked for at once when a bitmap is made.
@@ -348,10 +349,10 @@ pub(crate) fn store_counts(blocks: &mut impl Blocks) -> Result<()> {
     // Whatever else it says may have changed since the volume was opened.
     let mut superblock = Superblock::decode(&raw)?;
     (superblock.free_blocks, superblock.free_inodes) = (free_blocks, free_inodes);
+    superblock.encode(&mut raw)?;
     if blocks.transaction().is_some() {
         // The log is in use when this comes home, and what is home says so (`opening/close.rs`).
-        superblock.features.incompat |= Incompat::RECOVER;
+        flag_log(&mut raw, true);
     }
-    superblock.encode(&mut raw)?;
     blocks.change(block, |bytes| bytes[offset..offset + raw.len()].copy_from_slice(&raw))
 }

@@ -11,7 +11,7 @@ use crate::opening::identify;
 use crate::opening::mmp;
 use crate::opening::recovery::{self, Ready};
 use crate::opening::state::open_state;
-use crate::opening::superblock::{check_device, mend_torn_flag, read_superblock};
+use crate::opening::superblock::{check_device, read_superblock};
 use crate::seam::Ext4;
 use std::sync::{Arc, OnceLock};
 use uext4_blockdev::spec::DeviceSpec;
@@ -89,7 +89,6 @@ impl Volume {
         if options.write && device.capabilities().read_only {
             return Err(Error::ReadOnly("the device"));
         }
-        let device = mend_torn_flag(device, options.write)?;
         let superblock = read_superblock(&*device).map_err(|error| identify::instead(&*device, error))?;
         features::check_encoding(&superblock)?;
         check_device(&superblock, &*device)?;

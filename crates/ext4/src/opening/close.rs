@@ -4,24 +4,24 @@
 //! it the next mount throws the log away. Both write the superblock as it is on the device, past the cache. What a
 //! transaction makes of the superblock has the flag set (`alloc/group.rs`): it comes home while the log is in use.
 
-use super::on_device::{encode, superblock_bytes, write_bytes};
+use super::on_device::{superblock_bytes, write_bytes};
 use crate::alloc::group::store_counts;
 use crate::ground::error::Result;
 use crate::ground::journaled::Journaled;
+use crate::ground::log_flag::flag_log;
 use crate::ground::state::Ground;
-use uext4_ondisk::ext4::{Incompat, SUPERBLOCK_OFFSET, Superblock};
+use uext4_ondisk::ext4::{SUPERBLOCK_OFFSET, Superblock};
 
 /// Makes it durable that the log is in use, or is not.
 ///
 /// # Errors
 /// [`Error::Corrupt`](crate::ground::error::Error::Corrupt) if somebody else has damaged the superblock meanwhile;
 /// those of the device.
-pub(crate) fn flag_log(ground: &Ground, in_use: bool) -> Result<()> {
+pub(crate) fn write_flag(ground: &Ground, in_use: bool) -> Result<()> {
     let device = &**ground.cache.device();
     let mut bytes = superblock_bytes(device)?;
-    let mut superblock = Superblock::decode(&bytes)?;
-    superblock.features.incompat.set(Incompat::RECOVER, in_use);
-    encode(&superblock, &mut bytes)?;
+    Superblock::decode(&bytes)?;
+    flag_log(&mut bytes, in_use);
     write_bytes(device, SUPERBLOCK_OFFSET, &bytes)?;
     Ok(device.flush()?)
 }
@@ -41,5 +41,5 @@ pub(crate) fn settle(ground: &Ground) -> Result<()> {
     // Until the flag is cleared nobody begins to use the log again.
     let _quiet = journal.lock_updates()?;
     journal.empty_log()?;
-    flag_log(ground, false)
+    write_flag(ground, false)
 }

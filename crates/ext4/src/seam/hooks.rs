@@ -19,7 +19,7 @@ impl CommitHooks for Hooks {
     fn log_begins(&self) -> Result<(), AbortCause> {
         let gone = || AbortCause { what: "the volume is closed".into(), errno: libc::EIO };
         let fs = self.0.upgrade().ok_or_else(gone)?;
-        close::flag_log(&fs.state, true).map_err(|error| AbortCause {
+        close::write_flag(&fs.state, true).map_err(|error| AbortCause {
             what: format!("the superblock could not be marked (needs_recovery): {error}").into(),
             errno: error.errno(),
         })
