@@ -559,6 +559,15 @@ fn what_this_version_does_not_keep_is_refused() {
     }
 }
 
+/// Says that it is over.
+struct AtEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Blocks go from one file to another and back while both are read and written: whoever was under way must not reach
 /// them any more.
 #[test]
@@ -593,6 +602,8 @@ fn nobody_sees_the_blocks_of_another_file() {
                 }
             });
         }
+        // Also if this thread fails: the others would go on for ever.
+        let _end = AtEnd(&done);
         for round in 0..40 {
             match round % 4 {
                 0 => one.set_len(0).unwrap(),
@@ -605,7 +616,6 @@ fn nobody_sees_the_blocks_of_another_file() {
             other.set_len(0).unwrap();
             one.set_len(size).unwrap();
         }
-        done.store(true, Ordering::Relaxed);
     });
     drop((one, other));
     close(volume, &device);
