@@ -6,6 +6,7 @@ mod common;
 use common::sample::{self, sample_with};
 use common::{Image, aligned, assert_same_bytes, open_rw, patterned, read_all, read_only, read_write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use uext4::blockdev::engine::MemoryDevice;
 use uext4::blockdev::layer::{Fault, FaultDevice, FaultOn};
 use uext4::blockdev::{Device, Op};
@@ -396,12 +397,14 @@ fn a_failed_extending_write_gives_its_blocks_back() {
         let size = sample::DATA_SIZE;
         file.fallocate(Fallocate::KeepSize, size + (64 << 10), 64 << 10).unwrap();
         let (blocks, before) = (file.metadata().blocks, read_all(&file));
-        handle.arm(Fault::nth(FaultOn::Op(Op::Write), 1));
-        let failed = file.write_at(&patterned(9, size, 256 << 10), size);
-        handle.clear();
-        assert!(matches!(failed, Err(Error::Io(_))), "{failed:?}");
-        assert_eq!((file.size(), file.metadata().blocks), (size, blocks), "{block} {args:?}");
-        assert_same_bytes(&before, &read_all(&file));
+        for (pos, nth) in [(size, 1), (size + 30_001, 2), (size + (200 << 10), 1)] {
+            handle.arm(Fault::nth(FaultOn::Op(Op::Write), nth));
+            let failed = file.write_any_at(&patterned(9, pos, 256 << 10), pos, WriteFlags::empty());
+            handle.clear();
+            assert!(matches!(failed, Err(Error::Io(_))), "{failed:?}");
+            assert_eq!((file.size(), file.metadata().blocks), (size, blocks), "{block} {args:?}: {pos}");
+            assert_same_bytes(&before, &read_all(&file));
+        }
         let data = patterned(10, size, 256 << 10);
         assert_eq!(file.write_at(&data, size).unwrap(), data.len());
         let mut read = aligned(256 << 10);
@@ -409,6 +412,35 @@ fn a_failed_extending_write_gives_its_blocks_back() {
         assert_same_bytes(&data, &read);
         drop(file);
         close(volume, &memory);
+    }
+}
+
+/// What is cut off or punched is zero on the device too, to the end of its block: whoever lets the file grow again need
+/// not know.
+#[test]
+fn edges_are_zero_on_the_device() {
+    needs!(Need::Tool("mke2fs"));
+    for (block, args) in VOLUMES {
+        let device = sample_with(block, args).device();
+        let volume = open_rw(device.clone());
+        let file = volume.open_file("/data", read_write()).unwrap();
+        let place = file.map().next().unwrap().unwrap().physical;
+        let mut expected = read_all(&file);
+        for (mode, pos, length) in [
+            (Fallocate::Punch, 5_001, 70_000),
+            (Fallocate::Zero, 100_001, 70_003),
+            (Fallocate::Punch, 300_001, 3),
+        ] {
+            file.fallocate(mode, pos, length).unwrap();
+            let (start, end, block) = (pos as usize, (pos + length) as usize, block as usize);
+            expected[start..start.next_multiple_of(block).min(end)].fill(0);
+            expected[(end / block * block).max(start)..end].fill(0);
+        }
+        file.set_len(777_777).unwrap();
+        expected[777_777..777_777_usize.next_multiple_of(block as usize)].fill(0);
+        let mut found = aligned(expected.len());
+        device.read_at(&mut found, place).unwrap();
+        assert_same_bytes(&expected, &found);
     }
 }
 
@@ -500,4 +532,91 @@ fn root_the_kernel_goes_on_with_what_was_changed() {
         drop(files);
         close(volume, &device);
     }
+}
+
+#[test]
+fn what_this_version_does_not_keep_is_refused() {
+    needs!(Need::Tool("mke2fs"));
+    let refused = |volume: Volume, path: &str| {
+        let Ok(file) = volume.open_file(path, read_write()) else { panic!("{path} can be opened") };
+        let all = [
+            file.set_len(1),
+            file.set_len(1 << 20),
+            file.fallocate(Fallocate::Punch, 0, 4096),
+            file.fallocate(Fallocate::Allocate, 0, 4096),
+            file.prepare(1),
+        ];
+        for result in all {
+            assert!(matches!(result, Err(Error::Incompatible { .. })), "{path}: {result:?}");
+        }
+    };
+    refused(open_rw(sample_with(4096, &["-O", "^has_journal"]).device()), "/data");
+    let source = Scratch::new(1 << 20);
+    std::fs::write(source.file("small"), b"inside").unwrap();
+    for features in ["quota", "inline_data"] {
+        let made = VolumeBuilder::new(16 << 20).args(["-O", features]).from_dir(source.path()).build();
+        refused(open_rw(Image::load(made.path()).device()), "/small");
+    }
+}
+
+/// Says that it is over.
+struct AtEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Blocks go from one file to another and back while both are read and written: whoever was under way must not reach
+/// them any more.
+#[test]
+fn nobody_sees_the_blocks_of_another_file() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let device = sample_with(1024, &[]).device();
+    let volume = open_rw(device.clone());
+    let one = volume.open_file("/data", read_write()).unwrap();
+    let other = volume.open_file("/tail", read_write()).unwrap();
+    let size = sample::DATA_SIZE;
+    let (expected, foreign) = (sample::expected("/data"), patterned(99, 0, 8 << 20));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for seed in 0..2 {
+            let (one, expected, done) = (&one, &expected, &done);
+            scope.spawn(move || {
+                let (mut rng, mut bytes) = (Rng::new(seed), aligned(65_536));
+                while !done.load(Ordering::Relaxed) {
+                    let pos = rng.below(size / 1024 - 64) * 1024;
+                    let range = pos as usize..pos as usize + 65_536;
+                    if rng.below(4) == 0 {
+                        bytes.copy_from_slice(&expected[range]);
+                        one.write_at(&bytes, pos).unwrap();
+                        continue;
+                    }
+                    let read = one.read_at(&mut bytes, pos).unwrap();
+                    let known = bytes[..read].iter().zip(&expected[range]);
+                    assert!(
+                        known.into_iter().all(|(found, own)| *found == 0 || found == own),
+                        "byte {pos} on"
+                    );
+                }
+            });
+        }
+        // Also if this thread fails: the others would go on for ever.
+        let _end = AtEnd(&done);
+        for round in 0..40 {
+            match round % 4 {
+                0 => one.set_len(0).unwrap(),
+                1 => one.fallocate(Fallocate::Punch, 0, size).unwrap(),
+                2 => one.set_len(size / 2 + 777).unwrap(),
+                _ => one.fallocate(Fallocate::Zero, 4096, size / 2).unwrap(),
+            }
+            other.write_at(&foreign, 0).unwrap();
+            assert_same_bytes(&foreign, &read_all(&other)[..foreign.len()]);
+            other.set_len(0).unwrap();
+            one.set_len(size).unwrap();
+        }
+    });
+    drop((one, other));
+    close(volume, &device);
 }

@@ -62,18 +62,14 @@ pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
     let volume = operand.volume(&How { write, ..how })?;
     let options = OpenOptions::new().read(true).write(write);
     let file = volume.open_file(operand.inner(), options).map_err(|error| operand.error(error))?;
-    let mut session = Session::new(&operand, volume.clone(), file, write, globals.json);
+    let mut session = Session::new(&operand, &volume, file, write, globals.json);
     session.tells_stats = args.stats;
-    let done = if interactive { prompt(session) } else { run_all(session, commands) };
-    if !write {
-        return done;
-    }
-    // The first failure is told.
-    let closed = volume.close().map_err(|error| operand.error(error));
-    done.and(closed)
+    let ended = if interactive { prompt(session) } else { carry_out(session, commands) };
+    ended.and(volume.close().map_err(|error| operand.error(error)))
 }
 
-fn run_all(mut session: Session<'_>, commands: Vec<Option<Command>>) -> Result<(), CliError> {
+/// Does one command after another, up to the first that fails.
+fn carry_out(mut session: Session<'_>, commands: Vec<Option<Command>>) -> Result<(), CliError> {
     for command in commands.into_iter().flatten() {
         if command == Command::Quit {
             break;

@@ -19,7 +19,7 @@ const DUMP_LINE: usize = 16;
 /// An open file with its memory and its output.
 pub struct Session<'a> {
     operand: &'a Operand,
-    volume: Volume,
+    volume: &'a Volume,
     file: File,
     writable: bool,
     logical_block: u64,
@@ -39,9 +39,10 @@ struct Done {
 
 impl<'a> Session<'a> {
     /// A session on an open file.
-    pub fn new(operand: &'a Operand, volume: Volume, file: File, writable: bool, json: bool) -> Self {
+    pub fn new(operand: &'a Operand, volume: &'a Volume, file: File, writable: bool, json: bool) -> Self {
         Session {
             operand,
+            volume,
             file,
             writable,
             logical_block: u64::from(volume.device().geometry().logical_block),
@@ -49,7 +50,6 @@ impl<'a> Session<'a> {
             json,
             tells_stats: false,
             before: volume.stats(),
-            volume,
         }
     }
 
@@ -130,7 +130,7 @@ impl<'a> Session<'a> {
         if span.vectors() < 2 || !self.direct(span.offset | span.vector, span.length) {
             return Ok(None);
         }
-        Vectors::new(&self.volume, &self.file, span).map(Some).map_err(|error| self.operand.error(error))
+        Vectors::new(self.volume, &self.file, span).map(Some).map_err(|error| self.operand.error(error))
     }
 
     /// Whether a call can go to the device as it is.

@@ -106,6 +106,8 @@ impl Files<'_> {
                     let journal = self.state.journal.as_ref().ok_or(Error::NoSpace)?;
                     journal.commit_all()?;
                 }
+                // Somebody else's commit may have released them since the step looked.
+                Err(Error::NoSpace) => return step(),
                 other => return other,
             }
         }

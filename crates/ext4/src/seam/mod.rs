@@ -146,7 +146,7 @@ impl FileSystem for Ext4 {
 
     fn extend_begin(&self, inode: &Inode, range: Range) -> Result<Vec<Blocks>> {
         let block = self.block_size();
-        let behind = inode.state.size().max(range.pos).div_ceil(block);
+        let behind = inode.state.size().div_ceil(block).max(range.pos / block);
         self.files().holes(inode, behind..range.end().div_ceil(block))
     }
 
