@@ -442,3 +442,27 @@ fn threads_share_directories() {
     volume.close().unwrap();
     clean(&*device, &scratch);
 }
+
+/// What a transaction made of the superblock comes home while the log is in use, and must say so.
+#[test]
+fn a_superblock_that_came_home_leaves_the_log_in_use() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(96 << 20);
+    let device = sample_with(1024, &["-J", "size=1", "-N", "6000"]).device();
+    let volume = open_rw(device.clone());
+    let held = volume.open_file("/dir/held", new_file()).unwrap();
+    volume.remove_file("/dir/held").unwrap();
+    held.sync_all().unwrap();
+    // The log goes round several times.
+    for n in 0..1500 {
+        let file = volume.open_file(format!("/dir/{n:0200}"), new_file()).unwrap();
+        if n % 10 == 9 {
+            file.sync_all().unwrap();
+        }
+    }
+    let crashed = Image::of(&*device).device();
+    assert_eq!(recovered(crashed, &scratch).len(), 40 + 1500);
+    drop(held);
+    volume.close().unwrap();
+    clean(&*device, &scratch);
+}
