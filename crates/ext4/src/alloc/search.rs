@@ -281,6 +281,6 @@ fn returned(blocks: &impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<Retu
 ///
 /// # Errors
 /// As of [`Space::give_back`].
-pub(crate) fn check_give_back(blocks: &impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<()> {
+pub(super) fn check_give_back(blocks: &impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<()> {
     returned(blocks, ino, runs).map(drop)
 }

@@ -10,7 +10,7 @@
 use super::Space;
 use super::group::{descriptor, place_of_inode};
 use super::inode::{self, NewInode};
-use super::search::{Allocator, Run, Wish};
+use super::search::{Allocator, Run, Wish, check_give_back};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::Ground;
@@ -113,6 +113,16 @@ impl FreeSpace {
         }
         account.promised += clusters;
         Ok(Promise { space: Arc::clone(self), clusters })
+    }
+
+    /// Whether runs of blocks of an inode could be given back: changes nothing.
+    ///
+    /// # Errors
+    /// As of [`Space::give_back`].
+    pub(crate) fn check_give_back(&self, blocks: &impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<()> {
+        // A descriptor and its bitmap change one after the other.
+        let _account = self.0.lock();
+        check_give_back(blocks, ino, runs)
     }
 
     /// What was given back in these runs may be handed out again: the transaction that freed it is durable.

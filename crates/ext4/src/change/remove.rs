@@ -11,8 +11,7 @@
 
 use super::{Files, depth};
 use crate::alloc::Space;
-use crate::alloc::search::check_give_back;
-use crate::alloc::shared::Promise;
+use crate::alloc::shared::{FreeSpace, Promise};
 use crate::ground::blocks::Blocks;
 use crate::ground::credits;
 use crate::ground::direct::Direct;
@@ -201,7 +200,7 @@ impl Files<'_> {
         last: &Last,
         promised: bool,
     ) -> Result<Result<()>> {
-        check_back(blocks, draft, &last.extents)?;
+        check_back(self.space, blocks, draft, &last.extents)?;
         let mut space = if promised { self.space.promised() } else { self.space.open() };
         let unmapped = match edit::remove(blocks, &mut space, draft, last.blocks.clone()) {
             Err(full @ Error::NoSpace) => return Ok(Err(full)),
@@ -295,7 +294,7 @@ fn fitting(
 }
 
 /// Whether what is mapped by these extents can be given back: it is marked used, and in the clusters where it must be.
-fn check_back(blocks: &impl Blocks, draft: &Draft, extents: &[Extent]) -> Result<()> {
+fn check_back(space: &FreeSpace, blocks: &impl Blocks, draft: &Draft, extents: &[Extent]) -> Result<()> {
     let geometry = &blocks.ground().superblock.geometry;
     let (size, base) = (u64::from(geometry.cluster_blocks()), u64::from(geometry.first_data_block()));
     let mut runs: Vec<(Pblk, u64)> = Vec::with_capacity(extents.len());
@@ -319,5 +318,5 @@ fn check_back(blocks: &impl Blocks, draft: &Draft, extents: &[Extent]) -> Result
     if size == 1 {
         draft.counted(blocks.ground(), -(runs.iter().map(|(_, count)| *count as i64).sum::<i64>()))?;
     }
-    check_give_back(blocks, draft.ino, &runs)
+    space.check_give_back(blocks, draft.ino, &runs)
 }

@@ -1,10 +1,10 @@
 //! The superblock changes in one sector.
 //!
 //! All that changes of it (the flag that the log is in use, free counts, the head of the list of orphans) lies in its
-//! first 512 bytes, the checksum in the last. If both changed, a power cut could leave one of them old, and nobody could
-//! open the volume any more: neither we, nor Linux, nor e2fsck, if there is no other superblock. So the checksum stays
-//! as it is, and a field that nothing uses, the number of a snapshot, makes the rest fit. A checksum by division is
-//! linear and 32 bits of the message can give it any value.
+//! first 512 bytes, the checksum in the last. If both changed, a power cut could leave one of them old, and nobody
+//! could open the volume any more: neither we, nor Linux, nor e2fsck, if there is no other superblock. So the checksum
+//! stays as it is, and a field that nothing uses, the number of a snapshot, makes the rest fit. A checksum by division
+//! is linear, and 32 bits of the message can give it any value.
 
 use std::sync::OnceLock;
 use uext4_ondisk::checksum::csum;
