@@ -466,3 +466,23 @@ fn a_superblock_that_came_home_leaves_the_log_in_use() {
     volume.close().unwrap();
     clean(&*device, &scratch);
 }
+
+#[test]
+fn an_open_file_can_be_emptied_first() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let device = common::sample::sample().device();
+    let volume = open_rw(device.clone());
+    let file = volume.open_file("/data", OpenOptions::new().write(true).truncate(true)).unwrap();
+    assert_eq!(file.size(), 0);
+    file.write_any_at(b"anew", 0, WriteFlags::empty()).unwrap();
+    let made = OpenOptions::new().write(true).create(true).truncate(true);
+    assert_eq!(volume.open_file("/fresh", made).unwrap().size(), 0);
+    let unwritten = volume.open_file("/data", OpenOptions::new().read(true).truncate(true));
+    assert!(matches!(unwritten, Err(Error::Invalid(_))));
+    drop(file);
+    assert_eq!(volume.read("/data").unwrap(), b"anew");
+    volume.close().unwrap();
+    let scratch = Scratch::new(64 << 20);
+    Image::of(&*device).save(&scratch.file("emptied.img"));
+    oracle::e2fsck_clean(&scratch.file("emptied.img"));
+}

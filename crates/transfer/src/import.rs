@@ -6,20 +6,24 @@ use std::fs::File as HostFile;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use uext4::explain::Query;
+use uext4::plan::Sync;
 use uext4::{BufferPool, File, OpenOptions, Volume, WriteFlags};
 
 /// Bytes that are copied at once.
 const STEP: usize = 1 << 20;
 
-/// Copies the regular file `source` of the host into `volume`, as the new file `dest`: its contents and its permissions
-/// without set-user-id, set-group-id and sticky bits. It belongs to user and group `owner`. Holes stay holes, but for
-/// the last block of a file that ends in one. `advance` is told of each part, in bytes. Returns the size in bytes.
+/// Copies the regular file `source` of the host into `volume`, as `dest`: its contents and, if the file is new, its
+/// permissions without set-user-id, set-group-id and sticky bits. A new file belongs to user and group `owner`. Holes
+/// stay holes, but for the last block of a file that ends in one. `advance` is told of each part, in bytes. Returns
+/// the size in bytes.
 ///
-/// Durable after the next sync or [`Volume::close`]. If it fails half-way, the new file is removed.
+/// Durable after the next sync or [`Volume::close`]. If it fails half-way, a new file is removed; one that was there
+/// is left as far as it came.
 ///
 /// # Errors
 /// About the host: that of opening and reading `source`. About the volume, with an empty path: that of making and
-/// writing `dest`; [`uext4::Error::Exists`] if it is there.
+/// writing `dest`, which is left alone if it cannot be filled again.
 pub fn import(
     source: &Path,
     volume: &Volume,
@@ -34,16 +38,28 @@ pub fn import(
         let number = if metadata.is_dir() { libc::EISDIR } else { libc::EINVAL };
         return Err(refused("copy", io::Error::from_raw_os_error(number)));
     }
-    let options =
-        OpenOptions::new().write(true).create_new(true).mode(metadata.mode() & 0o777).owner(owner.0, owner.1);
-    let file = volume.open_file(dest, options).map_err(answer)?;
+    let options = OpenOptions::new().write(true).mode(metadata.mode() & 0o777).owner(owner.0, owner.1);
+    let (opened, is_new) = match volume.open_file(dest, options.clone().create_new(true)) {
+        Err(uext4::Error::Exists) => (volume.open_file(dest, options).and_then(emptied), false),
+        other => (other, true),
+    };
+    let file = opened.map_err(answer)?;
     let copied = pour(source, &host, &file, metadata.len(), advance);
     drop(file);
-    if copied.is_err() {
+    if copied.is_err() && is_new {
         // What went wrong first is told.
         let _second = volume.remove_file(dest);
     }
     copied.map(|()| metadata.len())
+}
+
+/// The same file with nothing in it, unless it could not be filled again.
+fn emptied(file: File) -> uext4::Result<File> {
+    let query = Query { write: true, pos: file.size(), length: 1, sync: Sync::None, queued: false };
+    match file.explain(&query)?.refused {
+        Some(reason) => Err(uext4::Error::Invalid(reason)),
+        None => file.set_len(0).map(|()| file),
+    }
 }
 
 fn answer(error: uext4::Error) -> Error {

@@ -108,7 +108,11 @@ impl Volume {
         let switches = options.switches.unwrap_or(self.shared.options.switches);
         let tail = options.append.then(|| OpenFile::new(inode.clone(), false, true, switches));
         let open = OpenFile::new(inode, options.read, options.write, switches);
-        Ok(File::new(open, tail, self.shared.clone()))
+        let file = File::new(open, tail, self.shared.clone());
+        if options.truncate && file.size() > 0 {
+            file.set_len(0)?;
+        }
+        Ok(file)
     }
 
     /// Attributes of what `path` names, following symbolic links.

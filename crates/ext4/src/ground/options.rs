@@ -80,6 +80,7 @@ pub struct OpenOptions {
     pub(crate) write: bool,
     pub(crate) switches: Option<Switches>,
     pub(crate) append: bool,
+    pub(crate) truncate: bool,
     pub(crate) create: Create,
     pub(crate) mode: Option<u32>,
     pub(crate) owner: (u32, u32),
@@ -125,6 +126,13 @@ impl OpenOptions {
     #[must_use]
     pub fn append(mut self, append: bool) -> Self {
         self.append = append;
+        self
+    }
+
+    /// Takes everything out of the file, as [`File::set_len`](crate::File::set_len) to 0 does. Needs writing.
+    #[must_use]
+    pub fn truncate(mut self, truncate: bool) -> Self {
+        self.truncate = truncate;
         self
     }
 
@@ -177,6 +185,9 @@ impl OpenOptions {
         }
         if self.write && self.append {
             return Err(Error::Invalid("a file is to be opened for writing and for appending".into()));
+        }
+        if self.truncate && !self.write {
+            return Err(Error::Invalid("a file that is to be emptied is not to be written".into()));
         }
         if self.create != Create::Never && !writes {
             return Err(Error::Invalid("a file that may be made is not to be written".into()));
