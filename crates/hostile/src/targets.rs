@@ -152,6 +152,10 @@ pub fn overwrite(image: &[u8]) -> usize {
     let Some(volume) = typed(Volume::open_device(device.clone(), VolumeOptions::read_write())) else {
         return 0;
     };
+    // Orphans are processed by the open: brought home, it is no part of what follows.
+    if volume.clone().close().is_err() {
+        return 0;
+    }
     let fixed = fixed_metadata(&volume);
     let before = images::bytes_of(&*device);
     let mut written = 0;

@@ -380,21 +380,18 @@ impl Facts<'_> {
             let blocks = |bytes: u64| bytes.div_ceil(view.block_size());
             let (unwritten, hole) =
                 (blocks(self.outlook.summary.unwritten), blocks(self.outlook.summary.hole));
+            let ahead = match refused {
+                true => "write them once through a mounted volume first",
+                false => "`uext4 prepare` makes later writes pure overwrites",
+            };
             if unwritten > 0 {
-                lines.push(format!(
-                    "{unwritten} unwritten block(s): write them once through a mounted volume first"
-                ));
+                lines.push(format!("{unwritten} unwritten block(s): {ahead}"));
             }
             if hole > 0 {
-                lines.push(format!(
-                    "{hole} block(s) in holes: allocate and write them through a mounted volume first"
-                ));
+                lines.push(format!("{hole} block(s) in holes: {ahead}"));
             }
-            if self.request.range.end() > view.size {
-                lines.push(
-                    "it ends behind the end of the file: extend the file through a mounted volume first"
-                        .into(),
-                );
+            if self.request.range.end() > view.size && hole == 0 {
+                lines.push(format!("bytes behind the end of the file: {ahead}"));
             }
         }
         if self.request.bounced {
@@ -404,7 +401,9 @@ impl Facts<'_> {
         if transfers > 1 && !refused {
             lines.push(format!("{transfers} device requests: a contiguous file needs one"));
         }
-        if write && !refused && self.request.sync == Sync::Data && !self.device.durable_without_flush() {
+        let overwrites = matches!(self.plan().journal, JournalWork::None | JournalWork::Handle);
+        let syncs = write && !refused && overwrites && self.request.sync == Sync::Data;
+        if syncs && !self.device.durable_without_flush() {
             lines.push("a device with FUA would need no flush for O_DSYNC overwrites".into());
         }
         if switches != Switches::ON {

@@ -139,6 +139,9 @@ impl Volume {
     /// [`Error::Aborted`] if the volume was aborted before or is now: what was acknowledged as durable is in its log
     /// then, and the next open recovers it.
     pub fn close(self) -> Result<()> {
+        if !self.shared.is_ours() {
+            return Err(blockdev::Error::Forked.into());
+        }
         self.shared.fs.check_alive()?;
         self.shared.end()
     }
