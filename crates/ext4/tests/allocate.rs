@@ -258,3 +258,48 @@ fn root_the_kernel_takes_turns_with_us() {
         }
     }
 }
+
+/// Each write in the middle of an unwritten extent divides it, which takes blocks of the map. On a volume that is full
+/// but for a few blocks such a write fails before anything is sent, or is done; none ends the volume.
+#[test]
+fn conversions_on_a_full_volume_fail_early_or_succeed() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(64 << 20);
+    for spare in [0, 3, 12, 40] {
+        let device = sample_with(1024, &[]).device();
+        let volume = open_rw(device.clone());
+        let target = volume.open_file("/data", read_write()).unwrap();
+        let blocks = 3000;
+        target.set_len(0).unwrap();
+        target.fallocate(uext4::Fallocate::Allocate, 0, blocks * 1024).unwrap();
+        let filler = volume.open_file("/tail", read_write()).unwrap();
+        let mut pos = 1 << 20;
+        let mut step = 1 << 20;
+        while step >= 1024 {
+            match filler.write_at(&patterned(9, pos, step), pos) {
+                Ok(written) => pos += written as u64,
+                Err(Error::NoSpace) => step /= 2,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        filler.set_len(pos - spare * 1024).unwrap();
+        let mut model = vec![0; blocks as usize * 1024];
+        let (mut rng, mut refused) = (Rng::new(spare), 0);
+        for number in 0..600 {
+            let pos = rng.below(blocks) * 1024;
+            let bytes = patterned(1000 + number, pos, 1024);
+            match target.write_at(&bytes, pos) {
+                Ok(1024) => put(&mut model, pos, &bytes),
+                Err(Error::NoSpace) => refused += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(refused > 0 || spare == 40, "{spare} blocks were enough");
+        common::assert_same_bytes(&model, &read_all(&target));
+        drop((target, filler));
+        volume.close().unwrap();
+        let path = scratch.file("full.img");
+        Image::of(&*device).save(&path);
+        oracle::e2fsck_clean(&path);
+    }
+}
