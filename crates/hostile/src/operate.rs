@@ -4,7 +4,7 @@
 use crate::images;
 use crate::targets::check;
 use crate::typed::typed;
-use uext4::{Error, OpenOptions, Volume, VolumeOptions, WriteFlags};
+use uext4::{Error, Fallocate, OpenOptions, Volume, VolumeOptions, WriteFlags};
 
 /// What is written.
 const INK: u8 = 0x5a;
@@ -17,12 +17,28 @@ const FILES: u32 = 128;
 #[track_caller]
 fn changed<T>(result: uext4::Result<T>) -> Option<T> {
     match result {
-        Err(Error::NoSpace | Error::Limit(_) | Error::Aborted(_)) => None,
+        Err(Error::NoSpace | Error::Limit(_) | Error::Aborted(_) | Error::Exists | Error::Invalid(_)) => None,
         other => typed(other),
     }
 }
 
-/// Writes behind the end, across holes and over what is there. A volume in which a check finds nothing has nothing to
+/// Makes files in the root directory, fills them, and removes every second one, one of them while it is open.
+fn names(volume: &Volume) -> usize {
+    let mut made = 0;
+    for number in 0..6 {
+        let name = format!("/a name that nobody else has, {number}");
+        let options = OpenOptions::new().write(true).create_new(true);
+        let Some(file) = changed(volume.open_file(&name, options)) else { continue };
+        made += 1;
+        changed(file.write_any_at(&[INK; MORE as usize], 0, WriteFlags::empty()));
+        if number % 2 == 0 {
+            changed(volume.remove_file(&name));
+        }
+    }
+    made
+}
+
+/// Writes behind the end, across holes and over what is there, takes away, makes and removes files. A volume in which a check finds nothing has nothing to
 /// be found afterwards either.
 pub fn operate(image: &[u8]) -> usize {
     let was_sound = check(image) == 0;
@@ -47,8 +63,17 @@ pub fn operate(image: &[u8]) -> usize {
                 written += usize::from(changed(file.write_any_at(&bytes, pos, flags)).is_some());
             }
         }
+        let size = file.size();
+        match ino.get() % 5 {
+            0 => changed(file.set_len(size / 2)),
+            1 => changed(file.fallocate(Fallocate::Punch, size / 3, size / 3 + 1)),
+            2 => changed(file.fallocate(Fallocate::Zero, size / 3, size / 3 + 1)),
+            3 => changed(file.set_len(size.saturating_add(5000))),
+            _ => changed(file.fallocate(Fallocate::KeepSize, size, 9000)),
+        };
         changed(file.sync_all());
     }
+    written += names(&volume);
     let closed = changed(volume.close()).is_some();
     if was_sound && closed {
         let after = images::bytes_of(&*device);
