@@ -38,8 +38,8 @@ fn names(volume: &Volume) -> usize {
     made
 }
 
-/// Writes behind the end, across holes and over what is there, takes away, makes and removes files. A volume in which a check finds nothing has nothing to
-/// be found afterwards either.
+/// Writes behind the end, across holes and over what is there, takes away, makes and removes files. A volume in which a
+/// check finds nothing has nothing to be found afterwards either.
 pub fn operate(image: &[u8]) -> usize {
     let was_sound = check(image) == 0;
     let device = images::device(image);
