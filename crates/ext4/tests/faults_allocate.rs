@@ -106,7 +106,7 @@ fn a_fault_at_any_operation_loses_nothing_acknowledged() {
                         aborted += 1;
                     }
                 }
-                // As if the machine had stopped here.
+                // As if the process had ended here. What the device cached is there: power cuts are `crash_allocate`.
                 check(memory.clone(), &acknowledged, &what);
                 if n % 8 == 0 {
                     Image::of(&*memory).save(&path);

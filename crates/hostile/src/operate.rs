@@ -17,7 +17,7 @@ const FILES: u32 = 128;
 #[track_caller]
 fn changed<T>(result: uext4::Result<T>) -> Option<T> {
     match result {
-        Err(Error::NoSpace | Error::Limit(_) | Error::Aborted(_) | Error::Exists | Error::Invalid(_)) => None,
+        Err(Error::NoSpace | Error::Limit(_) | Error::Aborted(_)) => None,
         other => typed(other),
     }
 }

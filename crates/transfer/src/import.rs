@@ -57,7 +57,7 @@ pub fn import(
 fn emptied(file: File) -> uext4::Result<File> {
     let query = Query { write: true, pos: file.size(), length: 1, sync: Sync::None, queued: false };
     match file.explain(&query)?.refused {
-        Some(reason) => Err(uext4::Error::Invalid(reason)),
+        Some(feature) => Err(uext4::Error::Incompatible { action: "fill again", feature }),
         None => file.set_len(0).map(|()| file),
     }
 }

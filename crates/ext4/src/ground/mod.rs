@@ -17,9 +17,10 @@ pub(crate) mod groups;
 mod io_error;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod journaled;
-pub(crate) mod log_flag;
+
 pub(crate) mod options;
 pub(crate) mod primary;
 pub(crate) mod recovered;
+pub(crate) mod seal;
 pub(crate) mod state;
 pub(crate) mod zones;

@@ -2,7 +2,7 @@
 
 use super::blocks::Blocks;
 use super::error::{Error, Result};
-use super::log_flag::{flag_log, seal};
+use super::seal::{flag_log, seal};
 use uext4_ondisk::ext4::{SUPERBLOCK_SIZE, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind};
 

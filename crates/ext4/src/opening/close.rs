@@ -8,7 +8,7 @@ use super::on_device::{encode, superblock_bytes, write_bytes};
 use crate::alloc::group::free_counts;
 use crate::ground::direct::Direct;
 use crate::ground::error::Result;
-use crate::ground::log_flag::{flag_log, seal};
+use crate::ground::seal::{flag_log, seal};
 use crate::ground::state::Ground;
 use uext4_ondisk::ext4::{SUPERBLOCK_OFFSET, Superblock};
 

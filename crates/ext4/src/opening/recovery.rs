@@ -36,9 +36,9 @@
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
 use crate::ground::groups::for_each_descriptor;
-use crate::ground::log_flag::seal;
 use crate::ground::options::VolumeOptions;
 use crate::ground::recovered::{RecoveryInfo, RecoveryState};
+use crate::ground::seal::seal;
 use crate::inode::Ext4State;
 use crate::opening::on_device::{encode, read_bytes, superblock_bytes, write_bytes};
 use crate::opening::state::{bare, open_state};

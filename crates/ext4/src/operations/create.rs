@@ -136,6 +136,19 @@ fn describe(state: &Ext4State, parent: &Inode, new: &NewFile) -> NewInode {
     }
 }
 
+/// Whether an edit of names says by this that it has changed nothing.
+fn is_refusal(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::NoSpace
+            | Error::Limit(_)
+            | Error::Exists
+            | Error::Corrupt(_)
+            | Error::CorruptInode { .. }
+            | Error::Incompatible { .. }
+    )
+}
+
 /// One handle: inode, name, and the directory's times.
 fn add(files: &Files<'_>, parent: &Inode, name: &[u8], new: &NewInode) -> Result<Ino> {
     let state = files.state;
@@ -153,8 +166,9 @@ fn add(files: &Files<'_>, parent: &Inode, name: &[u8], new: &NewInode) -> Result
         let added = dir::edit::Edit::open(blocks, &mut map, &mut directory)
             .and_then(|mut names| names.insert(name, made.ino, Some(FileType::Regular)));
         if let Err(error) = added {
-            // Names change nothing when they are refused: then the inode goes back, and all is as it was.
-            if matches!(error, Error::MetadataIo { .. } | Error::Io(_) | Error::Aborted(_)) {
+            // Names change nothing when they are refused: then the inode goes back, and all is as it was. Any other
+            // error may come from the middle.
+            if !is_refusal(&error) {
                 return Err(error);
             }
             made.disk.links = 0;

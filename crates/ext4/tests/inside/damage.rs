@@ -244,7 +244,7 @@ fn counts_are_stored_into_the_superblock_as_it_is() {
         new_inode(blocks).unwrap();
         store_counts(blocks).unwrap();
         (expected.free_blocks, expected.free_inodes) = (expected.free_blocks - 1, expected.free_inodes - 1);
-        // What keeps the checksum as it was (`ground/log_flag.rs`).
+        // What keeps the checksum as it was (`ground/seal.rs`).
         expected.snapshot.id = now(blocks).snapshot.id;
         assert_eq!(now(blocks), expected);
     }
