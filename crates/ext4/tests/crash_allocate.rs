@@ -263,3 +263,47 @@ fn a_log_that_comes_round_loses_nothing() {
     let report = enumerate(&scene, "allocate-round", 2000);
     println!("{report}");
 }
+
+/// The power goes again while a volume is recovered and closed: the next open finds all that was acknowledged.
+#[test]
+fn a_power_cut_in_the_middle_of_recovery_loses_nothing() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for (seed, args) in
+        [(21, &[][..]), (22, &["-O", "^metadata_csum"]), (23, &["-O", "bigalloc", "-C", "8192"])]
+    {
+        let mut scene = Scene::new(&image(args), seed, true);
+        (0..30).for_each(|_| scene.durable());
+        scene.files.iter().for_each(|file| file.sync_all().unwrap());
+        let expected = contents(&scene.volume);
+        let dirty = Image::of(&**scene.volume.device());
+        let crash = CrashDevice::new(dirty.device(), CrashOptions::default()).unwrap();
+        let handle = crash.handle();
+        open_rw(Arc::new(crash)).close().unwrap();
+        let options = Options::new(&format!("recovery-{seed}"), 1).at_most(600);
+        let scratch = Scratch::new(4 * SIZE);
+        let path = scratch.file("state.img");
+        let mut shown = 0;
+        let report = assert_states(&handle.log().unwrap(), &options, |state| {
+            shown += 1;
+            let volume = open_rw(state.device());
+            if contents(&volume) != expected {
+                return Err("something acknowledged is lost".into());
+            }
+            volume.close().map_err(|error| error.to_string())?;
+            if shown % 40 == 1 {
+                state.save(&path);
+                let repaired = oracle::e2fsck(&path, &["-fy"]);
+                if repaired.status > 1 {
+                    return Err(format!("e2fsck: {repaired:?}"));
+                }
+                oracle::e2fsck_clean(&path);
+                if contents(&open_rw(Image::load(&path).device())) != expected {
+                    return Err("something acknowledged is lost by e2fsck".into());
+                }
+            }
+            Ok(())
+        });
+        println!("{args:?}: {report}");
+        assert!(report.images > 20, "{report}");
+    }
+}
