@@ -11,7 +11,7 @@ setup: ## installs what the other targets need (`demo` needs less, and installs 
 fmt: ## formats the sources
 	cargo fmt --all
 
-demo: ## two minutes of `uext4 bench` on volumes of its own: a table, target/bench.html, target/bench.json
+demo: ## three minutes of `uext4 bench` on volumes of its own: a table, target/bench.html, target/bench.json
 	@scripts/demo.sh
 
 test: setup ## everything: style, lints, docs, tests, models, instruction counts, virtual machine

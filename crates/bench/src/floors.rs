@@ -143,6 +143,16 @@ const PROMISES: &[Promise] = &[
     promise("subblock-overwrite", Standard::MemoryLatency, "on/raw", 0.90, 0.97)
         .of_shape(scenario::SEQUENTIAL),
     promise("subblock-overwrite", Standard::Loop, "on/off", 1.5, 5.0).of_shape(scenario::SEQUENTIAL),
+    promise("append", Standard::Loop, "on/kernel", 0.9, 1.3),
+    promise("append", Standard::Loop, "on/kernel", 0.9, 1.3).of_shape(scenario::EIGHT),
+    promise("append", Standard::Loop, "on/kernel", 0.9, 1.3).of_shape(scenario::DURABLE),
+    promise("seq-write", Standard::Loop, "on/kernel", 0.9, 1.3),
+    promise("fsync", Standard::MemoryFsync, "on/kernel", 0.9, 1.5),
+    promise("fsync", Standard::MemoryFsync, "on/kernel", 0.9, 1.5).of_shape(scenario::SHARED[0]),
+    promise("fsync", Standard::Loop, "on/kernel", 0.9, 1.5),
+    promise("fsync", Standard::Loop, "on/kernel", 0.9, 1.5).of_shape(scenario::SHARED[0]),
+    promise("first-write", Standard::Loop, "on/kernel", 1.0, 1.5),
+    promise("first-write", Standard::Zram, "on/kernel", 1.0, 1.5).of_shape(scenario::SHARED[2]),
 ];
 
 /// What became of the promises.
