@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `allocate.rs` | blocks for holes |
+//! | `append.rs` | blocks behind the end that are written before they are the file's |
 //! | `convert.rs` | unwritten blocks become written, and the size follows |
 //! | `remove.rs` | blocks and size are taken away |
 //! | `clear.rs` | written blocks become unwritten |
@@ -17,6 +18,7 @@
 //! [`Inode::edit`]: crate::inode::Inode::edit
 
 mod allocate;
+pub(crate) mod append;
 mod clear;
 mod convert;
 pub(crate) mod free;
@@ -102,6 +104,7 @@ impl Files<'_> {
     pub(crate) fn with_room<T>(&self, mut step: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..COMMITS_FOR_ROOM {
             match step() {
+                Err(Error::NoSpace) if self.space.close_windows() => {}
                 Err(Error::NoSpace) if self.space.awaits_commit() => {
                     let journal = self.state.journal.as_ref().ok_or(Error::NoSpace)?;
                     journal.commit_all()?;

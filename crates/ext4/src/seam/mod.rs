@@ -4,6 +4,7 @@ mod hooks;
 
 use crate::alloc::shared::{FreeSpace, Promise};
 use crate::change::Files;
+use crate::change::append::Appending;
 use crate::change::orphans::Orphans;
 use crate::ground::error::{Error, Result};
 use crate::inline;
@@ -56,6 +57,15 @@ impl Ext4 {
     fn abort_error(&self) -> Error {
         Error::Aborted(self.cause.get().cloned().unwrap_or_else(|| "an earlier failure".into()))
     }
+}
+
+/// How an extending write gets the blocks that it has not.
+pub enum Extension {
+    /// They are claimed: the file has them when their data is complete.
+    Claimed(Appending),
+    /// The holes behind the size that it may fill. New blocks there are unwritten: a crash leaves none to be cleared
+    /// away, but a write that fails gives them back.
+    Holes(Vec<Blocks>),
 }
 
 impl FileSystem for Ext4 {
@@ -128,9 +138,7 @@ impl FileSystem for Ext4 {
     }
 
     type Reserve = Promise;
-    /// The holes behind the size that the write may fill. New blocks there are unwritten: a crash leaves none to be
-    /// cleared away, but a write that fails gives them back.
-    type Extension = Vec<Blocks>;
+    type Extension = Extension;
 
     fn allocate(&self, inode: &Inode, blocks: Blocks) -> Result<()> {
         self.files().allocate(inode, blocks)
@@ -144,24 +152,32 @@ impl FileSystem for Ext4 {
         self.files().convert(inode, blocks)
     }
 
-    fn extend_begin(&self, inode: &Inode, range: Range) -> Result<Vec<Blocks>> {
+    fn extend_begin(&self, inode: &Inode, range: Range) -> Result<Extension> {
         let block = self.block_size();
         let behind = inode.state.size().div_ceil(block).max(range.pos / block);
-        self.files().holes(inode, behind..range.end().div_ceil(block))
+        let blocks = behind..range.end().div_ceil(block);
+        match self.files().claim(inode, range.pos / block, blocks.clone())? {
+            Some(claimed) => Ok(Extension::Claimed(claimed)),
+            None => self.files().holes(inode, blocks).map(Extension::Holes),
+        }
     }
 
     fn extend_end(
         &self,
         inode: &Inode,
         held: &InodeGuard<'_>,
-        holes: Vec<Blocks>,
+        extension: Extension,
         outcome: Extended<'_, Promise>,
     ) -> Result<()> {
-        match outcome {
-            Extended::Complete { size, blocks, reserves: _promises } => {
+        match (outcome, extension) {
+            (Extended::Complete { size, blocks, reserves: _promises }, Extension::Claimed(claimed)) => {
+                self.files().append(inode, held, claimed, blocks, size)
+            }
+            (Extended::Failed, Extension::Claimed(claimed)) => self.files().drop_claim(inode, held, claimed),
+            (Extended::Complete { size, blocks, reserves: _promises }, Extension::Holes(_)) => {
                 self.files().extend(inode, blocks, size)
             }
-            Extended::Failed => {
+            (Extended::Failed, Extension::Holes(holes)) => {
                 let mut given_back = holes.into_iter().rev();
                 given_back.try_for_each(|hole| self.files().remove(inode, held, hole, None))
             }
