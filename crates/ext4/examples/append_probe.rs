@@ -1,3 +1,4 @@
+//! A probe.
 use std::time::Instant;
 use uext4::{OpenOptions, Volume, VolumeOptions, WriteFlags};
 fn main() {
@@ -14,7 +15,7 @@ fn main() {
     let t = Instant::now();
     let flags = if mode == "dsync" { WriteFlags::DSYNC } else { WriteFlags::empty() };
     for i in 0..n {
-        file.write_at_with(&buf, i * buf.len() as u64, flags).unwrap();
+        file.write_at_with(buf, i * buf.len() as u64, flags).unwrap();
     }
     println!("{:.2} us per append", t.elapsed().as_secs_f64() * 1e6 / n as f64);
     if mode == "fsync" {

@@ -4,8 +4,8 @@
 //! complete one handle marks them, maps them and moves the size. A crash before that leaves free blocks with other
 //! contents, and nothing else: no orphan record, no unwritten extent that has to be converted.
 //!
-//! A file that grows gets a *window* besides: blocks behind its last ones are claimed for its next appends, the more the
-//! larger the file is. So files that grow side by side stay contiguous, and most appends search nothing. Windows are in
+//! A file that grows gets a *window* besides: blocks behind its last ones are claimed for its next appends, as many as
+//! it has already. So files that grow side by side stay contiguous, and most appends search nothing. Windows are in
 //! memory only. They are given up when others find no room, and when there are many.
 
 use super::search::{Run, Wish};

@@ -63,7 +63,7 @@ impl Allocator {
     /// For a volume with or without a journal.
     pub(crate) fn new(ground: &Ground) -> Allocator {
         let (held, claimed) = (Runs::default(), Runs::default());
-        let geometry = ground.superblock.geometry.clone();
+        let geometry = ground.superblock.geometry;
         Allocator { geometry, holds: ground.journal.is_some(), held, claimed, orders: None }
     }
 

@@ -1,7 +1,7 @@
 //! A file grows by blocks whose data is there before they are: one handle for all of it.
 //!
 //! The data goes to blocks that are claimed ([`Claim`]): free on the volume, and nobody else's in memory. When it is
-//! complete, one handle marks them used, maps them as written and moves the size. Before that a crash leaves the file as
+//! complete one handle marks them used, maps them as written and moves the size. Before that a crash leaves the file as
 //! it was, and so does a write that fails.
 //!
 //! This is the way of a write that fills one hole at the end of a file with extents. Everything else allocates first
@@ -60,14 +60,14 @@ impl Files<'_> {
         let first = blocks.start as u32;
         let size = state.size();
         let last = (size >> state.block_bits()) as u32;
-        if size % (1 << state.block_bits()) > 0 && state.map.find(last) == Found::Unknown {
+        if !size.is_multiple_of(1 << state.block_bits()) && state.map.find(last) == Found::Unknown {
             // What is loaded while the write goes on might push out what is published here.
             map::load(self.state, inode, size)?;
         }
         let mut map = state.map.lock();
-        let is_hole = |found, least| matches!(found, Found::Known { state: State::Hole, blocks, .. } if blocks >= least);
-        if !is_hole(map.find(first), blocks.end - blocks.start) {
-            return Ok(None);
+        match map.find(first) {
+            Found::Known { state: State::Hole, blocks: count, .. } if count >= blocks.end - blocks.start => {}
+            _ => return Ok(None),
         }
         // A hole in front of them would get blocks as well, and all of the write with it.
         let mut at = from;

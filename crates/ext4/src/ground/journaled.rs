@@ -99,7 +99,7 @@ impl Blocks for Journaled<'_> {
         verify: impl FnOnce(&[u8]) -> Result<()>,
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<T> {
-        Ok(look(&*self.ground.cache.get_or_verify(block.get(), verify)?))
+        Ok(look(&self.ground.cache.get_or_verify(block.get(), verify)?))
     }
 
     fn change<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
