@@ -1,6 +1,6 @@
 # Every target sets the machine up first: as root it installs missing packages, otherwise it names them.
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt demo test vm-test floors bench fuzz
+.PHONY: help setup fmt demo test vm-test floors bench fuzz crash
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -28,3 +28,6 @@ bench: setup ## all scenarios, the kernel beside us (root)
 
 fuzz: setup ## coverage-guided runs on hostile volumes (SECONDS_EACH=300 for each target, JOBS=2)
 	@scripts/fuzz.sh
+
+crash: setup ## long runs of power cuts (SECONDS_ALL=600, STATES=300 of each scenario, SEED, JOBS=2, SCENARIO)
+	@scripts/crash.sh
