@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Long runs of the crash scenarios: round after round, each with another seed, and so with other contents and layouts.
 # At the end a row is added to docs/proof/crash.csv, so that runs add up.
-# SECONDS_ALL (default 600): when no new round begins any more. STATES (default 300): of each scenario in a round.
-# SEED (default: the time): of the first round. JOBS (default 2): rounds at once. SCENARIO: only names with this in them.
-# A failure prints the seed and the command that shows its state again.
+# SECONDS_ALL (600): when no new round begins any more. STATES (300): of each scenario in a round. SEED (default: the
+# time): of the first round. JOBS (2): rounds at once. SCENARIO: only names with this in them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 all=${SECONDS_ALL:-600} jobs=${JOBS:-2} first=${SEED:-$(date +%s)} scenario=${SCENARIO:-}
