@@ -212,7 +212,7 @@ impl Scene {
     /// Any mode. What moves blocks is between two syncs: what is written before and after lies elsewhere.
     pub fn fallocate(&mut self, path: &str, mode: Fallocate, pos: u64, length: u64) {
         use Fallocate::{Allocate, Collapse, Insert, Punch, Zero, ZeroKeepSize};
-        let moves = matches!(mode, Collapse | Insert);
+        let moves = self.handle.is_some() && matches!(mode, Collapse | Insert);
         if moves {
             self.sync(path);
         }

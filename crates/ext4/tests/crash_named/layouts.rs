@@ -1,4 +1,5 @@
 //! The volumes of the scenarios.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use super::common::crash::garbage_volume;
 use super::common::log::{Log, LogKind};
