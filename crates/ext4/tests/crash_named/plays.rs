@@ -280,7 +280,9 @@ pub fn orphans(scene: &mut Scene, _: Layout) {
 /// Blocks of maps are freed, and become data that is overwritten without the journal.
 pub fn revoke_and_reuse(scene: &mut Scene, layout: Layout) {
     let unit = layout.unit();
-    for round in 0..5 {
+    // Its block is not to lie behind the first file's.
+    scene.commit(&[]);
+    for round in 0..6 {
         let (old, new) = (format!("/old-{round}"), format!("/new-{round}"));
         scene.create(&old);
         for piece in 0..12 {
@@ -289,10 +291,11 @@ pub fn revoke_and_reuse(scene: &mut Scene, layout: Layout) {
         scene.sync(&old);
         scene.remove(&old, false);
         scene.commit(&[&old]);
+        // As many blocks as were freed, the one of the map among them.
         scene.create(&new);
-        scene.write(&new, 0, 24 * unit.min(8192), DSYNC);
-        for part in 0..6 {
-            scene.write(&new, part * 1024, 1024, DSYNC);
+        scene.write(&new, 0, 13 * unit, DSYNC);
+        for part in 0..13 {
+            scene.write(&new, part * unit, 512, DSYNC);
         }
     }
 }
