@@ -3,6 +3,7 @@
 use super::common::scene::Scene;
 use super::layouts::{HUGE, Layout, OLD_FILES};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use uext4::{Fallocate, WriteFlags};
 use uext4_testkit::rng::mix;
 
@@ -261,7 +262,7 @@ pub fn in_pieces(scene: &mut Scene, layout: Layout) {
     let unit = layout.unit();
     for path in ["/a", "/d/b", "/c"] {
         scene.create(path);
-        let most = if layout == HUGE { 12 } else { 90 };
+        let most = if layout == HUGE { 12 } else { 120 };
         for piece in 0..most {
             scene.write(path, 2 * piece * unit, 1024, PLAIN);
         }
@@ -275,6 +276,28 @@ pub fn orphans(scene: &mut Scene, _: Layout) {
     scene.commit(&["/a", "/d/b"]);
     scene.set_len("/c", 5000);
     scene.commit(&[]);
+}
+
+/// Files that are freed in several steps, while somebody else commits between them.
+pub fn freed_in_steps(scene: &mut Scene, _: Layout) {
+    let done = AtomicBool::new(false);
+    let mut other = Scene::new(scene.volume.clone(), scene.handle.clone(), 77);
+    other.create("/other");
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) && other.size("/other") < 200_000 {
+                other.append("/other", 512, DSYNC);
+            }
+            other.files
+        });
+        for path in ["/a", "/d/b", "/c"] {
+            scene.remove(path, path == "/c");
+            scene.nameless.clear();
+        }
+        done.store(true, Ordering::Relaxed);
+        scene.files.extend(other.join().unwrap());
+    });
+    scene.commit(&["/a", "/d/b", "/c"]);
 }
 
 /// Blocks of maps are freed, and become data that is overwritten without the journal.
