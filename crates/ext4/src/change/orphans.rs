@@ -277,7 +277,9 @@ fn check_processes(ground: &Ground) -> Result<()> {
     if superblock.features.ro_compat.contains(RoCompat::QUOTA) {
         return refuse("whose blocks quota files count");
     }
-    if superblock.state.contains(State::ERRORS) {
+    // Where metadata may be wrong, blocks of an orphan may be somebody else's. A device that failed leaves none wrong:
+    // what was half done was not committed.
+    if superblock.state.contains(State::ERRORS) && !ground.recovery.device_failed {
         return refuse("and recorded errors: run e2fsck");
     }
     Ok(())
