@@ -3,7 +3,7 @@
 use super::common::scene::Scene;
 use super::layouts::{HUGE, Layout, OLD_FILES};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use uext4::{Fallocate, WriteFlags};
 use uext4_testkit::rng::mix;
 
@@ -278,18 +278,23 @@ pub fn orphans(scene: &mut Scene, _: Layout) {
     scene.commit(&[]);
 }
 
-/// Files that are freed in several steps, while somebody else commits between them.
+/// Files that are cut and freed in several steps, while somebody else commits between them.
 pub fn freed_in_steps(scene: &mut Scene, _: Layout) {
-    let done = AtomicBool::new(false);
+    let (done, commits) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut other = Scene::new(scene.volume.clone(), scene.handle.clone(), 77);
     other.create("/other");
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
             while !done.load(Ordering::Relaxed) && other.size("/other") < 200_000 {
                 other.append("/other", 512, DSYNC);
+                commits.fetch_add(1, Ordering::Relaxed);
             }
             other.files
         });
+        while commits.load(Ordering::Relaxed) < 3 {
+            std::thread::yield_now();
+        }
+        scene.set_len("/c", 1500);
         for path in ["/a", "/d/b", "/c"] {
             scene.remove(path, path == "/c");
             scene.nameless.clear();
