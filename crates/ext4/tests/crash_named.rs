@@ -17,7 +17,7 @@ use common::{Image, open_rw, patterned};
 use layouts::*;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use uext4::blockdev::layer::{CrashDevice, CrashEvent, CrashOptions};
+use uext4::blockdev::layer::{CrashDevice, CrashEvent, CrashHandle, CrashOptions};
 use uext4_testkit::crash::Options;
 use uext4_testkit::rng::mix;
 use uext4_testkit::{KernelMount, LoopOptions, Need, VolumeBuilder, needs, oracle};
@@ -40,15 +40,14 @@ struct Play {
 impl Play {
     fn run(self) {
         needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
-        let (scene, options) = self.play();
-        let handle = scene.handle.clone().unwrap();
+        let (scene, handle, options) = self.play();
         let report =
             enumerate(&handle, &options, EACH, |state, volume| ledger(&scene, state.marks()).check(volume));
         assert!(options.only.is_some() || report.images > 20, "{report}");
     }
 
     /// What the seed of the environment, or 1, makes of it.
-    fn play(&self) -> (Scene, Options) {
+    fn play(&self) -> (Scene, CrashHandle, Options) {
         let options = Options::new(self.name, 1).at_most(STATES);
         let salt = self.name.bytes().fold(7, |salt, byte| mix(salt ^ u64::from(byte)));
         let seed = mix(salt ^ options.seed) >> 34;
@@ -64,19 +63,20 @@ impl Play {
         let fua = CrashOptions { fua: seed.is_multiple_of(2), ..CrashOptions::default() };
         let crash = CrashDevice::new(Image::of(&*device).device(), fua).unwrap();
         let handle = crash.handle();
-        let mut scene = scene.reopened(open_rw(Arc::new(crash)), handle);
+        let log = handle.clone();
+        let mut scene = scene.reopened(open_rw(Arc::new(crash)), Arc::new(move |mark| log.mark(mark)));
         (self.during)(&mut scene, layout);
         scene.check();
-        (scene, options)
+        (scene, handle, options)
     }
 
     /// What is done is cut by a power failure, and so is the recovery from it: that is what is shown.
     fn run_recovery(self) {
         needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
-        let (scene, options) = self.play();
+        let (scene, handle, options) = self.play();
         // All that was written is there, as a cut may leave it.
         let dirty = Image::of(&**scene.volume.device());
-        let log = scene.handle.as_ref().unwrap().log().unwrap();
+        let log = handle.log().unwrap();
         let marks = log.events.iter().filter_map(|event| match event {
             CrashEvent::Marked(mark) => mark.downcast_ref::<Mark>(),
             _ => None,

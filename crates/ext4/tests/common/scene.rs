@@ -6,10 +6,12 @@ use super::{assert_same_bytes, patterned, read_all, read_write};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use uext4::blockdev::layer::CrashHandle;
 use uext4::{Error, Fallocate, File, OpenOptions, QueueOptions, Volume, WriteFlags};
 use uext4_testkit::Rng;
 use uext4_testkit::fixture::pattern;
+
+/// Where marks go.
+pub type Teller = Arc<dyn Fn(Mark) + Send + Sync>;
 
 /// A file that was made, perhaps without a name by now.
 pub struct Made {
@@ -20,8 +22,8 @@ pub struct Made {
 /// See the module.
 pub struct Scene {
     pub volume: Volume,
-    /// Where marks go, if anybody wants to know.
-    pub handle: Option<CrashHandle>,
+    /// If anybody wants to know.
+    pub teller: Option<Teller>,
     /// Files with a name.
     pub files: BTreeMap<String, Made>,
     /// Those that lost theirs while they were open.
@@ -36,16 +38,16 @@ pub struct Scene {
 }
 
 impl Scene {
-    pub fn new(volume: Volume, handle: Option<CrashHandle>, seed: u64) -> Scene {
+    pub fn new(volume: Volume, teller: Option<Teller>, seed: u64) -> Scene {
         let (files, nameless, rng) = (BTreeMap::new(), Vec::new(), Rng::new(seed));
         let (number, base) = ((seed << 32) + 1000, Vec::new());
-        Scene { volume, handle, files, nameless, rng, number, operations: 0, base }
+        Scene { volume, teller, files, nameless, rng, number, operations: 0, base }
     }
 
     /// The same files, which are durable, on this volume, from now on with marks.
-    pub fn reopened(self, volume: Volume, handle: CrashHandle) -> Scene {
+    pub fn reopened(self, volume: Volume, teller: Teller) -> Scene {
         let Scene { files, rng, number, operations, .. } = self;
-        let (handle, nameless) = (Some(handle), Vec::new());
+        let (teller, nameless) = (Some(teller), Vec::new());
         let open = |(path, made): (String, Made)| {
             let file = volume.open_file(&path, read_write()).unwrap();
             (path, Made { file, bytes: made.bytes })
@@ -57,18 +59,18 @@ impl Scene {
             [begun, Mark::Durable { path: path.clone(), range: 0..u64::MAX }]
         };
         let base = files.iter().flat_map(begun).collect();
-        Scene { volume, handle, files, nameless, rng, number, operations, base }
+        Scene { volume, teller, files, nameless, rng, number, operations, base }
     }
 
     fn mark(&self, mark: Mark) {
-        if let Some(handle) = &self.handle {
-            handle.mark(mark);
+        if let Some(teller) = &self.teller {
+            teller(mark);
         }
     }
 
     /// What the model says of a file is what it is to become.
     fn say(&self, path: &str, moves: bool) {
-        if self.handle.is_some() {
+        if self.teller.is_some() {
             let bytes = self.files.get(path).map(|made| Arc::new(made.bytes.clone()));
             self.mark(Mark::Begun { path: path.into(), bytes, moves });
         }
@@ -97,7 +99,7 @@ impl Scene {
     /// Makes an empty file.
     pub fn create(&mut self, path: &str) {
         self.operations += 1;
-        if self.handle.is_some() {
+        if self.teller.is_some() {
             let bytes = Some(Arc::new(Vec::new()));
             self.mark(Mark::Begun { path: path.into(), bytes, moves: false });
         }
@@ -212,7 +214,7 @@ impl Scene {
     /// Any mode. What moves blocks is between two syncs: what is written before and after lies elsewhere.
     pub fn fallocate(&mut self, path: &str, mode: Fallocate, pos: u64, length: u64) {
         use Fallocate::{Allocate, Collapse, Insert, Punch, Zero, ZeroKeepSize};
-        let moves = self.handle.is_some() && matches!(mode, Collapse | Insert);
+        let moves = self.teller.is_some() && matches!(mode, Collapse | Insert);
         if moves {
             self.sync(path);
         }

@@ -281,7 +281,7 @@ pub fn orphans(scene: &mut Scene, _: Layout) {
 /// Files that are cut and freed in several steps, while somebody else commits between them.
 pub fn freed_in_steps(scene: &mut Scene, _: Layout) {
     let (done, commits) = (AtomicBool::new(false), AtomicU64::new(0));
-    let mut other = Scene::new(scene.volume.clone(), scene.handle.clone(), 77);
+    let mut other = Scene::new(scene.volume.clone(), scene.teller.clone(), 77);
     other.create("/other");
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
@@ -426,7 +426,7 @@ pub fn threads(scene: &mut Scene, layout: Layout) {
     let paths = [["/a", "/b"], ["/d/a", "/d/b"], ["/c", "/e"]];
     let work = |thread: u64| {
         let volume = scene.volume.clone();
-        let mut own = Scene::new(volume, scene.handle.clone(), scene.rng.clone().next_u64() >> 40 ^ thread);
+        let mut own = Scene::new(volume, scene.teller.clone(), scene.rng.clone().next_u64() >> 40 ^ thread);
         own.number += (thread + 1) << 48;
         for path in paths[thread as usize] {
             own.create(path);
