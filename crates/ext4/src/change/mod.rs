@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `allocate.rs` | blocks for holes |
+//! | `pointers.rs` | the same for maps of block pointers |
 //! | `convert.rs` | unwritten blocks become written, and the size follows |
 //! | `remove.rs` | blocks and size are taken away |
 //! | `clear.rs` | written blocks become unwritten |
@@ -21,6 +22,7 @@ mod clear;
 mod convert;
 pub(crate) mod free;
 pub(crate) mod orphans;
+mod pointers;
 mod remove;
 mod shift;
 
@@ -48,15 +50,30 @@ pub(crate) struct Files<'v> {
 }
 
 impl Files<'_> {
-    /// Whether an inode can get blocks, or unwritten ones.
+    /// Whether an inode can get blocks.
     ///
     /// # Errors
     /// What it lacks.
     pub(crate) fn check_allocates(&self, inode: &Inode) -> Result<()> {
         self.check_changes()?;
-        if !inode.disk().uses_extents() {
-            let feature = format!("a map without extents (inode {})", inode.ino());
+        // As the kernel has it: a pointer cannot say that a block is part of a cluster.
+        if !inode.disk().uses_extents() && self.state.superblock.geometry.cluster_blocks() > 1 {
+            let feature = format!("a map without extents on a volume with clusters (inode {})", inode.ino());
             return Err(Error::Incompatible { action: "allocate", feature });
+        }
+        Ok(())
+    }
+
+    /// Whether an inode can have blocks that are not written.
+    ///
+    /// # Errors
+    /// What it lacks.
+    pub(crate) fn check_unwritten(&self, inode: &Inode) -> Result<()> {
+        self.check_changes()?;
+        if !inode.disk().uses_extents() {
+            let feature =
+                format!("a map without extents (inode {}), which holds data and holes only", inode.ino());
+            return Err(Error::Incompatible { action: "preallocate", feature });
         }
         Ok(())
     }

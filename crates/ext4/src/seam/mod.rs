@@ -27,6 +27,15 @@ pub struct Ext4 {
     cause: OnceLock<Arc<str>>,
 }
 
+/// What an extending write holds from its begin to its end.
+pub struct Extension {
+    /// The holes behind the size that the write may fill. One that fails gives their blocks back.
+    holes: Vec<Blocks>,
+    /// Whether the file is among the orphans meanwhile. New blocks of an extent tree are unwritten there, and a crash
+    /// leaves none to be cleared away; those of a map of pointers are data.
+    orphaned: bool,
+}
+
 impl Ext4 {
     pub(crate) fn new(state: Ext4State) -> Arc<Self> {
         let space = FreeSpace::new(&state);
@@ -128,9 +137,7 @@ impl FileSystem for Ext4 {
     }
 
     type Reserve = Promise;
-    /// The holes behind the size that the write may fill. New blocks there are unwritten: a crash leaves none to be
-    /// cleared away, but a write that fails gives them back.
-    type Extension = Vec<Blocks>;
+    type Extension = Extension;
 
     fn allocate(&self, inode: &Inode, blocks: Blocks) -> Result<()> {
         self.files().allocate(inode, blocks)
@@ -144,26 +151,34 @@ impl FileSystem for Ext4 {
         self.files().convert(inode, blocks)
     }
 
-    fn extend_begin(&self, inode: &Inode, range: Range) -> Result<Vec<Blocks>> {
+    fn extend_begin(&self, inode: &Inode, range: Range) -> Result<Extension> {
         let block = self.block_size();
         let behind = inode.state.size().div_ceil(block).max(range.pos / block);
-        self.files().holes(inode, behind..range.end().div_ceil(block))
+        let holes = self.files().holes(inode, behind..range.end().div_ceil(block))?;
+        let orphaned = !inode.disk().uses_extents() && !holes.is_empty();
+        if orphaned {
+            self.files().begin_growth(inode)?;
+        }
+        Ok(Extension { holes, orphaned })
     }
 
     fn extend_end(
         &self,
         inode: &Inode,
         held: &InodeGuard<'_>,
-        holes: Vec<Blocks>,
+        extension: Extension,
         outcome: Extended<'_, Promise>,
     ) -> Result<()> {
+        let Extension { holes, orphaned } = extension;
         match outcome {
+            Extended::Complete { size, .. } if orphaned => self.files().end_growth(inode, Some(size)),
             Extended::Complete { size, blocks, reserves: _promises } => {
                 self.files().extend(inode, blocks, size)
             }
             Extended::Failed => {
                 let mut given_back = holes.into_iter().rev();
-                given_back.try_for_each(|hole| self.files().remove(inode, held, hole, None))
+                given_back.try_for_each(|hole| self.files().remove(inode, held, hole, None))?;
+                if orphaned { self.files().end_growth(inode, None) } else { Ok(()) }
             }
         }
     }

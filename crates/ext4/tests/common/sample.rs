@@ -135,6 +135,18 @@ fn debugfs_script(block: u64, host: &Path) -> String {
     script
 }
 
+/// A volume whose files have maps of block pointers, without those that `debugfs` has to make.
+pub fn with_pointers(block: u32, args: &[&str]) -> Image {
+    let source = Scratch::new(8 << 20);
+    for path in ["/data", "/tail", "/sparse"] {
+        let bytes = expected(if path == "/tail" { "/frag" } else { path });
+        std::fs::write(source.file(&path[1..]), bytes).unwrap();
+    }
+    let size = block.to_string();
+    let volume = VolumeBuilder::new(VOLUME_SIZE).args(["-b", &size]).args(args).from_dir(source.path());
+    Image::load(volume.build().path())
+}
+
 /// Sets the flags that e2fsck does not accept on a volume without the feature they belong to.
 pub fn with_sealed_files(image: &Image) -> Image {
     let scratch = Scratch::new(VOLUME_SIZE);
