@@ -36,8 +36,8 @@ pub(crate) struct Wish {
 
 /// The free space of a volume.
 pub(crate) struct Allocator {
-    /// Whether what is given back waits for [`Allocator::release`]: with a journal it carries nothing else before the
-    /// change that freed it is durable.
+    /// Whether what is given back waits for [`Allocator::release`]: it carries nothing else before the change that freed
+    /// it is durable. So on every volume that is open for writing.
     holds: bool,
     /// What waits: first block and end of each run, disjoint.
     held: BTreeMap<u64, u64>,
@@ -46,9 +46,10 @@ pub(crate) struct Allocator {
 }
 
 impl Allocator {
-    /// For a volume with or without a journal.
+    /// Nothing waits yet.
     pub(crate) fn new(ground: &Ground) -> Allocator {
-        Allocator { holds: ground.journal.is_some(), held: BTreeMap::new(), held_blocks: 0 }
+        let holds = ground.journal.is_some() || ground.unlogged.is_some();
+        Allocator { holds, held: BTreeMap::new(), held_blocks: 0 }
     }
 
     /// What was given back among these blocks may be handed out again: the transaction that freed it is durable.

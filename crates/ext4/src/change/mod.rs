@@ -33,6 +33,7 @@ use crate::ground::error::{Error, Limit, Result};
 use crate::ground::features;
 use crate::inode::fields::check_size;
 use crate::inode::{Ext4State, Inode};
+use crate::map::edit;
 use orphans::Orphans;
 use std::ops::Range;
 use std::sync::Arc;
@@ -83,12 +84,7 @@ impl Files<'_> {
     /// # Errors
     /// What the volume lacks.
     pub(crate) fn check_changes(&self) -> Result<()> {
-        // A volume that is open for reading has one that does not run.
-        if self.state.superblock.journal_inode().is_none() {
-            let feature = "a volume without a journal".into();
-            return Err(Error::Incompatible { action: "allocate", feature });
-        }
-        features::check_accounts(&self.state.superblock)
+        features::check_changes(&self.state.superblock)
     }
 
     /// Refuses a size that the inode cannot have.
@@ -111,7 +107,8 @@ impl Files<'_> {
         // Its two ends may divide a leaf each, and all above.
         let levels = u64::from(self.depth(inode)) + 2;
         let ends = 2.min(blocks.end - blocks.start + 1);
-        let promised = || self.space.promise(&Direct(self.state), ends * levels);
+        let nodes = ends * levels * edit::copies(self.state) as u64;
+        let promised = || self.space.promise(&Direct(self.state), nodes);
         self.with_room(promised)
     }
 
@@ -120,8 +117,7 @@ impl Files<'_> {
         for _ in 0..COMMITS_FOR_ROOM {
             match step() {
                 Err(Error::NoSpace) if self.space.awaits_commit() => {
-                    let journal = self.state.journal.as_ref().ok_or(Error::NoSpace)?;
-                    journal.commit_all()?;
+                    self.state.commit_all()?;
                 }
                 // Somebody else's commit may have released them since the step looked.
                 Err(Error::NoSpace) => return step(),

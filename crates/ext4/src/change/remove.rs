@@ -179,7 +179,7 @@ impl Files<'_> {
 
     /// Credits of a step, and how many groups it may give blocks back to.
     fn removal_credits(&self, inode: &Inode, levels: u16) -> (u32, u32) {
-        let most = self.state.journal.as_ref().map_or(0, uext4_jbd2::Journal::max_handle_credits);
+        let most = self.state.max_credits();
         let extents = inode.disk().uses_extents();
         let credits = |groups| match extents {
             true => self.credits(levels, 1, groups),

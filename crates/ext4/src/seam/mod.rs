@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use uext4_iomap::gate::InodeGuard;
 use uext4_iomap::switches::Routing;
 use uext4_iomap::{Blocks, Count, Extended, FileSystem, InodeState, MapSnapshot, Piece, Range, Synced};
-use uext4_jbd2::SyncOutcome;
 
 /// The file system half of an open volume.
 pub struct Ext4 {
@@ -84,9 +83,7 @@ impl FileSystem for Ext4 {
     fn abort(&self, cause: uext4_iomap::Error) {
         let what = cause.to_string();
         self.note_abort(&what);
-        if let Some(journal) = &self.state.journal {
-            journal.abort(uext4_jbd2::AbortCause { what: what.into(), errno: cause.errno() });
-        }
+        self.state.abort(uext4_jbd2::AbortCause { what: what.into(), errno: cause.errno() });
     }
 
     fn map(&self, inode: &Inode, pos: u64) -> Result<Arc<MapSnapshot>> {
@@ -184,17 +181,14 @@ impl FileSystem for Ext4 {
     }
 
     fn datasync(&self, batch: &[Synced<'_, Self>]) -> Result<bool> {
-        if let Some(journal) = &self.state.journal {
-            let tid = |synced: &Synced<'_, Self>| {
-                let inode = &synced.inode.state;
-                if synced.all { inode.sync_tid() } else { inode.datasync_tid() }
-            };
-            // A commit of the newest transaction covers the older ones.
-            if let Some(tid) = batch.iter().filter_map(tid).max() {
-                let outcome = journal.datasync(uext4_jbd2::Tid(tid))?;
-                return Ok(outcome == SyncOutcome::Committed { flushed: true });
-            }
+        let tid = |synced: &Synced<'_, Self>| {
+            let inode = &synced.inode.state;
+            if synced.all { inode.sync_tid() } else { inode.datasync_tid() }
+        };
+        // A commit of the newest transaction covers the older ones.
+        match batch.iter().filter_map(tid).max() {
+            Some(tid) => self.state.datasync(uext4_jbd2::Tid(tid)),
+            None => Ok(false),
         }
-        Ok(false)
     }
 }

@@ -51,10 +51,23 @@ pub fn sample() -> Image {
     sample_with(4096, &[])
 }
 
+/// The sample volume without a journal, as somebody leaves it who is killed.
+pub fn not_left_cleanly() -> Image {
+    let mut image = sample_with(4096, &["-O", "^has_journal"]);
+    image.patch_superblock(|superblock| superblock[0x3a] &= !1);
+    image
+}
+
+/// Whether a volume that is made with these arguments has a journal. Without one nobody but e2fsck recovers it after a
+/// crash, and nothing is allocated before that.
+pub fn is_journaled(args: &[&str]) -> bool {
+    !args.iter().any(|arg| arg.contains("^has_journal"))
+}
+
 /// The sample volume with other arguments for mke2fs. Made once per process.
 pub fn sample_with(block: u32, args: &[&str]) -> Image {
     let mut all: Vec<String> = vec!["-b".into(), block.to_string(), "-J".into(), "size=4".into()];
-    if args.iter().any(|arg| arg.contains("^has_journal")) {
+    if !is_journaled(args) {
         all.truncate(2);
     }
     all.extend(args.iter().map(|&arg| arg.into()));
