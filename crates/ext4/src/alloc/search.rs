@@ -36,8 +36,8 @@ pub(crate) struct Wish {
 
 /// The free space of a volume.
 pub(crate) struct Allocator {
-    /// Whether what is given back waits for [`Allocator::release`]: it carries nothing else before the change that freed
-    /// it is durable. So on every volume that is open for writing.
+    /// Whether what is given back waits for [`Allocator::release`]: it carries nothing else before the change that
+    /// freed it is durable. So on every volume that is open for writing.
     holds: bool,
     /// What waits: first block and end of each run, disjoint.
     held: BTreeMap<u64, u64>,

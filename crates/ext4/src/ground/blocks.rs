@@ -27,8 +27,8 @@ pub(crate) trait Blocks {
     /// Changes a block in place. The caller has looked at it before and found it sound.
     fn change<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T>;
 
-    /// The same for a block of which a part is in a new block from now on. Without a journal it goes home after all that
-    /// leads there.
+    /// The same for a block of which a part is in a new block from now on. Without a journal it goes home after all
+    /// that leads there.
     fn change_moved<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
         self.change(block, change)
     }

@@ -12,7 +12,7 @@ impl Ground {
     pub(crate) fn commit_all(&self) -> Result<()> {
         match (&self.journal, &self.unlogged) {
             (Some(journal), _) => journal.commit_all().map(drop).map_err(Error::from),
-            (None, Some(unlogged)) => unlogged.commit(self).map(drop),
+            (None, Some(unlogged)) => unlogged.commit().map(drop),
             (None, None) => Ok(()),
         }
     }
@@ -25,7 +25,7 @@ impl Ground {
     pub(crate) fn datasync(&self, tid: Tid) -> Result<bool> {
         match (&self.journal, &self.unlogged) {
             (Some(journal), _) => Ok(journal.datasync(tid)? == SyncOutcome::Committed { flushed: true }),
-            (None, Some(unlogged)) => unlogged.commit(self),
+            (None, Some(unlogged)) => unlogged.commit(),
             (None, None) => Ok(false),
         }
     }

@@ -61,7 +61,7 @@ impl<'g> Journaled<'g> {
     ) -> Result<T> {
         let body = match (&ground.journal, &ground.unlogged) {
             (Some(journal), _) => Body::Handle(journal.start(credits)?),
-            (None, Some(unlogged)) => Body::Unlogged(unlogged.begin(ground)?),
+            (None, Some(unlogged)) => Body::Unlogged(unlogged.begin(&ground.zones)?),
             (None, None) => return Err(Error::ReadOnly("no journal was opened")),
         };
         let mut blocks = Journaled { ground, half: Half { ground, changed: false }, body };

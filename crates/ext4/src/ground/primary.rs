@@ -9,8 +9,8 @@ use uext4_ondisk::{Corrupt, CorruptKind};
 /// Changes fields of the superblock, in one step for all who do so at once. Whatever else it says may have changed
 /// since the volume was opened.
 ///
-/// The log is in use when what a transaction makes of it comes home, and what is home says so (`opening/close.rs`). On a
-/// volume without a journal it says that the volume was not left cleanly.
+/// The log is in use when what a transaction makes of it comes home, and what is home says so (`opening/close.rs`). On
+/// a volume without a journal it says that the volume was not left cleanly.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if it is damaged: nothing was changed then. Those of the body.

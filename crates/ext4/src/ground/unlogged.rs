@@ -1,8 +1,8 @@
 //! Changes of a volume without a journal: collected in memory, and written home together.
 //!
 //! A step changes blocks in the cache, where others see it at once. Nothing of it reaches the device before somebody
-//! wants it durable, waits for blocks that were given back, closes the volume, or the batch is large. Then no step runs,
-//! and all of the batch goes home in this order:
+//! wants it durable, waits for blocks that were given back, closes the volume, or the batch is large. Then no step
+//! runs, and all of the batch goes home in this order:
 //!
 //! | what | why then |
 //! |---|---|
@@ -26,12 +26,12 @@
 //! changes: what the batch holds is lost, as it is in a transaction of an aborted journal.
 
 use super::error::Result;
-use super::state::Ground;
+use super::zones::SystemZones;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use uext4_buffer::{BufferPin, Owner};
+use uext4_buffer::{BufferCache, BufferPin, Owner};
 use uext4_jbd2::{AbortCause, CommitHooks, Error as JournalError, FreedRun, JournalStats, Tid};
 use uext4_ondisk::Pblk;
 
@@ -50,6 +50,7 @@ enum Turn {
 
 /// The changes of a volume without a journal, open for writing.
 pub(crate) struct Unlogged {
+    cache: BufferCache,
     /// Held together by steps, and alone by whoever writes a batch home.
     steps: RwLock<()>,
     batch: Mutex<Batch>,
@@ -74,10 +75,12 @@ struct Batch {
 }
 
 impl Unlogged {
-    pub(crate) fn new(cache_budget: u64, block_size: u32, committed: Arc<AtomicU64>) -> Unlogged {
-        let most = (cache_budget / SHARE / u64::from(block_size)).clamp(*BLOCKS.start(), *BLOCKS.end());
+    pub(crate) fn new(cache: BufferCache, committed: Arc<AtomicU64>) -> Unlogged {
+        let room = cache.stats().budget_bytes / SHARE / u64::from(cache.block_size());
+        let most = room.clamp(*BLOCKS.start(), *BLOCKS.end());
         let number = AtomicU64::new(committed.load(Ordering::Acquire) + 1);
         Unlogged {
+            cache,
             steps: RwLock::new(()),
             batch: Mutex::default(),
             number,
@@ -94,16 +97,17 @@ impl Unlogged {
         let _first_stays = self.hooks.set(hooks);
     }
 
-    /// Begins a step. Waits for a batch that is on its way home; the caller has begun no other step.
-    pub(super) fn begin<'g>(&'g self, ground: &'g Ground) -> Result<Step<'g>> {
+    /// Begins a step. Waits for a batch that is on its way home; the caller has begun no other step. `zones` are those
+    /// of the volume.
+    pub(super) fn begin<'g>(&'g self, zones: &'g SystemZones) -> Result<Step<'g>> {
         if self.batch.lock().blocks.len() >= self.most {
-            self.commit(ground)?;
+            self.commit()?;
         }
         self.check_alive()?;
         let running = self.steps.read();
         self.check_alive()?;
         self.counts.lock().handles_started += 1;
-        Ok(Step { unlogged: self, ground, _running: running })
+        Ok(Step { unlogged: self, zones, _running: running })
     }
 
     /// Writes home all that was changed so far. Whether there was anything: then the device was flushed after all data
@@ -111,8 +115,8 @@ impl Unlogged {
     ///
     /// # Errors
     /// [`Error::Aborted`](super::error::Error::Aborted): nothing more is written from now on.
-    pub(crate) fn commit(&self, ground: &Ground) -> Result<bool> {
-        self.commit_in(ground, &self.quiesce()?)
+    pub(crate) fn commit(&self) -> Result<bool> {
+        self.commit_in(&self.quiesce()?)
     }
 
     /// Waits until no step runs. None begins until the result is dropped.
@@ -130,7 +134,7 @@ impl Unlogged {
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn commit_in(&self, ground: &Ground, _: &Quiet<'_>) -> Result<bool> {
+    pub(crate) fn commit_in(&self, _: &Quiet<'_>) -> Result<bool> {
         let (blocks, freed, begun) = {
             let mut batch = self.batch.lock();
             if batch.blocks.is_empty() {
@@ -142,7 +146,7 @@ impl Unlogged {
         for (pin, turn) in blocks.into_values() {
             turns[turn as usize].push(pin);
         }
-        let written = match self.write_home(ground, begun, &turns) {
+        let written = match self.write_home(begun, &turns) {
             Ok(written) => written,
             Err(error) => {
                 let what = format!("changes could not be written: {error}").into();
@@ -166,28 +170,28 @@ impl Unlogged {
     }
 
     /// In the order of the module. Returns how many blocks were written.
-    fn write_home(&self, ground: &Ground, begun: bool, turns: &[Vec<BufferPin>; 4]) -> Result<u64> {
+    fn write_home(&self, begun: bool, turns: &[Vec<BufferPin>; 4]) -> Result<u64> {
         if !begun {
             if let Some(hooks) = self.hooks.get() {
                 hooks.log_begins().map_err(JournalError::Aborted)?;
             }
             self.batch.lock().begun = true;
         }
-        let mut written = ground.cache.write_due(&turns[Turn::New as usize])?;
-        self.flush(ground)?;
+        let mut written = self.cache.write_due(&turns[Turn::New as usize])?;
+        self.flush()?;
         for turn in [Turn::Fixed, Turn::Changed, Turn::Moved] {
             let pins = &turns[turn as usize];
             if !pins.is_empty() {
-                written += ground.cache.write_due(pins)?;
-                self.flush(ground)?;
+                written += self.cache.write_due(pins)?;
+                self.flush()?;
             }
         }
         Ok(written)
     }
 
-    fn flush(&self, ground: &Ground) -> Result<()> {
+    fn flush(&self) -> Result<()> {
         self.counts.lock().flushes += 1;
-        Ok(ground.cache.device().flush()?)
+        Ok(self.cache.device().flush()?)
     }
 
     /// The volume says again that it was left cleanly: the next batch has to begin anew.
@@ -258,7 +262,7 @@ pub(crate) struct Quiet<'g> {
 /// Changes that belong together: all or none of them are in a batch.
 pub(super) struct Step<'g> {
     unlogged: &'g Unlogged,
-    ground: &'g Ground,
+    zones: &'g SystemZones,
     _running: RwLockReadGuard<'g, ()>,
 }
 
@@ -279,7 +283,7 @@ impl Step<'_> {
             (false, false) => Turn::Changed,
             (false, true) => Turn::Moved,
         };
-        let cache = &self.ground.cache;
+        let cache = &self.unlogged.cache;
         let pin = cache.pin(block.get())?;
         // Noted first: whoever sees the change knows that it is not on the device.
         self.unlogged.note(pin.clone(), turn);
@@ -289,7 +293,7 @@ impl Step<'_> {
     /// Fills a block that was free before, or one at a fixed place.
     pub(super) fn fresh<T>(&mut self, block: Pblk, fill: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
         let turn = if self.is_fixed(block) { Turn::Fixed } else { Turn::New };
-        let cache = &self.ground.cache;
+        let cache = &self.unlogged.cache;
         let pin = cache.pin(block.get())?;
         self.unlogged.note(pin.clone(), turn);
         Ok(cache.overwrite(&pin, Owner::Direct, fill)?)
@@ -299,7 +303,7 @@ impl Step<'_> {
     pub(super) fn freed(&mut self, block: Pblk) -> Result<()> {
         let known = self.unlogged.batch.lock().blocks.remove(&block.get());
         drop(known);
-        Ok(self.ground.cache.forget(block.get())?)
+        Ok(self.unlogged.cache.forget(block.get())?)
     }
 
     pub(super) fn free_later(&mut self, run: FreedRun) {
@@ -307,6 +311,6 @@ impl Step<'_> {
     }
 
     fn is_fixed(&self, block: Pblk) -> bool {
-        !self.ground.zones.allows(block.get(), 1)
+        !self.zones.allows(block.get(), 1)
     }
 }

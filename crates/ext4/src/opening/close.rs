@@ -1,5 +1,5 @@
-//! The flag that says that the log is in use (`needs_recovery`), and what is written last. On a volume without a journal
-//! it is the state that says that the volume was left cleanly, which is taken away as long as there are changes.
+//! The flag that says that the log is in use (`needs_recovery`), and what is written last. On a volume without a
+//! journal it is the state that says that it was left cleanly, which is taken away as long as there are changes.
 //!
 //! The flag is set, durably, before the log is used, and cleared when the log is empty and everything is home: without
 //! it the next mount throws the log away. Both write the superblock as it is on the device, past the cache. What a
@@ -74,7 +74,7 @@ fn settle_unlogged(ground: &Ground, unlogged: &Unlogged) -> Result<()> {
         return Ok(());
     }
     let quiet = unlogged.quiesce()?;
-    unlogged.commit_in(ground, &quiet)?;
+    unlogged.commit_in(&quiet)?;
     let (free_blocks, free_inodes) = free_counts(&Direct(ground))?;
     let clean = ground.superblock.state & State::CLEAN;
     rewrite(ground, false, |superblock| {

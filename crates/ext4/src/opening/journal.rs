@@ -56,8 +56,7 @@ pub(crate) fn open(state: &mut Ext4State, write: bool) -> Result<()> {
     match load(state) {
         Ok(None) => {
             if write {
-                let (budget, block) = (state.cache.stats().budget_bytes, state.cache.block_size());
-                state.unlogged = Some(Unlogged::new(budget, block, state.committed.clone()));
+                state.unlogged = Some(Unlogged::new(state.cache.clone(), state.committed.clone()));
             }
             Ok(())
         }
