@@ -252,6 +252,18 @@ impl BufferCache {
         self.write_runs(pins, |tid| tid.is_some_and(|tid| tid <= newest))
     }
 
+    /// Writes home what is due of these blocks, neighbours together, and waits for home writes of others that are on
+    /// their way. Returns how many blocks this call wrote. They are durable after the next device flush.
+    ///
+    /// `pins` are in the order of their blocks.
+    ///
+    /// # Errors
+    /// The first failed write; those blocks and the ones not reached stay due. [`Error::ForeignPin`].
+    pub fn write_due(&self, pins: &[BufferPin]) -> Result<u64> {
+        pins.iter().try_for_each(|pin| self.check_pin(pin))?;
+        self.write_runs(pins, |_| true)
+    }
+
     /// [`BufferCache::write_back`], then a device flush: everything due when the call began is durable.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::sample::{DATA_SIZE, TAIL_SIZE, VOLUME_SIZE, expected, sample, sample_with};
+use common::sample::{DATA_SIZE, TAIL_SIZE, VOLUME_SIZE, expected, not_left_cleanly, sample};
 use common::{
     Image, assert_same_bytes, assert_unchanged, open_ro, open_rw, patterned, read_only, read_write,
 };
@@ -144,8 +144,8 @@ fn lines_are_read_and_blocks_rewritten_through_std() {
 #[test]
 fn what_cannot_be_overwritten_is_refused_whole_and_moves_nothing() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
-    // Nothing is allocated without a journal so far.
-    let image = sample_with(4096, &["-O", "^has_journal"]);
+    // Nothing is allocated on a volume that has no journal and was not left cleanly.
+    let image = not_left_cleanly();
     let device = image.device();
     let volume = open_rw(device.clone());
     // Over the end, behind it, into unwritten blocks, into a hole.

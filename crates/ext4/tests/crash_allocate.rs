@@ -62,6 +62,27 @@ impl Scene {
         Scene { handle, volume, files, rng: Rng::new(seed), number: 100, waiting: Vec::new() }
     }
 
+    /// Queued into holes of `/a`, and not sent before a write of `/b` has been committed.
+    fn around_a_commit(&mut self, start: u64) {
+        let mut queue = self.volume.queue(QueueOptions::depth(4)).unwrap();
+        let slot = queue.attach(&self.files[0]).unwrap();
+        for part in 0..4 {
+            let begun = self.begin(0, start + part * 4096, 2048);
+            let mut buffer = queue.buffer(2048).unwrap();
+            pattern(begun.number, begun.pos, &mut buffer);
+            queue.write(slot, begun.pos, buffer, WriteFlags::empty(), part).unwrap();
+        }
+        let size = self.files[1].size();
+        let begun = self.begin(1, size, 1024);
+        let bytes = patterned(begun.number, size, 1024);
+        assert_eq!(self.files[1].write_at_with(&bytes, size, WriteFlags::DSYNC).unwrap(), 1024);
+        self.acknowledge(1, vec![begun]);
+        let mut left = 4;
+        while left > 0 {
+            left -= queue.wait(1).unwrap().inspect(|done| assert!(done.result.is_ok())).count();
+        }
+    }
+
     fn begin(&mut self, file: usize, pos: u64, length: u64) -> Begun {
         self.number += 1;
         let begun = Begun { number: self.number, file, pos, length };
@@ -203,7 +224,13 @@ fn states(scene: &Scene, name: &str, states: usize) -> Report {
 #[test]
 fn what_was_acknowledged_survives_every_power_cut() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
-    let layouts: [&[&str]; 3] = [&[], &["-O", "^metadata_csum,^64bit"], &["-O", "bigalloc", "-C", "8192"]];
+    let layouts: [&[&str]; 4] = [
+        &[],
+        &["-O", "^metadata_csum,^64bit"],
+        &["-O", "bigalloc", "-C", "8192"],
+        // Maps of block pointers: new blocks are zeroed before they are mapped.
+        &["-O", "^extent,^64bit"],
+    ];
     for (seed, args) in (1..).zip(layouts) {
         let image = image(args);
         for fua in [true, false] {
@@ -219,6 +246,63 @@ fn what_was_acknowledged_survives_every_power_cut() {
             let report = states(&scene, &format!("allocate-{seed}-{fua}"), 1500);
             assert!(report.images > 100, "{report}");
         }
+    }
+}
+
+/// A commit comes between the blocks of a write and its data: what was in them before is not seen.
+#[test]
+fn a_commit_in_the_middle_of_a_write_shows_nothing_of_it() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let layouts: [&[&str]; 2] = [&[], &["-O", "^extent,^64bit"]];
+    for (seed, args) in (31..).zip(layouts) {
+        let mut scene = Scene::new(&image(args), seed, true);
+        scene.files[0].set_len(200_000).unwrap();
+        (0..10).for_each(|round| scene.around_a_commit(round * 20_480));
+        let report = enumerate(&scene, &format!("allocate-around-{seed}"), 1000);
+        println!("{args:?}: {report}");
+        assert!(report.images > 100, "{report}");
+    }
+}
+
+/// An extending write finds the volume full, and forces a commit that releases what another file gave back: with a part
+/// of its blocks behind the size.
+#[test]
+fn a_commit_in_the_middle_of_an_extension_leaves_no_block_behind_the_size() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let layouts: [&[&str]; 2] = [&[], &["-O", "^extent,^64bit"]];
+    for (seed, args) in (41..).zip(layouts) {
+        let mut scene = Scene::new(&image(args), seed, true);
+        let (unit, mut full) = (512 << 10, 0);
+        while scene.files[1].write_at(&patterned(3, full, unit), full).is_ok() {
+            full += unit as u64;
+        }
+        scene.files[1].sync_all().unwrap();
+        scene.handle.reset().unwrap();
+        scene.files[1].set_len(full / 2).unwrap();
+        // More than is left, and less than was given back.
+        let begun = scene.begin(0, 0, full / 4);
+        let bytes = patterned(begun.number, 0, begun.length as usize);
+        assert_eq!(scene.files[0].write_at(&bytes, 0).unwrap(), bytes.len());
+        scene.files[0].sync_all().unwrap();
+        let scratch = Scratch::new(4 * SIZE);
+        let path = scratch.file("state.img");
+        let options = Options::new(&format!("allocate-full-{seed}"), 1).at_most(120);
+        let report = assert_states(&scene.handle.log().unwrap(), &options, |state| {
+            let device = state.device();
+            let volume = open_rw(device.clone());
+            let size = volume.metadata("/a").unwrap().size;
+            volume.close().map_err(|error| error.to_string())?;
+            Image::of(&*device).save(&path);
+            oracle::e2fsck_clean(&path);
+            state.save(&path);
+            let repaired = oracle::e2fsck(&path, &["-fy"]);
+            let complains = repaired.output.contains("i_size");
+            if repaired.status > 1 || complains || (size != 0 && size != begun.length) {
+                return Err(format!("{size} bytes, {repaired:?}"));
+            }
+            Ok(())
+        });
+        println!("{args:?}: {report}");
     }
 }
 

@@ -133,6 +133,7 @@ type Events = Arc<Mutex<Vec<TraceEvent>>>;
 struct Bed {
     events: Events,
     volume: Volume,
+    has_journal: bool,
     queue: IoQueue,
     /// Of somebody who has a read in flight on the same file.
     neighbour: IoQueue,
@@ -156,6 +157,7 @@ impl Bed {
             queue: volume.queue(QueueOptions::depth(1024)).unwrap(),
             neighbour: volume.queue(QueueOptions::depth(2)).unwrap(),
             capabilities,
+            has_journal: volume.superblock().journal_inode().is_some(),
             volume,
             block: layout.block,
             sector,
@@ -279,6 +281,8 @@ fn neighbour(bed: &mut Bed, file: &File, name: &str, written: bool) -> Option<Fi
 fn counts(bed: &Bed, case: &Case, told: &Explanation, counter: Counter) -> bool {
     let (plan, query) = (&told.plan, &case.query);
     let exclusive = plan.gate == GateMode::Exclusive;
+    // Blocks first, with the gate held alone; then it goes on as an overwrite among others.
+    let halves = exclusive && plan.finish == Finish::Asynchronous;
     match counter {
         Counter::SimpleReads => plan.route == Route::SimpleRead,
         Counter::GeneralReads => plan.route == Route::GeneralRead,
@@ -292,11 +296,14 @@ fn counts(bed: &Bed, case: &Case, told: &Explanation, counter: Counter) -> bool 
                 || matches!(plan.route, Route::Allocate | Route::DaxAllocate) && case.is_misaligned(bed)
         }
         Counter::DioCounted => plan.counted,
-        Counter::OverwritesWithoutHandle => query.write && plan.journal == JournalWork::None,
+        Counter::OverwritesWithoutHandle => {
+            let plain = bed.has_journal && !case.switches.overwrite_no_transaction;
+            query.write && (plan.journal == JournalWork::None || halves && !plain)
+        }
         Counter::HandlesStarted => plan.journal == JournalWork::Handle,
         Counter::ExclusiveWrites => exclusive,
         Counter::SharedSubblockWrites => {
-            query.write && !exclusive && !(query.pos | query.length).is_multiple_of(bed.block)
+            query.write && (!exclusive || halves) && !(query.pos | query.length).is_multiple_of(bed.block)
         }
         Counter::FuaWrites => plan.durability == Durability::Fua,
         Counter::Flushes => {

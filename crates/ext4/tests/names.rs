@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::sample::sample_with;
+use common::sample::{is_journaled, sample_with};
 use common::{Image, open_ro, open_rw, patterned, read_all, read_only, read_write};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,13 +13,15 @@ use uext4::{Error, File, OpenOptions, Volume, WriteFlags};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
 /// Sizes of blocks, other arguments of mke2fs, and how many steps are played.
-const VOLUMES: [(u32, &[&str], u32); 6] = [
+const VOLUMES: [(u32, &[&str], u32); 8] = [
     (4096, &[], 400),
     (1024, &["-N", "6000"], 5000),
     (1024, &["-O", "^dir_index,^metadata_csum,^64bit"], 400),
     (4096, &["-O", "inline_data"], 120),
     (2048, &["-O", "^orphan_file,^metadata_csum"], 300),
     (4096, &["-O", "bigalloc", "-C", "16384"], 300),
+    (1024, &["-N", "6000", "-O", "^has_journal"], 3000),
+    (4096, &["-O", "^has_journal,^orphan_file,inline_data"], 200),
 ];
 
 /// A volume, the names and contents of its directory, and files that have no name any more.
@@ -173,7 +175,10 @@ fn names_come_and_go_as_in_the_model() {
         oracle::e2fsck_clean(&image);
         let found = contents(&open_ro(Image::load(&image).device()));
         assert!(found.keys().eq(play.names.keys()), "{block} {args:?}: by e2fsck");
-        let found = recovered(dirty.device(), &scratch);
+        let found = match is_journaled(args) {
+            true => recovered(dirty.device(), &scratch),
+            false => contents(&open_ro(dirty.device())),
+        };
         assert!(found.keys().eq(play.names.keys()), "{block} {args:?}: by us");
         // And closed.
         let Play { device, volume, names, unlinked, .. } = play;
@@ -187,8 +192,14 @@ fn names_come_and_go_as_in_the_model() {
 #[test]
 fn a_file_without_a_name_lives_as_long_as_it_is_open() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for args in [&[][..], &["-O", "^has_journal"]] {
+        without_a_name(args);
+    }
+}
+
+fn without_a_name(args: &[&str]) {
     let scratch = Scratch::new(96 << 20);
-    let device = sample_with(4096, &[]).device();
+    let device = sample_with(4096, args).device();
     let volume = open_rw(device.clone());
     let free = |volume: &Volume| volume.statfs().unwrap().free;
     let before = free(&volume);
@@ -200,13 +211,28 @@ fn a_file_without_a_name_lives_as_long_as_it_is_open() {
         file
     });
     volume.clone().close().unwrap();
+    // Left cleanly with orphans: the next open frees them.
+    let left = Image::of(&*device).device();
+    recovered(left.clone(), &scratch);
+    assert_eq!(free(&open_ro(left)), before);
     // The one in the middle leaves the chain first.
     let [first, middle, last] = files;
     drop(middle);
+    first.write_any_at(b"more", 200_000, WriteFlags::empty()).unwrap();
     first.sync_all().unwrap();
     let dirty = Image::of(&*device);
     common::assert_same_bytes(&patterned(2, 0, 100_000), &read_all(&last));
-    drop(recovered(dirty.device(), &scratch));
+    match is_journaled(args) {
+        true => drop(recovered(dirty.device(), &scratch)),
+        false => {
+            let refused = Volume::open_device(dirty.device(), uext4::VolumeOptions::read_write());
+            assert!(matches!(refused.err(), Some(Error::Incompatible { .. })));
+            let image = scratch.file("volume.img");
+            dirty.save(&image);
+            assert!(oracle::e2fsck(&image, &["-fy"]).status < 2);
+            assert_eq!(free(&open_ro(Image::load(&image).device())), before);
+        }
+    }
     drop((first, last));
     volume.close().unwrap();
     clean(&*device, &scratch);

@@ -3,8 +3,8 @@
 mod common;
 
 use common::sample::{
-    DATA_SIZE, FLAGGED, FRAG_SIZE, MIXED_ALLOCATED, MIXED_SIZE, MIXED_WRITTEN, TAIL_SIZE, sample,
-    sample_with, with_sealed_files,
+    DATA_SIZE, FLAGGED, FRAG_SIZE, MIXED_ALLOCATED, MIXED_SIZE, MIXED_WRITTEN, TAIL_SIZE, not_left_cleanly,
+    sample, sample_with, with_sealed_files,
 };
 use common::{Image, aligned, assert_unchanged, open_ro, open_rw, read_all, read_only, read_write};
 use std::sync::Arc;
@@ -47,8 +47,8 @@ fn assert_allocation(result: Result<usize, Error>, wanted: Allocation) {
 
 #[test]
 fn writes_that_need_allocation_say_what_they_need_and_change_nothing() {
-    // Nothing is allocated without a journal so far.
-    let image = sample_with(4096, &["-O", "^has_journal"]);
+    // Nothing is allocated on a volume that has no journal and was not left cleanly.
+    let image = not_left_cleanly();
     let device = image.device();
     let volume = open_rw(device.clone());
     const { assert!(TAIL_SIZE < 8192 + 2048) };

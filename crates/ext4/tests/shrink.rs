@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::sample::{self, sample_with};
+use common::sample::{self, is_journaled, sample_with, with_pointers};
 use common::{Image, aligned, assert_same_bytes, open_rw, patterned, read_all, read_only, read_write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,13 +14,16 @@ use uext4::{Error, Fallocate, File, Limit, State, Volume, WriteFlags};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
 /// Sizes of blocks, and other arguments of mke2fs.
-const VOLUMES: [(u32, &[&str]); 6] = [
+const VOLUMES: [(u32, &[&str]); 9] = [
     (4096, &[]),
     (1024, &[]),
     (2048, &["-O", "^metadata_csum,^64bit"]),
     (1024, &["-O", "^metadata_csum,^uninit_bg,^64bit,^flex_bg"]),
     (4096, &["-O", "bigalloc", "-C", "16384"]),
     (1024, &["-O", "bigalloc", "-C", "16384", "-O", "^metadata_csum"]),
+    (4096, &["-O", "^has_journal"]),
+    (1024, &["-O", "^has_journal,^metadata_csum"]),
+    (1024, &["-O", "^has_journal,bigalloc", "-C", "16384"]),
 ];
 /// Maps of block pointers.
 const POINTERS: [(u32, &[&str]); 2] =
@@ -189,8 +192,10 @@ fn changes_of_every_kind_are_read_back() {
         assert_eq!(contents(Image::load(&path).device()), models, "{block} {args:?}: recovered by e2fsck");
         let recovered = dirty.device();
         assert_eq!(contents(recovered.clone()), models, "{block} {args:?}: recovered");
-        Image::of(&*recovered).save(&path);
-        oracle::e2fsck_clean(&path);
+        if is_journaled(args) {
+            Image::of(&*recovered).save(&path);
+            oracle::e2fsck_clean(&path);
+        }
         // And closed.
         let Play { device, volume, files, .. } = play;
         drop(files);
@@ -212,19 +217,6 @@ fn close(volume: Volume, device: &MemoryDevice) {
     volume.close().unwrap();
     Image::of(device).save(&path);
     oracle::e2fsck_clean(&path);
-}
-
-/// A volume whose files have maps of block pointers: `debugfs` makes no sample of it.
-fn with_pointers(block: u32, args: &[&str]) -> Image {
-    let source = Scratch::new(8 << 20);
-    for path in ["/data", "/tail", "/sparse"] {
-        let bytes = sample::expected(if path == "/tail" { "/frag" } else { path });
-        std::fs::write(source.file(&path[1..]), bytes).unwrap();
-    }
-    let size = block.to_string();
-    let volume =
-        VolumeBuilder::new(sample::VOLUME_SIZE).args(["-b", &size]).args(args).from_dir(source.path());
-    Image::load(volume.build().path())
 }
 
 #[test]
@@ -254,7 +246,6 @@ fn files_with_block_pointers_are_truncated_and_punched() {
                 let refused = file.fallocate(mode, 0, 4096);
                 assert!(matches!(refused, Err(Error::Incompatible { .. })), "{mode:?}: {refused:?}");
             }
-            assert!(matches!(file.prepare(1), Err(Error::Incompatible { .. })));
         }
         close(volume, &device);
     }
@@ -348,6 +339,12 @@ fn fill(volume: &Volume) -> File {
     while file.fallocate(Fallocate::KeepSize, behind, block).is_ok() {
         behind += block;
     }
+    // And what its map might need: another one needs less.
+    let other = volume.open_file("/mixed", read_write()).unwrap();
+    let mut behind = 1 << 20;
+    while other.fallocate(Fallocate::KeepSize, behind, block).is_ok() {
+        behind += block;
+    }
     file
 }
 
@@ -363,8 +360,11 @@ fn a_full_volume_refuses_what_needs_a_block_and_loses_nothing() {
         let data = volume.open_file("/data", read_write()).unwrap();
         assert!(matches!(mixed.fallocate(Fallocate::Allocate, 64 << 10, 64 << 20), Err(Error::NoSpace)));
         // What of it is punched divides an extent, and that may take a block.
-        let refused = data.fallocate(Fallocate::Punch, 16_385, 100_000);
-        assert!(matches!(refused, Err(Error::NoSpace)), "{block} {args:?}: {refused:?}");
+        // Without a journal mke2fs puts the file elsewhere, and its extents end elsewhere.
+        if is_journaled(args) {
+            let refused = data.fallocate(Fallocate::Punch, 16_385, 100_000);
+            assert!(matches!(refused, Err(Error::NoSpace)), "{block} {args:?}: {refused:?}");
+        }
         let refused = data.fallocate(Fallocate::Zero, 16_385, 100_000);
         assert!(matches!(refused, Err(Error::NoSpace)), "{block} {args:?}: {refused:?}");
         for mode in [Fallocate::Insert, Fallocate::Collapse] {
@@ -424,6 +424,11 @@ fn edges_are_zero_on_the_device() {
         let device = sample_with(block, args).device();
         let volume = open_rw(device.clone());
         let file = volume.open_file("/data", read_write()).unwrap();
+        // Without a journal mke2fs puts the file elsewhere, around what is in its way.
+        assert!(file.map().count() == 1 || !is_journaled(args), "{block} {args:?}");
+        if file.map().count() > 1 {
+            continue;
+        }
         let place = file.map().next().unwrap().unwrap().physical;
         let mut expected = read_all(&file);
         for (mode, pos, length) in [
@@ -550,7 +555,6 @@ fn what_this_version_does_not_keep_is_refused() {
             assert!(matches!(result, Err(Error::Incompatible { .. })), "{path}: {result:?}");
         }
     };
-    refused(open_rw(sample_with(4096, &["-O", "^has_journal"]).device()), "/data");
     let source = Scratch::new(1 << 20);
     std::fs::write(source.file("small"), b"inside").unwrap();
     for features in ["quota", "inline_data"] {

@@ -6,6 +6,7 @@
 //! converted before the copy.
 
 use crate::bounce::next_step;
+use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::fs::{Extended, FileSystem, OpenFile};
@@ -78,6 +79,7 @@ impl<F: FileSystem> Engine<F> {
     ) -> Result<(), F::Error> {
         self.check_process()?;
         let _alone = file.state().gate.lock_exclusive(plan.drain, help);
+        self.counters.bump(Counter::ExclusiveWrites);
         let range = request.range;
         if range.end() <= file.state().size() {
             self.take_blocks(file, request, plan)?;

@@ -42,8 +42,8 @@ pub(crate) struct Wish {
 /// The free space of a volume.
 pub(crate) struct Allocator {
     geometry: Geometry,
-    /// Whether what is given back waits for [`Allocator::release`]: with a journal it carries nothing else before the
-    /// change that freed it is durable.
+    /// Whether what is given back waits for [`Allocator::release`]: it carries nothing else before the change that
+    /// freed it is durable. So on every volume that is open for writing.
     holds: bool,
     /// What waits.
     held: Runs,
@@ -60,11 +60,11 @@ struct Found {
 }
 
 impl Allocator {
-    /// For a volume with or without a journal.
+    /// Nothing waits yet.
     pub(crate) fn new(ground: &Ground) -> Allocator {
         let (held, claimed) = (Runs::default(), Runs::default());
-        let geometry = ground.superblock.geometry;
-        Allocator { geometry, holds: ground.journal.is_some(), held, claimed, orders: None }
+        let holds = ground.journal.is_some() || ground.unlogged.is_some();
+        Allocator { geometry: ground.superblock.geometry, holds, held, claimed, orders: None }
     }
 
     /// What was given back among these blocks may be handed out again: the transaction that freed it is durable.

@@ -40,12 +40,16 @@ enum Place {
 }
 
 impl Files<'_> {
-    /// Gives all holes among `blocks` unwritten blocks on the device and publishes them. What is mapped stays.
+    /// Gives all holes among `blocks` unwritten blocks on the device and publishes them. What is mapped stays. A map of
+    /// block pointers gets zeroed ones ([`Files::allocate_zeroed`]).
     ///
     /// # Errors
     /// [`Error::NoSpace`] after a commit that releases freed blocks, [`Limit::Map`], [`Error::Corrupt`]. What was
     /// allocated up to then stays, unwritten.
     pub(crate) fn allocate(&self, inode: &Inode, blocks: Range<u64>) -> Result<()> {
+        if !inode.disk().uses_extents() {
+            return self.allocate_zeroed(inode, blocks);
+        }
         let limit = |block| u32::try_from(block).map_err(|_| Error::Limit(Limit::Map));
         let (mut at, end) = (limit(blocks.start)?, limit(blocks.end)?);
         while at < end {

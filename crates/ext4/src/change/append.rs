@@ -105,7 +105,6 @@ impl Files<'_> {
 
     /// Whether one handle can do all that a claim needs.
     fn can_claim(&self, inode: &Inode, blocks: &Range<u64>) -> bool {
-        let Some(journal) = &self.state.journal else { return false };
         let runs = RUNS as u32;
         !blocks.is_empty()
             && blocks.end - blocks.start <= u64::from(MAX_UNWRITTEN_LENGTH)
@@ -114,7 +113,7 @@ impl Files<'_> {
             && inode.disk().uses_extents()
             // Mapped memory is converted before it is written.
             && self.state.cache.device().capabilities().dax.is_none()
-            && self.credits(self.depth(inode), runs, runs) <= journal.max_handle_credits()
+            && self.credits(self.depth(inode), runs, runs) <= self.state.max_credits()
     }
 
     /// `None` if there is no room: the other way waits for it.

@@ -43,7 +43,7 @@ impl Files<'_> {
     /// [`Error::NoSpace`]; those of reading the groups.
     pub(crate) fn promise_clear(&self, inode: &Inode) -> Result<Promise> {
         // At the two ends of the range; and an extent that is too long for an unwritten one becomes two.
-        let nodes = 2 * (u64::from(self.depth(inode)) + 2);
+        let nodes = 2 * (u64::from(self.depth(inode)) + 2) * edit::copies(self.state) as u64;
         self.with_room(|| self.space.promise(&Direct(self.state), nodes))
     }
 

@@ -62,7 +62,7 @@ impl Files<'_> {
         let mut leaves = u32::try_from(ranges.len()).unwrap_or(LEAVES).clamp(1, LEAVES);
         while !work.ranges.is_empty() || work.size.is_some() {
             let levels = self.depth(inode);
-            let most = self.state.journal.as_ref().map_or(0, uext4_jbd2::Journal::max_handle_credits);
+            let most = self.state.max_credits();
             while leaves > 1 && self.credits(levels, leaves, 0) > most {
                 leaves /= 2;
             }

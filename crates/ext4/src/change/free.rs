@@ -78,6 +78,9 @@ impl Files<'_> {
             self.give_up_attributes(blocks, &mut draft)?;
             self.remove_orphan(blocks, ino)?;
             draft.disk.blocks_raw = 0;
+            if let Some(unlogged) = &self.state.unlogged {
+                unlogged.note_freed_inode();
+            }
             self.space.free_inode(blocks, &mut draft, now())
         })
     }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `allocate.rs` | blocks for holes |
 //! | `append.rs` | blocks behind the end that are written before they are the file's |
+//! | `pointers.rs` | the same for maps of block pointers |
 //! | `convert.rs` | unwritten blocks become written, and the size follows |
 //! | `remove.rs` | blocks and size are taken away |
 //! | `clear.rs` | written blocks become unwritten |
@@ -23,6 +24,7 @@ mod clear;
 mod convert;
 pub(crate) mod free;
 pub(crate) mod orphans;
+mod pointers;
 mod remove;
 mod shift;
 
@@ -33,6 +35,7 @@ use crate::ground::error::{Error, Limit, Result};
 use crate::ground::features;
 use crate::inode::fields::check_size;
 use crate::inode::{Ext4State, Inode};
+use crate::map::edit;
 use orphans::Orphans;
 use std::ops::Range;
 use std::sync::Arc;
@@ -50,15 +53,30 @@ pub(crate) struct Files<'v> {
 }
 
 impl Files<'_> {
-    /// Whether an inode can get blocks, or unwritten ones.
+    /// Whether an inode can get blocks.
     ///
     /// # Errors
     /// What it lacks.
     pub(crate) fn check_allocates(&self, inode: &Inode) -> Result<()> {
         self.check_changes()?;
-        if !inode.disk().uses_extents() {
-            let feature = format!("a map without extents (inode {})", inode.ino());
+        // As the kernel has it: a pointer cannot say that a block is part of a cluster.
+        if !inode.disk().uses_extents() && self.state.superblock.geometry.cluster_blocks() > 1 {
+            let feature = format!("a map without extents on a volume with clusters (inode {})", inode.ino());
             return Err(Error::Incompatible { action: "allocate", feature });
+        }
+        Ok(())
+    }
+
+    /// Whether an inode can have blocks that are not written.
+    ///
+    /// # Errors
+    /// What it lacks.
+    pub(crate) fn check_unwritten(&self, inode: &Inode) -> Result<()> {
+        self.check_changes()?;
+        if !inode.disk().uses_extents() {
+            let feature =
+                format!("a map without extents (inode {}), which holds data and holes only", inode.ino());
+            return Err(Error::Incompatible { action: "preallocate", feature });
         }
         Ok(())
     }
@@ -68,12 +86,7 @@ impl Files<'_> {
     /// # Errors
     /// What the volume lacks.
     pub(crate) fn check_changes(&self) -> Result<()> {
-        // A volume that is open for reading has one that does not run.
-        if self.state.superblock.journal_inode().is_none() {
-            let feature = "a volume without a journal".into();
-            return Err(Error::Incompatible { action: "allocate", feature });
-        }
-        features::check_accounts(&self.state.superblock)
+        features::check_changes(&self.state.superblock)
     }
 
     /// Refuses a size that the inode cannot have.
@@ -96,7 +109,8 @@ impl Files<'_> {
         // Its two ends may divide a leaf each, and all above.
         let levels = u64::from(self.depth(inode)) + 2;
         let ends = 2.min(blocks.end - blocks.start + 1);
-        let promised = || self.space.promise(&Direct(self.state), ends * levels);
+        let nodes = ends * levels * edit::copies(self.state) as u64;
+        let promised = || self.space.promise(&Direct(self.state), nodes);
         self.with_room(promised)
     }
 
@@ -106,8 +120,7 @@ impl Files<'_> {
             match step() {
                 Err(Error::NoSpace) if self.space.close_windows() => {}
                 Err(Error::NoSpace) if self.space.awaits_commit() => {
-                    let journal = self.state.journal.as_ref().ok_or(Error::NoSpace)?;
-                    journal.commit_all()?;
+                    self.state.commit_all()?;
                 }
                 // Somebody else's commit may have released them since the step looked.
                 Err(Error::NoSpace) => return step(),

@@ -271,8 +271,8 @@ fn check_processes(ground: &Ground) -> Result<()> {
         let feature = format!("orphaned inodes {feature} (open it read-only)");
         Err(Error::Incompatible { action: "open for writing", feature })
     };
-    if superblock.journal_inode().is_none() {
-        return refuse("without a journal: run e2fsck");
+    if superblock.journal_inode().is_none() && !superblock.state.contains(State::CLEAN) {
+        return refuse("without a journal, and was not left cleanly: run e2fsck");
     }
     if superblock.features.ro_compat.contains(RoCompat::QUOTA) {
         return refuse("whose blocks quota files count");

@@ -180,7 +180,7 @@ impl Files<'_> {
     /// Credits of a step that unmaps what so many leaves of pointers tell, or one of extents; and how many groups it
     /// may give blocks back to.
     pub(super) fn removal_credits(&self, extents: bool, levels: u16, leaves: u32) -> (u32, u32) {
-        let most = self.state.journal.as_ref().map_or(0, uext4_jbd2::Journal::max_handle_credits);
+        let most = self.state.max_credits();
         let credits = |groups| match extents {
             true => self.credits(levels, 1, groups),
             false => credits::pointers(self.state, leaves, groups),

@@ -114,13 +114,14 @@ impl Files<'_> {
     /// How many extents the next step may move, and what putting them into the map again may take.
     fn moves(&self, inode: &Inode) -> Result<Moves> {
         let levels = self.depth(inode);
-        let most = self.state.journal.as_ref().map_or(0, uext4_jbd2::Journal::max_handle_credits);
+        let most = self.state.max_credits();
         let mut extents = EXTENTS;
         while extents > 1 && self.credits(levels, 2 * extents, 0) > most {
             extents /= 2;
         }
         let body = Direct(self.state);
-        let promise = |extents| self.space.promise(&body, u64::from(extents) * (u64::from(levels) + 2));
+        let nodes = (u64::from(levels) + 2) * edit::copies(self.state) as u64;
+        let promise = |extents| self.space.promise(&body, u64::from(extents) * nodes);
         match promise(extents) {
             Ok(promise) => Ok(Moves { levels, extents, _promise: promise }),
             Err(Error::NoSpace) => {

@@ -286,11 +286,17 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         let makes_index = plan.fresh.iter().chain(plan.changed.iter().map(|(_, sheet)| sheet));
         let indexed =
             self.shape.indexed || makes_index.into_iter().any(|s| s.kind == DirBlockKind::HtreeRoot);
-        if !plan.fresh.is_empty() {
+        let divides = !plan.fresh.is_empty();
+        if divides {
             self.append(&plan.fresh, indexed)?;
         }
-        for (place, sheet) in plan.changed {
-            self.blocks.change(place, |bytes| bytes.copy_from_slice(&sheet.bytes))?;
+        for (at, (place, sheet)) in plan.changed.into_iter().enumerate() {
+            let copy = |bytes: &mut [u8]| bytes.copy_from_slice(&sheet.bytes);
+            // The first one is that whose names have moved.
+            match divides && at == 0 {
+                true => self.blocks.change_moved(place, copy)?,
+                false => self.blocks.change(place, copy)?,
+            }
         }
         // Without the feature nothing keeps the tree up to date, so the directory loses it.
         self.shape.indexed = indexed;

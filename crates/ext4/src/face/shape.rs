@@ -83,7 +83,7 @@ impl File {
     /// multiples of the cluster (of the block on volumes without clusters), or behind the last byte. [`Error::Limit`]
     /// for an end that the file cannot have. [`Error::NoSpace`]: what was allocated up to then stays; a punch has
     /// changed nothing; zeros may be partly there. [`Error::Incompatible`] for files with block pointers, which can
-    /// only be punched. Others as of [`File::set_len`].
+    /// only be punched, as in Linux. Others as of [`File::set_len`].
     pub fn fallocate(&self, mode: Fallocate, pos: u64, length: u64) -> Result<()> {
         let end = pos.checked_add(length).filter(|end| *end <= i64::MAX as u64);
         let end = end.ok_or(Error::Limit(Limit::Map))?;
@@ -108,11 +108,15 @@ impl File {
     /// The file grows to `size` if it is shorter. Durable after the next sync.
     ///
     /// # Errors
-    /// As of [`Fallocate::Allocate`].
+    /// As of [`Fallocate::Allocate`], but files with block pointers can be prepared.
     pub fn prepare(&self, size: u64) -> Result<()> {
-        self.check_shape(true)?;
+        self.check_shape(false)?;
         let alone = self.alone(true)?;
-        alone.prepare(size)
+        alone.files.check_allocates(alone.inode)?;
+        match alone.inode.disk().uses_extents() {
+            true => alone.prepare(size),
+            false => alone.prepare_pointers(size),
+        }
     }
 
     /// The first byte from `pos` on that is written; `None` if none is, or `pos` is not inside the file. Unwritten
@@ -155,7 +159,7 @@ impl File {
         }
         inode::check_overwrite(&fs.state.superblock, inode)?;
         match needs_extents {
-            true => fs.files().check_allocates(inode),
+            true => fs.files().check_unwritten(inode),
             false => fs.files().check_changes(),
         }
     }
@@ -286,5 +290,25 @@ impl Alone<'_> {
             true => self.files.extend(self.inode, &[blocks], size),
             false => self.files.convert(self.inode, &[blocks]),
         }
+    }
+
+    /// The same for a map of block pointers: what it gets is zeroed, and data at once.
+    fn prepare_pointers(&self, size: u64) -> Result<()> {
+        self.files.check_size(self.inode, size)?;
+        self.held.mark_written();
+        let (before, blocks) = (self.file.size(), self.touched(0, size));
+        if size <= before {
+            return self.files.allocate(self.inode, blocks);
+        }
+        self.files.begin_growth(self.inode)?;
+        let allocated = self
+            .files
+            .allocate(self.inode, blocks)
+            .and_then(|()| self.zero(before, before.next_multiple_of(self.block)));
+        if allocated.is_err() {
+            self.files.truncate(self.inode, &self.held, before)?;
+        }
+        self.files.end_growth(self.inode, allocated.is_ok().then_some(size))?;
+        allocated
     }
 }

@@ -1,7 +1,7 @@
 //! Metadata blocks under change: the one way by which maps, directories, bitmaps and inodes are edited.
 //!
 //! An edit is written once, over [`Blocks`], and runs on three bodies: the canvas of a replay (`canvas.rs`), which
-//! keeps changed blocks in memory, a journal handle (`journaled.rs`), and the cache alone on volumes without a journal
+//! keeps changed blocks in memory, a step of a journal or of a volume without one (`journaled.rs`), and the cache alone
 //! (`direct.rs`). `credits.rs` says how many blocks an edit changes at most.
 //!
 //! # The rule of an edit
@@ -37,6 +37,12 @@ pub(crate) trait Blocks {
 
     /// Changes a block in place. The caller has looked at it before and found it sound.
     fn change<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T>;
+
+    /// The same for a block of which a part is in a new block from now on. Without a journal it goes home after all
+    /// that leads there.
+    fn change_moved<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        self.change(block, change)
+    }
 
     /// Makes metadata of a block that was allocated for it: `fill` gets zeroes, nothing is read.
     fn fresh<T>(&mut self, block: Pblk, fill: impl FnOnce(&mut [u8]) -> T) -> Result<T>;

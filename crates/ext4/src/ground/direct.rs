@@ -1,7 +1,7 @@
-//! Metadata blocks under change on a volume without a journal.
+//! Metadata blocks as they are in the cache: for whoever only looks.
 //!
-//! What is changed is seen at once by whoever reads through the cache, and is due to be written home. Nothing binds the
-//! blocks of an edit together: a crash between their home writes leaves what e2fsck repairs.
+//! What is changed through it is due to be written home, and nothing binds the blocks of an edit together: that is for
+//! tests. A volume without a journal is changed in steps (`journaled.rs`).
 
 use super::blocks::Blocks;
 use super::error::Result;

@@ -2,7 +2,7 @@
 
 use crate::ground::error::{Error, Result};
 use uext4_ondisk::ext4::{
-    Compat, DefaultMountOptions, ENCODING_UTF8_12_1, Features, Incompat, RoCompat, Superblock,
+    Compat, DefaultMountOptions, ENCODING_UTF8_12_1, Features, Incompat, RoCompat, State, Superblock,
 };
 
 /// Incompatible features that reading understands.
@@ -72,6 +72,17 @@ pub(crate) fn check_encoding(superblock: &Superblock) -> Result<()> {
     let folds = superblock.features.incompat.contains(Incompat::CASEFOLD);
     if folds && superblock.encoding != ENCODING_UTF8_12_1 {
         return Err(refuse("open", format!("casefold with encoding {}", superblock.encoding)));
+    }
+    Ok(())
+}
+
+/// Refuses to change blocks, sizes or names of a volume where this version does not.
+pub(crate) fn check_changes(superblock: &Superblock) -> Result<()> {
+    check_accounts(superblock)?;
+    // Blocks that its bitmaps call free may be in use: who takes one destroys a file.
+    if superblock.journal_inode().is_none() && !superblock.state.contains(State::CLEAN) {
+        let feature = "no journal, and was not left cleanly (run e2fsck)";
+        return Err(refuse("allocate", feature));
     }
     Ok(())
 }

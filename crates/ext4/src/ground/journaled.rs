@@ -1,25 +1,31 @@
-//! Metadata blocks under change in a journal handle.
+//! Metadata blocks under change in one step: in a journal handle, or on a volume without a journal.
 //!
-//! What is changed is seen at once by whoever reads through the cache, and reaches its home after the transaction is
-//! committed.
+//! What is changed is seen at once by whoever reads through the cache. It reaches its home after the transaction is
+//! committed; without a journal, with the batch that it belongs to (`unlogged.rs`).
 
 use super::blocks::Blocks;
 use super::error::{Error, Result};
 use super::state::Ground;
-use uext4_jbd2::{AbortCause, FreedRun, Handle, Journal, Tid};
+use super::unlogged::Step;
+use uext4_jbd2::{AbortCause, FreedRun, Handle, Tid};
 use uext4_ondisk::Pblk;
 
-/// A handle on the volume's journal.
+/// A step.
 pub(crate) struct Journaled<'g> {
     ground: &'g Ground,
     /// Dropped before the handle: nobody commits in between.
     half: Half<'g>,
-    handle: Handle<'g>,
+    body: Body<'g>,
 }
 
-/// Aborts the journal if it is dropped after a change: by an error of the edit, or by its panic.
+enum Body<'g> {
+    Handle(Handle<'g>),
+    Unlogged(Step<'g>),
+}
+
+/// Aborts the volume if it is dropped after a change: by an error of the edit, or by its panic.
 struct Half<'g> {
-    journal: &'g Journal,
+    ground: &'g Ground,
     changed: bool,
 }
 
@@ -34,16 +40,16 @@ impl Drop for Half<'_> {
     fn drop(&mut self) {
         if self.changed {
             let what = "a change of metadata ended half-way".into();
-            self.journal.abort(AbortCause { what, errno: libc::EIO });
+            self.ground.abort(AbortCause { what, errno: libc::EIO });
         }
     }
 }
 
 impl<'g> Journaled<'g> {
     /// Runs an edit that changes at most `credits` blocks ([`super::credits`]) in a handle of its own. Waits for room
-    /// in the log; the caller holds no handle and no lock that comes after handles.
+    /// in the log, or for a batch on its way home; the caller holds no handle and no lock that comes after handles.
     ///
-    /// An edit that fails or panics after its first change has left half of itself in the transaction: the journal is
+    /// An edit that fails or panics after its first change has left half of itself in the transaction: the volume is
     /// aborted, and nothing of the transaction is committed.
     ///
     /// # Errors
@@ -53,20 +59,25 @@ impl<'g> Journaled<'g> {
         credits: u32,
         edit: impl FnOnce(&mut Journaled<'g>) -> Result<T>,
     ) -> Result<T> {
-        let journal = ground.journal.as_ref().ok_or(Error::ReadOnly("no journal was opened"))?;
-        let half = Half { journal, changed: false };
-        let mut blocks = Journaled { ground, half, handle: journal.start(credits)? };
+        let body = match (&ground.journal, &ground.unlogged) {
+            (Some(journal), _) => Body::Handle(journal.start(credits)?),
+            (None, Some(unlogged)) => Body::Unlogged(unlogged.begin(&ground.zones)?),
+            (None, None) => return Err(Error::ReadOnly("no journal was opened")),
+        };
+        let mut blocks = Journaled { ground, half: Half { ground, changed: false }, body };
         match edit(&mut blocks) {
             Ok(done) => {
                 blocks.half.changed = false;
-                blocks.handle.stop()?;
+                if let Body::Handle(handle) = blocks.body {
+                    handle.stop()?;
+                }
                 Ok(done)
             }
             Err(error) => {
                 if blocks.half.changed {
                     // The first cause counts, and this one says more.
                     let what = format!("a change of metadata failed half-way: {error}").into();
-                    journal.abort(AbortCause { what, errno: error.errno() });
+                    ground.abort(AbortCause { what, errno: error.errno() });
                 }
                 Err(error)
             }
@@ -75,12 +86,35 @@ impl<'g> Journaled<'g> {
 
     /// The transaction.
     pub(crate) fn tid(&self) -> Tid {
-        self.handle.tid()
+        match &self.body {
+            Body::Handle(handle) => handle.tid(),
+            Body::Unlogged(step) => step.number(),
+        }
     }
 
     /// Blocks that may still be changed.
     pub(crate) fn credits(&self) -> u32 {
-        self.handle.credits()
+        match &self.body {
+            Body::Handle(handle) => handle.credits(),
+            Body::Unlogged(_) => u32::MAX,
+        }
+    }
+
+    fn change_in_turn<T>(
+        &mut self,
+        block: Pblk,
+        moved: bool,
+        change: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T> {
+        let Journaled { ground, body, half } = self;
+        match body {
+            Body::Handle(handle) => {
+                let pin = ground.cache.pin(block.get())?;
+                handle.get_write_access(&pin)?;
+                Ok(handle.dirty(&pin, |bytes| half.change(bytes, change))?)
+            }
+            Body::Unlogged(step) => step.change(block, moved, |bytes| half.change(bytes, change)),
+        }
     }
 }
 
@@ -103,21 +137,34 @@ impl Blocks for Journaled<'_> {
     }
 
     fn change<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
-        let pin = self.ground.cache.pin(block.get())?;
-        self.handle.get_write_access(&pin)?;
-        let Journaled { handle, half, .. } = self;
-        Ok(handle.dirty(&pin, |bytes| half.change(bytes, change))?)
+        self.change_in_turn(block, false, change)
+    }
+
+    fn change_moved<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        self.change_in_turn(block, true, change)
     }
 
     fn fresh<T>(&mut self, block: Pblk, fill: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
-        let pin = self.ground.cache.pin(block.get())?;
-        self.handle.get_write_access(&pin)?;
-        let Journaled { handle, half, .. } = self;
-        Ok(handle.overwrite(&pin, |bytes| half.change(bytes, fill))?)
+        let Journaled { ground, body, half } = self;
+        match body {
+            Body::Handle(handle) => {
+                let pin = ground.cache.pin(block.get())?;
+                handle.get_write_access(&pin)?;
+                Ok(handle.overwrite(&pin, |bytes| half.change(bytes, fill))?)
+            }
+            Body::Unlogged(step) => step.fresh(block, |bytes| half.change(bytes, fill)),
+        }
     }
 
     fn free_later(&mut self, first: Pblk, count: u64) -> Result<()> {
-        Ok(self.handle.free_at_commit(FreedRun { first: first.get(), blocks: count })?)
+        let run = FreedRun { first: first.get(), blocks: count };
+        match &mut self.body {
+            Body::Handle(handle) => Ok(handle.free_at_commit(run)?),
+            Body::Unlogged(step) => {
+                step.free_later(run);
+                Ok(())
+            }
+        }
     }
 
     fn transaction(&self) -> Option<Tid> {
@@ -125,7 +172,14 @@ impl Blocks for Journaled<'_> {
     }
 
     fn freed(&mut self, block: Pblk) -> Result<()> {
-        self.handle.revoke(block.get())?;
+        match &mut self.body {
+            Body::Handle(handle) => handle.revoke(block.get())?,
+            Body::Unlogged(step) => {
+                // What it held is gone from memory.
+                self.half.changed = true;
+                step.freed(block)?;
+            }
+        }
         self.half.changed = true;
         Ok(())
     }

@@ -10,6 +10,7 @@ pub(crate) mod credits;
 pub(crate) mod damage;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod direct;
+pub(crate) mod durable;
 pub(crate) mod error;
 pub(crate) mod features;
 pub(crate) mod foreign;
@@ -23,4 +24,5 @@ pub(crate) mod primary;
 pub(crate) mod recovered;
 pub(crate) mod seal;
 pub(crate) mod state;
+pub(crate) mod unlogged;
 pub(crate) mod zones;

@@ -3,13 +3,14 @@
 use super::blocks::Blocks;
 use super::error::{Error, Result};
 use super::seal::{flag_log, seal};
-use uext4_ondisk::ext4::{SUPERBLOCK_SIZE, Superblock};
+use uext4_ondisk::ext4::{SUPERBLOCK_SIZE, State, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind};
 
 /// Changes fields of the superblock, in one step for all who do so at once. Whatever else it says may have changed
 /// since the volume was opened.
 ///
-/// The log is in use when what a transaction makes of it comes home, and what is home says so (`opening/close.rs`).
+/// The log is in use when what a transaction makes of it comes home, and what is home says so (`opening/close.rs`). On
+/// a volume without a journal it says that the volume was not left cleanly.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if it is damaged: nothing was changed then. Those of the body.
@@ -19,7 +20,8 @@ pub(crate) fn change_superblock(
 ) -> Result<()> {
     let (block, offset) = blocks.ground().superblock.geometry.superblock_position();
     let offset = offset as usize;
-    let journaled = blocks.transaction().is_some();
+    let (logged, unlogged) = (blocks.ground().journal.is_some(), blocks.ground().unlogged.is_some());
+    let stepwise = blocks.transaction().is_some();
     let short = || Error::from(Corrupt::from(CorruptKind::Truncated("superblock")));
     // What is wrong with it shows before anything is changed.
     blocks.look(block, |bytes| Superblock::decode(bytes.get(offset..).unwrap_or_default()).map(drop))??;
@@ -28,8 +30,11 @@ pub(crate) fn change_superblock(
         let before = bytes.get(..SUPERBLOCK_SIZE as usize).ok_or_else(short)?.to_vec();
         let mut superblock = Superblock::decode(bytes)?;
         change(&mut superblock);
+        if stepwise && unlogged {
+            superblock.state &= !State::CLEAN;
+        }
         superblock.encode(bytes)?;
-        if journaled {
+        if stepwise && logged {
             flag_log(bytes, true);
         }
         seal(&before, bytes);

@@ -2,6 +2,7 @@
 
 use super::damage::DescriptorDamage;
 use super::recovered::RecoveryInfo;
+use super::unlogged::Unlogged;
 use super::zones::SystemZones;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -17,6 +18,8 @@ pub(crate) struct Ground {
     pub(crate) zones: SystemZones,
     pub(crate) map_budget: usize,
     pub(crate) journal: Option<Journal>,
+    /// Changes of a volume that is open for writing and has no journal.
+    pub(crate) unlogged: Option<Unlogged>,
     /// Number of the last committed transaction. The inodes share it, because they know no journal.
     pub(crate) committed: Arc<AtomicU64>,
     pub(crate) journal_info: Option<JournalInfo>,

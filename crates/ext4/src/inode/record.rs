@@ -9,7 +9,6 @@ use crate::ground::state::Ground;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use uext4_iomap::{InodeState, MapKind};
-use uext4_jbd2::Journal;
 use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
 
@@ -38,7 +37,7 @@ impl Ground {
         let state = state.with_kind(map_kind(&disk));
         // What was read may hold changes that are not durable. Asked afterwards: an inode changes in memory first, so
         // what a transaction changes later is not in this record.
-        if let Some(tid) = self.journal.as_ref().and_then(Journal::newest_uncommitted) {
+        if let Some(tid) = self.newest_uncommitted() {
             state.set_datasync_tid(tid.0);
         }
         let record = buffer.get(offset as usize..).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! The flag that says that the log is in use (`needs_recovery`), and what is written last.
+//! The flag that says that the log is in use (`needs_recovery`), and what is written last. On a volume without a
+//! journal it is the state that says that it was left cleanly, which is taken away as long as there are changes.
 //!
 //! The flag is set, durably, before the log is used, and cleared when the log is empty and everything is home: without
 //! it the next mount throws the log away. Both write the superblock as it is on the device, past the cache. What a
@@ -10,15 +11,19 @@ use crate::ground::direct::Direct;
 use crate::ground::error::Result;
 use crate::ground::seal::{flag_log, seal};
 use crate::ground::state::Ground;
-use uext4_ondisk::ext4::{SUPERBLOCK_OFFSET, Superblock};
+use crate::ground::unlogged::Unlogged;
+use uext4_ondisk::ext4::{SUPERBLOCK_OFFSET, State, Superblock};
 
-/// Makes it durable that the log is in use.
+/// Makes it durable that the log is in use, or that the volume without one is.
 ///
 /// # Errors
 /// [`Error::Corrupt`](crate::ground::error::Error::Corrupt) if somebody else has damaged the superblock meanwhile;
 /// those of the device.
 pub(crate) fn log_begins(ground: &Ground) -> Result<()> {
-    rewrite(ground, true, |_| ())
+    match ground.unlogged {
+        Some(_) => rewrite(ground, false, |superblock| superblock.state &= !State::CLEAN),
+        None => rewrite(ground, true, |_| ()),
+    }
 }
 
 /// Changes the superblock on the device.
@@ -42,6 +47,9 @@ fn rewrite(ground: &Ground, in_use: bool, change: impl FnOnce(&mut Superblock)) 
 /// # Errors
 /// [`Error::Aborted`](crate::ground::error::Error::Aborted): the flag and the log stay as they are, for recovery.
 pub(crate) fn settle(ground: &Ground) -> Result<()> {
+    if let Some(unlogged) = &ground.unlogged {
+        return settle_unlogged(ground, unlogged);
+    }
     let Some(journal) = &ground.journal else { return Ok(()) };
     journal.check_alive()?;
     if !journal.in_use() {
@@ -55,6 +63,25 @@ pub(crate) fn settle(ground: &Ground) -> Result<()> {
         (superblock.free_blocks, superblock.free_inodes) = (free_blocks, free_inodes);
     })?;
     // What was read of it before is an old one.
+    let (block, _) = ground.superblock.geometry.superblock_position();
+    Ok(ground.cache.forget(block.get())?)
+}
+
+/// The same without a journal. The volume was left cleanly then, if it had been so before.
+fn settle_unlogged(ground: &Ground, unlogged: &Unlogged) -> Result<()> {
+    unlogged.check_alive()?;
+    if !unlogged.in_use() {
+        return Ok(());
+    }
+    let quiet = unlogged.quiesce()?;
+    unlogged.commit_in(&quiet)?;
+    let (free_blocks, free_inodes) = free_counts(&Direct(ground))?;
+    let clean = ground.superblock.state & State::CLEAN;
+    rewrite(ground, false, |superblock| {
+        (superblock.free_blocks, superblock.free_inodes) = (free_blocks, free_inodes);
+        superblock.state |= clean;
+    })?;
+    unlogged.left_cleanly(&quiet);
     let (block, _) = ground.superblock.geometry.superblock_position();
     Ok(ground.cache.forget(block.get())?)
 }

@@ -1,6 +1,7 @@
 //! The journal of a volume: finding its blocks and opening it.
 
 use crate::ground::error::Result;
+use crate::ground::unlogged::Unlogged;
 use crate::inode::{Ext4State, refuse_value};
 use crate::map;
 use crate::opening::on_device;
@@ -47,13 +48,18 @@ pub(crate) fn find(state: &Ext4State) -> Result<Option<RunMap>> {
 }
 
 /// Finds the journal and makes its blocks a system zone. By now the log is empty or does not count. Only a volume open
-/// for writing gets a running journal.
+/// for writing gets a running journal, or a batch for its changes if it has none.
 ///
 /// A reader needs no journal whose log does not count. Damage of the journal is then noted
 /// ([`crate::RecoveryInfo::journal_damage`]), and the files stay readable.
 pub(crate) fn open(state: &mut Ext4State, write: bool) -> Result<()> {
     match load(state) {
-        Ok(None) => Ok(()),
+        Ok(None) => {
+            if write {
+                state.unlogged = Some(Unlogged::new(state.cache.clone(), state.committed.clone()));
+            }
+            Ok(())
+        }
         Ok(Some((log, info))) => begin(state, log, info, write),
         Err(error) if !write && !state.superblock.needs_recovery() => {
             state.recovery.journal_damage = Some(error.to_string());

@@ -55,6 +55,7 @@ pub(super) fn bare(
         cache: BufferCache::new(device, &cache_options)?,
         map_budget: options.map_budget,
         journal: None,
+        unlogged: None,
         committed: Arc::default(),
         journal_info: None,
         recovery: RecoveryInfo::clean(),

@@ -10,6 +10,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::features;
 use crate::ground::journaled::Journaled;
 use crate::ground::state::ROOT;
+use crate::ground::unlogged::Unlogged;
 use crate::inode::edit::Change;
 use crate::inode::fields::now;
 use crate::inode::metadata::FileKind;
@@ -98,11 +99,7 @@ pub(super) fn check_directory(state: &Ext4State, directory: &Inode) -> Result<()
         let feature = format!("an encrypted directory (inode {})", directory.ino());
         return Err(Error::Incompatible { action: "change names", feature });
     }
-    if state.journal.is_none() {
-        let feature = "no journal, without which names are not changed".into();
-        return Err(Error::Incompatible { action: "change names", feature });
-    }
-    features::check_accounts(&state.superblock)
+    features::check_changes(&state.superblock)
 }
 
 /// Makes a file. The caller holds the directory's names.
@@ -115,8 +112,13 @@ fn create(fs: &Ext4, parent: &Inode, name: &[u8], new: &NewFile) -> Result<Arc<I
         return Err(Error::Incompatible { action: "create a file", feature });
     }
     let files = fs.files();
-    let ino = files.with_room(|| add(&files, parent, name, &describe(state, parent, new)))?;
-    state.inode(ino)
+    let made = loop {
+        if let Some(made) = files.with_room(|| add(&files, parent, name, &describe(state, parent, new)))? {
+            break made;
+        }
+        state.commit_all()?;
+    };
+    state.inode(made)
 }
 
 /// What the record of a new file says.
@@ -149,12 +151,16 @@ fn is_refusal(error: &Error) -> bool {
     )
 }
 
-/// One handle: inode, name, and the directory's times.
-fn add(files: &Files<'_>, parent: &Inode, name: &[u8], new: &NewInode) -> Result<Ino> {
+/// One handle: inode, name, and the directory's times. `None`: nothing was done, and a commit has to come first.
+fn add(files: &Files<'_>, parent: &Inode, name: &[u8], new: &NewInode) -> Result<Option<Ino>> {
     let state = files.state;
     let credits =
         credits::name(state, files.depth(parent)) + 2 * credits::inode(state) + 1 + credits::groups(state, 1);
     Journaled::run(state, credits, |blocks| {
+        // Without a journal the number of a file that was removed may have a name on the device still.
+        if state.unlogged.as_ref().is_some_and(Unlogged::has_freed_inode) {
+            return Ok(Ok(None));
+        }
         let mut directory = parent.edit(blocks)?;
         let mut made = match files.space.make_inode(blocks, parent.ino(), new) {
             Ok(made) => made,
@@ -187,6 +193,6 @@ fn add(files: &Files<'_>, parent: &Inode, name: &[u8], new: &NewInode) -> Result
         let mut known = parent.state.map.lock();
         directory.store(blocks, Change::Data)?;
         known.forget();
-        Ok(Ok(made.ino))
+        Ok(Ok(Some(made.ino)))
     })?
 }

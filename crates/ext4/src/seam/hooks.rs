@@ -8,10 +8,13 @@ use uext4_jbd2::{AbortCause, CommitHooks, FreedRun, Tid};
 /// The file system, as its journal knows it.
 struct Hooks(Weak<Ext4>);
 
-/// Lets the journal of a volume that is open for writing ask.
+/// Lets the journal of a volume that is open for writing ask, or what stands for it.
 pub(super) fn connect(fs: &Arc<Ext4>) {
-    if let Some(journal) = &fs.state.journal {
-        journal.set_hooks(Arc::new(Hooks(Arc::downgrade(fs))));
+    let hooks = Arc::new(Hooks(Arc::downgrade(fs)));
+    match (&fs.state.journal, &fs.state.unlogged) {
+        (Some(journal), _) => journal.set_hooks(hooks),
+        (None, Some(unlogged)) => unlogged.set_hooks(hooks),
+        (None, None) => {}
     }
 }
 
@@ -20,7 +23,7 @@ impl CommitHooks for Hooks {
         let gone = || AbortCause { what: "the volume is closed".into(), errno: libc::EIO };
         let fs = self.0.upgrade().ok_or_else(gone)?;
         close::log_begins(&fs.state).map_err(|error| AbortCause {
-            what: format!("the superblock could not be marked (needs_recovery): {error}").into(),
+            what: format!("the superblock could not be marked (in use): {error}").into(),
             errno: error.errno(),
         })
     }

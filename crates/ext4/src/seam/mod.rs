@@ -17,7 +17,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use uext4_iomap::gate::InodeGuard;
 use uext4_iomap::switches::Routing;
 use uext4_iomap::{Blocks, Count, Extended, FileSystem, InodeState, MapSnapshot, Piece, Range, Synced};
-use uext4_jbd2::SyncOutcome;
 
 /// The file system half of an open volume.
 pub struct Ext4 {
@@ -63,9 +62,14 @@ impl Ext4 {
 pub enum Extension {
     /// They are claimed: the file has them when their data is complete.
     Claimed(Appending),
-    /// The holes behind the size that it may fill. New blocks there are unwritten: a crash leaves none to be cleared
-    /// away, but a write that fails gives them back.
-    Holes(Vec<Blocks>),
+    /// They are allocated before it is sent.
+    Holes {
+        /// The holes behind the size that the write may fill. One that fails gives their blocks back.
+        holes: Vec<Blocks>,
+        /// Whether the file is among the orphans meanwhile. New blocks of an extent tree are unwritten there, and a
+        /// crash leaves none to be cleared away; those of a map of pointers are data.
+        orphaned: bool,
+    },
 }
 
 impl FileSystem for Ext4 {
@@ -85,9 +89,7 @@ impl FileSystem for Ext4 {
     fn abort(&self, cause: uext4_iomap::Error) {
         let what = cause.to_string();
         self.note_abort(&what);
-        if let Some(journal) = &self.state.journal {
-            journal.abort(uext4_jbd2::AbortCause { what: what.into(), errno: cause.errno() });
-        }
+        self.state.abort(uext4_jbd2::AbortCause { what: what.into(), errno: cause.errno() });
     }
 
     fn map(&self, inode: &Inode, pos: u64) -> Result<Arc<MapSnapshot>> {
@@ -156,10 +158,15 @@ impl FileSystem for Ext4 {
         let block = self.block_size();
         let behind = inode.state.size().div_ceil(block).max(range.pos / block);
         let blocks = behind..range.end().div_ceil(block);
-        match self.files().claim(inode, range.pos / block, blocks.clone())? {
-            Some(claimed) => Ok(Extension::Claimed(claimed)),
-            None => self.files().holes(inode, blocks).map(Extension::Holes),
+        if let Some(claimed) = self.files().claim(inode, range.pos / block, blocks.clone())? {
+            return Ok(Extension::Claimed(claimed));
         }
+        let holes = self.files().holes(inode, blocks)?;
+        let orphaned = !inode.disk().uses_extents() && !holes.is_empty();
+        if orphaned {
+            self.files().begin_growth(inode)?;
+        }
+        Ok(Extension::Holes { holes, orphaned })
     }
 
     fn extend_end(
@@ -169,33 +176,39 @@ impl FileSystem for Ext4 {
         extension: Extension,
         outcome: Extended<'_, Promise>,
     ) -> Result<()> {
-        match (outcome, extension) {
-            (Extended::Complete { size, blocks, reserves: _promises }, Extension::Claimed(claimed)) => {
-                self.files().append(inode, held, claimed, blocks, size)
+        let (holes, orphaned) = match extension {
+            Extension::Claimed(claimed) => {
+                return match outcome {
+                    Extended::Complete { size, blocks, reserves: _promises } => {
+                        self.files().append(inode, held, claimed, blocks, size)
+                    }
+                    Extended::Failed => self.files().drop_claim(inode, held, claimed),
+                };
             }
-            (Extended::Failed, Extension::Claimed(claimed)) => self.files().drop_claim(inode, held, claimed),
-            (Extended::Complete { size, blocks, reserves: _promises }, Extension::Holes(_)) => {
+            Extension::Holes { holes, orphaned } => (holes, orphaned),
+        };
+        match outcome {
+            Extended::Complete { size, .. } if orphaned => self.files().end_growth(inode, Some(size)),
+            Extended::Complete { size, blocks, reserves: _promises } => {
                 self.files().extend(inode, blocks, size)
             }
-            (Extended::Failed, Extension::Holes(holes)) => {
+            Extended::Failed => {
                 let mut given_back = holes.into_iter().rev();
-                given_back.try_for_each(|hole| self.files().remove(inode, held, hole, None))
+                given_back.try_for_each(|hole| self.files().remove(inode, held, hole, None))?;
+                if orphaned { self.files().end_growth(inode, None) } else { Ok(()) }
             }
         }
     }
 
     fn datasync(&self, batch: &[Synced<'_, Self>]) -> Result<bool> {
-        if let Some(journal) = &self.state.journal {
-            let tid = |synced: &Synced<'_, Self>| {
-                let inode = &synced.inode.state;
-                if synced.all { inode.sync_tid() } else { inode.datasync_tid() }
-            };
-            // A commit of the newest transaction covers the older ones.
-            if let Some(tid) = batch.iter().filter_map(tid).max() {
-                let outcome = journal.datasync(uext4_jbd2::Tid(tid))?;
-                return Ok(outcome == SyncOutcome::Committed { flushed: true });
-            }
+        let tid = |synced: &Synced<'_, Self>| {
+            let inode = &synced.inode.state;
+            if synced.all { inode.sync_tid() } else { inode.datasync_tid() }
+        };
+        // A commit of the newest transaction covers the older ones.
+        match batch.iter().filter_map(tid).max() {
+            Some(tid) => self.state.datasync(uext4_jbd2::Tid(tid)),
+            None => Ok(false),
         }
-        Ok(false)
     }
 }

@@ -51,10 +51,23 @@ pub fn sample() -> Image {
     sample_with(4096, &[])
 }
 
+/// The sample volume without a journal, as somebody leaves it who is killed.
+pub fn not_left_cleanly() -> Image {
+    let mut image = sample_with(4096, &["-O", "^has_journal"]);
+    image.patch_superblock(|superblock| superblock[0x3a] &= !1);
+    image
+}
+
+/// Whether a volume that is made with these arguments has a journal. Without one nobody but e2fsck recovers it after a
+/// crash, and nothing is allocated before that.
+pub fn is_journaled(args: &[&str]) -> bool {
+    !args.iter().any(|arg| arg.contains("^has_journal"))
+}
+
 /// The sample volume with other arguments for mke2fs. Made once per process.
 pub fn sample_with(block: u32, args: &[&str]) -> Image {
     let mut all: Vec<String> = vec!["-b".into(), block.to_string(), "-J".into(), "size=4".into()];
-    if args.iter().any(|arg| arg.contains("^has_journal")) {
+    if !is_journaled(args) {
         all.truncate(2);
     }
     all.extend(args.iter().map(|&arg| arg.into()));
@@ -133,6 +146,18 @@ fn debugfs_script(block: u64, host: &Path) -> String {
         }
     }
     script
+}
+
+/// A volume whose files have maps of block pointers, without those that `debugfs` has to make.
+pub fn with_pointers(block: u32, args: &[&str]) -> Image {
+    let source = Scratch::new(8 << 20);
+    for path in ["/data", "/tail", "/sparse"] {
+        let bytes = expected(if path == "/tail" { "/frag" } else { path });
+        std::fs::write(source.file(&path[1..]), bytes).unwrap();
+    }
+    let size = block.to_string();
+    let volume = VolumeBuilder::new(VOLUME_SIZE).args(["-b", &size]).args(args).from_dir(source.path());
+    Image::load(volume.build().path())
 }
 
 /// Sets the flags that e2fsck does not accept on a volume without the feature they belong to.

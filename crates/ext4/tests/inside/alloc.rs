@@ -194,8 +194,7 @@ impl Play<'_> {
         back(part).unwrap();
         assert_says(back(part), "free already");
         let clusters = self.model.clusters(part);
-        let waits = self.ground.journal.is_some();
-        if waits { self.model.held.extend(clusters) } else { self.model.free.extend(clusters) }
+        self.model.held.extend(clusters);
     }
 
     fn inode(&mut self) {

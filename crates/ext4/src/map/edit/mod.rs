@@ -22,6 +22,7 @@ mod pointers;
 use crate::alloc::Space;
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Limit, Result};
+use crate::ground::state::Ground;
 use crate::inode::draft::Draft;
 use crate::map::indirect::check_zones;
 use extents::Tree;
@@ -177,14 +178,19 @@ pub(crate) fn nodes(blocks: &impl Blocks, draft: &Draft, holes: &[Range<u32>]) -
             // None of these follows on another, or on a block of the volume.
             let places = (1_u64 << 62..).step_by(1 << 32).map(Pblk);
             holes.iter().zip(places).try_for_each(|(hole, place)| tree.edit(hole, &change(hole, place)))?;
-            Ok(tree.into_plan().taken())
+            Ok(tree.into_plan().taken() * copies(blocks.ground()))
         }
         Form::Pointers => {
             let mut pointers = Pointers::new(blocks, draft);
             pointers.edit(&all, &change(&all, Pblk(1)))?;
-            Ok(pointers.into_plan().taken())
+            Ok(pointers.into_plan().taken() * copies(blocks.ground()))
         }
     }
+}
+
+/// Blocks that a node takes when it is divided: its other half, and without a journal itself ([`plan`]).
+pub(crate) fn copies(ground: &Ground) -> usize {
+    if ground.unlogged.is_some() { 2 } else { 1 }
 }
 
 /// Maps an extent in place of what was there, and returns what of that is mapped no more.

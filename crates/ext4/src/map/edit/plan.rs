@@ -4,6 +4,7 @@ use crate::alloc::Space;
 use crate::ground::blocks::Blocks;
 use crate::ground::error::Result;
 use crate::inode::draft::Draft;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use uext4_ondisk::ext4::{Extent, I_BLOCK_SIZE};
 use uext4_ondisk::{EncodeError, Pblk};
@@ -78,6 +79,19 @@ impl<N: Node> Plan<N> {
         self.nodes.range(Pblk(NEW)..ROOT).count().saturating_sub(self.freed.len())
     }
 
+    /// Nodes that are on the volume, and under a node that changes too.
+    fn below_changed(&mut self) -> Vec<Pblk> {
+        let under = RefCell::new(BTreeSet::new());
+        for node in self.nodes.values_mut() {
+            node.resolve(|block| {
+                under.borrow_mut().insert(block);
+                block
+            });
+        }
+        let under = under.into_inner();
+        self.nodes.range(..Pblk(NEW)).map(|(block, _)| *block).filter(|block| under.contains(block)).collect()
+    }
+
     /// Carries it out: takes the blocks it needs, below number `reach`, changes blocks and inode, returns blocks that
     /// are no nodes any more. Returns what was unmapped.
     ///
@@ -93,13 +107,19 @@ impl<N: Node> Plan<N> {
         let new: Vec<Pblk> = self.nodes.range(Pblk(NEW)..ROOT).map(|(block, _)| *block).collect();
         let clusters = new.len() as i64 - self.freed.len() as i64;
         let counted = draft.counted(blocks.ground(), clusters)?;
-        // What was a node may be one again.
-        let mut homes: Vec<Pblk> = (0..new.len()).map_while(|_| self.freed.pop_first()).collect();
-        // It takes blocks or gives some back, never both: whichever it is fails before anything was changed.
-        homes.extend(space.take(blocks, draft.ino, new.len() - homes.len(), reach)?);
+        let (moved, mut homes) = match blocks.ground().unlogged {
+            // Nothing makes several blocks one change: what is on the volume stays until the topmost one changes.
+            Some(_) if !new.is_empty() => (self.below_changed(), Vec::new()),
+            // What was a node may be one again.
+            _ => (Vec::new(), (0..new.len()).map_while(|_| self.freed.pop_first()).collect::<Vec<_>>()),
+        };
+        // With a journal it takes blocks or gives some back, never both: whichever it is fails before anything was
+        // changed.
+        homes.extend(space.take(blocks, draft.ino, new.len() + moved.len() - homes.len(), reach)?);
+        self.freed.extend(&moved);
         let left: Vec<(Pblk, u64)> = self.freed.iter().map(|block| (*block, 1)).collect();
         space.give_back(blocks, draft.ino, &left)?;
-        let homes: BTreeMap<Pblk, Pblk> = new.into_iter().zip(homes).collect();
+        let homes: BTreeMap<Pblk, Pblk> = new.into_iter().chain(moved).zip(homes).collect();
         let home = |block: Pblk| homes.get(&block).copied().unwrap_or(block);
 
         let seed = draft.seed(blocks.ground());
@@ -112,7 +132,9 @@ impl<N: Node> Plan<N> {
                     draft.disk.i_block = root;
                     stored
                 }
-                Pblk(NEW..) => blocks.fresh(home(block), |bytes| node.encode(bytes, seed))?,
+                _ if homes.contains_key(&block) => {
+                    blocks.fresh(home(block), |bytes| node.encode(bytes, seed))?
+                }
                 _ => blocks.change(block, |bytes| node.encode(bytes, seed))?,
             };
             // Whatever an edit makes can be encoded: its input was checked.

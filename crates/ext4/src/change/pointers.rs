@@ -1,0 +1,186 @@
+//! Blocks for the holes of a file whose map names blocks one by one (ext2, ext3).
+//!
+//! Such a map has no unwritten state: what it names is data. So new blocks are zeroed on the device before the map
+//! names them, in the same handle. The commit of that handle begins after the zeros are complete, and its flush covers
+//! them: a crash shows holes or zeros, and never what was in the blocks before.
+//!
+//! Nothing that is data may lie behind the size on the volume. So a file that is about to get blocks there is among the
+//! orphans until its size has followed: after a crash it is cut at the size that it has.
+
+use super::{Files, orphans};
+use crate::alloc::Space;
+use crate::alloc::search::Wish;
+use crate::ground::blocks::Blocks;
+use crate::ground::credits;
+use crate::ground::error::{Error, Limit, Result};
+use crate::ground::journaled::Journaled;
+use crate::inode::Inode;
+use crate::inode::draft::Draft;
+use crate::inode::edit::Change;
+use crate::map::edit::{self, Form};
+use std::ops::Range;
+use uext4_blockdev::{BufferPool, WriteDurability};
+use uext4_iomap::{Run, State};
+use uext4_ondisk::ext4::{DIRECT_POINTERS, Extent};
+use uext4_ondisk::{Lblk, Pblk};
+
+/// Most bytes that are zeroed at a time.
+const ZEROS: u64 = 64 * 1024;
+
+/// A hole that is to be filled, and where its first block would best be.
+struct Hole {
+    blocks: Range<u32>,
+    goal: Pblk,
+}
+
+impl Files<'_> {
+    /// Gives all holes among `blocks` zeroed blocks, which are data from then on, and publishes them. Whoever calls
+    /// holds the gate alone; for blocks behind the size between [`Files::begin_growth`] and [`Files::end_growth`].
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] after a commit that releases freed blocks, [`Limit::Map`], [`Error::Corrupt`], and those of
+    /// zeroing a block. What was allocated up to then stays, and holds zeros.
+    pub(super) fn allocate_zeroed(&self, inode: &Inode, blocks: Range<u64>) -> Result<()> {
+        let limit = |block| u32::try_from(block).map_err(|_| Error::Limit(Limit::Map));
+        let (mut at, end) = (limit(blocks.start)?, limit(blocks.end)?);
+        while at < end {
+            at = self.with_room(|| self.fill_zeroed(inode, at..end))?;
+        }
+        Ok(())
+    }
+
+    /// Fills the first hole, as much of it as one pointer block tells about. Returns the block to go on from.
+    fn fill_zeroed(&self, inode: &Inode, range: Range<u32>) -> Result<u32> {
+        Journaled::run(self.state, credits::pointers(self.state, 1, 1), |blocks| {
+            let mut edit = inode.edit(blocks)?;
+            let mut map = inode.state.map.lock();
+            let Some(hole) = self.next_hole(blocks, &edit, range.clone())? else { return Ok(Ok(range.end)) };
+            let extent = match self.place_zeroed(blocks, &mut edit, &hole)? {
+                Ok(extent) => extent,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            edit.store(blocks, Change::Data)?;
+            let (first, length) = (extent.logical.get(), u64::from(extent.length));
+            let run = Run { first, length, state: State::Written, physical: extent.physical.get() };
+            map.add(u64::from(first), u64::from(first) + length, &[run])?;
+            Ok(Ok(extent.logical_end().get()))
+        })?
+    }
+
+    /// The first hole of a range, no further than one pointer block reaches.
+    fn next_hole(&self, blocks: &impl Blocks, draft: &Draft, range: Range<u32>) -> Result<Option<Hole>> {
+        let per = blocks.ground().superblock.geometry.block_size() / 4;
+        let mut at = range.start;
+        while at < range.end {
+            let leaf = edit::leaf(blocks, draft, Lblk(at))?;
+            if let Some(extent) = leaf.find(Lblk(at)) {
+                at = extent.logical_end().get();
+                continue;
+            }
+            let behind = leaf.extents.partition_point(|extent| extent.logical.get() < at);
+            let next = leaf.extents.get(behind).map_or(leaf.window.end, |extent| extent.logical.get());
+            let reach = match at.checked_sub(DIRECT_POINTERS) {
+                None => DIRECT_POINTERS,
+                Some(inside) => (at - inside % per).saturating_add(per),
+            };
+            let before = behind.checked_sub(1).map(|before| leaf.extents[before]);
+            let goal = before.map_or_else(
+                || self.home(draft.ino),
+                |extent| Pblk(extent.physical.get() + u64::from(at - extent.logical.get())),
+            );
+            return Ok(Some(Hole { blocks: at..next.min(reach).min(range.end), goal }));
+        }
+        Ok(None)
+    }
+
+    /// Takes blocks for a hole, or its beginning, zeroes them and maps them. `Err` inside: all is as it was.
+    fn place_zeroed(
+        &self,
+        blocks: &mut impl Blocks,
+        draft: &mut Draft,
+        hole: &Hole,
+    ) -> Result<Result<Extent>> {
+        let is_refusal = |error: &Error| matches!(error, Error::NoSpace | Error::Limit(_));
+        // What is wrong with the map shows before anything is changed.
+        let nodes = match edit::nodes(blocks, draft, std::slice::from_ref(&hole.blocks)) {
+            Err(refused) if is_refusal(&refused) => return Ok(Err(refused)),
+            nodes => nodes? as u64,
+        };
+        let most = u64::from(hole.blocks.end - hole.blocks.start);
+        let wish = Wish { goal: hole.goal, least: 1, most, limit: Form::Pointers.reach() };
+        let run = match self.space.allocate(blocks, &wish, nodes) {
+            Err(refused) if is_refusal(&refused) => return Ok(Err(refused)),
+            run => run?,
+        };
+        let length = run.count.min(most) as u32;
+        let extent =
+            Extent { logical: Lblk(hole.blocks.start), length, physical: run.first, unwritten: false };
+        let before = (draft.disk.blocks_raw, draft.disk.flags);
+        let refused = match self.zero_blocks(run.first, run.count) {
+            // The device does not take the zeros, and no metadata has changed but for these blocks.
+            Err(error) => error,
+            Ok(()) => {
+                let counted = draft.count(blocks.ground(), i64::from(length));
+                match counted.and_then(|()| edit::insert(blocks, &mut self.space.open(), draft, extent)) {
+                    Ok(()) => return Ok(Ok(extent)),
+                    Err(refused) if is_refusal(&refused) => refused,
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        (draft.disk.blocks_raw, draft.disk.flags) = before;
+        self.space.open().give_back(blocks, draft.ino, &[(run.first, run.count)])?;
+        Ok(Err(refused))
+    }
+
+    /// Zeroes blocks on the device. They are this file's, and nobody knows of them yet.
+    fn zero_blocks(&self, first: Pblk, count: u64) -> Result<()> {
+        let size = u64::from(self.state.superblock.geometry.block_size());
+        let (mut pos, end) = (first.get() * size, (first.get() + count) * size);
+        let step = ZEROS.max(size).min(end - pos);
+        let mut zeros = BufferPool::new(step as usize)?.take(step as usize)?;
+        zeros.fill(0);
+        while pos < end {
+            let part = step.min(end - pos);
+            self.state.cache.device().write_at(&zeros[..part as usize], pos, WriteDurability::Cached)?;
+            pos += part;
+        }
+        Ok(())
+    }
+
+    /// A file is about to get data behind its size: from here on a crash cuts it at that. The gate is held alone.
+    ///
+    /// # Errors
+    /// Those of the journal and of the chain of orphans.
+    pub(crate) fn begin_growth(&self, inode: &Inode) -> Result<()> {
+        Journaled::run(self.state, orphans::CREDITS, |blocks| {
+            // One who removes its last name meanwhile waits for the turn.
+            let _turn = inode.edit(blocks)?;
+            self.add_orphan(blocks, inode.ino())
+        })
+    }
+
+    /// The end of what [`Files::begin_growth`] began: the file gets its size, or keeps the one that it has if nothing
+    /// lies behind that.
+    ///
+    /// # Errors
+    /// Those of the journal and of the chain of orphans; [`Limit::Map`].
+    pub(crate) fn end_growth(&self, inode: &Inode, size: Option<u64>) -> Result<()> {
+        Journaled::run(self.state, orphans::CREDITS + 1, |blocks| {
+            let mut edit = inode.edit(blocks)?;
+            let grown = size.filter(|size| *size > edit.disk.size);
+            if let Some(size) = grown {
+                edit.set_size(blocks.ground(), size)?;
+                edit.store(blocks, Change::Data)?;
+            }
+            // One that has lost its last name stays among the orphans: it is to be freed.
+            if edit.disk.links > 0 {
+                self.remove_orphan(blocks, inode.ino())?;
+            }
+            if let Some(size) = grown {
+                inode.state.set_size(size, size);
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,316 @@
+//! Changes of a volume without a journal: collected in memory, and written home together.
+//!
+//! A step changes blocks in the cache, where others see it at once. Nothing of it reaches the device before somebody
+//! wants it durable, waits for blocks that were given back, closes the volume, or the batch is large. Then no step
+//! runs, and all of the batch goes home in this order:
+//!
+//! | what | why then |
+//! |---|---|
+//! | blocks that were free before: new nodes of maps, new blocks of directories | nothing leads to them yet |
+//! | flush | the data before it too, which what follows shows |
+//! | blocks at fixed places: superblock, descriptors, bitmaps, inode tables; flush | they lead to the new ones |
+//! | other blocks of maps and directories; flush | |
+//! | blocks of directories whose names have moved to another block; flush | that is part of the directory by now |
+//!
+//! A map that is divided gets new nodes for all that changes below one: that one, or the inode, is the change
+//! (`map/edit/plan.rs`).
+//!
+//! Between two batches a crash leaves the volume as the last batch left it. In the middle of one it leaves what e2fsck
+//! repairs, and what was durable before is still found, if each block reaches the device as a whole. What was freed is
+//! used again after the batch only. So no block belongs to two files on the device, and no name leads to a later file:
+//! more than ext4 without a journal promises. (A range that is taken out of a file or put in moves extents from leaf to
+//! leaf, and a crash in the middle of that may lose some of this file.)
+//!
+//! While a batch is due or on its way home the superblock does not say that the volume was left cleanly
+//! ([`CommitHooks::log_begins`]). The first failure of a home write or flush, and a step that fails half-way, end all
+//! changes: what the batch holds is lost, as it is in a transaction of an aborted journal.
+
+use super::error::Result;
+use super::zones::SystemZones;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use uext4_buffer::{BufferCache, BufferPin, Owner};
+use uext4_jbd2::{AbortCause, CommitHooks, Error as JournalError, FreedRun, JournalStats, Tid};
+use uext4_ondisk::Pblk;
+
+/// Part of the cache's budget that a batch may take, and blocks that it may have in any case.
+const SHARE: u64 = 4;
+const BLOCKS: std::ops::RangeInclusive<u64> = 64..=8192;
+
+/// When a block of a batch goes home, by the table of the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    New,
+    Fixed,
+    Changed,
+    Moved,
+}
+
+/// The changes of a volume without a journal, open for writing.
+pub(crate) struct Unlogged {
+    cache: BufferCache,
+    /// Held together by steps, and alone by whoever writes a batch home.
+    steps: RwLock<()>,
+    batch: Mutex<Batch>,
+    /// The number of the batch. It counts as the transaction of what is changed.
+    number: AtomicU64,
+    committed: Arc<AtomicU64>,
+    /// Blocks that a batch gets before it goes home by itself.
+    most: usize,
+    aborted: OnceLock<AbortCause>,
+    hooks: OnceLock<Arc<dyn CommitHooks>>,
+    counts: Mutex<JournalStats>,
+}
+
+#[derive(Default)]
+struct Batch {
+    blocks: BTreeMap<u64, (BufferPin, Turn)>,
+    freed: Vec<FreedRun>,
+    /// A number of an inode became free.
+    freed_inode: bool,
+    /// The superblock says that the volume is in use.
+    begun: bool,
+}
+
+impl Unlogged {
+    pub(crate) fn new(cache: BufferCache, committed: Arc<AtomicU64>) -> Unlogged {
+        let room = cache.stats().budget_bytes / SHARE / u64::from(cache.block_size());
+        let most = room.clamp(*BLOCKS.start(), *BLOCKS.end());
+        let number = AtomicU64::new(committed.load(Ordering::Acquire) + 1);
+        Unlogged {
+            cache,
+            steps: RwLock::new(()),
+            batch: Mutex::default(),
+            number,
+            committed,
+            most: most as usize,
+            aborted: OnceLock::new(),
+            hooks: OnceLock::new(),
+            counts: Mutex::default(),
+        }
+    }
+
+    /// Whom batches ask and tell. Once, before the first step.
+    pub(crate) fn set_hooks(&self, hooks: Arc<dyn CommitHooks>) {
+        let _first_stays = self.hooks.set(hooks);
+    }
+
+    /// Begins a step. Waits for a batch that is on its way home; the caller has begun no other step. `zones` are those
+    /// of the volume.
+    pub(super) fn begin<'g>(&'g self, zones: &'g SystemZones) -> Result<Step<'g>> {
+        if self.batch.lock().blocks.len() >= self.most {
+            self.commit()?;
+        }
+        self.check_alive()?;
+        let running = self.steps.read();
+        self.check_alive()?;
+        self.counts.lock().handles_started += 1;
+        Ok(Step { unlogged: self, zones, _running: running })
+    }
+
+    /// Writes home all that was changed so far. Whether there was anything: then the device was flushed after all data
+    /// that was complete before the call. The caller is in no step.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`](super::error::Error::Aborted): nothing more is written from now on.
+    pub(crate) fn commit(&self) -> Result<bool> {
+        self.commit_in(&self.quiesce()?)
+    }
+
+    /// Waits until no step runs. None begins until the result is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`](super::error::Error::Aborted).
+    pub(crate) fn quiesce(&self) -> Result<Quiet<'_>> {
+        self.check_alive()?;
+        let quiet = Quiet { _alone: self.steps.write() };
+        self.check_alive()?;
+        Ok(quiet)
+    }
+
+    /// [`Unlogged::commit`] by somebody who lets no step run.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn commit_in(&self, _: &Quiet<'_>) -> Result<bool> {
+        let (blocks, freed, begun) = {
+            let mut batch = self.batch.lock();
+            if batch.blocks.is_empty() {
+                return Ok(false);
+            }
+            (std::mem::take(&mut batch.blocks), std::mem::take(&mut batch.freed), batch.begun)
+        };
+        let mut turns = [const { Vec::new() }; 4];
+        for (pin, turn) in blocks.into_values() {
+            turns[turn as usize].push(pin);
+        }
+        let written = match self.write_home(begun, &turns) {
+            Ok(written) => written,
+            Err(error) => {
+                let what = format!("changes could not be written: {error}").into();
+                self.abort(AbortCause { what, errno: error.errno() });
+                return Err(self.check_alive().err().unwrap_or(error));
+            }
+        };
+        let number = self.number.load(Ordering::Acquire);
+        self.batch.lock().freed_inode = false;
+        self.committed.fetch_max(number, Ordering::AcqRel);
+        self.number.store(number + 1, Ordering::Release);
+        {
+            let mut counts = self.counts.lock();
+            counts.commits += 1;
+            counts.home_writes += written;
+        }
+        if let Some(hooks) = self.hooks.get() {
+            hooks.committed(Tid(number), &freed);
+        }
+        Ok(true)
+    }
+
+    /// In the order of the module. Returns how many blocks were written.
+    fn write_home(&self, begun: bool, turns: &[Vec<BufferPin>; 4]) -> Result<u64> {
+        if !begun {
+            if let Some(hooks) = self.hooks.get() {
+                hooks.log_begins().map_err(JournalError::Aborted)?;
+            }
+            self.batch.lock().begun = true;
+        }
+        let mut written = self.cache.write_due(&turns[Turn::New as usize])?;
+        self.flush()?;
+        for turn in [Turn::Fixed, Turn::Changed, Turn::Moved] {
+            let pins = &turns[turn as usize];
+            if !pins.is_empty() {
+                written += self.cache.write_due(pins)?;
+                self.flush()?;
+            }
+        }
+        Ok(written)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.counts.lock().flushes += 1;
+        Ok(self.cache.device().flush()?)
+    }
+
+    /// The volume says again that it was left cleanly: the next batch has to begin anew.
+    pub(crate) fn left_cleanly(&self, _: &Quiet<'_>) {
+        self.batch.lock().begun = false;
+    }
+
+    /// Whether something was changed since the volume was opened or left cleanly.
+    pub(crate) fn in_use(&self) -> bool {
+        let batch = self.batch.lock();
+        batch.begun || !batch.blocks.is_empty()
+    }
+
+    /// The batch that is due, if any: what is read of the volume may be a change of it.
+    pub(crate) fn newest_uncommitted(&self) -> Option<Tid> {
+        let batch = self.batch.lock();
+        (!batch.blocks.is_empty()).then(|| Tid(self.number.load(Ordering::Acquire)))
+    }
+
+    /// Ends all changes for good.
+    pub(crate) fn abort(&self, cause: AbortCause) {
+        if self.aborted.set(cause).is_ok()
+            && let (Some(hooks), Some(cause)) = (self.hooks.get(), self.aborted.get())
+        {
+            hooks.aborted(cause);
+        }
+    }
+
+    /// # Errors
+    /// [`Error::Aborted`](super::error::Error::Aborted) with the first cause.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        match self.aborted.get() {
+            None => Ok(()),
+            Some(cause) => Err(JournalError::Aborted(cause.clone()).into()),
+        }
+    }
+
+    /// Steps, batches, blocks and flushes, as a journal counts its handles, commits, home writes and flushes.
+    pub(crate) fn stats(&self) -> JournalStats {
+        *self.counts.lock()
+    }
+
+    /// A number of an inode became free in the step that runs.
+    pub(crate) fn note_freed_inode(&self) {
+        self.batch.lock().freed_inode = true;
+    }
+
+    /// Whether a number of an inode became free in the batch: a name on the device may still lead to it.
+    pub(crate) fn has_freed_inode(&self) -> bool {
+        self.batch.lock().freed_inode
+    }
+
+    fn note(&self, pin: BufferPin, turn: Turn) {
+        let mut batch = self.batch.lock();
+        let (_, known) = batch.blocks.entry(pin.block()).or_insert((pin, turn));
+        // A new block stays one, however it is changed.
+        if *known != Turn::New {
+            *known = turn.max(*known);
+        }
+    }
+}
+
+/// No step runs.
+pub(crate) struct Quiet<'g> {
+    _alone: RwLockWriteGuard<'g, ()>,
+}
+
+/// Changes that belong together: all or none of them are in a batch.
+pub(super) struct Step<'g> {
+    unlogged: &'g Unlogged,
+    zones: &'g SystemZones,
+    _running: RwLockReadGuard<'g, ()>,
+}
+
+impl Step<'_> {
+    pub(super) fn number(&self) -> Tid {
+        Tid(self.unlogged.number.load(Ordering::Acquire))
+    }
+
+    /// Changes a block in place. `moved`: a part of it is at another block from now on.
+    pub(super) fn change<T>(
+        &mut self,
+        block: Pblk,
+        moved: bool,
+        change: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T> {
+        let turn = match (self.is_fixed(block), moved) {
+            (true, _) => Turn::Fixed,
+            (false, false) => Turn::Changed,
+            (false, true) => Turn::Moved,
+        };
+        let cache = &self.unlogged.cache;
+        let pin = cache.pin(block.get())?;
+        // Noted first: whoever sees the change knows that it is not on the device.
+        self.unlogged.note(pin.clone(), turn);
+        Ok(cache.modify(&pin, Owner::Direct, change)?)
+    }
+
+    /// Fills a block that was free before, or one at a fixed place.
+    pub(super) fn fresh<T>(&mut self, block: Pblk, fill: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        let turn = if self.is_fixed(block) { Turn::Fixed } else { Turn::New };
+        let cache = &self.unlogged.cache;
+        let pin = cache.pin(block.get())?;
+        self.unlogged.note(pin.clone(), turn);
+        Ok(cache.overwrite(&pin, Owner::Direct, fill)?)
+    }
+
+    /// Nothing of a block goes home any more.
+    pub(super) fn freed(&mut self, block: Pblk) -> Result<()> {
+        let known = self.unlogged.batch.lock().blocks.remove(&block.get());
+        drop(known);
+        Ok(self.unlogged.cache.forget(block.get())?)
+    }
+
+    pub(super) fn free_later(&mut self, run: FreedRun) {
+        self.unlogged.batch.lock().freed.push(run);
+    }
+
+    fn is_fixed(&self, block: Pblk) -> bool {
+        !self.zones.allows(block.get(), 1)
+    }
+}
