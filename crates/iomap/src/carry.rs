@@ -6,6 +6,7 @@
 //! converted before the copy.
 
 use crate::bounce::next_step;
+use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::fs::{Extended, FileSystem, OpenFile};
@@ -61,6 +62,10 @@ impl<F: FileSystem> Engine<F> {
             }
             alone = Some(plan.drain);
         };
+        if plan.drops_privileges {
+            self.fs.drop_privileges(&file.inode, &guard)?;
+            self.counters.bump(Counter::PrivilegesDropped);
+        }
         let bits = state.block_bits();
         self.count_write(&self.counters, request, &plan, alone.is_some(), bits, file.switches);
         guard.mark_written();

@@ -127,6 +127,14 @@ impl FileSystem for Ext4 {
         Ok(handle.stop()?)
     }
 
+    fn check_privileges(&self, inode: &Inode) -> Result<()> {
+        self.files().check_privileges(inode)
+    }
+
+    fn drop_privileges(&self, inode: &Inode, _held: &InodeGuard<'_>) -> Result<()> {
+        self.files().drop_privileges(inode)
+    }
+
     type Reserve = Promise;
     /// The holes behind the size that the write may fill. New blocks there are unwritten: a crash leaves none to be
     /// cleared away, but a write that fails gives them back.
