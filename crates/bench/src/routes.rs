@@ -114,6 +114,7 @@ fn expectations(arm: Arm, switches: Switches, facts: &Facts, tally: Tally) -> Ve
     let mut list = vec![
         (C::Bounces, none),
         (C::AllocationsRefused, none),
+        (C::PrivilegesDropped, none),
         (C::MapLoads, none),
         (C::Commits, none),
         (C::DrainStalls, none),

@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use uext4::blockdev::layer::{CrashDevice, CrashHandle, CrashOptions};
 use uext4::{File, QueueOptions, Volume, WriteFlags};
-use uext4_testkit::crash::{Options, Report, State};
+use uext4_testkit::crash::{Options, Report, State, assert_states};
 use uext4_testkit::fixture::pattern;
-use uext4_testkit::{Need, Rng, Scratch, needs};
+use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
 
 const UNIT: u64 = 512;
 const SIZE: u64 = 12 << 20;
@@ -258,7 +258,7 @@ fn a_commit_in_the_middle_of_a_write_shows_nothing_of_it() {
         let mut scene = Scene::new(&image(args), seed, true);
         scene.files[0].set_len(200_000).unwrap();
         (0..10).for_each(|round| scene.around_a_commit(round * 20_480));
-        let report = enumerate(&scene, &format!("allocate-around-{seed}"), 1000);
+        let report = states(&scene, &format!("allocate-around-{seed}"), 1000);
         println!("{args:?}: {report}");
         assert!(report.images > 100, "{report}");
     }

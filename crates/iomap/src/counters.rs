@@ -64,6 +64,8 @@ counters! {
     DrainStalls => "drain_stalls",
     /// Writes refused because they need allocation.
     AllocationsRefused => "allocations_refused",
+    /// Writes that took set-user-id, set-group-id or capabilities from their file first.
+    PrivilegesDropped => "privileges_dropped",
 }
 
 const COUNT: usize = Counter::ALL.len();

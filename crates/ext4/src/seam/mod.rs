@@ -139,6 +139,14 @@ impl FileSystem for Ext4 {
         Ok(handle.stop()?)
     }
 
+    fn check_privileges(&self, inode: &Inode) -> Result<()> {
+        self.files().check_privileges(inode)
+    }
+
+    fn drop_privileges(&self, inode: &Inode, _held: &InodeGuard<'_>) -> Result<()> {
+        self.files().drop_privileges(inode)
+    }
+
     type Reserve = Promise;
     type Extension = Extension;
 
