@@ -14,9 +14,9 @@
 //! | `subblock-overwrite` | 2 KiB in 4 KiB blocks, 8 × 256 | loop over tmpfs; `mem:`, 740 µs a request |
 //! | the same, `sequential` | all threads from offset 0, so that they meet in the same blocks | the same |
 //! | `seq-read` | 1 MiB reads | loop over tmpfs (root), else a tmpfs file |
-//! | `append` | 4 KiB behind the end of an empty file | loop over tmpfs (root), else a tmpfs file |
+//! | `append` | 4 KiB behind the end of an empty file | loop over tmpfs (root), else a tmpfs file; `mem:` |
 //! | the same, `8-threads` | a file each | the same |
-//! | the same, `durable` | with `O_DSYNC` | the same |
+//! | the same, `durable` | with `O_DSYNC` | loop over tmpfs |
 //! | `seq-write` | 1 MiB behind the end of an empty file | the same |
 //! | `fsync`, `8-threads`, `1-thread` | an `fsync` after each append | `mem:`, 500 µs a flush; loop over tmpfs |
 //! | `first-write` | random 4 KiB into unwritten blocks, each once | loop over tmpfs (root), else a tmpfs file |
@@ -215,7 +215,7 @@ const APPEND: Scenario = Scenario {
     renewed: Some(Renewed::Empty),
     threads: 1,
     files: 1,
-    standards: &[Standard::Loop],
+    standards: &[Standard::Loop, Standard::MemoryFsync],
     ..OVERWRITE
 };
 
@@ -286,8 +286,8 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     APPEND,
     Scenario { shape: Some(EIGHT), threads: 8, files: 8, ..APPEND },
-    Scenario { shape: Some(DURABLE), dsync: true, ..APPEND },
-    Scenario { name: "seq-write", block: 1 << 20, ..APPEND },
+    Scenario { shape: Some(DURABLE), dsync: true, standards: &[Standard::Loop], ..APPEND },
+    Scenario { name: "seq-write", block: 1 << 20, standards: &[Standard::Loop], ..APPEND },
     FSYNC,
     Scenario { shape: Some(SHARED[0]), threads: 1, files: 1, ..FSYNC },
     Scenario { mode: Mode::Queued { batch: 32, poll: false }, ..FIRST_WRITE },
