@@ -134,7 +134,7 @@ plays! {
     unlink_open: MIDDLE true, some_files, unlink_open;
     recreate: SMALL true, nothing, recreate;
     orphans: SMALL true, in_pieces, orphans;
-    freed_in_steps: SMALL true, in_pieces, freed_in_steps;
+    freed_in_steps: SMALL false, in_many_pieces, freed_in_steps;
     revoke_and_reuse: SMALL true, nothing, revoke_and_reuse;
     interleaved: LARGE true, two_files, interleaved;
     wrap_around: SMALL true, two_files, wrap_around;
