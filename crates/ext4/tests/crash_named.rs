@@ -60,8 +60,12 @@ impl Play {
         let mut scene = Scene::new(open_rw(device.clone()), None, seed);
         (self.before)(&mut scene, layout);
         scene.volume.clone().close().unwrap();
-        let fua = CrashOptions { fua: seed.is_multiple_of(2), ..CrashOptions::default() };
-        let crash = CrashDevice::new(Image::of(&*device).device(), fua).unwrap();
+        let fua = match options.seed {
+            1 => !self.name.ends_with("_flushed"),
+            _ => seed.is_multiple_of(2),
+        };
+        let how = CrashOptions { fua, ..CrashOptions::default() };
+        let crash = CrashDevice::new(Image::of(&*device).device(), how).unwrap();
         let handle = crash.handle();
         let log = handle.clone();
         let mut scene = scene.reopened(open_rw(Arc::new(crash)), Arc::new(move |mark| log.mark(mark)));
@@ -134,7 +138,7 @@ plays! {
     unlink_open: MIDDLE true, some_files, unlink_open;
     recreate: SMALL true, nothing, recreate;
     orphans: SMALL true, in_pieces, orphans;
-    freed_in_steps: SMALL true, in_pieces, freed_in_steps;
+    freed_in_steps: SMALL false, in_many_pieces, freed_in_steps;
     revoke_and_reuse: SMALL true, nothing, revoke_and_reuse;
     interleaved: LARGE true, two_files, interleaved;
     wrap_around: SMALL true, two_files, wrap_around;
@@ -150,6 +154,9 @@ plays! {
     everything_in_clusters: CLUSTERS false, two_files, everything;
     everything_in_large_blocks: LARGE false, two_files, everything;
     everything_in_huge_blocks: HUGE false, two_files, everything;
+    append_durable_flushed: SMALL true, one_file, append_durable;
+    first_writes_flushed: SMALL true, unwritten, first_writes;
+    everything_flushed: SMALL true, two_files, everything;
     create_beside_inline_data: INLINE false, nothing, create;
     clusters_are_freed: CLUSTERS false, in_pieces, orphans;
 }

@@ -1,5 +1,6 @@
 //! What is done to files in the scenarios, and what is there before.
 
+use super::common::patterned;
 use super::common::scene::Scene;
 use super::layouts::{HUGE, Layout, OLD_FILES};
 use std::ops::Range;
@@ -278,7 +279,22 @@ pub fn orphans(scene: &mut Scene, _: Layout) {
     scene.commit(&[]);
 }
 
-/// Files that are cut and freed in several steps, while somebody else commits between them.
+/// So many extents that cutting or freeing a file takes a while.
+pub fn in_many_pieces(scene: &mut Scene, layout: Layout) {
+    for number in 0..8 {
+        let path = format!("/d/{number}");
+        scene.create(&path);
+        let file = scene.files[&path].file.clone();
+        for piece in 0..500 {
+            let pos = 2 * piece * layout.unit();
+            file.write_at(&patterned(piece, pos, 512), pos).unwrap();
+        }
+        scene.adopt(&path);
+        scene.sync(&path);
+    }
+}
+
+/// Files that are cut and freed in several steps, while somebody else commits, most often between them.
 pub fn freed_in_steps(scene: &mut Scene, _: Layout) {
     let (done, commits) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut other = Scene::new(scene.volume.clone(), scene.teller.clone(), 77);
@@ -291,18 +307,20 @@ pub fn freed_in_steps(scene: &mut Scene, _: Layout) {
             }
             other.files
         });
-        while commits.load(Ordering::Relaxed) < 3 {
-            std::thread::yield_now();
-        }
-        scene.set_len("/c", 1500);
-        for path in ["/a", "/d/b", "/c"] {
-            scene.remove(path, path == "/c");
-            scene.nameless.clear();
+        for number in 0..8 {
+            let (path, from) = (format!("/d/{number}"), commits.load(Ordering::Relaxed));
+            while commits.load(Ordering::Relaxed) == from && !other.is_finished() {
+                std::thread::yield_now();
+            }
+            match number % 4 {
+                0 => scene.set_len(&path, 1500),
+                _ => scene.remove(&path, false),
+            }
         }
         done.store(true, Ordering::Relaxed);
         scene.files.extend(other.join().unwrap());
     });
-    scene.commit(&["/a", "/d/b", "/c"]);
+    scene.commit(&["/d/1", "/d/2", "/d/3", "/d/5", "/d/6", "/d/7"]);
 }
 
 /// Blocks of maps are freed, and become data that is overwritten without the journal.
