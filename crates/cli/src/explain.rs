@@ -61,6 +61,9 @@ struct JsonExplanation<'a> {
     reasons: &'a [String],
     advice: &'a [String],
     piece_count: u64,
+    handles_before: u32,
+    handles_after: u32,
+    commits: u32,
     request_count: u64,
     requests: Vec<JsonRequest>,
 }
@@ -125,6 +128,9 @@ fn print_json(out: &mut Out, explanation: &Explanation) -> Result<(), CliError> 
         reasons: &explanation.reasons,
         advice: &explanation.advice,
         piece_count: explanation.piece_count,
+        handles_before: explanation.journal.handles_before,
+        handles_after: explanation.journal.handles_after,
+        commits: explanation.journal.commits,
         request_count: explanation.request_count,
         requests: explanation.requests.iter().map(request).collect(),
     })

@@ -212,6 +212,10 @@ impl<'g> How<'g> {
         if let Some(bytes) = self.metadata_budget {
             options = options.metadata_budget(bytes);
         }
-        Volume::open_device(device, options)
+        let volume = Volume::open_device(device, options)?;
+        if let Some(tracer) = &self.globals.trace {
+            tracer.watch(volume.last_stats());
+        }
+        Ok(volume)
     }
 }

@@ -15,7 +15,8 @@ use std::sync::Arc;
 #[derive(Args)]
 #[command(after_help = "\
 Each line: seconds since the device was opened, Q (made) or C (done), then R (read), W (write), F (flush) or D (discard)
-with the first sector and, behind +, the number of sectors of 512 bytes. In JSON positions and lengths are bytes.")]
+with the first sector and, behind +, the number of sectors of 512 bytes. In JSON positions and lengths are bytes.
+The last line has the totals, and what the volume did: allocations, conversions, handles, commits, checkpoints.")]
 pub struct TraceArgs {
     /// Write the requests to this file instead of standard error.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]

@@ -2,15 +2,30 @@
 
 use crate::text;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uext4::blockdev::Device;
 use uext4::blockdev::layer::{Counters, CountingDevice, Counts, TraceEvent, TracePhase, TraceSink};
+use uext4::{Counter, LastStats};
+
+/// What the totals tell of the volumes.
+const WORK: [Counter; 8] = [
+    Counter::Allocations,
+    Counter::Conversions,
+    Counter::Extensions,
+    Counter::HandlesStarted,
+    Counter::Commits,
+    Counter::BlocksLogged,
+    Counter::Checkpoints,
+    Counter::HomeWrites,
+];
 
 /// Watches devices: prints every request and counts them.
 pub struct Tracer {
     shared: Arc<Mutex<Log>>,
     counters: Mutex<Vec<Arc<Counters>>>,
+    volumes: Mutex<Vec<LastStats>>,
     json: bool,
 }
 
@@ -37,7 +52,12 @@ impl Tracer {
     /// Writes to `writer`, text or JSON.
     pub fn new(writer: Box<dyn Write + Send>, json: bool) -> Self {
         let log = Log { writer, failed: None };
-        Tracer { shared: Arc::new(Mutex::new(log)), counters: Mutex::default(), json }
+        Tracer {
+            shared: Arc::new(Mutex::new(log)),
+            counters: Mutex::default(),
+            volumes: Mutex::default(),
+            json,
+        }
     }
 
     /// `device` with this tracer around it. Times count from here.
@@ -50,6 +70,18 @@ impl Tracer {
         let device = CountingDevice::with_trace(device, sink);
         lock(&self.counters).push(device.counters());
         Arc::new(device)
+    }
+
+    /// Tells at the end what a volume did, too.
+    pub fn watch(&self, volume: LastStats) {
+        lock(&self.volumes).push(volume);
+    }
+
+    /// What the volumes that are closed by now did, added up: those of the counters that requests do not show.
+    fn work(&self) -> Vec<(&'static str, u64)> {
+        let volumes = lock(&self.volumes);
+        let sum = |counter| volumes.iter().filter_map(LastStats::get).map(|stats| stats.get(counter)).sum();
+        WORK.iter().map(|&counter: &Counter| (counter.name(), sum(counter))).collect()
     }
 
     fn totals(&self) -> Counts {
@@ -74,8 +106,11 @@ impl Tracer {
     pub fn finish(&self) -> Result<(), io::Error> {
         let opened = !lock(&self.counters).is_empty();
         let total = self.totals();
-        let line =
-            if self.json { text::json_line(&JsonTotals { total }) + "\n" } else { text_totals(&total) };
+        let work = self.work();
+        let line = match self.json {
+            true => text::json_line(&JsonTotals { total, volume: work.into_iter().collect() }) + "\n",
+            false => text_totals(&total, &work),
+        };
         let mut log = lock(&self.shared);
         if opened {
             log.line(&line);
@@ -132,6 +167,7 @@ fn json_line(event: &TraceEvent) -> String {
 struct JsonTotals {
     #[serde(with = "JsonCounts")]
     total: Counts,
+    volume: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Serialize)]
@@ -149,10 +185,13 @@ struct JsonCounts {
     errors: u64,
 }
 
-fn text_totals(counts: &Counts) -> String {
+fn text_totals(counts: &Counts, work: &[(&'static str, u64)]) -> String {
+    let done = work.iter().filter(|(_, count)| *count > 0);
+    let done: Vec<String> = done.map(|(name, count)| format!("{count} {}", name.replace('_', " "))).collect();
+    let done = if done.is_empty() { String::new() } else { format!("; {}", done.join(", ")) };
     format!(
         "total: {} reads ({} bytes), {} writes ({} bytes, {} FUA), {} flushes, {} discards; \
-         {} queued, {} errors (above: seconds, Q made or C done, first sector + sectors of 512 bytes)\n",
+         {} queued, {} errors{done} (above: seconds, Q made or C done, first sector + sectors of 512 bytes)\n",
         counts.reads,
         counts.read_bytes,
         counts.writes,

@@ -350,6 +350,52 @@ fn reading_commands_leave_the_image_alone() {
     assert_eq!(stamp(&volume), modified, "looking does not write");
 }
 
+/// What allocates is told by `explain` before, by `io --stats` and `trace` afterwards.
+#[test]
+fn allocation_conversion_commits_and_checkpoints_are_told() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    let (place, end) = (at(&volume, "/big"), BIG.next_multiple_of(4096).to_string());
+    let query = ["--write", &end, "8k", "--dsync", "--json"].map(OsStr::new);
+    let told = json([OsStr::new("explain"), place.as_os_str()].into_iter().chain(query));
+    assert_eq!(
+        (&told["journal"], &told["handles_before"], &told["handles_after"], &told["commits"]),
+        (&"extend".into(), &1.into(), &1.into(), &1.into()),
+        "{told}"
+    );
+    let reasons = told["reasons"].to_string();
+    assert!(
+        reasons.contains("handles: 1 or more before the data, 1 or more behind it, 1 commit"),
+        "{reasons}"
+    );
+    let write = format!("pwrite -q -b 8k {end} 8k");
+    let args = io(&volume, "/big", &[&write, "fdatasync"]);
+    let told = json(args.into_iter().chain(["--stats", "--json"].map(OsString::from)));
+    let count = |name: &str| told["counters"][name].as_u64().unwrap_or_else(|| panic!("{name}: {told}"));
+    assert_eq!((count("allocations"), count("conversions"), count("extensions")), (1, 1, 1), "{told}");
+    assert!(count("handles_started") >= 2 && count("commits") == 1, "{told}");
+    assert!(count("blocks_logged") > 2 && count("flushes") > 0, "{told}");
+    // The end of the command brings it home.
+    let words = ["trace", "--", "truncate"].map(OsStr::new);
+    let output = uext4(words.iter().copied().chain([place.as_os_str(), OsStr::new("1m")]));
+    assert!(output.status.success(), "{}", oracle::text(&output));
+    let trace = String::from_utf8(output.stderr).unwrap();
+    let total = trace.lines().last().unwrap();
+    for part in ["handles started", "1 commits", "blocks logged", "1 checkpoints", "home writes"] {
+        assert!(total.contains(part), "{part}: {total}");
+    }
+    let words = ["trace", "--json", "--", "truncate"].map(OsStr::new);
+    let output = uext4(words.iter().copied().chain([place.as_os_str(), OsStr::new("2m")]));
+    let trace = String::from_utf8(output.stderr).unwrap();
+    let last: Value = serde_json::from_str(trace.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&last["volume"]["commits"], &last["volume"]["checkpoints"]),
+        (&1.into(), &1.into()),
+        "{last}"
+    );
+    volume.assert_clean();
+}
+
 #[test]
 fn a_trace_shows_each_request() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));

@@ -99,7 +99,7 @@ pub use face::shape::Fallocate;
 pub use face::statfs::StatFs;
 pub use face::target::Target;
 pub use face::to_device::ToDevice;
-pub use face::volume::Volume;
+pub use face::volume::{LastStats, Volume};
 pub use face::walk::{Visit, Walk, WalkEntry, WalkError, WalkOptions};
 pub use ground::damage::DescriptorDamage;
 pub use ground::error::{Allocation, Error, Limit, Result};

@@ -88,6 +88,22 @@ impl Scene {
         self.handle.mark(Durable(self.kept.clone()));
     }
 
+    /// A new file of one write, durable when that returns; and one more, over what is written.
+    fn keep_by_one_write(&mut self) {
+        self.number += 1;
+        let path = format!("/dir/at-once-{}", self.number);
+        let file = self.volume.open_file(&path, read_write().create(true)).unwrap();
+        for round in 0..2 {
+            let bytes = patterned(self.number + round, 0, 8192);
+            // While it is written over it is neither.
+            self.kept.remove(&path);
+            self.handle.mark(Durable(self.kept.clone()));
+            file.write_at_with(&bytes, 0, WriteFlags::DSYNC).unwrap();
+            self.kept.insert(path.clone(), bytes.to_vec());
+            self.handle.mark(Durable(self.kept.clone()));
+        }
+    }
+
     fn change(&mut self) {
         let path = format!("/dir/{}{}", self.rng.below(12), "x".repeat(100));
         match self.rng.below(6) {
@@ -150,8 +166,9 @@ fn what_is_durable_survives_every_power_cut_and_e2fsck() {
         for round in 0..24 {
             (0..8).for_each(|_| scene.change());
             match round % 3 {
-                2 => scene.volume.clone().close().unwrap(),
-                _ => scene.keep(),
+                0 => scene.keep(),
+                1 => scene.keep_by_one_write(),
+                _ => scene.volume.clone().close().unwrap(),
             }
         }
         let scratch = Scratch::new(4 * SIZE);

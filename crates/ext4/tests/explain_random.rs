@@ -300,7 +300,8 @@ fn counts(bed: &Bed, case: &Case, told: &Explanation, counter: Counter) -> bool 
             let plain = bed.has_journal && !case.switches.overwrite_no_transaction;
             query.write && (plan.journal == JournalWork::None || halves && !plain)
         }
-        Counter::HandlesStarted => plan.journal == JournalWork::Handle,
+        Counter::HandlesStarted => plan.journal == JournalWork::Handle && bed.has_journal,
+        Counter::Extensions => plan.journal == JournalWork::Extend,
         Counter::ExclusiveWrites => exclusive,
         Counter::SharedSubblockWrites => {
             query.write && (!exclusive || halves) && !(query.pos | query.length).is_multiple_of(bed.block)
@@ -413,9 +414,16 @@ fn compare_requests(told: &Explanation, sent: &[DeviceRequest]) {
 fn compare_counters(bed: &Bed, case: &Case, told: &Explanation, done: &Done, beside: bool) {
     for &counter in Counter::ALL {
         let counted = done.stats.get(counter);
-        if changes_the_map(told)
-            && matches!(counter, Counter::HandlesStarted | Counter::MapLoads | Counter::Flushes)
-        {
+        if matches!(counter, Counter::BlocksLogged | Counter::Checkpoints | Counter::HomeWrites) {
+            // Blocks of a commit, and what goes home, nobody foretells.
+            let commits = done.stats.get(Counter::Commits);
+            assert!(counted == 0 || commits > 0, "{} without a commit", counter.name());
+            continue;
+        }
+        if changes_the_map(told) && counter == Counter::MapLoads {
+            continue;
+        }
+        if compare_work(told, case, done, counter, counted) {
             continue;
         }
         let aside = beside && matches!(counter, Counter::SimpleReads | Counter::DioCounted);
@@ -430,6 +438,62 @@ fn compare_counters(bed: &Bed, case: &Case, told: &Explanation, done: &Done, bes
         };
         assert_eq!(expected + u64::from(aside), counted, "{}", counter.name());
     }
+}
+
+/// What a change of the map asks of the journal: how many handles, commits and flushes there are at least, and exactly
+/// so many if nothing was in the way. Whether this was said of the counter.
+fn compare_work(told: &Explanation, case: &Case, done: &Done, counter: Counter, counted: u64) -> bool {
+    let (journal, stats) = (&told.journal, &done.stats);
+    if !changes_the_map(told) {
+        if counter == Counter::Commits && done.result.is_ok() {
+            assert_eq!(counted, u64::from(journal.commits), "commits");
+            return true;
+        }
+        return false;
+    }
+    if done.result.is_err() {
+        return matches!(counter, Counter::HandlesStarted | Counter::Commits | Counter::Flushes);
+    }
+    let holes = told.pieces.iter().any(|piece| piece.state == State::Hole)
+        || told.piece_count > told.pieces.len() as u64;
+    let syncs = case.query.sync != Sync::None;
+    let flushes =
+        done.events.iter().filter(|event| event.op == Op::Flush && event.phase == TracePhase::Submit);
+    match counter {
+        Counter::HandlesStarted => {
+            let least = u64::from(journal.handles_before + journal.handles_after);
+            assert!(counted >= least, "{counted} handles, {least} were told");
+            // One leaf, and no hole that free blocks may fill in parts.
+            assert!(
+                counted == least || holes || told.piece_count > 1,
+                "{counted} handles, {least} were told"
+            );
+            // No more than one for each block or piece, in any case.
+            let most = least + 2 * (told.piece_count + case.query.length / 1024 + 2);
+            assert!(counted <= most, "{counted} handles, {least} were told");
+        }
+        Counter::Commits => {
+            assert_eq!(u64::from(journal.commits), u64::from(syncs));
+            // A volume without room commits to get some.
+            assert!(counted == u64::from(syncs) || holes && counted > 0, "{counted} commits");
+        }
+        Counter::Flushes => {
+            let sent = flushes.count() as u64;
+            assert!(syncs || counted == 0 || stats.get(Counter::Commits) > 0, "{counted} flushes");
+            assert!((sent > 0) == (counted > 0) && sent >= counted, "{sent} flushes sent, {counted} counted");
+        }
+        Counter::Allocations => {
+            // Those of a hole behind the last piece that was told are allocations too.
+            assert!(counted <= 1 && (holes || counted == 0), "{counted} allocations");
+        }
+        Counter::Conversions => {
+            let pointers = told.plan.journal == JournalWork::Allocate;
+            assert!(counted <= 1 + u64::from(told.plan.route == Route::DaxAllocate), "{counted} conversions");
+            assert!(!pointers || counted == 0, "{counted} conversions");
+        }
+        _ => return false,
+    }
+    true
 }
 
 fn number(name: &str, default: u64) -> u64 {
@@ -459,6 +523,9 @@ impl Seen {
         let plan = &told.plan;
         if told.reasons.iter().any(|line| line.contains("are listed")) {
             self.kinds.insert("cut".into());
+        }
+        if done.result.is_ok() {
+            self.kinds.insert(format!("{:?}", plan.journal));
         }
         self.kinds.insert(match &done.result {
             Ok(_) => format!("{:?} {:?} {:?}", plan.route, plan.gate, plan.durability),
@@ -516,6 +583,9 @@ fn what_explain_says_is_what_happens() {
     println!("{:#?}", seen.kinds);
     for route in ["SimpleRead", "GeneralRead", "PastEnd", "InlineRead", "DaxRead", "BouncedRead", "cut"] {
         assert!(seen.kinds.iter().any(|kind| kind.starts_with(route)), "{route}: {:#?}", seen.kinds);
+    }
+    for journal in ["Allocate", "AllocateConvert", "Convert", "Extend"] {
+        assert!(seen.kinds.contains(journal), "{journal}: {:#?}", seen.kinds);
     }
     for route in ["Overwrite", "DaxOverwrite", "BouncedOverwrite"] {
         for durability in ["None", "Fua", "WriteThrough", "Datasync", "Fsync"] {

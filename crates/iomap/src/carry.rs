@@ -131,6 +131,10 @@ impl<F: FileSystem> Writing<'_, F> {
                 let reserves = filled.as_mut().map_or_else(Vec::new, Filled::take_reserves);
                 let blocks = filled.as_ref().map_or(&[][..], Filled::blocks);
                 let size = self.request.range.end().max(self.file.state().size());
+                self.engine.counters.bump(Counter::Extensions);
+                if !blocks.is_empty() {
+                    self.engine.counters.bump(Counter::Conversions);
+                }
                 fs.extend_end(inode, self.guard, extension, Extended::Complete { size, blocks, reserves })
             }
             _ => {

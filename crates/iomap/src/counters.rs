@@ -47,12 +47,12 @@ counters! {
     GeneralReads => "general_reads",
     /// Reads that the file system served from the inode.
     InlineReads => "inline_reads",
-    /// Journal handles started: one for each write on the plain route of `overwrite-no-transaction`, refused ones
-    /// included.
+    /// Journal handles started, or steps of a volume without a journal: whatever changes metadata, and each write on
+    /// the plain route of `overwrite-no-transaction`, refused ones included.
     HandlesStarted => "handles_started",
-    /// Journal commits caused.
+    /// Journal commits, or batches of changes that went home.
     Commits => "commits",
-    /// Cache flushes sent.
+    /// Cache flushes sent: by syncs, commits and checkpoints.
     Flushes => "flushes",
     /// Writes that took the gate exclusively.
     ExclusiveWrites => "exclusive_writes",
@@ -66,6 +66,18 @@ counters! {
     AllocationsRefused => "allocations_refused",
     /// Writes that took set-user-id, set-group-id or capabilities from their file first.
     PrivilegesDropped => "privileges_dropped",
+    /// Writes that had blocks allocated for their holes.
+    Allocations => "allocations",
+    /// Conversions of unwritten blocks into written ones, each of one inode: of one write, or of all of a batch.
+    Conversions => "conversions",
+    /// Writes that made their file longer.
+    Extensions => "extensions",
+    /// Blocks that commits wrote into the log. (The file system counts this and what follows.)
+    BlocksLogged => "blocks_logged",
+    /// Times that log space was freed by writing blocks home.
+    Checkpoints => "checkpoints",
+    /// Blocks of metadata that were written home.
+    HomeWrites => "home_writes",
 }
 
 const COUNT: usize = Counter::ALL.len();
@@ -210,6 +222,13 @@ impl Stats {
     /// One counter.
     pub fn get(&self, counter: Counter) -> u64 {
         self.0[counter as usize]
+    }
+
+    /// The same with another value of one counter.
+    #[must_use]
+    pub fn with(mut self, counter: Counter, value: u64) -> Stats {
+        self.0[counter as usize] = value;
+        self
     }
 
     /// Names and values in a fixed order.

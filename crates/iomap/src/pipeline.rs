@@ -227,6 +227,7 @@ impl<F: FileSystem> Engine<F> {
         let bits = file.state().block_bits();
         let blocks = request.range.pos >> bits..((request.range.end() - 1) >> bits) + 1;
         if plan.journal != JournalWork::Convert && self.holds(file, &request.range, State::Hole)? {
+            self.counters.bump(Counter::Allocations);
             self.fs.allocate(&file.inode, blocks.clone())?;
         }
         if !self.holds(file, &request.range, State::Unwritten)? {
@@ -262,6 +263,7 @@ impl<F: FileSystem> Engine<F> {
         let convert = |group| {
             let filled = Filled::of(group);
             filled.map_or(Ok(()), |mut filled| {
+                self.counters.bump(Counter::Conversions);
                 let reserves = filled.take_reserves();
                 self.fs.convert(&filled.inode, filled.blocks(), reserves)
             })

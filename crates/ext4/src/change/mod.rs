@@ -78,7 +78,7 @@ impl Files<'_> {
         if !inode.disk().uses_extents() {
             let feature =
                 format!("a map without extents (inode {}), which holds data and holes only", inode.ino());
-            return Err(Error::Incompatible { action: "preallocate", feature });
+            return Err(Error::Incompatible { action: "preallocate, zero or shift blocks", feature });
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Explains a request in words: the plan, the device requests, and what would make it faster.
 
+use super::explain_journal::share;
 use crate::change::privileges;
 use crate::face::volume::Shared;
 use crate::ground::error::{Error, Result};
@@ -8,7 +9,11 @@ use crate::seam::Ext4;
 use uext4_blockdev::{Capabilities, Geometry};
 use uext4_iomap::bounce::{Step, next_step};
 use uext4_iomap::plan::{Durability, GateMode, JournalWork, Route, Summary, Sync};
-use uext4_iomap::{OpenFile, Outlook, PIECES_MAX, Piece, Pieces, Plan, Range, Request, State, Switches};
+use uext4_iomap::{
+    MapKind, OpenFile, Outlook, PIECES_MAX, Piece, Pieces, Plan, Range, Request, State, Switches,
+};
+
+pub use super::explain_journal::JournalShare;
 
 /// Most device requests that an explanation lists.
 const REQUESTS_MAX: usize = 128;
@@ -55,6 +60,8 @@ pub struct Explanation {
     pub requests: Vec<DeviceRequest>,
     /// How many requests the device would get. Filling memory with zeros is none.
     pub request_count: u64,
+    /// Handles and commits of it; none if it is refused.
+    pub journal: JournalShare,
     /// Why, line by line.
     pub reasons: Vec<String>,
     /// What would make it faster.
@@ -93,6 +100,14 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
         transfers = facts.transfers(query.write, &mut list)?;
     }
     let mut reasons = facts.reasons(query);
+    let mut journal = JournalShare::default();
+    if query.write && refused.is_none() {
+        let Outlook { plan, view, summary, .. } = &outlook;
+        let journaled = shared.fs.state.superblock.journal_inode().is_some();
+        let mapping = journaled && !open.switches.overwrite_no_transaction;
+        journal = share(plan, request.range, view, summary, device.dax.is_some(), mapping);
+        reasons.extend(journal.line(journaled));
+    }
     if !placed {
         let text = "requests: none are listed, since blocks and log records get their places when it is done";
         reasons.push(text.into());
@@ -112,6 +127,7 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
         piece_count: outlook.piece_count,
         requests: list.requests,
         request_count: list.count,
+        journal,
         reasons,
         advice,
         refused,
@@ -360,6 +376,9 @@ impl Facts<'_> {
             JournalWork::Allocate => "journal: allocates zeroed blocks before".into(),
             JournalWork::Convert => "journal: converts unwritten extents when the data is complete".into(),
             JournalWork::AllocateConvert => "journal: allocates before, converts after".into(),
+            JournalWork::Extend if self.outlook.view.kind == MapKind::Indirect => {
+                "journal: new blocks are zeroed, and the file is an orphan until its size is set after".into()
+            }
             JournalWork::Extend => {
                 "journal: new blocks are unwritten; one handle converts them and sets the size after".into()
             }

@@ -1,6 +1,6 @@
 //! Explains a request for contents inside the inode.
 
-use crate::face::explain::{Explanation, Query, check_openings};
+use crate::face::explain::{Explanation, JournalShare, Query, check_openings};
 use crate::face::volume::Shared;
 use crate::ground::error::{Error, Result};
 use crate::inline;
@@ -53,6 +53,7 @@ fn told(
         piece_count: pieces.len() as u64,
         pieces: pieces.to_vec(),
         requests: Vec::new(),
+        journal: JournalShare::default(),
         request_count: 0,
         reasons,
         advice: advice.into_iter().collect(),

@@ -3,6 +3,7 @@
 pub(crate) mod cursor;
 pub mod explain;
 mod explain_inline;
+mod explain_journal;
 pub(crate) mod file;
 pub(crate) mod info;
 mod names;

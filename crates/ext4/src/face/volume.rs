@@ -17,7 +17,7 @@ use crate::seam::Ext4;
 use std::sync::{Arc, OnceLock};
 use uext4_blockdev::spec::DeviceSpec;
 use uext4_blockdev::{self as blockdev, Device};
-use uext4_iomap::{Engine, FileSystem, Stats};
+use uext4_iomap::{Counter, Engine, FileSystem, Stats};
 use uext4_ondisk::ext4::{MmpBlock, Superblock};
 
 /// An open volume. Cheap to clone; every call may come from any thread. The device is released when the last
@@ -38,6 +38,19 @@ pub(crate) struct Shared {
     writable: OnceLock<Result<()>>,
     /// The process that opened it.
     process: u32,
+    last_stats: Arc<OnceLock<Stats>>,
+}
+
+/// The counters of a volume that was closed, from [`Volume::last_stats`].
+#[derive(Clone, Debug)]
+pub struct LastStats(Arc<OnceLock<Stats>>);
+
+impl LastStats {
+    /// `None` as long as somebody has the volume, or one of its files or queues.
+    #[must_use]
+    pub fn get(&self) -> Option<Stats> {
+        self.0.get().copied()
+    }
 }
 
 impl Shared {
@@ -57,6 +70,22 @@ impl Shared {
         self.process == std::process::id()
     }
 
+    fn stats(&self) -> Stats {
+        let engine = self.engine.stats();
+        if !self.options.write {
+            return engine;
+        }
+        let journal = self.fs.state.journal_stats();
+        let flushes = engine.get(Counter::Flushes) + journal.flushes;
+        engine
+            .with(Counter::HandlesStarted, journal.handles_started)
+            .with(Counter::Commits, journal.commits)
+            .with(Counter::Flushes, flushes)
+            .with(Counter::BlocksLogged, journal.blocks_logged)
+            .with(Counter::Checkpoints, journal.checkpoints)
+            .with(Counter::HomeWrites, journal.home_writes)
+    }
+
     /// Frees what was unlinked and brings everything home.
     fn end(&self) -> Result<()> {
         let released = self.fs.files().release_all();
@@ -69,6 +98,7 @@ impl Drop for Shared {
         // Whoever wants to know how it went calls [`Volume::close`].
         if self.is_ours() {
             let _not_told = self.end();
+            let _only_once = self.last_stats.set(self.stats());
         }
     }
 }
@@ -127,6 +157,7 @@ impl Volume {
                 device: given,
                 writable: OnceLock::new(),
                 process: std::process::id(),
+                last_stats: Arc::default(),
             }),
         })
     }
@@ -183,10 +214,16 @@ impl Volume {
         self.shared.options.write
     }
 
-    /// Counters of routes since the volume was opened. Most queued requests are counted when a call to their queue
+    /// Counters of routes since the volume was opened, and of what its journal did: what is changed without the engine
+    /// (sizes, names, orphans) starts handles too. Most queued requests are counted when a call to their queue
     /// finds them complete. So wait for what is in flight before you compare two readings.
     pub fn stats(&self) -> Stats {
-        self.shared.engine.stats()
+        self.shared.stats()
+    }
+
+    /// The counters as they will be at the end, when the last clone of the volume is gone and all is home.
+    pub fn last_stats(&self) -> LastStats {
+        LastStats(self.shared.last_stats.clone())
     }
 
     /// The primary superblock as it is on `device` now, decoded and checked as for opening. Copies in a log are not
