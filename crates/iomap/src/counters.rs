@@ -66,7 +66,8 @@ counters! {
     AllocationsRefused => "allocations_refused",
     /// Writes that took set-user-id, set-group-id or capabilities from their file first.
     PrivilegesDropped => "privileges_dropped",
-    /// Writes that had blocks allocated for their holes.
+    /// Writes that had blocks allocated for their holes before their data. Most that go on behind the end of a file get
+    /// theirs with the size, and count as [`Counter::Extensions`] only.
     Allocations => "allocations",
     /// Conversions of unwritten blocks into written ones, each of one inode: of one write, or of all of a batch.
     Conversions => "conversions",
