@@ -61,9 +61,9 @@
 //! ```
 //!
 //! A write may fill holes and unwritten blocks and extend its file, through the journal. Volumes without a journal,
-//! maps without extents and volumes with quota refuse that with [`Error::NeedsAllocation`]. Times of overwrites are
-//! written with the next change of the inode; until then they live in memory. [`Volume::close`], or dropping the last
-//! clone, brings everything home.
+//! maps without extents and volumes with quota refuse that with [`Error::NeedsAllocation`]. Times of overwrites live
+//! in memory until the next change of the inode, `sync_all`, or the end of the file or the volume. [`Volume::close`],
+//! or dropping the last clone, brings everything home.
 //!
 //! Every type that a call here takes or gives has a name in this crate. Many come from the crates below, so those are
 //! re-exported whole ([`blockdev`], [`ondisk`], [`iomap`], [`jbd2`], [`buffer`]). Use only what the calls of this crate

@@ -470,7 +470,7 @@ fn syncs_complete_after_what_completed_before() {
     let before = volume.stats();
     queue.write(slot, 0, filled(&queue, 4096, 1), WriteFlags::empty(), 1).unwrap();
     queue.sync_data(slot, 2).unwrap();
-    queue.sync_all(slot, 3).unwrap();
+    queue.sync_data(slot, 3).unwrap();
     let mut tags: Vec<(u64, usize)> = Vec::new();
     while tags.len() < 3 {
         tags.extend(queue.wait(1).unwrap().map(|done| (done.tag, done.result.unwrap())));

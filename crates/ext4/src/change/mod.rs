@@ -9,6 +9,7 @@
 //! | `shift.rs` | blocks get other places in the file |
 //! | `free.rs` | all that an inode without a name has |
 //! | `privileges.rs` | set-user-id, set-group-id and capabilities, which go with the first write |
+//! | `times.rs` | times of overwrites, which nothing else writes |
 //! | `orphans.rs` | inodes that are to be freed or cut, and what a crash left of that |
 //!
 //! Each step is one handle, begun without a lock. Inside it: the inode's turn ([`Inode::edit`]), its map lock, then the
@@ -25,6 +26,7 @@ pub(crate) mod orphans;
 pub(crate) mod privileges;
 mod remove;
 mod shift;
+mod times;
 
 use crate::alloc::shared::{FreeSpace, Promise};
 use crate::ground::credits;

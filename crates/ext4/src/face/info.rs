@@ -42,8 +42,9 @@ impl Info {
         let device = volume.device();
         let capabilities = device.capabilities();
         let superblock = volume.superblock();
-        let mut notes =
-            vec!["mtime and ctime of overwrites live in memory only, while the file is open".to_owned()];
+        let mut notes = vec![
+            "mtime and ctime of overwrites live in memory until a sync, or the end of the file".to_owned(),
+        ];
         if capabilities.dax == Some(DaxKind::Msync) {
             notes.push("the mapping is not MAP_SYNC: durability costs an msync".into());
         }

@@ -17,6 +17,7 @@ use crate::seam::Ext4;
 use std::sync::{Arc, OnceLock};
 use uext4_blockdev::spec::DeviceSpec;
 use uext4_blockdev::{self as blockdev, Device};
+use std::time::Duration;
 use uext4_iomap::{Engine, FileSystem, Stats};
 use uext4_ondisk::ext4::{MmpBlock, Superblock};
 
@@ -59,8 +60,22 @@ impl Shared {
 
     /// Frees what was unlinked and brings everything home.
     fn end(&self) -> Result<()> {
-        let released = self.fs.files().release_all();
-        close::settle(&self.fs.state).and(released)
+        let files = self.fs.files();
+        let released = files.release_all();
+        let times = files.write_old_times(Duration::ZERO);
+        close::settle(&self.fs.state).and(released).and(times)
+    }
+}
+
+impl Shared {
+    /// The end of the last clone.
+    fn finish(&mut self) -> Result<()> {
+        // What it is at comes home with the rest.
+        drop(self.background.take());
+        self.ended = true;
+        let ended = self.end();
+        let released = self.heartbeat.take().map_or(Ok(()), Heartbeat::release);
+        ended.and(released)
     }
 }
 

@@ -191,3 +191,5 @@ impl FileSystem for Ext4 {
         Ok(false)
     }
 }
+            let inodes = batch.iter().filter(|synced| synced.all).map(|synced| synced.inode);
+            inodes.into_iter().try_for_each(|inode| self.files().write_times(inode))?;
