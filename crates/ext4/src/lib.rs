@@ -114,8 +114,8 @@ pub use uext4_buffer as buffer;
 pub use uext4_iomap as iomap;
 pub use uext4_iomap::plan;
 pub use uext4_iomap::{
-    BadSwitch, Counter, Fence, FileSlot, Payload, Piece, Range, RawCompletion, RawQueue, SWITCH_NAMES, State,
-    Stats, Switches, WriteFlags,
+    BadSwitch, Counter, Fence, FileSlot, Payload, Piece, Range, RawCompletion, RawQueue, ReadFlags,
+    SWITCH_NAMES, State, Stats, Switches, WriteFlags,
 };
 pub use uext4_jbd2 as jbd2;
 pub use uext4_jbd2::{FastCommits, JournalInfo, LogEnd, RecoveryReport};

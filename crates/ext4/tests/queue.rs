@@ -424,7 +424,9 @@ fn nowait_refuses_while_the_gate_is_held() {
         assert!(
             matches!(
                 refused,
-                Err(Error::WouldBlock("it has to wait for the file's gate, or for a turn alone in it"))
+                Err(Error::WouldBlock(
+                    "it has to wait: for others in the file, room, or metadata that is not in memory"
+                ))
             ),
             "{refused:?}"
         );
@@ -432,7 +434,9 @@ fn nowait_refuses_while_the_gate_is_held() {
         assert!(
             matches!(
                 refused,
-                Err(Error::WouldBlock("it has to wait for the file's gate, or for a turn alone in it"))
+                Err(Error::WouldBlock(
+                    "it has to wait: for others in the file, room, or metadata that is not in memory"
+                ))
             ),
             "{refused:?}"
         );
@@ -443,7 +447,9 @@ fn nowait_refuses_while_the_gate_is_held() {
         // What needs the gate alone does not even try.
         assert!(matches!(
             file.write_any_at(&[1], 1, WriteFlags::NOWAIT),
-            Err(Error::WouldBlock("it has to wait for the file's gate, or for a turn alone in it"))
+            Err(Error::WouldBlock(
+                "it has to wait: for others in the file, room, or metadata that is not in memory"
+            ))
         ));
     });
 }

@@ -123,6 +123,17 @@ impl FreeSpace {
         // A descriptor and its bitmap change one after the other.
         let _account = self.0.lock();
         check_give_back(blocks, ino, runs)
+    /// The same if nothing has to be waited for: neither the lock, which is held over reads of metadata, nor the count
+    /// of free clusters, nor a commit.
+    pub(crate) fn try_promise(self: &Arc<Self>, ground: &Ground, clusters: u64) -> Option<Promise> {
+        let mut account = self.0.try_lock()?;
+        let size = u64::from(ground.superblock.geometry.cluster_blocks());
+        let taken = account.allocator.held_blocks() / size + account.promised;
+        account.free.filter(|free| free.saturating_sub(taken) >= clusters)?;
+        account.promised += clusters;
+        Some(Promise { space: Arc::clone(self), clusters })
+    }
+
     }
 
     /// What was given back in these runs may be handed out again: the transaction that freed it is durable.

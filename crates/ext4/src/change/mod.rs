@@ -95,11 +95,18 @@ impl Files<'_> {
     /// # Errors
     /// [`Error::NoSpace`]; those of reading the groups.
     pub(crate) fn promise(&self, inode: &Inode, blocks: Range<u64>) -> Result<Promise> {
-        // Its two ends may divide a leaf each, and all above.
-        let levels = u64::from(self.depth(inode)) + 2;
-        let ends = 2.min(blocks.end - blocks.start + 1);
-        let promised = || self.space.promise(&Direct(self.state), ends * levels);
-        self.with_room(promised)
+        let clusters = self.nodes_of_ends(inode, &blocks);
+        self.with_room(|| self.space.promise(&Direct(self.state), clusters))
+    }
+
+    /// The same if nothing has to be waited for.
+    pub(crate) fn try_promise(&self, inode: &Inode, blocks: Range<u64>) -> Option<Promise> {
+        self.space.try_promise(self.state, self.nodes_of_ends(inode, &blocks))
+    }
+
+    /// A conversion's two ends may divide a leaf each, and all above.
+    fn nodes_of_ends(&self, inode: &Inode, blocks: &Range<u64>) -> u64 {
+        2.min(blocks.end - blocks.start + 1) * (u64::from(self.depth(inode)) + 2)
     }
 
     /// Does a step again after a commit, if it finds no room and freed blocks wait for one.

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-use uext4_iomap::{Engine, OpenFile, Piece, Pieces, Range, WriteFlags};
+use uext4_iomap::{Engine, OpenFile, Piece, Pieces, Range, ReadFlags, WriteFlags};
 use uext4_ondisk::Ino;
 
 /// An open file. Cloning shares the inode; all calls may come from any thread.
@@ -137,6 +137,11 @@ impl File {
         self.engine.read_at(&self.open, buf, pos)
     }
 
+    /// As [`File::read_at`]. `NOWAIT` fails rather than waits for others or for metadata that is not in memory.
+    pub fn read_at_with(&self, buf: &mut [u8], pos: u64, flags: ReadFlags) -> Result<usize> {
+        self.engine.read_at_with(&self.open, buf, pos, flags)
+    }
+
     /// Overwrites `buf.len()` bytes at byte `pos`, directly. Durable after the next sync.
     #[inline]
     pub fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize> {
@@ -170,6 +175,9 @@ impl File {
         let Some(tail) = &self.tail else {
             return Err(Error::NotPermitted("the file was not opened for appending"));
         };
+        if flags.contains(WriteFlags::NOWAIT) {
+            return Err(Error::WouldBlock("an append moves the size, which takes a turn alone in the file"));
+        }
         let _one_at_a_time = tail.turn.lock();
         let end = self.size();
         self.shared.engine.write_any(&tail.open, buf, end, flags)?;

@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 use uext4_blockdev::spec::DeviceSpec;
 use uext4_blockdev::{self as blockdev, Device};
 use std::time::Duration;
+use std::time::Duration;
 use uext4_iomap::{Engine, FileSystem, Stats};
 use uext4_ondisk::ext4::{MmpBlock, Superblock};
 

@@ -148,6 +148,10 @@ impl FileSystem for Ext4 {
         self.files().promise(inode, blocks)
     }
 
+    fn try_reserve(&self, inode: &Inode, blocks: Blocks) -> Result<Option<Promise>> {
+        Ok(self.files().try_promise(inode, blocks))
+    }
+
     fn convert(&self, inode: &Inode, blocks: &[Blocks], _promises: Vec<Promise>) -> Result<()> {
         self.files().convert(inode, blocks)
     }
@@ -178,6 +182,8 @@ impl FileSystem for Ext4 {
 
     fn datasync(&self, batch: &[Synced<'_, Self>]) -> Result<bool> {
         if let Some(journal) = &self.state.journal {
+            let inodes = batch.iter().filter(|synced| synced.all).map(|synced| synced.inode);
+            inodes.into_iter().try_for_each(|inode| self.files().write_times(inode))?;
             let tid = |synced: &Synced<'_, Self>| {
                 let inode = &synced.inode.state;
                 if synced.all { inode.sync_tid() } else { inode.datasync_tid() }
@@ -191,5 +197,3 @@ impl FileSystem for Ext4 {
         Ok(false)
     }
 }
-            let inodes = batch.iter().filter(|synced| synced.all).map(|synced| synced.inode);
-            inodes.into_iter().try_for_each(|inode| self.files().write_times(inode))?;
