@@ -54,7 +54,7 @@ impl Info {
         if superblock.last_orphan != 0 {
             notes.push("the volume has orphaned inodes: an open for writing processes them".into());
         }
-        if volume.state().mmp.is_some_and(|mmp| mmp.owner() != MmpOwner::Nobody) {
+        if !volume.is_writable() && volume.state().mmp.is_some_and(|mmp| mmp.owner() != MmpOwner::Nobody) {
             notes.push("another node may be using the volume: what is read can change meanwhile".into());
         }
         if superblock.errors.count != 0 {

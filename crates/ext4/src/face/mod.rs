@@ -11,6 +11,7 @@ pub(crate) mod read_dir;
 pub(crate) mod shape;
 pub(crate) mod statfs;
 pub(crate) mod target;
+pub(crate) mod tick;
 pub(crate) mod to_device;
 pub(crate) mod volume;
 pub(crate) mod walk;

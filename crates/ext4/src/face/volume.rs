@@ -1,6 +1,7 @@
 //! An open volume.
 
 use crate::change::orphans::{Left, survey};
+use crate::face::tick::{Background, tick};
 use crate::face::to_device::ToDevice;
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
@@ -8,6 +9,7 @@ use crate::ground::options::VolumeOptions;
 use crate::ground::recovered::RecoveryInfo;
 use crate::inode::Ext4State;
 use crate::opening::close;
+use crate::opening::heartbeat::{self, Heartbeat};
 use crate::opening::identify;
 use crate::opening::mmp;
 use crate::opening::recovery::{self, Ready};
@@ -15,10 +17,9 @@ use crate::opening::state::open_state;
 use crate::opening::superblock::{check_device, read_superblock};
 use crate::seam::Ext4;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use uext4_blockdev::spec::DeviceSpec;
 use uext4_blockdev::{self as blockdev, Device};
-use std::time::Duration;
-use std::time::Duration;
 use uext4_iomap::{Engine, FileSystem, Stats};
 use uext4_ondisk::ext4::{MmpBlock, Superblock};
 
@@ -40,6 +41,12 @@ pub(crate) struct Shared {
     writable: OnceLock<Result<()>>,
     /// The process that opened it.
     process: u32,
+    /// Until the end.
+    background: Option<Background>,
+    /// On volumes with multi-mount protection, until everything is home.
+    heartbeat: Option<Heartbeat>,
+    /// All is home.
+    ended: bool,
 }
 
 impl Shared {
@@ -82,9 +89,12 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Whoever wants to know how it went calls [`Volume::close`].
-        if self.is_ours() {
-            let _not_told = self.end();
+        if !self.is_ours() {
+            // The threads are the parent's.
+            std::mem::forget((self.background.take(), self.heartbeat.take()));
+        } else if !self.ended {
+            // Whoever wants to know how it went calls [`Volume::close`].
+            let _not_told = self.finish();
         }
     }
 }
@@ -123,7 +133,14 @@ impl Volume {
         features::check_encoding(&superblock)?;
         check_device(&superblock, &*device)?;
         mmp::refuse_shared(&*device, &superblock, &options)?;
+        let (mut superblock, mut heartbeat) = (superblock, None);
         if options.write {
+            features::check_writable(&superblock)?;
+            heartbeat = heartbeat::claim(&device, &superblock, options.mmp_second)?;
+            if heartbeat.is_some() {
+                // Who had it until now may have changed it.
+                superblock = read_superblock(&*device)?;
+            }
             // A durable write is lost if the file system around it is lost. The image may have been made or copied
             // without a sync, and FUA makes only one range durable.
             device.settle()?;
@@ -135,6 +152,16 @@ impl Volume {
         let fs = Ext4::new(state);
         fs.files().process_orphans(&orphans)?;
         let engine = Arc::new(Engine::new(fs.clone(), device)?);
+        if let Some(heartbeat) = &heartbeat {
+            let fs = Arc::downgrade(&fs);
+            heartbeat.connect(Box::new(move |why| {
+                if let Some(fs) = fs.upgrade() {
+                    fs.abandon(why);
+                }
+            }));
+        }
+        let ticks = options.write && options.background;
+        let background = ticks.then(|| Background::start(fs.clone(), options.commit_interval)).transpose()?;
         Ok(Volume {
             shared: Arc::new(Shared {
                 engine,
@@ -143,6 +170,9 @@ impl Volume {
                 device: given,
                 writable: OnceLock::new(),
                 process: std::process::id(),
+                background,
+                heartbeat,
+                ended: false,
             }),
         })
     }
@@ -159,7 +189,27 @@ impl Volume {
             return Err(blockdev::Error::Forked.into());
         }
         self.shared.fs.check_alive()?;
-        self.shared.end()
+        match Arc::try_unwrap(self.shared) {
+            Ok(mut last) => last.finish(),
+            Err(shared) => shared.end(),
+        }
+    }
+
+    /// Does what is due: commits a transaction that is older than
+    /// [`VolumeOptions::commit_interval`], and writes times of overwrites that were in memory for half a minute; those
+    /// of a file that was never looked at here are written at once. Nothing is due on a volume that is open for
+    /// reading.
+    ///
+    /// Call it about once a second, or have [`VolumeOptions::background`] do so. Without either, what was not synced is
+    /// durable with the next sync that commits, or when the volume is closed.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`]; [`Error::Corrupt`] of a record. What else was due is done.
+    pub fn tick(&self) -> Result<()> {
+        if !self.shared.is_ours() {
+            return Err(blockdev::Error::Forked.into());
+        }
+        tick(&self.shared.fs, self.shared.options.commit_interval)
     }
 
     pub(crate) fn from_shared(shared: Arc<Shared>) -> Self {

@@ -1,6 +1,7 @@
 //! How a volume, a file and a queue are opened.
 
 use crate::ground::error::{Error, Result};
+use std::time::Duration;
 use uext4_blockdev::{Ask, QueueOptions as DeviceQueueOptions};
 use uext4_iomap::Switches;
 
@@ -14,6 +15,10 @@ pub struct VolumeOptions {
     pub(crate) map_budget: usize,
     pub(crate) inode_budget: usize,
     pub(crate) keeps_set_id: bool,
+    pub(crate) commit_interval: Duration,
+    pub(crate) background: bool,
+    /// How long a second of multi-mount protection is: tests have no time.
+    pub(crate) mmp_second: Duration,
 }
 
 impl VolumeOptions {
@@ -27,6 +32,9 @@ impl VolumeOptions {
             map_budget: 64 << 20,
             inode_budget: 8 << 20,
             keeps_set_id: false,
+            commit_interval: Duration::from_secs(5),
+            background: false,
+            mmp_second: Duration::from_secs(1),
         }
     }
 
@@ -71,6 +79,22 @@ impl VolumeOptions {
     #[must_use]
     pub fn inode_budget(mut self, bytes: usize) -> Self {
         self.inode_budget = bytes;
+        self
+    }
+
+    /// Age at which [`Volume::tick`](crate::Volume::tick) commits a transaction that nobody asked for (5 s unless set,
+    /// as in the kernel).
+    #[must_use]
+    pub fn commit_interval(mut self, interval: Duration) -> Self {
+        self.commit_interval = interval;
+        self
+    }
+
+    /// A thread that calls [`Volume::tick`](crate::Volume::tick) while the volume is open for writing. It ends with the
+    /// last clone of volume and files, and keeps none of them open.
+    #[must_use]
+    pub fn background(mut self, background: bool) -> Self {
+        self.background = background;
         self
     }
 

@@ -47,6 +47,14 @@ impl Ext4 {
         self.aborted.store(true, Ordering::SeqCst);
     }
 
+    /// The device is somebody else's from now on: as an abort, but nothing is written any more, not even why.
+    pub(crate) fn abandon(&self, cause: &str) {
+        self.note_abort(cause);
+        if let Some(journal) = &self.state.journal {
+            journal.abandon(uext4_jbd2::AbortCause { what: cause.to_owned().into(), errno: libc::EBUSY });
+        }
+    }
+
     /// File-system block size in bytes.
     pub(crate) fn block_size(&self) -> u64 {
         u64::from(self.state.cache.block_size())
