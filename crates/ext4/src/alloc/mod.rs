@@ -6,15 +6,19 @@
 //! | `group.rs` | bitmaps and descriptor of one group: the only file that changes them |
 //! | `inode.rs` | inodes made and freed |
 //! | `search.rs` | where new blocks and inodes are looked for: the policy |
+//! | `reserve.rs` | what the data of files may not have |
+//! | `trim.rs` | the device is told what is free |
 //! | `shared.rs` | the same for all who change the volume at once, and what is promised to conversions |
 
 pub(crate) mod bits;
 pub(crate) mod group;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod inode;
+pub(crate) mod reserve;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod search;
 pub(crate) mod shared;
+pub(crate) mod trim;
 
 use crate::ground::blocks::Blocks;
 use crate::ground::error::Result;

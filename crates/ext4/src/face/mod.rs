@@ -13,6 +13,7 @@ pub(crate) mod statfs;
 pub(crate) mod target;
 pub(crate) mod tick;
 pub(crate) mod to_device;
+mod trim;
 pub(crate) mod volume;
 pub(crate) mod walk;
 pub(crate) mod whole;

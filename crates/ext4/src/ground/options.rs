@@ -17,6 +17,8 @@ pub struct VolumeOptions {
     pub(crate) keeps_set_id: bool,
     pub(crate) commit_interval: Duration,
     pub(crate) background: bool,
+    pub(crate) reserved: bool,
+    pub(crate) discard: bool,
     /// How long a second of multi-mount protection is: tests have no time.
     pub(crate) mmp_second: Duration,
 }
@@ -34,6 +36,8 @@ impl VolumeOptions {
             keeps_set_id: false,
             commit_interval: Duration::from_secs(5),
             background: false,
+            reserved: false,
+            discard: false,
             mmp_second: Duration::from_secs(1),
         }
     }
@@ -95,6 +99,25 @@ impl VolumeOptions {
     #[must_use]
     pub fn background(mut self, background: bool) -> Self {
         self.background = background;
+        self
+    }
+
+    /// Whether the data of files may have the blocks that the volume sets aside: the superblock's share for root, and
+    /// what Linux keeps for maps. Unless set, allocation ends where [`StatFs::available`](crate::StatFs::available)
+    /// says so, as for users other than root in Linux: a library knows no caller, and whoever fills a volume by mistake
+    /// leaves room for repair. Maps and names may have them in any case.
+    #[must_use]
+    pub fn reserved(mut self, reserved: bool) -> Self {
+        self.reserved = reserved;
+        self
+    }
+
+    /// Tells the device of blocks that are freed: once the transaction that freed them is durable, and before anybody
+    /// else can have them. Every commit that frees waits for it. Off unless set, and on devices that take no discards;
+    /// [`Volume::trim`](crate::Volume::trim) does it now and then instead.
+    #[must_use]
+    pub fn discard(mut self, discard: bool) -> Self {
+        self.discard = discard;
         self
     }
 

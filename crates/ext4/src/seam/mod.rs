@@ -17,6 +17,7 @@ use uext4_iomap::gate::InodeGuard;
 use uext4_iomap::switches::Routing;
 use uext4_iomap::{Blocks, Count, Extended, FileSystem, InodeState, MapSnapshot, Piece, Range, Synced};
 use uext4_jbd2::SyncOutcome;
+use uext4_ondisk::Group;
 
 /// The file system half of an open volume.
 pub struct Ext4 {
@@ -39,6 +40,11 @@ impl Ext4 {
     /// Its files, to be changed.
     pub(crate) fn files(&self) -> Files<'_> {
         Files { state: &self.state, space: &self.space, orphans: &self.orphans }
+    }
+
+    /// Discards what is free of a group: see [`FreeSpace::trim_group`].
+    pub(crate) fn trim_group(&self, group: Group, range: &Blocks, minimum: u64) -> Result<u64> {
+        self.space.trim_group(&self.state, group, range, minimum)
     }
 
     /// From now on nothing is written and nothing is promised. The first cause stays: it explains the later ones.
