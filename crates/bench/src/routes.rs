@@ -115,6 +115,7 @@ fn expectations(arm: Arm, switches: Switches, facts: &Facts, tally: Tally) -> Ve
         (C::Bounces, none),
         (C::AllocationsRefused, none),
         (C::PrivilegesDropped, none),
+        (C::WouldBlock, none),
         (C::MapLoads, none),
         (C::Commits, none),
         (C::DrainStalls, none),

@@ -6,7 +6,7 @@ use crate::examples::cli;
 use crate::tracer::Tracer;
 use crate::{
     bench, cat, check, cp, df, documents, du, explain, fallocate, find, info, io, ls, map, mkfs, out,
-    prepare, rm, stat, text, trace, truncate, xattr,
+    prepare, rm, stat, text, trace, trim, truncate, xattr,
 };
 use clap::error::ErrorKind;
 use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
@@ -80,6 +80,8 @@ pub enum Command {
     Cp(cp::CpArgs),
     /// Remove files.
     Rm(rm::RmArgs),
+    /// Tell the device which blocks are free.
+    Trim(trim::TrimArgs),
     /// Make a volume, as mke2fs does.
     Mkfs(Box<mkfs::MkfsArgs>),
     /// Look for damage, without changing anything.
@@ -148,6 +150,7 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
         Command::Trace(args) => return trace::run(args, globals, execute),
         Command::Cp(args) => cp::run(&args, globals),
         Command::Rm(args) => rm::run(&args, globals),
+        Command::Trim(args) => trim::run(&args, globals),
         Command::Mkfs(args) => mkfs::run(&args, globals),
         Command::Check(args) => return check::run(&args, globals),
         Command::Bench(args) => return bench::run(&args, globals),

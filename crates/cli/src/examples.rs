@@ -7,7 +7,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// Of each command, in the order of its help.
-const EXAMPLES: [Example; 36] = [
+const EXAMPLES: [Example; 37] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "of the second partition of a disk"),
     ("ls -lh disk.img:/etc", "with sizes for people"),
@@ -36,6 +36,7 @@ const EXAMPLES: [Example; 36] = [
     ("cp -a disk.img:/home /tmp/home", "a tree with owners, times and attributes"),
     ("cp notes.txt disk.img:/home", "a file into a directory of the volume"),
     ("rm disk.img:/home/notes.txt", "removes it again"),
+    ("trim disk.img", "holes in the image where nothing is"),
     ("mkfs disk.img 64G", "creates a sparse image with the defaults of e2fsprogs"),
     ("mkfs --compat debian12 -L data /dev/nvme0n1p3", "what Debian 12 makes on a partition"),
     ("mkfs -F -O ^has_journal -m 0 -N 1000 disk.img", "no journal, nothing reserved, few inodes"),

@@ -37,6 +37,7 @@ mod svg;
 mod text;
 mod trace;
 mod tracer;
+mod trim;
 mod truncate;
 mod xattr;
 

@@ -62,8 +62,8 @@
 //!
 //! A write may fill holes and unwritten blocks and extend its file, through the journal if there is one. Volumes with
 //! quota refuse that with [`Error::NeedsAllocation`], and so do volumes without a journal that were not left cleanly:
-//! e2fsck comes first. Times of overwrites are written with the next change
-//! of the inode; until then they live in memory. [`Volume::close`], or dropping the last clone, brings everything home.
+//! e2fsck comes first. Times of overwrites live in memory until the next change of the inode, `sync_all`, or the end
+//! of the file or the volume. [`Volume::close`], or dropping the last clone, brings everything home.
 //!
 //! Every type that a call here takes or gives has a name in this crate. Many come from the crates below, so those are
 //! re-exported whole ([`blockdev`], [`ondisk`], [`iomap`], [`jbd2`], [`buffer`]). Use only what the calls of this crate
@@ -114,8 +114,8 @@ pub use uext4_buffer as buffer;
 pub use uext4_iomap as iomap;
 pub use uext4_iomap::plan;
 pub use uext4_iomap::{
-    BadSwitch, Counter, Fence, FileSlot, Payload, Piece, Range, RawCompletion, RawQueue, SWITCH_NAMES, State,
-    Stats, Switches, WriteFlags,
+    BadSwitch, Counter, Fence, FileSlot, Payload, Piece, Range, RawCompletion, RawQueue, ReadFlags,
+    SWITCH_NAMES, State, Stats, Switches, WriteFlags,
 };
 pub use uext4_jbd2 as jbd2;
 pub use uext4_jbd2::{FastCommits, JournalInfo, LogEnd, RecoveryReport};

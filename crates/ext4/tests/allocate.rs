@@ -4,7 +4,7 @@
 mod common;
 
 use common::sample::{is_journaled, sample_with};
-use common::{Image, aligned, open_rw, patterned, read_all, read_only, read_write};
+use common::{Image, aligned, open_rw, open_to_the_last, patterned, read_all, read_only, read_write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use uext4::blockdev::Device;
@@ -275,7 +275,7 @@ fn conversions_on_a_full_volume_fail_early_or_succeed() {
     let scratch = Scratch::new(64 << 20);
     for spare in [0, 3, 12, 40] {
         let device = sample_with(1024, &[]).device();
-        let volume = open_rw(device.clone());
+        let volume = open_to_the_last(device.clone());
         let target = volume.open_file("/data", read_write()).unwrap();
         let blocks = 3000;
         target.set_len(0).unwrap();

@@ -334,7 +334,9 @@ fn submitted(events: &[TraceEvent]) -> usize {
 
 /// Whether the metadata of the volume is read and changed as well: what the device is asked then is no part of a plan.
 fn changes_the_map(told: &Explanation) -> bool {
-    !matches!(told.plan.journal, JournalWork::None | JournalWork::Handle)
+    // The times of a write with O_SYNC are a change of the inode.
+    let writes_times = told.plan.durability == Durability::Fsync;
+    writes_times || !matches!(told.plan.journal, JournalWork::None | JournalWork::Handle)
 }
 
 /// The next request finds a file whose changes are durable.

@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{Image, assert_unchanged, open_ro, read_only};
+use common::{Image, assert_unchanged, open_ro, open_rw, read_only, read_write};
 use std::sync::LazyLock;
-use uext4::{Error, Volume, VolumeOptions};
+use uext4::{Error, RecoveryState, Volume, VolumeOptions, WriteFlags};
 use uext4_ondisk::ext4::{MmpBlock, MmpOwner, Superblock};
 use uext4_ondisk::{CorruptKind, Pblk};
-use uext4_testkit::{Need, VolumeBuilder, needs, oracle};
+use uext4_testkit::{LoopDevice, LoopOptions, Mount, Need, VolumeBuilder, needs, oracle};
 
 const FSCK: u32 = 0xe24d_4d50;
 const CLEAN: u32 = 0xff4d_4d50;
@@ -93,11 +93,12 @@ fn an_owner_is_named_and_force_reads_all_the_same() {
         assert!(volume.info().notes.iter().any(|note| note.contains("another node")));
         volume.metadata("/lost+found").unwrap();
         assert_unchanged(&image, &*device);
-        // Writing is refused whatever the state, until there is a heartbeat; force changes nothing about that.
-        for force in [false, true] {
-            let error = refusal(&image, VolumeOptions::read_write().force(force));
-            assert!(matches!(error, Error::Incompatible { .. }), "{error}");
-            assert!(error.to_string().contains("mmp"), "{error}");
+        // Who is no node is not waited for; force changes nothing about that.
+        if sequence == 0 || sequence >= FSCK {
+            for force in [false, true] {
+                let error = refusal(&image, VolumeOptions::read_write().force(force));
+                assert!(matches!(error, Error::InUse(_)), "{error}");
+            }
         }
     }
     let hostile = planted(&PLAIN, 7, "\x1b[2J\n");
@@ -119,9 +120,34 @@ fn somebody_elses_journal_is_not_ours_to_recover() {
     let device = crashed.device();
     assert!(Volume::open_device(device.clone(), VolumeOptions::read_only()).unwrap().info().recovery.needed);
     assert_unchanged(&crashed, &*device);
-    // For writing there is no heartbeat, so the log stays as it is.
-    let error = refusal(&crashed, VolumeOptions::read_write());
-    assert!(matches!(error, Error::Incompatible { .. }), "{error}");
+    // For writing it is recovered on the device, once that is ours.
+    let volume = open_rw(device.clone());
+    assert!(volume.info().recovery.state != RecoveryState::Overlay);
+    volume.open_file("/made", read_write().create(true)).unwrap();
+    volume.close().unwrap();
+    let scratch = uext4_testkit::Scratch::new(32 << 20);
+    let path = scratch.file("volume.img");
+    Image::of(&*device).save(&path);
+    oracle::e2fsck_clean(&path);
+}
+
+/// The kernel waits for a sign of life, and sees one. Afterwards it mounts the volume.
+#[test]
+fn root_the_kernel_does_not_mount_what_we_have_open() {
+    needs!(Need::Loop);
+    let made = VolumeBuilder::new(16 << 20).args(["-O", "mmp"]).extended("mmp_update_interval=1").build();
+    let volume = Volume::open(made.path(), VolumeOptions::read_write()).unwrap();
+    let file = volume.open_file("/file", read_write().create(true)).unwrap();
+    file.write_any_at(b"ours", 0, WriteFlags::SYNC).unwrap();
+    let device = LoopDevice::attach(made.path(), LoopOptions::default());
+    let mounted = Mount::try_attach(device.path(), "ext4", "");
+    assert!(mounted.is_err(), "the kernel has mounted it");
+    drop((mounted, device));
+    file.write_any_at(b" still", 4, WriteFlags::SYNC).unwrap();
+    drop(file);
+    volume.close().unwrap();
+    made.assert_clean();
+    made.with_kernel(|root| assert_eq!(std::fs::read(root.join("file")).unwrap(), b"ours still"));
 }
 
 /// Kind and block of a refusal that must be the same with force.

@@ -412,7 +412,7 @@ fn root_a_full_volume_keeps_file_and_privileges() {
             }
         }
     });
-    let volume = Volume::open(made.path(), VolumeOptions::read_write()).unwrap();
+    let volume = Volume::open(made.path(), VolumeOptions::read_write().reserved(true)).unwrap();
     // The second one needs nothing for its map.
     for path in ["/fill", "/rest"] {
         let fill = volume.open_file(path, read_write().create(true)).unwrap();

@@ -424,7 +424,9 @@ fn nowait_refuses_while_the_gate_is_held() {
         assert!(
             matches!(
                 refused,
-                Err(Error::WouldBlock("it has to wait for the file's gate, or for a turn alone in it"))
+                Err(Error::WouldBlock(
+                    "it has to wait: for others in the file, room, or metadata that is not in memory"
+                ))
             ),
             "{refused:?}"
         );
@@ -432,7 +434,9 @@ fn nowait_refuses_while_the_gate_is_held() {
         assert!(
             matches!(
                 refused,
-                Err(Error::WouldBlock("it has to wait for the file's gate, or for a turn alone in it"))
+                Err(Error::WouldBlock(
+                    "it has to wait: for others in the file, room, or metadata that is not in memory"
+                ))
             ),
             "{refused:?}"
         );
@@ -443,7 +447,9 @@ fn nowait_refuses_while_the_gate_is_held() {
         // What needs the gate alone does not even try.
         assert!(matches!(
             file.write_any_at(&[1], 1, WriteFlags::NOWAIT),
-            Err(Error::WouldBlock("it has to wait for the file's gate, or for a turn alone in it"))
+            Err(Error::WouldBlock(
+                "it has to wait: for others in the file, room, or metadata that is not in memory"
+            ))
         ));
     });
 }
@@ -470,7 +476,7 @@ fn syncs_complete_after_what_completed_before() {
     let before = volume.stats();
     queue.write(slot, 0, filled(&queue, 4096, 1), WriteFlags::empty(), 1).unwrap();
     queue.sync_data(slot, 2).unwrap();
-    queue.sync_all(slot, 3).unwrap();
+    queue.sync_data(slot, 3).unwrap();
     let mut tags: Vec<(u64, usize)> = Vec::new();
     while tags.len() < 3 {
         tags.extend(queue.wait(1).unwrap().map(|done| (done.tag, done.result.unwrap())));

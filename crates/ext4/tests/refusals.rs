@@ -429,11 +429,6 @@ fn states_that_forbid_writing_leave_reading() {
     assert_refused(&journaled, VolumeOptions::read_write(), &["journal_data"]);
     open_ro(journaled.device());
 
-    // Not the sample: e2fsprogs wait for other hosts before they change a volume with mmp.
-    let protected = Image::load(VolumeBuilder::new(16 << 20).args(["-O", "mmp"]).build().path());
-    assert_refused(&protected, VolumeOptions::read_write(), &["mmp"]);
-    open_ro(protected.device());
-
     let mut external = sample_with(4096, &["-O", "^has_journal"]);
     external.patch_superblock(|superblock| {
         superblock[0x5c] |= 4; // COMPAT_HAS_JOURNAL

@@ -4,7 +4,9 @@
 mod common;
 
 use common::sample::{self, is_journaled, sample_with, with_pointers};
-use common::{Image, aligned, assert_same_bytes, open_rw, patterned, read_all, read_only, read_write};
+use common::{
+    Image, aligned, assert_same_bytes, open_rw, open_to_the_last, patterned, read_all, read_only, read_write,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use uext4::blockdev::engine::MemoryDevice;
@@ -353,7 +355,7 @@ fn a_full_volume_refuses_what_needs_a_block_and_loses_nothing() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
     for (block, args) in VOLUMES {
         let device = sample_with(block, args).device();
-        let volume = open_rw(device.clone());
+        let volume = open_to_the_last(device.clone());
         let file = fill(&volume);
         let model = read_all(&file);
         let mixed = volume.open_file("/mixed", read_write()).unwrap();

@@ -46,9 +46,9 @@ impl<F: FileSystem> Engine<F> {
         let counted = self.capabilities.dax.is_none();
         let (guard, plan) = loop {
             let guard = match alone {
-                None if nowait => state.gate.try_lock_shared(counted).map_err(|_busy| Error::WouldBlock)?,
+                None if nowait => state.gate.try_lock_shared(counted).map_err(|_busy| self.would_block())?,
                 None => self.enter(state, counted)?,
-                Some(_) if nowait => return Err(Error::WouldBlock.into()),
+                Some(_) if nowait => return Err(self.would_block().into()),
                 Some(drain) => {
                     self.check_process()?;
                     state.gate.lock_exclusive(drain, help)
@@ -86,7 +86,7 @@ impl<F: FileSystem> Engine<F> {
         self.counters.bump(Counter::ExclusiveWrites);
         let range = request.range;
         if range.end() <= file.state().size() {
-            self.take_blocks(file, request, plan)?;
+            self.take_blocks(file, request, plan, false)?;
         }
         Ok(())
     }
@@ -146,7 +146,7 @@ impl<F: FileSystem> Writing<'_, F> {
 
     /// Blocks, zeros, data. Returns what is to be converted.
     fn fill(&self) -> Result<Option<Fresh<F>>, F::Error> {
-        let mut fresh = self.engine.take_blocks(self.file, self.request, self.plan)?;
+        let mut fresh = self.engine.take_blocks(self.file, self.request, self.plan, false)?;
         self.zero_edges()?;
         if self.plan.route == Route::DaxAllocate {
             let block = self.file.state().view().block_size();

@@ -64,6 +64,8 @@ counters! {
     DrainStalls => "drain_stalls",
     /// Writes refused because they need allocation.
     AllocationsRefused => "allocations_refused",
+    /// Requests with `NOWAIT` that were refused because they would have had to wait.
+    WouldBlock => "would_block",
     /// Writes that took set-user-id, set-group-id or capabilities from their file first.
     PrivilegesDropped => "privileges_dropped",
     /// Writes that had blocks allocated for their holes before their data. Most that go on behind the end of a file get

@@ -110,6 +110,11 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
         Err(no_allocation())
     }
 
+    /// The same if that waits for nothing: no lock, no metadata that is not in memory, no commit. `None` if it would.
+    fn try_reserve(&self, inode: &Self::Inode, blocks: Blocks) -> Result<Option<Self::Reserve>, Self::Error> {
+        self.reserve(inode, blocks).map(Some)
+    }
+
     /// Converts what is unwritten among `blocks` (in order, without overlaps), whose data is complete, in one handle:
     /// sets the datasync tid ([`InodeState::set_datasync_tid`]), then publishes them as written. What is written
     /// stays so. Called without the gate; the writes are in flight until it returns.

@@ -36,6 +36,7 @@ pub mod fs;
 pub mod gate;
 mod inode;
 pub mod mapping;
+mod nowait;
 #[allow(unsafe_code)]
 #[cfg(not(loom))]
 mod owner_lock;
@@ -68,7 +69,7 @@ pub use explain::Outlook;
 pub use fs::{Blocks, Count, Extended, FileSystem, OpenFile, Synced};
 pub use inode::InodeState;
 pub use mapping::{MapKind, PIECES_MAX, Piece, Pieces, Range, Run, State};
-pub use plan::{Plan, Request, WriteFlags};
+pub use plan::{Plan, ReadFlags, Request, WriteFlags};
 pub use queue::{Completion, FileSlot, IoQueue};
 pub use raw::{RawCompletion, RawQueue};
 pub use snapshot::{ByteRun, Found, MapCell, MapSnapshot};

@@ -86,19 +86,6 @@ impl<F: FileSystem> Engine<F> {
         Ok(())
     }
 
-    /// Refuses a range of which some is unknown: loading it may wait for the device.
-    fn check_known(&self, file: &OpenFile<F>, range: Range) -> Result<(), Error> {
-        let (mut pieces, mut rest) = (Pieces::new(), range);
-        while rest.length > 0 {
-            pieces.clear();
-            let known = file.state().map.pieces(rest, file.state().block_bits(), &mut pieces);
-            known.map_err(|_unknown| Error::WouldBlock)?;
-            let pos = pieces.last().map_or(range.end(), Piece::end);
-            rest = Range { pos, length: range.end() - pos };
-        }
-        Ok(())
-    }
-
     /// Calls `each` for all pieces of `range`, in order, loading what is unknown.
     pub(crate) fn for_each_piece(
         &self,
@@ -128,8 +115,9 @@ impl<F: FileSystem> Engine<F> {
         mapping: &mut Mapping,
         nowait: bool,
     ) -> Result<Plan, F::Error> {
-        if nowait && file.state().kind() != MapKind::Inline {
+        if nowait {
             self.check_known(file, request.range)?;
+            self.check_no_handle(file)?;
         }
         let handle = match std::mem::replace(mapping, Mapping::Started) {
             Mapping::Due => self.fs.start_mapping(file.switches, &self.counters)?,
@@ -156,10 +144,13 @@ impl<F: FileSystem> Engine<F> {
             return Err(refused);
         }
         let plan = plan_write_of(request, &view, &summary, &self.capabilities, file.switches);
+        if nowait && plan.waits() {
+            return Err(self.would_block().into());
+        }
         if plan.drops_privileges {
             self.fs.check_privileges(&file.inode)?;
         }
-        if nowait && plan.waits() { Err(Error::WouldBlock.into()) } else { Ok(plan) }
+        Ok(plan)
     }
 
     /// Views, plans and counts a read that goes piece by piece, inside the gate.
@@ -215,11 +206,15 @@ impl<F: FileSystem> Engine<F> {
 
     /// Takes what a planned write needs before its data is sent: blocks for its holes, and the right to fill those that
     /// are unwritten, if there are any.
+    ///
+    /// # Errors
+    /// With `nowait`, [`Error::WouldBlock`] if it had to wait for that.
     pub(crate) fn take_blocks(
         &self,
         file: &OpenFile<F>,
         request: &Request,
         plan: &Plan,
+        nowait: bool,
     ) -> Result<Option<Fresh<F>>, F::Error> {
         if matches!(plan.journal, JournalWork::None | JournalWork::Handle) {
             return Ok(None);
@@ -233,8 +228,17 @@ impl<F: FileSystem> Engine<F> {
         if !self.holds(file, &request.range, State::Unwritten)? {
             return Ok(None);
         }
-        let reserve = self.fs.reserve(&file.inode, blocks.clone())?;
-        let pending = file.state().map.lock().pending().add(blocks);
+        let (reserve, mut map) = if nowait {
+            let reserve = self.fs.try_reserve(&file.inode, blocks.clone())?;
+            let (Some(reserve), Some(map)) = (reserve, file.state().map.try_lock()) else {
+                return Err(self.would_block().into());
+            };
+            (reserve, map)
+        } else {
+            (self.fs.reserve(&file.inode, blocks.clone())?, file.state().map.lock())
+        };
+        let pending = map.pending().add(blocks);
+        drop(map);
         Ok(Some(Fresh { inode: file.inode.clone(), pending: Some(pending), reserve: Some(reserve) }))
     }
 

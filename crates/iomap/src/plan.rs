@@ -109,7 +109,9 @@ bitflags::bitflags! {
         const DSYNC = 1;
         /// As `O_SYNC`: all metadata too.
         const SYNC = 2;
-        /// `WouldBlock` instead of waiting for the gate, a drain, an allocation or a map that is not loaded.
+        /// `WouldBlock` instead of waiting for the gate, a drain, a lock of the map, an allocation, room in the journal
+        /// or metadata that is not in memory: decided before anything is sent. The device is waited for, and what
+        /// `DSYNC` and `SYNC` ask.
         const NOWAIT = 4;
     }
 }
@@ -125,6 +127,15 @@ impl WriteFlags {
         } else {
             Sync::None
         }
+    }
+}
+
+bitflags::bitflags! {
+    /// Flags of one read.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+    pub struct ReadFlags: u8 {
+        /// `WouldBlock` instead of waiting for the gate or a map that is not loaded. The device is waited for.
+        const NOWAIT = 1;
     }
 }
 

@@ -10,7 +10,7 @@ use crate::gate::InodeGuard;
 use crate::inode::InodeState;
 use crate::mapping::{Piece, Range, State};
 use crate::pipeline::Mapping;
-use crate::plan::{Durability, Plan, Request, Route, WriteFlags};
+use crate::plan::{Durability, Plan, ReadFlags, Request, Route, WriteFlags};
 use crate::switches::{AllOn, Routing};
 use crate::write_plan::{plan_shared_overwrite, shares_gate};
 use uext4_blockdev::WriteDurability;
@@ -204,6 +204,9 @@ impl<F: FileSystem> Engine<F> {
         }
         self.check_address(buf.as_ptr())?;
         let request = Request { range, sync: flags.sync(), bounced: false, queued: false };
+        if flags.contains(WriteFlags::NOWAIT) && !routing.switches().overwrite_no_transaction {
+            self.check_no_handle(file)?;
+        }
         let mut mapping = Mapping::Due;
         let written = if self.capabilities.dax.is_some() {
             self.overwrite_one::<R, true>(file, buf, &request, &mut mapping, routing)
@@ -311,11 +314,12 @@ impl<F: FileSystem> Engine<F> {
         file: &OpenFile<F>,
         payload: &mut Payload,
         pos: u64,
+        flags: ReadFlags,
     ) -> Result<usize, F::Error> {
         let range = Range { pos, length: payload.len() };
         let buffers = match payload {
             Payload::None => return Ok(0),
-            Payload::One(buffer) => return self.read_at(file, buffer, pos),
+            Payload::One(buffer) => return self.read_at_with(file, buffer, pos, flags),
             Payload::Many(buffers) => &mut buffers[..],
         };
         let guard = self.enter(file.state(), self.capabilities.dax.is_none())?;

@@ -460,18 +460,29 @@ impl Journal {
     /// The error is recorded in the log's superblock, if that can be written.
     pub fn abort(&self, cause: AbortCause) {
         let errno = cause.errno;
-        if self.aborted.set(cause).is_ok() {
+        if self.stop_for(cause) && !self.cache.device().capabilities().read_only {
+            // The first cause counts, not that it could not be recorded.
+            let _recorded = self.with_store(|store, device| store.set_error(device, errno));
+        }
+    }
+
+    /// As [`Journal::abort`], but nothing is recorded: the device is somebody else's.
+    pub fn abandon(&self, cause: AbortCause) {
+        self.stop_for(cause);
+    }
+
+    /// Stops the journal, unless it is.
+    fn stop_for(&self, cause: AbortCause) -> bool {
+        let first = self.aborted.set(cause).is_ok();
+        if first {
             self.starters.announce_always();
             self.quiescers.announce_always();
             self.turn.wake();
             if let (Some(hooks), Some(cause)) = (self.hooks.get(), self.aborted.get()) {
                 hooks.aborted(cause);
             }
-            if !self.cache.device().capabilities().read_only {
-                // The first cause counts, not that it could not be recorded.
-                let _recorded = self.with_store(|store, device| store.set_error(device, errno));
-            }
         }
+        first
     }
 
     /// Aborts because of an error of the journal's own work, and returns what everybody gets from now on.

@@ -9,6 +9,8 @@
 //! | `orders.rs` | which groups may have a long run |
 //! | `runs.rs` | runs of blocks that are set apart |
 //! | `search.rs` | where new blocks and inodes are looked for: the policy |
+//! | `reserve.rs` | what the data of files may not have |
+//! | `trim.rs` | the device is told what is free |
 //! | `shared.rs` | the same for all who change the volume at once, and what is promised to conversions |
 
 pub(crate) mod bits;
@@ -18,9 +20,11 @@ pub(crate) mod group;
 pub(crate) mod inode;
 #[allow(dead_code)] // The operations that use it come next.
 mod orders;
+pub(crate) mod reserve;
 mod runs;
 pub(crate) mod search;
 pub(crate) mod shared;
+pub(crate) mod trim;
 
 use crate::ground::blocks::Blocks;
 use crate::ground::error::Result;

@@ -193,7 +193,7 @@ impl Allocator {
 
     /// Marks in a copy of a group's bitmap what is free but not to be handed out: system zones, what waits or is
     /// claimed, what is behind the limit, and a last cluster that goes on behind the volume.
-    fn mask(&self, ground: &Ground, group: Group, limit: u64, bitmap: &mut [u8]) {
+    pub(super) fn mask(&self, ground: &Ground, group: Group, limit: u64, bitmap: &mut [u8]) {
         let geometry = &ground.superblock.geometry;
         let start = geometry.group_first_block(group).map_or(0, Pblk::get);
         let blocks = u64::from(geometry.group_blocks(group).unwrap_or(0));

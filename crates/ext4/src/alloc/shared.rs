@@ -11,15 +11,18 @@ use super::Space;
 use super::claims::Windows;
 use super::group::{descriptor, place_of_inode};
 use super::inode::{self, NewInode};
+use super::reserve::set_aside;
 use super::search::{Allocator, Run, Wish, check_give_back};
+use super::trim;
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::Ground;
 use crate::inode::draft::Draft;
 use parking_lot::{Mutex, MutexGuard};
+use std::ops::Range;
 use std::sync::Arc;
 use uext4_ondisk::ext4::Timestamp;
-use uext4_ondisk::{Ino, Pblk};
+use uext4_ondisk::{Group, Ino, Pblk};
 
 /// See the module.
 pub(crate) struct FreeSpace(Mutex<Account>);
@@ -31,6 +34,8 @@ pub(super) struct Account {
     /// Free by the bitmaps, once they were counted.
     free: Option<u64>,
     promised: u64,
+    /// Not for the data of files.
+    set_aside: u64,
 }
 
 impl Account {
@@ -80,20 +85,23 @@ impl Account {
 impl FreeSpace {
     /// Nothing is looked at yet.
     pub(crate) fn new(ground: &Ground) -> Arc<FreeSpace> {
-        let account =
-            Account { allocator: Allocator::new(ground), windows: Windows::new(), free: None, promised: 0 };
+        let size = u64::from(ground.superblock.geometry.cluster_blocks());
+        let set_aside = if ground.uses_reserved { 0 } else { set_aside(&ground.superblock) / size };
+        let (allocator, windows) = (Allocator::new(ground), Windows::new());
+        let account = Account { allocator, windows, free: None, promised: 0, set_aside };
         Arc::new(FreeSpace(Mutex::new(account)))
     }
 
-    /// As [`Allocator::allocate`], of what is not promised to others. Leaves `spare` clusters, which a map may need
-    /// for what is allocated.
+    /// As [`Allocator::allocate`], of what is neither promised to others nor set aside. Leaves `spare` clusters, which
+    /// a map may need for what is allocated.
     ///
     /// # Errors
     /// As there.
     pub(crate) fn allocate(&self, blocks: &mut impl Blocks, wish: &Wish, spare: u64) -> Result<Run> {
         let size = u64::from(blocks.ground().superblock.geometry.cluster_blocks());
         let mut account = self.0.lock();
-        let available = account.available(blocks)?.saturating_sub(spare).saturating_mul(size);
+        let kept = spare.saturating_add(account.set_aside);
+        let available = account.available(blocks)?.saturating_sub(kept).saturating_mul(size);
         if available < wish.least {
             return Err(Error::NoSpace);
         }
@@ -141,6 +149,17 @@ impl FreeSpace {
         Ok(Promise { space: Arc::clone(self), clusters })
     }
 
+    /// The same if nothing has to be waited for: neither the lock, which is held over reads of metadata, nor the count
+    /// of free clusters, nor a commit.
+    pub(crate) fn try_promise(self: &Arc<Self>, ground: &Ground, clusters: u64) -> Option<Promise> {
+        let mut account = self.0.try_lock()?;
+        let size = u64::from(ground.superblock.geometry.cluster_blocks());
+        let taken = account.allocator.held_blocks() / size + account.promised;
+        account.free.filter(|free| free.saturating_sub(taken) >= clusters)?;
+        account.promised += clusters;
+        Some(Promise { space: Arc::clone(self), clusters })
+    }
+
     /// Whether runs of blocks of an inode could be given back: changes nothing.
     ///
     /// # Errors
@@ -149,6 +168,23 @@ impl FreeSpace {
         // A descriptor and its bitmap change one after the other.
         let _account = self.0.lock();
         check_give_back(blocks, ino, runs)
+    }
+
+    /// Discards what is free in a group and lies in a range of blocks, run by run, and returns the blocks. Runs shorter
+    /// than `minimum` are left alone. Nobody gets a block of the group meanwhile; blocks that wait for a commit are not
+    /// free.
+    ///
+    /// # Errors
+    /// Those of the group's descriptor and bitmap, and of the device: some may be discarded then.
+    pub(crate) fn trim_group(
+        &self,
+        ground: &Ground,
+        group: Group,
+        range: &Range<u64>,
+        minimum: u64,
+    ) -> Result<u64> {
+        let account = self.0.lock();
+        trim::group(&account.allocator, ground, group, range, minimum)
     }
 
     /// What was given back in these runs may be handed out again: the transaction that freed it is durable.

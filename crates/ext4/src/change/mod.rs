@@ -11,6 +11,7 @@
 //! | `shift.rs` | blocks get other places in the file |
 //! | `free.rs` | all that an inode without a name has |
 //! | `privileges.rs` | set-user-id, set-group-id and capabilities, which go with the first write |
+//! | `times.rs` | times of overwrites, which nothing else writes |
 //! | `orphans.rs` | inodes that are to be freed or cut, and what a crash left of that |
 //!
 //! Each step is one handle, begun without a lock. Inside it: the inode's turn ([`Inode::edit`]), its map lock, then the
@@ -29,6 +30,7 @@ mod pointers;
 pub(crate) mod privileges;
 mod remove;
 mod shift;
+mod times;
 
 use crate::alloc::shared::{FreeSpace, Promise};
 use crate::ground::credits;
@@ -108,12 +110,19 @@ impl Files<'_> {
     /// # Errors
     /// [`Error::NoSpace`]; those of reading the groups.
     pub(crate) fn promise(&self, inode: &Inode, blocks: Range<u64>) -> Result<Promise> {
-        // Its two ends may divide a leaf each, and all above.
+        let clusters = self.nodes_of_ends(inode, &blocks);
+        self.with_room(|| self.space.promise(&Direct(self.state), clusters))
+    }
+
+    /// The same if nothing has to be waited for.
+    pub(crate) fn try_promise(&self, inode: &Inode, blocks: Range<u64>) -> Option<Promise> {
+        self.space.try_promise(self.state, self.nodes_of_ends(inode, &blocks))
+    }
+
+    /// A conversion's two ends may divide a leaf each, and all above.
+    fn nodes_of_ends(&self, inode: &Inode, blocks: &Range<u64>) -> u64 {
         let levels = u64::from(self.depth(inode)) + 2;
-        let ends = 2.min(blocks.end - blocks.start + 1);
-        let nodes = ends * levels * edit::copies(self.state) as u64;
-        let promised = || self.space.promise(&Direct(self.state), nodes);
-        self.with_room(promised)
+        2.min(blocks.end - blocks.start + 1) * levels * edit::copies(self.state) as u64
     }
 
     /// Does a step again after a commit, if it finds no room and freed blocks wait for one.

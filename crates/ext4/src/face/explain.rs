@@ -10,7 +10,7 @@ use uext4_blockdev::{Capabilities, Geometry};
 use uext4_iomap::bounce::{Step, next_step};
 use uext4_iomap::plan::{Durability, GateMode, JournalWork, Route, Summary, Sync};
 use uext4_iomap::{
-    MapKind, OpenFile, Outlook, PIECES_MAX, Piece, Pieces, Plan, Range, Request, State, Switches,
+    FileSystem, MapKind, OpenFile, Outlook, PIECES_MAX, Piece, Pieces, Plan, Range, Request, State, Switches,
 };
 
 pub use super::explain_journal::JournalShare;
@@ -94,8 +94,10 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
     let refused = facts.refusal(query.write);
     let mut transfers = 0;
     let mut list = List::default();
-    let Plan { journal, drops_privileges, .. } = outlook.plan;
-    let placed = matches!(journal, JournalWork::None | JournalWork::Handle) && !drops_privileges;
+    let Plan { journal, drops_privileges, durability, .. } = outlook.plan;
+    let writes_times = durability == Durability::Fsync && shared.fs.has_journal();
+    let overwrites = matches!(journal, JournalWork::None | JournalWork::Handle);
+    let placed = overwrites && !drops_privileges && !writes_times;
     if refused.is_none() && placed {
         transfers = facts.transfers(query.write, &mut list)?;
     }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-use uext4_iomap::{Engine, OpenFile, Piece, Pieces, Range, WriteFlags};
+use uext4_iomap::{Engine, OpenFile, Piece, Pieces, Range, ReadFlags, WriteFlags};
 use uext4_ondisk::Ino;
 
 /// An open file. Cloning shares the inode; all calls may come from any thread.
@@ -35,11 +35,13 @@ struct Tail {
     turn: Mutex<()>,
 }
 
-/// The volume of an open file. When the file goes, and with it the last use of an inode without a name, that is freed.
+/// The volume of an open file. When the file goes, and with it the last use of an inode, its times are written; one
+/// without a name is freed.
 #[derive(Clone)]
 struct Use {
     shared: Arc<Shared>,
     ino: Ino,
+    writes: bool,
 }
 
 impl Deref for Use {
@@ -52,9 +54,18 @@ impl Deref for Use {
 
 impl Drop for Use {
     fn drop(&mut self) {
-        if self.shared.fs.orphans.any_wait() && self.shared.is_ours() {
+        if !self.shared.is_ours() {
+            return;
+        }
+        let files = self.shared.fs.files();
+        if self.writes
+            && let Some(inode) = self.shared.fs.state.live_inode(self.ino)
+        {
+            files.close_times(inode);
+        }
+        if self.shared.fs.orphans.any_wait() {
             // It waits on if that fails: the next operation, the end of the volume or the next open tries again.
-            let _waits = self.shared.fs.files().release(self.ino, None);
+            let _waits = files.release(self.ino, None);
         }
     }
 }
@@ -73,7 +84,8 @@ impl File {
     pub(crate) fn new(open: OpenFile<Ext4>, tail: Option<OpenFile<Ext4>>, shared: Arc<Shared>) -> Self {
         let tail = tail.map(|open| Arc::new(Tail { open, turn: Mutex::new(()) }));
         let (engine, ino) = (shared.engine.clone(), open.inode.ino());
-        File { open, engine, tail, shared: Use { shared, ino } }
+        let writes = open.writable || tail.is_some();
+        File { open, engine, tail, shared: Use { shared, ino, writes } }
     }
 
     pub(crate) fn open_file(&self) -> &OpenFile<Ext4> {
@@ -108,7 +120,7 @@ impl File {
         self.open.state().size()
     }
 
-    /// Attributes, with the times of overwrites since the file was opened.
+    /// Attributes, with the times of overwrites that are not written yet.
     pub fn metadata(&self) -> Metadata {
         self.open.inode.metadata(&self.shared.fs.state)
     }
@@ -123,6 +135,11 @@ impl File {
     #[inline]
     pub fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
         self.engine.read_at(&self.open, buf, pos)
+    }
+
+    /// As [`File::read_at`]. `NOWAIT` fails rather than waits for others or for metadata that is not in memory.
+    pub fn read_at_with(&self, buf: &mut [u8], pos: u64, flags: ReadFlags) -> Result<usize> {
+        self.engine.read_at_with(&self.open, buf, pos, flags)
     }
 
     /// Overwrites `buf.len()` bytes at byte `pos`, directly. Durable after the next sync.
@@ -158,6 +175,9 @@ impl File {
         let Some(tail) = &self.tail else {
             return Err(Error::NotPermitted("the file was not opened for appending"));
         };
+        if flags.contains(WriteFlags::NOWAIT) {
+            return Err(Error::WouldBlock("an append moves the size, which takes a turn alone in the file"));
+        }
         let _one_at_a_time = tail.turn.lock();
         let end = self.size();
         self.shared.engine.write_any(&tail.open, buf, end, flags)?;

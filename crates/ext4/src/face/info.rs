@@ -42,8 +42,9 @@ impl Info {
         let device = volume.device();
         let capabilities = device.capabilities();
         let superblock = volume.superblock();
-        let mut notes =
-            vec!["mtime and ctime of overwrites live in memory only, while the file is open".to_owned()];
+        let mut notes = vec![
+            "mtime and ctime of overwrites live in memory until a sync, or the end of the file".to_owned(),
+        ];
         if capabilities.dax == Some(DaxKind::Msync) {
             notes.push("the mapping is not MAP_SYNC: durability costs an msync".into());
         }
@@ -53,7 +54,7 @@ impl Info {
         if superblock.last_orphan != 0 {
             notes.push("the volume has orphaned inodes: an open for writing processes them".into());
         }
-        if volume.state().mmp.is_some_and(|mmp| mmp.owner() != MmpOwner::Nobody) {
+        if !volume.is_writable() && volume.state().mmp.is_some_and(|mmp| mmp.owner() != MmpOwner::Nobody) {
             notes.push("another node may be using the volume: what is read can change meanwhile".into());
         }
         if superblock.errors.count != 0 {

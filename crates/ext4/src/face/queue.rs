@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use uext4_blockdev::{Buffer, BufferPool, QueueFacts};
-use uext4_iomap::{Engine, FileSlot, RawQueue, WriteFlags};
+use uext4_iomap::{Engine, FileSlot, RawQueue, ReadFlags, WriteFlags};
 
 /// One finished request: tag, bytes or error, and the memory back.
 pub type Completion = uext4_iomap::Completion<Error>;
@@ -70,6 +70,19 @@ impl IoQueue {
     #[inline]
     pub fn read(&mut self, slot: FileSlot, pos: u64, buffer: Buffer, tag: u64) -> Result<()> {
         self.inner.read(slot, pos, buffer, tag)
+    }
+
+    /// As [`IoQueue::read`]. `NOWAIT` fails rather than waits for others or for metadata that is not in memory.
+    #[inline]
+    pub fn read_with(
+        &mut self,
+        slot: FileSlot,
+        pos: u64,
+        buffer: Buffer,
+        flags: ReadFlags,
+        tag: u64,
+    ) -> Result<()> {
+        self.inner.read_with(slot, pos, buffer, flags, tag)
     }
 
     /// Writes `buffer` at byte `pos` of the file; both are multiples of the device's logical block.

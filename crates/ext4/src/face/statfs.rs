@@ -1,15 +1,11 @@
 //! How full a volume is, as `statfs(2)` of a mounted one says.
 
+use crate::alloc::reserve::set_aside;
 use crate::face::volume::Volume;
 use crate::ground::error::Result;
 use crate::inode::Ext4State;
 use uext4_ondisk::Group;
-use uext4_ondisk::ext4::{Compat, Incompat, RoCompat};
-
-/// Most clusters that Linux sets aside for converting unwritten extents when space runs out.
-const RESERVE_CLUSTERS_MAX: u64 = 4096;
-/// It sets aside one cluster in this many, or the number above if that is less.
-const RESERVE_SHARE: u64 = 50;
+use uext4_ondisk::ext4::{Compat, RoCompat};
 
 /// Space and inodes of a volume. Blocks are file-system blocks of [`StatFs::block_size`] bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +18,8 @@ pub struct StatFs {
     pub overhead: u64,
     /// Free blocks (`f_bfree`).
     pub free: u64,
-    /// Free blocks for users other than root (`f_bavail`).
+    /// Free blocks for users other than root (`f_bavail`), and for the data of files here
+    /// ([`VolumeOptions::reserved`](crate::VolumeOptions::reserved)).
     pub available: u64,
     /// Inodes (`f_files`).
     pub inodes: u64,
@@ -48,18 +45,13 @@ impl Volume {
         }
         let cluster = u64::from(geometry.cluster_blocks());
         let free = free_clusters.saturating_mul(cluster);
-        // For extents that are split when unwritten blocks are written; block maps have none.
-        let reserve = match superblock.features.incompat.contains(Incompat::EXTENTS) {
-            true => (geometry.blocks_count() / cluster / RESERVE_SHARE).min(RESERVE_CLUSTERS_MAX) * cluster,
-            false => 0,
-        };
         let overhead = state.overhead()?;
         Ok(StatFs {
             block_size: geometry.block_size(),
             blocks: geometry.blocks_count().saturating_sub(overhead),
             overhead,
             free,
-            available: free.saturating_sub(superblock.reserved_blocks.saturating_add(reserve)),
+            available: free.saturating_sub(set_aside(superblock)),
             inodes: geometry.inodes_count().into(),
             free_inodes,
         })

@@ -1,6 +1,7 @@
 //! An open volume.
 
 use crate::change::orphans::{Left, survey};
+use crate::face::tick::{Background, tick};
 use crate::face::to_device::ToDevice;
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
@@ -8,6 +9,7 @@ use crate::ground::options::VolumeOptions;
 use crate::ground::recovered::RecoveryInfo;
 use crate::inode::Ext4State;
 use crate::opening::close;
+use crate::opening::heartbeat::{self, Heartbeat};
 use crate::opening::identify;
 use crate::opening::mmp;
 use crate::opening::recovery::{self, Ready};
@@ -15,6 +17,7 @@ use crate::opening::state::open_state;
 use crate::opening::superblock::{check_device, read_superblock};
 use crate::seam::Ext4;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use uext4_blockdev::spec::DeviceSpec;
 use uext4_blockdev::{self as blockdev, Device};
 use uext4_iomap::{Counter, Engine, FileSystem, Stats};
@@ -39,6 +42,12 @@ pub(crate) struct Shared {
     /// The process that opened it.
     process: u32,
     last_stats: Arc<OnceLock<Stats>>,
+    /// Until the end.
+    background: Option<Background>,
+    /// On volumes with multi-mount protection, until everything is home.
+    heartbeat: Option<Heartbeat>,
+    /// All is home.
+    ended: bool,
 }
 
 /// The counters of a volume that was closed, from [`Volume::last_stats`].
@@ -88,16 +97,35 @@ impl Shared {
 
     /// Frees what was unlinked and brings everything home.
     fn end(&self) -> Result<()> {
-        let released = self.fs.files().release_all();
-        close::settle(&self.fs.state).and(released)
+        let files = self.fs.files();
+        let released = files.release_all();
+        let times = files.write_old_times(Duration::ZERO);
+        close::settle(&self.fs.state).and(released).and(times)
+    }
+}
+
+impl Shared {
+    /// The end of the last clone.
+    fn finish(&mut self) -> Result<()> {
+        // What it is at comes home with the rest.
+        drop(self.background.take());
+        self.ended = true;
+        let ended = self.end();
+        let released = self.heartbeat.take().map_or(Ok(()), Heartbeat::release);
+        ended.and(released)
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Whoever wants to know how it went calls [`Volume::close`].
-        if self.is_ours() {
-            let _not_told = self.end();
+        if !self.is_ours() {
+            // The threads are the parent's.
+            std::mem::forget((self.background.take(), self.heartbeat.take()));
+        } else {
+            if !self.ended {
+                // Whoever wants to know how it went calls [`Volume::close`].
+                let _not_told = self.finish();
+            }
             let _only_once = self.last_stats.set(self.stats());
         }
     }
@@ -137,7 +165,14 @@ impl Volume {
         features::check_encoding(&superblock)?;
         check_device(&superblock, &*device)?;
         mmp::refuse_shared(&*device, &superblock, &options)?;
+        let (mut superblock, mut heartbeat) = (superblock, None);
         if options.write {
+            features::check_writable(&superblock)?;
+            heartbeat = heartbeat::claim(&device, &superblock, options.mmp_second)?;
+            if heartbeat.is_some() {
+                // Who had it until now may have changed it.
+                superblock = read_superblock(&*device)?;
+            }
             // A durable write is lost if the file system around it is lost. The image may have been made or copied
             // without a sync, and FUA makes only one range durable.
             device.settle()?;
@@ -149,6 +184,16 @@ impl Volume {
         let fs = Ext4::new(state);
         fs.files().process_orphans(&orphans)?;
         let engine = Arc::new(Engine::new(fs.clone(), device)?);
+        if let Some(heartbeat) = &heartbeat {
+            let fs = Arc::downgrade(&fs);
+            heartbeat.connect(Box::new(move |why| {
+                if let Some(fs) = fs.upgrade() {
+                    fs.abandon(why);
+                }
+            }));
+        }
+        let ticks = options.write && options.background;
+        let background = ticks.then(|| Background::start(fs.clone(), options.commit_interval)).transpose()?;
         Ok(Volume {
             shared: Arc::new(Shared {
                 engine,
@@ -158,6 +203,9 @@ impl Volume {
                 writable: OnceLock::new(),
                 process: std::process::id(),
                 last_stats: Arc::default(),
+                background,
+                heartbeat,
+                ended: false,
             }),
         })
     }
@@ -174,7 +222,27 @@ impl Volume {
             return Err(blockdev::Error::Forked.into());
         }
         self.shared.fs.check_alive()?;
-        self.shared.end()
+        match Arc::try_unwrap(self.shared) {
+            Ok(mut last) => last.finish(),
+            Err(shared) => shared.end(),
+        }
+    }
+
+    /// Does what is due: commits a transaction that is older than
+    /// [`VolumeOptions::commit_interval`], and writes times of overwrites that were in memory for half a minute; those
+    /// of a file that was never looked at here are written at once. Nothing is due on a volume that is open for
+    /// reading.
+    ///
+    /// Call it about once a second, or have [`VolumeOptions::background`] do so. Without either, what was not synced is
+    /// durable with the next sync that commits, or when the volume is closed.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`]; [`Error::Corrupt`] of a record. What else was due is done.
+    pub fn tick(&self) -> Result<()> {
+        if !self.shared.is_ours() {
+            return Err(blockdev::Error::Forked.into());
+        }
+        tick(&self.shared.fs, self.shared.options.commit_interval)
     }
 
     pub(crate) fn from_shared(shared: Arc<Shared>) -> Self {

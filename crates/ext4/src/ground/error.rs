@@ -325,9 +325,9 @@ impl From<iomap::Error> for Error {
                 Error::NeedsAllocation(Allocation { pos, length, unwritten, hole, extends })
             }
             iomap::Error::BadMode(mode) => Error::BadMode(mode),
-            iomap::Error::WouldBlock => {
-                Error::WouldBlock("it has to wait for the file's gate, or for a turn alone in it")
-            }
+            iomap::Error::WouldBlock => Error::WouldBlock(
+                "it has to wait: for others in the file, room, or metadata that is not in memory",
+            ),
             iomap::Error::QueueFull => Error::WouldBlock("the queue is full"),
             iomap::Error::BadSlot => {
                 Error::BadMode("this queue: the slot was detached or is another queue's")

@@ -114,9 +114,6 @@ pub(crate) fn check_writable(superblock: &Superblock) -> Result<()> {
     if !unwritable.is_empty() {
         return Err(refuse(ACTION, unwritable.names().join(", ")));
     }
-    if superblock.features.incompat.contains(Incompat::MMP) {
-        return Err(refuse(ACTION, "mmp (multi-mount protection)"));
-    }
     let journaled = superblock.features.compat.contains(Compat::HAS_JOURNAL)
         && superblock.default_mount_options & JOURNAL_MODE == DefaultMountOptions::DATA_JOURNAL;
     if journaled {

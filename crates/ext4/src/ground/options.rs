@@ -1,6 +1,7 @@
 //! How a volume, a file and a queue are opened.
 
 use crate::ground::error::{Error, Result};
+use std::time::Duration;
 use uext4_blockdev::{Ask, QueueOptions as DeviceQueueOptions};
 use uext4_iomap::Switches;
 
@@ -14,6 +15,12 @@ pub struct VolumeOptions {
     pub(crate) map_budget: usize,
     pub(crate) inode_budget: usize,
     pub(crate) keeps_set_id: bool,
+    pub(crate) commit_interval: Duration,
+    pub(crate) background: bool,
+    pub(crate) reserved: bool,
+    pub(crate) discard: bool,
+    /// How long a second of multi-mount protection is: tests have no time.
+    pub(crate) mmp_second: Duration,
 }
 
 impl VolumeOptions {
@@ -27,6 +34,11 @@ impl VolumeOptions {
             map_budget: 64 << 20,
             inode_budget: 8 << 20,
             keeps_set_id: false,
+            commit_interval: Duration::from_secs(5),
+            background: false,
+            reserved: false,
+            discard: false,
+            mmp_second: Duration::from_secs(1),
         }
     }
 
@@ -71,6 +83,41 @@ impl VolumeOptions {
     #[must_use]
     pub fn inode_budget(mut self, bytes: usize) -> Self {
         self.inode_budget = bytes;
+        self
+    }
+
+    /// Age at which [`Volume::tick`](crate::Volume::tick) commits a transaction that nobody asked for (5 s unless set,
+    /// as in the kernel).
+    #[must_use]
+    pub fn commit_interval(mut self, interval: Duration) -> Self {
+        self.commit_interval = interval;
+        self
+    }
+
+    /// A thread that calls [`Volume::tick`](crate::Volume::tick) while the volume is open for writing. It ends with the
+    /// last clone of volume and files, and keeps none of them open.
+    #[must_use]
+    pub fn background(mut self, background: bool) -> Self {
+        self.background = background;
+        self
+    }
+
+    /// Whether the data of files may have the blocks that the volume sets aside: the superblock's share for root, and
+    /// what Linux keeps for maps. Unless set, allocation ends where [`StatFs::available`](crate::StatFs::available)
+    /// says so, as for users other than root in Linux: a library knows no caller, and whoever fills a volume by mistake
+    /// leaves room for repair. Maps and names may have them in any case.
+    #[must_use]
+    pub fn reserved(mut self, reserved: bool) -> Self {
+        self.reserved = reserved;
+        self
+    }
+
+    /// Tells the device of blocks that are freed: once the transaction that freed them is durable, and before anybody
+    /// else can have them. Every commit that frees waits for it. Off unless set, and on devices that take no discards;
+    /// [`Volume::trim`](crate::Volume::trim) does it now and then instead.
+    #[must_use]
+    pub fn discard(mut self, discard: bool) -> Self {
+        self.discard = discard;
         self
     }
 

@@ -29,6 +29,10 @@ pub(crate) struct Ground {
     pub(crate) trusts_only_sound: bool,
     /// Whether writes leave set-user-id and set-group-id alone.
     pub(crate) keeps_set_id: bool,
+    /// Whether the data of files may have the blocks that are set aside.
+    pub(crate) uses_reserved: bool,
+    /// Whether the device is told of blocks that are freed.
+    pub(crate) discards: bool,
     pub(crate) descriptor_damage: Option<DescriptorDamage>,
 }
 

@@ -1,9 +1,10 @@
 //! The inodes in memory: one for all who use a file at a time, and some that nobody uses for the time being.
 //!
 //! # Who stays
-//! An inode in use stays. One that nobody uses stays while it is *pinned*: a change of it is not committed, or no name
-//! leads to it any more and whoever frees it has not come yet. The others may stay as long as they take no more than a
-//! budget of bytes together; the one that was used longest ago goes first. What an inode takes is found out when it is
+//! An inode in use stays. One that nobody uses stays while it is *pinned*: a change of it is not committed, its record
+//! does not have the times of its overwrites yet, or no name leads to it any more and whoever frees it has not come.
+//! The others may stay as long as they take no more than a budget of bytes together; the one that was used longest ago
+//! goes first. What an inode takes is found out when it is
 //! found unused, its mapping included, and does not change until somebody asks for it.
 //!
 //! Nobody tells the cache that he uses an inode no longer: that the cache has the only reference says it. So it looks
@@ -73,6 +74,22 @@ impl Ext4State {
         self.inodes.find(ino)
     }
 
+    /// From now on inodes stay until their times are written: somebody writes them.
+    pub(crate) fn keep_times(&mut self) {
+        self.inodes.keeps_times = true;
+    }
+
+    /// All inodes in memory that are so and may be in use. Whoever uses one without links lets it go when done.
+    pub(crate) fn inodes_in_use(&self, are_so: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
+        let mut found = Vec::new();
+        for shard in &self.inodes.shards {
+            let table = shard.table.lock();
+            let entries = table.used.values().filter_map(|ino| table.entries.get(ino));
+            found.extend(entries.filter(|entry| are_so(&entry.inode)).map(|entry| entry.inode.clone()));
+        }
+        found
+    }
+
     /// Ends a use of an inode whose number is about to be free (see the module). Whether it was the last one: then it
     /// is forgotten, and the caller has to free it.
     #[must_use = "the last user has to free it"]
@@ -90,6 +107,8 @@ pub(super) struct InodeCache {
     /// Bytes that unused inodes may take, all shards together, and those that they take.
     budget: usize,
     unused_bytes: AtomicUsize,
+    /// Whether times that are not written pin an inode.
+    keeps_times: bool,
 }
 
 #[derive(Default)]
@@ -133,7 +152,12 @@ impl Drop for Loading<'_> {
 
 impl InodeCache {
     pub(super) fn new(budget: usize) -> InodeCache {
-        InodeCache { shards: Default::default(), budget, unused_bytes: AtomicUsize::new(0) }
+        InodeCache {
+            shards: Default::default(),
+            budget,
+            unused_bytes: AtomicUsize::new(0),
+            keeps_times: false,
+        }
     }
 
     fn shard(&self, ino: Ino) -> &Shard {
@@ -198,7 +222,9 @@ impl InodeCache {
             let Some(entry) = table.entries.get_mut(&ino) else { continue };
             entry.turn = turn;
             // Nobody but the cache has it, and with the lock held nobody can get it.
-            let alone = Arc::get_mut(&mut entry.inode).is_some_and(|inode| !inode.is_pinned());
+            let times = self.keeps_times;
+            let pinned = |inode: &Inode| inode.is_pinned() || times && inode.has_untold_times();
+            let alone = Arc::get_mut(&mut entry.inode).is_some_and(|inode| !pinned(inode));
             if alone {
                 let bytes = entry.inode.resident_bytes();
                 entry.unused = Some(bytes);

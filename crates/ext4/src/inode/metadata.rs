@@ -26,10 +26,10 @@ pub struct Metadata {
     pub rdev: (u32, u32),
     /// Last access.
     pub accessed: Timestamp,
-    /// Last change of the contents. Overwrites by this version show here while the inode is in memory: as long as
-    /// the file is open, and perhaps for a while longer.
+    /// Last change of the contents. That of an overwrite may be in memory only ([`Volume::tick`](crate::Volume::tick)
+    /// says for how long).
     pub modified: Timestamp,
-    /// Last change of the attributes, with the same reservation.
+    /// Last change of the attributes, likewise.
     pub changed: Timestamp,
     /// Creation, if the inode is large enough to record it.
     pub created: Option<Timestamp>,

@@ -22,6 +22,7 @@ use metadata::{FileKind, Metadata, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use places::PointerPlaces;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use uext4_iomap::InodeState;
 use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino};
@@ -43,6 +44,8 @@ pub struct Inode {
     pub(crate) pointer_places: PointerPlaces,
     /// First byte of the record on the volume.
     position: u64,
+    /// When a look at all inodes had its times written last.
+    times_looked_at: Mutex<Option<Instant>>,
     /// The engine's half.
     pub(crate) state: InodeState,
 }
@@ -78,6 +81,21 @@ impl Inode {
             (metadata.modified, metadata.changed) = (timestamp(written), timestamp(written));
         }
         metadata
+    }
+
+    /// Whether it was overwritten since its record got its times.
+    pub(crate) fn has_untold_times(&self) -> bool {
+        self.state.gate.last_write_ns() > self.disk().told_ns
+    }
+
+    /// Whether the last look that had its times written was so long ago; this is the next one then.
+    pub(crate) fn times_are_old(&self, now: Instant, age: Duration) -> bool {
+        let mut looked_at = self.times_looked_at.lock();
+        let old = looked_at.is_none_or(|then| now.saturating_duration_since(then) >= age);
+        if old {
+            *looked_at = Some(now);
+        }
+        old
     }
 
     /// Whether it must stay in memory although nobody uses it: a change of it is not committed, or somebody has to free

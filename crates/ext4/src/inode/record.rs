@@ -46,7 +46,8 @@ impl Ground {
             place.byte_offset(geometry.block_size()).unwrap_or(0).saturating_add(u64::from(offset));
         let pointer_places = PointerPlaces::default();
         let (editing, names) = (Mutex::new(()), RwLock::new(()));
-        Ok(Inode { ino, kind, core, editing, names, pointer_places, position, state })
+        let times_looked_at = Mutex::new(None);
+        Ok(Inode { ino, kind, core, editing, names, pointer_places, position, times_looked_at, state })
     }
 
     /// The record at byte `start` of a block of the inode table, checked: what the block says, whatever is in

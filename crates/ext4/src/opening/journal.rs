@@ -99,6 +99,7 @@ fn begin(state: &mut Ext4State, log: RunMap, mut info: JournalInfo, write: bool)
         let (cache, committed) = (state.cache.clone(), state.committed.clone());
         let journal = Journal::open_with(cache, Arc::new(log), committed, &options)?;
         state.journal = Some(journal);
+        state.keep_times();
     }
     Ok(())
 }

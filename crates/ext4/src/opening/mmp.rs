@@ -4,11 +4,10 @@
 //! is in use, that a checker is at work, or that it was left cleanly (sources:
 //! `Documentation/filesystems/ext4/mmp.rst`, `fs/ext4/mmp.c`).
 //!
-//! **What opening does with it.** A *writer* would have to wait: the kernel and e2fsprogs read the block, sleep for
-//! twice the check interval (10 s and more), and read it again. A number that stands still has no living owner. We have
-//! no heartbeat of our own yet, so we never open such a volume for writing. A *reader* does not wait, and goes by the
-//! first number: anything but "clean" is [`Error::InUse`]. That errs on the safe side, since a crashed node leaves its
-//! number behind. `force` reads all the same. The kernel's read-only mount does not look at the block; e2fsprogs do.
+//! **What opening does with it.** A *writer* takes the volume first (`heartbeat.rs`): at once if the block says
+//! "clean", after a wait of ten seconds and more otherwise. A *reader* does not wait, and goes by the first number:
+//! anything but "clean" is [`Error::InUse`]. That errs on the safe side, since a crashed node leaves its number behind.
+//! `force` reads all the same. The kernel's read-only mount does not look at the block; e2fsprogs do.
 //!
 //! **`force` does not hide a damaged block.** It says "I know that somebody uses the volume". It does not say "the
 //! metadata may be wrong": no option hides any other checksum error either.
@@ -40,24 +39,23 @@ pub(crate) fn read(device: &dyn Device, superblock: &Superblock) -> Result<Optio
     Ok(Some(MmpBlock::decode(&bytes, superblock)?))
 }
 
-/// Refuses to write any volume with this feature. Refuses to read one in use, unless `force` is set.
+/// Refuses to read a volume in use, unless `force` is set. Who writes takes it instead ([`super::heartbeat::claim`]).
 pub(crate) fn refuse_shared(
     device: &dyn Device,
     superblock: &Superblock,
     options: &VolumeOptions,
 ) -> Result<()> {
     let Some(mmp) = read(device, superblock)? else { return Ok(()) };
-    if options.write {
-        // This comes first: we may not touch even the log of a volume that another node may write.
-        crate::ground::features::check_writable(superblock)?;
+    if options.write || options.force || mmp.owner() == MmpOwner::Nobody {
+        return Ok(());
     }
-    if options.force { Ok(()) } else { check(&mmp, superblock) }
+    Err(in_use(&mmp, superblock))
 }
 
-/// Refuses a volume that somebody else uses, and names the node.
-fn check(mmp: &MmpBlock, superblock: &Superblock) -> Result<()> {
+/// The refusal of a volume that somebody else uses, with the name of the node.
+pub(super) fn in_use(mmp: &MmpBlock, superblock: &Superblock) -> Error {
     let mut by = match mmp.owner() {
-        MmpOwner::Nobody => return Ok(()),
+        MmpOwner::Nobody => "somebody who has just left it".to_owned(),
         MmpOwner::Checker => "a file system check".to_owned(),
         MmpOwner::Mounted(_) => "another node".to_owned(),
         MmpOwner::Unknown(sequence) => format!("an unknown owner (sequence number {sequence:#x})"),
@@ -70,7 +68,7 @@ fn check(mmp: &MmpBlock, superblock: &Superblock) -> Result<()> {
          since 1970); if that node is gone, read with force",
         superblock.mmp.block, mmp.time
     );
-    Err(Error::InUse(by))
+    Error::InUse(by)
 }
 
 /// A name from the block, up to its first NUL, escaped: a terminal obeys nothing in it.

@@ -2,6 +2,7 @@
 
 pub(crate) mod close;
 pub(crate) mod fast_commit;
+pub(crate) mod heartbeat;
 pub(crate) mod identify;
 pub(crate) mod journal;
 pub(crate) mod mmp;

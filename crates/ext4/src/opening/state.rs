@@ -48,6 +48,7 @@ pub(super) fn bare(
     let mut cache_options = CacheOptions::new(superblock.geometry.block_size());
     cache_options.blocks = superblock.geometry.blocks_count();
     cache_options.budget_bytes = options.metadata_budget;
+    let discards = options.discard && options.write && device.capabilities().discard;
     let ground = Ground {
         zones: SystemZones::new(superblock.geometry.usable_blocks()),
         mmp: mmp::read(&*device, &superblock)?,
@@ -61,6 +62,8 @@ pub(super) fn bare(
         recovery: RecoveryInfo::clean(),
         trusts_only_sound: options.write,
         keeps_set_id: options.keeps_set_id,
+        uses_reserved: options.reserved,
+        discards,
         descriptor_damage: None,
     };
     Ok(Ext4State::new(ground, options.inode_budget))

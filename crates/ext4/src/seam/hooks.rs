@@ -1,6 +1,7 @@
 //! What the journal asks and tells.
 
 use super::Ext4;
+use crate::alloc::trim::discard_freed;
 use crate::opening::close;
 use std::sync::{Arc, Weak};
 use uext4_jbd2::{AbortCause, CommitHooks, FreedRun, Tid};
@@ -30,6 +31,9 @@ impl CommitHooks for Hooks {
 
     fn committed(&self, _tid: Tid, freed: &[FreedRun]) {
         if let Some(fs) = self.0.upgrade() {
+            if fs.state.discards {
+                discard_freed(&fs.state, freed.iter().map(|run| (run.first, run.blocks)));
+            }
             fs.space.release(freed.iter().map(|run| (run.first, run.blocks)));
         }
     }

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use uext4_iomap::gate::InodeGuard;
 use uext4_iomap::switches::Routing;
 use uext4_iomap::{Blocks, Count, Extended, FileSystem, InodeState, MapSnapshot, Piece, Range, Synced};
+use uext4_ondisk::Group;
 
 /// The file system half of an open volume.
 pub struct Ext4 {
@@ -41,10 +42,23 @@ impl Ext4 {
         Files { state: &self.state, space: &self.space, orphans: &self.orphans }
     }
 
+    /// Discards what is free of a group: see [`FreeSpace::trim_group`].
+    pub(crate) fn trim_group(&self, group: Group, range: &Blocks, minimum: u64) -> Result<u64> {
+        self.space.trim_group(&self.state, group, range, minimum)
+    }
+
     /// From now on nothing is written and nothing is promised. The first cause stays: it explains the later ones.
     fn note_abort(&self, cause: &str) {
         let _first_wins = self.cause.set(cause.into());
         self.aborted.store(true, Ordering::SeqCst);
+    }
+
+    /// The device is somebody else's from now on: as an abort, but nothing is written any more, not even why.
+    pub(crate) fn abandon(&self, cause: &str) {
+        self.note_abort(cause);
+        if let Some(journal) = &self.state.journal {
+            journal.abandon(uext4_jbd2::AbortCause { what: cause.to_owned().into(), errno: libc::EBUSY });
+        }
     }
 
     /// File-system block size in bytes.
@@ -158,6 +172,10 @@ impl FileSystem for Ext4 {
         self.files().promise(inode, blocks)
     }
 
+    fn try_reserve(&self, inode: &Inode, blocks: Blocks) -> Result<Option<Promise>> {
+        Ok(self.files().try_promise(inode, blocks))
+    }
+
     fn convert(&self, inode: &Inode, blocks: &[Blocks], _promises: Vec<Promise>) -> Result<()> {
         self.files().convert(inode, blocks)
     }
@@ -209,6 +227,8 @@ impl FileSystem for Ext4 {
     }
 
     fn datasync(&self, batch: &[Synced<'_, Self>]) -> Result<bool> {
+        let inodes = batch.iter().filter(|synced| synced.all).map(|synced| synced.inode);
+        inodes.into_iter().try_for_each(|inode| self.files().write_times(inode))?;
         let tid = |synced: &Synced<'_, Self>| {
             let inode = &synced.inode.state;
             if synced.all { inode.sync_tid() } else { inode.datasync_tid() }

@@ -150,6 +150,11 @@ pub fn open_rw(device: Arc<dyn Device>) -> Volume {
     Volume::open_device(device, VolumeOptions::read_write()).unwrap()
 }
 
+/// Open for writing, with the blocks that are set aside: it can be filled to the last one.
+pub fn open_to_the_last(device: Arc<dyn Device>) -> Volume {
+    Volume::open_device(device, VolumeOptions::read_write().reserved(true)).unwrap()
+}
+
 pub fn open_ro(device: Arc<dyn Device>) -> Volume {
     Volume::open_device(device, VolumeOptions::read_only()).unwrap()
 }

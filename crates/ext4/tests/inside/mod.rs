@@ -6,6 +6,7 @@ mod alloc;
 mod bodies;
 mod damage;
 mod dir_map;
+mod heartbeat;
 mod map;
 mod space;
 mod whole;

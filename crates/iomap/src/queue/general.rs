@@ -12,7 +12,7 @@ use crate::door::{Part, Payload};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::mapping::{MapKind, Piece, Pieces, Range, State};
-use crate::plan::{Durability, Plan};
+use crate::plan::{Durability, Plan, ReadFlags};
 use uext4_blockdev::{Buffer, Op, Wait};
 
 /// Longest device request: below the kernel's limit of 2 GiB - 4 KiB for one transfer.
@@ -24,8 +24,10 @@ impl<F: FileSystem> Core<F> {
         slot: FileSlot,
         pos: u64,
         mut payload: Payload,
+        flags: ReadFlags,
         tag: u64,
     ) -> Result<(), F::Error> {
+        let nowait = flags.contains(ReadFlags::NOWAIT);
         let range = self.engine.check_direct(pos, payload.len())?;
         let index = self.index(slot)?;
         self.check_memory(&payload)?;
@@ -36,12 +38,15 @@ impl<F: FileSystem> Core<F> {
         let copies = self.engine.capabilities.dax.is_some();
         if copies || self.file(slot)?.file.state().kind() == MapKind::Inline {
             let file = self.file(slot)?.file.clone();
-            let result = self.engine.read_payload(&file, &mut payload, pos);
+            let result = self.engine.read_payload(&file, &mut payload, pos, flags);
             self.deliver_at_once(tag, result, payload);
             return Ok(());
         }
-        let ticket = self.enter(index, false)?;
+        let ticket = self.enter(index, nowait)?;
         let file = &self.file(slot)?.file;
+        if nowait {
+            self.engine.check_visible_known(file, range)?;
+        }
         let visible = file.state().size().saturating_sub(pos).min(range.length);
         if visible == 0 {
             drop(ticket);
@@ -75,7 +80,7 @@ impl<F: FileSystem> Core<F> {
             let Some(attached) = &self.files[index] else { return Err(Error::BadSlot) };
             match Ticket::enter(&attached.hold) {
                 Ok(ticket) => return Ok(ticket),
-                Err(_busy) if nowait => return Err(Error::WouldBlock),
+                Err(_busy) if nowait => return Err(self.engine.would_block()),
                 Err(_busy) => {
                     let inode = attached.file.inode.clone();
                     F::state(&inode).gate.wait_open(&mut || self.help());

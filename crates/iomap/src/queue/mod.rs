@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::owner_lock::Owner;
 use crate::pipeline::Mapping;
-use crate::plan::{Durability, WriteFlags};
+use crate::plan::{Durability, ReadFlags, WriteFlags};
 pub use attach::FileSlot;
 pub(crate) use core::{Core, QueueCore};
 use slot::Kind;
@@ -123,12 +123,25 @@ impl<F: FileSystem> IoQueue<F> {
     /// Reads `buffer.len()` bytes at `pos`. Position and length are multiples of the device's logical block.
     #[inline]
     pub fn read(&mut self, slot: FileSlot, pos: u64, buffer: Buffer, tag: u64) -> Result<(), F::Error> {
+        self.read_with(slot, pos, buffer, ReadFlags::empty(), tag)
+    }
+
+    /// As [`IoQueue::read`], with flags.
+    #[inline]
+    pub fn read_with(
+        &mut self,
+        slot: FileSlot,
+        pos: u64,
+        buffer: Buffer,
+        flags: ReadFlags,
+        tag: u64,
+    ) -> Result<(), F::Error> {
         let core = &mut *self.core.lock();
         match core.simple_read(slot, pos, buffer, tag) {
             Ok(()) => Ok(()),
             // Of a child process the device queue takes nothing, so it comes here.
             Err(_) if !self.process.is_here() => Err(Self::forked()),
-            Err((_not_simple, buffer)) => core.read_general(slot, pos, Payload::One(buffer), tag),
+            Err((_not_simple, buffer)) => core.read_general(slot, pos, Payload::One(buffer), flags, tag),
         }
     }
 
@@ -162,7 +175,7 @@ impl<F: FileSystem> IoQueue<F> {
         self.check_process()?;
         let mut core = self.core.lock();
         core.check_vector(&buffers)?;
-        core.read_general(slot, pos, Payload::Many(buffers.into()), tag)
+        core.read_general(slot, pos, Payload::Many(buffers.into()), ReadFlags::empty(), tag)
     }
 
     /// Writes several buffers, one after another in the file. Each length is a multiple of the logical block.

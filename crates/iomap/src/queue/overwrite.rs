@@ -89,6 +89,12 @@ impl<F: FileSystem> Core<F> {
         let range = Range { pos, length };
         debug_assert_eq!(range.end(), end);
         let request = Request { range, sync: flags.sync(), bounced: false, queued: true };
+        if flags.contains(WriteFlags::NOWAIT)
+            && !routing.switches().overwrite_no_transaction
+            && let Err(error) = self.engine.check_no_handle(&attached.file)
+        {
+            return Err(NotSent::Failed(error.into()));
+        }
         let bits = F::state(&attached.file.inode).block_bits();
         // A look ahead, as in the synchronous way.
         if !shares_gate(&request, bits, routing)
@@ -172,7 +178,7 @@ impl<F: FileSystem> Core<F> {
             let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
             let plan = self.engine.decide(&attached.file, &request, &mut mapping, nowait)?;
             if plan.gate == GateMode::Shared {
-                return self.send(index, &request, &plan, payload, tag, ticket);
+                return self.send(index, &request, &plan, nowait, payload, tag, ticket);
             }
             drop(ticket);
             if plan.finish == Finish::Asynchronous {
@@ -186,11 +192,13 @@ impl<F: FileSystem> Core<F> {
     }
 
     /// Sends a planned write under the shared gate.
+    #[allow(clippy::too_many_arguments, reason = "a decided request and its place")]
     fn send(
         &mut self,
         index: usize,
         request: &Request,
         plan: &Plan,
+        nowait: bool,
         payload: Payload,
         tag: u64,
         ticket: Ticket<F>,
@@ -198,7 +206,7 @@ impl<F: FileSystem> Core<F> {
         debug_assert!(plan.finish == Finish::Asynchronous && plan.zero_edges == Edges::default());
         let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
         let file = &attached.file;
-        let fresh = self.engine.take_blocks(file, request, plan)?;
+        let fresh = self.engine.take_blocks(file, request, plan, nowait)?;
         let mut pieces = Pieces::new();
         self.engine.load_pieces(file, request.range, &mut pieces)?;
         let bits = file.state().block_bits();

@@ -1,0 +1,236 @@
+//! The owner's part of multi-mount protection: taking the block, refreshing it, giving it back.
+//!
+//! After Linux (`fs/ext4/mmp.c`): a block that says "clean" is taken at once. Any other number has to stand still for
+//! twice the check interval; then it is replaced, and the new one has to stand still for as long. From then on a thread
+//! writes the next number every few seconds, from before recovery until everything is home.
+//!
+//! Linux looks whether somebody else has written the block only if it was late itself. Here each refresh looks first.
+//! Whoever finds another owner stops at once: the device is not ours any more, so nothing is written, not even the
+//! reason into the log. A process that was stopped for longer than the check interval finds that out with its next
+//! refresh only, as in Linux; what it writes until then is written.
+
+use super::mmp::{in_use, read};
+use super::on_device::write_bytes;
+use crate::ground::error::{Error, Result};
+use parking_lot::{Condvar, Mutex};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use uext4_blockdev::Device;
+use uext4_ondisk::ext4::{MmpBlock, MmpOwner, Superblock};
+
+/// Of check intervals, in seconds: the shortest, and the longest that adds to itself once more when it is waited for.
+const CHECK_MIN: u16 = 5;
+const WAIT_MORE: u16 = 60;
+/// The largest number of an owner.
+const SEQUENCE_MAX: u32 = 0xE24D_4D4F;
+
+/// What is done when the volume is lost: told why.
+type OnLost = Box<dyn FnOnce(&str) + Send>;
+
+/// A volume that is ours as long as this lives.
+pub(crate) struct Heartbeat {
+    block: Arc<Block>,
+    thread: Option<JoinHandle<()>>,
+    process: u32,
+}
+
+/// The block, and what is known of it.
+struct Block {
+    device: Arc<dyn Device>,
+    superblock: Superblock,
+    /// How long a second is: tests have no time.
+    second: Duration,
+    state: Mutex<State>,
+    told: Condvar,
+}
+
+struct State {
+    /// As it was written last.
+    written: MmpBlock,
+    stop: bool,
+    lost: Option<Arc<str>>,
+    on_lost: Option<OnLost>,
+}
+
+/// The seconds in which a number that stands still shows that nobody is there.
+fn wait_time(interval: u16) -> u32 {
+    (2 * u32::from(interval) + 1).min(u32::from(interval) + u32::from(WAIT_MORE))
+}
+
+fn text<const N: usize>(text: &str) -> [u8; N] {
+    let mut bytes = [0; N];
+    let length = text.len().min(N - 1);
+    bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+    bytes
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Takes the volume, if it has the feature. May take a minute after somebody left it without a word.
+///
+/// # Errors
+/// [`Error::InUse`] naming the owner; those of reading and writing the block; [`Error::Invalid`] if the system gives no
+/// thread. The volume is as it was then, or given back.
+pub(crate) fn claim(
+    device: &Arc<dyn Device>,
+    superblock: &Superblock,
+    second: Duration,
+) -> Result<Option<Heartbeat>> {
+    let Some(found) = read(&**device, superblock)? else { return Ok(None) };
+    let update = superblock.mmp.interval.max(1);
+    let wait = match found.owner() {
+        MmpOwner::Nobody => Duration::ZERO,
+        MmpOwner::Mounted(_) => wait_time(found.check_interval.max(update).max(CHECK_MIN)) * second,
+        MmpOwner::Checker | MmpOwner::Unknown(_) => return Err(in_use(&found, superblock)),
+    };
+    stands_still(device, superblock, found, wait)?;
+    let locator = device.describe().locator;
+    // For people to read.
+    let node = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let written = MmpBlock {
+        sequence: (RandomState::new().hash_one(found.sequence) % u64::from(SEQUENCE_MAX)) as u32 + 1,
+        time: now(),
+        node_name: text(node.trim_end()),
+        device_name: text(locator.rsplit('/').next().unwrap_or_default()),
+        check_interval: update.saturating_mul(2).max(CHECK_MIN),
+    };
+    let state = State { written, stop: false, lost: None, on_lost: None };
+    let block = Arc::new(Block {
+        device: device.clone(),
+        superblock: superblock.clone(),
+        second,
+        state: Mutex::new(state),
+        told: Condvar::new(),
+    });
+    block.write(&written)?;
+    stands_still(device, superblock, written, wait)?;
+    let mut heartbeat = Heartbeat { block, thread: None, process: std::process::id() };
+    let beats = heartbeat.block.clone();
+    let spawned = std::thread::Builder::new().name("uext4-mmp".into()).spawn(move || beats.beat());
+    let thread = spawned.map_err(|error| Error::Invalid(format!("no thread for the volume: {error}")))?;
+    heartbeat.thread = Some(thread);
+    Ok(Some(heartbeat))
+}
+
+/// Refuses a volume whose block changes within a time.
+fn stands_still(
+    device: &Arc<dyn Device>,
+    superblock: &Superblock,
+    found: MmpBlock,
+    wait: Duration,
+) -> Result<()> {
+    std::thread::sleep(wait);
+    match read(&**device, superblock)? {
+        Some(now) if now != found => Err(in_use(&now, superblock)),
+        _ => Ok(()),
+    }
+}
+
+impl Block {
+    fn write(&self, block: &MmpBlock) -> Result<()> {
+        let size = self.superblock.geometry.block_size();
+        let mut bytes = vec![0; size as usize];
+        block.encode(&mut bytes, &self.superblock).map_err(|error| Error::Invalid(error.to_string()))?;
+        write_bytes(&*self.device, self.superblock.mmp.block.get() * u64::from(size), &bytes)
+    }
+
+    /// Whether the block is as it was written last.
+    fn is_ours(&self, state: &State) -> Result<()> {
+        match read(&*self.device, &self.superblock)? {
+            Some(found) if found == state.written => Ok(()),
+            Some(found) => Err(in_use(&found, &self.superblock)),
+            None => Ok(()),
+        }
+    }
+
+    /// The thread: writes the next number again and again.
+    fn beat(&self) {
+        let update = u32::from(self.superblock.mmp.interval.max(1)) * self.second;
+        let mut state = self.state.lock();
+        let patience = u32::from(state.written.check_interval) * self.second;
+        let mut refreshed = Instant::now();
+        loop {
+            let until = Instant::now() + update;
+            while !state.stop && !self.told.wait_until(&mut state, until).timed_out() {}
+            if state.stop {
+                return;
+            }
+            match self.refresh(&mut state) {
+                Ok(()) => refreshed = Instant::now(),
+                Err(error @ (Error::InUse(_) | Error::Corrupt(_))) => return lose(&mut state, &error),
+                // The device may answer next time, as long as nobody can take us for dead.
+                Err(error) if refreshed.elapsed() > patience => return lose(&mut state, &error),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn refresh(&self, state: &mut State) -> Result<()> {
+        self.is_ours(state)?;
+        let sequence = state.written.sequence % SEQUENCE_MAX + 1;
+        let next = MmpBlock { sequence, time: now(), ..state.written };
+        self.write(&next)?;
+        state.written = next;
+        Ok(())
+    }
+}
+
+fn lose(state: &mut State, error: &Error) {
+    let what = format!("multi-mount protection: {error}");
+    state.lost = Some(what.as_str().into());
+    if let Some(on_lost) = state.on_lost.take() {
+        on_lost(&what);
+    }
+}
+
+impl Heartbeat {
+    /// From now on `on_lost` is called when the volume is lost; at once if it is already.
+    pub(crate) fn connect(&self, on_lost: OnLost) {
+        let mut state = self.block.state.lock();
+        match state.lost.clone() {
+            Some(what) => on_lost(&what),
+            None => state.on_lost = Some(on_lost),
+        }
+    }
+
+    /// Gives the volume back: the block says that nobody has it. Not if somebody else has.
+    ///
+    /// # Errors
+    /// [`Error::InUse`]; those of the device.
+    pub(crate) fn release(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        self.block.state.lock().stop = true;
+        self.block.told.notify_all();
+        // A panic of it is one of the caller's own code, which it ran when the volume was lost.
+        let _ended = thread.join();
+        let state = self.block.state.lock();
+        if let Some(what) = &state.lost {
+            return Err(Error::InUse(what.to_string()));
+        }
+        self.block.is_ours(&state)?;
+        // The interval as mke2fs leaves it: nobody waits for anybody.
+        let check_interval = self.block.superblock.mmp.interval;
+        let sequence = MmpBlock::clean(0).sequence;
+        self.block.write(&MmpBlock { sequence, check_interval, time: now(), ..state.written })?;
+        Ok(self.block.device.flush()?)
+    }
+}
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            let _not_told = self.end();
+        } else {
+            // The thread is the parent's.
+            std::mem::forget(self.thread.take());
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What a volume does now and then: by `Volume::tick`, and by a thread that calls it.
+
+mod common;
+
+use common::{Image, aligned, open_ro, open_rw, read_write, within};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use uext4::blockdev::Device;
+use uext4::blockdev::layer::{Fault, FaultAction, FaultDevice, FaultOn};
+use uext4::{Error, File, Volume, VolumeOptions, WriteFlags};
+use uext4_testkit::{Need, Scratch, VolumeBuilder, e2fsck_clean, needs, oracle};
+
+/// 2020.
+const LONG_AGO: i64 = 1_577_836_800;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A volume with `/a` and `/b` of 16 KiB, last changed long ago.
+fn image(args: &[&str]) -> Image {
+    let source = Scratch::new(64 << 20);
+    let tree = source.file("tree");
+    std::fs::create_dir(&tree).unwrap();
+    for name in ["a", "b"] {
+        std::fs::write(tree.join(name), [b'o'; 16384]).unwrap();
+    }
+    let made = VolumeBuilder::new(32 << 20).args(args.iter().copied()).from_dir(&tree).build();
+    let fields = ["a", "b"].map(|name| format!("set_inode_field /{name} mtime @{LONG_AGO}\n"));
+    oracle::debugfs_script(made.path(), &fields.concat());
+    made.assert_clean();
+    Image::load(made.path())
+}
+
+fn overwrite(file: &File) {
+    assert_eq!(file.write_at_with(&aligned(4096), 0, WriteFlags::empty()).unwrap(), 4096);
+}
+
+/// What a crash now would leave of a file: its size, and whether its time is the old one.
+fn after_crash(device: &dyn Device, path: &str) -> (u64, bool) {
+    let metadata = open_ro(Image::of(device).device()).metadata(path).unwrap();
+    (metadata.size, metadata.modified.seconds == LONG_AGO)
+}
+
+fn assert_clean(device: &dyn Device) {
+    let scratch = Scratch::new(64 << 20);
+    let path = scratch.file("after.img");
+    Image::of(device).save(&path);
+    e2fsck_clean(&path);
+}
+
+fn options(interval: Duration) -> VolumeOptions {
+    VolumeOptions::read_write().commit_interval(interval)
+}
+
+#[test]
+fn an_old_transaction_is_committed_and_a_young_one_is_not() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let device = image(&[]).device();
+    for (interval, durable) in [(Duration::from_secs(3600), false), (Duration::from_millis(50), true)] {
+        let volume = Volume::open_device(device.clone(), options(interval)).unwrap();
+        let file = volume.open_file("/a", read_write()).unwrap();
+        file.set_len(20_000).unwrap();
+        volume.tick().unwrap();
+        assert_eq!(after_crash(&*device, "/a").0, 16384, "it is younger than {interval:?}");
+        std::thread::sleep(Duration::from_millis(60));
+        volume.tick().unwrap();
+        assert_eq!(after_crash(&*device, "/a").0 == 20_000, durable);
+        // Nothing is left to be done.
+        volume.tick().unwrap();
+        file.set_len(16384).unwrap();
+        drop(file);
+        volume.close().unwrap();
+    }
+    assert_clean(&*device);
+}
+
+#[test]
+fn times_are_written_at_once_and_then_now_and_then() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let device = image(&[]).device();
+    let volume = Volume::open_device(device.clone(), options(Duration::ZERO)).unwrap();
+    let file = volume.open_file("/a", read_write()).unwrap();
+    overwrite(&file);
+    volume.tick().unwrap();
+    assert_eq!(after_crash(&*device, "/a"), (16384, false));
+    assert!(after_crash(&*device, "/b").1, "nobody wrote it");
+    // Half a minute has not passed.
+    let told = file.metadata().modified;
+    std::thread::sleep(Duration::from_millis(20));
+    overwrite(&file);
+    volume.tick().unwrap();
+    assert_eq!(open_ro(Image::of(&*device).device()).metadata("/a").unwrap().modified, told);
+}
+
+#[test]
+fn nothing_is_due_where_nothing_is_journaled() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    open_ro(image(&[]).device()).tick().unwrap();
+    let volume = open_rw(image(&["-O", "^has_journal"]).device());
+    overwrite(&volume.open_file("/a", read_write()).unwrap());
+    volume.tick().unwrap();
+}
+
+#[test]
+fn the_thread_commits_and_goes_with_the_volume() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    within(LIMIT, || {
+        let device = image(&[]).device();
+        let background = options(Duration::from_millis(50)).background(true);
+        let volume = Volume::open_device(device.clone(), background).unwrap();
+        let [a, b] = ["/a", "/b"].map(|path| volume.open_file(path, read_write()).unwrap());
+        a.set_len(20_000).unwrap();
+        overwrite(&b);
+        while after_crash(&*device, "/a").0 != 20_000 || after_crash(&*device, "/b").1 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // A clone that is closed ends nothing for the others.
+        volume.clone().close().unwrap();
+        a.set_len(30_000).unwrap();
+        while after_crash(&*device, "/a").0 != 30_000 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        b.set_len(100).unwrap();
+        drop((a, volume));
+        assert!(Arc::strong_count(&device) > 1, "a file is open");
+        // The last one, while the thread may be at work: it is gone when the drop returns, and everything is home.
+        drop(b);
+        assert_eq!(Arc::strong_count(&device), 1, "the thread keeps the volume open");
+        assert_clean(&*device);
+        assert_eq!(open_ro(device).metadata("/b").unwrap().size, 100);
+    });
+}
+
+/// Opened and gone at once, again and again: no stop is missed.
+#[test]
+fn a_thread_that_has_just_begun_is_stopped() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let device = image(&[]).device();
+    let begun = Instant::now();
+    for _ in 0..50 {
+        let volume =
+            Volume::open_device(device.clone(), VolumeOptions::read_write().background(true)).unwrap();
+        match Arc::strong_count(&device) % 2 {
+            0 => volume.close().unwrap(),
+            _ => drop(volume),
+        }
+        assert_eq!(Arc::strong_count(&device), 1);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(30), "a stop waits for nothing");
+}
+
+/// A commit that fails aborts the volume, and a tick says so.
+#[test]
+fn a_failed_commit_is_told() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    for background in [false, true] {
+        let device = Arc::new(FaultDevice::new(image(&[]).device()));
+        let faults = device.handle();
+        let options = options(Duration::ZERO).background(background);
+        let volume = Volume::open_device(device, options).unwrap();
+        let file = volume.open_file("/a", read_write()).unwrap();
+        let action = FaultAction::Errno(5);
+        faults.arm(Fault { on: FaultOn::Changes, range: None, after: 0, times: u64::MAX, action });
+        // The thread may be first.
+        let changed = file.set_len(20_000);
+        let told = volume.tick();
+        assert!(changed.is_err() || told.is_err(), "{changed:?} {told:?}");
+        assert!(matches!(volume.tick(), Err(Error::Aborted(_))));
+        assert!(file.sync_all().is_err() && volume.clone().close().is_err());
+    }
+}

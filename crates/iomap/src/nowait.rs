@@ -1,0 +1,74 @@
+//! Requests that are refused rather than wait: what they ask before anything is sent.
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::fs::{FileSystem, OpenFile};
+use crate::mapping::{MapKind, Piece, Pieces, Range};
+use crate::plan::{ReadFlags, counts_copy};
+
+impl<F: FileSystem> Engine<F> {
+    /// As [`Engine::read_at`], with flags.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] with [`ReadFlags::NOWAIT`]: nothing was sent.
+    pub fn read_at_with(
+        &self,
+        file: &OpenFile<F>,
+        buf: &mut [u8],
+        pos: u64,
+        flags: ReadFlags,
+    ) -> Result<usize, F::Error> {
+        if !flags.contains(ReadFlags::NOWAIT) {
+            return self.read_at(file, buf, pos);
+        }
+        file.check_readable()?;
+        let range = self.check_direct(pos, buf.len() as u64)?;
+        if range.length == 0 {
+            return Ok(0);
+        }
+        self.check_address(buf.as_ptr())?;
+        let state = file.state();
+        let counted = counts_copy(&self.capabilities, file.switches);
+        let guard = state.gate.try_lock_shared(counted).map_err(|_busy| self.would_block())?;
+        self.check_visible_known(file, range)?;
+        let plan = self.decide_read(file, range, false);
+        self.read_pieces(file, &guard, &plan, buf, range)
+    }
+
+    /// Refuses a read of which some is unknown, as far as it lies in the file.
+    pub(crate) fn check_visible_known(&self, file: &OpenFile<F>, range: Range) -> Result<(), Error> {
+        let visible = file.state().size().saturating_sub(range.pos).min(range.length);
+        let block = u64::from(self.geometry.logical_block);
+        self.check_known(file, Range { length: visible.next_multiple_of(block), ..range })
+    }
+
+    /// Refuses a range of which some is unknown: loading it may wait for the device.
+    pub(crate) fn check_known(&self, file: &OpenFile<F>, range: Range) -> Result<(), Error> {
+        if file.state().kind() == MapKind::Inline {
+            return Ok(());
+        }
+        let (mut pieces, mut rest) = (Pieces::new(), range);
+        while rest.length > 0 {
+            pieces.clear();
+            let known = file.state().map.pieces(rest, file.state().block_bits(), &mut pieces);
+            known.map_err(|_unknown| self.would_block())?;
+            let pos = pieces.last().map_or(range.end(), Piece::end);
+            rest = Range { pos, length: range.end() - pos };
+        }
+        Ok(())
+    }
+
+    /// Refuses where the mapping of a write starts a handle, which may wait for room in the log.
+    pub(crate) fn check_no_handle(&self, file: &OpenFile<F>) -> Result<(), Error> {
+        let starts = !file.switches.overwrite_no_transaction && self.fs.has_journal();
+        if starts { Err(self.would_block()) } else { Ok(()) }
+    }
+
+    /// The refusal, counted.
+    #[cold]
+    pub(crate) fn would_block(&self) -> Error {
+        self.counters.bump(Counter::WouldBlock);
+        Error::WouldBlock
+    }
+}
