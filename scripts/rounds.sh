@@ -13,6 +13,7 @@ case $suite in
     kill) target=kill prefix=UEXT4_KILL count=ROUNDS each=${COUNT:-200} ;;
     *) echo "no suite is named $suite" >&2; exit 2 ;;
 esac
+commit=$(git rev-parse --short HEAD) # of what is built now, whatever comes meanwhile
 logs=${CARGO_TARGET_DIR:-$PWD/target}/rounds/$suite csv=docs/proof/$suite.csv
 rm -rf "$logs"
 mkdir -p "$logs"
@@ -47,7 +48,7 @@ row() {
     totals=$(cat "$logs"/totals.* | awk '
         { for (i = 2; i <= NF; i++) sum[i] += $i; if (NF > n) n = NF }
         END { for (i = 2; i <= n; i++) printf "%s%d", (i > 2 ? "," : ""), sum[i] }')
-    echo "$(date +%F),$(git rev-parse --short HEAD),$first,$rounds,$failed,$totals" | tee -a "$csv"
+    echo "$(date +%F),$commit,$first,$rounds,$failed,$totals" | tee -a "$csv"
     awk -F, 'NR == 1 { for (i = 6; i <= NF; i++) name[i] = $i; n = NF; next } { for (i = 6; i <= n; i++) sum[i] += $i }
         END { printf "all runs:"; for (i = 6; i <= n; i++) printf " %d %s", sum[i], name[i]; print "" }' "$csv"
 }

@@ -1,10 +1,13 @@
-//! Names that several remove at once.
+//! Names that several remove at once, and names beside a file that cannot be freed.
 
 mod common;
 
+use common::hostile::Layout;
 use common::sample::sample_with;
-use common::{Image, open_rw};
+use common::{Image, aligned, open_rw, read_only, read_write};
 use std::sync::Barrier;
+use uext4::blockdev::{Device, WriteDurability};
+use uext4::{Error, Volume, VolumeOptions};
 use uext4_testkit::{Need, Scratch, needs, oracle};
 
 /// A file that cannot be freed keeps one of its two names, whoever comes first.
@@ -41,4 +44,33 @@ fn two_names_of_what_cannot_be_freed_do_not_go_at_once() {
         Image::of(&*device).save(&path);
         oracle::e2fsck_clean(&path);
     }
+}
+
+/// The record of a file without a name is damaged while it is open: it stays, and others are not told of it.
+#[test]
+fn a_file_that_cannot_be_freed_is_in_nobodys_way() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
+    let image = sample_with(4096, &[]);
+    let device = image.device();
+    let options = VolumeOptions::read_write().metadata_budget(2 * 4096);
+    let volume = Volume::open_device(device.clone(), options).unwrap();
+    // Its record is in another block than those of the root's.
+    let name = "/dir/file-20";
+    let file = volume.open_file(name, read_only()).unwrap();
+    let place = Layout::of(&image).inode(file.ino()) as u64;
+    volume.remove_file(name).unwrap();
+    volume.clone().close().unwrap();
+    let mut block = aligned(4096);
+    device.read_at(&mut block, place / 4096 * 4096).unwrap();
+    block[(place % 4096) as usize + 0x40] ^= 0xff;
+    device.write_at(&block, place / 4096 * 4096, WriteDurability::Cached).unwrap();
+    // So much else is read that the cache forgets the block.
+    for name in ["/data", "/frag", "/sparse"] {
+        volume.read(name).unwrap();
+    }
+    drop(file);
+    drop(volume.open_file("/new", read_write().create_new(true)).unwrap());
+    volume.remove_file("/new").unwrap();
+    let closed = volume.close();
+    assert!(matches!(closed, Err(Error::Corrupt(_))), "{closed:?}");
 }
