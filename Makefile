@@ -1,6 +1,6 @@
 # Every target sets the machine up first: as root it installs missing packages, otherwise it names them.
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt demo test vm-test floors bench fuzz
+.PHONY: help setup fmt demo test vm-test floors bench fuzz crash model kill
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -11,7 +11,7 @@ setup: ## installs what the other targets need (`demo` needs less, and installs 
 fmt: ## formats the sources
 	cargo fmt --all
 
-demo: ## two minutes of `uext4 bench` on volumes of its own: a table, target/bench.html, target/bench.json
+demo: ## three minutes of `uext4 bench` on volumes of its own: a table, target/bench.html, target/bench.json
 	@scripts/demo.sh
 
 test: setup ## everything: style, lints, docs, tests, models, instruction counts, virtual machine
@@ -28,3 +28,12 @@ bench: setup ## all scenarios, the kernel beside us (root)
 
 fuzz: setup ## coverage-guided runs on hostile volumes (SECONDS_EACH=300 for each target, JOBS=2)
 	@scripts/fuzz.sh
+
+crash: setup ## long runs of power cuts (SECONDS_ALL=600, COUNT=300 states of each scenario, SEED, JOBS=2, SCENARIO)
+	@scripts/rounds.sh crash
+
+model: setup ## long runs against the model (SECONDS_ALL=600, COUNT=60000 steps of each test, SEED, JOBS=2)
+	@scripts/rounds.sh model
+
+kill: setup ## long runs of processes killed at work (SECONDS_ALL=600, COUNT=200 kills of each test, SEED, JOBS=2)
+	@scripts/rounds.sh kill

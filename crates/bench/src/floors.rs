@@ -143,6 +143,14 @@ const PROMISES: &[Promise] = &[
     promise("subblock-overwrite", Standard::MemoryLatency, "on/raw", 0.90, 0.97)
         .of_shape(scenario::SEQUENTIAL),
     promise("subblock-overwrite", Standard::Loop, "on/off", 1.5, 5.0).of_shape(scenario::SEQUENTIAL),
+    promise("append", Standard::Loop, "on/kernel", 0.9, 1.3),
+    promise("append", Standard::Loop, "on/kernel", 0.9, 1.3).of_shape(scenario::EIGHT),
+    promise("append", Standard::Loop, "on/kernel", 0.9, 1.3).of_shape(scenario::DURABLE),
+    promise("seq-write", Standard::Loop, "on/kernel", 0.9, 1.3),
+    promise("fsync", Standard::Loop, "on/kernel", 0.9, 1.5),
+    promise("fsync", Standard::Loop, "on/kernel", 0.9, 1.5).of_shape(scenario::SHARED[0]),
+    promise("first-write", Standard::Loop, "on/kernel", 1.0, 1.5),
+    promise("first-write", Standard::Zram, "on/kernel", 1.0, 1.5).of_shape(scenario::SHARED[2]),
 ];
 
 /// What became of the promises.
@@ -186,6 +194,16 @@ pub fn floors(
     let lookup = measure(&lookup, timing, tell)?;
     lines.extend(lookup.iter().map(lookup_line));
     report.scenarios.extend(lookup);
+    let mut side = |scenario, shape| {
+        let promise = Promise { shape, ..promise(scenario, Standard::MemoryFsync, "", 0.0, 0.0) };
+        measure(&promise, timing, tell)
+    };
+    let (one, eight) = (side("append", None)?, side("append", Some(scenario::EIGHT))?);
+    lines.extend(one.iter().zip(&eight).map(|(one, eight)| scaling_line(one, eight)));
+    let (shared, alone) = (side("fsync", None)?, side("fsync", Some(scenario::SHARED[0]))?);
+    lines.extend(shared.iter().map(commits_line));
+    lines.extend(alone.iter().map(alone_line));
+    report.scenarios.extend([one, eight, shared, alone].into_iter().flatten());
     lines.extend(open_lines(opening)?);
     Ok(Floors { report, lines })
 }
@@ -295,6 +313,48 @@ fn serial_line(measured: &Measured) -> Option<Line> {
         measured: format!("{:.1} µs", off.ns_per_op / 1000.0),
         verdict: if kept { Verdict::Goal } else { Verdict::Missed },
     })
+}
+
+/// Appends of eight threads to eight files, against those of one thread.
+fn scaling_line(one: &Measured, eight: &Measured) -> Line {
+    let rate = |measured: &Measured| measured.arm(Arm::On).map(|arm| arm.iops);
+    let times = rate(eight).zip(rate(one)).map(|(eight, one)| eight / one);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    Line {
+        what: format!("append on {}: 8 threads, 8 files / 1 thread ({processors} processors)", one.device),
+        floor: "≥ 1.3".into(),
+        goal: "≥ 1.8".into(),
+        measured: times.map_or_else(|| "–".into(), |times| format!("{times:.2}")),
+        verdict: times.map_or(Verdict::Absent, |times| verdict(times, 1.3, 1.8)),
+    }
+}
+
+/// Many who wait share a commit.
+fn commits_line(measured: &Measured) -> Line {
+    let on = measured.arm(Arm::On);
+    let share = on.map(|arm| counter(arm, "commits") as f64 / arm.writes as f64);
+    Line {
+        what: format!("{} on {}: commits for each fsync", measured.title(), measured.device),
+        floor: "< 0.5".into(),
+        goal: "< 0.2".into(),
+        measured: share.map_or_else(|| "–".into(), |share| format!("{share:.3}")),
+        verdict: share.map_or(Verdict::Absent, |share| verdict(share, 0.4999, 0.1999)),
+    }
+}
+
+/// A lone fsync takes little longer than the flush that it needs: its commit block is a FUA write.
+fn alone_line(measured: &Measured) -> Line {
+    const FLUSH_US: f64 = 500.0;
+    let on = measured.arm(Arm::On);
+    let median = on.and_then(|arm| arm.p50_us).map(|median| median / FLUSH_US);
+    let late = on.and_then(|arm| arm.p99_us).map_or(f64::NAN, |late| late / FLUSH_US);
+    Line {
+        what: format!("{} on {}: median of append and fsync / its flush", measured.title(), measured.device),
+        floor: "≤ 1.3".into(),
+        goal: "≤ 1.1".into(),
+        measured: median.map_or_else(|| "–".into(), |median| format!("{median:.2} (p99 {late:.2})")),
+        verdict: median.map_or(Verdict::Absent, |median| verdict(median, 1.3, 1.1)),
+    }
 }
 
 /// A request in a file of many extents costs at most so many times one in a file of one extent.

@@ -10,7 +10,7 @@ use super::arm::Arm;
 use super::error::{BenchError, Result};
 use super::load::{Load, Meter};
 use super::machine::pinnable;
-use super::ops::{Op, OpSource, Shape};
+use super::ops::{Addresses, Op, OpSource, Shape};
 use super::report::model::{self, Measured, MeasuredArm};
 use super::routes::{self, Facts};
 use super::runner::{self, Run, Slice};
@@ -57,8 +57,9 @@ impl Case {
     fn requests(&self) -> Requests {
         let scenario = self.scenario;
         let block = scenario.block as usize;
-        let requests =
-            Requests { block, depth: self.depth, mode: scenario.mode, dsync: scenario.dsync, register: true };
+        let Scenario { mode, dsync, fsync, renewed, .. } = *scenario;
+        let (depth, file_bytes) = (self.depth, self.span);
+        let requests = Requests { block, depth, mode, dsync, fsync, renewed, file_bytes, register: true };
         // The library's queue and the raw one of each thread, or neither: arms with and without are not compared. Three
         // quarters of what may be pinned are left to the rings and to what the kernel has still to free.
         let bytes = 2 * (self.threads * requests.queue_bytes()) as u64;
@@ -75,6 +76,10 @@ impl Case {
             arms.retain(|&arm| arm != Arm::AllOff);
         }
         arms.extend(self.scenario.reference);
+        if self.scenario.renewed.is_some() {
+            // What is not there yet has no place on the device, and no switch is about it.
+            arms.retain(|&arm| !matches!(arm, Arm::Raw | Arm::Off | Arm::AllOff));
+        }
         arms.retain(|&arm| raw || arm != Arm::Raw);
         arms.into_iter().map(|arm| (arm, arm.switches(self.switches, self.scenario.switch))).collect()
     }
@@ -192,13 +197,10 @@ impl<'a> Bench<'a> {
             beside: case.scenario.beside,
             files: case.scenario.files,
         };
-        let source = OpSource::new(session.addresses(&bed.files, case.span)?, shape)?;
-        let mut ops: Vec<Op> = Vec::new();
-        source.fill(0, 0, &mut ops);
-        ops.truncate(COMPARED);
-        let mut raw_ops = ops.clone();
-        source.translate(&mut raw_ops);
-        session.compare_with_raw(&bed.files, &ops, &raw_ops)?;
+        let source = match case.scenario.renewed {
+            Some(_) => OpSource::new(Addresses::unknown(shape.files, case.span), shape)?,
+            None => compared(&session, bed, case.span, shape)?,
+        };
         let description = session.volume().device().describe();
         Ok(Bench { case, bed, source, arms, route, description, notes })
     }
@@ -218,7 +220,9 @@ impl<'a> Bench<'a> {
         let mut session = VolumeSession::new(volume, &self.bed.files, &self.arms, self.case.requests())?;
         session.raw_first = raw_first;
         // Loads the maps of this opening; the places are known already.
-        session.addresses(&self.bed.files, self.case.span)?;
+        if self.case.scenario.renewed.is_none() {
+            session.addresses(&self.bed.files, self.case.span)?;
+        }
         session.make_durable()?;
         let turns = runner::schedule(self.arms.len(), rounds);
         let run = runner::run(&session, &self.source, &turns, self.slice(), step)?;
@@ -288,6 +292,18 @@ impl<'a> Bench<'a> {
             notes,
         })
     }
+}
+
+/// Requests to places that the device and the files agree about.
+fn compared(session: &VolumeSession, bed: &Bed, span: u64, shape: Shape) -> Result<OpSource> {
+    let source = OpSource::new(session.addresses(&bed.files, span)?, shape)?;
+    let mut ops: Vec<Op> = Vec::new();
+    source.fill(0, 0, &mut ops);
+    ops.truncate(COMPARED);
+    let mut raw_ops = ops.clone();
+    source.translate(&mut raw_ops);
+    session.compare_with_raw(&bed.files, &ops, &raw_ops)?;
+    Ok(source)
 }
 
 fn rate(slice: &Slice) -> f64 {

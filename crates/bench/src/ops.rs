@@ -63,6 +63,12 @@ impl Addresses {
         Ok(Addresses { files: maps, span: shortest })
     }
 
+    /// Of files whose blocks are not there yet: nothing is asked of the device past the file system.
+    pub fn unknown(files: usize, span: u64) -> Self {
+        let all = Piece { logical: 0, physical: 0, length: span, state: State::Hole };
+        Addresses { files: vec![vec![all]; files], span }
+    }
+
     /// Addresses that are known already.
     #[cfg(test)]
     pub fn of_pieces(files: Vec<Vec<Piece>>, span: u64) -> Self {
@@ -147,7 +153,35 @@ impl Shape {
     }
 }
 
-/// Requests made for one slice of one thread; it starts over when they are used up.
+/// The numbers below a limit in another order, each once.
+#[derive(Debug, Clone, Copy)]
+struct Permutation {
+    limit: u64,
+    step: u64,
+    start: u64,
+}
+
+impl Permutation {
+    /// Steps as long as the golden section of the limit: neighbours come far from each other.
+    fn new(limit: u64, seed: u64) -> Permutation {
+        let divisor = |mut a: u64, mut b: u64| {
+            while b != 0 {
+                (a, b) = (b, a % b);
+            }
+            a
+        };
+        let near = (limit as f64 * 0.618) as u64 | 1;
+        let step = (near..).step_by(2).find(|step| divisor(*step, limit) == 1).unwrap_or(1);
+        Permutation { limit, step, start: seed % limit.max(1) }
+    }
+
+    fn at(&self, number: u64) -> u64 {
+        ((u128::from(number) * u128::from(self.step) + u128::from(self.start))
+            % u128::from(self.limit.max(1))) as u64
+    }
+}
+
+/// Requests made for one slice of one thread; it starts over when they are used up, or ends.
 const SLICE_OPS: usize = 65536;
 
 impl OpSource {
@@ -171,9 +205,15 @@ impl OpSource {
         let threads = self.shape.all_threads();
         let wanted = (SLICE_OPS / threads).max(4096);
         let blocks = self.addresses.span / bytes;
+        let wanted = match order {
+            Order::Append => wanted.min(blocks as usize),
+            Order::Once => wanted.min((blocks as usize * files).saturating_sub(thread).div_ceil(threads)),
+            Order::Random | Order::Sequential | Order::Together => wanted,
+        };
         let seed = mix(round << 16 ^ thread as u64);
+        let once = Permutation::new(blocks * files as u64, mix(round));
         let start = match order {
-            Order::Together => 0,
+            Order::Together | Order::Append | Order::Once => 0,
             Order::Random | Order::Sequential => seed % blocks + thread as u64 * (blocks / threads as u64),
         };
         for step in 0.. {
@@ -183,6 +223,11 @@ impl OpSource {
             let word = mix(seed.wrapping_add(step));
             let (file, block) = match order {
                 Order::Sequential | Order::Together => (thread % files, (start + step) % blocks),
+                Order::Append => (thread % files, step),
+                Order::Once => {
+                    let number = once.at(step * threads as u64 + thread as u64);
+                    ((number / blocks) as usize, number % blocks)
+                }
                 // The upper half picks the block, the lower the file and the direction: 2³² blocks are the
                 // most.
                 Order::Random => ((word & 0xffff) as usize % files, (word >> 32) % blocks),
@@ -277,6 +322,35 @@ mod tests {
         assert_eq!(first[..3].iter().map(|op| op.pos).collect::<Vec<_>>(), [0, 2048, 4096]);
         let [first, second] = one_file(Order::Sequential);
         assert_ne!(first, second);
+    }
+
+    #[test]
+    fn once_means_every_block_of_every_file_once() {
+        let addresses = Addresses::unknown(3, 40960);
+        let shape =
+            Shape { block: 4096, write_percent: 100, order: Order::Once, threads: 4, beside: 0, files: 3 };
+        let source = OpSource::new(addresses, shape).unwrap();
+        let (mut seen, mut ops) = (Vec::new(), Vec::new());
+        for thread in 0..4 {
+            source.fill(9, thread, &mut ops);
+            seen.extend(ops.iter().map(|op| (op.file, op.pos / 4096)));
+        }
+        assert_ne!(seen[0], (0, 0), "rounds begin somewhere else");
+        seen.sort_unstable();
+        assert_eq!(seen, (0..3).flat_map(|file| (0..10).map(move |block| (file, block))).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn appends_go_from_the_first_byte_on_and_end() {
+        let shape =
+            Shape { block: 4096, write_percent: 100, order: Order::Append, threads: 2, beside: 0, files: 2 };
+        let source = OpSource::new(Addresses::unknown(2, 12288), shape).unwrap();
+        let mut ops = Vec::new();
+        source.fill(3, 1, &mut ops);
+        assert_eq!(
+            ops.iter().map(|op| (op.file, op.pos)).collect::<Vec<_>>(),
+            [(1, 0), (1, 4096), (1, 8192)]
+        );
     }
 
     #[test]

@@ -28,6 +28,9 @@ pub fn check(
     tally: Tally,
     counted: &Stats,
 ) -> Result<()> {
+    if facts.requests.renewed.is_some() {
+        return changing(arm, facts, tally, counted);
+    }
     let wrong = match switches {
         None => beside(counted),
         Some(switches) => expectations(arm, switches, facts, tally)
@@ -46,6 +49,21 @@ pub fn check(
             tally.writes
         ))),
     }
+}
+
+/// Writes that change a volume have no fixed counts: how often they commit and load is what is measured. None of them
+/// is refused, and no overwrite is among them.
+fn changing(arm: Arm, facts: &Facts, tally: Tally, counted: &Stats) -> Result<()> {
+    let overwrites = counted.get(Counter::OverwritesWithoutHandle);
+    let refused = counted.get(Counter::AllocationsRefused);
+    if overwrites + refused == 0 {
+        return Ok(());
+    }
+    let (arm, writes, block) = (arm.name(), tally.writes, facts.requests.block);
+    Err(BenchError::failed(format!(
+        "arm {arm} took another route, its measurement is void: of {writes} writes of {block} bytes \
+         {overwrites} were overwrites and {refused} refused"
+    )))
 }
 
 /// The raw arm must not touch the library at all.
@@ -96,6 +114,7 @@ fn expectations(arm: Arm, switches: Switches, facts: &Facts, tally: Tally) -> Ve
     let mut list = vec![
         (C::Bounces, none),
         (C::AllocationsRefused, none),
+        (C::PrivilegesDropped, none),
         (C::MapLoads, none),
         (C::Commits, none),
         (C::DrainStalls, none),
@@ -122,7 +141,16 @@ mod tests {
     use crate::scenario::Mode;
 
     const FACTS: Facts = Facts {
-        requests: Requests { block: 4096, depth: 1, mode: Mode::Synchronous, dsync: false, register: true },
+        requests: Requests {
+            block: 4096,
+            depth: 1,
+            mode: Mode::Synchronous,
+            dsync: false,
+            fsync: false,
+            renewed: None,
+            file_bytes: 1 << 20,
+            register: true,
+        },
         device: Capabilities {
             volatile_cache: true,
             fua: true,

@@ -178,7 +178,11 @@ mod tests {
     #[test]
     fn no_argument_means_everything_where_it_belongs() {
         let (jobs, left_out) = jobs(&Settings::default()).unwrap();
-        assert_eq!(jobs.len(), 18, "both shapes of subblock-overwrite have two devices");
+        assert_eq!(
+            jobs.len(),
+            30,
+            "subblock-overwrite, append and fsync have two devices, in two shapes each"
+        );
         assert!(left_out.is_empty());
         let randread = jobs.iter().find(|job| job.scenario.name == "randread-poll").unwrap();
         assert_eq!(randread.cases.iter().map(|case| case.depth).collect::<Vec<_>>(), [1, 128, 256, 512]);

@@ -178,7 +178,8 @@ fn slice(
     shared.ready.wait();
     shared.go.wait();
     let start = Instant::now();
-    lane.run(arm, Work { ops, stop: &shared.stop, tally: &mut tally, latencies })?;
+    let once = shared.source.shape.order.is_once();
+    lane.run(arm, Work { ops, once, stop: &shared.stop, tally: &mut tally, latencies })?;
     Ok(Report { tally, start, end: Instant::now() })
 }
 
@@ -206,6 +207,7 @@ fn conduct(
     let mut slices = Vec::with_capacity(turns.len());
     for &turn in turns {
         shared.stop.store(false, Ordering::Relaxed);
+        shared.session.renew(turn.arm)?;
         if shared.session.is_durable() {
             shared.session.make_durable()?;
         }
@@ -297,6 +299,10 @@ mod tests {
 
         fn lane(&self, _beside: bool) -> Result<Box<dyn Lane + '_>> {
             if self.fail_lane { Err(BenchError::failed("no lane")) } else { Ok(Box::new(ScriptLane(self))) }
+        }
+
+        fn renew(&self, _arm: usize) -> Result<()> {
+            Ok(())
         }
 
         fn make_durable(&self) -> Result<()> {

@@ -14,6 +14,13 @@
 //! | `subblock-overwrite` | 2 KiB in 4 KiB blocks, 8 × 256 | loop over tmpfs; `mem:`, 740 µs a request |
 //! | the same, `sequential` | all threads from offset 0, so that they meet in the same blocks | the same |
 //! | `seq-read` | 1 MiB reads | loop over tmpfs (root), else a tmpfs file |
+//! | `append` | 4 KiB behind the end of an empty file | loop over tmpfs (root), else a tmpfs file; `mem:` |
+//! | the same, `8-threads` | a file each | the same |
+//! | the same, `durable` | with `O_DSYNC` | loop over tmpfs |
+//! | `seq-write` | 1 MiB behind the end of an empty file | the same |
+//! | `fsync`, `8-threads`, `1-thread` | an `fsync` after each append | `mem:`, 500 µs a flush; loop over tmpfs |
+//! | `first-write` | random 4 KiB into unwritten blocks, each once | loop over tmpfs (root), else a tmpfs file |
+//! | the same, `16-threads` | 16 synchronous jobs, 32 files | zram (root), else a tmpfs file |
 //! | `lookup-scaling` | 4 KiB reads of a file of 10⁶ extents against one extent | tmpfs file, sparse |
 
 use crate::arm::Arm;
@@ -42,6 +49,26 @@ pub enum Order {
     Sequential,
     /// Behind each other; every thread begins with the first byte, so that all meet in the same blocks.
     Together,
+    /// Behind each other from the first byte on; each thread has a file of its own.
+    Append,
+    /// Anywhere, but every block of all files once.
+    Once,
+}
+
+impl Order {
+    /// No byte is asked for twice.
+    pub fn is_once(self) -> bool {
+        matches!(self, Order::Append | Order::Once)
+    }
+}
+
+/// What the files are before each slice. None of these is part of a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewed {
+    /// Empty.
+    Empty,
+    /// As long as ever, and unwritten from end to end.
+    Unwritten,
 }
 
 /// What is measured.
@@ -61,6 +88,10 @@ pub struct Scenario {
     pub order: Order,
     /// Writes are durable when they complete.
     pub dsync: bool,
+    /// Each write is followed by an `fsync`, which is part of it.
+    pub fsync: bool,
+    /// What the files are before each slice; `None`: written, as all slices leave them.
+    pub renewed: Option<Renewed>,
     /// Threads.
     pub threads: usize,
     /// Further threads that write without `dsync` meanwhile. Their requests are no part of any rate. Only
@@ -93,6 +124,8 @@ const OVERWRITE: Scenario = Scenario {
     write_percent: 50,
     order: Order::Random,
     dsync: false,
+    fsync: false,
+    renewed: None,
     threads: 16,
     beside: 0,
     reference: None,
@@ -174,10 +207,45 @@ const SUBBLOCK: Scenario = Scenario {
     ..RANDREAD
 };
 
+const APPEND: Scenario = Scenario {
+    name: "append",
+    switch: None,
+    write_percent: 100,
+    order: Order::Append,
+    renewed: Some(Renewed::Empty),
+    threads: 1,
+    files: 1,
+    standards: &[Standard::Loop, Standard::MemoryFsync],
+    ..OVERWRITE
+};
+
+const FSYNC: Scenario = Scenario {
+    name: "fsync",
+    fsync: true,
+    threads: 8,
+    files: 8,
+    standards: &[Standard::MemoryFsync, Standard::Loop],
+    ..APPEND
+};
+
+const FIRST_WRITE: Scenario = Scenario {
+    name: "first-write",
+    switch: None,
+    write_percent: 100,
+    order: Order::Once,
+    renewed: Some(Renewed::Unwritten),
+    depths: &[32],
+    ..RANDREAD
+};
+
 /// Shapes.
 pub const ALONE: &str = "one-at-a-time";
 /// With 1, 4 and 16 threads.
 pub const SHARED: [&str; 3] = ["1-thread", "4-threads", "16-threads"];
+/// See [`ALONE`].
+pub const EIGHT: &str = "8-threads";
+/// See [`ALONE`].
+pub const DURABLE: &str = "durable";
 /// See [`ALONE`].
 pub const MIXED: &str = "mixed";
 /// See [`ALONE`].
@@ -215,6 +283,22 @@ pub const SCENARIOS: &[Scenario] = &[
         mode: Mode::Queued { batch: 1, poll: false },
         depths: &[4],
         ..RANDREAD
+    },
+    APPEND,
+    Scenario { shape: Some(EIGHT), threads: 8, files: 8, ..APPEND },
+    Scenario { shape: Some(DURABLE), dsync: true, standards: &[Standard::Loop], ..APPEND },
+    Scenario { name: "seq-write", block: 1 << 20, standards: &[Standard::Loop], ..APPEND },
+    FSYNC,
+    Scenario { shape: Some(SHARED[0]), threads: 1, files: 1, ..FSYNC },
+    Scenario { mode: Mode::Queued { batch: 32, poll: false }, ..FIRST_WRITE },
+    Scenario {
+        shape: Some(SHARED[2]),
+        mode: Mode::Synchronous,
+        depths: SYNCHRONOUS,
+        threads: 16,
+        files: 32,
+        standards: &[Standard::Zram],
+        ..FIRST_WRITE
     },
     Scenario {
         name: LOOKUP_SCALING,
@@ -274,12 +358,17 @@ mod tests {
             assert!(scenario.beside == 0 || scenario.mode == Mode::Synchronous);
             assert!(scenario.switch.is_none_or(|name| SWITCH_NAMES.contains(&name)), "{}", scenario.name);
             assert!(scenario.bytes.is_multiple_of(scenario.files as u64 * u64::from(scenario.block)));
-            assert_eq!(scenario.mode == Mode::Synchronous, scenario.depths == [1] && scenario.block == 4096);
+            assert!(scenario.mode != Mode::Synchronous || scenario.depths == [1]);
+            assert!(!scenario.fsync || scenario.mode == Mode::Synchronous);
+            assert_eq!(
+                scenario.renewed.is_some(),
+                scenario.order.is_once(),
+                "what is written twice is no first write"
+            );
+            assert!(scenario.order != Order::Append || scenario.threads == scenario.files);
             let found = find(scenario.name, scenario.shape).unwrap();
             assert_eq!((found.name, found.shape), (scenario.name, scenario.shape));
         }
-        for later in ["seq-write", "append", "fsync", "metadata"] {
-            assert!(find(later, None).is_none());
-        }
+        assert!(find("metadata", None).is_none(), "a later version has it");
     }
 }

@@ -114,7 +114,7 @@ mod tests {
         let base = Settings::default;
         assert!(base().check().is_ok());
         for settings in [
-            Settings { scenarios: vec!["append".into()], ..base() },
+            Settings { scenarios: vec!["metadata".into()], ..base() },
             Settings { arms: vec![Arm::On, Arm::Kernel], ..base() },
             Settings { threads: Some(0), ..base() },
             Settings { depth: Some(0), ..base() },

@@ -257,13 +257,7 @@ mod tests {
 
     #[test]
     fn scenarios_of_later_versions_are_unknown() {
-        for line in [
-            "bench seq-write",
-            "bench append",
-            "bench --rounds 39",
-            "bench --mkfs",
-            "bench --floors seq-read",
-        ] {
+        for line in ["bench metadata", "bench --rounds 39", "bench --mkfs", "bench --floors seq-read"] {
             assert!(parsed(line).is_err(), "{line}");
         }
     }

@@ -238,8 +238,7 @@ fn changes_are_told_and_foreign_json_is_refused_first() {
 #[test]
 fn bad_usage_is_exit_2() {
     for arguments in [
-        &["seq-write"][..],
-        &["metadata"],
+        &["metadata"][..],
         &["--rounds", "10"],
         &["--mkfs"],
         &["--arms", "on,kernel"],

@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::crash::{GARBAGE, enumerate, garbage_volume};
 use common::{Image, open_rw, patterned, read_all, read_only, read_write};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,10 +11,8 @@ use uext4::blockdev::layer::{CrashDevice, CrashHandle, CrashOptions};
 use uext4::{File, QueueOptions, Volume, WriteFlags};
 use uext4_testkit::crash::{Options, Report, State, assert_states};
 use uext4_testkit::fixture::pattern;
-use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
+use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
 
-/// What free blocks are full of.
-const GARBAGE: u8 = 0xEE;
 const UNIT: u64 = 512;
 const SIZE: u64 = 12 << 20;
 const PATHS: [&str; 3] = ["/a", "/b", "/old"];
@@ -22,17 +21,11 @@ const OLD: u64 = 50_000;
 
 /// A volume whose free blocks are full of garbage, with a log that is small enough to come round.
 fn image(args: &[&str]) -> Image {
-    let scratch = Scratch::new(2 * SIZE);
-    let (tree, path) = (scratch.file("tree"), scratch.file("volume.img"));
-    std::fs::create_dir(&tree).unwrap();
+    let tree = Scratch::new(SIZE);
     for (path, size) in PATHS.into_iter().zip([0, 0, OLD]) {
-        std::fs::write(tree.join(&path[1..]), &*patterned(7, 0, size as usize)).unwrap();
+        std::fs::write(tree.file(&path[1..]), &*patterned(7, 0, size as usize)).unwrap();
     }
-    std::fs::write(&path, vec![GARBAGE; SIZE as usize]).unwrap();
-    let builder = VolumeBuilder::new(SIZE).args(["-b", "1024", "-J", "size=1"]).args(args.iter().copied());
-    builder.extended("nodiscard").extended("lazy_itable_init=0").from_dir(&tree).format(&path);
-    oracle::e2fsck_clean(&path);
-    Image::load(&path)
+    garbage_volume(SIZE, tree.path(), &[&["-b", "1024", "-J", "size=1"], args].concat())
 }
 
 /// A write, said before it begins. Its bytes are those of pattern `number`.
@@ -223,31 +216,9 @@ fn contents(volume: &Volume) -> Vec<Vec<u8>> {
     PATHS.iter().map(|path| read_all(&volume.open_file(path, read_only()).unwrap())).collect()
 }
 
-fn enumerate(scene: &Scene, name: &str, states: usize) -> Report {
+fn states(scene: &Scene, name: &str, states: usize) -> Report {
     let options = Options::new(name, 1).at_most(states);
-    let scratch = Scratch::new(4 * SIZE);
-    let path = scratch.file("state.img");
-    let mut shown = 0;
-    assert_states(&scene.handle.log().unwrap(), &options, |state| {
-        shown += 1;
-        let device = state.device();
-        let volume = open_rw(device.clone());
-        check(state, &contents(&volume))?;
-        volume.close().map_err(|error| error.to_string())?;
-        if shown % 40 == 1 {
-            Image::of(&*device).save(&path);
-            oracle::e2fsck_clean(&path);
-            // The same state, recovered by e2fsck.
-            state.save(&path);
-            let repaired = oracle::e2fsck(&path, &["-fy"]);
-            if repaired.status > 1 {
-                return Err(format!("e2fsck: {repaired:?}"));
-            }
-            oracle::e2fsck_clean(&path);
-            check(state, &contents(&open_rw(Image::load(&path).device())))?;
-        }
-        Ok(())
-    })
+    enumerate(&scene.handle, &options, 40, |state, volume| check(state, &contents(volume)))
 }
 
 #[test]
@@ -272,8 +243,7 @@ fn what_was_acknowledged_survives_every_power_cut() {
                 }
             }
             scene.volume.clone().close().unwrap();
-            let report = enumerate(&scene, &format!("allocate-{seed}-{fua}"), 1500);
-            println!("{args:?}, fua {fua}: {report}");
+            let report = states(&scene, &format!("allocate-{seed}-{fua}"), 1500);
             assert!(report.images > 100, "{report}");
         }
     }
@@ -288,7 +258,7 @@ fn a_commit_in_the_middle_of_a_write_shows_nothing_of_it() {
         let mut scene = Scene::new(&image(args), seed, true);
         scene.files[0].set_len(200_000).unwrap();
         (0..10).for_each(|round| scene.around_a_commit(round * 20_480));
-        let report = enumerate(&scene, &format!("allocate-around-{seed}"), 1000);
+        let report = states(&scene, &format!("allocate-around-{seed}"), 1000);
         println!("{args:?}: {report}");
         assert!(report.images > 100, "{report}");
     }
@@ -344,8 +314,7 @@ fn a_log_that_comes_round_loses_nothing() {
     for _ in 0..250 {
         scene.durable();
     }
-    let report = enumerate(&scene, "allocate-round", 2000);
-    println!("{report}");
+    states(&scene, "allocate-round", 2000);
 }
 
 /// The power goes again while a volume is recovered and closed: the next open finds all that was acknowledged.
@@ -364,30 +333,10 @@ fn a_power_cut_in_the_middle_of_recovery_loses_nothing() {
         let handle = crash.handle();
         open_rw(Arc::new(crash)).close().unwrap();
         let options = Options::new(&format!("recovery-{seed}"), 1).at_most(600);
-        let scratch = Scratch::new(4 * SIZE);
-        let path = scratch.file("state.img");
-        let mut shown = 0;
-        let report = assert_states(&handle.log().unwrap(), &options, |state| {
-            shown += 1;
-            let volume = open_rw(state.device());
-            if contents(&volume) != expected {
-                return Err("something acknowledged is lost".into());
-            }
-            volume.close().map_err(|error| error.to_string())?;
-            if shown % 40 == 1 {
-                state.save(&path);
-                let repaired = oracle::e2fsck(&path, &["-fy"]);
-                if repaired.status > 1 {
-                    return Err(format!("e2fsck: {repaired:?}"));
-                }
-                oracle::e2fsck_clean(&path);
-                if contents(&open_rw(Image::load(&path).device())) != expected {
-                    return Err("something acknowledged is lost by e2fsck".into());
-                }
-            }
-            Ok(())
+        let report = enumerate(&handle, &options, 40, |_, volume| match contents(volume) == expected {
+            true => Ok(()),
+            false => Err("something acknowledged is lost".into()),
         });
-        println!("{args:?}: {report}");
         assert!(report.images > 20, "{report}");
     }
 }

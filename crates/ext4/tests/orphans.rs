@@ -124,6 +124,27 @@ fn chains_that_cannot_be_are_refused() {
     }
 }
 
+/// What is only noted in memory of a file stays there when it is closed while another waits to be freed.
+#[test]
+fn a_file_with_a_name_is_not_let_go() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
+    let scratch = Scratch::new(96 << 20);
+    let device = sample_with(4096, &[]).device();
+    let volume = open_rw(device.clone());
+    let waits = volume.open_file("/tail", read_only()).unwrap();
+    volume.remove_file("/tail").unwrap();
+    let file = volume.open_file("/data", common::read_write()).unwrap();
+    let before = file.metadata().modified;
+    file.write_at(&common::patterned(5, 0, 4096), 0).unwrap();
+    let written = file.metadata().modified;
+    assert_ne!(written, before);
+    drop(file);
+    assert_eq!(volume.metadata("/data").unwrap().modified, written);
+    drop(waits);
+    volume.close().unwrap();
+    clean(&*device, &scratch);
+}
+
 /// The kernel has files open without a name when its device is copied, in the chain and in the orphan file.
 #[test]
 fn root_what_the_kernel_left_is_processed() {

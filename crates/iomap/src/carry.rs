@@ -62,6 +62,10 @@ impl<F: FileSystem> Engine<F> {
             }
             alone = Some(plan.drain);
         };
+        if plan.drops_privileges {
+            self.fs.drop_privileges(&file.inode, &guard)?;
+            self.counters.bump(Counter::PrivilegesDropped);
+        }
         let bits = state.block_bits();
         self.count_write(&self.counters, request, &plan, alone.is_some(), bits, file.switches);
         guard.mark_written();

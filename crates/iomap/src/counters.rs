@@ -64,7 +64,7 @@ counters! {
     DrainStalls => "drain_stalls",
     /// Writes refused because they need allocation.
     AllocationsRefused => "allocations_refused",
-    /// Writes that had blocks allocated for their holes.
+    /// Writes that had blocks allocated for their holes. (One that makes its file longer may get them with its size.)
     Allocations => "allocations",
     /// Conversions of unwritten blocks into written ones, each of one inode: of one write, or of all of a batch.
     Conversions => "conversions",
@@ -76,6 +76,8 @@ counters! {
     Checkpoints => "checkpoints",
     /// Blocks of metadata that were written home.
     HomeWrites => "home_writes",
+    /// Writes that took set-user-id, set-group-id or capabilities from their file first.
+    PrivilegesDropped => "privileges_dropped",
 }
 
 const COUNT: usize = Counter::ALL.len();

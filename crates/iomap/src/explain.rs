@@ -54,7 +54,10 @@ impl<F: FileSystem> Engine<F> {
         let (plan, refused) = if write {
             let plan = plan_write_of(&request, &view, &summary, &self.capabilities, file.switches);
             let needs = needs_allocation(range, &view, &summary);
+            let unprivileged =
+                || plan.drops_privileges.then(|| self.fs.check_privileges(&file.inode).err())?;
             let refused = needs.and_then(|needs| self.fs.check_allocates(&file.inode, needs).err());
+            let refused = refused.or_else(unprivileged);
             (self.with_journal(plan), refused)
         } else {
             (plan_read(&request, &view, &pieces, &self.capabilities, file.switches), None)

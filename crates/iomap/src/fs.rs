@@ -74,6 +74,18 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
         Err(needs.into())
     }
 
+    /// Refuses a write to a file that has privileges to lose ([`InodeState::is_privileged`]), if the file system cannot
+    /// take them away.
+    fn check_privileges(&self, _inode: &Self::Inode) -> Result<(), Self::Error> {
+        Err(Error::BadMode("changes of its attributes").into())
+    }
+
+    /// Takes set-user-id, set-group-id and capabilities from a file that is about to be written, in its own handle.
+    /// Sets the datasync tid, then [`InodeState::set_privileged`]. The gate is `held` alone. Nothing was sent yet.
+    fn drop_privileges(&self, inode: &Self::Inode, _held: &InodeGuard<'_>) -> Result<(), Self::Error> {
+        self.check_privileges(inode)
+    }
+
     /// What the conversion of a write draws on. It is taken before the write is sent, so that no device is too full for
     /// the conversion, and given back when it is dropped.
     type Reserve: Send + Sync + 'static;

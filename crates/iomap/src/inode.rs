@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::gate::{InodeGate, InodeGuard};
 use crate::mapping::{MapKind, Range, Run};
-use crate::plan::View;
+use crate::plan::{DiskSize, View};
 use crate::snapshot::{MapCell, MapWriter};
 use crate::sync::{AtomicU64, Ordering};
 use std::ops::Range as Blocks;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 #[repr(C, align(64))]
 pub struct InodeState {
     size: AtomicU64,
+    /// [`DiskSize`].
     disk_size: AtomicU64,
     datasync_tid: AtomicU64,
     /// Counts changes of the three above.
@@ -40,7 +41,7 @@ impl InodeState {
             gate: InodeGate::new(),
             map: MapCell::new(),
             size: AtomicU64::new(size),
-            disk_size: AtomicU64::new(size),
+            disk_size: AtomicU64::new(DiskSize::new(size, false).to_bits()),
             datasync_tid: AtomicU64::new(0),
             changes: AtomicU64::new(0),
             block_bits,
@@ -66,7 +67,24 @@ impl InodeState {
     /// datasync tid first ([`InodeState::set_datasync_tid`]), and grow only over bytes that may be read.
     pub fn set_size(&self, size: u64, disk_size: u64) {
         self.size.store(size, Ordering::Release);
-        self.disk_size.store(disk_size, Ordering::Release);
+        self.change_disk_size(|before| DiskSize::new(disk_size, before.is_privileged()));
+    }
+
+    /// Says whether the next write has to take privileges away: set-user-id, set-group-id, capabilities. Whoever gives
+    /// the file some, or finds some, says so at any time. That it has none is said by the change that takes them away,
+    /// with whoever else changes them kept out.
+    pub fn set_privileged(&self, privileged: bool) {
+        self.change_disk_size(|before| DiskSize::new(before.bytes(), privileged));
+    }
+
+    /// Whether the next write has to take privileges away.
+    pub fn is_privileged(&self) -> bool {
+        DiskSize::from_bits(self.disk_size.load(Ordering::Acquire)).is_privileged()
+    }
+
+    fn change_disk_size(&self, change: impl Fn(DiskSize) -> DiskSize) {
+        let update = |bits| Some(change(DiskSize::from_bits(bits)).to_bits());
+        let _always = self.disk_size.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
         self.changed();
     }
 
@@ -200,7 +218,7 @@ impl InodeState {
     pub fn view(&self) -> View {
         View {
             size: self.size(),
-            disk_size: self.disk_size.load(Ordering::Acquire),
+            disk_size: DiskSize::from_bits(self.disk_size.load(Ordering::Acquire)),
             block_bits: self.block_bits,
             datasync_dirty: self.datasync_tid().is_some(),
             kind: self.kind,
@@ -243,7 +261,17 @@ mod tests {
         assert!(file.view().datasync_dirty && file.changes() != changes);
         let changes = file.changes();
         file.set_size(5000, 4096);
-        assert!((file.view().size, file.view().disk_size) == (5000, 4096) && file.changes() != changes);
+        assert!(
+            (file.view().size, file.view().disk_size.bytes()) == (5000, 4096) && file.changes() != changes
+        );
+        let changes = file.changes();
+        file.set_privileged(true);
+        assert!(file.is_privileged() && file.changes() != changes);
+        file.set_size(6000, 5000);
+        let disk_size = file.view().disk_size;
+        assert_eq!((disk_size.bytes(), disk_size.is_privileged(), disk_size.plain()), (5000, true, 0));
+        file.set_privileged(false);
+        assert_eq!(file.view().disk_size, DiskSize::new(5000, false));
     }
 
     /// More files than a thread keeps snapshots of, asked in turn for their last block: some are borrowed each time,

@@ -156,6 +156,9 @@ impl<F: FileSystem> Engine<F> {
             return Err(refused);
         }
         let plan = plan_write_of(request, &view, &summary, &self.capabilities, file.switches);
+        if plan.drops_privileges {
+            self.fs.check_privileges(&file.inode)?;
+        }
         if nowait && plan.waits() { Err(Error::WouldBlock.into()) } else { Ok(plan) }
     }
 
@@ -188,7 +191,8 @@ impl<F: FileSystem> Engine<F> {
         routing: R,
     ) {
         let overwrites = matches!(plan.journal, JournalWork::None | JournalWork::Handle);
-        if overwrites && (routing.switches().overwrite_no_transaction || !self.fs.has_journal()) {
+        let plain = overwrites && !plan.drops_privileges;
+        if plain && (routing.switches().overwrite_no_transaction || !self.fs.has_journal()) {
             line.bump(Counter::OverwritesWithoutHandle);
         }
         if alone {

@@ -10,13 +10,56 @@ use crate::mapping::{MapKind, Piece, Range, State};
 use crate::switches::Routing;
 use uext4_blockdev::Capabilities;
 
+/// The size in the on-disk inode (`i_disksize`), in bytes, and whether the file has privileges that the next write
+/// takes away: set-user-id, set-group-id, capabilities.
+///
+/// One number for both: overwrites ask for the size anyway, so that they pay nothing for the second question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskSize(i64);
+
+impl DiskSize {
+    /// A size. Sizes end at 2⁶³ - 1.
+    #[inline]
+    pub const fn new(bytes: u64, privileged: bool) -> Self {
+        let bytes = if bytes > i64::MAX as u64 { i64::MAX } else { bytes as i64 };
+        DiskSize(if privileged { !bytes } else { bytes })
+    }
+
+    /// The size in bytes.
+    #[inline]
+    pub const fn bytes(self) -> u64 {
+        (if self.0 < 0 { !self.0 } else { self.0 }) as u64
+    }
+
+    /// Whether a write takes privileges away.
+    #[inline]
+    pub const fn is_privileged(self) -> bool {
+        self.0 < 0
+    }
+
+    /// Bytes that can be overwritten without any change of the inode.
+    #[inline(always)]
+    pub const fn plain(self) -> u64 {
+        if self.0 < 0 { 0 } else { self.0 as u64 }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        DiskSize(bits as i64)
+    }
+
+    pub(crate) const fn to_bits(self) -> u64 {
+        self.0 as u64
+    }
+}
+
 /// What a decision needs to know of the inode. All in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct View {
     /// Size that users see (`i_size`).
     pub size: u64,
-    /// Size already in the on-disk inode (`i_disksize`).
-    pub disk_size: u64,
+    /// Size already in the on-disk inode, and whether a write takes privileges away.
+    pub disk_size: DiskSize,
     /// log2 of the file-system block size.
     pub block_bits: u32,
     /// Extent or size changes wait in a transaction that is not yet committed.
@@ -35,7 +78,14 @@ impl View {
     /// Whether a write of `range` needs a new size, here or on disk.
     #[inline(always)]
     pub(crate) fn is_extended_by(&self, range: Range) -> bool {
-        range.end() > self.size || range.end() > self.disk_size
+        range.end() > self.size || range.end() > self.disk_size.bytes()
+    }
+
+    /// Whether a write of `range` changes the inode, whatever its blocks are: its size, or its privileges.
+    #[inline(always)]
+    pub(crate) fn is_changed_by(&self, range: Range) -> bool {
+        // Ranges end before 2^63.
+        range.end() > self.size || range.end() as i64 > self.disk_size.0
     }
 }
 
@@ -195,6 +245,9 @@ pub struct Plan {
     /// Whether the request is counted in flight. A synchronous one that holds the gate alone to its end is not, unless
     /// `dax-no-dio-count` is off for mapped memory.
     pub counted: bool,
+    /// The file has set-user-id, set-group-id or capabilities: a handle of its own takes them away before the data is
+    /// sent, with the gate held alone.
+    pub drops_privileges: bool,
     /// Journal work.
     pub journal: JournalWork,
     /// Zeroing.
@@ -214,6 +267,7 @@ impl Plan {
             gate: GateMode::Shared,
             drain: false,
             counted: false,
+            drops_privileges: false,
             journal: JournalWork::None,
             zero_edges: Edges::default(),
             durability: Durability::None,
@@ -323,6 +377,7 @@ pub fn plan_read<R: Routing>(
         gate: GateMode::Shared,
         drain: false,
         counted: true,
+        drops_privileges: false,
         journal: JournalWork::None,
         zero_edges: Edges::default(),
         durability: Durability::None,

@@ -36,10 +36,30 @@ pub(crate) fn plan_write_of<R: Routing>(
     device: &Capabilities,
     routing: R,
 ) -> Plan {
-    if summary.all_written && !view.is_extended_by(request.range) {
+    if summary.all_written && !view.is_changed_by(request.range) {
         return plan_overwrite(request, view, device, routing);
     }
-    plan_allocating(request, view, summary, device, routing)
+    plan_changing(request, view, summary, device, routing)
+}
+
+/// The rows of the table that change the inode.
+#[inline(never)]
+fn plan_changing<R: Routing>(
+    request: &Request,
+    view: &View,
+    summary: &Summary,
+    device: &Capabilities,
+    routing: R,
+) -> Plan {
+    let overwrites = summary.all_written && !view.is_extended_by(request.range);
+    let mut plan = match overwrites {
+        true => plan_overwrite(request, view, device, routing),
+        false => plan_allocating(request, view, summary, device, routing),
+    };
+    if view.disk_size.is_privileged() && view.kind != MapKind::Inline {
+        plan.drop_privileges(request);
+    }
+    plan
 }
 
 /// Whether a write touches only a part of some file-system block.
@@ -62,6 +82,7 @@ fn plan_overwrite<R: Routing>(request: &Request, view: &View, device: &Capabilit
         gate: GateMode::Shared,
         drain: false,
         counted: true,
+        drops_privileges: false,
         journal: if switches.overwrite_no_transaction { JournalWork::None } else { JournalWork::Handle },
         zero_edges: Edges::default(),
         durability: write_durability(request.sync, true, view, device, routing),
@@ -96,7 +117,7 @@ pub fn plan_shared_overwrite<R: Routing>(
     device: &Capabilities,
     routing: R,
 ) -> Option<Plan> {
-    if view.is_extended_by(request.range) || !shares_gate(request, view.block_bits, routing) {
+    if view.is_changed_by(request.range) || !shares_gate(request, view.block_bits, routing) {
         return None;
     }
     Some(plan_overwrite(request, view, device, routing))
@@ -104,7 +125,6 @@ pub fn plan_shared_overwrite<R: Routing>(
 
 /// The rows of the table that change metadata. [`Durability::Fua`] is none of theirs: the change must become durable
 /// too.
-#[inline(never)]
 fn plan_allocating<R: Routing>(
     request: &Request,
     view: &View,
@@ -123,6 +143,7 @@ fn plan_allocating<R: Routing>(
         gate: GateMode::Shared,
         drain: zeroes || !shares_gate(request, view.block_bits, routing),
         counted: true,
+        drops_privileges: false,
         journal: match (extends, summary.hole > 0) {
             (true, _) => JournalWork::Extend,
             (false, true) if indirect => JournalWork::Allocate,
@@ -171,5 +192,18 @@ impl Plan {
         self.gate = GateMode::Exclusive;
         self.counted = false;
         self.finish = Finish::Synchronous;
+    }
+
+    /// Takes privileges away first, alone: whoever comes next finds a file without. Data that is acknowledged as
+    /// durable must not be found in a file that still has them, so their end becomes durable with it.
+    fn drop_privileges(&mut self, request: &Request) {
+        self.drops_privileges = true;
+        let copies = matches!(self.route, Route::DaxOverwrite | Route::DaxAllocate);
+        let counted = copies && self.counted;
+        self.make_exclusive();
+        self.counted = counted;
+        if request.sync == Sync::Data {
+            self.durability = Durability::Datasync;
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use uext4_blockdev::{Capabilities, DaxKind};
 use uext4_iomap::plan::{
-    Durability, Edges, Finish, GateMode, JournalWork, Plan, Request, Route, Sync, View, plan_read,
+    DiskSize, Durability, Edges, Finish, GateMode, JournalWork, Plan, Request, Route, Sync, View, plan_read,
 };
 use uext4_iomap::write_plan::{plan_shared_overwrite, plan_write};
 use uext4_iomap::{MapKind, Piece, Range, State, Switches};
@@ -34,7 +34,7 @@ impl Case {
     }
 
     fn extends(&self) -> bool {
-        self.end() > self.view.size || self.end() > self.view.disk_size
+        self.end() > self.view.size || self.end() > self.view.disk_size.bytes()
     }
 
     fn is_mapped(&self) -> bool {
@@ -73,6 +73,7 @@ fn grid(mut each: impl FnMut(&Case)) {
                     let range = Range { pos, length };
                     let request = Request { range, sync, bounced: bits & 1 != 0, queued: bits & 2 != 0 };
                     let datasync_dirty = bits & 4 != 0;
+                    let disk_size = DiskSize::new(disk_size, false);
                     let view = View { size, disk_size, block_bits: 12, datasync_dirty, kind };
                     for setting in 0..8 * 32 {
                         let (device, switches) = (capabilities(setting / 32), setting % 32);
@@ -253,8 +254,8 @@ fn reads_follow_the_rules() {
 /// What lies inside the inode goes around the device, whatever the request.
 #[test]
 fn contents_inside_the_inode_are_no_device_requests() {
-    let view =
-        View { size: 100, disk_size: 100, block_bits: 12, datasync_dirty: false, kind: MapKind::Inline };
+    let disk_size = DiskSize::new(100, false);
+    let view = View { size: 100, disk_size, block_bits: 12, datasync_dirty: false, kind: MapKind::Inline };
     for bits in 0..8u32 {
         let (bounced, queued) = (bits & 1 != 0, bits & 2 != 0);
         for (pos, route) in [(0, Route::InlineRead), (4096, Route::PastEnd)] {
@@ -270,4 +271,32 @@ fn contents_inside_the_inode_are_no_device_requests() {
             assert_eq!((write.journal, write.gate), (JournalWork::Extend, GateMode::Exclusive));
         }
     }
+}
+
+/// A write that takes privileges away is the same write, alone to its end; and what it acknowledges as durable is not
+/// found in a file that still has them.
+#[test]
+fn a_file_with_privileges_is_written_alone() {
+    let mut dropped = 0;
+    grid(|case| {
+        let Case { request, view, pieces, device, switches, .. } = case;
+        let privileged = View { disk_size: DiskSize::new(view.disk_size.bytes(), true), ..*view };
+        let plain = plan_write(request, view, pieces, device, *switches);
+        let plan = plan_write(request, &privileged, pieces, device, *switches);
+        let copies = matches!(plain.route, Route::DaxOverwrite | Route::DaxAllocate);
+        let want = Plan {
+            gate: GateMode::Exclusive,
+            counted: copies && plain.counted,
+            drops_privileges: true,
+            durability: if request.sync == Sync::Data { Durability::Datasync } else { plain.durability },
+            finish: Finish::Synchronous,
+            ..plain
+        };
+        assert_eq!((plan, plain.drops_privileges), (want, false));
+        assert_eq!(plan_shared_overwrite(request, &privileged, device, *switches), None);
+        dropped += u64::from(case.is_written());
+        let read = plan_read(request, &privileged, pieces, device, *switches);
+        assert_eq!(read, plan_read(request, view, pieces, device, *switches), "reads take nothing away");
+    });
+    assert!(dropped > 10_000);
 }

@@ -8,12 +8,12 @@ use super::volume::one_buffer;
 use super::{Requests, Session};
 use crate::arm::Arm;
 use crate::error::{BenchError, Doing, Result};
-use crate::scenario::Mode;
+use crate::scenario::{Mode, Renewed};
 use crate::volume::wait_until;
 use crate::work::queued::{self, DeviceQueue, Idle};
 use crate::work::synchronous::{self, KernelTarget};
 use crate::work::{Lane, Work};
-use rustix::fs::{Mode as FileMode, OFlags};
+use rustix::fs::{FallocateFlags, Mode as FileMode, OFlags};
 use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ impl Session for KernelSession {
                 let dsync = self.requests.dsync && !beside;
                 let files = self.files.iter().map(|file| self.open(file, dsync)).collect::<Result<_>>()?;
                 Ok(Box::new(SyncLane {
-                    target: KernelTarget { files },
+                    target: KernelTarget { files, fsync: self.requests.fsync },
                     buffer: one_buffer(self.requests.block)?,
                 }))
             }
@@ -109,8 +109,27 @@ impl Session for KernelSession {
         self.sync().doing(|| "sync the kernel's mount".into())
     }
 
+    fn renew(&self, _arm: usize) -> Result<()> {
+        let Some(renewed) = self.requests.renewed else { return Ok(()) };
+        for file in &self.files {
+            let open = self.open(file, false)?;
+            let renew = || {
+                rustix::fs::ftruncate(&open, 0)?;
+                match renewed {
+                    Renewed::Empty => Ok(()),
+                    Renewed::Unwritten => {
+                        let all = self.requests.file_bytes;
+                        rustix::fs::fallocate(&open, FallocateFlags::empty(), 0, all)
+                    }
+                }
+            };
+            renew().doing(|| format!("renew {} in the kernel's mount", file.display()))?;
+        }
+        Ok(())
+    }
+
     fn is_durable(&self) -> bool {
-        self.requests.dsync
+        self.requests.starts_durable()
     }
 
     fn counters(&self) -> Option<Stats> {

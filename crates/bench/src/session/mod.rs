@@ -8,7 +8,7 @@ pub use volume::VolumeSession;
 
 use super::arm::Arm;
 use super::error::{Doing, Result};
-use super::scenario::Mode;
+use super::scenario::{Mode, Renewed};
 use super::work::{self, Lane};
 use uext4::{Ask, Buffer, QueueOptions, Stats, blockdev};
 
@@ -18,6 +18,8 @@ pub trait Session: Sync {
     fn arms(&self) -> &[Arm];
     /// What one thread needs; called on that thread. `beside`: it is not measured and its writes are plain.
     fn lane(&self, beside: bool) -> Result<Box<dyn Lane + '_>>;
+    /// Makes the files of an arm what they are to be before a slice ([`Requests::renewed`]).
+    fn renew(&self, arm: usize) -> Result<()>;
     /// Makes everything durable that was written before. What one arm left in the device's cache must not be part of
     /// the next arm's flushes. The first durable write of an opening waits longer, and must not be part of any slice.
     fn make_durable(&self) -> Result<()>;
@@ -38,6 +40,12 @@ pub struct Requests {
     pub mode: Mode,
     /// Writes are durable when they complete.
     pub dsync: bool,
+    /// Each write is followed by an `fsync`.
+    pub fsync: bool,
+    /// What the files are before each slice.
+    pub renewed: Option<Renewed>,
+    /// Bytes of each file.
+    pub file_bytes: u64,
     /// The buffers of queues are registered where that is possible.
     pub register: bool,
 }
@@ -45,6 +53,11 @@ pub struct Requests {
 impl Requests {
     fn polled(&self) -> bool {
         matches!(self.mode, Mode::Queued { poll: true, .. })
+    }
+
+    /// Whether what was done before a slice should be durable when it begins.
+    fn starts_durable(&self) -> bool {
+        self.dsync || self.fsync || self.renewed.is_some()
     }
 
     /// Memory that a queue registers: a page at least for each buffer.

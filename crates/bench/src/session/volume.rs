@@ -4,15 +4,15 @@ use super::{Requests, Session};
 use crate::arm::Arm;
 use crate::error::{BenchError, Doing, Result};
 use crate::ops::{Addresses, Op};
-use crate::scenario::Mode;
+use crate::scenario::{Mode, Renewed};
 use crate::work::queued::{self, DeviceQueue, FileQueue, Idle};
 use crate::work::synchronous::{self, DeviceTarget, FileTarget};
 use crate::work::{Lane, Work, fill};
 use std::path::PathBuf;
 use uext4::blockdev::WriteDurability;
 use uext4::{
-    Buffer, BufferPool, File, FileSlot, IoQueue, OpenOptions, QueueFacts, RawQueue, Stats, Switches, Volume,
-    WriteFlags,
+    Buffer, BufferPool, Fallocate, File, FileSlot, IoQueue, OpenOptions, QueueFacts, RawQueue, Stats,
+    Switches, Volume, WriteFlags,
 };
 
 /// An open volume with every file opened once for each arm.
@@ -132,8 +132,23 @@ impl Session for VolumeSession {
         self.volume.sync_files(&files).doing(|| "sync before the measurement".into())
     }
 
+    fn renew(&self, arm: usize) -> Result<()> {
+        let Some(renewed) = self.requests.renewed else { return Ok(()) };
+        for file in &self.files[arm] {
+            let renew = || {
+                file.set_len(0)?;
+                match renewed {
+                    Renewed::Empty => Ok(()),
+                    Renewed::Unwritten => file.fallocate(Fallocate::Allocate, 0, self.requests.file_bytes),
+                }
+            };
+            renew().doing(|| format!("renew inode {}", file.ino()))?;
+        }
+        Ok(())
+    }
+
     fn is_durable(&self) -> bool {
-        self.requests.dsync
+        self.requests.starts_durable()
     }
 
     fn counters(&self) -> Option<Stats> {
@@ -157,7 +172,8 @@ impl Lane for SyncLane<'_> {
             return synchronous::drive(&target, &mut self.buffer, work);
         }
         let durable = session.writes_durably(arm) && !self.beside;
-        let target = FileTarget { files: &session.files[arm], flags: flags(durable) };
+        let fsync = session.requests.fsync;
+        let target = FileTarget { files: &session.files[arm], flags: flags(durable), fsync };
         synchronous::drive(&target, &mut self.buffer, work)
     }
 

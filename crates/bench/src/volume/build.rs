@@ -107,6 +107,7 @@ impl Bed {
             Standard::Loop if rustix::process::geteuid().is_root() => Bed::on_loop(layout),
             Standard::Loop => Bed::on_tmpfs(layout, |path| DeviceSpec::file(path)),
             Standard::MemoryFlush => Bed::in_memory(layout, "cache=volatile&fua=on&flush_latency=2ms"),
+            Standard::MemoryFsync => Bed::in_memory(layout, "cache=volatile&fua=on&flush_latency=500us"),
             Standard::MemoryDisk => Bed::in_memory(layout, DISK),
             Standard::MemoryCache => Bed::in_memory(layout, &format!("{DISK}&flush_rate=64M")),
             Standard::MemoryLatency => Bed::in_memory(layout, "latency=740us"),

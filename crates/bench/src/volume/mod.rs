@@ -28,6 +28,8 @@ pub enum Standard {
     Loop,
     /// `mem:` with a volatile cache whose flush takes 2 ms, and FUA.
     MemoryFlush,
+    /// The same, whose flush takes 500 µs.
+    MemoryFsync,
     /// `mem:` with the times of the disk that the FUA patch was measured on: 460 µs a plain write (its 2173 a
     /// second), 2240 µs a flush (with the write, its 370 a second), 2380 µs a FUA write (its 420 a second).
     MemoryDisk,

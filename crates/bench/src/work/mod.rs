@@ -88,8 +88,10 @@ impl Latencies {
 
 /// The part of a slice that is one thread's.
 pub struct Work<'a> {
-    /// Requests, done from the first on, over and over.
+    /// Requests, done from the first on.
     pub ops: &'a [Op],
+    /// They are done once, not over and over.
+    pub once: bool,
     /// Set at the end of the slice.
     pub stop: &'a AtomicBool,
     /// What was done.

@@ -121,10 +121,10 @@ impl Idle {
 
 /// The loop.
 pub fn drive<T: QueueTarget>(target: &mut T, idle: &mut Idle, batch: usize, work: Work<'_>) -> Result<()> {
-    let Work { ops, stop, tally, latencies } = work;
+    let Work { ops, once, stop, tally, latencies } = work;
     let depth = idle.buffers.len();
     let batch = batch.min(depth);
-    let mut next = ops.iter().cycle();
+    let mut next = std::iter::repeat_n(ops, if once { 1 } else { usize::MAX }).flatten();
     // A thread that wakes up after the end of a short slice still does one request: a rate of zero would say
     // nothing.
     let mut first = true;
@@ -134,7 +134,8 @@ pub fn drive<T: QueueTarget>(target: &mut T, idle: &mut Idle, batch: usize, work
         // each.
         while !idle.buffers.is_empty() && (first || !stop.load(Ordering::Relaxed)) {
             first = false;
-            let (Some(op), Some((tag, buffer))) = (next.next(), idle.buffers.pop()) else { break };
+            let Some(op) = next.next() else { break };
+            let Some((tag, buffer)) = idle.buffers.pop() else { break };
             if idle.count.is_multiple_of(SAMPLE) {
                 idle.queued[tag as usize] = Some(Instant::now());
             }
@@ -235,7 +236,7 @@ mod tests {
         let mut script =
             Script { unsent: 0, sent: Vec::new(), deepest: 0, batches: Vec::new(), pushed: 0, stop, short };
         let (mut tally, mut latencies) = (Tally::default(), Latencies::new().unwrap());
-        let work = Work { ops: &ops, stop, tally: &mut tally, latencies: &mut latencies };
+        let work = Work { ops: &ops, once: false, stop, tally: &mut tally, latencies: &mut latencies };
         let result = drive(&mut script, &mut idle, 4, work);
         (script, result, tally, idle.buffers.len())
     }

@@ -27,6 +27,8 @@ pub struct FileTarget<'a> {
     pub files: &'a [File],
     /// Of writes.
     pub flags: WriteFlags,
+    /// Each write is followed by a sync.
+    pub fsync: bool,
 }
 
 impl SyncTarget for FileTarget<'_> {
@@ -39,7 +41,12 @@ impl SyncTarget for FileTarget<'_> {
 
     #[inline]
     fn write(&self, op: &Op, buf: &[u8]) -> uext4::Result<usize> {
-        self.files[op.file as usize].write_at_with(buf, op.pos, self.flags)
+        let file = &self.files[op.file as usize];
+        let written = file.write_at_with(buf, op.pos, self.flags)?;
+        if self.fsync {
+            file.sync_all()?;
+        }
+        Ok(written)
     }
 }
 
@@ -69,6 +76,8 @@ impl SyncTarget for DeviceTarget<'_> {
 pub struct KernelTarget {
     /// By number; this thread's own descriptors.
     pub files: Vec<OwnedFd>,
+    /// Each write is followed by a sync.
+    pub fsync: bool,
 }
 
 impl SyncTarget for KernelTarget {
@@ -81,14 +90,20 @@ impl SyncTarget for KernelTarget {
 
     #[inline]
     fn write(&self, op: &Op, buf: &[u8]) -> std::result::Result<usize, Errno> {
-        rustix::io::pwrite(&self.files[op.file as usize], buf, op.pos)
+        let file = &self.files[op.file as usize];
+        let written = rustix::io::pwrite(file, buf, op.pos)?;
+        if self.fsync {
+            rustix::fs::fsync(file)?;
+        }
+        Ok(written)
     }
 }
 
 /// The loop.
 pub fn drive<T: SyncTarget>(target: &T, buffer: &mut [u8], work: Work<'_>) -> Result<()> {
-    let Work { ops, stop, tally, latencies } = work;
-    for chunk in ops.chunks(SAMPLE as usize).cycle() {
+    let Work { ops, once, stop, tally, latencies } = work;
+    let rounds = if once { 1 } else { usize::MAX };
+    for chunk in std::iter::repeat_n(ops, rounds).flat_map(|ops| ops.chunks(SAMPLE as usize)) {
         let start = Instant::now();
         for (number, op) in chunk.iter().enumerate() {
             let done = if op.write { target.write(op, buffer) } else { target.read(op, buffer) };
@@ -150,7 +165,7 @@ mod tests {
         let ops: Vec<Op> = (0..4).map(|pos| Op { pos, file: 0, write: pos == 3 }).collect();
         let script = Script { seen: RefCell::default(), stop: &stop, short_at: 99 };
         let (mut tally, mut latencies) = (Tally::default(), Latencies::new().unwrap());
-        let work = Work { ops: &ops, stop: &stop, tally: &mut tally, latencies: &mut latencies };
+        let work = Work { ops: &ops, once: false, stop: &stop, tally: &mut tally, latencies: &mut latencies };
         drive(&script, &mut [0; 8], work).unwrap();
         assert_eq!(tally, Tally { reads: 5, writes: 1, beside: 0 });
         let seen: Vec<u64> = script.seen.borrow().iter().map(|op| op.pos).collect();
@@ -164,7 +179,7 @@ mod tests {
         let ops = [Op { pos: 5, file: 0, write: false }];
         let script = Script { seen: RefCell::default(), stop: &stop, short_at: 5 };
         let (mut tally, mut latencies) = (Tally::default(), Latencies::new().unwrap());
-        let work = Work { ops: &ops, stop: &stop, tally: &mut tally, latencies: &mut latencies };
+        let work = Work { ops: &ops, once: false, stop: &stop, tally: &mut tally, latencies: &mut latencies };
         let error = drive(&script, &mut [0; 8], work).unwrap_err();
         assert!(error.to_string().contains("1 of 8"), "{error}");
         assert_eq!(tally.ops(), 0);

@@ -80,20 +80,7 @@ impl Changed {
     /// [`Error::Corrupt`] if one of them is so already, does not exist or holds metadata at a fixed place: nothing was
     /// marked then.
     pub(crate) fn mark(&mut self, ground: &Ground, clusters: Range<u32>, used: bool) -> Result<()> {
-        let (group, geometry) = (self.group, &ground.superblock.geometry);
-        let (count, size) =
-            (geometry.group_clusters(group).unwrap_or(0), u64::from(geometry.cluster_blocks()));
-        let base = geometry.group_first_block(group).map_or(0, Pblk::get);
-        let first = base + u64::from(clusters.start) * size;
-        let end =
-            base + (u64::from(clusters.end) * size).min(geometry.group_blocks(group).unwrap_or(0).into());
-        let at = |kind: CorruptKind| Error::from(Corrupt::from(kind).in_group(group).at_block(Pblk(first)));
-        if clusters.start >= clusters.end || clusters.end > count {
-            return Err(at(CorruptKind::BlockOutsideVolume("a run of blocks")));
-        }
-        if !ground.zones.allows(first, end - first) {
-            return Err(at(CorruptKind::SystemZone));
-        }
+        let at = check_clusters(ground, self.group, &clusters)?;
         let bitmap = self.blocks.as_deref_mut().unwrap_or_default();
         let found = used_bits(bitmap, clusters.clone());
         if used && found > 0 {
@@ -134,6 +121,69 @@ impl Changed {
         }
         Ok(())
     }
+}
+
+/// Marks free clusters of a group used, in its bitmap as it lies in memory: what most allocations do.
+///
+/// # Errors
+/// As of [`sound_block_bitmap`]; [`Error::Corrupt`] if one of the clusters is in use, does not exist or holds metadata
+/// at a fixed place: nothing was changed then. Those of the body.
+pub(crate) fn mark_used(blocks: &mut impl Blocks, group: Group, clusters: Range<u32>) -> Result<()> {
+    let mut descriptor = descriptor(blocks, group)?;
+    if descriptor.blocks_uninitialised(&blocks.ground().superblock) {
+        let mut changed = Changed::of(blocks, group)?;
+        changed.mark(blocks.ground(), clusters, true)?;
+        return changed.store(blocks);
+    }
+    let at = check_clusters(blocks.ground(), group, &clusters)?;
+    let place = descriptor.block_bitmap;
+    let verify = |bytes: &[u8]| verify_block_bitmap(blocks.ground(), group, &descriptor, bytes);
+    let found = blocks.look_verified(place, verify, |bytes| used_bits(bytes, clusters.clone()))?;
+    let left = descriptor.free_clusters.checked_sub(clusters.end - clusters.start);
+    let (0, Some(left)) = (found, left) else {
+        return Err(at(CorruptKind::BlocksInUse));
+    };
+    descriptor.free_clusters = left;
+    blocks.change(place, |bytes| put_bits(bytes, clusters, true))?;
+    let superblock = &blocks.ground().superblock;
+    blocks.look(place, |bytes| descriptor.set_block_bitmap_csum(bytes, superblock))??;
+    store_descriptor(blocks, group, &descriptor)
+}
+
+/// That the bitmap of a group is the one that its descriptor means.
+fn verify_block_bitmap(
+    ground: &Ground,
+    group: Group,
+    descriptor: &GroupDescriptor,
+    bitmap: &[u8],
+) -> Result<()> {
+    descriptor.verify_block_bitmap(bitmap, group, &ground.superblock)?;
+    let clusters = ground.superblock.geometry.group_clusters(group).unwrap_or(0);
+    match free_bits(bitmap, clusters) == descriptor.free_clusters {
+        true => Ok(()),
+        false => Err(corrupt(CorruptKind::GroupDescriptorField("free_blocks_count"), group)),
+    }
+}
+
+/// Refuses clusters that do not exist or hold metadata at fixed places. Returns what makes an error of a kind there.
+fn check_clusters(
+    ground: &Ground,
+    group: Group,
+    clusters: &Range<u32>,
+) -> Result<impl Fn(CorruptKind) -> Error + use<>> {
+    let geometry = &ground.superblock.geometry;
+    let (count, size) = (geometry.group_clusters(group).unwrap_or(0), u64::from(geometry.cluster_blocks()));
+    let base = geometry.group_first_block(group).map_or(0, Pblk::get);
+    let first = base + u64::from(clusters.start) * size;
+    let end = base + (u64::from(clusters.end) * size).min(geometry.group_blocks(group).unwrap_or(0).into());
+    let at = move |kind: CorruptKind| Error::from(Corrupt::from(kind).in_group(group).at_block(Pblk(first)));
+    if clusters.start >= clusters.end || clusters.end > count {
+        return Err(at(CorruptKind::BlockOutsideVolume("a run of blocks")));
+    }
+    if !ground.zones.allows(first, end - first) {
+        return Err(at(CorruptKind::SystemZone));
+    }
+    Ok(at)
 }
 
 /// The block bitmap of a group, checksum verified, or made if it never was: then only metadata at fixed places is in
@@ -206,11 +256,18 @@ pub(crate) fn inode_bitmap(
 /// [`Error::Corrupt`], and those of the body.
 pub(crate) fn sound_block_bitmap(blocks: &impl Blocks, group: Group) -> Result<(GroupDescriptor, Vec<u8>)> {
     let descriptor = descriptor(blocks, group)?;
-    let bitmap = block_bitmap(blocks, group, &descriptor)?;
-    let clusters = blocks.ground().superblock.geometry.group_clusters(group).unwrap_or(0);
-    if free_bits(&bitmap, clusters) != descriptor.free_clusters {
-        return Err(corrupt(CorruptKind::GroupDescriptorField("free_blocks_count"), group));
+    let ground = blocks.ground();
+    if descriptor.blocks_uninitialised(&ground.superblock) {
+        let bitmap = block_bitmap(blocks, group, &descriptor)?;
+        let clusters = ground.superblock.geometry.group_clusters(group).unwrap_or(0);
+        if free_bits(&bitmap, clusters) != descriptor.free_clusters {
+            return Err(corrupt(CorruptKind::GroupDescriptorField("free_blocks_count"), group));
+        }
+        return Ok((descriptor, bitmap));
     }
+    blocks.work(ground.superblock.geometry.block_size() as usize)?;
+    let verify = |bytes: &[u8]| verify_block_bitmap(ground, group, &descriptor, bytes);
+    let bitmap = blocks.look_verified(descriptor.block_bitmap, verify, <[u8]>::to_vec)?;
     Ok((descriptor, bitmap))
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct NewInode {
 /// was changed then. Those of the body.
 pub(crate) fn make(blocks: &mut impl Blocks, ino: Ino, new: &NewInode) -> Result<Draft> {
     let superblock = &blocks.ground().superblock;
-    place_of(blocks.ground(), ino)?;
+    let place = place_of(blocks.ground(), ino)?;
     let (raw, mut disk) = empty_record(superblock, ino)?;
     (disk.mode, disk.uid, disk.gid, disk.links) = (new.mode, new.uid, new.gid, new.links);
     (disk.flags, disk.generation, disk.version) = (new.flags, new.generation, 1);
@@ -56,7 +56,7 @@ pub(crate) fn make(blocks: &mut impl Blocks, ino: Ino, new: &NewInode) -> Result
         disk.flags |= InodeFlags::EXTENTS;
         encode_extent_leaf(&mut disk.i_block, 0, &[])?;
     }
-    let mut draft = Draft { ino, disk, raw };
+    let mut draft = Draft { ino, disk, raw, place };
     // What cannot be stored shows before anything is changed.
     draft.disk.encode(&mut draft.raw, ino, superblock)?;
     mark_inode(blocks, ino, true, is_directory)?;
@@ -74,7 +74,6 @@ pub(crate) fn free(blocks: &mut impl Blocks, draft: &mut Draft, now: Timestamp) 
     if draft.disk.links != 0 {
         return Err(Error::Invalid(format!("inode {} has links and cannot be freed", draft.ino)));
     }
-    place_of(blocks.ground(), draft.ino)?;
     let is_directory = draft.disk.file_type() == Some(FileType::Directory);
     mark_inode(blocks, draft.ino, false, is_directory)?;
     draft.disk.size = 0;

@@ -3,16 +3,22 @@
 //! | file | what |
 //! |---|---|
 //! | `bits.rs` | ranges of bits |
+//! | `claims.rs` | blocks that are somebody's before a bitmap says so |
 //! | `group.rs` | bitmaps and descriptor of one group: the only file that changes them |
 //! | `inode.rs` | inodes made and freed |
+//! | `orders.rs` | which groups may have a long run |
+//! | `runs.rs` | runs of blocks that are set apart |
 //! | `search.rs` | where new blocks and inodes are looked for: the policy |
 //! | `shared.rs` | the same for all who change the volume at once, and what is promised to conversions |
 
 pub(crate) mod bits;
+pub(crate) mod claims;
 pub(crate) mod group;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod inode;
 #[allow(dead_code)] // The operations that use it come next.
+mod orders;
+mod runs;
 pub(crate) mod search;
 pub(crate) mod shared;
 

@@ -1,17 +1,22 @@
 //! Where new blocks and inodes are looked for.
 //!
-//! The policy is a plain one: the group of the goal first, then those behind it, then from the first one on. It asks
-//! descriptors for groups with room and bitmaps for runs, and keeps nothing but what must not be handed out yet.
+//! The policy is a plain one: the group of the goal first, then those behind it, then from the first one on. Groups
+//! that cannot have a run that is long enough are left out (`orders.rs`); bitmaps are asked for runs.
 
 use super::Space;
 use super::bits::{free_runs, put_bits};
-use super::group::{self, Changed, SEARCH_WORK, descriptor, sound_block_bitmap, sound_inode_bitmap};
+use super::group::{
+    self, Changed, SEARCH_WORK, descriptor, mark_used, sound_block_bitmap, sound_inode_bitmap,
+};
+use super::orders::Orders;
+use super::runs::Runs;
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::Ground;
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use uext4_ondisk::ext4::Geometry;
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
 /// Blocks that follow one another.
@@ -36,108 +41,158 @@ pub(crate) struct Wish {
 
 /// The free space of a volume.
 pub(crate) struct Allocator {
+    geometry: Geometry,
     /// Whether what is given back waits for [`Allocator::release`]: it carries nothing else before the change that
     /// freed it is durable. So on every volume that is open for writing.
     holds: bool,
-    /// What waits: first block and end of each run, disjoint.
-    held: BTreeMap<u64, u64>,
-    /// Blocks of all these runs.
-    held_blocks: u64,
+    /// What waits.
+    held: Runs,
+    /// What is free on the volume and somebody's already.
+    claimed: Runs,
+    /// Made with the first search.
+    orders: Option<Orders>,
+}
+
+/// A run of clusters that was found.
+struct Found {
+    group: Group,
+    clusters: Range<u32>,
 }
 
 impl Allocator {
     /// Nothing waits yet.
     pub(crate) fn new(ground: &Ground) -> Allocator {
+        let (held, claimed) = (Runs::default(), Runs::default());
         let holds = ground.journal.is_some() || ground.unlogged.is_some();
-        Allocator { holds, held: BTreeMap::new(), held_blocks: 0 }
+        Allocator { geometry: ground.superblock.geometry, holds, held, claimed, orders: None }
     }
 
     /// What was given back among these blocks may be handed out again: the transaction that freed it is durable.
     pub(crate) fn release(&mut self, first: u64, count: u64) {
-        let end = first.saturating_add(count);
-        let met = self.held.range(..end).rev().take_while(|run| *run.1 > first);
-        for (from, to) in met.map(|(from, to)| (*from, *to)).collect::<Vec<_>>() {
-            self.held.remove(&from);
-            self.held_blocks -= end.min(to) - first.max(from);
-            let rest = [(from, first.max(from)), (end.min(to), to)];
-            self.held.extend(rest.into_iter().filter(|(from, to)| from < to));
-        }
+        let Allocator { geometry, held, orders, .. } = self;
+        held.remove(first, first.saturating_add(count), |first, end| raise(geometry, orders, first, end));
     }
 
     /// Blocks that were given back and wait.
     pub(crate) fn held_blocks(&self) -> u64 {
-        self.held_blocks
+        self.held.blocks()
+    }
+
+    /// Blocks that are claimed.
+    pub(crate) fn claimed_blocks(&self) -> u64 {
+        self.claimed.blocks()
     }
 
     /// A run of free blocks, marked used: the first one from the goal on that is as long as it should be. If there is
-    /// none on the volume, the longest of the first group that has one as long as it must be.
+    /// none on the volume, one that is half as long, and so on.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; [`Error::Corrupt`] if a bitmap or descriptor that is looked at is damaged. Nothing was
     /// changed then. Those of the body.
     pub(crate) fn allocate(&mut self, blocks: &mut impl Blocks, wish: &Wish) -> Result<Run> {
-        let geometry = &blocks.ground().superblock.geometry;
-        let size = u64::from(geometry.cluster_blocks());
-        let near = geometry.group_of_block(wish.goal).map_or(Group(0), |(group, _)| group);
-        let least = wish.least.div_ceil(size).max(1);
-        let most = wish.most.div_ceil(size).max(least);
-        for (wanted, at_least) in [(most, most), (most, least)] {
-            for group in around(blocks.ground(), near) {
-                if u64::from(descriptor(blocks, group)?.free_clusters) < at_least {
-                    continue;
-                }
-                let Some(clusters) = self.find(blocks, group, wish, wanted, at_least)? else { continue };
-                let first = cluster_start(blocks.ground(), group, clusters.start);
-                let run = Run { first, count: u64::from(clusters.end - clusters.start) * size };
-                let mut found = Changed::of(blocks, group)?;
-                found.mark(blocks.ground(), clusters, true)?;
-                found.store(blocks)?;
-                return Ok(run);
-            }
-            if least == most {
-                break;
-            }
-        }
-        Err(Error::NoSpace)
+        let Found { group, clusters } = self.search(blocks, wish)?;
+        let run = run_of(blocks.ground(), group, &clusters);
+        mark_used(blocks, group, clusters)?;
+        Ok(run)
     }
 
-    /// Clusters of a group that may be handed out: `wanted` of them, or the longest run if it has `least`.
+    /// The same, but the run is not marked: it is kept from everybody else in memory.
+    ///
+    /// # Errors
+    /// As of [`Allocator::allocate`].
+    pub(crate) fn claim(&mut self, blocks: &impl Blocks, wish: &Wish) -> Result<Run> {
+        let Found { group, clusters } = self.search(blocks, wish)?;
+        let run = run_of(blocks.ground(), group, &clusters);
+        self.claimed.add(run.first.get(), run.first.get() + run.count);
+        Ok(run)
+    }
+
+    /// Claimed blocks are anybody's again.
+    pub(crate) fn unclaim(&mut self, run: Run) {
+        let Allocator { geometry, claimed, orders, .. } = self;
+        let end = run.first.get() + run.count;
+        claimed.remove(run.first.get(), end, |first, end| raise(geometry, orders, first, end));
+    }
+
+    /// Claimed blocks are marked used. They lie in one group.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if bitmap or descriptor are damaged, or say that they are in use. Those of the body.
+    pub(crate) fn take_claimed(&mut self, blocks: &mut impl Blocks, run: Run) -> Result<()> {
+        for (group, clusters) in parts(blocks.ground(), run.first, run.count)? {
+            mark_used(blocks, group, clusters)?;
+        }
+        self.claimed.remove(run.first.get(), run.first.get() + run.count, |_, _| ());
+        Ok(())
+    }
+
+    /// A run that may be handed out, as [`Allocator::allocate`] says.
+    fn search(&mut self, blocks: &impl Blocks, wish: &Wish) -> Result<Found> {
+        let geometry = &blocks.ground().superblock.geometry;
+        let log = geometry.cluster_log();
+        let near = geometry.group_of_block(wish.goal).map_or(Group(0), |(group, _)| group);
+        let clusters = |blocks: u64| blocks.div_ceil(1 << log).clamp(1, u32::MAX.into()) as u32;
+        let (least, most) = (clusters(wish.least), clusters(wish.most.max(wish.least)));
+        let mut orders = match self.orders.take() {
+            Some(orders) => orders,
+            None => {
+                let free = |group| Ok(descriptor(blocks, group)?.free_clusters);
+                Orders::new(geometry.groups().map(free).collect::<Result<_>>()?)
+            }
+        };
+        let (mut wanted, mut skipped) = (most, BTreeSet::new());
+        let found = loop {
+            let Some(group) = orders.next(wanted, near.get(), &skipped, wanted == least).map(Group) else {
+                if wanted == least {
+                    break Err(Error::NoSpace);
+                }
+                wanted = (wanted / 2).max(least);
+                skipped.clear();
+                continue;
+            };
+            match self.find(blocks, group, wish, wanted..most) {
+                Ok(Ok(clusters)) => break Ok(Found { group, clusters }),
+                Ok(Err(longest)) if is_below(geometry, group, wish.limit) => orders.set(group.get(), longest),
+                // What the limit hides is there for others.
+                Ok(Err(_)) => drop(skipped.insert(group.get())),
+                Err(error) => break Err(error),
+            }
+        };
+        self.orders = Some(orders);
+        found
+    }
+
+    /// Clusters of a group that may be handed out: the first run from the goal on that has `wanted.start` of them, and
+    /// at most `wanted.end` of it. Otherwise how many the longest has.
     fn find(
         &self,
         blocks: &impl Blocks,
         group: Group,
         wish: &Wish,
-        wanted: u64,
-        least: u64,
-    ) -> Result<Option<Range<u32>>> {
+        wanted: Range<u32>,
+    ) -> Result<std::result::Result<Range<u32>, u32>> {
         let (_, mut bitmap) = sound_block_bitmap(blocks, group)?;
         blocks.work(bitmap.len() * SEARCH_WORK)?;
         let geometry = &blocks.ground().superblock.geometry;
-        let (Some(start), Some(count)) = (geometry.group_first_block(group), geometry.group_clusters(group))
-        else {
-            return Ok(None);
-        };
+        let count = geometry.group_clusters(group).unwrap_or(0);
         self.mask(blocks.ground(), group, wish.limit, &mut bitmap);
         let goal = match geometry.group_of_block(wish.goal) {
             Some((near, index)) if near == group => index >> geometry.cluster_log(),
             _ => 0,
         };
-        debug_assert!(goal <= count, "{start}: a goal is in its group");
-        let length = |run: &Range<u32>| u64::from(run.end - run.start);
-        let mut longest: Option<Range<u32>> = None;
-        for run in free_runs(&bitmap, goal..count).chain(free_runs(&bitmap, 0..count)) {
-            if length(&run) >= wanted {
-                return Ok(Some(run.start..run.start + wanted as u32));
+        let mut longest = 0;
+        for run in free_runs(&bitmap, goal.min(count)..count).chain(free_runs(&bitmap, 0..count)) {
+            let length = run.end - run.start;
+            if length >= wanted.start {
+                return Ok(Ok(run.start..run.start + length.min(wanted.end)));
             }
-            if longest.as_ref().is_none_or(|longest| length(longest) < length(&run)) {
-                longest = Some(run);
-            }
+            longest = longest.max(length);
         }
-        Ok(longest.filter(|run| length(run) >= least))
+        Ok(Err(longest))
     }
 
-    /// Marks in a copy of a group's bitmap what is free but not to be handed out: system zones, what waits, what is
-    /// behind the limit, and a last cluster that goes on behind the volume.
+    /// Marks in a copy of a group's bitmap what is free but not to be handed out: system zones, what waits or is
+    /// claimed, what is behind the limit, and a last cluster that goes on behind the volume.
     fn mask(&self, ground: &Ground, group: Group, limit: u64, bitmap: &mut [u8]) {
         let geometry = &ground.superblock.geometry;
         let start = geometry.group_first_block(group).map_or(0, Pblk::get);
@@ -145,9 +200,8 @@ impl Allocator {
         let (end, log) = (start + blocks, geometry.cluster_log());
         let whole = ((limit.min(end).saturating_sub(start)) >> log) as u32;
         put_bits(bitmap, whole..geometry.group_clusters(group).unwrap_or(0).max(whole), true);
-        let held = self.held.range(..end).rev().map(|(first, end)| (*first, *end));
-        let held = held.take_while(|run| run.1 > start);
-        for (from, to) in ground.zones.within(start, end).iter().copied().chain(held) {
+        let taken = self.held.within(start, end).chain(self.claimed.within(start, end));
+        for (from, to) in ground.zones.within(start, end).iter().copied().chain(taken) {
             let index = |block: u64| ((block.clamp(start, end) - start) >> log) as u32;
             put_bits(bitmap, index(from)..index(to.min(end) - 1) + 1, true);
         }
@@ -174,6 +228,31 @@ impl Allocator {
         }
         Err(Error::NoSpace)
     }
+}
+
+/// Something of the groups of these blocks has become free.
+fn raise(geometry: &Geometry, orders: &mut Option<Orders>, first: u64, end: u64) {
+    let Some(orders) = orders else { return };
+    let group = |block| geometry.group_of_block(Pblk(block)).map(|(group, _)| group.get());
+    let (Some(first), Some(last)) = (group(first), group(end - 1)) else { return };
+    for number in first..=last {
+        orders.set(number, geometry.group_clusters(Group(number)).unwrap_or(0));
+    }
+}
+
+/// Whether a group lies below a limit, all of it.
+fn is_below(geometry: &Geometry, group: Group, limit: u64) -> bool {
+    let end = geometry
+        .group_first_block(group)
+        .map(|first| first.get().saturating_add(u64::from(geometry.group_blocks(group).unwrap_or(0))));
+    end.is_some_and(|end| end <= limit)
+}
+
+/// Blocks of clusters of a group.
+fn run_of(ground: &Ground, group: Group, clusters: &Range<u32>) -> Run {
+    let size = u64::from(ground.superblock.geometry.cluster_blocks());
+    let first = cluster_start(ground, group, clusters.start);
+    Run { first, count: u64::from(clusters.end - clusters.start) * size }
 }
 
 /// All groups: the one that is nearest, those behind it, and those before it.
@@ -244,8 +323,10 @@ impl Space for Allocator {
         changed.into_values().try_for_each(|group| group.store(blocks))?;
         if self.holds {
             held.iter().try_for_each(|(first, end)| blocks.free_later(Pblk(*first), end - first))?;
-            self.held_blocks += held.iter().map(|(first, end)| end - first).sum::<u64>();
-            self.held.extend(held);
+            held.iter().for_each(|(first, end)| self.held.add(*first, *end));
+        } else {
+            let Allocator { geometry, orders, .. } = self;
+            held.iter().for_each(|(first, end)| raise(geometry, orders, *first, *end));
         }
         Ok(())
     }

@@ -8,6 +8,7 @@
 //! promised before the data is sent ([`FreeSpace::promise`]), and nobody else gets it.
 
 use super::Space;
+use super::claims::Windows;
 use super::group::{descriptor, place_of_inode};
 use super::inode::{self, NewInode};
 use super::search::{Allocator, Run, Wish, check_give_back};
@@ -24,8 +25,9 @@ use uext4_ondisk::{Ino, Pblk};
 pub(crate) struct FreeSpace(Mutex<Account>);
 
 /// In clusters.
-struct Account {
+pub(super) struct Account {
     allocator: Allocator,
+    windows: Windows,
     /// Free by the bitmaps, once they were counted.
     free: Option<u64>,
     promised: u64,
@@ -33,7 +35,7 @@ struct Account {
 
 impl Account {
     /// What may be taken by somebody to whom nothing is promised.
-    fn available(&mut self, blocks: &impl Blocks) -> Result<u64> {
+    pub(super) fn available(&mut self, blocks: &impl Blocks) -> Result<u64> {
         let free = match self.free {
             Some(free) => free,
             None => {
@@ -44,7 +46,30 @@ impl Account {
         };
         self.free = Some(free);
         let size = u64::from(blocks.ground().superblock.geometry.cluster_blocks());
-        Ok(free.saturating_sub(self.allocator.held_blocks() / size).saturating_sub(self.promised))
+        Ok(free
+            .saturating_sub((self.allocator.held_blocks() + self.allocator.claimed_blocks()) / size)
+            .saturating_sub(self.promised))
+    }
+
+    pub(super) fn windows(&mut self) -> &mut Windows {
+        &mut self.windows
+    }
+
+    /// As [`Allocator::claim`]; counted by [`Account::available`] from then on.
+    pub(super) fn claim_run(&mut self, blocks: &impl Blocks, wish: &Wish) -> Result<Run> {
+        self.allocator.claim(blocks, wish)
+    }
+
+    /// As [`Allocator::unclaim`].
+    pub(super) fn unclaim(&mut self, run: Run) {
+        self.allocator.unclaim(run);
+    }
+
+    /// As [`Allocator::take_claimed`].
+    pub(super) fn take_claimed(&mut self, blocks: &mut impl Blocks, run: Run) -> Result<()> {
+        self.allocator.take_claimed(blocks, run)?;
+        self.taken(run.count / u64::from(blocks.ground().superblock.geometry.cluster_blocks()));
+        Ok(())
     }
 
     fn taken(&mut self, clusters: u64) {
@@ -55,7 +80,8 @@ impl Account {
 impl FreeSpace {
     /// Nothing is looked at yet.
     pub(crate) fn new(ground: &Ground) -> Arc<FreeSpace> {
-        let account = Account { allocator: Allocator::new(ground), free: None, promised: 0 };
+        let account =
+            Account { allocator: Allocator::new(ground), windows: Windows::new(), free: None, promised: 0 };
         Arc::new(FreeSpace(Mutex::new(account)))
     }
 
@@ -146,7 +172,7 @@ impl FreeSpace {
         Nodes { space: self, promised: true }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Account> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Account> {
         self.0.lock()
     }
 }

@@ -16,7 +16,7 @@ use crate::map::edit::{self, Form, Leaf};
 use std::ops::Range;
 use uext4_iomap::{Run, State};
 use uext4_ondisk::ext4::{Extent, MAX_UNWRITTEN_LENGTH};
-use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
 /// How a step went.
 enum Step {
@@ -166,7 +166,7 @@ impl Files<'_> {
                 let step = hole.start - inside - extent.logical.get().min(hole.start - inside);
                 Pblk(extent.physical.get().saturating_add(u64::from(step)))
             }
-            None => self.home(draft),
+            None => self.home(draft.ino),
         };
         if size == 1 {
             return Ok(Hole { blocks: hole, place: Place::Near(near) });
@@ -186,10 +186,9 @@ impl Files<'_> {
     }
 
     /// Where the first block of a file is looked for: in the group of its inode.
-    pub(super) fn home(&self, draft: &Draft) -> Pblk {
+    pub(super) fn home(&self, ino: Ino) -> Pblk {
         let geometry = &self.state.superblock.geometry;
-        let group =
-            geometry.group_of_inode(draft.ino).and_then(|(group, _)| geometry.group_first_block(group));
+        let group = geometry.group_of_inode(ino).and_then(|(group, _)| geometry.group_first_block(group));
         group.unwrap_or(Pblk(u64::from(geometry.first_data_block())))
     }
 }

@@ -7,12 +7,13 @@ use crate::ground::journaled::Journaled;
 use crate::inode::Inode;
 use crate::inode::draft::Draft;
 use crate::inode::edit::Change;
-use crate::map::edit;
+use crate::map::edit::{self, Converted};
 use std::ops::Range;
-use uext4_ondisk::Lblk;
 
 /// Leaves of a map that are changed in one handle at most: it must fit into the smallest log.
 const LEAVES: u32 = 32;
+/// Ranges that one handle looks at.
+const RANGES: usize = 1024;
 
 /// What a handle is to do, and what is left of it.
 struct Work<'r> {
@@ -30,10 +31,9 @@ impl Work<'_> {
     }
 
     /// All up to a block is done.
-    fn done(&mut self, to: u64) {
-        if self.ranges.first().is_some_and(|range| range.end <= to) {
-            self.ranges = &self.ranges[1..];
-        }
+    fn done_to(&mut self, to: u64) {
+        let done = self.ranges.partition_point(|range| range.end <= to);
+        self.ranges = &self.ranges[done..];
         self.from = to;
     }
 }
@@ -79,27 +79,10 @@ impl Files<'_> {
                 return Ok(());
             }
             let mut map = inode.state.map.lock();
-            let (mut done, mut changed) = (Vec::new(), 0);
-            while let Some(range) = work.next() {
-                let (start, limit) = (block(range.start)?, block(range.end)?);
-                let leaf = edit::leaf(blocks, &edit, Lblk(start))?;
-                let end = limit.min(leaf.window.end);
-                let unwritten = leaf.extents.iter().any(|extent| {
-                    extent.unwritten && extent.logical.get() < end && extent.logical_end().get() > start
-                });
-                if unwritten {
-                    if changed == leaves {
-                        break;
-                    }
-                    match self.convert_leaf(blocks, &mut edit, start..end) {
-                        // What is whole so far is kept; the rest finds no room either, and says so.
-                        Err(Error::NoSpace) if changed > 0 => break,
-                        other => other?,
-                    }
-                    changed += 1;
-                }
-                done.push(u64::from(start)..u64::from(end));
-                work.done(u64::from(end));
+            let before = (edit.disk.i_block, edit.disk.blocks_raw, edit.disk.flags);
+            let Converted { done, changed } = self.convert_some(blocks, &mut edit, work, leaves)?;
+            if let Some(last) = done.last() {
+                work.done_to(u64::from(last.end));
             }
             let reached = match (work.size, work.next()) {
                 (Some(size), None) => Some(size),
@@ -111,10 +94,12 @@ impl Files<'_> {
             if let Some(size) = grown {
                 edit.set_size(blocks.ground(), size)?;
             }
-            if changed > 0 || grown.is_some() {
+            // The record says nothing else of the leaves than it did; times are written with what changes it.
+            if grown.is_some() || before != (edit.disk.i_block, edit.disk.blocks_raw, edit.disk.flags) {
                 edit.store(blocks, Change::Data)?;
             }
             if changed > 0 {
+                let done: Vec<_> = done.iter().map(|part| part.start.into()..part.end.into()).collect();
                 inode.state.converted(&mut map, blocks.tid().0, &done)?;
             }
             if let Some(size) = grown {
@@ -127,8 +112,24 @@ impl Files<'_> {
         })
     }
 
-    fn convert_leaf(&self, blocks: &mut impl Blocks, draft: &mut Draft, range: Range<u32>) -> Result<()> {
-        edit::convert(blocks, &mut self.space.promised(), draft, range, false)
+    /// Converts as many of the ranges that are next as one edit may, or finds room for.
+    fn convert_some(
+        &self,
+        blocks: &mut impl Blocks,
+        draft: &mut Draft,
+        work: &Work<'_>,
+        mut most: u32,
+    ) -> Result<Converted> {
+        let next = work.ranges.iter().take(RANGES);
+        let next = next.map(|range| Ok(block(work.from.max(range.start))?..block(range.end)?));
+        let ranges = next.collect::<Result<Vec<Range<u32>>>>()?;
+        loop {
+            match edit::convert_some(blocks, &mut self.space.promised(), draft, &ranges, most) {
+                // Part of it may need none; the rest finds no room either, and says so.
+                Err(Error::NoSpace) if most > 1 => most /= 2,
+                other => return other,
+            }
+        }
     }
 }
 

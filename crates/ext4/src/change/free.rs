@@ -13,6 +13,7 @@ use crate::ground::journaled::Journaled;
 use crate::inode::draft::Draft;
 use crate::inode::fields::now;
 use crate::map::edit::{self, Form};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use uext4_blockdev::{BufferPool, WriteDurability};
 use uext4_ondisk::ext4::{
@@ -20,9 +21,7 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
-/// Runs of data that are given back in one handle at most.
-const RUNS: usize = 16;
-/// Blocks in them, if those are metadata: each is revoked.
+/// Blocks that are given back in one handle at most if they are metadata: each is revoked.
 const METADATA: u32 = 64;
 /// Blocks that giving up a block of attributes changes, beside its group: itself, and a block of revokes.
 const ATTRIBUTES: u32 = 2;
@@ -134,20 +133,26 @@ impl Files<'_> {
                 return Ok(());
             }
             let levels = depth(self.state, &draft.disk);
-            let (trees, pointers) =
-                (self.credits(levels, 1, RUNS as u32), credits::pointers(self.state, 2, RUNS as u32));
-            let step = |blocks: &mut Journaled<'_>| self.free_step(blocks, ino, at);
-            match Journaled::run(self.state, trees.max(pointers) + 1, step)? {
+            // One block of revokes more, and what a range of pointers touches at its two ends.
+            let (credits, groups) = self.removal_credits(draft.disk.uses_extents(), levels, 2);
+            let step = |blocks: &mut Journaled<'_>| self.free_step(blocks, ino, at, groups as usize);
+            match Journaled::run(self.state, credits + 1, step)? {
                 Some(next) => at = next,
                 None => return Ok(()),
             }
         }
     }
 
-    /// Gives back the first runs from a block on. Returns where to go on, if there were any.
-    fn free_step(&self, blocks: &mut Journaled<'_>, ino: Ino, from: u32) -> Result<Option<u32>> {
+    /// Gives back the first runs from a block on, to so many groups. Returns where to go on, if there were any.
+    fn free_step(
+        &self,
+        blocks: &mut Journaled<'_>,
+        ino: Ino,
+        from: u32,
+        groups: usize,
+    ) -> Result<Option<u32>> {
         let mut draft = Draft::load(blocks, ino)?;
-        let Some(range) = next_mapped(blocks, &draft, from)? else { return Ok(None) };
+        let Some(range) = next_mapped(blocks, &draft, from, groups)? else { return Ok(None) };
         let next = range.end;
         let removed = edit::remove(blocks, &mut self.space.open(), &mut draft, range)?;
         let idle = edit::idle_clusters(blocks, &draft, &removed)?;
@@ -191,16 +196,24 @@ impl Files<'_> {
     }
 }
 
-/// What is mapped from a block on, as much as one handle gives back.
-fn next_mapped(blocks: &impl Blocks, draft: &Draft, from: u32) -> Result<Option<Range<u32>>> {
+/// What is mapped from a block on, as much as one handle gives back: what one leaf tells, and lies in so many groups.
+fn next_mapped(blocks: &impl Blocks, draft: &Draft, from: u32, groups: usize) -> Result<Option<Range<u32>>> {
     let mut at = from;
     while at < u32::MAX {
         let leaf = edit::leaf(blocks, draft, Lblk(at))?;
-        let behind = |extent: &&Extent| extent.logical_end().get() > at;
-        let mut extents = leaf.extents.iter().filter(behind).take(RUNS);
-        if let Some(first) = extents.next() {
-            let start = first.logical.get().max(at);
-            let end = extents.last().unwrap_or(first).logical_end().get();
+        let behind = leaf.extents.iter().filter_map(|extent| edit::within(extent, &(at..u32::MAX)));
+        let mut found: Option<Range<u32>> = None;
+        let mut touched = BTreeSet::new();
+        for extent in behind {
+            let (start, end) = (extent.logical.get(), fitting(blocks, &extent, &mut touched, groups));
+            if end > start {
+                found = Some(found.map_or(start, |found| found.start)..end);
+            }
+            if end < extent.logical_end().get() {
+                break;
+            }
+        }
+        if let Some(Range { start, end }) = found {
             let most = if is_metadata(draft) { start.saturating_add(METADATA) } else { end };
             return Ok(Some(start..end.min(most)));
         }
@@ -210,4 +223,20 @@ fn next_mapped(blocks: &impl Blocks, draft: &Draft, from: u32) -> Result<Option<
         at = leaf.window.end;
     }
     Ok(None)
+}
+
+/// The end of the beginning of an extent that lies in so many groups, those touched already among them. An extent of
+/// small blocks may go through several.
+fn fitting(blocks: &impl Blocks, extent: &Extent, touched: &mut BTreeSet<u64>, groups: usize) -> u32 {
+    let geometry = &blocks.ground().superblock.geometry;
+    let (per, base) = (u64::from(geometry.blocks_per_group().max(1)), u64::from(geometry.first_data_block()));
+    let (first, last) = (extent.physical.get(), extent.physical.get() + u64::from(extent.length) - 1);
+    let group = |block: u64| block.saturating_sub(base) / per;
+    for number in group(first)..=group(last) {
+        if !touched.contains(&number) && touched.len() == groups {
+            return extent.logical.get() + (number * per + base).saturating_sub(first) as u32;
+        }
+        touched.insert(number);
+    }
+    extent.logical_end().get()
 }

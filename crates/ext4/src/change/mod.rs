@@ -3,12 +3,14 @@
 //! | file | what |
 //! |---|---|
 //! | `allocate.rs` | blocks for holes |
+//! | `append.rs` | blocks behind the end that are written before they are the file's |
 //! | `pointers.rs` | the same for maps of block pointers |
 //! | `convert.rs` | unwritten blocks become written, and the size follows |
 //! | `remove.rs` | blocks and size are taken away |
 //! | `clear.rs` | written blocks become unwritten |
 //! | `shift.rs` | blocks get other places in the file |
 //! | `free.rs` | all that an inode without a name has |
+//! | `privileges.rs` | set-user-id, set-group-id and capabilities, which go with the first write |
 //! | `orphans.rs` | inodes that are to be freed or cut, and what a crash left of that |
 //!
 //! Each step is one handle, begun without a lock. Inside it: the inode's turn ([`Inode::edit`]), its map lock, then the
@@ -18,11 +20,13 @@
 //! [`Inode::edit`]: crate::inode::Inode::edit
 
 mod allocate;
+pub(crate) mod append;
 mod clear;
 mod convert;
 pub(crate) mod free;
 pub(crate) mod orphans;
 mod pointers;
+pub(crate) mod privileges;
 mod remove;
 mod shift;
 
@@ -116,6 +120,7 @@ impl Files<'_> {
     pub(crate) fn with_room<T>(&self, mut step: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..COMMITS_FOR_ROOM {
             match step() {
+                Err(Error::NoSpace) if self.space.close_windows() => {}
                 Err(Error::NoSpace) if self.space.awaits_commit() => {
                     self.state.commit_all()?;
                 }

@@ -91,6 +91,11 @@ impl Orphans {
         self.waiting.lock().iter().copied().collect()
     }
 
+    /// Whether this one waits.
+    fn waits(&self, ino: Ino) -> bool {
+        self.waiting.lock().contains(&ino)
+    }
+
     /// Takes one out of those that wait: for the caller alone.
     fn take(&self, ino: Ino) -> bool {
         let mut waiting = self.waiting.lock();
@@ -190,6 +195,10 @@ impl Files<'_> {
     /// # Errors
     /// As of [`Files::free_inode`]: it waits on then.
     pub(crate) fn release(&self, ino: Ino, inode: Option<Arc<Inode>>) -> Result<()> {
+        if inode.is_none() && !self.orphans.waits(ino) {
+            // One that has a name stays in memory, with what was noted of it there. Who removes the name comes later.
+            return Ok(());
+        }
         if let Some(inode) = inode.or_else(|| self.state.live_inode(ino))
             && !self.state.let_go(inode)
         {
@@ -268,7 +277,9 @@ fn check_processes(ground: &Ground) -> Result<()> {
     if superblock.features.ro_compat.contains(RoCompat::QUOTA) {
         return refuse("whose blocks quota files count");
     }
-    if superblock.state.contains(State::ERRORS) {
+    // Where metadata may be wrong, blocks of an orphan may be somebody else's. A device that failed leaves none wrong:
+    // what was half done was not committed.
+    if superblock.state.contains(State::ERRORS) && !ground.recovery.device_failed {
         return refuse("and recorded errors: run e2fsck");
     }
     Ok(())

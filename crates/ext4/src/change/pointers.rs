@@ -85,7 +85,7 @@ impl Files<'_> {
             };
             let before = behind.checked_sub(1).map(|before| leaf.extents[before]);
             let goal = before.map_or_else(
-                || self.home(draft),
+                || self.home(draft.ino),
                 |extent| Pblk(extent.physical.get() + u64::from(at - extent.logical.get())),
             );
             return Ok(Some(Hole { blocks: at..next.min(reach).min(range.end), goal }));

@@ -145,7 +145,7 @@ impl Files<'_> {
     /// One handle's part.
     fn remove_last(&self, inode: &Inode, removal: &Removal) -> Result<Step> {
         let levels = self.depth(inode);
-        let (credits, groups) = self.removal_credits(inode, levels);
+        let (credits, groups) = self.removal_credits(inode.disk().uses_extents(), levels, 1);
         Journaled::run(self.state, credits, |blocks| {
             let mut edit = inode.edit(blocks)?;
             if depth(self.state, &edit.disk) > levels {
@@ -177,13 +177,13 @@ impl Files<'_> {
         })?
     }
 
-    /// Credits of a step, and how many groups it may give blocks back to.
-    fn removal_credits(&self, inode: &Inode, levels: u16) -> (u32, u32) {
+    /// Credits of a step that unmaps what so many leaves of pointers tell, or one of extents; and how many groups it
+    /// may give blocks back to.
+    pub(super) fn removal_credits(&self, extents: bool, levels: u16, leaves: u32) -> (u32, u32) {
         let most = self.state.max_credits();
-        let extents = inode.disk().uses_extents();
         let credits = |groups| match extents {
             true => self.credits(levels, 1, groups),
-            false => credits::pointers(self.state, 1, groups),
+            false => credits::pointers(self.state, leaves, groups),
         };
         let mut groups = GROUPS;
         while groups > 2 && credits(groups) > most {

@@ -1,6 +1,7 @@
 //! Explains a request in words: the plan, the device requests, and what would make it faster.
 
 use super::explain_journal::share;
+use crate::change::privileges;
 use crate::face::volume::Shared;
 use crate::ground::error::{Error, Result};
 use crate::inode::check_overwrite;
@@ -84,12 +85,17 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
         bounced,
         queued: query.queued,
     };
+    if query.write {
+        // A file that is open for reading was not asked.
+        privileges::note(&shared.fs.state, &open.inode)?;
+    }
     let outlook = shared.engine.explain(open, &request, query.write)?;
     let facts = Facts { shared, open, request, outlook: &outlook, geometry, device };
     let refused = facts.refusal(query.write);
     let mut transfers = 0;
     let mut list = List::default();
-    let placed = matches!(outlook.plan.journal, JournalWork::None | JournalWork::Handle);
+    let Plan { journal, drops_privileges, .. } = outlook.plan;
+    let placed = matches!(journal, JournalWork::None | JournalWork::Handle) && !drops_privileges;
     if refused.is_none() && placed {
         transfers = facts.transfers(query.write, &mut list)?;
     }
@@ -285,11 +291,19 @@ impl Facts<'_> {
         lines.push(if write { self.write_route(switches) } else { self.read_route(switches) });
         lines.push(match (self.plan().gate, self.plan().drain) {
             (GateMode::Shared, _) => "gate: shared, many requests at a time".into(),
+            (GateMode::Exclusive, false) if self.plan().drops_privileges => {
+                "gate: exclusive to the end, as the first write of a file with privileges".into()
+            }
             (GateMode::Exclusive, false) => "gate: exclusive while it allocates".into(),
             (GateMode::Exclusive, true) => "gate: exclusive, after a drain of everything in flight".into(),
         });
         if !self.plan().counted {
             lines.push("in-flight counter: untouched, the gate is held until the end".into());
+        }
+        if self.plan().drops_privileges {
+            let text = "privileges: set-user-id, set-group-id or capabilities of the file are taken away first, in a \
+                        handle of its own; the next write finds none";
+            lines.push(text.into());
         }
         if write {
             lines.push(self.journal_line());
@@ -354,6 +368,7 @@ impl Facts<'_> {
 
     fn journal_line(&self) -> String {
         match self.plan().journal {
+            JournalWork::None if self.plan().drops_privileges => "journal: no other handle".into(),
             JournalWork::None => "journal: no handle, no transaction".into(),
             JournalWork::Handle => {
                 "journal: a handle around the mapping (overwrite-no-transaction is off)".into()

@@ -4,6 +4,7 @@ use super::file::File;
 use super::read_dir::ReadDir;
 use super::volume::Volume;
 use super::walk::TableReader;
+use crate::change::privileges;
 use crate::ground::error::{Error, Result};
 use crate::ground::options::{Create, OpenOptions};
 use crate::inline::InlineData;
@@ -104,12 +105,15 @@ impl Volume {
                 return Err(Error::ReadOnly("the volume was opened read-only"));
             }
             check_overwrite(self.superblock(), &inode)?;
+            if !inode.is_inline() {
+                privileges::note(self.state(), &inode)?;
+            }
         }
         let switches = options.switches.unwrap_or(self.shared.options.switches);
         let tail = options.append.then(|| OpenFile::new(inode.clone(), false, true, switches));
         let open = OpenFile::new(inode, options.read, options.write, switches);
         let file = File::new(open, tail, self.shared.clone());
-        if options.truncate && file.size() > 0 {
+        if options.truncate && (file.size() > 0 || file.open_file().state().is_privileged()) {
             file.set_len(0)?;
         }
         Ok(file)

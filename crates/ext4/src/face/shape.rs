@@ -64,7 +64,7 @@ impl File {
             alone = self.alone(drain)?;
         }
         alone.files.check_size(alone.inode, size)?;
-        alone.held.mark_written();
+        alone.begin()?;
         let before = self.size();
         if size > before {
             return alone.grow(size);
@@ -172,6 +172,15 @@ impl File {
 }
 
 impl Alone<'_> {
+    /// The change begins: nothing refuses it any more. What the file may do when it is run goes first.
+    fn begin(&self) -> Result<()> {
+        if self.inode.state.is_privileged() {
+            self.files.drop_privileges(self.inode)?;
+        }
+        self.held.mark_written();
+        Ok(())
+    }
+
     /// Zeroes bytes on the device where they are written.
     fn zero(&self, pos: u64, end: u64) -> Result<()> {
         self.zero_where(pos, end, State::Written)
@@ -196,7 +205,7 @@ impl Alone<'_> {
 
     fn allocate(&self, pos: u64, end: u64, grows: bool) -> Result<()> {
         self.files.check_size(self.inode, end)?;
-        self.held.mark_written();
+        self.begin()?;
         self.files.allocate(self.inode, self.touched(pos, end))?;
         if grows && end > self.file.size() { self.grow(end) } else { Ok(()) }
     }
@@ -209,7 +218,7 @@ impl Alone<'_> {
         // What is allocated behind the last block stays, as in Linux.
         let end = end.min(size.next_multiple_of(self.block));
         let whole = pos.div_ceil(self.block)..end / self.block;
-        self.held.mark_written();
+        self.begin()?;
         if whole.is_empty() {
             return self.zero(pos, end);
         }
@@ -226,7 +235,7 @@ impl Alone<'_> {
 
     fn zero_range(&self, pos: u64, end: u64, grows: bool) -> Result<()> {
         self.files.check_size(self.inode, end)?;
-        self.held.mark_written();
+        self.begin()?;
         self.files.allocate(self.inode, self.touched(pos, end))?;
         let whole = pos.div_ceil(self.block)..end / self.block;
         if whole.is_empty() {
@@ -256,7 +265,7 @@ impl Alone<'_> {
                 "a range to be taken out that is not in front of the last byte".into(),
             ));
         }
-        self.held.mark_written();
+        self.begin()?;
         self.files.collapse(self.inode, &self.held, gap, size - (end - pos))
     }
 
@@ -267,13 +276,13 @@ impl Alone<'_> {
         }
         let size = size.saturating_add(end - pos);
         self.files.check_size(self.inode, size)?;
-        self.held.mark_written();
+        self.begin()?;
         self.files.insert(self.inode, &self.held, gap, size)
     }
 
     fn prepare(&self, size: u64) -> Result<()> {
         self.files.check_size(self.inode, size)?;
-        self.held.mark_written();
+        self.begin()?;
         let blocks = self.touched(0, size);
         if blocks.is_empty() {
             return Ok(());

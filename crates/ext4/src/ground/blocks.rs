@@ -24,6 +24,17 @@ pub(crate) trait Blocks {
     /// What `look` says of a block as it is now.
     fn look<T>(&self, block: Pblk, look: impl FnOnce(&[u8]) -> T) -> Result<T>;
 
+    /// The same of a block that `verify` finds sound. It may be asked for each load of the block only, so it says the
+    /// same of all that is made of a sound block.
+    fn look_verified<T>(
+        &self,
+        block: Pblk,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        self.look(block, |bytes| verify(bytes).map(|()| look(bytes)))?
+    }
+
     /// Changes a block in place. The caller has looked at it before and found it sound.
     fn change<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T>;
 

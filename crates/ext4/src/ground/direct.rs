@@ -21,6 +21,15 @@ impl Blocks for Direct<'_> {
         Ok(look(&self.0.cache.read(block.get())?))
     }
 
+    fn look_verified<T>(
+        &self,
+        block: Pblk,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        Ok(look(&self.0.cache.get_or_verify(block.get(), verify)?))
+    }
+
     fn change<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
         let pin = self.0.cache.pin(block.get())?;
         Ok(self.0.cache.modify(&pin, Owner::Direct, change)?)

@@ -127,6 +127,15 @@ impl Blocks for Journaled<'_> {
         Ok(look(&self.ground.cache.read(block.get())?))
     }
 
+    fn look_verified<T>(
+        &self,
+        block: Pblk,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        Ok(look(&self.ground.cache.get_or_verify(block.get(), verify)?))
+    }
+
     fn change<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
         self.change_in_turn(block, false, change)
     }

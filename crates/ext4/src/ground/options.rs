@@ -13,6 +13,7 @@ pub struct VolumeOptions {
     pub(crate) metadata_budget: u64,
     pub(crate) map_budget: usize,
     pub(crate) inode_budget: usize,
+    pub(crate) keeps_set_id: bool,
 }
 
 impl VolumeOptions {
@@ -25,6 +26,7 @@ impl VolumeOptions {
             metadata_budget: 64 << 20,
             map_budget: 64 << 20,
             inode_budget: 8 << 20,
+            keeps_set_id: false,
         }
     }
 
@@ -69,6 +71,15 @@ impl VolumeOptions {
     #[must_use]
     pub fn inode_budget(mut self, bytes: usize) -> Self {
         self.inode_budget = bytes;
+        self
+    }
+
+    /// Whether writes leave set-user-id and set-group-id of their file alone, as the kernel does for a caller that may
+    /// (`CAP_FSETID`). A volume knows no caller, so it takes them away unless this is set. The attribute
+    /// `security.capability` goes with every write in any case.
+    #[must_use]
+    pub fn keep_set_id(mut self, keep: bool) -> Self {
+        self.keeps_set_id = keep;
         self
     }
 }

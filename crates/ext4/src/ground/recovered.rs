@@ -1,6 +1,7 @@
 //! What became of the journal when the volume was opened.
 
 use uext4_jbd2::{Damage, FastCommits, LogEnd, RecoveryReport};
+use uext4_ondisk::ext4::{State, Superblock};
 
 /// What opening did with the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +50,8 @@ pub struct RecoveryInfo {
     pub log: Option<RecoveryReport>,
     /// Error that the journal had recorded (`s_errno`), 0 = none.
     pub journal_errno: i32,
+    /// Whether that is all that went wrong, and says that the device failed: an abort of which nothing was committed.
+    pub(crate) device_failed: bool,
     /// Why a fast commit could not be replayed, if there is one. The volume is shown without it and those behind it.
     pub fast_commits_refused: Option<String>,
     /// The fast commits before that one, if there are any. They were replayed.
@@ -57,13 +60,25 @@ pub struct RecoveryInfo {
     pub journal_damage: Option<String>,
 }
 
+/// What a device answers that fails or has no room.
+const DEVICE: [i32; 6] =
+    [libc::EIO, libc::ENOSPC, libc::ENXIO, libc::ENODEV, libc::ETIMEDOUT, libc::EREMOTEIO];
+
 impl RecoveryInfo {
+    /// Takes over what the journal recorded. `superblock` is the one on the device, from before.
+    pub(crate) fn note_journal(&mut self, errno: i32, superblock: &Superblock) {
+        let known = superblock.state.contains(State::ERRORS) || superblock.errors.count > 0;
+        self.journal_errno = errno;
+        self.device_failed = DEVICE.contains(&errno.saturating_abs()) && !known;
+    }
+
     pub(crate) fn new(state: RecoveryState, needed: bool) -> Self {
         RecoveryInfo {
             state,
             needed,
             log: None,
             journal_errno: 0,
+            device_failed: false,
             fast_commits_refused: None,
             fast_commits_before: None,
             journal_damage: None,

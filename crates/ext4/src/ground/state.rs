@@ -27,6 +27,8 @@ pub(crate) struct Ground {
     pub(crate) recovery: RecoveryInfo,
     /// Whether a damaged group descriptor is always an error: so on volumes open for writing.
     pub(crate) trusts_only_sound: bool,
+    /// Whether writes leave set-user-id and set-group-id alone.
+    pub(crate) keeps_set_id: bool,
     pub(crate) descriptor_damage: Option<DescriptorDamage>,
 }
 

@@ -13,6 +13,8 @@ pub(crate) struct Draft {
     pub(crate) disk: DiskInode,
     /// The bytes of the record as they were read, attributes inside it included.
     pub(crate) raw: Vec<u8>,
+    /// Block of the inode table with the record, and byte in it.
+    pub(crate) place: (Pblk, usize),
 }
 
 impl Draft {
@@ -21,14 +23,22 @@ impl Draft {
     /// # Errors
     /// [`Error::Corrupt`] naming the inode, and those of the body.
     pub(crate) fn load(blocks: &impl Blocks, ino: Ino) -> Result<Draft> {
-        let (block, offset) = place_of(blocks.ground(), ino)?;
+        Draft::load_at(blocks, ino, place_of(blocks.ground(), ino)?)
+    }
+
+    /// The same of a record whose place is known.
+    ///
+    /// # Errors
+    /// As of [`Draft::load`].
+    pub(crate) fn load_at(blocks: &impl Blocks, ino: Ino, place: (Pblk, usize)) -> Result<Draft> {
+        let (block, offset) = place;
         let superblock = &blocks.ground().superblock;
         let size = usize::from(superblock.geometry.inode_size());
         let raw = blocks.look(block, |bytes| bytes.get(offset..offset + size).map(<[u8]>::to_vec))?;
         let truncated = || Error::from(Corrupt::from(CorruptKind::Truncated("inode table")).in_inode(ino));
         let raw = raw.ok_or_else(truncated)?;
         let disk = DiskInode::decode(&raw, ino, superblock).map_err(|corrupt| corrupt.at_block(block))?;
-        Ok(Draft { ino, disk, raw })
+        Ok(Draft { ino, disk, raw, place })
     }
 
     /// The seed of checksums of its blocks, on volumes that have them.
@@ -73,7 +83,7 @@ impl Draft {
     /// # Errors
     /// Those of the body; [`Error::Invalid`] if a field cannot be stored. Nothing was changed then.
     pub(crate) fn store(&mut self, blocks: &mut impl Blocks) -> Result<()> {
-        let (block, offset) = place_of(blocks.ground(), self.ino)?;
+        let (block, offset) = self.place;
         let mut raw = self.raw.clone();
         let encoded = self.disk.encode(&mut raw, self.ino, &blocks.ground().superblock);
         encoded?;
@@ -89,7 +99,7 @@ impl Draft {
     /// # Errors
     /// As of [`Draft::store`].
     pub(crate) fn store_in_chain(&mut self, blocks: &mut impl Blocks) -> Result<()> {
-        let (block, offset) = place_of(blocks.ground(), self.ino)?;
+        let (block, offset) = self.place;
         let size = self.raw.len();
         let link = |bytes: &[u8]| bytes.get(offset..).map_or(0, next_orphan);
         loop {

@@ -8,6 +8,7 @@ use crate::ground::error::Result;
 use parking_lot::MutexGuard;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use uext4_ondisk::Pblk;
 
 /// What a change is, for those who make it durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,10 +33,12 @@ impl Inode {
     /// noted so far: it is written with the next change, whatever that is.
     ///
     /// # Errors
-    /// Those of [`Draft::load`].
+    /// Those of [`Draft::load_at`].
     pub(crate) fn edit(&self, blocks: &impl Blocks) -> Result<Edit<'_>> {
         let turn = self.editing.lock();
-        let mut draft = Draft::load(blocks, self.ino())?;
+        let block = u64::from(blocks.ground().superblock.geometry.block_size());
+        let place = (Pblk(self.position() / block), (self.position() % block) as usize);
+        let mut draft = Draft::load_at(blocks, self.ino(), place)?;
         let mut told_ns = self.disk().told_ns;
         let written = self.state.gate.last_write_ns();
         if written > told_ns {
@@ -62,7 +65,7 @@ impl Edit<'_> {
             (None, _) => {}
         }
         self.draft.store_in_chain(blocks)?;
-        let Draft { ino, disk, raw } = &self.draft;
+        let Draft { ino, disk, raw, .. } = &self.draft;
         let core = Core::new(blocks.ground(), *ino, disk.clone(), raw, self.told_ns);
         *self.inode.core.lock() = Arc::new(core);
         Ok(())

@@ -18,7 +18,7 @@ pub(super) fn note_journal_error(ground: &mut Ground, journal: &JournalInfo, wri
     if errno == 0 {
         return Ok(());
     }
-    ground.recovery.journal_errno = errno;
+    ground.recovery.note_journal(errno, &ground.superblock);
     ground.superblock.state |= State::ERRORS;
     if !write {
         return Ok(());

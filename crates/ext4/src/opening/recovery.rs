@@ -157,7 +157,7 @@ fn prepare(device: &Arc<dyn Device>, superblock: Superblock, options: &VolumeOpt
     let blocks = device.geometry().size / block_size;
     let recovery = Recovery::read(device, &log, &journal, blocks)?;
     let mut info = RecoveryInfo::new(RecoveryState::Overlay, true);
-    info.journal_errno = journal.superblock.errno;
+    info.note_journal(journal.superblock.errno, &superblock);
     info.log = Some(recovery.report().clone());
     if !journal.needs_recovery() {
         info.state = RecoveryState::EmptyLog;

@@ -60,6 +60,7 @@ pub(super) fn bare(
         journal_info: None,
         recovery: RecoveryInfo::clean(),
         trusts_only_sound: options.write,
+        keeps_set_id: options.keeps_set_id,
         descriptor_damage: None,
     };
     Ok(Ext4State::new(ground, options.inode_budget))

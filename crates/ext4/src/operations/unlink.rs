@@ -86,6 +86,10 @@ fn remove(files: &Files<'_>, parent: &Inode, inode: &Inode, name: &[u8]) -> Resu
         let mut directory = parent.edit(blocks)?;
         let mut file = inode.edit(blocks)?;
         file.remove_link()?;
+        if file.disk.links == 0 {
+            // The other name may have gone since it was looked at.
+            check_frees(blocks, &file)?;
+        }
         let mut space = files.space.open();
         let mut map = BlockMap::new(&mut space);
         dir::edit::Edit::open(blocks, &mut map, &mut directory)?.remove(name, inode.ino())?;

@@ -4,6 +4,7 @@ mod hooks;
 
 use crate::alloc::shared::{FreeSpace, Promise};
 use crate::change::Files;
+use crate::change::append::Appending;
 use crate::change::orphans::Orphans;
 use crate::ground::error::{Error, Result};
 use crate::inline;
@@ -24,15 +25,6 @@ pub struct Ext4 {
     pub(crate) orphans: Orphans,
     aborted: AtomicBool,
     cause: OnceLock<Arc<str>>,
-}
-
-/// What an extending write holds from its begin to its end.
-pub struct Extension {
-    /// The holes behind the size that the write may fill. One that fails gives their blocks back.
-    holes: Vec<Blocks>,
-    /// Whether the file is among the orphans meanwhile. New blocks of an extent tree are unwritten there, and a crash
-    /// leaves none to be cleared away; those of a map of pointers are data.
-    orphaned: bool,
 }
 
 impl Ext4 {
@@ -64,6 +56,20 @@ impl Ext4 {
     fn abort_error(&self) -> Error {
         Error::Aborted(self.cause.get().cloned().unwrap_or_else(|| "an earlier failure".into()))
     }
+}
+
+/// How an extending write gets the blocks that it has not.
+pub enum Extension {
+    /// They are claimed: the file has them when their data is complete.
+    Claimed(Appending),
+    /// They are allocated before it is sent.
+    Holes {
+        /// The holes behind the size that the write may fill. One that fails gives their blocks back.
+        holes: Vec<Blocks>,
+        /// Whether the file is among the orphans meanwhile. New blocks of an extent tree are unwritten there, and a
+        /// crash leaves none to be cleared away; those of a map of pointers are data.
+        orphaned: bool,
+    },
 }
 
 impl FileSystem for Ext4 {
@@ -133,6 +139,14 @@ impl FileSystem for Ext4 {
         Ok(handle.stop()?)
     }
 
+    fn check_privileges(&self, inode: &Inode) -> Result<()> {
+        self.files().check_privileges(inode)
+    }
+
+    fn drop_privileges(&self, inode: &Inode, _held: &InodeGuard<'_>) -> Result<()> {
+        self.files().drop_privileges(inode)
+    }
+
     type Reserve = Promise;
     type Extension = Extension;
 
@@ -151,12 +165,16 @@ impl FileSystem for Ext4 {
     fn extend_begin(&self, inode: &Inode, range: Range) -> Result<Extension> {
         let block = self.block_size();
         let behind = inode.state.size().div_ceil(block).max(range.pos / block);
-        let holes = self.files().holes(inode, behind..range.end().div_ceil(block))?;
+        let blocks = behind..range.end().div_ceil(block);
+        if let Some(claimed) = self.files().claim(inode, range.pos / block, blocks.clone())? {
+            return Ok(Extension::Claimed(claimed));
+        }
+        let holes = self.files().holes(inode, blocks)?;
         let orphaned = !inode.disk().uses_extents() && !holes.is_empty();
         if orphaned {
             self.files().begin_growth(inode)?;
         }
-        Ok(Extension { holes, orphaned })
+        Ok(Extension::Holes { holes, orphaned })
     }
 
     fn extend_end(
@@ -166,7 +184,17 @@ impl FileSystem for Ext4 {
         extension: Extension,
         outcome: Extended<'_, Promise>,
     ) -> Result<()> {
-        let Extension { holes, orphaned } = extension;
+        let (holes, orphaned) = match extension {
+            Extension::Claimed(claimed) => {
+                return match outcome {
+                    Extended::Complete { size, blocks, reserves: _promises } => {
+                        self.files().append(inode, held, claimed, blocks, size)
+                    }
+                    Extended::Failed => self.files().drop_claim(inode, held, claimed),
+                };
+            }
+            Extension::Holes { holes, orphaned } => (holes, orphaned),
+        };
         match outcome {
             Extended::Complete { size, .. } if orphaned => self.files().end_growth(inode, Some(size)),
             Extended::Complete { size, blocks, reserves: _promises } => {

@@ -224,6 +224,15 @@ pub(crate) fn has_default_acl(state: &Ext4State, directory: &Inode) -> Result<bo
     Ok(visit(state, directory, is_it)?.is_some())
 }
 
+/// Whether an inode has such an attribute. Both places are looked at, listed or not.
+pub(crate) fn any(
+    state: &Ext4State,
+    inode: &Inode,
+    mut is_it: impl FnMut(&XattrEntry<'_>) -> bool,
+) -> Result<bool> {
+    Ok(visit(state, inode, |entry| is_it(&entry).then_some(()))?.is_some())
+}
+
 /// The attributes inside the inode's record.
 pub(crate) fn in_record<'a>(state: &Ext4State, core: &'a Core) -> Result<Option<XattrArea<'a>>> {
     let area = XattrArea::in_inode(core.record_xattrs(), &XattrFormat::new(&state.superblock));

@@ -2,6 +2,7 @@
 //! helpers.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod crash;
 pub mod debugfs;
 pub mod descriptors;
 pub mod dirs;
@@ -10,8 +11,10 @@ pub mod fast;
 pub mod hostile;
 pub mod journal;
 pub mod layout;
+pub mod ledger;
 pub mod log;
 pub mod sample;
+pub mod scene;
 pub mod tree;
 
 use std::path::Path;

@@ -55,6 +55,13 @@ pub(super) fn patch(ground: &Ground, group: Group, change: impl FnOnce(&mut Grou
     blocks.change(block, encode).unwrap().unwrap();
 }
 
+/// Damages a block on the device, not in memory: what is read of it is looked at anew.
+fn spoil(ground: &Ground, block: Pblk, change: impl FnOnce(&mut [u8])) {
+    Direct(ground).change(block, change).unwrap();
+    ground.cache.sync().unwrap();
+    ground.cache.forget(block.get()).unwrap();
+}
+
 fn free_block(ground: &Ground) -> Pblk {
     let mut allocator = Allocator::new(ground);
     let block = allocator.take(&mut Direct(ground), Ino(12), 1, u64::MAX).unwrap()[0];
@@ -99,7 +106,7 @@ fn a_wrong_bitmap_checksum_ends_the_edits_of_its_kind() {
     let ground: &Ground = volume.state();
     let places = descriptor(&Direct(ground), GROUP).unwrap();
     let (free, of) = (free_block(ground), Ino(12));
-    Direct(ground).change(places.block_bitmap, |bytes| bytes[100] ^= 0x10).unwrap();
+    spoil(ground, places.block_bitmap, |bytes| bytes[100] ^= 0x10);
     refuses(ground, "block bitmap checksum", take);
     refuses(ground, "block bitmap checksum", |blocks| {
         Allocator::new(ground).give_back(blocks, of, &[(free, 1)])
@@ -186,9 +193,9 @@ fn a_run_over_two_groups_is_given_back_whole_or_not_at_all() {
     let back = |blocks: &mut Direct<'_>| {
         Allocator::new(ground).give_back(blocks, Ino(12), &[(Pblk(second.get() - 8), 16)])
     };
-    blocks.change(bitmap, |bytes| bytes[500] ^= 1).unwrap();
+    spoil(ground, bitmap, |bytes| bytes[500] ^= 1);
     refuses(ground, "block bitmap checksum", back);
-    blocks.change(bitmap, |bytes| bytes[500] ^= 1).unwrap();
+    spoil(ground, bitmap, |bytes| bytes[500] ^= 1);
     back(blocks).unwrap();
 }
 

@@ -109,8 +109,8 @@ impl Stage {
         let ground: &Ground = self.volume.state();
         let blocks = 0..ground.superblock.geometry.blocks_count();
         let bytes = blocks.map(|block| ground.cache.read(block).unwrap().to_vec());
-        let Draft { ino, disk, raw } = &self.draft;
-        (bytes.collect(), Draft { ino: *ino, disk: disk.clone(), raw: raw.clone() })
+        let Draft { ino, disk, raw, place } = &self.draft;
+        (bytes.collect(), Draft { ino: *ino, disk: disk.clone(), raw: raw.clone(), place: *place })
     }
 
     fn assert_unchanged(&self, before: &(Vec<Vec<u8>>, Draft)) {

@@ -79,7 +79,7 @@ impl<F: FileSystem> Attached<F> {
         }
         self.window = Window {
             start: self.run.start,
-            length: self.run.end.min(view.size).min(view.disk_size).saturating_sub(self.run.start),
+            length: self.run.end.min(view.size).min(view.disk_size.plain()).saturating_sub(self.run.start),
             physical: self.run.physical,
             generation: self.generation,
             changes,

@@ -143,7 +143,7 @@ impl<'a, B: Blocks> Tree<'a, B> {
             let path = self.path(at)?;
             // What a leaf may say ends behind the block that was looked for.
             let end = path.window.end;
-            mapped += self.edit_leaf(path, range, change, at == range.start)?;
+            mapped += self.edit_leaf(path, range, change, at == range.start)?.0;
             at = end;
         }
         if matches!(change, Change::State { .. }) && mapped != u64::from(range.end - range.start) {
@@ -152,23 +152,43 @@ impl<'a, B: Blocks> Tree<'a, B> {
         self.shrink()
     }
 
-    /// Changes one leaf; a new extent goes into the first that is met. Returns how many blocks it maps of the range.
-    fn edit_leaf(&mut self, path: Path, range: &Range<u32>, change: &Change, first: bool) -> Result<u64> {
-        let (mut mapped, mut extents) = (0, Vec::with_capacity(path.leaf.extents.len() + 2));
-        let mut new = match change {
-            Change::Map { extent, .. } if first => Some(*extent),
-            _ => None,
-        };
-        let is_last = path.leaf.extents.last().is_none_or(|last| last.logical.get() < range.start);
-        for extent in &path.leaf.extents {
-            if let Some(before) = within(extent, &(0..range.start)) {
-                add(&mut extents, before);
-            }
-            if extent.logical_end().get() > range.start
-                && let Some(new) = new.take()
-            {
-                add(&mut extents, new);
-            }
+    /// Makes the beginning of a range written, as much of it as one leaf tells about. Returns where that ends, and
+    /// whether something changed.
+    pub(super) fn convert(&mut self, range: &Range<u32>) -> Result<(u32, bool)> {
+        let path = self.path(range.start)?;
+        let part = range.start..range.end.min(path.window.end);
+        let changes = Change::State { unwritten: false };
+        let (mapped, changed) = self.edit_leaf(path, &part, &changes, true)?;
+        if mapped != u64::from(part.end - part.start) {
+            return Err(not_mapped());
+        }
+        Ok((part.end, changed))
+    }
+
+    /// Changes one leaf; a new extent goes into the first that is met. Returns how many blocks of the range it maps,
+    /// and whether it changed.
+    fn edit_leaf(
+        &mut self,
+        path: Path,
+        range: &Range<u32>,
+        change: &Change,
+        first: bool,
+    ) -> Result<(u64, bool)> {
+        let known = &path.leaf.extents;
+        // What lies in front of the range stays as it is, and what lies behind it.
+        let from = known.partition_point(|extent| extent.logical_end().get() <= range.start);
+        let to = known.partition_point(|extent| extent.logical.get() < range.end).max(from);
+        let (mut mapped, mut extents) = (0, Vec::with_capacity(known.len() + 2));
+        extents.extend_from_slice(&known[..from]);
+        if let Some(before) = known[from..to].first().and_then(|extent| within(extent, &(0..range.start))) {
+            add(&mut extents, before);
+        }
+        if let Change::Map { extent, .. } = change
+            && first
+        {
+            add(&mut extents, *extent);
+        }
+        for extent in &known[from..to] {
             if let Some(inside) = within(extent, range) {
                 mapped += u64::from(inside.length);
                 self.check_mapped(extent, &path)?;
@@ -183,18 +203,21 @@ impl<'a, B: Blocks> Tree<'a, B> {
                     }
                 }
             }
-            if let Some(behind) = within(extent, &(range.end..END)) {
-                add(&mut extents, behind);
-            }
         }
-        if let Some(new) = new {
-            add(&mut extents, new);
+        if let Some(behind) = known[from..to].last().and_then(|last| within(last, &(range.end..END))) {
+            add(&mut extents, behind);
         }
-        if extents != path.leaf.extents || (extents.is_empty() && path.block != ROOT) {
+        if let Some((next, rest)) = known[to..].split_first() {
+            add(&mut extents, *next);
+            extents.extend_from_slice(rest);
+        }
+        let changed = extents != *known;
+        if changed || (extents.is_empty() && path.block != ROOT) {
+            let is_last = known.last().is_none_or(|last| last.logical.get() < range.start);
             let appends = is_last && first && path.window.end == END;
             self.put(path, extents, appends)?;
         }
-        Ok(mapped)
+        Ok((mapped, changed))
     }
 
     /// Gives a leaf other extents and brings the nodes above it up to date.
@@ -258,7 +281,7 @@ impl<'a, B: Blocks> Tree<'a, B> {
     }
 
     /// Takes back into the root what is alone under it, if it fits and was changed.
-    fn shrink(&mut self) -> Result<()> {
+    pub(super) fn shrink(&mut self) -> Result<()> {
         let mut limits = self.root_limits();
         loop {
             let root = self.node(ROOT, limits)?;
@@ -267,6 +290,9 @@ impl<'a, B: Blocks> Tree<'a, B> {
                 return Ok(());
             }
             limits = self.child_limits(&root, 0, limits.end)?;
+            if self.plan.get(only.child).is_some_and(|child| child.len() > usize::from(ROOT_CAPACITY)) {
+                return Ok(());
+            }
             let child = self.node(only.child, limits)?;
             if child.len() > usize::from(ROOT_CAPACITY) {
                 return Ok(());

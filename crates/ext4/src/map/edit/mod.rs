@@ -234,6 +234,55 @@ pub(crate) fn convert(
     edit(blocks, space, draft, range, &Change::State { unwritten }).map(drop)
 }
 
+/// What became of ranges that were to be written.
+pub(crate) struct Converted {
+    /// Those that are, from the first on.
+    pub(crate) done: Vec<Range<u32>>,
+    /// How many of them were not: each changed one leaf.
+    pub(crate) changed: u32,
+}
+
+/// Makes ranges written in one edit, the first ones, until so many parts have changed. What is so already stays.
+///
+/// # Errors
+/// As of [`convert`]: nothing was changed then.
+pub(crate) fn convert_some(
+    blocks: &mut impl Blocks,
+    space: &mut impl Space,
+    draft: &mut Draft,
+    ranges: &[Range<u32>],
+    most: u32,
+) -> Result<Converted> {
+    let (mut done, mut changed) = (Vec::with_capacity(ranges.len()), 0);
+    if form(draft)? == Form::Pointers {
+        for range in ranges {
+            convert(blocks, space, draft, range.clone(), false)?;
+        }
+        return Ok(Converted { done: ranges.to_vec(), changed });
+    }
+    let mut tree = Tree::new(blocks, draft);
+    'parts: for range in ranges {
+        let mut at = range.start;
+        if range.is_empty() {
+            done.push(range.clone());
+        }
+        while at < range.end {
+            if changed == most {
+                break 'parts;
+            }
+            let (end, is_changed) = tree.convert(&(at..range.end))?;
+            changed += u32::from(is_changed);
+            done.push(at..end);
+            at = end;
+        }
+    }
+    if changed > 0 {
+        tree.shrink()?;
+        tree.into_plan().publish(blocks, space, draft, Form::Extents.reach())?;
+    }
+    Ok(Converted { done, changed })
+}
+
 /// The clusters in which `unmapped`, as an edit returned it, leaves no block of the file: first block and number of
 /// blocks. They can be returned, and are counted no more.
 ///

@@ -10,7 +10,7 @@ use crate::ground::blocks::Blocks;
 use crate::ground::canvas::Canvas;
 use crate::ground::error::{Error, Limit, Result};
 use crate::inline::edit as inline;
-use crate::inode::draft::Draft;
+use crate::inode::draft::{Draft, place_of};
 use crate::inode::fields::{empty_record, unencodable};
 use crate::map::edit::{self, Form, Part};
 use uext4_ondisk::ext4::{
@@ -79,8 +79,9 @@ impl Node {
     /// A free inode.
     fn fresh(canvas: &Canvas<'_>, ino: Ino) -> Result<Node> {
         let (raw, disk) = empty_record(&canvas.ground.superblock, ino)?;
+        let place = place_of(canvas.ground, ino)?;
         Ok(Node {
-            draft: Draft { ino, disk, raw },
+            draft: Draft { ino, disk, raw, place },
             used: false,
             names: 0,
             described: 0,

@@ -152,7 +152,7 @@ impl<'a> XattrArea<'a> {
 }
 
 /// Whether the list ends at `offset`: a zero word. A list that runs out of bytes goes on, into an error.
-fn ends_at(bytes: &[u8], offset: usize) -> bool {
+pub(super) fn ends_at(bytes: &[u8], offset: usize) -> bool {
     le32_at(bytes, offset) == Some(0)
 }
 

@@ -73,6 +73,26 @@ fn checksum(bytes: &[u8], block: Pblk, seed: u32) -> Option<u32> {
     Some(csum(sum, bytes.get(CHECKSUM_END..)?))
 }
 
+/// Sets the hash of a whole attribute block.
+pub(super) fn set_xattr_block_hash(bytes: &mut [u8], hash: u32) {
+    // The block was decoded: it has its header.
+    let _has_header = put(bytes, HASH, &hash.to_le_bytes(), STRUCTURE);
+}
+
+/// Sets the number of inodes that share a whole attribute block, and brings its checksum up to date.
+///
+/// # Errors
+/// If `bytes` is shorter than the header.
+pub fn set_xattr_block_references(
+    bytes: &mut [u8],
+    references: u32,
+    block: Pblk,
+    sb: &Superblock,
+) -> Result<(), EncodeError> {
+    put(bytes, REFCOUNT, &references.to_le_bytes(), STRUCTURE)?;
+    update_xattr_block_checksum(bytes, block, sb)
+}
+
 /// Brings the checksum of a whole attribute block up to date. Does nothing on volumes without metadata
 /// checksums.
 ///

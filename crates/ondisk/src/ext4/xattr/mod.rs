@@ -12,12 +12,16 @@ mod area;
 mod block;
 mod hash;
 mod name;
+mod remove;
 
 pub use acl::{Acl, AclEntry, AclTag};
 pub use area::{XattrArea, XattrEntries, XattrEntry, XattrFormat, XattrValue};
-pub use block::{XATTR_BLOCK_HEADER_SIZE, XattrBlock, update_xattr_block_checksum};
+pub use block::{
+    XATTR_BLOCK_HEADER_SIZE, XattrBlock, set_xattr_block_references, update_xattr_block_checksum,
+};
 pub use hash::{verify_xattr_entry_hash, xattr_entry_hash, xattr_value_checksum, xattr_value_checksum_of};
 pub use name::XattrIndex;
+pub use remove::{XattrsLeft, remove_block_xattr, remove_inode_xattr};
 
 /// First word of both areas (`h_magic`).
 const MAGIC: u32 = 0xEA02_0000;

@@ -1,0 +1,170 @@
+//! Blocks that are somebody's before any bitmap says so.
+//!
+//! An append writes its data into blocks that are free on the volume and claimed in memory. Only when the data is
+//! complete one handle marks them, maps them and moves the size. A crash before that leaves free blocks with other
+//! contents, and nothing else: no orphan record, no unwritten extent that has to be converted.
+//!
+//! A file that grows gets a *window* besides: blocks behind its last ones are claimed for its next appends, as many as
+//! it has already. So files that grow side by side stay contiguous, and most appends search nothing. Windows are in
+//! memory only. They are given up when others find no room, and when there are many.
+
+use super::search::{Run, Wish};
+use super::shared::{Account, FreeSpace};
+use crate::ground::blocks::Blocks;
+use crate::ground::error::{Error, Result};
+use crate::ground::state::Ground;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use uext4_ondisk::{Ino, Pblk};
+
+/// Runs that a claim has at most: a handle marks and maps them all.
+pub(crate) const RUNS: usize = 8;
+/// Bytes of a window.
+const WINDOW: std::ops::RangeInclusive<u64> = 64 << 10..=8 << 20;
+/// Of what is available, a window takes this part at most.
+const PART: u64 = 16;
+/// Windows of a volume.
+const WINDOWS: usize = 256;
+
+/// Blocks behind the last ones of a file.
+#[derive(Debug)]
+pub(super) struct Window {
+    /// The block of the file that its first one is for.
+    logical: u64,
+    run: Run,
+}
+
+/// Windows by their files.
+pub(super) type Windows = BTreeMap<Ino, Window>;
+
+/// Claimed blocks for a hole of a file. Dropped, what was not taken of them is anybody's again.
+pub(crate) struct Claim {
+    space: Arc<FreeSpace>,
+    runs: Vec<Run>,
+    /// How many of the runs are marked.
+    taken: usize,
+}
+
+/// What is asked for.
+pub(crate) struct Ask {
+    pub(crate) ino: Ino,
+    /// The first block of the hole, and how many it has.
+    pub(crate) logical: u64,
+    pub(crate) count: u64,
+    /// Where the first block would best be, if there is no window.
+    pub(crate) goal: Pblk,
+    /// No block has this number or a higher one.
+    pub(crate) limit: u64,
+}
+
+impl Claim {
+    /// The runs, in the order of the hole.
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// The next run that is to be marked.
+    pub(crate) fn next(&self) -> Option<Run> {
+        self.runs.get(self.taken).copied()
+    }
+
+    /// Marks it used.
+    ///
+    /// # Errors
+    /// As of [`Allocator::take_claimed`](super::search::Allocator::take_claimed).
+    pub(crate) fn take_next(&mut self, blocks: &mut impl Blocks) -> Result<Run> {
+        let run = self.next().ok_or(Error::NoSpace)?;
+        self.space.lock().take_claimed(blocks, run)?;
+        self.taken += 1;
+        Ok(run)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.taken < self.runs.len() {
+            let mut account = self.space.lock();
+            self.runs[self.taken..].iter().for_each(|run| account.unclaim(*run));
+        }
+    }
+}
+
+impl FreeSpace {
+    /// Claims blocks for a hole of a file that grows. Volumes with clusters have no claims.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if there are not so many, or if they lie in too many places; those of reading the groups.
+    pub(crate) fn claim(self: &Arc<Self>, blocks: &impl Blocks, ask: &Ask) -> Result<Claim> {
+        let mut claim = Claim { space: Arc::clone(self), runs: Vec::new(), taken: 0 };
+        let mut account = self.lock();
+        let done = account.claim(blocks, ask, &mut claim.runs);
+        // A claim that is dropped takes the lock.
+        drop(account);
+        done.map(|()| claim)
+    }
+
+    /// Gives up all windows. Returns whether there were any.
+    pub(crate) fn close_windows(&self) -> bool {
+        let mut account = self.lock();
+        let windows = std::mem::take(account.windows());
+        let any = !windows.is_empty();
+        windows.into_values().for_each(|window| account.unclaim(window.run));
+        any
+    }
+}
+
+impl Account {
+    fn claim(&mut self, blocks: &impl Blocks, ask: &Ask, runs: &mut Vec<Run>) -> Result<()> {
+        let mut left = ask.count;
+        if let Some(mut window) = self.windows().remove(&ask.ino) {
+            if window.logical == ask.logical {
+                let count = left.min(window.run.count);
+                runs.push(Run { first: window.run.first, count });
+                left -= count;
+                window.run =
+                    Run { first: Pblk(window.run.first.get() + count), count: window.run.count - count };
+                window.logical += count;
+            }
+            match window.run.count {
+                0 => {}
+                _ if left == 0 => drop(self.windows().insert(ask.ino, window)),
+                _ => self.unclaim(window.run),
+            }
+        }
+        let mut goal = runs.last().map_or(ask.goal, |run| Pblk(run.first.get() + run.count));
+        while left > 0 {
+            let available = self.available(blocks)?;
+            if runs.len() == RUNS || available < left {
+                return Err(Error::NoSpace);
+            }
+            let extra = window_blocks(blocks.ground(), ask).min(available / PART);
+            let most = left.saturating_add(extra).min(available);
+            let run = self.claim_run(blocks, &Wish { goal, least: 1, most, limit: ask.limit })?;
+            let count = left.min(run.count);
+            runs.push(Run { first: run.first, count });
+            left -= count;
+            goal = Pblk(run.first.get() + run.count);
+            if run.count > count {
+                let rest = Run { first: Pblk(run.first.get() + count), count: run.count - count };
+                self.open_window(ask.ino, Window { logical: ask.logical + ask.count, run: rest });
+            }
+        }
+        Ok(())
+    }
+
+    fn open_window(&mut self, ino: Ino, window: Window) {
+        if self.windows().len() >= WINDOWS
+            && let Some((_, old)) = self.windows().pop_first()
+        {
+            self.unclaim(old.run);
+        }
+        self.windows().insert(ino, window);
+    }
+}
+
+/// Blocks of a window: as many as the file has already.
+fn window_blocks(ground: &Ground, ask: &Ask) -> u64 {
+    let block = u64::from(ground.superblock.geometry.block_size());
+    let bytes = (ask.logical + ask.count).saturating_mul(block);
+    bytes.clamp(*WINDOW.start(), *WINDOW.end()) / block
+}

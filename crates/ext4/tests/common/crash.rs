@@ -1,0 +1,72 @@
+//! States of a power cut, each recovered by us, and some by e2fsck as well.
+
+use super::{Image, open_rw};
+use std::io::Write;
+use std::path::Path;
+use uext4::Volume;
+use uext4::blockdev::layer::CrashHandle;
+use uext4_testkit::crash::{Options, Report, State, assert_states};
+use uext4_testkit::{Scratch, VolumeBuilder, oracle};
+
+/// What free blocks are full of.
+pub const GARBAGE: u8 = 0xEE;
+
+/// A file that long runs add a line to for each enumeration: name, states, images.
+const TOTALS: &str = "UEXT4_CRASH_TOTALS";
+
+/// A volume of `size` bytes with the files of a tree, whose free blocks are full of garbage.
+pub fn garbage_volume(size: u64, tree: &Path, args: &[&str]) -> Image {
+    let scratch = Scratch::new(2 * size);
+    let path = scratch.file("volume.img");
+    std::fs::write(&path, vec![GARBAGE; size as usize]).unwrap();
+    let builder = VolumeBuilder::new(size).args(args.iter().copied());
+    builder.extended("nodiscard").extended("lazy_itable_init=0").from_dir(tree).format(&path);
+    oracle::e2fsck_clean(&path);
+    Image::load(&path)
+}
+
+/// Shows states of a log to `check`: the volume as we recovered it, open. It is closed then, and e2fsck looks at each
+/// `each`th: at what we left, and at the same state again, which e2fsck recovers and `check` sees once more.
+#[track_caller]
+pub fn enumerate(
+    handle: &CrashHandle,
+    options: &Options,
+    each: usize,
+    mut check: impl FnMut(&State<'_>, &Volume) -> Result<(), String>,
+) -> Report {
+    let log = handle.log().unwrap();
+    let scratch = Scratch::new(2 * log.base.len() as u64);
+    let path = scratch.file("state.img");
+    let mut shown = 0;
+    let report = assert_states(&log, options, |state| {
+        shown += 1;
+        let device = state.device();
+        let volume = open_rw(device.clone());
+        check(state, &volume)?;
+        volume.close().map_err(|error| error.to_string())?;
+        if shown % each != 1 {
+            return Ok(());
+        }
+        Image::of(&*device).save(&path);
+        oracle::e2fsck_clean(&path);
+        state.save(&path);
+        let repaired = oracle::e2fsck(&path, &["-fy"]);
+        if repaired.status > 1 {
+            return Err(format!("e2fsck: {repaired:?}"));
+        }
+        oracle::e2fsck_clean(&path);
+        let volume = open_rw(Image::load(&path).device());
+        check(state, &volume).map_err(|wrong| format!("recovered by e2fsck: {wrong}"))?;
+        volume.close().map_err(|error| error.to_string())
+    });
+    println!("{}: {report}", options.name);
+    note(options, &report);
+    report
+}
+
+fn note(options: &Options, report: &Report) {
+    let Some(path) = std::env::var_os(TOTALS) else { return };
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+    let line = format!("{} {} {}\n", options.name, report.states, report.images);
+    file.write_all(line.as_bytes()).unwrap();
+}

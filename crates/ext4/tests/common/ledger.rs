@@ -1,0 +1,190 @@
+//! What a power cut may leave of files: each was said to become something before it did, and some of that was
+//! acknowledged as durable.
+
+use super::crash::GARBAGE;
+use super::read_all;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use uext4::{Error, OpenOptions, Volume};
+
+/// Bytes that are compared at once.
+const UNIT: usize = 512;
+
+/// What a test says in the log of a device.
+#[derive(Debug, Clone)]
+pub enum Mark {
+    /// A file is to become this; `None`: it is to lose its name.
+    Begun {
+        path: String,
+        bytes: Option<Arc<Vec<u8>>>,
+        /// Its blocks move meanwhile: what was there may be a hole.
+        moves: bool,
+    },
+    /// What was begun last is durable in this range; in all of it, with its size, if the range has no end.
+    Durable { path: String, range: Range<u64> },
+    /// The name is there for good, or gone for good.
+    Named { path: String },
+}
+
+struct History {
+    /// The first one: there is none.
+    versions: Vec<(Option<Arc<Vec<u8>>>, bool)>,
+    /// No older version decides whether the file is there.
+    named: usize,
+    /// No older version is seen in a range.
+    floors: Vec<(Range<u64>, usize)>,
+}
+
+impl Default for History {
+    fn default() -> History {
+        History { versions: vec![(None, false)], named: 0, floors: Vec::new() }
+    }
+}
+
+/// The marks that were made before a cut, by path.
+#[derive(Default)]
+pub struct Ledger {
+    files: BTreeMap<String, History>,
+    /// Blocks of a cluster that a file keeps are its own again at once, as in Linux: what was cut off and is written
+    /// again may be zeros before the cut is durable.
+    clusters: bool,
+}
+
+impl Ledger {
+    /// `clusters`: whether the volume has clusters of several blocks.
+    pub fn new<'m>(marks: impl Iterator<Item = &'m Mark>, clusters: bool) -> Ledger {
+        let mut ledger = Ledger { clusters, ..Ledger::default() };
+        marks.for_each(|mark| ledger.add(mark));
+        ledger
+    }
+
+    pub fn add(&mut self, mark: &Mark) {
+        match mark {
+            Mark::Begun { path, bytes, moves } => {
+                let history = self.files.entry(path.clone()).or_default();
+                history.versions.push((bytes.clone(), *moves));
+            }
+            Mark::Durable { path, range } => {
+                let history = self.files.entry(path.clone()).or_default();
+                let newest = history.versions.len() - 1;
+                history.named = newest;
+                if range.end == u64::MAX {
+                    history.floors.clear();
+                }
+                history.floors.push((range.clone(), newest));
+            }
+            Mark::Named { path } => {
+                let history = self.files.entry(path.clone()).or_default();
+                history.named = history.versions.len() - 1;
+            }
+        }
+    }
+
+    /// Whether a volume holds what it may hold: these files, and no other in `/` and `/d`.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self, volume: &Volume) -> Result<(), String> {
+        for directory in ["/", "/d"] {
+            for entry in volume.read_dir(directory).map_err(|error| format!("{directory}: {error}"))? {
+                let name =
+                    String::from_utf8_lossy(&entry.map_err(|error| error.to_string())?.name).into_owned();
+                let path = format!("{}/{name}", directory.trim_end_matches('/'));
+                let known =
+                    [".", "..", "lost+found", "d"].contains(&&*name) || self.files.contains_key(&path);
+                if !known {
+                    return Err(format!("{path} was never made"));
+                }
+            }
+        }
+        self.files.iter().try_for_each(|(path, history)| {
+            let found = match volume.open_file(path, OpenOptions::new().read(true)) {
+                Ok(file) => Some(read_all(&file)),
+                Err(Error::NotFound) => None,
+                Err(error) => return Err(format!("{path}: {error}")),
+            };
+            history.check(found.as_deref(), self.clusters).map_err(|wrong| format!("{path} {wrong}"))
+        })
+    }
+
+    /// Whether a file may be this, or not be there.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check_file(&self, path: &str, found: Option<&[u8]>) -> Result<(), String> {
+        self.files.get(path).map_or(Ok(()), |history| history.check(found, self.clusters))
+    }
+}
+
+impl History {
+    fn check(&self, found: Option<&[u8]>, clusters: bool) -> Result<(), String> {
+        let named = &self.versions[self.named..];
+        if !named.iter().any(|(bytes, _)| bytes.is_some() == found.is_some()) {
+            let what = if found.is_some() { "is there" } else { "is gone" };
+            return Err(format!("{what}, which it was in none of {} versions", named.len()));
+        }
+        found.map_or(Ok(()), |found| {
+            self.check_size(found.len())?;
+            self.check_bytes(found, clusters)
+        })
+    }
+
+    /// The version that is the oldest one possible in all of a range.
+    fn floor(&self, range: &Range<u64>) -> usize {
+        let meets = |floor: &&(Range<u64>, usize)| floor.0.start <= range.start && range.end <= floor.0.end;
+        self.floors.iter().filter(meets).map(|floor| floor.1).max().unwrap_or(0)
+    }
+
+    fn sizes(&self, from: usize) -> impl Iterator<Item = usize> + Clone + '_ {
+        self.versions[from..].iter().filter_map(|(bytes, _)| bytes.as_ref().map(|bytes| bytes.len()))
+    }
+
+    fn check_size(&self, found: usize) -> Result<(), String> {
+        let whole = self.floor(&(0..u64::MAX));
+        let sizes = self.sizes(whole);
+        let (mut least, most) = (sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0));
+        for (range, version) in &self.floors {
+            if range.end < u64::MAX {
+                least =
+                    least.max(self.sizes(version + 1).min().unwrap_or(usize::MAX).min(range.end as usize));
+            }
+        }
+        match (least..=most).contains(&found) {
+            true => Ok(()),
+            false => Err(format!("has {found} bytes, not {least} to {most}")),
+        }
+    }
+
+    fn check_bytes(&self, found: &[u8], clusters: bool) -> Result<(), String> {
+        for (at, part) in (0..).step_by(UNIT).zip(found.chunks(UNIT)) {
+            let range = at..at + part.len();
+            let floor = self.floor(&(range.start as u64..range.end as u64));
+            let possible = self.versions[floor..].iter().rev();
+            let mut bytes = possible.clone().filter_map(|(bytes, _)| bytes.as_deref());
+            if bytes.any(|bytes| bytes.get(range.clone()) == Some(part)) {
+                continue;
+            }
+            // Units become durable each by itself, and a size may end in one.
+            let wrong = part.iter().enumerate().find(|(inside, byte)| {
+                let at = at + inside;
+                // A floor may begin or end in the unit.
+                let floor = self.floor(&(at as u64..at as u64 + 1));
+                !self.versions[floor..].iter().any(|(bytes, moves)| {
+                    let there = bytes.as_ref().and_then(|bytes| bytes.get(at));
+                    there == Some(*byte) || (**byte == 0 && (*moves || (clusters && there.is_none())))
+                })
+            });
+            if let Some((inside, byte)) = wrong {
+                let what = match *byte {
+                    GARBAGE => "what was in free blocks",
+                    0 => "a zero",
+                    _ => "something else",
+                };
+                let versions = self.versions.len() - floor;
+                return Err(format!("holds {what} at byte {}, of {versions} versions", at + inside));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,76 @@
+//! The volumes of the scenarios.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use super::common::crash::garbage_volume;
+use super::common::log::{Log, LogKind};
+use super::common::{Image, patterned};
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex};
+use uext4_ondisk::jbd2::LogChecksums;
+use uext4_testkit::Scratch;
+
+/// What a volume is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Layout {
+    pub mebibytes: u64,
+    args: &'static [&'static str],
+    /// Of the log; `None`: as they come.
+    checksums: Option<u8>,
+}
+
+pub const SMALL: Layout = layout(8, &["-b", "1024", "-J", "size=1"]);
+pub const NO_SUMS: Layout = layout(8, &["-b", "1024", "-J", "size=1", "-O", "^metadata_csum,^64bit"]);
+pub const SUMS_1: Layout = Layout { checksums: Some(1), ..NO_SUMS };
+pub const SUMS_2: Layout = Layout { checksums: Some(2), ..NO_SUMS };
+pub const CLUSTERS: Layout = layout(12, &["-b", "1024", "-J", "size=1", "-O", "bigalloc", "-C", "8192"]);
+pub const MIDDLE: Layout = layout(12, &["-b", "2048", "-J", "size=2", "-O", "^orphan_file"]);
+pub const LARGE: Layout = layout(16, &["-b", "4096", "-J", "size=4"]);
+pub const INLINE: Layout = layout(8, &["-b", "1024", "-J", "size=1", "-O", "inline_data"]);
+pub const POINTERS: Layout = layout(8, &["-b", "1024", "-J", "size=1", "-O", "^extent,^64bit"]);
+pub const HUGE: Layout = layout(136, &["-b", "65536", "-J", "size=64"]);
+
+/// Sizes of the files on the volume with block pointers.
+pub const OLD_FILES: [usize; 8] = [700, 5000, 12_288, 30_000, 200_000, 290_000, 400_000, 600_000];
+
+/// Those that a seed chooses from.
+pub const ANY: [Layout; 7] = [SMALL, NO_SUMS, SUMS_1, SUMS_2, CLUSTERS, MIDDLE, LARGE];
+
+const fn layout(mebibytes: u64, args: &'static [&'static str]) -> Layout {
+    Layout { mebibytes, args, checksums: None }
+}
+
+static IMAGES: LazyLock<Mutex<HashMap<Layout, Image>>> = LazyLock::new(Mutex::default);
+
+impl Layout {
+    /// An empty volume with a directory `/d`.
+    pub fn image(self) -> Image {
+        IMAGES.lock().unwrap().entry(self).or_insert_with(|| self.make()).clone()
+    }
+
+    fn make(self) -> Image {
+        let tree = Scratch::new(1 << 20);
+        std::fs::create_dir(tree.file("d")).unwrap();
+        if self == POINTERS {
+            // Only mke2fs gives these blocks.
+            for (number, size) in OLD_FILES.into_iter().enumerate() {
+                std::fs::write(tree.file(format!("d/file-{number}")), &*patterned(number as u64, 0, size))
+                    .unwrap();
+            }
+        }
+        let mut image = garbage_volume(self.mebibytes << 20, tree.path(), self.args);
+        if let Some(version) = self.checksums {
+            let kind = if version == 1 { LogChecksums::Transaction } else { LogChecksums::V2 };
+            drop(Log::begin(&mut image, LogKind::new(kind)));
+        }
+        image
+    }
+
+    /// Bytes of a block, or of a cluster.
+    pub fn unit(self) -> u64 {
+        let after = |option: &str| {
+            let at = self.args.iter().position(|arg| *arg == option)?;
+            self.args[at + 1].parse().ok()
+        };
+        after("-C").or(after("-b")).unwrap()
+    }
+}

@@ -1,0 +1,78 @@
+//! Who takes blocks away from a file waits for what is in flight to them: it must not land in what gets them next.
+
+mod common;
+
+use common::sample::sample_with;
+use common::{Image, assert_same_bytes, open_rw, patterned, read_all, read_write};
+use uext4::{Fallocate, File, QueueOptions, Result, WriteFlags};
+use uext4_testkit::crash::Image as Pages;
+use uext4_testkit::{Need, Scratch, needs, oracle};
+
+const LENGTH: u64 = 64 << 10;
+
+/// What ends blocks of a file from byte 0 on.
+type Ends = fn(&File) -> Result<()>;
+
+const ALL: [(&str, Ends); 5] = [
+    ("truncate", |file| file.set_len(0)),
+    ("punch", |file| file.fallocate(Fallocate::Punch, 0, LENGTH)),
+    ("zero", |file| file.fallocate(Fallocate::Zero, 0, LENGTH)),
+    ("collapse", |file| file.fallocate(Fallocate::Collapse, 0, LENGTH)),
+    ("insert", |file| file.fallocate(Fallocate::Insert, 0, LENGTH)),
+];
+
+/// On this device a queued write lands when its completion is reaped.
+#[test]
+fn a_write_in_flight_lands_before_its_blocks_are_others() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(64 << 20);
+    for (name, end) in ALL {
+        let device = Pages::new(&sample_with(4096, &[]).bytes).device(512);
+        let volume = open_rw(device.clone());
+        let file = volume.open_file("/data", read_write()).unwrap();
+        let mut model = read_all(&file);
+        let mut queue = volume.queue(QueueOptions::depth(8)).unwrap();
+        let slot = queue.attach(&file).unwrap();
+        for part in 0..4 {
+            let mut buffer = queue.buffer(16 << 10).unwrap();
+            buffer.copy_from_slice(&patterned(77, part << 14, 16 << 10));
+            queue.write(slot, part << 14, buffer, WriteFlags::empty(), part).unwrap();
+        }
+        queue.submit().unwrap();
+        model[..LENGTH as usize].copy_from_slice(&patterned(77, 0, LENGTH as usize));
+        end(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let length = LENGTH as usize;
+        match name {
+            "truncate" => model.clear(),
+            "collapse" => drop(model.drain(..length)),
+            "insert" => drop(model.splice(..0, vec![0; length])),
+            _ => model[..length].fill(0),
+        }
+        // What was freed is somebody else's once that is committed.
+        file.sync_all().unwrap();
+        let other = volume.open_file("/other", read_write().create_new(true)).unwrap();
+        let mut wanted = Vec::new();
+        while let Ok(count) = other.write_any_at(
+            &patterned(5, wanted.len() as u64, 1 << 20),
+            wanted.len() as u64,
+            WriteFlags::empty(),
+        ) {
+            wanted.extend_from_slice(&patterned(5, wanted.len() as u64, count));
+        }
+        assert!(wanted.len() > 4 << 20, "{name}: the volume is full");
+        let mut seen = 0;
+        while seen < 4 {
+            for done in queue.wait(1).unwrap() {
+                done.result.unwrap();
+                seen += 1;
+            }
+        }
+        assert_same_bytes(&wanted, &read_all(&other));
+        assert_same_bytes(&model, &read_all(&file));
+        drop((queue, file, other));
+        volume.close().unwrap();
+        let path = scratch.file("after.img");
+        Image::of(&*device).save(&path);
+        oracle::e2fsck_clean(&path);
+    }
+}

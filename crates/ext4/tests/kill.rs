@@ -1,0 +1,272 @@
+//! Processes that are killed while they change a volume. What one of them had acknowledged is there afterwards,
+//! recovered by us and by e2fsck, and the next one goes on with it. `make kill` goes on with other seeds.
+
+mod common;
+#[path = "crash_named/layouts.rs"]
+mod layouts;
+
+use common::ledger::{Ledger, Mark};
+use common::scene::{Scene, Teller};
+use common::{Image, open_rw, read_all, read_only, within};
+use layouts::{CLUSTERS, LARGE, Layout, SMALL};
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+use uext4::{Fallocate, Volume, VolumeOptions, WriteFlags};
+use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
+
+/// The image that a child works on, and what it draws from.
+const IMAGE: &str = "UEXT4_KILL_IMAGE";
+const DRAWN: &str = "UEXT4_KILL_DRAWN";
+/// Kills of each layout, unless `UEXT4_KILL_ROUNDS` says how many.
+const ROUNDS: u64 = 14;
+/// Bytes of a file, and files of a thread.
+const MOST: u64 = 60_000;
+const FILES: usize = 6;
+const THREADS: u64 = 2;
+const DSYNC: WriteFlags = WriteFlags::DSYNC;
+
+/// Marks on their way through a pipe.
+fn encode(mark: &Mark) -> Vec<u8> {
+    let (kind, path, numbers, bytes) = match mark {
+        Mark::Begun { path, bytes: None, .. } => (0_u8, path, [0, 0], None),
+        Mark::Begun { path, bytes: Some(bytes), moves } => (1, path, [u64::from(*moves), 0], Some(bytes)),
+        Mark::Durable { path, range } => (2, path, [range.start, range.end], None),
+        Mark::Named { path } => (3, path, [0, 0], None),
+    };
+    let bytes = bytes.map_or(&[][..], |bytes| bytes);
+    let mut told = vec![kind];
+    for number in [path.len() as u64, bytes.len() as u64].iter().chain(&numbers) {
+        told.extend_from_slice(&number.to_le_bytes());
+    }
+    told.extend_from_slice(path.as_bytes());
+    told.extend_from_slice(bytes);
+    told
+}
+
+/// The first mark, and what is behind it; `None` if it is not whole.
+fn decode(told: &[u8]) -> Option<(Mark, &[u8])> {
+    let (kind, mut rest) = told.split_first()?;
+    let mut numbers = [0; 4];
+    for number in &mut numbers {
+        let (bytes, behind) = rest.split_first_chunk()?;
+        (*number, rest) = (u64::from_le_bytes(*bytes), behind);
+    }
+    let [name, length, start, end] = numbers;
+    let (path, rest) = rest.split_at_checked(name as usize)?;
+    let (bytes, rest) = rest.split_at_checked(length as usize)?;
+    let path = String::from_utf8(path.to_vec()).unwrap();
+    let mark = match kind {
+        0 => Mark::Begun { path, bytes: None, moves: false },
+        1 => Mark::Begun { path, bytes: Some(Arc::new(bytes.to_vec())), moves: start == 1 },
+        2 => Mark::Durable { path, range: start..end },
+        _ => Mark::Named { path },
+    };
+    Some((mark, rest))
+}
+
+/// What a child does until it is killed.
+fn child(image: &Path) {
+    let drawn: u64 = std::env::var(DRAWN).unwrap().parse().unwrap();
+    // Its standard input is the end of a pipe that takes marks.
+    let pipe = Mutex::new(std::fs::OpenOptions::new().write(true).open("/proc/self/fd/0").unwrap());
+    let teller: Teller = Arc::new(move |mark| pipe.lock().unwrap().write_all(&encode(&mark)).unwrap());
+    let volume = Volume::open(image, VolumeOptions::read_write()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (volume, teller) = (volume.clone(), teller.clone());
+            scope.spawn(move || work(Scene::new(volume, Some(teller), drawn + thread), thread));
+        }
+    });
+}
+
+/// One thread's files are in `/`, the other's in `/d`.
+fn work(mut scene: Scene, thread: u64) {
+    let directory = ["/", "/d/"][thread as usize];
+    for path in paths(&scene.volume).iter().filter(|path| is_in(path, directory) && *path != "/beacon") {
+        scene.adopt(path);
+    }
+    let fresh = scene.rng.below(1 << 40);
+    for step in fresh.. {
+        one(&mut scene, directory, step);
+    }
+}
+
+fn is_in(path: &str, directory: &str) -> bool {
+    path.rfind('/').is_some_and(|at| path[..=at] == *directory)
+}
+
+fn one(scene: &mut Scene, directory: &str, step: u64) {
+    let flags = *scene.rng.pick(&[DSYNC, DSYNC, WriteFlags::SYNC, WriteFlags::empty()]);
+    let kind = scene.rng.below(20);
+    if scene.files.is_empty() || (kind < 3 && scene.files.len() < FILES) {
+        let path = format!("{directory}{step}-{}", "n".repeat(*scene.rng.pick(&[0, 100])));
+        scene.create(&path);
+        return scene.append(&path, 1000, flags);
+    }
+    let at = scene.rng.below(scene.files.len() as u64) as usize;
+    let path = scene.files.keys().nth(at).cloned().unwrap();
+    let size = scene.size(&path);
+    let (pos, length) = (scene.rng.below(size + 2000).min(MOST), 1 + scene.rng.below(6000));
+    match kind {
+        0 | 1 => {
+            let keep = scene.nameless.len() < 2;
+            scene.remove(&path, keep);
+        }
+        2 => scene.nameless.clear(),
+        3 => scene.set_len(&path, pos),
+        4 => scene.fallocate(&path, Fallocate::Punch, pos, length),
+        5 => scene.fallocate(&path, Fallocate::ZeroKeepSize, pos, length),
+        6 => scene.sync(&path),
+        7 if pos < MOST / 2 => {
+            let start = pos / 512 * 512;
+            scene.queued(&path, &[(start, 1024), (start + 4096, 512), (start + 8192, 2048)], flags);
+        }
+        8..14 if size < MOST => scene.append(&path, length, flags),
+        _ => scene.write(&path, pos, length, flags),
+    }
+}
+
+/// All files of a volume.
+fn paths(volume: &Volume) -> Vec<String> {
+    let mut paths = Vec::new();
+    for directory in ["/", "/d/"] {
+        let names = volume.read_dir(directory).unwrap();
+        let names = names.map(|entry| String::from_utf8(entry.unwrap().name).unwrap());
+        let kept = names.filter(|name| ![".", "..", "d", "lost+found"].contains(&&**name));
+        paths.extend(kept.map(|name| format!("{directory}{name}")));
+    }
+    paths
+}
+
+/// Starts a child, kills it after a while, and returns what it told.
+fn killed(name: &str, image: &Path, rng: &mut Rng) -> Vec<Mark> {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env(IMAGE, image)
+        .env(DRAWN, (rng.next_u64() >> 40).to_string())
+        .stdin(Stdio::from(writer))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (begun, wait) = mpsc::channel();
+    let listener = std::thread::spawn(move || {
+        let mut told = vec![0; 1 << 16];
+        let first = reader.read(&mut told).unwrap();
+        told.truncate(first);
+        let _too_late = begun.send(());
+        reader.read_to_end(&mut told).unwrap();
+        told
+    });
+    // Most are killed at work, some in the middle of their open.
+    match rng.below(5) {
+        0 => std::thread::sleep(Duration::from_micros(rng.below(25_000))),
+        _ => {
+            wait.recv_timeout(Duration::from_secs(60)).expect("the child works");
+            std::thread::sleep(Duration::from_micros(rng.below(120_000)));
+        }
+    }
+    child.kill().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let told = listener.join().unwrap();
+    assert_eq!(
+        output.status.signal(),
+        Some(libc::SIGKILL),
+        "the child ended itself: {}",
+        oracle::text(&output)
+    );
+    let (mut marks, mut rest) = (Vec::new(), &told[..]);
+    while let Some((mark, behind)) = decode(rest) {
+        marks.push(mark);
+        rest = behind;
+    }
+    marks
+}
+
+/// What is on the volume, all of it durable.
+fn base(volume: &Volume) -> Vec<Mark> {
+    let marks = |path: String| {
+        let bytes = Some(Arc::new(read_all(&volume.open_file(&path, read_only()).unwrap())));
+        let begun = Mark::Begun { path: path.clone(), bytes, moves: false };
+        [begun, Mark::Durable { path, range: 0..u64::MAX }]
+    };
+    paths(volume).into_iter().flat_map(marks).collect()
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().unwrap())
+}
+
+/// A test, and in the processes that it starts, what they do.
+fn kills(name: &str, layout: Layout) {
+    if let Some(image) = std::env::var_os(IMAGE) {
+        return child(Path::new(&image));
+    }
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let (seed, name) = (number("UEXT4_KILL_SEED").unwrap_or(1), name.to_owned());
+    let rounds = number("UEXT4_KILL_ROUNDS").unwrap_or(ROUNDS);
+    within(Duration::from_secs(60 + 5 * rounds), move || {
+        let scratch = Scratch::new(4 * (layout.mebibytes << 20));
+        let (image, copy) = (scratch.file("volume.img"), scratch.file("copy.img"));
+        layout.image().save(&image);
+        let mut rng = Rng::new(seed);
+        let (mut known, mut acknowledged, mut again) = (Vec::new(), 0, 0);
+        for round in 0..rounds {
+            let what = format!("{name}, UEXT4_KILL_SEED={seed}, kill {round}");
+            let marks = killed(&name, &image, &mut rng);
+            acknowledged += marks.iter().filter(|mark| !matches!(mark, Mark::Begun { .. })).count();
+            let ledger = Ledger::new(known.iter().chain(&marks), layout == CLUSTERS);
+            let check = |volume: &Volume, by: &str| {
+                ledger.check(volume).unwrap_or_else(|wrong| panic!("{what}, recovered by {by}: {wrong}"));
+            };
+            Image::load(&image).save(&copy);
+            let repaired = oracle::e2fsck(&copy, &["-fy"]);
+            assert!(repaired.status < 2, "{what}: {repaired:?}");
+            oracle::e2fsck_clean(&copy);
+            check(&open_rw(Image::load(&copy).device()), "e2fsck");
+            let volume = Volume::open(&*image, VolumeOptions::read_write()).unwrap();
+            again += u64::from(volume.recovery().needed || volume.recovery().log.is_some());
+            check(&volume, "us");
+            known = base(&volume);
+            volume.close().unwrap();
+            oracle::e2fsck_clean(&image);
+        }
+        println!("{name}: {rounds} kills, {again} logs in use, {acknowledged} acknowledged");
+        assert!(again > rounds / 2 && acknowledged as u64 > 5 * rounds, "{again} {acknowledged}");
+        if let Some(path) = std::env::var_os("UEXT4_KILL_TOTALS") {
+            let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+            file.write_all(format!("{name} {rounds} {acknowledged}\n").as_bytes()).unwrap();
+        }
+    });
+}
+
+#[test]
+fn killed_on_small_blocks() {
+    kills("killed_on_small_blocks", SMALL);
+}
+
+#[test]
+fn killed_on_large_blocks() {
+    kills("killed_on_large_blocks", LARGE);
+}
+
+#[test]
+fn killed_on_clusters() {
+    kills("killed_on_clusters", CLUSTERS);
+}
+
+#[test]
+fn marks_come_through_the_pipe() {
+    let begun = Mark::Begun { path: "/a".into(), bytes: Some(Arc::new(vec![1, 2, 3])), moves: true };
+    for mark in [begun, Mark::Durable { path: "/b".into(), range: 5..u64::MAX }] {
+        let told = encode(&mark);
+        let (again, rest) = decode(&told).unwrap();
+        assert_eq!((format!("{again:?}"), rest.len()), (format!("{mark:?}"), 0));
+        assert!((0..told.len()).all(|length| decode(&told[..length]).is_none()));
+    }
+}

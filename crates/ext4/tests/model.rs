@@ -1,0 +1,367 @@
+//! Random operations against a model in memory: whatever changes files and names, through calls and queues, with
+//! volumes closed, opened, recovered, looked at by e2fsck and continued by the kernel in between.
+//!
+//! Each step is drawn from a number of its own, so steps can be left out: a failure is made as short as it gets before
+//! it is told. `make model` goes on with other seeds.
+
+mod common;
+#[path = "crash_named/layouts.rs"]
+mod layouts;
+
+use common::scene::{Made, Scene};
+use common::{Image, assert_same_bytes, open_rw, patterned, read_all, read_only};
+use layouts::{CLUSTERS, INLINE, LARGE, Layout, MIDDLE, NO_SUMS, SMALL};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use uext4::blockdev::Device;
+use uext4::{Fallocate, OpenOptions, WriteFlags};
+use uext4_testkit::rng::mix;
+use uext4_testkit::{KernelMount, LoopOptions, Need, Rng, Scratch, needs, oracle};
+
+/// Steps of each test, unless `UEXT4_MODEL_STEPS` says how many.
+const STEPS: usize = 36_000;
+/// Files, and bytes of one of them.
+const FILES: usize = 14;
+const MOST: u64 = 250_000;
+/// Runs that making a failure shorter may take.
+const TRIES: usize = 300;
+const PLAIN: WriteFlags = WriteFlags::empty();
+
+/// How often something is looked at, in steps.
+struct Intervals {
+    check: usize,
+    reopen: usize,
+    recover: usize,
+    kernel: usize,
+}
+
+const OURS: Intervals = Intervals { check: 500, reopen: 3000, recover: 1500, kernel: usize::MAX };
+const WITH_KERNEL: Intervals = Intervals { check: 500, reopen: 3000, recover: usize::MAX, kernel: 1000 };
+
+struct Run<'r> {
+    layout: Layout,
+    seed: u64,
+    intervals: &'r Intervals,
+    scratch: Scratch,
+}
+
+impl Run<'_> {
+    /// Plays these steps. Returns how many operations that were.
+    fn play(&self, steps: &[u64], at: &mut usize) -> u64 {
+        let options = |options: &mut uext4::blockdev::engine::MemoryOptions| {
+            (options.volatile_cache, options.fua) = (true, true);
+        };
+        let mut device = self.layout.image().device_with(options);
+        let mut scene = Scene::new(open_rw(device.clone()), None, self.seed);
+        for (number, step) in steps.iter().enumerate() {
+            *at = number;
+            scene.rng = Rng::new(*step);
+            scene.number = *step >> 8;
+            one(&mut scene, self.layout);
+            let due = |interval: usize| number % interval == interval - 1;
+            if due(self.intervals.check) {
+                scene.check();
+            }
+            if due(self.intervals.recover) {
+                self.recover(&mut scene, &*device);
+            }
+            if due(self.intervals.reopen) || due(self.intervals.kernel) {
+                scene.nameless.clear();
+                let files = std::mem::take(&mut scene.files);
+                let bytes = files.into_iter().map(|(path, made)| (path, made.bytes)).collect::<Vec<_>>();
+                scene.volume.clone().close().unwrap();
+                self.clean(&*device);
+                let mut image = Image::of(&*device);
+                let mut bytes: std::collections::BTreeMap<_, _> = bytes.into_iter().collect();
+                if due(self.intervals.kernel) {
+                    image = self.by_kernel(&image, &mut bytes, &mut scene.rng);
+                }
+                device = image.device_with(options);
+                scene.volume = open_rw(device.clone());
+                for (path, model) in bytes {
+                    scene.adopt(&path);
+                    assert_same_bytes(&model, &scene.files[&path].bytes);
+                }
+            }
+        }
+        *at = steps.len();
+        scene.check();
+        self.recover(&mut scene, &*device);
+        scene.files.clear();
+        scene.nameless.clear();
+        scene.volume.close().unwrap();
+        self.clean(&*device);
+        scene.operations
+    }
+
+    fn clean(&self, device: &dyn Device) {
+        let path = self.scratch.file("clean.img");
+        Image::of(device).save(&path);
+        oracle::e2fsck_clean(&path);
+    }
+
+    /// What a crash leaves now, after a sync of all, is what the model says: recovered by us, and by e2fsck.
+    fn recover(&self, scene: &mut Scene, device: &dyn Device) {
+        scene.files.values().for_each(|made| made.file.sync_all().unwrap());
+        let dirty = Image::of(device);
+        let path = self.scratch.file("dirty.img");
+        dirty.save(&path);
+        let repaired = oracle::e2fsck(&path, &["-fy"]);
+        assert!(repaired.status < 2, "{repaired:?}");
+        oracle::e2fsck_clean(&path);
+        for device in [dirty.device(), Image::load(&path).device()] {
+            let volume = open_rw(device.clone());
+            for (path, made) in &scene.files {
+                let found = read_all(&volume.open_file(path, read_only()).unwrap());
+                assert_same_bytes(&made.bytes, &found);
+            }
+            volume.close().unwrap();
+            self.clean(&*device);
+        }
+    }
+
+    /// The kernel finds what the model says, and goes on with it.
+    fn by_kernel(
+        &self,
+        image: &Image,
+        model: &mut std::collections::BTreeMap<String, Vec<u8>>,
+        rng: &mut Rng,
+    ) -> Image {
+        let path = self.scratch.file("kernel.img");
+        image.save(&path);
+        let mounted = KernelMount::image(&path, LoopOptions::default(), "");
+        let host = |path: &str| mounted.path().join(&path[1..]);
+        for (path, bytes) in &*model {
+            assert_same_bytes(bytes, &std::fs::read(host(path)).unwrap());
+        }
+        let names: Vec<String> = model.keys().cloned().collect();
+        for (number, path) in names.iter().enumerate() {
+            let file = std::fs::OpenOptions::new().write(true).open(host(path)).unwrap();
+            let bytes = model.get_mut(path).unwrap();
+            match rng.below(4) {
+                0 => {
+                    std::fs::remove_file(host(path)).unwrap();
+                    model.remove(path);
+                }
+                1 => {
+                    let length = rng.below(MOST) as usize;
+                    file.set_len(length as u64).unwrap();
+                    bytes.resize(length, 0);
+                }
+                2 => {
+                    let pos = rng.below(bytes.len() as u64 + 5000);
+                    let part = patterned(number as u64, pos, 7000);
+                    file.write_all_at(&part, pos).unwrap();
+                    bytes.resize(bytes.len().max(pos as usize + 7000), 0);
+                    bytes[pos as usize..pos as usize + 7000].copy_from_slice(&part);
+                }
+                _ => {}
+            }
+        }
+        mounted.unmount();
+        oracle::e2fsck_clean(&path);
+        Image::load(&path)
+    }
+
+    /// Whether these steps fail, and how.
+    fn attempt(&self, steps: &[u64]) -> Result<u64, (usize, String)> {
+        let mut at = 0;
+        catch_unwind(AssertUnwindSafe(|| self.play(steps, &mut at))).map_err(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            (at, text.or(panic.downcast_ref::<&str>().map(|text| (*text).into())).unwrap_or_default())
+        })
+    }
+
+    /// Leaves out what a failure does not need.
+    fn shorten(&self, mut steps: Vec<u64>, mut told: String) -> (Vec<u64>, String) {
+        let (mut size, mut tries) = (steps.len() / 2, 0);
+        while size > 0 && tries < TRIES {
+            let mut start = 0;
+            while start < steps.len() && tries < TRIES {
+                let end = (start + size).min(steps.len());
+                let fewer = [&steps[..start], &steps[end..]].concat();
+                tries += 1;
+                match self.attempt(&fewer) {
+                    Err((at, text)) => {
+                        steps = fewer[..(at + 1).min(fewer.len())].to_vec();
+                        told = text;
+                    }
+                    Ok(_) => start = end,
+                }
+            }
+            size /= 2;
+        }
+        (steps, told)
+    }
+}
+
+/// One step: a function of its number and of what is there.
+fn one(scene: &mut Scene, layout: Layout) {
+    let total: u64 = scene.files.values().map(|made| made.bytes.len() as u64).sum();
+    let most = layout.mebibytes << 18;
+    let kind = scene.rng.below(40);
+    if scene.files.is_empty() || (kind < 2 && scene.files.len() < FILES) {
+        let tail = "n".repeat(*scene.rng.pick(&[0, 0, 30, 220]));
+        let path = format!("{}/{}-{tail}", scene.rng.pick(&["", "/d"]), scene.rng.below(1 << 30));
+        if !scene.files.contains_key(&path) {
+            scene.create(&path);
+        }
+        return;
+    }
+    let at = scene.rng.below(scene.files.len() as u64) as usize;
+    let path = scene.files.keys().nth(at).cloned().unwrap();
+    if kind == 2 || total > most {
+        let keep = scene.nameless.len() < 3 && scene.rng.below(3) == 0;
+        return scene.remove(&path, keep);
+    }
+    let size = scene.size(&path);
+    let unit = *scene.rng.pick(&[1, 512, 4096]);
+    let pos = (scene.rng.below(size + size / 8 + 3000) / unit * unit).min(MOST);
+    let length = (1 + scene.rng.below(24)) * unit.max(64);
+    let flags = *scene.rng.pick(&[PLAIN, PLAIN, WriteFlags::DSYNC, WriteFlags::SYNC]);
+    match kind {
+        3..13 => scene.write(&path, pos, length, flags),
+        13..16 => scene.append(&path, length.min(9000), flags),
+        16..18 => append_open(scene, &path, length),
+        18..20 => {
+            let start = pos / 4096 * 4096;
+            let writes: Vec<_> = (0..6).map(|part| (start + part * 8192, 512 << (part % 4))).collect();
+            scene.queued(&path, &writes, flags);
+        }
+        20..22 => scene.set_len(&path, pos),
+        22 => scene.empty(&path),
+        23..31 => change_space(scene, layout, &path, (pos, length)),
+        31 => scene.prepare(&path, (size + 3000).min(MOST)),
+        32..34 => scene.sync(&path),
+        34..38 => look(scene, &path, pos, length),
+        _ => use_nameless(scene, pos, length),
+    }
+    if scene.files.get(&path).is_some_and(|made| made.bytes.len() as u64 > 2 * MOST) {
+        scene.set_len(&path, MOST);
+    }
+}
+
+/// At the end of a file that is open for appending.
+fn append_open(scene: &mut Scene, path: &str, length: u64) {
+    let file = scene.volume.open_file(path, OpenOptions::new().append(true)).unwrap();
+    scene.number += 1;
+    let made = scene.files.get_mut(path).unwrap();
+    let end = made.bytes.len() as u64;
+    let bytes = patterned(scene.number, end, length as usize);
+    assert_eq!(file.append(&bytes, PLAIN).unwrap(), end);
+    made.bytes.extend_from_slice(&bytes);
+    scene.operations += 1;
+}
+
+fn change_space(scene: &mut Scene, layout: Layout, path: &str, (pos, length): (u64, u64)) {
+    use Fallocate::{Allocate, Collapse, Insert, KeepSize, Punch, Zero, ZeroKeepSize};
+    let modes = [Allocate, KeepSize, Punch, Punch, Zero, ZeroKeepSize, Collapse, Insert];
+    let mode = *scene.rng.pick(&modes);
+    let (mut pos, mut length) = (pos, length);
+    if matches!(mode, Collapse | Insert) {
+        pos = pos / layout.unit() * layout.unit();
+        length = length.next_multiple_of(layout.unit());
+        let size = scene.size(path);
+        if (mode == Collapse && pos + length >= size) || (mode == Insert && pos >= size) {
+            return;
+        }
+    }
+    scene.fallocate(path, mode, pos, length);
+}
+
+/// Bytes from anywhere, and where data is.
+fn look(scene: &mut Scene, path: &str, pos: u64, length: u64) {
+    let Made { file, bytes } = &scene.files[path];
+    let mut found = vec![0; length as usize];
+    let count = file.read_any_at(&mut found, pos).unwrap();
+    let wanted = &bytes[(pos as usize).min(bytes.len())..((pos + length) as usize).min(bytes.len())];
+    assert_same_bytes(wanted, &found[..count]);
+    let data = file.seek_data(pos).unwrap().unwrap_or(bytes.len() as u64) as usize;
+    let skipped = &bytes[(pos as usize).min(data)..data];
+    assert!(skipped.iter().all(|byte| *byte == 0), "{path}: data before {data}");
+    if let Some(hole) = file.seek_hole(pos).unwrap() {
+        assert!(hole >= pos && hole <= bytes.len() as u64, "{path}: a hole at {hole}");
+    }
+    scene.operations += 1;
+}
+
+/// A file without a name is as good as another.
+fn use_nameless(scene: &mut Scene, pos: u64, length: u64) {
+    if scene.nameless.is_empty() {
+        return;
+    }
+    let at = scene.rng.below(scene.nameless.len() as u64) as usize;
+    let Made { file, bytes } = &mut scene.nameless[at];
+    let part = patterned(pos, pos, length as usize);
+    assert_eq!(file.write_any_at(&part, pos, PLAIN).unwrap() as u64, length);
+    let end = (pos + length) as usize;
+    bytes.resize(bytes.len().max(end), 0);
+    bytes[pos as usize..end].copy_from_slice(&part);
+    assert_same_bytes(bytes, &read_all(file));
+    if scene.rng.below(4) == 0 {
+        scene.nameless.swap_remove(at);
+    }
+    scene.operations += 1;
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}: `{text}` is no number")))
+}
+
+/// Plays a test's steps, or those of a failure that is to be seen again.
+fn model(name: &str, layout: Layout, intervals: &Intervals, part: usize) {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let seed = number("UEXT4_MODEL_SEED").unwrap_or(1);
+    let count = number("UEXT4_MODEL_STEPS").map_or(STEPS / part, |steps| steps as usize);
+    let mut drawn = Rng::new(name.bytes().fold(seed, |salt, byte| mix(salt ^ u64::from(byte))));
+    let mut steps: Vec<u64> = (0..count).map(|_| drawn.next_u64()).collect();
+    if let Ok(replay) = std::env::var("UEXT4_MODEL_REPLAY") {
+        steps = replay.split(',').map(|step| u64::from_str_radix(step, 16).unwrap()).collect();
+    }
+    let scratch = Scratch::new((3 * layout.mebibytes) << 20);
+    let run = Run { layout, seed, intervals, scratch };
+    match run.attempt(&steps) {
+        Ok(operations) => {
+            println!("{name}: {operations} operations");
+            if let Some(path) = std::env::var_os("UEXT4_MODEL_TOTALS") {
+                let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+                file.write_all(format!("{name} {operations}\n").as_bytes()).unwrap();
+            }
+        }
+        Err((at, told)) => {
+            steps.truncate(at + 1);
+            let (steps, told) = run.shorten(steps, told);
+            let replay: Vec<String> = steps.iter().map(|step| format!("{step:x}")).collect();
+            panic!(
+                "{name}, seed {seed}: step {at}, {} steps are enough: {told}\n  replay: UEXT4_MODEL_SEED={seed} \
+                 UEXT4_MODEL_REPLAY={} cargo test -p uext4 --test model -- --exact {name}",
+                steps.len(),
+                replay.join(",")
+            );
+        }
+    }
+}
+
+macro_rules! models {
+    ($($name:ident: $layout:ident, $intervals:ident, $part:literal $(, $need:expr)?;)*) => {
+        $(#[test]
+        fn $name() {
+            $(needs!($need);)?
+            model(stringify!($name), $layout, &$intervals, $part);
+        })*
+    };
+}
+
+models! {
+    small_blocks: SMALL, OURS, 1;
+    without_checksums: NO_SUMS, OURS, 1;
+    clusters: CLUSTERS, OURS, 1;
+    middle_blocks: MIDDLE, OURS, 1;
+    large_blocks: LARGE, OURS, 1;
+    inline_volume: INLINE, OURS, 1;
+    root_small_blocks_and_the_kernel: SMALL, WITH_KERNEL, 2, Need::Loop;
+    root_large_blocks_and_the_kernel: LARGE, WITH_KERNEL, 2, Need::Loop;
+    root_clusters_and_the_kernel: CLUSTERS, WITH_KERNEL, 2, Need::Loop;
+}

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# rounds.sh crash|model|kill: long runs of a suite, round after round, each with another seed, and so with other
+# contents and layouts. At the end a row is added to docs/proof/NAME.csv, so that runs add up.
+# SECONDS_ALL (600): when no new round begins any more. SEED (the time): of the first round. JOBS (2): rounds at once.
+# SCENARIO: only tests with this in their names. COUNT: states of a scenario, steps of a model, kills, in each round.
+# A failure prints the seed and the command that shows it again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+suite=$1 all=${SECONDS_ALL:-600} jobs=${JOBS:-2} first=${SEED:-$(date +%s)} scenario=${SCENARIO:-}
+case $suite in
+    crash) target=crash_named prefix=UEXT4_CRASH count=STATES each=${COUNT:-300} ;;
+    model) target=model prefix=UEXT4_MODEL count=STEPS each=${COUNT:-60000} ;;
+    kill) target=kill prefix=UEXT4_KILL count=ROUNDS each=${COUNT:-200} ;;
+    *) echo "no suite is named $suite" >&2; exit 2 ;;
+esac
+logs=${CARGO_TARGET_DIR:-$PWD/target}/rounds/$suite csv=docs/proof/$suite.csv
+rm -rf "$logs"
+mkdir -p "$logs"
+program=$(cargo test --release -p uext4 --test "$target" --no-run --message-format=json |
+    sed -n "s/.*\"name\":\"$target\".*\"executable\":\"\([^\"]*\)\".*/\1/p" | tail -n 1)
+[ -x "$program" ] || { echo "$target was not built" >&2; exit 1; }
+cp "$program" "$logs/$target"
+export CARGO_PKG_NAME=uext4 RUST_BACKTRACE=0 "${prefix}_$count=$each"
+
+# run JOB: rounds until the time is over. One that fails ends the job.
+run() {
+    local job=$1 seed
+    for ((seed = first + job - 1; SECONDS < all; seed += jobs)); do
+        # shellcheck disable=SC2086 # without a scenario it is no argument
+        if env "${prefix}_SEED=$seed" "${prefix}_TOTALS=$logs/totals.$job" RUST_TEST_THREADS=1 \
+            "$logs/$target" $scenario > "$logs/$seed.log" 2>&1; then
+            rm "$logs/$seed.log"
+            echo "$seed" >> "$logs/rounds.$job"
+        else
+            grep -E '^crash state|replay:|panicked' "$logs/$seed.log" >&2 || tail -n 20 "$logs/$seed.log" >&2
+            echo "round $seed failed: $logs/$seed.log" >&2
+            return 1
+        fi
+    done
+}
+
+# What tests counted. Images that are alike in two rounds count twice: contents depend on the seed, so hardly any are.
+row() {
+    local totals rounds
+    rounds=$(cat "$logs"/rounds.* 2> /dev/null | wc -l)
+    [ "$rounds" -gt 0 ] || { echo "no round was finished" >&2; return 1; }
+    totals=$(cat "$logs"/totals.* | awk '
+        { for (i = 2; i <= NF; i++) sum[i] += $i; if (NF > n) n = NF }
+        END { for (i = 2; i <= n; i++) printf "%s%d", (i > 2 ? "," : ""), sum[i] }')
+    echo "$(date +%F),$(git rev-parse --short HEAD),$first,$rounds,$failed,$totals" | tee -a "$csv"
+    awk -F, 'NR == 1 { for (i = 6; i <= NF; i++) name[i] = $i; n = NF; next } { for (i = 6; i <= n; i++) sum[i] += $i }
+        END { printf "all runs:"; for (i = 6; i <= n; i++) printf " %d %s", sum[i], name[i]; print "" }' "$csv"
+}
+
+failed=0 running=()
+trap 'kill "${running[@]}" 2> /dev/null; row; exit 130' INT TERM
+for job in $(seq "$jobs"); do
+    run "$job" &
+    running+=("$!")
+done
+for job in "${running[@]}"; do wait "$job" || failed=$((failed + 1)); done
+row
+[ "$failed" -eq 0 ]
