@@ -360,20 +360,17 @@ fn allocation_conversion_commits_and_checkpoints_are_told() {
     let told = json([OsStr::new("explain"), place.as_os_str()].into_iter().chain(query));
     assert_eq!(
         (&told["journal"], &told["handles_before"], &told["handles_after"], &told["commits"]),
-        (&"extend".into(), &1.into(), &1.into(), &1.into()),
+        (&"extend".into(), &0.into(), &1.into(), &1.into()),
         "{told}"
     );
     let reasons = told["reasons"].to_string();
-    assert!(
-        reasons.contains("handles: 1 or more before the data, 1 or more behind it, 1 commit"),
-        "{reasons}"
-    );
+    assert!(reasons.contains("handles: 1 or more behind it, 1 commit"), "{reasons}");
     let write = format!("pwrite -q -b 8k {end} 8k");
     let args = io(&volume, "/big", &[&write, "fdatasync"]);
     let told = json(args.into_iter().chain(["--stats", "--json"].map(OsString::from)));
     let count = |name: &str| told["counters"][name].as_u64().unwrap_or_else(|| panic!("{name}: {told}"));
-    assert_eq!((count("allocations"), count("conversions"), count("extensions")), (1, 1, 1), "{told}");
-    assert!(count("handles_started") >= 2 && count("commits") == 1, "{told}");
+    assert_eq!((count("conversions"), count("extensions")), (1, 1), "{told}");
+    assert!(count("handles_started") >= 1 && count("commits") == 1, "{told}");
     assert!(count("blocks_logged") > 2 && count("flushes") > 0, "{told}");
     // The end of the command brings it home.
     let words = ["trace", "--", "truncate"].map(OsStr::new);

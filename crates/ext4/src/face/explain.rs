@@ -1,6 +1,6 @@
 //! Explains a request in words: the plan, the device requests, and what would make it faster.
 
-use super::explain_journal::{Ways, share};
+use super::explain_journal::share;
 use crate::change::privileges;
 use crate::face::volume::Shared;
 use crate::ground::error::{Error, Result};
@@ -107,9 +107,7 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
         let Outlook { plan, view, summary, .. } = &outlook;
         let journaled = shared.fs.state.superblock.journal_inode().is_some();
         let mapping = journaled && !open.switches.overwrite_no_transaction;
-        let clusters = shared.fs.state.superblock.geometry.cluster_blocks() > 1;
-        let ways = Ways { copies: device.dax.is_some(), mapping, clusters };
-        journal = share(plan, request.range, view, summary, &ways);
+        journal = share(plan, request.range, view, summary, device.dax.is_some(), mapping);
         reasons.extend(journal.line(journaled));
     }
     if !placed {

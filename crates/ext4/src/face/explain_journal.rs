@@ -6,8 +6,8 @@ use uext4_iomap::{MapKind, Range};
 /// Handles and commits of a request. On a volume without a journal, steps and batches of changes that go home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct JournalShare {
-    /// Handles before the data is sent, at least: a hole that free blocks do not fill in one run takes more, and so does
-    /// one behind the end that they fill in many.
+    /// Handles before the data is sent, at least: an append takes none unless it has to, and a hole that free blocks do
+    /// not fill in one run takes more.
     pub handles_before: u32,
     /// Handles when the data is complete, at least: a conversion in several leaves of the map takes more.
     pub handles_after: u32,
@@ -15,42 +15,34 @@ pub struct JournalShare {
     pub commits: u32,
 }
 
-/// What a write meets, beside its plan.
-pub(super) struct Ways {
-    /// It is a copy into mapped memory.
-    pub(super) copies: bool,
-    /// A handle is started around the look-up of every write.
-    pub(super) mapping: bool,
-    /// The volume has clusters of several blocks.
-    pub(super) clusters: bool,
-}
-
-/// The share of a write that is not refused.
-pub(super) fn share(plan: &Plan, range: Range, view: &View, summary: &Summary, ways: &Ways) -> JournalShare {
-    let Ways { copies, mapping, clusters } = *ways;
+/// The share of a write that is not refused. `copies`: into mapped memory. `mapping`: a handle is started around the
+/// look-up of every write.
+pub(super) fn share(
+    plan: &Plan,
+    range: Range,
+    view: &View,
+    summary: &Summary,
+    copies: bool,
+    mapping: bool,
+) -> JournalShare {
     let (holes, pointers) = (summary.hole > 0, view.kind == MapKind::Indirect);
     // A file of pointers is among the orphans while data may lie behind its size.
     let block = view.block_size();
     let behind = view.size.div_ceil(block).max(range.pos / block);
     let orphaned = pointers && holes && behind < range.end().div_ceil(block);
-    // All of it from the end of the file on is a hole, and it meets no other: free blocks are claimed for it, which are
-    // the file's with the handle that moves the size.
-    let tail = range.end().saturating_sub(range.pos.max(behind * block));
-    let claims = !pointers && !copies && !clusters && summary.hole == tail;
-    let fresh = !pointers && (holes || summary.unwritten > 0);
     let (handles_before, handles_after) = match plan.journal {
         JournalWork::None | JournalWork::Handle => (0, 0),
         JournalWork::Allocate => (1, 0),
         JournalWork::Convert => (0, 1),
         JournalWork::AllocateConvert => (1, 1),
+        // What lies behind the size may get its blocks with the size: least of all, nothing comes before the data.
         // Mapped memory is converted before the copy.
-        JournalWork::Extend => {
-            (u32::from(holes && !claims) + u32::from(orphaned) + u32::from(copies && fresh), 1)
-        }
+        JournalWork::Extend if !pointers => (u32::from(copies && summary.unwritten > 0), 1),
+        JournalWork::Extend => (u32::from(holes) + u32::from(orphaned), 1),
     };
-    let changes = !matches!(plan.journal, JournalWork::None | JournalWork::Handle);
+    let changes = !matches!(plan.journal, JournalWork::None | JournalWork::Handle) || plan.drops_privileges;
     let syncs = matches!(plan.durability, Durability::Datasync | Durability::Fsync);
-    let handles_before = handles_before + u32::from(mapping);
+    let handles_before = handles_before + u32::from(mapping) + u32::from(plan.drops_privileges);
     JournalShare {
         handles_before,
         handles_after,
