@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{bad, good, json, text};
+use common::{good, json, text};
 use std::ffi::OsStr;
 use uext4_testkit::{Need, Scratch, VolumeBuilder, needs};
 
@@ -32,8 +32,4 @@ fn what_is_free_is_told_and_the_rest_stays() {
     let mut path = image.to_owned();
     path.push(":/data");
     good([OsStr::new("cat"), &path]);
-    // A device that takes none is named.
-    let mut masked = image.to_owned();
-    masked.push("?discard=off");
-    assert!(bad(1, [OsStr::new("trim"), &masked]).contains("discard"));
 }
