@@ -15,13 +15,11 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Commits a transaction that is older than the interval, and writes old times.
 pub(super) fn tick(fs: &Ext4, commit_interval: Duration) -> Result<()> {
-    if !fs.state.can_change() {
-        return Ok(());
-    }
+    let Some(journal) = &fs.state.journal else { return Ok(()) };
     fs.check_alive()?;
     let times = fs.files().write_old_times(TIMES_AGE);
-    if fs.state.running_for().is_some_and(|age| age >= commit_interval) {
-        fs.state.commit_all()?;
+    if journal.running_for().is_some_and(|age| age >= commit_interval) {
+        journal.commit_all().map_err(Error::from)?;
     }
     times
 }
