@@ -128,8 +128,11 @@ impl Files<'_> {
     /// Does a step again after a commit, if it finds no room and freed blocks wait for one.
     pub(crate) fn with_room<T>(&self, mut step: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..COMMITS_FOR_ROOM {
-            match step() {
-                Err(Error::NoSpace) if self.space.close_windows() => {}
+            let mut done = step();
+            if matches!(done, Err(Error::NoSpace)) && self.space.close_windows() {
+                done = step();
+            }
+            match done {
                 Err(Error::NoSpace) if self.space.awaits_commit() => {
                     self.state.commit_all()?;
                 }

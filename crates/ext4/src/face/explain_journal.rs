@@ -16,7 +16,7 @@ pub struct JournalShare {
 }
 
 /// The share of a write that is not refused. `copies`: into mapped memory. `mapping`: a handle is started around the
-/// look-up of every write.
+/// look-up of every write. `times`: the volume writes times.
 pub(super) fn share(
     plan: &Plan,
     range: Range,
@@ -24,6 +24,7 @@ pub(super) fn share(
     summary: &Summary,
     copies: bool,
     mapping: bool,
+    times: bool,
 ) -> JournalShare {
     let (holes, pointers) = (summary.hole > 0, view.kind == MapKind::Indirect);
     // A file of pointers is among the orphans while data may lie behind its size.
@@ -42,6 +43,12 @@ pub(super) fn share(
     };
     let changes = !matches!(plan.journal, JournalWork::None | JournalWork::Handle) || plan.drops_privileges;
     let syncs = matches!(plan.durability, Durability::Datasync | Durability::Fsync);
+    // What changes nothing else of the inode still changes its times. (Not if the last write was in the same tick.)
+    let told = times
+        && plan.durability == Durability::Fsync
+        && matches!(plan.journal, JournalWork::None | JournalWork::Handle);
+    let handles_after = handles_after + u32::from(told);
+    let changes = changes || told;
     let handles_before = handles_before + u32::from(mapping) + u32::from(plan.drops_privileges);
     JournalShare {
         handles_before,

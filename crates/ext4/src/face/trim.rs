@@ -28,6 +28,7 @@ impl Volume {
         let geometry = &state.superblock.geometry;
         let size = u64::from(geometry.block_size());
         let blocks = range.start.div_ceil(size)..(range.end / size).min(geometry.blocks_count());
+        self.shared.fs.close_windows();
         let mut discarded = 0;
         for group in geometry.groups() {
             self.shared.fs.check_alive()?;

@@ -42,6 +42,11 @@ impl Ext4 {
         Files { state: &self.state, space: &self.space, orphans: &self.orphans }
     }
 
+    /// What files have claimed for their next appends is free again.
+    pub(crate) fn close_windows(&self) {
+        self.space.close_windows();
+    }
+
     /// Discards what is free of a group: see [`FreeSpace::trim_group`].
     pub(crate) fn trim_group(&self, group: Group, range: &Blocks, minimum: u64) -> Result<u64> {
         self.space.trim_group(&self.state, group, range, minimum)
