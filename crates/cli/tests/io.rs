@@ -79,7 +79,7 @@ fn sent(volume: &Volume, path: &str, command: &str, op: &str) -> Vec<u64> {
     let lines: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let pieces = json([OsStr::new("map"), OsStr::new("--json"), &at(volume, path)]);
     let in_file = |line: &&Value| {
-        let pos = line["pos"].as_u64().unwrap();
+        let Some(pos) = line["pos"].as_u64() else { return false };
         pieces.as_array().unwrap().iter().any(|piece| {
             let start = piece["physical"].as_u64().unwrap_or(0);
             start > 0 && (start..start + piece["length"].as_u64().unwrap()).contains(&pos)

@@ -31,6 +31,8 @@ pub fn typed<T>(result: Result<T>) -> Option<T> {
             | Error::TooLarge { .. }
             | Error::FileTooLarge { .. }
             | Error::NotPermitted(_)
+            // What multi-mount protection says was mutated too.
+            | Error::InUse(_)
     );
     let path = matches!(
         error,

@@ -23,6 +23,8 @@ use uext4_ondisk::ext4::{MmpBlock, MmpOwner, Superblock};
 /// Of check intervals, in seconds: the shortest, and the longest that adds to itself once more when it is waited for.
 const CHECK_MIN: u16 = 5;
 const WAIT_MORE: u16 = 60;
+/// The longest that Linux writes. Nobody is made to wait for hours by a block that says more.
+const CHECK_MAX: u16 = 300;
 /// The largest number of an owner.
 const SEQUENCE_MAX: u32 = 0xE24D_4D4F;
 
@@ -84,6 +86,9 @@ pub(crate) fn claim(
     let update = superblock.mmp.interval.max(1);
     let wait = match found.owner() {
         MmpOwner::Nobody => Duration::ZERO,
+        MmpOwner::Mounted(_) if found.check_interval.max(update) > CHECK_MAX => {
+            return Err(in_use(&found, superblock));
+        }
         MmpOwner::Mounted(_) => wait_time(found.check_interval.max(update).max(CHECK_MIN)) * second,
         MmpOwner::Checker | MmpOwner::Unknown(_) => return Err(in_use(&found, superblock)),
     };
