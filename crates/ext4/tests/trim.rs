@@ -226,6 +226,26 @@ fn fill_up(volume: &Volume, path: &str) -> (u64, u64) {
     }
     let refused = file.fallocate(Fallocate::Allocate, at, 4096);
     assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+    left(volume)
+}
+
+/// The same by appends.
+fn append_up(volume: &Volume, path: &str) -> (u64, u64) {
+    let file = volume.open_file(path, read_write().create(true)).unwrap();
+    let mut at = 0;
+    for length in [1 << 20, 1 << 16, volume.block_size() as usize] {
+        loop {
+            match file.write_any_at(&patterned(5, at, length), at, WriteFlags::empty()) {
+                Ok(written) => at += written as u64,
+                Err(Error::NoSpace) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    left(volume)
+}
+
+fn left(volume: &Volume) -> (u64, u64) {
     let space = volume.statfs().unwrap();
     (space.free, space.available)
 }
@@ -237,7 +257,11 @@ fn what_is_set_aside_stays_free_unless_it_is_asked_for() {
         let made = VolumeBuilder::new(32 << 20).args(args.iter().copied()).build();
         let volume = Volume::open(made.path(), VolumeOptions::read_write()).unwrap();
         let blocks = volume.superblock().geometry.blocks_count();
+        let (appended, _) = append_up(&volume, "/appended");
+        assert!(appended >= blocks * share / 100, "{args:?}: {appended} of {blocks} are free");
+        volume.remove_file("/appended").unwrap();
         let (free, available) = fill_up(&volume, "/ordinary");
+        assert!(free.abs_diff(appended) <= 8, "{args:?}: {free} and {appended} are left");
         // A block or two may be kept for the map.
         assert!(available <= 8, "{args:?}: {available} blocks are said to be available");
         assert!(free >= blocks * share / 100, "{args:?}: {free} of {blocks} are free");

@@ -133,7 +133,7 @@ impl Account {
         }
         let mut goal = runs.last().map_or(ask.goal, |run| Pblk(run.first.get() + run.count));
         while left > 0 {
-            let available = self.available(blocks)?;
+            let available = self.available_for_data(blocks)?;
             if runs.len() == RUNS || available < left {
                 return Err(Error::NoSpace);
             }

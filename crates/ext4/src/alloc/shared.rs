@@ -50,10 +50,19 @@ impl Account {
             }
         };
         self.free = Some(free);
-        let size = u64::from(blocks.ground().superblock.geometry.cluster_blocks());
-        Ok(free
-            .saturating_sub((self.allocator.held_blocks() + self.allocator.claimed_blocks()) / size)
-            .saturating_sub(self.promised))
+        Ok(free.saturating_sub(self.kept(blocks.ground())).saturating_sub(self.promised))
+    }
+
+    /// The same for the data of files: less what is set aside.
+    pub(super) fn available_for_data(&mut self, blocks: &impl Blocks) -> Result<u64> {
+        let set_aside = self.set_aside;
+        Ok(self.available(blocks)?.saturating_sub(set_aside))
+    }
+
+    /// Clusters that are free on the volume and nobody may take: they wait for a commit or are claimed.
+    fn kept(&self, ground: &Ground) -> u64 {
+        let size = u64::from(ground.superblock.geometry.cluster_blocks());
+        (self.allocator.held_blocks() + self.allocator.claimed_blocks()) / size
     }
 
     pub(super) fn windows(&mut self) -> &mut Windows {
@@ -100,8 +109,7 @@ impl FreeSpace {
     pub(crate) fn allocate(&self, blocks: &mut impl Blocks, wish: &Wish, spare: u64) -> Result<Run> {
         let size = u64::from(blocks.ground().superblock.geometry.cluster_blocks());
         let mut account = self.0.lock();
-        let kept = spare.saturating_add(account.set_aside);
-        let available = account.available(blocks)?.saturating_sub(kept).saturating_mul(size);
+        let available = account.available_for_data(blocks)?.saturating_sub(spare).saturating_mul(size);
         if available < wish.least {
             return Err(Error::NoSpace);
         }
@@ -153,8 +161,7 @@ impl FreeSpace {
     /// of free clusters, nor a commit.
     pub(crate) fn try_promise(self: &Arc<Self>, ground: &Ground, clusters: u64) -> Option<Promise> {
         let mut account = self.0.try_lock()?;
-        let size = u64::from(ground.superblock.geometry.cluster_blocks());
-        let taken = account.allocator.held_blocks() / size + account.promised;
+        let taken = account.kept(ground) + account.promised;
         account.free.filter(|free| free.saturating_sub(taken) >= clusters)?;
         account.promised += clusters;
         Some(Promise { space: Arc::clone(self), clusters })
