@@ -11,6 +11,10 @@
 //! of both sides, then looks whether the owner holds the gate by its mark and waits until it does not. From then on the
 //! owner takes the gate as everybody does; only now there are cells for other threads.
 //!
+//! **Lent.** A gate that is open to others may still be used by one thread, which took it over from the one that opened
+//! the file. After some exclusive holds in a row it gets the gate *lent* and is as cheap as an owner alone until
+//! somebody else comes (`gate/lease.rs`).
+//!
 //! A cell counts two things: callers *inside the gate* (mapping and submitting) and requests *in flight*
 //! (until their completion work is done). An exclusive holder waits for the first; one that must also *drain*
 //! waits for the second.
@@ -18,11 +22,12 @@
 //! Waiting never holds a lock that a completion needs: the caller passes a `help` that drives its own
 //! queue and harvests idle ones.
 
+mod lease;
+
 use crate::mapping::Range;
 use crate::snapshot::ByteRun;
 use crate::sync::{
-    AtomicBool, AtomicU64, Mutex, Ordering, Waiters, add_then_fence, heavy_fence, prepare_fences,
-    store_then_fence,
+    AtomicU64, Mutex, Ordering, Waiters, add_then_fence, heavy_fence, prepare_fences, store_then_fence,
 };
 use crate::thread_slot::{OWNED_SLOTS, SHARED_SLOT, thread_slot};
 use crate::turns::{Gets, HANDS, Turns};
@@ -38,6 +43,14 @@ const INSIDE_ONE: u64 = 1 << 32;
 const IN_FLIGHT_MASK: u64 = INSIDE_ONE - 1;
 /// In the owner's cell: it holds the gate exclusively, and nobody else has ever used it.
 const HELD: u64 = 1 << 63;
+
+/// What a guard has of a hold by a lease. Its thread's cell has [`HELD`].
+const LENT: u64 = 1 << 62;
+
+/// The word of exclusive holders: nobody holds or wants the gate, …
+const OPEN: u64 = 0;
+/// … somebody does, or it is lent (`gate/lease.rs`).
+const CLOSED: u64 = 1;
 
 /// No thread's slot.
 const NOBODY: u64 = u64::MAX;
@@ -102,7 +115,8 @@ pub struct Busy;
 #[derive(Debug)]
 #[repr(C)]
 pub struct InodeGate {
-    exclusive: AtomicBool,
+    /// [`OPEN`], [`CLOSED`], or lent.
+    exclusive: AtomicU64,
     /// The owner's slot, [`NOBODY`] until it has one. Only a thread of this slot asks whether it is, and it wrote it.
     owner: AtomicU64,
     /// [`OWNER`], [`JOINING`], [`SHARED`]. Each part is set once.
@@ -146,7 +160,7 @@ impl InodeGate {
     pub fn with_hands(hands: u32) -> Self {
         prepare_fences();
         let gate = InodeGate {
-            exclusive: AtomicBool::new(false),
+            exclusive: AtomicU64::new(OPEN),
             owner: AtomicU64::new(NOBODY),
             users: AtomicU64::new(0),
             queues: Mutex::new(Vec::new()),
@@ -198,7 +212,7 @@ impl InodeGate {
     pub fn enter(&self, cell: &Cell) -> Result<(), Busy> {
         let counts = cell.counts.load(Ordering::Relaxed);
         store_then_fence(|order| cell.counts.store(counts + INSIDE_ONE + IN_FLIGHT_ONE, order));
-        if self.exclusive.load(Ordering::SeqCst) {
+        if self.exclusive.load(Ordering::SeqCst) != OPEN && !self.lets_in(None) {
             cell.counts.store(counts, Ordering::Release);
             self.announce_progress();
             return Err(Busy);
@@ -230,7 +244,7 @@ impl InodeGate {
     /// Tells an exclusive waiter to look again. Relaxed: it looks again by itself soon.
     #[inline(always)]
     fn announce_progress(&self) {
-        if self.exclusive.load(Ordering::Relaxed) {
+        if self.exclusive.load(Ordering::Relaxed) == CLOSED {
             self.wake_exclusive();
         }
     }
@@ -266,7 +280,7 @@ impl InodeGate {
         } else {
             add_then_fence(&cell.counts, amount);
         }
-        if self.exclusive.load(Ordering::SeqCst) {
+        if self.exclusive.load(Ordering::SeqCst) != OPEN && !self.lets_in(Some((slot, cell))) {
             self.withdraw(cell, slot, amount);
             return Err(Busy);
         }
@@ -340,8 +354,7 @@ impl InodeGate {
     /// Waits until the gate is not exclusively held, once or until it seems worth another try.
     pub fn wait_open(&self, help: &mut dyn FnMut()) {
         help();
-        let closed =
-            || self.exclusive.load(Ordering::SeqCst) || self.first.counts.load(Ordering::Relaxed) & HELD != 0;
+        let closed = || self.is_closed() || self.first.counts.load(Ordering::Relaxed) & HELD != 0;
         self.shared_waiters.park(closed, LOOK_AGAIN);
     }
 
@@ -350,7 +363,7 @@ impl InodeGate {
     /// they came.
     pub fn lock_exclusive(&self, drain: bool, help: &mut dyn FnMut()) -> InodeGuard<'_> {
         let slot = thread_slot();
-        match self.lock_alone(slot) {
+        match self.lock_alone(slot).or_else(|| self.lock_lent(slot)) {
             Some(guard) => guard,
             None => self.lock_in_turn(slot, drain, help),
         }
@@ -372,7 +385,7 @@ impl InodeGate {
             return None;
         }
         // For this thread itself. Nobody else looks at it before the mark is gone.
-        self.exclusive.store(true, Ordering::Relaxed);
+        self.exclusive.store(CLOSED, Ordering::Relaxed);
         Some(InodeGuard { gate: self, cell: &self.first, slot, amount: HELD, _not_send: PhantomData })
     }
 
@@ -391,13 +404,15 @@ impl InodeGate {
             self.wait_open(help);
         }
         if self.turns.take(help, &|| self.open()) == Gets::Open {
-            self.exclusive.store(true, Ordering::SeqCst);
+            while !self.revoke() {
+                self.wait_open(help);
+            }
+            self.exclusive.store(CLOSED, Ordering::SeqCst);
             // Orders the word before the loads of cells, of which some may only now come into being. A gate that
             // was handed over closed has been through this.
             heavy_fence();
         }
-        let is_owner = self.owner.load(Ordering::Relaxed) == slot as u64;
-        let cell = if is_owner { &self.first } else { &*self.thread_cells()[slot] };
+        let cell = self.shared_cell_of(slot);
         let guard = InodeGuard { gate: self, cell, slot, amount: 0, _not_send: PhantomData };
         self.wait_quiet(!0 ^ IN_FLIGHT_MASK, help);
         if drain {
@@ -408,18 +423,22 @@ impl InodeGate {
 
     /// Ends an exclusive hold.
     #[inline(never)]
-    fn reopen(&self, alone: bool) {
-        if alone {
-            // Before the mark goes: from then on it may be another holder's.
-            self.exclusive.store(false, Ordering::Relaxed);
-            self.let_in();
-        } else {
-            self.turns.pass(self.shared_waiters.any(), || self.open());
+    fn reopen(&self, hold: u64, slot: usize) {
+        match hold {
+            HELD => {
+                // Before the mark goes: from then on it may be another holder's.
+                self.exclusive.store(OPEN, Ordering::Relaxed);
+                self.let_in();
+            }
+            LENT => self.leave_lent(slot),
+            _ => {
+                self.turns.pass(slot, self.shared_waiters.any(), |may_lend| self.lend_or_open(slot, may_lend))
+            }
         }
     }
 
     fn open(&self) {
-        self.exclusive.store(false, Ordering::SeqCst);
+        self.exclusive.store(OPEN, Ordering::SeqCst);
         self.shared_waiters.announce_all();
     }
 
@@ -488,6 +507,12 @@ impl InodeGate {
         latest.max(self.left_modified_ns.load(Ordering::Relaxed))
     }
 
+    /// The cell of a slot, once the gate is open to others than the owner.
+    fn shared_cell_of(&self, slot: usize) -> &Cell {
+        let is_owner = self.owner.load(Ordering::Relaxed) == slot as u64;
+        if is_owner { &self.first } else { &self.thread_cells()[slot] }
+    }
+
     fn thread_cells(&self) -> &[CachePadded<Cell>; SHARED_SLOT + 1] {
         self.threads.get_or_init(|| Box::new(std::array::from_fn(|_| CachePadded::default())))
     }
@@ -500,7 +525,8 @@ pub struct InodeGuard<'g> {
     /// The calling thread's line.
     cell: &'g Cell,
     slot: usize,
-    /// What a shared hold added to the line; [`HELD`] for an exclusive one by the owner alone, 0 for one in turn.
+    /// What a shared hold added to the line. Of an exclusive one [`HELD`] if it is by the owner alone, [`LENT`] if by a
+    /// lease, 0 if in turn.
     amount: u64,
     /// A thread's line is changed by that thread only, so the guard must not be dropped by another.
     _not_send: PhantomData<*const ()>,
@@ -563,7 +589,7 @@ impl InodeGuard<'_> {
     /// Whether the gate is held exclusively.
     #[inline(always)]
     pub fn is_exclusive(&self) -> bool {
-        self.amount & !HELD == 0
+        self.amount & !(HELD | LENT) == 0
     }
 
     /// Counts one more request of this call in flight, and back. The guard alone already keeps drainers out,
@@ -586,7 +612,7 @@ impl InodeGuard<'_> {
     #[inline(always)]
     fn let_go(&self) {
         if self.is_exclusive() {
-            self.gate.reopen(self.amount == HELD);
+            self.gate.reopen(self.amount, self.slot);
         } else {
             change(self.cell, self.slot, self.amount, false);
             self.gate.announce_progress();

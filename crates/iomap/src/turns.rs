@@ -3,8 +3,11 @@
 //! A holder that leaves hands the gate over to the first of the line, closed as it is: no request got in meanwhile, so
 //! the next holder needs no barrier of its own and wakes nobody for nothing. After a few such hand-overs the gate is
 //! opened for those who want to share it, if there are any.
+//!
+//! The line also knows who held the gate last and how often in a row, and so to whom it may be lent (`gate/lease.rs`).
 
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Waiters, pause};
+use crate::thread_slot::{OWNED_SLOTS, SHARED_SLOT};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +18,13 @@ pub(crate) const HANDS: u32 = 16;
 /// How long one in the line sleeps before it drives its queue unasked. A holder that needs it to asks for it
 /// ([`Turns::nudge`]).
 const UNASKED: Duration = Duration::from_millis(5);
+
+/// Holds in a row by one thread after which the gate is lent to it. Each lease that somebody ended doubles the number,
+/// up to the last one: the end costs about as much as a few holds in turn.
+#[cfg(not(loom))]
+const LENDS_AFTER: std::ops::RangeInclusive<u32> = 4..=4096;
+#[cfg(loom)]
+const LENDS_AFTER: std::ops::RangeInclusive<u32> = 1..=1;
 
 const WAITING: u64 = 0;
 const HANDED: u64 = 1;
@@ -41,6 +51,30 @@ struct Line {
     held: bool,
     handed: u32,
     waiting: VecDeque<Arc<Turn>>,
+    habit: Habit,
+}
+
+/// Who uses the gate.
+#[derive(Debug)]
+struct Habit {
+    slot: usize,
+    times: u32,
+    lends_after: u32,
+    /// The last one may still run. If somebody takes a turn, it does not.
+    lent: bool,
+}
+
+impl Habit {
+    /// A hold in turn by `slot` ends. Whether the gate may be lent to it.
+    fn note(&mut self, slot: usize) -> bool {
+        if std::mem::take(&mut self.lent) {
+            self.lends_after = (self.lends_after * 2).min(*LENDS_AFTER.end());
+            self.times = 0;
+        }
+        self.times = if self.slot == slot { self.times.saturating_add(1) } else { 1 };
+        self.slot = slot;
+        slot < OWNED_SLOTS && self.times >= self.lends_after
+    }
 }
 
 #[derive(Debug)]
@@ -60,7 +94,9 @@ impl Turn {
 impl Turns {
     /// Nobody holds it. `hands`: [`HANDS`], but for models.
     pub(crate) fn new(hands: u32) -> Self {
-        Turns { hands, line: Mutex::new(Line { held: false, handed: 0, waiting: VecDeque::new() }) }
+        let lends_after = *LENDS_AFTER.start();
+        let habit = Habit { slot: SHARED_SLOT, times: 0, lends_after, lent: false };
+        Turns { hands, line: Mutex::new(Line { held: false, handed: 0, waiting: VecDeque::new(), habit }) }
     }
 
     /// Becomes the holder, waiting for one's turn. `help` is called now and then meanwhile. `open` opens the gate, for
@@ -100,19 +136,21 @@ impl Turns {
         }
     }
 
-    /// The holder leaves. `open` opens the gate; `shared` says whether somebody waits to share it.
-    pub(crate) fn pass(&self, shared: bool, open: impl FnOnce()) {
+    /// The holder, which has `slot`, leaves. `open` opens the gate, or lends it if it is told that it may, and says
+    /// whether it did. `shared` says whether somebody waits to share it.
+    pub(crate) fn pass(&self, slot: usize, shared: bool, open: impl FnOnce(bool) -> bool) {
         let mut line = self.line.lock();
+        let may_lend = line.habit.note(slot);
         let Some(next) = line.waiting.pop_front() else {
             line.held = false;
             line.handed = 0;
             // Before anybody else can take and close it.
-            open();
+            line.habit.lent = open(may_lend);
             return;
         };
         if shared && line.handed >= self.hands {
             line.handed = 0;
-            open();
+            open(false);
             next.grant(OPENED);
         } else {
             line.handed += 1;

@@ -51,6 +51,81 @@ fn a_thread_alone_pays_for_nobody_else() {
     assert_eq!(fences(|| use_it(&other.gate)), 2);
 }
 
+/// Whoever uses a file that somebody else has opened soon pays for nobody else either. Whoever comes then gets in at
+/// once, and coming often costs less and less.
+#[test]
+fn a_gate_is_lent_to_who_uses_it() {
+    let gate = InodeGate::new();
+    drop(gate.lock_shared(true, &mut || {}));
+    let visit = || {
+        std::thread::scope(|scope| {
+            let visitor = || {
+                assert!(gate.try_lock_shared(true).is_ok(), "nobody is inside");
+                assert_eq!(fences(|| drop(gate.try_lock_shared(true))), 0, "open");
+            };
+            scope.spawn(visitor).join().unwrap();
+        });
+    };
+    visit();
+    let holds = |count| fences(|| (0..count).for_each(|_| drop(gate.lock_exclusive(true, &mut || {}))));
+    assert_eq!(holds(100), 4);
+    assert_eq!(fences(|| (0..100).for_each(|_| use_it(&gate))), 0, "shared and exclusively");
+    for after in [8, 16, 32] {
+        visit();
+        assert_eq!(holds(100), after);
+    }
+    // A queue ends it too, and as long as one is there nobody gets the gate.
+    let cell = gate.register(&mut || ());
+    gate.enter(&cell).unwrap();
+    gate.leave(&cell);
+    gate.complete(&cell);
+    assert_eq!(holds(100), 100);
+    gate.unregister(&cell);
+    assert_eq!(holds(1), 1);
+    assert_eq!(holds(100), 0);
+}
+
+/// The borrower's mark is as good as any hold.
+#[test]
+fn who_comes_to_a_lent_gate_waits_for_its_borrower() {
+    for way in 0..4 {
+        let gate = InodeGate::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(gate.lock_shared(true, &mut || {}))).join().unwrap();
+        });
+        (0..10).for_each(|_| drop(gate.lock_exclusive(true, &mut || {})));
+        let held = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            let mut lent = None;
+            assert_eq!(fences(|| lent = Some(gate.lock_exclusive(true, &mut || {}))), 0, "it is lent");
+            assert_eq!(gate.try_lock_shared(true).err(), Some(Busy), "the borrower itself shares it no more");
+            let other = scope.spawn(|| {
+                assert_eq!(gate.try_lock_shared(true).err(), Some(Busy));
+                match way {
+                    0 => drop(gate.lock_shared(true, &mut || {})),
+                    1 => drop(gate.lock_exclusive(true, &mut || {})),
+                    2 => drop(gate.lock_exclusive(false, &mut || {})),
+                    _ => {
+                        let cell = gate.register(&mut || ());
+                        while gate.enter(&cell).is_err() {
+                            gate.wait_open(&mut || {});
+                        }
+                        gate.leave(&cell);
+                        gate.complete(&cell);
+                        gate.unregister(&cell);
+                    }
+                }
+                assert!(!held.load(Ordering::SeqCst), "way {way} did not wait");
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            held.store(false, Ordering::SeqCst);
+            drop(lent);
+            other.join().unwrap();
+        });
+        use_it(&gate);
+    }
+}
+
 /// The owner's mark is as good as the word that everybody looks at.
 #[test]
 fn who_comes_second_waits_for_an_owner_alone() {

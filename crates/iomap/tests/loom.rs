@@ -318,6 +318,112 @@ fn a_queue_comes_to_the_gate_of_an_owner() {
     });
 }
 
+/// A gate that is lent, and others who come while the borrower takes it and leaves: nobody meets anybody, and everybody
+/// sees what was done before. In models the first hold in turn lends the gate.
+fn borrower_and(name: &str, preemptions: usize, holds: u32, others: &'static [fn(&InodeGate, &Guarded)]) {
+    bounded(name, preemptions, move || {
+        own_slot(0);
+        let gate = Arc::new(InodeGate::new());
+        let guarded = Guarded::new();
+        // Not the owner's any more: the shared line opens it.
+        let guest = gate.clone();
+        drop(gate.try_lock_shared(false));
+        thread::spawn(move || drop(guest.try_lock_shared(false))).join().unwrap();
+        change_alone(&gate, true, &guarded);
+        assert!(gate.is_lent());
+        let others: Vec<_> = (1..)
+            .zip(others)
+            .map(|(slot, other)| {
+                let (gate, guarded) = (gate.clone(), guarded.clone());
+                thread::spawn(move || {
+                    if slot == 1 {
+                        own_slot(slot);
+                    }
+                    other(&gate, &guarded);
+                })
+            })
+            .collect();
+        (0..holds).for_each(|_| change_alone(&gate, true, &guarded));
+        if holds == 1
+            && let Ok(guard) = gate.try_lock_shared(false)
+        {
+            guarded.read();
+            drop(guard);
+        }
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert!(guarded.read() >= 2);
+        assert_eq!(gate.in_flight(), 0);
+    });
+}
+
+fn share(gate: &InodeGate, guarded: &Guarded) {
+    let Ok(guard) = gate.try_lock_shared(true) else { return };
+    let seen = guarded.read();
+    thread::yield_now();
+    assert_eq!(guarded.read(), seen, "changed under a shared hold");
+    drop(guard);
+}
+
+#[test]
+fn who_shares_a_lent_gate() {
+    borrower_and("borrower_and_sharer", 3, 1, &[share]);
+}
+
+#[test]
+fn who_takes_a_lent_gate() {
+    borrower_and("borrower_and_holder", 2, 1, &[|gate, guarded| change_alone(gate, false, guarded)]);
+}
+
+#[test]
+fn two_who_come_to_a_lent_gate() {
+    borrower_and("borrower_and_two", 2, 1, &[share, share]);
+}
+
+#[test]
+fn a_holder_and_a_sharer_come_to_a_lent_gate() {
+    borrower_and(
+        "borrower_holder_and_sharer",
+        1,
+        1,
+        &[|gate, guarded| change_alone(gate, false, guarded), share],
+    );
+}
+
+/// Somebody is late to end a lease: another has ended it, the gate is lent again, and the borrower holds it.
+#[test]
+fn who_is_late_does_not_end_the_next_lease() {
+    borrower_and(
+        "late_end_of_a_lease",
+        2,
+        2,
+        &[
+            |gate, guarded| {
+                share(gate, guarded);
+                share(gate, guarded);
+            },
+            share,
+        ],
+    );
+}
+
+#[test]
+fn a_queue_comes_to_a_lent_gate() {
+    borrower_and(
+        "borrower_and_queue",
+        2,
+        1,
+        &[|gate, guarded| {
+            let cell = gate.register(&mut || ());
+            if gate.enter(&cell).is_ok() {
+                guarded.read();
+                gate.leave(&cell);
+                guarded.read();
+                gate.complete(&cell);
+            }
+        }],
+    );
+}
+
 /// A hold inside a hold (a callback that reads): the line counts both, and an exclusive holder waits for the outer.
 #[test]
 fn shared_holds_nest() {
