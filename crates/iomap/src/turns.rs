@@ -19,12 +19,15 @@ pub(crate) const HANDS: u32 = 16;
 /// ([`Turns::nudge`]).
 const UNASKED: Duration = Duration::from_millis(5);
 
-/// Holds in a row by one thread after which the gate is lent to it. Each lease that somebody ended doubles the number,
-/// up to the last one: the end costs about as much as a few holds in turn.
+/// Holds in a row by one thread after which the gate is lent to it. Each lease that somebody ended soon doubles the
+/// number, up to the last one: the end costs about as much as a few holds in turn. One that was worth it sets it back.
 #[cfg(not(loom))]
 const LENDS_AFTER: std::ops::RangeInclusive<u32> = 4..=4096;
 #[cfg(loom)]
 const LENDS_AFTER: std::ops::RangeInclusive<u32> = 1..=1;
+
+/// Holds by which a lease was worth its end.
+const WORTH: u64 = 64;
 
 const WAITING: u64 = 0;
 const HANDED: u64 = 1;
@@ -44,6 +47,8 @@ pub(crate) enum Gets {
 pub(crate) struct Turns {
     hands: u32,
     line: Mutex<Line>,
+    /// Holds by the last lease. Only the borrower counts.
+    lent_holds: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -66,9 +71,10 @@ struct Habit {
 
 impl Habit {
     /// A hold in turn by `slot` ends. Whether the gate may be lent to it.
-    fn note(&mut self, slot: usize) -> bool {
+    fn note(&mut self, slot: usize, lent_holds: u64) -> bool {
         if std::mem::take(&mut self.lent) {
-            self.lends_after = (self.lends_after * 2).min(*LENDS_AFTER.end());
+            let (first, last) = (*LENDS_AFTER.start(), *LENDS_AFTER.end());
+            self.lends_after = if lent_holds < WORTH { last.min(self.lends_after * 2) } else { first };
             self.times = 0;
         }
         self.times = if self.slot == slot { self.times.saturating_add(1) } else { 1 };
@@ -96,7 +102,11 @@ impl Turns {
     pub(crate) fn new(hands: u32) -> Self {
         let lends_after = *LENDS_AFTER.start();
         let habit = Habit { slot: SHARED_SLOT, times: 0, lends_after, lent: false };
-        Turns { hands, line: Mutex::new(Line { held: false, handed: 0, waiting: VecDeque::new(), habit }) }
+        Turns {
+            hands,
+            line: Mutex::new(Line { held: false, handed: 0, waiting: VecDeque::new(), habit }),
+            lent_holds: AtomicU64::new(0),
+        }
     }
 
     /// Becomes the holder, waiting for one's turn. `help` is called now and then meanwhile. `open` opens the gate, for
@@ -136,15 +146,21 @@ impl Turns {
         }
     }
 
+    /// The borrower holds the gate once more.
+    pub(crate) fn count_lent(&self) {
+        self.lent_holds.store(self.lent_holds.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
     /// The holder, which has `slot`, leaves. `open` opens the gate, or lends it if it is told that it may, and says
     /// whether it did. `shared` says whether somebody waits to share it.
     pub(crate) fn pass(&self, slot: usize, shared: bool, open: impl FnOnce(bool) -> bool) {
         let mut line = self.line.lock();
-        let may_lend = line.habit.note(slot);
+        let may_lend = line.habit.note(slot, self.lent_holds.load(Ordering::Relaxed));
         let Some(next) = line.waiting.pop_front() else {
             line.held = false;
             line.handed = 0;
             // Before anybody else can take and close it.
+            self.lent_holds.store(0, Ordering::Relaxed);
             line.habit.lent = open(may_lend);
             return;
         };

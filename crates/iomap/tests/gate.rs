@@ -52,7 +52,7 @@ fn a_thread_alone_pays_for_nobody_else() {
 }
 
 /// Whoever uses a file that somebody else has opened soon pays for nobody else either. Whoever comes then gets in at
-/// once, and coming often costs less and less.
+/// once, and coming often puts that off.
 #[test]
 fn a_gate_is_lent_to_who_uses_it() {
     let gate = InodeGate::new();
@@ -70,10 +70,20 @@ fn a_gate_is_lent_to_who_uses_it() {
     let holds = |count| fences(|| (0..count).for_each(|_| drop(gate.lock_exclusive(true, &mut || {}))));
     assert_eq!(holds(100), 4);
     assert_eq!(fences(|| (0..100).for_each(|_| use_it(&gate))), 0, "shared and exclusively");
-    for after in [8, 16, 32] {
+    // Each of these was worth its end, …
+    for after in [4, 4, 4] {
         visit();
         assert_eq!(holds(100), after);
     }
+    visit();
+    assert_eq!(holds(5), 4);
+    // … and these were not.
+    for after in [8, 16, 32] {
+        visit();
+        assert_eq!(holds(after + 1), after);
+    }
+    visit();
+    assert_eq!(holds(200), 64);
     // A queue ends it too, and as long as one is there nobody gets the gate.
     let cell = gate.register(&mut || ());
     gate.enter(&cell).unwrap();

@@ -75,6 +75,7 @@ impl InodeGate {
             self.leave_lent(slot);
             return None;
         }
+        self.turns.count_lent();
         Some(InodeGuard { gate: self, cell, slot, amount: LENT, _not_send: PhantomData })
     }
 
