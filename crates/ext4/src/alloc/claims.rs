@@ -8,8 +8,8 @@
 //! it has already. So files that grow side by side stay contiguous, and most appends search nothing. Windows are in
 //! memory only. They are given up when others find no room, and when there are many.
 
-use super::search::{Run, Wish};
-use super::shared::{Account, FreeSpace};
+use super::search::{self, Run, Wish};
+use super::shared::{Account, FreeSpace, Groups};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::Ground;
@@ -71,10 +71,14 @@ impl Claim {
     /// Marks it used.
     ///
     /// # Errors
-    /// As of [`Allocator::take_claimed`](super::search::Allocator::take_claimed).
+    /// As of [`search::mark_claimed`].
     pub(crate) fn take_next(&mut self, blocks: &mut impl Blocks) -> Result<Run> {
         let run = self.next().ok_or(Error::NoSpace)?;
-        self.space.lock().take_claimed(blocks, run)?;
+        {
+            let _groups = self.space.groups.lock();
+            search::mark_claimed(blocks, run)?;
+        }
+        self.space.lock().took_claimed(blocks.ground(), run);
         self.taken += 1;
         Ok(run)
     }
@@ -97,7 +101,7 @@ impl FreeSpace {
     pub(crate) fn claim(self: &Arc<Self>, blocks: &impl Blocks, ask: &Ask) -> Result<Claim> {
         let mut claim = Claim { space: Arc::clone(self), runs: Vec::new(), taken: 0 };
         let mut account = self.lock();
-        let done = account.claim(blocks, ask, &mut claim.runs);
+        let done = account.claim(blocks, &self.groups, ask, &mut claim.runs);
         // A claim that is dropped takes the lock.
         drop(account);
         done.map(|()| claim)
@@ -114,7 +118,7 @@ impl FreeSpace {
 }
 
 impl Account {
-    fn claim(&mut self, blocks: &impl Blocks, ask: &Ask, runs: &mut Vec<Run>) -> Result<()> {
+    fn claim(&mut self, blocks: &impl Blocks, groups: &Groups, ask: &Ask, runs: &mut Vec<Run>) -> Result<()> {
         let mut left = ask.count;
         if let Some(mut window) = self.windows().remove(&ask.ino) {
             if window.logical == ask.logical {
@@ -131,6 +135,7 @@ impl Account {
                 _ => self.unclaim(window.run),
             }
         }
+        let _groups = (left > 0).then(|| groups.lock());
         let mut goal = runs.last().map_or(ask.goal, |run| Pblk(run.first.get() + run.count));
         while left > 0 {
             let available = self.available_for_data(blocks)?;

@@ -114,16 +114,9 @@ impl Allocator {
         claimed.remove(run.first.get(), end, |first, end| raise(geometry, orders, first, end));
     }
 
-    /// Claimed blocks are marked used. They lie in one group.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] if bitmap or descriptor are damaged, or say that they are in use. Those of the body.
-    pub(crate) fn take_claimed(&mut self, blocks: &mut impl Blocks, run: Run) -> Result<()> {
-        for (group, clusters) in parts(blocks.ground(), run.first, run.count)? {
-            mark_used(blocks, group, clusters)?;
-        }
+    /// Claimed blocks are marked used by now ([`mark_claimed`]).
+    pub(crate) fn took_claimed(&mut self, run: Run) {
         self.claimed.remove(run.first.get(), run.first.get() + run.count, |_, _| ());
-        Ok(())
     }
 
     /// A run that may be handed out, as [`Allocator::allocate`] says.
@@ -228,6 +221,17 @@ impl Allocator {
         }
         Err(Error::NoSpace)
     }
+}
+
+/// Marks claimed blocks used. They lie in one group, and are claimed until [`Allocator::took_claimed`].
+///
+/// # Errors
+/// [`Error::Corrupt`] if bitmap or descriptor are damaged, or say that they are in use. Those of the body.
+pub(super) fn mark_claimed(blocks: &mut impl Blocks, run: Run) -> Result<()> {
+    for (group, clusters) in parts(blocks.ground(), run.first, run.count)? {
+        mark_used(blocks, group, clusters)?;
+    }
+    Ok(())
 }
 
 /// Something of the groups of these blocks has become free.

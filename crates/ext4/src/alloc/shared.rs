@@ -1,7 +1,9 @@
 //! The free space of a volume, for all who change it at once.
 //!
-//! One lock for all: whoever takes or returns blocks reads a bitmap, changes it and stores it under the lock. It comes
-//! after map locks and before buffers.
+//! Two locks for all. The *account* says what is whose: what is free, promised, claimed, waits for a commit. Who looks
+//! for blocks holds it. The *groups* are the bitmaps and descriptors: whoever reads, changes and stores one holds that
+//! lock meanwhile. Who marks blocks that are his already needs the second one only, so nobody who claims or promises
+//! waits for checksums. They come after map locks and before buffers, and the account comes first.
 //!
 //! # What is promised
 //! A conversion must not find the volume full: the data is there already. So what it may need for nodes of the map is
@@ -25,7 +27,20 @@ use uext4_ondisk::ext4::Timestamp;
 use uext4_ondisk::{Group, Ino, Pblk};
 
 /// See the module.
-pub(crate) struct FreeSpace(Mutex<Account>);
+pub(crate) struct FreeSpace {
+    account: Mutex<Account>,
+    pub(super) groups: Groups,
+}
+
+/// Bitmaps and descriptors of all groups. It comes after the account.
+#[derive(Default)]
+pub(super) struct Groups(Mutex<()>);
+
+impl Groups {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.0.lock()
+    }
+}
 
 /// In clusters.
 pub(super) struct Account {
@@ -79,11 +94,10 @@ impl Account {
         self.allocator.unclaim(run);
     }
 
-    /// As [`Allocator::take_claimed`].
-    pub(super) fn take_claimed(&mut self, blocks: &mut impl Blocks, run: Run) -> Result<()> {
-        self.allocator.take_claimed(blocks, run)?;
-        self.taken(run.count / u64::from(blocks.ground().superblock.geometry.cluster_blocks()));
-        Ok(())
+    /// Claimed blocks are marked used.
+    pub(super) fn took_claimed(&mut self, ground: &Ground, run: Run) {
+        self.allocator.took_claimed(run);
+        self.taken(run.count / u64::from(ground.superblock.geometry.cluster_blocks()));
     }
 
     fn taken(&mut self, clusters: u64) {
@@ -98,7 +112,7 @@ impl FreeSpace {
         let set_aside = if ground.uses_reserved { 0 } else { set_aside(&ground.superblock) / size };
         let (allocator, windows) = (Allocator::new(ground), Windows::new());
         let account = Account { allocator, windows, free: None, promised: 0, set_aside };
-        Arc::new(FreeSpace(Mutex::new(account)))
+        Arc::new(FreeSpace { account: Mutex::new(account), groups: Groups::default() })
     }
 
     /// As [`Allocator::allocate`], of what is neither promised to others nor set aside. Leaves `spare` clusters, which
@@ -108,11 +122,12 @@ impl FreeSpace {
     /// As there.
     pub(crate) fn allocate(&self, blocks: &mut impl Blocks, wish: &Wish, spare: u64) -> Result<Run> {
         let size = u64::from(blocks.ground().superblock.geometry.cluster_blocks());
-        let mut account = self.0.lock();
+        let mut account = self.account.lock();
         let available = account.available_for_data(blocks)?.saturating_sub(spare).saturating_mul(size);
         if available < wish.least {
             return Err(Error::NoSpace);
         }
+        let _groups = self.groups.lock();
         let run = account.allocator.allocate(blocks, &Wish { most: wish.most.min(available), ..*wish })?;
         account.taken(run.count / size);
         Ok(run)
@@ -123,7 +138,8 @@ impl FreeSpace {
     /// # Errors
     /// [`Error::NoSpace`] if none is free; as of [`inode::make`].
     pub(crate) fn make_inode(&self, blocks: &mut impl Blocks, near: Ino, new: &NewInode) -> Result<Draft> {
-        let account = self.0.lock();
+        let account = self.account.lock();
+        let _groups = self.groups.lock();
         let (group, _) = place_of_inode(blocks, near)?;
         let ino = account.allocator.find_inode(blocks, group)?;
         inode::make(blocks, ino, new)
@@ -140,7 +156,7 @@ impl FreeSpace {
         now: Timestamp,
     ) -> Result<()> {
         // The descriptor that counts it counts blocks too.
-        let _account = self.0.lock();
+        let _groups = self.groups.lock();
         inode::free(blocks, draft, now)
     }
 
@@ -149,7 +165,7 @@ impl FreeSpace {
     /// # Errors
     /// [`Error::NoSpace`]; those of the body.
     pub(crate) fn promise(self: &Arc<Self>, blocks: &impl Blocks, clusters: u64) -> Result<Promise> {
-        let mut account = self.0.lock();
+        let mut account = self.account.lock();
         if account.available(blocks)? < clusters {
             return Err(Error::NoSpace);
         }
@@ -160,7 +176,7 @@ impl FreeSpace {
     /// The same if nothing has to be waited for: neither the lock, which is held over reads of metadata, nor the count
     /// of free clusters, nor a commit.
     pub(crate) fn try_promise(self: &Arc<Self>, ground: &Ground, clusters: u64) -> Option<Promise> {
-        let mut account = self.0.try_lock()?;
+        let mut account = self.account.try_lock()?;
         let taken = account.kept(ground) + account.promised;
         account.free.filter(|free| free.saturating_sub(taken) >= clusters)?;
         account.promised += clusters;
@@ -173,7 +189,7 @@ impl FreeSpace {
     /// As of [`Space::give_back`].
     pub(crate) fn check_give_back(&self, blocks: &impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<()> {
         // A descriptor and its bitmap change one after the other.
-        let _account = self.0.lock();
+        let _groups = self.groups.lock();
         check_give_back(blocks, ino, runs)
     }
 
@@ -190,19 +206,20 @@ impl FreeSpace {
         range: &Range<u64>,
         minimum: u64,
     ) -> Result<u64> {
-        let account = self.0.lock();
+        let account = self.account.lock();
+        let _groups = self.groups.lock();
         trim::group(&account.allocator, ground, group, range, minimum)
     }
 
     /// What was given back in these runs may be handed out again: the transaction that freed it is durable.
     pub(crate) fn release(&self, runs: impl Iterator<Item = (u64, u64)>) {
-        let mut account = self.0.lock();
+        let mut account = self.account.lock();
         runs.for_each(|(first, count)| account.allocator.release(first, count));
     }
 
     /// Whether something was given back that a commit would release.
     pub(crate) fn awaits_commit(&self) -> bool {
-        self.0.lock().allocator.held_blocks() > 0
+        self.account.lock().allocator.held_blocks() > 0
     }
 
     /// For the blocks of a map: of what is not promised to others …
@@ -216,7 +233,7 @@ impl FreeSpace {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Account> {
-        self.0.lock()
+        self.account.lock()
     }
 }
 
@@ -247,6 +264,7 @@ impl Space for Nodes<'_> {
         if !self.promised && account.available(blocks)? < count as u64 {
             return Err(Error::NoSpace);
         }
+        let _groups = self.space.groups.lock();
         let taken = account.allocator.take(blocks, ino, count, limit)?;
         account.taken(count as u64);
         Ok(taken)
@@ -258,6 +276,7 @@ impl Space for Nodes<'_> {
         }
         let size = u64::from(blocks.ground().superblock.geometry.cluster_blocks());
         let mut account = self.space.lock();
+        let _groups = self.space.groups.lock();
         account.allocator.give_back(blocks, ino, runs)?;
         let clusters: u64 = runs.iter().map(|(_, count)| count.div_ceil(size)).sum();
         account.free = account.free.map(|free| free + clusters);
