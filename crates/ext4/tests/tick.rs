@@ -53,7 +53,13 @@ fn options(interval: Duration) -> VolumeOptions {
 #[test]
 fn an_old_transaction_is_committed_and_a_young_one_is_not() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
-    let device = image(&[]).device();
+    for args in [&[][..], &["-O", "^has_journal"]] {
+        commits_by_age(&image(args));
+    }
+}
+
+fn commits_by_age(image: &Image) {
+    let device = image.device();
     for (interval, durable) in [(Duration::from_secs(3600), false), (Duration::from_millis(50), true)] {
         let volume = Volume::open_device(device.clone(), options(interval)).unwrap();
         let file = volume.open_file("/a", read_write()).unwrap();

@@ -58,7 +58,12 @@ fn assert_clean(device: &dyn Device) {
 #[test]
 fn they_are_durable_with_fsync_and_o_sync_and_on_close() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
-    let image = image(6, &[]);
+    for args in [&[][..], &["-O", "^has_journal"]] {
+        durable_times(&image(6, args));
+    }
+}
+
+fn durable_times(image: &Image) {
     let device = image.device();
     let volume = open_rw(device.clone());
     let open = |n: usize| volume.open_file(format!("/{n}"), read_write()).unwrap();
@@ -199,11 +204,12 @@ fn memory_that_is_short_loses_none() {
     }
 }
 
-/// On a volume that nothing journals they stay in memory, and keep nobody there.
+/// On a volume that takes overwrites only they stay in memory, and keep nobody there.
 #[test]
-fn without_a_journal_they_are_not_written() {
+fn on_a_volume_that_was_not_left_cleanly_they_are_not_written() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
-    let image = image(1, &["-O", "^has_journal"]);
+    let mut image = image(1, &["-O", "^has_journal"]);
+    image.patch_superblock(|superblock| superblock[0x3a] &= !1);
     let device: Arc<dyn Device> = image.device();
     let volume = open_rw(device.clone());
     let file = volume.open_file("/0", read_write()).unwrap();

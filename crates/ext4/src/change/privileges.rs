@@ -78,8 +78,8 @@ impl Files<'_> {
     /// What the volume lacks. [`Error::Corrupt`] of attributes.
     pub(crate) fn check_privileges(&self, inode: &Inode) -> Result<()> {
         let action = "take set-id bits or capabilities away";
-        if self.state.superblock.journal_inode().is_none() {
-            let feature = format!("a volume without a journal (inode {})", inode.ino());
+        if !self.state.can_change() {
+            let feature = format!("a volume that was not left cleanly (inode {})", inode.ino());
             return Err(Error::Incompatible { action, feature });
         }
         let mut elsewhere = false;

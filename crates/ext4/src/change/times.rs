@@ -2,7 +2,7 @@
 //! change of it, by `fsync` and `O_SYNC`, when the file is closed, when the volume is, and now and then between.
 //!
 //! Such a write is a change of attributes: it never makes the inode datasync-dirty, so `O_DSYNC` overwrites go on with
-//! FUA. Without a journal the times stay in memory.
+//! FUA. On volumes that take overwrites only the times stay in memory.
 
 use super::Files;
 use crate::ground::error::Result;
@@ -21,7 +21,7 @@ impl Files<'_> {
     /// # Errors
     /// [`Error::Corrupt`](crate::ground::error::Error::Corrupt), those of the journal.
     pub(crate) fn write_times(&self, inode: &Inode) -> Result<()> {
-        if self.state.journal.is_none() || !inode.has_untold_times() {
+        if !self.state.can_change() || !inode.has_untold_times() {
             return Ok(());
         }
         Journaled::run(self.state, CREDITS, |blocks| inode.edit(blocks)?.store(blocks, Change::Attributes))
@@ -33,7 +33,7 @@ impl Files<'_> {
     /// # Errors
     /// The first one; the others are written all the same.
     pub(crate) fn write_old_times(&self, age: Duration) -> Result<()> {
-        if self.state.journal.is_none() {
+        if !self.state.can_change() {
             return Ok(());
         }
         let (now, mut outcome) = (Instant::now(), Ok(()));

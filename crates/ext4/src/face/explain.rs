@@ -106,7 +106,7 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
     if query.write && refused.is_none() {
         let Outlook { plan, view, summary, .. } = &outlook;
         let journaled = shared.fs.state.superblock.journal_inode().is_some();
-        let times = shared.fs.state.journal.is_some();
+        let times = shared.fs.state.can_change();
         let mapping = journaled && !open.switches.overwrite_no_transaction;
         journal = share(plan, request.range, view, summary, device.dax.is_some(), mapping, times);
         reasons.extend(journal.line(journaled));

@@ -15,11 +15,13 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Commits a transaction that is older than the interval, and writes old times.
 pub(super) fn tick(fs: &Ext4, commit_interval: Duration) -> Result<()> {
-    let Some(journal) = &fs.state.journal else { return Ok(()) };
+    if !fs.state.can_change() {
+        return Ok(());
+    }
     fs.check_alive()?;
     let times = fs.files().write_old_times(TIMES_AGE);
-    if journal.running_for().is_some_and(|age| age >= commit_interval) {
-        journal.commit_all().map_err(Error::from)?;
+    if fs.state.running_for().is_some_and(|age| age >= commit_interval) {
+        fs.state.commit_all()?;
     }
     times
 }

@@ -2,7 +2,9 @@
 
 use super::error::{Error, Result};
 use super::state::Ground;
+use std::time::Duration;
 use uext4_jbd2::{AbortCause, Journal, JournalStats, SyncOutcome, Tid};
+use uext4_ondisk::ext4::State;
 
 impl Ground {
     /// Makes durable all that was changed so far. The caller is in no handle.
@@ -37,6 +39,20 @@ impl Ground {
             (Some(journal), _) => journal.newest_uncommitted(),
             (None, unlogged) => unlogged.as_ref()?.newest_uncommitted(),
         }
+    }
+
+    /// How long what was changed has waited to become durable, at most.
+    pub(crate) fn running_for(&self) -> Option<Duration> {
+        match (&self.journal, &self.unlogged) {
+            (Some(journal), _) => journal.running_for(),
+            (None, unlogged) => unlogged.as_ref()?.running_for(),
+        }
+    }
+
+    /// Whether anything can be changed but written blocks. Of a volume without a journal that was not left cleanly
+    /// nobody knows what is right.
+    pub(crate) fn can_change(&self) -> bool {
+        self.journal.is_some() || self.unlogged.is_some() && self.superblock.state.contains(State::CLEAN)
     }
 
     /// Ends all changes for good.

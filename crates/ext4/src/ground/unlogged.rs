@@ -31,6 +31,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 use uext4_buffer::{BufferCache, BufferPin, Owner};
 use uext4_jbd2::{AbortCause, CommitHooks, Error as JournalError, FreedRun, JournalStats, Tid};
 use uext4_ondisk::Pblk;
@@ -68,6 +69,8 @@ pub(crate) struct Unlogged {
 struct Batch {
     blocks: BTreeMap<u64, (BufferPin, Turn)>,
     freed: Vec<FreedRun>,
+    /// When it got its first block.
+    since: Option<Instant>,
     /// A number of an inode became free.
     freed_inode: bool,
     /// The superblock says that the volume is in use.
@@ -140,6 +143,7 @@ impl Unlogged {
             if batch.blocks.is_empty() {
                 return Ok(false);
             }
+            batch.since = None;
             (std::mem::take(&mut batch.blocks), std::mem::take(&mut batch.freed), batch.begun)
         };
         let mut turns = [const { Vec::new() }; 4];
@@ -211,6 +215,11 @@ impl Unlogged {
         (!batch.blocks.is_empty()).then(|| Tid(self.number.load(Ordering::Acquire)))
     }
 
+    /// How long the batch has had something in it.
+    pub(crate) fn running_for(&self) -> Option<Duration> {
+        self.batch.lock().since.map(|since| since.elapsed())
+    }
+
     /// Ends all changes for good.
     pub(crate) fn abort(&self, cause: AbortCause) {
         if self.aborted.set(cause).is_ok()
@@ -246,6 +255,7 @@ impl Unlogged {
 
     fn note(&self, pin: BufferPin, turn: Turn) {
         let mut batch = self.batch.lock();
+        batch.since.get_or_insert_with(Instant::now);
         let (_, known) = batch.blocks.entry(pin.block()).or_insert((pin, turn));
         // A new block stays one, however it is changed.
         if *known != Turn::New {

@@ -208,6 +208,8 @@ fn typed<T>(result: Result<T>) -> Option<T> {
             | Error::NeedsRecovery(_)
             | Error::TooSmall { .. }
             | Error::NeedsAllocation(_)
+            // A damaged superblock may set everything aside.
+            | Error::NoSpace
     );
     let path = matches!(
         error,

@@ -26,6 +26,7 @@ use uext4::blockdev::{Device, WriteDurability};
 use uext4::explain::Query;
 use uext4::plan::Sync;
 use uext4::{Buffer, BufferPool, File, FileSlot, OpenOptions, Volume, VolumeOptions};
+use uext4_ondisk::ext4::{GroupDescriptor, Superblock};
 use uext4_testkit::fixture::pattern;
 
 /// Transfers of images go in steps of this many bytes.
@@ -110,6 +111,26 @@ impl Image {
             let sum = uext4_ondisk::checksum::csum(!0, &superblock[..0x3fc]);
             superblock[0x3fc..].copy_from_slice(&sum.to_le_bytes());
         }
+    }
+
+    /// The same but for the inodes and for when the superblock was written: two volumes are not written at one time.
+    pub fn without_times(mut self) -> Image {
+        let superblock = Superblock::decode(&self.bytes[1024..2048]).unwrap();
+        let geometry = &superblock.geometry;
+        let block = geometry.block_size() as usize;
+        for group in geometry.groups() {
+            let (place, offset) = geometry.descriptor_position(group).unwrap();
+            let raw = &self.bytes[place.get() as usize * block + offset as usize..];
+            let descriptor = GroupDescriptor::decode(raw, group, &superblock).unwrap();
+            let table = descriptor.inode_table.get() as usize * block;
+            let length = geometry.inodes_per_group() as usize * usize::from(geometry.inode_size());
+            self.bytes[table..table + length].fill(0);
+        }
+        // s_wtime, and what makes up for it in the checksum.
+        for field in [0x30..0x34, 0x274..0x275, 0x3fc..0x400] {
+            self.bytes[1024..2048][field].fill(0);
+        }
+        self
     }
 
     /// Sets bits of a little-endian word of the superblock.
