@@ -208,16 +208,39 @@ impl InodeGate {
 
     /// Enters through a queue's own cell: inside the gate and one request in flight. The caller is the only
     /// writer of `cell` (it holds the queue).
-    #[inline(always)]
     pub fn enter(&self, cell: &Cell) -> Result<(), Busy> {
-        let counts = cell.counts.load(Ordering::Relaxed);
-        store_then_fence(|order| cell.counts.store(counts + INSIDE_ONE + IN_FLIGHT_ONE, order));
-        if self.exclusive.load(Ordering::SeqCst) != OPEN && !self.lets_in(None) {
-            cell.counts.store(counts, Ordering::Release);
-            self.announce_progress();
+        self.say_entered(cell);
+        if self.exclusive.load(Ordering::SeqCst) == OPEN || self.lets_in(None) {
+            return Ok(());
+        }
+        self.withdraw_queue(cell);
+        Err(Busy)
+    }
+
+    /// [`InodeGate::enter`] of the short paths: it also refuses while the gate is lent. The long path ends the lease.
+    /// So nothing is called here before the caller goes on, and it keeps all it knows in registers.
+    #[inline(always)]
+    pub(crate) fn enter_open(&self, cell: &Cell) -> Result<(), Busy> {
+        self.say_entered(cell);
+        if self.exclusive.load(Ordering::SeqCst) != OPEN {
+            self.withdraw_queue(cell);
             return Err(Busy);
         }
         Ok(())
+    }
+
+    #[inline(always)]
+    fn say_entered(&self, cell: &Cell) {
+        let counts = cell.counts.load(Ordering::Relaxed);
+        store_then_fence(|order| cell.counts.store(counts + INSIDE_ONE + IN_FLIGHT_ONE, order));
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn withdraw_queue(&self, cell: &Cell) {
+        let counts = cell.counts.load(Ordering::Relaxed);
+        cell.counts.store(counts - INSIDE_ONE - IN_FLIGHT_ONE, Ordering::Release);
+        self.announce_progress();
     }
 
     /// Leaves the gate after submission; the request stays in flight.

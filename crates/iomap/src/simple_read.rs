@@ -60,7 +60,7 @@ impl<F: FileSystem> Core<F> {
         if !usable {
             return Err((NotSimple, buffer));
         }
-        if F::state(&attached.file.inode).gate.enter(&attached.cell).is_err() {
+        if F::state(&attached.file.inode).gate.enter_open(&attached.cell).is_err() {
             return Err((NotSimple, buffer));
         }
         attached.refresh();

@@ -98,7 +98,7 @@ impl<F: FileSystem> Core<F> {
         let bits = F::state(&attached.file.inode).block_bits();
         // A look ahead, as in the synchronous way.
         if !shares_gate(&request, bits, routing)
-            || F::state(&attached.file.inode).gate.enter(&attached.cell).is_err()
+            || F::state(&attached.file.inode).gate.enter_open(&attached.cell).is_err()
         {
             return Err(NotSent::Refused(buffer, Mapping::Due));
         }

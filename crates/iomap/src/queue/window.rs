@@ -113,7 +113,7 @@ impl<F: FileSystem> Core<F> {
             return Err(buffer);
         }
         let state = F::state(&attached.file.inode);
-        if state.gate.enter(&attached.cell).is_err() {
+        if state.gate.enter_open(&attached.cell).is_err() {
             return Err(buffer);
         }
         if state.map.generation() != window.generation || state.changes() != window.changes {
