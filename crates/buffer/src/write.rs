@@ -11,7 +11,14 @@ use crate::options::READ_AHEAD_BYTES;
 use crate::shard::Shard;
 use crate::sync::MutexGuard;
 use crate::{BufferCache, Error, Result, Tid};
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
+
+/// Threads that write blocks home at once, at the most, …
+const WRITERS: usize = 4;
+/// … and blocks for which one is worth it.
+const BLOCKS_OF_WRITER: usize = 256;
 
 /// On whose behalf a block is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -274,10 +281,35 @@ impl BufferCache {
         Ok(written)
     }
 
-    /// Writes the due images of blocks in order, those that `wanted` says by the transaction that they are due for.
-    /// Writes of one block never overtake each other.
-    fn write_runs(&self, pins: &[BufferPin], wanted: impl Fn(Option<Tid>) -> bool) -> Result<u64> {
-        let most = (READ_AHEAD_BYTES / self.block_size()) as usize;
+    /// Writes the due images of blocks, those that `wanted` says by the transaction that they are due for. Many blocks
+    /// are shared among threads, so that several requests are in flight. (A queue of the device would take tags of the
+    /// queues that I/O of files goes through.) Writes of one block never overtake each other.
+    fn write_runs(&self, pins: &[BufferPin], wanted: impl Fn(Option<Tid>) -> bool + Sync) -> Result<u64> {
+        let writers = (pins.len() / BLOCKS_OF_WRITER).clamp(1, WRITERS);
+        let part = pins.len().div_ceil(writers).next_multiple_of(self.most_at_once());
+        let mut parts = pins.chunks(part.max(1));
+        let own = parts.next().unwrap_or_default();
+        let write = |part| self.write_part(part, &wanted);
+        std::thread::scope(|scope| {
+            let (mut threads, mut written) = (Vec::with_capacity(writers), Vec::with_capacity(writers));
+            for part in parts {
+                match std::thread::Builder::new().spawn_scoped(scope, move || write(part)) {
+                    Ok(thread) => threads.push(thread),
+                    // It may have no more threads.
+                    Err(_) => written.push(write(part)),
+                }
+            }
+            written.push(write(own));
+            let end =
+                |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+            written.extend(threads.into_iter().map(end));
+            written.into_iter().sum()
+        })
+    }
+
+    /// What one thread writes, in order.
+    fn write_part(&self, pins: &[BufferPin], wanted: &impl Fn(Option<Tid>) -> bool) -> Result<u64> {
+        let most = self.most_at_once();
         let mut run: Vec<HomeWrite<'_>> = Vec::with_capacity(most.min(pins.len()));
         let mut written = 0;
         for pin in pins {
@@ -306,6 +338,11 @@ impl BufferCache {
             }
         }
         Ok(written + self.write_run(&mut run)?)
+    }
+
+    /// Blocks of a request, at the most.
+    fn most_at_once(&self) -> usize {
+        (READ_AHEAD_BYTES / self.block_size()) as usize
     }
 
     /// Writes neighbouring blocks in one request.

@@ -45,6 +45,46 @@ fn neighbours_go_home_in_one_request() {
     assert!((0..600).all(|block| disk.block(block) == [8; BLOCK as usize]));
 }
 
+/// Blocks of the large disk that are written: none beside another.
+fn scattered() -> impl Iterator<Item = u64> {
+    (0..1200).map(|number| 2 * number)
+}
+
+fn large() -> (Arc<Disk>, BufferCache) {
+    let disk = Arc::new(Disk::new(2400));
+    let cache = BufferCache::new(disk.clone(), &CacheOptions::new(BLOCK)).unwrap();
+    (disk, cache)
+}
+
+#[test]
+fn many_blocks_go_home_beside_each_other() {
+    let (disk, cache) = large();
+    let pins = commit(&cache, scattered(), Tid(1), 7);
+    disk.close_gate();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| cache.write_committed(&pins, Tid(1)).unwrap());
+        // Of 512, 512 and 176 blocks; each thread waits for the device before it goes on.
+        disk.await_at_gate(3);
+        disk.open_gate();
+        assert_eq!(writer.join().unwrap(), 1200);
+    });
+    assert_eq!(disk.writes.load(SeqCst), 1200);
+    assert!(scattered().all(|block| disk.block(block) == [7; BLOCK as usize]));
+    assert_eq!(cache.write_committed(&pins, Tid(1)).unwrap(), 0);
+}
+
+#[test]
+fn a_write_that_fails_beside_others_is_due_again() {
+    let (disk, cache) = large();
+    let pins = commit(&cache, scattered(), Tid(1), 7);
+    disk.bad_writes.lock().insert(2398 * u64::from(BLOCK));
+    let error = cache.write_committed(&pins, Tid(1)).unwrap_err();
+    assert!(matches!(error, Error::Device { block: 2398, .. }), "{error}");
+    disk.bad_writes.lock().clear();
+    assert_eq!(cache.write_committed(&pins, Tid(1)).unwrap(), 1, "the last block of the last part");
+    assert_eq!(disk.block(2398)[0], 7);
+}
+
 #[test]
 fn a_block_is_left_to_the_youngest_transaction_that_committed_it() {
     let (disk, cache) = setup();
