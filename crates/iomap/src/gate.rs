@@ -177,14 +177,24 @@ impl InodeGate {
         gate
     }
 
-    /// A cell for one queue. Give it back with [`InodeGate::unregister`]. Waits while the gate's owner holds it alone;
-    /// not for others. The caller must not hold the gate exclusively.
+    /// A cell for one queue. Give it back with [`InodeGate::unregister`]. A lease ends, and there is none while a queue
+    /// is registered. Waits while the gate's owner holds it alone, or its borrower; not for others. The caller must not
+    /// hold the gate exclusively.
     pub fn register(&self, help: &mut dyn FnMut()) -> Arc<CachePadded<Cell>> {
         while !self.join() {
             self.wait_open(help);
         }
         let cell = Arc::new(CachePadded::new(Cell::default()));
         self.queues.lock().push(cell.clone());
+        while self.is_lent() {
+            match self.enter(&cell) {
+                Ok(()) => {
+                    self.leave(&cell);
+                    self.complete(&cell);
+                }
+                Err(Busy) => self.wait_open(help),
+            }
+        }
         cell
     }
 
@@ -217,8 +227,8 @@ impl InodeGate {
         Err(Busy)
     }
 
-    /// [`InodeGate::enter`] of the short paths: it also refuses while the gate is lent. The long path ends the lease.
-    /// So nothing is called here before the caller goes on, and it keeps all it knows in registers.
+    /// [`InodeGate::enter`] of the short paths. A gate with queues is not lent, so nothing is called here before the
+    /// caller goes on, and it keeps all it knows in registers.
     #[inline(always)]
     pub(crate) fn enter_open(&self, cell: &Cell) -> Result<(), Busy> {
         self.say_entered(cell);
@@ -485,8 +495,8 @@ impl InodeGate {
     }
 
     fn quiet(&self, mask: u64) -> bool {
-        let quiet = |cell: &Cell| cell.counts.load(Ordering::SeqCst) & mask == 0;
-        self.own_cells().all(quiet) && self.queues.lock().iter().all(|cell| quiet(cell))
+        self.own_cells().all(|cell| is_quiet(cell, mask))
+            && self.queues.lock().iter().all(|cell| is_quiet(cell, mask))
     }
 
     /// The cells of threads.
@@ -663,6 +673,11 @@ impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         change(self.cell, self.slot, IN_FLIGHT_ONE, false);
     }
+}
+
+/// Whether nothing of this is counted.
+fn is_quiet(cell: &Cell, mask: u64) -> bool {
+    cell.counts.load(Ordering::SeqCst) & mask == 0
 }
 
 /// Changes a thread cell: the owner of a line stores plainly, the shared line needs an atomic addition.

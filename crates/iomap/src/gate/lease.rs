@@ -12,7 +12,7 @@
 //! or says in his cell that he is inside. Both keep others from lending the gate again, so nobody who is late ends the
 //! next lease.
 
-use super::{CLOSED, Cell, HELD, InodeGate, InodeGuard, LENT, OPEN};
+use super::{CLOSED, Cell, HELD, InodeGate, InodeGuard, LENT, OPEN, is_quiet};
 use crate::sync::{Ordering, heavy_fence, store_then_fence};
 use std::marker::PhantomData;
 
@@ -120,12 +120,16 @@ impl InodeGate {
     pub(super) fn lend_or_open(&self, slot: usize, may_lend: bool) -> bool {
         // In models somebody may always wait.
         let wanted = cfg!(not(loom)) && self.shared_waiters.any();
-        if !may_lend || wanted || !self.queues.lock().is_empty() || !self.quiet(!0) {
+        // A queue that comes later finds the gate lent (`InodeGate::register`).
+        let queues = self.queues.lock();
+        if !may_lend || wanted || !queues.is_empty() || !self.own_cells().all(|cell| is_quiet(cell, !0)) {
+            drop(queues);
             self.open();
             return false;
         }
         debug_assert_eq!(self.exclusive.load(Ordering::Relaxed), CLOSED);
         self.exclusive.store((slot as u64) << SLOT_SHIFT | LEASED, Ordering::SeqCst);
+        drop(queues);
         // They find the gate lent, and revoke.
         self.shared_waiters.announce_all();
         true
