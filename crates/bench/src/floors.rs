@@ -8,21 +8,22 @@
 //! none becomes worthless unnoticed.
 
 use super::arm::Arm;
+use super::changing;
 use super::error::{BenchError, Doing, Result};
 use super::measure::Case;
+use super::probes::{self, Found, Probe};
 use super::report::model::{Interval, Measured, MeasuredArm, Report};
 use super::report::{table, words};
 use super::run::{Event, Job, begin};
 use super::scenario;
 use super::settings::Timing;
+use super::statistics::Ratio;
 use super::volume::given::Source;
 use super::volume::{Layout, MEMORY_DIR, Scratch, Standard, tool};
 use comfy_table::{ContentArrangement, Table, presets};
-use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
-use uext4::{Switches, Volume, VolumeOptions};
+use uext4::Switches;
 
 /// Bytes of the large volume.
 const LARGE: u64 = 1 << 40;
@@ -173,13 +174,11 @@ impl Floors {
     }
 }
 
-/// Measures and judges everything. `opening` is a command that prints what [`probe`] says of an image: how much memory
-/// an opening takes shows in a process that did nothing else.
-pub fn floors(
-    timing: Timing,
-    opening: &dyn Fn(&Path) -> Command,
-    tell: &mut dyn FnMut(Event),
-) -> Result<Floors> {
+/// A command that prints what [`Probe::run`] says of an image or a device.
+pub type Process<'a> = &'a dyn Fn(Probe, &Path) -> Command;
+
+/// Measures and judges everything. `process`: how much memory something takes shows in a process that did nothing else.
+pub fn floors(timing: Timing, process: Process<'_>, tell: &mut dyn FnMut(Event)) -> Result<Floors> {
     let mut lines = Vec::new();
     let mut report = begin(tell);
     for (number, promise) in PROMISES.iter().enumerate() {
@@ -204,7 +203,10 @@ pub fn floors(
     lines.extend(shared.iter().map(commits_line));
     lines.extend(alone.iter().map(alone_line));
     report.scenarios.extend([one, eight, shared, alone].into_iter().flatten());
-    lines.extend(open_lines(opening)?);
+    lines.push(conversion_line(&changing::conversion()?));
+    lines.push(memory_line(process)?);
+    lines.extend(open_lines(process)?);
+    lines.extend(make_lines()?);
     Ok(Floors { report, lines })
 }
 
@@ -371,54 +373,73 @@ fn lookup_line(measured: &Measured) -> Line {
     }
 }
 
-/// What the command prints.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-struct Probe {
-    open_ns: u64,
-    resident_bytes: u64,
+/// Something that should be little.
+fn cost_line(what: impl Into<String>, unit: &str, value: Option<f64>, (floor, goal): (f64, f64)) -> Line {
+    Line {
+        what: what.into(),
+        floor: format!("≤ {floor} {unit}"),
+        goal: format!("≤ {goal} {unit}"),
+        measured: value.map_or_else(|| "–".into(), |value| format!("{value:.1} {unit}")),
+        verdict: value.map_or(Verdict::Absent, |value| verdict(value, floor, goal)),
+    }
 }
 
-/// Opens a volume, as `uext4 info` would, and tells in JSON what that took: time, and memory at the most since this
-/// process began.
-pub fn probe(image: &Path) -> Result<String> {
-    let start = Instant::now();
-    let volume = Volume::open_spec(&uext4::DeviceSpec::file(image), VolumeOptions::read_write());
-    let volume = volume.doing(|| format!("open {}", image.display()))?;
-    let open_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let status = std::fs::read_to_string("/proc/self/status").doing(|| "read /proc/self/status".into())?;
-    drop(volume);
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
-    let kib: u64 = peak
-        .and_then(|peak| peak.trim().parse().ok())
-        .ok_or_else(|| BenchError::failed("/proc/self/status has no VmHWM"))?;
-    let probe = Probe { open_ns, resident_bytes: kib << 10 };
-    serde_json::to_string(&probe).map_err(|error| BenchError::failed(error.to_string()))
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / (1 << 20) as f64
 }
 
 /// Opening a volume of 1 TiB.
-fn open_lines(opening: &dyn Fn(&Path) -> Command) -> Result<Vec<Line>> {
+fn open_lines(process: Process<'_>) -> Result<Vec<Line>> {
     let scratch = Scratch::new(64 << 20)?;
     let image = scratch.path().join("image");
     let file = std::fs::File::create_new(&image).doing(|| format!("create {}", image.display()))?;
     file.set_len(LARGE).doing(|| format!("make a sparse file of 1 TiB in {MEMORY_DIR}"))?;
     tool(Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(&image))?;
-    let open = || -> Result<Probe> {
-        let text = tool(&mut opening(&image))?;
-        serde_json::from_str(&text).map_err(|error| BenchError::failed(format!("{text}: {error}")))
+    let open = || probes::ask(process(Probe::Open, &image));
+    let mut found = (0..OPENINGS).map(|_| open()).collect::<Result<Vec<Found>>>()?;
+    found.sort_unstable_by_key(|found| found.ns);
+    let millis = found[OPENINGS / 2].ns as f64 / 1e6;
+    let memory = mib(found.iter().map(|found| found.resident_bytes).max().unwrap_or(u64::MAX));
+    let what = |what| format!("open a sparse volume of 1 TiB: {what}");
+    Ok(vec![
+        cost_line(what("time"), "ms", Some(millis), (50.0, 10.0)),
+        cost_line(what("resident memory"), "MiB", Some(memory), (32.0, 16.0)),
+    ])
+}
+
+/// Making one.
+fn make_lines() -> Result<Vec<Line>> {
+    let made = changing::making(LARGE)?;
+    let what = |what| format!("make a sparse volume of 1 TiB: {what}");
+    Ok(vec![
+        cost_line(what("time"), "ms", Some(made.millis), (500.0, 50.0)),
+        cost_line(what("allocated"), "MiB", Some(mib(made.allocated_bytes)), (64.0, 16.0)),
+    ])
+}
+
+/// Memory that first writes take. Without root there is no device of that size.
+fn memory_line(process: Process<'_>) -> Result<Line> {
+    let found = match probes::first_writes_device()? {
+        None => None,
+        Some(zram) => {
+            let found = probes::ask(process(Probe::FirstWrites, zram.path()))?;
+            tool(Command::new("e2fsck").arg("-fn").arg(zram.path()))?;
+            Some(mib(found.resident_bytes))
+        }
     };
-    let mut probes = (0..OPENINGS).map(|_| open()).collect::<Result<Vec<Probe>>>()?;
-    probes.sort_unstable_by_key(|probe| probe.open_ns);
-    let millis = probes[OPENINGS / 2].open_ns as f64 / 1e6;
-    let mib =
-        probes.iter().map(|probe| probe.resident_bytes).max().unwrap_or(u64::MAX) as f64 / (1 << 20) as f64;
-    let line = |what: &str, unit: &str, value: f64, floor: f64, goal: f64| Line {
-        what: format!("open a sparse volume of 1 TiB: {what}"),
-        floor: format!("≤ {floor} {unit}"),
-        goal: format!("≤ {goal} {unit}"),
-        measured: format!("{value:.1} {unit}"),
-        verdict: verdict(value, floor, goal),
-    };
-    Ok(vec![line("time", "ms", millis, 50.0, 10.0), line("resident memory", "MiB", mib, 32.0, 16.0)])
+    let what = "10 GiB of random first writes on zram, qd 32: resident memory";
+    Ok(cost_line(what, "MiB", found, (256.0, 64.0)))
+}
+
+/// A conversion in a file of many extents costs at most so many times one in a file of ten.
+fn conversion_line(ratio: &Ratio) -> Line {
+    Line {
+        what: "converting 4 KiB, tmpfs file: in a file of 10⁶ extents / of ten".into(),
+        floor: "≤ 3".into(),
+        goal: "≤ 1.5".into(),
+        measured: format!("{:.3} [{:.3}, {:.3}]", ratio.median, ratio.low, ratio.high),
+        verdict: verdict(ratio.median, 3.0, 1.5),
+    }
 }
 
 fn render(lines: &[Line]) -> String {

@@ -7,17 +7,19 @@
 //! Reading path: `scenario` (what is requested) → `volume` (on what) → `measure` (sessions, rounds, ratios) →
 //! `runner` (threads and slices) → `work` (the measured loops). Around them: `ops` makes the requests, `routes` voids a
 //! measurement that took another route, `statistics` says how sure a ratio is, `report` tells, `floors` checks the
-//! promises.
+//! promises; those of no scenario are in `changing` and, where a process of its own measures, in `probes`.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 mod arm;
+mod changing;
 mod error;
 mod floors;
 mod load;
 mod machine;
 mod measure;
 mod ops;
+mod probes;
 mod report;
 mod routes;
 mod run;
@@ -31,9 +33,10 @@ mod work;
 
 pub use arm::Arm;
 pub use error::{BenchError, Result};
-pub use floors::{Floors, floors, probe};
+pub use floors::{Floors, Process, floors};
 pub use load::Load;
 pub use machine::Machine;
+pub use probes::Probe;
 pub use report::model::{Interval, Measured, MeasuredArm, Report};
 pub use run::{Event, run};
 pub use scenario::names as scenario_names;

@@ -11,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use uext4_bench::{Arm, BenchError, Event, ROUNDS, Report, SECONDS, Settings, Timing, scenario_names};
+use uext4_bench::{Arm, BenchError, Event, Probe, ROUNDS, Report, SECONDS, Settings, Timing, scenario_names};
 
 const METHOD: &str = "\
 Arms: `on` all switches on, `off` only the scenario's switch off, `all-off`, `raw` the same places of the same
@@ -78,9 +78,12 @@ pub struct BenchArgs {
     /// The setting that arm `on` uses, if not everything on; the other arms switch off from there.
     #[command(flatten)]
     pub switches: SwitchArgs,
-    /// Opens a volume and prints time and memory: the child process of --floors.
+    /// Opens a volume and prints time and memory: a child process of --floors.
     #[arg(long, value_name = "IMAGE", hide = true, exclusive = true)]
     pub open_probe: Option<PathBuf>,
+    /// Writes 10 GiB into an empty volume and prints time and memory: another.
+    #[arg(long, value_name = "DEVICE", hide = true, exclusive = true)]
+    pub first_writes_probe: Option<PathBuf>,
 }
 
 /// The arms that can be asked for, and what their help says.
@@ -113,9 +116,12 @@ pub fn run(args: &BenchArgs, globals: &Globals) -> Result<ExitCode, CliError> {
     if globals.trace.is_some() {
         return Err(CliError::usage("a traced measurement would measure the tracing: run bench by itself"));
     }
-    if let Some(image) = &args.open_probe {
-        print((uext4_bench::probe(image)? + "\n").as_bytes())?;
-        return Ok(ExitCode::SUCCESS);
+    let probes = [(Probe::Open, &args.open_probe), (Probe::FirstWrites, &args.first_writes_probe)];
+    for (probe, device) in probes {
+        if let Some(device) = device {
+            print((probe.run(device)? + "\n").as_bytes())?;
+            return Ok(ExitCode::SUCCESS);
+        }
     }
     check_outputs(args)?;
     // Read before anything is measured: a wrong file should not cost two minutes.
@@ -127,12 +133,16 @@ pub fn run(args: &BenchArgs, globals: &Globals) -> Result<ExitCode, CliError> {
         return Ok(ExitCode::SUCCESS);
     }
     let program = std::env::current_exe().map_err(|error| failed("find this program", &error))?;
-    let opening = |image: &Path| {
+    let process = |probe: Probe, device: &Path| {
+        let option = match probe {
+            Probe::Open => "--open-probe",
+            Probe::FirstWrites => "--first-writes-probe",
+        };
         let mut command = Command::new(&program);
-        command.args(["bench", "--open-probe"]).arg(image);
+        command.args(["bench", option]).arg(device);
         command
     };
-    let floors = uext4_bench::floors(timing, &opening, &mut watcher())?;
+    let floors = uext4_bench::floors(timing, &process, &mut watcher())?;
     tell(args, &floors.report, None)?;
     print(floors.to_text().as_bytes())?;
     Ok(if floors.are_kept() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

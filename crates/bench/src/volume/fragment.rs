@@ -45,21 +45,37 @@ enum Order {
 pub fn bed() -> Result<Bed> {
     let scratch = Scratch::new(64 << 20)?;
     let image = scratch.path().join("image");
-    build(&image, BLOCKS)?;
+    build(&image, BLOCKS, &Room::default())?;
     let files = vec![PathBuf::from("/").join(SCATTERED), PathBuf::from("/").join(STRAIGHT)];
     let backing = Backing::Spec(DeviceSpec::file(&image));
     Ok(Bed::of(backing, "tmpfs file, sparse".into(), files).keeping(scratch))
 }
 
+/// What a volume has beside its two files.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    /// Free blocks, at least.
+    pub blocks: u32,
+    /// Of the journal.
+    pub journal_mib: u32,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Room { blocks: 0, journal_mib: 4 }
+    }
+}
+
 /// Makes the volume with two files of `blocks` blocks at `image`, and has it checked.
-fn build(image: &Path, blocks: u32) -> Result<()> {
-    let size = (u64::from(blocks) * 2 + u64::from(blocks) / 50 + 16384) * u64::from(BLOCK);
+pub fn build(image: &Path, blocks: u32, room: &Room) -> Result<()> {
+    let beside = u64::from(room.blocks) + u64::from(room.journal_mib) * 256;
+    let size = (u64::from(blocks) * 2 + u64::from(blocks) / 50 + 15360 + beside) * u64::from(BLOCK);
     let file = fs::File::create_new(image).doing(|| format!("create {}", image.display()))?;
     file.set_len(size.next_multiple_of(1 << 27)).doing(|| format!("extend {}", image.display()))?;
     drop(file);
     let mut mke2fs = Command::new("mke2fs");
-    mke2fs
-        .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-N", "64", "-G", "1024", "-J", "size=4"]);
+    mke2fs.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-N", "64", "-G", "1024"]);
+    mke2fs.args(["-J", &format!("size={}", room.journal_mib)]);
     mke2fs.args(["-O", "^resize_inode,sparse_super2", "-E", "packed_meta_blocks=1,num_backup_sb=0"]);
     tool(mke2fs.arg(image))?;
     let orders = [(SCATTERED, Order::Reversed), (STRAIGHT, Order::Contiguous)];
@@ -281,7 +297,7 @@ mod tests {
     fn a_small_one_is_clean_and_maps_as_meant() {
         let dir = Scratch::new(16 << 20).unwrap();
         let image = dir.path().join("image");
-        build(&image, 5000).unwrap();
+        build(&image, 5000, &Room::default()).unwrap();
         let volume = Volume::open(image.to_str().unwrap(), VolumeOptions::read_only()).unwrap();
         let pieces = |name: &str| -> Vec<Piece> {
             let file = volume.open_file(name, OpenOptions::new().read(true)).unwrap();

@@ -139,7 +139,7 @@ pub fn tool(command: &mut Command) -> Result<String> {
 }
 
 /// Opens a device of the grammar for writing.
-fn open_device(spec: &DeviceSpec) -> Result<Arc<dyn Device>> {
+pub fn open_device(spec: &DeviceSpec) -> Result<Arc<dyn Device>> {
     let opened = uext4::blockdev::open(spec, OpenOptions { write: true, force: false });
     Ok(opened.doing(|| format!("open {spec}"))?.device)
 }
