@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use uext4::blockdev::layer::LatencyDevice;
 use uext4::blockdev::{Ask, Device, WriteDurability};
 use uext4::{
-    Buffer, Completion, Counter, Error, FileSlot, IoQueue, Payload, QueueOptions, Switches, Volume,
-    VolumeOptions, WriteFlags,
+    Buffer, Completion, Counter, Error, Fallocate, FileSlot, IoQueue, Payload, QueueOptions, State, Switches,
+    Volume, VolumeOptions, WriteFlags,
 };
 use uext4_testkit::Scratch;
 
@@ -607,4 +607,59 @@ fn a_buffer_of_another_queue_does_no_harm() {
     assert_eq!(one(&mut queue).result.unwrap(), 4096);
     drop((queue, other, volume));
     uext4_testkit::oracle::e2fsck_clean(&image);
+}
+
+/// Blocks that are freed have nothing in flight: requests of the same queue complete first.
+#[test]
+fn blocks_come_and_go_through_a_queue() {
+    let scratch = Scratch::new(48 << 20);
+    let image = scratch.file("volume.img");
+    for driven in [false, true] {
+        sample().save(&image);
+        let path = image.clone();
+        within(LIMIT, move || {
+            let volume = Volume::open(path.to_str().unwrap(), VolumeOptions::read_write()).unwrap();
+            let mut queue = volume.queue(QueueOptions::depth(16).owner_driven(driven)).unwrap();
+            let file = volume.open_file("/data", read_write()).unwrap();
+            let slot = queue.attach(&file).unwrap();
+            for block in 0..8 {
+                let buffer = filled(&queue, 4096, 0x77);
+                queue.write(slot, block * 4096, buffer, WriteFlags::empty(), block).unwrap();
+            }
+            queue.discard(slot, 4096, 16_384 + 100, 100).unwrap();
+            queue.allocate(slot, DATA_SIZE, 8192, 101).unwrap();
+            queue.allocate(slot, 0, 0, 102).unwrap();
+            queue.fallocate(slot, Fallocate::Collapse, 1, 4096, 103).unwrap();
+            queue.sync_all(slot, 104).unwrap();
+            let done: Vec<Completion> = queue.wait(13).unwrap().collect();
+            assert_eq!(done.len(), 13);
+            for Completion { tag, result, .. } in done {
+                match tag {
+                    0..8 => assert_eq!(result.unwrap(), 4096),
+                    102 | 103 => assert!(matches!(*result.unwrap_err(), Error::Invalid(_)), "{tag}"),
+                    _ => assert_eq!(result.unwrap(), 0, "{tag}"),
+                }
+            }
+            assert_eq!(file.size(), DATA_SIZE + 8192);
+            let mut contents = [vec![0x77; 4096], vec![0; 16_484], vec![0x77; 12_188]].concat();
+            contents.extend_from_slice(&expected("/data")[32_768..]);
+            contents.resize(contents.len() + 8192, 0);
+            assert_same_bytes(&contents, &common::read_all(&file));
+            assert_eq!(file.seek_hole(0).unwrap(), Some(4096));
+            assert_eq!(file.map().filter(|piece| piece.as_ref().unwrap().state == State::Hole).count(), 1);
+        });
+        uext4_testkit::oracle::e2fsck_clean(&image);
+    }
+}
+
+#[test]
+fn who_may_not_write_changes_no_blocks() {
+    let volume = open_rw(sample().device());
+    let mut queue = volume.queue(QueueOptions::depth(4)).unwrap();
+    let slot = queue.attach(&volume.open_file("/data", read_only()).unwrap()).unwrap();
+    assert_eq!(queue.discard(slot, 0, 4096, 1).unwrap_err().errno(), 9);
+    assert_eq!(queue.allocate(slot, 0, 4096, 1).unwrap_err().errno(), 9);
+    queue.detach(slot).unwrap();
+    assert!(queue.discard(slot, 0, 4096, 1).is_err());
+    assert_eq!(queue.pending(), 0);
 }

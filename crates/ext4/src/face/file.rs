@@ -96,10 +96,6 @@ impl File {
         &self.engine
     }
 
-    pub(super) fn fs(&self) -> &Ext4 {
-        &self.shared.fs
-    }
-
     /// Whether the contents lie inside the inode: reads need no device request, overwrites are refused.
     pub fn is_inline(&self) -> bool {
         self.open.inode.is_inline()

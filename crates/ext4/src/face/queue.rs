@@ -1,6 +1,7 @@
 //! The asynchronous face: one queue per thread.
 
 use crate::face::file::File;
+use crate::face::shape::{Fallocate, fallocate};
 use crate::face::volume::Volume;
 use crate::ground::error::{Error, Result};
 use crate::ground::options::QueueOptions;
@@ -123,6 +124,32 @@ impl IoQueue {
     /// `fsync` of the file, queued behind what completed before.
     pub fn sync_all(&mut self, slot: FileSlot, tag: u64) -> Result<()> {
         self.inner.sync_all(slot, tag)
+    }
+
+    /// Gives the `length` bytes from `pos` on blocks that read as zeros, where there are holes; the file grows to the
+    /// end of the range ([`Fallocate::Allocate`]). It waits until nothing of the file is in flight, and is done when
+    /// it returns; its completion carries no bytes, or the errors of [`File::fallocate`].
+    pub fn allocate(&mut self, slot: FileSlot, pos: u64, length: u64, tag: u64) -> Result<()> {
+        self.fallocate(slot, Fallocate::Allocate, pos, length, tag)
+    }
+
+    /// As [`IoQueue::allocate`]: the range reads as zeros afterwards, its whole blocks are freed
+    /// ([`Fallocate::Punch`]).
+    pub fn discard(&mut self, slot: FileSlot, pos: u64, length: u64, tag: u64) -> Result<()> {
+        self.fallocate(slot, Fallocate::Punch, pos, length, tag)
+    }
+
+    /// As [`IoQueue::allocate`], for every mode.
+    pub fn fallocate(
+        &mut self,
+        slot: FileSlot,
+        mode: Fallocate,
+        pos: u64,
+        length: u64,
+        tag: u64,
+    ) -> Result<()> {
+        let engine = &self.engine;
+        self.inner.change(slot, tag, |open, held| fallocate(engine, open, held, mode, pos, length))
     }
 
     /// Sends what was queued.

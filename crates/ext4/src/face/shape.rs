@@ -5,8 +5,9 @@ use crate::face::file::File;
 use crate::ground::error::{Error, Limit, Result};
 use crate::inline;
 use crate::inode::{self, Inode};
+use crate::seam::Ext4;
 use uext4_iomap::gate::InodeGuard;
-use uext4_iomap::{Pieces, Range, State};
+use uext4_iomap::{Engine, OpenFile, Pieces, Range, State};
 
 /// What [`File::fallocate`] does, as the modes of Linux's `fallocate(2)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,7 +38,8 @@ impl Fallocate {
 
 /// A file whose gate is held alone.
 struct Alone<'f> {
-    file: &'f File,
+    engine: &'f Engine<Ext4>,
+    open: &'f OpenFile<Ext4>,
     held: InodeGuard<'f>,
     files: Files<'f>,
     inode: &'f Inode,
@@ -85,22 +87,8 @@ impl File {
     /// changed nothing; zeros may be partly there. [`Error::Incompatible`] for files with block pointers, which can
     /// only be punched, as in Linux. Others as of [`File::set_len`].
     pub fn fallocate(&self, mode: Fallocate, pos: u64, length: u64) -> Result<()> {
-        let end = pos.checked_add(length).filter(|end| *end <= i64::MAX as u64);
-        let end = end.ok_or(Error::Limit(Limit::Map))?;
-        if length == 0 {
-            return Err(Error::Invalid("a length of 0 bytes".into()));
-        }
-        self.check_shape(mode.needs_extents())?;
-        let alone = self.alone(true)?;
-        match mode {
-            Fallocate::Allocate => alone.allocate(pos, end, true),
-            Fallocate::KeepSize => alone.allocate(pos, end, false),
-            Fallocate::Punch => alone.punch(pos, end),
-            Fallocate::Zero => alone.zero_range(pos, end, true),
-            Fallocate::ZeroKeepSize => alone.zero_range(pos, end, false),
-            Fallocate::Collapse => alone.collapse(pos, end),
-            Fallocate::Insert => alone.insert(pos, end),
-        }
+        check_mode(self.engine(), self.open_file(), mode, pos, length)?;
+        self.alone(true)?.fallocate(mode, pos, length)
     }
 
     /// Makes every later write to the first `size` bytes a pure overwrite: they get blocks, as few runs as there is
@@ -151,27 +139,82 @@ impl File {
         Ok(None)
     }
 
-    /// Whether size and map of this file may be changed.
     fn check_shape(&self, needs_extents: bool) -> Result<()> {
-        let (inode, fs) = (&self.open_file().inode, self.fs());
-        if inode.is_inline() {
-            return Err(inline::refuse_write(inode));
-        }
-        inode::check_overwrite(&fs.state.superblock, inode)?;
-        match needs_extents {
-            true => fs.files().check_unwritten(inode),
-            false => fs.files().check_changes(),
-        }
+        check_shape(self.engine(), self.open_file(), needs_extents)
     }
 
     fn alone(&self, drain: bool) -> Result<Alone<'_>> {
         let held = self.engine().lock_alone(self.open_file(), drain)?;
-        let (inode, fs) = (&*self.open_file().inode, self.fs());
-        Ok(Alone { file: self, held, files: fs.files(), inode, block: fs.block_size() })
+        Ok(Alone::new(self.engine(), self.open_file(), held))
     }
 }
 
-impl Alone<'_> {
+/// Whether size and map of a file may be changed.
+fn check_shape(engine: &Engine<Ext4>, open: &OpenFile<Ext4>, needs_extents: bool) -> Result<()> {
+    let (inode, fs) = (&open.inode, engine.fs());
+    if inode.is_inline() {
+        return Err(inline::refuse_write(inode));
+    }
+    inode::check_overwrite(&fs.state.superblock, inode)?;
+    match needs_extents {
+        true => fs.files().check_unwritten(inode),
+        false => fs.files().check_changes(),
+    }
+}
+
+/// Whether this can be done to this file at all.
+fn check_mode(
+    engine: &Engine<Ext4>,
+    open: &OpenFile<Ext4>,
+    mode: Fallocate,
+    pos: u64,
+    length: u64,
+) -> Result<()> {
+    if pos.checked_add(length).is_none_or(|end| end > i64::MAX as u64) {
+        return Err(Error::Limit(Limit::Map));
+    }
+    if length == 0 {
+        return Err(Error::Invalid("a length of 0 bytes".into()));
+    }
+    check_shape(engine, open, mode.needs_extents())
+}
+
+/// [`File::fallocate`] for somebody who holds the gate, drained.
+pub(super) fn fallocate(
+    engine: &Engine<Ext4>,
+    open: &OpenFile<Ext4>,
+    held: InodeGuard<'_>,
+    mode: Fallocate,
+    pos: u64,
+    length: u64,
+) -> Result<()> {
+    check_mode(engine, open, mode, pos, length)?;
+    Alone::new(engine, open, held).fallocate(mode, pos, length)
+}
+
+impl<'f> Alone<'f> {
+    fn new(engine: &'f Engine<Ext4>, open: &'f OpenFile<Ext4>, held: InodeGuard<'f>) -> Self {
+        let fs = engine.fs();
+        Alone { engine, open, held, files: fs.files(), inode: &open.inode, block: fs.block_size() }
+    }
+
+    fn size(&self) -> u64 {
+        self.open.state().size()
+    }
+
+    fn fallocate(&self, mode: Fallocate, pos: u64, length: u64) -> Result<()> {
+        let end = pos + length;
+        match mode {
+            Fallocate::Allocate => self.allocate(pos, end, true),
+            Fallocate::KeepSize => self.allocate(pos, end, false),
+            Fallocate::Punch => self.punch(pos, end),
+            Fallocate::Zero => self.zero_range(pos, end, true),
+            Fallocate::ZeroKeepSize => self.zero_range(pos, end, false),
+            Fallocate::Collapse => self.collapse(pos, end),
+            Fallocate::Insert => self.insert(pos, end),
+        }
+    }
+
     /// The change begins: nothing refuses it any more. What the file may do when it is run goes first.
     fn begin(&self) -> Result<()> {
         if self.inode.state.is_privileged() {
@@ -188,12 +231,12 @@ impl Alone<'_> {
 
     fn zero_where(&self, pos: u64, end: u64, state: State) -> Result<()> {
         let range = Range { pos, length: end.saturating_sub(pos) };
-        self.file.engine().zero(self.file.open_file(), &self.held, range, state)
+        self.engine.zero(self.open, &self.held, range, state)
     }
 
     /// Another size behind the one it has. Whoever mapped the file may have left bytes behind the old one.
     fn grow(&self, size: u64) -> Result<()> {
-        let before = self.file.size();
+        let before = self.size();
         self.zero(before, before.next_multiple_of(self.block))?;
         self.files.extend(self.inode, &[], size)
     }
@@ -207,11 +250,11 @@ impl Alone<'_> {
         self.files.check_size(self.inode, end)?;
         self.begin()?;
         self.files.allocate(self.inode, self.touched(pos, end))?;
-        if grows && end > self.file.size() { self.grow(end) } else { Ok(()) }
+        if grows && end > self.size() { self.grow(end) } else { Ok(()) }
     }
 
     fn punch(&self, pos: u64, end: u64) -> Result<()> {
-        let size = self.file.size();
+        let size = self.size();
         if pos >= size {
             return Ok(());
         }
@@ -245,12 +288,12 @@ impl Alone<'_> {
             self.zero_edges(pos, end)?;
             self.files.clear(self.inode, &self.held, whole, promise)?;
         }
-        if grows && end > self.file.size() { self.grow(end) } else { Ok(()) }
+        if grows && end > self.size() { self.grow(end) } else { Ok(()) }
     }
 
     /// The blocks of a range that is taken out or put in.
     fn gap(&self, pos: u64, end: u64) -> Result<std::ops::Range<u64>> {
-        let clusters = u64::from(self.file.fs().state.superblock.geometry.cluster_blocks());
+        let clusters = u64::from(self.engine.fs().state.superblock.geometry.cluster_blocks());
         let unit = self.block * clusters;
         match (pos | end) & (unit - 1) {
             0 => Ok(pos / self.block..end / self.block),
@@ -259,7 +302,7 @@ impl Alone<'_> {
     }
 
     fn collapse(&self, pos: u64, end: u64) -> Result<()> {
-        let (gap, size) = (self.gap(pos, end)?, self.file.size());
+        let (gap, size) = (self.gap(pos, end)?, self.size());
         if end >= size {
             return Err(Error::Invalid(
                 "a range to be taken out that is not in front of the last byte".into(),
@@ -270,7 +313,7 @@ impl Alone<'_> {
     }
 
     fn insert(&self, pos: u64, end: u64) -> Result<()> {
-        let (gap, size) = (self.gap(pos, end)?, self.file.size());
+        let (gap, size) = (self.gap(pos, end)?, self.size());
         if pos >= size {
             return Err(Error::Invalid("a hole that is to be put in behind the last byte".into()));
         }
@@ -290,7 +333,7 @@ impl Alone<'_> {
         self.files.allocate(self.inode, blocks.clone())?;
         let _promise = self.files.promise(self.inode, blocks.clone())?;
         // Before anything that follows can be seen: the rest of the last block, then what is not written.
-        let before = self.file.size();
+        let before = self.size();
         if size > before {
             self.zero(before, before.next_multiple_of(self.block))?;
         }
@@ -305,7 +348,7 @@ impl Alone<'_> {
     fn prepare_pointers(&self, size: u64) -> Result<()> {
         self.files.check_size(self.inode, size)?;
         self.held.mark_written();
-        let (before, blocks) = (self.file.size(), self.touched(0, size));
+        let (before, blocks) = (self.size(), self.touched(0, size));
         if size <= before {
             return self.files.allocate(self.inode, blocks);
         }

@@ -22,6 +22,7 @@ use crate::door::Payload;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
+use crate::gate::InodeGuard;
 use crate::owner_lock::Owner;
 use crate::pipeline::Mapping;
 use crate::plan::{Durability, ReadFlags, WriteFlags};
@@ -205,6 +206,18 @@ impl<F: FileSystem> IoQueue<F> {
         self.core.lock().sync(slot, true, tag)
     }
 
+    /// Changes size or blocks of a file: `change` gets its gate, held alone, when nothing of it is in flight. Done when
+    /// this returns; the outcome is delivered as a completion of no bytes. Requests of this queue get on meanwhile.
+    pub fn change(
+        &mut self,
+        slot: FileSlot,
+        tag: u64,
+        change: impl FnOnce(&OpenFile<F>, InodeGuard<'_>) -> Result<(), F::Error>,
+    ) -> Result<(), F::Error> {
+        self.check_process()?;
+        self.core.lock().change(slot, tag, change)
+    }
+
     /// Sends what was queued.
     pub fn submit(&mut self) -> Result<usize, F::Error> {
         self.check_process()?;
@@ -280,6 +293,24 @@ impl<F: FileSystem> Core<F> {
         if total > u64::from(u32::MAX) {
             return Err(Error::RangeTooLarge { pos: 0, length: total });
         }
+        Ok(())
+    }
+
+    fn change(
+        &mut self,
+        slot: FileSlot,
+        tag: u64,
+        change: impl FnOnce(&OpenFile<F>, InodeGuard<'_>) -> Result<(), F::Error>,
+    ) -> Result<(), F::Error> {
+        self.engine.fs.check_alive()?;
+        let file = self.file(slot)?.file.clone();
+        file.check_writable()?;
+        if self.free.is_empty() {
+            return Err(Error::QueueFull.into());
+        }
+        let held = file.state().gate.lock_exclusive(true, &mut || self.help());
+        let result = change(&file, held).map(|()| 0);
+        self.deliver_at_once(tag, result, Payload::None);
         Ok(())
     }
 
