@@ -162,6 +162,15 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()>;
     /// Makes every completed write durable. A no-op success without a volatile cache.
     fn flush(&self) -> Result<()>;
+    /// Writes `buf` at byte `pos`, durable when the call returns: this write at least. Without FUA that is a write and
+    /// a flush, which some devices do in one request.
+    fn write_durable(&self, buf: &[u8], pos: u64) -> Result<()> {
+        if self.capabilities().fua {
+            return self.write_at(buf, pos, WriteDurability::Fua);
+        }
+        self.write_at(buf, pos, WriteDurability::Cached)?;
+        self.flush()
+    }
     /// Makes durable whatever was written before this device was opened, by others and through other doors: it may
     /// still lie in the host's page cache, or depend on changes of the host's file system, even where writes of this
     /// device's own need no flush. Call it once before anything is promised durable.

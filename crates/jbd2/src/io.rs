@@ -34,12 +34,7 @@ pub(crate) fn write_blocks(device: &dyn Device, block: u64, bytes: &[u8], block_
 
 /// Writes one block, durable when the call returns.
 pub(crate) fn write_durable(device: &dyn Device, block: u64, bytes: &[u8]) -> Result<()> {
-    let capabilities = device.capabilities();
-    if capabilities.fua {
-        return transfer(block, |pos| device.write_at(bytes, pos, WriteDurability::Fua), bytes.len());
-    }
-    write_blocks(device, block, bytes, bytes.len())?;
-    if capabilities.volatile_cache { flush(device) } else { Ok(()) }
+    transfer(block, |pos| device.write_durable(bytes, pos), bytes.len())
 }
 
 /// Makes everything durable that was written before.

@@ -60,7 +60,7 @@ pub(crate) struct FileDevice {
     description: Description,
     /// What all queues on the disk may have in it together.
     budget: Option<Arc<Budget>>,
-    /// One-request rings of FUA writes to a block device, for as many threads at a time.
+    /// One-request rings of durable writes to a block device with a volatile cache, for as many threads at a time.
     fua_rings: Option<Few<UringQueue>>,
 }
 
@@ -104,17 +104,20 @@ impl FileDevice {
             budget,
             fua_rings: None,
         };
-        if block && capabilities.fua {
+        if block && (capabilities.fua || capabilities.volatile_cache) {
             device.prepare_fua();
         }
         Ok(device)
     }
 
-    /// A block device with FUA: keeps the capability only if single FUA writes can be sent.
+    /// A block device with FUA: keeps the capability only if single FUA writes can be sent. One with a cache and
+    /// without FUA takes such a request too: the block layer puts a flush behind it.
     fn prepare_fua(&mut self) {
         let notes = &mut self.description.notes;
         if self.engine == FileEngine::Sync {
-            notes.push("no FUA: a synchronous DSYNC write would flush the whole cache".into());
+            if self.capabilities.fua {
+                notes.push("no FUA: a synchronous DSYNC write would flush the whole cache".into());
+            }
             self.capabilities.fua = false;
             return;
         }
@@ -124,7 +127,9 @@ impl FileDevice {
         match self.fua_queue() {
             Ok(queue) => self.fua_rings = Some(Few::new(queue, FUA_RINGS)),
             Err(error) => {
-                self.description.notes.push(format!("no FUA without io_uring: {error}"));
+                if self.capabilities.fua {
+                    self.description.notes.push(format!("no FUA without io_uring: {error}"));
+                }
                 self.capabilities.fua = false;
             }
         }
@@ -299,6 +304,21 @@ impl Device for FileDevice {
         })
     }
 
+    /// On a block device one request, with FUA or without: the block layer (`block/blk-flush.c`) sends a flush behind a
+    /// FUA write to a device that has none, and the caller wakes up once. A flush from here is a request more.
+    fn write_durable(&self, buf: &[u8], pos: u64) -> Result<()> {
+        if let Some(rings) = self.fua_rings.as_ref().filter(|_| self.capabilities.volatile_cache) {
+            self.check_write()?;
+            self.check(buf, pos)?;
+            return self.write_fua(buf, pos, rings);
+        }
+        if self.capabilities.fua {
+            return self.write_at(buf, pos, WriteDurability::Fua);
+        }
+        self.write_at(buf, pos, WriteDurability::Cached)?;
+        self.flush()
+    }
+
     fn flush(&self) -> Result<()> {
         self.process.check()?;
         if !self.capabilities.volatile_cache {
@@ -413,6 +433,11 @@ mod tests {
             assert_eq!(sys::write(device.file.as_fd(), &buf, 0, libc::RWF_DSYNC).unwrap(), 4096);
             assert_eq!(flushes(&node) - before, 2, "pwritev2");
         }
+        device.capabilities.fua = false;
+        assert!(device.write_at(&buf, 0, WriteDurability::Fua).is_err(), "the device has no FUA");
+        let before = flushes(&node);
+        device.write_durable(&buf, 0).unwrap();
+        assert_eq!(flushes(&node) - before, 1, "a durable write");
         let mut back = pool.take(4096).unwrap();
         device.read_at(&mut back, 7 * 4096).unwrap();
         assert!(back.iter().all(|&byte| byte == 7));
