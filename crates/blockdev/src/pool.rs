@@ -92,8 +92,8 @@ pub struct BufferPool {
     shared: Arc<Shared>,
 }
 
-/// A piece of aligned memory, owned. Derefs to `[u8]` of exactly the length asked for; returns to its pool
-/// when dropped. Moving it moves one word. A child process finds zeros in the buffers that it inherits.
+/// A piece of aligned memory, owned, or of foreign memory. Derefs to `[u8]` of exactly the length asked for; returns to
+/// its pool when dropped. Moving it moves one word. A child process finds zeros in the buffers that it inherits.
 pub struct Buffer {
     /// Taken out by `drop` only.
     piece: ManuallyDrop<Box<Piece>>,
@@ -401,6 +401,34 @@ impl Buffer {
         assert!(offset <= piece.length as usize, "offset beyond the buffer");
         // SAFETY: `offset <= length`, so the result is inside the block or one past its end.
         Memory { address: unsafe { piece.address.add(offset) }, registered: piece.registered }
+    }
+
+    /// Memory of somebody else, for one request. The buffer does not free it. `registered` is the region that it lies
+    /// in, if it lies in one. `spare`, a foreign buffer that is not needed any more, saves an allocation.
+    ///
+    /// # Safety
+    /// While the buffer lives, `length` bytes from `address` on can be read and written, hold initialised bytes, and
+    /// are nobody else's. A `registered` region holds them all.
+    pub unsafe fn foreign(
+        address: NonNull<u8>,
+        length: u32,
+        registered: Option<Registered>,
+        spare: Option<Buffer>,
+    ) -> Buffer {
+        let piece = Piece { address, length, registered, pool: None };
+        match spare.filter(|spare| spare.piece.pool.is_none()) {
+            Some(mut spare) => {
+                **spare.piece = piece;
+                spare
+            }
+            None => Buffer { piece: ManuallyDrop::new(Box::new(piece)) },
+        }
+    }
+
+    /// Whether these bytes lie in this buffer.
+    pub fn holds(&self, address: NonNull<u8>, length: u32) -> bool {
+        let (home, from) = (self.piece.address.addr().get(), address.addr().get());
+        from.checked_sub(home).is_some_and(|offset| offset + length as usize <= self.piece.length as usize)
     }
 
     /// First byte, aligned to 4096. For reading from it through a raw pointer while the buffer is borrowed.

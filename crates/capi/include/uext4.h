@@ -1,0 +1,520 @@
+/*
+ * libuext4: ext4 volumes in user space.
+ *
+ * Rules of all calls
+ *
+ * - Results. A call returns 0 or a count, or the negative errno of its failure. uext4_last_error() has the
+ *   reason as a line of text, for the thread that made the call.
+ * - Units. Positions, lengths and sizes are bytes, unless a field says otherwise.
+ * - Handles. A handle is no address. NULL is -EINVAL; one that was closed, or is of another kind, is -EBADF. A
+ *   queue takes files of its own volume only (-EINVAL). Every handle is closed once, by the call of its kind.
+ * - Pointers. NULL where memory is needed is -EFAULT. Other pointers are believed: strings end with a zero, and
+ *   memory has the length that is said. Nothing that is passed is kept after the call, but for the memory of
+ *   queued requests, which is the library's from uext4_queue_submit() until uext4_queue_reap() gives the
+ *   completion.
+ * - Threads. Volumes and files may be used by any number of threads at once. A queue or a directory is for one
+ *   thread at a time; a queue answers others with -EBUSY.
+ * - Durability. A write is durable after uext4_fdatasync() or uext4_fsync() of its file, or when it returns if
+ *   it has UEXT4_DSYNC or UEXT4_SYNC. A change of names or sizes is durable after the next uext4_fsync() of the
+ *   file, and with uext4_close().
+ * - Fork. A child process can use no handle that it inherits: calls fail, and closing has no effect on the
+ *   parent.
+ * - Versions. Functions are never changed, only added. uext4_options grows at its end.
+ */
+
+#ifndef UEXT4_H
+#define UEXT4_H
+
+/* Made by cbindgen from crates/capi. Do not edit. */
+
+#include <stddef.h>
+#include <stdint.h>
+
+// The file is read.
+#define UEXT4_READ 1
+
+// The file is written.
+#define UEXT4_WRITE 2
+
+// The file is written at its end only, by `uext4_append`.
+#define UEXT4_APPEND 4
+
+// The file is made if it is not there.
+#define UEXT4_CREATE 8
+
+// The file is made, and must not be there.
+#define UEXT4_CREATE_NEW 16
+
+// The file is emptied.
+#define UEXT4_TRUNCATE 32
+
+// Of a write: as `O_DSYNC`, durable when it returns or completes.
+#define UEXT4_DSYNC 1
+
+// Of a write: as `O_SYNC`.
+#define UEXT4_SYNC 2
+
+// Of a read or write: fails with `EAGAIN` rather than waits for others, for room, or for metadata that is not in
+// memory.
+#define UEXT4_NOWAIT 4
+
+// `uext4_fallocate`: holes get blocks that read as zeros; the file grows to the end of the range.
+#define UEXT4_FALLOC_ALLOCATE 0
+
+// The same, but the size stays.
+#define UEXT4_FALLOC_KEEP_SIZE 1
+
+// The range reads as zeros, its whole blocks are freed, the size stays.
+#define UEXT4_FALLOC_PUNCH 2
+
+// The range reads as zeros and has blocks; the file grows to its end.
+#define UEXT4_FALLOC_ZERO 3
+
+// The same, but the size stays.
+#define UEXT4_FALLOC_ZERO_KEEP_SIZE 4
+
+// The range is taken out.
+#define UEXT4_FALLOC_COLLAPSE 5
+
+// A hole is put in.
+#define UEXT4_FALLOC_INSERT 6
+
+// Only the thread that makes the queue drives it, and it must keep calling (`DEFER_TASKRUN`). Makes completions
+// cheaper.
+#define UEXT4_QUEUE_OWNER_DRIVEN 1
+
+// Completions are polled for (`IOPOLL`); an error on a device that cannot. Implies `UEXT4_QUEUE_OWNER_DRIVEN`.
+#define UEXT4_QUEUE_POLLED 2
+
+// Memory of `uext4_queue_alloc` is registered with the kernel; an error where it cannot be.
+#define UEXT4_QUEUE_REGISTERED 4
+
+// Reads. `flags`: `UEXT4_NOWAIT`.
+#define UEXT4_OP_READ 0
+
+// Writes. `flags`: `UEXT4_DSYNC`, `UEXT4_SYNC`, `UEXT4_NOWAIT`.
+#define UEXT4_OP_WRITE 1
+
+// As `fdatasync`, for what completed before.
+#define UEXT4_OP_FDATASYNC 2
+
+// As `fsync`, for what completed before.
+#define UEXT4_OP_FSYNC 3
+
+// Frees blocks (`UEXT4_FALLOC_PUNCH`).
+#define UEXT4_OP_DISCARD 4
+
+// Changes blocks: `flags` is one of `UEXT4_FALLOC_…`.
+#define UEXT4_OP_FALLOCATE 5
+
+// The volume may be changed. Without it nothing is ever written to the device.
+#define UEXT4_OPEN_WRITE 1
+
+// Opens for reading although somebody else uses the device. What is read may change meanwhile.
+#define UEXT4_OPEN_FORCE 2
+
+// A thread of the library commits what is old and writes old times. Otherwise call `uext4_tick`.
+#define UEXT4_OPEN_BACKGROUND 4
+
+// Data of files may have the blocks that the volume sets aside for root.
+#define UEXT4_OPEN_RESERVED 8
+
+// The device is told of blocks that are freed.
+#define UEXT4_OPEN_DISCARD 16
+
+// Writes leave set-user-id and set-group-id alone.
+#define UEXT4_OPEN_KEEP_SET_ID 32
+
+// A directory being read.
+struct uext4_dir;
+
+// An open file.
+struct uext4_file;
+
+// A queue of I/O. One thread at a time uses it: another gets `-EBUSY`.
+struct uext4_queue;
+
+// An open volume.
+struct uext4_volume;
+
+// A time: seconds since 1970 and nanoseconds.
+struct uext4_time {
+  // Seconds since 1970-01-01, until 2446.
+  int64_t seconds;
+  // Nanoseconds, below 10⁹.
+  uint32_t nanoseconds;
+  // Not used, 0.
+  uint32_t reserved;
+};
+
+// Attributes of a file, as `statx` has them.
+struct uext4_stat {
+  // Inode number.
+  uint32_t ino;
+  // Type and permissions, as `st_mode` (`S_IFREG | 0644`).
+  uint32_t mode;
+  // Owner.
+  uint32_t uid;
+  // Group.
+  uint32_t gid;
+  // Hard links.
+  uint32_t links;
+  // Bytes of a block of the volume.
+  uint32_t block_size;
+  // Bytes of the file.
+  uint64_t size;
+  // Space that it takes, in units of 512 bytes.
+  uint64_t blocks;
+  // Major number of a device node.
+  uint32_t rdev_major;
+  // Minor number of a device node.
+  uint32_t rdev_minor;
+  // Flags of the inode (`FS_…_FL`).
+  uint32_t flags;
+  // Project, 0 if none.
+  uint32_t project;
+  // Last access.
+  struct uext4_time accessed;
+  // Last change of the contents.
+  struct uext4_time modified;
+  // Last change of the attributes.
+  struct uext4_time changed;
+  // Creation; all zeros if it is not recorded.
+  struct uext4_time created;
+};
+
+// An entry of a directory.
+struct uext4_dirent {
+  // Inode number.
+  uint32_t ino;
+  // Type, as the type bits of `st_mode`; 0 where the directory does not say.
+  uint32_t kind;
+  // The name, which ends with a zero.
+  char name[256];
+};
+
+// A request.
+struct uext4_request {
+  // Comes back with the completion.
+  uint64_t tag;
+  // Byte of the file.
+  uint64_t pos;
+  // Bytes, below 4 GiB for reads and writes.
+  uint64_t length;
+  // Memory of a read or write: the library's from submission until the completion is reaped.
+  void *data;
+  // What `uext4_queue_attach` returned.
+  uint32_t file;
+  // `UEXT4_OP_…`.
+  uint16_t op;
+  // Flags of the operation.
+  uint16_t flags;
+};
+
+// A finished request.
+struct uext4_completion {
+  // Of the request.
+  uint64_t tag;
+  // Bytes transferred, or the negative errno of its failure.
+  int64_t result;
+};
+
+// How a volume is opened. Zeros mean the defaults.
+struct uext4_options {
+  // `sizeof(struct uext4_options)`: programs that know fewer fields go on.
+  size_t size;
+  // `UEXT4_OPEN_…`.
+  uint32_t flags;
+  // Milliseconds after which a transaction is committed that nobody asked for; 0: 5 seconds.
+  uint32_t commit_interval_ms;
+  // Bytes of metadata blocks kept in memory; 0: 64 MiB.
+  uint64_t metadata_budget;
+  // Bytes of the map of one file kept in memory; 0: 64 MiB.
+  uint64_t map_budget;
+  // Bytes of unused inodes kept in memory; 0: 8 MiB.
+  uint64_t inode_budget;
+  // Which optimisations are off, such as `"simple-read=off"`; NULL: none.
+  const char *switches;
+};
+
+// Space and inodes of a volume. Blocks are blocks of the volume.
+struct uext4_statfs {
+  // Bytes of a block.
+  uint32_t block_size;
+  // Not used, 0.
+  uint32_t reserved;
+  // Blocks that data can have.
+  uint64_t blocks;
+  // Free blocks.
+  uint64_t free;
+  // Free blocks that data of files can have.
+  uint64_t available;
+  // Inodes.
+  uint64_t inodes;
+  // Free inodes.
+  uint64_t free_inodes;
+};
+
+// What direct I/O of a volume must obey, and what its device can do.
+struct uext4_geometry {
+  // Positions and lengths of direct I/O are multiples of this many bytes.
+  uint32_t logical_block;
+  // Addresses of direct I/O are multiples of this many bytes.
+  uint32_t memory_align;
+  // Bytes of a block of the volume.
+  uint32_t block_size;
+  // 1 if a write can be made durable by itself (FUA).
+  uint8_t fua;
+  // 1 if the device has a volatile cache, so that durability takes a flush or FUA.
+  uint8_t volatile_cache;
+  // 1 if the volume may be changed.
+  uint8_t writable;
+  // Not used, 0.
+  uint8_t reserved;
+};
+
+// A counter of a volume.
+struct uext4_counter {
+  // Its name. Lives as long as the library.
+  const char *name;
+  // Since the volume was opened.
+  uint64_t value;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// What the last failed call of this thread says of its failure: a line of text, empty if none failed. It stays valid
+// until the next call of this thread that fails.
+const char *uext4_last_error(void);
+
+// The block of the volume that the last failure of this thread is about; `UINT64_MAX` if it is about none.
+uint64_t uext4_last_error_block(void);
+
+// The inode that the last failure of this thread is about; 0 if it is about none.
+uint32_t uext4_last_error_inode(void);
+
+// Opens a regular file of the volume. `flags` are `UEXT4_READ`, …; `mode` are the permissions of a file that is made.
+// `switches` sets optimisations of this file (NULL: as the volume).
+//
+// Every open has a handle of its own. A file that is unlinked stays usable until its last handle is closed.
+int32_t uext4_file_open(struct uext4_volume *volume,
+                        const char *name,
+                        uint32_t flags,
+                        uint32_t mode,
+                        const char *switches,
+                        struct uext4_file **file);
+
+// Ends the handle. Calls that use it in other threads, and queues that the file is attached to, go on; the file is
+// closed with the last of them. Says nothing about durability: sync first.
+int32_t uext4_file_close(struct uext4_file *file);
+
+// Reads directly: `pos`, `length` and `data` must obey `uext4_geometry`. Returns the bytes read, fewer at the end of
+// the file, 0 behind it.
+int64_t uext4_pread(struct uext4_file *file,
+                    void *data,
+                    size_t length,
+                    uint64_t pos,
+                    uint32_t flags);
+
+// Writes directly: `pos`, `length` and `data` must obey `uext4_geometry`. Returns `length`, or a failure of the whole
+// write. `flags`: `UEXT4_DSYNC`, `UEXT4_SYNC`, `UEXT4_NOWAIT`.
+int64_t uext4_pwrite(struct uext4_file *file,
+                     const void *data,
+                     size_t length,
+                     uint64_t pos,
+                     uint32_t flags);
+
+// Reads any bytes into any memory.
+int64_t uext4_pread_any(struct uext4_file *file, void *data, size_t length, uint64_t pos);
+
+// Writes any bytes from any memory. Edges that are no whole blocks of the device are read first; the write is alone in
+// the file meanwhile.
+int64_t uext4_pwrite_any(struct uext4_file *file,
+                         const void *data,
+                         size_t length,
+                         uint64_t pos,
+                         uint32_t flags);
+
+// Writes any bytes at the end of a file that was opened with `UEXT4_APPEND`. Returns where they begin. Appends
+// through one handle come one behind the other, each as a whole.
+int64_t uext4_append(struct uext4_file *file,
+                     const void *data,
+                     size_t length,
+                     uint32_t flags);
+
+// As `fdatasync`: completed writes of the file, and what is needed to read them back, survive a crash.
+int32_t uext4_fdatasync(struct uext4_file *file);
+
+// As `fsync`.
+int32_t uext4_fsync(struct uext4_file *file);
+
+// `fsync` of `count` files of one volume, with one commit and one flush.
+int32_t uext4_fsync_files(struct uext4_file *const *files, size_t count);
+
+// As `ftruncate`. Durable after the next sync.
+int32_t uext4_ftruncate(struct uext4_file *file, uint64_t size);
+
+// As `fallocate`; `mode` is one of `UEXT4_FALLOC_…`. Durable after the next sync.
+int32_t uext4_fallocate(struct uext4_file *file, uint32_t mode, uint64_t pos, uint64_t length);
+
+// Makes every later write to the first `size` bytes a pure overwrite: blocks in as few runs as there is room for,
+// zeroed and written. The file grows to `size` if it is shorter. Durable after the next sync.
+int32_t uext4_prepare(struct uext4_file *file,
+                      uint64_t size);
+
+// Bytes of the file.
+int64_t uext4_file_size(struct uext4_file *file);
+
+// The first byte from `pos` on that is written; `-ENXIO` if none is.
+int64_t uext4_seek_data(struct uext4_file *file, uint64_t pos);
+
+// The first byte from `pos` on that is not written, the end of the file at the latest; `-ENXIO` if `pos` is not inside
+// the file.
+int64_t uext4_seek_hole(struct uext4_file *file,
+                        uint64_t pos);
+
+// Attributes of an open file.
+int32_t uext4_fstat(struct uext4_file *file, struct uext4_stat *facts);
+
+// Attributes of what a path names; with `follow` 0 those of a symbolic link itself.
+int32_t uext4_stat(struct uext4_volume *volume,
+                   const char *name,
+                   int32_t follow,
+                   struct uext4_stat *facts);
+
+// Takes the name of a regular file away. The file goes with its last name and its last handle. Durable after the next
+// commit, such as that of `uext4_close`.
+int32_t uext4_unlink(struct uext4_volume *volume,
+                     const char *name);
+
+// What a symbolic link holds. Returns its length; what does not fit into `size` bytes is cut off. No zero is put
+// behind it.
+int64_t uext4_readlink(struct uext4_volume *volume,
+                       const char *name,
+                       char *data,
+                       size_t size);
+
+// The value of an extended attribute (`user.comment`). Returns its length. With `size` 0 that is all; a value that is
+// longer than `size` is `-ERANGE`.
+int64_t uext4_getxattr(struct uext4_volume *volume,
+                       const char *name,
+                       const char *attribute,
+                       int32_t follow,
+                       void *value,
+                       size_t size);
+
+// Names of extended attributes, each with a zero behind it. Returns their length in all; sizes as of `uext4_getxattr`.
+int64_t uext4_listxattr(struct uext4_volume *volume,
+                        const char *name,
+                        int32_t follow,
+                        char *list,
+                        size_t size);
+
+// Opens a directory for listing. Close it with `uext4_closedir`.
+int32_t uext4_opendir(struct uext4_volume *volume, const char *name, struct uext4_dir **dir);
+
+// The next entry, in the order on disk, `.` and `..` among them. Returns 1, or 0 at the end.
+int32_t uext4_readdir(struct uext4_dir *dir, struct uext4_dirent *entry);
+
+// Ends the handle.
+int32_t uext4_closedir(struct uext4_dir *dir);
+
+// A queue for up to `depth` requests (1 to 32768). `bytes` of memory are reserved for `uext4_queue_alloc`, and
+// registered with the kernel if it takes them; 0: 4 KiB for each request. `flags`: `UEXT4_QUEUE_…`.
+int32_t uext4_queue_open(struct uext4_volume *volume,
+                         uint32_t depth,
+                         size_t bytes,
+                         uint32_t flags,
+                         struct uext4_queue **queue);
+
+// Ends the handle. Waits for what is in flight; completions that were not reaped are lost, the requests are not.
+// Memory of `uext4_queue_alloc` goes with it.
+int32_t uext4_queue_close(struct uext4_queue *queue);
+
+// Attaches a file. Returns the number that requests name it by.
+int32_t uext4_queue_attach(struct uext4_queue *queue, struct uext4_file *file);
+
+// Detaches a file. Its requests in flight go on.
+int32_t uext4_queue_detach(struct uext4_queue *queue, uint32_t file);
+
+// `length` bytes of memory for requests of this queue, aligned to 4096, at most 1 GiB; NULL on failure. Registered, if
+// it lies in what was reserved at the start. Contents are unspecified.
+void *uext4_queue_alloc(struct uext4_queue *queue,
+                        size_t length);
+
+// Gives memory of `uext4_queue_alloc` back. No request may use it any more.
+int32_t uext4_queue_free(struct uext4_queue *queue, void *data);
+
+// Queues `count` requests and sends them. Returns how many were taken: all, or those before the first that was
+// refused. If that is the first one, its negative errno: `-EAGAIN` for a full queue (reap, then go on).
+//
+// A request that was taken completes once, whatever becomes of it.
+int32_t uext4_queue_submit(struct uext4_queue *queue,
+                           const struct uext4_request *requests,
+                           uint32_t count);
+
+// Gives up to `most` completions. Waits until there are `least` (or all that are in flight), `timeout_ms` at the most
+// (negative: as long as it takes). Returns how many it gave.
+//
+// The errors of requests are in their completions; this call fails only if the queue itself does.
+int32_t uext4_queue_reap(struct uext4_queue *queue,
+                         struct uext4_completion *completions,
+                         uint32_t least,
+                         uint32_t most,
+                         int32_t timeout_ms);
+
+// Requests that were taken and whose completions were not given yet.
+int32_t uext4_queue_pending(struct uext4_queue *queue);
+
+// A descriptor that becomes readable when there may be something to reap; `-EOPNOTSUPP` on devices that have none. It
+// belongs to the queue. Poll it, do not read it; reap once after submitting, before you sleep.
+int32_t uext4_queue_eventfd(struct uext4_queue *queue);
+
+// The version of the library, such as `"0.1.0"`.
+const char *uext4_version(void);
+
+// Opens the volume on `device`, which is text in the device grammar (`disk.img`, `/dev/nvme0n1p3`,
+// `dax:/mnt/image?offset=1M`). Recovery happens here, if it is open for writing; otherwise in memory.
+//
+// `options` may be NULL: for reading, with the defaults.
+int32_t uext4_open(const char *device,
+                   const struct uext4_options *options,
+                   struct uext4_volume **volume);
+
+// Ends the handle. Makes all changes durable and brings them home, so that the next open needs no recovery. Files and
+// queues that are still open stay usable.
+//
+// A failure says that the volume was aborted: what was acknowledged as durable is in its log, and the next open
+// recovers it. The handle is closed in any case.
+int32_t uext4_close(struct uext4_volume *volume);
+
+// Commits transactions that are old, and writes times that are. Call it about once a second, or open with
+// `UEXT4_OPEN_BACKGROUND`.
+int32_t uext4_tick(struct uext4_volume *volume);
+
+// How full the volume is.
+int32_t uext4_statfs(struct uext4_volume *volume, struct uext4_statfs *facts);
+
+// What direct I/O must obey.
+int32_t uext4_geometry(struct uext4_volume *volume, struct uext4_geometry *facts);
+
+// Tells the device which blocks of the `length` bytes from `pos` on are free, in runs of `minimum` bytes at least.
+// Returns how many bytes that were.
+int64_t uext4_trim(struct uext4_volume *volume,
+                   uint64_t pos,
+                   uint64_t length,
+                   uint64_t minimum);
+
+// Counters of routes and of the journal, `most` at the most. Returns how many there are. Queued requests are counted
+// when a call to their queue finds them complete.
+int64_t uext4_stats(struct uext4_volume *volume,
+                    struct uext4_counter *counters,
+                    size_t most);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* UEXT4_H */

@@ -1,0 +1,318 @@
+//! Files: open, read, write, sync, size and blocks.
+
+use crate::border::{bytes, bytes_mut, path, put};
+use crate::call::{Fault, Result, call, call_int};
+use crate::handle::{Kind, Table};
+use crate::volume::{VOLUMES, switches_of, uext4_volume};
+use std::ffi::{c_char, c_void};
+use uext4::{Fallocate, File, OpenOptions, ReadFlags, WriteFlags};
+
+/// An open file.
+pub struct uext4_file(());
+
+pub(crate) static FILES: Table<File> = Table::new(Kind::File);
+
+/// The file is read.
+pub const UEXT4_READ: u32 = 1;
+/// The file is written.
+pub const UEXT4_WRITE: u32 = 2;
+/// The file is written at its end only, by `uext4_append`.
+pub const UEXT4_APPEND: u32 = 4;
+/// The file is made if it is not there.
+pub const UEXT4_CREATE: u32 = 8;
+/// The file is made, and must not be there.
+pub const UEXT4_CREATE_NEW: u32 = 16;
+/// The file is emptied.
+pub const UEXT4_TRUNCATE: u32 = 32;
+
+const FILE_FLAGS: u32 = (UEXT4_TRUNCATE << 1) - 1;
+
+/// Of a write: as `O_DSYNC`, durable when it returns or completes.
+pub const UEXT4_DSYNC: u32 = 1;
+/// Of a write: as `O_SYNC`.
+pub const UEXT4_SYNC: u32 = 2;
+/// Of a read or write: fails with `EAGAIN` rather than waits for others, for room, or for metadata that is not in
+/// memory.
+pub const UEXT4_NOWAIT: u32 = 4;
+
+/// `uext4_fallocate`: holes get blocks that read as zeros; the file grows to the end of the range.
+pub const UEXT4_FALLOC_ALLOCATE: u32 = 0;
+/// The same, but the size stays.
+pub const UEXT4_FALLOC_KEEP_SIZE: u32 = 1;
+/// The range reads as zeros, its whole blocks are freed, the size stays.
+pub const UEXT4_FALLOC_PUNCH: u32 = 2;
+/// The range reads as zeros and has blocks; the file grows to its end.
+pub const UEXT4_FALLOC_ZERO: u32 = 3;
+/// The same, but the size stays.
+pub const UEXT4_FALLOC_ZERO_KEEP_SIZE: u32 = 4;
+/// The range is taken out.
+pub const UEXT4_FALLOC_COLLAPSE: u32 = 5;
+/// A hole is put in.
+pub const UEXT4_FALLOC_INSERT: u32 = 6;
+
+pub(crate) fn read_flags(flags: u32) -> Result<ReadFlags> {
+    match flags {
+        0 => Ok(ReadFlags::empty()),
+        UEXT4_NOWAIT => Ok(ReadFlags::NOWAIT),
+        _ => Err(Fault::invalid(format!("flags of a read: {flags:#x}"))),
+    }
+}
+
+pub(crate) fn write_flags(flags: u32) -> Result<WriteFlags> {
+    let known = [
+        (UEXT4_DSYNC, WriteFlags::DSYNC),
+        (UEXT4_SYNC, WriteFlags::SYNC),
+        (UEXT4_NOWAIT, WriteFlags::NOWAIT),
+    ];
+    if flags & !known.iter().fold(0, |all, (flag, _)| all | flag) != 0 {
+        return Err(Fault::invalid(format!("flags of a write: {flags:#x}")));
+    }
+    Ok(known.iter().filter(|(flag, _)| flags & flag != 0).map(|&(_, flag)| flag).collect())
+}
+
+pub(crate) fn fallocate_mode(mode: u32) -> Result<Fallocate> {
+    Ok(match mode {
+        UEXT4_FALLOC_ALLOCATE => Fallocate::Allocate,
+        UEXT4_FALLOC_KEEP_SIZE => Fallocate::KeepSize,
+        UEXT4_FALLOC_PUNCH => Fallocate::Punch,
+        UEXT4_FALLOC_ZERO => Fallocate::Zero,
+        UEXT4_FALLOC_ZERO_KEEP_SIZE => Fallocate::ZeroKeepSize,
+        UEXT4_FALLOC_COLLAPSE => Fallocate::Collapse,
+        UEXT4_FALLOC_INSERT => Fallocate::Insert,
+        _ => return Err(Fault::invalid(format!("mode {mode} of fallocate"))),
+    })
+}
+
+/// Opens a regular file of the volume. `flags` are `UEXT4_READ`, …; `mode` are the permissions of a file that is made.
+/// `switches` sets optimisations of this file (NULL: as the volume).
+///
+/// Every open has a handle of its own. A file that is unlinked stays usable until its last handle is closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uext4_file_open(
+    volume: *mut uext4_volume,
+    name: *const c_char,
+    flags: u32,
+    mode: u32,
+    switches: *const c_char,
+    file: *mut *mut uext4_file,
+) -> i32 {
+    call_int(|| {
+        let volume = VOLUMES.get(volume)?;
+        // SAFETY: the caller promises a string.
+        let name = unsafe { path(name) }?;
+        if flags & !FILE_FLAGS != 0 {
+            return Err(Fault::invalid(format!("unknown flags {:#x}", flags & !FILE_FLAGS)));
+        }
+        let has = |flag| flags & flag != 0;
+        let mut options = OpenOptions::new()
+            .read(has(UEXT4_READ))
+            .write(has(UEXT4_WRITE))
+            .append(has(UEXT4_APPEND))
+            .create(has(UEXT4_CREATE))
+            .truncate(has(UEXT4_TRUNCATE))
+            .mode(mode);
+        if has(UEXT4_CREATE_NEW) {
+            options = options.create_new(true);
+        }
+        // SAFETY: the caller promises a string, or NULL.
+        if let Some(switches) = unsafe { switches_of(switches) }? {
+            options = options.switches(switches);
+        }
+        // SAFETY: the caller promises a place for a handle.
+        unsafe { put(file, std::ptr::null_mut()) }?;
+        let opened =
+            volume.open_file(name, options).map_err(|error| Fault::from(error).about(name.display()))?;
+        let handle = FILES.insert(opened)?;
+        // SAFETY: as above.
+        unsafe { put(file, handle) }?;
+        Ok(0)
+    })
+}
+
+/// Ends the handle. Calls that use it in other threads, and queues that the file is attached to, go on; the file is
+/// closed with the last of them. Says nothing about durability: sync first.
+#[unsafe(no_mangle)]
+pub extern "C" fn uext4_file_close(file: *mut uext4_file) -> i32 {
+    call_int(|| {
+        FILES.remove(file)?;
+        Ok(0)
+    })
+}
+
+/// Reads directly: `pos`, `length` and `data` must obey `uext4_geometry`. Returns the bytes read, fewer at the end of
+/// the file, 0 behind it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uext4_pread(
+    file: *mut uext4_file,
+    data: *mut c_void,
+    length: usize,
+    pos: u64,
+    flags: u32,
+) -> i64 {
+    call(|| {
+        let file = FILES.get(file)?;
+        // SAFETY: the caller promises `length` bytes that are his alone.
+        let data = unsafe { bytes_mut(data.cast(), length) }?;
+        Ok(file.read_at_with(data, pos, read_flags(flags)?)? as i64)
+    })
+}
+
+/// Writes directly: `pos`, `length` and `data` must obey `uext4_geometry`. Returns `length`, or a failure of the whole
+/// write. `flags`: `UEXT4_DSYNC`, `UEXT4_SYNC`, `UEXT4_NOWAIT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uext4_pwrite(
+    file: *mut uext4_file,
+    data: *const c_void,
+    length: usize,
+    pos: u64,
+    flags: u32,
+) -> i64 {
+    call(|| {
+        let file = FILES.get(file)?;
+        // SAFETY: the caller promises `length` bytes that nobody changes.
+        let data = unsafe { bytes(data.cast(), length) }?;
+        Ok(file.write_at_with(data, pos, write_flags(flags)?)? as i64)
+    })
+}
+
+/// Reads any bytes into any memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uext4_pread_any(
+    file: *mut uext4_file,
+    data: *mut c_void,
+    length: usize,
+    pos: u64,
+) -> i64 {
+    call(|| {
+        let file = FILES.get(file)?;
+        // SAFETY: the caller promises `length` bytes that are his alone.
+        let data = unsafe { bytes_mut(data.cast(), length) }?;
+        Ok(file.read_any_at(data, pos)? as i64)
+    })
+}
+
+/// Writes any bytes from any memory. Edges that are no whole blocks of the device are read first; the write is alone in
+/// the file meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uext4_pwrite_any(
+    file: *mut uext4_file,
+    data: *const c_void,
+    length: usize,
+    pos: u64,
+    flags: u32,
+) -> i64 {
+    call(|| {
+        let file = FILES.get(file)?;
+        // SAFETY: the caller promises `length` bytes that nobody changes.
+        let data = unsafe { bytes(data.cast(), length) }?;
+        Ok(file.write_any_at(data, pos, write_flags(flags)?)? as i64)
+    })
+}
+
+/// Writes any bytes at the end of a file that was opened with `UEXT4_APPEND`. Returns where they begin. Appends
+/// through one handle come one behind the other, each as a whole.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uext4_append(
+    file: *mut uext4_file,
+    data: *const c_void,
+    length: usize,
+    flags: u32,
+) -> i64 {
+    call(|| {
+        let file = FILES.get(file)?;
+        // SAFETY: the caller promises `length` bytes that nobody changes.
+        let data = unsafe { bytes(data.cast(), length) }?;
+        Ok(file.append(data, write_flags(flags)?)? as i64)
+    })
+}
+
+/// As `fdatasync`: completed writes of the file, and what is needed to read them back, survive a crash.
+#[unsafe(no_mangle)]
+pub extern "C" fn uext4_fdatasync(file: *mut uext4_file) -> i32 {
+    call_int(|| {
+        FILES.get(file)?.sync_data()?;
+        Ok(0)
+    })
+}
+
+/// As `fsync`.
+#[unsafe(no_mangle)]
+pub extern "C" fn uext4_fsync(file: *mut uext4_file) -> i32 {
+    call_int(|| {
+        FILES.get(file)?.sync_all()?;
+        Ok(0)
+    })
+}
+
+/// `fsync` of `count` files of one volume, with one commit and one flush.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uext4_fsync_files(files: *const *mut uext4_file, count: usize) -> i32 {
+    call_int(|| {
+        let bytes_of_all = count.checked_mul(size_of::<*mut uext4_file>());
+        if files.is_null() && count > 0 || bytes_of_all.is_none_or(|bytes| bytes > isize::MAX as usize) {
+            return Err(Fault::invalid("a list of files that is none"));
+        }
+        let handles = match count {
+            0 => &[][..],
+            // SAFETY: not NULL, and the caller promises `count` handles there.
+            _ => unsafe { std::slice::from_raw_parts(files, count) },
+        };
+        let files = handles.iter().map(|&file| FILES.get(file)).collect::<Result<Vec<_>>>()?;
+        let files: Vec<&File> = files.iter().map(|file| &**file).collect();
+        if let Some(first) = files.first() {
+            first.volume().sync_files(&files)?;
+        }
+        Ok(0)
+    })
+}
+
+/// As `ftruncate`. Durable after the next sync.
+#[unsafe(no_mangle)]
+pub extern "C" fn uext4_ftruncate(file: *mut uext4_file, size: u64) -> i32 {
+    call_int(|| {
+        FILES.get(file)?.set_len(size)?;
+        Ok(0)
+    })
+}
+
+/// As `fallocate`; `mode` is one of `UEXT4_FALLOC_…`. Durable after the next sync.
+#[unsafe(no_mangle)]
+pub extern "C" fn uext4_fallocate(file: *mut uext4_file, mode: u32, pos: u64, length: u64) -> i32 {
+    call_int(|| {
+        FILES.get(file)?.fallocate(fallocate_mode(mode)?, pos, length)?;
+        Ok(0)
+    })
+}
+
+/// Makes every later write to the first `size` bytes a pure overwrite: blocks in as few runs as there is room for,
+/// zeroed and written. The file grows to `size` if it is shorter. Durable after the next sync.
+#[unsafe(no_mangle)]
+pub extern "C" fn uext4_prepare(file: *mut uext4_file, size: u64) -> i32 {
+    call_int(|| {
+        FILES.get(file)?.prepare(size)?;
+        Ok(0)
+    })
+}
+
+/// Bytes of the file.
+#[unsafe(no_mangle)]
+pub extern "C" fn uext4_file_size(file: *mut uext4_file) -> i64 {
+    call(|| Ok(FILES.get(file)?.size() as i64))
+}
+
+/// The first byte from `pos` on that is written; `-ENXIO` if none is.
+#[unsafe(no_mangle)]
+pub extern "C" fn uext4_seek_data(file: *mut uext4_file, pos: u64) -> i64 {
+    call(|| found(FILES.get(file)?.seek_data(pos)?))
+}
+
+/// The first byte from `pos` on that is not written, the end of the file at the latest; `-ENXIO` if `pos` is not inside
+/// the file.
+#[unsafe(no_mangle)]
+pub extern "C" fn uext4_seek_hole(file: *mut uext4_file, pos: u64) -> i64 {
+    call(|| found(FILES.get(file)?.seek_hole(pos)?))
+}
+
+fn found(pos: Option<u64>) -> Result<i64> {
+    pos.map(|pos| pos as i64).ok_or_else(|| Fault::new(libc::ENXIO, "nothing of the kind from there on"))
+}
