@@ -168,6 +168,11 @@ pub trait Device: Send + Sync + fmt::Debug {
         if self.capabilities().fua {
             return self.write_at(buf, pos, WriteDurability::Fua);
         }
+        self.write_and_flush(buf, pos)
+    }
+    /// Writes `buf` at byte `pos`, then makes every completed write durable, this one among them. Some devices do both
+    /// in one request.
+    fn write_and_flush(&self, buf: &[u8], pos: u64) -> Result<()> {
         self.write_at(buf, pos, WriteDurability::Cached)?;
         self.flush()
     }

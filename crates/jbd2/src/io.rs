@@ -32,6 +32,16 @@ pub(crate) fn write_blocks(device: &dyn Device, block: u64, bytes: &[u8], block_
     transfer(block, |pos| device.write_at(bytes, pos, WriteDurability::Cached), block_size)
 }
 
+/// Writes neighbouring blocks from `block` on, then makes everything durable that was written before, and them.
+pub(crate) fn write_and_flush(
+    device: &dyn Device,
+    block: u64,
+    bytes: &[u8],
+    block_size: usize,
+) -> Result<()> {
+    transfer(block, |pos| device.write_and_flush(bytes, pos), block_size)
+}
+
 /// Writes one block, durable when the call returns.
 pub(crate) fn write_durable(device: &dyn Device, block: u64, bytes: &[u8]) -> Result<()> {
     transfer(block, |pos| device.write_durable(bytes, pos), bytes.len())

@@ -4,7 +4,7 @@
 //! commit block is written when all that is durable. Blocks that are neighbours on the volume go in one request, which
 //! for a log in one run is one request for everything but the commit block.
 
-use crate::io::{escaped_head, transfer_buffer, write_blocks, write_durable};
+use crate::io::{escaped_head, transfer_buffer, write_and_flush, write_blocks, write_durable};
 use crate::space::{Limits, Ring};
 use crate::{Error, LogMap, Result};
 use std::fmt;
@@ -69,12 +69,14 @@ fn unencodable(_: EncodeError) -> Error {
 }
 
 impl LogWriter {
-    /// Writes everything but the commit block from log block `start` on; complete, not durable, when it returns.
+    /// Writes everything but the commit block from log block `start` on; complete, not durable, when it returns. With
+    /// `flush` a flush follows the last of it, so that it and all that was written before are durable.
     pub(crate) fn write<P>(
         &mut self,
         target: &Target<'_>,
         start: u32,
         contents: &Contents<'_, P>,
+        flush: bool,
     ) -> Result<Ending> {
         self.filled = 0;
         let mut next = start;
@@ -112,7 +114,7 @@ impl LogWriter {
         // with a wrong checksum, which means damage to a log that has none.
         let log_block = take();
         self.block(target, log_block)?.fill(0);
-        self.send(target)?;
+        self.send_by(target, if flush { write_and_flush } else { write_blocks })?;
         Ok(Ending { log_block, sequence: contents.sequence, checksum })
     }
 
@@ -156,10 +158,18 @@ impl LogWriter {
     }
 
     fn send(&mut self, target: &Target<'_>) -> Result<()> {
+        self.send_by(target, write_blocks)
+    }
+
+    fn send_by(
+        &mut self,
+        target: &Target<'_>,
+        write: fn(&dyn Device, u64, &[u8], usize) -> Result<()>,
+    ) -> Result<()> {
         let size = target.format.block_size as usize;
         let filled = std::mem::take(&mut self.filled);
         match &self.piece {
-            Some(piece) if filled > 0 => write_blocks(target.device, self.at, &piece[..filled * size], size),
+            Some(piece) if filled > 0 => write(target.device, self.at, &piece[..filled * size], size),
             _ => Ok(()),
         }
     }

@@ -62,6 +62,8 @@ pub(crate) struct FileDevice {
     budget: Option<Arc<Budget>>,
     /// One-request rings of durable writes to a block device with a volatile cache, for as many threads at a time.
     fua_rings: Option<Few<UringQueue>>,
+    /// A request through them flushes the whole cache.
+    fua_flushes: bool,
 }
 
 impl std::fmt::Debug for FileDevice {
@@ -78,7 +80,8 @@ impl FileDevice {
     /// Opens, claims and asks a path. `force` as in [`crate::OpenOptions`].
     pub(crate) fn open(path: &Path, engine: FileEngine, write: bool, force: bool) -> Result<Self> {
         let claimed = own::claim(Claim { path, write, force, direct: true })?;
-        let Probed { geometry, capabilities, driving, tags, notes } = probe::probe(&claimed, path, write)?;
+        let Probed { geometry, capabilities, fua_flushes, driving, tags, notes } =
+            probe::probe(&claimed, path, write)?;
         let driving = if engine == FileEngine::Sync { Driving::Inline } else { driving };
         let description = Description {
             engine: if engine == FileEngine::Uring { "file" } else { "sync" },
@@ -103,6 +106,7 @@ impl FileDevice {
             description,
             budget,
             fua_rings: None,
+            fua_flushes,
         };
         if block && (capabilities.fua || capabilities.volatile_cache) {
             device.prepare_fua();
@@ -315,6 +319,13 @@ impl Device for FileDevice {
         if self.capabilities.fua {
             return self.write_at(buf, pos, WriteDurability::Fua);
         }
+        self.write_and_flush(buf, pos)
+    }
+
+    fn write_and_flush(&self, buf: &[u8], pos: u64) -> Result<()> {
+        if self.fua_flushes && self.fua_rings.is_some() {
+            return self.write_durable(buf, pos);
+        }
         self.write_at(buf, pos, WriteDurability::Cached)?;
         self.flush()
     }
@@ -438,6 +449,10 @@ mod tests {
         let before = flushes(&node);
         device.write_durable(&buf, 0).unwrap();
         assert_eq!(flushes(&node) - before, 1, "a durable write");
+        assert!(device.fua_flushes, "a loop device has no FUA and a request queue");
+        let before = flushes(&node);
+        device.write_and_flush(&buf, 0).unwrap();
+        assert_eq!(flushes(&node) - before, 1, "a write, then a flush");
         let mut back = pool.take(4096).unwrap();
         device.read_at(&mut back, 7 * 4096).unwrap();
         assert!(back.iter().all(|&byte| byte == 7));

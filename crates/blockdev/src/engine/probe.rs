@@ -34,6 +34,10 @@ pub(super) struct Probed {
     pub(super) geometry: Geometry,
     /// As the hardware says; the engine lowers what it cannot use.
     pub(super) capabilities: Capabilities,
+    /// A FUA write to this block device is a write and a flush of its whole cache: it has no FUA, so the block layer
+    /// does that (`block/blk-flush.c`). Only of disks with request queues that stand on no others: what is mapped onto
+    /// several passes the write on to one of them.
+    pub(super) fua_flushes: bool,
     pub(super) driving: Driving,
     /// Device number and tags of the disk that does the work.
     pub(super) tags: Option<(String, Tags)>,
@@ -103,7 +107,8 @@ fn probe_block(claimed: &Claimed, path: &Path) -> Result<Probed> {
     let geometry =
         Geometry { size: whole_blocks(size, logical_block, &mut notes), logical_block, memory_align };
     let tags = disk_tags(claimed.stat.st_rdev);
-    Ok(Probed { geometry, capabilities, driving: Driving::Workers, tags, notes })
+    let fua_flushes = queue.number("fua") == Some(0) && volatile_cache && queue.is_of_a_disk();
+    Ok(Probed { geometry, capabilities, fua_flushes, driving: Driving::Workers, tags, notes })
 }
 
 fn probe_file(claimed: &Claimed, path: &Path) -> Result<Probed> {
@@ -132,7 +137,7 @@ fn probe_file(claimed: &Claimed, path: &Path) -> Result<Probed> {
         Geometry { size: whole_blocks(size, logical_block, &mut notes), logical_block, memory_align };
     // Other file systems may answer a read of a hole at once, and nothing else.
     let driving = if on_tmpfs { Driving::Inline } else { Driving::Workers };
-    Ok(Probed { geometry, capabilities, driving, tags: None, notes })
+    Ok(Probed { geometry, capabilities, fua_flushes: false, driving, tags: None, notes })
 }
 
 /// `stx_dio_offset_align` and `stx_dio_mem_align` (statx(2), Linux 6.1), where the file system fills them in.
@@ -251,5 +256,11 @@ impl QueueAttributes {
 
     fn number(&self, name: &str) -> Option<u64> {
         self.text(name)?.parse().ok()
+    }
+
+    /// Whether requests are queued here, and go to no device below.
+    fn is_of_a_disk(&self) -> bool {
+        let below = fs::read_dir(self.directory.join("../slaves"));
+        self.directory.join("../mq").is_dir() && below.is_ok_and(|mut below| below.next().is_none())
     }
 }
