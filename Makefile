@@ -1,6 +1,6 @@
 # Every target sets the machine up first: as root it installs missing packages, otherwise it names them.
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt demo test vm-test floors bench fuzz crash model kill
+.PHONY: help setup fmt demo test vm-test floors bench fuzz crash model kill capi install fio-engine fio-verify
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -37,3 +37,15 @@ model: setup ## long runs against the model (SECONDS_ALL=600, COUNT=60000 steps 
 
 kill: setup ## long runs of processes killed at work (SECONDS_ALL=600, COUNT=200 kills of each test, SEED, JOBS=2)
 	@scripts/rounds.sh kill
+
+capi: ## the C library: target/capi/libuext4.so, libuext4.a, uext4.h, uext4.pc
+	@scripts/capi.sh
+
+install: ## installs the C library (PREFIX=/usr/local, DESTDIR=)
+	@PREFIX=$(or $(PREFIX),/usr/local) DESTDIR=$(DESTDIR) scripts/capi.sh install
+
+fio-engine: ## the engine target/fio/uext4.so for the installed fio
+	@scripts/fio-engine.sh
+
+fio-verify: setup ## fio writes, trims and verifies inside volumes (BYTES=10g)
+	@scripts/fio-verify.sh

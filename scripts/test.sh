@@ -25,5 +25,6 @@ step documents documents
 step tests tests
 step models models
 step instructions release_tests instructions
+step fio env BYTES=1g scripts/fio-verify.sh
 step vm scripts/vm-test.sh
 finish
