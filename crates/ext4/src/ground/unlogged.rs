@@ -138,18 +138,18 @@ impl Unlogged {
     /// # Errors
     /// As there.
     pub(crate) fn commit_in(&self, _: &Quiet<'_>) -> Result<bool> {
-        let (blocks, freed, begun) = {
-            let mut batch = self.batch.lock();
+        let mut turns = [const { Vec::new() }; 4];
+        let begun = {
+            let batch = self.batch.lock();
             if batch.blocks.is_empty() {
                 return Ok(false);
             }
-            batch.since = None;
-            (std::mem::take(&mut batch.blocks), std::mem::take(&mut batch.freed), batch.begun)
+            // They stay in the batch until they are home: nobody takes them for durable before.
+            for (pin, turn) in batch.blocks.values() {
+                turns[*turn as usize].push(pin.clone());
+            }
+            batch.begun
         };
-        let mut turns = [const { Vec::new() }; 4];
-        for (pin, turn) in blocks.into_values() {
-            turns[turn as usize].push(pin);
-        }
         let written = match self.write_home(begun, &turns) {
             Ok(written) => written,
             Err(error) => {
@@ -159,9 +159,14 @@ impl Unlogged {
             }
         };
         let number = self.number.load(Ordering::Acquire);
-        self.batch.lock().freed_inode = false;
-        self.committed.fetch_max(number, Ordering::AcqRel);
-        self.number.store(number + 1, Ordering::Release);
+        let freed = {
+            let mut batch = self.batch.lock();
+            self.committed.fetch_max(number, Ordering::AcqRel);
+            self.number.store(number + 1, Ordering::Release);
+            (batch.since, batch.freed_inode) = (None, false);
+            batch.blocks.clear();
+            std::mem::take(&mut batch.freed)
+        };
         {
             let mut counts = self.counts.lock();
             counts.commits += 1;
@@ -186,6 +191,7 @@ impl Unlogged {
         for turn in [Turn::Fixed, Turn::Changed, Turn::Moved] {
             let pins = &turns[turn as usize];
             if !pins.is_empty() {
+                self.check_alive()?;
                 written += self.cache.write_due(pins)?;
                 self.flush()?;
             }

@@ -9,6 +9,7 @@ mod dir_map;
 mod heartbeat;
 mod map;
 mod space;
+mod unlogged;
 mod whole;
 
 use crate::blockdev::engine::{MemoryDevice, MemoryOptions};

@@ -1,0 +1,113 @@
+//! A batch of a volume without a journal that is on its way home: others look at it meanwhile, and it may never arrive.
+
+use super::{device, image, open_device};
+use crate::blockdev::{
+    Capabilities, Description, Device, Geometry, Queue, QueueOptions, Result, WriteDurability,
+};
+use crate::{OpenOptions, Volume, VolumeOptions};
+use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use uext4_testkit::{Need, needs};
+
+type Then = Box<dyn FnOnce() + Send>;
+
+/// A device that does something else before its next flush.
+struct Interrupted {
+    inner: Arc<dyn Device>,
+    then: Mutex<Option<Then>>,
+}
+
+impl std::fmt::Debug for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Device for Interrupted {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    fn describe(&self) -> Description {
+        self.inner.describe()
+    }
+    fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
+        self.inner.read_at(buf, pos)
+    }
+    fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
+        self.inner.write_at(buf, pos, durability)
+    }
+    fn flush(&self) -> Result<()> {
+        let then = self.then.lock().take();
+        if let Some(then) = then {
+            then();
+        }
+        self.inner.flush()
+    }
+    fn discard(&self, pos: u64, length: u64) -> Result<()> {
+        self.inner.discard(pos, length)
+    }
+    fn queue(&self, options: &QueueOptions) -> Result<Queue> {
+        self.inner.queue(options)
+    }
+}
+
+fn opened() -> (Arc<Interrupted>, Volume) {
+    let inner = device(&image(8, &["-O", "^has_journal"]));
+    let device = Arc::new(Interrupted { inner, then: Mutex::default() });
+    let volume = open_device(device.clone()).unwrap();
+    (device, volume)
+}
+
+fn made() -> OpenOptions {
+    OpenOptions::new().read(true).write(true).create(true)
+}
+
+/// Who loads a file, or closes the volume, while nothing of the batch is on the device yet.
+#[test]
+fn what_is_on_its_way_home_is_not_durable() {
+    needs!(Need::Tool("mke2fs"));
+    let (device, volume) = opened();
+    let file = volume.open_file("/file", made()).unwrap();
+    let ino = file.ino();
+    let (seen, other) = (Arc::new(OnceLock::new()), volume.clone());
+    let (told, early) = (seen.clone(), Duration::from_millis(200));
+    *device.then.lock() = Some(Box::new(move || {
+        let loaded = other.state().load_inode(ino).unwrap();
+        let dirty = (loaded.state.datasync_tid().is_some(), loaded.state.sync_tid().is_some());
+        let (done, waits) = channel();
+        let closing = std::thread::spawn(move || {
+            other.close().unwrap();
+            let _nobody_waits = done.send(());
+        });
+        let closed = waits.recv_timeout(early) != Err(RecvTimeoutError::Timeout);
+        told.set((dirty, closed, closing)).unwrap();
+    }));
+    file.sync_all().unwrap();
+    let Some((dirty, closed, closing)) = Arc::into_inner(seen).and_then(OnceLock::into_inner) else {
+        panic!("nothing was flushed");
+    };
+    closing.join().unwrap();
+    assert_eq!(dirty, (true, true), "a file that is loaded counts as durable");
+    assert!(!closed, "the volume counts as closed");
+}
+
+/// What the batch holds is still to be written then.
+#[test]
+fn a_panic_on_the_way_home_loses_nothing() {
+    needs!(Need::Tool("mke2fs"));
+    let (device, volume) = opened();
+    let file = volume.open_file("/file", made()).unwrap();
+    *device.then.lock() = Some(Box::new(|| panic!("on purpose")));
+    assert!(catch_unwind(AssertUnwindSafe(|| file.sync_all())).is_err());
+    file.sync_all().unwrap();
+    let there = Volume::open_device(device.clone(), VolumeOptions::read_only()).unwrap();
+    assert!(there.exists("/file").unwrap(), "it was never written");
+    drop(file);
+    volume.close().unwrap();
+}
