@@ -64,6 +64,15 @@ impl Ground {
         }
     }
 
+    /// The same, and not even the cause is written.
+    pub(crate) fn abandon(&self, cause: AbortCause) {
+        match (&self.journal, &self.unlogged) {
+            (Some(journal), _) => journal.abandon(cause),
+            (None, Some(unlogged)) => unlogged.abort(cause),
+            (None, None) => {}
+        }
+    }
+
     /// Most credits that a handle can have. Without a journal nothing is bounded by a log.
     pub(crate) fn max_credits(&self) -> u32 {
         self.journal.as_ref().map_or(u32::MAX, Journal::max_handle_credits)

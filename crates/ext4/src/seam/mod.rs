@@ -61,9 +61,7 @@ impl Ext4 {
     /// The device is somebody else's from now on: as an abort, but nothing is written any more, not even why.
     pub(crate) fn abandon(&self, cause: &str) {
         self.note_abort(cause);
-        if let Some(journal) = &self.state.journal {
-            journal.abandon(uext4_jbd2::AbortCause { what: cause.to_owned().into(), errno: libc::EBUSY });
-        }
+        self.state.abandon(uext4_jbd2::AbortCause { what: cause.to_owned().into(), errno: libc::EBUSY });
     }
 
     /// File-system block size in bytes.

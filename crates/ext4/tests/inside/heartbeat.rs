@@ -151,21 +151,23 @@ fn an_owner_that_moves_while_it_is_waited_for_keeps_the_volume() {
 #[test]
 fn a_volume_that_another_node_takes_is_not_written_any_more() {
     needs!(Need::Tool("mke2fs"));
-    let device = device(&image("mmp"));
-    let volume = open(&device).unwrap();
-    let file = volume.open_file("/data", OpenOptions::new().read(true).write(true)).unwrap();
-    file.set_len(20_000).unwrap();
-    let planted = plant(&*device, 5);
-    until("the loss", || matches!(volume.tick(), Err(Error::Aborted(_))));
-    let before = bytes(&*device);
-    let refused = write(&volume).unwrap_err();
-    assert!(matches!(&refused, Error::Aborted(why) if why.contains("far-away")), "{refused}");
-    assert!(file.write_any_at(b"x", 0, WriteFlags::empty()).is_err() && file.sync_all().is_err());
-    assert_eq!(file.size(), 20_000, "reading goes on");
-    drop(file);
-    assert!(volume.close().is_err());
-    assert!(bytes(&*device) == before, "not even the reason was written");
-    assert_eq!(block(&*device), planted);
+    for features in ["mmp", "mmp,^has_journal"] {
+        let device = device(&image(features));
+        let volume = open(&device).unwrap();
+        let file = volume.open_file("/data", OpenOptions::new().read(true).write(true)).unwrap();
+        file.set_len(20_000).unwrap();
+        let planted = plant(&*device, 5);
+        until("the loss", || matches!(volume.tick(), Err(Error::Aborted(_))));
+        let before = bytes(&*device);
+        let refused = write(&volume).unwrap_err();
+        assert!(matches!(&refused, Error::Aborted(why) if why.contains("far-away")), "{refused}");
+        assert!(file.write_any_at(b"x", 0, WriteFlags::empty()).is_err() && file.sync_all().is_err());
+        assert_eq!(file.size(), 20_000, "reading goes on");
+        drop(file);
+        assert!(volume.close().is_err());
+        assert!(bytes(&*device) == before, "{features}: not even the reason was written");
+        assert_eq!(block(&*device), planted);
+    }
 }
 
 /// A device that does not take the refresh for so long that others may take us for dead.
