@@ -437,9 +437,7 @@ impl InodeGate {
             self.wait_open(help);
         }
         if self.turns.take(help, &|| self.open()) == Gets::Open {
-            while !self.revoke() {
-                self.wait_open(help);
-            }
+            self.end_lease(help);
             self.exclusive.store(CLOSED, Ordering::SeqCst);
             // Orders the word before the loads of cells, of which some may only now come into being. A gate that
             // was handed over closed has been through this.

@@ -174,6 +174,15 @@ impl Turns {
         }
     }
 
+    /// The holder leaves a gate that it has not closed, and that may be lent.
+    pub(crate) fn give_up(&self) {
+        let mut line = self.line.lock();
+        match line.waiting.pop_front() {
+            Some(next) => next.grant(OPENED),
+            None => line.held = false,
+        }
+    }
+
     /// Asks those in the line to drive their queues: the holder waits for requests, which may be theirs.
     pub(crate) fn nudge(&self) {
         for turn in &self.line.lock().waiting {

@@ -1,7 +1,7 @@
 //! The gate's promises that its models leave out.
 #![cfg(not(loom))]
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use uext4_iomap::gate::{Busy, InodeGate};
 use uext4_iomap::{InodeState, heavy_fences};
@@ -95,15 +95,24 @@ fn a_gate_is_lent_to_who_uses_it() {
     assert_eq!(holds(100), 0);
 }
 
+/// A gate that is lent to the calling thread.
+fn lent() -> InodeGate {
+    let gate = InodeGate::new();
+    // A thread that came later could have the number of one that came before and is gone, and own the gate with it.
+    drop(gate.lock_shared(true, &mut || {}));
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(gate.lock_shared(true, &mut || {}))).join().unwrap();
+    });
+    (0..10).for_each(|_| drop(gate.lock_exclusive(true, &mut || {})));
+    assert!(gate.is_lent());
+    gate
+}
+
 /// The borrower's mark is as good as any hold.
 #[test]
 fn who_comes_to_a_lent_gate_waits_for_its_borrower() {
     for way in 0..4 {
-        let gate = InodeGate::new();
-        std::thread::scope(|scope| {
-            scope.spawn(|| drop(gate.lock_shared(true, &mut || {}))).join().unwrap();
-        });
-        (0..10).for_each(|_| drop(gate.lock_exclusive(true, &mut || {})));
+        let gate = lent();
         let held = AtomicBool::new(true);
         std::thread::scope(|scope| {
             let mut lent = None;
@@ -204,4 +213,39 @@ fn who_gets_the_gate_from_another_holder_drains_all_the_same() {
         gate.complete(&cell);
     });
     gate.unregister(&cell);
+}
+
+/// Whoever waits for the borrower has the turn already: if that ends him, the turn is the next one's.
+#[test]
+fn a_panic_while_a_lease_ends_leaves_the_gate_to_others() {
+    for others in [0, 2] {
+        let gate = lent();
+        let (done, waits) = (AtomicUsize::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let lent = gate.lock_exclusive(true, &mut || {});
+            let unlucky = scope.spawn(|| {
+                let mut help = || {
+                    waits.store(true, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(20));
+                    panic!("on purpose");
+                };
+                drop(gate.lock_exclusive(true, &mut help));
+            });
+            while !waits.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            for _ in 0..others {
+                scope.spawn(|| {
+                    drop(gate.lock_exclusive(true, &mut || {}));
+                    done.fetch_add(1, Ordering::SeqCst);
+                });
+            }
+            assert!(unlucky.join().is_err());
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(done.load(Ordering::SeqCst), 0, "the borrower holds it");
+            drop(lent);
+        });
+        assert_eq!(done.load(Ordering::SeqCst), others);
+        drop(gate.lock_exclusive(true, &mut || {}));
+    }
 }

@@ -14,6 +14,7 @@
 
 use super::{CLOSED, Cell, HELD, InodeGate, InodeGuard, LENT, OPEN, is_quiet};
 use crate::sync::{Ordering, heavy_fence, store_then_fence};
+use crate::turns::Turns;
 use std::marker::PhantomData;
 
 /// Of the word: it names a borrower, …
@@ -115,6 +116,15 @@ impl InodeGate {
         true
     }
 
+    /// Ends a lease for somebody who has the turn, once its borrower does not hold the gate.
+    pub(super) fn end_lease(&self, help: &mut dyn FnMut()) {
+        let turn = Unused(&self.turns);
+        while !self.revoke() {
+            self.wait_open(help);
+        }
+        std::mem::forget(turn);
+    }
+
     /// A hold in turn by `slot` ends: the gate is lent to it if it may be and nobody else is there, or opened. Whether
     /// it was lent.
     pub(super) fn lend_or_open(&self, slot: usize, may_lend: bool) -> bool {
@@ -133,5 +143,14 @@ impl InodeGate {
         // They find the gate lent, and revoke.
         self.shared_waiters.announce_all();
         true
+    }
+}
+
+/// A turn that is somebody else's if `help` panics.
+struct Unused<'a>(&'a Turns);
+
+impl Drop for Unused<'_> {
+    fn drop(&mut self) {
+        self.0.give_up();
     }
 }
