@@ -83,17 +83,22 @@ impl Hooks {
     /// One handle with a few changes.
     fn transact(&self, journal: &Journal) -> Result<Tid, Error> {
         let mut handle = journal.start(40)?;
-        handle.order(1)?;
-        let changes = 1 + self.model.lock().random.below(20);
+        let (ordered, changes) = {
+            let random = &mut self.model.lock().random;
+            (random.chance(40), 1 + random.below(20))
+        };
+        if ordered {
+            handle.order(1)?;
+        }
         for _ in 0..changes {
-            self.change(&mut handle, journal)?;
+            self.change(&mut handle, journal, ordered)?;
         }
         let tid = handle.tid();
         handle.stop()?;
         Ok(tid)
     }
 
-    fn change(&self, handle: &mut Handle<'_>, journal: &Journal) -> Result<(), Error> {
+    fn change(&self, handle: &mut Handle<'_>, journal: &Journal, ordered: bool) -> Result<(), Error> {
         let mut model = self.model.lock();
         let block = model.random.below(BLOCKS);
         let draw = model.random.below(100);
@@ -120,7 +125,7 @@ impl Hooks {
                 *kind = if data { Kind::Data(version) } else { Kind::Meta(version) };
                 if !data {
                     self.put(handle, journal, block, version, true)?;
-                } else if draw < 25 {
+                } else if draw < 25 || !ordered {
                     self.write_data(block, version).map_err(Error::Aborted)?;
                 } else {
                     model.unsent.push((block, version));
@@ -151,13 +156,21 @@ impl Hooks {
     }
 }
 
+impl Model {
+    /// What transaction `tid` makes of the volume, if that was not noted before the next one began.
+    fn note(&mut self, tid: Tid) {
+        if self.states.iter().all(|(known, _)| *known != tid) {
+            self.states.push((tid, self.kinds.clone()));
+        }
+    }
+}
+
 impl CommitHooks for Hooks {
     fn send_ordered(&self, tid: Tid, inodes: &[u64]) -> Result<(), AbortCause> {
         assert_eq!(inodes, [1]);
         let (unsent, busy) = {
             let mut model = self.model.lock();
-            let kinds = model.kinds.clone();
-            model.states.push((tid, kinds));
+            model.note(tid);
             (std::mem::take(&mut model.unsent), model.random.chance(60))
         };
         unsent.into_iter().try_for_each(|(block, version)| self.write_data(block, version))?;
@@ -178,8 +191,19 @@ impl CommitHooks for Hooks {
 
     fn committed(&self, tid: Tid, freed: &[FreedRun]) {
         assert!(freed.iter().all(|run| run.blocks == 1 && run.first < BLOCKS));
-        self.model.lock().committed = tid;
+        let mut model = self.model.lock();
+        // Without data to be sent nothing begins before this.
+        model.note(tid);
+        model.committed = tid;
+        drop(model);
         self.device.promise(tid.0);
+    }
+
+    fn aborted(&self, _: &AbortCause) {
+        // Of the commit that failed all may be there.
+        let mut model = self.model.lock();
+        let failed = model.committed.next();
+        model.note(failed);
     }
 }
 
