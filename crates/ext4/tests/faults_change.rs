@@ -16,10 +16,11 @@ use layouts::{CLUSTERS, LARGE, Layout, SMALL};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use uext4::blockdev::Op;
 use uext4::blockdev::engine::MemoryDevice;
 use uext4::blockdev::layer::{Fault, FaultAction, FaultDevice, FaultHandle, FaultOn};
 use uext4::{Error, Fallocate, File, Result, Volume, VolumeOptions, WriteFlags};
-use uext4_testkit::{Need, Scratch, needs, oracle};
+use uext4_testkit::{Need, Scratch, VolumeBuilder, needs, oracle};
 
 /// How the device fails: errno, and how often.
 const FAULTS: [(i32, u64); 3] = [(libc::EIO, 1), (libc::EIO, u64::MAX), (libc::ENOSPC, 1)];
@@ -347,4 +348,32 @@ fn a_fault_while_orphans_are_processed_loses_nothing() {
             assert!(refused > all);
         }
     });
+}
+
+/// A flush that fails has saved nothing, and the system tells of it once. So whoever syncs after a close that failed
+/// is not told that all is well.
+#[test]
+fn a_flush_of_a_close_that_fails_is_told_to_all_who_sync() {
+    needs!(Need::Tool("mke2fs"));
+    for features in ["has_journal", "^has_journal"] {
+        let image = Image::load(VolumeBuilder::new(16 << 20).args(["-O", features]).build().path());
+        let mut failed = 0;
+        for nth in 1.. {
+            let (volume, handle) =
+                volume_on(&image.device_with(|options| options.volatile_cache = true), None, 64 << 20);
+            let volume = volume.unwrap();
+            let file = volume.open_file("/new", read_write().create(true)).unwrap();
+            file.write_at(&patterned(1, 0, 4096), 0).unwrap();
+            file.sync_all().unwrap();
+            file.write_at(&patterned(2, 0, 4096), 0).unwrap();
+            handle.arm(Fault::nth(FaultOn::Op(Op::Flush), nth));
+            if volume.clone().close().is_ok() {
+                break;
+            }
+            failed += 1;
+            let synced = file.sync_data();
+            assert!(matches!(synced, Err(Error::Aborted(_))), "{features}, flush {nth}: {synced:?}");
+        }
+        assert!(failed > 0, "{features}");
+    }
 }

@@ -12,6 +12,7 @@ use crate::ground::error::Result;
 use crate::ground::seal::{flag_log, seal};
 use crate::ground::state::Ground;
 use crate::ground::unlogged::Unlogged;
+use uext4_jbd2::AbortCause;
 use uext4_ondisk::ext4::{SUPERBLOCK_OFFSET, State, Superblock};
 
 /// Makes it durable that the log is in use, or that the volume without one is.
@@ -39,6 +40,15 @@ fn rewrite(ground: &Ground, in_use: bool, change: impl FnOnce(&mut Superblock)) 
     Ok(device.flush()?)
 }
 
+/// The same for a volume that is not in use any more. Files may be open still, and what was written to them may have
+/// gone with the flush that failed: a later one would not tell.
+fn rewrite_last(ground: &Ground, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+    rewrite(ground, false, change).inspect_err(|error| {
+        let what = format!("the superblock could not be marked (not in use): {error}").into();
+        ground.abort(AbortCause { what, errno: error.errno() });
+    })
+}
+
 /// Brings everything home, so that the volume needs no recovery. Nothing is written if nothing was changed since it was
 /// opened, or since the last time. The caller holds no handle.
 ///
@@ -59,7 +69,7 @@ pub(crate) fn settle(ground: &Ground) -> Result<()> {
     let _quiet = journal.lock_updates()?;
     journal.empty_log()?;
     let (free_blocks, free_inodes) = free_counts(&Direct(ground))?;
-    rewrite(ground, false, |superblock| {
+    rewrite_last(ground, |superblock| {
         (superblock.free_blocks, superblock.free_inodes) = (free_blocks, free_inodes);
     })?;
     // What was read of it before is an old one.
@@ -77,7 +87,7 @@ fn settle_unlogged(ground: &Ground, unlogged: &Unlogged) -> Result<()> {
     unlogged.commit_in(&quiet)?;
     let (free_blocks, free_inodes) = free_counts(&Direct(ground))?;
     let clean = ground.superblock.state & State::CLEAN;
-    rewrite(ground, false, |superblock| {
+    rewrite_last(ground, |superblock| {
         (superblock.free_blocks, superblock.free_inodes) = (free_blocks, free_inodes);
         superblock.state |= clean;
     })?;
