@@ -7,10 +7,11 @@ use common::{Image, assert_same_bytes, assert_unchanged, open_ro, within};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use uext4::blockdev::engine::MemoryDevice;
-use uext4::blockdev::layer::{Fault, FaultDevice, FaultOn};
+use uext4::blockdev::layer::{CrashDevice, CrashOptions, Fault, FaultDevice, FaultOn};
 use uext4::blockdev::{Device, WriteDurability};
 use uext4::{Error, RecoveryState, Volume, VolumeOptions};
 use uext4_ondisk::jbd2::{LogChecksums, LogFormat};
+use uext4_testkit::crash::{Options, assert_states};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
 const BLOCK: usize = 1024;
@@ -117,6 +118,22 @@ fn nothing_is_given_up_before_its_replacement_is_durable() {
         assert_eq!((log_in_use, flag, errno), expected, "when the flush after the {flush} failed");
         assert!(errors || flag, "the error state is there before the flag goes");
     }
+}
+
+/// What the journal has recorded goes into a superblock of two sectors, of which a power cut may leave one.
+#[test]
+fn a_power_cut_while_an_error_is_taken_over_leaves_a_volume() {
+    needs!(Need::Tool("mke2fs"));
+    let mut image = dirty(LogChecksums::V3);
+    image.patch_superblock(|superblock| superblock[0x60] &= !4);
+    let crash = CrashDevice::new(image.device(), CrashOptions::default()).unwrap();
+    let handle = crash.handle();
+    writable(Arc::new(crash)).unwrap().close().unwrap();
+    assert_states(&handle.log().unwrap(), &Options::new("error-taken-over", 1), |state| {
+        let volume = writable(state.device()).map_err(|error| error.to_string())?;
+        let told = volume.superblock().state.names().contains(&"errors".into());
+        if told { Ok(()) } else { Err("the error is lost".into()) }
+    });
 }
 
 #[test]

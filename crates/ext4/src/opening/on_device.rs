@@ -2,6 +2,7 @@
 
 use crate::ground::error::{Error, Result};
 use crate::ground::recovered::RecoveryState;
+use crate::ground::seal::seal;
 use crate::ground::state::Ground;
 use uext4_blockdev::{Buffer, BufferPool, Device, WriteDurability};
 use uext4_jbd2::{JournalInfo, Recovery, mark_empty};
@@ -24,8 +25,10 @@ pub(super) fn note_journal_error(ground: &mut Ground, journal: &JournalInfo, wri
         return Ok(());
     }
     let device = ground.cache.device().clone();
-    let mut bytes = superblock_bytes(&*device)?;
+    let before = superblock_bytes(&*device)?;
+    let mut bytes = before.clone();
     encode(&ground.superblock, &mut bytes)?;
+    seal(&before, &mut bytes);
     write_bytes(&*device, SUPERBLOCK_OFFSET, &bytes)?;
     device.flush()?;
     mark_empty(&*device, journal, journal.sequence(), 0)?;
