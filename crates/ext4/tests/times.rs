@@ -176,7 +176,12 @@ fn they_never_cost_an_overwrite_anything() {
 #[test]
 fn memory_that_is_short_loses_none() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
-    let device = image(200, &[]).device();
+    for args in [&[][..], &["-O", "^has_journal"]] {
+        times_of_unused_inodes(image(200, args).device());
+    }
+}
+
+fn times_of_unused_inodes(device: Arc<dyn Device>) {
     let volume = Volume::open_device(device.clone(), VolumeOptions::read_write().inode_budget(0)).unwrap();
     let mut queue = volume.queue(QueueOptions::depth(2)).unwrap();
     for n in 0..100 {

@@ -58,6 +58,9 @@ pub(crate) fn open(state: &mut Ext4State, write: bool) -> Result<()> {
             if write {
                 state.unlogged = Some(Unlogged::new(state.cache.clone(), state.committed.clone()));
             }
+            if state.can_change() {
+                state.keep_times();
+            }
             Ok(())
         }
         Ok(Some((log, info))) => begin(state, log, info, write),
