@@ -91,26 +91,27 @@ impl Scene {
         self.acknowledge(durable);
     }
 
-    /// Several at once through a queue, each of another part of the file.
+    /// Several at once through a queue, each of another part of a file; one of many pieces.
     fn queued(&mut self) {
-        let file = self.open("/data");
         let mut queue = self.volume.queue(QueueOptions::depth(4)).unwrap();
-        let slot = queue.attach(&file).unwrap();
         let mut sent = HashMap::new();
-        for part in 0..3 {
+        let parts = (0..3).map(|part| ("/data", part * 8192 + 512, 4096)).chain([("/frag", 512, 12_288)]);
+        for (path, pos, length) in parts {
             self.begun += 1;
-            let begun = Begun { number: self.begun, path: "/data", pos: part * 8192 + 512, length: 4096 };
+            let begun = Begun { number: self.begun, path, pos, length };
             self.handle.mark(begun.clone());
             let mut buffer = queue.buffer(begun.length).unwrap();
             pattern(begun.number, begun.pos, &mut buffer);
+            let slot = queue.attach(&self.open(path)).unwrap();
             queue.write(slot, begun.pos, buffer, WriteFlags::DSYNC, begun.number).unwrap();
             sent.insert(begun.number, begun);
         }
         while !sent.is_empty() {
             let done: Vec<_> = queue.wait(1).unwrap().collect();
             let acknowledged = done.iter().map(|done| {
-                assert_eq!(*done.result.as_ref().unwrap(), 4096);
-                sent.remove(&done.tag).unwrap()
+                let begun = sent.remove(&done.tag).unwrap();
+                assert_eq!(*done.result.as_ref().unwrap(), begun.length);
+                begun
             });
             let acknowledged = acknowledged.collect();
             self.acknowledge(acknowledged);
