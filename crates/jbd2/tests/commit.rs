@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 use uext4_blockdev::Device;
+use uext4_blockdev::layer::LatencyDevice;
 use uext4_buffer::{BufferCache, CacheOptions};
 use uext4_jbd2::{
     AbortCause, CommitHooks, Error, ExtendRefusal, FreedRun, Handle, Journal, JournalInfo, JournalOptions,
@@ -203,6 +204,31 @@ fn a_transaction_that_changed_nothing_yet_does_not_hide_the_one_before_it() {
         assert!(next > first && needed && !early && !journal.commit_needed(next));
         handle.stop().unwrap();
     });
+}
+
+/// Data that is complete only when the flush of a commit has begun needs another one, whoever waits for that commit.
+#[test]
+fn who_comes_after_the_flush_of_a_commit_is_told_so() {
+    let slow = || {
+        let device = LatencyDevice::new(Recorder::new(volume(), Caching::Fua), None, None);
+        let device = device.with_fua_latency(Some(Duration::from_millis(300)));
+        let cache = BufferCache::new(Arc::new(device), &CacheOptions::new(BLOCK)).unwrap();
+        Journal::open(cache, map(), Arc::default()).unwrap()
+    };
+    let late = || {
+        let journal = slow();
+        let tid = change(&journal, 0..1, 1);
+        thread::scope(|scope| {
+            let leader = scope.spawn(|| journal.datasync(tid).unwrap());
+            await_until(|| journal.stats().flushes == 1);
+            let outcome = journal.datasync(tid).unwrap();
+            assert_eq!(leader.join().unwrap(), SyncOutcome::Committed { flushed: true });
+            outcome
+        })
+    };
+    // On a machine under load it may come when all is over.
+    let outcome = (0..10).map(|_| late()).find(|outcome| *outcome != SyncOutcome::NothingToCommit);
+    assert_eq!(outcome, Some(SyncOutcome::Committed { flushed: false }));
 }
 
 #[test]
