@@ -76,3 +76,33 @@ fn a_write_in_flight_lands_before_its_blocks_are_others() {
         oracle::e2fsck_clean(&path);
     }
 }
+
+/// Fills a block that a write in flight fills as well: what it zeroes around its own bytes is not that write's.
+const FILL: [(&str, Ends, usize); 3] = [
+    ("small", |file| file.write_at(&patterned(9, 0, 512), 0).map(drop), 512),
+    ("any bytes", |file| file.write_any_at(&patterned(9, 0, 100), 0, WriteFlags::empty()).map(drop), 100),
+    ("prepare", |file| file.prepare(LENGTH), 0),
+];
+
+/// On this device a queued write has landed when it is sent, and its block is still unwritten.
+#[test]
+fn zeros_do_not_land_on_a_write_in_flight() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for (name, fill, own) in FILL {
+        let volume = open_rw(sample_with(4096, &[]).device());
+        let file = volume.open_file("/new", read_write().create_new(true)).unwrap();
+        file.fallocate(Fallocate::Allocate, 0, LENGTH).unwrap();
+        let mut queue = volume.queue(QueueOptions::depth(8)).unwrap();
+        let slot = queue.attach(&file).unwrap();
+        let mut buffer = queue.buffer(4096).unwrap();
+        buffer.copy_from_slice(&patterned(77, 0, 4096));
+        queue.write(slot, 0, buffer, WriteFlags::empty(), 1).unwrap();
+        queue.submit().unwrap();
+        fill(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(queue.wait(1).unwrap().all(|done| done.result.is_ok()));
+        let mut wanted = patterned(77, 0, 4096).to_vec();
+        wanted[..own].copy_from_slice(&patterned(9, 0, 512)[..own]);
+        wanted.resize(LENGTH as usize, 0);
+        assert!(read_all(&file) == wanted, "{name}: a lost write");
+    }
+}
