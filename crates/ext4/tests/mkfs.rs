@@ -205,6 +205,7 @@ fn extended_options_are_those_of_mke2fs() {
             (64 * MIB, "", "stride=4,stripe_width=16"),
             (64 * MIB, "-O ^flex_bg", "stride=4,stripe_width=16"),
             (512 * MIB, "", "packed_meta_blocks=1"),
+            (100 * MIB, "-b 1024", "packed_meta_blocks=1"),
             (512 * MIB, "", "resize=100G"),
             (64 * MIB, "", "root_owner=1000:1000,test_fs"),
             (64 * MIB, "-O sparse_super2", "num_backup_sb=0"),

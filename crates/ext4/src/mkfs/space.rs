@@ -71,9 +71,10 @@ impl Space {
         }
     }
 
-    /// The first place for `count` blocks that begins at `start` or behind, and before `finish`.
+    /// The first place for `count` blocks that begins at `start` or behind, and before `finish`. Blocks in front of the
+    /// first group are nobody's.
     pub(super) fn search(&self, start: u64, finish: u64, count: u64) -> Option<u64> {
-        let mut at = start;
+        let mut at = start.max(self.first());
         loop {
             if at + count > self.end() {
                 return None;
@@ -88,7 +89,7 @@ impl Space {
 
     /// The first free run at `goal` or behind, or else from the volume's start: at most `most` blocks.
     pub(super) fn run(&self, goal: u64, most: u64) -> Option<(u64, u64)> {
-        let goal = goal / self.grain * self.grain;
+        let goal = (goal / self.grain * self.grain).max(self.first());
         self.run_from(goal, most).or_else(|| self.run_from(self.first(), most))
     }
 
