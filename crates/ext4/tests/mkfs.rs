@@ -191,6 +191,7 @@ fn features_are_those_of_mke2fs() {
                 "-O ^extra_isize,^dir_nlink,^large_file,^huge_file,^filetype,^dir_index,^ext_attr",
                 "",
             ),
+            (64 * MIB, "-b 4096 -O ^large_file", ""),
             (64 * MIB, "-O none", ""),
             (64 * MIB, "-O verity,stable_inodes", ""),
         ],

@@ -5,10 +5,14 @@ use super::space::Space;
 use super::tables::Tables;
 use std::collections::BTreeMap;
 use uext4_ondisk::Ino;
-use uext4_ondisk::ext4::{Compat, Inode, Superblock, inode_checksum_seed, update_inode_checksum};
+use uext4_ondisk::ext4::{
+    Compat, FileType, Inode, RoCompat, Superblock, inode_checksum_seed, update_inode_checksum,
+};
 
 /// Bytes of the extra fields of inodes that have room for them.
 pub(super) const EXTRA_ISIZE: u16 = 32;
+/// Files of so many bytes and more need the feature `large_file`.
+const LARGE: u64 = 1 << 31;
 /// The word before attributes in an inode.
 const XATTR_MAGIC: u32 = 0xEA02_0000;
 
@@ -60,8 +64,12 @@ impl Layout {
         Ok(())
     }
 
-    /// Keeps an inode.
+    /// Keeps an inode. A large file brings the feature that it needs: the size of the inode that owns reserved
+    /// descriptors has nothing to do with that of the volume.
     pub(super) fn add(&mut self, ino: Ino, inode: &Inode) -> Result<()> {
+        if inode.file_type() == Some(FileType::Regular) && inode.size >= LARGE {
+            self.superblock.features.ro_compat |= RoCompat::LARGE_FILE;
+        }
         let mut record = vec![0; usize::from(self.superblock.geometry.inode_size())];
         inode.encode(&mut record, ino, &self.superblock)?;
         self.inodes.insert(ino.get(), record);
