@@ -169,6 +169,7 @@ fn features_are_those_of_mke2fs() {
         &[
             (64 * MIB, "-O bigalloc", ""),
             (66 * MIB, "-O bigalloc", ""),
+            (66 * MIB + 57_344, "-b 4096 -O bigalloc -m 33.3", ""),
             (1024 * MIB, "-O bigalloc -C 32768", ""),
             (64 * MIB, "-b 4096 -O ^extents,^64bit", ""),
             (100 * MIB, "-O ^extents,^64bit", ""),

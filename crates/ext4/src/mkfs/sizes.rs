@@ -56,6 +56,8 @@ struct Asked {
     inode_size: u16,
     inodes: u32,
     blocks: u64,
+    /// The same with those that make no whole cluster: as in mke2fs, what is reserved is a part of these.
+    all_blocks: u64,
     features: Features,
 }
 
@@ -80,7 +82,8 @@ impl Asked {
         let cluster = cluster(options, &features, block)?;
         let inode_size = options.inode_size.unwrap_or(256);
         check_inode_size(inode_size, block, &features)?;
-        let blocks = (bytes / u64::from(block)) & !(u64::from(cluster / block) - 1);
+        let all_blocks = bytes / u64::from(block);
+        let blocks = all_blocks & !(u64::from(cluster / block) - 1);
         if blocks >> 32 != 0 && !features.incompat.contains(Incompat::BIT64) {
             return Err(Error::TooLarge(format!(
                 "{blocks} blocks are 2^32 or more, and the feature 64bit is off (or use larger blocks with -b)"
@@ -104,7 +107,7 @@ impl Asked {
                 reason: format!("{inodes} inodes of {inode_size} bytes would fill them"),
             });
         }
-        Ok(Asked { block, cluster, inode_size, inodes, blocks, features })
+        Ok(Asked { block, cluster, inode_size, inodes, blocks, all_blocks, features })
     }
 }
 
@@ -191,7 +194,7 @@ pub(super) fn decide(options: &Options, device: DeviceGeometry) -> Result<Sizes>
         asked.features.compat -= Compat::RESIZE_INODE;
         (geometry, counted) = Fitting::new(options, &asked).fit()?;
     }
-    let wanted = (percent * asked.blocks as f64 / 100.0) as u64;
+    let wanted = (percent * asked.all_blocks as f64 / 100.0) as u64;
     let reserved_blocks = (u128::from(wanted) * u128::from(counted) / u128::from(asked.blocks.max(1))) as u64;
     let mut features = asked.features;
     let journal_blocks = journal_blocks(options, &mut features, &geometry)?;
