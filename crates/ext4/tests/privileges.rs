@@ -180,6 +180,29 @@ fn every_way_to_change_a_file_takes_them_away() {
     }
 }
 
+/// They get and lose blocks by code of their own.
+#[test]
+fn files_with_block_pointers_lose_them_too() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
+    let refused = |name: &str| {
+        ["allocated", "zeroed", "collapsed", "inserted"].iter().any(|refused| name.starts_with(refused))
+    };
+    let device = image(0o7755, &["-I", "256", "-O", "^extent,^64bit"], WAYS.len() + 1).device();
+    let volume = open_rw(device.clone());
+    let inside: Way = ("prepared inside", |v, p| open(v, p).prepare(4096).unwrap());
+    for (n, (name, change)) in WAYS.iter().chain([&inside]).enumerate() {
+        if refused(name) {
+            continue;
+        }
+        let path = format!("/{n}");
+        change(&volume, &path);
+        let after = (mode(&volume, &path), has_capability(&volume, &path));
+        assert_eq!(after, (0o1755, false), "{name}");
+    }
+    volume.close().unwrap();
+    assert_clean(&*device);
+}
+
 #[test]
 fn what_changes_nothing_takes_nothing_away() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));

@@ -347,7 +347,7 @@ impl<'f> Alone<'f> {
     /// The same for a map of block pointers: what it gets is zeroed, and data at once.
     fn prepare_pointers(&self, size: u64) -> Result<()> {
         self.files.check_size(self.inode, size)?;
-        self.held.mark_written();
+        self.begin()?;
         let (before, blocks) = (self.size(), self.touched(0, size));
         if size <= before {
             return self.files.allocate(self.inode, blocks);
