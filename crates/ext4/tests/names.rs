@@ -512,3 +512,25 @@ fn an_open_file_can_be_emptied_first() {
     Image::of(&*device).save(&scratch.file("emptied.img"));
     oracle::e2fsck_clean(&scratch.file("emptied.img"));
 }
+
+/// As in Linux: what was allocated behind the end goes, and the time says that the file was emptied.
+#[test]
+fn an_empty_file_that_is_emptied_loses_its_blocks() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let device = common::sample::sample().device();
+    let volume = open_rw(device.clone());
+    let file = volume.open_file("/empty", new_file()).unwrap();
+    file.fallocate(uext4::Fallocate::KeepSize, 0, 1 << 20).unwrap();
+    let before = file.metadata();
+    assert!(before.size == 0 && before.blocks >= 2048, "{before:?}");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let emptied = volume.open_file("/empty", OpenOptions::new().write(true).truncate(true)).unwrap();
+    let after = emptied.metadata();
+    assert_eq!((after.size, after.blocks), (0, 0));
+    assert_ne!(before.modified, after.modified);
+    drop((file, emptied));
+    volume.close().unwrap();
+    let scratch = Scratch::new(64 << 20);
+    Image::of(&*device).save(&scratch.file("emptied.img"));
+    oracle::e2fsck_clean(&scratch.file("emptied.img"));
+}
