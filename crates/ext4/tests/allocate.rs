@@ -9,7 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use uext4::blockdev::Device;
 use uext4::blockdev::engine::MemoryDevice;
-use uext4::{Error, File, QueueOptions, Volume, WriteFlags};
+use uext4::blockdev::layer::LateDevice;
+use uext4::{Error, Fallocate, File, QueueOptions, Volume, WriteFlags};
 use uext4_testkit::{Need, Rng, Scratch, needs, oracle, with_kernel};
 
 /// Sizes of blocks, and other arguments of mke2fs.
@@ -308,6 +309,62 @@ fn conversions_on_a_full_volume_fail_early_or_succeed() {
         volume.close().unwrap();
         let path = scratch.file("full.img");
         Image::of(&*device).save(&path);
+        oracle::e2fsck_clean(&path);
+    }
+}
+
+/// A write is in flight whose conversion divides an extent under a full root, and others take every block that they
+/// can get.
+#[test]
+fn a_conversion_gets_what_was_promised_to_its_write() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(64 << 20);
+    for args in [&[][..], &["-O", "^has_journal"]] {
+        let memory = sample_with(1024, args).device();
+        let late = LateDevice::new(memory.clone());
+        let handle = late.handle();
+        let volume = open_to_the_last(Arc::new(late));
+        let target = volume.open_file("/data", read_write()).unwrap();
+        target.set_len(0).unwrap();
+        target.fallocate(Fallocate::Allocate, 0, 100 << 10).unwrap();
+        let mut model = vec![0; 100 << 10];
+        for pos in [120 << 10, 140 << 10, 160 << 10] {
+            let bytes = patterned(pos, pos, 1024);
+            target.write_at(&bytes, pos).unwrap();
+            put(&mut model, pos, &bytes);
+        }
+        target.sync_all().unwrap();
+
+        let mut queue = volume.queue(QueueOptions::depth(1)).unwrap();
+        let slot = queue.attach(&target).unwrap();
+        let mut buffer = queue.buffer(1024).unwrap();
+        buffer.copy_from_slice(&patterned(5, 50 << 10, 1024));
+        put(&mut model, 50 << 10, &buffer);
+        handle.hold();
+        queue.write(slot, 50 << 10, buffer, WriteFlags::empty(), 5).unwrap();
+        queue.submit().unwrap();
+        // Several files: the map of one may need a block itself where another's root has room.
+        let fillers: Vec<File> = (0..6)
+            .map(|number| volume.open_file(format!("/{number}"), read_write().create_new(true)).unwrap())
+            .collect();
+        for filler in &fillers {
+            let (mut end, mut step) = (0, 1 << 20);
+            while step >= 1024 {
+                match filler.fallocate(Fallocate::KeepSize, end, step) {
+                    Ok(()) => end += step,
+                    Err(Error::NoSpace) => step /= 2,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        handle.release();
+        let done = queue.wait(1).unwrap().next().unwrap().result;
+        assert!(matches!(done, Ok(1024)), "{args:?}: {done:?}");
+        common::assert_same_bytes(&model, &read_all(&target));
+        drop((queue, target, fillers));
+        volume.close().unwrap();
+        let path = scratch.file("promised.img");
+        Image::of(&*memory).save(&path);
         oracle::e2fsck_clean(&path);
     }
 }
