@@ -8,7 +8,7 @@ use common::{Image, open_rw, patterned, read_all, read_only, read_write};
 use std::collections::HashMap;
 use std::sync::Arc;
 use uext4::blockdev::layer::{CrashDevice, CrashHandle, CrashOptions};
-use uext4::{File, QueueOptions, Volume, WriteFlags};
+use uext4::{Fallocate, File, QueueOptions, Volume, WriteFlags};
 use uext4_testkit::crash::{Options, Report, State, assert_states};
 use uext4_testkit::fixture::pattern;
 use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
@@ -339,4 +339,47 @@ fn a_power_cut_in_the_middle_of_recovery_loses_nothing() {
         });
         assert!(report.images > 20, "{report}");
     }
+}
+
+/// An extending write over what is preallocated in many pieces is converted in several handles, and the log is so full
+/// that a commit comes between them: the size has followed what is converted, and nothing else.
+#[test]
+fn a_commit_in_the_middle_of_a_conversion_shows_no_zeros_behind_it() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let mut parts = 0;
+    // How many names fill a transaction is the journal's business.
+    for names in (700..1100).step_by(40) {
+        let mut scene = Scene::new(&image(&[]), names, true);
+        let blocks = 2000;
+        // In turns, so that no piece goes on from another.
+        for at in (0..blocks).map(|block| block << 10) {
+            for file in &scene.files[..2] {
+                file.fallocate(Fallocate::KeepSize, at, 1024).unwrap();
+            }
+        }
+        scene.files[1].sync_all().unwrap();
+        scene.handle.reset().unwrap();
+        for number in 0..names {
+            let made = read_write().create_new(true);
+            drop(scene.volume.open_file(format!("/{number}"), made).unwrap());
+        }
+        let begun = scene.begin(0, 0, blocks << 10);
+        let bytes = patterned(begun.number, 0, begun.length as usize);
+        assert_eq!(scene.files[0].write_at(&bytes, 0).unwrap(), bytes.len());
+        scene.files[0].sync_all().unwrap();
+        let options = Options::new(&format!("allocate-parts-{names}"), 1).at_most(60);
+        let report = assert_states(&scene.handle.log().unwrap(), &options, |state| {
+            let found = read_all(&open_rw(state.device()).open_file("/a", read_only()).unwrap());
+            parts += u32::from(!found.is_empty() && found.len() < bytes.len());
+            match bytes.starts_with(&found) {
+                true => Ok(()),
+                false => Err(format!("{} bytes that are not those that were written", found.len())),
+            }
+        });
+        println!("{names}: {report}");
+        if parts > 0 {
+            return;
+        }
+    }
+    panic!("no commit came in between");
 }
