@@ -1,13 +1,14 @@
 //! Blocks get other places in the file: those behind a removed range move to the front, those behind an inserted hole
 //! to the back.
 //!
-//! They are moved extent by extent, a few in a handle: taken out of the map and put in again, so that nothing is ever
-//! mapped twice or free meanwhile. Every commit leaves a volume without fault; a crash in the middle leaves a file of
-//! which a part has moved. It is as long then as before a removal, and as after an insertion.
+//! They are moved leaf by leaf of the map, each in a handle: the leaf keeps its block and says other places. So nothing
+//! is ever mapped twice or free meanwhile, and no step takes a block of the volume, but for the one that divides an
+//! extent where a hole is put in: that is promised before anything is changed. Every commit leaves a volume without
+//! fault; a crash in the middle leaves a file of which a part has moved. It is as long then as before a removal, and as
+//! after an insertion.
 
 use super::remove::END;
 use super::{Files, depth};
-use crate::alloc::shared::Promise;
 use crate::ground::blocks::Blocks;
 use crate::ground::direct::Direct;
 use crate::ground::error::{Error, Limit, Result};
@@ -20,16 +21,6 @@ use std::ops::Range;
 use uext4_iomap::gate::InodeGuard;
 use uext4_ondisk::Lblk;
 use uext4_ondisk::ext4::Extent;
-
-/// Extents that are moved in one handle at most.
-const EXTENTS: u32 = 8;
-
-/// What a step may do.
-struct Moves {
-    levels: u16,
-    extents: u32,
-    _promise: Promise,
-}
 
 /// Where to.
 #[derive(Clone, Copy)]
@@ -54,8 +45,7 @@ impl Files<'_> {
     /// `size` bytes at the end. Whoever calls holds the gate alone, drained; the ends lie between clusters.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] before anything is changed, or with a part of it moved; [`Error::Corrupt`],
-    /// [`Error::Aborted`].
+    /// [`Error::NoSpace`] before anything is changed; [`Error::Corrupt`], [`Error::Aborted`], with a part of it moved.
     pub(crate) fn collapse(
         &self,
         inode: &Inode,
@@ -65,11 +55,10 @@ impl Files<'_> {
     ) -> Result<()> {
         let range = block(gap.start)?..block(gap.end)?;
         let promise = self.promise_removal(inode, gap.clone())?;
-        let first = self.moves(inode)?;
         self.remove(inode, held, gap, promise.as_ref())?;
         drop(promise);
         self.end(inode, held, &(range.start..END))?;
-        self.shift(inode, range.end..END, Way::Front(range.end - range.start), first)?;
+        self.shift(inode, range.end..END, Way::Front(range.end - range.start))?;
         self.put_size(inode, size)
     }
 
@@ -93,11 +82,13 @@ impl Files<'_> {
         if last.is_some_and(|last| last.get().checked_add(by).is_none()) {
             return Err(Error::Limit(Limit::Map));
         }
-        // If the first step finds no room, the size is not to change.
-        let first = self.moves(inode)?;
+        let around = edit::leaf(&body, &draft, Lblk(range.start))?.find(Lblk(range.start));
+        let is_divided = around.is_some_and(|extent| extent.logical.get() < range.start);
+        // The leaf with it comes last: until then nobody else gets what that takes.
+        let _promise = is_divided.then(|| self.promise(inode, gap.start..gap.start)).transpose()?;
         self.end(inode, held, &(range.start..END))?;
         self.put_size(inode, size)?;
-        self.shift(inode, range.start..END, Way::Back(by), first)
+        self.shift(inode, range.start..END, Way::Back(by))
     }
 
     /// Another size, of which the caller knows that nothing written lies behind it.
@@ -111,100 +102,41 @@ impl Files<'_> {
         })
     }
 
-    /// How many extents the next step may move, and what putting them into the map again may take.
-    fn moves(&self, inode: &Inode) -> Result<Moves> {
-        let levels = self.depth(inode);
-        let most = self.state.max_credits();
-        let mut extents = EXTENTS;
-        while extents > 1 && self.credits(levels, 2 * extents, 0) > most {
-            extents /= 2;
-        }
-        let body = Direct(self.state);
-        let nodes = (u64::from(levels) + 2) * edit::copies(self.state) as u64;
-        let promise = |extents| self.space.promise(&body, u64::from(extents) * nodes);
-        match promise(extents) {
-            Ok(promise) => Ok(Moves { levels, extents, _promise: promise }),
-            Err(Error::NoSpace) => {
-                let promise = self.with_room(|| promise(1))?;
-                Ok(Moves { levels, extents: 1, _promise: promise })
-            }
-            Err(error) => Err(error),
-        }
-    }
-
     /// Moves what is mapped among `left`.
-    fn shift(&self, inode: &Inode, left: Range<u32>, way: Way, first: Moves) -> Result<()> {
-        let mut left = self.shift_some(inode, left, way, first)?;
+    fn shift(&self, inode: &Inode, mut left: Range<u32>, way: Way) -> Result<()> {
         while left.start < left.end {
-            let moves = self.moves(inode)?;
-            left = self.shift_some(inode, left, way, moves)?;
+            left = self.shift_leaf(inode, left, way)?;
         }
         Ok(())
     }
 
     /// One handle's part. Returns what is left.
-    fn shift_some(&self, inode: &Inode, left: Range<u32>, way: Way, moves: Moves) -> Result<Range<u32>> {
-        let Moves { levels, extents: most, _promise } = moves;
-        Journaled::run(self.state, self.credits(levels, 2 * most, 0), |blocks| {
+    fn shift_leaf(&self, inode: &Inode, mut left: Range<u32>, way: Way) -> Result<Range<u32>> {
+        let levels = self.depth(inode);
+        Journaled::run(self.state, self.credits(levels, 1, 0), |blocks| {
             let mut edit = inode.edit(blocks)?;
             if depth(self.state, &edit.disk) > levels {
                 return Ok(left);
             }
             let _map = inode.state.map.lock();
-            let (moved, left) = next(blocks, &edit, left, way, most as usize)?;
-            let (Some(first), Some(last)) = (moved.first(), moved.last()) else { return Ok(left) };
-            let all = first.logical.get()..last.logical_end().get();
-            let targets = moved.iter().map(|extent| {
-                let logical = way.target(extent.logical).ok_or(Error::Limit(Limit::Map))?;
-                // What is wrong with the map there shows before anything is changed.
-                edit::leaf(blocks, &edit, logical)?;
-                Ok(Extent { logical, ..*extent })
-            });
-            let mut targets = targets.collect::<Result<Vec<Extent>>>()?;
-            edit::remove(blocks, &mut self.space.promised(), &mut edit, all)?;
-            if let Way::Back(_) = way {
-                targets.reverse();
+            // To the front the first one goes first, to the back the last one: there is room where it goes.
+            let near = match way {
+                Way::Front(_) => Lblk(left.start),
+                Way::Back(_) => Lblk(left.end - 1),
+            };
+            let leaf = edit::leaf(blocks, &edit, near)?;
+            if leaf.extents.iter().any(|extent| edit::within(extent, &left).is_some()) {
+                let target = |block| way.target(block);
+                edit::shift(blocks, &mut self.space.promised(), &mut edit, near, left.start, target)?;
+                edit.store(blocks, Change::Data)?;
             }
-            for extent in targets {
-                edit::insert(blocks, &mut self.space.promised(), &mut edit, extent)?;
+            match way {
+                Way::Front(_) => left.start = leaf.window.end,
+                Way::Back(_) => left.end = leaf.window.start.max(left.start),
             }
-            edit.store(blocks, Change::Data)?;
             Ok(left)
         })
     }
-}
-
-/// The extents that are to be moved next, in order, all of one leaf; and what is left behind them.
-fn next(
-    blocks: &impl Blocks,
-    draft: &Draft,
-    mut left: Range<u32>,
-    way: Way,
-    most: usize,
-) -> Result<(Vec<Extent>, Range<u32>)> {
-    while left.start < left.end {
-        let near = match way {
-            Way::Front(_) => left.start,
-            Way::Back(_) => left.end - 1,
-        };
-        let leaf = edit::leaf(blocks, draft, Lblk(near))?;
-        let mut found: Vec<Extent> =
-            leaf.extents.iter().filter_map(|extent| edit::within(extent, &left)).collect();
-        match way {
-            Way::Front(_) => {
-                found.truncate(most);
-                left.start = found.last().map_or(leaf.window.end, |last| last.logical_end().get());
-            }
-            Way::Back(_) => {
-                found.drain(..found.len().saturating_sub(most));
-                left.end = found.first().map_or(leaf.window.start, |first| first.logical.get());
-            }
-        }
-        if !found.is_empty() {
-            return Ok((found, left));
-        }
-    }
-    Ok((Vec::new(), left))
 }
 
 fn block(number: u64) -> Result<u32> {

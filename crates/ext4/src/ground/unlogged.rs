@@ -18,8 +18,8 @@
 //! Between two batches a crash leaves the volume as the last batch left it. In the middle of one it leaves what e2fsck
 //! repairs, and what was durable before is still found, if each block reaches the device as a whole. What was freed is
 //! used again after the batch only. So no block belongs to two files on the device, and no name leads to a later file:
-//! more than ext4 without a journal promises. (A range that is taken out of a file or put in moves extents from leaf to
-//! leaf, and a crash in the middle of that may lose some of this file.)
+//! more than ext4 without a journal promises. (A range that is taken out of a file or put in changes leaves and what
+//! leads to them, and a crash in the middle of that may lose some of this file.)
 //!
 //! While a batch is due or on its way home the superblock does not say that the volume was left cleanly
 //! ([`CommitHooks::log_begins`]). The first failure of a home write or flush, and a step that fails half-way, end all

@@ -165,6 +165,30 @@ impl<'a, B: Blocks> Tree<'a, B> {
         Ok((part.end, changed))
     }
 
+    /// Gives what the leaf of `near` maps from block `from` on other places. They stay between what the leaves beside it
+    /// map, so the leaf keeps its place in the tree; it has one extent more if one was divided.
+    pub(super) fn shift(
+        &mut self,
+        near: u32,
+        from: u32,
+        target: impl Fn(Lblk) -> Option<Lblk>,
+    ) -> Result<()> {
+        let path = self.path(near)?;
+        let mut extents = Vec::with_capacity(path.leaf.extents.len() + 1);
+        for extent in &path.leaf.extents {
+            if let Some(stays) = within(extent, &(0..from)) {
+                add(&mut extents, stays);
+            }
+            if let Some(moved) = within(extent, &(from..END)) {
+                self.check_mapped(extent, &path)?;
+                let logical = target(moved.logical).ok_or(Error::Limit(Limit::Map))?;
+                add(&mut extents, Extent { logical, ..moved });
+            }
+        }
+        self.put(path, extents, false)?;
+        self.shrink()
+    }
+
     /// Changes one leaf; a new extent goes into the first that is met. Returns how many blocks of the range it maps,
     /// and whether it changed.
     fn edit_leaf(

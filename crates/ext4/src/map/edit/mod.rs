@@ -234,6 +234,27 @@ pub(crate) fn convert(
     edit(blocks, space, draft, range, &Change::State { unwritten }).map(drop)
 }
 
+/// Gives what the leaf of a block maps from block `from` on other places, between what the leaves beside it map. Takes
+/// a block only if an extent is divided at `from`.
+///
+/// # Errors
+/// As of [`insert`]; [`Error::Limit`] if `target` knows no place.
+pub(crate) fn shift(
+    blocks: &mut impl Blocks,
+    space: &mut impl Space,
+    draft: &mut Draft,
+    near: Lblk,
+    from: u32,
+    target: impl Fn(Lblk) -> Option<Lblk>,
+) -> Result<()> {
+    if form(draft)? == Form::Pointers {
+        return Err(no_unwritten(draft));
+    }
+    let mut tree = Tree::new(blocks, draft);
+    tree.shift(near.get(), from, target)?;
+    tree.into_plan().publish(blocks, space, draft, Form::Extents.reach()).map(drop)
+}
+
 /// What became of ranges that were to be written.
 pub(crate) struct Converted {
     /// Those that are, from the first on.
