@@ -9,7 +9,7 @@ mod dir_map;
 mod heartbeat;
 mod map;
 mod space;
-mod unlogged;
+mod under_way;
 mod whole;
 
 use crate::blockdev::engine::{MemoryDevice, MemoryOptions};

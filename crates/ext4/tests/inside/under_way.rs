@@ -1,4 +1,4 @@
-//! A batch of a volume without a journal that is on its way home: others look at it meanwhile, and it may never arrive.
+//! A commit that is under way, or a batch of a volume without a journal: others come meanwhile, and it may never arrive.
 
 use super::{device, image, open_device};
 use crate::blockdev::{
@@ -57,8 +57,8 @@ impl Device for Interrupted {
     }
 }
 
-fn opened() -> (Arc<Interrupted>, Volume) {
-    let inner = device(&image(8, &["-O", "^has_journal"]));
+fn opened(features: &str) -> (Arc<Interrupted>, Volume) {
+    let inner = device(&image(8, &["-O", features]));
     let device = Arc::new(Interrupted { inner, then: Mutex::default() });
     let volume = open_device(device.clone()).unwrap();
     (device, volume)
@@ -72,7 +72,7 @@ fn made() -> OpenOptions {
 #[test]
 fn what_is_on_its_way_home_is_not_durable() {
     needs!(Need::Tool("mke2fs"));
-    let (device, volume) = opened();
+    let (device, volume) = opened("^has_journal");
     let file = volume.open_file("/file", made()).unwrap();
     let ino = file.ino();
     let (seen, other) = (Arc::new(OnceLock::new()), volume.clone());
@@ -101,7 +101,7 @@ fn what_is_on_its_way_home_is_not_durable() {
 #[test]
 fn a_panic_on_the_way_home_loses_nothing() {
     needs!(Need::Tool("mke2fs"));
-    let (device, volume) = opened();
+    let (device, volume) = opened("^has_journal");
     let file = volume.open_file("/file", made()).unwrap();
     *device.then.lock() = Some(Box::new(|| panic!("on purpose")));
     assert!(catch_unwind(AssertUnwindSafe(|| file.sync_all())).is_err());
@@ -110,4 +110,30 @@ fn a_panic_on_the_way_home_loses_nothing() {
     assert!(there.exists("/file").unwrap(), "it was never written");
     drop(file);
     volume.close().unwrap();
+}
+
+/// Of two files that are made durable together, one waits for the transaction that is being committed, the other for
+/// the next.
+#[test]
+fn a_sync_of_several_waits_for_the_latest() {
+    needs!(Need::Tool("mke2fs"));
+    let (device, volume) = opened("has_journal");
+    let [one, other] = ["/one", "/other"].map(|path| volume.open_file(path, made()).unwrap());
+    let (second, theirs) = (volume.open_file("/one", made()).unwrap(), volume.clone());
+    let (changes, changed) = channel();
+    let (told, syncing) = channel();
+    *device.then.lock() = Some(Box::new(move || {
+        let syncs = std::thread::spawn(move || {
+            other.set_len(5000).unwrap();
+            changes.send(()).unwrap();
+            theirs.sync_files(&[&second, &other]).unwrap();
+            other.open_file().state().datasync_tid()
+        });
+        changed.recv().unwrap();
+        told.send(syncs).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+    }));
+    one.set_len(5000).unwrap();
+    one.sync_all().unwrap();
+    assert_eq!(syncing.recv().unwrap().join().unwrap(), None, "the other one is not durable");
 }
