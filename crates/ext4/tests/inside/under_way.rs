@@ -1,4 +1,5 @@
-//! A commit that is under way, or a batch of a volume without a journal: others come meanwhile, and it may never arrive.
+//! A commit that is under way, or a batch of a volume without a journal: others come meanwhile, and it may never
+//! arrive.
 
 use super::{device, image, open_device};
 use crate::blockdev::{

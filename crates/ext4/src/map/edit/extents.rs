@@ -165,8 +165,8 @@ impl<'a, B: Blocks> Tree<'a, B> {
         Ok((part.end, changed))
     }
 
-    /// Gives what the leaf of `near` maps from block `from` on other places. They stay between what the leaves beside it
-    /// map, so the leaf keeps its place in the tree; it has one extent more if one was divided.
+    /// Gives what the leaf of `near` maps from block `from` on other places. They stay between what the leaves beside
+    /// it map, so the leaf keeps its place in the tree; it has one extent more if one was divided.
     pub(super) fn shift(
         &mut self,
         near: u32,
