@@ -626,3 +626,38 @@ fn nobody_sees_the_blocks_of_another_file() {
     drop((one, other));
     close(volume, &device);
 }
+
+/// A mapping of the kernel's may have left bytes behind the end in the last block: whoever grows the file hides them.
+#[test]
+fn what_lies_behind_the_end_is_never_seen() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let ways: [fn(&File) -> uext4::Result<()>; 4] = [
+        |file| file.set_len(20_000),
+        |file| file.fallocate(Fallocate::Allocate, 16_384, 3616),
+        |file| file.fallocate(Fallocate::Zero, 16_384, 3616),
+        |file| file.prepare(20_000),
+    ];
+    for grow in ways {
+        let device = sample_with(4096, &[]).device();
+        let volume = open_rw(device.clone());
+        let file = volume.open_file("/data", read_write()).unwrap();
+        file.set_len(5000).unwrap();
+        let mut model = read_all(&file);
+        let last = file.map().map(|piece| piece.unwrap()).find(|piece| piece.end() > 4096).unwrap();
+        drop(file);
+        volume.close().unwrap();
+        let place = last.physical + (4096 - last.logical);
+        let mut block = aligned(4096);
+        device.read_at(&mut block, place).unwrap();
+        block[5000 - 4096..].fill(0xA7);
+        device.write_at(&block, place, uext4::blockdev::WriteDurability::Cached).unwrap();
+
+        let volume = open_rw(device.clone());
+        let file = volume.open_file("/data", read_write()).unwrap();
+        grow(&file).unwrap();
+        model.resize(20_000, 0);
+        assert_same_bytes(&model, &read_all(&file));
+        drop(file);
+        close(volume, &device);
+    }
+}
