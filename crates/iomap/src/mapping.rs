@@ -95,3 +95,18 @@ pub struct Run {
     /// First physical block; ignored for holes.
     pub physical: u64,
 }
+
+impl Run {
+    /// The part of it that lies in `blocks`.
+    pub fn within(&self, blocks: std::ops::Range<u64>) -> Option<Run> {
+        let start = u64::from(self.first);
+        let (first, end) = (start.max(blocks.start), (start + self.length).min(blocks.end));
+        let cut = Run {
+            first: u32::try_from(first).ok()?,
+            length: end.checked_sub(first).filter(|&length| length > 0)?,
+            physical: self.physical.wrapping_add(first - start),
+            ..*self
+        };
+        Some(cut)
+    }
+}

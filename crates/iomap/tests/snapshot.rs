@@ -408,3 +408,28 @@ fn a_thread_sees_every_publication_of_every_cell() {
         }
     }
 }
+
+#[test]
+fn what_was_taken_away_is_a_gap_among_what_is_known() {
+    let cell = MapCell::new();
+    let runs: Vec<Run> = (0..100)
+        .map(|index| Run {
+            first: index * 2,
+            length: 1,
+            state: State::Written,
+            physical: 1000 + 7 * u64::from(index),
+        })
+        .collect();
+    cell.lock().add(0, 200, &runs).unwrap();
+    cell.lock().end_unchecked(40, 43, None);
+    assert_eq!(cell.lock().unknown_around(41), 40..43);
+    assert_eq!(cell.lock().unknown_around(250), 200..1 << 32);
+    // Only what lies in the gap is needed.
+    let whole = Run { first: 30, length: 60, state: State::Unwritten, physical: 500 };
+    let part = whole.within(40..43).unwrap();
+    assert_eq!((part.first, part.length, part.physical), (40, 3, 510));
+    assert_eq!(whole.within(90..100), None);
+    assert_eq!(whole.within(0..30), None);
+    cell.lock().add(40, 43, &[part]).unwrap();
+    assert_eq!(cell.find(41), Found::Known { state: State::Unwritten, physical: 511, blocks: 2 });
+}

@@ -9,6 +9,7 @@ pub(crate) mod overwrite;
 use crate::ground::error::{Error, Result};
 use crate::inode::fields::size_max;
 use crate::inode::{Ext4State, Inode};
+use std::ops::Range;
 use std::sync::Arc;
 use uext4_iomap::snapshot::BLOCKS_END;
 use uext4_iomap::{Found, MapSnapshot, Run, State};
@@ -21,6 +22,15 @@ struct Window {
     first: u64,
     end: u64,
     runs: Vec<Run>,
+}
+
+impl Window {
+    /// The part of it that lies in `gap`, which has a block of it.
+    fn within(self, gap: &Range<u64>) -> Window {
+        let (first, end) = (self.first.max(gap.start), self.end.min(gap.end));
+        let runs = self.runs.iter().filter_map(|run| run.within(first..end)).collect();
+        Window { first, end, runs }
+    }
 }
 
 /// Where to go from a node.
@@ -47,7 +57,8 @@ pub(crate) fn check_inode(state: &Ext4State, inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Loads the mapping around byte `pos` of a file: the whole leaf that covers it, which is kept whatever the budget.
+/// Loads the mapping around byte `pos` of a file: what is not known yet of the leaf that covers it, which is kept
+/// whatever the budget.
 /// Takes the map lock. Returns the snapshot that knows `pos`: by the time the caller looks, the published one may have
 /// been given up for another thread's leaf.
 pub(crate) fn load(state: &Ext4State, inode: &Inode, pos: u64) -> Result<Arc<MapSnapshot>> {
@@ -63,17 +74,19 @@ pub(crate) fn load(state: &Ext4State, inode: &Inode, pos: u64) -> Result<Arc<Map
         let run = Run { first: block, length: blocks, state, physical };
         return Ok(Arc::new(MapSnapshot::of(u64::from(block), u64::from(block) + blocks, &[run])));
     }
-    let Window { first, end, runs } = if inode.disk().uses_extents() {
-        find_leaf(state, inode, Lblk(block))?
-    } else {
-        indirect::find_window(state, inode, Lblk(block))?
+    let find = |gap: &Range<u64>| match inode.disk().uses_extents() {
+        true => find_leaf(state, inode, Lblk(block), gap),
+        false => indirect::find_window(state, inode, Lblk(block)).map(|window| window.within(gap)),
     };
-    map.add(first, end, &runs)?;
+    // Of a leaf that is known but for a few blocks, which were taken away, the rest need not be loaded again.
+    let mut window = find(&map.unknown_around(block))?;
+    map.add(window.first, window.end, &window.runs)?;
     if map.resident_bytes() > state.map_budget {
         map.forget();
-        map.add(first, end, &runs)?;
+        window = find(&(0..BLOCKS_END))?;
+        map.add(window.first, window.end, &window.runs)?;
     }
-    Ok(Arc::new(MapSnapshot::of(first, end, &runs)))
+    Ok(Arc::new(MapSnapshot::of(window.first, window.end, &window.runs)))
 }
 
 /// The physical block of one block of a directory or symbolic link; `None` if nothing is written there.
@@ -91,33 +104,43 @@ pub(crate) fn metadata_block(state: &Ext4State, inode: &Inode, block: u32) -> Re
     }
 }
 
-/// Walks from the root to the leaf that covers `block`. Each step is one level deeper, so the walk ends.
-fn find_leaf(state: &Ext4State, inode: &Inode, block: Lblk) -> Result<Window> {
+/// Walks from the root to the leaf that covers `block`, which is in `gap`. Each step is one level deeper, so the walk
+/// ends. Returns what the leaf says of the gap.
+fn find_leaf(state: &Ext4State, inode: &Inode, block: Lblk, gap: &Range<u64>) -> Result<Window> {
     let superblock = &state.superblock;
     let disk = inode.disk();
     let seed = superblock.features.metadata_csum().then(|| disk.checksum_seed(inode.ino(), superblock));
     let in_inode = |corrupt: uext4_ondisk::Corrupt| Error::from(corrupt.in_inode(inode.ino()));
     let root = ExtentNode::root(&disk.i_block, NodeLimits::root(superblock)).map_err(in_inode)?;
-    let mut step = descend(state, inode, &root, block)?;
+    let mut step = descend(state, inode, &root, block, gap)?;
     loop {
         match step {
-            Step::Here(window) => return Ok(window),
+            Step::Here(window) => return Ok(window.within(gap)),
             Step::Child { block: child, limits } => {
                 let buffer = state.cache.read(child.get())?;
                 // The checksum depends on the inode, so it is checked on every walk, not once per buffer.
                 let node = ExtentNode::block(&buffer, limits, seed)
                     .map_err(|corrupt| in_inode(corrupt.at_block(child)))?;
-                step = descend(state, inode, &node, block)?;
+                step = descend(state, inode, &node, block, gap)?;
             }
         }
     }
 }
 
-fn descend(state: &Ext4State, inode: &Inode, node: &ExtentNode<'_>, block: Lblk) -> Result<Step> {
+fn descend(
+    state: &Ext4State,
+    inode: &Inode,
+    node: &ExtentNode<'_>,
+    block: Lblk,
+    gap: &Range<u64>,
+) -> Result<Step> {
     let limits = node.limits();
     let end = window_end(limits.end);
     if node.is_leaf() {
-        let runs = node.extents().map(|extent| run_of(state, inode, extent)).collect::<Result<_>>()?;
+        let missing = node.extents().filter(|extent| {
+            u64::from(extent.logical.get()) < gap.end && u64::from(extent.logical_end().get()) > gap.start
+        });
+        let runs = missing.map(|extent| run_of(state, inode, extent)).collect::<Result<_>>()?;
         return Ok(Step::Here(Window { first: u64::from(limits.first.get()), end, runs }));
     }
     let Some(position) = node.find_index(block) else {

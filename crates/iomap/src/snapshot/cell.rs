@@ -196,6 +196,12 @@ impl MapWriter<'_> {
         self.now(|now| now.find(block))
     }
 
+    /// The blocks around `block` of which nothing is known, if that is so of it: as many as are known to be.
+    pub fn unknown_around(&self, block: u32) -> Blocks<u64> {
+        let entry = self.now(|now| now.entry_at(block));
+        entry.first..entry.end
+    }
+
     /// Bytes of memory that the map takes.
     pub fn resident_bytes(&self) -> usize {
         self.now(|now| now.base.resident_bytes()) + self.noted() * Recent::ENTRY_BYTES
