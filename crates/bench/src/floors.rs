@@ -21,6 +21,7 @@ use super::statistics::Ratio;
 use super::volume::given::Source;
 use super::volume::{Layout, MEMORY_DIR, Scratch, Standard, tool};
 use comfy_table::{ContentArrangement, Table, presets};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use uext4::Switches;
@@ -29,6 +30,15 @@ use uext4::Switches;
 const LARGE: u64 = 1 << 40;
 /// Openings of the large volume of which the median counts.
 const OPENINGS: usize = 5;
+
+/// Parts that are no scenarios: a conversion among many extents.
+const CONVERSION: &str = "conversion";
+/// Memory of first writes.
+const MEMORY: &str = "memory";
+/// Opening a large volume.
+const OPEN: &str = "open";
+/// Making one.
+const MKFS: &str = "mkfs";
 
 /// One line of the table.
 #[derive(Debug, Clone, PartialEq)]
@@ -177,36 +187,61 @@ impl Floors {
 /// A command that prints what [`Probe::run`] says of an image or a device.
 pub type Process<'a> = &'a dyn Fn(Probe, &Path) -> Command;
 
-/// Measures and judges everything. `process`: how much memory something takes shows in a process that did nothing else.
-pub fn floors(timing: Timing, process: Process<'_>, tell: &mut dyn FnMut(Event)) -> Result<Floors> {
+/// What has promises: scenarios, and what is measured without one.
+pub fn floor_parts() -> Vec<&'static str> {
+    let mut parts: Vec<_> = PROMISES.iter().map(|promise| promise.scenario).collect();
+    parts.extend([scenario::LOOKUP_SCALING, CONVERSION, MEMORY, OPEN, MKFS]);
+    let mut seen = BTreeSet::new();
+    parts.retain(|part| seen.insert(*part));
+    parts
+}
+
+/// Measures and judges those of [`floor_parts`] that are in `only`, or all if none is. `process`: how much memory
+/// something takes shows in a process that did nothing else.
+pub fn floors(
+    timing: Timing,
+    only: &[String],
+    process: Process<'_>,
+    tell: &mut dyn FnMut(Event),
+) -> Result<Floors> {
+    let asked = |part: &str| only.is_empty() || only.iter().any(|one| one == part);
     let mut lines = Vec::new();
     let mut report = begin(tell);
     for (number, promise) in PROMISES.iter().enumerate() {
-        if PROMISES[..number].iter().any(|earlier| earlier.is_beside(promise)) {
+        if !asked(promise.scenario) || PROMISES[..number].iter().any(|earlier| earlier.is_beside(promise)) {
             continue;
         }
         let measured = measure(promise, timing, tell)?;
         judge(promise, &measured, &mut lines);
         report.scenarios.extend(measured);
     }
-    let lookup = promise(scenario::LOOKUP_SCALING, Standard::Extents, "on/one-extent", 0.0, 0.0);
-    let lookup = measure(&lookup, timing, tell)?;
-    lines.extend(lookup.iter().map(lookup_line));
-    report.scenarios.extend(lookup);
-    let mut side = |scenario, shape| {
-        let promise = Promise { shape, ..promise(scenario, Standard::MemoryFsync, "", 0.0, 0.0) };
-        measure(&promise, timing, tell)
+    let mut side = |scenario, standard, shape| {
+        if !asked(scenario) {
+            return Ok(Vec::new());
+        }
+        measure(&Promise { shape, ..promise(scenario, standard, "", 0.0, 0.0) }, timing, tell)
     };
-    let (one, eight) = (side("append", None)?, side("append", Some(scenario::EIGHT))?);
+    let lookup = side(scenario::LOOKUP_SCALING, Standard::Extents, None)?;
+    lines.extend(lookup.iter().map(lookup_line));
+    let mut modelled = |scenario, shape| side(scenario, Standard::MemoryFsync, shape);
+    let (one, eight) = (modelled("append", None)?, modelled("append", Some(scenario::EIGHT))?);
     lines.extend(one.iter().zip(&eight).map(|(one, eight)| scaling_line(one, eight)));
-    let (shared, alone) = (side("fsync", None)?, side("fsync", Some(scenario::SHARED[0]))?);
+    let (shared, alone) = (modelled("fsync", None)?, modelled("fsync", Some(scenario::SHARED[0]))?);
     lines.extend(shared.iter().map(commits_line));
     lines.extend(alone.iter().map(alone_line));
-    report.scenarios.extend([one, eight, shared, alone].into_iter().flatten());
-    lines.push(conversion_line(&changing::conversion()?));
-    lines.push(memory_line(process)?);
-    lines.extend(open_lines(process)?);
-    lines.extend(make_lines()?);
+    report.scenarios.extend([lookup, one, eight, shared, alone].into_iter().flatten());
+    if asked(CONVERSION) {
+        lines.push(conversion_line(&changing::conversion()?));
+    }
+    if asked(MEMORY) {
+        lines.push(memory_line(process)?);
+    }
+    if asked(OPEN) {
+        lines.extend(open_lines(process)?);
+    }
+    if asked(MKFS) {
+        lines.extend(make_lines()?);
+    }
     Ok(Floors { report, lines })
 }
 

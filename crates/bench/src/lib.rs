@@ -33,7 +33,7 @@ mod work;
 
 pub use arm::Arm;
 pub use error::{BenchError, Result};
-pub use floors::{Floors, Process, floors};
+pub use floors::{Floors, Process, floor_parts, floors};
 pub use load::Load;
 pub use machine::Machine;
 pub use probes::Probe;

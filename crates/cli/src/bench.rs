@@ -11,7 +11,9 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use uext4_bench::{Arm, BenchError, Event, Probe, ROUNDS, Report, SECONDS, Settings, Timing, scenario_names};
+use uext4_bench::{
+    Arm, BenchError, Event, Probe, ROUNDS, Report, SECONDS, Settings, Timing, floor_parts, scenario_names,
+};
 
 const METHOD: &str = "\
 Arms: `on` all switches on, `off` only the scenario's switch off, `all-off`, `raw` the same places of the same
@@ -75,6 +77,10 @@ pub struct BenchArgs {
     #[arg(long, conflicts_with_all = ["scenarios", "device", "size", "threads", "qd"])]
     #[arg(conflicts_with_all = ["arms", "compare", "switches"])]
     pub floors: bool,
+    /// Of the promises, check only these.
+    #[arg(long, value_name = "PART", requires = "floors", value_delimiter = ',')]
+    #[arg(value_parser = PossibleValuesParser::new(floor_parts()))]
+    pub only: Vec<String>,
     /// The setting that arm `on` uses, if not everything on; the other arms switch off from there.
     #[command(flatten)]
     pub switches: SwitchArgs,
@@ -142,7 +148,7 @@ pub fn run(args: &BenchArgs, globals: &Globals) -> Result<ExitCode, CliError> {
         command.args(["bench", option]).arg(device);
         command
     };
-    let floors = uext4_bench::floors(timing, &process, &mut watcher())?;
+    let floors = uext4_bench::floors(timing, &args.only, &process, &mut watcher())?;
     tell(args, &floors.report, None)?;
     print(floors.to_text().as_bytes())?;
     Ok(if floors.are_kept() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -270,6 +276,10 @@ mod tests {
         for line in ["bench metadata", "bench --rounds 39", "bench --mkfs", "bench --floors seq-read"] {
             assert!(parsed(line).is_err(), "{line}");
         }
+        for line in ["bench --only open", "bench --floors --only metadata"] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+        assert_eq!(parsed("bench --floors --only append,open").unwrap().only, ["append", "open"]);
     }
 
     #[test]
