@@ -1,7 +1,6 @@
 //! File maps: walking extent trees and indirect maps on demand and publishing what was found into the mapping
 //! snapshot.
 
-#[allow(dead_code)] // Journaled writes use the rest of it.
 pub(crate) mod edit;
 pub(crate) mod indirect;
 pub(crate) mod overwrite;
