@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `make fio-engine`: the engine target/fio/uext4.so for the installed fio. Its headers have to be of exactly that
 # version, so they come from Debian's source package, through apt lists of their own; FIO_SOURCE names a configured
-# source tree instead.
+# source tree instead. Exit status 3: there are no headers to be had here.
 set -eu
 cd "$(dirname "$0")/.."
 out=$PWD/${CARGO_TARGET_DIR:-target}/fio
@@ -38,7 +38,9 @@ fetch() {
 source=${FIO_SOURCE:-$out/fio-$version}
 if [ ! -e "$source/config-host.h" ]; then
     [ -z "${FIO_SOURCE:-}" ] || { say "$source is not configured"; exit 1; }
+    trap '[ $? -eq 0 ] || { say "no headers of $installed: set FIO_SOURCE to its configured source"; exit 3; }' EXIT
     fetch "$source"
+    trap - EXIT
 fi
 
 cargo build --release --quiet -p uext4-capi

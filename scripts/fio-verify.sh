@@ -10,12 +10,20 @@ case "$bytes" in
     *m) mib=${bytes%m} ;;
     *) echo "BYTES=10g or 500m" >&2; exit 2 ;;
 esac
-if ! dpkg-query -W fio >/dev/null 2>&1 && [ -z "${FIO_SOURCE:-}" ]; then
-    echo "SKIP fio_verify: needs fio of a Debian package, or FIO_SOURCE" | tee -a "${UEXT4_SKIP_LOG:-/dev/null}"
+skip() {
+    echo "SKIP fio_verify: $1" | tee -a "${UEXT4_SKIP_LOG:-/dev/null}"
     [ "${UEXT4_REQUIRE:-}" != all ]
     exit
+}
+if ! dpkg-query -W fio >/dev/null 2>&1 && [ -z "${FIO_SOURCE:-}" ]; then
+    skip "needs fio of a Debian package, or FIO_SOURCE"
 fi
-[ -n "${FIO_ENGINE_BUILT:-}" ] || scripts/fio-engine.sh
+if [ -z "${FIO_ENGINE_BUILT:-}" ]; then
+    status=0
+    scripts/fio-engine.sh || status=$?
+    [ "$status" -ne 3 ] || skip "needs the source of Debian's fio through apt, or FIO_SOURCE"
+    [ "$status" -eq 0 ] || exit "$status"
+fi
 engine=$PWD/${CARGO_TARGET_DIR:-target}/fio/uext4.so
 home=$(mktemp -d -p "${TMPDIR:-/dev/shm}" uext4-fio.XXXXXX)
 trap 'rm -rf "$home"' EXIT
