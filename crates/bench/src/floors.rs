@@ -494,6 +494,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_what_is_asked_for_is_measured() {
+        let process = |_: Probe, _: &Path| -> Command { panic!("no probe was asked for") };
+        let only = [String::from(MKFS)];
+        let floors = floors(Timing::new(1.0, 40), &only, &process, &mut |_| {}).unwrap();
+        assert!(floors.report.scenarios.is_empty());
+        let about: Vec<_> = floors.lines.iter().map(|line| line.what.as_str()).collect();
+        assert_eq!(about.len(), 2, "{about:?}");
+        assert!(about.iter().all(|what| what.starts_with("make a sparse volume")), "{about:?}");
+        assert_eq!(floor_parts().iter().collect::<BTreeSet<_>>().len(), floor_parts().len());
+    }
+
+    #[test]
     fn verdicts_know_which_way_is_better() {
         assert_eq!(verdict(0.99, 0.9, 0.97), Verdict::Goal);
         assert_eq!(verdict(0.93, 0.9, 0.97), Verdict::Floor);
