@@ -124,7 +124,7 @@ impl Shard {
     }
 
     /// CLOCK: the hand goes round, spares what was used since it last passed, and drops what was not. Two
-    /// rounds see every buffer without its mark; what is left then cannot be evicted.
+    /// looks see a buffer without its mark; what is left when all had them cannot be evicted.
     fn evict_to(&self, table: &mut Table, target: usize) {
         // A buffer is looked at twice before it goes. Removals move buffers, so that some are looked at once more.
         let mut steps = table.ring.len() * 3;
