@@ -15,8 +15,8 @@
  * - Threads. Volumes and files may be used by any number of threads at once. A queue or a directory is for one
  *   thread at a time; a queue answers others with -EBUSY.
  * - Durability. A write is durable after uext4_fdatasync() or uext4_fsync() of its file, or when it returns if
- *   it has UEXT4_DSYNC or UEXT4_SYNC. A change of names or sizes is durable after the next uext4_fsync() of the
- *   file, and with uext4_close().
+ *   it has UEXT4_DSYNC or UEXT4_SYNC. A change of sizes or blocks is durable after the next uext4_fsync() of the
+ *   file, a name that was made or taken away after uext4_sync(), and everything with uext4_close().
  * - Fork. A child process can use no handle that it inherits: calls fail, and closing has no effect on the
  *   parent.
  * - Versions. Functions are never changed, only added. uext4_options grows at its end.
@@ -384,8 +384,8 @@ int32_t uext4_stat(struct uext4_volume *volume,
                    int32_t follow,
                    struct uext4_stat *facts);
 
-// Takes the name of a regular file away. The file goes with its last name and its last handle. Durable after the next
-// commit, such as that of `uext4_close`.
+// Takes the name of a regular file away. The file goes with its last name and its last handle. Durable after
+// `uext4_sync`.
 int32_t uext4_unlink(struct uext4_volume *volume,
                      const char *name);
 
@@ -493,6 +493,10 @@ int32_t uext4_close(struct uext4_volume *volume);
 // Commits transactions that are old, and writes times that are. Call it about once a second, or open with
 // `UEXT4_OPEN_BACKGROUND`.
 int32_t uext4_tick(struct uext4_volume *volume);
+
+// Makes all durable that was done before the call: names, sizes, attributes, and data whose writes have completed, of
+// every file. As `syncfs`. It is the call that makes a `uext4_unlink` durable.
+int32_t uext4_sync(struct uext4_volume *volume);
 
 // How full the volume is.
 int32_t uext4_statfs(struct uext4_volume *volume, struct uext4_statfs *facts);

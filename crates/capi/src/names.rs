@@ -144,8 +144,8 @@ pub unsafe extern "C" fn uext4_stat(
     })
 }
 
-/// Takes the name of a regular file away. The file goes with its last name and its last handle. Durable after the next
-/// commit, such as that of `uext4_close`.
+/// Takes the name of a regular file away. The file goes with its last name and its last handle. Durable after
+/// `uext4_sync`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uext4_unlink(volume: *mut uext4_volume, name: *const c_char) -> i32 {
     call_int(|| {

@@ -235,6 +235,16 @@ pub extern "C" fn uext4_tick(volume: *mut uext4_volume) -> i32 {
     })
 }
 
+/// Makes all durable that was done before the call: names, sizes, attributes, and data whose writes have completed, of
+/// every file. As `syncfs`. It is the call that makes a `uext4_unlink` durable.
+#[unsafe(no_mangle)]
+pub extern "C" fn uext4_sync(volume: *mut uext4_volume) -> i32 {
+    call_int(|| {
+        VOLUMES.get(volume)?.sync_all()?;
+        Ok(0)
+    })
+}
+
 /// How full the volume is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uext4_statfs(volume: *mut uext4_volume, facts: *mut uext4_statfs) -> i32 {

@@ -5,9 +5,9 @@ mod common;
 use common::{Image, aligned, open_ro, open_rw, read_write, within};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use uext4::blockdev::Device;
 use uext4::blockdev::layer::{Fault, FaultAction, FaultDevice, FaultOn};
-use uext4::{Error, File, Volume, VolumeOptions, WriteFlags};
+use uext4::blockdev::{Device, Op};
+use uext4::{Counter, Error, File, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::{Need, Scratch, VolumeBuilder, e2fsck_clean, needs, oracle};
 
 /// 2020.
@@ -76,6 +76,47 @@ fn commits_by_age(image: &Image) {
         volume.close().unwrap();
     }
     assert_clean(&*device);
+}
+
+/// All that a crash right after a sync of the volume must find: a size, a time, a name that is gone.
+#[test]
+fn a_sync_of_the_volume_leaves_nothing_for_a_crash() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    for args in [&[][..], &["-O", "^has_journal"]] {
+        let device = image(args).device_with(|options| options.volatile_cache = true);
+        let volume = Volume::open_device(device.clone(), options(Duration::from_secs(3600))).unwrap();
+        volume.open_file("/a", read_write()).unwrap().set_len(20_000).unwrap();
+        volume.remove_file("/b").unwrap();
+        assert_eq!(after_crash(&*device, "/a").0, 16384, "{args:?}");
+        volume.sync_all().unwrap();
+        let crashed = open_ro(Image::of(&*device).device());
+        assert_eq!(crashed.metadata("/a").unwrap().size, 20_000, "{args:?}");
+        assert!(matches!(crashed.metadata("/b"), Err(Error::NotFound)), "{args:?}");
+        overwrite(&volume.open_file("/a", read_write()).unwrap());
+        let before = volume.stats();
+        volume.sync_all().unwrap();
+        assert!(!after_crash(&*device, "/a").1, "{args:?}: the time of an overwrite");
+        volume.sync_all().unwrap();
+        let after = volume.stats();
+        assert!(after.get(Counter::Flushes) >= before.get(Counter::Flushes) + 2, "each flushes");
+        volume.close().unwrap();
+        assert_clean(&*device);
+    }
+}
+
+#[test]
+fn a_sync_of_the_volume_says_when_the_flush_failed() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let memory = image(&[]).device_with(|options| options.volatile_cache = true);
+    let device = Arc::new(FaultDevice::new(memory));
+    let faults = device.handle();
+    let volume = Volume::open_device(device, options(Duration::from_secs(3600))).unwrap();
+    overwrite(&volume.open_file("/a", read_write()).unwrap());
+    volume.sync_all().unwrap();
+    faults.arm(Fault { action: FaultAction::Errno(5), ..Fault::nth(FaultOn::Op(Op::Flush), 0) });
+    assert!(volume.sync_all().is_err());
+    assert!(volume.sync_all().is_err(), "it is not forgotten");
+    open_ro(image(&[]).device()).sync_all().unwrap();
 }
 
 #[test]

@@ -67,6 +67,7 @@ static void volumes(const char *image)
     CHECK(strlen(counters[0].name) > 0);
     IS(uext4_stats(volume, NULL, 0), count);
     IS(uext4_tick(volume), 0);
+    IS(uext4_sync(volume), 0);
     CHECK(uext4_trim(volume, 0, UINT64_MAX, 4096) > 0);
     CHECK(strlen(uext4_version()) >= 5);
 }
@@ -83,6 +84,8 @@ static void wrong_handles(void)
 
     IS(uext4_close(NULL), -EINVAL);
     IS(uext4_tick((struct uext4_volume *)&byte), -EBADF);
+    IS(uext4_sync(NULL), -EINVAL);
+    IS(uext4_sync((struct uext4_volume *)&byte), -EBADF);
     IS(uext4_file_open(NULL, "/x", UEXT4_READ, 0, NULL, &file), -EINVAL);
     IS(uext4_file_open(volume, "/handles", UEXT4_READ | UEXT4_WRITE | UEXT4_CREATE, 0600, NULL, &file), 0);
     IS(uext4_queue_open(volume, 4, 0, 0, &queue), 0);
@@ -368,7 +371,7 @@ static void children(void)
     if (child == 0) {
         char byte;
         int refused = uext4_pread_any(file, &byte, 1, 0) < 0 && uext4_fsync(file) < 0 && uext4_tick(volume) < 0 &&
-                      uext4_ftruncate(file, 0) < 0 && uext4_close(volume) < 0;
+                      uext4_sync(volume) < 0 && uext4_ftruncate(file, 0) < 0 && uext4_close(volume) < 0;
         _exit(refused ? 0 : 1);
     }
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);

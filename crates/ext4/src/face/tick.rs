@@ -6,7 +6,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use uext4_iomap::FileSystem;
+use uext4_iomap::{Engine, FileSystem};
 
 /// Most time that the times of an overwritten file are in memory only, if somebody ticks.
 const TIMES_AGE: Duration = Duration::from_secs(30);
@@ -23,6 +23,16 @@ pub(super) fn tick(fs: &Ext4, commit_interval: Duration) -> Result<()> {
     if fs.state.running_for().is_some_and(|age| age >= commit_interval) {
         fs.state.commit_all()?;
     }
+    times
+}
+
+/// Makes everything durable that was done before: changes of all kinds, times, and data that is complete.
+pub(super) fn sync_all(fs: &Ext4, engine: &Engine<Ext4>) -> Result<()> {
+    // Times are a change as well: they go with the commit.
+    let times = if fs.state.can_change() { fs.files().write_old_times(Duration::ZERO) } else { Ok(()) };
+    fs.state.commit_all()?;
+    // A commit may have had nothing to do, or have begun before the last data was complete.
+    engine.sync_many(&[], true)?;
     times
 }
 

@@ -1,7 +1,7 @@
 //! An open volume.
 
 use crate::change::orphans::{Left, survey};
-use crate::face::tick::{Background, tick};
+use crate::face::tick::{Background, sync_all, tick};
 use crate::face::to_device::ToDevice;
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
@@ -243,6 +243,24 @@ impl Volume {
             return Err(blockdev::Error::Forked.into());
         }
         tick(&self.shared.fs, self.shared.options.commit_interval)
+    }
+
+    /// Makes all durable that was done before this call: names, sizes, attributes, times, and data whose writes have
+    /// completed, of every file. As `syncfs`: a commit and a flush. It also makes durable that a name was taken away,
+    /// which no sync of a file says. Nothing of a volume that is open for reading.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`], [`Error::Io`] if the flush fails: nothing is promised then. [`Error::Corrupt`] of a record
+    /// whose times could not be written; all else is durable.
+    pub fn sync_all(&self) -> Result<()> {
+        if !self.shared.is_ours() {
+            return Err(blockdev::Error::Forked.into());
+        }
+        if !self.shared.options.write {
+            return Ok(());
+        }
+        self.shared.fs.check_alive()?;
+        sync_all(&self.shared.fs, &self.shared.engine)
     }
 
     pub(crate) fn from_shared(shared: Arc<Shared>) -> Self {
