@@ -1,6 +1,6 @@
 # Every target sets the machine up first: as root it installs missing packages, otherwise it names them.
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt demo test vm-test floors bench fuzz crash model kill capi install fio-engine fio-verify
+.PHONY: help setup fmt demo test vm-test floors bench fuzz crash model kill capi install fio-engine fio fio-verify
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -46,6 +46,9 @@ install: ## installs the C library (PREFIX=/usr/local, DESTDIR=)
 
 fio-engine: ## the engine target/fio/uext4.so for the installed fio
 	@scripts/fio-engine.sh
+
+fio: setup ## the jobs of bench/fio: uext4, the kernel's ext4 and XFS, the raw device, in turn (root; SIZE=1g ROUNDS=5 …)
+	@scripts/fio.sh
 
 fio-verify: setup ## fio writes, trims and verifies inside volumes (BYTES=10g)
 	@scripts/fio-verify.sh

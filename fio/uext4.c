@@ -367,8 +367,11 @@ static int init(struct thread_data *td)
 	if (!job)
 		return 1;
 	job->depth = td->o.iodepth;
-	if (job->depth == 1 && !o->queued && !o->polled && !o->registered)
+	if (job->depth == 1 && !o->queued && !o->polled && !o->registered) {
+		/* Done when queue() returns: its latency counts from the call, as of other engines of synchronous calls. */
+		td->flags |= (unsigned long long) FIO_SYNCIO << TD_ENG_FLAG_SHIFT;
 		return 0;
+	}
 	if (o->owner_driven)
 		flags |= UEXT4_QUEUE_OWNER_DRIVEN;
 	if (o->polled)
@@ -676,7 +679,7 @@ struct ioengine_ops ioengine = {
 	.name = "uext4",
 	.version = FIO_IOOPS_VERSION,
 	/* Files are not the host's: no directories are made for them, and layout is `layout`'s. */
-	.flags = FIO_DISKLESSIO | FIO_MEMALIGN,
+	.flags = FIO_DISKLESSIO | FIO_MEMALIGN | FIO_ASYNCIO_SETS_ISSUE_TIME,
 	.setup = setup,
 	.prepopulate_file = layout,
 	.init = init,

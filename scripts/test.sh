@@ -26,5 +26,6 @@ step tests tests
 step models models
 step instructions release_tests instructions
 step fio env BYTES=1g scripts/fio-verify.sh
+step fio-jobs scripts/fio.sh smoke
 step vm scripts/vm-test.sh
 finish
