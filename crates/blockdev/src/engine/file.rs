@@ -1,11 +1,12 @@
 //! Image files and block devices with direct I/O: the device behind `file:` and `sync:`.
 //!
-//! Synchronous calls are `preadv2`/`pwritev2`. `file:` and `sync:` differ in two points only:
+//! Synchronous calls are `preadv2`/`pwritev2`. `file:` and `sync:` differ in three points only:
 //!
 //! - **The queue** of `file:` is io_uring. If the kernel refuses io_uring, if the device is faster without
 //!   ([`Driving::Inline`]), and for `sync:` always, requests run in the call that submits them; the queue's facts tell.
 //! - **FUA on block devices** is one ring request with `RWF_DSYNC` in `file:`, that is, exactly one FUA write.
 //!   `sync:` reports no FUA, because `pwritev2(RWF_DSYNC)` flushes the whole cache as well.
+//! - **Synchronous writes to block devices** are ring requests in `file:` where that is cheaper ([`probe::plugs_writes`]).
 //!
 //! The second point is a property of the kernel: a *synchronous* DSYNC write to a block device is followed by
 //! an fsync of the device (`generic_write_sync`), an asynchronous one is not. Files are different: their
@@ -32,10 +33,13 @@ use std::time::{Duration, Instant};
 /// Longest single system call, bytes: the kernel transfers at most `MAX_RW_COUNT` (2 GiB - 4 KiB) at once.
 const CALL_MAX: usize = 1 << 30;
 
-/// Most rings for synchronous FUA writes of one device. Further threads wait for one of them.
-const FUA_RINGS: usize = 32;
+/// Most rings for synchronous writes of one device. Further threads wait for one of them.
+const WRITE_RINGS: usize = 32;
 
-/// A FUA write that is put off is sent again at least so often ...
+/// Longest write, in bytes, that goes by a ring because that is cheaper. Of longer ones the transfer is the cost.
+const RINGED_MAX: usize = 64 << 10;
+
+/// A write through a ring that is put off is sent again at least so often ...
 const TRIALS: u32 = 8;
 /// ... and at least so long.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -60,9 +64,12 @@ pub(crate) struct FileDevice {
     description: Description,
     /// What all queues on the disk may have in it together.
     budget: Option<Arc<Budget>>,
-    /// One-request rings of durable writes to a block device with a volatile cache, for as many threads at a time.
-    fua_rings: Option<Few<UringQueue>>,
-    /// A request through them flushes the whole cache.
+    /// One-request rings of synchronous writes to a block device, for as many threads at a time: of those that are to
+    /// be durable, if it has a volatile cache or FUA, and of all that are short, if that is cheaper.
+    write_rings: Option<Few<UringQueue>>,
+    /// Short writes go through them.
+    rings_writes: bool,
+    /// A durable request through them flushes the whole cache.
     fua_flushes: bool,
 }
 
@@ -105,11 +112,15 @@ impl FileDevice {
             capabilities,
             description,
             budget,
-            fua_rings: None,
+            write_rings: None,
+            rings_writes: false,
             fua_flushes,
         };
         if block && (capabilities.fua || capabilities.volatile_cache) {
             device.prepare_fua();
+        }
+        if block && driving == Driving::Ring && !capabilities.read_only && probe::plugs_writes() {
+            device.ring_writes();
         }
         Ok(device)
     }
@@ -128,8 +139,8 @@ impl FileDevice {
         if self.capabilities.read_only {
             return;
         }
-        match self.fua_queue() {
-            Ok(queue) => self.fua_rings = Some(Few::new(queue, FUA_RINGS)),
+        match self.write_queue() {
+            Ok(queue) => self.write_rings = Some(Few::new(queue, WRITE_RINGS)),
             Err(error) => {
                 if self.capabilities.fua {
                     self.description.notes.push(format!("no FUA without io_uring: {error}"));
@@ -139,8 +150,16 @@ impl FileDevice {
         }
     }
 
-    /// A ring for one FUA write at a time. It has no part in the account of tags: it is idle nearly always.
-    fn fua_queue(&self) -> Result<UringQueue> {
+    /// Sends short synchronous writes through rings from now on, if the kernel gives any.
+    fn ring_writes(&mut self) {
+        if self.write_rings.is_none() {
+            self.write_rings = self.write_queue().ok().map(|queue| Few::new(queue, WRITE_RINGS));
+        }
+        self.rings_writes = self.write_rings.is_some();
+    }
+
+    /// A ring for one write at a time. It has no part in the account of tags: it is idle nearly always.
+    fn write_queue(&self) -> Result<UringQueue> {
         let options =
             QueueOptions { register_file: Ask::Try, register_buffers: Ask::No, ..QueueOptions::depth(1) };
         UringQueue::new(RingTarget { budget: None, ..self.ring_target() }, &options)
@@ -201,28 +220,52 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Sends FUA writes through a ring that this thread has to itself meanwhile.
-    fn write_fua(&self, buf: &[u8], pos: u64, rings: &Few<UringQueue>) -> Result<()> {
-        let make = || self.fua_queue().map_err(|error| io::Error::from_raw_os_error(error.errno()));
+    /// Writes through a ring that this thread has to itself meanwhile. `None`, with nothing written, if there is no ring
+    /// to be had.
+    fn write_ringed(&self, buf: &[u8], pos: u64, fua: bool, rings: &Few<UringQueue>) -> Option<Result<()>> {
+        let make = || self.write_queue().map_err(|error| io::Error::from_raw_os_error(error.errno()));
+        self.write_by(buf, pos, fua, rings, make)
+    }
+
+    /// The same; `make` gives a ring.
+    fn write_by(
+        &self,
+        buf: &[u8],
+        pos: u64,
+        fua: bool,
+        rings: &Few<UringQueue>,
+        make: impl Fn() -> io::Result<UringQueue>,
+    ) -> Option<Result<()>> {
         let (started, mut trials) = (Instant::now(), 0);
         let mut done = 0;
+        let failed = |errno| Some(Err(io_error(Op::Write, pos, buf.len() as u64, errno)));
         while done < buf.len() {
             let part = &buf[done..buf.len().min(done + CALL_MAX)];
             trials += 1;
-            match rings.with(make, |queue| run_fua(queue, part, pos + done as u64)) {
+            let mut sent = false;
+            let result = rings.with(&make, |queue| {
+                sent = true;
+                run_write(queue, part, pos + done as u64, fua)
+            });
+            match result {
                 Ok(count) if count > 0 => done += count,
-                Ok(_) => return Err(io_error(Op::Write, pos, buf.len() as u64, libc::EIO)),
-                Err(error) if !is_put_off(&error) => {
-                    return Err(io_error(Op::Write, pos, buf.len() as u64, errno_of(&error)));
-                }
+                Ok(_) => return failed(libc::EIO),
+                Err(_) if !sent && done == 0 => return None,
+                Err(error) if !is_put_off(&error) => return failed(errno_of(&error)),
                 Err(_) if trials <= TRIALS || started.elapsed() < PATIENCE => {}
                 Err(error) => {
                     let (op, length, errno) = (Op::Write.name(), buf.len() as u64, errno_of(&error));
-                    return Err(Error::GaveUp { op, pos, length, errno, trials });
+                    return Some(Err(Error::GaveUp { op, pos, length, errno, trials }));
                 }
             }
         }
-        Ok(())
+        Some(Ok(()))
+    }
+
+    /// A write that is durable when it returns, through a ring.
+    fn write_fua(&self, buf: &[u8], pos: u64, rings: &Few<UringQueue>) -> Result<()> {
+        let written = self.write_ringed(buf, pos, true, rings);
+        written.unwrap_or_else(|| Err(io_error(Op::Write, pos, buf.len() as u64, libc::ENOMEM)))
     }
 }
 
@@ -231,12 +274,12 @@ fn is_put_off(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ECANCELED))
 }
 
-/// One FUA write on a queue of its own. After an error the queue must be dropped (which waits for the
+/// One write on a queue of its own. After an error the queue must be dropped (which waits for the
 /// request).
-fn run_fua(queue: &mut UringQueue, buf: &[u8], pos: u64) -> io::Result<usize> {
+fn run_write(queue: &mut UringQueue, buf: &[u8], pos: u64, fua: bool) -> io::Result<usize> {
     let request = Request {
         op: Op::Write,
-        fua: true,
+        fua,
         nowait: false,
         pos,
         // At most CALL_MAX, by `transfer`.
@@ -297,10 +340,16 @@ impl Device for FileDevice {
             if !self.capabilities.fua {
                 return Err(Error::Unsupported("a FUA write to a device without FUA".into()));
             }
-            if let Some(rings) = &self.fua_rings {
+            if let Some(rings) = &self.write_rings {
                 return self.write_fua(buf, pos, rings);
             }
             flags = libc::RWF_DSYNC;
+        } else if self.rings_writes
+            && buf.len() <= RINGED_MAX
+            && let Some(rings) = &self.write_rings
+            && let Some(written) = self.write_ringed(buf, pos, false, rings)
+        {
+            return written;
         }
         self.transfer(Op::Write, pos, buf.len(), |range| {
             let at = pos + range.start as u64;
@@ -311,7 +360,7 @@ impl Device for FileDevice {
     /// On a block device one request, with FUA or without: the block layer (`block/blk-flush.c`) sends a flush behind a
     /// FUA write to a device that has none, and the caller wakes up once. A flush from here is a request more.
     fn write_durable(&self, buf: &[u8], pos: u64) -> Result<()> {
-        if let Some(rings) = self.fua_rings.as_ref().filter(|_| self.capabilities.volatile_cache) {
+        if let Some(rings) = self.write_rings.as_ref().filter(|_| self.capabilities.volatile_cache) {
             self.check_write()?;
             self.check(buf, pos)?;
             return self.write_fua(buf, pos, rings);
@@ -323,7 +372,7 @@ impl Device for FileDevice {
     }
 
     fn write_and_flush(&self, buf: &[u8], pos: u64) -> Result<()> {
-        if self.fua_flushes && self.fua_rings.is_some() {
+        if self.fua_flushes && self.write_rings.is_some() {
             return self.write_durable(buf, pos);
         }
         self.write_at(buf, pos, WriteDurability::Cached)?;
@@ -431,7 +480,7 @@ mod tests {
         let mut device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
         device.capabilities.fua = true;
         device.prepare_fua();
-        assert!(device.capabilities.fua && device.fua_rings.is_some());
+        assert!(device.capabilities.fua && device.write_rings.is_some());
 
         let pool = crate::BufferPool::new(4096).unwrap();
         let mut buf = pool.take(4096).unwrap();
@@ -485,6 +534,59 @@ mod tests {
         });
     }
 
+    /// Short writes go by a ring where that is cheaper, which is a property of the kernel: here they are made to.
+    #[test]
+    fn root_short_writes_go_by_rings_and_are_no_flush() {
+        needs!(Need::Loop);
+        let scratch = Scratch::new(8 << 20);
+        let image = scratch.sparse_file("image", 4 << 20);
+        let node = LoopDevice::attach(&image, LoopOptions { direct_io: true, ..LoopOptions::default() });
+        let mut device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
+        device.ring_writes();
+        assert!(device.rings_writes);
+        let before = flushes(&node);
+        let device = &device;
+        std::thread::scope(|scope| {
+            for thread in 0..4u8 {
+                scope.spawn(move || {
+                    let pool = crate::BufferPool::new(256 << 10).unwrap();
+                    for (length, pos) in
+                        [(512, 0), (4096, 4096), (RINGED_MAX, 65536), (2 * RINGED_MAX, 131_072)]
+                    {
+                        let (mut buf, mut back) = (pool.take(length).unwrap(), pool.take(length).unwrap());
+                        let pos = pos + (u64::from(thread) << 19);
+                        buf.fill(thread + 1);
+                        device.write_at(&buf, pos, WriteDurability::Cached).unwrap();
+                        device.read_at(&mut back, pos).unwrap();
+                        assert_eq!(&buf[..], &back[..]);
+                    }
+                });
+            }
+        });
+        assert_eq!(flushes(&node), before);
+    }
+
+    /// Without a ring to be had nothing was sent, and the caller is told so.
+    #[test]
+    fn root_a_write_that_finds_no_ring_was_not_sent() {
+        needs!(Need::Loop);
+        let scratch = Scratch::new(8 << 20);
+        let image = scratch.sparse_file("image", 4 << 20);
+        let node = LoopDevice::attach(&image, LoopOptions { direct_io: true, ..LoopOptions::default() });
+        let device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
+        let rings = Few::new(device.write_queue().unwrap(), 1);
+        // One whose work failed is dropped: now there is none.
+        let dropped: io::Result<()> = rings.with(|| unreachable!(), |_| Err(io::Error::other("broken")));
+        assert!(dropped.is_err());
+        let pool = crate::BufferPool::new(4096).unwrap();
+        let buf = pool.take(4096).unwrap();
+        let none = || Err(io::Error::from_raw_os_error(libc::EMFILE));
+        for fua in [false, true] {
+            assert!(device.write_by(&buf, 0, fua, &rings, none).is_none());
+        }
+        assert!(matches!(device.write_ringed(&buf, 0, false, &rings), Some(Ok(()))), "one is made again");
+    }
+
     #[test]
     fn root_the_sync_engine_claims_no_fua_on_block_devices() {
         needs!(Need::Loop);
@@ -494,6 +596,6 @@ mod tests {
         let mut device = FileDevice::open(node.path(), FileEngine::Sync, true, false).unwrap();
         device.capabilities.fua = true;
         device.prepare_fua();
-        assert!(!device.capabilities.fua && device.fua_rings.is_none());
+        assert!(!device.capabilities.fua && device.write_rings.is_none());
     }
 }

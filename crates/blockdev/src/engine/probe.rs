@@ -67,6 +67,20 @@ pub(super) fn probe(claimed: &Claimed, path: &Path, write: bool) -> Result<Probe
     Ok(probed)
 }
 
+/// Whether a synchronous write to a block device goes through a worker thread of the kernel: it is put on a plug list
+/// first (`block/fops.c`), and a disk with request queues gets it when the plug is pulled. Measured in instructions of
+/// the whole system, 4 KiB: 16 500 on 6.1 (a ring of one entry: 7 900), 8 400 on 6.12 (a ring: 8 500).
+pub(super) fn plugs_writes() -> bool {
+    let system = rustix::system::uname();
+    release(&system.release().to_string_lossy()).is_some_and(|release| release < (6, 12))
+}
+
+/// Major and minor number of a kernel's release, such as `6.1.0-50-amd64`.
+fn release(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(|other: char| !other.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
 fn failed(path: &Path, action: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
     move |errno| Error::Open { path: path.display().to_string(), action, errno: errno.raw_os_error() }
 }
@@ -262,5 +276,20 @@ impl QueueAttributes {
     fn is_of_a_disk(&self) -> bool {
         let below = fs::read_dir(self.directory.join("../slaves"));
         self.directory.join("../mq").is_dir() && below.is_ok_and(|mut below| below.next().is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::release;
+
+    #[test]
+    fn releases_are_compared_by_number() {
+        assert_eq!(release("6.1.0-50-amd64"), Some((6, 1)));
+        assert_eq!(release("6.12.73+deb13-amd64"), Some((6, 12)));
+        assert_eq!(release("7.0-rc1"), Some((7, 0)));
+        assert_eq!(release("6"), None);
+        assert_eq!(release("linux"), None);
+        assert!(release("6.9.1") < release("6.12.0"));
     }
 }
