@@ -115,7 +115,8 @@ impl MapCell {
         keep: impl FnOnce(ByteRun),
     ) -> Option<u64> {
         let block = u32::try_from(range.pos >> block_bits).ok()?;
-        let entry = self.look(|now| now.entry_at(block));
+        let end = range.end().div_ceil(1 << block_bits);
+        let entry = self.look(|now| now.run_at(block, end));
         if entry.target.kind() != KIND_WRITTEN {
             return None;
         }
@@ -368,6 +369,27 @@ mod tests {
             }
         });
         assert!(made <= 1024 / 64, "{made} snapshots for 1024 changes");
+    }
+
+    /// A change beside the snapshot is no edge of a run for those who look for what is written.
+    #[test]
+    fn a_run_goes_on_over_what_is_beside_the_snapshot() {
+        let cell = MapCell::new();
+        let unwritten = Run { first: 0, length: 1 << 16, state: State::Unwritten, physical: 1000 };
+        cell.lock().add(0, 1 << 16, &[unwritten]).unwrap();
+        // More lines than are laid out anew with each load, or nothing would lie beside them.
+        let apart = (0..4096u64).map(|block| 2 * block..2 * block + 1).collect::<Vec<_>>();
+        cell.lock().converted_unchecked(&apart).unwrap();
+        cell.lock().renew();
+        cell.lock().converted_unchecked(from_ref(&(11..12))).unwrap();
+        assert_eq!(cell.lock().noted(), 1);
+        let found = |first: u64, blocks: u64| {
+            cell.find_written_now(Range { pos: first << 12, length: blocks << 12 }, 12, |_| ())
+        };
+        assert_eq!(found(10, 3), Some((1000 + 10) << 12), "over both edges");
+        assert_eq!(found(11, 2), Some((1000 + 11) << 12));
+        assert_eq!(found(10, 4), None, "block 13 is unwritten");
+        assert_eq!(found(9, 2), None);
     }
 
     #[test]

@@ -105,6 +105,22 @@ impl Now<'_> {
         entry
     }
 
+    /// The entry with `block`, with those behind it that continue it, up to block `end` at least: a change beside the
+    /// snapshot ends what is one run, and a request over its edge is a request of one run.
+    pub(super) fn run_at(&self, block: u32, end: u64) -> Entry {
+        let mut run = self.entry_at(block);
+        while run.end < end
+            && let Ok(block) = u32::try_from(run.end)
+        {
+            let next = self.entry_at(block).cut_before(run.end);
+            if !run.continues_with(&next) {
+                break;
+            }
+            run.end = next.end;
+        }
+        run
+    }
+
     pub(super) fn find(&self, block: u32) -> Found {
         match self.entry_at(block).cut_before(u64::from(block)).run() {
             Some(Run { length, state, physical, .. }) => Found::Known { state, physical, blocks: length },
