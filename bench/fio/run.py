@@ -84,7 +84,8 @@ def command(name, flavour, place, options, layout=False):
         files = [f"{place}/{file}" for file in files]
     depth = shape.get("depth", 1)
     values = dict(FILES=":".join(files), NRFILES=used, SIZE=options.size, RUNTIME=options.runtime, RAMP=options.ramp,
-                  QD=depth, BATCH=min(depth, 32), DIRECT=0 if flavour == "raw" and shape["device"] == "dax" else 1, CREATE=int(layout))
+                  QD=depth, BATCH=min(depth, 32), CREATE=int(layout),
+                  DIRECT=0 if flavour == "raw" and shape["device"] == "dax" else 1)
     run = ["fio", "--output-format=json"] + engine(shape, flavour, place, options)
     if shape["device"] == "zram":
         # Only what is all zeros costs zram no compression.

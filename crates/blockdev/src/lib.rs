@@ -18,6 +18,7 @@ mod open;
 mod own;
 pub mod partition;
 mod pool;
+pub mod probes;
 mod process;
 mod queue;
 mod scratch;

@@ -29,7 +29,7 @@ pub struct InfoArgs {
 }
 
 /// What overwrites do to times in this version.
-pub const TIMES_NOTE: &str = "mtime/ctime of overwrites are kept in memory only by this version";
+pub const TIMES_NOTE: &str = "mtime/ctime of overwrites stay in memory until a sync or the close";
 
 /// Everything, in the shape of the JSON.
 #[derive(Serialize)]

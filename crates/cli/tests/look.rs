@@ -67,7 +67,7 @@ fn info_agrees_with_dumpe2fs() {
     assert!(["membarrier", "swap"].contains(&fence), "{fence}");
 
     let text = text([OsStr::new("info"), image.as_os_str()]);
-    assert!(text.contains("mtime/ctime of overwrites are kept in memory only by this version"), "{text}");
+    assert!(text.contains("mtime/ctime of overwrites stay in memory until a sync or the close"), "{text}");
     assert!(text.contains("recovery:              not needed"), "{text}");
     assert!(text.contains(&format!("gate fence:            {fence}:")), "{text}");
 }

@@ -4,7 +4,9 @@
 //! while the device still works on the slot. So safe code can neither free nor touch memory under transfer.
 
 use std::os::fd::BorrowedFd;
-use uext4_blockdev::{Buffer, DeviceQueue, Done, Full, Memory, Op, Queue, QueueFacts, Request, Result, Wait};
+use uext4_blockdev::{
+    Buffer, DeviceQueue, Done, Full, Memory, Op, Queue, QueueFacts, Request, Result, Wait, probes,
+};
 
 /// The memory of one request.
 #[derive(Debug, Default)]
@@ -194,6 +196,7 @@ impl Door {
         debug_assert!(matches!(held.payload, Payload::None), "a slot in use is not free");
         std::mem::forget(std::mem::replace(&mut held.payload, Payload::One(buffer)));
         held.outstanding = 1;
+        probes::submit(op, pos, length.into(), fua, slot.into());
         // SAFETY: as in `push`: the memory is the whole buffer, which the slot owns since the lines above until nothing
         // of it is outstanding. Moving a `Buffer` does not move its bytes, and a refused request is never looked at
         // again.
@@ -232,6 +235,7 @@ impl Door {
             memory,
             tag: u64::from(slot) | u64::from(part.index) << 32,
         };
+        probes::submit(part.op, part.pos, part.length.into(), part.fua, request.tag);
         // SAFETY: the memory lies in a buffer of the slot's payload (`Payload::memory` asserts it), which the
         // slot owns. It leaves the slot only by `take` or `store`, which assert that nothing of the slot is
         // outstanding, and nobody reaches its bytes before (`idle_payload` asserts the same). If the door is
@@ -252,6 +256,7 @@ impl Door {
         let outcome = self.queue.reap(done, wait);
         // A queue that fails may have delivered before it did.
         for done in &done[before..] {
+            probes::complete(done.tag, done.result.into());
             self.held[slot_of(done.tag) as usize].outstanding -= 1;
         }
         outcome

@@ -46,6 +46,7 @@ pub mod owner_lock;
 pub mod pending;
 mod pipeline;
 pub mod plan;
+mod probes;
 pub mod queue;
 mod raw;
 pub mod simple_read;

@@ -11,6 +11,7 @@ use crate::fs::{Blocks, Count, FileSystem, OpenFile};
 use crate::mapping::{MapKind, Piece, Pieces, Range, State};
 use crate::pending::{Batch, Ticket as Pending};
 use crate::plan::{Durability, JournalWork, Plan, Request, Route, Summary, Sync, View, plan_read};
+use crate::probes;
 use crate::switches::Routing;
 use crate::write_plan::{is_subblock, plan_write_of};
 use std::collections::HashMap;
@@ -150,6 +151,7 @@ impl<F: FileSystem> Engine<F> {
         if plan.drops_privileges {
             self.fs.check_privileges(&file.inode)?;
         }
+        probes::plan(true, request.range, &plan);
         Ok(plan)
     }
 
@@ -167,6 +169,7 @@ impl<F: FileSystem> Engine<F> {
         if plan.counted {
             self.counters.bump(Counter::DioCounted);
         }
+        probes::plan(false, range, &plan);
         plan
     }
 

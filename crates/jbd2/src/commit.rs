@@ -12,6 +12,7 @@
 use crate::io::flush;
 use crate::journal::{Journal, Logged, Place};
 use crate::log_writer::{Contents, Target};
+use crate::probes;
 use crate::space::Tail;
 use crate::transaction::{Frozen, Transaction};
 use crate::{AbortCause, Error, Result, Tid};
@@ -86,10 +87,12 @@ impl Journal {
     /// The running transaction becomes a committed one. The caller has the turn.
     fn commit_running(&self) -> Result<()> {
         let Some(transaction) = self.lock_running() else { return Ok(()) };
+        probes::commit_start(transaction.tid);
         self.await_updates(&transaction)?;
         let frozen = transaction.freeze(&self.cache)?;
         let place = self.switch(&transaction, &frozen)?;
         self.write_log(place, &frozen)?;
+        probes::commit(place.tid, place.blocks);
         self.finish(place, frozen)
     }
 

@@ -73,6 +73,7 @@ mod journal;
 mod log_map;
 mod log_writer;
 mod options;
+mod probes;
 mod recovery;
 mod reserve;
 mod space;

@@ -6,7 +6,8 @@
 //!   ([`Driving::Inline`]), and for `sync:` always, requests run in the call that submits them; the queue's facts tell.
 //! - **FUA on block devices** is one ring request with `RWF_DSYNC` in `file:`, that is, exactly one FUA write.
 //!   `sync:` reports no FUA, because `pwritev2(RWF_DSYNC)` flushes the whole cache as well.
-//! - **Synchronous writes to block devices** are ring requests in `file:` where that is cheaper ([`probe::plugs_writes`]).
+//! - **Synchronous writes to block devices** are ring requests in `file:` where that is cheaper
+//!   ([`probe::plugs_writes`]).
 //!
 //! The second point is a property of the kernel: a *synchronous* DSYNC write to a block device is followed by
 //! an fsync of the device (`generic_write_sync`), an asynchronous one is not. Files are different: their
@@ -21,7 +22,7 @@ use super::uring::UringQueue;
 use crate::own::{self, Claim};
 use crate::{
     Ask, Capabilities, Description, Device, DeviceQueue, Done, Driving, Error, Geometry, Memory, Op, Process,
-    Queue, QueueOptions, Request, Result, Wait, WriteDurability, sys,
+    Queue, QueueOptions, Request, Result, Wait, WriteDurability, probes, sys,
 };
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -220,8 +221,33 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Writes through a ring that this thread has to itself meanwhile. `None`, with nothing written, if there is no ring
-    /// to be had.
+    /// A write that was checked, by the way that is its own.
+    fn write_routed(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
+        let mut flags = 0;
+        // Without a volatile cache every completed write is durable: a plain one does.
+        if durability == WriteDurability::Fua && self.capabilities.volatile_cache {
+            if !self.capabilities.fua {
+                return Err(Error::Unsupported("a FUA write to a device without FUA".into()));
+            }
+            if let Some(rings) = &self.write_rings {
+                return self.write_fua(buf, pos, rings);
+            }
+            flags = libc::RWF_DSYNC;
+        } else if self.rings_writes
+            && buf.len() <= RINGED_MAX
+            && let Some(rings) = &self.write_rings
+            && let Some(written) = self.write_ringed(buf, pos, false, rings)
+        {
+            return written;
+        }
+        self.transfer(Op::Write, pos, buf.len(), |range| {
+            let at = pos + range.start as u64;
+            sys::write(self.file.as_fd(), &buf[range], at, flags)
+        })
+    }
+
+    /// Writes through a ring that this thread has to itself meanwhile. `None`, with nothing written, if there is no
+    /// ring to be had.
     fn write_ringed(&self, buf: &[u8], pos: u64, fua: bool, rings: &Few<UringQueue>) -> Option<Result<()>> {
         let make = || self.write_queue().map_err(|error| io::Error::from_raw_os_error(error.errno()));
         self.write_by(buf, pos, fua, rings, make)
@@ -323,9 +349,11 @@ impl Device for FileDevice {
 
     fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
         self.check(buf, pos)?;
-        self.transfer(Op::Read, pos, buf.len(), |range| {
-            let at = pos + range.start as u64;
-            sys::read(self.file.as_fd(), &mut buf[range], at, 0)
+        probes::around(Op::Read, pos, buf.len() as u64, false, || {
+            self.transfer(Op::Read, pos, buf.len(), |range| {
+                let at = pos + range.start as u64;
+                sys::read(self.file.as_fd(), &mut buf[range], at, 0)
+            })
         })
     }
 
@@ -334,27 +362,8 @@ impl Device for FileDevice {
     fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
         self.check_write()?;
         self.check(buf, pos)?;
-        let mut flags = 0;
-        // Without a volatile cache every completed write is durable: a plain one does.
-        if durability == WriteDurability::Fua && self.capabilities.volatile_cache {
-            if !self.capabilities.fua {
-                return Err(Error::Unsupported("a FUA write to a device without FUA".into()));
-            }
-            if let Some(rings) = &self.write_rings {
-                return self.write_fua(buf, pos, rings);
-            }
-            flags = libc::RWF_DSYNC;
-        } else if self.rings_writes
-            && buf.len() <= RINGED_MAX
-            && let Some(rings) = &self.write_rings
-            && let Some(written) = self.write_ringed(buf, pos, false, rings)
-        {
-            return written;
-        }
-        self.transfer(Op::Write, pos, buf.len(), |range| {
-            let at = pos + range.start as u64;
-            sys::write(self.file.as_fd(), &buf[range], at, flags)
-        })
+        let fua = durability == WriteDurability::Fua;
+        probes::around(Op::Write, pos, buf.len() as u64, fua, || self.write_routed(buf, pos, durability))
     }
 
     /// On a block device one request, with FUA or without: the block layer (`block/blk-flush.c`) sends a flush behind a
@@ -363,7 +372,8 @@ impl Device for FileDevice {
         if let Some(rings) = self.write_rings.as_ref().filter(|_| self.capabilities.volatile_cache) {
             self.check_write()?;
             self.check(buf, pos)?;
-            return self.write_fua(buf, pos, rings);
+            let write = || self.write_fua(buf, pos, rings);
+            return probes::around(Op::Write, pos, buf.len() as u64, true, write);
         }
         if self.capabilities.fua {
             return self.write_at(buf, pos, WriteDurability::Fua);
@@ -395,16 +405,20 @@ impl Device for FileDevice {
     }
 
     fn settle(&self) -> Result<()> {
-        retry(|| Ok(rustix::fs::fdatasync(&self.file)?))
-            .map_err(|error| io_error(Op::Flush, 0, 0, errno_of(&error)))
+        probes::around(Op::Flush, 0, 0, false, || {
+            retry(|| Ok(rustix::fs::fdatasync(&self.file)?))
+                .map_err(|error| io_error(Op::Flush, 0, 0, errno_of(&error)))
+        })
     }
 
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
         self.process.check()?;
         self.check_write()?;
         self.geometry.check(pos, length)?;
-        discard(self.file.as_fd(), self.block, pos, length)
-            .map_err(|error| io_error(Op::Discard, pos, length, errno_of(&error)))
+        probes::around(Op::Discard, pos, length, false, || {
+            discard(self.file.as_fd(), self.block, pos, length)
+                .map_err(|error| io_error(Op::Discard, pos, length, errno_of(&error)))
+        })
     }
 
     fn reads_zeros(&self, pos: u64, length: u64) -> bool {
