@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# How far the arm `raw` of `uext4 bench` is from fio with the same settings on the same device: 4 KiB random reads
-# from a loop device over tmpfs, one thread, 128 in flight, batches of 32, registered file and buffers. Root.
-# Rounds alternate; the end prints the median of each and of the paired ratios.
+# How far `uext4 bench` is from fio with the same settings on the same device: 4 KiB random reads from a loop device
+# over tmpfs, one thread, 128 in flight, batches of 32, registered file and buffers. Arm `raw` beside fio's io_uring,
+# arm `on` beside fio with the engine, on the same file of the same volume. Root.
+# Rounds alternate; the end prints the medians and that of the paired ratios.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 cd "$(dirname "$0")/.."
 rounds=${1:-7}
 uext4=${UEXT4:-target/release/uext4}
 [ "$(id -u)" -eq 0 ] || { echo "compare-fio.sh: needs root (loop device, tmpfs)"; exit 1; }
-[ -x "$uext4" ] || cargo build --release -p uext4-cli
+[ -n "${UEXT4:-}" ] || cargo build --release --quiet -p uext4-cli
+scripts/fio-engine.sh
+engine=$PWD/${CARGO_TARGET_DIR:-target}/fio/uext4.so
 work=$(mktemp -d)
 loop=
 clean() {
@@ -23,20 +26,37 @@ trap clean EXIT
 mount -t tmpfs -o size=2500M tmpfs "$work"
 dd if=/dev/zero of="$work/image" bs=1M count=2048 status=none
 loop=$(losetup -f --show --direct-io=on "$work/image")
+
+# measure ARM: operations a second by `uext4 bench`.
+measure() {
+    "$uext4" bench randread-poll --device "$loop:/" ${2:-} --qd 128 --size 1G --arms "$1" --seconds 3 \
+        --json "$work/bench.json" > /dev/null 2>&1
+    grep -m 1 -o '"iops": *[0-9]*' "$work/bench.json" | grep -o '[0-9]*$'
+}
+
+# by_fio OPTION...: the same by fio.
+by_fio() {
+    fio --name=fio --thread=1 --size=1G --direct=1 --iodepth=128 --iodepth_batch_submit=32 \
+        --iodepth_batch_complete_min=32 --iodepth_batch_complete_max=128 --bs=4k --rw=randread --norandommap \
+        --time_based --runtime=3 --ramp_time=0.5 --gtod_reduce=1 --output-format=terse "$@" | cut -d ';' -f 8
+}
+
+measure on --mkfs > /dev/null
 for _ in $(seq "$rounds"); do
-    "$uext4" bench randread-poll --device "$loop:/" --mkfs --qd 128 --size 1G --arms raw --seconds 3 \
-        --json "$work/raw.json" > /dev/null 2>&1
-    raw=$(grep -m 1 -o '"iops": *[0-9]*' "$work/raw.json" | grep -o '[0-9]*$')
-    fio=$(fio --name=fio --filename="$loop" --size=1G --direct=1 --ioengine=io_uring --iodepth=128 \
-        --iodepth_batch_submit=32 --iodepth_batch_complete_min=32 --iodepth_batch_complete_max=128 --bs=4k \
-        --rw=randread --norandommap --registerfiles=1 --fixedbufs=1 --time_based --runtime=3 --ramp_time=0.5 \
-        --gtod_reduce=1 --output-format=terse | cut -d ';' -f 8)
-    echo "$raw $fio"
+    echo "raw $(measure raw) $(by_fio --filename="$loop" --ioengine=io_uring --registerfiles=1 --fixedbufs=1)"
+    echo "file $(measure on) $(by_fio --ioengine="external:$engine" --device="$loop" --filename=uext4-bench.0 \
+        --registered=1 --queued=1)"
 done | awk '
     function median(list, count,   i, j, t) {
         for (i = 1; i <= count; i++) for (j = i + 1; j <= count; j++)
             if (list[j] < list[i]) { t = list[i]; list[i] = list[j]; list[j] = t }
         return list[int((count + 1) / 2)]
     }
-    { printf "round %d: raw %d, fio %d IOPS\n", NR, $1, $2; raw[NR] = $1; fio[NR] = $2; ratio[NR] = $1 / $2 }
-    END { printf "median: raw %d, fio %d IOPS, raw/fio %.3f\n", median(raw, NR), median(fio, NR), median(ratio, NR) }'
+    function report(what, ours, theirs, ratios, count) {
+        printf "median of %s: bench %d, fio %d IOPS, bench/fio %.3f\n", what, median(ours, count),
+            median(theirs, count), median(ratios, count)
+    }
+    { printf "%s: bench %d, fio %d IOPS\n", $1, $2, $3 }
+    $1 == "raw" { n++; a[n] = $2; b[n] = $3; c[n] = $2 / $3 }
+    $1 == "file" { m++; d[m] = $2; e[m] = $3; f[m] = $2 / $3 }
+    END { report("the raw device", a, b, c, n); report("a file", d, e, f, m) }'
