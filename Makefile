@@ -1,6 +1,7 @@
 # Every target sets the machine up first: as root it installs missing packages, otherwise it names them.
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt demo test vm-test floors bench fuzz crash model kill capi install fio-engine fio fio-verify
+.PHONY: help setup fmt demo test vm-test floors bench fuzz crash model kill capi install examples fio-engine fio \
+	fio-verify
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -43,6 +44,9 @@ capi: ## the C library: target/capi/libuext4.so, libuext4.a, uext4.h, uext4.pc
 
 install: ## installs the C library (PREFIX=/usr/local, DESTDIR=)
 	@PREFIX=$(or $(PREFIX),/usr/local) DESTDIR=$(DESTDIR) scripts/capi.sh install
+
+examples: setup ## builds the C programs of examples/ (target/examples) and tests them (KILLS=3 of each load)
+	@scripts/examples.sh
 
 fio-engine: ## the engine target/fio/uext4.so for the installed fio
 	@scripts/fio-engine.sh

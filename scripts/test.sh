@@ -25,6 +25,7 @@ step documents documents
 step tests tests
 step models models
 step instructions release_tests instructions
+step examples scripts/examples.sh
 step fio env BYTES=1g scripts/fio-verify.sh
 step fio-jobs scripts/fio.sh smoke
 step vm scripts/vm-test.sh
