@@ -23,6 +23,7 @@ step lint lint
 step tidy cargo xtask tidy
 step documents documents
 step tests tests
+step packages scripts/packages-check.sh
 step models models
 step instructions release_tests instructions
 step examples scripts/examples.sh

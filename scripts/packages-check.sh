@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Packs every crate that is published, and compiles what came out: a source that lies outside its crate, or a crate
+# that needs one that is not published, shows here. The packages see each other as they would from a registry. With
+# `--verify` cargo does this itself, from nothing: the same answer, minutes later.
+set -eu
+cd "$(dirname "$0")/.."
+target=$PWD/${CARGO_TARGET_DIR:-target}
+out=$target/package
+packed=(--workspace --allow-dirty --quiet)
+for manifest in crates/*/Cargo.toml vm/guest/Cargo.toml xtask/Cargo.toml; do
+    ! grep -q '^publish = false$' "$manifest" ||
+        packed+=(--exclude "$(sed -n 's/^name = "\(.*\)"$/\1/p' "$manifest" | head -n 1)")
+done
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+rm -f "$out"/*.crate
+
+# Without the notes that tests stay here.
+pack() {
+    local status=0
+    cargo package "${packed[@]}" "$@" 2> "$target/package.log" || status=$?
+    grep -v -e '^warning: ignoring \(test\|example\) ' "$target/package.log" >&2 || true
+    return "$status"
+}
+
+if [ "${1:-}" = --verify ]; then
+    pack
+    exit
+fi
+pack --no-verify
+check=$out/check
+rm -rf "$check"
+mkdir -p "$check"
+members="" patches=""
+for crate in "$out"/*.crate; do
+    folder=$(basename "$crate" .crate)
+    tar -x -C "$check" -f "$crate"
+    for file in README.md LICENSE-MIT LICENSE-APACHE; do
+        [ -f "$check/$folder/$file" ] || { echo "$folder lacks $file"; exit 1; }
+    done
+    members="$members\"$folder\", "
+    patches="$patches${folder%-"$version"} = { path = \"$folder\" }"$'\n'
+done
+[ -n "$members" ] || { echo "nothing was packed"; exit 1; }
+# The profile of the workspace, so that what it compiled of other crates is taken.
+{
+    printf '[workspace]\nresolver = "3"\nmembers = [%s]\n\n' "${members%, }"
+    printf '[patch.crates-io]\n%s\n' "$patches"
+    sed -n '/^\[profile\.dev/,/^$/p' Cargo.toml
+} > "$check/Cargo.toml"
+cp Cargo.lock "$check/"
+CARGO_TARGET_DIR=$target cargo check --quiet --manifest-path "$check/Cargo.toml" --workspace
+echo "packages-check: $(find "$check" -mindepth 1 -maxdepth 1 -type d | wc -l) packages compile"
+rm -rf "$check"
