@@ -1,7 +1,7 @@
 # Every target sets the machine up first: as root it installs missing packages, otherwise it names them.
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt demo test vm-test floors bench fuzz crash model kill capi install examples fio-engine fio \
-	fio-verify
+.PHONY: help setup fmt demo test vm-test floors bench fuzz crash model kill capi install examples deb deb-test packages \
+	fio-engine fio fio-verify
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -47,6 +47,15 @@ install: ## installs the C library (PREFIX=/usr/local, DESTDIR=)
 
 examples: setup ## builds the C programs of examples/ (target/examples) and tests them (KILLS=3 of each load)
 	@scripts/examples.sh
+
+deb: setup ## a Debian package of the command, its pages and completions, the C library and the fio engine
+	@scripts/deb.sh
+
+deb-test: setup ## installs that package in a bare Debian, uses it, removes it (root)
+	@scripts/deb-test.sh
+
+packages: ## the crates as they would be published, compiled by cargo from nothing
+	@scripts/packages-check.sh --verify
 
 fio-engine: ## the engine target/fio/uext4.so for the installed fio
 	@scripts/fio-engine.sh

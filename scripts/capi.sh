@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # `make capi`: target/capi/ with libuext4.so, libuext4.a, uext4.h and uext4.pc. `scripts/capi.sh install` copies them to
-# DESTDIR/PREFIX. The shared library is linked from the archive, because rustc gives symbols no versions.
+# DESTDIR/PREFIX, the libraries to LIBDIR (lib) in there. The shared library is linked from
+# the archive, because rustc gives symbols no versions.
 set -eu
 cd "$(dirname "$0")/.."
 out=${CARGO_TARGET_DIR:-target}/capi
 prefix=${PREFIX:-/usr/local}
+libdir=${LIBDIR:-lib}
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 soname=libuext4.so.${version%%.*}
 
@@ -22,7 +24,7 @@ build() {
 pkgconfig() {
     cat <<PC
 prefix=$prefix
-libdir=\${prefix}/lib
+libdir=\${prefix}/$libdir
 includedir=\${prefix}/include
 
 Name: uext4
@@ -38,9 +40,9 @@ build
 pkgconfig > "$out/uext4.pc"
 [ "${1:-}" = install ] || exit 0
 to=${DESTDIR:-}$prefix
-install -d "$to/lib/pkgconfig" "$to/include"
-install -m 644 "$out/libuext4.a" "$to/lib/"
-install -m 755 "$out/libuext4.so.$version" "$to/lib/"
-cp -d "$out/$soname" "$out/libuext4.so" "$to/lib/"
+install -d "$to/$libdir/pkgconfig" "$to/include"
+install -m 644 "$out/libuext4.a" "$to/$libdir/"
+install -m 755 "$out/libuext4.so.$version" "$to/$libdir/"
+cp -d "$out/$soname" "$out/libuext4.so" "$to/$libdir/"
 install -m 644 "$out/uext4.h" "$to/include/"
-install -m 644 "$out/uext4.pc" "$to/lib/pkgconfig/"
+install -m 644 "$out/uext4.pc" "$to/$libdir/pkgconfig/"
