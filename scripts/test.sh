@@ -29,5 +29,6 @@ step instructions release_tests instructions
 step examples scripts/examples.sh
 step fio env BYTES=1g scripts/fio-verify.sh
 step fio-jobs scripts/fio.sh smoke
+step deb env FIO_ENGINE_BUILT=1 scripts/deb-test.sh
 step vm scripts/vm-test.sh
 finish
