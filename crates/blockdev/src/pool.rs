@@ -31,6 +31,8 @@ const MAX_GROWTH: usize = 64 << 20;
 const LIMIT_FACTOR: usize = 8;
 /// See [`LIMIT_FACTOR`].
 const MIN_LIMIT: usize = 256 << 20;
+/// Most pages that are registered by themselves: each costs about a microsecond when a queue is made.
+const PAGES_MAX: usize = 4096;
 
 /// The memory of one request. A plain address: validity is promised by the caller of [`crate::DeviceQueue::push`].
 #[derive(Debug, Clone, Copy)]
@@ -42,34 +44,52 @@ pub struct Memory {
     pub registered: Option<Registered>,
 }
 
-/// A region of memory that a pool registers with its queues. The same number names another region in each pool, so
-/// the pool belongs to it.
-// One word, that it is copied as one: the pool's number above 16 bits for the region's.
+/// A place in a region of memory that a pool registers with its queues. The same numbers name another place in each
+/// pool, so the pool belongs to it.
+// One word, that it is copied as one: the pool's number, 16 bits for the page and 16 for the region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registered(NonZeroU64);
 
-/// Numbers of regions in a pool.
-const REGIONS: NonZeroU64 = NonZeroU64::new(1 << 16).expect("not zero");
+/// Places in a pool.
+const PLACES: NonZeroU64 = NonZeroU64::new(1 << 32).expect("not zero");
 
 impl Registered {
     /// Pools are numbered below this.
-    pub(crate) const POOLS: u64 = 1 << 48;
+    pub(crate) const POOLS: u64 = 1 << 32;
 
-    /// Region `region` of the pool with the number `pool`, which is below [`Registered::POOLS`].
-    pub(crate) fn new(pool: NonZeroU64, region: u16) -> Self {
-        Registered(pool.saturating_mul(REGIONS) | u64::from(region))
+    /// Region `region` of the pool with the number `pool`, which is below [`Registered::POOLS`]. Page `page` of it, of
+    /// those that are registered by themselves too, counted from 1; 0 is none of them.
+    pub(crate) fn new(pool: NonZeroU64, region: u16, page: u16) -> Self {
+        Registered(pool.saturating_mul(PLACES) | u64::from(page) << 16 | u64::from(region))
     }
 
     /// Number of the pool: unique in the process, never used again.
     #[inline(always)]
     pub(crate) fn pool(self) -> u64 {
-        self.0.get() / REGIONS
+        self.0.get() / PLACES
     }
 
     /// Index in the pool's list of regions.
     #[inline(always)]
     pub(crate) fn region(self) -> u16 {
         self.0.get() as u16
+    }
+
+    /// The page, counted from 1; 0 if it has no number.
+    #[inline(always)]
+    pub(crate) fn page(self) -> u16 {
+        (self.0.get() >> 16) as u16
+    }
+
+    /// The place so many bytes further in the same region.
+    #[inline]
+    fn advanced(self, offset: usize) -> Self {
+        let (page, pages) = (self.page(), offset / PAGE);
+        if page == 0 || pages == 0 {
+            return self;
+        }
+        let page = u16::try_from(usize::from(page) + pages).unwrap_or(0);
+        Registered((self.0.get() & !(0xffff << 16) | u64::from(page) << 16).try_into().unwrap_or(self.0))
     }
 }
 
@@ -209,6 +229,21 @@ impl BufferPool {
         state.regions[..self.shared.registered].iter().map(|region| (region.base, region.length)).collect()
     }
 
+    /// What a ring registers: the regions, and behind them the first pages of the first region, each by itself. The
+    /// kernel takes a request of one page faster if no more is registered with it: then it does not ask whether the
+    /// request has to be divided (`bio_may_exceed_limits` of Linux).
+    pub(crate) fn registrations(&self) -> Registrations {
+        let mut vectors = self.regions();
+        let regions = vectors.len() as u16;
+        let first = vectors.first().map_or(0, |(_, length)| length / PAGE);
+        let pages = first.min(PAGES_MAX);
+        if let Some(&(base, _)) = vectors.first() {
+            // SAFETY: the page lies inside the region.
+            vectors.extend((0..pages).map(|page| (unsafe { base.add(page * PAGE) }, PAGE)));
+        }
+        Registrations { vectors, regions, pages: pages as u16 }
+    }
+
     /// A buffer of exactly `length` bytes, aligned to 4096. Registered memory is used first; a used-up pool
     /// grows by an unregistered region.
     ///
@@ -255,7 +290,15 @@ impl BufferPool {
     }
 }
 
-/// A number that no pool of this process had before; none after 2⁴⁸ - 1 of them.
+/// What a ring registers of a pool.
+pub(crate) struct Registrations {
+    /// First bytes and lengths: of regions, then of pages.
+    pub(crate) vectors: Vec<(NonNull<u8>, usize)>,
+    pub(crate) regions: u16,
+    pub(crate) pages: u16,
+}
+
+/// A number that no pool of this process had before; none after 2³² - 1 of them.
 fn next_serial() -> Option<NonZeroU64> {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let last = LAST
@@ -320,9 +363,10 @@ impl State {
             }
             // SAFETY: `carved + size <= length`, so the block lies inside the region's mapping.
             let address = unsafe { region.base.add(region.carved) };
+            let page = if index == 0 { u16::try_from(region.carved / PAGE + 1).unwrap_or(0) } else { 0 };
             region.carved += size;
             self.count_block(kind, class);
-            let named = |pool| Registered::new(pool, index as u16);
+            let named = |pool| Registered::new(pool, index as u16, page);
             return Some(Block { address, registered: self.serial.filter(|_| kind == 0).map(named) });
         }
         None
@@ -338,7 +382,8 @@ impl State {
             // SAFETY: the block has `class_size(smaller + 1)` bytes, so its second half starts inside it.
             let address = unsafe { block.address.add(class_size(smaller)) };
             self.count_block(kind, smaller);
-            self.free[kind][smaller].push(Block { address, ..block });
+            let registered = block.registered.map(|place| place.advanced(class_size(smaller)));
+            self.free[kind][smaller].push(Block { address, registered });
         }
         self.count_block(kind, class);
         Some(block)
@@ -400,7 +445,8 @@ impl Buffer {
         let piece = &**self.piece;
         assert!(offset <= piece.length as usize, "offset beyond the buffer");
         // SAFETY: `offset <= length`, so the result is inside the block or one past its end.
-        Memory { address: unsafe { piece.address.add(offset) }, registered: piece.registered }
+        let address = unsafe { piece.address.add(offset) };
+        Memory { address, registered: piece.registered.map(|place| place.advanced(offset)) }
     }
 
     /// Memory of somebody else, for one request. The buffer does not free it. `registered` is the region that it lies
@@ -427,8 +473,18 @@ impl Buffer {
 
     /// Whether these bytes lie in this buffer.
     pub fn holds(&self, address: NonNull<u8>, length: u32) -> bool {
-        let (home, from) = (self.piece.address.addr().get(), address.addr().get());
-        from.checked_sub(home).is_some_and(|offset| offset + length as usize <= self.piece.length as usize)
+        self.offset_of(address, length).is_some()
+    }
+
+    fn offset_of(&self, address: NonNull<u8>, length: u32) -> Option<usize> {
+        let offset = address.addr().get().checked_sub(self.piece.address.addr().get())?;
+        (offset + length as usize <= self.piece.length as usize).then_some(offset)
+    }
+
+    /// Where these bytes of this buffer are registered: for [`Buffer::foreign`].
+    pub fn registered_at(&self, address: NonNull<u8>, length: u32) -> Option<Registered> {
+        let offset = self.offset_of(address, length)?;
+        self.piece.registered.map(|place| place.advanced(offset))
     }
 
     /// First byte, aligned to 4096. For reading from it through a raw pointer while the buffer is borrowed.
@@ -506,6 +562,26 @@ mod tests {
     }
 
     #[test]
+    fn a_place_inside_a_buffer_knows_its_page() {
+        let pool = BufferPool::with_limit(64 << 10, 64 << 10).unwrap();
+        let _first = pool.take(4096).unwrap();
+        let mut long = pool.take(32 << 10).unwrap();
+        let page = |memory: Memory| memory.registered.unwrap().page();
+        let start = page(long.memory(0));
+        assert_eq!([512, 4095, 4096, 20_000].map(|offset| page(long.memory(offset)) - start), [0, 0, 1, 4]);
+        // SAFETY: inside the buffer.
+        let inside = unsafe { long.address().add(8192) };
+        assert_eq!(long.registered_at(inside, 4096).unwrap().page(), start + 2);
+        assert_eq!(long.registered_at(inside, 32 << 10), None, "it ends behind the buffer");
+        let all = pool.registrations();
+        assert_eq!((all.regions, all.pages, all.vectors.len()), (1, 16, 17));
+        assert_eq!(all.vectors[usize::from(start)], (long.address(), PAGE), "regions first, pages from 1");
+        let none = Registered::new(pool.serial().unwrap(), 0, 0);
+        assert_eq!(none.advanced(1 << 20), none);
+        assert_eq!(Registered::new(pool.serial().unwrap(), 0, 65_000).advanced(8 << 20).page(), 0);
+    }
+
+    #[test]
     fn blocks_come_back_registered_first_and_split() {
         let pool = BufferPool::with_limit(1 << 20, 1 << 20).unwrap();
         let whole = pool.take(1 << 20).unwrap();
@@ -518,10 +594,15 @@ mod tests {
         addresses.dedup();
         assert_eq!(addresses.len(), 256);
         let serial = pool.serial().unwrap();
-        let region = Registered::new(serial, 0);
-        assert_eq!((region.pool(), region.region()), (serial.get(), 0));
-        assert_eq!(Registered::new(serial, 7).region(), 7);
-        assert!(pieces.iter_mut().all(|piece| piece.memory(4096).registered == Some(region)));
+        let place = Registered::new(serial, 7, 9);
+        assert_eq!((place.pool(), place.region(), place.page()), (serial.get(), 7, 9));
+        let base = pool.regions()[0].0.as_ptr() as usize;
+        for piece in &mut pieces {
+            let place = piece.memory(0).registered.unwrap();
+            let page = (piece.address().as_ptr() as usize - base) / PAGE;
+            assert_eq!((place.pool(), place.region()), (serial.get(), 0));
+            assert_eq!(usize::from(place.page()), page + 1, "a block that was divided");
+        }
         assert_ne!(BufferPool::new(4096).unwrap().serial(), Some(serial));
     }
 }

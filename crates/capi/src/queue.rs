@@ -109,10 +109,9 @@ impl Queue {
             None if length == 0 => NonNull::dangling(),
             None => return Err(Fault::new(libc::EFAULT, "a buffer is NULL")),
         };
-        let home = self.memory.iter_mut().find(|home| home.holds(address, length));
-        let registered = home.and_then(|home| home.memory(0).registered);
+        let registered = self.memory.iter().find_map(|home| home.registered_at(address, length));
         let spare = self.spare.pop();
-        // SAFETY: the caller's promise; a registered region is the one that the address lies in.
+        // SAFETY: the caller's promise; a registered place is the one that the address lies in.
         Ok(unsafe { Buffer::foreign(address, length, registered, spare) })
     }
 

@@ -1,33 +1,106 @@
 //! Transfer memory that a ring knows beforehand.
 
-use crate::{Ask, Error, QueueFacts, QueueOptions, Result};
+use crate::pool::Registrations;
+use crate::{Ask, Error, Memory, QueueFacts, QueueOptions, Result};
 use io_uring::IoUring;
+use std::io;
 use std::num::NonZeroU64;
+use std::ptr::NonNull;
 
-/// Registers the pool's memory with the ring, all its regions or none. Returns the pool's number if it did,
-/// so that [`crate::Memory::registered`] of that pool is usable, otherwise 0.
-pub(super) fn register_memory(ring: &IoUring, options: &QueueOptions, facts: &mut QueueFacts) -> Result<u64> {
+/// Bytes of memory that are registered by themselves.
+const PAGE: usize = 4096;
+
+/// What of a pool is registered with a ring.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Table {
+    /// Number of the pool; 0: of none.
+    pool: u64,
+    regions: u16,
+    /// Pages with an entry of their own, behind those of the regions.
+    pages: u16,
+}
+
+impl Table {
+    pub(super) fn is_empty(&self) -> bool {
+        self.pool == 0
+    }
+
+    /// The entry of the table that holds these bytes. Memory of any other pool is plain memory here.
+    #[inline(always)]
+    pub(super) fn entry(&self, memory: &Memory, length: u32) -> Option<u16> {
+        let place = memory.registered.filter(|place| place.pool() == self.pool)?;
+        let page = place.page().wrapping_sub(1);
+        let in_page = memory.address.addr().get() % PAGE + length as usize <= PAGE;
+        Some(if page < self.pages && in_page { self.regions + page } else { place.region() })
+    }
+}
+
+/// Registers the pool's memory with the ring: all its regions and its pages, or the regions alone, or nothing.
+pub(super) fn register_memory(
+    ring: &IoUring,
+    options: &QueueOptions,
+    facts: &mut QueueFacts,
+) -> Result<Table> {
     let pool = match (&options.pool, options.register_buffers) {
-        (_, Ask::No) | (None, Ask::Try) => return Ok(0),
+        (_, Ask::No) | (None, Ask::Try) => return Ok(Table::default()),
         (None, Ask::Require) => return Err(Error::Unsupported("registering buffers without a pool".into())),
         (Some(pool), _) => pool,
     };
-    let regions = pool.regions();
-    let vectors: Vec<libc::iovec> = regions
-        .iter()
-        .map(|&(address, length)| libc::iovec { iov_base: address.as_ptr().cast(), iov_len: length })
-        .collect();
-    // SAFETY: the regions are live mappings of the pool, and the queue keeps a handle of the pool for as long
-    // as the ring exists (`UringQueue::_pool`).
-    let registered = unsafe { ring.submitter().register_buffers(&vectors) };
-    match registered {
-        Ok(()) => Ok(pool.serial().map_or(0, NonZeroU64::get)),
+    let Registrations { vectors, regions, pages } = pool.registrations();
+    let number = pool.serial().map_or(0, NonZeroU64::get);
+    let refused = match register(ring, &vectors) {
+        Ok(()) => return Ok(Table { pool: number, regions, pages }),
+        Err(error) => error,
+    };
+    match register(ring, &vectors[..usize::from(regions)]) {
+        Ok(()) => {
+            facts.fallbacks.push(format!("pages are not registered by themselves: {refused}"));
+            Ok(Table { pool: number, regions, pages: 0 })
+        }
         Err(error) if options.register_buffers == Ask::Try => {
             facts
                 .fallbacks
                 .push(format!("buffers are not registered: {error} (RLIMIT_MEMLOCK may be too low)"));
-            Ok(0)
+            Ok(Table::default())
         }
         Err(error) => Err(Error::Unsupported(format!("registering buffers: {error}"))),
+    }
+}
+
+fn register(ring: &IoUring, parts: &[(NonNull<u8>, usize)]) -> io::Result<()> {
+    let vector = |&(address, length): &(NonNull<u8>, usize)| libc::iovec {
+        iov_base: address.as_ptr().cast(),
+        iov_len: length,
+    };
+    let vectors: Vec<libc::iovec> = parts.iter().map(vector).collect();
+    // SAFETY: the parts are live mappings of the pool, and the queue keeps a handle of the pool for as long as the ring
+    // exists (`UringQueue::_pool`).
+    unsafe { ring.submitter().register_buffers(&vectors) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BufferPool;
+
+    #[test]
+    fn requests_of_one_page_take_its_entry() {
+        let pool = BufferPool::with_limit(64 << 10, 64 << 10).unwrap();
+        let number = pool.serial().unwrap().get();
+        let table = Table { pool: number, regions: 1, pages: 4 };
+        let mut long = pool.take(32 << 10).unwrap();
+        let mut entry = |offset, length| table.entry(&long.memory(offset), length);
+        assert_eq!(entry(0, 4096), Some(1));
+        assert_eq!(entry(512, 512), Some(1));
+        assert_eq!(entry(4096, 4096), Some(2));
+        assert_eq!(entry(512, 4096), Some(0), "over two pages");
+        assert_eq!(entry(0, 8192), Some(0));
+        assert_eq!(entry(16 << 10, 4096), Some(0), "beyond the pages that have entries");
+        let regions = Table { pages: 0, ..table };
+        assert_eq!(regions.entry(&long.memory(0), 4096), Some(0));
+        assert_eq!(Table { pool: number + 1, ..table }.entry(&long.memory(0), 4096), None);
+        assert_eq!(Table::default().entry(&long.memory(0), 4096), None);
+        let plain = Memory { registered: None, ..long.memory(0) };
+        assert_eq!(table.entry(&plain, 4096), None);
     }
 }

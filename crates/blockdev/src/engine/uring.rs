@@ -29,12 +29,12 @@
 use super::budget::Share;
 use super::enter::enter_part;
 use super::polling;
-use super::registered::register_memory;
+use super::registered::{Table, register_memory};
 use super::ring::{self, Plan, RingTarget, Tombstone, Wakeup};
 use super::ring_index::RingIndex;
 use crate::{
-    Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Process, QueueFacts, QueueOptions, Registered,
-    Request, Result, Wait, sys,
+    Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Process, QueueFacts, QueueOptions, Request, Result,
+    Wait, sys,
 };
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{IoUring, opcode, types};
@@ -66,8 +66,8 @@ pub struct UringQueue {
     /// What goes into the entry's descriptor field: 0 for the registered file, else the descriptor.
     descriptor: i32,
     descriptor_flags: Flags,
-    /// Number of the pool whose memory regions are registered with the ring; 0: of none.
-    registered: u64,
+    /// What memory is registered with the ring.
+    registered: Table,
     fua_flags: i32,
     nowait_flags: i32,
     depth: u32,
@@ -128,7 +128,7 @@ impl UringQueue {
         facts.sqpoll = granted.sqpoll;
         facts.owner_driven = granted.owner;
         facts.registered_file = file_slot;
-        facts.registered_buffers = registered != 0;
+        facts.registered_buffers = !registered.is_empty();
         let share =
             target.budget.as_ref().filter(|_| !granted.sqpoll).map(|budget| budget.join(options.depth));
         Ok(UringQueue {
@@ -186,10 +186,7 @@ impl UringQueue {
         if request.fua && request.op == Op::Write {
             flags |= self.fua_flags;
         }
-        // Memory of any other pool is plain memory here.
-        let named = request.memory.registered.filter(|memory| memory.pool() == self.registered);
-        let region = named.map(Registered::region);
-        let entry = match (request.op, region) {
+        let entry = match (request.op, self.registered.entry(&request.memory, length)) {
             (Op::Read, Some(index)) => {
                 opcode::ReadFixed::new(fd, address, length, index).offset(pos).rw_flags(flags).build()
             }
