@@ -1,6 +1,6 @@
 # Every target sets the machine up first: as root it installs missing packages, otherwise it names them.
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt demo test vm-test floors bench fuzz crash model kill capi install examples deb deb-test packages \
+.PHONY: help setup fmt demo test vm-test vm-count floors bench fuzz crash model kill capi install examples deb deb-test packages \
 	fio-engine fio fio-verify
 
 help: ## this list
@@ -20,6 +20,9 @@ test: setup ## everything: style, lints, docs, tests, models, instruction counts
 
 vm-test: setup ## the tests that need devices of the virtual machine
 	@scripts/vm-test.sh
+
+vm-count: setup ## instructions for each request, counted in the virtual machine (SMP=8, KERNEL=backports)
+	@scripts/vm-count.sh $(if $(SMP),--smp $(SMP))
 
 floors: setup ## the measured promises: instruction counts and speed ratios
 	@scripts/floors.sh

@@ -11,115 +11,13 @@
 # in target/vm.
 set -eu
 cd "$(dirname "$0")/.."
-cache=$PWD/target/vm
+what=vm-test
+. scripts/vm-lib.sh
 seconds_max=150
 # Both processors in one thread. With a thread for each, two boots of kernel 6.1.0-50 never ended: a soft lockup of a
 # processor, each time in another place. In one thread it takes ten to twenty seconds longer.
 accel=tcg,thread=single
-mkdir -p "$cache"
-
-say() { printf 'vm: %s\n' "$*" >&2; }
-
-# skip REASON: the same line and the same log as the tests of the workspace.
-skip() {
-    [ "${UEXT4_REQUIRE:-}" != all ] || { say "$1, and UEXT4_REQUIRE=all forbids a skip"; exit 1; }
-    echo "SKIP vm-test: $1"
-    [ -z "${UEXT4_SKIP_LOG:-}" ] || echo "SKIP vm-test: $1" >> "$UEXT4_SKIP_LOG"
-    exit 0
-}
-
-PATH=$PATH:/usr/sbin:/sbin
-for program in qemu-system-x86_64 busybox modprobe depmod mke2fs dmsetup dpkg-deb apt-get; do
-    command -v "$program" >/dev/null || skip "needs \`$program\` (scripts/setup.sh as root installs it)"
-done
-
-# apt with package lists of our own: for a machine whose lists are absent, and for an ordinary user.
-private_apt() {
-    local lists=$cache/lists
-    mkdir -p "$lists/partial" "$cache/archives/partial"
-    "$@" -o Dir::State::lists="$lists" -o Dir::Cache="$cache/archives" -o APT::Sandbox::User=root
-}
-
-# The packages that hold the stock kernel and its modules.
-kernel_packages() {
-    local apt=$1 meta
-    for meta in linux-image-amd64 linux-image-generic; do
-        $apt apt-cache depends "$meta" 2>/dev/null |
-            sed -n 's/^ *Depends: \(linux-\(image\|modules\)-[^<>]*[0-9].*\)/\1/p' | grep . && return 0
-    done
-    return 0
-}
-
-# Unpacks the newest kernel into $cache/kernel; a kernel that is already there is kept.
-fetch_kernel() {
-    [ ! -e "$cache/kernel/complete" ] || return 0
-    say "downloading a kernel"
-    local apt="env" packages package
-    packages=$(kernel_packages "$apt")
-    if [ -z "$packages" ] || ! (cd "$cache" && apt-get -qq download $packages >/dev/null 2>&1); then
-        apt=private_apt
-        private_apt apt-get -qq update
-        packages=$(kernel_packages "$apt")
-        [ -n "$packages" ] || { say "no kernel package in the package lists"; exit 1; }
-        (cd "$cache" && private_apt apt-get -qq download $packages)
-    fi
-    # Ubuntu splits modules off into a dependency of the image.
-    for package in $packages; do
-        local extra
-        extra=$($apt apt-cache depends "$package" | sed -n 's/^ *Depends: \(linux-modules-[^ ]*\)/\1/p')
-        [ -z "$extra" ] || (cd "$cache" && $apt apt-get -qq download $extra >/dev/null)
-    done
-    rm -rf "$cache/kernel"
-    mkdir -p "$cache/kernel"
-    for package in "$cache"/linux-*.deb; do
-        dpkg-deb -x "$package" "$cache/kernel"
-        rm "$package"
-    done
-    local release
-    release=$(basename "$(echo "$cache"/kernel/boot/vmlinuz-*)" | sed 's/^vmlinuz-//')
-    [ -d "$cache/kernel/lib" ] || mv "$cache/kernel/usr/lib" "$cache/kernel/lib"
-    depmod -b "$cache/kernel" "$release"
-    echo "$release" > "$cache/kernel/complete"
-}
-
-# add_programs ROOT FOLDER NAME...: copies programs with the shared libraries they need (a static one needs
-# none).
-add_programs() {
-    local root=$1 folder=$2 program library
-    shift 2
-    for program in "$@"; do
-        program=$(command -v "$program")
-        install -D "$program" "$root/$folder/$(basename "$program")"
-        { ldd "$program" 2>/dev/null || true; } | { grep -o '/[^ ]*' || true; } | while read -r library; do
-            [ -e "$root$library" ] || install -D "$library" "$root$library"
-        done
-    done
-}
-
-# add_modules ROOT RELEASE MODULE...: copies modules with those they depend on, uncompressed.
-add_modules() {
-    local root=$1 release=$2 file plain
-    shift 2
-    modprobe -d "$cache/kernel" -S "$release" -a --show-depends "$@" | sed -n 's/^insmod \([^ ]*\).*/\1/p' |
-        sort -u | while read -r file; do
-        plain=$root${file#"$cache/kernel"}
-        mkdir -p "$(dirname "$plain")"
-        case "$file" in
-            *.zst) zstd -q -d "$file" -o "${plain%.zst}" ;;
-            *.xz) xz -d -c "$file" > "${plain%.xz}" ;;
-            *) cp "$file" "$plain" ;;
-        esac
-    done
-    cp "$cache/kernel/lib/modules/$release"/modules.{builtin,builtin.modinfo,order} \
-        "$root/lib/modules/$release/"
-    depmod -b "$root" "$release"
-}
-
-# Statically linked builds in a target folder of their own.
-static_cargo() {
-    RUSTFLAGS="-C target-feature=+crt-static" CARGO_TARGET_DIR=$cache/cargo \
-        cargo "$@" --quiet --release --target x86_64-unknown-linux-gnu
-}
+needs qemu-system-x86_64 busybox modprobe depmod mke2fs dmsetup dpkg-deb apt-get
 
 # Builds the guest program and the vm_ test files into $cache/programs.
 build_programs() {
@@ -165,7 +63,7 @@ boot() {
     # memmap=512M!1G: 512 MiB of memory at 1 GiB become /dev/pmem0.
     timeout "$seconds_max" qemu-system-x86_64 -accel "$accel" -cpu max -smp 2 -m 2048 \
         -nodefaults -no-reboot -display none -serial stdio -monitor none \
-        -kernel "$cache/kernel/boot/vmlinuz-$release" -initrd "$cache/initramfs.gz" \
+        -kernel "$kernel/boot/vmlinuz-$release" -initrd "$cache/initramfs.gz" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off memmap=512M!1G" \
         -drive "file=$cache/nvme.img,if=none,format=raw,cache=unsafe,id=nvme" \
         -device nvme,drive=nvme,serial=uext4 </dev/null 2>&1 | tr -d '\r' | tee "$cache/console.log"
@@ -194,7 +92,7 @@ power_cut() {
     : > "$cache/cut-console.log"
     qemu-system-x86_64 -accel "$accel" -cpu max -smp 2 -m 1024 \
         -nodefaults -no-reboot -display none -serial stdio -monitor none \
-        -kernel "$cache/kernel/boot/vmlinuz-$release" -initrd "$cache/initramfs.gz" \
+        -kernel "$kernel/boot/vmlinuz-$release" -initrd "$cache/initramfs.gz" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off uext4.power_cut" \
         -device nvme,id=cut,serial=uext4 "${devices[@]}" </dev/null >"$cache/cut-console.log" 2>&1 &
     pid=$!
@@ -224,7 +122,7 @@ done
 exec 9> "$cache/lock"
 flock 9
 fetch_kernel
-release=$(cat "$cache/kernel/complete")
+release=$(cat "$kernel/complete")
 [ "$with_guest" = no ] || build_programs
 build_initramfs "$release"
 [ "$dry" = no ] || exit 0

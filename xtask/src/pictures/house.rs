@@ -9,7 +9,7 @@ const GAP: usize = 24;
 const FLOOR: usize = 64;
 
 /// Crates that are no part of the product.
-const BESIDE: [&str; 4] = ["xtask", "uext4-testkit", "uext4-hostile", "uext4-vm-guest"];
+const BESIDE: [&str; 5] = ["xtask", "uext4-testkit", "uext4-hostile", "uext4-vm-guest", "uext4-vm-count"];
 
 #[derive(serde::Deserialize)]
 struct Tidy {

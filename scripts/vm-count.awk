@@ -1,0 +1,61 @@
+# Turns the lines of the guest that counts into tables, and compares with what was promised (scripts/vm-count.sh).
+# Variable `csv`: a file for the figures.
+BEGIN {
+    FS = ","
+    print "shape,arm,threads,requests,slices,median,least,most,clock" > csv
+}
+/^KERNEL / { print; print "" }
+/^SKIP / { skipped = skipped $0 "\n" }
+/^COUNT,/ {
+    shape = $2
+    if (!(shape in arms)) shapes[++shape_count] = shape
+    arms[shape] = arms[shape] (arms[shape] == "" ? "" : ",") $3
+    median[shape, $3] = $7
+    spread[shape, $3] = ($9 - $8) / $7 * 100
+    clock[shape, $3] = $10
+    if (spread[shape, $3] > widest) { widest = spread[shape, $3]; where = shape " " $3 }
+    print substr($0, 7) > csv
+}
+function ratio(shape, over, under) {
+    if (!((shape, over) in median) || !((shape, under) in median)) return 0
+    return median[shape, over] / median[shape, under]
+}
+# Promises: text, what was found, the least, the goal.
+function promise(text, found, floor, goal) {
+    if (found == 0) return
+    verdict = found >= goal ? "goal" : found >= floor ? "floor" : "MISSED"
+    printf "| %s | %.2f | %.2f | %.2f | %s |\n", text, found, floor, goal, verdict
+}
+END {
+    print "| shape | arm | instructions | spread, % | over the base | ext4 / arm |"
+    print "|---|---|--:|--:|--:|--:|"
+    for (s = 1; s <= shape_count; s++) {
+        shape = shapes[s]
+        count = split(arms[shape], names, ",")
+        # The base of a shape: a ring, or a copy.
+        base = (shape, "map") in median ? "map" : "ring"
+        for (a = 1; a <= count; a++) {
+            name = names[a]
+            over = (shape, base) in median ? sprintf("%+.0f", median[shape, name] - median[shape, base]) : ""
+            against = (shape, "ext4") in median ? sprintf("%.2f", ratio(shape, "ext4", name)) : ""
+            printf "| %s | %s | %.0f | %.2f | %s | %s |\n",
+                shape, name, median[shape, name], spread[shape, name], over, against
+        }
+    }
+    printf "\nWidest spread of the slices: %.2f %% (%s).\n", widest, where
+    if (skipped != "") printf "\n%s", skipped
+    print "\n| promise | found | floor | goal | |"
+    print "|---|--:|--:|--:|---|"
+    promise("queued-read: ext4 / uext4", ratio("queued-read", "ext4", "uext4"), 1.1, 1.18)
+    promise("polled-read: ext4 / uext4", ratio("polled-read", "ext4", "uext4"), 1.2, 1.30)
+    promise("queued-overwrite: ext4 / uext4", ratio("queued-overwrite", "ext4", "uext4"), 1.7, 2.0)
+    promise("polled-overwrite: ext4 / uext4", ratio("polled-overwrite", "ext4", "uext4"), 1.3, 1.45)
+    promise("sync-overwrite: ext4 / uext4", ratio("sync-overwrite", "ext4", "uext4"), 1.05, 1.2)
+    for (s = 1; s <= 2; s++) {
+        shape = s == 1 ? "queued-read" : "polled-read"
+        if (!((shape, "uext4") in median)) continue
+        over = median[shape, "uext4"] - median[shape, "ring"]
+        printf "| %s: uext4 over the ring, instructions | %.0f | 300 | 200 | %s |\n",
+            shape, over, over <= 200 ? "goal" : over <= 300 ? "floor" : "MISSED"
+    }
+}
