@@ -21,8 +21,8 @@ test: setup ## everything: style, lints, docs, tests, models, instruction counts
 vm-test: setup ## the tests that need devices of the virtual machine
 	@scripts/vm-test.sh
 
-vm-count: setup ## instructions for each request, counted in the virtual machine (SMP=8, KERNEL=backports)
-	@scripts/vm-count.sh $(if $(SMP),--smp $(SMP))
+vm-count: setup ## instructions for each request, counted in the virtual machine (KERNEL=backports)
+	@scripts/vm-count.sh
 
 floors: setup ## the measured promises: instruction counts and speed ratios
 	@scripts/floors.sh

@@ -2,7 +2,7 @@
 # Variable `csv`: a file for the figures.
 BEGIN {
     FS = ","
-    print "shape,arm,threads,requests,slices,median,least,most,clock" > csv
+    print "shape,arm,requests,slices,median,least,most,clock" > csv
 }
 /^KERNEL / { print; print "" }
 /^SKIP / { skipped = skipped $0 "\n" }
@@ -10,9 +10,8 @@ BEGIN {
     shape = $2
     if (!(shape in arms)) shapes[++shape_count] = shape
     arms[shape] = arms[shape] (arms[shape] == "" ? "" : ",") $3
-    median[shape, $3] = $7
-    spread[shape, $3] = ($9 - $8) / $7 * 100
-    clock[shape, $3] = $10
+    median[shape, $3] = $6
+    spread[shape, $3] = ($8 - $7) / $6 * 100
     if (spread[shape, $3] > widest) { widest = spread[shape, $3]; where = shape " " $3 }
     print substr($0, 7) > csv
 }

@@ -74,7 +74,7 @@ fetch_kernel() {
         rm "$package"
     done
     local release
-    release=$(basename "$(echo "$cache"/kernel/boot/vmlinuz-*)" | sed 's/^vmlinuz-//')
+    release=$(basename "$(echo "$kernel"/boot/vmlinuz-*)" | sed 's/^vmlinuz-//')
     [ -d "$kernel/lib" ] || mv "$kernel/usr/lib" "$kernel/lib"
     depmod -b "$kernel" "$release"
     echo "$release" > "$kernel/complete"

@@ -4,7 +4,7 @@ BEGIN { FS = "," }
 {
     shape[NR] = $2
     arm[NR] = $3
-    requests = $5
+    requests = $4
     if (!($2 in known)) { known[$2] = 1; shapes[++shape_count] = $2 }
 }
 END {

@@ -8,29 +8,17 @@ use uext4::{
     VolumeOptions, WriteFlags,
 };
 
-/// A volume and how its file is opened.
-pub struct Opened {
-    volume: Volume,
-    switches: Switches,
-}
-
-/// Opens the volume.
-pub fn open(path: &str, switches: &str) -> Opened {
+/// Opens the volume, and what carries out requests of a shape in its file.
+pub fn target(path: &str, switches: &str, shape: &'static Shape) -> Box<dyn Target> {
     let switches: Switches = switches.parse().expect("switches");
     let options = VolumeOptions::read_write().switches(switches);
     let volume = Volume::open(path, options).unwrap_or_else(|error| panic!("{path}: {error}"));
-    Opened { volume, switches }
-}
-
-/// What carries out requests of a shape.
-pub fn target(opened: &Opened, shape: &'static Shape) -> Box<dyn Target> {
     let options = OpenOptions::new().read(true).write(true);
-    let file = opened.volume.open_file("/data", options).expect("the file");
-    let route =
-        Route { volume: opened.volume.clone(), before: opened.volume.stats(), switches: opened.switches };
+    let file = volume.open_file("/data", options).expect("the file");
+    let route = Route { volume: volume.clone(), before: volume.stats(), switches };
     let flags = if shape.dsync { WriteFlags::DSYNC } else { WriteFlags::empty() };
     if shape.depth == 1 {
-        assert_eq!(shape.dax, opened.volume.device().capabilities().dax.is_some());
+        assert_eq!(shape.dax, volume.device().capabilities().dax.is_some());
         return Box::new(Calls { file, flags, memory: Page::new(), shape, route });
     }
     let mut options = QueueOptions::depth(shape.depth as u32)
@@ -41,7 +29,7 @@ pub fn target(opened: &Opened, shape: &'static Shape) -> Box<dyn Target> {
     if shape.polled {
         options = options.iopoll(Ask::Require);
     }
-    let mut queue = opened.volume.queue(options).expect("a queue");
+    let mut queue = volume.queue(options).expect("a queue");
     let slot = queue.attach(&file).expect("attached");
     let free = (0..shape.depth).map(|_| {
         let mut buffer = queue.buffer(shape.block).expect("memory");

@@ -3,13 +3,12 @@
 //!
 //!     count SHAPE ARM KIND PATH [SWITCHES]
 //!
-//! SHAPE is one of `shape::SHAPES`, ARM a word for the output. KIND says who carries the requests out: `ring` a minimal
-//! ring on PATH, `region` one whose memory is registered in one piece, `call` system calls on PATH, `map` a copy from or
-//! to mapped memory, `uext4` the library on the volume PATH with SWITCHES, in its file `/data`. COUNT_THREADS threads do
-//! the same beside each other (1), COUNT_OPS requests in a slice (4096), COUNT_SLICES slices (7) after one that does
-//! not count.
+//! SHAPE is one of `shape::SHAPES`, ARM a word for the output. KIND says who carries the requests out: `ring` a
+//! minimal ring on PATH, `region` one whose memory is registered in one piece, `call` system calls, `map` a copy of
+//! mapped memory, `uext4` the library on the volume PATH with SWITCHES, in its file `/data`. COUNT_SLICES slices
+//! (7) after one that does not count.
 //!
-//! Prints `COUNT,shape,arm,threads,requests,slices,median,least,most,clock`: instructions for each request, and at
+//! Prints `COUNT,shape,arm,requests,slices,median,least,most,clock`: instructions for each request, and at
 //! last what the guest's clock says, nanoseconds.
 
 mod library;
@@ -20,8 +19,10 @@ mod system;
 use shape::{SPAN, Shape};
 use std::arch::asm;
 use std::process::ExitCode;
-use std::sync::Barrier;
 use std::time::Instant;
+
+/// In a slice.
+const REQUESTS: usize = 4096;
 
 /// Who carries requests out.
 pub trait Target {
@@ -94,78 +95,34 @@ fn mark<const END: bool>() {
 }
 
 /// Positions anywhere in the file, the same in every arm.
-fn positions(shape: &Shape, count: usize, thread: usize) -> Vec<u64> {
-    let mut state = 0x9E37_79B9_7F4A_7C15 ^ (thread as u64 + 1);
+fn positions(shape: &Shape) -> Vec<u64> {
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let position = || {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         state % (SPAN / shape.stride()) * shape.stride()
     };
-    std::iter::repeat_with(position).take(count).collect()
+    std::iter::repeat_with(position).take(REQUESTS).collect()
 }
 
-fn setting(name: &str, default: usize) -> usize {
-    std::env::var(name).ok().map_or(default, |value| value.parse().expect("a number"))
-}
-
-/// What one slice cost, over all its requests.
-struct Slice {
-    instructions: u64,
-    nanoseconds: u64,
-}
-
-/// One thread's part: its target is its own, and made by itself.
-fn thread_of(shape: &Shape, make: &(dyn Fn() -> Box<dyn Target> + Sync), number: usize, bars: &[Barrier; 2]) {
-    let ops = setting("COUNT_OPS", 4096);
-    let positions = positions(shape, ops, number);
-    let mut target = make();
-    for _ in 0..=setting("COUNT_SLICES", 7) {
-        bars[0].wait();
-        slice(&mut *target, shape, &positions);
-        bars[1].wait();
-    }
-    target.check(((setting("COUNT_SLICES", 7) + 1) * ops) as u64);
-}
-
-fn measure(shape: &Shape, make: &(dyn Fn() -> Box<dyn Target> + Sync), threads: usize) -> Vec<Slice> {
-    let slices = setting("COUNT_SLICES", 7);
-    let begin = || (instructions(), Instant::now());
-    let end = |(count, clock): (u64, Instant)| Slice {
-        instructions: instructions() - count,
-        nanoseconds: clock.elapsed().as_nanos() as u64,
-    };
-    // One thread needs no others to be woken.
-    if threads == 1 {
-        let ops = setting("COUNT_OPS", 4096);
-        let positions = positions(shape, ops, 0);
-        let mut target = make();
-        slice(&mut *target, shape, &positions);
-        let sums = (0..slices).map(|_| {
-            let started = begin();
-            mark::<false>();
-            slice(&mut *target, shape, &positions);
-            mark::<true>();
-            end(started)
-        });
-        let sums = sums.collect();
-        target.check(((slices + 1) * ops) as u64);
-        return sums;
-    }
-    let bars = [Barrier::new(threads + 1), Barrier::new(threads + 1)];
-    std::thread::scope(|scope| {
-        for number in 0..threads {
-            let bars = &bars;
-            scope.spawn(move || thread_of(shape, make, number, bars));
-        }
-        let sums = (0..=slices).map(|_| {
-            let started = begin();
-            bars[0].wait();
-            bars[1].wait();
-            end(started)
-        });
-        sums.skip(1).collect()
-    })
+/// Instructions and nanoseconds of each slice, for one request.
+fn measure(shape: &Shape, target: &mut dyn Target, slices: usize) -> (Vec<f64>, Vec<f64>) {
+    let positions = positions(shape);
+    let each = |sum: u64| sum as f64 / REQUESTS as f64;
+    slice(target, shape, &positions);
+    let sums = (0..slices).map(|_| {
+        let (count, clock) = (instructions(), Instant::now());
+        mark::<false>();
+        slice(target, shape, &positions);
+        mark::<true>();
+        (each(instructions() - count), each(clock.elapsed().as_nanos() as u64))
+    });
+    let mut sums: (Vec<f64>, Vec<f64>) = sums.unzip();
+    target.check(((slices + 1) * REQUESTS) as u64);
+    sums.0.sort_by(f64::total_cmp);
+    sums.1.sort_by(f64::total_cmp);
+    sums
 }
 
 fn main() -> ExitCode {
@@ -180,34 +137,24 @@ fn main() -> ExitCode {
         }
     };
     let shape = shape::named(name).expect("a shape");
-    let volume = (kind == "uext4").then(|| library::open(path, switches));
-    let make = || -> Box<dyn Target> {
-        match kind {
-            "ring" => Box::new(ring::Ring::new(path, shape, false)),
-            "region" => Box::new(ring::Ring::new(path, shape, true)),
-            "call" => Box::new(system::Calls::new(path, shape)),
-            "map" => Box::new(system::Mapped::new(path, shape)),
-            "uext4" => library::target(volume.as_ref().expect("opened"), shape),
-            _ => panic!("{kind}: no such kind"),
-        }
+    let mut target: Box<dyn Target> = match kind {
+        "ring" => Box::new(ring::Ring::new(path, shape, false)),
+        "region" => Box::new(ring::Ring::new(path, shape, true)),
+        "call" => Box::new(system::Calls::new(path, shape)),
+        "map" => Box::new(system::Mapped::new(path, shape)),
+        "uext4" => library::target(path, switches, shape),
+        _ => panic!("{kind}: no such kind"),
     };
-    let threads = setting("COUNT_THREADS", 1);
-    let slices = measure(shape, &make, threads);
-    let requests = setting("COUNT_OPS", 4096) * threads;
-    let each = |sum: u64| sum as f64 / requests as f64;
-    let mut counts: Vec<f64> = slices.iter().map(|slice| each(slice.instructions)).collect();
-    let mut clocks: Vec<f64> = slices.iter().map(|slice| each(slice.nanoseconds)).collect();
-    counts.sort_by(f64::total_cmp);
-    clocks.sort_by(f64::total_cmp);
-    let middle = counts.len() / 2;
+    let slices = std::env::var("COUNT_SLICES").map_or(7, |slices| slices.parse().expect("a number"));
+    let (counts, clocks) = measure(shape, &mut *target, slices);
+    let middle = slices / 2;
     // Where the program is, for a list of addresses.
     println!("BASE,{name},{arm},{:x}", main as fn() -> ExitCode as usize);
     println!(
-        "COUNT,{name},{arm},{threads},{requests},{},{:.1},{:.1},{:.1},{:.1}",
-        counts.len(),
+        "COUNT,{name},{arm},{REQUESTS},{slices},{:.1},{:.1},{:.1},{:.1}",
         counts[middle],
         counts[0],
-        counts[counts.len() - 1],
+        counts[slices - 1],
         clocks[middle]
     );
     ExitCode::SUCCESS
