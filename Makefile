@@ -1,7 +1,7 @@
 # Every target sets the machine up first: as root it installs missing packages, otherwise it names them.
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt demo test vm-test vm-count floors bench fuzz crash model kill capi install examples deb deb-test packages \
-	fio-engine fio fio-verify
+.PHONY: help setup fmt demo test vm-test vm-count floors bench fuzz crash model kill capi install examples deb deb-test \
+	packages fio-engine fio fio-verify
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12

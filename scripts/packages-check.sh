@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 target=$PWD/${CARGO_TARGET_DIR:-target}
 out=$target/package
 packed=(--workspace --allow-dirty --quiet)
-for manifest in crates/*/Cargo.toml vm/guest/Cargo.toml xtask/Cargo.toml; do
+for manifest in crates/*/Cargo.toml vm/*/Cargo.toml xtask/Cargo.toml; do
     ! grep -q '^publish = false$' "$manifest" ||
         packed+=(--exclude "$(sed -n 's/^name = "\(.*\)"$/\1/p' "$manifest" | head -n 1)")
 done
