@@ -250,16 +250,28 @@ impl Door {
         self.queue.submit()
     }
 
-    /// Delivers completions; their slots' outstanding counts are lowered.
+    /// Delivers completions. Each is to be handed to [`Door::land`] or [`Door::take_landed`], once: until then its slot
+    /// counts it as outstanding.
+    #[inline]
     pub(crate) fn reap(&mut self, done: &mut Vec<Done>, wait: Wait) -> Result<usize> {
-        let before = done.len();
-        let outcome = self.queue.reap(done, wait);
-        // A queue that fails may have delivered before it did.
-        for done in &done[before..] {
-            probes::complete(done.tag, done.result.into());
-            self.held[slot_of(done.tag) as usize].outstanding -= 1;
-        }
-        outcome
+        self.queue.reap(done, wait)
+    }
+
+    /// A device request of a slot is over.
+    #[inline]
+    pub(crate) fn land(&mut self, done: Done) {
+        probes::complete(done.tag, done.result.into());
+        self.held[slot_of(done.tag) as usize].outstanding -= 1;
+    }
+
+    /// The only device request of a slot is over: gives its memory back.
+    #[inline(always)]
+    pub(crate) fn take_landed(&mut self, done: Done) -> Payload {
+        probes::complete(done.tag, done.result.into());
+        let held = &mut self.held[slot_of(done.tag) as usize];
+        assert!(held.outstanding == 1, "the device still works on this memory");
+        held.outstanding = 0;
+        std::mem::take(&mut held.payload)
     }
 
     pub(crate) fn in_flight(&self) -> u32 {

@@ -86,7 +86,7 @@ impl RawQueue {
             self.free.push(number);
             let (tag, result) = (self.tags[number as usize], done.result);
             let door = &mut self.door;
-            let completion = || RawCompletion { tag, result, buffer: door.take(number).into_buffer() };
+            let completion = || RawCompletion { tag, result, buffer: door.take_landed(*done).into_buffer() };
             self.delivered.extend(std::iter::once_with(completion));
         }
         Ok(self.delivered.drain(..))

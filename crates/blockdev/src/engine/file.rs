@@ -67,7 +67,7 @@ pub(crate) struct FileDevice {
     budget: Option<Arc<Budget>>,
     /// One-request rings of synchronous writes to a block device, for as many threads at a time: of those that are to
     /// be durable, if it has a volatile cache or FUA, and of all that are short, if that is cheaper.
-    write_rings: Option<Few<UringQueue>>,
+    write_rings: Option<Few<Box<WriteRing>>>,
     /// Short writes go through them.
     rings_writes: bool,
     /// A durable request through them flushes the whole cache.
@@ -140,7 +140,7 @@ impl FileDevice {
         if self.capabilities.read_only {
             return;
         }
-        match self.write_queue() {
+        match self.write_ring() {
             Ok(queue) => self.write_rings = Some(Few::new(queue, WRITE_RINGS)),
             Err(error) => {
                 if self.capabilities.fua {
@@ -154,16 +154,17 @@ impl FileDevice {
     /// Sends short synchronous writes through rings from now on, if the kernel gives any.
     fn ring_writes(&mut self) {
         if self.write_rings.is_none() {
-            self.write_rings = self.write_queue().ok().map(|queue| Few::new(queue, WRITE_RINGS));
+            self.write_rings = self.write_ring().ok().map(|queue| Few::new(queue, WRITE_RINGS));
         }
         self.rings_writes = self.write_rings.is_some();
     }
 
     /// A ring for one write at a time. It has no part in the account of tags: it is idle nearly always.
-    fn write_queue(&self) -> Result<UringQueue> {
+    fn write_ring(&self) -> Result<Box<WriteRing>> {
         let options =
             QueueOptions { register_file: Ask::Try, register_buffers: Ask::No, ..QueueOptions::depth(1) };
-        UringQueue::new(RingTarget { budget: None, ..self.ring_target() }, &options)
+        let queue = UringQueue::new(RingTarget { budget: None, ..self.ring_target() }, &options)?;
+        Ok(Box::new(WriteRing { queue, done: Vec::with_capacity(1) }))
     }
 
     fn ring_target(&self) -> RingTarget {
@@ -248,8 +249,14 @@ impl FileDevice {
 
     /// Writes through a ring that this thread has to itself meanwhile. `None`, with nothing written, if there is no
     /// ring to be had.
-    fn write_ringed(&self, buf: &[u8], pos: u64, fua: bool, rings: &Few<UringQueue>) -> Option<Result<()>> {
-        let make = || self.write_queue().map_err(|error| io::Error::from_raw_os_error(error.errno()));
+    fn write_ringed(
+        &self,
+        buf: &[u8],
+        pos: u64,
+        fua: bool,
+        rings: &Few<Box<WriteRing>>,
+    ) -> Option<Result<()>> {
+        let make = || self.write_ring().map_err(|error| io::Error::from_raw_os_error(error.errno()));
         self.write_by(buf, pos, fua, rings, make)
     }
 
@@ -259,8 +266,8 @@ impl FileDevice {
         buf: &[u8],
         pos: u64,
         fua: bool,
-        rings: &Few<UringQueue>,
-        make: impl Fn() -> io::Result<UringQueue>,
+        rings: &Few<Box<WriteRing>>,
+        make: impl Fn() -> io::Result<Box<WriteRing>>,
     ) -> Option<Result<()>> {
         let (started, mut trials) = (Instant::now(), 0);
         let mut done = 0;
@@ -269,9 +276,9 @@ impl FileDevice {
             let part = &buf[done..buf.len().min(done + CALL_MAX)];
             trials += 1;
             let mut sent = false;
-            let result = rings.with(&make, |queue| {
+            let result = rings.with(&make, |ring| {
                 sent = true;
-                run_write(queue, part, pos + done as u64, fua)
+                ring.run(part, pos + done as u64, fua)
             });
             match result {
                 Ok(count) if count > 0 => done += count,
@@ -289,7 +296,7 @@ impl FileDevice {
     }
 
     /// A write that is durable when it returns, through a ring.
-    fn write_fua(&self, buf: &[u8], pos: u64, rings: &Few<UringQueue>) -> Result<()> {
+    fn write_fua(&self, buf: &[u8], pos: u64, rings: &Few<Box<WriteRing>>) -> Result<()> {
         let written = self.write_ringed(buf, pos, true, rings);
         written.unwrap_or_else(|| Err(io_error(Op::Write, pos, buf.len() as u64, libc::ENOMEM)))
     }
@@ -300,30 +307,38 @@ fn is_put_off(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ECANCELED))
 }
 
-/// One write on a queue of its own. After an error the queue must be dropped (which waits for the
-/// request).
-fn run_write(queue: &mut UringQueue, buf: &[u8], pos: u64, fua: bool) -> io::Result<usize> {
-    let request = Request {
-        op: Op::Write,
-        fua,
-        nowait: false,
-        pos,
-        // At most CALL_MAX, by `transfer`.
-        length: buf.len() as u32,
-        memory: Memory { address: NonNull::from(buf).cast(), registered: None },
-        tag: 0,
-    };
-    // SAFETY: the slice stays borrowed until this function's caller has either seen the completion or dropped
-    // the queue, which waits; the kernel only reads it.
-    unsafe { queue.push(request) }.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))?;
-    let mut done: Vec<Done> = Vec::with_capacity(1);
-    while done.is_empty() {
-        queue
-            .reap(&mut done, Wait::AtLeast(1))
-            .map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+/// A ring for one write at a time. In a box: it is large, and goes from hand to hand with each write.
+struct WriteRing {
+    queue: UringQueue,
+    /// What it answered.
+    done: Vec<Done>,
+}
+
+impl WriteRing {
+    /// One write. After an error the ring must be dropped (which waits for the request).
+    fn run(&mut self, buf: &[u8], pos: u64, fua: bool) -> io::Result<usize> {
+        let request = Request {
+            op: Op::Write,
+            fua,
+            nowait: false,
+            pos,
+            // At most CALL_MAX, by the caller.
+            length: buf.len() as u32,
+            memory: Memory { address: NonNull::from(buf).cast(), registered: None },
+            tag: 0,
+        };
+        // SAFETY: the slice stays borrowed until this function's caller has either seen the completion or dropped
+        // the ring, which waits; the kernel only reads it.
+        unsafe { self.queue.push(request) }.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))?;
+        self.done.clear();
+        while self.done.is_empty() {
+            self.queue
+                .reap(&mut self.done, Wait::AtLeast(1))
+                .map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+        }
+        let result = self.done[0].result;
+        usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
     }
-    let result = done[0].result;
-    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
 fn errno_of(error: &io::Error) -> i32 {
@@ -588,7 +603,7 @@ mod tests {
         let image = scratch.sparse_file("image", 4 << 20);
         let node = LoopDevice::attach(&image, LoopOptions { direct_io: true, ..LoopOptions::default() });
         let device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
-        let rings = Few::new(device.write_queue().unwrap(), 1);
+        let rings = Few::new(device.write_ring().unwrap(), 1);
         // One whose work failed is dropped: now there is none.
         let dropped: io::Result<()> = rings.with(|| unreachable!(), |_| Err(io::Error::other("broken")));
         assert!(dropped.is_err());

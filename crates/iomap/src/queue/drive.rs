@@ -67,7 +67,7 @@ impl<F: FileSystem> Core<F> {
         let door = &mut self.door;
         let completion = || {
             slot.label = Label::FREE;
-            Completion { tag: slot.tag, result: Ok(slot.length as usize), payload: door.take(number) }
+            Completion { tag: slot.tag, result: Ok(slot.length as usize), payload: door.take_landed(done) }
         };
         self.ready.extend(std::iter::once_with(completion));
         self.free.push(number);
@@ -78,6 +78,7 @@ impl<F: FileSystem> Core<F> {
     /// of several, or a failure. Returns the batch to go on with.
     #[inline(never)]
     fn finish_part(&mut self, done: Done, batch: Landed) -> Landed {
+        self.door.land(done);
         if self.send_again(done) {
             return batch;
         }
