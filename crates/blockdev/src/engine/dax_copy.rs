@@ -88,11 +88,12 @@ pub(crate) fn durable_copies_work() -> bool {
 
 // Text of the range, shared by both architectures: begin, routines, fault exit, end. Hidden symbols: they are
 // not part of any library's interface.
+// Weak: the unit tests of this crate contain it twice, once by way of the testkit, and the linker takes one of the two.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .text.uext4_blockdev_copy, \"ax\", @progbits",
-    ".globl uext4_blockdev_copy_begin, uext4_blockdev_copy_fault, uext4_blockdev_copy_end",
-    ".globl uext4_blockdev_copy_string, uext4_blockdev_copy_sse, uext4_blockdev_copy_durable",
+    ".weak uext4_blockdev_copy_begin, uext4_blockdev_copy_fault, uext4_blockdev_copy_end",
+    ".weak uext4_blockdev_copy_string, uext4_blockdev_copy_sse, uext4_blockdev_copy_durable",
     ".hidden uext4_blockdev_copy_begin, uext4_blockdev_copy_fault, uext4_blockdev_copy_end",
     ".hidden uext4_blockdev_copy_string, uext4_blockdev_copy_sse, uext4_blockdev_copy_durable",
     ".p2align 6",
@@ -168,8 +169,8 @@ std::arch::global_asm!(
 #[cfg(target_arch = "aarch64")]
 std::arch::global_asm!(
     ".pushsection .text.uext4_blockdev_copy, \"ax\", @progbits",
-    ".globl uext4_blockdev_copy_begin, uext4_blockdev_copy_fault, uext4_blockdev_copy_end",
-    ".globl uext4_blockdev_copy_simd, uext4_blockdev_copy_durable",
+    ".weak uext4_blockdev_copy_begin, uext4_blockdev_copy_fault, uext4_blockdev_copy_end",
+    ".weak uext4_blockdev_copy_simd, uext4_blockdev_copy_durable",
     ".hidden uext4_blockdev_copy_begin, uext4_blockdev_copy_fault, uext4_blockdev_copy_end",
     ".hidden uext4_blockdev_copy_simd, uext4_blockdev_copy_durable",
     ".p2align 6",
