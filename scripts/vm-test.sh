@@ -58,17 +58,22 @@ build_initramfs() {
 
 boot() {
     local release=$1
-    rm -f "$cache/nvme.img"
+    rm -f "$cache"/nvme*.img
     truncate -s 1G "$cache/nvme.img"
+    truncate -s 64M "$cache/nvme-4k.img"
+    # The second namespace has blocks of 4096 bytes, and fails transfers of its sector 98304 (byte 48 Mi).
     # memmap=512M!1G: 512 MiB of memory at 1 GiB become /dev/pmem0.
     timeout "$seconds_max" qemu-system-x86_64 -accel "$accel" -cpu max -smp 2 -m 2048 \
         -nodefaults -no-reboot -display none -serial stdio -monitor none \
         -kernel "$kernel/boot/vmlinuz-$release" -initrd "$cache/initramfs.gz" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off memmap=512M!1G" \
-        -drive "file=$cache/nvme.img,if=none,format=raw,cache=unsafe,id=nvme" \
-        -device nvme,drive=nvme,serial=uext4 </dev/null 2>&1 | tr -d '\r' | tee "$cache/console.log"
+        -drive "file=$cache/nvme.img,if=none,format=raw,cache=unsafe,discard=unmap,id=nvme" \
+        -blockdev "driver=blkdebug,node-name=small,discard=unmap,image.driver=file,image.discard=unmap,image.filename=$cache/nvme-4k.img,\
+inject-error.0.event=none,inject-error.0.sector=98304,inject-error.0.errno=5" \
+        -device nvme,id=nvme,serial=uext4 -device nvme-ns,drive=nvme,bus=nvme,nsid=1 \
+        -device nvme-ns,drive=small,bus=nvme,nsid=2,logical_block_size=4096,physical_block_size=4096 </dev/null 2>&1 | tr -d '\r' | tee "$cache/console.log"
     [ "${PIPESTATUS[0]}" -ne 124 ] || say "stopped after $seconds_max s"
-    rm -f "$cache/nvme.img"
+    rm -f "$cache"/nvme*.img
 }
 
 # Options of mke2fs for the volumes of the power cut, in the order of vm/guest/src/power_cut.rs.

@@ -126,7 +126,7 @@ pub enum Driving {
 /// What `info` says about a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// Engine name as in the device grammar: `file`, `sync`, `dax`, `mem`, `null`.
+    /// Engine name as in the device grammar: `file`, `sync`, `dax`, `nvme`, `mem`, `null`.
     pub engine: &'static str,
     /// Path or other locator.
     pub locator: String,

@@ -42,6 +42,20 @@ pub enum Error {
         /// The operating system's error number (`EIO` for a short transfer).
         errno: i32,
     },
+    /// An NVMe device answered a command with a status that is not success. Nothing may be taken for transferred.
+    #[error("{op} of {length} bytes at byte {pos} failed: NVMe status {status:#x} ({})", describe_errno(*errno))]
+    Nvme {
+        /// Which operation: `read`, `write`, `flush`, `discard`.
+        op: &'static str,
+        /// First byte of the request on this device.
+        pos: u64,
+        /// Length of the request in bytes.
+        length: u64,
+        /// Status as the kernel passes it on: code in bits 0 to 7, type in bits 8 to 10.
+        status: u16,
+        /// What the kernel's block layer would have said.
+        errno: i32,
+    },
     /// The device put a request off again and again. Nothing may be taken for transferred.
     #[error("{op} of {length} bytes at byte {pos} was put off {trials} times: {}", describe_errno(*errno))]
     GaveUp {
@@ -128,7 +142,7 @@ impl Error {
     /// The one errno this error maps to.
     pub fn errno(&self) -> i32 {
         match self {
-            Error::Io { errno, .. } | Error::Open { errno, .. } => *errno,
+            Error::Io { errno, .. } | Error::Nvme { errno, .. } | Error::Open { errno, .. } => *errno,
             Error::OutOfRange { .. } | Error::Misaligned { .. } | Error::BadSpec { .. } => libc::EINVAL,
             // Not the device's answer, which would mean "try again" to the caller too.
             Error::GaveUp { .. } => libc::EIO,

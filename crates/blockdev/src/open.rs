@@ -3,7 +3,7 @@
 //! From the inside out: engine, partition or offset, masks (`ro` where the engine itself has no such mode,
 //! `cache`, `fua`), delays. `mem:` models caches and delays itself.
 
-use crate::engine::{DaxDevice, FileDevice, FileEngine, MemoryDevice, MemoryOptions, NullDevice};
+use crate::engine::{DaxDevice, FileDevice, FileEngine, MemoryDevice, MemoryOptions, NullDevice, NvmeDevice};
 use crate::layer::{LatencyDevice, Mask, MaskDevice, SliceDevice};
 use crate::own::{self, Claim};
 use crate::spec::{Cache, DeviceSpec, Locator, Scheme, SpecOptions};
@@ -52,6 +52,9 @@ fn open_engine(spec: &DeviceSpec, options: OpenOptions) -> Result<Arc<dyn Device
         (Scheme::File, Locator::Path(path)) => Arc::new(file(path, FileEngine::Uring)?),
         (Scheme::Sync, Locator::Path(path)) => Arc::new(file(path, FileEngine::Sync)?),
         (Scheme::Dax, Locator::Path(path)) => Arc::new(open_dax(path, options)?),
+        (Scheme::Nvme, Locator::Path(path)) => {
+            Arc::new(NvmeDevice::open(path, options.write, options.force)?)
+        }
         (Scheme::Memory, Locator::Size(size)) => Arc::new(open_memory(*size, &spec.options)?),
         (Scheme::Null, Locator::Path(path)) => {
             // The image is only copied: nothing is ever written to it.

@@ -4,7 +4,7 @@
 //!
 //! 1. **Scheme.** The text before the first `:` is a scheme if it has a scheme's letters
 //!    (`[A-Za-z][A-Za-z0-9+.-]*`, so never a `/`, `?`, `%`) and is not followed by a single `/`. Known
-//!    schemes (`file`, `sync`, `dax`, `mem`, `null`) are taken off even before a single `/`. An unknown one
+//!    schemes (`file`, `sync`, `dax`, `nvme`, `mem`, `null`) are taken off even before a single `/`. An unknown one
 //!    is an error: `foo:bar.img` is refused, the file of that name is `./foo:bar.img` or `file:foo:bar.img`.
 //!    `disk.img:/etc` has no scheme: one `/` follows. `x://…` always reads as a scheme.
 //! 2. **Authority.** `file:///disk.img` is `/disk.img`; the authority must be empty or `localhost`.
@@ -32,6 +32,8 @@ pub enum Scheme {
     Sync,
     /// `dax:`: mapped memory.
     Dax,
+    /// `nvme:`: commands to an NVMe namespace, below the block layer.
+    Nvme,
     /// `mem:SIZE`: private memory that models caches and costs.
     Memory,
     /// `null:IMAGE`: metadata from a copy of IMAGE in memory, queued data requests move nothing.
@@ -39,10 +41,11 @@ pub enum Scheme {
 }
 
 /// Schemes of this release and their spelling.
-const SCHEMES: [(&str, Scheme); 5] = [
+const SCHEMES: [(&str, Scheme); 6] = [
     ("file", Scheme::File),
     ("sync", Scheme::Sync),
     ("dax", Scheme::Dax),
+    ("nvme", Scheme::Nvme),
     ("mem", Scheme::Memory),
     ("null", Scheme::Null),
 ];
@@ -57,6 +60,7 @@ impl Scheme {
             Scheme::File => "file",
             Scheme::Sync => "sync",
             Scheme::Dax => "dax",
+            Scheme::Nvme => "nvme",
             Scheme::Memory => "mem",
             Scheme::Null => "null",
         }

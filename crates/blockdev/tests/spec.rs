@@ -51,6 +51,9 @@ fn refused_spellings() {
         ("file://host/disk.img", "host `host`"),
         ("file://", "must follow"),
         ("sync://localhost", "must follow"),
+        ("nvme:", "empty"),
+        ("NVME:/dev/nvme0n1", "unknown scheme `NVME`"),
+        ("nvme://host/dev/nvme0n1", "host `host`"),
         ("d?", "empty"),
         ("d?ro&", "empty"),
         ("d?&ro", "empty"),
@@ -101,6 +104,16 @@ fn refused_spellings() {
 }
 
 #[test]
+fn nvme_names_a_block_device() {
+    let spec = DeviceSpec { scheme: Scheme::Nvme, ..DeviceSpec::file("/dev/nvme0n1") };
+    assert_eq!(DeviceSpec::parse("nvme:/dev/nvme0n1").unwrap(), spec);
+    assert_eq!(DeviceSpec::parse("nvme:///dev/nvme0n1").unwrap(), spec);
+    let part = with(spec, |options| options.partition = Some(3));
+    assert_eq!(DeviceSpec::parse("nvme:/dev/nvme0n1?partition=3").unwrap(), part);
+    assert_eq!(part.to_string(), "nvme:/dev/nvme0n1?partition=3");
+}
+
+#[test]
 fn network_schemes_are_known_but_not_served() {
     for text in ["nbd://host:10809/export", "nbd+unix:///export?socket=/run/s", "rbd:pool/image@snap"] {
         assert!(matches!(DeviceSpec::parse(text), Err(Error::Unsupported(_))), "{text}");
@@ -117,8 +130,8 @@ fn any_path() -> impl Strategy<Value = PathBuf> {
 
 proptest! {
     #[test]
-    fn every_path_round_trips(path in any_path(), which in 0usize..4) {
-        let scheme = [Scheme::File, Scheme::Sync, Scheme::Dax, Scheme::Null][which];
+    fn every_path_round_trips(path in any_path(), which in 0usize..5) {
+        let scheme = [Scheme::File, Scheme::Sync, Scheme::Dax, Scheme::Nvme, Scheme::Null][which];
         let spec = DeviceSpec { scheme, locator: Locator::Path(path), options: SpecOptions::default() };
         let text = spec.to_string();
         prop_assert_eq!(DeviceSpec::parse(&text).unwrap(), spec, "{}", text);

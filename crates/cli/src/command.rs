@@ -23,6 +23,7 @@ DEVICE is [scheme:]locator[?key=value&…], and DEVICE:/path names a file of the
   disk.img, /dev/nvme0n1p3    image file or block device, direct I/O through io_uring
   sync:disk.img               the same without any ring
   dax:/mnt/pmem/disk.img      mapped memory
+  nvme:/dev/nvme0n1           NVMe commands through io_uring, below the block layer
   mem:64M, null:disk.img      memory; data requests that move nothing (for measuring)
   ?ro ?partition=N ?offset=B ?latency=740us ?flush_latency=2ms ?fua_latency=2ms
   ?flush_rate=64M (mem: bytes of cached writes that a flush writes out in a second)

@@ -269,7 +269,7 @@ pub fn told(error: uext4_transfer::Error, source: impl Fn(&[u8]) -> OsString) ->
 /// `disk.img:/bash` for `disk.img:bash`, if there is a `disk.img`.
 pub fn slash_forgotten(argument: &OsStr) -> Option<Vec<u8>> {
     let bytes = argument.as_bytes();
-    let schemes = [&b"file:"[..], b"sync:", b"dax:", b"null:"];
+    let schemes = [&b"file:"[..], b"sync:", b"dax:", b"nvme:", b"null:"];
     let scheme = schemes.into_iter().find(|&scheme| bytes.starts_with(scheme)).map_or(0, <[u8]>::len);
     let mut colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
     let at = colons.find(|&at| {

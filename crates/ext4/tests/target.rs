@@ -22,7 +22,7 @@ fn with(mut spec: DeviceSpec, change: impl FnOnce(&mut SpecOptions)) -> DeviceSp
 
 #[test]
 fn accepted_spellings() {
-    use Scheme::{Dax, File, Null, Sync};
+    use Scheme::{Dax, File, Null, Nvme, Sync};
     let us = Duration::from_micros;
     let table: Vec<(&str, DeviceSpec, Option<&str>)> = vec![
         ("disk.img", spec(File, "disk.img"), None),
@@ -37,6 +37,8 @@ fn accepted_spellings() {
         ("sync:/dev/loop0?ro", with(spec(Sync, "/dev/loop0"), |o| o.read_only = true), None),
         ("dax:/dev/pmem0", spec(Dax, "/dev/pmem0"), None),
         ("dax:/dev/shm/x", spec(Dax, "/dev/shm/x"), None),
+        ("nvme:/dev/nvme0n1", spec(Nvme, "/dev/nvme0n1"), None),
+        ("nvme:/dev/nvme0n1:/etc", spec(Nvme, "/dev/nvme0n1"), Some("/etc")),
         ("null:disk.img", spec(Null, "disk.img"), None),
         ("null:/a/b:/f", spec(Null, "/a/b"), Some("/f")),
         ("mem:64M", memory(64 << 20), None),

@@ -13,6 +13,7 @@ use uext4::{
 /// Tests of this room.
 pub const TESTS: &[Test] = &[
     ("vm_file_on_nvme_polled_with_registered_buffers", || polled_file("/dev/nvme0n1")),
+    ("vm_volume_by_nvme_commands", by_nvme_commands),
     ("vm_file_on_null_blk_polled_with_registered_buffers", || polled_file("/dev/nullb0")),
     ("vm_dsync_overwrite_is_one_fua_write_and_no_flush", dsync_overwrite_is_fua),
     ("vm_dsync_overwrite_by_the_plain_route_flushes", dsync_overwrite_flushes),
@@ -62,6 +63,51 @@ fn open(spec: &str, switches: &str) -> (Volume, File) {
     let file = volume.open_file("/data", OpenOptions::new().read(true).write(true)).expect("the file");
     assert!(file.map().all(|piece| piece.expect("mapping").state == State::Written));
     (volume, file)
+}
+
+/// Everything by NVMe commands, nothing by the block layer: what the kernel made is read, overwritten and added to, and
+/// the kernel reads it afterwards.
+fn by_nvme_commands() {
+    let device = "/dev/nvme0n1";
+    volume_by_the_kernel(device);
+    let mut expected: Vec<u8> = (0..FILE_BYTES).map(byte_of).collect();
+    let added: Vec<u8> = (0..1 << 20).map(|index| byte_of(index + 7)).collect();
+    {
+        let (volume, file) = open(&format!("nvme:{device}"), "");
+        let mut queue = volume.queue(QueueOptions::depth(64)).expect("a queue");
+        let slot = queue.attach(&file).expect("slot");
+        for index in 0..64usize {
+            let mut buffer: Buffer = queue.buffer(8192).expect("buffer");
+            buffer.fill(index as u8);
+            let flags = if index % 2 == 0 { WriteFlags::DSYNC } else { WriteFlags::empty() };
+            queue.write(slot, index as u64 * 32768, buffer, flags, index as u64).expect("write");
+            expected[index * 32768..index * 32768 + 8192].fill(index as u8);
+        }
+        let done: Vec<_> = queue.wait(64).expect("wait").collect();
+        assert!(done.len() == 64 && done.iter().all(|done| matches!(done.result, Ok(8192))));
+        for index in 0..64u64 {
+            let buffer = queue.buffer(4096).expect("buffer");
+            queue.read(slot, index * 65536 + 4096, buffer, index).expect("read");
+        }
+        for done in queue.wait(64).expect("wait") {
+            assert_eq!(done.result.expect("read"), 4096);
+            let (pos, buffer) =
+                (done.tag as usize * 65536 + 4096, done.payload.into_buffer().expect("buffer"));
+            assert!(buffer[..] == expected[pos..pos + 4096], "read {pos}");
+        }
+        queue.sync_data(slot, 999).expect("sync");
+        assert!(queue.wait(1).expect("wait").all(|done| done.result.is_ok()));
+        let new = OpenOptions::new().write(true).create(true);
+        let file = volume.open_file("/added", new).expect("a new file");
+        file.write_any_at(&added, 0, WriteFlags::empty()).expect("write");
+        file.sync_all().expect("sync");
+        assert!(volume.stats().get(Counter::FuaWrites) >= 32);
+    }
+    assert!(file_by_the_kernel(device) == expected, "the kernel reads something else");
+    run("mount", &["-t", "ext4", "-o", "ro", device, "/mnt"]);
+    let data = fs::read("/mnt/added");
+    run("umount", &["/mnt"]);
+    assert!(data.expect("the kernel reads the new file") == added);
 }
 
 /// Reads and overwrites through a busy-polled, owner-driven queue with registered memory; polled FUA writes too.

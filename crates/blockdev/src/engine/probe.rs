@@ -71,8 +71,13 @@ pub(super) fn probe(claimed: &Claimed, path: &Path, write: bool) -> Result<Probe
 /// first (`block/fops.c`), and a disk with request queues gets it when the plug is pulled. Measured in instructions of
 /// the whole system, 4 KiB: 16 500 on 6.1 (a ring of one entry: 7 900), 8 400 on 6.12 (a ring: 8 500).
 pub(super) fn plugs_writes() -> bool {
+    kernel_is_before((6, 12))
+}
+
+/// Whether the running kernel is known to be older than this release.
+pub(super) fn kernel_is_before(wanted: (u32, u32)) -> bool {
     let system = rustix::system::uname();
-    release(&system.release().to_string_lossy()).is_some_and(|release| release < (6, 12))
+    release(&system.release().to_string_lossy()).is_some_and(|release| release < wanted)
 }
 
 /// Major and minor number of a kernel's release, such as `6.1.0-50-amd64`.

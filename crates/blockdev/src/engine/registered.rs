@@ -2,7 +2,7 @@
 
 use crate::pool::Registrations;
 use crate::{Ask, Error, Memory, QueueFacts, QueueOptions, Result};
-use io_uring::IoUring;
+use io_uring::{IoUring, cqueue, squeue};
 use std::io;
 use std::num::NonZeroU64;
 use std::ptr::NonNull;
@@ -36,8 +36,8 @@ impl Table {
 }
 
 /// Registers the pool's memory with the ring: all its regions and its pages, or the regions alone, or nothing.
-pub(super) fn register_memory(
-    ring: &IoUring,
+pub(super) fn register_memory<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
+    ring: &IoUring<S, C>,
     options: &QueueOptions,
     facts: &mut QueueFacts,
 ) -> Result<Table> {
@@ -67,14 +67,17 @@ pub(super) fn register_memory(
     }
 }
 
-fn register(ring: &IoUring, parts: &[(NonNull<u8>, usize)]) -> io::Result<()> {
+fn register<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
+    ring: &IoUring<S, C>,
+    parts: &[(NonNull<u8>, usize)],
+) -> io::Result<()> {
     let vector = |&(address, length): &(NonNull<u8>, usize)| libc::iovec {
         iov_base: address.as_ptr().cast(),
         iov_len: length,
     };
     let vectors: Vec<libc::iovec> = parts.iter().map(vector).collect();
     // SAFETY: the parts are live mappings of the pool, and the queue keeps a handle of the pool for as long as the ring
-    // exists (`UringQueue::_pool`).
+    // exists (`_pool` of the queue).
     unsafe { ring.submitter().register_buffers(&vectors) }
 }
 

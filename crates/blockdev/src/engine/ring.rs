@@ -4,7 +4,7 @@
 use super::budget::Budget;
 use super::ring_index::RingIndex;
 use crate::{Ask, Error, QueueFacts, QueueOptions, Result};
-use io_uring::IoUring;
+use io_uring::{IoUring, cqueue, squeue};
 use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -57,7 +57,10 @@ pub(super) struct RingKind {
 }
 
 /// Builds the main ring of a queue, giving up what was only tried and telling so in `facts`.
-pub(super) fn build(plan: Plan, facts: &mut QueueFacts) -> Result<(IoUring, RingKind)> {
+pub(super) fn build<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
+    plan: Plan,
+    facts: &mut QueueFacts,
+) -> Result<(IoUring<S, C>, RingKind)> {
     let mut kind = RingKind { polled: plan.polled, owner: plan.owner, sqpoll: plan.sqpoll != Ask::No };
     if kind.sqpoll {
         // Beyond half of the kernel's largest ring this is EINVAL, see `setup`.
@@ -85,8 +88,11 @@ pub(super) fn build_side(depth: u32) -> Result<IoUring> {
     setup(depth, RingKind { polled: false, owner: false, sqpoll: false }).map_err(setup_error)
 }
 
-fn setup(depth: u32, kind: RingKind) -> io::Result<IoUring> {
-    let mut builder = IoUring::builder();
+fn setup<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
+    depth: u32,
+    kind: RingKind,
+) -> io::Result<IoUring<S, C>> {
+    let mut builder = IoUring::<S, C>::builder();
     // A refused entry must not hold back those behind it.
     builder.setup_submit_all();
     if kind.polled {
@@ -143,10 +149,10 @@ pub(super) fn submit_stuck() -> Error {
 /// usable.
 ///
 /// The tombstone is registered in any case; the device unless it is not wanted.
-pub(super) fn register_files(
-    ring: &IoUring,
-    side: Option<&IoUring>,
-    target: &RingTarget,
+pub(super) fn register_files<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
+    ring: &IoUring<S, C>,
+    side: Option<&IoUring<S, C>>,
+    file: BorrowedFd<'_>,
     tombstone: &Tombstone,
     options: &QueueOptions,
     facts: &mut QueueFacts,
@@ -156,7 +162,7 @@ pub(super) fn register_files(
     // -1 leaves the slot empty.
     let mut table = [-1, tombstone.held().as_raw_fd()];
     if wanted {
-        table[SLOT_DEVICE] = target.file.as_raw_fd();
+        table[SLOT_DEVICE] = file.as_raw_fd();
     }
     let mut outcome = rings().try_for_each(|ring| ring.submitter().register_files(&table));
     if let (Err(error), Ask::Try) = (&outcome, options.register_file) {
@@ -245,7 +251,7 @@ pub(super) struct Wakeup(OwnedFd);
 
 impl Wakeup {
     /// Creates it and registers it with the ring.
-    pub(super) fn new(ring: &IoUring) -> Result<Self> {
+    pub(super) fn new<S: squeue::EntryMarker, C: cqueue::EntryMarker>(ring: &IoUring<S, C>) -> Result<Self> {
         let wakeup = Wakeup::alone()?;
         let registered = ring.submitter().register_eventfd(wakeup.0.as_raw_fd());
         registered.map_err(|error| enter_error("register", &error))?;

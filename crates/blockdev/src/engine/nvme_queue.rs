@@ -1,0 +1,724 @@
+//! The queue of `nvme:`: commands through io_uring (`IORING_OP_URING_CMD`), past the block layer.
+//!
+//! **A command is whole.** Its result is zero, a status of the device (positive, never bytes), or an errno. So the queue
+//! keeps each request until its last command ended, and makes the result from the request.
+//!
+//! **Requests become commands when they are sent.** What is pushed waits in `waiting`, a word for each command; a request
+//! longer than a command may be is several. As many as the [`super::budget`] of the device admits are encoded and sent,
+//! the rest goes with later calls, as in [`super::uring`].
+//!
+//! **Retries.** The block layer sends a failed command up to five times unless the device forbids it. Commands from here
+//! do not pass there, so this queue does the same.
+//!
+//! **Dropping waits**, in the way and with the tombstone of [`super::uring`].
+
+use super::budget::{Budget, Share};
+use super::nvme_command::{self, Blocks, COMMAND_BYTES, Command, Data, RANGE_BYTES, Status, URING_CMD_IO};
+use super::nvme_node::Node;
+use super::probe;
+use super::registered::{Table, register_memory};
+use super::ring::{self, Plan, Tombstone, Wakeup};
+use crate::{
+    Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Process, QueueFacts, QueueOptions, Registered,
+    Request, Result, Wait,
+};
+use io_uring::squeue::{Entry128, Flags};
+use io_uring::{IoUring, cqueue::Entry32, opcode, types};
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Most requests of one queue.
+const DEPTH_MAX: u32 = 32768;
+
+/// Most bytes of one transfer, as of the kernel's own calls: the result is an `i32`.
+const TRANSFER_MAX: u32 = 0x7fff_f000;
+
+/// A failed command is sent again so often, as by the kernel (`nvme_core.max_retries`).
+pub(super) const RETRIES: u8 = 5;
+
+/// Polled commands since this release only.
+const POLLED_SINCE: (u32, u32) = (6, 12);
+
+/// Bytes of a pool for trial: huge pages fit in.
+const TRIAL_POOL: usize = 4 << 20;
+/// Parts of it that are tried, bytes.
+const TRIALS: [usize; 3] = [4096, 4096, 64 << 10];
+
+/// `IORING_ENTER_GETEVENTS` of `linux/io_uring.h`.
+const ENTER_GETEVENTS: u32 = 1;
+
+/// `struct nvme_uring_cmd` and what else an entry has room for.
+const ENTRY_BYTES: usize = 80;
+const _: () = assert!(ENTRY_BYTES >= COMMAND_BYTES);
+
+type Ring = IoUring<Entry128, Entry32>;
+
+/// A request in flight.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    request: Request,
+    /// Commands that have not ended.
+    left: u32,
+    /// First failure: a negative errno.
+    error: i32,
+    /// Failures that were sent again.
+    retries: u8,
+}
+
+/// Which part of which request: the tag of a command.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    slot: u32,
+    number: u32,
+}
+
+impl Part {
+    fn pack(self) -> u64 {
+        u64::from(self.number) << 32 | u64::from(self.slot)
+    }
+
+    fn unpack(word: u64) -> Self {
+        Part { slot: word as u32, number: (word >> 32) as u32 }
+    }
+}
+
+/// What commands are made for.
+#[derive(Debug, Clone)]
+pub(super) struct NvmeTarget {
+    pub(super) namespace: u32,
+    /// First byte of the partition that was opened; positions count from it.
+    pub(super) start: u64,
+    /// Bytes that may be addressed.
+    pub(super) size: u64,
+    /// A power of two.
+    pub(super) logical_block: u32,
+    /// Most bytes of a read or write command, whole blocks.
+    pub(super) transfer_max: u64,
+    /// Most bytes of a range to deallocate, whole blocks; 0: there is no such command.
+    pub(super) discard_max: u64,
+    /// Flushes and FUA mean something.
+    pub(super) volatile_cache: bool,
+    pub(super) read_only: bool,
+    /// The driver has queues for polled completions.
+    pub(super) polls: bool,
+    /// What the device takes at once, if that is known.
+    pub(super) budget: Option<Arc<Budget>>,
+    /// Whether parts of registered memory are taken, once it was tried.
+    pub(super) takes_parts: Arc<OnceLock<std::result::Result<(), String>>>,
+}
+
+/// See the module.
+pub(super) struct NvmeQueue {
+    process: Process,
+    // Declared before `tombstone`: the ring must be closed before it waits.
+    ring: Ring,
+    tombstone: Tombstone,
+    // The memory of commands, after it.
+    /// A range to deallocate for each slot.
+    ranges: Box<[[u8; RANGE_BYTES as usize]]>,
+    _pool: Option<BufferPool>,
+    target: NvmeTarget,
+    /// Keeps the nodes open.
+    _node: Arc<Node>,
+    descriptor: i32,
+    descriptor_flags: Flags,
+    /// What memory is registered with the ring.
+    registered: Table,
+    slots: Box<[Slot]>,
+    free: Vec<u32>,
+    /// Commands to be sent.
+    waiting: VecDeque<Part>,
+    /// Of `waiting`, the first ones: submitted, and held back until the device has room.
+    due: usize,
+    /// Requests pushed since the last submission, answered ones too.
+    fresh: usize,
+    /// Commands in the submission ring: the kernel was short of memory.
+    unsent: u32,
+    /// Commands in the kernel, or ended there and not seen.
+    sent: u32,
+    /// Completions to be delivered.
+    ready: VecDeque<Done>,
+    share: Option<Share>,
+    /// An owner-driven ring that nobody has driven yet.
+    disabled: bool,
+    wakeup: Option<Wakeup>,
+    facts: QueueFacts,
+}
+
+impl NvmeQueue {
+    /// Creates the queue.
+    ///
+    /// # Errors What was required and refused is [`Error::Unsupported`].
+    pub(super) fn new(target: NvmeTarget, node: Arc<Node>, options: &QueueOptions) -> Result<Self> {
+        if options.depth == 0 || options.depth > DEPTH_MAX {
+            let depth = options.depth;
+            return Err(Error::Unsupported(format!("queue depth {depth} is not in 1..={DEPTH_MAX}")));
+        }
+        let process = Process::current()?;
+        let mut facts = QueueFacts::default();
+        let polled = granted(options.iopoll, "polled completions (IOPOLL)", target.polling(), &mut facts)?;
+        let alone = "not with NVMe commands";
+        granted(options.sqpoll, "a kernel submission thread (SQPOLL)", Err(alone.into()), &mut facts)?;
+        granted(options.register_ring, "a registered ring", Err(alone.into()), &mut facts)?;
+        let owner = options.owner_driven || options.iopoll != Ask::No;
+        let plan = Plan { depth: options.depth, polled, owner, sqpoll: Ask::No };
+        let (ring, kind) = ring::build::<Entry128, Entry32>(plan, &mut facts)?;
+        let mut tombstone = Tombstone::new()?;
+        let file_slot = ring::register_files(&ring, None, node.generic(), &tombstone, options, &mut facts)?;
+        let pieces = match (options.register_buffers, &options.pool) {
+            (Ask::No, _) | (_, None) => Ok(()),
+            (_, Some(_)) => target.takes_parts.get_or_init(|| try_registered(&target, &node)).clone(),
+        };
+        let registered = if granted(options.register_buffers, "registered buffers", pieces, &mut facts)? {
+            register_memory(&ring, options, &mut facts)?
+        } else {
+            Table::default()
+        };
+        tombstone.seal();
+        facts.polled = kind.polled;
+        facts.owner_driven = kind.owner;
+        facts.registered_file = file_slot;
+        facts.registered_buffers = !registered.is_empty();
+        let depth = options.depth as usize;
+        let nothing = Request {
+            op: Op::Flush,
+            fua: false,
+            nowait: false,
+            pos: 0,
+            length: 0,
+            memory: crate::Memory::NONE,
+            tag: 0,
+        };
+        Ok(NvmeQueue {
+            process,
+            descriptor: if file_slot { 0 } else { node.generic().as_raw_fd() },
+            descriptor_flags: if file_slot { Flags::FIXED_FILE } else { Flags::empty() },
+            registered,
+            ranges: vec![[0; RANGE_BYTES as usize]; depth].into_boxed_slice(),
+            slots: vec![Slot { request: nothing, left: 0, error: 0, retries: 0 }; depth].into_boxed_slice(),
+            free: (0..options.depth).rev().collect(),
+            waiting: VecDeque::with_capacity(depth),
+            due: 0,
+            fresh: 0,
+            unsent: 0,
+            sent: 0,
+            ready: VecDeque::with_capacity(depth),
+            share: target.budget.as_ref().map(|budget| budget.join(options.depth)),
+            disabled: kind.owner,
+            wakeup: None,
+            _pool: options.pool.clone(),
+            ring,
+            tombstone,
+            target,
+            _node: node,
+            facts,
+        })
+    }
+
+    /// How many commands a request is; `None` for one that no command can carry out.
+    #[inline]
+    fn parts(&self, request: &Request) -> Option<u32> {
+        let most = match request.op {
+            Op::Flush => return Some(1),
+            Op::Discard => self.target.discard_max,
+            Op::Read | Op::Write => self.target.transfer_max,
+        };
+        let length = u64::from(request.length);
+        let odd = (request.pos | length) & (u64::from(self.target.logical_block) - 1) != 0;
+        if odd || length == 0 || length > self.target.size || request.pos > self.target.size - length {
+            return None;
+        }
+        // Fits: a length has 32 bits.
+        if length <= most { Some(1) } else { Some(length.div_ceil(most) as u32) }
+    }
+
+    fn complete_locally(&mut self, tag: u64, result: i32) {
+        self.ready.push_back(Done { tag, result });
+        if let Some(wakeup) = &self.wakeup {
+            wakeup.signal();
+        }
+    }
+
+    /// The ring entry of a command.
+    #[inline]
+    fn encode(&mut self, part: Part) -> Entry128 {
+        let request = &self.slots[part.slot as usize].request;
+        let target = &self.target;
+        let namespace = target.namespace;
+        let mut region = None;
+        let command = match request.op {
+            Op::Flush => Command::flush(namespace),
+            Op::Discard => {
+                let (blocks, _) = target.piece(request, part.number, target.discard_max);
+                let range = &mut self.ranges[part.slot as usize];
+                *range = nvme_command::range(blocks.first, blocks.count);
+                let address = range.as_ptr().expose_provenance() as u64;
+                Command::deallocate(namespace, Data { address, length: RANGE_BYTES })
+            }
+            Op::Read | Op::Write => {
+                let (blocks, data) = target.piece(request, part.number, target.transfer_max);
+                region = self.registered.entry(&request.memory, request.length);
+                match request.op {
+                    Op::Read => Command::read(namespace, blocks, data),
+                    _ => Command::write(namespace, blocks, data, request.fua && target.volatile_cache),
+                }
+            }
+        };
+        opcode::UringCmd80::new(types::Fd(self.descriptor), URING_CMD_IO)
+            .cmd(command.encode::<ENTRY_BYTES>())
+            .buf_index(region)
+            .build()
+            .flags(self.descriptor_flags)
+            .user_data(part.pack())
+    }
+
+    /// Puts what is due into the submission ring, as far as the device admits it.
+    fn fill(&mut self) {
+        let in_device = self.sent + self.unsent;
+        let wanted = u32::try_from(self.due).unwrap_or(u32::MAX);
+        let admitted = self.share.as_mut().map_or(wanted, |share| share.admit(in_device, wanted));
+        // The completion ring has room for twice the entries of this one.
+        let room =
+            (self.ring.params().cq_entries() - in_device).min(self.ring.params().sq_entries() - self.unsent);
+        for _ in 0..admitted.min(room) {
+            let Some(part) = self.waiting.pop_front() else { return };
+            let entry = self.encode(part);
+            // SAFETY: who pushed the request promised that its memory stays valid and unshared until the completion is
+            // delivered or the queue is dropped. It is delivered after its last command ended, and dropping waits until the
+            // kernel has let go of all memory. A range to deallocate is the slot's, which is used again after that only, and
+            // lives as long. The node is kept open by `self._node` (and by the ring's table).
+            if unsafe { self.ring.submission().push(&entry) }.is_err() {
+                self.waiting.push_front(part);
+                return;
+            }
+            self.due -= 1;
+            self.unsent += 1;
+        }
+    }
+
+    /// Enables an owner-driven ring; the calling thread becomes the owner.
+    #[cold]
+    fn enable(&mut self) -> Result<()> {
+        self.ring.submitter().register_enable_rings().map_err(|error| ring::enter_error("submit", &error))?;
+        self.disabled = false;
+        Ok(())
+    }
+
+    /// Takes everything pushed over and sends what the device admits, without waiting. Returns how many requests were
+    /// taken over.
+    fn send(&mut self) -> Result<usize> {
+        if self.disabled {
+            self.enable()?;
+        }
+        self.due = self.waiting.len();
+        self.send_due()?;
+        Ok(std::mem::take(&mut self.fresh))
+    }
+
+    fn send_due(&mut self) -> Result<()> {
+        loop {
+            self.fill();
+            if self.unsent == 0 {
+                return Ok(());
+            }
+            match self.ring.submit() {
+                Ok(0) => return Err(ring::submit_stuck()),
+                Ok(count) => self.took(count),
+                Err(error) => self.make_room(&error)?,
+            }
+        }
+    }
+
+    /// The kernel took entries.
+    fn took(&mut self, count: usize) {
+        let count = (count as u32).min(self.unsent);
+        self.unsent -= count;
+        self.sent += count;
+    }
+
+    /// After a refused submission: EINTR is repeated; EAGAIN and EBUSY (the kernel is short of memory) wait for a command
+    /// to end, if there is one.
+    #[cold]
+    fn make_room(&mut self, error: &std::io::Error) -> Result<()> {
+        match error.raw_os_error() {
+            Some(libc::EINTR) => Ok(()),
+            Some(libc::EAGAIN | libc::EBUSY) if self.sent > 0 => self.enter_only(1),
+            _ => Err(ring::enter_error("submit", error)),
+        }
+    }
+
+    /// Waits for `want` completions without sending anything.
+    fn enter_only(&mut self, want: u32) -> Result<()> {
+        // SAFETY: no entry is submitted and no argument structure is passed, so the kernel touches nothing but the rings,
+        // which live as long as `self.ring`, and memory of requests as promised when they were sent.
+        let entered =
+            unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, want, ENTER_GETEVENTS, None) };
+        match entered {
+            Ok(_) => Ok(()),
+            Err(error) if ring::is_transient(&error) => Ok(()),
+            Err(error) => Err(ring::enter_error("wait", &error)),
+        }
+    }
+
+    /// One system call that sends and waits for `want` completions (at least 1) or the deadline. The caller has drained the
+    /// ring and looks again afterwards. Whether the time is over.
+    fn enter(&mut self, want: u32, deadline: Option<Instant>) -> Result<bool> {
+        if self.disabled {
+            self.enable()?;
+        }
+        self.due = self.waiting.len();
+        self.fill();
+        let in_device = self.sent + self.unsent;
+        // While others are held back, half of what the device has comes back before more is sent.
+        let want = want.min(if self.due > 0 { (in_device / 2).max(1) } else { in_device });
+        let rest = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        if rest == Some(Duration::ZERO) {
+            self.send()?;
+            return Ok(true);
+        }
+        let outcome = match rest {
+            None => self.ring.submit_and_wait(want as usize),
+            // The kernel ignores time limits while it polls: the caller looks again and again.
+            Some(_) if self.facts.polled => {
+                self.send_due()?;
+                return self.enter_only(0).map(|()| false);
+            }
+            Some(rest) => {
+                let time = types::Timespec::from(rest);
+                let arguments = types::SubmitArgs::new().timespec(&time);
+                self.ring.submitter().submit_with_args(want as usize, &arguments)
+            }
+        };
+        match outcome {
+            Ok(count) => self.took(count),
+            // An error is only returned when no entry was taken: otherwise their number is.
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => return Ok(true),
+            Err(error) => self.make_room(&error)?,
+        }
+        Ok(false)
+    }
+
+    /// Moves completions to `out`, at most `room`.
+    fn drain(&mut self, out: &mut Vec<Done>, room: usize) -> usize {
+        let mut count = room.min(self.ready.len());
+        out.extend(self.ready.drain(..count));
+        let mut completions = self.ring.completion();
+        while count < room
+            && let Some(entry) = completions.next()
+        {
+            self.sent -= 1;
+            let part = Part::unpack(entry.user_data());
+            let slot = &mut self.slots[part.slot as usize];
+            let next =
+                if entry.result() == 0 { slot.succeeds(part) } else { slot.fails(part, entry.result()) };
+            if let Some(next) = next {
+                self.waiting.push_front(next);
+                self.due += 1;
+            } else if slot.left == 0 {
+                out.push(slot.done());
+                self.free.push(part.slot);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// What was no room for must still show.
+    #[cold]
+    fn signal_rest(&mut self) {
+        if (!self.ready.is_empty() || !self.ring.completion().is_empty())
+            && let Some(wakeup) = &self.wakeup
+        {
+            wakeup.signal();
+        }
+    }
+
+    /// Lets the kernel post completions that it only posts on demand. No system call if there is nothing to ask for.
+    fn nudge(&mut self) -> Result<()> {
+        let on_demand = self.facts.polled || (self.facts.owner_driven && self.ring.submission().taskrun());
+        if on_demand && self.sent > 0 { self.enter_only(0) } else { Ok(()) }
+    }
+
+    fn reap_inner(&mut self, out: &mut Vec<Done>, wait: Wait, taken: &mut usize) -> Result<()> {
+        let room = out.capacity() - out.len();
+        let deadline = match wait {
+            Wait::Timeout(time) => Instant::now().checked_add(time),
+            _ => None,
+        };
+        let wanted = match wait {
+            Wait::No => 0,
+            Wait::AtLeast(count) => count as usize,
+            Wait::Timeout(_) => 1,
+        };
+        *taken = self.drain(out, room);
+        while *taken < wanted.min(room).min(*taken + self.in_flight() as usize) {
+            let late = self.enter((wanted.min(room) - *taken) as u32, deadline)?;
+            *taken += self.drain(out, room - *taken);
+            if late {
+                break;
+            }
+        }
+        self.send()?;
+        if *taken == 0 {
+            self.nudge()?;
+        }
+        let late = self.drain(out, room - *taken);
+        *taken += late;
+        // Their room is for what was held back, which may have nothing else to come after it.
+        if late > 0 || self.due > 0 { self.send_due() } else { Ok(()) }
+    }
+
+    /// Waits until the kernel has let go of all memory. What was pushed and never submitted is never executed.
+    fn quiesce(&mut self) -> Result<()> {
+        if self.disabled {
+            return Ok(());
+        }
+        let mut unheard = Vec::with_capacity(self.slots.len());
+        let mut outcome = Ok(());
+        while self.sent > 0 || (outcome.is_ok() && (self.due > 0 || self.unsent > 0)) {
+            // A thread that may not send for its owner does not: what was not sent needs no waiting.
+            if outcome.is_ok() {
+                outcome = self.send_due();
+            }
+            if self.ring.completion().is_empty() && self.sent > 0 {
+                self.enter_only(1)?;
+            }
+            unheard.clear();
+            self.drain(&mut unheard, self.slots.len());
+        }
+        Ok(())
+    }
+}
+
+impl Slot {
+    /// A command ended well. Returns what is to be sent next for that reason: the memory for a range is the slot's, so a
+    /// discard has one command at a time.
+    #[inline]
+    fn succeeds(&mut self, part: Part) -> Option<Part> {
+        self.left -= 1;
+        (self.left > 0 && self.request.op == Op::Discard).then_some(Part { number: part.number + 1, ..part })
+    }
+
+    /// A command failed. Returns it if it is to be sent again.
+    #[cold]
+    fn fails(&mut self, part: Part, result: i32) -> Option<Part> {
+        let (again, errno) = match result {
+            status if status > 0 => (Status::of(status).may_be_retried(), Status::of(status).errno()),
+            // Given up by a controller that was reset, or not sent for want of memory. Nobody above may take this for
+            // "was not sent".
+            result if matches!(-result, libc::EINTR | libc::EAGAIN | libc::ECANCELED) => (true, libc::EIO),
+            // Before Linux 6.12, a registered region larger than the command (`block/blk-map.c`), of a shape that
+            // `try_registered` has not tried.
+            result => (-result == libc::EINVAL && self.request.memory.registered.take().is_some(), -result),
+        };
+        if again && self.retries < RETRIES {
+            self.retries += 1;
+            return Some(part);
+        }
+        if self.error == 0 {
+            self.error = -errno;
+        }
+        self.left = if self.request.op == Op::Discard { 0 } else { self.left - 1 };
+        None
+    }
+
+    fn done(&self) -> Done {
+        let result = match self.request.op {
+            _ if self.error != 0 => self.error,
+            Op::Read | Op::Write => self.request.length as i32,
+            Op::Flush | Op::Discard => 0,
+        };
+        Done { tag: self.request.tag, result }
+    }
+}
+
+/// Whether something optional is used: it is there, or the reason goes to the fallbacks, or to the error.
+fn granted(
+    ask: Ask,
+    what: &str,
+    there: std::result::Result<(), String>,
+    facts: &mut QueueFacts,
+) -> Result<bool> {
+    match (ask, there) {
+        (Ask::No, _) => Ok(false),
+        (_, Ok(())) => Ok(true),
+        (Ask::Try, Err(why)) => {
+            facts.fallbacks.push(format!("without {what}: {why}"));
+            Ok(false)
+        }
+        (Ask::Require, Err(why)) => Err(Error::Unsupported(format!("{what}: {why}"))),
+    }
+}
+
+/// Reads parts of registered memory for trial: kernels before 6.12 refuse them (`blk_rq_map_user_bvec`), unless mended.
+/// The memory is like that of any pool.
+fn try_registered(target: &NvmeTarget, node: &Node) -> std::result::Result<(), String> {
+    let told = |error: Error| error.to_string();
+    let pool = BufferPool::new(TRIAL_POOL).map_err(told)?;
+    let options =
+        QueueOptions { register_buffers: Ask::Require, pool: Some(pool.clone()), ..QueueOptions::depth(1) };
+    let mut facts = QueueFacts::default();
+    let plan = Plan { depth: 1, polled: false, owner: false, sqpoll: Ask::No };
+    let (mut ring, _) = ring::build::<Entry128, Entry32>(plan, &mut facts).map_err(told)?;
+    register_memory(&ring, &options, &mut facts).map_err(told)?;
+    for length in TRIALS {
+        let mut buffer = pool.take(length).map_err(told)?;
+        let length = (length as u64).min(target.size).min(target.transfer_max);
+        let memory = buffer.memory(0);
+        let data =
+            Data { address: memory.address.as_ptr().expose_provenance() as u64, length: length as u32 };
+        let command = Command::read(target.namespace, target.blocks(0, length), data);
+        let entry = opcode::UringCmd80::new(types::Fd(node.generic().as_raw_fd()), URING_CMD_IO)
+            .cmd(command.encode::<ENTRY_BYTES>())
+            .buf_index(memory.registered.map(Registered::region))
+            .build();
+        // SAFETY: the memory is the buffer's, writable, unshared and at least of this length. It is freed after the completion
+        // was seen, or leaked if none can be had. The node is borrowed.
+        unsafe { ring.submission().push(&entry) }.map_err(|_| "the ring is full".to_string())?;
+        let result = loop {
+            let waited = ring.submit_and_wait(1);
+            if let Some(completion) = ring.completion().next() {
+                break completion.result();
+            }
+            if let Err(error) = waited
+                && !ring::is_transient(&error)
+            {
+                std::mem::forget((buffer, pool));
+                return Err(error.to_string());
+            }
+        };
+        if result < 0 {
+            let error = std::io::Error::from_raw_os_error(-result);
+            return Err(format!("the kernel takes no part of a larger region for a command: {error}"));
+        }
+        if result > 0 {
+            return Err(format!("a read for trial failed: NVMe status {result:#x}"));
+        }
+    }
+    Ok(())
+}
+
+impl NvmeTarget {
+    /// Whether completions can be polled, or why not.
+    fn polling(&self) -> std::result::Result<(), String> {
+        if probe::kernel_is_before(POLLED_SINCE) {
+            let (major, minor) = POLLED_SINCE;
+            // Seen on 6.1: at the exit of the process the kernel touches commands that are gone.
+            return Err(format!("kernels before {major}.{minor} may crash of polled NVMe commands"));
+        }
+        if self.polls { Ok(()) } else { Err("the driver has no polled queues (nvme.poll_queues=N)".into()) }
+    }
+
+    /// The blocks of some bytes, which must be whole blocks.
+    #[inline]
+    pub(super) fn blocks(&self, pos: u64, length: u64) -> Blocks {
+        let shift = self.logical_block.trailing_zeros();
+        Blocks { first: (self.start + pos) >> shift, count: length >> shift }
+    }
+
+    /// Blocks and memory of one part of a transfer or discard; parts have `most` bytes.
+    #[inline]
+    fn piece(&self, request: &Request, number: u32, most: u64) -> (Blocks, Data) {
+        let offset = u64::from(number) * most;
+        let length = most.min(u64::from(request.length) - offset);
+        let address = request.memory.address.as_ptr().expose_provenance() as u64 + offset;
+        (self.blocks(request.pos + offset, length), Data { address, length: length as u32 })
+    }
+}
+
+impl DeviceQueue for NvmeQueue {
+    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
+        if !self.process.is_here() || self.in_flight() >= self.capacity() {
+            return Err(Full);
+        }
+        let mut request = request;
+        if matches!(request.op, Op::Read | Op::Write) {
+            request.length = request.length.min(TRANSFER_MAX);
+        }
+        let answer = match self.parts(&request) {
+            None => -libc::EINVAL,
+            Some(_) if request.op == Op::Flush && !self.target.volatile_cache => 0,
+            Some(_) if request.op != Op::Read && request.op != Op::Flush && self.target.read_only => {
+                -libc::EROFS
+            }
+            Some(_) if request.op == Op::Discard && self.target.discard_max == 0 => -libc::EOPNOTSUPP,
+            Some(parts) => {
+                let Some(slot) = self.free.pop() else { return Err(Full) };
+                self.slots[slot as usize] = Slot { request, left: parts, error: 0, retries: 0 };
+                let at_once = if request.op == Op::Discard { 1 } else { parts };
+                self.waiting.extend((0..at_once).map(|number| Part { slot, number }));
+                self.fresh += 1;
+                return Ok(());
+            }
+        };
+        self.fresh += 1;
+        self.complete_locally(request.tag, answer);
+        Ok(())
+    }
+
+    fn submit(&mut self) -> Result<usize> {
+        self.process.check()?;
+        self.send()
+    }
+
+    fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
+        self.process.check()?;
+        if let Some(wakeup) = &self.wakeup {
+            wakeup.clear();
+        }
+        let mut taken = 0;
+        let outcome = self.reap_inner(out, wait, &mut taken);
+        if self.wakeup.is_some() && out.len() == out.capacity() {
+            self.signal_rest();
+        }
+        match outcome {
+            // Completions that were already handed over must be counted; a lasting error comes again.
+            Err(error) if taken == 0 => Err(error),
+            _ => Ok(taken),
+        }
+    }
+
+    fn in_flight(&self) -> u32 {
+        (self.slots.len() - self.free.len() + self.ready.len()) as u32
+    }
+
+    fn capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    fn facts(&self) -> QueueFacts {
+        self.facts.clone()
+    }
+
+    /// `None` for a polled queue: nothing happens there unless somebody asks.
+    fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
+        self.process.check()?;
+        if self.facts.polled {
+            return Ok(None);
+        }
+        if self.wakeup.is_none() {
+            let wakeup = Wakeup::new(&self.ring)?;
+            if self.in_flight() > 0 {
+                // What completed before now signalled nobody.
+                wakeup.signal();
+            }
+            self.wakeup = Some(wakeup);
+        }
+        Ok(self.wakeup.as_ref().map(Wakeup::as_fd))
+    }
+}
+
+impl Drop for NvmeQueue {
+    fn drop(&mut self) {
+        if !self.process.is_here() {
+            return;
+        }
+        // The kernel frees a closed ring some time later, and until then its table would keep the node open.
+        let released = self.quiesce().is_ok() && self.ring.submitter().unregister_files().is_ok();
+        if !released {
+            self.tombstone.arm();
+        }
+    }
+}
