@@ -52,7 +52,7 @@ fn refused_spellings() {
         ("file://", "must follow"),
         ("sync://localhost", "must follow"),
         ("nvme:", "empty"),
-        ("NVME:/dev/nvme0n1", "unknown scheme `NVME`"),
+        ("NVME:nvme0n1", "unknown scheme `NVME`"),
         ("nvme://host/dev/nvme0n1", "host `host`"),
         ("d?", "empty"),
         ("d?ro&", "empty"),

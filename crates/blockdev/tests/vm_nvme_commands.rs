@@ -42,6 +42,8 @@ fn traced(work: impl FnOnce()) -> Vec<String> {
     let set = |file: &str, value: &str| fs::write(format!("{tracing}/{file}"), value).unwrap();
     set("trace", "");
     set("events/nvme/nvme_setup_cmd/enable", "1");
+    // Other tests leave it off.
+    set("tracing_on", "1");
     work();
     set("events/nvme/nvme_setup_cmd/enable", "0");
     let text = fs::read_to_string(format!("{tracing}/trace")).unwrap();

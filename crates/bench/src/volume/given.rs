@@ -102,7 +102,7 @@ impl Given {
     fn block_device(&self) -> Option<PathBuf> {
         let Locator::Path(path) = &self.spec.locator else { return None };
         let whole = self.spec.options.partition.is_none() && self.spec.options.offset.is_none();
-        let plain = matches!(self.spec.scheme, Scheme::File | Scheme::Sync);
+        let plain = matches!(self.spec.scheme, Scheme::File | Scheme::Sync | Scheme::Nvme);
         let block = path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
         (whole && plain && block).then(|| path.clone())
     }

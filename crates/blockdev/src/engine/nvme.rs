@@ -69,6 +69,9 @@ impl NvmeDevice {
             budget: probed.tags.map(|(disk, tags)| Budget::of_disk(disk, tags)),
             takes_parts: Arc::new(OnceLock::new()),
         };
+        let (namespace, most) = (facts.namespace, facts.transfer_max >> 10);
+        let mut notes = probed.notes;
+        notes.push(format!("NVMe commands to namespace {namespace}, {most} KiB each at most"));
         let description = Description {
             engine: "nvme",
             locator: path.display().to_string(),
@@ -76,11 +79,7 @@ impl NvmeDevice {
             sharing,
             driving: Driving::Ring,
             tags,
-            notes: vec![format!(
-                "NVMe commands to namespace {}, {} KiB each at most",
-                facts.namespace,
-                facts.transfer_max >> 10
-            )],
+            notes,
         };
         let process = Process::current()?;
         Ok(NvmeDevice { process, node: Arc::new(node), target, geometry, capabilities, description })
