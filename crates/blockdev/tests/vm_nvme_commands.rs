@@ -401,3 +401,43 @@ fn vm_nvme_commands_stay_inside_a_part() {
         assert!(buf.iter().all(|&byte| byte == 0x33), "{pos}");
     }
 }
+
+/// The node of a partition is owned by itself, and its commands begin where it begins.
+#[test]
+fn vm_nvme_commands_to_a_partition_node() {
+    let Some(path) = node("UEXT4_VM_NVME", "vm_nvme_commands_to_a_partition_node") else { return };
+    let reread = || {
+        let status = std::process::Command::new("blockdev").args(["--rereadpt", &path]).status().unwrap();
+        assert!(status.success());
+    };
+    let mut buf = pool().take(4096).unwrap();
+    let mut sector = [0; 512];
+    // One partition of type Linux: 2048 sectors from sector 4096.
+    sector[446 + 4] = 0x83;
+    sector[446 + 8..][..4].copy_from_slice(&4096u32.to_le_bytes());
+    sector[446 + 12..][..4].copy_from_slice(&2048u32.to_le_bytes());
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    buf[..512].copy_from_slice(&sector);
+    commands(&path).write_at(&buf[..512], 0, WriteDurability::Fua).unwrap();
+    reread();
+    let part = commands(&format!("{path}p1"));
+    assert_eq!(part.geometry().size, 1 << 20);
+    assert_eq!(try_open(&format!("nvme:{path}")).unwrap_err().errno(), libc::EBUSY);
+    buf.fill(0x44);
+    part.write_at(&buf, 0, WriteDurability::Cached).unwrap();
+    let mut queue = part.queue(&QueueOptions::depth(1)).unwrap();
+    // SAFETY: the buffer is not touched until `reap_all` has seen the completion.
+    unsafe { queue.push(request(Op::Write, (1 << 20) - 4096, 4096, buf.memory(0), 1)) }.unwrap();
+    assert_eq!(reap_all(&mut queue), [Done { tag: 1, result: 4096 }]);
+    drop((part, queue));
+    let whole = commands(&path);
+    for pos in [2 << 20, (3 << 20) - 4096] {
+        buf.fill(0);
+        whole.read_at(&mut buf, pos).unwrap();
+        assert!(buf.iter().all(|&byte| byte == 0x44), "{pos}");
+    }
+    buf.fill(0);
+    whole.write_at(&buf[..512], 0, WriteDurability::Fua).unwrap();
+    drop(whole);
+    reread();
+}
