@@ -57,7 +57,10 @@ build_initramfs() {
 }
 
 boot() {
-    local release=$1
+    local release=$1 small
+    small="driver=blkdebug,node-name=small,discard=unmap,image.driver=file,image.discard=unmap"
+    small+=",image.filename=$cache/nvme-4k.img"
+    small+=",inject-error.0.event=none,inject-error.0.sector=98304,inject-error.0.errno=5"
     rm -f "$cache"/nvme*.img
     truncate -s 1G "$cache/nvme.img"
     truncate -s 64M "$cache/nvme-4k.img"
@@ -68,10 +71,10 @@ boot() {
         -kernel "$kernel/boot/vmlinuz-$release" -initrd "$cache/initramfs.gz" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off memmap=512M!1G" \
         -drive "file=$cache/nvme.img,if=none,format=raw,cache=unsafe,discard=unmap,id=nvme" \
-        -blockdev "driver=blkdebug,node-name=small,discard=unmap,image.driver=file,image.discard=unmap,image.filename=$cache/nvme-4k.img,\
-inject-error.0.event=none,inject-error.0.sector=98304,inject-error.0.errno=5" \
+        -blockdev "$small" \
         -device nvme,id=nvme,serial=uext4 -device nvme-ns,drive=nvme,bus=nvme,nsid=1 \
-        -device nvme-ns,drive=small,bus=nvme,nsid=2,logical_block_size=4096,physical_block_size=4096 </dev/null 2>&1 | tr -d '\r' | tee "$cache/console.log"
+        -device nvme-ns,drive=small,bus=nvme,nsid=2,logical_block_size=4096,physical_block_size=4096 \
+        </dev/null 2>&1 | tr -d '\r' | tee "$cache/console.log"
     [ "${PIPESTATUS[0]}" -ne 124 ] || say "stopped after $seconds_max s"
     rm -f "$cache"/nvme*.img
 }

@@ -1,7 +1,7 @@
 //! NVMe commands below the block layer: the device behind `nvme:`.
 //!
-//! The **block device** is opened, claimed and held as by `file:`, because nobody can own a character device. Commands go
-//! to the **generic character device** of the same namespace (`/dev/ng0n1`): queued ones through io_uring
+//! The **block device** is opened, claimed and held as by `file:`, because nobody can own a character device. Commands
+//! go to the **generic character device** of the same namespace (`/dev/ng0n1`): queued ones through io_uring
 //! ([`super::nvme_queue`]), synchronous ones by an ioctl. Neither passes the page cache, which is written out and
 //! forgotten when the device is opened and when it is closed.
 //!
@@ -11,7 +11,8 @@ use super::budget::Budget;
 use super::nvme_command::{Command, RANGE_BLOCKS_MAX, range};
 use super::nvme_ioctl::{self, Failed};
 use super::nvme_node::{self, Node};
-use super::nvme_queue::{NvmeQueue, NvmeTarget, RETRIES};
+use super::nvme_queue::{NvmeQueue, RETRIES};
+use super::nvme_target::NvmeTarget;
 use super::probe;
 use crate::own::{self, Claim};
 use crate::{

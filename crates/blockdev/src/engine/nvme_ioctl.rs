@@ -39,9 +39,9 @@ pub(super) fn identify(
     command: impl FnOnce(u64) -> Command,
 ) -> Result<(), Failed> {
     let mut passed = Passed::<72>(command(out.as_mut_ptr().expose_provenance() as u64).encode());
-    // SAFETY: the descriptor is open for the borrow. The ioctl reads and writes one `struct nvme_passthru_cmd` of 72 bytes,
-    // which `passed` is. The kernel writes to the data of the command, at most the 4096 bytes that an Identify says, which
-    // are exclusively borrowed; the call returns when the device is done with them.
+    // SAFETY: the descriptor is open for the borrow. The ioctl reads and writes one `struct nvme_passthru_cmd` of 72
+    // bytes, which `passed` is. The kernel writes to the data of the command, at most the 4096 bytes that an Identify
+    // says, which are exclusively borrowed; the call returns when the device is done with them.
     let result = unsafe { libc::ioctl(node.as_raw_fd(), NVME_IOCTL_ADMIN_CMD as _, passed.0.as_mut_ptr()) };
     outcome(result)
 }
@@ -53,8 +53,8 @@ pub(super) fn read(
     command: impl FnOnce(Data) -> Command,
 ) -> Result<(), Failed> {
     let data = Data { address: out.as_mut_ptr().expose_provenance() as u64, length: out.len() as u32 };
-    // SAFETY: the kernel writes to the data of the command only, which is exclusively borrowed memory of this length; the
-    // call returns when the device is done with it.
+    // SAFETY: the kernel writes to the data of the command only, which is exclusively borrowed memory of this length;
+    // the call returns when the device is done with it.
     unsafe { run(node, command(data)) }
 }
 
@@ -65,8 +65,8 @@ pub(super) fn write(
     command: impl FnOnce(Data) -> Command,
 ) -> Result<(), Failed> {
     let data = Data { address: data.as_ptr().expose_provenance() as u64, length: data.len() as u32 };
-    // SAFETY: `command` is one whose data the device reads (a write, a range to deallocate) or that has none; the memory is
-    // borrowed for the call.
+    // SAFETY: `command` is one whose data the device reads (a write, a range to deallocate) or that has none; the
+    // memory is borrowed for the call.
     unsafe { run(node, command(data)) }
 }
 
@@ -74,8 +74,9 @@ pub(super) fn write(
 /// The memory that the command names must be valid, and writable and unshared for a read, until this returns.
 unsafe fn run(node: BorrowedFd<'_>, command: Command) -> Result<(), Failed> {
     let mut passed = Passed::<80>(command.encode());
-    // SAFETY: the descriptor is open for the borrow. The ioctl reads and writes one `struct nvme_passthru_cmd64` of 80 bytes,
-    // which `passed` is. For the data of the command the caller vouches; the call returns when the device is done with it.
+    // SAFETY: the descriptor is open for the borrow. The ioctl reads and writes one `struct nvme_passthru_cmd64` of 80
+    // bytes, which `passed` is. For the data of the command the caller vouches; the call returns when the device is
+    // done with it.
     let result = unsafe { libc::ioctl(node.as_raw_fd(), NVME_IOCTL_IO64_CMD as _, passed.0.as_mut_ptr()) };
     outcome(result)
 }

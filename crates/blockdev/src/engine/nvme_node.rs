@@ -204,8 +204,8 @@ fn ask(
     })
 }
 
-/// What one command may carry: of the device, and of the driver, which takes a list of so many pieces of memory. Each page
-/// may be a piece, and memory that begins inside a page has one more.
+/// What one command may carry: of the device, and of the driver, which takes a list of so many pieces of memory. Each
+/// page may be a piece, and memory that begins inside a page has one more.
 fn transfer_max(disk: &Path, block: u64) -> u64 {
     let bytes = number(&disk.join("queue/max_hw_sectors_kb")).map_or(PAGE, |kilobytes| kilobytes << 10);
     let pieces = number(&disk.join("queue/max_segments")).unwrap_or(2);

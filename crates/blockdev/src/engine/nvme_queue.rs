@@ -1,21 +1,21 @@
 //! The queue of `nvme:`: commands through io_uring (`IORING_OP_URING_CMD`), past the block layer.
 //!
-//! **A command is whole.** Its result is zero, a status of the device (positive, never bytes), or an errno. So the queue
-//! keeps each request until its last command ended, and makes the result from the request.
+//! **A command is whole.** Its result is zero, a status of the device (positive, never bytes), or an errno. So the
+//! queue keeps each request until its last command ended, and makes the result from the request.
 //!
-//! **Requests become commands when they are sent.** What is pushed waits in `waiting`, a word for each command; a request
-//! longer than a command may be is several. As many as the [`super::budget`] of the device admits are encoded and sent,
-//! the rest goes with later calls, as in [`super::uring`].
+//! **Requests become commands when they are sent.** What is pushed waits in `waiting`, a word for each command; a
+//! request longer than a command may be is several. As many as the [`super::budget`] of the device admits are encoded
+//! and sent, the rest goes with later calls, as in [`super::uring`].
 //!
-//! **Retries.** The block layer sends a failed command up to five times unless the device forbids it. Commands from here
-//! do not pass there, so this queue does the same.
+//! **Retries.** The block layer sends a failed command up to five times unless the device forbids it. Commands from
+//! here do not pass there, so this queue does the same.
 //!
 //! **Dropping waits**, in the way and with the tombstone of [`super::uring`].
 
-use super::budget::{Budget, Share};
-use super::nvme_command::{self, Blocks, COMMAND_BYTES, Command, Data, RANGE_BYTES, Status, URING_CMD_IO};
+use super::budget::Share;
+use super::nvme_command::{self, COMMAND_BYTES, Command, Data, RANGE_BYTES, Status, URING_CMD_IO};
 use super::nvme_node::Node;
-use super::probe;
+use super::nvme_target::NvmeTarget;
 use super::registered::{Table, register_memory};
 use super::ring::{self, Plan, Tombstone, Wakeup};
 use crate::{
@@ -26,7 +26,7 @@ use io_uring::squeue::{Entry128, Flags};
 use io_uring::{IoUring, cqueue::Entry32, opcode, types};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Most requests of one queue.
@@ -37,9 +37,6 @@ const TRANSFER_MAX: u32 = 0x7fff_f000;
 
 /// A failed command is sent again so often, as by the kernel (`nvme_core.max_retries`).
 pub(super) const RETRIES: u8 = 5;
-
-/// Polled commands since this release only.
-const POLLED_SINCE: (u32, u32) = (6, 12);
 
 /// Bytes of a pool for trial: huge pages fit in.
 const TRIAL_POOL: usize = 4 << 20;
@@ -82,31 +79,6 @@ impl Part {
     fn unpack(word: u64) -> Self {
         Part { slot: word as u32, number: (word >> 32) as u32 }
     }
-}
-
-/// What commands are made for.
-#[derive(Debug, Clone)]
-pub(super) struct NvmeTarget {
-    pub(super) namespace: u32,
-    /// First byte of the partition that was opened; positions count from it.
-    pub(super) start: u64,
-    /// Bytes that may be addressed.
-    pub(super) size: u64,
-    /// A power of two.
-    pub(super) logical_block: u32,
-    /// Most bytes of a read or write command, whole blocks.
-    pub(super) transfer_max: u64,
-    /// Most bytes of a range to deallocate, whole blocks; 0: there is no such command.
-    pub(super) discard_max: u64,
-    /// Flushes and FUA mean something.
-    pub(super) volatile_cache: bool,
-    pub(super) read_only: bool,
-    /// The driver has queues for polled completions.
-    pub(super) polls: bool,
-    /// What the device takes at once, if that is known.
-    pub(super) budget: Option<Arc<Budget>>,
-    /// Whether parts of registered memory are taken, once it was tried.
-    pub(super) takes_parts: Arc<OnceLock<std::result::Result<(), String>>>,
 }
 
 /// See the module.
@@ -286,9 +258,9 @@ impl NvmeQueue {
             let Some(part) = self.waiting.pop_front() else { return };
             let entry = self.encode(part);
             // SAFETY: who pushed the request promised that its memory stays valid and unshared until the completion is
-            // delivered or the queue is dropped. It is delivered after its last command ended, and dropping waits until the
-            // kernel has let go of all memory. A range to deallocate is the slot's, which is used again after that only, and
-            // lives as long. The node is kept open by `self._node` (and by the ring's table).
+            // delivered or the queue is dropped. It is delivered after its last command ended, and dropping waits
+            // until the kernel has let go of all memory. A range to deallocate is the slot's, which is used again
+            // after that only, and lives as long. The node is kept open by `self._node` (and by the ring's table).
             if unsafe { self.ring.submission().push(&entry) }.is_err() {
                 self.waiting.push_front(part);
                 return;
@@ -338,8 +310,8 @@ impl NvmeQueue {
         self.sent += count;
     }
 
-    /// After a refused submission: EINTR is repeated; EAGAIN and EBUSY (the kernel is short of memory) wait for a command
-    /// to end, if there is one.
+    /// After a refused submission: EINTR is repeated; EAGAIN and EBUSY (the kernel is short of memory) wait for a
+    /// command to end, if there is one.
     #[cold]
     fn make_room(&mut self, error: &std::io::Error) -> Result<()> {
         match error.raw_os_error() {
@@ -351,8 +323,8 @@ impl NvmeQueue {
 
     /// Waits for `want` completions without sending anything.
     fn enter_only(&mut self, want: u32) -> Result<()> {
-        // SAFETY: no entry is submitted and no argument structure is passed, so the kernel touches nothing but the rings,
-        // which live as long as `self.ring`, and memory of requests as promised when they were sent.
+        // SAFETY: no entry is submitted and no argument structure is passed, so the kernel touches nothing but the
+        // rings, which live as long as `self.ring`, and memory of requests as promised when they were sent.
         let entered =
             unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, want, ENTER_GETEVENTS, None) };
         match entered {
@@ -362,8 +334,8 @@ impl NvmeQueue {
         }
     }
 
-    /// One system call that sends and waits for `want` completions (at least 1) or the deadline. The caller has drained the
-    /// ring and looks again afterwards. Whether the time is over.
+    /// One system call that sends and waits for `want` completions (at least 1) or the deadline. The caller has
+    /// drained the ring and looks again afterwards. Whether the time is over.
     fn enter(&mut self, want: u32, deadline: Option<Instant>) -> Result<bool> {
         if self.disabled {
             self.enable()?;
@@ -493,8 +465,8 @@ impl NvmeQueue {
 }
 
 impl Slot {
-    /// A command ended well. Returns what is to be sent next for that reason: the memory for a range is the slot's, so a
-    /// discard has one command at a time.
+    /// A command ended well. Returns what is to be sent next for that reason: the memory for a range is the slot's, so
+    /// a discard has one command at a time.
     #[inline]
     fn succeeds(&mut self, part: Part) -> Option<Part> {
         self.left -= 1;
@@ -574,8 +546,8 @@ fn try_registered(target: &NvmeTarget, node: &Node) -> std::result::Result<(), S
             .cmd(command.encode::<ENTRY_BYTES>())
             .buf_index(memory.registered.map(Registered::region))
             .build();
-        // SAFETY: the memory is the buffer's, writable, unshared and at least of this length. It is freed after the completion
-        // was seen, or leaked if none can be had. The node is borrowed.
+        // SAFETY: the memory is the buffer's, writable, unshared and at least of this length. It is freed after the
+        // completion was seen, or leaked if none can be had. The node is borrowed.
         unsafe { ring.submission().push(&entry) }.map_err(|_| "the ring is full".to_string())?;
         let result = loop {
             let waited = ring.submit_and_wait(1);
@@ -598,34 +570,6 @@ fn try_registered(target: &NvmeTarget, node: &Node) -> std::result::Result<(), S
         }
     }
     Ok(())
-}
-
-impl NvmeTarget {
-    /// Whether completions can be polled, or why not.
-    fn polling(&self) -> std::result::Result<(), String> {
-        if probe::kernel_is_before(POLLED_SINCE) {
-            let (major, minor) = POLLED_SINCE;
-            // Seen on 6.1: at the exit of the process the kernel touches commands that are gone.
-            return Err(format!("kernels before {major}.{minor} may crash of polled NVMe commands"));
-        }
-        if self.polls { Ok(()) } else { Err("the driver has no polled queues (nvme.poll_queues=N)".into()) }
-    }
-
-    /// The blocks of some bytes, which must be whole blocks.
-    #[inline]
-    pub(super) fn blocks(&self, pos: u64, length: u64) -> Blocks {
-        let shift = self.logical_block.trailing_zeros();
-        Blocks { first: (self.start + pos) >> shift, count: length >> shift }
-    }
-
-    /// Blocks and memory of one part of a transfer or discard; parts have `most` bytes.
-    #[inline]
-    fn piece(&self, request: &Request, number: u32, most: u64) -> (Blocks, Data) {
-        let offset = u64::from(number) * most;
-        let length = most.min(u64::from(request.length) - offset);
-        let address = request.memory.address.as_ptr().expose_provenance() as u64 + offset;
-        (self.blocks(request.pos + offset, length), Data { address, length: length as u32 })
-    }
 }
 
 impl DeviceQueue for NvmeQueue {
