@@ -96,7 +96,7 @@ pub(crate) fn voluntary_switches() -> io::Result<libc::c_long> {
     if result == 0 { Ok(usage.ru_nvcsw) } else { Err(io::Error::last_os_error()) }
 }
 
-/// One `preadv2` into memory that need not be initialised.
+/// One `pread`, or `preadv2` if there are flags, into memory that need not be initialised.
 ///
 /// # Safety
 /// `address` must be valid for writing `length` bytes, and nobody else may access them during the call.
@@ -107,14 +107,21 @@ pub(crate) unsafe fn read_raw(
     pos: u64,
     flags: libc::c_int,
 ) -> io::Result<usize> {
-    let vector = libc::iovec { iov_base: address.as_ptr().cast(), iov_len: length };
-    // SAFETY: the descriptor is open for the borrow; one iovec is passed and it describes memory that the
-    // caller promises to be writable and unshared for the call.
-    let result = unsafe { libc::preadv2(fd.as_raw_fd(), &raw const vector, 1, pos as libc::off_t, flags) };
+    let (fd, pos) = (fd.as_raw_fd(), pos as libc::off_t);
+    let result = if flags == 0 {
+        // Cheaper: no vector to be fetched.
+        // SAFETY: the descriptor is open for the borrow; the caller promises memory that is writable and unshared for
+        // the call.
+        unsafe { libc::pread(fd, address.as_ptr().cast(), length, pos) }
+    } else {
+        let vector = libc::iovec { iov_base: address.as_ptr().cast(), iov_len: length };
+        // SAFETY: as above; one iovec is passed, and it describes that memory.
+        unsafe { libc::preadv2(fd, &raw const vector, 1, pos, flags) }
+    };
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// One `pwritev2`.
+/// One `pwrite`, or `pwritev2` if there are flags.
 ///
 /// # Safety
 /// `address` must be valid for reading `length` initialised bytes, and nobody may write them during the call.
@@ -125,10 +132,16 @@ pub(crate) unsafe fn write_raw(
     pos: u64,
     flags: libc::c_int,
 ) -> io::Result<usize> {
-    let vector = libc::iovec { iov_base: address.as_ptr().cast(), iov_len: length };
-    // SAFETY: the descriptor is open for the borrow; one iovec is passed and it describes memory that the
-    // caller promises to be readable and unchanged for the call.
-    let result = unsafe { libc::pwritev2(fd.as_raw_fd(), &raw const vector, 1, pos as libc::off_t, flags) };
+    let (fd, pos) = (fd.as_raw_fd(), pos as libc::off_t);
+    let result = if flags == 0 {
+        // SAFETY: the descriptor is open for the borrow; the caller promises memory that is readable and unchanged for
+        // the call.
+        unsafe { libc::pwrite(fd, address.as_ptr().cast(), length, pos) }
+    } else {
+        let vector = libc::iovec { iov_base: address.as_ptr().cast(), iov_len: length };
+        // SAFETY: as above; one iovec is passed, and it describes that memory.
+        unsafe { libc::pwritev2(fd, &raw const vector, 1, pos, flags) }
+    };
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 

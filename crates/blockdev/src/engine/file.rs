@@ -1,6 +1,6 @@
 //! Image files and block devices with direct I/O: the device behind `file:` and `sync:`.
 //!
-//! Synchronous calls are `preadv2`/`pwritev2`. `file:` and `sync:` differ in three points only:
+//! Synchronous calls are `pread`/`pwrite`, and `pwritev2` with flags. `file:` and `sync:` differ in three points only:
 //!
 //! - **The queue** of `file:` is io_uring. If the kernel refuses io_uring, if the device is faster without
 //!   ([`Driving::Inline`]), and for `sync:` always, requests run in the call that submits them; the queue's facts tell.
