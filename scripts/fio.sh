@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-
-
-# for mapped memory a file on tmpfs. Root. e2fsck looks at uext4's volume after every job.
+# `make fio`: the jobs of bench/fio/ on files inside a volume through uext4, on the kernel's ext4 and XFS, and on the
+# raw device, in turn. Every flavour has a device of its own of the same kind and size: zram, a loop device over tmpfs,
+# and for mapped memory a file on tmpfs. Root. e2fsck looks at uext4's volume after every job.
 #
 #   SIZE=1g RUNTIME=3 RAMP=1 ROUNDS=5 ONLY=shape,… FLAVOURS=uext4,off,ext4,xfs,raw make fio
 #

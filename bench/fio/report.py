@@ -10,22 +10,21 @@ COLOURS = {"uext4": "#1668b8", "off": "#7fb2e5", "ext4": "#c0392b", "xfs": "#d98
 def sample(result):
     """The figures of one run of fio, whose jobs are reported as one group."""
     job = result["jobs"][0]
-    parts = [job[side] for side in ("read", "write") if job[side]["total_ios"]]
-    if not parts or job["error"]:
+    # Reads and writes are counted together: percentiles cannot be added up.
+    part = job["mixed"]
+    total = part["total_ios"]
+    if not total or job["error"]:
         raise SystemExit(f"a job did nothing: error {job['error']}")
-    total = sum(part["total_ios"] for part in parts)
     # Processor time of the jobs' threads, which fio gives as a part of the time that all of them ran.
     ran_ms = result["jobs"][0]["job_runtime"]
     busy_ns = (job["usr_cpu"] + job["sys_cpu"]) / 100 * ran_ms * 1e6
 
     def latency(rank):
-        weighed = [(part["clat_ns"]["percentile"][rank], part["total_ios"]) for part in parts
-                   if "percentile" in part["clat_ns"]]
-        return sum(value * count for value, count in weighed) / sum(count for _, count in weighed) / 1000
+        return part["clat_ns"]["percentile"][rank] / 1000
 
     return {
-        "iops": sum(part["iops"] for part in parts),
-        "mbps": sum(part["bw_bytes"] for part in parts) / 1e6,
+        "iops": part["iops"],
+        "mbps": part["bw_bytes"] / 1e6,
         "cpu_ns": busy_ns / total,
         "p50": latency("50.000000"),
         "p99": latency("99.000000"),

@@ -86,7 +86,7 @@ def command(name, flavour, place, options, layout=False):
     values = dict(FILES=":".join(files), NRFILES=used, SIZE=options.size, RUNTIME=options.runtime, RAMP=options.ramp,
                   QD=depth, BATCH=min(depth, 32), CREATE=int(layout),
                   DIRECT=0 if flavour == "raw" and shape["device"] == "dax" else 1)
-    run = ["fio", "--output-format=json"] + engine(shape, flavour, place, options)
+    run = ["fio", "--output-format=json", "--unified_rw_reporting=mixed"] + engine(shape, flavour, place, options)
     if shape["device"] == "zram":
         # Only what is all zeros costs zram no compression.
         run += ["--zero_buffers=1"]

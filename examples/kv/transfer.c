@@ -44,9 +44,11 @@ int transfer_open(struct kv *kv)
 
 void transfer_close(struct kv *kv)
 {
+    /* Waits for what is in flight: nothing reaches the pieces later. */
     if (kv->queue)
         uext4_queue_close(kv->queue);
     kv->queue = NULL;
+    kv->reads_busy = kv->writes_busy = 0;
 }
 
 int transfer_attach_data(struct kv *kv, struct uext4_file *data)
@@ -163,8 +165,11 @@ int transfer_read(struct kv *kv, const struct item *const *items, struct kv_get 
                 next++;
             }
         submit(kv, requests, ready);
-        if (kv->reads_busy && (error = reap(kv)) != 0)
+        if (kv->reads_busy && (error = reap(kv)) != 0) {
+            /* What is in flight must not be taken for that of the next read, whose results lie elsewhere. */
+            transfer_close(kv);
             return error;
+        }
     }
     return 0;
 }

@@ -81,7 +81,7 @@ impl Registered {
         (self.0.get() >> 16) as u16
     }
 
-    /// The place so many bytes further in the same region.
+    /// The place so many bytes further in the same region, counted from the begin of its page.
     #[inline]
     fn advanced(self, offset: usize) -> Self {
         let (page, pages) = (self.page(), offset / PAGE);
@@ -446,7 +446,9 @@ impl Buffer {
         assert!(offset <= piece.length as usize, "offset beyond the buffer");
         // SAFETY: `offset <= length`, so the result is inside the block or one past its end.
         let address = unsafe { piece.address.add(offset) };
-        Memory { address, registered: piece.registered.map(|place| place.advanced(offset)) }
+        // A foreign buffer begins anywhere in its page.
+        let in_page = piece.address.addr().get() % PAGE;
+        Memory { address, registered: piece.registered.map(|place| place.advanced(in_page + offset)) }
     }
 
     /// Memory of somebody else, for one request. The buffer does not free it. `registered` is the region that it lies
@@ -483,7 +485,7 @@ impl Buffer {
 
     /// Where these bytes of this buffer are registered: for [`Buffer::foreign`].
     pub fn registered_at(&self, address: NonNull<u8>, length: u32) -> Option<Registered> {
-        let offset = self.offset_of(address, length)?;
+        let offset = self.piece.address.addr().get() % PAGE + self.offset_of(address, length)?;
         self.piece.registered.map(|place| place.advanced(offset))
     }
 
@@ -573,6 +575,15 @@ mod tests {
         let inside = unsafe { long.address().add(8192) };
         assert_eq!(long.registered_at(inside, 4096).unwrap().page(), start + 2);
         assert_eq!(long.registered_at(inside, 32 << 10), None, "it ends behind the buffer");
+        // A buffer of somebody else that begins inside a page: what follows is in the next page sooner.
+        // SAFETY: inside the buffer, which is not used otherwise.
+        let mut foreign = unsafe {
+            let address = long.address().add(3584);
+            Buffer::foreign(address, 4096, long.registered_at(address, 4096), None)
+        };
+        assert_eq!([0, 511, 512, 4095].map(|offset| page(foreign.memory(offset)) - start), [0, 0, 1, 1]);
+        let address = foreign.memory(1024).address;
+        assert_eq!(foreign.registered_at(address, 512).unwrap().page(), start + 1);
         let all = pool.registrations();
         assert_eq!((all.regions, all.pages, all.vectors.len()), (1, 16, 17));
         assert_eq!(all.vectors[usize::from(start)], (long.address(), PAGE), "regions first, pages from 1");

@@ -83,13 +83,16 @@ fn accepted_spellings() {
         ("file:null:x", spec(File, "null:x"), None),
     ];
     assert!(table.len() >= 40);
-    for (text, want, path) in table {
-        let target = Target::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
-        assert_eq!(target.spec, want, "{text}");
-        assert_eq!(target.path.as_deref(), path.map(str::as_bytes), "{text}");
-        let again = Target::parse(&target.to_string()).unwrap_or_else(|e| panic!("{text} -> {target}: {e}"));
-        assert_eq!(again, target, "{text} -> {target}");
-    }
+    table.into_iter().for_each(is_read_so);
+}
+
+/// A spelling means this, and what it is printed as means the same.
+fn is_read_so((text, want, path): (&str, DeviceSpec, Option<&str>)) {
+    let target = Target::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+    assert_eq!(target.spec, want, "{text}");
+    assert_eq!(target.path.as_deref(), path.map(str::as_bytes), "{text}");
+    let again = Target::parse(&target.to_string()).unwrap_or_else(|e| panic!("{text} -> {target}: {e}"));
+    assert_eq!(again, target, "{text} -> {target}");
 }
 
 #[test]

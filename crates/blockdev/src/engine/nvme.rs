@@ -17,7 +17,7 @@ use super::probe;
 use crate::own::{self, Claim};
 use crate::{
     Capabilities, Description, Device, Driving, Error, Geometry, Op, Process, Queue, QueueOptions, Result,
-    WriteDurability,
+    WriteDurability, probes,
 };
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -102,9 +102,19 @@ impl NvmeDevice {
         op: Op,
         pos: u64,
         length: u64,
+        fua: bool,
         mut command: impl FnMut() -> std::result::Result<(), Failed>,
     ) -> Result<()> {
-        let op = op.name();
+        probes::around(op, pos, length, fua, || self.run_again(op.name(), pos, length, &mut command))
+    }
+
+    fn run_again(
+        &self,
+        op: &'static str,
+        pos: u64,
+        length: u64,
+        command: &mut impl FnMut() -> std::result::Result<(), Failed>,
+    ) -> Result<()> {
         let mut trials = 0;
         loop {
             trials += 1;
@@ -151,7 +161,7 @@ impl Device for NvmeDevice {
             let blocks = self.target.blocks(at, chunk.len() as u64);
             at += chunk.len() as u64;
             let command = |data| Command::read(self.target.namespace, blocks, data);
-            self.run(Op::Read, pos, length, || nvme_ioctl::read(self.node.generic(), chunk, command))?;
+            self.run(Op::Read, pos, length, false, || nvme_ioctl::read(self.node.generic(), chunk, command))?;
         }
         Ok(())
     }
@@ -166,7 +176,7 @@ impl Device for NvmeDevice {
             let blocks = self.target.blocks(at, chunk.len() as u64);
             at += chunk.len() as u64;
             let command = |data| Command::write(self.target.namespace, blocks, data, fua);
-            self.run(Op::Write, pos, length, || nvme_ioctl::write(self.node.generic(), chunk, command))?;
+            self.run(Op::Write, pos, length, fua, || nvme_ioctl::write(self.node.generic(), chunk, command))?;
         }
         Ok(())
     }
@@ -177,7 +187,7 @@ impl Device for NvmeDevice {
             return Ok(());
         }
         let command = |_| Command::flush(self.target.namespace);
-        self.run(Op::Flush, 0, 0, || nvme_ioctl::write(self.node.generic(), &[], command))
+        self.run(Op::Flush, 0, 0, false, || nvme_ioctl::write(self.node.generic(), &[], command))
     }
 
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
@@ -193,7 +203,9 @@ impl Device for NvmeDevice {
             let blocks = self.target.blocks(pos + done, part);
             let range = range(blocks.first, blocks.count);
             let command = |data| Command::deallocate(self.target.namespace, data);
-            self.run(Op::Discard, pos, length, || nvme_ioctl::write(self.node.generic(), &range, command))?;
+            self.run(Op::Discard, pos, length, false, || {
+                nvme_ioctl::write(self.node.generic(), &range, command)
+            })?;
             done += part;
         }
         Ok(())

@@ -30,6 +30,11 @@ impl Node {
         self.generic.as_fd()
     }
 
+    /// The descriptor that holds lock and claim.
+    pub(super) fn claim(&self) -> BorrowedFd<'_> {
+        self.claimed.as_fd()
+    }
+
     /// What the page cache of the block device holds is written out and forgotten: commands bypass it.
     fn forget_pages(claimed: &OwnedFd) -> rustix::io::Result<()> {
         rustix::fs::fdatasync(claimed)?;

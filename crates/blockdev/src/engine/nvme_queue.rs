@@ -61,7 +61,11 @@ struct Slot {
     /// First failure: a negative errno.
     error: i32,
     /// Failures that were sent again.
-    retries: u8,
+    /// How often one of its commands was sent again, and may be.
+    retries: u32,
+    retries_max: u32,
+    /// Its memory is sent as plain memory, after the kernel refused it as registered.
+    plain: bool,
 }
 
 /// Which part of which request: the tag of a command.
@@ -138,7 +142,10 @@ impl NvmeQueue {
         let plan = Plan { depth: options.depth, polled, owner, sqpoll: Ask::No };
         let (ring, kind) = ring::build::<Entry128, Entry32>(plan, &mut facts)?;
         let mut tombstone = Tombstone::new()?;
-        let file_slot = ring::register_files(&ring, None, node.generic(), &tombstone, options, &mut facts)?;
+        // The claim stays while commands are in flight: another process must not take the device before they are over.
+        let held = Some(node.claim());
+        let file_slot =
+            ring::register_files(&ring, None, node.generic(), held, &tombstone, options, &mut facts)?;
         let pieces = match (options.register_buffers, &options.pool) {
             (Ask::No, _) | (_, None) => Ok(()),
             (_, Some(_)) => target.takes_parts.get_or_init(|| try_registered(&target, &node)).clone(),
@@ -169,7 +176,7 @@ impl NvmeQueue {
             descriptor_flags: if file_slot { Flags::FIXED_FILE } else { Flags::empty() },
             registered,
             ranges: vec![[0; RANGE_BYTES as usize]; depth].into_boxed_slice(),
-            slots: vec![Slot { request: nothing, left: 0, error: 0, retries: 0 }; depth].into_boxed_slice(),
+            slots: vec![Slot::new(nothing, 0); depth].into_boxed_slice(),
             free: (0..options.depth).rev().collect(),
             waiting: VecDeque::with_capacity(depth),
             due: 0,
@@ -465,6 +472,12 @@ impl NvmeQueue {
 }
 
 impl Slot {
+    /// `parts` commands.
+    fn new(request: Request, parts: u32) -> Self {
+        let retries_max = u32::from(RETRIES).saturating_mul(parts);
+        Slot { request, left: parts, error: 0, retries: 0, retries_max, plain: false }
+    }
+
     /// A command ended well. Returns what is to be sent next for that reason: the memory for a range is the slot's, so
     /// a discard has one command at a time.
     #[inline]
@@ -483,9 +496,13 @@ impl Slot {
             result if matches!(-result, libc::EINTR | libc::EAGAIN | libc::ECANCELED) => (true, libc::EIO),
             // Before Linux 6.12, a registered region larger than the command (`block/blk-map.c`), of a shape that
             // `try_registered` has not tried.
-            result => (-result == libc::EINVAL && self.request.memory.registered.take().is_some(), -result),
+            result => {
+                self.plain |= -result == libc::EINVAL && self.request.memory.registered.take().is_some();
+                // Of several that were in flight with it, each is sent once more.
+                (-result == libc::EINVAL && self.plain, -result)
+            }
         };
-        if again && self.retries < RETRIES {
+        if again && self.retries < self.retries_max {
             self.retries += 1;
             return Some(part);
         }
@@ -590,7 +607,7 @@ impl DeviceQueue for NvmeQueue {
             Some(_) if request.op == Op::Discard && self.target.discard_max == 0 => -libc::EOPNOTSUPP,
             Some(parts) => {
                 let Some(slot) = self.free.pop() else { return Err(Full) };
-                self.slots[slot as usize] = Slot { request, left: parts, error: 0, retries: 0 };
+                self.slots[slot as usize] = Slot::new(request, parts);
                 let at_once = if request.op == Op::Discard { 1 } else { parts };
                 self.waiting.extend((0..at_once).map(|number| Part { slot, number }));
                 self.fresh += 1;
@@ -664,5 +681,44 @@ impl Drop for NvmeQueue {
         if !released {
             self.tombstone.arm();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(parts: u32, registered: bool) -> Slot {
+        let pool = BufferPool::new(1 << 20).unwrap();
+        let mut memory = pool.take(1 << 20).unwrap().memory(0);
+        if !registered {
+            memory.registered = None;
+        }
+        let request =
+            Request { op: Op::Write, fua: false, nowait: false, pos: 0, length: 1 << 20, memory, tag: 1 };
+        Slot::new(request, parts)
+    }
+
+    #[test]
+    fn each_command_of_a_request_is_sent_again() {
+        let mut slot = slot(8, false);
+        for number in 0..8 {
+            // A controller was reset: every command that was in flight comes back once.
+            assert!(slot.fails(Part { slot: 0, number }, -libc::EINTR).is_some(), "part {number}");
+        }
+        let forever =
+            (0..100).take_while(|_| slot.fails(Part { slot: 0, number: 0 }, -libc::EINTR).is_some());
+        assert_eq!(forever.count(), 8 * usize::from(RETRIES) - 8);
+    }
+
+    #[test]
+    fn what_is_refused_as_registered_is_sent_as_plain_memory() {
+        let mut registered = slot(2, true);
+        for number in 0..2 {
+            let again = registered.fails(Part { slot: 0, number }, -libc::EINVAL);
+            assert!(again.is_some(), "both were in flight with the region: {number}");
+        }
+        assert!(registered.request.memory.registered.is_none());
+        assert!(slot(2, false).fails(Part { slot: 0, number: 0 }, -libc::EINVAL).is_none());
     }
 }

@@ -48,13 +48,12 @@ pub(super) fn register_memory<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     };
     let Registrations { vectors, regions, pages } = pool.registrations();
     let number = pool.serial().map_or(0, NonZeroU64::get);
-    let refused = match register(ring, &vectors) {
-        Ok(()) => return Ok(Table { pool: number, regions, pages }),
-        Err(error) => error,
-    };
+    if !is_limited() && register(ring, &vectors).is_ok() {
+        return Ok(Table { pool: number, regions, pages });
+    }
     match register(ring, &vectors[..usize::from(regions)]) {
         Ok(()) => {
-            facts.fallbacks.push(format!("pages are not registered by themselves: {refused}"));
+            facts.fallbacks.push("pages are not registered by themselves (RLIMIT_MEMLOCK)".into());
             Ok(Table { pool: number, regions, pages: 0 })
         }
         Err(error) if options.register_buffers == Ask::Try => {
@@ -65,6 +64,13 @@ pub(super) fn register_memory<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
         }
         Err(error) => Err(Error::Unsupported(format!("registering buffers: {error}"))),
     }
+}
+
+/// Whether the memory that this process may have registered is limited. Then pages are not registered a second time by
+/// themselves: it would be counted twice, and other queues find no room.
+fn is_limited() -> bool {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    limit.is_some() && !rustix::process::geteuid().is_root()
 }
 
 fn register<S: squeue::EntryMarker, C: cqueue::EntryMarker>(

@@ -148,11 +148,13 @@ pub(super) fn submit_stuck() -> Error {
 /// Registers the file table with the ring (and the ring beside it). Returns whether the device's slot is
 /// usable.
 ///
-/// The tombstone is registered in any case; the device unless it is not wanted.
+/// The tombstone is registered in any case, and what is to be `held` as long as requests are in flight, after the
+/// death of the process too; the device unless it is not wanted.
 pub(super) fn register_files<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     ring: &IoUring<S, C>,
     side: Option<&IoUring<S, C>>,
     file: BorrowedFd<'_>,
+    held: Option<BorrowedFd<'_>>,
     tombstone: &Tombstone,
     options: &QueueOptions,
     facts: &mut QueueFacts,
@@ -160,7 +162,8 @@ pub(super) fn register_files<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     let rings = || std::iter::once(ring).chain(side);
     let wanted = options.register_file != Ask::No;
     // -1 leaves the slot empty.
-    let mut table = [-1, tombstone.held().as_raw_fd()];
+    let mut table = vec![-1, tombstone.held().as_raw_fd()];
+    table.extend(held.map(|held| held.as_raw_fd()));
     if wanted {
         table[SLOT_DEVICE] = file.as_raw_fd();
     }

@@ -120,8 +120,15 @@ impl UringQueue {
         let (ring, granted) = ring::build(plan, &mut facts)?;
         let side = if granted.polled { Some(ring::build_side(options.depth)?) } else { None };
         let mut tombstone = Tombstone::new()?;
-        let file_slot =
-            ring::register_files(&ring, side.as_ref(), target.file.as_fd(), &tombstone, options, &mut facts)?;
+        let file_slot = ring::register_files(
+            &ring,
+            side.as_ref(),
+            target.file.as_fd(),
+            None,
+            &tombstone,
+            options,
+            &mut facts,
+        )?;
         let registered = register_memory(&ring, options, &mut facts)?;
         facts.registered_ring = ring::want_index(&ring, granted, options.register_ring, &mut facts)?;
         tombstone.seal();
