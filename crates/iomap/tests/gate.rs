@@ -150,12 +150,13 @@ fn who_comes_to_a_lent_gate_waits_for_its_borrower() {
 fn who_comes_second_waits_for_an_owner_alone() {
     for way in 0..3 {
         let gate = InodeGate::new();
-        let held = AtomicBool::new(true);
+        let (held, tried) = (AtomicBool::new(true), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let alone = gate.lock_exclusive(true, &mut || {});
             assert_eq!(gate.try_lock_shared(true).err(), Some(Busy), "the owner itself shares it no more");
             let second = scope.spawn(|| {
                 assert_eq!(gate.try_lock_shared(true).err(), Some(Busy));
+                tried.store(true, Ordering::SeqCst);
                 match way {
                     0 => drop(gate.lock_shared(true, &mut || {})),
                     1 => drop(gate.lock_exclusive(true, &mut || {})),
@@ -166,6 +167,10 @@ fn who_comes_second_waits_for_an_owner_alone() {
                 }
                 assert!(!held.load(Ordering::SeqCst), "way {way} did not wait");
             });
+            while !tried.load(Ordering::SeqCst) {
+                assert!(!second.is_finished(), "it did not find the gate busy");
+                std::thread::sleep(Duration::from_millis(1));
+            }
             std::thread::sleep(Duration::from_millis(20));
             held.store(false, Ordering::SeqCst);
             drop(alone);

@@ -14,6 +14,7 @@ mod nvme_command;
 mod nvme_ioctl;
 mod nvme_node;
 mod nvme_queue;
+mod nvme_slot;
 mod nvme_target;
 mod pages;
 mod plain;
