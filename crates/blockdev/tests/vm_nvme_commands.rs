@@ -80,6 +80,26 @@ fn vm_nvme_commands_conform() {
     });
 }
 
+/// A ring holds the claim of the block device, so that after the death of a process nobody opens it before its commands
+/// are over: they go to another node.
+#[test]
+fn vm_nvme_rings_hold_the_claim() {
+    let Some(path) = node("UEXT4_VM_NVME", "vm_nvme_rings_hold_the_claim") else { return };
+    let device = commands(&path);
+    let _queue = device.queue(&QueueOptions::depth(1)).unwrap();
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let rings = descriptors.filter(|entry| {
+        fs::read_link(entry.path()).is_ok_and(|to| to.as_os_str() == "anon_inode:[io_uring]")
+    });
+    let infos = rings.filter_map(|ring| {
+        fs::read_to_string(format!("/proc/self/fdinfo/{}", ring.file_name().to_str()?)).ok()
+    });
+    let infos: Vec<_> = infos.collect();
+    let name = path.rsplit('/').next().unwrap();
+    let held = |info: &String| info.lines().any(|line| line.trim_end().ends_with(name));
+    assert!(infos.iter().any(held), "{name} is in no ring's table: {infos:#?}");
+}
+
 /// Lengths around the blocks, pages and commands, synchronous and queued, in one piece and in several.
 #[test]
 fn vm_nvme_commands_of_every_length() {

@@ -154,7 +154,12 @@ impl FileDevice {
     /// Sends short synchronous writes through rings from now on, if the kernel gives any.
     fn ring_writes(&mut self) {
         if self.write_rings.is_none() {
-            self.write_rings = self.write_ring().ok().map(|queue| Few::new(queue, WRITE_RINGS));
+            match self.write_ring() {
+                Ok(ring) => self.write_rings = Some(Few::new(ring, WRITE_RINGS)),
+                Err(error) => {
+                    self.description.notes.push(format!("short synchronous writes are plain calls: {error}"));
+                }
+            }
         }
         self.rings_writes = self.write_rings.is_some();
     }
@@ -237,7 +242,8 @@ impl FileDevice {
         } else if self.rings_writes
             && buf.len() <= RINGED_MAX
             && let Some(rings) = &self.write_rings
-            && let Some(written) = self.write_ringed(buf, pos, false, rings)
+            // Without a ring to be had now, a plain call does the same.
+            && let Ok(written) = self.write_ringed(buf, pos, false, rings)
         {
             return written;
         }
@@ -247,15 +253,15 @@ impl FileDevice {
         })
     }
 
-    /// Writes through a ring that this thread has to itself meanwhile. `None`, with nothing written, if there is no
-    /// ring to be had.
+    /// Writes through a ring that this thread has to itself meanwhile: how that went. If there is no ring to be had
+    /// nothing was written, and the outer error says why.
     fn write_ringed(
         &self,
         buf: &[u8],
         pos: u64,
         fua: bool,
         rings: &Few<Box<WriteRing>>,
-    ) -> Option<Result<()>> {
+    ) -> io::Result<Result<()>> {
         let make = || self.write_ring().map_err(|error| io::Error::from_raw_os_error(error.errno()));
         self.write_by(buf, pos, fua, rings, make)
     }
@@ -268,10 +274,10 @@ impl FileDevice {
         fua: bool,
         rings: &Few<Box<WriteRing>>,
         make: impl Fn() -> io::Result<Box<WriteRing>>,
-    ) -> Option<Result<()>> {
+    ) -> io::Result<Result<()>> {
         let (started, mut trials) = (Instant::now(), 0);
         let mut done = 0;
-        let failed = |errno| Some(Err(io_error(Op::Write, pos, buf.len() as u64, errno)));
+        let failed = |errno| Ok(Err(io_error(Op::Write, pos, buf.len() as u64, errno)));
         while done < buf.len() {
             let part = &buf[done..buf.len().min(done + CALL_MAX)];
             trials += 1;
@@ -283,22 +289,22 @@ impl FileDevice {
             match result {
                 Ok(count) if count > 0 => done += count,
                 Ok(_) => return failed(libc::EIO),
-                Err(_) if !sent && done == 0 => return None,
+                Err(error) if !sent && done == 0 => return Err(error),
                 Err(error) if !is_put_off(&error) => return failed(errno_of(&error)),
                 Err(_) if trials <= TRIALS || started.elapsed() < PATIENCE => {}
                 Err(error) => {
                     let (op, length, errno) = (Op::Write.name(), buf.len() as u64, errno_of(&error));
-                    return Some(Err(Error::GaveUp { op, pos, length, errno, trials }));
+                    return Ok(Err(Error::GaveUp { op, pos, length, errno, trials }));
                 }
             }
         }
-        Some(Ok(()))
+        Ok(Ok(()))
     }
 
     /// A write that is durable when it returns, through a ring.
     fn write_fua(&self, buf: &[u8], pos: u64, rings: &Few<Box<WriteRing>>) -> Result<()> {
         let written = self.write_ringed(buf, pos, true, rings);
-        written.unwrap_or_else(|| Err(io_error(Op::Write, pos, buf.len() as u64, libc::ENOMEM)))
+        written.unwrap_or_else(|no_ring| Err(io_error(Op::Write, pos, buf.len() as u64, errno_of(&no_ring))))
     }
 }
 
@@ -611,9 +617,10 @@ mod tests {
         let buf = pool.take(4096).unwrap();
         let none = || Err(io::Error::from_raw_os_error(libc::EMFILE));
         for fua in [false, true] {
-            assert!(device.write_by(&buf, 0, fua, &rings, none).is_none());
+            let no_ring = device.write_by(&buf, 0, fua, &rings, none).unwrap_err();
+            assert_eq!(no_ring.raw_os_error(), Some(libc::EMFILE), "the reason is told");
         }
-        assert!(matches!(device.write_ringed(&buf, 0, false, &rings), Some(Ok(()))), "one is made again");
+        assert!(matches!(device.write_ringed(&buf, 0, false, &rings), Ok(Ok(()))), "one is made again");
     }
 
     #[test]

@@ -479,14 +479,9 @@ fn try_registered(target: &NvmeTarget, node: &Node) -> std::result::Result<(), S
         // SAFETY: the memory is the buffer's, writable, unshared and at least of this length. It is freed after the
         // completion was seen, or leaked if none can be had. The node is borrowed.
         unsafe { ring.submission().push(&entry) }.map_err(|_| "the ring is full".to_string())?;
-        let result = loop {
-            let waited = ring.submit_and_wait(1);
-            if let Some(completion) = ring.completion().next() {
-                break completion.result();
-            }
-            if let Err(error) = waited
-                && !ring::is_transient(&error)
-            {
+        let result = match ring::try_one(&mut ring, |completion| completion.result()) {
+            Ok(result) => result,
+            Err(error) => {
                 std::mem::forget((buffer, pool));
                 return Err(error.to_string());
             }

@@ -39,18 +39,10 @@ fn try_polled_read(target: &RingTarget) -> std::result::Result<(), String> {
     // SAFETY: the memory is exclusively borrowed, writable and of the length given; it is freed after the
     // completion was seen, or leaked if none can be had. The file is kept open by `target`.
     unsafe { ring.submission().push(&entry) }.map_err(|_| "the ring is full".to_string())?;
-    let result = loop {
-        let waited = ring.submit_and_wait(1);
-        if let Some(completion) = ring.completion().next() {
-            break completion.result();
-        }
-        if let Err(error) = waited
-            && !ring::is_transient(&error)
-        {
-            std::mem::forget(scratch);
-            return Err(error.to_string());
-        }
-    };
+    let result = ring::try_one(&mut ring, |completion| completion.result()).map_err(|error| {
+        std::mem::forget(scratch);
+        error.to_string()
+    })?;
     if result < 0 {
         return Err(format!("the device refuses it: {}", std::io::Error::from_raw_os_error(-result)));
     }

@@ -48,12 +48,17 @@ pub(super) fn register_memory<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     };
     let Registrations { vectors, regions, pages } = pool.registrations();
     let number = pool.serial().map_or(0, NonZeroU64::get);
-    if !is_limited() && register(ring, &vectors).is_ok() {
-        return Ok(Table { pool: number, regions, pages });
-    }
+    let why = if is_limited() {
+        "RLIMIT_MEMLOCK would count them twice".into()
+    } else {
+        match register(ring, &vectors) {
+            Ok(()) => return Ok(Table { pool: number, regions, pages }),
+            Err(error) => error.to_string(),
+        }
+    };
     match register(ring, &vectors[..usize::from(regions)]) {
         Ok(()) => {
-            facts.fallbacks.push("pages are not registered by themselves (RLIMIT_MEMLOCK)".into());
+            facts.fallbacks.push(format!("pages are not registered by themselves: {why}"));
             Ok(Table { pool: number, regions, pages: 0 })
         }
         Err(error) if options.register_buffers == Ask::Try => {

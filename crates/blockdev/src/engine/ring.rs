@@ -125,6 +125,25 @@ pub(super) fn is_unavailable(error: &Error) -> bool {
     matches!(error, Error::Open { action: SETUP, errno: libc::ENOSYS | libc::EPERM | libc::EACCES, .. })
 }
 
+/// Sends the one entry that was pushed for trial, and waits for it; `result` takes its result out. After an error the
+/// memory that it names is the kernel's for good.
+pub(super) fn try_one<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
+    ring: &mut IoUring<S, C>,
+    result: impl FnOnce(&C) -> i32,
+) -> io::Result<i32> {
+    loop {
+        let waited = ring.submit_and_wait(1);
+        if let Some(completion) = ring.completion().next() {
+            return Ok(result(&completion));
+        }
+        if let Err(error) = waited
+            && !is_transient(&error)
+        {
+            return Err(error);
+        }
+    }
+}
+
 /// Whether a failed `io_uring_enter` may simply be repeated.
 pub(super) fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
