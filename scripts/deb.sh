@@ -54,7 +54,7 @@ engine_files() {
     local status=0 fio
     suggests=""
     fio=$(dpkg-query -W -f '${Version}' fio 2>/dev/null) || { say "no fio of a Debian package: no engine"; return 0; }
-    if [ -z "${FIO_ENGINE_BUILT:-}" ]; then
+    if [ -z "${FIO_ENGINE_BUILT:-}" ] || [ ! -e "$target/fio/uext4.so" ]; then
         scripts/fio-engine.sh || status=$?
         [ "$status" -ne 3 ] || { say "no headers of fio $fio: no engine"; return 0; }
         [ "$status" -eq 0 ] || exit "$status"
