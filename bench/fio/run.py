@@ -32,6 +32,9 @@ SHAPES = {
                                   switch="simple-read"),
     "004-subblock": dict(job="004-subblock", device="loop", files=1, how="libaio",
                          switch="shared-subblock-overwrite"),
+    # The seed sends by libaio. By a ring the kernel's side is at its best.
+    "004-subblock-ring": dict(job="004-subblock", device="loop", files=1, how="queued", depth=256,
+                              switch="shared-subblock-overwrite"),
 }
 FLAVOURS = ["uext4", "off", "ext4", "xfs", "raw"]
 
@@ -76,7 +79,7 @@ def engine(shape, flavour, place, options):
 def command(name, flavour, place, options, layout=False):
     """A run of fio, and the variables of its job."""
     shape = SHAPES[name]
-    count, prefix = shape["files"], name.replace("-polled", "").split("-qd")[0]
+    count, prefix = shape["files"], shape["job"]
     files, used = [f"{prefix}.{number}" for number in range(count)], count
     if flavour == "raw" and shape["device"] != "dax":
         files, used = [place], 1

@@ -5,7 +5,7 @@ use crate::shape::{SPAN, Shape};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::ReadWriteFlags;
 use rustix::mm::{MapFlags, ProtFlags};
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 
 /// Memory that every device takes.
@@ -55,10 +55,7 @@ impl Target for Calls {
     fn one(&mut self, pos: u64) {
         let memory = &mut self.memory.0[..self.shape.block];
         let done = match (self.shape.write, self.shape.dsync) {
-            (false, _) => {
-                let memory = &mut [IoSliceMut::new(memory)];
-                rustix::io::preadv2(&self.file, memory, pos, ReadWriteFlags::empty())
-            }
+            (false, _) => rustix::io::pread(&self.file, memory, pos),
             (true, false) => rustix::io::pwrite(&self.file, memory, pos),
             (true, true) => {
                 rustix::io::pwritev2(&self.file, &[IoSlice::new(memory)], pos, ReadWriteFlags::DSYNC)
