@@ -21,9 +21,11 @@ pub fn target(path: &str, switches: &str, shape: &'static Shape) -> Box<dyn Targ
         assert_eq!(shape.dax, volume.device().capabilities().dax.is_some());
         return Box::new(Calls { file, flags, memory: Page::new(), shape, route });
     }
+    // Kernels before 6.12 refuse NVMe commands with registered memory.
+    let registered = if path.starts_with("nvme:") { Ask::Try } else { Ask::Require };
     let mut options = QueueOptions::depth(shape.depth as u32)
         .owner_driven(true)
-        .register_buffers(Ask::Require)
+        .register_buffers(registered)
         .register_file(Ask::Require)
         .register_ring(Ask::Try);
     if shape.polled {

@@ -8,8 +8,8 @@
 //! mapped memory, `uext4` the library on the volume PATH with SWITCHES, in its file `/data`. COUNT_SLICES slices
 //! (7) after one that does not count.
 //!
-//! Prints `COUNT,shape,arm,requests,slices,median,least,most,clock`: instructions for each request, and at
-//! last what the guest's clock says, nanoseconds.
+//! Prints `PROGRAM,shape,arm` first, then `COUNT,shape,arm,requests,slices,median,least,most,clock`: instructions for
+//! each request, and at last what the guest's clock says, nanoseconds.
 
 mod library;
 mod ring;
@@ -81,17 +81,16 @@ fn instructions() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Begins and ends what the plugin of the translator counts (`vm/plugin/count.c`); otherwise nothing.
+/// What a mark says to the plugin of the translator (`vm/plugin/count.c`).
+const BEGIN: u8 = 0x34;
+const END: u8 = 0x35;
+const PROGRAM: u8 = 0x36;
+
+/// Without the plugin this is nothing.
 #[inline(always)]
-fn mark<const END: bool>() {
-    // SAFETY: long nops.
-    unsafe {
-        if END {
-            asm!(".byte 0x0f, 0x1f, 0x80, 0x35, 0x74, 0x78, 0x65", options(nostack, preserves_flags));
-        } else {
-            asm!(".byte 0x0f, 0x1f, 0x80, 0x34, 0x74, 0x78, 0x65", options(nostack, preserves_flags));
-        }
-    }
+fn mark<const WHAT: u8>() {
+    // SAFETY: a long nop with a number in it.
+    unsafe { asm!(".byte 0x0f, 0x1f, 0x80, {}, 0x74, 0x78, 0x65", const WHAT, options(nostack, preserves_flags)) }
 }
 
 /// Positions anywhere in the file, the same in every arm.
@@ -113,9 +112,9 @@ fn measure(shape: &Shape, target: &mut dyn Target, slices: usize) -> (Vec<f64>, 
     slice(target, shape, &positions);
     let sums = (0..slices).map(|_| {
         let (count, clock) = (instructions(), Instant::now());
-        mark::<false>();
+        mark::<BEGIN>();
         slice(target, shape, &positions);
-        mark::<true>();
+        mark::<END>();
         (each(instructions() - count), each(clock.elapsed().as_nanos() as u64))
     });
     let mut sums: (Vec<f64>, Vec<f64>) = sums.unzip();
@@ -136,6 +135,8 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    println!("PROGRAM,{name},{arm}");
+    mark::<PROGRAM>();
     let shape = shape::named(name).expect("a shape");
     let mut target: Box<dyn Target> = match kind {
         "ring" => Box::new(ring::Ring::new(path, shape, false)),

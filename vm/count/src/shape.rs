@@ -43,7 +43,7 @@ const CALL: Shape = Shape {
 const QUEUE: Shape = Shape { name: "queued-read", depth: 128, batch: 32, ..CALL };
 
 /// All of them.
-pub const SHAPES: [Shape; 12] = [
+pub const SHAPES: [Shape; 14] = [
     CALL,
     Shape { name: "sync-overwrite", write: true, ..CALL },
     QUEUE,
@@ -51,6 +51,8 @@ pub const SHAPES: [Shape; 12] = [
     Shape { name: "polled-read", polled: true, ..QUEUE },
     Shape { name: "polled-overwrite", polled: true, write: true, ..QUEUE },
     Shape { name: "dsync-overwrite", write: true, dsync: true, ..CALL },
+    Shape { name: "nvme-read", ..QUEUE },
+    Shape { name: "nvme-overwrite", write: true, ..QUEUE },
     Shape { name: "subblock-overwrite", write: true, block: 2048, depth: 256, ..QUEUE },
     Shape { name: "dax-read", dax: true, ..CALL },
     Shape { name: "dax-overwrite", dax: true, write: true, ..CALL },
