@@ -90,7 +90,9 @@ const PROGRAM: u8 = 0x36;
 #[inline(always)]
 fn mark<const WHAT: u8>() {
     // SAFETY: a long nop with a number in it.
-    unsafe { asm!(".byte 0x0f, 0x1f, 0x80, {}, 0x74, 0x78, 0x65", const WHAT, options(nostack, preserves_flags)) }
+    unsafe {
+        asm!(".byte 0x0f, 0x1f, 0x80, {}, 0x74, 0x78, 0x65", const WHAT, options(nostack, preserves_flags))
+    }
 }
 
 /// Positions anywhere in the file, the same in every arm.

@@ -19,15 +19,15 @@ use super::probe::{self, Probed};
 use super::ring::{self, RingTarget};
 use super::sync_queue::{SyncQueue, SyncTarget, discard, retry};
 use super::uring::UringQueue;
+use super::write_ring::WriteRing;
 use crate::own::{self, Claim};
 use crate::{
-    Ask, Capabilities, Description, Device, DeviceQueue, Done, Driving, Error, Geometry, Memory, Op, Process,
-    Queue, QueueOptions, Request, Result, Wait, WriteDurability, probes, sys,
+    Ask, Capabilities, Description, Device, Driving, Error, Geometry, Op, Process, Queue, QueueOptions,
+    Result, WriteDurability, probes, sys,
 };
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -140,8 +140,8 @@ impl FileDevice {
         if self.capabilities.read_only {
             return;
         }
-        match self.write_ring() {
-            Ok(queue) => self.write_rings = Some(Few::new(queue, WRITE_RINGS)),
+        match WriteRing::new(&self.ring_target()) {
+            Ok(ring) => self.write_rings = Some(Few::new(ring, WRITE_RINGS)),
             Err(error) => {
                 if self.capabilities.fua {
                     self.description.notes.push(format!("no FUA without io_uring: {error}"));
@@ -154,7 +154,7 @@ impl FileDevice {
     /// Sends short synchronous writes through rings from now on, if the kernel gives any.
     fn ring_writes(&mut self) {
         if self.write_rings.is_none() {
-            match self.write_ring() {
+            match WriteRing::new(&self.ring_target()) {
                 Ok(ring) => self.write_rings = Some(Few::new(ring, WRITE_RINGS)),
                 Err(error) => {
                     self.description.notes.push(format!("short synchronous writes are plain calls: {error}"));
@@ -162,14 +162,6 @@ impl FileDevice {
             }
         }
         self.rings_writes = self.write_rings.is_some();
-    }
-
-    /// A ring for one write at a time. It has no part in the account of tags: it is idle nearly always.
-    fn write_ring(&self) -> Result<Box<WriteRing>> {
-        let options =
-            QueueOptions { register_file: Ask::Try, register_buffers: Ask::No, ..QueueOptions::depth(1) };
-        let queue = UringQueue::new(RingTarget { budget: None, ..self.ring_target() }, &options)?;
-        Ok(Box::new(WriteRing { queue, done: Vec::with_capacity(1) }))
     }
 
     fn ring_target(&self) -> RingTarget {
@@ -262,7 +254,10 @@ impl FileDevice {
         fua: bool,
         rings: &Few<Box<WriteRing>>,
     ) -> io::Result<Result<()>> {
-        let make = || self.write_ring().map_err(|error| io::Error::from_raw_os_error(error.errno()));
+        let make = || {
+            let ring = WriteRing::new(&self.ring_target());
+            ring.map_err(|error| io::Error::from_raw_os_error(error.errno()))
+        };
         self.write_by(buf, pos, fua, rings, make)
     }
 
@@ -275,8 +270,7 @@ impl FileDevice {
         rings: &Few<Box<WriteRing>>,
         make: impl Fn() -> io::Result<Box<WriteRing>>,
     ) -> io::Result<Result<()>> {
-        let (started, mut trials) = (Instant::now(), 0);
-        let mut done = 0;
+        let (mut done, mut trials, mut put_off) = (0, 0, None);
         let failed = |errno| Ok(Err(io_error(Op::Write, pos, buf.len() as u64, errno)));
         while done < buf.len() {
             let part = &buf[done..buf.len().min(done + CALL_MAX)];
@@ -291,7 +285,8 @@ impl FileDevice {
                 Ok(_) => return failed(libc::EIO),
                 Err(error) if !sent && done == 0 => return Err(error),
                 Err(error) if !is_put_off(&error) => return failed(errno_of(&error)),
-                Err(_) if trials <= TRIALS || started.elapsed() < PATIENCE => {}
+                Err(_)
+                    if trials <= TRIALS || put_off.get_or_insert_with(Instant::now).elapsed() < PATIENCE => {}
                 Err(error) => {
                     let (op, length, errno) = (Op::Write.name(), buf.len() as u64, errno_of(&error));
                     return Ok(Err(Error::GaveUp { op, pos, length, errno, trials }));
@@ -311,40 +306,6 @@ impl FileDevice {
 /// Whether a request was not carried out, but may be if it is sent again.
 fn is_put_off(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ECANCELED))
-}
-
-/// A ring for one write at a time. In a box: it is large, and goes from hand to hand with each write.
-struct WriteRing {
-    queue: UringQueue,
-    /// What it answered.
-    done: Vec<Done>,
-}
-
-impl WriteRing {
-    /// One write. After an error the ring must be dropped (which waits for the request).
-    fn run(&mut self, buf: &[u8], pos: u64, fua: bool) -> io::Result<usize> {
-        let request = Request {
-            op: Op::Write,
-            fua,
-            nowait: false,
-            pos,
-            // At most CALL_MAX, by the caller.
-            length: buf.len() as u32,
-            memory: Memory { address: NonNull::from(buf).cast(), registered: None },
-            tag: 0,
-        };
-        // SAFETY: the slice stays borrowed until this function's caller has either seen the completion or dropped
-        // the ring, which waits; the kernel only reads it.
-        unsafe { self.queue.push(request) }.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))?;
-        self.done.clear();
-        while self.done.is_empty() {
-            self.queue
-                .reap(&mut self.done, Wait::AtLeast(1))
-                .map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
-        }
-        let result = self.done[0].result;
-        usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
-    }
 }
 
 fn errno_of(error: &io::Error) -> i32 {
@@ -609,7 +570,7 @@ mod tests {
         let image = scratch.sparse_file("image", 4 << 20);
         let node = LoopDevice::attach(&image, LoopOptions { direct_io: true, ..LoopOptions::default() });
         let device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
-        let rings = Few::new(device.write_ring().unwrap(), 1);
+        let rings = Few::new(WriteRing::new(&device.ring_target()).unwrap(), 1);
         // One whose work failed is dropped: now there is none.
         let dropped: io::Result<()> = rings.with(|| unreachable!(), |_| Err(io::Error::other("broken")));
         assert!(dropped.is_err());

@@ -26,6 +26,7 @@ mod ring_index;
 mod sync_queue;
 mod syncs;
 mod uring;
+mod write_ring;
 pub use dax::DaxDevice;
 pub(crate) use file::{FileDevice, FileEngine};
 pub use memory::{MemoryDevice, MemoryOptions};

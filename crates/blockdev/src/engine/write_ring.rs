@@ -1,0 +1,146 @@
+//! A ring for one write at a time, and for a thread that waits for it.
+//!
+//! A [`super::uring::UringQueue`] of one entry would do. But it is made for many requests, and most of what it costs
+//! has nothing to do here: some 700 of 9 500 instructions of a write (`make vm-count`).
+//!
+//! **Memory.** What fits into a page is copied into one that is registered with the ring. The copy takes half of the
+//! instructions that the kernel needs to look the caller's page up and to let it go.
+
+use super::registered::register_memory;
+use super::ring::{self, Plan, RingTarget, Tombstone};
+use crate::{Ask, Buffer, BufferPool, Process, QueueFacts, QueueOptions, Result};
+use io_uring::squeue::{Entry, Flags};
+use io_uring::{IoUring, opcode, types};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Bytes of the registered memory.
+const PAGE: usize = crate::BUFFER_ALIGN;
+
+/// See the module.
+pub(super) struct WriteRing {
+    process: Process,
+    // Declared before `tombstone`, which waits until the ring is gone, and that before the memory of requests.
+    ring: IoUring,
+    tombstone: Tombstone,
+    page: Option<Registered>,
+    /// Keeps it open.
+    _file: Arc<OwnedFd>,
+    descriptor: types::Fd,
+    descriptor_flags: Flags,
+    /// Flags of a write that is to be durable.
+    fua_flags: i32,
+    /// A write was pushed, and its completion was not seen.
+    busy: bool,
+}
+
+/// Memory that the ring knows.
+struct Registered {
+    buffer: Buffer,
+    index: u16,
+    _pool: BufferPool,
+}
+
+impl WriteRing {
+    /// A ring on a device. It has no part in the account of tags: it is idle nearly always.
+    pub(super) fn new(target: &RingTarget) -> Result<Box<Self>> {
+        let process = Process::current()?;
+        // What is refused is done without: nobody asked for it.
+        let mut facts = QueueFacts::default();
+        let plan = Plan { depth: 1, polled: false, owner: false, sqpoll: Ask::No };
+        let (ring, _) = ring::build(plan, &mut facts)?;
+        let mut tombstone = Tombstone::new()?;
+        let pool = BufferPool::new(PAGE)?;
+        let mut buffer = pool.take(PAGE)?;
+        let options = QueueOptions {
+            register_file: Ask::Try,
+            register_buffers: Ask::Try,
+            pool: Some(pool.clone()),
+            ..QueueOptions::depth(1)
+        };
+        let file = target.file.as_fd();
+        let fixed = ring::register_files(&ring, None, file, None, &tombstone, &options, &mut facts)?;
+        let table = register_memory(&ring, &options, &mut facts)?;
+        let index = table.entry(&buffer.memory(0), PAGE as u32);
+        tombstone.seal();
+        Ok(Box::new(WriteRing {
+            process,
+            ring,
+            tombstone,
+            page: index.map(|index| Registered { buffer, index, _pool: pool }),
+            descriptor: types::Fd(if fixed { 0 } else { file.as_raw_fd() }),
+            descriptor_flags: if fixed { Flags::FIXED_FILE } else { Flags::empty() },
+            fua_flags: if target.volatile_cache { libc::RWF_DSYNC } else { 0 },
+            _file: Arc::clone(&target.file),
+            busy: false,
+        }))
+    }
+
+    /// One write; how many bytes. After an error the ring must be dropped, which waits for the request.
+    pub(super) fn run(&mut self, buf: &[u8], pos: u64, fua: bool) -> io::Result<usize> {
+        let entry = self.entry(buf, pos, if fua { self.fua_flags } else { 0 });
+        // SAFETY: the memory is the ring's own page, which is freed after the ring, or the slice. That stays borrowed
+        // until this function's caller has either seen the completion or dropped the ring, which waits; the kernel
+        // only reads it. The file is kept open by `self._file` (and by the ring's table).
+        unsafe { self.ring.submission().push(&entry) }
+            .map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))?;
+        self.busy = true;
+        loop {
+            let entered = self.ring.submit_and_wait(1);
+            if let Some(completion) = self.ring.completion().next() {
+                self.busy = false;
+                let result = completion.result();
+                return usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
+            }
+            if let Err(error) = entered {
+                self.may_go_on(error)?;
+            }
+        }
+    }
+
+    #[inline]
+    fn entry(&mut self, buf: &[u8], pos: u64, flags: i32) -> Entry {
+        // Fits: nobody sends more than 1 GiB at once.
+        let length = buf.len() as u32;
+        let entry = match &mut self.page {
+            Some(page) if buf.len() <= PAGE => {
+                page.buffer[..buf.len()].copy_from_slice(buf);
+                let address = page.buffer.address().as_ptr();
+                opcode::WriteFixed::new(self.descriptor, address, length, page.index)
+                    .offset(pos)
+                    .rw_flags(flags)
+                    .build()
+            }
+            _ => {
+                opcode::Write::new(self.descriptor, buf.as_ptr(), length).offset(pos).rw_flags(flags).build()
+            }
+        };
+        entry.flags(self.descriptor_flags)
+    }
+
+    /// Whether a refused call may be repeated: it was interrupted, or the kernel was short of memory for what it tells
+    /// of a request that it has.
+    #[cold]
+    fn may_go_on(&mut self, error: io::Error) -> io::Result<()> {
+        match error.raw_os_error() {
+            Some(libc::EINTR) => Ok(()),
+            Some(libc::EAGAIN | libc::EBUSY) if self.ring.submission().is_empty() => Ok(()),
+            _ => Err(error),
+        }
+    }
+}
+
+impl Drop for WriteRing {
+    fn drop(&mut self) {
+        if !self.process.is_here() {
+            return;
+        }
+        // The kernel frees a closed ring some time later, and until then its table would keep the file open: its lock
+        // or exclusive claim would outlive the device. So the table goes first.
+        let released = !self.busy && self.ring.submitter().unregister_files().is_ok();
+        if !released {
+            self.tombstone.arm();
+        }
+    }
+}
