@@ -63,7 +63,8 @@ timeout "$seconds_max" qemu-system-x86_64 -accel tcg,thread=single -icount shift
     -drive "file=$cache/count-nvme.img,if=none,format=raw,cache=unsafe,id=nvme" -device nvme,drive=nvme,serial=uext4 \
     -kernel "$kernel/boot/vmlinuz-$release" -initrd "$cache/count.gz" \
     -append "console=ttyS0 quiet panic=-1 mitigations=off nokaslr norandmaps memmap=512M!1G $trace \
-uext4.slices=$slices uext4.only=$only" </dev/null 2>&1 | tr -d '\r' | tee "$log" | grep --line-buffered -v -e '^BASE' -e '^PROGRAM' >&2
+uext4.slices=$slices uext4.only=$only" </dev/null 2>&1 |
+    tr -d '\r' | tee "$log" | grep --line-buffered -v -e '^BASE' -e '^PROGRAM' >&2
 say "$((SECONDS - start)) s"
 grep -q '^COUNT-DONE' "$log" || { say "no end of the guest"; exit 1; }
 if [ -z "$trace" ]; then

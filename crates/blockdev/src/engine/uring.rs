@@ -185,7 +185,7 @@ impl UringQueue {
     }
 
     /// The ring entry of a read or write.
-    #[inline]
+    #[inline(always)]
     fn encode(&self, request: &Request) -> Entry {
         let fd = types::Fd(self.descriptor);
         let (address, length) = (request.memory.address.as_ptr(), request.length);
@@ -591,7 +591,7 @@ impl UringQueue {
 }
 
 impl DeviceQueue for UringQueue {
-    #[inline]
+    #[inline(always)]
     unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
         if self.in_flight >= self.depth || !self.process.is_here() {
             return Err(Full);
