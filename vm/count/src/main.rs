@@ -6,7 +6,8 @@
 //! SHAPE is one of `shape::SHAPES`, ARM a word for the output. KIND says who carries the requests out: `ring` a
 //! minimal ring on PATH, `region` one whose memory is registered in one piece, `call` system calls, `map` a copy of
 //! mapped memory, `uext4` the library on the volume PATH with SWITCHES, in its file `/data`. COUNT_SLICES slices
-//! (7) after one that does not count.
+//! (7) after one that does not count. COUNT_THREADS threads (1), each on a processor of its own, with a descriptor and
+//! a ring or queue of its own, on the same file; uext4's threads share the volume.
 //!
 //! Prints `PROGRAM,shape,arm` first, then `COUNT,shape,arm,requests,slices,median,least,most,clock`: instructions for
 //! each request, and at last what the guest's clock says, nanoseconds.
@@ -19,26 +20,61 @@ mod system;
 use shape::{SPAN, Shape};
 use std::arch::asm;
 use std::process::ExitCode;
+use std::sync::Barrier;
 use std::time::Instant;
 
-/// In a slice.
+/// In a slice, of one thread alone.
 const REQUESTS: usize = 4096;
+/// In a slice, of each of several threads.
+const REQUESTS_EACH: usize = 1024;
 
-/// Who carries requests out.
+/// Who carries out the requests of one thread. What is no queue has `one` only.
 pub trait Target {
     /// Prepares a request at byte `pos`; there is room.
-    fn push(&mut self, pos: u64);
+    fn push(&mut self, _pos: u64) {
+        unreachable!("no queue");
+    }
     /// Sends what was prepared.
-    fn submit(&mut self);
+    fn submit(&mut self) {
+        unreachable!("no queue");
+    }
     /// Sends what was prepared, and waits for `count` requests; how many are done, at least `count`.
-    fn wait(&mut self, count: usize) -> usize;
+    fn wait(&mut self, _count: usize) -> usize {
+        unreachable!("no queue");
+    }
     /// Carries out one request.
     fn one(&mut self, pos: u64) {
         self.push(pos);
         self.wait(1);
     }
+}
+
+/// What threads have in common.
+pub trait Source: Sync {
+    /// For the calling thread.
+    fn target(&self) -> Box<dyn Target>;
     /// Panics unless the `done` requests took the route that is to be measured.
-    fn check(&mut self, done: u64);
+    fn check(&self, _done: u64) {}
+}
+
+/// Threads share a path.
+struct Plain<'a> {
+    kind: &'a str,
+    path: &'a str,
+    shape: &'static Shape,
+}
+
+impl Source for Plain<'_> {
+    fn target(&self) -> Box<dyn Target> {
+        let Plain { kind, path, shape } = *self;
+        match kind {
+            "ring" => Box::new(ring::Ring::new(path, shape, false)),
+            "region" => Box::new(ring::Ring::new(path, shape, true)),
+            "call" => Box::new(system::Calls::new(path, shape)),
+            "map" => Box::new(system::Mapped::new(path, shape)),
+            _ => panic!("{kind}: no such kind"),
+        }
+    }
 }
 
 /// The loop of queues: full, in batches.
@@ -95,35 +131,68 @@ fn mark<const WHAT: u8>() {
     }
 }
 
-/// Positions anywhere in the file, the same in every arm.
-fn positions(shape: &Shape) -> Vec<u64> {
-    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+/// Positions of a thread anywhere in the file, the same in every arm.
+fn positions(shape: &Shape, thread: usize, count: usize) -> Vec<u64> {
+    let mut state = 0x9E37_79B9_7F4A_7C15u64.wrapping_add((thread as u64) << 17);
     let position = || {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         state % (SPAN / shape.stride()) * shape.stride()
     };
-    std::iter::repeat_with(position).take(REQUESTS).collect()
+    std::iter::repeat_with(position).take(count).collect()
 }
 
-/// Instructions and nanoseconds of each slice, for one request.
-fn measure(shape: &Shape, target: &mut dyn Target, slices: usize) -> (Vec<f64>, Vec<f64>) {
-    let positions = positions(shape);
-    let each = |sum: u64| sum as f64 / REQUESTS as f64;
-    slice(target, shape, &positions);
-    let sums = (0..slices).map(|_| {
-        let (count, clock) = (instructions(), Instant::now());
-        mark::<BEGIN>();
-        slice(target, shape, &positions);
-        mark::<END>();
-        (each(instructions() - count), each(clock.elapsed().as_nanos() as u64))
+/// Instructions and nanoseconds of each slice, for one request, and how many requests a slice has.
+fn measure(shape: &Shape, source: &dyn Source, slices: usize, threads: usize) -> (Vec<f64>, Vec<f64>, usize) {
+    let mine = if threads == 1 { REQUESTS } else { REQUESTS_EACH };
+    let requests = threads * mine;
+    let together = Barrier::new(threads);
+    let meet = || {
+        if threads > 1 {
+            together.wait();
+        }
+    };
+    let each = |sum: u64| sum as f64 / requests as f64;
+    let mut sums = (Vec::new(), Vec::new());
+    std::thread::scope(|scope| {
+        for thread in 1..threads {
+            scope.spawn(move || {
+                system::pin(thread);
+                let (mut target, positions) = (source.target(), positions(shape, thread, mine));
+                for _ in 0..=slices {
+                    meet();
+                    slice(&mut *target, shape, &positions);
+                    meet();
+                }
+            });
+        }
+        system::pin(0);
+        let (mut target, positions) = (source.target(), positions(shape, 0, mine));
+        for number in 0..=slices {
+            let (count, clock) = (instructions(), Instant::now());
+            if number > 0 {
+                mark::<BEGIN>();
+            }
+            meet();
+            slice(&mut *target, shape, &positions);
+            meet();
+            if number > 0 {
+                mark::<END>();
+                sums.0.push(each(instructions() - count));
+                sums.1.push(each(clock.elapsed().as_nanos() as u64));
+            }
+        }
     });
-    let mut sums: (Vec<f64>, Vec<f64>) = sums.unzip();
-    target.check(((slices + 1) * REQUESTS) as u64);
+    source.check(((slices + 1) * requests) as u64);
     sums.0.sort_by(f64::total_cmp);
     sums.1.sort_by(f64::total_cmp);
-    sums
+    (sums.0, sums.1, requests)
+}
+
+/// A number from the environment.
+fn number(name: &str, otherwise: usize) -> usize {
+    std::env::var(name).map_or(otherwise, |number| number.parse().expect("a number"))
 }
 
 fn main() -> ExitCode {
@@ -140,21 +209,17 @@ fn main() -> ExitCode {
     println!("PROGRAM,{name},{arm}");
     mark::<PROGRAM>();
     let shape = shape::named(name).expect("a shape");
-    let mut target: Box<dyn Target> = match kind {
-        "ring" => Box::new(ring::Ring::new(path, shape, false)),
-        "region" => Box::new(ring::Ring::new(path, shape, true)),
-        "call" => Box::new(system::Calls::new(path, shape)),
-        "map" => Box::new(system::Mapped::new(path, shape)),
-        "uext4" => library::target(path, switches, shape),
-        _ => panic!("{kind}: no such kind"),
+    let source: Box<dyn Source> = match kind {
+        "uext4" => Box::new(library::Opened::new(path, switches, shape)),
+        _ => Box::new(Plain { kind, path, shape }),
     };
-    let slices = std::env::var("COUNT_SLICES").map_or(7, |slices| slices.parse().expect("a number"));
-    let (counts, clocks) = measure(shape, &mut *target, slices);
+    let slices = number("COUNT_SLICES", 7);
+    let (counts, clocks, requests) = measure(shape, &*source, slices, number("COUNT_THREADS", 1));
     let middle = slices / 2;
     // Where the program is, for a list of addresses.
     println!("BASE,{name},{arm},{:x}", main as fn() -> ExitCode as usize);
     println!(
-        "COUNT,{name},{arm},{REQUESTS},{slices},{:.1},{:.1},{:.1},{:.1}",
+        "COUNT,{name},{arm},{requests},{slices},{:.1},{:.1},{:.1},{:.1}",
         counts[middle],
         counts[0],
         counts[slices - 1],

@@ -83,6 +83,4 @@ impl Target for Ring {
         }
         done
     }
-
-    fn check(&mut self, _done: u64) {}
 }

@@ -26,6 +26,13 @@ pub fn open(path: &str, shape: &Shape) -> OwnedFd {
     rustix::fs::open(path, flags, Mode::empty()).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
+/// Keeps the calling thread on a processor.
+pub fn pin(processor: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(processor);
+    rustix::thread::sched_setaffinity(None, &set).expect("a processor");
+}
+
 /// `pread` and `pwrite`.
 pub struct Calls {
     file: OwnedFd,
@@ -42,16 +49,6 @@ impl Calls {
 }
 
 impl Target for Calls {
-    fn push(&mut self, _pos: u64) {
-        unreachable!("calls are no queue");
-    }
-
-    fn submit(&mut self) {}
-
-    fn wait(&mut self, _count: usize) -> usize {
-        0
-    }
-
     fn one(&mut self, pos: u64) {
         let memory = &mut self.memory.0[..self.shape.block];
         let done = match (self.shape.write, self.shape.dsync) {
@@ -63,8 +60,6 @@ impl Target for Calls {
         };
         assert_eq!(done, Ok(self.shape.block), "at {pos}");
     }
-
-    fn check(&mut self, _done: u64) {}
 }
 
 /// A copy from or to mapped memory, and nothing else: no write-back of the processor's caches.
@@ -88,16 +83,6 @@ impl Mapped {
 }
 
 impl Target for Mapped {
-    fn push(&mut self, _pos: u64) {
-        unreachable!("copies are no queue");
-    }
-
-    fn submit(&mut self) {}
-
-    fn wait(&mut self, _count: usize) -> usize {
-        0
-    }
-
     fn one(&mut self, pos: u64) {
         let (memory, length) = (&mut self.memory.0, self.shape.block);
         assert!(pos + length as u64 <= SPAN);
@@ -112,6 +97,4 @@ impl Target for Mapped {
             }
         }
     }
-
-    fn check(&mut self, _done: u64) {}
 }
