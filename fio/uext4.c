@@ -30,84 +30,36 @@ struct options {
 	unsigned int owner_driven;
 };
 
+/* An option. What `otherwise` is NULL for is unset without it. */
+#define OPTION(word, kind, otherwise, text)                   \
+	{                                                     \
+		.name = #word,                                \
+		.lname = "uext4 " #word,                      \
+		.type = kind,                                 \
+		.off1 = offsetof(struct options, word),       \
+		.def = otherwise,                             \
+		.help = text,                                 \
+		.category = FIO_OPT_C_ENGINE,                 \
+		.group = FIO_OPT_G_INVALID,                   \
+	}
+
 static struct fio_option options[] = {
-	{
-		.name = "device",
-		.lname = "uext4 device",
-		.type = FIO_OPT_STR_STORE,
-		.off1 = offsetof(struct options, device),
-		.help = "Device or image with the volume, as uext4 spells devices",
-		.category = FIO_OPT_C_ENGINE,
-		.group = FIO_OPT_G_INVALID,
-	},
-	{
-		.name = "path",
-		.lname = "uext4 path",
-		.type = FIO_OPT_STR_STORE,
-		.off1 = offsetof(struct options, path),
-		.help = "File inside the volume (default: filename); with nrfiles, what names begin with",
-		.category = FIO_OPT_C_ENGINE,
-		.group = FIO_OPT_G_INVALID,
-	},
-	{
-		.name = "switches",
-		.lname = "uext4 switches",
-		.type = FIO_OPT_STR_STORE,
-		.off1 = offsetof(struct options, switches),
-		.help = "Optimisations of this job's files, such as simple-read=off,dax-no-dio-count=off",
-		.category = FIO_OPT_C_ENGINE,
-		.group = FIO_OPT_G_INVALID,
-	},
-	{
-		.name = "prepare",
-		.lname = "uext4 prepare",
-		.type = FIO_OPT_BOOL,
-		.off1 = offsetof(struct options, prepare),
-		.def = "0",
-		.help = "Lay files out as written zeros in few runs, so that every write is a pure overwrite",
-		.category = FIO_OPT_C_ENGINE,
-		.group = FIO_OPT_G_INVALID,
-	},
-	{
-		.name = "polled",
-		.lname = "uext4 polled",
-		.type = FIO_OPT_BOOL,
-		.off1 = offsetof(struct options, polled),
-		.def = "0",
-		.help = "Poll for completions (IOPOLL); an error on a device that cannot",
-		.category = FIO_OPT_C_ENGINE,
-		.group = FIO_OPT_G_INVALID,
-	},
-	{
-		.name = "registered",
-		.lname = "uext4 registered",
-		.type = FIO_OPT_BOOL,
-		.off1 = offsetof(struct options, registered),
-		.def = "0",
-		.help = "Buffers must be registered with the kernel (default: if it takes them)",
-		.category = FIO_OPT_C_ENGINE,
-		.group = FIO_OPT_G_INVALID,
-	},
-	{
-		.name = "queued",
-		.lname = "uext4 queued",
-		.type = FIO_OPT_BOOL,
-		.off1 = offsetof(struct options, queued),
-		.def = "0",
-		.help = "Use a queue with iodepth=1 too, instead of synchronous calls",
-		.category = FIO_OPT_C_ENGINE,
-		.group = FIO_OPT_G_INVALID,
-	},
-	{
-		.name = "owner_driven",
-		.lname = "uext4 owner driven",
-		.type = FIO_OPT_BOOL,
-		.off1 = offsetof(struct options, owner_driven),
-		.def = "1",
-		.help = "Only the job's thread drives its queue (DEFER_TASKRUN)",
-		.category = FIO_OPT_C_ENGINE,
-		.group = FIO_OPT_G_INVALID,
-	},
+	OPTION(device, FIO_OPT_STR_STORE, NULL,
+	       "Device or image with the volume, as uext4 spells devices"),
+	OPTION(path, FIO_OPT_STR_STORE, NULL,
+	       "File inside the volume (default: filename); with nrfiles, what names begin with"),
+	OPTION(switches, FIO_OPT_STR_STORE, NULL,
+	       "Optimisations of this job's files, such as simple-read=off,dax-no-dio-count=off"),
+	OPTION(prepare, FIO_OPT_BOOL, "0",
+	       "Lay files out as written zeros in few runs, so that every write is a pure overwrite"),
+	OPTION(polled, FIO_OPT_BOOL, "0",
+	       "Poll for completions (IOPOLL); an error on a device that cannot"),
+	OPTION(registered, FIO_OPT_BOOL, "0",
+	       "Buffers must be registered with the kernel (default: if it takes them)"),
+	OPTION(queued, FIO_OPT_BOOL, "0",
+	       "Use a queue with iodepth=1 too, instead of synchronous calls"),
+	OPTION(owner_driven, FIO_OPT_BOOL, "1",
+	       "Only the job's thread drives its queue (DEFER_TASKRUN)"),
 	{ .name = NULL },
 };
 
@@ -231,37 +183,50 @@ static void path_of(struct thread_data *td, struct fio_file *f, char *path, size
 		snprintf(path, size, "%s%s", o->path[0] == '/' ? "" : "/", o->path);
 }
 
-static int setup(struct thread_data *td)
+/*
+ * What the engine has of a job, made by whoever asks first. fio calls `setup` first, but after `init` with
+ * create_serialize=0, and never for the threads of io_submit_mode=offload.
+ */
+static struct job *job_of(struct thread_data *td)
 {
 	struct options *o = td->eo;
+	struct job *job = td->io_ops_data;
+	int error;
+
+	if (job)
+		return job;
+	if (!td->o.use_thread) {
+		log_err("uext4: set thread=1: jobs in processes of their own cannot share a volume\n");
+		return NULL;
+	}
+	if (!o->device || !*o->device) {
+		log_err("uext4: set device= to the device or image with the volume\n");
+		return NULL;
+	}
+	job = calloc(1, sizeof(*job));
+	if (!job)
+		return NULL;
+	error = get_volume(o->device, &job->volume);
+	if (error) {
+		free(job);
+		td_verror(td, error, "uext4_open");
+		return NULL;
+	}
+	td->io_ops_data = job;
+	return job;
+}
+
+static int setup(struct thread_data *td)
+{
+	struct job *job = job_of(td);
 	struct uext4_stat facts;
 	struct fio_file *f;
-	struct job *job;
 	char path[PATH_MAX];
 	unsigned int i;
 	int error;
 
-	if (!td->o.use_thread) {
-		log_err("uext4: set thread=1: jobs in processes of their own cannot share a volume\n");
+	if (!job)
 		return 1;
-	}
-	if (!o->device || !*o->device) {
-		log_err("uext4: set device= to the device or image with the volume\n");
-		return 1;
-	}
-	job = td->io_ops_data;
-	if (!job) {
-		job = calloc(1, sizeof(*job));
-		if (!job)
-			return 1;
-		error = get_volume(o->device, &job->volume);
-		if (error) {
-			free(job);
-			td_verror(td, error, "uext4_open");
-			return 1;
-		}
-		td->io_ops_data = job;
-	}
 	for_each_file(td, f, i) {
 		f->fileno = i;
 		path_of(td, f, path, sizeof(path));
@@ -359,7 +324,7 @@ static int layout(struct thread_data *td, struct fio_file *f)
 static int init(struct thread_data *td)
 {
 	struct options *o = td->eo;
-	struct job *job = td->io_ops_data;
+	struct job *job = job_of(td);
 	uint32_t flags = 0;
 	size_t bytes, wanted;
 	int error;

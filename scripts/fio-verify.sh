@@ -60,6 +60,9 @@ for blocks in 4096 1024; do
     job synchronous --rw=randwrite --verify=md5 "${mixed[@]}" --size="$size" --fsync=64 --filename=synchronous
     job appends --rw=write --verify=crc32c --bsrange=512-64k --blockalign=512 --size="$size" --fallocate=none \
         --iodepth=4 --filename=appended
+    # fio begins with the engine before it looks at the files.
+    job late --rw=randwrite --verify=crc32c --bs=4k --size=$((each / 4))m --iodepth=8 --create_serialize=0 \
+        --filename=late
     job many --rw=randwrite --verify=crc64 --bs=8k --size=$((each / 4))m --numjobs=4 --nrfiles=4 --iodepth=8 \
         --file_service_type=random --filename_format='many.$jobnum.$filenum'
     # Written by one process, verified by the next, after trims elsewhere in the file.
