@@ -12,6 +12,7 @@ mod null_queue;
 mod nvme;
 mod nvme_command;
 mod nvme_ioctl;
+mod nvme_memory;
 mod nvme_node;
 mod nvme_queue;
 mod nvme_slot;

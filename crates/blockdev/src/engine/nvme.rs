@@ -69,7 +69,7 @@ impl NvmeDevice {
             read_only: !write,
             polls: facts.polls,
             budget: probed.tags.map(|(disk, tags)| Budget::of_disk(disk, tags)),
-            takes_parts: Arc::new(OnceLock::new()),
+            takes: Arc::new(OnceLock::new()),
         };
         let (namespace, most) = (facts.namespace, facts.transfer_max >> 10);
         let mut notes = probed.notes;

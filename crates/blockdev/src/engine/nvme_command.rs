@@ -12,6 +12,10 @@ pub(super) const URING_CMD_IO: u32 = 0xC048_4E80;
 /// Bytes of `struct nvme_uring_cmd`.
 pub(super) const COMMAND_BYTES: usize = 72;
 
+/// That, and what else an entry of a ring has room for.
+pub(super) const ENTRY_BYTES: usize = 80;
+const _: () = assert!(ENTRY_BYTES >= COMMAND_BYTES);
+
 /// Bytes of one range to deallocate.
 pub(super) const RANGE_BYTES: u32 = 16;
 

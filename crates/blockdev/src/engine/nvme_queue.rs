@@ -13,18 +13,18 @@
 //! **Dropping waits**, in the way and with the tombstone of [`super::uring`].
 
 use super::budget::Share;
-use super::nvme_command::{self, COMMAND_BYTES, Command, Data, RANGE_BYTES, URING_CMD_IO};
+use super::nvme_command::{self, Command, Data, ENTRY_BYTES, RANGE_BYTES, URING_CMD_IO};
+use super::nvme_memory::{RegisteredMemory, Ring, granted};
 use super::nvme_node::Node;
 use super::nvme_slot::{Part, Slot};
 use super::nvme_target::NvmeTarget;
-use super::registered::{Table, register_memory};
 use super::ring::{self, Plan, Tombstone, Wakeup};
 use crate::{
-    Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Process, QueueFacts, QueueOptions, Registered,
-    Request, Result, Wait,
+    Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Process, QueueFacts, QueueOptions, Request, Result,
+    Wait,
 };
 use io_uring::squeue::{Entry128, Flags};
-use io_uring::{IoUring, cqueue::Entry32, opcode, types};
+use io_uring::{cqueue::Entry32, opcode, types};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -36,19 +36,8 @@ const DEPTH_MAX: u32 = 32768;
 /// Most bytes of one transfer, as of the kernel's own calls: the result is an `i32`.
 const TRANSFER_MAX: u32 = 0x7fff_f000;
 
-/// Bytes of a pool for trial: huge pages fit in.
-const TRIAL_POOL: usize = 4 << 20;
-/// Parts of it that are tried, bytes.
-const TRIALS: [usize; 3] = [4096, 4096, 64 << 10];
-
 /// `IORING_ENTER_GETEVENTS` of `linux/io_uring.h`.
 const ENTER_GETEVENTS: u32 = 1;
-
-/// `struct nvme_uring_cmd` and what else an entry has room for.
-const ENTRY_BYTES: usize = 80;
-const _: () = assert!(ENTRY_BYTES >= COMMAND_BYTES);
-
-type Ring = IoUring<Entry128, Entry32>;
 
 /// See the module.
 pub(super) struct NvmeQueue {
@@ -66,7 +55,7 @@ pub(super) struct NvmeQueue {
     descriptor: i32,
     descriptor_flags: Flags,
     /// What memory is registered with the ring.
-    registered: Table,
+    registered: RegisteredMemory,
     slots: Box<[Slot]>,
     free: Vec<u32>,
     /// Commands to be sent.
@@ -111,15 +100,7 @@ impl NvmeQueue {
         let held = Some(node.claim());
         let file_slot =
             ring::register_files(&ring, None, node.generic(), held, &tombstone, options, &mut facts)?;
-        let pieces = match (options.register_buffers, &options.pool) {
-            (Ask::No, _) | (_, None) => Ok(()),
-            (_, Some(_)) => target.takes_parts.get_or_init(|| try_registered(&target, &node)).clone(),
-        };
-        let registered = if granted(options.register_buffers, "registered buffers", pieces, &mut facts)? {
-            register_memory(&ring, options, &mut facts)?
-        } else {
-            Table::default()
-        };
+        let registered = RegisteredMemory::new(&ring, &target, &node, options, &mut facts)?;
         tombstone.seal();
         facts.polled = kind.polled;
         facts.owner_driven = kind.owner;
@@ -434,67 +415,6 @@ impl NvmeQueue {
         }
         Ok(())
     }
-}
-
-/// Whether something optional is used: it is there, or the reason goes to the fallbacks, or to the error.
-fn granted(
-    ask: Ask,
-    what: &str,
-    there: std::result::Result<(), String>,
-    facts: &mut QueueFacts,
-) -> Result<bool> {
-    match (ask, there) {
-        (Ask::No, _) => Ok(false),
-        (_, Ok(())) => Ok(true),
-        (Ask::Try, Err(why)) => {
-            facts.fallbacks.push(format!("without {what}: {why}"));
-            Ok(false)
-        }
-        (Ask::Require, Err(why)) => Err(Error::Unsupported(format!("{what}: {why}"))),
-    }
-}
-
-/// Reads parts of registered memory for trial: kernels before 6.12 refuse them (`blk_rq_map_user_bvec`), unless mended.
-/// The memory is like that of any pool.
-fn try_registered(target: &NvmeTarget, node: &Node) -> std::result::Result<(), String> {
-    let told = |error: Error| error.to_string();
-    let pool = BufferPool::new(TRIAL_POOL).map_err(told)?;
-    let options =
-        QueueOptions { register_buffers: Ask::Require, pool: Some(pool.clone()), ..QueueOptions::depth(1) };
-    let mut facts = QueueFacts::default();
-    let plan = Plan { depth: 1, polled: false, owner: false, sqpoll: Ask::No };
-    let (mut ring, _) = ring::build::<Entry128, Entry32>(plan, &mut facts).map_err(told)?;
-    register_memory(&ring, &options, &mut facts).map_err(told)?;
-    for length in TRIALS {
-        let mut buffer = pool.take(length).map_err(told)?;
-        let length = (length as u64).min(target.size).min(target.transfer_max);
-        let memory = buffer.memory(0);
-        let data =
-            Data { address: memory.address.as_ptr().expose_provenance() as u64, length: length as u32 };
-        let command = Command::read(target.namespace, target.blocks(0, length), data);
-        let entry = opcode::UringCmd80::new(types::Fd(node.generic().as_raw_fd()), URING_CMD_IO)
-            .cmd(command.encode::<ENTRY_BYTES>())
-            .buf_index(memory.registered.map(Registered::region))
-            .build();
-        // SAFETY: the memory is the buffer's, writable, unshared and at least of this length. It is freed after the
-        // completion was seen, or leaked if none can be had. The node is borrowed.
-        unsafe { ring.submission().push(&entry) }.map_err(|_| "the ring is full".to_string())?;
-        let result = match ring::try_one(&mut ring, |completion| completion.result()) {
-            Ok(result) => result,
-            Err(error) => {
-                std::mem::forget((buffer, pool));
-                return Err(error.to_string());
-            }
-        };
-        if result < 0 {
-            let error = std::io::Error::from_raw_os_error(-result);
-            return Err(format!("the kernel takes no part of a larger region for a command: {error}"));
-        }
-        if result > 0 {
-            return Err(format!("a read for trial failed: NVMe status {result:#x}"));
-        }
-    }
-    Ok(())
 }
 
 impl DeviceQueue for NvmeQueue {

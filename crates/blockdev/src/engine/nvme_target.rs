@@ -9,6 +9,15 @@ use std::sync::{Arc, OnceLock};
 /// Polled commands since this release only.
 const POLLED_SINCE: (u32, u32) = (6, 12);
 
+/// What memory of a command may be registered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Takes {
+    /// Any part of a region.
+    Parts,
+    /// Only all of what is registered as one: pages that are registered by themselves. Why no more.
+    Pages(String),
+}
+
 /// What commands are made for.
 #[derive(Debug, Clone)]
 pub(super) struct NvmeTarget {
@@ -30,8 +39,8 @@ pub(super) struct NvmeTarget {
     pub(super) polls: bool,
     /// What the device takes at once, if that is known.
     pub(super) budget: Option<Arc<Budget>>,
-    /// Whether parts of registered memory are taken, once it was tried.
-    pub(super) takes_parts: Arc<OnceLock<std::result::Result<(), String>>>,
+    /// What registered memory is taken, once it was tried, or why none.
+    pub(super) takes: Arc<OnceLock<std::result::Result<Takes, String>>>,
 }
 
 impl NvmeTarget {

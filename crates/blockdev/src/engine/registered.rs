@@ -33,6 +33,14 @@ impl Table {
         let in_page = memory.address.addr().get() % PAGE + length as usize <= PAGE;
         Some(if page < self.pages && in_page { self.regions + page } else { place.region() })
     }
+
+    /// The entry that holds these bytes and no others: those of a whole page.
+    #[inline]
+    pub(super) fn whole_page(&self, memory: &Memory, length: u32) -> Option<u16> {
+        let aligned = memory.address.addr().get().is_multiple_of(PAGE);
+        let entry = self.entry(memory, length).filter(|_| aligned && length as usize == PAGE)?;
+        (entry >= self.regions).then_some(entry)
+    }
 }
 
 /// Registers the pool's memory with the ring: all its regions and its pages, or the regions alone, or nothing.
