@@ -3,6 +3,7 @@
 mod common;
 
 use common::{conformance, dirty_pages, pattern, pool, reap_all, request};
+use rustix::fs::{Mode, OFlags};
 use std::path::Path;
 use std::sync::Arc;
 use uext4_blockdev::spec::DeviceSpec;
@@ -99,6 +100,23 @@ fn root_queued_fua_write_on_loop() {
         let mut back = pool.take(4096).unwrap();
         opened.read_at(&mut back, 8192).unwrap();
         assert_eq!(&buf[..], &back[..]);
+    }
+}
+
+/// A device with a cache has rings for durable writes, whose tables hold it too.
+#[test]
+fn root_the_claim_ends_with_the_device() {
+    needs!(Need::Loop);
+    let scratch = Scratch::new(8 << 20);
+    let node = attach(&scratch, LoopOptions { direct_io: true, ..LoopOptions::default() });
+    let buf = pool().take(4096).unwrap();
+    for round in 0..50 {
+        let device = writable(text(node.path())).unwrap();
+        device.write_durable(&buf, 0).unwrap();
+        drop(device);
+        let claimed = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
+        let free = rustix::fs::open(node.path(), claimed, Mode::empty());
+        assert!(free.is_ok(), "round {round}: {free:?}");
     }
 }
 

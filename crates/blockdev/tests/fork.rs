@@ -12,6 +12,7 @@ use uext4_blockdev::{
     Ask, Buffer, BufferPool, Device, DeviceQueue, Done, Error, Op, OpenOptions, Queue, QueueOptions, Sharing,
     Wait, WriteDurability, open,
 };
+use uext4_testkit::{LoopDevice, LoopOptions, Need, Scratch, needs};
 
 /// A process of our own making.
 struct Child(libc::pid_t);
@@ -214,4 +215,20 @@ fn a_mapped_device_of_another_opener_is_no_exception() {
     let mut byte = [9];
     rustix::io::pread(&view, &mut byte, 0).unwrap();
     assert_eq!(byte, [0]);
+}
+
+/// A device with a cache has rings for durable writes: dropped in a child, they stay the parent's.
+#[test]
+fn root_a_child_that_drops_a_device_takes_no_ring_from_its_parent() {
+    needs!(Need::Loop);
+    let scratch = Scratch::new(8 << 20);
+    let options = LoopOptions { direct_io: true, ..LoopOptions::default() };
+    let node = LoopDevice::attach(&scratch.sparse_file("image", 4 << 20), options);
+    let spec = DeviceSpec::parse(node.path().to_str().unwrap()).unwrap();
+    let device = open(&spec, OpenOptions { write: true, force: false }).unwrap().device;
+    let buf = BufferPool::new(4096).unwrap().take(4096).unwrap();
+    device.write_durable(&buf, 0).unwrap();
+    let Some(child) = fork() else { leave(|| drop(device)) };
+    child.check();
+    device.write_durable(&buf, 0).unwrap();
 }

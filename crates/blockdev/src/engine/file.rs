@@ -270,30 +270,17 @@ impl FileDevice {
         rings: &Few<Box<WriteRing>>,
         make: impl Fn() -> io::Result<Box<WriteRing>>,
     ) -> io::Result<Result<()>> {
-        let (mut done, mut trials, mut put_off) = (0, 0, None);
-        let failed = |errno| Ok(Err(io_error(Op::Write, pos, buf.len() as u64, errno)));
-        while done < buf.len() {
-            let part = &buf[done..buf.len().min(done + CALL_MAX)];
-            trials += 1;
+        write_in_parts(buf, pos, |part, at| {
             let mut sent = false;
             let result = rings.with(&make, |ring| {
                 sent = true;
-                ring.run(part, pos + done as u64, fua)
+                ring.run(part, at, fua)
             });
             match result {
-                Ok(count) if count > 0 => done += count,
-                Ok(_) => return failed(libc::EIO),
-                Err(error) if !sent && done == 0 => return Err(error),
-                Err(error) if !is_put_off(&error) => return failed(errno_of(&error)),
-                Err(_)
-                    if trials <= TRIALS || put_off.get_or_insert_with(Instant::now).elapsed() < PATIENCE => {}
-                Err(error) => {
-                    let (op, length, errno) = (Op::Write.name(), buf.len() as u64, errno_of(&error));
-                    return Ok(Err(Error::GaveUp { op, pos, length, errno, trials }));
-                }
+                Err(error) if !sent => Attempt::NoRing(error),
+                other => Attempt::Made(other),
             }
-        }
-        Ok(Ok(()))
+        })
     }
 
     /// A write that is durable when it returns, through a ring.
@@ -301,6 +288,47 @@ impl FileDevice {
         let written = self.write_ringed(buf, pos, true, rings);
         written.unwrap_or_else(|no_ring| Err(io_error(Op::Write, pos, buf.len() as u64, errno_of(&no_ring))))
     }
+}
+
+/// One attempt to write.
+enum Attempt {
+    /// How many bytes.
+    Made(io::Result<usize>),
+    /// Nothing was sent.
+    NoRing(io::Error),
+}
+
+/// Writes until all is written. What is put off is tried again, for a time. The outer error is that of an attempt
+/// without a ring before anything was written.
+fn write_in_parts(
+    buf: &[u8],
+    pos: u64,
+    mut attempt: impl FnMut(&[u8], u64) -> Attempt,
+) -> io::Result<Result<()>> {
+    let (mut done, mut trials, mut put_off) = (0, 0, None);
+    let failed = |errno| Ok(Err(io_error(Op::Write, pos, buf.len() as u64, errno)));
+    while done < buf.len() {
+        let part = &buf[done..buf.len().min(done + CALL_MAX)];
+        trials += 1;
+        let error = match attempt(part, pos + done as u64) {
+            Attempt::NoRing(error) if done == 0 => return Err(error),
+            Attempt::Made(Ok(count)) if count > 0 => {
+                done += count;
+                continue;
+            }
+            Attempt::Made(Ok(_)) => return failed(libc::EIO),
+            Attempt::Made(Err(error)) | Attempt::NoRing(error) => error,
+        };
+        if !is_put_off(&error) {
+            return failed(errno_of(&error));
+        }
+        let waited = put_off.get_or_insert_with(Instant::now).elapsed();
+        if trials > TRIALS && waited >= PATIENCE {
+            let (op, length, errno) = (Op::Write.name(), buf.len() as u64, errno_of(&error));
+            return Ok(Err(Error::GaveUp { op, pos, length, errno, trials }));
+        }
+    }
+    Ok(Ok(()))
 }
 
 /// Whether a request was not carried out, but may be if it is sent again.
@@ -560,6 +588,65 @@ mod tests {
             }
         });
         assert_eq!(flushes(&node), before);
+    }
+
+    #[test]
+    fn root_short_writes_by_rings_leave_their_neighbours() {
+        needs!(Need::Loop);
+        let scratch = Scratch::new(8 << 20);
+        let image = scratch.sparse_file("image", 4 << 20);
+        let node = LoopDevice::attach(&image, LoopOptions { direct_io: true, ..LoopOptions::default() });
+        let mut device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
+        device.ring_writes();
+        let pool = crate::BufferPool::new(64 << 10).unwrap();
+        let (mut long, mut short) = (pool.take(12288).unwrap(), pool.take(8192).unwrap());
+        for length in [512, 4096, 4608, 8192] {
+            long.fill(1);
+            device.write_at(&long, 0, WriteDurability::Cached).unwrap();
+            short.fill(2);
+            device.write_at(&short[..length], 512, WriteDurability::Cached).unwrap();
+            device.read_at(&mut long, 0).unwrap();
+            let inside = 512..512 + length;
+            let right = |(at, &byte)| byte == if inside.contains(&at) { 2 } else { 1 };
+            assert!(long.iter().enumerate().all(right), "{length}");
+        }
+    }
+
+    #[test]
+    fn a_write_in_parts_is_whole_and_in_its_place() {
+        let buf: Vec<u8> = (0..100).collect();
+        let (mut medium, mut calls) = (vec![0; 300], 0);
+        let written = write_in_parts(&buf, 50, |part, at| {
+            calls += 1;
+            if calls % 3 == 0 {
+                return Attempt::Made(Err(io::Error::from_raw_os_error(libc::EAGAIN)));
+            }
+            let (count, at) = (part.len().min(7), at as usize);
+            medium[at..at + count].copy_from_slice(&part[..count]);
+            Attempt::Made(Ok(count))
+        });
+        assert!(matches!(written, Ok(Ok(()))));
+        assert_eq!(medium[50..150], buf);
+        assert!(medium[..50].iter().chain(&medium[150..]).all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn a_write_that_is_put_off_for_ever_ends_with_the_reason() {
+        let again = |_: &[u8], _| Attempt::Made(Err(io::Error::from_raw_os_error(libc::EAGAIN)));
+        let started = Instant::now();
+        let gave_up = write_in_parts(&[0; 512], 0, again).unwrap().unwrap_err();
+        assert!(matches!(gave_up, Error::GaveUp { errno: libc::EAGAIN, trials, .. } if trials > TRIALS));
+        assert!(started.elapsed() >= PATIENCE);
+        let nothing = write_in_parts(&[0; 512], 0, |_, _| Attempt::Made(Ok(0))).unwrap().unwrap_err();
+        assert_eq!(nothing.errno(), libc::EIO);
+        let mut first = true;
+        let torn = write_in_parts(&[0; 512], 0, |_, _| {
+            if std::mem::take(&mut first) {
+                return Attempt::Made(Ok(256));
+            }
+            Attempt::NoRing(io::Error::from_raw_os_error(libc::EMFILE))
+        });
+        assert_eq!(torn.unwrap().unwrap_err().errno(), libc::EMFILE, "a plain call would begin anew");
     }
 
     /// Without a ring to be had nothing was sent, and the caller is told so.

@@ -118,7 +118,13 @@ mod tests {
         assert_eq!(entry(512, 4096), Some(0), "over two pages");
         assert_eq!(entry(0, 8192), Some(0));
         assert_eq!(entry(16 << 10, 4096), Some(0), "beyond the pages that have entries");
+        let mut whole = |offset, length| table.whole_page(&long.memory(offset), length);
+        assert_eq!((whole(0, 4096), whole(12288, 4096)), (Some(1), Some(4)));
+        for (offset, length) in [(16384, 4096), (0, 512), (512, 512), (512, 4096), (0, 8192)] {
+            assert_eq!(whole(offset, length), None, "{length} at {offset}");
+        }
         let regions = Table { pages: 0, ..table };
+        assert_eq!(regions.whole_page(&long.memory(0), 4096), None);
         assert_eq!(regions.entry(&long.memory(0), 4096), Some(0));
         assert_eq!(Table { pool: number + 1, ..table }.entry(&long.memory(0), 4096), None);
         assert_eq!(Table::default().entry(&long.memory(0), 4096), None);

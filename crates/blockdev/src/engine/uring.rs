@@ -1,4 +1,4 @@
-//! Request queues on io_uring. All unsafe code about rings is in this file.
+//! Request queues on io_uring.
 //!
 //! **Sizes.** The submission ring has room for the queue's whole depth, and `in_flight` never exceeds the
 //! depth: a push always finds a free entry, needs no system call, and the completion ring (twice as large)

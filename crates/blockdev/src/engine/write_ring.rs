@@ -79,13 +79,7 @@ impl WriteRing {
 
     /// One write; how many bytes. After an error the ring must be dropped, which waits for the request.
     pub(super) fn run(&mut self, buf: &[u8], pos: u64, fua: bool) -> io::Result<usize> {
-        let entry = self.entry(buf, pos, if fua { self.fua_flags } else { 0 });
-        // SAFETY: the memory is the ring's own page, which is freed after the ring, or the slice. That stays borrowed
-        // until this function's caller has either seen the completion or dropped the ring, which waits; the kernel
-        // only reads it. The file is kept open by `self._file` (and by the ring's table).
-        unsafe { self.ring.submission().push(&entry) }
-            .map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))?;
-        self.busy = true;
+        self.push(buf, pos, fua)?;
         loop {
             let entered = self.ring.submit_and_wait(1);
             if let Some(completion) = self.ring.completion().next() {
@@ -97,6 +91,19 @@ impl WriteRing {
                 self.may_go_on(error)?;
             }
         }
+    }
+
+    #[inline]
+    fn push(&mut self, buf: &[u8], pos: u64, fua: bool) -> io::Result<()> {
+        debug_assert!(!self.busy, "a ring whose write failed is dropped");
+        let entry = self.entry(buf, pos, if fua { self.fua_flags } else { 0 });
+        // SAFETY: the memory is the ring's own page, which is freed after the ring, or the slice. That stays borrowed
+        // until who called `run` has either seen the completion or dropped the ring, which waits; the kernel only
+        // reads it. The file is kept open by `self._file` (and by the ring's table).
+        unsafe { self.ring.submission().push(&entry) }
+            .map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))?;
+        self.busy = true;
+        Ok(())
     }
 
     #[inline]
@@ -119,15 +126,34 @@ impl WriteRing {
         entry.flags(self.descriptor_flags)
     }
 
+    /// Whether the kernel has a write. The ring has one entry: while that was not taken the kernel has nothing.
+    fn is_sent(&mut self) -> bool {
+        self.busy && self.ring.submission().is_empty()
+    }
+
     /// Whether a refused call may be repeated: it was interrupted, or the kernel was short of memory for what it tells
-    /// of a request that it has.
+    /// of a write that it has. One that was not taken for want of memory is EAGAIN.
     #[cold]
     fn may_go_on(&mut self, error: io::Error) -> io::Result<()> {
         match error.raw_os_error() {
             Some(libc::EINTR) => Ok(()),
-            Some(libc::EAGAIN | libc::EBUSY) if self.ring.submission().is_empty() => Ok(()),
+            Some(libc::EAGAIN | libc::EBUSY) if self.is_sent() => Ok(()),
+            Some(libc::EBUSY) => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
             _ => Err(error),
         }
+    }
+
+    /// Waits until the kernel has no write of this ring. Whether that is certain.
+    fn quiesce(&mut self) -> bool {
+        while self.is_sent() {
+            let waited = self.ring.submit_and_wait(1);
+            if self.ring.completion().next().is_some() {
+                self.busy = false;
+            } else if waited.is_err_and(|error| !ring::is_transient(&error)) {
+                return false;
+            }
+        }
+        true
     }
 }
 
@@ -138,9 +164,88 @@ impl Drop for WriteRing {
         }
         // The kernel frees a closed ring some time later, and until then its table would keep the file open: its lock
         // or exclusive claim would outlive the device. So the table goes first.
-        let released = !self.busy && self.ring.submitter().unregister_files().is_ok();
+        let released = self.quiesce() && self.ring.submitter().unregister_files().is_ok();
         if !released {
             self.tombstone.arm();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::OFlags;
+    use std::io::{PipeReader, Read, Write};
+    use std::os::fd::BorrowedFd;
+    use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+    use std::time::Duration;
+
+    const LONG: usize = 2 * PAGE;
+
+    /// A ring on a pipe that is full: what is sent stays in the kernel until somebody reads.
+    fn on_full_pipe() -> (Box<WriteRing>, PipeReader, usize) {
+        let (reading, mut writing) = io::pipe().unwrap();
+        let mut full = 0;
+        rustix::fs::fcntl_setfl(&writing, OFlags::NONBLOCK).unwrap();
+        while let Ok(count) = writing.write(&[1; PAGE]) {
+            full += count;
+        }
+        rustix::fs::fcntl_setfl(&writing, OFlags::empty()).unwrap();
+        let target = RingTarget {
+            file: Arc::new(OwnedFd::from(writing)),
+            block: false,
+            size: 1 << 20,
+            logical_block: 512,
+            volatile_cache: false,
+            nowait: false,
+            budget: None,
+        };
+        (WriteRing::new(&target).unwrap(), reading, full)
+    }
+
+    /// Drops the ring in a thread of its own, which tells when that is done.
+    fn dropped(ring: Box<WriteRing>) -> Receiver<()> {
+        let (told, done) = channel();
+        std::thread::spawn(move || {
+            drop(ring);
+            told.send(())
+        });
+        done
+    }
+
+    #[test]
+    fn dropping_waits_for_a_write_that_the_kernel_has() {
+        for length in [PAGE, LONG] {
+            let (mut ring, mut reading, full) = on_full_pipe();
+            let buf = vec![2; length];
+            ring.push(&buf, 0, false).unwrap();
+            ring.ring.submit().unwrap();
+            let done = dropped(ring);
+            let still = done.recv_timeout(Duration::from_millis(200));
+            assert_eq!(still, Err(RecvTimeoutError::Timeout), "{length}");
+            let mut all = vec![0; full + length];
+            reading.read_exact(&mut all).unwrap();
+            assert!(all[full..].iter().all(|&byte| byte == 2), "its memory is there until the end");
+            done.recv_timeout(Duration::from_secs(5)).expect("it is over");
+        }
+    }
+
+    /// Whoever has the ring's descriptor too, a child that was forked, keeps the ring: nobody waits for that.
+    #[test]
+    fn dropping_does_not_wait_for_a_write_that_was_not_sent() {
+        let (mut ring, _reading, _) = on_full_pipe();
+        // SAFETY: the descriptor is the ring's, which is open.
+        let _kept = unsafe { BorrowedFd::borrow_raw(ring.ring.as_raw_fd()) }.try_clone_to_owned().unwrap();
+        ring.push(&[2; PAGE], 0, false).unwrap();
+        dropped(ring).recv_timeout(Duration::from_secs(5)).expect("the kernel has nothing");
+    }
+
+    #[test]
+    fn an_error_is_the_result() {
+        let (mut ring, reading, _) = on_full_pipe();
+        drop(reading);
+        let error = ring.run(&[2; PAGE], 0, false).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EPIPE));
+        dropped(ring).recv_timeout(Duration::from_secs(5)).expect("it is over");
     }
 }
