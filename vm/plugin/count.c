@@ -4,7 +4,8 @@
 //   traced=1   by address: at each end a line `TRACE number`, then the addresses with their counts;
 //   otherwise  `TOTAL,instructions` at each end, and `PROGRAM` where a program of the guest begins.
 //
-// Unlike the guest's clock it sees no time that a halted processor skips. One processor only.
+// Unlike the guest's clock it sees no time that a halted processor skips. Processors that QEMU runs in one thread are
+// counted together; by address one only.
 // Debian packages no qemu-plugin.h: the few declarations that are needed stand here (interface 1, QEMU 4.2 and later).
 
 #include <inttypes.h>

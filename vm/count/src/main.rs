@@ -53,8 +53,8 @@ pub trait Target {
 pub trait Source: Sync {
     /// For the calling thread.
     fn target(&self) -> Box<dyn Target>;
-    /// Panics unless the `done` requests took the route that is to be measured.
-    fn check(&self, _done: u64) {}
+    /// Panics unless the `done` requests of the threads took the route that is to be measured.
+    fn check(&self, _done: u64, _threads: usize) {}
 }
 
 /// Threads share a path.
@@ -184,7 +184,7 @@ fn measure(shape: &Shape, source: &dyn Source, slices: usize, threads: usize) ->
             }
         }
     });
-    source.check(((slices + 1) * requests) as u64);
+    source.check(((slices + 1) * requests) as u64, threads);
     sums.0.sort_by(f64::total_cmp);
     sums.1.sort_by(f64::total_cmp);
     (sums.0, sums.1, requests)
@@ -196,6 +196,12 @@ fn number(name: &str, otherwise: usize) -> usize {
 }
 
 fn main() -> ExitCode {
+    // A thread that fails ends all: the others would wait for it.
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        told(panic);
+        std::process::exit(101);
+    }));
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let (name, arm, kind, path, switches) = match words[..] {
