@@ -71,9 +71,10 @@ struct volume {
 	unsigned int jobs;
 };
 
-/* What a job has of a file. */
+/* What a job has of a file. The queue is that of the job that opened it, or none. */
 struct opened {
 	struct uext4_file *handle;
+	struct uext4_queue *queue;
 	int slot;
 };
 
@@ -437,6 +438,7 @@ static int open_file(struct thread_data *td, struct fio_file *f)
 			free(opened);
 			return 1;
 		}
+		opened->queue = job->queue;
 	}
 	FILE_SET_ENG_DATA(f, opened);
 	return 0;
@@ -450,7 +452,7 @@ static int close_file(struct thread_data *td, struct fio_file *f)
 	if (!opened)
 		return 0;
 	FILE_SET_ENG_DATA(f, NULL);
-	if (job && job->queue)
+	if (job && job->queue && opened->queue == job->queue)
 		uext4_queue_detach(job->queue, opened->slot);
 	uext4_file_close(opened->handle);
 	free(opened);
@@ -525,7 +527,8 @@ static enum fio_q_status queue(struct thread_data *td, struct io_u *io_u)
 	int64_t result;
 
 	fio_ro_check(td, io_u);
-	if (!job->queue) {
+	/* A thread of io_submit_mode=offload has files that its job opened: it waits for each request anyway. */
+	if (!job->queue || opened->queue != job->queue) {
 		result = call(td, io_u);
 		if (result < 0)
 			tell(td, io_u);
