@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 out=$PWD/${CARGO_TARGET_DIR:-target}/fio
 mkdir -p "$out"
 say() { echo "fio-engine: $*" >&2; }
+. scripts/apt-source.sh
 
 command -v fio >/dev/null || { say "no fio on this machine (Debian: apt-get install fio)"; exit 1; }
 installed=$(fio --version)
@@ -14,22 +15,11 @@ version=${installed#fio-}
 
 # Fetches and configures the headers of the installed fio.
 fetch() {
-    local package tree=$1 apt
+    local package tree=$1
     package=$(dpkg-query -W -f '${Version}' fio 2>/dev/null) ||
         { say "fio is not of Debian's package: set FIO_SOURCE to the source of $installed"; exit 1; }
     say "fetching the source of fio $package through apt (only its headers are used)"
-    mkdir -p "$out/apt/lists/partial"
-    local format='deb-src $(REPO_URI) $(RELEASE) $(COMPONENT)'
-    apt-get indextargets --format "$format" 'Created-By: Packages' 'Origin: Debian' |
-        sort -u > "$out/apt/sources.list"
-    [ -s "$out/apt/sources.list" ] || { say "apt knows no packages: apt-get update"; exit 1; }
-    local options=(-q -o "Dir::Etc::SourceList=$out/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
-        -o "Dir::State::Lists=$out/apt/lists" -o "Dir::Cache=$out/apt" -o APT::Sandbox::User=root)
-    apt-get "${options[@]}" update >&2
-    (cd "$out/apt" && apt-get "${options[@]}" source --download-only "fio=$package" >&2)
-    rm -rf "$tree" "$tree.new"
-    mkdir "$tree.new"
-    tar -x --strip-components=1 -C "$tree.new" -f "$out"/apt/fio_*.orig.tar.*[!c]
+    apt_source fio "$package" "$out/apt" "$tree.new"
     say "configuring it"
     (cd "$tree.new" && ./configure > configure.log 2>&1) || { tail "$tree.new/configure.log" >&2; exit 1; }
     mv "$tree.new" "$tree"
