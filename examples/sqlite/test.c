@@ -174,6 +174,53 @@ static void failures(void)
     open_flags("/missing", SQLITE_OPEN_READWRITE | SQLITE_OPEN_MAIN_DB, SQLITE_CANTOPEN);
     CHECK(!exists("/missing"));
     free(data);
+    /* No memory is not the same as no file. */
+    file = open_named("/memory", DB_FLAGS);
+    close_file(file);
+    sqlite3_hard_heap_limit64(1);
+    answer = vfs->xOpen(vfs, names[names_count - 1], file = calloc(1, (size_t)vfs->szOsFile), DB_FLAGS, NULL);
+    sqlite3_hard_heap_limit64(0);
+    IS(answer, SQLITE_NOMEM);
+    free(file);
+}
+
+static sqlite3_int64 size_of(sqlite3_file *file)
+{
+    sqlite3_int64 size = -1;
+
+    IS(file->pMethods->xFileSize(file, &size), SQLITE_OK);
+    return size;
+}
+
+/* A database grows and shrinks by whole chunks, if SQLite is told to. */
+static void chunks(void)
+{
+    sqlite3_file *file = open_named("/chunks", DB_FLAGS);
+    sqlite3_int64 hint = 5000;
+    struct uext4_stat facts;
+    int chunk = 32768;
+
+    IS(file->pMethods->xFileControl(file, SQLITE_FCNTL_SIZE_HINT, &hint), SQLITE_OK);
+    IS(size_of(file), 0);
+    IS(file->pMethods->xFileControl(file, SQLITE_FCNTL_CHUNK_SIZE, &chunk), SQLITE_OK);
+    IS(file->pMethods->xFileControl(file, SQLITE_FCNTL_SIZE_HINT, &hint), SQLITE_OK);
+    IS(size_of(file), 32768);
+    IS(uext4_stat(volume, "/chunks", 0, &facts), 0);
+    CHECK(facts.blocks * 512 >= 32768);
+    hint = 3000;
+    IS(file->pMethods->xFileControl(file, SQLITE_FCNTL_SIZE_HINT, &hint), SQLITE_OK);
+    IS(size_of(file), 32768);
+    IS(file->pMethods->xTruncate(file, 32769), SQLITE_OK);
+    IS(size_of(file), 65536);
+    IS(file->pMethods->xTruncate(file, 32768), SQLITE_OK);
+    IS(size_of(file), 32768);
+    hint = (sqlite3_int64)1 << 40;
+    IS(file->pMethods->xFileControl(file, SQLITE_FCNTL_SIZE_HINT, &hint), SQLITE_FULL);
+    IS(size_of(file), 32768);
+    IS(file->pMethods->xTruncate(file, 0), SQLITE_OK);
+    IS(size_of(file), 0);
+    close_file(file);
+    IS(vfs->xDelete(vfs, "/chunks", 0), SQLITE_OK);
 }
 
 /* A sync commits a new size, and flushes after a mere overwrite as well. */
@@ -303,6 +350,10 @@ static void names_and_access(void)
     is_path("/dir/x.db", "/dir/x.db");
     is_path("/link.db", "/dir/real.db");
     is_path("link.db", "/dir/real.db");
+    /* However it is written. */
+    is_path("./dir//../dir/./x.db//", "/dir/x.db");
+    is_path("/dir/.././../link.db", "/dir/real.db");
+    IS(vfs->xFullPathname(vfs, "dir/..", sizeof path, path), SQLITE_CANTOPEN);
     memset(longest, 'n', sizeof longest);
     longest[sizeof longest - 1] = 0;
     IS(vfs->xFullPathname(vfs, longest, sizeof path, path), SQLITE_CANTOPEN);
@@ -491,6 +542,7 @@ int main(int count, char **words)
     reads_and_writes();
     syncs();
     characteristics();
+    chunks();
     temporary_files();
     names_and_access();
     locks();

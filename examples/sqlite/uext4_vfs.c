@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -24,11 +25,11 @@ int vfs_fail(struct vfs_state *state, int code, int64_t error, const char *doing
 }
 
 /* A name that nobody else has: for temporary files, which lose it at once. */
-static void temporary_name(struct vfs_state *state, char *name, size_t size)
+static void temporary_name(char *name, size_t size)
 {
     uint64_t random;
 
-    state->host->xRandomness(state->host, sizeof random, (char *)&random);
+    sqlite3_randomness(sizeof random, &random);
     snprintf(name, size, "/.sqlite-%016llx", (unsigned long long)random);
 }
 
@@ -61,7 +62,7 @@ static int open_file(struct vfs_state *state, struct vfs_file *file, const char 
     if (error) {
         vfs_lock_drop(file);
         uext4_file_close(file->file);
-        return vfs_fail(state, SQLITE_CANTOPEN, error, "open", path);
+        return vfs_fail(state, error == -ENOMEM ? SQLITE_NOMEM : SQLITE_CANTOPEN, error, "open", path);
     }
     file->ino = facts.ino;
     file->name_pending = (how & (UEXT4_CREATE | UEXT4_CREATE_NEW)) != 0;
@@ -79,7 +80,7 @@ static int vfs_open(sqlite3_vfs *vfs, sqlite3_filename name, sqlite3_file *base,
     memset(file, 0, sizeof *file);
     file->state = state;
     if (!path) {
-        temporary_name(state, temporary, sizeof temporary);
+        temporary_name(temporary, sizeof temporary);
         path = temporary;
         flags |= SQLITE_OPEN_DELETEONCLOSE | SQLITE_OPEN_EXCLUSIVE | SQLITE_OPEN_CREATE | SQLITE_OPEN_READWRITE;
     }
@@ -129,40 +130,73 @@ static int vfs_access(sqlite3_vfs *vfs, const char *path, int what, int *answer)
     return SQLITE_OK;
 }
 
-/* Replaces a name that is a symbolic link. 1 if it was one, 0 if not, -1 if what it says is too long. */
-static int follow(struct vfs_state *state, char *path, int size)
+/* A path that is being put together. */
+struct walk {
+    struct vfs_state *state;
+    char *out;
+    size_t size;
+    size_t used;
+    int links;
+    int failed; /* too long, or too many links */
+};
+
+static void add_parts(struct walk *walk, const char *path);
+
+/* Puts one part of a name behind those before it. Of a symbolic link, what it says. */
+static void add_part(struct walk *walk, const char *part, size_t length)
 {
     char target[PATH_MAX_BYTES];
-    int64_t length = uext4_readlink(state->volume, path, target, sizeof target - 1);
-    size_t folder = 0;
+    size_t before = walk->used;
+    int64_t got;
 
-    if (length < 0)
-        return 0; /* no link, or not there yet */
-    target[(size_t)length < sizeof target ? (size_t)length : sizeof target - 1] = 0;
-    if (target[0] != '/')
-        folder = (size_t)(strrchr(path, '/') - path) + 1;
-    if (length >= (int64_t)sizeof target || folder + (size_t)length >= (size_t)size)
-        return -1;
-    memcpy(path + folder, target, (size_t)length + 1);
-    return 1;
+    if (length == 1 && part[0] == '.')
+        return;
+    if (length == 2 && part[0] == '.' && part[1] == '.') {
+        while (walk->used > 0 && walk->out[--walk->used] != '/')
+            ;
+        return;
+    }
+    if (before + length + 2 > walk->size) {
+        walk->failed = 1;
+        return;
+    }
+    walk->out[before] = '/';
+    memcpy(walk->out + before + 1, part, length);
+    walk->used = before + 1 + length;
+    walk->out[walk->used] = 0;
+    got = uext4_readlink(walk->state->volume, walk->out, target, sizeof target - 1);
+    if (got < 0)
+        return; /* no link, or not there yet */
+    if ((size_t)got >= sizeof target || ++walk->links > LINKS_MAX) {
+        walk->failed = 1;
+        return;
+    }
+    target[got] = 0;
+    walk->used = target[0] == '/' ? 0 : before;
+    add_parts(walk, target);
 }
 
-/* Links are followed: the journal has to be the same one, whichever name the database was opened by. */
+static void add_parts(struct walk *walk, const char *path)
+{
+    while (*path && !walk->failed) {
+        size_t length = strcspn(path, "/");
+
+        if (length > 0)
+            add_part(walk, path, length);
+        path += length + (path[length] == '/');
+    }
+}
+
+/* One name for a database, however it is written: its journal is beside it by that name. Links are followed. */
 static int vfs_full_path(sqlite3_vfs *vfs, const char *name, int size, char *out)
 {
-    struct vfs_state *state = state_of(vfs);
-    int links = 0, linked = 1;
+    struct walk walk = {.state = state_of(vfs), .out = out, .size = (size_t)size};
 
-    if (sqlite3_snprintf(size, out, "%s%s", name[0] == '/' ? "" : "/", name) == NULL ||
-        strlen(out) < strlen(name))
+    add_parts(&walk, name);
+    out[walk.used] = 0;
+    if (walk.failed || walk.used == 0)
         return SQLITE_CANTOPEN;
-    while (linked == 1 && links < LINKS_MAX) {
-        linked = follow(state, out, size);
-        links += linked == 1;
-    }
-    if (linked != 0)
-        return SQLITE_CANTOPEN;
-    return links > 0 ? SQLITE_OK_SYMLINK : SQLITE_OK;
+    return walk.links > 0 ? SQLITE_OK_SYMLINK : SQLITE_OK;
 }
 
 /* What has nothing to do with files is left to the default VFS. */
@@ -222,10 +256,12 @@ int sqlite3_uext4_register(const char *name, struct uext4_volume *volume, int ma
 
     if (uext4_geometry(volume, &geometry) != 0)
         return SQLITE_MISUSE;
-    state = sqlite3_malloc64(sizeof *state);
+    /* Not of SQLite's allocator: sqlite3_shutdown() leaves the VFS registered, and another one may be set up then. */
+    state = malloc(sizeof *state + strlen(name) + 1);
     if (!state)
         return SQLITE_NOMEM;
     *state = (struct vfs_state){.host = sqlite3_vfs_find(NULL), .volume = volume, .writable = geometry.writable};
+    strcpy(state->name, name);
     /* Devices say which positions they take, not how much they write at a time inside. 4096 is what SQLite assumes. */
     state->sector = geometry.logical_block > 4096 ? geometry.logical_block : 4096;
     pthread_mutex_init(&state->mutex, NULL);
@@ -233,7 +269,7 @@ int sqlite3_uext4_register(const char *name, struct uext4_volume *volume, int ma
         .iVersion = 2,
         .szOsFile = sizeof(struct vfs_file),
         .mxPathname = PATH_MAX_BYTES,
-        .zName = sqlite3_mprintf("%s", name),
+        .zName = state->name,
         .pAppData = state,
         .xOpen = vfs_open,
         .xDelete = vfs_delete,
@@ -249,11 +285,10 @@ int sqlite3_uext4_register(const char *name, struct uext4_volume *volume, int ma
         .xGetLastError = vfs_last_error,
         .xCurrentTimeInt64 = vfs_current_time_64,
     };
-    answer = state->vfs.zName ? sqlite3_vfs_register(&state->vfs, make_default) : SQLITE_NOMEM;
+    answer = sqlite3_vfs_register(&state->vfs, make_default);
     if (answer != SQLITE_OK) {
-        sqlite3_free((void *)state->vfs.zName);
         pthread_mutex_destroy(&state->mutex);
-        sqlite3_free(state);
+        free(state);
     }
     return answer;
 }
@@ -270,7 +305,6 @@ int sqlite3_uext4_unregister(const char *name)
         return SQLITE_BUSY;
     sqlite3_vfs_unregister(vfs);
     pthread_mutex_destroy(&state->mutex);
-    sqlite3_free((void *)state->vfs.zName);
-    sqlite3_free(state);
+    free(state);
     return SQLITE_OK;
 }

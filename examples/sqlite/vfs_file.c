@@ -42,10 +42,15 @@ static int file_write(sqlite3_file *base, const void *data, int length, sqlite3_
     return vfs_fail(file->state, put == -ENOSPC ? SQLITE_FULL : SQLITE_IOERR_WRITE, put, "write", file->path);
 }
 
+static sqlite3_int64 whole_chunks(const struct vfs_file *file, sqlite3_int64 size)
+{
+    return file->chunk > 0 ? (size + file->chunk - 1) / file->chunk * file->chunk : size;
+}
+
 static int file_truncate(sqlite3_file *base, sqlite3_int64 size)
 {
     struct vfs_file *file = (struct vfs_file *)base;
-    int error = uext4_ftruncate(file->file, (uint64_t)size);
+    int error = uext4_ftruncate(file->file, (uint64_t)whole_chunks(file, size));
 
     return error ? vfs_fail(file->state, SQLITE_IOERR_TRUNCATE, error, "truncate", file->path) : SQLITE_OK;
 }
@@ -82,6 +87,21 @@ static int file_size(sqlite3_file *base, sqlite3_int64 *size)
     return vfs_fail(file->state, SQLITE_IOERR_FSTAT, *size, "size", file->path);
 }
 
+/* The file will be that large. With chunks it gets the blocks now; without, as they are written. */
+static int size_hint(struct vfs_file *file, sqlite3_int64 wanted)
+{
+    sqlite3_int64 size = uext4_file_size(file->file);
+    int error;
+
+    wanted = whole_chunks(file, wanted);
+    if (file->chunk <= 0 || wanted <= size)
+        return SQLITE_OK;
+    error = uext4_fallocate(file->file, UEXT4_FALLOC_ALLOCATE, (uint64_t)size, (uint64_t)(wanted - size));
+    if (error == 0)
+        return SQLITE_OK;
+    return vfs_fail(file->state, error == -ENOSPC ? SQLITE_FULL : SQLITE_IOERR_WRITE, error, "grow", file->path);
+}
+
 /* Whether the name leads to another file by now, or to none. */
 static int has_moved(const struct vfs_file *file)
 {
@@ -116,6 +136,11 @@ static int file_control(sqlite3_file *base, int op, void *argument)
     case SQLITE_FCNTL_HAS_MOVED:
         *number = has_moved(file);
         return SQLITE_OK;
+    case SQLITE_FCNTL_CHUNK_SIZE:
+        file->chunk = *number;
+        return SQLITE_OK;
+    case SQLITE_FCNTL_SIZE_HINT:
+        return size_hint(file, *(sqlite3_int64 *)argument);
     default:
         return SQLITE_NOTFOUND;
     }

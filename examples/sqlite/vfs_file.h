@@ -26,6 +26,7 @@ struct vfs_state {
     pthread_mutex_t mutex; /* of the locks */
     struct lock_node *nodes;
     int last_errno;
+    char name[]; /* as it was registered */
 };
 
 struct vfs_file {
@@ -37,6 +38,7 @@ struct vfs_file {
     uint32_t ino;
     int level;
     int powersafe;
+    sqlite3_int64 chunk; /* the size is a multiple of it; 0: any size */
     int name_pending; /* the file may be new: its name becomes durable with the first sync */
 };
 
