@@ -1,7 +1,7 @@
 # Every target sets the machine up first: as root it installs missing packages, otherwise it names them.
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt demo test vm-test vm-count floors bench fuzz crash model kill capi install examples deb deb-test \
-	packages fio-engine fio fio-verify
+.PHONY: help setup fmt demo test vm-test vm-count floors bench fuzz crash model kill capi install examples \
+	sqlite-tests deb deb-test packages fio-engine fio fio-verify
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -50,6 +50,9 @@ install: ## installs the C library (PREFIX=/usr/local, DESTDIR=)
 
 examples: setup ## builds the C programs of examples/ (target/examples) and tests them (KILLS=3 of each load)
 	@scripts/examples.sh
+
+sqlite-tests: setup ## SQLite's own tests on databases inside volumes (SECONDS_EACH=300 for a file at the most)
+	@scripts/sqlite-tests.sh
 
 deb: setup ## a Debian package of the command, its pages and completions, the C library and the fio engine
 	@scripts/deb.sh
