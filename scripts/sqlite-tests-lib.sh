@@ -45,6 +45,9 @@ clean() {
 
 # fixture SETTING [FILE]
 fixture() {
+    # What a file leaves on the host, by SQLite's own VFS, is no business of the next one.
+    rm -rf "$home/host"
+    mkdir "$home/host"
     (
         [ "$1" != wal_alone ] || export UEXT4_SUITE_WAL=1
         cd "$home/host"
