@@ -66,6 +66,7 @@ function promise(text, found, floor, goal) {
 }
 END {
     if (failed) exit 1
+    if (!shape_count) { print "nothing was counted"; exit 1 }
     # The n-th program of the guest is the n-th that the plugin saw: one line lost, and all others are another's.
     if (group != programs) { printf "%d programs, the plugin saw %d\n", group, programs; exit 1 }
     print "| shape | arm | instructions | spread, % | over the base | ext4 / arm |"

@@ -76,9 +76,11 @@ grep -q '^COUNT-DONE' "$log" || { say "no end of the guest"; exit 1; }
 if [ -z "$trace" ]; then
     table=target/vm-count
     [ "$processors" -eq 1 ] || table+=-$processors
-    awk -v csv="$table.csv" -v totals="$cache/totals.txt" -v processors="$processors" -f scripts/vm-count.awk "$log" |
-        tee "$table.md"
-    exit
+    status=0
+    awk -v csv="$table.csv" -v totals="$cache/totals.txt" -v processors="$processors" -f scripts/vm-count.awk "$log" \
+        > "$table.md" || status=$?
+    cat "$table.md"
+    exit "$status"
 fi
 
 # Symbols (0) and counts (1) sorted by address: each count belongs to the symbol before it. With `norandmaps` the
