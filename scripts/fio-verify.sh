@@ -50,7 +50,7 @@ each=$((mib / 16))
 [ "$each" -ge 16 ] || each=16
 size=${each}m
 for blocks in 4096 1024; do
-    truncate -s $((each * 6 + 256))M "$home/volume"
+    truncate -s $((each * 7 + 256))M "$home/volume"
     mke2fs -q -F -t ext4 -b "$blocks" "$home/volume"
     mixed=(--bsrange=512-256k --blockalign=512)
     job first-writes --rw=randwrite --verify=crc32c "${mixed[@]}" --size="$size" --iodepth=16
