@@ -493,15 +493,21 @@ mod tests {
         device.attribute("stat").split_whitespace().nth(15).map_or(0, |field| field.parse().unwrap())
     }
 
+    /// A loop device with a cache, and how `file:` opens it.
+    fn on_loop() -> (Scratch, LoopDevice, FileDevice) {
+        let scratch = Scratch::new(8 << 20);
+        let image = scratch.sparse_file("image", 4 << 20);
+        let node = LoopDevice::attach(&image, LoopOptions { direct_io: true, ..LoopOptions::default() });
+        let device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
+        (scratch, node, device)
+    }
+
     /// The reason for the FUA ring: one request through it costs a loop device (which has no FUA, so that the
     /// block layer adds a flush) one flush. `pwritev2(RWF_DSYNC)` costs one more.
     #[test]
     fn root_a_synchronous_fua_write_is_one_request() {
         needs!(Need::Loop);
-        let scratch = Scratch::new(8 << 20);
-        let image = scratch.sparse_file("image", 4 << 20);
-        let node = LoopDevice::attach(&image, LoopOptions { direct_io: true, ..LoopOptions::default() });
-        let mut device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
+        let (_scratch, node, mut device) = on_loop();
         device.capabilities.fua = true;
         device.prepare_fua();
         assert!(device.capabilities.fua && device.write_rings.is_some());
@@ -534,10 +540,7 @@ mod tests {
     #[test]
     fn root_synchronous_fua_writes_come_from_any_thread() {
         needs!(Need::Loop);
-        let scratch = Scratch::new(8 << 20);
-        let image = scratch.sparse_file("image", 4 << 20);
-        let node = LoopDevice::attach(&image, LoopOptions { direct_io: true, ..LoopOptions::default() });
-        let mut device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
+        let (_scratch, _node, mut device) = on_loop();
         device.capabilities.fua = true;
         device.prepare_fua();
         std::thread::scope(|scope| {
@@ -562,10 +565,7 @@ mod tests {
     #[test]
     fn root_short_writes_go_by_rings_and_are_no_flush() {
         needs!(Need::Loop);
-        let scratch = Scratch::new(8 << 20);
-        let image = scratch.sparse_file("image", 4 << 20);
-        let node = LoopDevice::attach(&image, LoopOptions { direct_io: true, ..LoopOptions::default() });
-        let mut device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
+        let (_scratch, node, mut device) = on_loop();
         device.ring_writes();
         assert!(device.rings_writes);
         let before = flushes(&node);
@@ -593,10 +593,7 @@ mod tests {
     #[test]
     fn root_short_writes_by_rings_leave_their_neighbours() {
         needs!(Need::Loop);
-        let scratch = Scratch::new(8 << 20);
-        let image = scratch.sparse_file("image", 4 << 20);
-        let node = LoopDevice::attach(&image, LoopOptions { direct_io: true, ..LoopOptions::default() });
-        let mut device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
+        let (_scratch, _node, mut device) = on_loop();
         device.ring_writes();
         let pool = crate::BufferPool::new(64 << 10).unwrap();
         let (mut long, mut short) = (pool.take(12288).unwrap(), pool.take(8192).unwrap());
@@ -653,10 +650,7 @@ mod tests {
     #[test]
     fn root_a_write_that_finds_no_ring_was_not_sent() {
         needs!(Need::Loop);
-        let scratch = Scratch::new(8 << 20);
-        let image = scratch.sparse_file("image", 4 << 20);
-        let node = LoopDevice::attach(&image, LoopOptions { direct_io: true, ..LoopOptions::default() });
-        let device = FileDevice::open(node.path(), FileEngine::Uring, true, false).unwrap();
+        let (_scratch, _node, device) = on_loop();
         let rings = Few::new(WriteRing::new(&device.ring_target()).unwrap(), 1);
         // One whose work failed is dropped: now there is none.
         let dropped: io::Result<()> = rings.with(|| unreachable!(), |_| Err(io::Error::other("broken")));
