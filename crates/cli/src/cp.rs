@@ -4,24 +4,30 @@ use crate::args::{CommonArgs, Globals, SwitchArgs};
 use crate::cat::Volumes;
 use crate::error::{CliError, Troubles, told};
 use crate::open::{How, Operand};
+use crate::out::{Elements, Out};
 use crate::progress::{BYTES, OPEN_ENDED, Progress};
-use crate::text;
+use crate::text::{self, JsonBytes};
 use clap::{Args, ValueHint};
+use serde::Serialize;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
+use std::fs::File as HostFile;
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use uext4::{DeviceSpec, FileKind, Target};
+use uext4::{DeviceSpec, FileKind, Target, Volume};
 use uext4_transfer::{Devices, Error, Export, Keep, Observer};
 
 /// `uext4 cp`.
 #[derive(Args)]
 #[command(
-    override_usage = "uext4 cp [OPTIONS] DEVICE:/path... HOSTPATH\n       uext4 cp HOSTPATH... DEVICE:/path"
+    override_usage = "uext4 cp [OPTIONS] DEVICE:/path... HOSTPATH\n       uext4 cp [OPTIONS] HOSTPATH... DEVICE:/path"
 )]
 pub struct CpArgs {
     /// What to copy, then where: DEVICE:/path … HOSTPATH. Holes and unwritten ranges become holes. Into a volume
-    /// (HOSTPATH … DEVICE:/path) go new regular files, with their permissions; they belong to who runs this.
+    /// (HOSTPATH … DEVICE:/path) go new regular files, with their permissions; they belong to who runs this. Pipes and
+    /// devices of the host are read to their end, and `-` is standard input.
     #[arg(value_name = "PATH", required = true, num_args = 2.., value_hint = ValueHint::FilePath)]
     pub paths: Vec<OsString>,
     /// Directories with everything in them, symbolic links as links, hard links, pipes, sockets and (as root)
@@ -36,6 +42,12 @@ pub struct CpArgs {
     /// Keep times to the nanosecond, all mode bits, access control lists and, as root, the owner.
     #[arg(short)]
     pub preserve: bool,
+    /// A file of the host that cannot be opened for writing is removed, and made anew.
+    #[arg(short = 'f')]
+    pub replace: bool,
+    /// Print each source and its destination.
+    #[arg(short, long)]
+    pub verbose: bool,
     /// How to open, and in which form.
     #[command(flatten)]
     pub common: CommonArgs,
@@ -44,10 +56,70 @@ pub struct CpArgs {
     pub switches: SwitchArgs,
 }
 
+/// A copy in JSON.
+#[derive(Serialize)]
+struct JsonCopy<'a> {
+    #[serde(flatten)]
+    source: JsonBytes<'a>,
+    #[serde(flatten)]
+    dest: JsonBytes<'a>,
+}
+
+/// What `-v` prints.
+struct Verbose {
+    wanted: bool,
+    json: bool,
+    out: Out,
+    list: Elements,
+    /// If standard output fails, the copy goes on.
+    failed: Option<CliError>,
+}
+
+impl Verbose {
+    fn new(args: &CpArgs, globals: &Globals) -> Self {
+        let json = globals.json;
+        let list = Elements::new(json && args.verbose);
+        Verbose { wanted: args.verbose, json, out: Out::new(), list, failed: None }
+    }
+
+    fn copying(&mut self, source: &OsStr, dest: &OsStr) {
+        if !self.wanted || self.failed.is_some() {
+            return;
+        }
+        let (source, dest) = (source.as_bytes(), dest.as_bytes());
+        let said = if self.json {
+            let (source, dest) = (JsonBytes("source", Some(source)), JsonBytes("dest", Some(dest)));
+            self.list.element(&mut self.out, &JsonCopy { source, dest })
+        } else {
+            self.line(source, dest)
+        };
+        self.failed = said.err();
+    }
+
+    /// As cp(1) prints it.
+    fn line(&mut self, source: &[u8], dest: &[u8]) -> Result<(), CliError> {
+        self.out.bytes(b"'")?;
+        self.out.name(source)?;
+        self.out.bytes(b"' -> '")?;
+        self.out.name(dest)?;
+        self.out.bytes(b"'")?;
+        self.out.line_end()
+    }
+
+    fn finish(mut self) -> Result<(), CliError> {
+        if let Some(failed) = self.failed {
+            return Err(failed);
+        }
+        self.list.end(&mut self.out)?;
+        self.out.finish()
+    }
+}
+
 /// Shows how a copy goes on, and tells what it could not copy.
 struct Watch<'a, 'g> {
     operand: &'a Operand,
     troubles: &'a mut Troubles<'g>,
+    verbose: &'a mut Verbose,
     progress: Option<Progress>,
 }
 
@@ -64,6 +136,14 @@ impl Observer for Watch<'_, '_> {
 
     fn trouble(&mut self, error: Error) {
         self.troubles.tell(&told(error, |path| self.operand.below(path)));
+    }
+
+    fn copying(&mut self, source: &[u8], dest: &Path) {
+        let source = match source {
+            b"" => self.operand.argument.clone(),
+            below => self.operand.below(below),
+        };
+        self.verbose.copying(&source, dest.as_os_str());
     }
 }
 
@@ -87,16 +167,17 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
     };
     let specs: Vec<&DeviceSpec> = operands.iter().map(|operand| &operand.spec).collect();
     let export = Export::new(Path::new(dest), &specs, keep);
-    let mut export = export.map_err(|error| told(error, |_source| dest.clone()))?;
+    let mut export = export.map_err(|error| told(error, |_source| dest.clone()))?.force(args.replace);
     let trees = args.recursive || args.archive;
     let open = if trees { How::walking } else { How::reading };
     let how = open(globals, args.common.force, args.switches.switches);
     let mut volumes = Volumes::default();
-    let mut troubles = globals.troubles();
+    let (mut troubles, mut verbose) = (globals.troubles(), Verbose::new(args, globals));
     for operand in &operands {
         let mut one = || {
             let volume = volumes.get(operand, &how)?;
-            let mut watch = Watch { operand, troubles: &mut troubles, progress: None };
+            let (troubles, verbose) = (&mut troubles, &mut verbose);
+            let mut watch = Watch { operand, troubles, verbose, progress: None };
             let copy = if trees { Export::tree } else { Export::file };
             let done = copy(&mut export, &volume, operand.inner(), &mut watch);
             done.map_err(|error| told(error, |path| operand.below(path)))
@@ -104,6 +185,7 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
         let done = one();
         troubles.one_of(operands.len(), done)?;
     }
+    verbose.finish()?;
     troubles.finish()
 }
 
@@ -117,7 +199,8 @@ fn import(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals
         return Err(CliError::unsupported(source, "copying from volume to volume is not supported yet"));
     }
     let devices = Devices::of(std::slice::from_ref(&dest.spec));
-    if let Some(source) = sources.iter().find(|source| devices.are_at(Path::new(source))) {
+    let opened = |source: &OsString| if source == STDIN { "/dev/stdin".into() } else { source.clone() };
+    if let Some(source) = sources.iter().find(|source| devices.are_at(Path::new(&opened(source)))) {
         let source = text::visible(source.as_bytes());
         return Err(CliError::usage(format!("{source} is the device itself")));
     }
@@ -128,24 +211,50 @@ fn import(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals
     if !into && sources.len() > 1 {
         return Err(CliError::failed(&dest.argument, "not a directory", libc::ENOTDIR));
     }
-    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let mut troubles = globals.troubles();
+    if into && sources.iter().any(|source| source == STDIN) {
+        return Err(CliError::usage("standard input has no name: say which file it becomes"));
+    }
+    let (mut troubles, mut verbose) = (globals.troubles(), Verbose::new(args, globals));
     for source in sources {
         let name = Path::new(source).file_name().filter(|_| into);
         let path = name.map_or_else(|| dest.path.clone(), |name| dest.inside(name.as_bytes()));
         let named = name.map_or_else(|| dest.argument.clone(), |name| dest.below(name.as_bytes()));
-        let total = std::fs::metadata(source).map_or(0, |found| found.len());
-        let mut progress = Progress::new(BYTES, text::visible(source.as_bytes()), total, true);
-        let path = Path::new(OsStr::from_bytes(&path));
-        let advance = &mut |bytes| progress.advance(bytes);
-        let done = uext4_transfer::import(Path::new(source), &volume, path, owner, advance);
-        drop(progress);
-        let done = done.map(drop).map_err(|error| told(error, |_dest| named.clone()));
+        verbose.copying(source, &named);
+        let done = import_one(source, &volume, Path::new(OsStr::from_bytes(&path)));
+        let done = done.and_then(|done| done.map_err(|error| told(error, |_dest| named.clone())));
         troubles.one_of(sources.len(), done)?;
     }
     drop(volume);
     volumes.close()?;
+    verbose.finish()?;
     troubles.finish()
+}
+
+/// What stands for standard input.
+const STDIN: &str = "-";
+
+/// Copies one file of the host, or standard input; inside, what the copy says.
+fn import_one(source: &OsStr, volume: &Volume, dest: &Path) -> Result<uext4_transfer::Result<()>, CliError> {
+    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    if source != STDIN {
+        let regular = std::fs::metadata(source).ok().filter(|found| found.is_file());
+        let template = if regular.is_some() { BYTES } else { OPEN_ENDED };
+        let total = regular.map_or(0, |found| found.len());
+        let mut progress = Progress::new(template, text::visible(source.as_bytes()), total, true);
+        let advance = &mut |bytes| progress.advance(bytes);
+        return Ok(uext4_transfer::import(Path::new(source), volume, dest, owner, advance).map(drop));
+    }
+    let name = "standard input";
+    let stdin = io::stdin().as_fd().try_clone_to_owned();
+    let stdin = HostFile::from(stdin.map_err(|error| CliError::host(name.as_ref(), "duplicate", &error))?);
+    // The mode of a file that a shell makes.
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(umask);
+    let mode = 0o666 & !umask.bits();
+    let mut progress = Progress::new(OPEN_ENDED, name.into(), 0, true);
+    let advance = &mut |bytes| progress.advance(bytes);
+    let name = Path::new(name);
+    Ok(uext4_transfer::import_stream(name, &stdin, mode, volume, dest, owner, advance).map(drop))
 }
 
 /// From host to host is not for us.

@@ -7,7 +7,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// Of each command, in the order of its help.
-const EXAMPLES: [Example; 37] = [
+const EXAMPLES: [Example; 38] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "of the second partition of a disk"),
     ("ls -lh disk.img:/etc", "with sizes for people"),
@@ -35,6 +35,7 @@ const EXAMPLES: [Example; 37] = [
     ("cp disk.img:/etc/fstab disk.img:/etc/hosts /tmp", "two files"),
     ("cp -a disk.img:/home /tmp/home", "a tree with owners, times and attributes"),
     ("cp notes.txt disk.img:/home", "a file into a directory of the volume"),
+    ("cp - disk.img:/home/dump.sql", "standard input as a file"),
     ("rm disk.img:/home/notes.txt", "removes it again"),
     ("trim disk.img", "holes in the image where nothing is"),
     ("mkfs disk.img 64G", "creates a sparse image with the defaults of e2fsprogs"),

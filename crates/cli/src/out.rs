@@ -57,6 +57,12 @@ impl Out {
         self.writer.flush().map_err(|error| refused(&error))
     }
 
+    /// The end of a line that a person may be waiting for.
+    pub fn line_end(&mut self) -> Result<(), CliError> {
+        self.bytes(b"\n")?;
+        if self.terminal { self.flush() } else { Ok(()) }
+    }
+
     /// Sends the rest.
     pub fn finish(mut self) -> Result<(), CliError> {
         self.flush()

@@ -2,9 +2,12 @@
 
 mod common;
 
-use common::{BIG, SPARSE, at, bad, content, good, json, pattern, uext4, volume};
+use common::{
+    BIG, SPARSE, at, bad, command, content, good, json, pattern, text, uext4, unprivileged, volume,
+};
 use std::ffi::OsStr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Stdio;
 use std::time::{Duration, UNIX_EPOCH};
 use uext4_testkit::{Need, needs, oracle};
 
@@ -199,4 +202,154 @@ fn nothing_is_made_behind_a_link_that_leads_nowhere() {
     std::fs::write(&behind, "before").unwrap();
     good([OsStr::new("cp"), &at(&volume, "/hello"), link.as_os_str()]);
     assert_eq!(std::fs::read(&behind).unwrap(), b"world\n");
+}
+
+/// Runs `cp` with `bytes` coming through a pipe in pieces of its own.
+fn piped(args: &[&OsStr], bytes: &[u8]) -> std::process::Output {
+    let mut cp = command(args);
+    let mut child = cp.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    for piece in bytes.chunks(10_007) {
+        if std::io::Write::write_all(&mut stdin, piece).is_err() {
+            break;
+        }
+    }
+    drop(stdin);
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn standard_input_goes_into_a_volume() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    let bytes = pattern(BIG);
+    let sources: [(&str, &[u8]); 4] =
+        [("-", &bytes), ("/dev/stdin", &bytes), ("-", b""), ("-", &bytes[..1 << 20])];
+    for (source, bytes) in sources {
+        let copied = piped(&["cp".as_ref(), source.as_ref(), &at(&volume, "/piped")], bytes);
+        assert!(copied.status.success(), "{source}: {}", oracle::text(&copied));
+        assert!(content(&volume, "/piped") == bytes, "{source}, {} bytes", bytes.len());
+    }
+    // What a redirection left of a file comes, from where it stands.
+    let file = volume.scratch().file("host");
+    std::fs::write(&file, "head\ntail\n").unwrap();
+    let mut shell = oracle::command("sh");
+    shell.arg("-c").arg("read -r line; exec \"$0\" cp - \"$1\"").arg(env!("CARGO_BIN_EXE_uext4"));
+    let shell = shell.arg(at(&volume, "/tail")).stdin(std::fs::File::open(&file).unwrap());
+    assert!(shell.status().unwrap().success());
+    assert_eq!(content(&volume, "/tail"), b"tail\n");
+    let mode =
+        json([OsStr::new("stat"), "--json".as_ref(), &at(&volume, "/tail")])["stx_mode"].as_u64().unwrap();
+    assert_eq!(mode & 0o7777 & !0o666, 0, "the mode of a new file of a shell: {mode:o}");
+    assert_eq!(mode & 0o600, 0o600);
+    volume.assert_clean();
+}
+
+#[test]
+fn pipes_and_devices_of_the_host_are_read_to_their_end() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    let pipe = volume.scratch().file("pipe");
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, rustix::fs::Mode::from_raw_mode(0o640), 0).unwrap();
+    let bytes = pattern(300_000);
+    std::thread::scope(|scope| {
+        scope.spawn(|| std::fs::write(&pipe, &bytes).unwrap());
+        good([OsStr::new("cp"), pipe.as_os_str(), &at(&volume, "/dir")]);
+    });
+    assert!(content(&volume, "/dir/pipe") == bytes);
+    good([OsStr::new("cp"), OsStr::new("/dev/null"), &at(&volume, "/nothing")]);
+    assert_eq!(content(&volume, "/nothing"), b"");
+    let reason = bad(1, [OsStr::new("cp"), volume.scratch().path().as_os_str(), &at(&volume, "/new")]);
+    assert!(reason.to_lowercase().contains("is a directory"), "{reason}");
+    for (source, dest, status, what) in [
+        ("-", "/dir", 2, "no name"),
+        ("-", "/no/such", 1, "no such file"),
+        ("-", "/link/x", 1, "not a directory"),
+    ] {
+        let failed = piped(&["cp".as_ref(), source.as_ref(), &at(&volume, dest)], b"bytes");
+        let said = String::from_utf8(failed.stderr).unwrap();
+        assert_eq!(failed.status.code(), Some(status), "{dest}: {said}");
+        assert!(said.contains(what), "{said}");
+    }
+    volume.assert_clean();
+}
+
+#[test]
+fn a_volume_is_not_copied_into_itself_through_standard_input() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    let mut cp = command([OsStr::new("cp"), OsStr::new("-"), &at(&volume, "/self")]);
+    let failed = cp.stdin(std::fs::File::open(volume.path()).unwrap()).output().unwrap();
+    assert_eq!(failed.status.code(), Some(2), "{}", oracle::text(&failed));
+    volume.assert_clean();
+}
+
+#[test]
+fn a_pipe_that_does_not_fit_leaves_no_file() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    let failed = piped(&["cp".as_ref(), "-".as_ref(), &at(&volume, "/endless")], &vec![7; 80 << 20]);
+    assert_eq!(failed.status.code(), Some(1), "{}", oracle::text(&failed));
+    bad(1, [OsStr::new("stat"), &at(&volume, "/endless")]);
+    volume.assert_clean();
+}
+
+#[test]
+fn verbose_copies_say_what_goes_where_as_cp_does() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    let out = volume.scratch().file("out");
+    let (hello, out) = (at(&volume, "/hello"), out.as_os_str());
+    let said = text([OsStr::new("cp"), "-v".as_ref(), &hello, out]);
+    assert_eq!(said, format!("'{}' -> '{}'\n", hello.display(), out.display()));
+    let said = text([OsStr::new("cp"), "--verbose".as_ref(), out, &at(&volume, "/dir/inner")]);
+    let dest = at(&volume, "/dir/inner/out");
+    assert_eq!(said, format!("'{}' -> '{}'\n", out.display(), dest.display()));
+    let tree = volume.scratch().file("tree");
+    let inner = at(&volume, "/dir/inner");
+    let said = text([OsStr::new("cp"), "-rv".as_ref(), &inner, tree.as_os_str()]);
+    let line = |below: &str| format!("'{}{below}' -> '{}{below}'", inner.display(), tree.display());
+    let mut lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[0], line(""), "a directory that is made comes before what is in it");
+    lines.sort_unstable();
+    let mut wanted = [line(""), line("/deep"), line("/out")];
+    wanted.sort_unstable();
+    assert_eq!(lines, wanted);
+    let rows = json([OsStr::new("cp"), "-v".as_ref(), "--json".as_ref(), &hello, out]);
+    assert_eq!(rows[0]["source"], hello.to_str().unwrap());
+    assert_eq!(rows[0]["dest"], out.to_str().unwrap());
+    volume.assert_clean();
+}
+
+#[test]
+fn force_replaces_files_of_the_host_that_cannot_be_opened() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let out = volume.scratch().file("out");
+    std::fs::create_dir(&out).unwrap();
+    let all = PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(&out, all).unwrap();
+    // For root every file opens.
+    std::fs::set_permissions(volume.path(), PermissionsExt::from_mode(0o644)).unwrap();
+    for (flags, source) in [("", "/hello"), ("-r", "/dir/inner/deep")] {
+        let name = source.rsplit('/').next().unwrap();
+        let kept = out.join(name);
+        std::fs::write(&kept, "locked").unwrap();
+        std::fs::set_permissions(&kept, PermissionsExt::from_mode(0o444)).unwrap();
+        let flags = |more: &str| format!("-p{}{more}", flags.trim_start_matches('-'));
+        let args =
+            |more: &str| ["cp".into(), flags(more).into(), at(&volume, source), out.clone().into_os_string()];
+        let failed = unprivileged(&volume, &args(""));
+        assert_eq!(failed.status.code(), Some(1), "{source}: {}", oracle::text(&failed));
+        assert_eq!(std::fs::read(&kept).unwrap(), b"locked");
+        let forced = unprivileged(&volume, &args("f"));
+        assert!(forced.status.success(), "{source}: {}", oracle::text(&forced));
+        assert!(std::fs::read(&kept).unwrap() == content(&volume, source));
+    }
+    // A directory stays.
+    std::fs::remove_file(out.join("hello")).unwrap();
+    std::fs::create_dir(out.join("hello")).unwrap();
+    let said = bad(1, [OsStr::new("cp"), "-f".as_ref(), &at(&volume, "/hello"), out.as_os_str()]);
+    assert!(said.contains("irectory") && out.join("hello").is_dir(), "{said}");
 }

@@ -24,6 +24,8 @@ pub trait Observer {
     fn advance(&mut self, bytes: u64);
     /// Something could not be copied or kept, and the copy goes on.
     fn trouble(&mut self, error: Error);
+    /// What is at `source`, a path below what is copied (empty: what is copied), is about to be copied to `dest`.
+    fn copying(&mut self, _source: &[u8], _dest: &Path) {}
 }
 
 /// What copies take over beside their contents.
@@ -51,6 +53,7 @@ pub struct Export {
     dest: PathBuf,
     dest_is_dir: bool,
     keep: Keep,
+    force: bool,
     made: Made,
     /// What single files were copied to.
     files: HashSet<PathBuf>,
@@ -65,7 +68,12 @@ impl Export {
             return Err(Error::host(dest, Cause::NotDirectory));
         }
         let made = Made::new(sources.len(), Devices::of(sources.iter().copied()));
-        Ok(Export { dest: dest.to_owned(), dest_is_dir, keep, made, files: HashSet::new() })
+        Ok(Export { dest: dest.to_owned(), dest_is_dir, keep, force: false, made, files: HashSet::new() })
+    }
+
+    /// Whether a file that is there and cannot be opened for writing is removed, and made anew.
+    pub fn force(self, force: bool) -> Export {
+        Export { force, ..self }
     }
 
     /// Copies the directory at `source` with everything in it, or whatever else is there: symbolic links as links,
@@ -74,7 +82,7 @@ impl Export {
     pub fn tree(&mut self, volume: &Volume, source: &Path, observer: &mut dyn Observer) -> Result<()> {
         let destination = self.destination(source)?;
         self.made.next_source(volume);
-        tree::copy(volume, source, &destination, self.keep, &mut self.made, observer)
+        tree::copy(volume, source, &destination, (self.keep, self.force), &mut self.made, observer)
     }
 
     /// Copies the contents of one file, through symbolic links, into a file or whatever else has its name. What it
@@ -87,7 +95,7 @@ impl Export {
         if self.made.devices().are_at(&path) {
             return Err(Error::host(path, Cause::SourceDevice));
         }
-        copy(volume, source, &path, self.keep, observer)?;
+        copy(volume, source, &path, (self.keep, self.force), observer)?;
         self.files.insert(path);
         Ok(())
     }
@@ -178,11 +186,22 @@ impl Sink for Sparse<'_> {
     }
 }
 
-fn copy(volume: &Volume, source: &Path, path: &Path, keep: Keep, observer: &mut dyn Observer) -> Result<()> {
+fn copy(
+    volume: &Volume,
+    source: &Path,
+    path: &Path,
+    (keep, force): (Keep, bool),
+    observer: &mut dyn Observer,
+) -> Result<()> {
     let file = volume.open_file(source, uext4::OpenOptions::new().read(true));
     let file = file.map_err(|error| Error::source(b"", error))?;
     let metadata = file.metadata();
-    let (target, existed) = create(path, keep.at_first(metadata.mode))?;
+    observer.copying(b"", path);
+    let mode = keep.at_first(metadata.mode);
+    let created = create(path, mode);
+    // A directory stays, and is told as what could not be opened.
+    let removed = created.is_err() && force && fs::remove_file(path).is_ok();
+    let (target, existed) = if removed { create(path, mode)? } else { created? };
     observer.begin(Some(file.size()));
     let advance = &mut |bytes| observer.advance(bytes);
     let regular = target.metadata().is_ok_and(|metadata| metadata.is_file());

@@ -72,6 +72,11 @@ impl Host {
         Ok(Host { base, never, open: Vec::new(), closed: 0 })
     }
 
+    /// Whether the innermost directory was made by this copy.
+    pub fn made_here(&self) -> bool {
+        self.open.last().is_some_and(|open| open.made)
+    }
+
     /// The innermost directory.
     pub fn here(&self) -> BorrowedFd<'_> {
         match self.open.last().and_then(|open| open.fd.as_ref()) {
@@ -167,6 +172,18 @@ impl Host {
             return Err(Errno::BUSY);
         }
         Ok((fd.into(), true))
+    }
+
+    /// The same; what is there and cannot be opened for writing is removed, and a new file made. A directory stays,
+    /// and what must never be written to.
+    pub fn file_by_force(&self, name: &[u8], mode: u32) -> Result<(HostFile, bool), Errno> {
+        self.file(name, mode).or_else(|error| {
+            let is_never = self.identity_of(name).is_ok_and(|there| self.never.contain(there));
+            if is_never || self.remove(name).is_err() {
+                return Err(error);
+            }
+            self.file(name, mode)
+        })
     }
 
     /// Takes away a name, if it is no directory.

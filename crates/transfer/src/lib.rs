@@ -1,7 +1,8 @@
 //! Copies of files and trees between volumes and the host. Trees go out of volumes only.
 //!
 //! [`Export`] copies files and trees, with holes, hard links, attributes, and bounds on what a hostile volume may make
-//! of them; [`stream`] pours one file into a descriptor; [`import`] copies one into a volume. Nothing is printed: an
+//! of them; [`stream`] pours one file into a descriptor; [`import`] and [`import_stream`] copy one into a
+//! volume. Nothing is printed: an
 //! [`Observer`] is told how it goes on, and what failed is an [`Error`] that names a path.
 //!
 //! Reading path: `export` (what goes where) → `tree` (the walk) → `host` (making things out of names that nobody
@@ -25,5 +26,5 @@ mod xattrs;
 pub use devices::Devices;
 pub use error::{Cause, Error, Result, Subject};
 pub use export::{Export, Keep, Observer};
-pub use import::import;
+pub use import::{import, import_stream};
 pub use read_ahead::stream;

@@ -37,6 +37,8 @@ struct Copier<'a> {
     /// Whether files may share blocks.
     shares: bool,
     attributes: Attributes<'a>,
+    /// What cannot be opened for writing is removed.
+    force: bool,
     observer: &'a mut dyn Observer,
     memory: Vec<u8>,
 }
@@ -46,7 +48,7 @@ pub fn copy(
     volume: &Volume,
     source: &Path,
     destination: &Destination,
-    keep: Keep,
+    (keep, force): (Keep, bool),
     made: &mut Made,
     observer: &mut dyn Observer,
 ) -> Result<()> {
@@ -67,6 +69,7 @@ pub fn copy(
         unlinked: volume_size(volume),
         shares,
         attributes: Attributes::new(volume, destination, keep),
+        force,
         observer,
         memory: Vec::new(),
     };
@@ -115,7 +118,11 @@ impl Copier<'_> {
                     Some(name) => self.host.enter(name, self.attributes.at_first(metadata.mode)),
                     None => self.host.enter_base(),
                 };
-                entered.map_err(|error| self.refused(entry.path, "make directory", error))
+                entered.map_err(|error| self.refused(entry.path, "make directory", error))?;
+                if self.host.made_here() {
+                    self.observer.copying(entry.path, &self.destination.below(entry.path));
+                }
+                Ok(())
             }
             Visit::Leave => {
                 let (left, back) = self.host.leave();
@@ -143,6 +150,7 @@ impl Copier<'_> {
             }
             self.made.forget(there);
         }
+        self.observer.copying(entry.path, &self.destination.below(entry.path));
         let linked = if metadata.links > 1 { self.link(entry, metadata, &name)? } else { None };
         if linked == Some(Ok(())) {
             return Ok(());
@@ -206,10 +214,9 @@ impl Copier<'_> {
     fn file(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
         let at = |error: uext4::Error| Error::source(entry.path, error);
         let file = self.volume.open_inode(entry.ino, OpenOptions::new().read(true)).map_err(at)?;
-        let (target, existed) = self
-            .host
-            .file(name, self.attributes.at_first(metadata.mode))
-            .map_err(|error| self.refused(entry.path, "create", error))?;
+        let make = if self.force { Host::file_by_force } else { Host::file };
+        let made = make(&self.host, name, self.attributes.at_first(metadata.mode));
+        let (target, existed) = made.map_err(|error| self.refused(entry.path, "create", error))?;
         let path = self.destination.below(entry.path);
         let emptied = if existed { target.set_len(0) } else { Ok(()) };
         let done = emptied
