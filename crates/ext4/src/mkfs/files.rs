@@ -19,11 +19,10 @@ const NAME: &[u8] = b"lost+found";
 /// `lost+found` has so many bytes at once, so that a repair need not allocate.
 const LOST_FOUND_BYTES: u64 = 16 << 10;
 const ORPHAN_BLOCKS_MIN: u64 = 32;
+/// Linux mounts no volume whose orphan file is larger.
 const ORPHAN_BLOCKS_MAX: u64 = 512;
 /// Blocks of the volume for each block of the orphan file.
 const ORPHAN_RATIO: u64 = 4096;
-/// Blocks that the format allows the orphan file: 8 MiB.
-const ORPHAN_BYTES_MAX: u64 = 8 << 20;
 
 /// An inode of this volume that has nothing yet.
 fn fresh(layout: &Layout, mode: u16, links: u16) -> Inode {
@@ -185,13 +184,16 @@ pub(super) fn orphans(layout: &mut Layout, options: &Options) -> Result<()> {
     let geometry = layout.superblock.geometry;
     let block = u64::from(geometry.block_size());
     let blocks = match options.extended.orphan_file_size {
-        Some(bytes) if bytes > ORPHAN_BYTES_MAX || bytes < 2 * block => {
-            return Err(Error::Option("option `orphan_file_size` needs two blocks to 8 MiB".into()));
+        Some(bytes) if !(1..=ORPHAN_BLOCKS_MAX).contains(&(bytes / block)) => {
+            let most = ORPHAN_BLOCKS_MAX * block;
+            let text =
+                format!("option `orphan_file_size` needs one block to {ORPHAN_BLOCKS_MAX} ({most} bytes)");
+            return Err(Error::Option(text));
         }
         Some(bytes) => bytes / block,
         None => (geometry.blocks_count() / ORPHAN_RATIO).clamp(ORPHAN_BLOCKS_MIN, ORPHAN_BLOCKS_MAX),
     };
-    let blocks = blocks.next_multiple_of(u64::from(geometry.cluster_blocks()));
+    let blocks = blocks.next_multiple_of(u64::from(geometry.cluster_blocks())).min(ORPHAN_BLOCKS_MAX);
     let mapped = allocate(layout, ORPHANS, blocks)?;
     let inode = regular(layout, &mapped, blocks);
     layout.add(ORPHANS, &inode)?;

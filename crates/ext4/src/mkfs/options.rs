@@ -69,7 +69,9 @@ pub(super) struct Extended {
     pub(super) packed_meta_blocks: bool,
     pub(super) backups: Option<u32>,
     pub(super) mmp_interval: Option<u16>,
-    pub(super) strict_encoding: bool,
+    /// An encoding was asked for: the volume folds case.
+    pub(super) encoding: bool,
+    pub(super) strict_encoding: Option<bool>,
     pub(super) orphan_file_size: Option<u64>,
     pub(super) test_fs: bool,
     pub(super) journal_size: Option<u64>,
@@ -218,6 +220,9 @@ impl Options {
                 }
             }
         }
+        if self.extended.encoding {
+            features.incompat |= Incompat::CASEFOLD;
+        }
         features
     }
 }
@@ -245,12 +250,12 @@ impl Extended {
                 self.mmp_interval = Some(seconds.ok_or_else(|| bad(key, "0 to 300 seconds"))?);
             }
             "encoding" => match value {
-                Some("utf8" | "utf8-12.1") => {}
+                Some("utf8" | "utf8-12.1") => self.encoding = true,
                 _ => return Err(bad(key, "`utf8`, the only encoding that is defined")),
             },
             "encoding_flags" => match value {
-                Some("strict") => self.strict_encoding = true,
-                Some("nostrict") => self.strict_encoding = false,
+                Some("strict") => self.strict_encoding = Some(true),
+                Some("nostrict") => self.strict_encoding = Some(false),
                 _ => return Err(bad(key, "`strict` or `nostrict`")),
             },
             "orphan_file_size" => self.orphan_file_size = Some(amount(key, value, 0)?),
