@@ -1,7 +1,7 @@
 # Every target sets the machine up first: as root it installs missing packages, otherwise it names them.
 .DEFAULT_GOAL := help
 .PHONY: help setup fmt demo test vm-test vm-count floors bench fuzz crash model kill capi install examples \
-	sqlite-tests deb deb-test packages fio-engine fio fio-verify
+	sqlite-tests deb deb-test packages fio-engine fio fio-verify mkfs-sweep
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -62,6 +62,9 @@ deb-test: setup ## installs that package in a bare Debian, uses it, removes it (
 
 packages: ## the crates as they would be published, compiled by cargo from nothing
 	@scripts/packages-check.sh --verify
+
+mkfs-sweep: ## thousands of small volumes of mkfs, judged by two versions of e2fsprogs
+	@UEXT4_E2FSPROGS=$$(scripts/e2fsprogs.sh) cargo test -q -p uext4 --test mkfs_sweep
 
 fio-engine: ## the engine target/fio/uext4.so for the installed fio
 	@scripts/fio-engine.sh

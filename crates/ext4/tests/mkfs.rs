@@ -1,83 +1,20 @@
 //! What `mkfs` makes, held against mke2fs under the same options: byte for byte, apart from what is listed in
 //! `docs/guide/mkfs.md`.
 
+mod common;
+
+use common::making::{MIB, Row, both, open, options};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use uext4::blockdev::engine::{MemoryDevice, MemoryOptions};
 use uext4::blockdev::layer::{Fault, FaultDevice, FaultOn};
 use uext4::blockdev::{self, Device, WriteDurability};
-use uext4::mkfs::{Defaults, Error, Made, Options, format, parse_uuid};
-use uext4::{DeviceSpec, Volume, VolumeOptions};
+use uext4::mkfs::{Defaults, Error, Made, Options, format};
+use uext4::{Volume, VolumeOptions};
 use uext4_testkit::{Need, Scratch, e2fsck_clean, needs, oracle, with_kernel};
-
-const UUID: &str = "6e7f3c51-2b0a-4d1e-9c57-0f1a2b3c4d5e";
-const SEED: &str = "hash_seed=0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
-const TIME: u64 = 1_700_000_000;
-const MIB: u64 = 1 << 20;
-
-/// `/etc/mke2fs.conf` of e2fsprogs 1.47; Debian 12's has neither `metadata_csum_seed` nor `orphan_file`.
-fn config(defaults: Defaults) -> String {
-    let more = if defaults == Defaults::Upstream { ",metadata_csum_seed,orphan_file" } else { "" };
-    format!(
-        "[defaults]\nbase_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr\n\
-         default_mntopts = acl,user_xattr\nenable_periodic_fsck = 0\nblocksize = 4096\ninode_size = 256\n\
-         inode_ratio = 16384\n[fs_types]\next4 = {{\nfeatures = has_journal,extent,huge_file,flex_bg,metadata_csum,\
-         64bit,dir_nlink,extra_isize{more}\n}}\nsmall = {{\nblocksize = 1024\ninode_ratio = 4096\n}}\n\
-         floppy = {{\nblocksize = 1024\ninode_ratio = 8192\n}}\nbig = {{\ninode_ratio = 32768\n}}\n\
-         huge = {{\ninode_ratio = 65536\n}}\n"
-    )
-}
-
-/// One volume: bytes, options as words, extended options.
-type Row = (u64, &'static str, &'static str);
-
-fn options(words: &str, extended: &str, defaults: Defaults) -> Options {
-    let mut options = Options::new(defaults);
-    options.uuid = parse_uuid(UUID);
-    options.time = Some(TIME);
-    let mut words = words.split_whitespace();
-    while let (Some(name), Some(value)) = (words.next(), words.next()) {
-        match name {
-            "-b" => options.block_size = Some(value.parse().unwrap()),
-            "-C" => options.cluster_size = Some(value.parse().unwrap()),
-            "-I" => options.inode_size = Some(value.parse().unwrap()),
-            "-i" => options.inode_ratio = Some(value.parse().unwrap()),
-            "-N" => options.inodes = Some(value.parse().unwrap()),
-            "-m" => options.reserved_percent = Some(value.parse().unwrap()),
-            "-L" => options.label = value.into(),
-            "-O" => options = options.features(value).unwrap(),
-            "-J" => options = options.journal(value).unwrap(),
-            other => panic!("{other}"),
-        }
-    }
-    options.extended(SEED).unwrap().extended(extended).unwrap()
-}
-
-fn open(path: &Path) -> Arc<dyn Device> {
-    let how = blockdev::OpenOptions { write: true, force: false };
-    blockdev::open(&DeviceSpec::file(path), how).unwrap().device
-}
-
-/// The volume of a row by mke2fs, and by us.
-fn both(scratch: &Scratch, row: &Row, defaults: Defaults) -> (PathBuf, PathBuf) {
-    let &(size, words, extended) = row;
-    println!("{} KiB {words} -E {extended}", size >> 10);
-    let (theirs, ours, config_file) = (scratch.file("theirs"), scratch.file("ours"), scratch.file("conf"));
-    for path in [&theirs, &ours] {
-        File::create(path).unwrap().set_len(size).unwrap();
-    }
-    std::fs::write(&config_file, config(defaults)).unwrap();
-    let mut command = oracle::command("mke2fs");
-    command.env("MKE2FS_CONFIG", &config_file).env("E2FSPROGS_FAKE_TIME", TIME.to_string());
-    command.args(["-q", "-F", "-t", "ext4", "-U", UUID, "-E", &[SEED, extended].join(",")]);
-    oracle::run(command.args(words.split_whitespace()).arg(&theirs));
-    format(&*open(&ours), &options(words, extended, defaults))
-        .unwrap_or_else(|error| panic!("{row:?}: {error}"));
-    (theirs, ours)
-}
 
 /// The runs of a file that are no holes, in pages.
 fn pages(file: &File) -> std::collections::BTreeSet<u64> {
@@ -213,8 +150,11 @@ fn extended_options_are_those_of_mke2fs() {
             (64 * MIB, "-O sparse_super2", "num_backup_sb=0"),
             (64 * MIB, "-O sparse_super2", "num_backup_sb=1"),
             (64 * MIB, "-O casefold", "encoding=utf8,encoding_flags=strict"),
+            (64 * MIB, "", "encoding=utf8"),
+            (64 * MIB, "", "orphan_file_size=512K"),
+            (64 * MIB, "-b 4096", "orphan_file_size=4K"),
             (64 * MIB, "", "lazy_itable_init=0"),
-            (64 * MIB, "", "orphan_file_size=1M"),
+            (64 * MIB, "-b 4096", "orphan_file_size=1M"),
         ],
         Defaults::Upstream,
     );
@@ -238,6 +178,45 @@ fn what_may_differ_differs_there_only() {
         };
         assert_eq!(dump(&theirs), dump(&ours));
         e2fsck_clean(&ours);
+    }
+}
+
+/// Descriptors of 1 KiB blocks would fill their groups: the volume gets `meta_bg`, as from mke2fs.
+#[test]
+fn descriptors_that_fill_a_group_are_spread() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("dumpe2fs"));
+    let scratch = Scratch::new(2 << 30);
+    let row = (2 << 40, "-b 1024 -i 1048576", "");
+    let (theirs, ours) = both(&scratch, &row, Defaults::Upstream);
+    let [theirs, ours] = [&theirs, &ours].map(|path| {
+        let text = oracle::dumpe2fs(path, &["-h"]);
+        let kept = |line: &&str| !line.starts_with("Lifetime writes") && !line.starts_with("Checksum:");
+        text.lines().filter(kept).map(str::to_owned).collect::<Vec<_>>()
+    });
+    assert_eq!(theirs, ours);
+    assert!(ours.iter().any(|line| line.contains("meta_bg")));
+}
+
+/// Linux refuses to mount a volume with an orphan file of more than 512 blocks.
+#[test]
+fn root_orphan_files_are_as_large_as_the_kernel_allows() {
+    needs!(Need::Loop, Need::Tool("e2fsck"));
+    for (words, size, most) in
+        [("", "512K", 512 << 10), ("-b 4096", "2M", 2 << 20), ("-b 4096 -O bigalloc -C 4194304", "", 2 << 20)]
+    {
+        let scratch = Scratch::new(1 << 30);
+        let path = scratch.sparse_file("image", 256 * MIB);
+        let extended = if size.is_empty() { String::new() } else { format!("orphan_file_size={size}") };
+        format(&*open(&path), &options(words, &extended, Defaults::Upstream)).unwrap();
+        e2fsck_clean(&path);
+        let stat = oracle::debugfs(&path, "stat <12>");
+        assert!(stat.contains(&format!("Size: {most}")), "{stat}");
+        with_kernel(&path, "", |root| std::fs::write(root.join("file"), "here").unwrap());
+        let error = format(
+            &*open(&path),
+            &options(words, &format!("orphan_file_size={}K", (most >> 10) + 4), Defaults::Upstream),
+        );
+        assert!(matches!(&error, Err(Error::Option(text)) if text.contains("512")), "{error:?}");
     }
 }
 
@@ -341,6 +320,7 @@ fn impossible_sizes_are_refused_and_nothing_is_written() {
         (8 * MIB, "-C 65536"),
         (8 * MIB, "-L a-label-of-17-byte"),
         (8 * MIB, "-m 60"),
+        (8 * MIB, "-O ^casefold -E encoding_flags=strict"),
     ] {
         let fault = FaultDevice::new(memory(size));
         let handle = fault.handle();

@@ -7,6 +7,8 @@ use uext4_blockdev::Geometry as DeviceGeometry;
 use uext4_ondisk::ext4::{Compat, Features, Geometry, GeometryFields, Incompat, RoCompat};
 
 const MIB: u64 = 1 << 20;
+/// Percent of the blocks for the privileged, unless something else is said.
+const RESERVED_PERCENT: f64 = 5.0;
 /// First inode that is not reserved.
 pub(super) const FIRST_INODE: u32 = 11;
 /// What is left of the device's size is whole pages, unless a size is given.
@@ -54,7 +56,8 @@ struct Asked {
     block: u32,
     cluster: u32,
     inode_size: u16,
-    inodes: u32,
+    /// `None`: a volume with fewer bytes than an inode is to have; one for each 4 KiB then, as in mke2fs.
+    inodes: Option<u32>,
     blocks: u64,
     /// The same with those that make no whole cluster: as in mke2fs, what is reserved is a part of these.
     all_blocks: u64,
@@ -63,7 +66,7 @@ struct Asked {
 
 impl Asked {
     fn of(options: &Options, device: DeviceGeometry) -> Result<Asked> {
-        let features = features(options)?;
+        let mut features = features(options)?;
         let bytes = match options.size {
             Some(bytes) => bytes,
             None => device.size / PAGE * PAGE,
@@ -89,25 +92,36 @@ impl Asked {
                 "{blocks} blocks are 2^32 or more, and the feature 64bit is off (or use larger blocks with -b)"
             )));
         }
+        if blocks >> 32 != 0 {
+            // Its block map has 32-bit numbers.
+            features.compat -= Compat::RESIZE_INODE;
+        }
         let mut ratio = options.inode_ratio.unwrap_or(default_ratio.max(block).max(cluster));
         if options.inode_ratio.is_some_and(|ratio| ratio < 1024 || u64::from(ratio) > 64 * MIB) {
             return option_error(format!("{ratio} bytes for each inode: from 1024 to 67108864 make sense"));
         }
         ratio = ratio.max(1);
-        let wanted = u64::from(block).saturating_mul(blocks) / u64::from(ratio);
-        let inodes = match (options.inodes, u32::try_from(wanted)) {
-            (Some(inodes), _) | (None, Ok(inodes)) => inodes,
-            (None, Err(_)) if features.incompat.contains(Incompat::BIT64) => u32::MAX,
-            (None, Err(_)) => return Err(Error::TooLarge(format!("{wanted} inodes (raise -i)"))),
+        let bytes = u64::from(block).saturating_mul(all_blocks);
+        let by_ratio = bytes / u64::from(ratio);
+        let asked = options.inodes.filter(|&inodes| inodes > 0);
+        let inodes = match (asked, u32::try_from(by_ratio)) {
+            (Some(inodes), _) => Some(inodes),
+            (None, Ok(inodes)) => Some(inodes).filter(|&inodes| inodes > 0),
+            (None, Err(_)) if features.incompat.contains(Incompat::BIT64) => Some(u32::MAX),
+            (None, Err(_)) => return Err(Error::TooLarge(format!("{by_ratio} inodes (raise -i)"))),
         };
-        if u64::from(inodes).saturating_mul(u64::from(inode_size)) >= blocks.saturating_mul(u64::from(block))
-        {
+        if u64::from(inodes.unwrap_or(0)).saturating_mul(u64::from(inode_size)) >= bytes {
             return Err(Error::TooSmall {
-                have: format!("{blocks} blocks of {block} bytes"),
-                reason: format!("{inodes} inodes of {inode_size} bytes would fill them"),
+                have: format!("{all_blocks} blocks of {block} bytes"),
+                reason: format!("{} inodes of {inode_size} bytes would fill them", inodes.unwrap_or(0)),
             });
         }
         Ok(Asked { block, cluster, inode_size, inodes, blocks, all_blocks, features })
+    }
+
+    fn reserved_blocks(&self, options: &Options) -> u64 {
+        let percent = options.reserved_percent.unwrap_or(RESERVED_PERCENT);
+        (percent * self.all_blocks as f64 / 100.0) as u64
     }
 }
 
@@ -144,6 +158,9 @@ fn features(options: &Options) -> Result<Features> {
     if options.extended.packed_meta_blocks && writes(RoCompat::BIGALLOC) {
         return option_error("option `packed_meta_blocks` is not supported with feature bigalloc");
     }
+    if options.extended.strict_encoding.is_some() && !needs(Incompat::CASEFOLD) {
+        return option_error("option `encoding_flags` needs option `encoding` or feature casefold");
+    }
     if options.extended.journal_size.is_some() && !has(Compat::HAS_JOURNAL) {
         return option_error("option `size` of the journal needs feature has_journal");
     }
@@ -179,32 +196,16 @@ fn check_inode_size(size: u16, block: u32, features: &Features) -> Result<()> {
 
 /// Decides all sizes.
 pub(super) fn decide(options: &Options, device: DeviceGeometry) -> Result<Sizes> {
-    let mut asked = Asked::of(options, device)?;
-    let percent = options.reserved_percent.unwrap_or(5.0);
+    let asked = Asked::of(options, device)?;
+    let percent = options.reserved_percent.unwrap_or(RESERVED_PERCENT);
     if !(0.0..=50.0).contains(&percent) {
         return option_error(format!("{percent} percent cannot be reserved: 0 to 50 can"));
     }
-    if asked.blocks >> 32 != 0 {
-        // Its block map has 32-bit numbers.
-        asked.features.compat -= Compat::RESIZE_INODE;
-    }
-    let (mut geometry, mut counted) = Fitting::new(options, &asked).fit()?;
-    if !asked.features.incompat.contains(Incompat::META_BG) && leaves_too_little(&geometry) {
-        asked.features.incompat |= Incompat::META_BG;
-        asked.features.compat -= Compat::RESIZE_INODE;
-        (geometry, counted) = Fitting::new(options, &asked).fit()?;
-    }
-    let wanted = (percent * asked.all_blocks as f64 / 100.0) as u64;
-    let reserved_blocks = (u128::from(wanted) * u128::from(counted) / u128::from(asked.blocks.max(1))) as u64;
-    let mut features = asked.features;
+    let reserved_blocks = asked.reserved_blocks(options);
+    let Fitted { geometry, mut features, reserved_blocks } =
+        Fitting::new(options, &asked, reserved_blocks).fit()?;
     let journal_blocks = journal_blocks(options, &mut features, &geometry)?;
     Ok(Sizes { geometry, features, reserved_blocks, journal_blocks })
-}
-
-/// Whether the descriptors in front of a group would leave too little of it.
-fn leaves_too_little(geometry: &Geometry) -> bool {
-    let front = u64::from(geometry.fields().reserved_gdt_blocks) + u64::from(geometry.descriptor_blocks());
-    front > u64::from(geometry.blocks_per_group()) * 3 / 4
 }
 
 /// Blocks of the journal. A volume too small for one, where none of a size was asked for, does without.
@@ -238,15 +239,23 @@ fn journal_blocks(options: &Options, features: &mut Features, geometry: &Geometr
     Ok(blocks)
 }
 
+/// What fits.
+struct Fitted {
+    geometry: Geometry,
+    features: Features,
+    reserved_blocks: u64,
+}
+
 /// The way to a geometry: groups, inodes and reserved blocks depend on each other.
 struct Fitting<'a> {
     options: &'a Options,
     asked: &'a Asked,
+    /// `meta_bg` takes the place of `resize_inode` if descriptors would fill most of a group.
+    features: Features,
     first_block: u64,
     blocks: u64,
-    /// Blocks of which a part is reserved. As in mke2fs, those of a trial that left out a last group count on when
-    /// smaller groups bring it back.
-    counted: u64,
+    /// Blocks for the privileged. As in mke2fs, smaller groups that bring back a last group do not raise it again.
+    reserved_blocks: u64,
     per_group: u64,
     cluster_blocks: u64,
     desc_size: u16,
@@ -263,7 +272,7 @@ struct Trial {
 }
 
 impl<'a> Fitting<'a> {
-    fn new(options: &'a Options, asked: &'a Asked) -> Fitting<'a> {
+    fn new(options: &'a Options, asked: &'a Asked, reserved_blocks: u64) -> Fitting<'a> {
         let clusters = asked.features.ro_compat.contains(RoCompat::BIGALLOC);
         let wide = asked.features.incompat.contains(Incompat::BIT64);
         let cluster_blocks = u64::from(asked.cluster / asked.block);
@@ -272,9 +281,10 @@ impl<'a> Fitting<'a> {
         Fitting {
             options,
             asked,
+            features: asked.features,
             first_block,
             blocks: asked.blocks,
-            counted: asked.blocks,
+            reserved_blocks,
             per_group: bits * cluster_blocks,
             cluster_blocks,
             desc_size: if wide { WIDE_DESCRIPTOR } else { NARROW_DESCRIPTOR },
@@ -288,53 +298,70 @@ impl<'a> Fitting<'a> {
         }
     }
 
-    /// The geometry, and the blocks of which a part is reserved.
-    fn fit(mut self) -> Result<(Geometry, u64)> {
+    fn has(&self, feature: Incompat) -> bool {
+        self.features.incompat.contains(feature)
+    }
+
+    fn fit(mut self) -> Result<Fitted> {
         loop {
-            let trial = match self.trial()? {
-                Some(trial) => trial,
-                None => {
-                    // More inodes than a bitmap counts: smaller groups, more bitmaps.
-                    self.per_group -= 8;
-                    self.blocks = self.asked.blocks;
-                    continue;
-                }
+            let Some(trial) = self.trial()? else {
+                // More inodes than a bitmap counts: smaller groups, more bitmaps.
+                self.per_group -= 8;
+                self.blocks = self.asked.blocks;
+                continue;
             };
-            let spread = self.asked.features.incompat.contains(Incompat::META_BG);
-            let descriptors = if spread { 1 } else { trial.descriptor_blocks };
-            if trial.table_blocks + 3 + descriptors + trial.reserved > self.per_group {
-                return Err(Error::TooLarge("the inodes do not fit their groups (raise -i)".into()));
+            let front = trial.reserved + trial.descriptor_blocks;
+            if !self.has(Incompat::META_BG) && front > self.per_group * 3 / 4 {
+                self.features.incompat |= Incompat::META_BG;
+                self.features.compat -= Compat::RESIZE_INODE;
+                continue;
             }
+            let descriptors = if self.has(Incompat::META_BG) { 1 } else { trial.descriptor_blocks };
+            if trial.table_blocks + 3 + descriptors + trial.reserved > self.per_group {
+                let inodes = trial.inodes_per_group;
+                return Err(Error::TooLarge(format!(
+                    "{inodes} inodes do not fit a group (raise -i or lower -N)"
+                )));
+            }
+            // As in mke2fs, all descriptors count here, also where `meta_bg` spreads them.
             let mut own = 2 + trial.table_blocks;
             if self.has_superblock(trial.groups - 1, &trial) {
-                own += 1 + descriptors + trial.reserved;
+                own += 1 + trial.descriptor_blocks + trial.reserved;
             }
             let rest = (self.blocks - self.first_block) % self.per_group;
             if trial.groups == 1 && rest != 0 && rest < own {
                 return Err(self.too_small());
             }
             if rest != 0 && rest < own + WORTH_A_GROUP {
-                self.blocks -= rest;
-                self.counted = self.blocks;
+                self.leave_out(rest);
                 continue;
             }
-            return Ok((self.geometry(&trial)?, self.counted));
+            let geometry = self.geometry(&trial)?;
+            let (features, reserved_blocks) = (self.features, self.reserved_blocks);
+            return Ok(Fitted { geometry, features, reserved_blocks });
         }
+    }
+
+    /// Leaves out a last group of so many blocks.
+    fn leave_out(&mut self, rest: u64) {
+        self.blocks -= rest;
+        let wanted = self.asked.reserved_blocks(self.options);
+        let percent = 100.0 * wanted as f64 / self.asked.all_blocks as f64;
+        self.reserved_blocks = (percent * self.blocks as f64 / 100.0) as u64;
     }
 
     /// `None`: the groups are too large for the inodes.
     fn trial(&self) -> Result<Option<Trial>> {
         let block = u64::from(self.asked.block);
         let groups = self.blocks.saturating_sub(self.first_block).div_ceil(self.per_group);
-        if groups == 0 || self.blocks <= self.first_block {
+        if groups == 0 {
             return Err(self.too_small());
         }
         if u32::try_from(groups).is_err() {
             return Err(Error::TooLarge(format!("{groups} groups")));
         }
-        let per_descriptor_block = block / u64::from(self.desc_size);
-        let descriptor_blocks = groups.div_ceil(per_descriptor_block);
-        let inodes = u64::from(self.asked.inodes.max(FIRST_INODE + 1));
+        let by_size = (self.blocks / (4096 / block).max(1)).min(u64::from(u32::MAX));
+        let inodes = self.asked.inodes.map_or(by_size, u64::from);
         let wanted = inodes.div_ceil(groups);
         if wanted > block * 8 {
             if self.cluster_blocks > 1 || self.per_group < 256 {
@@ -342,26 +369,35 @@ impl<'a> Fitting<'a> {
             }
             return Ok(None);
         }
-        let inode_size = u64::from(self.asked.inode_size);
-        let mut wanted = wanted.min((1 << 16) - block / inode_size);
-        let (per_group, table_blocks) = loop {
-            let blocks = (wanted * inode_size).div_ceil(block);
-            let per_group = (blocks * block / inode_size) & !7;
-            if u32::try_from(per_group * groups).is_ok() {
-                break (per_group, (per_group * inode_size).div_ceil(block));
-            }
-            wanted -= 1;
-        };
+        let (inodes_per_group, table_blocks) = self.inodes_per_group(wanted, groups);
         let mut trial = Trial {
             groups,
-            descriptor_blocks,
-            inodes_per_group: per_group,
+            descriptor_blocks: groups.div_ceil(block / u64::from(self.desc_size)),
+            inodes_per_group,
             table_blocks,
             reserved: 0,
             backups: self.backups(groups),
         };
         trial.reserved = self.reserved_descriptors(&trial)?;
         Ok(Some(trial))
+    }
+
+    /// Inodes of a group, at least as many as wanted where a block of the table can be filled: a multiple of 8, at most
+    /// 2^32 in all, and enough for the reserved inodes and `lost+found`. Then the blocks of its table.
+    fn inodes_per_group(&self, wanted: u64, groups: u64) -> (u64, u64) {
+        let (block, size) = (u64::from(self.asked.block), u64::from(self.asked.inode_size));
+        let mut wanted = wanted.min((1 << 16) - block / size);
+        loop {
+            let filled = (wanted * size).div_ceil(block) * block / size;
+            let inodes = filled.max(8) & !7;
+            if u32::try_from(inodes * groups).is_err() {
+                wanted -= 1;
+            } else if inodes * groups <= u64::from(FIRST_INODE) {
+                wanted += 8;
+            } else {
+                return (inodes, (inodes * size).div_ceil(block));
+            }
+        }
     }
 
     /// The groups with backups, of `sparse_super2`.
@@ -393,7 +429,7 @@ impl<'a> Fitting<'a> {
 
     /// Blocks kept behind the descriptors, so that the volume can grow: to 1024 times its size.
     fn reserved_descriptors(&self, trial: &Trial) -> Result<u64> {
-        if !self.asked.features.compat.contains(Compat::RESIZE_INODE) {
+        if !self.features.compat.contains(Compat::RESIZE_INODE) {
             return Ok(0);
         }
         let block = u64::from(self.asked.block);
@@ -435,7 +471,7 @@ impl<'a> Fitting<'a> {
             first_meta_bg: 0,
             backup_groups: trial.backups,
         };
-        Geometry::new(fields, &asked.features)
+        Geometry::new(fields, &self.features)
             .map_err(|corrupt| Error::Option(format!("these sizes make no volume: {corrupt}")))
     }
 }

@@ -1,12 +1,13 @@
 //! Puts a volume that was laid out onto the device: all of it, a flush, then the superblock that makes it one, a flush.
 
 use super::error::{Error, Result};
+use super::files::LOST_FOUND;
 use super::layout::Layout;
 use crate::ground::error::Error as VolumeError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use uext4_blockdev::{BufferPool, Device, WriteDurability};
 use uext4_ondisk::Group;
-use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags, SUPERBLOCK_OFFSET, State, Superblock};
+use uext4_ondisk::ext4::{Geometry, GroupDescriptor, GroupFlags, SUPERBLOCK_OFFSET, State, Superblock};
 use uext4_ondisk::{Ino, Pblk};
 
 /// Most bytes of one request.
@@ -192,7 +193,7 @@ impl Course<'_> {
                 inode_table: Pblk(tables.inode_table),
                 free_clusters: self.layout.space.free_in(group),
                 free_inodes: ipg - used.len() as u32,
-                used_dirs: if group.get() == 0 { 2 } else { 0 },
+                used_dirs: directories(&geometry, group),
                 unused_inodes: if lazily { ipg - last_used } else { 0 },
                 flags: GroupFlags::empty(),
                 exclude_bitmap: 0,
@@ -368,6 +369,12 @@ impl Course<'_> {
         self.writer.put(block.get(), &bytes)?;
         self.writer.send()
     }
+}
+
+/// Directories among the inodes of a group.
+fn directories(geometry: &Geometry, group: Group) -> u32 {
+    let here = |ino| geometry.group_of_inode(ino).is_some_and(|(at, _)| at == group);
+    [Ino::ROOT, LOST_FOUND].into_iter().filter(|&ino| here(ino)).count() as u32
 }
 
 /// Sets the bits `[start, end)`.

@@ -13,6 +13,7 @@ pub mod journal;
 pub mod layout;
 pub mod ledger;
 pub mod log;
+pub mod making;
 pub mod sample;
 pub mod scene;
 pub mod tree;
