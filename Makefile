@@ -15,7 +15,7 @@ fmt: ## formats the sources
 demo: ## three minutes of `uext4 bench` on volumes of its own: a table, target/bench.html, target/bench.json
 	@scripts/demo.sh
 
-test: setup ## everything: style, lints, docs, tests, models, instruction counts, virtual machine
+test: setup ## everything: style, lints, docs, tests, models, instruction counts, virtual machine (STEPS=tests,models)
 	@scripts/test.sh
 
 vm-test: setup ## the tests that need devices of the virtual machine

@@ -87,5 +87,5 @@ echo
 echo "Row for docs/proof/fuzz.csv (processor hours as the system counted them):"
 echo "$(date +%F),$(git rev-parse --short HEAD),$seed,\"$(sed 's/^ *//' <<<"${row%,}")\",$hours,$crashes"
 UEXT4_FUZZ_FIRST=$seed UEXT4_FUZZ_SEEDS=${DIFFERENTIAL_SEEDS:-300} \
-    cargo test -q -p uext4-hostile --test differential -- --nocapture | grep -oE '(compared: .*|test result.*)'
+    cargo test -q -p uext4-hostile --test suite differential:: -- --nocapture | grep -oE '(compared: .*|test result.*)'
 [ "$crashes" -eq 0 ]

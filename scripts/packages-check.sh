@@ -1,9 +1,20 @@
 #!/usr/bin/env bash
 # Packs every crate that is published, and compiles what came out: a source that lies outside its crate, or a crate
 # that needs one that is not published, shows here. The packages see each other as they would from a registry. With
-# `--verify` cargo does this itself, from nothing: the same answer, minutes later.
+# `--verify` cargo does this itself, from nothing: the same answer, minutes later. With `--changed` only if a manifest, or
+# a line that takes a source from elsewhere, differs from what scripts/packages.sum says was checked last.
 set -eu
 cd "$(dirname "$0")/.."
+sum() {
+    {
+        cat Cargo.toml crates/*/Cargo.toml
+        grep -rnE '^ *#\[path|include(_str|_bytes)?!' crates/*/src --include '*.rs' || true
+    } | sha256sum | cut -d' ' -f1
+}
+if [ "${1:-}" = --changed ] && [ "$(sum)" = "$(cat scripts/packages.sum 2>/dev/null)" ]; then
+    echo "packages-check: no manifest changed since the last check"
+    exit
+fi
 target=$PWD/${CARGO_TARGET_DIR:-target}
 out=$target/package
 packed=(--workspace --allow-dirty --quiet)
@@ -50,4 +61,5 @@ done
 cp Cargo.lock "$check/"
 CARGO_TARGET_DIR=$target cargo check --quiet --manifest-path "$check/Cargo.toml" --workspace
 echo "packages-check: $(find "$check" -mindepth 1 -maxdepth 1 -type d | wc -l) packages compile"
+sum > scripts/packages.sum
 rm -rf "$check"

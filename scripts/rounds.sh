@@ -8,28 +8,27 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 suite=$1 all=${SECONDS_ALL:-600} jobs=${JOBS:-2} first=${SEED:-$(date +%s)} scenario=${SCENARIO:-}
 case $suite in
-    crash) target=crash_named prefix=UEXT4_CRASH count=STATES each=${COUNT:-300} ;;
-    model) target=model prefix=UEXT4_MODEL count=STEPS each=${COUNT:-60000} ;;
-    kill) target=kill prefix=UEXT4_KILL count=ROUNDS each=${COUNT:-200} ;;
+    crash) module=crash_named prefix=UEXT4_CRASH count=STATES each=${COUNT:-300} ;;
+    model) module=model prefix=UEXT4_MODEL count=STEPS each=${COUNT:-60000} ;;
+    kill) module=kill prefix=UEXT4_KILL count=ROUNDS each=${COUNT:-200} ;;
     *) echo "no suite is named $suite" >&2; exit 2 ;;
 esac
 commit=$(git rev-parse --short HEAD) # of what is built now, whatever comes meanwhile
 logs=${CARGO_TARGET_DIR:-$PWD/target}/rounds/$suite csv=docs/proof/$suite.csv
 rm -rf "$logs"
 mkdir -p "$logs"
-program=$(cargo test --release -p uext4 --test "$target" --no-run --message-format=json |
-    sed -n "s/.*\"name\":\"$target\".*\"executable\":\"\([^\"]*\)\".*/\1/p" | tail -n 1)
-[ -x "$program" ] || { echo "$target was not built" >&2; exit 1; }
-cp "$program" "$logs/$target"
+program=$(cargo test --release -p uext4 --test suite --no-run --message-format=json |
+    sed -n 's/.*"name":"suite".*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+[ -x "$program" ] || { echo "the tests were not built" >&2; exit 1; }
+cp "$program" "$logs/suite"
 export CARGO_PKG_NAME=uext4 RUST_BACKTRACE=0 "${prefix}_$count=$each"
 
 # run JOB: rounds until the time is over. One that fails ends the job.
 run() {
     local job=$1 seed
     for ((seed = first + job - 1; SECONDS < all; seed += jobs)); do
-        # shellcheck disable=SC2086 # without a scenario it is no argument
         if env "${prefix}_SEED=$seed" "${prefix}_TOTALS=$logs/totals.$job" RUST_TEST_THREADS=1 \
-            "$logs/$target" $scenario > "$logs/$seed.log" 2>&1; then
+            "$logs/suite" "$module::$scenario" > "$logs/$seed.log" 2>&1; then
             rm "$logs/$seed.log"
             echo "$seed" >> "$logs/rounds.$job"
         else

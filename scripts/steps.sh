@@ -9,11 +9,19 @@ UEXT4_SKIP_LOG=$PWD/$logs/skips.txt
 export UEXT4_SKIP_LOG
 : > "$UEXT4_SKIP_LOG"
 failed_steps=()
+known_steps=()
+
+# chosen NAME: whether STEPS, names with commas between, asks for that step; without STEPS every step is.
+chosen() {
+    [ -z "${STEPS:-}" ] || [[ ",$STEPS," == *",$1,"* ]]
+}
 
 # step NAME COMMAND...: output goes to the terminal and to a log; a failure is remembered.
 step() {
     local name=$1 start=$SECONDS status before skips
     shift
+    known_steps+=("$name")
+    chosen "$name" || return 0
     before=$(wc -l < "$UEXT4_SKIP_LOG")
     printf '\n== %s\n' "$name"
     "$@" 2>&1 | tee "$logs/$name.log"
@@ -92,7 +100,11 @@ failed_tests() {
 }
 
 finish() {
-    local skipped counted passed failed guest_passed guest_failed
+    local skipped counted passed failed guest_passed guest_failed name
+    for name in $(tr , " " <<< "${STEPS:-}"); do
+        [[ " ${known_steps[*]} " == *" $name "* ]] ||
+            { echo "no step is named $name; there are: ${known_steps[*]}"; failed_steps+=("$name"); }
+    done
     skipped=$(sort -u "$UEXT4_SKIP_LOG" | wc -l)
     # A skipped Rust test (module::name) returns early, so cargo counts it as passed.
     counted=$(sort -u "$UEXT4_SKIP_LOG" | grep -c '^SKIP [^ ]*::')

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All steps of `make test`. A failing step does not stop the rest; the end names the failures and the skips
-# and prints `N passed, N failed, N skipped`.
+# All steps of `make test`, or those that STEPS names (`STEPS=tests,models`). A failing step does not stop the rest; the
+# end names the failures and the skips and prints `N passed, N failed, N skipped`.
 set -u
 cd "$(dirname "$0")/.."
 . scripts/steps.sh
@@ -23,7 +23,7 @@ step lint lint
 step tidy cargo xtask tidy
 step documents documents
 step tests tests
-step packages scripts/packages-check.sh
+step packages scripts/packages-check.sh --changed
 step models models
 step instructions release_tests instructions
 step examples scripts/examples.sh

@@ -113,8 +113,8 @@ add_modules() {
     depmod -b "$root" "$release"
 }
 
-# Statically linked builds in a target folder of their own.
+# Statically linked builds in a target folder of their own, by the profile $profile.
 static_cargo() {
     RUSTFLAGS="-C target-feature=+crt-static" CARGO_TARGET_DIR=$cache/cargo \
-        cargo "$@" --quiet --release --target x86_64-unknown-linux-gnu
+        cargo "$@" --quiet --profile "${profile:-release}" --target x86_64-unknown-linux-gnu
 }

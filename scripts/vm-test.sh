@@ -14,27 +14,27 @@ cd "$(dirname "$0")/.."
 what=vm-test
 . scripts/vm-lib.sh
 seconds_max=150
+# Nothing is measured here, so the programs are not optimised across crates.
+profile=vm
 # Both processors in one thread. With a thread for each, two boots of kernel 6.1.0-50 never ended: a soft lockup of a
 # processor, each time in another place. In one thread it takes ten to twenty seconds longer.
 accel=tcg,thread=single
 needs qemu-system-x86_64 busybox modprobe depmod mke2fs dmsetup dpkg-deb apt-get
 
-# Builds the guest program and the vm_ test files into $cache/programs.
+# Builds the guest program and the test programs with modules vm_… into $cache/programs.
 build_programs() {
     say "building the guest programs"
-    local file name package built
+    local tests package built
     rm -rf "$cache/programs"
     mkdir -p "$cache/programs/tests/rust"
     static_cargo build -p uext4-vm-guest
-    cp "$cache/cargo/x86_64-unknown-linux-gnu/release/uext4-vm-guest" "$cache/programs/guest"
-    for file in crates/*/tests/vm_*.rs; do
-        [ -e "$file" ] || continue
-        name=$(basename "$file" .rs)
-        package=$(sed -n 's/^name = "\(.*\)"$/\1/p' "${file%/tests/*}/Cargo.toml" | head -n 1)
-        built=$(static_cargo test --no-run -p "$package" --test "$name" --message-format=json |
-            sed -n "s/.*\"executable\":\"\([^\"]*\/$name-[^\"]*\)\".*/\1/p")
-        [ -x "$built" ] || { say "no test program for $file"; exit 1; }
-        cp "$built" "$cache/programs/tests/rust/$name"
+    cp "$cache/cargo/x86_64-unknown-linux-gnu/$profile/uext4-vm-guest" "$cache/programs/guest"
+    for tests in $(dirname crates/*/tests/vm_*.rs | sort -u); do
+        package=$(sed -n 's/^name = "\(.*\)"$/\1/p' "$tests/../Cargo.toml" | head -n 1)
+        built=$(static_cargo test --no-run -p "$package" --test suite --message-format=json |
+            sed -n 's/.*"executable":"\([^"]*\/suite-[^"]*\)".*/\1/p')
+        [ -x "$built" ] || { say "no test program of $package"; exit 1; }
+        cp "$built" "$cache/programs/tests/rust/$package"
     done
 }
 
@@ -111,7 +111,7 @@ power_cut() {
     done
     kill -KILL "$pid" 2>/dev/null || true
     wait "$pid" 2>/dev/null || true
-    UEXT4_POWER_CUT=$cache cargo test --quiet -p uext4 --test power_cut -- vm_ --nocapture --test-threads=1
+    UEXT4_POWER_CUT=$cache cargo test --quiet -p uext4 --test suite -- power_cut::vm_ --nocapture --test-threads=1
 }
 
 with_guest=yes

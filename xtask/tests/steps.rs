@@ -103,6 +103,16 @@ finish
 }
 
 #[test]
+fn steps_are_chosen_and_a_wrong_name_is_told() {
+    let steps = "step one echo 1\nstep two echo 2\nstep three false\nfinish";
+    let (good, said) = run(&format!("STEPS=one,two\n{steps}"));
+    assert!(good && said.contains("== one") && said.contains("== two") && !said.contains("three"), "{said}");
+    let (good, said) = run(&format!("STEPS=two,tow\n{steps}"));
+    assert!(!good && !said.contains("== one"), "{said}");
+    assert!(said.contains("no step is named tow; there are: one two three"), "{said}");
+}
+
+#[test]
 fn a_skipped_step_is_not_ok() {
     let script = r#"
 whole() { echo "SKIP vm-test: needs a machine" | tee -a "$UEXT4_SKIP_LOG"; }

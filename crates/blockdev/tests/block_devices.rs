@@ -1,6 +1,6 @@
 //! `file:` and `sync:` on real block devices: loop devices over tmpfs, zram.
 
-mod common;
+use crate::common;
 
 use common::{conformance, dirty_pages, pattern, pool, reap_all, request};
 use rustix::fs::{Mode, OFlags};

@@ -1,6 +1,6 @@
 //! The layer that records what a power cut could leave behind.
 
-mod common;
+use crate::common;
 
 use common::{reap_all, request};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! `file:` and `sync:` on image files, in memory (tmpfs) and on the disk under the temporary directory.
 
-mod common;
+use crate::common;
 
 use common::{conformance, dirty_pages, pattern, pool, reap_all, request, requiring};
 use std::path::{Path, PathBuf};

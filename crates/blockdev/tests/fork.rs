@@ -1,6 +1,6 @@
 //! What a child process may do with the devices and queues it inherited: drop them, and nothing else.
 
-mod common;
+use crate::common;
 
 use common::{pattern, request};
 use std::os::fd::OwnedFd;
@@ -83,6 +83,7 @@ fn reap(queue: &mut Queue, count: usize) -> Vec<Done> {
 
 #[test]
 fn a_child_that_drops_a_queue_takes_nothing_from_its_parent() {
+    uext4_testkit::own_process!();
     let (_place, device) = file_device("file");
     let mut expected = vec![0; 4096];
     device.read_at(&mut expected, 0).unwrap();
@@ -116,6 +117,7 @@ fn is_refused<T>(result: Result<T, Error>) -> bool {
 
 #[test]
 fn a_child_is_refused_and_the_parent_goes_on() {
+    uext4_testkit::own_process!();
     for scheme in ["file", "sync", "dax"] {
         let (_place, device) = file_device(scheme);
         let pool = BufferPool::new(1 << 20).unwrap();
@@ -161,6 +163,7 @@ fn a_child_is_refused_and_the_parent_goes_on() {
 
 #[test]
 fn a_child_opens_devices_of_its_own() {
+    uext4_testkit::own_process!();
     let (_place, device) = file_device("file");
     let Some(child) = fork() else {
         leave(|| {
@@ -189,6 +192,7 @@ fn a_child_opens_devices_of_its_own() {
 /// device does not write to.
 #[test]
 fn transfer_memory_is_the_parents_alone() {
+    uext4_testkit::own_process!();
     let pool = BufferPool::new(1 << 20).unwrap();
     let mut buffer = pool.take(4096).unwrap();
     buffer.fill(7);
@@ -204,6 +208,7 @@ fn transfer_memory_is_the_parents_alone() {
 
 #[test]
 fn a_mapped_device_of_another_opener_is_no_exception() {
+    uext4_testkit::own_process!();
     let file = tempfile::tempfile_in("/dev/shm").unwrap();
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 1 << 20).unwrap();
     let view: OwnedFd = file.try_clone().unwrap().into();
@@ -220,6 +225,7 @@ fn a_mapped_device_of_another_opener_is_no_exception() {
 /// A device with a cache has rings for durable writes: dropped in a child, they stay the parent's.
 #[test]
 fn root_a_child_that_drops_a_device_takes_no_ring_from_its_parent() {
+    uext4_testkit::own_process!();
     needs!(Need::Loop);
     let scratch = Scratch::new(8 << 20);
     let options = LoopOptions { direct_io: true, ..LoopOptions::default() };

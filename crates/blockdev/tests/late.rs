@@ -1,6 +1,6 @@
 //! The layer that moves the bytes of queued requests late.
 
-mod common;
+use crate::common;
 
 use common::{reap_all, request};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! `open`: which engine serves which spelling, how layers stack, and what options may claim.
 
-mod common;
+use crate::common;
 
 use common::{conformance, pattern, pool, reap_all, request};
 use std::path::{Path, PathBuf};

@@ -22,14 +22,15 @@ fn mapped_file() -> (std::fs::File, DaxDevice) {
     (file, device)
 }
 
-/// One test, because the disposition of a signal belongs to the whole process.
+/// In a process of its own, because the disposition of a signal belongs to the whole process.
 #[test]
 fn faults_of_others_go_where_they_went_before() {
+    uext4_testkit::own_process!();
     if std::env::var_os(VICTIM).is_some() {
         fault_outside_the_copies();
     }
     let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "faults_of_others_go_where_they_went_before"])
+        .args(["--exact", "sigbus::faults_of_others_go_where_they_went_before"])
         .env(VICTIM, "1")
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())

@@ -1,7 +1,7 @@
 //! More requests than a device has tags, and devices that have none: nothing goes to io_uring's worker threads, nothing
 //! is lost, nobody waits for ever.
 
-mod common;
+use crate::common;
 
 use common::{pattern, request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

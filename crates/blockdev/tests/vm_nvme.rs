@@ -2,7 +2,7 @@
 //!
 //! The device is named by `UEXT4_VM_NVME` and **overwritten**; without it these tests are skipped.
 
-mod common;
+use crate::common;
 
 use common::{conformance, pattern, pool, reap_all, request};
 use std::sync::Arc;

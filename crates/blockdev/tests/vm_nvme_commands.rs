@@ -3,7 +3,7 @@
 //! The devices are named by `UEXT4_VM_NVME` (blocks of 512 bytes) and `UEXT4_VM_NVME_4K` (4096; reads and writes of the
 //! bytes at 48 MiB fail) and **overwritten**; without them these tests are skipped.
 
-mod common;
+use crate::common;
 
 use common::{conformance, pattern, pool, reap_all, request};
 use std::fs;

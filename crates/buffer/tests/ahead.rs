@@ -1,6 +1,6 @@
 //! Reading ahead: one request for many blocks, and never around what is in memory.
 
-mod common;
+use crate::common;
 
 use common::{BLOCK, Disk};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Reading, verification, budget and errors of the cache.
 
-mod common;
+use crate::common;
 
 use common::{BLOCK, Disk};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Home writes of committed blocks: which transaction they are due for, and neighbours in one request.
 
-mod common;
+use crate::common;
 
 use common::{BLOCK, Disk};
 use std::sync::Arc;

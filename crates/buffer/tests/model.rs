@@ -1,7 +1,7 @@
 //! The cache against a model: random operations on a few blocks under a budget of two, so that eviction and
 //! reload happen all the time. A block's contents are one byte repeated.
 
-mod common;
+use crate::common;
 
 use common::{BLOCK, Disk};
 use proptest::prelude::*;

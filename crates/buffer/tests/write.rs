@@ -1,6 +1,6 @@
 //! Changing blocks: direct, in transactions, frozen copies, home writes.
 
-mod common;
+use crate::common;
 
 use common::{BLOCK, Disk};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! C programs against the archive and the header.
 
-mod common;
+use crate::common;
 
 use common::{Language, compile};
 use std::os::unix::fs::symlink;

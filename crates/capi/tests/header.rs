@@ -14,5 +14,8 @@ fn the_header_is_made_from_the_crate() {
         std::fs::write(&path, &text).unwrap();
     }
     let kept = std::fs::read(&path).unwrap_or_default();
-    assert!(kept == text, "include/uext4.h is old: UEXT4_UPDATE=1 cargo test -p uext4-capi --test header");
+    assert!(
+        kept == text,
+        "include/uext4.h is old: UEXT4_UPDATE=1 cargo test -p uext4-capi --test suite header"
+    );
 }

@@ -1,6 +1,6 @@
 //! Volumes that e2fsck calls clean have no findings, whoever filled them.
 
-mod common;
+use crate::common;
 
 use common::sample::{sample, sample_with};
 use std::path::Path;

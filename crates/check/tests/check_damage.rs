@@ -1,6 +1,6 @@
 //! Every structure damaged once: the check names it and its place, and e2fsck complains too.
 
-mod common;
+use crate::common;
 
 use common::hostile::{BLOCK, Layout, bare, guarded, ino_of};
 use common::{Image, within};

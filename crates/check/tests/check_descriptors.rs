@@ -1,6 +1,6 @@
 //! Damaged group descriptors: the check finds them, and takes nothing for damaged that only cannot be seen.
 
-mod common;
+use crate::common;
 
 use common::Image;
 use common::checked::check;

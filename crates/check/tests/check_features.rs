@@ -1,7 +1,7 @@
 //! What a volume's features ask of its inodes and names: fields without their feature, encryption contexts, valid
 //! UTF-8, file types in entries. e2fsck is asked each time, and finds what the check finds.
 
-mod common;
+use crate::common;
 
 use common::Image;
 use common::checked::{assert_found, change_bytes, change_inode, check, judged, told, volume, volume_with};

@@ -1,15 +1,15 @@
 //! The check of damaged and hostile volumes: no panic, bounded time, bounded memory. This binary counts its
 //! allocations.
 
-mod common;
+use crate::common;
 
 use common::Image;
 use common::checked::is_newer;
 use common::hostile::{BLOCK, Layout, bare, guarded, ino_of, metadata_blocks};
 use std::alloc::{GlobalAlloc, Layout as Memory, System};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use uext4::VolumeOptions;
 use uext4::blockdev::Device;
@@ -47,13 +47,6 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
-
-/// One test at a time: the counters are the whole process's.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
 
 /// Checks within the bounds. `None` if the volume is refused by its features or size.
 #[track_caller]
@@ -158,8 +151,8 @@ fn campaign(image: &Image, seed: u64, cases: u64, repaired: bool) -> (u64, u64) 
 
 #[test]
 fn mutated_volumes_are_survived_and_most_are_noticed() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
-    let _alone = alone();
     let (bare, guarded) = (bare(), guarded());
     let found = [
         campaign(&bare, 11, 250, false),
@@ -215,8 +208,8 @@ fn amplified(mode: u32, indirect: bool) -> Image {
 
 #[test]
 fn volumes_that_claim_themselves_many_times_cost_little() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
-    let _alone = alone();
     for (what, mode, indirect) in [
         ("files", 0o100_644, false),
         ("directories", 0o040_755, false),
@@ -232,8 +225,8 @@ fn volumes_that_claim_themselves_many_times_cost_little() {
 
 #[test]
 fn directories_full_of_names_of_one_file_cost_little() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
-    let _alone = alone();
     let mut image = bare();
     // Every block that is no metadata becomes one of short names, all alike; the root directory has them all.
     let layout = Layout::of(&image);
@@ -261,8 +254,8 @@ fn directories_full_of_names_of_one_file_cost_little() {
 /// All inodes share one block of attributes, which has as many as possible; each value lies in another inode.
 #[test]
 fn attribute_blocks_that_all_inodes_share_cost_little() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("mke2fs"));
-    let _alone = alone();
     const SIZE: usize = 65_536;
     let args = ["-b", "65536", "-N", "5120", "-I", "128", "-O", "^has_journal,^metadata_csum,ea_inode"];
     let volume = VolumeBuilder::new(4 << 20).args(args).build();
@@ -303,8 +296,8 @@ fn attribute_blocks_that_all_inodes_share_cost_little() {
 
 #[test]
 fn a_sparse_volume_of_a_tebibyte_takes_memory_for_what_it_uses() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("mke2fs"));
-    let _alone = alone();
     let scratch = Scratch::new(256 << 20);
     let path = scratch.sparse_file("volume.img", 1 << 40);
     VolumeBuilder::new(1 << 40).args(["-N", "131072", "-m", "0", "-J", "size=4"]).format(&path);

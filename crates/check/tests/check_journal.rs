@@ -1,6 +1,6 @@
 //! The journal: what a check says of one that is damaged, and of changes that cannot be replayed.
 
-mod common;
+use crate::common;
 
 use common::checked::{check, told};
 use common::fast::{ROOT, Records, plant, volume_with};

@@ -1,6 +1,6 @@
 //! What ordinary tools and single bytes leave behind: names, attributes and orphan files that e2fsck does not take.
 
-mod common;
+use crate::common;
 
 use common::checked::{assert_found, change_bytes, change_inode, check, judged, told, volume};
 use common::hostile::{Layout, ino_of};

@@ -1,7 +1,7 @@
 //! Volumes changed by random requests to debugfs: what e2fsck calls clean has no error here, and where e2fsck finds
 //! errors the check finds something. The requests are a function of a seed; a failure prints both, with what each said.
 
-mod common;
+use crate::common;
 
 use common::Image;
 use common::checked::is_newer;

@@ -2,7 +2,7 @@
 //! Lustre keeps them, bad blocks among the file system's own, inodes that belong to a server. e2fsck is asked each
 //! time.
 
-mod common;
+use crate::common;
 
 use common::Image;
 use common::checked::{assert_found, change_inode, check, judged, told, volume};

@@ -1,6 +1,6 @@
 //! `uext4 check` as users and scripts meet it.
 
-mod common;
+use crate::common;
 
 use common::{bad, good, json, text, uext4, volume};
 use std::ffi::OsStr;

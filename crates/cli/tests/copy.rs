@@ -1,6 +1,6 @@
 //! `cat` and `cp`.
 
-mod common;
+use crate::common;
 
 use common::{
     BIG, SPARSE, at, bad, command, content, good, json, pattern, text, uext4, unprivileged, volume,

@@ -1,7 +1,7 @@
 //! `cp -a` and `-p`: owner, mode, times, extended attributes and access control lists, and what a hostile volume may
 //! not make of them.
 
-mod common;
+use crate::common;
 
 use common::{NOBODY, at, good, outside, troubled, uext4, unprivileged};
 use std::ffi::OsString;

@@ -1,6 +1,6 @@
 //! `cp -r` and `cp -a`: files with several names, and names in the destination that are not the copy's to take.
 
-mod common;
+use crate::common;
 
 use common::{at, good, unprivileged, volume};
 use std::ffi::OsString;

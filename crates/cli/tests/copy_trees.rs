@@ -1,6 +1,6 @@
 //! `cp -r` and `cp -a`: trees out of a volume, and what a hostile one may not do.
 
-mod common;
+use crate::common;
 
 use common::{SPARSE, at, bad, good, outside, text, troubled, uext4, volume};
 use std::ffi::{OsStr, OsString};

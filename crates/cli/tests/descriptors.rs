@@ -1,6 +1,6 @@
 //! Volumes with damaged group descriptors, and volumes that cannot be opened at all: what the commands tell.
 
-mod common;
+use crate::common;
 
 use common::{at, bad, json, of, readers, text, uext4, volume};
 use std::fs::File;

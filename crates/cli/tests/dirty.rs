@@ -1,6 +1,6 @@
 //! A volume whose journal is not empty: what the commands show, and that looking writes nothing.
 
-mod common;
+use crate::common;
 
 use common::{at, bad, good, json, of, readers, text, uext4};
 use std::ffi::OsStr;

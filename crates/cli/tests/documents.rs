@@ -1,6 +1,6 @@
 //! Help, completion scripts and manual pages.
 
-mod common;
+use crate::common;
 
 use common::{good, text};
 use std::ffi::OsStr;

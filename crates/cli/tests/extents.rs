@@ -1,6 +1,6 @@
 //! `map` and `explain`.
 
-mod common;
+use crate::common;
 
 use common::{BIG, at, bad, json, text, uext4, volume};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! `io` and `trace`.
 
-mod common;
+use crate::common;
 
 use common::{BIG, at, bad, content, good, json, pattern, text, uext4, uext4_with_input, volume};
 use serde_json::Value;

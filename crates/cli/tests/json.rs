@@ -1,6 +1,6 @@
 //! `--json[=FILE]` means the same in every command.
 
-mod common;
+use crate::common;
 
 use common::{at, bad, good, of, outside, uext4, volume};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! The commands that look, on layouts other than today's defaults.
 
-mod common;
+use crate::common;
 
 use common::{at, bad, good, json, pattern, text};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! `info`, `ls`, `stat`.
 
-mod common;
+use crate::common;
 
 use common::{BIG, at, bad, good, json, text, uext4, volume};
 use serde_json::Value;

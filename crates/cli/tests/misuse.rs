@@ -1,6 +1,6 @@
 //! Wrong words and wrong circumstances: one line on standard error, the right status, never a panic.
 
-mod common;
+use crate::common;
 
 use common::{at, bad, command, good, uext4, volume};
 use serde_json::Value;

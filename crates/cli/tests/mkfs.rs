@@ -1,6 +1,6 @@
 //! `uext4 mkfs`.
 
-mod common;
+use crate::common;
 
 use common::{bad, good, text, uext4};
 use serde_json::Value;

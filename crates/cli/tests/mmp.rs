@@ -1,6 +1,6 @@
 //! What commands say about a volume with multi-mount protection.
 
-mod common;
+use crate::common;
 
 use common::{bad, good, json, text, uext4};
 use std::ffi::OsStr;

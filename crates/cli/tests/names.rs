@@ -1,6 +1,6 @@
 //! Commands that make and remove files.
 
-mod common;
+use crate::common;
 
 use common::{at, bad, good, text, volume};
 use std::ffi::OsStr;

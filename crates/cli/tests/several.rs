@@ -1,6 +1,6 @@
 //! Several arguments, help, and hints about arguments.
 
-mod common;
+use crate::common;
 
 use common::{at, bad, json, text, uext4, volume};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! `find`, `du`, `df`.
 
-mod common;
+use crate::common;
 
 use common::{at, bad, good, json, text, uext4, volume};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! `uext4 trim`.
 
-mod common;
+use crate::common;
 
 use common::{good, json, text};
 use std::ffi::OsStr;

@@ -1,6 +1,6 @@
 //! Extended attributes on the command line, on a volume that debugfs gave them.
 
-mod common;
+use crate::common;
 
 use common::{at, bad, good, json, text, uext4};
 use uext4_testkit::{Need, VolumeBuilder, needs, oracle};

@@ -1,6 +1,6 @@
 //! The library among users of `std::io`: errors, and files with a position.
 
-mod common;
+use crate::common;
 
 use common::sample::{DATA_SIZE, TAIL_SIZE, VOLUME_SIZE, expected, not_left_cleanly, sample};
 use common::{

@@ -1,8 +1,9 @@
 //! Direct writes that allocate, convert and extend, against a model: bytes, sizes, e2fsck, and what is there after a
 //! crash, recovered by us and by e2fsck.
 
-mod common;
+use crate::common;
 
+use common::play::{Play, contents, put};
 use common::sample::{is_journaled, sample_with};
 use common::{Image, aligned, open_rw, open_to_the_last, patterned, read_all, read_only, read_write};
 use std::os::unix::fs::FileExt;
@@ -30,144 +31,26 @@ const PATHS: [&str; 4] = ["/data", "/tail", "/mixed", "/sparse"];
 /// Files do not get longer.
 const MOST: u64 = 2 << 20;
 
-/// A volume, and what its files must hold.
-struct Play {
-    device: Arc<MemoryDevice>,
-    volume: Volume,
-    files: Vec<(File, Vec<u8>)>,
-    rng: Rng,
-    number: u64,
-}
-
-impl Play {
-    fn new(image: &Image, seed: u64) -> Play {
-        let device = image.device_with(|options| (options.volatile_cache, options.fua) = (true, true));
-        let volume = open_rw(device.clone());
-        let open = |path| {
-            let file = volume.open_file(path, read_write()).unwrap();
-            let bytes = read_all(&file);
-            (file, bytes)
-        };
-        let files = PATHS.map(open).into();
-        Play { device, volume, files, rng: Rng::new(seed), number: 1 << 32 }
-    }
-
-    /// A write somewhere, most often near what is there.
-    fn write(&mut self) {
-        let at = self.rng.below(self.files.len() as u64) as usize;
-        let size = self.files[at].1.len() as u64;
-        let unit = *self.rng.pick(&[1, 512, 4096, 16384]);
-        let pos = match self.rng.below(4) {
-            0 => size,
-            1 => size + self.rng.below(100_000),
-            _ => self.rng.below(size.max(1)),
-        };
-        let pos = (pos / unit * unit).min(MOST);
-        let length = (1 + self.rng.below(16)) * unit;
-        self.number += 1;
-        let bytes = patterned(self.number, pos, length as usize);
-        let flags =
-            *self.rng.pick(&[WriteFlags::empty(), WriteFlags::empty(), WriteFlags::DSYNC, WriteFlags::SYNC]);
-        let (file, model) = &mut self.files[at];
-        let written = match unit {
-            1 => file.write_any_at(&bytes, pos, flags),
-            _ => file.write_at_with(&bytes, pos, flags),
-        };
-        assert_eq!(written.unwrap(), bytes.len(), "{} bytes at {pos} of {}", bytes.len(), PATHS[at]);
-        put(model, pos, &bytes);
-        assert_eq!(file.size(), model.len() as u64);
-    }
-
-    /// Several through a queue, next to one another.
-    fn queued(&mut self) {
-        let at = self.rng.below(self.files.len() as u64) as usize;
-        let mut queue = self.volume.queue(QueueOptions::depth(8)).unwrap();
-        let (file, model) = &mut self.files[at];
-        let slot = queue.attach(file).unwrap();
-        let start = self.rng.below(model.len() as u64 / 4096 + 1) * 4096;
-        let mut pushed = 0;
-        for part in 0..8 {
-            let pos = start + part * 8192;
-            self.number += 1;
-            let mut buffer = queue.buffer(4096).unwrap();
-            buffer.copy_from_slice(&patterned(self.number, pos, 4096));
-            put(model, pos, &buffer);
-            queue.write(slot, pos, buffer, WriteFlags::empty(), part).unwrap();
-            pushed += 1;
-        }
-        while pushed > 0 {
-            for done in queue.wait(1).unwrap() {
-                assert_eq!(done.result.unwrap(), 4096);
-                pushed -= 1;
-            }
-        }
-    }
-
-    fn check(&self) {
-        for ((file, model), path) in self.files.iter().zip(PATHS) {
-            common::assert_same_bytes(model, &read_all(file));
-            assert_eq!(file.size(), model.len() as u64, "{path}");
-        }
-    }
-}
-
-fn put(model: &mut Vec<u8>, pos: u64, bytes: &[u8]) {
-    let end = pos as usize + bytes.len();
-    if model.len() < end {
-        model.resize(end, 0);
-    }
-    model[pos as usize..end].copy_from_slice(bytes);
-}
-
-fn contents(device: Arc<dyn Device>) -> Vec<Vec<u8>> {
-    let volume = open_rw(device);
-    let contents = PATHS.map(|path| read_all(&volume.open_file(path, read_only()).unwrap()));
-    volume.close().unwrap();
-    contents.into()
+fn play(image: &Image, seed: u64) -> Play {
+    Play::new(image, &PATHS, MOST, seed)
 }
 
 #[test]
 fn writes_of_every_kind_are_read_back() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
-    let scratch = Scratch::new(64 << 20);
     for (round, (block, args)) in (0..).zip(VOLUMES) {
-        let image = sample_with(block, args);
-        let mut play = Play::new(&image, round);
+        let mut play = play(&sample_with(block, args), round);
         for step in 0..120 {
+            let at = play.any_file();
             match step % 6 {
-                5 => play.queued(),
-                _ => play.write(),
+                5 => play.queued(at),
+                _ => play.write(at),
             }
             if step % 20 == 0 {
                 play.check();
             }
         }
-        play.check();
-        for (file, _) in &play.files {
-            file.sync_all().unwrap();
-        }
-        let models: Vec<_> = play.files.iter().map(|(_, model)| model.clone()).collect();
-        // As after a crash: recovered by e2fsck, then by us.
-        let dirty = Image::of(&*play.device);
-        let path = scratch.file("volume.img");
-        dirty.save(&path);
-        let repaired = oracle::e2fsck(&path, &["-fy"]);
-        assert!(repaired.status < 2, "{block} {args:?}: {repaired:?}");
-        oracle::e2fsck_clean(&path);
-        assert_eq!(contents(Image::load(&path).device()), models, "{block} {args:?}: recovered by e2fsck");
-        let recovered = dirty.device();
-        assert_eq!(contents(recovered.clone()), models, "{block} {args:?}: recovered");
-        if is_journaled(args) {
-            Image::of(&*recovered).save(&path);
-            oracle::e2fsck_clean(&path);
-        }
-        // And closed.
-        let Play { device, volume, files, .. } = play;
-        drop(files);
-        volume.close().unwrap();
-        Image::of(&*device).save(&path);
-        oracle::e2fsck_clean(&path);
-        assert_eq!(contents(device), models, "{block} {args:?}: closed");
+        play.end(&format!("{block} {args:?}"), is_journaled(args));
     }
 }
 
@@ -219,17 +102,15 @@ fn root_the_kernel_takes_turns_with_us() {
     needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
     let scratch = Scratch::new(128 << 20);
     for (round, (block, args)) in (0..).zip(VOLUMES) {
-        let mut play = Play::new(&sample_with(block, args), 100 + round);
-        (0..40).for_each(|_| play.write());
-        for (file, _) in &play.files {
-            file.sync_all().unwrap();
+        let mut play = play(&sample_with(block, args), 100 + round);
+        for _ in 0..40 {
+            let at = play.any_file();
+            play.write(at);
         }
-        let models: Vec<_> = play.files.iter().map(|(_, model)| model.clone()).collect();
+        play.sync_all();
         let path = scratch.file("turns.img");
-        let dirty = Image::of(&*play.device);
-        let Play { device, volume, files, .. } = play;
-        drop(files);
-        volume.close().unwrap();
+        let (models, dirty) = (play.models(), Image::of(&*play.device));
+        let device = play.close();
         for (image, how) in [(dirty, "dirty"), (Image::of(&*device), "closed")] {
             image.save(&path);
             if how == "dirty" && !is_journaled(args) {
@@ -249,7 +130,7 @@ fn root_the_kernel_takes_turns_with_us() {
                 }
             });
             let image = Image::load(&path);
-            assert_eq!(contents(image.device()), after, "{block} {args:?}, {how}: after the kernel");
+            assert_eq!(contents(&PATHS, image.device()), after, "{block} {args:?}, {how}: after the kernel");
             // On top of what the kernel wrote, we go on, and it looks again.
             let volume = Volume::open(&path, uext4::VolumeOptions::read_write()).unwrap();
             for (name, model) in PATHS.iter().zip(&mut after) {

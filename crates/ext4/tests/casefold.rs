@@ -1,7 +1,7 @@
 //! Case-folded directories: each name is found under all its spellings and under no other. That the names lie
 //! where their hash says is e2fsck's word.
 
-mod common;
+use crate::common;
 
 use common::dirs::{CASEFOLD_FLAG, EXTENTS_FLAG, Recipe, assert_all_found, in_dir, look_up_cold};
 use common::{Image, open_ro, open_rw};

@@ -1,7 +1,7 @@
 //! Writes that allocate, convert and extend, under power cuts. What was acknowledged as durable is there in every
 //! state, recovered by us and by e2fsck; what was not is old, new or zero; what was in free blocks is never seen.
 
-mod common;
+use crate::common;
 
 use common::crash::{GARBAGE, enumerate, garbage_volume};
 use common::{Image, open_rw, patterned, read_all, read_only, read_write};

@@ -4,11 +4,9 @@
 //!
 //! `make crash` runs them for as long as it is told, each round with another seed and other layouts.
 
-mod common;
-#[path = "crash_named/layouts.rs"]
-mod layouts;
-#[path = "crash_named/plays.rs"]
-mod plays;
+use crate::common;
+pub mod layouts;
+pub mod plays;
 
 use common::crash::{GARBAGE, enumerate};
 use common::ledger::{Ledger, Mark};
@@ -28,7 +26,7 @@ const STATES: usize = 420;
 const EACH: usize = 16;
 
 /// A scenario: its volume, what is there before, and what is done while the power may go.
-struct Play {
+struct Scenario {
     name: &'static str,
     layout: Layout,
     /// Whether it works on other layouts as well.
@@ -37,7 +35,7 @@ struct Play {
     during: fn(&mut Scene, Layout),
 }
 
-impl Play {
+impl Scenario {
     fn run(self) {
         needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
         let (scene, handle, options) = self.play();
@@ -112,7 +110,7 @@ macro_rules! plays {
             fn $name() {
                 let name = stringify!($name);
                 let (layout, anywhere) = ($layout, $anywhere);
-                Play { name, layout, anywhere, before: plays::$before, during: plays::$during }.run();
+                Scenario { name, layout, anywhere, before: plays::$before, during: plays::$during }.run();
             })*
         }
     };
@@ -165,13 +163,13 @@ plays! {
 #[test]
 fn power_cut_in_recovery() {
     let (name, layout, anywhere) = ("recovery", SMALL, true);
-    Play { name, layout, anywhere, before: plays::two_files, during: plays::everything }.run_recovery();
+    Scenario { name, layout, anywhere, before: plays::two_files, during: plays::everything }.run_recovery();
 }
 
 #[test]
 fn power_cut_while_orphans_are_processed() {
     let (name, layout, anywhere) = ("orphans_at_open", SMALL, true);
-    Play { name, layout, anywhere, before: plays::in_pieces, during: plays::orphans }.run_recovery();
+    Scenario { name, layout, anywhere, before: plays::in_pieces, during: plays::orphans }.run_recovery();
 }
 
 /// What the kernel left: files without a name in the orphan file, more than it holds in one block of slots.

@@ -1,7 +1,7 @@
 //! Durable overwrites of written blocks under power cuts: what was acknowledged is there in every state, the rest is
 //! old or new by device blocks, and the volume stays clean.
 
-mod common;
+use crate::common;
 
 use common::sample::{DATA, DATA_SIZE, FRAG, FRAG_SIZE, sample};
 use common::{open_ro, open_rw, patterned, read_all, read_only, read_write};

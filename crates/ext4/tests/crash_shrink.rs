@@ -2,7 +2,7 @@
 //! fault, and each byte of a file is what it was after one of the changes since the last sync, or zero; what was in
 //! free blocks is never seen.
 
-mod common;
+use crate::common;
 
 use common::crash::{GARBAGE, enumerate, garbage_volume};
 use common::{Image, open_rw, patterned, read_all, read_only, read_write};

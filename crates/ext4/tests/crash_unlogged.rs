@@ -4,7 +4,7 @@
 //! A block of metadata is taken to reach the device as a whole or not at all: the device's blocks are as large here. A
 //! directory of which one sector is old and one is new has lost names, whoever wrote it without a journal.
 
-mod common;
+use crate::common;
 
 use common::sample::sample_with;
 use common::{Image, open_ro, open_rw, patterned, read_all, read_only, read_write};

@@ -1,6 +1,6 @@
 //! Mapped memory: copies instead of requests, nothing counted, the same bytes.
 
-mod common;
+use crate::common;
 
 use common::sample::{FRAG_SIZE, TAIL_SIZE, expected, sample};
 use common::{aligned, assert_same_bytes, patterned, read_all, read_only, read_write, within};

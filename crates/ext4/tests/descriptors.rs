@@ -1,6 +1,6 @@
 //! Damaged group descriptors: what a read-only open goes on with, what it tells, and that nothing is written.
 
-mod common;
+use crate::common;
 
 use common::descriptors::{METADATA_CSUM, NO_CSUM, Sample, UNINIT_BG, damage, data_block};
 use common::fast::{Records, SEQUENCE, plant};

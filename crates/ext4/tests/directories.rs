@@ -1,7 +1,7 @@
 //! Directories of every kind: all hashes and depths of hash trees, plain ones, case-folded ones, encrypted
 //! ones.
 
-mod common;
+use crate::common;
 
 use common::dirs::{ENCRYPT_FLAG, EXTENTS_FLAG, MANY, Recipe, assert_all_found, fill, in_dir, look_up_cold};
 use common::{Image, open_ro, open_rw, read_only};

@@ -1,6 +1,6 @@
 //! Who takes blocks away from a file waits for what is in flight to them: it must not land in what gets them next.
 
-mod common;
+use crate::common;
 
 use common::sample::sample_with;
 use common::{Image, assert_same_bytes, open_rw, patterned, read_all, read_write};

@@ -3,7 +3,7 @@
 //! what the device was asked. A failure prints the seed; `UEXT4_EXPLAIN_SEED` and `UEXT4_EXPLAIN_REQUESTS` (of each
 //! volume on each device) change what is tried.
 
-mod common;
+use crate::common;
 
 use common::{Image, aligned, patterned, read_only, read_write};
 use std::fmt::Write;

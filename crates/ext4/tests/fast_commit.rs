@@ -1,6 +1,6 @@
 //! Fast commits that were made up: what they do, what a crash leaves of their replay, and what is refused.
 
-mod common;
+use crate::common;
 
 use common::fast::{
     DIRECTORY, EXTENTS, FILE, ROOT, Records, fsck_clean, plant, raw_inode, tree, volume_with, writable,

@@ -1,7 +1,7 @@
 //! Fast commits that the kernel left behind: what it had promised to keep is there, for us, for the kernel and for
 //! e2fsck.
 
-mod common;
+use crate::common;
 
 use common::tree::{How, manifest, without_xattrs};
 use common::{Image, assert_unchanged, open_ro};

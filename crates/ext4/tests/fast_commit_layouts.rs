@@ -1,6 +1,6 @@
 //! Fast commits on volumes whose files are mapped by block pointers, and in case-folded directories.
 
-mod common;
+use crate::common;
 
 use common::dirs::{CASEFOLD_FLAG, EXTENTS_FLAG, Recipe, in_dir};
 use common::fast::{EXTENTS, FILE, ROOT, Records, fsck_clean, plant, raw_inode, tree, volume_with, writable};

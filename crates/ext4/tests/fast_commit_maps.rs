@@ -1,6 +1,6 @@
 //! What fast commits do to the maps of files: whose their nodes are afterwards, and what is counted.
 
-mod common;
+use crate::common;
 
 use common::fast::{
     EXTENTS, FILE, ROOT, Records, fsck_clean, plant, plant_into, raw_inode, volume_with, writable,

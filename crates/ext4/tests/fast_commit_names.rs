@@ -1,6 +1,6 @@
 //! What fast commits do to directories: whose their blocks are afterwards, and how they grow.
 
-mod common;
+use crate::common;
 
 use common::fast::{
     DIRECTORY, EXTENTS, FILE, ROOT, Records, fsck_clean, plant_into, raw_inode, tree, volume_with, writable,

@@ -1,6 +1,6 @@
 //! What a replay of fast commits may do: as much as an honest one needs, and no more.
 
-mod common;
+use crate::common;
 
 use common::dirs::{CASEFOLD_FLAG, EXTENTS_FLAG, Recipe};
 use common::fast::{Records, fsck_clean, plant_into, writable};

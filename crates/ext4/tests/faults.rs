@@ -1,7 +1,7 @@
 //! A device that fails at the n-th request, for every n of a scenario: typed errors, nothing stays in flight,
 //! nothing hangs, and a broken durability promise aborts the volume for good.
 
-mod common;
+use crate::common;
 
 use common::sample::{FRAG_SIZE, expected, sample};
 use common::{aligned, assert_same_bytes, patterned, read_all, read_only, read_write, within};

@@ -1,7 +1,7 @@
 //! A device that fails at any operation, once or for good, under writes that allocate, convert and extend: errors have
 //! types, nothing hangs, what was acknowledged as durable is there afterwards, and the volume recovers clean.
 
-mod common;
+use crate::common;
 
 use common::sample::sample_with;
 use common::{Image, open_rw, patterned, read_all, read_only, read_write, within};

@@ -2,12 +2,8 @@
 //! removed, orphans processed at an open, and closing: errors have types, an aborted volume stays so, what was
 //! acknowledged as durable is there afterwards, nothing else is, and the volume recovers clean.
 
-mod common;
-#[path = "crash_named/layouts.rs"]
-mod layouts;
-#[path = "crash_named/plays.rs"]
-#[allow(dead_code, reason = "each test binary uses a part of it")]
-mod plays;
+use crate::common;
+use crate::crash_named::{layouts, plays};
 
 use common::ledger::{Ledger, Mark};
 use common::scene::Scene;

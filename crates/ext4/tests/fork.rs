@@ -1,6 +1,6 @@
 //! A child process drops what it inherited of a volume, and the parent notices nothing.
 
-mod common;
+use crate::common;
 
 use common::sample::sample;
 use common::{assert_same_bytes, read_write};
@@ -17,6 +17,7 @@ fn is_refused<T>(result: Result<T, Error>) -> bool {
 /// With a ring, and driven by the call that submits, as a file in memory is.
 #[test]
 fn a_child_drops_queue_and_volume_and_the_parent_goes_on() {
+    uext4_testkit::own_process!();
     parent_and_child(QueueOptions::depth(16).register_file(Ask::Require));
     parent_and_child(QueueOptions::depth(16));
 }
@@ -83,6 +84,7 @@ fn parent_and_child(options: QueueOptions) {
 /// A thread of the parent holds the gate of a file at the fork, and is not there in the child: nobody will open it.
 #[test]
 fn a_child_does_not_wait_for_a_gate() {
+    uext4_testkit::own_process!();
     let scratch = Scratch::new(48 << 20);
     let image = scratch.file("volume.img");
     sample().save(&image);

@@ -1,6 +1,6 @@
 //! Volumes of very many groups: what opening them reads, and that a costless file cannot claim to be one.
 
-mod common;
+use crate::common;
 
 use common::open_ro;
 use std::fs::File;

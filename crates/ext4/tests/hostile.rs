@@ -1,7 +1,7 @@
 //! Damaged and hostile volumes: thousands of seeded mutations, and the cases that an attacker would think of
 //! first.
 
-mod common;
+use crate::common;
 
 use common::hostile::{BLOCK, Bench, Layout, bare, explore, guarded, ino_of, metadata_blocks};
 use common::{Image, aligned, open_ro, open_rw, read_only, read_write, within};

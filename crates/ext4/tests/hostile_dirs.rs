@@ -1,7 +1,7 @@
 //! Damaged directories whose checksums are right: what an attacker would write. Every answer is the truth or a
 //! typed error that names the directory, and comes soon.
 
-mod common;
+use crate::common;
 
 use common::dirs::{CASEFOLD_FLAG, EXTENTS_FLAG, Recipe, in_dir};
 use common::hostile::{BLOCK, Bench, Layout, ino_of};

@@ -1,7 +1,7 @@
 //! Files with indirect maps: every switch setting and way of writing, maps that the kernel scattered, journals
 //! and directories mapped like that, mixed volumes, and what damage does.
 
-mod common;
+use crate::common;
 
 use common::hostile::{BLOCK, Layout, explore, ino_of};
 use common::layout::{OVERWRITTEN, fill, ours, overwrite};

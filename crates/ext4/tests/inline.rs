@@ -1,7 +1,7 @@
 //! Inline data: files, directories and symbolic links inside their inode, as the kernel, mke2fs and debugfs
 //! write them.
 
-mod common;
+use crate::common;
 
 use common::tree::{How, manifest, without_xattrs};
 use common::{Image, aligned, assert_unchanged, open_ro, open_rw, read_all, read_only, read_write};

@@ -1,7 +1,7 @@
 //! Damaged journals: what is refused before anything is written, what goes on read-only, and what an interrupted
 //! asynchronous commit may look like.
 
-mod common;
+use crate::common;
 
 use common::dirty::{by_e2fsck, comparable, recovers_as_e2fsck_does};
 use common::journal::{base, clear_recover, damaged_needed, damaged_unneeded, flip, transaction};

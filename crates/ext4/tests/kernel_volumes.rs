@@ -1,7 +1,7 @@
 //! Volumes that the kernel filled: everything in them reads the same here, and what is overwritten here reads
 //! the same there.
 
-mod common;
+use crate::common;
 
 use common::tree::{How, manifest, without_xattrs};
 use common::{patterned, read_only, read_write};

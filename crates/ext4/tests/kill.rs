@@ -1,9 +1,8 @@
 //! Processes that are killed while they change a volume. What one of them had acknowledged is there afterwards,
 //! recovered by us and by e2fsck, and the next one goes on with it. `make kill` goes on with other seeds.
 
-mod common;
-#[path = "crash_named/layouts.rs"]
-mod layouts;
+use crate::common;
+use crate::crash_named::layouts;
 
 use common::ledger::{Ledger, Mark};
 use common::scene::{Scene, Teller};
@@ -146,7 +145,7 @@ fn paths(volume: &Volume) -> Vec<String> {
 fn killed(name: &str, image: &Path, rng: &mut Rng) -> Vec<Mark> {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name])
+        .args(["--exact", &format!("kill::{name}")])
         .env(IMAGE, image)
         .env(DRAWN, (rng.next_u64() >> 40).to_string())
         .stdin(Stdio::from(writer))

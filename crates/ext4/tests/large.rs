@@ -1,6 +1,6 @@
 //! Large files on sparse volumes: what one handle may change is bounded however much of a file goes.
 
-mod common;
+use crate::common;
 
 use common::read_write;
 use uext4::{Fallocate, State, Volume, VolumeOptions};

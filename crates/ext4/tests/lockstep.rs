@@ -2,7 +2,7 @@
 //! blocks: none destroys a neighbour's sectors. That the tests would see it is shown by a device that reads,
 //! changes and writes back whole blocks.
 
-mod common;
+use crate::common;
 
 use common::sample::{DATA_SIZE, sample};
 use common::{Image, aligned, open_rw, patterned, read_all, read_write, within};

@@ -3,7 +3,7 @@
 //!
 //! The rows stand in `docs/reference/coverage.md`.
 
-mod common;
+use crate::common;
 
 use common::debugfs::{Seen, digest, our_blocks, stat_all};
 use common::layout::{OVERWRITTEN, assert_same_attributes, fill, ours, overwrite};

@@ -1,6 +1,6 @@
 //! Multi-mount protection: who is told to be the owner of a volume, and what a damaged block does.
 
-mod common;
+use crate::common;
 
 use common::{Image, assert_unchanged, open_ro, open_rw, read_only, read_write};
 use std::sync::LazyLock;

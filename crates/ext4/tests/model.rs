@@ -4,9 +4,8 @@
 //! Each step is drawn from a number of its own, so steps can be left out: a failure is made as short as it gets before
 //! it is told. `make model` goes on with other seeds.
 
-mod common;
-#[path = "crash_named/layouts.rs"]
-mod layouts;
+use crate::common;
+use crate::crash_named::layouts;
 
 use common::scene::{Made, Scene};
 use common::{Image, assert_same_bytes, open_rw, patterned, read_all, read_only};
@@ -336,7 +335,7 @@ fn model(name: &str, layout: Layout, intervals: &Intervals, part: usize) {
             let replay: Vec<String> = steps.iter().map(|step| format!("{step:x}")).collect();
             panic!(
                 "{name}, seed {seed}: step {at}, {} steps are enough: {told}\n  replay: UEXT4_MODEL_SEED={seed} \
-                 UEXT4_MODEL_REPLAY={} cargo test -p uext4 --test model -- --exact {name}",
+                 UEXT4_MODEL_REPLAY={} cargo test -p uext4 --test suite -- --exact model::{name}",
                 steps.len(),
                 replay.join(",")
             );

@@ -1,7 +1,7 @@
 //! Files made and names removed, against a model: names, contents, e2fsck, and what is there after a crash, recovered
 //! by us and by e2fsck.
 
-mod common;
+use crate::common;
 
 use common::sample::{is_journaled, sample_with};
 use common::{Image, open_ro, open_rw, patterned, read_all, read_only, read_write};
@@ -25,7 +25,7 @@ const VOLUMES: [(u32, &[&str], u32); 8] = [
 ];
 
 /// A volume, the names and contents of its directory, and files that have no name any more.
-struct Play {
+struct Names {
     device: Arc<MemoryDevice>,
     volume: Volume,
     names: BTreeMap<String, Vec<u8>>,
@@ -42,12 +42,12 @@ fn path(name: &str) -> String {
     format!("/dir/{name}")
 }
 
-impl Play {
-    fn new(image: &Image, seed: u64) -> Play {
+impl Names {
+    fn new(image: &Image, seed: u64) -> Names {
         let device = image.device_with(|options| (options.volatile_cache, options.fua) = (true, true));
         let volume = open_rw(device.clone());
         let names = contents(&volume);
-        Play { device, volume, names, unlinked: Vec::new(), rng: Rng::new(seed), number: 1 << 40 }
+        Names { device, volume, names, unlinked: Vec::new(), rng: Rng::new(seed), number: 1 << 40 }
     }
 
     fn fresh_name(&mut self) -> String {
@@ -154,7 +154,7 @@ fn names_come_and_go_as_in_the_model() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
     let scratch = Scratch::new(96 << 20);
     for (round, (block, args, steps)) in (0..).zip(VOLUMES) {
-        let mut play = Play::new(&sample_with(block, args), round);
+        let mut play = Names::new(&sample_with(block, args), round);
         for _ in 0..steps {
             play.step();
         }
@@ -181,7 +181,7 @@ fn names_come_and_go_as_in_the_model() {
         };
         assert!(found.keys().eq(play.names.keys()), "{block} {args:?}: by us");
         // And closed.
-        let Play { device, volume, names, unlinked, .. } = play;
+        let Names { device, volume, names, unlinked, .. } = play;
         drop((unlinked, last));
         volume.close().unwrap();
         clean(&*device, &scratch);

@@ -1,6 +1,6 @@
 //! Names that several remove at once, and names beside a file that cannot be freed.
 
-mod common;
+use crate::common;
 
 use common::hostile::Layout;
 use common::sample::sample_with;

@@ -1,6 +1,6 @@
 //! `NOWAIT`: what would have to wait is refused before anything is sent, and what need not wait is done.
 
-mod common;
+use crate::common;
 
 use common::sample::{MIXED_ALLOCATED, MIXED_SIZE, sample};
 use common::{aligned, read_all, read_only, read_write};

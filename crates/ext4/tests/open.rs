@@ -1,6 +1,6 @@
 //! What a volume and a file are opened by.
 
-mod common;
+use crate::common;
 
 use common::journal::damaged_needed;
 use common::sample::{VOLUME_SIZE, expected, sample};

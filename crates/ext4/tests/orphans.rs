@@ -1,7 +1,7 @@
 //! Inodes that a crash left to be freed or cut: processed when the volume is opened for writing, refused if they cannot
 //! be what they are said to be.
 
-mod common;
+use crate::common;
 
 use common::sample::sample_with;
 use common::{Image, assert_unchanged, open_ro, open_rw, read_all, read_only};

@@ -1,7 +1,7 @@
 //! Overwrites: every byte arrives, nothing else changes, all 32 switch settings do the same, and the counters
 //! tell which route was taken.
 
-mod common;
+use crate::common;
 
 use common::sample::{DATA_SIZE, FRAG_SIZE, expected, sample, sample_with, seeded};
 use common::{Image, aligned, assert_same_bytes, open_rw, patterned, read_all, read_write};

@@ -1,6 +1,6 @@
 //! Whole files, existence and canonical paths, as `std::fs` has them.
 
-mod common;
+use crate::common;
 
 use common::dirs::{CASEFOLD_FLAG, EXTENTS_FLAG, Recipe};
 use common::sample::{VOLUME_SIZE, expected, sample};

@@ -1,8 +1,9 @@
 //! Files whose maps name blocks one by one (ext2, ext3) get and lose blocks, against a model: bytes, sizes, e2fsck, the
 //! kernel, and what is there after a crash. (Power cuts: `crash_allocate.rs`.)
 
-mod common;
+use crate::common;
 
+use common::play::{Play, put};
 use common::sample::{is_journaled, with_pointers};
 use common::{Image, assert_same_bytes, open_rw, patterned, read_all, read_only, read_write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -25,136 +26,25 @@ const PATHS: [&str; 3] = ["/data", "/tail", "/sparse"];
 /// Files do not get longer: with blocks of 1 KiB the map has three levels from 65 MiB on, two from 268 KiB on.
 const MOST: u64 = 3 << 20;
 
-/// A volume, and what its files must hold.
-struct Play {
-    device: Arc<MemoryDevice>,
-    volume: Volume,
-    files: Vec<(File, Vec<u8>)>,
-    rng: Rng,
-    number: u64,
+fn play(image: &Image, seed: u64) -> Play {
+    Play::new(image, &PATHS, MOST, seed)
 }
 
-impl Play {
-    fn new(image: &Image, seed: u64) -> Play {
-        let device = image.device_with(|options| (options.volatile_cache, options.fua) = (true, true));
-        let volume = open_rw(device.clone());
-        let open = |path| {
-            let file = volume.open_file(path, read_write()).unwrap();
-            let bytes = read_all(&file);
-            (file, bytes)
-        };
-        let files = PATHS.map(open).into();
-        Play { device, volume, files, rng: Rng::new(seed), number: 1 << 32 }
-    }
-
-    /// Somewhere in a file, at its end, or behind it.
-    fn place(&mut self, at: usize, unit: u64) -> u64 {
-        let size = self.files[at].1.len() as u64;
-        let pos = match self.rng.below(4) {
-            0 => size,
-            1 => size + self.rng.below(300_000),
-            _ => self.rng.below(size.max(1)),
-        };
-        pos.min(MOST) / unit * unit
-    }
-
-    fn write(&mut self, at: usize) {
-        let unit = *self.rng.pick(&[1, 512, 4096, 16384]);
-        let pos = self.place(at, unit);
-        let length = (1 + self.rng.below(24)) * unit;
-        self.number += 1;
-        let bytes = patterned(self.number, pos, length as usize);
-        let flags = *self.rng.pick(&[WriteFlags::empty(), WriteFlags::empty(), WriteFlags::DSYNC]);
-        let (file, model) = &mut self.files[at];
-        let written = match unit {
-            1 => file.write_any_at(&bytes, pos, flags),
-            _ => file.write_at_with(&bytes, pos, flags),
-        };
-        assert_eq!(written.unwrap(), bytes.len(), "{} bytes at {pos} of {}", bytes.len(), PATHS[at]);
-        put(model, pos, &bytes);
-    }
-
-    /// Several through a queue, into holes and over data.
-    fn queued(&mut self, at: usize) {
-        let mut queue = self.volume.queue(QueueOptions::depth(8)).unwrap();
-        let start = self.place(at, 4096);
-        let (file, model) = &mut self.files[at];
-        let slot = queue.attach(file).unwrap();
-        for part in 0..8 {
-            let pos = start + part * 8192;
-            self.number += 1;
-            let mut buffer = queue.buffer(4096).unwrap();
-            buffer.copy_from_slice(&patterned(self.number, pos, 4096));
-            put(model, pos, &buffer);
-            queue.write(slot, pos, buffer, WriteFlags::empty(), part).unwrap();
+fn step(play: &mut Play) {
+    let at = play.any_file();
+    match play.rng.below(10) {
+        0..5 => play.write(at),
+        5 => play.queued(at),
+        6 => {
+            let size = play.rng.below(MOST);
+            play.set_len(at, size);
         }
-        let mut left = 8;
-        while left > 0 {
-            for done in queue.wait(1).unwrap() {
-                assert_eq!(done.result.unwrap(), 4096);
-                left -= 1;
-            }
+        7 => {
+            let size = play.rng.below(MOST / 2);
+            play.prepare(at, size);
         }
+        _ => play.fallocate(at, &[Fallocate::Punch]),
     }
-
-    fn step(&mut self) {
-        let at = self.rng.below(self.files.len() as u64) as usize;
-        match self.rng.below(10) {
-            0..5 => self.write(at),
-            5 => self.queued(at),
-            6 => {
-                let size = self.rng.below(MOST);
-                let (file, model) = &mut self.files[at];
-                file.set_len(size).unwrap();
-                model.resize(size as usize, 0);
-            }
-            7 => {
-                let size = self.rng.below(MOST / 2);
-                let (file, model) = &mut self.files[at];
-                file.prepare(size).unwrap();
-                model.resize(model.len().max(size as usize), 0);
-            }
-            _ => {
-                let (pos, length) = (self.place(at, 1), 1 + self.rng.below(200_000));
-                let (file, model) = &mut self.files[at];
-                file.fallocate(Fallocate::Punch, pos, length).unwrap();
-                let end = ((pos + length) as usize).min(model.len());
-                model[(pos as usize).min(end)..end].fill(0);
-            }
-        }
-        let (file, model) = &self.files[at];
-        assert_eq!(file.size(), model.len() as u64, "{}", PATHS[at]);
-    }
-
-    fn check(&self) {
-        for (file, model) in &self.files {
-            assert_same_bytes(model, &read_all(file));
-        }
-    }
-
-    fn models(&self) -> Vec<Vec<u8>> {
-        self.files.iter().map(|(_, model)| model.clone()).collect()
-    }
-
-    /// Closes the volume and returns its device.
-    fn close(self) -> Arc<MemoryDevice> {
-        drop(self.files);
-        self.volume.close().unwrap();
-        self.device
-    }
-}
-
-fn put(model: &mut Vec<u8>, pos: u64, bytes: &[u8]) {
-    let end = pos as usize + bytes.len();
-    model.resize(model.len().max(end), 0);
-    model[pos as usize..end].copy_from_slice(bytes);
-}
-
-fn contents(device: Arc<dyn Device>) -> Vec<Vec<u8>> {
-    let volume = open_rw(device);
-    let contents = PATHS.map(|path| read_all(&volume.open_file(path, read_only()).unwrap()));
-    volume.close().unwrap();
-    contents.into()
 }
 
 fn clean(image: &Image) {
@@ -170,10 +60,10 @@ fn changes_of_every_kind_are_read_back() {
     let scratch = Scratch::new(64 << 20);
     let path = scratch.file("volume.img");
     for (round, (block, args)) in (0..).zip(VOLUMES) {
-        let mut play = Play::new(&with_pointers(block, args), round);
-        for step in 0..200 {
-            play.step();
-            if step % 20 == 0 {
+        let mut play = play(&with_pointers(block, args), round);
+        for number in 0..200 {
+            step(&mut play);
+            if number % 20 == 0 {
                 play.check();
                 // As a crash leaves it, wherever the last commit was.
                 Image::of(&*play.device).save(&path);
@@ -181,21 +71,7 @@ fn changes_of_every_kind_are_read_back() {
                 oracle::e2fsck_clean(&path);
             }
         }
-        play.check();
-        play.files.iter().for_each(|(file, _)| file.sync_all().unwrap());
-        let (models, dirty) = (play.models(), Image::of(&*play.device));
-        dirty.save(&path);
-        assert!(oracle::e2fsck(&path, &["-fy"]).status < 2);
-        oracle::e2fsck_clean(&path);
-        assert_eq!(contents(Image::load(&path).device()), models, "{block} {args:?}: recovered by e2fsck");
-        let recovered = dirty.device();
-        assert_eq!(contents(recovered.clone()), models, "{block} {args:?}: recovered");
-        if is_journaled(args) {
-            clean(&Image::of(&*recovered));
-        }
-        let device = play.close();
-        clean(&Image::of(&*device));
-        assert_eq!(contents(device), models, "{block} {args:?}: closed");
+        play.end(&format!("{block} {args:?}"), is_journaled(args));
     }
 }
 
@@ -350,10 +226,10 @@ fn root_the_kernel_takes_turns_with_us() {
     let scratch = Scratch::new(64 << 20);
     let path = scratch.file("volume.img");
     for (round, (block, args)) in (50..).zip(VOLUMES) {
-        let mut play = Play::new(&with_pointers(block, args), round);
-        (0..120).for_each(|_| play.step());
+        let mut play = play(&with_pointers(block, args), round);
+        (0..120).for_each(|_| step(&mut play));
         let blocks: Vec<u64> = play.files.iter().map(|(file, _)| file.metadata().blocks).collect();
-        play.files.iter().for_each(|(file, _)| file.sync_all().unwrap());
+        play.sync_all();
         let (models, dirty) = (play.models(), Image::of(&*play.device));
         let device = play.close();
         for image in [dirty, Image::of(&*device)] {

@@ -4,7 +4,7 @@
 //! `UEXT4_POWER_CUT` names the directory with `cut-0.img`, …, and `cut-console.log`, on which the guest
 //! (`vm/guest/src/power_cut.rs`) said what was durable; without it these tests are skipped.
 
-mod common;
+use crate::common;
 
 use common::dirty::{by_e2fsck, comparable};
 use common::{Image, assert_same_bytes, assert_unchanged, open_ro, read_all, read_only};

@@ -1,6 +1,6 @@
 //! Set-user-id, set-group-id and capabilities go with the first write, however it comes; and nothing else takes them.
 
-mod common;
+use crate::common;
 
 use common::{Image, aligned, open_rw, read_all, read_only, read_write};
 use std::os::unix::fs::PermissionsExt;

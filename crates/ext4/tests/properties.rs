@@ -1,6 +1,6 @@
 //! Reads and writes of any bytes against a model in memory.
 
-mod common;
+use crate::common;
 
 use common::sample::{DATA_SIZE, FRAG_SIZE, SPARSE_PAIRS, TAIL_SIZE, expected, sample, sample_with};
 use common::{Image, aligned, assert_same_bytes, open_rw, patterned, read_all, read_write};

@@ -1,6 +1,6 @@
 //! The queue: every call, every shape of request, and that nobody waits for ever.
 
-mod common;
+use crate::common;
 
 use common::sample::{DATA, DATA_SIZE, FRAG_SIZE, SPARSE_PAIRS, TAIL_SIZE, expected, sample, sample_with};
 use common::{aligned, assert_same_bytes, open_rw, patterned, read_only, read_write, within};

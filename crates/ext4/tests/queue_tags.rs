@@ -1,7 +1,7 @@
 //! Queues of a volume with more requests than their device takes at once: those that are held back are in flight for
 //! everybody, and whoever waits for them sends them.
 
-mod common;
+use crate::common;
 
 use common::sample::sample;
 use common::{aligned, assert_same_bytes, read_write, within};

@@ -1,6 +1,6 @@
 //! Overwrites that are sent because one like them was decided before: they do what they would have done alone.
 
-mod common;
+use crate::common;
 
 use common::sample::{DATA_SIZE, FRAG_SIZE, MIXED_SIZE, TAIL_SIZE, sample, sample_with, seeded};
 use common::{Image, assert_same_bytes, open_rw, read_all, read_only, read_write, within};

@@ -1,6 +1,6 @@
 //! Journals that are not empty: what e2fsck makes of them, we make of them, in memory and on the device.
 
-mod common;
+use crate::common;
 
 use common::dirty::{block_size, by_e2fsck, comparable};
 use common::log::{Log, LogKind, Written, magic};

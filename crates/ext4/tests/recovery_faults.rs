@@ -1,6 +1,6 @@
 //! Recovery that is interrupted, and journals that were made to harm.
 
-mod common;
+use crate::common;
 
 use common::log::{Log, LogKind, Written, places};
 use common::{Image, assert_same_bytes, assert_unchanged, open_ro, within};

@@ -1,6 +1,6 @@
 //! Journals that the kernel left behind: the image as it is while mounted, after synced work.
 
-mod common;
+use crate::common;
 
 use common::dirty::{by_e2fsck, comparable};
 use common::tree::{How, manifest};

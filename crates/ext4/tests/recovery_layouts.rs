@@ -1,7 +1,7 @@
 //! Journals that are not empty on volumes of every layout: what e2fsck makes of them, we make of them, whether debugfs
 //! wrote them or the kernel left them behind.
 
-mod common;
+use crate::common;
 
 use common::dirty::{block_size, recovers_as_e2fsck_does};
 use common::log::magic;

@@ -1,6 +1,6 @@
 //! What is refused, by its name, and that a refusal changes nothing.
 
-mod common;
+use crate::common;
 
 use common::sample::{
     DATA_SIZE, FLAGGED, FRAG_SIZE, MIXED_ALLOCATED, MIXED_SIZE, MIXED_WRITTEN, TAIL_SIZE, not_left_cleanly,

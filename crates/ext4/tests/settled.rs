@@ -1,7 +1,7 @@
 //! The flush before the first promise: whoever made an image may not have synced it, and a durable write is lost with
 //! the file system around it.
 
-mod common;
+use crate::common;
 
 use common::sample::sample;
 use common::{Image, aligned, assert_unchanged, open_ro, open_rw, read_write};

@@ -1,7 +1,7 @@
 //! Ranges that are taken out of fragmented files and put in, on volumes with hardly a block left: all of it is done, or
 //! nothing.
 
-mod common;
+use crate::common;
 
 use common::sample::sample_with;
 use common::{Image, assert_same_bytes, open_rw, open_to_the_last, patterned, read_all, read_write};

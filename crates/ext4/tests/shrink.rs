@@ -1,8 +1,9 @@
 //! Files that shrink, grow, lose blocks and get them back, against a model: bytes, sizes, e2fsck, and what is there
 //! after a crash, recovered by us and by e2fsck.
 
-mod common;
+use crate::common;
 
+use common::play::{Play, contents};
 use common::sample::{self, is_journaled, sample_with, with_pointers};
 use common::{
     Image, aligned, assert_same_bytes, open_rw, open_to_the_last, patterned, read_all, read_only, read_write,
@@ -35,128 +36,28 @@ const PATHS: [&str; 5] = ["/data", "/tail", "/mixed", "/sparse", "/frag"];
 /// Files do not get longer.
 const MOST: u64 = 2 << 20;
 
-/// A volume, and what its files must hold.
-struct Play {
-    device: Arc<MemoryDevice>,
-    volume: Volume,
-    files: Vec<(File, Vec<u8>)>,
-    rng: Rng,
-    number: u64,
-    /// Bytes of a cluster.
-    cluster: u64,
+fn play(image: &Image, seed: u64) -> Play {
+    Play::new(image, &PATHS, MOST, seed)
 }
 
-impl Play {
-    fn new(image: &Image, seed: u64) -> Play {
-        let device = image.device_with(|options| (options.volatile_cache, options.fua) = (true, true));
-        let volume = open_rw(device.clone());
-        let open = |path| {
-            let file = volume.open_file(path, read_write()).unwrap();
-            let bytes = read_all(&file);
-            (file, bytes)
-        };
-        let files = PATHS.map(open).into();
-        let cluster = u64::from(volume.superblock().geometry.cluster_blocks() * volume.block_size());
-        Play { device, volume, files, rng: Rng::new(seed), number: 1 << 32, cluster }
-    }
-
-    /// A position in a file or a little behind it, and a length.
-    fn range(&mut self, at: usize) -> (u64, u64) {
-        let size = self.files[at].1.len() as u64;
-        let unit = *self.rng.pick(&[1, 512, 4096, 16384]);
-        let pos = self.rng.below(size + size / 8 + 2) / unit * unit;
-        let length = (1 + self.rng.below(24)) * unit;
-        (pos, length)
-    }
-
-    fn write(&mut self, at: usize) {
-        let (pos, length) = self.range(at);
-        self.number += 1;
-        let bytes = patterned(self.number, pos, length as usize);
-        let (file, model) = &mut self.files[at];
-        assert_eq!(file.write_any_at(&bytes, pos, WriteFlags::empty()).unwrap(), bytes.len());
-        let end = pos as usize + bytes.len();
-        model.resize(model.len().max(end), 0);
-        model[pos as usize..end].copy_from_slice(&bytes);
-    }
-
-    fn set_len(&mut self, at: usize) {
-        let size = self.rng.below(MOST) / *self.rng.pick(&[1, 100, 4096]) * *self.rng.pick(&[1, 100]);
-        let size = size.min(MOST);
-        let (file, model) = &mut self.files[at];
-        file.set_len(size).unwrap();
-        model.resize(size as usize, 0);
-    }
-
-    fn fallocate(&mut self, at: usize) {
-        use Fallocate::{Allocate, Collapse, Insert, KeepSize, Punch, Zero, ZeroKeepSize};
-        let modes = [Allocate, KeepSize, Punch, Punch, Zero, ZeroKeepSize, Collapse, Insert];
-        let mode = *self.rng.pick(&modes);
-        let (mut pos, mut length) = self.range(at);
-        if matches!(mode, Collapse | Insert) {
-            pos = pos / self.cluster * self.cluster;
-            length = length.next_multiple_of(self.cluster);
+fn step(play: &mut Play) {
+    use Fallocate::{Allocate, Collapse, Insert, KeepSize, Punch, Zero, ZeroKeepSize};
+    let at = play.any_file();
+    match play.rng.below(10) {
+        0..4 => play.write(at),
+        4..6 => {
+            let size = play.rng.below(MOST) / *play.rng.pick(&[1, 100, 4096]) * *play.rng.pick(&[1, 100]);
+            play.set_len(at, size.min(MOST));
         }
-        let (file, model) = &mut self.files[at];
-        let (start, end, size) = (pos as usize, (pos + length) as usize, model.len());
-        let done = file.fallocate(mode, pos, length);
-        let refused = match mode {
-            Collapse => end >= size,
-            Insert => start >= size,
-            _ => false,
-        };
-        if refused {
-            assert!(matches!(done, Err(Error::Invalid(_))), "{mode:?} {pos} {length} of {size}: {done:?}");
-            return;
+        6 => {
+            let size = play.files[at].1.len() as u64 + 5000;
+            play.prepare(at, size.min(MOST));
         }
-        done.unwrap_or_else(|error| panic!("{mode:?} {pos} {length} of {size}: {error}"));
-        match mode {
-            Allocate | Zero if end > size => model.resize(end, 0),
-            Collapse => drop(model.drain(start..end)),
-            Insert => drop(model.splice(start..start, std::iter::repeat_n(0, end - start))),
-            _ => {}
-        }
-        if matches!(mode, Zero | ZeroKeepSize | Punch) {
-            let end = end.min(model.len());
-            model[start.min(end)..end].fill(0);
-        }
+        _ => play.fallocate(at, &[Allocate, KeepSize, Punch, Punch, Zero, ZeroKeepSize, Collapse, Insert]),
     }
-
-    fn step(&mut self) {
-        let at = self.rng.below(self.files.len() as u64) as usize;
-        match self.rng.below(10) {
-            0..4 => self.write(at),
-            4..6 => self.set_len(at),
-            6 => {
-                let (file, model) = &mut self.files[at];
-                let size = model.len() as u64 + 5000;
-                file.prepare(size.min(MOST)).unwrap();
-                model.resize(model.len().max(size.min(MOST) as usize), 0);
-            }
-            _ => self.fallocate(at),
-        }
-        let (file, model) = &self.files[at];
-        assert_eq!(file.size(), model.len() as u64, "{}", PATHS[at]);
-        if model.len() as u64 > MOST {
-            let (file, model) = &mut self.files[at];
-            file.set_len(MOST / 2).unwrap();
-            model.truncate(MOST as usize / 2);
-        }
+    if play.files[at].1.len() as u64 > MOST {
+        play.set_len(at, MOST / 2);
     }
-
-    fn check(&self) {
-        for ((file, model), path) in self.files.iter().zip(PATHS) {
-            assert_eq!(file.size(), model.len() as u64, "{path}");
-            assert_same_bytes(model, &read_all(file));
-        }
-    }
-}
-
-fn contents(device: Arc<dyn Device>) -> Vec<Vec<u8>> {
-    let volume = open_rw(device);
-    let contents = PATHS.map(|path| read_all(&volume.open_file(path, read_only()).unwrap()));
-    volume.close().unwrap();
-    contents.into()
 }
 
 #[test]
@@ -165,14 +66,13 @@ fn changes_of_every_kind_are_read_back() {
     let scratch = Scratch::new(64 << 20);
     let path = scratch.file("volume.img");
     for (round, (block, args)) in (0..).zip(VOLUMES) {
-        let image = sample_with(block, args);
-        let mut play = Play::new(&image, round);
-        for step in 0..300 {
-            play.step();
-            if step % 10 == 0 {
+        let mut play = play(&sample_with(block, args), round);
+        for number in 0..300 {
+            step(&mut play);
+            if number % 10 == 0 {
                 play.check();
             }
-            if step % 60 == 30 {
+            if number % 60 == 30 {
                 // As a crash leaves it, wherever the last commit was.
                 play.files[0].0.sync_all().unwrap();
                 Image::of(&*play.device).save(&path);
@@ -180,31 +80,7 @@ fn changes_of_every_kind_are_read_back() {
                 oracle::e2fsck_clean(&path);
             }
         }
-        play.check();
-        for (file, _) in &play.files {
-            file.sync_all().unwrap();
-        }
-        let models: Vec<_> = play.files.iter().map(|(_, model)| model.clone()).collect();
-        // As after a crash: recovered by e2fsck, then by us.
-        let dirty = Image::of(&*play.device);
-        dirty.save(&path);
-        let repaired = oracle::e2fsck(&path, &["-fy"]);
-        assert!(repaired.status < 2, "{block} {args:?}: {repaired:?}");
-        oracle::e2fsck_clean(&path);
-        assert_eq!(contents(Image::load(&path).device()), models, "{block} {args:?}: recovered by e2fsck");
-        let recovered = dirty.device();
-        assert_eq!(contents(recovered.clone()), models, "{block} {args:?}: recovered");
-        if is_journaled(args) {
-            Image::of(&*recovered).save(&path);
-            oracle::e2fsck_clean(&path);
-        }
-        // And closed.
-        let Play { device, volume, files, .. } = play;
-        drop(files);
-        volume.close().unwrap();
-        Image::of(&*device).save(&path);
-        oracle::e2fsck_clean(&path);
-        assert_eq!(contents(device), models, "{block} {args:?}: closed");
+        play.end(&format!("{block} {args:?}"), is_journaled(args));
     }
 }
 
@@ -506,8 +382,8 @@ fn root_the_kernel_goes_on_with_what_was_changed() {
     let scratch = Scratch::new(64 << 20);
     let path = scratch.file("volume.img");
     for (round, (block, args)) in (50..).zip(VOLUMES) {
-        let mut play = Play::new(&sample_with(block, args), round);
-        (0..120).for_each(|_| play.step());
+        let mut play = play(&sample_with(block, args), round);
+        (0..120).for_each(|_| step(&mut play));
         let Play { device, volume, mut files, .. } = play;
         let blocks: Vec<u64> = files.iter().map(|(file, _)| file.metadata().blocks).collect();
         let mut models: Vec<Vec<u8>> = files.drain(..).map(|(_, model)| model).collect();
@@ -531,9 +407,9 @@ fn root_the_kernel_goes_on_with_what_was_changed() {
         });
         oracle::e2fsck_clean(&path);
         let device = Image::load(&path).device();
-        assert_eq!(contents(device.clone()), models, "{block} {args:?}");
-        let mut play = Play::new(&Image::of(&*device), round);
-        (0..60).for_each(|_| play.step());
+        assert_eq!(contents(&PATHS, device.clone()), models, "{block} {args:?}");
+        let mut play = self::play(&Image::of(&*device), round);
+        (0..60).for_each(|_| step(&mut play));
         play.check();
         let Play { device, volume, files, .. } = play;
         drop(files);

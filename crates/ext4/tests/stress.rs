@@ -1,6 +1,6 @@
 //! Many threads overwrite at a time: nothing is lost, torn or misplaced.
 
-mod common;
+use crate::common;
 
 use common::sample::{DATA_SIZE, sample};
 use common::{aligned, assert_same_bytes, open_rw, patterned, read_all, read_write, within};

@@ -1,7 +1,7 @@
 //! Threads that change files of one volume at once: appends, holes, truncation, punches, names, syncs. What each has in
 //! its own files is what it wrote, and e2fsck finds nothing, after a crash and after closing.
 
-mod common;
+use crate::common;
 
 use common::sample::sample_with;
 use common::{Image, open_rw, patterned, read_all, read_only, within};

@@ -1,6 +1,6 @@
 //! What a volume does now and then: by `Volume::tick`, and by a thread that calls it.
 
-mod common;
+use crate::common;
 
 use common::{Image, aligned, open_ro, open_rw, read_write, within};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Times of overwrites: when they reach the volume, and what they never cost.
 
-mod common;
+use crate::common;
 
 use common::{Image, aligned, open_ro, open_rw, read_only, read_write};
 use std::os::unix::fs::MetadataExt;

@@ -1,6 +1,6 @@
 //! What is free is told to the device, and nothing else; and what is set aside stays free.
 
-mod common;
+use crate::common;
 
 use common::sample::sample;
 use common::{Image, open_rw, patterned, read_all, read_only, read_write};

@@ -1,6 +1,6 @@
 //! Walking trees: everything once, in order, whatever the volume is made of.
 
-mod common;
+use crate::common;
 
 use common::hostile::{BLOCK, Layout, bare, guarded, ino_of};
 use common::{Image, open_ro, open_rw, read_write, within};

@@ -1,6 +1,6 @@
 //! Extended attributes: what the kernel, mke2fs and debugfs wrote reads the same here.
 
-mod common;
+use crate::common;
 
 use common::{Image, open_ro};
 use std::collections::BTreeMap;

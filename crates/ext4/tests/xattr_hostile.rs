@@ -1,7 +1,7 @@
 //! Damaged attributes and inline data: each planted fault is named with its place, and thousands of seeded
 //! mutations with repaired checksums end in an answer or a typed error.
 
-mod common;
+use crate::common;
 
 use common::hostile::{BLOCK, Layout, explore, ino_of};
 use common::{Image, open_ro, read_only, within};

@@ -57,30 +57,35 @@ fn keep(name: &str, text: &str) {
 
 #[test]
 fn hostile_volumes_are_walked() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("zstd"));
     campaign(Target::OpenWalkRead);
 }
 
 #[test]
 fn hostile_logs_are_recovered_or_refused() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("zstd"));
     campaign(Target::Recovery);
 }
 
 #[test]
 fn hostile_volumes_are_overwritten_only_where_files_are() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("zstd"));
     campaign(Target::Overwrite);
 }
 
 #[test]
 fn hostile_volumes_are_checked() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("zstd"));
     campaign(Target::Check);
 }
 
 #[test]
 fn hostile_volumes_are_changed_or_refused() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("zstd"));
     campaign(Target::Operate);
 }

@@ -7,6 +7,7 @@ use uext4_testkit::{Need, Scratch, needs, oracle};
 
 #[test]
 fn kept_inputs_are_survived() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("zstd"), Need::Tool("tar"));
     let mut failures = Vec::new();
     for target in TARGETS {

@@ -10,6 +10,7 @@ use uext4_testkit::{Need, Scratch, VolumeBuilder, needs};
 /// A damaged descriptor is counted and not kept, however many there are.
 #[test]
 fn descriptors_that_are_all_damaged_cost_no_more_than_sound_ones() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("mke2fs"));
     let scratch = Scratch::new(1 << 30);
     let path = scratch.sparse_file("huge.img", 15 << 40);

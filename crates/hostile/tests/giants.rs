@@ -60,6 +60,7 @@ fn add_entries(block: &mut [u8]) {
 
 #[test]
 fn errors_in_a_deep_chain_do_not_carry_the_square_of_its_depth() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let image = chain();
     let (mut errors, mut carried, mut deepest) = (0, 0, 0);
@@ -208,6 +209,7 @@ fn open(path: &Path, write: bool) -> Arc<dyn Device> {
 
 #[test]
 fn the_longest_log_with_a_mebibyte_of_descriptors_stays_in_the_budget() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     for (block, checksums) in [(4096, false), (4096, true), (65_536, false), (65_536, true)] {
         let giant = Giant::new(block);
@@ -229,6 +231,7 @@ fn the_longest_log_with_a_mebibyte_of_descriptors_stays_in_the_budget() {
 /// A volume of 16 TiB after a crash: its free counts are made anew from all descriptors, which are read in large steps.
 #[test]
 fn a_crashed_volume_of_sixteen_tebibytes_is_recovered_quickly() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let scratch = Scratch::new(2 << 30);
     let path = scratch.sparse_file("huge.img", 15 << 40);
@@ -386,6 +389,7 @@ impl SharedTree {
 /// Fast commits whose replay would take hundreds of megabytes, most of them for the same nodes again and again.
 #[test]
 fn fast_commits_of_files_that_share_an_extent_tree_stay_in_the_budget() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let all = [0, u32::MAX];
     let cases = [
@@ -448,6 +452,7 @@ fn fast_commits_of_files_that_share_an_extent_tree_stay_in_the_budget() {
 /// A sound file of a million extents takes more than that, but no more than is reckoned with.
 #[test]
 fn fast_commits_of_a_file_of_a_million_extents_are_replayed() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     // Every other block of the second halves of groups, which hold no metadata.
     let place = |n: u64| ((17 + (n >> 13)) << 15) + 16384 + 2 * (n & 8191);

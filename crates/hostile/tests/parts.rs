@@ -8,6 +8,7 @@ use uext4_testkit::{Need, needs};
 /// The strongest statement about the repair: on sound volumes, made by mke2fs and the kernel, it changes nothing.
 #[test]
 fn repairing_a_sound_volume_changes_nothing() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("zstd"));
     for (index, name) in NAMES.into_iter().enumerate() {
         let base = images::base(index);
@@ -22,6 +23,7 @@ fn repairing_a_sound_volume_changes_nothing() {
 
 #[test]
 fn the_images_hold_every_structure() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("zstd"));
     let mut kinds: Vec<Kind> =
         (0..NAMES.len()).flat_map(|index| images::base(index).layout.kinds()).collect();
@@ -35,6 +37,7 @@ fn the_images_hold_every_structure() {
 
 #[test]
 fn scripts_repeat_themselves_and_change_something() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("zstd"));
     for (name, base) in NAMES.iter().zip((0..NAMES.len()).map(images::base)) {
         let changed = (0..40).filter(|&seed| {
@@ -54,6 +57,7 @@ fn scripts_repeat_themselves_and_change_something() {
 
 #[test]
 fn a_described_image_is_made_again() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("zstd"));
     for seed in 0..60 {
         let index = seed as usize % NAMES.len();
@@ -67,6 +71,7 @@ fn a_described_image_is_made_again() {
 
 #[test]
 fn a_passing_allocation_leaves_its_peak() {
+    uext4_testkit::own_process!();
     heap::start();
     let before = heap::now();
     drop(std::hint::black_box(vec![1u8; 1 << 20]));

@@ -6,6 +6,7 @@ use uext4_testkit::{Need, needs};
 
 #[test]
 fn what_once_failed_stays_mended() {
+    uext4_testkit::own_process!();
     needs!(Need::Tool("zstd"));
     let dir = images::fuzz_dir().join("regressions");
     let mut paths: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -1,8 +1,6 @@
 //! What happens to a file between any two steps of a request: conversions, forgotten maps, blocks that are not what
 //! they were. Each is tried at every look that the engine takes.
-#![cfg(not(loom))]
-
-mod common;
+use crate::common;
 
 use common::{BLOCK, Bed, OneFile, memory, outcome};
 use std::sync::Arc;

@@ -1,7 +1,5 @@
 //! Queues and threads that wait for flushes: they share them, and `poll` does not wait.
-#![cfg(not(loom))]
-
-mod common;
+use crate::common;
 
 use common::{BLOCK, Bed, memory, outcome};
 use rustix::event::{PollFd, PollFlags, poll};

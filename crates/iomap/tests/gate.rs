@@ -1,6 +1,4 @@
 //! The gate's promises that its models leave out.
-#![cfg(not(loom))]
-
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use uext4_iomap::gate::{Busy, InodeGate};

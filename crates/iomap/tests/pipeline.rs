@@ -1,8 +1,6 @@
 //! Writes that allocate, convert and extend, through every way there is, over a file system that looks closely at what
 //! it is asked ([`common::model`]), against the bytes that the file should have.
-#![cfg(not(loom))]
-
-mod common;
+use crate::common;
 
 use common::model::{Call, GARBAGE, Ground, ground};
 use common::{BLOCK, memory};

@@ -1,9 +1,6 @@
 //! What publishing costs, as far as it can be counted. `examples/costs.rs` times it.
-#![cfg(not(loom))]
 
-#[path = "common/converting.rs"]
-mod converting;
-
+use crate::common::converting;
 use converting::{blocks, convert, inode};
 use uext4_iomap::{Found, Run, State};
 

@@ -1,9 +1,8 @@
 //! Snapshots that queues and threads keep: they may answer *Written* as long as nothing was taken away, and everything
 //! else is looked up in the map as it is now.
-#![cfg(not(loom))]
 #![allow(clippy::single_range_in_vec_init, reason = "a list of ranges may have one")]
 
-mod common;
+use crate::common;
 
 use common::{BLOCK, Bed, OneFile, memory, outcome};
 use std::sync::Arc;

@@ -1,7 +1,5 @@
 //! Event loops that sleep on a queue's descriptor: whoever completes their requests, they are woken up.
-#![cfg(not(loom))]
-
-mod common;
+use crate::common;
 
 use common::{BLOCK, Bed, memory};
 use rustix::event::{PollFd, PollFlags, poll};

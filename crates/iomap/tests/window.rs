@@ -1,8 +1,6 @@
 //! Overwrites that were decided before, over a file system whose blocks move, that gets dirty and is aborted: what was
 //! decided holds no longer than what it was decided from.
-#![cfg(not(loom))]
-
-mod common;
+use crate::common;
 
 use common::{BLOCK, OneFile, Watched};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Commits: what one costs, who shares it, what keeps it waiting, and what ends it.
 
-mod common;
+use crate::common;
 
 use common::recorder::{Caching, Crashes, Event, Recorder};
 use common::{BLOCK, DATA, LOG, LOG_AT, Superblock, map};

@@ -3,7 +3,7 @@
 //!
 //! `UEXT4_CRASH_SEEDS=n` runs n seeds instead of the few of every day; `UEXT4_CRASH_SEED=s` runs one.
 
-mod common;
+use crate::common;
 
 use common::recorder::{Caching, Event};
 use common::world::{BLOCKS, Run, Start, check, crash, run, run_with};

@@ -1,7 +1,7 @@
 //! Journals made by e2fsprogs open, and what dumpe2fs says about them agrees. Needs `mke2fs`, `debugfs` and
 //! `dumpe2fs`, no root.
 
-mod common;
+use crate::common;
 
 use std::path::Path;
 use std::process::Command;

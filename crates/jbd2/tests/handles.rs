@@ -1,6 +1,6 @@
 //! Handles: credits, waiting, nesting, syncing, aborting.
 
-mod common;
+use crate::common;
 
 use common::{DATA, cache, journal, map, pin};
 use proptest::prelude::*;

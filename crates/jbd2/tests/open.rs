@@ -1,6 +1,6 @@
 //! Opening: what the superblock of the log may say.
 
-mod common;
+use crate::common;
 
 use common::{BLOCK, LOG, LOG_AT, Superblock, cache, map};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! What e2fsck makes of logs that were written here: it replays them to the same blocks, on real volumes, after a crash
 //! at any point. Needs `mke2fs`, `debugfs` and `e2fsck`, no root.
 
-mod common;
+use crate::common;
 
 use common::recorder::Caching;
 use common::world::{BLOCKS, Start, compare, crash, run};

@@ -1,6 +1,6 @@
 //! What recovery hands to a file system: fast-commit records, and a log that cannot be read.
 
-mod common;
+use crate::common;
 
 use common::{BLOCK, DATA, Disk, LOG, LOG_AT, Superblock, map};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! One damaged byte or field at a time: each fault is named, with the place it is at.
 
-mod common;
+use crate::common;
 
 use common::Image;
 use uext4_ondisk::checksum::{CSUM_INIT, csum};

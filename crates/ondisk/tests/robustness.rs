@@ -1,7 +1,7 @@
 //! Any bytes, and valid records with changed bytes and a right checksum, into every decoder: an answer or a
 //! typed error, never a panic or an endless loop, and what decodes encodes back to the same bytes.
 
-mod common;
+use crate::common;
 
 use std::sync::OnceLock;
 

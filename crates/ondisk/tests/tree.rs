@@ -1,7 +1,7 @@
 //! Inodes, extent trees and directories of populated volumes, against debugfs, and rewritten under e2fsck's
 //! eyes.
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};

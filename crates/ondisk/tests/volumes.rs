@@ -1,6 +1,6 @@
 //! Superblocks, group descriptors and journal superblocks of many kinds of volumes, against dumpe2fs.
 
-mod common;
+use crate::common;
 
 use common::{Image, VARIANTS, number_of, value_of};
 use uext4_ondisk::ext4::{

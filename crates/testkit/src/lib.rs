@@ -17,6 +17,7 @@ pub mod guard;
 pub mod manifest;
 pub mod mutate;
 pub mod oracle;
+pub mod process;
 pub mod requirement;
 pub mod rng;
 pub mod scratch;

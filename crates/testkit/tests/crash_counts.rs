@@ -1,6 +1,6 @@
 //! States of small logs, counted by hand.
 
-mod script;
+use crate::script;
 
 use script::{BLOCK, Script};
 use std::collections::BTreeSet;

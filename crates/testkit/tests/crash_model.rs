@@ -1,6 +1,6 @@
 //! The legal states against a disk that is played: a cache that writes blocks back whenever it likes.
 
-mod script;
+use crate::script;
 
 use script::{BLOCK, BLOCKS, Script};
 use std::collections::BTreeSet;

@@ -1,9 +1,9 @@
 //! The volumes of the scenarios.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-use super::common::crash::garbage_volume;
-use super::common::log::{Log, LogKind};
-use super::common::{Image, patterned};
+use crate::common::crash::garbage_volume;
+use crate::common::log::{Log, LogKind};
+use crate::common::{Image, patterned};
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
 use uext4_ondisk::jbd2::LogChecksums;

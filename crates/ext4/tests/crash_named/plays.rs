@@ -1,8 +1,8 @@
 //! What is done to files in the scenarios, and what is there before.
 
-use super::common::patterned;
-use super::common::scene::Scene;
 use super::layouts::{HUGE, Layout, OLD_FILES};
+use crate::common::patterned;
+use crate::common::scene::Scene;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use uext4::{Fallocate, WriteFlags};

@@ -137,7 +137,7 @@ impl Model {
 }
 
 /// A volume under random operations.
-struct Play<'g> {
+struct Allocations<'g> {
     ground: &'g Ground,
     allocator: Allocator,
     model: Model,
@@ -146,7 +146,7 @@ struct Play<'g> {
     rng: Rng,
 }
 
-impl Play<'_> {
+impl Allocations<'_> {
     fn allocate(&mut self) {
         let (rng, geometry) = (&mut self.rng, &self.ground.superblock.geometry);
         let goal = Pblk(rng.below(geometry.blocks_count()));
@@ -270,7 +270,7 @@ fn play(mebibytes: u64, args: &[&str], seed: u64) {
     let image = image(mebibytes, args);
     let volume = open(&image);
     let state = volume.state();
-    let mut play = Play {
+    let mut play = Allocations {
         ground: state,
         allocator: Allocator::new(state),
         model: Model::new(&image, state),

@@ -24,7 +24,7 @@ const FILES: usize = 20;
 /// Logical blocks that files have.
 const REACH: u32 = 6000;
 
-struct Play<'g> {
+struct Files<'g> {
     blocks: Direct<'g>,
     allocator: Allocator,
     files: BTreeMap<Ino, Model>,
@@ -34,7 +34,7 @@ struct Play<'g> {
     full: u32,
 }
 
-impl Play<'_> {
+impl Files<'_> {
     fn draft(&self, ino: Ino) -> Draft {
         Draft::load(&self.blocks, ino).unwrap()
     }
@@ -197,7 +197,7 @@ fn play(mebibytes: u64, args: &[&str], seed: u64) {
     let image = image(mebibytes, args);
     let volume = open(&image);
     let state = volume.state();
-    let mut play = Play {
+    let mut play = Files {
         blocks: Direct(state),
         allocator: Allocator::new(state),
         files: BTreeMap::new(),

@@ -2,6 +2,7 @@
 //! request: the engine asks for the inode's state at each, and one of these looks can be given a consequence.
 #![allow(dead_code, reason = "every test uses a part of it")]
 
+pub mod converting;
 pub mod model;
 
 use parking_lot::Mutex;

@@ -1,0 +1,10 @@
+//! The integration tests of this crate are one program: it links once, and tests share the volumes they made.
+
+mod commit;
+mod common;
+mod crash;
+mod e2fsprogs;
+mod handles;
+mod open;
+mod oracle;
+mod recovery;

@@ -1,0 +1,4 @@
+//! The integration tests of this crate are one program: it links once, and tests share the volumes they made.
+
+mod documents;
+mod steps;
