@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Packs every crate that is published, and compiles what came out: a source that lies outside its crate, or a crate
 # that needs one that is not published, shows here. The packages see each other as they would from a registry. With
-# `--verify` cargo does this itself, from nothing: the same answer, minutes later. With `--changed` only if a manifest, or
-# a line that takes a source from elsewhere, differs from what scripts/packages.sum says was checked last.
+# `--verify` cargo does this itself, from nothing: the same answer, minutes later. With `--changed` only if a manifest
+# or a line that includes another file differs from what scripts/packages.sum says was checked last.
 set -eu
 cd "$(dirname "$0")/.."
 sum() {

@@ -5,11 +5,9 @@ use crate::common;
 
 use common::play::{Play, contents, put};
 use common::sample::{is_journaled, sample_with};
-use common::{Image, aligned, open_rw, open_to_the_last, patterned, read_all, read_only, read_write};
+use common::{Image, aligned, open_rw, open_to_the_last, patterned, read_all, read_write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use uext4::blockdev::Device;
-use uext4::blockdev::engine::MemoryDevice;
 use uext4::blockdev::layer::LateDevice;
 use uext4::{Error, Fallocate, File, QueueOptions, Volume, WriteFlags};
 use uext4_testkit::{Need, Rng, Scratch, needs, oracle, with_kernel};

@@ -5,14 +5,13 @@ use crate::common;
 
 use common::play::{Play, put};
 use common::sample::{is_journaled, with_pointers};
-use common::{Image, assert_same_bytes, open_rw, patterned, read_all, read_only, read_write};
+use common::{Image, assert_same_bytes, open_rw, patterned, read_all, read_write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
-use uext4::blockdev::engine::MemoryDevice;
+use uext4::blockdev::Op;
 use uext4::blockdev::layer::{Fault, FaultDevice, FaultOn};
-use uext4::blockdev::{Device, Op};
-use uext4::{Error, Fallocate, File, QueueOptions, State, Volume, VolumeOptions, WriteFlags};
-use uext4_testkit::{Need, Rng, Scratch, needs, oracle, with_kernel};
+use uext4::{Error, Fallocate, State, Volume, VolumeOptions, WriteFlags};
+use uext4_testkit::{Need, Scratch, needs, oracle, with_kernel};
 
 /// Sizes of blocks, and other arguments of mke2fs.
 const VOLUMES: [(u32, &[&str]); 5] = [

@@ -173,7 +173,7 @@ impl Play {
         self.device
     }
 
-    /// Syncs the files and looks at the volume as a crash leaves it, recovered by e2fsck and by us, and at the closed one.
+    /// Syncs the files, then looks at the volume as a crash leaves it (recovered by e2fsck and by us) and closed.
     pub fn end(self, what: &str, journaled: bool) {
         let (paths, scratch) = (self.paths, Scratch::new(64 << 20));
         let path = scratch.file("end.img");
