@@ -1,7 +1,7 @@
 //! What `mkfs` makes, held against mke2fs under the same options: byte for byte, apart from what is listed in
 //! `docs/guide/mkfs.md`.
 
-mod common;
+use crate::common;
 
 use common::making::{MIB, Row, both, open, options};
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! Small volumes by the thousand: sizes, inodes and blocks to their limits, held against mke2fs and judged by e2fsck
 //! and dumpe2fs. `UEXT4_E2FSPROGS=DIRECTORY` (`scripts/e2fsprogs.sh` makes one) adds a second version of these judges.
 
-mod common;
+use crate::common;
 
 use common::making::{config, open, options};
 use std::fs::File;

@@ -39,6 +39,7 @@ mod large;
 mod lockstep;
 mod matrix;
 mod mkfs;
+mod mkfs_sweep;
 mod mmp;
 mod model;
 mod names;

@@ -6,6 +6,7 @@ mod ledger;
 mod modules;
 mod rooms;
 mod source;
+mod suites;
 mod text;
 
 use std::path::Path;
@@ -55,6 +56,7 @@ pub fn run(root: &Path) -> Result<Summary, String> {
             source::check(path, content, &mut findings)?;
         }
     }
+    suites::check(&files, &mut findings);
     rooms::check(&graph, &config, &files, &mut findings)?;
     let mut ledger = Ledger::new(&config);
     let problems = ledger.problems(findings);
