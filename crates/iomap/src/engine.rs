@@ -86,20 +86,13 @@ impl<F: FileSystem> Engine<F> {
         queues.push(Arc::downgrade(queue));
     }
 
-    /// Reaps completions of every queue that nobody is driving right now, so that whoever waits for a drain
-    /// does not depend on their owners. What they have to be made durable for is done here as well, but outside
-    /// their locks: a flush takes long, and an owner that polls must not wait for it. Returns whether some queue can
-    /// only be driven by its owner.
+    /// Drives every queue that nobody is driving right now, so that whoever waits for a drain does not depend on their
+    /// owners. Returns whether some queue can only be driven by its owner.
     pub(crate) fn harvest(&self) -> bool {
         let queues: Vec<_> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
         let mut owner_driven = false;
         for queue in queues {
-            let harvested = queue.harvest();
-            owner_driven |= harvested.owner_driven;
-            if let Some(job) = harvested.job {
-                job.run();
-                queue.harvest();
-            }
+            owner_driven |= queue.harvest();
         }
         owner_driven
     }

@@ -58,6 +58,10 @@ pub enum Error {
     /// What was to be published of this block contradicts what is known of it. Nothing was published.
     #[error("what is known of block {0} of the file contradicts what its map says now")]
     MapConflict(u64),
+    /// A panic cut off what had to follow the data of the write: its blocks may not be converted, and nothing of it is
+    /// durable.
+    #[error("a panic cut off the work that follows the data of a write: nothing of it is durable")]
+    CutOff,
     /// Written blocks were to be taken away by somebody who does not hold the file's gate alone. Nothing was published.
     #[error("written blocks of a file go only while nobody else uses it")]
     NotExclusive,
@@ -73,7 +77,11 @@ impl Error {
             Error::BadMode(_) | Error::BadSlot => 9,    // EBADF
             Error::WouldBlock | Error::QueueFull => 11, // EAGAIN
             Error::RangeTooLarge { .. } => 22,          // EINVAL
-            Error::MapUnknown(_) | Error::NotWritten(_) | Error::MapConflict(_) | Error::NotExclusive => 5, // EIO
+            Error::MapUnknown(_)
+            | Error::NotWritten(_)
+            | Error::MapConflict(_)
+            | Error::CutOff
+            | Error::NotExclusive => 5, // EIO
         }
     }
 }

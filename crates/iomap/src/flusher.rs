@@ -121,7 +121,9 @@ impl AsFd for Waker {
     }
 }
 
-/// One conversion of each inode, then one commit and one flush, for requests whose transfers are over.
+/// One conversion of each inode, then one commit and one flush, for requests whose transfers are over. To be run: the
+/// requests are in flight until its outcome is known.
+#[must_use]
 pub(crate) struct SyncJob<F: FileSystem> {
     engine: Arc<Engine<F>>,
     fresh: Vec<Fresh<F>>,
@@ -167,12 +169,11 @@ impl<F: FileSystem> SyncJob<F> {
 }
 
 impl<F: FileSystem> Drop for SyncJob<F> {
-    /// A job that a panic cut off is over too. What it was to make durable is not.
+    /// A job that a panic cut off is over too: its requests fail. Nothing else may drop one that was not run.
     fn drop(&mut self) {
         if self.outcome.get().is_none() {
-            let lost = uext4_blockdev::Error::Io { op: "flush", pos: 0, length: 0, errno: 5 };
-            let synced = Err(Error::from(lost).into());
-            self.outcome.set(Ended { converted: Vec::new(), synced });
+            self.outcome.set(Ended { converted: Vec::new(), synced: Err(Error::CutOff.into()) });
+            debug_assert!(std::thread::panicking(), "a batch was dropped before it was made durable");
         }
     }
 }

@@ -3,13 +3,14 @@ use crate::common;
 
 use common::{BLOCK, Bed, memory, outcome};
 use rustix::event::{PollFd, PollFlags, poll};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
-use uext4_blockdev::Device;
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
-use uext4_blockdev::layer::{CountingDevice, Fault, FaultAction, FaultDevice, FaultOn};
-use uext4_iomap::{Counter, State, Switches, WriteFlags};
+use uext4_blockdev::layer::{CountingDevice, Fault, FaultAction, FaultDevice, FaultOn, LateDevice};
+use uext4_blockdev::{Device, Op};
+use uext4_iomap::{Counter, Error, State, Switches, WriteFlags};
 
 /// A device with a cache, without FUA, whose flushes take this long.
 fn slow(flush: Duration) -> Arc<dyn Device> {
@@ -107,6 +108,31 @@ fn a_harvester_does_not_keep_the_owner_out() {
     assert_eq!(bed.count(Counter::Flushes), 1);
 }
 
+/// While a drainer makes one batch of an idle queue durable, the next one lands: it waits for a flush of its own.
+#[test]
+fn a_batch_that_lands_while_a_drainer_flushes_is_not_lost() {
+    let late = LateDevice::new(slow(Duration::ZERO));
+    let handle = late.handle();
+    let bed = Bed::new(Arc::new(late), 64, 64, State::Written);
+    let (mut queue, slot) = bed.queue(8, Switches::ON);
+    handle.hold();
+    queue.write(slot, BLOCK, memory(4096, 2), WriteFlags::DSYNC, 1).unwrap();
+    queue.submit().unwrap();
+    assert_eq!(handle.land(), 1);
+    for n in 2..5 {
+        queue.write(slot, n * BLOCK, memory(4096, 3), WriteFlags::DSYNC, n).unwrap();
+    }
+    queue.submit().unwrap();
+    // The flush of the first one is when the others land.
+    handle.land_before(Some(Op::Flush));
+    bed.engine.write_any(&bed.file(Switches::ON), &[9; 100], 5, WriteFlags::empty()).unwrap();
+    assert_eq!(bed.inode.state.gate.in_flight(), 0, "the write had to wait for all of them");
+    let results: Vec<_> =
+        queue.wait(4).unwrap().map(|done| (done.tag, done.result.map_err(|error| *error))).collect();
+    assert_eq!(results, [1, 2, 3, 4].map(|tag| (tag, Ok(4096))));
+    assert_eq!(bed.count(Counter::Flushes), 2);
+}
+
 #[test]
 fn what_becomes_durable_wakes_an_event_loop() {
     let bed = bed(Duration::from_millis(50));
@@ -172,7 +198,7 @@ fn a_queue_is_dropped_while_its_requests_become_durable() {
 fn a_bounced_write_waits_for_what_is_in_flight() {
     let mut options = MemoryOptions::new(4 << 20);
     (options.volatile_cache, options.fua) = (true, true);
-    let late = uext4_blockdev::layer::LateDevice::new(Arc::new(MemoryDevice::new(options).unwrap()));
+    let late = LateDevice::new(Arc::new(MemoryDevice::new(options).unwrap()));
     let bed = Bed::new(Arc::new(late), 64, 64, State::Written);
     let (mut queue, slot) = bed.queue(8, Switches::ON);
     queue.write(slot, 0, memory(4096, 7), WriteFlags::empty(), 1).unwrap();
@@ -217,5 +243,51 @@ fn a_full_sync_in_a_batch_is_one() {
         queue.write(slot, BLOCK, memory(4096, 2), WriteFlags::DSYNC, 2).unwrap();
         assert_eq!(queue.wait(2).unwrap().count(), 2);
         assert_eq!(bed.engine.fs().full_commits(), full, "{flags:?}");
+    }
+}
+
+/// Whoever makes a batch durable and panics: its requests fail by an error of their own, and the queue goes on.
+#[test]
+fn a_batch_that_a_panic_cuts_off_fails() {
+    for way in 0..3 {
+        let bed = bed(Duration::ZERO);
+        let (mut queue, slot) = bed.queue(8, Switches::ON);
+        queue.write(slot, 0, memory(4096, 1), WriteFlags::DSYNC, 1).unwrap();
+        bed.engine.fs().panics.store(true, Ordering::SeqCst);
+        match way {
+            0 => assert!(catch_unwind(AssertUnwindSafe(|| queue.wait(1).map(drop))).is_err()),
+            // A thread of its own does it.
+            1 => assert_eq!(queue.poll().unwrap().count(), 0),
+            _ => {
+                let drain =
+                    || bed.engine.write_any(&bed.file(Switches::ON), &[9; 100], 5, WriteFlags::empty());
+                assert!(catch_unwind(AssertUnwindSafe(drain)).is_err());
+            }
+        }
+        assert_eq!(outcome(&mut queue), Err(Error::CutOff), "way {way}");
+        assert_eq!((queue.pending(), bed.inode.state.gate.in_flight()), (0, 0));
+        queue.write(slot, 0, memory(4096, 2), WriteFlags::DSYNC, 2).unwrap();
+        assert_eq!(outcome(&mut queue), Ok(4096));
+        bed.engine.write_any(&bed.file(Switches::ON), &[9; 100], 5, WriteFlags::empty()).unwrap();
+    }
+}
+
+/// `O_SYNC` covers the times of the file: they are noted when the data is there, so the commit behind it has them, and
+/// nothing notes them again when the write is told to be done.
+#[test]
+fn the_time_of_a_queued_write_is_noted_before_its_commit() {
+    for (length, vector) in [(1, false), (3, false), (2, true)] {
+        let bed = Bed::new(slow(Duration::ZERO), 64, if length == 3 { 1 } else { 64 }, State::Written);
+        let (mut queue, slot) = bed.queue(8, Switches::ON);
+        if vector {
+            let buffers = vec![memory(4096, 1), memory(4096, 2)];
+            queue.writev(slot, 0, buffers, WriteFlags::SYNC, 1).unwrap();
+        } else {
+            queue.write(slot, 0, memory(length * 4096, 1), WriteFlags::SYNC, 1).unwrap();
+        }
+        assert_eq!(outcome(&mut queue), Ok(length * 4096));
+        let committed = bed.engine.fs().committed_write_ns.load(Ordering::SeqCst);
+        assert_ne!(committed, 0, "{length} blocks, vector {vector}");
+        assert_eq!(bed.inode.state.gate.last_write_ns(), committed, "{length} blocks, vector {vector}");
     }
 }

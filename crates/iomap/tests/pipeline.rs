@@ -247,6 +247,32 @@ fn a_queue_of_unwritten_blocks_is_converted_at_once() {
     ground.check_quiet();
 }
 
+/// A drainer converts for an idle queue, and meanwhile more of it lands: that is converted as well, by whoever comes next.
+#[test]
+fn what_lands_while_a_drainer_converts_is_converted() {
+    for flags in FLAGS {
+        let ground = ground("uuuuw", 5 * BLOCK, MapKind::Extents, false);
+        let (mut queue, slot) = ground.queue(4, Switches::ON);
+        ground.late.hold();
+        queue.write(slot, 0, memory(BLOCK as usize, 7), WriteFlags::DSYNC, 1).unwrap();
+        queue.submit().unwrap();
+        assert_eq!(ground.late.land(), 1);
+        for n in 1..4 {
+            queue.write(slot, n * BLOCK, memory(BLOCK as usize, 8), flags, n + 1).unwrap();
+        }
+        queue.submit().unwrap();
+        ground.late.land_before(Some(Op::Flush));
+        Write::new(Way::AnyByte, 4 * BLOCK + 5..4 * BLOCK + 9, FLAGS[0]).run(&ground).unwrap();
+        ground.check_quiet();
+        let results: Vec<_> = queue.wait(4).unwrap().map(|done| (done.tag, done.result.is_ok())).collect();
+        assert_eq!(results, [(1, true), (2, true), (3, true), (4, true)], "{flags:?}");
+        assert!(
+            ground.contents()[BLOCK as usize..4 * BLOCK as usize].iter().all(|&byte| byte == 8),
+            "{flags:?}"
+        );
+    }
+}
+
 /// `poll` leaves conversions to another thread, and an owner who drops his queue waits for them.
 #[test]
 fn conversions_run_beside_a_polling_owner() {

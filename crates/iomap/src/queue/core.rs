@@ -109,14 +109,6 @@ pub(crate) struct QueueCore<F: FileSystem> {
     owner: Option<ThreadId>,
 }
 
-/// What a harvest left to do.
-pub(crate) struct Harvested<F: FileSystem> {
-    /// Only another thread, its owner, may drive the queue, and it has requests pending.
-    pub(crate) owner_driven: bool,
-    /// To be run outside the queue's lock.
-    pub(crate) job: Option<SyncJob<F>>,
-}
-
 impl<F: FileSystem> QueueCore<F> {
     pub(crate) fn new(core: Core<F>) -> (Owner<Core<F>>, Arc<Self>) {
         let owner = core.owner_driven.then(|| std::thread::current().id());
@@ -124,21 +116,33 @@ impl<F: FileSystem> QueueCore<F> {
         (handle, Arc::new(QueueCore { core: guest, owner }))
     }
 
-    /// Submits and reaps for a waiting drainer, if nobody drives the queue right now, and finishes what was made
-    /// durable. It never waits with the queue's lock held: what has to be made durable is the caller's to run.
-    pub(crate) fn harvest(&self) -> Harvested<F> {
+    /// Drives the queue for a waiting drainer, if nobody drives it right now: submits, reaps, and makes durable what is
+    /// due. Returns whether only another thread, its owner, may drive it, and it has requests pending.
+    ///
+    /// Commits and flushes run outside the queue's lock: an owner who polls must not wait for them. One batch of them
+    /// at most: what lands meanwhile is left to the next harvest or to the owner, because the drainer may have
+    /// what it waits for.
+    pub(crate) fn harvest(&self) -> bool {
         if self.owner.is_some_and(|owner| owner != std::thread::current().id()) {
-            let owner_driven = self.core.try_lock().is_none_or(|core| core.pending() > 0);
-            return Harvested { owner_driven, job: None };
+            return self.core.try_lock().is_none_or(|core| core.pending() > 0);
         }
-        let Some(mut core) = self.core.try_lock() else {
-            return Harvested { owner_driven: false, job: None };
-        };
+        if let Some(job) = self.reap() {
+            job.run();
+            // An owner who is inside delivers the batch himself.
+            if let Some(mut core) = self.core.try_lock() {
+                core.deliver_synced();
+            }
+        }
+        false
+    }
+
+    /// Reaps, and starts the next batch that is to be made durable.
+    fn reap(&self) -> Option<SyncJob<F>> {
+        let mut core = self.core.try_lock()?;
         // A failure shows up at the owner's next call.
         let _shown_to_the_owner = core.reap(Wait::No);
-        core.finish_synced();
-        core.wake_owner();
-        Harvested { owner_driven: false, job: core.start_sync() }
+        core.deliver_synced();
+        core.start_sync()
     }
 }
 
@@ -205,34 +209,36 @@ impl<F: FileSystem> Core<F> {
         if landed.count == 0 {
             return;
         }
-        self.tally(landed);
-        let Some(Some(attached)) = self.files.get_mut(landed.label.file()) else { return };
-        let gate = &F::state(&attached.file.inode).gate;
-        if landed.label.writes() {
-            gate.note_write(&attached.cell, self.now_ns);
-        }
-        gate.complete_all(&attached.cell, landed.count);
-        self.let_go(landed.label.file());
+        self.note_write(landed.label);
+        self.complete(landed);
     }
 
-    /// Counts the route of requests that are over, if that was not done when they were sent.
-    pub(super) fn tally(&self, landed: Landed) {
+    /// Takes requests out of flight, and counts their route if that was not done when they were sent.
+    #[inline]
+    fn complete(&mut self, landed: Landed) {
         if let Some(tally) = landed.label.tally() {
             self.counters.bump_all(tally, landed.count);
         }
+        let Some(Some(attached)) = self.files.get_mut(landed.label.file()) else { return };
+        F::state(&attached.file.inode).gate.complete_all(&attached.cell, landed.count);
+        self.let_go(landed.label.file());
     }
 
-    /// Takes a slot's request out of flight: its transfers and completion work are over. A write is stamped with the
-    /// time of the drive that completed it.
+    /// The transfers of a request are over: if it is a write, its file changed at the time of this drive. Once for each,
+    /// and before it is made durable, so that `O_SYNC` covers the time as well.
+    #[inline]
+    pub(super) fn note_write(&self, label: Label) {
+        if let Some(attached) = self.files[label.file()].as_ref().filter(|_| label.writes()) {
+            F::state(&attached.file.inode).gate.note_write(&attached.cell, self.now_ns);
+        }
+    }
+
+    /// Takes a slot's request out of flight: its transfers and completion work are over.
     #[inline]
     pub(crate) fn lower(&mut self, number: u32) {
         let label = self.slots[number as usize].label;
-        if let Some(general) = self.general[number as usize].take() {
-            if label.writes() {
-                general.ticket.note_write(self.now_ns);
-            }
-        } else if label.kind() != Kind::Sync {
-            self.lower_all(Landed { label, count: 1 });
+        if self.general[number as usize].take().is_none() && label.kind() != Kind::Sync {
+            self.complete(Landed { label, count: 1 });
         }
     }
 

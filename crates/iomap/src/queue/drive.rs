@@ -127,7 +127,9 @@ impl<F: FileSystem> Core<F> {
 
     /// The transfers of a request are over. What it still needs, conversion or durability, it gets with the batch.
     fn finish(&mut self, number: u32, bytes: u64, error: Option<F::Error>) {
-        let durability = self.slots[number as usize].label.durability();
+        let label = self.slots[number as usize].label;
+        self.note_write(label);
+        let durability = label.durability();
         let fills = self.general[number as usize].as_ref().is_some_and(|general| general.fresh.is_some());
         if error.is_none() && (fills || matches!(durability, Durability::Datasync | Durability::Fsync)) {
             self.to_sync.push(number);

@@ -107,9 +107,15 @@ impl<F: FileSystem> Core<F> {
         }
     }
 
+    /// For a drainer: delivers the batch under way, if its outcome is there, and wakes the owner.
+    pub(super) fn deliver_synced(&mut self) {
+        self.finish_synced();
+        self.wake_owner();
+    }
+
     /// Tells an owner who sleeps on a descriptor of completions that somebody else reaped for him: the device does
     /// not any more.
-    pub(super) fn wake_owner(&self) {
+    fn wake_owner(&self) {
         if let Some(signal) = self.signal.as_ref().filter(|_| !self.ready.is_empty()) {
             signal.own.wake();
         }

@@ -31,11 +31,6 @@ impl<F: FileSystem> Ticket<F> {
             F::state(&self.hold.inode).gate.leave(&self.hold.cell);
         }
     }
-
-    /// A write through it has landed at `now_ns`.
-    pub(crate) fn note_write(&self, now_ns: u64) {
-        F::state(&self.hold.inode).gate.note_write(&self.hold.cell, now_ns);
-    }
 }
 
 impl<F: FileSystem> Drop for Ticket<F> {

@@ -90,6 +90,10 @@ pub struct OneFile {
     pub commits: AtomicU64,
     /// Of them, those of all metadata.
     pub full_commits: AtomicU64,
+    /// The next commit panics.
+    pub panics: AtomicBool,
+    /// Time of the last write that the last commit of all metadata covers.
+    pub committed_write_ns: AtomicU64,
 }
 
 impl OneFile {
@@ -165,7 +169,11 @@ impl FileSystem for OneFile {
 
     fn datasync(&self, batch: &[Synced<'_, Self>]) -> Result<bool, Error> {
         self.commits.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.panics.swap(false, Ordering::SeqCst), "on purpose");
         self.full_commits.fetch_add(u64::from(batch.iter().any(|one| one.all)), Ordering::SeqCst);
+        for one in batch.iter().filter(|one| one.all) {
+            self.committed_write_ns.store(one.inode.state.gate.last_write_ns(), Ordering::SeqCst);
+        }
         Ok(false)
     }
 }
@@ -185,6 +193,8 @@ impl Bed {
             window: AtomicU64::new(0),
             commits: AtomicU64::new(0),
             full_commits: AtomicU64::new(0),
+            panics: AtomicBool::new(false),
+            committed_write_ns: AtomicU64::new(0),
         };
         let engine = Arc::new(Engine::new(Arc::new(fs), device.clone()).unwrap());
         let runs = (0..blocks).step_by(run as usize).map(|first| {
