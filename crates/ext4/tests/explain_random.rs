@@ -221,10 +221,13 @@ struct Done {
     /// Of `events`, those that were there when the call that made the request came back.
     at_return: usize,
     stats: Stats,
+    /// `stat` shows another time of change than before.
+    stamped: bool,
 }
 
 fn carry_out(bed: &mut Bed, case: &Case, file: &File) -> Done {
     let Query { write, pos, length, queued, .. } = case.query;
+    let modified = file.metadata().modified;
     let before = bed.volume.stats();
     bed.taken();
     let mut at_return = None;
@@ -253,7 +256,8 @@ fn carry_out(bed: &mut Bed, case: &Case, file: &File) -> Done {
     };
     let events = bed.taken();
     let at_return = at_return.unwrap_or(events.len());
-    Done { result, at_return, events, stats: bed.volume.stats().since(&before) }
+    let stats = bed.volume.stats().since(&before);
+    Done { result, at_return, events, stats, stamped: file.metadata().modified != modified }
 }
 
 fn submit(bed: &mut Bed, case: &Case, slot: FileSlot) -> Result<(), Error> {
@@ -397,6 +401,13 @@ fn try_one(bed: &mut Bed, case: &Case) -> (Explanation, Done) {
         (told, done) => panic!("told {told:?}, but {done:?}"),
     }
     compare_counters(bed, case, &told, &done, beside.is_some());
+    if case.query.sync == Sync::All && done.result.is_ok() {
+        let before = bed.volume.stats();
+        file.sync_all().unwrap();
+        let left = bed.volume.stats().since(&before).get(Counter::Commits);
+        assert_eq!(left, 0, "the write was done before all of its metadata was durable");
+        bed.taken();
+    }
     if changes_the_map(&told) {
         commit(bed, &file);
     }
@@ -484,8 +495,8 @@ fn compare_work(told: &Explanation, case: &Case, done: &Done, counter: Counter, 
             assert!(counted <= most, "{counted} handles, {least} were told");
         }
         Counter::Commits => {
-            // Times need none if the last write was in the same tick of the clock, or if nothing writes them.
-            let unchanged = case.query.sync == Sync::All && counted == 0;
+            // Times need none if the last write was in the same tick of the clock.
+            let unchanged = case.query.sync == Sync::All && counted == 0 && !done.stamped;
             assert!(case.query.sync == Sync::All || u64::from(journal.commits) == u64::from(syncs));
             assert!(
                 counted <= u64::from(journal.commits) || holes,

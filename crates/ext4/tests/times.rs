@@ -108,6 +108,38 @@ fn queued_syncs_write_them() {
     }
 }
 
+/// A queued write with `O_SYNC` is told to be done when the time that `stat` shows of it is durable.
+#[test]
+fn the_time_of_a_queued_o_sync_write_is_durable_when_it_is_done() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    for args in [&[][..], &["-O", "^has_journal"]] {
+        let device = image(1, args).device();
+        let volume = open_rw(device.clone());
+        let file = volume.open_file("/0", read_write()).unwrap();
+        let mut queue = volume.queue(QueueOptions::depth(4)).unwrap();
+        let slot = queue.attach(&file).unwrap();
+        for round in 0..3 {
+            let buffers = (0..2).map(|_| queue.buffer(BLOCK).unwrap()).collect();
+            match round {
+                0 => queue.write(slot, 0, queue.buffer(BLOCK).unwrap(), WriteFlags::SYNC, 1).unwrap(),
+                1 => queue.writev(slot, 0, buffers, WriteFlags::SYNC, 1).unwrap(),
+                // Alone: it extends the file.
+                _ => {
+                    queue.write(slot, file.size(), queue.buffer(BLOCK).unwrap(), WriteFlags::SYNC, 1).unwrap()
+                }
+            }
+            assert!(queue.wait(1).unwrap().all(|done| done.result.is_ok()));
+            let told = file.metadata();
+            assert_eq!(after_crash(&*device, "/0"), (told.modified, told.changed), "round {round}, {args:?}");
+            assert!(!is_old(&*device, "/0"));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop((queue, file));
+        volume.close().unwrap();
+        assert_clean(&*device);
+    }
+}
+
 /// The last handle writes them, without a commit: somebody else's makes them durable.
 #[test]
 fn the_last_handle_that_goes_writes_them() {
