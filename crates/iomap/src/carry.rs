@@ -14,7 +14,7 @@ use crate::gate::InodeGuard;
 use crate::mapping::{Piece, Range, State};
 use crate::pipeline::{Filled, Fresh, Mapping};
 use crate::plan::{Durability, GateMode, JournalWork, Plan, Request, Route};
-use crate::write_plan::shares_gate;
+use crate::write_plan::{may_share, shares_gate};
 use uext4_blockdev::WriteDurability;
 
 /// Most bytes that are zeroed at a time.
@@ -24,8 +24,8 @@ const ZEROS: u64 = 64 * 1024;
 pub(crate) type Carried<E> = (Result<(), E>, Durability);
 
 impl<F: FileSystem> Engine<F> {
-    /// Decides and carries out a write of the buffers `data`, one after another. `alone`: take the gate exclusively at
-    /// once, after a drain or not. `help` is called while it waits for the gate.
+    /// Decides and carries out a write of the buffers `data`, one after another. `help` is called while it waits for
+    /// the gate.
     ///
     /// # Errors
     /// Nothing was sent. What fails later is in the outcome.
@@ -37,44 +37,58 @@ impl<F: FileSystem> Engine<F> {
         flow: Flow,
         help: &mut dyn FnMut(),
     ) -> Result<Carried<F::Error>, F::Error> {
-        let Flow { mut alone, nowait, mut mapping } = flow;
         let state = file.state();
-        if !shares_gate(request, state.block_bits(), file.switches) {
-            // By its shape alone it cannot share, so it does not try to.
-            alone = Some(true);
-        }
-        let counted = self.capabilities.dax.is_none();
-        let (guard, plan) = loop {
-            let guard = match alone {
-                None if nowait => state.gate.try_lock_shared(counted).map_err(|_busy| self.would_block())?,
-                None => self.enter(state, counted)?,
-                Some(_) if nowait => return Err(self.would_block().into()),
-                Some(drain) => {
-                    self.check_process()?;
-                    state.gate.lock_exclusive(drain, help)
-                }
-            };
-            // Everything may have changed while the gate was not held: decide again.
-            let plan = self.decide(file, request, &mut mapping, nowait)?;
-            let drained = alone == Some(true) || !plan.drain;
-            if drained && (alone.is_some() || plan.gate == GateMode::Shared) {
-                break (guard, plan);
-            }
-            alone = Some(plan.drain);
-        };
+        let (guard, plan) = self.admit(file, request, flow, help)?;
         if plan.drops_privileges {
             self.fs.drop_privileges(&file.inode, &guard)?;
             self.counters.bump(Counter::PrivilegesDropped);
         }
-        let bits = state.block_bits();
-        self.count_write(&self.counters, request, &plan, alone.is_some(), bits, file.switches);
+        let (bits, exclusive) = (state.block_bits(), guard.is_exclusive());
+        self.count_write(&self.counters, request, &plan, exclusive, bits, file.switches);
         guard.mark_written();
         let outcome = Writing { engine: self, file, guard: &guard, request, plan: &plan, data }.run();
         Ok((outcome, plan.durability))
     }
 
-    /// Gives the holes of a request blocks with the gate held alone, for one that goes on under the shared gate.
-    pub(crate) fn allocate_alone(
+    /// Lets a write into the gate and decides it there: together with others if it may share the gate and its plan says
+    /// so, else exclusively, which is decided anew because everything may have changed meanwhile.
+    fn admit<'g>(
+        &self,
+        file: &'g OpenFile<F>,
+        request: &Request,
+        flow: Flow,
+        help: &mut dyn FnMut(),
+    ) -> Result<(InodeGuard<'g>, Plan), F::Error> {
+        let Flow { exclusive, nowait, mut mapping } = flow;
+        let state = file.state();
+        if !exclusive && may_share(request, &state.view(), file.switches) {
+            let counted = self.capabilities.dax.is_none();
+            let guard = match nowait {
+                true => state.gate.try_lock_shared(counted).map_err(|_busy| self.would_block())?,
+                false => self.enter(state, counted)?,
+            };
+            let plan = self.decide(file, request, &mut mapping, nowait)?;
+            if plan.gate == GateMode::Shared {
+                return Ok((guard, plan));
+            }
+        }
+        if nowait {
+            return Err(self.would_block().into());
+        }
+        self.check_process()?;
+        let guard = state.gate.lock_exclusive(!shares_gate(request, state.block_bits(), file.switches), help);
+        // Asked before the decision: a write that completes behind it may be what made the drain necessary.
+        let drained = guard.is_drained();
+        let mut plan = self.decide(file, request, &mut mapping, nowait)?;
+        if plan.drain && !drained {
+            guard.drain(help);
+            plan = self.decide(file, request, &mut mapping, nowait)?;
+        }
+        Ok((guard, plan))
+    }
+
+    /// Gives the holes of a request blocks under the exclusive gate, for one that goes on under the shared gate.
+    pub(crate) fn allocate_exclusively(
         &self,
         file: &OpenFile<F>,
         request: &Request,
@@ -82,7 +96,7 @@ impl<F: FileSystem> Engine<F> {
         help: &mut dyn FnMut(),
     ) -> Result<(), F::Error> {
         self.check_process()?;
-        let _alone = file.state().gate.lock_exclusive(plan.drain, help);
+        let _held = file.state().gate.lock_exclusive(plan.drain, help);
         self.counters.bump(Counter::ExclusiveWrites);
         let range = request.range;
         if range.end() <= file.state().size() {
@@ -95,8 +109,8 @@ impl<F: FileSystem> Engine<F> {
 /// How a write comes to be carried out.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flow {
-    /// With the gate held alone, after a drain or not.
-    pub(crate) alone: Option<bool>,
+    /// It is known to need the gate exclusively.
+    pub(crate) exclusive: bool,
     /// Not if it had to wait.
     pub(crate) nowait: bool,
     /// Whether its mapping had its handle.

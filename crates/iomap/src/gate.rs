@@ -617,6 +617,20 @@ impl InodeGuard<'_> {
         std::ptr::eq(self.gate, gate)
     }
 
+    /// Whether nothing is in flight, of a gate that is held exclusively: then it stays so.
+    pub(crate) fn is_drained(&self) -> bool {
+        debug_assert!(self.is_exclusive());
+        self.amount != 0 || self.gate.quiet(!0)
+    }
+
+    /// Waits until nothing is in flight, of a gate that is held exclusively.
+    pub(crate) fn drain(&self, help: &mut dyn FnMut()) {
+        debug_assert!(self.is_exclusive());
+        if self.amount == 0 {
+            self.gate.wait_quiet(!0, help);
+        }
+    }
+
     /// Whether the gate is held exclusively.
     #[inline(always)]
     pub fn is_exclusive(&self) -> bool {

@@ -173,14 +173,14 @@ impl<F: FileSystem> Engine<F> {
         plan
     }
 
-    /// Counts the route of a write on a line of the caller's. `alone`: it holds the gate exclusively.
+    /// Counts the route of a write on a line of the caller's. `exclusive`: how it holds the gate.
     #[inline(always)]
     pub(crate) fn count_write<R: Routing>(
         &self,
         line: &impl Count,
         request: &Request,
         plan: &Plan,
-        alone: bool,
+        exclusive: bool,
         block_bits: u32,
         routing: R,
     ) {
@@ -189,7 +189,7 @@ impl<F: FileSystem> Engine<F> {
         if plain && (routing.switches().overwrite_no_transaction || !self.fs.has_journal()) {
             line.bump(Counter::OverwritesWithoutHandle);
         }
-        if alone {
+        if exclusive {
             line.bump(Counter::ExclusiveWrites);
         } else if is_subblock(request, block_bits) {
             line.bump(Counter::SharedSubblockWrites);
@@ -224,7 +224,11 @@ impl<F: FileSystem> Engine<F> {
         }
         let bits = file.state().block_bits();
         let blocks = request.range.pos >> bits..((request.range.end() - 1) >> bits) + 1;
-        if plan.journal != JournalWork::Convert && self.holds(file, &request.range, State::Hole)? {
+        let holes = match plan.journal {
+            JournalWork::Extend => self.holds(file, &request.range, State::Hole)?,
+            journal => journal != JournalWork::Convert,
+        };
+        if holes {
             self.counters.bump(Counter::Allocations);
             self.fs.allocate(&file.inode, blocks.clone())?;
         }

@@ -232,7 +232,7 @@ impl<F: FileSystem> Engine<F> {
     ) -> Option<Result<usize, F::Error>> {
         let state = file.state();
         // A look ahead, so that nothing is started for what cannot go this way. What counts is decided below.
-        if !shares_gate(request, state.block_bits(), routing) {
+        if request.range.end() > state.size() || !shares_gate(request, state.block_bits(), routing) {
             return None;
         }
         // Not by `?`: it moves the guard by a load that its stores cannot be forwarded to. That load then waits for
@@ -285,7 +285,7 @@ impl<F: FileSystem> Engine<F> {
         flags: WriteFlags,
         mapping: Mapping,
     ) -> Result<usize, F::Error> {
-        let flow = Flow { alone: None, nowait: flags.contains(WriteFlags::NOWAIT), mapping };
+        let flow = Flow { exclusive: false, nowait: flags.contains(WriteFlags::NOWAIT), mapping };
         let (outcome, durability) = self.carry_out(file, data, request, flow, &mut self.helper())?;
         outcome?;
         self.make_durable_after(file, durability)?;

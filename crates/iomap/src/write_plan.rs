@@ -74,6 +74,15 @@ pub(crate) fn shares_gate<R: Routing>(request: &Request, block_bits: u32, routin
     !request.bounced && (routing.switches().shared_subblock_overwrite || !is_subblock(request, block_bits))
 }
 
+/// Whether a write may turn out to share the gate, by its shape, the sizes and the privileges of the file. Others need
+/// not try: no plan of theirs does.
+#[inline]
+pub(crate) fn may_share<R: Routing>(request: &Request, view: &View, routing: R) -> bool {
+    view.kind != MapKind::Inline
+        && !view.is_changed_by(request.range)
+        && shares_gate(request, view.block_bits, routing)
+}
+
 #[inline(always)]
 fn plan_overwrite<R: Routing>(request: &Request, view: &View, device: &Capabilities, routing: R) -> Plan {
     let switches = routing.switches();

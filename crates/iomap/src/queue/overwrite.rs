@@ -12,7 +12,7 @@ use crate::mapping::{Pieces, Range};
 use crate::pipeline::Mapping;
 use crate::plan::{Durability, Edges, Finish, GateMode, Plan, Request, WriteFlags};
 use crate::switches::{AllOn, Routing, Switches};
-use crate::write_plan::{plan_shared_overwrite, shares_gate};
+use crate::write_plan::{may_share, plan_shared_overwrite, shares_gate};
 use uext4_blockdev::{Buffer, Op};
 
 impl<F: FileSystem> Core<F> {
@@ -97,7 +97,8 @@ impl<F: FileSystem> Core<F> {
         }
         let bits = F::state(&attached.file.inode).block_bits();
         // A look ahead, as in the synchronous way.
-        if !shares_gate(&request, bits, routing)
+        if end > F::state(&attached.file.inode).size()
+            || !shares_gate(&request, bits, routing)
             || F::state(&attached.file.inode).gate.enter_open(&attached.cell).is_err()
         {
             return Err(NotSent::Refused(buffer, Mapping::Due));
@@ -170,10 +171,7 @@ impl<F: FileSystem> Core<F> {
         }
         let request = Request { range, sync: flags.sync(), bounced: false, queued: true };
         let nowait = flags.contains(WriteFlags::NOWAIT);
-        let shares = shares_gate(&request, file.state().block_bits(), file.switches);
-        // By its shape alone a write that cannot share does not try to.
-        let mut alone = (!shares).then_some(true);
-        while alone.is_none() {
+        while may_share(&request, &self.file(slot)?.file.state().view(), self.file(slot)?.file.switches) {
             let ticket = self.enter(index, nowait)?;
             let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
             let plan = self.engine.decide(&attached.file, &request, &mut mapping, nowait)?;
@@ -181,14 +179,13 @@ impl<F: FileSystem> Core<F> {
                 return self.send(index, &request, &plan, nowait, payload, tag, ticket);
             }
             drop(ticket);
-            if plan.finish == Finish::Asynchronous {
-                let (engine, file) = (self.engine.clone(), attached.file.clone());
-                engine.allocate_alone(&file, &request, &plan, &mut || self.help())?;
-            } else {
-                alone = Some(plan.drain);
+            if plan.finish == Finish::Synchronous {
+                break;
             }
+            let (engine, file) = (self.engine.clone(), attached.file.clone());
+            engine.allocate_exclusively(&file, &request, &plan, &mut || self.help())?;
         }
-        self.write_alone(index, &request, Flow { alone, nowait, mapping }, payload, tag)
+        self.write_exclusively(index, &request, Flow { exclusive: true, nowait, mapping }, payload, tag)
     }
 
     /// Sends a planned write under the shared gate.
@@ -217,10 +214,10 @@ impl<F: FileSystem> Core<F> {
         Ok(())
     }
 
-    /// A write that holds the gate alone to its end: its data is written, and what is left is to make it durable, with
-    /// the next drive, when the gate is open again.
+    /// A write that holds the gate exclusively to its end: its data is written, and what is left is to make it durable,
+    /// with the next drive, when the gate is open again.
     #[cold]
-    fn write_alone(
+    fn write_exclusively(
         &mut self,
         index: usize,
         request: &Request,
