@@ -46,12 +46,10 @@ const HELD: u64 = 1 << 63;
 
 /// What a guard has of a hold by a lease. Its thread's cell has [`HELD`].
 const LENT: u64 = 1 << 62;
-
 /// The word of exclusive holders: nobody holds or wants the gate, …
 const OPEN: u64 = 0;
 /// … somebody does, or it is lent (`gate/lease.rs`).
 const CLOSED: u64 = 1;
-
 /// No thread's slot.
 const NOBODY: u64 = u64::MAX;
 /// Of the word of users: the owner's slot and 1, 0 for nobody yet.
@@ -60,7 +58,6 @@ const OWNER: u64 = (1 << 16) - 1;
 const JOINING: u64 = 1 << 16;
 /// Somebody else uses the gate, for good.
 const SHARED: u64 = 1 << 17;
-
 /// How long a waiter sleeps before it looks again by itself: the net under an announcement lost by a relaxed
 /// check.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
@@ -96,8 +93,7 @@ struct LastRun {
     physical: AtomicU64,
 }
 
-/// Runs remembered by a cell, and the size of the file ranges that take turns: random requests in a file of a
-/// few block groups find theirs.
+/// Runs kept by a cell, and the size of the file ranges that take turns: a file of a few block groups has all.
 const RUN_CLASSES: usize = 4;
 const RUN_CLASS_BITS: u32 = 25;
 
@@ -617,18 +613,15 @@ impl InodeGuard<'_> {
         std::ptr::eq(self.gate, gate)
     }
 
-    /// Whether nothing is in flight, of a gate that is held exclusively: then it stays so.
+    /// Whether nothing is in flight. Of an exclusive hold, so it stays so.
     pub(crate) fn is_drained(&self) -> bool {
-        debug_assert!(self.is_exclusive());
         self.amount != 0 || self.gate.quiet(!0)
     }
 
-    /// Waits until nothing is in flight, of a gate that is held exclusively.
+    /// Waits until nothing is in flight, in an exclusive hold that found something.
     pub(crate) fn drain(&self, help: &mut dyn FnMut()) {
-        debug_assert!(self.is_exclusive());
-        if self.amount == 0 {
-            self.gate.wait_quiet(!0, help);
-        }
+        debug_assert_eq!(self.amount, 0);
+        self.gate.wait_quiet(!0, help);
     }
 
     /// Whether the gate is held exclusively.

@@ -247,7 +247,7 @@ fn a_queue_of_unwritten_blocks_is_converted_at_once() {
     ground.check_quiet();
 }
 
-/// A drainer converts for an idle queue, and meanwhile more of it lands: that is converted as well, by whoever comes next.
+/// A drainer converts for an idle queue, and meanwhile more of it lands: whoever comes next converts that.
 #[test]
 fn what_lands_while_a_drainer_converts_is_converted() {
     for flags in FLAGS {

@@ -224,8 +224,8 @@ impl<F: FileSystem> Core<F> {
         self.let_go(landed.label.file());
     }
 
-    /// The transfers of a request are over: if it is a write, its file changed at the time of this drive. Once for each,
-    /// and before it is made durable, so that `O_SYNC` covers the time as well.
+    /// The transfers of a request are over: if it is a write, its file changed at the time of this drive. Once for
+    /// each, and before it is made durable, so that `O_SYNC` covers the time as well.
     #[inline]
     pub(super) fn note_write(&self, label: Label) {
         if let Some(attached) = self.files[label.file()].as_ref().filter(|_| label.writes()) {
