@@ -211,6 +211,56 @@ fn reads_among_a_million_extents() {
     }
 }
 
+/// Files open without a name are nobody's concern but their users'.
+#[test]
+fn making_and_removing_files_beside_files_without_a_name() {
+    needs!(Need::Tool("valgrind"), Need::Tool("mke2fs"));
+    let (dir, image) = image("names.img");
+    let counted = NAMELESS.map(|(workload, files)| {
+        let count = count(workload, "measured_name", &image, dir.path());
+        let each = count.total * CALLS as f64 / NAME_CALLS as f64;
+        println!("a file made or removed beside {files} without a name: {each:.0} instructions");
+        each
+    });
+    assert!(counted[0] > 1000.0, "nothing was counted");
+    for each in &counted[1..] {
+        assert!(*each < counted[0] * 1.25, "{counted:.0?}: the cost grows with files open without a name");
+    }
+}
+
+/// Workloads that make and remove files, and how many are open without a name meanwhile.
+const NAMELESS: [(&str, u64); 3] = [("names-0", 0), ("names-500", 500), ("names-4000", 4000)];
+const NAME_CALLS: u64 = 400;
+
+#[inline(never)]
+fn measured_name_made(volume: &Volume, name: &str) {
+    let options = OpenOptions::new().write(true).create_new(true);
+    drop(black_box(volume.open_file(name, options)).expect("made"));
+}
+
+#[inline(never)]
+fn measured_name_removed(volume: &Volume, name: &str) {
+    black_box(volume.remove_file(name)).expect("removed");
+}
+
+fn names(image: &str, nameless: u64) {
+    let volume = Volume::open(image, VolumeOptions::read_write()).expect("open");
+    let make = |name: &str| volume.open_file(name, OpenOptions::new().write(true).create_new(true));
+    let open: Vec<uext4::File> = (0..nameless)
+        .map(|_| {
+            let file = make("/open").expect("made");
+            volume.remove_file("/open").expect("removed");
+            file
+        })
+        .collect();
+    // The bitmap is searched from its beginning: beside a file that stays, as many inodes are used in front.
+    let names: Vec<String> = (0..NAME_CALLS / 2).map(|n| format!("/file-{n}")).collect();
+    names.iter().for_each(|name| measured_name_made(&volume, name));
+    names.iter().for_each(|name| measured_name_removed(&volume, name));
+    drop(open);
+    volume.close().expect("close");
+}
+
 /// The second process. Without the variable there is nothing to do.
 #[test]
 fn child() {
@@ -222,7 +272,10 @@ fn child() {
         "extents-sync-scattered" => sync_reads("/scattered", SCATTERED, image),
         "extents-queued-straight" => queued_reads("/straight", ONE_EXTENT, image),
         "extents-queued-scattered" => queued_reads("/scattered", SCATTERED, image),
-        _ => mapped(workload, image),
+        _ => match NAMELESS.iter().find(|(name, _)| *name == workload) {
+            Some((_, nameless)) => names(image, *nameless),
+            None => mapped(workload, image),
+        },
     }
 }
 

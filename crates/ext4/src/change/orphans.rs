@@ -21,13 +21,10 @@ use crate::ground::error::{Error, Result};
 use crate::ground::journaled::Journaled;
 use crate::ground::primary::change_superblock;
 use crate::ground::state::{Ground, is_system_file};
-use crate::inode::Inode;
 use crate::inode::draft::{Draft, set_next_orphan};
 use crate::map::edit::{self, Form};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use uext4_ondisk::ext4::{OrphanBlock, RoCompat, State, encode_orphan_tail};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
@@ -39,10 +36,6 @@ pub(super) const CREDITS: u32 = 4;
 #[derive(Default)]
 pub(crate) struct Orphans {
     chain: Mutex<Chain>,
-    /// Those without a name that wait for their last user.
-    waiting: Mutex<BTreeSet<Ino>>,
-    /// How many wait: most often none, and nobody takes a lock.
-    count: AtomicUsize,
     /// Whoever counts the users of a block of attributes.
     pub(super) shared_blocks: Mutex<()>,
 }
@@ -72,38 +65,6 @@ pub(crate) struct Left {
 const FILE_MAX: u64 = 64 << 20;
 /// Bytes of a slot.
 const SLOT: usize = 4;
-
-impl Orphans {
-    /// An inode without a name waits for its last user.
-    pub(crate) fn wait_for(&self, ino: Ino) {
-        let mut waiting = self.waiting.lock();
-        waiting.insert(ino);
-        self.count.store(waiting.len(), Ordering::Release);
-    }
-
-    /// Whether any wait.
-    pub(crate) fn any_wait(&self) -> bool {
-        self.count.load(Ordering::Acquire) > 0
-    }
-
-    /// All that wait.
-    pub(crate) fn waiting(&self) -> Vec<Ino> {
-        self.waiting.lock().iter().copied().collect()
-    }
-
-    /// Whether this one waits.
-    fn waits(&self, ino: Ino) -> bool {
-        self.waiting.lock().contains(&ino)
-    }
-
-    /// Takes one out of those that wait: for the caller alone.
-    fn take(&self, ino: Ino) -> bool {
-        let mut waiting = self.waiting.lock();
-        let taken = waiting.remove(&ino);
-        self.count.store(waiting.len(), Ordering::Release);
-        taken
-    }
-}
 
 fn number(ino: Option<Ino>) -> u32 {
     ino.map_or(0, Ino::get)
@@ -190,36 +151,40 @@ impl Files<'_> {
         })
     }
 
-    /// Frees an inode without a name if nobody uses it any more. `inode` is the caller's use of it, which ends.
+    /// Frees the inodes without a name whose last user is gone. Takes one load if there are none, however many are open
+    /// without a name. The caller holds no lock and no handle.
     ///
     /// # Errors
-    /// As of [`Files::free_inode`]: it waits on then.
-    pub(crate) fn release(&self, ino: Ino, inode: Option<Arc<Inode>>) -> Result<()> {
-        if inode.is_none() && !self.orphans.waits(ino) {
-            // One that has a name stays in memory, with what was noted of it there. Who removes the name comes later.
-            return Ok(());
-        }
-        if let Some(inode) = inode.or_else(|| self.state.live_inode(ino))
-            && !self.state.let_go(inode)
-        {
-            return Ok(());
-        }
-        if !self.orphans.take(ino) {
-            return Ok(());
-        }
-        self.free_inode(ino).inspect_err(|_| self.orphans.wait_for(ino))
-    }
-
-    /// Frees all inodes without a name that nobody uses any more.
-    ///
-    /// # Errors
-    /// The first one; the others are freed all the same.
-    pub(crate) fn release_all(&self) -> Result<()> {
+    /// The first one; the others are freed all the same. What could not be freed waits for [`Files::free_all_left`].
+    pub(crate) fn free_left(&self) -> Result<()> {
         let mut outcome = Ok(());
-        for ino in self.orphans.waiting() {
-            outcome = outcome.and(self.release(ino, None));
+        while let Some(ino) = self.state.leavers().take() {
+            outcome = outcome.and(self.free_leaver(ino));
         }
         outcome
+    }
+
+    /// The same with those that could not be freed before.
+    ///
+    /// # Errors
+    /// As of [`Files::free_left`].
+    pub(crate) fn free_all_left(&self) -> Result<()> {
+        self.state.leavers().retry();
+        self.free_left()
+    }
+
+    /// Frees this one, if its last user is gone and nobody else has come to free it.
+    ///
+    /// # Errors
+    /// As of [`Files::free_inode`]: it waits then.
+    pub(crate) fn free_if_left(&self, ino: Ino) -> Result<()> {
+        if self.state.leavers().take_one(ino) { self.free_leaver(ino) } else { Ok(()) }
+    }
+
+    fn free_leaver(&self, ino: Ino) -> Result<()> {
+        // A look-up finds its record from here on, which is free.
+        self.state.forget(ino);
+        self.free_inode(ino).inspect_err(|_| self.state.leavers().is_stuck(ino))
     }
 }
 

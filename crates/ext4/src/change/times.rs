@@ -42,20 +42,17 @@ impl Files<'_> {
                 outcome = outcome.and(self.write_times(&inode));
             }
         }
-        // Whoever let one of them go meanwhile was not the last one.
-        if self.orphans.any_wait() {
-            outcome = outcome.and(self.release_all());
-        }
-        outcome
+        // One of them may have lost its name meanwhile, and its last user.
+        outcome.and(self.free_all_left())
     }
 
     /// The last use of an open file ends: best effort, without a commit.
-    pub(crate) fn close_times(&self, inode: Arc<Inode>) {
+    pub(crate) fn close_times(&self, inode: &Arc<Inode>) {
         // The cache has the other one.
-        let last = Arc::strong_count(&inode) <= 2;
+        let last = Arc::strong_count(inode) <= 2;
         if last && inode.disk().links > 0 && !std::thread::panicking() {
             // They stay in memory if that fails, and the volume says why when it is closed.
-            let _best_effort = self.write_times(&inode);
+            let _best_effort = self.write_times(inode);
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use crate::face::explain::Explanation;
 use crate::face::explain_inline::explain_inline;
+use crate::face::held::Held;
 use crate::face::volume::{Shared, Volume};
 use crate::ground::error::{Error, Result};
 use crate::inode::metadata::Metadata;
 use crate::seam::Ext4;
 use parking_lot::Mutex;
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 use uext4_iomap::{Engine, OpenFile, Piece, Pieces, Range, ReadFlags, WriteFlags};
 use uext4_ondisk::Ino;
@@ -25,49 +25,14 @@ pub struct File {
     engine: Arc<Engine<Ext4>>,
     /// Of a file that is open for appending.
     tail: Option<Arc<Tail>>,
-    // The last field, dropped after the use of the inode.
-    shared: Use,
+    // The last field: its drop finds out whether this was the last use of the inode.
+    held: Held,
 }
 
 /// The end of a file, for one append at a time.
 struct Tail {
     open: OpenFile<Ext4>,
     turn: Mutex<()>,
-}
-
-/// The volume of an open file. When the file goes, and with it the last use of an inode, its times are written; one
-/// without a name is freed.
-#[derive(Clone)]
-struct Use {
-    shared: Arc<Shared>,
-    ino: Ino,
-    writes: bool,
-}
-
-impl Deref for Use {
-    type Target = Arc<Shared>;
-
-    fn deref(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-}
-
-impl Drop for Use {
-    fn drop(&mut self) {
-        if !self.shared.is_ours() {
-            return;
-        }
-        let files = self.shared.fs.files();
-        if self.writes
-            && let Some(inode) = self.shared.fs.state.live_inode(self.ino)
-        {
-            files.close_times(inode);
-        }
-        if self.shared.fs.orphans.any_wait() {
-            // It waits on if that fails: the next operation, the end of the volume or the next open tries again.
-            let _waits = files.release(self.ino, None);
-        }
-    }
 }
 
 impl fmt::Debug for File {
@@ -83,9 +48,10 @@ impl fmt::Debug for File {
 impl File {
     pub(crate) fn new(open: OpenFile<Ext4>, tail: Option<OpenFile<Ext4>>, shared: Arc<Shared>) -> Self {
         let tail = tail.map(|open| Arc::new(Tail { open, turn: Mutex::new(()) }));
-        let (engine, ino) = (shared.engine.clone(), open.inode.ino());
+        let (engine, inode) = (shared.engine.clone(), open.inode.clone());
         let writes = open.writable || tail.is_some();
-        File { open, engine, tail, shared: Use { shared, ino, writes } }
+        let held = if writes { Held::for_writing(inode, shared) } else { Held::new(inode, shared) };
+        File { open, engine, tail, held }
     }
 
     pub(crate) fn open_file(&self) -> &OpenFile<Ext4> {
@@ -103,7 +69,7 @@ impl File {
 
     /// Whether this is a file of the volume that `engine` serves.
     pub(crate) fn is_of(&self, engine: &Arc<Engine<Ext4>>) -> bool {
-        Arc::ptr_eq(&self.shared.engine, engine)
+        Arc::ptr_eq(&self.engine, engine)
     }
 
     /// The inode number.
@@ -118,12 +84,12 @@ impl File {
 
     /// Attributes, with the times of overwrites that are not written yet.
     pub fn metadata(&self) -> Metadata {
-        self.open.inode.metadata(&self.shared.fs.state)
+        self.open.inode.metadata(&self.engine.fs().state)
     }
 
     /// The volume.
     pub fn volume(&self) -> Volume {
-        Volume::from_shared(self.shared.shared.clone())
+        Volume::from_shared(self.held.shared().clone())
     }
 
     /// Reads into `buf` from byte `pos`, directly. Returns the bytes read: fewer at the end of the file, 0
@@ -152,12 +118,12 @@ impl File {
 
     /// Reads any bytes into any memory.
     pub fn read_any_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
-        self.shared.engine.read_any(&self.open, buf, pos)
+        self.engine.read_any(&self.open, buf, pos)
     }
 
     /// Overwrites any bytes from any memory. The edges are read, changed and written back under the exclusive gate.
     pub fn write_any_at(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
-        self.shared.engine.write_any(&self.open, buf, pos, flags)
+        self.engine.write_any(&self.open, buf, pos, flags)
     }
 
     /// Writes any bytes from any memory at the end of a file that was opened for appending, and returns where they
@@ -176,26 +142,26 @@ impl File {
         }
         let _one_at_a_time = tail.turn.lock();
         let end = self.size();
-        self.shared.engine.write_any(&tail.open, buf, end, flags)?;
+        self.engine.write_any(&tail.open, buf, end, flags)?;
         Ok(end)
     }
 
     /// As `fdatasync`: completed writes and what is needed to read them back survive a crash.
     pub fn sync_data(&self) -> Result<()> {
-        self.shared.engine.sync(&self.open, false)
+        self.engine.sync(&self.open, false)
     }
 
     /// As `fsync`.
     pub fn sync_all(&self) -> Result<()> {
-        self.shared.engine.sync(&self.open, true)
+        self.engine.sync(&self.open, true)
     }
 
     /// What the engine would do with a request as things stand, and why. Nothing is changed.
     pub fn explain(&self, request: &crate::face::explain::Query) -> Result<Explanation> {
         if self.is_inline() {
-            return explain_inline(&self.shared, &self.open, request);
+            return explain_inline(self.held.shared(), &self.open, request);
         }
-        crate::face::explain::explain(&self.shared, &self.open, request)
+        crate::face::explain::explain(self.held.shared(), &self.open, request)
     }
 
     /// The mapping of the whole file up to its size, in order: written and unwritten extents and holes, in
@@ -228,7 +194,7 @@ impl Iterator for MapIter<'_> {
             if self.failed || self.pos >= size {
                 return None;
             }
-            let block = self.file.shared.fs.block_size();
+            let block = self.file.engine.fs().block_size();
             let whole = size.checked_next_multiple_of(block).unwrap_or(size);
             let end = if self.file.is_inline() { size } else { whole };
             let range = Range { pos: self.pos, length: end - self.pos };

@@ -5,6 +5,7 @@ pub mod explain;
 mod explain_inline;
 mod explain_journal;
 pub(crate) mod file;
+pub(crate) mod held;
 pub(crate) mod info;
 mod names;
 pub(crate) mod queue;

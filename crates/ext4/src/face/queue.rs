@@ -23,6 +23,18 @@ pub type Completions<'q> = std::vec::Drain<'q, Completion>;
 pub struct IoQueue {
     inner: uext4_iomap::IoQueue<Ext4>,
     engine: Arc<Engine<Ext4>>,
+    // The last field: what is freed has no user in the queue any more.
+    _after: FreeLeft,
+}
+
+/// Frees the files without a name whose last user the queue was.
+struct FreeLeft(Arc<Engine<Ext4>>);
+
+impl Drop for FreeLeft {
+    fn drop(&mut self) {
+        // What cannot be freed waits.
+        let _waits = self.0.fs().files().free_left();
+    }
 }
 
 impl Volume {
@@ -31,7 +43,8 @@ impl Volume {
         options.check()?;
         let pool = BufferPool::new(options.buffer_bytes)?;
         let inner = uext4_iomap::IoQueue::new(self.engine(), options.device, pool)?;
-        Ok(IoQueue { inner, engine: self.engine().clone() })
+        let engine = self.engine().clone();
+        Ok(IoQueue { inner, _after: FreeLeft(engine.clone()), engine })
     }
 
     /// A queue straight to the device, for measuring what the file system costs. Writing through it can
@@ -58,7 +71,10 @@ impl IoQueue {
 
     /// Detaches a file; its pending requests finish first.
     pub fn detach(&mut self, slot: FileSlot) -> Result<()> {
-        self.inner.detach(slot)
+        self.inner.detach(slot)?;
+        // What cannot be freed waits.
+        let _waits = self.engine.fs().files().free_left();
+        Ok(())
     }
 
     /// A buffer of `length` bytes in the queue's memory, aligned to 4096. Contents are unspecified.

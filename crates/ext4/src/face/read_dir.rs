@@ -1,5 +1,6 @@
 //! Listing a directory.
 
+use super::held::Held;
 use super::volume::Volume;
 use crate::dir::{DirEntry, Directory, inline};
 use crate::ground::error::Result;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 /// Iterator over a directory's entries, in their order on disk. Ends after an error.
 pub struct ReadDir {
     volume: Volume,
-    inode: Arc<Inode>,
+    inode: Held,
     next: u32,
     entries: VecDeque<DirEntry>,
     ended: bool,
@@ -18,6 +19,7 @@ pub struct ReadDir {
 
 impl ReadDir {
     pub(crate) fn new(volume: Volume, inode: Arc<Inode>) -> Result<Self> {
+        let inode = Held::new(inode, volume.shared.clone());
         if inline::is_inline(&inode) {
             let entries = inline::list(volume.state(), &inode)?;
             // All entries are here: `fill` has nothing to read.

@@ -98,7 +98,7 @@ impl Shared {
     /// Frees what was unlinked and brings everything home.
     fn end(&self) -> Result<()> {
         let files = self.fs.files();
-        let released = files.release_all();
+        let released = files.free_all_left();
         let times = files.write_old_times(Duration::ZERO);
         close::settle(&self.fs.state).and(released).and(times)
     }
@@ -111,6 +111,7 @@ impl Shared {
         drop(self.background.take());
         self.ended = true;
         let ended = self.end();
+        self.fs.state.leavers().end();
         let released = self.heartbeat.take().map_or(Ok(()), Heartbeat::release);
         ended.and(released)
     }

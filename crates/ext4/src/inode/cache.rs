@@ -1,8 +1,8 @@
 //! The inodes in memory: one for all who use a file at a time, and some that nobody uses for the time being.
 //!
 //! # Who stays
-//! An inode in use stays. One that nobody uses stays while it is *pinned*: a change of it is not committed, its record
-//! does not have the times of its overwrites yet, or no name leads to it any more and whoever frees it has not come.
+//! An inode in use stays. One that nobody uses stays while it is *pinned*: a change of it is not committed, or its
+//! record does not have the times of its overwrites yet.
 //! The others may stay as long as they take no more than a budget of bytes together; the one that was used longest ago
 //! goes first. What an inode takes is found out when it is
 //! found unused, its mapping included, and does not change until somebody asks for it.
@@ -11,23 +11,23 @@
 //! at a few of those it takes for used whenever it loads one, or hands out one that was unused. That keeps up with
 //! those that become unused; many that do so at once (files closed, a commit) are found out as others are loaded.
 //!
-//! # How a number is let go
-//! An inode that was unlinked while it was open stays here under its number, which is in use on the volume as long.
-//! Whoever frees it stores the record without links, then has it let go ([`Ext4State::let_go`]), then clears its bit: a
-//! look-up in between reads the record and is told that it is free; one after the number was given out again makes an
-//! inode of its own, with the new generation, gate and mapping. Letting go succeeds for the last user only, so nobody
-//! is left who could mean the file that had the number before. Of users that let go at once one is the last: whoever
-//! is told that others are left has nothing of the inode any more. So whoever uses an inode without links lets it go
-//! when done, and never just drops it.
+//! # Inodes without a name
+//! The number of an inode that lost its last name is in use on the volume until the inode is freed, and that waits for
+//! its last user. The cache only knows such an inode ([`Ext4State::unlinked`]), it does not hold it: so the last user
+//! is the one who drops the last `Arc`, whoever that is and whatever locks he holds. That drop only notes the number
+//! ([`Leavers`]); the inode is freed later, by somebody who holds nothing (`Files::free_left`). A look-up in between
+//! reads the record and is told that it is free. One after the number was given out again makes an inode of its own,
+//! with the new generation, gate and mapping.
 
+use super::leave::{Leave, Leavers};
 use super::{Inode, refuse_value};
 use crate::ground::error::Result;
 use crate::ground::state::Ground;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use uext4_ondisk::Ino;
 
 /// The file system's own state: its ground, and the inodes on it.
@@ -79,7 +79,7 @@ impl Ext4State {
         self.inodes.keeps_times = true;
     }
 
-    /// All inodes in memory that are so and may be in use. Whoever uses one without links lets it go when done.
+    /// All inodes in memory that have a name, are so and may be in use.
     pub(crate) fn inodes_in_use(&self, are_so: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
         let mut found = Vec::new();
         for shard in &self.inodes.shards {
@@ -90,11 +90,29 @@ impl Ext4State {
         found
     }
 
-    /// Ends a use of an inode whose number is about to be free (see the module). Whether it was the last one: then it
-    /// is forgotten, and the caller has to free it.
-    #[must_use = "the last user has to free it"]
-    pub(crate) fn let_go(&self, inode: Arc<Inode>) -> bool {
-        self.inodes.let_go(inode)
+    /// An inode has lost its last name: its last user frees it (see the module).
+    pub(crate) fn unlinked(&self, inode: &Arc<Inode>) {
+        self.inodes.unlinked(inode);
+    }
+
+    /// An inode without a name got one: it stays in memory as others do.
+    pub(crate) fn named(&self, inode: &Arc<Inode>) {
+        self.inodes.named(inode);
+    }
+
+    /// A new inode without a name, known to the cache.
+    pub(crate) fn nameless(&self, inode: Inode) -> Arc<Inode> {
+        self.inodes.add_nameless(inode)
+    }
+
+    /// The inodes without a name whose last user is gone.
+    pub(crate) fn leavers(&self) -> &Leavers {
+        &self.inodes.leavers
+    }
+
+    /// Forgets an inode that is about to be freed: nobody uses it.
+    pub(crate) fn forget(&self, ino: Ino) {
+        self.inodes.shard(ino).table.lock().nameless.remove(&ino);
     }
 }
 
@@ -109,6 +127,7 @@ pub(super) struct InodeCache {
     unused_bytes: AtomicUsize,
     /// Whether times that are not written pin an inode.
     keeps_times: bool,
+    leavers: Arc<Leavers>,
 }
 
 #[derive(Default)]
@@ -121,6 +140,8 @@ struct Shard {
 #[derive(Default)]
 struct Table {
     entries: HashMap<Ino, Entry>,
+    /// Those without a name, which their users alone keep.
+    nameless: HashMap<Ino, Weak<Inode>>,
     /// By turn, the longest ago first: those that were in use or pinned when they were looked at last …
     used: BTreeMap<u64, Ino>,
     /// … and those that the cache alone refers to.
@@ -157,6 +178,7 @@ impl InodeCache {
             budget,
             unused_bytes: AtomicUsize::new(0),
             keeps_times: false,
+            leavers: Arc::default(),
         }
     }
 
@@ -190,10 +212,7 @@ impl InodeCache {
         let loading = Loading { shard, ino };
         let inode = Arc::new(load()?);
         let mut table = shard.table.lock();
-        let turn = table.next_turn();
-        table.used.insert(turn, ino);
-        table.entries.insert(ino, Entry { inode: inode.clone(), turn, unused: None });
-        self.look_around(&mut table, &mut evicted);
+        self.add(&mut table, &inode, &mut evicted);
         drop(table);
         drop(loading);
         Ok(inode)
@@ -201,7 +220,9 @@ impl InodeCache {
 
     /// The inode if it is here, which is in use from now on.
     fn take(&self, table: &mut Table, ino: Ino, evicted: &mut Vec<Arc<Inode>>) -> Option<Arc<Inode>> {
-        let entry = table.entries.get_mut(&ino)?;
+        let Some(entry) = table.entries.get_mut(&ino) else {
+            return table.nameless.get(&ino).and_then(Weak::upgrade);
+        };
         let inode = entry.inode.clone();
         if let Some(bytes) = entry.unused.take() {
             self.unused_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -241,24 +262,48 @@ impl InodeCache {
         }
     }
 
-    fn let_go(&self, inode: Arc<Inode>) -> bool {
+    fn unlinked(&self, inode: &Arc<Inode>) {
         let ino = inode.ino();
         let mut table = self.shard(ino).table.lock();
-        let Some(entry) = table.entries.get_mut(&ino).filter(|entry| Arc::ptr_eq(&entry.inode, &inode))
-        else {
-            return false;
-        };
-        drop(inode);
-        if Arc::get_mut(&mut entry.inode).is_none() {
-            return false;
+        if table.entries.get(&ino).is_some_and(|entry| Arc::ptr_eq(&entry.inode, inode)) {
+            self.remove(&mut table, ino);
         }
-        let turn = entry.turn;
-        // It was handed out, so it is not among the unused.
+        table.nameless.insert(ino, Arc::downgrade(inode));
+        inode.leaves_with(Leave::new(ino, &self.leavers));
+    }
+
+    fn named(&self, inode: &Arc<Inode>) {
+        let ino = inode.ino();
+        let mut evicted = Vec::new();
+        let mut table = self.shard(ino).table.lock();
+        if table.nameless.remove(&ino).is_some() {
+            inode.stays();
+            self.add(&mut table, inode, &mut evicted);
+        }
+    }
+
+    fn add_nameless(&self, inode: Inode) -> Arc<Inode> {
+        let inode = Arc::new(inode);
+        self.unlinked(&inode);
+        inode
+    }
+
+    /// Takes an inode in that somebody uses.
+    fn add(&self, table: &mut Table, inode: &Arc<Inode>, evicted: &mut Vec<Arc<Inode>>) {
+        let turn = table.next_turn();
+        table.used.insert(turn, inode.ino());
+        table.entries.insert(inode.ino(), Entry { inode: inode.clone(), turn, unused: None });
+        self.look_around(table, evicted);
+    }
+
+    /// Takes an inode out that somebody uses.
+    fn remove(&self, table: &mut Table, ino: Ino) {
+        let Some(Entry { turn, unused, .. }) = table.entries.remove(&ino) else { return };
+        if let Some(bytes) = unused {
+            self.unused_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
         table.used.remove(&turn);
-        let entry = table.entries.remove(&ino);
-        drop(table);
-        drop(entry);
-        true
+        table.unused.remove(&turn);
     }
 }
 

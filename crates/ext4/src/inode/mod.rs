@@ -6,6 +6,7 @@ pub(crate) mod draft;
 pub(crate) mod edit;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod fields;
+mod leave;
 pub(crate) mod metadata;
 mod places;
 mod record;
@@ -18,6 +19,7 @@ pub(crate) use cache::Ext4State;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::{Ground, is_system_file};
 use core::Core;
+use leave::Leave;
 use metadata::{FileKind, Metadata, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use places::PointerPlaces;
@@ -46,14 +48,42 @@ pub struct Inode {
     position: u64,
     /// When a look at all inodes had its times written last.
     times_looked_at: Mutex<Option<Instant>>,
+    /// Of one without a name: tells when its last user is gone.
+    leave: Mutex<Option<Leave>>,
     /// The engine's half.
     pub(crate) state: InodeState,
+}
+
+/// Which inode it is, for good: a number may be given out again, with another generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) ino: Ino,
+    pub(crate) generation: u32,
 }
 
 impl Inode {
     /// Number.
     pub(crate) fn ino(&self) -> Ino {
         self.ino
+    }
+
+    /// Number and generation.
+    pub(crate) fn node(&self) -> Node {
+        Node { ino: self.ino, generation: self.disk().generation }
+    }
+
+    /// It has no name any more: `leave` goes with it.
+    fn leaves_with(&self, leave: Leave) {
+        if let Some(twice) = self.leave.lock().replace(leave) {
+            twice.disarm();
+        }
+    }
+
+    /// It has a name again.
+    fn stays(&self) {
+        if let Some(leave) = self.leave.lock().take() {
+            leave.disarm();
+        }
     }
 
     /// What its record says, or will say once what changed it is committed: one moment's answer, to be taken once for
@@ -98,10 +128,9 @@ impl Inode {
         old
     }
 
-    /// Whether it must stay in memory although nobody uses it: a change of it is not committed, or somebody has to free
-    /// it.
+    /// Whether it must stay in memory although nobody uses it: a change of it is not committed.
     fn is_pinned(&self) -> bool {
-        self.state.sync_tid().is_some() || self.disk().links == 0
+        self.state.sync_tid().is_some()
     }
 
     /// Bytes of memory that go with it.

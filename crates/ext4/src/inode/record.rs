@@ -2,6 +2,7 @@
 
 use super::Inode;
 use super::core::Core;
+use super::draft::Draft;
 use super::metadata::{FileKind, Metadata};
 use super::places::PointerPlaces;
 use crate::ground::error::{Error, Result};
@@ -33,21 +34,43 @@ impl Ground {
         let place = table.checked_add(u64::from(block)).ok_or_else(bad_number)?;
         let buffer = self.cache.read(place.get())?;
         let (disk, kind) = self.decode_inode(&buffer, offset as usize, ino, place)?;
-        let state = InodeState::new(disk.size, geometry.block_size_log(), self.committed.clone());
-        let state = state.with_kind(map_kind(&disk));
+        let record = buffer.get(offset as usize..).unwrap_or_default();
+        let position =
+            place.byte_offset(geometry.block_size()).unwrap_or(0).saturating_add(u64::from(offset));
+        Ok(self.inode_in_memory(ino, disk, kind, record, position))
+    }
+
+    /// The inode of a record that was made in this moment.
+    ///
+    /// # Errors
+    /// [`Error::CorruptInode`] if its mode names no file type.
+    pub(crate) fn inode_made(&self, draft: Draft) -> Result<Inode> {
+        let Draft { ino, disk, raw, place: (block, offset) } = draft;
+        let kind = disk.file_type().ok_or_else(|| self.corrupt_inode(ino, "its mode names no file type"))?;
+        let start = block.byte_offset(self.superblock.geometry.block_size()).unwrap_or(0);
+        Ok(self.inode_in_memory(ino, disk, kind, &raw, start.saturating_add(offset as u64)))
+    }
+
+    fn inode_in_memory(
+        &self,
+        ino: Ino,
+        disk: DiskInode,
+        kind: FileKind,
+        record: &[u8],
+        position: u64,
+    ) -> Inode {
+        let bits = self.superblock.geometry.block_size_log();
+        let state = InodeState::new(disk.size, bits, self.committed.clone()).with_kind(map_kind(&disk));
         // What was read may hold changes that are not durable. Asked afterwards: an inode changes in memory first, so
         // what a transaction changes later is not in this record.
         if let Some(tid) = self.newest_uncommitted() {
             state.set_datasync_tid(tid.0);
         }
-        let record = buffer.get(offset as usize..).unwrap_or_default();
         let core = Mutex::new(Arc::new(Core::new(self, ino, disk, record, 0)));
-        let position =
-            place.byte_offset(geometry.block_size()).unwrap_or(0).saturating_add(u64::from(offset));
         let pointer_places = PointerPlaces::default();
         let (editing, names) = (Mutex::new(()), RwLock::new(()));
-        let times_looked_at = Mutex::new(None);
-        Ok(Inode { ino, kind, core, editing, names, pointer_places, position, times_looked_at, state })
+        let (times_looked_at, leave) = (Mutex::new(None), Mutex::new(None));
+        Inode { ino, kind, core, editing, names, pointer_places, position, times_looked_at, leave, state }
     }
 
     /// The record at byte `start` of a block of the inode table, checked: what the block says, whatever is in

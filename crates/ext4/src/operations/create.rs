@@ -59,7 +59,7 @@ pub(crate) struct NewFile {
 /// [`Error::NotPermitted`] and [`Error::Incompatible`] for directories that may not be changed; those of finding it.
 pub(crate) fn open_or_create(fs: &Ext4, path: &[u8], new: &NewFile) -> Result<Arc<Inode>> {
     // What cannot be freed waits on, and is not this file's concern.
-    let _waits = fs.files().release_all();
+    let _waits = fs.files().free_left();
     let (mut start, mut rest) = (fs.state.inode(ROOT)?, path.to_vec());
     for _ in 0..=path::LINKS_MAX {
         let (parent, name) = path::parent(&fs.state, &start, &rest)?;

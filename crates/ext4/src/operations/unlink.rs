@@ -30,7 +30,7 @@ const FILE: u32 = 4;
 pub(crate) fn remove_file(fs: &Ext4, path: &[u8]) -> Result<()> {
     let (state, files) = (&fs.state, fs.files());
     // As for a file that is made.
-    let _waits = files.release_all();
+    let _waits = files.free_left();
     let (parent, name) = path::parent(state, &state.inode(ROOT)?, path)?;
     let name = name.ok_or(Error::IsDirectory)?;
     let names = parent.names.write();
@@ -46,13 +46,13 @@ pub(crate) fn remove_file(fs: &Ext4, path: &[u8]) -> Result<()> {
     check(fs, &parent, &inode)?;
     let name = found.spelling.unwrap_or(name);
     let last = remove(&files, &parent, &inode, &name)?;
-    drop(names);
     if last {
-        let ino = inode.ino();
-        files.orphans.wait_for(ino);
-        files.release(ino, Some(inode))?;
+        state.unlinked(&inode);
     }
-    Ok(())
+    drop(names);
+    let ino = inode.ino();
+    drop(inode);
+    files.free_if_left(ino)
 }
 
 /// Whether a name of this file may be removed from this directory.

@@ -294,15 +294,18 @@ fn a_number_is_let_go_by_its_last_user_and_comes_back_as_another_inode() {
     let (first, generation) = (place(&inode), inode.disk().generation);
     let tid = bed.change(&inode, Change::Attributes, |draft| draft.disk.links = 0);
     bed.committed(tid);
-    drop(inode);
+    state.unlinked(&inode);
     bed.look_at_all(&inos[1..]);
-    let inode = bed.inode(ino);
-    assert_eq!(place(&inode), first, "somebody has to free it");
-    let other = inode.clone();
-    assert!(!state.let_go(inode), "somebody uses it");
-    assert!(state.let_go(other), "the last user");
+    let other = bed.inode(ino);
+    assert_eq!(place(&other), first, "it is in use");
+    drop(inode);
+    assert!(!state.leavers().any(), "somebody uses it");
+    drop(other);
+    assert!(state.leavers().any(), "the last user");
     let refused = state.inode(ino).map(drop).unwrap_err();
     assert!(refused.to_string().ends_with("inode is referenced but not in use"), "{refused}");
+    assert_eq!(state.leavers().take(), Some(ino));
+    state.forget(ino);
     // The number is given out again.
     Journaled::run(state, 1, |blocks| {
         let mut draft = super::draft::Draft::load(blocks, ino)?;
@@ -316,9 +319,9 @@ fn a_number_is_let_go_by_its_last_user_and_comes_back_as_another_inode() {
     bed.finish();
 }
 
-/// However they meet, one of those who let a number go at once is the last, and frees it.
+/// However its users meet when they drop it, its number is told once, after the last of them.
 #[test]
-fn of_users_that_let_go_at_once_one_is_the_last() {
+fn an_inode_without_a_name_is_told_of_once_after_its_last_user() {
     let bed = Bed::new(1, 0);
     let (state, ino) = (bed.volume.state(), bed.ino(0));
     let tid = bed.change(&bed.inode(ino), Change::Attributes, |draft| draft.disk.uid = 7);
@@ -326,19 +329,38 @@ fn of_users_that_let_go_at_once_one_is_the_last() {
     for _ in 0..300 {
         let begun = Barrier::new(4);
         let users: Vec<Arc<Inode>> = (0..4).map(|_| bed.inode(ino)).collect();
-        let (begun, last) = (&begun, &AtomicU32::new(0));
+        state.unlinked(&users[0]);
+        let (begun, told) = (&begun, &AtomicU32::new(0));
         std::thread::scope(|scope| {
             for user in users {
                 scope.spawn(move || {
                     begun.wait();
-                    last.fetch_add(u32::from(state.let_go(user)), Ordering::SeqCst);
+                    drop(user);
+                    told.fetch_add(u32::from(state.leavers().take().is_some()), Ordering::SeqCst);
                 });
             }
         });
-        assert_eq!(last.load(Ordering::SeqCst), 1, "users that were told to free it");
+        assert_eq!(told.load(Ordering::SeqCst), 1, "users that were told to free it");
         assert!(state.live_inode(ino).is_none());
+        state.forget(ino);
         state.inodes.check_unused_bytes();
     }
+    bed.finish();
+}
+
+/// An inode that gets a name while it is open is an inode as others: its last user frees nothing.
+#[test]
+fn an_inode_that_gets_a_name_again_stays() {
+    let bed = Bed::new(1, 1 << 20);
+    let (state, ino) = (bed.volume.state(), bed.ino(0));
+    let inode = bed.inode(ino);
+    let first = place(&inode);
+    state.unlinked(&inode);
+    state.named(&inode);
+    drop(inode);
+    assert!(!state.leavers().any());
+    assert_eq!(place(&bed.inode(ino)), first);
+    state.inodes.check_unused_bytes();
     bed.finish();
 }
 
