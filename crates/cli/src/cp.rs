@@ -16,8 +16,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use uext4::{DeviceSpec, FileKind, Target, Volume};
-use uext4_transfer::{Devices, Error, Export, Keep, Observer};
+use uext4::{DeviceSpec, FileKind, Target};
+use uext4_transfer::{Dest, Devices, Error, Export, Keep, Observer, Onto};
 
 /// `uext4 cp`.
 #[derive(Args)]
@@ -26,8 +26,10 @@ use uext4_transfer::{Devices, Error, Export, Keep, Observer};
 )]
 pub struct CpArgs {
     /// What to copy, then where: DEVICE:/path … HOSTPATH. Holes and unwritten ranges become holes. Into a volume
-    /// (HOSTPATH … DEVICE:/path) go new regular files, with their permissions; they belong to who runs this. Pipes and
-    /// devices of the host are read to their end, and `-` is standard input.
+    /// (HOSTPATH … DEVICE:/path) go regular files. A new one has the permissions of its source and belongs to who runs
+    /// this. One that is there is replaced when the last byte of the new one is written: whatever fails, the old one is
+    /// left. The new one has its owner, permissions and attributes, but not its other names.
+    /// Pipes and devices of the host are read to their end, and `-` is standard input.
     #[arg(value_name = "PATH", required = true, num_args = 2.., value_hint = ValueHint::FilePath)]
     pub paths: Vec<OsString>,
     /// Directories with everything in them, symbolic links as links, hard links, pipes, sockets and (as root)
@@ -48,6 +50,11 @@ pub struct CpArgs {
     /// Print each source and its destination.
     #[arg(short, long)]
     pub verbose: bool,
+    /// Into a volume: fill the file that is there again instead of replacing it, after a look whether there is room. It
+    /// keeps its inode, all its names and its attributes. A copy that fails then, or a crash, leaves part of the new
+    /// contents.
+    #[arg(long)]
+    pub in_place: bool,
     /// How to open, and in which form.
     #[command(flatten)]
     pub common: CommonArgs,
@@ -155,6 +162,11 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
     if Target::has_inner_path(dest.as_bytes()) {
         return import(args, sources, &Operand::parse(dest)?, globals);
     }
+    if args.in_place {
+        return Err(CliError::usage(
+            "--in-place is for copies into a volume: the last PATH is DEVICE:/path then",
+        ));
+    }
     refuse_host_sources(sources)?;
     // What is named twice is copied once.
     let mut named = HashSet::new();
@@ -189,6 +201,9 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
     troubles.finish()
 }
 
+/// What a copy that found no room beside the old file says of it.
+const IN_PLACE: &str = "the old file is as it was; --in-place needs no room for both";
+
 /// Copies files of the host into a volume.
 fn import(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals) -> Result<(), CliError> {
     if args.recursive || args.archive || args.preserve {
@@ -214,14 +229,21 @@ fn import(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals
     if into && sources.iter().any(|source| source == STDIN) {
         return Err(CliError::usage("standard input has no name: say which file it becomes"));
     }
+    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let onto = if args.in_place { Onto::InPlace } else { Onto::Replaced };
     let (mut troubles, mut verbose) = (globals.troubles(), Verbose::new(args, globals));
     for source in sources {
         let name = Path::new(source).file_name().filter(|_| into);
         let path = name.map_or_else(|| dest.path.clone(), |name| dest.inside(name.as_bytes()));
         let named = name.map_or_else(|| dest.argument.clone(), |name| dest.below(name.as_bytes()));
         verbose.copying(source, &named);
-        let done = import_one(source, &volume, Path::new(OsStr::from_bytes(&path)));
-        let done = done.and_then(|done| done.map_err(|error| told(error, |_dest| named.clone())));
+        let path = Path::new(OsStr::from_bytes(&path));
+        let done = import_one(source, &Dest { volume: &volume, path, owner, onto })?;
+        let replaces = onto == Onto::Replaced && volume.metadata(path).is_ok();
+        let done = done.map_err(|error| match error.errno() {
+            libc::ENOSPC if replaces => told(error, |_dest| named.clone()).with(IN_PLACE),
+            _ => told(error, |_dest| named.clone()),
+        });
         troubles.one_of(sources.len(), done)?;
     }
     drop(volume);
@@ -234,15 +256,14 @@ fn import(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals
 const STDIN: &str = "-";
 
 /// Copies one file of the host, or standard input; inside, what the copy says.
-fn import_one(source: &OsStr, volume: &Volume, dest: &Path) -> Result<uext4_transfer::Result<()>, CliError> {
-    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+fn import_one(source: &OsStr, dest: &Dest<'_>) -> Result<uext4_transfer::Result<()>, CliError> {
     if source != STDIN {
         let regular = std::fs::metadata(source).ok().filter(|found| found.is_file());
         let template = if regular.is_some() { BYTES } else { OPEN_ENDED };
         let total = regular.map_or(0, |found| found.len());
         let mut progress = Progress::new(template, text::visible(source.as_bytes()), total, true);
         let advance = &mut |bytes| progress.advance(bytes);
-        return Ok(uext4_transfer::import(Path::new(source), volume, dest, owner, advance).map(drop));
+        return Ok(uext4_transfer::import(Path::new(source), dest, advance).map(drop));
     }
     let name = "standard input";
     let stdin = io::stdin().as_fd().try_clone_to_owned();
@@ -254,7 +275,7 @@ fn import_one(source: &OsStr, volume: &Volume, dest: &Path) -> Result<uext4_tran
     let mut progress = Progress::new(OPEN_ENDED, name.into(), 0, true);
     let advance = &mut |bytes| progress.advance(bytes);
     let name = Path::new(name);
-    Ok(uext4_transfer::import_stream(name, &stdin, mode, volume, dest, owner, advance).map(drop))
+    Ok(uext4_transfer::import_stream(name, &stdin, mode, dest, advance).map(drop))
 }
 
 /// From host to host is not for us.

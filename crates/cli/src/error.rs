@@ -104,6 +104,14 @@ impl CliError {
         self
     }
 
+    /// The same, with more to say.
+    pub fn with(mut self, more: &str) -> Self {
+        if let CliError::Failed(failure) = &mut self {
+            failure.message = format!("{}; {more}", failure.message);
+        }
+        self
+    }
+
     /// The same, after some of it was done: what `done` says of `bytes` bytes, unless there are none.
     pub fn after(mut self, done: &str, bytes: u64, of: u64) -> Self {
         if let CliError::Failed(failure) = &mut self

@@ -42,6 +42,36 @@ fn files_go_into_a_volume_and_are_removed() {
 }
 
 #[test]
+fn a_copy_that_does_not_fit_leaves_the_file_that_is_there() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    let scratch = Scratch::new(96 << 20);
+    let long = scratch.file("long");
+    let old = good([OsStr::new("cat"), &at(&volume, "/hello")]);
+    std::fs::write(&long, vec![b'x'; std::fs::metadata(volume.path()).unwrap().len() as usize]).unwrap();
+    for flags in [&[][..], &["--in-place"]] {
+        let args = [&["cp"], flags].concat().into_iter().map(OsStr::new);
+        let said = bad(1, args.chain([long.as_os_str(), &at(&volume, "/hello")]));
+        assert!(said.contains("no space left"), "{said}");
+        assert_eq!(said.contains("--in-place needs no room for both"), flags.is_empty(), "{said}");
+        assert_eq!(good([OsStr::new("cat"), &at(&volume, "/hello")]), old, "{flags:?}");
+        oracle::e2fsck_clean(volume.path());
+    }
+    std::fs::write(&long, "short").unwrap();
+    let inode = |path: &str| text([OsStr::new("stat"), &at(&volume, path)]);
+    let before = inode("/hello");
+    good([OsStr::new("cp"), OsStr::new("--in-place"), long.as_os_str(), &at(&volume, "/hello")]);
+    let number = |said: &str| {
+        said.split("Inode: ").nth(1).map(|rest| rest.split_whitespace().next().map(str::to_owned))
+    };
+    assert_eq!(number(&inode("/hello")), number(&before));
+    assert_eq!(good([OsStr::new("cat"), &at(&volume, "/hello")]), b"short");
+    oracle::e2fsck_clean(volume.path());
+    let said = bad(2, [OsStr::new("cp"), OsStr::new("--in-place"), &at(&volume, "/hello"), long.as_os_str()]);
+    assert!(said.contains("into a volume"), "{said}");
+}
+
+#[test]
 fn a_copy_that_does_not_fit_leaves_nothing() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
     let volume = volume();

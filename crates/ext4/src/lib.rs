@@ -95,6 +95,7 @@ pub use face::file::{File, MapIter};
 pub use face::info::Info;
 pub use face::queue::{Completion, Completions, IoQueue};
 pub use face::read_dir::ReadDir;
+pub use face::replace::Replacement;
 pub use face::shape::Fallocate;
 pub use face::statfs::StatFs;
 pub use face::target::Target;

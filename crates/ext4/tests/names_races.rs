@@ -1,4 +1,4 @@
-//! Names that several remove at once, and names beside a file that cannot be freed.
+//! Names that several remove at once, names beside a file that cannot be freed, and names of damaged files.
 
 use crate::common;
 
@@ -73,4 +73,41 @@ fn a_file_that_cannot_be_freed_is_in_nobodys_way() {
     volume.remove_file("/new").unwrap();
     let closed = volume.close();
     assert!(matches!(closed, Err(Error::Corrupt(_))), "{closed:?}");
+}
+
+/// What freeing a file will look at is looked at before its name goes.
+#[test]
+fn the_name_of_a_file_that_is_damaged_stays() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
+    let scratch = Scratch::new(96 << 20);
+    let image = sample_with(4096, &[]);
+    let word = |at: usize| u32::from_le_bytes(image.bytes[at..at + 4].try_into().unwrap()) as usize;
+    let layout = Layout::of(&image);
+    let (leaf, bitmap, inode_bitmap) = {
+        let volume = common::open_ro(image.device());
+        let root = layout.inode(volume.metadata("/frag").unwrap().ino) + 0x28;
+        assert!(word(root + 4) >> 16 > 0 || image.bytes[root + 6] > 0, "a tree with leaves");
+        (word(root + 12 + 4) * 4096, word(4096) * 4096, word(4096 + 4) * 4096)
+    };
+    for (what, place) in
+        [("a leaf of the map", leaf + 20), ("blocks", bitmap + 40), ("inodes", inode_bitmap + 2)]
+    {
+        let mut damaged = image.clone();
+        damaged.bytes[place] ^= 0xff;
+        let device = damaged.device();
+        let volume = open_rw(device.clone());
+        for refused in [
+            volume.remove_file("/frag").unwrap_err(),
+            volume.replace_file("/frag", uext4::OpenOptions::new()).map(drop).unwrap_err(),
+        ] {
+            assert!(matches!(refused, Error::Corrupt(_)), "{what}: {refused:?}");
+        }
+        assert_eq!(volume.metadata("/frag").unwrap().links, 1, "{what}");
+        drop(volume);
+        let path = scratch.file("volume.img");
+        let mut after = Image::of(&*device);
+        after.bytes[place] ^= 0xff;
+        after.save(&path);
+        oracle::e2fsck_clean(&path);
+    }
 }

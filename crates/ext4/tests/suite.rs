@@ -61,6 +61,7 @@ mod recovery_faults;
 mod recovery_kernel;
 mod recovery_layouts;
 mod refusals;
+mod replace;
 mod settled;
 mod shift;
 mod shrink;

@@ -13,24 +13,43 @@ use uext4::{Buffer, BufferPool, File, OpenOptions, Volume, WriteFlags};
 /// Bytes that are copied at once.
 const STEP: usize = 1 << 20;
 
-/// Copies the file `source` of the host into `volume`, as `dest`: its contents and, if the file is new, its permissions
-/// without set-user-id, set-group-id and sticky bits. A new file belongs to user and group `owner`. Holes stay holes,
-/// but for the last block of a file that ends in one. A pipe or a device is read to its end. `advance` is told of each
-/// part, in bytes. Returns the size in bytes.
+/// What a copy does with a file that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Onto {
+    /// It replaces it as a whole, when the last byte is there ([`Volume::replace_file`]): whatever fails, the old file
+    /// is left. The new one has owner, permissions and attributes of the old, and this name only. Until then both take
+    /// space.
+    Replaced,
+    /// It empties it, after a look whether there is room, and fills it again: the same inode, with all its names. A
+    /// copy that fails half-way, or a crash, leaves part of the new contents.
+    InPlace,
+}
+
+/// Where a copy goes.
+#[derive(Clone, Copy)]
+pub struct Dest<'v> {
+    /// The volume, open for writing.
+    pub volume: &'v Volume,
+    /// The file in it.
+    pub path: &'v Path,
+    /// User and group of a new file.
+    pub owner: (u32, u32),
+    /// What to do with a file that is there.
+    pub onto: Onto,
+}
+
+/// Copies the file `source` of the host to `dest`: its contents and, if the file is new, its permissions without
+/// set-user-id, set-group-id and sticky bits. Holes stay holes, but for the last block of a file that ends in one. A
+/// pipe or a device is read to its end. `advance` is told of each part, in bytes. Returns the size in bytes.
 ///
-/// Durable after the next sync or [`Volume::close`]. If it fails half-way, a new file is removed; one that was there
-/// is left as far as it came.
+/// A file that is new, or replaces another one, gets its name when all of it is there. Durable after the next sync or
+/// [`Volume::close`].
 ///
 /// # Errors
-/// About the host: that of opening and reading `source`, which must not be a directory. About the volume, with an empty
-/// path: that of making and writing `dest`, which is left alone if it cannot be filled again.
-pub fn import(
-    source: &Path,
-    volume: &Volume,
-    dest: &Path,
-    owner: (u32, u32),
-    advance: &mut dyn FnMut(u64),
-) -> Result<u64> {
+/// About the host: that of opening and reading `source`, which must not be a directory. About the volume, with an
+/// empty path: that of making and writing `dest`, which is as it was, or is not there; [`Onto::InPlace`] says what may
+/// be left of it otherwise.
+pub fn import(source: &Path, dest: &Dest<'_>, advance: &mut dyn FnMut(u64)) -> Result<u64> {
     let refused = |action, error: io::Error| Error::refused(source, action, error);
     let host = HostFile::open(source).map_err(|error| refused("open", error))?;
     let metadata = host.metadata().map_err(|error| refused("stat", error))?;
@@ -38,14 +57,15 @@ pub fn import(
         return Err(refused("copy", io::Error::from_raw_os_error(libc::EISDIR)));
     }
     let size = metadata.is_file().then_some(metadata.len());
-    fill(volume, dest, metadata.mode(), owner, &mut |file| match size {
+    let room = size.map(|size| (&host, size));
+    fill(dest, metadata.mode(), room, &mut |file| match size {
         Some(size) => pour(source, &host, file, size, advance).map(|()| size),
         None => drain(source, &host, file, advance),
     })
 }
 
 /// As [`import`], from a descriptor that is open, read from where it stands to its end. `name` is what errors call it,
-/// `mode` has the permissions of a new file.
+/// `mode` has the permissions of a new file. Nobody knows how much comes, so [`Onto::InPlace`] looks for no room.
 ///
 /// # Errors
 /// As [`import`].
@@ -53,44 +73,73 @@ pub fn import_stream(
     name: &Path,
     from: &HostFile,
     mode: u32,
-    volume: &Volume,
-    dest: &Path,
-    owner: (u32, u32),
+    dest: &Dest<'_>,
     advance: &mut dyn FnMut(u64),
 ) -> Result<u64> {
-    fill(volume, dest, mode, owner, &mut |file| drain(name, from, file, advance))
+    fill(dest, mode, None, &mut |file| drain(name, from, file, advance))
 }
 
-/// Makes or empties `dest` and fills it; a new file that cannot be filled is removed. Returns what `fill` returns.
+/// Fills a new file, which gets its name then, or the one that is there. Returns what `fill` returns. `room`: what is
+/// to find room, if that is known.
 fn fill(
-    volume: &Volume,
-    dest: &Path,
+    dest: &Dest<'_>,
     mode: u32,
-    owner: (u32, u32),
+    room: Option<(&HostFile, u64)>,
     fill: &mut dyn FnMut(&File) -> Result<u64>,
 ) -> Result<u64> {
-    let options = OpenOptions::new().write(true).mode(mode & 0o777).owner(owner.0, owner.1);
-    let (opened, is_new) = match volume.open_file(dest, options.clone().create_new(true)) {
-        Err(uext4::Error::Exists) => (volume.open_file(dest, options).and_then(emptied), false),
-        other => (other, true),
-    };
-    let file = opened.map_err(answer)?;
-    let filled = fill(&file);
-    drop(file);
-    if filled.is_err() && is_new {
-        // What went wrong first is told.
-        let _second = volume.remove_file(dest);
+    let Dest { volume, path, owner, onto } = *dest;
+    if onto == Onto::InPlace {
+        match volume.open_file(path, OpenOptions::new().write(true)) {
+            Err(uext4::Error::NotFound) => {}
+            opened => {
+                let file = opened.map_err(answer)?;
+                if let Some((host, size)) = room {
+                    check_room(volume, &file, host, size).map_err(answer)?;
+                }
+                emptied(&file).map_err(answer)?;
+                return fill(&file);
+            }
+        }
     }
-    filled
+    let options = OpenOptions::new().mode(mode & 0o777).owner(owner.0, owner.1);
+    let new = volume.replace_file(path, options).map_err(answer)?;
+    let filled = fill(new.file())?;
+    new.finish().map_err(answer)?;
+    Ok(filled)
 }
 
 /// The same file with nothing in it, unless it could not be filled again.
-fn emptied(file: File) -> uext4::Result<File> {
+fn emptied(file: &File) -> uext4::Result<()> {
     let query = Query { write: true, pos: file.size(), length: 1, sync: Sync::None, queued: false };
     match file.explain(&query)?.refused {
         Some(feature) => Err(uext4::Error::Incompatible { action: "fill again", feature }),
-        None => file.set_len(0).map(|()| file),
+        None => file.set_len(0),
     }
+}
+
+/// Blocks that a leaf of a map tells of at least, unless nearly every block lies alone: for the blocks of the map.
+const BLOCKS_OF_LEAF: u64 = 256;
+
+/// Whether the data of a file of the host finds room when this one is empty: what is free for files, and what it gives
+/// back itself.
+fn check_room(volume: &Volume, file: &File, host: &HostFile, size: u64) -> uext4::Result<()> {
+    let unit = u64::from(volume.block_size()) * u64::from(volume.superblock().geometry.cluster_blocks());
+    let (mut pos, mut wanted) = (0, 0);
+    while let Some((start, end)) = next_data(host, pos, size) {
+        // Two ranges may touch one unit: it counts once for the first of them.
+        let first = (start / unit * unit).max(pos.next_multiple_of(unit));
+        wanted += end.next_multiple_of(unit).saturating_sub(first);
+        pos = end;
+    }
+    if pos < size {
+        // The last block of a file that ends in a hole is written.
+        wanted += unit;
+    }
+    let block = u64::from(volume.block_size());
+    wanted += wanted / block / BLOCKS_OF_LEAF * block;
+    let own = file.metadata().blocks * 512;
+    let free = volume.statfs()?.available * block;
+    if wanted > free.saturating_add(own) { Err(uext4::Error::NoSpace) } else { Ok(()) }
 }
 
 fn answer(error: uext4::Error) -> Error {

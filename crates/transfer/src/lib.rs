@@ -26,5 +26,5 @@ mod xattrs;
 pub use devices::Devices;
 pub use error::{Cause, Error, Result, Subject};
 pub use export::{Export, Keep, Observer};
-pub use import::{import, import_stream};
+pub use import::{Dest, Onto, import, import_stream};
 pub use read_ahead::stream;

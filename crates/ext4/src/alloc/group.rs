@@ -312,6 +312,18 @@ pub(crate) fn inode_used(blocks: &impl Blocks, ino: Ino) -> Result<bool> {
     blocks.look(descriptor.inode_bitmap, |bitmap| bit(bitmap, index))
 }
 
+/// Whether an inode is in use, and its bitmap and descriptor are sound.
+///
+/// # Errors
+/// [`Error::Corrupt`], and those of the body.
+pub(crate) fn check_inode_used(blocks: &impl Blocks, ino: Ino) -> Result<()> {
+    let (group, index) = place_of_inode(blocks, ino)?;
+    match bit(&sound_inode_bitmap(blocks, group)?.1, index) {
+        true => Ok(()),
+        false => Err(Corrupt::from(CorruptKind::InodeFree).in_group(group).in_inode(ino).into()),
+    }
+}
+
 /// Marks an inode used, or free. Records of the table before it that were never written are zeroed: from now on they
 /// are looked at.
 ///

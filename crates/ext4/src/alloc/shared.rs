@@ -11,7 +11,7 @@
 
 use super::Space;
 use super::claims::Windows;
-use super::group::{descriptor, place_of_inode};
+use super::group::{check_inode_used, descriptor, place_of_inode};
 use super::inode::{self, NewInode};
 use super::reserve::set_aside;
 use super::search::{Allocator, Run, Wish, check_give_back};
@@ -158,6 +158,15 @@ impl FreeSpace {
         // The descriptor that counts it counts blocks too.
         let _groups = self.groups.lock();
         inode::free(blocks, draft, now)
+    }
+
+    /// Whether an inode could be freed, as far as its group says: changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it is free, or bitmap and descriptor are damaged; those of the body.
+    pub(crate) fn check_free_inode(&self, blocks: &impl Blocks, ino: Ino) -> Result<()> {
+        let _groups = self.groups.lock();
+        check_inode_used(blocks, ino)
     }
 
     /// Keeps so many clusters for who holds the result.

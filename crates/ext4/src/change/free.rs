@@ -10,9 +10,10 @@ use crate::ground::credits;
 use crate::ground::direct::Direct;
 use crate::ground::error::{Error, Result};
 use crate::ground::journaled::Journaled;
+use crate::inode::Inode;
 use crate::inode::draft::Draft;
 use crate::inode::fields::now;
-use crate::map::edit::{self, Form};
+use crate::map::edit::{self, Form, Part};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use uext4_blockdev::{BufferPool, WriteDurability};
@@ -25,6 +26,8 @@ use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 const METADATA: u32 = 64;
 /// Blocks that giving up a block of attributes changes, beside its group: itself, and a block of revokes.
 const ATTRIBUTES: u32 = 2;
+/// Runs of blocks that are looked up in the bitmaps at a time.
+const CHECKED: usize = 256;
 /// Offset of an attribute block's reference count.
 const REFERENCES: usize = 4;
 
@@ -62,6 +65,45 @@ fn is_metadata(draft: &Draft) -> bool {
 }
 
 impl Files<'_> {
+    /// Whether all that an inode has can be given back: its attributes, every node of its map, the bitmaps of its
+    /// blocks and of itself. Reads what freeing it reads, and changes nothing. Nobody changes its map meanwhile.
+    ///
+    /// # Errors
+    /// As of [`check_frees`]; [`Error::Corrupt`] naming what is damaged.
+    pub(crate) fn check_frees_all(&self, inode: &Inode) -> Result<()> {
+        let (blocks, ino) = (Direct(self.state), inode.ino());
+        let _map = inode.state.map.lock();
+        let draft = Draft::load(&blocks, ino)?;
+        check_frees(&blocks, &draft)?;
+        self.space.check_free_inode(&blocks, ino)?;
+        let mut runs = Vec::new();
+        if draft.disk.xattr_block.get() != 0 {
+            runs.push((draft.disk.xattr_block, 1));
+        }
+        if Form::of(&draft.disk).is_some() {
+            edit::walk(&blocks, &draft, &mut |part| {
+                runs.push(match part {
+                    Part::Node(block) => (block, 1),
+                    Part::Data(extent) => (extent.physical, u64::from(extent.length)),
+                });
+                if runs.len() < CHECKED { Ok(()) } else { self.check_runs(ino, &mut runs) }
+            })?;
+        }
+        self.check_runs(ino, &mut runs)
+    }
+
+    fn check_runs(&self, ino: Ino, runs: &mut Vec<(Pblk, u64)>) -> Result<()> {
+        let size = u64::from(self.state.superblock.geometry.cluster_blocks());
+        if size == 1 {
+            self.space.check_give_back(&Direct(self.state), ino, runs)?;
+        } else {
+            // Several of them may lie in one cluster, which is told of once.
+            runs.iter().try_for_each(|run| self.space.check_give_back(&Direct(self.state), ino, &[*run]))?;
+        }
+        runs.clear();
+        Ok(())
+    }
+
     /// Frees an inode without links that nobody uses: its blocks, its attributes, its number.
     ///
     /// # Errors

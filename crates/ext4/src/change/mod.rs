@@ -10,6 +10,7 @@
 //! | `clear.rs` | written blocks become unwritten |
 //! | `shift.rs` | blocks get other places in the file |
 //! | `free.rs` | all that an inode without a name has |
+//! | `attributes.rs` | owner, mode, lists and the like of a file that is replaced |
 //! | `privileges.rs` | set-user-id, set-group-id and capabilities, which go with the first write |
 //! | `times.rs` | times of overwrites, which nothing else writes |
 //! | `orphans.rs` | inodes that are to be freed or cut, and what a crash left of that |
@@ -22,6 +23,7 @@
 
 mod allocate;
 pub(crate) mod append;
+mod attributes;
 mod clear;
 mod convert;
 pub(crate) mod free;

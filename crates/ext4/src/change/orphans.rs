@@ -30,7 +30,7 @@ use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
 /// Blocks that joining or leaving the chain changes: the superblock, the record, the one before it, and
 /// a block of the orphan file.
-pub(super) const CREDITS: u32 = 4;
+pub(crate) const CREDITS: u32 = 4;
 
 /// The orphans of an open volume.
 #[derive(Default)]

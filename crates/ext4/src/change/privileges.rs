@@ -31,7 +31,7 @@ const SET_GROUP: u16 = 0o2000;
 const GROUP_RUNS: u16 = 0o010;
 
 /// The name behind `security.`.
-const CAPABILITY: &[u8] = b"capability";
+pub(super) const CAPABILITY: &[u8] = b"capability";
 
 /// The record, the block of attributes, another one of its own, a block of revokes, and the groups of both.
 fn most_credits(ground: &Ground) -> u32 {
@@ -39,7 +39,7 @@ fn most_credits(ground: &Ground) -> u32 {
 }
 
 /// The bits of a mode that a change of the contents takes away.
-fn set_id(ground: &Ground, mode: u16) -> u16 {
+pub(super) fn set_id(ground: &Ground, mode: u16) -> u16 {
     let group = if mode & GROUP_RUNS != 0 { SET_GROUP } else { 0 };
     if ground.keeps_set_id { 0 } else { mode & (SET_USER | group) }
 }
@@ -160,7 +160,7 @@ impl Files<'_> {
 }
 
 /// Takes the capability out of the record.
-fn strip_record(blocks: &impl Blocks, draft: &mut Draft) -> Result<bool> {
+pub(super) fn strip_record(blocks: &impl Blocks, draft: &mut Draft) -> Result<bool> {
     let superblock = &blocks.ground().superblock;
     if draft.disk.extra_isize == 0 {
         return Ok(false);

@@ -1,9 +1,11 @@
 //! An inode in use by somebody outside.
 
 use super::volume::Shared;
-use crate::inode::{Inode, Node};
+use crate::ground::error::{Error, Result};
+use crate::inode::Inode;
 use std::ops::Deref;
 use std::sync::Arc;
+use uext4_ondisk::Ino;
 
 /// A use of an inode, with its volume. It lets go by itself: the last one writes the times of overwrites, and frees an
 /// inode whose last name is gone. That takes handles, so no lock is held where one is dropped.
@@ -29,9 +31,17 @@ impl Held {
         Held { inode: Some(inode), writes: true, shared }
     }
 
-    /// Number and generation, which tell it from all others that ever had its number.
-    pub(crate) fn node(&self) -> Node {
-        Inode::node(self)
+    /// A use of the inode with this number: of `generation` only, if that is given. A number is given out again when
+    /// its inode was freed, with another generation.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if the number is another inode's by now; those of reading it.
+    pub(crate) fn by_number(shared: &Arc<Shared>, ino: Ino, generation: Option<u32>) -> Result<Held> {
+        let held = Held::new(shared.fs.state.inode(ino)?, shared.clone());
+        match generation {
+            Some(generation) if held.disk().generation != generation => Err(Error::Stale(ino)),
+            _ => Ok(held),
+        }
     }
 
     /// The volume.

@@ -10,6 +10,7 @@ pub(crate) mod info;
 mod names;
 pub(crate) mod queue;
 pub(crate) mod read_dir;
+pub(crate) mod replace;
 pub(crate) mod shape;
 pub(crate) mod statfs;
 pub(crate) mod target;

@@ -1,6 +1,7 @@
 //! Calls that take a path or an inode number: for files, attributes, links and directories.
 
 use super::file::File;
+use super::held::Held;
 use super::read_dir::ReadDir;
 use super::volume::Volume;
 use super::walk::TableReader;
@@ -56,14 +57,14 @@ impl Volume {
         self.open_loaded(inode, options)
     }
 
-    /// Opens a regular file by inode number.
+    /// Opens a regular file by inode number, and by generation if the options give one.
     ///
     /// # Errors
-    /// Those of [`Volume::open_file`].
+    /// [`Error::Stale`]; those of [`Volume::open_file`].
     pub fn open_inode(&self, ino: Ino, options: OpenOptions) -> Result<File> {
         options.check()?;
-        let inode = self.state().inode(ino)?;
-        self.open_loaded(inode, options)
+        let held = Held::by_number(&self.shared, ino, options.generation)?;
+        self.open_loaded(Arc::clone(&held), options)
     }
 
     /// Removes a name of a file, symbolic link or device: of anything but a directory. With its last name the file
@@ -81,14 +82,14 @@ impl Volume {
     }
 
     /// Refuses a change of names on a volume that takes none now.
-    fn check_changes(&self) -> Result<()> {
+    pub(super) fn check_changes(&self) -> Result<()> {
         if !self.shared.options.write {
             return Err(Error::ReadOnly("the volume was opened read-only"));
         }
         self.shared.fs.check_alive()
     }
 
-    fn open_loaded(&self, inode: Arc<Inode>, options: OpenOptions) -> Result<File> {
+    pub(super) fn open_loaded(&self, inode: Arc<Inode>, options: OpenOptions) -> Result<File> {
         match inode.kind() {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Error::IsDirectory),

@@ -41,7 +41,7 @@ impl ReadDir {
 
     /// Reads blocks until there are entries or no block is left.
     fn fill(&mut self) -> Result<()> {
-        let _names = self.inode.names.read();
+        let _names = self.inode.steady_names();
         let directory = Directory::open(self.volume.state(), &self.inode)?;
         while self.entries.is_empty() && self.next < directory.blocks() {
             let entries = &mut self.entries;

@@ -85,6 +85,9 @@ pub enum Error {
     /// No such file or directory.
     #[error("no such file or directory")]
     NotFound,
+    /// The number that was asked for belongs to another inode by now, with another generation.
+    #[error("inode {0} is another one by now")]
+    Stale(Ino),
     /// It exists already.
     #[error("it exists already")]
     Exists,
@@ -254,6 +257,7 @@ impl Error {
             Error::NotFound => libc::ENOENT,
             Error::NoSpace => libc::ENOSPC,
             Error::Limit(limit) => limit.errno(),
+            Error::Stale(_) => libc::ESTALE,
             Error::Exists => libc::EEXIST,
             Error::NotDirectory => libc::ENOTDIR,
             Error::IsDirectory => libc::EISDIR,

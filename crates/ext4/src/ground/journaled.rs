@@ -5,6 +5,7 @@
 
 use super::blocks::Blocks;
 use super::error::{Error, Result};
+use super::order::{Rank, Taken};
 use super::state::Ground;
 use super::unlogged::Step;
 use uext4_jbd2::{AbortCause, FreedRun, Handle, Tid};
@@ -16,6 +17,7 @@ pub(crate) struct Journaled<'g> {
     /// Dropped before the handle: nobody commits in between.
     half: Half<'g>,
     body: Body<'g>,
+    _taken: Taken,
 }
 
 enum Body<'g> {
@@ -59,12 +61,13 @@ impl<'g> Journaled<'g> {
         credits: u32,
         edit: impl FnOnce(&mut Journaled<'g>) -> Result<T>,
     ) -> Result<T> {
+        let _taken = Taken::note(Rank::Handle);
         let body = match (&ground.journal, &ground.unlogged) {
             (Some(journal), _) => Body::Handle(journal.start(credits)?),
             (None, Some(unlogged)) => Body::Unlogged(unlogged.begin(&ground.zones)?),
             (None, None) => return Err(Error::ReadOnly("no journal was opened")),
         };
-        let mut blocks = Journaled { ground, half: Half { ground, changed: false }, body };
+        let mut blocks = Journaled { ground, half: Half { ground, changed: false }, body, _taken };
         match edit(&mut blocks) {
             Ok(done) => {
                 blocks.half.changed = false;
@@ -106,7 +109,7 @@ impl<'g> Journaled<'g> {
         moved: bool,
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T> {
-        let Journaled { ground, body, half } = self;
+        let Journaled { ground, body, half, .. } = self;
         match body {
             Body::Handle(handle) => {
                 let pin = ground.cache.pin(block.get())?;
@@ -145,7 +148,7 @@ impl Blocks for Journaled<'_> {
     }
 
     fn fresh<T>(&mut self, block: Pblk, fill: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
-        let Journaled { ground, body, half } = self;
+        let Journaled { ground, body, half, .. } = self;
         match body {
             Body::Handle(handle) => {
                 let pin = ground.cache.pin(block.get())?;

@@ -20,6 +20,7 @@ mod io_error;
 pub(crate) mod journaled;
 
 pub(crate) mod options;
+pub(crate) mod order;
 pub(crate) mod primary;
 pub(crate) mod recovered;
 pub(crate) mod seal;

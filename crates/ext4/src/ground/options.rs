@@ -142,6 +142,7 @@ pub struct OpenOptions {
     pub(crate) create: Create,
     pub(crate) mode: Option<u32>,
     pub(crate) owner: (u32, u32),
+    pub(crate) generation: Option<u32>,
 }
 
 /// What an open does about a file that is not there.
@@ -220,6 +221,14 @@ impl OpenOptions {
     #[must_use]
     pub fn owner(mut self, uid: u32, gid: u32) -> Self {
         self.owner = (uid, gid);
+        self
+    }
+
+    /// Opens by number the inode of this generation only ([`Metadata::generation`](crate::Metadata::generation)): a
+    /// number is given out again when its file is gone, and [`Error::Stale`] says so. Paths are not concerned.
+    #[must_use]
+    pub fn generation(mut self, generation: u32) -> Self {
+        self.generation = Some(generation);
         self
     }
 

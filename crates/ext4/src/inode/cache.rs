@@ -33,6 +33,8 @@ use uext4_ondisk::Ino;
 /// The file system's own state: its ground, and the inodes on it.
 pub(crate) struct Ext4State {
     ground: Ground,
+    /// Whoever moves a directory to another parent: `operations/directories.rs`.
+    pub(crate) moves: Mutex<()>,
     pub(super) inodes: InodeCache,
 }
 
@@ -54,7 +56,7 @@ impl DerefMut for Ext4State {
 impl Ext4State {
     /// Nothing in memory yet. Unused inodes may take `inode_budget` bytes.
     pub(crate) fn new(ground: Ground, inode_budget: usize) -> Ext4State {
-        Ext4State { ground, inodes: InodeCache::new(inode_budget) }
+        Ext4State { ground, moves: Mutex::new(()), inodes: InodeCache::new(inode_budget) }
     }
 
     /// The inode, loaded once for all users. One that holds an attribute's value is no file, whoever names it.

@@ -2,9 +2,11 @@
 
 use super::core::Core;
 use super::draft::Draft;
+use super::metadata::FileKind;
 use super::{Inode, timestamp};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::Result;
+use crate::ground::order::{Rank, Taken};
 use parking_lot::MutexGuard;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -20,12 +22,13 @@ pub(crate) enum Change {
 }
 
 /// An inode under change. It is this editor's alone; readers go on with what was stored last. Taken inside the handle
-/// and before the map lock; never wait for a handle or a gate while holding one.
+/// and before the map lock; never wait for a handle or a gate while holding one. Several are taken by [`edit_several`].
 pub(crate) struct Edit<'a> {
     inode: &'a Inode,
     draft: Draft,
     told_ns: u64,
     _turn: MutexGuard<'a, ()>,
+    _taken: Taken,
 }
 
 impl Inode {
@@ -35,6 +38,7 @@ impl Inode {
     /// # Errors
     /// Those of [`Draft::load_at`].
     pub(crate) fn edit(&self, blocks: &impl Blocks) -> Result<Edit<'_>> {
+        let taken = Taken::note(self.rank());
         let turn = self.editing.lock();
         let block = u64::from(blocks.ground().superblock.geometry.block_size());
         let place = (Pblk(self.position() / block), (self.position() % block) as usize);
@@ -45,11 +49,39 @@ impl Inode {
             told_ns = written;
             draft.stamp(timestamp(written), true);
         }
-        Ok(Edit { inode: self, draft, told_ns, _turn: turn })
+        Ok(Edit { inode: self, draft, told_ns, _turn: turn, _taken: taken })
+    }
+
+    fn rank(&self) -> Rank {
+        match self.kind {
+            FileKind::Directory => Rank::Directory(self.ino),
+            _ => Rank::File(self.ino),
+        }
     }
 }
 
-impl Edit<'_> {
+/// Begins changes of several inodes, each named once: directories come first, then by number. So two that change the
+/// same inodes, named in any order, do not wait for each other. Returned as they were named.
+///
+/// # Errors
+/// As of [`Inode::edit`].
+pub(crate) fn edit_several<'a>(blocks: &impl Blocks, inodes: &[&'a Inode]) -> Result<Vec<Edit<'a>>> {
+    let mut order: Vec<usize> = (0..inodes.len()).collect();
+    order.sort_unstable_by_key(|at| inodes[*at].rank());
+    let mut edits = Vec::with_capacity(inodes.len());
+    for at in order {
+        edits.push((at, inodes[at].edit(blocks)?));
+    }
+    edits.sort_unstable_by_key(|(at, _)| *at);
+    Ok(edits.into_iter().map(|(_, edit)| edit).collect())
+}
+
+impl<'a> Edit<'a> {
+    /// The inode.
+    pub(crate) fn inode(&self) -> &'a Inode {
+        self.inode
+    }
+
     /// Writes the record into its table and publishes what it says, in one step for readers. More changes may follow.
     ///
     /// The inode counts as dirty *before* anybody can see the change. A map that changed with it is published after

@@ -8,6 +8,7 @@ pub(crate) mod edit;
 pub(crate) mod fields;
 mod leave;
 pub(crate) mod metadata;
+pub(crate) mod names;
 mod places;
 mod record;
 #[cfg(test)]
@@ -39,9 +40,8 @@ pub struct Inode {
     core: Mutex<Arc<Core>>,
     /// Whoever changes the inode.
     editing: Mutex<()>,
-    /// Of a directory: whoever changes names holds it alone, whoever looks one up together with others. It comes
-    /// before handles; of two directories the ancestor's comes first.
-    pub(crate) names: RwLock<()>,
+    /// Of a directory: see `names.rs`.
+    names: RwLock<()>,
     /// Where the blocks of an indirect map were met.
     pub(crate) pointer_places: PointerPlaces,
     /// First byte of the record on the volume.
@@ -54,22 +54,10 @@ pub struct Inode {
     pub(crate) state: InodeState,
 }
 
-/// Which inode it is, for good: a number may be given out again, with another generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Node {
-    pub(crate) ino: Ino,
-    pub(crate) generation: u32,
-}
-
 impl Inode {
     /// Number.
     pub(crate) fn ino(&self) -> Ino {
         self.ino
-    }
-
-    /// Number and generation.
-    pub(crate) fn node(&self) -> Node {
-        Node { ino: self.ino, generation: self.disk().generation }
     }
 
     /// It has no name any more: `leave` goes with it.

@@ -1,17 +1,16 @@
 //! A new regular file and its name.
 
+use super::directories::Directories;
+use super::entry::{self, Plan};
 use super::path;
 use crate::alloc::inode::NewInode;
 use crate::change::Files;
 use crate::dir;
-use crate::dir::map::BlockMap;
-use crate::ground::credits;
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
 use crate::ground::journaled::Journaled;
-use crate::ground::state::ROOT;
 use crate::ground::unlogged::Unlogged;
-use crate::inode::edit::Change;
+use crate::inode::draft::Draft;
 use crate::inode::fields::now;
 use crate::inode::metadata::FileKind;
 use crate::inode::{Ext4State, Inode};
@@ -21,14 +20,14 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use uext4_ondisk::Ino;
-use uext4_ondisk::ext4::{DefaultMountOptions, FileType, InodeFlags, RoCompat};
+use uext4_ondisk::ext4::{DefaultMountOptions, InodeFlags, RoCompat};
 
 /// Type bits of a regular file's mode, and the bit that says that files in a directory take its group.
 const REGULAR: u16 = 0o100_000;
 const SET_GROUP: u16 = 0o2000;
 
 /// What a new file inherits from its directory, as in Linux (`EXT4_FL_INHERITED`, `EXT4_REG_FLMASK`).
-const INHERITED: InodeFlags = InodeFlags::from_bits_retain(
+pub(crate) const INHERITED: InodeFlags = InodeFlags::from_bits_retain(
     InodeFlags::SECURE_DELETE.bits()
         | InodeFlags::UNDELETE.bits()
         | InodeFlags::COMPRESS.bits()
@@ -58,30 +57,13 @@ pub(crate) struct NewFile {
 /// [`Error::Exists`] if it is there and must not be; [`Error::NoSpace`] and [`Error::Limit`], with nothing changed;
 /// [`Error::NotPermitted`] and [`Error::Incompatible`] for directories that may not be changed; those of finding it.
 pub(crate) fn open_or_create(fs: &Ext4, path: &[u8], new: &NewFile) -> Result<Arc<Inode>> {
-    // What cannot be freed waits on, and is not this file's concern.
+    // What cannot be freed waits, and is not this file's concern.
     let _waits = fs.files().free_left();
-    let (mut start, mut rest) = (fs.state.inode(ROOT)?, path.to_vec());
-    for _ in 0..=path::LINKS_MAX {
-        let (parent, name) = path::parent(&fs.state, &start, &rest)?;
-        let Some(name) = name else { return Err(Error::IsDirectory) };
-        // Held from the look-up to the end: nobody else adds the name in between.
-        let guard = parent.names.write();
-        match dir::look_up(&fs.state, &parent, &name)? {
-            None if rest.ends_with(b"/") => return Err(Error::IsDirectory),
-            None => return create(fs, &parent, &name, new),
-            Some(_) if new.exclusive => return Err(Error::Exists),
-            Some(found) => {
-                let inode = fs.state.inode(found.ino)?;
-                if inode.kind() != FileKind::Symlink {
-                    return Ok(inode);
-                }
-                rest = path::read_link(&fs.state, &inode)?;
-            }
-        }
-        drop(guard);
-        start = parent;
-    }
-    Err(Error::TooManyLinks)
+    path::at_last(&fs.state, path, !new.exclusive, |parent, names, name, found| match found {
+        None => create(fs, parent, names, name, new),
+        Some(_) if new.exclusive => Err(Error::Exists),
+        Some((inode, _)) => Ok(inode),
+    })
 }
 
 /// Whether names of a directory may be added.
@@ -103,18 +85,21 @@ pub(super) fn check_directory(state: &Ext4State, directory: &Inode) -> Result<()
     features::check_changes(&state.superblock)
 }
 
-/// Makes a file. The caller holds the directory's names.
-fn create(fs: &Ext4, parent: &Inode, name: &[u8], new: &NewFile) -> Result<Arc<Inode>> {
+/// Makes a file.
+fn create(
+    fs: &Ext4,
+    parent: &Arc<Inode>,
+    names: &Directories<'_>,
+    name: &[u8],
+    new: &NewFile,
+) -> Result<Arc<Inode>> {
     let state = &fs.state;
     check_directory(state, parent)?;
     dir::name::check(name)?;
-    if xattr::has_default_acl(state, parent)? {
-        let feature = format!("a default access control list (inode {})", parent.ino());
-        return Err(Error::Incompatible { action: "create a file", feature });
-    }
+    refuse_default_acl(state, parent)?;
     let files = fs.files();
     let made = loop {
-        if let Some(made) = files.with_room(|| add(&files, parent, name, &describe(state, parent, new)))? {
+        if let Some(made) = files.with_room(|| add(&files, parent, names, name, new))? {
             break made;
         }
         state.commit_all()?;
@@ -122,8 +107,17 @@ fn create(fs: &Ext4, parent: &Inode, name: &[u8], new: &NewFile) -> Result<Arc<I
     state.inode(made)
 }
 
+/// Refuses to make files in a directory that gives them an access control list.
+pub(super) fn refuse_default_acl(state: &Ext4State, parent: &Inode) -> Result<()> {
+    if !xattr::has_default_acl(state, parent)? {
+        return Ok(());
+    }
+    let feature = format!("a default access control list (inode {})", parent.ino());
+    Err(Error::Incompatible { action: "create a file", feature })
+}
+
 /// What the record of a new file says.
-fn describe(state: &Ext4State, parent: &Inode, new: &NewFile) -> NewInode {
+pub(super) fn describe(state: &Ext4State, parent: &Inode, new: &NewFile) -> NewInode {
     let directory = parent.disk();
     let groups = state.superblock.default_mount_options.contains(DefaultMountOptions::BSD_GROUPS)
         || directory.mode & SET_GROUP != 0;
@@ -140,7 +134,7 @@ fn describe(state: &Ext4State, parent: &Inode, new: &NewFile) -> NewInode {
 }
 
 /// Whether an edit of names says by this that it has changed nothing.
-fn is_refusal(error: &Error) -> bool {
+pub(super) fn is_refusal(error: &Error) -> bool {
     matches!(
         error,
         Error::NoSpace
@@ -152,48 +146,60 @@ fn is_refusal(error: &Error) -> bool {
     )
 }
 
-/// One handle: inode, name, and the directory's times. `None`: nothing was done, and a commit has to come first.
-fn add(files: &Files<'_>, parent: &Inode, name: &[u8], new: &NewInode) -> Result<Option<Ino>> {
+/// Whether a new inode has to wait for a commit: without a journal the number of a file that was removed may have a
+/// name on the device still.
+pub(super) fn awaits_commit(state: &Ext4State) -> bool {
+    state.unlogged.as_ref().is_some_and(Unlogged::has_freed_inode)
+}
+
+/// Makes the inode of a file in `parent`, with the project that it inherits.
+pub(super) fn make(
+    blocks: &mut Journaled<'_>,
+    files: &Files<'_>,
+    parent: &Inode,
+    new: &NewInode,
+) -> Result<Draft> {
+    let mut made = files.space.make_inode(blocks, parent.ino(), new)?;
+    let disk = parent.disk();
+    let inherits = files.state.superblock.features.ro_compat.contains(RoCompat::PROJECT)
+        && disk.flags.contains(InodeFlags::PROJECT_INHERIT);
+    if inherits && made.disk.project.is_some() {
+        made.disk.project = disk.project;
+        made.store(blocks)?;
+    }
+    Ok(made)
+}
+
+/// One handle: inode and name. `None`: nothing was done, and a commit has to come first.
+fn add(
+    files: &Files<'_>,
+    parent: &Arc<Inode>,
+    names: &Directories<'_>,
+    name: &[u8],
+    new: &NewFile,
+) -> Result<Option<Ino>> {
     let state = files.state;
-    let credits =
-        credits::name(state, files.depth(parent)) + 2 * credits::inode(state) + 1 + credits::groups(state, 1);
-    Journaled::run(state, credits, |blocks| {
-        // Without a journal the number of a file that was removed may have a name on the device still.
-        if state.unlogged.as_ref().is_some_and(Unlogged::has_freed_inode) {
+    let new = describe(state, parent, new);
+    let plan = Plan { names: &[parent], inodes: &[], makes: 1 };
+    entry::change(files, names, &plan, |step| {
+        if awaits_commit(state) {
             return Ok(Ok(None));
         }
-        let mut directory = parent.edit(blocks)?;
-        let mut made = match files.space.make_inode(blocks, parent.ino(), new) {
+        let mut made = match make(step.blocks, files, parent, &new) {
             Ok(made) => made,
             Err(Error::NoSpace) => return Ok(Err(Error::NoSpace)),
             Err(error) => return Err(error),
         };
-        let mut space = files.space.open();
-        let mut map = BlockMap::new(&mut space);
-        let added = dir::edit::Edit::open(blocks, &mut map, &mut directory)
-            .and_then(|mut names| names.insert(name, made.ino, Some(FileType::Regular)));
-        if let Err(error) = added {
+        match step.insert(parent, name, made.ino, FileKind::Regular) {
+            Ok(()) => Ok(Ok(Some(made.ino))),
             // Names change nothing when they are refused: then the inode goes back, and all is as it was. Any other
             // error may come from the middle.
-            if !is_refusal(&error) {
-                return Err(error);
+            Err(error) if is_refusal(&error) => {
+                made.disk.links = 0;
+                files.space.free_inode(step.blocks, &mut made, new.now)?;
+                Ok(Err(error))
             }
-            made.disk.links = 0;
-            files.space.free_inode(blocks, &mut made, new.now)?;
-            return Ok(Err(error));
+            Err(error) => Err(error),
         }
-        let inherits = state.superblock.features.ro_compat.contains(RoCompat::PROJECT)
-            && directory.disk.flags.contains(InodeFlags::PROJECT_INHERIT);
-        if inherits && made.disk.project.is_some() {
-            made.disk.project = directory.disk.project;
-            made.store(blocks)?;
-        }
-        directory.stamp(new.now, true);
-        directory.disk.version = directory.disk.version.wrapping_add(1);
-        // A directory that grew has blocks that its mapping in memory takes for holes.
-        let mut known = parent.state.map.lock();
-        directory.store(blocks, Change::Data)?;
-        known.forget();
-        Ok(Ok(Some(made.ino)))
-    })?
+    })
 }

@@ -1,5 +1,6 @@
 //! Path walk: from the root through directories and symbolic links.
 
+use super::directories::Directories;
 use crate::dir;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::ROOT;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use uext4_ondisk::Ino;
 
 /// Symbolic links followed on one walk, as Linux (`MAXSYMLINKS`).
-pub(super) const LINKS_MAX: u32 = 40;
+const LINKS_MAX: u32 = 40;
 /// Longest name in bytes.
 const NAME_MAX: usize = 255;
 /// Most components that wait on one walk. A path has at most 4096 bytes in the kernel, and each link may add as many.
@@ -57,6 +58,43 @@ pub(crate) fn resolve(state: &Ext4State, path: &[u8], follow_last: bool) -> Resu
     walk(state, state.inode(ROOT)?, path, follow_last, None)
 }
 
+/// What a name leads to, and the directory's spelling of it if that is another one.
+pub(super) type Last = Option<(Arc<Inode>, Option<Vec<u8>>)>;
+
+/// Calls `act` where `path` ends: with the directory, its names taken from the look-up on, the last name, and what that
+/// leads to. Last names that are symbolic links are followed if `follow` says so, to where the last one leads.
+///
+/// # Errors
+/// [`Error::IsDirectory`] for a path without a last name; those of finding it; those of `act`.
+pub(super) fn at_last<T>(
+    state: &Ext4State,
+    path: &[u8],
+    follow: bool,
+    mut act: impl FnMut(&Arc<Inode>, &Directories<'_>, &[u8], Last) -> Result<T>,
+) -> Result<T> {
+    let (mut start, mut rest) = (state.inode(ROOT)?, path.to_vec());
+    for _ in 0..=LINKS_MAX {
+        let (parent, name) = self::parent(state, &start, &rest)?;
+        let Some(name) = name else { return Err(Error::IsDirectory) };
+        // Taken until the end: nobody else adds or removes the name in between.
+        let names = Directories::one(&parent);
+        match dir::look_up(state, &parent, &name)? {
+            None if rest.ends_with(b"/") => return Err(Error::IsDirectory),
+            None => return act(&parent, &names, &name, None),
+            Some(found) => {
+                let inode = state.inode(found.ino)?;
+                if inode.kind() != FileKind::Symlink || !follow {
+                    return act(&parent, &names, &name, Some((inode, found.spelling)));
+                }
+                rest = read_link(state, &inode)?;
+            }
+        }
+        drop(names);
+        start = parent;
+    }
+    Err(Error::TooManyLinks)
+}
+
 /// The directory in which the last name of `path` is looked for, and that name. None for a path that ends in `.` or
 /// `..`, or names the root. Paths start at the root, or in `start` if they have no slash first.
 pub(super) fn parent(
@@ -98,7 +136,7 @@ fn walk(
             continue;
         }
         // As long as the name is there, the number is this file's.
-        let names = current.names.read();
+        let names = current.steady_names();
         let found = dir::look_up(state, &current, &name)?.ok_or(Error::NotFound)?;
         let next = state.inode(found.ino)?;
         drop(names);

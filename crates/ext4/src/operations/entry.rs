@@ -1,0 +1,245 @@
+//! The one way to change names: in one handle, on (inode of the directory, name), never on a path.
+//!
+//! An operation takes the directories ([`Directories`]), says what it may change ([`Plan`]), and does it in [`change`]:
+//! [`Step`] adds names, removes them and leads them elsewhere, and counts links. What goes with each change of a
+//! directory is done here, once, at the end: times and version, the record in its table, blocks of its map that are
+//! known no longer. A file that lost its last name joins the orphans in the same handle, one that got its first leaves
+//! them; the inodes in memory are told of both after it.
+//!
+//! | operation | directories | steps |
+//! |---|---|---|
+//! | create | one | `make`, `insert` |
+//! | unlink | one | `remove`, `unlink` |
+//! | replace | one | `lead`, `link` the new, `unlink` the old |
+//! | link | one | `insert`, `link` |
+//! | rename | two | `insert` or `lead`, `remove`, `unlink` what was replaced; a directory: `lead` its `..` |
+//! | exchange | two | `lead` twice; directories: their `..` |
+//! | whiteout | two | rename, then `make` and `insert` in place of the name |
+//!
+//! All that can refuse comes before the first change: an error behind it aborts the volume (`Journaled::run`).
+
+use super::directories::Directories;
+use crate::change::{Files, orphans};
+use crate::dir;
+use crate::dir::edit::Edit as NameEdit;
+use crate::dir::map::BlockMap;
+use crate::ground::credits;
+use crate::ground::error::{Error, Result};
+use crate::ground::journaled::Journaled;
+use crate::inode::Inode;
+use crate::inode::draft::Draft;
+use crate::inode::edit::{Change, Edit, edit_several};
+use crate::inode::fields::now;
+use crate::inode::metadata::FileKind;
+use std::sync::Arc;
+use uext4_ondisk::Ino;
+use uext4_ondisk::ext4::Timestamp;
+
+/// What an operation may change.
+pub(crate) struct Plan<'p> {
+    /// Directories whose names are taken, each as often as one of its names changes.
+    pub(crate) names: &'p [&'p Arc<Inode>],
+    /// Other inodes, and directories of which something else changes.
+    pub(crate) inodes: &'p [&'p Arc<Inode>],
+    /// Inodes that are made.
+    pub(crate) makes: u32,
+}
+
+impl Plan<'_> {
+    fn credits(&self, files: &Files<'_>) -> u32 {
+        let state = files.state;
+        let names: u32 = self.names.iter().map(|inode| credits::name(state, files.depth(inode))).sum();
+        let inodes = self.inodes.len() as u32 * (1 + orphans::CREDITS);
+        let made = 2 * credits::inode(state) + 1 + credits::groups(state, 1);
+        names.saturating_add(inodes).saturating_add(self.makes.saturating_mul(made))
+    }
+}
+
+/// An inode of the plan, in its turn.
+struct Part<'p> {
+    edit: Edit<'p>,
+    /// Its names changed: times of the contents, version and map.
+    names: bool,
+    /// Something else of it changed.
+    touched: bool,
+    /// Links when the step began.
+    links: u16,
+}
+
+impl<'p> Part<'p> {
+    fn new(edit: Edit<'p>) -> Part<'p> {
+        Part { links: edit.disk.links, edit, names: false, touched: false }
+    }
+}
+
+/// The inside of the handle.
+pub(crate) struct Step<'s, 'g> {
+    pub(crate) blocks: &'s mut Journaled<'g>,
+    files: &'s Files<'g>,
+    directories: &'s Directories<'s>,
+    parts: Vec<Part<'s>>,
+    now: Timestamp,
+}
+
+/// Does what `step` does with names, in one handle. `step` says by an inner error that it changed nothing, or undid it.
+///
+/// # Errors
+/// The inner one; [`Error::Corrupt`] of records; those of `step`, which abort the volume if it had changed something.
+pub(crate) fn change<T>(
+    files: &Files<'_>,
+    directories: &Directories<'_>,
+    plan: &Plan<'_>,
+    step: impl FnOnce(&mut Step<'_, '_>) -> Result<Result<T>>,
+) -> Result<T> {
+    let mut inodes: Vec<&Arc<Inode>> = Vec::new();
+    for inode in plan.names.iter().chain(plan.inodes) {
+        if !inodes.iter().any(|known| Arc::ptr_eq(known, inode)) {
+            inodes.push(inode);
+        }
+    }
+    let outcome = Journaled::run(files.state, plan.credits(files), |blocks| {
+        let taken: Vec<&Inode> = inodes.iter().map(|inode| &***inode).collect();
+        let parts = edit_several(blocks, &taken)?.into_iter().map(Part::new).collect();
+        let mut inside = Step { blocks, files, directories, parts, now: now() };
+        match step(&mut inside)? {
+            Ok(done) => Ok(Ok((done, inside.finish()?))),
+            Err(refused) => Ok(Err(refused)),
+        }
+    });
+    let (done, moved) = outcome??;
+    for (ino, has_name) in moved {
+        let Some(inode) = inodes.iter().find(|inode| inode.ino() == ino) else { continue };
+        if has_name { files.state.named(inode) } else { files.state.unlinked(inode) }
+    }
+    Ok(done)
+}
+
+/// Ends a use of an inode that may have lost its last name, and frees it if it was the last one. The caller holds no
+/// lock and no handle.
+///
+/// # Errors
+/// Those of freeing it: the name is gone, and the rest is tried again.
+pub(crate) fn end_use(files: &Files<'_>, inode: Arc<Inode>) -> Result<()> {
+    let ino = inode.ino();
+    drop(inode);
+    files.free_if_left(ino)
+}
+
+impl<'s, 'g> Step<'s, 'g> {
+    /// The time of this step.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// The record of an inode of the plan, which will be stored.
+    pub(crate) fn draft(&mut self, inode: &Inode) -> Result<&mut Draft> {
+        let part = self.part(inode)?;
+        part.touched = true;
+        Ok(&mut part.edit)
+    }
+
+    /// The record of an inode of the plan, as it stands in this step.
+    pub(crate) fn look(&self, inode: &Inode) -> Result<&Draft> {
+        let ino = inode.ino();
+        let missing = || Error::Invalid(format!("inode {ino} is not in the plan of the operation"));
+        self.parts.iter().find(|part| part.edit.ino == ino).map(|part| &*part.edit).ok_or_else(missing)
+    }
+
+    fn part(&mut self, inode: &Inode) -> Result<&mut Part<'s>> {
+        let ino = inode.ino();
+        let missing = || Error::Invalid(format!("inode {ino} is not in the plan of the operation"));
+        self.parts.iter_mut().find(|part| part.edit.ino == ino).ok_or_else(missing)
+    }
+
+    /// Adds a name.
+    ///
+    /// # Errors
+    /// As of [`NameEdit::insert`]: nothing was changed by it.
+    pub(crate) fn insert(&mut self, into: &Inode, name: &[u8], ino: Ino, kind: FileKind) -> Result<()> {
+        self.edit_names(into, |names| names.insert(name, ino, Some(kind)))
+    }
+
+    /// Removes a name that leads to `ino`.
+    ///
+    /// # Errors
+    /// As of [`NameEdit::remove`]: nothing was changed by it.
+    pub(crate) fn remove(&mut self, from: &Inode, name: &[u8], ino: Ino) -> Result<()> {
+        self.edit_names(from, |names| names.remove(name, ino))
+    }
+
+    /// Leads a name to another inode; `..` too.
+    ///
+    /// # Errors
+    /// As of [`NameEdit::set`]: nothing was changed by it.
+    pub(crate) fn lead(&mut self, of: &Inode, name: &[u8], ino: Ino, kind: FileKind) -> Result<()> {
+        self.edit_names(of, |names| names.set(name, ino, Some(kind)))
+    }
+
+    fn edit_names(
+        &mut self,
+        directory: &Inode,
+        edit: impl FnOnce(
+            &mut NameEdit<'_, Journaled<'g>, BlockMap<'_, crate::alloc::shared::Nodes<'_>>>,
+        ) -> Result<()>,
+    ) -> Result<()> {
+        debug_assert!(self.directories.are_of(directory), "names of {} are not taken", directory.ino());
+        let ino = directory.ino();
+        let missing = || Error::Invalid(format!("inode {ino} is not in the plan of the operation"));
+        let part = self.parts.iter_mut().find(|part| part.edit.ino == ino).ok_or_else(missing)?;
+        let mut space = self.files.space.open();
+        let mut map = BlockMap::new(&mut space);
+        edit(&mut dir::edit::Edit::open(&mut *self.blocks, &mut map, &mut part.edit)?)?;
+        part.names = true;
+        Ok(())
+    }
+
+    /// One name more leads to an inode of the plan: to be stored at the end, where one with its first name leaves the
+    /// orphans.
+    ///
+    /// # Errors
+    /// [`Limit::Links`](crate::ground::error::Limit::Links). Nothing was changed then.
+    pub(crate) fn link(&mut self, inode: &Inode) -> Result<()> {
+        let now = self.now;
+        let draft = self.draft(inode)?;
+        draft.add_link()?;
+        draft.stamp(now, false);
+        Ok(())
+    }
+
+    /// One name less: to be stored at the end, where one without a name joins the orphans.
+    ///
+    /// # Errors
+    /// [`Error::CorruptInode`] if it has none. Nothing was changed then.
+    pub(crate) fn unlink(&mut self, inode: &Inode) -> Result<()> {
+        let now = self.now;
+        let draft = self.draft(inode)?;
+        draft.remove_link()?;
+        draft.stamp(now, false);
+        Ok(())
+    }
+
+    /// Stores what changed. Returns the inodes that got their first name, or lost their last.
+    fn finish(self) -> Result<Vec<(Ino, bool)>> {
+        let Step { blocks, files, parts, now, .. } = self;
+        let mut moved = Vec::new();
+        for Part { mut edit, names, touched, links } in parts {
+            if names {
+                edit.stamp(now, true);
+                edit.disk.version = edit.disk.version.wrapping_add(1);
+                // A directory that grew has blocks that its mapping in memory takes for holes.
+                let mut known = edit.inode().state.map.lock();
+                edit.store(blocks, Change::Data)?;
+                known.forget();
+            } else if touched {
+                edit.store(blocks, Change::Attributes)?;
+            }
+            match (links, edit.disk.links) {
+                (0, 1..) => files.remove_orphan(blocks, edit.ino)?,
+                (1.., 0) => files.add_orphan(blocks, edit.ino)?,
+                _ => continue,
+            }
+            moved.push((edit.ino, edit.disk.links > 0));
+        }
+        Ok(moved)
+    }
+}

@@ -1,0 +1,160 @@
+//! Other contents for a name: a new file is filled while it has none, then takes the name in one handle.
+//!
+//! So whatever fails, and whenever a crash comes, the name leads to the old file, whole, or to the new one, whole. What
+//! was not finished is an orphan: it goes with its last user, or with the next open for writing.
+
+use super::create::{self, INHERITED, NewFile};
+use super::directories::Directories;
+use super::entry::{self, Plan};
+use super::path::{self, Last};
+use super::unlink;
+use crate::change::{Files, orphans};
+use crate::dir;
+use crate::ground::credits;
+use crate::ground::direct::Direct;
+use crate::ground::error::{Error, Result};
+use crate::ground::journaled::Journaled;
+use crate::inode::draft::Draft;
+use crate::inode::metadata::FileKind;
+use crate::inode::{Ext4State, Inode, check_overwrite};
+use crate::seam::Ext4;
+use std::sync::Arc;
+
+/// A file that has no name yet, and the place where it is to get one.
+pub(crate) struct Begun {
+    pub(crate) inode: Arc<Inode>,
+    parent: Arc<Inode>,
+    name: Vec<u8>,
+}
+
+/// Makes a file without a name that is to take the name `path`. Symbolic links are followed. If a file is there, the
+/// new one has its attributes, otherwise those of `new`.
+///
+/// # Errors
+/// [`Error::NotRegular`], [`Error::IsDirectory`]; [`Error::NotPermitted`] if the file or its directory must not change;
+/// [`Error::Incompatible`]; [`Error::NoSpace`]; [`Error::Corrupt`]; those of finding it. Nothing was changed then.
+pub(crate) fn begin(fs: &Ext4, path: &[u8], new: &NewFile) -> Result<Begun> {
+    // What cannot be freed waits, and is not this file's concern.
+    let _waits = fs.files().free_left();
+    let place = path::at_last(&fs.state, path, true, |parent, _, name, found| {
+        check(&fs.state, parent, name, found.as_ref())?;
+        Ok((parent.clone(), name.to_vec(), found))
+    })?;
+    let (parent, name, found) = place;
+    let old = found.map(|(inode, _)| inode);
+    let files = fs.files();
+    match &old {
+        None => create::refuse_default_acl(&fs.state, &parent)?,
+        // It will be freed: what is damaged keeps its name.
+        Some(old) if old.disk().links == 1 => files.check_frees_all(old)?,
+        Some(_) => {}
+    }
+    let inode = loop {
+        if let Some(inode) = files.with_room(|| make(&files, &parent, old.as_deref(), new))? {
+            break inode;
+        }
+        fs.state.commit_all()?;
+    };
+    Ok(Begun { inode, parent, name })
+}
+
+/// Whether a new file may take this name.
+fn check(
+    state: &Ext4State,
+    parent: &Inode,
+    name: &[u8],
+    found: Option<&(Arc<Inode>, Option<Vec<u8>>)>,
+) -> Result<()> {
+    create::check_directory(state, parent)?;
+    dir::name::check(name)?;
+    let Some((old, _)) = found else { return Ok(()) };
+    match old.kind() {
+        FileKind::Regular => {}
+        FileKind::Directory => return Err(Error::IsDirectory),
+        _ => return Err(Error::NotRegular),
+    }
+    unlink::check(state, parent, old)?;
+    check_overwrite(&state.superblock, old)
+}
+
+/// One handle: an inode among the orphans, and a block for its attributes. `None`: a commit has to come first.
+fn make(files: &Files<'_>, parent: &Inode, old: Option<&Inode>, new: &NewFile) -> Result<Option<Arc<Inode>>> {
+    let state = files.state;
+    let new = crate::alloc::inode::NewInode { links: 0, ..create::describe(state, parent, new) };
+    let credits = 2 * credits::inode(state) + credits::groups(state, 2) + 2 + orphans::CREDITS;
+    let made = Journaled::run(state, credits, |blocks| {
+        if create::awaits_commit(state) {
+            return Ok(Ok(None));
+        }
+        // Read again: it may have changed since it was looked at.
+        let old = old.map(|old| Draft::load(&Direct(state), old.ino())).transpose()?;
+        let mut made = match create::make(blocks, files, parent, &new) {
+            Ok(made) => made,
+            Err(Error::NoSpace) => return Ok(Err(Error::NoSpace)),
+            Err(error) => return Err(error),
+        };
+        if let Some(old) = old {
+            match files.copy_attributes(blocks, &old, &mut made, INHERITED) {
+                Ok(()) => made.store(blocks)?,
+                Err(error) if create::is_refusal(&error) => {
+                    files.space.free_inode(blocks, &mut made, new.now)?;
+                    return Ok(Err(error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        files.add_orphan(blocks, made.ino)?;
+        Ok(Ok(Some(made)))
+    })??;
+    made.map(|made| Ok(state.nameless(state.inode_made(made)?))).transpose()
+}
+
+/// Gives the new file its name, in one handle, and takes that from the file that has it by then. The file keeps its
+/// other names.
+///
+/// # Errors
+/// As of [`begin`]: the old file has its name. Those of freeing the old file: the new one has the name.
+pub(crate) fn finish(fs: &Ext4, begun: Begun) -> Result<()> {
+    let (state, files) = (&fs.state, fs.files());
+    let Begun { inode: new, parent, name } = begun;
+    let names = Directories::one(&parent);
+    let found = match dir::look_up(state, &parent, &name)? {
+        None => None,
+        Some(found) => Some((state.inode(found.ino)?, found.spelling)),
+    };
+    check(state, &parent, &name, found.as_ref())?;
+    files.with_room(|| swap(&files, &parent, &names, &name, &new, &found))?;
+    drop(names);
+    drop(new);
+    match found {
+        Some((old, _)) => entry::end_use(&files, old),
+        None => Ok(()),
+    }
+}
+
+fn swap(
+    files: &Files<'_>,
+    parent: &Arc<Inode>,
+    names: &Directories<'_>,
+    name: &[u8],
+    new: &Arc<Inode>,
+    found: &Last,
+) -> Result<()> {
+    let Some((old, spelling)) = found else {
+        let plan = Plan { names: &[parent], inodes: &[new], makes: 0 };
+        return entry::change(files, names, &plan, |step| {
+            if let Err(error) = step.insert(parent, name, new.ino(), FileKind::Regular) {
+                return if create::is_refusal(&error) { Ok(Err(error)) } else { Err(error) };
+            }
+            step.link(new)?;
+            Ok(Ok(()))
+        });
+    };
+    let plan = Plan { names: &[parent], inodes: &[new, old], makes: 0 };
+    entry::change(files, names, &plan, |step| {
+        step.unlink(old)?;
+        step.link(new)?;
+        step.lead(parent, spelling.as_deref().unwrap_or(name), new.ino(), FileKind::Regular)?;
+        Ok(Ok(()))
+    })
+}
