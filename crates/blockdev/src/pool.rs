@@ -1,14 +1,15 @@
 //! Aligned transfer memory that queues can register once.
 //!
 //! A [`BufferPool`] owns a few mapped regions and hands out [`Buffer`]s: page-aligned pieces in power-of-two
-//! size classes. The regions made by [`BufferPool::new`] are what a queue registers with its ring; regions
-//! added later, when the pool is used up, are ordinary memory, and their buffers say so in
+//! size classes. A queue registers all regions with its ring, and the pool registers those that are added later, when it
+//! is used up, with the rings that follow it. Where a ring refuses one, its buffers are ordinary memory and say so in
 //! [`Memory::registered`].
 
-use crate::{Error, Result};
+use crate::{Error, Process, Result};
 use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::fmt;
+use std::io;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroU64;
 use std::ptr::NonNull;
@@ -33,6 +34,8 @@ const LIMIT_FACTOR: usize = 8;
 const MIN_LIMIT: usize = 256 << 20;
 /// Most pages that are registered by themselves: each costs about a microsecond when a queue is made.
 const PAGES_MAX: usize = 4096;
+/// Most regions that are registered after the first ones: entries of a ring's table that begin empty.
+const GROWTHS_MAX: u16 = 256;
 
 /// The memory of one request. A plain address: validity is promised by the caller of [`crate::DeviceQueue::push`].
 #[derive(Debug, Clone, Copy)]
@@ -57,8 +60,8 @@ impl Registered {
     /// Pools are numbered below this.
     pub(crate) const POOLS: u64 = 1 << 32;
 
-    /// Region `region` of the pool with the number `pool`, which is below [`Registered::POOLS`]. Page `page` of it, of
-    /// those that are registered by themselves too, counted from 1; 0 is none of them.
+    /// The region with the entry `region` of the pool with the number `pool`, which is below [`Registered::POOLS`]. Page
+    /// `page` of it, of those that are registered by themselves too, counted from 1; 0 is none of them.
     pub(crate) fn new(pool: NonZeroU64, region: u16, page: u16) -> Self {
         Registered(pool.saturating_mul(PLACES) | u64::from(page) << 16 | u64::from(region))
     }
@@ -69,7 +72,7 @@ impl Registered {
         self.0.get() / PLACES
     }
 
-    /// Index in the pool's list of regions.
+    /// The region's entry in the table of a ring.
     #[inline(always)]
     pub(crate) fn region(self) -> u16 {
         self.0.get() as u16
@@ -136,8 +139,10 @@ const _: () = assert!(size_of::<Option<Buffer>>() == size_of::<usize>() && MAX_R
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// How many of the regions, counted from the first, existed at creation and have a number to be registered under.
-    registered: usize,
+    /// Regions that existed at creation: the first ones.
+    first: u16,
+    /// Pages of the first region that have an entry of their own.
+    pages: u16,
     /// Most bytes mapped in all.
     limit: usize,
 }
@@ -157,6 +162,14 @@ struct State {
     pieces: usize,
     /// Bytes mapped in all regions.
     mapped: usize,
+    /// Regions that were given an entry after creation.
+    growths: u16,
+    /// The rings that the regions are registered with, by the numbers of their followers.
+    rings: Vec<(u64, Box<dyn Registrar>)>,
+    /// Number of the next follower.
+    next_follower: u64,
+    /// Why a region has no entry, if one has none.
+    refused: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -171,6 +184,8 @@ struct Region {
     base: NonNull<u8>,
     length: usize,
     carved: usize,
+    /// Its entry in the table of each ring.
+    entry: Option<u16>,
 }
 
 // SAFETY: a region is plain memory of the process; the pointer is only turned into blocks, each owned by one
@@ -204,16 +219,23 @@ impl BufferPool {
             spare: Vec::new(),
             pieces: 0,
             mapped: 0,
+            growths: 0,
+            rings: Vec::new(),
+            next_follower: 0,
+            refused: None,
         };
-        if total.div_ceil(MAX_REGION) > usize::from(u16::MAX) {
+        if total.div_ceil(MAX_REGION) > usize::from(u16::MAX) - PAGES_MAX - usize::from(GROWTHS_MAX) {
             return Err(cannot_map(libc::ENOMEM));
         }
         while state.mapped < total {
-            state.map((total - state.mapped).min(MAX_REGION))?;
+            let mut region = Region::map((total - state.mapped).min(MAX_REGION))?;
+            region.entry = state.serial.map(|_| state.regions.len() as u16);
+            state.add(region);
         }
-        let registered = if state.serial.is_some() { state.regions.len() } else { 0 };
+        let first = state.regions.len() as u16;
+        let pages = (state.regions[0].length / PAGE).min(PAGES_MAX) as u16;
         Ok(BufferPool {
-            shared: Arc::new(Shared { state: Mutex::new(state), registered, limit: limit.max(total) }),
+            shared: Arc::new(Shared { state: Mutex::new(state), first, pages, limit: limit.max(total) }),
         })
     }
 
@@ -222,30 +244,47 @@ impl BufferPool {
         self.shared.state.lock().serial
     }
 
-    /// The regions that existed at creation, in the order of their registered indices: what a ring registers.
-    /// Their addresses stay valid as long as this pool (or a clone, or a buffer) lives.
-    pub fn regions(&self) -> Vec<(NonNull<u8>, usize)> {
-        let state = self.shared.state.lock();
-        state.regions[..self.shared.registered].iter().map(|region| (region.base, region.length)).collect()
-    }
-
-    /// What a ring registers: the regions, and behind them the first pages of the first region, each by itself. The
-    /// kernel takes a request of one page faster if no more is registered with it: then it does not ask whether the
-    /// request has to be divided (`bio_may_exceed_limits` of Linux).
+    /// What a ring registers: the first regions, then the first pages of the first region, each by itself, then the
+    /// regions that were added. The kernel takes a request of one page faster if no more is registered with it: then it
+    /// does not ask whether the request has to be divided (`bio_may_exceed_limits` of Linux). The addresses stay valid
+    /// as long as this pool (or a clone, or a buffer) lives.
     pub(crate) fn registrations(&self) -> Registrations {
-        let mut vectors = self.regions();
-        let regions = vectors.len() as u16;
-        let first = vectors.first().map_or(0, |(_, length)| length / PAGE);
-        let pages = first.min(PAGES_MAX);
-        if let Some(&(base, _)) = vectors.first() {
-            // SAFETY: the page lies inside the region.
-            vectors.extend((0..pages).map(|page| (unsafe { base.add(page * PAGE) }, PAGE)));
+        let Shared { first, pages, limit, .. } = *self.shared;
+        let state = self.shared.state.lock();
+        let (old, added) = state.regions.split_at(usize::from(first));
+        let whole = |region: &Region| (region.base.as_ptr(), region.length);
+        let mut vectors: Vec<(*mut u8, usize)> = old.iter().map(whole).collect();
+        // SAFETY: the page lies inside the region.
+        let page = |number| unsafe { old[0].base.add(usize::from(number) * PAGE) };
+        vectors.extend((0..pages).map(|number| (page(number).as_ptr(), PAGE)));
+        let grows = limit > old.iter().map(|region| region.length).sum();
+        let empty = if grows { usize::from(GROWTHS_MAX) } else { 0 };
+        vectors.resize(vectors.len() + empty, (std::ptr::null_mut(), 0));
+        for region in added {
+            if let Some(entry) = region.entry {
+                vectors[usize::from(entry)] = whole(region);
+            }
         }
-        Registrations { vectors, regions, pages: pages as u16 }
+        Registrations { vectors, regions: first, pages }
     }
 
-    /// A buffer of exactly `length` bytes, aligned to 4096. Registered memory is used first; a used-up pool
-    /// grows by an unregistered region.
+    /// Registers the regions that are added from now on with one more ring, until the result is dropped.
+    pub(crate) fn follow(&self, ring: Box<dyn Registrar>, process: Process) -> Follower {
+        let mut state = self.shared.state.lock();
+        let number = state.next_follower;
+        state.next_follower += 1;
+        state.rings.push((number, ring));
+        Follower { pool: self.clone(), number, process }
+    }
+
+    /// Why the pool has memory that is not registered with its queues, if it has some: one of them refused a region that
+    /// was added.
+    pub fn refused(&self) -> Option<String> {
+        self.shared.state.lock().refused.clone()
+    }
+
+    /// A buffer of exactly `length` bytes, aligned to 4096. Registered memory is used first. A used-up pool grows by a
+    /// region, which it registers with the queues that it is registered with.
     ///
     /// The contents are zero on first use and **whatever the last holder left** on reuse. A pool is meant to
     /// serve one volume (or one queue of it); whoever shares a pool between volumes that must not see each
@@ -253,13 +292,13 @@ impl BufferPool {
     ///
     /// # Errors
     /// [`Error::PoolExhausted`] beyond the limit or above 1 GiB, [`Error::Open`] if the system refuses
-    /// memory.
+    /// memory, [`Error::Unsupported`] if a queue that requires registered buffers cannot register it.
     pub fn take(&self, length: usize) -> Result<Buffer> {
         let exhausted = || Error::PoolExhausted { wanted: length as u64, limit: self.shared.limit as u64 };
         let class = class_of(length).ok_or_else(exhausted)?;
-        let registered = self.shared.registered;
+        let first_growth = self.shared.first + self.shared.pages;
         let mut state = self.shared.state.lock();
-        let block = match state.find(class, registered) {
+        let block = match state.find(class) {
             Some(block) => block,
             None => {
                 let room = self.shared.limit.saturating_sub(state.mapped);
@@ -267,8 +306,8 @@ impl BufferPool {
                 if growth < class_size(class) {
                     return Err(exhausted());
                 }
-                state.map(growth & !(PAGE - 1))?;
-                state.find(class, registered).ok_or_else(exhausted)?
+                state.grow(growth & !(PAGE - 1), first_growth)?;
+                state.find(class).ok_or_else(exhausted)?
             }
         };
         let spare = state.spare();
@@ -292,10 +331,36 @@ impl BufferPool {
 
 /// What a ring registers of a pool.
 pub(crate) struct Registrations {
-    /// First bytes and lengths: of regions, then of pages.
-    pub(crate) vectors: Vec<(NonNull<u8>, usize)>,
+    /// First bytes and lengths: of regions, of pages, of regions again. Null and 0: an entry that is empty.
+    pub(crate) vectors: Vec<(*mut u8, usize)>,
     pub(crate) regions: u16,
     pub(crate) pages: u16,
+}
+
+/// A ring that the regions of a pool are registered with.
+pub(crate) trait Registrar: Send + fmt::Debug {
+    /// Registers a region under an entry that is empty.
+    fn register(&self, entry: u16, base: NonNull<u8>, length: usize) -> io::Result<()>;
+    /// Whether memory that is not registered is of no use.
+    fn requires(&self) -> bool;
+}
+
+/// Until this is dropped, a ring gets the regions that are added to a pool.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    pool: BufferPool,
+    number: u64,
+    process: Process,
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        if !self.process.is_here() {
+            // Whoever held the lock at the fork may not exist here.
+            return;
+        }
+        self.pool.shared.state.lock().rings.retain(|(number, _)| *number != self.number);
+    }
 }
 
 /// A number that no pool of this process had before; none after 2³² - 1 of them.
@@ -326,10 +391,42 @@ fn cannot_map(errno: i32) -> Error {
 }
 
 impl State {
-    fn map(&mut self, length: usize) -> Result<()> {
-        self.regions.push(Region::map(length)?);
-        self.mapped += length;
+    fn add(&mut self, region: Region) {
+        self.mapped += region.length;
+        self.regions.push(region);
+    }
+
+    /// Adds a region and registers it with all rings. Its entry counts from `first_growth`.
+    fn grow(&mut self, length: usize, first_growth: u16) -> Result<()> {
+        let mut region = Region::map(length)?;
+        match self.register(&region, first_growth) {
+            Ok(entry) => {
+                region.entry = Some(entry);
+                self.growths += 1;
+            }
+            Err(why) if self.is_required() => {
+                return Err(Error::Unsupported(format!("registering {length} bytes more of buffers: {why}")));
+            }
+            Err(why) => self.refused = Some(format!("buffers that were added are not registered: {why}")),
+        }
+        self.add(region);
         Ok(())
+    }
+
+    fn register(&self, region: &Region, first_growth: u16) -> std::result::Result<u16, String> {
+        if self.serial.is_none() || self.growths == GROWTHS_MAX {
+            return Err("there is no number left for them".into());
+        }
+        let entry = first_growth + self.growths;
+        for (_, ring) in &self.rings {
+            let done = ring.register(entry, region.base, region.length);
+            done.map_err(|error| format!("{error} (RLIMIT_MEMLOCK may be too low)"))?;
+        }
+        Ok(entry)
+    }
+
+    fn is_required(&self) -> bool {
+        self.rings.iter().any(|(_, ring)| ring.requires())
     }
 
     /// A piece to use again. Otherwise there is room for the return of a new one, so that dropping a buffer never
@@ -343,33 +440,30 @@ impl State {
         spare
     }
 
-    /// A block of `class`: a free one, a new one, or half of a larger free one; registered memory first.
-    fn find(&mut self, class: usize, registered: usize) -> Option<Block> {
-        (0..2).find_map(|kind| {
+    /// A block of `class`: a free one, a new one, or half of a larger free one; registered memory first, or alone.
+    fn find(&mut self, class: usize) -> Option<Block> {
+        let kinds = if self.is_required() { 1 } else { 2 };
+        (0..kinds).find_map(|kind| {
             self.free[kind][class]
                 .pop()
-                .or_else(|| self.carve(kind, class, registered))
+                .or_else(|| self.carve(kind, class))
                 .or_else(|| self.split(kind, class))
         })
     }
 
-    fn carve(&mut self, kind: usize, class: usize, registered: usize) -> Option<Block> {
-        let range = if kind == 0 { 0..registered } else { registered..self.regions.len() };
+    fn carve(&mut self, kind: usize, class: usize) -> Option<Block> {
         let size = class_size(class);
-        for index in range {
-            let region = &mut self.regions[index];
-            if region.length - region.carved < size {
-                continue;
-            }
-            // SAFETY: `carved + size <= length`, so the block lies inside the region's mapping.
-            let address = unsafe { region.base.add(region.carved) };
-            let page = if index == 0 { u16::try_from(region.carved / PAGE + 1).unwrap_or(0) } else { 0 };
-            region.carved += size;
-            self.count_block(kind, class);
-            let named = |pool| Registered::new(pool, index as u16, page);
-            return Some(Block { address, registered: self.serial.filter(|_| kind == 0).map(named) });
-        }
-        None
+        let fits =
+            |region: &Region| region.entry.is_none() == (kind == 1) && region.length - region.carved >= size;
+        let index = self.regions.iter().position(fits)?;
+        let region = &mut self.regions[index];
+        // SAFETY: `carved + size <= length`, so the block lies inside the region's mapping.
+        let address = unsafe { region.base.add(region.carved) };
+        let page = if index == 0 { u16::try_from(region.carved / PAGE + 1).unwrap_or(0) } else { 0 };
+        region.carved += size;
+        let place = self.serial.zip(region.entry).map(|(pool, entry)| Registered::new(pool, entry, page));
+        self.count_block(kind, class);
+        Some(Block { address, registered: place })
     }
 
     /// Halves the smallest larger free block until it fits. Blocks are not merged again: transfer sizes
@@ -420,6 +514,7 @@ impl Region {
             base: NonNull::new(base.cast::<u8>()).ok_or_else(|| cannot_map(libc::ENOMEM))?,
             length,
             carved: 0,
+            entry: None,
         };
         wiped.map_err(|errno| cannot_map(errno.raw_os_error()))?;
         Ok(region)
@@ -545,22 +640,75 @@ impl fmt::Debug for Buffer {
 mod tests {
     use super::*;
 
+    /// A ring that takes so many regions more.
+    #[derive(Debug)]
+    struct Ring {
+        left: Arc<AtomicU64>,
+        requires: bool,
+    }
+
+    impl Registrar for Ring {
+        fn register(&self, _: u16, _: NonNull<u8>, _: usize) -> io::Result<()> {
+            let left =
+                self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            left.map(drop).map_err(|_none| io::Error::from_raw_os_error(libc::ENOMEM))
+        }
+        fn requires(&self) -> bool {
+            self.requires
+        }
+    }
+
+    fn entry(buffer: &mut Buffer) -> Option<u16> {
+        buffer.memory(0).registered.map(Registered::region)
+    }
+
     #[test]
-    fn growth_is_unregistered_and_limited() {
+    fn growth_has_an_entry_behind_the_pages_and_is_limited() {
         let pool = BufferPool::with_limit(16 << 10, (16 << 10) + (1 << 20)).unwrap();
-        let (base, length) = pool.regions()[0];
-        assert_eq!((pool.regions().len(), length), (1, 16 << 10));
+        let base = pool.registrations().vectors[0].0;
         let mut first: Vec<_> = (0..4).map(|_| pool.take(4096).unwrap()).collect();
         for (index, buffer) in first.iter_mut().enumerate() {
-            let memory = buffer.memory(0);
-            assert_eq!(memory.registered.map(Registered::region), Some(0));
-            assert_eq!(memory.address.as_ptr() as usize, base.as_ptr() as usize + index * 4096);
+            assert_eq!(entry(buffer), Some(0));
+            assert_eq!(buffer.address().as_ptr() as usize, base as usize + index * 4096);
         }
         let mut beyond = pool.take(512 << 10).unwrap();
-        assert_eq!(beyond.memory(0).registered, None);
+        assert_eq!(entry(&mut beyond), Some(5), "behind one region and its four pages");
         let error = pool.take(1 << 20).unwrap_err();
         assert_eq!(error.errno(), libc::ENOMEM, "{error}");
-        assert_eq!(pool.regions().len(), 1, "growth must not change what is registered");
+        let Registrations { vectors, regions, pages } = pool.registrations();
+        assert_eq!((vectors.len(), regions, pages), (5 + usize::from(GROWTHS_MAX), 1, 4));
+        assert_eq!(vectors[5], (beyond.address().as_ptr(), 1 << 20), "a queue that comes later has it");
+        assert!(vectors[6..].iter().all(|&(base, length)| base.is_null() && length == 0));
+    }
+
+    #[test]
+    fn what_a_ring_refuses_is_plain_memory_or_an_error_where_it_is_required() {
+        for requires in [false, true] {
+            let pool = BufferPool::new(PAGE).unwrap();
+            let left = Arc::new(AtomicU64::new(1));
+            let follow = |requires| {
+                let ring = Ring { left: Arc::clone(&left), requires };
+                pool.follow(Box::new(ring), Process::current().unwrap())
+            };
+            let follower = follow(requires);
+            let mut long: Vec<_> = (0..16).map(|_| pool.take(64 << 10).unwrap()).collect();
+            assert!(long.iter_mut().all(|buffer| entry(buffer) == Some(2)), "the first growth");
+            let more = pool.take(64 << 10);
+            assert_eq!(pool.refused().is_some(), !requires);
+            if requires {
+                assert!(matches!(more, Err(Error::Unsupported(_))), "{more:?}");
+                left.store(1, Ordering::Relaxed);
+                assert_eq!(entry(&mut pool.take(64 << 10).unwrap()), Some(3), "it was not lasting");
+            } else {
+                assert_eq!(entry(&mut more.unwrap()), None);
+                // Whoever requires it is given nothing of the plain region.
+                let strict = follow(true);
+                assert!(pool.take(64 << 10).is_err());
+                drop(strict);
+            }
+            drop(follower);
+            assert!(pool.take(512 << 10).is_ok(), "nobody is there to refuse it");
+        }
     }
 
     #[test]
@@ -586,7 +734,8 @@ mod tests {
         assert_eq!(foreign.registered_at(address, 512).unwrap().page(), start + 1);
         let all = pool.registrations();
         assert_eq!((all.regions, all.pages, all.vectors.len()), (1, 16, 17));
-        assert_eq!(all.vectors[usize::from(start)], (long.address(), PAGE), "regions first, pages from 1");
+        let page = (long.address().as_ptr(), PAGE);
+        assert_eq!(all.vectors[usize::from(start)], page, "regions first, pages from 1");
         let none = Registered::new(pool.serial().unwrap(), 0, 0);
         assert_eq!(none.advanced(1 << 20), none);
         assert_eq!(Registered::new(pool.serial().unwrap(), 0, 65_000).advanced(8 << 20).page(), 0);
@@ -607,7 +756,7 @@ mod tests {
         let serial = pool.serial().unwrap();
         let place = Registered::new(serial, 7, 9);
         assert_eq!((place.pool(), place.region(), place.page()), (serial.get(), 7, 9));
-        let base = pool.regions()[0].0.as_ptr() as usize;
+        let base = pool.registrations().vectors[0].0 as usize;
         for piece in &mut pieces {
             let place = piece.memory(0).registered.unwrap();
             let page = (piece.address().as_ptr() as usize - base) / PAGE;

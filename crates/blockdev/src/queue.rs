@@ -103,7 +103,8 @@ pub struct QueueOptions {
     pub sqpoll: Ask,
     /// Register the file with the ring.
     pub register_file: Ask,
-    /// Register the memory of this pool with the ring.
+    /// Register the memory of this pool with the ring, and what it grows by. If required, [`BufferPool::take`] fails
+    /// where the ring does not take that.
     pub register_buffers: Ask,
     /// Register the ring with the thread that drives it, so that no call has to look its descriptor up. Only for an
     /// owner-driven queue without SQPOLL, which must then be dropped by its owner: dropped by another thread with

@@ -213,6 +213,40 @@ fn registered_buffers_are_used_and_reported() {
     assert_eq!(reap_all(&mut queue)[0].result, -libc::EFAULT);
 }
 
+/// More than the queue's memory had room for at the start: the pool grows, and the ring takes what it grows by.
+#[test]
+fn every_buffer_of_a_queue_that_requires_it_is_registered() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), 4 << 20);
+    let device = open_text(path.to_str().unwrap(), true).unwrap();
+    for owner_driven in [false, true] {
+        let pool = BufferPool::new(32 * 4096).unwrap();
+        let options = requiring(33, |o| {
+            (o.register_buffers, o.pool) = (Ask::Require, Some(pool.clone()));
+            o.owner_driven = owner_driven;
+        });
+        let mut queue = device.queue(&options).unwrap();
+        let mut buffers: Vec<_> = (0..32).map(|_| pool.take(64 << 10).unwrap()).collect();
+        for (tag, buf) in (0..).zip(&mut buffers) {
+            assert!(buf.memory(0).registered.is_some(), "buffer {tag}");
+            pattern(tag, buf);
+            let write = request(Op::Write, tag * (64 << 10), 64 << 10, buf.memory(0), tag);
+            // SAFETY: the buffer is not touched before the completion is reaped.
+            unsafe { queue.push(write) }.unwrap();
+        }
+        assert!(reap_all(&mut queue).iter().all(|done| done.result == 64 << 10));
+        let written = std::fs::read(&path).unwrap();
+        assert!(written[..2 << 20].chunks(64 << 10).zip(&buffers).all(|(part, buf)| *part == **buf));
+        // Memory outside the region that it names proves that the kernel has the region.
+        let mut foreign = BufferPool::new(4096).unwrap().take(4096).unwrap();
+        let lie = Memory { registered: buffers[31].memory(0).registered, ..foreign.memory(0) };
+        // SAFETY: as above.
+        unsafe { queue.push(request(Op::Write, 0, 4096, lie, 2)) }.unwrap();
+        assert_eq!(reap_all(&mut queue)[0].result, -libc::EFAULT);
+        assert_eq!(pool.refused(), None);
+    }
+}
+
 /// A region's number means another region to another queue: what its pool did not register goes as plain memory.
 #[test]
 fn registered_memory_of_another_pool_is_sent_as_plain_memory() {

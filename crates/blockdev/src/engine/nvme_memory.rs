@@ -5,6 +5,7 @@ use super::nvme_node::Node;
 use super::nvme_target::{NvmeTarget, Takes};
 use super::registered::{Table, register_memory};
 use super::ring::{self, Plan};
+use crate::pool::Follower;
 use crate::{Ask, Buffer, BufferPool, Error, Memory, QueueFacts, QueueOptions, Registered, Result};
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue::Entry32, opcode, types};
@@ -36,7 +37,7 @@ impl RegisteredMemory {
         node: &Node,
         options: &QueueOptions,
         facts: &mut QueueFacts,
-    ) -> Result<Self> {
+    ) -> Result<(Self, Option<Follower>)> {
         let takes = match (options.register_buffers, &options.pool) {
             (Ask::No, _) | (_, None) => Ok(Takes::Parts),
             (_, Some(_)) => target.takes.get_or_init(|| try_registered(target, node)).clone(),
@@ -50,10 +51,10 @@ impl RegisteredMemory {
             Ok(Takes::Parts) => (false, Ok(())),
         };
         if granted(options.register_buffers, "registered buffers", takes, facts)? {
-            let table = register_memory(ring, options, facts)?;
-            return Ok(RegisteredMemory { table, whole_pages });
+            let (table, follower) = register_memory(ring, options, facts)?;
+            return Ok((RegisteredMemory { table, whole_pages }, follower));
         }
-        Ok(RegisteredMemory::default())
+        Ok((RegisteredMemory::default(), None))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -99,7 +100,7 @@ fn try_registered(target: &NvmeTarget, node: &Node) -> std::result::Result<Takes
     let mut facts = QueueFacts::default();
     let plan = Plan { depth: 1, polled: false, owner: false, sqpoll: Ask::No };
     let (mut ring, _) = ring::build::<Entry128, Entry32>(plan, &mut facts).map_err(told)?;
-    let table = register_memory(&ring, &options, &mut facts).map_err(told)?;
+    let (table, _follower) = register_memory(&ring, &options, &mut facts).map_err(told)?;
     let refused = |error: i32| {
         let error = std::io::Error::from_raw_os_error(error);
         format!("the kernel takes no part of a larger region for a command: {error}")

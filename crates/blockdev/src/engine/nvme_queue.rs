@@ -19,6 +19,7 @@ use super::nvme_node::Node;
 use super::nvme_slot::{Part, Slot};
 use super::nvme_target::NvmeTarget;
 use super::ring::{self, Plan, Tombstone, Wakeup};
+use crate::pool::Follower;
 use crate::{
     Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Process, QueueFacts, QueueOptions, Request, Result,
     Wait,
@@ -42,6 +43,8 @@ const ENTER_GETEVENTS: u32 = 1;
 /// See the module.
 pub(super) struct NvmeQueue {
     process: Process,
+    /// Dropped before the ring, which it names.
+    _follower: Option<Follower>,
     // Declared before `tombstone`: the ring must be closed before it waits.
     ring: Ring,
     tombstone: Tombstone,
@@ -100,7 +103,7 @@ impl NvmeQueue {
         let held = Some(node.claim());
         let file_slot =
             ring::register_files(&ring, None, node.generic(), held, &tombstone, options, &mut facts)?;
-        let registered = RegisteredMemory::new(&ring, &target, &node, options, &mut facts)?;
+        let (registered, follower) = RegisteredMemory::new(&ring, &target, &node, options, &mut facts)?;
         tombstone.seal();
         facts.polled = kind.polled;
         facts.owner_driven = kind.owner;
@@ -118,6 +121,7 @@ impl NvmeQueue {
         };
         Ok(NvmeQueue {
             process,
+            _follower: follower,
             descriptor: if file_slot { 0 } else { node.generic().as_raw_fd() },
             descriptor_flags: if file_slot { Flags::FIXED_FILE } else { Flags::empty() },
             registered,

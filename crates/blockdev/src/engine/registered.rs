@@ -1,14 +1,17 @@
 //! Transfer memory that a ring knows beforehand.
 
-use crate::pool::Registrations;
-use crate::{Ask, Error, Memory, QueueFacts, QueueOptions, Result};
+use crate::pool::{Follower, Registrar, Registrations};
+use crate::{Ask, Error, Memory, Process, QueueFacts, QueueOptions, Result};
 use io_uring::{IoUring, cqueue, squeue};
 use std::io;
-use std::num::NonZeroU64;
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
 
 /// Bytes of memory that are registered by themselves.
 const PAGE: usize = 4096;
+
+/// `IORING_REGISTER_BUFFERS_UPDATE` of `linux/io_uring.h` (Linux 5.13).
+const UPDATE: u32 = 16;
 
 /// What of a pool is registered with a ring.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,43 +42,114 @@ impl Table {
     pub(super) fn whole_page(&self, memory: &Memory, length: u32) -> Option<u16> {
         let aligned = memory.address.addr().get().is_multiple_of(PAGE);
         let entry = self.entry(memory, length).filter(|_| aligned && length as usize == PAGE)?;
-        (entry >= self.regions).then_some(entry)
+        (self.regions..self.regions + self.pages).contains(&entry).then_some(entry)
     }
 }
 
-/// Registers the pool's memory with the ring: all its regions and its pages, or the regions alone, or nothing.
+/// Registers the pool's memory with the ring: all its regions and its pages, or the regions alone, or nothing; and what
+/// the pool grows by, until the follower is dropped, which must be before the ring is closed.
 pub(super) fn register_memory<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     ring: &IoUring<S, C>,
     options: &QueueOptions,
     facts: &mut QueueFacts,
-) -> Result<Table> {
+) -> Result<(Table, Option<Follower>)> {
+    let required = options.register_buffers == Ask::Require;
     let pool = match (&options.pool, options.register_buffers) {
-        (_, Ask::No) | (None, Ask::Try) => return Ok(Table::default()),
+        (_, Ask::No) | (None, Ask::Try) => return Ok((Table::default(), None)),
         (None, Ask::Require) => return Err(Error::Unsupported("registering buffers without a pool".into())),
         (Some(pool), _) => pool,
     };
-    let Registrations { vectors, regions, pages } = pool.registrations();
-    let number = pool.serial().map_or(0, NonZeroU64::get);
+    let Some(number) = pool.serial() else {
+        return refused("no pool after so many has a number", required, facts);
+    };
+    // Before the list is made, so that nothing that is added meanwhile is forgotten.
+    let process = Process::current()?;
+    let follower = pool.follow(Box::new(Ring { fd: ring.as_raw_fd(), process, required }), process);
+    let Registrations { mut vectors, regions, pages } = pool.registrations();
+    let mut table = Table { pool: number.get(), regions, pages };
     let why = if is_limited() {
         "RLIMIT_MEMLOCK would count them twice".into()
     } else {
         match register(ring, &vectors) {
-            Ok(()) => return Ok(Table { pool: number, regions, pages }),
+            Ok(()) => return Ok((table, Some(follower))),
             Err(error) => error.to_string(),
         }
     };
-    match register(ring, &vectors[..usize::from(regions)]) {
+    vectors[usize::from(regions)..][..usize::from(pages)].fill((std::ptr::null_mut(), 0));
+    table.pages = 0;
+    match register(ring, &vectors) {
         Ok(()) => {
             facts.fallbacks.push(format!("pages are not registered by themselves: {why}"));
-            Ok(Table { pool: number, regions, pages: 0 })
+            Ok((table, Some(follower)))
         }
-        Err(error) if options.register_buffers == Ask::Try => {
-            facts
-                .fallbacks
-                .push(format!("buffers are not registered: {error} (RLIMIT_MEMLOCK may be too low)"));
-            Ok(Table::default())
+        Err(error) => refused(&format!("{error} (RLIMIT_MEMLOCK may be too low)"), required, facts),
+    }
+}
+
+fn refused(why: &str, required: bool, facts: &mut QueueFacts) -> Result<(Table, Option<Follower>)> {
+    if required {
+        return Err(Error::Unsupported(format!("registering buffers: {why}")));
+    }
+    facts.fallbacks.push(format!("buffers are not registered: {why}"));
+    Ok((Table::default(), None))
+}
+
+/// A ring that gets what a pool grows by.
+#[derive(Debug)]
+struct Ring {
+    fd: RawFd,
+    process: Process,
+    required: bool,
+}
+
+/// `struct io_uring_rsrc_update2`.
+#[repr(C)]
+struct Update {
+    offset: u32,
+    reserved: u32,
+    /// Address of the vectors.
+    data: u64,
+    tags: u64,
+    count: u32,
+    reserved2: u32,
+}
+
+impl Registrar for Ring {
+    fn register(&self, entry: u16, base: NonNull<u8>, length: usize) -> io::Result<()> {
+        if !self.process.is_here() {
+            // The parent's.
+            return Ok(());
         }
-        Err(error) => Err(Error::Unsupported(format!("registering buffers: {error}"))),
+        let vector = libc::iovec { iov_base: base.as_ptr().cast(), iov_len: length };
+        let update = Update {
+            offset: u32::from(entry),
+            reserved: 0,
+            data: (&raw const vector).expose_provenance() as u64,
+            tags: 0,
+            count: 1,
+            reserved2: 0,
+        };
+        // SAFETY: the structure is the one that this operation takes, its vector lives until the call is over, and the
+        // region as long as the pool, which outlives the ring. The descriptor is open: the follower is dropped before
+        // the ring is closed.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_io_uring_register,
+                self.fd,
+                UPDATE,
+                &raw const update,
+                size_of::<Update>() as u32,
+            )
+        };
+        match done {
+            1 => Ok(()),
+            0 => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn requires(&self) -> bool {
+        self.required && self.process.is_here()
     }
 }
 
@@ -88,12 +162,10 @@ fn is_limited() -> bool {
 
 fn register<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     ring: &IoUring<S, C>,
-    parts: &[(NonNull<u8>, usize)],
+    parts: &[(*mut u8, usize)],
 ) -> io::Result<()> {
-    let vector = |&(address, length): &(NonNull<u8>, usize)| libc::iovec {
-        iov_base: address.as_ptr().cast(),
-        iov_len: length,
-    };
+    let vector =
+        |&(address, length): &(*mut u8, usize)| libc::iovec { iov_base: address.cast(), iov_len: length };
     let vectors: Vec<libc::iovec> = parts.iter().map(vector).collect();
     // SAFETY: the parts are live mappings of the pool, and the queue keeps a handle of the pool for as long as the ring
     // exists (`_pool` of the queue).

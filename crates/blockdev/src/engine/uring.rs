@@ -32,6 +32,7 @@ use super::polling;
 use super::registered::{Table, register_memory};
 use super::ring::{self, Plan, RingTarget, Tombstone, Wakeup};
 use super::ring_index::RingIndex;
+use crate::pool::Follower;
 use crate::{
     Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Process, QueueFacts, QueueOptions, Request, Result,
     Wait, sys,
@@ -53,6 +54,8 @@ pub struct UringQueue {
     process: Process,
     /// The ring in the table of the thread that drives it.
     index: Option<RingIndex>,
+    /// Dropped before the ring, which it names.
+    _follower: Option<Follower>,
     // Declared before `tombstone`: rings must be closed before it waits.
     ring: IoUring,
     /// Flushes and discards of a polled queue.
@@ -129,7 +132,7 @@ impl UringQueue {
             options,
             &mut facts,
         )?;
-        let registered = register_memory(&ring, options, &mut facts)?;
+        let (registered, follower) = register_memory(&ring, options, &mut facts)?;
         facts.registered_ring = ring::want_index(&ring, granted, options.register_ring, &mut facts)?;
         tombstone.seal();
         facts.polled = granted.polled;
@@ -142,6 +145,7 @@ impl UringQueue {
         Ok(UringQueue {
             process,
             index: None,
+            _follower: follower,
             descriptor: if file_slot { 0 } else { target.file.as_raw_fd() },
             descriptor_flags: if file_slot { Flags::FIXED_FILE } else { Flags::empty() },
             fua_flags: if target.volatile_cache { libc::RWF_DSYNC } else { 0 },

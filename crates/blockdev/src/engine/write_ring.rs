@@ -51,7 +51,7 @@ impl WriteRing {
         let plan = Plan { depth: 1, polled: false, owner: false, sqpoll: Ask::No };
         let (ring, _) = ring::build(plan, &mut facts)?;
         let mut tombstone = Tombstone::new()?;
-        let pool = BufferPool::new(PAGE)?;
+        let pool = BufferPool::with_limit(PAGE, PAGE)?;
         let mut buffer = pool.take(PAGE)?;
         let options = QueueOptions {
             register_file: Ask::Try,
@@ -61,7 +61,7 @@ impl WriteRing {
         };
         let file = target.file.as_fd();
         let fixed = ring::register_files(&ring, None, file, None, &tombstone, &options, &mut facts)?;
-        let table = register_memory(&ring, &options, &mut facts)?;
+        let (table, _) = register_memory(&ring, &options, &mut facts)?;
         let index = table.entry(&buffer.memory(0), PAGE as u32);
         tombstone.seal();
         Ok(Box::new(WriteRing {

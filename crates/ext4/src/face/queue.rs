@@ -78,6 +78,10 @@ impl IoQueue {
     }
 
     /// A buffer of `length` bytes in the queue's memory, aligned to 4096. Contents are unspecified.
+    ///
+    /// # Errors
+    /// More than eight times [`QueueOptions::buffer_bytes`] and 256 MiB in all; with
+    /// [`register_buffers`](QueueOptions::register_buffers) required, memory that the kernel does not register.
     pub fn buffer(&self, length: usize) -> Result<Buffer> {
         self.inner.buffer(length)
     }

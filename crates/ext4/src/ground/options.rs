@@ -282,8 +282,8 @@ impl QueueOptions {
         }
     }
 
-    /// Bytes of buffer memory reserved (and registered) at the start; more is reserved on demand,
-    /// unregistered.
+    /// Bytes of buffer memory reserved (and registered) at the start. More is reserved and registered on demand: each
+    /// time as much as there is, 1 MiB at least and 64 MiB at most.
     #[must_use]
     pub fn buffer_bytes(mut self, bytes: usize) -> Self {
         self.buffer_bytes = bytes;
@@ -312,7 +312,10 @@ impl QueueOptions {
         self
     }
 
-    /// Registered buffers.
+    /// Registered buffers: the memory of [`IoQueue::buffer`](crate::IoQueue::buffer), however much of it there is. With
+    /// [`Ask::Require`] that call fails where the kernel does not register what it has to add; with [`Ask::Try`] the
+    /// buffer is plain memory, which [`IoQueue::facts`](crate::IoQueue::facts) tells from then on. Buffers of other
+    /// pools are plain memory to a queue.
     #[must_use]
     pub fn register_buffers(mut self, ask: Ask) -> Self {
         self.device.register_buffers = ask;

@@ -104,7 +104,10 @@ impl<F: FileSystem> IoQueue<F> {
         Error::from(uext4_blockdev::Error::Forked).into()
     }
 
-    /// An aligned buffer of `length` bytes from the queue's registered memory. Contents are unspecified.
+    /// An aligned buffer of `length` bytes from the queue's memory, which grows on demand. Contents are unspecified.
+    ///
+    /// # Errors
+    /// More than the pool's limit; with registered buffers required, memory that the device does not register.
     pub fn buffer(&self, length: usize) -> Result<Buffer, F::Error> {
         Ok(self.pool.take(length).map_err(Error::from)?)
     }
@@ -257,7 +260,9 @@ impl<F: FileSystem> IoQueue<F> {
 
     /// What the device granted: polling, registered memory, fallbacks.
     pub fn facts(&self) -> QueueFacts {
-        self.facts.clone()
+        let mut facts = self.facts.clone();
+        facts.fallbacks.extend(self.pool.refused());
+        facts
     }
 
     /// A descriptor that becomes readable when the device may have completed something, for an event loop.
