@@ -1,10 +1,11 @@
 //! Aligned transfer memory that queues can register once.
 //!
 //! A [`BufferPool`] owns a few mapped regions and hands out [`Buffer`]s: page-aligned pieces in power-of-two
-//! size classes. A queue registers all regions with its ring, and the pool registers those that are added later, when it
-//! is used up, with the rings that follow it. Where a ring refuses one, its buffers are ordinary memory and say so in
-//! [`Memory::registered`].
+//! size classes. A queue registers all regions with its ring, and the pool registers those that are added later, when
+//! it is used up, with the rings that follow it. Where a ring refuses one, its buffers are ordinary memory and say so
+//! in [`Memory::registered`].
 
+use crate::memory::{Memory, Registered};
 use crate::{Error, Process, Result};
 use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Alignment in memory of every [`Buffer`] that is not empty.
 pub const BUFFER_ALIGN: usize = 4096;
 /// The smallest size class.
-const PAGE: usize = BUFFER_ALIGN;
+pub(crate) const PAGE: usize = BUFFER_ALIGN;
 /// Largest region: the kernel takes at most 1 GiB per registered buffer.
 const MAX_REGION: usize = 1 << 30;
 /// Size classes 4 KiB, 8 KiB, … 1 GiB.
@@ -36,77 +37,6 @@ const MIN_LIMIT: usize = 256 << 20;
 const PAGES_MAX: usize = 4096;
 /// Most regions that are registered after the first ones: entries of a ring's table that begin empty.
 const GROWTHS_MAX: u16 = 256;
-
-/// The memory of one request. A plain address: validity is promised by the caller of [`crate::DeviceQueue::push`].
-#[derive(Debug, Clone, Copy)]
-pub struct Memory {
-    /// First byte.
-    pub address: NonNull<u8>,
-    /// The region that holds the whole request, if its pool registers it with queues. A queue of another pool, or of
-    /// none, takes the memory as plain memory.
-    pub registered: Option<Registered>,
-}
-
-/// A place in a region of memory that a pool registers with its queues. The same numbers name another place in each
-/// pool, so the pool belongs to it.
-// One word, that it is copied as one: the pool's number, 16 bits for the page and 16 for the region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Registered(NonZeroU64);
-
-/// Places in a pool.
-const PLACES: NonZeroU64 = NonZeroU64::new(1 << 32).expect("not zero");
-
-impl Registered {
-    /// Pools are numbered below this.
-    pub(crate) const POOLS: u64 = 1 << 32;
-
-    /// The region with the entry `region` of the pool with the number `pool`, which is below [`Registered::POOLS`]. Page
-    /// `page` of it, of those that are registered by themselves too, counted from 1; 0 is none of them.
-    pub(crate) fn new(pool: NonZeroU64, region: u16, page: u16) -> Self {
-        Registered(pool.saturating_mul(PLACES) | u64::from(page) << 16 | u64::from(region))
-    }
-
-    /// Number of the pool: unique in the process, never used again.
-    #[inline(always)]
-    pub(crate) fn pool(self) -> u64 {
-        self.0.get() / PLACES
-    }
-
-    /// The region's entry in the table of a ring.
-    #[inline(always)]
-    pub(crate) fn region(self) -> u16 {
-        self.0.get() as u16
-    }
-
-    /// The page, counted from 1; 0 if it has no number.
-    #[inline(always)]
-    pub(crate) fn page(self) -> u16 {
-        (self.0.get() >> 16) as u16
-    }
-
-    /// The place so many bytes further in the same region, counted from the begin of its page.
-    #[inline]
-    fn advanced(self, offset: usize) -> Self {
-        let (page, pages) = (self.page(), offset / PAGE);
-        if page == 0 || pages == 0 {
-            return self;
-        }
-        let page = u16::try_from(usize::from(page) + pages).unwrap_or(0);
-        Registered((self.0.get() & !(0xffff << 16) | u64::from(page) << 16).try_into().unwrap_or(self.0))
-    }
-}
-
-// One of these goes with every request.
-const _: () = assert!(size_of::<Memory>() == 2 * size_of::<usize>());
-
-// SAFETY: a `Memory` is only an address; nothing is accessed through it except by a queue, under the promise made at
-// the unsafe `push`.
-unsafe impl Send for Memory {}
-
-impl Memory {
-    /// Placeholder for requests without data.
-    pub const NONE: Memory = Memory { address: NonNull::dangling(), registered: None };
-}
 
 /// A pool of aligned memory that queues can register. Cheap to clone; the memory lives until the last clone
 /// and the last [`Buffer`] are gone.
@@ -277,8 +207,8 @@ impl BufferPool {
         Follower { pool: self.clone(), number, process }
     }
 
-    /// Why the pool has memory that is not registered with its queues, if it has some: one of them refused a region that
-    /// was added.
+    /// Why the pool has memory that is not registered with its queues, if it has some: one of them refused a region
+    /// that was added.
     pub fn refused(&self) -> Option<String> {
         self.shared.state.lock().refused.clone()
     }

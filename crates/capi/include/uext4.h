@@ -439,8 +439,8 @@ int32_t uext4_queue_attach(struct uext4_queue *queue, struct uext4_file *file);
 // Detaches a file. Its requests in flight go on.
 int32_t uext4_queue_detach(struct uext4_queue *queue, uint32_t file);
 
-// `length` bytes of memory for requests of this queue, aligned to 4096, at most 1 GiB; NULL on failure. Registered with
-// the kernel if it takes it; with `UEXT4_QUEUE_REGISTERED` it is, or this fails. Contents are unspecified.
+// `length` bytes of memory for requests of this queue, aligned to 4096, at most 1 GiB; NULL on failure. The kernel
+// registers it if it can; with `UEXT4_QUEUE_REGISTERED` it does, or this fails. Contents are unspecified.
 void *uext4_queue_alloc(struct uext4_queue *queue,
                         size_t length);
 

@@ -268,8 +268,8 @@ pub extern "C" fn uext4_queue_detach(queue: *mut uext4_queue, file: u32) -> i32 
     })
 }
 
-/// `length` bytes of memory for requests of this queue, aligned to 4096, at most 1 GiB; NULL on failure. Registered with
-/// the kernel if it takes it; with `UEXT4_QUEUE_REGISTERED` it is, or this fails. Contents are unspecified.
+/// `length` bytes of memory for requests of this queue, aligned to 4096, at most 1 GiB; NULL on failure. The kernel
+/// registers it if it can; with `UEXT4_QUEUE_REGISTERED` it does, or this fails. Contents are unspecified.
 #[unsafe(no_mangle)]
 pub extern "C" fn uext4_queue_alloc(queue: *mut uext4_queue, length: usize) -> *mut c_void {
     let mut address = std::ptr::null_mut();

@@ -1,0 +1,76 @@
+//! The memory of a request: an address, and where it lies in what a pool registers.
+
+use crate::pool::PAGE;
+use std::num::NonZeroU64;
+use std::ptr::NonNull;
+
+/// The memory of one request. A plain address: validity is promised by the caller of [`crate::DeviceQueue::push`].
+#[derive(Debug, Clone, Copy)]
+pub struct Memory {
+    /// First byte.
+    pub address: NonNull<u8>,
+    /// The region that holds the whole request, if its pool registers it with queues. A queue of another pool, or of
+    /// none, takes the memory as plain memory.
+    pub registered: Option<Registered>,
+}
+
+/// A place in a region of memory that a pool registers with its queues. The same numbers name another place in each
+/// pool, so the pool belongs to it.
+// One word, that it is copied as one: the pool's number, 16 bits for the page and 16 for the region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Registered(NonZeroU64);
+
+/// Places in a pool.
+const PLACES: NonZeroU64 = NonZeroU64::new(1 << 32).expect("not zero");
+
+impl Registered {
+    /// Pools are numbered below this.
+    pub(crate) const POOLS: u64 = 1 << 32;
+
+    /// The region with the entry `region` of the pool with the number `pool`, which is below [`Registered::POOLS`].
+    /// Page `page` of it, of those that are registered by themselves too, counted from 1; 0 is none of them.
+    pub(crate) fn new(pool: NonZeroU64, region: u16, page: u16) -> Self {
+        Registered(pool.saturating_mul(PLACES) | u64::from(page) << 16 | u64::from(region))
+    }
+
+    /// Number of the pool: unique in the process, never used again.
+    #[inline(always)]
+    pub(crate) fn pool(self) -> u64 {
+        self.0.get() / PLACES
+    }
+
+    /// The region's entry in the table of a ring.
+    #[inline(always)]
+    pub(crate) fn region(self) -> u16 {
+        self.0.get() as u16
+    }
+
+    /// The page, counted from 1; 0 if it has no number.
+    #[inline(always)]
+    pub(crate) fn page(self) -> u16 {
+        (self.0.get() >> 16) as u16
+    }
+
+    /// The place so many bytes further in the same region, counted from the begin of its page.
+    #[inline]
+    pub(crate) fn advanced(self, offset: usize) -> Self {
+        let (page, pages) = (self.page(), offset / PAGE);
+        if page == 0 || pages == 0 {
+            return self;
+        }
+        let page = u16::try_from(usize::from(page) + pages).unwrap_or(0);
+        Registered((self.0.get() & !(0xffff << 16) | u64::from(page) << 16).try_into().unwrap_or(self.0))
+    }
+}
+
+// One of these goes with every request.
+const _: () = assert!(size_of::<Memory>() == 2 * size_of::<usize>());
+
+// SAFETY: a `Memory` is only an address; nothing is accessed through it except by a queue, under the promise made at
+// the unsafe `push`.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// Placeholder for requests without data.
+    pub const NONE: Memory = Memory { address: NonNull::dangling(), registered: None };
+}
