@@ -160,6 +160,16 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()>;
     /// Writes `buf` at byte `pos`.
     fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()>;
+    /// As [`Device::read_at`], but fails with `EAGAIN` ([`Error::Io`]) rather than wait until the device can take the
+    /// request, if it can tell ([`Capabilities::nowait`]). A transfer that the kernel divides, because it is longer
+    /// than the device takes at once, fails so each time.
+    fn read_nowait(&self, buf: &mut [u8], pos: u64) -> Result<()> {
+        self.read_at(buf, pos)
+    }
+    /// As [`Device::write_at`] in the same way: after `EAGAIN` nothing was written. A write with FUA may wait.
+    fn write_nowait(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
+        self.write_at(buf, pos, durability)
+    }
     /// Makes every completed write durable. A no-op success without a volatile cache.
     fn flush(&self) -> Result<()>;
     /// Writes `buf` at byte `pos`, durable when the call returns: this write at least. Without FUA that is a write and

@@ -70,6 +70,14 @@ pub enum Error {
         /// How often the request was sent.
         trials: u32,
     },
+    /// The thread may not use this I/O priority; nothing was sent.
+    #[error("I/O priority {priority}: {}", describe_errno(*errno))]
+    Priority {
+        /// The priority, as it prints.
+        priority: String,
+        /// The operating system's error number: `EPERM` for a class that needs a capability.
+        errno: i32,
+    },
     /// The request lies outside the device.
     #[error("request of {length} bytes at byte {pos} lies outside the device of {size} bytes")]
     OutOfRange {
@@ -142,7 +150,8 @@ impl Error {
     /// The one errno this error maps to.
     pub fn errno(&self) -> i32 {
         match self {
-            Error::Io { errno, .. } | Error::Nvme { errno, .. } | Error::Open { errno, .. } => *errno,
+            Error::Io { errno, .. } | Error::Nvme { errno, .. } => *errno,
+            Error::Open { errno, .. } | Error::Priority { errno, .. } => *errno,
             Error::OutOfRange { .. } | Error::Misaligned { .. } | Error::BadSpec { .. } => libc::EINVAL,
             // Not the device's answer, which would mean "try again" to the caller too.
             Error::GaveUp { .. } => libc::EIO,

@@ -1,8 +1,10 @@
 //! The memory of a request: an address, and where it lies in what a pool registers.
 
-use crate::pool::PAGE;
 use std::num::NonZeroU64;
 use std::ptr::NonNull;
+
+/// Alignment in memory of every [`Buffer`](crate::Buffer) that is not empty.
+pub const BUFFER_ALIGN: usize = 4096;
 
 /// The memory of one request. A plain address: validity is promised by the caller of [`crate::DeviceQueue::push`].
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +26,9 @@ pub struct Registered(NonZeroU64);
 const PLACES: NonZeroU64 = NonZeroU64::new(1 << 32).expect("not zero");
 
 impl Registered {
+    /// Of no pool: the memory is an array of vectors.
+    const VECTORS: Registered = Registered(NonZeroU64::MIN);
+
     /// Pools are numbered below this.
     pub(crate) const POOLS: u64 = 1 << 32;
 
@@ -54,7 +59,7 @@ impl Registered {
     /// The place so many bytes further in the same region, counted from the begin of its page.
     #[inline]
     pub(crate) fn advanced(self, offset: usize) -> Self {
-        let (page, pages) = (self.page(), offset / PAGE);
+        let (page, pages) = (self.page(), offset / BUFFER_ALIGN);
         if page == 0 || pages == 0 {
             return self;
         }
@@ -62,6 +67,21 @@ impl Registered {
         Registered((self.0.get() & !(0xffff << 16) | u64::from(page) << 16).try_into().unwrap_or(self.0))
     }
 }
+
+/// A piece of memory among several of one request, laid out as `struct iovec`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Vector {
+    /// First byte.
+    pub address: NonNull<u8>,
+    /// Bytes, not zero.
+    pub length: usize,
+}
+
+const _: () = assert!(size_of::<Vector>() == size_of::<libc::iovec>());
+
+// SAFETY: an address and a number, as `Memory`.
+unsafe impl Send for Vector {}
 
 // One of these goes with every request.
 const _: () = assert!(size_of::<Memory>() == 2 * size_of::<usize>());
@@ -73,4 +93,33 @@ unsafe impl Send for Memory {}
 impl Memory {
     /// Placeholder for requests without data.
     pub const NONE: Memory = Memory { address: NonNull::dangling(), registered: None };
+
+    /// Several pieces, one after another on the device: `first` is the first of an array of vectors that together have
+    /// as many bytes as the request. The array is part of the request's memory. Only for queues that take so many
+    /// ([`QueueFacts::vectors`](crate::QueueFacts::vectors)).
+    pub fn vectors(first: NonNull<Vector>) -> Memory {
+        Memory { address: first.cast(), registered: Some(Registered::VECTORS) }
+    }
+
+    /// Whether it is made of vectors.
+    #[inline]
+    pub(crate) fn is_vectors(&self) -> bool {
+        self.registered == Some(Registered::VECTORS)
+    }
+
+    /// The vectors of a request of `length` bytes.
+    ///
+    /// # Safety
+    /// [`Memory::is_vectors`], and the promise of [`Memory::vectors`] holds as long as the result is used.
+    pub(crate) unsafe fn as_vectors<'a>(&self, length: u32) -> &'a [Vector] {
+        let first = self.address.cast::<Vector>();
+        let (mut count, mut bytes) = (0, 0);
+        while bytes < length as usize {
+            // SAFETY: the array goes on while its bytes are fewer than the request's.
+            bytes += unsafe { first.add(count).as_ref() }.length;
+            count += 1;
+        }
+        // SAFETY: so many were seen.
+        unsafe { std::slice::from_raw_parts(first.as_ptr(), count) }
+    }
 }

@@ -5,7 +5,7 @@
 //! it is used up, with the rings that follow it. Where a ring refuses one, its buffers are ordinary memory and say so
 //! in [`Memory::registered`].
 
-use crate::memory::{Memory, Registered};
+use crate::memory::{BUFFER_ALIGN as PAGE, Memory, Registered};
 use crate::{Error, Process, Result};
 use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -17,13 +17,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Alignment in memory of every [`Buffer`] that is not empty.
-pub const BUFFER_ALIGN: usize = 4096;
-/// The smallest size class.
-pub(crate) const PAGE: usize = BUFFER_ALIGN;
 /// Largest region: the kernel takes at most 1 GiB per registered buffer.
 const MAX_REGION: usize = 1 << 30;
-/// Size classes 4 KiB, 8 KiB, … 1 GiB.
+/// Size classes: a page of 4 KiB, 8 KiB, … 1 GiB.
 const CLASSES: usize = (MAX_REGION / PAGE).trailing_zeros() as usize + 1;
 /// Least growth of a used-up pool, so that small requests do not each map a region.
 const MIN_GROWTH: usize = 1 << 20;

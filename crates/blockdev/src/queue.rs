@@ -4,7 +4,7 @@
 //! back with [`DeviceQueue::reap`]. It never allocates on these calls once created, and never checks who owns the
 //! memory: that is the caller's proof, which is why `push` is unsafe.
 
-use crate::{BufferPool, Memory, Result};
+use crate::{BufferPool, Memory, Priority, Result};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -40,8 +40,11 @@ pub struct Request {
     pub op: Op,
     /// A write that must be durable when it completes. Only if [`crate::Capabilities::fua`].
     pub fua: bool,
-    /// Fail with `EAGAIN` instead of blocking, where the device can tell.
+    /// Fail with `EAGAIN` instead of blocking, where the device can tell. One that the kernel divides, because it is
+    /// longer than the device takes at once, fails so each time.
     pub nowait: bool,
+    /// I/O priority; that of the queue unless set.
+    pub priority: Priority,
     /// First byte on the device.
     pub pos: u64,
     /// Bytes.
@@ -113,6 +116,9 @@ pub struct QueueOptions {
     pub register_ring: Ask,
     /// The pool to register.
     pub pool: Option<BufferPool>,
+    /// I/O priority of requests that have none of their own. Engines without priorities tell so in
+    /// [`QueueFacts::fallbacks`].
+    pub priority: Priority,
 }
 
 impl QueueOptions {
@@ -127,9 +133,13 @@ impl QueueOptions {
             register_buffers: Ask::Try,
             register_ring: Ask::No,
             pool: None,
+            priority: Priority::OF_THREAD,
         }
     }
 }
+
+/// Most pieces of memory of one request, where the kernel takes several: `UIO_MAXIOV`.
+pub(crate) const VECTORS_MAX: u32 = 1024;
 
 /// What a queue got of what it asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -148,6 +158,8 @@ pub struct QueueFacts {
     pub owner_driven: bool,
     /// Requests run in the call that submits them.
     pub inline: bool,
+    /// Most pieces of memory that one request may have ([`Memory::vectors`]). 0: a request has one piece.
+    pub vectors: u32,
     /// Fallbacks taken, one sentence each.
     pub fallbacks: Vec<String>,
 }

@@ -96,6 +96,49 @@ pub(crate) fn voluntary_switches() -> io::Result<libc::c_long> {
     if result == 0 { Ok(usage.ru_nvcsw) } else { Err(io::Error::last_os_error()) }
 }
 
+/// `IOPRIO_WHO_PROCESS` of `linux/ioprio.h`; number 0 means the calling thread.
+const IOPRIO_WHO_PROCESS: libc::c_int = 1;
+
+/// The I/O priority of the calling thread, as the kernel writes it.
+pub(crate) fn thread_ioprio() -> io::Result<i32> {
+    // SAFETY: numbers go in and one comes out; no memory is touched.
+    let answer = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0 as libc::c_int) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as i32) }
+}
+
+/// Sets it.
+pub(crate) fn set_thread_ioprio(ioprio: i32) -> io::Result<()> {
+    // SAFETY: numbers go in; no memory is touched.
+    let answer = unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0 as libc::c_int, ioprio) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// One `preadv2` into several pieces of memory, which need not be initialised, or `pwritev2` from them.
+///
+/// # Safety
+/// There are `count` vectors from `first` on. They describe memory that is valid for writing (for a write: for reading,
+/// and initialised), and that nobody else accesses (for a write: changes) during the call.
+pub(crate) unsafe fn transfer_vectors(
+    fd: BorrowedFd<'_>,
+    write: bool,
+    first: *const libc::iovec,
+    count: usize,
+    pos: u64,
+    flags: libc::c_int,
+) -> io::Result<usize> {
+    let (fd, pos) = (fd.as_raw_fd(), pos as libc::off_t);
+    let count = count as libc::c_int;
+    // SAFETY: the descriptor is open for the borrow, and the caller promises vectors and memory.
+    let result = unsafe {
+        if write {
+            libc::pwritev2(fd, first, count, pos, flags)
+        } else {
+            libc::preadv2(fd, first, count, pos, flags)
+        }
+    };
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
 /// One `pread`, or `preadv2` if there are flags, into memory that need not be initialised.
 ///
 /// # Safety

@@ -9,7 +9,7 @@ use std::time::Duration;
 use uext4_blockdev::spec::DeviceSpec;
 use uext4_blockdev::{
     Ask, BufferPool, Device, DeviceQueue, Error, Memory, Op, OpenOptions, Queue, QueueOptions, Request,
-    Sharing, Wait, WriteDurability, open,
+    Sharing, Vector, Wait, WriteDurability, open,
 };
 
 /// A directory on tmpfs, and one wherever temporary files live.
@@ -211,6 +211,47 @@ fn registered_buffers_are_used_and_reported() {
     // SAFETY: as above.
     unsafe { queue.push(request(Op::Write, 0, 4096, lie, 2)) }.unwrap();
     assert_eq!(reap_all(&mut queue)[0].result, -libc::EFAULT);
+}
+
+/// One request moves several pieces of memory, one after another on the device.
+#[test]
+fn vectors_are_one_request() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = image(place.path(), 1 << 20);
+    for (scheme, options) in
+        [("file", ring(4)), ("file", QueueOptions::depth(4)), ("sync", QueueOptions::depth(4))]
+    {
+        let device = open_text(&format!("{scheme}:{}", path.display()), true).unwrap();
+        let mut queue = device.queue(&options).unwrap();
+        assert!(queue.facts().vectors >= 3, "{:?}", queue.facts());
+        let pool = pool();
+        let mut buffers: Vec<_> = [4096, 512, 8192].map(|length| pool.take(length).unwrap()).into();
+        let mut whole = pool.take(12_800).unwrap();
+        pattern(5, &mut whole);
+        let mut run = |buffers: &mut Vec<uext4_blockdev::Buffer>, op| {
+            let part = |buffer: &mut uext4_blockdev::Buffer| Vector {
+                address: buffer.memory(0).address,
+                length: buffer.len(),
+            };
+            let mut vectors: Vec<Vector> = buffers.iter_mut().map(part).collect();
+            let memory = Memory::vectors(std::ptr::NonNull::from(&mut vectors[0]));
+            // SAFETY: neither the buffers nor their vectors are touched before the completion is reaped.
+            unsafe { queue.push(request(op, 4096, 12_800, memory, 1)) }.unwrap();
+            assert_eq!(reap_all(&mut queue)[0].result, 12_800, "{scheme}");
+        };
+        let mut at = 0;
+        for buffer in &mut buffers {
+            let length = buffer.len();
+            buffer.copy_from_slice(&whole[at..at + length]);
+            at += length;
+        }
+        run(&mut buffers, Op::Write);
+        assert_eq!(std::fs::read(&path).unwrap()[4096..16_896], whole[..]);
+        buffers.reverse();
+        run(&mut buffers, Op::Read);
+        let back: Vec<u8> = buffers.iter().flat_map(|buffer| buffer.to_vec()).collect();
+        assert_eq!(back, whole[..]);
+    }
 }
 
 /// More than the queue's memory had room for at the start: the pool grows, and the ring takes what it grows by.

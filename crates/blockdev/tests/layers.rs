@@ -10,7 +10,7 @@ use uext4_blockdev::layer::{
 };
 use uext4_blockdev::{
     Buffer, BufferPool, Capabilities, Description, Device, DeviceQueue, Done, Full, Geometry, Memory, Op,
-    Queue, QueueFacts, QueueOptions, Request, Result, Wait, WriteDurability,
+    Priority, Queue, QueueFacts, QueueOptions, Request, Result, Wait, WriteDurability,
 };
 
 const SIZE: u64 = 1 << 20;
@@ -27,7 +27,16 @@ fn take(length: usize, fill: u8) -> Buffer {
 
 fn request(op: Op, fua: bool, pos: u64, buffer: &mut Buffer, tag: u64) -> Request {
     let length = buffer.len() as u32;
-    Request { op, fua, nowait: false, pos, length, memory: buffer.memory(0), tag }
+    Request {
+        op,
+        fua,
+        nowait: false,
+        priority: Priority::OF_THREAD,
+        pos,
+        length,
+        memory: buffer.memory(0),
+        tag,
+    }
 }
 
 /// Runs one request through a queue of its own.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use uext4_blockdev::engine::{DaxDevice, MemoryDevice, MemoryOptions, NullDevice};
 use uext4_blockdev::layer::{CountingDevice, FaultDevice, LatencyDevice, Mask, MaskDevice, SliceDevice};
 use uext4_blockdev::{
-    Ask, Buffer, BufferPool, DaxKind, Device, DeviceQueue, Done, Full, Memory, Misaligned, Op, Queue,
-    QueueOptions, Request, Sharing, Wait, WriteDurability,
+    Ask, Buffer, BufferPool, DaxKind, Device, DeviceQueue, Done, Full, Memory, Misaligned, Op, Priority,
+    Queue, QueueOptions, Request, Sharing, Wait, WriteDurability,
 };
 
 const SIZE: u64 = 4 << 20;
@@ -67,11 +67,29 @@ fn buffer(pool: &BufferPool, length: usize, seed: u8) -> Buffer {
 
 fn request(op: Op, pos: u64, buffer: &mut Buffer, tag: u64) -> Request {
     let length = buffer.len() as u32;
-    Request { op, fua: false, nowait: false, pos, length, memory: buffer.memory(0), tag }
+    Request {
+        op,
+        fua: false,
+        nowait: false,
+        priority: Priority::OF_THREAD,
+        pos,
+        length,
+        memory: buffer.memory(0),
+        tag,
+    }
 }
 
 fn without_data(op: Op, pos: u64, length: u32, tag: u64) -> Request {
-    Request { op, fua: false, nowait: false, pos, length, memory: Memory::NONE, tag }
+    Request {
+        op,
+        fua: false,
+        nowait: false,
+        priority: Priority::OF_THREAD,
+        pos,
+        length,
+        memory: Memory::NONE,
+        tag,
+    }
 }
 
 fn push(queue: &mut Queue, request: Request) -> Result<(), Full> {

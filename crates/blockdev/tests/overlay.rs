@@ -4,7 +4,7 @@ use std::sync::Arc;
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
 use uext4_blockdev::layer::{CountingDevice, Fault, FaultDevice, FaultOn, OverlayDevice};
 use uext4_blockdev::{
-    BufferPool, Device, DeviceQueue, Error, Op, QueueOptions, Request, Wait, WriteDurability,
+    BufferPool, Device, DeviceQueue, Error, Op, Priority, QueueOptions, Request, Wait, WriteDurability,
 };
 
 const SIZE: u64 = 256 << 10;
@@ -51,7 +51,8 @@ fn expected() -> Vec<u8> {
 fn queued(device: &dyn Device, op: Op, pos: u64, buffer: &mut uext4_blockdev::Buffer, length: u32) -> i32 {
     let mut queue = device.queue(&QueueOptions::depth(4)).unwrap();
     let memory = buffer.memory(0);
-    let request = Request { op, fua: false, nowait: false, pos, length, memory, tag: 9 };
+    let request =
+        Request { op, fua: false, nowait: false, priority: Priority::OF_THREAD, pos, length, memory, tag: 9 };
     // SAFETY: the request is delivered before this function returns; the caller's buffer outlives it.
     unsafe { queue.push(request) }.unwrap();
     let mut out = Vec::with_capacity(4);

@@ -48,14 +48,28 @@
 // The file is emptied.
 #define UEXT4_TRUNCATE 32
 
+// I/O priority, in the flags of `uext4_file_open` and `uext4_queue_open`: before all others. Needs `CAP_SYS_NICE`. A
+// class is combined with its level, 0 (first) to 7 (last), shifted by `UEXT4_PRIO_SHIFT`. Without a class a file's
+// requests have the priority of their queue or of the calling thread.
+#define UEXT4_PRIO_REALTIME 134217728
+
+// I/O priority: the class of threads that ask for none.
+#define UEXT4_PRIO_BEST_EFFORT 268435456
+
+// I/O priority: when nobody else has anything to do.
+#define UEXT4_PRIO_IDLE 402653184
+
+// Where the level of an I/O priority begins.
+#define UEXT4_PRIO_SHIFT 24
+
 // Of a write: as `O_DSYNC`, durable when it returns or completes.
 #define UEXT4_DSYNC 1
 
 // Of a write: as `O_SYNC`.
 #define UEXT4_SYNC 2
 
-// Of a read or write: fails with `EAGAIN` rather than waits for others, for room, or for metadata that is not in
-// memory.
+// Of a read or write: fails with `EAGAIN` rather than waits for others, for room, for metadata that is not in memory,
+// or until the device can take a request of up to 128 KiB.
 #define UEXT4_NOWAIT 4
 
 // `uext4_fallocate`: holes get blocks that read as zeros; the file grows to the end of the range.
@@ -295,7 +309,8 @@ uint64_t uext4_last_error_block(void);
 // The inode that the last failure of this thread is about; 0 if it is about none.
 uint32_t uext4_last_error_inode(void);
 
-// Opens a regular file of the volume. `flags` are `UEXT4_READ`, …; `mode` are the permissions of a file that is made.
+// Opens a regular file of the volume. `flags` are `UEXT4_READ`, … and an I/O priority; `mode` are the permissions of a
+// file that is made.
 // `switches` sets optimisations of this file (NULL: as the volume).
 //
 // Every open has a handle of its own. A file that is unlinked stays usable until its last handle is closed.
@@ -422,7 +437,8 @@ int32_t uext4_readdir(struct uext4_dir *dir, struct uext4_dirent *entry);
 int32_t uext4_closedir(struct uext4_dir *dir);
 
 // A queue for up to `depth` requests (1 to 32768). `bytes` of memory are reserved for `uext4_queue_alloc`, and
-// registered with the kernel if it takes them; 0: 4 KiB for each request. `flags`: `UEXT4_QUEUE_…`.
+// registered with the kernel if it takes them; 0: 4 KiB for each request. `flags`: `UEXT4_QUEUE_…` and an I/O
+// priority.
 int32_t uext4_queue_open(struct uext4_volume *volume,
                          uint32_t depth,
                          size_t bytes,

@@ -5,7 +5,7 @@ use crate::call::{Fault, Result, call, call_int};
 use crate::handle::{Kind, Table};
 use crate::volume::{VOLUMES, switches_of, uext4_volume};
 use std::ffi::{c_char, c_void};
-use uext4::{Fallocate, File, OpenOptions, ReadFlags, WriteFlags};
+use uext4::{Fallocate, File, OpenOptions, Priority, PriorityClass, ReadFlags, WriteFlags};
 
 /// An open file.
 pub struct uext4_file(());
@@ -27,12 +27,38 @@ pub const UEXT4_TRUNCATE: u32 = 32;
 
 const FILE_FLAGS: u32 = (UEXT4_TRUNCATE << 1) - 1;
 
+/// I/O priority, in the flags of `uext4_file_open` and `uext4_queue_open`: before all others. Needs `CAP_SYS_NICE`. A
+/// class is combined with its level, 0 (first) to 7 (last), shifted by `UEXT4_PRIO_SHIFT`. Without a class a file's
+/// requests have the priority of their queue or of the calling thread.
+pub const UEXT4_PRIO_REALTIME: u32 = 0x0800_0000;
+/// I/O priority: the class of threads that ask for none.
+pub const UEXT4_PRIO_BEST_EFFORT: u32 = 0x1000_0000;
+/// I/O priority: when nobody else has anything to do.
+pub const UEXT4_PRIO_IDLE: u32 = 0x1800_0000;
+/// Where the level of an I/O priority begins.
+pub const UEXT4_PRIO_SHIFT: u32 = 24;
+/// Class and level.
+pub(crate) const PRIO_FLAGS: u32 = UEXT4_PRIO_IDLE | 7 << UEXT4_PRIO_SHIFT;
+
+/// The I/O priority in flags.
+pub(crate) fn priority(flags: u32) -> Result<Priority> {
+    let class = match flags & UEXT4_PRIO_IDLE {
+        UEXT4_PRIO_REALTIME => PriorityClass::RealTime,
+        UEXT4_PRIO_BEST_EFFORT => PriorityClass::BestEffort,
+        UEXT4_PRIO_IDLE => PriorityClass::Idle,
+        _ if flags & PRIO_FLAGS == 0 => return Ok(Priority::OF_THREAD),
+        _ => return Err(Fault::invalid("a level of I/O priority without a class")),
+    };
+    let level = (flags & PRIO_FLAGS) >> UEXT4_PRIO_SHIFT & 7;
+    Priority::new(class, level as u8).ok_or_else(|| Fault::invalid("no such I/O priority"))
+}
+
 /// Of a write: as `O_DSYNC`, durable when it returns or completes.
 pub const UEXT4_DSYNC: u32 = 1;
 /// Of a write: as `O_SYNC`.
 pub const UEXT4_SYNC: u32 = 2;
-/// Of a read or write: fails with `EAGAIN` rather than waits for others, for room, or for metadata that is not in
-/// memory.
+/// Of a read or write: fails with `EAGAIN` rather than waits for others, for room, for metadata that is not in memory,
+/// or until the device can take a request of up to 128 KiB.
 pub const UEXT4_NOWAIT: u32 = 4;
 
 /// `uext4_fallocate`: holes get blocks that read as zeros; the file grows to the end of the range.
@@ -83,7 +109,8 @@ pub(crate) fn fallocate_mode(mode: u32) -> Result<Fallocate> {
     })
 }
 
-/// Opens a regular file of the volume. `flags` are `UEXT4_READ`, …; `mode` are the permissions of a file that is made.
+/// Opens a regular file of the volume. `flags` are `UEXT4_READ`, … and an I/O priority; `mode` are the permissions of a
+/// file that is made.
 /// `switches` sets optimisations of this file (NULL: as the volume).
 ///
 /// Every open has a handle of its own. A file that is unlinked stays usable until its last handle is closed.
@@ -100,8 +127,9 @@ pub unsafe extern "C" fn uext4_file_open(
         let volume = VOLUMES.get(volume)?;
         // SAFETY: the caller promises a string.
         let name = unsafe { path(name) }?;
-        if flags & !FILE_FLAGS != 0 {
-            return Err(Fault::invalid(format!("unknown flags {:#x}", flags & !FILE_FLAGS)));
+        let unknown = flags & !(FILE_FLAGS | PRIO_FLAGS);
+        if unknown != 0 {
+            return Err(Fault::invalid(format!("unknown flags {unknown:#x}")));
         }
         let has = |flag| flags & flag != 0;
         let mut options = OpenOptions::new()
@@ -110,7 +138,8 @@ pub unsafe extern "C" fn uext4_file_open(
             .append(has(UEXT4_APPEND))
             .create(has(UEXT4_CREATE))
             .truncate(has(UEXT4_TRUNCATE))
-            .mode(mode);
+            .mode(mode)
+            .priority(priority(flags)?);
         if has(UEXT4_CREATE_NEW) {
             options = options.create_new(true);
         }

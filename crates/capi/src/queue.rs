@@ -2,7 +2,7 @@
 
 use crate::border::put;
 use crate::call::{Fault, Result, call, call_int};
-use crate::file::{FILES, fallocate_mode, read_flags, uext4_file, write_flags};
+use crate::file::{FILES, PRIO_FLAGS, fallocate_mode, priority, read_flags, uext4_file, write_flags};
 use crate::handle::{Kind, Open, Table};
 use crate::volume::{VOLUMES, uext4_volume};
 use parking_lot::{Mutex, MutexGuard};
@@ -184,7 +184,8 @@ impl Queue {
 }
 
 /// A queue for up to `depth` requests (1 to 32768). `bytes` of memory are reserved for `uext4_queue_alloc`, and
-/// registered with the kernel if it takes them; 0: 4 KiB for each request. `flags`: `UEXT4_QUEUE_…`.
+/// registered with the kernel if it takes them; 0: 4 KiB for each request. `flags`: `UEXT4_QUEUE_…` and an I/O
+/// priority.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uext4_queue_open(
     volume: *mut uext4_volume,
@@ -195,13 +196,16 @@ pub unsafe extern "C" fn uext4_queue_open(
 ) -> i32 {
     call_int(|| {
         let volume = VOLUMES.get(volume)?;
-        const KNOWN: u32 = UEXT4_QUEUE_OWNER_DRIVEN | UEXT4_QUEUE_POLLED | UEXT4_QUEUE_REGISTERED;
+        const KNOWN: u32 =
+            UEXT4_QUEUE_OWNER_DRIVEN | UEXT4_QUEUE_POLLED | UEXT4_QUEUE_REGISTERED | PRIO_FLAGS;
         if flags & !KNOWN != 0 {
             return Err(Fault::invalid(format!("unknown flags {:#x}", flags & !KNOWN)));
         }
         // SAFETY: the caller promises a place for a handle.
         unsafe { put(queue, std::ptr::null_mut()) }?;
-        let mut options = QueueOptions::depth(depth).owner_driven(flags & UEXT4_QUEUE_OWNER_DRIVEN != 0);
+        let mut options = QueueOptions::depth(depth)
+            .owner_driven(flags & UEXT4_QUEUE_OWNER_DRIVEN != 0)
+            .priority(priority(flags)?);
         if flags & UEXT4_QUEUE_POLLED != 0 {
             options = options.iopoll(Ask::Require);
         }

@@ -140,6 +140,11 @@ struct JsonEvent {
     length: u64,
     fua: bool,
     queued: bool,
+    nowait: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    buffers: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     errno: Option<i32>,
 }
@@ -159,6 +164,9 @@ fn json_line(event: &TraceEvent) -> String {
         length: event.length,
         fua: event.fua,
         queued: event.queued,
+        nowait: event.nowait,
+        buffers: (event.pieces > 1).then_some(event.pieces),
+        priority: (!event.priority.is_of_thread()).then(|| event.priority.to_string()),
         errno,
     }) + "\n"
 }

@@ -110,7 +110,7 @@ pub use ground::recovered::{RecoveryInfo, RecoveryState};
 pub use inode::metadata::{FileKind, InodeFlags, Metadata, Timestamp};
 pub use uext4_blockdev as blockdev;
 pub use uext4_blockdev::spec::DeviceSpec;
-pub use uext4_blockdev::{Ask, Buffer, BufferPool, QueueFacts};
+pub use uext4_blockdev::{Ask, Buffer, BufferPool, Priority, PriorityClass, QueueFacts};
 pub use uext4_buffer as buffer;
 pub use uext4_iomap as iomap;
 pub use uext4_iomap::plan;

@@ -3,14 +3,14 @@
 use crate::common;
 
 use common::sample::{MIXED_ALLOCATED, MIXED_SIZE, sample};
-use common::{aligned, read_all, read_only, read_write};
+use common::{Image, aligned, read_all, read_only, read_write};
 use std::sync::Arc;
-use uext4::blockdev::layer::CountingDevice;
+use uext4::blockdev::layer::{CountingDevice, Fault, FaultAction, FaultDevice, FaultOn};
 use uext4::{
     Counter, Error, File, FileSlot, IoQueue, QueueOptions, ReadFlags, Switches, Volume, VolumeOptions,
     WriteFlags,
 };
-use uext4_testkit::{Need, needs};
+use uext4_testkit::{Need, Scratch, e2fsck_clean, needs};
 
 /// A volume whose device counts, with a queue.
 struct Bed {
@@ -157,4 +157,62 @@ fn a_handle_is_not_waited_for() {
     // A second time: nothing of the decision is kept.
     bed.refuses_write(&data, 0, 4096);
     bed.writes_queued(data.1, 0, WriteFlags::empty());
+}
+
+/// A device without room answers `EAGAIN` to what does not wait. Nothing of that is lost or fatal.
+#[test]
+fn a_device_without_room_is_not_waited_for() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let inner = sample().device_with(|options| (options.volatile_cache, options.fua) = (true, true));
+    let device = FaultDevice::new(inner.clone());
+    let faults = device.handle();
+    let volume = Volume::open_device(Arc::new(device), VolumeOptions::read_write()).unwrap();
+    let file = volume.open_file("/data", read_write()).unwrap();
+    let before = read_all(&file);
+    let mut queue = volume.queue(QueueOptions::depth(8)).unwrap();
+    let slot = queue.attach(&file).unwrap();
+    let busy = |on| Fault { on, range: None, after: 0, times: u64::MAX, action: FaultAction::Errno(11) };
+    let would_block = |queue: &mut IoQueue| {
+        let done = queue.wait(1).unwrap().next().unwrap();
+        assert!(
+            matches!(done.result.as_ref().map_err(|error| &**error), Err(Error::WouldBlock(_))),
+            "{:?}",
+            done.result
+        );
+    };
+
+    // Only what does not wait is refused, and it is told to the device that it does not.
+    faults.arm(busy(FaultOn::Nowait));
+    for flags in [WriteFlags::empty(), WriteFlags::DSYNC] {
+        queue.write(slot, 4096, queue.buffer(4096).unwrap(), flags | WriteFlags::NOWAIT, 1).unwrap();
+        would_block(&mut queue);
+    }
+    queue.read_with(slot, 0, queue.buffer(64 << 10).unwrap(), ReadFlags::NOWAIT, 2).unwrap();
+    would_block(&mut queue);
+    assert_eq!(faults.fired(), 3);
+    queue.read(slot, 0, queue.buffer(4096).unwrap(), 3).unwrap();
+    assert_eq!(queue.wait(1).unwrap().next().unwrap().result.unwrap(), 4096);
+    // Longer ones may be divided, and would be refused each time.
+    queue.read_with(slot, 0, queue.buffer(256 << 10).unwrap(), ReadFlags::NOWAIT, 4).unwrap();
+    assert_eq!(queue.wait(1).unwrap().next().unwrap().result.unwrap(), 256 << 10);
+    assert_eq!(faults.fired(), 3);
+
+    faults.clear();
+    faults.arm(busy(FaultOn::Any));
+    let refused = file.read_at_with(&mut aligned(4096), 0, ReadFlags::NOWAIT);
+    assert!(matches!(refused, Err(Error::WouldBlock(_))), "{refused:?}");
+    for flags in [WriteFlags::empty(), WriteFlags::DSYNC] {
+        let refused = file.write_at_with(&aligned(4096), 4096, flags | WriteFlags::NOWAIT);
+        assert!(matches!(refused, Err(Error::WouldBlock(_))), "{refused:?}");
+    }
+
+    faults.clear();
+    assert_eq!(read_all(&file), before);
+    file.write_at_with(&aligned(4096), 4096, WriteFlags::DSYNC).unwrap();
+    drop((queue, file));
+    volume.close().unwrap();
+    let scratch = Scratch::new(1 << 20);
+    let image = scratch.file("image");
+    Image::of(&*inner).save(&image);
+    e2fsck_clean(&image);
 }

@@ -12,6 +12,7 @@ mod crash_shrink;
 mod crash_unlogged;
 mod dax;
 mod descriptors;
+mod device_requests;
 mod directories;
 mod drain;
 mod explain_random;

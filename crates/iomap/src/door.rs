@@ -4,8 +4,10 @@
 //! while the device still works on the slot. So safe code can neither free nor touch memory under transfer.
 
 use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
 use uext4_blockdev::{
-    Buffer, DeviceQueue, Done, Full, Memory, Op, Queue, QueueFacts, Request, Result, Wait, probes,
+    Buffer, DeviceQueue, Done, Full, Memory, Op, Priority, Queue, QueueFacts, Request, Result, Vector, Wait,
+    probes,
 };
 
 /// The memory of one request.
@@ -83,6 +85,29 @@ impl Payload {
         self.locate(offset).map_or(0, |(number, within)| self.buffers()[number].len() as u64 - within)
     }
 
+    /// Bytes that follow `offset` in the buffer that holds it and those behind it, `most` buffers in all.
+    fn reach(&self, offset: u64, most: usize) -> u64 {
+        let Some((number, within)) = self.locate(offset) else { return 0 };
+        let some = self.buffers()[number..].iter().take(most);
+        some.map(|buffer| buffer.len() as u64).sum::<u64>() - within
+    }
+
+    /// The memory of `[offset, offset + length)`, buffer by buffer.
+    fn vectors(&mut self, offset: u64, length: u64) -> Box<[Vector]> {
+        let (mut left, mut vectors) = (length, Vec::new());
+        if let Some((number, mut within)) = self.locate(offset) {
+            for buffer in &mut self.buffers_mut()[number..] {
+                let part = left.min(buffer.len() as u64 - within) as usize;
+                if part > 0 {
+                    vectors.push(Vector { address: buffer.memory(within as usize).address, length: part });
+                }
+                (left, within) = (left - part as u64, 0);
+            }
+        }
+        assert!(left == 0, "a request reaches behind its buffers");
+        vectors.into()
+    }
+
     /// Zeroes `length` bytes from `offset`.
     pub(crate) fn zero(&mut self, offset: u64, length: u64) {
         let mut skip = offset;
@@ -123,6 +148,7 @@ pub(crate) struct Part {
     pub op: Op,
     pub fua: bool,
     pub nowait: bool,
+    pub priority: Priority,
     /// First byte on the device.
     pub pos: u64,
     /// First byte in the slot's payload.
@@ -138,11 +164,22 @@ pub(crate) struct Door {
     // Dropped first: dropping a queue waits for its requests, so the payloads below outlive them.
     queue: Queue,
     held: Box<[Held]>,
+    /// Of each slot, what names the memory of its requests that are in several buffers. Empty if the queue takes none.
+    vectors: Box<[Vec<Box<[Vector]>>]>,
+    /// Most buffers of one request.
+    buffers_max: usize,
 }
 
 impl Door {
     pub(crate) fn new(queue: Queue, slots: u32) -> Self {
-        Door { queue, held: (0..slots).map(|_| Held::default()).collect() }
+        let buffers_max = queue.facts().vectors.max(1);
+        let listed = if buffers_max > 1 { slots } else { 0 };
+        Door {
+            queue,
+            held: (0..slots).map(|_| Held::default()).collect(),
+            vectors: (0..listed).map(|_| Vec::new()).collect(),
+            buffers_max: buffers_max as usize,
+        }
     }
 
     /// Gives the memory of a request to its slot.
@@ -151,6 +188,9 @@ impl Door {
         let held = &mut self.held[slot as usize];
         assert!(held.outstanding == 0, "a slot in flight is not free");
         held.payload = payload;
+        if let Some(unused) = self.vectors.get_mut(slot as usize) {
+            unused.clear();
+        }
     }
 
     /// Takes the memory back.
@@ -168,10 +208,11 @@ impl Door {
         &mut held.payload
     }
 
-    /// Bytes that follow `offset` in one buffer of the slot.
+    /// Bytes that follow `offset` and fit one request: in one buffer of the slot, or in several if the device takes
+    /// vectors.
     #[inline]
-    pub(crate) fn contiguous(&self, slot: u32, offset: u64) -> u64 {
-        self.held[slot as usize].payload.contiguous(offset)
+    pub(crate) fn reach(&self, slot: u32, offset: u64) -> u64 {
+        self.held[slot as usize].payload.reach(offset, self.buffers_max)
     }
 
     /// Gives a buffer to a free slot and adds one device request that covers all of it. Gives the buffer back
@@ -190,7 +231,8 @@ impl Door {
         // A buffer is never longer than a request: the pool's regions are at most 1 GiB.
         let length = buffer.len() as u32;
         let memory = buffer.memory(0);
-        let request = Request { op, fua, nowait: false, pos, length, memory, tag: u64::from(slot) };
+        let (nowait, priority) = (false, Priority::OF_THREAD);
+        let request = Request { op, fua, nowait, priority, pos, length, memory, tag: u64::from(slot) };
         // Everything is in its place before the call, so that nothing has to be kept over it. There is nothing to drop:
         // a free slot has no payload.
         debug_assert!(matches!(held.payload, Payload::None), "a slot in use is not free");
@@ -222,24 +264,36 @@ impl Door {
     #[inline]
     pub(crate) fn push(&mut self, slot: u32, part: Part) -> std::result::Result<(), Full> {
         let held = &mut self.held[slot as usize];
+        let length = u64::from(part.length);
         let memory = match part.op {
-            Op::Read | Op::Write => held.payload.memory(part.offset, u64::from(part.length)),
             Op::Flush | Op::Discard => Memory::NONE,
+            Op::Read | Op::Write if length <= held.payload.contiguous(part.offset) => {
+                held.payload.memory(part.offset, length)
+            }
+            Op::Read | Op::Write => {
+                let vectors = held.payload.vectors(part.offset, length);
+                assert!(vectors.len() <= self.buffers_max, "more buffers than one request may have");
+                let memory = Memory::vectors(NonNull::from(&*vectors).cast());
+                self.vectors[slot as usize].push(vectors);
+                memory
+            }
         };
         let request = Request {
             op: part.op,
             fua: part.fua,
             nowait: part.nowait,
+            priority: part.priority,
             pos: part.pos,
             length: part.length,
             memory,
             tag: u64::from(slot) | u64::from(part.index) << 32,
         };
         probes::submit(part.op, part.pos, part.length.into(), part.fua, request.tag);
-        // SAFETY: the memory lies in a buffer of the slot's payload (`Payload::memory` asserts it), which the
-        // slot owns. It leaves the slot only by `take` or `store`, which assert that nothing of the slot is
-        // outstanding, and nobody reaches its bytes before (`idle_payload` asserts the same). If the door is
-        // dropped, the queue goes first and waits for all requests.
+        // SAFETY: the memory lies in a buffer of the slot's payload (`Payload::memory` and `Payload::vectors` assert
+        // it), which the slot owns. It leaves the slot only by `take` or `store`, which assert that nothing of the slot
+        // is outstanding, and nobody reaches its bytes before (`idle_payload` asserts the same). The vectors, which
+        // nobody changes, stay where they are until `store`. If the door is dropped, the queue goes first and waits for
+        // all requests.
         unsafe { self.queue.push(request)? };
         held.outstanding += 1;
         Ok(())

@@ -8,6 +8,7 @@ use crate::mapping::{Piece, Range};
 use crate::snapshot::MapSnapshot;
 use crate::switches::{Routing, Switches};
 use std::sync::Arc;
+use uext4_blockdev::Priority;
 
 /// What a file system gives the engine.
 pub trait FileSystem: Send + Sync + Sized + 'static {
@@ -215,6 +216,8 @@ pub struct OpenFile<F: FileSystem> {
     pub writable: bool,
     /// Which optimisations this file uses.
     pub switches: Switches,
+    /// I/O priority of its data requests; that of the queue, or of the calling thread, unless set.
+    pub priority: Priority,
     all_on: bool,
 }
 
@@ -227,10 +230,18 @@ impl<F: FileSystem> Clone for OpenFile<F> {
 impl<F: FileSystem> OpenFile<F> {
     /// Opens `inode` for the engine. What may be read and written is the file system's decision.
     pub fn new(inode: Arc<F::Inode>, readable: bool, writable: bool, switches: Switches) -> Self {
-        OpenFile { inode, readable, writable, switches, all_on: switches == Switches::ON }
+        let priority = Priority::OF_THREAD;
+        OpenFile { inode, readable, writable, switches, priority, all_on: switches == Switches::ON }
     }
 
-    /// Whether every switch is on.
+    /// The same file whose data requests have this priority.
+    #[must_use]
+    pub fn with_priority(self, priority: Priority) -> Self {
+        let all_on = self.switches == Switches::ON && priority.is_of_thread();
+        OpenFile { priority, all_on, ..self }
+    }
+
+    /// Whether every switch is on, and the file has no priority of its own.
     #[inline(always)]
     pub(crate) fn is_all_on(&self) -> bool {
         self.all_on

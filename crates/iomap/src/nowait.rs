@@ -1,17 +1,24 @@
-//! Requests that are refused rather than wait: what they ask before anything is sent.
+//! Requests that are refused rather than wait: what they ask before anything is sent, and what they tell the device.
 
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::mapping::{MapKind, Piece, Pieces, Range};
-use crate::plan::{ReadFlags, counts_copy};
+use crate::plan::{ReadFlags, Route, counts_copy};
+use uext4_blockdev::{Error as DeviceError, WriteDurability};
+
+/// Longest device request that is told not to wait, bytes. The kernel divides longer ones if the device takes no more
+/// at once (`max_sectors_kb`), and refuses then each time.
+pub(crate) const NOWAIT_MAX: u64 = 128 << 10;
+
+const EAGAIN: i32 = 11;
 
 impl<F: FileSystem> Engine<F> {
     /// As [`Engine::read_at`], with flags.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] with [`ReadFlags::NOWAIT`]: nothing was sent.
+    /// [`Error::WouldBlock`] with [`ReadFlags::NOWAIT`]: nothing was read.
     pub fn read_at_with(
         &self,
         file: &OpenFile<F>,
@@ -33,7 +40,27 @@ impl<F: FileSystem> Engine<F> {
         let guard = state.gate.try_lock_shared(counted).map_err(|_busy| self.would_block())?;
         self.check_visible_known(file, range)?;
         let plan = self.decide_read(file, range, false);
+        let one = plan.route != Route::DaxRead && range.length <= NOWAIT_MAX && range.end() <= state.size();
+        if one && let Some(physical) = state.find_written(&guard, range) {
+            let read = self.device.read_nowait(buf, physical);
+            return Ok(read.map(|()| buf.len()).map_err(|error| self.refused_or_failed(error))?);
+        }
         self.read_pieces(file, &guard, &plan, buf, range)
+    }
+
+    /// One write of the device that does not wait.
+    #[cold]
+    pub(crate) fn write_nowait(&self, buf: &[u8], physical: u64, how: WriteDurability) -> Result<(), Error> {
+        let written = self.device.write_nowait(buf, physical, how);
+        written.map_err(|error| self.refused_or_failed(error))
+    }
+
+    /// What the device said to a request that does not wait.
+    fn refused_or_failed(&self, error: DeviceError) -> Error {
+        match error {
+            DeviceError::Io { errno: EAGAIN, .. } => self.would_block(),
+            error => error.into(),
+        }
     }
 
     /// Refuses a read of which some is unknown, as far as it lies in the file.

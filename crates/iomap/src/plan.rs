@@ -110,8 +110,9 @@ bitflags::bitflags! {
         /// As `O_SYNC`: all metadata too.
         const SYNC = 2;
         /// `WouldBlock` instead of waiting for the gate, a drain, a lock of the map, an allocation, room in the journal
-        /// or metadata that is not in memory: decided before anything is sent. The device is waited for, and what
-        /// `DSYNC` and `SYNC` ask.
+        /// or metadata that is not in memory: decided before anything is sent. A write of one device request of up to
+        /// 128 KiB does not wait for room in the device either, if that can tell: nothing was written then. What
+        /// `DSYNC` and `SYNC` ask is waited for.
         const NOWAIT = 4;
     }
 }
@@ -134,7 +135,9 @@ bitflags::bitflags! {
     /// Flags of one read.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
     pub struct ReadFlags: u8 {
-        /// `WouldBlock` instead of waiting for the gate or a map that is not loaded. The device is waited for.
+        /// `WouldBlock` instead of waiting for the gate, a map that is not loaded, or room in the device: queued reads
+        /// of any shape and synchronous ones of one device request, as far as their requests have up to 128 KiB and
+        /// the device can tell.
         const NOWAIT = 1;
     }
 }

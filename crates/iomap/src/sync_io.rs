@@ -9,6 +9,7 @@ use crate::fs::{FileSystem, OpenFile, Synced};
 use crate::gate::InodeGuard;
 use crate::inode::InodeState;
 use crate::mapping::{Piece, Range, State};
+use crate::nowait::NOWAIT_MAX;
 use crate::pipeline::Mapping;
 use crate::plan::{Durability, Plan, ReadFlags, Request, Route, WriteFlags};
 use crate::switches::{AllOn, Routing};
@@ -23,8 +24,15 @@ impl<F: FileSystem> Engine<F> {
         if file.is_all_on() {
             self.read_routed(file, buf, pos, AllOn)
         } else {
-            self.read_routed(file, buf, pos, file.switches)
+            self.read_as_given(file, buf, pos)
         }
+    }
+
+    /// By the file's switches and with its priority. Out of line, so that the usual way spills nothing.
+    #[inline(never)]
+    fn read_as_given(&self, file: &OpenFile<F>, buf: &mut [u8], pos: u64) -> Result<usize, F::Error> {
+        let read = file.priority.around(|| self.read_routed(file, buf, pos, file.switches));
+        read.map_err(Error::from)?
     }
 
     /// Writes `buf` at byte `pos` over written blocks; returns `buf.len()`. Alignment as for
@@ -40,8 +48,21 @@ impl<F: FileSystem> Engine<F> {
         if file.is_all_on() {
             self.write_routed(file, buf, pos, flags, AllOn)
         } else {
-            self.write_routed(file, buf, pos, flags, file.switches)
+            self.write_as_given(file, buf, pos, flags)
         }
+    }
+
+    /// As [`Engine::read_as_given`].
+    #[inline(never)]
+    fn write_as_given(
+        &self,
+        file: &OpenFile<F>,
+        buf: &[u8],
+        pos: u64,
+        flags: WriteFlags,
+    ) -> Result<usize, F::Error> {
+        let written = file.priority.around(|| self.write_routed(file, buf, pos, flags, file.switches));
+        written.map_err(Error::from)?
     }
 
     /// `fdatasync` (`all` = false) or `fsync`: completed writes of the file are durable when it returns.
@@ -209,9 +230,10 @@ impl<F: FileSystem> Engine<F> {
         }
         let mut mapping = Mapping::Due;
         let written = if self.capabilities.dax.is_some() {
-            self.overwrite_one::<R, true>(file, buf, &request, &mut mapping, routing)
+            self.overwrite_one::<R, true>(file, buf, &request, &mut mapping, routing, false)
         } else {
-            self.overwrite_one::<R, false>(file, buf, &request, &mut mapping, routing)
+            let nowait = flags.contains(WriteFlags::NOWAIT) && range.length <= NOWAIT_MAX;
+            self.overwrite_one::<R, false>(file, buf, &request, &mut mapping, routing, nowait)
         };
         if let Some(written) = written {
             return written;
@@ -229,6 +251,7 @@ impl<F: FileSystem> Engine<F> {
         request: &Request,
         mapping: &mut Mapping,
         routing: R,
+        nowait: bool,
     ) -> Option<Result<usize, F::Error>> {
         let state = file.state();
         // A look ahead, so that nothing is started for what cannot go this way. What counts is decided below.
@@ -266,12 +289,14 @@ impl<F: FileSystem> Engine<F> {
         let how = if durability == Durability::Fua { WriteDurability::Fua } else { WriteDurability::Cached };
         let written = match MAPPED {
             true => self.copy_in(&guard, buf, physical, how, counted),
+            false if nowait => self.write_nowait(buf, physical, how),
             false => self.device.write_at(buf, physical, how).map_err(Error::from),
         };
         guard.leave();
         match (written, durability) {
             (Ok(()), Durability::None | Durability::Fua | Durability::WriteThrough) => Some(Ok(buf.len())),
             (Ok(()), _) => Some(self.make_durable_after(file, durability).map(|()| buf.len())),
+            (Err(Error::WouldBlock), _) => Some(Err(Error::WouldBlock.into())),
             (Err(error), _) => Some(Err(self.write_failed(error, durability))),
         }
     }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
 use uext4_blockdev::layer::{CrashDevice, CrashHandle, CrashLog, CrashOptions};
 use uext4_blockdev::{
-    Buffer, BufferPool, Device, DeviceQueue, Memory, Op, Queue, QueueOptions, Request, Wait, WriteDurability,
+    Buffer, BufferPool, Device, DeviceQueue, Memory, Op, Priority, Queue, QueueOptions, Request, Wait,
+    WriteDurability,
 };
 use uext4_testkit::Rng;
 use uext4_testkit::crash::{Options, State, assert_states, for_each_state};
@@ -64,7 +65,16 @@ impl Toy {
     }
 
     fn push(&mut self, op: Op, pos: u64, length: usize, memory: Memory, fua: bool) {
-        let request = Request { op, fua, nowait: false, pos, length: length as u32, memory, tag: 0 };
+        let request = Request {
+            op,
+            fua,
+            nowait: false,
+            priority: Priority::OF_THREAD,
+            pos,
+            length: length as u32,
+            memory,
+            tag: 0,
+        };
         // SAFETY: both buffers live as long as the queue. Only a planted mistake changes one meanwhile, on this thread
         // and between calls of the queue, so that no access is concurrent.
         unsafe { self.queue.push(request) }.unwrap();
@@ -245,7 +255,16 @@ fn several_threads_share_the_device() {
                     } else {
                         let memory = data.memory(0);
                         let (op, length) = (Op::Write, 1024);
-                        let request = Request { op, fua: false, nowait: false, pos, length, memory, tag: 0 };
+                        let request = Request {
+                            op,
+                            fua: false,
+                            nowait: false,
+                            priority: Priority::OF_THREAD,
+                            pos,
+                            length,
+                            memory,
+                            tag: 0,
+                        };
                         // SAFETY: the buffer is left alone until the completion was delivered below.
                         unsafe { queue.push(request) }.unwrap();
                         queue.reap(&mut Vec::with_capacity(1), Wait::AtLeast(1)).unwrap();

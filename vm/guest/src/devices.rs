@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use uext4_blockdev::spec::DeviceSpec;
 use uext4_blockdev::{
-    Ask, BufferPool, DaxKind, Device, DeviceQueue, Done, Op, OpenOptions, Queue, QueueOptions, Request, Wait,
-    open,
+    Ask, BufferPool, DaxKind, Device, DeviceQueue, Done, Op, OpenOptions, Priority, Queue, QueueOptions,
+    Request, Wait, open,
 };
 
 use crate::Test;
@@ -66,7 +66,7 @@ fn complete(queue: &mut Queue, requests: &[Request]) -> Vec<Done> {
 }
 
 fn request(op: Op, fua: bool, pos: u64, memory: uext4_blockdev::Memory) -> Request {
-    Request { op, fua, nowait: false, pos, length: 4096, memory, tag: pos }
+    Request { op, fua, nowait: false, priority: Priority::OF_THREAD, pos, length: 4096, memory, tag: pos }
 }
 
 /// 32 writes, every other one FUA where the device has it, read back through the same polled ring.

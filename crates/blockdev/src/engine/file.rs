@@ -13,6 +13,7 @@
 //! an fsync of the device (`generic_write_sync`), an asynchronous one is not. Files are different: their
 //! `RWF_DSYNC` write is what the file system makes of it, which is what a user of the file wants.
 
+use super::attempt::{Attempt, CALL_MAX, errno_of, io_error, write_in_parts};
 use super::budget::Budget;
 use super::few::Few;
 use super::probe::{self, Probed};
@@ -29,21 +30,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// Longest single system call, bytes: the kernel transfers at most `MAX_RW_COUNT` (2 GiB - 4 KiB) at once.
-const CALL_MAX: usize = 1 << 30;
 
 /// Most rings for synchronous writes of one device. Further threads wait for one of them.
 const WRITE_RINGS: usize = 32;
 
 /// Longest write, in bytes, that goes by a ring because that is cheaper. Of longer ones the transfer is the cost.
 const RINGED_MAX: usize = 64 << 10;
-
-/// A write through a ring that is put off is sent again at least so often ...
-const TRIALS: u32 = 8;
-/// ... and at least so long.
-const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Where the queue's requests run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -290,60 +282,6 @@ impl FileDevice {
     }
 }
 
-/// One attempt to write.
-enum Attempt {
-    /// How many bytes.
-    Made(io::Result<usize>),
-    /// Nothing was sent.
-    NoRing(io::Error),
-}
-
-/// Writes until all is written. What is put off is tried again, for a time. The outer error is that of an attempt
-/// without a ring before anything was written.
-fn write_in_parts(
-    buf: &[u8],
-    pos: u64,
-    mut attempt: impl FnMut(&[u8], u64) -> Attempt,
-) -> io::Result<Result<()>> {
-    let (mut done, mut trials, mut put_off) = (0, 0, None);
-    let failed = |errno| Ok(Err(io_error(Op::Write, pos, buf.len() as u64, errno)));
-    while done < buf.len() {
-        let part = &buf[done..buf.len().min(done + CALL_MAX)];
-        trials += 1;
-        let error = match attempt(part, pos + done as u64) {
-            Attempt::NoRing(error) if done == 0 => return Err(error),
-            Attempt::Made(Ok(count)) if count > 0 => {
-                done += count;
-                continue;
-            }
-            Attempt::Made(Ok(_)) => return failed(libc::EIO),
-            Attempt::Made(Err(error)) | Attempt::NoRing(error) => error,
-        };
-        if !is_put_off(&error) {
-            return failed(errno_of(&error));
-        }
-        let waited = put_off.get_or_insert_with(Instant::now).elapsed();
-        if trials > TRIALS && waited >= PATIENCE {
-            let (op, length, errno) = (Op::Write.name(), buf.len() as u64, errno_of(&error));
-            return Ok(Err(Error::GaveUp { op, pos, length, errno, trials }));
-        }
-    }
-    Ok(Ok(()))
-}
-
-/// Whether a request was not carried out, but may be if it is sent again.
-fn is_put_off(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ECANCELED))
-}
-
-fn errno_of(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(libc::EIO)
-}
-
-fn io_error(op: Op, pos: u64, length: u64, errno: i32) -> Error {
-    Error::Io { op: op.name(), pos, length, errno }
-}
-
 impl Device for FileDevice {
     fn geometry(&self) -> Geometry {
         self.geometry
@@ -363,6 +301,35 @@ impl Device for FileDevice {
             self.transfer(Op::Read, pos, buf.len(), |range| {
                 let at = pos + range.start as u64;
                 sys::read(self.file.as_fd(), &mut buf[range], at, 0)
+            })
+        })
+    }
+
+    fn read_nowait(&self, buf: &mut [u8], pos: u64) -> Result<()> {
+        if !self.capabilities.nowait {
+            return self.read_at(buf, pos);
+        }
+        self.check(buf, pos)?;
+        probes::around(Op::Read, pos, buf.len() as u64, false, || {
+            self.transfer(Op::Read, pos, buf.len(), |range| {
+                let at = pos + range.start as u64;
+                sys::read(self.file.as_fd(), &mut buf[range], at, libc::RWF_NOWAIT)
+            })
+        })
+    }
+
+    fn write_nowait(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
+        if !self.capabilities.nowait || durability == WriteDurability::Fua {
+            return self.write_at(buf, pos, durability);
+        }
+        self.check_write()?;
+        self.check(buf, pos)?;
+        probes::around(Op::Write, pos, buf.len() as u64, false, || {
+            self.transfer(Op::Write, pos, buf.len(), |range| {
+                // What was begun is ended.
+                let flags = if range.start == 0 { libc::RWF_NOWAIT } else { 0 };
+                let at = pos + range.start as u64;
+                sys::write(self.file.as_fd(), &buf[range], at, flags)
             })
         })
     }
@@ -607,43 +574,6 @@ mod tests {
             let right = |(at, &byte)| byte == if inside.contains(&at) { 2 } else { 1 };
             assert!(long.iter().enumerate().all(right), "{length}");
         }
-    }
-
-    #[test]
-    fn a_write_in_parts_is_whole_and_in_its_place() {
-        let buf: Vec<u8> = (0..100).collect();
-        let (mut medium, mut calls) = (vec![0; 300], 0);
-        let written = write_in_parts(&buf, 50, |part, at| {
-            calls += 1;
-            if calls % 3 == 0 {
-                return Attempt::Made(Err(io::Error::from_raw_os_error(libc::EAGAIN)));
-            }
-            let (count, at) = (part.len().min(7), at as usize);
-            medium[at..at + count].copy_from_slice(&part[..count]);
-            Attempt::Made(Ok(count))
-        });
-        assert!(matches!(written, Ok(Ok(()))));
-        assert_eq!(medium[50..150], buf);
-        assert!(medium[..50].iter().chain(&medium[150..]).all(|&byte| byte == 0));
-    }
-
-    #[test]
-    fn a_write_that_is_put_off_for_ever_ends_with_the_reason() {
-        let again = |_: &[u8], _| Attempt::Made(Err(io::Error::from_raw_os_error(libc::EAGAIN)));
-        let started = Instant::now();
-        let gave_up = write_in_parts(&[0; 512], 0, again).unwrap().unwrap_err();
-        assert!(matches!(gave_up, Error::GaveUp { errno: libc::EAGAIN, trials, .. } if trials > TRIALS));
-        assert!(started.elapsed() >= PATIENCE);
-        let nothing = write_in_parts(&[0; 512], 0, |_, _| Attempt::Made(Ok(0))).unwrap().unwrap_err();
-        assert_eq!(nothing.errno(), libc::EIO);
-        let mut first = true;
-        let torn = write_in_parts(&[0; 512], 0, |_, _| {
-            if std::mem::take(&mut first) {
-                return Attempt::Made(Ok(256));
-            }
-            Attempt::NoRing(io::Error::from_raw_os_error(libc::EMFILE))
-        });
-        assert_eq!(torn.unwrap().unwrap_err().errno(), libc::EMFILE, "a plain call would begin anew");
     }
 
     /// Without a ring to be had nothing was sent, and the caller is told so.

@@ -1,5 +1,6 @@
 //! The engines.
 mod allocated;
+mod attempt;
 mod budget;
 mod dax;
 mod dax_copy;

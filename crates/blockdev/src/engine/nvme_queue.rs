@@ -21,8 +21,8 @@ use super::nvme_target::NvmeTarget;
 use super::ring::{self, Plan, Tombstone, Wakeup};
 use crate::pool::Follower;
 use crate::{
-    Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Process, QueueFacts, QueueOptions, Request, Result,
-    Wait,
+    Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Priority, Process, QueueFacts, QueueOptions,
+    Request, Result, Wait,
 };
 use io_uring::squeue::{Entry128, Flags};
 use io_uring::{cqueue::Entry32, opcode, types};
@@ -95,6 +95,9 @@ impl NvmeQueue {
         let alone = "not with NVMe commands";
         granted(options.sqpoll, "a kernel submission thread (SQPOLL)", Err(alone.into()), &mut facts)?;
         granted(options.register_ring, "a registered ring", Err(alone.into()), &mut facts)?;
+        if !options.priority.is_of_thread() {
+            facts.fallbacks.push("NVMe commands have no I/O priority".into());
+        }
         let owner = options.owner_driven || options.iopoll != Ask::No;
         let plan = Plan { depth: options.depth, polled, owner, sqpoll: Ask::No };
         let (ring, kind) = ring::build::<Entry128, Entry32>(plan, &mut facts)?;
@@ -114,6 +117,7 @@ impl NvmeQueue {
             op: Op::Flush,
             fua: false,
             nowait: false,
+            priority: Priority::OF_THREAD,
             pos: 0,
             length: 0,
             memory: crate::Memory::NONE,

@@ -101,9 +101,9 @@ mod tests {
         if !registered {
             memory.registered = None;
         }
-        let request =
-            Request { op: Op::Write, fua: false, nowait: false, pos: 0, length: 1 << 20, memory, tag: 1 };
-        Slot::new(request, parts)
+        let priority = crate::Priority::OF_THREAD;
+        let (op, length) = (Op::Write, 1 << 20);
+        Slot::new(Request { op, fua: false, nowait: false, priority, pos: 0, length, memory, tag: 1 }, parts)
     }
 
     #[test]

@@ -96,6 +96,9 @@ pub(crate) fn grant(engine: &'static str, options: &QueueOptions) -> Result<Queu
             Ask::Require => return Err(Error::Unsupported(format!("{what} on engine {engine}"))),
         }
     }
+    if !options.priority.is_of_thread() {
+        facts.fallbacks.push(format!("{engine} has no use for an I/O priority"));
+    }
     Ok(facts)
 }
 

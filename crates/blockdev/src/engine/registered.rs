@@ -14,18 +14,25 @@ const PAGE: usize = 4096;
 const UPDATE: u32 = 16;
 
 /// What of a pool is registered with a ring.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Table {
-    /// Number of the pool; 0: of none.
+    /// Number of the pool.
     pool: u64,
     regions: u16,
     /// Pages with an entry of their own, behind those of the regions.
     pages: u16,
 }
 
+impl Default for Table {
+    /// Of no pool: none has this number.
+    fn default() -> Self {
+        Table { pool: u64::MAX, regions: 0, pages: 0 }
+    }
+}
+
 impl Table {
     pub(super) fn is_empty(&self) -> bool {
-        self.pool == 0
+        self.pool == u64::MAX
     }
 
     /// The entry of the table that holds these bytes. Memory of any other pool is plain memory here.

@@ -5,8 +5,10 @@
 //! does.
 
 use super::ring::Wakeup;
+use crate::queue::VECTORS_MAX;
 use crate::{
-    DeviceQueue, Done, Error, Full, Op, Process, QueueFacts, QueueOptions, Request, Result, Wait, sys,
+    DeviceQueue, Done, Error, Full, Op, Priority, Process, QueueFacts, QueueOptions, Request, Result, Wait,
+    sys,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -34,6 +36,8 @@ pub(super) struct SyncTarget {
 #[derive(Debug)]
 pub(super) struct SyncQueue {
     target: SyncTarget,
+    /// Of requests that have no priority of their own.
+    priority: Priority,
     waiting: VecDeque<Request>,
     ready: VecDeque<Done>,
     depth: u32,
@@ -49,8 +53,10 @@ impl SyncQueue {
         }
         let depth = options.depth as usize;
         let (waiting, ready) = (VecDeque::with_capacity(depth), VecDeque::with_capacity(depth));
-        let facts = QueueFacts { inline: true, fallbacks, ..QueueFacts::default() };
-        Ok(SyncQueue { target, waiting, ready, depth: options.depth, wakeup: None, facts })
+        options.priority.check()?;
+        let priority = options.priority;
+        let facts = QueueFacts { inline: true, vectors: VECTORS_MAX, fallbacks, ..QueueFacts::default() };
+        Ok(SyncQueue { target, priority, waiting, ready, depth: options.depth, wakeup: None, facts })
     }
 
     fn run(&self, request: &Request) -> io::Result<usize> {
@@ -63,6 +69,15 @@ impl SyncQueue {
         let dsync = if request.fua && self.target.volatile_cache { libc::RWF_DSYNC } else { 0 };
         let (address, bytes) = (request.memory.address, request.length as usize);
         match request.op {
+            Op::Read | Op::Write if request.memory.is_vectors() => {
+                // SAFETY: the caller of `push` promises the request's memory, which the vectors are part of.
+                let vectors = unsafe { request.memory.as_vectors(request.length) };
+                let write = request.op == Op::Write;
+                let flags = if write { nowait | dsync } else { nowait };
+                // SAFETY: the same promise, until the completion is delivered, which happens after this call.
+                let (first, count) = (vectors.as_ptr().cast(), vectors.len());
+                retry(|| unsafe { sys::transfer_vectors(file, write, first, count, request.pos, flags) })
+            }
             Op::Read => retry(|| {
                 // SAFETY: the caller of `push` promises that the memory is writable and unshared until the
                 // completion is delivered, which happens after this call.
@@ -84,11 +99,14 @@ impl SyncQueue {
         self.target.process.check()?;
         let mut sent = 0;
         while let Some(request) = self.waiting.pop_front() {
-            let result = match self.run(&request) {
-                // Requests are shorter than 4 GiB, transfers (at most 2 GiB - 4 KiB each) fit the result.
-                Ok(bytes) => i32::try_from(bytes).unwrap_or(i32::MAX),
-                Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
-            };
+            let priority = request.priority.or(self.priority);
+            let ran = priority.around(|| self.run(&request));
+            let result =
+                match ran.unwrap_or_else(|refused| Err(io::Error::from_raw_os_error(refused.errno()))) {
+                    // Requests are shorter than 4 GiB, transfers (at most 2 GiB - 4 KiB each) fit the result.
+                    Ok(bytes) => i32::try_from(bytes).unwrap_or(i32::MAX),
+                    Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+                };
             self.ready.push_back(Done { tag: request.tag, result });
             sent += 1;
         }

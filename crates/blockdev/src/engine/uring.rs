@@ -33,9 +33,10 @@ use super::registered::{Table, register_memory};
 use super::ring::{self, Plan, RingTarget, Tombstone, Wakeup};
 use super::ring_index::RingIndex;
 use crate::pool::Follower;
+use crate::queue::VECTORS_MAX;
 use crate::{
-    Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Process, QueueFacts, QueueOptions, Request, Result,
-    Wait, sys,
+    Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Priority, Process, QueueFacts, QueueOptions,
+    Request, Result, Wait, sys,
 };
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{IoUring, opcode, types};
@@ -73,6 +74,8 @@ pub struct UringQueue {
     registered: Table,
     fua_flags: i32,
     nowait_flags: i32,
+    /// Of requests that have no priority of their own.
+    priority: Priority,
     depth: u32,
     in_flight: u32,
     /// Of `in_flight`: entries of `ring` that the kernel was not told of.
@@ -116,7 +119,8 @@ impl UringQueue {
             )));
         }
         let process = Process::current()?;
-        let mut facts = QueueFacts::default();
+        options.priority.check()?;
+        let mut facts = QueueFacts { vectors: VECTORS_MAX, ..QueueFacts::default() };
         let polled = polling::want_polling(&target, options, &mut facts)?;
         let owner = options.owner_driven || options.iopoll != Ask::No;
         let plan = Plan { depth: options.depth, polled, owner, sqpoll: options.sqpoll };
@@ -149,6 +153,7 @@ impl UringQueue {
             descriptor: if file_slot { 0 } else { target.file.as_raw_fd() },
             descriptor_flags: if file_slot { Flags::FIXED_FILE } else { Flags::empty() },
             fua_flags: if target.volatile_cache { libc::RWF_DSYNC } else { 0 },
+            priority: options.priority,
             nowait_flags: if target.nowait { libc::RWF_NOWAIT } else { 0 },
             base: 0,
             limit: target.size,
@@ -198,15 +203,23 @@ impl UringQueue {
         if request.fua && request.op == Op::Write {
             flags |= self.fua_flags;
         }
+        let priority = request.priority.or(self.priority).ioprio();
+        macro_rules! entry {
+            ($kind:ident, $($memory:expr),*) => {
+                opcode::$kind::new(fd, $($memory),*).offset(pos).rw_flags(flags).ioprio(priority).build()
+            };
+        }
         let entry = match (request.op, self.registered.entry(&request.memory, length)) {
-            (Op::Read, Some(index)) => {
-                opcode::ReadFixed::new(fd, address, length, index).offset(pos).rw_flags(flags).build()
+            (Op::Read, Some(index)) => entry!(ReadFixed, address, length, index),
+            (_, Some(index)) => entry!(WriteFixed, address, length, index),
+            (op, None) if request.memory.is_vectors() => {
+                // SAFETY: who pushes the request promises its memory, which the vectors are part of.
+                let vectors = unsafe { request.memory.as_vectors(length) };
+                let (first, count) = (vectors.as_ptr().cast(), vectors.len() as u32);
+                if op == Op::Read { entry!(Readv, first, count) } else { entry!(Writev, first, count) }
             }
-            (Op::Read, None) => opcode::Read::new(fd, address, length).offset(pos).rw_flags(flags).build(),
-            (_, Some(index)) => {
-                opcode::WriteFixed::new(fd, address, length, index).offset(pos).rw_flags(flags).build()
-            }
-            (_, None) => opcode::Write::new(fd, address, length).offset(pos).rw_flags(flags).build(),
+            (Op::Read, None) => entry!(Read, address, length),
+            (_, None) => entry!(Write, address, length),
         };
         entry.flags(self.descriptor_flags).user_data(request.tag)
     }

@@ -1,9 +1,9 @@
 //! Counts what reaches a device, and shows each request to whoever traces.
 
 use super::slots::Slots;
-use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped, inner_reads_zeros};
+use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, What, Wrapped, inner_reads_zeros};
 use crate::timer::now_ns;
-use crate::{Device, DeviceQueue, Done, Op, Queue, QueueOptions, Request, Result};
+use crate::{Device, DeviceQueue, Done, Op, Priority, Queue, QueueOptions, Request, Result};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -129,6 +129,12 @@ pub struct TraceEvent {
     pub length: u64,
     /// Durable by itself.
     pub fua: bool,
+    /// It fails rather than waits.
+    pub nowait: bool,
+    /// Pieces of memory: several if buffers were put together.
+    pub pieces: u32,
+    /// Its own I/O priority, of a queued request.
+    pub priority: Priority,
     /// Through a queue rather than a synchronous call.
     pub queued: bool,
     /// Made or done.
@@ -137,7 +143,8 @@ pub struct TraceEvent {
 
 impl fmt::Display for TraceEvent {
     /// As blktrace prints it: `W 2048+8 FUA`, `R 0+8`, `D 4096+128`, `F`, in sectors of 512 bytes. A
-    /// completion with an error has ` error 5` appended.
+    /// completion with an error has ` error 5` appended, a request that does not wait ` NOWAIT`, one of three buffers
+    /// ` VEC3`, one with an I/O priority ` (idle 0)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letter = match self.op {
             Op::Read => 'R',
@@ -151,6 +158,15 @@ impl fmt::Display for TraceEvent {
         }
         if self.fua {
             f.write_str(" FUA")?;
+        }
+        if self.nowait {
+            f.write_str(" NOWAIT")?;
+        }
+        if self.pieces > 1 {
+            write!(f, " VEC{}", self.pieces)?;
+        }
+        if !self.priority.is_of_thread() {
+            write!(f, " ({})", self.priority)?;
         }
         match self.phase {
             TracePhase::Complete(Err(errno)) => write!(f, " error {errno}"),
@@ -176,6 +192,9 @@ impl Tracer {
             pos: what.pos,
             length: what.length,
             fua: what.fua,
+            nowait: what.nowait,
+            pieces: what.pieces,
+            priority: what.priority,
             queued,
             phase,
         });
@@ -216,6 +235,8 @@ impl fmt::Debug for CountingDevice {
 }
 
 impl DeviceLayer for CountingDevice {
+    const NOWAIT: Nowait = Nowait::Passes;
+
     fn inner(&self) -> &dyn Device {
         &*self.inner
     }
@@ -258,6 +279,8 @@ struct CountingQueue {
 }
 
 impl QueueLayer for CountingQueue {
+    const VECTORS: bool = true;
+
     const ANSWERS: bool = false;
 
     fn meet(&mut self, request: &Request) -> Fate {

@@ -195,7 +195,7 @@ impl Record {
         if !self.reserve(bytes.saturating_add(3 * ENTRY_BYTES)) {
             return None;
         }
-        let What { op, pos, length, fua } = *what;
+        let What { op, pos, length, fua, .. } = *what;
         let outcome = CrashOutcome::InFlight;
         let operation = CrashOperation { op, pos, length, fua, queued, data, outcome };
         let ticket = self.next_ticket;
@@ -396,7 +396,7 @@ impl CrashHandle {
         let state = self.shared.state.lock();
         let record = &state.record;
         if record.overflowed {
-            return Err(no_room(&What { op: Op::Write, pos: 0, length: record.limit as u64, fua: false }));
+            return Err(no_room(&What::call(Op::Write, 0, record.limit as u64)));
         }
         let mut operations = record.operations.clone();
         state.peek(&mut operations);
@@ -496,7 +496,7 @@ impl DeviceLayer for CrashDevice {
     fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
         let shared = &*self.handle.shared;
         let fua = durability == WriteDurability::Fua;
-        let what = What { op: Op::Write, pos, length: buf.len() as u64, fua };
+        let what = What { fua, ..What::call(Op::Write, pos, buf.len() as u64) };
         if !shared.is_sound(&what, Some(buf.as_ptr() as usize)) {
             return shared.write(buf, pos, fua);
         }

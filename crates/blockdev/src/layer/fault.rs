@@ -15,6 +15,8 @@ pub enum FaultOn {
     Op(Op),
     /// Writes that must be durable by themselves.
     FuaWrite,
+    /// Queued reads and writes that fail rather than wait.
+    Nowait,
     /// Everything that can change or harden contents: writes, flushes, discards.
     Changes,
 }
@@ -57,6 +59,7 @@ impl Fault {
             FaultOn::Any => true,
             FaultOn::Op(op) => seen.op == op,
             FaultOn::FuaWrite => seen.fua,
+            FaultOn::Nowait => seen.nowait,
             FaultOn::Changes => seen.op != Op::Read,
         };
         let inside = self.range.as_ref().is_none_or(|range| {
@@ -206,7 +209,7 @@ impl DeviceLayer for FaultDevice {
     }
 
     fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
-        let seen = What { op: Op::Read, pos, length: buf.len() as u64, fua: false };
+        let seen = What::call(Op::Read, pos, buf.len() as u64);
         match self.handle.meet(seen) {
             None => self.inner.read_at(buf, pos),
             Some(FaultAction::Errno(errno)) => Err(Self::failure(&seen, errno)),
@@ -222,7 +225,7 @@ impl DeviceLayer for FaultDevice {
 
     fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
         let fua = durability == WriteDurability::Fua;
-        let seen = What { op: Op::Write, pos, length: buf.len() as u64, fua };
+        let seen = What { fua, ..What::call(Op::Write, pos, buf.len() as u64) };
         match self.handle.meet(seen) {
             None => self.inner.write_at(buf, pos, durability),
             Some(FaultAction::Errno(errno)) => Err(Self::failure(&seen, errno)),

@@ -4,7 +4,7 @@
 //! completed until it is due. Requests that take the device longer are not delayed further.
 
 use super::slots::Slots;
-use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped, inner_reads_zeros};
+use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, What, Wrapped, inner_reads_zeros};
 use crate::engine::goal;
 use crate::timer::{duration_ns, now_ns, sleepable, wait_until};
 use crate::{Device, DeviceQueue, Done, Op, Queue, QueueOptions, Request, Result, Wait};
@@ -67,6 +67,8 @@ impl LatencyDevice {
 }
 
 impl DeviceLayer for LatencyDevice {
+    const NOWAIT: Nowait = Nowait::Passes;
+
     fn inner(&self) -> &dyn Device {
         &*self.inner
     }
@@ -187,6 +189,8 @@ impl LatencyQueue {
 }
 
 impl QueueLayer for LatencyQueue {
+    const VECTORS: bool = true;
+
     fn meet(&mut self, request: &Request) -> Fate {
         let Request { pos, length, tag, .. } = *request;
         let pending = Pending { tag, delay: self.delays.of(request.op, request.fua), due: u64::MAX };

@@ -1,7 +1,7 @@
 //! Hides capabilities of a device. It never claims one that the device lacks; the only thing it adds is work:
 //! a volatile cache that is not there makes callers flush.
 
-use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped, inner_reads_zeros};
+use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, What, Wrapped, inner_reads_zeros};
 use crate::{Capabilities, Device, Error, Op, Queue, QueueOptions, Request, Result};
 use std::sync::Arc;
 
@@ -68,6 +68,8 @@ impl MaskDevice {
 }
 
 impl DeviceLayer for MaskDevice {
+    const NOWAIT: Nowait = Nowait::Passes;
+
     fn inner(&self) -> &dyn Device {
         &*self.inner
     }
@@ -107,6 +109,8 @@ impl DeviceLayer for MaskDevice {
 }
 
 impl QueueLayer for Mask {
+    const VECTORS: bool = true;
+
     fn meet(&mut self, request: &Request) -> Fate {
         let refusal = self.refusal(request.op, request.fua);
         refusal.map_or(Fate::pass(request), |error| Fate::Answer(-error.errno()))

@@ -1,6 +1,6 @@
 //! A part of a device: a partition (`?partition=N`) or everything behind a byte (`?offset=B`).
 
-use super::wrap::{DeviceLayer, Fate, QueueLayer, Wrapped, inner_reads_zeros};
+use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, Wrapped, inner_reads_zeros};
 use crate::{Device, Geometry, Op, Queue, QueueOptions, Request, Result};
 use std::sync::Arc;
 
@@ -27,6 +27,8 @@ impl SliceDevice {
 }
 
 impl DeviceLayer for SliceDevice {
+    const NOWAIT: Nowait = Nowait::Passes;
+
     fn inner(&self) -> &dyn Device {
         &*self.inner
     }
@@ -69,6 +71,8 @@ struct Window {
 }
 
 impl QueueLayer for Window {
+    const VECTORS: bool = true;
+
     fn meet(&mut self, request: &Request) -> Fate {
         let Request { op, pos, length, tag, .. } = *request;
         if op == Op::Flush {

@@ -3,7 +3,7 @@
 use super::wake::Wake;
 use crate::engine::DoneRing;
 use crate::{
-    Capabilities, Description, Device, DeviceQueue, Done, Full, Geometry, Op, Queue, QueueFacts,
+    Capabilities, Description, Device, DeviceQueue, Done, Full, Geometry, Op, Priority, Queue, QueueFacts,
     QueueOptions, Request, Result, Wait, WriteDurability,
 };
 use std::fmt;
@@ -19,6 +19,12 @@ pub(super) struct What {
     pub(super) length: u64,
     /// A write that must be durable by itself.
     pub(super) fua: bool,
+    /// It fails rather than waits.
+    pub(super) nowait: bool,
+    /// Pieces of memory, at least one.
+    pub(super) pieces: u32,
+    /// Of a queued request.
+    pub(super) priority: Priority,
 }
 
 impl What {
@@ -26,14 +32,39 @@ impl What {
     pub(super) fn of(request: &Request) -> Self {
         let flush = request.op == Op::Flush;
         let (pos, length) = if flush { (0, 0) } else { (request.pos, u64::from(request.length)) };
-        What { op: request.op, pos, length, fua: request.fua && request.op == Op::Write }
+        let vectors = request.memory.is_vectors();
+        // SAFETY: whoever pushed the request promised its memory, which the vectors are part of.
+        let pieces =
+            if vectors { unsafe { request.memory.as_vectors(request.length) }.len() as u32 } else { 1 };
+        What {
+            fua: request.fua && request.op == Op::Write,
+            nowait: request.nowait,
+            priority: request.priority,
+            pieces,
+            ..What::call(request.op, pos, length)
+        }
     }
 
-    const FLUSH: What = What { op: Op::Flush, pos: 0, length: 0, fua: false };
+    /// A synchronous call.
+    pub(super) fn call(op: Op, pos: u64, length: u64) -> Self {
+        What { op, pos, length, fua: false, nowait: false, pieces: 1, priority: Priority::OF_THREAD }
+    }
+}
+
+/// How a layer treats the reads and writes of a thread that does not wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Nowait {
+    /// As any others: it has its own reads and writes.
+    Waits,
+    /// It hands them on by [`DeviceLayer::run`].
+    Passes,
 }
 
 /// A device around a device. A layer says what it changes: the rest is the inner device's.
 pub(super) trait DeviceLayer: Send + Sync + fmt::Debug {
+    /// Of calls that do not wait.
+    const NOWAIT: Nowait = Nowait::Waits;
+
     /// The device inside.
     fn inner(&self) -> &dyn Device;
 
@@ -61,17 +92,18 @@ pub(super) trait DeviceLayer: Send + Sync + fmt::Debug {
     fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
         let length = buf.len() as u64;
         let inner_pos = self.position(pos, length)?;
-        self.run(What { op: Op::Read, pos, length, fua: false }, |inner| inner.read_at(buf, inner_pos))
+        self.run(What::call(Op::Read, pos, length), |inner| inner.read_at(buf, inner_pos))
     }
 
     fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
         let (length, fua) = (buf.len() as u64, durability == WriteDurability::Fua);
         let inner_pos = self.position(pos, length)?;
-        self.run(What { op: Op::Write, pos, length, fua }, |inner| inner.write_at(buf, inner_pos, durability))
+        let what = What { fua, ..What::call(Op::Write, pos, length) };
+        self.run(what, |inner| inner.write_at(buf, inner_pos, durability))
     }
 
     fn flush(&self) -> Result<()> {
-        self.run(What::FLUSH, |inner| inner.flush())
+        self.run(What::call(Op::Flush, 0, 0), |inner| inner.flush())
     }
 
     fn merges_flushes(&self) -> bool {
@@ -80,7 +112,7 @@ pub(super) trait DeviceLayer: Send + Sync + fmt::Debug {
 
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
         let inner_pos = self.position(pos, length)?;
-        self.run(What { op: Op::Discard, pos, length, fua: false }, |inner| inner.discard(inner_pos, length))
+        self.run(What::call(Op::Discard, pos, length), |inner| inner.discard(inner_pos, length))
     }
 
     /// What the inner device knows, of a layer whose bytes are all there: not known unless the layer says
@@ -122,13 +154,33 @@ impl<L: DeviceLayer> Device for L {
         DeviceLayer::write_at(self, buf, pos, durability)
     }
 
+    fn read_nowait(&self, buf: &mut [u8], pos: u64) -> Result<()> {
+        if L::NOWAIT == Nowait::Waits {
+            return DeviceLayer::read_at(self, buf, pos);
+        }
+        let length = buf.len() as u64;
+        let inner_pos = self.position(pos, length)?;
+        let what = What { nowait: true, ..What::call(Op::Read, pos, length) };
+        self.run(what, |inner| inner.read_nowait(buf, inner_pos))
+    }
+
+    fn write_nowait(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
+        if L::NOWAIT == Nowait::Waits {
+            return DeviceLayer::write_at(self, buf, pos, durability);
+        }
+        let (length, fua) = (buf.len() as u64, durability == WriteDurability::Fua);
+        let inner_pos = self.position(pos, length)?;
+        let what = What { fua, nowait: true, ..What::call(Op::Write, pos, length) };
+        self.run(what, |inner| inner.write_nowait(buf, inner_pos, durability))
+    }
+
     fn flush(&self) -> Result<()> {
         DeviceLayer::flush(self)
     }
 
     /// A flush to every layer.
     fn settle(&self) -> Result<()> {
-        self.run(What::FLUSH, |inner| inner.settle())
+        self.run(What::call(Op::Flush, 0, 0), |inner| inner.settle())
     }
 
     fn merges_flushes(&self) -> bool {
@@ -172,6 +224,9 @@ impl Fate {
 pub(super) trait QueueLayer: Send + Sized {
     /// Whether it ever has completions that the inner queue does not have.
     const ANSWERS: bool = true;
+
+    /// Whether it passes requests with several pieces of memory on: it neither looks at their bytes nor cuts them.
+    const VECTORS: bool = false;
 
     /// Decides. The queue has room.
     fn meet(&mut self, request: &Request) -> Fate;
@@ -292,7 +347,8 @@ impl<L: QueueLayer> DeviceQueue for Wrapped<L> {
     }
 
     fn facts(&self) -> QueueFacts {
-        self.inner.facts()
+        let facts = self.inner.facts();
+        QueueFacts { vectors: if L::VECTORS { facts.vectors } else { 0 }, ..facts }
     }
 
     /// Readable for completions of either kind, or when the inner queue has one that may not be due yet.

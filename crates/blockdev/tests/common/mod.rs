@@ -6,8 +6,8 @@
 
 use std::time::{Duration, Instant};
 use uext4_blockdev::{
-    Ask, BufferPool, Device, DeviceQueue, Done, Error, Memory, Misaligned, Op, Queue, QueueOptions, Request,
-    Wait, WriteDurability,
+    Ask, BufferPool, Device, DeviceQueue, Done, Error, Memory, Misaligned, Op, Priority, Queue, QueueOptions,
+    Request, Wait, WriteDurability,
 };
 
 /// Smallest device that the set runs on, bytes.
@@ -149,7 +149,7 @@ fn discards(device: &dyn Device) {
 
 /// A request of one block.
 pub fn request(op: Op, pos: u64, length: u32, memory: Memory, tag: u64) -> Request {
-    Request { op, fua: false, nowait: false, pos, length, memory, tag }
+    Request { op, fua: false, nowait: false, priority: Priority::OF_THREAD, pos, length, memory, tag }
 }
 
 /// Reaps until nothing is in flight.

@@ -99,9 +99,9 @@ impl File {
         self.engine.read_at(&self.open, buf, pos)
     }
 
-    /// As [`File::read_at`]. `NOWAIT` fails rather than waits for others or for metadata that is not in memory.
+    /// As [`File::read_at`]. `NOWAIT` fails rather than waits ([`ReadFlags::NOWAIT`]).
     pub fn read_at_with(&self, buf: &mut [u8], pos: u64, flags: ReadFlags) -> Result<usize> {
-        self.engine.read_at_with(&self.open, buf, pos, flags)
+        self.prioritized(|| self.engine.read_at_with(&self.open, buf, pos, flags))
     }
 
     /// Overwrites `buf.len()` bytes at byte `pos`, directly. Durable after the next sync.
@@ -116,14 +116,19 @@ impl File {
         self.engine.write_at(&self.open, buf, pos, flags)
     }
 
+    /// Runs a call of this thread with the file's I/O priority.
+    fn prioritized<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.open.priority.around(call)?
+    }
+
     /// Reads any bytes into any memory.
     pub fn read_any_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
-        self.engine.read_any(&self.open, buf, pos)
+        self.prioritized(|| self.engine.read_any(&self.open, buf, pos))
     }
 
     /// Overwrites any bytes from any memory. The edges are read, changed and written back under the exclusive gate.
     pub fn write_any_at(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
-        self.engine.write_any(&self.open, buf, pos, flags)
+        self.prioritized(|| self.engine.write_any(&self.open, buf, pos, flags))
     }
 
     /// Writes any bytes from any memory at the end of a file that was opened for appending, and returns where they
@@ -142,7 +147,7 @@ impl File {
         }
         let _one_at_a_time = tail.turn.lock();
         let end = self.size();
-        self.engine.write_any(&tail.open, buf, end, flags)?;
+        self.prioritized(|| self.engine.write_any(&tail.open, buf, end, flags))?;
         Ok(end)
     }
 

@@ -111,8 +111,11 @@ impl Volume {
             }
         }
         let switches = options.switches.unwrap_or(self.shared.options.switches);
-        let tail = options.append.then(|| OpenFile::new(inode.clone(), false, true, switches));
-        let open = OpenFile::new(inode, options.read, options.write, switches);
+        let tail = options
+            .append
+            .then(|| OpenFile::new(inode.clone(), false, true, switches).with_priority(options.priority));
+        let open =
+            OpenFile::new(inode, options.read, options.write, switches).with_priority(options.priority);
         let file = File::new(open, tail, self.shared.clone());
         // An empty file may have blocks behind its end, and the time changes in any case. One inside its inode has
         // nothing there, and cannot be changed yet.

@@ -93,7 +93,7 @@ impl IoQueue {
         self.inner.read(slot, pos, buffer, tag)
     }
 
-    /// As [`IoQueue::read`]. `NOWAIT` fails rather than waits for others or for metadata that is not in memory.
+    /// As [`IoQueue::read`]. `NOWAIT` fails rather than waits ([`ReadFlags::NOWAIT`]).
     #[inline]
     pub fn read_with(
         &mut self,
@@ -119,12 +119,13 @@ impl IoQueue {
         self.inner.write(slot, pos, buffer, flags, tag)
     }
 
-    /// Reads into several buffers, one after another in the file.
+    /// Reads into several buffers, one after another in the file: as one device request for each run of blocks where
+    /// the device takes several buffers (files and block devices), as one for each buffer otherwise.
     pub fn readv(&mut self, slot: FileSlot, pos: u64, buffers: Vec<Buffer>, tag: u64) -> Result<()> {
         self.inner.readv(slot, pos, buffers, tag)
     }
 
-    /// Writes several buffers, one after another in the file.
+    /// Writes several buffers, one after another in the file, as [`IoQueue::readv`] reads.
     pub fn writev(
         &mut self,
         slot: FileSlot,

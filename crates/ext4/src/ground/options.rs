@@ -2,7 +2,7 @@
 
 use crate::ground::error::{Error, Result};
 use std::time::Duration;
-use uext4_blockdev::{Ask, QueueOptions as DeviceQueueOptions};
+use uext4_blockdev::{Ask, Priority, QueueOptions as DeviceQueueOptions};
 use uext4_iomap::Switches;
 
 /// How to open a volume.
@@ -143,6 +143,7 @@ pub struct OpenOptions {
     pub(crate) mode: Option<u32>,
     pub(crate) owner: (u32, u32),
     pub(crate) generation: Option<u32>,
+    pub(crate) priority: Priority,
 }
 
 /// What an open does about a file that is not there.
@@ -237,6 +238,17 @@ impl OpenOptions {
         (self.mode.unwrap_or(MODE) & 0o7777) as u16
     }
 
+    /// I/O priority of reads and writes of the file's data, unless set that of the queue ([`QueueOptions::priority`])
+    /// or of the calling thread. A synchronous call gives its thread the priority for its time, which takes three
+    /// system calls more; requests of a queue go the general route, not the shortest one.
+    ///
+    /// Opening fails ([`Error::errno`] `EPERM`) if the process may not have the priority.
+    #[must_use]
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
     /// Which optimisations this open file uses; the volume's setting otherwise.
     #[must_use]
     pub fn switches(mut self, switches: Switches) -> Self {
@@ -259,7 +271,7 @@ impl OpenOptions {
         if self.create != Create::Never && !writes {
             return Err(Error::Invalid("a file that may be made is not to be written".into()));
         }
-        Ok(())
+        Ok(self.priority.check()?)
     }
 }
 
@@ -319,6 +331,14 @@ impl QueueOptions {
     #[must_use]
     pub fn register_buffers(mut self, ask: Ask) -> Self {
         self.device.register_buffers = ask;
+        self
+    }
+
+    /// I/O priority of requests of files that have none of their own. A hint to the kernel's I/O scheduler; devices
+    /// without it tell so in [`QueueFacts::fallbacks`](crate::QueueFacts::fallbacks).
+    #[must_use]
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.device.priority = priority;
         self
     }
 

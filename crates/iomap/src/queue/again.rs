@@ -76,11 +76,14 @@ impl<F: FileSystem> Core<F> {
         if !transient && self.again.sent.is_empty() {
             return false;
         }
+        if transient && self.refuses_to_wait(done) {
+            return false;
+        }
         if !self.again.note(done.tag, transient) {
             return false;
         }
         let number = slot_of(done.tag);
-        let slot = &mut self.slots[number as usize];
+        let slot = self.slots[number as usize];
         let label = slot.label;
         let (pos, length, offset) = match label.kind() {
             Kind::Plain | Kind::Single => (slot.pos, slot.length, 0),
@@ -92,14 +95,15 @@ impl<F: FileSystem> Core<F> {
         };
         let op = if label.writes() { Op::Write } else { Op::Read };
         let fua = label.durability() == Durability::Fua && label.writes();
-        let part = Part { op, fua, nowait: false, pos, offset, length, index: part_of(done.tag) };
+        let (priority, index) = (self.priority(number), part_of(done.tag));
+        let part = Part { op, fua, nowait: false, priority, pos, offset, length, index };
         // The device queue has room: an answer of it was just taken out.
         if self.door.push(number, part).is_err() {
             return false;
         }
         if label.kind() == Kind::Plain {
             // Its end must come by here, and not among those that nobody looks at.
-            slot.label = label.single();
+            self.slots[number as usize].label = label.single();
             if let Some(attached) = &mut self.files[label.file()] {
                 attached.waiting += 1;
             }
@@ -108,11 +112,20 @@ impl<F: FileSystem> Core<F> {
         true
     }
 
+    /// Whether the device could not take a request that does not wait. Nothing was transferred.
+    fn refuses_to_wait(&self, done: Done) -> bool {
+        let general = &self.general[slot_of(done.tag) as usize];
+        done.result == -EAGAIN && general.as_ref().is_some_and(|general| general.nowait)
+    }
+
     /// Why a device request of `expected` bytes failed, if it did.
     #[inline]
     pub(super) fn reason(&mut self, done: Done, pos: u64, expected: u32, write: bool) -> Option<Error> {
         if done.result == expected as i32 {
             return None;
+        }
+        if self.refuses_to_wait(done) {
+            return Some(self.engine.would_block());
         }
         let (op, length) = (if write { "write" } else { "read" }, u64::from(expected));
         if is_transient(done.result) {

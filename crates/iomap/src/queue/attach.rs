@@ -146,7 +146,8 @@ impl<F: FileSystem> Core<F> {
             self.files.len() - 1
         });
         let serial = next_serial();
-        let direct = self.engine.capabilities.dax.is_none();
+        // The short ways know no priority.
+        let direct = self.engine.capabilities.dax.is_none() && file.priority.is_of_thread();
         // The generation before the snapshot: one that is older than its generation would be believed.
         let generation = state.map.generation();
         let (version, map) = state.map.current();

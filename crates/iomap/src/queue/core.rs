@@ -37,6 +37,8 @@ pub(crate) struct General<F: FileSystem> {
     pub(crate) ended: usize,
     /// Blocks that it fills, to be converted.
     pub(crate) fresh: Option<Fresh<F>>,
+    /// Its device requests are refused rather than wait.
+    pub(crate) nowait: bool,
     /// Somebody converts them.
     pub(crate) converting: bool,
     /// Dropped with the rest: then the request is in flight no more.
@@ -57,6 +59,7 @@ impl<F: FileSystem> General<F> {
             sealed: false,
             ended: 0,
             fresh,
+            nowait: false,
             converting: false,
             ticket,
         }

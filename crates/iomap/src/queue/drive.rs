@@ -144,7 +144,8 @@ impl<F: FileSystem> Core<F> {
     #[inline]
     fn failure(&mut self, done: Done, pos: u64, expected: u32, label: Label) -> Option<F::Error> {
         let error = self.reason(done, pos, expected, label.writes())?;
-        Some(if label.durability() == Durability::Fua { self.engine.fatal(error) } else { error.into() })
+        let lost = label.durability() == Durability::Fua && error != Error::WouldBlock;
+        Some(if lost { self.engine.fatal(error) } else { error.into() })
     }
 
     pub(super) fn submit(&mut self) -> Result<usize, F::Error> {

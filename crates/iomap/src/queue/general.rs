@@ -12,8 +12,9 @@ use crate::door::{Part, Payload};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::mapping::{MapKind, Piece, Pieces, Range, State};
+use crate::nowait::NOWAIT_MAX;
 use crate::plan::{Durability, Plan, ReadFlags};
-use uext4_blockdev::{Buffer, Op, Wait};
+use uext4_blockdev::{Buffer, Op, Priority, Wait};
 
 /// Longest device request: below the kernel's limit of 2 GiB - 4 KiB for one transfer.
 const PART_MAX: u64 = 1 << 30;
@@ -62,6 +63,7 @@ impl<F: FileSystem> Core<F> {
         self.counters.bump(Counter::GeneralReads);
         self.counters.bump(Counter::DioCounted);
         let mut general = General::new(visible, None, ticket);
+        general.nowait = nowait;
         if transferred.length > visible {
             general.zero.push((visible, transferred.length - visible));
         }
@@ -137,6 +139,12 @@ impl<F: FileSystem> Core<F> {
         }
     }
 
+    /// I/O priority of the file of a slot's request.
+    pub(super) fn priority(&self, number: u32) -> Priority {
+        let file = &self.files[self.slots[number as usize].label.file()];
+        file.as_ref().map_or(Priority::OF_THREAD, |attached| attached.file.priority)
+    }
+
     fn push_piece(&mut self, number: u32, piece: &Piece, offset: u64, write: Option<&Plan>) {
         let place = match write {
             Some(plan) => plan.place(piece).map_err(F::Error::from),
@@ -155,15 +163,17 @@ impl<F: FileSystem> Core<F> {
         };
         let op = if write.is_some() { Op::Write } else { Op::Read };
         let fua = write.is_some_and(|plan| plan.durability == Durability::Fua);
+        let priority = self.priority(number);
         let mut sent = 0;
         while sent < piece.length {
-            let room = self.door.contiguous(number, offset + sent);
+            let room = self.door.reach(number, offset + sent);
             let length = room.min(piece.length - sent).min(PART_MAX) as u32;
             let pos = physical + sent;
             let parts = &mut self.general(number).parts;
             let index = parts.len() as u32;
             parts.push((pos, length, offset + sent));
-            let part = Part { op, fua, nowait: false, pos, offset: offset + sent, length, index };
+            let nowait = self.general(number).nowait && u64::from(length) <= NOWAIT_MAX;
+            let part = Part { op, fua, nowait, priority, pos, offset: offset + sent, length, index };
             while self.door.push(number, part).is_err() {
                 // The device queue is full of our own requests: they complete without any lock that we hold.
                 // What is due to them then comes later: this thread is inside the gate.

@@ -140,6 +140,11 @@ impl<F: FileSystem> IoQueue<F> {
         flags: ReadFlags,
         tag: u64,
     ) -> Result<(), F::Error> {
+        if flags.contains(ReadFlags::NOWAIT) {
+            // The device may refuse it, which the short way does not know.
+            self.check_process()?;
+            return self.core.lock().read_general(slot, pos, Payload::One(buffer), flags, tag);
+        }
         let core = &mut *self.core.lock();
         match core.simple_read(slot, pos, buffer, tag) {
             Ok(()) => Ok(()),

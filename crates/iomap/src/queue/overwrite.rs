@@ -29,6 +29,10 @@ impl<F: FileSystem> Core<F> {
         flags: WriteFlags,
         tag: u64,
     ) -> Result<(), F::Error> {
+        if flags.contains(WriteFlags::NOWAIT) {
+            // The device may refuse it, which the short way does not know.
+            return self.write(slot, pos, Payload::One(buffer), flags, tag, Mapping::Due);
+        }
         if self.is_all_on(slot) {
             return self.write_one(slot, pos, buffer, flags, tag, AllOn);
         }
@@ -89,12 +93,6 @@ impl<F: FileSystem> Core<F> {
         let range = Range { pos, length };
         debug_assert_eq!(range.end(), end);
         let request = Request { range, sync: flags.sync(), bounced: false, queued: true };
-        if flags.contains(WriteFlags::NOWAIT)
-            && !routing.switches().overwrite_no_transaction
-            && let Err(error) = self.engine.check_no_handle(&attached.file)
-        {
-            return Err(NotSent::Failed(error.into()));
-        }
         let bits = F::state(&attached.file.inode).block_bits();
         // A look ahead, as in the synchronous way.
         if end > F::state(&attached.file.inode).size()
@@ -209,7 +207,10 @@ impl<F: FileSystem> Core<F> {
         let bits = file.state().block_bits();
         self.engine.count_write(&**self.counters, request, plan, false, bits, file.switches);
         let number = self.take_slot(Slot::new(index, tag, Kind::General, plan.durability, true))?;
-        let general = General::new(request.range.length, fresh, ticket);
+        let mut general = General::new(request.range.length, fresh, ticket);
+        // One of several requests that is refused would leave a half of the write.
+        let one = matches!(payload, Payload::One(_)) && pieces.len() == 1;
+        general.nowait = nowait && one && pieces[0].length == request.range.length;
         self.push_all(number, general, payload, request.range, &mut pieces, Some(plan));
         Ok(())
     }
