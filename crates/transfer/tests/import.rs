@@ -38,7 +38,8 @@ fn loaded(bytes: &[u8]) -> Arc<MemoryDevice> {
 
 fn copy(source: &Path, volume: &Volume, onto: Onto) -> uext4_transfer::Result<u64> {
     let dest = Dest { volume, path: Path::new("/data"), owner: (0, 0), onto };
-    import(source, &dest, &mut |_| {})
+    // Each part is committed, as by somebody else's sync: a crash sees what is between.
+    import(source, &dest, &mut |_| volume.sync_all().unwrap())
 }
 
 fn open(device: Arc<dyn Device>) -> Volume {
@@ -108,7 +109,7 @@ fn a_copy_that_fails_in_the_middle_leaves_the_old_file_and_its_space() {
     for onto in [Onto::Replaced, Onto::InPlace] {
         let error = copy(&source, &volume, onto).unwrap_err();
         assert_eq!(error.errno(), 28, "{error}");
-        assert_eq!(volume.read("/data").unwrap(), OLD, "{onto:?}");
+        assert!(volume.read("/data").unwrap() == OLD, "{onto:?}");
         assert_eq!(volume.statfs().unwrap().free, free, "{onto:?}");
     }
     volume.close().unwrap();
