@@ -2,7 +2,7 @@
 //!
 //! A [`Device`] answers synchronous calls from any thread and hands out per-thread [`Queue`]s for asynchronous
 //! requests. Engines live in [`engine`] (`uring`, `sync`, `dax`, `nvme`, `memory`, `null`), wrappers in [`layer`]
-//! (`counting`, `crash`, `late`, `latency`, `mask`, `fault`, `overlay`, `slice`). [`open`] turns a
+//! (`counting`, `latency`, `mask`, `overlay`, `slice`). [`open`] turns a
 //! [`spec::DeviceSpec`] into an opened device and is the only place that picks an engine.
 //!
 //! Units: every position and length is in **bytes**. Positions, lengths and memory addresses of data requests obey

@@ -5,11 +5,11 @@ use crate::common;
 use common::{reap_all, request};
 use std::sync::Arc;
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
-use uext4_blockdev::layer::{
-    CrashDevice, CrashEvent, CrashHandle, CrashLog, CrashOptions, CrashOutcome, Fault, FaultDevice, FaultOn,
-};
 use uext4_blockdev::{
     Buffer, BufferPool, Device, DeviceQueue, Op, Queue, QueueOptions, Wait, WriteDurability,
+};
+use uext4_testkit::device::{
+    CrashDevice, CrashEvent, CrashHandle, CrashLog, CrashOptions, CrashOutcome, Fault, FaultDevice, FaultOn,
 };
 
 fn crash(options: CrashOptions) -> (CrashDevice, CrashHandle) {

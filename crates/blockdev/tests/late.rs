@@ -6,10 +6,10 @@ use common::{reap_all, request};
 use std::sync::Arc;
 use std::time::Duration;
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
-use uext4_blockdev::layer::{LateDevice, LateHandle};
 use uext4_blockdev::{
     Buffer, BufferPool, Device, DeviceQueue, Done, Memory, Op, Queue, QueueOptions, Wait, WriteDurability,
 };
+use uext4_testkit::device::{LateDevice, LateHandle};
 
 /// A late device, its handle, and the device inside.
 fn late() -> (LateDevice, LateHandle, Arc<dyn Device>) {

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
 use uext4_blockdev::layer::{
-    CountingDevice, Counts, Fault, FaultAction, FaultDevice, FaultOn, LatencyDevice, Mask, MaskDevice,
-    TraceEvent, TracePhase,
+    CountingDevice, Counts, LatencyDevice, Mask, MaskDevice, TraceEvent, TracePhase,
 };
 use uext4_blockdev::{
     Buffer, BufferPool, Capabilities, Description, Device, DeviceQueue, Done, Full, Geometry, Memory, Op,
     Priority, Queue, QueueFacts, QueueOptions, Request, Result, Wait, WriteDurability,
 };
+use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn};
 
 const SIZE: u64 = 1 << 20;
 

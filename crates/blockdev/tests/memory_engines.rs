@@ -6,11 +6,12 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uext4_blockdev::engine::{DaxDevice, MemoryDevice, MemoryOptions, NullDevice};
-use uext4_blockdev::layer::{CountingDevice, FaultDevice, LatencyDevice, Mask, MaskDevice, SliceDevice};
+use uext4_blockdev::layer::{CountingDevice, LatencyDevice, Mask, MaskDevice, SliceDevice};
 use uext4_blockdev::{
     Ask, Buffer, BufferPool, DaxKind, Device, DeviceQueue, Done, Full, Memory, Misaligned, Op, Priority,
     Queue, QueueOptions, Request, Sharing, Wait, WriteDurability,
 };
+use uext4_testkit::device::FaultDevice;
 
 const SIZE: u64 = 4 << 20;
 

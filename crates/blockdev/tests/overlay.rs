@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
-use uext4_blockdev::layer::{CountingDevice, Fault, FaultDevice, FaultOn, OverlayDevice};
+use uext4_blockdev::layer::{CountingDevice, OverlayDevice};
 use uext4_blockdev::{
     BufferPool, Device, DeviceQueue, Error, Op, Priority, QueueOptions, Request, Wait, WriteDurability,
 };
+use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 
 const SIZE: u64 = 256 << 10;
 const BLOCK: u32 = 4096;

@@ -11,8 +11,9 @@ use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFr
 use std::sync::Arc;
 use std::time::Duration;
 use uext4::blockdev::Op;
-use uext4::blockdev::layer::{CountingDevice, Fault, FaultAction, FaultDevice, FaultOn};
+use uext4::blockdev::layer::CountingDevice;
 use uext4::{Error, OpenOptions, Volume, VolumeOptions};
+use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Scratch, needs, oracle};
 
 /// What the library said, out of what std carries.

@@ -8,8 +8,8 @@ use common::sample::{is_journaled, sample_with};
 use common::{Image, aligned, open_rw, open_to_the_last, patterned, read_all, read_write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use uext4::blockdev::layer::LateDevice;
 use uext4::{Error, Fallocate, File, QueueOptions, Volume, WriteFlags};
+use uext4_testkit::device::LateDevice;
 use uext4_testkit::{Need, Rng, Scratch, needs, oracle, with_kernel};
 
 /// Sizes of blocks, and other arguments of mke2fs.

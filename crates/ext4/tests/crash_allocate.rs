@@ -7,9 +7,9 @@ use common::crash::{GARBAGE, enumerate, garbage_volume};
 use common::{Image, open_rw, patterned, read_all, read_only, read_write};
 use std::collections::HashMap;
 use std::sync::Arc;
-use uext4::blockdev::layer::{CrashDevice, CrashHandle, CrashOptions};
 use uext4::{Fallocate, File, QueueOptions, Volume, WriteFlags};
 use uext4_testkit::crash::{Options, Report, State, assert_states};
+use uext4_testkit::device::{CrashDevice, CrashHandle, CrashOptions};
 use uext4_testkit::fixture::pattern;
 use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
 

@@ -15,8 +15,8 @@ use common::{Image, open_rw, patterned};
 use layouts::*;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use uext4::blockdev::layer::{CrashDevice, CrashEvent, CrashHandle, CrashOptions};
 use uext4_testkit::crash::Options;
+use uext4_testkit::device::{CrashDevice, CrashEvent, CrashHandle, CrashOptions};
 use uext4_testkit::rng::mix;
 use uext4_testkit::{KernelMount, LoopOptions, Need, VolumeBuilder, needs, oracle};
 

@@ -7,13 +7,13 @@ use common::sample::{DATA, DATA_SIZE, FRAG, FRAG_SIZE, sample};
 use common::{open_ro, open_rw, patterned, read_all, read_only, read_write};
 use std::collections::HashMap;
 use std::sync::Arc;
-use uext4::blockdev::layer::{CrashDevice, CrashHandle, CrashOptions};
 use uext4::blockdev::{
     Capabilities, Description, Device, Geometry, Queue, QueueOptions as DeviceQueueOptions,
     Result as DeviceResult, WriteDurability,
 };
 use uext4::{File, QueueOptions, Volume, WriteFlags};
 use uext4_testkit::crash::{Options, Report, State, assert_states, for_each_state};
+use uext4_testkit::device::{CrashDevice, CrashHandle, CrashOptions};
 use uext4_testkit::fixture::pattern;
 use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
 

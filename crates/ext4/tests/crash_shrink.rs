@@ -9,9 +9,9 @@ use common::{Image, open_rw, patterned, read_all, read_only, read_write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use uext4::blockdev::layer::{CrashDevice, CrashHandle, CrashOptions};
 use uext4::{Fallocate, File, Volume};
 use uext4_testkit::crash::{Options, Report, State};
+use uext4_testkit::device::{CrashDevice, CrashHandle, CrashOptions};
 use uext4_testkit::{Need, Rng, Scratch, needs};
 
 const SIZE: u64 = 12 << 20;

@@ -11,9 +11,9 @@ use common::{Image, open_ro, open_rw, patterned, read_all, read_only, read_write
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use uext4::blockdev::Op;
-use uext4::blockdev::layer::{CrashDevice, CrashHandle, CrashOptions, Fault, FaultDevice, FaultOn};
 use uext4::{Error, Fallocate, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::crash::{Options, assert_states};
+use uext4_testkit::device::{CrashDevice, CrashHandle, CrashOptions, Fault, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
 /// What free blocks are full of.

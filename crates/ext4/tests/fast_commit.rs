@@ -10,8 +10,8 @@ use common::{Image, assert_same_bytes, assert_unchanged, open_ro, within};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use uext4::blockdev::layer::{Fault, FaultDevice, FaultOn};
 use uext4::{Error, FileKind, RecoveryState, Volume, VolumeOptions};
+use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 use uext4_testkit::{KernelMount, LoopOptions, Manifest, Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
 /// A volume with some files, blocks of 1 KiB and an empty journal.

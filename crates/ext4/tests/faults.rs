@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use uext4::blockdev::Op;
 use uext4::blockdev::engine::MemoryDevice;
-use uext4::blockdev::layer::{Fault, FaultAction, FaultDevice, FaultHandle, FaultOn};
 use uext4::{Counter, Error, File, QueueOptions, Result, Switches, Volume, VolumeOptions, WriteFlags};
+use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultHandle, FaultOn};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const EIO: i32 = 5;

@@ -8,8 +8,8 @@ use common::{Image, open_rw, patterned, read_all, read_only, read_write, within}
 use std::sync::Arc;
 use std::time::Duration;
 use uext4::blockdev::engine::MemoryDevice;
-use uext4::blockdev::layer::{Fault, FaultDevice, FaultHandle, FaultOn};
 use uext4::{Error, QueueOptions, Result, Volume, VolumeOptions, WriteFlags};
+use uext4_testkit::device::{Fault, FaultDevice, FaultHandle, FaultOn};
 use uext4_testkit::{Need, Scratch, needs, oracle};
 
 /// What the file was told to hold durably: as many bytes of each pattern, one behind the other.

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use uext4::blockdev::Op;
 use uext4::blockdev::engine::MemoryDevice;
-use uext4::blockdev::layer::{Fault, FaultAction, FaultDevice, FaultHandle, FaultOn};
 use uext4::{Error, Fallocate, File, Result, Volume, VolumeOptions, WriteFlags};
+use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultHandle, FaultOn};
 use uext4_testkit::{Need, Scratch, VolumeBuilder, needs, oracle};
 
 /// How the device fails: errno, and how often.

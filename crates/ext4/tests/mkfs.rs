@@ -10,10 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use uext4::blockdev::engine::{MemoryDevice, MemoryOptions};
-use uext4::blockdev::layer::{Fault, FaultDevice, FaultOn};
 use uext4::blockdev::{self, Device, WriteDurability};
 use uext4::mkfs::{Defaults, Error, Made, Options, format};
 use uext4::{Volume, VolumeOptions};
+use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Scratch, e2fsck_clean, needs, oracle, with_kernel};
 
 /// The runs of a file that are no holes, in pages.

@@ -5,11 +5,12 @@ use crate::common;
 use common::sample::{MIXED_ALLOCATED, MIXED_SIZE, sample};
 use common::{Image, aligned, read_all, read_only, read_write};
 use std::sync::Arc;
-use uext4::blockdev::layer::{CountingDevice, Fault, FaultAction, FaultDevice, FaultOn};
+use uext4::blockdev::layer::CountingDevice;
 use uext4::{
     Counter, Error, File, FileSlot, IoQueue, QueueOptions, ReadFlags, Switches, Volume, VolumeOptions,
     WriteFlags,
 };
+use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Scratch, e2fsck_clean, needs};
 
 /// A volume whose device counts, with a queue.

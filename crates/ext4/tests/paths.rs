@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use uext4::blockdev::Op;
-use uext4::blockdev::layer::{CountingDevice, Fault, FaultDevice, FaultOn};
+use uext4::blockdev::layer::CountingDevice;
 use uext4::{Error, Volume, VolumeOptions};
+use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
 #[test]

@@ -9,8 +9,8 @@ use common::{Image, assert_same_bytes, open_rw, patterned, read_all, read_write}
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use uext4::blockdev::Op;
-use uext4::blockdev::layer::{Fault, FaultDevice, FaultOn};
 use uext4::{Error, Fallocate, State, Volume, VolumeOptions, WriteFlags};
+use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Scratch, needs, oracle, with_kernel};
 
 /// Sizes of blocks, and other arguments of mke2fs.

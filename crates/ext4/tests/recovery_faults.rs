@@ -7,11 +7,11 @@ use common::{Image, assert_same_bytes, assert_unchanged, open_ro, within};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use uext4::blockdev::engine::MemoryDevice;
-use uext4::blockdev::layer::{CrashDevice, CrashOptions, Fault, FaultDevice, FaultOn};
 use uext4::blockdev::{Device, WriteDurability};
 use uext4::{Error, RecoveryState, Volume, VolumeOptions};
 use uext4_ondisk::jbd2::{LogChecksums, LogFormat};
 use uext4_testkit::crash::{Options, assert_states};
+use uext4_testkit::device::{CrashDevice, CrashOptions, Fault, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
 const BLOCK: usize = 1024;

@@ -6,9 +6,10 @@ use crate::common;
 use common::sample::sample;
 use common::{Image, aligned, assert_unchanged, open_ro, open_rw, read_write};
 use std::sync::Arc;
-use uext4::blockdev::layer::{CountingDevice, Fault, FaultDevice, FaultOn, Mask, MaskDevice};
+use uext4::blockdev::layer::{CountingDevice, Mask, MaskDevice};
 use uext4::blockdev::{Device, Op};
 use uext4::{Error, Volume, VolumeOptions, WriteFlags};
+use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 
 /// (volatile cache, FUA): none of them tells whether what others wrote is durable.
 const DEVICES: [(bool, bool); 4] = [(true, true), (true, false), (false, true), (false, false)];

@@ -11,9 +11,9 @@ use common::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use uext4::blockdev::engine::MemoryDevice;
-use uext4::blockdev::layer::{Fault, FaultDevice, FaultOn};
 use uext4::blockdev::{Device, Op};
 use uext4::{Error, Fallocate, File, Limit, State, Volume, WriteFlags};
+use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
 /// Sizes of blocks, and other arguments of mke2fs.

@@ -6,9 +6,10 @@ use common::sample::sample;
 use common::{Image, open_rw, patterned, read_all, read_only, read_write};
 use std::path::Path;
 use std::sync::Arc;
-use uext4::blockdev::layer::{CountingDevice, Fault, FaultAction, FaultDevice, FaultOn, Mask, MaskDevice};
+use uext4::blockdev::layer::{CountingDevice, Mask, MaskDevice};
 use uext4::blockdev::{Device, Op};
 use uext4::{Error, Fallocate, File, Volume, VolumeOptions, WriteFlags};
+use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Scratch, VolumeBuilder, dumpe2fs, e2fsck_clean, needs, with_kernel};
 
 const ALL: std::ops::Range<u64> = 0..u64::MAX;

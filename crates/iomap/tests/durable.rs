@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
-use uext4_blockdev::layer::{CountingDevice, Fault, FaultAction, FaultDevice, FaultOn, LateDevice};
+use uext4_blockdev::layer::CountingDevice;
 use uext4_blockdev::{Device, Op};
 use uext4_iomap::{Counter, Error, State, Switches, WriteFlags};
+use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn, LateDevice};
 
 /// A device with a cache, without FUA, whose flushes take this long.
 fn slow(flush: Duration) -> Arc<dyn Device> {

@@ -7,8 +7,8 @@ use common::{BLOCK, memory};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use uext4_blockdev::Op;
-use uext4_blockdev::layer::{Fault, FaultOn};
 use uext4_iomap::{Counter, Error, MapKind, Payload, State, Switches, WriteFlags};
+use uext4_testkit::device::{Fault, FaultOn};
 
 const SECTOR: u64 = 512;
 

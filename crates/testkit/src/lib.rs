@@ -3,14 +3,15 @@
 //! Reading path: [`requirement`] decides whether a test can run here; [`scratch`] gives it a place;
 //! [`VolumeBuilder`] makes a volume; [`guard`] owns kernel objects (loop devices, mounts, zram) and gives
 //! them back even when the test panics; [`oracle`] asks e2fsprogs; [`fixture`] fills a tree and
-//! [`mod@manifest`] describes one so that two views of a volume can be compared; [`mutate`] damages volumes.
+//! [`mod@manifest`] describes one so that two views of a volume can be compared; [`mutate`] damages volumes;
+//! [`device`] fails, lags and remembers.
 //!
 //! Everything here panics with the full tool output when the *environment* misbehaves: a test kit that
 //! returned errors would only make every test unwrap them.
-#![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod crash;
+pub mod device;
 pub mod digest;
 pub mod fixture;
 pub mod guard;

@@ -6,8 +6,8 @@ use script::{BLOCK, Script};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use uext4_blockdev::Op;
-use uext4_blockdev::layer::{CrashEvent, CrashOutcome};
 use uext4_testkit::crash::{Options, for_each_state};
+use uext4_testkit::device::{CrashEvent, CrashOutcome};
 
 #[test]
 fn completed_writes_are_any_subset_until_a_flush() {

@@ -5,8 +5,8 @@ use crate::script;
 use script::{BLOCK, BLOCKS, Script};
 use std::collections::BTreeSet;
 use uext4_blockdev::Op;
-use uext4_blockdev::layer::{CrashEvent, CrashOutcome};
 use uext4_testkit::Rng;
+use uext4_testkit::device::{CrashEvent, CrashOutcome};
 
 /// A log of a few requests in flight together over three blocks.
 fn random_log(rng: &mut Rng) -> Script {

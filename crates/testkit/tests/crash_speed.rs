@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
-use uext4_blockdev::layer::{CrashDevice, CrashHandle, CrashOptions};
 use uext4_blockdev::{BufferPool, Device, WriteDurability};
 use uext4_testkit::Rng;
 use uext4_testkit::crash::{Options, assert_states};
+use uext4_testkit::device::{CrashDevice, CrashHandle, CrashOptions};
 
 const SIZE: u64 = 16 << 20;
 

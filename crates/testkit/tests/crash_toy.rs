@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
-use uext4_blockdev::layer::{CrashDevice, CrashHandle, CrashLog, CrashOptions};
 use uext4_blockdev::{
     Buffer, BufferPool, Device, DeviceQueue, Memory, Op, Priority, Queue, QueueOptions, Request, Wait,
     WriteDurability,
 };
 use uext4_testkit::Rng;
 use uext4_testkit::crash::{Options, State, assert_states, for_each_state};
+use uext4_testkit::device::{CrashDevice, CrashHandle, CrashLog, CrashOptions};
 
 const SIZE: u64 = 64 << 10;
 const RECORD: usize = 1024;

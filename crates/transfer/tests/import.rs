@@ -5,9 +5,9 @@ use std::sync::Arc;
 use uext4::blockdev::Device;
 use uext4::blockdev::WriteDurability;
 use uext4::blockdev::engine::{MemoryDevice, MemoryOptions};
-use uext4::blockdev::layer::{CrashDevice, CrashOptions};
 use uext4::{OpenOptions, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::crash::{Options, assert_states};
+use uext4_testkit::device::{CrashDevice, CrashOptions};
 use uext4_testkit::{Need, Scratch, VolumeBuilder, needs, oracle};
 use uext4_transfer::{Dest, Onto, import};
 

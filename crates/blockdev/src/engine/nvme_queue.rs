@@ -18,6 +18,7 @@ use super::nvme_memory::{RegisteredMemory, Ring, granted};
 use super::nvme_node::Node;
 use super::nvme_slot::{Part, Slot};
 use super::nvme_target::NvmeTarget;
+use super::reap::{self, Entered, Reaps, Shell};
 use super::ring::{self, Plan, Tombstone, Wakeup};
 use crate::pool::Follower;
 use crate::{
@@ -42,7 +43,7 @@ const ENTER_GETEVENTS: u32 = 1;
 
 /// See the module.
 pub(super) struct NvmeQueue {
-    process: Process,
+    shell: Shell,
     /// Dropped before the ring, which it names.
     _follower: Option<Follower>,
     // Declared before `tombstone`: the ring must be closed before it waits.
@@ -71,13 +72,9 @@ pub(super) struct NvmeQueue {
     unsent: u32,
     /// Commands in the kernel, or ended there and not seen.
     sent: u32,
-    /// Completions to be delivered.
-    ready: VecDeque<Done>,
     share: Option<Share>,
     /// An owner-driven ring that nobody has driven yet.
     disabled: bool,
-    wakeup: Option<Wakeup>,
-    facts: QueueFacts,
 }
 
 impl NvmeQueue {
@@ -124,7 +121,7 @@ impl NvmeQueue {
             tag: 0,
         };
         Ok(NvmeQueue {
-            process,
+            shell: Shell::new(process, options.depth, facts),
             _follower: follower,
             descriptor: if file_slot { 0 } else { node.generic().as_raw_fd() },
             descriptor_flags: if file_slot { Flags::FIXED_FILE } else { Flags::empty() },
@@ -137,16 +134,13 @@ impl NvmeQueue {
             fresh: 0,
             unsent: 0,
             sent: 0,
-            ready: VecDeque::with_capacity(depth),
             share: target.budget.as_ref().map(|budget| budget.join(options.depth)),
             disabled: kind.owner,
-            wakeup: None,
             _pool: options.pool.clone(),
             ring,
             tombstone,
             target,
             _node: node,
-            facts,
         })
     }
 
@@ -165,13 +159,6 @@ impl NvmeQueue {
         }
         // Fits: a length has 32 bits.
         if length <= most { Some(1) } else { Some(length.div_ceil(most) as u32) }
-    }
-
-    fn complete_locally(&mut self, tag: u64, result: i32) {
-        self.ready.push_back(Done { tag, result });
-        if let Some(wakeup) = &self.wakeup {
-            wakeup.signal();
-        }
     }
 
     /// The ring entry of a command.
@@ -239,17 +226,6 @@ impl NvmeQueue {
         Ok(())
     }
 
-    /// Takes everything pushed over and sends what the device admits, without waiting. Returns how many requests were
-    /// taken over.
-    fn send(&mut self) -> Result<usize> {
-        if self.disabled {
-            self.enable()?;
-        }
-        self.due = self.waiting.len();
-        self.send_due()?;
-        Ok(std::mem::take(&mut self.fresh))
-    }
-
     fn send_due(&mut self) -> Result<()> {
         loop {
             self.fill();
@@ -295,114 +271,6 @@ impl NvmeQueue {
         }
     }
 
-    /// One system call that sends and waits for `want` completions (at least 1) or the deadline. The caller has
-    /// drained the ring and looks again afterwards. Whether the time is over.
-    fn enter(&mut self, want: u32, deadline: Option<Instant>) -> Result<bool> {
-        if self.disabled {
-            self.enable()?;
-        }
-        self.due = self.waiting.len();
-        self.fill();
-        let in_device = self.sent + self.unsent;
-        // While others are held back, half of what the device has comes back before more is sent.
-        let want = want.min(if self.due > 0 { (in_device / 2).max(1) } else { in_device });
-        let rest = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        if rest == Some(Duration::ZERO) {
-            self.send()?;
-            return Ok(true);
-        }
-        let outcome = match rest {
-            None => self.ring.submit_and_wait(want as usize),
-            // The kernel ignores time limits while it polls: the caller looks again and again.
-            Some(_) if self.facts.polled => {
-                self.send_due()?;
-                return self.enter_only(0).map(|()| false);
-            }
-            Some(rest) => {
-                let time = types::Timespec::from(rest);
-                let arguments = types::SubmitArgs::new().timespec(&time);
-                self.ring.submitter().submit_with_args(want as usize, &arguments)
-            }
-        };
-        match outcome {
-            Ok(count) => self.took(count),
-            // An error is only returned when no entry was taken: otherwise their number is.
-            Err(error) if error.raw_os_error() == Some(libc::ETIME) => return Ok(true),
-            Err(error) => self.make_room(&error)?,
-        }
-        Ok(false)
-    }
-
-    /// Moves completions to `out`, at most `room`.
-    fn drain(&mut self, out: &mut Vec<Done>, room: usize) -> usize {
-        let mut count = room.min(self.ready.len());
-        out.extend(self.ready.drain(..count));
-        let mut completions = self.ring.completion();
-        while count < room
-            && let Some(entry) = completions.next()
-        {
-            self.sent -= 1;
-            let part = Part::unpack(entry.user_data());
-            let slot = &mut self.slots[part.slot as usize];
-            let next =
-                if entry.result() == 0 { slot.succeeds(part) } else { slot.fails(part, entry.result()) };
-            if let Some(next) = next {
-                self.waiting.push_front(next);
-                self.due += 1;
-            } else if slot.left == 0 {
-                out.push(slot.done());
-                self.free.push(part.slot);
-                count += 1;
-            }
-        }
-        count
-    }
-
-    /// What was no room for must still show.
-    #[cold]
-    fn signal_rest(&mut self) {
-        if (!self.ready.is_empty() || !self.ring.completion().is_empty())
-            && let Some(wakeup) = &self.wakeup
-        {
-            wakeup.signal();
-        }
-    }
-
-    /// Lets the kernel post completions that it only posts on demand. No system call if there is nothing to ask for.
-    fn nudge(&mut self) -> Result<()> {
-        let on_demand = self.facts.polled || (self.facts.owner_driven && self.ring.submission().taskrun());
-        if on_demand && self.sent > 0 { self.enter_only(0) } else { Ok(()) }
-    }
-
-    fn reap_inner(&mut self, out: &mut Vec<Done>, wait: Wait, taken: &mut usize) -> Result<()> {
-        let room = out.capacity() - out.len();
-        let deadline = match wait {
-            Wait::Timeout(time) => Instant::now().checked_add(time),
-            _ => None,
-        };
-        let wanted = match wait {
-            Wait::No => 0,
-            Wait::AtLeast(count) => count as usize,
-            Wait::Timeout(_) => 1,
-        };
-        *taken = self.drain(out, room);
-        while *taken < wanted.min(room).min(*taken + self.in_flight() as usize) {
-            let late = self.enter((wanted.min(room) - *taken) as u32, deadline)?;
-            *taken += self.drain(out, room - *taken);
-            if late {
-                break;
-            }
-        }
-        self.send()?;
-        if *taken == 0 {
-            self.nudge()?;
-        }
-        let late = self.drain(out, room - *taken);
-        *taken += late;
-        // Their room is for what was held back, which may have nothing else to come after it.
-        if late > 0 || self.due > 0 { self.send_due() } else { Ok(()) }
-    }
-
     /// Waits until the kernel has let go of all memory. What was pushed and never submitted is never executed.
     fn quiesce(&mut self) -> Result<()> {
         if self.disabled {
@@ -425,9 +293,106 @@ impl NvmeQueue {
     }
 }
 
+impl Reaps for NvmeQueue {
+    fn shell(&mut self) -> &mut Shell {
+        &mut self.shell
+    }
+
+    fn pending(&self) -> u32 {
+        self.in_flight()
+    }
+
+    fn has_completions(&mut self) -> bool {
+        !self.ring.completion().is_empty()
+    }
+
+    fn drain(&mut self, out: &mut Vec<Done>, room: usize) -> usize {
+        let mut count = room.min(self.shell.ready.len());
+        out.extend(self.shell.ready.drain(..count));
+        let mut completions = self.ring.completion();
+        while count < room
+            && let Some(entry) = completions.next()
+        {
+            self.sent -= 1;
+            let part = Part::unpack(entry.user_data());
+            let slot = &mut self.slots[part.slot as usize];
+            let next =
+                if entry.result() == 0 { slot.succeeds(part) } else { slot.fails(part, entry.result()) };
+            if let Some(next) = next {
+                self.waiting.push_front(next);
+                self.due += 1;
+            } else if slot.left == 0 {
+                out.push(slot.done());
+                self.free.push(part.slot);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    fn enter(&mut self, want: u32, deadline: Option<Instant>) -> Result<Entered> {
+        if self.disabled {
+            self.enable()?;
+        }
+        self.due = self.waiting.len();
+        self.fill();
+        let in_device = self.sent + self.unsent;
+        // While others are held back, half of what the device has comes back before more is sent.
+        let want = want.min(if self.due > 0 { (in_device / 2).max(1) } else { in_device });
+        let rest = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        if rest == Some(Duration::ZERO) {
+            self.send()?;
+            return Ok(Entered::TimedOut);
+        }
+        let outcome = match rest {
+            None => self.ring.submit_and_wait(want as usize),
+            // The kernel ignores time limits while it polls: the caller looks again and again.
+            Some(_) if self.shell.facts.polled => {
+                self.send_due()?;
+                return self.enter_only(0).map(|()| Entered::Progress);
+            }
+            Some(rest) => {
+                let time = types::Timespec::from(rest);
+                let arguments = types::SubmitArgs::new().timespec(&time);
+                self.ring.submitter().submit_with_args(want as usize, &arguments)
+            }
+        };
+        match outcome {
+            Ok(count) => self.took(count),
+            // An error is only returned when no entry was taken: otherwise their number is.
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => return Ok(Entered::TimedOut),
+            Err(error) => self.make_room(&error)?,
+        }
+        Ok(Entered::Progress)
+    }
+
+    fn send(&mut self) -> Result<usize> {
+        if self.disabled {
+            self.enable()?;
+        }
+        self.due = self.waiting.len();
+        self.send_due()?;
+        Ok(std::mem::take(&mut self.fresh))
+    }
+
+    fn send_into_room(&mut self, late: usize) -> Result<()> {
+        if late > 0 || self.due > 0 { self.send_due() } else { Ok(()) }
+    }
+
+    fn nudge(&mut self) -> Result<()> {
+        let on_demand =
+            self.shell.facts.polled || (self.shell.facts.owner_driven && self.ring.submission().taskrun());
+        if on_demand && self.sent > 0 { self.enter_only(0) } else { Ok(()) }
+    }
+
+    fn new_wakeup(&self) -> Result<Wakeup> {
+        Wakeup::new(&self.ring)
+    }
+}
+
 impl DeviceQueue for NvmeQueue {
     unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
-        if !self.process.is_here() || self.in_flight() >= self.capacity() {
+        if !self.shell.process.is_here() || self.in_flight() >= self.capacity() {
             return Err(Full);
         }
         let mut request = request;
@@ -451,34 +416,21 @@ impl DeviceQueue for NvmeQueue {
             }
         };
         self.fresh += 1;
-        self.complete_locally(request.tag, answer);
+        self.shell.complete(request.tag, answer);
         Ok(())
     }
 
     fn submit(&mut self) -> Result<usize> {
-        self.process.check()?;
+        self.shell.process.check()?;
         self.send()
     }
 
     fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
-        self.process.check()?;
-        if let Some(wakeup) = &self.wakeup {
-            wakeup.clear();
-        }
-        let mut taken = 0;
-        let outcome = self.reap_inner(out, wait, &mut taken);
-        if self.wakeup.is_some() && out.len() == out.capacity() {
-            self.signal_rest();
-        }
-        match outcome {
-            // Completions that were already handed over must be counted; a lasting error comes again.
-            Err(error) if taken == 0 => Err(error),
-            _ => Ok(taken),
-        }
+        reap::reap(self, out, wait)
     }
 
     fn in_flight(&self) -> u32 {
-        (self.slots.len() - self.free.len() + self.ready.len()) as u32
+        (self.slots.len() - self.free.len() + self.shell.ready.len()) as u32
     }
 
     fn capacity(&self) -> u32 {
@@ -486,30 +438,17 @@ impl DeviceQueue for NvmeQueue {
     }
 
     fn facts(&self) -> QueueFacts {
-        self.facts.clone()
+        self.shell.facts.clone()
     }
 
-    /// `None` for a polled queue: nothing happens there unless somebody asks.
     fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
-        self.process.check()?;
-        if self.facts.polled {
-            return Ok(None);
-        }
-        if self.wakeup.is_none() {
-            let wakeup = Wakeup::new(&self.ring)?;
-            if self.in_flight() > 0 {
-                // What completed before now signalled nobody.
-                wakeup.signal();
-            }
-            self.wakeup = Some(wakeup);
-        }
-        Ok(self.wakeup.as_ref().map(Wakeup::as_fd))
+        reap::event_fd(self)
     }
 }
 
 impl Drop for NvmeQueue {
     fn drop(&mut self) {
-        if !self.process.is_here() {
+        if !self.shell.process.is_here() {
             return;
         }
         // The kernel frees a closed ring some time later, and until then its table would keep the node open.

@@ -77,7 +77,7 @@ impl DoneRing {
 
 /// Checks the depth and answers every optional wish: such a queue has no ring that could poll or register.
 /// What is required is refused, what is tried is reported.
-pub(crate) fn grant(engine: &'static str, options: &QueueOptions) -> Result<QueueFacts> {
+pub fn grant(engine: &'static str, options: &QueueOptions) -> Result<QueueFacts> {
     if !(1..=MAX_DEPTH).contains(&options.depth) {
         return Err(Error::Unsupported(format!("queue depth {} (1 to {MAX_DEPTH})", options.depth)));
     }
@@ -104,7 +104,7 @@ pub(crate) fn grant(engine: &'static str, options: &QueueOptions) -> Result<Queu
 
 /// How many completions a `reap` has to deliver before it may return, given what is in flight and what fits.
 #[inline]
-pub(crate) fn goal(wait: Wait, in_flight: u32, out: &Vec<Done>) -> usize {
+pub fn goal(wait: Wait, in_flight: u32, out: &Vec<Done>) -> usize {
     let wanted = match wait {
         Wait::No => 0,
         Wait::AtLeast(count) => count as usize,

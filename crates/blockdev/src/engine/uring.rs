@@ -29,6 +29,7 @@
 use super::budget::Share;
 use super::enter::enter_part;
 use super::polling;
+use super::reap::{self, Entered, Reaps, Shell};
 use super::registered::{Table, register_memory};
 use super::ring::{self, Plan, RingTarget, Tombstone, Wakeup};
 use super::ring_index::RingIndex;
@@ -40,7 +41,6 @@ use crate::{
 };
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{IoUring, opcode, types};
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ const ENTER_GETEVENTS: u32 = 1;
 
 /// A request queue on io_uring.
 pub struct UringQueue {
-    process: Process,
+    shell: Shell,
     /// The ring in the table of the thread that drives it.
     index: Option<RingIndex>,
     /// Dropped before the ring, which it names.
@@ -87,23 +87,12 @@ pub struct UringQueue {
     /// Of `in_flight`: requests of `side`, sent or not.
     side_in_flight: u32,
     side_unsent: u32,
-    /// Of `in_flight`: completions that never went through a ring.
-    ready: VecDeque<Done>,
     /// Of `in_flight`: discards of a block device, which the submitting call executes.
     discards: Vec<Request>,
     /// An owner-driven ring that nobody has driven yet.
     disabled: bool,
-    wakeup: Option<Wakeup>,
     /// Registered memory outlives the ring.
     _pool: Option<BufferPool>,
-    facts: QueueFacts,
-}
-
-/// How one blocking system call ended.
-#[derive(PartialEq, Eq)]
-enum Entered {
-    Progress,
-    TimedOut,
 }
 
 impl UringQueue {
@@ -147,7 +136,7 @@ impl UringQueue {
         let share =
             target.budget.as_ref().filter(|_| !granted.sqpoll).map(|budget| budget.join(options.depth));
         Ok(UringQueue {
-            process,
+            shell: Shell::new(process, options.depth, facts),
             index: None,
             _follower: follower,
             descriptor: if file_slot { 0 } else { target.file.as_raw_fd() },
@@ -165,16 +154,13 @@ impl UringQueue {
             share,
             side_in_flight: 0,
             side_unsent: 0,
-            ready: VecDeque::with_capacity(options.depth as usize),
             discards: Vec::with_capacity(options.depth as usize),
             disabled: granted.owner,
-            wakeup: None,
             _pool: options.pool.clone(),
             ring,
             side,
             tombstone,
             target,
-            facts,
         })
     }
 
@@ -235,7 +221,7 @@ impl UringQueue {
             }
             _ if !self.in_range(request) => {
                 self.in_flight += 1;
-                self.complete_locally(request.tag, -libc::EINVAL);
+                self.shell.complete(request.tag, -libc::EINVAL);
                 return Ok(());
             }
             _ if self.target.block => {
@@ -263,23 +249,6 @@ impl UringQueue {
         Ok(())
     }
 
-    fn complete_locally(&mut self, tag: u64, result: i32) {
-        self.ready.push_back(Done { tag, result });
-        if let Some(wakeup) = &self.wakeup {
-            wakeup.signal();
-        }
-    }
-
-    /// What was no room for must still show.
-    #[cold]
-    fn signal_rest(&mut self) {
-        if (!self.ready.is_empty() || !self.ring.completion().is_empty())
-            && let Some(wakeup) = &self.wakeup
-        {
-            wakeup.signal();
-        }
-    }
-
     /// Executes waiting discards of a block device: io_uring has no such operation before Linux 6.12.
     fn run_discards(&mut self) {
         while let Some(request) = self.discards.pop() {
@@ -289,7 +258,7 @@ impl UringQueue {
                 Ok(()) => 0,
                 Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
             };
-            self.complete_locally(request.tag, result);
+            self.shell.complete(request.tag, result);
         }
     }
 
@@ -298,7 +267,7 @@ impl UringQueue {
     fn enable(&mut self) -> Result<()> {
         self.ring.submitter().register_enable_rings().map_err(|error| ring::enter_error("submit", &error))?;
         self.disabled = false;
-        if self.facts.registered_ring {
+        if self.shell.facts.registered_ring {
             let index = RingIndex::new(&self.ring);
             self.index = Some(index.map_err(|error| ring::enter_error("register", &error))?);
         }
@@ -314,34 +283,8 @@ impl UringQueue {
             }
             return enter_part(&self.ring, count, want, None);
         };
-        let asks = want > 0 || self.facts.polled || self.ring.submission().taskrun();
+        let asks = want > 0 || self.shell.facts.polled || self.ring.submission().taskrun();
         index.enter(count, want, if asks { ENTER_GETEVENTS } else { 0 })
-    }
-
-    /// Takes everything pushed over and tells the kernel of what the device admits, without waiting. Returns how many
-    /// requests were taken over.
-    fn send(&mut self) -> Result<usize> {
-        if self.disabled {
-            self.enable()?;
-        }
-        let mut sent = self.discards.len() + (self.unsent - self.due) as usize;
-        self.run_discards();
-        self.due = self.unsent;
-        self.send_due()?;
-        if let Some(side) = &self.side {
-            while self.side_unsent > 0 {
-                match side.submit() {
-                    Ok(0) => return Err(ring::submit_stuck()),
-                    Ok(count) => {
-                        sent += count;
-                        self.side_unsent -= count as u32;
-                    }
-                    Err(error) if ring::is_transient(&error) => {}
-                    Err(error) => return Err(ring::enter_error("submit", &error)),
-                }
-            }
-        }
-        Ok(sent)
     }
 
     /// Tells the kernel of what is due, as far as the device admits it.
@@ -350,7 +293,7 @@ impl UringQueue {
         while admitted > 0 {
             let taken = match self.enter_some(admitted, 0) {
                 // The kernel's thread takes entries by itself; it has been woken up if it slept.
-                Ok(_) if self.facts.sqpoll => admitted,
+                Ok(_) if self.shell.facts.sqpoll => admitted,
                 Ok(0) => return Err(ring::submit_stuck()),
                 Ok(count) => count as u32,
                 Err(error) => {
@@ -390,7 +333,7 @@ impl UringQueue {
     /// Requests that the kernel knows of. Of a ring with a submission thread at least so many: that takes entries
     /// before they are sent, and may have ended them already.
     fn in_kernel(&self) -> u32 {
-        let here = self.ready.len() + self.discards.len();
+        let here = self.shell.ready.len() + self.discards.len();
         self.in_flight.saturating_sub(self.unsent + self.side_unsent + here as u32)
     }
 
@@ -407,47 +350,6 @@ impl UringQueue {
             Err(error) if ring::is_transient(&error) => Ok(()),
             Err(error) => Err(ring::enter_error("wait", &error)),
         }
-    }
-
-    /// One system call that sends and waits for `want` completions (at least 1) or the deadline. The caller
-    /// has drained the rings and looks again afterwards.
-    fn enter(&mut self, want: u32, deadline: Option<Instant>) -> Result<Entered> {
-        if self.disabled {
-            self.enable()?;
-        }
-        if self.side.is_some() {
-            return self.enter_polled(want, deadline);
-        }
-        let rest = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        if rest == Some(Duration::ZERO) {
-            self.send()?;
-            return Ok(Entered::TimedOut);
-        }
-        self.due = self.unsent;
-        let admitted = self.admit();
-        let outcome = match rest {
-            _ if admitted < self.unsent => {
-                let want = self.patience(want, self.in_kernel() + admitted);
-                match rest {
-                    None => self.enter_some(admitted, want),
-                    Some(_) => enter_part(&self.ring, admitted, want, rest),
-                }
-            }
-            None => self.enter_some(admitted, want),
-            Some(rest) => {
-                let time = types::Timespec::from(rest);
-                let arguments = types::SubmitArgs::new().timespec(&time);
-                self.ring.submitter().submit_with_args(want as usize, &arguments)
-            }
-        };
-        match outcome {
-            Ok(_) if self.facts.sqpoll => self.took(self.unsent),
-            Ok(count) => self.took((count as u32).min(self.unsent)),
-            // An error is only returned when no entry was taken: otherwise their number is.
-            Err(error) if error.raw_os_error() == Some(libc::ETIME) => return Ok(Entered::TimedOut),
-            Err(error) => self.make_room(&error)?,
-        }
-        Ok(Entered::Progress)
     }
 
     /// How many completions to wait for with `sent` requests in the kernel. While others are held back, half of what
@@ -488,29 +390,6 @@ impl UringQueue {
         }
     }
 
-    /// Moves completions to `out`, at most `room`.
-    #[inline]
-    fn drain(&mut self, out: &mut Vec<Done>, room: usize) -> usize {
-        let mut count = 0;
-        if !self.ready.is_empty() {
-            count = room.min(self.ready.len());
-            out.extend(self.ready.drain(..count));
-        }
-        let mut completions = self.ring.completion();
-        while count < room
-            && let Some(entry) = completions.next()
-        {
-            out.push(Done { tag: entry.user_data(), result: entry.result() });
-            count += 1;
-        }
-        drop(completions);
-        if self.side_in_flight > 0 {
-            count += self.drain_side(out, room - count);
-        }
-        self.in_flight -= count as u32;
-        count
-    }
-
     #[cold]
     fn drain_side(&mut self, out: &mut Vec<Done>, room: usize) -> usize {
         let Some(side) = &mut self.side else { return 0 };
@@ -519,50 +398,6 @@ impl UringQueue {
         let count = out.len() - before;
         self.side_in_flight -= count as u32;
         count
-    }
-
-    /// Lets the kernel post completions that it only posts on demand. No system call if there is nothing to
-    /// ask for.
-    fn nudge(&mut self) -> Result<()> {
-        let on_demand = self.facts.polled || (self.facts.owner_driven && self.ring.submission().taskrun());
-        if on_demand && self.in_flight > 0 { self.enter_only(0) } else { Ok(()) }
-    }
-
-    fn reap_inner(&mut self, out: &mut Vec<Done>, wait: Wait, taken: &mut usize) -> Result<()> {
-        let room = out.capacity() - out.len();
-        let deadline = match wait {
-            Wait::Timeout(time) => Instant::now().checked_add(time),
-            _ => None,
-        };
-        self.run_discards();
-        *taken = self.drain(out, room);
-        loop {
-            let wanted = match wait {
-                Wait::No => 0,
-                Wait::AtLeast(count) => count as usize,
-                Wait::Timeout(_) => 1,
-            };
-            let wanted = wanted.min(room).min(*taken + self.in_flight as usize);
-            if *taken >= wanted {
-                break;
-            }
-            let entered = self.enter((wanted - *taken) as u32, deadline)?;
-            *taken += self.drain(out, room - *taken);
-            if entered == Entered::TimedOut {
-                break;
-            }
-        }
-        self.send()?;
-        if *taken == 0 {
-            self.nudge()?;
-        }
-        let late = self.drain(out, room - *taken);
-        *taken += late;
-        if late > 0 && self.share.is_some() {
-            // Their room is for what was held back, which may have nothing else to come after it.
-            self.send()?;
-        }
-        Ok(())
     }
 
     /// Sends everything that was submitted and held back; nobody hears of completions any more.
@@ -585,7 +420,7 @@ impl UringQueue {
         if self.disabled {
             return Ok(());
         }
-        if self.facts.sqpoll && self.unsent > 0 {
+        if self.shell.facts.sqpoll && self.unsent > 0 {
             // The kernel's thread may take the entries at any moment: make sure that it does, then wait.
             self.ring.submit().map_err(|error| ring::enter_error("submit", &error))?;
             (self.unsent, self.due) = (0, 0);
@@ -607,10 +442,123 @@ impl UringQueue {
     }
 }
 
+impl Reaps for UringQueue {
+    fn shell(&mut self) -> &mut Shell {
+        &mut self.shell
+    }
+
+    fn pending(&self) -> u32 {
+        self.in_flight
+    }
+
+    fn has_completions(&mut self) -> bool {
+        !self.ring.completion().is_empty()
+    }
+
+    #[inline]
+    fn drain(&mut self, out: &mut Vec<Done>, room: usize) -> usize {
+        let mut count = 0;
+        if !self.shell.ready.is_empty() {
+            count = room.min(self.shell.ready.len());
+            out.extend(self.shell.ready.drain(..count));
+        }
+        let mut completions = self.ring.completion();
+        while count < room
+            && let Some(entry) = completions.next()
+        {
+            out.push(Done { tag: entry.user_data(), result: entry.result() });
+            count += 1;
+        }
+        drop(completions);
+        if self.side_in_flight > 0 {
+            count += self.drain_side(out, room - count);
+        }
+        self.in_flight -= count as u32;
+        count
+    }
+
+    fn enter(&mut self, want: u32, deadline: Option<Instant>) -> Result<Entered> {
+        if self.disabled {
+            self.enable()?;
+        }
+        if self.side.is_some() {
+            return self.enter_polled(want, deadline);
+        }
+        let rest = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        if rest == Some(Duration::ZERO) {
+            self.send()?;
+            return Ok(Entered::TimedOut);
+        }
+        self.due = self.unsent;
+        let admitted = self.admit();
+        let outcome = match rest {
+            _ if admitted < self.unsent => {
+                let want = self.patience(want, self.in_kernel() + admitted);
+                match rest {
+                    None => self.enter_some(admitted, want),
+                    Some(_) => enter_part(&self.ring, admitted, want, rest),
+                }
+            }
+            None => self.enter_some(admitted, want),
+            Some(rest) => {
+                let time = types::Timespec::from(rest);
+                let arguments = types::SubmitArgs::new().timespec(&time);
+                self.ring.submitter().submit_with_args(want as usize, &arguments)
+            }
+        };
+        match outcome {
+            Ok(_) if self.shell.facts.sqpoll => self.took(self.unsent),
+            Ok(count) => self.took((count as u32).min(self.unsent)),
+            // An error is only returned when no entry was taken: otherwise their number is.
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => return Ok(Entered::TimedOut),
+            Err(error) => self.make_room(&error)?,
+        }
+        Ok(Entered::Progress)
+    }
+
+    fn send(&mut self) -> Result<usize> {
+        if self.disabled {
+            self.enable()?;
+        }
+        let mut sent = self.discards.len() + (self.unsent - self.due) as usize;
+        self.run_discards();
+        self.due = self.unsent;
+        self.send_due()?;
+        if let Some(side) = &self.side {
+            while self.side_unsent > 0 {
+                match side.submit() {
+                    Ok(0) => return Err(ring::submit_stuck()),
+                    Ok(count) => {
+                        sent += count;
+                        self.side_unsent -= count as u32;
+                    }
+                    Err(error) if ring::is_transient(&error) => {}
+                    Err(error) => return Err(ring::enter_error("submit", &error)),
+                }
+            }
+        }
+        Ok(sent)
+    }
+
+    fn send_into_room(&mut self, late: usize) -> Result<()> {
+        if late > 0 && self.share.is_some() { self.send().map(drop) } else { Ok(()) }
+    }
+
+    fn nudge(&mut self) -> Result<()> {
+        let on_demand =
+            self.shell.facts.polled || (self.shell.facts.owner_driven && self.ring.submission().taskrun());
+        if on_demand && self.in_flight > 0 { self.enter_only(0) } else { Ok(()) }
+    }
+
+    fn new_wakeup(&self) -> Result<Wakeup> {
+        Wakeup::new(&self.ring)
+    }
+}
+
 impl DeviceQueue for UringQueue {
     #[inline(always)]
     unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
-        if self.in_flight >= self.depth || !self.process.is_here() {
+        if self.in_flight >= self.depth || !self.shell.process.is_here() {
             return Err(Full);
         }
         if !matches!(request.op, Op::Read | Op::Write) || !self.in_range(&request) {
@@ -628,25 +576,14 @@ impl DeviceQueue for UringQueue {
 
     #[inline]
     fn submit(&mut self) -> Result<usize> {
-        self.process.check()?;
+        self.shell.process.check()?;
         self.send()
     }
 
     fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
-        self.process.check()?;
-        if let Some(wakeup) = &self.wakeup {
-            wakeup.clear();
-        }
-        let mut taken = 0;
-        let outcome = self.reap_inner(out, wait, &mut taken);
-        if self.wakeup.is_some() && out.len() == out.capacity() {
-            self.signal_rest();
-        }
-        match outcome {
-            // Completions that were already handed over must be counted; a lasting error comes again.
-            Err(error) if taken == 0 => Err(error),
-            _ => Ok(taken),
-        }
+        self.shell.process.check()?;
+        self.run_discards();
+        reap::reap(self, out, wait)
     }
 
     fn in_flight(&self) -> u32 {
@@ -658,30 +595,17 @@ impl DeviceQueue for UringQueue {
     }
 
     fn facts(&self) -> QueueFacts {
-        self.facts.clone()
+        self.shell.facts.clone()
     }
 
-    /// `None` for a polled queue: nothing happens there unless somebody asks.
     fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
-        self.process.check()?;
-        if self.facts.polled {
-            return Ok(None);
-        }
-        if self.wakeup.is_none() {
-            let wakeup = Wakeup::new(&self.ring)?;
-            if self.in_flight > 0 {
-                // What completed before now signalled nobody.
-                wakeup.signal();
-            }
-            self.wakeup = Some(wakeup);
-        }
-        Ok(self.wakeup.as_ref().map(Wakeup::as_fd))
+        reap::event_fd(self)
     }
 }
 
 impl Drop for UringQueue {
     fn drop(&mut self) {
-        if !self.process.is_here() {
+        if !self.shell.process.is_here() {
             return;
         }
         // The kernel frees a closed ring some time later, and until then its table would keep the file open:

@@ -1,4 +1,5 @@
-//! What layers share: a device and a queue that pass on what their layer says nothing about.
+//! What layers share: a device and a queue that pass on what their layer says nothing about. Tests make layers of their
+//! own with it.
 
 use super::wake::Wake;
 use crate::engine::DoneRing;
@@ -11,25 +12,26 @@ use std::os::fd::BorrowedFd;
 
 /// The part of a request that layers look at.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct What {
-    pub(super) op: Op,
+pub struct What {
+    /// Kind.
+    pub op: Op,
     /// First byte (0 for a flush).
-    pub(super) pos: u64,
+    pub pos: u64,
     /// Bytes (0 for a flush).
-    pub(super) length: u64,
+    pub length: u64,
     /// A write that must be durable by itself.
-    pub(super) fua: bool,
+    pub fua: bool,
     /// It fails rather than waits.
-    pub(super) nowait: bool,
+    pub nowait: bool,
     /// Pieces of memory, at least one.
-    pub(super) pieces: u32,
+    pub pieces: u32,
     /// Of a queued request.
-    pub(super) priority: Priority,
+    pub priority: Priority,
 }
 
 impl What {
     /// What a queued request asks.
-    pub(super) fn of(request: &Request) -> Self {
+    pub fn of(request: &Request) -> Self {
         let flush = request.op == Op::Flush;
         let (pos, length) = if flush { (0, 0) } else { (request.pos, u64::from(request.length)) };
         let vectors = request.memory.is_vectors();
@@ -46,14 +48,14 @@ impl What {
     }
 
     /// A synchronous call.
-    pub(super) fn call(op: Op, pos: u64, length: u64) -> Self {
+    pub fn call(op: Op, pos: u64, length: u64) -> Self {
         What { op, pos, length, fua: false, nowait: false, pieces: 1, priority: Priority::OF_THREAD }
     }
 }
 
 /// How a layer treats the reads and writes of a thread that does not wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Nowait {
+pub enum Nowait {
     /// As any others: it has its own reads and writes.
     Waits,
     /// It hands them on by [`DeviceLayer::run`].
@@ -61,7 +63,7 @@ pub(super) enum Nowait {
 }
 
 /// A device around a device. A layer says what it changes: the rest is the inner device's.
-pub(super) trait DeviceLayer: Send + Sync + fmt::Debug {
+pub trait DeviceLayer: Send + Sync + fmt::Debug {
     /// Of calls that do not wait.
     const NOWAIT: Nowait = Nowait::Waits;
 
@@ -81,20 +83,24 @@ pub(super) trait DeviceLayer: Send + Sync + fmt::Debug {
         Ok(pos)
     }
 
+    /// [`Device::geometry`].
     fn geometry(&self) -> Geometry {
         self.inner().geometry()
     }
 
+    /// [`Device::capabilities`].
     fn capabilities(&self) -> Capabilities {
         self.inner().capabilities()
     }
 
+    /// [`Device::read_at`].
     fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
         let length = buf.len() as u64;
         let inner_pos = self.position(pos, length)?;
         self.run(What::call(Op::Read, pos, length), |inner| inner.read_at(buf, inner_pos))
     }
 
+    /// [`Device::write_at`].
     fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
         let (length, fua) = (buf.len() as u64, durability == WriteDurability::Fua);
         let inner_pos = self.position(pos, length)?;
@@ -102,14 +108,17 @@ pub(super) trait DeviceLayer: Send + Sync + fmt::Debug {
         self.run(what, |inner| inner.write_at(buf, inner_pos, durability))
     }
 
+    /// [`Device::flush`].
     fn flush(&self) -> Result<()> {
         self.run(What::call(Op::Flush, 0, 0), |inner| inner.flush())
     }
 
+    /// [`Device::merges_flushes`].
     fn merges_flushes(&self) -> bool {
         self.inner().merges_flushes()
     }
 
+    /// [`Device::discard`].
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
         let inner_pos = self.position(pos, length)?;
         self.run(What::call(Op::Discard, pos, length), |inner| inner.discard(inner_pos, length))
@@ -121,13 +130,14 @@ pub(super) trait DeviceLayer: Send + Sync + fmt::Debug {
         false
     }
 
+    /// [`Device::queue`].
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         self.inner().queue(options)
     }
 }
 
 /// [`DeviceLayer::reads_zeros`] of a layer that keeps no bytes to itself.
-pub(super) fn inner_reads_zeros(layer: &impl DeviceLayer, pos: u64, length: u64) -> bool {
+pub fn inner_reads_zeros(layer: &impl DeviceLayer, pos: u64, length: u64) -> bool {
     layer.position(pos, length).is_ok_and(|inner_pos| layer.inner().reads_zeros(inner_pos, length))
 }
 
@@ -202,9 +212,16 @@ impl<L: DeviceLayer> Device for L {
 
 /// What becomes of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub enum Fate {
     /// The inner queue gets it with these. It can become shorter, not longer.
-    Pass { pos: u64, length: u32, tag: u64 },
+    Pass {
+        /// First byte on the inner device.
+        pos: u64,
+        /// Bytes.
+        length: u32,
+        /// Tag of the inner queue's completion.
+        tag: u64,
+    },
     /// The layer answers it: bytes, or a negative errno.
     Answer(i32),
     /// The layer answers a read with bytes of its own: [`QueueLayer::fill`].
@@ -215,13 +232,13 @@ pub(super) enum Fate {
 
 impl Fate {
     /// The inner queue gets it as it is.
-    pub(super) fn pass(request: &Request) -> Fate {
+    pub fn pass(request: &Request) -> Fate {
         Fate::Pass { pos: request.pos, length: request.length, tag: request.tag }
     }
 }
 
 /// A queue around a queue. A layer says what it changes: the rest is the inner queue's.
-pub(super) trait QueueLayer: Send + Sized {
+pub trait QueueLayer: Send + Sized {
     /// Whether it ever has completions that the inner queue does not have.
     const ANSWERS: bool = true;
 
@@ -262,7 +279,7 @@ pub(super) trait QueueLayer: Send + Sized {
 }
 
 /// The inner queue, its layer, and the answers that did not come from the inner queue.
-pub(super) struct Wrapped<L> {
+pub struct Wrapped<L> {
     pub(super) inner: Queue,
     pub(super) layer: L,
     own: DoneRing,
@@ -271,7 +288,7 @@ pub(super) struct Wrapped<L> {
 
 impl<L: QueueLayer + 'static> Wrapped<L> {
     /// Wraps a queue.
-    pub(super) fn queue(inner: Queue, layer: L) -> Queue {
+    pub fn queue(inner: Queue, layer: L) -> Queue {
         let own = DoneRing::new(inner.capacity());
         Queue::Other(Box::new(Wrapped { inner, layer, own, wake: Wake::default() }))
     }

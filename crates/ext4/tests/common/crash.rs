@@ -4,8 +4,8 @@ use super::{Image, open_rw};
 use std::io::Write;
 use std::path::Path;
 use uext4::Volume;
-use uext4::blockdev::layer::CrashHandle;
 use uext4_testkit::crash::{Options, Report, State, assert_states};
+use uext4_testkit::device::CrashHandle;
 use uext4_testkit::{Scratch, VolumeBuilder, oracle};
 
 /// What free blocks are full of.

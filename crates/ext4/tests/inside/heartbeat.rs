@@ -1,7 +1,6 @@
 //! Multi-mount protection of a volume that is open for writing, with seconds that last ten milliseconds.
 
 use super::device;
-use crate::blockdev::layer::{Fault, FaultAction, FaultDevice, FaultOn};
 use crate::blockdev::{Device, WriteDurability};
 use crate::{
     BufferPool, CorruptKind, Error, MmpBlock, MmpOwner, OpenOptions, Result, Volume, VolumeOptions,
@@ -9,6 +8,7 @@ use crate::{
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Scratch, VolumeBuilder, e2fsck_clean, needs};
 
 const SECOND: Duration = Duration::from_millis(10);

@@ -9,7 +9,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
-use uext4_blockdev::layer::{FaultDevice, FaultHandle, LateDevice, LateHandle};
 use uext4_blockdev::{
     BufferPool, Capabilities, DaxKind, Description, Device, Geometry, Queue, QueueOptions, WriteDurability,
 };
@@ -19,6 +18,7 @@ use uext4_iomap::{
     Blocks, Count, Counter, Engine, Error, Extended, FileSlot, FileSystem, InodeState, IoQueue, MapKind,
     MapSnapshot, OpenFile, Run, State, Switches, Synced,
 };
+use uext4_testkit::device::{FaultDevice, FaultHandle, LateDevice, LateHandle};
 
 /// What new blocks are full of. Tests never write it.
 pub const GARBAGE: u8 = 0xEE;

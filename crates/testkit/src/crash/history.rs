@@ -6,11 +6,11 @@
 //! cut are the product of these lists.
 
 use super::image::Image;
+use crate::device::{CrashEvent, CrashLog, CrashMark, CrashOutcome};
 use crate::rng::mix;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use uext4_blockdev::Op;
-use uext4_blockdev::layer::{CrashEvent, CrashLog, CrashMark, CrashOutcome};
 
 /// What a discarded unit may hold beside its old bytes and zeros.
 const JUNK: u8 = 0xdb;

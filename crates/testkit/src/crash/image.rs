@@ -1,9 +1,9 @@
 //! Images that share what they have in common, so that thousands of states of one volume cost little.
 
+use crate::device::LateDevice;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use uext4_blockdev::layer::LateDevice;
 use uext4_blockdev::{
     BufferPool, Capabilities, Description, Device, Driving, Error, Geometry, Queue, QueueOptions, Result,
     Sharing, WriteDurability,

@@ -1,6 +1,7 @@
 //! What a power cut may leave of a device: every legal state of a log, as many as there is time for.
 //!
-//! A `CrashDevice` of `uext4_blockdev::layer` records; [`for_each_state`] hands out [`State`]s: images, with the marks
+//! A [`CrashDevice`](crate::device::CrashDevice)
+//! records; [`for_each_state`] hands out [`State`]s: images, with the marks
 //! that the test had made by then. `docs/proof/crash.md` says what is legal and how a failure is replayed.
 
 mod choices;
@@ -13,6 +14,7 @@ pub use image::Image;
 pub use options::Options;
 pub use report::{Failure, Report};
 
+use crate::device::{CrashEvent, CrashLog, CrashOutcome};
 use choices::{Choices, Pick};
 use history::{Cursor, History};
 use std::collections::HashSet;
@@ -20,7 +22,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use uext4_blockdev::layer::{CrashEvent, CrashLog, CrashOutcome};
 use uext4_blockdev::{Device, Op};
 
 /// What the medium may hold after a crash, and what the test had said by then.

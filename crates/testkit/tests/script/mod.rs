@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use uext4_blockdev::Op;
-use uext4_blockdev::layer::{CrashEvent, CrashLog, CrashOperation, CrashOutcome};
 use uext4_testkit::crash::{Options, Report, for_each_state};
+use uext4_testkit::device::{CrashEvent, CrashLog, CrashOperation, CrashOutcome};
 
 pub const BLOCK: usize = 512;
 /// Blocks of the device.

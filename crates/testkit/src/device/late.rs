@@ -7,18 +7,18 @@
 //!
 //! Synchronous calls are the inner device's and come at once, before everything that has not landed.
 
-use super::wrap::{DeviceLayer, What};
-use crate::engine::{goal, grant};
-use crate::{
-    Capabilities, Device, DeviceQueue, Done, Full, Op, Queue, QueueFacts, QueueOptions, Request, Result,
-    Wait, WriteDurability,
-};
 use parking_lot::{Condvar, Mutex};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
+use uext4_blockdev::engine::{goal, grant};
+use uext4_blockdev::layer::wrap::{DeviceLayer, What};
+use uext4_blockdev::{
+    Capabilities, Device, DeviceQueue, Done, Full, Op, Queue, QueueFacts, QueueOptions, Request, Result,
+    Wait, WriteDurability,
+};
 
 /// A device whose queued requests land late.
 #[derive(Debug)]

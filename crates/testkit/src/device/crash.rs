@@ -2,7 +2,7 @@
 //!
 //! Reads see the live bytes, which the inner device holds. Every write, flush and discard, synchronous or queued, is
 //! written into a log: when it was submitted, when it completed, with which bytes. Tests put marks between them ("this
-//! write was acknowledged"). `uext4_testkit::crash` turns a [`CrashLog`] into the images that a crash may leave.
+//! write was acknowledged"). [`crate::crash`] turns a [`CrashLog`] into the images that a crash may leave.
 //!
 //! A queued request is carried out when it completes, which is when it is reaped, or when a [`CrashHandle`] says so. A
 //! write's bytes are read at that moment: whoever uses a buffer again too early, or frees an extent under a write in
@@ -10,12 +10,6 @@
 //!
 //! The log is bounded. A request that would not fit fails with `ENOBUFS`, and there is no log until the next reset.
 
-use super::wrap::{DeviceLayer, What};
-use crate::engine::{goal, grant};
-use crate::{
-    Capabilities, Device, DeviceQueue, Done, Error, Full, Op, Queue, QueueFacts, QueueOptions, Request,
-    Result, Wait, WriteDurability,
-};
 use parking_lot::{Condvar, Mutex};
 use slab::Slab;
 use std::any::Any;
@@ -24,6 +18,12 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
+use uext4_blockdev::engine::{goal, grant};
+use uext4_blockdev::layer::wrap::{DeviceLayer, What};
+use uext4_blockdev::{
+    Capabilities, Device, DeviceQueue, Done, Error, Full, Op, Queue, QueueFacts, QueueOptions, Request,
+    Result, Wait, WriteDurability,
+};
 
 /// What each operation, event or mark counts beside its bytes.
 const ENTRY_BYTES: usize = 128;
@@ -348,7 +348,7 @@ impl Shared {
     fn image(&self) -> Result<Arc<[u8]>> {
         let size = self.inner.geometry().size;
         // Aligned for any device.
-        let mut buffer = crate::BufferPool::new(1 << 20)?.take(1 << 20)?;
+        let mut buffer = uext4_blockdev::BufferPool::new(1 << 20)?.take(1 << 20)?;
         let mut image = Vec::with_capacity(size as usize);
         while (image.len() as u64) < size {
             let length = (buffer.len() as u64).min(size - image.len() as u64) as usize;

@@ -1,10 +1,10 @@
 //! Makes chosen requests fail: the n-th of a kind, or those that touch a range, with an errno or cut short.
 
-use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped, inner_reads_zeros};
-use crate::{Device, Error, Op, Queue, QueueOptions, Request, Result, WriteDurability};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
+use uext4_blockdev::layer::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped, inner_reads_zeros};
+use uext4_blockdev::{Device, Error, Op, Queue, QueueOptions, Request, Result, WriteDurability};
 
 /// Which requests a [`Fault`] looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

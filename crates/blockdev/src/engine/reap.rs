@@ -1,0 +1,137 @@
+//! How a queue on a ring reaps, whatever its entries are: sends, waits, drains, and wakes up who sleeps on its
+//! descriptor.
+
+use super::ring::Wakeup;
+use crate::{Done, Process, QueueFacts, Result, Wait};
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+/// What all queues on rings have.
+pub(super) struct Shell {
+    pub(super) process: Process,
+    /// Completions that never went through a ring.
+    pub(super) ready: VecDeque<Done>,
+    pub(super) wakeup: Option<Wakeup>,
+    pub(super) facts: QueueFacts,
+}
+
+/// How one blocking system call ended.
+#[derive(PartialEq, Eq)]
+pub(super) enum Entered {
+    Progress,
+    TimedOut,
+}
+
+/// A queue on a ring.
+pub(super) trait Reaps {
+    fn shell(&mut self) -> &mut Shell;
+    /// Requests pushed and not delivered.
+    fn pending(&self) -> u32;
+    /// Whether the ring has completions that were not taken out.
+    fn has_completions(&mut self) -> bool;
+    /// Moves completions to `out`, at most `room`.
+    fn drain(&mut self, out: &mut Vec<Done>, room: usize) -> usize;
+    /// One system call that sends and waits for `want` completions (at least 1) or the deadline. The caller has drained
+    /// the ring and looks again afterwards.
+    fn enter(&mut self, want: u32, deadline: Option<Instant>) -> Result<Entered>;
+    /// Takes everything pushed over and sends what the device admits, without waiting. Returns how many requests were
+    /// taken over.
+    fn send(&mut self) -> Result<usize>;
+    /// `late` completions were drained after everything was sent: their room is for what was held back, which may have
+    /// nothing else to come after it.
+    fn send_into_room(&mut self, late: usize) -> Result<()>;
+    /// Lets the kernel post completions that it only posts on demand. No system call if there is nothing to ask for.
+    fn nudge(&mut self) -> Result<()>;
+    /// A descriptor that completions of the ring make readable.
+    fn new_wakeup(&self) -> Result<Wakeup>;
+}
+
+impl Shell {
+    pub(super) fn new(process: Process, depth: u32, facts: QueueFacts) -> Self {
+        Shell { process, ready: VecDeque::with_capacity(depth as usize), wakeup: None, facts }
+    }
+
+    /// Completes a request that does not go through the ring.
+    pub(super) fn complete(&mut self, tag: u64, result: i32) {
+        self.ready.push_back(Done { tag, result });
+        if let Some(wakeup) = &self.wakeup {
+            wakeup.signal();
+        }
+    }
+}
+
+/// See [`crate::DeviceQueue::reap`].
+pub(super) fn reap(queue: &mut impl Reaps, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
+    queue.shell().process.check()?;
+    if let Some(wakeup) = &queue.shell().wakeup {
+        wakeup.clear();
+    }
+    let mut taken = 0;
+    let outcome = reap_inner(queue, out, wait, &mut taken);
+    if queue.shell().wakeup.is_some() && out.len() == out.capacity() {
+        signal_rest(queue);
+    }
+    match outcome {
+        // Completions that were already handed over must be counted; a lasting error comes again.
+        Err(error) if taken == 0 => Err(error),
+        _ => Ok(taken),
+    }
+}
+
+fn reap_inner(queue: &mut impl Reaps, out: &mut Vec<Done>, wait: Wait, taken: &mut usize) -> Result<()> {
+    let room = out.capacity() - out.len();
+    let (wanted, deadline) = match wait {
+        Wait::No => (0, None),
+        Wait::AtLeast(count) => (count as usize, None),
+        Wait::Timeout(time) => (1, Instant::now().checked_add(time)),
+    };
+    *taken = queue.drain(out, room);
+    loop {
+        let wanted = wanted.min(room).min(*taken + queue.pending() as usize);
+        if *taken >= wanted {
+            break;
+        }
+        let entered = queue.enter((wanted - *taken) as u32, deadline)?;
+        *taken += queue.drain(out, room - *taken);
+        if entered == Entered::TimedOut {
+            break;
+        }
+    }
+    queue.send()?;
+    if *taken == 0 {
+        queue.nudge()?;
+    }
+    let late = queue.drain(out, room - *taken);
+    *taken += late;
+    queue.send_into_room(late)
+}
+
+/// What was no room for must still show.
+#[cold]
+fn signal_rest(queue: &mut impl Reaps) {
+    let rest = queue.has_completions();
+    let shell = queue.shell();
+    if (rest || !shell.ready.is_empty())
+        && let Some(wakeup) = &shell.wakeup
+    {
+        wakeup.signal();
+    }
+}
+
+/// See [`crate::DeviceQueue::event_fd`]. `None` for a polled queue: nothing happens there unless somebody asks.
+pub(super) fn event_fd(queue: &mut impl Reaps) -> Result<Option<BorrowedFd<'_>>> {
+    queue.shell().process.check()?;
+    if queue.shell().facts.polled {
+        return Ok(None);
+    }
+    if queue.shell().wakeup.is_none() {
+        let wakeup = queue.new_wakeup()?;
+        if queue.pending() > 0 {
+            // What completed before now signalled nobody.
+            wakeup.signal();
+        }
+        queue.shell().wakeup = Some(wakeup);
+    }
+    Ok(queue.shell().wakeup.as_ref().map(Wakeup::as_fd))
+}

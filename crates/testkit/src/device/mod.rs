@@ -1,0 +1,13 @@
+//! Devices that do what real ones do at the worst moment: they record what a power cut leaves, move bytes late, fail.
+//!
+//! They wrap any device, as the layers of `uext4_blockdev` do, and are programmed through handles.
+
+mod crash;
+mod fault;
+mod late;
+
+pub use crash::{
+    CrashDevice, CrashEvent, CrashHandle, CrashLog, CrashMark, CrashOperation, CrashOptions, CrashOutcome,
+};
+pub use fault::{Fault, FaultAction, FaultDevice, FaultHandle, FaultId, FaultOn};
+pub use late::{LateDevice, LateHandle};
