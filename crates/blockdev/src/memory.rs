@@ -97,7 +97,11 @@ impl Memory {
     /// Several pieces, one after another on the device: `first` is the first of an array of vectors that together have
     /// as many bytes as the request. The array is part of the request's memory. Only for queues that take so many
     /// ([`QueueFacts::vectors`](crate::QueueFacts::vectors)).
-    pub fn vectors(first: NonNull<Vector>) -> Memory {
+    ///
+    /// # Safety
+    /// The array is valid and unchanged until the request is over, and every request with this memory has as many bytes
+    /// as the vectors together.
+    pub unsafe fn vectors(first: NonNull<Vector>) -> Memory {
         Memory { address: first.cast(), registered: Some(Registered::VECTORS) }
     }
 

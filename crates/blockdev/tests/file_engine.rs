@@ -234,7 +234,8 @@ fn vectors_are_one_request() {
                 length: buffer.len(),
             };
             let mut vectors: Vec<Vector> = buffers.iter_mut().map(part).collect();
-            let memory = Memory::vectors(std::ptr::NonNull::from(&mut vectors[0]));
+            // SAFETY: they live until the completion is reaped, and have as many bytes as the request.
+            let memory = unsafe { Memory::vectors(std::ptr::NonNull::from(&mut vectors[0])) };
             // SAFETY: neither the buffers nor their vectors are touched before the completion is reaped.
             unsafe { queue.push(request(op, 4096, 12_800, memory, 1)) }.unwrap();
             assert_eq!(reap_all(&mut queue)[0].result, 12_800, "{scheme}");

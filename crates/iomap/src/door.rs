@@ -273,7 +273,9 @@ impl Door {
             Op::Read | Op::Write => {
                 let vectors = held.payload.vectors(part.offset, length);
                 assert!(vectors.len() <= self.buffers_max, "more buffers than one request may have");
-                let memory = Memory::vectors(NonNull::from(&*vectors).cast());
+                // SAFETY: the vectors have `length` bytes, as the request below, and stay in `self.vectors` unchanged
+                // until `store`, which asserts that nothing of the slot is outstanding.
+                let memory = unsafe { Memory::vectors(NonNull::from(&*vectors).cast()) };
                 self.vectors[slot as usize].push(vectors);
                 memory
             }

@@ -74,9 +74,11 @@ impl SyncQueue {
                 let vectors = unsafe { request.memory.as_vectors(request.length) };
                 let write = request.op == Op::Write;
                 let flags = if write { nowait | dsync } else { nowait };
-                // SAFETY: the same promise, until the completion is delivered, which happens after this call.
                 let (first, count) = (vectors.as_ptr().cast(), vectors.len());
-                retry(|| unsafe { sys::transfer_vectors(file, write, first, count, request.pos, flags) })
+                retry(|| {
+                    // SAFETY: the same promise, until the completion is delivered, which happens after this call.
+                    unsafe { sys::transfer_vectors(file, write, first, count, request.pos, flags) }
+                })
             }
             Op::Read => retry(|| {
                 // SAFETY: the caller of `push` promises that the memory is writable and unshared until the

@@ -34,10 +34,11 @@ impl What {
     pub fn of(request: &Request) -> Self {
         let flush = request.op == Op::Flush;
         let (pos, length) = if flush { (0, 0) } else { (request.pos, u64::from(request.length)) };
-        let vectors = request.memory.is_vectors();
-        // SAFETY: whoever pushed the request promised its memory, which the vectors are part of.
-        let pieces =
-            if vectors { unsafe { request.memory.as_vectors(request.length) }.len() as u32 } else { 1 };
+        let pieces = match request.memory.is_vectors() {
+            // SAFETY: whoever made this memory promised that its vectors have the bytes of the request.
+            true => unsafe { request.memory.as_vectors(request.length) }.len() as u32,
+            false => 1,
+        };
         What {
             fua: request.fua && request.op == Op::Write,
             nowait: request.nowait,
