@@ -4,7 +4,7 @@
 //! costs more than the request itself; so the excess stays in the queues, and this is the account of who may send how
 //! much. Queues whose depths fit together never touch it. Otherwise a queue asks once for a batch ([`Share::admit`]):
 //!
-//! - **What nobody uses is anybody's**: a queue may send as long as all queues together stay below the device's tags.
+//! - **Idle tags go to whoever asks**: a queue may send as long as all queues together stay below the device's tags.
 //! - **Nobody is kept below the fair share**, the device's tags over the queues that have anything to do. A queue that
 //!   found the tags taken works with a *window*, which it may fill whatever the others have, and which grows by an
 //!   eighth (at least one) with the completions of its own, up to the fair share. The others see the device overdrawn,
@@ -36,7 +36,7 @@ impl Tags {
         self.each.saturating_mul(self.queues)
     }
 
-    /// Of `tags`, what is used on purpose. The rest is for other processes, for synchronous calls, for tags that the
+    /// Tags we plan to use. The rest is headroom for other processes, for synchronous calls, for tags that the
     /// device gives back a moment after it told the completion, and for queues that catch up with their share.
     fn usable(tags: u32) -> u32 {
         (tags - tags.div_ceil(8).min(tags)).max(1)

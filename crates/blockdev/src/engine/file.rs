@@ -15,7 +15,7 @@
 
 use super::attempt::{Attempt, CALL_MAX, errno_of, io_error, write_in_parts};
 use super::budget::Budget;
-use super::few::Few;
+use super::lazy_pool::LazyPool;
 use super::probe::{self, Probed};
 use super::ring::{self, RingTarget};
 use super::sync_queue::{SyncQueue, SyncTarget, discard, retry};
@@ -59,7 +59,7 @@ pub(crate) struct FileDevice {
     budget: Option<Arc<Budget>>,
     /// One-request rings of synchronous writes to a block device, for as many threads at a time: of those that are to
     /// be durable, if it has a volatile cache or FUA, and of all that are short, if that is cheaper.
-    write_rings: Option<Few<Box<WriteRing>>>,
+    write_rings: Option<LazyPool<Box<WriteRing>>>,
     /// Short writes go through them.
     rings_writes: bool,
     /// A durable request through them flushes the whole cache.
@@ -133,7 +133,7 @@ impl FileDevice {
             return;
         }
         match WriteRing::new(&self.ring_target()) {
-            Ok(ring) => self.write_rings = Some(Few::new(ring, WRITE_RINGS)),
+            Ok(ring) => self.write_rings = Some(LazyPool::new(ring, WRITE_RINGS)),
             Err(error) => {
                 if self.capabilities.fua {
                     self.description.notes.push(format!("no FUA without io_uring: {error}"));
@@ -147,7 +147,7 @@ impl FileDevice {
     fn ring_writes(&mut self) {
         if self.write_rings.is_none() {
             match WriteRing::new(&self.ring_target()) {
-                Ok(ring) => self.write_rings = Some(Few::new(ring, WRITE_RINGS)),
+                Ok(ring) => self.write_rings = Some(LazyPool::new(ring, WRITE_RINGS)),
                 Err(error) => {
                     self.description.notes.push(format!("short synchronous writes are plain calls: {error}"));
                 }
@@ -244,7 +244,7 @@ impl FileDevice {
         buf: &[u8],
         pos: u64,
         fua: bool,
-        rings: &Few<Box<WriteRing>>,
+        rings: &LazyPool<Box<WriteRing>>,
     ) -> io::Result<Result<()>> {
         let make = || {
             let ring = WriteRing::new(&self.ring_target());
@@ -259,7 +259,7 @@ impl FileDevice {
         buf: &[u8],
         pos: u64,
         fua: bool,
-        rings: &Few<Box<WriteRing>>,
+        rings: &LazyPool<Box<WriteRing>>,
         make: impl Fn() -> io::Result<Box<WriteRing>>,
     ) -> io::Result<Result<()>> {
         write_in_parts(buf, pos, |part, at| {
@@ -276,7 +276,7 @@ impl FileDevice {
     }
 
     /// A write that is durable when it returns, through a ring.
-    fn write_fua(&self, buf: &[u8], pos: u64, rings: &Few<Box<WriteRing>>) -> Result<()> {
+    fn write_fua(&self, buf: &[u8], pos: u64, rings: &LazyPool<Box<WriteRing>>) -> Result<()> {
         let written = self.write_ringed(buf, pos, true, rings);
         written.unwrap_or_else(|no_ring| Err(io_error(Op::Write, pos, buf.len() as u64, errno_of(&no_ring))))
     }
@@ -581,7 +581,7 @@ mod tests {
     fn root_a_write_that_finds_no_ring_was_not_sent() {
         needs!(Need::Loop);
         let (_scratch, _node, device) = on_loop();
-        let rings = Few::new(WriteRing::new(&device.ring_target()).unwrap(), 1);
+        let rings = LazyPool::new(WriteRing::new(&device.ring_target()).unwrap(), 1);
         // One whose work failed is dropped: now there is none.
         let dropped: io::Result<()> = rings.with(|| unreachable!(), |_| Err(io::Error::other("broken")));
         assert!(dropped.is_err());

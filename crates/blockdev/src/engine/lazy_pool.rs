@@ -4,7 +4,7 @@ use parking_lot::{Condvar, Mutex};
 use std::io;
 
 /// See the module.
-pub(super) struct Few<T> {
+pub(super) struct LazyPool<T> {
     most: usize,
     state: Mutex<State<T>>,
     /// One is idle again, or may be made anew.
@@ -17,10 +17,10 @@ struct State<T> {
     made: usize,
 }
 
-impl<T> Few<T> {
+impl<T> LazyPool<T> {
     /// `first` and, on demand, others: `most` at a time.
     pub(super) fn new(first: T, most: usize) -> Self {
-        Few { most, state: Mutex::new(State { idle: vec![first], made: 1 }), back: Condvar::new() }
+        LazyPool { most, state: Mutex::new(State { idle: vec![first], made: 1 }), back: Condvar::new() }
     }
 
     /// Runs `work` with one that nobody else uses: an idle one, or else a new one, or else the next that is given back.
@@ -33,7 +33,7 @@ impl<T> Few<T> {
         make: impl Fn() -> io::Result<T>,
         work: impl FnOnce(&mut T) -> io::Result<R>,
     ) -> io::Result<R> {
-        let mut taken = Taken { few: self, one: Some(self.take(make)?) };
+        let mut taken = Taken { pool: self, one: Some(self.take(make)?) };
         let Some(one) = &mut taken.one else { unreachable!("taken above") };
         let result = work(one);
         if result.is_ok()
@@ -78,15 +78,15 @@ impl<T> Few<T> {
 
 /// One in use. Dropped with it, after a failure or a panic, it makes room for another.
 struct Taken<'a, T> {
-    few: &'a Few<T>,
+    pool: &'a LazyPool<T>,
     one: Option<T>,
 }
 
 impl<T> Drop for Taken<'_, T> {
     fn drop(&mut self) {
         drop(self.one.take());
-        self.few.state.lock().made -= 1;
-        self.few.back.notify_one();
+        self.pool.state.lock().made -= 1;
+        self.pool.back.notify_one();
     }
 }
 
@@ -102,14 +102,14 @@ mod tests {
 
     #[test]
     fn threads_do_not_wait_for_each_other_up_to_the_bound() {
-        let (few, made) = (Few::new(0, 4), AtomicUsize::new(1));
+        let (pool, made) = (LazyPool::new(0, 4), AtomicUsize::new(1));
         // All four are inside at a time, or this waits for ever.
         let together = Barrier::new(4);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     let make = || Ok(made.fetch_add(1, Ordering::SeqCst) as u32);
-                    few.with(make, |_| {
+                    pool.with(make, |_| {
                         together.wait();
                         Ok(())
                     })
@@ -118,13 +118,13 @@ mod tests {
         });
         assert_eq!(made.load(Ordering::SeqCst), 4);
         for _ in 0..8 {
-            few.with(refused, |_| Ok(())).expect("they are kept");
+            pool.with(refused, |_| Ok(())).expect("they are kept");
         }
     }
 
     #[test]
     fn no_more_are_made_than_the_bound_and_none_is_shared() {
-        let (few, made) = (Few::new(AtomicUsize::new(0), 3), AtomicUsize::new(1));
+        let (pool, made) = (LazyPool::new(AtomicUsize::new(0), 3), AtomicUsize::new(1));
         std::thread::scope(|scope| {
             for _ in 0..16 {
                 scope.spawn(|| {
@@ -133,7 +133,7 @@ mod tests {
                             made.fetch_add(1, Ordering::SeqCst);
                             Ok(AtomicUsize::new(0))
                         };
-                        few.with(make, |users| {
+                        pool.with(make, |users| {
                             assert_eq!(users.fetch_add(1, Ordering::SeqCst), 0);
                             std::thread::yield_now();
                             users.fetch_sub(1, Ordering::SeqCst);
@@ -149,27 +149,27 @@ mod tests {
 
     #[test]
     fn one_that_failed_is_replaced() {
-        let few = Few::new(1, 1);
-        let failed = few.with(refused, |_| Err::<(), _>(io::Error::from_raw_os_error(libc::EIO)));
+        let pool = LazyPool::new(1, 1);
+        let failed = pool.with(refused, |_| Err::<(), _>(io::Error::from_raw_os_error(libc::EIO)));
         assert_eq!(failed.unwrap_err().raw_os_error(), Some(libc::EIO));
-        assert_eq!(few.with(refused, |_| Ok(())).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
-        assert_eq!(few.with(|| Ok(2), |two| Ok(*two)).unwrap(), 2);
+        assert_eq!(pool.with(refused, |_| Ok(())).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+        assert_eq!(pool.with(|| Ok(2), |two| Ok(*two)).unwrap(), 2);
         let work = std::panic::AssertUnwindSafe(|| {
-            few.with(refused, |_| -> io::Result<()> { panic!("on purpose") })
+            pool.with(refused, |_| -> io::Result<()> { panic!("on purpose") })
         });
         assert!(std::panic::catch_unwind(work).is_err());
-        assert_eq!(few.with(|| Ok(3), |three| Ok(*three)).unwrap(), 3);
+        assert_eq!(pool.with(|| Ok(3), |three| Ok(*three)).unwrap(), 3);
     }
 
     /// The system gives no second one: whoever needs one waits for the first.
     #[test]
     fn those_that_there_are_have_to_do() {
-        let few = Few::new(7, 8);
+        let pool = LazyPool::new(7, 8);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..50 {
-                        assert_eq!(few.with(refused, |seven| Ok(*seven)).unwrap(), 7);
+                        assert_eq!(pool.with(refused, |seven| Ok(*seven)).unwrap(), 7);
                     }
                 });
             }
@@ -179,8 +179,8 @@ mod tests {
     /// Two fail to make one while there is none: who waits for the other is told that there is nothing to wait for.
     #[test]
     fn none_waits_for_one_that_nobody_has() {
-        let few = &Few::new(1, 8);
-        few.with(refused, |_| Err::<(), _>(io::Error::from_raw_os_error(libc::EIO))).unwrap_err();
+        let pool = &LazyPool::new(1, 8);
+        pool.with(refused, |_| Err::<(), _>(io::Error::from_raw_os_error(libc::EIO))).unwrap_err();
         let (both, first_waits) = (&Barrier::new(2), &AtomicUsize::new(0));
         let (told, outcome) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
@@ -198,7 +198,7 @@ mod tests {
                         }
                         refused()
                     };
-                    let _gone = told.send(few.with(make, |_| Ok(())).is_err());
+                    let _gone = told.send(pool.with(make, |_| Ok(())).is_err());
                 });
             }
             for _ in 0..2 {
