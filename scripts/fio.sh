@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # `make fio`: the jobs of bench/fio/ on files inside a volume through uext4, on the kernel's ext4 and XFS, and on the
 # raw device, in turn. Every flavour has a device of its own of the same kind and size: zram, a loop device over tmpfs,
-# and for mapped memory a file on tmpfs. Root. e2fsck looks at uext4's volume after every job.
+# and for mapped memory a file on tmpfs. No device here has FUA: uext4 runs job 002 on a model of a disk that has it
+# too. Root. e2fsck looks at uext4's volume after every job.
 #
 #   SIZE=1g RUNTIME=3 RAMP=1 ROUNDS=5 ONLY=shape,… FLAVOURS=uext4,off,ext4,xfs,raw make fio
 #
@@ -28,7 +29,8 @@ mib=$(numfmt --from=iec "${size^^}") mib=$((mib / 1048576))
 # For the files of all jobs of a device, which come to three times the size on a loop device.
 device_mib=$((mib * 4 + 512))
 room=$(df --output=avail -m /dev/shm | tail -n 1)
-[ "$room" -ge $((mib * 18 + 512)) ] || skip "needs $((mib * 18 + 512)) MiB of /dev/shm, $room are free: SIZE=512m"
+needed=$((mib * 20 + 768))
+[ "$room" -ge "$needed" ] || skip "needs $needed MiB of /dev/shm, $room are free: SIZE=512m"
 status=0
 scripts/fio-engine.sh || status=$?
 [ "$status" -ne 3 ] || skip "needs the source of Debian's fio through apt, or FIO_SOURCE"
@@ -87,13 +89,18 @@ for kind in loop zram; do
         bed+=$kind.$flavour=$place,
     done
 done
-truncate -s "$((mib * 3 + 128))M" "$work/dax"
+truncate -s "$((mib * 4 + 128))M" "$work/dax"
 mke2fs -q -F -t ext4 "$work/dax"
 # Mapped memory has no holes, and mke2fs makes some.
-fallocate -l "$((mib * 3 + 128))M" "$work/dax"
+fallocate -l "$((mib * 4 + 128))M" "$work/dax"
 mkdir "$work/mapped"
 bed+=dax.uext4=dax:$work/dax,dax.raw=$work/mapped
+# Job 002 has 32 MiB whatever the size of the others.
+truncate -s 128M "$work/model"
+mke2fs -q -F -t ext4 "$work/model"
+bed+=,model.uext4=$work/model
 
+python3 -m doctest bench/fio/report.py
 python3 bench/fio/run.py --bed "$bed" --engine "$PWD/${CARGO_TARGET_DIR:-target}/fio/uext4.so" --out "$out" \
     --size "$size" --runtime "$runtime" --ramp "$ramp" --rounds "$rounds" ${ONLY:+--only "$ONLY"} \
     ${FLAVOURS:+--flavours "$FLAVOURS"}

@@ -37,10 +37,18 @@ def median(rows, key):
     return statistics.median(row[key] for row in rows)
 
 
-def paired(ours, theirs):
-    """The median of the ratios of each round, and the range of them."""
-    ratios = sorted(a["iops"] / b["iops"] for a, b in zip(ours, theirs))
-    return statistics.median(ratios), ratios[0], ratios[-1]
+def compared(ours, theirs):
+    """The ratio of the medians, and the least and the greatest of the rounds' own ratios, between which it lies.
+
+    The table shows the medians, so that its last column follows from its row. The median of the rounds' ratios, here 2,
+    would contradict it:
+
+    >>> rounds = lambda *rates: [{"iops": rate} for rate in rates]
+    >>> compared(rounds(1, 4, 2), rounds(2, 2, 1))
+    (1.0, 0.5, 2.0)
+    """
+    ratios = [a["iops"] / b["iops"] for a, b in zip(ours, theirs)]
+    return median(ours, "iops") / median(theirs, "iops"), min(ratios), max(ratios)
 
 
 def table(samples):
@@ -51,7 +59,7 @@ def table(samples):
         for flavour, rows in flavours.items():
             ratio = "1"
             if flavour != "uext4" and "uext4" in flavours:
-                middle, low, high = paired(flavours["uext4"], rows)
+                middle, low, high = compared(flavours["uext4"], rows)
                 ratio = f"{middle:.2f} [{low:.2f}, {high:.2f}]"
             figures = [f"{median(rows, 'iops') / 1000:.1f}", f"{median(rows, 'mbps'):.0f}"]
             figures += [f"{median(rows, key):.1f}" for key in ("p50", "p99", "p999")]

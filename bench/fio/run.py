@@ -18,24 +18,37 @@ URING = ["--ioengine=io_uring", "--registerfiles=1", "--fixedbufs=1"]
 SHAPES = {
     "000-overwrite": dict(job="000-overwrite", device="zram", files=32, how="sync",
                           switch="overwrite-no-transaction"),
+    "000-overwrite-dax": dict(job="000-overwrite", device="dax", files=32, how="sync",
+                              switch="overwrite-no-transaction"),
     "001-shared-read": dict(job="001-shared-read", device="dax", files=2, how="sync", switch="dax-no-dio-count"),
     "001-shared-readwrite": dict(job="001-shared-readwrite", device="dax", files=2, how="sync",
                                  switch="dax-no-dio-count"),
     "002-dsync": dict(job="002-dsync", device="loop", files=1, how="sync", switch="fua-dsync-overwrite"),
+    "002-dsync-model": dict(job="002-dsync", device="model", files=1, how="sync", switch="fua-dsync-overwrite"),
     "003-read-synchronous": dict(job="003-read-synchronous", device="zram", files=1, how="sync",
                                  switch="simple-read"),
-    "003-read-qd1": dict(job="003-read", device="loop", files=1, how="queued", depth=1, switch="simple-read"),
-    "003-read-qd128": dict(job="003-read", device="loop", files=1, how="queued", depth=128, switch="simple-read"),
-    "003-read-qd256": dict(job="003-read", device="loop", files=1, how="queued", depth=256, switch="simple-read"),
-    "003-read-qd512": dict(job="003-read", device="loop", files=1, how="queued", depth=512, switch="simple-read"),
+}
+for send, how in (("", "queued"), ("libaio-", "libaio")):
+    for depth in (1, 128, 256, 512):
+        SHAPES[f"003-read-{send}qd{depth}"] = dict(job="003-read", device="loop", files=1, how=how, depth=depth,
+                                                   switch="simple-read")
+SHAPES |= {
     "003-read-polled-qd128": dict(job="003-read", device="loop", files=1, how="polled", depth=128,
                                   switch="simple-read"),
     "004-subblock": dict(job="004-subblock", device="loop", files=1, how="libaio",
                          switch="shared-subblock-overwrite"),
-    # The seed sends by libaio. By a ring the kernel's side is at its best.
+    # The patch was measured by libaio. By a ring the kernel's side is at its best.
     "004-subblock-ring": dict(job="004-subblock", device="loop", files=1, how="queued", depth=256,
                               switch="shared-subblock-overwrite"),
 }
+# Why a kind of device is not there for a flavour.
+WHY = {
+    "dax": "the kernel maps no file here without persistent memory (make vm-count has it)",
+    "model": "the disk with FUA is modelled inside uext4 (make vm-count has one for the kernel)",
+}
+# The disk that the FUA patch was measured on: 460 µs a plain write, 2240 µs a flush, 2380 µs a FUA write. `null:` keeps a copy of the image in
+# memory, which synchronous calls read and write. Nothing reaches the image.
+MODEL = "latency=460us&flush_latency=2240us&fua_latency=2380us"
 FLAVOURS = ["uext4", "off", "ext4", "xfs", "raw"]
 
 
@@ -58,9 +71,32 @@ def polls(place):
         return False
 
 
-def engine(shape, flavour, place, options):
+def has_fua(place):
+    """Whether a block device has FUA."""
+    try:
+        return (Path("/sys/block") / Path(place).name / "queue/fua").read_text().strip() == "1"
+    except OSError:
+        return False
+
+
+def lacks(shape, flavour, bed):
+    """Why a flavour cannot run, or would measure nothing. None if it can."""
+    device, place = shape["device"], bed.place(shape["device"], flavour)
+    if place is None:
+        return WHY.get(device, "no such device here")
+    if shape["how"] == "polled" and not polls(bed.place(device, "raw") or ""):
+        return "no device here completes by polling (make vm-count has one)"
+    # The switch chooses between a FUA write and a flush behind the write. Without FUA there is only the latter.
+    if flavour == "off" and shape["switch"] == "fua-dsync-overwrite" and device != "model" and not has_fua(place):
+        return "the device has no FUA, so that on and off are one route (002-dsync-model has it)"
+    return None
+
+
+def engine(shape, flavour, place, options, layout):
     """The options of fio that make a job one of a flavour."""
     if flavour in ("uext4", "off"):
+        if shape["device"] == "model" and not layout:
+            place = f"null:{place}?{MODEL}"
         chosen = [f"--ioengine=external:{options.engine}", f"--device={place}", "--prepare=1"]
         if shape["how"] != "sync":
             chosen += ["--registered=1", "--queued=1"]
@@ -89,7 +125,7 @@ def command(name, flavour, place, options, layout=False):
     values = dict(FILES=":".join(files), NRFILES=used, SIZE=options.size, RUNTIME=options.runtime, RAMP=options.ramp,
                   QD=depth, BATCH=min(depth, 32), CREATE=int(layout),
                   DIRECT=0 if flavour == "raw" and shape["device"] == "dax" else 1)
-    run = ["fio", "--output-format=json", "--unified_rw_reporting=mixed"] + engine(shape, flavour, place, options)
+    run = ["fio", "--output-format=json", "--unified_rw_reporting=mixed"] + engine(shape, flavour, place, options, layout)
     if shape["device"] == "zram":
         # Only what is all zeros costs zram no compression.
         run += ["--zero_buffers=1"]
@@ -106,7 +142,7 @@ def run(name, flavour, place, options, layout=False):
     if done.returncode != 0:
         settings = " ".join(f"{key}={value}" for key, value in values.items())
         sys.exit(f"fio failed: {settings} {' '.join(words)}\n{(done.stdout + done.stderr)[-1000:]}")
-    if flavour in ("uext4", "off"):
+    if flavour in ("uext4", "off") and (layout or SHAPES[name]["device"] != "model"):
         volume = place.removeprefix("dax:")
         checked = subprocess.run(["e2fsck", "-fn", volume], capture_output=True, text=True, check=False)
         if checked.returncode != 0:
@@ -121,11 +157,9 @@ def planned(options, bed):
     for name in options.only or SHAPES:
         shape, flavours = SHAPES[name], []
         for flavour in options.flavours or FLAVOURS:
-            place = bed.place(shape["device"], flavour)
-            if place is None:
-                print(f"SKIP {name} {flavour}: {options.why.get(shape['device'], 'no such device here')}")
-            elif shape["how"] == "polled" and not polls(bed.place(shape["device"], "raw") or ""):
-                print(f"SKIP {name} {flavour}: no device here completes by polling (make vm-count has one)")
+            why = lacks(shape, flavour, bed)
+            if why:
+                print(f"SKIP {name} {flavour}: {why}")
             else:
                 flavours.append(flavour)
         if flavours:
@@ -145,7 +179,6 @@ def main():
     parser.add_argument("--only", type=lambda text: text.split(","), help="shapes")
     parser.add_argument("--flavours", type=lambda text: text.split(","))
     options = parser.parse_args()
-    options.why = {"dax": "the kernel maps no file here without persistent memory (make vm-count has it)"}
     unknown = [name for name in options.only or [] if name not in SHAPES]
     if unknown:
         sys.exit(f"no such shape: {', '.join(unknown)}; there are {', '.join(SHAPES)}")
