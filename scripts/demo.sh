@@ -10,5 +10,5 @@ if [ ! -e "$program" ]; then
         "two to four minutes on two processors. The measurement takes about three more."
 fi
 cargo build --release -p uext4-cli
-mkdir -p target
-exec "$program" bench --html target/bench.html --json target/bench.json
+results=${CARGO_TARGET_DIR:-target}/bench
+exec "$program" bench --json "$results.json" --html "$results.html"

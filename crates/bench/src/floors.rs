@@ -129,6 +129,8 @@ const DEEP: &[u32] = &[128, 256, 512];
 const PROMISES: &[Promise] = &[
     Promise { depths: DEEP, ..promise("randread-poll", Standard::Loop, "on/raw", 0.95, 0.98) },
     Promise { depths: DEEP, ..cpu("randread-poll", Standard::Loop, 0.99, 0.95) },
+    promise("randread-poll", Standard::Null, "on/off", 3.0, 6.0).of_shape(scenario::NO_DEVICE),
+    cpu("randread-poll", Standard::Null, 0.33, 0.16).of_shape(scenario::NO_DEVICE),
     promise("overwrite-randrw", Standard::Zram, "on/raw", 0.90, 0.97),
     cpu("overwrite-randrw", Standard::Zram, 0.99, 0.97),
     promise("overwrite-randrw", Standard::Zram, "on/kernel", 1.2, 1.35),

@@ -7,8 +7,8 @@ use crate::measure::{self, Case};
 use crate::report::model::{Measured, Report};
 use crate::scenario::{LOOKUP_SCALING, Mode, SCENARIOS, Scenario};
 use crate::settings::Settings;
-use crate::volume::Layout;
 use crate::volume::given::{Given, Source};
+use crate::volume::{Layout, Standard};
 use std::sync::Arc;
 
 /// Most bytes that a working set grows to because the caches are large.
@@ -97,7 +97,10 @@ fn jobs(asked: &Settings) -> Result<(Vec<Job>, Vec<String>)> {
             continue;
         }
         match unsuited(scenario, given.as_deref(), asked) {
-            Some(why) if named => return Err(BenchError::Usage(format!("{}: {why}", scenario.name))),
+            // Of a scenario that suits, some shapes may not.
+            Some(why) if named && scenario.shape.is_none() => {
+                return Err(BenchError::Usage(format!("{}: {why}", scenario.name)));
+            }
             Some(why) => left_out.push(format!("{} was left out: {why}", scenario.title())),
             None => jobs.extend(scenario_jobs(scenario, given.as_ref(), asked)),
         }
@@ -112,6 +115,9 @@ fn unsuited(scenario: &Scenario, given: Option<&Given>, asked: &Settings) -> Opt
     if let Some(given) = given {
         if scenario.name == LOOKUP_SCALING {
             return Some("it makes a volume of its own, with a file that no program would make".into());
+        }
+        if scenario.standards == [Standard::Null] {
+            return Some("it measures without a device".into());
         }
         if scenario.is_dax() != given.is_dax() {
             return Some(format!(
@@ -180,7 +186,7 @@ mod tests {
         let (jobs, left_out) = jobs(&Settings::default()).unwrap();
         assert_eq!(
             jobs.len(),
-            30,
+            31,
             "subblock-overwrite, append and fsync have two devices, in two shapes each"
         );
         assert!(left_out.is_empty());

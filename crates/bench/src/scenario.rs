@@ -10,6 +10,7 @@
 //! | the same, `mixed` | two threads of plain writes beside it | the same, a cache that takes time to flush |
 //! | the same, `1-thread`, `4-threads`, `16-threads` | blocking calls that share flushes | loop over tmpfs |
 //! | `randread-poll` | one core, batches of 32 | loop over tmpfs (root), else a tmpfs file |
+//! | the same, `no-device` | a device that answers at once and moves nothing | `null:` |
 //! | the same, `no-nowait` | a queue where a ring would need worker threads | zram (root), else a tmpfs file |
 //! | `subblock-overwrite` | 2 KiB in 4 KiB blocks, 8 × 256 | loop over tmpfs; `mem:`, 740 µs a request |
 //! | the same, `sequential` | all threads from offset 0, so that they meet in the same blocks | the same |
@@ -249,6 +250,8 @@ pub const DURABLE: &str = "durable";
 /// See [`ALONE`].
 pub const MIXED: &str = "mixed";
 /// See [`ALONE`].
+pub const NO_DEVICE: &str = "no-device";
+/// See [`ALONE`].
 pub const NO_NOWAIT: &str = "no-nowait";
 /// See [`ALONE`].
 pub const SEQUENTIAL: &str = "sequential";
@@ -266,6 +269,14 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { shape: Some(SHARED[1]), threads: 4, ..DSYNC_SHARED },
     Scenario { shape: Some(SHARED[2]), threads: 16, ..DSYNC_SHARED },
     RANDREAD,
+    Scenario {
+        shape: Some(NO_DEVICE),
+        mode: Mode::Queued { batch: 32, poll: false },
+        depths: &[128],
+        bytes: 64 * MIB,
+        standards: &[Standard::Null],
+        ..RANDREAD
+    },
     Scenario {
         shape: Some(NO_NOWAIT),
         mode: Mode::Queued { batch: 32, poll: false },

@@ -205,7 +205,8 @@ fn tell(args: &BenchArgs, report: &Report, old: Option<&Report>) -> Result<(), C
         None => {}
     }
     let changes = old.map_or_else(String::new, |old| report.changes_since(old));
-    print((report.to_text() + &changes).as_bytes())
+    let page = args.html.as_ref().map_or_else(String::new, |path| format!("\n{}\n", path.display()));
+    print((report.to_text() + &changes + &report.ideas_text() + &page).as_bytes())
 }
 
 fn write(path: &Path, text: &str) -> Result<(), CliError> {

@@ -1,7 +1,7 @@
 //! The page of `--html`: one file, no scripts, nothing fetched.
 
 use super::model::{Measured, Report};
-use super::{plots, words};
+use super::{ideas, plots, words};
 use crate::error::Result;
 
 const STYLE: &str = "
@@ -20,6 +20,8 @@ table { border-collapse: collapse; margin: .8rem 0; } th, td { padding: .25rem .
         border-bottom: 1px solid var(--rule); } th:first-child, td:first-child { text-align: left; }
 .wide { overflow-x: auto; } .charts { display: flex; flex-wrap: wrap; gap: 1rem; }
 svg { max-width: 100%; height: auto; }
+.ideas td { text-align: left; } .ideas td:first-child { text-align: right; font-size: 1.3rem; font-weight: 600; }
+summary { cursor: pointer; margin: .8rem 0; }
 ";
 
 const METHOD: &str = "Arms take turns in slices of at most 250 ms in one process; every arm of a round gets \
@@ -40,7 +42,7 @@ pub fn render(report: &Report) -> Result<String> {
     page.push_str(STYLE);
     page.push_str("</style></head><body><h1>uext4 bench</h1>\n");
     page.push_str(&format!(
-        "<p class=\"soft\">{}, {} processors, Linux {}, uext4 {}</p><p>{METHOD}</p>\n",
+        "<p class=\"soft\">{}, {} processors, Linux {}, uext4 {}</p>\n",
         escape(&machine.cpu),
         machine.cpus,
         escape(&machine.kernel),
@@ -52,7 +54,10 @@ pub fn render(report: &Report) -> Result<String> {
             escape(&warning)
         ));
     }
-    switches(&mut page);
+    worth(&mut page, report);
+    page.push_str(&format!(
+        "<details><summary>How it is measured, and how to read it</summary><p>{METHOD}</p></details>\n"
+    ));
     let titles = [
         ("on/raw", "All switches on, against the device without a file system"),
         ("on/kernel", "All switches on, against the kernel's ext4 on the same device"),
@@ -61,16 +66,44 @@ pub fn render(report: &Report) -> Result<String> {
         ("on/one-extent", "A file of a million extents, against a file of one"),
         ("on/no-dsync", "Durable overwrites, against plain ones"),
     ];
+    page.push_str(
+        "<p class=\"soft\">In the charts: scenario · device · threads × requests in flight of each.</p>\n",
+    );
     for (name, title) in titles {
         if let Some(chart) = plots::ratios(report, name)? {
             page.push_str(&format!("<h2>{name}</h2><p>{title}</p><div class=\"wide\">{chart}</div>\n"));
         }
     }
-    for measured in &report.scenarios {
-        section(&mut page, measured)?;
+    for (number, measured) in report.scenarios.iter().enumerate() {
+        section(&mut page, number, measured)?;
     }
+    switches(&mut page);
     page.push_str("</body></html>\n");
     Ok(page)
+}
+
+/// What each idea is worth here: the same lines as the text's last ones.
+fn worth(page: &mut String, report: &Report) {
+    let ideas = ideas::ideas(report);
+    if ideas.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<p>Times as fast with an idea as without it; ≈ where no difference shows. Each was measured where the \
+         device hides least of it.</p>\n<div class=\"wide\"><table class=\"ideas\">\n",
+    );
+    for one in ideas {
+        page.push_str(&format!(
+            "<tr><td>{} ×</td><td>{}</td><td>{} a request, {}</td><td class=\"soft\"><a href=\"#m{}\">{}</a></td></tr>\n",
+            one.factor(),
+            escape(one.words),
+            escape(&one.times),
+            escape(&one.place),
+            one.measurement,
+            one.switch
+        ));
+    }
+    page.push_str("</table></div>\n");
 }
 
 /// What each switch does.
@@ -83,10 +116,10 @@ fn switches(page: &mut String) {
     page.push_str("</dl>\n");
 }
 
-fn section(page: &mut String, measured: &Measured) -> Result<()> {
+fn section(page: &mut String, number: usize, measured: &Measured) -> Result<()> {
     let (threads, qd) = measured.lanes();
     page.push_str(&format!(
-        "<h2>{} on {}</h2><p class=\"soft\">{threads} threads, queue depth {qd}, engine {}, {}, \
+        "<h2 id=\"m{number}\">{} on {}</h2><p class=\"soft\">{threads} threads, queue depth {qd}, engine {}, {}, \
              {} rounds, {:.1} s per arm, e2fsck {}</p>\n",
         escape(&measured.title()),
         escape(&measured.device),
@@ -174,5 +207,18 @@ mod tests {
             assert!(page.contains(words::switch(name).unwrap()), "{name}");
         }
         assert!(page.contains("clearly slower"));
+        assert!(!page.contains("class=\"ideas\""), "none of the ideas was measured with and without");
+    }
+
+    #[test]
+    fn it_begins_with_the_five_ideas() {
+        let report = ideas::tests::all(7.6);
+        let page = render(&report).unwrap();
+        let (head, rest) = page.split_once("<details>").unwrap();
+        for (number, name) in uext4::SWITCH_NAMES.iter().enumerate() {
+            assert!(head.contains(&format!("<a href=\"#m{number}\">{name}</a>")), "{name}");
+            assert!(rest.contains(&format!("<h2 id=\"m{number}\">")), "{name}");
+        }
+        assert_eq!(head.matches("7.6 ×").count(), 5);
     }
 }

@@ -2,6 +2,7 @@
 
 mod compare;
 mod html;
+mod ideas;
 pub mod model;
 mod plots;
 pub mod table;

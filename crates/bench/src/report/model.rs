@@ -1,6 +1,6 @@
 //! The JSON of `--json` (version 1), written and read.
 
-use super::{compare, html, table};
+use super::{compare, html, ideas, table};
 use crate::arm::Arm;
 use crate::error::{BenchError, Doing, Result};
 use crate::load::Load;
@@ -197,6 +197,11 @@ impl Report {
     pub fn to_text(&self) -> String {
         let left_out = self.left_out.iter().map(|line| format!("{line}\n"));
         table::render(self) + &left_out.collect::<String>()
+    }
+
+    /// What each of the five ideas is worth, a line each, of those that were measured with and without.
+    pub fn ideas_text(&self) -> String {
+        ideas::lines(self)
     }
 
     /// What changed since an earlier one, for a terminal of 80 columns.

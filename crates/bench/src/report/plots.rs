@@ -23,9 +23,11 @@ const PALETTE: [RGBColor; 6] = [
 ];
 /// Height of a bar with its gap, and room around, pixels.
 const BAR: i32 = 24;
-const LEFT: i32 = 110;
+const LEFT: i32 = 130;
 const RIGHT: i32 = 120;
 const WIDTH: u32 = 560;
+/// Room for the marks of an axis.
+const FOOT: i32 = 24;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
@@ -65,15 +67,17 @@ struct Bar {
     colour: RGBColor,
 }
 
-/// Bars from zero to the longest; `scale` turns a value into a length.
-fn bars(bars: &[Bar], scale: impl Fn(f64) -> f64) -> Result<String> {
-    let height = bars.len() as i32 * BAR + 8;
+/// Bars from the beginning of the axis to the longest; `scale` turns a value into a length. Marks are lines behind them.
+fn bars(bars: &[Bar], marks: &[(f64, String)], scale: impl Fn(f64) -> f64) -> Result<String> {
+    let foot = bars.len() as i32 * BAR + 8;
     let room = f64::from(WIDTH as i32 - LEFT - RIGHT);
     let longest = bars.iter().map(|bar| scale(bar.value)).fold(f64::MIN_POSITIVE, f64::max);
-    svg(WIDTH, height.unsigned_abs(), |area| {
+    let end = |value: f64| LEFT + (scale(value) / longest * room) as i32;
+    svg(WIDTH, (foot + FOOT).unsigned_abs(), |area| {
+        axis(area, foot, marks.iter().map(|(value, shown)| (end(*value), shown.as_str())))?;
         for (number, one) in bars.iter().enumerate() {
             let middle = number as i32 * BAR + BAR / 2 + 4;
-            let end = LEFT + (scale(one.value) / longest * room).max(1.0) as i32;
+            let end = end(one.value).max(LEFT + 1);
             write(area, &one.label, (LEFT - 8, middle), HPos::Right)?;
             bar(area, (LEFT, middle - 8), (end, middle + 8), one.colour)?;
             write(area, &one.shown, (end + 6, middle), HPos::Left)?;
@@ -82,27 +86,40 @@ fn bars(bars: &[Bar], scale: impl Fn(f64) -> f64) -> Result<String> {
     })
 }
 
+/// A line from the top for each mark, its text below.
+fn axis<'a>(area: &Area<'_>, foot: i32, marks: impl Iterator<Item = (i32, &'a str)>) -> Result<()> {
+    for (x, shown) in marks {
+        line(area, (x, 2), (x, foot), INK.mix(0.25))?;
+        write(area, shown, (x, foot + FOOT / 2), HPos::Center)?;
+    }
+    Ok(())
+}
+
 /// Requests per second of each arm.
 pub fn iops(measured: &Measured) -> Result<String> {
     let one = |(number, arm): (usize, &super::model::MeasuredArm)| Bar {
         label: arm.arm.clone(),
         value: arm.iops,
-        shown: amount(arm.iops),
+        shown: format!("{}/s", amount(arm.iops)),
         colour: PALETTE[number % PALETTE.len()],
     };
-    bars(&measured.arms.iter().enumerate().map(one).collect::<Vec<_>>(), |value| value)
+    let most = measured.arms.iter().map(|arm| arm.iops).fold(0.0, f64::max);
+    let marks: Vec<_> = even(0.0, most, 4.0).into_iter().map(|mark| (mark, amount(mark))).collect();
+    bars(&measured.arms.iter().enumerate().map(one).collect::<Vec<_>>(), &marks, |value| value)
 }
 
+/// A number of requests, short.
 fn amount(iops: f64) -> String {
     match iops {
-        iops if iops >= 1e6 => format!("{:.2} M/s", iops / 1e6),
-        iops if iops >= 1e3 => format!("{:.1} k/s", iops / 1e3),
-        iops => format!("{iops:.0} /s"),
+        iops if iops >= 1e6 => format!("{} M", short(iops / 1e6, 2)),
+        iops if iops >= 1e3 => format!("{} k", short(iops / 1e3, 1)),
+        iops => short(iops, 0),
     }
 }
 
 /// Latency percentiles of each arm, on a logarithmic scale from 0.1 µs.
 pub fn latencies(measured: &Measured) -> Result<String> {
+    const LEAST: f64 = 0.1;
     let mut all = Vec::new();
     for (number, arm) in measured.arms.iter().enumerate() {
         let percentiles = [("p50", arm.p50_us), ("p99", arm.p99_us), ("p999", arm.p999_us)];
@@ -116,7 +133,48 @@ pub fn latencies(measured: &Measured) -> Result<String> {
             });
         }
     }
-    bars(&all, |value| (value.max(0.1) / 0.1).log10())
+    let most = all.iter().map(|bar| bar.value).fold(LEAST, f64::max);
+    let marks: Vec<_> = logarithmic(LEAST, most).into_iter().map(|mark| (mark, time(mark))).collect();
+    bars(&all, &marks, |value| (value.max(LEAST) / LEAST).log10())
+}
+
+/// A time in microseconds, short.
+fn time(us: f64) -> String {
+    match us {
+        us if us >= 1e6 => format!("{} s", short(us / 1e6, 3)),
+        us if us >= 1e3 => format!("{} ms", short(us / 1e3, 3)),
+        us => format!("{} µs", short(us, 3)),
+    }
+}
+
+/// At most `places` digits behind the point, and no zeros at their end.
+fn short(value: f64, places: usize) -> String {
+    let text = format!("{value:.places$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text }
+}
+
+/// Round numbers from `from` to `to` at even distances, half as many as `wanted` to half again as many.
+fn even(from: f64, to: f64, wanted: f64) -> Vec<f64> {
+    let rough = ((to - from) / wanted).max(f64::MIN_POSITIVE);
+    let decade = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|part| part * decade).into_iter().find(|&step| step * 1.5 >= rough);
+    let step = step.unwrap_or(decade * 10.0);
+    let (first, last) = ((from / step).ceil() as i64, (to / step).floor() as i64);
+    // Of whole multiples: a sum of steps would drift.
+    (first..=last).map(|number| number as f64 * step).collect()
+}
+
+/// Marks of a logarithmic axis, both ends above zero: even ones if it is short, then 1, 2 and 5 of each decade, then
+/// decades.
+fn logarithmic(from: f64, to: f64) -> Vec<f64> {
+    if to / from < 4.0 {
+        return even(from, to, 5.0);
+    }
+    let parts: &[f64] = if to / from < 200.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+    let decades = from.log10().floor() as i32..=to.log10().ceil() as i32;
+    let marks = decades.flat_map(|decade| parts.iter().map(move |part| part * 10f64.powi(decade)));
+    // The ends are round numbers themselves, in floating point.
+    marks.filter(|mark| (from * 0.999..=to * 1.001).contains(mark)).collect()
 }
 
 /// A ratio of one scenario in a chart of all.
@@ -160,7 +218,7 @@ pub fn ratios(report: &Report, name: &str) -> Result<Option<String>> {
     if dots.is_empty() {
         return Ok(None);
     }
-    let (left, right, width) = (340, 190, 960);
+    let (left, right, width) = (410, 190, 1020);
     let lowest = dots.iter().map(|dot| dot.low).fold(1.0, f64::min);
     let highest = dots.iter().map(|dot| dot.high).fold(1.0, f64::max);
     // Far ratios need a logarithmic axis; near ones would be squeezed by it no less than they are.
@@ -168,10 +226,12 @@ pub fn ratios(report: &Report, name: &str) -> Result<Option<String>> {
     let x = |value: f64| {
         left + ((value.max(1e-3).ln() - from) / (to - from) * f64::from(width - left - right)) as i32
     };
-    let height = dots.len() as i32 * BAR + 34;
-    let chart = svg(width.unsigned_abs(), height.unsigned_abs(), |area| {
-        line(area, (x(1.0), 4), (x(1.0), height - 26), INK.mix(0.4))?;
-        write(area, "1", (x(1.0), height - 14), HPos::Center)?;
+    let foot = dots.len() as i32 * BAR + 8;
+    let marks: Vec<_> =
+        logarithmic(from.exp(), to.exp()).into_iter().map(|mark| (x(mark), short(mark, 3))).collect();
+    let chart = svg(width.unsigned_abs(), (foot + FOOT).unsigned_abs(), |area| {
+        axis(area, foot, marks.iter().map(|(x, shown)| (*x, shown.as_str())))?;
+        line(area, (x(1.0), 2), (x(1.0), foot), INK.stroke_width(2))?;
         for (number, dot) in dots.iter().enumerate() {
             let middle = number as i32 * BAR + BAR / 2 + 4;
             let colour = dot.colour();
@@ -206,10 +266,28 @@ mod tests {
             assert!(chart.contains("<svg") && chart.contains("</svg>"));
             assert!(chart.contains("currentColor") && !chart.contains(INK_TEXT));
         }
-        assert!(charts[0].contains("500.0 k/s"));
+        assert!(charts[0].contains("500 k/s"));
         assert!(charts[2].contains("0.950 [0.940, 0.960]"));
         assert!(charts[2].contains("#C94F4F"), "clearly slower: {}", charts[2]);
         assert_eq!(ratios(&report, "on/kernel").unwrap(), None);
+    }
+
+    #[test]
+    fn every_axis_has_several_round_marks() {
+        assert_eq!(even(0.0, 973_000.0, 4.0), [0.0, 2e5, 4e5, 6e5, 8e5]);
+        assert_eq!(
+            even(0.93, 1.11, 5.0).iter().map(|&mark| short(mark, 3)).collect::<Vec<_>>(),
+            ["0.95", "1", "1.05", "1.1"]
+        );
+        assert_eq!(logarithmic(0.1, 8_000.0), [0.1, 1.0, 10.0, 100.0, 1000.0]);
+        assert_eq!(logarithmic(0.9, 34.0), [1.0, 2.0, 5.0, 10.0, 20.0]);
+        for (from, to) in [(0.98, 1.02), (0.7, 1.05), (0.98, 2.0), (0.98, 5.0), (0.3, 40.0), (0.98, 2100.0)] {
+            let marks = logarithmic(from, to);
+            assert!((3..=8).contains(&marks.len()), "{from} to {to}: {marks:?}");
+            assert!(marks.is_sorted() && marks.contains(&1.0), "{from} to {to}: {marks:?}");
+        }
+        assert_eq!([time(0.1), time(2_000.0), time(1e7)], ["0.1 µs", "2 ms", "10 s"]);
+        assert_eq!([amount(0.0), amount(20.0), amount(2e5), amount(1.25e6)], ["0", "20", "200 k", "1.25 M"]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use uext4::blockdev::spec::Scheme;
 use uext4::blockdev::{Device, WriteDurability};
 use uext4::{BufferPool, DeviceSpec};
 
@@ -111,6 +112,7 @@ impl Bed {
             Standard::MemoryDisk => Bed::in_memory(layout, DISK),
             Standard::MemoryCache => Bed::in_memory(layout, &format!("{DISK}&flush_rate=64M")),
             Standard::MemoryLatency => Bed::in_memory(layout, "latency=740us"),
+            Standard::Null => Bed::on_null(layout),
             Standard::Extents => fragment::bed(),
         }
     }
@@ -148,7 +150,7 @@ impl Bed {
     fn on_mapping(layout: Layout) -> Result<Bed> {
         let (scratch, image) = Bed::image(layout)?;
         allocate_all(&image, layout.volume_bytes())?;
-        let spec = DeviceSpec { scheme: uext4::blockdev::spec::Scheme::Dax, ..DeviceSpec::file(&image) };
+        let spec = DeviceSpec { scheme: Scheme::Dax, ..DeviceSpec::file(&image) };
         Ok(Bed::of(Backing::Spec(spec), "dax: tmpfs file".into(), names(layout)).keeping(scratch))
     }
 
@@ -159,6 +161,12 @@ impl Bed {
         let label = "loop over tmpfs".into();
         let bed = Bed::of(Backing::Spec(DeviceSpec::file(&path)), label, names(layout)).keeping(scratch);
         Ok(Bed { block_device: Some(path), _loop_device: Some(device), ..bed })
+    }
+
+    fn on_null(layout: Layout) -> Result<Bed> {
+        let (_scratch, image) = Bed::image(layout)?;
+        let device = open_device(&DeviceSpec { scheme: Scheme::Null, ..DeviceSpec::file(&image) })?;
+        Ok(Bed::of(Backing::Kept(device), "null: image".into(), names(layout)))
     }
 
     fn in_memory(layout: Layout, options: &str) -> Result<Bed> {
