@@ -46,8 +46,8 @@ WHY = {
     "dax": "the kernel maps no file here without persistent memory (make vm-count has it)",
     "model": "the disk with FUA is modelled inside uext4 (make vm-count has one for the kernel)",
 }
-# The disk that the FUA patch was measured on: 460 µs a plain write, 2240 µs a flush, 2380 µs a FUA write. `null:` keeps a copy of the image in
-# memory, which synchronous calls read and write. Nothing reaches the image.
+# The disk that the FUA patch was measured on: 460 µs a plain write, 2240 µs a flush, 2380 µs a FUA write. `null:` keeps
+# a copy of the image in memory, which synchronous calls read and write. Nothing reaches the image.
 MODEL = "latency=460us&flush_latency=2240us&fua_latency=2380us"
 FLAVOURS = ["uext4", "off", "ext4", "xfs", "raw"]
 
@@ -125,7 +125,8 @@ def command(name, flavour, place, options, layout=False):
     values = dict(FILES=":".join(files), NRFILES=used, SIZE=options.size, RUNTIME=options.runtime, RAMP=options.ramp,
                   QD=depth, BATCH=min(depth, 32), CREATE=int(layout),
                   DIRECT=0 if flavour == "raw" and shape["device"] == "dax" else 1)
-    run = ["fio", "--output-format=json", "--unified_rw_reporting=mixed"] + engine(shape, flavour, place, options, layout)
+    run = ["fio", "--output-format=json", "--unified_rw_reporting=mixed"]
+    run += engine(shape, flavour, place, options, layout)
     if shape["device"] == "zram":
         # Only what is all zeros costs zram no compression.
         run += ["--zero_buffers=1"]

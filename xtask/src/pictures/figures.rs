@@ -31,6 +31,12 @@ impl Shown {
     }
 }
 
+/// A ratio with two digits that say something, at least.
+fn digits(ratio: f64) -> String {
+    let places = if ratio < 0.0095 { 4 } else { 2 };
+    format!("{ratio:.places$}")
+}
+
 /// Draws the kept measurement.
 pub fn draw(json: &str, shown: Shown) -> Result<String, String> {
     let report: Value = serde_json::from_str(json).map_err(|e| format!("bench.json: {e}"))?;
@@ -46,7 +52,9 @@ pub fn draw(json: &str, shown: Shown) -> Result<String, String> {
         let device = device.split(['?', ',']).next().unwrap_or(device);
         let shape =
             arms.first().map_or_else(String::new, |arm| format!("{} × {}", arm["threads"], arm["qd"]));
-        let name = format!("{}, {shape}, {device}", scenario["scenario"].as_str().unwrap_or("?"));
+        let names = ["scenario", "shape"].map(|key| scenario[key].as_str());
+        let title = names.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        let name = format!("{title}, {shape}, {device}");
         for (number, arm) in arms.iter().enumerate() {
             let Some(figure) = figure(arm) else { continue };
             let ratio = figure / raw;
@@ -58,7 +66,7 @@ pub fn draw(json: &str, shown: Shown) -> Result<String, String> {
             let length = (ratio.min(2.0) / 2.0 * BARS as f64).max(1.0) as usize;
             let tone = if arm["arm"] == "on" { Tone::Strong } else { Tone::Plain };
             canvas.labelled(NAMES + 80, y, length, LINE - 3, tone, &[]);
-            canvas.text(NAMES + 86 + length, y + LINE / 2 - 2, &format!("{ratio:.2}"));
+            canvas.text(NAMES + 86 + length, y + LINE / 2 - 2, &digits(ratio));
             y += LINE;
         }
         y += 8;

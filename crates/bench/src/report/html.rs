@@ -94,10 +94,11 @@ fn worth(page: &mut String, report: &Report) {
     );
     for one in ideas {
         page.push_str(&format!(
-            "<tr><td>{} ×</td><td>{}</td><td>{} a request, {}</td><td class=\"soft\"><a href=\"#m{}\">{}</a></td></tr>\n",
+            "<tr><td>{} ×</td><td>{}</td><td>{} a request, {}</td>\
+             <td><a href=\"#m{}\">{}</a></td></tr>\n",
             one.factor(),
             escape(one.words),
-            escape(&one.times),
+            escape(&one.time),
             escape(&one.place),
             one.measurement,
             one.switch

@@ -59,8 +59,8 @@ pub struct Worth {
     pub ratio: f64,
     /// The interval of the ratio excludes 1.
     pub clear: bool,
-    /// Time a request with it and without it.
-    pub times: String,
+    /// Time of a request with it.
+    pub time: String,
     /// The device in two words.
     pub place: String,
     /// Position of the measurement in the report.
@@ -90,30 +90,26 @@ fn worth(idea: &Idea, report: &Report) -> Option<Worth> {
     let (measurement, measured) =
         report.scenarios.iter().enumerate().find(|(_, measured)| shows(measured))?;
     let (ratio, interval) = measured.ratio("on/off")?;
-    let (on, off) = (measured.arm(Arm::On)?, measured.arm(Arm::Off)?);
     Some(Worth {
         switch: idea.switch,
         words: idea.words,
         ratio,
         clear: Side::of(interval) != Side::Neither,
-        times: times(on.ns_per_op, off.ns_per_op),
+        time: time(measured.arm(Arm::On)?.ns_per_op),
         place: place(&measured.device),
         measurement,
     })
 }
 
-/// `1.6 for 52 µs`, both in the unit that suits the longer one.
-fn times(on: f64, off: f64) -> String {
-    let (divisor, unit) = match off {
-        ns if ns < 1e3 => (1.0, "ns"),
-        ns if ns < 1e6 => (1e3, "µs"),
-        _ => (1e6, "ms"),
+/// With as many digits as say something.
+fn time(ns: f64) -> String {
+    let (value, unit) = match ns {
+        ns if ns < 1e3 => (ns, "ns"),
+        ns if ns < 1e6 => (ns / 1e3, "µs"),
+        ns => (ns / 1e6, "ms"),
     };
-    let digits = |value: f64| {
-        let places = if value >= 10.0 { 0 } else { 2 };
-        format!("{value:.places$}")
-    };
-    format!("{} for {} {unit}", digits(on / divisor), digits(off / divisor))
+    let places = if value < 10.0 { 2 } else { 0 };
+    format!("{value:.places$} {unit}")
 }
 
 /// The device in two words, without its options.
@@ -131,11 +127,11 @@ pub fn lines(report: &Report) -> String {
     if lines.is_empty() {
         return lines;
     }
-    format!("\nThe ideas: times as fast as without (≈: no difference shows), time of a request\n{lines}")
+    format!("\nThe ideas: times as fast as without (≈: no difference shows); a request takes\n{lines}")
 }
 
 fn line(worth: &Worth) -> String {
-    let line = format!("{:>6} × {:<37} {}, {}", worth.factor(), worth.words, worth.times, worth.place);
+    let line = format!("{:>6} ×  {:<37}  {:>7}, {}", worth.factor(), worth.words, worth.time, worth.place);
     wrap(&line, WIDTH, 10) + "\n"
 }
 
@@ -175,7 +171,7 @@ pub mod tests {
         let text = lines(&all(7.6));
         assert_eq!(text.lines().count(), 2 + IDEAS.len());
         assert!(
-            text.contains("   7.6 × small reads skip the general request  1.00 for 7.60 µs, modelled disk"),
+            text.contains("   7.6 ×  small reads skip the general request   1.00 µs, modelled disk"),
             "{text}"
         );
         for ratio in [1.0, 1.234, 33.3, 1961.0] {
@@ -191,16 +187,17 @@ pub mod tests {
         let mut report = all(2.0);
         report.scenarios.truncate(2);
         assert_eq!(ideas(&report).len(), 2);
-        report.scenarios[0].arms.pop();
+        report.scenarios[0].ratios.clear();
         assert_eq!(ideas(&report).iter().map(|worth| worth.measurement).collect::<Vec<_>>(), [1]);
         report.scenarios.clear();
         assert_eq!(lines(&report), "");
     }
 
     #[test]
-    fn times_are_in_one_unit() {
-        assert_eq!(times(21.4, 163.0), "21 for 163 ns");
-        assert_eq!(times(1_609.9, 52_331.0), "1.61 for 52 µs");
-        assert_eq!(times(2_386_982.0, 2_702_317.0), "2.39 for 2.70 ms");
+    fn a_time_has_two_or_three_digits() {
+        assert_eq!(
+            [21.4, 1_609.9, 52_331.0, 2_386_982.0].map(time),
+            ["21 ns", "1.61 µs", "52 µs", "2.39 ms"]
+        );
     }
 }

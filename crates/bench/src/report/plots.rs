@@ -67,7 +67,8 @@ struct Bar {
     colour: RGBColor,
 }
 
-/// Bars from the beginning of the axis to the longest; `scale` turns a value into a length. Marks are lines behind them.
+/// Bars from the beginning of the axis to the longest, in front of the lines of the marks. `scale` turns a value into
+/// a length.
 fn bars(bars: &[Bar], marks: &[(f64, String)], scale: impl Fn(f64) -> f64) -> Result<String> {
     let foot = bars.len() as i32 * BAR + 8;
     let room = f64::from(WIDTH as i32 - LEFT - RIGHT);
