@@ -246,3 +246,43 @@ fn every_step_of_a_long_change_is_sound() {
         assert!(report.images > 9, "{report}");
     }
 }
+
+/// A file gives up blocks of a cluster that it keeps, and gets them back before anything is durable: cut and made
+/// longer again, and punched and written again. A crash that undoes the first of both leaves what was there.
+#[test]
+fn what_is_cut_from_a_kept_cluster_carries_nothing_else_before_the_commit() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let image = image(&["-O", "bigalloc", "-C", "8192"]);
+    for (seed, punched) in [(1, false), (2, true)] {
+        let mut scene = Scene::new(&image, seed, true);
+        for round in 0..4 {
+            let old = scene.files[0].1.len() as u64;
+            let cluster = (2 + round) * CLUSTER;
+            if punched {
+                scene.clear(0, Fallocate::Punch, cluster + 2048, cluster + 6144);
+            } else {
+                let cut = (old / CLUSTER - 1) * CLUSTER + 2048;
+                scene.files[0].1.truncate(cut as usize);
+                scene.say(0, false);
+                scene.files[0].0.set_len(cut).unwrap();
+            }
+            let at = if punched { cluster + 3072 } else { scene.files[0].1.len() as u64 + 1024 };
+            // Half a block: the other half becomes zeros.
+            scene.write(0, at, 512);
+            scene.write(0, at + 1024, 1024);
+            scene.sync(0);
+        }
+        let options = Options::new(&format!("kept-cluster-{seed}"), 1).at_most(400);
+        let report = enumerate(&scene.handle, &options, 10, |state, volume| {
+            let found = contents(volume);
+            check(state, &found)?;
+            let versions: Vec<_> = state.marks::<Version>().filter(|mark| mark.file == 0).collect();
+            let durable = versions.iter().rposition(|version| version.durable).unwrap_or(0);
+            match versions.is_empty() || versions[durable..].iter().any(|version| version.bytes == found[0]) {
+                true => Ok(()),
+                false => Err("/a is none of what it was".into()),
+            }
+        });
+        assert!(report.images > 20, "{report}");
+    }
+}

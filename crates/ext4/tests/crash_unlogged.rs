@@ -358,6 +358,30 @@ fn numbers_and_blocks_are_used_again_after_a_commit() {
     oracle::e2fsck_clean(&path);
 }
 
+/// What a file gives up of a cluster that it keeps carries nothing else before the batch with that change is home.
+#[test]
+fn parts_of_a_kept_cluster_are_used_again_after_a_commit() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let device = image(&["-b", "1024", "-O", "^has_journal,bigalloc", "-C", "8192"]).device();
+    let volume = open_rw(device.clone());
+    let file = volume.open_file("/dir/old", read_write().create(true)).unwrap();
+    let before = patterned(1, 0, 20_480);
+    file.write_at(&before, 0).unwrap();
+    file.sync_all().unwrap();
+    file.set_len(10_240).unwrap();
+    file.write_at(&patterned(2, 12_288, 512), 12_288).unwrap();
+    let there = Volume::open_device(Image::of(&*device).device(), VolumeOptions::read_only()).unwrap();
+    let found = read_all(&there.open_file("/dir/old", read_only()).unwrap());
+    common::assert_same_bytes(&before[..found.len()], &found);
+    assert!([10_240, 20_480].contains(&found.len()), "{} bytes", found.len());
+    drop(file);
+    volume.close().unwrap();
+    let scratch = Scratch::new(2 * SIZE);
+    let path = scratch.file("closed.img");
+    Image::of(&*device).save(&path);
+    oracle::e2fsck_clean(&path);
+}
+
 /// The kernel goes on with what we leave, and we with what it leaves.
 #[test]
 fn root_the_kernel_takes_turns_with_us() {

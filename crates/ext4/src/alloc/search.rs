@@ -47,6 +47,8 @@ pub(crate) struct Allocator {
     holds: bool,
     /// What waits.
     held: Runs,
+    /// What waits in clusters that a file keeps. It is used on the volume, and nobody else can have it.
+    held_parts: Runs,
     /// What is free on the volume and somebody's already.
     claimed: Runs,
     /// Made with the first search.
@@ -62,15 +64,40 @@ struct Found {
 impl Allocator {
     /// Nothing waits yet.
     pub(crate) fn new(ground: &Ground) -> Allocator {
-        let (held, claimed) = (Runs::default(), Runs::default());
-        let holds = ground.journal.is_some() || ground.unlogged.is_some();
-        Allocator { geometry: ground.superblock.geometry, holds, held, claimed, orders: None }
+        Allocator {
+            geometry: ground.superblock.geometry,
+            holds: ground.journal.is_some() || ground.unlogged.is_some(),
+            held: Runs::default(),
+            held_parts: Runs::default(),
+            claimed: Runs::default(),
+            orders: None,
+        }
     }
 
     /// What was given back among these blocks may be handed out again: the transaction that freed it is durable.
     pub(crate) fn release(&mut self, first: u64, count: u64) {
-        let Allocator { geometry, held, orders, .. } = self;
-        held.remove(first, first.saturating_add(count), |first, end| raise(geometry, orders, first, end));
+        let Allocator { geometry, held, held_parts, orders, .. } = self;
+        let end = first.saturating_add(count);
+        if count < u64::from(geometry.cluster_blocks()) {
+            // All of the cluster may wait for a later commit by now.
+            held_parts.remove(first, end, |_, _| ());
+        } else {
+            held.remove(first, end, |first, end| raise(geometry, orders, first, end));
+        }
+    }
+
+    /// See [`FreeSpace::hold_parts`](super::shared::FreeSpace::hold_parts).
+    pub(super) fn hold_parts(&mut self, blocks: &mut impl Blocks, parts: &[(Pblk, u64)]) -> Result<()> {
+        if self.holds {
+            parts.iter().try_for_each(|(first, count)| blocks.free_later(*first, *count))?;
+            parts.iter().for_each(|(first, count)| self.held_parts.add(first.get(), first.get() + count));
+        }
+        Ok(())
+    }
+
+    /// Whether some of these blocks wait in a cluster that a file keeps.
+    pub(super) fn holds_part(&self, first: Pblk, count: u64) -> bool {
+        self.held_parts.within(first.get(), first.get() + count).next().is_some()
     }
 
     /// Blocks that were given back and wait.

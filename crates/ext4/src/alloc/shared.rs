@@ -220,6 +220,23 @@ impl FreeSpace {
         trim::group(&account.allocator, ground, group, range, minimum)
     }
 
+    /// A file maps these blocks no more, and keeps others of their clusters. No bitmap tells of them, but until the
+    /// change is durable they carry nothing else: [`FreeSpace::holds_part`]. Each run is shorter than a cluster.
+    ///
+    /// # Errors
+    /// Those of the body.
+    pub(crate) fn hold_parts(&self, blocks: &mut impl Blocks, parts: &[(Pblk, u64)]) -> Result<()> {
+        if parts.is_empty() {
+            return Ok(());
+        }
+        self.account.lock().allocator.hold_parts(blocks, parts)
+    }
+
+    /// Whether some of these blocks were given up by the file that has their clusters, and a commit releases them.
+    pub(crate) fn holds_part(&self, first: Pblk, count: u64) -> bool {
+        self.account.lock().allocator.holds_part(first, count)
+    }
+
     /// What was given back in these runs may be handed out again: the transaction that freed it is durable.
     pub(crate) fn release(&self, runs: impl Iterator<Item = (u64, u64)>) {
         let mut account = self.account.lock();

@@ -24,6 +24,8 @@ enum Step {
     Done(u32),
     /// The tree has grown: more may be changed than was asked for.
     Again,
+    /// The blocks were given up in a change that is not durable: they carry nothing else before it is.
+    Held,
 }
 
 /// A hole that is to be filled, and where its first block would best be.
@@ -56,6 +58,7 @@ impl Files<'_> {
             match self.with_room(|| self.fill(inode, at..end))? {
                 Step::Done(next) => at = next,
                 Step::Again => {}
+                Step::Held => self.state.commit_all()?,
             }
         }
         Ok(())
@@ -73,6 +76,11 @@ impl Files<'_> {
             let Some(hole) = self.first_hole(blocks, &edit, range.clone())? else {
                 return Ok(Ok(Step::Done(range.end)));
             };
+            if let Place::Owned(first) = hole.place
+                && self.space.holds_part(first, u64::from(hole.blocks.end - hole.blocks.start))
+            {
+                return Ok(Ok(Step::Held));
+            }
             let extent = match self.place(blocks, &mut edit, &hole) {
                 Ok(extent) => extent,
                 Err(full @ (Error::NoSpace | Error::Limit(_))) => return Ok(Err(full)),

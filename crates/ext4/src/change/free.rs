@@ -202,6 +202,8 @@ impl Files<'_> {
         let clusters: u64 = idle.iter().map(|(_, count)| count.div_ceil(size)).sum();
         draft.count(blocks.ground(), -(clusters as i64))?;
         self.space.open().give_back(blocks, ino, &idle)?;
+        let geometry = &self.state.superblock.geometry;
+        self.space.hold_parts(blocks, &edit::parts_of_kept_clusters(geometry, &removed, &idle))?;
         if is_metadata(&draft) {
             for extent in &removed {
                 let first = extent.physical.get();

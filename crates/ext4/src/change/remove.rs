@@ -208,6 +208,8 @@ impl Files<'_> {
         };
         let idle = edit::idle_clusters(blocks, draft, &unmapped)?;
         self.space.open().give_back(blocks, draft.ino, &idle)?;
+        let geometry = &self.state.superblock.geometry;
+        self.space.hold_parts(blocks, &edit::parts_of_kept_clusters(geometry, &unmapped, &idle))?;
         let size = u64::from(blocks.ground().superblock.geometry.cluster_blocks());
         let clusters: u64 = idle.iter().map(|(_, count)| count.div_ceil(size)).sum();
         draft.count(blocks.ground(), -(clusters as i64))?;

@@ -29,7 +29,7 @@ use extents::Tree;
 use pointers::Pointers;
 use std::ops::Range;
 use uext4_ondisk::ext4::{
-    Extent, FileType, I_BLOCK_SIZE, Inode as DiskInode, MAX_EXTENT_LENGTH, MAX_UNWRITTEN_LENGTH,
+    Extent, FileType, Geometry, I_BLOCK_SIZE, Inode as DiskInode, MAX_EXTENT_LENGTH, MAX_UNWRITTEN_LENGTH,
     encode_extent_leaf,
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
@@ -337,6 +337,36 @@ pub(crate) fn idle_clusters(
         }
     }
     Ok(idle)
+}
+
+/// What of `unmapped` lies in clusters of which the file keeps a block: not in those of `idle`, as [`idle_clusters`]
+/// returned them. First block and number of blocks of each part, which is shorter than a cluster and lies in one.
+pub(crate) fn parts_of_kept_clusters(
+    geometry: &Geometry,
+    unmapped: &[Extent],
+    idle: &[(Pblk, u64)],
+) -> Vec<(Pblk, u64)> {
+    let (size, base) = (u64::from(geometry.cluster_blocks()), u64::from(geometry.first_data_block()));
+    if size == 1 {
+        return Vec::new();
+    }
+    let mut idle = idle.to_vec();
+    idle.sort_unstable();
+    let is_idle = |block: u64| {
+        let behind = idle.partition_point(|(first, _)| first.get() <= block);
+        behind > 0 && block - idle[behind - 1].0.get() < idle[behind - 1].1
+    };
+    let mut parts = Vec::new();
+    for extent in unmapped {
+        let (first, end) = (extent.physical.get(), extent.physical.get() + u64::from(extent.length));
+        let cluster_start = |block: u64| block - (block - base) % size;
+        // A cluster between the two ends is unmapped as a whole.
+        let head = first..(cluster_start(first) + size).min(end);
+        let tail = cluster_start(end - 1).max(head.end)..end;
+        let kept = [head, tail].into_iter().filter(|part| !part.is_empty() && !is_idle(part.start));
+        parts.extend(kept.map(|part| (Pblk(part.start), part.end - part.start)));
+    }
+    parts
 }
 
 /// Whether something is mapped in a range.
