@@ -13,7 +13,7 @@ pub struct Vectors {
 impl Vectors {
     /// For calls as `span` asks for them.
     pub fn new(volume: &Volume, file: &File, span: &Span) -> Result<Self> {
-        // Each vector is a device request of its own.
+        // On a device that takes no vectors each is a request of its own.
         let depth = u32::try_from(span.vectors()).unwrap_or(u32::MAX);
         let mut queue = volume.queue(QueueOptions::depth(depth))?;
         let slot = queue.attach(file)?;
