@@ -2,7 +2,7 @@
 
 use crate::claims::Claims;
 use crate::kinds;
-use crate::map::MapWalk;
+use crate::map::{MapWalk, Sink};
 use crate::read::Reader;
 use crate::report::Findings;
 use crate::scan::{Counted, Directory, Scan};
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use uext4::Result;
 use uext4_ondisk::ext4::{
     Compat, FileType, HtreeRoot, I_BLOCK_SIZE, Incompat, Inode, InodeFlags, RoCompat, fragment_address,
-    verify_inode_checksum,
+    translator_block, verify_inode_checksum,
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Lblk, Pblk, Place};
 
@@ -345,6 +345,9 @@ impl<'s, 'd> Scan<'s, 'd> {
         let mut claims = Claims::new(self.shared, ino, inode.file_type() == Some(FileType::Directory));
         claims.bad_list = role == Role::BadBlocks;
         let broken = if mapped { self.walk(ino, inode, &mut claims)? } else { false };
+        if mapped {
+            self.translator(place, inode, record, &mut claims);
+        }
         if inode.xattr_block.get() != 0 {
             self.xattr_blocks.push((inode.xattr_block.get(), ino.get()));
             claims.clusters += 1;
@@ -389,6 +392,20 @@ impl<'s, 'd> Scan<'s, 'd> {
             special::check_journal(self, place, inode, &claims)?;
         }
         Ok(())
+    }
+
+    /// The block of a passive translator of the Hurd. e2fsck looks for it where it looks for block pointers.
+    fn translator(&mut self, place: Place, inode: &Inode, record: &[u8], claims: &mut Claims<'_, 'd>) {
+        let Some(block) = translator_block(record, self.shared.sb).filter(|_| !inode.uses_extents()) else {
+            return;
+        };
+        if self.shared.sb.geometry.usable_blocks().contains(block, 1) {
+            claims.node(block.get());
+        } else {
+            let place = Place { block: Some(block), ..place };
+            let text = "the block of its translator is outside the volume";
+            self.findings.add(&kinds::INODE_FIELD, place, text);
+        }
     }
 
     fn walk(&mut self, ino: Ino, inode: &Inode, claims: &mut Claims<'_, 'd>) -> Result<bool> {

@@ -394,3 +394,28 @@ fn magic_inodes_have_no_names() {
         assert_found(&format!("flags {flags:#x}, feature: {feature}"), &volume(&args, &requests), codes);
     }
 }
+
+/// Made for the Hurd, an inode has a block for its translator.
+#[test]
+fn the_block_of_a_translator_is_in_use() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let hurd = ["-o", "hurd", "-O", "^64bit,^extent,^has_journal,^metadata_csum"];
+    // The last block of the volume: nobody else's. The file has three blocks of its own.
+    let planted = ["setb 4095", "sif /plain translator 4095", "sif /plain blocks 8"].map(str::to_owned);
+    let scratch = Scratch::new(8 << 20);
+    let path = scratch.file("volume");
+    volume(&hurd, &planted).save(&path);
+    // debugfs leaves the counts of free blocks as they are.
+    assert_eq!(oracle::e2fsck(&path, &["-y"]).status, 1);
+    assert_found("a translator", &Image::load(&path), &[]);
+    for (what, request, code) in [
+        ("in a free block", "freeb 4095", "block_bitmap.free"),
+        ("outside", "sif /plain translator 9999", "inode.field"),
+    ] {
+        oracle::debugfs_write(&path, request);
+        let image = Image::load(&path);
+        let found = check(&image);
+        assert!(found.findings.iter().any(|finding| finding.kind.code == code), "{what}: {:?}", told(&found));
+        assert!(!judged(&image).is_clean(), "{what}");
+    }
+}

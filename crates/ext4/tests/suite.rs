@@ -31,6 +31,7 @@ mod fork;
 mod groups;
 mod hostile;
 mod hostile_dirs;
+mod hurd;
 mod indirect;
 mod inline;
 mod journal_damage;

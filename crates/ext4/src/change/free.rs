@@ -18,7 +18,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use uext4_blockdev::{BufferPool, WriteDurability};
 use uext4_ondisk::ext4::{
-    Extent, FileType, InodeFlags, XattrArea, XattrBlock, XattrFormat, XattrValue, update_xattr_block_checksum,
+    Extent, FileType, InodeFlags, XattrArea, XattrBlock, XattrFormat, XattrValue, translator_block,
+    update_xattr_block_checksum,
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
@@ -34,9 +35,14 @@ const REFERENCES: usize = 4;
 /// Whether this version can free an inode: all that it refers to.
 ///
 /// # Errors
-/// [`Error::Incompatible`] if values of its attributes lie in other inodes; [`Error::Corrupt`].
+/// [`Error::Incompatible`] if values of its attributes lie in other inodes, or if it has a passive translator of the
+/// Hurd, whose block would be lost; [`Error::Corrupt`].
 pub(crate) fn check_frees(blocks: &impl Blocks, draft: &Draft) -> Result<()> {
     let superblock = &blocks.ground().superblock;
+    if translator_block(&draft.raw, superblock).is_some() {
+        let feature = format!("a passive translator of the Hurd (inode {})", draft.ino);
+        return Err(Error::Incompatible { action: "delete", feature });
+    }
     let place = |corrupt: Corrupt| Error::from(corrupt.in_inode(draft.ino));
     let check = |area: &XattrArea<'_>| {
         let elsewhere = area.entries().any(|entry| matches!(entry.value, XattrValue::Inode { .. }));

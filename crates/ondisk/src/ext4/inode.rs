@@ -17,9 +17,13 @@ use zerocopy::little_endian::U32;
 
 /// `s_creator_os` of volumes made for Linux.
 const CREATOR_LINUX: u32 = 0;
+/// `s_creator_os` of volumes made for the Hurd. Its inodes hold the block of a passive translator where others have the
+/// low half of the version, and a part of the mode where others have the high half of the attribute block.
+const CREATOR_HURD: u32 = 1;
 const STRUCTURE: &str = "inode";
 /// Bytes of the part every inode has.
 const BASE_SIZE: usize = 128;
+const TRANSLATOR: usize = 0x24;
 const FRAGMENT: usize = 0x70;
 const CHECKSUM_LO: usize = 0x7C;
 const CHECKSUM_HI: usize = 0x82;
@@ -65,7 +69,8 @@ pub struct Inode {
     pub blocks_raw: u64,
     /// Flags (`i_flags`).
     pub flags: InodeFlags,
-    /// Change counter (`i_version`); its high half exists only if the inode has room for it.
+    /// Change counter (`i_version`); its high half exists only if the inode has room for it. On volumes made for the
+    /// Hurd it reads as 0 and is not stored.
     pub version: u64,
     /// Root of the mapping, inline data, device number or short link target (`i_block`).
     pub i_block: [u8; I_BLOCK_SIZE],
@@ -138,6 +143,21 @@ fn checksum_matches(
 /// written, so it is 0 in every sound inode.
 pub fn fragment_address(bytes: &[u8]) -> Option<u32> {
     le32_at(bytes, FRAGMENT)
+}
+
+/// The block of the passive translator of an inode, `None` if it has none: on volumes made for the Hurd alone.
+pub fn translator_block(bytes: &[u8], sb: &Superblock) -> Option<Pblk> {
+    let block = le32_at(bytes, TRANSLATOR).filter(|block| *block != 0 && for_hurd(sb))?;
+    Some(Pblk(u64::from(block)))
+}
+
+fn for_hurd(sb: &Superblock) -> bool {
+    sb.creator_os == CREATOR_HURD
+}
+
+/// Whether the attribute block's number has a high half.
+fn wide_xattr_block(sb: &Superblock) -> bool {
+    sb.features.incompat.contains(Incompat::BIT64) && !for_hurd(sb)
 }
 
 /// Whether the checksums of inodes count. The kernel neither checks nor keeps them up on other systems' volumes
@@ -221,6 +241,7 @@ impl Inode {
         let size = size_of_file(raw, mode, sb)?;
         let xattr_block = xattr_block(raw, sb)?;
         let create_extra = word(CREATE_EXTRA_END, |extra| extra.create_extra);
+        let version_hi = word(VERSION_HI_END, |extra| extra.version_hi).unwrap_or(0);
         Ok(Inode {
             mode,
             uid: join16(raw.uid_lo.get(), raw.uid_hi.get()),
@@ -234,10 +255,7 @@ impl Inode {
             links: raw.links.get(),
             blocks_raw: blocks_raw(raw, sb),
             flags: InodeFlags::from_bits_retain(raw.flags.get()),
-            version: join32(
-                raw.version_lo.get(),
-                word(VERSION_HI_END, |extra| extra.version_hi).unwrap_or(0),
-            ),
+            version: if for_hurd(sb) { 0 } else { join32(raw.version_lo.get(), version_hi) },
             i_block: raw.i_block,
             generation: raw.generation.get(),
             xattr_block,
@@ -258,7 +276,7 @@ impl Inode {
         }
         self.encode_base(record_mut(bytes, STRUCTURE)?, sb)?;
         match bytes.get_mut(BASE_SIZE..) {
-            Some(extra) if !extra.is_empty() => self.encode_extra(record_mut(extra, STRUCTURE)?)?,
+            Some(extra) if !extra.is_empty() => self.encode_extra(record_mut(extra, STRUCTURE)?, sb)?,
             _ => {}
         }
         update_inode_checksum(bytes, inode, sb)
@@ -287,7 +305,9 @@ impl Inode {
         raw.links.set(self.links);
         self.encode_blocks(raw, sb)?;
         raw.flags.set(self.flags.bits());
-        raw.version_lo.set(low32(self.version));
+        if !for_hurd(sb) {
+            raw.version_lo.set(low32(self.version));
+        }
         raw.i_block = self.i_block;
         raw.generation.set(self.generation);
         Ok(())
@@ -302,7 +322,7 @@ impl Inode {
         }
         raw.blocks_lo.set(low32(self.blocks_raw));
         let xattr_hi = high32(self.xattr_block.0);
-        if sb.features.incompat.contains(Incompat::BIT64) {
+        if wide_xattr_block(sb) {
             let half = u16::try_from(xattr_hi).map_err(|_| EncodeError::new(STRUCTURE, "xattr_block"))?;
             raw.xattr_block_hi.set(half);
         } else if xattr_hi != 0 {
@@ -312,7 +332,7 @@ impl Inode {
         Ok(())
     }
 
-    fn encode_extra(&self, raw: &mut RawExtra) -> Result<(), EncodeError> {
+    fn encode_extra(&self, raw: &mut RawExtra, sb: &Superblock) -> Result<(), EncodeError> {
         let has = |end: u16| self.extra_isize >= end;
         raw.extra_isize.set(self.extra_isize);
         if has(CHANGE_EXTRA_END) {
@@ -334,7 +354,9 @@ impl Inode {
         } else if self.created.is_some() {
             return Err(EncodeError::new(STRUCTURE, "created"));
         }
-        if has(VERSION_HI_END) {
+        if for_hurd(sb) {
+            // No part of the version is stored.
+        } else if has(VERSION_HI_END) {
             raw.version_hi.set(high32(self.version));
         } else if high32(self.version) != 0 {
             return Err(EncodeError::new(STRUCTURE, "version"));
@@ -433,8 +455,7 @@ fn blocks_raw(raw: &RawInode, sb: &Superblock) -> u64 {
 }
 
 fn xattr_block(raw: &RawInode, sb: &Superblock) -> Result<Pblk, Corrupt> {
-    let wide = sb.features.incompat.contains(Incompat::BIT64);
-    let high = if wide { u32::from(raw.xattr_block_hi.get()) } else { 0 };
+    let high = if wide_xattr_block(sb) { u32::from(raw.xattr_block_hi.get()) } else { 0 };
     let block = Pblk(join32(raw.xattr_block_lo.get(), high));
     if block.0 != 0 && !sb.geometry.usable_blocks().contains(block, 1) {
         return Err(CorruptKind::InodeField("xattr_block").into());

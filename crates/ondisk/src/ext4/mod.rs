@@ -20,7 +20,7 @@ pub use indirect::{
 };
 pub use inode::{
     DeviceNumber, FileType, I_BLOCK_SIZE, Inode, InodeFlags, Timestamp, fragment_address,
-    inode_checksum_seed, update_inode_checksum, verify_inode_checksum,
+    inode_checksum_seed, translator_block, update_inode_checksum, verify_inode_checksum,
 };
 pub use mmp::{MmpBlock, MmpOwner};
 pub use orphan::{OrphanBlock, encode_orphan_tail};
