@@ -15,6 +15,8 @@
 
 mod units;
 
+pub use units::{parse_scaled, parse_size};
+
 use crate::{Error, Result};
 use std::ffi::OsStr;
 use std::fmt;

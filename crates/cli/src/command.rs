@@ -30,6 +30,8 @@ DEVICE is [scheme:]locator[?key=value&…], and DEVICE:/path names a file of the
   ?cache=volatile|none ?fua=on|off
 `:/`, `?`, `&`, `%` inside a locator are percent-encoded.
 
+Sizes are bytes: 4096, 64k, 1.5G, 0x1000. k, m, g, t, p and e count in powers of 1024, kB, MB, … of 1000.
+
 Times in JSON are {\"tv_sec\", \"tv_nsec\"}: seconds since 1970 and the nanoseconds after them; `mtime_ns`
 is the same as one number. Of several arguments, JSON is an array whose elements say theirs in `argument`.
 

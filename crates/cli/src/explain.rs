@@ -24,7 +24,7 @@ pub struct ExplainArgs {
     /// A write.
     #[arg(long)]
     pub write: bool,
-    /// First byte; suffixes k, m, g, t count in powers of 1024.
+    /// First byte.
     #[arg(value_parser = text::parse_size)]
     pub offset: u64,
     /// Bytes.

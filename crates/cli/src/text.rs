@@ -5,6 +5,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use uext4::blockdev::spec;
 use uext4::{FileKind, Metadata, Timestamp};
 
 /// `name` for a person: control characters, line and direction marks and bytes that are not UTF-8 become
@@ -109,29 +110,13 @@ pub fn base64(bytes: &[u8]) -> String {
     data_encoding::BASE64.encode(bytes)
 }
 
-/// Bytes from `4096`, `4k`, `64M`, `1g`, `2TiB`, `0x1000`: powers of 1024.
+/// Bytes from `4096`, `4k`, `64M`, `1.5G`, `2TiB`, `0x1000` (powers of 1024), `10MB` (of 1000).
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let bad = || format!("`{text}` is not a size: digits and perhaps k, m, g or t");
-    let (number, suffix) = number_and_unit(text).ok_or_else(bad)?;
-    let suffix = suffix.to_ascii_lowercase();
-    let shift = match suffix.strip_suffix("ib").filter(|unit| !unit.is_empty()).unwrap_or(&suffix) {
-        "" => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        "t" => 40,
-        _ => return Err(bad()),
-    };
-    number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is more than 64 bits hold"))
-}
-
-/// A number, decimal or hexadecimal behind `0x`, and what stands behind it. In hexadecimal b and e are digits, as for
-/// strtoll(3).
-pub fn number_and_unit(text: &str) -> Option<(u64, &str)> {
-    let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |digits| (digits, 16));
-    let end = digits.find(|letter: char| !letter.is_digit(radix)).unwrap_or(digits.len());
-    let (number, unit) = digits.split_at(end);
-    Some((u64::from_str_radix(number, radix).ok()?, unit))
+    spec::parse_size(text).ok_or_else(|| {
+        format!(
+            "`{text}` is no size of up to 64 bits: a number, perhaps with k, m, g, t, p or e (1.5g, 10MB)"
+        )
+    })
 }
 
 /// Bytes for a person: `512 bytes`, `26.016 MiB`, whole numbers without decimals.
@@ -279,7 +264,8 @@ mod tests {
         ] {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
-        for bad in ["", "k", "-1", "1.5m", "4kb", "1ib", "0x", "99999999999999999999", "16777216t", " 1"] {
+        assert_eq!((parse_size("1.5m"), parse_size("4kb")), (Ok(3 << 19), Ok(4000)));
+        for bad in ["", "k", "-1", "1.5", "4kbb", "1ib", "0x", "99999999999999999999", "16777216t", " 1"] {
             assert!(parse_size(bad).is_err(), "{bad}");
         }
     }

@@ -20,7 +20,7 @@ pub struct TrimArgs {
     /// The device.
     #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub device: OsString,
-    /// First byte of the volume that is looked at, with k, m, g or t.
+    /// First byte of the volume that is looked at.
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size, default_value_t = 0)]
     pub offset: u64,
     /// Bytes that are looked at; all to the end by default.

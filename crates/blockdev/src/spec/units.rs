@@ -2,29 +2,54 @@
 
 use std::time::Duration;
 
-/// Binary multipliers, largest first, so that printing finds the biggest exact one.
-const SIZE_UNITS: [(char, u32); 4] = [('T', 40), ('G', 30), ('M', 20), ('K', 10)];
+/// Letters of multipliers, largest first, so that printing finds the biggest exact one: 1024 to the power, or 1000.
+const SIZE_UNITS: [(char, u32); 6] = [('E', 6), ('P', 5), ('T', 4), ('G', 3), ('M', 2), ('K', 1)];
 
 /// Duration units in nanoseconds, longest suffix first (`s` is a suffix of all others).
 const TIME_UNITS: [(&str, u64); 4] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
-/// Parses a size in bytes: decimal digits and an optional binary suffix `K`, `M`, `G`, `T` (either case, `iB`
-/// may follow: `64MiB`). `None` on anything else, including overflow of 64 bits.
-pub(super) fn parse_size(text: &str) -> Option<u64> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, suffix) = text.split_at(digits);
-    let number: u64 = number.parse().ok()?;
-    if suffix.is_empty() {
-        return Some(number);
-    }
-    let unit = suffix.strip_suffix("iB").unwrap_or(suffix);
-    let mut letters = unit.chars();
-    let letter = letters.next()?.to_ascii_uppercase();
-    if letters.next().is_some() {
+/// Parses a size in bytes, as fallocate(1) does: `4096`, `64M`, `1.5G`, `0x1000`. `K`, `M`, `G`, `T`, `P`, `E` count in
+/// powers of 1024, in either case, also with `iB` behind; with `B` in powers of 1000. Parts of a byte are cut off.
+/// `None` on anything else, including overflow of 64 bits.
+pub fn parse_size(text: &str) -> Option<u64> {
+    parse_scaled(text, |unit| {
+        let mut letters = unit.chars();
+        let Some(letter) = letters.next() else { return Some(1) };
+        let (_, power) = SIZE_UNITS.iter().find(|(name, _)| *name == letter.to_ascii_uppercase())?;
+        let behind = letters.as_str();
+        match behind {
+            "B" | "b" => Some(1000u64.pow(*power)),
+            _ if behind.is_empty() || behind.eq_ignore_ascii_case("ib") => Some(1 << (10 * power)),
+            _ => None,
+        }
+    })
+}
+
+/// Parses a number with its unit: decimal, perhaps with a fraction, or hexadecimal behind `0x` (b and e are digits
+/// there, as for strtoll(3)). `unit` tells what the word behind the digits multiplies with. A fraction needs a word.
+pub fn parse_scaled(text: &str, unit: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+    let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |digits| (digits, 16));
+    let (number, rest) = split_digits(digits, radix);
+    let number = u64::from_str_radix(number, radix).ok()?;
+    let Some(fraction) = rest.strip_prefix('.').filter(|_| radix == 10) else {
+        return number.checked_mul(unit(rest)?);
+    };
+    let (fraction, word) = split_digits(fraction, 10);
+    if fraction.is_empty() || fraction.len() > FRACTION_MAX || word.is_empty() {
         return None;
     }
-    let (_, shift) = SIZE_UNITS.iter().find(|(name, _)| *name == letter)?;
-    number.checked_mul(1 << shift)
+    let unit = unit(word)?;
+    // Below 10^18 times below 2^64.
+    let part =
+        u128::from(fraction.parse::<u64>().ok()?) * u128::from(unit) / 10u128.pow(fraction.len() as u32);
+    number.checked_mul(unit)?.checked_add(u64::try_from(part).ok()?)
+}
+
+/// Most digits behind the point.
+const FRACTION_MAX: usize = 18;
+
+fn split_digits(text: &str, radix: u32) -> (&str, &str) {
+    text.split_at(text.find(|letter: char| !letter.is_digit(radix)).unwrap_or(text.len()))
 }
 
 /// Parses a duration: decimal digits and one of `ns`, `us`, `ms`, `s`. A bare number is refused, because
@@ -40,9 +65,9 @@ pub(super) fn parse_duration(text: &str) -> Option<Duration> {
 
 /// Prints a size with the largest unit that divides it; [`parse_size`] reads it back.
 pub(super) fn format_size(bytes: u64) -> String {
-    for (name, shift) in SIZE_UNITS {
-        if bytes != 0 && bytes.trailing_zeros() >= shift {
-            return format!("{}{name}", bytes >> shift);
+    for (name, power) in SIZE_UNITS {
+        if bytes != 0 && bytes.trailing_zeros() >= 10 * power {
+            return format!("{}{name}", bytes >> (10 * power));
         }
     }
     bytes.to_string()
@@ -64,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_accept_binary_suffixes_only() {
+    fn sizes_take_units_and_fractions() {
         let table = [
             ("0", Some(0)),
             ("512", Some(512)),
@@ -80,8 +105,22 @@ mod tests {
             ("M", None),
             ("-1", None),
             ("+1", None),
-            ("1.5G", None),
-            ("64MB", None),
+            ("1.5G", Some(1610612736)),
+            ("1.5", None),
+            ("1.G", None),
+            (".5G", None),
+            ("1.5.5G", None),
+            ("0x1.8k", None),
+            ("0.3k", Some(307)),
+            ("1.999999999999999999E", Some((2 << 60) - 2)),
+            ("1.9999999999999999999E", None),
+            ("15.999E", Some(18445591152204944769)),
+            ("16E", None),
+            ("64MB", Some(64_000_000)),
+            ("1.5kB", Some(1500)),
+            ("0x1000", Some(4096)),
+            ("0x1e", Some(30)),
+            ("0x", None),
             ("64iB", None),
             ("64MM", None),
             (" 64M", None),

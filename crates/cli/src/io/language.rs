@@ -1,6 +1,7 @@
 //! The command language: words, flags, numbers.
 
 use uext4::Fallocate;
+use uext4::blockdev::spec::parse_scaled;
 
 /// Help of the whole language, also for `--help` and the manual page.
 pub const LANGUAGE: &str = "\
@@ -248,22 +249,20 @@ impl<'a> Words<'a> {
     }
 }
 
-/// A number as xfs_io takes it.
+/// A number as xfs_io takes it; a fraction too (`1.5g`).
 pub fn number(word: &str) -> Option<u64> {
-    let (value, unit) = crate::text::number_and_unit(word)?;
-    let unit = match unit {
-        "" => 1,
-        "b" => BLOCK,
-        "s" => 512,
-        "k" | "K" => 1 << 10,
-        "m" | "M" => 1 << 20,
-        "g" | "G" => 1 << 30,
-        "t" | "T" => 1 << 40,
-        "p" | "P" => 1 << 50,
-        "e" | "E" => 1 << 60,
-        _ => return None,
-    };
-    value.checked_mul(unit)
+    parse_scaled(word, |unit| match unit {
+        "" => Some(1),
+        "b" => Some(BLOCK),
+        "s" => Some(512),
+        "k" | "K" => Some(1 << 10),
+        "m" | "M" => Some(1 << 20),
+        "g" | "G" => Some(1 << 30),
+        "t" | "T" => Some(1 << 40),
+        "p" | "P" => Some(1 << 50),
+        "e" | "E" => Some(1 << 60),
+        _ => None,
+    })
 }
 
 fn read(name: &'static str, words: &[&str]) -> Result<Command, String> {
@@ -367,7 +366,8 @@ mod tests {
             ("", None),
             ("k", None),
             ("4kk", None),
-            ("4.5k", None),
+            ("4.5k", Some(4608)),
+            ("4.5", None),
         ];
         for (word, value) in table {
             assert_eq!(number(word), value, "{word}");
