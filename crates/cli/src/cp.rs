@@ -3,7 +3,7 @@
 use crate::args::{CommonArgs, Globals, SwitchArgs};
 use crate::cat::Volumes;
 use crate::error::{CliError, Troubles, told};
-use crate::open::{How, Operand};
+use crate::open::{How, Operand, new_mode, owner};
 use crate::out::{Elements, Out};
 use crate::progress::{BYTES, OPEN_ENDED, Progress};
 use crate::text::{self, JsonBytes};
@@ -229,7 +229,7 @@ fn import(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals
     if into && sources.iter().any(|source| source == STDIN) {
         return Err(CliError::usage("standard input has no name: say which file it becomes"));
     }
-    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let owner = owner();
     let onto = if args.in_place { Onto::InPlace } else { Onto::Replaced };
     let (mut troubles, mut verbose) = (globals.troubles(), Verbose::new(args, globals));
     for source in sources {
@@ -268,14 +268,10 @@ fn import_one(source: &OsStr, dest: &Dest<'_>) -> Result<uext4_transfer::Result<
     let name = "standard input";
     let stdin = io::stdin().as_fd().try_clone_to_owned();
     let stdin = HostFile::from(stdin.map_err(|error| CliError::host(name.as_ref(), "duplicate", &error))?);
-    // The mode of a file that a shell makes.
-    let umask = rustix::process::umask(rustix::fs::Mode::empty());
-    rustix::process::umask(umask);
-    let mode = 0o666 & !umask.bits();
     let mut progress = Progress::new(OPEN_ENDED, name.into(), 0, true);
     let advance = &mut |bytes| progress.advance(bytes);
     let name = Path::new(name);
-    Ok(uext4_transfer::import_stream(name, &stdin, mode, dest, advance).map(drop))
+    Ok(uext4_transfer::import_stream(name, &stdin, new_mode(), dest, advance).map(drop))
 }
 
 /// From host to host is not for us.

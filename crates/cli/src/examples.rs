@@ -7,7 +7,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// Of each command, in the order of its help.
-const EXAMPLES: [Example; 38] = [
+const EXAMPLES: [Example; 40] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "of the second partition of a disk"),
     ("ls -lh disk.img:/etc", "with sizes for people"),
@@ -27,9 +27,11 @@ const EXAMPLES: [Example; 38] = [
     ("io disk.img:/db/data -c 'pread 0 4k' -c fiemap", "a read, then the map"),
     ("io disk.img:/db/data -c 'pwrite -S 0x5a -D 0 64k'", "a durable overwrite"),
     ("io disk.img:/db/log -c 'falloc -k 0 1g' -c fsync", "blocks for a file that will grow"),
-    ("truncate disk.img:/db/log 0", "an empty file, its blocks freed"),
-    ("fallocate disk.img:/db/data 0 64m", "blocks for the first 64 MiB, which read as zeros"),
-    ("fallocate disk.img:/db/data 1m 4m --punch", "4 MiB given back"),
+    ("io -f -d disk.img:/db/new -c 'pwrite 0 1m'", "a new file, by direct I/O alone"),
+    ("truncate -s 0 disk.img:/db/log", "an empty file, its blocks freed"),
+    ("truncate -s +1.5G disk.img:/db/data", "a hole behind the end"),
+    ("fallocate -l 64m disk.img:/db/data", "blocks for the first 64 MiB, which read as zeros"),
+    ("fallocate -p -o 1m -l 4m disk.img:/db/data", "4 MiB given back"),
     ("prepare disk.img:/db/data 64g", "a file that is only overwritten from then on"),
     ("trace -- cat disk.img:/etc/fstab", "each device request that this makes"),
     ("cp disk.img:/etc/fstab disk.img:/etc/hosts /tmp", "two files"),
@@ -43,7 +45,10 @@ const EXAMPLES: [Example; 38] = [
     ("mkfs -F -O ^has_journal -m 0 -N 1000 disk.img", "no journal, nothing reserved, few inodes"),
     ("check disk.img", "exit status 1 if there is damage"),
     ("bench", "everything, on volumes of its own"),
-    ("bench dsync-overwrite --device disk.img --size 64m", "one scenario, on files of this volume"),
+    (
+        "bench dsync-overwrite --device disk.img --size 64m",
+        "one scenario, on files that it makes and removes",
+    ),
     ("completions bash", "to be sourced by the shell"),
     ("man --dir /usr/local/share/man/man1", "a page for every command"),
 ];

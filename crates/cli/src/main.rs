@@ -11,6 +11,7 @@
 mod args;
 mod bench;
 mod cat;
+mod change;
 mod check;
 mod command;
 mod cp;

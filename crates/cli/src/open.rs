@@ -2,22 +2,12 @@
 
 use crate::args::Globals;
 use crate::error::{self, CliError};
-use crate::out::Out;
-use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 use uext4::blockdev::{self, Device};
 use uext4::{DeviceSpec, File, OpenOptions, Switches, Target, Volume, VolumeOptions};
-
-/// What became of a file, in bytes.
-#[derive(Serialize)]
-struct JsonChanged {
-    size: u64,
-    /// Of its blocks, those of its map among them.
-    allocated: u64,
-}
 
 /// A parsed `DEVICE:/path` argument.
 #[derive(Debug, Clone)]
@@ -100,33 +90,28 @@ impl Operand {
         how.open_volume(&self.spec).map_err(|error| self.error(error))
     }
 
-    /// Changes the file and closes the volume, which makes the change durable. With JSON it says what became of the
-    /// file.
-    pub fn change(
-        &self,
-        globals: &Globals,
-        change: impl FnOnce(&File) -> uext4::Result<()>,
-    ) -> Result<(), CliError> {
-        let how = How { write: true, ..How::reading(globals, false, Switches::ON) };
-        let volume = self.volume(&how)?;
-        let options = OpenOptions::new().read(true).write(true);
-        let opened = volume.open_file(self.inner(), options);
-        let changed = opened.and_then(|file| change(&file).map(|()| file.metadata()));
-        // The first failure is told.
-        let closed = volume.close();
-        let metadata = changed.and_then(|metadata| closed.map(|()| metadata)).map_err(|e| self.error(e))?;
-        if !globals.json {
-            return Ok(());
-        }
-        let mut out = Out::new();
-        out.json(&JsonChanged { size: metadata.size, allocated: metadata.blocks.saturating_mul(512) })?;
-        out.finish()
-    }
-
     /// Opens the file for reading.
     pub fn file(&self, volume: &Volume) -> Result<File, CliError> {
         volume.open_file(self.inner(), OpenOptions::new().read(true)).map_err(|error| self.error(error))
     }
+}
+
+/// For making a file that is not there: it belongs to who runs this, with the mode of a file that a shell makes.
+pub fn creating(options: OpenOptions) -> OpenOptions {
+    let (uid, gid) = owner();
+    options.create(true).mode(new_mode()).owner(uid, gid)
+}
+
+/// Who runs this: user and group.
+pub fn owner() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
+/// The mode of a file that a shell makes.
+pub fn new_mode() -> u32 {
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(umask);
+    0o666 & !umask.bits()
 }
 
 /// A device without a path inside.

@@ -1,6 +1,7 @@
 //! `uext4 prepare`.
 
 use crate::args::{Globals, JsonArgs};
+use crate::change::{Missing, change_all};
 use crate::error::CliError;
 use crate::open::Operand;
 use crate::text::parse_size;
@@ -13,12 +14,15 @@ use std::ffi::OsString;
 Holes get blocks, in as few runs as there is room for, and what is not written yet is zeroed on the device. What is
 written stays. `uext4 explain` tells whether a write only overwrites.")]
 pub struct PrepareArgs {
-    /// The file.
+    /// The file. With SIZE, one that is not there is made.
     #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
     pub operand: OsString,
-    /// Bytes from its beginning, with k, m, g or t; all of it by default. A shorter file grows.
+    /// Bytes from its beginning; all of it by default. A shorter file grows.
     #[arg(value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
+    /// Make no file.
+    #[arg(short = 'c', long)]
+    pub no_create: bool,
     /// In which form: with JSON, the size and the bytes that its blocks take.
     #[command(flatten)]
     pub form: JsonArgs,
@@ -27,5 +31,7 @@ pub struct PrepareArgs {
 /// Runs it.
 pub fn run(args: &PrepareArgs, globals: &Globals) -> Result<(), CliError> {
     let operand = Operand::parse(&args.operand)?;
-    operand.change(globals, |file| file.prepare(args.size.unwrap_or(file.size())))
+    let missing = if args.size.is_some() && !args.no_create { Missing::Create } else { Missing::Fail };
+    let prepare = |_: &Operand, file: &uext4::File| file.prepare(args.size.unwrap_or(file.size()));
+    change_all(std::slice::from_ref(&operand), globals, missing, prepare)
 }

@@ -300,7 +300,7 @@ fn commands_change_the_size_and_blocks_of_a_file() {
     bad(1, run(&["truncate", "1024t"]));
     bad(1, run(&["fallocate", "1", "4k", "--insert"]));
     bad(2, run(&["fallocate", "1", "4k", "--insert", "--punch"]));
-    bad(2, run(&["fallocate", "1", "4k", "--punch", "--keep-size"]));
+    bad(2, run(&["fallocate", "1", "4k", "--collapse", "--keep-size"]));
     assert!(content(&volume, "/big") == expected);
     volume.assert_clean();
 }

@@ -1,6 +1,7 @@
 //! The integration tests of this crate are one program: it links once, and tests share the volumes they made.
 
 mod bench;
+mod change;
 mod check;
 mod common;
 mod copy;

@@ -30,10 +30,10 @@ Commands (as in xfs_io; numbers take 0x and the suffixes b (4096 bytes), s (512)
   truncate OFFSET
         set the size
 -q prints nothing, -C one line: bytes,calls,seconds,bytes/s,calls/s. A call whose position and length are
-multiples of the device's logical block is direct; any other goes through a bounce buffer. With -V one call
-moves N vectors of BS bytes, in one device request where the device takes vectors; if they are no such
-multiples, a call of as many bytes through a bounce buffer. With --json each command that prints says one
-object on a line; the bytes of pread -v are in base64.";
+multiples of the device's logical block is direct; any other goes through a bounce buffer, or is an error
+with `io -d`. With -V one call moves N vectors of BS bytes, in one device request where the device takes
+vectors; if they are no such multiples, a call of as many bytes through a bounce buffer. With --json each
+command that prints says one object on a line; the bytes of pread -v are in base64.";
 
 /// Bytes of `b` suffixes and of a call without `-b`.
 const BLOCK: u64 = 4096;

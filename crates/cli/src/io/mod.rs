@@ -9,14 +9,14 @@ mod vectors;
 
 use crate::args::{CommonArgs, Globals, SwitchArgs};
 use crate::error::CliError;
-use crate::open::{How, Operand};
+use crate::open::{How, Operand, creating};
 use clap::{Args, ValueHint};
 use language::{Command, parse};
 use run::Session;
 use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
-use uext4::OpenOptions;
+use uext4::{File, OpenOptions, Volume};
 
 /// `uext4 io`.
 #[derive(Args)]
@@ -32,6 +32,15 @@ pub struct IoArgs {
     /// Open read-only. Implied when no `-c` command writes.
     #[arg(short)]
     pub read_only: bool,
+    /// Make the file if it is not there.
+    #[arg(short = 'f')]
+    pub create: bool,
+    /// Direct I/O only: a call that is not aligned to the device's logical block is an error, as with O_DIRECT.
+    #[arg(short)]
+    pub direct: bool,
+    /// Empty the file first.
+    #[arg(short = 't', conflicts_with = "read_only")]
+    pub truncate: bool,
     /// At the end, print what the library counted meanwhile: requests by route, journal handles, flushes. With
     /// `--json` an object `counters`.
     #[arg(long)]
@@ -55,17 +64,28 @@ pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
         .map(|line| parse(line).map_err(CliError::Usage))
         .collect::<Result<Vec<_>, _>>()?;
     let interactive = args.command.is_empty();
-    let write =
-        !args.read_only && (interactive && !operand.spec.options.read_only || commands.iter().any(writes));
+    let asked = args.create || args.truncate || commands.iter().any(writes);
+    let write = !args.read_only && (interactive && !operand.spec.options.read_only || asked);
     // For overwriting, of what nobody else uses.
     let how = How::reading(globals, args.common.force && !write, args.switches.switches);
-    let volume = operand.volume(&How { write, ..how })?;
-    let options = OpenOptions::new().read(true).write(write);
-    let file = volume.open_file(operand.inner(), options).map_err(|error| operand.error(error))?;
+    let volume = operand.volume(&How { write: write || args.create, ..how })?;
+    let options = OpenOptions::new().read(true).write(write).truncate(args.truncate);
+    let file = open(args, &operand, &volume, options)?;
     let mut session = Session::new(&operand, &volume, file, write, globals.json);
     session.tells_stats = args.stats;
+    session.only_direct = args.direct;
     let ended = if interactive { prompt(session) } else { carry_out(session, commands) };
     ended.and(volume.close().map_err(|error| operand.error(error)))
+}
+
+/// The file; one that is to be read only is made first, since the library makes none for reading.
+fn open(args: &IoArgs, operand: &Operand, volume: &Volume, options: OpenOptions) -> Result<File, CliError> {
+    let told = |error| operand.error(error);
+    if args.create && args.read_only {
+        volume.open_file(operand.inner(), creating(OpenOptions::new().write(true))).map_err(told)?;
+    }
+    let options = if args.create && !args.read_only { creating(options) } else { options };
+    volume.open_file(operand.inner(), options).map_err(told)
 }
 
 /// Does one command after another, up to the first that fails.

@@ -27,6 +27,8 @@ pub struct Session<'a> {
     json: bool,
     /// Print at the end what was counted since `before`.
     pub tells_stats: bool,
+    /// No call goes through a bounce buffer.
+    pub only_direct: bool,
     before: Stats,
 }
 
@@ -49,6 +51,7 @@ impl<'a> Session<'a> {
             out: Out::new(),
             json,
             tells_stats: false,
+            only_direct: false,
             before: volume.stats(),
         }
     }
@@ -127,15 +130,20 @@ impl<'a> Session<'a> {
 
     /// The queue for calls of several vectors, if `span` asks for them and they can go to the device as they are.
     fn vectors(&self, span: &Span) -> Result<Option<Vectors>, CliError> {
-        if span.vectors() < 2 || !self.direct(span.offset | span.vector, span.length) {
+        if span.vectors() < 2 || !self.aligned(span.offset | span.vector, span.length) {
             return Ok(None);
         }
         Vectors::new(self.volume, &self.file, span).map(Some).map_err(|error| self.operand.error(error))
     }
 
     /// Whether a call can go to the device as it is.
-    fn direct(&self, pos: u64, length: u64) -> bool {
+    fn aligned(&self, pos: u64, length: u64) -> bool {
         (pos | length) & (self.logical_block - 1) == 0
+    }
+
+    /// Whether a call must go as it is, which the library refuses if it is not aligned.
+    fn direct(&self, pos: u64, length: u64) -> bool {
+        self.only_direct || self.aligned(pos, length)
     }
 
     fn read(&mut self, read: &Read) -> Result<(), CliError> {

@@ -1,0 +1,82 @@
+//! What the commands that change a file have in common: `truncate`, `fallocate`, `prepare`.
+
+use crate::args::Globals;
+use crate::cat::Volumes;
+use crate::error::CliError;
+use crate::open::{How, Operand, creating};
+use crate::out::{Elements, Out};
+use crate::text::JsonBytes;
+use serde::Serialize;
+use uext4::{File, Metadata, OpenOptions, Switches};
+
+/// What is done about a file that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// It is made.
+    Create,
+    /// It is passed over, without a word.
+    Skip,
+    /// That is a failure.
+    Fail,
+}
+
+/// What became of a file, in bytes.
+#[derive(Serialize)]
+struct JsonChanged<'a> {
+    #[serde(flatten)]
+    argument: JsonBytes<'a>,
+    size: u64,
+    /// Of its blocks, those of its map among them.
+    allocated: u64,
+}
+
+/// Changes files and closes their volumes, which makes the changes durable. With JSON it says what became of each.
+pub fn change_all(
+    operands: &[Operand],
+    globals: &Globals,
+    missing: Missing,
+    mut change: impl FnMut(&Operand, &File) -> uext4::Result<()>,
+) -> Result<(), CliError> {
+    let how = How { write: true, ..How::reading(globals, false, Switches::ON) };
+    let options = OpenOptions::new().read(true).write(true);
+    let options = if missing == Missing::Create { creating(options) } else { options };
+    let mut volumes = Volumes::default();
+    let mut troubles = globals.troubles();
+    let mut changed = Vec::new();
+    let mut one = |operand: &Operand| -> Result<Option<Metadata>, CliError> {
+        let file = match volumes.get(operand, &how)?.open_file(operand.inner(), options.clone()) {
+            Err(uext4::Error::NotFound) if missing == Missing::Skip => return Ok(None),
+            opened => opened.map_err(|error| operand.error(error))?,
+        };
+        change(operand, &file).map_err(|error| operand.error(error))?;
+        Ok(Some(file.metadata()))
+    };
+    let mut ended = Ok(());
+    for operand in operands {
+        match troubles.one_of(operands.len(), one(operand)) {
+            Ok(done) => changed.extend(done.flatten().map(|metadata| (operand, metadata))),
+            Err(error) => {
+                ended = Err(error);
+                break;
+            }
+        }
+    }
+    // The first failure is told.
+    let closed = volumes.close();
+    ended.and(closed)?;
+    if globals.json {
+        tell(operands.len(), &changed)?;
+    }
+    troubles.finish()
+}
+
+fn tell(count: usize, changed: &[(&Operand, Metadata)]) -> Result<(), CliError> {
+    let (mut out, mut list) = (Out::new(), Elements::new(count > 1));
+    for (operand, metadata) in changed {
+        let argument = JsonBytes::argument(&operand.argument, count);
+        let allocated = metadata.blocks.saturating_mul(512);
+        list.element(&mut out, &JsonChanged { argument, size: metadata.size, allocated })?;
+    }
+    list.end(&mut out)?;
+    out.finish()
+}
