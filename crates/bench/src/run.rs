@@ -7,7 +7,7 @@ use crate::measure::{self, Case};
 use crate::report::model::{Measured, Report};
 use crate::scenario::{LOOKUP_SCALING, Mode, SCENARIOS, Scenario};
 use crate::settings::Settings;
-use crate::volume::given::{Given, Source};
+use crate::volume::given::{Format, Given, Source};
 use crate::volume::{Layout, Standard};
 use std::sync::Arc;
 
@@ -35,6 +35,9 @@ pub enum Event {
 pub fn run(settings: &Settings, tell: &mut dyn FnMut(Event)) -> Result<Report> {
     settings.check()?;
     let (jobs, left_out) = jobs(settings)?;
+    if let Some(Source::Given(given)) = jobs.first().map(|job| &job.source) {
+        given.spare_contents()?;
+    }
     let mut report = begin(tell);
     report.left_out = left_out;
     for job in &jobs {
@@ -80,14 +83,20 @@ impl Job {
         for case in &self.cases {
             measured.push(measure::measure(case, &bed, &mut || tell(Event::Turn))?);
         }
-        bed.check()?;
+        bed.finish()?;
         Ok(measured)
     }
 }
 
 /// What is asked for, and what the given device rules out of "everything".
 fn jobs(asked: &Settings) -> Result<(Vec<Job>, Vec<String>)> {
-    let given = asked.device.as_deref().map(|device| Given::parse(device, asked.mkfs)).transpose()?;
+    let format = match (asked.mkfs, asked.force) {
+        (false, _) => Format::Never,
+        (true, false) => Format::Empty,
+        (true, true) => Format::Always,
+    };
+    let given = asked.device.as_deref().map(|device| Given::parse(device, format, &asked.program));
+    let given = given.transpose()?;
     let given = given.map(Arc::new);
     let mut jobs = Vec::new();
     let mut left_out = Vec::new();

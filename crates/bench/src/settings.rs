@@ -4,6 +4,7 @@ use crate::arm::Arm;
 use crate::error::{BenchError, Result};
 use crate::scenario;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use uext4::Switches;
 
 /// Seconds measured of each arm unless asked otherwise.
@@ -38,10 +39,15 @@ impl Timing {
 pub struct Settings {
     /// Scenarios by name ([`crate::scenario_names`]); all that suit the device without one.
     pub scenarios: Vec<String>,
-    /// `DEVICE[:/dir]`, whose files `uext4-bench.N` are written; without it, volumes of its own in `/dev/shm`.
+    /// `DEVICE[:/dir]`, on whose files `uext4-bench.N` it measures. Those that are there lose their contents, others
+    /// are made and removed. Without it, volumes of its own in `/dev/shm`.
     pub device: Option<OsString>,
-    /// Format the device and make the files first: everything on it is lost.
+    /// Format the device first: everything on it is lost. What holds something known is refused.
     pub mkfs: bool,
+    /// Format it whatever it holds.
+    pub force: bool,
+    /// The command `uext4`, which removes the files that were made on the device, whatever ends this process.
+    pub program: PathBuf,
     /// Bytes that the requests are spread over, in all files together.
     pub size: Option<u64>,
     /// Threads.
@@ -64,6 +70,8 @@ impl Default for Settings {
             scenarios: Vec::new(),
             device: None,
             mkfs: false,
+            force: false,
+            program: "uext4".into(),
             size: None,
             threads: None,
             depth: None,

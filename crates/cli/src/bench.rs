@@ -21,8 +21,8 @@ device with the same buffers, threads and queue code but no file system, `kernel
 block devices) the kernel's ext4 mounted from that device.
 Arms take turns in slices of at most 250 ms in one process; a ratio is the median of at least 40 paired ratios
 with a 95 % interval of ranks. Without arguments everything runs on volumes that bench makes in /dev/shm and
-removes: about two minutes. On a given device only files named uext4-bench.N are written, and their contents
-are lost.";
+removes: about two minutes. On a given device it measures on files named uext4-bench.N. Those that are there lose
+their contents and stay; others are made, and removed however it ends.";
 
 /// `uext4 bench`.
 #[derive(Args)]
@@ -31,11 +31,10 @@ pub struct BenchArgs {
     /// What to measure; everything without one.
     #[arg(value_name = "SCENARIO", value_parser = PossibleValuesParser::new(scenario_names()))]
     pub scenarios: Vec<String>,
-    /// Measure here, on the files uext4-bench.N of the directory (the root directory without a path).
+    /// Measure here, on files uext4-bench.N of the directory (the root directory without a path).
     #[arg(long, value_name = "DEVICE[:/dir]", value_hint = ValueHint::FilePath)]
     pub device: Option<OsString>,
-    /// Bytes that the requests are spread over, in all files together; suffixes k, m, g count in powers of
-    /// 1024.
+    /// Bytes that the requests are spread over, in all files together.
     #[arg(long, value_name = "N", value_parser = text::parse_size)]
     pub size: Option<u64>,
     /// Threads.
@@ -58,9 +57,12 @@ pub struct BenchArgs {
     /// Measure the kernel's ext4 too, on the same block device (root).
     #[arg(long)]
     pub kernel: bool,
-    /// Format the device and make the files first: everything on it is lost.
+    /// Format the device first: everything on it is lost. A device that holds something known is refused without -F.
     #[arg(long, requires = "device")]
     pub mkfs: bool,
+    /// Format it although it holds something.
+    #[arg(short = 'F', long, requires = "mkfs")]
+    pub force: bool,
     /// Results as JSON: on standard output instead of the table, or in FILE beside it. `--json FILE` works too,
     /// unless FILE is the name of a scenario.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -133,12 +135,12 @@ pub fn run(args: &BenchArgs, globals: &Globals) -> Result<ExitCode, CliError> {
     // Read before anything is measured: a wrong file should not cost two minutes.
     let old = args.compare.as_deref().map(Report::read).transpose()?;
     let timing = Timing::new(args.seconds.unwrap_or(SECONDS), args.rounds.unwrap_or(ROUNDS));
+    let program = std::env::current_exe().map_err(|error| failed("find this program", &error))?;
     if !args.floors {
-        let report = uext4_bench::run(&settings(args, timing), &mut watcher())?;
+        let report = uext4_bench::run(&settings(args, timing, program), &mut watcher())?;
         tell(args, &report, old.as_ref())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let program = std::env::current_exe().map_err(|error| failed("find this program", &error))?;
     let process = |probe: Probe, device: &Path| {
         let option = match probe {
             Probe::Open => "--open-probe",
@@ -154,11 +156,13 @@ pub fn run(args: &BenchArgs, globals: &Globals) -> Result<ExitCode, CliError> {
     Ok(if floors.are_kept() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn settings(args: &BenchArgs, timing: Timing) -> Settings {
+fn settings(args: &BenchArgs, timing: Timing, program: PathBuf) -> Settings {
     Settings {
         scenarios: args.scenarios.clone(),
         device: args.device.clone(),
         mkfs: args.mkfs,
+        force: args.force,
+        program,
         size: args.size,
         threads: args.threads,
         depth: args.qd,

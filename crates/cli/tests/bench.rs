@@ -6,9 +6,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use uext4_testkit::{LoopDevice, LoopOptions, Need, Scratch, e2fsck_clean, needs};
+use uext4_testkit::{LoopDevice, LoopOptions, Need, Scratch, Volume, VolumeBuilder, e2fsck_clean, needs};
 
 fn uext4() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uext4"));
@@ -189,12 +189,13 @@ fn a_given_image_is_formatted_only_when_told_and_stays_sound() {
     assert!(report["scenarios"][0]["ratios"]["on/raw"].as_f64().unwrap() > 0.1);
     assert_eq!(report["scenarios"][0]["device"], device);
     assert!(fs::read_to_string(&page).unwrap().contains("<svg"));
-    // The file is there now; the next one is not.
-    measured(&["seq-read", "--arms", "on", "--device", device]);
-    let refused = bench(&["overwrite-randrw", "--device", device]);
+    // It holds a volume now. That is kept until somebody says that it need not be, and measured on meanwhile.
+    let refused = bench(&[&arguments[..], &["--mkfs", "--device", device]].concat());
     let words = String::from_utf8_lossy(&refused.stderr);
-    assert!(words.contains("uext4-bench.1") && words.contains("--mkfs"), "{words}");
+    assert!(words.contains("holds an ext2/3/4 volume") && words.contains("--force"), "{words}");
     assert_eq!(refused.status.code(), Some(1));
+    measured(&["seq-read", "--arms", "on", "--device", device]);
+    measured(&["seq-read", "seq-write", "--size", "8m", "--arms", "on", "--mkfs", "-F", "--device", device]);
     e2fsck_clean(&image);
 
     // The same volume as a partition: the check at the end finds it there.
@@ -215,6 +216,71 @@ fn a_given_image_is_formatted_only_when_told_and_stays_sound() {
     let device = format!("{}?partition=1", disk.display());
     let report = measured(&["seq-read", "--arms", "on", "--device", &device]);
     assert_eq!(report["scenarios"][0]["e2fsck"], "clean");
+}
+
+/// A volume of 64 MiB with a file and a directory.
+fn with_files() -> Volume {
+    let source = Scratch::new(1 << 20);
+    fs::create_dir(source.path().join("dir")).unwrap();
+    fs::write(source.path().join("mine"), "mine").unwrap();
+    VolumeBuilder::new(64 << 20).args(["-b", "4096"]).from_dir(source.path()).build()
+}
+
+/// The names in all of the volume.
+fn names(volume: &Volume) -> String {
+    let output = uext4().args(["find"]).arg(volume.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn files_on_a_given_device_are_made_and_removed() {
+    let volume = with_files();
+    let before = names(&volume);
+    for (scenario, dir) in [("overwrite-randrw", ""), ("append", ":/dir"), ("fsync", ":/")] {
+        let device = format!("{}{dir}", volume.path().display());
+        let arguments = [scenario, "--size", "8m", "--arms", "on,raw", "--device", &device];
+        let report = measured(&arguments);
+        assert_eq!(report["scenarios"][0]["e2fsck"], "clean", "{scenario}");
+        assert_eq!(names(&volume), before, "{scenario}");
+    }
+    // A directory that is not there, files that do not fit: told, and nothing is left.
+    for (dir, size, what) in [(":/none", "8m", "/none"), ("", "1g", "--size")] {
+        let device = format!("{}{dir}", volume.path().display());
+        let failed = bench(&["seq-read", "--size", size, "--device", &device]);
+        let words = String::from_utf8_lossy(&failed.stderr);
+        assert_eq!(failed.status.code(), Some(1), "{words}");
+        assert!(words.contains(what), "{words}");
+        assert_eq!(names(&volume), before);
+    }
+    // What has the name already is used, and stays.
+    let file = format!("{}:/uext4-bench.0", volume.path().display());
+    assert!(uext4().args(["prepare", &file, "8m"]).status().unwrap().success());
+    measured(&["seq-read", "--size", "8m", "--arms", "on", "--device", volume.path().to_str().unwrap()]);
+    assert!(names(&volume).contains("/uext4-bench.0\n"));
+    volume.assert_clean();
+}
+
+#[test]
+fn killed_it_leaves_nothing_on_a_given_device() {
+    let volume = with_files();
+    let before = names(&volume);
+    for signal in ["INT", "KILL"] {
+        let mut child = Command::new("env");
+        child.arg("--default-signal=INT").arg(uext4().get_program());
+        child.args(["bench", "seq-write", "--size", "8m", "--seconds", "60", "--arms", "on", "--device"]);
+        child.arg(volume.path());
+        let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        soon(signal, &|| has_shell(child.id()));
+        // The shell is there before the files are.
+        std::thread::sleep(Duration::from_millis(500));
+        kill(signal, &mut child);
+        soon(signal, &|| {
+            let output = uext4().arg("find").arg(volume.path()).output().unwrap();
+            output.status.success() && String::from_utf8_lossy(&output.stdout) == before
+        });
+    }
+    volume.assert_clean();
 }
 
 #[test]
@@ -241,6 +307,8 @@ fn bad_usage_is_exit_2() {
         &["metadata"][..],
         &["--rounds", "10"],
         &["--mkfs"],
+        &["--force"],
+        &["-F", "--device", "disk.img"],
         &["--arms", "on,kernel"],
         &["dsync-overwrite", "--device", "dax:x"],
         &["--device", "mem:64M"],
@@ -258,21 +326,35 @@ fn killed_it_leaves_nothing() {
         child.arg("--default-signal=INT").arg(uext4().get_program());
         child.args(["bench", "dax-shared-read", "--size", "64m", "--seconds", "60", "--arms", "on"]);
         let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let soon = |done: &dyn Fn() -> bool| {
-            let deadline = Instant::now() + Duration::from_secs(30);
-            while !done() {
-                assert!(Instant::now() < deadline, "SIG{signal}: it took too long");
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        };
-        soon(&|| !leftovers(child.id()).is_empty());
-        // The shell's own: a bare machine has no program of this name.
-        let sent =
-            Command::new("sh").arg("-c").arg(format!("kill -s {signal} {}", child.id())).status().unwrap();
-        assert!(sent.success());
-        assert!(child.wait().unwrap().signal().is_some());
-        soon(&|| leftovers(child.id()).is_empty());
+        soon(signal, &|| !leftovers(child.id()).is_empty());
+        kill(signal, &mut child);
+        soon(signal, &|| leftovers(child.id()).is_empty());
     }
+}
+
+/// Waits for it.
+fn soon(signal: &str, done: &dyn Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !done() {
+        assert!(Instant::now() < deadline, "SIG{signal}: it took too long");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Sends a signal that ends the process.
+fn kill(signal: &str, child: &mut Child) {
+    // The shell's own: a bare machine has no program of this name.
+    let sent = Command::new("sh").arg("-c").arg(format!("kill -s {signal} {}", child.id())).status().unwrap();
+    assert!(sent.success());
+    assert!(child.wait().unwrap().signal().is_some());
+}
+
+/// Whether a child of the process is a shell.
+fn has_shell(process: u32) -> bool {
+    let parent = format!("\nPPid:\t{process}\n");
+    let status = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("status")).unwrap_or_default();
+    let mut all = fs::read_dir("/proc").unwrap().flatten().map(status);
+    all.any(|status| status.starts_with("Name:\tsh\n") && status.contains(&parent))
 }
 
 #[test]

@@ -14,10 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use uext4::blockdev::spec::Scheme;
 use uext4::blockdev::{Device, WriteDurability};
-use uext4::{BufferPool, DeviceSpec};
+use uext4::{BufferPool, DeviceSpec, Fallocate, OpenOptions, Volume, WriteFlags};
 
 /// Bytes copied at once.
 const CHUNK: usize = 4 << 20;
+/// Bytes of a file that are written at once.
+const STEP: usize = 1 << 20;
 /// See [`Standard::MemoryDisk`].
 const DISK: &str = "cache=volatile&fua=on&latency=460us&flush_latency=2240us&fua_latency=2380us";
 /// Unit in which contents repeat a word.
@@ -51,6 +53,30 @@ pub fn file_name(number: usize) -> String {
 /// The word that fills page `page` of file `file`.
 fn word(file: usize, page: u64) -> [u8; 8] {
     (mix(page ^ (file as u64) << 40) | 1).to_le_bytes()
+}
+
+/// Makes file number `number` of `layout` on an open volume, with its blocks together and all of them written.
+pub fn make_file(volume: &Volume, path: &Path, number: usize, layout: Layout) -> Result<()> {
+    let pool = BufferPool::new(STEP).doing(|| "reserve memory".into())?;
+    let mut buffer = pool.take(STEP).doing(|| "reserve memory".into())?;
+    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let options = OpenOptions::new().write(true).create_new(true).owner(owner.0, owner.1);
+    let mut make = || -> uext4::Result<()> {
+        let file = volume.open_file(path, options.clone())?;
+        file.fallocate(Fallocate::Allocate, 0, layout.file_bytes)?;
+        for pos in (0..layout.file_bytes).step_by(STEP) {
+            let part = &mut buffer[..(layout.file_bytes - pos).min(STEP as u64) as usize];
+            for (bytes, page) in part.chunks_mut(PAGE).zip(pos / PAGE as u64..) {
+                bytes
+                    .chunks_mut(8)
+                    .for_each(|bytes| bytes.copy_from_slice(&word(number, page)[..bytes.len()]));
+            }
+            file.write_any_at(part, pos, WriteFlags::empty())?;
+        }
+        Ok(())
+    };
+    make()
+        .doing(|| format!("make {} of {} bytes (--size makes it smaller)", path.display(), layout.file_bytes))
 }
 
 fn write_files(dir: &Path, layout: Layout) -> Result<()> {
@@ -118,7 +144,17 @@ impl Bed {
     }
 
     pub(super) fn of(backing: Backing, label: String, files: Vec<PathBuf>) -> Bed {
-        Bed { backing, label, files, block_device: None, _loop_device: None, _zram: None, _scratch: None }
+        let (block_device, leftovers) = (None, None);
+        Bed {
+            backing,
+            label,
+            files,
+            block_device,
+            leftovers,
+            _loop_device: None,
+            _zram: None,
+            _scratch: None,
+        }
     }
 
     pub(super) fn keeping(self, scratch: Scratch) -> Bed {

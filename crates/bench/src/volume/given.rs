@@ -1,7 +1,8 @@
-//! Measuring on a device that somebody names. Nothing is created there without `--mkfs`: this version of the
-//! library cannot make files, so they have to exist.
+//! Measuring on a device that somebody names. Files that are not there are made, and removed afterwards; nothing else
+//! of the volume changes, unless it is to be formatted.
 
 use super::build::{self, file_name};
+use super::janitor::Leftovers;
 use super::{Backing, Bed, Layout, Scratch, Standard, open_device};
 use crate::error::{BenchError, Doing, Result};
 use std::ffi::{OsStr, OsString};
@@ -17,15 +18,33 @@ use uext4::{DeviceSpec, Switches, Target, Volume};
 pub struct Given {
     spec: DeviceSpec,
     dir: PathBuf,
+    /// The device as it was named, without the directory.
+    device: OsString,
     label: String,
-    mkfs: bool,
+    format: Format,
+    program: PathBuf,
+}
+
+/// Whether the device is formatted first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// The volume is used as it is.
+    Never,
+    /// If it holds nothing known.
+    Empty,
+    /// Whatever it holds.
+    Always,
 }
 
 impl Given {
-    /// Understands the argument.
-    pub fn parse(argument: &OsStr, mkfs: bool) -> Result<Self> {
+    /// Understands the argument. `program` is `uext4`, which removes files.
+    pub fn parse(argument: &OsStr, format: Format, program: &Path) -> Result<Self> {
         let target =
             Target::parse_bytes(argument.as_bytes()).map_err(|error| BenchError::Usage(error.to_string()))?;
+        let mkfs = format != Format::Never;
+        let bytes = argument.as_bytes();
+        let device = target.path.as_ref().and_then(|path| bytes.strip_suffix(&path[..])?.strip_suffix(b":"));
+        let device = OsStr::from_bytes(device.unwrap_or(bytes)).to_owned();
         let dir = PathBuf::from(OsString::from_vec(target.path.unwrap_or_else(|| b"/".to_vec())));
         let (spec, label) = (target.spec, argument.to_string_lossy().into_owned());
         let narrowed = spec.options.partition.is_some() || spec.options.offset.is_some();
@@ -39,7 +58,7 @@ impl Given {
             _ if spec.options.read_only => return refuse("measurements write: take `?ro` away"),
             _ => {}
         }
-        Ok(Given { spec, dir, label, mkfs })
+        Ok(Given { spec, dir, device, label, format, program: program.to_owned() })
     }
 
     /// Whether the device is mapped memory.
@@ -47,23 +66,59 @@ impl Given {
         self.spec.scheme == Scheme::Dax
     }
 
-    /// The volume with the files that `layout` asks for: found, or with `--mkfs` made.
+    /// Refuses to format what holds something, unless that was asked for. To be asked once: what is formatted holds
+    /// something afterwards.
+    pub fn spare_contents(&self) -> Result<()> {
+        match (&self.spec.locator, self.format) {
+            (Locator::Path(path), Format::Empty) => {
+                let device = open_device(&DeviceSpec::file(path))?;
+                let refused = |error| BenchError::failed(format!("format {}: {error}", self.label));
+                uext4::mkfs::refuse_occupied(&*device).map_err(refused)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The volume with the files that `layout` asks for. Those that are not there are made; the bed removes them.
     pub fn bed(&self, layout: Layout) -> Result<Bed> {
-        let files = (0..layout.files).map(|number| self.dir.join(file_name(number))).collect();
+        let files: Vec<PathBuf> = (0..layout.files).map(|number| self.dir.join(file_name(number))).collect();
         let backing = match &self.spec.locator {
             Locator::Size(size) => self.in_memory(*size, layout)?,
             Locator::Path(path) => {
-                if self.mkfs {
+                if self.format != Format::Never {
                     self.format(path, layout)?;
                 }
                 Backing::Spec(self.spec.clone())
             }
         };
         let bed = Bed::of(backing, self.label.clone(), files);
-        let volume = bed.open(Switches::ON)?;
-        self.find_files(&volume, &bed.files)?;
-        drop(volume);
-        Ok(Bed { block_device: self.block_device(), ..bed })
+        let leftovers = self.make_files(bed.open(Switches::ON)?, &bed.files, layout)?;
+        Ok(Bed { block_device: self.block_device(), leftovers, ..bed })
+    }
+
+    /// Makes the files that are not there; what removes them is there before.
+    fn make_files(&self, volume: Volume, files: &[PathBuf], layout: Layout) -> Result<Option<Leftovers>> {
+        let mut missing = Vec::new();
+        for (number, file) in files.iter().enumerate() {
+            match volume.metadata(file) {
+                Ok(_) => {}
+                Err(uext4::Error::NotFound) => missing.push((number, file)),
+                Err(error) => return Err(error).doing(|| format!("look at {}", file.display())),
+            }
+        }
+        if missing.is_empty() {
+            return Ok(None);
+        }
+        volume.metadata(&self.dir).doing(|| format!("look at {}", self.dir.display()))?;
+        let argument = |file: &Path| [self.device.as_bytes(), b":", file.as_os_str().as_bytes()].concat();
+        let arguments: Vec<OsString> =
+            missing.iter().map(|(_, file)| OsString::from_vec(argument(file))).collect();
+        let leftovers = Leftovers::of(&self.program, &arguments)?;
+        let mut made = missing.iter();
+        let made = made.try_for_each(|&(number, file)| build::make_file(&volume, file, number, layout));
+        // They cannot go while the volume is open.
+        let closed = volume.close().doing(|| format!("close {}", self.label));
+        made.and(closed).map(|()| Some(leftovers))
     }
 
     fn in_memory(&self, size: u64, layout: Layout) -> Result<Backing> {
@@ -82,20 +137,6 @@ impl Given {
         build::format_filled(path, layout, &self.dir)?;
         let meta = path.metadata().doing(|| format!("look at {}", path.display()))?;
         if self.is_dax() && meta.is_file() { build::allocate_all(path, meta.len()) } else { Ok(()) }
-    }
-
-    fn find_files(&self, volume: &Volume, files: &[PathBuf]) -> Result<()> {
-        let missing = files.iter().find(|file| volume.metadata(file).is_err());
-        let Some(missing) = missing else { return Ok(()) };
-        Err(BenchError::failed(format!(
-            "{} is not on {}: this version cannot create files. Mount the volume and write {} files there, \
-             each with `dd if=/dev/urandom of={}.N bs=1M count=… conv=fsync` (N from 0), or let --mkfs \
-             format the device",
-            missing.display(),
-            self.spec,
-            files.len(),
-            self.dir.join("uext4-bench").display(),
-        )))
     }
 
     /// What the kernel could mount: a whole block device that is not mapped.
@@ -131,32 +172,38 @@ impl Source {
 mod tests {
     use super::*;
 
+    fn parsed(text: &str, format: Format) -> Result<Given> {
+        Given::parse(OsStr::new(text), format, Path::new("uext4"))
+    }
+
     #[test]
     fn what_cannot_be_measured_is_bad_usage() {
-        for (text, mkfs) in [
-            ("null:disk.img", false),
-            ("mem:64M", false),
-            ("disk.img?ro", false),
-            ("disk.img?offset=4096", true),
-            ("disk.img?partition=1", true),
-            ("nonsense:disk.img", false),
+        for (text, format) in [
+            ("null:disk.img", Format::Never),
+            ("mem:64M", Format::Never),
+            ("disk.img?ro", Format::Never),
+            ("disk.img?offset=4096", Format::Empty),
+            ("disk.img?partition=1", Format::Always),
+            ("nonsense:disk.img", Format::Never),
         ] {
-            let error = Given::parse(OsStr::new(text), mkfs).unwrap_err();
+            let error = parsed(text, format).unwrap_err();
             assert!(matches!(error, BenchError::Usage(_)), "{text}: {error}");
         }
-        let given = Given::parse(OsStr::new("dax:/mnt/disk.img:/some/dir"), false).unwrap();
+        let given = parsed("dax:/mnt/disk.img:/some/dir", Format::Never).unwrap();
         assert!(given.is_dax());
+        assert_eq!(given.device, "dax:/mnt/disk.img");
+        assert_eq!(parsed("disk.img?partition=1", Format::Never).unwrap().device, "disk.img?partition=1");
         assert_eq!(given.dir, Path::new("/some/dir"));
     }
 
     #[test]
     fn memory_is_formatted_and_found_again() {
-        let given = Given::parse(OsStr::new("mem:32M:/deep/dir"), true).unwrap();
+        let given = parsed("mem:32M:/deep/dir", Format::Empty).unwrap();
         let bed = given.bed(Layout { files: 2, file_bytes: 64 << 10 }).unwrap();
         assert!(bed.block_device.is_none());
         let volume = bed.open(Switches::ON).unwrap();
         assert_eq!(volume.metadata("/deep/dir/uext4-bench.1").unwrap().size, 64 << 10);
         drop(volume);
-        bed.check().unwrap();
+        bed.finish().unwrap();
     }
 }

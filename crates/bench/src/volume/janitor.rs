@@ -1,4 +1,5 @@
-//! What bench made and must not leave behind: directories and zram devices, whatever ends this process.
+//! What bench made and must not leave behind, whatever ends this process: directories, zram devices and files on given
+//! volumes.
 //!
 //! A shell in a process group of its own makes it, so that there is no moment at which nobody would remove it. Then the
 //! shell waits for the end of its input, which comes when the guard is dropped, and also when this process panics, is
@@ -6,7 +7,7 @@
 //! Loop devices need none of this: they are detached at once and live as long as they are open.
 
 use crate::error::{BenchError, Doing, Result};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -22,15 +23,15 @@ struct Janitor {
 }
 
 impl Janitor {
-    /// `make` runs at once, with `argument` as `$1`, and prints one word about what it made (the second result);
-    /// `$made` is that word in `clean`, which runs when this process lets go.
-    fn hire(make: &str, clean: &str, argument: &OsStr, what: &str) -> Result<(Self, String)> {
+    /// `make` runs at once, with `arguments` as `$1` and so on, and prints one word about what it made (the second
+    /// result); `$made` is that word in `clean`, which runs when this process lets go.
+    fn hire(make: &str, clean: &str, arguments: &[&OsStr], what: &str) -> Result<(Self, String)> {
         let script = format!(
             "trap '' HUP INT QUIT TERM PIPE\nmade=$({make}) || exit 1\necho \"made $made\"\n\
              exec >/dev/null 2>&1\ncat >/dev/null\n{clean}"
         );
         let mut command = Command::new("sh");
-        command.arg("-c").arg(script).arg("uext4-bench").arg(argument);
+        command.arg("-c").arg(script).arg("uext4-bench").args(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().doing(|| format!("start a shell that makes {what}"))?;
         let mut said = String::new();
@@ -84,7 +85,7 @@ impl Scratch {
         }
         let path = Path::new(MEMORY_DIR).join(format!("uext4-bench-{}-{number}", std::process::id()));
         let what = path.display().to_string();
-        let (janitor, _) = Janitor::hire("mkdir -- \"$1\"", "rm -rf -- \"$1\"", path.as_os_str(), &what)?;
+        let (janitor, _) = Janitor::hire("mkdir -- \"$1\"", "rm -rf -- \"$1\"", &[path.as_os_str()], &what)?;
         Ok(Scratch { path, _janitor: janitor })
     }
 
@@ -117,7 +118,7 @@ impl Zram {
         let remove = "i=0\nwhile [ $i -lt 100 ]; do\n\
             (echo \"$made\" >\"$1/hot_remove\") 2>/dev/null && exit 0\n\
             sleep 0.05; i=$((i+1))\ndone\nexit 1";
-        let (janitor, number) = Janitor::hire(add, remove, OsStr::new(ZRAM_CONTROL), "a zram device")?;
+        let (janitor, number) = Janitor::hire(add, remove, &[OsStr::new(ZRAM_CONTROL)], "a zram device")?;
         let path = PathBuf::from(format!("/dev/zram{number}"));
         let size = format!("/sys/block/zram{number}/disksize");
         fs::write(&size, bytes.to_string()).doing(|| format!("set {size}"))?;
@@ -130,6 +131,23 @@ impl Zram {
     /// `/dev/zramN`.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// Files inside the volume of a given device, removed by `uext4 rm`. Nobody may have the volume open then.
+#[derive(Debug)]
+pub struct Leftovers {
+    _janitor: Janitor,
+}
+
+impl Leftovers {
+    /// Files that are going to be made, in the spelling of the command line.
+    pub fn of(program: &Path, files: &[OsString]) -> Result<Self> {
+        let what = files.first().map_or_else(String::new, |file| format!("{}, …", file.display()));
+        let words = [program.as_os_str(), OsStr::new("rm"), OsStr::new("-f"), OsStr::new("--")];
+        let words: Vec<&OsStr> = words.into_iter().chain(files.iter().map(OsString::as_os_str)).collect();
+        let (janitor, _) = Janitor::hire(":", "\"$@\"", &words, &what)?;
+        Ok(Leftovers { _janitor: janitor })
     }
 }
 
@@ -203,7 +221,7 @@ mod tests {
     #[test]
     fn what_exists_is_neither_taken_nor_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let error = Janitor::hire("mkdir -- \"$1\"", "rm -rf -- \"$1\"", dir.path().as_os_str(), "it");
+        let error = Janitor::hire("mkdir -- \"$1\"", "rm -rf -- \"$1\"", &[dir.path().as_os_str()], "it");
         let error = error.unwrap_err().to_string();
         assert!(error.starts_with("make it: ") && error.contains("exists"), "{error}");
         assert!(dir.path().exists());

@@ -9,7 +9,7 @@ pub use build::Layout;
 pub use janitor::{MEMORY_DIR, Scratch, Zram};
 
 use super::error::{BenchError, Doing, Result};
-use janitor::Loop;
+use janitor::{Leftovers, Loop};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -63,6 +63,7 @@ pub struct Bed {
     /// The block device that the kernel can mount.
     pub block_device: Option<PathBuf>,
     // Given back in this order.
+    leftovers: Option<Leftovers>,
     _loop_device: Option<Loop>,
     _zram: Option<Zram>,
     _scratch: Option<Scratch>,
@@ -79,8 +80,13 @@ impl Bed {
         .doing(|| format!("open {}", self.label))
     }
 
-    /// Asks e2fsck whether the volume is in order. Nobody may have it open.
-    pub fn check(&self) -> Result<()> {
+    /// Removes what was made on a given volume and asks e2fsck whether it is in order. Nobody may have it open.
+    pub fn finish(mut self) -> Result<()> {
+        drop(self.leftovers.take());
+        self.check()
+    }
+
+    fn check(&self) -> Result<()> {
         match &self.backing {
             Backing::Spec(spec) => match &spec.locator {
                 uext4::blockdev::spec::Locator::Path(path) => fsck(path, &spec.options),

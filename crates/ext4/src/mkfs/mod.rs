@@ -28,3 +28,4 @@ pub use error::{Error, Result};
 pub use image::Image;
 pub use make::{Made, format};
 pub use options::{Defaults, Options, parse_uuid};
+pub use present::refuse_occupied;

@@ -8,6 +8,15 @@ use crate::opening::superblock::read_superblock;
 use crate::opening::{identify, mmp};
 use uext4_blockdev::Device;
 
+/// Refuses a device that holds something known, as [`super::format`] does without [`super::Options::force`], and one in
+/// use by another node.
+///
+/// # Errors
+/// [`Error::Occupied`]; that of reading the device.
+pub fn refuse_occupied(device: &dyn Device) -> Result<()> {
+    check(device, false)
+}
+
 /// Refuses a device in use by another node, and without `force` one that holds something known.
 pub(super) fn check(device: &dyn Device, force: bool) -> Result<()> {
     let found = match read_superblock(device) {
