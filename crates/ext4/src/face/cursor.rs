@@ -12,19 +12,20 @@ const POS_MAX: u64 = i64::MAX as u64;
 /// memory. A [`File`] has no position, so threads cannot share one by accident: each takes a cursor of its own. A clone
 /// starts where the first one stands, and moves on its own.
 ///
-/// - **Position**: in bytes, from 0 to 2⁶³ - 1, also behind the end of the file. The bytes read or written move it, a
-///   call that failed does not.
-/// - **End of the file**: reading there or behind it gives 0 bytes.
-/// - **`write`** overwrites all of its bytes or is refused: with [`Error::NeedsAllocation`] if any of them lies in a
-///   hole, in unwritten blocks or behind the end, and then nothing was changed.
-/// - **`flush`** does nothing: every write is with the device before it returns, nothing is kept back here.
-/// - **Durability** is for [`File::sync_data`] and [`File::sync_all`] ([`Cursor::file`]), as after every write without
-///   flags.
+/// - **Position**: in bytes, from 0 to 2⁶³ - 1; it may lie past the end of the file. It advances by the bytes read or
+///   written; a failed call does not move it.
+/// - **End of the file**: a read at or past it returns 0 bytes.
+/// - **`write`** overwrites all of its bytes or is refused: with [`Error::NeedsAllocation`], and nothing changed, if
+///   any byte lies in a hole, in unwritten blocks or past the end.
+/// - **`flush`** does nothing: the cursor has no buffer, and every write reaches the device before it returns.
+/// - **Durability** comes from [`File::sync_data`] and [`File::sync_all`] ([`Cursor::file`]), as after every write
+///   without flags.
 /// - **Errors**: the [`io::Error`] carries an [`Error`].
 ///
-/// If the device fails in the middle of a `write`, any part of its bytes may have been written. What is aligned goes
-/// directly, the rest through a bounce buffer, as with [`File::read_any_at`] and [`File::write_any_at`]. Each call is
-/// at least one device request: for small pieces, put a [`io::BufReader`] or [`io::BufWriter`] around it.
+/// If the device fails in the middle of a `write`, any part of its bytes may have been written. The aligned part goes
+/// directly to the device, the rest through a bounce buffer, as with [`File::read_any_at`] and [`File::write_any_at`].
+/// Each call costs at least one device request: for small pieces, wrap the cursor in a [`io::BufReader`] or
+/// [`io::BufWriter`].
 #[derive(Debug, Clone)]
 pub struct Cursor {
     file: File,
@@ -32,8 +33,8 @@ pub struct Cursor {
 }
 
 impl File {
-    /// Opens this file for [`io::Read`], [`io::Write`] and [`io::Seek`], starting at byte 0. The cursor may do what the
-    /// file was opened for.
+    /// A cursor on this file at byte 0, for [`io::Read`], [`io::Write`] and [`io::Seek`]. It can read and write if the
+    /// file was opened for that.
     pub fn cursor(&self) -> Cursor {
         Cursor { file: self.clone(), pos: 0 }
     }
@@ -72,7 +73,7 @@ impl Cursor {
 
 impl io::Read for Cursor {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        // No byte lies behind the furthest position, so a longer request ends there.
+        // Clip the request at the largest position.
         let room = usize::try_from(POS_MAX - self.pos).unwrap_or(usize::MAX).min(buf.len());
         let read = self.file.read_any_at(&mut buf[..room], self.pos)?;
         self.pos += read as u64;

@@ -21,15 +21,15 @@ use uext4_ondisk::Ino;
 #[derive(Clone)]
 pub struct File {
     open: OpenFile<Ext4>,
-    // The volume's engine once more, so that a request need not go through `shared`.
+    // A second handle on the volume's engine, so that a request does not go through `shared`.
     engine: Arc<Engine<Ext4>>,
-    /// Of a file that is open for appending.
+    /// Set if the file was opened for appending.
     tail: Option<Arc<Tail>>,
-    // The last field: its drop finds out whether this was the last use of the inode.
+    // Must be the last field: its drop checks whether this was the inode's last user.
     held: Held,
 }
 
-/// The end of a file, for one append at a time.
+/// Serializes appends at the end of a file.
 struct Tail {
     open: OpenFile<Ext4>,
     turn: Mutex<()>,
@@ -62,7 +62,7 @@ impl File {
         &self.engine
     }
 
-    /// Whether the contents lie inside the inode: reads need no device request, overwrites are refused.
+    /// Whether the contents are inline, inside the inode: reads need no device request, overwrites are refused.
     pub fn is_inline(&self) -> bool {
         self.open.inode.is_inline()
     }
@@ -82,7 +82,7 @@ impl File {
         self.open.state().size()
     }
 
-    /// Attributes, with the times of overwrites that are not written yet.
+    /// Attributes, including times of overwrites that are not on disk yet.
     pub fn metadata(&self) -> Metadata {
         self.open.inode.metadata(&self.engine.fs().state)
     }
@@ -92,8 +92,7 @@ impl File {
         Volume::from_shared(self.held.shared().clone())
     }
 
-    /// Reads into `buf` from byte `pos`, directly. Returns the bytes read: fewer at the end of the file, 0
-    /// behind it.
+    /// Reads into `buf` from byte `pos`, directly. Returns the bytes read: fewer at the end of the file, 0 past it.
     #[inline]
     pub fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
         self.engine.read_at(&self.open, buf, pos)
@@ -110,7 +109,7 @@ impl File {
         self.engine.write_at(&self.open, buf, pos, WriteFlags::empty())
     }
 
-    /// As [`File::write_at`]. When it returns, the data is as durable as `flags` ask.
+    /// As [`File::write_at`]. When it returns, the data is as durable as `flags` ask for.
     #[inline]
     pub fn write_at_with(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
         self.engine.write_at(&self.open, buf, pos, flags)
@@ -126,24 +125,25 @@ impl File {
         self.prioritized(|| self.engine.read_any(&self.open, buf, pos))
     }
 
-    /// Overwrites any bytes from any memory. The edges are read, changed and written back under the exclusive gate.
+    /// Overwrites any bytes from any memory. The edges are read, modified and written back with the gate held
+    /// exclusively.
     pub fn write_any_at(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
         self.prioritized(|| self.engine.write_any(&self.open, buf, pos, flags))
     }
 
-    /// Writes any bytes from any memory at the end of a file that was opened for appending, and returns where they
-    /// begin. Appends through this file and its clones come one behind the other, each as a whole. Nothing keeps other
-    /// open files of the same inode from writing there meanwhile. When it returns, the data is as durable as `flags`
-    /// ask.
+    /// Writes any bytes from any memory at the end of a file that was opened for appending, and returns the position of
+    /// the first byte. Appends through this file and its clones are serialized, and none is interleaved with another.
+    /// Other open files of the same inode may still write there at the same time. When it returns, the data is as
+    /// durable as `flags` ask for.
     ///
     /// # Errors
-    /// [`Error::NotPermitted`] if the file was opened otherwise; those of [`File::write_any_at`].
+    /// [`Error::NotPermitted`] if the file was not opened for appending; those of [`File::write_any_at`].
     pub fn append(&self, buf: &[u8], flags: WriteFlags) -> Result<u64> {
         let Some(tail) = &self.tail else {
             return Err(Error::NotPermitted("the file was not opened for appending"));
         };
         if flags.contains(WriteFlags::NOWAIT) {
-            return Err(Error::WouldBlock("an append moves the size, which takes a turn alone in the file"));
+            return Err(Error::WouldBlock("an append changes the size, which needs the gate exclusively"));
         }
         let _one_at_a_time = tail.turn.lock();
         let end = self.size();
@@ -151,7 +151,7 @@ impl File {
         Ok(end)
     }
 
-    /// As `fdatasync`: completed writes and what is needed to read them back survive a crash.
+    /// As `fdatasync`: completed writes, and the metadata needed to read them back, survive a crash.
     pub fn sync_data(&self) -> Result<()> {
         self.engine.sync(&self.open, false)
     }
@@ -161,7 +161,7 @@ impl File {
         self.engine.sync(&self.open, true)
     }
 
-    /// What the engine would do with a request as things stand, and why. Nothing is changed.
+    /// What the engine would do with a request right now, and why. Changes nothing.
     pub fn explain(&self, request: &crate::face::explain::Query) -> Result<Explanation> {
         if self.is_inline() {
             return explain_inline(self.held.shared(), &self.open, request);
@@ -169,8 +169,8 @@ impl File {
         crate::face::explain::explain(self.held.shared(), &self.open, request)
     }
 
-    /// The mapping of the whole file up to its size, in order: written and unwritten extents and holes, in
-    /// bytes. What lies inside the inode is one piece that ends with its last byte.
+    /// The mapping of the whole file up to its size, in order: written and unwritten extents and holes, in bytes.
+    /// Inline contents are one piece that ends with the last byte.
     pub fn map(&self) -> MapIter<'_> {
         MapIter { file: self, pos: 0, pending: Pieces::new(), next: 0, failed: false }
     }
@@ -221,7 +221,7 @@ impl Volume {
     /// One commit and one flush for all of `files`: their completed writes survive a crash.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a file belongs to another volume: it would not be made durable.
+    /// [`Error::Invalid`] if a file belongs to another volume, since this call would not make it durable.
     pub fn sync_files(&self, files: &[&File]) -> Result<()> {
         if !files.iter().all(|file| file.is_of(self.engine())) {
             return Err(Error::Invalid("a file belongs to another volume".into()));

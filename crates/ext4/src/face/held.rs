@@ -1,4 +1,4 @@
-//! An inode in use by somebody outside.
+//! An inode held by a user of the crate.
 
 use super::volume::Shared;
 use crate::ground::error::{Error, Result};
@@ -7,35 +7,35 @@ use std::ops::Deref;
 use std::sync::Arc;
 use uext4_ondisk::Ino;
 
-/// A use of an inode, with its volume. It lets go by itself: the last one writes the times of overwrites, and frees an
-/// inode whose last name is gone. That takes handles, so no lock is held where one is dropped.
+/// A reference to an inode, together with its volume. Dropping the last one writes the times of overwrites and frees an
+/// unlinked inode. Both start handles, so drop it without holding a lock.
 ///
-/// The rooms below hold an `Arc` and drop it wherever they are: of an inode without a name that notes the number only
-/// (`inode/leave.rs`), and the next use that ends, operation or tick frees it.
+/// Internal code holds a plain `Arc` and may drop it anywhere: for an unlinked inode that only records the number
+/// (`inode/leave.rs`), and the next `Held` to be dropped, change or tick frees it.
 #[derive(Clone)]
 pub(crate) struct Held {
-    /// `None` while it is dropped.
+    /// `None` only during the drop.
     inode: Option<Arc<Inode>>,
     writes: bool,
     shared: Arc<Shared>,
 }
 
 impl Held {
-    /// A use for reading.
+    /// A reference for reading.
     pub(crate) fn new(inode: Arc<Inode>, shared: Arc<Shared>) -> Held {
         Held { inode: Some(inode), writes: false, shared }
     }
 
-    /// A use that may write.
+    /// A reference that may write.
     pub(crate) fn for_writing(inode: Arc<Inode>, shared: Arc<Shared>) -> Held {
         Held { inode: Some(inode), writes: true, shared }
     }
 
-    /// A use of the inode with this number: of `generation` only, if that is given. A number is given out again when
-    /// its inode was freed, with another generation.
+    /// A reference to the inode with this number, and with this `generation` if one is given. A freed number is reused
+    /// with another generation.
     ///
     /// # Errors
-    /// [`Error::Stale`] if the number is another inode's by now; those of reading it.
+    /// [`Error::Stale`] if the number was reused for another inode; those of reading it.
     pub(crate) fn by_number(shared: &Arc<Shared>, ino: Ino, generation: Option<u32>) -> Result<Held> {
         let held = Held::new(shared.fs.state.inode(ino)?, shared.clone());
         match generation {
@@ -64,7 +64,7 @@ impl Deref for Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let Some(inode) = self.inode.take() else { return };
-        // In a child the volume is the parent's.
+        // After a fork, the child must leave the parent's volume alone.
         if !self.shared.is_ours() {
             return;
         }
@@ -73,7 +73,7 @@ impl Drop for Held {
             files.close_times(&inode);
         }
         drop(inode);
-        // What cannot be freed waits: the next tick, the end of the volume or the next open tries again.
+        // If freeing fails, the next tick, the close or the next open tries again.
         let _waits = files.free_left();
     }
 }

@@ -1,4 +1,4 @@
-//! What `info` tells about an open volume.
+//! The facts about an open volume that `info` prints.
 
 use crate::face::volume::Volume;
 use crate::ground::damage::DescriptorDamage;
@@ -11,29 +11,29 @@ use uext4_ondisk::ext4::{MmpBlock, MmpOwner};
 /// Facts about a volume and its device. The superblock itself is [`Volume::superblock`].
 #[derive(Debug, Clone)]
 pub struct Info {
-    /// Opened without the right to write.
+    /// Opened read-only.
     pub read_only: bool,
     /// Names of all features set, as `dumpe2fs` prints them.
     pub features: Vec<String>,
     /// Block groups.
     pub groups: u32,
-    /// Engine, layers, sharing, notes.
+    /// Engine, layers, sharing and notes.
     pub device: Description,
     /// Sizes and alignment of the device.
     pub geometry: Geometry,
-    /// What the device can do.
+    /// What the device supports.
     pub capabilities: Capabilities,
-    /// The fence by which gates see who is inside, one for the whole process.
+    /// The memory fence that gates use to see who is inside; one for the whole process.
     pub fence: Fence,
     /// The journal inside the volume, if there is one.
     pub journal: Option<JournalInfo>,
-    /// The block of multi-mount protection as it was when the volume was opened, if it has that feature.
+    /// The multi-mount protection block as it was at open, if the volume has that feature.
     pub mmp: Option<MmpBlock>,
-    /// Damaged group descriptors, if there are any. Only of a volume opened read-only.
+    /// Damaged group descriptors, if any. Only for a volume opened read-only.
     pub descriptors: Option<DescriptorDamage>,
-    /// What was recovered when the volume was opened.
+    /// What recovery did at open.
     pub recovery: RecoveryInfo,
-    /// What a user should know, one sentence each.
+    /// Remarks for the user, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ impl Info {
             "mtime and ctime of overwrites live in memory until a sync, or the end of the file".to_owned(),
         ];
         if capabilities.dax == Some(DaxKind::Msync) {
-            notes.push("the mapping is not MAP_SYNC: durability costs an msync".into());
+            notes.push("the mapping is not MAP_SYNC: durability needs an msync".into());
         }
         if Fence::active() == Fence::Swap {
             notes.push("membarrier(2) is refused here: every request costs a locked instruction more".into());
@@ -80,7 +80,7 @@ impl Info {
 }
 
 impl Volume {
-    /// What there is to know about volume and device.
+    /// Facts about the volume and its device.
     pub fn info(&self) -> Info {
         Info::of(self)
     }

@@ -1,4 +1,4 @@
-//! The face: what users of the crate name.
+//! The face: the public API of the crate.
 
 pub(crate) mod cursor;
 pub mod explain;

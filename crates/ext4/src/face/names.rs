@@ -21,8 +21,8 @@ use uext4_iomap::{FileSystem, OpenFile};
 use uext4_ondisk::Ino;
 
 impl Volume {
-    /// The inode that `path` names, following symbolic links on the way, and the last one if `follow`. Paths
-    /// start at the root, with or without a slash.
+    /// Resolves `path` to an inode, following symbolic links in the middle, and the last one too if `follow`. Paths
+    /// start at the root, with or without a leading slash.
     pub fn resolve(&self, path: impl AsRef<Path>, follow: bool) -> Result<Ino> {
         Ok(self.resolve_inode(path.as_ref(), follow)?.ino())
     }
@@ -31,15 +31,15 @@ impl Volume {
         path::resolve(self.state(), path.as_os_str().as_bytes(), follow)
     }
 
-    /// Opens a regular file, and makes it if the options say so: inode and name in one step, which a crash leaves whole
-    /// or not at all.
+    /// Opens a regular file, and creates it if the options say so: inode and name in one transaction, so a crash leaves
+    /// both or neither.
     ///
     /// # Errors
-    /// For a file that is made: [`Error::Exists`], [`Error::NoSpace`], [`Error::Limit`], [`Error::NotPermitted`] in an
+    /// When the file is created: [`Error::Exists`], [`Error::NoSpace`], [`Error::Limit`], [`Error::NotPermitted`] in an
     /// immutable directory, [`Error::Incompatible`] where this version changes no names; nothing was changed then.
-    /// [`Error::Invalid`] if it is to be opened neither for reading nor for writing, [`Error::IsDirectory`],
-    /// [`Error::NotRegular`], [`Error::ReadOnly`] and [`Error::NotPermitted`] if it is to be written, and those of
-    /// finding and reading it.
+    /// [`Error::Invalid`] if it is opened for neither reading nor writing; [`Error::IsDirectory`],
+    /// [`Error::NotRegular`]; [`Error::ReadOnly`] and [`Error::NotPermitted`] if it is opened for writing; and those of
+    /// resolving the path and reading the inode.
     pub fn open_file(&self, path: impl AsRef<Path>, options: OpenOptions) -> Result<File> {
         options.check()?;
         let path = path.as_ref();
@@ -57,7 +57,7 @@ impl Volume {
         self.open_loaded(inode, options)
     }
 
-    /// Opens a regular file by inode number, and by generation if the options give one.
+    /// Opens a regular file by inode number, and checks its generation if the options give one.
     ///
     /// # Errors
     /// [`Error::Stale`]; those of [`Volume::open_file`].
@@ -67,21 +67,21 @@ impl Volume {
         self.open_loaded(Arc::clone(&held), options)
     }
 
-    /// Removes a name of a file, symbolic link or device: of anything but a directory. With its last name the file
-    /// goes, as soon as nobody has it open: until then it can be read and written. Its space is free for others after
-    /// the next commit. The name is gone for good after the next [`Volume::close`], or the next sync that commits.
+    /// Removes a name of a file, symbolic link or device: of anything but a directory. Removing the last name frees the
+    /// file once nobody has it open; until then it can be read and written. Its space can be reused after the next
+    /// commit. The removal is durable after the next [`Volume::close`], or the next sync that commits.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::IsDirectory`]; [`Error::NotPermitted`] for immutable and append-only files and
     /// directories; [`Error::ReadOnly`]; [`Error::Incompatible`] where this version changes no names, or cannot free
-    /// what the file has: nothing was changed then. Others may come from freeing the file, whose name is gone then; the
-    /// rest is done by the next open.
+    /// the file: nothing was changed then. Freeing the file can fail with other errors: its name is gone then, and the
+    /// next open frees the rest.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         self.check_changes()?;
         unlink::remove_file(&self.shared.fs, path.as_ref().as_os_str().as_bytes())
     }
 
-    /// Refuses a change of names on a volume that takes none now.
+    /// Refuses a change of names if the volume cannot be changed now.
     pub(super) fn check_changes(&self) -> Result<()> {
         if !self.shared.options.write {
             return Err(Error::ReadOnly("the volume was opened read-only"));
@@ -117,20 +117,20 @@ impl Volume {
         let open =
             OpenFile::new(inode, options.read, options.write, switches).with_priority(options.priority);
         let file = File::new(open, tail, self.shared.clone());
-        // An empty file may have blocks behind its end, and the time changes in any case. One inside its inode has
-        // nothing there, and cannot be changed yet.
+        // Even an empty file may have blocks past its end, and its times change. An empty inline file has nothing to
+        // cut, and inline contents cannot be changed.
         if options.truncate && (file.size() > 0 || !file.is_inline()) {
             file.set_len(0)?;
         }
         Ok(file)
     }
 
-    /// Attributes of what `path` names, following symbolic links.
+    /// Attributes of the file at `path`, following symbolic links.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         Ok(self.resolve_inode(path.as_ref(), true)?.metadata(self.state()))
     }
 
-    /// Attributes of what `path` names. If that is a link, those of the link itself.
+    /// Attributes of the file at `path`; of the link itself if it is a symbolic link.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         Ok(self.resolve_inode(path.as_ref(), false)?.metadata(self.state()))
     }
@@ -150,7 +150,7 @@ impl Volume {
         path::read_link(self.state(), &*self.state().inode(ino)?)
     }
 
-    /// The entries of a directory in their order on disk, `.` and `..` included.
+    /// The entries of a directory in on-disk order, including `.` and `..`.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
         let inode = self.resolve_inode(path.as_ref(), true)?;
         ReadDir::new(self.clone(), inode)

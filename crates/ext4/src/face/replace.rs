@@ -1,4 +1,4 @@
-//! A file that replaces another one as a whole.
+//! Replaces a file as a whole.
 
 use super::file::File;
 use super::volume::{Shared, Volume};
@@ -10,11 +10,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A file that has no name yet and is to take one, from [`Volume::replace_file`]. Fill [`Replacement::file`], then call
-/// [`Replacement::finish`]. Dropped before that, it goes, and the name leads to what it led to.
+/// A new file, still without a name, from [`Volume::replace_file`]. Fill [`Replacement::file`], then call
+/// [`Replacement::finish`]. If it is dropped before that, the new file is freed and the name still leads to the old
+/// one.
 pub struct Replacement {
     begun: Begun,
-    // Behind the other use of its inode.
+    // After `begun`, which refers to the same inode.
     file: File,
     shared: Arc<Shared>,
 }
@@ -26,13 +27,13 @@ impl std::fmt::Debug for Replacement {
 }
 
 impl Volume {
-    /// Begins to replace the file that `path` names, or to make it if there is none: an empty file without a name, open
-    /// for reading and writing. Symbolic links are followed. Nobody sees it before [`Replacement::finish`]; after a
-    /// crash or a failure the name leads to the old file, whole.
+    /// Starts replacing the file at `path`, or creating it if there is none: makes an empty file without a name, open
+    /// for reading and writing. Symbolic links are followed. Nobody sees the new file before [`Replacement::finish`];
+    /// after a crash or a failure the name leads to the old file, whole.
     ///
-    /// The new file has owner, group, permissions, access control lists, other extended attributes, project and
-    /// inherited flags of the old one, without what a write takes away (set-user-id, set-group-id, capabilities). If
-    /// there is no old one, mode and owner are those of `options`. It has one name: other names of the old file keep
+    /// The new file takes owner, group, permissions, access control lists, other extended attributes, project and
+    /// inherited flags from the old one, except what a write strips (set-user-id, set-group-id, capabilities). If there
+    /// is no old file, mode and owner are those of `options`. The new file has one name: other hard links still lead to
     /// the old file. Until [`Replacement::finish`] both take space.
     ///
     /// # Errors
@@ -67,15 +68,16 @@ impl Replacement {
         &self.file
     }
 
-    /// Gives the new file its name, in one step, in place of the file that has it by then: it is freed with its last
-    /// name and user. What was written through the file and has completed is there whenever the name is. Durable after
-    /// the next sync of the file or the volume, or [`Volume::close`].
+    /// Links the new file at the name, in one transaction, replacing the file that has the name by then. That one is
+    /// freed with its last name and user. Writes that completed on the new file are never missing once the name leads
+    /// to it. Durable after the next sync of the file or the volume, or [`Volume::close`].
     ///
-    /// On a volume without a journal a crash before the next sync leaves names to e2fsck, as of every change there.
+    /// On a volume without a journal, a crash before the next sync leaves the names to e2fsck, like any other change
+    /// there.
     ///
     /// # Errors
-    /// As of [`Volume::replace_file`]: the name leads to the old file then, and the new one is gone. Others come from
-    /// freeing the old file: the name leads to the new one.
+    /// As of [`Volume::replace_file`]: the name still leads to the old file then, and the new one is gone. Freeing the
+    /// old file can fail with other errors: the name leads to the new one then.
     pub fn finish(self) -> Result<File> {
         let Replacement { begun, file, shared } = self;
         replace::finish(&shared.fs, begun)?;

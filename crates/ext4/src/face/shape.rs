@@ -1,4 +1,4 @@
-//! Size and space of a file: truncate, allocate, punch, shift, prepare, and where data and holes are.
+//! Size and space of a file: truncate, allocate, punch, shift, prepare, and finding data and holes.
 
 use crate::change::Files;
 use crate::face::file::File;
@@ -9,7 +9,7 @@ use crate::seam::Ext4;
 use uext4_iomap::gate::InodeGuard;
 use uext4_iomap::{Engine, OpenFile, Pieces, Range, State};
 
-/// What [`File::fallocate`] does, as the modes of Linux's `fallocate(2)`.
+/// What [`File::fallocate`] does; the modes of Linux's `fallocate(2)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fallocate {
@@ -23,20 +23,20 @@ pub enum Fallocate {
     Zero,
     /// The same, but the size stays.
     ZeroKeepSize,
-    /// The range is taken out: what is behind it follows on what is in front (`FALLOC_FL_COLLAPSE_RANGE`).
+    /// The range is removed: the bytes after it move down to its start (`FALLOC_FL_COLLAPSE_RANGE`).
     Collapse,
-    /// A hole is put in at its place: what is from there on moves behind it (`FALLOC_FL_INSERT_RANGE`).
+    /// A hole is inserted: the bytes from its start on move up by its length (`FALLOC_FL_INSERT_RANGE`).
     Insert,
 }
 
 impl Fallocate {
-    /// Whether it needs a map with an unwritten state.
+    /// Whether it needs a map that can mark blocks unwritten.
     fn needs_extents(self) -> bool {
         self != Fallocate::Punch
     }
 }
 
-/// A file whose gate is held alone.
+/// A file with its gate held exclusively.
 struct Alone<'f> {
     engine: &'f Engine<Ext4>,
     open: &'f OpenFile<Ext4>,
@@ -48,14 +48,13 @@ struct Alone<'f> {
 }
 
 impl File {
-    /// Makes the file `size` bytes long, as `ftruncate(2)`. What is cut off is gone, blocks behind the old size too;
-    /// what is added reads as zeros and has no blocks. Durable after the next sync.
+    /// Makes the file `size` bytes long, as `ftruncate(2)`. Shrinking frees everything past the new end, including
+    /// blocks past the old size; growing adds a hole that reads as zeros. Durable after the next sync.
     ///
     /// # Errors
     /// [`Error::Limit`] for a size that the file cannot have, [`Error::NotPermitted`], [`Error::Incompatible`] naming
-    /// what cannot be changed (contents inside the inode, no journal, quota), [`Error::BadMode`]: nothing was changed
-    /// then. If a long truncation fails in the middle, or a crash ends it, the file is longer than asked for and
-    /// shorter than it was.
+    /// what cannot be changed (inline contents, no journal, quota), [`Error::BadMode`]: nothing was changed then. If a
+    /// long truncation fails or crashes in the middle, the file is longer than asked for and shorter than it was.
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.check_shape(false)?;
         let mut drain = size <= self.size();
@@ -77,26 +76,26 @@ impl File {
         alone.files.truncate(alone.inode, &alone.held, size)
     }
 
-    /// Allocates, frees or moves what lies at the `length` bytes from `pos` on, as `fallocate(2)` does on ext4.
-    /// Durable after the next sync.
+    /// Allocates, frees or moves the `length` bytes from `pos` on, as `fallocate(2)` does on ext4. Durable after the
+    /// next sync.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: a length of 0; ends of [`Fallocate::Collapse`] and [`Fallocate::Insert`] that are not
-    /// multiples of the cluster (of the block on volumes without clusters), or behind the last byte. [`Error::Limit`]
-    /// for an end that the file cannot have. [`Error::NoSpace`]: what was allocated up to then stays; a punch has
-    /// changed nothing; zeros may be partly there. [`Error::Incompatible`] for files with block pointers, which can
-    /// only be punched, as in Linux. Others as of [`File::set_len`].
+    /// [`Error::Invalid`]: a length of 0; a range of [`Fallocate::Collapse`] or [`Fallocate::Insert`] that is not
+    /// aligned to the cluster (to the block on volumes without clusters), or reaches past the last byte.
+    /// [`Error::Limit`] for an end that the file cannot have. [`Error::NoSpace`]: blocks allocated so far stay; a punch
+    /// has changed nothing; zeroing may be partly done. [`Error::Incompatible`] for files with block pointers, which
+    /// can only be punched, as in Linux. Others as of [`File::set_len`].
     pub fn fallocate(&self, mode: Fallocate, pos: u64, length: u64) -> Result<()> {
         check_mode(self.engine(), self.open_file(), mode, pos, length)?;
         self.alone(true)?.fallocate(mode, pos, length)
     }
 
-    /// Makes every later write to the first `size` bytes a pure overwrite: they get blocks, as few runs as there is
-    /// room for; those that are not written yet are zeroed on the device and become written. What is written stays.
-    /// The file grows to `size` if it is shorter. Durable after the next sync.
+    /// Makes every later write to the first `size` bytes a pure overwrite: allocates the missing blocks in as few runs
+    /// as possible, zeroes all unwritten ones on the device and marks them written. Written data stays. The file grows
+    /// to `size` if it is shorter. Durable after the next sync.
     ///
     /// # Errors
-    /// As of [`Fallocate::Allocate`], but files with block pointers can be prepared.
+    /// As of [`Fallocate::Allocate`], except that files with block pointers can be prepared.
     pub fn prepare(&self, size: u64) -> Result<()> {
         self.check_shape(false)?;
         let alone = self.alone(true)?;
@@ -107,8 +106,8 @@ impl File {
         }
     }
 
-    /// The first byte from `pos` on that is written; `None` if none is, or `pos` is not inside the file. Unwritten
-    /// blocks count as holes.
+    /// The first written byte at or after `pos`; `None` if there is none. Unwritten blocks count as
+    /// holes.
     ///
     /// # Errors
     /// Those of loading the map.
@@ -116,8 +115,8 @@ impl File {
         self.seek(pos, |state| matches!(state, State::Written | State::Inline))
     }
 
-    /// The first byte from `pos` on that is not written: the size at the latest. `None` if `pos` is not inside the
-    /// file.
+    /// The first byte at or after `pos` that is in a hole; the end of the file counts as one. `None` if `pos` is
+    /// not inside the file.
     ///
     /// # Errors
     /// Those of loading the map.
@@ -149,7 +148,7 @@ impl File {
     }
 }
 
-/// Whether size and map of a file may be changed.
+/// Checks that size and map of a file may be changed.
 fn check_shape(engine: &Engine<Ext4>, open: &OpenFile<Ext4>, needs_extents: bool) -> Result<()> {
     let (inode, fs) = (&open.inode, engine.fs());
     if inode.is_inline() {
@@ -162,7 +161,7 @@ fn check_shape(engine: &Engine<Ext4>, open: &OpenFile<Ext4>, needs_extents: bool
     }
 }
 
-/// Whether this can be done to this file at all.
+/// Checks that this file supports the mode.
 fn check_mode(
     engine: &Engine<Ext4>,
     open: &OpenFile<Ext4>,
@@ -179,7 +178,7 @@ fn check_mode(
     check_shape(engine, open, mode.needs_extents())
 }
 
-/// [`File::fallocate`] for somebody who holds the gate, drained.
+/// [`File::fallocate`] for a caller that holds the gate exclusively, drained.
 pub(super) fn fallocate(
     engine: &Engine<Ext4>,
     open: &OpenFile<Ext4>,
@@ -215,7 +214,7 @@ impl<'f> Alone<'f> {
         }
     }
 
-    /// The change begins: nothing refuses it any more. What the file may do when it is run goes first.
+    /// Called after all checks, right before the first change. Strips set-id bits and capabilities first.
     fn begin(&self) -> Result<()> {
         if self.inode.state.is_privileged() {
             self.files.drop_privileges(self.inode)?;
@@ -224,7 +223,7 @@ impl<'f> Alone<'f> {
         Ok(())
     }
 
-    /// Zeroes bytes on the device where they are written.
+    /// Zeroes the written blocks of a range on the device.
     fn zero(&self, pos: u64, end: u64) -> Result<()> {
         self.zero_where(pos, end, State::Written)
     }
@@ -234,7 +233,7 @@ impl<'f> Alone<'f> {
         self.engine.zero(self.open, &self.held, range, state)
     }
 
-    /// Another size behind the one it has. Whoever mapped the file may have left bytes behind the old one.
+    /// Grows the file. A program that mapped the file may have left bytes past the old end, so zero them first.
     fn grow(&self, size: u64) -> Result<()> {
         let before = self.size();
         self.zero(before, before.next_multiple_of(self.block))?;
@@ -258,7 +257,7 @@ impl<'f> Alone<'f> {
         if pos >= size {
             return Ok(());
         }
-        // What is allocated behind the last block stays, as in Linux.
+        // Preallocated blocks past the end stay, as in Linux.
         let end = end.min(size.next_multiple_of(self.block));
         let whole = pos.div_ceil(self.block)..end / self.block;
         self.begin()?;
@@ -270,7 +269,7 @@ impl<'f> Alone<'f> {
         self.files.remove(self.inode, &self.held, whole, promise.as_ref())
     }
 
-    /// What lies in front of the first whole block of a range, and behind the last one.
+    /// Zeroes the partial blocks at both ends of a range.
     fn zero_edges(&self, pos: u64, end: u64) -> Result<()> {
         self.zero(pos, pos.next_multiple_of(self.block))?;
         self.zero(end / self.block * self.block, end)
@@ -291,22 +290,20 @@ impl<'f> Alone<'f> {
         if grows && end > self.size() { self.grow(end) } else { Ok(()) }
     }
 
-    /// The blocks of a range that is taken out or put in.
+    /// The blocks of a range to collapse or insert.
     fn gap(&self, pos: u64, end: u64) -> Result<std::ops::Range<u64>> {
         let clusters = u64::from(self.engine.fs().state.superblock.geometry.cluster_blocks());
         let unit = self.block * clusters;
         match (pos | end) & (unit - 1) {
             0 => Ok(pos / self.block..end / self.block),
-            _ => Err(Error::Invalid(format!("ends of the range that are not multiples of {unit} bytes"))),
+            _ => Err(Error::Invalid(format!("both ends of the range must be multiples of {unit} bytes"))),
         }
     }
 
     fn collapse(&self, pos: u64, end: u64) -> Result<()> {
         let (gap, size) = (self.gap(pos, end)?, self.size());
         if end >= size {
-            return Err(Error::Invalid(
-                "a range to be taken out that is not in front of the last byte".into(),
-            ));
+            return Err(Error::Invalid("a range to collapse must end before the end of the file".into()));
         }
         self.begin()?;
         self.files.collapse(self.inode, &self.held, gap, size - (end - pos))
@@ -315,7 +312,7 @@ impl<'f> Alone<'f> {
     fn insert(&self, pos: u64, end: u64) -> Result<()> {
         let (gap, size) = (self.gap(pos, end)?, self.size());
         if pos >= size {
-            return Err(Error::Invalid("a hole that is to be put in behind the last byte".into()));
+            return Err(Error::Invalid("a hole must be inserted before the end of the file".into()));
         }
         let size = size.saturating_add(end - pos);
         self.files.check_size(self.inode, size)?;
@@ -332,7 +329,8 @@ impl<'f> Alone<'f> {
         }
         self.files.allocate(self.inode, blocks.clone())?;
         let _promise = self.files.promise(self.inode, blocks.clone())?;
-        // Before anything that follows can be seen: the rest of the last block, then what is not written.
+        // Zero the rest of the last block, then the unwritten blocks, before a larger size or a written state exposes
+        // them.
         let before = self.size();
         if size > before {
             self.zero(before, before.next_multiple_of(self.block))?;
@@ -344,7 +342,7 @@ impl<'f> Alone<'f> {
         }
     }
 
-    /// The same for a map of block pointers: what it gets is zeroed, and data at once.
+    /// The same for block pointers, which have no unwritten state: new blocks are zeroed before they are mapped.
     fn prepare_pointers(&self, size: u64) -> Result<()> {
         self.files.check_size(self.inode, size)?;
         self.begin()?;

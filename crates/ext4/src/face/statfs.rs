@@ -1,4 +1,4 @@
-//! How full a volume is, as `statfs(2)` of a mounted one says.
+//! How full a volume is, as `statfs(2)` reports for a mounted one.
 
 use crate::alloc::reserve::set_aside;
 use crate::face::volume::Volume;
@@ -12,13 +12,13 @@ use uext4_ondisk::ext4::{Compat, RoCompat};
 pub struct StatFs {
     /// Bytes of a block.
     pub block_size: u32,
-    /// Blocks that data can have: the volume without its fixed metadata (`f_blocks`).
+    /// Blocks available for data in all: the volume without its fixed metadata (`f_blocks`).
     pub blocks: u64,
     /// Blocks of fixed metadata: superblocks, descriptors, bitmaps, inode tables, journal.
     pub overhead: u64,
     /// Free blocks (`f_bfree`).
     pub free: u64,
-    /// Free blocks for users other than root (`f_bavail`), and for the data of files here
+    /// Free blocks for users other than root (`f_bavail`), and for file data written here
     /// ([`VolumeOptions::reserved`](crate::VolumeOptions::reserved)).
     pub available: u64,
     /// Inodes (`f_files`).
@@ -28,11 +28,11 @@ pub struct StatFs {
 }
 
 impl Volume {
-    /// Space and inodes in use, counted as the kernel does when it mounts the volume (`ext4_statfs` and
-    /// `ext4_calculate_overhead` in fs/ext4/super.c): free counts are those of the group descriptors.
+    /// Space and inodes in use, counted as the kernel does at mount (`ext4_statfs` and `ext4_calculate_overhead` in
+    /// fs/ext4/super.c): free counts come from the group descriptors.
     ///
     /// # Errors
-    /// Those of reading group descriptors, damaged ones included: nothing else vouches for free counts.
+    /// Those of reading group descriptors, damaged ones included: the free counts have no other source.
     pub fn statfs(&self) -> Result<StatFs> {
         let state = self.state();
         let superblock = &state.superblock;
@@ -64,7 +64,7 @@ impl Ext4State {
         let superblock = &self.superblock;
         let geometry = &superblock.geometry;
         let cluster = u64::from(geometry.cluster_blocks());
-        // With clusters the count of mke2fs stands, unless it is impossible. Without, we count again.
+        // With clusters, trust the count of mke2fs unless it is impossible. Without, count again.
         let stored = u64::from(superblock.overhead_clusters);
         let bigalloc = superblock.features.ro_compat.contains(RoCompat::BIGALLOC);
         if bigalloc && stored > 0 && stored <= geometry.blocks_count() {
@@ -76,8 +76,8 @@ impl Ext4State {
         Ok(groups.saturating_add(self.journal_blocks()?.div_ceil(cluster)).saturating_mul(cluster))
     }
 
-    /// Clusters of a group's metadata, counted for the group that they serve, wherever they lie. Several kinds can
-    /// share a cluster: with large clusters this is an upper bound, as the kernel's own.
+    /// Clusters of a group's metadata, counted for the group it describes, wherever it lies. Different metadata can
+    /// share a cluster: with large clusters this is an upper bound, as is the kernel's count.
     fn group_overhead(&self, group: Group) -> u64 {
         let geometry = &self.superblock.geometry;
         let bitmaps = 2;

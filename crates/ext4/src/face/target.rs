@@ -1,12 +1,12 @@
-//! What a program's arguments name: a device, and a path inside its volume.
+//! Program arguments that name a device and a path inside its volume.
 
 use std::fmt;
 use uext4_blockdev::spec::DeviceSpec;
 use uext4_blockdev::{Error, Result};
 
-/// A device and, where a file is meant, its path inside the volume: `DEVICE[:/path]`.
+/// A device and, for a file, its path inside the volume: `DEVICE[:/path]`.
 ///
-/// The path begins at the `/` of the first `:/` behind the device's scheme, and is taken verbatim to the end.
+/// The path begins at the `/` of the first `:/` after the device's scheme, and is taken verbatim to the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// The device.
@@ -37,7 +37,7 @@ impl Target {
             None => (text, None),
         };
         if path.as_ref().is_some_and(|path| path.contains(&0)) {
-            return Err(bad("the inner path has a NUL byte".into()));
+            return Err(bad("the path inside the volume has a NUL byte".into()));
         }
         let spec = DeviceSpec::parse_bytes(device).map_err(|error| match error {
             Error::BadSpec { reason, .. } => bad(reason),
@@ -46,16 +46,16 @@ impl Target {
         Ok(Target { spec, path })
     }
 
-    /// Whether an argument of `cp` names something inside a volume. Without an inner path it is a path of the host,
-    /// whatever else it looks like. This reports no error: for an inner path and an unknown scheme (`s3://bucket`) it
-    /// answers `true`, and [`Target::parse_bytes`] refuses the argument.
+    /// Whether an argument of `cp` names a file inside a volume. Without an inner path it is a path of the host,
+    /// whatever else it looks like. This reports no error: for an inner path with an unknown scheme (`s3://bucket`) it
+    /// returns `true`, and [`Target::parse_bytes`] refuses the argument.
     #[must_use]
     pub fn has_inner_path(text: &[u8]) -> bool {
         find_path(text, DeviceSpec::scheme_length(text).unwrap_or(0)).is_some()
     }
 }
 
-/// Index of the colon of the first `:/` from `start` on.
+/// Index of the colon of the first `:/` at or after `start`.
 fn find_path(text: &[u8], start: usize) -> Option<usize> {
     text[start..].windows(2).position(|pair| pair == b":/").map(|at| start + at)
 }

@@ -1,4 +1,4 @@
-//! What a volume that is open for writing needs now and then: commits, times, whether somebody asks or not.
+//! Periodic work of a volume open for writing: commits, and writing of times.
 
 use crate::ground::error::{Error, Result};
 use crate::seam::Ext4;
@@ -8,12 +8,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use uext4_iomap::{Engine, FileSystem};
 
-/// Most time that the times of an overwritten file are in memory only, if somebody ticks.
+/// How long the times of an overwritten file may stay in memory only, given regular ticks.
 const TIMES_AGE: Duration = Duration::from_secs(30);
-/// Longest time between two looks of the thread.
+/// Longest pause of the thread between two ticks.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Commits a transaction that is older than the interval, and writes old times.
+/// Commits a transaction that is older than the interval, and writes times that have waited long enough.
 pub(super) fn tick(fs: &Ext4, commit_interval: Duration) -> Result<()> {
     if !fs.state.can_change() {
         return Ok(());
@@ -26,18 +26,18 @@ pub(super) fn tick(fs: &Ext4, commit_interval: Duration) -> Result<()> {
     times
 }
 
-/// Makes everything durable that was done before: changes of all kinds, times, and data that is complete.
+/// Makes everything before this call durable: metadata changes, times, and completed data.
 pub(super) fn sync_all(fs: &Ext4, engine: &Engine<Ext4>) -> Result<()> {
-    // Times are a change as well: they go with the commit.
+    // Times are metadata too: the commit includes them.
     let times = if fs.state.can_change() { fs.files().write_old_times(Duration::ZERO) } else { Ok(()) };
     fs.state.commit_all()?;
-    // A commit may have had nothing to do, or have begun before the last data was complete.
+    // Flush in any case: the commit may have had nothing to do, or have begun before the last data completed.
     engine.sync_many(&[], true)?;
     times
 }
 
-/// A thread that ticks. It has a part in the file system but none in the volume, which can go at any time: whoever ends
-/// that stops the thread first.
+/// A thread that calls `tick`. It holds the file system but not the volume, which may be dropped at any time: the drop
+/// stops the thread first.
 pub(super) struct Background {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
@@ -50,7 +50,7 @@ struct Stop {
 }
 
 impl Stop {
-    /// Waits for so long. Whether to go on.
+    /// Sleeps for `length`. Returns whether to go on.
     fn pause(&self, length: Duration) -> bool {
         let until = Instant::now() + length;
         let mut asked = self.asked.lock();
@@ -64,34 +64,36 @@ impl Stop {
 }
 
 impl Background {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the system gives no thread.
+    /// [`Error::Invalid`] if the system cannot start a thread.
     pub(super) fn start(fs: Arc<Ext4>, commit_interval: Duration) -> Result<Background> {
         let stop = Arc::new(Stop::default());
         let (own, look) = (stop.clone(), (commit_interval / 4).clamp(Duration::from_millis(10), LOOK));
         let work = move || {
             while own.pause(look) {
-                // An aborted volume says so to everybody who asks something of it. Nothing is due any more.
+                // An aborted volume reports that to every caller. The thread has nothing left to do.
                 if matches!(tick(&fs, commit_interval), Err(Error::Aborted(_) | Error::Journal(_))) {
                     break;
                 }
             }
         };
         let thread = std::thread::Builder::new().name("uext4-tick".into()).spawn(work);
-        let thread = thread.map_err(|error| Error::Invalid(format!("no thread for the volume: {error}")))?;
+        let thread = thread.map_err(|error| {
+            Error::Invalid(format!("cannot start the volume's background thread: {error}"))
+        })?;
         Ok(Background { stop, thread: Some(thread) })
     }
 }
 
 impl Drop for Background {
-    /// Waits for what it is at.
+    /// Waits for the tick under way.
     fn drop(&mut self) {
         *self.stop.asked.lock() = true;
         self.stop.told.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A panic was its own, and has aborted the volume if it was in the middle of something.
+            // A panic of the thread is not ours to pass on; inside a change it has aborted the volume.
             let _ended = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Telling the device what is free.
+//! Telling the device which blocks are free.
 
 use crate::face::volume::Volume;
 use crate::ground::error::{Error, Result};
@@ -6,14 +6,13 @@ use std::ops::Range;
 use uext4_iomap::FileSystem;
 
 impl Volume {
-    /// Tells the device which blocks of a range of the volume are free, in bytes, as `fstrim` does, and returns how
-    /// many bytes that were. Free runs shorter than `minimum` bytes are left alone. Blocks that were freed by a
-    /// transaction that is not durable yet are not among them. It goes group by group: nobody gets blocks of that group
-    /// meanwhile.
+    /// Discards the free blocks of a range of the volume (in bytes), as `fstrim` does, and returns how many bytes that
+    /// were. Free runs shorter than `minimum` bytes are skipped, and so are blocks freed by a transaction that is not
+    /// durable yet. It works group by group; no blocks of a group are allocated while it is trimmed.
     ///
     /// # Errors
-    /// [`Error::Io`] if the device takes no discards; [`Error::ReadOnly`]; [`Error::Aborted`]; those of reading
-    /// groups, and of the device. What was discarded by then stays so.
+    /// [`Error::Io`] if the device does not support discard; [`Error::ReadOnly`]; [`Error::Aborted`]; those of reading
+    /// groups, and of the device. What was discarded until then stays discarded.
     pub fn trim(&self, range: Range<u64>, minimum: u64) -> Result<u64> {
         if !self.shared.is_ours() {
             return Err(uext4_blockdev::Error::Forked.into());

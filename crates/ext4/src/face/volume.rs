@@ -30,23 +30,23 @@ pub struct Volume {
     pub(super) shared: Arc<Shared>,
 }
 
-/// What files and queues of a volume share.
+/// What a volume's clones, files and queues share.
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine<Ext4>>,
     pub(crate) fs: Arc<Ext4>,
     pub(super) options: VolumeOptions,
-    /// The device as it was given, without the overlay of recovery.
+    /// The device as it was given, without the overlay of an in-memory recovery.
     device: Arc<dyn Device>,
-    /// Whether an open for writing would succeed. Empty until somebody asks.
+    /// Whether an open for writing would succeed. Computed on first use.
     writable: OnceLock<Result<()>>,
-    /// The process that opened it.
+    /// The process that opened the volume.
     process: u32,
     last_stats: Arc<OnceLock<Stats>>,
-    /// Until the end.
+    /// `None` after the volume ended.
     background: Option<Background>,
-    /// On volumes with multi-mount protection, until everything is home.
+    /// Set on volumes with multi-mount protection until all blocks are written home.
     heartbeat: Option<Heartbeat>,
-    /// All is home.
+    /// All blocks are written home.
     ended: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Shared {
 pub struct LastStats(Arc<OnceLock<Stats>>);
 
 impl LastStats {
-    /// `None` as long as somebody has the volume, or one of its files or queues.
+    /// `None` while a clone, file or queue of the volume exists.
     #[must_use]
     pub fn get(&self) -> Option<Stats> {
         self.0.get().copied()
@@ -63,8 +63,8 @@ impl LastStats {
 }
 
 impl Shared {
-    /// Checks whether the volume could be opened for writing. Asks only the volume, not whether the device can be
-    /// written or is in use. For a volume that is open read-only, it rehearses the open once and writes nothing.
+    /// Checks whether the volume could be opened for writing. Looks only at the volume, not at whether the device is
+    /// writable or in use. For a volume opened read-only, it rehearses such an open once and writes nothing.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.options.write {
             return Ok(());
@@ -74,7 +74,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Whether this process opened it: in a child the volume is the parent's.
+    /// Whether this process opened the volume. In a forked child it belongs to the parent.
     pub(super) fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
@@ -95,7 +95,7 @@ impl Shared {
             .with(Counter::HomeWrites, journal.home_writes)
     }
 
-    /// Frees what was unlinked and brings everything home.
+    /// Frees unlinked inodes and writes all blocks home.
     fn end(&self) -> Result<()> {
         let files = self.fs.files();
         let released = files.free_all_left();
@@ -105,9 +105,9 @@ impl Shared {
 }
 
 impl Shared {
-    /// The end of the last clone.
+    /// Ends the volume when its last clone goes.
     fn finish(&mut self) -> Result<()> {
-        // What it is at comes home with the rest.
+        // Stop the thread first: what its tick changes must go home too.
         drop(self.background.take());
         self.ended = true;
         let ended = self.end();
@@ -120,11 +120,11 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         if !self.is_ours() {
-            // The threads are the parent's.
+            // The threads run in the parent only.
             std::mem::forget((self.background.take(), self.heartbeat.take()));
         } else {
             if !self.ended {
-                // Whoever wants to know how it went calls [`Volume::close`].
+                // A drop cannot report errors; [`Volume::close`] does.
                 let _not_told = self.finish();
             }
             let _only_once = self.last_stats.set(self.stats());
@@ -137,15 +137,15 @@ impl Volume {
     /// `"disk.img?partition=2"`), or the path of an image file or block device, taken byte by byte. [`ToDevice`] says
     /// which type is which.
     ///
-    /// A journal that is not empty is replayed first: for writing onto the device, for reading in memory
-    /// ([`Info::recovery`](crate::Info::recovery)). An open for writing first makes durable what the device was given
-    /// before (`Device::settle`). That can take long for an image that was copied just now. A read-only open goes on
-    /// with damaged group descriptors and tells of them ([`Info::descriptors`](crate::Info::descriptors)).
+    /// A journal that is not empty is replayed first: onto the device when opened for writing, in memory when opened
+    /// for reading ([`Info::recovery`](crate::Info::recovery)). An open for writing first makes earlier writes to the
+    /// device durable (`Device::settle`), which can take long for an image that was just copied. A read-only open
+    /// tolerates damaged group descriptors and reports them ([`Info::descriptors`](crate::Info::descriptors)).
     ///
     /// # Errors
-    /// [`Error::NotExt4`] saying what is there instead, [`Error::InUse`], [`Error::Incompatible`] naming the feature,
-    /// [`Error::Journal`] if the journal is damaged and the volume is to be written, [`Error::Corrupt`] (for writing,
-    /// of group descriptors too), and those of the device.
+    /// [`Error::NotExt4`] naming what is there instead, [`Error::InUse`], [`Error::Incompatible`] naming the feature,
+    /// [`Error::Journal`] if the journal is damaged and the volume is opened for writing, [`Error::Corrupt`] (when
+    /// opened for writing, of group descriptors too), and those of the device.
     pub fn open(device: impl ToDevice, options: VolumeOptions) -> Result<Volume> {
         Self::open_spec(&device.to_device()?, options)
     }
@@ -157,7 +157,7 @@ impl Volume {
         Self::open_device(opened.device, options)
     }
 
-    /// Opens the volume on a device that the caller opened and perhaps wrapped in layers.
+    /// Opens the volume on a device that the caller opened, possibly wrapped in layers.
     pub fn open_device(device: Arc<dyn Device>, options: VolumeOptions) -> Result<Volume> {
         if options.write && device.capabilities().read_only {
             return Err(Error::ReadOnly("the device"));
@@ -171,11 +171,11 @@ impl Volume {
             features::check_writable(&superblock)?;
             heartbeat = heartbeat::claim(&device, &superblock, options.mmp_second)?;
             if heartbeat.is_some() {
-                // Who had it until now may have changed it.
+                // The previous user may have changed it until the lock was taken.
                 superblock = read_superblock(&*device)?;
             }
             // A durable write is lost if the file system around it is lost. The image may have been made or copied
-            // without a sync, and FUA makes only one range durable.
+            // without a sync, and FUA covers only the range it writes.
             device.settle()?;
         }
         let given = device.clone();
@@ -211,13 +211,13 @@ impl Volume {
         })
     }
 
-    /// Makes all changes durable and brings them home, so that the next open needs no recovery. Dropping the last clone
-    /// does the same, but cannot say how it went. Files that are still open stay usable. One of them that has no
-    /// name any more is freed later, at the latest by the next open for writing.
+    /// Makes all changes durable and writes them home, so that the next open needs no recovery. Dropping the last clone
+    /// does the same, but cannot report errors. Files that are still open stay usable. An unlinked one among them is
+    /// freed later, at the latest by the next open for writing.
     ///
     /// # Errors
-    /// [`Error::Aborted`] if the volume was aborted before or is now: what was acknowledged as durable is in its log
-    /// then, and the next open recovers it.
+    /// [`Error::Aborted`] if the volume was aborted before or is now: everything acknowledged as durable is in its log,
+    /// and the next open recovers it.
     pub fn close(self) -> Result<()> {
         if !self.shared.is_ours() {
             return Err(blockdev::Error::Forked.into());
@@ -229,16 +229,15 @@ impl Volume {
         }
     }
 
-    /// Does what is due: commits a transaction that is older than
-    /// [`VolumeOptions::commit_interval`], and writes times of overwrites that were in memory for half a minute; those
-    /// of a file that was never looked at here are written at once. Nothing is due on a volume that is open for
-    /// reading.
+    /// Does the periodic work: commits a transaction that is older than [`VolumeOptions::commit_interval`], and writes
+    /// times of overwrites that have been in memory for half a minute (at once for a file whose attributes were never
+    /// read here). Does nothing on a volume opened for reading.
     ///
-    /// Call it about once a second, or have [`VolumeOptions::background`] do so. Without either, what was not synced is
+    /// Call it about once a second, or let [`VolumeOptions::background`] do so. Without either, unsynced changes become
     /// durable with the next sync that commits, or when the volume is closed.
     ///
     /// # Errors
-    /// [`Error::Aborted`]; [`Error::Corrupt`] of a record. What else was due is done.
+    /// [`Error::Aborted`]; [`Error::Corrupt`] of a record. The rest of the work is done all the same.
     pub fn tick(&self) -> Result<()> {
         if !self.shared.is_ours() {
             return Err(blockdev::Error::Forked.into());
@@ -246,13 +245,13 @@ impl Volume {
         tick(&self.shared.fs, self.shared.options.commit_interval)
     }
 
-    /// Makes all durable that was done before this call: names, sizes, attributes, times, and data whose writes have
-    /// completed, of every file. As `syncfs`: a commit and a flush. It also makes durable that a name was taken away,
-    /// which no sync of a file says. Nothing of a volume that is open for reading.
+    /// Makes everything before this call durable, as `syncfs` does with a commit and a flush: names, sizes, attributes,
+    /// times, and data of completed writes, of every file. That includes removed names, which no sync of a file covers.
+    /// Does nothing on a volume opened for reading.
     ///
     /// # Errors
     /// [`Error::Aborted`], [`Error::Io`] if the flush fails: nothing is promised then. [`Error::Corrupt`] of a record
-    /// whose times could not be written; all else is durable.
+    /// whose times could not be written; everything else is durable.
     pub fn sync_all(&self) -> Result<()> {
         if !self.shared.is_ours() {
             return Err(blockdev::Error::Forked.into());
@@ -301,32 +300,32 @@ impl Volume {
         self.shared.options.write
     }
 
-    /// Counters of routes since the volume was opened, and of what its journal did: what is changed without the engine
-    /// (sizes, names, orphans) starts handles too. Most queued requests are counted when a call to their queue
-    /// finds them complete. So wait for what is in flight before you compare two readings.
+    /// Counters of routes since the volume was opened, and of its journal. Changes made outside the engine (sizes,
+    /// names, orphans) start handles too. Most queued requests are counted when a call to their queue finds them
+    /// complete, so wait for requests in flight before you compare two readings.
     pub fn stats(&self) -> Stats {
         self.shared.stats()
     }
 
-    /// The counters as they will be at the end, when the last clone of the volume is gone and all is home.
+    /// The counters at the end: after the last clone of the volume is gone and all blocks are written home.
     pub fn last_stats(&self) -> LastStats {
         LastStats(self.shared.last_stats.clone())
     }
 
-    /// The primary superblock as it is on `device` now, decoded and checked as for opening. Copies in a log are not
-    /// looked at. This is for volumes that cannot be opened.
+    /// The primary superblock as it is on `device` now, decoded and checked as for opening. Copies in the journal are
+    /// ignored. For volumes that cannot be opened.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it is damaged or is none, [`Error::Incompatible`] naming the feature, [`Error::TooSmall`]
-    /// if the device cannot hold the volume, and those of the device.
+    /// [`Error::Corrupt`] if it is damaged or is no superblock, [`Error::Incompatible`] naming the feature,
+    /// [`Error::TooSmall`] if the device is smaller than the volume, and those of the device.
     pub fn read_superblock(device: &dyn Device) -> Result<Superblock> {
         let superblock = read_superblock(device)?;
         check_device(&superblock, device)?;
         Ok(superblock)
     }
 
-    /// The block of multi-mount protection as it is on `device` now, or `None` without that feature. This is for
-    /// volumes that cannot be opened.
+    /// The multi-mount protection block as it is on `device` now, or `None` without that feature. For volumes that
+    /// cannot be opened.
     ///
     /// # Errors
     /// [`Error::Corrupt`] naming the block, and those of the device.

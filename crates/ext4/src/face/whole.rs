@@ -1,4 +1,4 @@
-//! Calls that answer about a path at once, as the free functions of `std::fs` do.
+//! Calls that answer about a path in one step, like the free functions of `std::fs`.
 
 use crate::face::file::File;
 use crate::face::volume::Volume;
@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes read at a time: memory is touched only as contents arrive.
+/// Bytes read at a time, so that memory grows only as contents arrive.
 const STEP: usize = 1 << 20;
 
 impl Volume {
@@ -40,12 +40,12 @@ impl Volume {
         read_whole(&file, size)
     }
 
-    /// Whether `path` names something, following symbolic links: one that leads nowhere does not. As
-    /// [`std::fs::exists`], "no" means that a name is missing and nothing else.
+    /// Whether `path` exists, following symbolic links: a dangling link does not count. As with [`std::fs::exists`],
+    /// "no" means that a name is missing and nothing else.
     ///
     /// # Errors
-    /// Those that hide the answer: [`Error::NotDirectory`] in the middle of the path, [`Error::TooManyLinks`], damage,
-    /// a device that fails.
+    /// Those that leave the answer unknown: [`Error::NotDirectory`] in the middle of the path, [`Error::TooManyLinks`],
+    /// damage, a device that fails.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.resolve(path, true) {
             Ok(_) => Ok(true),
@@ -54,21 +54,20 @@ impl Volume {
         }
     }
 
-    /// The one absolute path of what `path` names: no `.`, no `..`, no symbolic link, no needless slash, and names
-    /// spelt as the directory has them (which makes a difference in case-folded directories only). As
-    /// [`std::fs::canonicalize`]. Bytes, not necessarily UTF-8. Paths start at the root, with or without a slash.
+    /// The canonical absolute path of `path`: no `.`, no `..`, no symbolic link, no redundant slash, and names spelt as
+    /// the directory stores them (which matters in case-folded directories only). As [`std::fs::canonicalize`]. Bytes,
+    /// not necessarily UTF-8. Paths start at the root, with or without a leading slash.
     ///
     /// # Errors
     /// Those of [`Volume::resolve`]; [`Error::NotFound`] if the last name is missing too, and [`Error::CorruptInode`]
-    /// if the `..` of a directory leads elsewhere than to the directory that names it, because then it has no such
-    /// path.
+    /// if the `..` of a directory does not lead to the directory that names it: it has no canonical path then.
     pub fn canonicalize(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let bytes = path::canonical(self.state(), path.as_ref().as_os_str().as_bytes())?;
         Ok(PathBuf::from(OsString::from_vec(bytes)))
     }
 }
 
-/// Reads a whole file of `size` bytes. Refuses one that does not fit into memory.
+/// Reads a whole file of `size` bytes. Fails if it does not fit into memory.
 fn read_whole(file: &File, size: u64) -> Result<Vec<u8>> {
     let refuse = || Error::OutOfMemory { bytes: size };
     let length = usize::try_from(size).map_err(|_| refuse())?;
@@ -79,7 +78,7 @@ fn read_whole(file: &File, size: u64) -> Result<Vec<u8>> {
         bytes.resize(length.min(start + STEP), 0);
         let read = file.read_any_at(&mut bytes[start..], start as u64)?;
         if read < bytes.len() - start {
-            // It has become shorter.
+            // The file was truncated meanwhile.
             bytes.truncate(start + read);
             break;
         }

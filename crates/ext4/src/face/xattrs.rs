@@ -1,4 +1,4 @@
-//! Extended attributes of what users name.
+//! Reading of extended attributes by path or inode number.
 
 use super::volume::Volume;
 use crate::ground::error::{Error, Result};
@@ -8,11 +8,11 @@ use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::Acl;
 
 impl Volume {
-    /// The names of all attributes of what `path` names (of the link itself unless `follow`), in their order
-    /// on disk. What the file system keeps for itself is left out, as in the kernel.
+    /// The names of all attributes of `path` (of the link itself unless `follow`), in on-disk order. Attributes
+    /// internal to the file system are left out, as in the kernel.
     ///
     /// # Errors
-    /// Those of the path. Damage of the attributes themselves is among the names: [`XattrNames`].
+    /// Those of the path. Damaged attributes are reported within the list: [`XattrNames`].
     pub fn list_xattrs(&self, path: impl AsRef<Path>, follow: bool) -> Result<XattrNames> {
         self.list_xattrs_of(self.resolve(path, follow)?)
     }
@@ -20,34 +20,34 @@ impl Volume {
     /// The names of all attributes of an inode.
     ///
     /// # Errors
-    /// The inode cannot be read. Damage of the attributes themselves is among the names: [`XattrNames`].
+    /// Those of reading the inode. Damaged attributes are reported within the list: [`XattrNames`].
     pub fn list_xattrs_of(&self, ino: Ino) -> Result<XattrNames> {
         xattr::names(self.state(), ino)
     }
 
-    /// All attributes of an inode with their values, in one pass: its record and its block are decoded once. Values
-    /// in inodes of their own are read when they are asked for.
+    /// All attributes of an inode with their values, in one pass: its record and its block are decoded once. Values in
+    /// inodes of their own are read on demand.
     ///
     /// # Errors
-    /// The inode cannot be read. Damage of the attributes themselves is among them: [`Xattrs`].
+    /// Those of reading the inode. Damaged attributes are reported within the list: [`Xattrs`].
     pub fn xattrs_of(&self, ino: Ino) -> Result<Xattrs<'_>> {
         xattr::all(self.state(), ino)
     }
 
-    /// Whether an inode may have attributes. This looks at its record, but not at its block.
+    /// Whether an inode may have attributes. Looks at its record, but not at its attribute block.
     ///
     /// # Errors
-    /// The inode cannot be read.
+    /// Those of reading the inode.
     pub fn may_have_xattrs(&self, ino: Ino) -> Result<bool> {
         xattr::may_have(self.state(), ino)
     }
 
-    /// The value of an attribute of what `path` names (of the link itself unless `follow`): the bytes that
-    /// `getxattr` returns, access control lists included.
+    /// The value of an attribute of `path` (of the link itself unless `follow`): the bytes that `getxattr` returns,
+    /// access control lists included.
     ///
     /// # Errors
     /// [`Error::NoAttribute`]; [`Error::TooLarge`] beyond [`XATTR_SIZE_MAX`](crate::XATTR_SIZE_MAX); [`Error::Corrupt`]
-    /// with the place, if this attribute is damaged, or if it may be in a damaged place.
+    /// with the place, if this attribute is damaged, or may be hidden by damage.
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>, follow: bool) -> Result<Vec<u8>> {
         self.xattr_of(self.resolve(path, follow)?, name)
     }
@@ -58,15 +58,15 @@ impl Volume {
         xattr::as_called(ino, space, value)
     }
 
-    /// The value of an attribute of an inode as it is stored. An access control list is not checked.
+    /// The value of an attribute of an inode as stored. An access control list is not checked.
     ///
     /// # Errors
-    /// As [`Volume::xattr`], except damage inside an access control list.
+    /// As [`Volume::xattr`], except that damage inside an access control list is no error.
     pub fn stored_xattr_of(&self, ino: Ino, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         Ok(xattr::stored(self.state(), ino, name.as_ref())?.1)
     }
 
-    /// An access control list of what `path` names, `None` if there is none.
+    /// An access control list of `path`; `None` if there is none.
     ///
     /// # Errors
     /// As [`Volume::xattr`].

@@ -1,11 +1,11 @@
-//! Directory entries packed tightly: a million of them must fit into a few tens of megabytes.
+//! Directory entries packed tightly, so that a million fit into a few tens of megabytes.
 
 use crate::inode::metadata::FileKind;
 use uext4_ondisk::Ino;
 
-/// Names end a window when they take this many bytes.
+/// A window ends when its names take this many bytes.
 const NAMES_BYTES: usize = 16 << 20;
-/// Most entries of a window: 12 MiB of them.
+/// Most entries of a window (12 MiB).
 const ENTRIES: usize = 1 << 20;
 
 /// One entry; its name lies in the arena.
@@ -43,31 +43,31 @@ impl Names {
         self.items.push(Item { ino, start, length, kind: kind.map_or(0, FileKind::dir_entry_value) });
     }
 
-    /// Takes back the entry that was added last.
+    /// Removes the entry added last.
     pub(super) fn pop_last(&mut self) {
         if let Some(item) = self.items.pop() {
             self.arena.truncate(item.start as usize);
         }
     }
 
-    /// Whether it should be consumed before more is added.
+    /// Whether to consume the list before adding more.
     pub(super) fn is_full(&self) -> bool {
         self.arena.len() >= NAMES_BYTES || self.items.len() >= ENTRIES
     }
 
-    /// Into the order of the inode tables.
+    /// Sorts by inode number, which is the order of the inode tables.
     pub(super) fn sort_by_inode(&mut self) {
         self.items.sort_unstable_by_key(|item| (item.ino, item.start));
     }
 
-    /// The next entry and those after it.
+    /// Takes the next entry.
     pub(super) fn take_next(&mut self) -> Option<Item> {
         let item = *self.items.get(self.next)?;
         self.next += 1;
         Some(item)
     }
 
-    /// The entries that [`Names::take_next`] has not given yet.
+    /// The entries not yet taken by [`Names::take_next`].
     pub(super) fn rest(&self) -> &[Item] {
         self.items.get(self.next..).unwrap_or_default()
     }
@@ -78,7 +78,7 @@ impl Names {
         self.arena.get(start..start + usize::from(item.length)).unwrap_or_default()
     }
 
-    /// Empties it, and keeps the memory.
+    /// Empties the list but keeps its memory.
     pub(super) fn clear(&mut self) {
         self.arena.clear();
         self.items.clear();

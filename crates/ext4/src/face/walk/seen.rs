@@ -1,4 +1,4 @@
-//! A set of inode numbers: one bit for each, in pieces made on demand.
+//! A set of inode numbers: a bitmap in pieces allocated on demand.
 
 use std::collections::HashMap;
 use uext4_ondisk::Ino;
@@ -6,8 +6,8 @@ use uext4_ondisk::Ino;
 /// log2 of the numbers in a piece.
 const PIECE_LOG: u32 = 9;
 
-/// Inode numbers seen so far. Directories of one group have neighbouring numbers, so pieces of bits are smaller than a
-/// hash table of numbers. The inodes of the volume bound the number of pieces.
+/// A set of inode numbers. Directories of a group have neighbouring numbers, so bitmap pieces take less memory than a
+/// hash table of numbers. The number of pieces is bounded by the volume's inode count.
 #[derive(Debug, Default)]
 pub(super) struct InoSet {
     pieces: HashMap<u32, [u64; 1 << (PIECE_LOG - 6)]>,

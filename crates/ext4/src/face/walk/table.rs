@@ -1,7 +1,7 @@
-//! Attributes of many inodes in the order of the inode tables, read ahead in large pieces.
+//! Attributes of many inodes, read in the order of the inode tables with large read-ahead.
 //!
-//! No inode is made for them: the record is decoded (its checksum checked) where it lies in the cached block
-//! of the table. An inode in memory answers for itself.
+//! This creates no in-memory inodes: it decodes each record (with its checksum) in the cached block of the table. If an
+//! inode is already in memory, its attributes come from there.
 
 use crate::ground::error::{Error, Result};
 use crate::inode::Ext4State;
@@ -10,7 +10,7 @@ use crate::inode::refuse_value;
 use uext4_buffer::{BufferPin, BufferRef, READ_AHEAD_BYTES};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
-/// Up to this many unneeded blocks between two needed ones are read along.
+/// Two needed blocks are read in one request if at most this many unneeded ones lie between them.
 const GAP_BLOCKS: u64 = 8;
 
 /// Where a record is.
@@ -21,12 +21,12 @@ struct Position {
     offset: usize,
 }
 
-/// Reads attributes; best asked in ascending order of inode numbers.
+/// Reads attributes; most efficient in ascending order of inode numbers.
 #[derive(Default)]
 pub(crate) struct TableReader {
-    /// The group asked last, and where its table begins.
+    /// The last group asked for, and where its table begins.
     table: Option<(Group, Pblk)>,
-    /// What was read ahead, kept resident until it is used.
+    /// Blocks read ahead, pinned until they are used.
     ahead: Vec<BufferPin>,
     /// Blocks `ahead.0 .. ahead.1` were read ahead.
     window: (u64, u64),
@@ -34,7 +34,7 @@ pub(crate) struct TableReader {
 }
 
 impl TableReader {
-    /// The attributes of `ino`. `upcoming`: what will be asked next, ascending.
+    /// The attributes of `ino`. `upcoming`: the inodes asked for next, ascending.
     pub(crate) fn metadata(
         &mut self,
         state: &Ext4State,
@@ -60,7 +60,7 @@ impl TableReader {
         Ok(state.metadata_of(ino, &disk, kind))
     }
 
-    /// Forgets what was read: later answers are as fresh as the cache.
+    /// Drops the read-ahead blocks: later answers are as fresh as the cache.
     pub(crate) fn reset(&mut self) {
         self.ahead.clear();
         self.window = (0, 0);
@@ -83,7 +83,7 @@ impl TableReader {
         Ok(Position { group, block, offset: offset as usize })
     }
 
-    /// Reads ahead from this block on, in one request, as far as the blocks of the next inodes lie close together.
+    /// Reads ahead from this block on, in one request, while the blocks of the next inodes lie close together.
     fn read_ahead(&mut self, state: &Ext4State, from: Position, upcoming: impl Iterator<Item = Ino>) {
         let geometry = &state.superblock.geometry;
         let first = from.block.get();
@@ -93,7 +93,7 @@ impl TableReader {
             let Some((group, index)) = geometry.group_of_inode(ino) else { break };
             let Some((_, table)) = self.table.filter(|_| group == from.group) else { break };
             let block = table.get().saturating_add(u64::from(geometry.inode_table_position(index).0));
-            // The order is the caller's, and a damaged descriptor may put the table anywhere.
+            // The caller chooses the order, and a damaged descriptor may put the table anywhere.
             if block < first || block >= first + most || block > end + GAP_BLOCKS {
                 break;
             }
@@ -101,7 +101,7 @@ impl TableReader {
         }
         self.ahead.clear();
         self.window = (first, end);
-        // The cache reads a single block by itself.
+        // The cache reads a single block on demand.
         if let Ok(count @ 2..) = u32::try_from(end - first) {
             self.ahead = state.cache.read_ahead(first, count);
         }
