@@ -2,8 +2,9 @@
 //! and those of a queue that hold the gate alone.
 //!
 //! Order of what allocates: orphan record if it extends → blocks → zeros around the data → data → conversion, and the
-//! size with it → gate. The zeros come first, so that they are there however the data ends. Mapped memory is zeroed and
-//! converted before the copy.
+//! size with it → gate. The zeros come first, so that they are there however the data ends. On mapped memory the blocks
+//! in front of the end of the file are zeroed and converted before the copy; those behind it, which nobody sees until
+//! the size moves, are treated as on any other device.
 
 use crate::bounce::next_step;
 use crate::counters::Counter;
@@ -160,16 +161,36 @@ impl<F: FileSystem> Writing<'_, F> {
 
     /// Blocks, zeros, data. Returns what is to be converted.
     fn fill(&self) -> Result<Option<Fresh<F>>, F::Error> {
-        let mut fresh = self.engine.take_blocks(self.file, self.request, self.plan, false)?;
+        let (visible, rest) = self.split();
+        let first = self.take(visible)?;
+        let fresh = self.take(rest)?;
         self.zero_edges()?;
-        if self.plan.route == Route::DaxAllocate {
+        if visible.length > 0 {
             let block = self.file.state().view().block_size();
-            let (start, end) = (self.request.range.pos / block * block, self.request.range.end());
-            self.zero(start, end.next_multiple_of(block), State::Unwritten)?;
-            self.engine.convert(fresh.take().into_iter().collect()).into_iter().collect::<Result<(), _>>()?;
+            let (start, end) = (visible.pos / block * block, visible.end().next_multiple_of(block));
+            self.zero(start, end, State::Unwritten)?;
+            self.engine.convert(first.into_iter().collect()).into_iter().collect::<Result<(), _>>()?;
         }
         self.send()?;
         Ok(fresh)
+    }
+
+    /// What is zeroed and converted before the data is sent, and the rest. The first part is empty except on mapped
+    /// memory.
+    fn split(&self) -> (Range, Range) {
+        let range = self.request.range;
+        let end = match self.plan.route {
+            Route::DaxAllocate => self.file.state().view().end_of_blocks().clamp(range.pos, range.end()),
+            _ => range.pos,
+        };
+        (Range { pos: range.pos, length: end - range.pos }, Range { pos: end, length: range.end() - end })
+    }
+
+    fn take(&self, range: Range) -> Result<Option<Fresh<F>>, F::Error> {
+        if range.length == 0 {
+            return Ok(None);
+        }
+        self.engine.take_blocks(self.file, &Request { range, ..*self.request }, self.plan, false)
     }
 
     fn zero_edges(&self) -> Result<(), F::Error> {

@@ -75,6 +75,12 @@ impl View {
         1 << self.block_bits
     }
 
+    /// The end of the block that holds the last byte of the file. What lies behind is invisible until the size moves.
+    #[inline]
+    pub(crate) fn end_of_blocks(&self) -> u64 {
+        self.size.next_multiple_of(self.block_size())
+    }
+
     /// Whether a write of `range` needs a new size, here or on disk.
     #[inline(always)]
     pub(crate) fn is_extended_by(&self, range: Range) -> bool {
@@ -178,8 +184,9 @@ pub enum Route {
     BouncedOverwrite,
     /// A write that needs allocation, conversion or a new size.
     Allocate,
-    /// The same into mapped memory: blocks that hold no data are zeroed and converted before the copy, which could
-    /// expose what was in them otherwise.
+    /// The same into mapped memory. Blocks without data in front of the end of the file are zeroed and converted before
+    /// the copy. Blocks behind it are invisible until the size moves: they are not zeroed, and are converted in the
+    /// handle that moves the size.
     DaxAllocate,
 }
 

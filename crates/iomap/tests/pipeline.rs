@@ -220,11 +220,19 @@ fn calls_come_in_their_order() {
             assert_eq!(*ground.engine.fs().calls.lock(), calls, "{shape} {range:?} {way:?}");
         }
     }
-    // Mapped memory: converted before the copy, which is all that is left for the end.
-    let ground = ground("w", 4096, MapKind::Extents, true);
-    ground.engine.fs().eager.store(false, Ordering::SeqCst);
-    Write::new(Way::Direct, 4096..8192, WriteFlags::empty()).run(&ground).unwrap();
-    assert_eq!(*ground.engine.fs().calls.lock(), [ExtendBegin, Allocate, Reserve, Convert, ExtendEnd]);
+    // Mapped memory: what lies in front of the end of the file is converted before the copy, the rest with the size.
+    let cases: [(&str, u64, Range<u64>, &[Call]); 4] = [
+        ("wuuw", 16384, 4096..8192, &[Reserve, Convert]),
+        ("w", 4096, 4096..8192, &[ExtendBegin, Allocate, Reserve, ExtendEnd]),
+        ("wu", 4096, 4096..8192, &[ExtendBegin, Reserve, ExtendEnd]),
+        ("wu", 8192, 4096..12288, &[ExtendBegin, Reserve, Allocate, Reserve, Convert, ExtendEnd]),
+    ];
+    for (shape, size, range, calls) in cases {
+        let ground = ground(shape, size, MapKind::Extents, true);
+        ground.engine.fs().eager.store(false, Ordering::SeqCst);
+        Write::new(Way::Direct, range.clone(), WriteFlags::empty()).run(&ground).unwrap();
+        assert_eq!(*ground.engine.fs().calls.lock(), calls, "{shape} {range:?}");
+    }
 }
 
 /// An aligned write over unwritten blocks shares the gate and starts nothing before it is complete; then all that

@@ -111,8 +111,6 @@ impl Files<'_> {
             && u32::try_from(blocks.end).is_ok()
             && self.state.superblock.geometry.cluster_blocks() == 1
             && inode.disk().uses_extents()
-            // Mapped memory is converted before it is written.
-            && self.state.cache.device().capabilities().dax.is_none()
             && self.credits(self.depth(inode), runs, runs) <= self.state.max_credits()
     }
 
