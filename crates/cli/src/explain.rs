@@ -55,6 +55,7 @@ struct JsonExplanation<'a> {
     counted: bool,
     journal: &'static str,
     zero_edges: JsonEdges,
+    zeroed: u64,
     durability: &'static str,
     completion: &'static str,
     refused: Option<&'a str>,
@@ -72,6 +73,7 @@ struct JsonExplanation<'a> {
 struct JsonEdges {
     head: u64,
     tail: u64,
+    old_tail: u64,
 }
 
 #[derive(Serialize)]
@@ -121,7 +123,12 @@ fn print_json(out: &mut Out, explanation: &Explanation) -> Result<(), CliError> 
         drain: plan.drain,
         counted: plan.counted,
         journal: journal(plan.journal),
-        zero_edges: JsonEdges { head: plan.zero_edges.head, tail: plan.zero_edges.tail },
+        zero_edges: JsonEdges {
+            head: plan.zero_edges.head,
+            tail: plan.zero_edges.tail,
+            old_tail: plan.zero_edges.old_tail,
+        },
+        zeroed: explanation.zeroed,
         durability: durability(plan.durability),
         completion: completion(plan),
         refused: explanation.refused.as_deref(),
@@ -163,9 +170,6 @@ fn print_text(
         durability(plan.durability),
         completion(plan)
     )?;
-    if plan.zero_edges.head + plan.zero_edges.tail > 0 {
-        writeln!(out, "zeroes: {} bytes before, {} behind", plan.zero_edges.head, plan.zero_edges.tail)?;
-    }
     if let Some(reason) = &explanation.refused {
         writeln!(out, "refused: {reason}")?;
     }
@@ -194,6 +198,9 @@ fn request_line(request: &DeviceRequest) -> String {
         ("read", _) => format!("R {sectors}"),
         ("write", false) => format!("W {sectors}"),
         ("write", true) => format!("W {sectors} FUA"),
+        ("log", false) => format!("W {sectors} (log)"),
+        ("log", true) => format!("W {sectors} FUA (log)"),
+        ("home", _) => format!("W {sectors} (metadata)"),
         ("flush", _) => "F".into(),
         (op, _) => format!("{op} {} bytes in memory, nothing is sent", request.length),
     }

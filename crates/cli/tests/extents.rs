@@ -123,6 +123,20 @@ fn explain_durability() {
     assert_eq!(sync["durability"], "fsync");
 }
 
+/// A write behind the end zeroes the rest of the old last block.
+#[test]
+fn explain_tells_the_zeros_behind_the_old_end() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    let answer = explain(&volume, "", "/hello", &["--write", "64k", "4k"]);
+    let end = json([OsStr::new("stat"), &at(&volume, "/hello"), OsStr::new("--json")])["stx_size"].as_u64();
+    let rest = 4096 - end.unwrap() % 4096;
+    assert_eq!(answer["zero_edges"]["old_tail"], rest, "{answer}");
+    assert_eq!(answer["zeroed"], 0, "{answer}");
+    let told = answer["reasons"].to_string();
+    assert!(told.contains(&format!("{rest} bytes behind the old end of the file")), "{answer}");
+}
+
 fn advised(answer: &Value, word: &str) -> bool {
     answer["advice"].as_array().unwrap().iter().any(|line| line.as_str().unwrap().contains(word))
 }

@@ -1,15 +1,15 @@
 //! Appends to files in mapped memory under power cuts. The medium may tear a write every 8 bytes. Blocks behind the end
 //! are not zeroed before the data comes, so each byte that a crash leaves visible must be one that was written.
 
-mod common;
+use crate::common;
 
 use common::crash::garbage_volume;
 use common::mapped::{BeforeWrite, Mapped};
 use common::{Image, open_rw, patterned, read_all, read_only, read_write};
 use std::sync::Arc;
-use uext4::blockdev::layer::{CrashDevice, CrashHandle, CrashOptions};
 use uext4::{Error, Fallocate, File, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::crash::{Options, Report, State, assert_states};
+use uext4_testkit::device::{CrashDevice, CrashHandle, CrashOptions};
 use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
 
 const SIZE: u64 = 12 << 20;

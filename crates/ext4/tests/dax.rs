@@ -5,8 +5,15 @@ use crate::common;
 use common::sample::{FRAG_SIZE, TAIL_SIZE, expected, sample};
 use common::{aligned, assert_same_bytes, patterned, read_all, read_only, read_write, within};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use uext4::{Counter, File, QueueOptions, Stats, Switches, Volume, VolumeOptions, WriteFlags};
+use uext4::blockdev::layer::{CountingDevice, TraceEvent, TracePhase, TraceSink};
+use uext4::blockdev::{self, Device, Op};
+use uext4::explain::{Explanation, Query};
+use uext4::plan::Sync;
+use uext4::{
+    Counter, DeviceSpec, Fallocate, File, QueueOptions, Stats, Switches, Volume, VolumeOptions, WriteFlags,
+};
 use uext4_testkit::Scratch;
 
 /// The sample volume in a file that is allocated as a whole, as a writable mapping demands.
@@ -184,4 +191,74 @@ fn copies_by_many_threads_and_bounced_writes_exclude_each_other() {
         assert_same_bytes(&expected("/frag")[131_072..], &bytes[131_072..]);
         assert_eq!(bytes.len() as u64, FRAG_SIZE);
     });
+}
+
+/// Bytes that the device is asked to write while something is done.
+fn written(events: &Mutex<Vec<TraceEvent>>, work: impl FnOnce()) -> u64 {
+    events.lock().unwrap().clear();
+    work();
+    let events = events.lock().unwrap();
+    let writes = events.iter().filter(|event| event.op == Op::Write && event.phase == TracePhase::Submit);
+    writes.map(|event| event.length).sum()
+}
+
+/// Blocks behind the end are invisible until the size moves, so zeros in them would be written for nobody.
+#[test]
+fn an_append_writes_each_byte_once_and_explain_says_so() {
+    let (_scratch, path) = mapped_image();
+    let spec = DeviceSpec::parse(&format!("dax:{}", path.display())).unwrap();
+    let how = blockdev::OpenOptions { write: true, force: false };
+    let device = blockdev::open(&spec, how).unwrap().device;
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let sink: TraceSink = {
+        let events = events.clone();
+        Arc::new(move |event: &TraceEvent| events.lock().unwrap().push(*event))
+    };
+    let device: Arc<dyn Device> = Arc::new(CountingDevice::with_trace(device, sink));
+    let volume = Volume::open_device(device, VolumeOptions::read_write()).unwrap();
+    let file = volume.open_file("/new", read_write().create(true)).unwrap();
+    let length = 1 << 20;
+    let bytes = patterned(9, 0, length);
+    let explain = |pos, length| {
+        let query = Query { write: true, pos, length, sync: Sync::None, queued: false };
+        file.explain(&query).unwrap()
+    };
+    let append = |pos: u64, length: usize| {
+        let told = explain(pos, length as u64);
+        let before = volume.stats();
+        let sent = written(&events, || {
+            assert_eq!(file.write_at(&bytes[..length], pos).unwrap(), length);
+        });
+        let handles = volume.stats().since(&before).get(Counter::HandlesStarted);
+        (sent, told, handles)
+    };
+    let none = "zeros: none, blocks behind the end are invisible until the size moves";
+    let says = |told: &Explanation, line: &str| told.reasons.iter().any(|reason| reason == line);
+    for part in 0..3 {
+        let (sent, told, handles) = append((part * length) as u64, length);
+        assert_eq!((sent, told.zeroed, handles), (length as u64, 0, 1), "append {part}");
+        assert!(says(&told, none), "{told:#?}");
+        assert_eq!((told.journal.handles_before, told.journal.handles_after), (0, 1));
+    }
+    // Preallocated blocks behind the end hold no data either.
+    let end = file.size();
+    file.fallocate(Fallocate::KeepSize, end, length as u64).unwrap();
+    let (sent, told, _) = append(end, length);
+    assert_eq!((sent, told.zeroed), (length as u64, 0));
+    // In front of the end they are visible: converted before the copy, so zeroed before that.
+    let end = file.size();
+    file.set_len(end + 4096).unwrap();
+    let (sent, told, _) = append(end, 8192);
+    assert_eq!((sent, told.zeroed), (8192 + 4096, 4096));
+    let line = "zeros: 4096 bytes in blocks without data, as a whole, written before the data";
+    assert!(says(&told, line), "{told:#?}");
+    // The rest of a partial block is zeroed, and nothing else of it but its device block.
+    let end = file.size();
+    let (sent, told, _) = append(end, 512);
+    assert_eq!((sent, told.plan.zero_edges.tail), (4096, 4096 - 512));
+    let contents = read_all(&file);
+    assert_same_bytes(&bytes, &contents[..length]);
+    assert_same_bytes(&bytes, &contents[3 * length..4 * length]);
+    drop((file, volume));
+    uext4_testkit::e2fsck_clean(&path);
 }

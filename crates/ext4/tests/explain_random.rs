@@ -1,28 +1,36 @@
 //! What `explain` says of a request is what happens: seeded requests over all kinds of files, layouts, devices, ways
 //! and switch settings are explained, then done, and every field of the plan is compared with the counters and with
 //! what the device was asked. A failure prints the seed; `UEXT4_EXPLAIN_SEED` and `UEXT4_EXPLAIN_REQUESTS` (of each
-//! volume on each device) change what is tried.
+//! volume on each device) change what is tried. A part of them is explained on a volume that is open for reading as
+//! well, which says the same.
 
 use crate::common;
+mod compare;
 
 use common::{Image, aligned, patterned, read_only, read_write};
+use compare::{changes_the_map, compare_counters, compare_requests};
 use std::fmt::Write;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use uext4::blockdev::layer::{CountingDevice, Mask, MaskDevice, TraceEvent, TracePhase, TraceSink};
 use uext4::blockdev::{self, Capabilities, Device, Op};
 use uext4::explain::{DeviceRequest, Explanation, Query};
-use uext4::plan::{Durability, Edges, Finish, GateMode, JournalWork, Route, Sync};
+use uext4::plan::{Edges, Finish, Sync};
 use uext4::{
-    Counter, DeviceSpec, Error, File, FileSlot, IoQueue, QueueOptions, State, Stats, Switches, Volume,
-    VolumeOptions, WriteFlags,
+    Counter, DeviceSpec, Error, Fallocate, File, FileSlot, IoQueue, QueueOptions, RecoveryState, State,
+    Stats, Switches, Volume, VolumeOptions, WriteFlags,
 };
+use uext4_ondisk::ext4::State as VolumeState;
 use uext4_testkit::oracle::{command, text};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs};
 
 const SEED: u64 = 20_261_123;
 /// Of each volume on each device.
 const REQUESTS: u64 = 400;
+/// Requests that are explained before anything of the volume is changed, and not done.
+const READING: u64 = 40;
 const SIZE: u64 = 16 << 20;
 const FRAG: usize = 512 << 10;
 
@@ -46,6 +54,9 @@ const LAYOUTS: [Layout; 6] = [
 /// where the layout has such.
 const FILES: [&str; 9] =
     ["/data", "/frag", "/holed", "/mixed", "/sparse", "/odd", "/short", "/small", "/empty"];
+
+/// With set-user-id and set-group-id until the first write.
+const SET_ID: [&str; 8] = ["/set-0", "/set-1", "/set-2", "/set-3", "/set-4", "/set-5", "/set-6", "/set-7"];
 
 impl Layout {
     fn make(&self) -> Image {
@@ -78,6 +89,10 @@ impl Layout {
         file("short", 700);
         file("small", 50);
         std::fs::write(tree.join("empty"), "").unwrap();
+        for name in SET_ID {
+            file(&name[1..], 9000);
+            std::fs::set_permissions(tree.join(&name[1..]), Permissions::from_mode(0o6755)).unwrap();
+        }
         let sparse = std::fs::File::create(tree.join("sparse")).unwrap();
         for pair in 0..120 {
             use std::os::unix::fs::FileExt;
@@ -131,6 +146,10 @@ type Events = Arc<Mutex<Vec<TraceEvent>>>;
 
 /// An open volume whose device is watched.
 struct Bed {
+    /// The file that was changed last and is not committed.
+    dirty: Option<&'static str>,
+    /// The device behind what watches it.
+    plain: Arc<dyn Device>,
     events: Events,
     volume: Volume,
     has_journal: bool,
@@ -149,11 +168,14 @@ impl Bed {
             let events = events.clone();
             Arc::new(move |event: &TraceEvent| events.lock().unwrap().push(*event))
         };
+        let plain = device.clone();
         let device: Arc<dyn Device> = Arc::new(CountingDevice::with_trace(device, sink));
         let capabilities = device.capabilities();
         let sector = u64::from(device.geometry().logical_block);
         let volume = Volume::open_device(device, VolumeOptions::read_write()).unwrap();
         Bed {
+            dirty: None,
+            plain,
             queue: volume.queue(QueueOptions::depth(1024)).unwrap(),
             neighbour: volume.queue(QueueOptions::depth(2)).unwrap(),
             capabilities,
@@ -176,12 +198,17 @@ struct Case {
     name: &'static str,
     switches: Switches,
     query: Query,
+    /// It is also explained on a volume that is open for reading.
+    on_reading: bool,
+    /// What it changes stays uncommitted.
+    leaves_dirty: bool,
 }
 
 impl Case {
     /// A request of any shape in or around the file.
     fn random(rng: &mut Rng, bed: &Bed) -> Case {
-        let name = *rng.pick(&FILES);
+        let names = if rng.chance(5) { &SET_ID[..] } else { &FILES[..] };
+        let name = bed.dirty.filter(|_| rng.chance(50)).unwrap_or(*rng.pick(names));
         let size = bed.volume.metadata(name).unwrap().size;
         let queued = rng.chance(45);
         let any = rng.chance(if queued { 5 } else { 40 });
@@ -198,7 +225,8 @@ impl Case {
         let write = rng.chance(55);
         let sync = if write { *rng.pick(&[Sync::None, Sync::Data, Sync::All]) } else { Sync::None };
         let switches = Switches::from_bits(rng.below(32) as u8);
-        Case { name, switches, query: Query { write, pos, length, sync, queued } }
+        let (on_reading, leaves_dirty) = (rng.chance(25), rng.chance(30));
+        Case { name, switches, query: Query { write, pos, length, sync, queued }, on_reading, leaves_dirty }
     }
 
     fn flags(&self) -> WriteFlags {
@@ -281,44 +309,6 @@ fn neighbour(bed: &mut Bed, file: &File, name: &str, written: bool) -> Option<Fi
     Some(slot)
 }
 
-/// What a request counts that is not refused, by its plan.
-fn counts(bed: &Bed, case: &Case, told: &Explanation, counter: Counter) -> bool {
-    let (plan, query) = (&told.plan, &case.query);
-    let exclusive = plan.gate == GateMode::Exclusive;
-    // Blocks first, with the gate held alone; then it goes on as an overwrite among others.
-    let halves = exclusive && plan.finish == Finish::Asynchronous;
-    match counter {
-        Counter::SimpleReads => plan.route == Route::SimpleRead,
-        Counter::GeneralReads => plan.route == Route::GeneralRead,
-        Counter::InlineReads => plan.route == Route::InlineRead,
-        Counter::DaxCopies => {
-            matches!(plan.route, Route::DaxRead | Route::DaxOverwrite)
-                || plan.route == Route::DaxAllocate && !case.is_misaligned(bed)
-        }
-        Counter::Bounces => {
-            matches!(plan.route, Route::BouncedRead | Route::BouncedOverwrite)
-                || matches!(plan.route, Route::Allocate | Route::DaxAllocate) && case.is_misaligned(bed)
-        }
-        Counter::DioCounted => plan.counted,
-        Counter::OverwritesWithoutHandle => {
-            let plain = bed.has_journal && !case.switches.overwrite_no_transaction;
-            query.write && (plan.journal == JournalWork::None || halves && !plain)
-        }
-        Counter::HandlesStarted => plan.journal == JournalWork::Handle && bed.has_journal,
-        Counter::Extensions => plan.journal == JournalWork::Extend,
-        Counter::ExclusiveWrites => exclusive,
-        Counter::SharedSubblockWrites => {
-            query.write && (!exclusive || halves) && !(query.pos | query.length).is_multiple_of(bed.block)
-        }
-        Counter::FuaWrites => plan.durability == Durability::Fua,
-        Counter::Flushes => {
-            let syncs = matches!(plan.durability, Durability::Datasync | Durability::Fsync);
-            syncs && bed.capabilities.volatile_cache
-        }
-        _ => false,
-    }
-}
-
 /// What the device was asked, as `explain` says it.
 fn requests(events: &[TraceEvent]) -> Vec<DeviceRequest> {
     let op = |op| match op {
@@ -336,16 +326,17 @@ fn submitted(events: &[TraceEvent]) -> usize {
     events.iter().filter(|event| event.phase == TracePhase::Submit).count()
 }
 
-/// Whether the metadata of the volume is read and changed as well: what the device is asked then is no part of a plan.
-fn changes_the_map(told: &Explanation) -> bool {
-    // The times of a write with O_SYNC are a change of the inode.
-    let writes_times = told.plan.durability == Durability::Fsync;
-    writes_times || !matches!(told.plan.journal, JournalWork::None | JournalWork::Handle)
-}
-
 /// The next request finds a file whose changes are durable.
 fn commit(bed: &Bed, file: &File) {
     file.sync_all().unwrap();
+    bed.taken();
+}
+
+fn nothing_is_left_to_commit(bed: &Bed, file: &File) {
+    let before = bed.volume.stats();
+    file.sync_all().unwrap();
+    let left = bed.volume.stats().since(&before).get(Counter::Commits);
+    assert_eq!(left, 0, "the write was done before all of its metadata was durable");
     bed.taken();
 }
 
@@ -353,7 +344,15 @@ fn commit(bed: &Bed, file: &File) {
 fn try_one(bed: &mut Bed, case: &Case) -> (Explanation, Done) {
     let options = read_write().switches(case.switches);
     let file = bed.volume.open_file(case.name, options).unwrap();
+    if case.on_reading {
+        // What is not committed is not there for a reader.
+        bed.volume.sync_all().unwrap();
+        bed.taken();
+    }
     let told = file.explain(&case.query).unwrap();
+    if case.on_reading {
+        compare_on_reading(bed, case, &told);
+    }
     // Known from here on: the neighbour loads nothing.
     let written = file.map().next().is_some_and(|piece| piece.unwrap().state == State::Written);
     let before = bed.volume.stats();
@@ -375,9 +374,13 @@ fn try_one(bed: &mut Bed, case: &Case) -> (Explanation, Done) {
             assert_eq!(*why, error.to_string());
             assert!(sent.is_empty() && told.requests.is_empty(), "{sent:?}");
         }
-        // What a commit writes is no part of a plan either.
-        (None, Ok(done)) if changes_the_map(&told) || told.journal.commits > 0 => {
-            assert_eq!(*done as u64, case.query.length)
+        (None, Ok(done)) if changes_the_map(&told) => assert_eq!(*done as u64, case.query.length),
+        (None, Ok(done)) if told.journal.commits > 0 => {
+            assert_eq!(*done as u64, case.query.length);
+            // The first commit also marks the volume as in use.
+            if !told.reasons.iter().any(|line| line.starts_with("commit: the first")) {
+                compare_requests(&told, &sent);
+            }
         }
         // Whether there is room is not foretold.
         (None, Err(Error::NoSpace)) if changes_the_map(&told) => {
@@ -402,127 +405,29 @@ fn try_one(bed: &mut Bed, case: &Case) -> (Explanation, Done) {
     }
     compare_counters(bed, case, &told, &done, beside.is_some());
     if case.query.sync == Sync::All && done.result.is_ok() {
-        let before = bed.volume.stats();
-        file.sync_all().unwrap();
-        let left = bed.volume.stats().since(&before).get(Counter::Commits);
-        assert_eq!(left, 0, "the write was done before all of its metadata was durable");
-        bed.taken();
+        nothing_is_left_to_commit(bed, &file);
     }
-    if changes_the_map(&told) {
+    bed.dirty = (changes_the_map(&told) && case.leaves_dirty).then_some(case.name);
+    if changes_the_map(&told) && !case.leaves_dirty {
         commit(bed, &file);
     }
     (told, done)
 }
 
-fn compare_requests(told: &Explanation, sent: &[DeviceRequest]) {
-    assert_eq!(told.request_count, sent.len() as u64);
-    let listed: Vec<_> = told.requests.iter().filter(|request| request.op != "zero").copied().collect();
-    if listed.len() == sent.len() {
-        return assert_eq!(listed, sent);
+/// A volume that is open for reading says the same, word for word.
+fn compare_on_reading(bed: &Bed, case: &Case, told: &Explanation) {
+    let volume = Volume::open_device(bed.plain.clone(), VolumeOptions::read_only()).unwrap();
+    if !bed.has_journal && !volume.superblock().state.contains(VolumeState::CLEAN) {
+        // Without a journal it takes no changes until it is closed, if it were opened now.
+        return;
     }
-    assert!(told.reasons.iter().any(|line| line.contains("are listed")), "the list is cut silently");
-    // Of a cut list the flush is the last all the same.
-    let (transfers, last) = listed.split_at(listed.len() - usize::from(listed.last() == sent.last()));
-    assert!(transfers.len() >= 32 && last == &sent[sent.len() - last.len()..]);
-    assert_eq!(transfers, &sent[..transfers.len()]);
-}
-
-fn compare_counters(bed: &Bed, case: &Case, told: &Explanation, done: &Done, beside: bool) {
-    for &counter in Counter::ALL {
-        let counted = done.stats.get(counter);
-        if matches!(counter, Counter::BlocksLogged | Counter::Checkpoints | Counter::HomeWrites) {
-            // Blocks of a commit, and what goes home, nobody foretells.
-            let commits = done.stats.get(Counter::Commits);
-            assert!(counted == 0 || commits > 0, "{} without a commit", counter.name());
-            continue;
-        }
-        if changes_the_map(told) && counter == Counter::MapLoads {
-            continue;
-        }
-        if compare_work(told, case, done, counter, counted) {
-            continue;
-        }
-        let aside = beside && matches!(counter, Counter::SimpleReads | Counter::DioCounted);
-        let expected = match &done.result {
-            // Whether a handle was started before it was refused is no part of what it would have done.
-            Err(_) if counter == Counter::HandlesStarted => counted.min(1),
-            Err(error) => {
-                let allocates = matches!(error, Error::NeedsAllocation(_) | Error::Limit(_));
-                u64::from(allocates && counter == Counter::AllocationsRefused)
-            }
-            Ok(_) => u64::from(counts(bed, case, told, counter)),
-        };
-        assert_eq!(expected + u64::from(aside), counted, "{}", counter.name());
+    if !case.query.write && volume.recovery().state == RecoveryState::Overlay {
+        // It reads through the overlay of recovery, and says so.
+        return;
     }
-}
-
-/// What a change of the map asks of the journal: how many handles, commits and flushes there are at least, and exactly
-/// so many if nothing was in the way. Whether this was said of the counter.
-fn compare_work(told: &Explanation, case: &Case, done: &Done, counter: Counter, counted: u64) -> bool {
-    let (journal, stats) = (&told.journal, &done.stats);
-    if !changes_the_map(told) {
-        if counter == Counter::Commits && done.result.is_ok() {
-            assert_eq!(counted, u64::from(journal.commits), "commits");
-            return true;
-        }
-        // A batch of a volume without a journal needs more than one.
-        if counter == Counter::Flushes && journal.commits > 0 {
-            assert!(counted > 0, "no flush");
-            return true;
-        }
-        return false;
-    }
-    if done.result.is_err() {
-        return matches!(counter, Counter::HandlesStarted | Counter::Commits | Counter::Flushes);
-    }
-    let holes = told.pieces.iter().any(|piece| piece.state == State::Hole)
-        || told.piece_count > told.pieces.len() as u64;
-    let syncs = case.query.sync != Sync::None;
-    let flushes =
-        done.events.iter().filter(|event| event.op == Op::Flush && event.phase == TracePhase::Submit);
-    match counter {
-        Counter::HandlesStarted => {
-            let least = u64::from(journal.handles_before + journal.handles_after);
-            let least = least.saturating_sub(u64::from(case.query.sync == Sync::All));
-            assert!(counted >= least, "{counted} handles, {least} were told");
-            // One leaf, and no hole that free blocks may fill in parts.
-            assert!(
-                counted == least || holes || told.piece_count > 1 || case.query.sync == Sync::All,
-                "{counted} handles, {least} were told"
-            );
-            // No more than one for each block or piece, in any case.
-            let most = least + 2 * (told.piece_count + case.query.length / 1024 + 2);
-            assert!(counted <= most, "{counted} handles, {least} were told");
-        }
-        Counter::Commits => {
-            // Times need none if the last write was in the same tick of the clock.
-            let unchanged = case.query.sync == Sync::All && counted == 0 && !done.stamped;
-            assert!(case.query.sync == Sync::All || u64::from(journal.commits) == u64::from(syncs));
-            assert!(
-                counted <= u64::from(journal.commits) || holes,
-                "{counted} commits, {} told",
-                journal.commits
-            );
-            // A volume without room commits to get some.
-            assert!(unchanged || counted == u64::from(syncs) || holes && counted > 0, "{counted} commits");
-        }
-        Counter::Flushes => {
-            let sent = flushes.count() as u64;
-            assert!(syncs || counted == 0 || stats.get(Counter::Commits) > 0, "{counted} flushes");
-            assert!((sent > 0) == (counted > 0) && sent >= counted, "{sent} flushes sent, {counted} counted");
-        }
-        Counter::Allocations => {
-            // Those of a hole behind the last piece that was told are allocations too.
-            assert!(counted <= 1 && (holes || counted == 0), "{counted} allocations");
-        }
-        Counter::Conversions => {
-            let pointers = told.plan.journal == JournalWork::Allocate;
-            assert!(counted <= 1 + u64::from(told.plan.route == Route::DaxAllocate), "{counted} conversions");
-            assert!(!pointers || counted == 0, "{counted} conversions");
-        }
-        _ => return false,
-    }
-    true
+    let file = volume.open_file(case.name, read_only().switches(case.switches)).unwrap();
+    let reading = file.explain(&case.query).unwrap();
+    assert_eq!(format!("{reading:#?}"), format!("{told:#?}"), "open for reading and for writing");
 }
 
 fn number(name: &str, default: u64) -> u64 {
@@ -530,6 +435,12 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 fn try_many(bed: &mut Bed, rng: &mut Rng, what: &str, seen: &mut Seen) {
+    for count in 0..READING {
+        let case = Case::random(rng, bed);
+        println!("explained only, {count} on {what}: {case:?}");
+        let file = bed.volume.open_file(case.name, read_write().switches(case.switches)).unwrap();
+        compare_on_reading(bed, &case, &file.explain(&case.query).unwrap());
+    }
     for count in 0..number("UEXT4_EXPLAIN_REQUESTS", REQUESTS) {
         let case = Case::random(rng, bed);
         let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| try_one(bed, &case)));
@@ -550,8 +461,19 @@ struct Seen {
 impl Seen {
     fn note(&mut self, told: &Explanation, done: &Done) {
         let plan = &told.plan;
-        if told.reasons.iter().any(|line| line.contains("are listed")) {
+        if told.reasons.iter().any(|line| line.contains("are listed, the rest")) {
             self.kinds.insert("cut".into());
+        }
+        for op in ["log", "home"] {
+            if told.requests.iter().any(|request| request.op == op) {
+                self.kinds.insert(op.into());
+            }
+        }
+        if told.plan.drops_privileges && done.result.is_ok() {
+            self.kinds.insert("privileges".into());
+        }
+        if told.plan.zero_edges.old_tail > 0 && done.result.is_ok() {
+            self.kinds.insert("old tail".into());
         }
         if done.result.is_ok() {
             self.kinds.insert(format!("{:?}", plan.journal));
@@ -613,6 +535,9 @@ fn what_explain_says_is_what_happens() {
     for route in ["SimpleRead", "GeneralRead", "PastEnd", "InlineRead", "DaxRead", "BouncedRead", "cut"] {
         assert!(seen.kinds.iter().any(|kind| kind.starts_with(route)), "{route}: {:#?}", seen.kinds);
     }
+    for kind in ["log", "home", "privileges", "old tail"] {
+        assert!(seen.kinds.contains(kind), "{kind}: {:#?}", seen.kinds);
+    }
     for journal in ["Allocate", "AllocateConvert", "Convert", "Extend"] {
         assert!(seen.kinds.contains(journal), "{journal}: {:#?}", seen.kinds);
     }
@@ -623,4 +548,39 @@ fn what_explain_says_is_what_happens() {
             assert!(mapped || seen.kinds.iter().any(|kind| known(&kind)), "{route} {durability}");
         }
     }
+}
+
+/// Zeros behind the old end go to a written last block only, and explain says how many.
+#[test]
+fn zeros_behind_the_old_end_are_told_as_they_are_written() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let layout = &LAYOUTS[0];
+    let device = layout.make().device();
+    let bed = Bed::new(device.clone(), layout);
+    let unwritten = bed.volume.open_file("/unwritten", read_write().create_new(true)).unwrap();
+    unwritten.fallocate(Fallocate::KeepSize, 0, 4096).unwrap();
+    unwritten.set_len(777).unwrap();
+    unwritten.sync_all().unwrap();
+    let odd = bed.volume.open_file("/odd", read_write()).unwrap();
+    for (file, zeros) in [(odd, 4096 - 777), (unwritten, 0)] {
+        let last = file.map().last().unwrap().unwrap();
+        let block = last.physical + last.length - 4096..last.physical + last.length;
+        let pos = file.size().next_multiple_of(4096) + 4096;
+        let query = Query { write: true, pos, length: 4096, sync: Sync::None, queued: false };
+        let told = file.explain(&query).unwrap();
+        assert_eq!(told.plan.zero_edges, Edges { head: 0, tail: 0, old_tail: zeros });
+        let line = format!("{zeros} bytes behind the old end of the file");
+        assert_eq!(told.reasons.iter().any(|reason| reason.contains(&line)), zeros > 0, "{told:#?}");
+        bed.taken();
+        file.write_at(&patterned(1, pos, 4096), pos).unwrap();
+        let sent = requests(&bed.taken());
+        let in_block = sent.iter().filter(|request| request.op == "write" && block.contains(&request.pos));
+        let written: u64 = in_block.map(|request| request.length).sum();
+        assert_eq!(written, zeros.next_multiple_of(bed.sector), "{sent:?}");
+    }
+    drop(bed);
+    let scratch = Scratch::new(2 * SIZE);
+    let path = scratch.file("volume.img");
+    Image::of(&*device).save(&path);
+    uext4_testkit::e2fsck_clean(&path);
 }

@@ -6,6 +6,7 @@ mod bounds;
 mod casefold;
 mod common;
 mod crash_allocate;
+mod crash_dax;
 mod crash_named;
 mod crash_overwrite;
 mod crash_shrink;

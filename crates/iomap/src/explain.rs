@@ -3,10 +3,11 @@
 
 use crate::engine::{Engine, check_range};
 use crate::fs::{FileSystem, OpenFile};
-use crate::mapping::{Piece, Pieces, Range};
+use crate::mapping::{MapKind, Piece, Pieces, Range, State};
 use crate::pipeline::needs_allocation;
-use crate::plan::{JournalWork, Plan, Request, Summary, View, plan_read};
+use crate::plan::{JournalWork, Plan, Request, Route, Summary, View, plan_read};
 use crate::write_plan::plan_write_of;
+use uext4_blockdev::Capabilities;
 
 /// What is known of a request as things stand.
 #[derive(Debug, Clone)]
@@ -21,18 +22,22 @@ pub struct Outlook<E> {
     pub piece_count: u64,
     /// What all of them are made of.
     pub summary: Summary,
+    /// Bytes of whole blocks without data that a write zeroes first, beside the edges that its plan names: on mapped
+    /// memory those in front of the end of the file, on any device those that a map of block pointers gets.
+    pub zeroed: u64,
     /// Why the executor refuses it, if it does: a write that needs more than the file system can do, or a queued
     /// request whose position or length is no multiple of the logical block (`request.queued` and `request.bounced`).
     pub refused: Option<E>,
 }
 
 impl<F: FileSystem> Engine<F> {
-    /// The plan of a request and what it was made of. Nothing is changed.
+    /// The plan of a request and what it was made of, for a device that can do this. Nothing is changed.
     pub fn explain(
         &self,
         file: &OpenFile<F>,
         request: &Request,
         write: bool,
+        device: &Capabilities,
     ) -> Result<Outlook<F::Error>, F::Error> {
         let range = check_range(request.range.pos, request.range.length)?;
         let _inside = self.enter(file.state(), false)?;
@@ -51,22 +56,23 @@ impl<F: FileSystem> Engine<F> {
         let misaligned = request.queued && request.bounced;
         // A queue bounces nothing; the plan is that of the synchronous call which would.
         let request = Request { queued: request.queued && !request.bounced, ..*request };
-        let (plan, refused) = if write {
-            let plan = plan_write_of(&request, &view, &summary, &self.capabilities, file.switches);
+        let (plan, zeroed, refused) = if write {
+            let plan = plan_write_of(&request, &view, &summary, device, file.switches);
             let needs = needs_allocation(range, &view, &summary);
             let unprivileged =
                 || plan.drops_privileges.then(|| self.fs.check_privileges(&file.inode).err())?;
             let refused = needs.and_then(|needs| self.fs.check_allocates(&file.inode, needs).err());
             let refused = refused.or_else(unprivileged);
-            (self.with_journal(plan), refused)
+            let plan = self.with_old_tail(file, self.with_journal(plan), &view)?;
+            (plan, self.zeroed(file, &plan, range, &view)?, refused)
         } else {
-            (plan_read(&request, &view, &pieces, &self.capabilities, file.switches), None)
+            (plan_read(&request, &view, &pieces, device, file.switches), 0, None)
         };
         let refused = match self.check_direct(range.pos, range.length) {
             Err(error) if misaligned => Some(error.into()),
             _ => refused,
         };
-        Ok(Outlook { plan, view, pieces, piece_count, summary, refused })
+        Ok(Outlook { plan, view, pieces, piece_count, summary, zeroed, refused })
     }
 
     /// The plan of a write on this volume, which may have no journal.
@@ -75,6 +81,35 @@ impl<F: FileSystem> Engine<F> {
             JournalWork::Handle if !self.fs.has_journal() => Plan { journal: JournalWork::None, ..plan },
             _ => plan,
         }
+    }
+
+    /// The plan of a write that zeroes behind the old end only what is written there.
+    fn with_old_tail(&self, file: &OpenFile<F>, mut plan: Plan, view: &View) -> Result<Plan, F::Error> {
+        let block = u64::from(self.geometry.logical_block);
+        let pos = view.size / block * block;
+        let tail = Range { pos, length: view.size + plan.zero_edges.old_tail - pos };
+        if plan.zero_edges.old_tail > 0 && !self.holds(file, &tail, State::Written)? {
+            plan.zero_edges.old_tail = 0;
+        }
+        Ok(plan)
+    }
+
+    /// See [`Outlook::zeroed`].
+    fn zeroed(&self, file: &OpenFile<F>, plan: &Plan, range: Range, view: &View) -> Result<u64, F::Error> {
+        let block = view.block_size();
+        let (pos, end) = (range.pos / block * block, range.end().next_multiple_of(block));
+        let end = match (plan.journal, plan.route, view.kind) {
+            (JournalWork::None | JournalWork::Handle, ..) => pos,
+            (_, _, MapKind::Indirect) => end,
+            (_, Route::DaxAllocate, _) => end.min(view.end_of_blocks()),
+            _ => pos,
+        };
+        let mut zeroed = 0;
+        self.for_each_piece(file, Range { pos, length: end.saturating_sub(pos) }, |piece| {
+            zeroed += if piece.state == State::Written { 0 } else { piece.length };
+            Ok(())
+        })?;
+        Ok(zeroed)
     }
 
     /// Refuses what a queue and the direct calls refuse: a position or length that is no multiple of the logical

@@ -249,7 +249,8 @@ impl<F: FileSystem> Engine<F> {
         Ok(Some(Fresh { inode: file.inode.clone(), pending: Some(pending), reserve: Some(reserve) }))
     }
 
-    fn holds(&self, file: &OpenFile<F>, range: &Range, state: State) -> Result<bool, F::Error> {
+    /// Whether some of `range` is in this state.
+    pub(crate) fn holds(&self, file: &OpenFile<F>, range: &Range, state: State) -> Result<bool, F::Error> {
         let mut holds = false;
         self.for_each_piece(file, *range, |piece| {
             holds |= piece.state == state;

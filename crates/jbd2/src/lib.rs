@@ -73,6 +73,7 @@ mod journal;
 mod log_map;
 mod log_writer;
 mod options;
+mod outlook;
 mod probes;
 mod recovery;
 mod reserve;
@@ -95,6 +96,7 @@ pub use hooks::{CommitHooks, FreedRun};
 pub use journal::{Journal, JournalStats, UpdatesLocked};
 pub use log_map::{LogMap, LogRun, RunMap};
 pub use options::JournalOptions;
+pub use outlook::CommitOutlook;
 pub use recovery::{
     Changes, FastCommitReplay, FastCommits, LogEnd, Recovery, RecoveryReport, Replay, mark_empty,
     store_empty_superblock,

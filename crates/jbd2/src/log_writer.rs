@@ -19,6 +19,11 @@ use uext4_ondisk::{Corrupt, CorruptKind, EncodeError};
 /// Bytes sent at once.
 const PIECE: usize = 1 << 20;
 
+/// Most log blocks of one request.
+pub(crate) fn blocks_at_once(block_size: usize, limits: &Limits) -> usize {
+    (PIECE / block_size).min(limits.transaction as usize).max(1)
+}
+
 /// The log that is written.
 pub(crate) struct Target<'a> {
     pub device: &'a dyn Device,
@@ -140,7 +145,7 @@ impl LogWriter {
     fn block(&mut self, target: &Target<'_>, log_block: u32) -> Result<&mut [u8]> {
         let size = target.format.block_size as usize;
         let place = target.log.physical(log_block).ok_or(Error::HoleInLog { log_block })?;
-        let most = (PIECE / size).min(target.limits.transaction as usize).max(1);
+        let most = blocks_at_once(size, target.limits);
         if self.filled > 0 && (self.filled == most || self.at.checked_add(self.filled as u64) != Some(place))
         {
             self.send(target)?;

@@ -171,6 +171,13 @@ impl Transaction {
         })
     }
 
+    /// How many blocks a commit would copy and how many it would revoke.
+    pub(crate) fn sizes(&self) -> (usize, usize) {
+        let members = self.members.lock();
+        let copied = |(block, member): &(&u64, &Member)| member.modified && !members.revoked.contains(*block);
+        (members.buffers.iter().filter(copied).count(), members.revoked.len())
+    }
+
     /// Notes a buffer that has joined the transaction. The block is metadata again, if it was freed before.
     pub(crate) fn add_member(&self, pin: &BufferPin) {
         let mut members = self.members.lock();

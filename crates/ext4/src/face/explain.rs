@@ -1,16 +1,17 @@
 //! Explains a request in words: the plan, the device requests, and what would make it faster.
 
-use super::explain_journal::share;
+use super::explain_journal::{self, share};
 use crate::change::privileges;
 use crate::face::volume::Shared;
+use crate::ground::durable::{CommitStep, CommitSteps};
 use crate::ground::error::{Error, Result};
 use crate::inode::check_overwrite;
 use crate::seam::Ext4;
 use uext4_blockdev::{Capabilities, Geometry};
 use uext4_iomap::bounce::{Step, next_step};
-use uext4_iomap::plan::{Durability, GateMode, JournalWork, Route, Summary, Sync};
+use uext4_iomap::plan::{Durability, Edges, GateMode, JournalWork, Route, Summary, Sync};
 use uext4_iomap::{
-    FileSystem, MapKind, OpenFile, Outlook, PIECES_MAX, Piece, Pieces, Plan, Range, Request, State, Switches,
+    MapKind, OpenFile, Outlook, PIECES_MAX, Piece, Pieces, Plan, Range, Request, State, Switches,
 };
 
 pub use super::explain_journal::JournalShare;
@@ -36,7 +37,8 @@ pub struct Query {
 /// One request to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceRequest {
-    /// `read`, `write`, `flush`, `zero` (memory only, nothing is sent).
+    /// `read`, `write`, `flush`, `zero` (memory only, nothing is sent), and of a commit `log` (a write of the log) or
+    /// `home` (without a journal: a write of changed metadata).
     pub op: &'static str,
     /// First byte on the device.
     pub pos: u64,
@@ -45,6 +47,8 @@ pub struct DeviceRequest {
     /// With FUA.
     pub fua: bool,
 }
+
+const FLUSH: DeviceRequest = DeviceRequest { op: "flush", pos: 0, length: 0, fua: false };
 
 /// The answer.
 #[derive(Debug, Clone)]
@@ -55,11 +59,15 @@ pub struct Explanation {
     pub pieces: Vec<Piece>,
     /// How many pieces there are.
     pub piece_count: u64,
-    /// What the device would get, in order: nothing if the request is refused, or if it changes the map, since places
-    /// are found when that is done. Of many requests, the first ones and the flush.
+    /// What the device would get, in order. Empty if the request is refused, and if it changes metadata, because blocks
+    /// and log records get their places when it is done. If it only has to commit earlier changes of the file, the
+    /// writes of that commit are listed, as things stand. Of many requests, the first ones and those behind the data.
     pub requests: Vec<DeviceRequest>,
     /// How many requests the device would get. Filling memory with zeros is none.
     pub request_count: u64,
+    /// Bytes of whole blocks without data that are zeroed on the device before the data is sent, beside
+    /// [`Plan::zero_edges`]. 0 if it is refused.
+    pub zeroed: u64,
     /// Handles and commits of it; none if it is refused.
     pub journal: JournalShare,
     /// Why, line by line.
@@ -77,7 +85,11 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
         return Err(Error::Invalid("a request of 0 bytes does nothing".into()));
     }
     let geometry = shared.engine.device().geometry();
-    let device = shared.engine.device().capabilities();
+    // A reader may see the device through the overlay of recovery. A writer never does.
+    let device = match query.write {
+        true => shared.given_device().capabilities(),
+        false => shared.engine.device().capabilities(),
+    };
     let bounced = (query.pos | query.length) & (u64::from(geometry.logical_block) - 1) != 0;
     let request = Request {
         range: Range { pos: query.pos, length: query.length },
@@ -89,27 +101,26 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
         // A file that is open for reading was not asked.
         privileges::note(&shared.fs.state, &open.inode)?;
     }
-    let outlook = shared.engine.explain(open, &request, query.write)?;
+    let outlook = shared.engine.explain(open, &request, query.write, &device)?;
     let facts = Facts { shared, open, request, outlook: &outlook, geometry, device };
     let refused = facts.refusal(query.write);
-    let mut transfers = 0;
-    let mut list = List::default();
-    let Plan { journal, drops_privileges, durability, .. } = outlook.plan;
-    let writes_times = durability == Durability::Fsync && shared.fs.has_journal();
-    let overwrites = matches!(journal, JournalWork::None | JournalWork::Handle);
-    let placed = overwrites && !drops_privileges && !writes_times;
-    if refused.is_none() && placed {
-        transfers = facts.transfers(query.write, &mut list)?;
-    }
     let mut reasons = facts.reasons(query);
     let mut journal = JournalShare::default();
     if query.write && refused.is_none() {
-        let Outlook { plan, view, summary, .. } = &outlook;
-        let journaled = shared.fs.state.superblock.journal_inode().is_some();
-        let times = shared.fs.state.can_change();
-        let mapping = journaled && !open.switches.overwrite_no_transaction;
-        journal = share(plan, request.range, view, summary, device.dax.is_some(), mapping, times);
-        reasons.extend(journal.line(journaled));
+        journal = facts.share();
+        reasons.extend(journal.line(facts.is_journaled()));
+    }
+    let mut transfers = 0;
+    let mut list = List::default();
+    let placed = facts.is_placed();
+    if refused.is_none() && placed {
+        let commit = if journal.commits > 0 { shared.fs.state.commit_outlook() } else { None };
+        if commit.as_ref().is_some_and(|commit| commit.begins) {
+            let text = "commit: the first one since the volume was at rest, so it also marks the volume as in use; \
+                        those requests are not listed";
+            reasons.push(text.into());
+        }
+        transfers = facts.transfers(query.write, commit, &mut list)?;
     }
     if !placed {
         let text = "requests: none are listed, since blocks and log records get their places when it is done";
@@ -130,6 +141,7 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
         piece_count: outlook.piece_count,
         requests: list.requests,
         request_count: list.count,
+        zeroed: if refused.is_none() { outlook.zeroed } else { 0 },
         journal,
         reasons,
         advice,
@@ -186,6 +198,31 @@ impl Facts<'_> {
         &self.outlook.plan
     }
 
+    fn is_journaled(&self) -> bool {
+        self.shared.fs.state.superblock.journal_inode().is_some()
+    }
+
+    /// Whether the places of all device requests are known: nothing but a commit of earlier changes writes metadata.
+    fn is_placed(&self) -> bool {
+        let Plan { journal, drops_privileges, durability, .. } = *self.plan();
+        let writes_times = durability == Durability::Fsync && self.shared.fs.state.takes_changes();
+        let overwrites = matches!(journal, JournalWork::None | JournalWork::Handle);
+        overwrites && !drops_privileges && !writes_times
+    }
+
+    fn share(&self) -> JournalShare {
+        let Outlook { plan, view, summary, zeroed, .. } = self.outlook;
+        let facts = explain_journal::Facts {
+            range: self.request.range,
+            view,
+            summary,
+            zeroed: *zeroed,
+            mapping: self.is_journaled() && !self.open.switches.overwrite_no_transaction,
+            times: self.shared.fs.state.takes_changes(),
+        };
+        share(plan, &facts)
+    }
+
     /// Why the request would be refused, if so. The openings before it are asked first.
     fn refusal(&self, write: bool) -> Option<String> {
         if write && let Err(error) = check_openings(self.shared, self.open) {
@@ -194,8 +231,9 @@ impl Facts<'_> {
         self.outlook.refused.as_ref().map(Error::to_string)
     }
 
-    /// Lists the device's requests. Returns in how many places on the device the data is.
-    fn transfers(&self, write: bool, list: &mut List) -> Result<u64> {
+    /// Lists the device's requests, those of the `commit` behind the data. Returns in how many places on the device the
+    /// data is.
+    fn transfers(&self, write: bool, commit: Option<CommitSteps>, list: &mut List) -> Result<u64> {
         let mut places = 0;
         let part = self.transferred();
         if part.length > 0 {
@@ -210,10 +248,34 @@ impl Facts<'_> {
                 }
             }
         }
-        if let Some(flush) = self.flush() {
-            list.push_last(flush);
+        match commit {
+            // Its flush covers the data.
+            Some(commit) => self.commit_requests(commit, list),
+            None => self.flush().into_iter().for_each(|flush| list.push_last(flush)),
         }
         Ok(places)
+    }
+
+    fn commit_requests(&self, commit: CommitSteps, list: &mut List) {
+        let op = if self.is_journaled() { "log" } else { "home" };
+        let write = |bytes: std::ops::Range<u64>, fua| DeviceRequest {
+            op,
+            pos: bytes.start,
+            length: bytes.end - bytes.start,
+            fua,
+        };
+        for step in commit.steps {
+            match step {
+                CommitStep::Write(bytes) => list.push(write(bytes, false)),
+                CommitStep::Durable(bytes) => {
+                    list.push_last(write(bytes, self.device.fua));
+                    if !self.device.fua {
+                        list.push_last(FLUSH);
+                    }
+                }
+                CommitStep::Flush => list.push_last(FLUSH),
+            }
+        }
     }
 
     /// One request for each piece of `range`.
@@ -277,12 +339,7 @@ impl Facts<'_> {
 
     fn flush(&self) -> Option<DeviceRequest> {
         let syncs = matches!(self.plan().durability, Durability::Datasync | Durability::Fsync);
-        (syncs && self.device.volatile_cache).then_some(DeviceRequest {
-            op: "flush",
-            pos: 0,
-            length: 0,
-            fua: false,
-        })
+        (syncs && self.device.volatile_cache).then_some(FLUSH)
     }
 
     fn reasons(&self, query: &Query) -> Vec<String> {
@@ -309,6 +366,7 @@ impl Facts<'_> {
             lines.push(text.into());
         }
         if write {
+            lines.extend(self.zeros_line());
             lines.push(self.journal_line());
             lines.push(self.durability_line(switches));
         }
@@ -367,6 +425,26 @@ impl Facts<'_> {
             }
             _ => "route: overwrite, all of it lies in written blocks and inside the size".into(),
         }
+    }
+
+    /// What is zeroed before the data is sent, or that nothing need be.
+    fn zeros_line(&self) -> Option<String> {
+        let Outlook { plan, zeroed, view, .. } = self.outlook;
+        let Edges { head, tail, old_tail } = plan.zero_edges;
+        let parts = [
+            (head, "before the data in its first block"),
+            (tail, "behind the data in its last block"),
+            (old_tail, "behind the old end of the file"),
+            (*zeroed, "in blocks without data, as a whole"),
+        ];
+        let parts = parts.iter().filter(|(bytes, _)| *bytes > 0);
+        let parts: Vec<_> = parts.map(|(bytes, place)| format!("{bytes} bytes {place}")).collect();
+        let copies = plan.route == Route::DaxAllocate;
+        if !parts.is_empty() {
+            return Some(format!("zeros: {}, written before the data", parts.join(", ")));
+        }
+        let behind = copies && self.request.range.end() > view.size;
+        behind.then(|| "zeros: none, blocks behind the end are invisible until the size moves".into())
     }
 
     fn journal_line(&self) -> String {

@@ -55,6 +55,7 @@ fn told(
         requests: Vec::new(),
         journal: JournalShare::default(),
         request_count: 0,
+        zeroed: 0,
         reasons,
         advice: advice.into_iter().collect(),
         refused,

@@ -1,6 +1,6 @@
 //! What a request asks of the journal, beside its plan: handles and commits.
 
-use uext4_iomap::plan::{Durability, JournalWork, Plan, Summary, View};
+use uext4_iomap::plan::{Durability, JournalWork, Plan, Route, Summary, View};
 use uext4_iomap::{MapKind, Range};
 
 /// Handles and commits of a request. On a volume without a journal, steps and batches of changes that go home.
@@ -15,18 +15,25 @@ pub struct JournalShare {
     pub commits: u32,
 }
 
-/// The share of a write that is not refused. `copies`: into mapped memory. `mapping`: a handle is started around the
-/// look-up of every write. `times`: the volume writes times.
-pub(super) fn share(
-    plan: &Plan,
-    range: Range,
-    view: &View,
-    summary: &Summary,
-    copies: bool,
-    mapping: bool,
-    times: bool,
-) -> JournalShare {
+/// What the share of a write depends on, beside its plan.
+pub(super) struct Facts<'a> {
+    pub(super) range: Range,
+    pub(super) view: &'a View,
+    pub(super) summary: &'a Summary,
+    /// Bytes of whole blocks that are zeroed first.
+    pub(super) zeroed: u64,
+    /// A handle is started around the look-up of every write.
+    pub(super) mapping: bool,
+    /// The volume writes times.
+    pub(super) times: bool,
+}
+
+/// The share of a write that is not refused.
+pub(super) fn share(plan: &Plan, facts: &Facts<'_>) -> JournalShare {
+    let Facts { range, view, summary, zeroed, mapping, times } = *facts;
     let (holes, pointers) = (summary.hole > 0, view.kind == MapKind::Indirect);
+    // Mapped memory in front of the end is converted before the copy.
+    let first = u32::from(plan.route == Route::DaxAllocate && !pointers && zeroed > 0);
     // A file of pointers is among the orphans while data may lie behind its size.
     let block = view.block_size();
     let behind = view.size.div_ceil(block).max(range.pos / block);
@@ -34,25 +41,20 @@ pub(super) fn share(
     let (handles_before, handles_after) = match plan.journal {
         JournalWork::None | JournalWork::Handle => (0, 0),
         JournalWork::Allocate => (1, 0),
-        JournalWork::Convert => (0, 1),
-        JournalWork::AllocateConvert => (1, 1),
-        // What lies behind the size may get its blocks with the size: least of all, nothing comes before the data.
-        // Mapped memory is converted before the copy.
-        JournalWork::Extend if !pointers => (u32::from(copies && summary.unwritten > 0), 1),
+        JournalWork::Convert => (first, 1 - first),
+        JournalWork::AllocateConvert => (1 + first, 1 - first),
+        // What lies behind the size may get its blocks with the size: at least, nothing else comes before the data.
+        JournalWork::Extend if !pointers => (first, 1),
         JournalWork::Extend => (u32::from(holes) + u32::from(orphaned), 1),
     };
-    let changes = !matches!(plan.journal, JournalWork::None | JournalWork::Handle) || plan.drops_privileges;
+    let overwrites = matches!(plan.journal, JournalWork::None | JournalWork::Handle);
     let syncs = matches!(plan.durability, Durability::Datasync | Durability::Fsync);
     // What changes nothing else of the inode still changes its times. (Not if the last write was in the same tick.)
-    let told = times
-        && plan.durability == Durability::Fsync
-        && matches!(plan.journal, JournalWork::None | JournalWork::Handle);
-    let handles_after = handles_after + u32::from(told);
-    let changes = changes || told;
-    let handles_before = handles_before + u32::from(mapping) + u32::from(plan.drops_privileges);
+    let told = times && plan.durability == Durability::Fsync && overwrites;
+    let changes = !overwrites || plan.drops_privileges || told;
     JournalShare {
-        handles_before,
-        handles_after,
+        handles_before: handles_before + u32::from(mapping) + u32::from(plan.drops_privileges),
+        handles_after: handles_after + u32::from(told),
         commits: u32::from(syncs && (changes || view.datasync_dirty)),
     }
 }

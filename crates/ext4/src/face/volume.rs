@@ -79,6 +79,11 @@ impl Shared {
         self.process == std::process::id()
     }
 
+    /// The device as it was given, without the overlay of recovery.
+    pub(super) fn given_device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
     fn stats(&self) -> Stats {
         let engine = self.engine.stats();
         if !self.options.write {

@@ -2,8 +2,10 @@
 
 use super::error::{Error, Result};
 use super::state::Ground;
+use super::unlogged::BatchOutlook;
+use std::ops::Range;
 use std::time::Duration;
-use uext4_jbd2::{AbortCause, Journal, JournalStats, SyncOutcome, Tid};
+use uext4_jbd2::{AbortCause, CommitOutlook, Journal, JournalStats, SyncOutcome, Tid};
 use uext4_ondisk::ext4::State;
 
 impl Ground {
@@ -49,10 +51,27 @@ impl Ground {
         }
     }
 
-    /// Whether anything can be changed but written blocks. Of a volume without a journal that was not left cleanly
-    /// nobody knows what is right.
+    /// Whether anything but written blocks can be changed here and now: the volume takes changes and is open for
+    /// writing.
     pub(crate) fn can_change(&self) -> bool {
-        self.journal.is_some() || self.unlogged.is_some() && self.superblock.state.contains(State::CLEAN)
+        (self.journal.is_some() || self.unlogged.is_some()) && self.takes_changes()
+    }
+
+    /// Whether anything but written blocks could be changed if the volume were open for writing. Depends on the
+    /// superblock only. A volume without a journal that was not left cleanly takes no change, because its bitmaps
+    /// cannot be trusted.
+    pub(crate) fn takes_changes(&self) -> bool {
+        self.superblock.journal_inode().is_some() || self.superblock.state.contains(State::CLEAN)
+    }
+
+    /// What a commit would send to the device if it began now. `None` if there is nothing to commit.
+    pub(crate) fn commit_outlook(&self) -> Option<CommitSteps> {
+        let bytes = u64::from(self.cache.block_size());
+        match (&self.journal, &self.unlogged) {
+            (Some(journal), _) => journal.commit_outlook().map(CommitSteps::of_log),
+            (None, Some(unlogged)) => unlogged.outlook().map(|batch| CommitSteps::of_batch(&batch, bytes)),
+            (None, None) => None,
+        }
     }
 
     /// Ends all changes for good.
@@ -85,5 +104,48 @@ impl Ground {
             (None, Some(unlogged)) => unlogged.stats(),
             (None, None) => JournalStats::default(),
         }
+    }
+}
+
+/// One step of a commit. Ranges are bytes of the device.
+pub(crate) enum CommitStep {
+    /// A write that the next flush makes durable.
+    Write(Range<u64>),
+    /// A write that is durable when it is complete: with FUA, or followed by a flush.
+    Durable(Range<u64>),
+    /// A flush of the device.
+    Flush,
+}
+
+/// What a commit sends to the device, in order.
+pub(crate) struct CommitSteps {
+    pub(crate) steps: Vec<CommitStep>,
+    /// Before that it marks the volume as in use, which `steps` leaves out.
+    pub(crate) begins: bool,
+}
+
+impl CommitSteps {
+    fn of_log(outlook: CommitOutlook) -> CommitSteps {
+        let CommitOutlook { log, commit_block, begins } = outlook;
+        let ending = [CommitStep::Flush, CommitStep::Durable(commit_block)];
+        CommitSteps { steps: log.into_iter().map(CommitStep::Write).chain(ending).collect(), begins }
+    }
+
+    /// Of a batch of a volume without a journal: its blocks go home in groups, a flush after each.
+    fn of_batch(batch: &BatchOutlook, block_size: u64) -> CommitSteps {
+        let mut steps = Vec::new();
+        for group in &batch.groups {
+            let mut runs: Vec<Range<u64>> = Vec::new();
+            for block in group {
+                let start = block * block_size;
+                match runs.last_mut() {
+                    Some(run) if run.end == start => run.end += block_size,
+                    _ => runs.push(start..start + block_size),
+                }
+            }
+            steps.extend(runs.into_iter().map(CommitStep::Write));
+            steps.push(CommitStep::Flush);
+        }
+        CommitSteps { steps, begins: batch.begins }
     }
 }

@@ -122,6 +122,22 @@ impl Unlogged {
         self.commit_in(&self.quiesce()?)
     }
 
+    /// What a batch would write home if it went now. `None` if it is empty.
+    pub(super) fn outlook(&self) -> Option<BatchOutlook> {
+        let batch = self.batch.lock();
+        if batch.blocks.is_empty() {
+            return None;
+        }
+        let mut groups = [const { Vec::new() }; 4];
+        for (block, (_, turn)) in &batch.blocks {
+            groups[*turn as usize].push(*block);
+        }
+        let groups = groups.into_iter().enumerate();
+        // The flush before the blocks at fixed places comes even if no block is new: it is for the data.
+        let groups = groups.filter(|(turn, blocks)| *turn == Turn::New as usize || !blocks.is_empty());
+        Some(BatchOutlook { groups: groups.map(|(_, blocks)| blocks).collect(), begins: !batch.begun })
+    }
+
     /// Waits until no step runs. None begins until the result is dropped.
     ///
     /// # Errors
@@ -268,6 +284,14 @@ impl Unlogged {
             *known = turn.max(*known);
         }
     }
+}
+
+/// What a batch would write home.
+pub(super) struct BatchOutlook {
+    /// Blocks of the volume, group after group. A flush follows each group.
+    pub(super) groups: Vec<Vec<u64>>,
+    /// Before that the superblock is marked: not left cleanly.
+    pub(super) begins: bool,
 }
 
 /// No step runs.

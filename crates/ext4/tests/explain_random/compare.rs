@@ -1,0 +1,172 @@
+//! What `explain` said beside what was counted and what the device was asked.
+
+use super::{Bed, Case, Done};
+use uext4::blockdev::Op;
+use uext4::blockdev::layer::TracePhase;
+use uext4::explain::{DeviceRequest, Explanation};
+use uext4::plan::{Durability, Finish, GateMode, JournalWork, Route, Sync};
+use uext4::{Counter, Error, State};
+
+/// What a request counts that is not refused, by its plan.
+fn counts(bed: &Bed, case: &Case, told: &Explanation, counter: Counter) -> bool {
+    let (plan, query) = (&told.plan, &case.query);
+    let exclusive = plan.gate == GateMode::Exclusive;
+    // Blocks first, with the gate held alone; then it goes on as an overwrite among others.
+    let halves = exclusive && plan.finish == Finish::Asynchronous;
+    match counter {
+        Counter::SimpleReads => plan.route == Route::SimpleRead,
+        Counter::GeneralReads => plan.route == Route::GeneralRead,
+        Counter::InlineReads => plan.route == Route::InlineRead,
+        Counter::DaxCopies => {
+            matches!(plan.route, Route::DaxRead | Route::DaxOverwrite)
+                || plan.route == Route::DaxAllocate && !case.is_misaligned(bed)
+        }
+        Counter::Bounces => {
+            matches!(plan.route, Route::BouncedRead | Route::BouncedOverwrite)
+                || matches!(plan.route, Route::Allocate | Route::DaxAllocate) && case.is_misaligned(bed)
+        }
+        Counter::DioCounted => plan.counted,
+        Counter::OverwritesWithoutHandle => {
+            let plain = bed.has_journal && !case.switches.overwrite_no_transaction;
+            let no_handle = plan.journal == JournalWork::None && !plan.drops_privileges;
+            query.write && (no_handle || halves && !plain)
+        }
+        Counter::HandlesStarted => plan.journal == JournalWork::Handle && bed.has_journal,
+        Counter::Extensions => plan.journal == JournalWork::Extend,
+        Counter::PrivilegesDropped => plan.drops_privileges,
+        Counter::ExclusiveWrites => exclusive,
+        Counter::SharedSubblockWrites => {
+            query.write && (!exclusive || halves) && !(query.pos | query.length).is_multiple_of(bed.block)
+        }
+        Counter::FuaWrites => plan.durability == Durability::Fua,
+        Counter::Flushes => {
+            let syncs = matches!(plan.durability, Durability::Datasync | Durability::Fsync);
+            syncs && bed.capabilities.volatile_cache
+        }
+        _ => false,
+    }
+}
+
+/// Whether the metadata of the volume is read and changed as well: what the device is asked then is no part of a plan.
+pub fn changes_the_map(told: &Explanation) -> bool {
+    // The times of a write with O_SYNC are a change of the inode.
+    let writes_times = told.plan.durability == Durability::Fsync;
+    let privileges = told.plan.drops_privileges;
+    privileges || writes_times || !matches!(told.plan.journal, JournalWork::None | JournalWork::Handle)
+}
+
+pub fn compare_requests(told: &Explanation, sent: &[DeviceRequest]) {
+    assert_eq!(told.request_count, sent.len() as u64);
+    let op = |op| if matches!(op, "log" | "home") { "write" } else { op };
+    let listed = told.requests.iter().filter(|request| request.op != "zero");
+    let listed: Vec<_> = listed.map(|&request| DeviceRequest { op: op(request.op), ..request }).collect();
+    if listed.len() == sent.len() {
+        return assert_eq!(listed, sent);
+    }
+    assert!(told.reasons.iter().any(|line| line.contains("are listed")), "the list is cut silently");
+    // Of a cut list the flush and what follows it are the last all the same.
+    let same = listed.iter().rev().zip(sent.iter().rev()).take_while(|(listed, sent)| listed == sent).count();
+    let (transfers, last) = listed.split_at(listed.len() - same.min(listed.len() - 32));
+    assert!(transfers.len() >= 32 && last == &sent[sent.len() - last.len()..]);
+    assert_eq!(transfers, &sent[..transfers.len()]);
+}
+
+pub fn compare_counters(bed: &Bed, case: &Case, told: &Explanation, done: &Done, beside: bool) {
+    for &counter in Counter::ALL {
+        let counted = done.stats.get(counter);
+        if matches!(counter, Counter::BlocksLogged | Counter::Checkpoints | Counter::HomeWrites) {
+            // Blocks of a commit, and what goes home, nobody foretells.
+            let commits = done.stats.get(Counter::Commits);
+            assert!(counted == 0 || commits > 0, "{} without a commit", counter.name());
+            continue;
+        }
+        if changes_the_map(told) && counter == Counter::MapLoads {
+            continue;
+        }
+        if compare_work(told, case, done, counter, counted) {
+            continue;
+        }
+        let aside = beside && matches!(counter, Counter::SimpleReads | Counter::DioCounted);
+        let expected = match &done.result {
+            // Whether a handle was started before it was refused is no part of what it would have done.
+            Err(_) if counter == Counter::HandlesStarted => counted.min(1),
+            Err(error) => {
+                let allocates = matches!(error, Error::NeedsAllocation(_) | Error::Limit(_));
+                u64::from(allocates && counter == Counter::AllocationsRefused)
+            }
+            Ok(_) => u64::from(counts(bed, case, told, counter)),
+        };
+        assert_eq!(expected + u64::from(aside), counted, "{}", counter.name());
+    }
+}
+
+/// What a change of the map asks of the journal: how many handles, commits and flushes there are at least, and exactly
+/// so many if nothing was in the way. Whether this was said of the counter.
+fn compare_work(told: &Explanation, case: &Case, done: &Done, counter: Counter, counted: u64) -> bool {
+    let (journal, stats) = (&told.journal, &done.stats);
+    if !changes_the_map(told) {
+        if counter == Counter::Commits && done.result.is_ok() {
+            assert_eq!(counted, u64::from(journal.commits), "commits");
+            return true;
+        }
+        // A batch of a volume without a journal needs more than one.
+        if counter == Counter::Flushes && journal.commits > 0 {
+            assert!(counted > 0, "no flush");
+            return true;
+        }
+        return false;
+    }
+    if done.result.is_err() {
+        return matches!(counter, Counter::HandlesStarted | Counter::Commits | Counter::Flushes);
+    }
+    let holes = told.pieces.iter().any(|piece| piece.state == State::Hole)
+        || told.piece_count > told.pieces.len() as u64;
+    let syncs = case.query.sync != Sync::None;
+    let flushes =
+        done.events.iter().filter(|event| event.op == Op::Flush && event.phase == TracePhase::Submit);
+    match counter {
+        Counter::HandlesStarted => {
+            let least = u64::from(journal.handles_before + journal.handles_after);
+            let least = least.saturating_sub(u64::from(case.query.sync == Sync::All));
+            assert!(counted >= least, "{counted} handles, {least} were told");
+            // One leaf, and no hole that free blocks may fill in parts.
+            assert!(
+                counted == least || holes || told.piece_count > 1 || case.query.sync == Sync::All,
+                "{counted} handles, {least} were told"
+            );
+            // No more than one for each block or piece, in any case.
+            let most = least + 2 * (told.piece_count + case.query.length / 1024 + 2);
+            assert!(counted <= most, "{counted} handles, {least} were told");
+        }
+        Counter::Commits => {
+            // Times need none if the last write was in the same tick of the clock.
+            let unchanged = case.query.sync == Sync::All && counted == 0 && !done.stamped;
+            assert!(case.query.sync == Sync::All || u64::from(journal.commits) == u64::from(syncs));
+            assert!(
+                counted <= u64::from(journal.commits) || holes,
+                "{counted} commits, {} told",
+                journal.commits
+            );
+            // A volume without room commits to get some.
+            assert!(unchanged || counted == u64::from(syncs) || holes && counted > 0, "{counted} commits");
+        }
+        Counter::Flushes => {
+            let sent = flushes.count() as u64;
+            assert!(syncs || counted == 0 || stats.get(Counter::Commits) > 0, "{counted} flushes");
+            assert!((sent > 0) == (counted > 0) && sent >= counted, "{sent} flushes sent, {counted} counted");
+        }
+        Counter::Allocations => {
+            // Those of a hole behind the last piece that was told are allocations too.
+            // Mapped memory: once in front of the end of the file and once behind it.
+            let most = 1 + u64::from(told.plan.route == Route::DaxAllocate);
+            assert!(counted <= most && (holes || counted == 0), "{counted} allocations");
+        }
+        Counter::Conversions => {
+            let pointers = told.plan.journal == JournalWork::Allocate;
+            assert!(counted <= 1 + u64::from(told.plan.route == Route::DaxAllocate), "{counted} conversions");
+            assert!(!pointers || counted == 0, "{counted} conversions");
+        }
+        _ => return false,
+    }
+    true
+}
