@@ -84,7 +84,11 @@ fn fast_commits_are_replayed_in_memory_and_on_the_device() {
     let info = volume.info();
     let found = info.recovery.fast_commits().unwrap();
     assert_eq!((found.commits, found.records, found.blocks), (2, 78, 3));
-    assert!(info.notes.contains(&"so are 2 fast commits (78 records)".to_owned()), "{:?}", info.notes);
+    assert!(
+        info.notes.contains(&"2 fast commits (78 records) are replayed, too".to_owned()),
+        "{:?}",
+        info.notes
+    );
     let seen = tree(&volume);
     let names: Vec<_> = seen.keys().map(|name| name.escape_ascii().to_string()).collect();
     for name in ["/dir/new", "/sub/inside", "/sub/linked", "/sub/second name"] {
@@ -358,7 +362,11 @@ fn records_that_contradict_the_volume_are_refused_by_name() {
         assert!(info.recovery.loss().is_some_and(|loss| loss.contains(&why)), "{:?}", info.recovery);
         let note = format!("from number 2 on are not replayed, later changes are lost: {why}");
         assert!(info.notes.iter().any(|other| other.ends_with(&note)), "{:?}", info.notes);
-        assert!(info.notes.contains(&"so are 1 fast commits (3 records)".to_owned()), "{:?}", info.notes);
+        assert!(
+            info.notes.contains(&"1 fast commits (3 records) are replayed, too".to_owned()),
+            "{:?}",
+            info.notes
+        );
         assert_eq!(info.recovery.fast_commits().map(|done| done.commits), Some(1));
         uext4_testkit::manifest::assert_same(&without, &tree(&volume));
         drop(volume);

@@ -330,7 +330,7 @@ fn a_block_is_one_directorys() {
     let at = place(&image, dir) + 0x28 + 12 + 8;
     image.bytes[at..at + 4].copy_from_slice(&roots.to_le_bytes());
     let why = refusal(image, Records::default().link(ROOT, file, b"x").link(dir, file, b"y"));
-    assert!(why.contains("of its map or directory is inode 2's, too"), "{why}");
+    assert!(why.contains("of its map or directory is also inode 2's"), "{why}");
 }
 
 /// What has no name and is in use is for whoever works off the orphans, records of it or not.

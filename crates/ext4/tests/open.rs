@@ -24,7 +24,7 @@ fn a_file_opened_for_nothing_is_an_error() {
         for path in ["/data", "/missing", "/dir"] {
             let error = volume.open_file(path, options.clone()).unwrap_err();
             assert!(matches!(&error, Error::Invalid(_)) && error.errno() == 22, "{path}: {error}");
-            assert!(error.to_string().contains("neither for reading nor for writing"), "{error}");
+            assert!(error.to_string().contains("open a file for reading, writing or appending"), "{error}");
         }
         for ino in [ino, Ino::ROOT] {
             let error = volume.open_inode(ino, options.clone()).unwrap_err();

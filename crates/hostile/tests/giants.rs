@@ -408,7 +408,7 @@ fn fast_commits_of_files_that_share_an_extent_tree_stay_in_the_budget() {
         ),
         // Not so here: a mebibyte of nodes on a larger volume.
         (
-            "of its map or directory is inode 12's, too",
+            "of its map or directory is also inode 12's",
             SharedTree {
                 bytes: 1 << 30,
                 block: 4096,

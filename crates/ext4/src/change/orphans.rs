@@ -1,16 +1,15 @@
-//! Orphans: inodes that lost their last name while they were open, and files that were being cut when a crash came.
+//! Orphans: inodes unlinked while open, and files that were being cut when a crash came.
 //!
-//! They are a chain from the superblock through the records: each names the next in the field that tells the time of
-//! deletion once it is free. Whoever takes one out of the middle changes the one before it, which is known in memory
-//! only ([`Chain`]), as in the kernel.
+//! They form a chain from the superblock through the records: each record stores the number of the next one in the
+//! deletion-time field, which is unused until the inode is freed. Removing one from the middle changes the one before
+//! it, which is known only in memory ([`Chain`]), as in the kernel.
 //!
-//! On volumes with an orphan file (`orphan_file`) the chain is used all the same: the kernel falls back on it when that
-//! file is full, and processes both. What the file holds when the volume is opened is processed with the chain; each
-//! slot is cleared in the handle that finishes its inode, and the feature that says that the file is in use after the
-//! last one.
+//! Volumes with an orphan file (`orphan_file`) use the chain all the same: the kernel falls back on it when that file
+//! is full, and processes both. Inodes in the file at open are processed along with the chain. Each slot is cleared in
+//! the handle that finishes its inode, and the feature `orphan_present` after the last one.
 //!
-//! An inode joins in the handle that takes its last name, and leaves in the handle that frees it. In between its blocks
-//! are given back in as many handles as it takes; after a crash the next open for writing does the rest.
+//! An inode joins in the handle that removes its last name, and leaves in the handle that frees it. In between its
+//! blocks are freed in as many handles as needed; after a crash the next open for writing does the rest.
 
 use super::Files;
 use super::free::check_frees;
@@ -28,40 +27,40 @@ use std::collections::{BTreeSet, HashMap};
 use uext4_ondisk::ext4::{OrphanBlock, RoCompat, State, encode_orphan_tail};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
-/// Blocks that joining or leaving the chain changes: the superblock, the record, the one before it, and
-/// a block of the orphan file.
+/// Blocks changed by joining or leaving the chain: the superblock, the record, the one before it, and a block of the
+/// orphan file.
 pub(crate) const CREDITS: u32 = 4;
 
 /// The orphans of an open volume.
 #[derive(Default)]
 pub(crate) struct Orphans {
     chain: Mutex<Chain>,
-    /// Whoever counts the users of a block of attributes.
+    /// Held while the reference count of a shared attribute block changes.
     pub(super) shared_blocks: Mutex<()>,
 }
 
-/// The chain as it is on the volume, or will be.
+/// The chain, including uncommitted changes.
 #[derive(Default)]
 struct Chain {
     first: Option<Ino>,
-    /// Of each one, those before and behind it.
+    /// For each inode, its predecessor and successor.
     links: HashMap<Ino, (Option<Ino>, Option<Ino>)>,
-    /// Those that a slot of the orphan file names: block on the volume and slot in it.
+    /// Inodes in a slot of the orphan file: block on the volume and slot in it.
     slots: HashMap<Ino, (Pblk, usize)>,
 }
 
-/// What a volume has of orphans when it is opened.
+/// The orphans found when a volume is opened.
 #[derive(Default)]
-pub(crate) struct Left {
-    /// The chain, the first one first.
+pub(crate) struct Leftovers {
+    /// The chain, in order.
     chain: Vec<Ino>,
-    /// The slots of the orphan file.
+    /// The used slots of the orphan file.
     slots: Vec<(Ino, Pblk, usize)>,
-    /// Whether the superblock says that the orphan file is in use.
+    /// Whether the superblock has `orphan_present` set.
     present: bool,
 }
 
-/// Largest orphan file. The kernel's have at most 512 blocks.
+/// Largest orphan file accepted. The kernel's have at most 512 blocks.
 const FILE_MAX: u64 = 64 << 20;
 /// Bytes of a slot.
 const SLOT: usize = 4;
@@ -71,10 +70,10 @@ fn number(ino: Option<Ino>) -> u32 {
 }
 
 impl Files<'_> {
-    /// Adds an inode to the chain. The caller stores no draft of it afterwards but by [`Draft::store_in_chain`].
+    /// Adds an inode to the chain. After that, the caller must store a draft of it with [`Draft::store_in_chain`] only.
     ///
     /// # Errors
-    /// [`Error::Corrupt`]: nothing was changed then. Those of the body.
+    /// [`Error::Corrupt`], with nothing changed. Those of the body.
     pub(crate) fn add_orphan(&self, blocks: &mut impl Blocks, ino: Ino) -> Result<()> {
         let mut chain = self.orphans.chain.lock();
         if chain.links.contains_key(&ino) {
@@ -91,7 +90,7 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Takes an inode out of the chain.
+    /// Removes an inode from the chain.
     ///
     /// # Errors
     /// As of [`Files::add_orphan`].
@@ -118,12 +117,12 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Finishes what a crash left: inodes without a name are freed, the others cut at their size. `left` is what
-    /// [`survey`] found. Nobody else uses the volume yet.
+    /// Finishes what a crash left: frees inodes without a name, and cuts the others at their size. `left` is the result
+    /// of [`survey`]. Nobody else uses the volume yet.
     ///
     /// # Errors
-    /// Those of the edits. What is done by then stays; the rest is left for the next time.
-    pub(crate) fn process_orphans(&self, left: &Left) -> Result<()> {
+    /// Those of the edits. Orphans processed so far stay so; the rest waits for the next open.
+    pub(crate) fn process_orphans(&self, left: &Leftovers) -> Result<()> {
         {
             let mut chain = self.orphans.chain.lock();
             chain.first = left.chain.first().copied();
@@ -151,11 +150,12 @@ impl Files<'_> {
         })
     }
 
-    /// Frees the inodes without a name whose last user is gone. Takes one load if there are none, however many are open
-    /// without a name. The caller holds no lock and no handle.
+    /// Frees the unlinked inodes whose last user has gone. If there are none this takes one load, regardless of how
+    /// many unlinked files are open. The caller holds no lock and no handle.
     ///
     /// # Errors
-    /// The first one; the others are freed all the same. What could not be freed waits for [`Files::free_all_left`].
+    /// The first failure; the other inodes are freed all the same. One whose freeing fails waits for
+    /// [`Files::free_all_left`].
     pub(crate) fn free_left(&self) -> Result<()> {
         let mut outcome = Ok(());
         while let Some(ino) = self.state.leavers().take() {
@@ -164,7 +164,7 @@ impl Files<'_> {
         outcome
     }
 
-    /// The same with those that could not be freed before.
+    /// The same, including those whose freeing failed before.
     ///
     /// # Errors
     /// As of [`Files::free_left`].
@@ -173,22 +173,22 @@ impl Files<'_> {
         self.free_left()
     }
 
-    /// Frees this one, if its last user is gone and nobody else has come to free it.
+    /// Frees this inode if its last user has gone and nobody else is freeing it.
     ///
     /// # Errors
-    /// As of [`Files::free_inode`]: it waits then.
+    /// As of [`Files::free_inode`]; the inode waits for another attempt then.
     pub(crate) fn free_if_left(&self, ino: Ino) -> Result<()> {
         if self.state.leavers().take_one(ino) { self.free_leaver(ino) } else { Ok(()) }
     }
 
     fn free_leaver(&self, ino: Ino) -> Result<()> {
-        // A look-up finds its record from here on, which is free.
+        // From here on a look-up reads the record, which is free.
         self.state.forget(ino);
         self.free_inode(ino).inspect_err(|_| self.state.leavers().is_stuck(ino))
     }
 }
 
-/// Empties a slot of the orphan file.
+/// Clears a slot of the orphan file.
 fn clear_slot(blocks: &mut impl Blocks, block: Pblk, slot: usize) -> Result<()> {
     let file = Draft::load(blocks, Ino(blocks.ground().superblock.orphan_file_inode))?;
     let seed = file.seed(blocks.ground());
@@ -199,16 +199,15 @@ fn clear_slot(blocks: &mut impl Blocks, block: Pblk, slot: usize) -> Result<()> 
     blocks.change(block, |old| old.copy_from_slice(&bytes))
 }
 
-/// The orphans on a volume. Each can be processed by this version, as far as its record and its map say. Changes
-/// nothing.
+/// The orphans on a volume, after checking from record and map that this version can process each. Changes nothing.
 ///
 /// # Errors
-/// [`Error::Corrupt`] and [`Error::CorruptInode`] if the chain or the orphan file leads to what cannot be an orphan, or
-/// twice to the same; [`Error::Incompatible`] for what this version does not process.
-pub(crate) fn survey(ground: &Ground) -> Result<Left> {
+/// [`Error::Corrupt`] and [`Error::CorruptInode`] if the chain or the orphan file leads to an inode that cannot be an
+/// orphan, or to one twice; [`Error::Incompatible`] for what this version cannot process.
+pub(crate) fn survey(ground: &Ground) -> Result<Leftovers> {
     let superblock = &ground.superblock;
     let present = superblock.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
-    let mut left = Left { present, ..Left::default() };
+    let mut left = Leftovers { present, ..Leftovers::default() };
     if superblock.last_orphan == 0 && !present {
         return Ok(left);
     }
@@ -229,7 +228,7 @@ pub(crate) fn survey(ground: &Ground) -> Result<Left> {
     Ok(left)
 }
 
-/// Whether this version processes orphans of this volume.
+/// Checks that this version can process orphans of this volume.
 fn check_processes(ground: &Ground) -> Result<()> {
     let superblock = &ground.superblock;
     let refuse = |feature: &str| {
@@ -237,20 +236,20 @@ fn check_processes(ground: &Ground) -> Result<()> {
         Err(Error::Incompatible { action: "open for writing", feature })
     };
     if superblock.journal_inode().is_none() && !superblock.state.contains(State::CLEAN) {
-        return refuse("without a journal, and was not left cleanly: run e2fsck");
+        return refuse("without a journal, and was not unmounted cleanly: run e2fsck");
     }
     if superblock.features.ro_compat.contains(RoCompat::QUOTA) {
         return refuse("whose blocks quota files count");
     }
-    // Where metadata may be wrong, blocks of an orphan may be somebody else's. A device that failed leaves none wrong:
-    // what was half done was not committed.
+    // If metadata may be wrong, blocks of an orphan may belong to another file. A device failure alone leaves none
+    // wrong: the interrupted changes were not committed.
     if superblock.state.contains(State::ERRORS) && !ground.recovery.device_failed {
         return refuse("and recorded errors: run e2fsck");
     }
     Ok(())
 }
 
-/// The record of an inode that is said to be an orphan, checked.
+/// The record of an alleged orphan, checked.
 fn check_orphan(ground: &Ground, ino: Ino, known: &mut BTreeSet<Ino>) -> Result<Draft> {
     let corrupt = |what: &str| Error::CorruptInode { ino, what: what.into() };
     let geometry = &ground.superblock.geometry;
@@ -258,12 +257,12 @@ fn check_orphan(ground: &Ground, ino: Ino, known: &mut BTreeSet<Ino>) -> Result<
         return Err(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino).into());
     }
     if is_system_file(&ground.superblock, ino) {
-        return Err(corrupt("it counts as an orphan, but is a file of the volume's own"));
+        return Err(corrupt("it is listed as an orphan, but is an internal file"));
     }
     if !known.insert(ino) {
-        return Err(corrupt("it is twice among the orphans"));
+        return Err(corrupt("it is listed twice as an orphan"));
     }
-    let free = || corrupt("it counts as an orphan, but is free");
+    let free = || corrupt("it is listed as an orphan, but is free");
     let blocks = Direct(ground);
     if !inode_used(&blocks, ino)? {
         return Err(free());
@@ -279,7 +278,7 @@ fn check_orphan(ground: &Ground, ino: Ino, known: &mut BTreeSet<Ino>) -> Result<
     Ok(draft)
 }
 
-/// What the orphan file holds.
+/// The used slots of the orphan file.
 fn file_slots(ground: &Ground) -> Result<Vec<(Ino, Pblk, usize)>> {
     let (superblock, blocks) = (&ground.superblock, Direct(ground));
     let none = || Error::from(Corrupt::from(CorruptKind::SuperblockField("orphan_file_inum")));

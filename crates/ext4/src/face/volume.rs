@@ -1,6 +1,6 @@
 //! An open volume.
 
-use crate::change::orphans::{Left, survey};
+use crate::change::orphans::{Leftovers, survey};
 use crate::face::tick::{Background, sync_all, tick};
 use crate::face::to_device::ToDevice;
 use crate::ground::error::{Error, Result};
@@ -186,7 +186,7 @@ impl Volume {
         let given = device.clone();
         let Ready { device, superblock, info } = recovery::recover(device, superblock, &options)?;
         let state = open_state(device.clone(), superblock, &options, info)?;
-        let orphans = if options.write { survey(&state)? } else { Left::default() };
+        let orphans = if options.write { survey(&state)? } else { Leftovers::default() };
         let fs = Ext4::new(state);
         fs.files().process_orphans(&orphans)?;
         let engine = Arc::new(Engine::new(fs.clone(), device)?);

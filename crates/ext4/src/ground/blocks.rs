@@ -1,31 +1,32 @@
-//! Metadata blocks under change: the one way by which maps, directories, bitmaps and inodes are edited.
+//! Metadata blocks under change: the only interface through which maps, directories, bitmaps and inodes are edited.
 //!
-//! An edit is written once, over [`Blocks`], and runs on three bodies: the canvas of a replay (`canvas.rs`), which
-//! keeps changed blocks in memory, a step of a journal or of a volume without one (`journaled.rs`), and the cache alone
-//! (`direct.rs`). `credits.rs` says how many blocks an edit changes at most.
+//! An edit is written once, over [`Blocks`], and runs on three implementations ("bodies"): the canvas of a replay
+//! (`canvas.rs`), which keeps changed blocks in memory; a step of a journal or of a volume without one
+//! (`journaled.rs`); and the cache alone (`direct.rs`). `credits.rs` says how many blocks an edit changes at most.
 //!
 //! # The rule of an edit
-//! First it looks at every block it needs and checks it, then it changes: an edit on a corrupt structure is a typed
-//! error and changes no block. Errors are neutral: [`Error::NoSpace`](super::error::Error::NoSpace),
-//! [`Error::Limit`](super::error::Error::Limit), [`Error::Corrupt`](super::error::Error::Corrupt) and those of the
-//! body; what they mean to a replay or a caller is said by those. After the first change only the body itself may fail
-//! (a read or a credit that is missing), and then the whole transaction is lost.
+//! An edit first reads and checks every block it needs, and only then changes anything: on a corrupt structure it
+//! returns a typed error and has changed no block. Errors are neutral
+//! ([`Error::NoSpace`](super::error::Error::NoSpace), [`Error::Limit`](super::error::Error::Limit),
+//! [`Error::Corrupt`](super::error::Error::Corrupt) and those of the body); a replay and a caller each decide what they
+//! mean. After the first change only the body itself may fail (a failed read, a missing credit), and then the whole
+//! transaction is lost.
 
 use super::error::Result;
 use super::state::Ground;
 use uext4_jbd2::Tid;
 use uext4_ondisk::{Ino, Lblk, Pblk};
 
-/// Metadata blocks, as they are now and as an edit makes them.
+/// Metadata blocks: their current contents, and changes to them.
 pub(crate) trait Blocks {
-    /// The volume that they belong to.
+    /// The volume.
     fn ground(&self) -> &Ground;
 
-    /// What `look` says of a block as it is now.
+    /// Calls `look` on the current contents of a block.
     fn look<T>(&self, block: Pblk, look: impl FnOnce(&[u8]) -> T) -> Result<T>;
 
-    /// The same of a block that `verify` finds sound. It may be asked for each load of the block only, so it says the
-    /// same of all that is made of a sound block.
+    /// The same for a block that `verify` accepts. `verify` may run only once per load of the block, so it must also
+    /// accept everything that edits make of a sound block.
     fn look_verified<T>(
         &self,
         block: Pblk,
@@ -35,38 +36,39 @@ pub(crate) trait Blocks {
         self.look(block, |bytes| verify(bytes).map(|()| look(bytes)))?
     }
 
-    /// Changes a block in place. The caller has looked at it before and found it sound.
+    /// Changes a block in place. The caller has read and checked it before.
     fn change<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T>;
 
-    /// The same for a block of which a part is in a new block from now on. Without a journal it goes home after all
-    /// that leads there.
+    /// The same for a block of which a part moved to a new block. Without a journal it is written home after all blocks
+    /// that lead to the new one.
     fn change_moved<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
         self.change(block, change)
     }
 
-    /// Makes metadata of a block that was allocated for it: `fill` gets zeroes, nothing is read.
+    /// Initializes a newly allocated metadata block: `fill` gets zeros, nothing is read.
     fn fresh<T>(&mut self, block: Pblk, fill: impl FnOnce(&mut [u8]) -> T) -> Result<T>;
 
-    /// A block is no metadata any more. No older copy of it may come back (revoke), and it carries nothing else before
+    /// The block no longer holds metadata. No older copy of it may be replayed (revoke), and it is not reused before
     /// the change is durable.
     fn freed(&mut self, block: Pblk) -> Result<()>;
 
-    /// These blocks are free. They carry nothing else before the change is durable.
+    /// These blocks are freed. They are not reused before the change is durable.
     fn free_later(&mut self, _first: Pblk, _count: u64) -> Result<()> {
         Ok(())
     }
 
-    /// The transaction that the changes belong to; none where they are written without one.
+    /// The transaction that the changes belong to; `None` if they are written without one.
     fn transaction(&self) -> Option<Tid> {
         None
     }
 
-    /// Notes that a block is this one of a directory: a replay of hostile records refuses one that is another's too.
+    /// Records that a block is block `number` of a directory. A replay of hostile records refuses a block that belongs
+    /// to another directory too.
     fn claim(&self, _block: Pblk, _ino: Ino, _number: Lblk) -> Result<()> {
         Ok(())
     }
 
-    /// Notes that an edit looks at so many bytes, or copies them: a replay of hostile records bounds its work by it.
+    /// Accounts for bytes that an edit reads or copies. A replay of hostile records bounds its work by this.
     fn work(&self, _bytes: usize) -> Result<()> {
         Ok(())
     }

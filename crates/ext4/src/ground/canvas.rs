@@ -1,4 +1,4 @@
-//! The canvas of a replay: what the volume holds, with what was changed so far in memory. Nothing reaches the volume.
+//! The canvas of a replay: the volume's blocks, with changes so far kept in memory. Nothing is written to the volume.
 
 use super::blocks::Blocks;
 use super::error::{Error, Result};
@@ -10,48 +10,48 @@ use std::rc::Rc;
 use uext4_jbd2::Changes;
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
-/// The volume, and the blocks that were changed.
+/// The volume, and the changed blocks.
 pub(crate) struct Canvas<'v> {
     pub(crate) ground: &'v Ground,
     changed: Changes,
     bytes: u64,
     budget: u64,
-    /// Bytes that everything else takes that is kept until the end.
+    /// Bytes of everything else that is kept until the end.
     kept: Cell<u64>,
-    /// How many of them there may be.
+    /// Limit of `kept`.
     kept_max: u64,
-    /// Nodes of maps and blocks of directories that were read, and whose they are: of directories, which block.
+    /// Map nodes and directory blocks read so far, with their inode; for a directory block also its number.
     claimed: RefCell<HashMap<u64, (Ino, Option<Lblk>)>>,
-    /// Blocks that the extents of all trees that were read map.
+    /// Blocks mapped by the extents of all trees read so far.
     mapped: Cell<u64>,
     work: Work,
 }
 
-/// Bytes that replays have looked at or copied, and how many that may be.
+/// Bytes that replays have read or copied, and the limit.
 #[derive(Clone)]
 pub(crate) struct Work {
     done: Rc<Cell<u64>>,
     most: u64,
 }
 
-/// Most bytes that are looked at or copied: some seconds.
+/// Most bytes to read or copy: some seconds.
 const WORK_MAX: u64 = 4 << 30;
-/// With large blocks, as many blocks. A name takes two, a directory's read and written: so 131072 names are done, which
-/// take 2 MiB of the log at least.
+/// For large blocks, a limit in blocks. A name takes two, to read and to write a directory block: so 131072 names can
+/// be replayed, which take at least 2 MiB of the log.
 const WORK_BLOCKS: u64 = 1 << 18;
 
 impl Work {
-    /// Nothing done yet.
+    /// No work done yet.
     pub(crate) fn new(ground: &Ground) -> Work {
         let block = u64::from(ground.superblock.geometry.block_size());
         Work { done: Rc::default(), most: WORK_MAX.max(WORK_BLOCKS * block) }
     }
 
-    /// Notes that so many bytes more are looked at or copied. Small records and small volumes can make much of that:
-    /// nothing else bounds the time that a replay takes.
+    /// Accounts for more bytes read or copied. Small records on a small volume can cause a lot of work, and nothing
+    /// else bounds the time of a replay.
     ///
     /// # Errors
-    /// [`Error::Incompatible`] if that is more than may be.
+    /// [`Error::Incompatible`] past the limit.
     pub(crate) fn add(&self, bytes: usize) -> Result<()> {
         self.done.set(self.done.get().saturating_add(bytes as u64));
         if self.is_over() {
@@ -61,25 +61,25 @@ impl Work {
         Ok(())
     }
 
-    /// Whether there may be no more.
+    /// Whether the limit is reached.
     pub(crate) fn is_over(&self) -> bool {
         self.done.get() > self.most
     }
 }
 
-/// Most bytes of inodes, names, ranges and extents in memory: the volume's own, but within these bounds. The lower one
-/// leaves small volumes room for everything else in 64 MiB; within the upper one a file of 2^20 extents can change, or
-/// a directory of as many names of 30 bytes.
+/// Most bytes of inodes, names, ranges and extents in memory: the size of the volume, clamped to these bounds. The
+/// lower one leaves a small volume room for everything else in 64 MiB; the upper one suffices to change a file of 2^20
+/// extents, or a directory of as many names of 30 bytes.
 const KEPT_MAX: std::ops::RangeInclusive<u64> = 16 << 20..=128 << 20;
-/// Bytes that an extent takes: among what was released, and at the end among what has an owner.
+/// Memory of an extent: among the released ones, and at the end among those with an owner.
 const EXTENT_COST: usize = 64;
-/// Bytes that a short look at a block counts for ([`Work`]).
+/// Bytes that a short look at a block counts as ([`Work`]).
 const LOOK_WORK: usize = 256;
-/// Bytes that a node of a tree or a block of a directory takes beside what is in it.
+/// Memory of a tree node or directory block beside its contents.
 const CLAIM_COST: usize = 96;
 
 impl<'v> Canvas<'v> {
-    /// Nothing changed yet; at most `budget` bytes ever will be.
+    /// Nothing changed yet; changes may take at most `budget` bytes.
     pub(crate) fn new(ground: &'v Ground, budget: u64, work: Work) -> Self {
         let geometry = &ground.superblock.geometry;
         let volume = geometry.blocks_count().saturating_mul(u64::from(geometry.block_size()));
@@ -105,10 +105,10 @@ impl<'v> Canvas<'v> {
         self.ground.superblock.geometry.block_size() as usize
     }
 
-    /// Notes that more is kept in memory.
+    /// Accounts for more memory kept until the end.
     ///
     /// # Errors
-    /// [`Error::Incompatible`] if that is more than may be.
+    /// [`Error::Incompatible`] past the limit.
     pub(crate) fn charge(&self, bytes: usize) -> Result<()> {
         self.kept.set(self.kept.get().saturating_add(bytes as u64));
         if self.kept.get() > self.kept_max {
@@ -118,11 +118,11 @@ impl<'v> Canvas<'v> {
         Ok(())
     }
 
-    /// Notes that a node of the map of `ino` is read. It is one inode's alone, so all of them together hold no more
-    /// than the volume does.
+    /// Records that a node of the map of `ino` is read. A node belongs to one inode only, so all nodes together hold no
+    /// more than the volume does.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] or [`Error::CorruptInode`] if it was read before; as of [`Canvas::charge`].
+    /// [`Error::Corrupt`] or [`Error::CorruptInode`] if it was read before; those of [`Canvas::charge`].
     pub(crate) fn claim_node(&self, block: Pblk, ino: Ino) -> Result<()> {
         self.claim_as(block, (ino, None))
     }
@@ -135,24 +135,24 @@ impl<'v> Canvas<'v> {
                 self.claimed.borrow_mut().insert(block.get(), owner);
                 Ok(())
             }
-            // A block of a directory is read again for each of its names.
+            // A directory block is read again for each of its names.
             Some(other) if other == owner && owner.1.is_some() => Ok(()),
             Some((other, _)) if other == owner.0 => {
                 let corrupt = Corrupt::from(CorruptKind::Cycle("the map of the file"));
                 Err(corrupt.in_inode(other).at_block(block).into())
             }
             Some((other, _)) => {
-                let what = format!("block {block} of its map or directory is inode {other}'s, too");
+                let what = format!("block {block} of its map or directory is also inode {other}'s");
                 Err(Error::CorruptInode { ino: owner.0, what })
             }
         }
     }
 
-    /// Notes that so many extents are read, which map so many blocks. All of them together map no more than there
-    /// are: whatever is done for each block ends, and a small volume takes little memory.
+    /// Accounts for extents read, and the blocks they map. All together map no more blocks than the volume has: so
+    /// every loop over blocks ends, and a small volume takes little memory.
     ///
     /// # Errors
-    /// [`Error::CorruptInode`] if they do; as of [`Canvas::charge`].
+    /// [`Error::CorruptInode`] past that; those of [`Canvas::charge`].
     pub(crate) fn load_extents(&self, ino: Ino, extents: usize, blocks: u64) -> Result<()> {
         self.mapped.set(self.mapped.get().saturating_add(blocks));
         if self.mapped.get() > self.ground.superblock.geometry.blocks_count() {
@@ -162,7 +162,7 @@ impl<'v> Canvas<'v> {
         self.charge(extents.saturating_mul(EXTENT_COST))
     }
 
-    /// What `look` says of a block as it is now. A few bytes of it are looked at.
+    /// Calls `look` on the current contents of a block. Counts as a short look.
     pub(crate) fn look<T>(&self, block: u64, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
         self.work(LOOK_WORK)?;
         match self.changed.get(&block) {
@@ -171,7 +171,7 @@ impl<'v> Canvas<'v> {
         }
     }
 
-    /// A copy of a block as it is now.
+    /// A copy of the current contents of a block.
     pub(crate) fn read(&self, block: u64) -> Result<Vec<u8>> {
         self.work(self.block_size())?;
         match self.changed.get(&block) {
@@ -180,10 +180,10 @@ impl<'v> Canvas<'v> {
         }
     }
 
-    /// Gives a block other contents.
+    /// Replaces the contents of a block.
     ///
     /// # Errors
-    /// [`Error::Incompatible`] if more was changed than may be kept in memory.
+    /// [`Error::Incompatible`] if the changes exceed the memory limit.
     pub(crate) fn write(&mut self, block: u64, bytes: Vec<u8>) -> Result<()> {
         self.work(bytes.len())?;
         let added = if self.changed.contains_key(&block) { 0 } else { bytes.len() as u64 };
@@ -196,7 +196,7 @@ impl<'v> Canvas<'v> {
         Ok(())
     }
 
-    /// The changed contents of a block: a copy of what the volume holds, if it was not changed before.
+    /// The changed contents of a block; starts as a copy of the volume's.
     fn own(&mut self, block: u64) -> Result<&mut [u8]> {
         if !self.changed.contains_key(&block) {
             let bytes = self.read(block)?;
@@ -206,7 +206,7 @@ impl<'v> Canvas<'v> {
         self.changed.get_mut(&block).map(|bytes| &mut **bytes).ok_or_else(outside)
     }
 
-    /// [`Blocks::freed`] for a run of blocks, most of which nobody may have looked at.
+    /// [`Blocks::freed`] for a run of blocks, most of which were probably never read.
     pub(crate) fn freed_run(&mut self, first: u64, count: u64) -> Result<()> {
         let run = first..first.saturating_add(count);
         let known = (self.changed.len() + self.claimed.get_mut().len()) as u64;
@@ -220,7 +220,7 @@ impl<'v> Canvas<'v> {
         Ok(())
     }
 
-    /// What was changed.
+    /// The changes.
     pub(crate) fn into_changes(self) -> Changes {
         self.changed
     }
@@ -247,12 +247,12 @@ impl Blocks for Canvas<'_> {
         Ok(filled)
     }
 
-    /// What was changed of it is not written home: it may be a file's data by then.
+    /// Changes of the block are not written home: it may hold a file's data by then.
     fn freed(&mut self, block: Pblk) -> Result<()> {
         if let Some(bytes) = self.changed.remove(&block.get()) {
             self.bytes -= bytes.len() as u64;
         }
-        // A directory that comes may have it then. A node of the volume stays one that no other map may have.
+        // A new directory may take the block. A map node of the volume stays claimed: no other map may have it.
         if let Entry::Occupied(claim) = self.claimed.get_mut().entry(block.get())
             && claim.get().1.is_some()
         {

@@ -1,19 +1,19 @@
-//! Damaged group descriptors that a read-only open goes on with.
+//! Damaged group descriptors that a read-only open tolerates.
 
 use std::fmt;
 use uext4_ondisk::Corrupt;
 
-/// Group descriptors that were damaged when the volume was opened. Only a read-only open goes on with them.
+/// Group descriptors that were damaged when the volume was opened. Only a read-only open tolerates them.
 ///
-/// Files in these groups are read from where the descriptors say. They may be wrong or missing. With `metadata_csum`,
-/// inodes have checksums of their own, which tell a wrong place.
+/// Files in these groups are read from where the descriptors point, so they may be wrong or missing. With
+/// `metadata_csum`, inodes have checksums of their own, which expose a wrong place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DescriptorDamage {
     /// Groups whose descriptors are damaged.
     pub groups: u32,
-    /// Of these, the groups whose descriptors lead to impossible places. Their inodes cannot be read.
+    /// Those of them whose descriptors point to impossible places. Their inodes cannot be read.
     pub impossible: u32,
-    /// The damage of the first one, its group and block.
+    /// The first damage, with its group and block.
     pub first: Corrupt,
 }
 

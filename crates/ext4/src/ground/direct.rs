@@ -1,7 +1,7 @@
-//! Metadata blocks as they are in the cache: for whoever only looks.
+//! Metadata blocks as they are in the cache, for readers.
 //!
-//! What is changed through it is due to be written home, and nothing binds the blocks of an edit together: that is for
-//! tests. A volume without a journal is changed in steps (`journaled.rs`).
+//! Changes through it become due for write-back, but nothing keeps the blocks of an edit together: only tests change
+//! blocks this way. A volume without a journal is changed in steps (`journaled.rs`).
 
 use super::blocks::Blocks;
 use super::error::Result;
@@ -9,7 +9,7 @@ use super::state::Ground;
 use uext4_buffer::Owner;
 use uext4_ondisk::Pblk;
 
-/// The blocks of a volume whose changes no transaction holds.
+/// The blocks of a volume, changed outside any transaction.
 pub(crate) struct Direct<'g>(pub(crate) &'g Ground);
 
 impl Blocks for Direct<'_> {
@@ -40,7 +40,7 @@ impl Blocks for Direct<'_> {
         Ok(self.0.cache.overwrite(&pin, Owner::Direct, fill)?)
     }
 
-    /// What is due to be written home is forgotten, after a write that is on its way.
+    /// Cancels a pending write-back, after waiting for one in flight.
     fn freed(&mut self, block: Pblk) -> Result<()> {
         Ok(self.0.cache.forget(block.get())?)
     }

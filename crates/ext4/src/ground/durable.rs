@@ -1,4 +1,4 @@
-//! What makes changes durable: the journal, or the batch of a volume that has none.
+//! Making changes durable: by the journal, or by the batch of a volume without one.
 
 use super::error::{Error, Result};
 use super::state::Ground;
@@ -9,7 +9,7 @@ use uext4_jbd2::{AbortCause, CommitOutlook, Journal, JournalStats, SyncOutcome, 
 use uext4_ondisk::ext4::State;
 
 impl Ground {
-    /// Makes durable all that was changed so far. The caller is in no handle.
+    /// Makes all changes so far durable. The caller holds no handle.
     ///
     /// # Errors
     /// [`Error::Aborted`].
@@ -21,8 +21,8 @@ impl Ground {
         }
     }
 
-    /// Makes durable what was changed up to this transaction. Whether the device was flushed after all data that was
-    /// complete before the call. The caller is in no handle.
+    /// Makes changes up to this transaction durable. Returns whether the device was flushed after all data that was
+    /// complete before the call. The caller holds no handle.
     ///
     /// # Errors
     /// [`Error::Aborted`].
@@ -34,8 +34,8 @@ impl Ground {
         }
     }
 
-    /// The newest transaction that changed something and is not durable: what is read of the volume may be a change of
-    /// it.
+    /// The newest transaction with changes that are not durable yet. Whatever is read from the volume may include its
+    /// changes.
     pub(crate) fn newest_uncommitted(&self) -> Option<Tid> {
         match (&self.journal, &self.unlogged) {
             (Some(journal), _) => journal.newest_uncommitted(),
@@ -43,7 +43,7 @@ impl Ground {
         }
     }
 
-    /// How long what was changed has waited to become durable, at most.
+    /// Age of the oldest change that is not durable.
     pub(crate) fn running_for(&self) -> Option<Duration> {
         match (&self.journal, &self.unlogged) {
             (Some(journal), _) => journal.running_for(),
@@ -58,7 +58,7 @@ impl Ground {
     }
 
     /// Whether anything but written blocks could be changed if the volume were open for writing. Depends on the
-    /// superblock only. A volume without a journal that was not left cleanly takes no change, because its bitmaps
+    /// superblock only. A volume without a journal that was not unmounted cleanly takes no change, because its bitmaps
     /// cannot be trusted.
     pub(crate) fn takes_changes(&self) -> bool {
         self.superblock.journal_inode().is_some() || self.superblock.state.contains(State::CLEAN)
@@ -74,7 +74,7 @@ impl Ground {
         }
     }
 
-    /// Ends all changes for good.
+    /// Aborts the volume: no more changes.
     pub(crate) fn abort(&self, cause: AbortCause) {
         match (&self.journal, &self.unlogged) {
             (Some(journal), _) => journal.abort(cause),
@@ -83,7 +83,7 @@ impl Ground {
         }
     }
 
-    /// The same, and not even the cause is written.
+    /// The same, without recording the cause on the device.
     pub(crate) fn abandon(&self, cause: AbortCause) {
         match (&self.journal, &self.unlogged) {
             (Some(journal), _) => journal.abandon(cause),
@@ -92,12 +92,12 @@ impl Ground {
         }
     }
 
-    /// Most credits that a handle can have. Without a journal nothing is bounded by a log.
+    /// Most credits that a handle can have. Without a journal no log bounds them.
     pub(crate) fn max_credits(&self) -> u32 {
         self.journal.as_ref().map_or(u32::MAX, Journal::max_handle_credits)
     }
 
-    /// What journal or batch did.
+    /// Counters of the journal or batch.
     pub(crate) fn journal_stats(&self) -> JournalStats {
         match (&self.journal, &self.unlogged) {
             (Some(journal), _) => journal.stats(),

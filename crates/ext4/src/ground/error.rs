@@ -22,7 +22,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The device failed, or refused what the kernel refuses.
+    /// The device failed, or refused a request as the kernel would.
     #[error("{0}")]
     Io(Arc<blockdev::Error>),
     /// The device failed while a metadata block was transferred.
@@ -30,18 +30,18 @@ pub enum Error {
     MetadataIo {
         /// The file-system block.
         block: u64,
-        /// What the device said.
+        /// The device's error.
         source: Arc<blockdev::Error>,
     },
-    /// The volume uses something this version cannot handle; the text names it.
+    /// The volume uses a feature that this version does not support; the text names it.
     #[error("cannot {action}: the volume uses {feature}")]
     Incompatible {
         /// `open`, `open for writing`, `recover`, `read`, `write`.
         action: &'static str,
-        /// The feature by the name that `dumpe2fs` prints, or what it is.
+        /// The feature as `dumpe2fs` prints it, or a description.
         feature: String,
     },
-    /// The journal holds transactions that were not written home yet.
+    /// The journal holds transactions that are not written home yet.
     #[error("the journal needs recovery (mount the volume once, or run e2fsck): {0}")]
     NeedsRecovery(String),
     /// There is no superblock of an ext2, ext3 or ext4 volume on the device; the text says what it looks like.
@@ -50,21 +50,21 @@ pub enum Error {
     /// Metadata is damaged; kind and place say what and where.
     #[error("corrupt volume: {0}")]
     Corrupt(Arc<Corrupt>),
-    /// The journal is damaged or cannot do what was asked.
+    /// The journal is damaged or cannot do what was requested.
     #[error("journal: {0}")]
     Journal(Arc<jbd2::Error>),
-    /// The fast commits at the end of the journal cannot be replayed. What came before them can be read; nothing may
-    /// be written, because what they hold would be lost.
+    /// The fast commits at the end of the journal cannot be replayed. Everything before them can be read; nothing may
+    /// be written, because their changes would be lost.
     #[error(
         "record {record} of the fast commits cannot be replayed: {cause} (open it read-only, or run e2fsck)"
     )]
     FastCommit {
-        /// The record, counted from 0, head, padding and tails included.
+        /// The record, counted from 0, including head, padding and tail records.
         record: u32,
         /// Why.
         cause: Arc<Error>,
     },
-    /// Metadata contradicts itself across structures.
+    /// Metadata structures contradict each other.
     #[error("corrupt volume: inode {ino}: {what}")]
     CorruptInode {
         /// The inode.
@@ -85,13 +85,13 @@ pub enum Error {
     /// No such file or directory.
     #[error("no such file or directory")]
     NotFound,
-    /// The number that was asked for belongs to another inode by now, with another generation.
-    #[error("inode {0} is another one by now")]
+    /// The inode number was freed and reused, with another generation.
+    #[error("inode {0} was freed, and its number belongs to another inode now")]
     Stale(Ino),
-    /// It exists already.
-    #[error("it exists already")]
+    /// The name exists already.
+    #[error("it already exists")]
     Exists,
-    /// The volume has no free block or inode left for it.
+    /// The volume has no free block or inode left.
     #[error("no space left on the volume")]
     NoSpace,
     /// The format cannot hold more.
@@ -118,24 +118,24 @@ pub enum Error {
     /// The file has no extended attribute of this name.
     #[error("no such attribute")]
     NoAttribute,
-    /// A value is longer than can be returned.
-    #[error("a value of {size} bytes is more than the {most} that can be read")]
+    /// The value is longer than the limit.
+    #[error("the value has {size} bytes, more than the {most} that can be read")]
     TooLarge {
         /// Bytes of the value.
         size: u64,
-        /// Most that is possible.
+        /// The limit.
         most: u64,
     },
-    /// A file is longer than what may be read of it at once.
-    #[error("the file has {size} bytes, and at most {most} are read at once")]
+    /// The file is longer than may be read in one call.
+    #[error("the file has {size} bytes, more than the {most} that are read at once")]
     FileTooLarge {
         /// Bytes of the file.
         size: u64,
         /// Most that may be read.
         most: u64,
     },
-    /// There is not enough memory.
-    #[error("no memory for {bytes} bytes")]
+    /// Memory allocation failed.
+    #[error("cannot allocate {bytes} bytes of memory")]
     OutOfMemory {
         /// Bytes asked for.
         bytes: u64,
@@ -143,7 +143,7 @@ pub enum Error {
     /// A position, length or memory address breaks the device's alignment; nothing was transferred.
     #[error("{what} {value:#x} is not a multiple of {align}")]
     Misaligned {
-        /// Which of them.
+        /// Which of these.
         what: blockdev::Misaligned,
         /// Its value.
         value: u64,
@@ -153,28 +153,28 @@ pub enum Error {
     /// The write is not a pure overwrite, and allocation is not supported yet. Nothing was changed.
     #[error("{0}")]
     NeedsAllocation(Allocation),
-    /// Somebody else uses the device or image.
+    /// Another user has the device or image.
     #[error("in use by {0}")]
     InUse(String),
     /// The volume or device is read-only, or the file is not open for writing.
     #[error("read-only: {0}")]
     ReadOnly(&'static str),
-    /// The file's flags forbid it; the text says which.
+    /// The file's flags forbid it; the text names the flag.
     #[error("not permitted: {0}")]
     NotPermitted(&'static str),
-    /// The file is not open for this.
+    /// The file was not opened for this.
     #[error("the file is not open for {0}")]
     BadMode(&'static str),
-    /// The request would have to wait and was told not to; or the queue is full.
+    /// The request would have to wait and was asked not to, or the queue is full.
     #[error("would block: {0}")]
     WouldBlock(&'static str),
     /// The volume was aborted after a failure that broke a durability promise; the text is the cause.
     #[error("the volume was aborted: {0}")]
     Aborted(Arc<str>),
-    /// The mapping of this byte was forgotten again and again before it could be used.
-    #[error("the mapping at byte {0} does not stay loaded")]
+    /// The mapping of this byte was evicted repeatedly before it could be used.
+    #[error("the mapping at byte {0} was evicted each time it was loaded")]
     MapUnstable(u64),
-    /// An argument makes no sense; the text says which.
+    /// An argument is invalid; the text says which.
     #[error("{0}")]
     Invalid(String),
 }
@@ -183,10 +183,10 @@ pub enum Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Limit {
-    /// An inode has as many names as it can count, or a directory as many subdirectories.
+    /// An inode has the most names it can count, or a directory the most subdirectories.
     #[error("too many links")]
     Links,
-    /// A map has as many levels as it can have, or needs a block beyond its reach.
+    /// A map has the most levels it can have, or needs a block beyond its reach.
     #[error("the file's map cannot reach that far")]
     Map,
     /// A directory is as large as it can be.
@@ -215,7 +215,7 @@ pub struct Allocation {
     pub unwritten: u64,
     /// Bytes in holes.
     pub hole: u64,
-    /// Whether it ends behind the end of the file.
+    /// Whether it ends past the end of the file.
     pub extends: bool,
 }
 
@@ -281,7 +281,7 @@ impl Error {
         }
     }
 
-    /// The block the error is about, where there is one.
+    /// The block that the error is about, if any.
     pub fn block(&self) -> Option<u64> {
         match self {
             Error::Corrupt(corrupt) => corrupt.place.block.map(|block| block.get()),
@@ -291,7 +291,7 @@ impl Error {
         }
     }
 
-    /// The inode the error is about, where there is one.
+    /// The inode that the error is about, if any.
     pub fn inode(&self) -> Option<u32> {
         match self {
             Error::Corrupt(corrupt) => corrupt.place.inode.map(|ino| ino.get()),
@@ -307,7 +307,7 @@ impl Error {
     }
 }
 
-/// What Linux answers for a damaged file system ("Structure needs cleaning").
+/// What Linux returns for a damaged file system ("Structure needs cleaning").
 pub(crate) const EUCLEAN: i32 = 117;
 
 impl From<blockdev::Error> for Error {
@@ -360,7 +360,7 @@ impl From<uext4_buffer::Error> for Error {
         match error {
             buffer::Error::Device { block, source } => Error::MetadataIo { block, source: Arc::new(source) },
             buffer::Error::Flush(error) => error.into(),
-            // Every number that we ask for was read from the volume, or computed from what was read.
+            // Every block number we ask for was read from the volume, or computed from such numbers.
             buffer::Error::OutOfRange { block, .. } => {
                 let corrupt = Corrupt::from(CorruptKind::BlockOutsideVolume("metadata"));
                 corrupt.at_block(Pblk(block)).into()

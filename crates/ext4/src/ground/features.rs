@@ -1,11 +1,11 @@
-//! Which volumes can be opened, and what for. Everything else is refused by the name of its feature.
+//! Which volumes can be opened, and for what. Everything else is refused, naming the feature.
 
 use crate::ground::error::{Error, Result};
 use uext4_ondisk::ext4::{
     Compat, DefaultMountOptions, ENCODING_UTF8_12_1, Features, Incompat, RoCompat, State, Superblock,
 };
 
-/// Incompatible features that reading understands.
+/// Incompatible features that reads support.
 const READABLE: Incompat = Incompat::from_bits_retain(
     Incompat::FILETYPE.bits()
         | Incompat::RECOVER.bits()
@@ -17,13 +17,13 @@ const READABLE: Incompat = Incompat::from_bits_retain(
         | Incompat::EA_INODE.bits()
         | Incompat::CSUM_SEED.bits()
         | Incompat::LARGEDIR.bits()
-        // Encrypted files and directories are refused one by one.
+        // Encrypted files and directories are refused one by one when used.
         | Incompat::ENCRYPT.bits()
         | Incompat::INLINE_DATA.bits()
         | Incompat::CASEFOLD.bits(),
 );
 
-/// Read-only-compatible features that overwriting file data respects: overwrites change no count, bitmap, quota or
+/// Read-only-compatible features that are safe for overwrites of file data, which change no count, bitmap, quota or
 /// checksum.
 const OVERWRITABLE: RoCompat = RoCompat::from_bits_retain(
     RoCompat::SPARSE_SUPER.bits()
@@ -37,14 +37,14 @@ const OVERWRITABLE: RoCompat = RoCompat::from_bits_retain(
         | RoCompat::METADATA_CSUM.bits()
         | RoCompat::PROJECT.bits()
         | RoCompat::VERITY.bits()
-        // What the orphan file holds is processed first.
+        // The open processes the orphan file first.
         | RoCompat::ORPHAN_PRESENT.bits(),
 );
 
 /// The highest known revision level (`EXT4_MAX_SUPP_REV`).
 const REVISION_MAX: u32 = 1;
 
-/// The two bits that hold the default journal mode: 1 journal, 2 ordered, 3 writeback.
+/// The two bits of the default journal mode: 1 journal, 2 ordered, 3 writeback.
 const JOURNAL_MODE: DefaultMountOptions = DefaultMountOptions::from_bits_retain(
     DefaultMountOptions::DATA_JOURNAL.bits() | DefaultMountOptions::DATA_ORDERED.bits(),
 );
@@ -53,8 +53,8 @@ fn refuse(action: &'static str, feature: impl Into<String>) -> Error {
     Error::Incompatible { action, feature: feature.into() }
 }
 
-/// Refuses volumes that cannot be read, and names what they use. This check comes before all other fields of the
-/// superblock: an unknown feature may give them another meaning.
+/// Refuses volumes that cannot be read, naming the reason. Runs before any other field of the superblock is used: an
+/// unknown feature may change what they mean.
 pub(crate) fn check_readable(features: &Features) -> Result<()> {
     let incompat = features.incompat;
     if incompat.contains(Incompat::JOURNAL_DEV) {
@@ -67,7 +67,7 @@ pub(crate) fn check_readable(features: &Features) -> Result<()> {
     Ok(())
 }
 
-/// Refuses volumes whose names cannot be compared: they fold case by an unknown encoding.
+/// Refuses volumes that fold case with an unknown encoding: their names cannot be compared.
 pub(crate) fn check_encoding(superblock: &Superblock) -> Result<()> {
     let folds = superblock.features.incompat.contains(Incompat::CASEFOLD);
     if folds && superblock.encoding != ENCODING_UTF8_12_1 {
@@ -76,18 +76,18 @@ pub(crate) fn check_encoding(superblock: &Superblock) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to change blocks, sizes or names of a volume where this version does not.
+/// Refuses to change blocks, sizes or names where this version does not support it.
 pub(crate) fn check_changes(superblock: &Superblock) -> Result<()> {
     check_accounts(superblock)?;
-    // Blocks that its bitmaps call free may be in use: who takes one destroys a file.
+    // Blocks marked free in its bitmaps may be in use: allocating one would destroy a file.
     if superblock.journal_inode().is_none() && !superblock.state.contains(State::CLEAN) {
-        let feature = "no journal, and was not left cleanly (run e2fsck)";
+        let feature = "no journal, and was not unmounted cleanly (run e2fsck)";
         return Err(refuse("allocate", feature));
     }
     Ok(())
 }
 
-/// Refuses to change what a volume counts for its users, and this version does not.
+/// Refuses changes that would have to update quota, which this version does not support.
 pub(crate) fn check_accounts(superblock: &Superblock) -> Result<()> {
     match superblock.features.ro_compat.contains(RoCompat::QUOTA) {
         true => Err(refuse("allocate", "quota, whose files would have to be kept up to date")),
@@ -95,12 +95,12 @@ pub(crate) fn check_accounts(superblock: &Superblock) -> Result<()> {
     }
 }
 
-/// Refuses to write a volume with something that this version does not keep up to date.
+/// Refuses to write a volume with a feature that this version does not keep up to date.
 pub(crate) fn check_writable(superblock: &Superblock) -> Result<()> {
     const ACTION: &str = "open for writing";
     let revision = superblock.geometry.fields().revision;
     if revision > REVISION_MAX {
-        // A higher level may mean something that no feature names. The kernel mounts such a volume read-only.
+        // A higher level may change the format without a feature flag. The kernel mounts such a volume read-only.
         return Err(refuse(
             ACTION,
             format!("revision level {revision}, above the last one known (open it read-only)"),

@@ -13,7 +13,7 @@ pub enum Contents {
     File {
         /// The name of the format.
         name: String,
-        /// What makes a raw image of it, if something does.
+        /// What converts it to a raw image, if anything does.
         hint: Option<&'static str>,
     },
     /// Nothing but zeros in this many bytes at the start.
@@ -26,18 +26,18 @@ pub enum Contents {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Foreign {
-    /// One thing.
+    /// A single file system, file or nothing known.
     Contents(Contents),
     /// A disk with partitions.
     Partitions {
-        /// The form of its table.
+        /// The kind of partition table.
         scheme: Scheme,
-        /// Number, bytes and contents of the first usable ones.
+        /// Number, bytes and contents of the first usable partitions.
         partitions: Vec<(u32, u64, Contents)>,
-        /// How many more there are, not looked into.
+        /// How many more partitions there are, not examined.
         more: usize,
     },
-    /// This many bytes: too few for a superblock.
+    /// A device of this many bytes: too small for a superblock.
     TooShort(u64),
 }
 
@@ -84,7 +84,7 @@ impl fmt::Display for Foreign {
     }
 }
 
-/// An amount for people: `512 bytes`, `1.5 MiB`, `3 GiB`.
+/// An amount in readable units: `512 bytes`, `1.5 MiB`, `3 GiB`.
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {

@@ -1,22 +1,21 @@
-//! Group descriptors: one is read for an inode, all when the volume is opened.
+//! Group descriptors: one is read for each inode, all when the volume is opened.
 //!
 //! A volume of 16 TiB with blocks of 1 KiB has two million groups. Opening it reads their descriptors once, in large
-//! steps, past the cache, which has room for only a part of them. It checks each one and keeps only where metadata
-//! lies: 16 bytes for each run.
+//! steps, bypassing the cache, which has room for only a part of them. Each is checked; only the location of metadata
+//! is kept, 16 bytes for each run.
 //!
 //! # Damaged descriptors
-//! A writer needs all of them sound: the first damaged one ends an open for writing. A read-only open goes on, as the
-//! kernel's does, and says how many are damaged ([`DescriptorDamage`]). It only needs to know where a group's inode
-//! table is.
+//! A writer needs all of them sound: the first damaged one fails an open for writing. A read-only open succeeds, as in
+//! the kernel, and reports how many are damaged ([`DescriptorDamage`]). It only needs the location of each group's
+//! inode table.
 //!
-//! A descriptor with a wrong checksum still says that. We use it if its places are possible and no sound descriptor
-//! claims the same blocks: those are certainly not this group's inodes. (The kernel refuses a volume whose pieces of
-//! metadata overlap.) Otherwise the inodes of that group, and only they, cannot be read. A damaged descriptor adds
-//! nothing to the system zones: wrong zones would make sound files unreadable, and nothing is written that zones could
-//! protect.
+//! A descriptor with a wrong checksum still has that. We use it if its locations are possible and no sound descriptor
+//! claims the same blocks: those are certainly not this group's inodes. (The kernel refuses a volume whose metadata
+//! overlaps.) Otherwise the inodes of that group, and only they, cannot be read. A damaged descriptor adds nothing to
+//! the system zones: wrong zones would make sound files unreadable, and a read-only open has nothing to protect.
 //!
-//! The kernel refuses a volume with an impossible descriptor. We refuse it if most are impossible: then this is no
-//! volume. This also ends the reading of a sparse file that claims a billion groups.
+//! The kernel refuses a volume with an impossible descriptor. We refuse it only if most are impossible: then it is not
+//! a volume. This also stops reading a sparse file that claims a billion groups.
 
 use super::damage::DescriptorDamage;
 use super::error::{Error, Result};
@@ -27,17 +26,17 @@ use uext4_blockdev::{BufferPool, Device};
 use uext4_ondisk::ext4::{Geometry, GroupDescriptor, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Pblk};
 
-/// Bytes of descriptors that are read at a time.
+/// Bytes of descriptors read at a time.
 const STEP: u32 = 256 * 1024;
 
-/// Impossible descriptors that a read-only open accepts in any case.
+/// Impossible descriptors that a read-only open always tolerates.
 const IMPOSSIBLE_MIN: u32 = 4096;
 
-/// The fault of a descriptor, and what it says all the same.
+/// A damaged descriptor: the fault, and what is usable all the same.
 pub(crate) struct Damaged {
     /// The first fault, with group and block.
     pub(crate) fault: Corrupt,
-    /// Where it says that the inode table is, if all its places are possible.
+    /// Location of the inode table, if all locations in the descriptor are possible.
     table: Option<Pblk>,
 }
 
@@ -62,10 +61,10 @@ struct Tally {
 }
 
 impl Tally {
-    /// Counts a damaged one.
+    /// Counts a damaged descriptor.
     ///
     /// # Errors
-    /// The first damage, once most descriptors are impossible.
+    /// The first fault, once most descriptors are impossible.
     fn add(&mut self, damaged: &Damaged) -> Result<()> {
         let none = DescriptorDamage { groups: 0, impossible: 0, first: damaged.fault };
         let found = self.found.get_or_insert(none);
@@ -80,13 +79,13 @@ impl Tally {
 }
 
 impl Ground {
-    /// The descriptor of a group, its checksum verified: for more than a place to read from.
+    /// The descriptor of a group, checksum verified.
     pub(crate) fn descriptor(&self, group: Group) -> Result<GroupDescriptor> {
         self.read_descriptor(group)?.map_err(|damaged| damaged.fault.into())
     }
 
-    /// Where the inode table of a group begins. For readers, a damaged descriptor may say it too, if its places are
-    /// possible.
+    /// Where the inode table of a group begins. On a read-only open a damaged descriptor may serve, if its locations
+    /// are possible.
     pub(crate) fn inode_table(&self, group: Group) -> Result<Pblk> {
         let damaged = match self.read_descriptor(group)? {
             Ok(descriptor) => return Ok(descriptor.inode_table),
@@ -94,7 +93,7 @@ impl Ground {
             Err(damaged) => damaged,
         };
         let blocks = u64::from(self.superblock.geometry.inode_table_blocks());
-        // The zones hold the metadata of sound descriptors.
+        // The zones hold the metadata of sound descriptors only.
         let table = damaged.table.filter(|table| self.zones.allows(table.get(), blocks));
         table.ok_or_else(|| damaged.fault.into())
     }
@@ -110,13 +109,13 @@ impl Ground {
         Ok(decode(bytes, group, block, &self.superblock))
     }
 
-    /// Collects the system zones and the damage of descriptors. Damage ends an open for writing.
+    /// Collects the system zones and damaged descriptors. Damage fails an open for writing.
     pub(crate) fn load_zones(&mut self) -> Result<()> {
         let (superblock, zones) = (&self.superblock, &mut self.zones);
         let geometry = &superblock.geometry;
         let table = u64::from(geometry.inode_table_blocks());
         let mut tally = Tally::default();
-        // A flex group keeps each kind of metadata of its groups together, so each kind has its own run.
+        // A flex group stores each kind of metadata of its groups together, so each kind forms a run.
         let mut runs = [Run::default(); 3];
         for_each_descriptor(&**self.cache.device(), superblock, |group, descriptor| {
             // With clusters and blocks of 1 KiB, group 0 starts one block before its superblock.
@@ -170,11 +169,11 @@ impl Run {
     }
 }
 
-/// Reads and checks the descriptor of every group, and hands it to `visit`. Each block is read once.
+/// Reads and checks the descriptor of every group, and passes it to `visit`. Each block is read once.
 ///
 /// # Errors
 /// Those of `visit`; [`Error::Corrupt`] for descriptors that lie outside the volume; [`Error::MetadataIo`] naming the
-/// first block of the step that failed.
+/// first block of the failed read.
 pub(crate) fn for_each_descriptor(
     device: &dyn Device,
     superblock: &Superblock,
@@ -205,8 +204,8 @@ pub(crate) fn for_each_descriptor(
     Ok(())
 }
 
-/// Finds block `number` of the descriptors, and how many lie in one run from there on (at most `limit`): all of them,
-/// or with `meta_bg` only one.
+/// Finds block `number` of the descriptors, and the length of the contiguous run from there (at most `limit`): all of
+/// them, or with `meta_bg` only one.
 fn adjacent(geometry: &Geometry, number: u32, limit: u32) -> Result<(Pblk, u32)> {
     let outside = |block: Pblk| {
         Error::from(Corrupt::from(CorruptKind::BlockOutsideVolume("group descriptors")).at_block(block))

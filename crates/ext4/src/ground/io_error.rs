@@ -1,19 +1,19 @@
-//! Errors as `std::io` has them.
+//! Conversion to `std::io::Error`.
 
 use crate::ground::error::Error;
 use std::io;
 
-/// For code that speaks [`io::Result`]: `?` turns the one error into the other.
+/// For code that returns [`io::Result`]: `?` converts.
 ///
-/// The [`io::Error`] carries this error whole, because it says more than a number: [`io::Error::get_ref`] and
-/// [`io::Error::downcast`] give it back, and with it [`Error::errno`]; `Display` prints its message.
-/// [`io::Error::raw_os_error`] is `None`, as for everything that carries an error. Its [`io::ErrorKind`] is the one
-/// that std has for the errno, with three exceptions:
+/// The [`io::Error`] wraps this error, because it says more than a number: [`io::Error::get_ref`] and
+/// [`io::Error::downcast`] return it, with its [`Error::errno`]; `Display` prints its message.
+/// [`io::Error::raw_os_error`] is `None`, as for every wrapped error. The [`io::ErrorKind`] is the one that std has for
+/// the errno, with three exceptions:
 ///
-/// - damage (`EUCLEAN`, which std has no kind for) is [`io::ErrorKind::InvalidData`];
-/// - an interrupted device request (`EINTR`) is [`io::ErrorKind::Other`], because std's helpers repeat
-///   [`io::ErrorKind::Interrupted`] for ever, and the library has tried again already where that helps;
-/// - a value too large to be returned (`E2BIG`) is [`io::ErrorKind::FileTooLarge`].
+/// - damage (`EUCLEAN`, for which std has no kind) is [`io::ErrorKind::InvalidData`];
+/// - an interrupted device request (`EINTR`) is [`io::ErrorKind::Other`], because std's helpers retry
+///   [`io::ErrorKind::Interrupted`] forever, and the library has already retried where that helps;
+/// - a value too large to return (`E2BIG`) is [`io::ErrorKind::FileTooLarge`].
 ///
 /// ```
 /// fn first_byte(volume: &uext4::Volume, path: &str) -> std::io::Result<u8> {

@@ -1,7 +1,7 @@
-//! Metadata blocks under change in one step: in a journal handle, or on a volume without a journal.
+//! Changing metadata blocks in one step: in a journal handle, or on a volume without a journal.
 //!
-//! What is changed is seen at once by whoever reads through the cache. It reaches its home after the transaction is
-//! committed; without a journal, with the batch that it belongs to (`unlogged.rs`).
+//! Every reader of the cache sees a change at once. It is written home after the transaction commits; without a
+//! journal, with its batch (`unlogged.rs`).
 
 use super::blocks::Blocks;
 use super::error::{Error, Result};
@@ -14,8 +14,8 @@ use uext4_ondisk::Pblk;
 /// A step.
 pub(crate) struct Journaled<'g> {
     ground: &'g Ground,
-    /// Dropped before the handle: nobody commits in between.
-    half: Half<'g>,
+    /// Dropped before the handle, so that no commit comes in between.
+    guard: AbortOnDrop<'g>,
     body: Body<'g>,
     _taken: Taken,
 }
@@ -25,37 +25,38 @@ enum Body<'g> {
     Unlogged(Step<'g>),
 }
 
-/// Aborts the volume if it is dropped after a change: by an error of the edit, or by its panic.
-struct Half<'g> {
+/// Aborts the volume if it is dropped after a change without success: by an error or a panic of the edit.
+struct AbortOnDrop<'g> {
     ground: &'g Ground,
     changed: bool,
 }
 
-impl Half<'_> {
+impl AbortOnDrop<'_> {
     fn change<T>(&mut self, bytes: &mut [u8], change: impl FnOnce(&mut [u8]) -> T) -> T {
         self.changed = true;
         change(bytes)
     }
 }
 
-impl Drop for Half<'_> {
+impl Drop for AbortOnDrop<'_> {
     fn drop(&mut self) {
         if self.changed {
-            let what = "a change of metadata ended half-way".into();
+            let what = "a metadata change stopped halfway".into();
             self.ground.abort(AbortCause { what, errno: libc::EIO });
         }
     }
 }
 
 impl<'g> Journaled<'g> {
-    /// Runs an edit that changes at most `credits` blocks ([`super::credits`]) in a handle of its own. Waits for room
-    /// in the log, or for a batch on its way home; the caller holds no handle and no lock that comes after handles.
+    /// Runs an edit that changes at most `credits` blocks ([`super::credits`]) in a handle of its own. Waits for log
+    /// space, or for a batch that is being written home; the caller holds no handle and no lock that ranks after
+    /// handles.
     ///
-    /// An edit that fails or panics after its first change has left half of itself in the transaction: the volume is
-    /// aborted, and nothing of the transaction is committed.
+    /// An edit that fails or panics after its first change leaves a partial change in the transaction: the volume is
+    /// aborted, and the transaction is not committed.
     ///
     /// # Errors
-    /// What `edit` says; [`Error::Journal`] if there is no room for so many blocks; [`Error::Aborted`].
+    /// Those of `edit`; [`Error::Journal`] if the log cannot hold that many blocks; [`Error::Aborted`].
     pub(crate) fn run<T>(
         ground: &'g Ground,
         credits: u32,
@@ -67,19 +68,20 @@ impl<'g> Journaled<'g> {
             (None, Some(unlogged)) => Body::Unlogged(unlogged.begin(&ground.zones)?),
             (None, None) => return Err(Error::ReadOnly("no journal was opened")),
         };
-        let mut blocks = Journaled { ground, half: Half { ground, changed: false }, body, _taken };
+        let mut blocks = Journaled { ground, guard: AbortOnDrop { ground, changed: false }, body, _taken };
         match edit(&mut blocks) {
             Ok(done) => {
-                blocks.half.changed = false;
+                blocks.guard.changed = false;
                 if let Body::Handle(handle) = blocks.body {
                     handle.stop()?;
                 }
                 Ok(done)
             }
             Err(error) => {
-                if blocks.half.changed {
-                    // The first cause counts, and this one says more.
-                    let what = format!("a change of metadata failed half-way: {error}").into();
+                if blocks.guard.changed {
+                    // Abort here: the first cause is the one recorded, and this one is more specific than that of the
+                    // drop.
+                    let what = format!("a metadata change failed halfway: {error}").into();
                     ground.abort(AbortCause { what, errno: error.errno() });
                 }
                 Err(error)
@@ -95,7 +97,7 @@ impl<'g> Journaled<'g> {
         }
     }
 
-    /// Blocks that may still be changed.
+    /// Credits left.
     pub(crate) fn credits(&self) -> u32 {
         match &self.body {
             Body::Handle(handle) => handle.credits(),
@@ -109,14 +111,14 @@ impl<'g> Journaled<'g> {
         moved: bool,
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T> {
-        let Journaled { ground, body, half, .. } = self;
+        let Journaled { ground, body, guard, .. } = self;
         match body {
             Body::Handle(handle) => {
                 let pin = ground.cache.pin(block.get())?;
                 handle.get_write_access(&pin)?;
-                Ok(handle.dirty(&pin, |bytes| half.change(bytes, change))?)
+                Ok(handle.dirty(&pin, |bytes| guard.change(bytes, change))?)
             }
-            Body::Unlogged(step) => step.change(block, moved, |bytes| half.change(bytes, change)),
+            Body::Unlogged(step) => step.change(block, moved, |bytes| guard.change(bytes, change)),
         }
     }
 }
@@ -148,14 +150,14 @@ impl Blocks for Journaled<'_> {
     }
 
     fn fresh<T>(&mut self, block: Pblk, fill: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
-        let Journaled { ground, body, half, .. } = self;
+        let Journaled { ground, body, guard, .. } = self;
         match body {
             Body::Handle(handle) => {
                 let pin = ground.cache.pin(block.get())?;
                 handle.get_write_access(&pin)?;
-                Ok(handle.overwrite(&pin, |bytes| half.change(bytes, fill))?)
+                Ok(handle.overwrite(&pin, |bytes| guard.change(bytes, fill))?)
             }
-            Body::Unlogged(step) => step.fresh(block, |bytes| half.change(bytes, fill)),
+            Body::Unlogged(step) => step.fresh(block, |bytes| guard.change(bytes, fill)),
         }
     }
 
@@ -178,12 +180,12 @@ impl Blocks for Journaled<'_> {
         match &mut self.body {
             Body::Handle(handle) => handle.revoke(block.get())?,
             Body::Unlogged(step) => {
-                // What it held is gone from memory.
-                self.half.changed = true;
+                // The block's previous contents are no longer in memory.
+                self.guard.changed = true;
                 step.freed(block)?;
             }
         }
-        self.half.changed = true;
+        self.guard.changed = true;
         Ok(())
     }
 }

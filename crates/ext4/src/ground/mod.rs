@@ -1,7 +1,7 @@
-//! Ground: what every room stands on. The state of an open volume, its groups and zones, what may be opened, and
-//! errors.
+//! Ground: the base of all other modules. The state of an open volume, its groups and zones, which volumes may be
+//! opened, and errors.
 //!
-//! Nothing here knows what an inode, a map or a directory is.
+//! Nothing here knows about inodes, maps or directories.
 
 pub(crate) mod blocks;
 pub(crate) mod canvas;

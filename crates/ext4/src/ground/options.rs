@@ -1,4 +1,4 @@
-//! How a volume, a file and a queue are opened.
+//! Options to open a volume, a file and a queue.
 
 use crate::ground::error::{Error, Result};
 use std::time::Duration;
@@ -19,12 +19,12 @@ pub struct VolumeOptions {
     pub(crate) background: bool,
     pub(crate) reserved: bool,
     pub(crate) discard: bool,
-    /// How long a second of multi-mount protection is: tests have no time.
+    /// Length of a multi-mount protection second; shorter in tests.
     pub(crate) mmp_second: Duration,
 }
 
 impl VolumeOptions {
-    /// Look only: nothing is ever written to the device.
+    /// Read-only: nothing is ever written to the device.
     pub fn read_only() -> Self {
         VolumeOptions {
             write: false,
@@ -42,19 +42,19 @@ impl VolumeOptions {
         }
     }
 
-    /// Files can be overwritten.
+    /// Files can be written.
     pub fn read_write() -> Self {
         VolumeOptions { write: true, ..Self::read_only() }
     }
 
-    /// Opens read-only although somebody else uses the device. What is read may change meanwhile.
+    /// Opens read-only even if the device is in use. Its contents may change meanwhile.
     #[must_use]
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
         self
     }
 
-    /// Which optimisations files of this volume use, unless they are opened with their own setting.
+    /// Optimisations for files of this volume, unless a file is opened with its own setting.
     #[must_use]
     pub fn switches(mut self, switches: Switches) -> Self {
         self.switches = switches;
@@ -68,10 +68,9 @@ impl VolumeOptions {
         self
     }
 
-    /// Most bytes that the mapping snapshot of one file may take (64 MiB unless set). Beyond it, what was loaded
-    /// earlier is forgotten, and loaded again on demand. The last leaf loaded always stays. While a snapshot is
-    /// replaced there are two. An idle queue keeps the one that it used last. A thread keeps up to four from its
-    /// synchronous calls.
+    /// Most bytes that the mapping snapshot of one file may take (64 MiB unless set). Beyond it, the oldest parts are
+    /// evicted and loaded again on demand. The last leaf loaded always stays. Two snapshots exist while one is
+    /// replaced. An idle queue keeps the one it used last. A thread keeps up to four from its synchronous calls.
     #[must_use]
     pub fn map_budget(mut self, bytes: usize) -> Self {
         self.map_budget = bytes;
@@ -86,44 +85,44 @@ impl VolumeOptions {
         self
     }
 
-    /// Age at which [`Volume::tick`](crate::Volume::tick) commits a transaction that nobody asked for (5 s unless set,
-    /// as in the kernel).
+    /// Age at which [`Volume::tick`](crate::Volume::tick) commits a transaction without a sync (5 s unless set, as in
+    /// the kernel).
     #[must_use]
     pub fn commit_interval(mut self, interval: Duration) -> Self {
         self.commit_interval = interval;
         self
     }
 
-    /// A thread that calls [`Volume::tick`](crate::Volume::tick) while the volume is open for writing. It ends with the
-    /// last clone of volume and files, and keeps none of them open.
+    /// Starts a thread that calls [`Volume::tick`](crate::Volume::tick) while the volume is open for writing. The
+    /// thread ends with the last clone of volume and files, and keeps none of them open.
     #[must_use]
     pub fn background(mut self, background: bool) -> Self {
         self.background = background;
         self
     }
 
-    /// Whether the data of files may have the blocks that the volume sets aside: the superblock's share for root, and
-    /// what Linux keeps for maps. Unless set, allocation ends where [`StatFs::available`](crate::StatFs::available)
-    /// says so, as for users other than root in Linux: a library knows no caller, and whoever fills a volume by mistake
-    /// leaves room for repair. Maps and names may have them in any case.
+    /// Whether file data may use the reserved blocks: the superblock's share for root, and those that Linux keeps for
+    /// maps. Unless set, allocation stops when [`StatFs::available`](crate::StatFs::available) is used up, as for users
+    /// other than root in Linux: a library does not know who calls it, and a volume filled by mistake keeps room for
+    /// repair. Maps and names may always use them.
     #[must_use]
     pub fn reserved(mut self, reserved: bool) -> Self {
         self.reserved = reserved;
         self
     }
 
-    /// Tells the device of blocks that are freed: once the transaction that freed them is durable, and before anybody
-    /// else can have them. Every commit that frees waits for it. Off unless set, and on devices that take no discards;
-    /// [`Volume::trim`](crate::Volume::trim) does it now and then instead.
+    /// Discards freed blocks on the device after the freeing transaction is durable and before the blocks are reused.
+    /// Every commit that frees blocks waits for it. Off unless set, and on devices without discard;
+    /// [`Volume::trim`](crate::Volume::trim) does it in bulk instead.
     #[must_use]
     pub fn discard(mut self, discard: bool) -> Self {
         self.discard = discard;
         self
     }
 
-    /// Whether writes leave set-user-id and set-group-id of their file alone, as the kernel does for a caller that may
-    /// (`CAP_FSETID`). A volume knows no caller, so it takes them away unless this is set. The attribute
-    /// `security.capability` goes with every write in any case.
+    /// Whether writes keep set-user-id and set-group-id, as the kernel does for a caller with `CAP_FSETID`. A volume
+    /// does not know who calls, so it strips them unless this is set. Every write removes the attribute
+    /// `security.capability` in any case.
     #[must_use]
     pub fn keep_set_id(mut self, keep: bool) -> Self {
         self.keeps_set_id = keep;
@@ -146,23 +145,23 @@ pub struct OpenOptions {
     pub(crate) priority: Priority,
 }
 
-/// What an open does about a file that is not there.
+/// What an open does if the file does not exist.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Create {
-    /// It fails.
+    /// Fail.
     #[default]
     Never,
-    /// It makes the file.
+    /// Create the file.
     Missing,
-    /// It makes the file, and fails if that is there.
+    /// Create the file, and fail if it exists.
     New,
 }
 
-/// Permissions of a new file, unless others are asked for.
+/// Permissions of a new file by default.
 const MODE: u32 = 0o644;
 
 impl OpenOptions {
-    /// For nothing yet: opening a file with neither reading nor writing is [`Error::Invalid`].
+    /// No access yet: opening a file for neither reading nor writing is [`Error::Invalid`].
     pub fn new() -> Self {
         Self::default()
     }
@@ -181,95 +180,96 @@ impl OpenOptions {
         self
     }
 
-    /// For writing at the end, by [`File::append`](crate::File::append) alone: calls with a position are refused then,
-    /// as on a file that is not open for writing.
+    /// For writing at the end, by [`File::append`](crate::File::append) only: writes with a position are refused, as on
+    /// a file that is not open for writing.
     #[must_use]
     pub fn append(mut self, append: bool) -> Self {
         self.append = append;
         self
     }
 
-    /// Takes everything out of the file, as [`File::set_len`](crate::File::set_len) to 0 does. Needs writing.
+    /// Truncates the file, as [`File::set_len`](crate::File::set_len) to 0 does. Needs writing.
     #[must_use]
     pub fn truncate(mut self, truncate: bool) -> Self {
         self.truncate = truncate;
         self
     }
 
-    /// Makes the file if it is not there. Needs writing or appending. It is durable after the next sync of the file.
+    /// Creates the file if it does not exist. Needs writing or appending. It is durable after the next sync of the
+    /// file.
     #[must_use]
     pub fn create(mut self, create: bool) -> Self {
         self.create = if create { Create::Missing } else { Create::Never };
         self
     }
 
-    /// Makes the file, and fails if something of its name is there: a symbolic link too. Needs writing or appending.
+    /// Creates the file, and fails if its name exists, even as a symbolic link. Needs writing or appending.
     #[must_use]
     pub fn create_new(mut self, create: bool) -> Self {
         self.create = if create { Create::New } else { Create::Never };
         self
     }
 
-    /// Permissions of a file that is made (`0o644` unless set): the lower twelve bits, taken as they are.
+    /// Permissions of a created file (`0o644` unless set): the lower twelve bits, with no umask applied.
     #[must_use]
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = Some(mode);
         self
     }
 
-    /// User and group of a file that is made (0 and 0 unless set). In a directory that gives its group to what is in
-    /// it (set-group-id, or the volume's default mount option `bsdgroups`), the group is the directory's.
+    /// User and group of a created file (0 and 0 unless set). In a directory that passes on its group (set-group-id, or
+    /// the volume's default mount option `bsdgroups`), the group is the directory's.
     #[must_use]
     pub fn owner(mut self, uid: u32, gid: u32) -> Self {
         self.owner = (uid, gid);
         self
     }
 
-    /// Opens by number the inode of this generation only ([`Metadata::generation`](crate::Metadata::generation)): a
-    /// number is given out again when its file is gone, and [`Error::Stale`] says so. Paths are not concerned.
+    /// Opens an inode by number only if it has this generation ([`Metadata::generation`](crate::Metadata::generation));
+    /// otherwise the number was freed and reused, which is [`Error::Stale`]. No effect on paths.
     #[must_use]
     pub fn generation(mut self, generation: u32) -> Self {
         self.generation = Some(generation);
         self
     }
 
-    /// Permissions of a file that is made.
+    /// Permissions of a created file.
     pub(crate) fn new_mode(&self) -> u16 {
         (self.mode.unwrap_or(MODE) & 0o7777) as u16
     }
 
-    /// I/O priority of reads and writes of the file's data, unless set that of the queue ([`QueueOptions::priority`])
-    /// or of the calling thread. A synchronous call gives its thread the priority for its time, which takes three
-    /// system calls more; requests of a queue go the general route, not the shortest one.
+    /// I/O priority of reads and writes of the file's data. Unless set, that of the queue ([`QueueOptions::priority`])
+    /// or of the calling thread applies. A synchronous call sets its thread's priority for the call, which costs three
+    /// more system calls; requests of a queue take the general route, not the shortest one.
     ///
-    /// Opening fails ([`Error::errno`] `EPERM`) if the process may not have the priority.
+    /// Opening fails ([`Error::errno`] `EPERM`) if the process lacks the right to the priority.
     #[must_use]
     pub fn priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Which optimisations this open file uses; the volume's setting otherwise.
+    /// Optimisations for this open file; the volume's setting otherwise.
     #[must_use]
     pub fn switches(mut self, switches: Switches) -> Self {
         self.switches = Some(switches);
         self
     }
 
-    /// Refuses a file that would be open for nothing. The check comes before the path is looked at, as in std.
+    /// Refuses contradictory options. Runs before the path is resolved, as in std.
     pub(crate) fn check(&self) -> Result<()> {
         let writes = self.write || self.append;
         if !self.read && !writes {
-            return Err(Error::Invalid("a file is to be opened neither for reading nor for writing".into()));
+            return Err(Error::Invalid("open a file for reading, writing or appending".into()));
         }
         if self.write && self.append {
-            return Err(Error::Invalid("a file is to be opened for writing and for appending".into()));
+            return Err(Error::Invalid("open a file for writing or for appending, not both".into()));
         }
         if self.truncate && !self.write {
-            return Err(Error::Invalid("a file that is to be emptied is not to be written".into()));
+            return Err(Error::Invalid("truncating a file needs it open for writing".into()));
         }
         if self.create != Create::Never && !writes {
-            return Err(Error::Invalid("a file that may be made is not to be written".into()));
+            return Err(Error::Invalid("creating a file needs it open for writing or appending".into()));
         }
         Ok(self.priority.check()?)
     }
@@ -294,8 +294,8 @@ impl QueueOptions {
         }
     }
 
-    /// Bytes of buffer memory reserved (and registered) at the start. More is reserved and registered on demand: each
-    /// time as much as there is, 1 MiB at least and 64 MiB at most.
+    /// Bytes of buffer memory reserved (and registered) at the start. More is reserved and registered on demand,
+    /// doubling the total each time, within 1 MiB to 64 MiB a step.
     #[must_use]
     pub fn buffer_bytes(mut self, bytes: usize) -> Self {
         self.buffer_bytes = bytes;
@@ -303,7 +303,7 @@ impl QueueOptions {
     }
 
     /// Only the creating thread drives the queue (SINGLE_ISSUER, DEFER_TASKRUN). It must keep calling: no other thread
-    /// can harvest its completions.
+    /// can reap its completions.
     #[must_use]
     pub fn owner_driven(mut self, owner_driven: bool) -> Self {
         self.device.owner_driven = owner_driven;
@@ -324,18 +324,18 @@ impl QueueOptions {
         self
     }
 
-    /// Registered buffers: the memory of [`IoQueue::buffer`](crate::IoQueue::buffer), however much of it there is. With
-    /// [`Ask::Require`] that call fails where the kernel does not register what it has to add; with [`Ask::Try`] the
-    /// buffer is plain memory, which [`IoQueue::facts`](crate::IoQueue::facts) tells from then on. Buffers of other
-    /// pools are plain memory to a queue.
+    /// Registered buffers: all memory handed out by [`IoQueue::buffer`](crate::IoQueue::buffer). With [`Ask::Require`]
+    /// that call fails if the kernel does not register memory it has to add; with [`Ask::Try`] the buffer is then plain
+    /// memory, which [`IoQueue::facts`](crate::IoQueue::facts) reports from then on. Buffers of other pools are plain
+    /// memory to a queue.
     #[must_use]
     pub fn register_buffers(mut self, ask: Ask) -> Self {
         self.device.register_buffers = ask;
         self
     }
 
-    /// I/O priority of requests of files that have none of their own. A hint to the kernel's I/O scheduler; devices
-    /// without it tell so in [`QueueFacts::fallbacks`](crate::QueueFacts::fallbacks).
+    /// I/O priority of requests of files that have none of their own. A hint to the kernel's I/O scheduler;
+    /// [`QueueFacts::fallbacks`](crate::QueueFacts::fallbacks) reports devices that ignore it.
     #[must_use]
     pub fn priority(mut self, priority: Priority) -> Self {
         self.device.priority = priority;
@@ -360,7 +360,7 @@ impl QueueOptions {
     pub(crate) fn check(&self) -> Result<()> {
         if self.device.depth == 0 || self.device.depth > DEPTH_MAX {
             return Err(Error::Invalid(format!(
-                "a queue of depth {} is not possible: 1 to {DEPTH_MAX}",
+                "the queue depth must be 1 to {DEPTH_MAX}, not {}",
                 self.device.depth
             )));
         }

@@ -1,24 +1,24 @@
 //! The order of locks (`docs/internals/locks.md`), checked per thread in debug builds.
 //!
-//! Whoever takes a lock of the list says so first. One that comes before a lock that the thread holds fails an
-//! assertion, in any test that takes them in that order once: no two threads have to meet for it.
+//! Every lock in the list is noted before it is taken. Taking one that ranks before a lock the thread holds fails an
+//! assertion, so a single test that takes them in that order finds it: no two threads have to race.
 
 #[cfg(debug_assertions)]
 use std::cell::RefCell;
 use uext4_ondisk::Ino;
 
-/// A lock's place in the order.
+/// A lock's rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
-    /// Directories move between parents: the operations that do come next.
+    /// Moving directories between parents, for the operations that will do so.
     Moves,
-    /// Names of a directory. Which of several comes first is known to `inode/names.rs` only.
+    /// Names of a directory. The order among several is known only to `inode/names.rs`.
     Names,
     /// A journal handle.
     Handle,
-    /// Editor of a directory's inode …
+    /// The editor of a directory's inode …
     Directory(Ino),
-    /// … and of any other.
+    /// … and of any other inode.
     File(Ino),
 }
 
@@ -27,17 +27,17 @@ thread_local! {
     static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A lock that this thread holds, for the check. Nothing in release builds.
+/// A lock that this thread holds, for the check. Empty in release builds.
 #[must_use]
 pub(crate) struct Taken {
     #[cfg(debug_assertions)]
     rank: Rank,
-    // Locks are given back by the thread that took them.
+    // Not `Send`: a lock is released by the thread that took it.
     _of_thread: std::marker::PhantomData<*const ()>,
 }
 
 impl Taken {
-    /// Checks that a lock may be taken now, and notes it.
+    /// Checks that a lock may be taken now, and records it.
     #[inline]
     #[track_caller]
     pub(crate) fn note(rank: Rank) -> Taken {
@@ -62,7 +62,7 @@ impl Taken {
 #[cfg(debug_assertions)]
 impl Drop for Taken {
     fn drop(&mut self) {
-        // A thread that ends may have dropped the list first.
+        // An exiting thread may have dropped the list already.
         let _ended = HELD.try_with(|held| {
             let mut held = held.borrow_mut();
             if let Some(at) = held.iter().rposition(|other| *other == self.rank) {

@@ -1,4 +1,4 @@
-//! The primary superblock under change.
+//! Changing the primary superblock.
 
 use super::blocks::Blocks;
 use super::error::{Error, Result};
@@ -6,14 +6,14 @@ use super::seal::{flag_log, seal};
 use uext4_ondisk::ext4::{SUPERBLOCK_SIZE, State, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind};
 
-/// Changes fields of the superblock, in one step for all who do so at once. Whatever else it says may have changed
-/// since the volume was opened.
+/// Changes fields of the superblock, serialized with other changes. Fields may have changed since the volume was
+/// opened.
 ///
-/// The log is in use when what a transaction makes of it comes home, and what is home says so (`opening/close.rs`). On
-/// a volume without a journal it says that the volume was not left cleanly.
+/// Also sets the flag that the log is in use, as the copy at home already does by the time this one is written home
+/// (`opening/close.rs`). On a volume without a journal, clears the state flag "clean" instead.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if it is damaged: nothing was changed then. Those of the body.
+/// [`Error::Corrupt`] if it is damaged, with nothing changed. Those of the body.
 pub(crate) fn change_superblock(
     blocks: &mut impl Blocks,
     change: impl FnOnce(&mut Superblock),
@@ -23,7 +23,7 @@ pub(crate) fn change_superblock(
     let (logged, unlogged) = (blocks.ground().journal.is_some(), blocks.ground().unlogged.is_some());
     let stepwise = blocks.transaction().is_some();
     let short = || Error::from(Corrupt::from(CorruptKind::Truncated("superblock")));
-    // What is wrong with it shows before anything is changed.
+    // Check it before anything is changed.
     blocks.look(block, |bytes| Superblock::decode(bytes.get(offset..).unwrap_or_default()).map(drop))??;
     blocks.change(block, |bytes| {
         let bytes = bytes.get_mut(offset..).ok_or_else(short)?;

@@ -1,4 +1,4 @@
-//! What became of the journal when the volume was opened.
+//! The outcome of recovery at open.
 
 use uext4_jbd2::{Damage, FastCommits, LogEnd, RecoveryReport};
 use uext4_ondisk::ext4::{State, Superblock};
@@ -17,14 +17,14 @@ pub enum RecoveryState {
     Overlay,
     /// The log was replayed onto the device.
     Replayed,
-    /// The log holds left-overs that do not count; they are still there.
+    /// The log holds stale leftovers; they are still there.
     Ignored,
-    /// The log held left-overs that do not count, and was emptied.
+    /// The log held stale leftovers and was emptied.
     Emptied,
 }
 
 impl RecoveryState {
-    /// Its name, one word.
+    /// The state as one word.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -50,22 +50,22 @@ pub struct RecoveryInfo {
     pub log: Option<RecoveryReport>,
     /// Error that the journal had recorded (`s_errno`), 0 = none.
     pub journal_errno: i32,
-    /// Whether that is all that went wrong, and says that the device failed: an abort of which nothing was committed.
+    /// Whether this errno is the only recorded error, and one of a failing device: an abort that committed nothing.
     pub(crate) device_failed: bool,
-    /// Why a fast commit could not be replayed, if there is one. The volume is shown without it and those behind it.
+    /// Why a fast commit could not be replayed, if any. The volume is shown without it and later ones.
     pub fast_commits_refused: Option<String>,
-    /// The fast commits before that one, if there are any. They were replayed.
+    /// The fast commits before that one, if any. They were replayed.
     pub fast_commits_before: Option<FastCommits>,
-    /// Why the journal cannot be used. Only of a volume that was opened read-only and does not need it.
+    /// Why the journal cannot be used. Only set for a volume that was opened read-only and does not need it.
     pub journal_damage: Option<String>,
 }
 
-/// What a device answers that fails or has no room.
+/// Errnos of a device that fails or is full.
 const DEVICE: [i32; 6] =
     [libc::EIO, libc::ENOSPC, libc::ENXIO, libc::ENODEV, libc::ETIMEDOUT, libc::EREMOTEIO];
 
 impl RecoveryInfo {
-    /// Takes over what the journal recorded. `superblock` is the one on the device, from before.
+    /// Takes over the error that the journal recorded. `superblock` is the one on the device, before recovery.
     pub(crate) fn note_journal(&mut self, errno: i32, superblock: &Superblock) {
         let known = superblock.state.contains(State::ERRORS) || superblock.errors.count > 0;
         self.journal_errno = errno;
@@ -94,7 +94,7 @@ impl RecoveryInfo {
         }
     }
 
-    /// Nothing was to be recovered.
+    /// No recovery was needed.
     pub(crate) fn clean() -> Self {
         Self::new(RecoveryState::Clean, false)
     }
@@ -121,12 +121,12 @@ impl RecoveryInfo {
         ))
     }
 
-    /// What a user should know, one sentence each.
+    /// Remarks for the user, one sentence each.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.loss().into_iter().chain(self.facts()).collect()
     }
 
-    /// What a user should know besides [`RecoveryInfo::loss`], one sentence each.
+    /// Remarks for the user besides [`RecoveryInfo::loss`], one sentence each.
     #[must_use]
     pub fn facts(&self) -> Vec<String> {
         let mut notes = Vec::new();
@@ -139,7 +139,7 @@ impl RecoveryInfo {
         }
         if let (RecoveryState::Overlay, Some(found)) = (self.state, self.fast_commits()) {
             let FastCommits { records, commits, .. } = found;
-            notes.push(format!("so are {commits} fast commits ({records} records)"));
+            notes.push(format!("{commits} fast commits ({records} records) are replayed, too"));
         }
         if let Some(number) = log.and_then(|log| log.torn_fast_commit) {
             notes.push(format!(

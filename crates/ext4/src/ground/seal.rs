@@ -1,32 +1,33 @@
-//! The superblock changes in one sector.
+//! Keeps every change of the superblock within one sector.
 //!
-//! All that changes of it (the flag that the log is in use, free counts, the head of the list of orphans) lies in its
-//! first 512 bytes, the checksum in the last. If both changed, a power cut could leave one of them old, and nobody
-//! could open the volume any more: neither we, nor Linux, nor e2fsck, if there is no other superblock. So the checksum
-//! stays as it is, and a field that nothing uses, the number of a snapshot, makes the rest fit. A checksum by division
-//! is linear, and 32 bits of the message can give it any value.
+//! All fields that change (the flag that the log is in use, free counts, the head of the orphan list) lie in its first
+//! 512 bytes; the checksum lies in the last. If both changed, a power cut could leave one of them old, and nobody could
+//! open the volume any more: neither we, nor Linux, nor e2fsck, if there is no backup superblock. So we keep the
+//! checksum and change an unused field, the snapshot number, to make the contents match. A CRC is linear, and 32 free
+//! bits of the message can give it any value.
 
 use std::sync::OnceLock;
 use uext4_ondisk::checksum::csum;
 use uext4_ondisk::ext4::{Incompat, RoCompat};
 
-/// The low byte of the incompatible features, with the flag.
+/// The low byte of the incompatible features, with the recovery flag.
 const INCOMPAT: usize = 0x60;
-/// The read-only compatible features, with that of checksums.
+/// The read-only compatible features, with `metadata_csum`.
 const RO_COMPAT: usize = 0x64;
-/// The number of a snapshot.
+/// The snapshot number.
 const SNAPSHOT: usize = 0x184;
-/// The checksum, of all before it.
+/// The checksum, over all bytes before it.
 const CHECKSUM: usize = 0x3fc;
 const SECTOR: usize = 512;
 
-/// Makes a superblock say that the log is in use, or not.
+/// Sets or clears the flag that the log is in use.
 pub(crate) fn flag_log(superblock: &mut [u8], in_use: bool) {
     let flag = Incompat::RECOVER.bits() as u8;
     superblock[INCOMPAT] = if in_use { superblock[INCOMPAT] | flag } else { superblock[INCOMPAT] & !flag };
 }
 
-/// Gives a changed superblock its checksum: the one that it had `before`, if nothing but the first sector has changed.
+/// Seals a changed superblock: keeps the checksum it had `before` if only the first sector has changed, computes a new
+/// one otherwise.
 pub(crate) fn seal(before: &[u8], superblock: &mut [u8]) {
     let ro_compat = u32::from_le_bytes([0, 1, 2, 3].map(|at| superblock[RO_COMPAT + at]));
     if !RoCompat::from_bits_retain(ro_compat).contains(RoCompat::METADATA_CSUM) {
@@ -47,14 +48,15 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([0, 1, 2, 3].map(|offset| bytes[at + offset]))
 }
 
-/// What of the field has to change so that the checksum changes by this.
+/// How the field must change to change the checksum by `difference`.
 fn balance(difference: u32) -> u32 {
     static OF_BITS: OnceLock<[u32; 32]> = OnceLock::new();
     let of_bits = OF_BITS.get_or_init(of_bits);
     (0..32).filter(|bit| difference >> bit & 1 == 1).fold(0, |field, bit| field ^ of_bits[bit])
 }
 
-/// What of the field changes each bit of the checksum: the inverse of what each bit of the field does to it.
+/// For each bit of the checksum, the change of the field that flips it: the inverse of what each bit of the field
+/// flips.
 fn of_bits() -> [u32; 32] {
     let mut message = [0; CHECKSUM];
     let mut rows: [(u32, u32); 32] = std::array::from_fn(|bit| {
@@ -62,7 +64,7 @@ fn of_bits() -> [u32; 32] {
         (csum(0, &message), 1 << bit)
     });
     for bit in 0..32 {
-        // There is one: a change of 32 bits in a row is never lost in a checksum of 32 bits.
+        // A pivot exists: a CRC of 32 bits detects every change of up to 32 consecutive bits.
         let pivot = (bit..32).find(|row| rows[*row].0 >> bit & 1 == 1).unwrap_or(bit);
         rows.swap(bit, pivot);
         let (sum, field) = rows[bit];

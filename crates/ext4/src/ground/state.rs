@@ -18,20 +18,20 @@ pub(crate) struct Ground {
     pub(crate) zones: SystemZones,
     pub(crate) map_budget: usize,
     pub(crate) journal: Option<Journal>,
-    /// Changes of a volume that is open for writing and has no journal.
+    /// Batches of a volume that is open for writing and has no journal.
     pub(crate) unlogged: Option<Unlogged>,
-    /// Number of the last committed transaction. The inodes share it, because they know no journal.
+    /// Number of the last committed transaction, shared with the inodes, which do not know the journal.
     pub(crate) committed: Arc<AtomicU64>,
     pub(crate) journal_info: Option<JournalInfo>,
     pub(crate) mmp: Option<MmpBlock>,
     pub(crate) recovery: RecoveryInfo,
-    /// Whether a damaged group descriptor is always an error: so on volumes open for writing.
+    /// Whether a damaged group descriptor is always an error, as on volumes open for writing.
     pub(crate) trusts_only_sound: bool,
-    /// Whether writes leave set-user-id and set-group-id alone.
+    /// Whether writes keep set-user-id and set-group-id.
     pub(crate) keeps_set_id: bool,
-    /// Whether the data of files may have the blocks that are set aside.
+    /// Whether file data may use reserved blocks.
     pub(crate) uses_reserved: bool,
-    /// Whether the device is told of blocks that are freed.
+    /// Whether freed blocks are discarded on the device.
     pub(crate) discards: bool,
     pub(crate) descriptor_damage: Option<DescriptorDamage>,
 }
@@ -41,8 +41,8 @@ pub(crate) const ROOT: Ino = Ino(2);
 
 /// Whether the superblock names the inode as the journal, a quota file or the orphan file. These may have any number.
 /// Overwriting one breaks accounting or recovery. A directory entry that leads to one is an error or an attack, except
-/// `/.journal`, which `tune2fs -j` makes on a mounted volume. A field counts even if its feature is off: the tools
-/// clear it then.
+/// `/.journal`, which `tune2fs -j` makes on a mounted volume. A field counts even if its feature is off, since the
+/// tools clear a field along with its feature.
 pub(crate) fn is_system_file(superblock: &Superblock, ino: Ino) -> bool {
     [
         superblock.journal.inode,

@@ -1,8 +1,8 @@
 //! The system zones: blocks that hold metadata at fixed places and can never be file data.
 //!
-//! Superblock copies, group descriptors, bitmaps, inode tables and the journal. Every physical range is checked against
-//! them once, when a mapping is published, so that a damaged or hostile extent tree cannot lead a data write onto
-//! metadata (as the kernel's `block_validity`).
+//! These are superblock copies, group descriptors, bitmaps, inode tables and the journal. Every physical range is
+//! checked against them once, when a mapping is published, so that a damaged or hostile extent tree cannot direct a
+//! data write onto metadata (as the kernel's `block_validity`).
 
 use uext4_ondisk::{BlockRange, Pblk};
 
@@ -12,7 +12,7 @@ pub(crate) struct SystemZones {
     ranges: Vec<(u64, u64)>,
     blocks: u64,
     first: u64,
-    /// [`SystemZones::add`] sorts by itself when there are this many ranges.
+    /// [`SystemZones::add`] sorts when this many ranges are stored.
     sort_at: usize,
 }
 
@@ -34,14 +34,14 @@ impl SystemZones {
     pub(crate) fn add(&mut self, start: Pblk, count: u64) {
         let (start, end) = (start.get(), start.get().saturating_add(count));
         match self.ranges.last_mut() {
-            // Neighbouring groups of a flex group follow one another: most additions extend the last range.
+            // Neighbouring groups of a flex group are contiguous: most additions extend the last range.
             Some(last) if last.0 <= start && start <= last.1 => last.1 = last.1.max(end),
             _ if count > 0 => self.push((start, end)),
             _ => {}
         }
     }
 
-    /// Sorts now and then, so that scattered additions never take much more memory than their merged ranges.
+    /// Sorts occasionally, so that scattered additions never take much more memory than their merged ranges.
     fn push(&mut self, range: (u64, u64)) {
         if self.ranges.len() >= self.sort_at {
             self.sort();
@@ -63,7 +63,7 @@ impl SystemZones {
         self.ranges.shrink_to_fit();
     }
 
-    /// The zones that have a part in `first` .. `end`.
+    /// The zones that overlap `first` .. `end`.
     pub(crate) fn within(&self, first: u64, end: u64) -> &[(u64, u64)] {
         let from = self.ranges.partition_point(|range| range.1 <= first);
         let to = self.ranges.partition_point(|range| range.0 < end);
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn scattered_additions_are_merged_on_the_way() {
         let mut zones = SystemZones::new(BlockRange { first: Pblk(1), end: Pblk(1 << 40) });
-        // Even blocks, then odd ones from above: nothing follows what was added last.
+        // Even blocks ascending, then odd ones descending: none extends the range added last.
         let count = 3 * SORT_MIN as u64;
         (0..count).for_each(|n| zones.add(Pblk(2 * n + 2), 1));
         (0..count).rev().for_each(|n| zones.add(Pblk(2 * n + 3), 1));

@@ -111,7 +111,7 @@ fn an_edit_that_fails_half_way_aborts_the_journal() {
         });
         assert_says(failed, "no credit left to change block 3001");
         let cause = state.journal.as_ref().unwrap().aborted().unwrap();
-        assert!(cause.what.contains("half-way: "), "{cause}");
+        assert!(cause.what.contains("halfway: "), "{cause}");
         let refused = Journaled::run(state, 1, |blocks| blocks.change(ONE, |_| ()));
         assert!(matches!(refused, Err(Error::Aborted(_))), "{refused:?}");
     }
@@ -141,7 +141,7 @@ fn an_edit_that_panics_half_way_aborts_the_journal() {
         assert!(journal.aborted().is_none(), "nothing was half done");
         panics(false);
         let cause = journal.aborted().unwrap();
-        assert!(cause.what.contains("half-way"), "{cause}");
+        assert!(cause.what.contains("halfway"), "{cause}");
         let refused = Journaled::run(state, 1, |blocks| blocks.change(ONE, |_| ()));
         assert!(matches!(refused, Err(Error::Aborted(_))), "{refused:?}");
     }
@@ -205,7 +205,7 @@ fn a_step_that_fails_half_way_ends_all_changes() {
     assert!(matches!(failed, Err(Error::NoSpace)));
     let refused = [state.commit_all(), Journaled::run(state, 1, |_| Ok(())), volume.clone().close()];
     for refused in refused {
-        assert!(matches!(&refused, Err(Error::Aborted(cause)) if cause.contains("half-way")), "{refused:?}");
+        assert!(matches!(&refused, Err(Error::Aborted(cause)) if cause.contains("halfway")), "{refused:?}");
     }
     let mut home = crate::BufferPool::new(1024).unwrap().take(1024).unwrap();
     volume.device().read_at(&mut home, ONE.get() * 1024).unwrap();
