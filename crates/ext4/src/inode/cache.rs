@@ -1,23 +1,21 @@
-//! The inodes in memory: one for all who use a file at a time, and some that nobody uses for the time being.
+//! The inodes in memory: one object for all users of a file, plus a cache of unused ones.
 //!
-//! # Who stays
-//! An inode in use stays. One that nobody uses stays while it is *pinned*: a change of it is not committed, or its
-//! record does not have the times of its overwrites yet.
-//! The others may stay as long as they take no more than a budget of bytes together; the one that was used longest ago
-//! goes first. What an inode takes is found out when it is
-//! found unused, its mapping included, and does not change until somebody asks for it.
+//! # Which inodes stay
+//! An inode in use stays. An unused one stays while it is *pinned*: a change of it is not committed, or its record does
+//! not have the times of its overwrites yet. The others stay within a budget of bytes; the least recently used one is
+//! evicted first. The size of an inode, mapping included, is computed when it is found unused, and cannot change until
+//! it is used again.
 //!
-//! Nobody tells the cache that he uses an inode no longer: that the cache has the only reference says it. So it looks
-//! at a few of those it takes for used whenever it loads one, or hands out one that was unused. That keeps up with
-//! those that become unused; many that do so at once (files closed, a commit) are found out as others are loaded.
+//! Users do not report when they are done: an inode is unused when the cache holds its only reference. So the cache
+//! re-examines a few inodes it lists as used whenever it loads one, or hands out an unused one. That keeps up with
+//! inodes that become unused one by one; many at once (files closed, a commit) are noticed as others are loaded.
 //!
 //! # Inodes without a name
-//! The number of an inode that lost its last name is in use on the volume until the inode is freed, and that waits for
-//! its last user. The cache only knows such an inode ([`Ext4State::unlinked`]), it does not hold it: so the last user
-//! is the one who drops the last `Arc`, whoever that is and whatever locks he holds. That drop only notes the number
-//! ([`Leavers`]); the inode is freed later, by somebody who holds nothing (`Files::free_left`). A look-up in between
-//! reads the record and is told that it is free. One after the number was given out again makes an inode of its own,
-//! with the new generation, gate and mapping.
+//! The number of an unlinked inode stays allocated on the volume until the inode is freed, and that waits for its last
+//! user. The cache only has a weak reference to such an inode ([`Ext4State::unlinked`]): so its last user drops the
+//! last `Arc`, possibly while holding locks. That drop only records the number ([`Leavers`]); the inode is freed later,
+//! by a caller without locks (`Files::free_left`). A look-up in between reads the record and finds it free. A look-up
+//! after the number was reused creates another inode, with the new generation, gate and mapping.
 
 use super::leave::{Leave, Leavers};
 use super::{Inode, refuse_value};
@@ -33,7 +31,7 @@ use uext4_ondisk::Ino;
 /// The file system's own state: its ground, and the inodes on it.
 pub(crate) struct Ext4State {
     ground: Ground,
-    /// Whoever moves a directory to another parent: `operations/directories.rs`.
+    /// Held while a directory moves to another parent: `operations/directories.rs`.
     pub(crate) moves: Mutex<()>,
     pub(super) inodes: InodeCache,
 }
@@ -54,34 +52,35 @@ impl DerefMut for Ext4State {
 }
 
 impl Ext4State {
-    /// Nothing in memory yet. Unused inodes may take `inode_budget` bytes.
+    /// An empty cache. Unused inodes may take `inode_budget` bytes.
     pub(crate) fn new(ground: Ground, inode_budget: usize) -> Ext4State {
         Ext4State { ground, moves: Mutex::new(()), inodes: InodeCache::new(inode_budget) }
     }
 
-    /// The inode, loaded once for all users. One that holds an attribute's value is no file, whoever names it.
+    /// The inode, loaded once for all users. Refuses an inode that holds an attribute's value: it is not a file, even
+    /// if a name leads to it.
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
         let inode = self.any_inode(ino)?;
         refuse_value(ino, &inode.disk())?;
         Ok(inode)
     }
 
-    /// The same, whatever it is for.
+    /// The same, without that check.
     pub(crate) fn any_inode(&self, ino: Ino) -> Result<Arc<Inode>> {
         self.inodes.get(ino, || self.ground.load_inode(ino))
     }
 
-    /// The inode if it is in memory: then it, not the table, has the latest attributes.
+    /// The inode if it is in memory: then it has the latest attributes, not the table.
     pub(crate) fn live_inode(&self, ino: Ino) -> Option<Arc<Inode>> {
         self.inodes.find(ino)
     }
 
-    /// From now on inodes stay until their times are written: somebody writes them.
+    /// From now on inodes stay until their times are written: the volume is open for writing.
     pub(crate) fn keep_times(&mut self) {
         self.inodes.keeps_times = true;
     }
 
-    /// All inodes in memory that have a name, are so and may be in use.
+    /// All inodes in memory that have a name, satisfy `are_so` and may be in use.
     pub(crate) fn inodes_in_use(&self, are_so: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
         let mut found = Vec::new();
         for shard in &self.inodes.shards {
@@ -97,37 +96,37 @@ impl Ext4State {
         self.inodes.unlinked(inode);
     }
 
-    /// An inode without a name got one: it stays in memory as others do.
+    /// An inode without a name was linked: it is cached like others.
     pub(crate) fn named(&self, inode: &Arc<Inode>) {
         self.inodes.named(inode);
     }
 
-    /// A new inode without a name, known to the cache.
+    /// A new inode without a name, registered with the cache.
     pub(crate) fn nameless(&self, inode: Inode) -> Arc<Inode> {
         self.inodes.add_nameless(inode)
     }
 
-    /// The inodes without a name whose last user is gone.
+    /// The inodes without a name whose last user has gone.
     pub(crate) fn leavers(&self) -> &Leavers {
         &self.inodes.leavers
     }
 
-    /// Forgets an inode that is about to be freed: nobody uses it.
+    /// Removes an inode that is about to be freed and has no user.
     pub(crate) fn forget(&self, ino: Ino) {
         self.inodes.shard(ino).table.lock().nameless.remove(&ino);
     }
 }
 
-/// Inodes that are looked at whenever one is handed out that was not in use: more than become unused by that.
+/// Inodes re-examined whenever an unused one is handed out: more than can become unused by that.
 pub(super) const LOOKS: usize = 4;
 const SHARDS: usize = 16;
 
 pub(super) struct InodeCache {
     shards: [Shard; SHARDS],
-    /// Bytes that unused inodes may take, all shards together, and those that they take.
+    /// Bytes that unused inodes may take over all shards, and that they take now.
     budget: usize,
     unused_bytes: AtomicUsize,
-    /// Whether times that are not written pin an inode.
+    /// Whether unwritten times pin an inode.
     keeps_times: bool,
     leavers: Arc<Leavers>,
 }
@@ -135,32 +134,32 @@ pub(super) struct InodeCache {
 #[derive(Default)]
 struct Shard {
     table: Mutex<Table>,
-    /// A load of this shard has ended.
+    /// Signalled when a load of this shard ends.
     loaded: Condvar,
 }
 
 #[derive(Default)]
 struct Table {
     entries: HashMap<Ino, Entry>,
-    /// Those without a name, which their users alone keep.
+    /// Inodes without a name, kept alive by their users only.
     nameless: HashMap<Ino, Weak<Inode>>,
-    /// By turn, the longest ago first: those that were in use or pinned when they were looked at last …
+    /// By turn, least recently used first: in use or pinned when last examined …
     used: BTreeMap<u64, Ino>,
-    /// … and those that the cache alone refers to.
+    /// … and referenced by the cache only.
     unused: BTreeMap<u64, Ino>,
     turns: u64,
-    /// Being loaded, without the lock.
+    /// Being loaded, with the lock released.
     loading: HashSet<Ino>,
 }
 
 struct Entry {
     inode: Arc<Inode>,
     turn: u64,
-    /// What it takes, if it is among the unused.
+    /// Its size in bytes, if it is among the unused.
     unused: Option<usize>,
 }
 
-/// The one load of an inode. When it ends, those who wait look again.
+/// A load of an inode in progress. When it ends, waiters look again.
 struct Loading<'a> {
     shard: &'a Shard,
     ino: Ino,
@@ -189,14 +188,14 @@ impl InodeCache {
     }
 
     fn find(&self, ino: Ino) -> Option<Arc<Inode>> {
-        // Dropped after the lock.
+        // Declared first, so that it is dropped after the lock.
         let mut evicted = Vec::new();
         let mut table = self.shard(ino).table.lock();
         self.take(&mut table, ino, &mut evicted)
     }
 
-    /// The inode, loaded by `load` if it is not here. One loads, without a lock, and others who want it wait: all must
-    /// share one gate and one mapping. If the load fails, the next of them tries.
+    /// The inode, loaded by `load` if it is not here. One thread loads, without a lock, and others wait for it: all
+    /// must share one gate and one mapping. If the load fails, the next waiter tries.
     pub(super) fn get(&self, ino: Ino, load: impl FnOnce() -> Result<Inode>) -> Result<Arc<Inode>> {
         let mut evicted = Vec::new();
         let shard = self.shard(ino);
@@ -220,7 +219,7 @@ impl InodeCache {
         Ok(inode)
     }
 
-    /// The inode if it is here, which is in use from now on.
+    /// The inode if it is here; it counts as used from now on.
     fn take(&self, table: &mut Table, ino: Ino, evicted: &mut Vec<Arc<Inode>>) -> Option<Arc<Inode>> {
         let Some(entry) = table.entries.get_mut(&ino) else {
             return table.nameless.get(&ino).and_then(Weak::upgrade);
@@ -237,14 +236,14 @@ impl InodeCache {
         Some(inode)
     }
 
-    /// Finds out whether some that were in use are so no longer, and makes room for them.
+    /// Checks whether some used inodes have become unused, and evicts to stay within the budget.
     fn look_around(&self, table: &mut Table, evicted: &mut Vec<Arc<Inode>>) {
         for _ in 0..LOOKS.min(table.used.len()) {
             let Some((_, ino)) = table.used.pop_first() else { break };
             let turn = table.next_turn();
             let Some(entry) = table.entries.get_mut(&ino) else { continue };
             entry.turn = turn;
-            // Nobody but the cache has it, and with the lock held nobody can get it.
+            // Only the cache refers to it, and while the lock is held nobody can get it.
             let times = self.keeps_times;
             let pinned = |inode: &Inode| inode.is_pinned() || times && inode.has_untold_times();
             let alone = Arc::get_mut(&mut entry.inode).is_some_and(|inode| !pinned(inode));
@@ -255,7 +254,7 @@ impl InodeCache {
             }
             if alone { &mut table.unused } else { &mut table.used }.insert(turn, ino);
         }
-        // Whoever adds to the unused makes room among those of the same shard: it can take back what it added.
+        // Whoever adds an unused inode evicts from the same shard, which always has at least what was added.
         while self.unused_bytes.load(Ordering::Relaxed) > self.budget {
             let Some((_, ino)) = table.unused.pop_first() else { break };
             let Some(entry) = table.entries.remove(&ino) else { continue };
@@ -290,7 +289,7 @@ impl InodeCache {
         inode
     }
 
-    /// Takes an inode in that somebody uses.
+    /// Adds an inode that is in use.
     fn add(&self, table: &mut Table, inode: &Arc<Inode>, evicted: &mut Vec<Arc<Inode>>) {
         let turn = table.next_turn();
         table.used.insert(turn, inode.ino());
@@ -298,7 +297,7 @@ impl InodeCache {
         self.look_around(table, evicted);
     }
 
-    /// Takes an inode out that somebody uses.
+    /// Removes an inode that is in use.
     fn remove(&self, table: &mut Table, ino: Ino) {
         let Some(Entry { turn, unused, .. }) = table.entries.remove(&ino) else { return };
         if let Some(bytes) = unused {
@@ -311,7 +310,7 @@ impl InodeCache {
 
 #[cfg(test)]
 impl InodeCache {
-    /// The numbers of all that are in memory.
+    /// The numbers of all inodes in memory.
     pub(super) fn numbers(&self) -> Vec<Ino> {
         self.shards
             .iter()
@@ -319,7 +318,7 @@ impl InodeCache {
             .collect()
     }
 
-    /// What those that count as unused take now, added up, and held against the account of it.
+    /// The summed size of the unused inodes, checked against the running total.
     pub(super) fn check_unused_bytes(&self) -> usize {
         let mut bytes = 0;
         for shard in &self.shards {

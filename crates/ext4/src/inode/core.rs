@@ -1,17 +1,17 @@
-//! What an inode says, as one consistent whole. Whoever changes the inode publishes the next one.
+//! The fields of an inode as one consistent snapshot. A change publishes the next one.
 
 use crate::ground::state::Ground;
 use std::ops::Deref;
 use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::Inode as DiskInode;
 
-/// The record of an inode, decoded. It never changes: a reader that takes one sees size, blocks and map of one moment.
+/// The decoded record of an inode. Immutable: a reader sees size, blocks and map of one moment.
 #[derive(Debug)]
 pub(crate) struct Core {
     ino: Ino,
     disk: DiskInode,
     record_xattrs: Box<[u8]>,
-    /// Time of the latest write that `disk` tells of, in nanoseconds; 0 if it was loaded since.
+    /// Time of the latest write included in `disk`, in nanoseconds; 0 if there was none since it was loaded.
     pub(super) told_ns: u64,
 }
 
@@ -20,7 +20,7 @@ impl Core {
     pub(super) fn new(ground: &Ground, ino: Ino, disk: DiskInode, record: &[u8], told_ns: u64) -> Core {
         let range = disk.xattr_range(&ground.superblock);
         let rest = record.get(range).filter(|_| disk.extra_isize > 0).unwrap_or_default();
-        // Most inodes have none: a magic number comes first.
+        // Most inodes have no attributes, which begin with a magic number.
         let empty = rest.first_chunk::<4>().is_none_or(|magic| *magic == [0; 4]);
         let record_xattrs = if empty { Box::default() } else { rest.into() };
         Core { ino, disk, record_xattrs, told_ns }
@@ -31,8 +31,8 @@ impl Core {
         self.ino
     }
 
-    /// The bytes of the record behind its extra fields, where extended attributes may be. Empty if the record
-    /// says nothing about extra fields: nothing of it is believed then, as in the kernel.
+    /// The bytes of the record after its extra fields, where extended attributes may be. Empty if the record has no
+    /// size of extra fields: then these bytes are not trusted, as in the kernel.
     pub(crate) fn record_xattrs(&self) -> &[u8] {
         &self.record_xattrs
     }

@@ -1,4 +1,4 @@
-//! An inode under change: its record, decoded, and the way back into the table.
+//! An inode being edited: its decoded record, and storing it in the table.
 
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Limit, Result};
@@ -6,14 +6,14 @@ use crate::ground::state::Ground;
 use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, RoCompat};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
 
-/// An inode that edits change. They change fields of `disk` (the map's root is `disk.i_block`) and bytes of `raw`
-/// behind the fixed fields; [`Draft::store`] writes both.
+/// An inode for edits. They change fields of `disk` (the map's root is `disk.i_block`) and bytes of `raw` after the
+/// fixed fields; [`Draft::store`] writes both.
 pub(crate) struct Draft {
     pub(crate) ino: Ino,
     pub(crate) disk: DiskInode,
-    /// The bytes of the record as they were read, attributes inside it included.
+    /// The bytes of the record as read, including in-inode attributes.
     pub(crate) raw: Vec<u8>,
-    /// Block of the inode table with the record, and byte in it.
+    /// The inode table block that holds the record, and its byte offset there.
     pub(crate) place: (Pblk, usize),
 }
 
@@ -26,7 +26,7 @@ impl Draft {
         Draft::load_at(blocks, ino, place_of(blocks.ground(), ino)?)
     }
 
-    /// The same of a record whose place is known.
+    /// The same for a record whose place is known.
     ///
     /// # Errors
     /// As of [`Draft::load`].
@@ -41,16 +41,16 @@ impl Draft {
         Ok(Draft { ino, disk, raw, place })
     }
 
-    /// The seed of checksums of its blocks, on volumes that have them.
+    /// The checksum seed of its blocks, on volumes with checksums.
     pub(crate) fn seed(&self, ground: &Ground) -> Option<u32> {
         let superblock = &ground.superblock;
         superblock.features.metadata_csum().then(|| self.disk.checksum_seed(self.ino, superblock))
     }
 
-    /// The raw block count and the flags (their unit) of this inode with so many clusters more, or less.
+    /// The raw block count, and the flags that give its unit, after adding (or removing) this many clusters.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it has not so many; [`Limit::Map`] if so many cannot be counted.
+    /// [`Error::Corrupt`] if it has fewer; [`Limit::Map`] if the count cannot be stored.
     pub(crate) fn counted(&self, ground: &Ground, clusters: i64) -> Result<(u64, InodeFlags)> {
         let (superblock, mut flags) = (&ground.superblock, self.disk.flags);
         let geometry = &superblock.geometry;
@@ -69,7 +69,7 @@ impl Draft {
         if raw < most { Ok((raw, flags)) } else { Err(Error::Limit(Limit::Map)) }
     }
 
-    /// Counts clusters of data that the inode got, or lost. The map's own blocks are counted by its editor.
+    /// Adds clusters of data to the inode's count, or removes them. The map's editor counts the map's own blocks.
     ///
     /// # Errors
     /// Those of [`Draft::counted`]. Nothing was changed then.
@@ -93,8 +93,8 @@ impl Draft {
         Ok(())
     }
 
-    /// As [`Draft::store`], but the time of deletion stays what the table says: in an inode that is in use it is a link
-    /// of the chain of orphans, which others change ([`set_next_orphan`]).
+    /// As [`Draft::store`], but keeps the deletion time in the table: for an inode in use that field is a link of the
+    /// orphan chain, which other changes update ([`set_next_orphan`]).
     ///
     /// # Errors
     /// As of [`Draft::store`].
@@ -121,7 +121,7 @@ impl Draft {
     }
 }
 
-/// Byte of the time of deletion in a record.
+/// Byte offset of the deletion time in a record.
 const DELETED: usize = 0x14;
 
 fn next_orphan(record: &[u8]) -> u32 {
@@ -129,11 +129,11 @@ fn next_orphan(record: &[u8]) -> u32 {
     bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
 
-/// Makes an inode name the next one of the chain of orphans, 0 for none. Nothing else of its record is touched, whoever
-/// changes that at the same time.
+/// Sets the next inode in the orphan chain, 0 for none. Touches nothing else of the record, which may be edited at the
+/// same time.
 ///
 /// # Errors
-/// [`Error::Corrupt`] naming the inode: nothing was changed then. Those of the body.
+/// [`Error::Corrupt`] naming the inode, with nothing changed. Those of the body.
 pub(crate) fn set_next_orphan(blocks: &mut impl Blocks, ino: Ino, next: u32) -> Result<()> {
     let (block, offset) = place_of(blocks.ground(), ino)?;
     loop {
@@ -155,7 +155,7 @@ pub(crate) fn set_next_orphan(blocks: &mut impl Blocks, ino: Ino, next: u32) -> 
     }
 }
 
-/// Block of the inode table with the record, and byte in it.
+/// The inode table block that holds the record, and its byte offset there.
 pub(crate) fn place_of(ground: &Ground, ino: Ino) -> Result<(Pblk, usize)> {
     let bad = || Error::from(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino));
     let geometry = &ground.superblock.geometry;

@@ -1,4 +1,4 @@
-//! Changing an inode: one editor at a time, and readers see each change as a whole.
+//! Editing an inode: one editor at a time, and readers see each change as a whole.
 
 use super::core::Core;
 use super::draft::Draft;
@@ -12,17 +12,17 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use uext4_ondisk::Pblk;
 
-/// What a change is, for those who make it durable.
+/// What kind of change it is, for `fsync` and `fdatasync`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Nothing that reading the data back needs: `fsync` waits for it, `fdatasync` does not.
+    /// Nothing needed to read the data back: `fsync` waits for it, `fdatasync` does not.
     Attributes,
     /// Extents or size: until its transaction is committed the inode is datasync-dirty.
     Data,
 }
 
-/// An inode under change. It is this editor's alone; readers go on with what was stored last. Taken inside the handle
-/// and before the map lock; never wait for a handle or a gate while holding one. Several are taken by [`edit_several`].
+/// An inode being edited, by this editor only; readers still see what was stored last. Taken inside the handle and
+/// before the map lock; never wait for a handle or a gate while holding one. Use [`edit_several`] for several.
 pub(crate) struct Edit<'a> {
     inode: &'a Inode,
     draft: Draft,
@@ -32,8 +32,8 @@ pub(crate) struct Edit<'a> {
 }
 
 impl Inode {
-    /// Begins a change. The draft is what the table's block says now, and the time of the latest write, which was only
-    /// noted so far: it is written with the next change, whatever that is.
+    /// Begins an edit. The draft is the record in the table's block plus the time of the latest write, which so far was
+    /// only in memory: the next change stores it too.
     ///
     /// # Errors
     /// Those of [`Draft::load_at`].
@@ -60,9 +60,8 @@ impl Inode {
     }
 }
 
-/// Begins changes of several inodes, each named once: directories come first, then by number. So two that change the
-/// same inodes, named in any order, do not wait for each other. Returned as they were named.
-///
+/// Begins edits of several inodes, each given once: directories first, then by number, so that two callers with the
+/// same inodes cannot deadlock. Returned in the order given.
 /// # Errors
 /// As of [`Inode::edit`].
 pub(crate) fn edit_several<'a>(blocks: &impl Blocks, inodes: &[&'a Inode]) -> Result<Vec<Edit<'a>>> {
@@ -82,13 +81,12 @@ impl<'a> Edit<'a> {
         self.inode
     }
 
-    /// Writes the record into its table and publishes what it says, in one step for readers. More changes may follow.
+    /// Writes the record into its table and publishes it to readers in one step. More changes may follow.
     ///
-    /// The inode counts as dirty *before* anybody can see the change. A map that changed with it is published after
-    /// this.
+    /// The inode counts as dirty *before* anybody can see the change. Publish a map that changed with it after this.
     ///
     /// # Errors
-    /// Those of [`Draft::store_in_chain`]: readers go on with what was stored before.
+    /// Those of [`Draft::store_in_chain`]: readers still see what was stored before.
     pub(crate) fn store(&mut self, blocks: &mut impl Blocks, change: Change) -> Result<()> {
         let state = &self.inode.state;
         match (blocks.transaction(), change) {

@@ -1,4 +1,4 @@
-//! Links, size and times of an inode, and what an empty record is.
+//! Links, size and times of an inode, and its empty record.
 
 use super::draft::Draft;
 use crate::ground::error::{Error, Limit, Result};
@@ -14,10 +14,10 @@ pub(crate) const LINKS_MAX: u16 = 65000;
 
 /// Largest size of files on volumes without the feature `large_file`.
 const SMALL_SIZE_MAX: u64 = i32::MAX as u64;
-/// Logical blocks that a file can have: the last 32-bit number is none. Linux's `ext4_max_size`.
+/// Most logical blocks of a file: the last 32-bit number is not usable. Linux's `ext4_max_size`.
 const LOGICAL_BLOCKS: u64 = 0xffff_ffff;
 
-/// The largest size that an inode can have with its kind of map.
+/// The largest size of an inode with its kind of map.
 pub(crate) fn size_max(superblock: &Superblock, disk: &DiskInode) -> u64 {
     let block = superblock.geometry.block_size();
     let pointers = || IndirectLayout::new(block).blocks();
@@ -25,19 +25,19 @@ pub(crate) fn size_max(superblock: &Superblock, disk: &DiskInode) -> u64 {
     blocks.saturating_mul(u64::from(block))
 }
 
-/// Whether an inode can have this size: its map reaches so far, and the volume can have files so large.
+/// Whether an inode can have this size: its map reaches that far, and the volume allows files that large.
 pub(crate) fn check_size(superblock: &Superblock, disk: &DiskInode, size: u64) -> bool {
     let is_large = size > SMALL_SIZE_MAX && disk.file_type() == Some(FileType::Regular);
     let allowed = !is_large || superblock.features.ro_compat.contains(RoCompat::LARGE_FILE);
     allowed && size <= size_max(superblock, disk)
 }
 
-/// A field that the record cannot hold.
+/// The error for a field that does not fit the record.
 pub(crate) fn unencodable(error: EncodeError) -> Error {
     Error::Invalid(error.to_string())
 }
 
-/// The record of an inode that nobody uses: zeroes, but for the checksum.
+/// The record of a free inode: zeros, except the checksum.
 pub(crate) fn empty_record(superblock: &Superblock, ino: Ino) -> Result<(Vec<u8>, DiskInode)> {
     let mut raw = vec![0; usize::from(superblock.geometry.inode_size())];
     update_inode_checksum(&mut raw, ino, superblock)?;
@@ -45,16 +45,16 @@ pub(crate) fn empty_record(superblock: &Superblock, ino: Ino) -> Result<(Vec<u8>
     Ok((raw, disk))
 }
 
-/// Bytes of extra fields, up to those of all times.
+/// Size of the extra fields that include all times.
 const TIMES_END: u16 = 24;
 
-/// The time now.
+/// The current time.
 pub(crate) fn now() -> Timestamp {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
 }
 
-/// The nearest time that each field of a record with so many bytes of extra fields can hold.
+/// `time` clamped to what a record with this size of extra fields can store.
 pub(crate) fn storable(time: Timestamp, extra_isize: u16) -> Timestamp {
     let is_short = extra_isize < TIMES_END;
     let most = if is_short { i64::from(i32::MAX) } else { Timestamp::MAX_SECONDS };
@@ -63,7 +63,8 @@ pub(crate) fn storable(time: Timestamp, extra_isize: u16) -> Timestamp {
     Timestamp { seconds, nanoseconds }
 }
 
-/// The links of a directory with one directory in it more, or less. One link stands for more than can be counted.
+/// The link count of a directory after adding or removing a subdirectory. One link means that there are too many to
+/// count.
 ///
 /// # Errors
 /// [`Limit::Links`].
@@ -78,10 +79,10 @@ pub(crate) fn count_subdirectory(ground: &Ground, links: u16, more: bool) -> Res
 }
 
 impl Draft {
-    /// One name more. Of a directory only its parent's and its own lead to it: see [`count_subdirectory`].
+    /// Adds a name. A directory has only the names in its parent and in itself: see [`count_subdirectory`].
     ///
     /// # Errors
-    /// [`Limit::Links`]. Nothing was changed then.
+    /// [`Limit::Links`], with nothing changed.
     pub(crate) fn add_link(&mut self) -> Result<()> {
         if self.disk.links >= LINKS_MAX {
             return Err(Error::Limit(Limit::Links));
@@ -90,22 +91,24 @@ impl Draft {
         Ok(())
     }
 
-    /// One name less.
+    /// Removes a name.
     ///
     /// # Errors
     /// [`Error::CorruptInode`] if it has none.
     pub(crate) fn remove_link(&mut self) -> Result<()> {
-        let none =
-            || Error::CorruptInode { ino: self.ino, what: "a name leads to it, but it has no links".into() };
+        let none = || Error::CorruptInode {
+            ino: self.ino,
+            what: "a name leads to it, but its link count is 0".into(),
+        };
         self.disk.links = self.disk.links.checked_sub(1).ok_or_else(none)?;
         Ok(())
     }
 
-    /// Another size. What it maps is for the caller.
+    /// Sets the size. The caller frees or maps blocks.
     ///
     /// # Errors
-    /// [`Limit::Map`] if its map cannot reach so far, or the volume cannot have files so large. Nothing was changed
-    /// then.
+    /// [`Limit::Map`] if its map cannot reach that far, or the volume does not allow files that large; nothing was
+    /// changed then.
     pub(crate) fn set_size(&mut self, ground: &Ground, size: u64) -> Result<()> {
         let superblock = &ground.superblock;
         let before = std::mem::replace(&mut self.disk.size, size);
@@ -117,7 +120,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Notes the time of a change of the inode, and of its contents if those changed.
+    /// Sets the time of a change of the inode, and of its contents if those changed.
     pub(crate) fn stamp(&mut self, now: Timestamp, contents: bool) {
         let now = storable(now, self.disk.extra_isize);
         self.disk.changed = now;

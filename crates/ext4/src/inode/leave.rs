@@ -1,4 +1,4 @@
-//! The last use of an inode without a name.
+//! The last drop of an inode without a name.
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -6,23 +6,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use uext4_ondisk::Ino;
 
-/// Numbers of inodes without a name that nobody uses any more, to be freed.
+/// Numbers of inodes without a name or users, ready to be freed.
 ///
-/// Its lock comes after all others: an inode may be dropped anywhere.
+/// Its lock ranks after all others, since an inode may be dropped anywhere.
 pub(crate) struct Leavers {
-    /// A child of the process that opened the volume frees nothing.
+    /// A forked child of the process that opened the volume frees nothing.
     process: u32,
     numbers: Mutex<Numbers>,
-    /// How many are ready: most often none, and nobody takes the lock.
+    /// How many are ready. Usually zero, which needs no lock.
     count: AtomicUsize,
-    /// The volume has ended: the next open frees what is left.
+    /// Set when the volume has ended: the next open frees the rest.
     ended: AtomicBool,
 }
 
 #[derive(Default)]
 struct Numbers {
     ready: BTreeSet<Ino>,
-    /// Those that could not be freed when somebody tried.
+    /// Those whose freeing failed.
     stuck: BTreeSet<Ino>,
 }
 
@@ -34,14 +34,14 @@ impl Default for Leavers {
 }
 
 impl Leavers {
-    /// Whether any are ready to be freed. One load if not, however many files are open without a name.
+    /// Whether any are ready to be freed. If not, one load, regardless of how many unlinked files are open.
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
             && !self.ended.load(Ordering::Acquire)
             && self.process == std::process::id()
     }
 
-    /// Takes one: for the caller alone, who frees it.
+    /// Takes one, which the caller must free.
     pub(crate) fn take(&self) -> Option<Ino> {
         if !self.any() {
             return None;
@@ -52,7 +52,7 @@ impl Leavers {
         taken
     }
 
-    /// Takes this one if it is ready: for the caller alone, who frees it.
+    /// Takes this one if it is ready; the caller must free it.
     pub(crate) fn take_one(&self, ino: Ino) -> bool {
         let mut numbers = self.numbers.lock();
         let taken = numbers.ready.remove(&ino);
@@ -60,12 +60,12 @@ impl Leavers {
         taken
     }
 
-    /// One that was taken could not be freed.
+    /// Freeing one that was taken has failed.
     pub(crate) fn is_stuck(&self, ino: Ino) {
         self.numbers.lock().stuck.insert(ino);
     }
 
-    /// Those that could not be freed are ready once more.
+    /// Makes those whose freeing failed ready again.
     pub(crate) fn retry(&self) {
         let mut numbers = self.numbers.lock();
         let mut stuck = std::mem::take(&mut numbers.stuck);
@@ -88,7 +88,7 @@ impl Leavers {
     }
 }
 
-/// What an inode without a name carries: when the inode is dropped, its number is ready to be freed.
+/// Attached to an inode without a name: when the inode is dropped, its number becomes ready to be freed.
 pub(super) struct Leave {
     ino: Ino,
     leavers: Arc<Leavers>,
@@ -100,7 +100,7 @@ impl Leave {
         Leave { ino, leavers: leavers.clone(), armed: true }
     }
 
-    /// The inode has a name again.
+    /// The inode was linked again.
     pub(super) fn disarm(mut self) {
         self.armed = false;
     }

@@ -18,7 +18,7 @@ pub struct Metadata {
     pub gid: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Space taken, in units of 512 bytes. Contents that lie inside the inode count, as in the kernel's `stat`.
+    /// Space used, in units of 512 bytes. Inline contents count, as in the kernel's `stat`.
     pub blocks: u64,
     /// Hard links.
     pub links: u32,
@@ -26,7 +26,7 @@ pub struct Metadata {
     pub rdev: (u32, u32),
     /// Last access.
     pub accessed: Timestamp,
-    /// Last change of the contents. That of an overwrite may be in memory only ([`Volume::tick`](crate::Volume::tick)
+    /// Last change of the contents. After an overwrite it may be in memory only ([`Volume::tick`](crate::Volume::tick)
     /// says for how long).
     pub modified: Timestamp,
     /// Last change of the attributes, likewise.

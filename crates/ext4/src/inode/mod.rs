@@ -1,4 +1,4 @@
-//! Inodes: what a record says, what is kept of it in memory, and what may be done with the file.
+//! Inodes: the record on disk, its state in memory, and what may be done with the file.
 
 mod cache;
 pub(crate) mod core;
@@ -32,25 +32,25 @@ use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 
 /// A loaded inode.
 ///
-/// Who may change what: `core` is replaced as a whole by [`edit::Edit::store`], whose editor holds `editing`; readers
-/// hold its lock for as long as it takes to count a reference. The engine's half has locks of its own.
+/// [`edit::Edit::store`] replaces `core` as a whole, while its editor holds `editing`; readers hold the lock of `core`
+/// only to count a reference. The engine's state has locks of its own.
 pub struct Inode {
     ino: Ino,
     kind: FileKind,
     core: Mutex<Arc<Core>>,
-    /// Whoever changes the inode.
+    /// Held by an editor of the inode.
     editing: Mutex<()>,
-    /// Of a directory: see `names.rs`.
+    /// Lock of a directory's names: see `names.rs`.
     names: RwLock<()>,
-    /// Where the blocks of an indirect map were met.
+    /// Where pointer blocks of an indirect map were found.
     pub(crate) pointer_places: PointerPlaces,
     /// First byte of the record on the volume.
     position: u64,
-    /// When a look at all inodes had its times written last.
+    /// When a scan of all inodes last wrote its times.
     times_looked_at: Mutex<Option<Instant>>,
-    /// Of one without a name: tells when its last user is gone.
+    /// Set on an inode without a name: reports when its last user goes.
     leave: Mutex<Option<Leave>>,
-    /// The engine's half.
+    /// The engine's state of the file.
     pub(crate) state: InodeState,
 }
 
@@ -60,22 +60,21 @@ impl Inode {
         self.ino
     }
 
-    /// It has no name any more: `leave` goes with it.
+    /// It lost its last name: `leave` is dropped with it.
     fn leaves_with(&self, leave: Leave) {
         if let Some(twice) = self.leave.lock().replace(leave) {
             twice.disarm();
         }
     }
 
-    /// It has a name again.
+    /// It was linked again.
     fn stays(&self) {
         if let Some(leave) = self.leave.lock().take() {
             leave.disarm();
         }
     }
 
-    /// What its record says, or will say once what changed it is committed: one moment's answer, to be taken once for
-    /// what must fit together.
+    /// Its record, including uncommitted changes. A snapshot: take it once for fields that must agree.
     pub(crate) fn disk(&self) -> Arc<Core> {
         self.core.lock().clone()
     }
@@ -90,7 +89,7 @@ impl Inode {
         self.position
     }
 
-    /// Attributes, with the time of the latest write if it was only noted so far.
+    /// Attributes, including the time of the latest write if that is in memory only.
     pub(crate) fn metadata(&self, ground: &Ground) -> Metadata {
         let core = self.disk();
         let mut metadata = ground.metadata_of(self.ino, &core, self.kind);
@@ -106,7 +105,7 @@ impl Inode {
         self.state.gate.last_write_ns() > self.disk().told_ns
     }
 
-    /// Whether the last look that had its times written was so long ago; this is the next one then.
+    /// Whether the last scan that wrote its times is at least `age` ago; if so, this scan counts as the last one.
     pub(crate) fn times_are_old(&self, now: Instant, age: Duration) -> bool {
         let mut looked_at = self.times_looked_at.lock();
         let old = looked_at.is_none_or(|then| now.saturating_duration_since(then) >= age);
@@ -116,26 +115,26 @@ impl Inode {
         old
     }
 
-    /// Whether it must stay in memory although nobody uses it: a change of it is not committed.
+    /// Whether it must stay in memory although unused: a change of it is not committed.
     fn is_pinned(&self) -> bool {
         self.state.sync_tid().is_some()
     }
 
-    /// Bytes of memory that go with it.
+    /// Bytes of memory freed with it.
     fn resident_bytes(&self) -> usize {
         let core = size_of::<Core>() + self.disk().record_xattrs().len();
-        // Of the tables that name it, and of the two counts of each reference.
+        // Entries in the cache's tables, and the two counters of the `Arc`.
         let named = 128;
         size_of::<Inode>() + core + named + self.pointer_places.bytes() + self.state.heap_bytes()
     }
 }
 
-/// A time that a gate noted.
+/// A time recorded by a gate.
 fn timestamp(ns: u64) -> Timestamp {
     Timestamp { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as u32 }
 }
 
-/// Refuses inodes that hold values of attributes, as the kernel does: those are reached through attributes only.
+/// Refuses inodes that hold attribute values, as the kernel does: they are reached through attributes only.
 pub(crate) fn refuse_value(ino: Ino, disk: &DiskInode) -> Result<()> {
     match disk.flags.contains(InodeFlags::EA_INODE) {
         true => Err(Corrupt::from(CorruptKind::InodeOfValue).in_inode(ino).into()),
@@ -144,12 +143,12 @@ pub(crate) fn refuse_value(ino: Ino, disk: &DiskInode) -> Result<()> {
 }
 
 impl Inode {
-    /// Whether the contents lie inside the record.
+    /// Whether the contents are inline.
     pub(crate) fn is_inline(&self) -> bool {
         self.disk().has_inline_data()
     }
 
-    /// Refuses reading contents that are not plain blocks.
+    /// Refuses reading contents that are not in plain blocks.
     pub(crate) fn check_contents(&self) -> Result<()> {
         let refuse = |feature: &str| {
             Err(Error::Incompatible { action: "read", feature: format!("{feature} (inode {})", self.ino) })
@@ -168,7 +167,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Refuses overwriting files whose contents must not change behind somebody's back.
+    /// Refuses overwriting files whose contents must not change.
     pub(crate) fn check_overwrite(&self) -> Result<()> {
         let flags = self.disk().flags;
         if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
@@ -185,14 +184,14 @@ impl Inode {
     }
 }
 
-/// Refuses overwriting what is not for users of the volume, or protected.
+/// Refuses overwriting inodes that are reserved, internal to the volume, or protected.
 pub(crate) fn check_overwrite(superblock: &Superblock, inode: &Inode) -> Result<()> {
-    // Reserved inodes (journal, resize, quota …) are the volume's own, even if a directory names one.
+    // Reserved inodes (journal, resize, quota …) are internal, even if a directory names one.
     if inode.ino() < superblock.geometry.first_inode() {
         return Err(Error::NotPermitted("a reserved inode"));
     }
     if is_system_file(superblock, inode.ino()) {
-        return Err(Error::NotPermitted("the superblock names it as a file of the volume's own"));
+        return Err(Error::NotPermitted("the superblock names it as an internal file"));
     }
     inode.check_overwrite()
 }

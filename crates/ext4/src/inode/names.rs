@@ -1,16 +1,16 @@
-//! The names of directories, locked: for looking them up together with others, or for changing them alone.
+//! Lock of a directory's names: shared for look-ups, exclusive for changes.
 
 use super::Inode;
 use crate::ground::order::{Rank, Taken};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
-/// The names of a directory do not change: a name that is found leads to its inode as long.
+/// Shared lock: the names do not change, and each found name leads to its inode as long as this is held.
 pub(crate) struct SteadyNames<'i> {
     _guard: RwLockReadGuard<'i, ()>,
     _taken: Taken,
 }
 
-/// The names of a directory are this thread's alone.
+/// Exclusive lock: only this thread reads or changes the names.
 pub(crate) struct OwnNames<'i> {
     inode: &'i Inode,
     _guard: RwLockWriteGuard<'i, ()>,
@@ -18,14 +18,14 @@ pub(crate) struct OwnNames<'i> {
 }
 
 impl Inode {
-    /// Keeps the names as they are. A thread holds one of these at a time, and no [`OwnNames`] besides.
+    /// Locks the names shared. A thread holds at most one of these, and no [`OwnNames`] besides.
     pub(crate) fn steady_names(&self) -> SteadyNames<'_> {
         let _taken = Taken::note(Rank::Names);
         SteadyNames { _guard: self.names.read(), _taken }
     }
 
-    /// Takes the names for changing them. Several directories are taken in one order only: `operations/directories.rs`
-    /// knows it, and nobody else takes more than one.
+    /// Locks the names for changing them. Only `operations/directories.rs` takes several directories, in its own order;
+    /// everyone else takes one.
     pub(crate) fn own_names(&self) -> OwnNames<'_> {
         let _taken = Taken::note(Rank::Names);
         OwnNames { inode: self, _guard: self.names.write(), _taken }
@@ -33,7 +33,7 @@ impl Inode {
 }
 
 impl OwnNames<'_> {
-    /// Whether they are the names of this directory.
+    /// Whether this locks the names of `inode`.
     pub(crate) fn are_of(&self, inode: &Inode) -> bool {
         std::ptr::eq(self.inode, inode)
     }

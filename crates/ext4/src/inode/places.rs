@@ -1,29 +1,29 @@
-//! Where the pointer blocks of an indirect map were met: no map has one of them twice.
+//! Where the pointer blocks of an indirect map were found: no map has one of them twice.
 
 use std::collections::HashMap;
 use uext4_ondisk::Pblk;
 
-/// Places of pointer blocks that are remembered per inode: 24 MiB or so. Beyond, it starts anew; what is then
-/// missed is a map that shares blocks on a volume with more of them than this.
+/// Pointer blocks remembered per inode, about 24 MiB. Beyond that it starts over, and on a volume with more pointer
+/// blocks than this may miss a map that shares blocks.
 const PLACES_MAX: usize = 1 << 20;
 
-/// Where each pointer block of one inode was met: level and first logical block under it.
+/// Where each pointer block of one inode was found: level and first logical block under it.
 #[derive(Debug, Default)]
 pub(crate) struct PointerPlaces(parking_lot::Mutex<HashMap<Pblk, (u32, u64)>>);
 
 impl PointerPlaces {
-    /// Bytes of memory that they take.
+    /// Bytes of memory used.
     pub(super) fn bytes(&self) -> usize {
         // An entry and its control byte.
         self.0.lock().capacity() * (size_of::<(Pblk, (u32, u64))>() + 1)
     }
 
-    /// Nothing was met: the map is another one by now.
+    /// Forgets all places: the map has changed.
     pub(crate) fn forget(&self) {
         self.0.lock().clear();
     }
 
-    /// Whether `block` was met here or nowhere yet.
+    /// Whether `block` was found at this place before, or nowhere yet.
     pub(crate) fn agrees(&self, block: Pblk, place: (u32, u64)) -> bool {
         let mut places = self.0.lock();
         if places.len() >= PLACES_MAX {

@@ -1,4 +1,4 @@
-//! The record of an inode in its table, and what it says.
+//! Reading an inode's record from its table.
 
 use super::Inode;
 use super::core::Core;
@@ -24,7 +24,7 @@ fn map_kind(disk: &DiskInode) -> MapKind {
 }
 
 impl Ground {
-    /// Reads an inode from its table. Files and directories come from the cache instead, one for all.
+    /// Reads an inode from its table. For files and directories use the cache instead, which shares one object.
     pub(crate) fn load_inode(&self, ino: Ino) -> Result<Inode> {
         let geometry = &self.superblock.geometry;
         let bad_number = || Error::from(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino));
@@ -40,7 +40,7 @@ impl Ground {
         Ok(self.inode_in_memory(ino, disk, kind, record, position))
     }
 
-    /// The inode of a record that was made in this moment.
+    /// The inode of a record that was just created.
     ///
     /// # Errors
     /// [`Error::CorruptInode`] if its mode names no file type.
@@ -61,8 +61,8 @@ impl Ground {
     ) -> Inode {
         let bits = self.superblock.geometry.block_size_log();
         let state = InodeState::new(disk.size, bits, self.committed.clone()).with_kind(map_kind(&disk));
-        // What was read may hold changes that are not durable. Asked afterwards: an inode changes in memory first, so
-        // what a transaction changes later is not in this record.
+        // The record may include changes that are not durable. Asked after reading: an inode changes in memory first,
+        // so changes of a later transaction are not in this record.
         if let Some(tid) = self.newest_uncommitted() {
             state.set_datasync_tid(tid.0);
         }
@@ -73,8 +73,7 @@ impl Ground {
         Inode { ino, kind, core, editing, names, pointer_places, position, times_looked_at, leave, state }
     }
 
-    /// The record at byte `start` of a block of the inode table, checked: what the block says, whatever is in
-    /// memory.
+    /// Decodes and checks the record at byte `start` of an inode table block. Ignores an inode in memory.
     pub(crate) fn decode_inode(
         &self,
         table: &[u8],
@@ -87,7 +86,7 @@ impl Ground {
             .get(start..start + usize::from(superblock.geometry.inode_size()))
             .ok_or_else(|| Error::from(Corrupt::from(CorruptKind::Truncated("inode table")).in_inode(ino)))?;
         let disk = DiskInode::decode(bytes, ino, superblock).map_err(|corrupt| corrupt.at_block(place))?;
-        // A deleted inode may still name blocks that belong to somebody else now.
+        // A deleted inode may still point to blocks that belong to another file now.
         if disk.links == 0 {
             return Err(Corrupt::from(CorruptKind::InodeFree).in_inode(ino).at_block(place).into());
         }
@@ -100,7 +99,7 @@ impl Ground {
     pub(crate) fn metadata_of(&self, ino: Ino, disk: &DiskInode, kind: FileKind) -> Metadata {
         let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
         let rdev = disk.device().filter(|_| device).map_or((0, 0), |number| (number.major, number.minor));
-        // As the kernel tells it, so that nobody takes a file whose contents lie inside its inode for a hole.
+        // Count it as the kernel does, so that a file with inline contents is not taken for a hole.
         let inline = kind == FileKind::Regular && disk.has_inline_data();
         let inside = if inline { disk.size.div_ceil(512) } else { 0 };
         Metadata {

@@ -1,9 +1,9 @@
 //! Indirect block maps (ext2, ext3, and inodes of ext4 without the extents flag): the walk from the inode's
 //! numbers to the pointer block that covers a logical block.
 //!
-//! A look-up descends at most three levels, so it ends whatever the blocks say. That a *whole* map is bounded
-//! needs more: a pointer block that is reached at two places of a file could stand for thousands of millions of
-//! blocks on a volume of one. No map has such a block, so each one is remembered with its place.
+//! A look-up descends at most three levels, so it ends whatever the blocks contain. To bound a *whole* map takes more:
+//! if one pointer block could be reached at two places of a file, it could stand for billions of blocks on a small
+//! volume. No sound map has such a block, so each one is remembered with its place.
 
 use super::Window;
 use crate::ground::error::{Error, Result};
@@ -19,7 +19,7 @@ pub(super) fn layout(state: &Ext4State) -> IndirectLayout {
     IndirectLayout::new(state.superblock.geometry.block_size())
 }
 
-/// The window of logical blocks around `block` that one look at the map tells about.
+/// The window of logical blocks around `block` that one look-up of the map covers.
 pub(super) fn find_window(state: &Ext4State, inode: &Inode, block: Lblk) -> Result<Window> {
     let layout = layout(state);
     let Some(path) = layout.path(block) else {
@@ -52,7 +52,7 @@ pub(super) fn find_window(state: &Ext4State, inode: &Inode, block: Lblk) -> Resu
             }
         }
     }
-    // Not reached: level 1 returns.
+    // Unreachable: level 1 returns.
     Err(state.corrupt_inode(inode.ino(), "an indirect map without a last level"))
 }
 
@@ -61,7 +61,7 @@ struct Walk<'a> {
     inode: &'a Inode,
     block: Lblk,
     path: IndirectPath,
-    /// Pointer blocks that this walk knows of: the inode's, and those on the way. No data lies in them.
+    /// Pointer blocks known to this walk: the inode's, and those on the path. None of them may hold data.
     met: Vec<Pblk>,
 }
 
@@ -83,8 +83,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The runs of a block that names data blocks, checked against the system zones: after this, data may go
-    /// there.
+    /// The runs of a block that points to data blocks, checked against the system zones: after this, data may be
+    /// written there.
     fn leaf(&self, pointers: &PointerBlock<'_>, window: (u64, u64)) -> Result<Window> {
         let mut runs = Vec::new();
         for run in pointers.runs(window) {
@@ -104,7 +104,7 @@ impl Walk<'_> {
     }
 }
 
-/// Refuses blocks that a map cannot have: behind the volume, or in the system zones.
+/// Refuses blocks that a map cannot use: outside the volume, or in the system zones.
 pub(super) fn check_zones(
     ground: &Ground,
     start: Pblk,

@@ -1,5 +1,4 @@
-//! File maps: walking extent trees and indirect maps on demand and publishing what was found into the mapping
-//! snapshot.
+//! File maps: walks extent trees and indirect maps on demand, and publishes the result in the mapping snapshot.
 
 pub(crate) mod edit;
 pub(crate) mod indirect;
@@ -15,7 +14,7 @@ use uext4_iomap::{Found, MapSnapshot, Run, State};
 use uext4_ondisk::ext4::{Extent, ExtentNode, Incompat, NodeLimits};
 use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
 
-/// What one leaf of the map says: its window of logical blocks and the runs in it; the rest of the window is
+/// The contents of one leaf of the map: its window of logical blocks and the runs in it; the rest of the window is
 /// holes.
 struct Window {
     first: u64,
@@ -24,7 +23,7 @@ struct Window {
 }
 
 impl Window {
-    /// The part of it that lies in `gap`, which has a block of it.
+    /// The part that lies in `gap`, which overlaps the window.
     fn within(self, gap: &Range<u64>) -> Window {
         let (first, end) = (self.first.max(gap.start), self.end.min(gap.end));
         let runs = self.runs.iter().filter_map(|run| run.within(first..end)).collect();
@@ -32,21 +31,21 @@ impl Window {
     }
 }
 
-/// Where to go from a node.
+/// Where a node leads.
 enum Step {
     Child { block: Pblk, limits: NodeLimits },
     Here(Window),
 }
 
-/// Refuses sizes that the file's kind of map cannot reach and more space than the volume has: nothing else in
-/// such an inode can be believed.
+/// Refuses sizes that the file's kind of map cannot reach and more space than the volume has: such an inode cannot be
+/// trusted.
 pub(crate) fn check_inode(state: &Ext4State, inode: &Inode) -> Result<()> {
     let (disk, superblock) = (inode.disk(), &state.superblock);
     let geometry = &superblock.geometry;
     if disk.size > size_max(superblock, &disk) {
         return Err(Corrupt::from(CorruptKind::InodeField("size")).in_inode(inode.ino()).into());
     }
-    // An attribute value in an inode of its own counts for each file that shares it.
+    // The inode of an attribute value counts its blocks for each file that shares it.
     let shares = superblock.features.incompat.contains(Incompat::EA_INODE);
     let whole = geometry.blocks_count().next_multiple_of(u64::from(geometry.cluster_blocks()));
     let sectors = whole.saturating_mul(u64::from(geometry.block_size() / 512));
@@ -56,16 +55,15 @@ pub(crate) fn check_inode(state: &Ext4State, inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Loads the mapping around byte `pos` of a file: what is not known yet of the leaf that covers it, which is kept
-/// whatever the budget.
-/// Takes the map lock. Returns the snapshot that knows `pos`: by the time the caller looks, the published one may have
-/// been given up for another thread's leaf.
+/// Loads the mapping around byte `pos` of a file: the unknown parts of the leaf that covers it, which stays in memory
+/// whatever the budget. Takes the map lock. Returns the snapshot that knows `pos`: the published one may already have
+/// evicted it for another thread's leaf.
 pub(crate) fn load(state: &Ext4State, inode: &Inode, pos: u64) -> Result<Arc<MapSnapshot>> {
     inode.check_contents()?;
     check_inode(state, inode)?;
     let mut map = inode.state.map.lock();
     let Ok(block) = u32::try_from(pos >> inode.state.block_bits()) else {
-        // Nothing can be mapped there, and every snapshot says so by itself.
+        // No block can be mapped there, and every snapshot knows that.
         return Ok(Arc::new(MapSnapshot::unknown()));
     };
     if let Found::Known { state, physical, blocks } = map.find(block) {
@@ -77,7 +75,7 @@ pub(crate) fn load(state: &Ext4State, inode: &Inode, pos: u64) -> Result<Arc<Map
         true => find_leaf(state, inode, Lblk(block), gap),
         false => indirect::find_window(state, inode, Lblk(block)).map(|window| window.within(gap)),
     };
-    // Of a leaf that is known but for a few blocks, which were taken away, the rest need not be loaded again.
+    // If only a few blocks of the leaf were evicted, load those and not the rest again.
     let mut window = find(&map.unknown_around(block))?;
     map.add(window.first, window.end, &window.runs)?;
     if map.resident_bytes() > state.map_budget {
@@ -104,7 +102,7 @@ pub(crate) fn metadata_block(state: &Ext4State, inode: &Inode, block: u32) -> Re
 }
 
 /// Walks from the root to the leaf that covers `block`, which is in `gap`. Each step is one level deeper, so the walk
-/// ends. Returns what the leaf says of the gap.
+/// ends. Returns the leaf's mapping of the gap.
 fn find_leaf(state: &Ext4State, inode: &Inode, block: Lblk, gap: &Range<u64>) -> Result<Window> {
     let superblock = &state.superblock;
     let disk = inode.disk();
@@ -143,7 +141,7 @@ fn descend(
         return Ok(Step::Here(Window { first: u64::from(limits.first.get()), end, runs }));
     }
     let Some(position) = node.find_index(block) else {
-        // Before the first child there is a hole.
+        // Blocks before the first child are a hole.
         let end = node.index(0).map_or(end, |first| u64::from(first.logical.get()));
         return Ok(Step::Here(Window { first: u64::from(limits.first.get()), end, runs: Vec::new() }));
     };
@@ -159,13 +157,12 @@ fn descend(
     Ok(Step::Child { block: index.child, limits })
 }
 
-/// The tree cannot map the very last 32-bit block number; in the snapshot that block is part of the last
-/// window.
+/// The tree cannot map the last 32-bit block number; the snapshot treats that block as part of the last window.
 fn window_end(end: Lblk) -> u64 {
     if end.get() == u32::MAX { BLOCKS_END } else { u64::from(end.get()) }
 }
 
-/// Checks an extent against the system zones: after this, data may go there.
+/// Checks an extent against the system zones: after this, data may be written there.
 fn run_of(state: &Ext4State, inode: &Inode, extent: Extent) -> Result<Run> {
     let (physical, length) = (extent.physical.get(), u64::from(extent.length));
     if !state.zones.allows(physical, length) {

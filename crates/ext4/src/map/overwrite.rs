@@ -1,25 +1,25 @@
-//! Room 1, `overwrite-no-transaction`: mapping an overwrite without starting a journal handle.
+//! Room 1, `overwrite-no-transaction`: maps an overwrite without starting a journal handle.
 //!
-//! Fast route: nothing; the look-up that follows is the whole mapping, and the journal is not touched. Plain
-//! route: a real handle around the look-up, as for a write that may have to allocate: join the running
-//! transaction, reserve credits, check log space, stop.
+//! Fast route: nothing; the look-up that follows is the whole mapping, and the journal is not touched. Plain route: a
+//! real handle around the look-up, as for a write that may have to allocate: join the running transaction, reserve
+//! credits, check log space, stop.
 //!
-//! Legal because a range whose pieces are all `Written` and inside the size needs no metadata change. Whether
-//! they are is decided after the look-up by the plan; a write that needs more is refused there.
+//! Correct because a range whose pieces are all `Written` and inside the size needs no metadata change. The plan
+//! decides after the look-up whether they are, and refuses a write that needs more.
 
 use crate::ground::error::Result;
 use uext4_iomap::switches::Routing;
 use uext4_iomap::{Count, Counter};
 use uext4_jbd2::{Handle, Journal};
 
-/// Credits that a write reserves for mapping one extent when it may have to allocate: the blocks of an extent
-/// tree path, bitmaps and descriptors of the groups touched, inode and superblock. The rule of Linux's
-/// `ext4_chunk_trans_blocks` for one extent and a tree of depth one: 2 index blocks, 3 groups, 3 descriptors,
-/// and 3 for the inode and the superblock.
+/// Credits that a write reserves for mapping one extent when it may have to allocate: the blocks of an extent tree
+/// path, bitmaps and descriptors of the affected groups, inode and superblock. Follows Linux's
+/// `ext4_chunk_trans_blocks` for one extent and a tree of depth one: 2 index blocks, 3 groups, 3 descriptors, and 3 for
+/// the inode and the superblock.
 const MAPPING_CREDITS: u32 = 11;
 
-/// What the journal has to do for the mapping of an overwrite. A volume without a journal has no handles to
-/// start: both routes are the same there.
+/// The journal work for mapping an overwrite. A volume without a journal has no handles to start: both routes are the
+/// same there.
 #[inline(always)]
 pub(crate) fn start<'j, R: Routing>(
     journal: Option<&'j Journal>,

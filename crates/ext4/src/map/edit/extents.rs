@@ -1,4 +1,4 @@
-//! Extent trees under change.
+//! Editing extent trees.
 
 use super::plan::{Encoded, Node as PlanNode, Plan, ROOT};
 use super::{CYCLE, Change, END, Leaf, Part, add, in_map, not_mapped, unmapped_by, within};
@@ -13,10 +13,10 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
 
-/// Blocks from here on cannot be named: their numbers have 48 bits.
+/// First block number that an extent cannot name: numbers have 48 bits.
 pub(super) const REACH: u64 = 1 << 48;
 
-/// A node: it has extents if its depth is 0, else indexes. In order.
+/// A node: extents if its depth is 0, else indexes. Sorted.
 #[derive(Clone)]
 pub(super) struct Node {
     depth: u16,
@@ -36,13 +36,13 @@ impl Node {
         self.extents.len() + self.indexes.len()
     }
 
-    /// The first logical block that it says something of.
+    /// The first logical block of its entries.
     fn key(&self) -> Option<Lblk> {
         let index = self.indexes.first().map(|index| index.logical);
         self.extents.first().map(|extent| extent.logical).or(index)
     }
 
-    /// The entries from `at` on become another node.
+    /// Moves the entries from `at` on to a new node.
     fn split_off(&mut self, at: usize) -> Node {
         let extents = self.extents.split_off(at.min(self.extents.len()));
         let indexes = self.indexes.split_off(at.min(self.indexes.len()));
@@ -64,29 +64,29 @@ impl PlanNode for Node {
     }
 }
 
-/// A node on the way to a leaf.
+/// A node on the path to a leaf.
 struct Step {
     block: Pblk,
     node: Node,
-    /// Which entry leads on.
+    /// The entry that leads on.
     position: usize,
 }
 
-/// The way to a leaf, from the root.
+/// The path from the root to a leaf.
 struct Path {
     above: Vec<Step>,
     block: Pblk,
     leaf: Node,
-    /// What an entry of the leaf may be about.
+    /// The logical blocks that entries of the leaf may cover.
     window: Range<u32>,
 }
 
-/// A tree, and what is made of it.
+/// A tree being edited.
 pub(super) struct Tree<'a, B> {
     blocks: &'a B,
     draft: &'a Draft,
     seed: Option<u32>,
-    /// Entries that fit a node outside the inode.
+    /// Entries that fit into a node outside the inode.
     capacity: usize,
     plan: Plan<Node>,
 }
@@ -112,7 +112,7 @@ impl<'a, B: Blocks> Tree<'a, B> {
         self.walk_node(ROOT, self.root_limits(), each)
     }
 
-    /// Goes one level deeper with each call.
+    /// Recursive: each call is one level deeper.
     fn walk_node(
         &mut self,
         block: Pblk,
@@ -125,7 +125,7 @@ impl<'a, B: Blocks> Tree<'a, B> {
             each(Part::Data(*extent))?;
         }
         if node.key().is_none() && block != ROOT {
-            // It fits everywhere, and is not to be met again.
+            // An empty leaf fits anywhere in the tree. Mark it freed, so that reaching it twice is an error.
             self.plan.free(block);
         }
         for (position, index) in node.indexes.iter().enumerate() {
@@ -136,12 +136,12 @@ impl<'a, B: Blocks> Tree<'a, B> {
         Ok(())
     }
 
-    /// Changes what lies at `range`, leaf by leaf.
+    /// Applies `change` to `range`, leaf by leaf.
     pub(super) fn edit(&mut self, range: &Range<u32>, change: &Change) -> Result<()> {
         let (mut at, mut mapped) = (range.start, 0);
         while at < range.end {
             let path = self.path(at)?;
-            // What a leaf may say ends behind the block that was looked for.
+            // The window ends past `at`, so the loop makes progress.
             let end = path.window.end;
             mapped += self.edit_leaf(path, range, change, at == range.start)?.0;
             at = end;
@@ -152,8 +152,8 @@ impl<'a, B: Blocks> Tree<'a, B> {
         self.shrink()
     }
 
-    /// Makes the beginning of a range written, as much of it as one leaf tells about. Returns where that ends, and
-    /// whether something changed.
+    /// Marks the beginning of a range written, as far as one leaf covers it. Returns where that ends, and whether
+    /// anything changed.
     pub(super) fn convert(&mut self, range: &Range<u32>) -> Result<(u32, bool)> {
         let path = self.path(range.start)?;
         let part = range.start..range.end.min(path.window.end);
@@ -165,8 +165,8 @@ impl<'a, B: Blocks> Tree<'a, B> {
         Ok((part.end, changed))
     }
 
-    /// Gives what the leaf of `near` maps from block `from` on other places. They stay between what the leaves beside
-    /// it map, so the leaf keeps its place in the tree; it has one extent more if one was divided.
+    /// Moves the extents that the leaf of `near` maps from block `from` on. They stay between the extents of the
+    /// neighbouring leaves, so the leaf keeps its place in the tree; it gets one more extent if one was split.
     pub(super) fn shift(
         &mut self,
         near: u32,
@@ -189,8 +189,8 @@ impl<'a, B: Blocks> Tree<'a, B> {
         self.shrink()
     }
 
-    /// Changes one leaf; a new extent goes into the first that is met. Returns how many blocks of the range it maps,
-    /// and whether it changed.
+    /// Changes one leaf; a new extent goes into the first leaf that overlaps it. Returns how many blocks of the range
+    /// it maps, and whether it changed.
     fn edit_leaf(
         &mut self,
         path: Path,
@@ -199,7 +199,7 @@ impl<'a, B: Blocks> Tree<'a, B> {
         first: bool,
     ) -> Result<(u64, bool)> {
         let known = &path.leaf.extents;
-        // What lies in front of the range stays as it is, and what lies behind it.
+        // Extents before and after the range stay as they are.
         let from = known.partition_point(|extent| extent.logical_end().get() <= range.start);
         let to = known.partition_point(|extent| extent.logical.get() < range.end).max(from);
         let (mut mapped, mut extents) = (0, Vec::with_capacity(known.len() + 2));
@@ -244,7 +244,7 @@ impl<'a, B: Blocks> Tree<'a, B> {
         Ok((mapped, changed))
     }
 
-    /// Gives a leaf other extents and brings the nodes above it up to date.
+    /// Replaces the extents of a leaf and updates the nodes above it.
     fn put(&mut self, mut path: Path, extents: Vec<Extent>, appends: bool) -> Result<()> {
         let (mut block, mut node) = (path.block, Node { extents, ..path.leaf });
         while let Some(Step { block: above, node: mut parent, position }) = path.above.pop() {
@@ -272,8 +272,8 @@ impl<'a, B: Blocks> Tree<'a, B> {
         self.put_root(node)
     }
 
-    /// Makes several of a node that has more entries than fit; returns the entries of those behind it. Who appends
-    /// leaves full nodes behind.
+    /// Splits a node that has more entries than fit; returns the index entries of the new nodes. When appending, nodes
+    /// stay full.
     fn split(&mut self, node: &mut Node, appends: bool) -> Vec<ExtentIndex> {
         let parts = node.len().div_ceil(self.capacity).max(1);
         let size = if appends { self.capacity } else { node.len().div_ceil(parts) };
@@ -304,7 +304,7 @@ impl<'a, B: Blocks> Tree<'a, B> {
         Ok(())
     }
 
-    /// Takes back into the root what is alone under it, if it fits and was changed.
+    /// Moves the contents of an only child into the root, if they fit and the tree has changed.
     pub(super) fn shrink(&mut self) -> Result<()> {
         let mut limits = self.root_limits();
         loop {
@@ -338,7 +338,7 @@ impl<'a, B: Blocks> Tree<'a, B> {
         Ok(NodeLimits { depth: node.depth.checked_sub(1), first, end, ..self.root_limits() })
     }
 
-    /// The way to the leaf that maps `block`, or would. Each step is one level deeper.
+    /// The path to the leaf that maps `block`, or would. Each step is one level deeper.
     fn path(&self, block: u32) -> Result<Path> {
         let (mut at, mut limits, mut start) = (ROOT, self.root_limits(), 0);
         let mut above = Vec::new();
@@ -347,7 +347,7 @@ impl<'a, B: Blocks> Tree<'a, B> {
             if node.depth == 0 {
                 return Ok(Path { above, block: at, leaf: node, window: start..limits.end.get() });
             }
-            // What lies before all entries belongs to the first.
+            // A block before all entries belongs to the first.
             let behind = node.indexes.partition_point(|index| index.logical.get() <= block);
             let position = behind.saturating_sub(1);
             limits = self.child_limits(&node, position, limits.end)?;
@@ -360,13 +360,13 @@ impl<'a, B: Blocks> Tree<'a, B> {
         }
     }
 
-    /// A node as it is by now, checked. One that this edit made may be met again in a damaged tree.
+    /// The current contents of a node, checked. A damaged tree may lead to a node that this edit created.
     fn node(&self, block: Pblk, limits: NodeLimits) -> Result<Node> {
         let place = |corrupt: Corrupt| if block == ROOT { corrupt } else { corrupt.at_block(block) };
         let fault = |corrupt: Corrupt| in_map(place(corrupt), self.draft);
         let node = match self.plan.get(block) {
             Some(node) => node.clone(),
-            // An empty leaf does not say where it belongs.
+            // An empty leaf has no key to check: reaching it twice is a cycle.
             None if self.plan.is_free(block) => return Err(fault(CYCLE.into())),
             None if block == ROOT => {
                 let root = ExtentNode::root(&self.draft.disk.i_block, limits);
@@ -382,7 +382,7 @@ impl<'a, B: Blocks> Tree<'a, B> {
         if limits.depth.is_some_and(|depth| depth != node.depth) {
             return Err(fault(CorruptKind::ExtentDepth.into()));
         }
-        // As the kernel wants it, and e2fsck: the entry above says where a node begins.
+        // As the kernel and e2fsck require: a node begins where the entry above it says.
         match node.key() {
             Some(key) if block != ROOT && key != limits.first => {
                 Err(fault(Corrupt::from(CorruptKind::ExtentRange).at_lblk(key)))
@@ -391,7 +391,7 @@ impl<'a, B: Blocks> Tree<'a, B> {
         }
     }
 
-    /// Refuses an extent that cannot be the file's alone: it goes back to the free ones, or is written to.
+    /// Refuses an extent that cannot belong to the file: its blocks would be freed or written.
     fn check_mapped(&self, extent: &Extent, path: &Path) -> Result<()> {
         self.check_extent(extent)?;
         let end = Pblk(extent.physical.get() + u64::from(extent.length));
@@ -409,7 +409,7 @@ impl<'a, B: Blocks> Tree<'a, B> {
     }
 }
 
-/// An extent in another state. An unwritten one is a block shorter at most, so there may be two.
+/// The extent in another state. Unwritten extents are limited to one block less, so there may be two.
 fn converted(extent: &Extent, unwritten: bool) -> impl Iterator<Item = Extent> + use<> {
     let extent = Extent { unwritten, ..*extent };
     let (start, end) = (extent.logical.get(), extent.logical_end().get());

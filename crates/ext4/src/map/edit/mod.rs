@@ -1,19 +1,19 @@
-//! Editing the map of a file: one face for extent trees (`extents.rs`) and block pointers (`pointers.rs`).
+//! Editing the map of a file: one interface for extent trees (`extents.rs`) and block pointers (`pointers.rs`).
 //!
 //! # Two phases
-//! An edit first runs in memory (`plan.rs`): it looks at the nodes it needs, checks each, and makes new ones of them.
-//! Then it takes the blocks that these need, and only then changes anything. So an edit on a damaged map, behind a
-//! limit or on a full volume leaves every block and the inode as they were.
+//! An edit first runs in memory (`plan.rs`): it reads and checks the nodes it needs, and builds new ones. Then it
+//! allocates the blocks these need, and only then changes anything. So an edit on a damaged map, past a limit or on a
+//! full volume leaves every block and the inode unchanged.
 //!
 //! # Work
-//! An edit reads and changes the path to each leaf or pointer block that its range meets, and nothing else of the
-//! map. One that stays within a [`Leaf::window`] changes one path: whoever must bound an edit cuts its range there.
+//! An edit reads and changes the path to each leaf or pointer block in its range, and nothing else of the map. One that
+//! stays within a [`Leaf::window`] changes a single path: to bound an edit, cut its range there.
 //!
 //! # Who counts what
-//! The editor takes and returns the blocks of the map itself and counts them in the inode, each with its cluster.
-//! Blocks of data are the caller's: it allocates them, returns those that an edit says are unmapped, and counts both
-//! ([`Draft::count`]), because only it knows which clusters the file had before. [`idle_clusters`] says which it has
-//! no more.
+//! The editor allocates and frees the blocks of the map itself and counts them in the inode, each as a whole cluster.
+//! The caller does so for data blocks: it allocates them, frees those that an edit reports as unmapped, and counts both
+//! ([`Draft::count`]), because only the caller knows which clusters the file had before. [`idle_clusters`] tells which
+//! of them the file no longer uses.
 
 mod extents;
 mod plan;
@@ -34,9 +34,9 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
 
-/// The first number that is no logical block of a map any more.
+/// The first number past all logical blocks of a map.
 const END: u32 = u32::MAX;
-/// What a map is called that contains itself.
+/// The fault of a map that contains itself.
 pub(crate) const CYCLE: CorruptKind = CorruptKind::Cycle("the map of the file");
 
 /// How an inode finds its blocks.
@@ -49,7 +49,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// That of an inode; `None` if its contents lie in it, or it has none.
+    /// The form of an inode's map; `None` if its contents are inline, or it has none.
     pub(crate) fn of(disk: &DiskInode) -> Option<Form> {
         let pointers = match disk.file_type() {
             Some(FileType::Regular | FileType::Directory) => true,
@@ -63,7 +63,7 @@ impl Form {
         }
     }
 
-    /// Blocks from here on cannot be named by such a map.
+    /// The first block number that such a map cannot name.
     pub(crate) fn reach(self) -> u64 {
         match self {
             Form::Extents => extents::REACH,
@@ -72,12 +72,12 @@ impl Form {
     }
 }
 
-/// What one leaf of a map says.
+/// The contents of one leaf of a map.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Leaf {
-    /// The logical blocks that it tells about: those outside of its extents are holes.
+    /// The logical blocks that the leaf covers: those outside of its extents are holes.
     pub(crate) window: Range<u32>,
-    /// In order. None of them lies in a system zone.
+    /// Sorted. None of them overlaps a system zone.
     pub(crate) extents: Vec<Extent>,
 }
 
@@ -90,7 +90,7 @@ impl Leaf {
     }
 }
 
-/// What a map occupies.
+/// Blocks that a map uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// A block of the map itself.
@@ -101,15 +101,15 @@ pub(crate) enum Part {
 
 /// What to do with a range.
 enum Change {
-    /// Map it like this; `only_hole` refuses a range that is mapped already.
+    /// Map it to `extent`; `only_hole` refuses a range that is already mapped.
     Map { extent: Extent, only_hole: bool },
     /// Unmap it.
     Unmap,
-    /// Make what is mapped there unwritten or written. All of it must be mapped.
+    /// Mark the mapped blocks unwritten or written. All of the range must be mapped.
     State { unwritten: bool },
 }
 
-/// Gives an inode an empty map, of the form that its flags say. What it had is not returned.
+/// Gives an inode an empty map of the form in its flags. Blocks of the old map are not freed.
 pub(crate) fn start(draft: &mut Draft) -> Result<()> {
     let mut root = [0; I_BLOCK_SIZE];
     if form(draft)? == Form::Extents {
@@ -119,10 +119,10 @@ pub(crate) fn start(draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// Looks a logical block up. It is below 2^32 - 1.
+/// Looks up a logical block below 2^32 - 1.
 ///
 /// # Errors
-/// [`Error::Corrupt`] naming node and fault; those of the body.
+/// [`Error::Corrupt`] naming the node and the fault; those of the body.
 pub(crate) fn leaf(blocks: &impl Blocks, draft: &Draft, block: Lblk) -> Result<Leaf> {
     match form(draft)? {
         Form::Extents => Tree::new(blocks, draft).leaf(block),
@@ -130,7 +130,7 @@ pub(crate) fn leaf(blocks: &impl Blocks, draft: &Draft, block: Lblk) -> Result<L
     }
 }
 
-/// Tells of everything that a map occupies, a node before what is under it. No node comes twice.
+/// Calls `each` for everything that a map uses, a node before its children. No node is visited twice.
 ///
 /// # Errors
 /// As of [`leaf`]; those of `each`.
@@ -161,11 +161,11 @@ pub(crate) fn insert(
     edit(blocks, space, draft, range, &Change::Map { extent, only_hole: true }).map(drop)
 }
 
-/// How many blocks the map itself takes at most if holes, one behind the other, are mapped, each by an extent of its
-/// own. Whoever takes them together with those of the data cannot be left with half.
+/// Most blocks that the map itself needs to fill these consecutive holes, each with an extent of its own. A caller that
+/// allocates them together with the data blocks cannot run out of space halfway.
 ///
 /// # Errors
-/// As of [`insert`], but for [`Error::NoSpace`].
+/// As of [`insert`], except [`Error::NoSpace`].
 pub(crate) fn nodes(blocks: &impl Blocks, draft: &Draft, holes: &[Range<u32>]) -> Result<usize> {
     let change = |hole: &Range<u32>, physical| {
         let (logical, length) = (Lblk(hole.start), hole.end - hole.start);
@@ -175,7 +175,7 @@ pub(crate) fn nodes(blocks: &impl Blocks, draft: &Draft, holes: &[Range<u32>]) -
     match form(draft)? {
         Form::Extents => {
             let mut tree = Tree::new(blocks, draft);
-            // None of these follows on another, or on a block of the volume.
+            // Fake extents that touch neither one another nor any block of the volume.
             let places = (1_u64 << 62..).step_by(1 << 32).map(Pblk);
             holes.iter().zip(places).try_for_each(|(hole, place)| tree.edit(hole, &change(hole, place)))?;
             Ok(tree.into_plan().taken() * copies(blocks.ground()))
@@ -188,12 +188,12 @@ pub(crate) fn nodes(blocks: &impl Blocks, draft: &Draft, holes: &[Range<u32>]) -
     }
 }
 
-/// Blocks that a node takes when it is divided: its other half, and without a journal itself ([`plan`]).
+/// Blocks that a split of a node takes: its new half, and without a journal a copy of itself ([`plan`]).
 pub(crate) fn copies(ground: &Ground) -> usize {
     if ground.unlogged.is_some() { 2 } else { 1 }
 }
 
-/// Maps an extent in place of what was there, and returns what of that is mapped no more.
+/// Maps an extent in place of what was there, and returns the extents this unmapped.
 ///
 /// # Errors
 /// As of [`insert`].
@@ -207,10 +207,10 @@ pub(crate) fn replace(
     edit(blocks, space, draft, range, &Change::Map { extent, only_hole: false })
 }
 
-/// Unmaps a range, and returns what was mapped there.
+/// Unmaps a range, and returns the extents that were mapped there.
 ///
 /// # Errors
-/// As of [`insert`]: unmapping the middle of an extent makes two, which may need a block.
+/// As of [`insert`]: unmapping the middle of an extent splits it, which may need a block.
 pub(crate) fn remove(
     blocks: &mut impl Blocks,
     space: &mut impl Space,
@@ -220,7 +220,7 @@ pub(crate) fn remove(
     edit(blocks, space, draft, range, &Change::Unmap)
 }
 
-/// Makes a range written, or unwritten. What is so already stays.
+/// Marks a range written or unwritten. Blocks already in that state stay so.
 ///
 /// # Errors
 /// As of [`insert`]; [`Error::Invalid`] if a part of the range is a hole.
@@ -234,11 +234,11 @@ pub(crate) fn convert(
     edit(blocks, space, draft, range, &Change::State { unwritten }).map(drop)
 }
 
-/// Gives what the leaf of a block maps from block `from` on other places, between what the leaves beside it map. Takes
-/// a block only if an extent is divided at `from`.
+/// Moves the extents that the leaf of a block maps from block `from` on, within the gap between the neighbouring
+/// leaves. Takes a block only if an extent is split at `from`.
 ///
 /// # Errors
-/// As of [`insert`]; [`Error::Limit`] if `target` knows no place.
+/// As of [`insert`]; [`Error::Limit`] if `target` returns no place.
 pub(crate) fn shift(
     blocks: &mut impl Blocks,
     space: &mut impl Space,
@@ -255,18 +255,18 @@ pub(crate) fn shift(
     tree.into_plan().publish(blocks, space, draft, Form::Extents.reach()).map(drop)
 }
 
-/// What became of ranges that were to be written.
+/// The result of marking ranges written.
 pub(crate) struct Converted {
-    /// Those that are, from the first on.
+    /// The ranges that are written now, from the first on.
     pub(crate) done: Vec<Range<u32>>,
-    /// How many of them were not: each changed one leaf.
+    /// How many of them were not written before: each changed one leaf.
     pub(crate) changed: u32,
 }
 
-/// Makes ranges written in one edit, the first ones, until so many parts have changed. What is so already stays.
+/// Marks ranges written in one edit, in order, until this many parts have changed. Blocks already written stay so.
 ///
 /// # Errors
-/// As of [`convert`]: nothing was changed then.
+/// As of [`convert`], with nothing changed.
 pub(crate) fn convert_some(
     blocks: &mut impl Blocks,
     space: &mut impl Space,
@@ -304,11 +304,11 @@ pub(crate) fn convert_some(
     Ok(Converted { done, changed })
 }
 
-/// The clusters in which `unmapped`, as an edit returned it, leaves no block of the file: first block and number of
-/// blocks. They can be returned, and are counted no more.
+/// The clusters of `unmapped`, as an edit returned it, in which the file has no block left: first block and number of
+/// blocks. They can be freed, and no longer count for the inode.
 ///
 /// # Errors
-/// As of [`leaf`]; [`Error::Corrupt`] if a block does not lie where its cluster wants it.
+/// As of [`leaf`]; [`Error::Corrupt`] if a block does not lie where its cluster requires.
 pub(crate) fn idle_clusters(
     blocks: &impl Blocks,
     draft: &Draft,
@@ -339,8 +339,8 @@ pub(crate) fn idle_clusters(
     Ok(idle)
 }
 
-/// What of `unmapped` lies in clusters of which the file keeps a block: not in those of `idle`, as [`idle_clusters`]
-/// returned them. First block and number of blocks of each part, which is shorter than a cluster and lies in one.
+/// The parts of `unmapped` in clusters that the file still uses, that is not in those of `idle`, as [`idle_clusters`]
+/// returned them. First block and number of blocks of each part, which is shorter than a cluster and lies within one.
 pub(crate) fn parts_of_kept_clusters(
     geometry: &Geometry,
     unmapped: &[Extent],
@@ -360,7 +360,7 @@ pub(crate) fn parts_of_kept_clusters(
     for extent in unmapped {
         let (first, end) = (extent.physical.get(), extent.physical.get() + u64::from(extent.length));
         let cluster_start = |block: u64| block - (block - base) % size;
-        // A cluster between the two ends is unmapped as a whole.
+        // All clusters between the two ends are unmapped entirely.
         let head = first..(cluster_start(first) + size).min(end);
         let tail = cluster_start(end - 1).max(head.end)..end;
         let kept = [head, tail].into_iter().filter(|part| !part.is_empty() && !is_idle(part.start));
@@ -369,7 +369,7 @@ pub(crate) fn parts_of_kept_clusters(
     parts
 }
 
-/// Whether something is mapped in a range.
+/// Whether any block of a range is mapped.
 fn is_used(blocks: &impl Blocks, draft: &Draft, range: Range<u64>) -> Result<bool> {
     let range = range.start as u32..range.end.min(u64::from(END)) as u32;
     let mut at = range.start;
@@ -412,15 +412,15 @@ fn edit(
 }
 
 fn form(draft: &Draft) -> Result<Form> {
-    let none = || format!("the map of a file that has none (inode {})", draft.ino);
+    let none = || format!("the map of inode {}, which has none", draft.ino);
     Form::of(&draft.disk).ok_or_else(|| Error::Incompatible { action: "change", feature: none() })
 }
 
-/// Whether a map of this form can hold an extent at all.
+/// Checks that a map of this form can hold the extent.
 fn check_new(blocks: &impl Blocks, draft: &Draft, form: Form, extent: &Extent) -> Result<()> {
     let most = if extent.unwritten { MAX_UNWRITTEN_LENGTH } else { MAX_EXTENT_LENGTH };
     if extent.length == 0 || extent.length > most {
-        return Err(Error::Invalid(format!("an extent of {} blocks", extent.length)));
+        return Err(Error::Invalid(format!("an extent cannot have {} blocks", extent.length)));
     }
     let logical = u64::from(extent.logical.get()) + u64::from(extent.length);
     let end = match form {
@@ -439,7 +439,7 @@ fn check_new(blocks: &impl Blocks, draft: &Draft, form: Form, extent: &Extent) -
 }
 
 fn not_mapped() -> Error {
-    Error::Invalid("what is to be converted has holes".into())
+    Error::Invalid("the range to convert has holes".into())
 }
 
 fn no_unwritten(draft: &Draft) -> Error {
@@ -451,7 +451,7 @@ fn in_map(corrupt: Corrupt, draft: &Draft) -> Error {
     corrupt.in_inode(draft.ino).into()
 }
 
-/// What lies at `range` in an extent, if anything does.
+/// The part of an extent that lies in `range`, if any.
 pub(crate) fn within(extent: &Extent, range: &Range<u32>) -> Option<Extent> {
     let from = extent.logical.get().max(range.start);
     let to = extent.logical_end().get().min(range.end);
@@ -460,8 +460,7 @@ pub(crate) fn within(extent: &Extent, range: &Range<u32>) -> Option<Extent> {
     (from < to).then(|| Extent { logical: Lblk(from), length: to - from, physical, ..*extent })
 }
 
-/// What of `old`, which was mapped, is mapped no more once `new` is: all of it, but for blocks that `new` maps as
-/// well.
+/// The part of `old` that `new` unmaps: all of it, except blocks that `new` maps as well.
 fn unmapped_by(old: &Extent, new: &Extent) -> impl Iterator<Item = Extent> + use<> {
     let offset = |block: u64| {
         let inside = block.clamp(old.physical.get(), old.physical.get() + u64::from(old.length));
@@ -473,7 +472,7 @@ fn unmapped_by(old: &Extent, new: &Extent) -> impl Iterator<Item = Extent> + use
     parts.into_iter().filter_map(move |part| within(&old, &part))
 }
 
-/// Adds an extent behind others; it becomes one with the last, if it goes on from it and no more than can be one.
+/// Appends an extent, merged with the last one if they are contiguous and the sum is not too long.
 fn add(extents: &mut Vec<Extent>, next: Extent) {
     if let Some(last) = extents.last_mut() {
         let limit = if last.unwritten { MAX_UNWRITTEN_LENGTH } else { MAX_EXTENT_LENGTH };

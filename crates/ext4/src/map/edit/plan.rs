@@ -1,4 +1,4 @@
-//! What an edit makes of the nodes of a map, in memory until all of it is known to be possible.
+//! The changed nodes of an edit, kept in memory until the whole edit is known to be possible.
 
 use crate::alloc::Space;
 use crate::ground::blocks::Blocks;
@@ -9,23 +9,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use uext4_ondisk::ext4::{Extent, I_BLOCK_SIZE};
 use uext4_ondisk::{EncodeError, Pblk};
 
-/// The root, which lies in the inode.
+/// The root, which lies in the inode. Not a real block number.
 pub(super) const ROOT: Pblk = Pblk(u64::MAX);
-/// Numbers from here on stand for nodes that have no block yet.
+/// Numbers from here on stand for nodes without a block yet.
 const NEW: u64 = 1 << 63;
 
 pub(super) type Encoded = std::result::Result<(), EncodeError>;
 
 /// A node of a map.
 pub(super) trait Node {
-    /// Puts the blocks of its children in place of the numbers that stood for them.
+    /// Replaces placeholder numbers of its children by their blocks.
     fn resolve(&mut self, home: impl Fn(Pblk) -> Pblk);
 
-    /// Stores it in its block or the inode's root. `seed` is that of the inode's checksums on volumes that have them.
+    /// Stores it in its block or the inode's root. `seed` is the inode's checksum seed on volumes with checksums.
     fn encode(&self, bytes: &mut [u8], seed: Option<u32>) -> Encoded;
 }
 
-/// An edit that nothing was stored of.
+/// An edit of which nothing is stored yet.
 pub(super) struct Plan<N> {
     nodes: BTreeMap<Pblk, N>,
     made: u64,
@@ -38,7 +38,7 @@ impl<N: Node> Plan<N> {
         Plan { nodes: BTreeMap::new(), made: 0, freed: BTreeSet::new(), unmapped: Vec::new() }
     }
 
-    /// A node, if it is another one than on the volume.
+    /// A node, if the edit has changed it.
     pub(super) fn get(&self, block: Pblk) -> Option<&N> {
         self.nodes.get(&block)
     }
@@ -48,7 +48,7 @@ impl<N: Node> Plan<N> {
         self.nodes.insert(block, node);
     }
 
-    /// Adds a node. Returns a number that stands for its block.
+    /// Adds a node. Returns a placeholder number for its block.
     pub(super) fn make(&mut self, node: N) -> Pblk {
         let block = Pblk(NEW + self.made);
         self.made += 1;
@@ -69,17 +69,17 @@ impl<N: Node> Plan<N> {
         self.freed.contains(&block)
     }
 
-    /// Notes what is mapped no more.
+    /// Records an extent that is no longer mapped.
     pub(super) fn unmap(&mut self, extent: Extent) {
         super::add(&mut self.unmapped, extent);
     }
 
-    /// Blocks that it takes: new nodes, but for those that lie where another was.
+    /// Blocks to allocate: those of new nodes, except nodes that reuse a freed one.
     pub(super) fn taken(&self) -> usize {
         self.nodes.range(Pblk(NEW)..ROOT).count().saturating_sub(self.freed.len())
     }
 
-    /// Nodes that are on the volume, and under a node that changes too.
+    /// Nodes on the volume whose parent changes too.
     fn below_changed(&mut self) -> Vec<Pblk> {
         let under = RefCell::new(BTreeSet::new());
         for node in self.nodes.values_mut() {
@@ -92,11 +92,11 @@ impl<N: Node> Plan<N> {
         self.nodes.range(..Pblk(NEW)).map(|(block, _)| *block).filter(|block| under.contains(block)).collect()
     }
 
-    /// Carries it out: takes the blocks it needs, below number `reach`, changes blocks and inode, returns blocks that
-    /// are no nodes any more. Returns what was unmapped.
+    /// Carries out the edit: allocates the blocks it needs (below number `reach`), changes blocks and inode, frees
+    /// blocks that are no longer nodes. Returns the extents that were unmapped.
     ///
     /// # Errors
-    /// Those of [`Space`] and of [`Draft::counted`]: nothing was changed then. Those of the body.
+    /// Those of [`Space`] and of [`Draft::counted`], with nothing changed. Those of the body.
     pub(super) fn publish(
         mut self,
         blocks: &mut impl Blocks,
@@ -108,12 +108,13 @@ impl<N: Node> Plan<N> {
         let clusters = new.len() as i64 - self.freed.len() as i64;
         let counted = draft.counted(blocks.ground(), clusters)?;
         let (moved, mut homes) = match blocks.ground().unlogged {
-            // Nothing makes several blocks one change: what is on the volume stays until the topmost one changes.
+            // Without a journal several blocks cannot change atomically: nodes on the volume stay until the topmost one
+            // changes.
             Some(_) if !new.is_empty() => (self.below_changed(), Vec::new()),
-            // What was a node may be one again.
+            // Reuse the blocks of freed nodes.
             _ => (Vec::new(), (0..new.len()).map_while(|_| self.freed.pop_first()).collect::<Vec<_>>()),
         };
-        // With a journal it takes blocks or gives some back, never both: whichever it is fails before anything was
+        // With a journal it either allocates or frees blocks, never both, and either one fails before anything is
         // changed.
         homes.extend(space.take(blocks, draft.ino, new.len() + moved.len() - homes.len(), reach)?);
         self.freed.extend(&moved);
@@ -137,7 +138,7 @@ impl<N: Node> Plan<N> {
                 }
                 _ => blocks.change(block, |bytes| node.encode(bytes, seed))?,
             };
-            // Whatever an edit makes can be encoded: its input was checked.
+            // Every node of an edit can be encoded, since its input was checked.
             stored?;
         }
         for block in self.freed {

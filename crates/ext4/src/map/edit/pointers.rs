@@ -1,4 +1,4 @@
-//! Maps of block pointers (ext2, ext3) under change.
+//! Editing maps of block pointers (ext2, ext3).
 
 use super::plan::{Encoded, Node as PlanNode, Plan, ROOT};
 use super::{CYCLE, Change, END, Leaf, Part, add, in_map, no_unwritten, not_mapped, unmapped_by};
@@ -11,7 +11,7 @@ use std::ops::Range;
 use uext4_ondisk::ext4::{DIRECT_POINTERS, Extent, IndirectLayout, MAX_INDIRECT_DEPTH, PointerBlock};
 use uext4_ondisk::{Corrupt, EncodeError, Lblk, Pblk};
 
-/// Blocks from here on cannot be named by pointers.
+/// The first block number that a pointer cannot name.
 pub(super) const REACH: u64 = 1 << u32::BITS;
 /// Bytes of a pointer.
 const POINTER_SIZE: usize = 4;
@@ -42,8 +42,8 @@ impl PlanNode for Node {
     }
 }
 
-/// A pointer block, or a place for one: its level (1: it names data), the first logical block under it, and whether
-/// the inode names it.
+/// A pointer block, or a place for one: its level (1: it points to data), the first logical block under it, and whether
+/// the inode points to it.
 #[derive(Clone, Copy)]
 struct Spot {
     block: Pblk,
@@ -52,14 +52,14 @@ struct Spot {
     is_top: bool,
 }
 
-/// A map, and what is made of it.
+/// A map being edited.
 pub(super) struct Pointers<'a, B> {
     blocks: &'a B,
     draft: &'a Draft,
     layout: IndirectLayout,
-    /// The three pointer blocks that the inode names, or 0.
+    /// The three pointer blocks that the inode points to, or 0.
     tops: [Spot; MAX_INDIRECT_DEPTH as usize],
-    /// Pointer blocks that were looked at. None of them is met twice, and no data lies in one.
+    /// Pointer blocks read so far. None of them may be reached twice or hold data.
     met: HashSet<Pblk>,
     plan: Plan<Node>,
 }
@@ -107,7 +107,7 @@ impl<'a, B: Blocks> Pointers<'a, B> {
         Ok(leaf(window, self.extents(&node, window.0)?))
     }
 
-    /// What a node of level 1 maps, or the direct pointers.
+    /// The extents mapped by a node of level 1, or by the direct pointers.
     fn extents(&self, node: &Node, first: u64) -> Result<Vec<Extent>> {
         let mut extents = Vec::new();
         for (logical, pointer) in (first..self.blocks()).zip(&node.0).filter(|(_, at)| **at != HOLE) {
@@ -123,7 +123,7 @@ impl<'a, B: Blocks> Pointers<'a, B> {
         tops.into_iter().filter(|top| top.block != HOLE).try_for_each(|top| self.walk_node(top, each))
     }
 
-    /// Goes one level deeper with each call.
+    /// Recursive: each call is one level deeper.
     fn walk_node(&mut self, place: Spot, each: &mut impl FnMut(Part) -> Result<()>) -> Result<()> {
         let node = self.load(place)?;
         each(Part::Node(place.block))?;
@@ -137,13 +137,13 @@ impl<'a, B: Blocks> Pointers<'a, B> {
         Ok(())
     }
 
-    /// The place that number `at` of a pointer block leads to.
+    /// The place that pointer `at` of a block leads to.
     fn child(&self, above: Spot, at: u64, block: Pblk) -> Spot {
         let level = above.level - 1;
         Spot { block, level, first: above.first + at * span(self.layout, level), is_top: false }
     }
 
-    /// Changes what lies at `range`.
+    /// Applies `change` to `range`.
     pub(super) fn edit(&mut self, range: &Range<u32>, change: &Change) -> Result<()> {
         if matches!(change, Change::State { unwritten: true }) {
             return Err(no_unwritten(self.draft));
@@ -171,8 +171,8 @@ impl<'a, B: Blocks> Pointers<'a, B> {
         Ok(())
     }
 
-    /// Changes what a pointer block says of `range`, of which it tells a part. Returns what is to be named in its
-    /// place: nothing, if it names nothing. Goes one level deeper with each call.
+    /// Applies `change` to the part of `range` under a pointer block. Returns the block to point to in its place: 0, if
+    /// it has no pointers left. Recursive: each call is one level deeper.
     fn edit_node(&mut self, place: Spot, range: &Range<u64>, change: &Change) -> Result<Pblk> {
         let before = match (place.block, change) {
             (HOLE, Change::Map { .. }) => Node(vec![HOLE; self.layout.pointers_per_block() as usize]),
@@ -201,7 +201,7 @@ impl<'a, B: Blocks> Pointers<'a, B> {
         Ok(place.block)
     }
 
-    /// What a pointer to data becomes.
+    /// The new value of a pointer to data.
     fn pointer(&mut self, before: Pblk, logical: u64, change: &Change) -> Result<Pblk> {
         let mapped = (before != HOLE).then(|| self.data(before, logical)).transpose()?;
         match change {
@@ -229,7 +229,7 @@ impl<'a, B: Blocks> Pointers<'a, B> {
         checked.map(|()| extent).map_err(|corrupt| in_map(place(corrupt), self.draft))
     }
 
-    /// A pointer block as it is on the volume.
+    /// Reads a pointer block from the volume.
     fn load(&mut self, place: Spot) -> Result<Node> {
         let block = place.block;
         let fault = |corrupt: Corrupt| in_map(corrupt.at_block(block), self.draft);
@@ -244,7 +244,7 @@ impl<'a, B: Blocks> Pointers<'a, B> {
     }
 }
 
-/// Logical blocks under a pointer block of this level; one under a pointer. At most 14 × 3 bits.
+/// Logical blocks under a pointer block of this level; 1 for level 0, a pointer. At most 14 × 3 bits.
 fn span(layout: IndirectLayout, level: u32) -> u64 {
     u64::from(layout.pointers_per_block()).pow(level)
 }
