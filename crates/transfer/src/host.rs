@@ -38,9 +38,9 @@ struct Open {
     made: bool,
 }
 
-/// A directory that was filled and left.
-pub struct Left {
-    /// It, for what is set last.
+/// A directory whose contents are complete.
+pub struct Filled {
+    /// Its descriptor, to set its attributes last.
     pub fd: OwnedFd,
     /// Whether this copy made it.
     pub made: bool,
@@ -123,10 +123,10 @@ impl Host {
 
     /// Goes back to the directory around; the one that was left, and whether that succeeded. The way back leads
     /// through what is left, so its owner's rights must not be taken away before.
-    pub fn leave(&mut self) -> (Option<Left>, Result<(), Errno>) {
+    pub fn leave(&mut self) -> (Option<Filled>, Result<(), Errno>) {
         let Some(Open { fd: Some(fd), made, .. }) = self.open.pop() else { return (None, Ok(())) };
         let back = self.back(fd.as_fd());
-        (Some(Left { fd, made }), back)
+        (Some(Filled { fd, made }), back)
     }
 
     /// Opens the innermost directory again if it was closed.

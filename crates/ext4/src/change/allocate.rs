@@ -1,7 +1,7 @@
-//! Blocks for the holes of a file.
+//! Allocating blocks for the holes of a file.
 //!
-//! New blocks are unwritten, inside the size and behind it. So a crash never shows what was in them before, and blocks
-//! that are left behind the size by one are what a preallocation leaves.
+//! New blocks are unwritten, whether inside the size or past it. So a crash never exposes their old contents, and
+//! blocks past the size that it leaves are the same as preallocated ones.
 
 use super::{Files, depth};
 use crate::alloc::Space;
@@ -18,17 +18,17 @@ use uext4_iomap::{Run, State};
 use uext4_ondisk::ext4::{Extent, MAX_UNWRITTEN_LENGTH};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
-/// How a step went.
+/// The result of a step.
 enum Step {
-    /// The block to go on from.
+    /// The block to continue from.
     Done(u32),
-    /// The tree has grown: more may be changed than was asked for.
+    /// The tree has grown: the edit may change more blocks than the handle has credits for.
     Again,
-    /// The blocks were given up in a change that is not durable: they carry nothing else before it is.
+    /// The blocks were freed by a change that is not durable yet: they cannot be reused before it is.
     Held,
 }
 
-/// A hole that is to be filled, and where its first block would best be.
+/// A hole to fill, and the preferred place of its first block.
 struct Hole {
     blocks: Range<u32>,
     place: Place,
@@ -37,17 +37,17 @@ struct Hole {
 enum Place {
     /// Near this block.
     Near(Pblk),
-    /// In a cluster that is the file's already: here, and nowhere else.
+    /// In a cluster that the file already uses: exactly here.
     Owned(Pblk),
 }
 
 impl Files<'_> {
-    /// Gives all holes among `blocks` unwritten blocks on the device and publishes them. What is mapped stays. A map of
-    /// block pointers gets zeroed ones ([`Files::allocate_zeroed`]).
+    /// Maps unwritten blocks for all holes among `blocks`, and publishes them. Mapped blocks stay. A map of block
+    /// pointers gets zeroed blocks instead ([`Files::allocate_zeroed`]).
     ///
     /// # Errors
-    /// [`Error::NoSpace`] after a commit that releases freed blocks, [`Limit::Map`], [`Error::Corrupt`]. What was
-    /// allocated up to then stays, unwritten.
+    /// [`Error::NoSpace`] after waiting for commits that release freed blocks, [`Limit::Map`], [`Error::Corrupt`].
+    /// Blocks allocated so far stay, unwritten.
     pub(crate) fn allocate(&self, inode: &Inode, blocks: Range<u64>) -> Result<()> {
         if !inode.disk().uses_extents() {
             return self.allocate_zeroed(inode, blocks);
@@ -94,15 +94,15 @@ impl Files<'_> {
         })?
     }
 
-    /// Maps a hole, or its beginning.
+    /// Maps a hole, or the beginning of it.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] and [`Error::Limit`]: all is as it was then. Others.
+    /// [`Error::NoSpace`] and [`Error::Limit`], with nothing changed. Others.
     fn place(&self, blocks: &mut impl Blocks, draft: &mut Draft, hole: &Hole) -> Result<Extent> {
         let ground = blocks.ground();
         let size = ground.superblock.geometry.cluster_blocks();
         let (logical, wanted) = (Lblk(hole.blocks.start), hole.blocks.end - hole.blocks.start);
-        // What is wrong with the map shows before anything is changed.
+        // Find damage in the map before anything is changed.
         let nodes = edit::nodes(blocks, draft, std::slice::from_ref(&hole.blocks))? as u64;
         let goal = match hole.place {
             Place::Owned(physical) => {
@@ -135,7 +135,7 @@ impl Files<'_> {
         }
     }
 
-    /// The first hole of a range, as much of it as one extent of one leaf can map.
+    /// The first hole of a range, cut to what one extent of one leaf can map.
     fn first_hole(&self, blocks: &impl Blocks, draft: &Draft, range: Range<u32>) -> Result<Option<Hole>> {
         let mut at = range.start;
         let (leaf, behind) = loop {
@@ -157,8 +157,8 @@ impl Files<'_> {
         self.in_clusters(blocks, draft, &leaf, at..end).map(Some)
     }
 
-    /// What of a hole is filled at once: on volumes with clusters, what lies in one that is the file's already, or what
-    /// lies in none of these.
+    /// The part of a hole to fill at once: on volumes with clusters, either within a cluster that the file already
+    /// uses, or outside all of these.
     fn in_clusters(
         &self,
         blocks: &impl Blocks,
@@ -193,7 +193,7 @@ impl Files<'_> {
         Ok(Hole { blocks: hole.start..end, place: Place::Near(near) })
     }
 
-    /// Where the first block of a file is looked for: in the group of its inode.
+    /// Where to look for the first block of a file: in the group of its inode.
     pub(super) fn home(&self, ino: Ino) -> Pblk {
         let geometry = &self.state.superblock.geometry;
         let group = geometry.group_of_inode(ino).and_then(|(group, _)| geometry.group_first_block(group));
@@ -201,7 +201,7 @@ impl Files<'_> {
     }
 }
 
-/// The first block on the device of a cluster of the file, if any of its blocks is mapped.
+/// The device block where a cluster of the file begins, if any of its blocks is mapped.
 fn owned(blocks: &impl Blocks, draft: &Draft, cluster: Range<u32>) -> Result<Option<u64>> {
     let geometry = &blocks.ground().superblock.geometry;
     let size = u64::from(geometry.cluster_blocks());

@@ -1,11 +1,11 @@
-//! A file grows by blocks whose data is there before they are: one handle for all of it.
+//! Appending to a file: the data is written before its blocks are mapped, and one handle does all metadata changes.
 //!
-//! The data goes to blocks that are claimed ([`Claim`]): free on the volume, and nobody else's in memory. When it is
-//! complete one handle marks them used, maps them as written and moves the size. Before that a crash leaves the file as
-//! it was, and so does a write that fails.
+//! The data goes to claimed blocks ([`Claim`]): free on the volume, and reserved in memory. When it is complete, one
+//! handle marks them used, maps them as written and sets the size. A crash before that, or a failed write, leaves the
+//! file unchanged.
 //!
-//! This is the way of a write that fills one hole at the end of a file with extents. Everything else allocates first
-//! (`allocate.rs`): its blocks are unwritten until it is complete.
+//! This serves a write that fills one hole at the end of a file with extents. Every other write allocates first
+//! (`allocate.rs`): its blocks are unwritten until the data is complete.
 
 use super::{Files, depth};
 use crate::alloc;
@@ -24,16 +24,16 @@ use uext4_iomap::{Found, Run, State};
 use uext4_ondisk::ext4::{Extent, MAX_UNWRITTEN_LENGTH};
 use uext4_ondisk::{Lblk, Pblk};
 
-/// Blocks that a write is about to fill behind the end of a file.
+/// Blocks past the end of a file that a write is about to fill.
 pub(crate) struct Appending {
     blocks: Range<u64>,
     claim: Claim,
-    /// For the blocks of the map.
+    /// For blocks of the map.
     _promise: Option<Promise>,
 }
 
 impl Appending {
-    /// What each run of the claim maps.
+    /// The logical blocks that each run of the claim will map.
     fn holes(&self) -> Vec<Range<u32>> {
         let mut at = self.blocks.start as u32;
         let hole = |run: &alloc::search::Run| {
@@ -46,9 +46,9 @@ impl Appending {
 }
 
 impl Files<'_> {
-    /// Claims blocks for a hole that goes on to the end of an extending write, and publishes them as unwritten: so the
-    /// write finds them. It writes from block `from` on. The gate is held alone until [`Files::append`] or
-    /// [`Files::drop_claim`]. `None` if this is not the way of this write.
+    /// Claims blocks for a hole that reaches to the end of an extending write, and publishes them as unwritten so that
+    /// the write finds them. The write starts at block `from`. The gate is held exclusively until [`Files::append`] or
+    /// [`Files::drop_claim`]. `None` if the write must allocate in another way.
     ///
     /// # Errors
     /// Those of reading the map and the groups.
@@ -61,7 +61,7 @@ impl Files<'_> {
         let size = state.size();
         let last = (size >> state.block_bits()) as u32;
         if !size.is_multiple_of(1 << state.block_bits()) && state.map.find(last) == Found::Unknown {
-            // What is loaded while the write goes on might push out what is published here.
+            // Load this now: loading it during the write could evict what is published here.
             map::load(self.state, inode, size)?;
         }
         let mut map = state.map.lock();
@@ -69,7 +69,7 @@ impl Files<'_> {
             Found::Known { state: State::Hole, blocks: count, .. } if count >= blocks.end - blocks.start => {}
             _ => return Ok(None),
         }
-        // A hole in front of them would get blocks as well, and all of the write with it.
+        // A hole before these blocks needs allocation too, and then the whole write allocates first.
         let mut at = from;
         while at < blocks.start {
             match map.find(at as u32) {
@@ -103,7 +103,7 @@ impl Files<'_> {
         Ok(Some(appending))
     }
 
-    /// Whether one handle can do all that a claim needs.
+    /// Whether one handle suffices for the claim.
     fn can_claim(&self, inode: &Inode, blocks: &Range<u64>) -> bool {
         let runs = RUNS as u32;
         !blocks.is_empty()
@@ -114,11 +114,11 @@ impl Files<'_> {
             && self.credits(self.depth(inode), runs, runs) <= self.state.max_credits()
     }
 
-    /// `None` if there is no room: the other way waits for it.
+    /// `None` if there is no room: the other route waits for it.
     fn ask(&self, inode: &Inode, blocks: Range<u64>, ask: &Ask) -> Result<Option<Appending>> {
         let body = Direct(self.state);
         let asked = self.space.claim(&body, ask).and_then(|claim| {
-            // What one run needs of the map is promised with the conversion.
+            // The conversion's promise covers the map blocks for one run.
             let more = claim.runs().len() as u64 - 1;
             let levels = u64::from(self.depth(inode)) + 2;
             let promise = (more > 0).then(|| self.space.promise(&body, more * levels)).transpose()?;
@@ -131,11 +131,11 @@ impl Files<'_> {
         }
     }
 
-    /// The data of a write is complete: its blocks are the file's, written, and the size is `size`. `filled` are all
-    /// blocks that are to be written now, those of the claim and others.
+    /// The data of a write is complete: maps its blocks as written, and sets the size to `size`. `filled`: all blocks
+    /// to mark written, those of the claim and others.
     ///
     /// # Errors
-    /// As of [`Files::convert`]; what was claimed is not the file's then, and the size stays.
+    /// As of [`Files::convert`]; the claimed blocks are released then, and the size stays.
     pub(crate) fn append(
         &self,
         inode: &Inode,
@@ -150,7 +150,7 @@ impl Files<'_> {
         let before: Vec<_> = before.filter(|blocks| is_fresh(inode, blocks)).collect();
         let done = match before.is_empty() {
             true => Ok(()),
-            // They lie in front of the size already.
+            // These blocks already lie inside the size.
             false => self.convert(inode, &before),
         };
         let done = done.and_then(|()| {
@@ -161,16 +161,16 @@ impl Files<'_> {
             }
         });
         if done.is_err() {
-            // The first failure is told.
+            // Report the first failure.
             let _of_less_interest = self.drop_claim(inode, held, appending);
         }
         done
     }
 
-    /// A write has failed: what was claimed for it is nobody's.
+    /// Releases the claim of a failed write.
     ///
     /// # Errors
-    /// If the gate is not held alone.
+    /// If the gate is not held exclusively.
     pub(crate) fn drop_claim(
         &self,
         inode: &Inode,
@@ -178,7 +178,7 @@ impl Files<'_> {
         appending: Appending,
     ) -> Result<()> {
         let limit = |block: u64| u32::try_from(block).unwrap_or(u32::MAX);
-        // Before anybody else may get the blocks.
+        // Unpublish the blocks before anybody else may get them.
         self.end(inode, held, &(limit(appending.blocks.start)..limit(appending.blocks.end)))
     }
 
@@ -192,7 +192,7 @@ impl Files<'_> {
                 return Ok(None);
             }
             let mut map = inode.state.map.lock();
-            // What forbids it shows before anything is changed.
+            // Find reasons to refuse before anything is changed.
             edit.count(blocks.ground(), appending.blocks.clone().count() as i64)?;
             edit.set_size(blocks.ground(), size)?;
             if runs > 1 {

@@ -1,8 +1,9 @@
-//! A new file takes the attributes of the one that it is to replace.
+//! Copies the attributes of a file to the new file that replaces it.
 //!
-//! As a copy onto a file leaves them: owner, group, permissions, access control lists and other extended attributes,
-//! project, and the flags that files inherit. What a write takes away it does not get: set-user-id, set-group-id of a
-//! file that its group may run, and `security.capability` (`privileges.rs`). Birth and generation are its own.
+//! The result is what an overwrite in place would leave: owner, group, permissions, access control lists and other
+//! extended attributes, project, and the flags that files inherit, except what a write strips: set-user-id,
+//! set-group-id of a group-executable file, and `security.capability` (`privileges.rs`). Birth time and generation are
+//! its own.
 
 use super::Files;
 use super::free::check_frees;
@@ -19,11 +20,11 @@ use uext4_ondisk::ext4::{
 };
 
 impl Files<'_> {
-    /// Gives `to`, which was made in this handle, the attributes of `from`. The caller stores it.
+    /// Copies the attributes of `from` to `to`, which was created in this handle. The caller stores it.
     ///
     /// # Errors
-    /// [`Error::Incompatible`] if values lie in inodes of their own, and [`Error::Corrupt`]: nothing was changed then.
-    /// [`Error::NoSpace`] if there is no block for them.
+    /// [`Error::Incompatible`] if values lie in inodes of their own, and [`Error::Corrupt`], with nothing changed.
+    /// [`Error::NoSpace`] if there is no block for the attributes.
     pub(crate) fn copy_attributes(
         &self,
         blocks: &mut Journaled<'_>,
@@ -42,7 +43,7 @@ impl Files<'_> {
             && let Some(record) = from.raw.get(range.clone())
             && record.first_chunk::<4>().is_some_and(|magic| *magic != [0; 4])
         {
-            // They lie behind the extra fields, so there are as many of those.
+            // Attributes start after the extra fields, so these must have the same size.
             to.disk.extra_isize = from.disk.extra_isize;
             if from.disk.created.is_none() {
                 to.disk.created = None;
@@ -59,7 +60,7 @@ impl Files<'_> {
         }
     }
 
-    /// The block of attributes as a copy has it.
+    /// The attribute block for the copy.
     fn attribute_block(&self, blocks: &Journaled<'_>, from: &Draft) -> Result<Option<Vec<u8>>> {
         let block = from.disk.xattr_block;
         if block.get() == 0 {

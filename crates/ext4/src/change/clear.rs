@@ -1,4 +1,4 @@
-//! Written blocks become unwritten: they read as zeros, and stay where they are.
+//! Marks written blocks unwritten: they read as zeros, and stay allocated.
 
 use super::{Files, depth};
 use crate::alloc::shared::Promise;
@@ -13,12 +13,12 @@ use uext4_iomap::gate::InodeGuard;
 use uext4_ondisk::Lblk;
 
 impl Files<'_> {
-    /// Makes `blocks` unwritten, all of which are mapped, leaf by leaf, each in a handle of its own. Whoever calls
-    /// holds the gate alone, drained. `first` is the promise of the first leaf: nothing is changed without one.
+    /// Marks `blocks` unwritten, all of which are mapped, leaf by leaf, with a handle for each. The caller holds the
+    /// gate exclusively, drained. `first` is the promise for the first leaf: without it nothing is changed.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] after a commit that releases freed blocks, at a later leaf. [`Error::Corrupt`],
-    /// [`Error::Aborted`]. What was done up to then reads as zeros.
+    /// [`Error::NoSpace`] at a later leaf, after waiting for commits that release freed blocks. [`Error::Corrupt`],
+    /// [`Error::Aborted`]. The part done so far reads as zeros.
     pub(crate) fn clear(
         &self,
         inode: &Inode,
@@ -37,17 +37,17 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Keeps what one leaf that says more may need: it is divided, and all above it.
+    /// Reserves the map blocks that one leaf with more entries may need: it may split, and so may every node above it.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; those of reading the groups.
     pub(crate) fn promise_clear(&self, inode: &Inode) -> Result<Promise> {
-        // At the two ends of the range; and an extent that is too long for an unwritten one becomes two.
+        // Splits happen at both ends of the range, and where an extent is too long to be unwritten.
         let nodes = 2 * (u64::from(self.depth(inode)) + 2) * edit::copies(self.state) as u64;
         self.with_room(|| self.space.promise(&Direct(self.state), nodes))
     }
 
-    /// Returns the block to go on from.
+    /// Returns the block to continue from.
     fn clear_leaf(&self, inode: &Inode, range: Range<u32>, _promise: &Promise) -> Result<u32> {
         let levels = self.depth(inode);
         Journaled::run(self.state, self.credits(levels, 1, 0), |blocks| {

@@ -1,4 +1,4 @@
-//! Unwritten blocks whose data is complete become written, and the size follows.
+//! Marks unwritten blocks written when their data is complete, and sets the size.
 
 use super::{Files, depth};
 use crate::ground::blocks::Blocks;
@@ -10,27 +10,27 @@ use crate::inode::edit::Change;
 use crate::map::edit::{self, Converted};
 use std::ops::Range;
 
-/// Leaves of a map that are changed in one handle at most: it must fit into the smallest log.
+/// Most map leaves changed in one handle: it must fit into the smallest log.
 const LEAVES: u32 = 32;
-/// Ranges that one handle looks at.
+/// Most ranges considered in one handle.
 const RANGES: usize = 1024;
 
-/// What a handle is to do, and what is left of it.
+/// Ranges to convert, and the part still to do.
 struct Work<'r> {
     ranges: &'r [Range<u64>],
-    /// The first block of the first range that is left.
+    /// Where the first remaining range starts.
     from: u64,
-    /// The size in bytes when all is done.
+    /// The final size in bytes.
     size: Option<u64>,
 }
 
 impl Work<'_> {
-    /// The range that is next.
+    /// The next range.
     fn next(&self) -> Option<Range<u64>> {
         self.ranges.first().map(|range| self.from.max(range.start)..range.end)
     }
 
-    /// All up to a block is done.
+    /// Records that everything up to a block is done.
     fn done_to(&mut self, to: u64) {
         let done = self.ranges.partition_point(|range| range.end <= to);
         self.ranges = &self.ranges[done..];
@@ -39,20 +39,22 @@ impl Work<'_> {
 }
 
 impl Files<'_> {
-    /// Makes what is unwritten among `blocks` written, and publishes it. What is written stays so. One handle changes
-    /// as many leaves of the map as its credits allow; most often that is all.
+    /// Marks the unwritten blocks among `blocks` written, and publishes them. Written blocks stay so. Each handle
+    /// changes as many leaves of the map as its credits allow; usually one handle suffices.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], [`Error::Aborted`], those of the device. Of what was not converted nothing reads as written.
+    /// [`Error::Corrupt`], [`Error::Aborted`], those of the device. Blocks that were not converted do not read as
+    /// written.
     pub(crate) fn convert(&self, inode: &Inode, blocks: &[Range<u64>]) -> Result<()> {
         self.finish(inode, blocks, None)
     }
 
-    /// The same, and the size becomes `size` with it: in the same handle, or range by range with each. Whoever calls
-    /// holds the gate alone.
+    /// The same, and sets the size to `size`: in the same handle, or range by range if it takes several. The caller
+    /// holds the gate exclusively.
     ///
     /// # Errors
-    /// As of [`Files::convert`]; [`Limit::Map`] for a size that cannot be. The size is behind nothing unwritten then.
+    /// As of [`Files::convert`]; [`Limit::Map`] for an impossible size. The size never covers blocks that are still
+    /// unwritten.
     pub(crate) fn extend(&self, inode: &Inode, blocks: &[Range<u64>], size: u64) -> Result<()> {
         self.finish(inode, blocks, Some(size))
     }
@@ -71,7 +73,7 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// One handle's part.
+    /// The work of one handle.
     fn part(&self, inode: &Inode, work: &mut Work<'_>, levels: u16, leaves: u32) -> Result<()> {
         Journaled::run(self.state, self.credits(levels, leaves, 0), |blocks| {
             let mut edit = inode.edit(blocks)?;
@@ -86,7 +88,7 @@ impl Files<'_> {
             }
             let reached = match (work.size, work.next()) {
                 (Some(size), None) => Some(size),
-                // Up to here it is whole.
+                // All data before the next range is complete.
                 (Some(size), Some(next)) => Some(size.min(next.start << inode.state.block_bits())),
                 (None, _) => None,
             };
@@ -94,7 +96,7 @@ impl Files<'_> {
             if let Some(size) = grown {
                 edit.set_size(blocks.ground(), size)?;
             }
-            // The record says nothing else of the leaves than it did; times are written with what changes it.
+            // If the record itself is unchanged, do not store it: times are written along with other changes.
             if grown.is_some() || before != (edit.disk.i_block, edit.disk.blocks_raw, edit.disk.flags) {
                 edit.store(blocks, Change::Data)?;
             }
@@ -112,7 +114,7 @@ impl Files<'_> {
         })
     }
 
-    /// Converts as many of the ranges that are next as one edit may, or finds room for.
+    /// Converts as many of the next ranges as one edit may, or has room for.
     fn convert_some(
         &self,
         blocks: &mut impl Blocks,
@@ -125,7 +127,7 @@ impl Files<'_> {
         let ranges = next.collect::<Result<Vec<Range<u32>>>>()?;
         loop {
             match edit::convert_some(blocks, &mut self.space.promised(), draft, &ranges, most) {
-                // Part of it may need none; the rest finds no room either, and says so.
+                // Fewer ranges may need no block; if even one finds no room, that is an error.
                 Err(Error::NoSpace) if most > 1 => most /= 2,
                 other => return other,
             }

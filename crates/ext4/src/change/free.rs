@@ -1,7 +1,7 @@
-//! An inode without a name gives back all it has, and a file what it has behind its size.
+//! Frees unlinked inodes, and blocks of a file past its size.
 //!
-//! Nobody uses the inode any more, so only its record is changed, and no mapping in memory. A large file takes many
-//! handles, each with a bounded number of blocks; meanwhile it is among the orphans.
+//! The inode has no user, so only its record changes, and no mapping in memory. A large file takes many handles, each
+//! with a bounded number of blocks; meanwhile it stays an orphan.
 
 use super::{Files, depth, orphans};
 use crate::alloc::Space;
@@ -23,20 +23,20 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
-/// Blocks that are given back in one handle at most if they are metadata: each is revoked.
+/// Most metadata blocks freed in one handle: each is revoked.
 const METADATA: u32 = 64;
-/// Blocks that giving up a block of attributes changes, beside its group: itself, and a block of revokes.
+/// Blocks changed by freeing an attribute block, besides its group: the block itself and a revoke block.
 const ATTRIBUTES: u32 = 2;
-/// Runs of blocks that are looked up in the bitmaps at a time.
+/// Runs of blocks checked against the bitmaps at a time.
 const CHECKED: usize = 256;
 /// Offset of an attribute block's reference count.
 const REFERENCES: usize = 4;
 
-/// Whether this version can free an inode: all that it refers to.
+/// Checks that this version can free an inode with everything it refers to.
 ///
 /// # Errors
-/// [`Error::Incompatible`] if values of its attributes lie in other inodes, or if it has a passive translator of the
-/// Hurd, whose block would be lost; [`Error::Corrupt`].
+/// [`Error::Incompatible`] if attribute values lie in other inodes, or if it has a passive translator of the Hurd,
+/// whose block would leak; [`Error::Corrupt`].
 pub(crate) fn check_frees(blocks: &impl Blocks, draft: &Draft) -> Result<()> {
     let superblock = &blocks.ground().superblock;
     if translator_block(&draft.raw, superblock).is_some() {
@@ -65,17 +65,18 @@ pub(crate) fn check_frees(blocks: &impl Blocks, draft: &Draft) -> Result<()> {
     blocks.look(block, |bytes| check(&XattrBlock::decode(bytes, block, superblock).map_err(place)?.area))?
 }
 
-/// Whether the blocks of an inode were written through the journal: no older copy of one may come back.
+/// Whether the blocks of an inode were written through the journal: then older copies must not be replayed.
 fn is_metadata(draft: &Draft) -> bool {
     draft.disk.file_type() != Some(FileType::Regular) || draft.disk.flags.contains(InodeFlags::JOURNAL_DATA)
 }
 
 impl Files<'_> {
-    /// Whether all that an inode has can be given back: its attributes, every node of its map, the bitmaps of its
-    /// blocks and of itself. Reads what freeing it reads, and changes nothing. Nobody changes its map meanwhile.
+    /// Checks that everything an inode has can be freed: its attributes, every node of its map, the bitmaps of its
+    /// blocks and of itself. Reads what freeing it reads, and changes nothing. Holds the map lock, so its map does not
+    /// change.
     ///
     /// # Errors
-    /// As of [`check_frees`]; [`Error::Corrupt`] naming what is damaged.
+    /// As of [`check_frees`]; [`Error::Corrupt`] naming the damage.
     pub(crate) fn check_frees_all(&self, inode: &Inode) -> Result<()> {
         let (blocks, ino) = (Direct(self.state), inode.ino());
         let _map = inode.state.map.lock();
@@ -103,18 +104,18 @@ impl Files<'_> {
         if size == 1 {
             self.space.check_give_back(&Direct(self.state), ino, runs)?;
         } else {
-            // Several of them may lie in one cluster, which is told of once.
+            // Several runs may share a cluster, and one call must not name a cluster twice.
             runs.iter().try_for_each(|run| self.space.check_give_back(&Direct(self.state), ino, &[*run]))?;
         }
         runs.clear();
         Ok(())
     }
 
-    /// Frees an inode without links that nobody uses: its blocks, its attributes, its number.
+    /// Frees an inode without links or users: its blocks, its attributes, its number.
     ///
     /// # Errors
-    /// [`Error::Corrupt`]; [`Error::Incompatible`] as of [`check_frees`]; those of the journal. What is given back by
-    /// then stays so, and the inode stays among the orphans.
+    /// [`Error::Corrupt`]; [`Error::Incompatible`] as of [`check_frees`]; those of the journal. What was freed so far
+    /// stays freed, and the inode stays an orphan.
     pub(crate) fn free_inode(&self, ino: Ino) -> Result<()> {
         check_frees(&Direct(self.state), &Draft::load(&Direct(self.state), ino)?)?;
         self.free_blocks(ino, 0)?;
@@ -133,7 +134,7 @@ impl Files<'_> {
         })
     }
 
-    /// Cuts a file that nobody uses at its size, and takes it out of the orphans.
+    /// Cuts an unused file at its size, and removes it from the orphans.
     ///
     /// # Errors
     /// As of [`Files::free_inode`].
@@ -146,7 +147,7 @@ impl Files<'_> {
         Journaled::run(self.state, orphans::CREDITS, |blocks| self.remove_orphan(blocks, draft.ino))
     }
 
-    /// Zeroes what the last block of a file holds behind its size: whoever makes it longer must find zeroes there.
+    /// Zeroes the last block of a file past its size: whoever extends the file relies on zeros there.
     fn clear_tail(&self, draft: &Draft) -> Result<()> {
         let geometry = &self.state.superblock.geometry;
         let size = u64::from(geometry.block_size());
@@ -172,7 +173,7 @@ impl Files<'_> {
         Ok(device.flush()?)
     }
 
-    /// Gives back what is mapped from a block on.
+    /// Frees everything mapped from a block on.
     fn free_blocks(&self, ino: Ino, first: u32) -> Result<()> {
         let mut at = first;
         loop {
@@ -181,7 +182,7 @@ impl Files<'_> {
                 return Ok(());
             }
             let levels = depth(self.state, &draft.disk);
-            // One block of revokes more, and what a range of pointers touches at its two ends.
+            // One more revoke block, and for pointers the blocks at both ends of the range.
             let (credits, groups) = self.removal_credits(draft.disk.uses_extents(), levels, 2);
             let step = |blocks: &mut Journaled<'_>| self.free_step(blocks, ino, at, groups as usize);
             match Journaled::run(self.state, credits + 1, step)? {
@@ -191,7 +192,8 @@ impl Files<'_> {
         }
     }
 
-    /// Gives back the first runs from a block on, to so many groups. Returns where to go on, if there were any.
+    /// Frees the first runs from a block on, within at most this many groups. Returns where to continue, if there were
+    /// any.
     fn free_step(
         &self,
         blocks: &mut Journaled<'_>,
@@ -220,7 +222,7 @@ impl Files<'_> {
         Ok(Some(next))
     }
 
-    /// Gives up the block of attributes, or a share of it.
+    /// Frees the attribute block, or drops this inode's reference to a shared one.
     fn give_up_attributes(&self, blocks: &mut impl Blocks, draft: &mut Draft) -> Result<()> {
         let block = draft.disk.xattr_block;
         if block.get() == 0 {
@@ -246,7 +248,7 @@ impl Files<'_> {
     }
 }
 
-/// What is mapped from a block on, as much as one handle gives back: what one leaf tells, and lies in so many groups.
+/// The next mapped range to free in one handle, from a block on: within one leaf, and within this many groups.
 fn next_mapped(blocks: &impl Blocks, draft: &Draft, from: u32, groups: usize) -> Result<Option<Range<u32>>> {
     let mut at = from;
     while at < u32::MAX {
@@ -275,8 +277,8 @@ fn next_mapped(blocks: &impl Blocks, draft: &Draft, from: u32, groups: usize) ->
     Ok(None)
 }
 
-/// The end of the beginning of an extent that lies in so many groups, those touched already among them. An extent of
-/// small blocks may go through several.
+/// The end of the leading part of an extent that stays within this many groups, counting those already touched. With
+/// small blocks an extent may span several groups.
 fn fitting(blocks: &impl Blocks, extent: &Extent, touched: &mut BTreeSet<u64>, groups: usize) -> u32 {
     let geometry = &blocks.ground().superblock.geometry;
     let (per, base) = (u64::from(geometry.blocks_per_group().max(1)), u64::from(geometry.first_data_block()));

@@ -1,23 +1,23 @@
-//! What a file gets and loses: blocks, written ones of unwritten, size.
+//! Changes of a file: allocating and freeing blocks, converting unwritten ones, setting the size.
 //!
 //! | file | what |
 //! |---|---|
-//! | `allocate.rs` | blocks for holes |
-//! | `append.rs` | blocks behind the end that are written before they are the file's |
-//! | `pointers.rs` | the same for maps of block pointers |
-//! | `convert.rs` | unwritten blocks become written, and the size follows |
-//! | `remove.rs` | blocks and size are taken away |
-//! | `clear.rs` | written blocks become unwritten |
-//! | `shift.rs` | blocks get other places in the file |
-//! | `free.rs` | all that an inode without a name has |
-//! | `attributes.rs` | owner, mode, lists and the like of a file that is replaced |
-//! | `privileges.rs` | set-user-id, set-group-id and capabilities, which go with the first write |
-//! | `times.rs` | times of overwrites, which nothing else writes |
-//! | `orphans.rs` | inodes that are to be freed or cut, and what a crash left of that |
+//! | `allocate.rs` | allocates blocks for holes |
+//! | `append.rs` | blocks past the end that are written before they are mapped |
+//! | `pointers.rs` | allocation for maps of block pointers |
+//! | `convert.rs` | marks unwritten blocks written, and sets the size |
+//! | `remove.rs` | frees blocks and lowers the size |
+//! | `clear.rs` | marks written blocks unwritten |
+//! | `shift.rs` | moves blocks within the file |
+//! | `free.rs` | frees everything an unlinked inode has |
+//! | `attributes.rs` | copies owner, mode, access control lists and the like from a replaced file |
+//! | `privileges.rs` | strips set-user-id, set-group-id and capabilities at the first write |
+//! | `times.rs` | writes times of overwrites, which change nothing else |
+//! | `orphans.rs` | inodes to be freed or cut, also after a crash |
 //!
-//! Each step is one handle, begun without a lock. Inside it: the inode's turn ([`Inode::edit`]), its map lock, then the
-//! free space. The map lock is held from the first look until the outcome is published, so nobody loads what is being
-//! changed.
+//! Each step is one handle, started without holding a lock. Inside it, locks are taken in this order: the inode's
+//! editor lock ([`Inode::edit`]), its map lock, then free space. The map lock is held from the first look until the
+//! result is published, so nobody loads a mapping while it changes.
 //!
 //! [`Inode::edit`]: crate::inode::Inode::edit
 
@@ -47,10 +47,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use uext4_ondisk::ext4::{ExtentNode, Inode as DiskInode, NodeLimits};
 
-/// Commits that are waited for because they release blocks.
+/// How often an allocation waits for a commit that releases blocks.
 const COMMITS_FOR_ROOM: usize = 3;
 
-/// The files of a volume that can be changed.
+/// Changes of the files of a volume.
 #[derive(Clone, Copy)]
 pub(crate) struct Files<'v> {
     pub(crate) state: &'v Ext4State,
@@ -59,13 +59,13 @@ pub(crate) struct Files<'v> {
 }
 
 impl Files<'_> {
-    /// Whether an inode can get blocks.
+    /// Checks that an inode can get blocks.
     ///
     /// # Errors
-    /// What it lacks.
+    /// [`Error::Incompatible`] naming what is missing.
     pub(crate) fn check_allocates(&self, inode: &Inode) -> Result<()> {
         self.check_changes()?;
-        // As the kernel has it: a pointer cannot say that a block is part of a cluster.
+        // As in the kernel: a pointer cannot say that a block is part of a cluster.
         if !inode.disk().uses_extents() && self.state.superblock.geometry.cluster_blocks() > 1 {
             let feature = format!("a map without extents on a volume with clusters (inode {})", inode.ino());
             return Err(Error::Incompatible { action: "allocate", feature });
@@ -73,10 +73,10 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Whether an inode can have blocks that are not written.
+    /// Checks that an inode can have unwritten blocks.
     ///
     /// # Errors
-    /// What it lacks.
+    /// [`Error::Incompatible`] naming what is missing.
     pub(crate) fn check_unwritten(&self, inode: &Inode) -> Result<()> {
         self.check_changes()?;
         if !inode.disk().uses_extents() {
@@ -87,10 +87,10 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Whether maps and sizes can be changed at all: enough for who takes blocks away.
+    /// Checks that maps and sizes can be changed at all, which is enough to free blocks.
     ///
     /// # Errors
-    /// What the volume lacks.
+    /// [`Error::Incompatible`] naming what is missing.
     pub(crate) fn check_changes(&self) -> Result<()> {
         features::check_changes(&self.state.superblock)
     }
@@ -107,7 +107,7 @@ impl Files<'_> {
         }
     }
 
-    /// Keeps what converting a range of blocks may need.
+    /// Reserves the map blocks that converting a range may need.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; those of reading the groups.
@@ -116,18 +116,18 @@ impl Files<'_> {
         self.with_room(|| self.space.promise(&Direct(self.state), clusters))
     }
 
-    /// The same if nothing has to be waited for.
+    /// The same, or `None` if that would have to wait.
     pub(crate) fn try_promise(&self, inode: &Inode, blocks: Range<u64>) -> Option<Promise> {
         self.space.try_promise(self.state, self.nodes_of_ends(inode, &blocks))
     }
 
-    /// A conversion's two ends may divide a leaf each, and all above.
+    /// Each end of a conversion may split a leaf and all nodes above it.
     fn nodes_of_ends(&self, inode: &Inode, blocks: &Range<u64>) -> u64 {
         let levels = u64::from(self.depth(inode)) + 2;
         2.min(blocks.end - blocks.start + 1) * levels * edit::copies(self.state) as u64
     }
 
-    /// Does a step again after a commit, if it finds no room and freed blocks wait for one.
+    /// Retries a step after a commit if it finds no room while freed blocks wait for the commit.
     pub(crate) fn with_room<T>(&self, mut step: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..COMMITS_FOR_ROOM {
             let mut done = step();
@@ -138,7 +138,7 @@ impl Files<'_> {
                 Err(Error::NoSpace) if self.space.awaits_commit() => {
                     self.state.commit_all()?;
                 }
-                // Somebody else's commit may have released them since the step looked.
+                // Another thread's commit may have released some since the step failed.
                 Err(Error::NoSpace) => return step(),
                 other => return other,
             }
@@ -146,12 +146,12 @@ impl Files<'_> {
         step()
     }
 
-    /// Levels of the tree below its root. A root that is damaged is found out by whoever changes it.
+    /// Levels of the tree below its root. Damage to the root is reported by the edit.
     pub(crate) fn depth(&self, inode: &Inode) -> u16 {
         depth(self.state, &inode.disk())
     }
 
-    /// Credits of changing one leaf of a tree that has one level more by then.
+    /// Credits to change leaves of a tree, which may have grown by one level.
     fn credits(&self, depth: u16, leaves: u32, runs: u32) -> u32 {
         credits::extents(self.state, depth + 1, leaves, runs)
     }

@@ -1,11 +1,11 @@
-//! Blocks for the holes of a file whose map names blocks one by one (ext2, ext3).
+//! Allocating blocks for the holes of a file with block pointers (ext2, ext3).
 //!
-//! Such a map has no unwritten state: what it names is data. So new blocks are zeroed on the device before the map
-//! names them, in the same handle. The commit of that handle begins after the zeros are complete, and its flush covers
-//! them: a crash shows holes or zeros, and never what was in the blocks before.
+//! Such a map has no unwritten state: every mapped block is data. So new blocks are zeroed on the device before they
+//! are mapped, in the same handle. The commit of that handle begins after the zeros are complete, and its flush covers
+//! them: a crash exposes holes or zeros, never the old contents of the blocks.
 //!
-//! Nothing that is data may lie behind the size on the volume. So a file that is about to get blocks there is among the
-//! orphans until its size has followed: after a crash it is cut at the size that it has.
+//! No data may lie past the size on the volume. So a file that is about to get blocks there is an orphan until its size
+//! is set: after a crash it is cut at its size.
 
 use super::{Files, orphans};
 use crate::alloc::Space;
@@ -24,22 +24,22 @@ use uext4_iomap::{Run, State};
 use uext4_ondisk::ext4::{DIRECT_POINTERS, Extent};
 use uext4_ondisk::{Lblk, Pblk};
 
-/// Most bytes that are zeroed at a time.
+/// Most bytes zeroed at a time.
 const ZEROS: u64 = 64 * 1024;
 
-/// A hole that is to be filled, and where its first block would best be.
+/// A hole to fill, and the preferred place of its first block.
 struct Hole {
     blocks: Range<u32>,
     goal: Pblk,
 }
 
 impl Files<'_> {
-    /// Gives all holes among `blocks` zeroed blocks, which are data from then on, and publishes them. Whoever calls
-    /// holds the gate alone; for blocks behind the size between [`Files::begin_growth`] and [`Files::end_growth`].
+    /// Maps zeroed blocks for all holes among `blocks`, and publishes them as data. The caller holds the gate
+    /// exclusively; blocks past the size may only be added between [`Files::begin_growth`] and [`Files::end_growth`].
     ///
     /// # Errors
-    /// [`Error::NoSpace`] after a commit that releases freed blocks, [`Limit::Map`], [`Error::Corrupt`], and those of
-    /// zeroing a block. What was allocated up to then stays, and holds zeros.
+    /// [`Error::NoSpace`] after waiting for commits that release freed blocks, [`Limit::Map`], [`Error::Corrupt`], and
+    /// those of zeroing a block. Blocks allocated so far stay, and hold zeros.
     pub(super) fn allocate_zeroed(&self, inode: &Inode, blocks: Range<u64>) -> Result<()> {
         let limit = |block| u32::try_from(block).map_err(|_| Error::Limit(Limit::Map));
         let (mut at, end) = (limit(blocks.start)?, limit(blocks.end)?);
@@ -49,7 +49,7 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Fills the first hole, as much of it as one pointer block tells about. Returns the block to go on from.
+    /// Fills the first hole, as far as one pointer block covers it. Returns the block to continue from.
     fn fill_zeroed(&self, inode: &Inode, range: Range<u32>) -> Result<u32> {
         Journaled::run(self.state, credits::pointers(self.state, 1, 1), |blocks| {
             let mut edit = inode.edit(blocks)?;
@@ -67,7 +67,7 @@ impl Files<'_> {
         })?
     }
 
-    /// The first hole of a range, no further than one pointer block reaches.
+    /// The first hole of a range, cut to what one pointer block covers.
     fn next_hole(&self, blocks: &impl Blocks, draft: &Draft, range: Range<u32>) -> Result<Option<Hole>> {
         let per = blocks.ground().superblock.geometry.block_size() / 4;
         let mut at = range.start;
@@ -93,7 +93,7 @@ impl Files<'_> {
         Ok(None)
     }
 
-    /// Takes blocks for a hole, or its beginning, zeroes them and maps them. `Err` inside: all is as it was.
+    /// Allocates blocks for a hole, or its beginning, zeroes and maps them. `Err` inside: nothing was changed.
     fn place_zeroed(
         &self,
         blocks: &mut impl Blocks,
@@ -101,7 +101,7 @@ impl Files<'_> {
         hole: &Hole,
     ) -> Result<Result<Extent>> {
         let is_refusal = |error: &Error| matches!(error, Error::NoSpace | Error::Limit(_));
-        // What is wrong with the map shows before anything is changed.
+        // Find damage in the map before anything is changed.
         let nodes = match edit::nodes(blocks, draft, std::slice::from_ref(&hole.blocks)) {
             Err(refused) if is_refusal(&refused) => return Ok(Err(refused)),
             nodes => nodes? as u64,
@@ -117,7 +117,7 @@ impl Files<'_> {
             Extent { logical: Lblk(hole.blocks.start), length, physical: run.first, unwritten: false };
         let before = (draft.disk.blocks_raw, draft.disk.flags);
         let refused = match self.zero_blocks(run.first, run.count) {
-            // The device does not take the zeros, and no metadata has changed but for these blocks.
+            // Zeroing failed, and no metadata has changed except for these blocks.
             Err(error) => error,
             Ok(()) => {
                 let counted = draft.count(blocks.ground(), i64::from(length));
@@ -133,7 +133,7 @@ impl Files<'_> {
         Ok(Err(refused))
     }
 
-    /// Zeroes blocks on the device. They are this file's, and nobody knows of them yet.
+    /// Zeroes blocks on the device. They belong to this file, but are not mapped yet.
     fn zero_blocks(&self, first: Pblk, count: u64) -> Result<()> {
         let size = u64::from(self.state.superblock.geometry.block_size());
         let (mut pos, end) = (first.get() * size, (first.get() + count) * size);
@@ -148,23 +148,23 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// A file is about to get data behind its size: from here on a crash cuts it at that. The gate is held alone.
+    /// Called before a file gets data past its size: from here on a crash cuts it at its size. The caller holds the
+    /// gate exclusively.
     ///
     /// # Errors
-    /// Those of the journal and of the chain of orphans.
+    /// Those of the journal and of the orphan chain.
     pub(crate) fn begin_growth(&self, inode: &Inode) -> Result<()> {
         Journaled::run(self.state, orphans::CREDITS, |blocks| {
-            // One who removes its last name meanwhile waits for the turn.
+            // Wait for the editor lock: another thread may be removing the last name.
             let _turn = inode.edit(blocks)?;
             self.add_orphan(blocks, inode.ino())
         })
     }
 
-    /// The end of what [`Files::begin_growth`] began: the file gets its size, or keeps the one that it has if nothing
-    /// lies behind that.
+    /// Ends what [`Files::begin_growth`] began: sets the size, or with `None` keeps it, if nothing lies past it.
     ///
     /// # Errors
-    /// Those of the journal and of the chain of orphans; [`Limit::Map`].
+    /// Those of the journal and of the orphan chain; [`Limit::Map`].
     pub(crate) fn end_growth(&self, inode: &Inode, size: Option<u64>) -> Result<()> {
         Journaled::run(self.state, orphans::CREDITS + 1, |blocks| {
             let mut edit = inode.edit(blocks)?;
@@ -173,7 +173,7 @@ impl Files<'_> {
                 edit.set_size(blocks.ground(), size)?;
                 edit.store(blocks, Change::Data)?;
             }
-            // One that has lost its last name stays among the orphans: it is to be freed.
+            // If it has lost its last name, it stays an orphan, to be freed.
             if edit.disk.links > 0 {
                 self.remove_orphan(blocks, inode.ino())?;
             }

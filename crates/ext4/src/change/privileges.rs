@@ -1,10 +1,11 @@
-//! What a file is allowed to do when it is run goes with the first change of its contents: set-user-id, set-group-id if
-//! the group may run it, and the attribute `security.capability`.
+//! The first change of a file's contents strips its privileges: set-user-id, set-group-id if the group may execute it,
+//! and the attribute `security.capability`.
 //!
-//! Linux: `file_remove_privs` and `setattr_should_drop_suidgid`. There a caller with `CAP_FSETID` keeps the first two;
-//! here the volume's option does. Set-group-id of a file that its group may not run means something else, and stays.
+//! Linux: `file_remove_privs` and `setattr_should_drop_suidgid`. There a caller with `CAP_FSETID` keeps the set-id
+//! bits; here the volume's option does. Set-group-id on a file that is not group-executable means mandatory locking,
+//! and stays.
 //!
-//! Everything that can be wrong is looked at before the first change.
+//! Everything is checked before the first change.
 
 use super::Files;
 use crate::alloc::Space;
@@ -30,15 +31,15 @@ const SET_USER: u16 = 0o4000;
 const SET_GROUP: u16 = 0o2000;
 const GROUP_RUNS: u16 = 0o010;
 
-/// The name behind `security.`.
+/// The attribute's name after `security.`.
 pub(super) const CAPABILITY: &[u8] = b"capability";
 
-/// The record, the block of attributes, another one of its own, a block of revokes, and the groups of both.
+/// The record, the attribute block, a new one for this file alone, a revoke block, and the groups of both.
 fn most_credits(ground: &Ground) -> u32 {
     4 + credits::groups(ground, 2)
 }
 
-/// The bits of a mode that a change of the contents takes away.
+/// The mode bits that a change of the contents strips.
 pub(super) fn set_id(ground: &Ground, mode: u16) -> u16 {
     let group = if mode & GROUP_RUNS != 0 { SET_GROUP } else { 0 };
     if ground.keeps_set_id { 0 } else { mode & (SET_USER | group) }
@@ -48,11 +49,11 @@ fn is_capability(entry: &XattrEntry<'_>) -> bool {
     entry.name_index == XattrIndex::Security.to_disk() && entry.name == CAPABILITY
 }
 
-/// Finds out whether the first write has something to take away, and notes it for the engine. Reads the block of
-/// attributes, if the file has one.
+/// Checks whether the first write has something to strip, and tells the engine. Reads the attribute block, if the file
+/// has one.
 ///
 /// # Errors
-/// [`Error::Corrupt`], those of the device: whoever cannot tell must not write.
+/// [`Error::Corrupt`], those of the device: if this cannot be known, the file must not be written.
 pub(crate) fn note(state: &Ext4State, inode: &Inode) -> Result<()> {
     if inode.state.is_privileged() {
         return Ok(());
@@ -63,7 +64,7 @@ pub(crate) fn note(state: &Ext4State, inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Of an attribute block that loses the capability.
+/// An attribute block without the capability.
 struct Stripped {
     block: Pblk,
     bytes: Vec<u8>,
@@ -72,15 +73,15 @@ struct Stripped {
 }
 
 impl Files<'_> {
-    /// Whether what a write takes away can be taken away.
+    /// Checks that what a write strips can be stripped.
     ///
     /// # Errors
-    /// What the volume lacks. [`Error::Corrupt`] of attributes.
+    /// [`Error::Incompatible`] naming what is missing. [`Error::Corrupt`] of attributes.
     pub(crate) fn check_privileges(&self, inode: &Inode) -> Result<()> {
-        let action = "take set-id bits or capabilities away";
-        // Of the superblock alone: `explain` asks this on volumes that are open for reading.
+        let action = "strip set-id bits or capabilities";
+        // Ask the superblock only: `explain` runs on volumes opened for reading too.
         if !self.state.takes_changes() {
-            let feature = format!("a volume that was not left cleanly (inode {})", inode.ino());
+            let feature = format!("a volume that was not unmounted cleanly (inode {})", inode.ino());
             return Err(Error::Incompatible { action, feature });
         }
         let mut elsewhere = false;
@@ -92,15 +93,15 @@ impl Files<'_> {
             let feature = format!("a capability in an inode of its own (inode {})", inode.ino());
             return Err(Error::Incompatible { action, feature });
         }
-        // Its block may go, which is counted.
+        // Its attribute block may be freed, which quota counts.
         if found { features::check_accounts(&self.state.superblock) } else { Ok(()) }
     }
 
-    /// Takes it away, in one handle. The file is datasync-dirty then: who writes durably makes this durable first.
+    /// Strips the privileges in one handle. The file is datasync-dirty then: a durable write makes this durable first.
     ///
     /// # Errors
-    /// Those of [`Files::check_privileges`]; [`Error::NoSpace`] if the file has to get an attribute block of its own;
-    /// those of the journal. Nothing was changed then, or the volume is aborted.
+    /// Those of [`Files::check_privileges`]; [`Error::NoSpace`] if the file needs an attribute block of its own; those
+    /// of the journal. Nothing was changed then, or the volume is aborted.
     pub(crate) fn drop_privileges(&self, inode: &Inode) -> Result<()> {
         self.check_privileges(inode)?;
         let run = || {
@@ -108,14 +109,14 @@ impl Files<'_> {
                 let mut edit = inode.edit(blocks)?;
                 let bits = set_id(self.state, edit.disk.mode);
                 let in_record = strip_record(blocks, &mut edit)?;
-                // What is in the record counts; no name is in both.
+                // The record takes precedence; no name is in both.
                 let in_block = !in_record && self.strip_block(blocks, &mut edit)?;
                 if bits != 0 || in_record || in_block {
                     edit.disk.mode &= !bits;
                     edit.stamp(now(), false);
                     edit.store(blocks, Change::Data)?;
                 }
-                // With the editor's turn: who gives it some comes before, and they are gone, or after this.
+                // Under the editor lock: privileges set before this are gone, and later ones set the flag again.
                 inode.state.set_privileged(false);
                 Ok(())
             })
@@ -123,7 +124,7 @@ impl Files<'_> {
         self.with_room(run)
     }
 
-    /// Takes the capability out of the block of attributes. If others use the block, the file gets one of its own.
+    /// Removes the capability from the attribute block. If the block is shared, the file gets one of its own.
     fn strip_block(&self, blocks: &mut Journaled<'_>, draft: &mut Draft) -> Result<bool> {
         let _others_wait = self.orphans.shared_blocks.lock();
         let Some(stripped) = stripped(blocks, draft)? else { return Ok(false) };
@@ -160,7 +161,7 @@ impl Files<'_> {
     }
 }
 
-/// Takes the capability out of the record.
+/// Removes the capability from the record.
 pub(super) fn strip_record(blocks: &impl Blocks, draft: &mut Draft) -> Result<bool> {
     let superblock = &blocks.ground().superblock;
     if draft.disk.extra_isize == 0 {
@@ -175,7 +176,7 @@ pub(super) fn strip_record(blocks: &impl Blocks, draft: &mut Draft) -> Result<bo
     Ok(remove_inode_xattr(bytes, XattrIndex::Security, CAPABILITY).is_some())
 }
 
-/// The block of attributes without the capability, if it has it.
+/// The attribute block without the capability, if it has one.
 fn stripped(blocks: &impl Blocks, draft: &Draft) -> Result<Option<Stripped>> {
     let block = draft.disk.xattr_block;
     if block.get() == 0 {

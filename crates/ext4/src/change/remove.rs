@@ -1,13 +1,13 @@
-//! A file loses blocks: behind a new end, or in the middle.
+//! Freeing blocks of a file: past a new end, or in the middle.
 //!
-//! They go from the last one to the first, in steps of one handle each: what one leaf of the map tells, as far as the
-//! credits of a handle reach. Every step alone leaves a volume without fault: what it unmaps is free in the same
-//! transaction. A truncation lowers the size with each step, to the first block that it unmapped, because nothing
-//! written may lie behind the size. So a crash in the middle of a long one leaves a file that is longer than it was to
-//! be, and whole up to its end.
+//! They are freed from the last one to the first, in steps of one handle each: the part within one leaf of the map, as
+//! far as the credits of a handle allow. Each step leaves a consistent volume: the blocks it unmaps are freed in the
+//! same transaction. A truncation lowers the size with each step, to the first block it unmapped, because nothing
+//! written may lie past the size. So a crash in the middle of a long one leaves a file longer than requested, and whole
+//! up to its end.
 //!
-//! What readers know of the blocks ends before the first step, and stays unknown: the gate is held alone until the
-//! last one.
+//! Published mappings of the blocks are withdrawn before the first step, and stay so: the gate is held exclusively
+//! until the last one.
 
 use super::{Files, depth};
 use crate::alloc::Space;
@@ -29,44 +29,44 @@ use uext4_iomap::{Found, State};
 use uext4_ondisk::ext4::Extent;
 use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
 
-/// Groups that get blocks back in one step at most.
+/// Most groups in which one step frees blocks.
 const GROUPS: u32 = 32;
-/// The first number that is no block of a map.
+/// The first number past all blocks of a map.
 pub(super) const END: u32 = u32::MAX;
 
-/// How a step went.
+/// The result of a step.
 enum Step {
-    /// What is left ends here.
+    /// Blocks up to here remain.
     Left(u32),
-    /// The tree has grown: more may be changed than was asked for.
+    /// The tree has grown: the edit may change more blocks than the handle has credits for.
     Again,
-    /// Nothing is left.
+    /// Nothing remains.
     Done,
 }
 
-/// What one step unmaps.
+/// The blocks that one step unmaps.
 struct Last {
     blocks: Range<u32>,
-    /// What is mapped there, at least one.
+    /// The extents there, at least one.
     extents: Vec<Extent>,
 }
 
-/// What is to go.
+/// The blocks to free.
 struct Removal {
     blocks: Range<u32>,
-    /// The size in bytes when all is gone.
+    /// The final size in bytes.
     size: Option<u64>,
-    /// Whether the blocks of the map that it may take are promised to it.
+    /// Whether the map blocks that it may need are promised.
     promised: bool,
 }
 
 impl Files<'_> {
-    /// Gives a file a smaller size, or the one it has, and frees what it maps behind it. The bytes behind it in its
-    /// last block are zero on the device. Whoever calls holds the gate alone, drained.
+    /// Lowers the size of a file, or keeps it, and frees all blocks past it. The last block is already zero past the
+    /// size on the device. The caller holds the gate exclusively, drained.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], [`Error::Aborted`], those of the device. What was freed up to then lay at the end, and the
-    /// size is in front of it.
+    /// [`Error::Corrupt`], [`Error::Aborted`], those of the device. The blocks freed so far were the last ones, and the
+    /// size lies before them.
     pub(crate) fn truncate(&self, inode: &Inode, held: &InodeGuard<'_>, size: u64) -> Result<()> {
         let first = size.div_ceil(1 << inode.state.block_bits());
         let first = u32::try_from(first).map_err(|_| Error::Limit(Limit::Map))?;
@@ -74,12 +74,12 @@ impl Files<'_> {
         self.take_away(inode, held, removal)
     }
 
-    /// Unmaps what is mapped among `blocks` and frees it. Whoever calls holds the gate alone, and nothing of these
-    /// blocks is in flight. `promise` is that of [`Files::promise_removal`].
+    /// Unmaps and frees `blocks`. The caller holds the gate exclusively, and none of these blocks is in flight.
+    /// `promise` is that of [`Files::promise_removal`].
     ///
     /// # Errors
-    /// As of [`Files::truncate`]; [`Error::NoSpace`] without a promise, with nothing changed: to unmap the middle of an
-    /// extent may take a block of the map.
+    /// As of [`Files::truncate`]; [`Error::NoSpace`] without a promise, with nothing changed: unmapping the middle of
+    /// an extent may take a map block.
     pub(crate) fn remove(
         &self,
         inode: &Inode,
@@ -92,7 +92,7 @@ impl Files<'_> {
         self.take_away(inode, held, Removal { blocks, size: None, promised: promise.is_some() })
     }
 
-    /// Keeps what unmapping a range may need of the map, if it may need anything. The gate is held alone.
+    /// Reserves the map blocks that unmapping a range may need, if any. The gate is held exclusively.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; those of reading the map and the groups.
@@ -104,7 +104,7 @@ impl Files<'_> {
         let body = Direct(self.state);
         let draft = Draft::load(&body, inode.ino())?;
         let extent = edit::leaf(&body, &draft, Lblk(end - 1))?.find(Lblk(end - 1));
-        // One that ends in the range, or all of which before its end goes at once, leaves no more extents than before.
+        // An extent that ends in the range, or is unmapped up to its end in one step, is not split.
         let is_divided = extent.is_some_and(|extent| {
             let most = self.state.superblock.geometry.blocks_per_group().max(1);
             let goes = u64::from(extent.logical.get()) >= blocks.start && extent.length <= most;
@@ -116,11 +116,11 @@ impl Files<'_> {
         }
     }
 
-    /// Nothing is known of these blocks from here on, and nobody relies on what was. Before anything of them is freed
-    /// or moved.
+    /// Withdraws the published mapping of these blocks, and waits until nobody relies on it. Called before any of them
+    /// is freed or moved.
     ///
     /// # Errors
-    /// If the gate is not held alone.
+    /// If the gate is not held exclusively.
     pub(super) fn end(&self, inode: &Inode, held: &InodeGuard<'_>, blocks: &Range<u32>) -> Result<()> {
         if blocks.is_empty() {
             return Ok(());
@@ -142,7 +142,7 @@ impl Files<'_> {
         }
     }
 
-    /// One handle's part.
+    /// The work of one handle.
     fn remove_last(&self, inode: &Inode, removal: &Removal) -> Result<Step> {
         let levels = self.depth(inode);
         let (credits, groups) = self.removal_credits(inode.disk().uses_extents(), levels, 1);
@@ -177,8 +177,8 @@ impl Files<'_> {
         })?
     }
 
-    /// Credits of a step that unmaps what so many leaves of pointers tell, or one of extents; and how many groups it
-    /// may give blocks back to.
+    /// Credits of a step that unmaps blocks of this many pointer leaves, or of one extent leaf; and in how many groups
+    /// it may free blocks.
     pub(super) fn removal_credits(&self, extents: bool, levels: u16, leaves: u32) -> (u32, u32) {
         let most = self.state.max_credits();
         let credits = |groups| match extents {
@@ -192,7 +192,7 @@ impl Files<'_> {
         (credits(groups), groups)
     }
 
-    /// Unmaps and frees. `Err` inside: there is no room for a block of the map, and all is as it was.
+    /// Unmaps and frees. `Err` inside: there is no room for a map block, and nothing was changed.
     fn free(
         &self,
         blocks: &mut impl Blocks,
@@ -216,7 +216,7 @@ impl Files<'_> {
         Ok(Ok(()))
     }
 
-    /// The holes among `blocks`, in order. Called inside the gate.
+    /// The holes among `blocks`, in order. Called with the gate held.
     ///
     /// # Errors
     /// Those of loading the map.
@@ -244,7 +244,7 @@ impl Files<'_> {
     }
 }
 
-/// The last of what is mapped in a range, as much as one leaf tells and as many groups as may be touched.
+/// The last mapped part of a range, cut to one leaf and to this many groups.
 fn last_part(blocks: &impl Blocks, draft: &Draft, range: &Range<u32>, groups: usize) -> Result<Option<Last>> {
     let mut end = range.end;
     while end > range.start {
@@ -269,7 +269,7 @@ fn last_part(blocks: &impl Blocks, draft: &Draft, range: &Range<u32>, groups: us
     Ok(None)
 }
 
-/// The end of an extent that lies in so many groups, those touched already among them; and whether that is all of it.
+/// The end of an extent that lies in this many groups, counting those already touched; and whether that is all of it.
 fn fitting(
     blocks: &impl Blocks,
     extent: &Extent,
@@ -283,7 +283,7 @@ fn fitting(
     let group = |block: u64| block.saturating_sub(base) / per;
     for number in (group(first)..=group(last)).rev() {
         if !touched.contains(&number) && touched.len() == groups {
-            // From the group behind this one on.
+            // Start at the group after this one.
             let from = (number + 1) * per + base;
             let skipped = (from - first) as u32;
             let logical = Lblk(extent.logical.get() + skipped);
@@ -295,7 +295,7 @@ fn fitting(
     (Some(*extent), true)
 }
 
-/// Whether what is mapped by these extents can be given back: it is marked used, and in the clusters where it must be.
+/// Checks that the blocks of these extents can be freed: they are marked used, and lie in their clusters correctly.
 fn check_back(space: &FreeSpace, blocks: &impl Blocks, draft: &Draft, extents: &[Extent]) -> Result<()> {
     let geometry = &blocks.ground().superblock.geometry;
     let (size, base) = (u64::from(geometry.cluster_blocks()), u64::from(geometry.first_data_block()));
@@ -309,7 +309,7 @@ fn check_back(space: &FreeSpace, blocks: &impl Blocks, draft: &Draft, extents: &
             let wrong = Corrupt::from(CorruptKind::ExtentPhysical).at_lblk(extent.logical);
             return Err(wrong.in_inode(draft.ino).into());
         }
-        // A cluster in which several extents lie is told of once.
+        // Name a cluster only once if several extents lie in it.
         let first = (logical - inside).max(known);
         known = (logical + length).next_multiple_of(size);
         if first < known {

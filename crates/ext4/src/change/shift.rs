@@ -1,11 +1,10 @@
-//! Blocks get other places in the file: those behind a removed range move to the front, those behind an inserted hole
-//! to the back.
+//! Moving blocks within a file: down over a collapsed range, up past an inserted hole.
 //!
-//! They are moved leaf by leaf of the map, each in a handle: the leaf keeps its block and says other places. So nothing
-//! is ever mapped twice or free meanwhile, and no step takes a block of the volume, but for the one that divides an
-//! extent where a hole is put in: that is promised before anything is changed. Every commit leaves a volume without
-//! fault; a crash in the middle leaves a file of which a part has moved. It is as long then as before a removal, and as
-//! after an insertion.
+//! They are moved leaf by leaf of the map, each in a handle: the leaf keeps its block, and its extents get other
+//! logical numbers. So nothing is ever mapped twice or free in between, and no step allocates a block, except where
+//! inserting a hole splits an extent: that is promised before anything is changed. Every commit leaves a consistent
+//! volume; a crash in the middle leaves a file of which a part has moved. Until a collapse ends it has its old size; an
+//! insertion sets the new size first.
 
 use super::remove::END;
 use super::{Files, depth};
@@ -22,7 +21,7 @@ use uext4_iomap::gate::InodeGuard;
 use uext4_ondisk::Lblk;
 use uext4_ondisk::ext4::Extent;
 
-/// Where to.
+/// The direction and distance.
 #[derive(Clone, Copy)]
 enum Way {
     Front(u32),
@@ -30,7 +29,7 @@ enum Way {
 }
 
 impl Way {
-    /// The place of a block after the move.
+    /// The logical number of a block after the move.
     fn target(self, block: Lblk) -> Option<Lblk> {
         let moved = match self {
             Way::Front(by) => block.get().checked_sub(by),
@@ -41,11 +40,11 @@ impl Way {
 }
 
 impl Files<'_> {
-    /// Takes `gap` out of a file, blocks and all: what lies behind it follows on what lies in front. The size becomes
-    /// `size` bytes at the end. Whoever calls holds the gate alone, drained; the ends lie between clusters.
+    /// Removes `gap` from a file, with its blocks, and moves later blocks down. Sets the size to `size` bytes at the
+    /// end. The caller holds the gate exclusively, drained; the ends lie on cluster boundaries.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] before anything is changed; [`Error::Corrupt`], [`Error::Aborted`], with a part of it moved.
+    /// [`Error::NoSpace`] before anything is changed; [`Error::Corrupt`], [`Error::Aborted`], with a part moved.
     pub(crate) fn collapse(
         &self,
         inode: &Inode,
@@ -62,11 +61,11 @@ impl Files<'_> {
         self.put_size(inode, size)
     }
 
-    /// Makes a hole at `gap`: what lies from its start on moves behind it. The size becomes `size` bytes first.
-    /// Whoever calls holds the gate alone, drained; the ends lie between clusters.
+    /// Inserts a hole at `gap`, and moves blocks from its start on up past it. Sets the size to `size` bytes first. The
+    /// caller holds the gate exclusively, drained; the ends lie on cluster boundaries.
     ///
     /// # Errors
-    /// As of [`Files::collapse`]; [`Limit::Map`] if the last block cannot move so far, with nothing changed.
+    /// As of [`Files::collapse`]; [`Limit::Map`] if the last block cannot move that far, with nothing changed.
     pub(crate) fn insert(
         &self,
         inode: &Inode,
@@ -84,14 +83,14 @@ impl Files<'_> {
         }
         let around = edit::leaf(&body, &draft, Lblk(range.start))?.find(Lblk(range.start));
         let is_divided = around.is_some_and(|extent| extent.logical.get() < range.start);
-        // The leaf with it comes last: until then nobody else gets what that takes.
+        // The leaf to split comes last: the promise keeps room for it until then.
         let _promise = is_divided.then(|| self.promise(inode, gap.start..gap.start)).transpose()?;
         self.end(inode, held, &(range.start..END))?;
         self.put_size(inode, size)?;
         self.shift(inode, range.start..END, Way::Back(by))
     }
 
-    /// Another size, of which the caller knows that nothing written lies behind it.
+    /// Sets the size; the caller knows that nothing written lies past it.
     fn put_size(&self, inode: &Inode, size: u64) -> Result<()> {
         Journaled::run(self.state, self.credits(0, 1, 0), |blocks| {
             let mut edit = inode.edit(blocks)?;
@@ -102,7 +101,7 @@ impl Files<'_> {
         })
     }
 
-    /// Moves what is mapped among `left`.
+    /// Moves the mapped blocks among `left`.
     fn shift(&self, inode: &Inode, mut left: Range<u32>, way: Way) -> Result<()> {
         while left.start < left.end {
             left = self.shift_leaf(inode, left, way)?;
@@ -110,7 +109,7 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// One handle's part. Returns what is left.
+    /// The work of one handle. Returns what remains.
     fn shift_leaf(&self, inode: &Inode, mut left: Range<u32>, way: Way) -> Result<Range<u32>> {
         let levels = self.depth(inode);
         Journaled::run(self.state, self.credits(levels, 1, 0), |blocks| {
@@ -119,7 +118,7 @@ impl Files<'_> {
                 return Ok(left);
             }
             let _map = inode.state.map.lock();
-            // To the front the first one goes first, to the back the last one: there is room where it goes.
+            // Moving down starts with the first leaf, moving up with the last: their targets are free.
             let near = match way {
                 Way::Front(_) => Lblk(left.start),
                 Way::Back(_) => Lblk(left.end - 1),

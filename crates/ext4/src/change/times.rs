@@ -1,8 +1,8 @@
-//! The times of overwrites, which change nothing else of their inode: they are kept in memory and written with the next
-//! change of it, by `fsync` and `O_SYNC`, when the file is closed, when the volume is, and now and then between.
+//! Times of overwrites, which change nothing else of their inode: they are kept in memory, and written with its next
+//! change, by `fsync` and `O_SYNC`, when the file or the volume is closed, and periodically.
 //!
-//! Such a write is a change of attributes: it never makes the inode datasync-dirty, so `O_DSYNC` overwrites go on with
-//! FUA. On volumes that take overwrites only the times stay in memory.
+//! Writing them changes attributes only: it never makes the inode datasync-dirty, so `O_DSYNC` overwrites still use
+//! FUA. On volumes that only take overwrites the times stay in memory.
 
 use super::Files;
 use crate::ground::error::Result;
@@ -12,7 +12,7 @@ use crate::inode::edit::Change;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The record.
+/// The record's block.
 const CREDITS: u32 = 1;
 
 impl Files<'_> {
@@ -27,11 +27,11 @@ impl Files<'_> {
         Journaled::run(self.state, CREDITS, |blocks| inode.edit(blocks)?.store(blocks, Change::Attributes))
     }
 
-    /// The same for all inodes in memory of which none were written for so long. Not for those without a name: nobody
-    /// will read theirs.
+    /// The same for all inodes in memory whose times were last written at least `age` ago. Skips inodes without a name:
+    /// nobody will read theirs.
     ///
     /// # Errors
-    /// The first one; the others are written all the same.
+    /// The first failure; the others are written all the same.
     pub(crate) fn write_old_times(&self, age: Duration) -> Result<()> {
         if !self.state.can_change() {
             return Ok(());
@@ -42,16 +42,16 @@ impl Files<'_> {
                 outcome = outcome.and(self.write_times(&inode));
             }
         }
-        // One of them may have lost its name meanwhile, and its last user.
+        // One of them may have lost its name and its last user meanwhile.
         outcome.and(self.free_all_left())
     }
 
-    /// The last use of an open file ends: best effort, without a commit.
+    /// Called when an open file is closed: best effort, without a commit.
     pub(crate) fn close_times(&self, inode: &Arc<Inode>) {
-        // The cache has the other one.
+        // The other reference is the cache's.
         let last = Arc::strong_count(inode) <= 2;
         if last && inode.disk().links > 0 && !std::thread::panicking() {
-            // They stay in memory if that fails, and the volume says why when it is closed.
+            // If this fails, they stay in memory, and closing the volume reports the error.
             let _best_effort = self.write_times(inode);
         }
     }

@@ -1,4 +1,4 @@
-//! A new regular file and its name.
+//! Creates a regular file with its name.
 
 use super::directories::Directories;
 use super::entry::{self, Plan};
@@ -22,11 +22,11 @@ use std::sync::Arc;
 use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::{DefaultMountOptions, InodeFlags, RoCompat};
 
-/// Type bits of a regular file's mode, and the bit that says that files in a directory take its group.
+/// Type bits of a regular file's mode.
 const REGULAR: u16 = 0o100_000;
 const SET_GROUP: u16 = 0o2000;
 
-/// What a new file inherits from its directory, as in Linux (`EXT4_FL_INHERITED`, `EXT4_REG_FLMASK`).
+/// Flags that a new file inherits from its directory, as in Linux (`EXT4_FL_INHERITED`, `EXT4_REG_FLMASK`).
 pub(crate) const INHERITED: InodeFlags = InodeFlags::from_bits_retain(
     InodeFlags::SECURE_DELETE.bits()
         | InodeFlags::UNDELETE.bits()
@@ -40,24 +40,25 @@ pub(crate) const INHERITED: InodeFlags = InodeFlags::from_bits_retain(
         | InodeFlags::DAX.bits(),
 );
 
-/// What the caller says of a new file.
+/// The caller's choices for a new file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewFile {
     /// Permissions.
     pub(crate) mode: u16,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Whether a name that is there already is an error, a symbolic link too.
+    /// Whether an existing name is an error, even if it is a symbolic link.
     pub(crate) exclusive: bool,
 }
 
-/// Finds the file that `path` names, or makes it. A symbolic link that leads to nothing yet is followed.
+/// Finds the file at `path`, or creates it. A dangling symbolic link is followed: its target is created.
 ///
 /// # Errors
-/// [`Error::Exists`] if it is there and must not be; [`Error::NoSpace`] and [`Error::Limit`], with nothing changed;
-/// [`Error::NotPermitted`] and [`Error::Incompatible`] for directories that may not be changed; those of finding it.
+/// [`Error::Exists`] if it exists and must not; [`Error::NoSpace`] and [`Error::Limit`], with nothing changed;
+/// [`Error::NotPermitted`] and [`Error::Incompatible`] for directories that may not be changed; those of resolving the
+/// path.
 pub(crate) fn open_or_create(fs: &Ext4, path: &[u8], new: &NewFile) -> Result<Arc<Inode>> {
-    // What cannot be freed waits, and is not this file's concern.
+    // A failure to free another inode must not fail this call: it is retried later.
     let _waits = fs.files().free_left();
     path::at_last(&fs.state, path, !new.exclusive, |parent, names, name, found| match found {
         None => create(fs, parent, names, name, new),
@@ -66,7 +67,7 @@ pub(crate) fn open_or_create(fs: &Ext4, path: &[u8], new: &NewFile) -> Result<Ar
     })
 }
 
-/// Whether names of a directory may be added.
+/// Checks that names may be added to a directory.
 pub(super) fn check_directory(state: &Ext4State, directory: &Inode) -> Result<()> {
     if directory.kind() != FileKind::Directory {
         return Err(Error::NotDirectory);
@@ -85,7 +86,7 @@ pub(super) fn check_directory(state: &Ext4State, directory: &Inode) -> Result<()
     features::check_changes(&state.superblock)
 }
 
-/// Makes a file.
+/// Creates a file.
 fn create(
     fs: &Ext4,
     parent: &Arc<Inode>,
@@ -107,7 +108,7 @@ fn create(
     state.inode(made)
 }
 
-/// Refuses to make files in a directory that gives them an access control list.
+/// Refuses to create files in a directory with a default access control list.
 pub(super) fn refuse_default_acl(state: &Ext4State, parent: &Inode) -> Result<()> {
     if !xattr::has_default_acl(state, parent)? {
         return Ok(());
@@ -116,7 +117,7 @@ pub(super) fn refuse_default_acl(state: &Ext4State, parent: &Inode) -> Result<()
     Err(Error::Incompatible { action: "create a file", feature })
 }
 
-/// What the record of a new file says.
+/// The fields of a new file's record.
 pub(super) fn describe(state: &Ext4State, parent: &Inode, new: &NewFile) -> NewInode {
     let directory = parent.disk();
     let groups = state.superblock.default_mount_options.contains(DefaultMountOptions::BSD_GROUPS)
@@ -133,7 +134,7 @@ pub(super) fn describe(state: &Ext4State, parent: &Inode, new: &NewFile) -> NewI
     }
 }
 
-/// Whether an edit of names says by this that it has changed nothing.
+/// Whether an edit of names fails with this error only while nothing is changed.
 pub(super) fn is_refusal(error: &Error) -> bool {
     matches!(
         error,
@@ -146,13 +147,13 @@ pub(super) fn is_refusal(error: &Error) -> bool {
     )
 }
 
-/// Whether a new inode has to wait for a commit: without a journal the number of a file that was removed may have a
-/// name on the device still.
+/// Whether a new inode has to wait for a commit: without a journal, a name on the device may still lead to the number
+/// of a removed file.
 pub(super) fn awaits_commit(state: &Ext4State) -> bool {
     state.unlogged.as_ref().is_some_and(Unlogged::has_freed_inode)
 }
 
-/// Makes the inode of a file in `parent`, with the project that it inherits.
+/// Creates the inode of a file in `parent`, with the project it inherits.
 pub(super) fn make(
     blocks: &mut Journaled<'_>,
     files: &Files<'_>,
@@ -170,7 +171,7 @@ pub(super) fn make(
     Ok(made)
 }
 
-/// One handle: inode and name. `None`: nothing was done, and a commit has to come first.
+/// Adds inode and name in one handle. `None`: nothing was done, and a commit has to come first.
 fn add(
     files: &Files<'_>,
     parent: &Arc<Inode>,
@@ -192,8 +193,8 @@ fn add(
         };
         match step.insert(parent, name, made.ino, FileKind::Regular) {
             Ok(()) => Ok(Ok(Some(made.ino))),
-            // Names change nothing when they are refused: then the inode goes back, and all is as it was. Any other
-            // error may come from the middle.
+            // A refused name edit has changed nothing: then free the inode again, and nothing has changed. Any other
+            // error may leave a partial change.
             Err(error) if is_refusal(&error) => {
                 made.disk.links = 0;
                 files.space.free_inode(step.blocks, &mut made, new.now)?;

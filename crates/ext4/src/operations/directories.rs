@@ -1,9 +1,9 @@
-//! The directories whose names an operation changes, locked in the one order (`docs/internals/locks.md`).
+//! Locks the directories whose names an operation changes, in the one order (`docs/internals/locks.md`).
 //!
 //! - One: its names.
-//! - Two: an ancestor before what it holds, otherwise the lower number. What holds what changes only by moves of
-//!   directories between parents, and whoever takes two from different places keeps those out (`Ext4State::moves`).
-//! - More: a directory that is moved, or replaced, comes behind the two it is in.
+//! - Two: an ancestor before its descendant, otherwise the lower number first. Ancestry changes only when a directory
+//!   moves to another parent, and whoever locks two different directories excludes such moves (`Ext4State::moves`).
+//! - More: a directory that is moved or replaced comes after the two parents.
 
 use crate::dir;
 use crate::ground::error::{Error, Result};
@@ -13,14 +13,14 @@ use crate::inode::{Ext4State, Inode};
 use parking_lot::MutexGuard;
 use std::collections::HashSet;
 
-/// See the module.
+/// Locked directories: see the module.
 pub(crate) struct Directories<'d> {
-    // Given back before the moves.
+    // Unlocked before `moves`.
     locked: Vec<OwnNames<'d>>,
     moves: Option<(MutexGuard<'d, ()>, Taken)>,
 }
 
-/// How two directories lie to each other.
+/// How two directories are related.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kin {
     Same,
@@ -32,15 +32,16 @@ pub(crate) enum Kin {
 }
 
 impl<'d> Directories<'d> {
-    /// Takes the names of one.
+    /// Locks the names of one directory.
     pub(crate) fn one(directory: &'d Inode) -> Directories<'d> {
         Directories { locked: vec![directory.own_names()], moves: None }
     }
 
-    /// Takes the names of two, which may be one, and tells how they lie to each other. The caller holds no lock.
+    /// Locks the names of two directories, which may be the same, and returns how they are related. The caller holds no
+    /// lock.
     ///
     /// # Errors
-    /// [`Error::CorruptInode`] if the parents of one lead nowhere, and those of looking `..` up.
+    /// [`Error::CorruptInode`] if the chain of parents of one is damaged, and those of looking up `..`.
     pub(crate) fn two(
         state: &'d Ext4State,
         first: &'d Inode,
@@ -67,11 +68,12 @@ impl<'d> Directories<'d> {
         Ok((Directories { locked: vec![leading.own_names(), behind.own_names()], moves }, kin))
     }
 
-    /// Takes the names of directories besides that are in those which are taken: one that is removed or moved, one that
-    /// is replaced. None of them is an ancestor of one that is taken.
+    /// Also locks the names of directories inside the locked ones: one that is removed or moved, or one that is
+    /// replaced. None of them may be an ancestor of a locked one.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if three would be taken while others may move: ask for two, which keeps moves out.
+    /// [`Error::Invalid`] if this makes three while moves are not excluded: lock two with [`Directories::two`], which
+    /// excludes them.
     pub(crate) fn and(&mut self, children: &[&'d Inode]) -> Result<()> {
         let mut children: Vec<&'d Inode> =
             children.iter().copied().filter(|child| !self.are_of(child)).collect();
@@ -84,13 +86,13 @@ impl<'d> Directories<'d> {
         Ok(())
     }
 
-    /// Whether the names of this one are taken.
+    /// Whether the names of this directory are locked.
     pub(crate) fn are_of(&self, directory: &Inode) -> bool {
         self.locked.iter().any(|names| names.are_of(directory))
     }
 }
 
-/// Whether a directory is an ancestor of another one. Moves are kept out.
+/// Whether a directory is an ancestor of another one. Moves must be excluded.
 fn holds(state: &Ext4State, above: &Inode, below: &Inode) -> Result<bool> {
     let (mut at, mut seen) = (below.ino(), HashSet::new());
     while seen.insert(at) {
@@ -107,5 +109,5 @@ fn holds(state: &Ext4State, above: &Inode, below: &Inode) -> Result<bool> {
         }
         at = parent;
     }
-    Err(state.corrupt_inode(below.ino(), "its parents run in a circle"))
+    Err(state.corrupt_inode(below.ino(), "its parents form a cycle"))
 }

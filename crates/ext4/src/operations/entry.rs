@@ -1,10 +1,10 @@
-//! The one way to change names: in one handle, on (inode of the directory, name), never on a path.
+//! The only way to change names: in one handle, on (inode of the directory, name), never on a path.
 //!
-//! An operation takes the directories ([`Directories`]), says what it may change ([`Plan`]), and does it in [`change`]:
-//! [`Step`] adds names, removes them and leads them elsewhere, and counts links. What goes with each change of a
-//! directory is done here, once, at the end: times and version, the record in its table, blocks of its map that are
-//! known no longer. A file that lost its last name joins the orphans in the same handle, one that got its first leaves
-//! them; the inodes in memory are told of both after it.
+//! An operation locks the directories ([`Directories`]), declares what it may change ([`Plan`]), and does it in
+//! [`change`]: [`Step`] adds, removes and redirects names, and adjusts link counts. The bookkeeping of a changed
+//! directory is done here once, at the end: times and version, the record in its table, and cached mappings that the
+//! change made stale. A file that lost its last name joins the orphans in the same handle, and one that got its first
+//! name leaves them; afterwards the inode cache is told.
 //!
 //! | operation | directories | steps |
 //! |---|---|---|
@@ -16,7 +16,7 @@
 //! | exchange | two | `lead` twice; directories: their `..` |
 //! | whiteout | two | rename, then `make` and `insert` in place of the name |
 //!
-//! All that can refuse comes before the first change: an error behind it aborts the volume (`Journaled::run`).
+//! Every check that can refuse comes before the first change: a later error aborts the volume (`Journaled::run`).
 
 use super::directories::Directories;
 use crate::change::{Files, orphans};
@@ -35,13 +35,13 @@ use std::sync::Arc;
 use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::Timestamp;
 
-/// What an operation may change.
+/// Declares what an operation may change.
 pub(crate) struct Plan<'p> {
-    /// Directories whose names are taken, each as often as one of its names changes.
+    /// Directories whose names change, each listed once per changed name.
     pub(crate) names: &'p [&'p Arc<Inode>],
     /// Other inodes, and directories of which something else changes.
     pub(crate) inodes: &'p [&'p Arc<Inode>],
-    /// Inodes that are made.
+    /// How many inodes are created.
     pub(crate) makes: u32,
 }
 
@@ -55,14 +55,14 @@ impl Plan<'_> {
     }
 }
 
-/// An inode of the plan, in its turn.
+/// An inode of the plan, being edited.
 struct Part<'p> {
     edit: Edit<'p>,
-    /// Its names changed: times of the contents, version and map.
+    /// Its names changed: update times, version and map.
     names: bool,
-    /// Something else of it changed.
+    /// Something else in it changed.
     touched: bool,
-    /// Links when the step began.
+    /// Link count at the start of the step.
     links: u16,
 }
 
@@ -72,7 +72,7 @@ impl<'p> Part<'p> {
     }
 }
 
-/// The inside of the handle.
+/// An operation's access to names and records inside the handle.
 pub(crate) struct Step<'s, 'g> {
     pub(crate) blocks: &'s mut Journaled<'g>,
     files: &'s Files<'g>,
@@ -81,10 +81,10 @@ pub(crate) struct Step<'s, 'g> {
     now: Timestamp,
 }
 
-/// Does what `step` does with names, in one handle. `step` says by an inner error that it changed nothing, or undid it.
+/// Runs `step` in one handle. `step` returns an inner error if it changed nothing, or undid its changes.
 ///
 /// # Errors
-/// The inner one; [`Error::Corrupt`] of records; those of `step`, which abort the volume if it had changed something.
+/// The inner error; [`Error::Corrupt`] of records; those of `step`, which abort the volume if it has changed anything.
 pub(crate) fn change<T>(
     files: &Files<'_>,
     directories: &Directories<'_>,
@@ -114,11 +114,11 @@ pub(crate) fn change<T>(
     Ok(done)
 }
 
-/// Ends a use of an inode that may have lost its last name, and frees it if it was the last one. The caller holds no
-/// lock and no handle.
+/// Drops a reference to an inode that may have lost its last name, and frees the inode if it was the last reference.
+/// The caller holds no lock and no handle.
 ///
 /// # Errors
-/// Those of freeing it: the name is gone, and the rest is tried again.
+/// Those of freeing it: the name is gone, and freeing is retried later.
 pub(crate) fn end_use(files: &Files<'_>, inode: Arc<Inode>) -> Result<()> {
     let ino = inode.ino();
     drop(inode);
@@ -126,19 +126,19 @@ pub(crate) fn end_use(files: &Files<'_>, inode: Arc<Inode>) -> Result<()> {
 }
 
 impl<'s, 'g> Step<'s, 'g> {
-    /// The time of this step.
+    /// The time stamp of this step.
     pub(crate) fn now(&self) -> Timestamp {
         self.now
     }
 
-    /// The record of an inode of the plan, which will be stored.
+    /// The record of an inode of the plan, for changing; it is stored at the end.
     pub(crate) fn draft(&mut self, inode: &Inode) -> Result<&mut Draft> {
         let part = self.part(inode)?;
         part.touched = true;
         Ok(&mut part.edit)
     }
 
-    /// The record of an inode of the plan, as it stands in this step.
+    /// The record of an inode of the plan, with the changes so far.
     pub(crate) fn look(&self, inode: &Inode) -> Result<&Draft> {
         let ino = inode.ino();
         let missing = || Error::Invalid(format!("inode {ino} is not in the plan of the operation"));
@@ -154,7 +154,7 @@ impl<'s, 'g> Step<'s, 'g> {
     /// Adds a name.
     ///
     /// # Errors
-    /// As of [`NameEdit::insert`]: nothing was changed by it.
+    /// As of [`NameEdit::insert`], with nothing changed.
     pub(crate) fn insert(&mut self, into: &Inode, name: &[u8], ino: Ino, kind: FileKind) -> Result<()> {
         self.edit_names(into, |names| names.insert(name, ino, Some(kind)))
     }
@@ -162,15 +162,15 @@ impl<'s, 'g> Step<'s, 'g> {
     /// Removes a name that leads to `ino`.
     ///
     /// # Errors
-    /// As of [`NameEdit::remove`]: nothing was changed by it.
+    /// As of [`NameEdit::remove`], with nothing changed.
     pub(crate) fn remove(&mut self, from: &Inode, name: &[u8], ino: Ino) -> Result<()> {
         self.edit_names(from, |names| names.remove(name, ino))
     }
 
-    /// Leads a name to another inode; `..` too.
+    /// Makes a name lead to another inode; also for `..`.
     ///
     /// # Errors
-    /// As of [`NameEdit::set`]: nothing was changed by it.
+    /// As of [`NameEdit::set`], with nothing changed.
     pub(crate) fn lead(&mut self, of: &Inode, name: &[u8], ino: Ino, kind: FileKind) -> Result<()> {
         self.edit_names(of, |names| names.set(name, ino, Some(kind)))
     }
@@ -182,7 +182,7 @@ impl<'s, 'g> Step<'s, 'g> {
             &mut NameEdit<'_, Journaled<'g>, BlockMap<'_, crate::alloc::shared::Nodes<'_>>>,
         ) -> Result<()>,
     ) -> Result<()> {
-        debug_assert!(self.directories.are_of(directory), "names of {} are not taken", directory.ino());
+        debug_assert!(self.directories.are_of(directory), "names of {} are not locked", directory.ino());
         let ino = directory.ino();
         let missing = || Error::Invalid(format!("inode {ino} is not in the plan of the operation"));
         let part = self.parts.iter_mut().find(|part| part.edit.ino == ino).ok_or_else(missing)?;
@@ -193,11 +193,11 @@ impl<'s, 'g> Step<'s, 'g> {
         Ok(())
     }
 
-    /// One name more leads to an inode of the plan: to be stored at the end, where one with its first name leaves the
+    /// Increments the link count of an inode of the plan. At the end, an inode that got its first name leaves the
     /// orphans.
     ///
     /// # Errors
-    /// [`Limit::Links`](crate::ground::error::Limit::Links). Nothing was changed then.
+    /// [`Limit::Links`](crate::ground::error::Limit::Links), with nothing changed.
     pub(crate) fn link(&mut self, inode: &Inode) -> Result<()> {
         let now = self.now;
         let draft = self.draft(inode)?;
@@ -206,10 +206,10 @@ impl<'s, 'g> Step<'s, 'g> {
         Ok(())
     }
 
-    /// One name less: to be stored at the end, where one without a name joins the orphans.
+    /// Decrements the link count. At the end, an inode without a name joins the orphans.
     ///
     /// # Errors
-    /// [`Error::CorruptInode`] if it has none. Nothing was changed then.
+    /// [`Error::CorruptInode`] if it is 0, with nothing changed.
     pub(crate) fn unlink(&mut self, inode: &Inode) -> Result<()> {
         let now = self.now;
         let draft = self.draft(inode)?;
@@ -218,7 +218,7 @@ impl<'s, 'g> Step<'s, 'g> {
         Ok(())
     }
 
-    /// Stores what changed. Returns the inodes that got their first name, or lost their last.
+    /// Stores the changes. Returns the inodes that got their first name (`true`) or lost their last.
     fn finish(self) -> Result<Vec<(Ino, bool)>> {
         let Step { blocks, files, parts, now, .. } = self;
         let mut moved = Vec::new();
@@ -226,7 +226,7 @@ impl<'s, 'g> Step<'s, 'g> {
             if names {
                 edit.stamp(now, true);
                 edit.disk.version = edit.disk.version.wrapping_add(1);
-                // A directory that grew has blocks that its mapping in memory takes for holes.
+                // A directory that grew has blocks that its cached mapping shows as holes.
                 let mut known = edit.inode().state.map.lock();
                 edit.store(blocks, Change::Data)?;
                 known.forget();

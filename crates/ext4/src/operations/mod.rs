@@ -1,4 +1,4 @@
-//! Operations on the tree of names: look-up, files made, replaced and removed.
+//! Operations on the directory tree: look-up, and creating, replacing and removing files.
 //!
 //! | file | what |
 //! |---|---|

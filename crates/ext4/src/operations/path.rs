@@ -17,17 +17,17 @@ use uext4_ondisk::Ino;
 const LINKS_MAX: u32 = 40;
 /// Longest name in bytes.
 const NAME_MAX: usize = 255;
-/// Most components that wait on one walk. A path has at most 4096 bytes in the kernel, and each link may add as many.
+/// Most components pending on one walk. A path has at most 4096 bytes in the kernel, and each link may add as many.
 const PENDING_MAX: usize = 4096 * 8;
 
-/// The directories and names from the root to where a walk is, without links and `..`.
+/// The directories and names from the root to the walk's position, with links and `..` resolved.
 #[derive(Default)]
 struct Trail {
     steps: Vec<(Ino, Vec<u8>)>,
 }
 
 impl Trail {
-    /// Notes a step of the walk from directory `from` to `to`, which is no link to be followed.
+    /// Records a step of the walk from directory `from` to `to`. Symbolic links that are followed are not recorded.
     fn step(&mut self, state: &Ext4State, from: Ino, name: Vec<u8>, to: Ino) -> Result<()> {
         if name != b".." {
             self.steps.push((from, name));
@@ -43,7 +43,7 @@ impl Trail {
     }
 }
 
-/// The absolute path of what `path` names, without links, `.` and `..`.
+/// The absolute path of `path`, without links, `.` and `..`.
 pub(crate) fn canonical(state: &Ext4State, path: &[u8]) -> Result<Vec<u8>> {
     let mut trail = Trail::default();
     walk(state, state.inode(ROOT)?, path, true, Some(&mut trail))?;
@@ -53,19 +53,19 @@ pub(crate) fn canonical(state: &Ext4State, path: &[u8]) -> Result<Vec<u8>> {
     Ok(trail.steps.iter().flat_map(|(_, name)| [b"/", name.as_slice()]).flatten().copied().collect())
 }
 
-/// Finds what `path` names.
+/// Resolves `path` to its inode.
 pub(crate) fn resolve(state: &Ext4State, path: &[u8], follow_last: bool) -> Result<Arc<Inode>> {
     walk(state, state.inode(ROOT)?, path, follow_last, None)
 }
 
-/// What a name leads to, and the directory's spelling of it if that is another one.
+/// The inode that a name leads to, and the directory's spelling of the name if that differs.
 pub(super) type Last = Option<(Arc<Inode>, Option<Vec<u8>>)>;
 
-/// Calls `act` where `path` ends: with the directory, its names taken from the look-up on, the last name, and what that
-/// leads to. Last names that are symbolic links are followed if `follow` says so, to where the last one leads.
+/// Calls `act` at the end of `path`: with the directory, its names locked since the look-up, the last name, and the
+/// inode it leads to. If `follow`, a last name that is a symbolic link is followed to the final target.
 ///
 /// # Errors
-/// [`Error::IsDirectory`] for a path without a last name; those of finding it; those of `act`.
+/// [`Error::IsDirectory`] for a path without a last name; those of resolving it; those of `act`.
 pub(super) fn at_last<T>(
     state: &Ext4State,
     path: &[u8],
@@ -76,7 +76,7 @@ pub(super) fn at_last<T>(
     for _ in 0..=LINKS_MAX {
         let (parent, name) = self::parent(state, &start, &rest)?;
         let Some(name) = name else { return Err(Error::IsDirectory) };
-        // Taken until the end: nobody else adds or removes the name in between.
+        // Locked until the end, so that nobody adds or removes the name in between.
         let names = Directories::one(&parent);
         match dir::look_up(state, &parent, &name)? {
             None if rest.ends_with(b"/") => return Err(Error::IsDirectory),
@@ -95,8 +95,8 @@ pub(super) fn at_last<T>(
     Err(Error::TooManyLinks)
 }
 
-/// The directory in which the last name of `path` is looked for, and that name. None for a path that ends in `.` or
-/// `..`, or names the root. Paths start at the root, or in `start` if they have no slash first.
+/// The parent directory of `path`, and its last name. `None` for a path that ends in `.` or `..`, or is the root. Paths
+/// start at the root, or in `start` if they have no leading slash.
 pub(super) fn parent(
     state: &Ext4State,
     start: &Arc<Inode>,
@@ -135,7 +135,7 @@ fn walk(
         if name == b"." {
             continue;
         }
-        // As long as the name is there, the number is this file's.
+        // While the name exists, its inode number cannot be reused.
         let names = current.steady_names();
         let found = dir::look_up(state, &current, &name)?.ok_or(Error::NotFound)?;
         let next = state.inode(found.ino)?;

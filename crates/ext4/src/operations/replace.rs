@@ -1,7 +1,7 @@
-//! Other contents for a name: a new file is filled while it has none, then takes the name in one handle.
+//! Replaces the file at a name: a new file is filled while it has no name, then takes the name in one handle.
 //!
-//! So whatever fails, and whenever a crash comes, the name leads to the old file, whole, or to the new one, whole. What
-//! was not finished is an orphan: it goes with its last user, or with the next open for writing.
+//! So after any failure or crash the name leads to the old file, whole, or to the new one, whole. An unfinished new
+//! file is an orphan: it is freed with its last user, or by the next open for writing.
 
 use super::create::{self, INHERITED, NewFile};
 use super::directories::Directories;
@@ -20,21 +20,22 @@ use crate::inode::{Ext4State, Inode, check_overwrite};
 use crate::seam::Ext4;
 use std::sync::Arc;
 
-/// A file that has no name yet, and the place where it is to get one.
+/// A new file without a name, and the name it will take.
 pub(crate) struct Begun {
     pub(crate) inode: Arc<Inode>,
     parent: Arc<Inode>,
     name: Vec<u8>,
 }
 
-/// Makes a file without a name that is to take the name `path`. Symbolic links are followed. If a file is there, the
-/// new one has its attributes, otherwise those of `new`.
+/// Creates a file without a name that will take the name `path`. Symbolic links are followed. If a file exists there,
+/// the new one copies its attributes; otherwise it gets those of `new`.
 ///
 /// # Errors
 /// [`Error::NotRegular`], [`Error::IsDirectory`]; [`Error::NotPermitted`] if the file or its directory must not change;
-/// [`Error::Incompatible`]; [`Error::NoSpace`]; [`Error::Corrupt`]; those of finding it. Nothing was changed then.
+/// [`Error::Incompatible`]; [`Error::NoSpace`]; [`Error::Corrupt`]; those of resolving the path. Nothing was changed
+/// then.
 pub(crate) fn begin(fs: &Ext4, path: &[u8], new: &NewFile) -> Result<Begun> {
-    // What cannot be freed waits, and is not this file's concern.
+    // A failure to free another inode must not fail this call: it is retried later.
     let _waits = fs.files().free_left();
     let place = path::at_last(&fs.state, path, true, |parent, _, name, found| {
         check(&fs.state, parent, name, found.as_ref())?;
@@ -45,7 +46,7 @@ pub(crate) fn begin(fs: &Ext4, path: &[u8], new: &NewFile) -> Result<Begun> {
     let files = fs.files();
     match &old {
         None => create::refuse_default_acl(&fs.state, &parent)?,
-        // It will be freed: what is damaged keeps its name.
+        // It will be freed, and a damaged file cannot be: then refuse now.
         Some(old) if old.disk().links == 1 => files.check_frees_all(old)?,
         Some(_) => {}
     }
@@ -58,7 +59,7 @@ pub(crate) fn begin(fs: &Ext4, path: &[u8], new: &NewFile) -> Result<Begun> {
     Ok(Begun { inode, parent, name })
 }
 
-/// Whether a new file may take this name.
+/// Checks that a new file may take this name.
 fn check(
     state: &Ext4State,
     parent: &Inode,
@@ -77,7 +78,7 @@ fn check(
     check_overwrite(&state.superblock, old)
 }
 
-/// One handle: an inode among the orphans, and a block for its attributes. `None`: a commit has to come first.
+/// One handle: an inode in the orphan chain, and a block for its attributes. `None`: a commit has to come first.
 fn make(files: &Files<'_>, parent: &Inode, old: Option<&Inode>, new: &NewFile) -> Result<Option<Arc<Inode>>> {
     let state = files.state;
     let new = crate::alloc::inode::NewInode { links: 0, ..create::describe(state, parent, new) };
@@ -86,7 +87,7 @@ fn make(files: &Files<'_>, parent: &Inode, old: Option<&Inode>, new: &NewFile) -
         if create::awaits_commit(state) {
             return Ok(Ok(None));
         }
-        // Read again: it may have changed since it was looked at.
+        // Read it again: it may have changed since the check.
         let old = old.map(|old| Draft::load(&Direct(state), old.ino())).transpose()?;
         let mut made = match create::make(blocks, files, parent, &new) {
             Ok(made) => made,
@@ -109,11 +110,10 @@ fn make(files: &Files<'_>, parent: &Inode, old: Option<&Inode>, new: &NewFile) -
     made.map(|made| Ok(state.nameless(state.inode_made(made)?))).transpose()
 }
 
-/// Gives the new file its name, in one handle, and takes that from the file that has it by then. The file keeps its
-/// other names.
+/// Gives the new file its name in one handle, taking it from the file that has it by then, which keeps its other names.
 ///
 /// # Errors
-/// As of [`begin`]: the old file has its name. Those of freeing the old file: the new one has the name.
+/// As of [`begin`]: the name still leads to the old file. Those of freeing the old file: the name leads to the new one.
 pub(crate) fn finish(fs: &Ext4, begun: Begun) -> Result<()> {
     let (state, files) = (&fs.state, fs.files());
     let Begun { inode: new, parent, name } = begun;

@@ -1,4 +1,4 @@
-//! A name of a file is removed, and with its last name the file.
+//! Removes a name of a file, and frees the file with its last name.
 
 use super::create;
 use super::directories::Directories;
@@ -16,15 +16,15 @@ use crate::seam::Ext4;
 use std::sync::Arc;
 use uext4_ondisk::ext4::InodeFlags;
 
-/// Removes a name of anything but a directory. With the last one the file is freed, when its last user is gone.
+/// Removes a name of anything but a directory. After the last one, the file is freed when its last user has gone.
 ///
 /// # Errors
 /// [`Error::NotFound`], [`Error::IsDirectory`]; [`Error::NotPermitted`] for immutable and append-only files and
 /// directories; [`Error::Incompatible`] if this version cannot free the file, [`Error::Corrupt`] if its record, its map
-/// or the bitmaps of what it has are damaged: nothing was changed then. Those of freeing it: the name is gone then.
+/// or its bitmaps are damaged, with nothing changed. Those of freeing it: the name is gone then.
 pub(crate) fn remove_file(fs: &Ext4, path: &[u8]) -> Result<()> {
     let files = fs.files();
-    // As for a file that is made.
+    // A failure here must not fail this call: it is retried later.
     let _waits = files.free_left();
     look_ahead(fs, path)?;
     let inode = path::at_last(&fs.state, path, false, |parent, names, name, found| {
@@ -43,8 +43,8 @@ pub(crate) fn remove_file(fs: &Ext4, path: &[u8]) -> Result<()> {
     entry::end_use(&files, inode)
 }
 
-/// Looks at all that freeing the file would look at, if this is its last name: what is damaged keeps the name. That may
-/// take long, so no lock is held. Who changes the file or the name meanwhile is seen by the checks in the handle.
+/// Checks everything that freeing the file would read, if this is its last name: a damaged file keeps its name. This
+/// may take long, so no lock is held. The checks in the handle catch changes made meanwhile.
 fn look_ahead(fs: &Ext4, path: &[u8]) -> Result<()> {
     let (state, files) = (&fs.state, fs.files());
     let (parent, name) = path::parent(state, &state.inode(ROOT)?, path)?;
@@ -60,7 +60,7 @@ fn look_ahead(fs: &Ext4, path: &[u8]) -> Result<()> {
     }
 }
 
-/// Whether a name of this file may be removed from this directory, or led elsewhere.
+/// Checks that a name of this file may be removed from this directory, or redirected.
 pub(super) fn check(state: &Ext4State, parent: &Inode, inode: &Inode) -> Result<()> {
     let protected = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
     if parent.disk().flags.contains(InodeFlags::APPEND) {
@@ -72,10 +72,10 @@ pub(super) fn check(state: &Ext4State, parent: &Inode, inode: &Inode) -> Result<
     }
     let superblock = &state.superblock;
     if inode.ino() < superblock.geometry.first_inode() || is_system_file(superblock, inode.ino()) {
-        return Err(Error::NotPermitted("a file of the volume's own"));
+        return Err(Error::NotPermitted("an internal file of the volume"));
     }
     match disk.links {
-        0 => Err(state.corrupt_inode(inode.ino(), "a name leads to it, but it has no links")),
+        0 => Err(state.corrupt_inode(inode.ino(), "a name leads to it, but its link count is 0")),
         1 => {
             let ground = Direct(state);
             check_frees(&ground, &Draft::load(&ground, inode.ino())?)
@@ -84,7 +84,7 @@ pub(super) fn check(state: &Ext4State, parent: &Inode, inode: &Inode) -> Result<
     }
 }
 
-/// One handle: name, link count, and the chain of orphans.
+/// One handle: name, link count, and the orphan chain.
 fn remove(
     files: &Files<'_>,
     parent: &Arc<Inode>,
@@ -97,7 +97,7 @@ fn remove(
         step.unlink(inode)?;
         let draft = step.look(inode)?;
         if draft.disk.links == 0 {
-            // The other name may have gone since it was looked at.
+            // Another name may have been removed since the check.
             check_frees(step.blocks, draft)?;
         }
         step.remove(parent, name, inode.ino())?;
