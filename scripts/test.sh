@@ -6,7 +6,22 @@ cd "$(dirname "$0")/.."
 . scripts/steps.sh
 
 lint() { cargo clippy --workspace --all-targets --quiet -- -D warnings; }
-documents() { RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --quiet; }
+documents() {
+    RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --quiet &&
+        face_names
+}
+# A type that a call of the library takes or gives, but that the library does not name, is a link to another crate.
+# Methods that the crates below call on such types may take what users need not name (`hidden_names`).
+hidden_names='/trait\.\(Routing\|LogMap\)\.\|/struct\.\(BufferCache\|Tag\|Tags\|Revokes\)\.\|/enum\.TagChecksum\.'
+face_names() {
+    local pages=${CARGO_TARGET_DIR:-target}/doc/uext4
+    [ -e "$pages/index.html" ] || { echo "no pages of the library in $pages"; return 1; }
+    if grep -rE --include='*.html' -o 'href="[./]*uext4_[a-z0-9]+/[^"#]*' "$pages" |
+        sort -u | grep -v "$hidden_names"; then
+        echo "the library has no name of its own for these (crates/ext4/src/face)"
+        return 1
+    fi
+}
 # Tests named vm_ run in the step `vm`.
 tests() { cargo test --workspace --no-fail-fast -- --skip vm_; }
 # Models replace std's atomics in the whole dependency tree, so they have a build of their own.

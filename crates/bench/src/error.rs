@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 use std::io;
-use uext4::blockdev;
+use uext4::device;
 
 /// Result of everything here.
 pub type Result<T> = std::result::Result<T, BenchError>;
@@ -64,7 +64,7 @@ impl Cause for uext4::Error {
     }
 }
 
-impl Cause for blockdev::Error {
+impl Cause for device::Error {
     fn while_doing(self, doing: String) -> BenchError {
         BenchError::Library { doing, error: self.into() }
     }

@@ -22,7 +22,7 @@ use super::volume::Bed;
 use super::work::{Latencies, Tally};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use uext4::blockdev::Description;
+use uext4::device::Description;
 use uext4::{Counter, QueueFacts, Switches};
 
 /// Rounds between two changes of mount, or two openings.

@@ -4,7 +4,7 @@ use super::arm::Arm;
 use super::error::{BenchError, Result};
 use super::session::Requests;
 use super::work::Tally;
-use uext4::blockdev::Capabilities;
+use uext4::device::Capabilities;
 use uext4::{Counter, Stats, Switches};
 
 /// What the expectation depends on.
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(expected(off, &small, tally, Counter::DioCounted), Expected::Exactly(10));
         let bare = Facts { journal: false, ..FACTS };
         assert_eq!(expected(off, &bare, tally, Counter::OverwritesWithoutHandle), Expected::Exactly(7));
-        let dax = Some(uext4::blockdev::DaxKind::Msync);
+        let dax = Some(uext4::device::DaxKind::Msync);
         let dax = Facts { device: Capabilities { dax, ..FACTS.device }, ..FACTS };
         assert_eq!(expected(on, &dax, tally, Counter::DioCounted), Expected::Exactly(0));
         assert_eq!(expected(off, &dax, tally, Counter::DioCounted), Expected::Exactly(17));

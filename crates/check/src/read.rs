@@ -1,7 +1,7 @@
 //! Reading blocks of the device in large pieces, each thread with memory of its own.
 
 use std::sync::Arc;
-use uext4::blockdev::{Buffer, BufferPool, Device};
+use uext4::device::{Buffer, BufferPool, Device};
 use uext4::{Error, Result};
 
 /// Reads blocks and remembers the piece that it read last.

@@ -10,7 +10,7 @@ use crate::{
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use uext4::blockdev::Device;
+use uext4::device::Device;
 use uext4::{Error, RecoveryInfo, RecoveryState, Result, Volume, VolumeOptions};
 use uext4_ondisk::ext4::{Compat, RoCompat, State, Superblock};
 use uext4_ondisk::{Group, Place};

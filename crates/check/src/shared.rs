@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use uext4::Result;
-use uext4::blockdev::Device;
+use uext4::device::Device;
 use uext4_ondisk::ext4::{DirFormat, FileType, GroupDescriptor, RoCompat, Superblock};
 use uext4_ondisk::{Group, Ino, Pblk, Place};
 

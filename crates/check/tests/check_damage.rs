@@ -7,7 +7,7 @@ use common::{Image, within};
 use std::sync::Arc;
 use std::time::Duration;
 use uext4::VolumeOptions;
-use uext4::blockdev::Device;
+use uext4::device::Device;
 use uext4_check::{CheckOptions, Report, Severity, check_device};
 use uext4_ondisk::ext4::{
     DirBlockKind, GroupDescriptor, GroupFlags, Inode, update_dir_checksum, update_extent_checksum,

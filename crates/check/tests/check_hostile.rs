@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use uext4::VolumeOptions;
-use uext4::blockdev::Device;
+use uext4::device::Device;
 use uext4_check::{CheckOptions, Report, check_device};
 use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::{GroupDescriptor, update_inode_checksum};
@@ -303,9 +303,7 @@ fn a_sparse_volume_of_a_tebibyte_takes_memory_for_what_it_uses() {
     VolumeBuilder::new(1 << 40).args(["-N", "131072", "-m", "0", "-J", "size=4"]).format(&path);
     let open = |path: &Path| {
         let spec = uext4::DeviceSpec::parse(path.to_str().unwrap()).unwrap();
-        uext4::blockdev::open(&spec, uext4::blockdev::OpenOptions { write: false, force: false })
-            .unwrap()
-            .device
+        uext4::device::open(&spec, uext4::device::OpenOptions { write: false, force: false }).unwrap().device
     };
     // A bit for each of its blocks would be 32 MiB.
     let report = bounded("sparse", open(&path), 16 << 20).unwrap();

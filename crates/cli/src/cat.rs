@@ -10,7 +10,7 @@ use std::fs::File as HostFile;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use uext4::blockdev::spec::Locator;
+use uext4::device::Locator;
 use uext4::{DeviceSpec, Volume};
 
 /// `uext4 cat`.

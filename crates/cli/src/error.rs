@@ -53,7 +53,7 @@ impl CliError {
         // The device's own name stands in the argument already.
         let named = match &error {
             uext4::Error::Io(failed) => match &**failed {
-                uext4::blockdev::Error::Open { path: device, .. } => Some(format!("{device}: ")),
+                uext4::device::Error::Open { path: device, .. } => Some(format!("{device}: ")),
                 _ => None,
             },
             _ => None,

@@ -11,7 +11,7 @@ use clap::{Args, ValueHint};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::ffi::OsString;
-use uext4::blockdev::{BufferPool, Capabilities, DaxKind, Device, Driving, Sharing};
+use uext4::device::{BufferPool, Capabilities, DaxKind, Device, Driving, Sharing};
 use uext4::{DescriptorDamage, Error, Fence, Info, RecoveryInfo, RecoveryReport, Switches, Volume};
 use uext4_ondisk::ext4::{
     ErrorRecord, MmpBlock, MmpOwner, OnError, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
-use uext4::blockdev::{self, Device};
+use uext4::device::{self, Device};
 use uext4::{DeviceSpec, File, OpenOptions, Switches, Target, Volume, VolumeOptions};
 
 /// A parsed `DEVICE:/path` argument.
@@ -182,8 +182,8 @@ impl<'g> How<'g> {
 
     /// Opens a device, to look at it before the volume on it.
     pub fn open_device(&self, spec: &DeviceSpec) -> Result<Arc<dyn Device>, uext4::Error> {
-        let how = blockdev::OpenOptions { write: self.write, force: self.force };
-        let device = blockdev::open(spec, how)?.device;
+        let how = device::OpenOptions { write: self.write, force: self.force };
+        let device = device::open(spec, how)?.device;
         Ok(match &self.globals.trace {
             Some(tracer) => tracer.wrap(device),
             None => device,

@@ -5,7 +5,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use uext4::blockdev::spec;
+use uext4::device;
 use uext4::{FileKind, Metadata, Timestamp};
 
 /// `name` for a person: control characters, line and direction marks and bytes that are not UTF-8 become
@@ -112,7 +112,7 @@ pub fn base64(bytes: &[u8]) -> String {
 
 /// Bytes from `4096`, `4k`, `64M`, `1.5G`, `2TiB`, `0x1000` (powers of 1024), `10MB` (of 1000).
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    spec::parse_size(text).ok_or_else(|| {
+    device::parse_size(text).ok_or_else(|| {
         format!(
             "`{text}` is no size of up to 64 bits: a number, perhaps with k, m, g, t, p or e (1.5g, 10MB)"
         )

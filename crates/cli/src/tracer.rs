@@ -5,8 +5,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use uext4::blockdev::Device;
-use uext4::blockdev::layer::{Counters, CountingDevice, Counts, TraceEvent, TracePhase, TraceSink};
+use uext4::device::Device;
+use uext4::device::{Counters, CountingDevice, Counts, TraceEvent, TracePhase, TraceSink};
 use uext4::{Counter, LastStats};
 
 /// What the totals tell of the volumes.

@@ -2,7 +2,7 @@
 //!
 //! [`Volume::open`] takes text in the device grammar ([`DeviceSpec`]) or a path ([`ToDevice`] says which is which). A
 //! [`File`] reads and overwrites directly: position, length and memory must obey the device's alignment
-//! ([`Device::geometry`](blockdev::Device::geometry); 4096 is enough for nearly every device), or the call fails.
+//! ([`Device::geometry`](device::Device::geometry); 4096 is enough for nearly every device), or the call fails.
 //! Beside each direct call stands one for any bytes in any memory, and a [`Cursor`] for `std::io`. An [`IoQueue`] makes
 //! the direct calls asynchronously.
 //!
@@ -65,9 +65,8 @@
 //! e2fsck comes first. Times of overwrites live in memory until the next change of the inode, `sync_all`, or the end
 //! of the file or the volume. [`Volume::close`], or dropping the last clone, brings everything home.
 //!
-//! Every type that a call here takes or gives has a name in this crate. Many come from the crates below, so those are
-//! re-exported whole ([`blockdev`], [`ondisk`], [`iomap`], [`jbd2`], [`buffer`]). Use only what the calls of this crate
-//! need.
+//! Every type that a call here takes or gives has a name in this crate: the types of devices in [`device`], of the
+//! journal in [`journal`], of the on-disk format in [`format`](mod@format). No other crate of this project is needed.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
@@ -102,25 +101,20 @@ pub use face::target::Target;
 pub use face::to_device::ToDevice;
 pub use face::volume::{LastStats, Volume};
 pub use face::walk::{Visit, Walk, WalkEntry, WalkError, WalkOptions};
+pub use face::{device, format, journal, plan};
 pub use ground::damage::DescriptorDamage;
 pub use ground::error::{Allocation, Error, Limit, Result};
 pub use ground::foreign::{Contents, Foreign};
 pub use ground::options::{DEPTH_MAX, OpenOptions, QueueOptions, VolumeOptions};
 pub use ground::recovered::{RecoveryInfo, RecoveryState};
 pub use inode::metadata::{FileKind, InodeFlags, Metadata, Timestamp};
-pub use uext4_blockdev as blockdev;
 pub use uext4_blockdev::spec::DeviceSpec;
 pub use uext4_blockdev::{Ask, Buffer, BufferPool, Priority, PriorityClass, QueueFacts};
-pub use uext4_buffer as buffer;
-pub use uext4_iomap as iomap;
-pub use uext4_iomap::plan;
 pub use uext4_iomap::{
-    BadSwitch, Counter, Fence, FileSlot, Payload, Piece, Range, RawCompletion, RawQueue, ReadFlags,
-    SWITCH_NAMES, State, Stats, Switches, WriteFlags,
+    BadSwitch, Completion as CompletionOf, Counter, Error as RawError, Fence, FileSlot, Payload, Piece,
+    Range, RawCompletion, RawQueue, ReadFlags, SWITCH_NAMES, State, Stats, Switches, WriteFlags,
 };
-pub use uext4_jbd2 as jbd2;
 pub use uext4_jbd2::{FastCommits, JournalInfo, LogEnd, RecoveryReport};
-pub use uext4_ondisk as ondisk;
 pub use uext4_ondisk::ext4::{Acl, AclEntry, AclTag, MmpBlock, MmpOwner, Superblock};
 pub use uext4_ondisk::{Corrupt, CorruptKind, Ino, Place};
 pub use xattr::{AclKind, XATTR_SIZE_MAX, Xattr, XattrName, XattrNames, Xattrs};

@@ -7,7 +7,7 @@ use common::sample::{DATA, DATA_SIZE, FRAG, FRAG_SIZE, sample};
 use common::{open_ro, open_rw, patterned, read_all, read_only, read_write};
 use std::collections::HashMap;
 use std::sync::Arc;
-use uext4::blockdev::{
+use uext4::device::{
     Capabilities, Description, Device, Geometry, Queue, QueueOptions as DeviceQueueOptions,
     Result as DeviceResult, WriteDurability,
 };

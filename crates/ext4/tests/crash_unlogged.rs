@@ -10,7 +10,7 @@ use common::sample::sample_with;
 use common::{Image, open_ro, open_rw, patterned, read_all, read_only, read_write};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use uext4::blockdev::Op;
+use uext4::device::Op;
 use uext4::{Error, Fallocate, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::crash::{Options, assert_states};
 use uext4_testkit::device::{CrashDevice, CrashHandle, CrashOptions, Fault, FaultDevice, FaultOn};

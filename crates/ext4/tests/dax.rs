@@ -7,8 +7,8 @@ use common::{aligned, assert_same_bytes, patterned, read_all, read_only, read_wr
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use uext4::blockdev::layer::{CountingDevice, TraceEvent, TracePhase, TraceSink};
-use uext4::blockdev::{self, Device, Op};
+use uext4::device::{self, Device, Op};
+use uext4::device::{CountingDevice, TraceEvent, TracePhase, TraceSink};
 use uext4::explain::{Explanation, Query};
 use uext4::plan::Sync;
 use uext4::{
@@ -207,8 +207,8 @@ fn written(events: &Mutex<Vec<TraceEvent>>, work: impl FnOnce()) -> u64 {
 fn an_append_writes_each_byte_once_and_explain_says_so() {
     let (_scratch, path) = mapped_image();
     let spec = DeviceSpec::parse(&format!("dax:{}", path.display())).unwrap();
-    let how = blockdev::OpenOptions { write: true, force: false };
-    let device = blockdev::open(&spec, how).unwrap().device;
+    let how = device::OpenOptions { write: true, force: false };
+    let device = device::open(&spec, how).unwrap().device;
     let events = Arc::new(Mutex::new(Vec::new()));
     let sink: TraceSink = {
         let events = events.clone();

@@ -5,8 +5,8 @@ use crate::common;
 use common::sample::sample;
 use common::{aligned, patterned, read_write};
 use std::sync::{Arc, Mutex};
-use uext4::blockdev::layer::{CountingDevice, TraceEvent, TracePhase};
-use uext4::blockdev::{self, Device, Op};
+use uext4::device::{self, Device, Op};
+use uext4::device::{CountingDevice, TraceEvent, TracePhase};
 use uext4::{
     DeviceSpec, OpenOptions, Priority, PriorityClass, QueueOptions, Volume, VolumeOptions, WriteFlags,
 };
@@ -56,7 +56,7 @@ fn several_buffers_are_one_request_where_the_device_takes_vectors() {
         } else {
             sample().save(&image);
             let spec = DeviceSpec::parse(&format!("{scheme}:{}", image.display())).unwrap();
-            blockdev::open(&spec, blockdev::OpenOptions { write: true, force: false }).unwrap().device
+            device::open(&spec, device::OpenOptions { write: true, force: false }).unwrap().device
         };
         let traced = Traced::new(device);
         let file = traced.volume.open_file("/data", read_write()).unwrap();
@@ -105,7 +105,7 @@ fn requests_have_the_priority_of_their_file_or_queue() {
     let image = scratch.file("image");
     sample().save(&image);
     let spec = DeviceSpec::parse(&format!("file:{}", image.display())).unwrap();
-    let opened = blockdev::open(&spec, blockdev::OpenOptions { write: true, force: false }).unwrap();
+    let opened = device::open(&spec, device::OpenOptions { write: true, force: false }).unwrap();
     let traced = Traced::new(opened.device);
     let idle = Priority::new(PriorityClass::Idle, 0).unwrap();
     let low = Priority::new(PriorityClass::BestEffort, 7).unwrap();

@@ -14,8 +14,8 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use uext4::blockdev::layer::{CountingDevice, Mask, MaskDevice, TraceEvent, TracePhase, TraceSink};
-use uext4::blockdev::{self, Capabilities, Device, Op};
+use uext4::device::{self, Capabilities, Device, Op};
+use uext4::device::{CountingDevice, Mask, MaskDevice, TraceEvent, TracePhase, TraceSink};
 use uext4::explain::{DeviceRequest, Explanation, Query};
 use uext4::plan::{Edges, Finish, Sync};
 use uext4::{
@@ -506,7 +506,7 @@ fn watched(kind: Kind, layout: &Layout, image: &Image, path: &Path) -> Arc<dyn D
     };
     image.save(path);
     let spec = DeviceSpec::parse(&format!("{spec}:{}", path.display())).unwrap();
-    blockdev::open(&spec, blockdev::OpenOptions { write: true, force: false }).unwrap().device
+    device::open(&spec, device::OpenOptions { write: true, force: false }).unwrap().device
 }
 
 #[test]

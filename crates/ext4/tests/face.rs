@@ -1,14 +1,12 @@
 //! Whatever a call of the library takes or gives has a name in the library: a program needs no other crate.
 
-use uext4::blockdev::spec::{Cache, Locator, Scheme, SpecOptions};
-use uext4::blockdev::{
-    Capabilities, DaxKind, Description, Device, DeviceQueue, Done, Full, Geometry, Memory, Misaligned, Op,
-    Queue, Request, Sharing, Wait, WriteDurability,
+use uext4::device::{
+    self, Cache, Capabilities, DaxKind, Description, Device, DeviceQueue, Done, Full, Geometry, Locator,
+    Memory, Misaligned, Op, Queue, Request, Scheme, Sharing, SpecOptions, Wait, WriteDurability,
 };
 use uext4::explain::{DeviceRequest, Explanation, Query};
-use uext4::ondisk::ext4::{Compat, Features, Incompat, RoCompat};
-use uext4::ondisk::jbd2::{JournalFeatures, JournalSuperblock};
-use uext4::ondisk::{BlockRange, Group, Lblk, Pblk};
+use uext4::format::{self, BlockRange, Compat, Features, Group, Incompat, Lblk, Pblk, RoCompat};
+use uext4::journal::{self, JournalFeatures, JournalSuperblock};
 use uext4::plan::{Durability, Edges, GateMode, JournalWork, Plan, Route, Summary, Sync, View};
 use uext4::*;
 
@@ -23,53 +21,27 @@ fn every_type_of_the_face_has_a_name() {
     named::<(IoQueue, QueueOptions, RawQueue, Walk, WalkOptions)>();
     named::<(XattrNames, Xattrs<'_>, Xattr<'_>, XattrName, AclKind, Acl, AclEntry, AclTag)>();
     // Error
-    named::<(Error, Result<()>, Allocation, blockdev::Error, Misaligned, jbd2::Error, Corrupt, CorruptKind)>(
+    named::<(Error, Result<()>, Allocation, device::Error, Misaligned, journal::Error, Corrupt, CorruptKind)>(
     );
-    named::<(Place, iomap::Error, buffer::Error, jbd2::AbortCause, jbd2::ExtendRefusal, jbd2::Damage)>();
+    named::<(Place, journal::AbortCause, journal::ExtendRefusal, journal::Damage)>();
     // Info and what lies in it
     named::<(Description, Geometry, Capabilities, DaxKind, Sharing, Fence, JournalInfo, MmpOwner)>();
     named::<(DescriptorDamage, RecoveryInfo, RecoveryState, RecoveryReport, FastCommits, LogEnd)>();
-    named::<(jbd2::Tid, JournalSuperblock, JournalFeatures, jbd2::Result<()>, buffer::BufferCache)>();
-    named::<(&dyn jbd2::LogMap, ondisk::jbd2::LogFormat)>();
+    named::<(journal::Tid, JournalSuperblock, JournalFeatures, journal::LogFormat)>();
     // Metadata, Superblock
     named::<(FileKind, InodeFlags, Timestamp, Features, Compat, Incompat, RoCompat, BlockRange)>();
-    named::<(Group, Lblk, Pblk, ondisk::ext4::Geometry, ondisk::ext4::HashSettings, ondisk::ext4::State)>();
-    named::<(ondisk::ext4::ErrorLog, ondisk::ext4::JournalLocation, ondisk::ext4::MmpSettings)>();
+    named::<(Group, Lblk, Pblk, format::Geometry, format::HashSettings, format::State)>();
+    named::<(format::ErrorLog, format::JournalLocation, format::MmpSettings)>();
     // File, Cursor
     named::<(MapIter<'_>, Piece, State, Range, WriteFlags, Switches, BadSwitch, Counter, Cursor)>();
     named::<(Query, Explanation, DeviceRequest, Plan, Route, GateMode, JournalWork, Edges)>();
-    named::<(Durability, plan::Finish, plan::Request, Summary, Sync, View)>();
+    named::<(Durability, plan::Finish, plan::Request, Summary, Sync, View, plan::MapKind, plan::DiskSize)>();
     // IoQueue, RawQueue
     named::<(FileSlot, Buffer, BufferPool, Completion, Completions<'_>, QueueFacts, Ask, Payload)>();
-    named::<(RawCompletion, iomap::Completion<Error>)>();
+    named::<(RawCompletion, RawError, CompletionOf<Error>)>();
     // Walk
     named::<(WalkEntry<'_>, Visit, WalkError)>();
     // Device, DeviceSpec
     named::<(Scheme, Locator, SpecOptions, Cache, Queue, &dyn DeviceQueue, Request, Done, Full, Op, Wait)>();
-    named::<(WriteDurability, Memory, blockdev::QueueOptions, blockdev::OpenOptions, blockdev::Opened)>();
-    fn routes<R: iomap::switches::Routing>(routing: R) -> Switches {
-        routing.switches()
-    }
-    assert_eq!(routes(Switches::OFF), Switches::OFF);
-}
-
-/// What makes the list above complete: a type of the face is this crate's, std's, or one of the crates below, and those
-/// are here whole. That no crate has a type without a name is rustc's word (`unnameable_types`).
-#[test]
-fn the_crates_below_are_re_exported_whole() {
-    let read =
-        |file: &str| std::fs::read_to_string(format!("{}/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
-    let (manifest, face) = (read("Cargo.toml"), read("src/lib.rs"));
-    let dependencies = manifest.split("[dependencies]").nth(1).unwrap().split('[').next().unwrap();
-    let below: Vec<&str> = dependencies
-        .lines()
-        .filter_map(|line| line.strip_prefix("uext4-")?.split(['.', ' ', '=']).next())
-        .collect();
-    assert!(below.len() >= 5, "{below:?}");
-    for name in below {
-        let whole = format!("pub use uext4_{name} as {name};");
-        assert!(face.lines().any(|line| line == whole), "lib.rs lacks `{whole}`");
-    }
-    let workspace = read("../../Cargo.toml");
-    assert!(workspace.lines().any(|line| line.starts_with("unnameable_types = ")), "the lint is off");
+    named::<(WriteDurability, Memory, device::QueueOptions, device::OpenOptions, device::Opened)>();
 }

@@ -7,7 +7,7 @@ use common::fast::{Records, fsck_clean, plant_into, writable};
 use common::{Image, open_ro};
 use std::path::Path;
 use std::sync::Arc;
-use uext4::blockdev::layer::CountingDevice;
+use uext4::device::CountingDevice;
 use uext4::{Volume, VolumeOptions};
 use uext4_testkit::{Need, Scratch, VolumeBuilder, needs};
 

@@ -7,8 +7,8 @@ use common::sample::{FRAG_SIZE, expected, sample};
 use common::{aligned, assert_same_bytes, patterned, read_all, read_only, read_write, within};
 use std::sync::Arc;
 use std::time::Duration;
-use uext4::blockdev::Op;
-use uext4::blockdev::engine::MemoryDevice;
+use uext4::device::MemoryDevice;
+use uext4::device::Op;
 use uext4::{Counter, Error, File, QueueOptions, Result, Switches, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultHandle, FaultOn};
 

@@ -7,7 +7,7 @@ use common::sample::sample_with;
 use common::{Image, open_rw, patterned, read_all, read_only, read_write, within};
 use std::sync::Arc;
 use std::time::Duration;
-use uext4::blockdev::engine::MemoryDevice;
+use uext4::device::MemoryDevice;
 use uext4::{Error, QueueOptions, Result, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::device::{Fault, FaultDevice, FaultHandle, FaultOn};
 use uext4_testkit::{Need, Scratch, needs, oracle};

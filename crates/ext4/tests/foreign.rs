@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use uext4::blockdev::partition::Scheme;
+use uext4::device::partition::Scheme;
 use uext4::{Contents, Error, Foreign, Volume, VolumeOptions};
 use uext4_testkit::{Need, Scratch, VolumeBuilder, needs, oracle};
 

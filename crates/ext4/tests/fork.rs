@@ -5,8 +5,8 @@ use crate::common;
 use common::sample::sample;
 use common::{assert_same_bytes, read_write};
 use std::time::{Duration, Instant};
-use uext4::blockdev::Ask;
-use uext4::blockdev::Error as DeviceError;
+use uext4::device::Ask;
+use uext4::device::Error as DeviceError;
 use uext4::{Error, QueueOptions, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::{Scratch, oracle};
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
-use uext4::blockdev::layer::CountingDevice;
+use uext4::device::CountingDevice;
 use uext4::{DeviceSpec, Error, Volume, VolumeOptions};
 use uext4_ondisk::checksum::csum;
 use uext4_ondisk::ext4::{GroupDescriptor, Superblock};
@@ -66,9 +66,9 @@ fn huge(scratch: &Scratch, groups: u32, scattered: bool) -> PathBuf {
     path
 }
 
-fn device(path: &Path) -> Arc<dyn uext4::blockdev::Device> {
-    let how = uext4::blockdev::OpenOptions::default();
-    uext4::blockdev::open(&DeviceSpec::file(path), how).unwrap().device
+fn device(path: &Path) -> Arc<dyn uext4::device::Device> {
+    let how = uext4::device::OpenOptions::default();
+    uext4::device::open(&DeviceSpec::file(path), how).unwrap().device
 }
 
 #[test]

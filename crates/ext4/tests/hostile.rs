@@ -7,7 +7,7 @@ use common::hostile::{BLOCK, Bench, Layout, bare, explore, guarded, ino_of, meta
 use common::{Image, aligned, open_ro, open_rw, read_only, read_write, within};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use uext4::blockdev::Device;
+use uext4::device::Device;
 use uext4::{Error, Ino, Volume, VolumeOptions, WriteFlags};
 use uext4_ondisk::ext4::update_inode_checksum;
 use uext4_testkit::Rng;

@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use uext4::blockdev::Device;
+use uext4::device::Device;
 use uext4::{Error, Ino};
 use uext4_ondisk::ext4::{Inode, update_dir_checksum, update_htree_checksum};
 use uext4_testkit::{Need, Rng, needs};

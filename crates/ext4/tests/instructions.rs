@@ -58,13 +58,13 @@ fn measured_dax_write(file: &uext4::File, buf: &[u8], pos: u64) {
 }
 
 #[inline(never)]
-fn measured_raw_read(device: &dyn uext4::blockdev::Device, buf: &mut [u8], pos: u64) {
+fn measured_raw_read(device: &dyn uext4::device::Device, buf: &mut [u8], pos: u64) {
     black_box(device.read_at(buf, pos)).expect("read");
 }
 
 #[inline(never)]
-fn measured_raw_write(device: &dyn uext4::blockdev::Device, buf: &[u8], pos: u64) {
-    black_box(device.write_at(buf, pos, uext4::blockdev::WriteDurability::Cached)).expect("write");
+fn measured_raw_write(device: &dyn uext4::device::Device, buf: &[u8], pos: u64) {
+    black_box(device.write_at(buf, pos, uext4::device::WriteDurability::Cached)).expect("write");
 }
 
 /// A volume with one 16 MiB file of non-zero bytes.

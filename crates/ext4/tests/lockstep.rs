@@ -8,7 +8,7 @@ use common::sample::{DATA_SIZE, sample};
 use common::{Image, aligned, open_rw, patterned, read_all, read_write, within};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
-use uext4::blockdev::{
+use uext4::device::{
     Capabilities, Description, Device, Geometry, Queue, QueueOptions as DeviceQueueOptions, Result,
     WriteDurability,
 };

@@ -9,8 +9,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use uext4::blockdev::engine::{MemoryDevice, MemoryOptions};
-use uext4::blockdev::{self, Device, WriteDurability};
+use uext4::device::{self, Device, WriteDurability};
+use uext4::device::{MemoryDevice, MemoryOptions};
 use uext4::mkfs::{Defaults, Error, Made, Options, format};
 use uext4::{Volume, VolumeOptions};
 use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
@@ -263,7 +263,7 @@ fn memory(size: u64) -> Arc<dyn Device> {
 }
 
 fn write(device: &dyn Device, pos: u64, bytes: &[u8]) {
-    let mut buffer = blockdev::BufferPool::new(bytes.len()).unwrap().take(bytes.len()).unwrap();
+    let mut buffer = device::BufferPool::new(bytes.len()).unwrap().take(bytes.len()).unwrap();
     buffer.copy_from_slice(bytes);
     device.write_at(&buffer, pos, WriteDurability::Cached).unwrap();
 }

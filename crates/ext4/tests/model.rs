@@ -13,7 +13,7 @@ use layouts::{CLUSTERS, INLINE, LARGE, Layout, MIDDLE, NO_SUMS, SMALL};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use uext4::blockdev::Device;
+use uext4::device::Device;
 use uext4::{Fallocate, OpenOptions, WriteFlags};
 use uext4_testkit::rng::mix;
 use uext4_testkit::{KernelMount, LoopOptions, Need, Rng, Scratch, needs, oracle};
@@ -48,7 +48,7 @@ struct Run<'r> {
 impl Run<'_> {
     /// Plays these steps. Returns how many operations that were.
     fn play(&self, steps: &[u64], at: &mut usize) -> u64 {
-        let options = |options: &mut uext4::blockdev::engine::MemoryOptions| {
+        let options = |options: &mut uext4::device::MemoryOptions| {
             (options.volatile_cache, options.fua) = (true, true);
         };
         let mut device = self.layout.image().device_with(options);

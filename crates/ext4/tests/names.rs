@@ -7,8 +7,8 @@ use common::sample::{is_journaled, sample_with};
 use common::{Image, open_ro, open_rw, patterned, read_all, read_only, read_write};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use uext4::blockdev::Device;
-use uext4::blockdev::engine::MemoryDevice;
+use uext4::device::Device;
+use uext4::device::MemoryDevice;
 use uext4::{Error, File, OpenOptions, Volume, WriteFlags};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 

@@ -6,7 +6,7 @@ use common::hostile::Layout;
 use common::sample::sample_with;
 use common::{Image, aligned, open_rw, read_only, read_write};
 use std::sync::Barrier;
-use uext4::blockdev::{Device, WriteDurability};
+use uext4::device::{Device, WriteDurability};
 use uext4::{Error, Volume, VolumeOptions};
 use uext4_testkit::{Need, Scratch, needs, oracle};
 

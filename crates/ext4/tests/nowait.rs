@@ -5,7 +5,7 @@ use crate::common;
 use common::sample::{MIXED_ALLOCATED, MIXED_SIZE, sample};
 use common::{Image, aligned, read_all, read_only, read_write};
 use std::sync::Arc;
-use uext4::blockdev::layer::CountingDevice;
+use uext4::device::CountingDevice;
 use uext4::{
     Counter, Error, File, FileSlot, IoQueue, QueueOptions, ReadFlags, Switches, Volume, VolumeOptions,
     WriteFlags,

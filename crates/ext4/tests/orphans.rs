@@ -7,7 +7,7 @@ use common::sample::sample_with;
 use common::{Image, assert_unchanged, open_ro, open_rw, read_all, read_only};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use uext4::blockdev::Device;
+use uext4::device::Device;
 use uext4::{Error, Volume, VolumeOptions};
 use uext4_testkit::{KernelMount, LoopOptions, Need, Scratch, VolumeBuilder, needs, oracle};
 

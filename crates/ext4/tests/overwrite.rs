@@ -6,8 +6,8 @@ use crate::common;
 use common::sample::{DATA_SIZE, FRAG_SIZE, expected, sample, sample_with, seeded};
 use common::{Image, aligned, assert_same_bytes, open_rw, patterned, read_all, read_write};
 use std::sync::Arc;
-use uext4::blockdev::Device;
-use uext4::blockdev::layer::{CountingDevice, Counts, Mask, MaskDevice};
+use uext4::device::Device;
+use uext4::device::{CountingDevice, Counts, Mask, MaskDevice};
 use uext4::{Counter, File, QueueOptions, SWITCH_NAMES, Stats, Switches, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::Rng;
 

@@ -8,7 +8,7 @@ use common::sample::{is_journaled, with_pointers};
 use common::{Image, assert_same_bytes, open_rw, patterned, read_all, read_write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
-use uext4::blockdev::Op;
+use uext4::device::Op;
 use uext4::{Error, Fallocate, State, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Scratch, needs, oracle, with_kernel};

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use uext4::blockdev::Device;
+use uext4::device::Device;
 use uext4::explain::Query;
 use uext4::plan::{GateMode, Sync};
 use uext4::{Counter, Error, Fallocate, File, QueueOptions, Volume, VolumeOptions, WriteFlags};

@@ -8,8 +8,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use uext4::blockdev::layer::LatencyDevice;
-use uext4::blockdev::{Ask, Device, WriteDurability};
+use uext4::device::LatencyDevice;
+use uext4::device::{Ask, Device, WriteDurability};
 use uext4::{
     Buffer, Completion, Counter, Error, Fallocate, FileSlot, IoQueue, Payload, QueueOptions, State, Switches,
     Volume, VolumeOptions, WriteFlags,

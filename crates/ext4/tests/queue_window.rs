@@ -6,7 +6,7 @@ use common::sample::{DATA_SIZE, FRAG_SIZE, MIXED_SIZE, TAIL_SIZE, sample, sample
 use common::{Image, assert_same_bytes, open_rw, read_all, read_only, read_write, within};
 use std::sync::Arc;
 use std::time::Duration;
-use uext4::blockdev::{
+use uext4::device::{
     Capabilities, Description, Device, Geometry, Queue, QueueOptions as DeviceQueueOptions,
     Result as DeviceResult, WriteDurability,
 };

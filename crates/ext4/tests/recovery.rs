@@ -8,7 +8,7 @@ use common::{Image, assert_same_bytes, assert_unchanged, open_ro, read_all, read
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use uext4::blockdev::Device;
+use uext4::device::Device;
 use uext4::{Error, LogEnd, RecoveryState, Volume, VolumeOptions};
 use uext4_ondisk::CorruptKind;
 use uext4_ondisk::jbd2::LogChecksums;

@@ -6,8 +6,8 @@ use common::log::{Log, LogKind, Written, places};
 use common::{Image, assert_same_bytes, assert_unchanged, open_ro, within};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use uext4::blockdev::engine::MemoryDevice;
-use uext4::blockdev::{Device, WriteDurability};
+use uext4::device::MemoryDevice;
+use uext4::device::{Device, WriteDurability};
 use uext4::{Error, RecoveryState, Volume, VolumeOptions};
 use uext4_ondisk::jbd2::{LogChecksums, LogFormat};
 use uext4_testkit::crash::{Options, assert_states};
@@ -101,7 +101,7 @@ fn nothing_is_given_up_before_its_replacement_is_durable() {
     for (nth, flush) in (1..).zip(["image", "home blocks", "log", "superblock", "errno"]) {
         let below = image.device();
         let faulty = FaultDevice::new(below.clone());
-        faulty.handle().arm(Fault::nth(FaultOn::Op(uext4::blockdev::Op::Flush), nth));
+        faulty.handle().arm(Fault::nth(FaultOn::Op(uext4::device::Op::Flush), nth));
         writable(Arc::new(faulty)).map(drop).expect_err(flush);
         let left = Image::of(&*below);
         let start = journal as usize * BLOCK;

@@ -8,8 +8,8 @@ use common::sample::{
 };
 use common::{Image, aligned, assert_unchanged, open_ro, open_rw, read_all, read_only, read_write};
 use std::sync::Arc;
-use uext4::blockdev::Misaligned;
-use uext4::blockdev::layer::{Mask, MaskDevice};
+use uext4::device::Misaligned;
+use uext4::device::{Mask, MaskDevice};
 use uext4::{Allocation, Counter, Error, Ino, OpenOptions, QueueOptions, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::guard::{LoopDevice, LoopOptions};
 use uext4_testkit::{Need, Scratch, VolumeBuilder, needs};

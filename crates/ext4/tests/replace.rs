@@ -5,7 +5,7 @@ use crate::common;
 
 use common::sample::{is_journaled, sample_with, with_pointers, with_sealed_files};
 use common::{Image, open_rw, patterned, read_all, read_only, read_write};
-use uext4::blockdev::Device;
+use uext4::device::Device;
 use uext4::{Error, OpenOptions, Volume, WriteFlags};
 use uext4_testkit::{Need, Scratch, needs, oracle};
 

@@ -6,8 +6,8 @@ use crate::common;
 use common::sample::sample;
 use common::{Image, aligned, assert_unchanged, open_ro, open_rw, read_write};
 use std::sync::Arc;
-use uext4::blockdev::layer::{CountingDevice, Mask, MaskDevice};
-use uext4::blockdev::{Device, Op};
+use uext4::device::{CountingDevice, Mask, MaskDevice};
+use uext4::device::{Device, Op};
 use uext4::{Error, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 

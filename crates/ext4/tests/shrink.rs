@@ -10,8 +10,8 @@ use common::{
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use uext4::blockdev::engine::MemoryDevice;
-use uext4::blockdev::{Device, Op};
+use uext4::device::MemoryDevice;
+use uext4::device::{Device, Op};
 use uext4::{Error, Fallocate, File, Limit, State, Volume, WriteFlags};
 use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
@@ -526,7 +526,7 @@ fn what_lies_behind_the_end_is_never_seen() {
         let mut block = aligned(4096);
         device.read_at(&mut block, place).unwrap();
         block[5000 - 4096..].fill(0xA7);
-        device.write_at(&block, place, uext4::blockdev::WriteDurability::Cached).unwrap();
+        device.write_at(&block, place, uext4::device::WriteDurability::Cached).unwrap();
 
         let volume = open_rw(device.clone());
         let file = volume.open_file("/data", read_write()).unwrap();

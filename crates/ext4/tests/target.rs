@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use uext4::blockdev::Error;
-use uext4::blockdev::spec::{Cache, Locator, Scheme, SpecOptions};
+use uext4::device::Error;
+use uext4::device::{Cache, Locator, Scheme, SpecOptions};
 use uext4::{DeviceSpec, Target};
 
 fn spec(scheme: Scheme, path: &str) -> DeviceSpec {

@@ -5,7 +5,7 @@ use crate::common;
 use common::{Image, aligned, open_ro, open_rw, read_write, within};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use uext4::blockdev::{Device, Op};
+use uext4::device::{Device, Op};
 use uext4::{Counter, Error, File, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Scratch, VolumeBuilder, e2fsck_clean, needs, oracle};

@@ -6,7 +6,7 @@ use common::{Image, aligned, open_ro, open_rw, read_only, read_write};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
-use uext4::blockdev::Device;
+use uext4::device::Device;
 use uext4::explain::Query;
 use uext4::plan::{Durability, Sync};
 use uext4::{Counter, File, QueueOptions, Timestamp, Volume, VolumeOptions, WriteFlags};

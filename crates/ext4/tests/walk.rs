@@ -7,8 +7,8 @@ use common::{Image, open_ro, open_rw, read_write, within};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
-use uext4::blockdev::Device;
-use uext4::blockdev::layer::CountingDevice;
+use uext4::device::CountingDevice;
+use uext4::device::Device;
 use uext4::{
     Error, FileKind, Ino, Metadata, Visit, Volume, VolumeOptions, WalkError, WalkOptions, WriteFlags,
 };
@@ -321,9 +321,9 @@ fn directories_that_share_blocks_are_not_read_for_ever() {
 fn two_thousand_levels_of_long_names() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let volume = deep(2000, 200);
-    let device = uext4::blockdev::open(
+    let device = uext4::device::open(
         &uext4::DeviceSpec::parse(volume.path().to_str().unwrap()).unwrap(),
-        uext4::blockdev::OpenOptions { write: false, force: false },
+        uext4::device::OpenOptions { write: false, force: false },
     );
     let device: Arc<dyn Device> = device.unwrap().device;
     let volume = Volume::open_device(device, VolumeOptions::read_only()).unwrap();

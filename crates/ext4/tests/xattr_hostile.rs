@@ -7,7 +7,7 @@ use common::hostile::{BLOCK, Layout, explore, ino_of};
 use common::{Image, open_ro, read_only, within};
 use std::sync::LazyLock;
 use std::time::Duration;
-use uext4::blockdev::{Device, WriteDurability};
+use uext4::device::{Device, WriteDurability};
 use uext4::{Error, Ino, Volume};
 use uext4_ondisk::ext4::{Inode, update_inode_checksum, update_xattr_block_checksum};
 use uext4_ondisk::{CorruptKind, Pblk};

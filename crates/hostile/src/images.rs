@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use uext4::blockdev::engine::{MemoryDevice, MemoryOptions};
-use uext4::blockdev::{BufferPool, Device, WriteDurability};
+use uext4::device::{BufferPool, Device, WriteDurability};
+use uext4::device::{MemoryDevice, MemoryOptions};
 use uext4_testkit::mutate::Base;
 use uext4_testkit::oracle;
 

@@ -1,6 +1,6 @@
 //! The targets: each takes an image and must come back, with whatever it found.
 
-use uext4::blockdev::layer::CountingDevice;
+use uext4::device::CountingDevice;
 use uext4::{File, OpenOptions, Piece, State, Volume, VolumeOptions, WriteFlags};
 use uext4_check::{CheckOptions, check_device};
 use uext4_ondisk::ext4::GroupDescriptor;

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use uext4::blockdev::Device;
-use uext4::blockdev::layer::CountingDevice;
+use uext4::device::CountingDevice;
+use uext4::device::Device;
 use uext4::{DeviceSpec, LogEnd, Volume, VolumeOptions, WalkOptions};
 use uext4_hostile::{budget, heap, images};
 use uext4_ondisk::checksum::csum;
@@ -201,10 +201,8 @@ fn set_recover(file: &File) {
 }
 
 fn open(path: &Path, write: bool) -> Arc<dyn Device> {
-    let how = uext4::blockdev::OpenOptions { write, force: false };
-    uext4::blockdev::open(&DeviceSpec::parse(&format!("sync:{}", path.display())).unwrap(), how)
-        .unwrap()
-        .device
+    let how = uext4::device::OpenOptions { write, force: false };
+    uext4::device::open(&DeviceSpec::parse(&format!("sync:{}", path.display())).unwrap(), how).unwrap().device
 }
 
 #[test]

@@ -2,8 +2,7 @@
 //! [`Plan`].
 //!
 //! Nothing here reads state or changes it, so the whole input grid can be tested, and `uext4 explain` prints
-//! exactly what the executor will do. The rows of the write table are in [`crate::write_plan`], durability in
-//! [`crate::durability`].
+//! exactly what the executor will do. The rows of the write table are in `write_plan`, durability in `durability`.
 
 use crate::error::Error;
 use crate::mapping::{MapKind, Piece, Range, State};

@@ -7,7 +7,7 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use uext4::DeviceSpec;
-use uext4::blockdev::spec::Locator;
+use uext4::device::Locator;
 
 /// The files and device nodes of the sources, and what they stand on: files under loop devices, devices of which others
 /// are made, devices with the file systems that files lie on.

@@ -4,7 +4,7 @@ use crate::devices::Devices;
 use crate::host::Identity;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use uext4::blockdev::Device;
+use uext4::device::Device;
 use uext4::{Ino, Volume};
 
 /// Where the first copy of a file with several names is.

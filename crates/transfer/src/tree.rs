@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use uext4::ondisk::ext4::RoCompat;
+use uext4::format::RoCompat;
 use uext4::{File, FileKind, Ino, Metadata, OpenOptions, State, Visit, Volume, WalkEntry, WalkOptions};
 
 /// Files up to this size are read without a queue of their own.

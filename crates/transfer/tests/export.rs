@@ -109,7 +109,7 @@ fn sources_of_one_export_do_not_replace_each_other_and_no_source_is_written_to()
     trees.tree(&volume.clone(), Path::new("/tree/two"), &mut seen).unwrap();
     assert_eq!(fs::metadata(to.join("one")).unwrap().ino(), fs::metadata(to.join("two")).unwrap().ino());
     let image = match &spec.locator {
-        uext4::blockdev::spec::Locator::Path(path) => path.clone(),
+        uext4::device::Locator::Path(path) => path.clone(),
         other => panic!("{other:?}"),
     };
     let mut over = Export::new(&image, &[spec], Keep::Nothing).unwrap();

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use uext4::blockdev::Device;
-use uext4::blockdev::WriteDurability;
-use uext4::blockdev::engine::{MemoryDevice, MemoryOptions};
+use uext4::device::Device;
+use uext4::device::WriteDurability;
+use uext4::device::{MemoryDevice, MemoryOptions};
 use uext4::{OpenOptions, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::crash::{Options, assert_states};
 use uext4_testkit::device::{CrashDevice, CrashOptions};

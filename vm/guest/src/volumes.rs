@@ -5,7 +5,7 @@ use crate::trace::traced;
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
-use uext4::blockdev::DaxKind;
+use uext4::device::DaxKind;
 use uext4::{
     Ask, Buffer, Counter, File, OpenOptions, QueueOptions, State, Volume, VolumeOptions, WriteFlags,
 };

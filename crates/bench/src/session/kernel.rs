@@ -18,8 +18,8 @@ use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use uext4::blockdev::Device;
-use uext4::{Buffer, BufferPool, DeviceSpec, QueueFacts, RawQueue, Stats, blockdev};
+use uext4::device::Device;
+use uext4::{Buffer, BufferPool, DeviceSpec, QueueFacts, RawQueue, Stats, device};
 
 /// A kernel mount with the files of a scenario.
 pub struct KernelSession {
@@ -144,8 +144,8 @@ impl KernelSession {
             return Err(BenchError::failed("the kernel's queued arm takes one file"));
         };
         let path = Path::new("/proc/self/fd").join(self.directory()?.as_raw_fd().to_string()).join(file);
-        let options = blockdev::OpenOptions { write: true, force: false };
-        let opened = blockdev::open(&DeviceSpec::file(&path), options);
+        let options = device::OpenOptions { write: true, force: false };
+        let opened = device::open(&DeviceSpec::file(&path), options);
         Ok(opened.doing(|| format!("open {} in the kernel's mount", file.display()))?.device)
     }
 

@@ -10,7 +10,7 @@ use super::arm::Arm;
 use super::error::{Doing, Result};
 use super::scenario::{Mode, Renewed};
 use super::work::{self, Lane};
-use uext4::{Ask, Buffer, QueueOptions, Stats, blockdev};
+use uext4::{Ask, Buffer, QueueOptions, Stats, device};
 
 /// Arms that can take turns without opening or closing anything.
 pub trait Session: Sync {
@@ -77,17 +77,11 @@ impl Requests {
     }
 
     /// The same for a queue straight on a device.
-    pub fn device_queue_options(&self) -> blockdev::QueueOptions {
+    pub fn device_queue_options(&self) -> device::QueueOptions {
         let register_buffers = if self.register { Ask::Try } else { Ask::No };
-        let options =
-            blockdev::QueueOptions { register_buffers, ..blockdev::QueueOptions::depth(self.depth) };
+        let options = device::QueueOptions { register_buffers, ..device::QueueOptions::depth(self.depth) };
         if self.polled() {
-            blockdev::QueueOptions {
-                owner_driven: true,
-                iopoll: Ask::Try,
-                register_ring: Ask::Try,
-                ..options
-            }
+            device::QueueOptions { owner_driven: true, iopoll: Ask::Try, register_ring: Ask::Try, ..options }
         } else {
             options
         }

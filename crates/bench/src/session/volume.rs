@@ -9,7 +9,7 @@ use crate::work::queued::{self, DeviceQueue, FileQueue, Idle};
 use crate::work::synchronous::{self, DeviceTarget, FileTarget};
 use crate::work::{Lane, Work, fill};
 use std::path::PathBuf;
-use uext4::blockdev::WriteDurability;
+use uext4::device::WriteDurability;
 use uext4::{
     Buffer, BufferPool, Fallocate, File, FileSlot, IoQueue, OpenOptions, QueueFacts, RawQueue, Stats,
     Switches, Volume, WriteFlags,

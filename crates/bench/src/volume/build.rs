@@ -12,8 +12,8 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use uext4::blockdev::spec::Scheme;
-use uext4::blockdev::{Device, WriteDurability};
+use uext4::device::Scheme;
+use uext4::device::{Device, WriteDurability};
 use uext4::{BufferPool, DeviceSpec, Fallocate, OpenOptions, Volume, WriteFlags};
 
 /// Bytes copied at once.
@@ -266,7 +266,7 @@ fn copy(
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use uext4::blockdev::engine::{MemoryDevice, MemoryOptions};
+    use uext4::device::{MemoryDevice, MemoryOptions};
 
     #[test]
     fn no_page_of_a_file_is_zero_or_like_its_neighbour() {

@@ -3,7 +3,7 @@
 //!
 //! mke2fs makes an empty volume on a sparse file, with its metadata packed at the front so that the rest is
 //! one run of free blocks. debugfs allocates blocks to two empty files. Their trees are then written anew
-//! with the encoders of `uext4::ondisk`: of its own blocks each file uses some as tree nodes and all others as
+//! with the encoders of `uext4-ondisk`: of its own blocks each file uses some as tree nodes and all others as
 //! data, so that bitmaps, free counts and the inode's block count stay right. The data blocks are never
 //! written; they read as the zeros of the sparse file, from every position at the same cost.
 //!
@@ -19,11 +19,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use uext4::DeviceSpec;
-use uext4::ondisk::ext4::{
+use uext4_ondisk::ext4::{
     self, Extent, ExtentIndex, ExtentNode, GroupDescriptor, Inode, MAX_EXTENT_LENGTH, NodeLimits,
     ROOT_CAPACITY, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
 };
-use uext4::ondisk::{Ino, Lblk, Pblk};
+use uext4_ondisk::{Ino, Lblk, Pblk};
 
 /// Data blocks of each file, which is the number of extents of the scattered one.
 pub const BLOCKS: u32 = 1_000_000;

@@ -10,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use uext4::blockdev::spec::{Locator, Scheme};
+use uext4::device::{Locator, Scheme};
 use uext4::{DeviceSpec, Switches, Target, Volume};
 
 /// `--device`.

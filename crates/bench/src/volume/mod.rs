@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use uext4::blockdev::{Device, OpenOptions};
+use uext4::device::{Device, OpenOptions};
 use uext4::{DeviceSpec, Switches, Volume, VolumeOptions};
 
 /// A standard device.
@@ -89,14 +89,14 @@ impl Bed {
     fn check(&self) -> Result<()> {
         match &self.backing {
             Backing::Spec(spec) => match &spec.locator {
-                uext4::blockdev::spec::Locator::Path(path) => fsck(path, &spec.options),
-                uext4::blockdev::spec::Locator::Size(_) => Ok(()),
+                uext4::device::Locator::Path(path) => fsck(path, &spec.options),
+                uext4::device::Locator::Size(_) => Ok(()),
             },
             Backing::Kept(device) => {
                 let scratch = Scratch::new(device.geometry().size)?;
                 let image = scratch.path().join("image");
                 build::dump(&**device, &image)?;
-                fsck(&image, &uext4::blockdev::spec::SpecOptions::default())
+                fsck(&image, &uext4::device::SpecOptions::default())
             }
         }
     }
@@ -104,7 +104,7 @@ impl Bed {
 
 /// `e2fsck -fn`. A volume that does not begin at the first byte is given to it by its offset, in the spelling of
 /// e2fsprogs (`image?offset=BYTES`), which knows no partitions. It takes the size from the superblock.
-fn fsck(path: &Path, options: &uext4::blockdev::spec::SpecOptions) -> Result<()> {
+fn fsck(path: &Path, options: &uext4::device::SpecOptions) -> Result<()> {
     let offset = match options.partition {
         Some(number) => Some(partition_start(path, number)?),
         None => options.offset,
@@ -120,9 +120,9 @@ fn fsck(path: &Path, options: &uext4::blockdev::spec::SpecOptions) -> Result<()>
 
 /// First byte of a partition of the image or device at `path`.
 fn partition_start(path: &Path, number: u32) -> Result<u64> {
-    let whole = uext4::blockdev::open(&DeviceSpec::file(path), OpenOptions::default());
+    let whole = uext4::device::open(&DeviceSpec::file(path), OpenOptions::default());
     let whole = whole.doing(|| format!("open {} to find partition {number}", path.display()))?;
-    let found = uext4::blockdev::partition::find(&*whole.device, number);
+    let found = uext4::device::partition::find(&*whole.device, number);
     Ok(found.doing(|| format!("find partition {number} of {}", path.display()))?.start)
 }
 
@@ -148,7 +148,7 @@ pub fn tool(command: &mut Command) -> Result<String> {
 
 /// Opens a device of the grammar for writing.
 pub fn open_device(spec: &DeviceSpec) -> Result<Arc<dyn Device>> {
-    let opened = uext4::blockdev::open(spec, OpenOptions { write: true, force: false });
+    let opened = uext4::device::open(spec, OpenOptions { write: true, force: false });
     Ok(opened.doing(|| format!("open {spec}"))?.device)
 }
 
@@ -173,9 +173,9 @@ mod tests {
     use crate::settings::Timing;
     use std::os::unix::fs::FileExt;
     use std::sync::Mutex;
-    use uext4::blockdev::Op;
-    use uext4::blockdev::layer::{CountingDevice, TraceEvent, TracePhase};
-    use uext4::blockdev::spec::SpecOptions;
+    use uext4::device::Op;
+    use uext4::device::SpecOptions;
+    use uext4::device::{CountingDevice, TraceEvent, TracePhase};
 
     const START: u64 = 1 << 20;
 

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use uext4::blockdev::{Device, WriteDurability};
+use uext4::device::{Device, WriteDurability};
 use uext4::{File, WriteFlags};
 
 /// Whom the loop calls. Both return the bytes transferred.
@@ -59,15 +59,15 @@ pub struct DeviceTarget<'a> {
 }
 
 impl SyncTarget for DeviceTarget<'_> {
-    type Error = uext4::blockdev::Error;
+    type Error = uext4::device::Error;
 
     #[inline]
-    fn read(&self, op: &Op, buf: &mut [u8]) -> uext4::blockdev::Result<usize> {
+    fn read(&self, op: &Op, buf: &mut [u8]) -> uext4::device::Result<usize> {
         self.device.read_at(buf, op.pos).map(|()| buf.len())
     }
 
     #[inline]
-    fn write(&self, op: &Op, buf: &[u8]) -> uext4::blockdev::Result<usize> {
+    fn write(&self, op: &Op, buf: &[u8]) -> uext4::device::Result<usize> {
         self.device.write_at(buf, op.pos, self.durability).map(|()| buf.len())
     }
 }

@@ -1,7 +1,7 @@
 //! The command language: words, flags, numbers.
 
 use uext4::Fallocate;
-use uext4::blockdev::spec::parse_scaled;
+use uext4::device::parse_scaled;
 
 /// Help of the whole language, also for `--help` and the manual page.
 pub const LANGUAGE: &str = "\

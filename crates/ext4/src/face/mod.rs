@@ -1,13 +1,17 @@
 //! The face: the public API of the crate.
 
 pub(crate) mod cursor;
+pub mod device;
 pub mod explain;
 mod explain_inline;
 mod explain_journal;
 pub(crate) mod file;
+pub mod format;
 pub(crate) mod held;
 pub(crate) mod info;
+pub mod journal;
 mod names;
+pub mod plan;
 pub(crate) mod queue;
 pub(crate) mod read_dir;
 pub(crate) mod replace;

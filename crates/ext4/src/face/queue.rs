@@ -18,8 +18,10 @@ pub type Completion = uext4_iomap::Completion<Error>;
 /// Completions handed out by one call.
 pub type Completions<'q> = std::vec::Drain<'q, Completion>;
 
-/// An I/O queue of a volume. Use it from one thread; see [`uext4_iomap::IoQueue`] for the rules of buffers
-/// and slots.
+/// An I/O queue of a volume. One thread uses it; it may move to another between calls unless it is owner-driven.
+///
+/// A buffer belongs to the queue from submission until its completion is taken. Dropping the queue waits for everything
+/// in flight. A [`FileSlot`] names a file in the queue that gave it, and in no other.
 pub struct IoQueue {
     inner: uext4_iomap::IoQueue<Ext4>,
     engine: Arc<Engine<Ext4>>,
@@ -203,8 +205,9 @@ impl IoQueue {
         self.inner.facts()
     }
 
-    /// A descriptor for event loops, where the device has one. It signals completions of the device only:
-    /// poll once after submitting (see [`uext4_iomap::IoQueue::eventfd`]).
+    /// A descriptor for event loops, where the device has one. It signals completions of the device only: what needs no
+    /// device request (holes, mapped memory) completes without a signal. So [`poll`](IoQueue::poll) once after
+    /// submitting, before the loop sleeps. Poll the descriptor, do not read from it.
     pub fn eventfd(&mut self) -> Result<Option<OwnedFd>> {
         self.inner.eventfd()
     }

@@ -10,7 +10,7 @@ use uext4_blockdev::spec::DeviceSpec;
 ///
 /// | given | read as |
 /// |---|---|
-/// | [`str`], [`String`] | the device grammar ([`mod@crate::blockdev::spec`]): `dax:disk.img`, `disk.img?partition=2` |
+/// | [`str`], [`String`] | the device grammar ([`DeviceSpec`]): `dax:disk.img`, `disk.img?partition=2` |
 /// | [`Path`], [`PathBuf`], [`OsStr`], [`OsString`] | the path of an image file or block device, byte by byte |
 /// | [`DeviceSpec`] | itself: any path with options or another engine |
 ///
@@ -23,7 +23,7 @@ use uext4_blockdev::spec::DeviceSpec;
 ///
 /// ```
 /// use std::path::{Path, PathBuf};
-/// use uext4::blockdev::spec::{Locator, Scheme};
+/// use uext4::device::{Locator, Scheme};
 /// use uext4::{DeviceSpec, ToDevice};
 ///
 /// let spec = "dax:disk.img?partition=2".to_device()?;

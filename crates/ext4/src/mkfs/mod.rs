@@ -7,7 +7,7 @@
 //!
 //! Little is written: bitmaps and inode tables that nobody used yet are marked as such, where descriptors have
 //! checksums; and what must read as zeros is written only where the device does not know that it does
-//! ([`Device::reads_zeros`](crate::blockdev::Device::reads_zeros)). Nothing is ever discarded.
+//! ([`Device::reads_zeros`](crate::device::Device::reads_zeros)). Nothing is ever discarded.
 
 mod error;
 mod files;

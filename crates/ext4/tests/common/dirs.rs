@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use uext4::blockdev::engine::MemoryDevice;
-use uext4::blockdev::layer::CountingDevice;
+use uext4::device::CountingDevice;
+use uext4::device::MemoryDevice;
 use uext4::{Ino, Result, Volume, VolumeOptions};
 use uext4_testkit::{Scratch, VolumeBuilder, oracle};
 

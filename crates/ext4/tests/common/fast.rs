@@ -4,7 +4,7 @@ use super::Image;
 use super::log::{Log, LogKind};
 use super::tree::{How, manifest};
 use std::sync::Arc;
-use uext4::blockdev::Device;
+use uext4::device::Device;
 use uext4::{Error, Volume, VolumeOptions};
 use uext4_ondisk::checksum::csum;
 use uext4_ondisk::jbd2::LogChecksums;

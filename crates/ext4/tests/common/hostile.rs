@@ -4,7 +4,7 @@ use super::{Image, open_ro, read_only, read_write};
 use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, LazyLock};
-use uext4::blockdev::Device;
+use uext4::device::Device;
 use uext4::{Error, FileKind, Ino, QueueOptions, Result, Volume, VolumeOptions, WriteFlags};
 use uext4_ondisk::Group;
 use uext4_ondisk::ext4::{GroupDescriptor, Superblock};
@@ -233,7 +233,7 @@ fn typed<T>(result: Result<T>) -> Option<T> {
 pub struct Bench {
     image: Image,
     metadata: Vec<usize>,
-    device: Arc<uext4::blockdev::engine::MemoryDevice>,
+    device: Arc<uext4::device::MemoryDevice>,
 }
 
 impl Bench {
@@ -256,7 +256,7 @@ impl Bench {
         for &block in blocks {
             buffer.copy_from_slice(&from.bytes[block * BLOCK..(block + 1) * BLOCK]);
             let pos = (block * BLOCK) as u64;
-            self.device.write_at(&buffer, pos, uext4::blockdev::WriteDurability::Cached).unwrap();
+            self.device.write_at(&buffer, pos, uext4::device::WriteDurability::Cached).unwrap();
         }
     }
 }

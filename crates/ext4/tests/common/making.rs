@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use uext4::DeviceSpec;
-use uext4::blockdev::{self, Device};
+use uext4::device::{self, Device};
 use uext4::mkfs::{Defaults, Options, format, parse_uuid};
 use uext4_testkit::{Scratch, oracle};
 
@@ -53,8 +53,8 @@ pub fn options(words: &str, extended: &str, defaults: Defaults) -> Options {
 }
 
 pub fn open(path: &Path) -> Arc<dyn Device> {
-    let how = blockdev::OpenOptions { write: true, force: false };
-    blockdev::open(&DeviceSpec::file(path), how).unwrap().device
+    let how = device::OpenOptions { write: true, force: false };
+    device::open(&DeviceSpec::file(path), how).unwrap().device
 }
 
 /// The volume of a row by mke2fs, and by us.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
-use uext4::blockdev::{
+use uext4::device::{
     Capabilities, DaxKind, Description, Device, Geometry, Queue, QueueOptions, Result, WriteDurability,
 };
 

@@ -2,8 +2,8 @@
 
 use super::{Image, assert_same_bytes, open_rw, patterned, read_all, read_only, read_write};
 use std::sync::Arc;
-use uext4::blockdev::Device;
-use uext4::blockdev::engine::MemoryDevice;
+use uext4::device::Device;
+use uext4::device::MemoryDevice;
 use uext4::{Error, Fallocate, File, QueueOptions, Volume, WriteFlags};
 use uext4_testkit::{Rng, Scratch, oracle};
 

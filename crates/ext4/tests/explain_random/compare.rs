@@ -1,8 +1,8 @@
 //! What `explain` said beside what was counted and what the device was asked.
 
 use super::{Bed, Case, Done};
-use uext4::blockdev::Op;
-use uext4::blockdev::layer::TracePhase;
+use uext4::device::Op;
+use uext4::device::TracePhase;
 use uext4::explain::{DeviceRequest, Explanation};
 use uext4::plan::{Durability, Finish, GateMode, JournalWork, Route, Sync};
 use uext4::{Counter, Error, State};

@@ -1,7 +1,7 @@
 //! Multi-mount protection of a volume that is open for writing, with seconds that last ten milliseconds.
 
 use super::device;
-use crate::blockdev::{Device, WriteDurability};
+use crate::device::{Device, WriteDurability};
 use crate::{
     BufferPool, CorruptKind, Error, MmpBlock, MmpOwner, OpenOptions, Result, Volume, VolumeOptions,
     WriteFlags,

@@ -12,8 +12,8 @@ mod space;
 mod under_way;
 mod whole;
 
-use crate::blockdev::engine::{MemoryDevice, MemoryOptions};
-use crate::blockdev::{Device, WriteDurability};
+use crate::device::{Device, WriteDurability};
+use crate::device::{MemoryDevice, MemoryOptions};
 use crate::inode::Ext4State;
 use crate::{BufferPool, Volume, VolumeOptions};
 use std::path::Path;

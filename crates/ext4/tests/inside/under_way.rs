@@ -2,7 +2,7 @@
 //! arrive.
 
 use super::{device, image, open_device};
-use crate::blockdev::{
+use crate::device::{
     Capabilities, Description, Device, Geometry, Queue, QueueOptions, Result, WriteDurability,
 };
 use crate::{OpenOptions, Volume, VolumeOptions};

@@ -2,8 +2,8 @@
 //! that is written into the bitmaps then.
 
 use crate::alloc::Space;
-use crate::blockdev::engine::{MemoryDevice, MemoryOptions};
-use crate::blockdev::{BufferPool, Device, WriteDurability};
+use crate::device::{BufferPool, Device, WriteDurability};
+use crate::device::{MemoryDevice, MemoryOptions};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::ground::options::VolumeOptions;

@@ -1,0 +1,10 @@
+//! What a volume tells of its journal and of its recovery.
+
+pub use uext4_buffer::Error as BufferError;
+pub use uext4_jbd2::{
+    AbortCause, Damage, Error, ExtendRefusal, FastCommits, JournalInfo, LogEnd, RecoveryReport, Tid,
+};
+pub use uext4_ondisk::jbd2::{
+    JournalCompat, JournalFeatures, JournalIncompat, JournalRoCompat, JournalSuperblock, LogChecksums,
+    LogFormat, SuperblockVersion,
+};
