@@ -26,7 +26,7 @@
 
 use crate::mapping::{Pieces, Range, Run, State};
 use chunk::{Chunk, Line, Spot};
-use recent::{Now, Recent};
+use recent::Now;
 use uext4_blockdev::Table;
 
 mod cell;
@@ -236,9 +236,7 @@ impl MapSnapshot {
 
     /// Of the blocks `[first, end)`, which `runs` cover in order, and of nothing else; gaps between the runs are holes.
     pub fn of(first: u64, end: u64, runs: &[Run]) -> Self {
-        let mut recent = Recent::default();
-        entries_of(first, end, runs).into_iter().for_each(|entry| recent.set(entry));
-        merge::merged(&Self::unknown(), &recent)
+        merge::of(first, end, entries_of(first, end, runs))
     }
 
     fn now(&self) -> Now<'_> {

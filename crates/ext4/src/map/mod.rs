@@ -10,7 +10,7 @@ use crate::inode::{Ext4State, Inode};
 use std::ops::Range;
 use std::sync::Arc;
 use uext4_iomap::snapshot::BLOCKS_END;
-use uext4_iomap::{Found, MapSnapshot, Run, State};
+use uext4_iomap::{Found, MapSnapshot, PIECES_MAX, Run, State};
 use uext4_ondisk::ext4::{Extent, ExtentNode, Incompat, NodeLimits};
 use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
 
@@ -28,6 +28,17 @@ impl Window {
         let (first, end) = (self.first.max(gap.start), self.end.min(gap.end));
         let runs = self.runs.iter().filter_map(|run| run.within(first..end)).collect();
         Window { first, end, runs }
+    }
+
+    /// The part around `block`, which lies in it: from the end of the run before on, with as many runs as one request
+    /// looks at.
+    fn near(&self, block: u64) -> Window {
+        let from = self.runs.partition_point(|run| u64::from(run.first) + run.length <= block);
+        let first = from.checked_sub(1).and_then(|last| self.runs.get(last));
+        let first = first.map_or(self.first, |run| u64::from(run.first) + run.length);
+        let (runs, rest) = self.runs[from..].split_at(PIECES_MAX.min(self.runs.len() - from));
+        let end = rest.first().map_or(self.end, |run| u64::from(run.first));
+        Window { first, end, runs: runs.to_vec() }
     }
 }
 
@@ -83,7 +94,8 @@ pub(crate) fn load(state: &Ext4State, inode: &Inode, pos: u64) -> Result<Arc<Map
         window = find(&(0..BLOCKS_END))?;
         map.add(window.first, window.end, &window.runs)?;
     }
-    Ok(Arc::new(MapSnapshot::of(window.first, window.end, &window.runs)))
+    let near = window.near(u64::from(block));
+    Ok(Arc::new(MapSnapshot::of(near.first, near.end, &near.runs)))
 }
 
 /// The physical block of one block of a directory or symbolic link; `None` if nothing is written there.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Changes that come together before a snapshot of so many lines is made anew: so many that the pass, which copies
 /// most lines, is paid by them, and that none lasts longer than some milliseconds.
 fn changes_max(lines: usize) -> usize {
-    if cfg!(loom) { 2 } else { (lines / 8).clamp(64, 16 * 1024) }
+    if cfg!(loom) { 2 } else { (lines / 2).clamp(64, 16 * 1024) }
 }
 
 /// Look-ups beside a snapshot of so many lines before it is made anew, if so many changes are beside it: a pass costs
@@ -227,7 +227,7 @@ impl MapWriter<'_> {
         if let Some(ended) = ended {
             return Err(Error::MapConflict(ended.first));
         }
-        let lines = self.note(entries);
+        let lines = self.note(|recent| recent.set_all(&entries));
         if lines <= SMALL {
             self.renew();
         }
@@ -256,7 +256,7 @@ impl MapWriter<'_> {
         if let Some(hole) = hole {
             return Err(Error::MapConflict(hole));
         }
-        self.note(entries);
+        self.note(|recent| entries.into_iter().for_each(|entry| recent.set(entry)));
         Ok(())
     }
 
@@ -265,10 +265,10 @@ impl MapWriter<'_> {
     #[doc(hidden)]
     pub fn end_unchecked(&mut self, first: u64, end: u64, runs: Option<&[Run]>) {
         debug_assert!(first < end && end <= super::BLOCKS_END);
-        match runs {
-            Some(runs) => self.note(entries_of(first, end, runs)),
-            None => self.note(vec![Entry { first, end, target: Target::UNKNOWN }]),
-        };
+        self.note(|recent| match runs {
+            Some(runs) => recent.set_all(&entries_of(first, end, runs)),
+            None => recent.set(Entry { first, end, target: Target::UNKNOWN }),
+        });
         // In the snapshot at once: whoever keeps one of the new generation believes what it says is written.
         self.renew();
         self.cell.generation.fetch_add(1, Ordering::Release);
@@ -285,9 +285,9 @@ impl MapWriter<'_> {
     }
 
     /// Notes changes beside the snapshot, which is made anew if they are many. Returns its lines before.
-    fn note(&mut self, entries: Vec<Entry>) -> usize {
+    fn note(&mut self, change: impl FnOnce(&mut Recent)) -> usize {
         let mut recent = self.cell.recent.write();
-        entries.into_iter().for_each(|entry| recent.set(entry));
+        change(&mut recent);
         let changes = recent.len();
         self.cell.recent_len.store(changes as u64, Ordering::Release);
         drop(recent);

@@ -3,41 +3,136 @@
 //! A snapshot is never changed, so a small change must not cost a new one. It is noted here, and everything that was
 //! noted goes into the next snapshot at once (`merge.rs`).
 
-use super::{Entry, Found, MapSnapshot, Target};
+use super::{Entry, Found, MapSnapshot};
 use crate::mapping::{Piece, Pieces, Range, Run, State};
 use std::collections::BTreeMap;
 
-/// Entries by their first block, with their end and target. They do not overlap, and where there is none the snapshot
-/// counts.
+/// Most entries of a segment.
+const SEGMENT: usize = if cfg!(loom) { 4 } else { 256 };
+/// Fewer entries than these are inserted one by one.
+const FEW: usize = 8;
+
+/// Entries in the order of their blocks. They do not overlap, and where there is none the snapshot counts.
+///
+/// They lie in segments, so that a load, some hundred entries, is copied in and not inserted one by one. The key of a
+/// segment is at most the first block of its first entry, and greater than the first block of every entry in the
+/// segments before it. No segment is empty.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
-    entries: BTreeMap<u64, (u64, Target)>,
+    segments: BTreeMap<u64, Vec<Entry>>,
+    len: usize,
 }
 
 impl Recent {
     pub(super) fn len(&self) -> usize {
-        self.entries.len()
+        self.len
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
-        self.entries.iter().map(|(&first, &(end, target))| Entry { first, end, target })
+        self.segments.values().flatten().copied()
     }
 
-    /// Memory of an entry, with what a tree's nodes leave free.
-    pub(super) const ENTRY_BYTES: usize = 40;
+    /// Estimated memory of an entry: a segment is half full after it was divided.
+    pub(super) const ENTRY_BYTES: usize = 2 * size_of::<Entry>();
 
     /// The last entry that begins before `block`.
     fn before(&self, block: u64) -> Option<Entry> {
-        self.entries.range(..block).next_back().map(|(&first, &(end, target))| Entry { first, end, target })
+        let mut before = self.segments.range(..block).rev().map(|(_, segment)| segment);
+        let last = before.next()?;
+        match last.partition_point(|entry| entry.first < block).checked_sub(1) {
+            Some(index) => Some(last[index]),
+            None => before.next()?.last().copied(),
+        }
     }
 
     /// The first entry that begins at `block` or behind it.
     fn from(&self, block: u64) -> Option<Entry> {
-        self.entries.range(block..).next().map(|(&first, &(end, target))| Entry { first, end, target })
+        let here = self.segments.range(..=block).next_back().and_then(|(_, segment)| {
+            segment.get(segment.partition_point(|entry| entry.first < block)).copied()
+        });
+        here.or_else(|| self.segments.range(block..).find_map(|(_, segment)| segment.first().copied()))
     }
 
+    /// Adds an entry where none is.
     fn put(&mut self, entry: Entry) {
-        self.entries.insert(entry.first, (entry.end, entry.target));
+        self.len += 1;
+        let Some((_, segment)) = self.segments.range_mut(..=entry.first).next_back() else {
+            // In front of all others.
+            let mut segment = match self.segments.first_entry() {
+                Some(first) if first.get().len() < SEGMENT => first.remove(),
+                _ => Vec::new(),
+            };
+            segment.insert(0, entry);
+            self.segments.insert(entry.first, segment);
+            return;
+        };
+        let index = segment.partition_point(|other| other.first < entry.first);
+        segment.insert(index, entry);
+        if segment.len() > SEGMENT {
+            let rest = segment.split_off(SEGMENT / 2);
+            self.segments.insert(rest[0].first, rest);
+        }
+    }
+
+    /// Takes out the entry that begins at `first`.
+    fn remove(&mut self, first: u64) {
+        let Some((&key, segment)) = self.segments.range_mut(..=first).next_back() else { return };
+        if let Ok(index) = segment.binary_search_by_key(&first, |entry| entry.first) {
+            segment.remove(index);
+            self.len -= 1;
+            if segment.is_empty() {
+                self.segments.remove(&key);
+            } else if segment.len() < segment.capacity() / 4 {
+                segment.shrink_to(2 * segment.len());
+            }
+        }
+    }
+
+    /// Notes `entries`, which are in order and without gaps, in place of whatever was noted of their blocks.
+    pub(super) fn set_all(&mut self, entries: &[Entry]) {
+        match entries {
+            [first, middle @ .., last] if entries.len() >= FEW => {
+                self.insert_run(middle);
+                // These two may continue what was noted in front of them or behind.
+                self.set(*first);
+                self.set(*last);
+            }
+            _ => entries.iter().for_each(|entry| self.set(*entry)),
+        }
+    }
+
+    /// Puts entries without gaps in place of what was noted of their blocks, joining nothing.
+    fn insert_run(&mut self, run: &[Entry]) {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { return };
+        let (first, end) = (first.first, last.end);
+        while let Some(met) = self.before(end).filter(|met| met.end > first) {
+            self.remove(met.first);
+            if met.end > end {
+                self.put(met.cut_before(end));
+            }
+            if met.first < first {
+                self.put(Entry { end: first, ..met });
+            }
+        }
+        // A segment of entries behind the run may have a key inside it.
+        if let Some((&key, _)) = self.segments.range(first..end).next()
+            && let Some(segment) = self.segments.remove(&key)
+        {
+            self.segments.insert(segment[0].first, segment);
+        }
+        if let Some((&key, segment)) = self.segments.range_mut(..first).next_back() {
+            let behind = segment.split_off(segment.partition_point(|entry| entry.first < first));
+            if segment.is_empty() {
+                self.segments.remove(&key);
+            }
+            if let Some(next) = behind.first() {
+                self.segments.insert(next.first, behind);
+            }
+        }
+        for part in run.chunks(SEGMENT) {
+            self.segments.insert(part[0].first, part.to_vec());
+        }
+        self.len += run.len();
     }
 
     /// Notes `entry` over whatever was noted of its blocks, joined with the neighbours that it continues.
@@ -45,7 +140,7 @@ impl Recent {
         if let Some(left) = self.before(entry.first)
             && left.end >= entry.first
         {
-            self.entries.remove(&left.first);
+            self.remove(left.first);
             if left.end > entry.end {
                 self.put(left.cut_before(entry.end));
             }
@@ -63,7 +158,7 @@ impl Recent {
             if right.first == entry.end && !entry.continues_with(&right) {
                 break;
             }
-            self.entries.remove(&right.first);
+            self.remove(right.first);
             match rest {
                 Some(rest) if entry.continues_with(&rest) => entry.end = rest.end,
                 Some(rest) => self.put(rest),
@@ -167,4 +262,57 @@ impl Now<'_> {
 
 fn joins(last: &Piece, physical: u64, state: State) -> bool {
     last.state == state && (state == State::Hole || last.physical + last.length == physical)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::{Target, push_merged};
+    use super::*;
+
+    const BLOCKS: u64 = 3000;
+
+    /// A number below `end`.
+    fn below(random: &mut u64, end: u64) -> u64 {
+        *random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (*random >> 33) % end
+    }
+
+    /// What was noted is what was noted of each block last, and the segments stay in order.
+    #[test]
+    fn runs_and_single_entries_are_noted_over_each_other() {
+        for seed in 0..40 {
+            let (mut random, mut recent) = (seed, Recent::default());
+            let mut model: Vec<Option<Target>> = vec![None; BLOCKS as usize];
+            for round in 0..60 {
+                let most = if below(&mut random, 3) == 0 { 1 } else { 500 };
+                let (mut entries, mut at) = (Vec::new(), below(&mut random, BLOCKS));
+                for _ in 0..most {
+                    let end = (at + 1 + below(&mut random, 3)).min(BLOCKS);
+                    let target = Target::new(below(&mut random, 2), 10_000 * round + 2 * at);
+                    if at < end {
+                        push_merged(&mut entries, Entry { first: at, end, target });
+                        (at..end).for_each(|block| model[block as usize] = Some(target.advanced(block - at)));
+                    }
+                    at = end;
+                }
+                recent.set_all(&entries);
+                assert_eq!(recent.iter().count(), recent.len());
+                let mut found = vec![None; BLOCKS as usize];
+                let mut before = 0;
+                for entry in recent.iter() {
+                    assert!(before <= entry.first && entry.first < entry.end, "in order");
+                    before = entry.end;
+                    (entry.first..entry.end)
+                        .for_each(|at| found[at as usize] = Some(entry.cut_before(at).target));
+                }
+                assert_eq!(found, model);
+                for block in (0..BLOCKS).step_by(7) {
+                    let last = recent.iter().filter(|entry| entry.first < block).last();
+                    assert_eq!(recent.before(block), last);
+                    assert_eq!(recent.from(block), recent.iter().find(|entry| entry.first >= block));
+                }
+            }
+            assert!(recent.segments.values().all(|segment| (1..=SEGMENT).contains(&segment.len())));
+        }
+    }
 }
