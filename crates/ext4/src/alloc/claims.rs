@@ -138,7 +138,7 @@ impl Account {
         let _groups = (left > 0).then(|| groups.lock());
         let mut goal = runs.last().map_or(ask.goal, |run| Pblk(run.first.get() + run.count));
         while left > 0 {
-            let available = self.available_for_data(blocks)?;
+            let available = self.available_for_data(blocks.ground());
             if runs.len() == RUNS || available < left {
                 return Err(Error::NoSpace);
             }

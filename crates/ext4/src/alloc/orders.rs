@@ -5,11 +5,17 @@
 //! are kept by the logarithm of their bounds, so a search takes as many steps as there are logarithms, however many
 //! groups there are and however fragmented they are; and each group is searched in vain once for each time that
 //! something of it becomes free.
+//!
+//! The free count of a group is read when a search first reaches it. A large volume has a hundred thousand groups, and
+//! most programs that write to it need a few of them.
 
-use std::collections::BTreeSet;
+use crate::ground::error::Result;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Groups of one logarithm that are asked for their bounds one by one, unless nothing may be missed.
 const ASKED: usize = 32;
+/// Free counts that one search reads at most, unless it is exhaustive.
+const COUNTED: usize = 256;
 
 /// See the module.
 #[derive(Debug)]
@@ -17,22 +23,37 @@ pub(super) struct Orders {
     bounds: Vec<u32>,
     /// Groups by logarithm.
     orders: Vec<BTreeSet<u32>>,
+    /// Groups whose free counts were not read yet; they are in no order. Ranges: first group to the one behind.
+    new: BTreeMap<u32, u32>,
 }
 
 impl Orders {
-    /// Groups with these bounds.
-    pub(super) fn new(bounds: Vec<u32>) -> Orders {
-        let mut orders = vec![BTreeSet::new(); u32::BITS as usize];
-        for (group, bound) in (0..).zip(&bounds) {
-            if let Some(order) = bound.checked_ilog2() {
-                orders[order as usize].insert(group);
-            }
+    /// So many groups; no free count was read.
+    pub(super) fn new(groups: u32) -> Orders {
+        let new = BTreeMap::from_iter((groups > 0).then_some((0, groups)));
+        Orders { bounds: vec![0; groups as usize], orders: vec![BTreeSet::new(); u32::BITS as usize], new }
+    }
+
+    /// The first group in `[from, end)` whose free count was not read.
+    fn new_from(&self, from: u32, end: u32) -> Option<u32> {
+        let around = self.new.range(..=from).next_back().filter(|(_, behind)| **behind > from).map(|_| from);
+        around
+            .filter(|from| *from < end)
+            .or_else(|| self.new.range(from..end.max(from)).next().map(|(first, _)| *first))
+    }
+
+    /// A bound of the group is known from now on.
+    fn note(&mut self, group: u32) {
+        let Some((&first, &behind)) = self.new.range(..=group).next_back() else { return };
+        if behind > group {
+            self.new.remove(&first);
+            self.new.extend([(first, group), (group + 1, behind)].into_iter().filter(|(from, to)| from < to));
         }
-        Orders { bounds, orders }
     }
 
     /// No run of a group is longer than this.
     pub(super) fn set(&mut self, group: u32, bound: u32) {
+        self.note(group);
         let Some(known) = self.bounds.get_mut(group as usize) else { return };
         let before = std::mem::replace(known, bound);
         if before.checked_ilog2() == bound.checked_ilog2() {
@@ -47,53 +68,143 @@ impl Orders {
     }
 
     /// The first group from `near` on, and then from the first one on, that may have `wanted` clusters in a row.
-    /// `all`: none is missed. Otherwise some may be whose bounds are not twice as long.
-    pub(super) fn next(&self, wanted: u32, near: u32, skipped: &BTreeSet<u32>, all: bool) -> Option<u32> {
+    /// `free` reads the free count of a group. `all`: exhaustive. Otherwise a group whose bound is below twice `wanted`
+    /// may be skipped, and one whose free count was not read.
+    ///
+    /// # Errors
+    /// Those of `free`.
+    pub(super) fn next(
+        &mut self,
+        wanted: u32,
+        near: u32,
+        skipped: &BTreeSet<u32>,
+        all: bool,
+        free: impl Fn(u32) -> Result<u32>,
+    ) -> Result<Option<u32>> {
+        let mut left = if all { usize::MAX } else { COUNTED };
+        for (from, end) in [(near, u32::MAX), (0, near)] {
+            let known = self.nearest(wanted, from, end, skipped, all);
+            while left > 0
+                && let Some(group) = self.new_from(from, known.unwrap_or(end))
+            {
+                left -= 1;
+                let bound = free(group)?;
+                self.set(group, bound);
+                if bound >= wanted && !skipped.contains(&group) {
+                    return Ok(Some(group));
+                }
+            }
+            if known.is_some() {
+                return Ok(known);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first group of a range whose bound is known and long enough.
+    fn nearest(&self, wanted: u32, from: u32, end: u32, skipped: &BTreeSet<u32>, all: bool) -> Option<u32> {
         let lowest = wanted.max(1).ilog2() as usize;
-        let asked = if all { usize::MAX } else { ASKED };
+        let asked = |order| if order == lowest && !all { ASKED } else { usize::MAX };
         let fits = |group: &&u32| self.bounds[**group as usize] >= wanted && !skipped.contains(group);
-        let of = |order: usize, from: u32, end: u32| {
-            let asked = if order == lowest { asked } else { usize::MAX };
-            self.orders[order].range(from..end).take(asked).find(fits).copied()
-        };
-        let nearest = |from, end| (lowest..self.orders.len()).filter_map(|order| of(order, from, end)).min();
-        nearest(near, u32::MAX).or_else(|| nearest(0, near))
+        let of = |order: usize| self.orders[order].range(from..end).take(asked(order)).find(fits).copied();
+        (lowest..self.orders.len()).filter_map(of).min()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    /// Orders, and how often a free count was asked for.
+    struct Trial {
+        orders: Orders,
+        free: Vec<u32>,
+        asked: Cell<usize>,
+    }
+
+    impl Trial {
+        fn new(free: Vec<u32>) -> Trial {
+            Trial { orders: Orders::new(free.len() as u32), free, asked: Cell::new(0) }
+        }
+
+        fn next(&mut self, wanted: u32, near: u32, skipped: &[u32], all: bool) -> Option<u32> {
+            let free = |group: u32| {
+                self.asked.set(self.asked.get() + 1);
+                Ok(self.free[group as usize])
+            };
+            self.orders.next(wanted, near, &skipped.iter().copied().collect(), all, free).unwrap()
+        }
+    }
 
     #[test]
     fn the_nearest_group_that_may_do_is_found() {
-        let mut orders = Orders::new(vec![5, 0, 100, 64, 7]);
-        let none = BTreeSet::new();
-        let next = |orders: &Orders, wanted, near| orders.next(wanted, near, &none, true);
-        assert_eq!(next(&orders, 1, 1), Some(2));
-        assert_eq!(next(&orders, 6, 3), Some(3));
-        assert_eq!(next(&orders, 65, 3), Some(2), "from the first one on");
-        assert_eq!(next(&orders, 6, 4), Some(4));
-        assert_eq!(next(&orders, 8, 4), Some(2));
-        assert_eq!(next(&orders, 101, 0), None);
-        orders.set(2, 3);
-        orders.set(1, u32::MAX);
-        assert_eq!(next(&orders, 65, 3), Some(1));
-        assert_eq!(next(&orders, 4, 2), Some(3));
-        assert_eq!(orders.next(4, 2, &BTreeSet::from([3]), true), Some(4));
-        orders.set(1, 0);
-        orders.set(77, 1);
-        assert_eq!(next(&orders, 65, 0), None);
+        let mut trial = Trial::new(vec![5, 0, 100, 64, 7]);
+        assert_eq!(trial.next(1, 1, &[], true), Some(2));
+        assert_eq!(trial.next(6, 3, &[], true), Some(3));
+        assert_eq!(trial.next(65, 3, &[], true), Some(2), "from the first one on");
+        assert_eq!(trial.next(6, 4, &[], true), Some(4));
+        assert_eq!(trial.next(8, 4, &[], true), Some(2));
+        assert_eq!(trial.next(101, 0, &[], true), None);
+        trial.orders.set(2, 3);
+        trial.orders.set(1, u32::MAX);
+        assert_eq!(trial.next(65, 3, &[], true), Some(1));
+        assert_eq!(trial.next(4, 2, &[], true), Some(3));
+        assert_eq!(trial.next(4, 2, &[3], true), Some(4));
+        trial.orders.set(1, 0);
+        trial.orders.set(77, 1);
+        assert_eq!(trial.next(65, 0, &[], true), None);
+        assert_eq!(trial.asked.get(), 5, "each group is asked for its free count once");
     }
 
     #[test]
     fn a_search_may_give_up_and_a_whole_one_does_not() {
-        let mut bounds = vec![33; 100];
-        bounds[99] = 63;
-        let orders = Orders::new(bounds);
-        let none = BTreeSet::new();
-        assert_eq!(orders.next(60, 0, &none, false), None);
-        assert_eq!(orders.next(60, 0, &none, true), Some(99));
-        assert_eq!(orders.next(33, 50, &none, false), Some(50));
+        let mut free = vec![33; 100];
+        free[99] = 63;
+        let mut trial = Trial::new(free);
+        assert_eq!(trial.next(64, 0, &[], true), None);
+        assert_eq!(trial.next(60, 0, &[], false), None);
+        assert_eq!(trial.next(60, 0, &[], true), Some(99));
+        assert_eq!(trial.next(33, 50, &[], false), Some(50));
+    }
+
+    /// Against the bounds of all groups: an exhaustive search finds the nearest one that fits, any other one that fits.
+    #[test]
+    fn free_counts_that_are_read_late_are_as_good_as_those_read_first() {
+        let mut random = uext4_testkit::Rng::new(14);
+        for _ in 0..20 {
+            let mut bounds: Vec<u32> = (0..1000).map(|_| random.below(40) as u32).collect();
+            let mut trial = Trial::new(bounds.clone());
+            for _ in 0..200 {
+                if random.chance(50) {
+                    let (group, bound) = (random.below(1000) as u32, random.below(40) as u32);
+                    trial.orders.set(group, bound);
+                    bounds[group as usize] = bound;
+                }
+                let (wanted, near) = (random.range(1..45) as u32, random.below(1000) as u32);
+                let skipped: Vec<u32> = (0..random.below(4)).map(|_| random.below(1000) as u32).collect();
+                let fits = |group: &u32| bounds[*group as usize] >= wanted && !skipped.contains(group);
+                let found = trial.next(wanted, near, &skipped, false);
+                assert!(found.is_none_or(|group| fits(&group)));
+                let nearest = (near..1000).chain(0..near).find(fits);
+                assert_eq!(trial.next(wanted, near, &skipped, true), nearest);
+            }
+        }
+    }
+
+    #[test]
+    fn a_search_asks_for_as_many_free_counts_as_it_needs() {
+        let mut trial = Trial::new(vec![9; 100_000]);
+        assert_eq!(trial.next(9, 70_000, &[], false), Some(70_000));
+        assert_eq!(trial.asked.get(), 1);
+        assert_eq!(trial.next(9, 70_000, &[70_000], false), Some(70_001));
+        assert_eq!(trial.next(10, 70_000, &[], false), None);
+        assert_eq!(trial.asked.get(), 2 + COUNTED);
+        // Blocks freed in a group give it a bound.
+        trial.orders.set(99_999, 10);
+        assert_eq!(trial.next(10, 99_990, &[], false), Some(99_999));
+        assert_eq!(trial.next(10, 0, &[99_999], true), None);
+        assert_eq!(trial.asked.get(), 99_999);
+        assert!(trial.orders.new.is_empty());
     }
 }

@@ -153,33 +153,32 @@ impl Allocator {
         let near = geometry.group_of_block(wish.goal).map_or(Group(0), |(group, _)| group);
         let clusters = |blocks: u64| blocks.div_ceil(1 << log).clamp(1, u32::MAX.into()) as u32;
         let (least, most) = (clusters(wish.least), clusters(wish.most.max(wish.least)));
-        let mut orders = match self.orders.take() {
-            Some(orders) => orders,
-            None => {
-                let free = |group| Ok(descriptor(blocks, group)?.free_clusters);
-                Orders::new(geometry.groups().map(free).collect::<Result<_>>()?)
-            }
-        };
+        let free = |group| Ok(descriptor(blocks, Group(group))?.free_clusters);
         let (mut wanted, mut skipped) = (most, BTreeSet::new());
-        let found = loop {
-            let Some(group) = orders.next(wanted, near.get(), &skipped, wanted == least).map(Group) else {
+        loop {
+            let orders = self.orders.get_or_insert_with(|| Orders::new(geometry.group_count()));
+            // No group has a longer run, so none needs to be asked.
+            let next = match wanted <= geometry.clusters_per_group() {
+                true => orders.next(wanted, near.get(), &skipped, wanted == least, free)?,
+                false => None,
+            };
+            let Some(group) = next.map(Group) else {
                 if wanted == least {
-                    break Err(Error::NoSpace);
+                    return Err(Error::NoSpace);
                 }
                 wanted = (wanted / 2).max(least);
                 skipped.clear();
                 continue;
             };
-            match self.find(blocks, group, wish, wanted..most) {
-                Ok(Ok(clusters)) => break Ok(Found { group, clusters }),
-                Ok(Err(longest)) if is_below(geometry, group, wish.limit) => orders.set(group.get(), longest),
+            match self.find(blocks, group, wish, wanted..most)? {
+                Ok(clusters) => return Ok(Found { group, clusters }),
+                Err(longest) if is_below(geometry, group, wish.limit) => {
+                    self.orders.iter_mut().for_each(|orders| orders.set(group.get(), longest));
+                }
                 // What the limit hides is there for others.
-                Ok(Err(_)) => drop(skipped.insert(group.get())),
-                Err(error) => break Err(error),
+                Err(_) => drop(skipped.insert(group.get())),
             }
-        };
-        self.orders = Some(orders);
-        found
+        }
     }
 
     /// Clusters of a group that may be handed out: the first run from the goal on that has `wanted.start` of them, and

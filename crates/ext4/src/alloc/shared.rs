@@ -11,7 +11,7 @@
 
 use super::Space;
 use super::claims::Windows;
-use super::group::{check_inode_used, descriptor, place_of_inode};
+use super::group::{check_inode_used, place_of_inode};
 use super::inode::{self, NewInode};
 use super::reserve::set_aside;
 use super::search::{Allocator, Run, Wish, check_give_back};
@@ -46,8 +46,8 @@ impl Groups {
 pub(super) struct Account {
     allocator: Allocator,
     windows: Windows,
-    /// Free by the bitmaps, once they were counted.
-    free: Option<u64>,
+    /// Free by the bitmaps, from the descriptors as they were at open.
+    free: u64,
     promised: u64,
     /// Not for the data of files.
     set_aside: u64,
@@ -55,23 +55,13 @@ pub(super) struct Account {
 
 impl Account {
     /// What may be taken by somebody to whom nothing is promised.
-    pub(super) fn available(&mut self, blocks: &impl Blocks) -> Result<u64> {
-        let free = match self.free {
-            Some(free) => free,
-            None => {
-                let groups = blocks.ground().superblock.geometry.groups();
-                let free = |group| Ok(u64::from(descriptor(blocks, group)?.free_clusters));
-                groups.map(free).sum::<Result<u64>>()?
-            }
-        };
-        self.free = Some(free);
-        Ok(free.saturating_sub(self.kept(blocks.ground())).saturating_sub(self.promised))
+    pub(super) fn available(&self, ground: &Ground) -> u64 {
+        self.free.saturating_sub(self.kept(ground)).saturating_sub(self.promised)
     }
 
     /// The same for the data of files: less what is set aside.
-    pub(super) fn available_for_data(&mut self, blocks: &impl Blocks) -> Result<u64> {
-        let set_aside = self.set_aside;
-        Ok(self.available(blocks)?.saturating_sub(set_aside))
+    pub(super) fn available_for_data(&self, ground: &Ground) -> u64 {
+        self.available(ground).saturating_sub(self.set_aside)
     }
 
     /// Clusters that are free on the volume and nobody may take: they wait for a commit or are claimed.
@@ -101,17 +91,17 @@ impl Account {
     }
 
     fn taken(&mut self, clusters: u64) {
-        self.free = self.free.map(|free| free.saturating_sub(clusters));
+        self.free = self.free.saturating_sub(clusters);
     }
 }
 
 impl FreeSpace {
-    /// Nothing is looked at yet.
+    /// Free space as it was when the volume was opened.
     pub(crate) fn new(ground: &Ground) -> Arc<FreeSpace> {
         let size = u64::from(ground.superblock.geometry.cluster_blocks());
         let set_aside = if ground.uses_reserved { 0 } else { set_aside(&ground.superblock) / size };
         let (allocator, windows) = (Allocator::new(ground), Windows::new());
-        let account = Account { allocator, windows, free: None, promised: 0, set_aside };
+        let account = Account { allocator, windows, free: ground.free_clusters, promised: 0, set_aside };
         Arc::new(FreeSpace { account: Mutex::new(account), groups: Groups::default() })
     }
 
@@ -123,7 +113,8 @@ impl FreeSpace {
     pub(crate) fn allocate(&self, blocks: &mut impl Blocks, wish: &Wish, spare: u64) -> Result<Run> {
         let size = u64::from(blocks.ground().superblock.geometry.cluster_blocks());
         let mut account = self.account.lock();
-        let available = account.available_for_data(blocks)?.saturating_sub(spare).saturating_mul(size);
+        let available =
+            account.available_for_data(blocks.ground()).saturating_sub(spare).saturating_mul(size);
         if available < wish.least {
             return Err(Error::NoSpace);
         }
@@ -172,22 +163,25 @@ impl FreeSpace {
     /// Keeps so many clusters for who holds the result.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; those of the body.
-    pub(crate) fn promise(self: &Arc<Self>, blocks: &impl Blocks, clusters: u64) -> Result<Promise> {
-        let mut account = self.account.lock();
-        if account.available(blocks)? < clusters {
-            return Err(Error::NoSpace);
-        }
-        account.promised += clusters;
-        Ok(Promise { space: Arc::clone(self), clusters })
+    /// [`Error::NoSpace`].
+    pub(crate) fn promise(self: &Arc<Self>, ground: &Ground, clusters: u64) -> Result<Promise> {
+        self.promise_in(self.account.lock(), ground, clusters).ok_or(Error::NoSpace)
     }
 
-    /// The same if nothing has to be waited for: neither the lock, which is held over reads of metadata, nor the count
-    /// of free clusters, nor a commit.
+    /// The same if nothing has to be waited for: neither the lock, which is held over reads of metadata, nor a commit.
     pub(crate) fn try_promise(self: &Arc<Self>, ground: &Ground, clusters: u64) -> Option<Promise> {
-        let mut account = self.account.try_lock()?;
-        let taken = account.kept(ground) + account.promised;
-        account.free.filter(|free| free.saturating_sub(taken) >= clusters)?;
+        self.promise_in(self.account.try_lock()?, ground, clusters)
+    }
+
+    fn promise_in(
+        self: &Arc<Self>,
+        mut account: MutexGuard<'_, Account>,
+        ground: &Ground,
+        clusters: u64,
+    ) -> Option<Promise> {
+        if account.available(ground) < clusters {
+            return None;
+        }
         account.promised += clusters;
         Some(Promise { space: Arc::clone(self), clusters })
     }
@@ -287,7 +281,7 @@ impl Space for Nodes<'_> {
             return Ok(Vec::new());
         }
         let mut account = self.space.lock();
-        if !self.promised && account.available(blocks)? < count as u64 {
+        if !self.promised && account.available(blocks.ground()) < count as u64 {
             return Err(Error::NoSpace);
         }
         let _groups = self.space.groups.lock();
@@ -305,7 +299,7 @@ impl Space for Nodes<'_> {
         let _groups = self.space.groups.lock();
         account.allocator.give_back(blocks, ino, runs)?;
         let clusters: u64 = runs.iter().map(|(_, count)| count.div_ceil(size)).sum();
-        account.free = account.free.map(|free| free + clusters);
+        account.free += clusters;
         Ok(())
     }
 }

@@ -36,7 +36,6 @@ mod times;
 
 use crate::alloc::shared::{FreeSpace, Promise};
 use crate::ground::credits;
-use crate::ground::direct::Direct;
 use crate::ground::error::{Error, Limit, Result};
 use crate::ground::features;
 use crate::inode::fields::check_size;
@@ -113,7 +112,7 @@ impl Files<'_> {
     /// [`Error::NoSpace`]; those of reading the groups.
     pub(crate) fn promise(&self, inode: &Inode, blocks: Range<u64>) -> Result<Promise> {
         let clusters = self.nodes_of_ends(inode, &blocks);
-        self.with_room(|| self.space.promise(&Direct(self.state), clusters))
+        self.with_room(|| self.space.promise(self.state, clusters))
     }
 
     /// The same, or `None` if that would have to wait.

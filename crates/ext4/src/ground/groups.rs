@@ -2,7 +2,7 @@
 //!
 //! A volume of 16 TiB with blocks of 1 KiB has two million groups. Opening it reads their descriptors once, in large
 //! steps, bypassing the cache, which has room for only a part of them. Each is checked; only the location of metadata
-//! is kept, 16 bytes for each run.
+//! is kept, 16 bytes for each run, and the number of free clusters.
 //!
 //! # Damaged descriptors
 //! A writer needs all of them sound: the first damaged one fails an open for writing. A read-only open succeeds, as in
@@ -109,12 +109,12 @@ impl Ground {
         Ok(decode(bytes, group, block, &self.superblock))
     }
 
-    /// Collects the system zones and damaged descriptors. Damage fails an open for writing.
+    /// Collects the system zones, the free clusters and damaged descriptors. Damage fails an open for writing.
     pub(crate) fn load_zones(&mut self) -> Result<()> {
         let (superblock, zones) = (&self.superblock, &mut self.zones);
         let geometry = &superblock.geometry;
         let table = u64::from(geometry.inode_table_blocks());
-        let mut tally = Tally::default();
+        let (mut tally, mut free) = (Tally::default(), 0_u64);
         // A flex group stores each kind of metadata of its groups together, so each kind forms a run.
         let mut runs = [Run::default(); 3];
         for_each_descriptor(&**self.cache.device(), superblock, |group, descriptor| {
@@ -132,6 +132,7 @@ impl Ground {
                 Err(damaged) => return tally.add(&damaged),
             };
             tally.sound += 1;
+            free = free.saturating_add(u64::from(descriptor.free_clusters));
             let [blocks, inodes, tables] = &mut runs;
             blocks.extend(descriptor.block_bitmap, 1, zones);
             inodes.extend(descriptor.inode_bitmap, 1, zones);
@@ -143,7 +144,7 @@ impl Ground {
             zones.add(superblock.mmp.block, 1);
         }
         zones.sort();
-        self.descriptor_damage = tally.found;
+        (self.descriptor_damage, self.free_clusters) = (tally.found, free);
         Ok(())
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Ground {
     pub(crate) superblock: Superblock,
     pub(crate) cache: BufferCache,
     pub(crate) zones: SystemZones,
+    /// Free clusters by the descriptors when the volume was opened.
+    pub(crate) free_clusters: u64,
     pub(crate) map_budget: usize,
     pub(crate) journal: Option<Journal>,
     /// Batches of a volume that is open for writing and has no journal.

@@ -51,6 +51,7 @@ pub(super) fn bare(
     let discards = options.discard && options.write && device.capabilities().discard;
     let ground = Ground {
         zones: SystemZones::new(superblock.geometry.usable_blocks()),
+        free_clusters: 0,
         mmp: mmp::read(&*device, &superblock)?,
         superblock,
         cache: BufferCache::new(device, &cache_options)?,
