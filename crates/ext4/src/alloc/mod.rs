@@ -6,6 +6,7 @@
 //! | `claims.rs` | blocks that are somebody's before a bitmap says so |
 //! | `group.rs` | bitmaps and descriptor of one group: the only file that changes them |
 //! | `inode.rs` | inodes made and freed |
+//! | `masks.rs` | bitmaps of freed and claimed clusters, where they are many |
 //! | `orders.rs` | which groups may have a long run |
 //! | `runs.rs` | runs of blocks that are set apart |
 //! | `search.rs` | where new blocks and inodes are looked for: the policy |
@@ -18,7 +19,7 @@ pub(crate) mod claims;
 pub(crate) mod group;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod inode;
-#[allow(dead_code)] // The operations that use it come next.
+mod masks;
 mod orders;
 pub(crate) mod reserve;
 mod runs;

@@ -8,6 +8,7 @@ use super::bits::{free_runs, put_bits};
 use super::group::{
     self, Changed, SEARCH_WORK, descriptor, mark_used, sound_block_bitmap, sound_inode_bitmap,
 };
+use super::masks::Masks;
 use super::orders::Orders;
 use super::runs::Runs;
 use crate::ground::blocks::Blocks;
@@ -51,6 +52,8 @@ pub(crate) struct Allocator {
     held_parts: Runs,
     /// What is free on the volume and somebody's already.
     claimed: Runs,
+    /// Bitmaps of `held` and `claimed` in groups where they are many runs.
+    masks: Masks,
     /// Made with the first search.
     orders: Option<Orders>,
 }
@@ -70,19 +73,23 @@ impl Allocator {
             held: Runs::default(),
             held_parts: Runs::default(),
             claimed: Runs::default(),
+            masks: Masks::default(),
             orders: None,
         }
     }
 
     /// What was given back among these blocks may be handed out again: the transaction that freed it is durable.
     pub(crate) fn release(&mut self, first: u64, count: u64) {
-        let Allocator { geometry, held, held_parts, orders, .. } = self;
+        let Allocator { geometry, held, held_parts, masks, orders, .. } = self;
         let end = first.saturating_add(count);
         if count < u64::from(geometry.cluster_blocks()) {
             // All of the cluster may wait for a later commit by now.
             held_parts.remove(first, end, |_, _| ());
         } else {
-            held.remove(first, end, |first, end| raise(geometry, orders, first, end));
+            held.remove(first, end, |first, end| {
+                masks.put(geometry, first, end, false);
+                raise(geometry, orders, first, end);
+            });
         }
     }
 
@@ -130,20 +137,27 @@ impl Allocator {
     pub(crate) fn claim(&mut self, blocks: &impl Blocks, wish: &Wish) -> Result<Run> {
         let Found { group, clusters } = self.search(blocks, wish)?;
         let run = run_of(blocks.ground(), group, &clusters);
-        self.claimed.add(run.first.get(), run.first.get() + run.count);
+        let (first, end) = (run.first.get(), run.first.get() + run.count);
+        self.claimed.add(first, end);
+        self.masks.put(&self.geometry, first, end, true);
         Ok(run)
     }
 
     /// Claimed blocks are anybody's again.
     pub(crate) fn unclaim(&mut self, run: Run) {
-        let Allocator { geometry, claimed, orders, .. } = self;
-        let end = run.first.get() + run.count;
-        claimed.remove(run.first.get(), end, |first, end| raise(geometry, orders, first, end));
+        let Allocator { geometry, claimed, masks, orders, .. } = self;
+        claimed.remove(run.first.get(), run.first.get() + run.count, |first, end| {
+            masks.put(geometry, first, end, false);
+            raise(geometry, orders, first, end);
+        });
     }
 
     /// Claimed blocks are marked used by now ([`mark_claimed`]).
     pub(crate) fn took_claimed(&mut self, run: Run) {
-        self.claimed.remove(run.first.get(), run.first.get() + run.count, |_, _| ());
+        let Allocator { geometry, claimed, masks, .. } = self;
+        claimed.remove(run.first.get(), run.first.get() + run.count, |first, end| {
+            masks.put(geometry, first, end, false);
+        });
     }
 
     /// A run that may be handed out, as [`Allocator::allocate`] says.
@@ -184,7 +198,7 @@ impl Allocator {
     /// Clusters of a group that may be handed out: the first run from the goal on that has `wanted.start` of them, and
     /// at most `wanted.end` of it. Otherwise how many the longest has.
     fn find(
-        &self,
+        &mut self,
         blocks: &impl Blocks,
         group: Group,
         wish: &Wish,
@@ -212,17 +226,28 @@ impl Allocator {
 
     /// Marks in a copy of a group's bitmap what is free but not to be handed out: system zones, what waits or is
     /// claimed, what is behind the limit, and a last cluster that goes on behind the volume.
-    pub(super) fn mask(&self, ground: &Ground, group: Group, limit: u64, bitmap: &mut [u8]) {
+    pub(super) fn mask(&mut self, ground: &Ground, group: Group, limit: u64, bitmap: &mut [u8]) {
         let geometry = &ground.superblock.geometry;
         let start = geometry.group_first_block(group).map_or(0, Pblk::get);
         let blocks = u64::from(geometry.group_blocks(group).unwrap_or(0));
         let (end, log) = (start + blocks, geometry.cluster_log());
         let whole = ((limit.min(end).saturating_sub(start)) >> log) as u32;
         put_bits(bitmap, whole..geometry.group_clusters(group).unwrap_or(0).max(whole), true);
-        let taken = self.held.within(start, end).chain(self.claimed.within(start, end));
-        for (from, to) in ground.zones.within(start, end).iter().copied().chain(taken) {
-            let index = |block: u64| ((block.clamp(start, end) - start) >> log) as u32;
+        let index = |block: u64| ((block.clamp(start, end) - start) >> log) as u32;
+        let put = |bitmap: &mut [u8], (from, to): (u64, u64)| {
             put_bits(bitmap, index(from)..index(to.min(end) - 1) + 1, true);
+        };
+        ground.zones.within(start, end).iter().for_each(|zone| put(bitmap, *zone));
+        if let Some(mask) = self.masks.get(group) {
+            bitmap.iter_mut().zip(mask).for_each(|(byte, kept)| *byte |= kept);
+            return;
+        }
+        let taken = || self.held.within(start, end).chain(self.claimed.within(start, end));
+        let runs = taken().inspect(|run| put(bitmap, *run)).count();
+        if Masks::are_worth_it(runs, bitmap.len()) {
+            let mut mask = vec![0; bitmap.len()].into_boxed_slice();
+            taken().for_each(|run| put(&mut mask, run));
+            self.masks.keep(group, mask);
         }
     }
 
@@ -353,7 +378,10 @@ impl Space for Allocator {
         changed.into_values().try_for_each(|group| group.store(blocks))?;
         if self.holds {
             held.iter().try_for_each(|(first, end)| blocks.free_later(Pblk(*first), end - first))?;
-            held.iter().for_each(|(first, end)| self.held.add(*first, *end));
+            for (first, end) in held {
+                self.held.add(first, end);
+                self.masks.put(&self.geometry, first, end, true);
+            }
         } else {
             let Allocator { geometry, orders, .. } = self;
             held.iter().for_each(|(first, end)| raise(geometry, orders, *first, *end));

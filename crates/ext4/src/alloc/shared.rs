@@ -209,9 +209,9 @@ impl FreeSpace {
         range: &Range<u64>,
         minimum: u64,
     ) -> Result<u64> {
-        let account = self.account.lock();
+        let mut account = self.account.lock();
         let _groups = self.groups.lock();
-        trim::group(&account.allocator, ground, group, range, minimum)
+        trim::group(&mut account.allocator, ground, group, range, minimum)
     }
 
     /// A file maps these blocks no more, and keeps others of their clusters. No bitmap tells of them, but until the

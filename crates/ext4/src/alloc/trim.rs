@@ -11,7 +11,7 @@ use uext4_ondisk::{Group, Pblk};
 
 /// See [`super::shared::FreeSpace::trim_group`]: the caller holds the lock of `allocator`.
 pub(super) fn group(
-    allocator: &Allocator,
+    allocator: &mut Allocator,
     ground: &Ground,
     group: Group,
     range: &Range<u64>,

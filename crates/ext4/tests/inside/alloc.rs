@@ -3,7 +3,7 @@
 use super::damage::patch;
 use super::{assert_says, image, open, save};
 use crate::alloc::Space;
-use crate::alloc::group::{descriptor, inode_used, store_counts};
+use crate::alloc::group::{descriptor, inode_used, mark_used, store_counts};
 use crate::alloc::inode::{NewInode, free, make};
 use crate::alloc::search::{Allocator, Run, Wish};
 use crate::ground::blocks::Blocks;
@@ -325,6 +325,116 @@ plays! {
     clusters: 100, ["-b", "1024", "-N", "512", "-O", "bigalloc", "-C", "8192"];
     no_journal: 48, ["-b", "1024", "-N", "512", "-O", "^has_journal"];
     small_inodes_without_flex_groups: 48, ["-b", "1024", "-N", "512", "-I", "128", "-O", "^flex_bg"];
+}
+
+/// Hundreds of short runs in a group: some are claimed, some were freed and wait, and each is released by itself.
+struct Crowd<'g> {
+    ground: &'g Ground,
+    allocator: Allocator,
+    model: Model,
+    rng: Rng,
+    claimed: Vec<Run>,
+    used: Vec<Run>,
+    waiting: Vec<Run>,
+}
+
+impl Crowd<'_> {
+    /// Any of these runs, taken out.
+    fn any(rng: &mut Rng, runs: &mut Vec<Run>) -> Option<Run> {
+        (!runs.is_empty()).then(|| runs.swap_remove(rng.below(runs.len() as u64) as usize))
+    }
+
+    fn claim(&mut self, goal: u64, clusters: u64) -> bool {
+        let size = self.model.size;
+        let wish = Wish { goal: Pblk(goal), least: size, most: clusters * size, limit: u64::MAX };
+        let run = match self.allocator.claim(&Direct(self.ground), &wish) {
+            Ok(run) => run,
+            Err(Error::NoSpace) => return false,
+            Err(error) => panic!("{wish:?}: {error}"),
+        };
+        for cluster in self.model.clusters(run) {
+            assert!(self.model.free.remove(&cluster), "{wish:?}: cluster {cluster} of {run:?} is not free");
+        }
+        self.claimed.push(run);
+        true
+    }
+
+    fn step(&mut self) {
+        let ground = self.ground;
+        let (geometry, most) = (&ground.superblock.geometry, credits::groups(ground, 1));
+        let (allocator, rng) = (&mut self.allocator, &mut self.rng);
+        match rng.below(12) {
+            0..=5 => {
+                let (goal, clusters) = (rng.below(geometry.blocks_count()), rng.range(1..4));
+                assert!(self.claim(goal, clusters), "there is room");
+            }
+            6 => {
+                let Some(run) = Self::any(rng, &mut self.claimed) else { return };
+                allocator.unclaim(run);
+                self.model.free.extend(self.model.clusters(run));
+            }
+            7..=8 => {
+                let Some(claim) = Self::any(rng, &mut self.claimed) else { return };
+                let (group, index) = geometry.group_of_block(claim.first).unwrap();
+                let first = index >> geometry.cluster_log();
+                let clusters = first..first + (claim.count / self.model.size) as u32;
+                run(ground, most, |blocks| mark_used(blocks, group, clusters)).unwrap();
+                allocator.took_claimed(claim);
+                self.used.push(claim);
+            }
+            9..=10 => {
+                let Some(freed) = Self::any(rng, &mut self.used) else { return };
+                let runs = [(freed.first, freed.count)];
+                run(ground, most, |blocks| allocator.give_back(blocks, Ino(11), &runs)).unwrap();
+                self.waiting.push(freed);
+            }
+            _ => {
+                let Some(durable) = Self::any(rng, &mut self.waiting) else { return };
+                allocator.release(durable.first.get(), durable.count);
+                self.model.free.extend(self.model.clusters(durable));
+            }
+        }
+    }
+
+    /// Lets go of all runs; the volume is as it was.
+    fn empty(&mut self) {
+        self.claimed.drain(..).for_each(|run| self.allocator.unclaim(run));
+        for freed in self.used.drain(..) {
+            let (most, runs) = (credits::groups(self.ground, 1), [(freed.first, freed.count)]);
+            run(self.ground, most, |blocks| self.allocator.give_back(blocks, Ino(11), &runs)).unwrap();
+        }
+        self.allocator.release(0, u64::MAX);
+    }
+}
+
+/// Neither what waits for a commit nor what is claimed is handed out, and nothing is lost: in the end all that is free
+/// can be claimed.
+#[test]
+fn many_runs_that_wait_or_are_claimed_stay_whose_they_are() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("dumpe2fs"), Need::Tool("e2fsck"));
+    let volumes: [(u64, &[&str]); 3] = [
+        (20, &["-b", "1024", "-N", "64"]),
+        (20, &["-b", "1024", "-g", "4096", "-N", "64", "-O", "^has_journal"]),
+        (100, &["-b", "1024", "-N", "64", "-O", "bigalloc", "-C", "8192"]),
+    ];
+    for ((mebibytes, args), seed) in volumes.into_iter().zip(0..) {
+        let image = image(mebibytes, args);
+        let volume = open(&image);
+        let ground = volume.state();
+        let (claimed, used, waiting) = (Vec::new(), Vec::new(), Vec::new());
+        let (allocator, model) = (Allocator::new(ground), Model::new(&image, ground));
+        let mut crowd = Crowd { ground, allocator, model, rng: Rng::new(seed), claimed, used, waiting };
+        (0..3000).for_each(|_| crowd.step());
+        assert!(crowd.waiting.len() > 200 && crowd.claimed.len() > 200, "each is many");
+        while crowd.claim(0, 64) {}
+        assert!(crowd.model.free.is_empty(), "{} free clusters are lost", crowd.model.free.len());
+        crowd.empty();
+        assert_eq!(crowd.allocator.held_blocks() + crowd.allocator.claimed_blocks(), 0);
+        let scratch = Scratch::new(image.len() as u64);
+        let path = scratch.file("volume.img");
+        save(ground, &path);
+        e2fsck_clean(&path);
+    }
 }
 
 /// A block for metadata.
