@@ -5,6 +5,9 @@
 //! can assert them.
 #![cfg(not(debug_assertions))]
 
+#[path = "instructions/growth.rs"]
+mod growth;
+
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
