@@ -1,4 +1,4 @@
-//! Inline data of an inode under change: where it is in the record, and its end when the contents go elsewhere.
+//! Inline data of an inode being edited: where it lies in the record, and removing it when the contents move to blocks.
 
 use super::{ATTRIBUTE, InlineData};
 use crate::ground::error::{Error, Result};
@@ -7,7 +7,7 @@ use std::ops::Range;
 use uext4_ondisk::ext4::{Superblock, XattrArea, XattrFormat, XattrIndex};
 use uext4_ondisk::{Corrupt, CorruptKind};
 
-/// Bytes of the magic number before the attributes, and of an attribute's head.
+/// Bytes of the magic number before the attributes, and of an attribute's entry header.
 const MAGIC_SIZE: usize = 4;
 const HEAD_SIZE: usize = 16;
 
@@ -15,7 +15,7 @@ const HEAD_SIZE: usize = 16;
 pub(crate) fn data<'d>(superblock: &Superblock, draft: &'d Draft) -> Result<InlineData<'d>> {
     let in_inode = |corrupt: Corrupt| Error::from(corrupt.in_inode(draft.ino));
     let area = match draft.disk.extra_isize {
-        // Nothing of the record behind the base part is believed then.
+        // Then nothing in the record after the base part is trusted.
         0 => None,
         _ => {
             let bytes = draft.raw.get(draft.disk.xattr_range(superblock)).unwrap_or_default();
@@ -25,21 +25,21 @@ pub(crate) fn data<'d>(superblock: &Superblock, draft: &'d Draft) -> Result<Inli
     InlineData::in_area(&draft.disk, area).map_err(|what| in_inode(CorruptKind::InlineData(what).into()))
 }
 
-/// Where the second part of the contents is in the record: the value of the attribute.
+/// Where the second part of the contents lies in the record: the value of the attribute.
 pub(crate) fn value(superblock: &Superblock, draft: &Draft) -> Result<Range<usize>> {
     let length = data(superblock, draft)?.rest.len();
     let (head, ..) = entry(superblock, draft)?;
     let [.., low, high] = *draft.raw.get(head..).and_then(|head| head.first_chunk::<4>()).unwrap_or(&[0; 4]);
-    // That of an empty value may be anything.
+    // The offset of an empty value is arbitrary.
     let offset = if length == 0 { 0 } else { usize::from(u16::from_le_bytes([low, high])) };
     let start = draft.disk.xattr_range(superblock).start + MAGIC_SIZE + offset;
     Ok(start..start + length)
 }
 
-/// Takes the attribute away, if there is one.
+/// Removes the attribute, if there is one.
 ///
 /// # Errors
-/// [`Error::Corrupt`]: nothing was changed then.
+/// [`Error::Corrupt`], with nothing changed.
 pub(crate) fn remove(superblock: &Superblock, draft: &mut Draft) -> Result<()> {
     if !draft.disk.has_inline_data() {
         return Ok(());
@@ -52,8 +52,8 @@ pub(crate) fn remove(superblock: &Superblock, draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// Where the attribute's entry begins, where the next one does, and where all of them end. The attributes were checked:
-/// every entry lies inside, and zeroes follow the last.
+/// The start of the attribute's entry, the start of the next one, and the end of all entries. The attributes were
+/// checked: every entry lies inside, and zeros follow the last.
 fn entry(superblock: &Superblock, draft: &Draft) -> Result<(usize, usize, usize)> {
     let mut at = draft.disk.xattr_range(superblock).start + MAGIC_SIZE;
     let mut found = None;

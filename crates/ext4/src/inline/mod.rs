@@ -1,9 +1,9 @@
-//! Inline data: contents that lie inside the inode's record, in the 60 bytes of the mapping and, behind them,
-//! in the value of the attribute `system.data`.
+//! Inline data: contents stored inside the inode's record, in the 60 bytes of the mapping and then in the value of the
+//! attribute `system.data`.
 //!
-//! Reads of such files are served from here, when the engine asks: the record was read and checked when the inode was
-//! loaded, so no device request is needed, and simple read and the mapping snapshot never see them. A write would
-//! change the inode itself, through the journal, and is refused. Sources: the kernel's
+//! The engine's reads of such files are served from here: the record was read and checked when the inode was loaded, so
+//! no device request is needed, and simple read and the mapping snapshot never see such files. A write would change the
+//! inode itself, through the journal, and is refused. Sources: the kernel's
 //! `Documentation/filesystems/ext4/inlinedata.rst` and `fs/ext4/inline.c`.
 
 pub(crate) mod edit;
@@ -16,12 +16,12 @@ use uext4_iomap::{Piece, State};
 use uext4_ondisk::ext4::{I_BLOCK_SIZE, Inode as DiskInode, InodeFlags, XattrArea, XattrIndex, XattrValue};
 use uext4_ondisk::{Corrupt, CorruptKind};
 
-/// Name of the attribute behind `system.`.
+/// Name of the attribute after `system.`.
 const ATTRIBUTE: &[u8] = b"data";
-/// Where the 60 bytes begin in the record.
+/// Byte offset of the 60 bytes in the record.
 const I_BLOCK_OFFSET: u64 = 0x28;
 
-/// Contents of an inode, in two parts that follow one another.
+/// Inline contents, in two consecutive parts.
 #[derive(Clone, Copy)]
 pub(crate) struct InlineData<'a> {
     /// The 60 bytes in place of the mapping.
@@ -31,10 +31,10 @@ pub(crate) struct InlineData<'a> {
 }
 
 impl<'a> InlineData<'a> {
-    /// The contents of an inode that says that it has them inside.
+    /// The contents of an inode with the inline flag.
     ///
     /// # Errors
-    /// [`CorruptKind::InlineData`] if it has not, and those of the attributes.
+    /// [`CorruptKind::InlineData`] if there are none, and those of the attributes.
     pub(crate) fn of(state: &Ext4State, core: &'a Core) -> Result<Self> {
         if core.flags.contains(InodeFlags::ENCRYPT) {
             let feature = format!("an encrypted file (inode {})", core.ino());
@@ -44,12 +44,12 @@ impl<'a> InlineData<'a> {
         Ok(found.map_err(|what| Corrupt::from(CorruptKind::InlineData(what)).in_inode(core.ino()))?)
     }
 
-    /// The same, of an inode with these attributes in its record; or what is wrong.
+    /// The same for an inode with these attributes in its record; or what is wrong.
     fn in_area(disk: &'a DiskInode, area: Option<XattrArea<'a>>) -> std::result::Result<Self, &'static str> {
         if disk.flags.contains(InodeFlags::EXTENTS) {
             return Err("the inode has extents too");
         }
-        // Its hash is not kept up by writes in place, so it says nothing.
+        // Writes in place do not update its hash, so ignore it.
         match area.and_then(|area| area.find(XattrIndex::System, ATTRIBUTE)).map(|entry| entry.value) {
             Some(XattrValue::Here(rest)) => Ok(InlineData { first: &disk.i_block, rest }),
             Some(XattrValue::Inode { .. }) => Err("the attribute `system.data` lies in another inode"),
@@ -57,19 +57,19 @@ impl<'a> InlineData<'a> {
         }
     }
 
-    /// Bytes that there are. A file may be longer: what is behind them reads as zeros.
+    /// Bytes stored. A file may be longer: the rest reads as zeros.
     pub(crate) fn len(&self) -> u64 {
         (I_BLOCK_SIZE + self.rest.len()) as u64
     }
 
-    /// Copies the bytes from `pos` on into `buf`; zeros behind the end.
+    /// Copies the bytes from `pos` on into `buf`; zeros past the end.
     fn copy_to(&self, buf: &mut [u8], pos: u64) {
         buf.fill(0);
         let mut start = 0;
         for part in [&self.first[..], self.rest] {
             let end = start + part.len();
             if pos < end as u64 {
-                // Inside: both fit.
+                // Both are inside, so they fit.
                 let from = (pos as usize).max(start);
                 let to = from - pos as usize;
                 if let Some(target) = buf.get_mut(to..) {
@@ -108,7 +108,7 @@ pub(crate) fn piece(state: &Ext4State, inode: &Inode) -> Result<Piece> {
     Ok(Piece { logical: 0, physical, length, state: State::Inline })
 }
 
-/// Why a write is refused.
+/// The error for a write.
 pub(crate) fn refuse_write(inode: &Inode) -> Error {
     let feature =
         format!("inline data for it (inode {}): the write would change the inode itself", inode.ino());

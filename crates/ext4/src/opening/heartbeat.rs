@@ -1,13 +1,13 @@
-//! The owner's part of multi-mount protection: taking the block, refreshing it, giving it back.
+//! Owning a volume with multi-mount protection: claiming its block, refreshing it, releasing it.
 //!
-//! After Linux (`fs/ext4/mmp.c`): a block that says "clean" is taken at once. Any other number has to stand still for
-//! twice the check interval; then it is replaced, and the new one has to stand still for as long. From then on a thread
-//! writes the next number every few seconds, from before recovery until everything is home.
+//! Follows Linux (`fs/ext4/mmp.c`): a block marked "clean" is claimed at once. Any other number must not change for
+//! twice the check interval; then it is replaced, and the new one must not change for as long again. From then on a
+//! thread writes the next number every few seconds, from before recovery until all blocks are written home.
 //!
-//! Linux looks whether somebody else has written the block only if it was late itself. Here each refresh looks first.
-//! Whoever finds another owner stops at once: the device is not ours any more, so nothing is written, not even the
-//! reason into the log. A process that was stopped for longer than the check interval finds that out with its next
-//! refresh only, as in Linux; what it writes until then is written.
+//! Linux checks whether somebody else has written the block only if its own refresh was late. Here each refresh checks
+//! first. If another owner is found, we stop at once: the device is no longer ours, so nothing is written, not even the
+//! cause into the log. A process that was stopped for longer than the check interval notices only at its next refresh,
+//! as in Linux; its writes until then reach the device.
 
 use super::mmp::{in_use, read};
 use super::on_device::write_bytes;
@@ -20,43 +20,43 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use uext4_blockdev::Device;
 use uext4_ondisk::ext4::{MmpBlock, MmpOwner, Superblock};
 
-/// Of check intervals, in seconds: the shortest, and the longest that adds to itself once more when it is waited for.
+/// The shortest check interval in seconds, and the longest that adds to itself once more in the wait time.
 const CHECK_MIN: u16 = 5;
 const WAIT_MORE: u16 = 60;
-/// The longest that Linux writes. Nobody is made to wait for hours by a block that says more.
+/// The longest check interval that Linux writes. A larger one in a block must not make us wait for hours.
 const CHECK_MAX: u16 = 300;
-/// The largest number of an owner.
+/// The largest sequence number of an owner.
 const SEQUENCE_MAX: u32 = 0xE24D_4D4F;
 
-/// What is done when the volume is lost: told why.
+/// Called with the cause when the volume is lost.
 type OnLost = Box<dyn FnOnce(&str) + Send>;
 
-/// A volume that is ours as long as this lives.
+/// Ownership of a volume; it lasts as long as this value.
 pub(crate) struct Heartbeat {
     block: Arc<Block>,
     thread: Option<JoinHandle<()>>,
     process: u32,
 }
 
-/// The block, and what is known of it.
+/// The block's location, and what we know of it.
 struct Block {
     device: Arc<dyn Device>,
     superblock: Superblock,
-    /// How long a second is: tests have no time.
+    /// Length of a second; shorter in tests.
     second: Duration,
     state: Mutex<State>,
     told: Condvar,
 }
 
 struct State {
-    /// As it was written last.
+    /// The block as we last wrote it.
     written: MmpBlock,
     stop: bool,
     lost: Option<Arc<str>>,
     on_lost: Option<OnLost>,
 }
 
-/// The seconds in which a number that stands still shows that nobody is there.
+/// For how many seconds a number must not change to show that its owner is gone.
 fn wait_time(interval: u16) -> u32 {
     (2 * u32::from(interval) + 1).min(u32::from(interval) + u32::from(WAIT_MORE))
 }
@@ -72,11 +72,11 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Takes the volume, if it has the feature. May take a minute after somebody left it without a word.
+/// Claims the volume, if it has the feature. May take a minute if the last owner did not release it.
 ///
 /// # Errors
-/// [`Error::InUse`] naming the owner; those of reading and writing the block; [`Error::Invalid`] if the system gives no
-/// thread. The volume is as it was then, or given back.
+/// [`Error::InUse`] naming the owner; those of reading and writing the block; [`Error::Invalid`] if the system cannot
+/// start a thread. The volume is then unclaimed, or released again.
 pub(crate) fn claim(
     device: &Arc<dyn Device>,
     superblock: &Superblock,
@@ -116,12 +116,13 @@ pub(crate) fn claim(
     let mut heartbeat = Heartbeat { block, thread: None, process: std::process::id() };
     let beats = heartbeat.block.clone();
     let spawned = std::thread::Builder::new().name("uext4-mmp".into()).spawn(move || beats.beat());
-    let thread = spawned.map_err(|error| Error::Invalid(format!("no thread for the volume: {error}")))?;
+    let thread =
+        spawned.map_err(|error| Error::Invalid(format!("cannot start the heartbeat thread: {error}")))?;
     heartbeat.thread = Some(thread);
     Ok(Some(heartbeat))
 }
 
-/// Refuses a volume whose block changes within a time.
+/// Refuses a volume whose block changes within the given time.
 fn stands_still(
     device: &Arc<dyn Device>,
     superblock: &Superblock,
@@ -143,7 +144,7 @@ impl Block {
         write_bytes(&*self.device, self.superblock.mmp.block.get() * u64::from(size), &bytes)
     }
 
-    /// Whether the block is as it was written last.
+    /// Checks that the block is still as we last wrote it.
     fn is_ours(&self, state: &State) -> Result<()> {
         match read(&*self.device, &self.superblock)? {
             Some(found) if found == state.written => Ok(()),
@@ -152,7 +153,7 @@ impl Block {
         }
     }
 
-    /// The thread: writes the next number again and again.
+    /// The thread: writes the next number periodically.
     fn beat(&self) {
         let update = u32::from(self.superblock.mmp.interval.max(1)) * self.second;
         let mut state = self.state.lock();
@@ -167,7 +168,7 @@ impl Block {
             match self.refresh(&mut state) {
                 Ok(()) => refreshed = Instant::now(),
                 Err(error @ (Error::InUse(_) | Error::Corrupt(_))) => return lose(&mut state, &error),
-                // The device may answer next time, as long as nobody can take us for dead.
+                // Retry a failing device while no other node can consider us dead.
                 Err(error) if refreshed.elapsed() > patience => return lose(&mut state, &error),
                 Err(_) => {}
             }
@@ -193,7 +194,7 @@ fn lose(state: &mut State, error: &Error) {
 }
 
 impl Heartbeat {
-    /// From now on `on_lost` is called when the volume is lost; at once if it is already.
+    /// From now on calls `on_lost` when the volume is lost; at once if it already is.
     pub(crate) fn connect(&self, on_lost: OnLost) {
         let mut state = self.block.state.lock();
         match state.lost.clone() {
@@ -202,7 +203,7 @@ impl Heartbeat {
         }
     }
 
-    /// Gives the volume back: the block says that nobody has it. Not if somebody else has.
+    /// Releases the volume: marks the block clean, unless somebody else owns it.
     ///
     /// # Errors
     /// [`Error::InUse`]; those of the device.
@@ -214,14 +215,14 @@ impl Heartbeat {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         self.block.state.lock().stop = true;
         self.block.told.notify_all();
-        // A panic of it is one of the caller's own code, which it ran when the volume was lost.
+        // A panic of the thread comes from `on_lost`, which is the caller's code.
         let _ended = thread.join();
         let state = self.block.state.lock();
         if let Some(what) = &state.lost {
             return Err(Error::InUse(what.to_string()));
         }
         self.block.is_ours(&state)?;
-        // The interval as mke2fs leaves it: nobody waits for anybody.
+        // The interval that mke2fs writes: no owner, so no wait.
         let check_interval = self.block.superblock.mmp.interval;
         let sequence = MmpBlock::clean(0).sequence;
         self.block.write(&MmpBlock { sequence, check_interval, time: now(), ..state.written })?;
@@ -234,7 +235,7 @@ impl Drop for Heartbeat {
         if self.process == std::process::id() {
             let _not_told = self.end();
         } else {
-            // The thread is the parent's.
+            // The thread runs in the parent only.
             std::mem::forget(self.thread.take());
         }
     }

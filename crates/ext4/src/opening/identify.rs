@@ -1,6 +1,7 @@
-//! Tells by its first bytes what a device without an ext2, ext3 or ext4 volume holds: only for the error message.
+//! Identifies by its first bytes what a device holds instead of an ext2, ext3 or ext4 volume, for the error message
+//! only.
 //!
-//! Two crates have the signatures: `forensicnomicon-core` those of file systems, swap and containers of volumes,
+//! The signatures come from two crates: `forensicnomicon-core` has those of file systems, swap and volume containers,
 //! `file-format` those of compressed files and virtual disks. Partition tables are read as for `?partition=N`.
 
 use crate::ground::error::Error;
@@ -11,10 +12,10 @@ use uext4_blockdev::partition::{self, Extent, Scheme};
 use uext4_blockdev::{self as blockdev, BufferPool, Device};
 use uext4_ondisk::CorruptKind;
 
-/// Bytes to look at. The furthest known signature is that of a ZFS label.
+/// Bytes to examine. The furthest known signature is that of a ZFS label.
 const LOOKED_AT: u64 = 256 << 10;
 
-/// Most partitions to look into.
+/// Most partitions to examine.
 const PARTITIONS_MAX: usize = 32;
 
 /// Turns `error`, found instead of a superblock, into one that says what the device holds.
@@ -31,7 +32,7 @@ pub(crate) fn instead(device: &dyn Device, error: Error) -> Error {
 fn look(device: &dyn Device) -> blockdev::Result<Foreign> {
     let whole = Extent { start: 0, size: device.geometry().size };
     let bytes = first_bytes(device, whole)?;
-    // The boot sector of a file system bears the mark of an MBR too. So GPT comes first, then file systems, then MBR.
+    // The boot sector of a file system has the mark of an MBR too. So try GPT first, then file systems, then MBR.
     let listing = partition::list(device)?;
     let volume = volume(&bytes);
     if let Some(listing) = listing

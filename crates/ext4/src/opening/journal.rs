@@ -11,10 +11,10 @@ use uext4_jbd2::{Journal, JournalInfo, JournalOptions, LogRun, RunMap};
 use uext4_ondisk::Pblk;
 use uext4_ondisk::ext4::Incompat;
 
-/// Finds the blocks of the journal. `None` if the volume has no journal inside it.
+/// Finds the blocks of the journal. `None` if the volume has no internal journal.
 pub(crate) fn find(state: &Ext4State) -> Result<Option<RunMap>> {
     let Some(ino) = state.superblock.journal_inode() else { return Ok(None) };
-    // The cache must not keep this inode: its mapping is checked before the log's blocks are a system zone.
+    // Bypass the cache: the mapping of this inode is checked before the log's blocks are a system zone.
     let inode = state.load_inode(ino)?;
     refuse_value(ino, &inode.disk())?;
     inode.check_contents()?;
@@ -26,7 +26,7 @@ pub(crate) fn find(state: &Ext4State) -> Result<Option<RunMap>> {
     let mut runs = Vec::new();
     let mut next = 0u64;
     while next < end {
-        // A map ends at block 2^32.
+        // A map cannot reach past block 2^32.
         let Ok(block) = u32::try_from(next) else { break };
         match inode.state.map.find(block) {
             Found::Unknown => drop(map::load(state, &inode, next * block_size)?),
@@ -47,10 +47,10 @@ pub(crate) fn find(state: &Ext4State) -> Result<Option<RunMap>> {
     Ok(Some(RunMap::new(runs)?))
 }
 
-/// Finds the journal and makes its blocks a system zone. By now the log is empty or does not count. Only a volume open
-/// for writing gets a running journal, or a batch for its changes if it has none.
+/// Finds the journal and makes its blocks a system zone. By now the log is empty or stale. Only a volume open for
+/// writing gets a running journal, or a batch for its changes if it has none.
 ///
-/// A reader needs no journal whose log does not count. Damage of the journal is then noted
+/// A read-only open needs no journal whose log is stale. Damage of the journal is then recorded
 /// ([`crate::RecoveryInfo::journal_damage`]), and the files stay readable.
 pub(crate) fn open(state: &mut Ext4State, write: bool) -> Result<()> {
     match load(state) {
@@ -84,7 +84,7 @@ fn load(state: &mut Ext4State) -> Result<Option<(RunMap, JournalInfo)>> {
 
 fn begin(state: &mut Ext4State, log: RunMap, mut info: JournalInfo, write: bool) -> Result<()> {
     if write {
-        // This is the last check that may refuse the volume. It comes before the first write.
+        // The last check that may refuse the volume. It comes before the first write.
         info.check_room()?;
     }
     if info.needs_recovery() {

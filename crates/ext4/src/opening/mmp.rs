@@ -1,16 +1,15 @@
 //! Multi-mount protection (feature `mmp`): does another node use the volume?
 //!
 //! The node that owns a volume writes one block of it every few seconds. A sequence number there says that the volume
-//! is in use, that a checker is at work, or that it was left cleanly (sources:
-//! `Documentation/filesystems/ext4/mmp.rst`, `fs/ext4/mmp.c`).
+//! is in use, being checked, or cleanly released (sources: `Documentation/filesystems/ext4/mmp.rst`, `fs/ext4/mmp.c`).
 //!
-//! **What opening does with it.** A *writer* takes the volume first (`heartbeat.rs`): at once if the block says
-//! "clean", after a wait of ten seconds and more otherwise. A *reader* does not wait, and goes by the first number:
-//! anything but "clean" is [`Error::InUse`]. That errs on the safe side, since a crashed node leaves its number behind.
-//! `force` reads all the same. The kernel's read-only mount does not look at the block; e2fsprogs do.
+//! **At open**, a *writer* claims the volume first (`heartbeat.rs`): at once if the block is marked "clean", after a
+//! wait of ten seconds or more otherwise. A *reader* does not wait, and judges by the number it reads: anything but
+//! "clean" is [`Error::InUse`]. That errs on the safe side, since a crashed node leaves its number behind. `force`
+//! reads all the same. The kernel's read-only mount does not look at the block; e2fsprogs do.
 //!
-//! **`force` does not hide a damaged block.** It says "I know that somebody uses the volume". It does not say "the
-//! metadata may be wrong": no option hides any other checksum error either.
+//! **`force` does not hide a damaged block.** It means "I know that somebody uses the volume", not "the metadata may be
+//! wrong": no option hides any other checksum error either.
 
 use crate::ground::error::{Error, Result};
 use crate::ground::options::VolumeOptions;
@@ -39,7 +38,7 @@ pub(crate) fn read(device: &dyn Device, superblock: &Superblock) -> Result<Optio
     Ok(Some(MmpBlock::decode(&bytes, superblock)?))
 }
 
-/// Refuses to read a volume in use, unless `force` is set. Who writes takes it instead ([`super::heartbeat::claim`]).
+/// Refuses to read a volume in use, unless `force` is set. A writer claims it instead ([`super::heartbeat::claim`]).
 pub(crate) fn refuse_shared(
     device: &dyn Device,
     superblock: &Superblock,
@@ -52,10 +51,10 @@ pub(crate) fn refuse_shared(
     Err(in_use(&mmp, superblock))
 }
 
-/// The refusal of a volume that somebody else uses, with the name of the node.
+/// The error for a volume in use by somebody else, with the name of the node.
 pub(super) fn in_use(mmp: &MmpBlock, superblock: &Superblock) -> Error {
     let mut by = match mmp.owner() {
-        MmpOwner::Nobody => "somebody who has just left it".to_owned(),
+        MmpOwner::Nobody => "an owner that has just released it".to_owned(),
         MmpOwner::Checker => "a file system check".to_owned(),
         MmpOwner::Mounted(_) => "another node".to_owned(),
         MmpOwner::Unknown(sequence) => format!("an unknown owner (sequence number {sequence:#x})"),
@@ -71,7 +70,7 @@ pub(super) fn in_use(mmp: &MmpBlock, superblock: &Superblock) -> Error {
     Error::InUse(by)
 }
 
-/// A name from the block, up to its first NUL, escaped: a terminal obeys nothing in it.
+/// A name from the block, up to its first NUL, escaped so that it cannot control a terminal.
 fn text(name: &[u8]) -> String {
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     name[..end].escape_ascii().to_string()

@@ -1,4 +1,4 @@
-//! What opening writes to the device past the cache: the superblock, and the superblock of a log that does not count.
+//! Writes to the device at open that bypass the cache: the superblock, and the superblock of a stale log.
 
 use crate::ground::error::{Error, Result};
 use crate::ground::recovered::RecoveryState;
@@ -12,8 +12,8 @@ pub(super) fn encode(superblock: &Superblock, bytes: &mut [u8]) -> Result<()> {
     superblock.encode(bytes).map_err(|error| Error::Invalid(error.to_string()))
 }
 
-/// Takes an error that the journal recorded over into the superblock. With `write` it does so on the device too: it
-/// clears the journal's record only after the superblock is durable.
+/// Copies an error that the journal recorded to the superblock. With `write` also on the device: the journal's record
+/// is cleared only after the superblock is durable.
 pub(super) fn note_journal_error(ground: &mut Ground, journal: &JournalInfo, write: bool) -> Result<()> {
     let errno = journal.superblock.errno;
     if errno == 0 {
@@ -35,7 +35,7 @@ pub(super) fn note_journal_error(ground: &mut Ground, journal: &JournalInfo, wri
     forget(ground, journal)
 }
 
-/// Ignores a log in use if the superblock does not ask for recovery. An open for writing empties it.
+/// Ignores a log with contents if the superblock does not ask for recovery. An open for writing empties it.
 pub(super) fn ignore_log(
     ground: &mut Ground,
     log: &uext4_jbd2::RunMap,
@@ -47,14 +47,14 @@ pub(super) fn ignore_log(
         return Ok(());
     }
     let device = ground.cache.device().clone();
-    // This only tells which sequence numbers are used up.
+    // Read only to learn which sequence numbers are used up.
     let left_overs = Recovery::read(&device, log, journal, ground.cache.blocks())?;
     mark_empty(&*device, journal, left_overs.empty_sequence(), journal.superblock.errno)?;
     ground.recovery.state = RecoveryState::Emptied;
     forget(ground, journal)
 }
 
-/// Makes the cache read again what was written past it.
+/// Drops cached copies of blocks that were written past the cache.
 fn forget(ground: &Ground, journal: &JournalInfo) -> Result<()> {
     let size = u64::from(ground.superblock.geometry.block_size());
     ground.cache.forget(SUPERBLOCK_OFFSET / size)?;

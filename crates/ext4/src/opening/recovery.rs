@@ -1,37 +1,37 @@
 //! Opening a volume whose journal is not empty.
 //!
-//! Recovery first *looks at* the volume that the log describes, through an overlay. There, home blocks lead to their
-//! copies in the log, and the superblocks of volume and log are as they will be afterwards. Nothing is written. A
-//! read-only open stays there.
+//! Recovery first *looks at* the volume that the log describes, through an overlay in which home blocks are read from
+//! their copies in the log, and the superblocks of volume and log have their future contents. Nothing is written. A
+//! read-only open keeps using this view.
 //!
-//! An open for writing takes every decision on that view, so a refused volume is left as it was. Only then does it
-//! write: home blocks, flush, superblock of the log (empty), flush, superblock without `needs_recovery`, flush. Until
-//! the last step the next open begins anew, with the same result.
+//! An open for writing makes every decision on that view, so a refused volume is unchanged. Only then does it write:
+//! home blocks, flush, superblock of the log (empty), flush, superblock without `needs_recovery`, flush. Until the last
+//! step the next open starts over, with the same result.
 //!
 //! # Fast commits
-//! They are replayed on the same view (`fast_commit/`). A writer stores the outcome as an ordinary transaction in the
-//! log that was just written home, under the number of the fast commits, and then writes it home. So a crash finds
+//! They are replayed on the same view (`fast_commit/`). A writer stores the result as an ordinary transaction in the
+//! log that was just written home, under the number of the fast commits, and then writes it home. So a crash leaves
 //! either the fast commits and the volume without any of them, or the transaction (`jbd2`'s `convert.rs`).
 //!
 //! A fast commit that contradicts the volume or an earlier one does not count, nor do later ones. A read-only open
-//! shows the volume before it and says so. An open for writing is refused.
+//! shows the volume before it and reports that. An open for writing is refused.
 //!
 //! # The superblock
-//! The log may hold an older copy of it. What was written to it past the journal must survive: the record of errors,
-//! the error state (the kernel's `ext4_load_journal` keeps both), and `needs_recovery` until the log is empty. An error
+//! The log may hold an older copy of it. Fields written to it past the journal must survive: the record of errors, the
+//! error state (the kernel's `ext4_load_journal` keeps both), and `needs_recovery` until the log is empty. An error
 //! that the journal recorded (`s_errno`) becomes the volume's error state before the journal's record is cleared.
 //!
 //! # Flag and log disagree
 //! `needs_recovery` with an empty log: nothing is replayed. An open for writing clears the flag.
 //!
-//! A log in use without the flag: its contents are left-overs, because a writer sets the flag before it writes the log.
-//! They are ignored. An open for writing empties the log, after the last check that may refuse the volume. The kernel
-//! empties it too (`jbd2_journal_wipe`); e2fsck asks.
+//! A log with contents but without the flag: the contents are stale, because a writer sets the flag before it writes
+//! the log. They are ignored. An open for writing empties the log, after the last check that may refuse the volume. The
+//! kernel empties it too (`jbd2_journal_wipe`); e2fsck asks.
 //!
 //! # A journal that cannot be used
-//! Without `needs_recovery` reading does not need it: the damage is noted, and only writing is refused. With
+//! Without `needs_recovery`, reads do not need it: the damage is recorded, and only writing is refused. With
 //! `needs_recovery` the log's contents are lost and the files are out of date: reading and writing are refused, by the
-//! error that names the damage. (The kernel refuses too unless it is told `noload`; e2fsck throws the journal away.)
+//! error that names the damage. (The kernel refuses too unless mounted with `noload`; e2fsck discards the journal.)
 
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
@@ -65,19 +65,19 @@ pub(crate) struct Ready {
 struct Pending {
     recovery: Recovery,
     overlay: Arc<OverlayDevice>,
-    /// The superblock as it will be afterwards.
+    /// The superblock after recovery.
     superblock: Superblock,
     /// Its bytes, first with and then without `needs_recovery`.
     flagged: Vec<u8>,
     cleared: Vec<u8>,
-    /// What the fast commits changed.
+    /// Changes made by the fast commits.
     changes: Changes,
 }
 
 /// Recovers the volume if its superblock asks for it.
 ///
 /// # Errors
-/// Those that refuse the volume later too; nothing was written then. [`Error::Incompatible`] for an external journal.
+/// Those that would refuse the volume later too, with nothing written. [`Error::Incompatible`] for an external journal.
 /// For an open for writing: [`Error::Journal`] if the log is damaged, [`Error::FastCommit`] if its fast commits cannot
 /// be replayed.
 pub(crate) fn recover(
@@ -98,21 +98,21 @@ pub(crate) fn recover(
     }
 }
 
-/// Does everything of an open for writing but the writing, to see whether it would succeed. `options` are those of a
-/// read-only open that succeeded.
+/// Runs an open for writing up to its first write, to see whether it would succeed. `options` are those of a read-only
+/// open that succeeded.
 ///
 /// # Errors
-/// Those of that open, except that the device cannot be written or is in use.
+/// Those of an open for writing, except that the device is read-only or in use.
 pub(crate) fn rehearse(device: &Arc<dyn Device>, options: &VolumeOptions) -> Result<()> {
     let options = VolumeOptions { write: true, force: true, ..options.clone() };
     let superblock = read_superblock(&**device)?;
     mmp::refuse_shared(&**device, &superblock, &options)?;
     match prepare(device, superblock, &options)? {
-        // `prepare` has opened the volume already, on the view with all that is to be written.
+        // `prepare` has already opened the volume on the view that includes everything to write.
         Prepared::ToWrite { .. } => Ok(()),
         Prepared::Ready(ready) => {
             let Ready { device, superblock, info } = *ready;
-            // In memory, this empties a log that does not count and takes over an error that it recorded.
+            // In memory, this empties a stale log and takes over an error that it recorded.
             let size = superblock.geometry.block_size();
             let view = OverlayDevice::keeping_writes(device, size, OVERLAY_BYTES)?;
             open_state(Arc::new(view), superblock, &options, info).map(drop)
@@ -120,15 +120,15 @@ pub(crate) fn rehearse(device: &Arc<dyn Device>, options: &VolumeOptions) -> Res
     }
 }
 
-/// The outcome of all checks, before anything is written.
+/// The result of all checks, before anything is written.
 enum Prepared {
     /// There is nothing to write.
     Ready(Box<Ready>),
-    /// All checks have passed. This is to be written.
+    /// All checks have passed. This must be written.
     ToWrite { pending: Box<Pending>, log: uext4_jbd2::RunMap, info: Box<RecoveryInfo> },
 }
 
-/// Decides what recovery has to do. Nothing is written.
+/// Decides what recovery has to do. Writes nothing.
 fn prepare(device: &Arc<dyn Device>, superblock: Superblock, options: &VolumeOptions) -> Result<Prepared> {
     let ready = |device: Arc<dyn Device>, superblock, info| {
         Ok(Prepared::Ready(Box::new(Ready { device, superblock, info })))
@@ -175,7 +175,7 @@ fn prepare(device: &Arc<dyn Device>, superblock: Superblock, options: &VolumeOpt
         return ready(pending.overlay, pending.superblock, info);
     }
     let view = open_state(pending.overlay.clone(), pending.superblock.clone(), options, info.clone())?;
-    // The replay may have moved the journal. Then the block that would be emptied belongs to something else.
+    // The replay may have moved the journal. Then the block to empty belongs to something else.
     if view.journal_info.as_ref().is_none_or(|again| again.block != journal.block) {
         return Err(Corrupt::from(CorruptKind::JournalTarget).at_block(Pblk(journal.block)).into());
     }
@@ -204,7 +204,7 @@ impl Pending {
         if errno != 0 {
             superblock.state |= State::ERRORS;
         }
-        // As it is on the device, since that is what a power cut could leave a part of.
+        // Taken from the device: a power cut could leave a part of these bytes.
         let before = superblock_bytes(&**device)?;
         superblock.features.incompat |= Incompat::RECOVER;
         encode(&superblock, &mut bytes)?;
@@ -223,8 +223,8 @@ impl Pending {
         Ok(Pending { recovery, overlay, superblock, flagged, cleared: bytes, changes })
     }
 
-    /// Replays the fast commits in memory, if there are any. A read-only open goes on without one that contradicts the
-    /// volume, and without those behind it.
+    /// Replays the fast commits in memory, if there are any. A read-only open skips one that contradicts the volume,
+    /// and all later ones.
     fn replay_fast_commits(
         &mut self,
         log: &dyn LogMap,
@@ -240,7 +240,7 @@ impl Pending {
         if options.write
             && let Some(damage) = view.descriptor_damage
         {
-            // The volume is refused later too, but an error of the fast commits would say less.
+            // The volume is refused later in any case, but an error of the fast commits would be less specific.
             return Err(damage.first.into());
         }
         let budget = OVERLAY_BYTES.saturating_sub(self.overlay.memory_bytes());
@@ -270,8 +270,8 @@ impl Pending {
         Ok(())
     }
 
-    /// Sets the superblock's free counts to the sums of the groups, as the kernel does when it mounts. The kernel
-    /// writes them only when it unmounts, so they may be old. Impossible sums change nothing.
+    /// Sets the superblock's free counts to the sums of the groups, as the kernel does at mount. The kernel writes them
+    /// only at unmount, so they may be old. Impossible sums change nothing.
     fn recount(&mut self, view: &Ext4State) -> Result<()> {
         let geometry = &self.superblock.geometry;
         let (mut blocks, mut inodes) = (0u64, 0u64);
@@ -325,7 +325,7 @@ impl Pending {
     }
 }
 
-/// Checks that the superblock from the log is this volume's, and that all replayed blocks lie inside the volume.
+/// Checks that the superblock from the log belongs to this volume, and that all replayed blocks lie inside the volume.
 fn check_same(first: &Superblock, recovered: &Superblock, recovery: &Recovery) -> Result<()> {
     let field = |name| Err(Corrupt::from(CorruptKind::SuperblockField(name)).into());
     if recovered.geometry.block_size() != first.geometry.block_size() {

@@ -16,7 +16,7 @@ use uext4_buffer::{BufferCache, CacheOptions};
 use uext4_ondisk::ext4::Superblock;
 
 /// Checks everything that decides whether a volume can be opened, and loads what every use of it needs. By now the log
-/// is empty or does not count.
+/// is empty or stale.
 pub(crate) fn open_state(
     device: Arc<dyn Device>,
     superblock: Superblock,
@@ -32,7 +32,7 @@ pub(crate) fn open_state(
     state.recovery = recovery;
     state.load_zones()?;
     if options.write {
-        // What cannot be processed refuses the volume before anything is written.
+        // Orphans that cannot be processed refuse the volume before anything is written.
         survey(&state)?;
     }
     journal::open(&mut state, options.write)?;

@@ -1,4 +1,4 @@
-//! The primary superblock, and whether the device can hold what it describes.
+//! The primary superblock, and whether the device is large enough for the volume.
 
 use crate::ground::error::{Error, Result};
 use crate::ground::features;

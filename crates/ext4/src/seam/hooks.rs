@@ -1,4 +1,4 @@
-//! What the journal asks and tells.
+//! The journal's callbacks into the file system.
 
 use super::Ext4;
 use crate::alloc::trim::discard_freed;
@@ -6,10 +6,10 @@ use crate::opening::close;
 use std::sync::{Arc, Weak};
 use uext4_jbd2::{AbortCause, CommitHooks, FreedRun, Tid};
 
-/// The file system, as its journal knows it.
+/// The file system, as seen by its journal.
 struct Hooks(Weak<Ext4>);
 
-/// Lets the journal of a volume that is open for writing ask, or what stands for it.
+/// Connects the journal, or the batches that replace it, of a volume that is open for writing.
 pub(super) fn connect(fs: &Arc<Ext4>) {
     let hooks = Arc::new(Hooks(Arc::downgrade(fs)));
     match (&fs.state.journal, &fs.state.unlogged) {

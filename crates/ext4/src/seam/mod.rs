@@ -1,4 +1,4 @@
-//! The file system as the direct-I/O engine sees it.
+//! The file system as seen by the direct-I/O engine.
 
 mod hooks;
 
@@ -19,7 +19,7 @@ use uext4_iomap::switches::Routing;
 use uext4_iomap::{Blocks, Count, Extended, FileSystem, InodeState, MapSnapshot, Piece, Range, Synced};
 use uext4_ondisk::Group;
 
-/// The file system half of an open volume.
+/// The file-system side of an open volume.
 pub struct Ext4 {
     pub(crate) state: Ext4State,
     space: Arc<FreeSpace>,
@@ -37,28 +37,28 @@ impl Ext4 {
         fs
     }
 
-    /// Its files, to be changed.
+    /// Changes of its files.
     pub(crate) fn files(&self) -> Files<'_> {
         Files { state: &self.state, space: &self.space, orphans: &self.orphans }
     }
 
-    /// What files have claimed for their next appends is free again.
+    /// Releases the blocks that files have claimed for their next appends.
     pub(crate) fn close_windows(&self) {
         self.space.close_windows();
     }
 
-    /// Discards what is free of a group: see [`FreeSpace::trim_group`].
+    /// Discards the free blocks of a group: see [`FreeSpace::trim_group`].
     pub(crate) fn trim_group(&self, group: Group, range: &Blocks, minimum: u64) -> Result<u64> {
         self.space.trim_group(&self.state, group, range, minimum)
     }
 
-    /// From now on nothing is written and nothing is promised. The first cause stays: it explains the later ones.
+    /// From now on nothing is written, and nothing becomes durable. Keeps the first cause, which explains later ones.
     fn note_abort(&self, cause: &str) {
         let _first_wins = self.cause.set(cause.into());
         self.aborted.store(true, Ordering::SeqCst);
     }
 
-    /// The device is somebody else's from now on: as an abort, but nothing is written any more, not even why.
+    /// The device belongs to somebody else from now on: an abort that writes nothing, not even its cause.
     pub(crate) fn abandon(&self, cause: &str) {
         self.note_abort(cause);
         self.state.abandon(uext4_jbd2::AbortCause { what: cause.to_owned().into(), errno: libc::EBUSY });
@@ -75,16 +75,16 @@ impl Ext4 {
     }
 }
 
-/// How an extending write gets the blocks that it has not.
+/// How an extending write gets its missing blocks.
 pub enum Extension {
-    /// They are claimed: the file has them when their data is complete.
+    /// They are claimed: mapped when their data is complete.
     Claimed(Appending),
-    /// They are allocated before it is sent.
+    /// They are allocated before the data is sent.
     Holes {
-        /// The holes behind the size that the write may fill. One that fails gives their blocks back.
+        /// The holes past the size that the write may fill. A failed write frees their blocks again.
         holes: Vec<Blocks>,
-        /// Whether the file is among the orphans meanwhile. New blocks of an extent tree are unwritten there, and a
-        /// crash leaves none to be cleared away; those of a map of pointers are data.
+        /// Whether the file is an orphan meanwhile. New blocks of an extent tree are unwritten, so nothing must be cut
+        /// after a crash; those of a map of pointers are data.
         orphaned: bool,
     },
 }
@@ -125,7 +125,7 @@ impl FileSystem for Ext4 {
         if inode.is_inline() {
             return Err(inline::refuse_write(inode));
         }
-        // A volume or a map that this version does not change is told as the write is: what it would have needed.
+        // If this version cannot change the volume or the map, refuse with what the write would have needed.
         if self.files().check_allocates(inode).is_err() {
             return Err(needs.into());
         }

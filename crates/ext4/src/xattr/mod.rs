@@ -1,9 +1,9 @@
-//! Extended attributes: names and values of an inode, from its record, its attribute block and the inodes that
-//! hold large values.
+//! Extended attributes: names and values of an inode, from its record, its attribute block and the inodes that hold
+//! large values.
 //!
-//! Look-ups follow the kernel (`fs/ext4/xattr.c`): the record comes before the block, and what the file system keeps
-//! for itself (`system.data`) is neither listed nor found. Two things go beyond the kernel. Every hash of a value is
-//! verified. Damage of one place hides nothing in the other: no name is in both.
+//! Look-ups follow the kernel (`fs/ext4/xattr.c`): the record takes precedence over the block, and attributes internal
+//! to the file system (`system.data`) are neither listed nor found. Two things go beyond the kernel: every hash of a
+//! value is verified, and damage in one place does not hide the other, since no name is in both.
 
 use crate::ground::error::{Error, Result};
 use crate::inode::Ext4State;
@@ -20,10 +20,10 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 
-/// Most bytes of a value that can be read: what the system calls allow (`XATTR_SIZE_MAX`).
+/// Largest value that can be read: the limit of the system calls (`XATTR_SIZE_MAX`).
 pub const XATTR_SIZE_MAX: u32 = 65_536;
 
-/// The full name of an attribute, such as `user.comment`: bytes without zero, not necessarily UTF-8.
+/// The full name of an attribute, such as `user.comment`: bytes without NUL, not necessarily UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct XattrName(Vec<u8>);
 
@@ -38,7 +38,7 @@ impl XattrName {
         self.0
     }
 
-    /// Which access control list this is, if it is one.
+    /// The kind of access control list, if it is one.
     pub fn acl_kind(&self) -> Option<AclKind> {
         [AclKind::Access, AclKind::Default].into_iter().find(|kind| kind.name().as_bytes() == self.0)
     }
@@ -58,9 +58,8 @@ impl fmt::Display for XattrName {
 
 /// The names of an inode's attributes, from [`Volume::list_xattrs`](crate::Volume::list_xattrs): those in its record,
 /// then those in its block.
-///
-/// A place that is damaged or cannot be read yields an error instead of its names. The other one is listed all the
-/// same. Collecting into a `Result` gives all names or the first error, as the kernel does.
+/// A place that is damaged or cannot be read yields an error instead of its names; the other place is still listed.
+/// Collecting into a `Result` gives all names or the first error, as the kernel does.
 #[derive(Debug, Clone)]
 pub struct XattrNames(std::vec::IntoIter<Result<XattrName>>);
 
@@ -81,7 +80,7 @@ impl ExactSizeIterator for XattrNames {}
 impl FusedIterator for XattrNames {}
 
 /// The attributes of an inode, from [`Volume::xattrs_of`](crate::Volume::xattrs_of), in the order of [`XattrNames`] and
-/// with its errors. Of equal names the first counts, as in a look-up.
+/// with its errors. If a name occurs twice, the first counts, as in a look-up.
 pub struct Xattrs<'v> {
     state: &'v Ext4State,
     inode: Arc<Inode>,
@@ -90,7 +89,7 @@ pub struct Xattrs<'v> {
 }
 
 impl Xattrs<'_> {
-    /// How many entries were looked at, unlisted ones included.
+    /// How many entries were examined, including unlisted ones.
     pub fn examined(&self) -> usize {
         self.examined
     }
@@ -129,18 +128,18 @@ impl Xattr<'_> {
         &self.name
     }
 
-    /// Bytes of the stored value, as its entry says.
+    /// Bytes of the stored value, according to its entry.
     pub fn stored_size(&self) -> u64 {
         match &self.stored {
             Stored::Here { size, .. } | Stored::Elsewhere { size, .. } => (*size).into(),
         }
     }
 
-    /// The value: what [`Volume::xattr_of`](crate::Volume::xattr_of) answers. A value in an inode of its own is read
+    /// The value, as returned by [`Volume::xattr_of`](crate::Volume::xattr_of). A value in an inode of its own is read
     /// now.
     ///
     /// # Errors
-    /// As [`Volume::xattr_of`](crate::Volume::xattr_of); [`Error::NoAttribute`] of an access control list without
+    /// As [`Volume::xattr_of`](crate::Volume::xattr_of); [`Error::NoAttribute`] for an access control list without
     /// entries.
     pub fn value(self) -> Result<Vec<u8>> {
         let name = XattrIndex::split(self.name.as_bytes()).map(|(_, name)| name).unwrap_or_default();
@@ -152,14 +151,14 @@ impl Xattr<'_> {
 /// One of the two access control lists that a file can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AclKind {
-    /// Who may do what with the file.
+    /// Access rights to the file.
     Access,
-    /// The list that new files in the directory get.
+    /// The list that new files in the directory inherit.
     Default,
 }
 
 impl AclKind {
-    /// The attribute it is stored as.
+    /// The name of the attribute that stores it.
     pub fn name(self) -> &'static str {
         match self {
             AclKind::Access => "system.posix_acl_access",
@@ -180,7 +179,7 @@ pub(crate) fn names(state: &Ext4State, ino: Ino) -> Result<XattrNames> {
     };
     let record = visit_record(state, &inode, &mut list);
     let block = visit_block(state, &inode, &mut list);
-    // A place is checked as a whole before its first entry is seen, so a damaged one has no names here.
+    // A place is checked as a whole before its first entry is visited, so a damaged one has no names here.
     found.extend([record, block].into_iter().filter_map(|place| place.err().map(Err)));
     Ok(XattrNames(found.into_iter()))
 }
@@ -204,7 +203,7 @@ pub(crate) fn all(state: &Ext4State, ino: Ino) -> Result<Xattrs<'_>> {
     Ok(Xattrs { state, inode, examined, found: found.into_iter() })
 }
 
-/// Whether an inode may have attributes. This looks at its record, but not at its block.
+/// Whether an inode may have attributes. Looks at its record, but not at its attribute block.
 pub(crate) fn may_have(state: &Ext4State, ino: Ino) -> Result<bool> {
     let inode = state.inode(ino)?;
     Ok(inode.disk().xattr_block.get() != 0 || !matches!(in_record(state, &inode.disk()), Ok(None)))
@@ -218,13 +217,13 @@ pub(crate) fn stored(state: &Ext4State, ino: Ino, name: &[u8]) -> Result<(XattrI
     Ok((space, value(state, &inode, space, name)?.ok_or(Error::NoAttribute)?))
 }
 
-/// Whether files that are made in a directory get access rights from it.
+/// Whether a directory has a default access control list for new files.
 pub(crate) fn has_default_acl(state: &Ext4State, directory: &Inode) -> Result<bool> {
     let is_it = |entry: XattrEntry<'_>| (entry.index() == Some(XattrIndex::AclDefault)).then_some(());
     Ok(visit(state, directory, is_it)?.is_some())
 }
 
-/// Whether an inode has such an attribute. Both places are looked at, listed or not.
+/// Whether an inode has such an attribute. Searches both places, including unlisted attributes.
 pub(crate) fn any(
     state: &Ext4State,
     inode: &Inode,
@@ -239,7 +238,7 @@ pub(crate) fn in_record<'a>(state: &Ext4State, core: &'a Core) -> Result<Option<
     Ok(area.map_err(|corrupt| corrupt.in_inode(core.ino()))?)
 }
 
-/// Calls `each` for the attributes in the record until it answers.
+/// Calls `each` for the attributes in the record until it returns `Some`.
 fn visit_record<T>(
     state: &Ext4State,
     inode: &Inode,
@@ -248,7 +247,7 @@ fn visit_record<T>(
     Ok(in_record(state, &inode.disk())?.and_then(|area| area.entries().find_map(each)))
 }
 
-/// Calls `each` for the attributes in the block until it answers.
+/// Calls `each` for the attributes in the block until it returns `Some`.
 fn visit_block<T>(
     state: &Ext4State,
     inode: &Inode,
@@ -262,14 +261,14 @@ fn visit_block<T>(
         return Err(state.corrupt_inode(inode.ino(), format!("attributes in metadata block {block}")));
     }
     let buffer = state.cache.read(block.get())?;
-    // Every reader verifies the shared buffer anew: the checksum is cheap beside the other work.
+    // Verify the shared buffer on every read: the checksum is cheap compared with the rest.
     let decoded = XattrBlock::decode(&buffer, block, &state.superblock)
         .map_err(|corrupt| corrupt.in_inode(inode.ino()))?;
     Ok(decoded.area.entries().find_map(each))
 }
 
-/// Calls `each` for all attributes until it answers, those in the record first. If the record cannot be read, the block
-/// is searched all the same. Without an answer there, the record's error is returned.
+/// Calls `each` for all attributes until it returns `Some`, those in the record first. If the record cannot be read,
+/// the block is searched all the same, and the record's error is returned if nothing is found there.
 fn visit<T>(
     state: &Ext4State,
     inode: &Inode,
@@ -285,13 +284,13 @@ fn visit<T>(
     }
 }
 
-/// What the system calls return for a stored value.
+/// The value as the system calls return it.
 pub(crate) fn as_called(ino: Ino, space: XattrIndex, value: Vec<u8>) -> Result<Vec<u8>> {
     if !matches!(space, XattrIndex::AclAccess | XattrIndex::AclDefault) {
         return Ok(value);
     }
     let acl = Acl::decode(&value).map_err(|corrupt| corrupt.in_inode(ino))?;
-    // A list without entries is none, as in the kernel.
+    // A list without entries counts as none, as in the kernel.
     if acl.entries.is_empty() { Err(Error::NoAttribute) } else { Ok(acl.encode_xattr()) }
 }
 
@@ -313,7 +312,7 @@ impl Stored {
     fn of(entry: &XattrEntry<'_>) -> Stored {
         match entry.value {
             XattrValue::Here(bytes) => Stored::Here {
-                // Values are shorter than their block or record.
+                // A value is shorter than its block or record.
                 size: bytes.len() as u32,
                 value: entry.verify_hash().map(|()| bytes.to_vec()),
             },
@@ -330,7 +329,7 @@ fn value(state: &Ext4State, inode: &Inode, space: XattrIndex, name: &[u8]) -> Re
     found.map(|stored| read_stored(state, inode, name, stored)).transpose()
 }
 
-/// The value that was found under the stored name `name`.
+/// Reads the value found under the stored name `name`.
 fn read_stored(state: &Ext4State, owner: &Inode, name: &[u8], stored: Stored) -> Result<Vec<u8>> {
     match stored {
         Stored::Here { value, .. } => Ok(value.map_err(|corrupt| corrupt.in_inode(owner.ino()))?),
@@ -340,7 +339,7 @@ fn read_stored(state: &Ext4State, owner: &Inode, name: &[u8], stored: Stored) ->
     }
 }
 
-/// The value in an inode of its own, checked against what is written there and in the entry.
+/// The value in an inode of its own, checked against the hashes there and in the entry.
 fn value_in_inode(
     state: &Ext4State,
     owner: &Inode,
@@ -375,7 +374,7 @@ fn value_in_inode(
         let left = (size as usize - value.len()).min(block_size as usize);
         value.extend_from_slice(&buffer[..left]);
     }
-    // Such an inode keeps other things in its times. The access time is the value's checksum. Lustre's old form has no
+    // Such an inode uses its times for other data. The access time is the value's checksum. Lustre's old form has no
     // checksum; its modification time is the owner.
     let stored = disk.accessed.seconds as u32;
     let of_lustre = stored != entry_hash

@@ -1,9 +1,9 @@
-//! Bitmaps and counts of the groups that a replay touches, and the allocator for the blocks that it needs itself.
+//! Bitmaps and counts of the groups that a replay touches, and the allocator for the replay's own blocks.
 //!
-//! Fast commits say nothing about bitmaps. So the replay marks free what the changed files occupied before, and marks
-//! used what they occupy afterwards. It counts free blocks anew from the bitmaps. The outcome does not depend on what
-//! the records did in between. One group comes after the other, and an unchanged bitmap is forgotten: a changed file
-//! may lie in more groups than memory has room for their bitmaps.
+//! Fast commits do not record bitmaps. So the replay marks free what the changed files occupied before, marks used what
+//! they occupy afterwards, and recounts free blocks from the bitmaps. The result does not depend on what the records
+//! did in between. Groups are processed one after the other, and unchanged bitmaps are dropped: a changed file may lie
+//! in more groups than memory can hold bitmaps for.
 
 use super::BlockRun;
 use crate::alloc::Space;
@@ -18,10 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
-/// A group that was looked at or changed.
+/// A group that was read or changed.
 struct Touched {
     changed: Changed,
-    /// Clusters before this one are not free.
+    /// All clusters before this one are in use.
     searched: u32,
 }
 
@@ -29,17 +29,17 @@ struct Touched {
 #[derive(Default)]
 pub(super) struct Groups {
     touched: BTreeMap<u32, Touched>,
-    /// Blocks that records will map: not to be allocated. In order, disjoint.
+    /// Blocks that records will map, which must not be allocated. Sorted, disjoint.
     reserved: Vec<BlockRun>,
-    /// Blocks that were allocated here, and those of them that were returned.
+    /// Blocks that were allocated here, and those of them that were freed again.
     allocated: BTreeSet<u64>,
     spare: Vec<u64>,
-    /// Groups before this one have no free block left.
+    /// Groups before this one have no free block.
     cursor: u32,
 }
 
 impl Groups {
-    /// Nothing touched yet; `reserved` are the blocks that records will map.
+    /// No group touched yet; `reserved` are the blocks that records will map.
     pub(super) fn new(mut reserved: Vec<BlockRun>) -> Groups {
         join(&mut reserved);
         Groups { reserved, ..Groups::default() }
@@ -61,11 +61,11 @@ impl Groups {
         }
     }
 
-    /// Takes a free block near an inode and before block `limit`, and marks it used.
+    /// Allocates a free block near an inode and before block `limit`, and marks it used.
     fn allocate(&mut self, blocks: &impl Blocks, ino: Ino, limit: u64) -> Result<u64> {
         let geometry = &blocks.ground().superblock.geometry;
         let near = geometry.group_of_inode(ino).map_or(Group(0), |(group, _)| group);
-        // Groups that reach behind the limit are left out.
+        // Skip groups that reach past the limit.
         let end = |group: u32| geometry.group_first_block(Group(group + 1)).map(Pblk::get);
         let inside = |group: u32| end(group).unwrap_or(geometry.blocks_count()) <= limit;
         if near.get() >= self.cursor
@@ -110,13 +110,13 @@ impl Groups {
                 return false;
             }
             looked_at += SEARCH_WORK;
-            // The last cluster may reach behind the volume.
+            // The last cluster may reach past the end of the volume.
             !self.is_reserved(block, size) && blocks.ground().zones.allows(block, size)
         });
         blocks.work(looked_at)?;
         let touched = self.touch(blocks, group)?;
         touched.searched = found.unwrap_or(clusters);
-        // Bitmaps of full groups are not kept: there may be very many.
+        // Bitmaps of full groups are not kept: there may be very many of them.
         touched.changed.blocks = Some(bitmap).filter(|_| is_held || found.is_some());
         let Some(index) = found else { return Ok(None) };
         self.mark(blocks, group, index..index + 1, true)?;
@@ -145,7 +145,7 @@ impl Groups {
         canvas.look(descriptor.inode_bitmap.get(), |bitmap| bit(bitmap, index))
     }
 
-    /// Marks an inode used or free. The group gains `directories` directories by that.
+    /// Marks an inode used or free, and adds `directories` to the group's count of directories.
     pub(super) fn set_inode(
         &mut self,
         canvas: &mut Canvas<'_>,
@@ -164,11 +164,10 @@ impl Groups {
         if used { reach(canvas, descriptor, index) } else { Ok(()) }
     }
 
-    /// Marks `before` free, then `after` used, and brings the groups' descriptors up to date. `after` is in order and
-    /// disjoint.
+    /// Marks `before` free, then `after` used, and updates the groups' descriptors. `after` is sorted and disjoint.
     ///
     /// # Errors
-    /// [`Error::CorruptInode`] if something else uses a block of `after`.
+    /// [`Error::CorruptInode`] if a block of `after` is already in use.
     pub(super) fn store(
         &mut self,
         canvas: &mut Canvas<'_>,
@@ -193,7 +192,7 @@ impl Groups {
 }
 
 impl Space for Groups {
-    /// Without enough blocks the replay fails, so those taken by then may stay taken.
+    /// If there are too few blocks, the replay fails, so those allocated may stay so.
     fn take(&mut self, blocks: &mut impl Blocks, ino: Ino, count: usize, limit: u64) -> Result<Vec<Pblk>> {
         let mut next = || match self.spare.pop_if(|block| *block < limit) {
             Some(block) => Ok(Pblk(block)),
@@ -202,8 +201,8 @@ impl Space for Groups {
         (0..count).map(|_| next()).collect()
     }
 
-    /// The end makes the bitmaps anew, and frees what files had before. Only blocks taken here may be taken again:
-    /// records may have given the others to a file.
+    /// The end rebuilds the bitmaps, and frees what files had before. Only blocks allocated here may be reused: records
+    /// may have given the others to a file.
     fn give_back(&mut self, _: &mut impl Blocks, _: Ino, runs: &[(Pblk, u64)]) -> Result<()> {
         for (first, count) in runs {
             self.spare.extend(self.allocated.range(first.get()..first.get().saturating_add(*count)));
@@ -212,7 +211,7 @@ impl Space for Groups {
     }
 }
 
-/// Sorts runs, and joins those that overlap or follow one another.
+/// Sorts runs, and merges those that overlap or touch.
 fn join(runs: &mut Vec<BlockRun>) {
     runs.sort_unstable();
     runs.dedup_by(|next, last| {
@@ -224,8 +223,8 @@ fn join(runs: &mut Vec<BlockRun>) {
     });
 }
 
-/// The runs with a part in `blocks`, by a search: looking at all runs for every group could be too much work. `runs`
-/// are in order and disjoint.
+/// The runs that overlap `blocks`, by binary search: a scan of all runs for every group could be too much work. `runs`
+/// are sorted and disjoint.
 fn within<'r, T>(runs: &'r [T], of: impl Fn(&T) -> BlockRun, blocks: &Range<u64>) -> &'r [T] {
     let end = |run: &T| of(run).0 + of(run).1;
     let from = runs.partition_point(|run| end(run) <= blocks.start);
@@ -234,7 +233,7 @@ fn within<'r, T>(runs: &'r [T], of: impl Fn(&T) -> BlockRun, blocks: &Range<u64>
 }
 
 impl Touched {
-    /// Makes the block bitmap after the replay, from the volume's. There, blocks that the replay allocated are still
+    /// Builds the block bitmap after the replay from the volume's, in which blocks that the replay allocated are still
     /// free.
     fn remake_bitmap(
         &mut self,
@@ -266,7 +265,7 @@ impl Touched {
         for (_, clusters) in before.iter().filter_map(|run| part(run.0, run.1)) {
             put_bits(&mut bitmap, clusters, false);
         }
-        // All are checked before one is marked: several runs of a file may lie in one cluster.
+        // Check all before marking any: several runs of a file may share a cluster.
         for (first, count, ino) in after {
             if let Some((block, clusters)) = part(*first, *count)
                 && used_bits(&bitmap, clusters) > 0

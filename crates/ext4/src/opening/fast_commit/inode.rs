@@ -1,4 +1,4 @@
-//! The inodes that records name, as they are at this point of the replay.
+//! The inodes that records name, in their current state of the replay.
 
 use super::bitmaps::Groups;
 use super::waiting::Range;
@@ -26,7 +26,7 @@ const BASE_SIZE: usize = 128;
 /// Offset of an attribute block's reference count.
 const REFERENCES: usize = 4;
 
-/// The names of a directory under change.
+/// The names of a directory being edited.
 pub(super) type Names<'e, 'v> = dir::edit::Edit<'e, Canvas<'v>, BlockMap<'e, Groups>>;
 
 /// An inode.
@@ -35,29 +35,28 @@ pub(super) struct Node {
     pub(super) draft: Draft,
     /// Whether it is in use now.
     pub(super) used: bool,
-    /// Names that lead to it. Its link count may differ: a record may count names that follow later.
+    /// Number of names that lead to it. Its link count may differ: a record may count names that follow later.
     pub(super) names: u32,
-    /// The last fast commit with a record of it; 0 for none, or if it has lost its last name since.
+    /// The last fast commit with a record of it; 0 if there is none, or if it has lost its last name since.
     pub(super) described: u32,
-    /// The links that the last record had.
+    /// The link count in the last record.
     pub(super) recorded_links: u16,
     /// Whether it is an orphan on the volume: in use without a name. Orphan processing deletes it, not the replay.
     pub(super) orphan: bool,
     /// Whether it must be written.
     pub(super) changed: bool,
-    /// `Some` if the volume has it in use: whether as a directory.
+    /// `Some` if it is in use on the volume: whether it is a directory there.
     home: Option<bool>,
-    /// Whether its map was looked at. Then its old blocks are in `Parts::released`, and its space is counted anew at
-    /// the end.
+    /// Whether its map was read. Then its old blocks are in `Parts::released`, and its space is recounted at the end.
     noted: bool,
-    /// Space counted for it that is not in its own blocks: attribute values in other inodes. In units of 512 bytes.
+    /// Space counted for it outside its own blocks, in units of 512 bytes: attribute values in other inodes.
     extra_sectors: u64,
-    /// The block of it, a directory, in which a name was found last.
+    /// For a directory, the block in which a name was found last.
     hint: u32,
 }
 
 impl Node {
-    /// Loads the inode from the volume. `used` is what its bitmap says.
+    /// Loads the inode from the volume. `used` is its bit in the inode bitmap.
     pub(super) fn load(canvas: &Canvas<'_>, ino: Ino, used: bool) -> Result<Node> {
         let mut node = Node::fresh(canvas, ino)?;
         canvas.work(2 * node.draft.raw.len())?;
@@ -103,7 +102,7 @@ impl Node {
         Error::CorruptInode { ino: self.draft.ino, what: what.into() }
     }
 
-    /// Looks at its whole map before the first look-up or change, and notes its blocks on the volume.
+    /// Reads its whole map before the first look-up or change, and records its blocks on the volume.
     fn note(&mut self, parts: &mut Parts<'_>) -> Result<()> {
         if Form::of(&self.draft.disk).is_none() {
             return Err(self.corrupt("a fast commit maps blocks of a file that has none"));
@@ -122,14 +121,14 @@ impl Node {
         })?;
         let own = sectors(canvas, &mut runs, self.draft.disk.xattr_block);
         self.extra_sectors = self.draft.disk.sectors(&canvas.ground.superblock).saturating_sub(own);
-        // The editor only adds and subtracts, so it must start from the true count.
+        // The editor only adds and subtracts, so start from the true count.
         self.count(canvas, own.saturating_add(self.extra_sectors));
         parts.released.extend(runs);
         self.noted = true;
         Ok(())
     }
 
-    /// Counts space for it, in units of 512 bytes.
+    /// Sets the space counted for it, in units of 512 bytes.
     fn count(&mut self, canvas: &Canvas<'_>, sectors: u64) {
         let (superblock, disk) = (&canvas.ground.superblock, &mut self.draft.disk);
         if sectors != disk.sectors(superblock) {
@@ -165,7 +164,7 @@ impl Node {
             *hint = names.hint;
             done
         });
-        // A directory that has just left its inode has no blocks on the volume.
+        // A directory that was just converted from inline has no blocks on the volume.
         self.noted = Form::of(&self.draft.disk).is_some();
         done.map_err(|error| self.refusal(&parts.canvas, error))
     }
@@ -175,7 +174,7 @@ impl Node {
         Form::of(&self.draft.disk).map_or(u64::MAX, Form::reach)
     }
 
-    /// Makes a full volume an error that says what needed space.
+    /// Turns "no space" into an error that says what needed the space.
     fn refusal(&self, canvas: &Canvas<'_>, error: Error) -> Error {
         let (limit, ino) = (self.reach(), self.draft.ino);
         let feature = match error {
@@ -229,7 +228,7 @@ impl Node {
         Ok(())
     }
 
-    /// Starts an empty map, if inodes of its form have one.
+    /// Starts an empty map, if inodes of its kind have one.
     fn start(&mut self, parts: &mut Parts<'_>) -> Result<()> {
         self.noted = Form::of(&self.draft.disk).is_some();
         if self.noted {
@@ -240,13 +239,13 @@ impl Node {
         Ok(())
     }
 
-    /// Gives up its map, if it has one. Its blocks on the volume are noted.
+    /// Frees its map, if it has one. Records its blocks on the volume.
     fn give_up(&mut self, parts: &mut Parts<'_>) -> Result<()> {
         if Form::of(&self.draft.disk).is_none() {
             return Ok(());
         }
         if !self.noted {
-            // The map is unchanged, so nothing else is to give up.
+            // The map is unchanged, so there is nothing else to free.
             return self.note(parts);
         }
         let (mut metadata, directory) = (Vec::new(), self.is_directory());
@@ -257,14 +256,14 @@ impl Node {
             Ok(())
         })?;
         for (first, count) in metadata {
-            // By the end it may hold a file's data.
+            // By the end the block may hold a file's data.
             parts.groups.give_back(&mut parts.canvas, self.draft.ino, &[(Pblk(first), count)])?;
             parts.canvas.freed_run(first, count)?;
         }
         Ok(())
     }
 
-    /// Turns an inode with inline contents into one with an empty map.
+    /// Converts an inline inode to one with an empty map.
     pub(super) fn start_map(&mut self, parts: &mut Parts<'_>) -> Result<()> {
         let canvas = &parts.canvas;
         inline::remove(&canvas.ground.superblock, &mut self.draft)?;
@@ -288,12 +287,13 @@ impl Node {
         self.used || self.changed || self.home.is_some()
     }
 
-    /// Whether a range can be applied to it now: it has a name, or this fast commit has recorded it.
+    /// Whether a range can be applied to it now: it has a name, or this fast commit has its record.
     pub(super) fn is_known(&self, commit: u32) -> bool {
         self.used && (self.names > 0 || self.described == commit)
     }
 
-    /// Whether `record` is of the same file, which has no name now. Otherwise another file has got its number.
+    /// Whether `record` belongs to the same file, which has no name now. Otherwise the number was reused by another
+    /// file.
     fn goes_on(&self, canvas: &Canvas<'_>, record: &DiskInode) -> Result<bool> {
         let kind = record.file_type();
         if kind != self.draft.disk.file_type() || kind == Some(FileType::Directory) {
@@ -305,7 +305,7 @@ impl Node {
         if record.generation == self.draft.disk.generation {
             return Ok(true);
         }
-        // Without checksums users can set the generation. So this may be the same file or another one.
+        // Without checksums users can set the generation, so this may be the same file or another one.
         if record.created.is_some() && !canvas.ground.superblock.features.metadata_csum() {
             return Err(self.corrupt("the record changes the generation of a file without a name"));
         }
@@ -370,7 +370,7 @@ impl Node {
         if self.used && had != has {
             self.give_up(parts)?;
         } else if self.used && had.is_some() && unit(&recorded) != unit(&self.draft.disk) {
-            // The unit of its space changes, so the end counts it anew. That needs its map.
+            // The unit of its space changes, so the end recounts it. That needs its map.
             self.note(parts)?;
         }
         let canvas = &parts.canvas;
@@ -381,12 +381,12 @@ impl Node {
         }
         if was_used && was_inline && !recorded.has_inline_data() {
             inline::remove(superblock, &mut self.draft)?;
-            // The attributes behind the recorded fields stay. That of inline data is gone.
+            // Attributes after the recorded fields stay. The one of inline data is removed.
             raw[record.len()..].copy_from_slice(&self.draft.raw[record.len()..]);
         }
         (self.draft.raw, self.draft.disk) = (raw, recorded);
         (self.used, self.changed, self.recorded_links) = (true, true, self.draft.disk.links);
-        // The record has contents that lie in the inode, but not the map of a file.
+        // The record has inline contents, but not the map of a file.
         if was_used && had == has && has.is_some() {
             self.draft.disk.i_block = i_block;
             self.count(canvas, sectors);
@@ -400,7 +400,7 @@ impl Node {
         Ok(())
     }
 
-    /// Checks that the record can be of this inode.
+    /// Checks that the record can belong to this inode.
     fn check(&self, canvas: &Canvas<'_>, recorded: &DiskInode) -> Result<()> {
         let Some(kind) = recorded.file_type() else {
             return Err(self.corrupt(format!("mode {:#o} names no file type", recorded.mode)));
@@ -422,12 +422,12 @@ impl Node {
         if self.draft.disk.file_type() != Some(kind) {
             return Err(self.corrupt("the record changes the type of the file"));
         }
-        // An emptied file may take new contents into its inode.
+        // A file that was emptied may become inline.
         let (had, has) = (Form::of(&self.draft.disk), Form::of(recorded));
         if had != has && had.is_some() && !recorded.has_inline_data() {
             return Err(self.corrupt("the record changes how the file is mapped"));
         }
-        // Users can set it only on volumes without checksums.
+        // On volumes with checksums users cannot set it.
         let checksums = canvas.ground.superblock.features.metadata_csum();
         if checksums && recorded.generation != self.draft.disk.generation {
             return Err(self.corrupt("the record changes the generation of a file that has a name"));
@@ -435,7 +435,7 @@ impl Node {
         Ok(())
     }
 
-    /// Deletes the inode. Its blocks on the volume are noted in `released`.
+    /// Deletes the inode. Its blocks on the volume go to `released`.
     pub(super) fn free(&mut self, parts: &mut Parts<'_>) -> Result<()> {
         self.give_up(parts)?;
         if self.home.is_some() {
@@ -477,7 +477,7 @@ impl Node {
         }
         if left == 0 {
             released.push((block.get(), 1));
-            // Other inodes that shared it may have been deleted before, which changed it.
+            // Other inodes that shared it may have been deleted before, which changed the block.
             return canvas.freed(block);
         }
         debug_assert!(bytes.len() > XATTR_BLOCK_HEADER_SIZE, "a block holds its header");
@@ -493,7 +493,7 @@ impl Node {
         Ok(raw)
     }
 
-    /// Counts its space anew. Returns the blocks that it occupies, if its map was looked at.
+    /// Recounts its space. Returns the blocks that it occupies, if its map was read.
     pub(super) fn recount(&mut self, canvas: &Canvas<'_>) -> Result<Vec<BlockRun>> {
         let mut runs = Vec::new();
         if !self.noted || !self.used {
@@ -522,7 +522,7 @@ impl Node {
     }
 }
 
-/// The blocks of a part of a map.
+/// The blocks of one part of a map.
 fn run(part: &Part) -> BlockRun {
     match part {
         Part::Node(block) => (block.get(), 1),
@@ -531,7 +531,7 @@ fn run(part: &Part) -> BlockRun {
 }
 
 /// The space of whole clusters around `runs` and the attribute block, in units of 512 bytes. Sorts the runs in place:
-/// there may be too many for a copy.
+/// there may be too many to copy.
 fn sectors(canvas: &Canvas<'_>, runs: &mut [BlockRun], xattr_block: Pblk) -> u64 {
     let geometry = &canvas.ground.superblock.geometry;
     let (log, base) = (geometry.cluster_log(), u64::from(geometry.first_data_block()));

@@ -1,11 +1,12 @@
-//! Replays fast commits: what the kernel appends to the journal instead of whole transactions.
+//! Replays fast commits: compact records that the kernel appends to the journal instead of whole transactions.
 //!
 //! A record says that a name was added or removed, that a range of a file was mapped or unmapped, or what an inode
-//! looks like now. The replay repeats these changes in memory, on the volume that the ordinary log describes. The
-//! outcome is a set of changed metadata blocks: for an overlay, or for a transaction that takes the place of the fast
-//! commits (`jbd2`). No part of it can be seen before all of it is done.
+//! contains now. The replay repeats these changes in memory, on the volume that the ordinary log describes. The result
+//! is a set of changed metadata blocks: for an overlay, or for a transaction that replaces the fast commits (`jbd2`).
+//! No part of it is visible before all of it is done.
 //!
-//! A fast commit that cannot be replayed ends the replay. Readers see the volume before it. A writer is refused.
+//! A fast commit that cannot be replayed ends the replay. A read-only open shows the volume before it. An open for
+//! writing is refused.
 //!
 //! | file | what |
 //! |---|---|
@@ -16,32 +17,32 @@
 //! # What follows the kernel, and what does not
 //! Source: the behaviour of `fs/ext4/fast_commit.c` (`ext4_fc_replay*`) and of e2fsck.
 //!
-//! * The mapping of a file does not come with its inode but in records of ranges. New nodes of its tree and new blocks
-//!   of directories are allocated anew, clear of all blocks that records map.
-//! * A name to be added may be there already, and one to be removed may be gone. Links and names of files that were
-//!   deleted before their fast commit was written lead nowhere, and are ignored.
+//! * The mapping of a file is recorded separately from its inode, as ranges. New nodes of its tree and new blocks of
+//!   directories are allocated by the replay, clear of all blocks that records map.
+//! * A name to add may already exist, and one to remove may be gone. Links and names of files that were deleted before
+//!   their fast commit was written lead nowhere, and are ignored.
 //! * An inode without a name is deleted at the end of the last fast commit, because a later one may give it a name
-//!   again. A record with another generation, time of creation or type means that another file has got the number. The
+//!   again. A record with another generation, time of creation or type means that another file reused the number. The
 //!   name of a new file, its ranges and its record count only together. (The kernel refuses to mount if a recorded
 //!   inode has no links, and leaves removed directories behind.)
-//! * Link counts of directories are kept up, those of parents too. (The kernel gives new directories one link and
-//!   leaves parents as they are, for e2fsck to find.)
+//! * Link counts of directories are maintained, including those of parents. (The kernel gives new directories one link
+//!   and leaves parents as they are, for e2fsck to find.)
 //! * Ranges of files with block pointers are replayed too, and a deleted one frees its blocks. (The kernel writes such
 //!   ranges, but neither it nor e2fsck replays them.)
-//! * A file that outgrows its inode keeps the blocks that are recorded for it. (The kernel forgets them: it looks at
-//!   ranges before it knows that the file has extents.) What fallocate moves from an inode to a block is lost all the
-//!   same: it is in the transaction, which did not commit.
-//! * Device nodes and short links keep what lies in their inode. (The kernel writes none of them into fast commits.)
+//! * A file converted from inline keeps the blocks recorded for it. (The kernel drops them: it processes ranges before
+//!   it knows that the file has extents.) Contents that fallocate moves from an inode to a block are lost all the same:
+//!   they are in the transaction, which did not commit.
+//! * Device nodes and short links keep the contents of their inode. (The kernel writes none of them into fast commits.)
 //! * A name or range may precede the record of its inode in the same fast commit (a temporary file that gets a name).
-//!   It counts when the record comes. If none comes, a range belonged to a deleted file and is dropped; a name is an
-//!   error.
-//! * Times of directories stay as they are: no record has them. (The kernel sets the time of the replay.)
+//!   It is applied when the record comes. If none comes, a range belonged to a deleted file and is dropped; a name is
+//!   an error.
+//! * Times of directories are unchanged: no record has them. (The kernel sets the time of the replay.)
 //! * A record that contradicts the volume or another record ends the replay with an error. The kernel ignores many of
 //!   them.
 //!
 //! # What it may cost
-//! The bytes that a replay looks at and copies are counted, roughly, and bounded (`ground/canvas.rs`). That bounds the
-//! time. Memory is charged for before it is taken (`Canvas::charge`). A node of an extent tree and a block of a
+//! The bytes that a replay reads and copies are counted, roughly, and bounded (`ground/canvas.rs`). That bounds the
+//! time. Memory is charged before it is allocated (`Canvas::charge`). A node of an extent tree and a block of a
 //! directory belong to one inode only, and all trees together map no more blocks than the volume has. So records cannot
 //! make a small volume large by naming the same nodes in many inodes.
 
@@ -65,23 +66,23 @@ use uext4_ondisk::jbd2::{FastCommitName as Name, FastCommitRecord};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk};
 use waiting::{Range, Waiting};
 
-/// Bytes of work that every record counts for.
+/// Work that every record counts as, in bytes.
 const RECORD_WORK: usize = 256;
-/// The end of the logical blocks that extents can map.
+/// The first logical block that extents cannot map.
 const LOGICAL_END: u64 = 0xffff_ffff;
 
-/// Blocks on the volume: first and number.
+/// Blocks on the volume: first and count.
 type BlockRun = (u64, u64);
 
-/// What all parts of a replay work on.
+/// The state shared by all parts of a replay.
 struct Parts<'v> {
     canvas: Canvas<'v>,
     groups: Groups,
-    /// What the changed inodes occupied before.
+    /// Blocks that the changed inodes occupied before.
     released: Vec<BlockRun>,
 }
 
-/// The outcome of a replay.
+/// The result of a replay.
 pub(crate) struct Replayed {
     /// The changed blocks.
     pub(crate) changes: Changes,
@@ -114,16 +115,16 @@ impl Source<'_> {
         self.replay_first(u32::MAX, &Work::new(self.view)).map_err(|(_, error)| error)
     }
 
-    /// Replays the fast commits before the first bad one. Each was an `fsync` of its own, so a bad one is no reason to
+    /// Replays the fast commits before the first bad one. Each one is a separate `fsync`, so a bad one is no reason to
     /// lose those before it.
     ///
-    /// Most faults show at their record. Some show only when all fast commits are done, and may lie in any of them. So
-    /// the number of good ones is searched for by halves: n fast commits take at most 3 + log2 n replays. All but the
-    /// first may together do as much work as the first may. If the search needs more, what it has not tried counts as
-    /// bad.
+    /// Most faults show up at their record. Some show up only when all fast commits are done, and may lie in any of
+    /// them. So the number of good ones is found by binary search: n fast commits take at most 3 + log2 n replays. All
+    /// replays after the first may together do as much work as the first may. If the search needs more, what it has not
+    /// tried counts as bad.
     ///
     /// # Errors
-    /// The device's.
+    /// Those of the device.
     pub(crate) fn replay_good(self) -> Result<Replayed> {
         let (mut bad, mut why) = match self.replay_first(u32::MAX, &Work::new(self.view)) {
             Ok(replayed) => return Ok(replayed),
@@ -132,12 +133,12 @@ impl Source<'_> {
         let work = Work::new(self.view);
         let none = Replayed { changes: Changes::new(), done: FastCommits::default(), refused: None };
         let (mut good, mut last) = (none, 0);
-        // As a rule, all those before a bad record are good.
+        // Usually all those before a bad record are good.
         let mut next = bad.saturating_sub(1);
         while next > last {
             match self.replay_first(next, &work) {
                 Ok(replayed) => (good, last) = (replayed, next),
-                // The work is used up: nothing is known of these.
+                // The work limit is reached: nothing is known about these.
                 Err((_, Error::FastCommit { .. })) if work.is_over() => break,
                 Err(failure) => {
                     let (failed, error) = refusal(failure)?;
@@ -149,7 +150,8 @@ impl Source<'_> {
         Ok(Replayed { refused: Some(why), ..good })
     }
 
-    /// Replays the first `commits` fast commits. A fault that shows only at the end is blamed on the last of them.
+    /// Replays the first `commits` fast commits. A fault that shows up only at the end is attributed to the last of
+    /// them.
     fn replay_first(self, commits: u32, work: &Work) -> std::result::Result<Replayed, Failure> {
         let Source { view, recovery, log, budget } = self;
         let device = view.cache.device();
@@ -176,7 +178,7 @@ impl Source<'_> {
     }
 }
 
-/// The failure, if it is a fault of fast commits; otherwise its error.
+/// The failure, if it is a fault of fast commits; otherwise an error.
 fn refusal(failure: Failure) -> Result<Failure> {
     match failure {
         (_, Error::FastCommit { .. }) => Ok(failure),
@@ -184,7 +186,7 @@ fn refusal(failure: Failure) -> Result<Failure> {
     }
 }
 
-/// Turns a fault of the volume or the records into one of the fast commits. An error of the device stays as it is.
+/// Turns a fault of the volume or the records into one of the fast commits. Device errors stay as they are.
 fn refused(record: u32, error: Error) -> Error {
     match error {
         Error::Io(_) | Error::MetadataIo { .. } | Error::FastCommit { .. } => error,
@@ -192,7 +194,7 @@ fn refused(record: u32, error: Error) -> Error {
     }
 }
 
-/// Collects the blocks that records map, so that nothing else is put there.
+/// Collects the blocks that records map, so that nothing else is allocated there.
 struct Mapped<'v> {
     canvas: Canvas<'v>,
     runs: Vec<BlockRun>,
@@ -208,7 +210,7 @@ impl FastCommitReplay for Mapped<'_> {
             && let Some(extent) = Extent::from_bytes(extent)
             && self.canvas.ground.zones.allows(extent.physical.get(), u64::from(extent.length))
         {
-            // A list that grows takes at most twice the memory of its entries.
+            // A growing list takes at most twice the memory of its entries.
             self.canvas.charge(2 * size_of::<BlockRun>()).map_err(|error| refused(number, error))?;
             self.runs.push((extent.physical.get(), u64::from(extent.length)));
         }
@@ -221,7 +223,7 @@ impl FastCommitReplay for Mapped<'_> {
     }
 }
 
-/// A replay under way.
+/// A replay in progress.
 struct Replay<'v> {
     parts: Parts<'v>,
     nodes: BTreeMap<Ino, Node>,
@@ -276,7 +278,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Takes an inode out. [`Replay::put`] puts it back.
+    /// Takes an inode out of the table. [`Replay::put`] puts it back.
     fn take(&mut self, ino: Ino) -> Result<Node> {
         if let Some(node) = self.nodes.remove(&ino) {
             return Ok(node);
@@ -290,7 +292,7 @@ impl Replay<'_> {
     }
 
     fn put(&mut self, node: Node) {
-        // The others are dropped: there may be as many as the volume has inodes.
+        // Drop the others: there may be as many as the volume has inodes.
         if node.is_worth_keeping() {
             self.nodes.insert(node.draft.ino, node);
         }
@@ -346,7 +348,7 @@ impl Replay<'_> {
             node.map(parts, &range)?;
         }
         if node.is_directory() {
-            // Only new directories have records. The name follows, and makes it a directory.
+            // Only new directories have records. The name comes later, and makes it a directory.
             node.draft.disk.links = 0;
         }
         if node.names == 0 {
@@ -356,7 +358,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Checks a record of a name and takes its directory. `None` if that was deleted meanwhile.
+    /// Checks a record of a name and takes its directory out. `None` if that was deleted meanwhile.
     fn parent(&mut self, name: &Name<'_>) -> Result<Option<Node>> {
         self.check_number(name.parent, true)?;
         self.check_number(name.ino, false)?;
@@ -410,7 +412,7 @@ impl Replay<'_> {
         let Some(mut parent) = self.parent(name)? else { return Ok(()) };
         let mut node = self.take(name.ino)?;
         if !node.used || node.names == 0 {
-            // It may be the name of another file, which gets the number with its record.
+            // It may be the name of another file, which reuses the number with its record.
             let key = self.key(&parent, name)?;
             if let Some(other) = self.waiting.add_name(&mut self.parts.canvas, &key, name)? {
                 return Err(name_taken(&parent, name, other));
@@ -433,7 +435,7 @@ impl Replay<'_> {
         self.add_name(parent, node, name).map(drop)
     }
 
-    /// Adds a name unless it is there already. Returns whether it was added.
+    /// Adds a name unless it exists already. Returns whether it was added.
     fn add_name(&mut self, parent: &mut Node, node: &mut Node, name: &Name<'_>) -> Result<bool> {
         let kind = node.draft.disk.file_type();
         let there =
@@ -498,7 +500,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Counts one directory `more` or less in `parent`. A link count of 1 means more directories than it can count.
+    /// Adjusts the link count of `parent` for one directory `more` or less in it. A link count of 1 means more
+    /// directories than it can count.
     fn change_subdirectories(&self, parent: &mut Node, more: bool) -> Result<()> {
         parent.changed = true;
         parent.draft.disk.links = count_subdirectory(self.parts.canvas.ground, parent.draft.disk.links, more)
@@ -518,7 +521,7 @@ impl Replay<'_> {
                     if described { "in a directory that it removes" } else { "but never says what it is" };
                 return Err(node.corrupt(format!("a fast commit names it `{text}`, {why}")));
             };
-            // The record came after the name, so its links count it already.
+            // The record came after the name, so its link count includes it already.
             self.link_now(&mut parent, &mut node, &name)?;
             self.put(node);
             self.put(parent);
@@ -544,7 +547,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Writes all changes into blocks.
+    /// Encodes all changes into blocks.
     fn finish(mut self) -> Result<Changes> {
         self.delete()?;
         let parts = &mut self.parts;
@@ -579,7 +582,7 @@ impl Replay<'_> {
 /// Checks at the end of a fast commit that an inode has as many names as its record says.
 fn check_links(node: &Node) -> Result<()> {
     let recorded = u32::from(node.recorded_links);
-    // Only new directories have records. Their links count what is in them too, but they have one name.
+    // Only new directories have records. Their link count includes subdirectories, but they have one name.
     let agrees = if node.is_directory() { recorded == 0 || node.names == 1 } else { recorded == node.names };
     if agrees {
         return Ok(());

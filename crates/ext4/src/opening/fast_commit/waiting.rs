@@ -1,7 +1,7 @@
-//! Names and ranges that wait for the record of their inode: it is free, or has lost its last name.
+//! Names and ranges that wait for the record of their inode, which is free, or has lost its last name.
 //!
 //! The kernel writes names first, then ranges, then the inode, unless the file is new. Only the record tells whether
-//! the number still means the same file. So nothing happens to that file before the record comes.
+//! the number still belongs to the same file. So no change is applied to that file before the record comes.
 
 use crate::ground::canvas::Canvas;
 use crate::ground::error::Result;
@@ -10,7 +10,7 @@ use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::Extent;
 use uext4_ondisk::jbd2::FastCommitName as Name;
 
-/// Bytes that a name takes in memory beside its text.
+/// Memory of a name beside its text.
 pub(super) const NAME_COST: usize = 96;
 
 /// A change of a file's mapping.
@@ -26,7 +26,7 @@ type NameKey = (Ino, Box<[u8]>);
 /// The inode that the name leads to, and how the name is spelt.
 type Named = (Ino, Box<[u8]>);
 
-/// What waits within one fast commit.
+/// Changes that wait within one fast commit.
 #[derive(Default)]
 pub(super) struct Waiting {
     names: BTreeMap<NameKey, Named>,
@@ -36,7 +36,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Lets a name wait; its directory compares it by `key`. If the same name waits for another inode already, returns
+    /// Queues a name; its directory compares it by `key`. If the same name already waits for another inode, returns
     /// that inode.
     pub(super) fn add_name(
         &mut self,
@@ -50,7 +50,7 @@ impl Waiting {
         Ok(Some(*other).filter(|other| *other != name.ino))
     }
 
-    /// Forgets a name that waits for `ino`. Returns whether there was one.
+    /// Drops a name that waits for `ino`. Returns whether there was one.
     pub(super) fn remove_name(&mut self, parent: Ino, ino: Ino, key: &[u8]) -> bool {
         if self.names.is_empty() {
             return false;
@@ -63,16 +63,16 @@ impl Waiting {
         found
     }
 
-    /// Lets a range wait.
+    /// Queues a range.
     pub(super) fn add_range(&mut self, canvas: &mut Canvas<'_>, ino: Ino, range: Range) -> Result<()> {
         canvas.charge(2 * size_of::<Range>())?;
         self.ranges.insert((ino, self.next), range);
-        // This never wraps: each range is charged for, and the budget ends the replay before.
+        // Never wraps: each range is charged for, and the memory limit ends the replay before.
         self.next = self.next.wrapping_add(1);
         Ok(())
     }
 
-    /// Takes out the ranges of an inode, in order. Its record has come.
+    /// Takes the ranges of an inode, in order, when its record has come.
     pub(super) fn take_ranges(&mut self, ino: Ino) -> Vec<Range> {
         let mut taken = Vec::new();
         while let Some((key, _)) = self.ranges.range((ino, 0)..=(ino, u32::MAX)).next() {
@@ -82,7 +82,7 @@ impl Waiting {
         taken
     }
 
-    /// Ends a fast commit. Returns the names that still wait. The ranges belonged to deleted files.
+    /// Ends a fast commit. Returns the names that still wait. Ranges that still wait belonged to deleted files.
     pub(super) fn end(&mut self) -> BTreeMap<NameKey, Named> {
         self.ranges.clear();
         std::mem::take(&mut self.names)
