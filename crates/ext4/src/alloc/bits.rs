@@ -13,7 +13,7 @@ pub(crate) fn put_bit(bitmap: &mut [u8], index: u32, used: bool) {
     }
 }
 
-/// The whole bytes of a range of bits, and the bits before and behind them.
+/// The whole bytes of a range of bits, and the bits before and after them.
 fn whole_bytes(bits: Range<u32>) -> (Range<usize>, [Range<u32>; 2]) {
     let (first, last) = (bits.start.div_ceil(8), bits.end / 8);
     if first >= last {
@@ -42,7 +42,7 @@ pub(crate) fn free_bits(bitmap: &[u8], count: u32) -> u32 {
     count - used_bits(bitmap, 0..count)
 }
 
-/// The first bit of a range that is used, or free. Bits that the bitmap does not have are neither.
+/// The first used (or free) bit of a range, ignoring bits past the end of the bitmap.
 fn find(bitmap: &[u8], bits: Range<u32>, used: bool) -> Option<u32> {
     let mut at = bits.start;
     while at < bits.end {
@@ -50,7 +50,7 @@ fn find(bitmap: &[u8], bits: Range<u32>, used: bool) -> Option<u32> {
         let bytes = bitmap.get(first as usize..)?;
         let word = match bytes.first_chunk::<8>() {
             Some(whole) => u64::from_le_bytes(*whole),
-            // The last ones: as if more of what is not looked for came behind them.
+            // Pad the last word with bits of the other value.
             None if bytes.is_empty() => return None,
             None => {
                 let mut padded = [if used { 0 } else { 0xff }; 8];

@@ -1,11 +1,11 @@
-//! One group under change: its bitmaps, its free counts and its descriptor.
+//! Changing one group: its bitmaps, its free counts and its descriptor.
 //!
-//! Each edit looks at the descriptor and the bitmap first: checksums, free counts, and that what is to be marked is not
-//! marked so already. Then it changes the two blocks. A bitmap that was never written is made.
+//! Each edit first checks the descriptor and the bitmap: checksums, free counts, and that the bits to set (or clear)
+//! are not so already. Then it changes the two blocks. A bitmap that was never written is created.
 //!
 //! # The counts of the superblock
-//! The groups' free counts are the truth. Those in the superblock are kept by nobody while a volume changes, as in the
-//! kernel: [`free_counts`] adds the groups up when the volume is closed, and recovery does so after a crash.
+//! The groups' free counts are authoritative. Those in the superblock are not updated while a volume changes, as in the
+//! kernel: [`free_counts`] sums up the groups when the volume is closed, and recovery does so after a crash.
 
 use super::bits::{bit, free_bits, put_bit, put_bits, used_bits};
 use crate::ground::blocks::Blocks;
@@ -15,16 +15,16 @@ use std::ops::Range;
 use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
-/// Clusters that are asked for at once when a bitmap is made.
+/// Clusters checked against the zones at a time when a bitmap is created.
 const FREE_STEP: usize = 1024;
-/// Bytes that a look at a free cluster counts for ([`Blocks::work`]).
+/// Bytes that examining a free cluster counts as ([`Blocks::work`]).
 pub(crate) const SEARCH_WORK: usize = 32;
 
 fn corrupt(kind: CorruptKind, group: Group) -> Error {
     Corrupt::from(kind).in_group(group).into()
 }
 
-/// The descriptor of a group as it is now, checksum verified.
+/// The current descriptor of a group, checksum verified.
 ///
 /// # Errors
 /// [`Error::Corrupt`], and those of the body.
@@ -56,7 +56,7 @@ fn store_descriptor(blocks: &mut impl Blocks, group: Group, descriptor: &GroupDe
     Ok(())
 }
 
-/// The bitmaps of a group that are to be written, and its descriptor but for the counts and checksums of them.
+/// The changed bitmaps of a group, and its descriptor, whose counts and checksums are set when it is stored.
 pub(crate) struct Changed {
     pub(crate) group: Group,
     pub(crate) descriptor: GroupDescriptor,
@@ -65,7 +65,7 @@ pub(crate) struct Changed {
 }
 
 impl Changed {
-    /// The block bitmap of a group, nothing of it changed yet.
+    /// The block bitmap of a group, without changes yet.
     ///
     /// # Errors
     /// As of [`sound_block_bitmap`].
@@ -77,8 +77,8 @@ impl Changed {
     /// Marks clusters used, or free.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if one of them is so already, does not exist or holds metadata at a fixed place: nothing was
-    /// marked then.
+    /// [`Error::Corrupt`] if one of them is already so, does not exist or holds metadata at a fixed place, with nothing
+    /// marked.
     pub(crate) fn mark(&mut self, ground: &Ground, clusters: Range<u32>, used: bool) -> Result<()> {
         let at = check_clusters(ground, self.group, &clusters)?;
         let bitmap = self.blocks.as_deref_mut().unwrap_or_default();
@@ -93,7 +93,7 @@ impl Changed {
         Ok(())
     }
 
-    /// Writes them. Free counts are those of the bitmaps.
+    /// Stores them. Free counts are recomputed from the bitmaps.
     ///
     /// # Errors
     /// Those of the body.
@@ -123,11 +123,11 @@ impl Changed {
     }
 }
 
-/// Marks free clusters of a group used, in its bitmap as it lies in memory: what most allocations do.
+/// Marks free clusters of a group used, directly in the cached bitmap: the path of most allocations.
 ///
 /// # Errors
 /// As of [`sound_block_bitmap`]; [`Error::Corrupt`] if one of the clusters is in use, does not exist or holds metadata
-/// at a fixed place: nothing was changed then. Those of the body.
+/// at a fixed place, with nothing changed. Those of the body.
 pub(crate) fn mark_used(blocks: &mut impl Blocks, group: Group, clusters: Range<u32>) -> Result<()> {
     let mut descriptor = descriptor(blocks, group)?;
     if descriptor.blocks_uninitialised(&blocks.ground().superblock) {
@@ -150,7 +150,7 @@ pub(crate) fn mark_used(blocks: &mut impl Blocks, group: Group, clusters: Range<
     store_descriptor(blocks, group, &descriptor)
 }
 
-/// That the bitmap of a group is the one that its descriptor means.
+/// Checks that a bitmap matches its descriptor.
 fn verify_block_bitmap(
     ground: &Ground,
     group: Group,
@@ -165,7 +165,8 @@ fn verify_block_bitmap(
     }
 }
 
-/// Refuses clusters that do not exist or hold metadata at fixed places. Returns what makes an error of a kind there.
+/// Refuses clusters that do not exist or hold metadata at fixed places. Returns a function that gives an error kind its
+/// place.
 fn check_clusters(
     ground: &Ground,
     group: Group,
@@ -186,8 +187,8 @@ fn check_clusters(
     Ok(at)
 }
 
-/// The block bitmap of a group, checksum verified, or made if it never was: then only metadata at fixed places is in
-/// use.
+/// The block bitmap of a group, checksum verified. If it was never written, it is created with only metadata at fixed
+/// places in use.
 ///
 /// # Errors
 /// [`Error::Corrupt`], and those of the body.
@@ -208,13 +209,13 @@ pub(crate) fn block_bitmap(
     let clusters = geometry.group_clusters(group).unwrap_or(0);
     let count = u64::from(geometry.group_blocks(group).unwrap_or(0));
     let size = u64::from(geometry.cluster_blocks());
-    // Behind the end of the volume everything counts as used.
+    // Bits past the end of the volume count as used.
     let mut bitmap = vec![0xff; geometry.block_size() as usize];
     let free = |part: &Range<u32>| {
         let (first, end) = (u64::from(part.start) * size, (u64::from(part.end) * size).min(count));
         ground.zones.allows(start + first, end - first)
     };
-    // Most of it is free, and there may be very many groups.
+    // Most clusters are free, and there may be very many groups.
     for first in (0..clusters).step_by(FREE_STEP) {
         let part = first..clusters.min(first + FREE_STEP as u32);
         if free(&part) {
@@ -271,8 +272,8 @@ pub(crate) fn sound_block_bitmap(blocks: &impl Blocks, group: Group) -> Result<(
     Ok((descriptor, bitmap))
 }
 
-/// The descriptor and the inode bitmap of a group whose counts agree with its bitmap: nothing is in use behind what was
-/// ever written of the table.
+/// The descriptor and the inode bitmap of a group whose counts agree with its bitmap: no inode is in use past the
+/// initialized part of the table.
 ///
 /// # Errors
 /// As of [`sound_block_bitmap`].
@@ -290,7 +291,7 @@ pub(crate) fn sound_inode_bitmap(blocks: &impl Blocks, group: Group) -> Result<(
     Ok((descriptor, bitmap))
 }
 
-/// Group of an inode, and its number there.
+/// The group of an inode, and its index there.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if there is no such inode.
@@ -312,7 +313,7 @@ pub(crate) fn inode_used(blocks: &impl Blocks, ino: Ino) -> Result<bool> {
     blocks.look(descriptor.inode_bitmap, |bitmap| bit(bitmap, index))
 }
 
-/// Whether an inode is in use, and its bitmap and descriptor are sound.
+/// Checks that an inode is in use, and that its bitmap and descriptor are sound.
 ///
 /// # Errors
 /// [`Error::Corrupt`], and those of the body.
@@ -324,17 +325,17 @@ pub(crate) fn check_inode_used(blocks: &impl Blocks, ino: Ino) -> Result<()> {
     }
 }
 
-/// Marks an inode used, or free. Records of the table before it that were never written are zeroed: from now on they
-/// are looked at.
+/// Marks an inode used or free. Earlier records of the table that were never written are zeroed, since from now on they
+/// are read.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if it is so already, or if bitmap and descriptor are damaged; [`Error::NotPermitted`] if it is
-/// the volume's own: nothing was changed then. Those of the body.
+/// [`Error::Corrupt`] if it is already so, or if bitmap and descriptor are damaged; [`Error::NotPermitted`] for an
+/// internal inode; nothing was changed then. Those of the body.
 pub(crate) fn mark_inode(blocks: &mut impl Blocks, ino: Ino, used: bool, directory: bool) -> Result<()> {
     let (group, index) = place_of_inode(blocks, ino)?;
     let superblock = &blocks.ground().superblock;
     if ino < superblock.geometry.first_inode() || is_system_file(superblock, ino) {
-        return Err(Error::NotPermitted("a file of the volume's own"));
+        return Err(Error::NotPermitted("an internal file of the volume"));
     }
     let (mut descriptor, mut bitmap) = sound_inode_bitmap(blocks, group)?;
     if bit(&bitmap, index) == used {
@@ -356,7 +357,7 @@ pub(crate) fn mark_inode(blocks: &mut impl Blocks, ino: Ino, used: bool, directo
     Changed { group, descriptor, blocks: None, inodes: Some(bitmap) }.store(blocks)
 }
 
-/// Makes a record of the table one that is looked at, and with it those before it.
+/// Extends the initialized part of the table to include a record.
 ///
 /// # Errors
 /// Those of the body.
@@ -374,7 +375,7 @@ pub(crate) fn reach(blocks: &mut impl Blocks, descriptor: &mut GroupDescriptor, 
     clear_records(blocks, descriptor.inode_table, before..index)
 }
 
-/// Zeroes records of a table that was never written.
+/// Zeroes records of a table that were never written.
 fn clear_records(blocks: &mut impl Blocks, table: Pblk, records: Range<u32>) -> Result<()> {
     let geometry = &blocks.ground().superblock.geometry;
     let (per_block, size) = (geometry.inodes_per_block(), usize::from(geometry.inode_size()));
@@ -395,7 +396,7 @@ fn clear_records(blocks: &mut impl Blocks, table: Pblk, records: Range<u32>) -> 
     Ok(())
 }
 
-/// Free blocks and inodes of all groups, for the superblock. Reads every descriptor: for closing.
+/// Free blocks and inodes of all groups, for the superblock. Reads every descriptor; used when closing.
 ///
 /// # Errors
 /// [`Error::Corrupt`], and those of the body.
@@ -413,7 +414,7 @@ pub(crate) fn free_counts(blocks: &impl Blocks) -> Result<(u64, u32)> {
     Ok((free_blocks, free_inodes))
 }
 
-/// Writes them into the superblock.
+/// Writes the free counts into the superblock.
 #[cfg(test)]
 pub(crate) fn store_counts(blocks: &mut impl Blocks) -> Result<()> {
     let (free_blocks, free_inodes) = free_counts(blocks)?;

@@ -1,4 +1,4 @@
-//! Making and freeing inodes.
+//! Creating and freeing inodes.
 
 use super::group::mark_inode;
 use crate::ground::blocks::Blocks;
@@ -10,33 +10,33 @@ use uext4_ondisk::ext4::{
     FileType, Incompat, InodeFlags, RoCompat, Superblock, Timestamp, encode_extent_leaf,
 };
 
-/// Bytes of the part that every record has.
+/// Size of the base part of every record.
 const BASE_SIZE: u16 = 128;
-/// Bytes of extra fields that are known.
+/// Bytes of extra fields that this version knows.
 const EXTRA_SIZE: u16 = 32;
 
-/// What a new inode is.
+/// The fields of a new inode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewInode {
     /// Type and permissions.
     pub(crate) mode: u16,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Those that it inherits or is asked to have. Files and directories that map blocks get
-    /// [`InodeFlags::EXTENTS`] besides, on volumes with extents.
+    /// Flags that it inherits or is asked to have. Files and directories with a map also get [`InodeFlags::EXTENTS`],
+    /// on volumes with extents.
     pub(crate) flags: InodeFlags,
-    /// Any number: it tells this file from the one that had its number before.
+    /// An arbitrary number that distinguishes this file from an earlier one with the same inode number.
     pub(crate) generation: u32,
     pub(crate) links: u16,
     /// Time of its creation.
     pub(crate) now: Timestamp,
 }
 
-/// Makes an inode of one that is free: marks it and writes its record.
+/// Creates an inode from a free one: marks it used and writes its record.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if it is in use or its group is damaged, [`Error::Invalid`] if a field cannot be stored: nothing
-/// was changed then. Those of the body.
+/// [`Error::Corrupt`] if it is in use or its group is damaged, [`Error::Invalid`] if a field cannot be stored, with
+/// nothing changed. Those of the body.
 pub(crate) fn make(blocks: &mut impl Blocks, ino: Ino, new: &NewInode) -> Result<Draft> {
     let superblock = &blocks.ground().superblock;
     let place = place_of(blocks.ground(), ino)?;
@@ -57,18 +57,18 @@ pub(crate) fn make(blocks: &mut impl Blocks, ino: Ino, new: &NewInode) -> Result
         encode_extent_leaf(&mut disk.i_block, 0, &[])?;
     }
     let mut draft = Draft { ino, disk, raw, place };
-    // What cannot be stored shows before anything is changed.
+    // Find fields that cannot be stored before anything is changed.
     draft.disk.encode(&mut draft.raw, ino, superblock)?;
     mark_inode(blocks, ino, true, is_directory)?;
     draft.store(blocks)?;
     Ok(draft)
 }
 
-/// Frees an inode that has no links and maps nothing any more. Its record keeps mode and generation, as the kernel
-/// leaves them; its size is 0 and its time of deletion says that it is none.
+/// Frees an inode that has no links and maps nothing. Its record keeps mode and generation, as in the kernel; its size
+/// becomes 0, and its deletion time marks it deleted.
 ///
 /// # Errors
-/// [`Error::Invalid`] if it has links; [`Error::Corrupt`] if it is free or its group is damaged. Nothing was changed
+/// [`Error::Invalid`] if it has links; [`Error::Corrupt`] if it is free or its group is damaged; nothing was changed
 /// then. Those of the body.
 pub(crate) fn free(blocks: &mut impl Blocks, draft: &mut Draft, now: Timestamp) -> Result<()> {
     if draft.disk.links != 0 {
@@ -77,7 +77,7 @@ pub(crate) fn free(blocks: &mut impl Blocks, draft: &mut Draft, now: Timestamp) 
     let is_directory = draft.disk.file_type() == Some(FileType::Directory);
     mark_inode(blocks, draft.ino, false, is_directory)?;
     draft.disk.size = 0;
-    // Zero would say that it was never deleted.
+    // Zero would mean that it was never deleted.
     draft.disk.deleted = u32::try_from(now.seconds).unwrap_or(u32::MAX).max(1);
     draft.store(blocks)
 }

@@ -1,17 +1,17 @@
-//! Blocks that are set aside: who fills a volume finds it full before they are touched.
+//! Reserved blocks: a volume reports full before they are used.
 
 use uext4_ondisk::ext4::{Incompat, Superblock};
 
-/// Most clusters that Linux sets aside for converting unwritten extents when space runs out.
+/// Most clusters that Linux reserves for converting unwritten extents when space runs out.
 const CLUSTERS_MAX: u64 = 4096;
-/// It sets aside one cluster in this many, or the number above if that is less.
+/// It reserves one cluster in this many, or the number above if that is less.
 const SHARE: u64 = 50;
 
-/// Blocks that only root has in Linux, and those that its maps have (`ext4_has_free_clusters`).
+/// Blocks that only root may use in Linux, and those reserved for maps (`ext4_has_free_clusters`).
 pub(crate) fn set_aside(superblock: &Superblock) -> u64 {
     let geometry = &superblock.geometry;
     let cluster = u64::from(geometry.cluster_blocks());
-    // For extents that are split when unwritten blocks are written; block maps have none.
+    // For extents that split when unwritten blocks are written; block maps need none.
     let for_maps = match superblock.features.incompat.contains(Incompat::EXTENTS) {
         true => (geometry.blocks_count() / cluster / SHARE).min(CLUSTERS_MAX) * cluster,
         false => 0,

@@ -1,13 +1,13 @@
-//! Runs of blocks, disjoint.
+//! A set of disjoint runs of blocks.
 
 use std::collections::BTreeMap;
 
-/// See the module.
+/// A set of blocks, stored as disjoint runs.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
-    /// First block, and the first behind.
+    /// First block, and the first block after the run.
     runs: BTreeMap<u64, u64>,
-    /// Blocks of all of them.
+    /// Blocks of all runs.
     blocks: u64,
 }
 
@@ -23,7 +23,7 @@ impl Runs {
         self.runs.insert(first, end);
     }
 
-    /// Takes out what of the runs lies in a range, and tells of it.
+    /// Removes the blocks of a range, and calls `each` for every removed run.
     pub(super) fn remove(&mut self, first: u64, end: u64, mut each: impl FnMut(u64, u64)) {
         let met = self.runs.range(..end).rev().take_while(|run| *run.1 > first);
         for (from, to) in met.map(|(from, to)| (*from, *to)).collect::<Vec<_>>() {
@@ -36,7 +36,7 @@ impl Runs {
         }
     }
 
-    /// The runs that meet a range, whole ones.
+    /// The runs that overlap a range, not clipped to it.
     pub(super) fn within(&self, first: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let before = self.runs.range(..end).rev().map(|(from, to)| (*from, *to));
         before.take_while(move |run| run.1 > first)

@@ -1,8 +1,8 @@
-//! Adds names to a directory, removes them, and leads them to other inodes.
+//! Adds names to a directory, removes them, and redirects them to other inodes.
 //!
-//! An edit reads only the blocks on its name's way through the hash tree. Without a tree it reads all blocks once, to
-//! see whether the name is there. It prepares the changed blocks in memory before it writes the first one ([`Plan`]).
-//! So a fault that it finds leaves everything as it was.
+//! An edit reads only the blocks on its name's path through the hash tree. Without a tree it reads all blocks once, to
+//! see whether the name exists. It prepares the changed blocks in memory before it writes the first one ([`Plan`]), so
+//! a fault found on the way leaves everything unchanged.
 
 use super::Found;
 use super::grow;
@@ -19,20 +19,20 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{Ino, Lblk, Pblk};
 
-/// A directory without `large_dir` stays below this many bytes. A hash tree can name this many blocks.
+/// A directory without `large_dir` stays below this many bytes. A hash tree can address this many blocks.
 const SIZE_END: u64 = 1 << 31;
 const HTREE_BLOCKS_MAX: u64 = 1 << 28;
 
-/// Where the blocks of a directory are, and how it gets more.
+/// Locates the blocks of a directory, and allocates more.
 pub(crate) trait DirMap {
-    /// Where a block is, checked against the system zones. `None` if nothing is written there.
+    /// The location of a block, checked against the system zones. `None` if nothing is written there.
     fn find(&self, blocks: &impl Blocks, draft: &Draft, number: Lblk) -> Result<Option<Pblk>>;
 
     /// Maps `count` more blocks at `first`, the directory's end, and counts them in `i_blocks`. Their contents are
     /// undefined. The caller changes the size.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], [`Error::Limit`], [`Error::Corrupt`]: neither a block nor the draft was changed then.
+    /// [`Error::NoSpace`], [`Error::Limit`], [`Error::Corrupt`], with neither a block nor the draft changed.
     fn append(
         &mut self,
         blocks: &mut impl Blocks,
@@ -45,7 +45,7 @@ pub(crate) trait DirMap {
     fn start(&mut self, blocks: &impl Blocks, draft: &mut Draft) -> Result<()>;
 }
 
-/// The new contents of a block, but for its checksum.
+/// The new contents of a block, except for its checksum.
 pub(super) struct Sheet {
     pub(super) kind: DirBlockKind,
     pub(super) bytes: Vec<u8>,
@@ -58,14 +58,14 @@ pub(super) struct Plan {
     pub(super) fresh: Vec<Sheet>,
 }
 
-/// A directory under change. Its draft changes with it, but for times, links and versions. The caller stores the draft.
+/// A directory being edited. Its draft changes along, except for times, links and version. The caller stores the draft.
 pub(crate) struct Edit<'e, B, M> {
     blocks: &'e mut B,
     map: &'e mut M,
     draft: &'e mut Draft,
     shape: Shape,
-    /// The block in which a name was found last. Names go in the order in which they are there, as a rule: without a
-    /// tree each would be looked for in all blocks before its own.
+    /// The block in which a name was found last. Names are usually removed in on-disk order: without a tree, the search
+    /// for each would otherwise scan all blocks before its own.
     pub(crate) hint: u32,
 }
 
@@ -97,11 +97,11 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         Ok(Edit { blocks, map, draft, shape, hint: 0 })
     }
 
-    /// Makes an inode without blocks a directory with `.` and `..`. The directory lies in the inode if that has the
-    /// flag and the attribute of inline data.
+    /// Makes an inode without blocks a directory with `.` and `..`. The directory is inline if the inode has the inline
+    /// flag and attribute.
     ///
     /// # Errors
-    /// As of [`Edit::open`]; [`Error::NoSpace`]. Nothing was changed then.
+    /// As of [`Edit::open`]; [`Error::NoSpace`], with nothing changed.
     pub(crate) fn start(
         blocks: &'e mut B,
         map: &'e mut M,
@@ -132,7 +132,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         Ok(found.map(|(_, held)| Found { ino: held.ino, spelling: wanted.spelling }))
     }
 
-    /// Whether it has no names but `.` and `..`.
+    /// Whether it has no names except `.` and `..`.
     pub(crate) fn is_empty(&self) -> Result<bool> {
         if self.draft.disk.has_inline_data() {
             return Ok(inline::entries(self.superblock(), self.draft)?.1.is_empty());
@@ -160,8 +160,8 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
     /// Adds a name.
     ///
     /// # Errors
-    /// [`Error::Exists`]; [`Error::Invalid`] and [`Error::NameTooLong`] of a name that cannot be;
-    /// [`Error::NoSpace`]; [`Error::Limit`] if the tree cannot grow; [`Error::Corrupt`]. Nothing was changed then.
+    /// [`Error::Exists`]; [`Error::Invalid`] and [`Error::NameTooLong`] for an impossible name; [`Error::NoSpace`];
+    /// [`Error::Limit`] if the tree cannot grow; [`Error::Corrupt`]. Nothing was changed then.
     pub(crate) fn insert(&mut self, name: &[u8], ino: Ino, kind: Option<FileType>) -> Result<()> {
         name::check(name)?;
         let entry = Entry { name, ino, kind };
@@ -200,7 +200,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
     /// Removes a name that leads to `ino`.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it is not there or leads to another inode; otherwise as of [`Edit::insert`].
+    /// [`Error::NotFound`] if it does not exist or leads to another inode; otherwise as of [`Edit::insert`].
     pub(crate) fn remove(&mut self, name: &[u8], ino: Ino) -> Result<()> {
         name::check(name)?;
         let format = self.shape.format;
@@ -210,10 +210,10 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         self.rewrite(number, |row| row::take_out(row, held, &format))
     }
 
-    /// Makes a name lead to another inode; `..` too.
+    /// Makes a name lead to another inode; also for `..`.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Corrupt`]. Nothing was changed then.
+    /// [`Error::NotFound`]; [`Error::Corrupt`], with nothing changed.
     pub(crate) fn set(&mut self, name: &[u8], ino: Ino, kind: Option<FileType>) -> Result<()> {
         if name != b".." {
             name::check(name)?;
@@ -253,7 +253,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         self.apply(Plan { changed: vec![(place, sheet)], fresh: Vec::new() })
     }
 
-    /// Lays out a directory that has no blocks yet. On an error the draft is as it was.
+    /// Writes the blocks of a directory that has none yet. On an error the draft is unchanged.
     fn found(&mut self, parent: Ino, records: Vec<Vec<u8>>) -> Result<()> {
         let format = self.shape.format;
         let dot = |name, ino| Entry { name, ino, kind: Some(FileType::Directory) }.bytes(&format);
@@ -275,7 +275,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         self.map.start(self.blocks, self.draft)
     }
 
-    /// Carries out a plan. All that can fail comes before the first change, except the body.
+    /// Carries out a plan. Everything that can fail comes before the first change, except failures of the body.
     fn apply(&mut self, mut plan: Plan) -> Result<()> {
         let Shape { format, seed, .. } = self.shape;
         let changed = plan.changed.iter_mut().map(|(_, sheet)| sheet);
@@ -292,13 +292,13 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         }
         for (at, (place, sheet)) in plan.changed.into_iter().enumerate() {
             let copy = |bytes: &mut [u8]| bytes.copy_from_slice(&sheet.bytes);
-            // The first one is that whose names have moved.
+            // The first block is the one that names have moved out of.
             match divides && at == 0 {
                 true => self.blocks.change_moved(place, copy)?,
                 false => self.blocks.change(place, copy)?,
             }
         }
-        // Without the feature nothing keeps the tree up to date, so the directory loses it.
+        // Without the feature nothing maintains the tree, so the directory loses it.
         self.shape.indexed = indexed;
         self.draft.disk.flags.set(InodeFlags::INDEX, indexed);
         Ok(())
@@ -322,7 +322,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
     }
 }
 
-/// Refuses inodes that are no directories, and directories with encrypted names.
+/// Refuses inodes that are not directories, and directories with encrypted names.
 fn check(draft: &Draft) -> Result<()> {
     if draft.disk.file_type() != Some(FileType::Directory) {
         return Err(Error::NotDirectory);
@@ -334,7 +334,7 @@ fn check(draft: &Draft) -> Result<()> {
     Ok(())
 }
 
-/// Brings a block's checksum up to date, tail included.
+/// Updates a block's checksum, including its tail.
 fn seal(sheet: &mut Sheet, seed: u32, format: &DirFormat) -> Result<()> {
     if !format.checksums {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Splits full blocks of entries, and grows the hash tree above them. This only makes a plan; it changes nothing.
+//! Splits full blocks of entries, and grows the hash tree above them. Only makes a plan, and changes nothing.
 
 use super::edit::{Plan, Sheet};
 use super::htree::{self, Path, dots, hash_of, with_index};
@@ -17,7 +17,7 @@ struct Record {
     bytes: Vec<u8>,
 }
 
-/// Plans a place for a name that fits into no gap.
+/// Plans room for a name that fits into no gap.
 pub(super) fn plan<R: Rows>(rows: &R, entry: &Entry<'_>, hashed: &[u8]) -> Result<Plan> {
     if rows.shape().indexed {
         return divide(rows, entry, htree::descend(rows, hashed)?);
@@ -38,7 +38,7 @@ pub(super) fn plan<R: Rows>(rows: &R, entry: &Entry<'_>, hashed: &[u8]) -> Resul
     Ok(Plan { changed: vec![(place, fresh.remove(0))], fresh })
 }
 
-/// A copy of a block, and its place.
+/// A copy of a block, with its location.
 pub(super) fn sheet<R: Rows>(rows: &R, number: u32) -> Result<(Pblk, Sheet)> {
     rows.block(number, |block| Ok((block.physical, Sheet { kind: block.kind, bytes: block.bytes.to_vec() })))
 }
@@ -55,7 +55,7 @@ fn leaf<'r, R: Rows>(rows: &R, records: impl IntoIterator<Item = &'r [u8]>) -> R
     Ok(Sheet { kind, bytes })
 }
 
-/// The blocks of a directory: one if everything fits, otherwise a hash tree, or two rows where there are no trees.
+/// The blocks of a directory: one if everything fits, otherwise a hash tree, or two blocks without one.
 pub(super) fn lay_out<R: Rows>(rows: &R, dots: &[Vec<u8>], records: Vec<Vec<u8>>) -> Result<Vec<Sheet>> {
     let all = || dots.iter().chain(&records).map(Vec::as_slice);
     let area = rows.shape().format.row_length(DirBlockKind::Linear) as usize;
@@ -91,7 +91,7 @@ fn root<R: Rows>(rows: &R, dots: &[Vec<u8>], version: HashVersion, children: &[H
     Ok(Sheet { kind, bytes })
 }
 
-/// Entries with their hashes, in the order of these.
+/// Entries with their hashes, sorted by hash.
 fn hashed<R: Rows>(rows: &R, records: Vec<Vec<u8>>, version: HashVersion) -> Result<Vec<Record>> {
     let mut folder = rows.shape().folds.then(CaseFolder::new);
     let hash = |bytes: Vec<u8>| {
@@ -104,8 +104,8 @@ fn hashed<R: Rows>(rows: &R, records: Vec<Vec<u8>>, version: HashVersion) -> Res
     Ok(hashed)
 }
 
-/// Fills one block with entries, or two if they do not fit one. With the second comes its first hash. Bit 0 of that
-/// says that names of this hash are in both.
+/// Fills one block with entries, or two if they do not fit into one. The second comes with its first hash, in which bit
+/// 0 says that names of this hash are in both.
 fn halves<R: Rows>(rows: &R, records: Vec<Record>) -> Result<(Sheet, Option<(u32, Sheet)>)> {
     let bytes = |records: &[Record]| records.iter().map(|record| record.bytes.len()).sum::<usize>();
     let block = |records: &[Record]| leaf(rows, records.iter().map(|record| record.bytes.as_slice()));
@@ -113,7 +113,7 @@ fn halves<R: Rows>(rows: &R, records: Vec<Record>) -> Result<(Sheet, Option<(u32
     if total <= rows.shape().format.row_length(DirBlockKind::Linear) as usize {
         return Ok((block(&records)?, None));
     }
-    // Half of the bytes, not of the names, which differ in length. An entry has at most 264 bytes, so neither half is
+    // Split by bytes rather than by names, which differ in length. An entry has at most 264 bytes, so neither half is
     // empty, and both fit.
     let mut end = 0;
     let passes = |record: &Record| {
@@ -127,8 +127,8 @@ fn halves<R: Rows>(rows: &R, records: Vec<Record>) -> Result<(Sheet, Option<(u32
     Ok((block(first)?, Some((border | u32::from(goes_on), block(second)?))))
 }
 
-/// Puts a name into the full block of its hash: divides the block, and the full nodes above it. If all of these are
-/// full, the tree gets another level.
+/// Adds a name to the full block of its hash: splits the block, and the full nodes above it. If all of these are full,
+/// the tree gets another level.
 fn divide<R: Rows>(rows: &R, entry: &Entry<'_>, path: Path) -> Result<Plan> {
     let format = &rows.shape().format;
     let (place, old) = sheet(rows, path.leaf)?;
@@ -140,7 +140,7 @@ fn divide<R: Rows>(rows: &R, entry: &Entry<'_>, path: Path) -> Result<Plan> {
             if !rows.may_be_misplaced() {
                 return Err(block.corrupt(CorruptKind::HtreeHash));
             }
-            // Whoever looks for it comes by all blocks. The borders of the tree are the others'.
+            // A look-up for it scans all blocks. The hash limits of the tree belong to the other names.
             record.hash = path.hashes.first();
         }
         records.sort_by_key(|record| record.hash);

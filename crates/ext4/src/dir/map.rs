@@ -1,4 +1,4 @@
-//! Finds and adds blocks of a directory, by the editor of maps: for operations and for the replay of fast commits.
+//! Locates and adds blocks of a directory, using the map editor: for operations and for the replay of fast commits.
 
 use super::edit::DirMap;
 use crate::alloc::Space;
@@ -11,10 +11,10 @@ use std::ops::Range;
 use uext4_ondisk::ext4::{Extent, Incompat, InodeFlags};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
-/// The map of a directory, and where it gets blocks from.
+/// The map of a directory, and the source of new blocks.
 pub(crate) struct BlockMap<'s, S> {
     space: &'s mut S,
-    /// The leaf that was looked at last: many blocks of a directory lie in one.
+    /// The leaf used last: it maps many blocks of a directory.
     leaf: RefCell<Option<Leaf>>,
 }
 
@@ -33,8 +33,7 @@ impl<'s, S: Space> BlockMap<'s, S> {
         Ok(known.insert(leaf).find(number))
     }
 
-    /// The block of the number before `number`, which lies in the same cluster. Checks that it is where the cluster
-    /// puts it.
+    /// Block `number - 1`, which lies in the same cluster. Checks that it has the right place in the cluster.
     fn before(&self, blocks: &impl Blocks, draft: &Draft, number: u32, size: u32) -> Result<Pblk> {
         let before = Lblk(number - 1);
         let base = u64::from(blocks.ground().superblock.geometry.first_data_block());
@@ -47,7 +46,7 @@ impl<'s, S: Space> BlockMap<'s, S> {
     }
 }
 
-/// Blocks taken in advance for the nodes of a map.
+/// Blocks allocated in advance for the nodes of a map.
 struct Reserve<'r, S> {
     taken: &'r mut Vec<Pblk>,
     space: &'r mut S,
@@ -81,7 +80,7 @@ impl<S: Space> DirMap for BlockMap<'_, S> {
     ) -> Result<Vec<Pblk>> {
         let reach = Form::of(&draft.disk).map_or(0, Form::reach);
         let (first, size) = (first.get(), blocks.ground().superblock.geometry.cluster_blocks());
-        // With clusters, the directory's last cluster may have blocks left.
+        // With clusters, the directory's last cluster may have unused blocks.
         let inside = first % size;
         let before = if inside > 0 { Some(self.before(blocks, draft, first, size)?) } else { None };
         let (rest, end) = (if inside > 0 { size - inside } else { 0 }.min(count), first + count);
@@ -94,11 +93,11 @@ impl<S: Space> DirMap for BlockMap<'_, S> {
             return Err(corrupt.at_lblk(Lblk(first)).at_block(next).into());
         }
         let runs: Vec<Range<u32>> = starts.map(|at| at..end.min(at - at % size + size)).collect();
-        // Blocks for data and nodes are taken together: one kind without the other would be a useless change.
+        // Blocks for data and nodes are allocated together, since either kind alone would be useless.
         let data = runs.len() - usize::from(rest > 0);
         let nodes = edit::nodes(blocks, draft, &runs).map_err(|error| match error {
             Error::Exists => {
-                let what = "blocks of the directory are mapped behind its end".into();
+                let what = "blocks of the directory are mapped past its end".into();
                 Error::CorruptInode { ino: draft.ino, what }
             }
             error => error,
@@ -117,7 +116,7 @@ impl<S: Space> DirMap for BlockMap<'_, S> {
             edit::insert(blocks, &mut space, draft, extent)?;
             places.extend((physical.get()..).take(length as usize).map(Pblk));
         }
-        // A run that continues the extent before it needs no new one, so blocks for nodes may be left.
+        // A run that continues the previous extent needs no new one, so blocks for nodes may be left over.
         let spare: Vec<_> = reserve.into_iter().map(|block| (block, u64::from(size))).collect();
         self.space.give_back(blocks, draft.ino, &spare)?;
         Ok(places)

@@ -1,4 +1,4 @@
-//! A name to look for, and how its directory compares names (`generic_ci_match` in `fs/libfs.c`).
+//! A name to look up, and how its directory compares names (`generic_ci_match` in `fs/libfs.c`).
 
 use crate::ground::error::{Error, Result};
 use crate::inode::draft::Draft;
@@ -29,7 +29,7 @@ pub(crate) fn check(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The key by which a directory compares a name. A name that folds to `.` or `..` but is spelt otherwise is another
+/// The key by which a directory compares a name. A name that folds to `.` or `..` but is spelt differently is another
 /// name.
 ///
 /// # Errors
@@ -43,22 +43,22 @@ pub(crate) fn key(superblock: &Superblock, draft: &Draft, name: &[u8]) -> Result
     })
 }
 
-/// How much more work it is to fold a byte of a name, if that is not ASCII, than to look at one.
+/// How much more work it is to fold a byte of a non-ASCII name than to compare one.
 const FOLD_WORK: usize = 16;
 
-/// The name that a look-up wants to find.
+/// The name to look up.
 pub(super) struct Wanted<'a> {
     name: &'a [u8],
     folded: Option<Folded>,
-    /// The spelling of the found entry, if it is another one.
+    /// The spelling of the found entry, if it differs.
     pub(super) spelling: Option<Vec<u8>>,
-    /// Work that comparing took beyond looking at the entries, in bytes.
+    /// Work of comparing beyond reading the entries, in bytes.
     work: usize,
 }
 
-/// How a case-folded directory compares.
+/// Comparison in a case-folded directory.
 struct Folded {
-    /// Folds the names of entries, all in the same memory.
+    /// Folds the names of entries, reusing its memory.
     folder: CaseFolder,
     /// The folded form of the name.
     form: Vec<u8>,
@@ -75,14 +75,14 @@ impl<'a> Wanted<'a> {
         let form = folder.fold(name).map(<[u8]>::to_vec);
         if form.is_none() && superblock.strict_encoding() {
             let text = name.escape_ascii();
-            return Err(Error::Invalid(format!("the name `{text}` is not UTF-8, which the volume wants")));
+            return Err(Error::Invalid(format!("the name `{text}` is not UTF-8, which the volume requires")));
         }
-        // A name without a folded form is an opaque string of bytes, equal to itself alone.
+        // A name without a folded form is an opaque string of bytes, equal only to itself.
         let folded = form.map(|form| Folded { folder, form });
         Ok(Wanted { name, folded, spelling: None, work: 0 })
     }
 
-    /// The name as it was asked for.
+    /// The name as given.
     pub(super) fn name(&self) -> &'a [u8] {
         self.name
     }
@@ -92,7 +92,7 @@ impl<'a> Wanted<'a> {
         self.folded.as_ref().map_or(self.name, |folded| &folded.form)
     }
 
-    /// The work that comparing took since this was asked last.
+    /// Returns and resets the work of comparing.
     pub(super) fn take_work(&mut self) -> usize {
         std::mem::take(&mut self.work)
     }
@@ -103,7 +103,8 @@ impl<'a> Wanted<'a> {
             return true;
         }
         match &mut self.folded {
-            // `.` and `..` match no other spelling: with ignored characters, a name would lead out of the directory.
+            // `.` and `..` match no other spelling: otherwise a name with ignored characters could lead out of the
+            // directory.
             Some(folded) if !entry.is_dot() && !entry.is_dot_dot() => {
                 if !entry.name.is_ascii() {
                     self.work += FOLD_WORK * entry.name.len();

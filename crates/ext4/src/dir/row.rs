@@ -1,4 +1,4 @@
-//! A row of directory entries, in a block or inside an inode: looking it over, putting a name in and taking one out.
+//! A row of directory entries, in a block or inside an inode: scanning it, adding and removing a name.
 
 use super::name::Wanted;
 use crate::ground::error::{Error, Result};
@@ -7,11 +7,11 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 
-/// Where an entry has the length of its name, and where the name itself.
+/// Offsets of the name's length, and of the name, in an entry.
 const NAME_LENGTH: usize = 6;
 const NAME: usize = 8;
 
-/// A name and what it stands for.
+/// A name and the inode it leads to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry<'n> {
     pub(super) name: &'n [u8],
@@ -20,7 +20,7 @@ pub(super) struct Entry<'n> {
 }
 
 impl Entry<'_> {
-    /// Bytes that it needs in a row.
+    /// Bytes that it takes in a row.
     pub(super) fn length(&self) -> u32 {
         entry_length(u8::try_from(self.name.len()).unwrap_or(u8::MAX))
     }
@@ -48,16 +48,16 @@ pub(super) struct Held {
     before: Option<(u32, u32)>,
 }
 
-/// A record with room behind its entry.
+/// A record with room after its entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gap {
     offset: u32,
     length: u32,
-    /// Bytes of its entry, 0 if it is free.
+    /// Bytes of its entry, 0 if it has none.
     used: u32,
 }
 
-/// Looks over a whole row. Returns the entry of the name, and the first gap of `needed` bytes.
+/// Scans a whole row. Returns the entry of the name, and the first gap of `needed` bytes.
 pub(super) fn survey(
     row: DirBlock<'_>,
     wanted: &mut Wanted<'_>,
@@ -91,7 +91,7 @@ pub(super) fn put(row: &mut [u8], gap: Gap, entry: &Entry<'_>, format: &DirForma
     entry.put(row, gap.offset + gap.used, gap.length - gap.used, format)
 }
 
-/// Takes an entry out. Its bytes go to the record before it, or become a free record.
+/// Removes an entry. Its bytes go to the record before it, or become a free record.
 pub(super) fn take_out(row: &mut [u8], held: Held, format: &DirFormat) -> Result<()> {
     if let Some(bytes) = row.get_mut(held.offset as usize..(held.offset + held.length) as usize) {
         bytes.fill(0);
@@ -104,7 +104,7 @@ pub(super) fn take_out(row: &mut [u8], held: Held, format: &DirFormat) -> Result
     }
 }
 
-/// Leads an entry to another inode.
+/// Makes an entry lead to another inode.
 pub(super) fn point(
     row: &mut [u8],
     held: Held,
@@ -115,7 +115,7 @@ pub(super) fn point(
     set_entry_inode(row, held.offset, ino, kind, format).map_err(Error::from)
 }
 
-/// Fills a row with the bytes of entries, one behind the other; what is left belongs to the last one.
+/// Fills a row with entries; the last one gets the remaining bytes.
 pub(super) fn fill<'r>(
     row: &mut [u8],
     records: impl IntoIterator<Item = &'r [u8]>,
@@ -127,7 +127,9 @@ pub(super) fn fill<'r>(
     for record in records {
         let length = record.len();
         let place = row.get_mut(offset as usize..offset as usize + length);
-        place.ok_or_else(|| Error::Invalid("a row that is too short".into()))?.copy_from_slice(record);
+        place
+            .ok_or_else(|| Error::Invalid("the row is too short for its entries".into()))?
+            .copy_from_slice(record);
         set_record_length(row, offset, length as u32, format)?;
         last = Some(offset);
         offset += length as u32;

@@ -1,4 +1,4 @@
-//! A directory as blocks of entries: in the cache for a look-up, or under an edit.
+//! A directory as blocks of entries: in the cache for a look-up, or being edited.
 
 use super::htree;
 use super::name::{self, Wanted};
@@ -9,15 +9,15 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
-/// What an inode says of its directory.
+/// The facts about a directory in its inode.
 pub(super) struct Shape {
     pub(super) ino: Ino,
     pub(super) format: DirFormat,
     pub(super) indexed: bool,
-    /// Whether names that differ by case are the same.
+    /// Whether names that differ only in case are equal.
     pub(super) folds: bool,
     pub(super) blocks: u32,
-    /// The seed of the blocks' checksums.
+    /// The checksum seed of its blocks.
     pub(super) seed: u32,
 }
 
@@ -28,8 +28,8 @@ impl Shape {
         let shape = Shape::empty(superblock, ino, disk)?;
         let block_size = u64::from(shape.format.block_size);
         let whole = disk.size.is_multiple_of(block_size);
-        // Aliased extents could make a directory endless, so it may have no more blocks than the volume. One inside its
-        // inode has none.
+        // Aliased extents could make a directory endless, so it may have no more blocks than the volume. An inline one
+        // has none.
         let most = superblock.geometry.blocks_count();
         let blocks = match disk.has_inline_data() {
             true => Some(0),
@@ -69,7 +69,7 @@ pub(super) struct Block<'b> {
 }
 
 impl<'b> Block<'b> {
-    /// Gives a fault its place.
+    /// Adds the place to a fault.
     pub(super) fn corrupt(&self, corrupt: impl Into<Corrupt>) -> Error {
         let corrupt = corrupt.into().in_inode(self.shape.ino);
         corrupt.at_lblk(Lblk(self.number)).at_block(self.physical).into()
@@ -80,7 +80,7 @@ impl<'b> Block<'b> {
         DirBlock::new(self.bytes, self.kind, &self.shape.format).map_err(|corrupt| self.corrupt(corrupt))
     }
 
-    /// Calls `each` for the entries until it answers.
+    /// Calls `each` for the entries until it returns `Some`.
     pub(super) fn scan<T>(&self, mut each: impl FnMut(&DirEntry<'_>) -> Option<T>) -> Result<Option<T>> {
         for entry in self.row()?.entries() {
             let entry = entry.map_err(|corrupt| self.corrupt(corrupt))?;
@@ -97,7 +97,7 @@ impl<'b> Block<'b> {
 
 /// A directory of blocks.
 pub(super) trait Rows {
-    /// Whether an edit follows. Then each node of a hash tree on the way is checked as a whole, not only the child
+    /// Whether an edit follows. Then each node of the hash tree on the path is checked as a whole, not only the child
     /// taken.
     const EDITS: bool;
 
@@ -105,14 +105,14 @@ pub(super) trait Rows {
 
     fn shape(&self) -> &Shape;
 
-    /// Calls `look` with a block and its place. The block is inside the directory.
+    /// Calls `look` with a block and its location. The block must be inside the directory.
     fn bytes<T>(&self, number: u32, look: impl FnOnce(Pblk, &[u8]) -> Result<T>) -> Result<T>;
 
-    /// Calls `look` with a block whose checksum is right.
+    /// Calls `look` with a block whose checksum is verified.
     fn block<T>(&self, number: u32, look: impl FnOnce(&Block<'_>) -> Result<T>) -> Result<T> {
         let shape = self.shape();
         if number >= shape.blocks {
-            return Err(missing(shape.ino, number, "behind the end"));
+            return Err(missing(shape.ino, number, "past the end"));
         }
         self.bytes(number, |physical, bytes| {
             let kind = DirBlockKind::of(bytes, shape.indexed, Lblk(number), &shape.format);
@@ -128,9 +128,9 @@ pub(super) trait Rows {
         })
     }
 
-    /// Whether a name may be where its hash does not lead. The kernels of some months of 2024 folded names another way.
-    /// Since then the kernel scans a case-folded directory to the end (`ext4_find_entry`), unless the volume says that
-    /// they never wrote it.
+    /// Whether a name may be in a block to which its hash does not lead. For some months of 2024, kernels folded names
+    /// differently. Since then the kernel scans a case-folded directory to the end (`ext4_find_entry`), unless the
+    /// volume says that they never wrote it.
     fn may_be_misplaced(&self) -> bool {
         self.shape().folds && !self.superblock().no_encoding_fallback()
     }
@@ -141,15 +141,15 @@ pub(super) fn missing(ino: Ino, number: u32, what: &str) -> Error {
     Error::CorruptInode { ino, what: format!("directory block {number}: {what}") }
 }
 
-/// Calls `each` for the blocks that may hold a name until it answers: first those where the name belongs, then (`true`)
-/// all, where those kernels may have put it. Without a tree it begins at block `hint`.
+/// Calls `each` for the blocks that may hold a name until it returns `Some`: first those where the name belongs, then
+/// (with `true`) all, where those kernels may have put it. Without a tree it begins at block `hint`.
 pub(super) fn search<T, R: Rows>(
     rows: &R,
     wanted: &mut Wanted<'_>,
     hint: u32,
     mut each: impl FnMut(&Block<'_>, &mut Wanted<'_>, bool) -> Result<Option<T>>,
 ) -> Result<Option<T>> {
-    // `.` and `..` are not in the tree: they always stand in the first block.
+    // `.` and `..` are not in the tree: they are always in the first block.
     let dots = matches!(wanted.name(), b"." | b"..");
     let by_hash = rows.shape().indexed && !dots;
     if by_hash {
