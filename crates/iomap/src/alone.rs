@@ -19,7 +19,7 @@ impl<F: FileSystem> Engine<F> {
         self.check_process()?;
         self.fs.check_alive()?;
         file.check_writable()?;
-        Ok(file.state().gate.lock_exclusive(drain, &mut self.helper()))
+        Ok(file.state().gate.visit_exclusive(drain, &mut self.helper()))
     }
 
     /// Zeroes the bytes of a range on the device, where its blocks are in this state. Of unwritten ones all must be

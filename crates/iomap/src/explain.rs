@@ -39,8 +39,17 @@ impl<F: FileSystem> Engine<F> {
         write: bool,
         device: &Capabilities,
     ) -> Result<Outlook<F::Error>, F::Error> {
+        self.visit(file, || self.explain_inside(file, request, write, device))
+    }
+
+    fn explain_inside(
+        &self,
+        file: &OpenFile<F>,
+        request: &Request,
+        write: bool,
+        device: &Capabilities,
+    ) -> Result<Outlook<F::Error>, F::Error> {
         let range = check_range(request.range.pos, request.range.length)?;
-        let _inside = self.enter(file.state(), false)?;
         let mut pieces = Pieces::new();
         // Twice: what a load cut in two is one piece for whoever comes behind it.
         self.load_pieces(file, range, &mut pieces)?;
@@ -126,10 +135,10 @@ impl<F: FileSystem> Engine<F> {
         range: Range,
         mut each: impl FnMut(&Piece),
     ) -> Result<(), F::Error> {
-        let _inside = self.enter(file.state(), false)?;
-        self.for_each_piece(file, range, |piece| {
+        let mut show = |piece: &Piece| {
             each(piece);
             Ok(())
-        })
+        };
+        self.visit(file, || self.for_each_piece(file, range, &mut show))
     }
 }

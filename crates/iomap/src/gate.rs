@@ -5,15 +5,16 @@
 //! exclusively sets that word, then looks at all cells. Both sides order their store before their load, so at
 //! least one of them sees the other. `tests/loom.rs` checks this protocol (up to three preemptions).
 //!
-//! **Alone.** Most inodes are used by one thread. The first thread owns the gate: its cell lies in the gate itself, and
+//! **Owner.** Most inodes are used by one thread. The first thread owns the gate: its cell lies in the gate itself, and
 //! as long as nobody else was ever here it takes the gate exclusively by a mark in that cell, some nanoseconds, without
 //! a barrier and without looking anywhere. Whoever comes second says so in the word of users, then pays for the barrier
 //! of both sides, then looks whether the owner holds the gate by its mark and waits until it does not. From then on the
-//! owner takes the gate as everybody does; only now there are cells for other threads.
+//! owner takes the gate as everybody does; only now there are cells for other threads. Who only visits a file does not
+//! come to own its gate (`gate/owner.rs`).
 //!
-//! **Lent.** A gate that is open to others may still be used by one thread, which took it over from the one that opened
-//! the file. After some exclusive holds in a row it gets the gate *lent* and is as cheap as an owner alone until
-//! somebody else comes (`gate/lease.rs`).
+//! **Lent.** A gate that is open to others may still be used by one thread, which took it over from another. After some
+//! exclusive holds in a row it gets the gate *lent* and is as cheap as an owner alone until somebody else comes
+//! (`gate/lease.rs`).
 //!
 //! A cell counts two things: callers *inside the gate* (mapping and submitting) and requests *in flight*
 //! (until their completion work is done). An exclusive holder waits for the first; one that must also *drain*
@@ -23,6 +24,7 @@
 //! queue and harvests idle ones.
 
 mod lease;
+mod owner;
 
 use crate::mapping::Range;
 use crate::snapshot::ByteRun;
@@ -46,13 +48,15 @@ const HELD: u64 = 1 << 63;
 
 /// What a guard has of a hold by a lease. Its thread's cell has [`HELD`].
 const LENT: u64 = 1 << 62;
+/// In a guard only, beside [`HELD`]: a visit ends with it.
+const VISIT: u64 = 1 << 61;
 /// The word of exclusive holders: nobody holds or wants the gate, …
 const OPEN: u64 = 0;
 /// … somebody does, or it is lent (`gate/lease.rs`).
 const CLOSED: u64 = 1;
 /// No thread's slot.
 const NOBODY: u64 = u64::MAX;
-/// Of the word of users: the owner's slot and 1, 0 for nobody yet.
+/// Of the word of users: the owner's slot and 1, 0 for nobody.
 const OWNER: u64 = (1 << 16) - 1;
 /// Somebody else has come, and looks whether the owner holds the gate alone.
 const JOINING: u64 = 1 << 16;
@@ -113,9 +117,9 @@ pub struct Busy;
 pub struct InodeGate {
     /// [`OPEN`], [`CLOSED`], or lent.
     exclusive: AtomicU64,
-    /// The owner's slot, [`NOBODY`] until it has one. Only a thread of this slot asks whether it is, and it wrote it.
+    /// The owner's slot, [`NOBODY`] if it has none. Only a thread of this slot asks whether it is, and it wrote it.
     owner: AtomicU64,
-    /// [`OWNER`], [`JOINING`], [`SHARED`]. Each part is set once.
+    /// [`OWNER`], [`JOINING`], [`SHARED`]. The last two are set once.
     users: AtomicU64,
     /// Of all threads but the owner. Made when the second one comes.
     threads: OnceLock<Box<[CachePadded<Cell>; SHARED_SLOT + 1]>>,
@@ -344,17 +348,6 @@ impl InodeGate {
         }
     }
 
-    /// Makes the calling thread the owner of a gate that nobody has used yet.
-    fn claim(&self, slot: usize) -> bool {
-        let owner = slot as u64 + 1;
-        let claimed = slot < OWNED_SLOTS
-            && self.users.compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if claimed {
-            self.owner.store(slot as u64, Ordering::Relaxed);
-        }
-        claimed
-    }
-
     /// Opens the gate to others than its owner, for good. `false`: the owner holds it alone.
     fn join(&self) -> bool {
         if self.is_shared() {
@@ -451,11 +444,14 @@ impl InodeGate {
     /// Ends an exclusive hold.
     #[inline(never)]
     fn reopen(&self, hold: u64, slot: usize) {
-        match hold {
+        match hold & !VISIT {
             HELD => {
                 // Before the mark goes: from then on it may be another holder's.
                 self.exclusive.store(OPEN, Ordering::Relaxed);
                 self.let_in();
+                if hold & VISIT != 0 {
+                    self.end_visit();
+                }
             }
             LENT => self.leave_lent(slot),
             _ => {
@@ -552,8 +548,8 @@ pub struct InodeGuard<'g> {
     /// The calling thread's line.
     cell: &'g Cell,
     slot: usize,
-    /// What a shared hold added to the line. Of an exclusive one [`HELD`] if it is by the owner alone, [`LENT`] if by a
-    /// lease, 0 if in turn.
+    /// What a shared hold added to the line. Of an exclusive one [`HELD`] if it is by the owner alone, with
+    /// [`VISIT`] or without; [`LENT`] if by a lease, 0 if in turn.
     amount: u64,
     /// A thread's line is changed by that thread only, so the guard must not be dropped by another.
     _not_send: PhantomData<*const ()>,
@@ -627,7 +623,7 @@ impl InodeGuard<'_> {
     /// Whether the gate is held exclusively.
     #[inline(always)]
     pub fn is_exclusive(&self) -> bool {
-        self.amount & !(HELD | LENT) == 0
+        self.amount & !(HELD | LENT | VISIT) == 0
     }
 
     /// Counts one more request of this call in flight, and back. The guard alone already keeps drainers out,

@@ -38,8 +38,20 @@ pub(crate) fn needs_allocation(range: Range, view: &View, summary: &Summary) -> 
 impl<F: FileSystem> Engine<F> {
     /// The first pieces (at most [`crate::PIECES_MAX`]) of `range` as they stand, for reports.
     pub fn map(&self, file: &OpenFile<F>, range: Range, pieces: &mut Pieces) -> Result<(), F::Error> {
-        let _inside = self.enter(file.state(), false)?;
-        self.load_pieces(file, range, pieces)
+        self.visit(file, || self.load_pieces(file, range, pieces))
+    }
+
+    /// Looks at a file inside the gate. Who only looks does not come to own it.
+    pub(crate) fn visit<T>(
+        &self,
+        file: &OpenFile<F>,
+        look: impl FnOnce() -> Result<T, F::Error>,
+    ) -> Result<T, F::Error> {
+        let inside = self.enter(file.state(), false)?;
+        let seen = look();
+        drop(inside);
+        file.state().gate.end_visit();
+        seen
     }
 
     /// Pieces of `range`, or its first ones if there are more than [`crate::PIECES_MAX`], loading what is unknown.

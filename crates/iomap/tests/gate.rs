@@ -49,6 +49,48 @@ fn a_thread_alone_pays_for_nobody_else() {
     assert_eq!(fences(|| use_it(&other.gate)), 2);
 }
 
+/// Whoever opens a file and looks at it or changes its size does not own its gate: the thread that uses it then does.
+#[test]
+fn a_visitor_leaves_the_gate_to_who_uses_the_file() {
+    let visits: [fn(&InodeGate); 3] = [
+        |gate| drop(gate.visit_exclusive(true, &mut || {})),
+        |gate| {
+            drop(gate.lock_shared(false, &mut || {}));
+            gate.end_visit();
+        },
+        |gate| {
+            // A write between two visits is one all the same.
+            drop(gate.visit_exclusive(false, &mut || {}));
+            use_it(gate);
+            drop(gate.visit_exclusive(false, &mut || {}));
+        },
+    ];
+    for visit in visits {
+        let gate = InodeGate::new();
+        assert_eq!(fences(|| visit(&gate)), 0);
+        std::thread::scope(|scope| {
+            let user = || {
+                assert_eq!(fences(|| (0..10).for_each(|_| use_it(&gate))), 0);
+                // It stays so: this thread uses it.
+                let outer = gate.lock_shared(true, &mut || {});
+                gate.end_visit();
+                drop(outer);
+            };
+            scope.spawn(user).join().unwrap();
+        });
+        assert_eq!(gate.allocated_bytes(), 0, "only one at a time was there");
+    }
+    // Of a gate that others use, nothing is given up.
+    let gate = InodeGate::new();
+    drop(gate.lock_shared(true, &mut || {}));
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(gate.lock_shared(true, &mut || {}))).join().unwrap();
+    });
+    assert_eq!(fences(|| drop(gate.visit_exclusive(true, &mut || {}))), 1);
+    gate.end_visit();
+    use_it(&gate);
+}
+
 /// Whoever uses a file that somebody else has opened soon pays for nobody else either. Whoever comes then gets in at
 /// once, and coming often puts that off.
 #[test]

@@ -343,6 +343,7 @@ fn borrower_and(name: &str, preemptions: usize, holds: u32, others: &'static [fn
                 })
             })
             .collect();
+        gate.end_visit();
         (0..holds).for_each(|_| change_alone(&gate, true, &guarded));
         if holds == 1
             && let Ok(guard) = gate.try_lock_shared(false)
@@ -422,6 +423,68 @@ fn a_queue_comes_to_a_lent_gate() {
             }
         }],
     );
+}
+
+/// A visitor owns the gate for as long as its change takes, and somebody else comes meanwhile or then, and owns it or
+/// opens it to both.
+fn visitor_and_second(name: &str, second: fn(&InodeGate, &Guarded)) {
+    bounded(name, 2, move || {
+        own_slot(0);
+        let gate = Arc::new(InodeGate::new());
+        let guarded = Guarded::new();
+        let other = {
+            let (gate, guarded) = (gate.clone(), guarded.clone());
+            thread::spawn(move || {
+                own_slot(1);
+                second(&gate, &guarded);
+            })
+        };
+        for _ in 0..2 {
+            let guard = gate.visit_exclusive(true, &mut || {});
+            guarded.change();
+            drop(guard);
+        }
+        other.join().unwrap();
+        assert!(guarded.read() >= 2);
+        assert_eq!(gate.in_flight(), 0);
+    });
+}
+
+#[test]
+fn who_shares_the_gate_of_a_visitor() {
+    visitor_and_second("visitor_and_sharer", |gate, guarded| {
+        share(gate, guarded);
+        share(gate, guarded);
+    });
+}
+
+#[test]
+fn who_takes_the_gate_of_a_visitor() {
+    visitor_and_second("visitor_and_holder", |gate, guarded| change_alone(gate, false, guarded));
+}
+
+#[test]
+fn visitors_of_a_gate_exclude_each_other() {
+    visitor_and_second("two_visitors", |gate, guarded| {
+        let guard = gate.visit_exclusive(true, &mut || {});
+        guarded.change();
+        drop(guard);
+        share(gate, guarded);
+        gate.end_visit();
+    });
+}
+
+#[test]
+fn a_queue_comes_to_the_gate_of_a_visitor() {
+    visitor_and_second("visitor_and_queue", |gate, guarded| {
+        let cell = gate.register(&mut || ());
+        if gate.enter(&cell).is_ok() {
+            guarded.read();
+            gate.leave(&cell);
+            guarded.read();
+            gate.complete(&cell);
+        }
+    });
 }
 
 /// A hold inside a hold (a callback that reads): the line counts both, and an exclusive holder waits for the outer.
