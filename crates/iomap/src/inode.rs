@@ -167,11 +167,7 @@ impl InodeState {
     #[inline(never)]
     fn search_written(&self, guard: &InodeGuard<'_>, generation: u64, range: Range) -> Option<u64> {
         // What is written is so in the whole generation, however much is learned meanwhile.
-        let keep = move |run| guard.keep_run(generation, range.pos, run);
-        match self.map.with_kept(|map| map.find_written_keeping(range, self.block_bits, keep)) {
-            Some(Some(physical)) => Some(physical),
-            _ => self.map.find_written_now(range, self.block_bits, keep),
-        }
+        self.map.find_written(range, self.block_bits, |run| guard.keep_run(generation, range.pos, run))
     }
 
     /// Publishes that `blocks`, which ascend and of which each range is the file system's to convert, are no longer

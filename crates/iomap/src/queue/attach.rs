@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::gate::Cell;
 use crate::mapping::Range;
-use crate::snapshot::{ByteRun, MapSnapshot};
+use crate::snapshot::ByteRun;
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,9 +38,6 @@ pub(crate) struct Attached<F: FileSystem> {
     pub(crate) simple: bool,
     /// Writes of one piece may take the direct way: open for writing, not mapped memory.
     pub(crate) overwrites: bool,
-    /// The snapshot searched last, and its version.
-    map: Arc<MapSnapshot>,
-    version: u64,
     /// The overwrites that were decided already.
     pub(super) window: Window,
     /// For requests of any shape.
@@ -83,11 +80,10 @@ impl<F: FileSystem> Attached<F> {
     #[cold]
     fn follow(&mut self, generation: u64) {
         (self.generation, self.run) = (generation, ByteRun::EMPTY);
-        (self.version, self.map) = F::state(&self.file.inode).map.current();
     }
 
-    /// The device position of `range`, if it lies in one written run: first the run kept last, then the snapshot, and
-    /// what was learned since.
+    /// The device position of `range`, if it lies in one written run: first the run kept last, then the
+    /// map.
     #[inline]
     pub(crate) fn find_written(&mut self, range: Range, block_bits: u32) -> Option<u64> {
         match self.run.locate(range) {
@@ -98,21 +94,8 @@ impl<F: FileSystem> Attached<F> {
 
     #[inline(never)]
     fn search_written(&mut self, range: Range, block_bits: u32) -> Option<u64> {
-        match self.map.find_written_keeping(range, block_bits, |run| self.run = run) {
-            Some(physical) => Some(physical),
-            None => self.search_now(range, block_bits),
-        }
-    }
-
-    /// In the map as it is now. The next look-ups have its snapshot.
-    #[cold]
-    #[inline(never)]
-    fn search_now(&mut self, range: Range, block_bits: u32) -> Option<u64> {
-        let map = &F::state(&self.file.inode).map;
-        if map.version() != self.version {
-            (self.version, self.map) = map.current();
-        }
-        map.find_written_now(range, block_bits, |run| self.run = run)
+        let run = &mut self.run;
+        F::state(&self.file.inode).map.find_written(range, block_bits, |found| *run = found)
     }
 
     /// Withdraws a request of which nothing was sent: out of the gate, out of flight. Gives back what it brought.
@@ -148,17 +131,13 @@ impl<F: FileSystem> Core<F> {
         let serial = next_serial();
         // The short ways know no priority.
         let direct = self.engine.capabilities.dax.is_none() && file.priority.is_of_thread();
-        // The generation before the snapshot: one that is older than its generation would be believed.
         let generation = state.map.generation();
-        let (version, map) = state.map.current();
         self.files[index] = Some(Attached {
             file: file.clone(),
             simple: direct && file.readable && file.switches.simple_read,
             overwrites: direct && file.writable,
             run: ByteRun::EMPTY,
             cell: cell.clone(),
-            map,
-            version,
             generation,
             waiting: 0,
             serial,

@@ -104,16 +104,25 @@ impl MapCell {
         self.look(|now| now.entries(0, super::BLOCKS_END).filter_map(|entry| entry.run()).collect())
     }
 
-    /// The device position of `range`, if it lies in one run that is written now. The run is given to `keep` if it is
-    /// longer.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn find_written_now(
+    /// The device position of `range`, if it lies in one written run: by the thread's snapshot, else by the map as it
+    /// is now. The run is given to `keep` if other requests may find themselves in it. Call inside the gate: what is
+    /// written stays so until it is left.
+    #[inline(always)]
+    pub(crate) fn find_written(
         &self,
         range: Range,
         block_bits: u32,
-        keep: impl FnOnce(ByteRun),
+        mut keep: impl FnMut(ByteRun),
     ) -> Option<u64> {
+        match self.with_kept(|map| map.find_written_keeping(range, block_bits, &mut keep)) {
+            Some(Some(physical)) => Some(physical),
+            _ => self.find_written_now(range, block_bits, keep),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_written_now(&self, range: Range, block_bits: u32, keep: impl FnOnce(ByteRun)) -> Option<u64> {
         let block = u32::try_from(range.pos >> block_bits).ok()?;
         let end = range.end().div_ceil(1 << block_bits);
         let entry = self.look(|now| now.run_at(block, end));
