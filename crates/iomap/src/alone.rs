@@ -1,17 +1,18 @@
-//! For a file system that changes a file outside of reads and writes: its gate held alone, and zeros on the device.
+//! For a file system that changes a file outside of reads and writes: its gate held exclusively, and zeros on the
+//! device.
 
 use crate::engine::{Engine, check_range};
 use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::gate::InodeGuard;
-use crate::mapping::{Range, State};
+use crate::mapping::{Piece, Range, State};
 use uext4_blockdev::WriteDurability;
 
 /// Most bytes that are zeroed at a time.
 const ZEROS: u64 = 256 * 1024;
 
 impl<F: FileSystem> Engine<F> {
-    /// The gate of a file that is open for writing, held alone. With `drain` nothing of it is in flight either.
+    /// The gate of a file that is open for writing, held exclusively. With `drain` nothing of it is in flight either.
     ///
     /// # Errors
     /// [`Error::BadMode`] if it is not open for writing; those of an aborted volume, and of a child process.
@@ -26,7 +27,8 @@ impl<F: FileSystem> Engine<F> {
     /// zeroed, to whole blocks: what lies around is not kept. Not durable before the next flush.
     ///
     /// # Errors
-    /// [`Error::NotExclusive`] if the gate is not held alone; those of the map and the device. Some may be zeroed then.
+    /// [`Error::NotExclusive`] if the gate is not held exclusively; those of the map and the device. Some may be zeroed
+    /// then.
     pub fn zero(
         &self,
         file: &OpenFile<F>,
@@ -37,8 +39,23 @@ impl<F: FileSystem> Engine<F> {
         if !held.is_exclusive() || !held.is_of(&file.state().gate) {
             return Err(Error::NotExclusive.into());
         }
-        let (block, end) = (u64::from(self.geometry.logical_block), bytes.end());
         check_range(bytes.pos, bytes.length)?;
+        self.zero_by(file, bytes, state, |zeros, piece| {
+            let how = WriteDurability::Cached;
+            Ok(self.device.write_at(zeros, piece.physical, how).map_err(Error::from)?)
+        })
+    }
+
+    /// The same, in an exclusive hold, by `write`: it is given what each piece is to hold. What lies around the range in
+    /// its first and last device block is read before.
+    pub(crate) fn zero_by(
+        &self,
+        file: &OpenFile<F>,
+        bytes: Range,
+        state: State,
+        mut write: impl FnMut(&[u8], &Piece) -> Result<(), F::Error>,
+    ) -> Result<(), F::Error> {
+        let (block, end) = (u64::from(self.geometry.logical_block), bytes.end());
         let mut pos = bytes.pos;
         while pos < end {
             let first = pos / block * block;
@@ -49,14 +66,15 @@ impl<F: FileSystem> Engine<F> {
                     return Ok(());
                 }
                 let mut zeros = self.bounce_buffer(piece.length as usize)?;
-                let from = pos.saturating_sub(piece.logical).min(piece.length) as usize;
-                let to = next.saturating_sub(piece.logical).min(piece.length) as usize;
-                if from > 0 || (to as u64) < piece.length {
-                    self.device.read_at(&mut zeros, piece.physical).map_err(Error::from)?;
+                let within = |pos: u64| pos.saturating_sub(piece.logical).min(piece.length);
+                let (from, to) = (within(pos), within(next));
+                for edge in [from, to].into_iter().filter(|edge| edge % block != 0) {
+                    let at = edge - edge % block;
+                    let part = &mut zeros[at as usize..(at + block) as usize];
+                    self.device.read_at(part, piece.physical + at).map_err(Error::from)?;
                 }
-                zeros[from..to].fill(0);
-                let how = WriteDurability::Cached;
-                Ok(self.device.write_at(&zeros, piece.physical, how).map_err(Error::from)?)
+                zeros[from as usize..to as usize].fill(0);
+                write(&zeros, piece)
             })?;
             pos = next;
         }

@@ -18,9 +18,6 @@ use crate::plan::{Durability, GateMode, JournalWork, Plan, Request, Route};
 use crate::write_plan::{may_share, shares_gate};
 use uext4_blockdev::WriteDurability;
 
-/// Most bytes that are zeroed at a time.
-const ZEROS: u64 = 64 * 1024;
-
 /// What became of a write that was begun: its outcome, and what is still due to make it durable.
 pub(crate) type Carried<E> = (Result<(), E>, Durability);
 
@@ -210,33 +207,11 @@ impl<F: FileSystem> Writing<'_, F> {
         self.zero(start, end, State::Unwritten)
     }
 
-    /// Zeroes the bytes of the file from `start` to `end`, a multiple of the device's block, on the device, where its
-    /// blocks are in this state.
+    /// Zeroes the bytes of the file from `start` to `end`, where its blocks are in this state.
     fn zero(&self, start: u64, end: u64, state: State) -> Result<(), F::Error> {
-        let block = u64::from(self.engine.geometry.logical_block);
-        let mut pos = start;
-        while pos < end {
-            let window = pos / block * block;
-            let length = (end - window).min(ZEROS);
-            let range = Range { pos: window, length };
-            self.engine.for_each_piece(self.file, range, |piece| {
-                if piece.state != state {
-                    return Ok(());
-                }
-                let mut zeros = self.engine.bounce_buffer(piece.length as usize)?;
-                let kept = start.saturating_sub(piece.logical).min(block) as usize;
-                if kept > 0 {
-                    self.engine
-                        .device
-                        .read_at(&mut zeros[..block as usize], piece.physical)
-                        .map_err(Error::from)?;
-                }
-                zeros[kept..].fill(0);
-                self.write(&zeros, self.plan.place(piece)?)
-            })?;
-            pos = window + length;
-        }
-        Ok(())
+        let bytes = Range { pos: start, length: end.saturating_sub(start) };
+        let write = |zeros: &[u8], piece: &Piece| self.write(zeros, self.plan.place(piece)?);
+        self.engine.zero_by(self.file, bytes, state, write)
     }
 
     /// Sends the data.
