@@ -14,7 +14,6 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
-mod alone;
 pub mod bounce;
 mod carry;
 mod clock;
@@ -25,6 +24,7 @@ mod door;
 pub mod durability;
 mod engine;
 mod error;
+mod exclusive;
 mod explain;
 #[cfg(not(loom))]
 mod flush;

@@ -34,7 +34,7 @@ mod chunk;
 mod merge;
 mod recent;
 #[cfg(not(loom))]
-mod seen;
+mod thread_cache;
 
 pub use cell::{MapCell, MapWriter};
 

@@ -143,7 +143,7 @@ impl File {
     }
 
     fn alone(&self, drain: bool) -> Result<Alone<'_>> {
-        let held = self.engine().lock_alone(self.open_file(), drain)?;
+        let held = self.engine().lock_exclusive(self.open_file(), drain)?;
         Ok(Alone::new(self.engine(), self.open_file(), held))
     }
 }

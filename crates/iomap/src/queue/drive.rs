@@ -42,7 +42,7 @@ impl<F: FileSystem> Core<F> {
         self.lower_all(batch);
         self.done = done;
         reaped.map_err(Error::from)?;
-        if self.again.is_unsent() {
+        if self.retries.is_unsent() {
             self.door.submit().map_err(Error::from)?;
         }
         Ok(())
@@ -79,7 +79,7 @@ impl<F: FileSystem> Core<F> {
     #[inline(never)]
     fn finish_part(&mut self, done: Done, batch: Landed) -> Landed {
         self.door.land(done);
-        if self.send_again(done) {
+        if self.retry(done) {
             return batch;
         }
         let number = slot_of(done.tag);

@@ -3,17 +3,17 @@
 //! - `mod.rs`: the public face, and the lock that lets a drainer harvest an idle queue
 //! - `slot.rs`: what is kept of a request; [`core`](self): all of a queue; `drive.rs`: completions;
 //!   `durable.rs`: those that are to be durable
-//! - `again.rs`: what a device answers for the moment only
+//! - `retry.rs`: requests that the device put off
 //! - `general.rs`: reads of any shape; `overwrite.rs`: writes of any shape; `window.rs`: writes decided before
 //! - the short paths are in their rooms: [`crate::simple_read`], [`crate::write_plan`]
 
-mod again;
 mod attach;
 mod core;
 mod drive;
 mod durable;
 mod general;
 mod overwrite;
+mod retry;
 mod slot;
 mod ticket;
 mod window;

@@ -2,7 +2,7 @@
 
 use super::recent::{Now, Recent};
 #[cfg(not(loom))]
-use super::seen;
+use super::thread_cache;
 use super::{ByteRun, Entry, Found, KIND_HOLE, KIND_UNWRITTEN, KIND_WRITTEN, MapSnapshot, Target};
 use super::{entries_of, merge};
 use crate::error::Error;
@@ -58,7 +58,7 @@ impl MapCell {
     pub fn new() -> Self {
         MapCell {
             #[cfg(not(loom))]
-            number: seen::next_number(),
+            number: thread_cache::next_number(),
             generation: AtomicU64::new(1),
             version: AtomicU64::new(1),
             current: Published::new(Arc::new(MapSnapshot::unknown())),
@@ -137,7 +137,7 @@ impl MapCell {
     }
 
     /// Nothing shared is written while the snapshot says all, but for the first looks at a map and at what was
-    /// published since (`seen.rs`).
+    /// published since (`thread_cache.rs`).
     fn look<T>(&self, mut look: impl FnMut(&Now<'_>) -> T) -> T {
         // The length before the snapshot: whoever empties `recent` has published a snapshot with all of it before.
         let changes = self.recent_len.load(Ordering::Acquire);
@@ -164,7 +164,7 @@ impl MapCell {
     #[inline(always)]
     pub(crate) fn with_kept<T>(&self, look: impl FnOnce(&MapSnapshot) -> T) -> Option<T> {
         #[cfg(not(loom))]
-        return seen::with(self, look);
+        return thread_cache::with(self, look);
         #[cfg(loom)]
         return Some(look(&self.current.load()));
     }

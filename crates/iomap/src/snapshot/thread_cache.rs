@@ -1,9 +1,8 @@
 //! The snapshots that each thread looked at last.
 //!
 //! Borrowing the published one takes two instructions with a lock (`arc_swap`). A kept one takes none. It is current
-//! while the cell's version is the one that was loaded before it; queues, which keep an `Arc` per file, follow the same
-//! rule. Keeping one changes the count of its `Arc`, which all threads share. So a thread keeps a snapshot only when it
-//! looks at the same map twice in a row.
+//! while the cell's version is the one that was loaded before it. Keeping one changes the count of its `Arc`, which all
+//! threads share. So a thread keeps a snapshot only when it looks at the same map twice in a row.
 
 use super::{MapCell, MapSnapshot};
 use std::cell::{Cell, Ref, RefCell};
@@ -13,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Maps that a thread keeps at most, which is what it may hold in memory after nobody else needs it.
 const KEPT: usize = 4;
 
-/// Where the maps of every `KEPT`th cell are kept.
-struct Seen {
+/// Where the map of every `KEPT`th cell may be kept.
+struct Place {
     /// Borrowed while somebody looks: whoever looks at another map meanwhile, from within, cannot change it.
     kept: RefCell<Kept>,
     /// The cell that was borrowed from since the kept one was looked at; 0 is none.
@@ -37,9 +36,9 @@ impl Kept {
 }
 
 thread_local! {
-    static SEEN: [Seen; KEPT] = const {
+    static PLACES: [Place; KEPT] = const {
         [const {
-            Seen { kept: RefCell::new(Kept { number: 0, version: 0, map: None }), borrowed: Cell::new(0) }
+            Place { kept: RefCell::new(Kept { number: 0, version: 0, map: None }), borrowed: Cell::new(0) }
         }; KEPT]
     };
 }
@@ -54,14 +53,14 @@ pub(super) fn next_number() -> u64 {
 #[inline(always)]
 pub(super) fn with<T>(cell: &MapCell, look: impl FnOnce(&MapSnapshot) -> T) -> Option<T> {
     // Not while the thread ends.
-    let found = SEEN.try_with(|seen| {
-        let kept = seen[cell.number as usize % KEPT].current_of(cell)?;
+    let found = PLACES.try_with(|places| {
+        let kept = places[cell.number as usize % KEPT].current_of(cell)?;
         kept.map.as_deref().map(look)
     });
     found.ok().flatten()
 }
 
-impl Seen {
+impl Place {
     /// What is kept of `cell`, if it is current.
     #[inline(always)]
     fn current_of(&self, cell: &MapCell) -> Option<Ref<'_, Kept>> {

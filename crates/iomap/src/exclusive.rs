@@ -16,7 +16,7 @@ impl<F: FileSystem> Engine<F> {
     ///
     /// # Errors
     /// [`Error::BadMode`] if it is not open for writing; those of an aborted volume, and of a child process.
-    pub fn lock_alone<'g>(&self, file: &'g OpenFile<F>, drain: bool) -> Result<InodeGuard<'g>, F::Error> {
+    pub fn lock_exclusive<'g>(&self, file: &'g OpenFile<F>, drain: bool) -> Result<InodeGuard<'g>, F::Error> {
         self.check_process()?;
         self.fs.check_alive()?;
         file.check_writable()?;
@@ -46,8 +46,8 @@ impl<F: FileSystem> Engine<F> {
         })
     }
 
-    /// The same, in an exclusive hold, by `write`: it is given what each piece is to hold. What lies around the range in
-    /// its first and last device block is read before.
+    /// The same, in an exclusive hold, by `write`: it is given what each piece is to hold. What lies around the range
+    /// in its first and last device block is read before.
     pub(crate) fn zero_by(
         &self,
         file: &OpenFile<F>,

@@ -1,4 +1,4 @@
-//! Device requests that the device answered for the moment only: they are sent again, within bounds.
+//! Device requests that the device put off: they are sent again, within bounds.
 //!
 //! `EAGAIN`, `EINTR` and `ECANCELED` say that a request was not carried out to its end, not that it cannot be. Requests
 //! here are whole overwrites and reads whose memory and gate are still held, so sending one again is the same request.
@@ -17,14 +17,14 @@ const EINTR: i32 = 4;
 const EAGAIN: i32 = 11;
 const ECANCELED: i32 = 125;
 
-/// A request is sent again at least so often ...
+/// A request is sent at least so often before it fails ...
 const TRIALS: u32 = 8;
-/// ... and at least so long: a device that is short of tags answers at once.
+/// ... and for at least so long: a device that is short of tags answers at once.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The requests that were sent again and have not ended, by their tags.
 #[derive(Debug, Default)]
-pub(super) struct Again {
+pub(super) struct Retries {
     sent: Vec<Trials>,
     unsent: bool,
 }
@@ -36,7 +36,7 @@ struct Trials {
     since: Instant,
 }
 
-impl Again {
+impl Retries {
     /// Whether some were pushed since the last call, so that they must be submitted.
     pub(super) fn is_unsent(&mut self) -> bool {
         std::mem::take(&mut self.unsent)
@@ -70,16 +70,16 @@ fn is_transient(result: i32) -> bool {
 }
 
 impl<F: FileSystem> Core<F> {
-    /// Sends a device request again if its answer was for the moment only. Returns whether it did.
-    pub(super) fn send_again(&mut self, done: Done) -> bool {
+    /// Sends a device request again if the device put it off. Returns whether it did.
+    pub(super) fn retry(&mut self, done: Done) -> bool {
         let transient = is_transient(done.result);
-        if !transient && self.again.sent.is_empty() {
+        if !transient && self.retries.sent.is_empty() {
             return false;
         }
         if transient && self.refuses_to_wait(done) {
             return false;
         }
-        if !self.again.note(done.tag, transient) {
+        if !self.retries.note(done.tag, transient) {
             return false;
         }
         let number = slot_of(done.tag);
@@ -108,7 +108,7 @@ impl<F: FileSystem> Core<F> {
                 attached.waiting += 1;
             }
         }
-        self.again.unsent = true;
+        self.retries.unsent = true;
         true
     }
 
@@ -129,7 +129,7 @@ impl<F: FileSystem> Core<F> {
         }
         let (op, length) = (if write { "write" } else { "read" }, u64::from(expected));
         if is_transient(done.result) {
-            let trials = self.again.forget(done.tag);
+            let trials = self.retries.forget(done.tag);
             return Some(DeviceError::GaveUp { op, pos, length, errno: -done.result, trials }.into());
         }
         let errno = if done.result < 0 { -done.result } else { EIO };
