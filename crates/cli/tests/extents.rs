@@ -134,7 +134,7 @@ fn explain_tells_the_zeros_behind_the_old_end() {
     assert_eq!(answer["zero_edges"]["old_tail"], rest, "{answer}");
     assert_eq!(answer["zeroed"], 0, "{answer}");
     let told = answer["reasons"].to_string();
-    assert!(told.contains(&format!("{rest} bytes behind the old end of the file")), "{answer}");
+    assert!(told.contains(&format!("{rest} bytes past the old end of the file")), "{answer}");
 }
 
 fn advised(answer: &Value, word: &str) -> bool {

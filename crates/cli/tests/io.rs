@@ -373,7 +373,7 @@ fn allocation_conversion_commits_and_checkpoints_are_told() {
         "{told}"
     );
     let reasons = told["reasons"].to_string();
-    assert!(reasons.contains("handles: 1 or more behind it, 1 commit"), "{reasons}");
+    assert!(reasons.contains("handles: 1 or more after it, 1 commit"), "{reasons}");
     let write = format!("pwrite -q -b 8k {end} 8k");
     let args = io(&volume, "/big", &[&write, "fdatasync"]);
     let told = json(args.into_iter().chain(["--stats", "--json"].map(OsString::from)));

@@ -202,7 +202,7 @@ fn written(events: &Mutex<Vec<TraceEvent>>, work: impl FnOnce()) -> u64 {
     writes.map(|event| event.length).sum()
 }
 
-/// Blocks behind the end are invisible until the size moves, so zeros in them would be written for nobody.
+/// Blocks past the end are invisible until the size changes, so nobody would see zeros in them.
 #[test]
 fn an_append_writes_each_byte_once_and_explain_says_so() {
     let (_scratch, path) = mapped_image();
@@ -232,7 +232,7 @@ fn an_append_writes_each_byte_once_and_explain_says_so() {
         let handles = volume.stats().since(&before).get(Counter::HandlesStarted);
         (sent, told, handles)
     };
-    let none = "zeros: none, blocks behind the end are invisible until the size moves";
+    let none = "zeros: none, blocks past the end are invisible until the size changes";
     let says = |told: &Explanation, line: &str| told.reasons.iter().any(|reason| reason == line);
     for part in 0..3 {
         let (sent, told, handles) = append((part * length) as u64, length);
@@ -250,7 +250,7 @@ fn an_append_writes_each_byte_once_and_explain_says_so() {
     file.set_len(end + 4096).unwrap();
     let (sent, told, _) = append(end, 8192);
     assert_eq!((sent, told.zeroed), (8192 + 4096, 4096));
-    let line = "zeros: 4096 bytes in blocks without data, as a whole, written before the data";
+    let line = "zeros: 4096 bytes in whole blocks without data, written before the data";
     assert!(says(&told, line), "{told:#?}");
     // The rest of a partial block is zeroed, and nothing else of it but its device block.
     let end = file.size();

@@ -569,7 +569,7 @@ fn zeros_behind_the_old_end_are_told_as_they_are_written() {
         let query = Query { write: true, pos, length: 4096, sync: Sync::None, queued: false };
         let told = file.explain(&query).unwrap();
         assert_eq!(told.plan.zero_edges, Edges { head: 0, tail: 0, old_tail: zeros });
-        let line = format!("{zeros} bytes behind the old end of the file");
+        let line = format!("{zeros} bytes past the old end of the file");
         assert_eq!(told.reasons.iter().any(|reason| reason.contains(&line)), zeros > 0, "{told:#?}");
         bed.taken();
         file.write_at(&patterned(1, pos, 4096), pos).unwrap();

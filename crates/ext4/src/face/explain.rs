@@ -37,7 +37,7 @@ pub struct Query {
 /// One request to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceRequest {
-    /// `read`, `write`, `flush`, `zero` (memory only, nothing is sent), and of a commit `log` (a write of the log) or
+    /// `read`, `write`, `flush`, `zero` (memory only, nothing is sent); in a commit also `log` (a write to the log) or
     /// `home` (without a journal: a write of changed metadata).
     pub op: &'static str,
     /// First byte on the device.
@@ -50,33 +50,33 @@ pub struct DeviceRequest {
 
 const FLUSH: DeviceRequest = DeviceRequest { op: "flush", pos: 0, length: 0, fua: false };
 
-/// The answer.
+/// The explanation of a request.
 #[derive(Debug, Clone)]
 pub struct Explanation {
-    /// What was decided.
+    /// The engine's decision.
     pub plan: Plan,
-    /// What the decision saw: the first pieces.
+    /// The pieces of the mapping that the decision is based on; only the first ones.
     pub pieces: Vec<Piece>,
-    /// How many pieces there are.
+    /// How many pieces there are in all.
     pub piece_count: u64,
-    /// What the device would get, in order. Empty if the request is refused, and if it changes metadata, because blocks
-    /// and log records get their places when it is done. If it only has to commit earlier changes of the file, the
-    /// writes of that commit are listed, as things stand. Of many requests, the first ones and those behind the data.
+    /// The device requests, in order. Empty if the request is refused, or if it changes metadata, because blocks and
+    /// log records are placed only when it runs. If it only has to commit earlier changes of the file, the writes of
+    /// that commit are listed, as things stand now. If there are many, the first ones and those after the data.
     pub requests: Vec<DeviceRequest>,
-    /// How many requests the device would get. Filling memory with zeros is none.
+    /// How many device requests there are in all. Filling memory with zeros does not count.
     pub request_count: u64,
-    /// Bytes of whole blocks without data that are zeroed on the device before the data is sent, beside
-    /// [`Plan::zero_edges`]. 0 if it is refused.
+    /// Bytes of whole blocks without data that are zeroed on the device before the data is sent, in addition to
+    /// [`Plan::zero_edges`]. 0 if the request is refused.
     pub zeroed: u64,
-    /// Handles and commits of it; none if it is refused.
+    /// Handles and commits of the request; none if it is refused.
     pub journal: JournalShare,
-    /// Why, line by line.
+    /// The reasons, line by line.
     pub reasons: Vec<String>,
     /// What would make it faster.
     pub advice: Vec<String>,
-    /// Why it would be refused, if so. Only the volume and the file are asked (damage that ends an open for writing
-    /// included), not whether the device is read-only or in use. `plan` is then what would be done otherwise. For a
-    /// queued request that is not aligned, it is the plan of a synchronous call of any bytes.
+    /// Why it would be refused, if so. Considers only the volume and the file (including damage that fails an open for
+    /// writing), not whether the device is read-only or in use. `plan` is then the plan without the refusal. For an
+    /// unaligned queued request, it is the plan of a synchronous call of any bytes.
     pub refused: Option<String>,
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
         queued: query.queued,
     };
     if query.write {
-        // A file that is open for reading was not asked.
+        // This was not checked when the file was opened for reading.
         privileges::note(&shared.fs.state, &open.inode)?;
     }
     let outlook = shared.engine.explain(open, &request, query.write, &device)?;
@@ -123,16 +123,16 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
         transfers = facts.transfers(query.write, commit, &mut list)?;
     }
     if !placed {
-        let text = "requests: none are listed, since blocks and log records get their places when it is done";
+        let text = "requests: none are listed, since blocks and log records are placed when it runs";
         reasons.push(text.into());
     }
     if list.is_cut {
         let count = list.count;
-        reasons.push(format!("the first of {count} device requests are listed, the rest is like them"));
+        reasons.push(format!("only the first of {count} device requests are listed, the others are alike"));
     }
     if outlook.piece_count > PIECES_MAX as u64 {
         let count = outlook.piece_count;
-        reasons.push(format!("{count} pieces: they are looked up {PIECES_MAX} at a time"));
+        reasons.push(format!("{count} pieces: looked up {PIECES_MAX} at a time"));
     }
     let advice = facts.advice(transfers, query.write, refused.is_some());
     Ok(Explanation {
@@ -149,13 +149,13 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
     })
 }
 
-/// Checks whether the volume and the file could be opened for writing. The device is not asked.
+/// Checks whether the volume and the file could be opened for writing. Ignores the device.
 pub(crate) fn check_openings(shared: &Shared, open: &OpenFile<Ext4>) -> Result<()> {
     shared.check_writable()?;
     check_overwrite(&shared.fs.state.superblock, &open.inode)
 }
 
-/// Requests to the device: all are counted, the first are kept.
+/// Device requests: counts all, keeps the first.
 #[derive(Default)]
 struct List {
     requests: Vec<DeviceRequest>,
@@ -177,7 +177,7 @@ impl List {
         self.requests.len() == REQUESTS_MAX
     }
 
-    /// The last request is always listed.
+    /// Adds a request that is always listed, as the last one.
     fn push_last(&mut self, request: DeviceRequest) {
         self.count += 1;
         self.requests.push(request);
@@ -202,7 +202,8 @@ impl Facts<'_> {
         self.shared.fs.state.superblock.journal_inode().is_some()
     }
 
-    /// Whether the places of all device requests are known: nothing but a commit of earlier changes writes metadata.
+    /// Whether the places of all device requests are known: no metadata is written except by a commit of earlier
+    /// changes.
     fn is_placed(&self) -> bool {
         let Plan { journal, drops_privileges, durability, .. } = *self.plan();
         let writes_times = durability == Durability::Fsync && self.shared.fs.state.takes_changes();
@@ -223,7 +224,7 @@ impl Facts<'_> {
         share(plan, &facts)
     }
 
-    /// Why the request would be refused, if so. The openings before it are asked first.
+    /// Why the request would be refused, if so. Checks the opens for writing first.
     fn refusal(&self, write: bool) -> Option<String> {
         if write && let Err(error) = check_openings(self.shared, self.open) {
             return Some(error.to_string());
@@ -231,8 +232,8 @@ impl Facts<'_> {
         self.outlook.refused.as_ref().map(Error::to_string)
     }
 
-    /// Lists the device's requests, those of the `commit` behind the data. Returns in how many places on the device the
-    /// data is.
+    /// Lists the device requests, with those of the `commit` after the data. Returns in how many places on the device
+    /// the data lies.
     fn transfers(&self, write: bool, commit: Option<CommitSteps>, list: &mut List) -> Result<u64> {
         let mut places = 0;
         let part = self.transferred();
@@ -249,7 +250,7 @@ impl Facts<'_> {
             }
         }
         match commit {
-            // Its flush covers the data.
+            // The commit's flush covers the data.
             Some(commit) => self.commit_requests(commit, list),
             None => self.flush().into_iter().for_each(|flush| list.push_last(flush)),
         }
@@ -278,7 +279,7 @@ impl Facts<'_> {
         }
     }
 
-    /// One request for each piece of `range`.
+    /// Adds one request for each piece of `range`.
     fn send(&self, range: Range, op: &'static str, list: &mut List) -> Result<()> {
         let fua = op == "write" && self.plan().durability == Durability::Fua;
         self.shared.engine.visit_pieces(self.open, range, |piece| {
@@ -295,14 +296,14 @@ impl Facts<'_> {
         Range { pos: start, length: part.end().next_multiple_of(block) - start }
     }
 
-    /// The part of a request inside the file. A write that is not refused lies inside as a whole.
+    /// The part of a request inside the file. A write that is not refused lies inside entirely.
     fn transferred(&self) -> Range {
         let Range { pos, length } = self.request.range;
         Range { pos, length: length.min(self.outlook.view.size.saturating_sub(pos)) }
     }
 
-    /// Lists what [`uext4_iomap::bounce`] sends, for memory that begins on a page. Windows of logical blocks go through
-    /// a bounce buffer. A write reads a window first if it covers only a part of it. What is aligned in file and memory
+    /// Lists the requests of [`uext4_iomap::bounce`], for page-aligned memory. Windows of logical blocks go through a
+    /// bounce buffer. A write first reads a window that it covers only partly. Whatever is aligned in file and memory
     /// goes directly.
     fn bounced_requests(&self, write: bool, list: &mut List) -> Result<()> {
         let (all, mut rest) = (self.transferred(), self.transferred());
@@ -325,7 +326,7 @@ impl Facts<'_> {
         Ok(())
     }
 
-    /// If `step` lies in a hole: where to go on, past the windows that lie in the same hole. A hole may be too large to
+    /// If `step` lies in a hole: where to continue, past the windows inside the same hole. A hole may be too large to
     /// list step by step.
     fn behind_hole(&self, step: &Step) -> Result<u64> {
         let mut pieces = Pieces::new();
@@ -346,16 +347,16 @@ impl Facts<'_> {
         let (switches, write) = (self.open.switches, query.write);
         let mut lines = vec![self.shape()];
         if query.queued && self.request.bounced {
-            lines.push("a queue bounces nothing; what follows is of a synchronous call of any bytes".into());
+            lines.push("a queue does not bounce; the rest describes a synchronous call of any bytes".into());
         }
         lines.push(if write { self.write_route(switches) } else { self.read_route(switches) });
         lines.push(match (self.plan().gate, self.plan().drain) {
             (GateMode::Shared, _) => "gate: shared, many requests at a time".into(),
             (GateMode::Exclusive, false) if self.plan().drops_privileges => {
-                "gate: exclusive to the end, as the first write of a file with privileges".into()
+                "gate: exclusive to the end, as this write strips the file's privileges".into()
             }
             (GateMode::Exclusive, false) => "gate: exclusive while it allocates".into(),
-            (GateMode::Exclusive, true) => "gate: exclusive, after a drain of everything in flight".into(),
+            (GateMode::Exclusive, true) => "gate: exclusive, after draining all requests in flight".into(),
         });
         if !self.plan().counted {
             lines.push("in-flight counter: untouched, the gate is held until the end".into());
@@ -390,8 +391,8 @@ impl Facts<'_> {
             Route::SimpleRead => {
                 "route: simple read, one written mapping: one look-up, one device request".into()
             }
-            Route::PastEnd => "route: nothing to read at or behind the end of the file".into(),
-            Route::DaxRead => "route: a copy out of mapped memory".into(),
+            Route::PastEnd => "route: nothing to read at or past the end of the file".into(),
+            Route::DaxRead => "route: copy from mapped memory".into(),
             Route::BouncedRead => format!(
                 "route: bounced, position or length is not a multiple of {} bytes",
                 self.geometry.logical_block
@@ -403,7 +404,7 @@ impl Facts<'_> {
             _ if self.request.range.end() > self.outlook.view.size => {
                 "route: general read, it crosses the end".into()
             }
-            _ => "route: general read, zeros are filled in for what is not in written blocks".into(),
+            _ => "route: general read, zeros are filled in outside written blocks".into(),
         }
     }
 
@@ -413,12 +414,12 @@ impl Facts<'_> {
         match self.plan().route {
             Route::Allocate | Route::DaxAllocate => "route: not a pure overwrite".into(),
             Route::BouncedOverwrite => format!(
-                "route: bounced overwrite (read, change, write), position or length is not a multiple of {} bytes",
+                "route: bounced overwrite (read, modify, write), position or length is not a multiple of {} bytes",
                 self.geometry.logical_block
             ),
-            Route::DaxOverwrite => "route: overwrite by a copy into mapped memory".into(),
+            Route::DaxOverwrite => "route: overwrite by copying into mapped memory".into(),
             _ if subblock && !switches.shared_subblock_overwrite => {
-                "route: sub-block overwrite alone, the switch shared-subblock-overwrite is off".into()
+                "route: exclusive sub-block overwrite, the switch shared-subblock-overwrite is off".into()
             }
             _ if subblock => {
                 "route: sub-block overwrite, concurrent: all of it lies in written blocks".into()
@@ -427,15 +428,15 @@ impl Facts<'_> {
         }
     }
 
-    /// What is zeroed before the data is sent, or that nothing need be.
+    /// What is zeroed before the data is sent, or why nothing is.
     fn zeros_line(&self) -> Option<String> {
         let Outlook { plan, zeroed, view, .. } = self.outlook;
         let Edges { head, tail, old_tail } = plan.zero_edges;
         let parts = [
             (head, "before the data in its first block"),
-            (tail, "behind the data in its last block"),
-            (old_tail, "behind the old end of the file"),
-            (*zeroed, "in blocks without data, as a whole"),
+            (tail, "after the data in its last block"),
+            (old_tail, "past the old end of the file"),
+            (*zeroed, "in whole blocks without data"),
         ];
         let parts = parts.iter().filter(|(bytes, _)| *bytes > 0);
         let parts: Vec<_> = parts.map(|(bytes, place)| format!("{bytes} bytes {place}")).collect();
@@ -444,7 +445,7 @@ impl Facts<'_> {
             return Some(format!("zeros: {}, written before the data", parts.join(", ")));
         }
         let behind = copies && self.request.range.end() > view.size;
-        behind.then(|| "zeros: none, blocks behind the end are invisible until the size moves".into())
+        behind.then(|| "zeros: none, blocks past the end are invisible until the size changes".into())
     }
 
     fn journal_line(&self) -> String {
@@ -454,14 +455,15 @@ impl Facts<'_> {
             JournalWork::Handle => {
                 "journal: a handle around the mapping (overwrite-no-transaction is off)".into()
             }
-            JournalWork::Allocate => "journal: allocates zeroed blocks before".into(),
+            JournalWork::Allocate => "journal: allocates zeroed blocks before the data".into(),
             JournalWork::Convert => "journal: converts unwritten extents when the data is complete".into(),
-            JournalWork::AllocateConvert => "journal: allocates before, converts after".into(),
+            JournalWork::AllocateConvert => "journal: allocates before the data, converts after it".into(),
             JournalWork::Extend if self.outlook.view.kind == MapKind::Indirect => {
-                "journal: new blocks are zeroed, and the file is an orphan until its size is set after".into()
+                "journal: new blocks are zeroed, and the file is an orphan until its size is set".into()
             }
             JournalWork::Extend => {
-                "journal: new blocks are unwritten; one handle converts them and sets the size after".into()
+                "journal: new blocks are unwritten; one handle converts them and sets the size after the data"
+                    .into()
             }
         }
     }
@@ -487,7 +489,7 @@ impl Facts<'_> {
     }
 
     /// `transfers`: places on the device with data of the request. `refused`: nothing is sent, so there is no advice on
-    /// sending.
+    /// transfers.
     fn advice(&self, transfers: u64, write: bool, refused: bool) -> Vec<String> {
         let mut lines = Vec::new();
         let (view, switches) = (&self.outlook.view, self.open.switches);
@@ -506,7 +508,7 @@ impl Facts<'_> {
                 lines.push(format!("{hole} block(s) in holes: {ahead}"));
             }
             if self.request.range.end() > view.size && hole == 0 {
-                lines.push(format!("bytes behind the end of the file: {ahead}"));
+                lines.push(format!("bytes past the end of the file: {ahead}"));
             }
         }
         if self.request.bounced {

@@ -1,4 +1,4 @@
-//! Explains a request for contents inside the inode.
+//! Explains a request for inline contents.
 
 use crate::face::explain::{Explanation, JournalShare, Query, check_openings};
 use crate::face::volume::Shared;
@@ -13,7 +13,7 @@ pub(crate) fn explain_inline(shared: &Shared, open: &OpenFile<Ext4>, query: &Que
     }
     const END_MAX: u64 = i64::MAX as u64;
     if query.pos.checked_add(query.length).is_none_or(|end| end > END_MAX) {
-        return Err(Error::Invalid("the range ends behind byte 2^63".into()));
+        return Err(Error::Invalid("the range ends past byte 2^63".into()));
     }
     let range = Range { pos: query.pos, length: query.length };
     let size = open.state().size();
@@ -27,8 +27,8 @@ pub(crate) fn explain_inline(shared: &Shared, open: &OpenFile<Ext4>, query: &Que
     if !query.write {
         let plan = Plan::inline_read(range, size);
         reasons.push(match range.pos >= size {
-            true => "route: nothing to read at or behind the end of the file".into(),
-            false => "route: a copy out of the inode, which was read when the file was opened".into(),
+            true => "route: nothing to read at or past the end of the file".into(),
+            false => "route: copy from the inode, which was read when the file was opened".into(),
         });
         let refused = aligned.err().map(|error| error.to_string());
         return Ok(told(plan, pieces, reasons, None, refused));
@@ -40,7 +40,7 @@ pub(crate) fn explain_inline(shared: &Shared, open: &OpenFile<Ext4>, query: &Que
     Ok(told(Plan::inline_write(range, size), pieces, reasons, advice, Some(refused.to_string())))
 }
 
-/// An explanation in which the device gets nothing.
+/// An explanation without device requests.
 fn told(
     plan: Plan,
     pieces: Pieces,

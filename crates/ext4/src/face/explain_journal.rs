@@ -1,30 +1,30 @@
-//! What a request asks of the journal, beside its plan: handles and commits.
+//! The journal's share of a request, beside its plan: handles and commits.
 
 use uext4_iomap::plan::{Durability, JournalWork, Plan, Route, Summary, View};
 use uext4_iomap::{MapKind, Range};
 
-/// Handles and commits of a request. On a volume without a journal, steps and batches of changes that go home.
+/// Handles and commits of a request. On a volume without a journal, steps and batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct JournalShare {
-    /// Handles before the data is sent, at least: an append takes none unless it has to, and a hole that free blocks do
-    /// not fill in one run takes more.
+    /// Handles before the data is sent, at least: an append takes none unless it has to, and a hole takes more if no
+    /// single free run fills it.
     pub handles_before: u32,
-    /// Handles when the data is complete, at least: a conversion in several leaves of the map takes more.
+    /// Handles after the data is complete, at least: a conversion in several leaves of the map takes more.
     pub handles_after: u32,
     /// Commits.
     pub commits: u32,
 }
 
-/// What the share of a write depends on, beside its plan.
+/// The facts beside its plan that decide a write's share.
 pub(super) struct Facts<'a> {
     pub(super) range: Range,
     pub(super) view: &'a View,
     pub(super) summary: &'a Summary,
-    /// Bytes of whole blocks that are zeroed first.
+    /// Bytes of whole blocks zeroed first.
     pub(super) zeroed: u64,
-    /// A handle is started around the look-up of every write.
+    /// Whether every write starts a handle around the look-up.
     pub(super) mapping: bool,
-    /// The volume writes times.
+    /// Whether the volume writes times.
     pub(super) times: bool,
 }
 
@@ -32,9 +32,9 @@ pub(super) struct Facts<'a> {
 pub(super) fn share(plan: &Plan, facts: &Facts<'_>) -> JournalShare {
     let Facts { range, view, summary, zeroed, mapping, times } = *facts;
     let (holes, pointers) = (summary.hole > 0, view.kind == MapKind::Indirect);
-    // Mapped memory in front of the end is converted before the copy.
+    // Mapped memory before the end is converted before the copy.
     let first = u32::from(plan.route == Route::DaxAllocate && !pointers && zeroed > 0);
-    // A file of pointers is among the orphans while data may lie behind its size.
+    // A file of pointers is an orphan while data may lie past its size.
     let block = view.block_size();
     let behind = view.size.div_ceil(block).max(range.pos / block);
     let orphaned = pointers && holes && behind < range.end().div_ceil(block);
@@ -43,13 +43,13 @@ pub(super) fn share(plan: &Plan, facts: &Facts<'_>) -> JournalShare {
         JournalWork::Allocate => (1, 0),
         JournalWork::Convert => (first, 1 - first),
         JournalWork::AllocateConvert => (1 + first, 1 - first),
-        // What lies behind the size may get its blocks with the size: at least, nothing else comes before the data.
+        // Blocks past the size may be mapped along with the new size: then nothing else comes before the data.
         JournalWork::Extend if !pointers => (first, 1),
         JournalWork::Extend => (u32::from(holes) + u32::from(orphaned), 1),
     };
     let overwrites = matches!(plan.journal, JournalWork::None | JournalWork::Handle);
     let syncs = matches!(plan.durability, Durability::Datasync | Durability::Fsync);
-    // What changes nothing else of the inode still changes its times. (Not if the last write was in the same tick.)
+    // An overwrite still changes the times. (Not if the last write was in the same tick.)
     let told = times && plan.durability == Durability::Fsync && overwrites;
     let changes = !overwrites || plan.drops_privileges || told;
     JournalShare {
@@ -65,11 +65,11 @@ impl JournalShare {
         let JournalShare { handles_before, handles_after, commits } = *self;
         let (handles, commit) = match journaled {
             true => ("handles", "commit"),
-            false => ("steps (there is no journal)", "batch of changes that goes home"),
+            false => ("steps (there is no journal)", "batch of changes written home"),
         };
         let parts = [
             (handles_before, "or more before the data"),
-            (handles_after, "or more behind it"),
+            (handles_after, "or more after it"),
             (commits, commit),
         ];
         let parts = parts.into_iter().filter(|(count, _)| *count > 0);

@@ -1,8 +1,8 @@
-//! Changes of a volume without a journal: collected in memory, and written home together.
+//! Changes of a volume without a journal: collected in memory, and written home in batches.
 //!
-//! A step changes blocks in the cache, where others see it at once. Nothing of it reaches the device before somebody
-//! wants it durable, waits for blocks that were given back, closes the volume, or the batch is large. Then no step
-//! runs, and all of the batch goes home in this order:
+//! A step changes blocks in the cache, where others see it at once. Nothing reaches the device until a caller needs it
+//! durable, waits for freed blocks or closes the volume, or the batch is large. Then steps are held off, and the whole
+//! batch is written home in this order:
 //!
 //! | what | why then |
 //! |---|---|
@@ -12,18 +12,18 @@
 //! | other blocks of maps and directories; flush | |
 //! | blocks of directories whose names have moved to another block; flush | that is part of the directory by now |
 //!
-//! A map that is divided gets new nodes for all that changes below one: that one, or the inode, is the change
-//! (`map/edit/plan.rs`).
+//! When a map node splits, every changed node except the topmost one gets a new block: writing the topmost one, or the
+//! inode, commits the change (`map/edit/plan.rs`).
 //!
-//! Between two batches a crash leaves the volume as the last batch left it. In the middle of one it leaves what e2fsck
-//! repairs, and what was durable before is still found, if each block reaches the device as a whole. What was freed is
-//! used again after the batch only. So no block belongs to two files on the device, and no name leads to a later file:
-//! more than ext4 without a journal promises. (A range that is taken out of a file or put in changes leaves and what
-//! leads to them, and a crash in the middle of that may lose some of this file.)
+//! Between two batches a crash leaves the volume as the last batch left it. In the middle of one it leaves a volume
+//! that e2fsck can repair, and everything durable before is still found, provided that each block reaches the device as
+//! a whole. Freed blocks and inodes are reused only after the batch. So no block belongs to two files on the device,
+//! and no name leads to a later file: more than ext4 without a journal promises. (Collapsing or inserting a range
+//! changes leaves and the nodes above them in place, and a crash in the middle may lose a part of that file.)
 //!
-//! While a batch is due or on its way home the superblock does not say that the volume was left cleanly
-//! ([`CommitHooks::log_begins`]). The first failure of a home write or flush, and a step that fails half-way, end all
-//! changes: what the batch holds is lost, as it is in a transaction of an aborted journal.
+//! While a batch is pending or being written home, the superblock is not marked clean ([`CommitHooks::log_begins`]).
+//! The first failure of a home write or flush, or a step that fails halfway, aborts the volume: the batch is lost, like
+//! a transaction of an aborted journal.
 
 use super::error::Result;
 use super::zones::SystemZones;
@@ -36,11 +36,11 @@ use uext4_buffer::{BufferCache, BufferPin, Owner};
 use uext4_jbd2::{AbortCause, CommitHooks, Error as JournalError, FreedRun, JournalStats, Tid};
 use uext4_ondisk::Pblk;
 
-/// Part of the cache's budget that a batch may take, and blocks that it may have in any case.
+/// Fraction of the cache's budget that a batch may take, and blocks that it may have in any case.
 const SHARE: u64 = 4;
 const BLOCKS: std::ops::RangeInclusive<u64> = 64..=8192;
 
-/// When a block of a batch goes home, by the table of the module.
+/// When a block of a batch is written home, as in the table of the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Turn {
     New,
@@ -52,13 +52,13 @@ enum Turn {
 /// The changes of a volume without a journal, open for writing.
 pub(crate) struct Unlogged {
     cache: BufferCache,
-    /// Held together by steps, and alone by whoever writes a batch home.
+    /// Held shared by steps, and exclusively while a batch is written home.
     steps: RwLock<()>,
     batch: Mutex<Batch>,
-    /// The number of the batch. It counts as the transaction of what is changed.
+    /// The number of the batch. It serves as the transaction number of its changes.
     number: AtomicU64,
     committed: Arc<AtomicU64>,
-    /// Blocks that a batch gets before it goes home by itself.
+    /// Blocks in a batch at which it is written home without a request.
     most: usize,
     aborted: OnceLock<AbortCause>,
     hooks: OnceLock<Arc<dyn CommitHooks>>,
@@ -71,9 +71,9 @@ struct Batch {
     freed: Vec<FreedRun>,
     /// When it got its first block.
     since: Option<Instant>,
-    /// A number of an inode became free.
+    /// An inode was freed.
     freed_inode: bool,
-    /// The superblock says that the volume is in use.
+    /// The superblock is marked as in use.
     begun: bool,
 }
 
@@ -95,12 +95,12 @@ impl Unlogged {
         }
     }
 
-    /// Whom batches ask and tell. Once, before the first step.
+    /// Connects the callbacks of batches. Called once, before the first step.
     pub(crate) fn set_hooks(&self, hooks: Arc<dyn CommitHooks>) {
         let _first_stays = self.hooks.set(hooks);
     }
 
-    /// Begins a step. Waits for a batch that is on its way home; the caller has begun no other step. `zones` are those
+    /// Begins a step. Waits for a batch that is being written home; the caller is in no other step. `zones` are those
     /// of the volume.
     pub(super) fn begin<'g>(&'g self, zones: &'g SystemZones) -> Result<Step<'g>> {
         if self.batch.lock().blocks.len() >= self.most {
@@ -113,16 +113,16 @@ impl Unlogged {
         Ok(Step { unlogged: self, zones, _running: running })
     }
 
-    /// Writes home all that was changed so far. Whether there was anything: then the device was flushed after all data
-    /// that was complete before the call. The caller is in no step.
+    /// Writes all changes so far home. Returns whether there were any: then the device was flushed after all data that
+    /// was complete before the call. The caller is in no step.
     ///
     /// # Errors
-    /// [`Error::Aborted`](super::error::Error::Aborted): nothing more is written from now on.
+    /// [`Error::Aborted`](super::error::Error::Aborted): nothing more is written.
     pub(crate) fn commit(&self) -> Result<bool> {
         self.commit_in(&self.quiesce()?)
     }
 
-    /// What a batch would write home if it went now. `None` if it is empty.
+    /// What writing the batch home now would write. `None` if it is empty.
     pub(super) fn outlook(&self) -> Option<BatchOutlook> {
         let batch = self.batch.lock();
         if batch.blocks.is_empty() {
@@ -133,12 +133,12 @@ impl Unlogged {
             groups[*turn as usize].push(*block);
         }
         let groups = groups.into_iter().enumerate();
-        // The flush before the blocks at fixed places comes even if no block is new: it is for the data.
+        // The flush before the blocks at fixed places comes even if there are no new blocks: it covers the data.
         let groups = groups.filter(|(turn, blocks)| *turn == Turn::New as usize || !blocks.is_empty());
         Some(BatchOutlook { groups: groups.map(|(_, blocks)| blocks).collect(), begins: !batch.begun })
     }
 
-    /// Waits until no step runs. None begins until the result is dropped.
+    /// Waits until no step is active, and holds new ones off until the result is dropped.
     ///
     /// # Errors
     /// [`Error::Aborted`](super::error::Error::Aborted).
@@ -149,10 +149,10 @@ impl Unlogged {
         Ok(quiet)
     }
 
-    /// [`Unlogged::commit`] by somebody who lets no step run.
+    /// [`Unlogged::commit`] for a caller that holds steps off.
     ///
     /// # Errors
-    /// As there.
+    /// As of [`Unlogged::commit`].
     pub(crate) fn commit_in(&self, _: &Quiet<'_>) -> Result<bool> {
         let mut turns = [const { Vec::new() }; 4];
         let begun = {
@@ -160,7 +160,7 @@ impl Unlogged {
             if batch.blocks.is_empty() {
                 return Ok(false);
             }
-            // They stay in the batch until they are home: nobody takes them for durable before.
+            // Blocks stay in the batch until they are home, so that nobody considers them durable before.
             for (pin, turn) in batch.blocks.values() {
                 turns[*turn as usize].push(pin.clone());
             }
@@ -194,7 +194,7 @@ impl Unlogged {
         Ok(true)
     }
 
-    /// In the order of the module. Returns how many blocks were written.
+    /// Writes home in the order of the module. Returns how many blocks were written.
     fn write_home(&self, begun: bool, turns: &[Vec<BufferPin>; 4]) -> Result<u64> {
         if !begun {
             if let Some(hooks) = self.hooks.get() {
@@ -220,29 +220,29 @@ impl Unlogged {
         Ok(self.cache.device().flush()?)
     }
 
-    /// The volume says again that it was left cleanly: the next batch has to begin anew.
+    /// The superblock is marked clean again: the next batch must mark it as in use first.
     pub(crate) fn left_cleanly(&self, _: &Quiet<'_>) {
         self.batch.lock().begun = false;
     }
 
-    /// Whether something was changed since the volume was opened or left cleanly.
+    /// Whether anything was changed since the volume was opened or marked clean.
     pub(crate) fn in_use(&self) -> bool {
         let batch = self.batch.lock();
         batch.begun || !batch.blocks.is_empty()
     }
 
-    /// The batch that is due, if any: what is read of the volume may be a change of it.
+    /// The pending batch, if any. Whatever is read from the volume may include its changes.
     pub(crate) fn newest_uncommitted(&self) -> Option<Tid> {
         let batch = self.batch.lock();
         (!batch.blocks.is_empty()).then(|| Tid(self.number.load(Ordering::Acquire)))
     }
 
-    /// How long the batch has had something in it.
+    /// Age of the oldest change in the batch.
     pub(crate) fn running_for(&self) -> Option<Duration> {
         self.batch.lock().since.map(|since| since.elapsed())
     }
 
-    /// Ends all changes for good.
+    /// Aborts the volume: no more changes.
     pub(crate) fn abort(&self, cause: AbortCause) {
         if self.aborted.set(cause).is_ok()
             && let (Some(hooks), Some(cause)) = (self.hooks.get(), self.aborted.get())
@@ -265,12 +265,12 @@ impl Unlogged {
         *self.counts.lock()
     }
 
-    /// A number of an inode became free in the step that runs.
+    /// An inode was freed in the current step.
     pub(crate) fn note_freed_inode(&self) {
         self.batch.lock().freed_inode = true;
     }
 
-    /// Whether a number of an inode became free in the batch: a name on the device may still lead to it.
+    /// Whether an inode was freed in the batch: a name on the device may still lead to it.
     pub(crate) fn has_freed_inode(&self) -> bool {
         self.batch.lock().freed_inode
     }
@@ -279,7 +279,7 @@ impl Unlogged {
         let mut batch = self.batch.lock();
         batch.since.get_or_insert_with(Instant::now);
         let (_, known) = batch.blocks.entry(pin.block()).or_insert((pin, turn));
-        // A new block stays one, however it is changed.
+        // A new block counts as new, however it changes later.
         if *known != Turn::New {
             *known = turn.max(*known);
         }
@@ -288,18 +288,18 @@ impl Unlogged {
 
 /// What a batch would write home.
 pub(super) struct BatchOutlook {
-    /// Blocks of the volume, group after group. A flush follows each group.
+    /// Blocks of the volume in groups. A flush follows each group.
     pub(super) groups: Vec<Vec<u64>>,
-    /// Before that the superblock is marked: not left cleanly.
+    /// Whether the superblock is first marked as in use.
     pub(super) begins: bool,
 }
 
-/// No step runs.
+/// Proof that no step is active.
 pub(crate) struct Quiet<'g> {
     _alone: RwLockWriteGuard<'g, ()>,
 }
 
-/// Changes that belong together: all or none of them are in a batch.
+/// Changes that belong together: a batch has all or none of them.
 pub(super) struct Step<'g> {
     unlogged: &'g Unlogged,
     zones: &'g SystemZones,
@@ -311,7 +311,7 @@ impl Step<'_> {
         Tid(self.unlogged.number.load(Ordering::Acquire))
     }
 
-    /// Changes a block in place. `moved`: a part of it is at another block from now on.
+    /// Changes a block in place. `moved`: a part of it moved to another block.
     pub(super) fn change<T>(
         &mut self,
         block: Pblk,
@@ -325,7 +325,7 @@ impl Step<'_> {
         };
         let cache = &self.unlogged.cache;
         let pin = cache.pin(block.get())?;
-        // Noted first: whoever sees the change knows that it is not on the device.
+        // Record it first: whoever sees the change must know that it is not on the device.
         self.unlogged.note(pin.clone(), turn);
         Ok(cache.modify(&pin, Owner::Direct, change)?)
     }
@@ -339,7 +339,7 @@ impl Step<'_> {
         Ok(cache.overwrite(&pin, Owner::Direct, fill)?)
     }
 
-    /// Nothing of a block goes home any more.
+    /// Cancels writing a block home.
     pub(super) fn freed(&mut self, block: Pblk) -> Result<()> {
         let known = self.unlogged.batch.lock().blocks.remove(&block.get());
         drop(known);

@@ -1,9 +1,10 @@
-//! The flag that says that the log is in use (`needs_recovery`), and what is written last. On a volume without a
-//! journal it is the state that says that it was left cleanly, which is taken away as long as there are changes.
+//! The flag that the log is in use (`needs_recovery`), and the last writes of a close. On a volume without a journal
+//! the state flag "clean" takes its place, and is cleared while there are changes.
 //!
-//! The flag is set, durably, before the log is used, and cleared when the log is empty and everything is home: without
-//! it the next mount throws the log away. Both write the superblock as it is on the device, past the cache. What a
-//! transaction makes of the superblock has the flag set (`ground/primary.rs`): it comes home while the log is in use.
+//! The flag is set, durably, before the log is used, and cleared when the log is empty and all blocks are home: without
+//! it the next mount discards the log. Both write the superblock directly to the device, past the cache. Copies of the
+//! superblock in transactions have the flag set (`ground/primary.rs`), since they are written home while the log is in
+//! use.
 
 use super::on_device::{encode, superblock_bytes, write_bytes};
 use crate::alloc::group::free_counts;
@@ -15,10 +16,10 @@ use crate::ground::unlogged::Unlogged;
 use uext4_jbd2::AbortCause;
 use uext4_ondisk::ext4::{SUPERBLOCK_OFFSET, State, Superblock};
 
-/// Makes it durable that the log is in use, or that the volume without one is.
+/// Durably marks the log as in use, or the volume if it has none.
 ///
 /// # Errors
-/// [`Error::Corrupt`](crate::ground::error::Error::Corrupt) if somebody else has damaged the superblock meanwhile;
+/// [`Error::Corrupt`](crate::ground::error::Error::Corrupt) if the superblock on the device was damaged meanwhile;
 /// those of the device.
 pub(crate) fn log_begins(ground: &Ground) -> Result<()> {
     match ground.unlogged {
@@ -40,8 +41,8 @@ fn rewrite(ground: &Ground, in_use: bool, change: impl FnOnce(&mut Superblock)) 
     Ok(device.flush()?)
 }
 
-/// The same for a volume that is not in use any more. Files may be open still, and what was written to them may have
-/// gone with the flush that failed: a later one would not tell.
+/// The same for a volume that is no longer in use; a failure aborts it. Files may still be open, and the failed flush
+/// may have lost writes to them, which a later flush would not report.
 fn rewrite_last(ground: &Ground, change: impl FnOnce(&mut Superblock)) -> Result<()> {
     rewrite(ground, false, change).inspect_err(|error| {
         let what = format!("the superblock could not be marked (not in use): {error}").into();
@@ -49,10 +50,10 @@ fn rewrite_last(ground: &Ground, change: impl FnOnce(&mut Superblock)) -> Result
     })
 }
 
-/// Brings everything home, so that the volume needs no recovery. Nothing is written if nothing was changed since it was
-/// opened, or since the last time. The caller holds no handle.
+/// Writes everything home, so that the volume needs no recovery. Writes nothing if nothing was changed since the volume
+/// was opened or last settled. The caller holds no handle.
 ///
-/// The free counts of the superblock are written with the flag, when nobody can change them.
+/// The free counts of the superblock are written along with the flag, while nobody can change them.
 ///
 /// # Errors
 /// [`Error::Aborted`](crate::ground::error::Error::Aborted): the flag and the log stay as they are, for recovery.
@@ -65,19 +66,19 @@ pub(crate) fn settle(ground: &Ground) -> Result<()> {
     if !journal.in_use() {
         return Ok(());
     }
-    // Until the flag is cleared nobody begins to use the log again.
+    // Keep others from using the log before the flag is cleared.
     let _quiet = journal.lock_updates()?;
     journal.empty_log()?;
     let (free_blocks, free_inodes) = free_counts(&Direct(ground))?;
     rewrite_last(ground, |superblock| {
         (superblock.free_blocks, superblock.free_inodes) = (free_blocks, free_inodes);
     })?;
-    // What was read of it before is an old one.
+    // The cached copy is out of date.
     let (block, _) = ground.superblock.geometry.superblock_position();
     Ok(ground.cache.forget(block.get())?)
 }
 
-/// The same without a journal. The volume was left cleanly then, if it had been so before.
+/// The same without a journal. Marks the volume clean if it was clean when it was opened.
 fn settle_unlogged(ground: &Ground, unlogged: &Unlogged) -> Result<()> {
     unlogged.check_alive()?;
     if !unlogged.in_use() {
