@@ -1,12 +1,12 @@
-//! Blocks that are somebody's before any bitmap says so.
+//! Claims: blocks reserved in memory for a file before any bitmap marks them used.
 //!
-//! An append writes its data into blocks that are free on the volume and claimed in memory. Only when the data is
-//! complete one handle marks them, maps them and moves the size. A crash before that leaves free blocks with other
-//! contents, and nothing else: no orphan record, no unwritten extent that has to be converted.
+//! An append writes its data into blocks that are free on the volume and claimed in memory. When the data is complete,
+//! one handle marks them used, maps them and sets the size. A crash before that leaves free blocks with other contents,
+//! and nothing else: no orphan, no unwritten extent to convert.
 //!
-//! A file that grows gets a *window* besides: blocks behind its last ones are claimed for its next appends, as many as
-//! it has already. So files that grow side by side stay contiguous, and most appends search nothing. Windows are in
-//! memory only. They are given up when others find no room, and when there are many.
+//! A growing file also gets a *window*: blocks after its last ones, claimed for its next appends, as many as it already
+//! has. So files that grow side by side stay contiguous, and most appends need no search. Windows exist in memory only.
+//! They are released when others find no room, and when there are many.
 
 use super::search::{self, Run, Wish};
 use super::shared::{Account, FreeSpace, Groups};
@@ -17,43 +17,43 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use uext4_ondisk::{Ino, Pblk};
 
-/// Runs that a claim has at most: a handle marks and maps them all.
+/// Most runs of a claim: one handle marks and maps them all.
 pub(crate) const RUNS: usize = 8;
 /// Bytes of a window.
 const WINDOW: std::ops::RangeInclusive<u64> = 64 << 10..=8 << 20;
-/// Of what is available, a window takes this part at most.
+/// A window takes at most one part in this many of the available blocks.
 const PART: u64 = 16;
-/// Windows of a volume.
+/// Most windows of a volume.
 const WINDOWS: usize = 256;
 
-/// Blocks behind the last ones of a file.
+/// Blocks after the last ones of a file.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// The block of the file that its first one is for.
+    /// The logical block that its first block is meant for.
     logical: u64,
     run: Run,
 }
 
-/// Windows by their files.
+/// Windows by file.
 pub(super) type Windows = BTreeMap<Ino, Window>;
 
-/// Claimed blocks for a hole of a file. Dropped, what was not taken of them is anybody's again.
+/// Claimed blocks for a hole of a file. Dropping it releases those not yet taken.
 pub(crate) struct Claim {
     space: Arc<FreeSpace>,
     runs: Vec<Run>,
-    /// How many of the runs are marked.
+    /// How many of the runs are marked used.
     taken: usize,
 }
 
-/// What is asked for.
+/// A request for a claim.
 pub(crate) struct Ask {
     pub(crate) ino: Ino,
     /// The first block of the hole, and how many it has.
     pub(crate) logical: u64,
     pub(crate) count: u64,
-    /// Where the first block would best be, if there is no window.
+    /// Preferred first block, if there is no window.
     pub(crate) goal: Pblk,
-    /// No block has this number or a higher one.
+    /// Block numbers must be below this.
     pub(crate) limit: u64,
 }
 
@@ -63,12 +63,12 @@ impl Claim {
         &self.runs
     }
 
-    /// The next run that is to be marked.
+    /// The next run to mark used.
     pub(crate) fn next(&self) -> Option<Run> {
         self.runs.get(self.taken).copied()
     }
 
-    /// Marks it used.
+    /// Marks it used in the bitmap.
     ///
     /// # Errors
     /// As of [`search::mark_claimed`].
@@ -94,20 +94,20 @@ impl Drop for Claim {
 }
 
 impl FreeSpace {
-    /// Claims blocks for a hole of a file that grows. Volumes with clusters have no claims.
+    /// Claims blocks for a hole of a growing file. Volumes with clusters have no claims.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] if there are not so many, or if they lie in too many places; those of reading the groups.
+    /// [`Error::NoSpace`] if there are too few, or in too many runs; those of reading the groups.
     pub(crate) fn claim(self: &Arc<Self>, blocks: &impl Blocks, ask: &Ask) -> Result<Claim> {
         let mut claim = Claim { space: Arc::clone(self), runs: Vec::new(), taken: 0 };
         let mut account = self.lock();
         let done = account.claim(blocks, &self.groups, ask, &mut claim.runs);
-        // A claim that is dropped takes the lock.
+        // Dropping a claim takes the lock.
         drop(account);
         done.map(|()| claim)
     }
 
-    /// Gives up all windows. Returns whether there were any.
+    /// Releases all windows. Returns whether there were any.
     pub(crate) fn close_windows(&self) -> bool {
         let mut account = self.lock();
         let windows = std::mem::take(account.windows());
@@ -167,7 +167,7 @@ impl Account {
     }
 }
 
-/// Blocks of a window: as many as the file has already.
+/// Size of a window in blocks: as many as the file already has.
 fn window_blocks(ground: &Ground, ask: &Ask) -> u64 {
     let block = u64::from(ground.superblock.geometry.block_size());
     let bytes = (ask.logical + ask.count).saturating_mul(block);

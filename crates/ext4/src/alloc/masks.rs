@@ -1,20 +1,20 @@
-//! Bitmaps of the clusters that are free on the volume and may not be handed out: freed and not committed, or claimed.
+//! Bitmaps of the clusters that are free on the volume but unavailable: freed and not committed, or claimed.
 //!
-//! A search of a group would walk all such runs of it. Where they are many, the search builds a bitmap of them instead,
-//! and every later change of the runs is made in the bitmap too. A bitmap is a cache: it can be dropped at any time,
-//! because the runs say the same.
+//! A search of a group would walk all such runs in it. If there are many, the search builds a bitmap of them instead,
+//! and every later change of the runs updates the bitmap. A bitmap is a cache: it can be dropped at any time, because
+//! the runs hold the same information.
 
 use super::bits::{put_bits, used_bits};
 use std::collections::BTreeMap;
 use uext4_ondisk::ext4::Geometry;
 use uext4_ondisk::{Group, Pblk};
 
-/// Limit of the bytes of all bitmaps. One bitmap is kept even if it is larger.
+/// Most bytes of all bitmaps. One bitmap is kept even if it is larger.
 const MOST: usize = 4 << 20;
-/// A group gets a bitmap when it has more than one run for so many bytes of it: the runs take as much memory then.
+/// A group gets a bitmap if it has more than one run per this many bytes of bitmap: then the runs take as much memory.
 const RUN_BYTES: usize = 64;
 
-/// See the module.
+/// A cache of bitmaps by group.
 #[derive(Debug, Default)]
 pub(super) struct Masks {
     of: BTreeMap<u32, Mask>,
@@ -24,12 +24,12 @@ pub(super) struct Masks {
 #[derive(Debug)]
 struct Mask {
     bitmap: Box<[u8]>,
-    /// Bits that are set.
+    /// Set bits.
     clusters: u32,
 }
 
 impl Masks {
-    /// Whether to build a bitmap of so many bytes for a group with so many runs.
+    /// Whether to build a bitmap of this many bytes for a group with this many runs.
     pub(super) fn are_worth_it(runs: usize, bytes: usize) -> bool {
         runs > bytes / RUN_BYTES
     }
@@ -39,7 +39,7 @@ impl Masks {
         self.of.get(&group.get()).map(|mask| &*mask.bitmap)
     }
 
-    /// Keeps the bitmap of a group. No bit behind its last cluster is set.
+    /// Stores the bitmap of a group. No bit past its last cluster is set.
     pub(super) fn keep(&mut self, group: Group, bitmap: Box<[u8]>) {
         let clusters = used_bits(&bitmap, 0..bitmap.len() as u32 * 8);
         self.bytes += bitmap.len();
@@ -60,7 +60,7 @@ impl Masks {
         }
     }
 
-    /// The blocks `[first, end)`, whole clusters, may not be handed out from now on (`kept`), or may again.
+    /// Makes the blocks `[first, end)`, whole clusters, unavailable (`kept`) or available.
     pub(super) fn put(&mut self, geometry: &Geometry, first: u64, end: u64, kept: bool) {
         if self.of.is_empty() || first >= end {
             return;
@@ -74,7 +74,7 @@ impl Masks {
             let start = geometry.group_first_block(Group(*number)).map_or(0, Pblk::get);
             let count = geometry.group_clusters(Group(*number)).unwrap_or(0);
             let log = geometry.cluster_log();
-            // Half a cluster that is no longer kept would take the other half along.
+            // Releasing half a cluster would release the other half too.
             debug_assert!(first.saturating_sub(start).is_multiple_of(1 << log), "not at a cluster: {first}");
             let from = (first.saturating_sub(start) >> log).min(count.into()) as u32;
             let to = (end.saturating_sub(start).div_ceil(1 << log)).min(count.into()) as u32;

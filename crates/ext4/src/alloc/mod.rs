@@ -1,18 +1,18 @@
-//! Space: which blocks and inodes are free, and how edits get and return them.
+//! Space: which blocks and inodes are free, and how edits allocate and free them.
 //!
 //! | file | what |
 //! |---|---|
 //! | `bits.rs` | ranges of bits |
-//! | `claims.rs` | blocks that are somebody's before a bitmap says so |
+//! | `claims.rs` | blocks reserved in memory before a bitmap marks them used |
 //! | `group.rs` | bitmaps and descriptor of one group: the only file that changes them |
-//! | `inode.rs` | inodes made and freed |
+//! | `inode.rs` | creating and freeing inodes |
 //! | `masks.rs` | bitmaps of freed and claimed clusters, where they are many |
 //! | `orders.rs` | which groups may have a long run |
-//! | `runs.rs` | runs of blocks that are set apart |
-//! | `search.rs` | where new blocks and inodes are looked for: the policy |
-//! | `reserve.rs` | what the data of files may not have |
-//! | `trim.rs` | the device is told what is free |
-//! | `shared.rs` | the same for all who change the volume at once, and what is promised to conversions |
+//! | `runs.rs` | sets of runs of blocks |
+//! | `search.rs` | where to look for free blocks and inodes: the policy |
+//! | `reserve.rs` | blocks that file data may not use |
+//! | `trim.rs` | discards free blocks on the device |
+//! | `shared.rs` | the locked free space that all changes share, and promises for conversions |
 
 pub(crate) mod bits;
 pub(crate) mod claims;
@@ -31,21 +31,22 @@ use crate::ground::blocks::Blocks;
 use crate::ground::error::Result;
 use uext4_ondisk::{Ino, Pblk};
 
-/// Where an edit gets blocks for metadata from, and where it returns blocks to.
+/// Allocates metadata blocks for an edit, and frees blocks.
 pub(crate) trait Space {
-    /// `count` blocks for metadata of `ino`, near it and before block number `limit`, marked used. Their contents are
-    /// anything: make them with [`Blocks::fresh`]. On volumes with clusters each is the first block of one of its own.
+    /// Allocates `count` metadata blocks for `ino`, near it and below block number `limit`, and marks them used. Their
+    /// contents are undefined: initialize them with [`Blocks::fresh`]. On volumes with clusters each is the first block
+    /// of its own cluster.
     ///
     /// # Errors
-    /// [`Error::NoSpace`](crate::ground::error::Error::NoSpace) if there are not so many: nothing was changed then.
+    /// [`Error::NoSpace`](crate::ground::error::Error::NoSpace) if there are too few, with nothing changed.
     fn take(&mut self, blocks: &mut impl Blocks, ino: Ino, count: usize, limit: u64) -> Result<Vec<Pblk>>;
 
-    /// Runs of blocks that `ino` does not use any more, data or metadata. A metadata block is told to [`Blocks::freed`]
-    /// besides. On volumes with clusters every cluster that a run touches becomes free: the caller tells of one once,
-    /// when nothing of it is mapped any more.
+    /// Frees runs of blocks that `ino` no longer uses, data or metadata. For a metadata block the caller also calls
+    /// [`Blocks::freed`]. On volumes with clusters every cluster that a run touches is freed: the caller names each
+    /// only once, when none of its blocks is mapped any more.
     ///
     /// # Errors
-    /// [`Error::Corrupt`](crate::ground::error::Error::Corrupt) if one of them is free already or holds metadata at a
-    /// fixed place: nothing was changed then. Those of the body.
+    /// [`Error::Corrupt`](crate::ground::error::Error::Corrupt) if one of them is already free or holds metadata at a
+    /// fixed place, with nothing changed. Those of the body.
     fn give_back(&mut self, blocks: &mut impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<()>;
 }

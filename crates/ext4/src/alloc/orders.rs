@@ -1,10 +1,10 @@
-//! Which groups may have a run of free clusters that is long enough: found without a look at the others.
+//! Finds groups that may have a long enough run of free clusters, without examining the others.
 //!
-//! Of each group a bound is known: no run of it is longer. At first that is its free count, and after a search that
-//! found too little the longest run that it met. What becomes free in a group makes its bound unknown again. Groups
-//! are kept by the logarithm of their bounds, so a search takes as many steps as there are logarithms, however many
-//! groups there are and however fragmented they are; and each group is searched in vain once for each time that
-//! something of it becomes free.
+//! Each group has an upper bound of its runs: at first its free count, and after an unsuccessful search the longest run
+//! found. When clusters of a group are freed, its bound becomes the size of the group. Groups are indexed by the
+//! logarithm of their bounds, so a search takes as many steps as there are logarithms, whatever the number of groups
+//! and their fragmentation; and each group is searched in vain at most once for each time that clusters of it are
+//! freed.
 //!
 //! The free count of a group is read when a search first reaches it. A large volume has a hundred thousand groups, and
 //! most programs that write to it need a few of them.
@@ -12,23 +12,23 @@
 use crate::ground::error::Result;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Groups of one logarithm that are asked for their bounds one by one, unless nothing may be missed.
+/// Most groups of one logarithm whose exact bounds are compared, unless the search is exhaustive.
 const ASKED: usize = 32;
-/// Free counts that one search reads at most, unless it is exhaustive.
+/// Most free counts that one search reads, unless it is exhaustive.
 const COUNTED: usize = 256;
 
-/// See the module.
+/// Index of groups by bound.
 #[derive(Debug)]
 pub(super) struct Orders {
     bounds: Vec<u32>,
-    /// Groups by logarithm.
+    /// Groups by logarithm of their bound.
     orders: Vec<BTreeSet<u32>>,
-    /// Groups whose free counts were not read yet; they are in no order. Ranges: first group to the one behind.
+    /// Groups whose free counts were not read yet, not in `orders`. Ranges: first group to the first one after.
     new: BTreeMap<u32, u32>,
 }
 
 impl Orders {
-    /// So many groups; no free count was read.
+    /// An index of this many groups; no free count was read.
     pub(super) fn new(groups: u32) -> Orders {
         let new = BTreeMap::from_iter((groups > 0).then_some((0, groups)));
         Orders { bounds: vec![0; groups as usize], orders: vec![BTreeSet::new(); u32::BITS as usize], new }
@@ -42,7 +42,7 @@ impl Orders {
             .or_else(|| self.new.range(from..end.max(from)).next().map(|(first, _)| *first))
     }
 
-    /// A bound of the group is known from now on.
+    /// Marks the group's bound as known.
     fn note(&mut self, group: u32) {
         let Some((&first, &behind)) = self.new.range(..=group).next_back() else { return };
         if behind > group {
@@ -51,7 +51,7 @@ impl Orders {
         }
     }
 
-    /// No run of a group is longer than this.
+    /// Sets the upper bound of a group's runs.
     pub(super) fn set(&mut self, group: u32, bound: u32) {
         self.note(group);
         let Some(known) = self.bounds.get_mut(group as usize) else { return };
@@ -67,7 +67,7 @@ impl Orders {
         }
     }
 
-    /// The first group from `near` on, and then from the first one on, that may have `wanted` clusters in a row.
+    /// The first group that may have `wanted` consecutive clusters, from `near` on, then from the first group on.
     /// `free` reads the free count of a group. `all`: exhaustive. Otherwise a group whose bound is below twice `wanted`
     /// may be skipped, and one whose free count was not read.
     ///

@@ -1,7 +1,7 @@
-//! Where new blocks and inodes are looked for.
+//! Searching for free blocks and inodes.
 //!
-//! The policy is a plain one: the group of the goal first, then those behind it, then from the first one on. Groups
-//! that cannot have a run that is long enough are left out (`orders.rs`); bitmaps are asked for runs.
+//! The policy is simple: first the goal's group, then those after it, then from the first group on. Groups that cannot
+//! have a long enough run are skipped (`orders.rs`); the bitmaps of the others are searched.
 
 use super::Space;
 use super::bits::{free_runs, put_bits};
@@ -20,52 +20,53 @@ use std::ops::Range;
 use uext4_ondisk::ext4::Geometry;
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
-/// Blocks that follow one another.
+/// Consecutive blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) first: Pblk,
     pub(crate) count: u64,
 }
 
-/// What is asked for. With clusters, whole ones are given.
+/// A request for a run. With clusters, whole ones are allocated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
-    /// Where the run would best begin.
+    /// Preferred first block.
     pub(crate) goal: Pblk,
-    /// Blocks that it must have.
+    /// Fewest blocks to accept.
     pub(crate) least: u64,
-    /// Blocks that it should have.
+    /// Most blocks to take.
     pub(crate) most: u64,
-    /// No block of it has this number or a higher one: what a map can name.
+    /// Block numbers must be below this: the limit of what a map can name.
     pub(crate) limit: u64,
 }
 
-/// The free space of a volume.
+/// The allocator of a volume's free space.
 pub(crate) struct Allocator {
     geometry: Geometry,
-    /// Whether what is given back waits for [`Allocator::release`]: it carries nothing else before the change that
-    /// freed it is durable. So on every volume that is open for writing.
+    /// Whether freed blocks wait for [`Allocator::release`]: they are not reused before the change that freed them is
+    /// durable. True on every volume open for writing.
     holds: bool,
-    /// What waits.
+    /// Freed blocks that wait.
     held: Runs,
-    /// What waits in clusters that a file keeps. It is used on the volume, and nobody else can have it.
+    /// Freed blocks that wait in clusters that a file still uses. They are used on the volume, and only that file can
+    /// reuse them.
     held_parts: Runs,
-    /// What is free on the volume and somebody's already.
+    /// Blocks that are free on the volume, but claimed.
     claimed: Runs,
     /// Bitmaps of `held` and `claimed` in groups where they are many runs.
     masks: Masks,
-    /// Made with the first search.
+    /// Created by the first search.
     orders: Option<Orders>,
 }
 
-/// A run of clusters that was found.
+/// A run of clusters found by a search.
 struct Found {
     group: Group,
     clusters: Range<u32>,
 }
 
 impl Allocator {
-    /// Nothing waits yet.
+    /// An allocator without waiting blocks.
     pub(crate) fn new(ground: &Ground) -> Allocator {
         Allocator {
             geometry: ground.superblock.geometry,
@@ -78,12 +79,12 @@ impl Allocator {
         }
     }
 
-    /// What was given back among these blocks may be handed out again: the transaction that freed it is durable.
+    /// Makes freed blocks of this range available: the transaction that freed them is durable.
     pub(crate) fn release(&mut self, first: u64, count: u64) {
         let Allocator { geometry, held, held_parts, masks, orders, .. } = self;
         let end = first.saturating_add(count);
         if count < u64::from(geometry.cluster_blocks()) {
-            // All of the cluster may wait for a later commit by now.
+            // The whole cluster may wait for a later commit by now.
             held_parts.remove(first, end, |_, _| ());
         } else {
             held.remove(first, end, |first, end| {
@@ -102,12 +103,12 @@ impl Allocator {
         Ok(())
     }
 
-    /// Whether some of these blocks wait in a cluster that a file keeps.
+    /// Whether some of these blocks wait in a cluster that a file still uses.
     pub(super) fn holds_part(&self, first: Pblk, count: u64) -> bool {
         self.held_parts.within(first.get(), first.get() + count).next().is_some()
     }
 
-    /// Blocks that were given back and wait.
+    /// Freed blocks that wait.
     pub(crate) fn held_blocks(&self) -> u64 {
         self.held.blocks()
     }
@@ -117,12 +118,12 @@ impl Allocator {
         self.claimed.blocks()
     }
 
-    /// A run of free blocks, marked used: the first one from the goal on that is as long as it should be. If there is
-    /// none on the volume, one that is half as long, and so on.
+    /// Allocates a run of free blocks, marked used: the first one from the goal on that has the full length. If the
+    /// volume has none, one of half the length, and so on.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; [`Error::Corrupt`] if a bitmap or descriptor that is looked at is damaged. Nothing was
-    /// changed then. Those of the body.
+    /// [`Error::NoSpace`]; [`Error::Corrupt`] if an examined bitmap or descriptor is damaged. Nothing was changed then.
+    /// Those of the body.
     pub(crate) fn allocate(&mut self, blocks: &mut impl Blocks, wish: &Wish) -> Result<Run> {
         let Found { group, clusters } = self.search(blocks, wish)?;
         let run = run_of(blocks.ground(), group, &clusters);
@@ -130,7 +131,7 @@ impl Allocator {
         Ok(run)
     }
 
-    /// The same, but the run is not marked: it is kept from everybody else in memory.
+    /// The same, but reserves the run in memory instead of marking it.
     ///
     /// # Errors
     /// As of [`Allocator::allocate`].
@@ -143,7 +144,7 @@ impl Allocator {
         Ok(run)
     }
 
-    /// Claimed blocks are anybody's again.
+    /// Releases claimed blocks.
     pub(crate) fn unclaim(&mut self, run: Run) {
         let Allocator { geometry, claimed, masks, orders, .. } = self;
         claimed.remove(run.first.get(), run.first.get() + run.count, |first, end| {
@@ -152,7 +153,7 @@ impl Allocator {
         });
     }
 
-    /// Claimed blocks are marked used by now ([`mark_claimed`]).
+    /// Removes claimed blocks that are marked used now ([`mark_claimed`]).
     pub(crate) fn took_claimed(&mut self, run: Run) {
         let Allocator { geometry, claimed, masks, .. } = self;
         claimed.remove(run.first.get(), run.first.get() + run.count, |first, end| {
@@ -160,7 +161,7 @@ impl Allocator {
         });
     }
 
-    /// A run that may be handed out, as [`Allocator::allocate`] says.
+    /// Finds an available run, as described at [`Allocator::allocate`].
     fn search(&mut self, blocks: &impl Blocks, wish: &Wish) -> Result<Found> {
         let geometry = &blocks.ground().superblock.geometry;
         let log = geometry.cluster_log();
@@ -171,7 +172,7 @@ impl Allocator {
         let (mut wanted, mut skipped) = (most, BTreeSet::new());
         loop {
             let orders = self.orders.get_or_insert_with(|| Orders::new(geometry.group_count()));
-            // No group has a longer run, so none needs to be asked.
+            // No group has a longer run, so none needs to be searched.
             let next = match wanted <= geometry.clusters_per_group() {
                 true => orders.next(wanted, near.get(), &skipped, wanted == least, free)?,
                 false => None,
@@ -189,14 +190,14 @@ impl Allocator {
                 Err(longest) if is_below(geometry, group, wish.limit) => {
                     self.orders.iter_mut().for_each(|orders| orders.set(group.get(), longest));
                 }
-                // What the limit hides is there for others.
+                // Keep its bound: a longer run may lie past the limit.
                 Err(_) => drop(skipped.insert(group.get())),
             }
         }
     }
 
-    /// Clusters of a group that may be handed out: the first run from the goal on that has `wanted.start` of them, and
-    /// at most `wanted.end` of it. Otherwise how many the longest has.
+    /// Available clusters of a group: the first run from the goal on with at least `wanted.start` of them, cut to
+    /// `wanted.end`. Otherwise the length of the longest run.
     fn find(
         &mut self,
         blocks: &impl Blocks,
@@ -224,8 +225,8 @@ impl Allocator {
         Ok(Err(longest))
     }
 
-    /// Marks in a copy of a group's bitmap what is free but not to be handed out: system zones, what waits or is
-    /// claimed, what is behind the limit, and a last cluster that goes on behind the volume.
+    /// Sets bits in a copy of a group's bitmap for free clusters that are unavailable: system zones, those that wait or
+    /// are claimed, those past the limit, and a last cluster that reaches past the end of the volume.
     pub(super) fn mask(&mut self, ground: &Ground, group: Group, limit: u64, bitmap: &mut [u8]) {
         let geometry = &ground.superblock.geometry;
         let start = geometry.group_first_block(group).map_or(0, Pblk::get);
@@ -251,7 +252,7 @@ impl Allocator {
         }
     }
 
-    /// A free inode, of the group of `near` or one behind it. Marks nothing.
+    /// A free inode in the group of `near`, or a later one. Marks nothing.
     ///
     /// # Errors
     /// As of [`Allocator::allocate`].
@@ -277,7 +278,7 @@ impl Allocator {
 /// Marks claimed blocks used. They lie in one group, and are claimed until [`Allocator::took_claimed`].
 ///
 /// # Errors
-/// [`Error::Corrupt`] if bitmap or descriptor are damaged, or say that they are in use. Those of the body.
+/// [`Error::Corrupt`] if bitmap or descriptor are damaged, or mark them used. Those of the body.
 pub(super) fn mark_claimed(blocks: &mut impl Blocks, run: Run) -> Result<()> {
     for (group, clusters) in parts(blocks.ground(), run.first, run.count)? {
         mark_used(blocks, group, clusters)?;
@@ -285,7 +286,7 @@ pub(super) fn mark_claimed(blocks: &mut impl Blocks, run: Run) -> Result<()> {
     Ok(())
 }
 
-/// Something of the groups of these blocks has become free.
+/// Blocks of these groups were freed: raises their bounds to the size of a group.
 fn raise(geometry: &Geometry, orders: &mut Option<Orders>, first: u64, end: u64) {
     let Some(orders) = orders else { return };
     let group = |block| geometry.group_of_block(Pblk(block)).map(|(group, _)| group.get());
@@ -295,7 +296,7 @@ fn raise(geometry: &Geometry, orders: &mut Option<Orders>, first: u64, end: u64)
     }
 }
 
-/// Whether a group lies below a limit, all of it.
+/// Whether a whole group lies below a limit.
 fn is_below(geometry: &Geometry, group: Group, limit: u64) -> bool {
     let end = geometry
         .group_first_block(group)
@@ -303,14 +304,14 @@ fn is_below(geometry: &Geometry, group: Group, limit: u64) -> bool {
     end.is_some_and(|end| end <= limit)
 }
 
-/// Blocks of clusters of a group.
+/// The blocks of a group's clusters.
 fn run_of(ground: &Ground, group: Group, clusters: &Range<u32>) -> Run {
     let size = u64::from(ground.superblock.geometry.cluster_blocks());
     let first = cluster_start(ground, group, clusters.start);
     Run { first, count: u64::from(clusters.end - clusters.start) * size }
 }
 
-/// All groups: the one that is nearest, those behind it, and those before it.
+/// All groups: the nearest one, those after it, then those before it.
 fn around(ground: &Ground, near: Group) -> impl Iterator<Item = Group> + use<> {
     let count = ground.superblock.geometry.group_count();
     let near = near.get().min(count);
@@ -324,7 +325,7 @@ fn cluster_start(ground: &Ground, group: Group, cluster: u32) -> Pblk {
     Pblk(start + u64::from(cluster) * u64::from(geometry.cluster_blocks()))
 }
 
-/// The clusters of each group that a run touches.
+/// The clusters that a run touches, by group.
 fn parts(ground: &Ground, first: Pblk, count: u64) -> Result<Vec<(Group, Range<u32>)>> {
     let geometry = &ground.superblock.geometry;
     let outside =
@@ -390,13 +391,13 @@ impl Space for Allocator {
     }
 }
 
-/// Groups as they are once runs were given back, and the blocks that are free then: first and end.
+/// Groups after runs were freed, and the freed blocks: first and end.
 struct Returned {
     changed: BTreeMap<Group, Changed>,
     held: Vec<(u64, u64)>,
 }
 
-/// What giving back makes of the groups. One run that is wrong leaves them all as they were.
+/// The groups after freeing these runs. If one run is wrong, none is freed.
 fn returned(blocks: &impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<Returned> {
     let of = |error| match error {
         Error::Corrupt(corrupt) => corrupt.in_inode(ino).into(),
@@ -417,7 +418,7 @@ fn returned(blocks: &impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<Retu
     Ok(Returned { changed, held })
 }
 
-/// Whether runs of blocks of an inode could be given back: changes nothing.
+/// Checks that runs of blocks of an inode could be freed. Changes nothing.
 ///
 /// # Errors
 /// As of [`Space::give_back`].

@@ -1,13 +1,13 @@
-//! The free space of a volume, for all who change it at once.
+//! The free space of a volume, shared by all concurrent changes.
 //!
-//! Two locks for all. The *account* says what is whose: what is free, promised, claimed, waits for a commit. Who looks
-//! for blocks holds it. The *groups* are the bitmaps and descriptors: whoever reads, changes and stores one holds that
-//! lock meanwhile. Who marks blocks that are his already needs the second one only, so nobody who claims or promises
-//! waits for checksums. They come after map locks and before buffers, and the account comes first.
+//! There are two locks. The *account* records which blocks are free, promised, claimed, or wait for a commit; a search
+//! for blocks holds it. The *groups* lock covers bitmaps and descriptors while one is read, changed and stored. Marking
+//! claimed blocks takes the second one only, so a claim or a promise never waits for checksums. Both rank after map
+//! locks and before buffers, and the account before the groups.
 //!
-//! # What is promised
-//! A conversion must not find the volume full: the data is there already. So what it may need for nodes of the map is
-//! promised before the data is sent ([`FreeSpace::promise`]), and nobody else gets it.
+//! # Promises
+//! A conversion must not run out of space, since its data is already written. So the map blocks it may need are
+//! promised before the data is sent ([`FreeSpace::promise`]), and nobody else gets them.
 
 use super::Space;
 use super::claims::Windows;
@@ -26,13 +26,13 @@ use std::sync::Arc;
 use uext4_ondisk::ext4::Timestamp;
 use uext4_ondisk::{Group, Ino, Pblk};
 
-/// See the module.
+/// The free space of a volume.
 pub(crate) struct FreeSpace {
     account: Mutex<Account>,
     pub(super) groups: Groups,
 }
 
-/// Bitmaps and descriptors of all groups. It comes after the account.
+/// Lock of the bitmaps and descriptors of all groups. Ranks after the account.
 #[derive(Default)]
 pub(super) struct Groups(Mutex<()>);
 
@@ -42,29 +42,29 @@ impl Groups {
     }
 }
 
-/// In clusters.
+/// Counts, in clusters.
 pub(super) struct Account {
     allocator: Allocator,
     windows: Windows,
-    /// Free by the bitmaps, from the descriptors as they were at open.
+    /// Free according to the bitmaps; starts with the sum of the descriptors at open.
     free: u64,
     promised: u64,
-    /// Not for the data of files.
+    /// Reserved: not for file data.
     set_aside: u64,
 }
 
 impl Account {
-    /// What may be taken by somebody to whom nothing is promised.
+    /// Clusters available to a caller without a promise.
     pub(super) fn available(&self, ground: &Ground) -> u64 {
         self.free.saturating_sub(self.kept(ground)).saturating_sub(self.promised)
     }
 
-    /// The same for the data of files: less what is set aside.
+    /// The same for file data: without the reserved clusters.
     pub(super) fn available_for_data(&self, ground: &Ground) -> u64 {
         self.available(ground).saturating_sub(self.set_aside)
     }
 
-    /// Clusters that are free on the volume and nobody may take: they wait for a commit or are claimed.
+    /// Clusters that are free on the volume but unavailable: they wait for a commit or are claimed.
     fn kept(&self, ground: &Ground) -> u64 {
         let size = u64::from(ground.superblock.geometry.cluster_blocks());
         (self.allocator.held_blocks() + self.allocator.claimed_blocks()) / size
@@ -74,7 +74,7 @@ impl Account {
         &mut self.windows
     }
 
-    /// As [`Allocator::claim`]; counted by [`Account::available`] from then on.
+    /// As [`Allocator::claim`]; [`Account::available`] subtracts the run from then on.
     pub(super) fn claim_run(&mut self, blocks: &impl Blocks, wish: &Wish) -> Result<Run> {
         self.allocator.claim(blocks, wish)
     }
@@ -84,7 +84,7 @@ impl Account {
         self.allocator.unclaim(run);
     }
 
-    /// Claimed blocks are marked used.
+    /// Records that claimed blocks are marked used.
     pub(super) fn took_claimed(&mut self, ground: &Ground, run: Run) {
         self.allocator.took_claimed(run);
         self.taken(run.count / u64::from(ground.superblock.geometry.cluster_blocks()));
@@ -96,7 +96,7 @@ impl Account {
 }
 
 impl FreeSpace {
-    /// Free space as it was when the volume was opened.
+    /// Free space as of the open.
     pub(crate) fn new(ground: &Ground) -> Arc<FreeSpace> {
         let size = u64::from(ground.superblock.geometry.cluster_blocks());
         let set_aside = if ground.uses_reserved { 0 } else { set_aside(&ground.superblock) / size };
@@ -105,11 +105,11 @@ impl FreeSpace {
         Arc::new(FreeSpace { account: Mutex::new(account), groups: Groups::default() })
     }
 
-    /// As [`Allocator::allocate`], of what is neither promised to others nor set aside. Leaves `spare` clusters, which
-    /// a map may need for what is allocated.
+    /// As [`Allocator::allocate`], from blocks that are neither promised to others nor reserved. Leaves `spare`
+    /// clusters, which the map may need for the new blocks.
     ///
     /// # Errors
-    /// As there.
+    /// As of [`Allocator::allocate`].
     pub(crate) fn allocate(&self, blocks: &mut impl Blocks, wish: &Wish, spare: u64) -> Result<Run> {
         let size = u64::from(blocks.ground().superblock.geometry.cluster_blocks());
         let mut account = self.account.lock();
@@ -124,7 +124,7 @@ impl FreeSpace {
         Ok(run)
     }
 
-    /// Makes an inode: the first free one of the group of `near`, or of one behind it.
+    /// Creates an inode: the first free one in the group of `near`, or in a later one.
     ///
     /// # Errors
     /// [`Error::NoSpace`] if none is free; as of [`inode::make`].
@@ -146,12 +146,12 @@ impl FreeSpace {
         draft: &mut Draft,
         now: Timestamp,
     ) -> Result<()> {
-        // The descriptor that counts it counts blocks too.
+        // The descriptor counts free inodes and free blocks.
         let _groups = self.groups.lock();
         inode::free(blocks, draft, now)
     }
 
-    /// Whether an inode could be freed, as far as its group says: changes nothing.
+    /// Checks in the group that an inode could be freed. Changes nothing.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it is free, or bitmap and descriptor are damaged; those of the body.
@@ -160,7 +160,7 @@ impl FreeSpace {
         check_inode_used(blocks, ino)
     }
 
-    /// Keeps so many clusters for who holds the result.
+    /// Reserves clusters for the holder of the result.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
@@ -168,7 +168,8 @@ impl FreeSpace {
         self.promise_in(self.account.lock(), ground, clusters).ok_or(Error::NoSpace)
     }
 
-    /// The same if nothing has to be waited for: neither the lock, which is held over reads of metadata, nor a commit.
+    /// The same, or `None` if it would have to wait: for the lock, which is held over reads of metadata, or for a
+    /// commit.
     pub(crate) fn try_promise(self: &Arc<Self>, ground: &Ground, clusters: u64) -> Option<Promise> {
         self.promise_in(self.account.try_lock()?, ground, clusters)
     }
@@ -186,7 +187,7 @@ impl FreeSpace {
         Some(Promise { space: Arc::clone(self), clusters })
     }
 
-    /// Whether runs of blocks of an inode could be given back: changes nothing.
+    /// Checks that runs of blocks of an inode could be freed. Changes nothing.
     ///
     /// # Errors
     /// As of [`Space::give_back`].
@@ -196,12 +197,11 @@ impl FreeSpace {
         check_give_back(blocks, ino, runs)
     }
 
-    /// Discards what is free in a group and lies in a range of blocks, run by run, and returns the blocks. Runs shorter
-    /// than `minimum` are left alone. Nobody gets a block of the group meanwhile; blocks that wait for a commit are not
-    /// free.
+    /// Discards the free blocks of a group in a range, run by run, and returns their number. Skips runs shorter than
+    /// `minimum`. No block of the group is allocated meanwhile; blocks that wait for a commit do not count as free.
     ///
     /// # Errors
-    /// Those of the group's descriptor and bitmap, and of the device: some may be discarded then.
+    /// Those of the group's descriptor and bitmap, and of the device, after which some blocks may be discarded.
     pub(crate) fn trim_group(
         &self,
         ground: &Ground,
@@ -214,8 +214,8 @@ impl FreeSpace {
         trim::group(&mut account.allocator, ground, group, range, minimum)
     }
 
-    /// A file maps these blocks no more, and keeps others of their clusters. No bitmap tells of them, but until the
-    /// change is durable they carry nothing else: [`FreeSpace::holds_part`]. Each run is shorter than a cluster.
+    /// Records blocks that a file no longer maps, in clusters of which it keeps others. No bitmap shows them, but they
+    /// must not be reused before the change is durable: [`FreeSpace::holds_part`]. Each run is shorter than a cluster.
     ///
     /// # Errors
     /// Those of the body.
@@ -226,28 +226,28 @@ impl FreeSpace {
         self.account.lock().allocator.hold_parts(blocks, parts)
     }
 
-    /// Whether some of these blocks were given up by the file that has their clusters, and a commit releases them.
+    /// Whether the file that uses their clusters has unmapped some of these blocks, and a commit must release them.
     pub(crate) fn holds_part(&self, first: Pblk, count: u64) -> bool {
         self.account.lock().allocator.holds_part(first, count)
     }
 
-    /// What was given back in these runs may be handed out again: the transaction that freed it is durable.
+    /// Makes freed blocks in these runs available: the transaction that freed them is durable.
     pub(crate) fn release(&self, runs: impl Iterator<Item = (u64, u64)>) {
         let mut account = self.account.lock();
         runs.for_each(|(first, count)| account.allocator.release(first, count));
     }
 
-    /// Whether something was given back that a commit would release.
+    /// Whether there are freed blocks that a commit would release.
     pub(crate) fn awaits_commit(&self) -> bool {
         self.account.lock().allocator.held_blocks() > 0
     }
 
-    /// For the blocks of a map: of what is not promised to others …
+    /// Source of map blocks, limited to those not promised to others …
     pub(crate) fn open(&self) -> Nodes<'_> {
         Nodes { space: self, promised: false }
     }
 
-    /// … or by somebody to whom they are promised.
+    /// … or for the holder of a promise.
     pub(crate) fn promised(&self) -> Nodes<'_> {
         Nodes { space: self, promised: true }
     }
@@ -257,7 +257,7 @@ impl FreeSpace {
     }
 }
 
-/// Clusters that nobody else gets.
+/// Clusters reserved for the holder.
 pub struct Promise {
     space: Arc<FreeSpace>,
     clusters: u64,
@@ -269,7 +269,7 @@ impl Drop for Promise {
     }
 }
 
-/// How an edit of a map gets its blocks.
+/// Allocates and frees the blocks of a map edit.
 pub(crate) struct Nodes<'s> {
     space: &'s FreeSpace,
     promised: bool,

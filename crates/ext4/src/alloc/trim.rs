@@ -1,4 +1,4 @@
-//! The device is told what is free. It may do with that what it likes: what was discarded is never taken for zeros.
+//! Discards free blocks on the device. Discarded blocks have undefined contents: they are never assumed to be zero.
 
 use super::bits::free_runs;
 use super::group::{descriptor, sound_block_bitmap};
@@ -9,7 +9,7 @@ use crate::ground::state::Ground;
 use std::ops::Range;
 use uext4_ondisk::{Group, Pblk};
 
-/// See [`super::shared::FreeSpace::trim_group`]: the caller holds the lock of `allocator`.
+/// As [`super::shared::FreeSpace::trim_group`]; the caller holds the lock of `allocator`.
 pub(super) fn group(
     allocator: &mut Allocator,
     ground: &Ground,
@@ -24,7 +24,7 @@ pub(super) fn group(
         return Ok(0);
     }
     let (_, mut bitmap) = sound_block_bitmap(&blocks, group)?;
-    // System zones, what waits for a commit, and a last cluster that goes on behind the volume.
+    // System zones, blocks that wait for a commit, and a last cluster that reaches past the end of the volume.
     allocator.mask(ground, group, u64::MAX, &mut bitmap);
     let log = geometry.cluster_log();
     let mut discarded = 0;
@@ -45,8 +45,8 @@ fn discard(ground: &Ground, first: u64, blocks: u64) -> Result<()> {
     Ok(ground.cache.device().discard(first * size, blocks * size)?)
 }
 
-/// Tells the device of runs of blocks that a durable transaction freed and nobody can have yet. Best effort: a device
-/// that does not take it keeps what it has.
+/// Discards runs of blocks that a durable transaction freed and that are not available yet. Best effort: ignores errors
+/// of the device.
 pub(crate) fn discard_freed(ground: &Ground, runs: impl Iterator<Item = (u64, u64)>) {
     let mut runs: Vec<(u64, u64)> = runs.collect();
     runs.sort_unstable();
