@@ -1,5 +1,4 @@
-//! Parts of the on-disk format that the calls of this crate take or give: numbers of blocks and inodes, the superblock,
-//! feature flags.
+//! The parts of the on-disk format in this crate's API: block and inode numbers, the superblock, feature flags.
 
 pub use uext4_ondisk::ext4::{
     Compat, DefaultMountOptions, ENCODING_UTF8_12_1, ErrorLog, ErrorRecord, Features, Geometry,

@@ -1,4 +1,4 @@
-//! What a volume tells of its journal and of its recovery.
+//! Reports about a volume's journal and its recovery.
 
 pub use uext4_buffer::Error as BufferError;
 pub use uext4_jbd2::{

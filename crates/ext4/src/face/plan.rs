@@ -1,4 +1,4 @@
-//! The decision of one read or write, as [`File::explain`](crate::File::explain) gives it and the executor follows it.
+//! The plan of a read or write, as reported by [`File::explain`](crate::File::explain) and followed by the executor.
 
 pub use uext4_iomap::MapKind;
 pub use uext4_iomap::plan::{

@@ -1,4 +1,4 @@
-//! The asynchronous face: one queue per thread.
+//! Asynchronous I/O: one queue per thread.
 
 use crate::face::file::File;
 use crate::face::shape::{Fallocate, fallocate};
@@ -12,10 +12,10 @@ use std::time::Duration;
 use uext4_blockdev::{Buffer, BufferPool, QueueFacts};
 use uext4_iomap::{Engine, FileSlot, RawQueue, ReadFlags, WriteFlags};
 
-/// One finished request: tag, bytes or error, and the memory back.
+/// One finished request: its tag, bytes or error, and its buffers.
 pub type Completion = uext4_iomap::Completion<Error>;
 
-/// Completions handed out by one call.
+/// Completions returned by one call.
 pub type Completions<'q> = std::vec::Drain<'q, Completion>;
 
 /// An I/O queue of a volume. One thread uses it; it may move to another between calls unless it is owner-driven.
@@ -25,16 +25,16 @@ pub type Completions<'q> = std::vec::Drain<'q, Completion>;
 pub struct IoQueue {
     inner: uext4_iomap::IoQueue<Ext4>,
     engine: Arc<Engine<Ext4>>,
-    // The last field: what is freed has no user in the queue any more.
+    // Must be the last field: the inodes it frees then have no user in the queue.
     _after: FreeLeft,
 }
 
-/// Frees the files without a name whose last user the queue was.
+/// Frees unlinked files whose last user was this queue.
 struct FreeLeft(Arc<Engine<Ext4>>);
 
 impl Drop for FreeLeft {
     fn drop(&mut self) {
-        // What cannot be freed waits.
+        // If freeing fails, it is retried later.
         let _waits = self.0.fs().files().free_left();
     }
 }
@@ -49,8 +49,8 @@ impl Volume {
         Ok(IoQueue { inner, _after: FreeLeft(engine.clone()), engine })
     }
 
-    /// A queue straight to the device, for measuring what the file system costs. Writing through it can
-    /// destroy the volume.
+    /// A queue directly on the device, to measure what the file system costs. Writing through it can destroy the
+    /// volume.
     pub fn raw_queue(&self, options: QueueOptions) -> Result<RawQueue> {
         options.check()?;
         let pool = BufferPool::new(options.buffer_bytes)?;
@@ -62,11 +62,10 @@ impl IoQueue {
     /// Attaches a file to this queue.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the file belongs to another volume: its blocks mean nothing on this queue's
-    /// device.
+    /// [`Error::Invalid`] if the file belongs to another volume: its blocks are not on this queue's device.
     pub fn attach(&mut self, file: &File) -> Result<FileSlot> {
         if !file.is_of(&self.engine) {
-            return Err(Error::Invalid("the file belongs to another volume than the queue".into()));
+            return Err(Error::Invalid("the file and the queue belong to different volumes".into()));
         }
         self.inner.attach(file.open_file())
     }
@@ -74,7 +73,7 @@ impl IoQueue {
     /// Detaches a file; its pending requests finish first.
     pub fn detach(&mut self, slot: FileSlot) -> Result<()> {
         self.inner.detach(slot)?;
-        // What cannot be freed waits.
+        // If freeing fails, it is retried later.
         let _waits = self.engine.fs().files().free_left();
         Ok(())
     }
@@ -82,7 +81,7 @@ impl IoQueue {
     /// A buffer of `length` bytes in the queue's memory, aligned to 4096. Contents are unspecified.
     ///
     /// # Errors
-    /// More than eight times [`QueueOptions::buffer_bytes`] and 256 MiB in all; with
+    /// More memory in all than the larger of eight times [`QueueOptions::buffer_bytes`] and 256 MiB; with
     /// [`register_buffers`](QueueOptions::register_buffers) required, memory that the kernel does not register.
     pub fn buffer(&self, length: usize) -> Result<Buffer> {
         self.inner.buffer(length)
@@ -121,13 +120,13 @@ impl IoQueue {
         self.inner.write(slot, pos, buffer, flags, tag)
     }
 
-    /// Reads into several buffers, one after another in the file: as one device request for each run of blocks where
-    /// the device takes several buffers (files and block devices), as one for each buffer otherwise.
+    /// Reads into several buffers that are consecutive in the file: with one device request for each run of blocks if
+    /// the device takes several buffers (files and block devices), else with one for each buffer.
     pub fn readv(&mut self, slot: FileSlot, pos: u64, buffers: Vec<Buffer>, tag: u64) -> Result<()> {
         self.inner.readv(slot, pos, buffers, tag)
     }
 
-    /// Writes several buffers, one after another in the file, as [`IoQueue::readv`] reads.
+    /// Writes several buffers that are consecutive in the file, as [`IoQueue::readv`] reads.
     pub fn writev(
         &mut self,
         slot: FileSlot,
@@ -139,25 +138,24 @@ impl IoQueue {
         self.inner.writev(slot, pos, buffers, flags, tag)
     }
 
-    /// `fdatasync` of the file, queued behind what completed before.
+    /// `fdatasync` of the file; covers requests that completed before.
     pub fn sync_data(&mut self, slot: FileSlot, tag: u64) -> Result<()> {
         self.inner.sync_data(slot, tag)
     }
 
-    /// `fsync` of the file, queued behind what completed before.
+    /// `fsync` of the file; covers requests that completed before.
     pub fn sync_all(&mut self, slot: FileSlot, tag: u64) -> Result<()> {
         self.inner.sync_all(slot, tag)
     }
 
-    /// Gives the `length` bytes from `pos` on blocks that read as zeros, where there are holes; the file grows to the
-    /// end of the range ([`Fallocate::Allocate`]). It waits until nothing of the file is in flight, and is done when
-    /// it returns; its completion carries no bytes, or the errors of [`File::fallocate`].
+    /// Allocates zeroed blocks for the holes in the `length` bytes from `pos` on; the file grows to the end of the
+    /// range ([`Fallocate::Allocate`]). It drains the file's requests first, and is done when it returns; its
+    /// completion carries no bytes, or the errors of [`File::fallocate`].
     pub fn allocate(&mut self, slot: FileSlot, pos: u64, length: u64, tag: u64) -> Result<()> {
         self.fallocate(slot, Fallocate::Allocate, pos, length, tag)
     }
 
-    /// As [`IoQueue::allocate`]: the range reads as zeros afterwards, its whole blocks are freed
-    /// ([`Fallocate::Punch`]).
+    /// As [`IoQueue::allocate`], but makes the range read as zeros and frees its whole blocks ([`Fallocate::Punch`]).
     pub fn discard(&mut self, slot: FileSlot, pos: u64, length: u64, tag: u64) -> Result<()> {
         self.fallocate(slot, Fallocate::Punch, pos, length, tag)
     }
@@ -175,12 +173,12 @@ impl IoQueue {
         self.inner.change(slot, tag, |open, held| fallocate(engine, open, held, mode, pos, length))
     }
 
-    /// Sends what was queued.
+    /// Sends queued requests to the device.
     pub fn submit(&mut self) -> Result<usize> {
         self.inner.submit()
     }
 
-    /// Waits for `count` completions (or all that are in flight) and delivers every one that is there.
+    /// Waits for `count` completions (or all requests in flight) and returns every one available.
     pub fn wait(&mut self, count: usize) -> Result<Completions<'_>> {
         self.inner.wait(count)
     }
@@ -190,7 +188,7 @@ impl IoQueue {
         self.inner.wait_timeout(timeout)
     }
 
-    /// Delivers what is there, without waiting.
+    /// Returns available completions without waiting.
     pub fn poll(&mut self) -> Result<Completions<'_>> {
         self.inner.poll()
     }
@@ -200,13 +198,13 @@ impl IoQueue {
         self.inner.pending()
     }
 
-    /// What the kernel and device granted of the options.
+    /// Which of the options the kernel and device granted.
     pub fn facts(&self) -> QueueFacts {
         self.inner.facts()
     }
 
-    /// A descriptor for event loops, where the device has one. It signals completions of the device only: what needs no
-    /// device request (holes, mapped memory) completes without a signal. So [`poll`](IoQueue::poll) once after
+    /// A descriptor for event loops, if the device has one. It signals completions of the device only: requests without
+    /// a device request (holes, mapped memory) complete without a signal. So [`poll`](IoQueue::poll) once after
     /// submitting, before the loop sleeps. Poll the descriptor, do not read from it.
     pub fn eventfd(&mut self) -> Result<Option<OwnedFd>> {
         self.inner.eventfd()

@@ -1,4 +1,4 @@
-//! What a volume can be opened by: text in the device grammar, or a path of this machine.
+//! Ways to name a volume's device: text in the device grammar, or a path of this machine.
 
 use crate::ground::error::Result;
 use std::borrow::Cow;
@@ -14,12 +14,12 @@ use uext4_blockdev::spec::DeviceSpec;
 /// | [`Path`], [`PathBuf`], [`OsStr`], [`OsString`] | the path of an image file or block device, byte by byte |
 /// | [`DeviceSpec`] | itself: any path with options or another engine |
 ///
-/// References, boxes and [`Cow`]s of these are read as what they hold.
+/// References, boxes and [`Cow`]s of these work the same.
 ///
-/// **Text is grammar, everything else is a path.** In text `:/`, `?`, `&`, `%` and what looks like a scheme mean
-/// something: `"a%20b.img"` is the file `a b.img`. A path means its bytes, whatever they are, UTF-8 or not: it is what
-/// a directory listing or a file dialog gave, and must never open another file. So a program that takes devices from
-/// its user passes text, and one that has a file name passes a path: `Volume::open(Path::new(name), …)`.
+/// **Text is grammar, everything else is a path.** In text, `:/`, `?`, `&`, `%` and anything like a scheme have a
+/// meaning: `"a%20b.img"` is the file `a b.img`. A path is taken byte for byte, UTF-8 or not: it came from a directory
+/// listing or a file dialog, and must never open another file. So a program that takes devices from its user passes
+/// text, and one that has a file name passes a path: `Volume::open(Path::new(name), …)`.
 ///
 /// ```
 /// use std::path::{Path, PathBuf};

@@ -9,27 +9,27 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An option, or several together, make no sense or are not supported; the text names them. Nothing was written.
+    /// An option, or a combination of them, is invalid or not supported; the text names it. Nothing was written.
     #[error("{0}")]
     Option(String),
-    /// There is too little room for what was asked. Nothing was written.
+    /// There is too little room for the request. Nothing was written.
     #[error("{have} are too few: {reason}")]
     TooSmall {
-        /// Bytes or blocks that there are.
+        /// Bytes or blocks available.
         have: String,
-        /// For what.
+        /// What they are too few for.
         reason: String,
     },
-    /// There is more room than the features or the format can count. Nothing was written.
+    /// The size exceeds what the features or the format can count. Nothing was written.
     #[error("too large: {0}")]
     TooLarge(String),
-    /// The device holds something already; the text says what. Nothing was written.
+    /// The device already holds something; the text says what. Nothing was written.
     #[error("{0}")]
     Occupied(String),
-    /// Somebody uses the device, or it cannot be looked at. Nothing was written.
+    /// The device is in use, or cannot be read. Nothing was written.
     #[error(transparent)]
     Device(#[from] VolumeError),
-    /// The device failed while it was written. There is no new volume on it; what it held before is gone, unless
+    /// The device failed while it was written. There is no new volume on it, and its old contents are gone, unless
     /// nothing could be written at all.
     #[error("the device failed, and there is no new volume on it: {0}")]
     Failed(VolumeError),
@@ -47,13 +47,13 @@ impl Error {
         }
     }
 
-    /// Whether it was asked wrongly: a usage error.
+    /// Whether the request was wrong: a usage error.
     pub fn is_usage(&self) -> bool {
         matches!(self, Error::Option(_)) || matches!(self, Error::Device(error) if error.is_usage())
     }
 }
 
-/// What the format cannot hold: sizes that were not found impossible before.
+/// A value that the format cannot hold and earlier checks did not catch.
 impl From<uext4_ondisk::EncodeError> for Error {
     fn from(error: uext4_ondisk::EncodeError) -> Self {
         Error::Option(error.to_string())

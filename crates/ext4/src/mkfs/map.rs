@@ -1,4 +1,4 @@
-//! The maps of the files that a new volume has: where their blocks are, and the 60 bytes of the inode that say so.
+//! The maps of a new volume's own files: their blocks, and the 60 bytes of the inode that lead to them.
 
 use super::error::{Error, Result};
 use super::space::Space;
@@ -9,12 +9,12 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{Lblk, Pblk};
 
-/// Blocks of a file, in order.
+/// A file's blocks, in order.
 #[derive(Debug)]
 pub(super) struct Mapped {
-    /// Physical runs: first block, blocks.
+    /// Physical runs: first block, number of blocks.
     pub(super) runs: Vec<(u64, u64)>,
-    /// What the inode says.
+    /// The inode's `i_block`.
     pub(super) i_block: [u8; I_BLOCK_SIZE],
     /// Blocks of the map itself, with their contents.
     pub(super) nodes: BTreeMap<u64, Vec<u8>>,
@@ -35,7 +35,7 @@ pub(super) fn full() -> Error {
     Error::TooSmall { have: "the volume's blocks".into(), reason: "its own files do not fit".into() }
 }
 
-/// Takes `count` blocks at `goal` or behind, in runs as they come.
+/// Takes `count` blocks at `goal` or later, in as few runs as come.
 fn take(space: &mut Space, goal: u64, count: u64) -> Result<Vec<(u64, u64)>> {
     let (mut runs, mut left, mut goal): (Vec<(u64, u64)>, u64, u64) = (Vec::new(), count, goal);
     while left > 0 {
@@ -47,7 +47,7 @@ fn take(space: &mut Space, goal: u64, count: u64) -> Result<Vec<(u64, u64)>> {
     Ok(runs)
 }
 
-/// An extent tree over `count` new blocks. `seed`: of the inode's checksums, if there are any.
+/// An extent tree over `count` new blocks. `seed`: the inode's checksum seed, if there are checksums.
 pub(super) fn extents(
     space: &mut Space,
     goal: u64,
@@ -78,7 +78,7 @@ pub(super) fn extents(
     let capacity = usize::from(block_capacity(block));
     let mut indexes = Vec::new();
     for leaf in list.chunks(capacity) {
-        // In front of the file if there is room, so that it lies in one piece.
+        // Before the file if there is room, so that the file stays contiguous.
         let before = mapped.runs.first().map_or(0, |(start, _)| start.saturating_sub(1));
         let (node, _) = space.run(before, 1).ok_or_else(full)?;
         space.place(node, 1);
@@ -100,7 +100,7 @@ pub(super) fn extents(
     Ok(mapped)
 }
 
-/// A map of pointers over `count` new blocks: each block of pointers lies in front of what it leads to.
+/// A map of pointers over `count` new blocks: each pointer block precedes the blocks it leads to.
 pub(super) fn pointers(space: &mut Space, goal: u64, count: u64, block: u32) -> Result<Mapped> {
     let layout = IndirectLayout::new(block);
     let mut mapped = Mapped::new(Vec::new());
@@ -111,13 +111,13 @@ pub(super) fn pointers(space: &mut Space, goal: u64, count: u64, block: u32) -> 
         goal = start + 1;
         Ok::<u64, Error>(start)
     };
-    // The blocks of pointers on the way to the block before, the one that leads to data last.
+    // The pointer blocks on the path to the previous block; the last one points to data.
     let mut way: Vec<(u32, u64)> = Vec::new();
     for number in 0..count {
         let path =
             u32::try_from(number).ok().and_then(|number| layout.path(Lblk(number))).ok_or_else(full)?;
         let depth = path.depth();
-        // What this way shares with the one before stays.
+        // Keep what this path shares with the previous one.
         let root = path.root_index();
         if depth > 0 {
             for level in (1..=depth).rev() {

@@ -1,4 +1,4 @@
-//! What a device holds before it is formatted: an owner elsewhere, or something worth a question.
+//! Checks what a device holds before it is formatted: another owner, or contents to keep.
 
 use super::error::{Error, Result};
 use crate::ground::error::Error as VolumeError;
@@ -12,7 +12,7 @@ use uext4_blockdev::Device;
 /// use by another node.
 ///
 /// # Errors
-/// [`Error::Occupied`]; that of reading the device.
+/// [`Error::Occupied`]; those of reading the device.
 pub fn refuse_occupied(device: &dyn Device) -> Result<()> {
     check(device, false)
 }
@@ -21,7 +21,7 @@ pub fn refuse_occupied(device: &dyn Device) -> Result<()> {
 pub(super) fn check(device: &dyn Device, force: bool) -> Result<()> {
     let found = match read_superblock(device) {
         Ok(superblock) => {
-            // Whatever else the block says: a living owner would write over the new volume.
+            // Even with `force`: an active owner would write over the new volume.
             mmp::refuse_shared(device, &superblock, &VolumeOptions::read_only())?;
             let label = superblock.label().escape_ascii().to_string();
             match label.as_str() {

@@ -1,17 +1,17 @@
-//! Which blocks are taken, as runs: a volume of any size has few of them when it is made.
+//! The blocks taken so far, as runs: a new volume of any size has few of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use uext4_ondisk::Group;
 use uext4_ondisk::ext4::Geometry;
 
-/// The blocks of a volume that is being laid out.
+/// The space of a volume that is being laid out.
 pub(super) struct Space {
-    /// Taken runs: first block to the block behind. None touches another.
+    /// Taken runs: first block to the first block after the run. No two of them touch.
     runs: BTreeMap<u64, u64>,
     geometry: Geometry,
-    /// Blocks that are taken together: those of a cluster, from [`Space::in_clusters`] on.
+    /// Blocks that are taken together: a cluster's, after [`Space::in_clusters`].
     grain: u64,
-    /// Groups in which more was taken than follows from the geometry.
+    /// Groups in which more was taken than the geometry implies.
     touched: BTreeSet<u32>,
 }
 
@@ -28,13 +28,13 @@ impl Space {
         self.geometry.blocks_count()
     }
 
-    /// The end of the taken run that `[start, start + count)` meets, if it meets one.
+    /// The end of the taken run that overlaps `[start, start + count)`, if any.
     fn met(&self, start: u64, count: u64) -> Option<u64> {
         let (_, &end) = self.runs.range(..start + count).next_back()?;
         (end > start).then_some(end)
     }
 
-    /// Takes blocks that the geometry itself gives away.
+    /// Takes blocks whose place the geometry implies.
     pub(super) fn take(&mut self, start: u64, count: u64) {
         if count == 0 {
             return;
@@ -49,8 +49,8 @@ impl Space {
         self.runs.insert(start, end);
     }
 
-    /// Takes blocks for something placed, whole clusters of them. Their groups' bitmaps no longer follow from the
-    /// geometry.
+    /// Takes whole clusters of blocks for something that was placed. The bitmaps of their groups no longer follow from
+    /// the geometry.
     pub(super) fn place(&mut self, start: u64, count: u64) {
         let (low, high) = (start / self.grain * self.grain, (start + count).next_multiple_of(self.grain));
         self.take(low, high - low);
@@ -61,7 +61,7 @@ impl Space {
         }
     }
 
-    /// From now on clusters are taken, and whatever is taken in part is taken whole.
+    /// From now on whole clusters are taken; partly taken ones become taken.
     pub(super) fn in_clusters(&mut self) {
         self.grain = u64::from(self.geometry.cluster_blocks());
         let grain = self.grain;
@@ -71,8 +71,8 @@ impl Space {
         }
     }
 
-    /// The first place for `count` blocks that begins at `start` or behind, and before `finish`. Blocks in front of the
-    /// first group are nobody's.
+    /// The first place for `count` blocks that begins at or after `start`, and before `finish`. Blocks before the first
+    /// group are unused.
     pub(super) fn search(&self, start: u64, finish: u64, count: u64) -> Option<u64> {
         let mut at = start.max(self.first());
         loop {
@@ -87,7 +87,7 @@ impl Space {
         }
     }
 
-    /// The first free run at `goal` or behind, or else from the volume's start: at most `most` blocks.
+    /// The first free run at or after `goal`, or else from the volume's start: at most `most` blocks.
     pub(super) fn run(&self, goal: u64, most: u64) -> Option<(u64, u64)> {
         let goal = (goal / self.grain * self.grain).max(self.first());
         self.run_from(goal, most).or_else(|| self.run_from(self.first(), most))
@@ -98,7 +98,7 @@ impl Space {
         while let Some(end) = self.met(at, 1) {
             at = end;
         }
-        // A cluster that the volume's end cuts is not used.
+        // A last cluster that the volume's end cuts is not used.
         let end = self.end() / self.grain * self.grain;
         let next = self.runs.range(at..).next().map_or(end, |(&start, _)| start).min(end);
         (at < next).then(|| (at, most.min(next - at)))
@@ -139,7 +139,7 @@ impl Space {
         all - taken
     }
 
-    /// Whether more was taken in a group than follows from the geometry.
+    /// Whether more was taken in a group than the geometry implies.
     pub(super) fn is_touched(&self, group: Group) -> bool {
         self.touched.contains(&group.get())
     }

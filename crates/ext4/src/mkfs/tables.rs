@@ -1,11 +1,11 @@
-//! Where bitmaps and inode tables lie: with `flex_bg` those of sixteen groups together, else each in its group.
+//! Places bitmaps and inode tables: with `flex_bg` those of sixteen groups together, else each in its own group.
 
 use super::error::{Error, Result};
 use super::space::Space;
 use uext4_ondisk::Group;
 use uext4_ondisk::ext4::Geometry;
 
-/// Where the metadata of one group lies.
+/// Locations of one group's metadata.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tables {
     pub(super) block_bitmap: u64,
@@ -13,25 +13,26 @@ pub(super) struct Tables {
     pub(super) inode_table: u64,
 }
 
-/// How the tables are spread.
+/// How the tables are distributed.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Spread {
-    /// Each group has its own. Bitmaps are shifted by so many blocks from group to group, over the disks of a stripe.
+    /// Each group has its own. Bitmaps are shifted by this many blocks from group to group, to spread them over the
+    /// disks of a stripe.
     Own { stride: u64 },
-    /// Together, by 2 to this power of groups.
+    /// Together, for 2 to this power groups.
     Flex(u8),
     /// All at the start of the volume.
     Packed,
 }
 
-/// Takes superblocks, descriptors and what is reserved behind them, then places the tables of all groups.
+/// Takes superblocks, descriptors and the blocks reserved after them, then places the tables of all groups.
 pub(super) fn place(geometry: &Geometry, spread: Spread, space: &mut Space) -> Result<Vec<Tables>> {
     for group in geometry.groups() {
         let first = first_block(geometry, group);
         space.take(first, u64::from(geometry.base_metadata_blocks(group)));
     }
     if geometry.first_data_block() == 0 {
-        // With blocks of 1 KiB the superblock is in block 1, and block 0 is nobody's.
+        // With blocks of 1 KiB the superblock is in block 1, and block 0 is unused.
         space.take(0, geometry.superblock_position().0.get() + 1);
         let front = u64::from(geometry.base_metadata_blocks(Group(0)));
         space.take(geometry.superblock_position().0.get(), front);
@@ -139,13 +140,13 @@ impl Placer<'_> {
         let first = Group(group.get() / size * size);
         let last = Group((group.get() | (size - 1)).min(self.geometry.group_count() - 1));
         let groups = last.get() - first.get() + 1;
-        // A group that is alone leaves room for those that a growing volume puts beside it.
+        // A single group leaves room for the groups that join it when the volume grows.
         let apart = u64::from(if groups == 1 { size } else { groups });
         Flex { first, last, apart }
     }
 
-    /// Places `count` blocks right behind those of the group before, or else where those of all groups that follow
-    /// have room too, `offset` blocks behind the first free one.
+    /// Places `count` blocks right after those of the previous group, or else `offset` blocks after the first place
+    /// where those of all following groups fit too.
     fn beside(
         &mut self,
         flex: &Flex,
