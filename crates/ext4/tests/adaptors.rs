@@ -1,4 +1,4 @@
-//! The library among users of `std::io`: errors, and files with a position.
+//! The library in programs that use `std::io`: errors, and files with a position.
 
 use crate::common;
 
@@ -16,7 +16,7 @@ use uext4::{Error, OpenOptions, Volume, VolumeOptions};
 use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Scratch, needs, oracle};
 
-/// What the library said, out of what std carries.
+/// The library's error inside a std error.
 #[track_caller]
 fn inner(error: &io::Error) -> &Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
@@ -36,7 +36,7 @@ fn positions_end_where_the_kernels_do() {
     }
     assert!(cursor.seek(SeekFrom::End(-(TAIL_SIZE as i64) - 1)).is_err());
     assert!(cursor.seek(SeekFrom::End(i64::MAX)).is_err(), "the end and the most behind it");
-    // Behind the end is a place like any other: there is nothing to read.
+    // A position past the end is valid: reads there return nothing.
     let mut buf = [7; 1000];
     for pos in [TAIL_SIZE, TAIL_SIZE + 1, 1 << 40, far - 999, far - 5, far] {
         assert_eq!(cursor.seek(SeekFrom::Start(pos)).unwrap(), pos);
@@ -48,7 +48,7 @@ fn positions_end_where_the_kernels_do() {
     assert_eq!(buf, [7; 1000]);
 }
 
-/// What a program that knows only `std::io` meets.
+/// How a program sees errors that knows only `std::io`.
 fn in_std(volume: &Volume, path: &str, write: bool) -> io::Result<u64> {
     let options = OpenOptions::new().read(true).write(write);
     let file = volume.open_file(path, options)?;
@@ -78,7 +78,7 @@ fn errors_become_those_of_std_and_stay_what_they_are() {
         assert_eq!(error.to_string(), inner(&error).to_string());
         assert!(error.downcast::<Error>().is_ok(), "the error itself comes out again");
     }
-    // std has no stable name for these kinds: they are what std says of the number.
+    // std has no stable name for these kinds: compare with std's own conversion of the errno.
     let loops = in_std(&volume, "/loop", false).unwrap_err();
     assert_eq!((loops.kind(), inner(&loops).errno()), (io::Error::from_raw_os_error(40).kind(), 40));
     let mode = volume.open_file("/data", read_only()).unwrap().cursor().write(b"x").unwrap_err();
@@ -119,7 +119,7 @@ fn lines_are_read_and_blocks_rewritten_through_std() {
     model[4095..][..text.len()].copy_from_slice(text.as_bytes());
     let mut cursor = writer.into_inner().unwrap();
     assert_eq!(cursor.position(), 4095 + text.len() as u64);
-    // A clone goes its own way, and a cursor knows its file.
+    // A clone moves on its own, and a cursor knows its file.
     let mut other = cursor.clone();
     cursor.rewind().unwrap();
     assert_eq!(other.stream_position().unwrap(), 4095 + text.len() as u64);
@@ -145,11 +145,11 @@ fn lines_are_read_and_blocks_rewritten_through_std() {
 #[test]
 fn what_cannot_be_overwritten_is_refused_whole_and_moves_nothing() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
-    // Nothing is allocated on a volume that has no journal and was not left cleanly.
+    // A volume without a journal that was not unmounted cleanly allocates nothing.
     let image = not_left_cleanly();
     let device = image.device();
     let volume = open_rw(device.clone());
-    // Over the end, behind it, into unwritten blocks, into a hole.
+    // Across the end, past it, into unwritten blocks, into a hole.
     for (path, pos, length) in [
         ("/tail", TAIL_SIZE - 10, 11),
         ("/tail", TAIL_SIZE, 1),
@@ -164,12 +164,12 @@ fn what_cannot_be_overwritten_is_refused_whole_and_moves_nothing() {
         assert_eq!((error.kind(), cursor.position()), (ErrorKind::Unsupported, pos), "{path}");
         assert_eq!(cursor.write(&[]).unwrap(), 0, "nothing to write is written");
     }
-    // Behind the furthest position there is no byte to write.
+    // No byte can be written past the largest position.
     let mut cursor = volume.open_file("/tail", read_write()).unwrap().cursor();
     cursor.seek(SeekFrom::Start(i64::MAX as u64)).unwrap();
     assert_eq!(inner(&cursor.write(&[1]).unwrap_err()).errno(), 22);
     assert_unchanged(&image, &*device);
-    // Refused by how the file was opened.
+    // Refused because of how the file was opened.
     let mut reader = open_ro(device.clone()).open_file("/data", read_only()).unwrap().cursor();
     assert!(matches!(inner(&reader.write(b"x").unwrap_err()), Error::BadMode("writing")));
     let write_only = OpenOptions::new().write(true);

@@ -1,5 +1,5 @@
-//! Direct writes that allocate, convert and extend, against a model: bytes, sizes, e2fsck, and what is there after a
-//! crash, recovered by us and by e2fsck.
+//! Direct writes that allocate, convert and extend, against a model: bytes, sizes, e2fsck, and the state after a crash,
+//! recovered by us and by e2fsck.
 
 use crate::common;
 
@@ -12,7 +12,7 @@ use uext4::{Error, Fallocate, File, QueueOptions, Volume, WriteFlags};
 use uext4_testkit::device::LateDevice;
 use uext4_testkit::{Need, Rng, Scratch, needs, oracle, with_kernel};
 
-/// Sizes of blocks, and other arguments of mke2fs.
+/// Block sizes, and other arguments of mke2fs.
 const VOLUMES: [(u32, &[&str]); 9] = [
     (4096, &[]),
     (1024, &[]),
@@ -26,7 +26,7 @@ const VOLUMES: [(u32, &[&str]); 9] = [
 ];
 
 const PATHS: [&str; 4] = ["/data", "/tail", "/mixed", "/sparse"];
-/// Files do not get longer.
+/// Largest size of a file.
 const MOST: u64 = 2 << 20;
 
 fn play(image: &Image, seed: u64) -> Play {
@@ -94,7 +94,7 @@ fn a_volume_that_was_only_looked_at_is_left_as_it_was() {
     common::assert_unchanged(&image, &*device);
 }
 
-/// What is written here the kernel reads, clean and from a dirty log, and goes on with; then we read that.
+/// The kernel reads what we wrote, from a clean volume and from a dirty log, and adds to it; then we read that.
 #[test]
 fn root_the_kernel_takes_turns_with_us() {
     needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -129,7 +129,7 @@ fn root_the_kernel_takes_turns_with_us() {
             });
             let image = Image::load(&path);
             assert_eq!(contents(&PATHS, image.device()), after, "{block} {args:?}, {how}: after the kernel");
-            // On top of what the kernel wrote, we go on, and it looks again.
+            // We go on after the kernel's changes, and it checks again.
             let volume = Volume::open(&path, uext4::VolumeOptions::read_write()).unwrap();
             for (name, model) in PATHS.iter().zip(&mut after) {
                 let file = volume.open_file(name, read_write()).unwrap();
@@ -147,8 +147,8 @@ fn root_the_kernel_takes_turns_with_us() {
     }
 }
 
-/// Each write in the middle of an unwritten extent divides it, which takes blocks of the map. On a volume that is full
-/// but for a few blocks such a write fails before anything is sent, or is done; none ends the volume.
+/// A write in the middle of an unwritten extent splits it, which takes map blocks. On a volume with only a few free
+/// blocks such a write either fails before any data is sent, or succeeds; none aborts the volume.
 #[test]
 fn conversions_on_a_full_volume_fail_early_or_succeed() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -192,8 +192,8 @@ fn conversions_on_a_full_volume_fail_early_or_succeed() {
     }
 }
 
-/// A write is in flight whose conversion divides an extent under a full root, and others take every block that they
-/// can get.
+/// While a write is in flight whose conversion splits an extent under a full root, others allocate every block they can
+/// get.
 #[test]
 fn a_conversion_gets_what_was_promised_to_its_write() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));

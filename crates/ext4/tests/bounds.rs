@@ -1,4 +1,4 @@
-//! Sizes that no honest volume has are refused before they cost time or memory.
+//! Sizes that are impossible on a sound volume are refused before they cost time or memory.
 
 use uext4::{Error, Volume, VolumeOptions};
 use uext4_testkit::needs;
@@ -31,10 +31,10 @@ fn a_directory_larger_than_its_volume_is_corrupt_at_once() {
 fn a_journal_larger_than_its_volume_is_corrupt_at_once() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let (_dir, image) = volume_with_size("<8>", "0x40000000");
-    // Without the bound the error is another one, after a walk to the first hole.
+    // Without the bound the error would be another one, after a walk to the first hole.
     let error = Volume::open(&image, VolumeOptions::read_write()).err().expect("a refusal");
     assert!(error.to_string().contains("more than the volume has"), "{error}");
-    // Nothing waits in it, so reading goes on, with the same note.
+    // The log is empty, so reading works, with the same note.
     let volume = Volume::open(&image, VolumeOptions::read_only()).unwrap();
     let damage = volume.info().recovery.journal_damage.expect("a note");
     assert!(damage.contains("more than the volume has"), "{damage}");

@@ -1,5 +1,5 @@
-//! Case-folded directories: each name is found under all its spellings and under no other. That the names lie
-//! where their hash says is e2fsck's word.
+//! Case-folded directories: each name is found under all its spellings and under no other. e2fsck checks that the names
+//! lie where their hash says.
 
 use crate::common;
 
@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use uext4::{Error, Volume, VolumeOptions};
 use uext4_testkit::{Need, VolumeBuilder, needs};
 
-/// A name as stored, other spellings of it, and what looks alike but is another name.
+/// A name as stored, other spellings of it, and similar ones that are other names.
 type Family = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 const FAMILIES: [Family; 16] = [
@@ -28,7 +28,7 @@ const FAMILIES: [Family; 16] = [
     ("ﬃ ligature", &["FFI LIGATURE", "ﬀI Ligature"], &["fi ligature"]),
     ("ᾼ", &["\u{3B1}\u{3B9}", "ᾳ", "ΑΙ"], &["α"]),
     ("日本語", &["日本\u{FEFF}語"], &["日本"]),
-    // Pairs of letters younger than the table: both names may stand side by side.
+    // Pairs of letters newer than the table: both names may coexist.
     ("\u{A7C7} young", &["\u{A7C7} YOUNG"], &["\u{A7C6} young"]),
     ("\u{A7C8} young", &["\u{A7C8} Young"], &["\u{A7DC}"]),
 ];
@@ -56,7 +56,7 @@ fn find(volume: &Volume, name: &[u8]) -> uext4::Result<uext4::Ino> {
     volume.resolve(OsStr::from_bytes(&in_dir(name)), false)
 }
 
-/// Every name is an inode of its own, so finding another one shows.
+/// Every name leads to its own inode, so finding a wrong one is noticed.
 fn assert_spellings(volume: &Volume) {
     for (name, same, other) in FAMILIES {
         for n in (0..EACH).step_by(9) {
@@ -80,8 +80,8 @@ fn every_spelling_is_found_through_the_tree() {
     let mut image = folded(&names, true, &[]);
     let device = image.device();
     assert_spellings(&open_rw(device.clone()));
-    // A name that is there costs the tree; one that is not costs the directory, as old kernels may have put it
-    // anywhere.
+    // Finding an existing name costs a walk down the tree; a missing one costs the whole directory, since old kernels
+    // may have put it anywhere.
     for (name, same, _) in FAMILIES {
         for spelling in same {
             let (found, blocks) = look_up_cold(&device, &in_dir(&numbered(spelling, 50)));
@@ -90,7 +90,7 @@ fn every_spelling_is_found_through_the_tree() {
     }
     let (missing, blocks) = look_up_cold(&device, b"/dir/none");
     assert!(missing.is_err() && blocks > 40, "{blocks}");
-    // The volume says that no such kernel ever wrote it.
+    // The volume states that no such kernel ever wrote it.
     image.patch_superblock(|superblock| superblock[ENCODING_FLAGS] = 2);
     assert_all_found(&image, &names, &[b"none".to_vec(), b"\xFF".to_vec()], 7);
     assert_spellings(&open_ro(image.device()));
@@ -102,7 +102,7 @@ fn every_spelling_is_found_without_a_tree() {
     let image = folded(&stored(), false, &[]);
     let volume = open_ro(image.device());
     assert_spellings(&volume);
-    // `.` with an ignored character is no way to the directory itself.
+    // `.` with an ignored character does not lead to the directory itself.
     for name in ["\u{200D}.", ".\u{AD}.", "\u{200D}"] {
         assert!(matches!(find(&volume, name.as_bytes()), Err(Error::NotFound)));
     }
@@ -123,7 +123,7 @@ fn names_that_are_not_utf8_are_opaque_or_invalid() {
     assert!(matches!(find(&volume, b"BAD\xFFNAME"), Err(Error::NotFound)));
     find(&volume, b"FINE").unwrap();
 
-    // Strict: names that are not UTF-8 cannot be there, and asking for one is an error.
+    // Strict: names that are not UTF-8 cannot exist, and looking one up is an error.
     let image = folded(&names[1..2], false, &["encoding=utf8-12.1", "encoding_flags=strict"]);
     let volume = open_ro(image.device());
     let error = find(&volume, &names[0]).unwrap_err();

@@ -1,5 +1,5 @@
-//! Writes that allocate, convert and extend, under power cuts. What was acknowledged as durable is there in every
-//! state, recovered by us and by e2fsck; what was not is old, new or zero; what was in free blocks is never seen.
+//! Writes that allocate, convert and extend, under power cuts. In every state, recovered by us and by e2fsck,
+//! acknowledged data is there; other data is old, new or zero; and the contents of free blocks are never exposed.
 
 use crate::common;
 
@@ -16,10 +16,10 @@ use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
 const UNIT: u64 = 512;
 const SIZE: u64 = 12 << 20;
 const PATHS: [&str; 3] = ["/a", "/b", "/old"];
-/// Bytes of `/old`, of pattern 7; the others are empty.
+/// Bytes of `/old`, with pattern 7; the other files are empty.
 const OLD: u64 = 50_000;
 
-/// A volume whose free blocks are full of garbage, with a log that is small enough to come round.
+/// A volume with garbage in its free blocks, and a log small enough to wrap around.
 fn image(args: &[&str]) -> Image {
     let tree = Scratch::new(SIZE);
     for (path, size) in PATHS.into_iter().zip([0, 0, OLD]) {
@@ -28,7 +28,7 @@ fn image(args: &[&str]) -> Image {
     garbage_volume(SIZE, tree.path(), &[&["-b", "1024", "-J", "size=1"], args].concat())
 }
 
-/// A write, said before it begins. Its bytes are those of pattern `number`.
+/// A write, announced before it begins. Its bytes are those of pattern `number`.
 #[derive(Debug, Clone)]
 struct Begun {
     number: u64,
@@ -37,7 +37,7 @@ struct Begun {
     length: u64,
 }
 
-/// These writes have been acknowledged as durable, and the size that their file had then.
+/// Writes that have been acknowledged as durable, and the size of their file then.
 struct Acknowledged {
     writes: Vec<Begun>,
     file: usize,
@@ -62,7 +62,7 @@ impl Scene {
         Scene { handle, volume, files, rng: Rng::new(seed), number: 100, waiting: Vec::new() }
     }
 
-    /// Queued into holes of `/a`, and not sent before a write of `/b` has been committed.
+    /// Queues writes into holes of `/a`, which are sent only after a write to `/b` has been committed.
     fn around_a_commit(&mut self, start: u64) {
         let mut queue = self.volume.queue(QueueOptions::depth(4)).unwrap();
         let slot = queue.attach(&self.files[0]).unwrap();
@@ -90,7 +90,7 @@ impl Scene {
         begun
     }
 
-    /// At the end, behind it, or over what is there.
+    /// At the end, past it, or over existing data.
     fn choose(&mut self) -> (usize, u64, u64) {
         let file = self.rng.below(self.files.len() as u64) as usize;
         let size = self.files[file].size();
@@ -133,7 +133,7 @@ impl Scene {
         self.acknowledge(file, durable);
     }
 
-    /// Several at once into one part of a file, durable one by one.
+    /// Several concurrent writes to one part of a file, each durable on its own.
     fn queued(&mut self) {
         let file = self.rng.below(2) as usize;
         let mut queue = self.volume.queue(QueueOptions::depth(4)).unwrap();
@@ -158,7 +158,7 @@ impl Scene {
     }
 }
 
-/// What each unit of the files may hold: pattern numbers, 0 for zeros, the newest acknowledged one first.
+/// The permitted contents of each unit of the files: pattern numbers, 0 for zeros, the newest acknowledged one first.
 fn allowed(state: &State<'_>) -> HashMap<(usize, u64), Vec<u64>> {
     let durable: Vec<u64> =
         state.marks::<Acknowledged>().flat_map(|mark| &mark.writes).map(|begun| begun.number).collect();
@@ -176,7 +176,7 @@ fn allowed(state: &State<'_>) -> HashMap<(usize, u64), Vec<u64>> {
     allowed
 }
 
-/// Whether these bytes at `pos` are pattern `number`; of pattern 7 all behind the size of `/old` is zero.
+/// Whether these bytes at `pos` are pattern `number`; pattern 7 is zero past the size of `/old`.
 fn is(bytes: &[u8], number: u64, pos: u64) -> bool {
     let mut expected = vec![0; bytes.len()];
     if number > 0 {
@@ -249,7 +249,7 @@ fn what_was_acknowledged_survives_every_power_cut() {
     }
 }
 
-/// A commit comes between the blocks of a write and its data: what was in them before is not seen.
+/// A commit between a write's allocation and its data must not expose the old contents of the blocks.
 #[test]
 fn a_commit_in_the_middle_of_a_write_shows_nothing_of_it() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -264,8 +264,8 @@ fn a_commit_in_the_middle_of_a_write_shows_nothing_of_it() {
     }
 }
 
-/// An extending write finds the volume full, and forces a commit that releases what another file gave back: with a part
-/// of its blocks behind the size.
+/// An extending write finds the volume full, and forces a commit that releases another file's freed blocks, while some
+/// of its own blocks already lie past the size.
 #[test]
 fn a_commit_in_the_middle_of_an_extension_leaves_no_block_behind_the_size() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -279,7 +279,7 @@ fn a_commit_in_the_middle_of_an_extension_leaves_no_block_behind_the_size() {
         scene.files[1].sync_all().unwrap();
         scene.handle.reset().unwrap();
         scene.files[1].set_len(full / 2).unwrap();
-        // More than is left, and less than was given back.
+        // More than is free, and less than was freed.
         let begun = scene.begin(0, 0, full / 4);
         let bytes = patterned(begun.number, 0, begun.length as usize);
         assert_eq!(scene.files[0].write_at(&bytes, 0).unwrap(), bytes.len());
@@ -306,7 +306,7 @@ fn a_commit_in_the_middle_of_an_extension_leaves_no_block_behind_the_size() {
     }
 }
 
-/// So many commits that the log comes round, and blocks go home.
+/// Enough commits to wrap the log around, so that blocks are written home.
 #[test]
 fn a_log_that_comes_round_loses_nothing() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -317,7 +317,7 @@ fn a_log_that_comes_round_loses_nothing() {
     states(&scene, "allocate-round", 2000);
 }
 
-/// The power goes again while a volume is recovered and closed: the next open finds all that was acknowledged.
+/// A second power cut while a volume is recovered and closed: the next open finds all acknowledged data.
 #[test]
 fn a_power_cut_in_the_middle_of_recovery_loses_nothing() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -341,17 +341,17 @@ fn a_power_cut_in_the_middle_of_recovery_loses_nothing() {
     }
 }
 
-/// An extending write over what is preallocated in many pieces is converted in several handles, and the log is so full
-/// that a commit comes between them: the size has followed what is converted, and nothing else.
+/// An extending write over many preallocated pieces is converted in several handles, and the log is so full that a
+/// commit comes between them: the size covers exactly what is converted.
 #[test]
 fn a_commit_in_the_middle_of_a_conversion_shows_no_zeros_behind_it() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
     let mut parts = 0;
-    // How many names fill a transaction is the journal's business.
+    // How many names fill a transaction depends on the journal.
     for names in (700..1100).step_by(40) {
         let mut scene = Scene::new(&image(&[]), names, true);
         let blocks = 2000;
-        // In turns, so that no piece goes on from another.
+        // Alternating, so that no piece continues another.
         for at in (0..blocks).map(|block| block << 10) {
             for file in &scene.files[..2] {
                 file.fallocate(Fallocate::KeepSize, at, 1024).unwrap();

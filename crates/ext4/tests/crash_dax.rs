@@ -1,5 +1,5 @@
-//! Appends to files in mapped memory under power cuts. The medium may tear a write every 8 bytes. Blocks behind the end
-//! are not zeroed before the data comes, so each byte that a crash leaves visible must be one that was written.
+//! Appends to files in mapped memory under power cuts. The medium may tear a write every 8 bytes. Blocks past the end
+//! are not zeroed before the data is copied, so every byte that a crash exposes must be a written one.
 
 use crate::common;
 
@@ -16,7 +16,7 @@ const SIZE: u64 = 12 << 20;
 const BLOCK: u64 = 1024;
 const PATHS: [&str; 2] = ["/a", "/b"];
 
-/// So many bytes of a file are durable.
+/// This many bytes of a file are durable.
 struct Durable {
     file: usize,
     size: u64,
@@ -30,7 +30,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Two empty files. The volume is in use already, because the mark of that is no part of an append.
+    /// Two empty files. The volume is already marked as in use, so that the appends do not include that write.
     fn new(args: &[&str]) -> Scene {
         let tree = Scratch::new(SIZE);
         for path in PATHS.iter().chain([&"/first"]) {
@@ -49,13 +49,13 @@ impl Scene {
         Scene { handle, before_write, volume, files }
     }
 
-    /// Writes so many bytes behind the end of a file.
+    /// Writes this many bytes past the end of a file.
     fn append(&self, file: usize, length: u64, flags: WriteFlags) {
         let size = self.files[file].size();
         self.write(file, size, length, flags);
     }
 
-    /// Each byte of a file is that of its pattern, however often it is written.
+    /// Each byte of a file follows its pattern, however often it is written.
     fn write(&self, file: usize, pos: u64, length: u64, flags: WriteFlags) {
         let bytes = patterned(file as u64 + 1, pos, length as usize);
         assert_eq!(self.files[file].write_any_at(&bytes, pos, flags).unwrap() as u64, length);
@@ -64,7 +64,7 @@ impl Scene {
         }
     }
 
-    /// The next write of data finds the other file changed, and that change is committed first.
+    /// Changes the other file and commits that change right before the next data write.
     fn commits_before_data(&self, file: usize) {
         let (changed, handle) = (self.files[file].clone(), self.handle.clone());
         *self.before_write.lock().unwrap() = Some(Box::new(move || {
@@ -92,8 +92,8 @@ fn check(state: &State<'_>, volume: &Volume) -> Result<(), String> {
     Ok(())
 }
 
-/// Shows all states to `check`, recovered by us, and those to e2fsck as well that `each` says. A commit block that is
-/// torn in the middle of a sector counts as damage of the log (`docs/internals/journal.md`): e2fsck recovers that one.
+/// Passes all states to `check`, recovered by us, and every `each`th one recovered by e2fsck too. A commit block torn
+/// in the middle of a sector counts as damage of the log (`docs/internals/journal.md`): e2fsck recovers that one.
 fn enumerate(scene: &Scene, options: &Options, each: usize) -> Report {
     let scratch = Scratch::new(2 * SIZE);
     let path = scratch.file("state.img");
@@ -120,7 +120,7 @@ fn enumerate(scene: &Scene, options: &Options, each: usize) -> Report {
         }
         state.save(&path);
         let repaired = oracle::e2fsck(&path, &["-fy"]);
-        // Data behind the size would be made visible by a greater size.
+        // A larger size would expose data past the size.
         if repaired.status > 1 || repaired.output.contains("i_size") {
             return Err(format!("e2fsck: {repaired:?}"));
         }
@@ -146,19 +146,19 @@ fn a_crash_in_an_append_to_mapped_memory_shows_written_bytes_only() {
             match round % 4 {
                 0 => scene.append(file, blocks, WriteFlags::DSYNC),
                 1 => scene.append(file, blocks, WriteFlags::empty()),
-                // Over blocks that are unwritten already, from in front of the end.
+                // Over blocks that are already unwritten, starting before the end.
                 2 if !pointers => {
                     let size = scene.files[file].size();
                     let start = size / BLOCK * BLOCK;
                     scene.files[file].fallocate(Fallocate::KeepSize, start, 16 * BLOCK).unwrap();
                     scene.append(file, blocks + 3 * BLOCK, WriteFlags::empty());
                 }
-                // Any bytes: the rest of the last block is zeroed.
+                // Unaligned: the rest of the last block is zeroed.
                 _ => scene.append(file, rng.below(3000) + 1, WriteFlags::empty()),
             }
-            // A commit comes between what this append does to the metadata and its data.
+            // A commit comes between this append's metadata changes and its data.
             if !pointers {
-                // (The zeros of a map of pointers are written inside a handle, where nothing may commit.)
+                // (With block pointers the zeros are written inside a handle, where no commit can come.)
                 scene.commits_before_data(file);
             }
             scene.append(1 - file, blocks, WriteFlags::empty());

@@ -1,8 +1,8 @@
-//! Named scenarios under power cuts: what users do to files, each on a layout of its own, with a log that comes round.
-//! In every state, recovered by us and by e2fsck, the volume is without fault, what was acknowledged as durable is
-//! there, and nothing that is not the files'.
+//! Named scenarios under power cuts: typical uses of files, each on its own layout, with a log that wraps around. In
+//! every state, recovered by us and by e2fsck, the volume is sound, acknowledged data is there, and files contain
+//! nothing but their own data.
 //!
-//! `make crash` runs them for as long as it is told, each round with another seed and other layouts.
+//! `make crash` runs them for a given time, each round with another seed and other layouts.
 
 use crate::common;
 pub mod layouts;
@@ -20,16 +20,16 @@ use uext4_testkit::device::{CrashDevice, CrashEvent, CrashHandle, CrashOptions};
 use uext4_testkit::rng::mix;
 use uext4_testkit::{KernelMount, LoopOptions, Need, VolumeBuilder, needs, oracle};
 
-/// States of each scenario, unless the environment says how many.
+/// States of each scenario, unless the environment sets another number.
 const STATES: usize = 420;
-/// Of so many states e2fsck looks at one.
+/// e2fsck checks one in this many states.
 const EACH: usize = 16;
 
-/// A scenario: its volume, what is there before, and what is done while the power may go.
+/// A scenario: its volume, the initial files, and the operations during which the power may fail.
 struct Scenario {
     name: &'static str,
     layout: Layout,
-    /// Whether it works on other layouts as well.
+    /// Whether it supports other layouts too.
     anywhere: bool,
     before: fn(&mut Scene, Layout),
     during: fn(&mut Scene, Layout),
@@ -44,7 +44,7 @@ impl Scenario {
         assert!(options.only.is_some() || report.images > 20, "{report}");
     }
 
-    /// What the seed of the environment, or 1, makes of it.
+    /// Plays the scenario with the seed of the environment, or 1.
     fn play(&self) -> (Scene, CrashHandle, Options) {
         let options = Options::new(self.name, 1).at_most(STATES);
         let salt = self.name.bytes().fold(7, |salt, byte| mix(salt ^ u64::from(byte)));
@@ -72,11 +72,11 @@ impl Scenario {
         (scene, handle, options)
     }
 
-    /// What is done is cut by a power failure, and so is the recovery from it: that is what is shown.
+    /// Cuts the power during the operations, and again during the recovery: the states of the second cut are checked.
     fn run_recovery(self) {
         needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
         let (scene, handle, options) = self.play();
-        // All that was written is there, as a cut may leave it.
+        // Keep everything that was written, as a cut may.
         let dirty = Image::of(&**scene.volume.device());
         let log = handle.log().unwrap();
         let marks = log.events.iter().filter_map(|event| match event {
@@ -101,7 +101,7 @@ fn recover(dirty: &Image, ledger: &Ledger, options: &Options) {
     assert!(options.only.is_some() || report.images > 20, "{report}");
 }
 
-/// A test for each: its name, its layout, whether a seed may choose another, what is there before, what is done.
+/// Defines a test for each scenario: name, layout, whether a seed may choose another layout, initial files, operations.
 macro_rules! plays {
     ($($name:ident: $layout:ident $anywhere:literal, $before:ident, $during:ident;)*) => {
         mod power_cut_in {
@@ -159,7 +159,7 @@ plays! {
     clusters_are_freed: CLUSTERS false, in_pieces, orphans;
 }
 
-/// The power goes again while the volume is recovered and what has no name is freed.
+/// A second power cut while the volume is recovered and unlinked files are freed.
 #[test]
 fn power_cut_in_recovery() {
     let (name, layout, anywhere) = ("recovery", SMALL, true);
@@ -172,7 +172,7 @@ fn power_cut_while_orphans_are_processed() {
     Scenario { name, layout, anywhere, before: plays::in_pieces, during: plays::orphans }.run_recovery();
 }
 
-/// What the kernel left: files without a name in the orphan file, more than it holds in one block of slots.
+/// Left by the kernel: unlinked files in the orphan file, more than fit into one block of slots.
 #[test]
 fn root_power_cut_while_an_orphan_file_is_processed() {
     needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -211,7 +211,7 @@ fn root_power_cut_while_an_orphan_file_is_processed() {
     recover(&dirty, &ledger, &Options::new("orphan_file", 1).at_most(STATES));
 }
 
-/// The ledger that all the scenarios rely on, itself.
+/// Tests the ledger that all scenarios rely on.
 #[test]
 fn a_ledger_tells_what_may_be_there() {
     let begun = |bytes: Option<&[u8]>| {

@@ -1,5 +1,5 @@
-//! Durable overwrites of written blocks under power cuts: what was acknowledged is there in every state, the rest is
-//! old or new by device blocks, and the volume stays clean.
+//! Durable overwrites of written blocks under power cuts: acknowledged data is there in every state, other data is old
+//! or new by device block, and the volume stays clean.
 
 use crate::common;
 
@@ -19,7 +19,7 @@ use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
 
 const BLOCK: u64 = 512;
 
-/// A write, said before it begins. Its bytes are those of pattern `number`.
+/// A write, announced before it begins. Its bytes are those of pattern `number`.
 #[derive(Debug, Clone)]
 struct Begun {
     number: u64,
@@ -31,7 +31,7 @@ struct Begun {
 /// These writes have been acknowledged as durable.
 struct Acknowledged(Vec<Begun>);
 
-/// A volume on a crash device, and what was written and not yet acknowledged.
+/// A volume on a crash device, and the writes not yet acknowledged.
 struct Scene {
     handle: CrashHandle,
     volume: Volume,
@@ -51,11 +51,11 @@ impl Scene {
         self.volume.open_file(path, read_write()).unwrap()
     }
 
-    /// Chooses a write and says so.
+    /// Chooses and announces a write.
     fn begin(&mut self) -> Begun {
         let (path, size) = *self.rng.pick(&[("/data", DATA_SIZE), ("/frag", FRAG_SIZE)]);
         let length = *self.rng.pick(&[512, 1536, 4096, 12_288]);
-        // In a small part of the file, so that writes meet.
+        // In a small part of the file, so that writes overlap.
         let pos = self.rng.below(((size - length) / BLOCK).min(100)) * BLOCK;
         self.begun += 1;
         let begun = Begun { number: self.begun, path, pos, length: length as usize };
@@ -76,7 +76,7 @@ impl Scene {
         self.acknowledge(vec![begun]);
     }
 
-    /// Plain writes; the last of them is followed by a sync of its file, which acknowledges that file's.
+    /// Plain writes; after the last one a sync of its file acknowledges those to that file.
     fn plain_and_sync(&mut self) {
         for _ in 0..3 {
             let begun = self.begin();
@@ -91,7 +91,7 @@ impl Scene {
         self.acknowledge(durable);
     }
 
-    /// Several at once through a queue, each of another part of a file; one of many pieces.
+    /// Several writes at once through a queue, each to another part of a file; one has many pieces.
     fn queued(&mut self) {
         let mut queue = self.volume.queue(QueueOptions::depth(4)).unwrap();
         let mut sent = HashMap::new();
@@ -119,7 +119,7 @@ impl Scene {
     }
 }
 
-/// What each block may hold: pattern numbers, from the newest acknowledged one on.
+/// The permitted contents of each block: pattern numbers, from the newest acknowledged one on.
 fn allowed(state: &State<'_>) -> HashMap<(&'static str, u64), Vec<u64>> {
     let mut allowed: HashMap<_, Vec<u64>> = HashMap::new();
     let blocks = |begun: &Begun| begun.pos / BLOCK..(begun.pos + begun.length as u64) / BLOCK;
@@ -165,7 +165,7 @@ fn enumerate(scene: &Scene, name: &str, states: usize) -> Report {
     assert_states(&scene.handle.log().unwrap(), &options, |state| {
         shown += 1;
         if shown % 100 == 1 {
-            // O_SYNC writes times, through the journal: what is in it counts.
+            // O_SYNC writes the times through the journal, so the log's contents count.
             let recovered = state.device();
             open_rw(recovered.clone()).close().map_err(|error| error.to_string())?;
             common::Image::of(&*recovered).save(&path);
@@ -194,7 +194,7 @@ fn acknowledged_overwrites_survive_every_power_cut() {
     }
 }
 
-/// A device that says it needs no flush although it does.
+/// A device that falsely claims to need no flush.
 #[derive(Debug)]
 struct Denying(CrashDevice);
 

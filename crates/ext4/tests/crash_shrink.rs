@@ -1,6 +1,6 @@
-//! Changes of size and blocks under power cuts. In every state, recovered by us and by e2fsck, the volume is without
-//! fault, and each byte of a file is what it was after one of the changes since the last sync, or zero; what was in
-//! free blocks is never seen.
+//! Changes of size and blocks under power cuts. In every state, recovered by us and by e2fsck, the volume is sound, and
+//! each byte of a file has its value after one of the changes since the last sync, or zero; the contents of free blocks
+//! are never exposed.
 
 use crate::common;
 
@@ -17,10 +17,10 @@ use uext4_testkit::{Need, Rng, Scratch, needs};
 const SIZE: u64 = 12 << 20;
 const PATHS: [&str; 2] = ["/a", "/b"];
 const MOST: u64 = 400_000;
-/// Bytes of a cluster of every layout here, or of several blocks.
+/// Bytes of a cluster in every layout here, or of several blocks.
 const CLUSTER: u64 = 8192;
 
-/// A volume whose free blocks are full of garbage, with a log that is small enough to come round.
+/// A volume with garbage in its free blocks, and a log small enough to wrap around.
 fn image(args: &[&str]) -> Image {
     let tree = Scratch::new(SIZE);
     for path in PATHS {
@@ -29,7 +29,7 @@ fn image(args: &[&str]) -> Image {
     garbage_volume(SIZE, tree.path(), &[&["-b", "1024", "-J", "size=1"], args].concat())
 }
 
-/// What a file holds after a change, said before it begins; or what is durable of it.
+/// The contents of a file after a change, announced before it begins; or its durable contents.
 struct Version {
     file: usize,
     bytes: Vec<u8>,
@@ -108,7 +108,7 @@ impl Scene {
         self.files[at].0.fallocate(mode, pos, end - pos).unwrap();
     }
 
-    /// What is written next lies elsewhere in the file before and after, so it waits for a sync.
+    /// Earlier and later writes have different places in the file, so sync first.
     fn shift(&mut self, at: usize, size: u64) {
         self.sync(at);
         let pos = self.rng.below(size / CLUSTER - 1) * CLUSTER;
@@ -144,7 +144,7 @@ fn check(state: &State<'_>, contents: &[Vec<u8>]) -> Result<(), String> {
             let what = if found[at] == GARBAGE { "what was in free blocks" } else { "something else" };
             return Err(format!("{path} holds {what} at byte {at}, of {} versions", versions.len()));
         }
-        // What is durable, and was not changed since, is there.
+        // Durable bytes that have not been changed since are there.
         if let [only] = versions
             && *found != only.bytes
         {
@@ -158,7 +158,7 @@ fn contents(volume: &Volume) -> Vec<Vec<u8>> {
     PATHS.iter().map(|path| read_all(&volume.open_file(path, read_only()).unwrap())).collect()
 }
 
-/// `each`: of so many states e2fsck looks at one.
+/// `each`: e2fsck checks one in this many states.
 fn states(scene: &Scene, name: &str, states: usize, each: usize) -> Report {
     let options = Options::new(name, 1).at_most(states);
     enumerate(&scene.handle, &options, each, |state, volume| check(state, &contents(volume)))
@@ -179,7 +179,7 @@ fn every_power_cut_leaves_a_sound_volume_and_known_bytes() {
     }
 }
 
-/// Changes that take many steps, while somebody else commits: the volume is sound between any two of them.
+/// Changes of many steps, while another thread commits: the volume is sound between any two steps.
 #[test]
 fn every_step_of_a_long_change_is_sound() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -212,7 +212,7 @@ fn every_step_of_a_long_change_is_sound() {
             scope.spawn(|| {
                 let (mut seen, mut since) = (0, Instant::now());
                 while !done.load(Ordering::Relaxed) {
-                    // A sync of nothing new is a flush, of which the log would be full.
+                    // A sync without changes is only a flush, which would fill the log.
                     let blocks = committer.metadata().blocks;
                     if blocks != seen || since.elapsed() > Duration::from_micros(100) {
                         committer.sync_data().unwrap();
@@ -235,7 +235,8 @@ fn every_step_of_a_long_change_is_sound() {
         let report = enumerate(&scene.handle, &options, 5, |state, volume| {
             let found = contents(volume);
             check(state, &found)?;
-            // What is left of a file that is being cut is as it was; its new last block may have its zeros already.
+            // The remaining part of a file being cut is unchanged; its new last block may already be zeroed past the
+            // new end.
             let mut same = found[0].iter().zip(&before).enumerate();
             let zeros = start + 5..start + 1024;
             match mode.is_some() || same.all(|(at, (now, then))| now == then || zeros.contains(&at)) {
@@ -247,8 +248,8 @@ fn every_step_of_a_long_change_is_sound() {
     }
 }
 
-/// A file gives up blocks of a cluster that it keeps, and gets them back before anything is durable: cut and made
-/// longer again, and punched and written again. A crash that undoes the first of both leaves what was there.
+/// A file frees blocks of a cluster that it keeps, and gets them back before anything is durable: truncated and
+/// extended again, and punched and written again. A crash that undoes the first step leaves the old contents.
 #[test]
 fn what_is_cut_from_a_kept_cluster_carries_nothing_else_before_the_commit() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));

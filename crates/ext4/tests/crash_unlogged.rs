@@ -1,8 +1,8 @@
-//! Volumes without a journal, under power cuts, kills and devices that fail. Nothing recovers them but e2fsck: it must
-//! make a clean volume of every state, with all in it that was durable, and nothing of what was in free blocks.
+//! Volumes without a journal, under power cuts, kills and device failures. Only e2fsck repairs them: it must make a
+//! clean volume of every state, with everything durable in it, and no contents of free blocks.
 //!
-//! A block of metadata is taken to reach the device as a whole or not at all: the device's blocks are as large here. A
-//! directory of which one sector is old and one is new has lost names, whoever wrote it without a journal.
+//! Metadata blocks are assumed to reach the device as a whole or not at all: the device's blocks are as large here. If
+//! a directory block is torn, names are lost, whatever wrote it without a journal.
 
 use crate::common;
 
@@ -16,7 +16,7 @@ use uext4_testkit::crash::{Options, assert_states};
 use uext4_testkit::device::{CrashDevice, CrashHandle, CrashOptions, Fault, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
-/// What free blocks are full of.
+/// The contents of free blocks.
 const GARBAGE: u8 = 0xEE;
 const SIZE: u64 = 12 << 20;
 const LAYOUTS: [&[&str]; 4] = [
@@ -26,7 +26,7 @@ const LAYOUTS: [&[&str]; 4] = [
     &["-b", "4096", "-O", "^has_journal,bigalloc", "-C", "16384"],
 ];
 
-/// A volume whose free blocks are full of garbage.
+/// A volume with garbage in its free blocks.
 fn image(args: &[&str]) -> Image {
     let scratch = Scratch::new(2 * SIZE);
     let (tree, path) = (scratch.file("tree"), scratch.file("volume.img"));
@@ -38,15 +38,15 @@ fn image(args: &[&str]) -> Image {
     Image::load(&path)
 }
 
-/// What all files hold that are durable from here on. Others may be anything of theirs.
+/// The contents of all files that are durable from here on. Others may have any of their versions.
 #[derive(Debug, Clone)]
 struct Durable(BTreeMap<String, Vec<u8>>);
 
-/// Files of which some are durable, and changes of others all the time.
+/// Files, some of them durable, while others keep changing.
 struct Scene {
     handle: CrashHandle,
     volume: Volume,
-    /// Not touched any more, once they are durable.
+    /// Durable, and no longer changed.
     kept: BTreeMap<String, Vec<u8>>,
     /// Changed again and again.
     others: BTreeMap<String, Vec<u8>>,
@@ -63,7 +63,7 @@ impl Scene {
         Scene { handle, volume, kept, others, rng: Rng::new(seed), number: 0 }
     }
 
-    /// Writes some pieces of a file, so that its map is not a simple one.
+    /// Writes some pieces of a file, so that its map is not trivial.
     fn fill(&mut self, path: &str) -> Vec<u8> {
         let file = self.volume.open_file(path, read_write().create(true)).unwrap();
         let mut model = read_all(&file);
@@ -79,7 +79,7 @@ impl Scene {
         model
     }
 
-    /// A new file, durable when this returns.
+    /// Creates a file that is durable when this returns.
     fn keep(&mut self) {
         let path = format!("/dir/kept-{}", self.number);
         let model = self.fill(&path);
@@ -88,14 +88,14 @@ impl Scene {
         self.handle.mark(Durable(self.kept.clone()));
     }
 
-    /// A new file of one write, durable when that returns; and one more, over what is written.
+    /// Creates a file with one durable write; and another write over it.
     fn keep_by_one_write(&mut self) {
         self.number += 1;
         let path = format!("/dir/at-once-{}", self.number);
         let file = self.volume.open_file(&path, read_write().create(true)).unwrap();
         for round in 0..2 {
             let bytes = patterned(self.number + round, 0, 8192);
-            // While it is written over it is neither.
+            // During an overwrite it has neither version.
             self.kept.remove(&path);
             self.handle.mark(Durable(self.kept.clone()));
             file.write_at_with(&bytes, 0, WriteFlags::DSYNC).unwrap();
@@ -127,7 +127,7 @@ impl Scene {
     }
 }
 
-/// Repairs a state with e2fsck, and says what is wrong with what is there then.
+/// Repairs a state with e2fsck, and returns what is wrong with the result.
 fn judge(path: &std::path::Path, durable: Option<&Durable>) -> Result<(), String> {
     let repaired = oracle::e2fsck(path, &["-fy"]);
     if repaired.status > 1 {
@@ -148,7 +148,7 @@ fn judge(path: &std::path::Path, durable: Option<&Durable>) -> Result<(), String
     for entry in volume.read_dir("/dir").unwrap() {
         let name = String::from_utf8_lossy(&entry.unwrap().name).into_owned();
         let path = format!("/dir/{name}");
-        // Blocks of 512 bytes of it: patterns have other bytes too.
+        // Whole blocks of 512 bytes of garbage, since patterns contain such bytes too.
         if !name.starts_with('.')
             && read(&path).unwrap().chunks(512).any(|part| part.iter().all(|b| *b == GARBAGE))
         {
@@ -183,7 +183,7 @@ fn what_is_durable_survives_every_power_cut_and_e2fsck() {
     }
 }
 
-/// The leaves of a large map are divided while other parts of the file are durable.
+/// Leaves of a large map split while other parts of the file are durable.
 #[test]
 fn a_map_that_grows_keeps_what_is_durable() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -200,7 +200,7 @@ fn a_map_that_grows_keeps_what_is_durable() {
     file.sync_all().unwrap();
     scene.handle.reset().unwrap();
     for round in 0..5 {
-        // Two blocks further on: between the durable ones, and next to none.
+        // Two blocks further on: between the durable ones, and adjacent to none.
         let start = scene.rng.below(count - 90);
         for number in start..start + 90 {
             let pos = number * 4096 + 2048;
@@ -225,8 +225,8 @@ fn a_map_that_grows_keeps_what_is_durable() {
     println!("{report}");
 }
 
-/// Nothing but the state of the superblock changes before somebody wants something durable: then the volume is not left
-/// cleanly, until it is closed.
+/// Until somebody needs durability, only the superblock's state changes: then the volume is marked as not clean, until
+/// it is closed.
 #[test]
 fn a_volume_in_use_says_so_and_changes_in_one_step() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -239,7 +239,7 @@ fn a_volume_in_use_says_so_and_changes_in_one_step() {
     common::assert_unchanged(&image, &*device);
     file.sync_all().unwrap();
     assert_eq!(state(), 0, "in use");
-    // Whoever is killed now leaves it to e2fsck: until then nothing is allocated.
+    // A kill now leaves the volume to e2fsck: until it has run, nothing is allocated.
     let killed = open_rw(Image::of(&*device).device());
     let refused = killed.open_file("/dir/other", read_write().create_new(true)).unwrap_err();
     assert!(matches!(&refused, Error::Incompatible { .. }), "{refused:?}");
@@ -254,7 +254,7 @@ fn a_volume_in_use_says_so_and_changes_in_one_step() {
     drop(file);
     volume.close().unwrap();
     assert_eq!(state(), 1);
-    // One that was not left cleanly before is not made clean by us.
+    // We do not mark a volume clean that was not clean before.
     let mut dirty = Image::of(&*device);
     dirty.patch_superblock(|superblock| superblock[0x3a] &= !1);
     let device = dirty.device();
@@ -262,8 +262,7 @@ fn a_volume_in_use_says_so_and_changes_in_one_step() {
     common::assert_unchanged(&dirty, &*device);
 }
 
-/// The device fails at any write or flush of a run: the volume takes no changes from then on, and what was durable is
-/// there after e2fsck.
+/// Any write or flush of a run fails: the volume takes no changes from then on, and durable data is there after e2fsck.
 #[test]
 fn a_device_that_fails_loses_nothing_durable() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -282,7 +281,7 @@ fn a_device_that_fails_loses_nothing_durable() {
                 break;
             }
             handle.clear();
-            // Either the data of one write failed, and all goes on, or the volume is aborted for good.
+            // Either one write's data failed, and the volume goes on, or it is aborted for good.
             let after =
                 volume.open_file("/dir/after", read_write().create(true)).and_then(|file| file.sync_all());
             let closed = volume.close();
@@ -301,7 +300,7 @@ fn a_device_that_fails_loses_nothing_durable() {
     }
 }
 
-/// Files made, written and made durable one by one, until something fails.
+/// Creates files, writes them and makes them durable one by one, until something fails.
 fn run(volume: &Volume) -> (Durable, bool) {
     let mut durable = Durable(BTreeMap::new());
     for number in 0..12 {
@@ -327,7 +326,7 @@ fn run(volume: &Volume) -> (Durable, bool) {
     (durable, false)
 }
 
-/// A number of a file that was removed is another file's after a commit only: no name ever leads to a later file.
+/// The inode number of a removed file is reused only after a commit: no name ever leads to a later file.
 #[test]
 fn numbers_and_blocks_are_used_again_after_a_commit() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -358,7 +357,7 @@ fn numbers_and_blocks_are_used_again_after_a_commit() {
     oracle::e2fsck_clean(&path);
 }
 
-/// What a file gives up of a cluster that it keeps carries nothing else before the batch with that change is home.
+/// Blocks freed from a cluster that a file keeps are not reused before the batch with that change is written home.
 #[test]
 fn parts_of_a_kept_cluster_are_used_again_after_a_commit() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -382,7 +381,7 @@ fn parts_of_a_kept_cluster_are_used_again_after_a_commit() {
     oracle::e2fsck_clean(&path);
 }
 
-/// The kernel goes on with what we leave, and we with what it leaves.
+/// The kernel continues on our volume, and we on the kernel's.
 #[test]
 fn root_the_kernel_takes_turns_with_us() {
     needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));

@@ -16,7 +16,7 @@ use uext4::{
 };
 use uext4_testkit::Scratch;
 
-/// The sample volume in a file that is allocated as a whole, as a writable mapping demands.
+/// The sample volume in a fully allocated file, as a writable mapping requires.
 fn mapped_image() -> (Scratch, PathBuf) {
     let image = sample();
     let scratch = Scratch::new(2 * image.bytes.len() as u64);
@@ -84,7 +84,7 @@ fn work(volume: &Volume) {
     assert_same_bytes(&wanted, &read_all(&file));
 }
 
-/// What is counted, and what the files hold then: times differ.
+/// The counters, and the files' contents afterwards: times differ.
 fn run(switches: Switches) -> (Stats, Vec<Vec<u8>>) {
     let (_scratch, path) = mapped_image();
     let volume = open(&path, switches);
@@ -105,7 +105,7 @@ fn both_routes_copy_the_same_and_count_what_they_say() {
     assert!(on.get(Counter::DaxCopies) > 15, "{on:?}");
     assert_eq!(on.get(Counter::DaxCopies), off.get(Counter::DaxCopies));
     assert_eq!(on.get(Counter::DioCounted), 0, "nothing is counted in flight");
-    // The bounced write holds the gate alone.
+    // The bounced write holds the gate exclusively.
     let bounced_reads = off.get(Counter::Bounces) - 1;
     assert_eq!(off.get(Counter::DioCounted), off.get(Counter::DaxCopies) + bounced_reads);
     assert_eq!((on.get(Counter::SimpleReads), on.get(Counter::GeneralReads)), (0, 0));
@@ -131,7 +131,7 @@ fn any_byte_goes_and_the_end_is_the_end() {
     let mut last = [0; 2];
     assert_eq!(tail.read_any_at(&mut last, TAIL_SIZE - 1).unwrap(), 1);
     assert_eq!(last[0], 9);
-    // The end moves, within its block and far behind it.
+    // The end moves, within its block and far past it.
     tail.write_any_at(&[8], TAIL_SIZE, WriteFlags::empty()).unwrap();
     tail.write_any_at(&[7; 3], TAIL_SIZE + 50_000, WriteFlags::DSYNC).unwrap();
     let mut grown = contents;
@@ -193,7 +193,7 @@ fn copies_by_many_threads_and_bounced_writes_exclude_each_other() {
     });
 }
 
-/// Bytes that the device is asked to write while something is done.
+/// Bytes written to the device while `work` runs.
 fn written(events: &Mutex<Vec<TraceEvent>>, work: impl FnOnce()) -> u64 {
     events.lock().unwrap().clear();
     work();
@@ -240,19 +240,19 @@ fn an_append_writes_each_byte_once_and_explain_says_so() {
         assert!(says(&told, none), "{told:#?}");
         assert_eq!((told.journal.handles_before, told.journal.handles_after), (0, 1));
     }
-    // Preallocated blocks behind the end hold no data either.
+    // Preallocated blocks past the end hold no data either.
     let end = file.size();
     file.fallocate(Fallocate::KeepSize, end, length as u64).unwrap();
     let (sent, told, _) = append(end, length);
     assert_eq!((sent, told.zeroed), (length as u64, 0));
-    // In front of the end they are visible: converted before the copy, so zeroed before that.
+    // Before the end they are visible: they are converted before the copy, and so zeroed before that.
     let end = file.size();
     file.set_len(end + 4096).unwrap();
     let (sent, told, _) = append(end, 8192);
     assert_eq!((sent, told.zeroed), (8192 + 4096, 4096));
     let line = "zeros: 4096 bytes in whole blocks without data, written before the data";
     assert!(says(&told, line), "{told:#?}");
-    // The rest of a partial block is zeroed, and nothing else of it but its device block.
+    // Of a partial block only the rest of the device block is zeroed.
     let end = file.size();
     let (sent, told, _) = append(end, 512);
     assert_eq!((sent, told.plan.zero_edges.tail), (4096, 4096 - 512));

@@ -1,4 +1,4 @@
-//! Damaged group descriptors: what a read-only open goes on with, what it tells, and that nothing is written.
+//! Damaged group descriptors: what a read-only open tolerates and reports, and that it writes nothing.
 
 use crate::common;
 
@@ -14,7 +14,7 @@ use uext4_ondisk::{CorruptKind, Group, Pblk};
 use uext4_testkit::guard::{LoopDevice, LoopOptions, Mount};
 use uext4_testkit::{Need, Scratch, needs, oracle};
 
-/// All files, read; those of `unreadable` must answer with the error of `group`'s descriptor.
+/// Reads all files; those of `unreadable` must fail with the error of `group`'s descriptor.
 #[track_caller]
 fn assert_reads(sample: &Sample, volume: &Volume, unreadable: Option<u32>) {
     for (name, group, contents) in &sample.files {
@@ -44,7 +44,7 @@ fn assert_descriptor_error(error: &Error, group: u32) {
     }
 }
 
-/// Opened for reading, with this damage told; refused for writing; nothing written.
+/// Opens for reading, reporting this damage; refuses writing; writes nothing.
 #[track_caller]
 fn open_damaged(image: &Image, damage: (u32, u32), first: u32) -> Volume {
     let device = image.device();
@@ -79,10 +79,10 @@ fn a_wrong_checksum_leaves_reading_and_refuses_writing() {
             let image = sample.damaged(group, |descriptor| descriptor.used_dirs += 1);
             let volume = open_damaged(&image, (1, 0), group);
             assert_reads(&sample, &volume, None);
-            // Free counts have nothing else that vouches for them.
+            // Free counts have no other source.
             assert_descriptor_error(&volume.statfs().unwrap_err(), group);
         }
-        // The oracle reads the same.
+        // debugfs reads the same.
         let image = sample.damaged(2, |descriptor| descriptor.used_dirs += 1);
         let scratch = Scratch::new(64 << 20);
         image.save(&scratch.file("image"));
@@ -111,12 +111,12 @@ fn impossible_places_cost_the_files_of_their_group_only() {
             let at = sample.at(2);
             let mut descriptor = sample.descriptor(2);
             change(&mut descriptor);
-            // With the right checksum: it does not make a place possible.
+            // With a correct checksum: that does not make a place possible.
             descriptor.encode(&mut image.bytes[at..], Group(2), &sample.superblock).unwrap();
             let volume = open_damaged(&image, (1, 1), 2);
             assert_reads(&sample, &volume, Some(2));
         }
-        // Without the root directory, inodes are still there by their numbers.
+        // Without the root directory, inodes can still be opened by number.
         let mut image = sample.image.clone();
         let mut descriptor = sample.descriptor(0);
         descriptor.inode_table = Pblk(1 << 30);
@@ -130,7 +130,7 @@ fn impossible_places_cost_the_files_of_their_group_only() {
     }
 }
 
-/// Checksums of inodes are missing here, so the inodes of another group would be believed.
+/// There are no inode checksums here, so inodes of another group would be accepted.
 #[test]
 fn the_table_of_a_sound_group_is_not_read_as_that_of_a_damaged_one() {
     needs!(Need::Tool("mke2fs"));
@@ -141,8 +141,8 @@ fn the_table_of_a_sound_group_is_not_read_as_that_of_a_damaged_one() {
         let image = sample.damaged(2, |descriptor| descriptor.inode_table = table);
         assert_reads(&sample, &open_damaged(&image, (1, 0), 2), Some(2));
     }
-    // Somewhere among the data. What is there may look like inodes, of which nobody can know; but those of other
-    // groups, data included, are as they were.
+    // Somewhere among the data. Bytes there may look like inodes, which cannot be detected; but those of other groups,
+    // data included, are unchanged.
     let image = sample.damaged(2, |descriptor| descriptor.inode_table = Pblk(9000));
     let volume = open_damaged(&image, (1, 0), 2);
     for (name, group, contents) in &sample.files {
@@ -152,7 +152,7 @@ fn the_table_of_a_sound_group_is_not_read_as_that_of_a_damaged_one() {
     }
 }
 
-/// With checksums of inodes, a table in the wrong place gives errors and no wrong answers.
+/// With inode checksums, a table in the wrong place gives errors and no wrong answers.
 #[test]
 fn a_wrong_place_shows_in_the_checksums_of_inodes() {
     needs!(Need::Tool("mke2fs"));
@@ -191,7 +191,7 @@ fn a_log_is_replayed_in_memory_over_damaged_descriptors_and_not_onto_the_device(
     assert_eq!(volume.info().recovery.state, RecoveryState::Overlay);
     assert!(read_all(&volume.open_file(name, read_only()).unwrap())[..1024] == changed[..]);
 
-    // A log that holds the descriptors: those on the device do not matter.
+    // A log that includes the descriptors: those on the device do not matter.
     let mut image = sample.damaged(2, |descriptor| descriptor.free_inodes = 3);
     let sound = sample.image.bytes[2048..3072].to_vec();
     Log::begin(&mut image, LogKind::new(LogChecksums::V3)).transaction(&[(2, sound.clone())], &[]);
@@ -201,7 +201,7 @@ fn a_log_is_replayed_in_memory_over_damaged_descriptors_and_not_onto_the_device(
     assert_eq!(volume.info().recovery.state, RecoveryState::Replayed);
     assert!(Image::of(&*device).bytes[2048..3072] == sound);
 
-    // The journal's own inode is in a group that nobody can read: the log is lost, and so is the volume it belongs to.
+    // The journal's own inode is in the unreadable group: the log is lost, and so is the volume.
     let mut image = sample.image.clone();
     Log::begin(&mut image, LogKind::new(LogChecksums::V3)).transaction(&[(block, changed.clone())], &[]);
     damage(&mut image, &sample.superblock, sample.at(0), 0, |descriptor| descriptor.inode_table = Pblk(0));
@@ -212,7 +212,7 @@ fn a_log_is_replayed_in_memory_over_damaged_descriptors_and_not_onto_the_device(
     }
 }
 
-/// Fast commits change bitmaps and free counts, so they need a descriptor that can be trusted.
+/// Fast commits change bitmaps and free counts, so they need a sound descriptor.
 #[test]
 fn fast_commits_in_a_damaged_group_are_refused_and_those_before_are_seen() {
     needs!(Need::Tool("mke2fs"));
@@ -237,7 +237,7 @@ fn fast_commits_in_a_damaged_group_are_refused_and_those_before_are_seen() {
     assert!(recovery.log.is_some_and(|log| log.end.sequence() == SEQUENCE));
     assert!(matches!(volume.metadata(format!("/{sound}")), Err(Error::NotFound)));
     volume.metadata(format!("/{damaged}")).unwrap();
-    // None of them, if the damage does not concern them.
+    // All of them are replayed if the damage does not concern them.
     let mut image = sample.damaged(3, |descriptor| descriptor.free_inodes = 3);
     plant(&mut image, &commits);
     let volume = open_damaged(&image, (1, 0), 3);
@@ -266,7 +266,7 @@ fn walking_meets_the_unreadable_group_entry_by_entry() {
     assert_eq!((read, failed), (3 + sample.files.len() - lost, lost));
 }
 
-/// The kernel reads and refuses writing as we do. It refuses the whole volume for a place outside it.
+/// The kernel also reads on and refuses writing. It refuses the whole volume for a place outside it.
 #[test]
 fn root_the_kernel_reads_on_after_a_wrong_checksum_too() {
     needs!(Need::Loop, Need::Tool("mke2fs"));

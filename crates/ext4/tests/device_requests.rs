@@ -1,4 +1,4 @@
-//! What of a request reaches the device beside its bytes: how many buffers, which priority.
+//! Properties of device requests besides their bytes: number of buffers, and priority.
 
 use crate::common;
 
@@ -12,7 +12,7 @@ use uext4::{
 };
 use uext4_testkit::{Need, Scratch, e2fsck_clean, needs};
 
-/// A device whose requests are noted.
+/// A device that records its requests.
 struct Traced {
     events: Arc<Mutex<Vec<TraceEvent>>>,
     volume: Volume,
@@ -34,7 +34,7 @@ impl Traced {
         Traced { events, volume }
     }
 
-    /// Of the queued requests since the last call: length, pieces, priority.
+    /// The queued requests since the last call: length, pieces, priority.
     fn queued(&self) -> Vec<(Op, u64, u32, Priority)> {
         let events = std::mem::take(&mut *self.events.lock().unwrap());
         let queued = events.iter().filter(|event| event.queued);
@@ -44,7 +44,7 @@ impl Traced {
 
 const THREAD: Priority = Priority::OF_THREAD;
 
-/// Buffers of all lengths, read and written as one request where the device takes them so.
+/// Buffers of various lengths, read and written as one request if the device takes vectors.
 #[test]
 fn several_buffers_are_one_request_where_the_device_takes_vectors() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
@@ -128,7 +128,7 @@ fn requests_have_the_priority_of_their_file_or_queue() {
     last.write_at(&aligned(4096), 0).unwrap();
     last.read_at(&mut aligned(4096), 0).unwrap();
     last.read_any_at(&mut [0; 7], 1).unwrap();
-    // Whoever may not have it is told so when the file is opened.
+    // A process without the right to the priority gets an error at open.
     let first = Priority::new(PriorityClass::RealTime, 0).unwrap();
     match traced.volume.open_file("/data", OpenOptions::new().read(true).priority(first)) {
         Ok(file) => assert_eq!(file.read_at(&mut aligned(4096), 0).unwrap(), 4096),

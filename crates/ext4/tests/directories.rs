@@ -1,5 +1,4 @@
-//! Directories of every kind: all hashes and depths of hash trees, plain ones, case-folded ones, encrypted
-//! ones.
+//! Directories of every kind: all hashes and depths of hash trees, linear ones, case-folded ones, encrypted ones.
 
 use crate::common;
 
@@ -36,7 +35,7 @@ fn trees_of_every_hash_are_searched() {
             assert_all_found(&image, &names, &absent(&names), 7);
             trees.push(image);
         }
-        // Were the sign ignored, half of these names would be looked for in a wrong leaf.
+        // If the sign were ignored, half of these names would be looked up in a wrong leaf.
         trees[0].patch_superblock(|superblock| superblock[0x160] = 2);
         let volume = open_ro(trees[0].device());
         let missing = names
@@ -47,7 +46,7 @@ fn trees_of_every_hash_are_searched() {
     }
 }
 
-/// Ends of names that, after 200 times the letter c, all have the legacy hash 0x268406f8.
+/// Suffixes of names that, after 200 times the letter c, all have the legacy hash 0x268406f8.
 const COLLIDING: [&str; 32] = [
     "000000", "24WgDU", "64CvVL", "9Vch4B", "dP7p51", "iP8Ns4", "nejguC", "qDnmex", "ri9Lly", "sPK7xF",
     "tJqxEO", "u04I9l", "yxeFDf", "CDrKMC", "CKqxwT", "DiX8oq", "FuYwfS", "Fviq13", "ImQVne", "JU906W",
@@ -64,7 +63,7 @@ fn colliding() -> Vec<Vec<u8>> {
 fn names_of_one_hash_go_on_in_the_next_blocks() {
     needs!(Need::Tool("mke2fs"), Need::Tool("tune2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
     let names = colliding();
-    // Four such names fill a block of 1 KiB, so they reach over eight.
+    // Four such names fill a block of 1 KiB, so they span eight blocks.
     let recipe = Recipe { tune2fs: &["hash_alg=legacy"], ..Recipe::default() };
     assert_all_found(&recipe.make(&names), &names, &absent(&names), 14);
 }
@@ -91,7 +90,7 @@ fn root_the_kernel_made_trees_of_every_hash() {
             fill(&root.join("dir"), 1, names.iter().map(Vec::as_slice));
         });
         assert!(debugfs(volume.path(), "htree_dump /dir").contains("Indirect levels: 0"));
-        // The kernel splits blocks in halves, so the names of one hash reach over more of them.
+        // The kernel splits blocks in halves, so the names of one hash span more of them.
         assert_all_found(&Image::load(volume.path()), &names, &absent(&names), 24);
     }
 }
@@ -108,7 +107,7 @@ fn root_trees_of_three_levels_are_searched() {
     });
     let absent: Vec<Vec<u8>> = (45_000..46_000).map(|n| format!("{n:05}{end}").into_bytes()).collect();
     assert!(debugfs(volume.path(), "htree_dump /dir").contains("Indirect levels: 2"));
-    // The extent tree of the directory has levels of its own.
+    // The directory's extent tree has several levels too.
     assert_all_found(&Image::load(volume.path()), &names, &absent, 12);
 }
 
@@ -135,7 +134,7 @@ fn blocks_of_64_kib_and_the_oldest_formats() {
     };
     let image = old.make(names);
     assert_all_found(&image, names, &absent(names), 100);
-    // Without a type in the entry it is the inode that tells.
+    // Without a type in the entry, it comes from the inode.
     let volume = open_ro(image.device());
     for entry in volume.read_dir("/").unwrap() {
         let entry = entry.unwrap();
@@ -181,7 +180,7 @@ fn what_is_encrypted_is_refused_by_name_and_the_rest_works() {
         refused(volume.read_link("/link").unwrap_err(), "an encrypted symbolic link", "/link");
         refused(volume.read_link("/long").unwrap_err(), "an encrypted symbolic link", "/long");
         refused(volume.metadata("/link/inner").unwrap_err(), "an encrypted symbolic link", "/link");
-        // What the inode says is there for everybody.
+        // Attributes in the inode are readable all the same.
         assert_eq!(volume.metadata("/dir").unwrap().kind, FileKind::Directory);
         assert_eq!(volume.metadata("/file").unwrap().size, 7);
         assert_eq!(volume.read_dir("/").unwrap().map(Result::unwrap).count(), 8);
@@ -195,7 +194,7 @@ fn what_is_encrypted_is_refused_by_name_and_the_rest_works() {
 #[test]
 fn a_cold_look_up_in_a_plain_directory_reads_all_of_it() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
-    // The measure itself: without a tree the cost is the directory.
+    // Check the measure itself: without a tree a look-up costs the whole directory.
     let names = names(1000);
     let image = Recipe { index: false, ..Recipe::default() }.make(&names);
     let (found, blocks) = look_up_cold(&image.device(), b"/dir/none");

@@ -1,4 +1,4 @@
-//! Who takes blocks away from a file waits for what is in flight to them: it must not land in what gets them next.
+//! Freeing blocks of a file waits for requests in flight to them, which must not land in the blocks' next owner.
 
 use crate::common;
 
@@ -10,7 +10,7 @@ use uext4_testkit::{Need, Scratch, needs, oracle};
 
 const LENGTH: u64 = 64 << 10;
 
-/// What ends blocks of a file from byte 0 on.
+/// Operations that free or move blocks of a file from byte 0 on.
 type Ends = fn(&File) -> Result<()>;
 
 const ALL: [(&str, Ends); 5] = [
@@ -21,7 +21,7 @@ const ALL: [(&str, Ends); 5] = [
     ("insert", |file| file.fallocate(Fallocate::Insert, 0, LENGTH)),
 ];
 
-/// On this device a queued write lands when its completion is reaped.
+/// On this device a queued write reaches the medium when its completion is reaped.
 #[test]
 fn a_write_in_flight_lands_before_its_blocks_are_others() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -48,7 +48,7 @@ fn a_write_in_flight_lands_before_its_blocks_are_others() {
             "insert" => drop(model.splice(..0, vec![0; length])),
             _ => model[..length].fill(0),
         }
-        // What was freed is somebody else's once that is committed.
+        // Freed blocks can be reused by others after a commit.
         file.sync_all().unwrap();
         let other = volume.open_file("/other", read_write().create_new(true)).unwrap();
         let mut wanted = Vec::new();
@@ -77,14 +77,14 @@ fn a_write_in_flight_lands_before_its_blocks_are_others() {
     }
 }
 
-/// Fills a block that a write in flight fills as well: what it zeroes around its own bytes is not that write's.
+/// Writes to a block that a write in flight also fills: zeros around the new bytes must not overwrite that write.
 const FILL: [(&str, Ends, usize); 3] = [
     ("small", |file| file.write_at(&patterned(9, 0, 512), 0).map(drop), 512),
     ("any bytes", |file| file.write_any_at(&patterned(9, 0, 100), 0, WriteFlags::empty()).map(drop), 100),
     ("prepare", |file| file.prepare(LENGTH), 0),
 ];
 
-/// On this device a queued write has landed when it is sent, and its block is still unwritten.
+/// On this device a queued write reaches the medium when it is sent, while its block is still unwritten.
 #[test]
 fn zeros_do_not_land_on_a_write_in_flight() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));

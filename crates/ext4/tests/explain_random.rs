@@ -1,8 +1,7 @@
-//! What `explain` says of a request is what happens: seeded requests over all kinds of files, layouts, devices, ways
-//! and switch settings are explained, then done, and every field of the plan is compared with the counters and with
-//! what the device was asked. A failure prints the seed; `UEXT4_EXPLAIN_SEED` and `UEXT4_EXPLAIN_REQUESTS` (of each
-//! volume on each device) change what is tried. A part of them is explained on a volume that is open for reading as
-//! well, which says the same.
+//! Checks `explain` against reality: seeded requests over all kinds of files, layouts, devices, call types and switch
+//! settings are explained, then run, and every field of the plan is compared with the counters and the device requests.
+//! A failure prints the seed; `UEXT4_EXPLAIN_SEED` and `UEXT4_EXPLAIN_REQUESTS` (per volume and device) change what is
+//! tried. Some requests are also explained on a volume opened for reading, which must give the same answer.
 
 use crate::common;
 mod compare;
@@ -27,9 +26,9 @@ use uext4_testkit::oracle::{command, text};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs};
 
 const SEED: u64 = 20_261_123;
-/// Of each volume on each device.
+/// Requests per volume and device.
 const REQUESTS: u64 = 400;
-/// Requests that are explained before anything of the volume is changed, and not done.
+/// Requests explained before the volume is changed at all, and not run.
 const READING: u64 = 40;
 const SIZE: u64 = 16 << 20;
 const FRAG: usize = 512 << 10;
@@ -50,12 +49,12 @@ const LAYOUTS: [Layout; 6] = [
     Layout { kind: "ext4", block: 4096, features: "inline_data,^has_journal" },
 ];
 
-/// `/frag` and `/holed` have more pieces than one plan covers, `/holed` a hole behind them, `/mixed` unwritten blocks
-/// where the layout has such.
+/// `/frag` and `/holed` have more pieces than one plan covers, `/holed` a hole after them, `/mixed` unwritten blocks if
+/// the layout supports them.
 const FILES: [&str; 9] =
     ["/data", "/frag", "/holed", "/mixed", "/sparse", "/odd", "/short", "/small", "/empty"];
 
-/// With set-user-id and set-group-id until the first write.
+/// Files with set-user-id and set-group-id until their first write.
 const SET_ID: [&str; 8] = ["/set-0", "/set-1", "/set-2", "/set-3", "/set-4", "/set-5", "/set-6", "/set-7"];
 
 impl Layout {
@@ -99,7 +98,7 @@ impl Layout {
             sparse.write_all_at(&patterned(5, pair * 8192, 4096), pair * 8192).unwrap();
         }
         sparse.set_len(120 * 8192 - 100).unwrap();
-        // Every second one is removed again; what remains keeps the free blocks apart.
+        // Remove every second file; the rest fragment the free space.
         std::fs::create_dir(tree.join("spacers")).unwrap();
         (0..200).for_each(|n| file(&format!("spacers/{n}"), 4096));
     }
@@ -144,17 +143,17 @@ const DEVICES: [Kind; 8] = [
 
 type Events = Arc<Mutex<Vec<TraceEvent>>>;
 
-/// An open volume whose device is watched.
+/// An open volume with a traced device.
 struct Bed {
-    /// The file that was changed last and is not committed.
+    /// The file changed last, not yet committed.
     dirty: Option<&'static str>,
-    /// The device behind what watches it.
+    /// The device below the tracing layer.
     plain: Arc<dyn Device>,
     events: Events,
     volume: Volume,
     has_journal: bool,
     queue: IoQueue,
-    /// Of somebody who has a read in flight on the same file.
+    /// For a neighbour with a read in flight on the same file.
     neighbour: IoQueue,
     capabilities: Capabilities,
     block: u64,
@@ -187,7 +186,7 @@ impl Bed {
         }
     }
 
-    /// What the device was asked since the last call.
+    /// The device requests since the last call.
     fn taken(&self) -> Vec<TraceEvent> {
         std::mem::take(&mut *self.events.lock().unwrap())
     }
@@ -198,14 +197,14 @@ struct Case {
     name: &'static str,
     switches: Switches,
     query: Query,
-    /// It is also explained on a volume that is open for reading.
+    /// Also explain it on a volume opened for reading.
     on_reading: bool,
-    /// What it changes stays uncommitted.
+    /// Leave its changes uncommitted.
     leaves_dirty: bool,
 }
 
 impl Case {
-    /// A request of any shape in or around the file.
+    /// A random request in or around the file.
     fn random(rng: &mut Rng, bed: &Bed) -> Case {
         let names = if rng.chance(5) { &SET_ID[..] } else { &FILES[..] };
         let name = bed.dirty.filter(|_| rng.chance(50)).unwrap_or(*rng.pick(names));
@@ -242,14 +241,14 @@ impl Case {
     }
 }
 
-/// What a request really did.
+/// What a request actually did.
 struct Done {
     result: Result<usize, Error>,
     events: Vec<TraceEvent>,
-    /// Of `events`, those that were there when the call that made the request came back.
+    /// How many of `events` had happened when the submitting call returned.
     at_return: usize,
     stats: Stats,
-    /// `stat` shows another time of change than before.
+    /// Whether `stat` shows another change time than before.
     stamped: bool,
 }
 
@@ -297,7 +296,7 @@ fn submit(bed: &mut Bed, case: &Case, slot: FileSlot) -> Result<(), Error> {
     bed.queue.read(slot, case.query.pos, buffer, 1)
 }
 
-/// Leaves a read of the first sector of the file in flight, if there is something to be read.
+/// Leaves a read of the file's first sector in flight, if there are bytes to read.
 fn neighbour(bed: &mut Bed, file: &File, name: &str, written: bool) -> Option<FileSlot> {
     if bed.capabilities.dax.is_some() || !written || file.size() < bed.sector {
         return None;
@@ -309,7 +308,7 @@ fn neighbour(bed: &mut Bed, file: &File, name: &str, written: bool) -> Option<Fi
     Some(slot)
 }
 
-/// What the device was asked, as `explain` says it.
+/// The device requests, in the form that `explain` uses.
 fn requests(events: &[TraceEvent]) -> Vec<DeviceRequest> {
     let op = |op| match op {
         Op::Read => "read",
@@ -326,7 +325,7 @@ fn submitted(events: &[TraceEvent]) -> usize {
     events.iter().filter(|event| event.phase == TracePhase::Submit).count()
 }
 
-/// The next request finds a file whose changes are durable.
+/// Makes all changes of the file durable before the next request.
 fn commit(bed: &Bed, file: &File) {
     file.sync_all().unwrap();
     bed.taken();
@@ -340,12 +339,12 @@ fn nothing_is_left_to_commit(bed: &Bed, file: &File) {
     bed.taken();
 }
 
-/// Explains a request, does it and compares. Says how it was refused, if it was.
+/// Explains a request, runs it and compares. Returns the outcome, including a refusal.
 fn try_one(bed: &mut Bed, case: &Case) -> (Explanation, Done) {
     let options = read_write().switches(case.switches);
     let file = bed.volume.open_file(case.name, options).unwrap();
     if case.on_reading {
-        // What is not committed is not there for a reader.
+        // A reader does not see uncommitted changes.
         bed.volume.sync_all().unwrap();
         bed.taken();
     }
@@ -353,7 +352,7 @@ fn try_one(bed: &mut Bed, case: &Case) -> (Explanation, Done) {
     if case.on_reading {
         compare_on_reading(bed, case, &told);
     }
-    // Known from here on: the neighbour loads nothing.
+    // Load the mapping now, so that the neighbour loads nothing.
     let written = file.map().next().is_some_and(|piece| piece.unwrap().state == State::Written);
     let before = bed.volume.stats();
     let beside = neighbour(bed, &file, case.name, written);
@@ -382,7 +381,7 @@ fn try_one(bed: &mut Bed, case: &Case) -> (Explanation, Done) {
                 compare_requests(&told, &sent);
             }
         }
-        // Whether there is room is not foretold.
+        // `explain` does not predict whether there is room.
         (None, Err(Error::NoSpace)) if changes_the_map(&told) => {
             commit(bed, &file);
             return (told, done);
@@ -414,15 +413,15 @@ fn try_one(bed: &mut Bed, case: &Case) -> (Explanation, Done) {
     (told, done)
 }
 
-/// A volume that is open for reading says the same, word for word.
+/// A volume opened for reading must give the same answer, word for word.
 fn compare_on_reading(bed: &Bed, case: &Case, told: &Explanation) {
     let volume = Volume::open_device(bed.plain.clone(), VolumeOptions::read_only()).unwrap();
     if !bed.has_journal && !volume.superblock().state.contains(VolumeState::CLEAN) {
-        // Without a journal it takes no changes until it is closed, if it were opened now.
+        // Without a journal, a volume reopened now would take no changes until this one is closed.
         return;
     }
     if !case.query.write && volume.recovery().state == RecoveryState::Overlay {
-        // It reads through the overlay of recovery, and says so.
+        // It reads through the recovery overlay, and reports that.
         return;
     }
     let file = volume.open_file(case.name, read_only().switches(case.switches)).unwrap();
@@ -452,7 +451,7 @@ fn try_many(bed: &mut Bed, rng: &mut Rng, what: &str, seen: &mut Seen) {
     }
 }
 
-/// What was met, so that a change of the generator that tries less is seen.
+/// Which cases occurred, to notice when a change of the generator tries fewer.
 #[derive(Default)]
 struct Seen {
     kinds: std::collections::BTreeSet<String>,
@@ -461,7 +460,7 @@ struct Seen {
 impl Seen {
     fn note(&mut self, told: &Explanation, done: &Done) {
         let plan = &told.plan;
-        if told.reasons.iter().any(|line| line.contains("are listed, the rest")) {
+        if told.reasons.iter().any(|line| line.contains("are listed, the others")) {
             self.kinds.insert("cut".into());
         }
         for op in ["log", "home"] {
@@ -550,7 +549,7 @@ fn what_explain_says_is_what_happens() {
     }
 }
 
-/// Zeros behind the old end go to a written last block only, and explain says how many.
+/// Zeros past the old end are written only if the last block is written, and explain says how many.
 #[test]
 fn zeros_behind_the_old_end_are_told_as_they_are_written() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));

@@ -1,4 +1,4 @@
-//! Fast commits that were made up: what they do, what a crash leaves of their replay, and what is refused.
+//! Hand-made fast commits: their effect, a crash during their replay, and refusals.
 
 use crate::common;
 
@@ -26,7 +26,7 @@ fn ino(path: &str) -> u32 {
     volume.metadata(Path::new(path)).unwrap().ino.get()
 }
 
-/// A block that nobody uses.
+/// An unused block.
 fn free(n: u64) -> u64 {
     (base().bytes.len() / 1024) as u64 - 300 + n
 }
@@ -41,7 +41,7 @@ fn tools() -> [Need; 2] {
     [Need::Tool("mke2fs"), Need::Tool("e2fsck")]
 }
 
-/// Two fast commits that do a bit of everything.
+/// Two fast commits that use every kind of record.
 fn two() -> [Records; 2] {
     let (hello, dir, file) = (ino("/hello"), ino("/dir"), ino("/dir/file-03"));
     let first = Records::default()
@@ -55,7 +55,7 @@ fn two() -> [Records; 2] {
         .link(501, file, b"linked")
         .unlink(dir, file, b"file-03");
     let mut second = Records::default().unlink(ROOT, hello, b"hello").link(501, 500, b"second name");
-    // More extents than the inode holds, some of them not written.
+    // More extents than fit into the inode, some of them unwritten.
     for n in 0..60 {
         let unwritten = if n % 3 == 0 { 0x8000 } else { 0 };
         second = second.add(500, 10 + 5 * n, unwritten + 2, free(10 + u64::from(n) * 3));
@@ -65,7 +65,7 @@ fn two() -> [Records; 2] {
     [first, second]
 }
 
-/// Everything but the log, whose left-overs hold the time.
+/// Everything except the log, whose leftovers contain the time.
 fn without_log(image: &Image, log: &[u64]) -> Vec<u8> {
     let mut bytes = image.bytes.clone();
     for place in &log[1..] {
@@ -109,8 +109,8 @@ fn fast_commits_are_replayed_in_memory_and_on_the_device() {
     assert_eq!((again.state, again.log), (RecoveryState::Clean, None));
 }
 
-/// A failed write or flush at any point, and what a crash leaves there: we and e2fsck come to the same tree. Returns
-/// the recovered image, how many points there are, and how many of them lie behind the commit.
+/// Fails every write and flush in turn, and crashes there: we and e2fsck get the same tree. Returns the recovered
+/// image, the number of points of failure, and how many of them come after the commit.
 fn survives_every_failure(image: &Image, log: &[u64]) -> (Image, u32, u32) {
     let device = image.device();
     let volume = writable(device.clone()).unwrap();
@@ -141,8 +141,8 @@ fn survives_every_failure(image: &Image, log: &[u64]) -> (Image, u32, u32) {
         assert_unchanged(&between, &*below);
         drop(writable(below.clone()).unwrap());
         assert_same_bytes(&done, &without_log(&Image::of(&*below), log));
-        // From the commit block of the transaction on, whoever recovers the volume finds it.
-        // e2fsck 1.47.0 trips over the fast commits as long as they are there.
+        // From the transaction's commit block on, every recovery finds it.
+        // e2fsck 1.47.0 fails on the fast commits as long as they are there.
         let head = log[log.len() - 64 + 1] as usize * 1024;
         if converted && between.bytes[head] == 0 {
             let scratch = Scratch::new(32 << 20);
@@ -161,11 +161,11 @@ fn survives_every_failure(image: &Image, log: &[u64]) -> (Image, u32, u32) {
 fn a_replay_that_fails_anywhere_is_done_again_with_the_same_result() {
     needs!(tools()[0], tools()[1]);
     let (_, failures, conversions) = survives_every_failure(&planted(&two()), &places(&base()));
-    // Zeroing, superblock, descriptors and copies, commit, home, superblocks, each with its flush.
+    // Zeroing, superblock, descriptors and backups, commit, home blocks, superblocks, each with a flush.
     assert!(failures >= 30 && conversions >= 10, "only {failures} changes, {conversions} behind the commit");
 }
 
-/// More blocks than one descriptor has room for, and one that begins like a block of the log.
+/// More blocks than fit into one descriptor block, and one that begins like a log block.
 #[test]
 fn a_large_replay_that_fails_anywhere_is_done_again_with_the_same_result() {
     needs!(tools()[0], tools()[1]);
@@ -174,7 +174,7 @@ fn a_large_replay_that_fails_anywhere_is_done_again_with_the_same_result() {
         .args(["-b", "1024", "-g", "2048", "-G", "16", "-N", "1024", "-J", "size=2", "-O", options])
         .build();
     let base = Image::load(volume.path());
-    // Group 4 has no copy of the superblock and lies behind the journal: its bitmap begins with its first data.
+    // Group 4 has no superblock backup and lies after the journal: its bitmap comes first.
     let group = 1 + 4 * 2048;
     let magic = u64::from(u32::from_le_bytes(common::log::magic()));
     let mut commit = Records::default().inode(500, &raw_inode(FILE, 1, 32 * 1024, EXTENTS));
@@ -182,7 +182,7 @@ fn a_large_replay_that_fails_anywhere_is_done_again_with_the_same_result() {
         commit = commit.add(500, bit as u32, 1, group + bit);
     }
     commit = commit.create(ROOT, 500, b"magic");
-    // Four inodes to a block of the table.
+    // Four inodes per block of the table.
     for n in 0..70 {
         let ino = 600 + 4 * n;
         let name = format!("{n}");
@@ -286,7 +286,7 @@ fn raw_of(ino: u32) -> Vec<u8> {
     bytes[at..at + 160].to_vec()
 }
 
-/// Links and blocks that are not those of the file.
+/// Links and block counts that do not match the file.
 fn contradictions() -> Vec<(&'static str, Records)> {
     let (hello, file) = (ino("/hello"), ino("/dir/file-03"));
     let new = || Records::default();
@@ -326,7 +326,7 @@ fn contradictions() -> Vec<(&'static str, Records)> {
     ]
 }
 
-/// Blocks of a file that is deleted, or that gives them up, may go to another one.
+/// Blocks of a deleted file, or blocks that a file frees, may be reused by another file.
 #[test]
 fn blocks_that_one_file_gives_up_may_go_to_another() {
     needs!(tools()[0], tools()[1]);
@@ -347,7 +347,7 @@ fn records_that_contradict_the_volume_are_refused_by_name() {
     let without = tree(&open_ro(planted(std::slice::from_ref(&good)).device()));
     assert!(without.contains_key(&b"/good"[..]));
     for (text, bad) in hostile().into_iter().chain(contradictions()) {
-        // Behind a good one, which was durable before. What comes after the bad one is as good, but does not count.
+        // After a good one, which was durable before. The one after the bad one is good too, but does not count.
         let late = Records::default().link(ROOT, ino("/dir/file-08"), b"late");
         let at_end = ["to it and to inode", "that something else uses"].contains(&text);
         let mut commits = vec![good.clone(), bad.clone()];
@@ -381,7 +381,7 @@ fn records_that_contradict_the_volume_are_refused_by_name() {
     }
 }
 
-/// Wherever the fault is and whenever it shows, the fast commits before it are there.
+/// Wherever the fault is and whenever it is found, the fast commits before it are replayed.
 #[test]
 fn what_shows_at_the_end_only_leaves_the_fast_commits_before_it() {
     needs!(tools()[0]);
@@ -397,7 +397,7 @@ fn what_shows_at_the_end_only_leaves_the_fast_commits_before_it() {
         ),
         (vec![bad.clone(), good(b"one"), good(b"two"), good(b"three"), good(b"four")], &[]),
         (vec![bad, good(b"one")], &[]),
-        // Named by the record: the first replay stops there, the second one before it.
+        // The record is named: the first replay stops there, the second one before it.
         (vec![good(b"one"), good(b"two"), good(b"dir"), good(b"four")], &[b"/one", b"/two"]),
         (vec![good(b"dir"), good(b"two")], &[]),
     ] {
@@ -429,7 +429,7 @@ fn links_and_names_of_what_is_gone_are_ignored() {
         .unlink(ROOT, hello, b"no such name")
         .add(700, 0, 1, free(0))
         .delete(700, 0, 1)
-        // Without a name from the start, and a name that comes before its inode.
+        // A file without a name from the start, and a name that comes before its inode.
         .inode(500, &raw_inode(FILE, 0, 0, EXTENTS))
         .link(ROOT, 501, b"from nowhere")
         .inode(501, &raw_inode(FILE, 1, 0, EXTENTS));
@@ -442,7 +442,7 @@ fn links_and_names_of_what_is_gone_are_ignored() {
     assert!(!tree.contains_key(&b"/never there"[..]));
 }
 
-/// Names are added until the directory has a hash tree's worth of blocks, then taken away again.
+/// Adds names until the directory could fill a hash tree, then removes them.
 #[test]
 fn directories_grow_and_shrink() {
     needs!(tools()[0], tools()[1]);
@@ -468,8 +468,8 @@ fn directories_grow_and_shrink() {
     }
 }
 
-/// Seeded changes of records, checksums right: values or typed errors, in bounded time, and nothing is written when
-/// refused.
+/// Seeded mutations of records with correct checksums: a result or a typed error, in bounded time, and nothing is
+/// written when refused.
 #[test]
 fn mutated_records_are_answered_with_values_or_typed_errors() {
     needs!(tools()[0]);
@@ -515,7 +515,7 @@ fn mutate(commits: &mut [Records; 2], rng: &mut Rng) {
             commit.swap(at, other);
         }
         _ => {
-            // Behind tag and length, which would only end the fast commits.
+            // After tag and length; a change of those would only end the fast commits.
             let record = &mut commit[at];
             let place = 4 + rng.below(record.len() as u64 - 4) as usize;
             record[place] = if rng.chance(50) { rng.below(256) as u8 } else { record[place] ^ 1 };
@@ -523,8 +523,8 @@ fn mutate(commits: &mut [Records; 2], rng: &mut Rng) {
     }
 }
 
-/// The kernel makes a whole transaction of everything that concerns them (6.18: `fc_info` counts "Data journalling"),
-/// but nothing in the format forbids them.
+/// The kernel makes a whole transaction of every change of these (6.18: `fc_info` counts "Data journalling"), but the
+/// format does not forbid them.
 #[test]
 fn links_pipes_and_devices_may_be_in_fast_commits() {
     needs!(tools()[0], tools()[1]);
@@ -554,7 +554,7 @@ fn links_pipes_and_devices_may_be_in_fast_commits() {
     fsck_clean(&Image::of(&*device));
 }
 
-/// The first one too, unlike in the kernel: its blocks may have come to the medium in any order.
+/// Even the first one, unlike in the kernel: its blocks may have reached the medium in any order.
 #[test]
 fn a_fast_commit_with_a_wrong_checksum_ends_them_and_is_told() {
     needs!(tools()[0]);
@@ -576,7 +576,7 @@ fn a_fast_commit_with_a_wrong_checksum_ends_them_and_is_told() {
     }
 }
 
-/// More extents than two leaves hold come of one by taking single blocks out of it.
+/// Removing single blocks from one extent makes more extents than two leaves hold.
 #[test]
 fn an_extent_may_fall_into_many_pieces() {
     needs!(tools()[0], tools()[1]);
@@ -599,7 +599,7 @@ fn an_extent_may_fall_into_many_pieces() {
     fsck_clean(&Image::of(&*device));
 }
 
-/// Values of attributes in inodes of their own are counted for a file whose contents leave the inode, as before.
+/// When contents leave the inode, attribute values in inodes of their own still count for the file.
 #[test]
 fn root_files_and_directories_that_leave_their_inodes_keep_what_is_counted_for_them() {
     needs!(tools()[0], tools()[1], Need::Loop);

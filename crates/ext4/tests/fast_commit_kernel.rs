@@ -1,5 +1,4 @@
-//! Fast commits that the kernel left behind: what it had promised to keep is there, for us, for the kernel and for
-//! e2fsck.
+//! Fast commits left by the kernel: everything it acknowledged is there, for us, for the kernel and for e2fsck.
 
 use crate::common;
 
@@ -14,24 +13,24 @@ use uext4_testkit::{
     KernelMount, Kind, LoopOptions, Manifest, Need, Rng, Scratch, VolumeBuilder, needs, oracle,
 };
 
-/// Random work of the kinds that the kernel can put into fast commits.
+/// Random work that the kernel can record in fast commits.
 struct Work {
     root: PathBuf,
     rng: Rng,
     files: Vec<PathBuf>,
     directories: Vec<PathBuf>,
-    /// Files that have no name any more.
+    /// Open files without a name.
     open: Vec<File>,
-    /// Directories and files without a name too.
+    /// Whether to use directories and unnamed files too.
     all: bool,
     next: u32,
-    /// Most bytes written at once.
+    /// Most bytes per write.
     most: u64,
-    /// Whether files stay in their inodes. What moves to a block waits in the transaction until that is written: no
-    /// fast commit holds it, and the kernel itself loses it.
+    /// Whether files are inline. Contents that move to a block wait in the transaction until it is written: no fast
+    /// commit has them, and the kernel itself loses them.
     inline: bool,
-    /// Whether files are mapped by block pointers, which know no unwritten blocks. Some changes of them take a whole
-    /// transaction, and what has no name then is an orphan, with which nothing is opened for writing.
+    /// Whether files use block pointers, which have no unwritten state. Some changes of these take a whole transaction,
+    /// after which an unnamed file is an orphan, and then the volume is not opened for writing.
     pointers: bool,
 }
 
@@ -71,7 +70,7 @@ impl Work {
         data
     }
 
-    /// A change of a file that exists.
+    /// A change of an existing file.
     fn change(&mut self, path: &Path) {
         let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
         let size = file.metadata().unwrap().len();
@@ -151,7 +150,7 @@ impl Work {
                 }
             }
             (11, Some(_)) if self.all && !self.inline && !self.pointers => {
-                // Open and without a name when the crash comes. (To sync it would take a whole transaction.)
+                // Open and without a name at the crash. (A sync of it would take a whole transaction.)
                 let path = self.fresh();
                 let file = File::create(&path).unwrap();
                 file.write_all_at(b"gone", 0).unwrap();
@@ -163,7 +162,7 @@ impl Work {
         }
     }
 
-    /// A file that gets its name after its contents, with what comes first made durable or not.
+    /// A file that gets its name after its contents, with either made durable first.
     fn name_late(&mut self) {
         let file = unnamed(&self.root);
         file.write_all_at(&self.data(), self.rng.below(3) * 5000).unwrap();
@@ -178,7 +177,7 @@ impl Work {
         self.files.push(path);
     }
 
-    /// Everything that was done is durable afterwards. (To sync a directory would take a whole transaction.)
+    /// Makes everything so far durable. (A sync of a directory would take a whole transaction.)
     fn sync(&self) {
         let last = File::create(self.root.join("last")).unwrap();
         for path in &self.files {
@@ -188,18 +187,18 @@ impl Work {
     }
 }
 
-/// A layout, and what is on the volume before the fast commits.
+/// A layout, and the volume's contents before the fast commits.
 struct Layout {
     args: &'static [&'static str],
-    /// Files in one directory beforehand: enough of them make a hash tree.
+    /// Files in one directory beforehand; enough of them make a hash tree.
     files: u32,
-    /// Bytes of names beforehand and most bytes of a write.
+    /// Length of names beforehand, and most bytes of a write.
     most: u64,
     steps: u32,
-    /// Only what the kernel's own replay gets right: no new directories (it counts no links of them, and an inode that
-    /// was one keeps its block), no files without a name (it refuses them), no inline data (it forgets them).
+    /// Use only what the kernel's own replay handles: no new directories (it does not count their links, and an inode
+    /// that was one keeps its block), no unnamed files (it refuses them), no inline data (it loses it).
     kernel: bool,
-    /// Whether the volume got extents later: some files have them then, and some have block pointers.
+    /// Whether the volume got extents later: then some files have them, and some have block pointers.
     converted: bool,
 }
 
@@ -224,7 +223,7 @@ fn long_name(n: u32) -> String {
     format!("a-rather-long-name-for-a-file-{n:05}")
 }
 
-/// The volume as a crash leaves it, and the tree as it was.
+/// The volume after a crash, and the tree before it.
 fn crash(layout: &Layout, seed: u64) -> (Image, Manifest) {
     let mut volume = VolumeBuilder::new(40 << 20).args(layout.args);
     let source = Scratch::new(1 << 20);
@@ -264,7 +263,7 @@ fn crash(layout: &Layout, seed: u64) -> (Image, Manifest) {
         }
         work.files.extend([path.clone(), path.clone(), path]);
     }
-    // No orphans in the ordinary log: with them nothing is opened for writing.
+    // Keep the ordinary log free of orphans, with which the volume is not opened for writing.
     work.open.clear();
     oracle::sync(&work.root);
     work.all = !layout.kernel;
@@ -279,7 +278,7 @@ fn crash(layout: &Layout, seed: u64) -> (Image, Manifest) {
     (image, tree)
 }
 
-/// Without what no fast commit holds: times and sizes of directories.
+/// Leaves out what no fast commit records: times and sizes of directories.
 fn comparable(mut tree: Manifest) -> Manifest {
     for entry in tree.values_mut().filter(|entry| entry.kind == Kind::Directory) {
         (entry.mtime_ns, entry.size) = (0, 0);
@@ -336,7 +335,7 @@ fn root_fast_commits_of_the_kernel_are_replayed() {
             converted: false,
         },
         Layout { args: CLUSTERS, files: 50, most: 20_000, steps: 150, kernel: false, converted: false },
-        // The kernel writes the ranges of such files into fast commits, but replays none of them.
+        // The kernel writes the ranges of such files into fast commits, but does not replay them.
         Layout { args: POINTERS, files: 50, most: 20_000, steps: 150, kernel: false, converted: false },
         Layout {
             args: SMALL_POINTERS,
@@ -348,7 +347,7 @@ fn root_fast_commits_of_the_kernel_are_replayed() {
         },
         Layout { args: SMALL_POINTERS, files: 400, most: 30_000, steps: 200, kernel: false, converted: true },
     ];
-    // More of them by hand.
+    // More of them, made by hand.
     let seeds = std::env::var("UEXT4_FC_SEEDS").map_or(2, |seeds| seeds.parse().unwrap());
     let mut by_e2fsck = 0;
     for (number, layout) in layouts.iter().enumerate() {
@@ -366,10 +365,10 @@ fn same(what: &str, expected: &Manifest, found: &Manifest) {
     assert!(lines.is_empty(), "{what}: {} differences:\n{}", lines.len(), lines.join("\n"));
 }
 
-/// Returns whether e2fsck could be asked too.
+/// Returns whether e2fsck could be compared too.
 fn replay(layout: &Layout, number: usize, seed: u64) -> bool {
     let case = format!("layout {number}, seed {seed}");
-    // The kernel may be at work on an orphan when its device is copied: writing is refused then, rightly.
+    // The kernel may be processing an orphan when its device is copied: then writing is rightly refused.
     let orphans = |image: &Image| {
         let opened = Volume::open_device(image.device(), VolumeOptions::read_write());
         opened.err().is_some_and(|error| error.to_string().contains("orphaned inodes"))
@@ -377,7 +376,7 @@ fn replay(layout: &Layout, number: usize, seed: u64) -> bool {
     let crashed = (0..5).map(|_| crash(layout, seed)).find(|(image, _)| !orphans(image));
     let (image, live) = crashed.unwrap_or_else(|| panic!("{case}: orphans every time"));
     if layout.args == POINTERS || layout.args == SMALL_POINTERS {
-        // The kernel did not take whole transactions for them.
+        // The kernel did not use whole transactions for them.
         let scratch = Scratch::new(128 << 20);
         image.save(&scratch.file("crashed.img"));
         let log = oracle::debugfs(&scratch.file("crashed.img"), "logdump -a");
@@ -413,9 +412,9 @@ fn replay(layout: &Layout, number: usize, seed: u64) -> bool {
     false
 }
 
-/// e2fsck comes to the same names and links. (To the same contents most times only: where 1.47.0 does not, the kernel's
-/// replay, ours and the volume before the crash agree.)
-/// Returns whether it got to the end: it stops at directories that must grow.
+/// e2fsck gets the same names and links. (The same contents only most of the time: where 1.47.0 does not, the kernel's
+/// replay, ours and the volume before the crash agree.) Returns whether it finished: it stops at directories that must
+/// grow.
 fn same_names_as_e2fsck(case: &str, image: &Image, live: &Manifest, path: &Path) -> bool {
     image.save(path);
     let fsck = oracle::e2fsck(path, &["-y"]);
@@ -433,7 +432,7 @@ fn same_names_as_e2fsck(case: &str, image: &Image, live: &Manifest, path: &Path)
 
 const FEW: &[&str] = &["-b", "4096", "-J", "size=8,fast_commit_size=1024", "-O", "^orphan_file,fast_commit"];
 
-/// A file without a name, to be given one with [`name`].
+/// A file without a name, which [`name`] gives one.
 fn unnamed(root: &Path) -> File {
     use std::os::unix::fs::OpenOptionsExt;
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_TMPFILE).open(root).unwrap()
@@ -451,8 +450,8 @@ fn number(file: &File) -> u64 {
     file.metadata().unwrap().ino()
 }
 
-/// What `work` leaves in fast commits, behind a transaction with everything that `before` did, is there for readers and
-/// after our recovery.
+/// Changes of `work` in fast commits, after a transaction with everything from `before`, are seen by readers and after
+/// our recovery.
 fn work_is_replayed(case: &str, before: impl Fn(&Path), work: impl Fn(&Path) -> Vec<File>) {
     let (image, live) = work_is_read(case, before, work);
     let device = image.device();
@@ -465,7 +464,7 @@ fn work_is_replayed(case: &str, before: impl Fn(&Path), work: impl Fn(&Path) -> 
     same(&format!("{case}: the kernel on ours"), &live, &seen);
 }
 
-/// The part of it that only reads.
+/// The read-only part of that.
 fn work_is_read(case: &str, before: impl Fn(&Path), work: impl Fn(&Path) -> Vec<File>) -> (Image, Manifest) {
     let volume = VolumeBuilder::new(40 << 20).args(FEW).build();
     let mounted = KernelMount::image(volume.path(), LoopOptions::default(), "noatime,commit=300");
@@ -491,7 +490,7 @@ fn work_is_read(case: &str, before: impl Fn(&Path), work: impl Fn(&Path) -> Vec<
     (image, live)
 }
 
-/// The ordinary log has it among the orphans: it has a name by then, and is kept.
+/// The ordinary log lists it as an orphan, but it has a name by then, and is kept.
 #[test]
 fn root_files_whose_contents_are_in_the_ordinary_log_get_a_name() {
     needs!(Need::Loop, Need::Tool("mke2fs"));

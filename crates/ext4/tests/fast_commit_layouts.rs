@@ -16,7 +16,7 @@ fn tools() -> [Need; 2] {
     [Need::Tool("mke2fs"), Need::Tool("e2fsck")]
 }
 
-/// A block that nobody uses.
+/// An unused block.
 fn free(n: u64) -> u64 {
     8192 - 300 + n
 }
@@ -75,10 +75,10 @@ fn what_block_pointers_cannot_hold_is_refused_by_name() {
     let extents = raw_inode(FILE, 1, 1024, EXTENTS);
     let hello = open_ro(pointers().device()).metadata(Path::new("/hello")).unwrap().ino.get();
     let mut shared = pointers();
-    // The one file of its size.
+    // The only file of its size.
     let head = |part: &[u8]| part[..2] == FILE.to_le_bytes() && part[4..8] == 6000_u32.to_le_bytes();
     let inode = shared.bytes.windows(128).position(head).unwrap();
-    // Its first pointer block, and its second, are one.
+    // Its first and second pointer block are the same.
     let level = u32::try_from(free(99)).unwrap().to_le_bytes();
     shared.bytes[inode + 0x28 + 48..][..4].copy_from_slice(&level);
     shared.bytes[inode + 0x28 + 52..][..4].copy_from_slice(&level);
@@ -103,7 +103,7 @@ fn what_block_pointers_cannot_hold_is_refused_by_name() {
 const FOLDED: &[&str] =
     &["-b", "1024", "-J", "size=2", "-O", "casefold,metadata_csum,64bit,^orphan_file,fast_commit"];
 
-/// `/dir` folds and has these names.
+/// `/dir` is case-folded and has these names.
 fn folded(names: u32, index: bool, extended: &[&str]) -> Image {
     let names: Vec<_> = (0..names).map(|n| format!("Straße number {n:04}")).collect();
     let flags = format!("sif /dir flags {:#x}", CASEFOLD_FLAG | EXTENTS_FLAG);
@@ -114,7 +114,7 @@ fn find(image: &Image, name: &str) -> Result<u32, Error> {
     open_ro(image.device()).resolve(OsStr::from_bytes(&in_dir(name.as_bytes())), false).map(|ino| ino.get())
 }
 
-/// A row of blocks, and a hash tree that must grow: every spelling leads to what the records say.
+/// Linear directories, and a hash tree that must grow: every spelling leads to the recorded inode.
 #[test]
 fn case_folded_directories_take_names_and_lose_them() {
     needs!(tools()[0], tools()[1], Need::Tool("debugfs"));
@@ -129,7 +129,7 @@ fn case_folded_directories_take_names_and_lose_them() {
             first =
                 first.inode(900 + n, &raw_inode(FILE, 1, 0, EXTENTS)).create(dir, 900 + n, name.as_bytes());
         }
-        // The kernel records a name as it was asked for, not as it is stored.
+        // The kernel records a name as given, not as stored.
         let second = Records::default()
             .unlink(dir, gone, "strasse NUMBER 0002".as_bytes())
             .link(dir, target, b"Bad\xFFname")
@@ -180,7 +180,7 @@ fn what_folded_names_contradict_is_refused_by_name() {
     }
 }
 
-/// Temporary files that get names: what waits for their inodes is compared folded, too.
+/// Temporary files that get names: names that wait for their inodes are compared folded, too.
 #[test]
 fn names_that_wait_may_be_taken_back_by_another_spelling() {
     needs!(tools()[0], tools()[1], Need::Tool("debugfs"));

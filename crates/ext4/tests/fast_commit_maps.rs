@@ -1,4 +1,4 @@
-//! What fast commits do to the maps of files: whose their nodes are afterwards, and what is counted.
+//! Effects of fast commits on maps of files: the owners of nodes afterwards, and the block counts.
 
 use crate::common;
 
@@ -9,10 +9,10 @@ use common::{Image, assert_same_bytes, open_ro};
 use uext4_testkit::{Need, VolumeBuilder, needs};
 
 const NEW: u32 = 500;
-/// Bytes of it, whatever of them is mapped.
+/// Its size in bytes, however much of it is mapped.
 const SIZE: u32 = 119 * 1024;
 
-/// A block that nobody uses.
+/// An unused block.
 fn free(n: u64) -> u64 {
     8192 - 300 + n
 }
@@ -41,7 +41,7 @@ fn base() -> Image {
     )
 }
 
-/// What fast commits make of a volume.
+/// A volume after its fast commits are replayed.
 fn recovered(mut image: Image, commits: &[Records]) -> Image {
     plant(&mut image, commits);
     let device = image.device();
@@ -52,7 +52,7 @@ fn recovered(mut image: Image, commits: &[Records]) -> Image {
     image
 }
 
-/// Where the record of [`NEW`] is.
+/// The location of the record of [`NEW`].
 fn place(image: &Image) -> usize {
     let word = |at: usize| u32::from_le_bytes(image.bytes[at..at + 4].try_into().unwrap()) as usize;
     let size = usize::from(u16::from_le_bytes([image.bytes[1024 + 0x58], image.bytes[1024 + 0x59]]));
@@ -67,8 +67,8 @@ fn leaf(image: &Image) -> u32 {
     u32::from_le_bytes(root[16..20].try_into().unwrap())
 }
 
-/// The leaf is changed, then its file is deleted or loses all of its blocks, then the leaf's block holds data of
-/// another file: the change does not go over them.
+/// A leaf is changed, then its file is deleted or loses all its blocks, then the leaf's block holds data of another
+/// file: the changed leaf must not overwrite that.
 #[test]
 fn a_node_that_is_none_any_more_is_not_written() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -102,7 +102,7 @@ fn blocks_that_a_replay_took_and_returned_are_taken_again() {
     fsck_clean(&Image::of(&*device));
 }
 
-/// A file that counts less than it has is counted anew, whatever its map becomes meanwhile.
+/// A file whose count is too low is recounted, whatever happens to its map.
 #[test]
 fn space_that_was_counted_wrong_is_counted_right() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -114,7 +114,7 @@ fn space_that_was_counted_wrong_is_counted_right() {
     }
 }
 
-/// A record that changes the unit of what is counted: the map goes on in the new one.
+/// A record that changes the unit of the block count: the map continues in the new unit.
 #[test]
 fn space_is_counted_in_the_unit_of_the_record() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -126,7 +126,7 @@ fn space_is_counted_in_the_unit_of_the_record() {
         u32::from_le_bytes(image.bytes[at..at + 4].try_into().unwrap())
     };
     assert_eq!(blocks(&image), 6 + 1, "in blocks, the leaf among them");
-    // In 512 bytes again: fewer than a block has, if they were blocks. Without the leaf none is left.
+    // Back to units of 512 bytes: less than one block, if they were blocks. Without the leaf none is left.
     let plain = Records::default().inode(NEW, &raw_inode(FILE, 1, SIZE, EXTENTS));
     assert_eq!(blocks(&recovered(image, &[plain.delete(NEW, 0, 1 << 30)])), 0);
 }

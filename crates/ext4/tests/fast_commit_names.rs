@@ -1,4 +1,4 @@
-//! What fast commits do to directories: whose their blocks are afterwards, and how they grow.
+//! Effects of fast commits on directories: the owners of blocks afterwards, and how they grow.
 
 use crate::common;
 
@@ -11,7 +11,7 @@ use uext4_testkit::{Need, Scratch, VolumeBuilder, needs, oracle};
 const NEW: u32 = 100;
 const PLAIN: &str = "^metadata_csum,64bit,^orphan_file,fast_commit";
 
-/// What fast commits make of a volume.
+/// A volume after its fast commits are replayed.
 fn recovered(mut image: Image, commits: &[Records]) -> Image {
     plant_into(&mut image, 400, commits);
     let device = image.device();
@@ -22,7 +22,7 @@ fn recovered(mut image: Image, commits: &[Records]) -> Image {
     image
 }
 
-/// Why fast commits cannot be done on a volume.
+/// Why fast commits cannot be replayed on a volume.
 fn refusal(mut image: Image, records: Records) -> String {
     plant_into(&mut image, 400, &[records]);
     open_ro(image.device()).info().recovery.fast_commits_refused.unwrap()
@@ -37,7 +37,7 @@ fn block(image: &Image, number: u32) -> &[u8] {
     &image.bytes[number as usize * 1024..][..1024]
 }
 
-/// Where the record of an inode of a volume of one group is.
+/// The location of an inode's record on a volume of one group.
 fn place(image: &Image, ino: u32) -> usize {
     let word = |at: usize| u32::from_le_bytes(image.bytes[at..at + 4].try_into().unwrap()) as usize;
     let size = usize::from(u16::from_le_bytes([image.bytes[1024 + 0x58], image.bytes[1024 + 0x59]]));
@@ -50,7 +50,8 @@ fn first_block(image: &Image, ino: u32) -> u32 {
     u32::from_le_bytes(extent[8..12].try_into().unwrap())
 }
 
-/// Names are taken from a directory, it goes, and its block holds data of a file: the names' block does not go over it.
+/// Names are removed from a directory, it is deleted, and its block holds data of a file, which the changed directory
+/// block must not overwrite.
 #[test]
 fn a_changed_block_of_a_removed_directory_is_not_written() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -67,7 +68,8 @@ fn a_changed_block_of_a_removed_directory_is_not_written() {
     assert_same_bytes(block(&before, at), block(&after, at));
 }
 
-/// Two files share a block of attributes. Both go, one counts it down before the other, and it holds data of a third.
+/// Two files share an attribute block. Both are deleted, the first of which decrements its reference count, and then it
+/// holds data of a third file.
 #[test]
 fn a_block_of_attributes_that_nobody_shares_any_more_is_not_written() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
@@ -94,7 +96,7 @@ fn a_block_of_attributes_that_nobody_shares_any_more_is_not_written() {
     assert_same_bytes(block(&before, shared), block(&after, shared));
 }
 
-/// The blocks of a directory share clusters, in their order.
+/// The blocks of a directory share clusters, in order.
 #[test]
 fn directories_of_several_blocks_grow_by_clusters() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -131,7 +133,7 @@ fn blocks_of_directories_that_come_and_go_are_taken_again() {
     recovered(before, &[(0..1500).fold(Records::default(), round)]);
 }
 
-/// A directory is made, grows a tree, is emptied and goes; a file gets its number. All in one log.
+/// A directory is created, grows a tree, is emptied and deleted; a file reuses its number. All in one log.
 #[test]
 fn the_number_of_a_directory_that_came_and_went_is_a_files() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -158,7 +160,7 @@ fn the_number_of_a_directory_that_came_and_went_is_a_files() {
     }
 }
 
-/// A file takes the place of another, as after `rename`: its name is that of the other, which has none any more.
+/// A file replaces another, as after `rename`: it takes the name of the other, which then has none.
 #[test]
 fn a_name_may_go_over_another() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -170,7 +172,7 @@ fn a_name_may_go_over_another() {
     assert!(!tree(&open_ro(after.device())).contains_key(&b"/dir/file-03"[..]));
 }
 
-/// A name that goes into a directory after that was removed leads nowhere.
+/// A name added to a directory that was removed leads nowhere.
 #[test]
 fn names_into_a_removed_directory_are_ignored() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -212,7 +214,7 @@ fn a_cluster_is_one_files() {
     assert!(why.contains("to it and to inode"), "{why}");
 }
 
-/// What waits does so for its own inode, all of it, and no longer than its fast commit.
+/// Names and ranges wait only for their own inode, as a whole, and only within their fast commit.
 #[test]
 fn names_and_ranges_wait_for_their_inode() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -225,7 +227,7 @@ fn names_and_ranges_wait_for_their_inode() {
     assert_eq!((found.ino.get(), found.blocks), (NEW, 4));
 }
 
-/// The record of hello, with a byte changed.
+/// The record of hello, with one byte changed.
 fn other_hello(image: &Image, at: usize) -> (u32, Vec<u8>) {
     let file = ino(image, "/hello");
     let place = place(image, file);
@@ -234,7 +236,7 @@ fn other_hello(image: &Image, at: usize) -> (u32, Vec<u8>) {
     (file, record)
 }
 
-/// Another time of creation tells another file; another generation might be set by hand.
+/// Another creation time means another file; another generation may have been set by hand.
 #[test]
 fn a_file_without_a_name_goes_on_only_if_it_is_the_same() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -271,7 +273,7 @@ fn a_file_with_attributes_in_inodes_is_not_deleted() {
     }
 }
 
-/// New blocks of directories keep clear of what records map, before or after, be it free or a removed directory's.
+/// New blocks of directories avoid blocks that records map, earlier or later, whether free or a removed directory's.
 #[test]
 fn directories_grow_clear_of_what_records_map() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -306,7 +308,7 @@ fn a_directory_that_leaves_its_inode_has_its_block() {
         .args(["-b", "1024", "-I", "256", "-J", "size=2", "-O", &format!("{PLAIN},inline_data")])
         .from_dir(source.path())
         .build();
-    // The same name, of another class.
+    // The same name, in another attribute class.
     oracle::debugfs_write(volume.path(), "ea_set /dir user.data value");
     let before = Image::load(volume.path());
     let [dir, one] = ["/dir", "/dir/one"].map(|path| ino(&before, path));
@@ -320,7 +322,7 @@ fn a_directory_that_leaves_its_inode_has_its_block() {
     assert!(!attributes.contains("system.data"), "{attributes}");
 }
 
-/// On a hostile volume two directories are one.
+/// On a hostile volume two directories share their blocks.
 #[test]
 fn a_block_is_one_directorys() {
     needs!(Need::Tool("mke2fs"));
@@ -333,7 +335,7 @@ fn a_block_is_one_directorys() {
     assert!(why.contains("of its map or directory is also inode 2's"), "{why}");
 }
 
-/// What has no name and is in use is for whoever works off the orphans, records of it or not.
+/// An inode in use without a name is left to orphan processing, with or without records of it.
 #[test]
 fn an_orphan_stays() {
     needs!(Need::Tool("mke2fs"));

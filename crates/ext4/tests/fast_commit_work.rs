@@ -1,4 +1,4 @@
-//! What a replay of fast commits may do: as much as an honest one needs, and no more.
+//! Bounds on the work of a fast-commit replay: enough for every sound log, and no more.
 
 use crate::common;
 
@@ -13,8 +13,8 @@ use uext4_testkit::{Need, Scratch, VolumeBuilder, needs};
 
 const FOLDED: &str = "casefold,^metadata_csum,64bit,^orphan_file,fast_commit";
 
-/// A fault that shows at the end only, in the first of many fast commits: those before it are searched for, but not
-/// for ever. Each replay reads the fast commits twice.
+/// A fault in the first of many fast commits that is found only at the end: the good ones before it are searched for,
+/// but within bounds. Each replay reads the fast commits twice.
 #[test]
 fn what_all_replays_may_do_is_bounded() {
     needs!(Need::Tool("mke2fs"));
@@ -48,19 +48,19 @@ fn what_all_replays_may_do_is_bounded() {
     assert_eq!(info.fast_commits().map_or(0, |found| found.commits), 0);
     let why = info.fast_commits_refused.unwrap();
     assert!(why.contains(&format!("fast commits give block {}", last + 1)), "{why}");
-    // Without a bound there would be nine or ten of at least the first fast commit, which takes 850 blocks.
+    // Without a bound there would be nine or ten replays of at least the first fast commit, which takes 850 blocks.
     let replays = counters.get().read_bytes / (2 * 850 * 4096);
     assert!((2..7).contains(&replays), "{replays} replays, {:?}", counters.get());
 }
 
-/// A volume with so many files in `/dir`; the numbers of the directory and of the files.
+/// A volume with this many files in `/dir`; the numbers of the directory and of the files.
 fn files(count: u32, block: u32, name: fn(u32) -> String) -> (Image, u32, Vec<u32>) {
     let source = Scratch::new(1 << 20);
     std::fs::create_dir(source.file("dir")).unwrap();
     for n in 0..count {
         std::fs::write(source.file(format!("dir/{}", name(n))), "").unwrap();
     }
-    // Room for 1024 blocks of transactions and 256 others.
+    // Room for 1024 blocks of transactions and 256 of fast commits.
     let journal = format!("size={}", (block / 1024 * 5 / 4).max(12));
     let volume = VolumeBuilder::new((u64::from(block) * 4096).max(64 << 20))
         .args(["-b", &block.to_string(), "-N", &(count + 100).to_string(), "-J", &journal])
@@ -76,7 +76,7 @@ fn files(count: u32, block: u32, name: fn(u32) -> String) -> (Image, u32, Vec<u3
     (image, dir, numbers)
 }
 
-/// As after `rm -r` and an `fsync` of something else: a fast commit may be long, and blocks large.
+/// As after `rm -r` and an `fsync` of another file: a fast commit may be long, and blocks large.
 #[test]
 fn as_many_names_as_a_fast_commit_of_the_kernel_has_are_not_too_much_work() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -92,7 +92,7 @@ fn as_many_names_as_a_fast_commit_of_the_kernel_has_are_not_too_much_work() {
     fsck_clean(&Image::of(&*device));
 }
 
-/// mke2fs makes directories without an index. `rm -r` takes their names in the order in which they are there.
+/// mke2fs makes directories without an index. `rm -r` removes their names in on-disk order.
 #[test]
 fn names_go_from_a_large_directory_without_an_index() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -117,7 +117,7 @@ fn names_go_from_a_large_directory_without_an_index() {
     fsck_clean(&Image::of(&*device));
 }
 
-/// What was done before is seen, and was an `fsync` of its own.
+/// Earlier fast commits are replayed, since each was a separate `fsync`.
 #[test]
 fn too_much_work_takes_only_the_fast_commit_that_makes_it() {
     needs!(Need::Tool("mke2fs"));
@@ -136,7 +136,7 @@ fn too_much_work_takes_only_the_fast_commit_that_makes_it() {
     assert_eq!(volume.read_dir("/dir").unwrap().count(), 2 + 10);
 }
 
-/// Folding is much more work than looking: what is left after some seconds of it is not done.
+/// Folding is much more work than comparing: after some seconds of it the replay stops.
 #[test]
 fn folded_names_are_not_compared_for_ever() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
@@ -148,7 +148,7 @@ fn folded_names_are_not_compared_for_ever() {
         Recipe { size: 64 << 20, args: &args, debugfs: &[&flags], index: false, ..Recipe::default() };
     let mut image = recipe.make(&names);
     let dir = open_ro(image.device()).resolve("/dir", false).unwrap().get();
-    // A block holds 15 names; without what folding counts for, there are 25000 that fit the bound.
+    // A block holds 15 names; if folding did not count, 25000 would fit the bound.
     let unlink = |records: Records, n: usize| records.unlink(dir, 20, format!("é{n}").as_bytes());
     plant_into(&mut image, 250, &[(0..4000).fold(Records::default(), unlink)]);
     let why = open_ro(image.device()).info().recovery.fast_commits_refused.unwrap();

@@ -25,7 +25,7 @@ fn volume_on(memory: Arc<MemoryDevice>, switches: Switches) -> Result<(Volume, F
     Ok((Volume::open_device(device, VolumeOptions::read_write().switches(switches))?, handle))
 }
 
-/// Looks, reads, overwrites and syncs by every route, and stops at the first error.
+/// Stats, reads, overwrites and syncs by every route, and stops at the first error.
 fn scenario(volume: &Volume) -> Result<()> {
     for entry in volume.read_dir("/dir")? {
         entry?;
@@ -45,7 +45,7 @@ fn scenario(volume: &Volume) -> Result<()> {
     file.sync_all()
 }
 
-/// Many requests at a time; the first failure among them is the result, all are reaped.
+/// Many concurrent requests; returns the first failure among them, after all are reaped.
 fn queued(volume: &Volume, file: &File) -> Result<()> {
     let mut queue = volume.queue(QueueOptions::depth(16))?;
     let slot = queue.attach(file)?;
@@ -78,11 +78,11 @@ fn queued(volume: &Volume, file: &File) -> Result<()> {
     result
 }
 
-/// After the device works again: if the volume is not aborted, drains go through and everything works; if it
-/// is, every call of every file that writes or promises durability says so, and reading goes on.
+/// Once the device works again: if the volume is not aborted, drains pass and everything works; if it is, every call on
+/// any file that writes or promises durability reports that, and reads still work.
 fn aftermath(volume: &Volume, first: &Error, aborting: bool) {
     let file = volume.open_file("/data", read_write()).unwrap();
-    // An exclusive request drains the file of the scenario: it ends only if nothing stayed in flight.
+    // An exclusive request drains the scenario's file: it ends only if nothing stayed in flight.
     let frag = volume.open_file("/frag", read_write()).unwrap();
     let drained = frag.write_any_at(&[1, 2, 3], 5, WriteFlags::empty());
     if !aborting {
@@ -138,7 +138,7 @@ fn every_request_once(on: FaultOn, action: FaultAction, switches: Switches) -> (
     drop(volume);
     let (mut failures, mut aborts) = (0, 0);
     for n in 1..=most {
-        // One of its own: an abort is recorded in the log, and the next opening would write because of it.
+        // Use a fresh copy: an abort is recorded in the log, and the next open would write because of it.
         let device = Arc::new(FaultDevice::new(memory()));
         let handle = device.handle();
         handle.arm(Fault { action, ..Fault::nth(on, n) });
@@ -147,7 +147,7 @@ fn every_request_once(on: FaultOn, action: FaultAction, switches: Switches) -> (
         let result = opened.and_then(|volume| {
             scenario(&volume)
                 .map(|()| {
-                    // What fails while the volume goes is told to nobody, unless somebody closes it.
+                    // A failure during the drop is reported only to a caller that closes the volume.
                     fired = handle.fired();
                     handle.clear();
                 })
@@ -209,7 +209,7 @@ fn a_failed_flush_or_fua_write_aborts_the_volume_and_a_plain_one_does_not() {
     within(LIMIT, || {
         for (on, switches) in [(FaultOn::Op(Op::Flush), Switches::OFF), (FaultOn::FuaWrite, Switches::ON)] {
             let (failures, aborts) = every_request_once(on, FaultAction::Errno(EIO), switches);
-            // The flush before anything is written fails the opening: there is nothing to abort yet.
+            // A failed flush before anything is written fails the open: there is nothing to abort yet.
             let opening = u64::from(matches!(on, FaultOn::Op(Op::Flush)));
             assert!(
                 failures >= 3 + opening && failures == aborts + opening,
@@ -225,7 +225,7 @@ fn a_failed_flush_or_fua_write_aborts_the_volume_and_a_plain_one_does_not() {
     });
 }
 
-/// Parts that complete in one batch: the failure of the last one counts as much as that of the first.
+/// Parts that complete in one batch: a failure of the last one counts as much as one of the first.
 #[test]
 fn the_failure_of_any_part_fails_the_request() {
     within(LIMIT, || {
@@ -257,7 +257,7 @@ fn the_failure_of_any_part_fails_the_request() {
     });
 }
 
-/// The abort reaches requests that were on their way: durable ones of the same batch must not claim success.
+/// The abort reaches requests in flight: durable ones of the same batch must not report success.
 #[test]
 fn durable_requests_beside_a_failed_one_fail_as_well() {
     for volatile_cache in [true, false] {
@@ -286,7 +286,7 @@ fn durable_requests_beside_a_failed_one_fail_as_well() {
     }
 }
 
-/// Queued requests by every route, all of which must succeed; then what they wrote is there.
+/// Queued requests by every route, all of which must succeed; then checks the written data.
 fn queued_requests_all_succeed(volume: &Volume, file: &File, fill: u8) {
     queued(volume, file).unwrap();
     let mut queue = volume.queue(QueueOptions::depth(16)).unwrap();
@@ -304,7 +304,7 @@ fn queued_requests_all_succeed(volume: &Volume, file: &File, fill: u8) {
     }
 }
 
-/// What a device puts off for a moment is sent again: nobody is told, and nothing is aborted.
+/// A request that the device defers is sent again: no error is reported, and nothing is aborted.
 #[test]
 fn queued_requests_that_are_put_off_are_sent_again() {
     const TRANSIENT: [i32; 3] = [4, 11, 125]; // EINTR, EAGAIN, ECANCELED
@@ -359,7 +359,7 @@ fn requests_that_are_put_off_for_ever_fail_with_a_typed_error() {
             assert!(handle.fired() > 8);
             assert_eq!(queue.pending(), 0);
             handle.clear();
-            // As after every other failure: durability that was promised and not had ends the volume.
+            // As after every other failure: a broken promise of durability aborts the volume.
             assert_eq!(file.sync_data().is_err(), durable);
         }
     });
@@ -376,8 +376,9 @@ fn a_failed_metadata_read_names_its_block_and_is_not_remembered() {
     assert_same_bytes(&patterned(common::sample::DATA, 0, 1 << 20), &read_all(&file));
 }
 
-/// Requests of two files end in one batch in turn, some of them failing, one file detached meanwhile: each leaves the
-/// gate of its own file exactly once, or a drain would wait for ever, is counted once, and frees its file's place.
+/// Requests of two files complete alternately in one batch, some of them failing, with one file detached meanwhile:
+/// each leaves its own file's gate exactly once (or a drain would wait forever), is counted once, and frees its file's
+/// place.
 #[test]
 fn completions_of_several_files_in_one_batch_are_counted_apart() {
     let (volume, faults) = volume_on(memory(), Switches::ON).unwrap();
@@ -388,7 +389,7 @@ fn completions_of_several_files_in_one_batch_are_counted_apart() {
         let before = volume.stats();
         let mut queue = volume.queue(QueueOptions::depth(16)).unwrap();
         let slots = files.each_ref().map(|file| queue.attach(file).unwrap());
-        // Reads fail without ending the volume.
+        // Failed reads do not abort the volume.
         faults.clear();
         faults.arm(Fault::nth(FaultOn::Op(Op::Read), failing / 2 + 1));
         for tag in 0..8u64 {

@@ -1,5 +1,5 @@
-//! A device that fails at any operation, once or for good, under writes that allocate, convert and extend: errors have
-//! types, nothing hangs, what was acknowledged as durable is there afterwards, and the volume recovers clean.
+//! A device that fails at any operation, once or permanently, during writes that allocate, convert and extend: errors
+//! have types, nothing hangs, acknowledged data is there afterwards, and the volume recovers clean.
 
 use crate::common;
 
@@ -12,13 +12,13 @@ use uext4::{Error, QueueOptions, Result, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::device::{Fault, FaultDevice, FaultHandle, FaultOn};
 use uext4_testkit::{Need, Scratch, needs, oracle};
 
-/// What the file was told to hold durably: as many bytes of each pattern, one behind the other.
+/// Durable contents of a file: a length for each pattern, in order.
 type Acknowledged = Vec<(u64, usize)>;
 
 const FILE: &str = "/mixed";
 
-/// Writes into unwritten blocks and holes, extends, through calls and a queue, and says what became durable. `/mixed`
-/// is 128 KiB: 16 KiB written, unwritten up to 64 KiB, then a hole.
+/// Writes into unwritten blocks and holes, extends, through calls and a queue, and records what became durable.
+/// `/mixed` is 128 KiB: 16 KiB written, unwritten up to 64 KiB, then a hole.
 fn scenario(volume: &Volume, acknowledged: &mut Acknowledged) -> Result<()> {
     let file = volume.open_file(FILE, read_write())?;
     for step in 0..10 {
@@ -106,7 +106,8 @@ fn a_fault_at_any_operation_loses_nothing_acknowledged() {
                         aborted += 1;
                     }
                 }
-                // As if the process had ended here. What the device cached is there: power cuts are `crash_allocate`.
+                // As if the process had ended here. Data in the device's cache survives: for power cuts see
+                // `crash_allocate`.
                 check(memory.clone(), &acknowledged, &what);
                 if n % 8 == 0 {
                     Image::of(&*memory).save(&path);

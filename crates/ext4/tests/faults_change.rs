@@ -1,6 +1,6 @@
-//! A device that fails at any operation, once or for good, under truncation, every mode of `fallocate`, names made and
-//! removed, orphans processed at an open, and closing: errors have types, an aborted volume stays so, what was
-//! acknowledged as durable is there afterwards, nothing else is, and the volume recovers clean.
+//! A device that fails at any operation, once or permanently, during truncation, every mode of `fallocate`, creating
+//! and removing names, orphan processing at open, and closing: errors have types, an aborted volume stays aborted,
+//! acknowledged data and nothing else is there afterwards, and the volume recovers clean.
 
 use crate::common;
 use crate::crash_named::{layouts, plays};
@@ -18,10 +18,10 @@ use uext4::{Error, Fallocate, File, Result, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultHandle, FaultOn};
 use uext4_testkit::{Need, Scratch, VolumeBuilder, needs, oracle};
 
-/// How the device fails: errno, and how often.
+/// Device failures: errno, and how often.
 const FAULTS: [(i32, u64); 3] = [(libc::EIO, 1), (libc::EIO, u64::MAX), (libc::ENOSPC, 1)];
 
-/// Files under change, and what was said of them.
+/// Files under change, and their announced contents.
 struct Work<'v> {
     volume: &'v Volume,
     ledger: &'v mut Ledger,
@@ -34,7 +34,7 @@ impl Work<'_> {
         self.volume.open_file(path, read_write())
     }
 
-    /// Says what a file is to become.
+    /// Announces the next contents of a file.
     fn begin(&mut self, path: &str, change: impl FnOnce(&mut Vec<u8>), moves: bool) {
         let model = self.models.entry(path.into()).or_default();
         change(model);
@@ -99,7 +99,7 @@ impl Work<'_> {
         self.volume.remove_file(path)
     }
 
-    /// A commit that takes the names before it with it.
+    /// Makes the names before it durable too.
     fn commit(&mut self, gone: &[&str]) -> Result<()> {
         let path = "/beacon";
         if !self.models.contains_key(path) {
@@ -163,7 +163,7 @@ fn is_typed(error: &Error) -> bool {
     )
 }
 
-/// What changes and syncs anything. If one of them says that the volume was aborted, all do from then on.
+/// Operations that change or sync. Once one of them reports an abort, all must.
 fn probe(volume: &Volume, ledger: &mut Ledger) -> bool {
     for bytes in [Vec::new(), patterned(9, 0, 4096).to_vec()] {
         ledger.add(&Mark::Begun { path: "/probe".into(), bytes: Some(Arc::new(bytes)), moves: false });
@@ -187,7 +187,7 @@ fn probe(volume: &Volume, ledger: &mut Ledger) -> bool {
     true
 }
 
-/// What is on a volume with three files in many pieces, and what is known of it.
+/// A volume with three files in many pieces, and their contents.
 fn prepared(layout: Layout) -> (Image, Scene) {
     let device = layout.image().device();
     let mut scene = Scene::new(open_rw(device.clone()), None, 5);
@@ -202,7 +202,7 @@ struct After<'s> {
 }
 
 impl After<'_> {
-    /// As if the process had ended here. What the device cached is there: power cuts are `crash_named`.
+    /// As if the process had ended here. Data in the device's cache survives: for power cuts see `crash_named`.
     fn check(&self, memory: &Arc<MemoryDevice>, what: &str, number: u64) {
         let path = self.scratch.file("after.img");
         if number.is_multiple_of(6) {
@@ -287,7 +287,7 @@ fn a_fault_under_changes_of_small_blocks_loses_nothing() {
     a_fault_at_any_operation(SMALL, 64 << 20, 1);
 }
 
-/// Blocks of metadata are read again and again, in the middle of changes too.
+/// Metadata blocks are read again and again, also in the middle of changes.
 #[test]
 fn a_fault_under_changes_without_a_cache_loses_nothing() {
     a_fault_at_any_operation(LARGE, 4 * 4096, 3);
@@ -298,7 +298,7 @@ fn a_fault_under_changes_of_clusters_loses_nothing() {
     a_fault_at_any_operation(CLUSTERS, 64 << 20, 3);
 }
 
-/// An open for writing that processes orphans, and fails at any operation; the next one does the rest.
+/// An open for writing that processes orphans fails at any operation; the next one does the rest.
 #[test]
 fn a_fault_while_orphans_are_processed_loses_nothing() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -346,8 +346,7 @@ fn a_fault_while_orphans_are_processed_loses_nothing() {
     });
 }
 
-/// A flush that fails has saved nothing, and the system tells of it once. So whoever syncs after a close that failed
-/// is not told that all is well.
+/// A failed flush has lost data, and the system reports it only once. So every sync after a failed close must fail too.
 #[test]
 fn a_flush_of_a_close_that_fails_is_told_to_all_who_sync() {
     needs!(Need::Tool("mke2fs"));

@@ -1,4 +1,5 @@
-//! What is no ext2, ext3 or ext4 volume is said to be none, and what it looks like; a damaged one stays damaged.
+//! A device that is not an ext2, ext3 or ext4 volume is reported as such, naming its contents; a damaged volume is
+//! reported as damaged.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use uext4_testkit::{Need, Scratch, VolumeBuilder, needs, oracle};
 
 const MIB: usize = 1 << 20;
 
-/// The answer to opening `image`, for reading and for writing alike.
+/// The error of opening `image`, the same for reading and writing.
 #[track_caller]
 fn refusal(image: &Path) -> Error {
     let open = |options| Volume::open(image.to_str().unwrap(), options).map(drop).unwrap_err();
@@ -35,7 +36,7 @@ fn image(scratch: &Scratch, bytes: &[u8]) -> std::path::PathBuf {
     path
 }
 
-/// The marks of formats, where their specifications have them.
+/// The signatures of formats, where their specifications place them.
 #[test]
 fn other_formats_are_named() {
     let scratch = Scratch::new(8 << 20);
@@ -60,7 +61,7 @@ fn other_formats_are_named() {
     for (name, at, mark) in marks {
         let mut bytes = vec![0; MIB];
         bytes[at..at + mark.len()].copy_from_slice(mark);
-        // File systems of disks have the mark of a boot sector, and are no partition tables for that.
+        // Boot sectors of file systems have the mark of an MBR, and are not partition tables.
         if name.starts_with("FAT") || name == "NTFS" {
             bytes[510..512].copy_from_slice(&[0x55, 0xaa]);
         }
@@ -85,7 +86,7 @@ fn nothing_known_zeros_and_too_few_bytes() {
     assert_eq!(text, "it has 1024 bytes, too few for a superblock");
 }
 
-/// By the tools that make them.
+/// Images made by the formats' own tools.
 #[test]
 fn tools_agree() {
     needs!(Need::Tool("mkswap"), Need::Tool("gzip"), Need::Tool("zstd"), Need::Tool("mke2fs"));
@@ -102,7 +103,7 @@ fn tools_agree() {
     }
 }
 
-/// Numbers, sizes and contents of partitions: those of `?partition=N`.
+/// Numbers, sizes and contents of partitions, as in `?partition=N`.
 #[test]
 fn partitions_are_listed() {
     needs!(Need::Tool("sfdisk"), Need::Tool("mke2fs"), Need::Tool("mkswap"));
@@ -150,7 +151,7 @@ fn partitions_are_listed() {
     }
 }
 
-/// The first part of an image of a disk has the table, and not what it names.
+/// The first part of a disk image has the partition table, but not the partitions.
 #[test]
 fn a_disk_cut_short_is_told_to_be_a_disk() {
     needs!(Need::Tool("sfdisk"));
@@ -174,7 +175,7 @@ fn a_disk_cut_short_is_told_to_be_a_disk() {
     );
 }
 
-/// A magic number that is right makes it an ext4 volume, whatever else is wrong.
+/// With a correct magic number it is an ext4 volume, whatever else is wrong.
 #[test]
 fn a_damaged_superblock_is_damage() {
     needs!(Need::Tool("mke2fs"));

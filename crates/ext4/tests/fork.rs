@@ -1,4 +1,4 @@
-//! A child process drops what it inherited of a volume, and the parent notices nothing.
+//! A child process drops an inherited volume, and the parent is not affected.
 
 use crate::common;
 
@@ -14,7 +14,7 @@ fn is_refused<T>(result: Result<T, Error>) -> bool {
     result.is_err_and(|error| error.errno() == DeviceError::Forked.errno())
 }
 
-/// With a ring, and driven by the call that submits, as a file in memory is.
+/// With a ring, and driven by the submitting call, like a file in memory.
 #[test]
 fn a_child_drops_queue_and_volume_and_the_parent_goes_on() {
     uext4_testkit::own_process!();
@@ -30,7 +30,7 @@ fn parent_and_child(options: QueueOptions) {
     let file = volume.open_file("/data", read_write()).unwrap();
     let mut expected = vec![0; 4096];
     file.read_any_at(&mut expected, 0).unwrap();
-    // A change that is not committed.
+    // An uncommitted change.
     let end = file.size();
     file.write_any_at(&[1; 16], end, WriteFlags::empty()).unwrap();
     let mut queue = volume.queue(options).unwrap();
@@ -71,7 +71,7 @@ fn parent_and_child(options: QueueOptions) {
         }
     }
     if seen < 8 {
-        // Dropping it would wait for the rest for ever.
+        // Dropping it would wait for the rest forever.
         std::mem::forget(queue);
         panic!("{seen} completions of 8");
     }
@@ -81,7 +81,7 @@ fn parent_and_child(options: QueueOptions) {
     oracle::e2fsck_clean(&image);
 }
 
-/// A thread of the parent holds the gate of a file at the fork, and is not there in the child: nobody will open it.
+/// A thread of the parent holds a file's gate at the fork, and does not exist in the child: nobody will release it.
 #[test]
 fn a_child_does_not_wait_for_a_gate() {
     uext4_testkit::own_process!();
@@ -94,7 +94,7 @@ fn a_child_does_not_wait_for_a_gate() {
     let mut queue = volume.queue(QueueOptions::depth(4)).unwrap();
     let mut page = common::aligned(4096);
     std::thread::scope(|scope| {
-        // It reads, changes and writes back a block, and holds the gate all the while.
+        // It reads, modifies and writes back a block, and holds the gate all the while.
         scope.spawn(|| file.write_any_at(&[7; 16], 5, WriteFlags::empty()).unwrap());
         std::thread::sleep(Duration::from_millis(250));
         // SAFETY: the child calls what refuses before it waits for anything, and leaves by `_exit`.

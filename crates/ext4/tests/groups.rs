@@ -1,4 +1,4 @@
-//! Volumes of very many groups: what opening them reads, and that a costless file cannot claim to be one.
+//! Volumes of very many groups: what an open reads, and that a sparse file cannot pose as one.
 
 use crate::common;
 
@@ -22,8 +22,8 @@ fn put(bytes: &mut [u8], offset: usize, value: u32) {
     bytes[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-/// A volume of `groups` groups of 8 MiB that takes the space of its descriptors only. Bitmaps and tables of a group
-/// lie at its start, or with `scattered` where nothing of them follows anything else.
+/// A volume of `groups` groups of 8 MiB that takes only the space of its descriptors. Bitmaps and tables of a group lie
+/// at its start, or with `scattered` at places that are never contiguous.
 fn huge(scratch: &Scratch, groups: u32, scattered: bool) -> PathBuf {
     let args = ["-b", "1024", "-I", "128", "-O", "^has_journal,^resize_inode,64bit,metadata_csum,flex_bg"];
     let small = VolumeBuilder::new(16 << 20).args(args).build();
@@ -45,7 +45,7 @@ fn huge(scratch: &Scratch, groups: u32, scattered: bool) -> PathBuf {
     let path = scratch.sparse_file("volume.img", blocks * 1024);
     let file = File::options().write(true).open(&path).unwrap();
     file.write_all_at(&bytes, 1024).unwrap();
-    // Behind the descriptors of group 0.
+    // After the descriptors of group 0.
     let base = 2 + u64::from(superblock.geometry.descriptor_blocks()) + 300;
     let mut table = vec![0; groups as usize * 64];
     for (group, bytes) in (0..groups).zip(table.chunks_exact_mut(64)) {
@@ -92,7 +92,7 @@ fn every_descriptor_is_read_once_in_large_steps() {
     }
 }
 
-/// Damage is counted in the same reading. (What it takes of memory: `crates/hostile/tests/descriptors.rs`.)
+/// Damage is counted in the same pass. (For its memory see `crates/hostile/tests/descriptors.rs`.)
 #[test]
 fn many_damaged_descriptors_are_counted_and_a_volume_of_impossible_ones_is_refused() {
     needs!(Need::Tool("mke2fs"));
@@ -112,8 +112,8 @@ fn many_damaged_descriptors_are_counted_and_a_volume_of_impossible_ones_is_refus
     assert_eq!(damage.first.kind, CorruptKind::GroupDescriptorChecksum);
     assert_eq!(damage.first.place.group, Some(Group(0)));
     assert!(counting.counts().reads <= u64::from(groups) * 64 / (256 << 10) + 3);
-    // Descriptors of zeros lead to impossible places. Many of them are gone on after while most are not, wherever they
-    // are; a volume of nothing else is none.
+    // Descriptors of zeros point to impossible places. Many of them are tolerated wherever they are, while most are
+    // sound; a volume with nothing else is refused.
     for (lost, opens) in [(0..4096, true), (0..70_000, false), (1 << 16..(1 << 17) - 100, true)] {
         let mut table = sound.clone();
         table[lost.start * 64..lost.end * 64].fill(0);
@@ -131,8 +131,8 @@ fn many_damaged_descriptors_are_counted_and_a_volume_of_impossible_ones_is_refus
     }
 }
 
-/// A file that is all hole, but for a superblock that claims `groups` groups of 2 KiB: no checksums, 1 KiB blocks,
-/// clusters of two, so that block 0 belongs to the volume and a descriptor of zeros leads there.
+/// A file that is a single hole except for a superblock that claims `groups` groups of 2 KiB: no checksums, 1 KiB
+/// blocks, clusters of two, so that block 0 belongs to the volume and a descriptor of zeros points there.
 #[test]
 fn a_file_that_holds_nothing_is_no_volume_of_many_groups() {
     needs!(Need::Tool("mke2fs"));

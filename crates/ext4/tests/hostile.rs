@@ -1,5 +1,4 @@
-//! Damaged and hostile volumes: thousands of seeded mutations, and the cases that an attacker would think of
-//! first.
+//! Damaged and hostile volumes: thousands of seeded mutations, and the attacks that come to mind first.
 
 use crate::common;
 
@@ -16,7 +15,7 @@ use uext4_testkit::Rng;
 const CASE: Duration = Duration::from_secs(5);
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Values that arithmetic does not like.
+/// Values on the edges of arithmetic.
 const NASTY: [u32; 12] =
     [0, 1, 2, 3, 0x7f, 0xff, 0x7fff, 0xffff, 0x1_0000, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff];
 
@@ -46,7 +45,7 @@ fn mutate(image: &mut Image, metadata: &[usize], layout: &Layout, rng: &mut Rng)
     blocks
 }
 
-/// Makes the checksums of superblock and inodes right again, so that what lies behind them is looked at.
+/// Updates the checksums of superblock and inodes, so that the checks after them are reached.
 fn repair(image: &mut Image, layout: &Layout) -> Vec<usize> {
     image.patch_superblock(|_| {});
     let (table, blocks) = layout.inode_table();
@@ -125,7 +124,7 @@ fn word(image: &Image, at: usize) -> u32 {
 const I_SIZE: usize = 4;
 const I_BLOCK: usize = 0x28;
 const I_SIZE_HIGH: usize = 0x6c;
-/// First entry behind an extent header.
+/// First entry after an extent header.
 const FIRST: usize = 12;
 
 /// The bytes of the first child of the root of `/tree`, and the first leaf below.
@@ -214,7 +213,7 @@ fn sizes_that_cannot_be_are_corrupt_or_harmless() {
             assert_eq!(error.errno(), 117, "{error}");
         });
     }
-    // Files: a size is believed as far as it can be.
+    // Files: a size is accepted as far as possible.
     let plain = layout.inode(ino_of(&image, "/plain"));
     for high in [0x1000, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff] {
         let mut changed = image.clone();
@@ -283,7 +282,7 @@ fn directories_that_lead_astray_are_corrupt() {
                 let error = list().map(|entries| entries.len()).unwrap_err();
                 assert_eq!(error.errno(), 117, "{error}");
             }
-            // Look-ups that meet the damage say so; none finds a wrong inode.
+            // Look-ups that meet the damage report it; none finds a wrong inode.
             let (mut failures, mut missing) = (0, 0);
             for n in 0..300 {
                 let path = format!("/big/a rather long name, number {n:03}");
@@ -297,7 +296,7 @@ fn directories_that_lead_astray_are_corrupt() {
                 }
             }
             assert!(failures + missing > 0, "no look-up met the damage");
-            // A changed name is another name to those who look for one.
+            // A changed name is simply another name.
             assert!(failures > 0 || what == "a name with a slash", "{missing} names are lost without a word");
         });
     }
@@ -349,7 +348,7 @@ fn damaged_journals_are_refused() {
     }
 }
 
-/// A changed byte anywhere in checked metadata is found by its checksum, before anything is believed.
+/// A changed byte anywhere in checksummed metadata is found by its checksum, before anything is used.
 #[test]
 fn every_flipped_metadata_bit_is_noticed_by_checksums() {
     let (image, layout) = (guarded(), Layout::of(&guarded()));
@@ -357,7 +356,7 @@ fn every_flipped_metadata_bit_is_noticed_by_checksums() {
     let blocks = directory_blocks(&image, &layout);
     let inode = layout.inode(ino_of(&image, "/tree"));
     let mut rng = Rng::new(12);
-    // Of an index block the checksum covers the entries in use only.
+    // In an index block the checksum covers only the entries in use.
     let places =
         [("superblock", 1024, 1024), ("descriptor", layout.descriptor_bytes[0], 30), ("inode", inode, 128)]
             .into_iter()
@@ -376,7 +375,7 @@ fn every_flipped_metadata_bit_is_noticed_by_checksums() {
             let walk = || -> uext4::Result<()> {
                 let volume = Volume::open_device(device, VolumeOptions::read_only())?;
                 if let Some(damage) = volume.info().descriptors {
-                    // Not an end of reading, but told.
+                    // Reading continues, but the damage is reported.
                     return Err(damage.first.into());
                 }
                 for piece in volume.open_file("/tree", read_only())?.map() {

@@ -1,5 +1,5 @@
-//! Volumes made for the Hurd: the field of the inode's version holds the block of a passive translator there, and upper
-//! halves of other fields a part of the mode and the author. They stay as they are.
+//! Volumes made for the Hurd: there the field of the inode's version holds the block of a passive translator, and upper
+//! halves of other fields hold a part of the mode and the author. All of them stay unchanged.
 
 use crate::common;
 
@@ -36,7 +36,7 @@ fn volume(scratch: &Scratch, kind: &str) -> PathBuf {
         image.write_all_at(&17_u16.to_le_bytes(), at + FIELDS[1].start as u64).unwrap();
         image.write_all_at(&1_234_567_u32.to_le_bytes(), at + FIELDS[2].start as u64).unwrap();
     }
-    // debugfs leaves the counts of free blocks as they are.
+    // debugfs does not update the counts of free blocks.
     assert_eq!(oracle::e2fsck(&path, &["-y"]).status, 1);
     e2fsck_clean(&path);
     path
@@ -88,7 +88,7 @@ fn changes_keep_translators_modes_and_authors() {
     }
 }
 
-/// The block of the translator would be lost.
+/// The translator's block would leak.
 #[test]
 fn removing_what_has_a_translator_is_refused_by_name() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));

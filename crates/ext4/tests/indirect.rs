@@ -1,5 +1,5 @@
-//! Files with indirect maps: every switch setting and way of writing, maps that the kernel scattered, journals
-//! and directories mapped like that, mixed volumes, and what damage does.
+//! Files with indirect maps: every switch setting and way of writing, maps scattered by the kernel, journals and
+//! directories with such maps, mixed volumes, and damage.
 
 use crate::common;
 
@@ -52,7 +52,7 @@ fn ext3() -> Image {
     MADE.clone()
 }
 
-/// What the files hold.
+/// The contents of the files.
 fn files(image: &Image) -> Vec<Vec<u8>> {
     let volume = common::open_ro(image.device());
     let read = |path| common::read_all(&volume.open_file(path, common::read_only()).unwrap());
@@ -76,7 +76,7 @@ fn all_switch_settings_leave_equal_volumes() {
             assert!(after != image);
             match &first {
                 None => first = Some(after),
-                // Times differ, and what brought them home.
+                // Times differ, and so do the blocks that store them.
                 Some(first) => assert_eq!(files(first), files(&after), "with {switches}"),
             }
         }
@@ -103,7 +103,7 @@ fn mapped_memory_takes_overwrites_of_every_layout() {
         fill(&tree, block);
         let volume =
             VolumeBuilder::new(48 << 20).kind(kind).args(args.iter().copied()).from_dir(&tree).build();
-        // A writable mapping wants a file without holes.
+        // A writable mapping requires a file without holes.
         Image::load(volume.path()).save(volume.path());
         let device = format!("dax:{}", volume.path().display());
         let opened = Volume::open(&device, VolumeOptions::read_write()).unwrap();
@@ -144,12 +144,12 @@ fn overwrites_take_the_fast_routes_and_holes_get_blocks() {
     assert!(hole.plan.route == Route::Allocate && hole.refused.is_none());
     assert_eq!(file.write_at(&bytes, 1024).unwrap(), 1024);
     assert_eq!(file.explain(&Query { pos: 1024, ..query }).unwrap().plan.route, Route::Overwrite);
-    // Behind everything that a map can reach there is nothing to load, and nothing to fear.
+    // Past everything that a map can reach there is nothing to load, and no error.
     let far = file.write_at(&bytes, 1 << 40).unwrap_err();
     assert!(matches!(far, Error::Limit(_)), "{far:?}");
 }
 
-/// Writes blocks of two files in turn and in random order, so that neither map has neighbours.
+/// Writes blocks of two files alternately and in random order, so that no two blocks of a map are adjacent.
 fn scatter(root: &Path, block: u64, rng: &mut Rng) {
     let p = block / 4;
     let reach = (12 + p + p * p + p * p * p).min(200 + p + 3 * p * p) - 1;
@@ -178,17 +178,17 @@ fn root_maps_that_the_kernel_scattered_read_and_take_overwrites() {
     for (kind, args, block) in rows {
         let volume = VolumeBuilder::new(64 << 20).kind(kind).args(args.iter().copied()).build();
         volume.with_kernel(|root| scatter(root, block, &mut Rng::new(block)));
-        // Not before the unmount: SEEK_DATA overlooks blocks of dirty pages that are not allocated yet.
+        // Only after the unmount: SEEK_DATA misses dirty pages without allocated blocks.
         let kernel = volume.kernel_manifest();
         let expected = ["/a", "/b"].map(|name| kernel[name.as_bytes()].digest.unwrap());
         assert!(debugfs(volume.path(), "stat /a").contains("(TIND)"));
-        // The smallest budgets: what was loaded is forgotten all the time.
+        // The smallest budgets: mappings are evicted all the time.
         let options = VolumeOptions::read_write().map_budget(1).metadata_budget(256 << 10);
         let opened = Volume::open(volume.path().to_str().unwrap(), options).unwrap();
         let tree = ours(&opened, 1);
         assert_eq!(["/a", "/b"].map(|name| tree[name.as_bytes()].digest.unwrap()), expected);
 
-        // Every third piece anew, and nothing else.
+        // Rewrites every third piece, and nothing else.
         let mut wanted = BTreeMap::new();
         for name in ["/a", "/b"] {
             let file = opened.open_file(name, read_write()).unwrap();
@@ -250,7 +250,7 @@ fn word(image: &Image, at: usize) -> u32 {
     u32::from_le_bytes(image.bytes[at..at + 4].try_into().unwrap())
 }
 
-/// The kind of corruption, and that it names the inode and the block that is meant.
+/// Returns the kind of corruption, and checks that the error names the inode and the expected block.
 #[track_caller]
 fn corrupt(error: &Error, ino: Ino, block: Option<u32>) -> CorruptKind {
     let Error::Corrupt(found) = error else { panic!("{error:?}") };
@@ -284,7 +284,7 @@ fn pointers_that_lead_astray_are_corrupt() {
         CorruptKind::Cycle("the indirect map"),
     );
     let (data, node) = (out("the indirect map"), out("a block of the indirect map"));
-    // What is changed, the logical block to look at, the block that the error names, and its kind.
+    // The change, the logical block to read, the block that the error names, and its kind.
     let cases: [(&str, Change<'_>, u64, u32, CorruptKind); 17] = [
         ("direct, outside", &|image| put(image, inode + I_BLOCK, blocks), 0, blocks, data),
         ("direct, far outside", &|image| put(image, inode + I_BLOCK, u32::MAX), 0, u32::MAX, data),
@@ -324,14 +324,14 @@ fn pointers_that_lead_astray_are_corrupt() {
             assert_eq!(corrupt(&error, ino, Some(named)), kind, "{error}");
         }
         assert_unchanged(&changed, &*device);
-        // Other files are fine, and the walk over everything ends.
+        // Other files are fine, and a walk over everything ends.
         volume.open_file("/plain", read_only()).unwrap().read_at(&mut memory, 0).unwrap();
         drop(volume);
         within(CASE, move || explore(changed.device(), true));
     }
 }
 
-/// Three blocks that say of each other that they are everywhere would stand for 16 GiB.
+/// Three blocks that point to each other everywhere would stand for 16 GiB.
 #[test]
 fn a_map_that_shares_its_blocks_is_not_walked_to_the_end() {
     needs!(Need::Tool("mke2fs"));
@@ -355,7 +355,7 @@ fn a_map_that_shares_its_blocks_is_not_walked_to_the_end() {
         assert!(pieces.len() < 1000, "{}", pieces.len());
         let error = pieces.into_iter().find_map(Result::err).unwrap();
         assert_eq!(corrupt(&error, ino, Some(leaf)), CorruptKind::Cycle("the indirect map"));
-        // Each block alone, met first, is no proof; the second place is.
+        // Each block alone, found first, is no fault; finding it at a second place is.
         let mut memory = aligned(1024);
         let volume = open_ro(image.device());
         let file = volume.open_file("/deep", read_only()).unwrap();
@@ -434,7 +434,7 @@ fn directories_links_and_journals_with_damaged_maps_are_corrupt() {
     let error = Volume::open_device(changed(Ino(8), SINGLE).device(), VolumeOptions::read_write());
     let error = error.map(drop).unwrap_err();
     assert_eq!(corrupt(&error, Ino(8), Some(table)), CorruptKind::SystemZone);
-    // Nothing waits in it, so reading goes on, with a note.
+    // The log is empty, so reading works, with a note.
     let volume = open_ro(changed(Ino(8), SINGLE).device());
     assert_eq!(volume.info().recovery.journal_damage, Some(error.to_string()));
 }

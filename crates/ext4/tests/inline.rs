@@ -1,5 +1,4 @@
-//! Inline data: files, directories and symbolic links inside their inode, as the kernel, mke2fs and debugfs
-//! write them.
+//! Inline data: files, directories and symbolic links inside their inode, as written by the kernel, mke2fs and debugfs.
 
 use crate::common;
 
@@ -20,8 +19,7 @@ fn bytes(seed: u64, length: usize) -> Vec<u8> {
     value
 }
 
-/// Files of every size around the borders, directories that grow, links of all lengths, attributes that take
-/// room away.
+/// Files of every size around the limits, directories that grow, links of all lengths, attributes that take up room.
 fn fill(root: &Path, most: usize) {
     std::fs::create_dir(root.join("sizes")).unwrap();
     for size in 0..=most {
@@ -33,7 +31,7 @@ fn fill(root: &Path, most: usize) {
         for n in 0..entries {
             std::fs::write(dir.join(format!("{n}{}", "n".repeat(n % 5))), n.to_string()).unwrap();
         }
-        // Gaps where names were.
+        // Gaps of removed names.
         for n in (0..entries).filter(|n| n % 4 == 1) {
             std::fs::remove_file(dir.join(format!("{n}{}", "n".repeat(n % 5)))).unwrap();
         }
@@ -44,7 +42,7 @@ fn fill(root: &Path, most: usize) {
     }
 }
 
-/// What only a file system with attributes can hold, and files that changed size in place.
+/// Attributes, which not every file system has, and files that change size in place.
 fn change(root: &Path) {
     std::fs::write(root.join("attributed"), bytes(1, 70)).unwrap();
     let flags = rustix::fs::XattrFlags::empty();
@@ -94,7 +92,7 @@ fn root_what_the_kernel_keeps_inline_reads_the_same() {
             assert_same(&expected, &manifest(&here, how));
         }
         assert!(here.stats().get(Counter::InlineReads) > 300);
-        // `system.data` is the file system's own.
+        // `system.data` is internal to the file system.
         let names = here.list_xattrs("/attributed", true).unwrap();
         assert_eq!(names.map(|name| name.unwrap().to_string()).collect::<Vec<_>>(), ["user.a"]);
         assert_eq!(here.xattr("/attributed", "user.a", true).unwrap(), bytes(2, 20));
@@ -103,7 +101,7 @@ fn root_what_the_kernel_keeps_inline_reads_the_same() {
     }
 }
 
-/// Both parts of the directory, its parent, and names that are not there.
+/// Both parts of the directory, its parent, and absent names.
 #[test]
 fn root_inline_directories_list_as_the_kernel_does() {
     needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -144,7 +142,7 @@ fn made(args: &[&str]) -> Image {
     let image = Image::load(volume.path());
     let mut expected = uext4_testkit::manifest(&tree);
     let here = open_ro(image.device());
-    // Of the directories only names and kinds: their size is not that of the source.
+    // Only names and kinds of the directories: their sizes differ from the source's.
     for how in [How::Direct, How::AnyByte, How::Queue] {
         let mut found = manifest(&here, how);
         found.retain(|path, _| !path.starts_with(b"/lost+found"));
@@ -278,7 +276,7 @@ fn queue_buffer(volume: &Volume) -> uext4::Buffer {
     volume.queue(QueueOptions::depth(1)).unwrap().buffer(512).unwrap()
 }
 
-/// A directory inside its inode can fold the case of its names.
+/// An inline directory can be case-folded.
 #[test]
 fn names_of_inline_directories_fold() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));

@@ -27,8 +27,8 @@ const FLOOR_QUEUED: f64 = 250.0;
 const FLOOR_DAX: f64 = 200.0;
 const FLOOR_EXTENTS: f64 = 200.0;
 
-/// What was counted last, of each measurement. More than a twentieth above it fails: a floor far away tells nobody of
-/// what a change costs. Who makes one of them better, or worse on purpose, records the new figure here.
+/// The last recorded count of each measurement. More than a twentieth above it fails, because a distant floor hides the
+/// cost of a change. Whoever improves one of them, or worsens it on purpose, records the new figure here.
 const RECORDED: [(&str, f64); 9] = [
     ("cached 4 KiB queued read", 174.0),
     ("cached 4 KiB queued write", 164.0),
@@ -218,7 +218,7 @@ fn reads_among_a_million_extents() {
     for (kind, function) in [("sync", "measured_sync_read"), ("queued", "measured_read")] {
         let one = count(&format!("extents-{kind}-straight"), function, &image, dir.path());
         let many = count(&format!("extents-{kind}-scattered"), function, &image, dir.path());
-        // The whole difference is a look-up in the snapshot: a read of the one extent finds it kept.
+        // The whole difference is a look-up in the snapshot: a read of the single extent finds it cached.
         assert!(one.of("search_written") < 1.0, "{kind}: the run of the one extent was not kept");
         assert!(many.of("search_written") > 10.0, "{kind}: the snapshot was not searched");
         println!("{kind} 4 KiB read of a file of one extent: {:.1} instructions", one.total);
@@ -228,7 +228,7 @@ fn reads_among_a_million_extents() {
     }
 }
 
-/// Files open without a name are nobody's concern but their users'.
+/// Unlinked open files must cost nothing to operations on other files.
 #[test]
 fn making_and_removing_files_beside_files_without_a_name() {
     needs!(Need::Tool("valgrind"), Need::Tool("mke2fs"));
@@ -245,7 +245,7 @@ fn making_and_removing_files_beside_files_without_a_name() {
     }
 }
 
-/// Workloads that make and remove files, and how many are open without a name meanwhile.
+/// Workloads that create and remove files, and how many unlinked files are open meanwhile.
 const NAMELESS: [(&str, u64); 3] = [("names-0", 0), ("names-500", 500), ("names-4000", 4000)];
 const NAME_CALLS: u64 = 400;
 
@@ -270,7 +270,7 @@ fn names(image: &str, nameless: u64) {
             file
         })
         .collect();
-    // The bitmap is searched from its beginning: beside a file that stays, as many inodes are used in front.
+    // The bitmap is searched from its beginning: next to a file that stays, equally many inodes are used before it.
     let names: Vec<String> = (0..NAME_CALLS / 2).map(|n| format!("/file-{n}")).collect();
     names.iter().for_each(|name| measured_name_made(&volume, name));
     names.iter().for_each(|name| measured_name_removed(&volume, name));
@@ -347,7 +347,7 @@ fn queued(workload: &str, image: &str) {
             buffers.extend(queue.wait(DEPTH as usize).expect("wait").filter_map(|done| done.into_buffer()));
         }
     }
-    // Counted when they are over: the rest is waited for.
+    // Counted once they are complete: wait for the rest.
     drop(queue);
     let stats = volume.stats();
     let route = match workload {
@@ -401,16 +401,16 @@ const SCATTERED: u64 = 1_000_000;
 const ONE_EXTENT: u64 = 16_384;
 /// Blocks before a file's first doubly indirect one: holes in both files.
 const BEFORE: u64 = 12 + 1024;
-/// The files' blocks in each group of 32768 begin here, behind its metadata, ...
+/// In each group of 32768 the files' blocks begin here, after its metadata, ...
 const IN_GROUP: u64 = 1024;
-/// ... and are so many.
+/// ... and there are this many.
 const OF_GROUP: u64 = 31_000;
 /// Where both files' indirect blocks are, in the first group.
 const SCATTERED_MAP: u64 = 20_000;
 const STRAIGHT_MAP: u64 = 22_000;
 
-/// An ext2 volume with two files: `/scattered`, whose blocks lie in reverse, and `/straight`, whose blocks follow each
-/// other. Block maps need no checksums, so this is all it takes; bitmaps know nothing of it.
+/// An ext2 volume with two files: `/scattered`, whose blocks lie in reverse order, and `/straight`, whose blocks are
+/// contiguous. Block maps have no checksums, so this suffices; the bitmaps do not show these blocks.
 fn extents_image() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("temporary folder");
     let (tree, image) = (dir.path().join("tree"), dir.path().join("null.img"));
@@ -432,7 +432,8 @@ fn extents_image() -> (tempfile::TempDir, PathBuf) {
     (dir, image)
 }
 
-/// Maps the file's blocks from [`BEFORE`] on to `blocks`, by a doubly indirect block at `at` and those behind it.
+/// Maps the file's blocks from [`BEFORE`] on to `blocks`, with a doubly indirect block at `at` and pointer blocks after
+/// it.
 fn write_map(image: &Path, name: &str, at: u64, blocks: impl Iterator<Item = u64>) {
     use std::os::unix::fs::FileExt;
     let pointers = |blocks: &[u64]| -> Vec<u8> {
@@ -454,7 +455,7 @@ fn random_positions(blocks: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(1u64), next).map(move |random| (BEFORE + (random >> 33) % blocks) * 4096)
 }
 
-/// Opens the file, loads all of its mapping and checks it. A few reads, for what the thread itself keeps of it.
+/// Opens the file, loads all of its mapping and checks it with a few reads, which also fill the thread's cache.
 fn mapped_file(volume: &Volume, path: &str, blocks: u64) -> uext4::File {
     let file = volume.open_file(path, OpenOptions::new().read(true).switches(Switches::ON)).expect("file");
     let written = file.map().map(|piece| piece.expect("piece")).filter(|piece| piece.state == State::Written);

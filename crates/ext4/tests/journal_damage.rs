@@ -1,5 +1,5 @@
-//! Damaged journals: what is refused before anything is written, what goes on read-only, and what an interrupted
-//! asynchronous commit may look like.
+//! Damaged journals: refusals that come before the first write, what a read-only open tolerates, and how an interrupted
+//! asynchronous commit may look.
 
 use crate::common;
 
@@ -11,8 +11,8 @@ use uext4::{Error, LogEnd, RecoveryReport, RecoveryState, Volume, VolumeOptions}
 use uext4_ondisk::jbd2::LogChecksums;
 use uext4_testkit::{Need, needs};
 
-/// Without `needs_recovery` a log in use is emptied and an error in it is noted, but not on a volume that is refused
-/// all the same: here because the log has no room for its own largest transaction.
+/// Without `needs_recovery` a log with contents is emptied and its error recorded, but not on a volume that is refused
+/// anyway: here because the log has no room for its own largest transaction.
 #[test]
 fn what_is_refused_for_writing_is_not_written_first() {
     needs!(Need::Tool("mke2fs"));
@@ -58,9 +58,9 @@ fn a_damaged_journal_that_nobody_needs_leaves_reading() {
     }
 }
 
-/// What the log holds is lost to whoever cannot read its superblock: the files are not what they were when the volume
-/// was written last. (The kernel refuses, unless it is told `noload`; e2fsck throws the journal away.) A superblock
-/// of the first version whose fields tell of checksums would let the log pass for empty (kernel and e2fsck let it).
+/// If the superblock of the log cannot be read, its contents are lost: the files are not up to date. (The kernel
+/// refuses, unless mounted with `noload`; e2fsck discards the journal.) A superblock of the first version whose fields
+/// claim checksums would make the log look empty (kernel and e2fsck accept that).
 #[test]
 fn a_damaged_journal_that_is_needed_refuses_reading_too() {
     needs!(Need::Tool("mke2fs"));
@@ -69,8 +69,8 @@ fn a_damaged_journal_that_is_needed_refuses_reading_too() {
     }
 }
 
-/// Features that stand in a superblock of the first version and change nothing about the layout of the log's blocks
-/// (`e2fsck` clears them) hinder nobody, nor do others where nothing is to be recovered.
+/// Features in a superblock of the first version that do not change the layout of the log's blocks (`e2fsck` clears
+/// them) are no obstacle, nor are others if there is nothing to recover.
 #[test]
 fn features_of_a_first_version_are_ignored() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -94,7 +94,7 @@ fn features_of_a_first_version_are_ignored() {
     let found = comparable(&Image::of(&*device), journal);
     assert_same_bytes(&comparable(&by_e2fsck(&image), journal).bytes, &found.bytes);
 
-    // The bit of checksums: the log is refused, unless nobody needs it.
+    // The checksum bit: the log is refused, unless it is not needed.
     image.bytes[start + 0x28 + 3] = 0x10;
     assert_neither_read_nor_written(&image);
     clear_recover(&mut image);
@@ -125,7 +125,7 @@ fn report(image: &Image) -> RecoveryReport {
     open_ro(image.device()).info().recovery.log.unwrap()
 }
 
-/// The last transaction of a log with asynchronous commits was not all written: its commit block was there before the
+/// The last transaction of a log with asynchronous commits was incomplete: its commit block was written before the
 /// descriptor.
 #[test]
 fn a_torn_descriptor_of_an_asynchronous_commit_is_an_interruption() {
@@ -138,7 +138,7 @@ fn a_torn_descriptor_of_an_asynchronous_commit_is_an_interruption() {
         flip(&mut log, torn.descriptors[0], 600);
         let found = report(&image);
         assert_eq!((found.transactions, found.ended), (1, LogEnd::Interrupted), "{checksums:?}");
-        // A good commit behind it: it was not the last one.
+        // A good commit after it: it was not the last one.
         let mut log = Log::begin(&mut image, asynchronous(checksums));
         transaction(&mut log, 1);
         let torn = transaction(&mut log, 2);
@@ -149,8 +149,8 @@ fn a_torn_descriptor_of_an_asynchronous_commit_is_an_interruption() {
     }
 }
 
-/// Behind the interrupted transaction the log holds whatever was there before: a block with a bad checksum is no
-/// damage unless a good commit proves that its transaction was written.
+/// After the interrupted transaction the log holds stale blocks: one with a bad checksum is no damage unless a good
+/// commit proves that its transaction was written.
 #[test]
 fn suspect_blocks_behind_an_interrupted_commit_prove_nothing() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -177,7 +177,7 @@ fn suspect_blocks_behind_an_interrupted_commit_prove_nothing() {
             }
             assert_eq!(found.ended, LogEnd::Interrupted, "{what}, {checksums:?}");
             if later < 0 {
-                // The kernel and e2fsck go by the time too.
+                // The kernel and e2fsck compare the times too.
                 recovers_as_e2fsck_does(&image);
             }
         }

@@ -1,5 +1,4 @@
-//! Volumes that the kernel filled: everything in them reads the same here, and what is overwritten here reads
-//! the same there.
+//! Volumes filled by the kernel: everything in them reads the same here, and overwrites made here read the same there.
 
 use crate::common;
 
@@ -31,7 +30,7 @@ fn compare(args: &[&str], hows: &[How]) {
     });
     let mut expected = without_xattrs(expected);
     if inode_size == 128 {
-        // The kernel rounds in memory only now: what it wrote are seconds of 32 bits.
+        // The kernel still has unrounded times in memory: on disk they have 32-bit seconds.
         expected = without_xattrs(volume.kernel_manifest());
     }
     let opened = open(volume.path(), VolumeOptions::read_only());
@@ -41,7 +40,7 @@ fn compare(args: &[&str], hows: &[How]) {
     compare_stat(&volume, &opened, &expected);
 }
 
-/// What the manifest leaves out: blocks, access, change and creation times, inode numbers.
+/// Compares what the manifest leaves out: blocks, access, change and creation times, inode numbers.
 fn compare_stat(volume: &uext4_testkit::Volume, opened: &Volume, tree: &Manifest) {
     let options = LoopOptions { read_only: true, ..LoopOptions::default() };
     let mounted = uext4_testkit::KernelMount::image(volume.path(), options, "ro,noatime");
@@ -62,7 +61,7 @@ fn compare_stat(volume: &uext4_testkit::Volume, opened: &Volume, tree: &Manifest
             let there = time.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
             assert_eq!(born.nanoseconds_since_epoch(), there as i128, "{name}");
         }
-        // The path walk arrives where the listing pointed.
+        // The path walk reaches the inode that the listing names.
         if here.kind == uext4::FileKind::Symlink {
             let target = opened.metadata(path).map(|meta| u64::from(meta.ino.get())).map_err(|e| e.errno());
             let kernel = std::fs::metadata(mounted.path().join(path.strip_prefix("/").unwrap()));
@@ -130,8 +129,8 @@ fn root_a_deep_extent_tree_reads_the_same() {
     }
 }
 
-/// A directory with more subdirectories than a link count holds has one link (`dir_nlink`), and a file may count blocks
-/// where others count sectors (`huge_file`).
+/// A directory with more subdirectories than a link count can hold has one link (`dir_nlink`), and a file may count
+/// blocks instead of sectors (`huge_file`).
 #[test]
 fn root_counts_that_do_not_fit_their_fields_read_the_same() {
     needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
@@ -156,7 +155,7 @@ fn root_counts_that_do_not_fit_their_fields_read_the_same() {
     }
 }
 
-/// A journal on a device of its own: what the kernel wrote is read while nothing waits in that journal, else refused.
+/// An external journal: the kernel's volume is readable while that journal is empty, and refused otherwise.
 #[test]
 fn root_a_journal_on_a_device_of_its_own_is_read_past_while_clean() {
     needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -237,7 +236,7 @@ fn root_a_hundred_thousand_names_are_found_and_absent_ones_are_not() {
     }
 }
 
-/// Overwrites on `device`, then what the kernel and e2fsck make of it.
+/// Overwrites on `device`, checked by the kernel and e2fsck.
 fn overwrite_and_judge(device: &Path, fsck: &Path) {
     let opened = open(device, VolumeOptions::read_write());
     let mut rng = Rng::new(21);
@@ -296,7 +295,7 @@ fn root_the_kernel_reads_what_was_overwritten() {
         });
         let before = without_xattrs(volume.kernel_manifest());
         overwrite_and_judge(volume.path(), volume.path());
-        // Nothing else changed but the times of what was overwritten.
+        // Only times of the overwritten files changed.
         let after = without_xattrs(volume.kernel_manifest());
         for (path, entry) in &before {
             let changed = entry.digest != after[path].digest;

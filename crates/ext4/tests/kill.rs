@@ -1,5 +1,5 @@
-//! Processes that are killed while they change a volume. What one of them had acknowledged is there afterwards,
-//! recovered by us and by e2fsck, and the next one goes on with it. `make kill` goes on with other seeds.
+//! Processes that are killed while they change a volume. Everything acknowledged is there afterwards, recovered by us
+//! and by e2fsck, and the next process goes on with it. `make kill` runs other seeds.
 
 use crate::common;
 use crate::crash_named::layouts;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use uext4::{Fallocate, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
 
-/// The image that a child works on, and what it draws from.
+/// The child's image, and the source of its random choices.
 const IMAGE: &str = "UEXT4_KILL_IMAGE";
 const DRAWN: &str = "UEXT4_KILL_DRAWN";
 /// Kills of each layout, unless `UEXT4_KILL_ROUNDS` says how many.
@@ -28,7 +28,7 @@ const FILES: usize = 6;
 const THREADS: u64 = 2;
 const DSYNC: WriteFlags = WriteFlags::DSYNC;
 
-/// Marks on their way through a pipe.
+/// Serializes a mark for a pipe.
 fn encode(mark: &Mark) -> Vec<u8> {
     let (kind, path, numbers, bytes) = match mark {
         Mark::Begun { path, bytes: None, .. } => (0_u8, path, [0, 0], None),
@@ -46,7 +46,7 @@ fn encode(mark: &Mark) -> Vec<u8> {
     told
 }
 
-/// The first mark, and what is behind it; `None` if it is not whole.
+/// The first mark, and the bytes after it; `None` if it is incomplete.
 fn decode(told: &[u8]) -> Option<(Mark, &[u8])> {
     let (kind, mut rest) = told.split_first()?;
     let mut numbers = [0; 4];
@@ -67,7 +67,7 @@ fn decode(told: &[u8]) -> Option<(Mark, &[u8])> {
     Some((mark, rest))
 }
 
-/// What a child does until it is killed.
+/// The work of a child until it is killed.
 fn child(image: &Path) {
     let drawn: u64 = std::env::var(DRAWN).unwrap().parse().unwrap();
     // Its standard input is the end of a pipe that takes marks.
@@ -141,7 +141,7 @@ fn paths(volume: &Volume) -> Vec<String> {
     paths
 }
 
-/// Starts a child, kills it after a while, and returns what it told.
+/// Starts a child, kills it after a while, and returns the marks it sent.
 fn killed(name: &str, image: &Path, rng: &mut Rng) -> Vec<Mark> {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -162,7 +162,7 @@ fn killed(name: &str, image: &Path, rng: &mut Rng) -> Vec<Mark> {
         reader.read_to_end(&mut told).unwrap();
         told
     });
-    // Most are killed at work, some in the middle of their open.
+    // Most are killed at work, some during the open.
     match rng.below(5) {
         0 => std::thread::sleep(Duration::from_micros(rng.below(25_000))),
         _ => {
@@ -187,7 +187,7 @@ fn killed(name: &str, image: &Path, rng: &mut Rng) -> Vec<Mark> {
     marks
 }
 
-/// What is on the volume, all of it durable.
+/// The files of the volume, all durable.
 fn base(volume: &Volume) -> Vec<Mark> {
     let marks = |path: String| {
         let bytes = Some(Arc::new(read_all(&volume.open_file(&path, read_only()).unwrap())));
@@ -201,7 +201,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap())
 }
 
-/// A test, and in the processes that it starts, what they do.
+/// A test, and the work of the processes that it starts.
 fn kills(name: &str, layout: Layout) {
     if let Some(image) = std::env::var_os(IMAGE) {
         return child(Path::new(&image));
@@ -236,7 +236,7 @@ fn kills(name: &str, layout: Layout) {
             oracle::e2fsck_clean(&image);
         }
         println!("{name}: {rounds} kills, {again} logs in use, {acknowledged} acknowledged");
-        // Few kills may all come before the work.
+        // If there are few kills, all may come before the work.
         let worked = again > rounds / 4 && acknowledged as u64 > 5 * rounds;
         assert!(worked || rounds < 10, "{again} {acknowledged}");
         if let Some(path) = std::env::var_os("UEXT4_KILL_TOTALS") {

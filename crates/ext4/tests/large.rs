@@ -1,4 +1,4 @@
-//! Large files on sparse volumes: what one handle may change is bounded however much of a file goes.
+//! Large files on sparse volumes: one handle's changes are bounded however large a truncation or removal is.
 
 use crate::common;
 
@@ -6,7 +6,7 @@ use common::read_write;
 use uext4::{Fallocate, State, Volume, VolumeOptions};
 use uext4_testkit::{Need, VolumeBuilder, needs};
 
-/// Extents of 1 KiB blocks that go through many groups, more of them than one handle can change.
+/// Extents of 1 KiB blocks across more groups than one handle can change.
 #[test]
 fn a_file_in_many_groups_is_freed() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -16,7 +16,7 @@ fn a_file_in_many_groups_is_freed() {
     for way in ["removed", "removed while open", "truncated"] {
         let file = volume.open_file("/large", read_write().create_new(true)).unwrap();
         file.fallocate(Fallocate::Allocate, 0, 800 << 20).unwrap();
-        // What a transaction has changed already costs a handle nothing.
+        // Blocks that a transaction has already changed cost a handle nothing.
         file.sync_all().unwrap();
         match way {
             "truncated" => file.set_len(0).unwrap(),
@@ -36,7 +36,7 @@ fn a_file_in_many_groups_is_freed() {
     made.assert_clean();
 }
 
-/// Extents as long as they get become unwritten, which those are not, and are moved and divided.
+/// Extents of maximal length become unwritten, for which they are too long, and are moved and split.
 #[test]
 fn the_longest_extents_are_changed() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));

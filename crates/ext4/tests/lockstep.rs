@@ -1,6 +1,6 @@
-//! Writers smaller than a block, all from the first byte of one file to its end, so that they meet in the same
-//! blocks: none destroys a neighbour's sectors. That the tests would see it is shown by a device that reads,
-//! changes and writes back whole blocks.
+//! Writers of less than a block, all going through one file from its first byte to its end, so that they meet in the
+//! same blocks: none destroys a neighbour's sectors. A device that reads, modifies and writes back whole blocks proves
+//! that the tests would notice.
 
 use crate::common;
 
@@ -19,14 +19,14 @@ const BLOCK: u64 = 4096;
 const LIMIT: Duration = Duration::from_secs(60);
 const NAME: &str = "/data";
 
-/// Who writes.
+/// The writers.
 #[derive(Clone, Copy)]
 struct Plan {
     /// Bytes of a write. Each block has a writer for each of its parts.
     unit: u64,
-    /// Bytes of the file that are written, from its beginning.
+    /// Bytes of the file to write, from its beginning.
     span: u64,
-    /// How often.
+    /// Number of rounds.
     generations: u64,
     /// Requests in flight; `None`: blocking calls.
     depth: Option<u32>,
@@ -37,12 +37,12 @@ impl Plan {
         BLOCK / self.unit
     }
 
-    /// What writer `number` puts at `pos` in its last generation.
+    /// The pattern that writer `number` writes at `pos` in a generation.
     fn id(&self, number: u64, generation: u64) -> u64 {
         number << 32 | generation
     }
 
-    /// All writers at once; each waits for the others before it begins again.
+    /// All writers at once; all wait for each other before the next round.
     fn run(self, volume: &Volume) {
         let together = Barrier::new(self.writers() as usize);
         std::thread::scope(|scope| {
@@ -94,7 +94,7 @@ impl Plan {
         }
     }
 
-    /// Units that do not hold what their writer wrote last.
+    /// Units that do not hold their writer's last data.
     fn lost(&self, volume: &Volume) -> u64 {
         let bytes = read_all(&volume.open_file(NAME, read_write()).unwrap());
         let mut expected = vec![0; self.unit as usize];
@@ -157,7 +157,7 @@ fn root_writers_that_meet_in_blocks_of_a_loop_device_leave_their_neighbours_alon
     e2fsck_clean(device.path());
 }
 
-/// Writes whole blocks: what is smaller is read, changed and written back, without a lock.
+/// Writes whole blocks: smaller writes are done by read-modify-write without a lock.
 #[derive(Debug)]
 struct WholeBlocks(Arc<dyn Device>);
 
@@ -187,7 +187,7 @@ impl Device for WholeBlocks {
         self.0.read_at(&mut block, start)?;
         let at = (pos - start) as usize;
         block[at..at + buf.len()].copy_from_slice(buf);
-        // Whoever writes meanwhile is undone.
+        // A concurrent write in between is lost.
         std::thread::yield_now();
         self.0.write_at(&block, start, durability)
     }

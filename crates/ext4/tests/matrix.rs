@@ -1,7 +1,7 @@
-//! Every layout that mke2fs makes: what is in a volume is read the same here and there, and what is overwritten
-//! here is read the same there. The other reader is the host's kernel where it mounts the volume, else debugfs.
+//! Every layout that mke2fs makes: both sides read the same contents, and overwrites made here read the same there. The
+//! other side is the host's kernel if it can mount the volume, else debugfs.
 //!
-//! The rows stand in `docs/reference/coverage.md`.
+//! The rows are listed in `docs/reference/coverage.md`.
 
 use crate::common;
 
@@ -31,7 +31,7 @@ fn open(path: &Path, options: VolumeOptions) -> Volume {
     Volume::open(path.to_str().unwrap(), options).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Volumes that the kernel fills, reads, and judges.
+/// Volumes filled, read and judged by the kernel.
 fn by_kernel(rows: &[Row]) {
     needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("dumpe2fs"));
     for (turn, row) in rows.iter().enumerate() {
@@ -58,7 +58,7 @@ fn by_kernel(rows: &[Row]) {
     }
 }
 
-/// Volumes that mke2fs fills from a directory and debugfs judges.
+/// Volumes filled by mke2fs from a directory and judged by debugfs.
 fn by_debugfs(rows: &[Row]) {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"), Need::Tool("dumpe2fs"));
     for (turn, row) in rows.iter().enumerate() {
@@ -94,7 +94,7 @@ fn by_debugfs(rows: &[Row]) {
 fn compare_with_debugfs(path: &Path, source: &Path, block: u64, turn: usize) {
     let opened = open(path, VolumeOptions::read_only());
     let found = ours(&opened, turn);
-    // mke2fs was given these; owners, times and link counts of its copies are debugfs's to tell.
+    // Contents are the source's; owners, times and link counts of mke2fs's copies come from debugfs.
     let given = manifest(source);
     let names: Vec<_> = found.keys().filter(|name| *name != b"/lost+found").collect();
     assert_eq!(names, given.keys().collect::<Vec<_>>());
@@ -220,7 +220,7 @@ fn small_blocks_read_and_take_overwrites_as_debugfs_does() {
         ("ext4", &["-b", "2048", "-O", "meta_bg,^resize_inode", "-g", "1024"], "", 32),
         ("ext4", &["-b", "4096", "-O", "sparse_super2,^resize_inode"], "", 64),
         ("ext4", &["-b", "1024", "-O", "^metadata_csum,uninit_bg", "-I", "128"], "", 32),
-        // The kernel here may be one without quota, which mounts such a volume only to look.
+        // The kernel here may lack quota, and then mounts such a volume read-only.
         ("ext4", &["-b", "1024", "-O", "quota,project"], "quotatype=usrquota:grpquota:prjquota", 32),
         ("ext4", &["-b", "1024", "-O", "verity,encrypt,stable_inodes,orphan_file,fast_commit"], "", 32),
     ]);

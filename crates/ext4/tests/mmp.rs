@@ -1,4 +1,4 @@
-//! Multi-mount protection: who is told to be the owner of a volume, and what a damaged block does.
+//! Multi-mount protection: who is reported as the owner of a volume, and what a damaged block does.
 
 use crate::common;
 
@@ -30,7 +30,7 @@ fn place(image: &Image) -> usize {
     (superblock.mmp.block.get() * u64::from(superblock.geometry.block_size())) as usize
 }
 
-/// The image as another node would leave it, checksum in order.
+/// The image as another node would leave it, with a correct checksum.
 fn planted(image: &Image, sequence: u32, node: &str) -> Image {
     let mut image = image.clone();
     let (superblock, at) = (superblock(&image), place(&image));
@@ -93,7 +93,7 @@ fn an_owner_is_named_and_force_reads_all_the_same() {
         assert!(volume.info().notes.iter().any(|note| note.contains("another node")));
         volume.metadata("/lost+found").unwrap();
         assert_unchanged(&image, &*device);
-        // Who is no node is not waited for; force changes nothing about that.
+        // A checker or an unknown owner is not waited for, with or without force.
         if sequence == 0 || sequence >= FSCK {
             for force in [false, true] {
                 let error = refusal(&image, VolumeOptions::read_write().force(force));
@@ -114,13 +114,13 @@ fn somebody_elses_journal_is_not_ours_to_recover() {
     mounted.set_bits(INCOMPAT, 4);
     let error = refusal(&mounted, VolumeOptions::read_only());
     assert!(matches!(error, Error::InUse(_)), "{error}");
-    // Nobody has it: recovery is ours, in memory.
+    // It has no owner: we recover it, in memory.
     let mut crashed = PLAIN.clone();
     crashed.set_bits(INCOMPAT, 4);
     let device = crashed.device();
     assert!(Volume::open_device(device.clone(), VolumeOptions::read_only()).unwrap().info().recovery.needed);
     assert_unchanged(&crashed, &*device);
-    // For writing it is recovered on the device, once that is ours.
+    // For writing it is recovered on the device, after it is claimed.
     let volume = open_rw(device.clone());
     assert!(volume.info().recovery.state != RecoveryState::Overlay);
     volume.open_file("/made", read_write().create(true)).unwrap();
@@ -131,7 +131,7 @@ fn somebody_elses_journal_is_not_ours_to_recover() {
     oracle::e2fsck_clean(&path);
 }
 
-/// The kernel waits for a sign of life, and sees one. Afterwards it mounts the volume.
+/// The kernel waits to see whether the block changes, and sees that. Afterwards it can mount the volume.
 #[test]
 fn root_the_kernel_does_not_mount_what_we_have_open() {
     needs!(Need::Loop);
@@ -150,7 +150,7 @@ fn root_the_kernel_does_not_mount_what_we_have_open() {
     made.with_kernel(|root| assert_eq!(std::fs::read(root.join("file")).unwrap(), b"ours still"));
 }
 
-/// Kind and block of a refusal that must be the same with force.
+/// Asserts the kind and block of a refusal, with and without force.
 #[track_caller]
 fn assert_corrupt(image: &Image, kind: CorruptKind, block: u64) {
     for force in [false, true] {
@@ -195,7 +195,8 @@ fn a_file_mapped_onto_the_block_is_refused() {
     let block = superblock(&Image::load(volume.path())).mmp.block;
     let source = volume.scratch().file("source");
     std::fs::write(&source, vec![1; 4096]).unwrap();
-    // No checksums: the one extent of the file can be moved by hand. The state is in the image as well, since
+    // No checksums: the file's single extent can be moved by hand. The state is also in the image, since debugfs would
+    // wait for other hosts before it writes.
     // debugfs would wait for other hosts before it writes.
     let plain = VolumeBuilder::new(16 << 20).args(["-b", "4096", "-O", "^metadata_csum"]).build();
     oracle::debugfs_write(plain.path(), &format!("write {} victim", source.display()));
@@ -218,7 +219,7 @@ fn a_file_mapped_onto_the_block_is_refused() {
     assert!(matches!(error, Error::CorruptInode { .. }) && error.to_string().contains("metadata"), "{error}");
 }
 
-/// debugfs is the judge of what we say.
+/// debugfs prints the same owner as we do.
 #[test]
 fn debugfs_reads_the_same_block() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));

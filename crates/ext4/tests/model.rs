@@ -1,8 +1,8 @@
-//! Random operations against a model in memory: whatever changes files and names, through calls and queues, with
-//! volumes closed, opened, recovered, looked at by e2fsck and continued by the kernel in between.
+//! Random operations against a model in memory: everything that changes files and names, through calls and queues, with
+//! volumes closed, opened, recovered, checked by e2fsck and continued by the kernel in between.
 //!
-//! Each step is drawn from a number of its own, so steps can be left out: a failure is made as short as it gets before
-//! it is told. `make model` goes on with other seeds.
+//! Each step is a function of its own number, so steps can be left out: a failure is minimized before it is reported.
+//! `make model` runs other seeds.
 
 use crate::common;
 use crate::crash_named::layouts;
@@ -18,16 +18,16 @@ use uext4::{Fallocate, OpenOptions, WriteFlags};
 use uext4_testkit::rng::mix;
 use uext4_testkit::{KernelMount, LoopOptions, Need, Rng, Scratch, needs, oracle};
 
-/// Steps of each test, unless `UEXT4_MODEL_STEPS` says how many.
+/// Steps of each test, unless `UEXT4_MODEL_STEPS` sets another number.
 const STEPS: usize = 36_000;
-/// Files, and bytes of one of them.
+/// Number of files, and largest size.
 const FILES: usize = 14;
 const MOST: u64 = 250_000;
-/// Runs that making a failure shorter may take.
+/// Most runs to minimize a failure.
 const TRIES: usize = 300;
 const PLAIN: WriteFlags = WriteFlags::empty();
 
-/// How often something is looked at, in steps.
+/// Intervals of the checks, in steps.
 struct Intervals {
     check: usize,
     reopen: usize,
@@ -46,7 +46,7 @@ struct Run<'r> {
 }
 
 impl Run<'_> {
-    /// Plays these steps. Returns how many operations that were.
+    /// Plays these steps. Returns the number of operations.
     fn play(&self, steps: &[u64], at: &mut usize) -> u64 {
         let options = |options: &mut uext4::device::MemoryOptions| {
             (options.volatile_cache, options.fua) = (true, true);
@@ -100,7 +100,7 @@ impl Run<'_> {
         oracle::e2fsck_clean(&path);
     }
 
-    /// What a crash leaves now, after a sync of all, is what the model says: recovered by us, and by e2fsck.
+    /// After a sync of everything, a crash leaves what is in the model: recovered by us, and by e2fsck.
     fn recover(&self, scene: &mut Scene, device: &dyn Device) {
         scene.files.values().for_each(|made| made.file.sync_all().unwrap());
         let dirty = Image::of(device);
@@ -120,7 +120,7 @@ impl Run<'_> {
         }
     }
 
-    /// The kernel finds what the model says, and goes on with it.
+    /// The kernel's contents match the model, and the kernel makes changes.
     fn by_kernel(
         &self,
         image: &Image,
@@ -172,7 +172,7 @@ impl Run<'_> {
         })
     }
 
-    /// Leaves out what a failure does not need.
+    /// Removes steps that a failure does not need.
     fn shorten(&self, mut steps: Vec<u64>, mut told: String) -> (Vec<u64>, String) {
         let (mut size, mut tries) = (steps.len() / 2, 0);
         while size > 0 && tries < TRIES {
@@ -195,7 +195,7 @@ impl Run<'_> {
     }
 }
 
-/// One step: a function of its number and of what is there.
+/// One step, determined by its number and the state.
 fn one(scene: &mut Scene, layout: Layout) {
     let total: u64 = scene.files.values().map(|made| made.bytes.len() as u64).sum();
     let most = layout.mebibytes << 18;
@@ -241,7 +241,7 @@ fn one(scene: &mut Scene, layout: Layout) {
     }
 }
 
-/// At the end of a file that is open for appending.
+/// Appends to a file that is open for appending.
 fn append_open(scene: &mut Scene, path: &str, length: u64) {
     let file = scene.volume.open_file(path, OpenOptions::new().append(true)).unwrap();
     scene.number += 1;
@@ -269,7 +269,7 @@ fn change_space(scene: &mut Scene, layout: Layout, path: &str, (pos, length): (u
     scene.fallocate(path, mode, pos, length);
 }
 
-/// Bytes from anywhere, and where data is.
+/// Reads from a random position, and finds data and holes.
 fn look(scene: &mut Scene, path: &str, pos: u64, length: u64) {
     let Made { file, bytes } = &scene.files[path];
     let mut found = vec![0; length as usize];
@@ -285,7 +285,7 @@ fn look(scene: &mut Scene, path: &str, pos: u64, length: u64) {
     scene.operations += 1;
 }
 
-/// A file without a name is as good as another.
+/// Uses a file without a name like any other.
 fn use_nameless(scene: &mut Scene, pos: u64, length: u64) {
     if scene.nameless.is_empty() {
         return;
@@ -309,7 +309,7 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}: `{text}` is no number")))
 }
 
-/// Plays a test's steps, or those of a failure that is to be seen again.
+/// Plays a test's steps, or those of a failure to reproduce.
 fn model(name: &str, layout: Layout, intervals: &Intervals, part: usize) {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
     let seed = number("UEXT4_MODEL_SEED").unwrap_or(1);

@@ -1,5 +1,5 @@
-//! Files made and names removed, against a model: names, contents, e2fsck, and what is there after a crash, recovered
-//! by us and by e2fsck.
+//! Files created and names removed, against a model: names, contents, e2fsck, and the state after a crash, recovered by
+//! us and by e2fsck.
 
 use crate::common;
 
@@ -12,7 +12,7 @@ use uext4::device::MemoryDevice;
 use uext4::{Error, File, OpenOptions, Volume, WriteFlags};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
-/// Sizes of blocks, other arguments of mke2fs, and how many steps are played.
+/// Block sizes, other arguments of mke2fs, and the number of steps.
 const VOLUMES: [(u32, &[&str], u32); 8] = [
     (4096, &[], 400),
     (1024, &["-N", "6000"], 5000),
@@ -24,7 +24,7 @@ const VOLUMES: [(u32, &[&str], u32); 8] = [
     (4096, &["-O", "^has_journal,^orphan_file,inline_data"], 200),
 ];
 
-/// A volume, the names and contents of its directory, and files that have no name any more.
+/// A volume, the names and contents of its directory, and open files without a name.
 struct Names {
     device: Arc<MemoryDevice>,
     volume: Volume,
@@ -61,7 +61,7 @@ impl Names {
         let name = self.fresh_name();
         let file = self.volume.open_file(path(&name), new_file()).unwrap();
         assert_eq!(file.size(), 0);
-        // Many files are small ones: the volume is.
+        // Most files are small, since the volume is.
         let most = if self.names.len() > 200 { 800 } else { 70_000 };
         let length = most.min(*self.rng.pick(&[0, 0, 100, 5000, 70_000]));
         let bytes = patterned(self.number, 0, length).to_vec();
@@ -91,7 +91,7 @@ impl Names {
         }
     }
 
-    /// A file without a name is as good as another.
+    /// Uses a file without a name like any other.
     fn use_unlinked(&mut self) {
         if self.unlinked.is_empty() {
             return;
@@ -132,7 +132,7 @@ fn contents(volume: &Volume) -> BTreeMap<String, Vec<u8>> {
     names.into_iter().map(read).collect()
 }
 
-/// The names and contents that a volume has when it is opened for writing, and closed again clean.
+/// The names and contents of a volume opened for writing, which is then closed clean.
 #[track_caller]
 fn recovered(device: Arc<dyn Device>, scratch: &Scratch) -> BTreeMap<String, Vec<u8>> {
     let volume = open_rw(device.clone());
@@ -162,7 +162,7 @@ fn names_come_and_go_as_in_the_model() {
             play.remove();
         }
         assert!(contents(&play.volume) == play.names, "{block} {args:?}: open");
-        // What this sync makes durable came after all of it.
+        // This sync makes everything before it durable.
         let last = play.volume.open_file(path("last"), new_file()).unwrap();
         play.names.insert("last".into(), Vec::new());
         last.sync_all().unwrap();
@@ -180,7 +180,7 @@ fn names_come_and_go_as_in_the_model() {
             false => contents(&open_ro(dirty.device())),
         };
         assert!(found.keys().eq(play.names.keys()), "{block} {args:?}: by us");
-        // And closed.
+        // After a close.
         let Names { device, volume, names, unlinked, .. } = play;
         drop((unlinked, last));
         volume.close().unwrap();
@@ -211,7 +211,7 @@ fn without_a_name(args: &[&str]) {
         file
     });
     volume.clone().close().unwrap();
-    // Left cleanly with orphans: the next open frees them.
+    // Unmounted cleanly with orphans: the next open frees them.
     let left = Image::of(&*device).device();
     recovered(left.clone(), &scratch);
     assert_eq!(free(&open_ro(left)), before);
@@ -303,13 +303,13 @@ fn what_linux_refuses_is_refused() {
     assert!(matches!(volume.remove_file("/nowhere"), Err(Error::NotFound)));
     let only = OpenOptions::new().read(true).create(true);
     assert!(matches!(volume.open_file("/new", only), Err(Error::Invalid(_))));
-    // A link that leads nowhere leads to a new file, as in Linux.
+    // Opening a dangling link creates its target, as in Linux.
     let options = read_write().create(true).mode(0o4751).owner(70_000, 12);
     let file = volume.open_file("/dangling", options).unwrap();
     let found = volume.metadata("/nowhere").unwrap();
     assert_eq!((found.ino, found.mode, found.uid, found.gid), (file.ino(), 0o4751, 70_000, 12));
     drop(file);
-    // Links go like files.
+    // Links are removed like files.
     volume.remove_file("/slow").unwrap();
     volume.remove_file("/dangling").unwrap();
     assert!(volume.metadata("/nowhere").is_ok());
@@ -416,7 +416,7 @@ fn attributes_go_with_the_file() {
     std::fs::write(&long, vec![b'v'; 9000]).unwrap();
     oracle::debugfs_write(&path, &format!("ea_set -f {} /tail user.block", short.display()));
     oracle::debugfs_write(&path, &format!("ea_set -f {} /data user.inode", long.display()));
-    // debugfs does not count what it takes for the second.
+    // debugfs does not count the blocks it takes for the second.
     assert!(oracle::e2fsck(&path, &["-fy"]).status < 2);
     let device = Image::load(&path).device();
     let volume = open_rw(device.clone());
@@ -430,7 +430,7 @@ fn attributes_go_with_the_file() {
     clean(&*device, &scratch);
 }
 
-/// Threads make and remove in two directories, and look up what others remove.
+/// Threads create and remove files in two directories, and look up what others remove.
 #[test]
 fn threads_share_directories() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -445,7 +445,7 @@ fn threads_share_directories() {
             file.write_any_at(name(thread, round).as_bytes(), 0, WriteFlags::empty()).unwrap();
             let other = name(rng.below(4), rng.below(150) as usize);
             match volume.open_file(&other, read_only()) {
-                // Its first write may not be there yet.
+                // Its first write may not have happened yet.
                 Ok(file) => assert!([&b""[..], other.as_bytes()].contains(&&read_all(&file)[..])),
                 Err(error) => assert!(matches!(error, Error::NotFound), "{error}"),
             }
@@ -469,7 +469,7 @@ fn threads_share_directories() {
     clean(&*device, &scratch);
 }
 
-/// What a transaction made of the superblock comes home while the log is in use, and must say so.
+/// A transaction's copy of the superblock is written home while the log is in use, and must have the flag set.
 #[test]
 fn a_superblock_that_came_home_leaves_the_log_in_use() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -479,7 +479,7 @@ fn a_superblock_that_came_home_leaves_the_log_in_use() {
     let held = volume.open_file("/dir/held", new_file()).unwrap();
     volume.remove_file("/dir/held").unwrap();
     held.sync_all().unwrap();
-    // The log goes round several times.
+    // The log wraps around several times.
     for n in 0..1500 {
         let file = volume.open_file(format!("/dir/{n:0200}"), new_file()).unwrap();
         if n % 10 == 9 {
@@ -513,7 +513,7 @@ fn an_open_file_can_be_emptied_first() {
     oracle::e2fsck_clean(&scratch.file("emptied.img"));
 }
 
-/// As in Linux: what was allocated behind the end goes, and the time says that the file was emptied.
+/// As in Linux: blocks past the end are freed, and the time changes.
 #[test]
 fn an_empty_file_that_is_emptied_loses_its_blocks() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));

@@ -1,4 +1,4 @@
-//! Names that several remove at once, names beside a file that cannot be freed, and names of damaged files.
+//! Names removed by several threads at once, names next to a file that cannot be freed, and names of damaged files.
 
 use crate::common;
 
@@ -10,7 +10,7 @@ use uext4::device::{Device, WriteDurability};
 use uext4::{Error, Volume, VolumeOptions};
 use uext4_testkit::{Need, Scratch, needs, oracle};
 
-/// A file that cannot be freed keeps one of its two names, whoever comes first.
+/// A file that cannot be freed keeps one of its two names, whichever thread comes first.
 #[test]
 fn two_names_of_what_cannot_be_freed_do_not_go_at_once() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
@@ -20,7 +20,7 @@ fn two_names_of_what_cannot_be_freed_do_not_go_at_once() {
     std::fs::write(&long, vec![b'v'; 9000]).unwrap();
     oracle::debugfs_write(&path, &format!("ea_set -f {} /data user.inode", long.display()));
     oracle::debugfs_write(&path, "ln /data /dir/data");
-    // debugfs counts neither the link nor what the attribute takes.
+    // debugfs counts neither the link nor the attribute's block.
     assert!(oracle::e2fsck(&path, &["-fy"]).status < 2);
     let image = Image::load(&path);
     for _ in 0..40 {
@@ -38,7 +38,7 @@ fn two_names_of_what_cannot_be_freed_do_not_go_at_once() {
         let left = ["/data", "/dir/data"].map(|name| volume.metadata(name).is_ok());
         assert_eq!(left, removed.map(|removed| !removed));
         assert_eq!(left.iter().filter(|left| **left).count(), 1);
-        // Nothing waits to be freed that cannot be.
+        // A file that cannot be freed is not queued for freeing.
         volume.remove_file("/tail").unwrap();
         volume.close().unwrap();
         Image::of(&*device).save(&path);
@@ -46,7 +46,7 @@ fn two_names_of_what_cannot_be_freed_do_not_go_at_once() {
     }
 }
 
-/// The record of a file without a name is damaged while it is open: it stays, and others are not told of it.
+/// An unlinked file's record is damaged while it is open: it stays, and other calls are not affected.
 #[test]
 fn a_file_that_cannot_be_freed_is_in_nobodys_way() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
@@ -54,7 +54,7 @@ fn a_file_that_cannot_be_freed_is_in_nobodys_way() {
     let device = image.device();
     let options = VolumeOptions::read_write().metadata_budget(2 * 4096);
     let volume = Volume::open_device(device.clone(), options).unwrap();
-    // Its record is in another block than those of the root's.
+    // Its record is in another block than those near the root's.
     let name = "/dir/file-20";
     let file = volume.open_file(name, read_only()).unwrap();
     let place = Layout::of(&image).inode(file.ino()) as u64;
@@ -64,7 +64,7 @@ fn a_file_that_cannot_be_freed_is_in_nobodys_way() {
     device.read_at(&mut block, place / 4096 * 4096).unwrap();
     block[(place % 4096) as usize + 0x40] ^= 0xff;
     device.write_at(&block, place / 4096 * 4096, WriteDurability::Cached).unwrap();
-    // So much else is read that the cache forgets the block.
+    // Read enough other blocks to evict it from the cache.
     for name in ["/data", "/frag", "/sparse"] {
         volume.read(name).unwrap();
     }
@@ -75,7 +75,7 @@ fn a_file_that_cannot_be_freed_is_in_nobodys_way() {
     assert!(matches!(closed, Err(Error::Corrupt(_))), "{closed:?}");
 }
 
-/// What freeing a file will look at is looked at before its name goes.
+/// Everything that freeing a file reads is checked before its name is removed.
 #[test]
 fn the_name_of_a_file_that_is_damaged_stays() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));

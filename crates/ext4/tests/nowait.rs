@@ -1,4 +1,4 @@
-//! `NOWAIT`: what would have to wait is refused before anything is sent, and what need not wait is done.
+//! `NOWAIT`: a request that would have to wait is refused before anything is sent; any other is done.
 
 use crate::common;
 
@@ -13,7 +13,7 @@ use uext4::{
 use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Scratch, e2fsck_clean, needs};
 
-/// A volume whose device counts, with a queue.
+/// A volume on a counting device, with a queue.
 struct Bed {
     device: Arc<CountingDevice>,
     volume: Volume,
@@ -35,7 +35,7 @@ impl Bed {
         (file, slot)
     }
 
-    /// Runs `request`, which must be refused without a request to the device, a handle or a loaded map.
+    /// Runs `request`, which must be refused without a device request, a handle or a loaded map.
     #[track_caller]
     fn refuses<T: std::fmt::Debug>(&mut self, request: impl FnOnce(&mut IoQueue) -> uext4::Result<T>) {
         let before = (self.device.counts(), self.volume.stats());
@@ -52,7 +52,7 @@ impl Bed {
         assert_eq!(self.queue.pending(), 0);
     }
 
-    /// A write of one block that must be refused both ways.
+    /// A write of one block that must be refused as a call and in a queue.
     #[track_caller]
     fn refuses_write(&mut self, (file, slot): &(File, FileSlot), pos: u64, length: usize) {
         self.refuses(|_| file.write_at_with(&aligned(length), pos, WriteFlags::NOWAIT));
@@ -88,7 +88,7 @@ fn a_map_that_is_not_loaded_is_not_waited_for() {
         let buffer = queue.buffer(4096).unwrap();
         queue.read_with(frag.1, 0, buffer, nowait, 1)
     });
-    // Somebody waits for it, and then nobody has to.
+    // Load it with a waiting call; after that no call has to wait.
     let expected = read_all(&frag.0);
     let mut bytes = aligned(512 << 10);
     assert_eq!(frag.0.read_at_with(&mut bytes, 0, nowait).unwrap(), bytes.len());
@@ -98,7 +98,7 @@ fn a_map_that_is_not_loaded_is_not_waited_for() {
     let done = bed.queue.wait(1).unwrap().next().unwrap();
     assert_eq!(done.into_buffer().unwrap()[..], expected[64 << 10..128 << 10]);
     bed.writes(&frag, 4096, WriteFlags::empty());
-    // Behind the end nothing has to be known.
+    // Past the end no mapping is needed.
     assert_eq!(frag.0.read_at_with(&mut aligned(4096), 1 << 20, nowait).unwrap(), 0);
     let tail = bed.open("/tail");
     read_all(&tail.0);
@@ -115,7 +115,7 @@ fn allocation_and_a_new_size_are_not_waited_for() {
     bed.refuses_write(&mixed, MIXED_ALLOCATED - 4096, 8192);
     bed.refuses_write(&mixed, MIXED_SIZE, 4096);
     bed.refuses_write(&mixed, MIXED_SIZE + (1 << 20), 4096);
-    // A partial block of what is not written is zeroed alone.
+    // Partial blocks that are not written need zeroing with the gate held exclusively.
     bed.refuses_write(&mixed, MIXED_ALLOCATED - 512, 512);
     bed.refuses(|_| mixed.0.write_any_at(b"any bytes", 1, WriteFlags::NOWAIT));
     let append = bed.volume.open_file("/mixed", uext4::OpenOptions::new().append(true)).unwrap();
@@ -125,7 +125,7 @@ fn allocation_and_a_new_size_are_not_waited_for() {
     bed.writes(&mixed, 4096, WriteFlags::DSYNC);
 }
 
-/// A queue converts when the data is complete, so it waits for nothing if the reserve is there to be taken. The calling
+/// A queue converts when the data is complete, so it waits for nothing if the map blocks can be promised. The calling
 /// thread would wait for the handle.
 #[test]
 fn unwritten_blocks_are_filled_by_a_queue_alone() {
@@ -134,7 +134,7 @@ fn unwritten_blocks_are_filled_by_a_queue_alone() {
     let mixed = bed.open("/mixed");
     read_all(&mixed.0);
     let pos = MIXED_ALLOCATED - 16384;
-    // Nobody has counted what is free: that reads descriptors.
+    // The free space is not counted yet: that reads descriptors.
     bed.refuses_write(&mixed, pos, 4096);
     bed.writes_queued(mixed.1, pos + 4096, WriteFlags::empty());
     bed.writes_queued(mixed.1, pos, WriteFlags::NOWAIT);
@@ -146,7 +146,7 @@ fn unwritten_blocks_are_filled_by_a_queue_alone() {
     assert_eq!(left.last().map(|piece| (piece.logical, piece.length)), Some((pos + 12288, 4096)));
 }
 
-/// The plain route of `overwrite-no-transaction` starts a handle, which may wait for room in the log.
+/// The plain route of `overwrite-no-transaction` starts a handle, which may wait for log space.
 #[test]
 fn a_handle_is_not_waited_for() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
@@ -155,12 +155,12 @@ fn a_handle_is_not_waited_for() {
     let data = bed.open("/data");
     read_all(&data.0);
     bed.refuses_write(&data, 0, 4096);
-    // A second time: nothing of the decision is kept.
+    // A second time: no decision was cached.
     bed.refuses_write(&data, 0, 4096);
     bed.writes_queued(data.1, 0, WriteFlags::empty());
 }
 
-/// A device without room answers `EAGAIN` to what does not wait. Nothing of that is lost or fatal.
+/// A full device answers `EAGAIN` to requests that must not wait. That loses nothing and aborts nothing.
 #[test]
 fn a_device_without_room_is_not_waited_for() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
@@ -182,7 +182,7 @@ fn a_device_without_room_is_not_waited_for() {
         );
     };
 
-    // Only what does not wait is refused, and it is told to the device that it does not.
+    // Only `NOWAIT` requests are refused, and the flag is passed to the device.
     faults.arm(busy(FaultOn::Nowait));
     for flags in [WriteFlags::empty(), WriteFlags::DSYNC] {
         queue.write(slot, 4096, queue.buffer(4096).unwrap(), flags | WriteFlags::NOWAIT, 1).unwrap();
@@ -193,7 +193,7 @@ fn a_device_without_room_is_not_waited_for() {
     assert_eq!(faults.fired(), 3);
     queue.read(slot, 0, queue.buffer(4096).unwrap(), 3).unwrap();
     assert_eq!(queue.wait(1).unwrap().next().unwrap().result.unwrap(), 4096);
-    // Longer ones may be divided, and would be refused each time.
+    // Longer ones may be split, and would be refused each time.
     queue.read_with(slot, 0, queue.buffer(256 << 10).unwrap(), ReadFlags::NOWAIT, 4).unwrap();
     assert_eq!(queue.wait(1).unwrap().next().unwrap().result.unwrap(), 256 << 10);
     assert_eq!(faults.fired(), 3);

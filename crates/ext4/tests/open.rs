@@ -1,4 +1,4 @@
-//! What a volume and a file are opened by.
+//! The ways to name a volume and a file at open.
 
 use crate::common;
 
@@ -20,7 +20,8 @@ fn a_file_opened_for_nothing_is_an_error() {
     let ino = volume.resolve("/data", true).unwrap();
     let nothing = [OpenOptions::new(), OpenOptions::default(), OpenOptions::new().read(false).write(false)];
     for options in nothing {
-        // Before anything is looked up, as std has it: what is missing or no file makes no difference.
+        // Checked before anything is looked up, as in std: a missing path or one that is not a file gives the same
+        // error.
         for path in ["/data", "/missing", "/dir"] {
             let error = volume.open_file(path, options.clone()).unwrap_err();
             assert!(matches!(&error, Error::Invalid(_)) && error.errno() == 22, "{path}: {error}");
@@ -76,12 +77,12 @@ fn a_path_opens_the_file_of_that_name_whatever_its_bytes() {
         assert!(reads_data(Volume::open(path.clone().into_os_string(), options())), "OsString {shown}");
         assert!(reads_data(Volume::open(Cow::Borrowed(path.as_path()), options())), "Cow {shown}");
         assert!(reads_data(Volume::open(path.clone().into_boxed_path(), options())), "Box {shown}");
-        // The same file in the grammar, as the library spells it.
+        // The same file in the grammar, as spelt by the library.
         let spelt = DeviceSpec::file(&path).to_string();
         assert!(reads_data(Volume::open(spelt.as_str(), options())), "{spelt}");
         assert!(reads_data(Volume::open(&spelt, options())), "{spelt}");
         assert!(reads_data(Volume::open(spelt, options())), "{shown}");
-        // Writing through a path reaches this very file.
+        // Writing through a path reaches this file.
         let volume = Volume::open(path.clone(), VolumeOptions::read_write()).unwrap();
         let file = volume.open_file("/tail", read_write()).unwrap();
         file.write_any_at(b"here", 9, WriteFlags::SYNC).unwrap();
@@ -90,7 +91,7 @@ fn a_path_opens_the_file_of_that_name_whatever_its_bytes() {
         let back = read_all(&volume.open_file("/tail", read_only()).unwrap());
         assert_eq!(back[9..13], *b"here", "{shown}");
         assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 1, "{shown}: no other file is there");
-        // e2fsck has a grammar of its own.
+        // e2fsck has its own grammar.
         let plain = scratch.file("plain.img");
         std::fs::rename(&path, &plain).unwrap();
         uext4_testkit::e2fsck_clean(&plain);
@@ -112,7 +113,7 @@ fn text_is_read_in_the_grammar() {
     let spelling = format!("{text}?ro");
     let refused = Volume::open(&spelling, VolumeOptions::read_write()).err().unwrap();
     assert!(matches!(refused, Error::ReadOnly(_)), "{refused}");
-    // As a path the same bytes name a file that is not there, and none is made.
+    // As a path the same bytes name a file that does not exist, and none is created.
     let missing = Volume::open(Path::new(&spelling), read_only()).err().unwrap();
     assert!(missing.errno() == 2 && missing.to_string().contains("?ro"), "{missing}");
     for wrong in ["nothing:x", "disk.img?nonsense", "a&b", "100%.img", ""] {
@@ -127,7 +128,7 @@ fn text_is_read_in_the_grammar() {
     assert_eq!(zero.errno(), 22, "{zero}");
 }
 
-/// For a tool that looks at what cannot be opened: the superblock as it is on the device, checked as for opening.
+/// For tools that examine volumes that cannot be opened: the superblock as it is on the device, checked as at open.
 #[test]
 fn the_superblock_of_a_volume_that_cannot_be_opened_is_read_and_checked() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));

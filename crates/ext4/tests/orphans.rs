@@ -1,5 +1,5 @@
 //! Inodes that a crash left to be freed or cut: processed when the volume is opened for writing, refused if they cannot
-//! be what they are said to be.
+//! be orphans.
 
 use crate::common;
 
@@ -23,7 +23,7 @@ fn ino(volume: &Volume, path: &str) -> u32 {
     volume.symlink_metadata(path).unwrap().ino.get()
 }
 
-/// An image after these requests of debugfs.
+/// An image after these debugfs requests.
 fn changed(image: &Image, scratch: &Scratch, requests: &[String]) -> Image {
     let path = scratch.file("volume.img");
     image.save(&path);
@@ -57,7 +57,7 @@ fn a_chain_is_processed_from_its_beginning_to_its_end() {
                 ino(&volume, "/tail"),
             )
         };
-        // The one that has a name is in the middle.
+        // The one with a name is in the middle.
         let order = [gone[0].1, gone[1].1, cut, gone[2].1, gone[3].1];
         let mut requests: Vec<String> = gone.iter().map(|(path, _)| format!("unlink {path}")).collect();
         requests.extend(gone.iter().map(|(_, ino)| set(*ino, "links_count", 0)));
@@ -77,7 +77,7 @@ fn a_chain_is_processed_from_its_beginning_to_its_end() {
         let size = u64::from(block).max(if args.contains(&"bigalloc") { 16384 } else { 0 });
         assert!(tail.metadata().blocks * 512 <= 5000_u64.next_multiple_of(size) + 1024, "{block} {args:?}");
         drop(tail);
-        // A crash here finds the chain as far as it is left; a close finds none.
+        // A crash here finds the rest of the chain; a close leaves none.
         let dirty = Image::of(&*device);
         volume.close().unwrap();
         clean(&*device, &scratch);
@@ -124,7 +124,7 @@ fn chains_that_cannot_be_are_refused() {
     }
 }
 
-/// What is only noted in memory of a file stays there when it is closed while another waits to be freed.
+/// Times kept in memory for a file stay there when it is closed while another waits to be freed.
 #[test]
 fn a_file_with_a_name_is_not_let_go() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
@@ -145,7 +145,7 @@ fn a_file_with_a_name_is_not_let_go() {
     clean(&*device, &scratch);
 }
 
-/// The kernel has files open without a name when its device is copied, in the chain and in the orphan file.
+/// The kernel has unlinked files open when its device is copied, in the chain and in the orphan file.
 #[test]
 fn root_what_the_kernel_left_is_processed() {
     needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -179,7 +179,7 @@ fn root_what_the_kernel_left_is_processed() {
     }
 }
 
-/// The kernel and this library make and remove files in turn.
+/// The kernel and this library create and remove files in turn.
 #[test]
 fn root_the_kernel_goes_on_where_we_stopped() {
     needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -197,7 +197,7 @@ fn root_the_kernel_goes_on_where_we_stopped() {
                 volume.remove_file(format!("/theirs-{}-{n}", round - 1)).unwrap();
             }
         }
-        // What is unlinked and open is left to the kernel.
+        // Open unlinked files are left to the kernel.
         let kept = volume.open_file(format!("/ours-{round}-0"), common::read_write()).unwrap();
         volume.remove_file(format!("/ours-{round}-0")).unwrap();
         kept.sync_all().unwrap();

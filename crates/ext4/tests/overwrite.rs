@@ -1,5 +1,5 @@
-//! Overwrites: every byte arrives, nothing else changes, all 32 switch settings do the same, and the counters
-//! tell which route was taken.
+//! Overwrites: every byte arrives, nothing else changes, all 32 switch settings do the same, and the counters show the
+//! route.
 
 use crate::common;
 
@@ -56,7 +56,7 @@ fn run(volume: &Volume, step: &Step) {
     let written = match step.how {
         Way::Direct => file.write_at_with(&bytes, step.pos, step.flags).unwrap(),
         Way::AnyByte => {
-            // Memory at an odd address as well.
+            // Memory at an odd address, too.
             let mut odd = vec![0; step.length + 1];
             odd[1..].copy_from_slice(&bytes);
             file.write_any_at(&odd[1..], step.pos, step.flags).unwrap()
@@ -89,7 +89,7 @@ fn queue_write(volume: &Volume, file: &File, step: &Step, bytes: &[u8]) -> usize
     done.into_iter().next().unwrap().result.unwrap()
 }
 
-/// What `/data` and `/frag` hold after the steps.
+/// The expected contents of `/data` and `/frag` after the steps.
 fn model(steps: &[Step]) -> [(&'static str, Vec<u8>); 2] {
     let mut files = [("/data", expected("/data")), ("/frag", expected("/frag"))];
     for step in steps {
@@ -106,7 +106,8 @@ fn options(switches: Switches) -> VolumeOptions {
 
 #[test]
 fn all_switch_settings_leave_equal_contents() {
-    // A journal has the times in it, which differ: the files are the same there, and without one all but the times is.
+    // A journal contains the times, which differ: then compare files only, and without a journal everything except
+    // times.
     for bits in 0..32 {
         let device = sample().device_with(|options| options.volatile_cache = true);
         let volume = Volume::open_device(device.clone(), options(Switches::from_bits(bits))).unwrap();
@@ -139,7 +140,7 @@ fn all_switch_settings_leave_equal_contents() {
             }
         }
     }
-    // Nothing but file data and times may have changed: e2fsck and a second reader agree.
+    // Only file data and times may have changed: e2fsck and debugfs agree.
     let scratch = uext4_testkit::Scratch::new(image.bytes.len() as u64);
     let path = scratch.file("after.img");
     first.unwrap().save(&path);
@@ -180,7 +181,7 @@ fn counted(switches: Switches, work: impl Fn(&Volume, &File)) -> Stats {
     let device = sample().device_with(|options| options.volatile_cache = true);
     let volume = Volume::open_device(device, options(switches)).unwrap();
     let file = volume.open_file("/data", read_write()).unwrap();
-    // The map is loaded first: what misses it is looked up, and counted, twice.
+    // Load the map first: a look-up that misses is repeated and counted twice.
     file.read_at(&mut aligned(4096), 0).unwrap();
     let before = volume.stats();
     work(&volume, &file);
@@ -279,14 +280,14 @@ fn device_counts(volatile_cache: bool, fua: bool, mask: Mask, flags: WriteFlags)
 fn durable_overwrites_are_one_device_request_each() {
     let fua = device_counts(true, true, Mask::default(), WriteFlags::DSYNC);
     assert_eq!((fua.writes, fua.fua_writes, fua.flushes), (20, 20, 0));
-    // Nothing to do for a device without a volatile cache that knows no FUA.
+    // Nothing to do on a device without a volatile cache and FUA.
     let through = device_counts(false, false, Mask::default(), WriteFlags::DSYNC);
     assert_eq!((through.writes, through.fua_writes, through.flushes), (20, 0, 0));
     // Without FUA each synchronous write flushes, and the queued ones share one: all complete in one batch.
     let masked = Mask { no_fua: true, ..Mask::default() };
     let flushed = device_counts(true, true, masked, WriteFlags::DSYNC);
     assert_eq!((flushed.writes, flushed.fua_writes, flushed.flushes), (20, 0, 11));
-    // O_SYNC never takes the shortcut: it writes the times, where a journal takes them. Its commit blocks carry FUA.
+    // O_SYNC never takes the shortcut: it writes the times, if there is a journal. Its commit blocks carry FUA.
     let all = device_counts(true, true, Mask::default(), WriteFlags::SYNC);
     assert!(all.writes > 20 && all.fua_writes < 20 && all.flushes >= 11, "{all:?}");
     let none = device_counts(true, true, Mask::default(), WriteFlags::empty());
@@ -302,7 +303,7 @@ fn a_sync_flushes_only_a_volatile_cache() {
         let volume = open_rw(counting);
         let file = volume.open_file("/data", read_write()).unwrap();
         file.write_at(&aligned(4096), 0).unwrap();
-        // That is the one that writes the times.
+        // This one writes the times.
         file.sync_all().unwrap();
         counters.take();
         file.sync_data().unwrap();

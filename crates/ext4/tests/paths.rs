@@ -1,4 +1,4 @@
-//! Whole files, existence and canonical paths, as `std::fs` has them.
+//! Whole files, existence and canonical paths, as in `std::fs`.
 
 use crate::common;
 
@@ -35,7 +35,7 @@ fn whole_files_are_read_whatever_their_mapping() {
     }
 }
 
-/// The sample volume, changed by debugfs; e2fsck need not like it.
+/// The sample volume, changed by debugfs; e2fsck may reject it.
 fn changed(requests: &[&str]) -> Image {
     let scratch = Scratch::new(2 * VOLUME_SIZE);
     let path = scratch.file("volume.img");
@@ -50,7 +50,7 @@ fn changed(requests: &[&str]) -> Image {
 fn a_hostile_size_is_an_error_before_any_memory_is_taken() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
     const EFBIG: i32 = 27;
-    // 16 TiB less a block: the largest that a mapping by extents reaches.
+    // 16 TiB less a block: the largest size that extents can map.
     let most = (u64::from(u32::MAX) - 1) * 4096;
     let image = changed(&[
         &format!("sif /sparse size {most}"),
@@ -84,7 +84,7 @@ fn a_file_inside_its_inode_cannot_claim_more_either() {
     let volume = open_ro(Image::load(made.path()).device());
     let error = volume.read("/small").unwrap_err();
     assert!(matches!(error, Error::FileTooLarge { .. }), "{error}");
-    // Whoever allows more than there can be memory is told, not aborted.
+    // A limit beyond available memory gives an error, not an abort.
     let error = volume.read_up_to("/small", u64::MAX).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { bytes } if bytes == 1 << 60), "{error}");
     assert_eq!(volume.read_up_to("/small", 6).unwrap_err().errno(), 27);
@@ -105,7 +105,7 @@ fn existing_is_told_apart_from_not_being_able_to_tell() {
     for (path, errno) in [("/data/x", 20), ("/data/", 20), ("/loop", 40), (long.as_str(), 36)] {
         assert_eq!(volume.exists(path).unwrap_err().errno(), errno, "{path}");
     }
-    // A device that fails is no answer, and neither is damage.
+    // A failing device gives no answer, and neither does damage.
     let faulty = Arc::new(FaultDevice::new(sample().device()));
     let faults = faulty.handle();
     let volume = Volume::open_device(faulty, VolumeOptions::read_only()).unwrap();
@@ -143,8 +143,8 @@ fn maze(root: &Path, rng: &mut Rng) -> Vec<PathBuf> {
     all
 }
 
-/// A path to somewhere, with detours: down to some place and up again as far as its name is long, which from behind a
-/// link may be another place.
+/// A path to a random place, with detours: down to some place and up again as many levels as its name has, which after
+/// a link may end elsewhere.
 fn detour(rng: &mut Rng, all: &[PathBuf]) -> PathBuf {
     let mut path = PathBuf::from("/");
     for _ in 0..rng.below(3) {
@@ -172,8 +172,8 @@ fn canonical_paths_are_those_of_the_host() {
     for _ in 0..2000 {
         let path = detour(&mut rng, &all);
         let inside = path.strip_prefix("/").unwrap();
-        // `..` of the root leads out of it on the host, so such paths are no comparison. The bytes as they are: joining
-        // would drop a slash at the end.
+        // `..` of the root leaves it on the host, so such paths cannot be compared. Use the bytes as they are: joining
+        // would drop a trailing slash.
         let there = [root.as_os_str().as_bytes(), path.as_os_str().as_bytes()].concat();
         let theirs = Path::new(OsStr::from_bytes(&there)).canonicalize();
         let ours = volume.canonicalize(&path);
@@ -243,13 +243,13 @@ fn canonical_paths_of_roots_links_and_bytes() {
 #[test]
 fn a_parent_that_is_none_has_no_canonical_path() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
-    // The directory has two names; its `..` leads to one of their places only.
+    // The directory has two names; its `..` leads to the parent of only one of them.
     let volume = open_ro(changed(&["mkdir /other", "link /dir /other/second"]).device());
     assert_eq!(volume.canonicalize("/dir/../data").unwrap(), Path::new("/data"));
     assert_eq!(volume.canonicalize("/other/second/file-01").unwrap(), Path::new("/other/second/file-01"));
     let error = volume.canonicalize("/other/second/../data").unwrap_err();
     assert!(error.errno() == 117 && error.to_string().contains("`..` leads to inode 2"), "{error}");
-    // To look it up is no question of names.
+    // Looking it up does not use the names.
     volume.resolve("/other/second/../data", true).unwrap();
 }
 

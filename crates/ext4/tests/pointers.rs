@@ -1,5 +1,5 @@
-//! Files whose maps name blocks one by one (ext2, ext3) get and lose blocks, against a model: bytes, sizes, e2fsck, the
-//! kernel, and what is there after a crash. (Power cuts: `crash_allocate.rs`.)
+//! Files with block pointers (ext2, ext3) get and lose blocks, against a model: bytes, sizes, e2fsck, the kernel, and
+//! the state after a crash. (Power cuts: `crash_allocate.rs`.)
 
 use crate::common;
 
@@ -13,7 +13,7 @@ use uext4::{Error, Fallocate, State, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Scratch, needs, oracle, with_kernel};
 
-/// Sizes of blocks, and other arguments of mke2fs.
+/// Block sizes, and other arguments of mke2fs.
 const VOLUMES: [(u32, &[&str]); 5] = [
     (1024, &["-O", "^extent,^64bit"]),
     (4096, &["-O", "^extent,^64bit,^metadata_csum"]),
@@ -22,7 +22,7 @@ const VOLUMES: [(u32, &[&str]); 5] = [
     (1024, &["-O", "^extent,^64bit,^has_journal"]),
 ];
 const PATHS: [&str; 3] = ["/data", "/tail", "/sparse"];
-/// Files do not get longer: with blocks of 1 KiB the map has three levels from 65 MiB on, two from 268 KiB on.
+/// Largest size: with blocks of 1 KiB the map has three levels from 65 MiB on, two from 268 KiB on.
 const MOST: u64 = 3 << 20;
 
 fn play(image: &Image, seed: u64) -> Play {
@@ -64,7 +64,7 @@ fn changes_of_every_kind_are_read_back() {
             step(&mut play);
             if number % 20 == 0 {
                 play.check();
-                // As a crash leaves it, wherever the last commit was.
+                // The state after a crash, wherever the last commit was.
                 Image::of(&*play.device).save(&path);
                 assert!(oracle::e2fsck(&path, &["-fy"]).status < 2);
                 oracle::e2fsck_clean(&path);
@@ -74,14 +74,14 @@ fn changes_of_every_kind_are_read_back() {
     }
 }
 
-/// What free blocks hold is never seen through one that a file got.
+/// The old contents of a file's new blocks are never exposed.
 #[test]
 fn new_blocks_hold_zeros_around_what_is_written() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
     for (block, args) in VOLUMES {
         let device = with_pointers(block, args).device();
         let volume = open_rw(device.clone());
-        // Blocks full of something are free again.
+        // Blocks with old contents are free again.
         let other = volume.open_file("/tail", read_write()).unwrap();
         let garbage = vec![0xEE; 4 << 20];
         other.write_any_at(&garbage, 0, WriteFlags::SYNC).unwrap();
@@ -106,7 +106,7 @@ fn new_blocks_hold_zeros_around_what_is_written() {
     }
 }
 
-/// A device that takes no zeros, or no data: what was allocated is free again, and the file is as it was.
+/// The device refuses the zeros, or the data: the allocated blocks are freed again, and the file is unchanged.
 #[test]
 fn a_failed_write_gives_its_blocks_back() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -159,7 +159,7 @@ fn a_full_volume_refuses_and_loses_nothing() {
         assert_eq!((file.size(), file.metadata().blocks), (pos, blocks));
         let tail = read_all(&file);
         assert_same_bytes(&patterned(9, pos - step as u64, step), &tail[pos as usize - step..]);
-        // Room again, as soon as something goes.
+        // There is room again as soon as something is removed.
         file.set_len(1 << 20).unwrap();
         let data = patterned(11, 2 << 20, 1 << 20);
         assert_eq!(file.write_at(&data, 2 << 20).unwrap(), data.len());
@@ -169,7 +169,7 @@ fn a_full_volume_refuses_and_loses_nothing() {
     }
 }
 
-/// A file that lost its name while it is open grows on, and is gone when it is closed.
+/// An unlinked open file can grow, and is freed when it is closed.
 #[test]
 fn a_file_without_a_name_grows_and_is_freed() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -218,7 +218,7 @@ fn what_such_a_map_cannot_say_is_refused() {
     assert_eq!(file.size(), most);
 }
 
-/// What is written here the kernel reads and goes on with; then we read that, and go on.
+/// The kernel reads what we wrote and continues; then we read that, and continue.
 #[test]
 fn root_the_kernel_takes_turns_with_us() {
     needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));

@@ -1,8 +1,8 @@
-//! Volumes on which the virtual machine's kernel was at work when its power was cut (`scripts/vm-test.sh`): what
-//! e2fsck makes of the journal, we make of it, and everything that the guest had synced is there.
+//! Volumes whose power was cut while the virtual machine's kernel worked on them (`scripts/vm-test.sh`): we recover the
+//! journal as e2fsck does, and everything that the guest had synced is there.
 //!
 //! `UEXT4_POWER_CUT` names the directory with `cut-0.img`, …, and `cut-console.log`, on which the guest
-//! (`vm/guest/src/power_cut.rs`) said what was durable; without it these tests are skipped.
+//! (`vm/guest/src/power_cut.rs`) reported what was durable; without it these tests are skipped.
 
 use crate::common;
 
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use uext4::{Error, RecoveryState, Volume, VolumeOptions};
 use uext4_testkit::{Need, Scratch, needs, oracle};
 
-/// The directory; `None` skips the test and says so.
+/// The directory; `None` reports and skips the test.
 fn left_behind(test: &str) -> Option<PathBuf> {
     let path = std::env::var_os("UEXT4_POWER_CUT");
     if path.is_none() {
@@ -22,7 +22,7 @@ fn left_behind(test: &str) -> Option<PathBuf> {
     path.map(PathBuf::from)
 }
 
-/// What the guest said about one volume.
+/// The guest's reports about one volume.
 #[derive(Debug, Default)]
 struct Said {
     synced: BTreeSet<u64>,
@@ -34,7 +34,7 @@ struct Said {
 
 fn said(console: &str, volume: usize) -> Said {
     let mut said = Said::default();
-    // The last line may be torn.
+    // The last line may be incomplete.
     for line in console.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [what, of, n] = words[..] else { continue };
@@ -58,7 +58,7 @@ fn contents(volume: usize, n: u64) -> Vec<u8> {
     (0..length).map(|index| (index * 31 + n * 17 + volume as u64) as u8).collect()
 }
 
-/// The volume whose names fold, with fast commits.
+/// The case-folded volume, with fast commits.
 const FOLDED: usize = 3;
 
 fn name(volume: usize, n: u64) -> String {
@@ -95,7 +95,7 @@ fn check(dir: &Path, volume: usize, console: &str) {
     assert_eq!(info.recovery.fast_commits_refused, None, "volume {volume}");
     let fast = info.recovery.fast_commits().map_or(0, |found| found.commits);
     assert_eq!(fast > 0, volume == FOLDED, "volume {volume}: {fast} fast commits");
-    // e2fsck replays fast commits in another order of blocks.
+    // e2fsck replays fast commits into other blocks.
     let expected = (volume != FOLDED).then(|| comparable(&by_e2fsck(&image), journal));
     if let Some(expected) = &expected {
         assert_same_bytes(&expected.bytes, &comparable(&Image::of(&**opened.device()), journal).bytes);

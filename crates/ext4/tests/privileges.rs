@@ -1,4 +1,4 @@
-//! Set-user-id, set-group-id and capabilities go with the first write, however it comes; and nothing else takes them.
+//! Set-user-id, set-group-id and capabilities are stripped by the first write, however it is made, and by nothing else.
 
 use crate::common;
 
@@ -18,7 +18,7 @@ const CAPABILITY: &str = "security.capability";
 /// Revision 2, effective: may bind low ports.
 const VALUE: [u8; 20] = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// One way to change a file, and its name.
+/// A way to change a file, and its name.
 type Way = (&'static str, fn(&Volume, &str));
 
 fn open(volume: &Volume, path: &str) -> File {
@@ -89,8 +89,8 @@ const WAYS: [Way; 21] = [
     ("inserted", |v, p| falloc(v, p, Fallocate::Insert)),
 ];
 
-/// A volume with files of 16 KiB, one for each way: `/0`, `/1` … All have this mode, a capability, and attributes of
-/// their own before and behind it.
+/// A volume with files of 16 KiB, one for each way: `/0`, `/1` … All have this mode, a capability, and other attributes
+/// before and after it.
 fn image(mode: u32, args: &[&str], files: usize) -> Image {
     let source = Scratch::new(64 << 20);
     let tree = source.file("tree");
@@ -112,7 +112,7 @@ fn image(mode: u32, args: &[&str], files: usize) -> Image {
         })
         .collect();
     oracle::debugfs_script(made.path(), &requests);
-    // debugfs keeps no quota.
+    // debugfs does not maintain quota.
     oracle::e2fsck(made.path(), &["-y"]);
     made.assert_clean();
     Image::load(made.path())
@@ -133,7 +133,7 @@ fn has_capability(volume: &Volume, path: &str) -> bool {
     }
 }
 
-/// Everything of a device that e2fsck finds, as the last volume left it.
+/// e2fsck must find nothing on a device after the volume was dropped.
 fn assert_clean(device: &dyn Device) {
     let scratch = Scratch::new(64 << 20);
     let path = scratch.file("after.img");
@@ -141,7 +141,7 @@ fn assert_clean(device: &dyn Device) {
     e2fsck_clean(&path);
 }
 
-/// The volumes that are tried: attributes in the record, and in a block.
+/// The volumes to test: attributes in the record, and in a block.
 const VOLUMES: [&[&str]; 4] = [
     &["-I", "256"],
     &["-I", "128"],
@@ -180,7 +180,7 @@ fn every_way_to_change_a_file_takes_them_away() {
     }
 }
 
-/// They get and lose blocks by code of their own.
+/// They get and lose blocks by separate code.
 #[test]
 fn files_with_block_pointers_lose_them_too() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
@@ -265,7 +265,7 @@ fn set_group_id_of_a_file_that_its_group_cannot_run_stays() {
     }
 }
 
-/// The kernel's `CAP_FSETID`: it is about the bits of the mode alone.
+/// The kernel's `CAP_FSETID`: it concerns only the mode bits.
 #[test]
 fn who_may_keep_set_id_loses_capabilities_all_the_same() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
@@ -277,7 +277,7 @@ fn who_may_keep_set_id_loses_capabilities_all_the_same() {
     assert_eq!(volume.stats().get(Counter::PrivilegesDropped), 1);
 }
 
-/// What is on the device when a durable write returns: new contents, and no privileges.
+/// The device's contents when a durable write returns: new data, and no privileges.
 #[test]
 fn durable_data_is_never_found_in_a_file_with_privileges() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
@@ -302,7 +302,7 @@ fn durable_data_is_never_found_in_a_file_with_privileges() {
 #[test]
 fn where_it_cannot_be_done_nothing_is_written() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
-    // The files of a volume with quota are not kept up to date, and the attribute's block may go.
+    // This version does not update quota files, and freeing the attribute block would need that.
     let volume = open_rw(image(0o755, &["-I", "128", "-O", "quota"], 1).device());
     let file = open(&volume, "/0");
     let written = file.write_at(&filled(BLOCK), 0);
@@ -310,7 +310,7 @@ fn where_it_cannot_be_done_nothing_is_written() {
     let query = Query { write: true, pos: 0, length: 4096, sync: Sync::None, queued: false };
     assert!(file.explain(&query).unwrap().refused.is_some());
     assert_eq!((read_all(&file), has_capability(&volume, "/0")), (vec![b'o'; 4 * BLOCK], true));
-    // The bits alone are counted by nobody.
+    // The mode bits alone do not affect quota.
     let image = image(0o4755, &["-I", "256", "-O", "quota"], 1);
     let scratch = Scratch::new(64 << 20);
     let path = scratch.file("bits.img");
@@ -321,7 +321,7 @@ fn where_it_cannot_be_done_nothing_is_written() {
     assert_eq!(mode(&volume, "/0"), 0o755);
 }
 
-/// Who cannot tell whether there is something to take away does not write.
+/// If it cannot be known whether there is something to strip, the file cannot be written.
 #[test]
 fn damaged_attributes_keep_a_file_from_being_opened_for_writing() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
@@ -340,7 +340,7 @@ fn damaged_attributes_keep_a_file_from_being_opened_for_writing() {
     assert_eq!(read_all(&volume.open_file("/0", read_only()).unwrap()), [b'o'; 4 * BLOCK]);
 }
 
-/// What a user without rights does to an open file, and the same here.
+/// The same change by an unprivileged user on an open file, and here.
 type Pair = (&'static str, fn(&File), &'static str);
 
 const PAIRS: [Pair; 6] = [
@@ -360,7 +360,7 @@ const PAIRS: [Pair; 6] = [
     ),
 ];
 
-/// Of the file's group: others lose set-group-id in any case, which no caller here is.
+/// With the file's group: for others set-group-id is stripped in any case, which does not apply here.
 fn as_nobody(file: &Path, script: &str) {
     let open = std::fs::OpenOptions::new().read(true).write(true).open(file).unwrap();
     let mut shell = Command::new("sh");
@@ -368,7 +368,7 @@ fn as_nobody(file: &Path, script: &str) {
     assert!(done.status.success(), "{script}: {}", oracle::text(&done));
 }
 
-/// The kernel does the same for a user who may not keep them; attribute blocks that files share stay for the others.
+/// The kernel does the same for an unprivileged user; attribute blocks shared by files stay for the others.
 #[test]
 fn root_the_kernel_takes_away_the_same() {
     needs!(Need::Loop, Need::Tool("fallocate"), Need::Tool("truncate"));
@@ -420,8 +420,8 @@ fn root_the_kernel_takes_away_the_same() {
     }
 }
 
-/// A file that shares its attributes needs a block of its own for what is left of them. Without room for one it is not
-/// written, and has all that it had.
+/// A file that shares its attribute block needs its own for the remaining attributes. Without room for one it is not
+/// written, and keeps everything.
 #[test]
 fn root_a_full_volume_keeps_file_and_privileges() {
     needs!(Need::Loop);
@@ -436,7 +436,7 @@ fn root_a_full_volume_keeps_file_and_privileges() {
         }
     });
     let volume = Volume::open(made.path(), VolumeOptions::read_write().reserved(true)).unwrap();
-    // The second one needs nothing for its map.
+    // The second file needs no map blocks.
     for path in ["/fill", "/rest"] {
         let fill = volume.open_file(path, read_write().create(true)).unwrap();
         let mut at = 0;
@@ -451,7 +451,7 @@ fn root_a_full_volume_keeps_file_and_privileges() {
     let written = file.write_at(&filled(BLOCK), 0);
     assert!(matches!(written, Err(Error::NoSpace)), "{written:?}");
     assert_eq!((read_all(&file), has_capability(&volume, "/one")), (vec![b'o'; 16384], true));
-    // The one that goes gives its share back, and the other one needs no block.
+    // Removing one file drops its reference, so the other one needs no block.
     drop(file);
     volume.remove_file("/two").unwrap();
     write_with(&volume, "/one", WriteFlags::empty());

@@ -25,7 +25,7 @@ prop_compose! {
     fn op()(
         file in 0..FILES.len(),
         write in any::<bool>(),
-        // Often near the borders of sectors and blocks, also behind the end.
+        // Often near the boundaries of sectors and blocks, and past the end.
         unit in prop::sample::select(vec![1u64, 512, 4096, 8192]),
         units in 0u64..300,
         delta in -3i64..=3,

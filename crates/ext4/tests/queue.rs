@@ -1,4 +1,4 @@
-//! The queue: every call, every shape of request, and that nobody waits for ever.
+//! The queue: every call, every shape of request, and no endless waits.
 
 use crate::common;
 
@@ -45,12 +45,12 @@ fn bytes_of(payload: Payload) -> Vec<u8> {
     }
 }
 
-/// The image behind a device that takes its time.
+/// The image on a slow device.
 fn slow(latency: Duration) -> Arc<dyn Device> {
     Arc::new(LatencyDevice::new(sample().device(), Some(latency), None))
 }
 
-/// Fills what the last block of `/tail` has behind the end, as a kernel mapping of it may leave it.
+/// Fills the rest of `/tail`'s last block past the end, as a kernel mapping of it may leave it.
 fn spoil_behind_the_end(device: &dyn Device, volume: &Volume) {
     let file = volume.open_file("/tail", read_only()).unwrap();
     let last = file.map().map(Result::unwrap).last().unwrap();
@@ -178,7 +178,7 @@ fn vectors_cross_buffers_and_pieces() {
     assert_same_bytes(&expected("/tail")[4096..], &bytes[..visible]);
     assert!(bytes[visible..6144].iter().all(|&byte| byte == 0));
 
-    // Nothing at all.
+    // An empty request.
     queue.readv(slot, 0, Vec::new(), 6).unwrap();
     queue.writev(slot, 0, Vec::new(), WriteFlags::DSYNC, 7).unwrap();
     let results: Vec<_> = queue.wait(2).unwrap().map(|done| (done.tag, done.result.unwrap())).collect();
@@ -233,8 +233,7 @@ fn slots_belong_to_their_queue_until_detached() {
     bad(queue.sync_all(foreign, 1));
     bad(queue.detach(foreign));
 
-    // Detached with requests pending: they finish, new ones are refused, the place is reused by nobody
-    // before.
+    // Detached with requests pending: they finish, new ones are refused, and the place is not reused before that.
     queue.write(slot, 0, filled(&queue, 4096, 1), WriteFlags::empty(), 1).unwrap();
     queue.read(slot, 8192, queue.buffer(4096).unwrap(), 2).unwrap();
     queue.sync_data(slot, 3).unwrap();
@@ -257,7 +256,7 @@ fn slots_belong_to_their_queue_until_detached() {
     // Its cell has left the gate: a drain finds nothing.
     let file = volume.open_file("/data", read_write()).unwrap();
     within(LIMIT, move || file.write_any_at(&[1], 1, WriteFlags::empty()).unwrap());
-    // A place that was let go is used again, and the old slot still names nobody.
+    // A released place is reused, and the old slot still refers to no file.
     let next = queue.attach(&volume.open_file("/data", read_write()).unwrap()).unwrap();
     bad(queue.read(slot, 0, queue.buffer(4096).unwrap(), 4));
     queue.read(next, 8192, queue.buffer(4096).unwrap(), 5).unwrap();
@@ -325,7 +324,7 @@ fn a_drainer_harvests_the_idle_queue_of_another_thread() {
     });
 }
 
-/// The drain waits for requests of the very thread that waits.
+/// The drain waits for requests of the waiting thread itself.
 fn bounce_beside_own_requests(volume: &Volume, options: QueueOptions) {
     let file = volume.open_file("/data", read_write()).unwrap();
     let mut queue = volume.queue(options).unwrap();
@@ -444,7 +443,7 @@ fn nowait_refuses_while_the_gate_is_held() {
         holder.join().unwrap();
         queue.write(slot, 0, queue.buffer(512).unwrap(), WriteFlags::NOWAIT, 1).unwrap();
         assert_eq!(one(&mut queue).result.unwrap(), 512);
-        // What needs the gate alone does not even try.
+        // A request that needs the gate exclusively fails at once.
         assert!(matches!(
             file.write_any_at(&[1], 1, WriteFlags::NOWAIT),
             Err(Error::WouldBlock(
@@ -485,7 +484,7 @@ fn syncs_complete_after_what_completed_before() {
     let counted = volume.stats().since(&before);
     assert_eq!(counted.get(Counter::Flushes), 1, "one flush for the batch");
     assert_eq!(counted.get(Counter::DioCounted), 1, "a sync is no direct request");
-    // Alone, without anything on the device: by every way of waiting.
+    // Alone, with nothing on the device: by every way of waiting.
     queue.sync_data(slot, 4).unwrap();
     assert_eq!(one(&mut queue).tag, 4);
     queue.sync_data(slot, 5).unwrap();
@@ -535,7 +534,7 @@ fn eventfd_loop(volume: &Volume) {
     }
     tags.sort_unstable();
     assert_eq!(tags, [0, 1, 2, 3, 4, 5]);
-    // The last of them may have come while it looked.
+    // The last of them may have completed during the check.
     assert_eq!(queue.poll().unwrap().count(), 0);
     let mut fds = [PollFd::new(&event, PollFlags::IN)];
     poll(&mut fds, Some(&Duration::ZERO.try_into().unwrap())).unwrap();
@@ -587,7 +586,7 @@ fn small_budgets_load_maps_again_and_again() {
     });
 }
 
-/// Buffers may go from queue to queue, although each has registered memory of its own.
+/// Buffers may be used in another queue, although each queue registers its own memory.
 #[test]
 fn a_buffer_of_another_queue_does_no_harm() {
     let scratch = Scratch::new(48 << 20);
@@ -602,14 +601,14 @@ fn a_buffer_of_another_queue_does_no_harm() {
     assert_eq!(one(&mut queue).result.unwrap(), 4096);
     queue.read(slot, 4096, filled(&other, 4096, 0), 2).unwrap();
     assert_eq!(bytes_of(one(&mut queue).payload), [0x5a; 4096]);
-    // The volume goes on.
+    // The volume still works.
     queue.write(slot, 0, filled(&queue, 4096, 1), WriteFlags::DSYNC, 3).unwrap();
     assert_eq!(one(&mut queue).result.unwrap(), 4096);
     drop((queue, other, volume));
     uext4_testkit::oracle::e2fsck_clean(&image);
 }
 
-/// Blocks that are freed have nothing in flight: requests of the same queue complete first.
+/// Freed blocks have no request in flight: requests of the same queue complete first.
 #[test]
 fn blocks_come_and_go_through_a_queue() {
     let scratch = Scratch::new(48 << 20);

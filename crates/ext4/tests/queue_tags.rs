@@ -1,4 +1,4 @@
-//! Queues of a volume with more requests than their device takes at once: those that are held back are in flight for
+//! Queues of a volume with more requests than their device accepts at once: those held back count as in flight for
 //! everybody, and whoever waits for them sends them.
 
 use crate::common;
@@ -12,7 +12,7 @@ use uext4_testkit::guard::{LoopDevice, LoopOptions};
 use uext4_testkit::{Need, Scratch, e2fsck_clean, needs};
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// Of the device, and of the queue.
+/// Tags of the device, and of the queue.
 const TAGS: u32 = 4;
 const DEPTH: u32 = 96;
 
@@ -22,7 +22,7 @@ fn filled(queue: &IoQueue, byte: u8) -> Buffer {
     buffer
 }
 
-/// The sample on a loop device with few tags, and what ends the test: a check of the volume.
+/// Runs `work` on the sample on a loop device with few tags, then checks the volume.
 fn on_few_tags(work: impl FnOnce(&Volume) + Send + 'static) {
     let scratch = Scratch::new(64 << 20);
     let path = scratch.file("image");
@@ -49,7 +49,7 @@ fn root_a_drainer_sends_what_another_threads_queue_holds_back() {
             let mut queue = other.queue(QueueOptions::depth(DEPTH)).unwrap();
             let slot = queue.attach(&other.open_file("/data", read_write()).unwrap()).unwrap();
             for n in 0..u64::from(DEPTH) {
-                // All in the same blocks, one after another: the last one is not known.
+                // All in the same blocks, one after another: the last one wins, whichever it is.
                 queue.write(slot, n % 8 * 4096, filled(&queue, 3), WriteFlags::empty(), n).unwrap();
             }
             assert_eq!(queue.submit().unwrap(), DEPTH as usize);

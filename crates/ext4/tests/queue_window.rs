@@ -1,4 +1,4 @@
-//! Overwrites that are sent because one like them was decided before: they do what they would have done alone.
+//! Overwrites that reuse the decision of an earlier one have the same effect as with their own.
 
 use crate::common;
 
@@ -34,7 +34,7 @@ fn filled(queue: &IoQueue, length: usize, byte: u8) -> Buffer {
     buffer
 }
 
-/// One write and its end: what it was refused with, or what it came back with.
+/// One write and its result: its error, or its completion.
 fn write(
     queue: &mut IoQueue,
     slot: FileSlot,
@@ -48,8 +48,8 @@ fn write(
     done.result.map_err(|error| error.to_string())
 }
 
-/// The same requests on two copies of a volume: through one attachment, and each through one of its own, which no
-/// request was decided for before.
+/// The same requests on two copies of a volume: all through one attachment, and each through a new one, without earlier
+/// decisions.
 #[test]
 fn what_was_decided_once_is_what_would_be_decided_each_time() {
     for (block, seed) in [(4096, 1), (1024, 2)] {
@@ -84,7 +84,7 @@ fn what_was_decided_once_is_what_would_be_decided_each_time() {
             fresh_queue.detach(slot).unwrap();
             assert_eq!(first, second, "{what}");
             let counted = (kept.stats().since(&before.0), fresh.stats().since(&before.1));
-            // Whether O_SYNC has a new time to write depends on the clock, and no two writes come at the same time.
+            // Whether O_SYNC has a new time to write depends on the clock, and no two writes have the same time.
             let timed = flags.contains(WriteFlags::SYNC);
             let timed = |counter| timed && matches!(counter, Counter::Flushes | Counter::Commits);
             for counter in COUNTERS.into_iter().filter(|counter| !timed(*counter)) {
@@ -103,7 +103,7 @@ fn what_was_decided_once_is_what_would_be_decided_each_time() {
     }
 }
 
-/// Hands out queues that take fewer requests than they were asked for.
+/// Creates queues that accept fewer requests than asked for.
 #[derive(Debug)]
 struct Narrow(Arc<dyn Device>, u32);
 
@@ -134,7 +134,7 @@ impl Device for Narrow {
     }
 }
 
-/// Requests are noted before the device's queue is asked: what it refuses is taken back, and goes the general way.
+/// Requests are counted before they go to the device's queue: refused ones are uncounted, and take the general route.
 #[test]
 fn a_refusing_device_queue_loses_and_doubles_nothing() {
     let device = sample().device_with(|options| (options.volatile_cache, options.fua) = (true, true));
@@ -187,7 +187,7 @@ fn a_refusing_device_queue_loses_and_doubles_nothing() {
     within(Duration::from_secs(20), move || file.write_any_at(&[1], 1, WriteFlags::empty()).unwrap());
 }
 
-/// A place is used again by another file: nothing of the first one's decisions is left.
+/// A place is reused by another file: no decision of the first file survives.
 #[test]
 fn a_new_file_in_an_old_place_starts_undecided() {
     let volume = volume_of(&sample());

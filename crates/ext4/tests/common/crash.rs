@@ -1,4 +1,4 @@
-//! States of a power cut, each recovered by us, and some by e2fsck as well.
+//! States after a power cut, each recovered by us, and some by e2fsck as well.
 
 use super::{Image, open_rw};
 use std::io::Write;
@@ -8,13 +8,13 @@ use uext4_testkit::crash::{Options, Report, State, assert_states};
 use uext4_testkit::device::CrashHandle;
 use uext4_testkit::{Scratch, VolumeBuilder, oracle};
 
-/// What free blocks are full of.
+/// The contents of free blocks.
 pub const GARBAGE: u8 = 0xEE;
 
-/// A file that long runs add a line to for each enumeration: name, states, images.
+/// A file to which long runs append a line per enumeration: name, states, images.
 const TOTALS: &str = "UEXT4_CRASH_TOTALS";
 
-/// A volume of `size` bytes with the files of a tree, whose free blocks are full of garbage.
+/// A volume of `size` bytes with the files of a tree, and garbage in all free blocks.
 pub fn garbage_volume(size: u64, tree: &Path, args: &[&str]) -> Image {
     let scratch = Scratch::new(2 * size);
     let path = scratch.file("volume.img");
@@ -25,8 +25,8 @@ pub fn garbage_volume(size: u64, tree: &Path, args: &[&str]) -> Image {
     Image::load(&path)
 }
 
-/// Shows states of a log to `check`: the volume as we recovered it, open. It is closed then, and e2fsck looks at each
-/// `each`th: at what we left, and at the same state again, which e2fsck recovers and `check` sees once more.
+/// Passes states of a log to `check`: the volume recovered by us, open. It is then closed, and for every `each`th state
+/// e2fsck checks the result; it also recovers the same state itself, and `check` runs on that too.
 #[track_caller]
 pub fn enumerate(
     handle: &CrashHandle,

@@ -1,5 +1,5 @@
-//! debugfs as the second reader, where no kernel here mounts a volume: attributes of inodes and where their
-//! blocks lie.
+//! debugfs as the second reader, where no kernel here can mount the volume: attributes of inodes and locations of their
+//! blocks.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -30,7 +30,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The same, as this library sees it.
+    /// The same, as reported by this library.
     pub fn ours(meta: &Metadata) -> Seen {
         Seen {
             ino: meta.ino.get(),
@@ -64,7 +64,7 @@ pub fn stat_all(image: &Path, paths: &[String]) -> Vec<(Seen, Blocks)> {
     inodes
 }
 
-/// What follows `name` in `text`, up to white space.
+/// The word after `name` in `text`.
 fn word<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let rest = &text[text.find(name)? + name.len()..];
     rest.split_whitespace().next()
@@ -75,7 +75,7 @@ fn number<T: std::str::FromStr>(text: &str, name: &str) -> T {
     value.unwrap_or_else(|| panic!("no {name} in {text}"))
 }
 
-/// `0xseconds[:extra]`: the extra word has two bits more of seconds and the nanoseconds.
+/// `0xseconds[:extra]`: the extra word has two more bits of seconds and the nanoseconds.
 fn time(text: &str, name: &str) -> Timestamp {
     let value = word(text, name).unwrap().trim_start_matches("0x");
     let (seconds, extra) = value.split_once(':').unwrap_or((value, "0"));
@@ -122,7 +122,7 @@ fn blocks(text: &str) -> Blocks {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             Some((first.parse().ok()?, last.parse().ok()?))
         };
-        // What is no number is a block of the map itself.
+        // An entry that is not a number is a block of the map itself.
         let Some((first, last)) = ends(place.trim_end_matches("[u]")) else { continue };
         let start = ends(physical).unwrap().0;
         found.extend((first..=last).map(|block| (block, (start + block - first, unwritten))));
@@ -130,7 +130,7 @@ fn blocks(text: &str) -> Blocks {
     found
 }
 
-/// The map of a file as this library sees it, up to its size.
+/// The map of a file as reported by this library, up to its size.
 pub fn our_blocks(file: &File, block: u64) -> Blocks {
     let mut found = Blocks::new();
     for piece in file.map().map(Result::unwrap).filter(|piece| piece.state != State::Hole) {
@@ -142,7 +142,7 @@ pub fn our_blocks(file: &File, block: u64) -> Blocks {
     found
 }
 
-/// The content of a file, read from the image where debugfs says that its blocks are.
+/// The content of a file, read from the image at the blocks that debugfs reports.
 pub fn digest(image: &std::fs::File, blocks: &Blocks, block: u64, size: u64) -> [u8; 32] {
     let mut digest = SparseDigest::new();
     let mut bytes = vec![0; block as usize];

@@ -9,7 +9,7 @@ pub const METADATA_CSUM: &str = "metadata_csum,64bit,^resize_inode";
 pub const UNINIT_BG: &str = "uninit_bg,^metadata_csum,^64bit,^resize_inode";
 pub const NO_CSUM: &str = "^uninit_bg,^metadata_csum,^64bit,^resize_inode";
 
-/// Bytes of a file in each group: two blocks and a bit.
+/// Bytes of each file: two blocks and a bit.
 const SIZE: usize = 2100;
 
 /// A volume of blocks of 1 KiB and a few groups, with files whose inodes lie in every group.
@@ -49,7 +49,7 @@ impl Sample {
         Sample { image, superblock, files }
     }
 
-    /// Byte of the image where a descriptor begins.
+    /// Byte offset of a descriptor in the image.
     pub fn at(&self, group: u32) -> usize {
         self.superblock.geometry.descriptor_block(0).unwrap().get() as usize * 1024
             + group as usize * usize::from(self.superblock.geometry.desc_size())
@@ -59,7 +59,7 @@ impl Sample {
         GroupDescriptor::decode(&self.image.bytes[self.at(group)..], Group(group), &self.superblock).unwrap()
     }
 
-    /// The image with a changed descriptor; its checksum is that of the old one.
+    /// The image with a changed descriptor, but its old checksum.
     pub fn damaged(&self, group: u32, change: impl FnOnce(&mut GroupDescriptor)) -> Image {
         let mut image = self.image.clone();
         damage(&mut image, &self.superblock, self.at(group), group, change);
@@ -67,7 +67,7 @@ impl Sample {
     }
 }
 
-/// Changes a descriptor and leaves its checksum as it was.
+/// Changes a descriptor without updating its checksum.
 pub fn damage(
     image: &mut Image,
     superblock: &Superblock,
@@ -84,7 +84,7 @@ pub fn damage(
     assert!(GroupDescriptor::decode(bytes, Group(group), superblock).is_err());
 }
 
-/// Where the first block of a file is.
+/// The first block of a file.
 pub fn data_block(image: &Image, name: &str) -> u64 {
     let volume = open_ro(image.device());
     let file = volume.open_file(name, read_only()).unwrap();

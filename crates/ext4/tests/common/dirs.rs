@@ -1,4 +1,4 @@
-//! Volumes with one large directory, and what a look-up in it costs.
+//! Volumes with one large directory, and the cost of look-ups in it.
 
 use super::Image;
 use std::ffi::OsStr;
@@ -31,7 +31,7 @@ pub struct Recipe<'a> {
     pub tune2fs: &'a [&'a str],
     /// Whether e2fsck makes hash trees.
     pub index: bool,
-    /// Names of each inode; 1 tells the names apart by their inodes.
+    /// Names per inode; with 1, the inode identifies the name.
     pub per_inode: usize,
 }
 
@@ -49,10 +49,10 @@ impl Default for Recipe<'_> {
     }
 }
 
-/// As many names as an inode may have links, roughly.
+/// About as many names as an inode may have links.
 pub const MANY: usize = 60_000;
 
-/// Makes files of these names in `dir`, each `per_inode` of them links of one inode.
+/// Creates files with these names in `dir`, hard-linking each `per_inode` of them to one inode.
 pub fn fill<'n>(dir: &Path, per_inode: usize, names: impl IntoIterator<Item = &'n [u8]>) {
     let mut file = dir.to_owned();
     for (n, name) in names.into_iter().enumerate() {
@@ -95,8 +95,8 @@ impl Recipe<'_> {
     }
 }
 
-/// Opens the volume anew, so that nothing is in memory, and looks a path up. Also returns how many blocks the
-/// look-up read.
+/// Opens the volume anew, so that nothing is cached, and looks a path up. Also returns how many blocks the look-up
+/// read.
 pub fn look_up_cold(device: &Arc<MemoryDevice>, path: &[u8]) -> (Result<Ino>, u64) {
     let counting = Arc::new(CountingDevice::new(device.clone()));
     let counters = counting.counters();
@@ -112,8 +112,8 @@ pub fn in_dir(name: &[u8]) -> Vec<u8> {
     [b"/dir/", name].concat()
 }
 
-/// Asserts that every name is listed once and found, that `absent` ones are not, and that a look-up reads at
-/// most `most` blocks.
+/// Asserts that every name is listed once and found, that `absent` ones are not, and that a look-up reads at most
+/// `most` blocks.
 #[track_caller]
 pub fn assert_all_found<N: AsRef<[u8]>>(image: &Image, names: &[N], absent: &[Vec<u8>], most: u64) {
     let device = image.device();

@@ -1,4 +1,4 @@
-//! Journals that are not empty, held against what e2fsck makes of them.
+//! Journals that are not empty, compared with e2fsck's recovery.
 
 use super::{Image, assert_same_bytes, assert_unchanged};
 use uext4::{RecoveryReport, RecoveryState, Volume, VolumeOptions};
@@ -10,19 +10,19 @@ pub fn block_size(image: &Image) -> usize {
     1024 << image.bytes[1048]
 }
 
-/// What e2fsck makes of the journal.
+/// The image after e2fsck's recovery.
 pub fn by_e2fsck(image: &Image) -> Image {
     let scratch = Scratch::new(2 * image.bytes.len() as u64);
     let path = scratch.file("volume.img");
     image.save(&path);
     let mut command = oracle::command("e2fsck");
-    // With -f it would go on and renew what it counts, descriptors too.
+    // With -f it would go on and rewrite its counts, in descriptors too.
     let output = command.args(["-y", "-E", "journal_only"]).arg(&path).output().unwrap();
     assert!(output.status.code().is_some_and(|code| code < 4), "{}", oracle::text(&output));
     Image::load(&path)
 }
 
-/// Everything but superblocks, copies of the descriptors (which e2fsck may renew and recovery does not) and the
+/// Everything except superblocks, backup descriptors (which e2fsck may rewrite and recovery does not) and the
 /// superblock of the log, which e2fsck fills in its own way.
 pub fn comparable(image: &Image, journal: u64) -> Image {
     let mut image = image.clone();
@@ -32,7 +32,7 @@ pub fn comparable(image: &Image, journal: u64) -> Image {
     let geometry = &superblock.geometry;
     let meta_bg = superblock.features.incompat.contains(Incompat::META_BG);
     for group in geometry.groups().skip(1) {
-        // With meta_bg the descriptors themselves are in the first group of those that they describe.
+        // With meta_bg the descriptors themselves are in the first group they describe.
         let first = meta_bg && group.0 % geometry.descriptors_per_block() == 0;
         let start = geometry.group_first_block(group).unwrap().get() as usize * size;
         let blocks = match first {
@@ -45,9 +45,9 @@ pub fn comparable(image: &Image, journal: u64) -> Image {
     image
 }
 
-/// Opens the image read-only and for writing. Both times every block is what e2fsck makes of it; the first time
-/// nothing is written, after the second nothing is left to recover and e2fsck finds nothing. Returns what the log held
-/// and the recovered volume.
+/// Opens the image read-only and for writing. Both times every block equals e2fsck's result; the first time nothing is
+/// written, after the second nothing is left to recover and e2fsck finds no fault. Returns the report on the log and
+/// the recovered volume.
 #[track_caller]
 pub fn recovers_as_e2fsck_does(image: &Image) -> (RecoveryReport, Image) {
     let device = image.device();

@@ -1,4 +1,4 @@
-//! Fast commits of our own.
+//! Hand-made fast commits.
 
 use super::Image;
 use super::log::{Log, LogKind};
@@ -10,7 +10,7 @@ use uext4_ondisk::checksum::csum;
 use uext4_ondisk::jbd2::LogChecksums;
 use uext4_testkit::{Manifest, Scratch, VolumeBuilder, oracle};
 
-/// Number of the transaction that the fast commits follow.
+/// Number of the transaction before the fast commits.
 pub const SEQUENCE: u32 = 7;
 
 pub const ROOT: u32 = 2;
@@ -84,7 +84,7 @@ impl Records {
     }
 }
 
-/// Blocks of a row of fast commits, each as the kernel writes it: records never cross the end of a block.
+/// The blocks of consecutive fast commits, written as by the kernel: no record crosses the end of a block.
 pub fn blocks(commits: &[Records], size: usize) -> Vec<Vec<u8>> {
     let mut blocks = Vec::new();
     for (number, commit) in commits.iter().enumerate() {
@@ -92,7 +92,7 @@ pub fn blocks(commits: &[Records], size: usize) -> Vec<Vec<u8>> {
         let head = (number == 0).then_some(&head);
         let (mut block, mut sum) = (Vec::new(), 0);
         for record in head.into_iter().chain(&commit.list) {
-            // A padding record and a tail must fit behind it.
+            // A padding record and a tail must fit after it.
             if block.len() + record.len() + 20 > size {
                 let rest = size - block.len() - 4;
                 block.extend(tlv(7, &[&vec![0; rest]]));
@@ -113,12 +113,12 @@ pub fn blocks(commits: &[Records], size: usize) -> Vec<Vec<u8>> {
     blocks
 }
 
-/// Puts fast commits into the empty journal of an image, behind a transaction that changes nothing.
+/// Puts fast commits into the empty journal of an image, after a transaction that changes nothing.
 pub fn plant(image: &mut Image, commits: &[Records]) {
     plant_into(image, 64, commits);
 }
 
-/// The same with so many blocks of the log for them.
+/// The same, with this many log blocks for them.
 pub fn plant_into(image: &mut Image, fast_commit_blocks: u32, commits: &[Records]) {
     let kind = LogKind { fast_commit_blocks, sequence: SEQUENCE - 1, ..LogKind::new(LogChecksums::V3) };
     let mut log = Log::begin(image, kind);
@@ -148,7 +148,7 @@ pub fn writable(device: Arc<dyn Device>) -> Result<Volume, Error> {
     Volume::open_device(device, VolumeOptions::read_write())
 }
 
-/// The tree, and what names mean without times of directories.
+/// The tree as a manifest, without times of directories.
 pub fn tree(volume: &Volume) -> Manifest {
     manifest(volume, How::Direct)
 }

@@ -1,4 +1,4 @@
-//! A small volume with every structure, and a walk over all of it that accepts typed errors only.
+//! A small volume with every structure, and a walk over all of it that accepts only typed errors.
 
 use super::{Image, open_ro, read_only, read_write};
 use std::collections::HashSet;
@@ -11,10 +11,10 @@ use uext4_ondisk::ext4::{GroupDescriptor, Superblock};
 use uext4_testkit::{Scratch, VolumeBuilder, oracle};
 
 pub const BLOCK: usize = 1024;
-/// What all file data is made of, so that it can be told from metadata.
+/// The byte that all file data consists of, so that it differs from metadata.
 const DATA: u8 = 0xd7;
 
-/// Without checksums: nothing protects a structure but its own checks.
+/// Without checksums: only a structure's own checks protect it.
 pub fn bare() -> Image {
     static MADE: LazyLock<Image> = LazyLock::new(|| make(&["-O", "^metadata_csum,^has_journal"]));
     MADE.clone()
@@ -44,7 +44,7 @@ fn make(args: &[&str]) -> Image {
     std::os::unix::fs::symlink("s".repeat(300), dir.join("slow")).unwrap();
     let args = args.iter().copied().chain(["-b", "1024", "-N", "512"]);
     let volume = VolumeBuilder::new(8 << 20).args(args).from_dir(&dir).build();
-    // mke2fs makes linear directories; e2fsck gives them their hash trees.
+    // mke2fs makes linear directories; e2fsck adds their hash trees.
     oracle::e2fsck(volume.path(), &["-y", "-D"]);
     assert!(oracle::debugfs(volume.path(), "stat /big").contains("Flags: 0x81000"), "extents and an index");
     assert!(oracle::debugfs(volume.path(), "dump_extents -n /tree").contains(" 0/ 2 "));
@@ -61,7 +61,7 @@ pub fn metadata_blocks(image: &Image) -> Vec<usize> {
     metadata.map(|(number, _)| number).collect()
 }
 
-/// Where things are, from the undamaged image.
+/// Locations of structures, taken from the undamaged image.
 pub struct Layout {
     pub superblock: Superblock,
     pub descriptors: Vec<GroupDescriptor>,
@@ -94,7 +94,7 @@ impl Layout {
         (table + u64::from(block)) as usize * block_size + offset as usize
     }
 
-    /// First inode table block and how many there are, of group 0.
+    /// First inode table block of group 0, and the number of blocks.
     pub fn inode_table(&self) -> (u64, u64) {
         let blocks = self.superblock.geometry.inode_table_blocks();
         (self.descriptors[0].inode_table.get(), u64::from(blocks))
@@ -106,8 +106,8 @@ pub fn ino_of(image: &Image, path: &str) -> Ino {
     open_ro(image.device()).resolve(path, false).unwrap()
 }
 
-/// Everything that reads, and some overwrites: every outcome but a panic, a hang or an untyped error is fine.
-/// Returns how many files and directories could be read as far as this looks.
+/// Runs every read, and some overwrites: any outcome except a panic, a hang or an untyped error is fine. Returns how
+/// many files and directories could be read to the extent tried here.
 pub fn explore(device: Arc<dyn Device>, write: bool) -> usize {
     let options = if write { VolumeOptions::read_write() } else { VolumeOptions::read_only() };
     let Some(volume) = typed(Volume::open_device(device, options)) else { return 0 };
@@ -132,7 +132,7 @@ pub fn explore(device: Arc<dyn Device>, write: bool) -> usize {
     readable
 }
 
-/// Every attribute, and one that is nowhere.
+/// Reads every attribute, and one that does not exist.
 pub fn attributes(volume: &Volume, ino: Ino) {
     for name in typed(volume.list_xattrs_of(ino)).into_iter().flatten().filter_map(typed) {
         if let Some(value) = typed(volume.xattr_of(ino, &name)) {
@@ -149,8 +149,7 @@ pub fn attributes(volume: &Volume, ino: Ino) {
 
 fn list(volume: &Volume, ino: Ino, seen: &mut HashSet<Ino>, pending: &mut Vec<Ino>) -> bool {
     let Some(entries) = typed(volume.read_dir_of(ino)) else { return false };
-    // A damaged size may promise four thousand million blocks that are all one block: nobody has to read them
-    // all.
+    // A damaged size may claim billions of blocks that are all the same block: do not read them all.
     for entry in entries.take(3000) {
         let Some(entry) = typed(entry) else { return false };
         assert!(!entry.name.is_empty() && entry.name.len() <= 255);
@@ -208,7 +207,7 @@ fn typed<T>(result: Result<T>) -> Option<T> {
             | Error::NeedsRecovery(_)
             | Error::TooSmall { .. }
             | Error::NeedsAllocation(_)
-            // A damaged superblock may set everything aside.
+            // A damaged superblock may reserve every block.
             | Error::NoSpace
     );
     let path = matches!(
@@ -246,7 +245,7 @@ impl Bench {
         self.put(changed, blocks);
         let result = work(self.device.clone());
         self.put(&self.image, blocks);
-        // A damaged volume may have directed an overwrite of file data anywhere but into fixed metadata.
+        // A damaged volume may direct an overwrite of file data anywhere except fixed metadata.
         self.put(&self.image, &self.metadata);
         result
     }

@@ -1,4 +1,4 @@
-//! A small volume with an empty journal, and what damages it.
+//! A small volume with an empty journal, and ways to damage it.
 
 use super::Image;
 use super::dirty::block_size;
@@ -8,7 +8,7 @@ use uext4_ondisk::Ino;
 use uext4_ondisk::jbd2::LogChecksums;
 use uext4_testkit::{Scratch, VolumeBuilder};
 
-/// A volume with a file and an empty journal of so many MiB in blocks of 1 KiB.
+/// A volume with a file and an empty journal of this many MiB in blocks of 1 KiB.
 pub fn base(journal_mebibytes: u32) -> Image {
     let source = Scratch::new(1 << 20);
     std::fs::write(source.file("hello"), "world\n".repeat(1000)).unwrap();
@@ -24,7 +24,7 @@ fn put(image: &mut Image, at: usize, value: u32) {
     image.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-/// The superblock no longer asks for recovery.
+/// Clears the superblock's request for recovery.
 pub fn clear_recover(image: &mut Image) {
     image.patch_superblock(|superblock| superblock[0x60] &= !4);
 }
@@ -51,7 +51,7 @@ pub fn flip(log: &mut Log<'_>, log_block: u32, byte: usize) {
 
 type Change<'a> = &'a dyn Fn(&mut Image);
 
-/// Journals that are damaged in one place each, and empty.
+/// Empty journals, each damaged in one place.
 pub fn damaged_unneeded() -> Vec<(&'static str, Image)> {
     let mut image = base(1);
     Log::begin(&mut image, LogKind::new(LogChecksums::V3)).superblock(|superblock| superblock.start = 0);
@@ -72,7 +72,7 @@ pub fn damaged_unneeded() -> Vec<(&'static str, Image)> {
     cases.into_iter().map(changed).collect()
 }
 
-/// A log with a transaction, whose superblock cannot be believed.
+/// A log with a transaction, whose superblock is damaged.
 pub fn damaged_needed() -> [Image; 2] {
     let mut image = base(1);
     transaction(&mut Log::begin(&mut image, LogKind::new(LogChecksums::V3)), 1);

@@ -1,4 +1,4 @@
-//! A small tree for volumes of any layout: files around every border of an indirect map, deep sparse maps, long
+//! A small tree for volumes of any layout: files around every boundary of an indirect map, deep sparse maps, long
 //! directories, every kind of node.
 
 use super::tree::{How, manifest, without_xattrs};
@@ -10,7 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use uext4::{File, QueueOptions, State, Volume, WriteFlags};
 use uext4_testkit::{Manifest, Rng, SparseDigest};
 
-/// Files that are overwritten, by path.
+/// Paths of files that are overwritten.
 pub const OVERWRITTEN: [&str; 3] = ["/plain", "/deep", "/frag"];
 
 /// Fills `dir` for a volume with blocks of `block` bytes. Device nodes and owners need root.
@@ -28,7 +28,7 @@ fn try_fill(dir: &Path, block: u64) -> std::io::Result<()> {
     std::fs::write(dir.join("plain"), &*patterned(1, 0, 300_001))?;
     std::fs::set_permissions(dir.join("plain"), PermissionsExt::from_mode(0o4751))?;
     sparse(&dir.join("deep"), 2, block, &borders(block))?;
-    // Each piece a block of its own, with the map's last level crossed on the way.
+    // Each piece is one block, and they reach into the last level of the map.
     let pairs = if block <= 4096 { 350 } else { 40 };
     sparse(&dir.join("frag"), 3, block, &(0..pairs).map(|n| n * 2).collect::<Vec<_>>())?;
     std::fs::File::create_new(dir.join("hole"))?.set_len(100 * block + 5)?;
@@ -39,7 +39,7 @@ fn try_fill(dir: &Path, block: u64) -> std::io::Result<()> {
     std::fs::File::options().write(true).open(dir.join("plain"))?.set_modified(time)
 }
 
-/// Logical blocks next to every border between the levels of an indirect map.
+/// Logical blocks next to every boundary between the levels of an indirect map.
 fn borders(block: u64) -> Vec<u64> {
     let p = block / 4;
     let (single, double, triple) = (12, 12 + p, 12 + p + p * p);
@@ -58,7 +58,7 @@ fn borders(block: u64) -> Vec<u64> {
     ]
 }
 
-/// Data in these blocks, holes between.
+/// Data in these blocks, holes elsewhere.
 fn sparse(path: &Path, id: u64, block: u64, blocks: &[u64]) -> std::io::Result<()> {
     let file = std::fs::File::create_new(path)?;
     for &number in blocks {
@@ -74,7 +74,7 @@ fn links(dir: &Path) -> std::io::Result<()> {
     symlink("long/../plain", dir.join("to-plain"))
 }
 
-/// A directory of more blocks than the inode names itself (with blocks of 1 KiB), with few inodes.
+/// A directory with more blocks than the inode itself points to (with blocks of 1 KiB), with few inodes.
 fn names(dir: &Path) -> std::io::Result<()> {
     let long = dir.join("long");
     std::fs::create_dir(&long)?;
@@ -103,13 +103,13 @@ fn special(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The tree as this library reads it, by every way of reading in turn of the rows.
+/// The tree as read by this library, rotating through all ways of reading.
 pub fn ours(volume: &Volume, turn: usize) -> Manifest {
     let hows = [How::Direct, How::Queue, How::AnyByte];
     without_xattrs(manifest(volume, hows[turn % hows.len()]))
 }
 
-/// What a manifest leaves out, compared with the kernel's mount at `root`.
+/// Compares what a manifest leaves out with the kernel's mount at `root`.
 #[track_caller]
 pub fn assert_same_attributes(volume: &Volume, root: &Path, tree: &Manifest) {
     for path in tree.keys().map(|path| Path::new(std::str::from_utf8(path).unwrap())) {
@@ -127,7 +127,7 @@ pub fn assert_same_attributes(volume: &Volume, root: &Path, tree: &Manifest) {
     }
 }
 
-/// What the written pieces of a file hold.
+/// The contents of a file's written pieces.
 struct Model {
     size: u64,
     pieces: BTreeMap<u64, Vec<u8>>,
@@ -152,7 +152,7 @@ impl Model {
     }
 }
 
-/// Overwrites parts of [`OVERWRITTEN`] in every way and returns what digests they must have from now on.
+/// Overwrites parts of [`OVERWRITTEN`] in every way and returns the digests they must have afterwards.
 #[track_caller]
 pub fn overwrite(volume: &Volume, seed: u64) -> BTreeMap<&'static str, [u8; 32]> {
     let mut rng = Rng::new(seed);

@@ -1,5 +1,5 @@
-//! What a power cut may leave of files: each was said to become something before it did, and some of that was
-//! acknowledged as durable.
+//! What a power cut may leave of files: each change was announced before it began, and some were acknowledged as
+//! durable.
 
 use super::crash::GARBAGE;
 use super::read_all;
@@ -8,31 +8,31 @@ use std::ops::Range;
 use std::sync::Arc;
 use uext4::{Error, OpenOptions, Volume};
 
-/// Bytes that are compared at once.
+/// Bytes compared at once.
 const UNIT: usize = 512;
 
-/// What a test says in the log of a device.
+/// A test's marks in the log of a device.
 #[derive(Debug, Clone)]
 pub enum Mark {
-    /// A file is to become this; `None`: it is to lose its name.
+    /// A file is about to become this; `None`: it is about to lose its name.
     Begun {
         path: String,
         bytes: Option<Arc<Vec<u8>>>,
-        /// Its blocks move meanwhile: what was there may be a hole.
+        /// Its blocks move meanwhile: its old places may become holes.
         moves: bool,
     },
-    /// What was begun last is durable in this range; in all of it, with its size, if the range has no end.
+    /// The change begun last is durable in this range; in the whole file, including its size, if the range has no end.
     Durable { path: String, range: Range<u64> },
-    /// The name is there for good, or gone for good.
+    /// The name is durable, or durably gone.
     Named { path: String },
 }
 
 struct History {
-    /// The first one: there is none.
+    /// The oldest version: the file does not exist.
     versions: Vec<(Option<Arc<Vec<u8>>>, bool)>,
-    /// No older version decides whether the file is there.
+    /// From this version on, the existence of the file is durable.
     named: usize,
-    /// No older version is seen in a range.
+    /// From these versions on, a range is durable.
     floors: Vec<(Range<u64>, usize)>,
 }
 
@@ -42,17 +42,17 @@ impl Default for History {
     }
 }
 
-/// The marks that were made before a cut, by path.
+/// The marks made before a cut, by path.
 #[derive(Default)]
 pub struct Ledger {
     files: BTreeMap<String, History>,
-    /// Blocks of a cluster that a file keeps are its own again at once, as in Linux: what was cut off and is written
-    /// again may be zeros before the cut is durable.
+    /// Blocks of a cluster that a file keeps can be reused by it at once, as in Linux: bytes that were cut off and
+    /// written again may be zeros before the cut is durable.
     clusters: bool,
 }
 
 impl Ledger {
-    /// `clusters`: whether the volume has clusters of several blocks.
+    /// `clusters`: whether clusters have several blocks.
     pub fn new<'m>(marks: impl Iterator<Item = &'m Mark>, clusters: bool) -> Ledger {
         let mut ledger = Ledger { clusters, ..Ledger::default() };
         marks.for_each(|mark| ledger.add(mark));
@@ -81,7 +81,7 @@ impl Ledger {
         }
     }
 
-    /// Whether a volume holds what it may hold: these files, and no other in `/` and `/d`.
+    /// Checks that a volume holds a permitted state: these files, and no other in `/` and `/d`.
     ///
     /// # Errors
     /// What is wrong.
@@ -108,7 +108,7 @@ impl Ledger {
         })
     }
 
-    /// Whether a file may be this, or not be there.
+    /// Checks that a file may have this content, or may not exist.
     ///
     /// # Errors
     /// What is wrong.
@@ -130,7 +130,7 @@ impl History {
         })
     }
 
-    /// The version that is the oldest one possible in all of a range.
+    /// The oldest version possible in all of a range.
     fn floor(&self, range: &Range<u64>) -> usize {
         let meets = |floor: &&(Range<u64>, usize)| floor.0.start <= range.start && range.end <= floor.0.end;
         self.floors.iter().filter(meets).map(|floor| floor.1).max().unwrap_or(0)
@@ -165,10 +165,10 @@ impl History {
             if bytes.any(|bytes| bytes.get(range.clone()) == Some(part)) {
                 continue;
             }
-            // Units become durable each by itself, and a size may end in one.
+            // Each unit becomes durable on its own, and a size may end inside one.
             let wrong = part.iter().enumerate().find(|(inside, byte)| {
                 let at = at + inside;
-                // A floor may begin or end in the unit.
+                // A durable range may begin or end inside the unit.
                 let floor = self.floor(&(at as u64..at as u64 + 1));
                 !self.versions[floor..].iter().any(|(bytes, moves)| {
                     let there = bytes.as_ref().and_then(|bytes| bytes.get(at));

@@ -1,4 +1,4 @@
-//! Logs with contents of our own, written into an image whose journal is empty.
+//! Hand-made logs, written into an image whose journal is empty.
 
 use super::Image;
 use uext4_ondisk::jbd2::{
@@ -6,7 +6,7 @@ use uext4_ondisk::jbd2::{
     TagFlags, TransactionChecksum,
 };
 
-/// What a log is like.
+/// The kind of log to write.
 #[derive(Clone, Copy, Debug)]
 pub struct LogKind {
     pub checksums: LogChecksums,
@@ -54,7 +54,7 @@ pub fn magic() -> [u8; 4] {
     [24, 16, 8, 0].map(|shift| (MAGIC >> shift) as u8)
 }
 
-/// Where the log blocks of an image are: the extents in the inode of the journal, or its block pointers.
+/// The locations of an image's log blocks: from the extents in the journal's inode, or its block pointers.
 pub fn places(image: &Image) -> Vec<u64> {
     let bytes = &image.bytes;
     let half = |at: usize| u64::from(u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap()));
@@ -99,7 +99,7 @@ impl<'i> Log<'i> {
         superblock.features.incompat.set(JournalIncompat::FAST_COMMIT, kind.fast_commit_blocks > 0);
         superblock.fast_commit_blocks_raw = kind.fast_commit_blocks;
         superblock.checksum_type = if superblock.features.metadata_checksums() { 4 } else { 0 };
-        // Far ends of the log are given from behind.
+        // Positions near the end of the log are given relative to its end.
         let end = superblock.log_end();
         superblock.start = if kind.start == 0 { end - 5 } else { kind.start };
         superblock.sequence = kind.sequence;
@@ -130,7 +130,7 @@ impl<'i> Log<'i> {
         &mut self.image.bytes[start..start + size]
     }
 
-    /// The first block of the fast-commit area that is used.
+    /// The first used block of the fast-commit area.
     pub fn fast_commit_start(&self) -> u32 {
         self.superblock.log_end() + 1
     }

@@ -1,4 +1,4 @@
-//! Volumes that are made, by us and by mke2fs with the same options.
+//! Volumes made with the same options by us and by mke2fs.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A device in memory that says that it is mapped memory, so that crash states of `dax:` can be enumerated.
+//! A memory device that claims to be mapped memory, so that crash states of `dax:` can be enumerated.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -6,10 +6,10 @@ use uext4::device::{
     Capabilities, DaxKind, Description, Device, Geometry, Queue, QueueOptions, Result, WriteDurability,
 };
 
-/// What is to be done before the next write, once.
+/// An action to run once before the next write.
 pub type BeforeWrite = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
-/// Passes everything to the device inside, which is no mapped memory.
+/// Passes everything to the inner device, which is not mapped memory.
 pub struct Mapped {
     pub inner: Arc<dyn Device>,
     pub before_write: Arc<BeforeWrite>,

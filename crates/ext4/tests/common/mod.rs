@@ -1,5 +1,4 @@
-//! What the tests of this package share: a volume with one of every kind of mapping, images in memory,
-//! helpers.
+//! Shared by the tests of this package: a volume with one of every kind of mapping, images in memory, helpers.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod crash;
@@ -32,7 +31,7 @@ use uext4::{Buffer, BufferPool, File, FileSlot, OpenOptions, Volume, VolumeOptio
 use uext4_ondisk::ext4::{GroupDescriptor, Superblock};
 use uext4_testkit::fixture::pattern;
 
-/// Transfers of images go in steps of this many bytes.
+/// Images are transferred in steps of this many bytes.
 const STEP: usize = 1 << 20;
 
 static POOL: LazyLock<BufferPool> = LazyLock::new(|| BufferPool::with_limit(16 << 20, 1 << 30).unwrap());
@@ -44,7 +43,7 @@ pub fn aligned(length: usize) -> Buffer {
     buffer
 }
 
-/// Aligned memory holding what file `id` holds at `pos`.
+/// Aligned memory with the pattern of file `id` at `pos`.
 pub fn patterned(id: u64, pos: u64, length: usize) -> Buffer {
     let mut buffer = aligned(length);
     pattern(id, pos, &mut buffer);
@@ -62,7 +61,7 @@ impl Image {
         Image { bytes: std::fs::read(path).unwrap() }
     }
 
-    /// What is on `device` now.
+    /// The current contents of `device`.
     pub fn of(device: &dyn Device) -> Image {
         let mut bytes = vec![0; device.geometry().size as usize];
         let mut buffer = aligned(STEP);
@@ -116,7 +115,7 @@ impl Image {
         }
     }
 
-    /// The same but for the inodes and for when the superblock was written: two volumes are not written at one time.
+    /// The image without inodes and the superblock's write time: two volumes are never written at the same time.
     pub fn without_times(mut self) -> Image {
         let superblock = Superblock::decode(&self.bytes[1024..2048]).unwrap();
         let geometry = &superblock.geometry;
@@ -129,7 +128,7 @@ impl Image {
             let length = geometry.inodes_per_group() as usize * usize::from(geometry.inode_size());
             self.bytes[table..table + length].fill(0);
         }
-        // s_wtime, and what makes up for it in the checksum.
+        // s_wtime, and the field that compensates for it in the checksum.
         for field in [0x30..0x34, 0x274..0x275, 0x3fc..0x400] {
             self.bytes[1024..2048][field].fill(0);
         }
@@ -162,7 +161,7 @@ pub fn assert_unchanged(before: &Image, device: &dyn Device) {
 #[track_caller]
 pub fn assert_same_bytes(expected: &[u8], found: &[u8]) {
     assert_eq!(expected.len(), found.len(), "lengths differ");
-    // Comparing at once is much faster than looking for the place.
+    // A comparison at once is much faster than a search for the place.
     if expected != found {
         let at = expected.iter().zip(found).position(|(a, b)| a != b).unwrap();
         let end = (at + 16).min(found.len());
@@ -174,7 +173,7 @@ pub fn open_rw(device: Arc<dyn Device>) -> Volume {
     Volume::open_device(device, VolumeOptions::read_write()).unwrap()
 }
 
-/// Open for writing, with the blocks that are set aside: it can be filled to the last one.
+/// Opens for writing with the reserved blocks available, so that it can be filled to the last block.
 pub fn open_to_the_last(device: Arc<dyn Device>) -> Volume {
     Volume::open_device(device, VolumeOptions::read_write().reserved(true)).unwrap()
 }
@@ -191,7 +190,7 @@ pub fn read_only() -> OpenOptions {
     OpenOptions::new().read(true)
 }
 
-/// Why a write to the file is refused, as `explain` says it.
+/// Why `explain` says that a write to the file is refused.
 pub fn explained_refusal(volume: &Volume, name: &str) -> Option<String> {
     let query = Query { write: true, pos: 0, length: 1, sync: Sync::None, queued: false };
     volume.open_file(name, read_only()).unwrap().explain(&query).unwrap().refused
@@ -205,8 +204,8 @@ pub fn read_all(file: &File) -> Vec<u8> {
     bytes
 }
 
-/// Runs `work` on a thread of its own and fails if it takes longer than `limit`: a hang must be a failure,
-/// not a test run that never ends.
+/// Runs `work` on a thread of its own and fails if it takes longer than `limit`: a hang must be a failure, not a test
+/// run that never ends.
 #[track_caller]
 pub fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (told, heard) = mpsc::channel();
@@ -225,8 +224,8 @@ pub fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Sen
     }
 }
 
-/// Whether two slots of a queue are the same place, held by whichever file. The library tells this to no one but in the
-/// first field of `Debug`.
+/// Whether two slots of a queue are the same place, whatever file holds it. The library exposes this only in the first
+/// field of `Debug`.
 pub fn same_place(one: FileSlot, other: FileSlot) -> bool {
     let place = |slot: FileSlot| format!("{slot:?}").split(',').next().map(str::to_owned);
     place(one) == place(other)

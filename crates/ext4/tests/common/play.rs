@@ -1,4 +1,4 @@
-//! Random changes of the bytes of some files, and what each must hold afterwards.
+//! Random changes of the contents of some files, and the expected contents afterwards.
 
 use super::{Image, assert_same_bytes, open_rw, patterned, read_all, read_only, read_write};
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use uext4::device::MemoryDevice;
 use uext4::{Error, Fallocate, File, QueueOptions, Volume, WriteFlags};
 use uext4_testkit::{Rng, Scratch, oracle};
 
-/// A volume in memory, some of its files, and what they must hold.
+/// A volume in memory, some of its files, and their expected contents.
 pub struct Play {
     pub device: Arc<MemoryDevice>,
     pub volume: Volume,
     pub files: Vec<(File, Vec<u8>)>,
     pub rng: Rng,
     paths: &'static [&'static str],
-    /// Positions are not behind this one.
+    /// Largest position used.
     most: u64,
     /// Bytes of a cluster.
     cluster: u64,
@@ -35,12 +35,12 @@ impl Play {
         Play { device, volume, files, rng: Rng::new(seed), paths, most, cluster, number: 1 << 32 }
     }
 
-    /// The number of a file.
+    /// The index of a random file.
     pub fn any_file(&mut self) -> usize {
         self.rng.below(self.files.len() as u64) as usize
     }
 
-    /// Somewhere in a file, at its end, or behind it.
+    /// A position in a file, at its end, or past it.
     pub fn place(&mut self, at: usize, unit: u64) -> u64 {
         let size = self.files[at].1.len() as u64;
         let pos = match self.rng.below(5) {
@@ -70,7 +70,7 @@ impl Play {
         self.check_size(at);
     }
 
-    /// Several writes in flight together, into holes, over data and behind the end.
+    /// Several concurrent writes, into holes, over data and past the end.
     pub fn queued(&mut self, at: usize) {
         let mut queue = self.volume.queue(QueueOptions::depth(8)).unwrap();
         let start = self.place(at, 4096);
@@ -108,7 +108,7 @@ impl Play {
         self.check_size(at);
     }
 
-    /// One of the modes, at a place and over a length that the mode may refuse.
+    /// One of the modes, with a position and a length that the mode may refuse.
     pub fn fallocate(&mut self, at: usize, modes: &[Fallocate]) {
         use Fallocate::{Allocate, Collapse, Insert, Punch, Zero, ZeroKeepSize};
         let mode = *self.rng.pick(modes);
@@ -173,7 +173,8 @@ impl Play {
         self.device
     }
 
-    /// Syncs the files, then looks at the volume as a crash leaves it (recovered by e2fsck and by us) and closed.
+    /// Syncs the files, then checks the volume as a crash leaves it (recovered by e2fsck and by us) and after closing
+    /// it.
     pub fn end(self, what: &str, journaled: bool) {
         let (paths, scratch) = (self.paths, Scratch::new(64 << 20));
         let path = scratch.file("end.img");
@@ -198,7 +199,7 @@ impl Play {
     }
 }
 
-/// What files hold on a device, which is opened for writing and closed again.
+/// The contents of files on a device, which is opened for writing and closed again.
 pub fn contents(paths: &[&str], device: Arc<dyn Device>) -> Vec<Vec<u8>> {
     let volume = open_rw(device);
     let read = |path: &&str| read_all(&volume.open_file(*path, read_only()).unwrap());

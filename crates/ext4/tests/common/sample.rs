@@ -21,7 +21,7 @@ pub const DATA_SIZE: u64 = 1 << 20;
 pub const TAIL_SIZE: u64 = 10_000;
 /// `/frag`: written, in more pieces than one plan covers.
 pub const FRAG_SIZE: u64 = 512 << 10;
-/// `/holed`: as `/frag`, with 4 KiB of hole from here on, behind more written pieces than one plan covers.
+/// `/holed`: as `/frag`, with 4 KiB of hole from here on, after more written pieces than one plan covers.
 pub const HOLED_AT: u64 = 480 << 10;
 /// `/mixed`: 16 KiB written, then unwritten up to 64 KiB, then a hole up to the size.
 pub const MIXED_WRITTEN: u64 = 16 << 10;
@@ -33,7 +33,7 @@ pub const SPARSE_PAIRS: u64 = 100;
 /// Bytes of the volume.
 pub const VOLUME_SIZE: u64 = 24 << 20;
 
-/// Files with a flag that matters, each of 4096 bytes: name, inode flags besides `extents`.
+/// Files of 4096 bytes with a relevant flag: name, inode flags besides `extents`.
 pub const FLAGGED: [(&str, u32); 5] = [
     ("immutable", 0x10),
     ("append", 0x20),
@@ -51,15 +51,15 @@ pub fn sample() -> Image {
     sample_with(4096, &[])
 }
 
-/// The sample volume without a journal, as somebody leaves it who is killed.
+/// The sample volume without a journal, as a killed process leaves it.
 pub fn not_left_cleanly() -> Image {
     let mut image = sample_with(4096, &["-O", "^has_journal"]);
     image.patch_superblock(|superblock| superblock[0x3a] &= !1);
     image
 }
 
-/// Whether a volume that is made with these arguments has a journal. Without one nobody but e2fsck recovers it after a
-/// crash, and nothing is allocated before that.
+/// Whether a volume made with these arguments has a journal. Without one only e2fsck recovers it after a crash, and
+/// nothing is allocated before that.
 pub fn is_journaled(args: &[&str]) -> bool {
     !args.iter().any(|arg| arg.contains("^has_journal"))
 }
@@ -115,18 +115,17 @@ fn fill(dir: &Path) {
         std::os::unix::fs::symlink(target, dir.join(name)).unwrap();
     }
     std::os::unix::fs::symlink("x".repeat(200), dir.join("slow")).unwrap();
-    // Every second one is removed again; what remains keeps the free blocks apart.
+    // Remove every second file; the rest fragment the free space.
     std::fs::create_dir(dir.join("spacers")).unwrap();
     for n in 0..200 {
         file(&format!("spacers/{n}"), 8, 4096);
     }
 }
 
-/// What mke2fs cannot do: unwritten extents, a fragmented file, flags. Writes the contents of `/frag` to
-/// `host`.
+/// What mke2fs cannot do: unwritten extents, a fragmented file, flags. Writes the contents of `/frag` to `host`.
 fn debugfs_script(block: u64, host: &Path) -> String {
     let mut frag = patterned(FRAG, 0, FRAG_SIZE as usize);
-    // debugfs would make holes of zeros.
+    // debugfs would turn zeros into holes.
     assert!(frag.chunks_mut(1024).all(|part| part.iter().any(|&byte| byte != 0)));
     std::fs::write(host, &*frag).unwrap();
     let mut script = String::new();
@@ -172,7 +171,7 @@ pub fn with_sealed_files(image: &Image) -> Image {
     Image::load(&path)
 }
 
-/// What the file must hold, by its name.
+/// The expected contents of a file, by name.
 pub fn expected(name: &str) -> Vec<u8> {
     let whole = |id, size: u64| patterned(id, 0, size as usize).to_vec();
     match name {
@@ -196,7 +195,7 @@ pub fn expected(name: &str) -> Vec<u8> {
     }
 }
 
-/// A seeded generator that says its seed when a test fails.
+/// A seeded generator that prints its seed when a test fails.
 pub fn seeded(seed: u64) -> Rng {
     println!("seed {seed}");
     Rng::new(seed)

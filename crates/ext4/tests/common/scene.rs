@@ -1,5 +1,5 @@
-//! A volume under change and a model of it in memory: what is to become of a file is said before it is done, and what
-//! was acknowledged is said after it.
+//! A volume under change and a model of it in memory. Each change is announced before it is made, and each
+//! acknowledgement is recorded after it.
 
 use super::ledger::Mark;
 use super::{assert_same_bytes, patterned, read_all, read_write};
@@ -10,30 +10,30 @@ use uext4::{Error, Fallocate, File, OpenOptions, QueueOptions, Volume, WriteFlag
 use uext4_testkit::Rng;
 use uext4_testkit::fixture::pattern;
 
-/// Where marks go.
+/// Receives the marks.
 pub type Teller = Arc<dyn Fn(Mark) + Send + Sync>;
 
-/// A file that was made, perhaps without a name by now.
+/// A created file, which may have lost its name.
 pub struct Made {
     pub file: File,
     pub bytes: Vec<u8>,
 }
 
-/// See the module.
+/// A volume and its model: see the module.
 pub struct Scene {
     pub volume: Volume,
-    /// If anybody wants to know.
+    /// Set if a test collects marks.
     pub teller: Option<Teller>,
     /// Files with a name.
     pub files: BTreeMap<String, Made>,
-    /// Those that lost theirs while they were open.
+    /// Open files that lost their name.
     pub nameless: Vec<Made>,
     pub rng: Rng,
-    /// Of the latest pattern that was written.
+    /// Number of the latest pattern written.
     pub number: u64,
-    /// What was done so far.
+    /// The operations so far.
     pub operations: u64,
-    /// What was there at the beginning.
+    /// Files that existed at the beginning.
     pub base: Vec<Mark>,
 }
 
@@ -44,7 +44,7 @@ impl Scene {
         Scene { volume, teller, files, nameless, rng, number, operations: 0, base }
     }
 
-    /// The same files, which are durable, on this volume, from now on with marks.
+    /// Continues with the same files, which are durable, on this volume, with marks from now on.
     pub fn reopened(self, volume: Volume, teller: Teller) -> Scene {
         let Scene { files, rng, number, operations, .. } = self;
         let (teller, nameless) = (Some(teller), Vec::new());
@@ -68,7 +68,7 @@ impl Scene {
         }
     }
 
-    /// What the model says of a file is what it is to become.
+    /// Announces that a file is about to have the contents in the model.
     fn say(&self, path: &str, moves: bool) {
         if self.teller.is_some() {
             let bytes = self.files.get(path).map(|made| Arc::new(made.bytes.clone()));
@@ -89,14 +89,14 @@ impl Scene {
         self.files.get_mut(path).unwrap()
     }
 
-    /// A file that is there already.
+    /// Adds an existing file to the model.
     pub fn adopt(&mut self, path: &str) {
         let file = self.volume.open_file(path, read_write()).unwrap();
         let bytes = read_all(&file);
         self.files.insert(path.into(), Made { file, bytes });
     }
 
-    /// Makes an empty file.
+    /// Creates an empty file.
     pub fn create(&mut self, path: &str) {
         self.operations += 1;
         if self.teller.is_some() {
@@ -107,7 +107,7 @@ impl Scene {
         assert!(self.files.insert(path.into(), Made { file, bytes: Vec::new() }).is_none());
     }
 
-    /// Removes a name; who has the file open may keep it.
+    /// Removes a name; `keep` decides whether an open file stays open.
     pub fn remove(&mut self, path: &str, keep: bool) {
         self.operations += 1;
         let made = self.files.remove(path).unwrap();
@@ -120,7 +120,7 @@ impl Scene {
         self.volume.remove_file(path).unwrap();
     }
 
-    /// What is to be written next.
+    /// Updates the model for the next write.
     fn next_bytes(&mut self, path: &str, pos: u64, length: u64) -> uext4::Buffer {
         self.number += 1;
         let bytes = patterned(self.number, pos, length as usize);
@@ -132,12 +132,12 @@ impl Scene {
         bytes
     }
 
-    /// Writes a pattern: directly if position and length allow it.
+    /// Writes a pattern; directly if position and length are aligned.
     pub fn write(&mut self, path: &str, pos: u64, length: u64, flags: WriteFlags) {
         assert!(self.try_write(path, pos, length, flags), "{path}: no room");
     }
 
-    /// The same on a volume that may be full; false if it is. Then the file is as it was.
+    /// The same on a volume that may be full. Returns false if it is, and then the file is unchanged.
     pub fn try_write(&mut self, path: &str, pos: u64, length: u64, flags: WriteFlags) -> bool {
         let before = self.files[path].bytes.clone();
         let bytes = self.next_bytes(path, pos, length);
@@ -165,7 +165,7 @@ impl Scene {
         self.write(path, self.size(path), length, flags);
     }
 
-    /// Several at once, through a queue, in order of completion.
+    /// Several writes at once through a queue, in order of completion.
     pub fn queued(&mut self, path: &str, writes: &[(u64, u64)], flags: WriteFlags) {
         let mut queue = self.volume.queue(QueueOptions::depth(8)).unwrap();
         let slot = queue.attach(&self.files[path].file).unwrap();
@@ -189,7 +189,7 @@ impl Scene {
         }
     }
 
-    /// Before a file is shorter, what its last block holds behind the new end may be zeros, as in Linux.
+    /// Before a file gets shorter, its last block may already have zeros past the new end, as in Linux.
     pub fn set_len(&mut self, path: &str, size: u64) {
         let block = u64::from(self.volume.block_size());
         let model = &mut self.made(path).bytes;
@@ -203,7 +203,7 @@ impl Scene {
         self.files[path].file.set_len(size).unwrap();
     }
 
-    /// Opens a file to empty it.
+    /// Opens a file with truncation.
     pub fn empty(&mut self, path: &str) {
         self.made(path).bytes.clear();
         self.say(path, false);
@@ -211,7 +211,7 @@ impl Scene {
         drop(self.volume.open_file(path, open).unwrap());
     }
 
-    /// Any mode. What moves blocks is between two syncs: what is written before and after lies elsewhere.
+    /// Any mode. Modes that move blocks run between two syncs, since earlier and later writes have different places.
     pub fn fallocate(&mut self, path: &str, mode: Fallocate, pos: u64, length: u64) {
         use Fallocate::{Allocate, Collapse, Insert, Punch, Zero, ZeroKeepSize};
         let moves = self.teller.is_some() && matches!(mode, Collapse | Insert);
@@ -245,7 +245,7 @@ impl Scene {
         self.files[path].file.prepare(size).unwrap();
     }
 
-    /// As `fdatasync`, or every third time as `fsync`.
+    /// `fdatasync`, or `fsync` every third time.
     pub fn sync(&mut self, path: &str) {
         let all = self.rng.below(3) == 0;
         let file = &self.made(path).file;
@@ -253,7 +253,7 @@ impl Scene {
         self.durable(path, 0..u64::MAX);
     }
 
-    /// Makes the names durable that were made and removed up to now: a commit takes with it all that came before.
+    /// Makes all names created and removed so far durable: a commit includes everything before it.
     pub fn commit(&mut self, gone: &[&str]) {
         if !self.files.contains_key("/beacon") {
             self.create("/beacon");
@@ -265,7 +265,7 @@ impl Scene {
         }
     }
 
-    /// The files hold what the model says.
+    /// Checks that the files match the model.
     pub fn check(&self) {
         for (path, made) in &self.files {
             assert_eq!(made.file.size(), made.bytes.len() as u64, "{path}");

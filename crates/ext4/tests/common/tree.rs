@@ -1,4 +1,4 @@
-//! The tree of a volume as this library sees it, in the form that the kernel's view is compared with.
+//! The tree of a volume as read by this library, in the form that is compared with the kernel's view.
 
 use super::{aligned, read_only};
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub enum How {
     Queue,
 }
 
-/// Everything under the root, extended attributes left out (`tests/xattr.rs` compares them).
+/// Everything under the root, without extended attributes (`tests/xattr.rs` compares them).
 pub fn manifest(volume: &Volume, how: How) -> Manifest {
     let mut walk = Walk { volume, how, queue: None, out: Manifest::new() };
     if how == How::Queue {
@@ -82,7 +82,7 @@ impl Walk<'_> {
         assert!(self.out.insert(path, entry).is_none(), "{name} was listed twice");
     }
 
-    /// Reads what is mapped and takes the rest as zeros; holes themselves are read at their edges.
+    /// Reads the mapped parts and assumes zeros elsewhere; holes are read at their edges only.
     fn digest(&mut self, file: &File) -> [u8; 32] {
         let size = file.size();
         let mut digest = SparseDigest::new();
@@ -94,7 +94,7 @@ impl Walk<'_> {
             next = piece.end();
             let end = piece.end().min(size);
             let length = end - piece.logical;
-            // The content of long holes is known; their first and last bytes are read all the same.
+            // The content of long holes is known; read only their first and last bytes.
             let skip = piece.state != State::Written && length > 1 << 20;
             let windows = if skip {
                 vec![(piece.logical, 65_536), (piece.end() - 65_536, end - (piece.end() - 65_536))]

@@ -9,12 +9,12 @@ use std::sync::{LazyLock, Mutex};
 use uext4_ondisk::jbd2::LogChecksums;
 use uext4_testkit::Scratch;
 
-/// What a volume is like.
+/// The properties of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     pub mebibytes: u64,
     args: &'static [&'static str],
-    /// Of the log; `None`: as they come.
+    /// Size of the log; `None`: mke2fs's choice.
     checksums: Option<u8>,
 }
 
@@ -32,7 +32,7 @@ pub const HUGE: Layout = layout(136, &["-b", "65536", "-J", "size=64"]);
 /// Sizes of the files on the volume with block pointers.
 pub const OLD_FILES: [usize; 8] = [700, 5000, 12_288, 30_000, 200_000, 290_000, 400_000, 600_000];
 
-/// Those that a seed chooses from.
+/// Layouts that a seed chooses from.
 pub const ANY: [Layout; 7] = [SMALL, NO_SUMS, SUMS_1, SUMS_2, CLUSTERS, MIDDLE, LARGE];
 
 const fn layout(mebibytes: u64, args: &'static [&'static str]) -> Layout {
@@ -51,7 +51,7 @@ impl Layout {
         let tree = Scratch::new(1 << 20);
         std::fs::create_dir(tree.file("d")).unwrap();
         if self == POINTERS {
-            // Only mke2fs gives these blocks.
+            // Only mke2fs gives the volume these blocks.
             for (number, size) in OLD_FILES.into_iter().enumerate() {
                 std::fs::write(tree.file(format!("d/file-{number}")), &*patterned(number as u64, 0, size))
                     .unwrap();

@@ -1,4 +1,4 @@
-//! What is done to files in the scenarios, and what is there before.
+//! The operations of the scenarios, and the initial files.
 
 use super::layouts::{HUGE, Layout, OLD_FILES};
 use crate::common::patterned;
@@ -11,7 +11,7 @@ use uext4_testkit::rng::mix;
 const PLAIN: WriteFlags = WriteFlags::empty();
 const DSYNC: WriteFlags = WriteFlags::DSYNC;
 
-/// Files of so many bytes, durable.
+/// Creates durable files of these sizes.
 pub fn files(scene: &mut Scene, sizes: &[(&str, u64)]) {
     for (path, size) in sizes {
         scene.create(path);
@@ -22,7 +22,7 @@ pub fn files(scene: &mut Scene, sizes: &[(&str, u64)]) {
     }
 }
 
-/// A position and a length in a range, in units.
+/// A random position and length in a range, in units.
 pub fn piece(scene: &mut Scene, within: Range<u64>, unit: u64, most: u64) -> (u64, u64) {
     let units = (within.end - within.start) / unit;
     let first = scene.rng.below(units);
@@ -134,7 +134,7 @@ pub fn truncate_both(scene: &mut Scene, _: Layout) {
     }
 }
 
-/// The same mode at many places, with overwrites between.
+/// The same mode at many places, with overwrites in between.
 pub fn ranges(scene: &mut Scene, layout: Layout, mode: Fallocate, unit: u64) {
     for round in 0..24 {
         let size = scene.size("/a");
@@ -199,7 +199,7 @@ pub fn create(scene: &mut Scene, _: Layout) {
     }
 }
 
-/// Names so long that the directory becomes a hash tree and its leaves divide.
+/// Names long enough to turn the directory into a hash tree whose leaves split.
 pub fn create_hashed(scene: &mut Scene, layout: Layout) {
     for number in 0..(6 * layout.unit().min(4096) / 200) {
         let path = format!("/d/{:05}{number:0195}", mix(number) % 100_000);
@@ -232,7 +232,7 @@ pub fn unlink_open(scene: &mut Scene, _: Layout) {
         scene.remove(&path, true);
         match number % 4 {
             1 => scene.commit(&[&path]),
-            // Not always the one that came last.
+            // Not always the newest one.
             2 => drop(scene.nameless.swap_remove(0)),
             _ => {}
         }
@@ -241,7 +241,7 @@ pub fn unlink_open(scene: &mut Scene, _: Layout) {
     scene.commit(&[]);
 }
 
-/// The same names again, perhaps with the same inodes and blocks.
+/// Creates the same names again, perhaps with the same inodes and blocks.
 pub fn recreate(scene: &mut Scene, _: Layout) {
     for round in 0..20 {
         let path = format!("/d/file-{}", scene.rng.below(6));
@@ -258,7 +258,7 @@ pub fn recreate(scene: &mut Scene, _: Layout) {
     }
 }
 
-/// Many extents each, so that freeing one takes nodes of its map and several handles.
+/// Many extents each, so that freeing one frees map nodes and takes several handles.
 pub fn in_pieces(scene: &mut Scene, layout: Layout) {
     let unit = layout.unit();
     for path in ["/a", "/d/b", "/c"] {
@@ -294,7 +294,7 @@ pub fn in_many_pieces(scene: &mut Scene, layout: Layout) {
     }
 }
 
-/// Files that are cut and freed in several steps, while somebody else commits, most often between them.
+/// Files are cut and freed in several steps, while another thread commits, usually between steps.
 pub fn freed_in_steps(scene: &mut Scene, _: Layout) {
     let (done, commits) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut other = Scene::new(scene.volume.clone(), scene.teller.clone(), 77);
@@ -323,10 +323,10 @@ pub fn freed_in_steps(scene: &mut Scene, _: Layout) {
     scene.commit(&["/d/1", "/d/2", "/d/3", "/d/5", "/d/6", "/d/7"]);
 }
 
-/// Blocks of maps are freed, and become data that is overwritten without the journal.
+/// Map blocks are freed and reused as data, which is overwritten without the journal.
 pub fn revoke_and_reuse(scene: &mut Scene, layout: Layout) {
     let unit = layout.unit();
-    // Its block is not to lie behind the first file's.
+    // Keep its block from following the first file's.
     scene.commit(&[]);
     for round in 0..6 {
         let (old, new) = (format!("/old-{round}"), format!("/new-{round}"));
@@ -337,7 +337,7 @@ pub fn revoke_and_reuse(scene: &mut Scene, layout: Layout) {
         scene.sync(&old);
         scene.remove(&old, false);
         scene.commit(&[&old]);
-        // As many blocks as were freed, the one of the map among them.
+        // As many blocks as were freed, including the map's.
         scene.create(&new);
         scene.write(&new, 0, 13 * unit, DSYNC);
         for part in 0..13 {
@@ -361,7 +361,7 @@ pub fn interleaved(scene: &mut Scene, _: Layout) {
     }
 }
 
-/// All that can be done to two files.
+/// All possible operations on two files.
 pub fn everything(scene: &mut Scene, layout: Layout) {
     use Fallocate::{Allocate, KeepSize, Punch, Zero, ZeroKeepSize};
     for _ in 0..50 {
@@ -392,7 +392,7 @@ pub fn everything(scene: &mut Scene, layout: Layout) {
     }
 }
 
-/// So many commits that the log comes round several times.
+/// Enough commits to wrap the log around several times.
 pub fn wrap_around(scene: &mut Scene, _: Layout) {
     for round in 0..300 {
         let (pos, length) = piece(scene, 0..200_000, 512, 4);
@@ -400,7 +400,7 @@ pub fn wrap_around(scene: &mut Scene, _: Layout) {
     }
 }
 
-/// Handles until the log is full, and hardly a sync.
+/// Handles until the log is full, with few syncs.
 pub fn log_full(scene: &mut Scene, layout: Layout) {
     for number in 0..150 {
         let path = format!("/d/{number:0120}");
@@ -413,7 +413,7 @@ pub fn log_full(scene: &mut Scene, layout: Layout) {
     }
 }
 
-/// A volume with hardly anything free.
+/// A volume with hardly any free space.
 pub fn nearly_full(scene: &mut Scene, layout: Layout) {
     files(scene, &[("/a", 20_000), ("/full", 0)]);
     let size = layout.mebibytes << 20;
@@ -423,7 +423,7 @@ pub fn nearly_full(scene: &mut Scene, layout: Layout) {
     scene.sync("/full");
 }
 
-/// What is freed can be had once that is committed, and writes wait for it.
+/// Freed space is available after a commit, and writes wait for it.
 pub fn no_room(scene: &mut Scene, layout: Layout) {
     let unit = layout.unit();
     for round in 0..14 {
@@ -472,7 +472,7 @@ pub fn threads(scene: &mut Scene, layout: Layout) {
     scene.files.extend(all.into_iter().flatten());
 }
 
-/// Files that are opened to be emptied.
+/// Files opened with truncation.
 pub fn emptied(scene: &mut Scene, _: Layout) {
     for round in 0..12 {
         let path = *scene.rng.pick(&["/a", "/b"]);
@@ -485,7 +485,7 @@ pub fn old_files(scene: &mut Scene, _: Layout) {
     (0..OLD_FILES.len()).for_each(|number| scene.adopt(&format!("/d/file-{number}")));
 }
 
-/// Maps of block pointers lose blocks, and the blocks that hold pointers with them.
+/// Maps of block pointers lose data blocks along with the pointer blocks.
 pub fn pointers(scene: &mut Scene, _: Layout) {
     for number in (0..OLD_FILES.len()).rev() {
         let path = format!("/d/file-{number}");

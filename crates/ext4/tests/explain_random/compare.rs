@@ -1,4 +1,4 @@
-//! What `explain` said beside what was counted and what the device was asked.
+//! Compares `explain` with the counters and the device requests.
 
 use super::{Bed, Case, Done};
 use uext4::device::Op;
@@ -7,11 +7,11 @@ use uext4::explain::{DeviceRequest, Explanation};
 use uext4::plan::{Durability, Finish, GateMode, JournalWork, Route, Sync};
 use uext4::{Counter, Error, State};
 
-/// What a request counts that is not refused, by its plan.
+/// The counts of a request that is not refused, according to its plan.
 fn counts(bed: &Bed, case: &Case, told: &Explanation, counter: Counter) -> bool {
     let (plan, query) = (&told.plan, &case.query);
     let exclusive = plan.gate == GateMode::Exclusive;
-    // Blocks first, with the gate held alone; then it goes on as an overwrite among others.
+    // It allocates with the gate held exclusively, then continues as a shared overwrite.
     let halves = exclusive && plan.finish == Finish::Asynchronous;
     match counter {
         Counter::SimpleReads => plan.route == Route::SimpleRead,
@@ -47,9 +47,9 @@ fn counts(bed: &Bed, case: &Case, told: &Explanation, counter: Counter) -> bool 
     }
 }
 
-/// Whether the metadata of the volume is read and changed as well: what the device is asked then is no part of a plan.
+/// Whether metadata of the volume is read and changed too: a plan does not include those requests.
 pub fn changes_the_map(told: &Explanation) -> bool {
-    // The times of a write with O_SYNC are a change of the inode.
+    // With O_SYNC the times are a change of the inode.
     let writes_times = told.plan.durability == Durability::Fsync;
     let privileges = told.plan.drops_privileges;
     privileges || writes_times || !matches!(told.plan.journal, JournalWork::None | JournalWork::Handle)
@@ -64,7 +64,7 @@ pub fn compare_requests(told: &Explanation, sent: &[DeviceRequest]) {
         return assert_eq!(listed, sent);
     }
     assert!(told.reasons.iter().any(|line| line.contains("are listed")), "the list is cut silently");
-    // Of a cut list the flush and what follows it are the last all the same.
+    // Even in a shortened list the flush and the requests after it come last.
     let same = listed.iter().rev().zip(sent.iter().rev()).take_while(|(listed, sent)| listed == sent).count();
     let (transfers, last) = listed.split_at(listed.len() - same.min(listed.len() - 32));
     assert!(transfers.len() >= 32 && last == &sent[sent.len() - last.len()..]);
@@ -75,7 +75,7 @@ pub fn compare_counters(bed: &Bed, case: &Case, told: &Explanation, done: &Done,
     for &counter in Counter::ALL {
         let counted = done.stats.get(counter);
         if matches!(counter, Counter::BlocksLogged | Counter::Checkpoints | Counter::HomeWrites) {
-            // Blocks of a commit, and what goes home, nobody foretells.
+            // Blocks of a commit, and blocks written home, are not predicted.
             let commits = done.stats.get(Counter::Commits);
             assert!(counted == 0 || commits > 0, "{} without a commit", counter.name());
             continue;
@@ -88,7 +88,7 @@ pub fn compare_counters(bed: &Bed, case: &Case, told: &Explanation, done: &Done,
         }
         let aside = beside && matches!(counter, Counter::SimpleReads | Counter::DioCounted);
         let expected = match &done.result {
-            // Whether a handle was started before it was refused is no part of what it would have done.
+            // A refused request may or may not have started a handle.
             Err(_) if counter == Counter::HandlesStarted => counted.min(1),
             Err(error) => {
                 let allocates = matches!(error, Error::NeedsAllocation(_) | Error::Limit(_));
@@ -100,8 +100,8 @@ pub fn compare_counters(bed: &Bed, case: &Case, told: &Explanation, done: &Done,
     }
 }
 
-/// What a change of the map asks of the journal: how many handles, commits and flushes there are at least, and exactly
-/// so many if nothing was in the way. Whether this was said of the counter.
+/// The minimum of handles, commits and flushes of a change of the map, which is exact if nothing interfered. Returns
+/// whether the counter was compared.
 fn compare_work(told: &Explanation, case: &Case, done: &Done, counter: Counter, counted: u64) -> bool {
     let (journal, stats) = (&told.journal, &done.stats);
     if !changes_the_map(told) {
@@ -109,7 +109,7 @@ fn compare_work(told: &Explanation, case: &Case, done: &Done, counter: Counter, 
             assert_eq!(counted, u64::from(journal.commits), "commits");
             return true;
         }
-        // A batch of a volume without a journal needs more than one.
+        // A batch of a volume without a journal needs more than one flush.
         if counter == Counter::Flushes && journal.commits > 0 {
             assert!(counted > 0, "no flush");
             return true;
@@ -129,17 +129,17 @@ fn compare_work(told: &Explanation, case: &Case, done: &Done, counter: Counter, 
             let least = u64::from(journal.handles_before + journal.handles_after);
             let least = least.saturating_sub(u64::from(case.query.sync == Sync::All));
             assert!(counted >= least, "{counted} handles, {least} were told");
-            // One leaf, and no hole that free blocks may fill in parts.
+            // One leaf, and no hole that free space could fill only in parts.
             assert!(
                 counted == least || holes || told.piece_count > 1 || case.query.sync == Sync::All,
                 "{counted} handles, {least} were told"
             );
-            // No more than one for each block or piece, in any case.
+            // In any case at most one for each block or piece.
             let most = least + 2 * (told.piece_count + case.query.length / 1024 + 2);
             assert!(counted <= most, "{counted} handles, {least} were told");
         }
         Counter::Commits => {
-            // Times need none if the last write was in the same tick of the clock.
+            // Times need none if the last write was in the same clock tick.
             let unchanged = case.query.sync == Sync::All && counted == 0 && !done.stamped;
             assert!(case.query.sync == Sync::All || u64::from(journal.commits) == u64::from(syncs));
             assert!(
@@ -147,7 +147,7 @@ fn compare_work(told: &Explanation, case: &Case, done: &Done, counter: Counter, 
                 "{counted} commits, {} told",
                 journal.commits
             );
-            // A volume without room commits to get some.
+            // A full volume commits to release space.
             assert!(unchanged || counted == u64::from(syncs) || holes && counted > 0, "{counted} commits");
         }
         Counter::Flushes => {
@@ -156,8 +156,8 @@ fn compare_work(told: &Explanation, case: &Case, done: &Done, counter: Counter, 
             assert!((sent > 0) == (counted > 0) && sent >= counted, "{sent} flushes sent, {counted} counted");
         }
         Counter::Allocations => {
-            // Those of a hole behind the last piece that was told are allocations too.
-            // Mapped memory: once in front of the end of the file and once behind it.
+            // Holes after the last reported piece are allocated too.
+            // Mapped memory: one before the end of the file and one past it.
             let most = 1 + u64::from(told.plan.route == Route::DaxAllocate);
             assert!(counted <= most && (holes || counted == 0), "{counted} allocations");
         }

@@ -1,4 +1,4 @@
-//! Allocation against a model: runs of blocks and inodes, seeded, on every kind of group, until e2fsck looks at it.
+//! Allocation against a model: seeded runs of blocks and inodes, on every kind of group, judged by e2fsck at the end.
 
 use super::damage::patch;
 use super::{assert_says, image, open, save};
@@ -19,9 +19,9 @@ use uext4_ondisk::{Group, Lblk, Pblk};
 use uext4_testkit::{Need, Rng, Scratch, dumpe2fs, e2fsck_clean, needs, oracle};
 
 pub(super) const NOW: Timestamp = Timestamp { seconds: 1_800_000_000, nanoseconds: 5 };
-/// Extents that fit an inode.
+/// Extents that fit into an inode.
 const EXTENTS: usize = 4;
-/// Files in the end: as many names as the root has room for.
+/// Files at the end: as many names as the root has room for.
 const FILES: usize = 24;
 
 pub(super) const FILE: NewInode = NewInode {
@@ -34,7 +34,7 @@ pub(super) const FILE: NewInode = NewInode {
     now: NOW,
 };
 
-/// The volume with one body or the other.
+/// The volume with one of the two bodies.
 fn run<T>(ground: &Ground, most: u32, edit: impl FnOnce(&mut Body<'_, '_>) -> Result<T>) -> Result<T> {
     if ground.journal.is_none() {
         return edit(&mut Body::Direct(Direct(ground)));
@@ -84,10 +84,10 @@ impl Blocks for Body<'_, '_> {
     }
 }
 
-/// What is free, as dumpe2fs and the operations since say, by cluster.
+/// Free clusters, according to dumpe2fs and the operations since.
 struct Model {
     free: BTreeSet<u64>,
-    /// Freed, but not to be handed out yet.
+    /// Freed, but not available yet.
     held: BTreeSet<u64>,
     size: u64,
     base: u64,
@@ -119,7 +119,7 @@ impl Model {
         first..first + run.count / self.size
     }
 
-    /// Whether there are so many free clusters in a row in one group, below block `limit`.
+    /// Whether one group has this many consecutive free clusters below block `limit`.
     fn has(&self, count: u64, limit: u64) -> bool {
         let (mut row, mut next) = (0, u64::MAX);
         for cluster in &self.free {
@@ -173,7 +173,7 @@ impl Allocations<'_> {
         self.runs.push(run);
     }
 
-    /// Frees a run, or a part of it at its end.
+    /// Frees a run, or its tail.
     fn give_back(&mut self) {
         let index = self.rng.below(self.runs.len() as u64) as usize;
         let size = self.model.size;
@@ -222,7 +222,7 @@ impl Allocations<'_> {
         }
     }
 
-    /// Makes files of what is allocated, with names that debugfs gives, and lets e2fsck look.
+    /// Turns the allocated runs into files, named by debugfs, and runs e2fsck.
     fn end(mut self) -> BTreeSet<Ino> {
         while self.runs.len() > FILES * EXTENTS {
             self.give_back();
@@ -327,7 +327,7 @@ plays! {
     small_inodes_without_flex_groups: 48, ["-b", "1024", "-N", "512", "-I", "128", "-O", "^flex_bg"];
 }
 
-/// Hundreds of short runs in a group: some are claimed, some were freed and wait, and each is released by itself.
+/// Hundreds of short runs in a group: some are claimed, some were freed and wait, and each is released separately.
 struct Crowd<'g> {
     ground: &'g Ground,
     allocator: Allocator,
@@ -339,7 +339,7 @@ struct Crowd<'g> {
 }
 
 impl Crowd<'_> {
-    /// Any of these runs, taken out.
+    /// Removes and returns a random run.
     fn any(rng: &mut Rng, runs: &mut Vec<Run>) -> Option<Run> {
         (!runs.is_empty()).then(|| runs.swap_remove(rng.below(runs.len() as u64) as usize))
     }
@@ -396,7 +396,7 @@ impl Crowd<'_> {
         }
     }
 
-    /// Lets go of all runs; the volume is as it was.
+    /// Releases all runs; the volume is as before.
     fn empty(&mut self) {
         self.claimed.drain(..).for_each(|run| self.allocator.unclaim(run));
         for freed in self.used.drain(..) {
@@ -407,8 +407,7 @@ impl Crowd<'_> {
     }
 }
 
-/// Neither what waits for a commit nor what is claimed is handed out, and nothing is lost: in the end all that is free
-/// can be claimed.
+/// Neither waiting nor claimed blocks are allocated, and none is lost: in the end all free blocks can be claimed.
 #[test]
 fn many_runs_that_wait_or_are_claimed_stay_whose_they_are() {
     needs!(Need::Tool("mke2fs"), Need::Tool("dumpe2fs"), Need::Tool("e2fsck"));
@@ -516,7 +515,7 @@ fn inodes_end_and_directories_are_counted() {
     e2fsck_clean(&path);
 }
 
-/// A table that was never written holds anything. Records are looked at from the first one to the last in use, so those
+/// A table that was never written has arbitrary contents. All records up to the last one in use are read, so those
 /// before a new one are zeroed, and nothing else.
 #[test]
 fn records_that_were_never_written_are_zeroed_before_they_are_looked_at() {

@@ -1,4 +1,4 @@
-//! The bodies of `Blocks`: what is changed over one of them, who sees it, and what is refused.
+//! The bodies of `Blocks`: changes through each of them, who sees them, and refusals.
 
 use super::{assert_says, image, open};
 use crate::ground::blocks::Blocks;
@@ -11,7 +11,7 @@ use uext4_buffer::BufferState;
 use uext4_ondisk::Pblk;
 use uext4_testkit::{Need, needs};
 
-/// Blocks of a small volume that nothing uses.
+/// Unused blocks of a small volume.
 const ONE: Pblk = Pblk(3000);
 const OTHER: Pblk = Pblk(3001);
 
@@ -23,7 +23,7 @@ fn first_byte(ground: &Ground, block: Pblk) -> u8 {
     ground.cache.read(block.get()).unwrap()[0]
 }
 
-/// Changes one block, makes another one anew, and changes that.
+/// Changes one block, and initializes and changes another.
 fn edit(blocks: &mut impl Blocks) -> Result<()> {
     assert_eq!(blocks.look(ONE, |bytes| bytes[0])?, 0);
     blocks.change(ONE, |bytes| bytes[0] = 7)?;
@@ -117,7 +117,7 @@ fn an_edit_that_fails_half_way_aborts_the_journal() {
     }
 }
 
-/// Whether the change was made, or broke off inside.
+/// Whether the panic comes after the change or inside it.
 #[test]
 fn an_edit_that_panics_half_way_aborts_the_journal() {
     needs!(Need::Tool("mke2fs"));
@@ -179,7 +179,7 @@ fn steps_without_a_journal_go_home_together() {
     let tid = tid.unwrap();
     assert_eq!((first_byte(state, ONE), first_byte(state, OTHER)), (7, 9));
     assert_eq!((home(ONE), home(OTHER), state.newest_uncommitted()), (0, 0, Some(tid)));
-    // A block that is freed does not go home.
+    // A freed block is not written home.
     Journaled::run(state, 1, |blocks| blocks.freed(ONE)).unwrap();
     assert!(state.datasync(tid).unwrap(), "flushed");
     assert_eq!((home(ONE), home(OTHER), state.newest_uncommitted()), (0, 9, None));
@@ -236,7 +236,7 @@ fn a_canvas_keeps_what_was_changed_to_itself() {
     let third = Pblk(3002);
     Blocks::change(&mut canvas, third, |bytes| bytes[0] = 1).unwrap();
     assert_says(Blocks::change(&mut canvas, Pblk(3003), |_| ()), "change more than 3 KiB of metadata");
-    // What is freed is not written home, and its room is free again.
+    // A freed block is not written home, and its memory is available again.
     canvas.freed(ONE).unwrap();
     canvas.fresh(Pblk(3003), |_| ()).unwrap();
     canvas.fresh(third, |bytes| assert!(bytes.iter().all(|byte| *byte == 0))).unwrap();

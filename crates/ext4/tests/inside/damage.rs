@@ -1,4 +1,4 @@
-//! Damaged groups, and what must not be marked: a typed error each, and no block is changed.
+//! Damaged groups, and blocks that must not be marked: a typed error each, and no block is changed.
 
 use super::{assert_says, image, open};
 use crate::alloc::Space;
@@ -31,7 +31,7 @@ fn volume(checksums: &str) -> Volume {
     open(&image(24, &["-b", "1024", "-N", "96", "-O", &format!("^has_journal,{checksums}")]))
 }
 
-/// Everything that the volume holds now.
+/// All current contents of the volume.
 fn contents(ground: &Ground) -> Vec<u8> {
     let blocks = 0..ground.superblock.geometry.blocks_count();
     blocks.flat_map(|block| ground.cache.read(block).unwrap().to_vec()).collect()
@@ -55,7 +55,7 @@ pub(super) fn patch(ground: &Ground, group: Group, change: impl FnOnce(&mut Grou
     blocks.change(block, encode).unwrap().unwrap();
 }
 
-/// Damages a block on the device, not in memory: what is read of it is looked at anew.
+/// Damages a block on the device, and drops it from memory so that it is checked again.
 fn spoil(ground: &Ground, block: Pblk, change: impl FnOnce(&mut [u8])) {
     Direct(ground).change(block, change).unwrap();
     ground.cache.sync().unwrap();
@@ -136,7 +136,7 @@ fn counts_that_contradict_their_bitmap_are_damage() {
         patch(ground, GROUP, |descriptor| descriptor.used_dirs = 3);
         free(&mut Direct(ground), &mut made, NOW).unwrap();
     }
-    // Without checksums a bit that flipped shows by the count.
+    // Without checksums a flipped bit shows in the count.
     let volume = volume("^metadata_csum,^uninit_bg");
     let ground: &Ground = volume.state();
     let places = descriptor(&Direct(ground), GROUP).unwrap();
@@ -158,7 +158,7 @@ fn nothing_is_taken_or_given_back_twice() {
     refuses(ground, "free already", back(free, 1));
     let wish = Wish { goal: free, least: 8, most: 8, limit: u64::MAX };
     let run = Allocator::new(ground).allocate(&mut Direct(ground), &wish).unwrap();
-    // One of them is free, before or behind those that are not.
+    // One of them is free, before or after the others.
     refuses(ground, "free already", back(run.first, 9));
     let (group, index) = ground.superblock.geometry.group_of_block(run.first).unwrap();
     for clusters in [index..index + 1, index + 7..index + 9] {
@@ -199,7 +199,7 @@ fn a_run_over_two_groups_is_given_back_whole_or_not_at_all() {
     back(blocks).unwrap();
 }
 
-/// A name that leads to a file of the volume's own frees nothing; neither does a record behind what was ever written.
+/// Inodes of internal files cannot be freed, nor can records past the initialized part of the table.
 #[test]
 fn inodes_that_are_not_for_files_stay() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
@@ -220,7 +220,7 @@ fn inodes_that_are_not_for_files_stay() {
             break;
         }
     }
-    // The last of them is in use, but of a part of the table that is said to be unwritten.
+    // The last one is in use, but in a part of the table that is marked uninitialized.
     patch(ground, GROUP, |descriptor| descriptor.unused_inodes += 1);
     refuses(ground, "`itable_unused`", new_inode);
     refuses(ground, "`itable_unused`", |blocks| mark_inode(blocks, Ino(made[2].get() + 2), true, false));
@@ -229,7 +229,7 @@ fn inodes_that_are_not_for_files_stay() {
     refuses(ground, "`used_dirs_count`", new_inode);
 }
 
-/// Only the counts: whatever else the superblock says may have changed since it was read.
+/// Only the counts change: other fields of the superblock may have changed since it was read.
 #[test]
 fn counts_are_stored_into_the_superblock_as_it_is() {
     needs!(Need::Tool("mke2fs"));
@@ -251,7 +251,7 @@ fn counts_are_stored_into_the_superblock_as_it_is() {
         new_inode(blocks).unwrap();
         store_counts(blocks).unwrap();
         (expected.free_blocks, expected.free_inodes) = (expected.free_blocks - 1, expected.free_inodes - 1);
-        // What keeps the checksum as it was (`ground/seal.rs`).
+        // The field that keeps the checksum constant (`ground/seal.rs`).
         expected.snapshot.id = now(blocks).snapshot.id;
         assert_eq!(now(blocks), expected);
     }

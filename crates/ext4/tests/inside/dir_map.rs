@@ -1,4 +1,4 @@
-//! Directories that grow over the map of blocks and the allocator, as operations grow them.
+//! Directories that grow using the block map and the allocator, as in operations.
 
 use super::{image, open, save};
 use crate::alloc::Space;
@@ -69,7 +69,7 @@ impl Stage {
         edit(&mut Edit::open(&mut blocks, &mut map, &mut self.draft)?)
     }
 
-    /// Names that lead to the directory itself: e2fsck would not want them.
+    /// Adds a name for the directory itself, which e2fsck would not accept.
     fn insert(&mut self, n: u32) -> Result<()> {
         let ino = self.draft.ino;
         self.names(|names| names.insert(&name(n), ino, Some(FileType::Directory)))
@@ -80,13 +80,13 @@ impl Stage {
         self.names(|names| names.remove(&name(n), ino)).unwrap();
     }
 
-    /// Takes up to so many blocks for nothing.
+    /// Takes up to this many blocks out of the free space.
     fn take(&mut self, most: u64) -> Result<Run> {
         let wish = Wish { goal: Pblk(2000), least: 1, most, limit: u64::MAX };
         self.space.allocate(&mut Direct(self.volume.state()), &wish)
     }
 
-    /// Clusters that are free or the directory's.
+    /// Clusters that are free or belong to the directory.
     fn balance(&self) -> u64 {
         let ground: &Ground = self.volume.state();
         let geometry = &ground.superblock.geometry;
@@ -104,7 +104,7 @@ impl Stage {
         e2fsck_clean(&scratch.file("volume.img"));
     }
 
-    /// All blocks as a reader sees them, and what the inode says.
+    /// All blocks as seen by a reader, and the inode.
     fn state(&self) -> (Vec<Vec<u8>>, Draft) {
         let ground: &Ground = self.volume.state();
         let blocks = 0..ground.superblock.geometry.blocks_count();
@@ -136,7 +136,7 @@ fn directories_grow_on_every_kind_of_map() {
             stage
                 .names(|names| (first..first + 50).try_for_each(|n| names.insert(&name(n), ino, None)))
                 .unwrap();
-            // What follows the directory is another's, so that its extents do not become one.
+            // Another file follows the directory, so that its extents stay separate.
             stage.take(1).unwrap();
         }
         assert!(stage.draft.disk.size > 20 << 10, "{features}");
@@ -156,7 +156,7 @@ fn grown_directories_are_clean() {
     }
 }
 
-/// Blocks that are mapped behind the end; with clusters, a last block that does not lie where its cluster wants it.
+/// Blocks mapped past the end; with clusters, a last block in the wrong place of its cluster.
 #[test]
 fn a_directory_with_a_damaged_map_takes_no_block() {
     needs!(Need::Tool("mke2fs"));
@@ -174,12 +174,12 @@ fn a_directory_with_a_damaged_map_takes_no_block() {
             }
         };
         assert!(matches!(&error, Error::CorruptInode { .. }), "{error}");
-        assert!(error.to_string().contains("mapped behind its end"), "{error}");
+        assert!(error.to_string().contains("mapped past its end"), "{error}");
         stage.assert_unchanged(&before);
     }
 }
 
-/// The rest of the last block's cluster lies behind the volume: nothing is taken for the others that are wanted.
+/// The rest of the last block's cluster lies past the end of the volume: no blocks are taken for the others needed.
 #[test]
 fn a_directory_does_not_grow_out_of_the_volume() {
     needs!(Need::Tool("mke2fs"));
@@ -203,7 +203,7 @@ fn a_directory_does_not_grow_out_of_the_volume() {
     }
 }
 
-/// Its block does not lie where its cluster wants it, so that none can follow it.
+/// Its last block has the wrong place in its cluster, so none can follow it.
 #[test]
 fn a_directory_does_not_grow_behind_a_block_that_lies_wrong() {
     needs!(Need::Tool("mke2fs"));
@@ -221,14 +221,14 @@ fn a_directory_does_not_grow_behind_a_block_that_lies_wrong() {
     );
     stage.assert_unchanged(&before);
 
-    // What was never written is not read.
+    // Blocks that were never written are not read.
     extent.unwritten = true;
     edit::replace(&mut blocks, &mut stage.space, &mut stage.draft, extent).unwrap();
     let error = stage.names(|names| names.get(b"name")).err().unwrap();
     assert!(error.to_string().contains("not allocated"), "{error}");
 }
 
-/// Blocks run out: for names, or for the map that leads to them.
+/// There are no blocks left: for names, or for the map that leads to them.
 #[test]
 fn a_directory_that_cannot_grow_is_as_before() {
     needs!(Need::Tool("mke2fs"));
@@ -239,7 +239,7 @@ fn a_directory_that_cannot_grow_is_as_before() {
             while stage.take(4000).is_ok() {}
             let size = u64::from(stage.volume.state().superblock.geometry.cluster_blocks());
             for n in 0..free {
-                // None beside another.
+                // No two of them adjacent.
                 let (ino, block) = (stage.draft.ino, Pblk(first + 2 * n * size));
                 stage.space.give_back(&mut Direct(stage.volume.state()), ino, &[(block, size)]).unwrap();
             }

@@ -88,7 +88,7 @@ fn a_volume_in_use_says_so_and_one_that_is_closed_does_not() {
             let before = block(&*device).sequence;
             until("a refresh", || block(&*device).sequence != before);
         }
-        // Nobody else gets in: a reader at once, a writer after it has looked.
+        // Nobody else can open it: a reader fails at once, a writer after its wait.
         for options in [VolumeOptions { mmp_second: SECOND, ..VolumeOptions::read_only() }, options()] {
             let refused = Volume::open_device(device.clone(), options).map(drop).unwrap_err();
             assert!(matches!(refused, Error::InUse(_)), "{refused}");
@@ -99,7 +99,7 @@ fn a_volume_in_use_says_so_and_one_that_is_closed_does_not() {
         assert!(matches!(block(&*device).owner(), MmpOwner::Mounted(_)), "a file is open");
         drop(file);
         assert_clean(&*device);
-        // Dropped, it is given back as well.
+        // Dropping it releases it as well.
         let volume = open(&device).unwrap();
         write(&volume).unwrap();
         drop(volume);
@@ -115,7 +115,7 @@ fn a_dead_owner_is_waited_for_and_a_checker_is_not() {
     let crashed = plant(&*device, 77);
     let begun = Instant::now();
     let volume = open(&device).unwrap();
-    // Twice eleven seconds: before and after it was taken.
+    // Twice eleven seconds: before and after the claim.
     assert!(begun.elapsed() >= 22 * SECOND, "{:?}", begun.elapsed());
     assert_ne!(block(&*device).node_name, crashed.node_name);
     volume.close().unwrap();
@@ -128,7 +128,7 @@ fn a_dead_owner_is_waited_for_and_a_checker_is_not() {
     }
 }
 
-/// Whoever takes it while we wait has it.
+/// If an owner claims it while we wait, it keeps it.
 #[test]
 fn an_owner_that_moves_while_it_is_waited_for_keeps_the_volume() {
     needs!(Need::Tool("mke2fs"));
@@ -170,7 +170,7 @@ fn a_volume_that_another_node_takes_is_not_written_any_more() {
     }
 }
 
-/// A device that does not take the refresh for so long that others may take us for dead.
+/// A device that fails refreshes for so long that others may consider us dead.
 #[test]
 fn a_block_that_cannot_be_refreshed_is_a_loss_in_time() {
     needs!(Need::Tool("mke2fs"));
@@ -185,7 +185,7 @@ fn a_block_that_cannot_be_refreshed_is_a_loss_in_time() {
         times,
         action: FaultAction::Errno(5),
     };
-    // Once is nothing.
+    // A single failure is tolerated.
     faults.handle().arm(fault(1));
     let before = block(&*faults).sequence;
     until("a refresh", || block(&*faults).sequence > before + 2);
@@ -200,7 +200,7 @@ fn a_block_that_cannot_be_refreshed_is_a_loss_in_time() {
 fn an_open_that_fails_gives_it_back() {
     needs!(Need::Tool("mke2fs"));
     let mut image = image("mmp");
-    // The journal's inode has no magic number where its superblock is.
+    // The journal has no magic number at its superblock.
     let found = |bytes: &[u8]| bytes.windows(12).position(|w| w == b"\xc0\x3b\x39\x98\0\0\0\x04\0\0\0\0");
     let at = found(&image).expect("the superblock of the log");
     image[at] ^= 0xff;
@@ -208,7 +208,7 @@ fn an_open_that_fails_gives_it_back() {
     let refused = open(&device).map(drop).unwrap_err();
     assert!(!matches!(refused, Error::InUse(_)), "{refused}");
     assert_eq!(block(&*device).owner(), MmpOwner::Nobody);
-    // A block that is damaged is nobody's to take.
+    // A damaged block cannot be claimed.
     let superblock = Volume::read_superblock(&*device).unwrap();
     image[(superblock.mmp.block.get() * 4096) as usize + 8] ^= 1;
     let refused = open(&super::device(&image)).map(drop).unwrap_err();

@@ -1,5 +1,5 @@
-//! The cache of inodes, and inodes that change, on volumes of mke2fs. No transaction of these tests is committed, so
-//! the images stay as they were made.
+//! The inode cache, and inodes under change, on volumes of mke2fs. These tests commit no transaction, so the images
+//! stay unchanged.
 
 use super::Inode;
 use super::edit::Change;
@@ -15,7 +15,7 @@ use uext4_ondisk::ext4::Timestamp;
 use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 use uext4_testkit::{Volume as Image, VolumeBuilder};
 
-/// A volume with files `0`, `1`, … of a block each.
+/// A volume with files `0`, `1`, …, each of one block.
 struct Bed {
     image: Image,
     volume: Volume,
@@ -40,7 +40,7 @@ impl Bed {
         self.volume.state().inode(ino).unwrap()
     }
 
-    /// Changes an inode in a handle of its own.
+    /// Changes an inode in its own handle.
     fn change(&self, inode: &Inode, change: Change, edit: impl FnOnce(&mut super::draft::Draft)) -> u64 {
         let edited = Journaled::run(self.volume.state(), 1, |blocks| {
             let mut draft = inode.edit(blocks)?;
@@ -55,7 +55,7 @@ impl Bed {
         self.volume.state().journal.as_ref().unwrap().committed(uext4_jbd2::Tid(tid)).unwrap();
     }
 
-    /// Looks at all files, so that what can go goes.
+    /// Looks all files up, so that unused ones can be evicted.
     fn look_at_all(&self, inos: &[Ino]) {
         inos.iter().for_each(|&ino| drop(self.inode(ino)));
     }
@@ -66,7 +66,7 @@ impl Bed {
     }
 }
 
-/// Where an inode is in memory, without a reference that would keep it there.
+/// The address of an inode in memory, without a reference that would keep it alive.
 fn place(inode: &Arc<Inode>) -> usize {
     Arc::as_ptr(inode).addr()
 }
@@ -84,7 +84,7 @@ fn what_is_loaded_while_a_transaction_is_open_is_not_taken_for_durable() {
     bed.look_at_all(&inos[2..64]);
     assert_eq!(place(&bed.inode(inos[1])), kept, "an inode with a change that is not durable was given up");
     assert_eq!(held.state.datasync_tid(), None, "it was in memory all the time, and was not changed");
-    // Nobody knows what the transaction changed of one that was not in memory.
+    // It is unknown what the transaction changed of an inode that was not in memory.
     let loaded = bed.inode(inos[5]);
     assert_eq!((loaded.state.datasync_tid(), loaded.state.sync_tid()), (Some(tid), Some(tid)));
     bed.committed(tid);
@@ -110,7 +110,8 @@ fn an_attribute_is_no_data() {
     bed.finish();
 }
 
-/// All must share one gate and one mapping, so one loads and the others wait. A load that fails or panics leaves it to
+/// All must share one gate and one mapping, so one thread loads and the others wait. After a load that fails or panics
+/// the next one tries.
 /// the next.
 #[test]
 fn an_inode_is_loaded_once() {
@@ -178,13 +179,13 @@ fn unused_inodes_take_no_more_than_their_budget() {
     for (ino, (first, _)) in &held {
         assert_eq!(place(&bed.inode(*ino)), *first, "a file in use was loaded twice");
     }
-    // Closed together, and found out as others are opened.
+    // Dropped together, and noticed as others are opened.
     drop(held);
     for file in 0..FILES / 5 {
         drop(bed.inode(bed.ino(file)));
     }
     assert!(cache.check_unused_bytes() <= BUDGET);
-    // Each takes more than its own size, so this bounds their number as well.
+    // Each takes more than its own size, so this bounds their number too.
     assert!(cache.numbers().len() <= BUDGET / size_of::<Inode>() + 16 * super::cache::LOOKS);
     bed.finish();
 }
@@ -219,13 +220,13 @@ fn readers_never_see_half_of_a_change() {
             assert!(reader.join().unwrap() > 0);
         }
     });
-    // What it has in truth.
+    // The true record.
     bed.change(&inode, Change::Data, |draft| (draft.disk.size, draft.disk.blocks_raw) = (4096, 8));
     drop(inode);
     bed.finish();
 }
 
-/// Two editors of one inode take turns: neither stores over what the other stored.
+/// Two editors of one inode take turns: neither overwrites the other's changes.
 #[test]
 fn no_change_is_lost() {
     let bed = Bed::new(1, 1 << 20);
@@ -265,7 +266,7 @@ fn a_change_that_cannot_be_stored_is_not_seen() {
     bed.finish();
 }
 
-/// The time of a write is noted, told at once, and stored with the next change; a time that is set later counts.
+/// The time of a write is kept in memory, reported at once, and stored with the next change; a time set later wins.
 #[test]
 fn the_time_of_a_write_is_stored_with_the_next_change() {
     let bed = Bed::new(1, 1 << 20);
@@ -306,7 +307,7 @@ fn a_number_is_let_go_by_its_last_user_and_comes_back_as_another_inode() {
     assert!(refused.to_string().ends_with("inode is referenced but not in use"), "{refused}");
     assert_eq!(state.leavers().take(), Some(ino));
     state.forget(ino);
-    // The number is given out again.
+    // The number is reused.
     Journaled::run(state, 1, |blocks| {
         let mut draft = super::draft::Draft::load(blocks, ino)?;
         (draft.disk.links, draft.disk.generation) = (1, generation + 1);
@@ -319,7 +320,7 @@ fn a_number_is_let_go_by_its_last_user_and_comes_back_as_another_inode() {
     bed.finish();
 }
 
-/// However its users meet when they drop it, its number is told once, after the last of them.
+/// However its users race to drop it, its number is reported once, after the last of them.
 #[test]
 fn an_inode_without_a_name_is_told_of_once_after_its_last_user() {
     let bed = Bed::new(1, 0);
@@ -348,7 +349,7 @@ fn an_inode_without_a_name_is_told_of_once_after_its_last_user() {
     bed.finish();
 }
 
-/// An inode that gets a name while it is open is an inode as others: its last user frees nothing.
+/// An inode that is linked while open is a normal inode: its last user frees nothing.
 #[test]
 fn an_inode_that_gets_a_name_again_stays() {
     let bed = Bed::new(1, 1 << 20);
@@ -364,7 +365,7 @@ fn an_inode_that_gets_a_name_again_stays() {
     bed.finish();
 }
 
-/// A record without extra fields holds no such time: the nearest one is stored, and nothing fails.
+/// A record without extra fields cannot hold such a time: the nearest one is stored, and nothing fails.
 #[test]
 fn the_time_of_a_write_fits_any_record() {
     let tree = tempfile::tempdir().unwrap();
@@ -384,7 +385,7 @@ fn the_time_of_a_write_fits_any_record() {
     bed.finish();
 }
 
-/// No size is stored that the volume's reader, or e2fsck, would not believe.
+/// No size is stored that the library's reader, or e2fsck, would refuse.
 #[test]
 fn a_size_is_one_that_the_map_can_reach() {
     use super::draft::Draft;
@@ -421,7 +422,7 @@ fn a_size_is_one_that_the_map_can_reach() {
     }
 }
 
-/// e2fsck counts up to 65000 itself, and takes one link for more than that.
+/// e2fsck itself counts up to 65000, and accepts one link for more than that.
 #[test]
 fn a_directory_counts_as_many_directories_as_e2fsck_does() {
     use super::fields::count_subdirectory;

@@ -1,5 +1,5 @@
-//! Tests of what the crate does not show: the editors of metadata, the bodies under them, allocation. They lie here,
-//! beside the others, and belong to the library's own test binary.
+//! Tests of crate internals: the editors of metadata, the bodies under them, allocation. They lie here with the other
+//! tests, but are compiled into the library's own test binary.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod alloc;
@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 use uext4_testkit::VolumeBuilder;
 
-/// Transfers go in steps of this many bytes.
+/// Images are transferred in steps of this many bytes.
 const STEP: usize = 1 << 20;
 
 /// A volume of these many MiB that mke2fs made.
@@ -48,14 +48,14 @@ pub(super) fn open_device(device: Arc<dyn Device>) -> crate::Result<Volume> {
     Volume::open_device(device, VolumeOptions::read_write())
 }
 
-/// The volume as whoever reads through the cache sees it: what a commit and a checkpoint would bring home.
+/// Saves the volume as seen through the cache, which is what a commit and a checkpoint would write home.
 pub(super) fn save(state: &Ext4State, path: &Path) {
     let blocks = state.superblock.geometry.blocks_count();
     let bytes: Vec<u8> = (0..blocks).flat_map(|block| state.cache.read(block).unwrap().to_vec()).collect();
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Whether two errors say the same.
+/// Checks the text of an error.
 #[track_caller]
 pub(super) fn assert_says<T: std::fmt::Debug>(result: crate::Result<T>, text: &str) {
     let error = result.unwrap_err().to_string();

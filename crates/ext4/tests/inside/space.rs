@@ -1,5 +1,5 @@
-//! Maps that grow and shrink with the volume's own free space under them: all that an edit needs or nothing, and never
-//! more blocks changed than its credits say.
+//! Maps that grow and shrink with the volume's own free space: an edit gets everything it needs or nothing, and never
+//! changes more blocks than its credits.
 
 use super::{assert_says, image, open};
 use crate::alloc::Space;
@@ -26,7 +26,7 @@ const INO: Ino = Ino(12);
 const FULL: u32 = 84;
 const LENGTH: u32 = 8;
 
-/// Changed blocks are counted.
+/// Counts changed blocks.
 struct Counting<'g> {
     direct: Direct<'g>,
     changed: RefCell<BTreeSet<u64>>,
@@ -38,7 +38,7 @@ impl<'g> Counting<'g> {
         Counting { direct: Direct(ground), changed: RefCell::default(), freed: 0 }
     }
 
-    /// Blocks that the log would get: those that were changed, and one of revokes.
+    /// Blocks that would go to the log: the changed ones, and a revoke block.
     fn count(&self) -> u32 {
         self.changed.borrow().len() as u32 + u32::from(self.freed > 0)
     }
@@ -80,7 +80,7 @@ fn bed(features: &str, flags: InodeFlags) -> (Volume, Draft) {
     (volume, draft)
 }
 
-/// Takes everything, then returns some blocks: each the first that was taken of its group.
+/// Takes all blocks, then frees some: each the first one taken in its group.
 fn fill(ground: &Ground, left: usize) -> Vec<Pblk> {
     let mut allocator = Allocator::new(ground);
     let (mut of_group, mut groups) = (Vec::new(), BTreeSet::new());
@@ -92,7 +92,7 @@ fn fill(ground: &Ground, left: usize) -> Vec<Pblk> {
             of_group.push(run.first);
         }
     }
-    // Far from each other: their descriptors lie in several blocks. Data of the tests lies at 9000 to 12000.
+    // Far apart, so that their descriptors lie in several blocks. The tests' data lies at 9000 to 12000.
     of_group.retain(|block| !(9000..12_000).contains(&block.get()));
     let apart = of_group.len() / left;
     let back: Vec<Pblk> = of_group.into_iter().rev().step_by(apart).take(left).collect();
@@ -108,9 +108,9 @@ fn extent(logical: u32, length: u32, unwritten: bool) -> Extent {
     Extent { logical: Lblk(logical), length, physical: Pblk(9000), unwritten }
 }
 
-/// Two ways of full nodes through a tree of `depth` levels under a full root, with nothing between what their leaves
-/// say: the last leaf under the root's first entry and the first one under its second. What lies beside them is never
-/// looked at. Returns where the second leaf begins.
+/// Two paths of full nodes through a tree of `depth` levels under a full root, whose leaves are adjacent: the last leaf
+/// under the root's first entry and the first one under its second. Everything beside them is never read. Returns where
+/// the second leaf begins.
 fn ways(blocks: &mut Direct<'_>, allocator: &mut Allocator, draft: &mut Draft, depth: u16) -> u32 {
     let seed = draft.seed(blocks.ground());
     let mut store = |node: &mut Vec<u8>, blocks: &mut Direct<'_>| {
@@ -120,7 +120,7 @@ fn ways(blocks: &mut Direct<'_>, allocator: &mut Allocator, draft: &mut Draft, d
         place
     };
     let middle = 1 << 30;
-    // No two of them can be one, and the outermost of both are to be converted.
+    // No two of them can merge, and the outermost of both will be converted.
     let leaf = |first: u32, odd: u32, from: u32, to: u32| -> Vec<Extent> {
         (from..to).map(|at| extent(first + at * LENGTH, LENGTH, at % 2 == odd)).collect()
     };
@@ -158,7 +158,7 @@ fn ways(blocks: &mut Direct<'_>, allocator: &mut Allocator, draft: &mut Draft, d
     middle
 }
 
-/// With every node on the way full and every free block in a group of its own.
+/// Every node on the path is full, and every free block is in a different group.
 #[test]
 fn credits_are_enough_for_the_worst_edit() {
     needs!(Need::Tool("mke2fs"));
@@ -170,13 +170,13 @@ fn credits_are_enough_for_the_worst_edit() {
             let middle = ways(&mut Direct(ground), &mut allocator, &mut draft, depth);
             fill(ground, 20);
             let mut blocks = Counting::new(ground);
-            // The inside of the last extent, or of it and the first one behind it.
+            // The inside of the last extent, or of it and the first one after it.
             let range = if leaves == 1 { middle - 6..middle - 2 } else { middle - 4..middle + 4 };
             edit::convert(&mut blocks, &mut allocator, &mut draft, range, false).unwrap();
             draft.store(&mut blocks).unwrap();
             let estimate = credits::extents(ground, depth, leaves.min(u32::from(depth) + 1), 0);
             assert!(blocks.count() <= estimate, "depth {depth}: {} of {estimate}", blocks.count());
-            // One level more, and each node of both ways twice.
+            // One more level, and each node of both paths twice.
             let nodes = 2 * u32::from(depth) * leaves + u32::from(depth > 0 || leaves == 2);
             let made = u32::from(depth) * leaves + 1;
             assert!(blocks.count() > nodes + made, "depth {depth}: {} is not the worst", blocks.count());
@@ -202,7 +202,7 @@ fn credits_are_enough_for_the_worst_edit() {
     }
 }
 
-/// An edit that needs three blocks when there are two: nothing was begun, so nothing has to be given up.
+/// An edit needs three blocks when there are two: it changed nothing, so nothing must be undone.
 #[test]
 fn a_full_volume_changes_nothing_and_aborts_no_journal() {
     needs!(Need::Tool("mke2fs"));
@@ -227,11 +227,11 @@ fn a_full_volume_changes_nothing_and_aborts_no_journal() {
     assert!(before == (contents(), draft.disk.clone()), "something was changed");
     let journal = ground.journal.as_ref().unwrap();
     assert!(journal.aborted().is_none());
-    // Nothing waits for a commit that freed it either.
+    // No blocks wait for a commit that freed them, either.
     assert_eq!(allocator.take(&mut Direct(ground), INO, 2, u64::MAX).unwrap().len(), 2);
 }
 
-/// Nodes that cannot all be given back are all kept.
+/// If one of several nodes cannot be freed, none is.
 #[test]
 fn blocks_are_given_back_together_or_not_at_all() {
     needs!(Need::Tool("mke2fs"));
@@ -256,11 +256,11 @@ fn blocks_are_given_back_together_or_not_at_all() {
     assert!(matches!(limited, Err(Error::NoSpace)) && counts(&blocks) == free, "{limited:?}");
     allocator.give_back(&mut blocks, INO, &runs[..400]).unwrap();
     assert_eq!(counts(&blocks), free + 400);
-    // As after a commit: they may be had again.
+    // As after a commit: they are available again.
     taken.iter().for_each(|block| allocator.release(block.get(), 1));
     assert!(allocator.take(&mut blocks, INO, 1, below).unwrap()[0].get() < below);
 
-    // The same through a map whose second leaf is free already.
+    // The same with a map whose second leaf is already free.
     for block in 0..5 * FULL {
         let extent = extent(2 * block, 1, false);
         edit::insert(&mut blocks, &mut allocator, &mut draft, extent).unwrap();

@@ -1,5 +1,4 @@
-//! A commit that is under way, or a batch of a volume without a journal: others come meanwhile, and it may never
-//! arrive.
+//! A commit in progress, or a batch of a volume without a journal: other calls come meanwhile, and it may fail.
 
 use super::{device, image, open_device};
 use crate::device::{
@@ -15,7 +14,7 @@ use uext4_testkit::{Need, needs};
 
 type Then = Box<dyn FnOnce() + Send>;
 
-/// A device that does something else before its next flush.
+/// A device that runs an action before its next flush.
 struct Interrupted {
     inner: Arc<dyn Device>,
     then: Mutex<Option<Then>>,
@@ -69,7 +68,7 @@ fn made() -> OpenOptions {
     OpenOptions::new().read(true).write(true).create(true)
 }
 
-/// Who loads a file, or closes the volume, while nothing of the batch is on the device yet.
+/// A file is loaded, or the volume closed, while nothing of the batch has reached the device.
 #[test]
 fn what_is_on_its_way_home_is_not_durable() {
     needs!(Need::Tool("mke2fs"));
@@ -98,7 +97,7 @@ fn what_is_on_its_way_home_is_not_durable() {
     assert!(!closed, "the volume counts as closed");
 }
 
-/// What the batch holds is still to be written then.
+/// The contents of the batch must still be written then.
 #[test]
 fn a_panic_on_the_way_home_loses_nothing() {
     needs!(Need::Tool("mke2fs"));
@@ -113,8 +112,7 @@ fn a_panic_on_the_way_home_loses_nothing() {
     volume.close().unwrap();
 }
 
-/// Of two files that are made durable together, one waits for the transaction that is being committed, the other for
-/// the next.
+/// Of two files that are synced together, one waits for the transaction being committed, the other for the next.
 #[test]
 fn a_sync_of_several_waits_for_the_latest() {
     needs!(Need::Tool("mke2fs"));

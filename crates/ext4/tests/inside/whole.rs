@@ -1,5 +1,5 @@
-//! Files that are made, mapped, converted, unmapped and freed on the volume itself until it is full, against a model;
-//! then e2fsck must find nothing.
+//! Files that are created, mapped, converted, unmapped and freed on the volume itself until it is full, against a
+//! model; then e2fsck must find no fault.
 
 use super::alloc::{FILE, NOW};
 use super::{image, open, save};
@@ -21,7 +21,7 @@ use uext4_testkit::{Need, Rng, Scratch, e2fsck_clean, needs, oracle};
 type Model = BTreeMap<u32, (u64, bool)>;
 
 const FILES: usize = 20;
-/// Logical blocks that files have.
+/// Logical blocks used by files.
 const REACH: u32 = 6000;
 
 struct Files<'g> {
@@ -39,7 +39,7 @@ impl Files<'_> {
         Draft::load(&self.blocks, ino).unwrap()
     }
 
-    /// Runs an edit and stores the inode. An edit that fails changes nothing, so neither is the inode stored.
+    /// Runs an edit and stores the inode. An edit that fails changes nothing, so the inode is not stored.
     fn edit<T>(
         &mut self,
         ino: Ino,
@@ -70,7 +70,7 @@ impl Files<'_> {
         assert!(self.files.insert(ino, Model::new()).is_none(), "{ino} was in use");
     }
 
-    /// Maps a part of a hole: within a cluster that the file has, or in new ones.
+    /// Maps a part of a hole: within a cluster of the file, or in new ones.
     fn map(&mut self, ino: Ino) {
         let (logical, wanted) = (self.rng.below(REACH.into()) as u32, 1 + self.rng.below(90) as u32);
         let (model, size) = (&self.files[&ino], self.size);
@@ -89,7 +89,7 @@ impl Files<'_> {
                     self.full += 1;
                     return;
                 };
-                // The cluster in which the hole ends may be the file's already.
+                // The cluster in which the hole ends may already belong to the file.
                 let end = (logical + hole) / size * size;
                 let most = (run.count as u32 - inside).min(end - logical);
                 (run.first.get() + u64::from(inside), length.min(most), Some(run))

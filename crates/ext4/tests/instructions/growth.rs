@@ -1,8 +1,8 @@
-//! Costs that must not grow with what a volume or a file has: instructions at three sizes, counted by callgrind in a
+//! Costs that must not grow with the size of a volume or a file: instructions at three sizes, counted by callgrind in a
 //! release build.
 //!
 //! Each test runs this program again under valgrind, with collection toggled by the measured function, mostly on the
-//! `null:` engine: what is written stays in memory, and the image as it was.
+//! `null:` engine: writes stay in memory, and the image is unchanged.
 
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
@@ -19,7 +19,7 @@ use uext4_testkit::requirement::Need;
 /// The variable that tells the second process what to do: `WORKLOAD SIZE IMAGE`.
 const CHILD: &str = "UEXT4_COUNT_GROWTH";
 
-/// Files that are counted.
+/// Number of files counted.
 const COUNTED: u64 = 100;
 
 /// Entries of a node in a block of 4 KiB.
@@ -62,7 +62,7 @@ fn count(workload: &str, size: u64, image: &Path) -> f64 {
     total.trim().parse().expect("a number")
 }
 
-/// Fails if the highest cost is above the one that was recorded, or more than `growth` times the lowest.
+/// Fails if the highest cost is above the recorded one, or more than `growth` times the lowest.
 fn assert_flat(what: &str, costs: &[(u64, f64)], growth: f64, recorded: f64) {
     costs.iter().for_each(|(size, cost)| println!("{what}: {cost:.0} instructions at {size}"));
     let least = costs.iter().map(|(_, cost)| *cost).fold(f64::INFINITY, f64::min);
@@ -82,7 +82,7 @@ fn mke2fs(image: &Path, size: &str, args: &[&str]) {
     assert!(command.status().expect("mke2fs runs").success());
 }
 
-/// Files made, written and removed in one transaction: the blocks of all of them wait for its commit.
+/// Files created, written and removed in one transaction: all their blocks wait for its commit.
 #[test]
 fn a_file_costs_the_same_however_many_freed_blocks_wait() {
     needs!(Need::Tool("valgrind"), Need::Tool("mke2fs"));
@@ -168,8 +168,8 @@ fn churn(volume: &Volume, files: u64, data: &[u8]) {
     assert_eq!(commits(volume), 0, "what was freed still waits");
 }
 
-/// A volume with `/scattered`: every other block of it is mapped, and no two extents can be one. Without checksums of
-/// metadata that is all it takes; bitmaps know nothing of it.
+/// A volume with `/scattered`: every other block of it is mapped, and no two extents can merge. Without metadata
+/// checksums this suffices; the bitmaps do not show these blocks.
 fn scattered(dir: &Path, image: &Path, extents: u64) {
     let tree: PathBuf = dir.join("tree");
     std::fs::create_dir_all(&tree).expect("folder");
@@ -181,7 +181,7 @@ fn scattered(dir: &Path, image: &Path, extents: u64) {
     let entries = (0..extents as u32).map(|number| Extent {
         logical: Lblk(2 * number),
         length: 1,
-        // Behind the metadata of each group of the second half.
+        // After the metadata of each group of the second half.
         physical: Pblk((64 + u64::from(number) / 30_000) * 32_768 + 2048 + u64::from(number) % 30_000),
         unwritten: false,
     });

@@ -1,4 +1,4 @@
-//! Edits of damaged directories: an error with a type, and everything as it was.
+//! Edits of damaged directories: a typed error, and nothing changed.
 
 use super::stage::{Recipe, Stage};
 use super::{CHECKSUMS, Model, TOOLS, random_edits};
@@ -9,7 +9,7 @@ use uext4_ondisk::ext4::{DirBlockKind, DirFormat, InodeFlags, update_dir_checksu
 use uext4_ondisk::{CorruptKind, Lblk};
 use uext4_testkit::{Rng, needs};
 
-/// What goes wrong when a block is damaged this way: its number, byte, and new value.
+/// One damage of a block: its number, byte, and new value.
 struct Damage {
     what: &'static str,
     block: u32,
@@ -29,7 +29,7 @@ impl Stage {
         self.blocks.changed[&self.supply.places[number as usize]].clone()
     }
 
-    /// Brings all of the directory into memory.
+    /// Loads the whole directory into memory.
     fn load(&mut self) {
         for place in self.supply.places.clone() {
             self.blocks.change(uext4_ondisk::Pblk(place), |_| ()).unwrap();
@@ -44,7 +44,7 @@ impl Stage {
         let kind = DirBlockKind::of(block, indexed, Lblk(number), &format);
         block[at..at + bytes.len()].copy_from_slice(bytes);
         if let Some(seed) = seed.filter(|_| sealed) {
-            // Of a block that is so damaged that it cannot have one, the checksum does not matter.
+            // If the damage leaves no place for a checksum, ignore it.
             let _ = match kind {
                 DirBlockKind::Linear => update_dir_checksum(block, seed),
                 _ => update_htree_checksum(block, seed),
@@ -73,7 +73,7 @@ impl Stage {
     }
 }
 
-/// A directory of 1 KiB blocks; every name that is asked for leads through the leaf `leaf` (0: no tree).
+/// A directory of 1 KiB blocks; every name looked up leads through leaf `leaf` (0: no tree).
 fn stage(features: &str, names: usize) -> Stage {
     let mut stage = Recipe::new(&["-b", "1024", "-O", &format!("^has_journal,{features}")]).build();
     let mut model = Model::default();
@@ -83,7 +83,7 @@ fn stage(features: &str, names: usize) -> Stage {
     stage
 }
 
-/// The block with the name, and where its entry begins.
+/// The block with the name, and the offset of its entry.
 fn leaf_of(stage: &Stage, name: &[u8]) -> (u32, usize) {
     let places = stage.supply.places.len() as u32;
     let find = |number| stage.block(number).windows(name.len()).position(|window| window == name);
@@ -91,7 +91,7 @@ fn leaf_of(stage: &Stage, name: &[u8]) -> (u32, usize) {
     (number, at - 8)
 }
 
-/// Fields of the entry before the name's, so that it is met first: that of the first record.
+/// Fields of the block's first entry, which is read before the name's.
 fn of_entries(block: u32, first: usize) -> Vec<Damage> {
     let damage = |what, at, bytes: &[u8], expected| {
         let (at, bytes) = (first + at, bytes.to_vec());
@@ -135,7 +135,7 @@ fn edits_of_damaged_rows_change_nothing() {
             let tail: fn(&Error) -> bool = |e| is(e, CorruptKind::DirTail);
             stage.check(&unsealed("the mark of the tail", 1019, 0, tail), b"the name", b"a new one");
         }
-        // Blocks that are not there.
+        // Missing blocks.
         let place = stage.supply.places.pop().unwrap();
         let before = stage.state();
         let error = stage.insert(b"a new one", 0).unwrap_err();
@@ -152,7 +152,7 @@ fn edits_of_damaged_rows_change_nothing() {
     }
 }
 
-/// What an index of these many children at `entries` can have wrong, on the way through child `taken`.
+/// Faults of an index with this many children at `entries`, on the path through child `taken`.
 fn of_index(block: u32, entries: usize, count: u16, taken: usize, blocks: u32) -> Vec<Damage> {
     let damage = |what, at, bytes: &[u8], expected| Damage {
         what,
@@ -181,7 +181,7 @@ fn of_index(block: u32, entries: usize, count: u16, taken: usize, blocks: u32) -
     all
 }
 
-/// What the head of the root can have wrong: its dots, and what it says of the tree.
+/// Faults of the root's head: its dots, and its tree parameters.
 fn of_root() -> impl IntoIterator<Item = Damage> {
     let damage = |what, block, at, bytes: &[u8], expected| Damage {
         what,
@@ -228,7 +228,7 @@ fn edits_of_damaged_trees_change_nothing() {
         let mut stage = stage(checksums, 6000);
         let (leaf, _) = leaf_of(&stage, b"the name");
         let blocks = stage.supply.places.len() as u32;
-        // From the root to the node, both found by what they hold.
+        // Finds root and node by their contents.
         let word = |block: &[u8], at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
         let children = |block: &[u8], at: usize| -> Vec<u32> {
             let count = word(block, at) >> 16;
@@ -269,7 +269,7 @@ fn edits_of_damaged_trees_change_nothing() {
         all.push(damage("a leaf as the node", 0, 32 + 8 * at_root + 4, &leaf.to_le_bytes(), |e| {
             is(e, CorruptKind::HtreeNode)
         }));
-        // Borders beyond those of the nodes beside it.
+        // Hash limits beyond those of the neighbouring nodes.
         let order: fn(&Error) -> bool = |e| is(e, CorruptKind::HtreeOrder);
         if at_root > 0 {
             all.push(damage("a hash below the node's", node, 16, &[0; 4], order));
@@ -293,14 +293,15 @@ fn edits_of_damaged_trees_change_nothing() {
     }
 }
 
-/// Names in a block that is not that of their hash: seen when the block would divide, which would hide them for good.
+/// Names in a block whose hashes do not include theirs: found when the block would split, which would hide them for
+/// good.
 #[test]
 fn a_block_with_foreign_names_is_not_divided() {
     needs!(TOOLS[0], TOOLS[2], TOOLS[3]);
     for checksums in CHECKSUMS {
         let mut stage = stage(checksums, 200);
         let last = stage.supply.places.len() as u32 - 1;
-        // A name becomes another of the same length.
+        // Change a name to another of the same length.
         for number in 1..=last {
             let mut block = stage.block(number);
             block[8] ^= 1;
@@ -376,8 +377,8 @@ fn edits_inside_a_damaged_inode_change_nothing() {
     stage.insert(&[b'l'; 200], 0).unwrap();
 }
 
-/// The kernels of some months of 2024 put folded names elsewhere: a block with such names divides, none is lost, and
-/// the tree stays in order.
+/// For some months of 2024, kernels placed folded names elsewhere: a block with such names splits, none is lost, and
+/// the tree stays sorted.
 #[test]
 fn a_block_with_names_that_were_folded_otherwise_is_divided() {
     needs!(TOOLS[0], TOOLS[2], TOOLS[3]);
@@ -389,7 +390,7 @@ fn a_block_with_names_that_were_folded_otherwise_is_divided() {
         let mut names: Vec<_> = (0..200).map(|n| format!("name of a file, {n:03}").into_bytes()).collect();
         names.iter().for_each(|name| stage.insert(name, 0).unwrap());
         stage.load();
-        // Names of another hash, in the place of what were there.
+        // Names of another hash, replacing the original ones.
         for name in names.iter_mut().step_by(step) {
             let (number, at) = leaf_of(&stage, name);
             name[0] = b'o';
@@ -410,14 +411,14 @@ fn a_block_with_names_that_were_folded_otherwise_is_divided() {
     }
 }
 
-/// A value of contents that no record of entries fits.
+/// A value too short or too long for records of entries.
 #[test]
 fn a_directory_does_not_start_in_a_damaged_inode() {
     needs!(TOOLS[0], TOOLS[2], TOOLS[3]);
     let mut stage = Recipe::new(&["-b", "1024", "-I", "256", "-O", "^has_journal,inline_data"]).build();
     stage.insert(b"the name", 0).unwrap();
     let range = stage.draft.disk.xattr_range(&stage.blocks.ground().superblock);
-    // Behind the magic number: where the value is, and how long.
+    // After the magic number: offset and length of the value.
     stage.draft.raw[range.start + 6..][..2].copy_from_slice(&((range.len() - 12) as u16).to_le_bytes());
     stage.draft.raw[range.start + 12] = 8;
     let before = stage.state();
@@ -425,7 +426,7 @@ fn a_directory_does_not_start_in_a_damaged_inode() {
     assert!(stage.state() == before, "something changed");
 }
 
-/// Where a value of no bytes lies says nothing.
+/// The offset of an empty value is arbitrary.
 #[test]
 fn the_place_of_an_empty_value_is_not_believed() {
     needs!(TOOLS[0], TOOLS[2], TOOLS[3]);
@@ -455,7 +456,7 @@ fn a_directory_without_its_dots_is_not_empty() {
     }
 }
 
-/// A full block of entries becomes a tree, its dots those of the root.
+/// A full linear block becomes a tree, and its dots those of the root.
 #[test]
 fn a_block_without_its_dots_becomes_no_tree() {
     needs!(TOOLS[0], TOOLS[2], TOOLS[3]);

@@ -1,4 +1,4 @@
-//! Large directories: what an edit of one costs, and where they end.
+//! Large directories: the cost of an edit, and their limits.
 
 use super::stage::Recipe;
 use super::{Model, TOOLS, compare, is_indexed, levels, random_edits};
@@ -6,7 +6,7 @@ use crate::ground::error::{Error, Limit};
 use std::collections::BTreeSet;
 use uext4_testkit::{Rng, needs};
 
-/// Names so long that blocks hold few of them.
+/// Names so long that a block holds few of them.
 fn long(number: usize) -> Vec<u8> {
     format!("{number:06}{}", "n".repeat(90)).into_bytes()
 }
@@ -29,9 +29,9 @@ fn an_edit_among_100_000_names_looks_at_few_blocks() {
         model.names.insert(name.clone(), (name, target));
         let looks = stage.blocks.looks.borrow();
         let blocks = looks.iter().collect::<BTreeSet<_>>().len();
-        // Its way, and the next block where names of its hash might go on.
+        // Its path, and the next block, to which names of its hash might continue.
         assert!(number < 10 || blocks <= 3 + 2 + 1, "{number}: {blocks} blocks");
-        // Whoever divides a block goes down a second time.
+        // A split descends a second time.
         let divides = stage.supply.places.len() - divides;
         assert!(number < 10 || looks.len() <= 10 + divides.min(1) * 16, "{number}: {} looks", looks.len());
         assert!(stage.blocks.work.get() <= 1024 * (looks.len() + 10));
@@ -40,7 +40,7 @@ fn an_edit_among_100_000_names_looks_at_few_blocks() {
     println!("at most {most} looks at {most_blocks} blocks");
     compare(&mut stage, &model);
     assert_eq!(levels(&stage), 2);
-    // Without anything in memory.
+    // With nothing in memory.
     let mut stage = stage.again();
     let mut rng = Rng::new(29);
     for number in (0..100_000).step_by(3) {
@@ -53,7 +53,7 @@ fn an_edit_among_100_000_names_looks_at_few_blocks() {
     compare(&mut stage, &model);
 }
 
-/// A tree of two levels is full at some time; what fits the blocks still goes in.
+/// A tree of two levels fills up at some point; names that fit into existing blocks can still be added.
 #[test]
 fn a_tree_that_cannot_grow_is_full() {
     needs!(TOOLS[0], TOOLS[2], TOOLS[3]);
@@ -81,7 +81,7 @@ fn a_tree_that_cannot_grow_is_full() {
                 break;
             }
         }
-        // The root is full of nodes, of which some are.
+        // The root is full of nodes, some of which are full.
         println!("{} names in {} blocks", model.names.len(), stage.supply.places.len());
         assert!(full == 20 && stage.supply.places.len() > 61 * 120, "{full}");
         compare(&mut stage, &model);

@@ -1,4 +1,4 @@
-//! Names added to directories, taken from them and led elsewhere: against a model, e2fsck, debugfs and the kernel.
+//! Names added to directories, removed and redirected: against a model, e2fsck, debugfs and the kernel.
 
 mod damage;
 mod large;
@@ -16,7 +16,7 @@ use uext4_ondisk::ext4::{CaseFolder, FileType, HashVersion, InodeFlags, dir_hash
 use uext4_ondisk::{Ino, Pblk};
 use uext4_testkit::{Need, Rng, needs, oracle};
 
-/// Names as they should be: by what they are compared by, their spelling and target.
+/// The expected names: by comparison key, with spelling and target.
 #[derive(Default)]
 struct Model {
     names: BTreeMap<Vec<u8>, (Vec<u8>, usize)>,
@@ -29,7 +29,7 @@ impl Model {
         form.unwrap_or(name).to_vec()
     }
 
-    /// A name that is there, in any of its spellings.
+    /// A random existing name, in any of its spellings.
     fn pick(&self, rng: &mut Rng) -> Option<(Vec<u8>, usize)> {
         let at = (rng.next_u64() & 0xff) as usize;
         let mut found = self.names.values().skip(at % self.names.len().max(1));
@@ -39,7 +39,7 @@ impl Model {
     }
 }
 
-/// Lengths as they come, bytes above 127, spellings that fold.
+/// Typical lengths, bytes above 127, spellings that fold.
 fn random_name(rng: &mut Rng) -> Vec<u8> {
     let length = if rng.chance(10) { rng.range(100..256) } else { rng.range(1..40) };
     let mut name: Vec<u8> = (0..length).map(|_| *rng.pick(b"abcdefghijKLMNOP0123456789-. ")).collect();
@@ -57,7 +57,7 @@ fn random_edits(stage: &mut Stage, model: &mut Model, rng: &mut Rng, count: usiz
     for _ in 0..count {
         if rng.chance(removes) && !model.names.is_empty() {
             let (name, target) = model.pick(rng).unwrap();
-            // Comparing everything takes long in a large directory.
+            // A full comparison takes long in a large directory.
             if stage.supply.places.len() < 200 || rng.chance(1) {
                 let before = stage.state();
                 assert!(matches!(stage.remove(&name, (target + 1) % 4), Err(Error::NotFound)));
@@ -70,7 +70,7 @@ fn random_edits(stage: &mut Stage, model: &mut Model, rng: &mut Rng, count: usiz
         }
         let (mut name, target) = (random_name(rng), rng.below(4) as usize);
         if model.folder.is_some() && str::from_utf8(&name).is_err() {
-            // Of other names that are not UTF-8 e2fsck 1.47 cannot tell the hash in case-folded directories.
+            // e2fsck 1.47 cannot hash other names that are not UTF-8 in case-folded directories.
             name[0] &= 0xbf;
         }
         let key = model.key(&name);
@@ -162,7 +162,7 @@ const TOOLS: [Need; 4] =
 const SIZES: [&str; 3] = ["1024", "2048", "4096"];
 const CHECKSUMS: [&str; 2] = ["metadata_csum", "^metadata_csum"];
 
-/// `-b` and `-O` of each block size, with and without checksums, and further features.
+/// Calls `each` with `-b` and `-O` arguments: each block size, with and without checksums, and further features.
 fn with_each(features: &str, mut each: impl FnMut(usize, &[&str])) {
     for (size, scale) in SIZES.into_iter().zip([1, 2, 4]) {
         for checksums in CHECKSUMS {
@@ -199,7 +199,7 @@ fn trees_of_every_hash_equal_the_model() {
     }
 }
 
-/// A tree of two levels, whose nodes divide, and in which names go away.
+/// A tree of two levels whose nodes split, with names removed too.
 #[test]
 fn trees_with_nodes_equal_the_model() {
     needs!(TOOLS[0], TOOLS[2], TOOLS[3]);
@@ -234,7 +234,7 @@ fn directories_inside_their_inodes_equal_the_model_and_grow_out() {
                 if folds {
                     recipe.debugfs.push("sif /dir flags 0x50000000");
                 }
-                // mke2fs puts the directory into its inode.
+                // mke2fs makes the directory inline.
                 let mut stage = recipe.build();
                 assert!(stage.draft.disk.has_inline_data());
                 let mut model = Model { folder: folds.then(CaseFolder::new), ..Model::default() };
@@ -255,7 +255,7 @@ fn directories_inside_their_inodes_equal_the_model_and_grow_out() {
     }
 }
 
-/// The record of a new inode that keeps its contents inside, and one that does not.
+/// The record of a new inode that is inline, and of one that is not.
 #[test]
 fn new_directories_start_with_their_dots() {
     needs!(TOOLS[0], TOOLS[2], TOOLS[3]);
@@ -295,7 +295,7 @@ fn the_parent_changes_and_only_dots_leave_a_directory_empty() {
     }
 }
 
-/// Two names may be all that a block has: only those of the first are dots.
+/// A block may have just two names: only those of the first block are dots.
 #[test]
 fn a_name_in_a_later_block_is_a_name() {
     needs!(TOOLS[0], TOOLS[2], TOOLS[3]);
@@ -343,7 +343,7 @@ fn encrypted_directories_are_refused_by_name() {
     assert!(error.to_string().contains("an encrypted directory (inode "), "{error}");
 }
 
-/// A strict volume takes no names that are not UTF-8.
+/// A strict volume refuses names that are not UTF-8.
 #[test]
 fn strict_folded_directories_take_utf8_only() {
     needs!(TOOLS[0], TOOLS[2], TOOLS[3]);
@@ -395,7 +395,7 @@ fn without_space_nothing_changes() {
     }
 }
 
-/// Ends of names that, after 200 times the letter c, all have the legacy hash 0x268406f8.
+/// Suffixes of names that, after 200 times the letter c, all have the legacy hash 0x268406f8.
 const COLLIDING: [&str; 32] = [
     "000000", "24WgDU", "64CvVL", "9Vch4B", "dP7p51", "iP8Ns4", "nejguC", "qDnmex", "ri9Lly", "sPK7xF",
     "tJqxEO", "u04I9l", "yxeFDf", "CDrKMC", "CKqxwT", "DiX8oq", "FuYwfS", "Fviq13", "ImQVne", "JU906W",
@@ -432,7 +432,7 @@ fn names_of_one_hash_go_on_in_the_next_blocks() {
     }
 }
 
-/// As many names on both sides: a node that divides does so amid those of one hash.
+/// Equally many names on both sides: a node that splits does so among those of one hash.
 #[test]
 fn names_of_one_hash_go_on_in_the_next_node() {
     needs!(TOOLS[0], TOOLS[1], TOOLS[2], TOOLS[3]);
@@ -469,7 +469,7 @@ fn names_of_one_hash_go_on_in_the_next_node() {
         for name in &names {
             assert!(matches!(stage.insert(name, 0), Err(Error::Exists)));
         }
-        // More of them, on both sides of the border.
+        // More of them, on both sides of the split.
         for name in &names[4..COLLIDING.len() - 4] {
             stage.remove(name, 0).unwrap();
             assert!(stage.edit().get(name).unwrap().is_none());
@@ -477,17 +477,17 @@ fn names_of_one_hash_go_on_in_the_next_node() {
     }
 }
 
-/// Two names that stood side by side leave room for one as long as both. (With hash trees the block would be packed.)
+/// Two removed adjacent names leave room for one as long as both. (With hash trees the block would be repacked.)
 #[test]
 fn room_of_removed_names_is_one_piece() {
     needs!(TOOLS[0], TOOLS[2], TOOLS[3]);
     let mut stage = Recipe::new(&["-b", "1024", "-O", "^has_journal,^dir_index"]).build();
     let name = |number: u8| [b'a' + number; 100];
-    // With `.` and `..` they fill the block.
+    // Together with `.` and `..` they fill the block.
     (0..9).for_each(|number| stage.insert(&name(number), 0).unwrap());
     [3, 4].iter().for_each(|number| stage.remove(&name(*number), 0).unwrap());
     stage.insert(&[b'z'; 200], 0).unwrap();
-    // One goes, and nothing is left of it; another fits exactly.
+    // One is removed completely, and another fits exactly.
     stage.remove(&name(6), 0).unwrap();
     let place = Pblk(stage.supply.places[0]);
     let is_there = |block: &[u8]| block.windows(100).any(|bytes| bytes == name(6));
@@ -510,7 +510,7 @@ fn blocks_of_64_kib_equal_the_model() {
     }
 }
 
-/// An index that nobody keeps up any more is none: the flag goes with the first edit.
+/// An index that is no longer maintained is invalid: the first edit clears the flag.
 #[test]
 fn without_the_feature_an_index_is_given_up() {
     needs!(TOOLS[0], TOOLS[2], TOOLS[3]);

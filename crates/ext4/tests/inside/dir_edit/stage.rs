@@ -1,4 +1,4 @@
-//! What the edits work on: a volume, with changed blocks in memory, and a directory on it whose blocks come from a
+//! The environment of the edits: a volume with changed blocks in memory, and a directory on it whose blocks come from a
 //! file.
 
 use crate::dir::edit::{DirMap, Edit};
@@ -18,11 +18,11 @@ use uext4_ondisk::ext4::{
 use uext4_ondisk::{Ino, Lblk, Pblk};
 use uext4_testkit::{Scratch, VolumeBuilder, debugfs, oracle};
 
-/// Blocks as an edit sees them.
+/// Blocks as seen by an edit.
 pub(super) struct Sketch {
     volume: Volume,
     pub(super) changed: BTreeMap<u64, Vec<u8>>,
-    /// Blocks that were looked at.
+    /// Blocks that were read.
     pub(super) looks: RefCell<Vec<u64>>,
     pub(super) work: Cell<usize>,
 }
@@ -65,11 +65,11 @@ impl Blocks for Sketch {
     }
 }
 
-/// The directory's blocks, and those that it may get.
+/// The directory's blocks, and those it may allocate.
 pub(super) struct Supply {
     pub(super) places: Vec<u64>,
     pub(super) free: VecDeque<u64>,
-    /// How many of them there are, as far as the directory is told.
+    /// How many blocks are available.
     pub(super) left: usize,
 }
 
@@ -90,7 +90,7 @@ impl DirMap for Supply {
     }
 
     fn start(&mut self, _: &impl Blocks, draft: &mut Draft) -> Result<()> {
-        // What it had is free again.
+        // Its old blocks are free again.
         for place in self.places.drain(..).rev() {
             self.free.push_front(place);
         }
@@ -109,7 +109,7 @@ pub(super) struct Recipe<'a> {
     pub(super) extended: Vec<&'a str>,
     pub(super) debugfs: Vec<&'a str>,
     pub(super) hash: Option<&'a str>,
-    /// Names of case-folded directories are where their hash says.
+    /// Checks that names of case-folded directories lie where their hash says.
     pub(super) no_fallback: bool,
 }
 
@@ -146,7 +146,7 @@ impl<'a> Recipe<'a> {
     }
 }
 
-/// Sets `SB_ENC_NO_COMPAT_FALLBACK_FL`, which this e2fsprogs does not know.
+/// Sets `SB_ENC_NO_COMPAT_FALLBACK_FL`, which this version of e2fsprogs does not know.
 fn set_no_fallback(path: &Path) {
     let image = std::fs::File::options().read(true).write(true).open(path).unwrap();
     let mut superblock = [0; 1024];
@@ -159,16 +159,16 @@ fn set_no_fallback(path: &Path) {
     image.write_all_at(&superblock, 1024).unwrap();
 }
 
-/// A volume with `/dir`, files to name, and space.
+/// A volume with `/dir`, files to link, and free space.
 pub(super) struct Stage {
     made: uext4_testkit::Volume,
     pub(super) blocks: Sketch,
     pub(super) supply: Supply,
     pub(super) draft: Draft,
     space: Draft,
-    /// The block with the directory's extents, if they do not fit the inode.
+    /// The block with the directory's extents, if they do not fit into the inode.
     leaf: Option<Pblk>,
-    /// What names may lead to.
+    /// Inodes that names may lead to.
     pub(super) targets: Vec<Draft>,
 }
 
@@ -211,7 +211,7 @@ impl Stage {
         Edit::start(&mut self.blocks, &mut self.supply, &mut self.draft, Ino(2)).map(drop)
     }
 
-    /// One more name for a target.
+    /// Adds a name for a target.
     pub(super) fn insert(&mut self, name: &[u8], target: usize) -> Result<()> {
         let (ino, kind) = (self.targets[target].ino, self.targets[target].disk.file_type());
         self.edit().insert(name, ino, kind)?;
@@ -226,14 +226,14 @@ impl Stage {
         Ok(())
     }
 
-    /// Everything that an edit may change, for comparing.
+    /// Everything that an edit may change, for comparison.
     pub(super) fn state(&self) -> impl PartialEq + std::fmt::Debug + use<> {
         let Draft { disk, raw, .. } = &self.draft;
         let Supply { places, free, .. } = &self.supply;
         (self.blocks.changed.clone(), disk.clone(), raw.clone(), places.clone(), free.clone())
     }
 
-    /// Writes everything to the image.
+    /// Writes all changes to the image.
     pub(super) fn bring_home(&mut self) {
         let unit = u64::from(self.blocks.volume.block_size()) / 512;
         if !self.draft.disk.has_inline_data() {
@@ -242,7 +242,7 @@ impl Stage {
             if runs.len() <= 4 && self.leaf.is_none() {
                 encode_extent_leaf(&mut self.draft.disk.i_block, 0, &runs).unwrap();
             } else {
-                // One leaf below the root, in a block of the space.
+                // One leaf below the root, in one of the free blocks.
                 let free = &mut self.supply.free;
                 let leaf = *self.leaf.get_or_insert_with(|| Pblk(free.pop_back().unwrap()));
                 let seed = self.draft.seed(self.blocks.ground());
@@ -282,7 +282,7 @@ impl Stage {
         &self.made
     }
 
-    /// Opened anew: nothing of what is in memory is left.
+    /// Reopens the stage with nothing in memory.
     pub(super) fn again(self) -> Stage {
         drop(self.blocks);
         Stage::open(self.made)

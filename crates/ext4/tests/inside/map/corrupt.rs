@@ -13,7 +13,7 @@ use uext4_testkit::{Need, Rng, needs};
 const CSUM: &[&str] = &["-b", "1024", "-O", "metadata_csum,^has_journal"];
 const PLAIN: &[&str] = &["-b", "1024", "-O", "^metadata_csum,^has_journal"];
 
-/// The logical block that the edits are about, and the hole behind it.
+/// The logical block of the edits, and the hole after it.
 const TARGET: u32 = 4000;
 
 struct Trial<'v> {
@@ -46,7 +46,7 @@ impl<'v> Trial<'v> {
         run(&mut self.sheet, &mut self.pool, &mut self.draft)
     }
 
-    /// What edits around the target come to: mapping the hole, remapping, unmapping, converting.
+    /// Runs one of the edits around the target: mapping the hole, remapping, unmapping, converting.
     fn edits(&mut self, which: usize) -> Result<()> {
         let spare = self.spare;
         self.edit(|sheet, pool, draft| match which {
@@ -80,7 +80,7 @@ impl<'v> Trial<'v> {
         }
     }
 
-    /// Changes a node of the map, the root if there is no block, and its checksum unless that is what is to be wrong.
+    /// Changes a node of the map, or the root if there is no block, and updates its checksum unless that is the fault.
     fn patch(&mut self, block: Option<u64>, at: usize, bytes: &[u8], seal: bool) {
         let seed = self.draft.seed(self.sheet.state);
         let Some(block) = block else {
@@ -90,7 +90,7 @@ impl<'v> Trial<'v> {
         let node = self.sheet.changed.get_mut(&block).unwrap();
         node[at..at + bytes.len()].copy_from_slice(bytes);
         if let (Some(seed), true) = (seed, seal) {
-            // A damaged head may leave no place for it.
+            // A damaged head may leave no place for a checksum.
             let _no_place = update_extent_checksum(node, seed);
         }
     }
@@ -108,7 +108,7 @@ fn extent(logical: u32, physical: u64) -> Extent {
     Extent { logical: Lblk(logical), length: 1, physical: Pblk(physical), unwritten: false }
 }
 
-/// The blocks on the way to the target, each with the number of the entry that leads on, and that of its entries.
+/// The blocks on the path to the target, each with the index of the entry that leads on, and the number of its entries.
 fn path(trial: &Trial<'_>) -> Vec<(Option<u64>, usize, usize)> {
     let mut limits = NodeLimits::root(&trial.sheet.state.superblock);
     let (mut at, mut way) = (None, Vec::new());
@@ -137,7 +137,7 @@ fn every_field_of_every_node_on_the_path() {
     for args in [CSUM, PLAIN] {
         let made = make("ext4", 64 << 20, args);
         let state = made.open();
-        // Two levels of index nodes, none of which is the first or the last of its parent on the way to the target.
+        // Two levels of index nodes, none of which is the first or last child on the path to the target.
         let mut trial = Trial::new(&state, made.ino, (0..9000).map(|block| 2 * block));
         let way = path(&trial);
         assert_eq!(way.len(), 3, "{way:?}");
@@ -159,7 +159,7 @@ fn every_field_of_every_node_on_the_path() {
                 );
             }
         }
-        // None of this is left.
+        // All of this is undone.
         [0, 1, 3, 2, 4].into_iter().for_each(|which| trial.edits(which).unwrap());
     }
 }
@@ -189,7 +189,7 @@ fn check_head(trial: &mut Trial<'_>, block: Option<u64>, is_leaf: bool) {
     }
 }
 
-/// Damage to the entry that leads on, or is the target's.
+/// Damage to the entry that leads on, or to the target's.
 fn check_order(trial: &mut Trial<'_>, block: Option<u64>, position: usize, is_leaf: bool) {
     use CorruptKind::{
         ExtentDepth, ExtentEmpty, ExtentMagic, ExtentOrder, ExtentPhysical, ExtentRange, SystemZone,
@@ -228,7 +228,7 @@ fn check_order(trial: &mut Trial<'_>, block: Option<u64>, position: usize, is_le
     try_child(&data, &[ExtentMagic], "a child that is no node");
 }
 
-/// A key that is not that of its child: what the kernel refuses as well.
+/// A key that differs from its child's, which the kernel refuses too.
 #[test]
 fn an_entry_names_where_its_child_begins() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
@@ -261,7 +261,7 @@ fn data_that_is_a_node_and_a_count_that_is_too_small() {
             |trial| trial.assert_refused(1..5, &[edit::CYCLE], "an extent that is a node of its own path"),
         );
     }
-    // An empty leaf fits everywhere.
+    // An empty leaf fits anywhere.
     let (index, position, _) = way[1];
     let leaf = (way[2].0.unwrap() as u32).to_le_bytes();
     trial.damaged(
@@ -287,7 +287,7 @@ fn pointers_that_lead_nowhere_or_back() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
     let made = make("ext2", 16 << 20, &["-b", "1024", "-O", "large_file"]);
     let state = made.open();
-    // Behind the 268 blocks of single indirection: two levels; another branch beside them.
+    // After the 268 blocks of direct and single indirect pointers: two levels; another branch next to them.
     let mut trial =
         Trial::new(&state, made.ino, [0, 100, TARGET - 300, TARGET - 1, TARGET, 70_000].into_iter());
     let pointer = |bytes: &[u8], at: u32| {
@@ -323,7 +323,7 @@ fn pointers_that_lead_nowhere_or_back() {
     assert!(PointerBlock::root(&trial.draft.disk.i_block).runs((0, 15)).next().is_none());
 }
 
-/// Whatever bytes stand in the nodes, an edit ends, and either succeeds or changes nothing.
+/// With arbitrary bytes in the nodes, an edit ends, and either succeeds or changes nothing.
 #[test]
 fn any_bytes_in_any_node() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
@@ -364,7 +364,7 @@ fn any_bytes_in_any_node() {
     }
 }
 
-/// Those who only look are told too: what they are told of is read, or given back.
+/// Look-ups fail too: their callers read or free the blocks.
 #[test]
 fn a_look_at_a_map_says_where_it_cannot_lie() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
@@ -381,7 +381,7 @@ fn a_look_at_a_map_says_where_it_cannot_lie() {
     let walked = edit::walk(&trial.sheet, &trial.draft, &mut |_| Ok(()));
     assert_eq!(kind(walked.unwrap_err()), CorruptKind::SystemZone);
 
-    // A block of a cluster lies where it lies in its file.
+    // A block has the same place in its cluster as in its file.
     let made = make("ext4", 16 << 20, &["-b", "1024", "-O", "bigalloc,^has_journal", "-C", "8192"]);
     let state = made.open();
     let trial = Trial::new(&state, made.ino, std::iter::empty());

@@ -1,4 +1,4 @@
-//! What an edit of a large map costs.
+//! The cost of an edit of a large map.
 
 use super::sheet::{Pool, Sheet, make};
 use crate::inode::draft::Draft;
@@ -16,7 +16,7 @@ fn an_edit_among_a_million_extents_touches_its_path_only() {
     let mut draft = Draft::load(&sheet, made.ino).unwrap();
     edit::start(&mut draft).unwrap();
     let mut pool = Pool::new(&state);
-    // Where the data is does not matter here, as long as nothing lies beside its neighbour.
+    // The location of the data does not matter here, as long as no two extents are contiguous.
     let spots: Vec<u64> = pool.free.iter().copied().take(30_000).collect();
     pool.free.retain(|block| *block > spots[29_999]);
     let data = |block: u32| Pblk(spots[block as usize * 7 % spots.len()]);
@@ -26,7 +26,7 @@ fn an_edit_among_a_million_extents_touches_its_path_only() {
         edit::insert(&mut sheet, &mut pool, &mut draft, extent(2 * block)).unwrap();
     }
     assert_eq!(draft.disk.i_block[6], 3, "levels");
-    // Appending leaves full nodes: 84 extents in each.
+    // Appending leaves full nodes of 84 extents each.
     assert!(sheet.changed.len() < 1_000_000 / 84 * 84 / 82, "{} nodes", sheet.changed.len());
     let (mut rng, mut splits) = (Rng::new(1), [0; 5]);
     for round in 0..3000 {

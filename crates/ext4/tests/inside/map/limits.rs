@@ -1,4 +1,4 @@
-//! Where maps and counts end.
+//! The limits of maps and counts.
 
 use super::sheet::{Pool, Sheet, make};
 use crate::ground::error::{Error, Limit};
@@ -13,7 +13,7 @@ use uext4_testkit::{Need, needs};
 /// Entries of a node in a block of 1 KiB.
 const FULL: u32 = 84;
 
-/// A way of full nodes through a tree that is as deep as one can be. What lies beside it is never looked at.
+/// A path of full nodes through a tree of maximal depth. Everything beside the path is never read.
 #[test]
 fn a_tree_has_five_levels_at_most() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
@@ -55,7 +55,7 @@ fn a_tree_has_five_levels_at_most() {
     let full = edit::insert(&mut sheet, &mut pool, &mut draft, extent(FULL - 1));
     assert!(matches!(full, Err(Error::Limit(Limit::Map))), "{full:?}");
     assert!(before == (sheet.changed.clone(), pool.free.clone(), draft.disk.clone()));
-    // What takes no entry more fits.
+    // Edits that need no more entries still fit.
     draft.disk.blocks_raw = 100;
     edit::convert(&mut sheet, &mut pool, &mut draft, 0..1, true).unwrap();
     assert!(edit::leaf(&sheet, &draft, Lblk(0)).unwrap().find(Lblk(0)).unwrap().unwritten);
@@ -81,7 +81,7 @@ fn clusters_are_counted_as_far_as_numbers_go() {
         draft.disk.blocks_raw = most - 8;
         let more = draft.count(&state, 1);
         if most == 1 << 48 {
-            // From here on in blocks.
+            // From here on in units of blocks.
             more.unwrap();
             assert!(draft.disk.flags.contains(InodeFlags::HUGE_FILE));
             assert_eq!((draft.disk.blocks_raw, draft.disk.sectors(&state.superblock)), (most / 8, most));
@@ -96,7 +96,7 @@ fn clusters_are_counted_as_far_as_numbers_go() {
     }
 }
 
-/// What is mapped elsewhere in the file afterwards is not told to be free.
+/// Blocks that move within the file are not reported as free.
 #[test]
 fn blocks_that_move_within_a_file_stay_its_own() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
@@ -116,7 +116,7 @@ fn blocks_that_move_within_a_file_stay_its_own() {
         };
         edit::insert(&mut sheet, &mut pool, &mut draft, extent(10, 20, 40)).unwrap();
         for (new, gone) in [
-            // The same blocks again; moved by one; from behind over the front; elsewhere.
+            // The same blocks again; moved by one; from the back over the front; elsewhere.
             (extent(10, 20, 40), vec![]),
             (extent(10, 20, 41), vec![extent(10, 1, 40)]),
             (extent(10, 20, 38), vec![extent(27, 3, 58)]),
@@ -145,7 +145,7 @@ fn blocks_that_move_within_a_file_stay_its_own() {
     }
 }
 
-/// An extent is as long as its length can say, and an unwritten one a block shorter.
+/// An extent is limited by its length field, and an unwritten one is a block shorter.
 #[test]
 fn extents_grow_together_as_far_as_one_can_be_long() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
@@ -171,7 +171,7 @@ fn extents_grow_together_as_far_as_one_can_be_long() {
         assert_eq!(lengths(&sheet, &draft), [most]);
         edit::insert(&mut sheet, &mut pool, &mut draft, extent(most, 1)).unwrap();
         assert_eq!(lengths(&sheet, &draft), [most, 1]);
-        // There and back. What is longer than an unwritten one can be becomes two.
+        // There and back. An extent too long to be unwritten becomes two.
         edit::convert(&mut sheet, &mut pool, &mut draft, 0..most, !unwritten).unwrap();
         let there = if unwritten { [most, 1].to_vec() } else { [32_767, 1, 1].to_vec() };
         assert_eq!(lengths(&sheet, &draft), there);
@@ -180,7 +180,7 @@ fn extents_grow_together_as_far_as_one_can_be_long() {
     }
 }
 
-/// What was a node is told to be none any more, unless it is one again: an edit that needs nodes takes those that it
+/// Former nodes are reported as freed, unless they are reused: an edit that needs nodes first takes those that it
 /// frees.
 #[test]
 fn nodes_that_go_are_told_and_used_again() {
@@ -214,7 +214,7 @@ fn nodes_that_go_are_told_and_used_again() {
         let (before, free) = (nodes(&sheet, &draft), pool.free.len());
         if kind == "ext4" {
             assert_eq!(before.len(), 4);
-            // From the middle of the first extent of a full leaf over all of the next: the first is divided.
+            // From the middle of the first extent of a full leaf over all of the next leaf: the first extent is split.
             let new = Extent { physical: Pblk(data + 3000), ..extent(4 * FULL - 3, 4 * FULL + 3) };
             pool.allowed = 0;
             edit::insert(&mut sheet, &mut pool, &mut draft, extent(4 * FULL - 1, 1)).unwrap();
@@ -231,7 +231,7 @@ fn nodes_that_go_are_told_and_used_again() {
     }
 }
 
-/// What fits the inode again lies in it again, and the generation of a tree stays.
+/// A map that fits into the inode moves back there, and the generation of a tree stays.
 #[test]
 fn a_tree_goes_back_into_the_inode() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));

@@ -53,7 +53,7 @@ impl Trial<'_> {
         self.model.range(range.clone()).map(|(block, found)| (*block, *found)).collect()
     }
 
-    /// Blocks for a logical block, up to `length` in a row, and whether they are new ones.
+    /// Up to `length` consecutive blocks for a logical block, and whether they are new.
     fn blocks(&mut self, logical: u32, length: u32) -> Option<(u64, u32, bool)> {
         let size = self.pool.cluster as u32;
         let inside = logical % size;
@@ -69,7 +69,7 @@ impl Trial<'_> {
         Some((first + u64::from(inside), length, true))
     }
 
-    /// Returns the clusters of data that is mapped no more.
+    /// Frees unmapped extents. Returns their clusters.
     fn free(&mut self, unmapped: &[Extent]) {
         let idle = edit::idle_clusters(&self.sheet, &self.draft, unmapped).unwrap();
         for (first, count) in idle {
@@ -157,7 +157,7 @@ impl Trial<'_> {
 
     fn convert(&mut self) {
         let first = self.place();
-        // Mostly from something mapped on, as far as it is mapped.
+        // Usually from a mapped block on, as far as it is mapped.
         let first = self.model.range(first..).next().map_or(first, |found| *found.0);
         let mut end = first + 1;
         let length = self.length();
@@ -180,7 +180,7 @@ impl Trial<'_> {
     }
 
     fn step(&mut self) {
-        // It grows to something, then it stays about as large.
+        // It grows to a certain size, then stays about as large.
         let grows = self.model.len() < 6000;
         match self.rng.below(100) {
             0..45 if grows => self.map(false),
@@ -191,7 +191,7 @@ impl Trial<'_> {
         }
     }
 
-    /// The editor's own look-ups tell what the model says.
+    /// Compares the editor's own look-ups with the model.
     fn check_own(&mut self) {
         let (mut all, mut nodes) = (Model::new(), 0_i64);
         edit::walk(&self.sheet, &self.draft, &mut |part| {
@@ -227,7 +227,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Writes everything home and reads it as any file is read.
+    /// Writes everything home and compares a normal read.
     fn check_home(&mut self, made: &Made) {
         let block_size = u64::from(self.sheet.state.cache.block_size());
         let end = self.model.last_key_value().map_or(0, |(block, _)| u64::from(*block) + 1);
@@ -273,7 +273,7 @@ fn try_volume(kind: &'static str, args: &[&str], seed: u64) {
         }
     }
     made.assert_clean();
-    // Everything goes: nothing is left but an empty root.
+    // Remove everything: only an empty root is left.
     let unmapped = edit::remove(&mut trial.sheet, &mut trial.pool, &mut trial.draft, 0..u32::MAX).unwrap();
     assert!(flat(&unmapped) == trial.model);
     trial.model.clear();
@@ -335,7 +335,7 @@ fn pointers_of_larger_blocks() {
     try_volume("ext2", &["-b", "4096", "-O", "large_file"], 10);
 }
 
-/// Blocks of a run in turn written and unwritten, in any order: none of them becomes one with another.
+/// Alternately written and unwritten blocks of a run, in any order: no two extents merge.
 #[test]
 fn a_tree_of_four_levels_grows_and_goes() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
@@ -365,7 +365,7 @@ fn a_tree_of_four_levels_grows_and_goes() {
     trial.check_own();
     trial.check_home(&made);
     made.assert_clean();
-    // From behind, as a file is cut, and then from the front.
+    // From the back, as in a truncation, and then from the front.
     let mut end = 40_000;
     while trial.model.len() > 500 {
         let range = if end % 2_000 == 0 { end - 1_000..u32::MAX } else { 0..40_000 - end };

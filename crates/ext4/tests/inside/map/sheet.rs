@@ -1,5 +1,5 @@
-//! A volume under edit, in memory: what was changed lies over it until it is stored, and free blocks come from a pool
-//! that is written into the bitmaps then.
+//! A volume under edit, in memory: changes are layered over it until they are stored, and free blocks come from a pool
+//! that is then written to the bitmaps.
 
 use crate::alloc::Space;
 use crate::device::{BufferPool, Device, WriteDurability};
@@ -26,10 +26,10 @@ pub struct Made {
     pub ino: Ino,
 }
 
-/// Makes a volume whose bitmaps were all written once.
+/// Makes a volume whose bitmaps have all been written.
 pub fn make(kind: &'static str, size: u64, args: &[&str]) -> Made {
     let volume = VolumeBuilder::new(size).kind(kind).args(args.iter().copied()).build();
-    // Whatever was in use once has a bitmap.
+    // Using every group once initializes its bitmaps.
     let block: u64 = superblock_field(volume.path(), "Block size").parse().unwrap();
     let most = size / block * 13 / 16;
     let fill = format!("write /dev/null f\nwrite /dev/null big\nfallocate big 0 {most}\nrm big\n");
@@ -51,7 +51,7 @@ pub fn make(kind: &'static str, size: u64, args: &[&str]) -> Made {
 }
 
 impl Made {
-    /// The volume as it is now, with nothing cached.
+    /// The current volume, with nothing cached.
     pub fn open(&self) -> Ext4State {
         let device: Arc<dyn Device> = self.device.clone();
         let superblock = read_superblock(&*device).unwrap();
@@ -90,11 +90,11 @@ impl Made {
     }
 }
 
-/// The blocks of a volume, with what was changed over them.
+/// The blocks of a volume, with changes layered over them.
 pub struct Sheet<'v> {
     pub state: &'v Ext4State,
     pub changed: BTreeMap<u64, Vec<u8>>,
-    /// Blocks that were looked at or changed since somebody emptied this, and how often.
+    /// How often each block was read or changed since the last reset.
     pub touched: RefCell<BTreeSet<u64>>,
     pub calls: Cell<usize>,
     /// Changes of any kind so far.
@@ -173,7 +173,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// What the bitmaps of a volume say.
+    /// The pool from the bitmaps of a volume.
     pub fn new(state: &Ext4State) -> Pool {
         let geometry = &state.superblock.geometry;
         let cluster = u64::from(geometry.cluster_blocks());
@@ -192,7 +192,7 @@ impl Pool {
         Pool { managed: free.clone(), free, cluster, cursor: 0, allowed: usize::MAX }
     }
 
-    /// Takes up to `count` clusters in a row for data, somewhere.
+    /// Takes up to `count` consecutive clusters for data, somewhere.
     pub fn run(&mut self, from: u64, count: u64) -> Option<(u64, u64)> {
         let first = self.free.range(from..).chain(&self.free).next().copied()?;
         let mut length = 0;
@@ -288,7 +288,7 @@ impl Space for Pool {
     }
 }
 
-/// Writes everything onto the volume, the inode too.
+/// Writes everything to the volume, including the inode.
 pub fn store(made: &Made, sheet: &mut Sheet<'_>, pool: &Pool, draft: &mut Draft) {
     pool.store(sheet);
     let (block, _) = crate::inode::draft::place_of(sheet.state, draft.ino).unwrap();
