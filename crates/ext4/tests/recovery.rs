@@ -1,4 +1,4 @@
-//! Journals that are not empty: what e2fsck makes of them, we make of them, in memory and on the device.
+//! Journals that are not empty: our recovery, in memory and on the device, equals e2fsck's.
 
 use crate::common;
 
@@ -50,8 +50,7 @@ fn open(device: Arc<dyn Device>, options: VolumeOptions) -> Result<Volume, Error
     Volume::open_device(device, options)
 }
 
-/// Opens `image` read-only: nothing is written, and the device that the volume reads from equals what e2fsck makes of
-/// it.
+/// Opens `image` read-only: nothing is written, and the device that the volume reads from equals the result of e2fsck.
 #[track_caller]
 fn overlay_equals_e2fsck(image: &Image) -> Volume {
     let device = image.device();
@@ -65,7 +64,7 @@ fn overlay_equals_e2fsck(image: &Image) -> Volume {
     volume
 }
 
-/// The same for an open for writing, which changes the device. Returns what is on it.
+/// The same for an open for writing, which changes the device. Returns its contents.
 #[track_caller]
 fn replay_equals_e2fsck(image: &Image) -> Image {
     let device = image.device();
@@ -89,7 +88,7 @@ fn log_state(image: &Image, journal: u64) -> Vec<u8> {
     image.bytes[start + 24..start + 32].to_vec()
 }
 
-/// Free blocks that no journal covers, at the end of the volume.
+/// Free blocks outside every journal, at the end of the volume.
 fn free(image: &Image, n: u64) -> u64 {
     (image.bytes.len() / block_size(image)) as u64 - 40 + n
 }
@@ -141,7 +140,7 @@ fn logs_wrap_around_and_so_do_sequence_numbers() {
     for checksums in ALL {
         for sequence in [u32::MAX, u32::MAX - 1, u32::MAX - 2, 0] {
             let mut image = base(1024);
-            // Five blocks before the end of the log, so that every kind of block comes behind it.
+            // Five blocks before the end of the log, so that every kind of block comes after the wrap.
             let kind = LogKind { start: 0, sequence, ..LogKind::new(checksums) };
             three(&mut Log::begin(&mut image, kind));
             let log = overlay_equals_e2fsck(&image).info().recovery.log.unwrap();
@@ -176,7 +175,7 @@ fn flip(log: &mut Log<'_>, log_block: u32, byte: usize) {
     log.block(log_block)[byte] ^= 0x40;
 }
 
-/// What a reader sees of a damaged log, and that writing is refused without a write.
+/// A reader's view of a damaged log, and a refusal to write without any write.
 #[track_caller]
 fn damaged(image: &Image, transactions: u32, kind: CorruptKind) -> Volume {
     let device = image.device();
@@ -218,7 +217,7 @@ fn a_bad_commit_at_the_end_of_asynchronous_commits_is_an_interruption() {
         let report = overlay_equals_e2fsck(&image).info().recovery.log.unwrap();
         assert_eq!((report.transactions, report.ended), (2, LogEnd::Interrupted), "{checksums:?}");
         replay_equals_e2fsck(&image);
-        // The same with a commit behind it.
+        // The same with a commit after it.
         let mut image = base(1024);
         let mut log = Log::begin(&mut image, LogKind { async_commit: true, ..LogKind::new(checksums) });
         let place = three(&mut log)[1].commit;
@@ -234,11 +233,11 @@ fn a_bad_data_block_takes_its_transaction_away() {
         for bad in 0..3 {
             let mut image = base(1024);
             let mut log = Log::begin(&mut image, LogKind::new(checksums));
-            // The second copy of the transaction: in the first one revoked by nobody.
+            // The second copy of the transaction: no later revoke covers the one in the first.
             let place = three(&mut log)[bad].data[1];
             flip(&mut log, place, 100);
             if bad == 1 {
-                // Block 3 of the second transaction is revoked by the third: nobody looks at the copy.
+                // Block 3 of the second transaction is revoked by the third, so the copy is never read.
                 overlay_equals_e2fsck(&image);
                 replay_equals_e2fsck(&image);
                 continue;
@@ -293,7 +292,7 @@ fn a_bad_descriptor_or_revoke_block_is_damage_only_if_it_was_committed() {
     needs!(tools()[0], tools()[1], tools()[2]);
     for checksums in [LogChecksums::V2, LogChecksums::V3] {
         for bad in 0..4 {
-            // Without a commit block, behind the last good transaction: left-overs, or torn.
+            // Without a commit block, after the last good transaction: leftovers, or torn.
             let mut image = base(1024);
             let mut log = Log::begin(&mut image, LogKind::new(checksums));
             let written = three(&mut log);
@@ -312,7 +311,7 @@ fn a_bad_descriptor_or_revoke_block_is_damage_only_if_it_was_committed() {
         flip(&mut log, torn.descriptors[0], 600);
         let report = overlay_equals_e2fsck(&image).info().recovery.log.unwrap();
         assert_eq!((report.transactions, report.ended), (3, LogEnd::Complete));
-        // With a commit block that is older than the last good commit: another life of the log.
+        // With a commit block that is older than the last good commit: from an earlier use of the log.
         let mut image = base(1024);
         let mut log = Log::begin(&mut image, LogKind::new(checksums));
         three(&mut log);
@@ -438,7 +437,7 @@ fn errors_that_the_journal_recorded_are_not_lost() {
     }
 }
 
-/// An old superblock in the log must not undo what was written to the new one around the journal.
+/// An old superblock in the log must not undo fields written to the current one past the journal.
 #[test]
 fn an_older_superblock_in_the_log_keeps_errors_and_flag() {
     needs!(tools()[0], tools()[1]);
@@ -473,8 +472,7 @@ fn an_older_superblock_in_the_log_keeps_errors_and_flag() {
 #[test]
 fn refusals_to_write_come_before_the_first_write() {
     needs!(tools()[0], tools()[1]);
-    // The superblock that counts is the one in the log: it has an orphan that
-    // cannot be one.
+    // The superblock that counts is the one in the log: it names an impossible orphan.
     let mut image = base(1024);
     let mut other = image.clone();
     other.patch_superblock(|superblock| superblock[0xe8] = 7);
@@ -488,7 +486,7 @@ fn refusals_to_write_come_before_the_first_write() {
     assert_unchanged(&image, &*device);
     assert_eq!(open_ro(device).superblock().last_orphan, 7);
 
-    // Or a feature that nobody knows: then not even reading is right.
+    // Or an unknown feature: then even reading is refused.
     let mut image = base(1024);
     let mut other = image.clone();
     other.patch_superblock(|superblock| superblock[0x63] |= 0x40);
@@ -525,7 +523,7 @@ fn refusals_to_write_come_before_the_first_write() {
     }
 }
 
-/// A head, a range of the root directory's inode (it does not matter which), and a tail.
+/// A head, a range of the root directory's inode (which one does not matter), and a tail.
 fn fast_commit(sequence: u32, valid: bool) -> Vec<u8> {
     let mut bytes = vec![9, 0, 8, 0, 0, 0, 0, 0];
     bytes.extend(sequence.to_le_bytes());
@@ -555,7 +553,7 @@ fn fast_commits_count_if_they_are_complete_and_of_this_log() {
         let recovery = volume.info().recovery;
         let found = recovery.log.clone().unwrap().fast_commits.unwrap();
         assert_eq!(found.records, if pending { 3 } else { 0 }, "{sequence} {valid}");
-        // What the record says cannot be done: the number is that of no file.
+        // The record cannot be applied: no file has that number.
         assert_eq!(recovery.fast_commits_refused.is_some(), pending, "{recovery:?}");
         drop(volume);
         match open(device.clone(), VolumeOptions::read_write()) {

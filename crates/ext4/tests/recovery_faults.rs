@@ -1,4 +1,4 @@
-//! Recovery that is interrupted, and journals that were made to harm.
+//! Interrupted recovery, and hostile journals.
 
 use crate::common;
 
@@ -31,7 +31,7 @@ fn free(image: &Image, n: u64) -> u64 {
     (image.bytes.len() / BLOCK) as u64 - 40 + n
 }
 
-/// A few transactions with a superblock, revokes and an error of the journal among them.
+/// A few transactions that include a superblock, revokes and an error of the journal.
 fn dirty(checksums: LogChecksums) -> Image {
     let mut image = base();
     let superblock = image.bytes[BLOCK..2 * BLOCK].to_vec();
@@ -51,7 +51,7 @@ fn writable(device: Arc<dyn Device>) -> Result<Volume, Error> {
     Volume::open_device(device, VolumeOptions::read_write())
 }
 
-/// A failed write or flush at any point, and what a crash leaves there: the next open makes the same of it.
+/// Fails every write and flush in turn, and crashes there: the next open gets the same result.
 #[test]
 fn a_recovery_that_fails_anywhere_is_done_again_with_the_same_result() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -73,7 +73,7 @@ fn a_recovery_that_fails_anywhere_is_done_again_with_the_same_result() {
         failures += 1;
         let error = opened.map(drop).expect_err("no failure is swallowed");
         assert_eq!(error.errno(), 5, "{error}");
-        // Whoever looks at it in between sees the recovered state, without a write.
+        // A read-only open in between sees the recovered state, without a write.
         let between = Image::of(&*below);
         let seen = open_ro(below.clone());
         for n in [0, 3, 4, 7] {
@@ -87,17 +87,17 @@ fn a_recovery_that_fails_anywhere_is_done_again_with_the_same_result() {
         drop(writable(below.clone()).unwrap());
         assert_same_bytes(&done.bytes, &Image::of(&*below).bytes);
     }
-    // Home blocks, flush, log, flush, superblock, flush, log, flush at the least.
+    // At least home blocks, flush, log, flush, superblock, flush, log, flush.
     assert!(failures >= 8, "only {failures} changes");
 }
 
-/// The order of writes and flushes: the flag and the log go only after what they promise is durable.
+/// The order of writes and flushes: flag and log are cleared only after their replacement is durable.
 #[test]
 fn nothing_is_given_up_before_its_replacement_is_durable() {
     needs!(Need::Tool("mke2fs"));
     let image = dirty(LogChecksums::V3);
     let journal = places(&base())[0];
-    // The first flush makes durable what others wrote before.
+    // The first flush makes earlier writes durable.
     for (nth, flush) in (1..).zip(["image", "home blocks", "log", "superblock", "errno"]) {
         let below = image.device();
         let faulty = FaultDevice::new(below.clone());
@@ -120,7 +120,7 @@ fn nothing_is_given_up_before_its_replacement_is_durable() {
     }
 }
 
-/// What the journal has recorded goes into a superblock of two sectors, of which a power cut may leave one.
+/// The journal's recorded error goes into a superblock of two sectors, of which a power cut may write only one.
 #[test]
 fn a_power_cut_while_an_error_is_taken_over_leaves_a_volume() {
     needs!(Need::Tool("mke2fs"));
@@ -181,7 +181,7 @@ impl Bench {
         self.put(changed);
         typed(Volume::open_device(self.device.clone(), VolumeOptions::read_only()));
         assert_unchanged(changed, &*self.device);
-        // Back to what it was.
+        // Restore it.
         let mut buffer = common::aligned(4096);
         for (index, (part, own)) in changed.bytes.chunks(4096).zip(self.image.bytes.chunks(4096)).enumerate()
         {
@@ -209,7 +209,7 @@ fn typed(opened: Result<Volume, Error>) {
     }
 }
 
-/// Brings all checksums of the log up to date, so that a change is taken seriously.
+/// Updates all checksums of the log, so that a change is not just a checksum error.
 fn repair(log: &mut Log<'_>, written: &[Written]) {
     let format: LogFormat = log.format;
     for transaction in written {
@@ -220,7 +220,7 @@ fn repair(log: &mut Log<'_>, written: &[Written]) {
     }
 }
 
-/// Seeded changes of every structure of the log, checksums repaired: values or typed errors, in bounded time.
+/// Seeded changes of every structure of the log, with checksums repaired: a result or a typed error, in bounded time.
 #[test]
 fn mutated_journals_are_answered_with_values_or_typed_errors() {
     needs!(Need::Tool("mke2fs"));

@@ -1,4 +1,4 @@
-//! Journals that the kernel left behind: the image as it is while mounted, after synced work.
+//! Journals left by the kernel: the image while it is mounted, after synced work.
 
 use crate::common;
 
@@ -11,7 +11,7 @@ use std::path::Path;
 use uext4::{RecoveryState, Volume, VolumeOptions};
 use uext4_testkit::{KernelMount, LoopOptions, Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
-/// Work whose results are synced, so that all of it is in the journal or at home.
+/// Work that is synced at the end, so that all of it is in the journal or at home.
 fn work(root: &Path, seed: u64) {
     let mut rng = Rng::new(seed);
     let sync_dir = |dir: &Path| File::open(dir).unwrap().sync_all().unwrap();
@@ -33,20 +33,20 @@ fn work(root: &Path, seed: u64) {
         }
         sync_dir(&dir);
         if round % 3 == 2 {
-            // Blocks of directories are freed and used again: revokes.
+            // Directory blocks are freed and reused: revokes.
             std::fs::remove_dir_all(root.join(format!("d{}", round - 2))).unwrap();
         }
     }
-    // Everything reaches the log, and nothing has to reach its home.
+    // Everything reaches the log, and nothing must be written home.
     oracle::sync(root);
 }
 
-/// The image after `work`, as a crash would leave it, with the names of what was there.
+/// The image after `work`, as a crash would leave it, with the manifest of its tree.
 fn crash(args: &[&str], options: &str, seed: u64) -> Image {
     let volume = VolumeBuilder::new(32 << 20).args(args).build();
     let mounted = KernelMount::image(volume.path(), LoopOptions::default(), options);
     work(mounted.path(), seed);
-    // The backing file has what the loop device was told to write, and only that.
+    // The backing file contains exactly what was written to the loop device.
     let image = Image::load(volume.path());
     mounted.unmount();
     image
@@ -83,7 +83,7 @@ fn root_journals_of_the_kernel_replay_as_e2fsck_does() {
         assert_unchanged(&image, &*device);
 
         match Volume::open_device(device.clone(), VolumeOptions::read_write()) {
-            // A volume whose default is journaled data is not written; this one only was mounted so.
+            // A volume with data journaling by default is not written; this one was only mounted that way.
             Ok(volume) => {
                 assert_eq!(volume.info().recovery.state, RecoveryState::Replayed);
                 drop(volume);

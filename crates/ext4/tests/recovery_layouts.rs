@@ -1,5 +1,5 @@
-//! Journals that are not empty on volumes of every layout: what e2fsck makes of them, we make of them, whether debugfs
-//! wrote them or the kernel left them behind.
+//! Journals that are not empty on volumes of every layout: our recovery equals e2fsck's, whether debugfs wrote them or
+//! the kernel left them.
 
 use crate::common;
 
@@ -13,7 +13,7 @@ use std::io::Write as _;
 use std::path::Path;
 use uext4_testkit::{KernelMount, LoopOptions, Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
-/// A layout: what mke2fs is told, and the megabytes of the volume.
+/// A layout: arguments of mke2fs, and the size of the volume in megabytes.
 struct Layout {
     kind: &'static str,
     args: &'static [&'static str],
@@ -51,7 +51,8 @@ fn volume(layout: &Layout) -> uext4_testkit::Volume {
     builder.args(layout.args.iter().copied()).from_dir(source.path()).build()
 }
 
-/// Five transactions by debugfs: several copies of a block, an escaped one, revokes, a revoked block that comes again.
+/// Five transactions by debugfs: several copies of a block, an escaped one, revokes, a revoked block that is written
+/// again.
 fn debugfs_journal(path: &Path, open: &str) -> Image {
     let image = Image::load(path);
     let size = block_size(&image);
@@ -66,7 +67,7 @@ fn debugfs_journal(path: &Path, open: &str) -> Image {
     for request in [
         format!("jw -b {a},{b},{c} {file}"),
         format!("jw -r {b}"),
-        // Right behind its revoke, which does not cover it.
+        // Right after its revoke, which does not cover it.
         format!("jw -b {b},{d} {file}"),
         format!("jw -b {a} {file}"),
         format!("jw -r {c}"),
@@ -95,7 +96,7 @@ fn journals_of_every_layout_replay_as_e2fsck_does() {
     }
 }
 
-/// Names made and removed, every third one synced, so that the log holds blocks of all kinds and revokes.
+/// Names created and removed, with every third one synced, so that the log holds blocks of all kinds and revokes.
 fn work(root: &Path, seed: u64) {
     let mut rng = Rng::new(seed);
     for round in 0..8 {
@@ -124,7 +125,7 @@ fn root_journals_that_the_kernel_left_on_every_layout_replay_as_e2fsck_does() {
         let volume = volume(layout);
         let mounted = KernelMount::image(volume.path(), LoopOptions::default(), "");
         work(mounted.path(), seed);
-        // The backing file has what the loop device was told to write, and only that.
+        // The backing file contains exactly what was written to the loop device.
         let image = Image::load(volume.path());
         mounted.unmount();
         let tree = manifest(&open_ro(image.device()), How::Direct);

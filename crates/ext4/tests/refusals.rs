@@ -1,4 +1,4 @@
-//! What is refused, by its name, and that a refusal changes nothing.
+//! Refusals, each naming its reason, and that a refusal changes nothing.
 
 use crate::common;
 
@@ -19,16 +19,16 @@ const ALLOCATING: [(&str, u64, u64, u64, u64, bool); 11] = [
     ("/mixed", MIXED_WRITTEN, 4096, 4096, 0, false),
     ("/mixed", MIXED_WRITTEN + 512, 512, 512, 0, false),
     ("/mixed", MIXED_ALLOCATED, 8192, 0, 8192, false),
-    // Written blocks in front do not help: the request fails as a whole.
+    // Written blocks before it do not help: the request fails as a whole.
     ("/mixed", 0, MIXED_SIZE, MIXED_ALLOCATED - MIXED_WRITTEN, MIXED_SIZE - MIXED_ALLOCATED, false),
     ("/mixed", MIXED_SIZE - 4096, 8192, 0, 8192, true),
     ("/sparse", 0, 409_600, 0, 204_800, false),
     ("/data", DATA_SIZE - 4096, 8192, 0, 4096, true),
     ("/data", DATA_SIZE, 512, 0, 512, true),
     ("/data", 1 << 40, 4096, 0, 4096, true),
-    // More written pieces than one plan covers stand before the hole.
+    // More written pieces than one plan covers come before the hole.
     ("/holed", 0, FRAG_SIZE, 0, 4096, false),
-    // Inside the last block, but behind the size.
+    // Inside the last block, but past the size.
     ("/tail", 8192, 2048, 0, 0, true),
 ];
 
@@ -47,7 +47,7 @@ fn assert_allocation(result: Result<usize, Error>, wanted: Allocation) {
 
 #[test]
 fn writes_that_need_allocation_say_what_they_need_and_change_nothing() {
-    // Nothing is allocated on a volume that has no journal and was not left cleanly.
+    // A volume without a journal that was not unmounted cleanly allocates nothing.
     let image = not_left_cleanly();
     let device = image.device();
     let volume = open_rw(device.clone());
@@ -57,14 +57,14 @@ fn writes_that_need_allocation_say_what_they_need_and_change_nothing() {
         let bytes = common::patterned(55, 0, case.2 as usize);
         for flags in [WriteFlags::empty(), WriteFlags::DSYNC, WriteFlags::NOWAIT] {
             let refused = file.write_at_with(&bytes, case.1, flags);
-            // A write that extends has to wait, whatever it finds then.
+            // A write that extends has to wait, whatever it finds afterwards.
             if flags == WriteFlags::NOWAIT && case.5 {
                 assert!(matches!(refused, Err(Error::WouldBlock(_))), "{refused:?}");
             } else {
                 assert_allocation(refused, allocation(case));
             }
         }
-        // From memory at any address: the bounced route asks the same question.
+        // From unaligned memory: the bounced route makes the same check.
         let mut odd = vec![0; bytes.len() + 1];
         odd[1..].copy_from_slice(&bytes);
         assert_allocation(file.write_any_at(&odd[1..], case.1, WriteFlags::empty()), allocation(case));
@@ -122,7 +122,7 @@ fn misaligned_requests_name_the_value_and_change_nothing() {
         assert!(errors.iter().all(|error| error.errno() == 22), "EINVAL");
         errors.into_iter().for_each(check);
         if what != Misaligned::Memory {
-            // Buffers of a queue are aligned by themselves.
+            // Buffers of a queue are always aligned.
             let buffer = |queue: &uext4::IoQueue| queue.buffer(length).unwrap();
             check(queue.read(slot, pos, buffer(&queue), 1).unwrap_err());
             check(queue.write(slot, pos, buffer(&queue), WriteFlags::empty(), 1).unwrap_err());
@@ -242,7 +242,7 @@ fn encrypted_files_are_refused_and_the_rest_of_their_volume_works() {
         let flags = volume.symlink_metadata(name).unwrap().flags;
         assert!(flags.contains(uext4::InodeFlags::ENCRYPT), "attributes stay readable");
     }
-    // Sealed data is data.
+    // Data sealed by fs-verity is still readable.
     let sealed = volume.open_file("/verity", read_only()).unwrap();
     assert_eq!(common::read_all(&sealed), &*common::patterned(9, 0, 4096));
     let error = volume.open_file("/verity", read_write()).map(drop).unwrap_err();
@@ -280,7 +280,7 @@ fn reserved_and_deleted_inodes_are_nobodys_files() {
         assert!(refused.is_err(), "inode {ino}");
     }
     assert!(matches!(volume.open_inode(Ino(8), read_write()), Err(Error::NotPermitted("a reserved inode"))));
-    // The journal's blocks are no file data, not even for reading.
+    // The journal's blocks are not file data, not even for reading.
     if let Ok(journal) = volume.open_inode(Ino(8), read_only()) {
         assert_eq!(journal.read_at(&mut aligned(4096), 0).unwrap_err().errno(), 117);
     }
@@ -290,7 +290,7 @@ fn reserved_and_deleted_inodes_are_nobodys_files() {
     let scratch = Scratch::new(image.bytes.len() as u64);
     let path = scratch.file("volume.img");
     image.save(&path);
-    // debugfs leaves the extents of a removed file in its inode: its blocks are anybody's now.
+    // debugfs leaves the extents of a removed file in its inode: its blocks may belong to other files now.
     uext4_testkit::oracle::debugfs_write(&path, "rm /data");
     let volume = open_rw(Image::load(&path).device());
     for options in [read_only(), read_write()] {
@@ -321,7 +321,7 @@ fn assert_system_file(image: &Image, path: &str) {
 #[test]
 fn files_of_the_volume_itself_are_refused_whatever_their_number() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
-    // The real ones: a directory entry that leads to them is all it takes.
+    // The real ones: a directory entry that leads to them is enough.
     let volume = VolumeBuilder::new(16 << 20).args(["-O", "quota,project,orphan_file"]).build();
     let superblock = open_ro(Image::load(volume.path()).device()).superblock().clone();
     let (project, orphans) = (superblock.project_quota_inode, superblock.orphan_file_inode);
@@ -333,7 +333,7 @@ fn files_of_the_volume_itself_are_refused_whatever_their_number() {
     for path in ["/project", "/orphans"] {
         assert_system_file(&image, path);
     }
-    // Planted ones: an odd volume may keep any of them behind any number.
+    // Planted ones: an odd volume may store any of them under any number.
     let plain = sample_with(4096, &["-O", "^has_journal"]);
     let data = open_ro(plain.device()).resolve("/data", true).unwrap().get();
     open_rw(plain.device()).open_file("/data", read_write()).unwrap();
@@ -389,7 +389,7 @@ fn unknown_bits_are_refused_by_name() {
         image.set_bits(INCOMPAT, 1 << 20);
         assert_refused(&image, VolumeOptions::read_only(), &["FEATURE_I20"]);
         assert_refused(&image, VolumeOptions::read_write(), &["FEATURE_I20"]);
-        // Several at a time are all named.
+        // If there are several, all are named.
         image.set_bits(INCOMPAT, 1 << 31 | 0x1);
         assert_refused(&image, VolumeOptions::read_only(), &["FEATURE_I20", "FEATURE_I31", "compression"]);
 

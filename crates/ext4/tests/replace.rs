@@ -1,5 +1,5 @@
-//! A file replaced as a whole: what the new one takes from the old, what stays, and what is refused. Power cuts in it
-//! are shown by copies (`crates/transfer/tests/import.rs`) and by the named scenarios.
+//! A file replaced as a whole: what the new one copies from the old, what stays, and refusals. For power cuts see the
+//! copies (`crates/transfer/tests/import.rs`) and the named scenarios.
 
 use crate::common;
 
@@ -24,14 +24,14 @@ fn clean(device: &dyn Device, scratch: &Scratch) {
     oracle::e2fsck_clean(&path);
 }
 
-/// An image after these requests of debugfs.
+/// An image after these debugfs requests.
 fn changed(image: &Image, scratch: &Scratch, requests: &[&str]) -> Image {
     let path = scratch.file("volume.img");
     image.save(&path);
     for request in requests {
         oracle::debugfs_write(&path, request);
     }
-    // Counts are not debugfs's business.
+    // debugfs does not update counts.
     assert!(oracle::e2fsck(&path, &["-fy"]).status < 2);
     Image::load(&path)
 }
@@ -61,7 +61,7 @@ fn the_name_leads_to_the_old_file_until_the_new_one_is_finished() {
         let old = volume.open_file("/data", read_only()).unwrap();
         let was = read_all(&old);
         let bytes = patterned(77, 0, 50_001);
-        // Dropped: nothing happened.
+        // Dropped: nothing changed.
         let new = volume.replace_file("/data", OpenOptions::new()).unwrap();
         new.file().write_any_at(&bytes, 0, WriteFlags::empty()).unwrap();
         assert_eq!(new.file().metadata().links, 0);
@@ -84,7 +84,7 @@ fn the_name_leads_to_the_old_file_until_the_new_one_is_finished() {
             clean(&*again, &scratch);
         }
         drop((old, file));
-        // One that is not there is made; an empty one is as good.
+        // A missing file is created; an empty one is fine.
         let made = replace(&volume, "/made", &[]).unwrap().metadata();
         assert_eq!((made.mode, made.uid, made.gid, made.size), (0o600, 7, 8, 0));
         volume.remove_file("/made").unwrap();
@@ -143,7 +143,7 @@ fn other_names_keep_the_old_file_and_links_are_followed() {
     assert_eq!(volume.symlink_metadata("/way").unwrap().kind, uext4::FileKind::Symlink);
     common::assert_same_bytes(&was, &volume.read("/data").unwrap());
     assert_eq!(volume.metadata("/data").unwrap().links, 1);
-    // Whoever takes the name meanwhile is replaced, or the name is made.
+    // Whatever has the name by then is replaced, or the name is created.
     let new = volume.replace_file("/data", OpenOptions::new()).unwrap();
     volume.remove_file("/data").unwrap();
     new.finish().unwrap();
@@ -174,7 +174,7 @@ fn what_must_not_change_is_not_replaced() {
     clean(&*device, &scratch);
 }
 
-/// A number is given out again, and who opens by number and generation is told.
+/// A number is reused, and an open by number and generation reports that.
 #[test]
 fn a_number_with_another_generation_is_stale() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));

@@ -1,5 +1,5 @@
-//! The flush before the first promise: whoever made an image may not have synced it, and a durable write is lost with
-//! the file system around it.
+//! The flush before the first promise: an image may have been made without a sync, and a durable write is lost with the
+//! file system around it.
 
 use crate::common;
 
@@ -11,7 +11,7 @@ use uext4::device::{Device, Op};
 use uext4::{Error, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 
-/// (volatile cache, FUA): none of them tells whether what others wrote is durable.
+/// (volatile cache, FUA): none of them guarantees that earlier writes by others are durable.
 const DEVICES: [(bool, bool); 4] = [(true, true), (true, false), (false, true), (false, false)];
 
 fn device(volatile_cache: bool, fua: bool) -> Arc<dyn Device> {
@@ -23,7 +23,7 @@ fn what_others_wrote_is_durable_before_anything_is_promised() {
     for (volatile_cache, fua) in DEVICES {
         let counting = Arc::new(CountingDevice::new(device(volatile_cache, fua)));
         let counters = counting.counters();
-        // Masks hide abilities; they do not make others' writes durable.
+        // Masks hide capabilities; they do not make writes by others durable.
         let mask = Mask { no_nowait: true, ..Mask::default() };
         let volume = open_rw(Arc::new(MaskDevice::new(counting, mask)));
         let opened = counters.take();

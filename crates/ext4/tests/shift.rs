@@ -1,5 +1,5 @@
-//! Ranges that are taken out of fragmented files and put in, on volumes with hardly a block left: all of it is done, or
-//! nothing.
+//! Ranges collapsed and inserted in fragmented files, on volumes with hardly a free block: either entirely or not at
+//! all.
 
 use crate::common;
 
@@ -12,7 +12,7 @@ const BLOCK: u64 = 1024;
 /// Extents of the file: several full leaves of its map.
 const EXTENTS: u64 = 700;
 
-/// A file of which two of three blocks are written, and what it holds.
+/// A file with two of every three blocks written, and its contents.
 fn fragmented(volume: &Volume) -> (File, Vec<u8>) {
     let file = volume.open_file("/data", read_write()).unwrap();
     file.set_len(0).unwrap();
@@ -24,7 +24,7 @@ fn fragmented(volume: &Volume) -> (File, Vec<u8>) {
     (file, bytes)
 }
 
-/// Takes all blocks of a volume but so many.
+/// Takes all blocks of a volume except this many.
 fn fill(volume: &Volume, spare: u64) {
     let filler = volume.open_file("/tail", read_write()).unwrap();
     filler.set_len(0).unwrap();
@@ -36,7 +36,7 @@ fn fill(volume: &Volume, spare: u64) {
             Err(error) => panic!("{error}"),
         }
     }
-    // The first one makes it longer, the second one frees what is behind its end.
+    // The first one extends it, the second one frees the blocks past its end.
     filler.set_len(end - spare * BLOCK).unwrap();
     filler.set_len(end - spare * BLOCK).unwrap();
     filler.sync_all().unwrap();
@@ -55,10 +55,10 @@ fn a_full_volume_moves_all_or_nothing() {
             let volume = open_to_the_last(device.clone());
             let (file, mut bytes) = fragmented(&volume);
             fill(&volume, spare);
-            // In the middle of an extent, and in front of another one.
+            // In the middle of an extent, and right before another one.
             let (start, length) = (7 * BLOCK, 401 * BLOCK);
             match (file.fallocate(mode, start, length), mode) {
-                // Only the leaf in which the extent is divided may take a block.
+                // Only the leaf whose extent is split may take a block.
                 (Err(Error::NoSpace), Fallocate::Insert) => refused += 1,
                 (Ok(()), Fallocate::Collapse) => drop(bytes.drain(start as usize..(start + length) as usize)),
                 (Ok(()), _) => {

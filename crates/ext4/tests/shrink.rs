@@ -1,5 +1,5 @@
-//! Files that shrink, grow, lose blocks and get them back, against a model: bytes, sizes, e2fsck, and what is there
-//! after a crash, recovered by us and by e2fsck.
+//! Files that shrink, grow, lose blocks and get them back, against a model: bytes, sizes, e2fsck, and the state after a
+//! crash, recovered by us and by e2fsck.
 
 use crate::common;
 
@@ -16,7 +16,7 @@ use uext4::{Error, Fallocate, File, Limit, State, Volume, WriteFlags};
 use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
-/// Sizes of blocks, and other arguments of mke2fs.
+/// Block sizes, and other arguments of mke2fs.
 const VOLUMES: [(u32, &[&str]); 9] = [
     (4096, &[]),
     (1024, &[]),
@@ -33,7 +33,7 @@ const POINTERS: [(u32, &[&str]); 2] =
     [(1024, &["-O", "^extent,^64bit"]), (4096, &["-O", "^extent,^64bit,^metadata_csum"])];
 
 const PATHS: [&str; 5] = ["/data", "/tail", "/mixed", "/sparse", "/frag"];
-/// Files do not get longer.
+/// Largest size of a file.
 const MOST: u64 = 2 << 20;
 
 fn play(image: &Image, seed: u64) -> Play {
@@ -73,7 +73,7 @@ fn changes_of_every_kind_are_read_back() {
                 play.check();
             }
             if number % 60 == 30 {
-                // As a crash leaves it, wherever the last commit was.
+                // The state after a crash, wherever the last commit was.
                 play.files[0].0.sync_all().unwrap();
                 Image::of(&*play.device).save(&path);
                 assert!(oracle::e2fsck(&path, &["-fy"]).status < 2);
@@ -88,7 +88,7 @@ fn changes_of_every_kind_are_read_back() {
 fn close(volume: Volume, device: &MemoryDevice) {
     let scratch = Scratch::new(64 << 20);
     let path = scratch.file("volume.img");
-    // What a crash before would have left.
+    // The state that a crash before would have left.
     Image::of(device).save(&path);
     assert!(oracle::e2fsck(&path, &["-fy"]).status < 2);
     oracle::e2fsck_clean(&path);
@@ -156,7 +156,7 @@ fn what_cannot_be_is_refused_and_nothing_is_changed() {
     let reading = volume.open_file("/data", read_only()).unwrap();
     assert!(matches!(reading.set_len(0), Err(Error::BadMode(_))));
     assert!(matches!(reading.fallocate(Fallocate::Punch, 0, 4096), Err(Error::BadMode(_))));
-    // Nothing behind the last byte, so nothing to do.
+    // There is nothing past the last byte, so nothing to do.
     file.fallocate(Fallocate::Punch, sample::DATA_SIZE, 4096).unwrap();
     drop((file, reading));
     volume.close().unwrap();
@@ -199,7 +199,7 @@ fn a_prepared_file_is_only_overwritten() {
     }
 }
 
-/// Fills a volume with one file, to the last block that a write can get.
+/// Fills a volume with one file, up to the last block available to a write.
 fn fill(volume: &Volume) -> File {
     let file = volume.open_file("/tail", read_write()).unwrap();
     let mut step = 1 << 20;
@@ -211,13 +211,13 @@ fn fill(volume: &Volume) -> File {
             Err(error) => panic!("{error}"),
         }
     }
-    // A write leaves what its conversion might need.
+    // A write leaves room for its conversion.
     let block = u64::from(volume.block_size());
     let mut behind = pos.next_multiple_of(block);
     while file.fallocate(Fallocate::KeepSize, behind, block).is_ok() {
         behind += block;
     }
-    // And what its map might need: another one needs less.
+    // And for its map: another file's needs less.
     let other = volume.open_file("/mixed", read_write()).unwrap();
     let mut behind = 1 << 20;
     while other.fallocate(Fallocate::KeepSize, behind, block).is_ok() {
@@ -237,8 +237,8 @@ fn a_full_volume_refuses_what_needs_a_block_and_loses_nothing() {
         let mixed = volume.open_file("/mixed", read_write()).unwrap();
         let data = volume.open_file("/data", read_write()).unwrap();
         assert!(matches!(mixed.fallocate(Fallocate::Allocate, 64 << 10, 64 << 20), Err(Error::NoSpace)));
-        // What of it is punched divides an extent, and that may take a block.
-        // Without a journal mke2fs puts the file elsewhere, and its extents end elsewhere.
+        // Punching splits an extent, which may take a block. Without a journal mke2fs places the file elsewhere, with
+        // other extents.
         if is_journaled(args) {
             let refused = data.fallocate(Fallocate::Punch, 16_385, 100_000);
             assert!(matches!(refused, Err(Error::NoSpace)), "{block} {args:?}: {refused:?}");
@@ -251,7 +251,7 @@ fn a_full_volume_refuses_what_needs_a_block_and_loses_nothing() {
         }
         assert_same_bytes(&sample::expected("/data"), &read_all(&data));
         assert_same_bytes(&model, &read_all(&file));
-        // To shrink takes none, and what it frees can be had at once: a commit is forced.
+        // Shrinking takes no block, and what it frees is available at once: a commit is forced.
         file.set_len(2 << 20).unwrap();
         data.fallocate(Fallocate::Punch, 16_385, 100_000).unwrap();
         data.fallocate(Fallocate::Insert, 16_384, 16_384).unwrap();
@@ -261,8 +261,8 @@ fn a_full_volume_refuses_what_needs_a_block_and_loses_nothing() {
     }
 }
 
-/// An extending write of which the device refuses the data: what it allocated behind the end is free again, and what
-/// was preallocated there before stays.
+/// The device refuses the data of an extending write: the blocks it allocated past the end are freed again, and earlier
+/// preallocated ones stay.
 #[test]
 fn a_failed_extending_write_gives_its_blocks_back() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -293,8 +293,8 @@ fn a_failed_extending_write_gives_its_blocks_back() {
     }
 }
 
-/// What is cut off or punched is zero on the device too, to the end of its block: whoever lets the file grow again need
-/// not know.
+/// Cut or punched bytes are zeroed on the device too, to the end of their block, so that a later growth of the file
+/// need not do it.
 #[test]
 fn edges_are_zero_on_the_device() {
     needs!(Need::Tool("mke2fs"));
@@ -302,7 +302,7 @@ fn edges_are_zero_on_the_device() {
         let device = sample_with(block, args).device();
         let volume = open_rw(device.clone());
         let file = volume.open_file("/data", read_write()).unwrap();
-        // Without a journal mke2fs puts the file elsewhere, around what is in its way.
+        // Without a journal mke2fs places the file elsewhere, around other metadata.
         assert!(file.map().count() == 1 || !is_journaled(args), "{block} {args:?}");
         if file.map().count() > 1 {
             continue;
@@ -374,7 +374,7 @@ fn maps_of_several_levels_change_in_steps() {
     }
 }
 
-/// The kernel goes on where we stopped, and we go on after it.
+/// The kernel continues after us, and we after it.
 #[test]
 fn root_the_kernel_goes_on_with_what_was_changed() {
     use std::os::unix::fs::{FileExt, MetadataExt};
@@ -441,7 +441,7 @@ fn what_this_version_does_not_keep_is_refused() {
     }
 }
 
-/// Says that it is over.
+/// Signals the end.
 struct AtEnd<'a>(&'a AtomicBool);
 
 impl Drop for AtEnd<'_> {
@@ -450,7 +450,7 @@ impl Drop for AtEnd<'_> {
     }
 }
 
-/// Blocks go from one file to another and back while both are read and written: whoever was under way must not reach
+/// Blocks move from one file to another and back while both are read and written: requests in progress must not reach
 /// them any more.
 #[test]
 fn nobody_sees_the_blocks_of_another_file() {
@@ -484,7 +484,7 @@ fn nobody_sees_the_blocks_of_another_file() {
                 }
             });
         }
-        // Also if this thread fails: the others would go on for ever.
+        // Also if this thread fails: the others would run forever.
         let _end = AtEnd(&done);
         for round in 0..40 {
             match round % 4 {
@@ -503,7 +503,7 @@ fn nobody_sees_the_blocks_of_another_file() {
     close(volume, &device);
 }
 
-/// A mapping of the kernel's may have left bytes behind the end in the last block: whoever grows the file hides them.
+/// A mapping by the kernel may have left bytes past the end in the last block: growing the file hides them.
 #[test]
 fn what_lies_behind_the_end_is_never_seen() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));

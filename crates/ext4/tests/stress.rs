@@ -1,4 +1,4 @@
-//! Many threads overwrite at a time: nothing is lost, torn or misplaced.
+//! Many threads overwrite concurrently: nothing is lost, torn or misplaced.
 
 use crate::common;
 
@@ -13,11 +13,11 @@ use uext4_testkit::{Rng, Scratch};
 
 const THREADS: u64 = 8;
 const ROUNDS: u64 = 500;
-/// The device's logical block: what is written whole or not at all.
+/// The device's logical block: written whole or not at all.
 const UNIT: u64 = 512;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Fills a unit with a stamp that names its writer and generation and tells whether it is whole.
+/// Fills a unit with a stamp of its writer and generation, which also shows whether the unit is whole.
 fn stamp(writer: u64, generation: u64, unit: u64, bytes: &mut [u8]) {
     let id = writer << 32 | generation;
     pattern(id, unit * UNIT, bytes);
@@ -122,7 +122,7 @@ fn neighbours(volume: &Volume, name: &str, size: u64) {
     }
 }
 
-/// All writers write anywhere: what remains must be the last generation of whoever wrote last.
+/// All writers write anywhere: the last generation of the last writer must remain.
 fn overlapping(volume: &Volume, name: &str, size: u64) {
     let units = size / UNIT;
     let last: Vec<Vec<AtomicU64>> =
@@ -151,7 +151,7 @@ fn overlapping(volume: &Volume, name: &str, size: u64) {
     }
 }
 
-/// The image is sound, and debugfs reads from it what we do.
+/// The image is sound, and debugfs reads the same contents as we do.
 fn judge(path: &Path, name: &str, scratch: &Scratch) {
     let volume = Volume::open(path.to_str().unwrap(), VolumeOptions::read_only()).unwrap();
     let ours = read_all(&volume.open_file(name, common::read_only()).unwrap());
@@ -203,8 +203,8 @@ fn the_plain_routes_lose_nothing_either() {
     });
 }
 
-/// Byte stripes of different threads lie in the same device blocks: a read-modify-write that does not exclude
-/// the others, direct writers of the neighbouring units included, loses their bytes.
+/// Byte stripes of different threads share device blocks: a read-modify-write that does not exclude the others,
+/// including direct writers of neighbouring units, loses their bytes.
 #[test]
 fn bounced_writes_lose_no_neighbour() {
     const STRIPE: usize = 100;
@@ -240,7 +240,7 @@ fn bounced_writes_lose_no_neighbour() {
                 });
             }
         });
-        // Bytes that nobody wrote are as they were.
+        // Bytes that no thread wrote are unchanged.
         let bytes = read_all(&volume.open_file("/data", read_write()).unwrap());
         let old = common::sample::expected("/data");
         assert_same_bytes(&old[16 * 4096..], &bytes[16 * 4096..]);

@@ -1,5 +1,5 @@
-//! Threads that change files of one volume at once: appends, holes, truncation, punches, names, syncs. What each has in
-//! its own files is what it wrote, and e2fsck finds nothing, after a crash and after closing.
+//! Threads that change files of one volume concurrently: appends, holes, truncation, punches, names, syncs. Each
+//! thread's files hold its own data, and e2fsck finds no fault, after a crash and after closing.
 
 use crate::common;
 
@@ -13,7 +13,7 @@ const THREADS: u64 = 4;
 const STEPS: u64 = 250;
 const MOST: u64 = 300_000;
 
-/// A file of a thread's own, and what it must hold.
+/// A thread's own file, and its expected contents.
 struct Own {
     file: File,
     name: String,

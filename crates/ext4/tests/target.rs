@@ -86,7 +86,7 @@ fn accepted_spellings() {
     table.into_iter().for_each(is_read_so);
 }
 
-/// A spelling means this, and what it is printed as means the same.
+/// A spelling has this meaning, and its printed form has the same.
 fn is_read_so((text, want, path): (&str, DeviceSpec, Option<&str>)) {
     let target = Target::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
     assert_eq!(target.spec, want, "{text}");

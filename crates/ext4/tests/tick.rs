@@ -1,4 +1,4 @@
-//! What a volume does now and then: by `Volume::tick`, and by a thread that calls it.
+//! The periodic work of a volume: by `Volume::tick`, and by a thread that calls it.
 
 use crate::common;
 
@@ -33,7 +33,7 @@ fn overwrite(file: &File) {
     assert_eq!(file.write_at_with(&aligned(4096), 0, WriteFlags::empty()).unwrap(), 4096);
 }
 
-/// What a crash now would leave of a file: its size, and whether its time is the old one.
+/// A file's state if a crash came now: its size, and whether it has its old time.
 fn after_crash(device: &dyn Device, path: &str) -> (u64, bool) {
     let metadata = open_ro(Image::of(device).device()).metadata(path).unwrap();
     (metadata.size, metadata.modified.seconds == LONG_AGO)
@@ -69,7 +69,7 @@ fn commits_by_age(image: &Image) {
         std::thread::sleep(Duration::from_millis(60));
         volume.tick().unwrap();
         assert_eq!(after_crash(&*device, "/a").0 == 20_000, durable);
-        // Nothing is left to be done.
+        // Nothing is left to do.
         volume.tick().unwrap();
         file.set_len(16384).unwrap();
         drop(file);
@@ -78,7 +78,7 @@ fn commits_by_age(image: &Image) {
     assert_clean(&*device);
 }
 
-/// All that a crash right after a sync of the volume must find: a size, a time, a name that is gone.
+/// The state that a crash right after a sync of the volume must leave: a size, a time, a removed name.
 #[test]
 fn a_sync_of_the_volume_leaves_nothing_for_a_crash() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
@@ -159,7 +159,7 @@ fn the_thread_commits_and_goes_with_the_volume() {
         while after_crash(&*device, "/a").0 != 20_000 || after_crash(&*device, "/b").1 {
             std::thread::sleep(Duration::from_millis(10));
         }
-        // A clone that is closed ends nothing for the others.
+        // Closing one clone does not affect the others.
         volume.clone().close().unwrap();
         a.set_len(30_000).unwrap();
         while after_crash(&*device, "/a").0 != 30_000 {
@@ -168,7 +168,8 @@ fn the_thread_commits_and_goes_with_the_volume() {
         b.set_len(100).unwrap();
         drop((a, volume));
         assert!(Arc::strong_count(&device) > 1, "a file is open");
-        // The last one, while the thread may be at work: it is gone when the drop returns, and everything is home.
+        // The last one, while the thread may be active: when the drop returns, the thread has ended and all blocks are
+        // home.
         drop(b);
         assert_eq!(Arc::strong_count(&device), 1, "the thread keeps the volume open");
         assert_clean(&*device);
@@ -176,7 +177,7 @@ fn the_thread_commits_and_goes_with_the_volume() {
     });
 }
 
-/// Opened and gone at once, again and again: no stop is missed.
+/// Opened and dropped at once, again and again: no stop is missed.
 #[test]
 fn a_thread_that_has_just_begun_is_stopped() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
@@ -194,7 +195,7 @@ fn a_thread_that_has_just_begun_is_stopped() {
     assert!(begun.elapsed() < Duration::from_secs(30), "a stop waits for nothing");
 }
 
-/// A commit that fails aborts the volume, and a tick says so.
+/// A failed commit aborts the volume, and a tick reports that.
 #[test]
 fn a_failed_commit_is_told() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
@@ -206,7 +207,7 @@ fn a_failed_commit_is_told() {
         let file = volume.open_file("/a", read_write()).unwrap();
         let action = FaultAction::Errno(5);
         faults.arm(Fault { on: FaultOn::Changes, range: None, after: 0, times: u64::MAX, action });
-        // The thread may be first.
+        // The thread may notice first.
         let changed = file.set_len(20_000);
         let told = volume.tick();
         assert!(changed.is_err() || told.is_err(), "{changed:?} {told:?}");

@@ -1,4 +1,4 @@
-//! Times of overwrites: when they reach the volume, and what they never cost.
+//! Times of overwrites: when they reach the volume, and that they cost overwrites nothing.
 
 use crate::common;
 
@@ -36,7 +36,7 @@ fn overwrite(file: &File, flags: WriteFlags) {
     assert_eq!(file.write_at_with(&aligned(BLOCK), 4096, flags).unwrap(), BLOCK);
 }
 
-/// What a crash now would leave of a file's times: the device has no volatile cache.
+/// A file's times if a crash came now: the device has no volatile cache.
 fn after_crash(device: &dyn Device, path: &str) -> (Timestamp, Timestamp) {
     let metadata = open_ro(Image::of(device).device()).metadata(path).unwrap();
     (metadata.modified, metadata.changed)
@@ -76,7 +76,7 @@ fn durable_times(image: &Image) {
     volume.sync_files(&[&files[4]]).unwrap();
     let old: Vec<bool> = (0..6).map(|n| is_old(&*device, &format!("/{n}"))).collect();
     assert_eq!(old, [false, false, true, true, false, true]);
-    // What is told is what is written.
+    // The reported times are the written ones.
     let told = files[0].metadata();
     assert_eq!(after_crash(&*device, "/0"), (told.modified, told.changed));
     let told: Vec<_> = files.iter().map(|file| file.metadata().modified).collect();
@@ -108,7 +108,7 @@ fn queued_syncs_write_them() {
     }
 }
 
-/// A queued write with `O_SYNC` is told to be done when the time that `stat` shows of it is durable.
+/// A queued `O_SYNC` write completes only when the time that `stat` shows is durable.
 #[test]
 fn the_time_of_a_queued_o_sync_write_is_durable_when_it_is_done() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
@@ -123,7 +123,7 @@ fn the_time_of_a_queued_o_sync_write_is_durable_when_it_is_done() {
             match round {
                 0 => queue.write(slot, 0, queue.buffer(BLOCK).unwrap(), WriteFlags::SYNC, 1).unwrap(),
                 1 => queue.writev(slot, 0, buffers, WriteFlags::SYNC, 1).unwrap(),
-                // Alone: it extends the file.
+                // Exclusive: it extends the file.
                 _ => {
                     queue.write(slot, file.size(), queue.buffer(BLOCK).unwrap(), WriteFlags::SYNC, 1).unwrap()
                 }
@@ -140,7 +140,7 @@ fn the_time_of_a_queued_o_sync_write_is_durable_when_it_is_done() {
     }
 }
 
-/// The last handle writes them, without a commit: somebody else's makes them durable.
+/// Dropping the last handle writes them, without a commit; the next commit makes them durable.
 #[test]
 fn the_last_handle_that_goes_writes_them() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
@@ -168,7 +168,7 @@ fn the_last_handle_that_goes_writes_them() {
     assert_clean(&*device);
 }
 
-/// Overwrites stay what they are: no transaction of theirs, and FUA for `O_DSYNC`, whatever becomes of the times.
+/// Overwrites keep their cost: no transaction of their own, and FUA for `O_DSYNC`, whatever happens to the times.
 #[test]
 fn they_never_cost_an_overwrite_anything() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
@@ -178,7 +178,7 @@ fn they_never_cost_an_overwrite_anything() {
     let query = Query { write: true, pos: 4096, length: 4096, sync: Sync::Data, queued: false };
     let mut written = 0;
     let mut check = |volume: &Volume| {
-        // The clock of times is a coarse one.
+        // Times use a coarse clock.
         std::thread::sleep(Duration::from_millis(20));
         let file = volume.open_file("/0", read_write()).unwrap();
         assert_eq!(file.explain(&query).unwrap().plan.durability, Durability::Fua);
@@ -196,7 +196,7 @@ fn they_never_cost_an_overwrite_anything() {
     file.sync_all().unwrap();
     drop(check(&volume));
     drop(file);
-    // The transaction with the times of the last handle runs.
+    // The transaction with the times of the last handle is still running.
     let file = check(&volume);
     file.sync_all().unwrap();
     check(&volume);
@@ -204,7 +204,7 @@ fn they_never_cost_an_overwrite_anything() {
     volume.close().unwrap();
 }
 
-/// An inode that nobody uses stays in memory until its times are written, however little memory there is.
+/// An unused inode stays in memory until its times are written, however small the budget.
 #[test]
 fn memory_that_is_short_loses_none() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
@@ -219,7 +219,7 @@ fn times_of_unused_inodes(device: Arc<dyn Device>) {
     for n in 0..100 {
         let file = volume.open_file(format!("/{n}"), read_write()).unwrap();
         let slot = queue.attach(&file).unwrap();
-        // Not the last use of it: the queue's is.
+        // Not its last use: the queue holds another.
         drop(file);
         let buffer = queue.buffer(BLOCK).unwrap();
         queue.write(slot, 0, buffer, WriteFlags::empty(), 1).unwrap();
@@ -241,7 +241,7 @@ fn times_of_unused_inodes(device: Arc<dyn Device>) {
     }
 }
 
-/// On a volume that takes overwrites only they stay in memory, and keep nobody there.
+/// On a volume that only takes overwrites, times stay in memory, and do not keep their inodes there.
 #[test]
 fn on_a_volume_that_was_not_left_cleanly_they_are_not_written() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));

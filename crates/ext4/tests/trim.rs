@@ -1,4 +1,4 @@
-//! What is free is told to the device, and nothing else; and what is set aside stays free.
+//! The device is told about all free blocks, and nothing else; and reserved blocks stay free.
 
 use crate::common;
 
@@ -14,7 +14,7 @@ use uext4_testkit::{Need, Scratch, VolumeBuilder, dumpe2fs, e2fsck_clean, needs,
 
 const ALL: std::ops::Range<u64> = 0..u64::MAX;
 
-/// Free runs as dumpe2fs tells them: first and last block.
+/// Free runs as printed by dumpe2fs: first and last block.
 fn free_runs(path: &Path) -> Vec<(u64, u64)> {
     let text = dumpe2fs(path, &[]);
     let lists = text.lines().filter_map(|line| line.strip_prefix("  Free blocks: "));
@@ -34,7 +34,7 @@ fn is_hole(image: &std::fs::File, start: u64, end: u64) -> bool {
     }
 }
 
-/// An image that is allocated from end to end, so that a hole is one that was made.
+/// A fully allocated image, so that every hole is a new one.
 fn full_image(args: &[&str]) -> (Scratch, std::path::PathBuf) {
     let scratch = Scratch::new(64 << 20);
     let path = scratch.file("volume.img");
@@ -90,7 +90,7 @@ fn free_blocks_of_an_image_become_holes_and_files_stay() {
             holes += 1;
         }
         assert!(holes > 3, "{args:?}: {holes}");
-        // What is new there holds what is written, and zeros elsewhere, whatever the device makes of it.
+        // New files hold their data, and zeros elsewhere, whatever the device returns for discarded blocks.
         let volume = Volume::open(&path, VolumeOptions::read_write()).unwrap();
         fill(&volume, "/new", 99, 3_000_000);
         assert_holds(&volume, "/new", 99, 3_000_000);
@@ -107,7 +107,7 @@ fn ranges_and_minima_are_kept_to() {
     let volume = Volume::open(&path, VolumeOptions::read_write()).unwrap();
     let runs = free_runs(&path);
     let free = |from: u64, to: u64, least: u64| -> u64 {
-        // A run that crosses groups is one for each.
+        // A run across groups counts once per group.
         let parts = runs.iter().flat_map(|(first, last)| {
             let groups = (first - 1) / 8192..=(last - 1) / 8192;
             groups.map(move |n| ((n * 8192 + 1).max(*first), ((n + 1) * 8192).min(*last) + 1))
@@ -121,13 +121,13 @@ fn ranges_and_minima_are_kept_to() {
     for least in [1, 100, 4000, most] {
         assert_eq!(volume.trim(ALL, least * 1024).unwrap(), free(0, u64::MAX, least), "{least}");
     }
-    // Whole blocks of the range only.
+    // Only whole blocks of the range.
     let (first, last) = (5000, 20_000);
     assert_eq!(volume.trim(first * 1024 - 5..last * 1024 + 900, 0).unwrap(), free(first, last, 1));
     assert_eq!(volume.trim(first * 1024 + 1..last * 1024, 0).unwrap(), free(first + 1, last, 1));
 }
 
-/// Blocks that a transaction freed are somebody's until it is durable: a crash brings the file back.
+/// Blocks freed by a transaction must not be discarded before it is durable: a crash brings the file back.
 #[test]
 fn what_waits_for_a_commit_is_not_discarded() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
@@ -164,13 +164,13 @@ fn what_takes_no_discards_says_so() {
     faults.handle().arm(Fault { action, ..Fault::nth(FaultOn::Op(Op::Discard), 1) });
     let failed = volume.trim(ALL, 0).unwrap_err();
     assert_eq!((failed.errno(), faults.handle().fired()), (5, 1), "{failed}");
-    // That breaks no promise.
+    // That is not an abort.
     fill(&volume, "/after", 1, 5000);
     assert!(volume.trim(ALL, 0).unwrap() > 0);
     volume.close().unwrap();
 }
 
-/// The option: the blocks of a commit, after it and before anybody can have them.
+/// The option: blocks freed by a commit are discarded after it and before they can be reused.
 #[test]
 fn freed_blocks_are_discarded_with_their_commit() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
@@ -196,7 +196,7 @@ fn freed_blocks_are_discarded_with_their_commit() {
         let after: Vec<_> = pieces.iter().map(bytes).collect();
         let zeros = after.iter().all(|bytes| bytes.iter().all(|byte| *byte == 0));
         assert_eq!((zeros, after == before), (discard, !discard));
-        // Fill the volume: what was discarded is handed out, and carries what is written.
+        // Fill the volume: discarded blocks are allocated, and hold what is written.
         let mut files = 0;
         while let Ok(file) = volume.open_file(format!("/{files}"), read_write().create(true)) {
             match file.write_any_at(&patterned(files, 0, 500_000), 0, WriteFlags::empty()) {
@@ -216,7 +216,7 @@ fn freed_blocks_are_discarded_with_their_commit() {
     }
 }
 
-/// Fills a file until nothing is left for it. Returns what the volume says is left.
+/// Fills a file until no block is available. Returns the volume's free counts.
 fn fill_up(volume: &Volume, path: &str) -> (u64, u64) {
     let file = volume.open_file(path, read_write().create(true)).unwrap();
     let mut at = 0;
@@ -263,10 +263,10 @@ fn what_is_set_aside_stays_free_unless_it_is_asked_for() {
         volume.remove_file("/appended").unwrap();
         let (free, available) = fill_up(&volume, "/ordinary");
         assert!(free.abs_diff(appended) <= 8, "{args:?}: {free} and {appended} are left");
-        // A block or two may be kept for the map.
+        // A block or two may be reserved for the map.
         assert!(available <= 8, "{args:?}: {available} blocks are said to be available");
         assert!(free >= blocks * share / 100, "{args:?}: {free} of {blocks} are free");
-        // Names and maps go on: unwritten blocks can be written, a file can be cut.
+        // Names and maps still work: unwritten blocks can be written, a file can be cut.
         let file = volume.open_file("/ordinary", read_write()).unwrap();
         file.write_any_at(&patterned(3, 0, 50_000), 1 << 20, WriteFlags::DSYNC).unwrap();
         volume.open_file("/empty", read_write().create(true)).unwrap();
@@ -282,7 +282,7 @@ fn what_is_set_aside_stays_free_unless_it_is_asked_for() {
     }
 }
 
-/// The kernel fills the volume as a user without rights, and so do we: as much is left.
+/// The kernel fills the volume as an unprivileged user, and so do we: the same number of blocks is left.
 #[test]
 fn root_the_kernel_sets_aside_as_much() {
     use std::os::unix::process::CommandExt;
@@ -299,7 +299,7 @@ fn root_the_kernel_sets_aside_as_much() {
             let file = std::fs::File::create(root.join("file")).unwrap();
             let mut dd = std::process::Command::new("dd");
             dd.args(["if=/dev/zero", "bs=4096", "conv=fsync"]).stdout(file).uid(65534).gid(65534);
-            // It ends because nothing is left.
+            // It ends when no block is left.
             assert!(!dd.output().unwrap().status.success());
         });
     });

@@ -1,4 +1,4 @@
-//! Walking trees: everything once, in order, whatever the volume is made of.
+//! Walking trees: everything once, in order, whatever the volume contains.
 
 use crate::common;
 
@@ -33,7 +33,7 @@ fn recursive(volume: &Volume, path: &str, ino: Ino, into: &mut BTreeMap<Vec<u8>,
 /// Path, inode, type from the directory, attributes.
 type Found = (Vec<u8>, Ino, Option<FileKind>, Option<Metadata>);
 
-/// Everything that a walk says.
+/// Everything that a walk reports.
 #[derive(Default)]
 struct Told {
     found: Vec<Found>,
@@ -232,7 +232,7 @@ fn cycles_and_second_names_end() {
             let volume = open_ro(image.device());
             let told = walk(&volume, "/", WalkOptions::new().stat(stat));
             let wanted: [&[u8]; 6] = [b"", b"a", b"a/b", b"a/b/c", b"lost+found", b"z"];
-            // Which of two names comes first is not promised.
+            // The order of the two names is not specified.
             assert!(told.found.len() == wanted.len() && told.errors.len() == 4, "{:?}", told.errors);
             for path in ["a/b/c/up", "a/b/self", "a/root"] {
                 let error = told.error_at(path);
@@ -300,14 +300,14 @@ fn directories_that_share_blocks_are_not_read_for_ever() {
     oracle::debugfs_script(made.path(), &requests);
     let mut image = Image::load(made.path());
     let layout = Layout::of(&image);
-    // As long as the volume, every block the first directory's: one extent cannot say so, but it can say that
-    // each of the directories has the same thousand blocks.
+    // As long as the volume, with the first directory's blocks throughout: one extent cannot map that, but each of the
+    // directories can have the same thousand blocks.
     let data: usize = oracle_block(&image, "/d0", 0);
     for n in 0..directories {
         let start = layout.inode(ino_of(&Image::load(made.path()), &format!("/d{n}")));
         let inode = &mut image.bytes[start..start + 128];
         inode[4..8].copy_from_slice(&(1000u32 << 10).to_le_bytes());
-        // One extent of 1000 blocks from the first directory's on.
+        // One extent of 1000 blocks, starting at the first directory's.
         inode[40 + 12 + 4..40 + 12 + 6].copy_from_slice(&1000u16.to_le_bytes());
         inode[40 + 12 + 8..40 + 12 + 12].copy_from_slice(&(data as u32).to_le_bytes());
     }
@@ -340,7 +340,7 @@ fn two_thousand_levels_of_long_names() {
     assert_eq!((deepest, longest, left), (2000, 2000 * 201 - 1, 2002));
 }
 
-/// A volume with directories nested so deep.
+/// A volume with this many levels of directories.
 fn deep(levels: usize, name: usize) -> uext4_testkit::Volume {
     let volume = VolumeBuilder::new(64 << 20).args(["-N", "4096", "-O", "^has_journal"]).build();
     let name = "n".repeat(name);

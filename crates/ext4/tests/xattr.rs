@@ -1,4 +1,4 @@
-//! Extended attributes: what the kernel, mke2fs and debugfs wrote reads the same here.
+//! Extended attributes written by the kernel, mke2fs and debugfs read the same here.
 
 use crate::common;
 
@@ -46,7 +46,7 @@ fn xattrs_of(volume: &Volume, path: &Path) -> Xattrs {
     found
 }
 
-/// Every path's attributes are those that the kernel sees.
+/// Every path's attributes equal those that the kernel reads.
 #[track_caller]
 fn assert_like_kernel(volume: &uext4_testkit::Volume) -> usize {
     let here = Volume::open(volume.path().to_str().unwrap(), VolumeOptions::read_only()).unwrap();
@@ -63,7 +63,7 @@ fn assert_like_kernel(volume: &uext4_testkit::Volume) -> usize {
     count
 }
 
-/// An access control list in the form of the system calls: user 1000 may `permissions`.
+/// An access control list in the form of the system calls: user 1000 has `permissions`.
 fn acl(permissions: u8) -> Vec<u8> {
     let entry = |tag: u16, permissions: u8, id: u32| {
         [&tag.to_le_bytes()[..], &u16::from(permissions).to_le_bytes(), &id.to_le_bytes()].concat()
@@ -140,7 +140,7 @@ fn root_what_the_kernel_wrote_reads_the_same() {
         let count = assert_like_kernel(&volume);
         assert!(count > 100, "{count}");
         let shared = debugfs(volume.path(), "stat /shared-3");
-        // In large inodes there is room for all.
+        // Large inodes have room for all of them.
         let roomy = args.windows(2).any(|pair| pair == ["-I", "1024"]);
         assert_eq!(shared.contains("File ACL: 0\n"), roomy, "{shared}");
         let here = Volume::open(volume.path().to_str().unwrap(), VolumeOptions::read_only()).unwrap();
@@ -170,7 +170,7 @@ fn what_mke2fs_and_debugfs_wrote_reads_the_same() {
         std::fs::write(source.file("a"), "").unwrap();
         std::fs::write(source.file("b"), "").unwrap();
         let volume = VolumeBuilder::new(16 << 20).args(args.iter().copied()).from_dir(source.path()).build();
-        // debugfs reads one block of a value, which is more than a block of attributes can hold.
+        // debugfs reads one block of a value, which is more than an attribute block can hold.
         let most = if args.contains(&"ea_inode") { 1024 } else { 700 };
         let values = [("user.tiny", 3), ("user.empty-not", 1), ("user.mid", 200), ("trusted.large", most)];
         for (n, (name, length)) in values.into_iter().enumerate() {
@@ -178,7 +178,7 @@ fn what_mke2fs_and_debugfs_wrote_reads_the_same() {
             std::fs::write(&value, bytes(n as u64, length)).unwrap();
             oracle::debugfs_write(volume.path(), &format!("ea_set -f {} /a {name}", value.display()));
         }
-        // No e2fsck: debugfs forgets to count the block that it allocates.
+        // No e2fsck: debugfs does not count the block that it allocates.
         let here = open_ro(Image::load(volume.path()).device());
         let found = xattrs_of(&here, Path::new("/a"));
         let listed = debugfs(volume.path(), "ea_list /a");
