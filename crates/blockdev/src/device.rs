@@ -1,4 +1,4 @@
-//! The face of a device: geometry, capabilities, synchronous calls.
+//! The device interface: geometry, capabilities, synchronous calls.
 
 use crate::{Error, Misaligned, Queue, QueueOptions, Result};
 use std::fmt;
@@ -15,7 +15,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Checks position, length and range of a transfer. Error → nothing may be sent.
+    /// Checks position, length and range of a transfer. After an error nothing may be sent.
     #[inline]
     pub fn check(&self, pos: u64, length: u64) -> Result<()> {
         let mask = u64::from(self.logical_block) - 1;
@@ -61,10 +61,10 @@ pub enum DaxKind {
     Msync,
 }
 
-/// What the device can do, after masks were applied.
+/// What the device can do, after masks are applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// A volatile write cache stands between a completed plain write and the medium: a flush is needed.
+    /// A completed plain write may still be in a volatile write cache: only a flush makes it durable.
     pub volatile_cache: bool,
     /// A single write can be made durable without a flush ([`WriteDurability::Fua`], [`crate::Request::fua`]).
     pub fua: bool,
@@ -86,13 +86,13 @@ impl Capabilities {
     }
 }
 
-/// Durability asked of one synchronous write.
+/// Durability requested for one synchronous write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WriteDurability {
     /// Durable after the next flush.
     #[default]
     Cached,
-    /// Durable when the call returns, this write only (FUA). Only legal if [`Capabilities::fua`].
+    /// This write, and only this one, is durable when the call returns (FUA). Only legal if [`Capabilities::fua`].
     Fua,
 }
 
@@ -103,21 +103,21 @@ pub enum Sharing {
     Exclusive,
     /// Opened read-only beside other readers.
     SharedRead,
-    /// Opened read-only although somebody may write (`--force`).
+    /// Opened read-only although another process may write (`--force`).
     Forced,
     /// Private memory.
     Private,
 }
 
-/// Who carries out queued requests.
+/// What executes queued requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driving {
-    /// io_uring, as many at once as the device has tags.
+    /// io_uring, with as many requests at once as the device has tags.
     Ring,
-    /// io_uring, which hands each to a worker thread: the device has no NOWAIT, and takes its time.
+    /// io_uring, which hands each request to a worker thread: the device has no NOWAIT, and its requests block.
     Workers,
-    /// The call that submits them: the device has no NOWAIT and is done when the call returns (tmpfs, zram), or there
-    /// is no ring.
+    /// The submitting call itself: the device has no NOWAIT and completes requests synchronously (tmpfs, zram), or
+    /// there is no ring.
     Inline,
     /// An engine in this process.
     Engine,
@@ -134,21 +134,21 @@ pub struct Description {
     pub layers: Vec<String>,
     /// Who else may use it.
     pub sharing: Sharing,
-    /// Who carries out queued requests.
+    /// What executes queued requests.
     pub driving: Driving,
-    /// Requests that the device takes at once, where the kernel tells. Queues keep what is more to themselves.
+    /// Requests that the device takes at once, where the kernel reports it. Queues hold back any excess.
     pub tags: Option<u32>,
-    /// Facts worth telling: fallbacks taken, missing NOWAIT, msync instead of MAP_SYNC, …
+    /// Notable facts: fallbacks taken, missing NOWAIT, msync instead of MAP_SYNC, …
     pub notes: Vec<String>,
 }
 
 /// A block device. Calls may come from any thread; they block until done.
 ///
 /// Every implementation checks range and alignment itself ([`Geometry::check`], [`Geometry::check_memory`]) before a
-/// transfer starts, so that a wrong caller gets a typed error and nothing else.
+/// transfer starts, so that a bad request gets a typed error and transfers nothing.
 ///
 /// A child process that inherits a device or a queue can drop it, which has no effect on the parent. Every other call
-/// is refused with [`Error::Forked`], but on engines in private memory, of which the child has a copy.
+/// fails with [`Error::Forked`], except on engines in private memory, of which the child has a copy.
 pub trait Device: Send + Sync + fmt::Debug {
     /// Sizes and alignment.
     fn geometry(&self) -> Geometry;
@@ -160,20 +160,20 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()>;
     /// Writes `buf` at byte `pos`.
     fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()>;
-    /// As [`Device::read_at`], but fails with `EAGAIN` ([`Error::Io`]) rather than wait until the device can take the
-    /// request, if it can tell ([`Capabilities::nowait`]). A transfer that the kernel divides, because it is longer
-    /// than the device takes at once, fails so each time.
+    /// As [`Device::read_at`], but fails with `EAGAIN` ([`Error::Io`]) instead of waiting until the device can take the
+    /// request, where the device supports that ([`Capabilities::nowait`]). A transfer longer than the device takes in
+    /// one request, which the kernel would split, always fails this way.
     fn read_nowait(&self, buf: &mut [u8], pos: u64) -> Result<()> {
         self.read_at(buf, pos)
     }
-    /// As [`Device::write_at`] in the same way: after `EAGAIN` nothing was written. A write with FUA may wait.
+    /// The same for [`Device::write_at`]: after `EAGAIN` nothing was written. A FUA write may still wait.
     fn write_nowait(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
         self.write_at(buf, pos, durability)
     }
     /// Makes every completed write durable. A no-op success without a volatile cache.
     fn flush(&self) -> Result<()>;
-    /// Writes `buf` at byte `pos`, durable when the call returns: this write at least. Without FUA that is a write and
-    /// a flush, which some devices do in one request.
+    /// Writes `buf` at byte `pos`; at least this write is durable when the call returns. Without FUA that takes a write
+    /// and a flush, which some devices do in one request.
     fn write_durable(&self, buf: &[u8], pos: u64) -> Result<()> {
         if self.capabilities().fua {
             return self.write_at(buf, pos, WriteDurability::Fua);
@@ -186,21 +186,21 @@ pub trait Device: Send + Sync + fmt::Debug {
         self.write_at(buf, pos, WriteDurability::Cached)?;
         self.flush()
     }
-    /// Makes durable whatever was written before this device was opened, by others and through other doors: it may
-    /// still lie in the host's page cache, or depend on changes of the host's file system, even where writes of this
-    /// device's own need no flush. Call it once before anything is promised durable.
+    /// Makes durable what was written before this device was opened, by other processes or by other means: it may still
+    /// be in the host's page cache, or depend on unwritten metadata of the host's file system, even where writes
+    /// through this device need no flush. Call it once before promising durability.
     fn settle(&self) -> Result<()> {
         self.flush()
     }
-    /// Whether concurrent flushes share the device's work by themselves, and each caller learns of a failure. Then
-    /// nobody above has to arrange for either.
+    /// Whether the device itself merges concurrent flushes and reports a failure to every caller. If so, the layers
+    /// above need do neither.
     fn merges_flushes(&self) -> bool {
         false
     }
     /// Tells the device that a range is unused. Contents are undefined afterwards.
     fn discard(&self, pos: u64, length: u64) -> Result<()>;
-    /// Whether these bytes are known to read as zeros without a look at them: a hole of a file. `false` means "not
-    /// known". What was discarded is never known.
+    /// Whether these bytes are known to read as zeros without reading them: a hole in a file. `false` means "not
+    /// known". Discarded ranges are never known.
     fn reads_zeros(&self, _pos: u64, _length: u64) -> bool {
         false
     }

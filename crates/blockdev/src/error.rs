@@ -1,4 +1,4 @@
-//! Errors of devices: what was asked, where, and the one errno it maps to.
+//! Device errors: what failed, where, and the errno that it maps to.
 
 use std::fmt;
 
@@ -42,7 +42,7 @@ pub enum Error {
         /// The operating system's error number (`EIO` for a short transfer).
         errno: i32,
     },
-    /// An NVMe device answered a command with a status that is not success. Nothing may be taken for transferred.
+    /// An NVMe command completed with an error status. Assume that nothing was transferred.
     #[error("{op} of {length} bytes at byte {pos} failed: NVMe status {status:#x} ({})", describe_errno(*errno))]
     Nvme {
         /// Which operation: `read`, `write`, `flush`, `discard`.
@@ -53,11 +53,11 @@ pub enum Error {
         length: u64,
         /// Status as the kernel passes it on: code in bits 0 to 7, type in bits 8 to 10.
         status: u16,
-        /// What the kernel's block layer would have said.
+        /// The errno that the kernel's block layer would have returned.
         errno: i32,
     },
-    /// The device put a request off again and again. Nothing may be taken for transferred.
-    #[error("{op} of {length} bytes at byte {pos} was put off {trials} times: {}", describe_errno(*errno))]
+    /// The device asked to retry a request too many times. Assume that nothing was transferred.
+    #[error("{op} of {length} bytes at byte {pos} gave up after {trials} attempts: {}", describe_errno(*errno))]
     GaveUp {
         /// Which operation: `read`, `write`.
         op: &'static str,
@@ -73,7 +73,7 @@ pub enum Error {
     /// The thread may not use this I/O priority; nothing was sent.
     #[error("I/O priority {priority}: {}", describe_errno(*errno))]
     Priority {
-        /// The priority, as it prints.
+        /// The priority in words.
         priority: String,
         /// The operating system's error number: `EPERM` for a class that needs a capability.
         errno: i32,
@@ -98,16 +98,16 @@ pub enum Error {
         /// The alignment that it must have, in bytes.
         align: u32,
     },
-    /// Used in a child of the process that opened it; nothing was sent. What is inherited can only be dropped.
-    #[error("opened before a fork: a child process opens the device itself")]
+    /// Used in a child of the process that opened the device; nothing was sent. A child can only drop what it inherits.
+    #[error("opened before a fork: a child process must open the device itself")]
     Forked,
     /// A write to a device that was opened read-only.
     #[error("the device is opened read-only")]
     ReadOnly,
-    /// Somebody else uses the device; the text says who.
+    /// The device is in use; the text says by whom.
     #[error("in use by {0}")]
     InUse(String),
-    /// The device, kernel or engine cannot do what was asked for explicitly.
+    /// The device, kernel or engine lacks an explicitly requested feature.
     #[error("not supported: {0}")]
     Unsupported(String),
     /// The device specification is malformed (exit code 2 on the command line).
@@ -118,7 +118,7 @@ pub enum Error {
         /// Why it was refused.
         reason: String,
     },
-    /// Opening or setting up failed.
+    /// Opening or setup failed.
     #[error("{path}: {action}: {}", describe_errno(*errno))]
     Open {
         /// The path of the device or image.
@@ -153,7 +153,7 @@ impl Error {
             Error::Io { errno, .. } | Error::Nvme { errno, .. } => *errno,
             Error::Open { errno, .. } | Error::Priority { errno, .. } => *errno,
             Error::OutOfRange { .. } | Error::Misaligned { .. } | Error::BadSpec { .. } => libc::EINVAL,
-            // Not the device's answer, which would mean "try again" to the caller too.
+            // Not the device's errno, which would tell the caller to try again too.
             Error::GaveUp { .. } => libc::EIO,
             Error::Forked => libc::EPERM,
             Error::ReadOnly => libc::EROFS,

@@ -1,4 +1,4 @@
-//! Block devices for uext4: one face, several engines, layers that wrap a device.
+//! Block devices for uext4: one interface, several engines, and layers that wrap a device.
 //!
 //! A [`Device`] answers synchronous calls from any thread and hands out per-thread [`Queue`]s for asynchronous
 //! requests. Engines live in [`engine`] (`uring`, `sync`, `dax`, `nvme`, `memory`, `null`), wrappers in [`layer`]

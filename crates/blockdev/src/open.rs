@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub struct OpenOptions {
     /// Open for writing (a `?ro` in the specification wins).
     pub write: bool,
-    /// Open read-only although somebody else uses it. Writers are refused in any case.
+    /// Open read-only even if the device is in use. Writers are refused all the same.
     pub force: bool,
 }
 
@@ -28,13 +28,13 @@ pub struct Opened {
     pub device: Arc<dyn Device>,
 }
 
-/// Opens what `spec` names.
+/// Opens the device that `spec` names.
 ///
-/// # Errors [`Error::InUse`] if somebody else uses it, [`Error::Open`] if the system refuses,
-/// [`Error::Partition`] without such a partition, [`Error::OutOfRange`] or [`Error::Misaligned`] for an
-/// impossible `offset`, and [`Error::Unsupported`] for options that would claim what the device does not do:
-/// `cache=none` and `fua=on` are accepted on real devices only if they are true, and `flush_rate` by `mem:`
-/// only, which models its cache.
+/// # Errors
+/// [`Error::InUse`] if the device is in use, [`Error::Open`] if the system refuses, [`Error::Partition`] if there is no
+/// such partition, [`Error::OutOfRange`] or [`Error::Misaligned`] for an impossible `offset`, and
+/// [`Error::Unsupported`] for options that claim what the device lacks: `cache=none` and `fua=on` are accepted on real
+/// devices only if they are true, and `flush_rate` only by `mem:`, which models its cache.
 pub fn open(spec: &DeviceSpec, options: OpenOptions) -> Result<Opened> {
     if spec.options.flush_rate.is_some() && spec.scheme != Scheme::Memory {
         return Err(Error::Unsupported(format!("`flush_rate` on {spec}: only `mem:` models its cache")));
@@ -78,8 +78,7 @@ fn open_memory(size: u64, options: &SpecOptions) -> Result<MemoryDevice> {
     let volatile_cache = options.cache == Some(Cache::Volatile);
     MemoryDevice::new(MemoryOptions {
         volatile_cache,
-        // A cache that is asked for is one without FUA, like that of most disks, unless that is asked for
-        // too.
+        // A requested volatile cache comes without FUA, as on most disks, unless FUA is requested too.
         fua: options.fua.unwrap_or(!volatile_cache),
         latency: options.latency,
         flush_latency: options.flush_latency,
@@ -106,11 +105,10 @@ fn narrow(device: Arc<dyn Device>, options: &SpecOptions) -> Result<Arc<dyn Devi
     Ok(device)
 }
 
-/// `cache`, `fua`, and `ro` for engines that can always write.
+/// `cache`, `fua`, and `ro` for engines without a read-only mode.
 fn mask(device: Arc<dyn Device>, spec: &DeviceSpec, write: bool) -> Result<Arc<dyn Device>> {
     let real = device.capabilities();
-    // `null:` never writes to its image: opened for reading it keeps its own queue, unless `ro` is written
-    // out.
+    // `null:` never writes to its image. Opened for reading, it keeps its unwrapped queue unless `ro` is given.
     let guard = if spec.scheme == Scheme::Null { spec.options.read_only } else { !write };
     let mut mask = Mask { read_only: guard && !real.read_only, ..Mask::default() };
     if spec.scheme != Scheme::Memory {
@@ -133,7 +131,7 @@ fn mask(device: Arc<dyn Device>, spec: &DeviceSpec, write: bool) -> Result<Arc<d
 }
 
 fn claim_refused(spec: &DeviceSpec, option: &str, fact: &str) -> Error {
-    Error::Unsupported(format!("`{option}` on {spec}: {fact}, and this option can only hide what is there"))
+    Error::Unsupported(format!("`{option}` on {spec}: {fact}, and this option cannot change that"))
 }
 
 /// `latency`, `flush_latency` and `fua_latency`, which `mem:` has built in.

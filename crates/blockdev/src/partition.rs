@@ -1,13 +1,13 @@
-//! `?partition=N`: finds a partition in a GPT or MBR table, and lists those that there are.
+//! `?partition=N`: finds a partition in a GPT or MBR table, and lists the partitions.
 //!
-//! Tables are untrusted: every field is checked against the device before it is used, chains are bounded,
-//! arithmetic is checked, and the parsers of the crates only see sizes that were found sane.
+//! Tables are untrusted: every field is checked against the device before it is used, chains are bounded, arithmetic is
+//! checked, and the parser crates only see sizes already found sane.
 //!
-//! - A GPT counts if the MBR protects it (an entry of type 0xEE), as in the UEFI specification 2.10, section
-//!   5. The backup at the end of the device serves if the primary is damaged. Sectors are the device's
-//!   logical blocks; images of 4096-byte disks are found too.
-//! - MBR partitions 1 to 4 are the primary ones. Logical ones count from 5 in the order of the chain of
-//!   extended boot records, and empty records are not counted, as in Linux.
+//! - A GPT is used if the MBR is a protective one (an entry of type 0xEE; UEFI specification 2.10, section 5), and its
+//!   backup at the end of the device if the primary is damaged. Sectors are the device's logical blocks; images of
+//!   disks with 4096-byte sectors are recognised too.
+//! - MBR partitions 1 to 4 are the primary ones. Logical ones are numbered from 5 along the chain of extended boot
+//!   records, skipping empty records, as in Linux.
 
 use crate::scratch::Scratch;
 use crate::{Device, Error, Result};
@@ -15,22 +15,22 @@ use gptman::{GPTHeader, GPTPartitionEntry};
 use mbrman::{MBRHeader, MBRPartitionEntry};
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 
-/// Bytes of an MBR, an extended boot record, and what is read of a GPT header.
+/// Bytes read of an MBR, an extended boot record or a GPT header.
 const RECORD: usize = 512;
 
 /// Size of a GPT entry; the specification allows larger ones, which nobody writes.
 const GPT_ENTRY: u64 = 128;
 
-/// Most GPT entries believed; the usual number is 128.
+/// Most GPT entries accepted; the usual number is 128.
 const GPT_ENTRIES_MAX: u32 = 4096;
 
-/// The other sector size of disks, tried for images of them.
+/// The other sector size of disks, tried for images of such disks.
 const IMAGE_SECTOR: u64 = 4096;
 
 /// Type byte of the MBR entry that protects a GPT.
 const PROTECTIVE: u8 = 0xee;
 
-/// Boot byte of the entry of an MBR that is booted from; zero in the others.
+/// Boot byte of the active MBR entry; zero in the others.
 const ACTIVE: u8 = 0x80;
 
 /// Most extended boot records followed.
@@ -59,7 +59,7 @@ pub enum Scheme {
 pub struct Listing {
     /// The form of the table.
     pub scheme: Scheme,
-    /// Number (as in `?partition=N`) and place of each partition that can be used, in the order of numbers.
+    /// Number (as in `?partition=N`) and extent of each usable partition, in the order of numbers.
     pub partitions: Vec<(u32, Extent)>,
 }
 
@@ -79,9 +79,9 @@ pub fn find(device: &dyn Device, number: u32) -> Result<Extent> {
     found.map_err(|reason| Error::Partition { number, reason })
 }
 
-/// Lists the partitions of `device`: those that [`find`] would find. `None` without a table. A GPT can be there with
-/// nothing that can be used, as in the first part of an image. That a table is there is believed of an MBR whose
-/// entries look like it and can be used: other boot sectors have its mark too.
+/// Lists the partitions of `device` that [`find`] would find. `None` without a table. A GPT may have no usable
+/// partition, as in a truncated image. An MBR only counts as a table if its entries look valid and one is usable,
+/// because other boot sectors have the same signature.
 ///
 /// # Errors
 /// That of the device if the table cannot be read.
@@ -96,9 +96,9 @@ pub fn list(device: &dyn Device) -> Result<Option<Listing>> {
 
 struct Table<'a> {
     device: &'a dyn Device,
-    /// Bytes that the table counts in.
+    /// Bytes per sector of the table.
     sector: u64,
-    /// The first error of the device itself, which is worth more than what a parser makes of it.
+    /// The first error of the device itself, which says more than the parser's error.
     failure: Option<Error>,
 }
 
@@ -145,12 +145,12 @@ impl Table<'_> {
     /// The usable partitions of the GPT.
     fn gpt_list(&mut self) -> std::result::Result<Vec<(u32, Extent)>, Reason> {
         let (header, entries) = self.gpt()?;
-        // At most as many as are believed.
+        // The casts are exact: there are at most `GPT_ENTRIES_MAX` entries.
         let place = |number| Some((number as u32, self.gpt_extent(&header, &entries, number as u32).ok()?));
         Ok((1..=entries.len()).filter_map(place).collect())
     }
 
-    /// Turns sectors into bytes and checks that they lie on the device and on its blocks.
+    /// Converts sectors to bytes and checks that they lie on the device and start on a logical block.
     fn extent(&self, start: u64, sectors: u64) -> std::result::Result<Extent, Reason> {
         let block = u64::from(self.device.geometry().logical_block);
         let bytes = start.checked_mul(self.sector).zip(sectors.checked_mul(self.sector));
@@ -160,7 +160,7 @@ impl Table<'_> {
             return Err(format!("its {sectors} sectors at sector {start} do not lie on the device"));
         };
         if !start.is_multiple_of(block) {
-            return Err(format!("byte {start} is no multiple of the logical block of {block} bytes"));
+            return Err(format!("byte {start} is not a multiple of the logical block size, {block} bytes"));
         }
         Ok(Extent { start, size: size - size % block })
     }
@@ -173,7 +173,7 @@ impl Table<'_> {
         Ok(bytes)
     }
 
-    /// The first logical partitions, `enough` of them if there are so many, and why there are no more.
+    /// The first logical partitions, `enough` of them if there are that many, and why there are no more.
     fn logical(&mut self, mbr: &MBRHeader, enough: usize) -> (Vec<(u64, u64)>, Reason) {
         let mut found = Vec::new();
         let Some(extended) = entries(mbr).find(|entry| entry.is_extended()) else {
@@ -193,12 +193,12 @@ impl Table<'_> {
                 found.push((at + u64::from(entry.starting_lba), u64::from(entry.sectors)));
             }
             if found.len() >= enough {
-                return (found, "there are more than were asked for".into());
+                return (found, "there are more than requested".into());
             }
-            // Relative to the extended partition. A chain only goes forward, so it cannot be a loop.
+            // Relative to the extended partition. The chain may only go forward, so it cannot loop.
             match entries(&record).find(|entry| entry.sectors != 0 && entry.is_extended()) {
                 Some(entry) if u64::from(entry.starting_lba) > link => link = u64::from(entry.starting_lba),
-                Some(_) => return (found, "the chain of extended boot records turns back".into()),
+                Some(_) => return (found, "the chain of extended boot records goes backwards".into()),
                 None => {
                     let count = found.len();
                     return (found, format!("there are only {count} logical partitions"));
@@ -208,7 +208,7 @@ impl Table<'_> {
         (found, format!("the chain of extended boot records is longer than {CHAIN_MAX}"))
     }
 
-    /// The header and the entries of the first GPT that is sound. The sector is that of the table from here on.
+    /// The header and entries of the first valid GPT. Sets `self.sector` to the table's sector size.
     fn gpt(&mut self) -> std::result::Result<(GPTHeader, Vec<GPTPartitionEntry>), Reason> {
         let block = self.sector;
         let mut reasons = Vec::new();
@@ -220,7 +220,7 @@ impl Table<'_> {
                 match self.gpt_entries(lba) {
                     Ok(found) => return Ok(found),
                     Err(reason) if sector == block => reasons.push(format!("{name} GPT: {reason}")),
-                    // A table in other sectors is a second guess: its absence is no news.
+                    // The other sector size is only a guess, so its failure is not reported.
                     Err(_) => {}
                 }
             }
@@ -240,7 +240,7 @@ impl Table<'_> {
         Ok((header, entries))
     }
 
-    /// What [`GPTHeader::read_partitions`] takes for granted, and what makes a table belong to this device.
+    /// Checks what [`GPTHeader::read_partitions`] assumes, and that the table fits this device.
     fn check_header(&self, header: &GPTHeader, lba: u64) -> std::result::Result<(), Reason> {
         let sectors = self.size() / self.sector;
         if header.primary_lba != lba {
@@ -273,7 +273,7 @@ impl Table<'_> {
         let entry = entries.get(index).filter(|entry| entry.is_used()).ok_or("there is no such partition")?;
         let (first, last) = (entry.starting_lba, entry.ending_lba);
         if first > last || first < header.first_usable_lba || last > header.last_usable_lba {
-            return Err(format!("sectors {first} to {last} are not usable ones"));
+            return Err(format!("sectors {first} to {last} are outside the usable range"));
         }
         self.extent(first, last - first + 1)
     }
@@ -296,7 +296,7 @@ fn primary(mbr: &MBRHeader, number: u32) -> std::result::Result<(u64, u64), Reas
     Ok((u64::from(entry.starting_lba), u64::from(entry.sectors)))
 }
 
-/// Byte-wise reading of the device for the parsers.
+/// Reads the device at any byte, for the parsers.
 struct TableReader<'a, 'b> {
     table: &'a mut Table<'b>,
     pos: u64,

@@ -9,14 +9,14 @@ use std::fmt;
 pub enum PriorityClass {
     /// Before all others. Needs `CAP_SYS_NICE` or `CAP_SYS_ADMIN`.
     RealTime = 1,
-    /// The class of threads that ask for none.
+    /// The default class.
     BestEffort = 2,
-    /// When nobody else has anything to do.
+    /// Only while no other requests are waiting.
     Idle = 3,
 }
 
-/// I/O priority of a request, as of `ioprio_set(2)`. A hint: I/O schedulers look at it (`mq-deadline`, `bfq`), and
-/// drivers that have queues by priority. Engines without the block layer (`nvme:`, `dax:`, `mem:`) have none.
+/// I/O priority of a request, as in `ioprio_set(2)`. A hint for I/O schedulers (`mq-deadline`, `bfq`) and for drivers
+/// with queues per priority. Engines that bypass the block layer (`nvme:`, `dax:`, `mem:`) have no priorities.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Priority(u8);
 
@@ -24,15 +24,15 @@ pub struct Priority(u8);
 const LEVELS: u8 = 8;
 
 impl Priority {
-    /// That of the thread that submits the request.
+    /// The priority of the submitting thread.
     pub const OF_THREAD: Priority = Priority(0);
 
-    /// `level` is 0 (first) to 7 (last); `None` for others.
+    /// `level` is 0 (highest) to 7 (lowest); `None` above that.
     pub const fn new(class: PriorityClass, level: u8) -> Option<Priority> {
         if level < LEVELS { Some(Priority(class as u8 * LEVELS + level)) } else { None }
     }
 
-    /// `None`: that of the thread.
+    /// The class; `None` for the thread's own priority.
     pub const fn class(self) -> Option<PriorityClass> {
         match self.0 / LEVELS {
             1 => Some(PriorityClass::RealTime),
@@ -47,25 +47,25 @@ impl Priority {
         self.0 % LEVELS
     }
 
-    /// Whether it is that of the thread.
+    /// Whether this is the thread's own priority.
     #[inline]
     pub const fn is_of_thread(self) -> bool {
         self.0 == 0
     }
 
-    /// This one, or `other` if this is that of the thread.
+    /// This priority, or `other` if this is the thread's own.
     #[inline]
     pub const fn or(self, other: Priority) -> Priority {
         if self.is_of_thread() { other } else { self }
     }
 
-    /// As the kernel writes it; 0: that of the thread.
+    /// The kernel's encoding; 0 is the thread's own priority.
     #[inline]
     pub(crate) const fn ioprio(self) -> u16 {
         (self.0 / LEVELS) as u16 * (1 << 13) + self.level() as u16
     }
 
-    /// Refuses a priority that this thread may not use, by taking it for a moment.
+    /// Checks that this thread may use the priority, by setting it for a moment.
     ///
     /// # Errors
     /// [`Error::Priority`].
@@ -73,10 +73,10 @@ impl Priority {
         self.around(|| ())
     }
 
-    /// Runs `call` while the calling thread has this priority: its synchronous requests then have it too.
+    /// Runs `call` with the calling thread at this priority, so that its synchronous requests have it too.
     ///
     /// # Errors
-    /// [`Error::Priority`]: `call` was not made.
+    /// [`Error::Priority`]: `call` did not run.
     pub fn around<T>(self, call: impl FnOnce() -> T) -> Result<T> {
         if self.is_of_thread() {
             return Ok(call());
@@ -92,12 +92,12 @@ impl Priority {
     }
 }
 
-/// Gives the thread back what it had.
+/// Restores the thread's previous priority.
 struct Back(i32);
 
 impl Drop for Back {
     fn drop(&mut self) {
-        // A thread that lost its privileges meanwhile keeps what it has now.
+        // A thread that lost its privileges meanwhile keeps the current priority.
         let _ = sys::set_thread_ioprio(self.0);
     }
 }
@@ -105,7 +105,7 @@ impl Drop for Back {
 impl fmt::Display for Priority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let class = match self.class() {
-            None => return f.write_str("that of the thread"),
+            None => return f.write_str("the thread's own"),
             Some(PriorityClass::RealTime) => "realtime",
             Some(PriorityClass::BestEffort) => "best effort",
             Some(PriorityClass::Idle) => "idle",

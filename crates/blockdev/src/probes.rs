@@ -1,25 +1,25 @@
-//! Static tracepoints of what goes to a device (USDT, provider `uext4`). One that nobody looks at costs a load and a
-//! branch. `docs/guide/tuning.md` says how to look.
+//! Static tracepoints on device requests (USDT, provider `uext4`). A disabled one costs a load and a branch.
+//! `docs/guide/tuning.md` says how to attach to them.
 
 use crate::{Op, Result};
 
-/// Tag of a synchronous call: the thread that makes it waits for it.
+/// Tag of a synchronous call, for which the calling thread waits.
 pub const SYNCHRONOUS: u64 = u64::MAX;
 
-/// `submit(op, pos, length, fua, tag)`: a request is given to the device. `op`: 0 read, 1 write, 2 flush, 3 discard.
-/// The tag is that of the queue: unique among what it has in flight.
+/// `submit(op, pos, length, fua, tag)`: a request goes to the device. `op`: 0 read, 1 write, 2 flush, 3 discard. The
+/// tag is the queue's, unique among its requests in flight.
 #[inline(always)]
 pub fn submit(op: Op, pos: u64, length: u64, fua: bool, tag: u64) {
     probe::probe_lazy!(uext4, submit, number(op), pos, length, fua, tag);
 }
 
-/// `complete(tag, result)`: it is back. The result is bytes, or an error's number below zero.
+/// `complete(tag, result)`: the request completed. The result is a byte count or a negative errno.
 #[inline(always)]
 pub fn complete(tag: u64, result: i64) {
     probe::probe_lazy!(uext4, complete, tag, result);
 }
 
-/// A synchronous call between its two probes.
+/// Runs a synchronous call between its two probes.
 #[inline(always)]
 pub(crate) fn around(
     op: Op,

@@ -1,19 +1,19 @@
-//! Which process something belongs to: what was opened before a `fork` is the parent's.
+//! Which process owns an object: anything opened before a `fork` belongs to the parent.
 //!
-//! A child has copies of the parent's objects, but rings and mapped devices behind them are shared: a completion that
-//! the child reaps is lost for the parent. So everything that reaches such memory asks first. The answer is a word in
-//! a page that the kernel empties in each child (`MADV_WIPEONFORK`), whichever way it was made, so asking costs two
-//! loads and no system call. What a child makes itself belongs to a page of the child's own.
+//! A child has copies of the parent's objects, but the rings and mapped devices behind them are shared: a completion
+//! that the child reaps is lost to the parent. So every access to such memory checks the owner first. The check reads a
+//! word in a page that the kernel zeroes in each child (`MADV_WIPEONFORK`), however the child was created; it costs two
+//! loads and no system call. Objects that a child creates use a page of the child's own.
 
 use crate::{Error, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// The process that made something.
+/// The process that created an object.
 #[derive(Debug, Clone, Copy)]
 pub struct Process {
-    /// Not zero in that process, zero in every child.
+    /// Nonzero in that process, zero in every child.
     alive: &'static AtomicU32,
 }
 
@@ -24,7 +24,7 @@ impl Process {
     /// The calling process.
     ///
     /// # Errors
-    /// [`Error::Open`] if the system refuses a page of memory or to empty it in children.
+    /// [`Error::Open`] if the system refuses to map a page or to zero it in children.
     pub fn current() -> Result<Process> {
         loop {
             let known = CURRENT.load(Ordering::Acquire);
@@ -35,8 +35,8 @@ impl Process {
                 return Ok(Process { alive });
             }
             let alive = mark()?;
-            // Without a lock: one that another thread held at the fork is never released in the child. Whoever comes
-            // second leaves its page unused.
+            // No lock: one that another thread held at the fork is never released in the child. The loser of a race
+            // leaves its page unused.
             let _known_by_now = CURRENT.compare_exchange(
                 known,
                 std::ptr::from_ref(alive).cast_mut(),
@@ -46,7 +46,7 @@ impl Process {
         }
     }
 
-    /// Whether it is the calling process.
+    /// Whether this is the calling process.
     #[inline(always)]
     pub fn is_here(self) -> bool {
         self.alive.load(Ordering::Relaxed) != 0
@@ -59,7 +59,7 @@ impl Process {
     }
 }
 
-/// A word that is one here and zero in every child. Its page stays for the life of the process.
+/// A word that is one here and zero in every child. Its page stays mapped for the life of the process.
 fn mark() -> Result<&'static AtomicU32> {
     let failed = |action| {
         move |errno: rustix::io::Errno| Error::Open {
@@ -82,9 +82,9 @@ fn mark() -> Result<&'static AtomicU32> {
     // SAFETY: exactly the mapping made above; nothing in it has a value yet.
     let advised = unsafe { rustix::mm::madvise(page, length, Advice::LinuxWipeOnFork) };
     if let Err(errno) = advised {
-        // SAFETY: the mapping made above, which nobody else knows. Failure would only leak.
+        // SAFETY: the mapping made above, to which there is no other pointer. Failure would only leak.
         let _ = unsafe { rustix::mm::munmap(page, length) };
-        return Err(failed("have emptied on fork")(errno));
+        return Err(failed("set wipe on fork")(errno));
     }
     let word =
         NonNull::new(page.cast::<AtomicU32>()).ok_or_else(|| failed("map")(rustix::io::Errno::NOMEM))?;

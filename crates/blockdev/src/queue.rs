@@ -1,8 +1,8 @@
-//! Per-thread request queues: the asynchronous face of a device.
+//! Per-thread request queues: the asynchronous interface of a device.
 //!
-//! A queue is told requests with [`DeviceQueue::push`], sends them with [`DeviceQueue::submit`] and hands completions
-//! back with [`DeviceQueue::reap`]. It never allocates on these calls once created, and never checks who owns the
-//! memory: that is the caller's proof, which is why `push` is unsafe.
+//! [`DeviceQueue::push`] adds requests, [`DeviceQueue::submit`] sends them, and [`DeviceQueue::reap`] delivers
+//! completions. None of these calls allocates, and none checks who owns the memory: the caller must prove that, which
+//! is why `push` is unsafe.
 
 use crate::{BufferPool, Memory, Priority, Result};
 use std::os::fd::BorrowedFd;
@@ -15,9 +15,9 @@ pub enum Op {
     Read,
     /// Memory to device.
     Write,
-    /// Make completed writes durable; position, length and memory are ignored.
+    /// Makes completed writes durable; position, length and memory are ignored.
     Flush,
-    /// Tell the device a range is unused; memory is ignored.
+    /// Tells the device that a range is unused; memory is ignored.
     Discard,
 }
 
@@ -40,10 +40,10 @@ pub struct Request {
     pub op: Op,
     /// A write that must be durable when it completes. Only if [`crate::Capabilities::fua`].
     pub fua: bool,
-    /// Fail with `EAGAIN` instead of blocking, where the device can tell. One that the kernel divides, because it is
-    /// longer than the device takes at once, fails so each time.
+    /// Fail with `EAGAIN` instead of blocking, where the device supports it. A transfer longer than the device takes in
+    /// one request, which the kernel would split, always fails this way.
     pub nowait: bool,
-    /// I/O priority; that of the queue unless set.
+    /// I/O priority; the queue's unless set.
     pub priority: Priority,
     /// First byte on the device.
     pub pos: u64,
@@ -51,7 +51,7 @@ pub struct Request {
     pub length: u32,
     /// Data memory.
     pub memory: Memory,
-    /// Comes back in [`Done::tag`].
+    /// Returned in [`Done::tag`].
     pub tag: u64,
 }
 
@@ -60,11 +60,11 @@ pub struct Request {
 pub struct Done {
     /// Tag of the request.
     pub tag: u64,
-    /// Bytes transferred, or a negative errno. A transfer shorter than asked is reported as it is.
+    /// Bytes transferred, or a negative errno. A short transfer is reported as such.
     pub result: i32,
 }
 
-/// The queue holds as many requests as it can; reap first.
+/// The queue is full; reap first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
@@ -75,11 +75,11 @@ pub enum Wait {
     No,
     /// Until at least this many completions were delivered by this call (or nothing is in flight).
     AtLeast(u32),
-    /// Until one completion, or this long.
+    /// Until one completion, but no longer than this.
     Timeout(Duration),
 }
 
-/// How much something optional is wanted. What is required and refused is an error; what is tried and refused is a
+/// How strongly an optional feature is wanted. Refusal of a required feature is an error; refusal of a tried one is a
 /// fallback that [`QueueFacts`] reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ask {
@@ -106,23 +106,22 @@ pub struct QueueOptions {
     pub sqpoll: Ask,
     /// Register the file with the ring.
     pub register_file: Ask,
-    /// Register the memory of this pool with the ring, and what it grows by. If required, [`BufferPool::take`] fails
-    /// where the ring does not take that.
+    /// Register the pool's memory with the ring, including regions that the pool adds later. If required,
+    /// [`BufferPool::take`] fails when the ring refuses a new region.
     pub register_buffers: Ask,
-    /// Register the ring with the thread that drives it, so that no call has to look its descriptor up. Only for an
-    /// owner-driven queue without SQPOLL, which must then be dropped by its owner: dropped by another thread with
-    /// requests in flight, it waits until the owner's thread has ended, and without it keeps the device open
-    /// until then.
+    /// Register the ring with the thread that drives it, so that no call has to look up its descriptor. Only for an
+    /// owner-driven queue without SQPOLL, which its owner must then drop: if another thread drops it with requests in
+    /// flight, the drop waits until the owner's thread has ended; without any, the device stays open until then.
     pub register_ring: Ask,
     /// The pool to register.
     pub pool: Option<BufferPool>,
-    /// I/O priority of requests that have none of their own. Engines without priorities tell so in
+    /// I/O priority of requests that have none of their own. Engines without priorities say so in
     /// [`QueueFacts::fallbacks`].
     pub priority: Priority,
 }
 
 impl QueueOptions {
-    /// Defaults for `depth` requests: registered file and buffers tried, interrupt-driven, reapable by any thread.
+    /// Defaults for `depth` requests: tries to register file and buffers; interrupt-driven, reapable by any thread.
     pub fn depth(depth: u32) -> Self {
         QueueOptions {
             depth,
@@ -138,10 +137,10 @@ impl QueueOptions {
     }
 }
 
-/// Most pieces of memory of one request, where the kernel takes several: `UIO_MAXIOV`.
+/// Most vectors in one request, where the kernel takes several: `UIO_MAXIOV`.
 pub(crate) const VECTORS_MAX: u32 = 1024;
 
-/// What a queue got of what it asked for.
+/// Which of the requested features a queue got.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueueFacts {
     /// Completions are busy-polled on the device.
@@ -156,42 +155,43 @@ pub struct QueueFacts {
     pub registered_ring: bool,
     /// Only the creating thread may drive it.
     pub owner_driven: bool,
-    /// Requests run in the call that submits them.
+    /// The submitting call executes the requests.
     pub inline: bool,
-    /// Most pieces of memory that one request may have ([`Memory::vectors`]). 0: a request has one piece.
+    /// Most vectors in one request ([`Memory::vectors`]). 0: the queue takes no vectors.
     pub vectors: u32,
     /// Fallbacks taken, one sentence each.
     pub fallbacks: Vec<String>,
 }
 
-/// A request queue. `&mut self`: whoever drives it holds it exclusively.
+/// A request queue. Its methods take `&mut self`: only one thread drives it at a time.
 pub trait DeviceQueue: Send {
     /// Adds a request. Nothing is sent before [`DeviceQueue::submit`] (an engine may start earlier).
     ///
-    /// Range and alignment are **not** checked again here: the caller has checked them against [`crate::Geometry`];
-    /// the device answers a wrong one with an error completion.
+    /// Range and alignment are **not** checked again here: the caller has checked them against [`crate::Geometry`]; the
+    /// device answers a bad request with an error completion.
     ///
     /// # Safety
-    /// The memory must be valid for `length` bytes (writable for reads, readable for writes) and must not be touched
-    /// by others, freed or moved until the completion with this tag was delivered by `reap` or the queue was dropped.
+    /// The memory must be valid for `length` bytes (writable for reads, readable for writes) and must not be accessed
+    /// by others, freed or moved until `reap` has delivered the completion with this tag or the queue has been dropped.
     unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full>;
 
-    /// Sends what was pushed, and returns how many requests that were. What is more than the device takes at once is
-    /// kept back, and goes with a later call of this or of [`DeviceQueue::reap`]: completions of this queue are due
-    /// then, so whoever waits for them, or for the descriptor, sends it in time. Dropping the queue carries it out.
+    /// Sends the pushed requests and returns their number. Requests beyond what the device takes at once are held back
+    /// until a later call of this or of [`DeviceQueue::reap`]. They always have requests of this queue ahead of them in
+    /// the device, so a caller that waits for completions, or for the descriptor, sends them in time. Dropping the
+    /// queue executes them.
     fn submit(&mut self) -> Result<usize>;
 
-    /// Delivers completions into `out`, at most `out`'s spare capacity, and returns how many. Also sends what was
-    /// pushed, so that a waiter cannot wait for something that was never sent.
+    /// Appends completions to `out`, up to its spare capacity, and returns how many. Also sends pushed requests, so
+    /// that no caller waits for a request that was never sent.
     fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize>;
 
-    /// Requests pushed and not yet delivered.
+    /// Requests pushed whose completion is not yet delivered.
     fn in_flight(&self) -> u32;
 
-    /// Most requests at once.
+    /// Most requests in flight.
     fn capacity(&self) -> u32;
 
-    /// What was granted.
+    /// Which features were granted.
     fn facts(&self) -> QueueFacts;
 
     /// A descriptor that becomes readable when a completion may be waiting, where the engine has one.

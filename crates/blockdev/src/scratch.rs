@@ -1,6 +1,6 @@
-//! Aligned memory for the few small transfers of opening a device.
+//! Aligned memory for the few small transfers that opening a device takes.
 
-/// Largest alignment that a device may ask of [`Scratch`], bytes.
+/// Largest memory alignment that [`Scratch`] provides, in bytes.
 const ALIGN: usize = 4096;
 
 /// Zeroed memory whose first byte is aligned to 4096.

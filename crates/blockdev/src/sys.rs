@@ -1,4 +1,4 @@
-//! System calls that no safe crate offers: one door, each call a small function.
+//! System calls that no safe crate offers, each in a small function.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -16,9 +16,9 @@ const LOOP_INFO64_SIZE: usize = 232;
 /// Kind of an open-file-description lock on the whole file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LockKind {
-    /// Beside other readers.
+    /// Shared with other readers.
     Read,
-    /// Alone.
+    /// Exclusive.
     Write,
 }
 
@@ -30,15 +30,14 @@ fn whole_file(kind: LockKind) -> libc::flock {
         },
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: 0,
-        // Zero: to the end, wherever that will be.
+        // Zero: to the end of the file, wherever that moves.
         l_len: 0,
         // Required to be zero for open-file-description locks.
         l_pid: 0,
     }
 }
 
-/// Takes a lock that belongs to the open file description of `fd`. `Ok(false)` if somebody holds a
-/// conflicting one.
+/// Takes a lock that belongs to the open file description of `fd`. `Ok(false)` if a conflicting lock is held.
 pub(crate) fn try_lock(fd: BorrowedFd<'_>, kind: LockKind) -> io::Result<bool> {
     let lock = whole_file(kind);
     // SAFETY: the descriptor is open for the borrow, and F_OFD_SETLK reads one `struct flock` through the
@@ -53,7 +52,7 @@ pub(crate) fn try_lock(fd: BorrowedFd<'_>, kind: LockKind) -> io::Result<bool> {
     }
 }
 
-/// The process that holds a lock in the way of `kind`, if the kernel names one (it does not for the locks of
+/// The process that holds a lock that conflicts with `kind`, if the kernel names one (it does not for the locks of
 /// [`try_lock`], which belong to no process).
 pub(crate) fn lock_holder(fd: BorrowedFd<'_>, kind: LockKind) -> Option<u32> {
     let mut lock = whole_file(kind);
@@ -76,19 +75,19 @@ pub(crate) fn discard_blocks(fd: BorrowedFd<'_>, pos: u64, length: u64) -> io::R
 
 /// Device and inode number of the file behind a loop device.
 pub(crate) fn loop_backing(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
-    // `struct loop_info64` begins with `lo_device` and `lo_inode`, both u64; the words give it its alignment.
+    // `struct loop_info64` begins with `lo_device` and `lo_inode`, both u64; an array of u64 has its alignment.
     let mut info = [0u64; LOOP_INFO64_SIZE / 8];
-    // SAFETY: the descriptor is open for the borrow, and LOOP_GET_STATUS64 writes one `struct loop_info64` of
-    // 232 bytes through the pointer, which points to a live array of exactly that size and of sufficient
-    // alignment. An ioctl of another driver with this number cannot be meant: the caller opened a node named
-    // `loopN`.
+    // SAFETY: the descriptor is open for the borrow, and LOOP_GET_STATUS64 writes one `struct loop_info64` of 232 bytes
+    // through the pointer, which points to a live array of exactly that size and of sufficient alignment. No other
+    // driver's ioctl with this number can be reached: the caller opened a node named `loopN`.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), LOOP_GET_STATUS64 as _, info.as_mut_ptr()) };
     if result == 0 { Ok((info[0], info[1])) } else { Err(io::Error::last_os_error()) }
 }
 
-/// How often the calling thread gave the processor away because it had to wait for something.
+/// Voluntary context switches of the calling thread.
 pub(crate) fn voluntary_switches() -> io::Result<libc::c_long> {
-    // SAFETY: all-zero bytes are a value of this structure of numbers, and the call writes one through the pointer.
+    // SAFETY: all-zero bytes are a valid value of this structure of integers, and the call writes one through the
+    // pointer.
     let (result, usage) = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         (libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage), usage)
@@ -99,16 +98,16 @@ pub(crate) fn voluntary_switches() -> io::Result<libc::c_long> {
 /// `IOPRIO_WHO_PROCESS` of `linux/ioprio.h`; number 0 means the calling thread.
 const IOPRIO_WHO_PROCESS: libc::c_int = 1;
 
-/// The I/O priority of the calling thread, as the kernel writes it.
+/// The I/O priority of the calling thread, in the kernel's encoding.
 pub(crate) fn thread_ioprio() -> io::Result<i32> {
-    // SAFETY: numbers go in and one comes out; no memory is touched.
+    // SAFETY: the call takes and returns integers; no memory is touched.
     let answer = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0 as libc::c_int) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as i32) }
 }
 
-/// Sets it.
+/// Sets the I/O priority of the calling thread.
 pub(crate) fn set_thread_ioprio(ioprio: i32) -> io::Result<()> {
-    // SAFETY: numbers go in; no memory is touched.
+    // SAFETY: the call takes integers; no memory is touched.
     let answer = unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0 as libc::c_int, ioprio) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -152,7 +151,7 @@ pub(crate) unsafe fn read_raw(
 ) -> io::Result<usize> {
     let (fd, pos) = (fd.as_raw_fd(), pos as libc::off_t);
     let result = if flags == 0 {
-        // Cheaper: no vector to be fetched.
+        // Cheaper: the kernel has no vector to fetch.
         // SAFETY: the descriptor is open for the borrow; the caller promises memory that is writable and unshared for
         // the call.
         unsafe { libc::pread(fd, address.as_ptr().cast(), length, pos) }

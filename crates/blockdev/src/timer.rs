@@ -1,7 +1,7 @@
 //! Time for modelled latencies: one clock, precise waits, a descriptor that becomes readable at a given time.
 //!
-//! No thread sleeps on behalf of a request: a queue keeps its completions with the time they are due, and
-//! whoever waits for them sleeps on its own.
+//! No thread sleeps on behalf of a request: a queue keeps its completions with their due times, and the caller that
+//! waits for them sleeps.
 
 use crate::{Error, Result};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,8 +11,8 @@ use rustix::time::{
 };
 use std::time::Duration;
 
-/// Sleeps end this long before the due time and the rest is spun: the kernel adds up to 50 µs of timer slack
-/// to a sleep, and waking up takes some 20 µs in a virtual machine: together 10 % of a 740 µs request.
+/// Sleeps end this long before the due time, and a spin takes the rest: the kernel adds up to 50 µs of timer slack to a
+/// sleep, and waking up takes about 20 µs in a virtual machine; together 10 % of a 740 µs request.
 const SPIN_NS: u64 = 80_000;
 
 const NS_PER_S: u64 = 1_000_000_000;
@@ -50,13 +50,13 @@ pub(crate) fn sleep_until(due: u64) {
     }
 }
 
-/// How much longer than [`SPIN_NS`] it is until `due`, or `None` if the rest should be spun.
+/// How long to sleep before the last [`SPIN_NS`] until `due`, or `None` if only the spin is left.
 pub(crate) fn sleepable(due: u64) -> Option<Duration> {
     due.checked_sub(now_ns())?.checked_sub(SPIN_NS).filter(|&ns| ns > 0).map(Duration::from_nanos)
 }
 
-/// A timer descriptor, made on first demand: readable from a due time on. It is meant to be polled; the queue
-/// that owns it sets it anew whenever its state changes, so nobody needs to read from it.
+/// A timer descriptor, created on first use, that is readable from a due time on. Poll it; there is no need to read it,
+/// because the queue that owns it rearms it whenever its state changes.
 #[derive(Debug, Default)]
 pub(crate) struct TimerFd {
     fd: Option<OwnedFd>,
@@ -77,16 +77,16 @@ impl TimerFd {
         }
     }
 
-    /// Whether anybody asked for the descriptor.
+    /// Whether the descriptor was ever requested.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
         self.fd.is_some()
     }
 
-    /// Makes it readable from `due` (0: at once) on, or not at all. Does nothing if nobody asked for it.
+    /// Makes it readable from `due` (0: at once) on, or not at all. Does nothing if it was never requested.
     pub(crate) fn set(&self, due: Option<u64>) -> Result<()> {
         let Some(fd) = &self.fd else { return Ok(()) };
-        // A zero value would disarm; 1 ns after boot is long past.
+        // A zero value would disarm the timer; 1 ns after boot is long past.
         let it_value = timespec(due.map_or(0, |due| due.max(1)));
         let value = Itimerspec { it_interval: timespec(0), it_value };
         timerfd_settime(fd, TimerfdTimerFlags::ABSTIME, &value).map_err(|errno| failed("set", errno))?;

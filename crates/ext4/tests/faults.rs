@@ -354,7 +354,7 @@ fn requests_that_are_put_off_for_ever_fail_with_a_typed_error() {
             }
             let done = queue.wait(1).unwrap().next().unwrap();
             let error = *done.result.unwrap_err();
-            assert!(error.to_string().contains("put off"), "{error}");
+            assert!(error.to_string().contains("gave up after"), "{error}");
             assert_eq!(error.errno(), EIO);
             assert!(handle.fired() > 8);
             assert_eq!(queue.pending(), 0);

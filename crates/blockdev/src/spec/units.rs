@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-/// Letters of multipliers, largest first, so that printing finds the biggest exact one: 1024 to the power, or 1000.
+/// Unit letters and their power of 1024 (or 1000), largest first, so that printing finds the largest exact one.
 const SIZE_UNITS: [(char, u32); 6] = [('E', 6), ('P', 5), ('T', 4), ('G', 3), ('M', 2), ('K', 1)];
 
 /// Duration units in nanoseconds, longest suffix first (`s` is a suffix of all others).
 const TIME_UNITS: [(&str, u64); 4] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
-/// Parses a size in bytes, as fallocate(1) does: `4096`, `64M`, `1.5G`, `0x1000`. `K`, `M`, `G`, `T`, `P`, `E` count in
-/// powers of 1024, in either case, also with `iB` behind; with `B` in powers of 1000. Parts of a byte are cut off.
-/// `None` on anything else, including overflow of 64 bits.
+/// Parses a size in bytes, as fallocate(1) does: `4096`, `64M`, `1.5G`, `0x1000`. `K`, `M`, `G`, `T`, `P`, `E`, in
+/// either case and with or without `iB`, are powers of 1024; with `B`, powers of 1000. Fractions of a byte are cut off.
+/// `None` for anything else, including overflow of 64 bits.
 pub fn parse_size(text: &str) -> Option<u64> {
     parse_scaled(text, |unit| {
         let mut letters = unit.chars();
@@ -25,8 +25,8 @@ pub fn parse_size(text: &str) -> Option<u64> {
     })
 }
 
-/// Parses a number with its unit: decimal, perhaps with a fraction, or hexadecimal behind `0x` (b and e are digits
-/// there, as for strtoll(3)). `unit` tells what the word behind the digits multiplies with. A fraction needs a word.
+/// Parses a number with a unit: decimal, optionally with a fraction, or hexadecimal after `0x` (where b and e are
+/// digits, as in strtoll(3)). `unit` maps the suffix to its multiplier. A fraction requires a suffix.
 pub fn parse_scaled(text: &str, unit: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |digits| (digits, 16));
     let (number, rest) = split_digits(digits, radix);
@@ -39,21 +39,21 @@ pub fn parse_scaled(text: &str, unit: impl Fn(&str) -> Option<u64>) -> Option<u6
         return None;
     }
     let unit = unit(word)?;
-    // Below 10^18 times below 2^64.
+    // Cannot overflow: less than 10^18 times less than 2^64.
     let part =
         u128::from(fraction.parse::<u64>().ok()?) * u128::from(unit) / 10u128.pow(fraction.len() as u32);
     number.checked_mul(unit)?.checked_add(u64::try_from(part).ok()?)
 }
 
-/// Most digits behind the point.
+/// Most digits after the decimal point.
 const FRACTION_MAX: usize = 18;
 
 fn split_digits(text: &str, radix: u32) -> (&str, &str) {
     text.split_at(text.find(|letter: char| !letter.is_digit(radix)).unwrap_or(text.len()))
 }
 
-/// Parses a duration: decimal digits and one of `ns`, `us`, `ms`, `s`. A bare number is refused, because
-/// nobody could tell its unit.
+/// Parses a duration: decimal digits and one of `ns`, `us`, `ms`, `s`. A bare number is refused, because its unit would
+/// be a guess.
 pub(super) fn parse_duration(text: &str) -> Option<Duration> {
     let (suffix, scale) = TIME_UNITS.iter().find(|(suffix, _)| text.ends_with(suffix))?;
     let digits = &text[..text.len() - suffix.len()];
