@@ -87,7 +87,7 @@ mod operations;
 mod seam;
 mod xattr;
 
-pub use dir::DirEntry;
+pub use dir::{DirCookie, DirEntry};
 pub use face::cursor::Cursor;
 pub use face::explain;
 pub use face::file::{File, MapIter};

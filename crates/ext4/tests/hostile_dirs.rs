@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uext4::device::Device;
-use uext4::{Error, Ino};
+use uext4::{DirCookie, Error, Ino};
 use uext4_ondisk::ext4::{Inode, update_dir_checksum, update_htree_checksum};
 use uext4_testkit::{Need, Rng, needs};
 
@@ -74,6 +74,12 @@ impl Target {
             Ok(entries) => errors.extend(entries.take(20_000).filter_map(Result::err)),
             Err(error) => errors.push(error),
         }
+        // Listings that go on in the middle see nothing of what a tree is like before it.
+        for _ in 0..6 {
+            let Ok(mut entries) = volume.read_dir_of(self.ino) else { continue };
+            entries.seek(DirCookie::from_raw(rng.next_u64() >> (1 + rng.below(40))).unwrap());
+            errors.extend(entries.take(20_000).filter_map(Result::err));
+        }
         let listing = errors.len();
         let names: Vec<&Vec<u8>> = self.truth.keys().collect();
         for round in 0..60 {
@@ -94,6 +100,30 @@ impl Target {
             assert!(typed && error.errno() == 117 && error.inode().is_some(), "{error:?}");
         }
         errors
+    }
+
+    /// Lists a damaged directory, in one go and anew from each eleventh entry. Returns whether all names came once.
+    fn lists_all(&self, device: Arc<dyn Device>) -> bool {
+        let volume = open_ro(device);
+        let mut truth: Vec<&[u8]> = self.truth.keys().map(Vec::as_slice).chain([&b"."[..], b".."]).collect();
+        truth.sort_unstable();
+        let mut found = Vec::new();
+        let mut cookie = DirCookie::START;
+        loop {
+            let mut entries = volume.read_dir_of(self.ino).unwrap();
+            entries.seek(cookie);
+            let Ok(part) = entries.take(11).collect::<uext4::Result<Vec<_>>>() else { return false };
+            let Some(last) = part.last() else { break };
+            assert!(last.cookie > cookie);
+            cookie = last.cookie;
+            found.extend(part.into_iter().map(|entry| entry.name));
+        }
+        found.sort_unstable();
+        let whole: uext4::Result<Vec<_>> = volume.read_dir_of(self.ino).unwrap().collect();
+        let mut whole: Vec<Vec<u8>> = whole.unwrap().into_iter().map(|entry| entry.name).collect();
+        whole.sort_unstable();
+        assert!(found == whole, "{} names piece by piece, {} in one go", found.len(), whole.len());
+        found == truth
     }
 
     fn child(&self, image: &Image, entries: usize, position: usize) -> u32 {
@@ -177,6 +207,10 @@ fn astray(target: &Target, guarded: bool) {
         let started = Instant::now();
         let errors = target.examine(changed.device(), &mut Rng::new(1));
         assert!(started.elapsed() < CASE, "{what}: {:?}", started.elapsed());
+        // No leaf is damaged. A node whose checksum has no place in it cannot be read at all.
+        let unreadable =
+            ["a limit of 65,535", "a smaller limit", "a count above the limit"].contains(&what) && guarded;
+        assert!(target.lists_all(changed.device()) || unreadable, "{what}");
         // Without checksums an empty block of entries cannot be told from a node.
         let silent = !guarded && what.ends_with("leads to nodes");
         assert!(!errors.is_empty() || silent, "{what}: nobody noticed");

@@ -77,7 +77,9 @@ fn with_second_part(image: Image) -> Image {
     let bytes = &mut damaged.image.bytes[record..record + 256];
     update_inode_checksum(bytes, ino_of_record(&damaged.layout, record), &damaged.layout.superblock).unwrap();
     let image = damaged.image;
-    let names: Vec<_> = open_ro(image.device()).read_dir("/dir").unwrap().map(|e| e.unwrap().name).collect();
+    let mut names: Vec<_> =
+        open_ro(image.device()).read_dir("/dir").unwrap().map(|entry| entry.unwrap().name).collect();
+    names.sort();
     assert_eq!(names.concat(), b"...n0n1n2s0s1");
     assert_eq!(ino_of(&image, "/dir/s1").get(), file);
     image

@@ -26,6 +26,11 @@ impl Hashes {
         self.low & !1
     }
 
+    /// The hash that comes behind them. `None` if they are the last.
+    pub(super) fn end(self) -> Option<u32> {
+        (self.high != Self::ALL.high).then_some(self.high & !1)
+    }
+
     fn of_child(self, index: &HtreeIndex<'_>, position: usize) -> Hashes {
         let border = |position| index.entry(position).map(|entry| entry.hash);
         let low = if position == 0 { self.low } else { border(position).unwrap_or(self.low) };
@@ -54,11 +59,25 @@ pub(super) struct Path {
 
 /// Finds the way to the first block that may hold a name.
 pub(super) fn descend<R: Rows>(rows: &R, hashed: &[u8]) -> Result<Path> {
-    let (version, levels) = rows.block(0, |block| {
+    let (version, levels) = kind(rows)?;
+    down_to(rows, version, levels, hash_of(rows, hashed, version)?)
+}
+
+/// Finds the way to the first block that may hold names of a hash.
+pub(super) fn descend_to<R: Rows>(rows: &R, hash: u32) -> Result<Path> {
+    let (version, levels) = kind(rows)?;
+    down_to(rows, version, levels, hash)
+}
+
+/// How names are hashed, and how many levels of nodes are between the root and the blocks of entries.
+fn kind<R: Rows>(rows: &R) -> Result<(HashVersion, usize)> {
+    rows.block(0, |block| {
         let root = root_of(rows, block)?;
         Ok((root.hash_version, usize::from(root.indirect_levels)))
-    })?;
-    let hash = hash_of(rows, hashed, version)?;
+    })
+}
+
+fn down_to<R: Rows>(rows: &R, version: HashVersion, levels: usize, hash: u32) -> Result<Path> {
     let frames = Vec::with_capacity(levels + 1);
     let mut path = Path { version, hash, frames, leaf: 0, hashes: Hashes::ALL };
     for _ in 0..=levels {
@@ -92,8 +111,22 @@ pub(super) fn chain<T, R: Rows>(
             return Ok(None);
         }
     }
+    Err(circle(rows))
+}
+
+/// The error for a tree that has more leaves than the directory has blocks.
+pub(super) fn circle<R: Rows>(rows: &R) -> Error {
     let what = "the hash tree of the directory runs in circles".into();
-    Err(Error::CorruptInode { ino: rows.shape().ino, what })
+    Error::CorruptInode { ino: rows.shape().ino, what }
+}
+
+/// Calls `look` with a block of entries to which the tree leads.
+pub(super) fn with_leaf<T, R: Rows>(
+    rows: &R,
+    number: u32,
+    look: impl FnOnce(&Block<'_>) -> Result<T>,
+) -> Result<T> {
+    rows.block(number, |block| look(leaf_of(rows, block)?))
 }
 
 impl Path {
@@ -116,6 +149,17 @@ impl Path {
         }
         (self.leaf, self.hashes) = (child, of_child);
         Ok(())
+    }
+
+    /// Goes to the next block of entries if names of one hash lie in this one and in the next. Returns whether it did.
+    pub(super) fn follow<R: Rows>(&mut self, rows: &R) -> Result<bool> {
+        match self.hashes.end() {
+            Some(hash) if self.hashes.high & 1 != 0 => {
+                self.hash = hash;
+                self.next(rows)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Goes to the next block of entries that may hold names of the same hash. Returns whether there is one.
@@ -211,5 +255,60 @@ pub(super) fn dots(block: &Block<'_>, alone: bool) -> Result<Ino> {
             Ok(dot_dot.inode)
         }
         _ => Err(wrong()),
+    }
+}
+
+/// Most leaves in a row with names of one hash: a listing holds them all while it reads the first one's names.
+const SHARING_MAX: u32 = 1024;
+
+/// Whether the tree leads to each block of the directory once, in the order of hashes, so that all names can be listed
+/// along it. Reads the nodes, not the leaves.
+pub(super) fn leads_to_all<R: Rows>(rows: &R) -> bool {
+    let mut survey = Survey { seen: vec![0; rows.shape().blocks as usize / 64 + 1], count: 0, sharing: 0 };
+    let known = matches!(kind(rows), Ok((version, levels))
+        if version != HashVersion::SipHash && survey.node(rows, 0, levels, Hashes::ALL));
+    known && survey.count == rows.shape().blocks
+}
+
+/// What was seen of a tree.
+struct Survey {
+    /// A bit for each block of the directory.
+    seen: Vec<u64>,
+    count: u32,
+    /// How many leaves before this one continue the hash of another one.
+    sharing: u32,
+}
+
+impl Survey {
+    /// Looks at a node with so many levels of nodes below it. Whatever is wrong, the tree is not to be used.
+    fn node<R: Rows>(&mut self, rows: &R, number: u32, levels: usize, hashes: Hashes) -> bool {
+        let children = with_index(rows, number, |_, index| {
+            let child =
+                |position| Some((index.entry(position)?.child.get(), hashes.of_child(index, position)));
+            Ok((0..index.len()).filter_map(child).collect::<Vec<_>>())
+        });
+        self.is_new(rows, number)
+            && children.is_ok_and(|children| {
+                children.into_iter().all(|(child, hashes)| match levels {
+                    0 => self.leaf(rows, child, hashes),
+                    _ => self.node(rows, child, levels - 1, hashes),
+                })
+            })
+    }
+
+    fn leaf<R: Rows>(&mut self, rows: &R, number: u32, hashes: Hashes) -> bool {
+        self.sharing = if hashes.low & 1 == 0 { 0 } else { self.sharing + 1 };
+        hashes.first() < hashes.high && self.sharing < SHARING_MAX && self.is_new(rows, number)
+    }
+
+    fn is_new<R: Rows>(&mut self, rows: &R, number: u32) -> bool {
+        let bit = 1_u64 << (number % 64);
+        let word = self.seen.get_mut(number as usize / 64).filter(|word| **word & bit == 0);
+        let new = number < rows.shape().blocks && word.is_some();
+        if let Some(word) = word {
+            *word |= bit;
+        }
+        self.count += u32::from(new);
+        new
     }
 }

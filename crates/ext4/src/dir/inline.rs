@@ -2,9 +2,9 @@
 //! rest of the 60 bytes, the second is the value of `system.data`. `.` and `..` have no entries; this room makes them
 //! up. Source: the kernel's `fs/ext4/inline.c` (`ext4_read_inline_dir`).
 
+use super::Found;
 use super::name::{self, Wanted};
 use super::row::{self, Gap, Held};
-use super::{DirEntry, Found};
 use crate::ground::error::Result;
 use crate::inline::{InlineData, edit};
 use crate::inode::Ext4State;
@@ -12,7 +12,6 @@ use crate::inode::Inode;
 use crate::inode::core::Core;
 use crate::inode::draft::Draft;
 use crate::inode::metadata::FileKind;
-use std::collections::VecDeque;
 use uext4_ondisk::ext4::{DirBlock, DirEntry as DiskEntry, DirFormat, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 
@@ -82,20 +81,22 @@ pub(super) fn look_up(state: &Ext4State, inode: &Inode, wanted: &[u8]) -> Result
     }
 }
 
-/// All entries, `.` and `..` first.
-pub(crate) fn list(state: &Ext4State, inode: &Inode) -> Result<VecDeque<DirEntry>> {
+/// Calls `each` with the name, inode and type of all entries, `.` and `..` first.
+pub(crate) fn list(
+    state: &Ext4State,
+    inode: &Inode,
+    mut each: impl FnMut(&[u8], Ino, Option<FileKind>),
+) -> Result<()> {
     let core = inode.disk();
     let directory = InlineDirectory::open(state, &core)?;
     let kind = Some(FileKind::Directory);
-    let mut entries = VecDeque::from([
-        DirEntry { name: b".".to_vec(), ino: inode.ino(), kind },
-        DirEntry { name: b"..".to_vec(), ino: directory.parent, kind },
-    ]);
+    each(b".", inode.ino(), kind);
+    each(b"..", directory.parent, kind);
     directory.scan(|entry| {
-        entries.push_back(DirEntry { name: entry.name.to_vec(), ino: entry.inode, kind: entry.file_type });
+        each(entry.name, entry.inode, entry.file_type);
         None::<()>
     })?;
-    Ok(entries)
+    Ok(())
 }
 
 /// A directory under change, all of it checked.

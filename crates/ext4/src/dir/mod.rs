@@ -9,13 +9,17 @@
 //! | `edit.rs` | names added, removed and changed |
 //! | `map.rs` | where the blocks are, and how more are added |
 //! | `grow.rs` | splits full blocks, grows trees |
+//! | `list.rs` | lists a directory, piece by piece |
+//! | `cookie.rs` | the places of a listing, which names keep |
 //! | `inline.rs` | entries inside the inode |
 
+mod cookie;
 #[allow(dead_code)] // The operations on names use the rest of it next.
 pub(crate) mod edit;
 mod grow;
 mod htree;
 pub(crate) mod inline;
+pub(crate) mod list;
 pub(crate) mod map;
 pub(crate) mod name;
 mod row;
@@ -23,6 +27,8 @@ mod rows;
 #[cfg(test)]
 #[path = "../../tests/inside/dir_edit/mod.rs"]
 mod tests;
+
+pub use cookie::DirCookie;
 
 use crate::ground::error::{Error, Result};
 use crate::inode::Ext4State;
@@ -43,6 +49,8 @@ pub struct DirEntry {
     pub ino: Ino,
     /// Its type, where the volume stores it in the directory.
     pub kind: Option<FileKind>,
+    /// Where a listing goes on behind it ([`ReadDir::seek`](crate::ReadDir::seek)).
+    pub cookie: DirCookie,
 }
 
 /// A directory being read.
@@ -93,6 +101,17 @@ impl Rows for Directory<'_> {
         let physical = physical.ok_or_else(|| rows::missing(self.inode.ino(), number, "not allocated"))?;
         look(Pblk(physical), &self.state.cache.read(physical)?)
     }
+}
+
+/// Whether an inode is a directory that can be read.
+///
+/// # Errors
+/// [`Error::NotDirectory`], [`Error::Incompatible`] if it is encrypted, [`Error::Corrupt`], [`Error::CorruptInode`].
+pub(crate) fn check(state: &Ext4State, inode: &Inode) -> Result<()> {
+    if inline::is_inline(inode) {
+        return inline::list(state, inode, |_, _, _| {});
+    }
+    Directory::open(state, inode).map(drop)
 }
 
 /// What a look-up found.

@@ -150,7 +150,8 @@ impl Volume {
         path::read_link(self.state(), &*self.state().inode(ino)?)
     }
 
-    /// The entries of a directory in on-disk order, including `.` and `..`.
+    /// The entries of a directory, `.` and `..` first. [`ReadDir`] says in which order, and what comes if names change
+    /// meanwhile.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
         let inode = self.resolve_inode(path.as_ref(), true)?;
         ReadDir::new(self.clone(), inode)

@@ -2,68 +2,44 @@
 
 use super::held::Held;
 use super::volume::Volume;
-use crate::dir::{DirEntry, Directory, inline};
+use crate::dir::list::Listing;
+use crate::dir::{self, DirCookie, DirEntry};
 use crate::ground::error::Result;
 use crate::inode::Inode;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Iterator over a directory's entries, in their order on disk. Ends after an error.
+/// Iterator over the entries of a directory, from [`Volume::read_dir`]. Ends after an error.
+///
+/// - **Changes meanwhile**: a name that is there all the time comes once, whatever names are added and removed, and
+///   whatever the directory becomes by that. One that is added or removed may come or not.
+/// - **Order**: `.` and `..`, then the order of the names' hashes, as in Linux. Directories of several blocks without a
+///   hash tree: the first block so, the others in their order on disk.
+/// - **Places**: each entry has a [`DirCookie`], with which this or another listing goes on behind it. If names share
+///   all 63 bits of their hash, as only contrived ones do, those before may come again after a [`ReadDir::seek`]
+///   elsewhere and back; none is left out.
+/// - **Memory**: a block of entries or two, and at most 8192 entries, whatever the size of the directory.
 pub struct ReadDir {
     volume: Volume,
     inode: Held,
-    next: u32,
-    entries: VecDeque<DirEntry>,
-    ended: bool,
+    listing: Listing,
 }
 
 impl ReadDir {
     pub(crate) fn new(volume: Volume, inode: Arc<Inode>) -> Result<Self> {
         let inode = Held::new(inode, volume.shared.clone());
-        if inline::is_inline(&inode) {
-            let entries = inline::list(volume.state(), &inode)?;
-            // All entries are here: `fill` has nothing to read.
-            return Ok(ReadDir { volume, inode, next: u32::MAX, entries, ended: true });
-        }
-        Directory::open(volume.state(), &inode)?;
-        Ok(ReadDir { volume, inode, next: 0, entries: VecDeque::new(), ended: false })
+        dir::check(volume.state(), &inode)?;
+        Ok(ReadDir { volume, inode, listing: Listing::new() })
     }
 
-    /// The directory.
-    pub(crate) fn inode(&self) -> &Inode {
-        &self.inode
+    /// Where it goes on: behind the entry that came last, or where [`ReadDir::seek`] led.
+    pub fn cookie(&self) -> DirCookie {
+        self.listing.cookie()
     }
 
-    /// The block to read next. Those before it have been read.
-    pub(crate) fn next_block(&self) -> u32 {
-        self.next
-    }
-
-    /// Reads blocks until there are entries or no block is left.
-    fn fill(&mut self) -> Result<()> {
-        let _names = self.inode.steady_names();
-        let directory = Directory::open(self.volume.state(), &self.inode)?;
-        while self.entries.is_empty() && self.next < directory.blocks() {
-            let entries = &mut self.entries;
-            let bad = directory.scan(self.next, |entry| {
-                // A name with a slash would be a path, and could lead a copy of the tree out of its folder.
-                if !entry.has_valid_name() {
-                    return Some(entry.offset);
-                }
-                let kind = entry.file_type;
-                entries.push_back(DirEntry { name: entry.name.to_vec(), ino: entry.inode, kind });
-                None
-            })?;
-            if let Some(offset) = bad {
-                let what = format!(
-                    "directory block {}: the name at byte {offset} holds a slash or a zero",
-                    self.next
-                );
-                return Err(self.volume.state().corrupt_inode(self.inode.ino(), what));
-            }
-            self.next += 1;
-        }
-        Ok(())
+    /// Goes on elsewhere: behind the entry with this cookie, or at [`DirCookie::START`]. Also after the end, and after
+    /// an error. A cookie of another directory leads anywhere, a place behind all names to the end.
+    pub fn seek(&mut self, cookie: DirCookie) {
+        self.listing.seek(cookie);
     }
 }
 
@@ -71,13 +47,18 @@ impl Iterator for ReadDir {
     type Item = Result<DirEntry>;
 
     fn next(&mut self) -> Option<Result<DirEntry>> {
-        if self.entries.is_empty()
-            && !self.ended
-            && let Err(error) = self.fill()
-        {
-            self.ended = true;
-            return Some(Err(error));
+        if let Some(entry) = self.listing.take() {
+            return Some(Ok(entry));
         }
-        self.entries.pop_front().map(Ok)
+        let names = self.inode.steady_names();
+        let filled = self.listing.fill(self.volume.state(), &self.inode);
+        drop(names);
+        match filled {
+            Ok(()) => self.listing.take().map(Ok),
+            Err(error) => {
+                self.listing.end();
+                Some(Err(error))
+            }
+        }
     }
 }

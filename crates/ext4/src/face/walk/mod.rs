@@ -8,21 +8,19 @@
 //! directories together may not be longer than the volume.
 
 mod names;
+mod reader;
 mod seen;
 mod table;
 
-use crate::face::read_dir::ReadDir;
 use crate::face::volume::Volume;
 use crate::ground::error::{Error, Result};
 use crate::inode::Ext4State;
 use crate::inode::metadata::{FileKind, Metadata};
-use crate::map;
 use names::{Item, Names};
+use reader::Reader;
 use seen::InoSet;
 use std::path::Path;
-use uext4_buffer::{BufferPin, READ_AHEAD_BYTES};
 use uext4_ondisk::Ino;
-use uext4_ondisk::ext4::InodeFlags;
 
 pub(crate) use table::TableReader;
 
@@ -140,9 +138,7 @@ struct Level {
     /// Bytes of the walk's path that name it.
     path: usize,
     /// Reads the rest of it; `None` at its end.
-    reader: Option<ReadDir>,
-    /// Its blocks up to this one were read ahead.
-    ahead: u32,
+    reader: Option<Reader>,
     /// Subdirectories found and not yet entered.
     waiting: Names,
 }
@@ -171,7 +167,6 @@ pub struct Walk {
     /// Bytes of directories that may still be read.
     allowance: u64,
     table: TableReader,
-    ahead: Vec<BufferPin>,
     last: Last,
     // The entry told last.
     path: Vec<u8>,
@@ -208,7 +203,6 @@ impl Volume {
             seen: InoSet::default(),
             allowance: blocks.saturating_add(inodes),
             table: TableReader::default(),
-            ahead: Vec::new(),
             last: Last::Other,
             path: Vec::new(),
             name: 0,
@@ -369,18 +363,12 @@ impl Walk {
     fn open_level(&mut self, ino: Ino) -> Result<Level> {
         let inode = self.state().inode(ino)?;
         let metadata = inode.metadata(self.state());
-        let reader = ReadDir::new(self.volume.clone(), inode)?;
+        let reader = Reader::new(&self.volume, inode)?;
         // No block belongs to two directories of an honest volume.
         self.allowance = self.allowance.checked_sub(metadata.size).ok_or_else(|| {
             self.state().corrupt_inode(ino, "the directories are longer than the volume: they share blocks")
         })?;
-        Ok(Level {
-            metadata,
-            path: self.path.len(),
-            reader: Some(reader),
-            ahead: 0,
-            waiting: Names::default(),
-        })
+        Ok(Level { metadata, path: self.path.len(), reader: Some(reader), waiting: Names::default() })
     }
 
     /// Makes a directory the current entry. `levels` ends with its parent.
@@ -412,48 +400,23 @@ impl Walk {
             if self.window.is_full() {
                 break;
             }
-            if reader.next_block() >= level.ahead {
-                (level.ahead, self.ahead) = directory_ahead(self.volume.state(), reader);
-            }
-            match reader.next() {
-                Some(Ok(entry)) if entry.name == b"." || entry.name == b".." => {}
-                Some(Ok(entry)) => self.window.push(&entry.name, entry.ino, entry.kind),
-                Some(Err(error)) => {
+            match reader.read(&mut self.window) {
+                Ok(true) => {}
+                Ok(false) => level.reader = None,
+                Err(error) => {
                     result = Err(error);
                     level.reader = None;
                 }
-                None => level.reader = None,
             }
         }
-        self.ahead.clear();
+        if let Some(reader) = level.reader.as_mut() {
+            reader.rest();
+        }
         if self.options.stat {
             self.window.sort_by_inode();
         }
         result
     }
-}
-
-/// Reads the next blocks of a directory at once, as far as they follow one another on the device. Returns the first
-/// block not covered, and the pins that keep the others in memory.
-fn directory_ahead(state: &Ext4State, reader: &ReadDir) -> (u32, Vec<BufferPin>) {
-    let (inode, first) = (reader.inode(), reader.next_block());
-    let block_size = u64::from(state.superblock.geometry.block_size());
-    let end = u32::try_from(inode.disk().size / block_size).unwrap_or(u32::MAX);
-    let most = READ_AHEAD_BYTES / state.superblock.geometry.block_size();
-    if end.saturating_sub(first) < 2 || inode.disk().flags.contains(InodeFlags::INLINE_DATA) {
-        return (u32::MAX, Vec::new());
-    }
-    // The reads themselves report errors.
-    let Ok(Some(start)) = map::metadata_block(state, inode, first) else { return (first + 1, Vec::new()) };
-    let mut count = 1;
-    while count < most && first + count < end {
-        let expected = start.saturating_add(u64::from(count));
-        if !matches!(map::metadata_block(state, inode, first + count), Ok(Some(block)) if block == expected) {
-            break;
-        }
-        count += 1;
-    }
-    (first + count, state.cache.read_ahead(start, count))
 }
 
 /// Cuts `path` to `base` bytes and appends a component; returns where the component starts.
