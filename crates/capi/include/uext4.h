@@ -430,8 +430,17 @@ int64_t uext4_listxattr(struct uext4_volume *volume,
 // Opens a directory for listing. Close it with `uext4_closedir`.
 int32_t uext4_opendir(struct uext4_volume *volume, const char *name, struct uext4_dir **dir);
 
-// The next entry, in the order on disk, `.` and `..` among them. Returns 1, or 0 at the end.
-int32_t uext4_readdir(struct uext4_dir *dir, struct uext4_dirent *entry);
+// The next entry, `.` and `..` among them. Returns 1, or 0 at the end. A name that is there all the time comes once,
+// whatever names are added and removed meanwhile.
+int32_t uext4_readdir(struct uext4_dir *dir,
+                      struct uext4_dirent *entry);
+
+// Where the directory goes on: a number for `uext4_seekdir`. It stays valid as long as the directory is there, for
+// other handles too, and after names were added and removed.
+int64_t uext4_telldir(struct uext4_dir *dir);
+
+// Goes on elsewhere: at a place that `uext4_telldir` gave, or at the beginning, which is 0.
+int32_t uext4_seekdir(struct uext4_dir *dir, int64_t place);
 
 // Ends the handle.
 int32_t uext4_closedir(struct uext4_dir *dir);

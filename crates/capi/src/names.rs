@@ -7,7 +7,7 @@ use crate::handle::{Kind, Table};
 use crate::volume::{VOLUMES, uext4_volume};
 use parking_lot::Mutex;
 use std::ffi::{c_char, c_void};
-use uext4::{FileKind, Metadata, ReadDir, Timestamp};
+use uext4::{DirCookie, FileKind, Metadata, ReadDir, Timestamp};
 
 /// A directory being read.
 pub struct uext4_dir(());
@@ -262,7 +262,8 @@ pub unsafe extern "C" fn uext4_opendir(
     })
 }
 
-/// The next entry, in the order on disk, `.` and `..` among them. Returns 1, or 0 at the end.
+/// The next entry, `.` and `..` among them. Returns 1, or 0 at the end. A name that is there all the time comes once,
+/// whatever names are added and removed meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uext4_readdir(dir: *mut uext4_dir, entry: *mut uext4_dirent) -> i32 {
     call_int(|| {
@@ -277,6 +278,23 @@ pub unsafe extern "C" fn uext4_readdir(dir: *mut uext4_dir, entry: *mut uext4_di
         // SAFETY: the caller promises a place for it.
         unsafe { put(entry, found) }?;
         Ok(1)
+    })
+}
+
+/// Where the directory goes on: a number for `uext4_seekdir`. It stays valid as long as the directory is there, for
+/// other handles too, and after names were added and removed.
+#[unsafe(no_mangle)]
+pub extern "C" fn uext4_telldir(dir: *mut uext4_dir) -> i64 {
+    call(|| Ok(DIRS.get(dir)?.lock().cookie().raw().cast_signed()))
+}
+
+/// Goes on elsewhere: at a place that `uext4_telldir` gave, or at the beginning, which is 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn uext4_seekdir(dir: *mut uext4_dir, place: i64) -> i32 {
+    call_int(|| {
+        let place = DirCookie::from_raw(place.cast_unsigned())?;
+        DIRS.get(dir)?.lock().seek(place);
+        Ok(0)
     })
 }
 

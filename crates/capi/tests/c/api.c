@@ -194,6 +194,7 @@ static void names(void)
     struct uext4_stat facts;
     char value[64] = {0};
     int found = 0, next;
+    int64_t place;
 
     IS(uext4_stat(volume, "/file", 1, &facts), 0);
     CHECK(facts.size == 12288);
@@ -214,7 +215,21 @@ static void names(void)
         found += strcmp(entry.name, "file") == 0 && entry.kind == S_IFREG;
     IS(next, 0);
     IS(found, 1);
+    IS(uext4_seekdir(dir, 0), 0);
+    IS(uext4_telldir(dir), 0);
+    IS(uext4_readdir(dir, &entry), 1);
+    CHECK(strcmp(entry.name, ".") == 0);
+    IS(uext4_readdir(dir, &entry), 1);
+    place = uext4_telldir(dir);
+    IS(uext4_readdir(dir, &entry), 1);
+    snprintf(value, sizeof value, "%.60s", entry.name);
+    IS(uext4_seekdir(dir, place), 0);
+    IS(uext4_readdir(dir, &entry), 1);
+    CHECK(strncmp(entry.name, value, 60) == 0);
+    IS(uext4_seekdir(dir, -1), -EINVAL);
     IS(uext4_closedir(dir), 0);
+    IS(uext4_telldir(dir), -EBADF);
+    IS(uext4_seekdir(dir, 0), -EBADF);
     IS(uext4_unlink(volume, "/file"), 0);
     IS(uext4_unlink(volume, "/file"), -ENOENT);
     IS(uext4_unlink(volume, "/"), -EISDIR);
