@@ -1,16 +1,16 @@
-//! Ownership: who else uses a device or image, found out before a single byte of it is read.
+//! Ownership: finds other users of a device or image before reading a single byte of it.
 //!
 //! | | writer | reader |
 //! |---|---|---|
 //! | block device | `O_EXCL`, kept, and a write lock | read lock; an `O_EXCL` trial finds no claim |
 //! | image file | write lock; no loop device on it | read lock; no writable loop device on it |
 //!
-//! A reader with `force` opens although one of these fails, and says so ([`Sharing::Forced`]).
+//! A reader with `force` opens even if one of these fails, and reports [`Sharing::Forced`].
 //!
-//! Locks are open-file-description locks on the whole file, taken on the very descriptor that does the I/O:
-//! they live as long as the device or any of its queues, and closing some other descriptor of the same file
-//! cannot drop them. On a block device the lock is what separates our own readers from a writer that comes
-//! later, because a reader keeps no exclusive claim (two readers may share).
+//! Locks are open-file-description locks on the whole file, taken on the descriptor that does the I/O: they live as
+//! long as the device or any of its queues, and closing another descriptor of the same file cannot drop them. On a
+//! block device only the lock keeps a later writer away from our own readers, because a reader keeps no exclusive claim
+//! (two readers may share).
 
 use crate::sys::{self, LockKind};
 use crate::{Error, Result, Sharing};
@@ -21,9 +21,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often an owner that cannot be named is given time to go away. Two kinds do: the exclusive trial of
-/// another reader, and a process that was killed, whose io_uring is torn down by the kernel some milliseconds
-/// later.
+/// How often to retry while the owner cannot be named. Two kinds of owner go away soon: the exclusive trial of another
+/// reader, and a killed process, whose io_uring the kernel tears down some milliseconds later.
 const TRIALS: u32 = 10;
 
 /// Pause between two trials.
@@ -36,7 +35,7 @@ pub(crate) struct Claim<'a> {
     pub(crate) path: &'a Path,
     /// Open for writing.
     pub(crate) write: bool,
-    /// Read although somebody else uses it. Means nothing for a writer.
+    /// Read even if the device is in use. Ignored for a writer.
     pub(crate) force: bool,
     /// Open with `O_DIRECT`.
     pub(crate) direct: bool,
@@ -47,9 +46,9 @@ pub(crate) struct Claim<'a> {
 pub(crate) struct Claimed {
     /// The descriptor that holds lock and exclusive claim.
     pub(crate) file: OwnedFd,
-    /// Its status, from the descriptor.
+    /// Its `fstat`.
     pub(crate) stat: Stat,
-    /// Who may use it beside us.
+    /// Who else may use it.
     pub(crate) sharing: Sharing,
 }
 
@@ -62,7 +61,7 @@ impl Claimed {
 
 /// Why a claim failed.
 enum Refused {
-    /// Somebody is in the way; the name is missing if nobody knows it.
+    /// In use; `None` if the user is unknown.
     InUse(Option<String>),
     Failed(Error),
 }
@@ -75,9 +74,9 @@ impl From<Error> for Refused {
 
 /// Opens a path and claims it.
 ///
-/// # Errors [`Error::InUse`] with the user's name where it can be told, [`Error::Unsupported`] for anything
-/// that is neither a regular file nor a block device or whose file system refuses `O_DIRECT`,
-/// [`Error::Open`].
+/// # Errors
+/// [`Error::InUse`], naming the user if known, [`Error::Unsupported`] for anything that is neither a regular file nor a
+/// block device or whose file system refuses `O_DIRECT`, [`Error::Open`].
 pub(crate) fn claim(claim: Claim<'_>) -> Result<Claimed> {
     let mut trial = 0;
     loop {
@@ -95,8 +94,7 @@ pub(crate) fn claim(claim: Claim<'_>) -> Result<Claimed> {
 
 fn claim_once(claim: Claim<'_>) -> std::result::Result<Claimed, Refused> {
     let failed = |action| move |errno: Errno| open_error(claim.path, action, errno);
-    // Looked at first because opening a FIFO or a terminal has effects; looked at again through the
-    // descriptor.
+    // Checked before opening, because opening a FIFO or a terminal has side effects, and again through the descriptor.
     let kind = kind_of(&rustix::fs::stat(claim.path).map_err(failed("stat"))?)?;
     let exclusive = if kind == FileType::BlockDevice && claim.write { OFlags::EXCL } else { OFlags::empty() };
     let file = match open(claim, exclusive) {
@@ -106,11 +104,11 @@ fn claim_once(claim: Claim<'_>) -> std::result::Result<Claimed, Refused> {
     };
     let stat = rustix::fs::fstat(&file).map_err(failed("stat"))?;
     if kind_of(&stat)? != kind {
-        let user = "somebody who replaced it while it was being opened";
+        let user = "another process, which replaced it while it was being opened";
         return Err(Refused::InUse(Some(user.into())));
     }
     if claim.write && kind == FileType::BlockDevice && is_write_protected(stat.st_rdev) {
-        // The kernel opens it all the same and fails the writes.
+        // The kernel opens it anyway and fails the writes.
         return Err(failed("open for writing")(Errno::ROFS).into());
     }
     let sharing = match lock(claim, &file, &stat, kind) {
@@ -149,7 +147,7 @@ fn kind_of(stat: &Stat) -> Result<FileType> {
     }
 }
 
-/// `open` said EINVAL. If it is O_DIRECT that was refused, say so: buffered I/O is never used silently.
+/// `open` failed with EINVAL. If O_DIRECT is the cause, say so: there is no silent fallback to buffered I/O.
 fn no_direct_io(claim: Claim<'_>) -> Error {
     match open(Claim { direct: false, ..claim }, OFlags::empty()) {
         Ok(_) => Error::Unsupported(format!(
@@ -208,8 +206,7 @@ fn block_user(path: &Path) -> Option<String> {
     mount_user(&related).or_else(|| holder_user(rdev)).or_else(|| swap_user(&related))
 }
 
-/// The device itself, its partitions, and the disk it is a partition of: a claim on any of them is in the
-/// way.
+/// The device itself, its partitions, and the disk it is a partition of: a claim on any of them conflicts.
 fn related_devices(rdev: u64) -> Vec<String> {
     let own = device_numbers(rdev);
     let directory = PathBuf::from(format!("/sys/dev/block/{own}"));
@@ -230,7 +227,7 @@ fn mount_user(related: &[String]) -> Option<String> {
     table.lines().find_map(|line| mount_of(line, related)).map(|at| format!("a mount at {at}"))
 }
 
-/// The mount point of a mountinfo line (proc(5): ID parent major:minor root mount-point …) if it is of one of
+/// The mount point of a mountinfo line (proc(5): ID parent major:minor root mount-point …) if it belongs to one of
 /// these devices.
 fn mount_of(line: &str, related: &[String]) -> Option<String> {
     let mut fields = line.split(' ').skip(2);
@@ -261,8 +258,7 @@ fn swap_user(related: &[String]) -> Option<String> {
     })
 }
 
-/// The loop device that stands on the image of this status, if it is in our way: any for a writer, a writable
-/// one for a reader.
+/// The loop device backed by this image, if it conflicts: any for a writer, a writable one for a reader.
 fn loop_user(stat: &Stat, write: bool) -> Option<String> {
     let entries = fs::read_dir("/sys/block").ok()?;
     entries.flatten().find_map(|entry| {
@@ -278,13 +274,13 @@ fn loop_user(stat: &Stat, write: bool) -> Option<String> {
     })
 }
 
-/// What the loop driver itself says. Needs permission to open the node.
+/// The backing file according to the loop driver. Needs permission to open the node.
 fn loop_identity(name: &str) -> Option<(u64, u64)> {
     let node = fs::File::open(Path::new("/dev").join(name)).ok()?;
     sys::loop_backing(node.as_fd()).ok()
 }
 
-/// What the path in sysfs leads to: the second best, because the file may have been renamed since.
+/// The file at the path in sysfs. Only a fallback, because the file may have been renamed since.
 fn path_identity(path: &str) -> Option<(u64, u64)> {
     rustix::fs::stat(path).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }

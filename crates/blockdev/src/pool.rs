@@ -1,9 +1,9 @@
-//! Aligned transfer memory that queues can register once.
+//! Aligned I/O memory that queues can register once.
 //!
-//! A [`BufferPool`] owns a few mapped regions and hands out [`Buffer`]s: page-aligned pieces in power-of-two
-//! size classes. A queue registers all regions with its ring, and the pool registers those that are added later, when
-//! it is used up, with the rings that follow it. Where a ring refuses one, its buffers are ordinary memory and say so
-//! in [`Memory::registered`].
+//! A [`BufferPool`] owns a few mapped regions and hands out [`Buffer`]s: page-aligned pieces in power-of-two size
+//! classes. A queue registers all regions with its ring. When the pool runs out, it adds a region and registers that
+//! with all rings that follow it. If a ring refuses, the buffers of that region are plain memory, and
+//! [`Memory::registered`] says so.
 
 use crate::memory::{BUFFER_ALIGN as PAGE, Memory, Registered};
 use crate::{Error, Process, Result};
@@ -19,19 +19,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Largest region: the kernel takes at most 1 GiB per registered buffer.
 const MAX_REGION: usize = 1 << 30;
-/// Size classes: a page of 4 KiB, 8 KiB, … 1 GiB.
+/// Size classes: 4 KiB (a page), 8 KiB, … 1 GiB.
 const CLASSES: usize = (MAX_REGION / PAGE).trailing_zeros() as usize + 1;
-/// Least growth of a used-up pool, so that small requests do not each map a region.
+/// Smallest growth, so that small requests do not each map a region.
 const MIN_GROWTH: usize = 1 << 20;
-/// Most growth at once beyond what was asked.
+/// Largest growth, unless a single buffer needs more.
 const MAX_GROWTH: usize = 64 << 20;
 /// Default limit: this many times the initial size, but at least [`MIN_LIMIT`].
 const LIMIT_FACTOR: usize = 8;
 /// See [`LIMIT_FACTOR`].
 const MIN_LIMIT: usize = 256 << 20;
-/// Most pages that are registered by themselves: each costs about a microsecond when a queue is made.
+/// Most pages registered individually: each costs about a microsecond when a queue is created.
 const PAGES_MAX: usize = 4096;
-/// Most regions that are registered after the first ones: entries of a ring's table that begin empty.
+/// Most regions registered after creation: entries that start out empty in a ring's table.
 const GROWTHS_MAX: u16 = 256;
 
 /// A pool of aligned memory that queues can register. Cheap to clone; the memory lives until the last clone
@@ -41,25 +41,25 @@ pub struct BufferPool {
     shared: Arc<Shared>,
 }
 
-/// A piece of aligned memory, owned, or of foreign memory. Derefs to `[u8]` of exactly the length asked for; returns to
-/// its pool when dropped. Moving it moves one word. A child process finds zeros in the buffers that it inherits.
+/// A piece of aligned pool memory, or of foreign memory ([`Buffer::foreign`]). Derefs to `[u8]` of exactly the
+/// requested length; returns to its pool when dropped. Moving it moves one word. A child process finds zeros in the
+/// pool's buffers that it inherits.
 pub struct Buffer {
-    /// Taken out by `drop` only.
+    /// Only `drop` takes it out.
     piece: ManuallyDrop<Box<Piece>>,
 }
 
-/// What a buffer is.
+/// What a [`Buffer`] points to.
 #[derive(Debug)]
 struct Piece {
     address: NonNull<u8>,
     length: u32,
     registered: Option<Registered>,
-    /// None while the piece is spare.
+    /// None for foreign memory and while the piece is spare.
     pool: Option<Arc<Shared>>,
 }
 
-// Buffers go through every slot and completion of a queue, each time from one place in memory to the next unless
-// they fit a register.
+// Buffers move through every slot and completion of a queue; each move copies memory unless a buffer fits a register.
 const _: () = assert!(size_of::<Option<Buffer>>() == size_of::<usize>() && MAX_REGION <= u32::MAX as usize);
 
 #[derive(Debug)]
@@ -69,32 +69,33 @@ struct Shared {
     first: u16,
     /// Pages of the first region that have an entry of their own.
     pages: u16,
-    /// Most bytes mapped in all.
+    /// Most bytes mapped in total.
     limit: usize,
 }
 
 #[derive(Debug)]
 struct State {
-    /// What tells this pool's regions from those of others. `None`: no numbers are left, nothing is registered.
+    /// Distinguishes this pool's regions from those of other pools. `None`: the numbers ran out, so nothing is
+    /// registered.
     serial: Option<NonZeroU64>,
     regions: Vec<Region>,
     /// Free blocks by [registered, not registered] and size class.
     free: [[Vec<Block>; CLASSES]; 2],
-    /// Blocks in existence by the same indices: what the free list must be able to hold without allocating.
+    /// Existing blocks by the same indices: what each free list must be able to hold without allocating.
     blocks: [[usize; CLASSES]; 2],
-    /// Pieces that no buffer uses, and how many exist.
-    #[allow(clippy::vec_box, reason = "the boxes are what buffers are made of")]
+    /// Unused pieces, and the number of all pieces.
+    #[allow(clippy::vec_box, reason = "a buffer holds one of these boxes")]
     spare: Vec<Box<Piece>>,
     pieces: usize,
     /// Bytes mapped in all regions.
     mapped: usize,
-    /// Regions that were given an entry after creation.
+    /// Regions that got an entry after creation.
     growths: u16,
-    /// The rings that the regions are registered with, by the numbers of their followers.
+    /// The rings that the regions are registered with, by follower number.
     rings: Vec<(u64, Box<dyn Registrar>)>,
     /// Number of the next follower.
     next_follower: u64,
-    /// Why a region has no entry, if one has none.
+    /// Why a region has no entry, if a ring refused one.
     refused: Option<String>,
 }
 
@@ -104,7 +105,7 @@ struct Block {
     registered: Option<Registered>,
 }
 
-/// One private anonymous mapping, carved from its start.
+/// One private anonymous mapping. Blocks are carved from its start.
 #[derive(Debug)]
 struct Region {
     base: NonNull<u8>,
@@ -133,8 +134,7 @@ impl BufferPool {
         Self::with_limit(bytes, bytes.saturating_mul(LIMIT_FACTOR).max(MIN_LIMIT))
     }
 
-    /// As [`BufferPool::new`], with `limit` as the most bytes that may ever be mapped (never less than
-    /// `bytes`).
+    /// As [`BufferPool::new`], but never maps more than `limit` bytes (or `bytes`, if that is more).
     pub fn with_limit(bytes: usize, limit: usize) -> Result<Self> {
         let total = bytes.max(1).checked_next_multiple_of(PAGE).ok_or_else(|| cannot_map(libc::ENOMEM))?;
         let mut state = State {
@@ -170,10 +170,10 @@ impl BufferPool {
         self.shared.state.lock().serial
     }
 
-    /// What a ring registers: the first regions, then the first pages of the first region, each by itself, then the
-    /// regions that were added. The kernel takes a request of one page faster if no more is registered with it: then it
-    /// does not ask whether the request has to be divided (`bio_may_exceed_limits` of Linux). The addresses stay valid
-    /// as long as this pool (or a clone, or a buffer) lives.
+    /// The table that a ring registers: the initial regions, then the first pages of the first region individually,
+    /// then the regions added later. The kernel handles a one-page request faster if its registered buffer is that page
+    /// alone: then it skips the check whether the request must be split (`bio_may_exceed_limits` in Linux). The
+    /// addresses stay valid as long as this pool (or a clone, or a buffer) lives.
     pub(crate) fn registrations(&self) -> Registrations {
         let Shared { first, pages, limit, .. } = *self.shared;
         let state = self.shared.state.lock();
@@ -194,7 +194,7 @@ impl BufferPool {
         Registrations { vectors, regions: first, pages }
     }
 
-    /// Registers the regions that are added from now on with one more ring, until the result is dropped.
+    /// Also registers regions added from now on with `ring`, until the result is dropped.
     pub(crate) fn follow(&self, ring: Box<dyn Registrar>, process: Process) -> Follower {
         let mut state = self.shared.state.lock();
         let number = state.next_follower;
@@ -203,22 +203,22 @@ impl BufferPool {
         Follower { pool: self.clone(), number, process }
     }
 
-    /// Why the pool has memory that is not registered with its queues, if it has some: one of them refused a region
-    /// that was added.
+    /// Why some memory of the pool is not registered with its queues: one of them refused a region added later. `None`
+    /// if none did.
     pub fn refused(&self) -> Option<String> {
         self.shared.state.lock().refused.clone()
     }
 
-    /// A buffer of exactly `length` bytes, aligned to 4096. Registered memory is used first. A used-up pool grows by a
-    /// region, which it registers with the queues that it is registered with.
+    /// A buffer of exactly `length` bytes, aligned to 4096. Registered memory is used first. A pool that runs out adds
+    /// a region and registers it with its queues.
     ///
-    /// The contents are zero on first use and **whatever the last holder left** on reuse. A pool is meant to
-    /// serve one volume (or one queue of it); whoever shares a pool between volumes that must not see each
-    /// other's data has to overwrite buffers first.
+    /// The contents are zero on first use and **whatever the last user left** on reuse. A pool is meant to serve one
+    /// volume (or one queue of it). If volumes that must not see each other's data share a pool, the caller must
+    /// overwrite each buffer first.
     ///
     /// # Errors
-    /// [`Error::PoolExhausted`] beyond the limit or above 1 GiB, [`Error::Open`] if the system refuses
-    /// memory, [`Error::Unsupported`] if a queue that requires registered buffers cannot register it.
+    /// [`Error::PoolExhausted`] beyond the limit or above 1 GiB, [`Error::Open`] if the system refuses memory,
+    /// [`Error::Unsupported`] if a queue that requires registered buffers cannot register a new region.
     pub fn take(&self, length: usize) -> Result<Buffer> {
         let exhausted = || Error::PoolExhausted { wanted: length as u64, limit: self.shared.limit as u64 };
         let class = class_of(length).ok_or_else(exhausted)?;
@@ -255,9 +255,10 @@ impl BufferPool {
     }
 }
 
-/// What a ring registers of a pool.
+/// The table that a ring registers for a pool.
 pub(crate) struct Registrations {
-    /// First bytes and lengths: of regions, of pages, of regions again. Null and 0: an entry that is empty.
+    /// Addresses and lengths of the initial regions, the pages, and the regions added later. Null and 0 is an empty
+    /// entry.
     pub(crate) vectors: Vec<(*mut u8, usize)>,
     pub(crate) regions: u16,
     pub(crate) pages: u16,
@@ -265,13 +266,13 @@ pub(crate) struct Registrations {
 
 /// A ring that the regions of a pool are registered with.
 pub(crate) trait Registrar: Send + fmt::Debug {
-    /// Registers a region under an entry that is empty.
+    /// Registers a region in an empty entry.
     fn register(&self, entry: u16, base: NonNull<u8>, length: usize) -> io::Result<()>;
-    /// Whether memory that is not registered is of no use.
+    /// Whether the ring takes registered memory only.
     fn requires(&self) -> bool;
 }
 
-/// Until this is dropped, a ring gets the regions that are added to a pool.
+/// Registers the regions added to a pool with a ring until dropped.
 #[derive(Debug)]
 pub(crate) struct Follower {
     pool: BufferPool,
@@ -282,14 +283,14 @@ pub(crate) struct Follower {
 impl Drop for Follower {
     fn drop(&mut self) {
         if !self.process.is_here() {
-            // Whoever held the lock at the fork may not exist here.
+            // The thread that held the lock at the fork may not exist here.
             return;
         }
         self.pool.shared.state.lock().rings.retain(|(number, _)| *number != self.number);
     }
 }
 
-/// A number that no pool of this process had before; none after 2³² - 1 of them.
+/// A number that no pool of this process has had before; `None` after 2³² - 1 of them.
 fn next_serial() -> Option<NonZeroU64> {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let last = LAST
@@ -300,7 +301,7 @@ fn next_serial() -> Option<NonZeroU64> {
     NonZeroU64::new(last + 1)
 }
 
-/// The class that holds `length` bytes, `None` above the largest.
+/// The size class that holds `length` bytes, `None` above the largest.
 fn class_of(length: usize) -> Option<usize> {
     if length > MAX_REGION {
         return None;
@@ -322,7 +323,7 @@ impl State {
         self.regions.push(region);
     }
 
-    /// Adds a region and registers it with all rings. Its entry counts from `first_growth`.
+    /// Adds a region and registers it with all rings. `first_growth` is the entry of the first added region.
     fn grow(&mut self, length: usize, first_growth: u16) -> Result<()> {
         let mut region = Region::map(length)?;
         match self.register(&region, first_growth) {
@@ -331,9 +332,9 @@ impl State {
                 self.growths += 1;
             }
             Err(why) if self.is_required() => {
-                return Err(Error::Unsupported(format!("registering {length} bytes more of buffers: {why}")));
+                return Err(Error::Unsupported(format!("registering {length} more bytes of buffers: {why}")));
             }
-            Err(why) => self.refused = Some(format!("buffers that were added are not registered: {why}")),
+            Err(why) => self.refused = Some(format!("buffers added later are not registered: {why}")),
         }
         self.add(region);
         Ok(())
@@ -341,7 +342,7 @@ impl State {
 
     fn register(&self, region: &Region, first_growth: u16) -> std::result::Result<u16, String> {
         if self.serial.is_none() || self.growths == GROWTHS_MAX {
-            return Err("there is no number left for them".into());
+            return Err("no table entry is left".into());
         }
         let entry = first_growth + self.growths;
         for (_, ring) in &self.rings {
@@ -355,7 +356,7 @@ impl State {
         self.rings.iter().any(|(_, ring)| ring.requires())
     }
 
-    /// A piece to use again. Otherwise there is room for the return of a new one, so that dropping a buffer never
+    /// A piece to reuse. Without one, makes room for the return of a new piece, so that dropping a buffer never
     /// allocates.
     fn spare(&mut self) -> Option<Box<Piece>> {
         let spare = self.spare.pop();
@@ -366,7 +367,8 @@ impl State {
         spare
     }
 
-    /// A block of `class`: a free one, a new one, or half of a larger free one; registered memory first, or alone.
+    /// A block of `class`: a free one, a new one, or part of a larger free one. Tries registered memory first, and only
+    /// that if a ring requires it.
     fn find(&mut self, class: usize) -> Option<Block> {
         let kinds = if self.is_required() { 1 } else { 2 };
         (0..kinds).find_map(|kind| {
@@ -409,7 +411,7 @@ impl State {
         Some(block)
     }
 
-    /// Registers one more block and makes room for its return, so that dropping a buffer never allocates.
+    /// Counts one more block and makes room for its return, so that dropping a buffer never allocates.
     fn count_block(&mut self, kind: usize, class: usize) {
         self.blocks[kind][class] += 1;
         let list = &mut self.free[kind][class];
@@ -429,11 +431,12 @@ impl Region {
             )
         }
         .map_err(|errno| cannot_map(errno.raw_os_error()))?;
-        // Huge pages save TLB misses and pinning work; a kernel without them loses nothing else.
+        // Huge pages save TLB misses and pinning work; without them nothing else is lost.
         // SAFETY: exactly the mapping made above; the advice changes no contents.
         let _ = unsafe { rustix::mm::madvise(base, length, Advice::LinuxHugepage) };
-        // Children find zeros instead of a copy. Pages shared after a fork are copied at the next touch, perhaps away
-        // from where a device is writing to: kernels before 6.3 do not keep those of direct I/O in place.
+        // Children find zeros instead of a copy. Pages shared after a fork are copied at the next write, which may move
+        // the parent's data away from the page that a device is writing to: kernels before 6.3 do not keep pages under
+        // direct I/O in place.
         // SAFETY: as above; nothing in the mapping has a value yet.
         let wiped = unsafe { rustix::mm::madvise(base, length, Advice::LinuxWipeOnFork) };
         let region = Region {
@@ -456,8 +459,8 @@ impl Drop for Region {
 }
 
 impl Buffer {
-    /// The memory for a request that covers this buffer from byte `offset`. It stays valid while the buffer
-    /// lives; the registered index means the pool's own region list.
+    /// The memory of this buffer from byte `offset` on, for a request. It stays valid while the buffer lives. The
+    /// registered place refers to the pool's own regions.
     ///
     /// # Panics
     /// If `offset` lies beyond the buffer.
@@ -467,17 +470,18 @@ impl Buffer {
         assert!(offset <= piece.length as usize, "offset beyond the buffer");
         // SAFETY: `offset <= length`, so the result is inside the block or one past its end.
         let address = unsafe { piece.address.add(offset) };
-        // A foreign buffer begins anywhere in its page.
+        // A foreign buffer may begin anywhere in its page.
         let in_page = piece.address.addr().get() % PAGE;
         Memory { address, registered: piece.registered.map(|place| place.advanced(in_page + offset)) }
     }
 
-    /// Memory of somebody else, for one request. The buffer does not free it. `registered` is the region that it lies
-    /// in, if it lies in one. `spare`, a foreign buffer that is not needed any more, saves an allocation.
+    /// Memory that the caller owns, for one request. The buffer does not free it. `registered` is its place in a
+    /// registered region, if it has one. Passing a foreign buffer that is no longer needed as `spare` saves an
+    /// allocation.
     ///
     /// # Safety
-    /// While the buffer lives, `length` bytes from `address` on can be read and written, hold initialised bytes, and
-    /// are nobody else's. A `registered` region holds them all.
+    /// While the buffer lives, the `length` bytes from `address` on are readable, writable and initialised, and nobody
+    /// else accesses them. If `registered` is given, its region holds all of them.
     pub unsafe fn foreign(
         address: NonNull<u8>,
         length: u32,
@@ -510,7 +514,7 @@ impl Buffer {
         self.piece.registered.map(|place| place.advanced(offset))
     }
 
-    /// First byte, aligned to 4096. For reading from it through a raw pointer while the buffer is borrowed.
+    /// First byte, aligned to 4096 in pool memory. For reading through a raw pointer while the buffer is borrowed.
     #[inline]
     pub fn address(&self) -> NonNull<u8> {
         self.piece.address
@@ -543,7 +547,7 @@ impl Drop for Buffer {
         let mut piece = unsafe { ManuallyDrop::take(&mut self.piece) };
         let block = Block { address: piece.address, registered: piece.registered };
         let kind = usize::from(block.registered.is_none());
-        // `take` found the class by the same length. The pool is let go after its lock.
+        // `take` chose the class by the same length. The pool is released after its lock.
         let (Some(class), Some(pool)) = (class_of(piece.length as usize), piece.pool.take()) else { return };
         let mut state = pool.state.lock();
         state.free[kind][class].push(block);
@@ -566,7 +570,7 @@ impl fmt::Debug for Buffer {
 mod tests {
     use super::*;
 
-    /// A ring that takes so many regions more.
+    /// A ring that accepts `left` more regions.
     #[derive(Debug)]
     struct Ring {
         left: Arc<AtomicU64>,
@@ -598,12 +602,12 @@ mod tests {
             assert_eq!(buffer.address().as_ptr() as usize, base as usize + index * 4096);
         }
         let mut beyond = pool.take(512 << 10).unwrap();
-        assert_eq!(entry(&mut beyond), Some(5), "behind one region and its four pages");
+        assert_eq!(entry(&mut beyond), Some(5), "after one region and its four pages");
         let error = pool.take(1 << 20).unwrap_err();
         assert_eq!(error.errno(), libc::ENOMEM, "{error}");
         let Registrations { vectors, regions, pages } = pool.registrations();
         assert_eq!((vectors.len(), regions, pages), (5 + usize::from(GROWTHS_MAX), 1, 4));
-        assert_eq!(vectors[5], (beyond.address().as_ptr(), 1 << 20), "a queue that comes later has it");
+        assert_eq!(vectors[5], (beyond.address().as_ptr(), 1 << 20), "a later queue registers it too");
         assert!(vectors[6..].iter().all(|&(base, length)| base.is_null() && length == 0));
     }
 
@@ -624,16 +628,16 @@ mod tests {
             if requires {
                 assert!(matches!(more, Err(Error::Unsupported(_))), "{more:?}");
                 left.store(1, Ordering::Relaxed);
-                assert_eq!(entry(&mut pool.take(64 << 10).unwrap()), Some(3), "it was not lasting");
+                assert_eq!(entry(&mut pool.take(64 << 10).unwrap()), Some(3), "not permanent");
             } else {
                 assert_eq!(entry(&mut more.unwrap()), None);
-                // Whoever requires it is given nothing of the plain region.
+                // A ring that requires registration gets nothing of the plain region.
                 let strict = follow(true);
                 assert!(pool.take(64 << 10).is_err());
                 drop(strict);
             }
             drop(follower);
-            assert!(pool.take(512 << 10).is_ok(), "nobody is there to refuse it");
+            assert!(pool.take(512 << 10).is_ok(), "no ring is left to refuse it");
         }
     }
 
@@ -648,8 +652,8 @@ mod tests {
         // SAFETY: inside the buffer.
         let inside = unsafe { long.address().add(8192) };
         assert_eq!(long.registered_at(inside, 4096).unwrap().page(), start + 2);
-        assert_eq!(long.registered_at(inside, 32 << 10), None, "it ends behind the buffer");
-        // A buffer of somebody else that begins inside a page: what follows is in the next page sooner.
+        assert_eq!(long.registered_at(inside, 32 << 10), None, "it ends past the buffer");
+        // A foreign buffer that begins inside a page reaches the next page sooner.
         // SAFETY: inside the buffer, which is not used otherwise.
         let mut foreign = unsafe {
             let address = long.address().add(3584);
@@ -687,7 +691,7 @@ mod tests {
             let place = piece.memory(0).registered.unwrap();
             let page = (piece.address().as_ptr() as usize - base) / PAGE;
             assert_eq!((place.pool(), place.region()), (serial.get(), 0));
-            assert_eq!(usize::from(place.page()), page + 1, "a block that was divided");
+            assert_eq!(usize::from(place.page()), page + 1, "a block that was split");
         }
         assert_ne!(BufferPool::new(4096).unwrap().serial(), Some(serial));
     }

@@ -1,17 +1,17 @@
 //! The DEVICE grammar: `[scheme:]locator[?key[=value][&…]]`.
 //!
-//! How a text is read, in this order:
+//! A text is parsed in this order:
 //!
-//! 1. **Scheme.** The text before the first `:` is a scheme if it has a scheme's letters
-//!    (`[A-Za-z][A-Za-z0-9+.-]*`, so never a `/`, `?`, `%`) and is not followed by a single `/`. Known
-//!    schemes (`file`, `sync`, `dax`, `nvme`, `mem`, `null`) are taken off even before a single `/`. An unknown one
-//!    is an error: `foo:bar.img` is refused, the file of that name is `./foo:bar.img` or `file:foo:bar.img`.
-//!    `disk.img:/etc` has no scheme: one `/` follows. `x://…` always reads as a scheme.
+//! 1. **Scheme.** The text before the first `:` is a scheme if it has a scheme's letters (`[A-Za-z][A-Za-z0-9+.-]*`, so
+//!    never a `/`, `?`, `%`) and is not followed by a single `/`. Known schemes (`file`, `sync`, `dax`, `nvme`, `mem`,
+//!    `null`) are recognised even before a single `/`. An unknown one is an error: `foo:bar.img` is refused; the file
+//!    of that name is `./foo:bar.img` or `file:foo:bar.img`. `disk.img:/etc` has no scheme: one `/` follows. `x://…`
+//!    always reads as a scheme.
 //! 2. **Authority.** `file:///disk.img` is `/disk.img`; the authority must be empty or `localhost`.
 //! 3. **Options** follow the first `?`, separated by `&`. Unknown, empty and repeated keys are errors.
-//! 4. **Locator.** `:/`, `?`, `&`, `%` inside it are percent-encoded; any byte but NUL may be.
+//! 4. **Locator.** `:/`, `?`, `&`, `%` inside it are percent-encoded; any byte except NUL may be.
 //!
-//! `:/` after the scheme is no part of it: it ends the device where a path inside its volume may follow.
+//! `:/` after the scheme is not part of a device: it separates the device from a path inside its volume.
 
 mod units;
 
@@ -27,10 +27,10 @@ use std::time::Duration;
 /// Which engine a specification names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scheme {
-    /// `file:` or nothing: image file or block device, queue on io_uring.
+    /// `file:` or no scheme: image file or block device, queues on io_uring.
     #[default]
     File,
-    /// `sync:`: the same without any ring.
+    /// `sync:`: the same without io_uring.
     Sync,
     /// `dax:`: mapped memory.
     Dax,
@@ -38,11 +38,11 @@ pub enum Scheme {
     Nvme,
     /// `mem:SIZE`: private memory that models caches and costs.
     Memory,
-    /// `null:IMAGE`: metadata from a copy of IMAGE in memory, queued data requests move nothing.
+    /// `null:IMAGE`: metadata from a copy of IMAGE in memory; queued data requests move nothing.
     Null,
 }
 
-/// Schemes of this release and their spelling.
+/// Supported schemes and their spelling.
 const SCHEMES: [(&str, Scheme); 6] = [
     ("file", Scheme::File),
     ("sync", Scheme::Sync),
@@ -52,7 +52,7 @@ const SCHEMES: [(&str, Scheme); 6] = [
     ("null", Scheme::Null),
 ];
 
-/// Schemes whose spelling is reserved: naming one is no typing error, but nothing serves it.
+/// Reserved schemes: correctly spelled, but not supported in this release.
 const LATER_SCHEMES: [&str; 3] = ["nbd", "nbd+unix", "rbd"];
 
 impl Scheme {
@@ -69,7 +69,7 @@ impl Scheme {
     }
 }
 
-/// What a scheme opens.
+/// What a specification opens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Locator {
     /// An image file or device node. Any bytes but NUL.
@@ -100,9 +100,9 @@ pub struct SpecOptions {
     pub latency: Option<Duration>,
     /// `flush_latency=T`: the same for flushes.
     pub flush_latency: Option<Duration>,
-    /// `fua_latency=T`: the same for writes that carry FUA; `latency` holds for them too.
+    /// `fua_latency=T`: the same for FUA writes; `latency` applies to them too.
     pub fua_latency: Option<Duration>,
-    /// `flush_rate=B` (`mem:` only): bytes of cached writes that a flush writes out in a second, beside
+    /// `flush_rate=B` (`mem:` only): bytes of cached writes that a flush writes out per second, on top of
     /// `flush_latency`. Not zero.
     pub flush_rate: Option<u64>,
     /// `cache=volatile|none`.
@@ -116,13 +116,13 @@ pub struct SpecOptions {
 pub struct DeviceSpec {
     /// Engine.
     pub scheme: Scheme,
-    /// What it opens: [`Locator::Size`] exactly for [`Scheme::Memory`].
+    /// What it opens: [`Locator::Size`] for [`Scheme::Memory`], otherwise [`Locator::Path`].
     pub locator: Locator,
     /// Options.
     pub options: SpecOptions,
 }
 
-/// What stands before the first colon.
+/// The text before the first colon.
 enum Prefix<'a> {
     Absent,
     Known(Scheme),
@@ -161,7 +161,7 @@ impl DeviceSpec {
             _ => rest,
         };
         if body.windows(2).any(|pair| pair == b":/") {
-            return Err(bad(text, "a device is meant here, without `:/path`"));
+            return Err(bad(text, "expected a device, without `:/path`"));
         }
         let (locator, options) = match body.iter().position(|&b| b == b'?') {
             Some(mark) => (&body[..mark], parse_options(text, &body[mark + 1..])?),
@@ -170,7 +170,7 @@ impl DeviceSpec {
         Ok(DeviceSpec { scheme, locator: parse_locator(text, scheme, locator)?, options })
     }
 
-    /// Bytes that the scheme of `text` takes, its colon included: 0 without one, `None` for one that nobody knows.
+    /// Length in bytes of the scheme of `text`, including its colon: 0 without a scheme, `None` for an unknown one.
     #[must_use]
     pub fn scheme_length(text: &[u8]) -> Option<usize> {
         match split_prefix(text) {
@@ -223,7 +223,7 @@ fn split_prefix(text: &[u8]) -> (Prefix<'_>, &[u8]) {
     (Prefix::Unknown(name), rest)
 }
 
-/// Takes `//` or `//localhost` off a path scheme's locator.
+/// Strips `//` or `//localhost` from a path scheme's locator.
 fn strip_authority<'a>(text: &[u8], rest: &'a [u8]) -> Result<&'a [u8]> {
     let Some(after) = rest.strip_prefix(b"//") else {
         return Ok(rest);
@@ -232,7 +232,7 @@ fn strip_authority<'a>(text: &[u8], rest: &'a [u8]) -> Result<&'a [u8]> {
     match &after[..end] {
         b"" | b"localhost" if end < after.len() => Ok(&after[end..]),
         b"" | b"localhost" => Err(bad(text, "a path must follow `//`")),
-        other => Err(bad(text, format!("cannot open a file of host `{}`", String::from_utf8_lossy(other)))),
+        other => Err(bad(text, format!("cannot open a file on host `{}`", String::from_utf8_lossy(other)))),
     }
 }
 
@@ -313,7 +313,7 @@ fn set_option(options: &mut SpecOptions, key: &str, value: Option<&str>) -> std:
         }
         "flush_rate" => {
             let rate = value.and_then(units::parse_size).filter(|&rate| rate != 0);
-            options.flush_rate = Some(rate.ok_or_else(|| needs("a size like 64M, for each second"))?);
+            options.flush_rate = Some(rate.ok_or_else(|| needs("a size per second, like 64M"))?);
         }
         "cache" => {
             options.cache = Some(match value {
@@ -387,7 +387,7 @@ fn write_path(f: &mut fmt::Formatter<'_>, scheme: Scheme, path: &OsStr) -> fmt::
     let first_slash = bytes.iter().position(|&b| b == b'/').unwrap_or(bytes.len());
     for (at, &byte) in bytes.iter().enumerate() {
         let colon_misread = byte == b':' && (at < first_slash || bytes.get(at + 1) == Some(&b'/'));
-        // What follows a device may begin with `/`, which a colon at the very end would join.
+        // A path that follows the device may begin with `/`, and a final colon would turn that into `:/`.
         let colon_last = byte == b':' && at + 1 == bytes.len();
         if byte.is_ascii_graphic() && !b"%?&".contains(&byte) && !colon_misread && !colon_last {
             write!(f, "{}", byte as char)?;

@@ -1,7 +1,7 @@
-//! Values that are only ever added and never moved, in one piece of memory: of huge pages once it is that long.
+//! An append-only array whose values never move, in one piece of memory: huge pages from 2 MiB on.
 //!
-//! Made for look-ups at random places in megabytes: with small pages nearly each of them also waits for the
-//! processor to walk the page tables, twice over in a virtual machine.
+//! Made for random look-ups in megabytes of data: with small pages nearly every look-up also waits for a page-table
+//! walk, a nested one in a virtual machine.
 
 use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -13,15 +13,14 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The usual size of a huge page. On machines with others the advice is worth less and hurts nothing.
+/// The usual huge page size. On machines with another size the advice helps less and does no harm.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// An array of fixed capacity that grows at its end while others read what is there.
+/// An array of fixed capacity that grows at its end while other threads read it.
 ///
-/// From 2 MiB on it is a mapping of its own, whose memory is not touched before values are added to it, apart from the
-/// rest of a huge page.
+/// From 2 MiB on it is a mapping of its own, whose huge pages are not touched before values are added to them.
 ///
-/// What is added must live as long as the table's type says:
+/// Added values must live as long as the table's type says:
 ///
 /// ```compile_fail
 /// let table = uext4_blockdev::Table::<&'static str>::with_capacity(2);
@@ -35,7 +34,7 @@ pub struct Table<T> {
     base: NonNull<T>,
     layout: Layout,
     capacity: usize,
-    /// Values that are there. Stored after they were written, by whoever holds `adding`.
+    /// Number of values. Stored after the values are written, under the lock `adding`.
     length: AtomicUsize,
     adding: Mutex<()>,
     /// Written through `&self`, so invariant in `T`: a shorter-lived value must not get in through a reference to the
@@ -52,13 +51,13 @@ unsafe impl<T: Copy + Send + Sync> Sync for Table<T> {}
 impl<T: Copy> Table<T> {
     /// An empty table with room for `capacity` values, at least one.
     ///
-    /// Aborts as other allocations do if the system refuses memory.
+    /// Aborts, as other allocations do, if the system refuses memory.
     ///
     /// # Panics
-    /// If so many values exceed the address space, or `T` has no size or an alignment of a huge page.
+    /// If `capacity` values exceed the address space, if `T` is zero-sized, or if it is aligned to a huge page.
     pub fn with_capacity(capacity: usize) -> Self {
-        assert!(size_of::<T>() > 0, "a table of nothing");
-        assert!(align_of::<T>() < HUGE_PAGE, "values of such an alignment would pass for a mapping");
+        assert!(size_of::<T>() > 0, "a table of zero-sized values");
+        assert!(align_of::<T>() < HUGE_PAGE, "the alignment of a huge page marks a mapping");
         let capacity = capacity.max(1);
         let exact = Layout::array::<T>(capacity).expect("a table that fits the address space");
         let huge = exact.size() >= HUGE_PAGE;
@@ -85,15 +84,15 @@ impl<T: Copy> Table<T> {
         if values.len() > self.capacity - length {
             return None;
         }
-        // SAFETY: `length + values.len() <= capacity`, so the range lies in the table's memory; it is behind
-        // `length`, so nobody reads it yet, and the lock keeps other writers out. `values` is borrowed memory and
-        // cannot lie there: `slice` gives out only what is below `length`.
+        // SAFETY: `length + values.len() <= capacity`, so the range lies in the table's memory; it is past `length`, so
+        // nobody reads it yet, and the lock keeps other writers out. `values` is borrowed memory and cannot overlap it:
+        // `slice` gives out only values below `length`.
         unsafe { self.base.add(length).copy_from_nonoverlapping(NonNull::from(values).cast(), values.len()) };
         self.length.store(length + values.len(), Ordering::Release);
         Some(length)
     }
 
-    /// The values that are there.
+    /// All values added so far.
     #[inline]
     pub fn values(&self) -> &[T] {
         let length = self.length.load(Ordering::Acquire);
@@ -102,25 +101,25 @@ impl<T: Copy> Table<T> {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), length) }
     }
 
-    /// Some of the values.
+    /// The values in `range`.
     ///
     /// # Panics
-    /// If they are not all there.
+    /// If `range` exceeds the values added so far.
     #[inline]
     pub fn slice(&self, range: Range<usize>) -> &[T] {
         &self.values()[range]
     }
 }
 
-/// Ordinary memory. `layout` is not empty.
+/// Heap memory. `layout` is not empty.
 fn allocate(layout: Layout) -> NonNull<u8> {
-    assert!(layout.size() > 0, "memory of no size");
+    assert!(layout.size() > 0, "a zero-sized layout");
     // SAFETY: the layout has a size.
     let bytes = unsafe { alloc(layout) };
     NonNull::new(bytes).unwrap_or_else(|| handle_alloc_error(layout))
 }
 
-/// A mapping of its own, at a multiple of the huge page. `layout` is whole huge pages, aligned to one.
+/// A new mapping, aligned to a huge page. `layout` is whole huge pages, aligned to one.
 fn map_huge(layout: Layout) -> NonNull<u8> {
     let length = layout.size();
     let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
@@ -129,9 +128,9 @@ fn map_huge(layout: Layout) -> NonNull<u8> {
         unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), length + HUGE_PAGE, access, flags) };
     let Ok(start) = mapped else { handle_alloc_error(layout) };
     let front = start.addr().wrapping_neg() % HUGE_PAGE;
-    // SAFETY: `front < HUGE_PAGE`, so `base` and the `length` bytes from it lie in the mapping; what is unmapped is
-    // what lies in front of them and behind them, whole pages of it, which nobody knows of. The advice changes no
-    // contents. A kernel that refuses any of this leaves small pages or unused address space.
+    // SAFETY: `front < HUGE_PAGE`, so `base` and the `length` bytes from it lie in the mapping; only the whole pages
+    // before and after them are unmapped, to which there is no pointer. The advice changes no contents. A kernel that
+    // refuses any of this leaves small pages or unused address space.
     unsafe {
         let base = start.byte_add(front);
         if front > 0 {
@@ -146,7 +145,7 @@ fn map_huge(layout: Layout) -> NonNull<u8> {
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
         let base = self.base.as_ptr();
-        // The values are `Copy`: nothing of them is to be dropped.
+        // The values are `Copy`, so none needs to be dropped.
         // SAFETY: the memory came from `map_huge` or `allocate` with this layout (only the former's has this
         // alignment), and nobody borrows the table any more. A failure to unmap only leaks.
         unsafe {

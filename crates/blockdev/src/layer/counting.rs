@@ -1,4 +1,4 @@
-//! Counts what reaches a device, and shows each request to whoever traces.
+//! Counts the requests that reach a device, and passes each one to a trace sink.
 
 use super::slots::Slots;
 use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, What, Wrapped, inner_reads_zeros};
@@ -40,7 +40,7 @@ pub struct Counts {
     pub reads: u64,
     /// Write requests, FUA ones included.
     pub writes: u64,
-    /// Write requests that had to be durable by themselves.
+    /// FUA write requests.
     pub fua_writes: u64,
     /// Flush requests.
     pub flushes: u64,
@@ -59,12 +59,12 @@ pub struct Counts {
 }
 
 impl Counters {
-    /// The present values. Each is exact; together they are a snapshot only while nothing runs.
+    /// Current values. Each is exact; together they are a snapshot only while no request runs.
     pub fn get(&self) -> Counts {
         self.each(|counter| counter.load(Relaxed))
     }
 
-    /// The present values, which start from zero again.
+    /// Current values. Resets them to zero.
     pub fn take(&self) -> Counts {
         self.each(|counter| counter.swap(0, Relaxed))
     }
@@ -95,7 +95,7 @@ impl Counters {
         if let Some(bytes) = bytes {
             bytes.fetch_add(what.length, Relaxed);
         }
-        // Atomic additions cost even if they add nothing.
+        // An atomic addition of zero is not free.
         if what.fua {
             self.fua_writes.fetch_add(1, Relaxed);
         }
@@ -105,7 +105,7 @@ impl Counters {
     }
 }
 
-/// Where a traced request stands.
+/// Phase of a traced request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TracePhase {
     /// Made (synchronous) or accepted by its queue.
@@ -121,30 +121,30 @@ pub struct TraceEvent {
     pub time_ns: u64,
     /// Kernel thread id of the thread that submitted, or reaped.
     pub thread: u32,
-    /// What.
+    /// Kind of request.
     pub op: Op,
     /// First byte (0 for a flush).
     pub pos: u64,
     /// Bytes (0 for a flush).
     pub length: u64,
-    /// Durable by itself.
+    /// A FUA write.
     pub fua: bool,
-    /// It fails rather than waits.
+    /// Fails instead of waiting.
     pub nowait: bool,
-    /// Pieces of memory: several if buffers were put together.
+    /// Pieces of memory: more than one if the request has vectors.
     pub pieces: u32,
-    /// Its own I/O priority, of a queued request.
+    /// I/O priority of a queued request, if it has its own.
     pub priority: Priority,
     /// Through a queue rather than a synchronous call.
     pub queued: bool,
-    /// Made or done.
+    /// Submitted or completed.
     pub phase: TracePhase,
 }
 
 impl fmt::Display for TraceEvent {
-    /// As blktrace prints it: `W 2048+8 FUA`, `R 0+8`, `D 4096+128`, `F`, in sectors of 512 bytes. A
-    /// completion with an error has ` error 5` appended, a request that does not wait ` NOWAIT`, one of three buffers
-    /// ` VEC3`, one with an I/O priority ` (idle 0)`.
+    /// As blktrace prints it: `W 2048+8 FUA`, `R 0+8`, `D 4096+128`, `F`, in sectors of 512 bytes. A completion with an
+    /// error has ` error 5` appended, a request that does not wait has ` NOWAIT`, one of three buffers ` VEC3`, one
+    /// with an I/O priority ` (idle 0)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letter = match self.op {
             Op::Read => 'R',
@@ -207,18 +207,18 @@ impl CountingDevice {
         CountingDevice { inner, counters: Arc::default(), trace: None }
     }
 
-    /// Also shows every request to `sink`, when it is made and when it is done.
+    /// Also passes every request to `sink`, at submission and at completion.
     pub fn with_trace(inner: Arc<dyn Device>, sink: TraceSink) -> Self {
         let trace = Some(Arc::new(Tracer { start_ns: now_ns(), sink }));
         CountingDevice { inner, counters: Arc::default(), trace }
     }
 
-    /// The live counters, which outlive the device if need be.
+    /// The live counters, which may outlive the device.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)
     }
 
-    /// The present values.
+    /// Current values.
     pub fn counts(&self) -> Counts {
         self.counters.get()
     }
@@ -270,7 +270,7 @@ impl DeviceLayer for CountingDevice {
     }
 }
 
-/// What a traced request needs at completion: its own tag and what it was.
+/// State of a traced request until completion: its own tag and its description.
 type Traced = (u64, What);
 
 struct CountingQueue {

@@ -1,7 +1,7 @@
 //! Slows a device down: each request completes no earlier than a given time after it was submitted.
 //!
-//! Any number of requests wait in parallel and no thread sleeps for them: a queue keeps what the device
-//! completed until it is due. Requests that take the device longer are not delayed further.
+//! Any number of requests wait in parallel and no thread sleeps for them: a queue holds completions back until they are
+//! due. Requests that take the device longer are not delayed further.
 
 use super::slots::Slots;
 use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, What, Wrapped, inner_reads_zeros};
@@ -42,9 +42,8 @@ impl Delays {
 }
 
 impl LatencyDevice {
-    /// Delays reads, writes and discards of `inner` by `latency`, flushes by `flush_latency`. Without a
-    /// volatile cache flushes have nothing to do and are not delayed; a mask that adds such a cache belongs
-    /// inside.
+    /// Delays reads, writes and discards of `inner` by `latency`, flushes by `flush_latency`. Without a volatile cache
+    /// flushes have nothing to do and are not delayed; a mask that adds such a cache must be inside this layer.
     pub fn new(inner: Arc<dyn Device>, latency: Option<Duration>, flush_latency: Option<Duration>) -> Self {
         let flush = flush_latency.filter(|_| inner.capabilities().volatile_cache);
         let (data, flush) = (latency.map_or(0, duration_ns), flush.map_or(0, duration_ns));
@@ -57,8 +56,7 @@ impl LatencyDevice {
         }
     }
 
-    /// Delays writes that carry FUA by `latency` too: they complete no earlier than that and no earlier than
-    /// other writes.
+    /// Also delays FUA writes by `latency`: they complete no earlier than that and no earlier than other writes.
     #[must_use]
     pub fn with_fua_latency(self, latency: Option<Duration>) -> Self {
         let delays = Delays { fua: latency.map_or(0, duration_ns), ..self.delays };
@@ -124,7 +122,7 @@ struct Pending {
     due: u64,
 }
 
-/// A completion that waits for its time: earliest first, then in the order the device completed them.
+/// A completion that is not yet due. Ordered by due time, then by the order in which the device completed them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Waiting {
     due: u64,
@@ -136,7 +134,7 @@ struct Waiting {
 struct LatencyQueue {
     delays: Delays,
     slots: Slots<Pending>,
-    /// Inner tags of requests that were pushed but not submitted: their time has not begun.
+    /// Inner tags of requests that were pushed but not submitted: their delay has not begun.
     unsent: Vec<u64>,
     waiting: BinaryHeap<Reverse<Waiting>>,
     scratch: Vec<Done>,
@@ -144,7 +142,7 @@ struct LatencyQueue {
 }
 
 impl LatencyQueue {
-    /// Takes what the wrapped queue completed, waiting there as long as told.
+    /// Collects the completions of the inner queue, waiting for them as `wait` says.
     fn collect(&mut self, inner: &mut Queue, wait: Wait) -> Result<()> {
         let outcome = inner.reap(&mut self.scratch, wait);
         for done in self.scratch.drain(..) {
@@ -170,8 +168,7 @@ impl LatencyQueue {
         }
     }
 
-    /// Waits for the next thing that can happen: a completion inside, one of ours falling due, or the
-    /// deadline.
+    /// Waits for the next event: a completion of the inner queue, one of ours falling due, or the deadline.
     fn pause(&mut self, inner: &mut Queue, deadline: u64) -> Result<()> {
         let due = self.waiting.peek().map_or(u64::MAX, |Reverse(next)| next.due).min(deadline);
         if inner.in_flight() == 0 {
@@ -205,7 +202,7 @@ impl QueueLayer for LatencyQueue {
         }
     }
 
-    /// Starts the clock of everything pushed.
+    /// Starts the delay of all pushed requests.
     fn sent(&mut self) {
         if self.unsent.is_empty() {
             return;
@@ -218,7 +215,7 @@ impl QueueLayer for LatencyQueue {
         }
     }
 
-    /// Requests that wait for their time have left the inner queue and still count.
+    /// Completions that are not yet due have left the inner queue but still count as in flight.
     fn kept(&self) -> u32 {
         self.waiting.len() as u32
     }

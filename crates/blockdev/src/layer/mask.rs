@@ -1,5 +1,5 @@
-//! Hides capabilities of a device. It never claims one that the device lacks; the only thing it adds is work:
-//! a volatile cache that is not there makes callers flush.
+//! Hides capabilities of a device. It never claims one that the device lacks; it only adds work: a pretended volatile
+//! cache makes callers flush.
 
 use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, What, Wrapped, inner_reads_zeros};
 use crate::{Capabilities, Device, Error, Op, Queue, QueueOptions, Request, Result};
@@ -8,15 +8,15 @@ use std::sync::Arc;
 /// What to hide. Everything off by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Mask {
-    /// Say that there is a volatile cache (`cache=volatile`).
+    /// Report a volatile cache (`cache=volatile`).
     pub volatile_cache: bool,
-    /// Say that there is no FUA, and refuse FUA writes (`fua=off`).
+    /// Report no FUA, and refuse FUA writes (`fua=off`).
     pub no_fua: bool,
-    /// Say that the device is not mapped memory.
+    /// Report no DAX.
     pub no_dax: bool,
-    /// Say that submission may punt to workers.
+    /// Report that submission may punt to workers.
     pub no_nowait: bool,
-    /// Say that discards are not passed down, and refuse them.
+    /// Report no discard support, and refuse discards.
     pub no_discard: bool,
     /// Refuse writes and discards (`ro`).
     pub read_only: bool,
@@ -61,7 +61,7 @@ impl Mask {
 }
 
 impl MaskDevice {
-    /// Hides what `mask` says of `inner`.
+    /// Hides the capabilities of `inner` that `mask` names.
     pub fn new(inner: Arc<dyn Device>, mask: Mask) -> Self {
         MaskDevice { inner, mask }
     }

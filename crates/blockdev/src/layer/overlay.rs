@@ -1,11 +1,11 @@
-//! A read-only view of a device in which some blocks have other contents: kept in memory, or found elsewhere on the
-//! same device. So a journal is replayed without a write: each home block leads to its copy in the log.
+//! A read-only view of a device in which some blocks have other contents, kept in memory or found elsewhere on the same
+//! device. It replays a journal without writing: each home block is redirected to its copy in the log.
 //!
-//! The layer lies below metadata and data alike, so that whoever reads through it sees the recovered state,
-//! synchronously and queued, with any alignment that the device grants. It never passes a write on, and it says that
-//! the device is not mapped memory, because a reader of the mapping would go around it.
+//! The layer lies below both metadata and data, so that all reads see the recovered state, synchronous or queued, at
+//! any alignment that the device allows. It never passes a write on, and it reports no DAX, because a reader of the
+//! mapping would bypass it.
 //!
-//! For rehearsals one can be written: it keeps what is written in memory.
+//! For rehearsals, [`OverlayDevice::keeping_writes`] keeps writes in memory.
 
 use super::wrap::{DeviceLayer, Fate, QueueLayer, Wrapped};
 use crate::scratch::Scratch;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 enum Source {
     Memory(Box<[u8]>),
-    /// At byte `pos` of the device, with the first bytes replaced by `head` if there is one.
+    /// At byte `pos` of the device, with the first bytes replaced by `head` if given.
     Device {
         pos: u64,
         head: Option<[u8; 4]>,
@@ -35,7 +35,7 @@ struct Blocks {
     bytes: u64,
 }
 
-/// What device and queues of an overlay share.
+/// State shared by an overlay device and its queues.
 #[derive(Debug)]
 struct Shared {
     inner: Arc<dyn Device>,
@@ -56,16 +56,17 @@ pub struct OverlayDevice {
 impl OverlayDevice {
     /// An overlay of blocks of `block_size` bytes that keeps at most `budget` bytes of them in memory.
     ///
-    /// # Errors [`Error::Misaligned`] unless `block_size` is a multiple of the device's logical block.
+    /// # Errors
+    /// [`Error::Misaligned`] unless `block_size` is a multiple of the device's logical block.
     pub fn new(inner: Arc<dyn Device>, block_size: u32, budget: u64) -> Result<Self> {
         Self::with(inner, block_size, budget, false)
     }
 
-    /// The same, but that it can be written: synchronous writes change bytes in memory only
-    /// ([`OverlayDevice::patch`]) and are lost with it. For rehearsals. Queued writes
-    /// and discards are refused all the same.
+    /// The same, but writable, for rehearsals: synchronous writes change bytes in memory only
+    /// ([`OverlayDevice::patch`]) and are lost with the overlay. Queued writes and discards are still refused.
     ///
-    /// # Errors as [`OverlayDevice::new`].
+    /// # Errors
+    /// Those of [`OverlayDevice::new`].
     pub fn keeping_writes(inner: Arc<dyn Device>, block_size: u32, budget: u64) -> Result<Self> {
         Self::with(inner, block_size, budget, true)
     }
@@ -82,10 +83,11 @@ impl OverlayDevice {
         Ok(OverlayDevice { shared: Arc::new(shared) })
     }
 
-    /// From now on block `block` has the contents of the block at byte `pos` of the device below, its first bytes
-    /// replaced by `head` if there is one.
+    /// From now on block `block` has the contents of the block at byte `pos` of the inner device, with its first bytes
+    /// replaced by `head` if given.
     ///
-    /// # Errors [`Error::OutOfRange`] or [`Error::Misaligned`] if either is no block of the device.
+    /// # Errors
+    /// [`Error::OutOfRange`] or [`Error::Misaligned`] if either is not a block of the device.
     pub fn redirect(&self, block: u64, pos: u64, head: Option<[u8; 4]>) -> Result<()> {
         let shared = &self.shared;
         shared.check_block(block)?;
@@ -94,11 +96,12 @@ impl OverlayDevice {
         Ok(())
     }
 
-    /// Changes bytes in memory only: whole blocks are taken into memory and `bytes` put over them from byte `pos`
-    /// on, with any alignment.
+    /// Changes bytes in memory only: loads whole blocks into memory and copies `bytes` over them from byte `pos` on, at
+    /// any alignment.
     ///
-    /// # Errors [`Error::PoolExhausted`] if more than the budget would be in memory, [`Error::OutOfRange`], and those
-    /// of reading. After an error some of the bytes may have been changed.
+    /// # Errors
+    /// [`Error::PoolExhausted`] if the blocks in memory would exceed the budget, [`Error::OutOfRange`], and read
+    /// errors. After an error some of the bytes may have been changed.
     pub fn patch(&self, pos: u64, bytes: &[u8]) -> Result<()> {
         let shared = &self.shared;
         let outside = Error::OutOfRange { pos, length: bytes.len() as u64, size: shared.geometry.size };
@@ -116,7 +119,7 @@ impl OverlayDevice {
         Ok(())
     }
 
-    /// Blocks that are not what the device below holds.
+    /// Number of overlaid blocks.
     pub fn overlaid_blocks(&self) -> usize {
         self.shared.blocks.read().sources.len()
     }
@@ -170,13 +173,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether a range that lies inside the device touches an overlaid block.
+    /// Whether a range inside the device touches an overlaid block.
     fn touches(&self, pos: u64, length: u64) -> bool {
         let (first, last) = (pos / self.block_size, (pos + length - 1) / self.block_size);
         self.blocks.read().sources.range(first..=last).next().is_some()
     }
 
-    /// Reads a range that was checked, piece by piece.
+    /// Reads a checked range piece by piece.
     fn read(&self, blocks: &Blocks, buf: &mut [u8], pos: u64) -> Result<()> {
         let end = pos + buf.len() as u64;
         let mut at = pos;
@@ -203,7 +206,7 @@ impl Shared {
         if at < end { self.fetch(&mut buf[(at - pos) as usize..], at) } else { Ok(()) }
     }
 
-    /// Reads from the device below. A piece of the caller's memory may be less aligned than the whole.
+    /// Reads from the inner device. A piece of the caller's memory may be less aligned than the whole.
     fn fetch(&self, piece: &mut [u8], pos: u64) -> Result<()> {
         if self.geometry.check_memory(piece.as_ptr().addr()).is_ok() {
             return self.inner.read_at(piece, pos);
@@ -247,7 +250,7 @@ impl DeviceLayer for OverlayDevice {
         self.patch(pos, buf)
     }
 
-    /// Nothing was written, so nothing is to be made durable.
+    /// No write reaches the device, so there is nothing to make durable.
     fn flush(&self) -> Result<()> {
         Ok(())
     }
@@ -267,13 +270,13 @@ impl QueueLayer for Arc<Shared> {
         match request.op {
             Op::Write | Op::Discard => Fate::Answer(-Error::ReadOnly.errno()),
             Op::Flush => Fate::Answer(0),
-            // Ranges outside the device are left to the device to refuse.
+            // The device refuses ranges outside it.
             Op::Read if self.geometry.check(pos, length).is_ok() && self.touches(pos, length) => Fate::Fill,
             Op::Read => Fate::pass(request),
         }
     }
 
-    /// Here and now: such requests are few, and the pieces come from several places.
+    /// Synchronous: such requests are few, and the pieces come from several places.
     fn fill(&mut self, memory: &mut [u8], pos: u64) -> i32 {
         let aligned = self.geometry.check_memory(memory.as_ptr().addr());
         match aligned.and_then(|()| self.read(&self.blocks.read(), memory, pos)) {

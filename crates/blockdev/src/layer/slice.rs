@@ -1,4 +1,4 @@
-//! A part of a device: a partition (`?partition=N`) or everything behind a byte (`?offset=B`).
+//! A part of a device: a partition (`?partition=N`) or everything from a byte on (`?offset=B`).
 
 use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, Wrapped, inner_reads_zeros};
 use crate::{Device, Geometry, Op, Queue, QueueOptions, Request, Result};
@@ -14,11 +14,12 @@ pub struct SliceDevice {
 }
 
 impl SliceDevice {
-    /// The window of `size` bytes at byte `start`. `label` says in [`Description::layers`](crate::Description::layers)
-    /// what it is.
+    /// The window of `size` bytes at byte `start`. `label` describes it in
+    /// [`Description::layers`](crate::Description::layers).
     ///
-    /// # Errors [`crate::Error::Misaligned`] or [`crate::Error::OutOfRange`] unless it is made of logical
-    /// blocks of `inner`.
+    /// # Errors
+    /// [`crate::Error::Misaligned`] or [`crate::Error::OutOfRange`] unless it consists of whole logical blocks of
+    /// `inner`.
     pub fn new(inner: Arc<dyn Device>, start: u64, size: u64, label: String) -> Result<Self> {
         let outer = inner.geometry();
         outer.check(start, size)?;
@@ -52,19 +53,19 @@ impl DeviceLayer for SliceDevice {
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         Ok(match self.inner.queue(options)? {
-            // The ring adds the start itself, so that partitions stay on the direct path.
+            // The ring adds the start itself, so that partitions need no wrapper on the hot path.
             Queue::Uring(mut queue) => {
                 queue.narrow(self.start, self.geometry.size);
                 Queue::Uring(queue)
             }
-            // Moves nothing, wherever it is.
+            // It moves no data, so its position does not matter.
             Queue::Null(queue) => Queue::Null(queue),
             inner => Wrapped::queue(inner, Window { start: self.start, size: self.geometry.size }),
         })
     }
 }
 
-/// Shifts positions, and answers requests that leave the window.
+/// Shifts positions, and refuses requests that leave the window.
 struct Window {
     start: u64,
     size: u64,

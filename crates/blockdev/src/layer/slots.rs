@@ -1,4 +1,4 @@
-//! What a layer remembers about requests in flight: a fixed table, and tags of its own that index it.
+//! A layer's state of requests in flight: a fixed table, indexed by tags of the layer's own.
 
 /// Up to a fixed number of entries; never allocates after creation.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl<T> Slots<T> {
         self.entries.get_mut(usize::try_from(tag).ok()?)?.as_mut()
     }
 
-    /// Takes the entry of a tag out.
+    /// Removes the entry of a tag.
     pub(crate) fn remove(&mut self, tag: u64) -> Option<T> {
         let index = u32::try_from(tag).ok()?;
         let entry = self.entries.get_mut(index as usize)?.take()?;

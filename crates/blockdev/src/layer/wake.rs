@@ -1,12 +1,12 @@
-//! One descriptor for a queue that has completions of its own beside those of the queue it wraps.
+//! One descriptor for a queue that has completions of its own as well as those of the queue it wraps.
 
 use crate::timer::TimerFd;
 use crate::{DeviceQueue, Error, Queue, Result};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// An epoll descriptor over the wrapped queue's descriptor and a timer for the layer's own completions: a
-/// waiter on either alone would miss the other. Made on first demand; to be polled, not read.
+/// An epoll descriptor over the wrapped queue's descriptor and a timer for the layer's own completions: a waiter on
+/// either alone would miss the other. Created on first use; poll it, do not read it.
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
     epoll: Option<OwnedFd>,
@@ -14,7 +14,7 @@ pub(crate) struct Wake {
 }
 
 impl Wake {
-    /// The descriptor, or `None` if `inner` has none: then only polling by `reap` sees everything.
+    /// The descriptor, or `None` if `inner` has none: then only calls of `reap` find all completions.
     pub(crate) fn get(&mut self, inner: &mut Queue) -> Result<Option<BorrowedFd<'_>>> {
         if self.epoll.is_none() {
             let Some(inner) = inner.event_fd()? else { return Ok(None) };
@@ -28,8 +28,7 @@ impl Wake {
         Ok(self.epoll.as_ref().map(AsFd::as_fd))
     }
 
-    /// When the layer's own next completion is due (0: at once). Does nothing if nobody asked for the
-    /// descriptor.
+    /// When the layer's own next completion is due (0: at once). Does nothing if the descriptor was never requested.
     pub(crate) fn set(&self, due: Option<u64>) -> Result<()> {
         self.own.set(due)
     }

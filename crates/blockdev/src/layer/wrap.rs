@@ -1,5 +1,5 @@
-//! What layers share: a device and a queue that pass on what their layer says nothing about. Tests make layers of their
-//! own with it.
+//! Code shared by the layers: a device and a queue that forward everything their layer does not override. Tests build
+//! layers of their own with it.
 
 use super::wake::Wake;
 use crate::engine::DoneRing;
@@ -21,21 +21,21 @@ pub struct What {
     pub length: u64,
     /// A write that must be durable by itself.
     pub fua: bool,
-    /// It fails rather than waits.
+    /// Fails instead of waiting.
     pub nowait: bool,
     /// Pieces of memory, at least one.
     pub pieces: u32,
-    /// Of a queued request.
+    /// I/O priority of a queued request.
     pub priority: Priority,
 }
 
 impl What {
-    /// What a queued request asks.
+    /// Of a queued request.
     pub fn of(request: &Request) -> Self {
         let flush = request.op == Op::Flush;
         let (pos, length) = if flush { (0, 0) } else { (request.pos, u64::from(request.length)) };
         let pieces = match request.memory.is_vectors() {
-            // SAFETY: whoever made this memory promised that its vectors have the bytes of the request.
+            // SAFETY: the caller of `Memory::vectors` promised that the vectors have the bytes of the request.
             true => unsafe { request.memory.as_vectors(request.length) }.len() as u32,
             false => 1,
         };
@@ -48,38 +48,38 @@ impl What {
         }
     }
 
-    /// A synchronous call.
+    /// Of a synchronous call.
     pub fn call(op: Op, pos: u64, length: u64) -> Self {
         What { op, pos, length, fua: false, nowait: false, pieces: 1, priority: Priority::OF_THREAD }
     }
 }
 
-/// How a layer treats the reads and writes of a thread that does not wait.
+/// How a layer handles NOWAIT reads and writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nowait {
-    /// As any others: it has its own reads and writes.
+    /// Like any others, which may wait: the layer has its own reads and writes.
     Waits,
-    /// It hands them on by [`DeviceLayer::run`].
+    /// Passes them on through [`DeviceLayer::run`].
     Passes,
 }
 
-/// A device around a device. A layer says what it changes: the rest is the inner device's.
+/// A device around a device. A layer implements what it changes; the rest comes from the inner device.
 pub trait DeviceLayer: Send + Sync + fmt::Debug {
-    /// Of calls that do not wait.
+    /// How NOWAIT calls are handled.
     const NOWAIT: Nowait = Nowait::Waits;
 
     /// The device inside.
     fn inner(&self) -> &dyn Device;
 
-    /// What [`Description::layers`] says of it.
+    /// Its entries in [`Description::layers`].
     fn names(&self) -> Vec<String>;
 
-    /// Sees every synchronous request, and runs it by `call`.
+    /// Sees every synchronous request, and runs it with `call`.
     fn run(&self, _: What, call: impl FnOnce(&dyn Device) -> Result<()>) -> Result<()> {
         call(self.inner())
     }
 
-    /// Where bytes of this device are on the inner one.
+    /// Maps a position on this device to one on the inner device.
     fn position(&self, pos: u64, _length: u64) -> Result<u64> {
         Ok(pos)
     }
@@ -125,7 +125,7 @@ pub trait DeviceLayer: Send + Sync + fmt::Debug {
         self.run(What::call(Op::Discard, pos, length), |inner| inner.discard(inner_pos, length))
     }
 
-    /// What the inner device knows, of a layer whose bytes are all there: not known unless the layer says
+    /// [`Device::reads_zeros`]. Never known by default; a layer that holds no data of its own calls
     /// [`inner_reads_zeros`].
     fn reads_zeros(&self, _pos: u64, _length: u64) -> bool {
         false
@@ -137,7 +137,7 @@ pub trait DeviceLayer: Send + Sync + fmt::Debug {
     }
 }
 
-/// [`DeviceLayer::reads_zeros`] of a layer that keeps no bytes to itself.
+/// [`DeviceLayer::reads_zeros`] of a layer that holds no data of its own.
 pub fn inner_reads_zeros(layer: &impl DeviceLayer, pos: u64, length: u64) -> bool {
     layer.position(pos, length).is_ok_and(|inner_pos| layer.inner().reads_zeros(inner_pos, length))
 }
@@ -189,7 +189,7 @@ impl<L: DeviceLayer> Device for L {
         DeviceLayer::flush(self)
     }
 
-    /// A flush to every layer.
+    /// Every layer sees it as a flush.
     fn settle(&self) -> Result<()> {
         self.run(What::call(Op::Flush, 0, 0), |inner| inner.settle())
     }
@@ -211,10 +211,10 @@ impl<L: DeviceLayer> Device for L {
     }
 }
 
-/// What becomes of a request.
+/// What happens to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// The inner queue gets it with these. It can become shorter, not longer.
+    /// Passed to the inner queue with these values. It may become shorter, not longer.
     Pass {
         /// First byte on the inner device.
         pos: u64,
@@ -225,45 +225,45 @@ pub enum Fate {
     },
     /// The layer answers it: bytes, or a negative errno.
     Answer(i32),
-    /// The layer answers a read with bytes of its own: [`QueueLayer::fill`].
+    /// The layer answers a read with data of its own: [`QueueLayer::fill`].
     Fill,
-    /// The layer cannot remember another one.
+    /// The layer has no room for another request.
     Full,
 }
 
 impl Fate {
-    /// The inner queue gets it as it is.
+    /// Passes it to the inner queue unchanged.
     pub fn pass(request: &Request) -> Fate {
         Fate::Pass { pos: request.pos, length: request.length, tag: request.tag }
     }
 }
 
-/// A queue around a queue. A layer says what it changes: the rest is the inner queue's.
+/// A queue around a queue. A layer implements what it changes; the rest comes from the inner queue.
 pub trait QueueLayer: Send + Sized {
-    /// Whether it ever has completions that the inner queue does not have.
+    /// Whether it can have completions that the inner queue does not have.
     const ANSWERS: bool = true;
 
-    /// Whether it passes requests with several pieces of memory on: it neither looks at their bytes nor cuts them.
+    /// Whether it passes on requests with several vectors: it neither looks at their data nor shortens them.
     const VECTORS: bool = false;
 
-    /// Decides. The queue has room.
+    /// Decides what happens to a request. The queue has room.
     fn meet(&mut self, request: &Request) -> Fate;
 
-    /// Whether the request is in flight now. If not, it never was.
+    /// Called after [`QueueLayer::meet`]. `taken`: the request is in flight now; otherwise it was refused.
     fn met(&mut self, _request: &Request, _fate: Fate, _taken: bool) {}
 
-    /// Answers a read with [`Fate::Fill`]: bytes, or a negative errno.
+    /// Answers a read whose fate is [`Fate::Fill`]: bytes, or a negative errno.
     fn fill(&mut self, _memory: &mut [u8], _pos: u64) -> i32 {
         -libc::EIO
     }
 
-    /// What was pushed is sent now.
+    /// Called before pushed requests are sent.
     fn sent(&mut self) {}
 
-    /// The inner queue delivers.
+    /// Called for each completion of the inner queue.
     fn done(&mut self, _done: &mut Done) {}
 
-    /// Completions that the layer keeps back.
+    /// Completions that the layer holds back.
     fn kept(&self) -> u32 {
         0
     }
@@ -279,7 +279,7 @@ pub trait QueueLayer: Send + Sized {
     }
 }
 
-/// The inner queue, its layer, and the answers that did not come from the inner queue.
+/// The inner queue, its layer, and the completions that the layer produced itself.
 pub struct Wrapped<L> {
     pub(super) inner: Queue,
     pub(super) layer: L,
@@ -296,7 +296,7 @@ impl<L: QueueLayer + 'static> Wrapped<L> {
 }
 
 impl<L: QueueLayer> Wrapped<L> {
-    /// The device's completions come first, so that an error of the device loses none of ours.
+    /// The inner queue's completions come first, so that its error loses none of ours.
     fn deliver(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
         self.own.send();
         let wait = match wait {
@@ -326,14 +326,14 @@ impl<L: QueueLayer> DeviceQueue for Wrapped<L> {
         let taken = match fate {
             Fate::Pass { pos, length, tag } => {
                 let length = length.min(request.length);
-                // SAFETY: the caller's promise about the memory is passed on; it covers a first part of it as well.
+                // SAFETY: the caller's promise about the memory is passed on; it also covers a prefix of it.
                 unsafe { self.inner.push(Request { pos, length, tag, ..request }) }
             }
             Fate::Answer(result) => self.own.push(Done { tag: request.tag, result }),
             Fate::Fill => {
                 let address = request.memory.address.as_ptr();
-                // SAFETY: only reads are answered so; the caller promises `length` bytes to write that nobody else
-                // touches until the completion is delivered, which happens after this call.
+                // SAFETY: only reads are answered this way; the caller promises `length` writable bytes that nobody
+                // else touches until the completion is delivered, which happens after this call.
                 let memory = unsafe { std::slice::from_raw_parts_mut(address, request.length as usize) };
                 let result = self.layer.fill(memory, request.pos);
                 self.own.push(Done { tag: request.tag, result })
