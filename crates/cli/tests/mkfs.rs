@@ -101,3 +101,19 @@ fn what_is_there_stays_there() {
     let tiny = uext4(line(&scratch.file("tiny"), &["1M"]));
     assert!(tiny.status.success() && String::from_utf8_lossy(&tiny.stderr).contains("journal"), "{tiny:?}");
 }
+
+/// The volume begins behind the start of the file, which is as long as both need.
+#[test]
+fn an_offset_is_where_the_volume_begins() {
+    needs!(Need::Tool("e2fsck"));
+    let scratch = Scratch::new(256 << 20);
+    let path = scratch.file("image");
+    let mut named = path.as_os_str().to_owned();
+    named.push("?offset=1m");
+    good(line(std::path::Path::new(&named), &["32M"]));
+    assert_eq!(path.metadata().unwrap().len(), 33 << 20);
+    assert!(text([OsStr::new("check"), &named]).contains("clean"));
+    let part = scratch.file("part");
+    std::fs::write(&part, &std::fs::read(&path).unwrap()[1 << 20..]).unwrap();
+    e2fsck_clean(&part);
+}

@@ -4,10 +4,10 @@ use super::error::{Error, Result};
 use crate::ground::error::Error as VolumeError;
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use uext4_blockdev::Error as DeviceError;
 use uext4_blockdev::spec::{DeviceSpec, Locator};
+use uext4_blockdev::Error as DeviceError;
 
 /// An image file is whole pages long, whatever the volume in it is.
 const PAGE: u64 = 4096;
@@ -17,28 +17,16 @@ const PAGE: u64 = 4096;
 pub struct Image(Option<PathBuf>);
 
 impl Image {
-    /// Creates the image file that `spec` names, of `size` bytes without any contents, if it is not there. What is
-    /// there stays as it is.
+    /// Creates the image file that `spec` names, without any contents, if it is not there: with `size` bytes behind
+    /// where the device begins (`?offset=`). What is there stays as it is.
     ///
     /// # Errors
     /// [`Error::Device`] if it is not there and has no size, or if the system refuses.
     pub fn create(spec: &DeviceSpec, size: Option<u64>) -> Result<Image> {
-        let Locator::Path(path) = &spec.locator else { return Ok(Image(None)) };
-        if path.exists() {
-            return Ok(Image(None));
-        }
-        let failed = |action: &'static str, error: &io::Error| {
-            let errno = error.raw_os_error().unwrap_or(libc::EIO);
-            let failed = DeviceError::Open { path: path.display().to_string(), action, errno };
-            Error::Device(VolumeError::Io(Arc::new(failed)))
-        };
-        let Some(size) = size else {
-            return Err(failed("open (a size would create it)", &io::Error::from_raw_os_error(libc::ENOENT)));
-        };
-        let file = File::create_new(path).map_err(|error| failed("create", &error))?;
+        let Some((path, length)) = absent(spec, size)? else { return Ok(Image(None)) };
+        let file = File::create_new(path).map_err(|error| failed(path, "create", &error))?;
         let image = Image(Some(path.clone()));
-        let length = size.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
-        file.set_len(length).map_err(|error| failed("size", &error))?;
+        file.set_len(length).map_err(|error| failed(path, "size", &error))?;
         Ok(image)
     }
 
@@ -51,6 +39,27 @@ impl Image {
     pub fn keep(mut self) {
         self.0 = None;
     }
+}
+
+/// The image file that `spec` names and that is not there, with the length that it would get.
+fn absent(spec: &DeviceSpec, size: Option<u64>) -> Result<Option<(&PathBuf, u64)>> {
+    let Locator::Path(path) = &spec.locator else { return Ok(None) };
+    if path.exists() {
+        return Ok(None);
+    }
+    let Some(size) = size else {
+        let missing = io::Error::from_raw_os_error(libc::ENOENT);
+        return Err(failed(path, "open (a size would create it)", &missing));
+    };
+    let end = size.checked_add(spec.options.offset.unwrap_or(0));
+    let length = end.and_then(|end| end.checked_next_multiple_of(PAGE)).unwrap_or(u64::MAX);
+    Ok(Some((path, length)))
+}
+
+fn failed(path: &Path, action: &'static str, error: &io::Error) -> Error {
+    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+    let failed = DeviceError::Open { path: path.display().to_string(), action, errno };
+    Error::Device(VolumeError::Io(Arc::new(failed)))
 }
 
 impl Drop for Image {
