@@ -7,7 +7,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// Of each command, in the order of its help.
-const EXAMPLES: [Example; 40] = [
+const EXAMPLES: [Example; 41] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "of the second partition of a disk"),
     ("ls -lh disk.img:/etc", "with sizes for people"),
@@ -42,6 +42,7 @@ const EXAMPLES: [Example; 40] = [
     ("trim disk.img", "holes in the image where nothing is"),
     ("mkfs disk.img 64G", "creates a sparse image with the defaults of e2fsprogs"),
     ("mkfs --compat debian12 -L data /dev/nvme0n1p3", "what Debian 12 makes on a partition"),
+    ("mkfs -n /dev/nvme0n1p3", "what would be made, and where the superblock's backups are"),
     ("mkfs -F -O ^has_journal -m 0 -N 1000 disk.img", "no journal, nothing reserved, few inodes"),
     ("check disk.img", "exit status 1 if there is damage"),
     ("bench", "everything, on volumes of its own"),

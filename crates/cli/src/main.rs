@@ -28,6 +28,7 @@ mod io;
 mod ls;
 mod map;
 mod mkfs;
+mod mkfs_missing;
 mod open;
 mod out;
 mod prepare;

@@ -2,6 +2,7 @@
 
 use crate::args::{Globals, JsonArgs};
 use crate::error::{self, CliError};
+use crate::mkfs_missing::Missing;
 use crate::open::{How, device};
 use crate::out::Out;
 use crate::text;
@@ -10,8 +11,12 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use uext4::DeviceSpec;
 use uext4::Switches;
-use uext4::mkfs::{self, Defaults, Image, Made, Options};
+use uext4::mkfs::{self, Defaults, Image, Kind, Made, Options};
+
+/// Numbers of blocks that fit a line.
+const BACKUPS_IN_LINE: usize = 8;
 
 /// Whose defaults.
 #[derive(Clone, Copy, ValueEnum)]
@@ -22,15 +27,31 @@ pub enum Compat {
     Debian12,
 }
 
+/// Which features to begin with.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Type {
+    /// No journal, block pointers.
+    Ext2,
+    /// A journal, block pointers.
+    Ext3,
+    /// A journal, extents, checksums.
+    Ext4,
+}
+
 /// `uext4 mkfs`.
 #[derive(Args)]
 #[command(after_long_help = "\
-Makes what `mke2fs -t ext4` of e2fsprogs 1.47 makes with the same options. A device that holds something known is
-refused without -F, one in use always. Nothing is discarded; what must read as zeros is written unless it is a hole.
+Makes what mke2fs of e2fsprogs 1.47 makes with the same options. A device that holds something known is refused
+without -F, one in use always. Nothing is discarded without -E discard; what must read as zeros is written unless it
+is a hole.
 
+-T takes: floppy, small, default, big, huge, news, largefile, largefile4, hurd.
 -E takes: stride=, stripe_width= (blocks), resize= (a size), lazy_itable_init=, lazy_journal_init=, hash_seed=UUID,
 root_owner=UID:GID, packed_meta_blocks=, num_backup_sb=, mmp_update_interval=, encoding=utf8, encoding_flags=strict,
-orphan_file_size=, test_fs, nodiscard. -J takes: size= (MiB, or with a unit).
+orphan_file_size=, quotatype=usrquota:grpquota:prjquota, test_fs, discard, nodiscard, offset= (bytes, or with a unit).
+-J takes: size= (MiB, or with a unit), fast_commit_size= (KiB, or with a unit).
+-n tells what would be made whatever the device holds and whoever uses it; an image file that is not there is not
+created, and taken for one with sectors of 512 bytes.
 
 The same UUID, hash_seed and time (SOURCE_DATE_EPOCH in the environment, seconds since 1970) make the same volume.")]
 pub struct MkfsArgs {
@@ -43,6 +64,12 @@ pub struct MkfsArgs {
     /// Whose defaults.
     #[arg(long, value_name = "WHOSE", default_value = "upstream")]
     pub compat: Compat,
+    /// Features to begin with.
+    #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4")]
+    pub kind: Type,
+    /// What the volume is for, in place of what its size makes of it: block size, bytes for each inode.
+    #[arg(short = 'T', long = "usage", value_name = "USAGE,…")]
+    pub usage: Option<String>,
     /// Bytes of a block: 1024 to 65536; 4096, or 1024 below 512 MiB.
     #[arg(short, long, value_name = "BYTES", value_parser = bytes)]
     pub block_size: Option<u32>,
@@ -58,6 +85,12 @@ pub struct MkfsArgs {
     /// Inodes, about: every group has as many, a multiple of 8.
     #[arg(short = 'N', long, value_name = "NUMBER")]
     pub inodes: Option<u32>,
+    /// Blocks of a group, or clusters of one: a multiple of 8 from 256 to 8 for each byte of a block, which is usual.
+    #[arg(short = 'g', long, value_name = "NUMBER")]
+    pub blocks_per_group: Option<u32>,
+    /// Groups whose metadata lies together: a power of two; 16.
+    #[arg(short = 'G', long, value_name = "NUMBER")]
+    pub flex_groups: Option<u32>,
     /// Label, at most 16 bytes.
     #[arg(short = 'L', long)]
     pub label: Option<OsString>,
@@ -70,7 +103,10 @@ pub struct MkfsArgs {
     /// Extended options; see below.
     #[arg(short = 'E', long = "extended", value_name = "OPTION,…")]
     pub extended: Vec<String>,
-    /// Options of the journal.
+    /// A journal, also with -t ext2.
+    #[arg(short = 'j')]
+    pub with_journal: bool,
+    /// Options of the journal, which there is then.
     #[arg(short = 'J', long = "journal", value_name = "OPTION,…")]
     pub journal: Vec<String>,
     /// Percent of the blocks that only the privileged may use; 5.
@@ -79,9 +115,18 @@ pub struct MkfsArgs {
     /// Go on although the device holds something.
     #[arg(short = 'F', long)]
     pub force: bool,
+    /// Print what would be made, and write nothing.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Print nothing but warnings and errors.
+    #[arg(short = 'q', long, conflicts_with = "json")]
+    pub quiet: bool,
     /// In which form.
     #[command(flatten)]
     pub form: JsonArgs,
+    /// Options of mke2fs that are refused by name.
+    #[command(flatten)]
+    pub missing: Missing,
 }
 
 /// A number alone would be bytes here and KiB for mke2fs.
@@ -99,6 +144,7 @@ fn bytes(text: &str) -> Result<u32, String> {
 #[derive(Serialize)]
 struct JsonMade<'a> {
     created: bool,
+    dry_run: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     label: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,31 +160,72 @@ struct JsonMade<'a> {
     inode_size: u16,
     groups: u32,
     journal_blocks: u32,
+    /// Blocks with copies of the superblock.
+    backups: Vec<u64>,
     features: Vec<Cow<'static, str>>,
 }
 
 /// Runs it.
 pub fn run(args: &MkfsArgs, globals: &Globals) -> Result<(), CliError> {
-    let spec = device(&args.device)?;
+    args.missing.refuse()?;
+    let mut spec = device(&args.device)?;
     let failed = |error: mkfs::Error| told(&args.device, error);
-    let options = options(args).map_err(failed)?;
-    let image = Image::create(&spec, args.size).map_err(failed)?;
-    let how = How { write: true, ..How::reading(globals, false, Switches::ON) };
-    let opened = how.open_device(&spec).map_err(|error| CliError::at(&args.device, error))?;
-    let made = mkfs::format(&*opened, &options).map_err(failed)?;
-    let created = image.is_new();
-    image.keep();
+    let mut options = options(args).map_err(failed)?;
+    if let Some(offset) = options.take_offset() {
+        begin_at(&mut spec, offset)?;
+    }
+    let (made, created) = if args.dry_run {
+        (dry_run(args, &spec, &options, globals)?, false)
+    } else {
+        let image = Image::create(&spec, args.size).map_err(failed)?;
+        let how = How { write: true, ..How::reading(globals, false, Switches::ON) };
+        let opened = how.open_device(&spec).map_err(|error| CliError::at(&args.device, error))?;
+        let made = mkfs::format(&*opened, &options).map_err(failed)?;
+        let created = image.is_new();
+        image.keep();
+        (made, created)
+    };
     let name = text::visible(args.device.as_bytes());
     if made.without_journal {
         error::warn(&globals.command, globals.json, &name, "too small for a journal: it has none");
     }
+    if args.quiet {
+        return Ok(());
+    }
     let mut out = Out::new();
     if globals.json {
-        out.json(&json(&made, created))?;
+        out.json(&json(&made, created, args))?;
     } else {
-        print(&mut out, &name, &made)?;
+        print(&mut out, &name, &made, args)?;
     }
     out.finish()
+}
+
+/// The device begins at this byte, as with `?offset=`.
+fn begin_at(spec: &mut DeviceSpec, offset: u64) -> Result<(), CliError> {
+    if spec.options.offset.is_some() || spec.options.partition.is_some() {
+        return Err(CliError::usage("-E offset= and ?offset= or ?partition= exclude each other"));
+    }
+    spec.options.offset = Some(offset);
+    Ok(())
+}
+
+/// What would be made. Opened as by whoever reads at his own risk: nothing of the contents counts.
+fn dry_run(
+    args: &MkfsArgs,
+    spec: &DeviceSpec,
+    options: &Options,
+    globals: &Globals,
+) -> Result<Made, CliError> {
+    let failed = |error: mkfs::Error| told(&args.device, error);
+    let geometry = match Image::would_be(spec, args.size).map_err(failed)? {
+        Some(geometry) => geometry,
+        None => {
+            let how = How::reading(globals, true, Switches::ON);
+            how.open_device(spec).map_err(|error| CliError::at(&args.device, error))?.geometry()
+        }
+    };
+    mkfs::dry_run(geometry, options).map_err(failed)
 }
 
 fn told(device: &OsStr, error: mkfs::Error) -> CliError {
@@ -158,12 +245,19 @@ fn options(args: &MkfsArgs) -> mkfs::Result<Options> {
         Compat::Upstream => Defaults::Upstream,
         Compat::Debian12 => Defaults::Debian12,
     });
+    options.kind = match args.kind {
+        Type::Ext2 => Kind::Ext2,
+        Type::Ext3 => Kind::Ext3,
+        Type::Ext4 => Kind::Ext4,
+    };
     options.size = args.size;
     options.block_size = args.block_size;
     options.cluster_size = args.cluster_size;
     options.inode_size = args.inode_size;
     options.inode_ratio = args.bytes_per_inode;
     options.inodes = args.inodes;
+    options.group_blocks = args.blocks_per_group;
+    options.flex_groups = args.flex_groups;
     options.label = args.label.clone().map(OsString::into_vec).unwrap_or_default();
     options.reserved_percent = args.reserved;
     options.force = args.force;
@@ -177,16 +271,23 @@ fn options(args: &MkfsArgs) -> mkfs::Result<Options> {
         options.time =
             Some(seconds.ok_or_else(|| option("SOURCE_DATE_EPOCH is no number of seconds".into()))?);
     }
+    if let Some(list) = &args.usage {
+        options = options.usage(list)?;
+    }
     options = args.features.iter().try_fold(options, |options, list| options.features(list))?;
     options = args.extended.iter().try_fold(options, |options, list| options.extended(list))?;
+    if args.with_journal {
+        options = options.features("has_journal")?;
+    }
     args.journal.iter().try_fold(options, |options, list| options.journal(list))
 }
 
-fn json(made: &Made, created: bool) -> JsonMade<'_> {
+fn json<'a>(made: &'a Made, created: bool, args: &MkfsArgs) -> JsonMade<'a> {
     let sb = &made.superblock;
     let (label, label_b64) = text::utf8_or_base64(sb.label());
     JsonMade {
         created,
+        dry_run: args.dry_run,
         label,
         label_b64,
         uuid: text::uuid(&sb.uuid),
@@ -200,20 +301,33 @@ fn json(made: &Made, created: bool) -> JsonMade<'_> {
         inode_size: sb.geometry.inode_size(),
         groups: sb.geometry.group_count(),
         journal_blocks: made.journal_blocks,
+        backups: made.backups(),
         features: sb.features.names(),
     }
 }
 
-fn print(out: &mut Out, name: &str, made: &Made) -> Result<(), CliError> {
+fn print(out: &mut Out, name: &str, made: &Made, args: &MkfsArgs) -> Result<(), CliError> {
     let sb = &made.superblock;
     let geometry = &sb.geometry;
     let (block, blocks) = (geometry.block_size(), geometry.blocks_count());
     let size = text::human(blocks as f64 * f64::from(block));
     let inodes = geometry.inodes_count();
+    if args.dry_run {
+        writeln!(out, "nothing is written; without -n:")?;
+    }
     writeln!(out, "{name}: {size}: {blocks} blocks of {block} bytes, {inodes} inodes")?;
     match made.journal_blocks {
         0 => writeln!(out, "no journal")?,
         journal => writeln!(out, "journal of {}", text::human(f64::from(journal) * f64::from(block)))?,
     }
-    writeln!(out, "UUID {}", text::uuid(&sb.uuid))
+    if !(args.dry_run && args.uuid == "random") {
+        writeln!(out, "UUID {}", text::uuid(&sb.uuid))?;
+    }
+    let backups = made.backups();
+    for (number, line) in backups.chunks(BACKUPS_IN_LINE).enumerate() {
+        let words: Vec<String> = line.iter().map(u64::to_string).collect();
+        let start = if number == 0 { "superblock also in blocks" } else { " " };
+        writeln!(out, "{start} {}", words.join(" "))?;
+    }
+    Ok(())
 }

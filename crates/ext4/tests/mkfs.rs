@@ -3,10 +3,8 @@
 
 use crate::common;
 
-use common::making::{MIB, Row, both, open, options};
-use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use common::making::{MIB, both, dump, equal, open, options, without_freedom};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Instant;
 use uext4::device::{self, Device, WriteDurability};
@@ -16,60 +14,11 @@ use uext4::{Volume, VolumeOptions};
 use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Scratch, e2fsck_clean, needs, oracle, with_kernel};
 
-/// The runs of a file that are no holes, in pages.
-fn pages(file: &File) -> std::collections::BTreeSet<u64> {
-    use rustix::fs::{SeekFrom, seek};
-    let (mut pages, mut at) = (std::collections::BTreeSet::new(), 0);
-    while let Ok(start) = seek(file, SeekFrom::Data(at)) {
-        at = seek(file, SeekFrom::Hole(start)).unwrap();
-        pages.extend(start / 4096..at.div_ceil(4096));
-    }
-    pages
-}
-
-/// Takes what may differ out of a kilobyte that is a superblock.
-fn without_freedom(bytes: &mut [u8]) {
-    if bytes.len() < 1024 || bytes[0x38..0x3A] != [0x53, 0xEF] {
-        return;
-    }
-    // KiB written, and the checksum over them.
-    bytes[0x178..0x180].fill(0);
-    bytes[0x3FC..].fill(0);
-}
-
-fn assert_same(theirs: &Path, ours: &Path, row: &Row) {
-    let (theirs, ours) = (File::open(theirs).unwrap(), File::open(ours).unwrap());
-    assert_eq!(theirs.metadata().unwrap().len(), ours.metadata().unwrap().len());
-    for page in pages(&theirs).union(&pages(&ours)) {
-        let (mut left, mut right) = (vec![0; 4096], vec![0; 4096]);
-        let count = theirs.read_at(&mut left, page * 4096).unwrap();
-        assert_eq!(ours.read_at(&mut right, page * 4096).unwrap(), count);
-        for (number, (left, right)) in left.chunks_mut(1024).zip(right.chunks_mut(1024)).enumerate() {
-            without_freedom(left);
-            without_freedom(right);
-            let at = left.iter().zip(&*right).position(|(left, right)| left != right);
-            let place = page * 4096 + number as u64 * 1024;
-            assert!(at.is_none(), "{row:?}: byte {}", place + at.unwrap_or(0) as u64);
-        }
-    }
-}
-
-fn equal(rows: &[Row], defaults: Defaults) {
-    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
-    for row in rows {
-        let scratch = Scratch::new(1 << 30);
-        let (theirs, ours) = both(&scratch, row, defaults);
-        assert_same(&theirs, &ours, row);
-        e2fsck_clean(&ours);
-        Volume::open(ours.as_path(), VolumeOptions::read_only()).unwrap().read_dir("/lost+found").unwrap();
-    }
-}
-
 #[test]
 fn sizes_are_those_of_mke2fs() {
     let mib =
         [1, 2, 3, 8, 17, 32, 33, 64, 100, 137, 260, 400, 511, 512, 700, 1024, 2048, 3072, 20_480, 65_536];
-    let rows: Vec<Row> = mib.into_iter().map(|mib| (mib * MIB, "", "")).collect();
+    let rows: Vec<_> = mib.into_iter().map(|mib| (mib * MIB, "", "")).collect();
     equal(&rows, Defaults::Upstream);
     equal(
         &[(5000 << 10, "", ""), ((100 << 20) + 512, "", ""), (64 * MIB + 13_312, "-b 4096", "")],
@@ -168,14 +117,6 @@ fn what_may_differ_differs_there_only() {
     for row in [(64 * MIB, "-b 4096 -O mmp,^resize_inode", ""), (1 << 40, "", "")] {
         let scratch = Scratch::new(2 << 30);
         let (theirs, ours) = both(&scratch, &row, Defaults::Upstream);
-        let dump = |path: &Path| {
-            let text = oracle::run(oracle::command("dumpe2fs").arg(path));
-            let free = ["Lifetime writes", "Checksum:", "    mmp_", "Group 0: "];
-            text.lines()
-                .filter(|line| !free.iter().any(|free| line.starts_with(free)))
-                .collect::<Vec<_>>()
-                .join("\n")
-        };
         assert_eq!(dump(&theirs), dump(&ours));
         e2fsck_clean(&ours);
     }

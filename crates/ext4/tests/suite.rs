@@ -43,6 +43,7 @@ mod listing;
 mod lockstep;
 mod matrix;
 mod mkfs;
+mod mkfs_options;
 mod mkfs_sweep;
 mod mmp;
 mod model;

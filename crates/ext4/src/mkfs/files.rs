@@ -13,8 +13,6 @@ use uext4_ondisk::ext4::{
 use uext4_ondisk::{Group, Ino, Pblk};
 
 pub(super) const LOST_FOUND: Ino = Ino(FIRST_INODE);
-/// The orphan file is the first file behind `lost+found`.
-pub(super) const ORPHANS: Ino = Ino(FIRST_INODE + 1);
 const NAME: &[u8] = b"lost+found";
 /// `lost+found` has so many bytes at once, so that a repair need not allocate.
 const LOST_FOUND_BYTES: u64 = 16 << 10;
@@ -68,7 +66,7 @@ pub(super) fn regular(layout: &Layout, mapped: &Mapped, blocks: u64) -> Inode {
 }
 
 /// Takes new blocks where there are some first, and maps them.
-fn allocate(layout: &mut Layout, ino: Ino, blocks: u64) -> Result<Mapped> {
+pub(super) fn allocate(layout: &mut Layout, ino: Ino, blocks: u64) -> Result<Mapped> {
     let geometry = layout.superblock.geometry;
     let goal = first_block(&geometry, Group(0));
     let mapped = if layout.superblock.features.incompat.contains(Incompat::EXTENTS) {
@@ -194,15 +192,16 @@ pub(super) fn orphans(layout: &mut Layout, options: &Options) -> Result<()> {
         None => (geometry.blocks_count() / ORPHAN_RATIO).clamp(ORPHAN_BLOCKS_MIN, ORPHAN_BLOCKS_MAX),
     };
     let blocks = blocks.next_multiple_of(u64::from(geometry.cluster_blocks())).min(ORPHAN_BLOCKS_MAX);
-    let mapped = allocate(layout, ORPHANS, blocks)?;
+    let ino = layout.next_inode();
+    let mapped = allocate(layout, ino, blocks)?;
     let inode = regular(layout, &mapped, blocks);
-    layout.add(ORPHANS, &inode)?;
-    let seed = layout.seed(ORPHANS);
+    layout.add(ino, &inode)?;
+    let seed = layout.seed(ino);
     for at in mapped.blocks() {
         let mut bytes = vec![0; block as usize];
         encode_orphan_tail(&mut bytes, Pblk(at), seed)?;
         layout.blocks.insert(at, bytes);
     }
-    layout.superblock.orphan_file_inode = ORPHANS.get();
+    layout.superblock.orphan_file_inode = ino.get();
     Ok(())
 }

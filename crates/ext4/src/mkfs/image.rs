@@ -7,10 +7,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use uext4_blockdev::spec::{DeviceSpec, Locator};
-use uext4_blockdev::Error as DeviceError;
+use uext4_blockdev::{Error as DeviceError, Geometry};
 
 /// An image file is whole pages long, whatever the volume in it is.
 const PAGE: u64 = 4096;
+/// What a file is taken to need that cannot be asked yet.
+const SECTOR: u32 = 512;
 
 /// An image file that was created for a volume. Dropped without [`Image::keep`] it is removed again.
 #[derive(Debug)]
@@ -28,6 +30,21 @@ impl Image {
         let image = Image(Some(path.clone()));
         file.set_len(length).map_err(|error| failed(path, "size", &error))?;
         Ok(image)
+    }
+
+    /// The device that [`Image::create`] would make of a file that is not there, if that has sectors of 512 bytes;
+    /// `None` if there is something. Changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if it is not there and has no size.
+    pub fn would_be(spec: &DeviceSpec, size: Option<u64>) -> Result<Option<Geometry>> {
+        let absent = absent(spec, size)?;
+        let start = spec.options.offset.unwrap_or(0);
+        Ok(absent.map(|(_, length)| Geometry {
+            size: length.saturating_sub(start),
+            logical_block: SECTOR,
+            memory_align: SECTOR,
+        }))
     }
 
     /// Whether it was created.

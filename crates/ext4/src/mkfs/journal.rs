@@ -5,6 +5,7 @@ use super::files::regular;
 use super::layout::Layout;
 use super::map;
 use super::options::Options;
+use super::sizes::JournalSize;
 use super::tables::first_block;
 use uext4_ondisk::ext4::Incompat;
 use uext4_ondisk::jbd2::{JournalFeatures, JournalIncompat, JournalSuperblock, SuperblockVersion};
@@ -14,10 +15,11 @@ use uext4_ondisk::{Group, Ino};
 const BACKUP_BLOCKS: u8 = 1;
 
 /// Places it and fills what says that it is empty.
-pub(super) fn place(layout: &mut Layout, options: &Options, blocks: u32) -> Result<()> {
+pub(super) fn place(layout: &mut Layout, options: &Options, size: JournalSize) -> Result<()> {
+    let blocks = size.blocks;
     let geometry = layout.superblock.geometry;
     let free = geometry.blocks_count() - layout.space.taken();
-    let asked = options.extended.journal_size.is_some();
+    let asked = options.extended.journal_size.or(options.extended.fast_commit_size).is_some();
     if u64::from(blocks) > if asked { free / 2 } else { free } {
         let most = if asked { "more than half" } else { "more" };
         let reason = format!("a journal of {blocks} blocks would take {most}");
@@ -42,7 +44,7 @@ pub(super) fn place(layout: &mut Layout, options: &Options, blocks: u32) -> Resu
     place.backup[15] = (inode.size >> 32) as u32;
     place.backup[16] = inode.size as u32;
     let mut bytes = vec![0; block as usize];
-    empty_log(layout, blocks).encode(&mut bytes)?;
+    empty_log(layout, size).encode(&mut bytes)?;
     let first = mapped.blocks().next().ok_or_else(map::full)?;
     if !options.extended.lazy_journal_init {
         // An old block that looks like one of this log's would be replayed after a crash.
@@ -53,11 +55,11 @@ pub(super) fn place(layout: &mut Layout, options: &Options, blocks: u32) -> Resu
     Ok(())
 }
 
-fn empty_log(layout: &Layout, blocks: u32) -> JournalSuperblock {
+fn empty_log(layout: &Layout, size: JournalSize) -> JournalSuperblock {
     JournalSuperblock {
         version: SuperblockVersion::V2,
         block_size: layout.superblock.geometry.block_size(),
-        blocks,
+        blocks: size.blocks,
         first: 1,
         sequence: 1,
         start: 0,
@@ -69,7 +71,7 @@ fn empty_log(layout: &Layout, blocks: u32) -> JournalSuperblock {
         max_transaction: 0,
         max_transaction_data: 0,
         checksum_type: 0,
-        fast_commit_blocks_raw: 0,
+        fast_commit_blocks_raw: size.fast_commit,
         head: 0,
     }
 }

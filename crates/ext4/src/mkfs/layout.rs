@@ -1,9 +1,10 @@
 //! A volume laid out in memory, before a byte of it is written: what is where, and what it holds.
 
 use super::error::Result;
+use super::sizes::FIRST_INODE;
 use super::space::Space;
 use super::tables::Tables;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::{
     Compat, FileType, Inode, RoCompat, Superblock, inode_checksum_seed, update_inode_checksum,
@@ -44,6 +45,26 @@ impl Layout {
     pub(super) fn seed(&self, ino: Ino) -> Option<u32> {
         let seed = inode_checksum_seed(&self.superblock, ino, 0);
         self.superblock.features.metadata_csum().then_some(seed)
+    }
+
+    /// The first inode that nothing has yet.
+    pub(super) fn next_inode(&self) -> Ino {
+        let last = self.inodes.keys().next_back().copied().unwrap_or(0);
+        Ino(last.max(FIRST_INODE) + 1)
+    }
+
+    /// Numbers of the inodes in use: the reserved ones, and those that have a record.
+    pub(super) fn used_inodes(&self) -> BTreeSet<u32> {
+        let reserved = 1..self.superblock.geometry.first_inode().get();
+        reserved.chain(self.inodes.keys().copied()).collect()
+    }
+
+    /// Counts in the superblock what is free.
+    pub(super) fn count_free(&mut self) {
+        let geometry = self.superblock.geometry;
+        let clusters: u64 = geometry.groups().map(|group| u64::from(self.space.free_in(group))).sum();
+        self.superblock.free_blocks = clusters * u64::from(geometry.cluster_blocks());
+        self.superblock.free_inodes = geometry.inodes_count() - self.used_inodes().len() as u32;
     }
 
     /// Blocks of 512 bytes that so many blocks of the volume take, whole clusters of them.

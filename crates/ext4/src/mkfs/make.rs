@@ -1,25 +1,36 @@
 //! The course of a format, from the options to what was made.
 
 use super::error::{Error, Result};
+use super::layout::Layout;
 use super::options::Options;
 use super::plan::{Ids, plan};
-use super::{present, sizes, write};
+use super::write::{self, Manner};
+use super::{present, sizes};
 use crate::ground::error::Error as VolumeError;
 use std::io::Read;
 use std::time::{SystemTime, UNIX_EPOCH};
-use uext4_blockdev::Device;
+use uext4_blockdev::{Device, Geometry};
 use uext4_ondisk::ext4::{Compat, Superblock};
 
-/// A volume that was made.
+/// A volume that was made, or would be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Made {
     /// Its superblock.
     pub superblock: Superblock,
-    /// Blocks of its journal; 0 without one.
+    /// Blocks of its journal, those for fast commits among them; 0 without one.
     pub journal_blocks: u32,
     /// Whether a journal was wanted, but the volume is too small for one.
     pub without_journal: bool,
+}
+
+impl Made {
+    /// The blocks that hold copies of the superblock, in order.
+    pub fn backups(&self) -> Vec<u64> {
+        let geometry = &self.superblock.geometry;
+        let copies = geometry.groups().skip(1).filter(|&group| geometry.has_superblock(group));
+        copies.filter_map(|group| geometry.group_first_block(group)).map(|block| block.get()).collect()
+    }
 }
 
 /// Makes a volume on a device, which must be open for writing and for nobody else.
@@ -27,23 +38,45 @@ pub struct Made {
 /// # Errors
 /// See [`Error`]: all but [`Error::Failed`] leave the device as it was.
 pub fn format(device: &dyn Device, options: &Options) -> Result<Made> {
-    let geometry = device.geometry();
     if device.capabilities().read_only {
         return Err(VolumeError::ReadOnly("the device").into());
     }
-    if let Some(size) = options.size.filter(|&size| size > geometry.size) {
+    let (layout, made) = lay_out(device.geometry(), options)?;
+    present::check(device, options.force)?;
+    let extended = &options.extended;
+    let manner = Manner {
+        lazy: extended.lazy_itable_init.unwrap_or(true),
+        discard: extended.discard && device.capabilities().discard,
+    };
+    Ok(Made { superblock: write::write(device, layout, manner)?, ..made })
+}
+
+/// The volume that [`format`] would make on a device of this geometry, with other random numbers. Looks at no device
+/// and writes nothing.
+///
+/// # Errors
+/// [`Error::Option`], [`Error::TooSmall`] and [`Error::TooLarge`], as of [`format`].
+pub fn dry_run(device: Geometry, options: &Options) -> Result<Made> {
+    lay_out(device, options).map(|(_, made)| made)
+}
+
+fn lay_out(device: Geometry, options: &Options) -> Result<(Layout, Made)> {
+    if options.extended.offset.is_some() {
+        let text = "option `offset`: the device itself must begin there (see `Options::take_offset`)";
+        return Err(Error::Option(text.into()));
+    }
+    if let Some(size) = options.size.filter(|&size| size > device.size) {
         return Err(Error::TooSmall {
-            have: format!("the device's {} bytes", geometry.size),
+            have: format!("the device's {} bytes", device.size),
             reason: format!("the volume is to have {size}"),
         });
     }
-    let sizes = sizes::decide(options, geometry)?;
-    let journal_blocks = sizes.journal_blocks;
+    let sizes = sizes::decide(options, device)?;
+    let journal_blocks = sizes.journal.blocks;
     let without_journal = journal_blocks == 0 && options.feature_words().compat.contains(Compat::HAS_JOURNAL);
     let layout = plan(options, sizes, ids(options)?)?;
-    present::check(device, options.force)?;
-    let superblock = write::write(device, layout, options.extended.lazy_itable_init.unwrap_or(true))?;
-    Ok(Made { superblock, journal_blocks, without_journal })
+    let made = Made { superblock: layout.superblock.clone(), journal_blocks, without_journal };
+    Ok((layout, made))
 }
 
 fn ids(options: &Options) -> Result<Ids> {

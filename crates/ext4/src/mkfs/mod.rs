@@ -7,18 +7,21 @@
 //!
 //! Little is written: bitmaps and inode tables that nobody used yet are marked as such, where descriptors have
 //! checksums; and what must read as zeros is written only where the device does not know that it does
-//! ([`Device::reads_zeros`](crate::device::Device::reads_zeros)). Nothing is ever discarded.
+//! ([`Device::reads_zeros`](crate::device::Device::reads_zeros)). Nothing is discarded unless the options ask
+//! for it: what a device reads afterwards is not known, so that what must read as zeros is written then too.
 
 mod error;
 mod files;
 mod image;
 mod journal;
+mod kinds;
 mod layout;
 mod make;
 mod map;
 mod options;
 mod plan;
 mod present;
+mod quota;
 mod sizes;
 mod space;
 mod tables;
@@ -26,6 +29,7 @@ mod write;
 
 pub use error::{Error, Result};
 pub use image::Image;
-pub use make::{Made, format};
-pub use options::{Defaults, Options, parse_uuid};
+pub use kinds::{Defaults, Kind};
+pub use make::{Made, dry_run, format};
+pub use options::{Options, parse_uuid};
 pub use present::refuse_occupied;

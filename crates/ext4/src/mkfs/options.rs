@@ -1,24 +1,16 @@
 //! What a new volume is asked to be, in the words of mke2fs.
 
 use super::error::{Error, Result};
+use super::kinds::{Defaults, Kind, Usage, usages};
 use uext4_ondisk::ext4::{Compat, Features, Incompat, RoCompat};
-
-/// Whose defaults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Defaults {
-    /// Those of e2fsprogs 1.47 as its authors ship it.
-    #[default]
-    Upstream,
-    /// Those of Debian 12: without `metadata_csum_seed` and `orphan_file`, which its tools and older kernels know less
-    /// well.
-    Debian12,
-}
 
 /// What a new volume is to be. The default is what `mke2fs -t ext4` makes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Options {
     /// Where what is not said comes from.
     pub defaults: Defaults,
+    /// The features to begin with (`-t`).
+    pub kind: Kind,
     /// Bytes of the volume; the device's otherwise.
     pub size: Option<u64>,
     /// Bytes of a block (`-b`).
@@ -31,6 +23,11 @@ pub struct Options {
     pub inode_ratio: Option<u32>,
     /// Inodes (`-N`).
     pub inodes: Option<u32>,
+    /// Blocks of a group, or clusters with the feature `bigalloc` (`-g`): from 256 to 8 for each byte of a block, a
+    /// multiple of 8. Otherwise that most.
+    pub group_blocks: Option<u32>,
+    /// Groups whose metadata lies together, with the feature `flex_bg` (`-G`): a power of two; 16 otherwise.
+    pub flex_groups: Option<u32>,
     /// Label, at most 16 bytes (`-L`).
     pub label: Vec<u8>,
     /// Identity (`-U`); random otherwise.
@@ -41,6 +38,8 @@ pub struct Options {
     pub time: Option<u64>,
     /// Go on although the device holds something.
     pub force: bool,
+    /// What the volume is for (`-T`); its size says so otherwise.
+    pub(super) usages: Vec<Usage>,
     /// Features set or cleared, in order (`-O`).
     pub(super) features: Vec<FeatureEdit>,
     /// What `-E` and `-J` say.
@@ -75,7 +74,33 @@ pub(super) struct Extended {
     pub(super) orphan_file_size: Option<u64>,
     pub(super) test_fs: bool,
     pub(super) journal_size: Option<u64>,
+    pub(super) fast_commit_size: Option<u64>,
+    pub(super) discard: bool,
+    pub(super) offset: Option<u64>,
+    /// Users, groups, projects.
+    pub(super) quota_types: Option<Vec<QuotaType>>,
 }
+
+/// What quotas are kept for (`-E quotatype=`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum QuotaType {
+    Users,
+    Groups,
+    Projects,
+}
+
+/// Options of mke2fs that are not there, by their names in `-E` and `-J`.
+const MISSING: [&str; 9] = [
+    "android_sparse",
+    "assume_storage_prezeroed",
+    "desc_size",
+    "desc-size",
+    "no_copy_xattrs",
+    "revision",
+    "root_perms",
+    "device",
+    "location",
+];
 
 /// Features that this can make a volume with.
 pub(super) const KNOWN: Features = Features {
@@ -85,6 +110,7 @@ pub(super) const KNOWN: Features = Features {
         .union(Compat::DIR_INDEX)
         .union(Compat::SPARSE_SUPER2)
         .union(Compat::STABLE_INODES)
+        .union(Compat::FAST_COMMIT)
         .union(Compat::ORPHAN_FILE),
     incompat: Incompat::FILETYPE
         .union(Incompat::META_BG)
@@ -95,6 +121,7 @@ pub(super) const KNOWN: Features = Features {
         .union(Incompat::EA_INODE)
         .union(Incompat::CSUM_SEED)
         .union(Incompat::LARGEDIR)
+        .union(Incompat::ENCRYPT)
         .union(Incompat::INLINE_DATA)
         .union(Incompat::CASEFOLD),
     ro_compat: RoCompat::SPARSE_SUPER
@@ -105,6 +132,8 @@ pub(super) const KNOWN: Features = Features {
         .union(RoCompat::EXTRA_ISIZE)
         .union(RoCompat::BIGALLOC)
         .union(RoCompat::METADATA_CSUM)
+        .union(RoCompat::QUOTA)
+        .union(RoCompat::PROJECT)
         .union(RoCompat::VERITY),
 };
 
@@ -137,6 +166,28 @@ impl Options {
     /// What `mke2fs -t ext4` makes, by these defaults.
     pub fn new(defaults: Defaults) -> Options {
         Options { defaults, ..Options::default() }
+    }
+
+    /// Says what the volume is for, in place of what its size makes of it: a list of usage types as for `mke2fs -T`
+    /// (`floppy`, `small`, `default`, `big`, `huge`, `news`, `largefile`, `largefile4`, `hurd`).
+    ///
+    /// # Errors
+    /// [`Error::Option`] naming a type that is unknown.
+    pub fn usage(mut self, list: &str) -> Result<Options> {
+        self.usages = usages(list)?;
+        Ok(self)
+    }
+
+    /// Takes the byte of the device at which the volume is to begin (`-E offset=`) out of the options. The caller opens
+    /// the device from there on. [`format()`](super::format()) refuses options that have one still.
+    pub fn take_offset(&mut self) -> Option<u64> {
+        self.extended.offset.take()
+    }
+
+    /// Users and groups unless something else is said, and projects if that feature is on or they are asked for.
+    pub(super) fn quota_types(&self) -> Vec<QuotaType> {
+        let asked = self.extended.quota_types.clone();
+        asked.unwrap_or_else(|| vec![QuotaType::Users, QuotaType::Groups])
     }
 
     /// Sets and clears features: a list of names as for `mke2fs -O`, `^` before a name clears it, `none` all.
@@ -174,7 +225,8 @@ impl Options {
         Ok(self)
     }
 
-    /// Takes a list of journal options as for `mke2fs -J`: `size=` in MiB, or with a unit.
+    /// Takes a list of journal options as for `mke2fs -J`: `size=` in MiB and `fast_commit_size=` in KiB,
+    /// or with a unit.
     ///
     /// # Errors
     /// Those of [`Options::extended`].
@@ -183,7 +235,8 @@ impl Options {
             let (key, value) = split(word);
             match key {
                 "size" => self.extended.journal_size = Some(amount(key, value, 1 << 20)?),
-                _ => return Err(Error::Option(format!("unknown journal option `{key}`"))),
+                "fast_commit_size" => self.extended.fast_commit_size = Some(amount(key, value, 1 << 10)?),
+                _ => return Err(unknown("journal option", key)),
             }
         }
         Ok(self)
@@ -191,20 +244,7 @@ impl Options {
 
     /// The features to begin with, and the edits of `-O`.
     pub(super) fn feature_words(&self) -> Features {
-        let mut features = Features {
-            compat: Compat::HAS_JOURNAL | Compat::EXT_ATTR | Compat::RESIZE_INODE | Compat::DIR_INDEX,
-            incompat: Incompat::FILETYPE | Incompat::EXTENTS | Incompat::BIT64 | Incompat::FLEX_BG,
-            ro_compat: RoCompat::SPARSE_SUPER
-                | RoCompat::LARGE_FILE
-                | RoCompat::HUGE_FILE
-                | RoCompat::DIR_NLINK
-                | RoCompat::EXTRA_ISIZE
-                | RoCompat::METADATA_CSUM,
-        };
-        if self.defaults == Defaults::Upstream {
-            features.compat |= Compat::ORPHAN_FILE;
-            features.incompat |= Incompat::CSUM_SEED;
-        }
+        let mut features = self.kind.features(self.defaults);
         for edit in &self.features {
             match *edit {
                 FeatureEdit::ClearAll => features = Features::default(),
@@ -222,6 +262,12 @@ impl Options {
         }
         if self.extended.encoding {
             features.incompat |= Incompat::CASEFOLD;
+        }
+        if self.extended.journal_size.is_some() {
+            features.compat |= Compat::HAS_JOURNAL;
+        }
+        if self.quota_types().contains(&QuotaType::Projects) {
+            features.ro_compat |= RoCompat::PROJECT;
         }
         features
     }
@@ -260,9 +306,16 @@ impl Extended {
             },
             "orphan_file_size" => self.orphan_file_size = Some(amount(key, value, 0)?),
             "test_fs" => self.test_fs = true,
-            // Nothing is ever discarded: whether a device reads zeros afterwards is not known.
-            "nodiscard" => {}
-            _ => return Err(Error::Option(format!("unknown extended option `{key}`"))),
+            "discard" | "nodiscard" if value.is_some() => return Err(bad(key, "no value")),
+            "discard" => self.discard = true,
+            "nodiscard" => self.discard = false,
+            "offset" => {
+                let bytes =
+                    value.and_then(|text| text.parse().ok()).map_or_else(|| amount(key, value, 0), Ok);
+                self.offset = Some(bytes?);
+            }
+            "quotatype" => self.quota_types = Some(quota_types(value)?),
+            _ => return Err(unknown("extended option", key)),
         }
         Ok(())
     }
@@ -272,6 +325,13 @@ fn split(word: &str) -> (&str, Option<&str>) {
     word.split_once('=').map_or((word, None), |(key, value)| (key, Some(value)))
 }
 
+fn unknown(what: &str, key: &str) -> Error {
+    if MISSING.contains(&key) {
+        return Error::Option(format!("{what} `{key}` of mke2fs is not supported"));
+    }
+    Error::Option(format!("unknown {what} `{key}`"))
+}
+
 fn bad(key: &str, needs: &str) -> Error {
     Error::Option(format!("option `{key}` needs {needs}"))
 }
@@ -279,6 +339,24 @@ fn bad(key: &str, needs: &str) -> Error {
 fn number<T: std::str::FromStr>(key: &str, value: Option<&str>) -> Result<T> {
     let value = value.filter(|value| value.bytes().all(|byte| byte.is_ascii_digit()));
     value.and_then(|value| value.parse().ok()).ok_or_else(|| bad(key, "a number"))
+}
+
+/// Types separated by colons; `^` in front of one takes it out.
+fn quota_types(value: Option<&str>) -> Result<Vec<QuotaType>> {
+    let mut types = Vec::new();
+    for word in value.unwrap_or_default().split(':') {
+        let kind = match word.trim_start_matches('^') {
+            "usr" | "usrquota" => QuotaType::Users,
+            "grp" | "grpquota" => QuotaType::Groups,
+            "prj" | "prjquota" => QuotaType::Projects,
+            _ => return Err(bad("quotatype", "`usrquota`, `grpquota` or `prjquota`, separated by colons")),
+        };
+        types.retain(|known| *known != kind);
+        if !word.starts_with('^') {
+            types.push(kind);
+        }
+    }
+    Ok(types)
 }
 
 /// Absent means on.

@@ -4,29 +4,32 @@
 use super::error::{Error, Result};
 use super::layout::{EXTRA_ISIZE, Layout};
 use super::options::Options;
-use super::sizes::{LOG_FLEX, Sizes};
+use super::sizes::Sizes;
 use super::space::Space;
 use super::tables::{Spread, first_block, place};
-use super::{files, journal, map};
+use super::{files, journal, map, quota};
 use std::collections::BTreeMap;
 use uext4_ondisk::ext4::{
     Compat, DefaultMountOptions, ENCODING_UTF8_12_1, Features, HashSettings, Incompat, JournalLocation,
-    MmpBlock, MmpSettings, State, Superblock, SuperblockFlags, SuperblockTimes,
+    MmpBlock, MmpSettings, RoCompat, State, Superblock, SuperblockFlags, SuperblockTimes,
 };
 use uext4_ondisk::{Group, Pblk, checksum};
 
 /// Seconds between refreshes of the block of multi-mount protection, unless said otherwise.
 const MMP_INTERVAL: u16 = 5;
 
+/// Algorithms of encrypted contents and names, as numbered in the superblock.
+const AES_256_XTS: u8 = 1;
+const AES_256_CTS: u8 = 4;
+
 /// Decides everything.
 pub(super) fn plan(options: &Options, sizes: Sizes, ids: Ids) -> Result<Layout> {
     let geometry = sizes.geometry;
     let mut space = Space::new(geometry);
-    let flex = sizes.features.incompat.contains(Incompat::FLEX_BG);
-    let spread = match flex {
+    let spread = match sizes.log_flex {
         _ if options.extended.packed_meta_blocks => Spread::Packed,
-        true => Spread::Flex(LOG_FLEX),
-        false => Spread::Own { stride: u64::from(options.extended.stride) },
+        0 => Spread::Own { stride: u64::from(options.extended.stride) },
+        log => Spread::Flex(log),
     };
     let tables = place(&geometry, spread, &mut space)?;
     space.in_clusters();
@@ -46,18 +49,22 @@ pub(super) fn plan(options: &Options, sizes: Sizes, ids: Ids) -> Result<Layout> 
     if layout.has(Compat::RESIZE_INODE) {
         files::resize_inode(&mut layout)?;
     }
-    if sizes.journal_blocks > 0 {
-        journal::place(&mut layout, options, sizes.journal_blocks)?;
+    if sizes.journal.blocks > 0 {
+        journal::place(&mut layout, options, sizes.journal)?;
     }
     if sizes.features.incompat.contains(Incompat::MMP) {
         multi_mount(&mut layout)?;
     }
+    if sizes.features.ro_compat.contains(RoCompat::QUOTA) {
+        quota::place(&mut layout, options)?;
+    }
     if layout.has(Compat::ORPHAN_FILE) {
         files::orphans(&mut layout, options)?;
     }
-    let journal_clusters = u64::from(sizes.journal_blocks).div_ceil(u64::from(geometry.cluster_blocks()));
+    let journal_clusters = u64::from(sizes.journal.blocks).div_ceil(u64::from(geometry.cluster_blocks()));
     let overhead = u64::from(geometry.first_data_block()) + metadata + journal_clusters;
     layout.superblock.overhead_clusters = u32::try_from(overhead).unwrap_or(0);
+    layout.count_free();
     Ok(layout)
 }
 
@@ -92,6 +99,7 @@ fn superblock(options: &Options, sizes: &Sizes, ids: &Ids) -> Result<Superblock>
     let large = sizes.geometry.inode_size() > 128;
     let shared = features.incompat.contains(Incompat::MMP);
     let interval = options.extended.mmp_interval.unwrap_or(MMP_INTERVAL);
+    let encrypts = features.incompat.contains(Incompat::ENCRYPT);
     let folds = features.incompat.contains(Incompat::CASEFOLD);
     let times = SuperblockTimes { mounted: 0, written: ids.time, created: ids.time, checked: ids.time };
     let mut flags = SuperblockFlags::SIGNED_HASH;
@@ -130,7 +138,7 @@ fn superblock(options: &Options, sizes: &Sizes, ids: &Ids) -> Result<Superblock>
         raid_stride: options.extended.stride,
         raid_stripe_width: options.extended.stripe_width,
         mmp: MmpSettings { interval: if shared { interval } else { 0 }, block: Pblk(0) },
-        log_groups_per_flex: if features.incompat.contains(Incompat::FLEX_BG) { LOG_FLEX } else { 0 },
+        log_groups_per_flex: sizes.log_flex,
         checksum_type: u8::from(checksums),
         encryption_level: 0,
         kbytes_written: 0,
@@ -140,7 +148,7 @@ fn superblock(options: &Options, sizes: &Sizes, ids: &Ids) -> Result<Superblock>
         group_quota_inode: 0,
         project_quota_inode: 0,
         overhead_clusters: 0,
-        encrypt_algorithms: [0; 4],
+        encrypt_algorithms: if encrypts { [AES_256_XTS, AES_256_CTS, 0, 0] } else { [0; 4] },
         encrypt_salt: [0; 16],
         lost_found_inode: 0,
         stored_checksum_seed: if seed { checksum::csum(checksum::CSUM_INIT, &ids.uuid) } else { 0 },
@@ -157,7 +165,9 @@ fn multi_mount(layout: &mut Layout) -> Result<()> {
     layout.space.place(block, 1);
     layout.superblock.mmp.block = Pblk(block);
     let mut bytes = vec![0; layout.block_size()];
-    MmpBlock::clean(layout.time).encode(&mut bytes, &layout.superblock)?;
+    let interval = layout.superblock.mmp.interval;
+    let clean = MmpBlock { check_interval: interval, ..MmpBlock::clean(layout.time) };
+    clean.encode(&mut bytes, &layout.superblock)?;
     layout.blocks.insert(block, bytes);
     Ok(())
 }

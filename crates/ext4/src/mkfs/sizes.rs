@@ -2,7 +2,8 @@
 //! volumes show them.
 
 use super::error::{Error, Result};
-use super::options::Options;
+use super::kinds;
+use super::options::{Options, QuotaType};
 use uext4_blockdev::Geometry as DeviceGeometry;
 use uext4_ondisk::ext4::{Compat, Features, Geometry, GeometryFields, Incompat, RoCompat};
 
@@ -13,8 +14,13 @@ const RESERVED_PERCENT: f64 = 5.0;
 pub(super) const FIRST_INODE: u32 = 11;
 /// What is left of the device's size is whole pages, unless a size is given.
 const PAGE: u64 = 4096;
-/// log2 of the groups whose metadata lies together, with `flex_bg`.
-pub(super) const LOG_FLEX: u8 = 4;
+/// Groups whose metadata lies together, with `flex_bg`.
+const FLEX_GROUPS: u32 = 16;
+/// Blocks that a journal has whose size is asked for.
+const JOURNAL_MIN: u32 = 1024;
+const JOURNAL_MAX: u32 = 10_240_000;
+/// Of so many blocks of the log one more is for fast commits.
+const FAST_COMMIT_RATIO: u32 = 64;
 /// A last group with fewer blocks than this beside its metadata is left out.
 const WORTH_A_GROUP: u64 = 50;
 /// Bytes of a descriptor with the feature `64bit`.
@@ -28,23 +34,18 @@ pub(super) struct Sizes {
     pub(super) geometry: Geometry,
     pub(super) features: Features,
     pub(super) reserved_blocks: u64,
-    /// The journal's blocks; 0 without one.
-    pub(super) journal_blocks: u32,
+    /// log2 of the groups whose metadata lies together; 0 if each group has its own.
+    pub(super) log_flex: u8,
+    pub(super) journal: JournalSize,
 }
 
-/// What the size of a volume makes of it, unless something else is said: block size and bytes for each inode.
-fn class(bytes: u64) -> (u32, u32) {
-    const MIB_3: u64 = 3 * MIB;
-    const MIB_512: u64 = 512 * MIB;
-    const TIB_4: u64 = 4 << 40;
-    const TIB_16: u64 = 16 << 40;
-    match bytes {
-        ..MIB_3 => (1024, 8192),
-        MIB_3..MIB_512 => (1024, 4096),
-        MIB_512..TIB_4 => (4096, 16_384),
-        TIB_4..TIB_16 => (4096, 32_768),
-        TIB_16.. => (4096, 65_536),
-    }
+/// Blocks of a journal, both 0 without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct JournalSize {
+    /// All of it.
+    pub(super) blocks: u32,
+    /// The part for fast commits, at its end.
+    pub(super) fast_commit: u32,
 }
 
 fn option_error<T>(text: impl Into<String>) -> Result<T> {
@@ -71,8 +72,8 @@ impl Asked {
             Some(bytes) => bytes,
             None => device.size / PAGE * PAGE,
         };
-        let (default_block, default_ratio) = class(bytes);
-        let block = options.block_size.unwrap_or(default_block.max(device.logical_block));
+        let usual = kinds::usual(&options.usages, bytes);
+        let block = options.block_size.unwrap_or(usual.block.max(device.logical_block));
         if !block.is_power_of_two() || !(1024..=65_536).contains(&block) {
             return option_error(format!(
                 "{block} bytes are no block size: it is a power of two from 1024 to 65536"
@@ -82,8 +83,16 @@ impl Asked {
             let unit = device.logical_block;
             return option_error(format!("blocks of {block} bytes are smaller than the device's of {unit}"));
         }
+        if let Some(blocks) = options.group_blocks
+            && (!blocks.is_multiple_of(8) || !(256..=8 * block).contains(&blocks))
+        {
+            return option_error(format!(
+                "groups of {blocks} blocks: 256 to {} and a multiple of 8 are possible",
+                8 * block
+            ));
+        }
         let cluster = cluster(options, &features, block)?;
-        let inode_size = options.inode_size.unwrap_or(256);
+        let inode_size = options.inode_size.unwrap_or(usual.inode);
         check_inode_size(inode_size, block, &features)?;
         let all_blocks = bytes / u64::from(block);
         let blocks = all_blocks & !(u64::from(cluster / block) - 1);
@@ -96,7 +105,7 @@ impl Asked {
             // Its block map has 32-bit numbers.
             features.compat -= Compat::RESIZE_INODE;
         }
-        let mut ratio = options.inode_ratio.unwrap_or(default_ratio.max(block).max(cluster));
+        let mut ratio = options.inode_ratio.unwrap_or(usual.ratio.max(block).max(cluster));
         if options.inode_ratio.is_some_and(|ratio| ratio < 1024 || u64::from(ratio) > 64 * MIB) {
             return option_error(format!("{ratio} bytes for each inode: from 1024 to 67108864 make sense"));
         }
@@ -128,11 +137,21 @@ impl Asked {
 /// The features, which must fit together.
 fn features(options: &Options) -> Result<Features> {
     let mut features = options.feature_words();
+    let usual = options.kind.features(options.defaults);
     if features.metadata_csum() {
         features.ro_compat -= RoCompat::GDT_CSUM;
     } else if features.incompat.contains(Incompat::CSUM_SEED) {
+        if !usual.incompat.contains(Incompat::CSUM_SEED) {
+            return option_error("feature metadata_csum_seed needs feature metadata_csum");
+        }
         // The default goes with what it belongs to.
         features.incompat -= Incompat::CSUM_SEED;
+    }
+    if features.compat.contains(Compat::ORPHAN_FILE) && !features.compat.contains(Compat::HAS_JOURNAL) {
+        if !usual.compat.contains(Compat::ORPHAN_FILE) {
+            return option_error("feature orphan_file needs feature has_journal");
+        }
+        features.compat -= Compat::ORPHAN_FILE;
     }
     let has = |compat: Compat| features.compat.contains(compat);
     let needs = |incompat: Incompat| features.incompat.contains(incompat);
@@ -161,8 +180,13 @@ fn features(options: &Options) -> Result<Features> {
     if options.extended.strict_encoding.is_some() && !needs(Incompat::CASEFOLD) {
         return option_error("option `encoding_flags` needs option `encoding` or feature casefold");
     }
-    if options.extended.journal_size.is_some() && !has(Compat::HAS_JOURNAL) {
-        return option_error("option `size` of the journal needs feature has_journal");
+    if options.extended.fast_commit_size.is_some() && !(has(Compat::HAS_JOURNAL) && has(Compat::FAST_COMMIT))
+    {
+        return option_error("option `fast_commit_size` needs features has_journal and fast_commit");
+    }
+    let only_projects = options.quota_types() == [QuotaType::Projects];
+    if options.extended.quota_types.is_some() && !writes(RoCompat::QUOTA) && !only_projects {
+        return option_error("option `quotatype` needs feature quota");
     }
     Ok(features)
 }
@@ -191,6 +215,9 @@ fn check_inode_size(size: u16, block: u32, features: &Features) -> Result<()> {
     if size == 128 && features.incompat.contains(Incompat::INLINE_DATA) {
         return option_error("feature inline_data needs inodes of 256 bytes or more");
     }
+    if size == 128 && features.ro_compat.contains(RoCompat::PROJECT) {
+        return option_error("feature project needs inodes of 256 bytes or more");
+    }
     Ok(())
 }
 
@@ -204,29 +231,62 @@ pub(super) fn decide(options: &Options, device: DeviceGeometry) -> Result<Sizes>
     let reserved_blocks = asked.reserved_blocks(options);
     let Fitted { geometry, mut features, reserved_blocks } =
         Fitting::new(options, &asked, reserved_blocks).fit()?;
-    let journal_blocks = journal_blocks(options, &mut features, &geometry)?;
-    Ok(Sizes { geometry, features, reserved_blocks, journal_blocks })
+    let journal = journal_size(options, &mut features, &geometry)?;
+    let log_flex = log_flex(options, &features)?;
+    Ok(Sizes { geometry, features, reserved_blocks, log_flex, journal })
+}
+
+fn log_flex(options: &Options, features: &Features) -> Result<u8> {
+    let flex = features.incompat.contains(Incompat::FLEX_BG);
+    match options.flex_groups {
+        Some(_) if !flex => option_error("-G needs feature flex_bg"),
+        Some(groups) if !groups.is_power_of_two() => {
+            option_error(format!("-G {groups}: a power of two is needed"))
+        }
+        groups => Ok(if flex { groups.unwrap_or(FLEX_GROUPS).ilog2() as u8 } else { 0 }),
+    }
 }
 
 /// Blocks of the journal. A volume too small for one, where none of a size was asked for, does without.
-fn journal_blocks(options: &Options, features: &mut Features, geometry: &Geometry) -> Result<u32> {
+fn journal_size(options: &Options, features: &mut Features, geometry: &Geometry) -> Result<JournalSize> {
     if !features.compat.contains(Compat::HAS_JOURNAL) {
-        features.compat -= Compat::ORPHAN_FILE;
-        return Ok(0);
+        return Ok(JournalSize::default());
     }
-    if let Some(bytes) = options.extended.journal_size {
-        let blocks = bytes / u64::from(geometry.block_size());
-        return match u32::try_from(blocks) {
-            Ok(blocks @ 1024..=10_240_000) => Ok(blocks),
-            _ => option_error(format!("a journal of {blocks} blocks: it has from 1024 to 10240000")),
-        };
-    }
-    const KIB: u64 = 1024;
-    let blocks = match geometry.blocks_count() {
-        0..2048 => {
-            features.compat -= Compat::HAS_JOURNAL | Compat::ORPHAN_FILE;
-            return Ok(0);
+    let unit = u64::from(geometry.block_size());
+    let usual = usual_journal(geometry.blocks_count());
+    let (size, fast_size) = (options.extended.journal_size, options.extended.fast_commit_size);
+    let fast = features.compat.contains(Compat::FAST_COMMIT);
+    let Some(usual) = usual else {
+        if size.is_some() || fast_size.is_some() {
+            return Err(Error::TooSmall {
+                have: format!("{} blocks", geometry.blocks_count()),
+                reason: "a journal needs a volume of 2048".into(),
+            });
         }
+        features.compat -= Compat::HAS_JOURNAL | Compat::ORPHAN_FILE;
+        return Ok(JournalSize::default());
+    };
+    let log = size.map_or(u64::from(usual), |bytes| bytes / unit);
+    let fast_commit = match fast_size {
+        _ if !fast => 0,
+        Some(bytes) => bytes / unit,
+        None => u64::from(usual / FAST_COMMIT_RATIO),
+    };
+    let all = log.saturating_add(fast_commit);
+    let asked = size.is_some() || fast_size.is_some();
+    match u32::try_from(all) {
+        Ok(blocks) if !asked || (JOURNAL_MIN..=JOURNAL_MAX).contains(&blocks) => {
+            Ok(JournalSize { blocks, fast_commit: fast_commit as u32 })
+        }
+        _ => option_error(format!("a journal of {all} blocks: it has from {JOURNAL_MIN} to {JOURNAL_MAX}")),
+    }
+}
+
+/// Blocks of the log of a volume of so many blocks, `None` if that is too small for one.
+fn usual_journal(blocks: u64) -> Option<u32> {
+    const KIB: u64 = 1024;
+    let blocks = match blocks {
+        0..2048 => return None,
         2048..32_768 => 1024,
         blocks if blocks < 256 * KIB => 4096,
         blocks if blocks < 512 * KIB => 8192,
@@ -236,7 +296,7 @@ fn journal_blocks(options: &Options, features: &mut Features, geometry: &Geometr
         blocks if blocks < 32_768 * KIB => 131_072,
         _ => 262_144,
     };
-    Ok(blocks)
+    Some(blocks)
 }
 
 /// What fits.
@@ -276,7 +336,8 @@ impl<'a> Fitting<'a> {
         let clusters = asked.features.ro_compat.contains(RoCompat::BIGALLOC);
         let wide = asked.features.incompat.contains(Incompat::BIT64);
         let cluster_blocks = u64::from(asked.cluster / asked.block);
-        let bits = (u64::from(asked.block) * 8).min(GROUP_BITS_MAX);
+        let most = (u64::from(asked.block) * 8).min(GROUP_BITS_MAX);
+        let bits = options.group_blocks.map_or(most, |blocks| most.min(u64::from(blocks)));
         let first_block = u64::from(asked.block == 1024 && !clusters);
         Fitting {
             options,

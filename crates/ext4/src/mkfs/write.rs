@@ -4,6 +4,7 @@ use super::error::{Error, Result};
 use super::files::LOST_FOUND;
 use super::layout::Layout;
 use crate::ground::error::Error as VolumeError;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use uext4_blockdev::{BufferPool, Device, WriteDurability};
 use uext4_ondisk::Group;
@@ -14,6 +15,8 @@ use uext4_ondisk::{Ino, Pblk};
 const REQUEST: usize = 1 << 20;
 /// Most bytes held back before they are sent.
 const HELD_MAX: usize = 64 << 20;
+/// Most bytes that are discarded at once.
+const DISCARD: u64 = 2 << 30;
 /// Threads that send.
 const THREADS: usize = 8;
 /// Signatures of other file systems that would outlive the format lie in so many bytes at the start ...
@@ -115,11 +118,20 @@ impl<'d> Writer<'d> {
     }
 }
 
+/// How a volume is written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Manner {
+    /// Leave inode tables that nobody uses yet to the kernel.
+    pub(super) lazy: bool,
+    /// Tell the device first that it is unused.
+    pub(super) discard: bool,
+}
+
 /// Writes the volume. An error leaves a device that no superblock says is one, as far as it can still be written.
-pub(super) fn write(device: &dyn Device, layout: Layout, lazy: bool) -> Result<Superblock> {
+pub(super) fn write(device: &dyn Device, layout: Layout, manner: Manner) -> Result<Superblock> {
     let block = layout.block_size();
     let writer = Writer::new(device, block);
-    Course { writer, layout, lazy }.run().map_err(|error| {
+    Course { writer, layout, manner }.run().map_err(|error| {
         // The superblock may be there, and what it stands for may not be durable. The failure is told already.
         let mut writer = Writer::new(device, block);
         let _hopeless = writer.wipe(SUPERBLOCK_OFFSET.max(block as u64)).and_then(|()| Ok(device.flush()?));
@@ -130,7 +142,7 @@ pub(super) fn write(device: &dyn Device, layout: Layout, lazy: bool) -> Result<S
 struct Course<'d> {
     writer: Writer<'d>,
     layout: Layout,
-    lazy: bool,
+    manner: Manner,
 }
 
 impl Course<'_> {
@@ -139,6 +151,11 @@ impl Course<'_> {
         self.clear_front()?;
         // What was here is gone before anything of the new volume lies among it.
         device.flush()?;
+        if self.manner.discard {
+            self.discard()?;
+            // What is read there now is not known.
+            self.clear_front()?;
+        }
         self.clear_rest()?;
         let descriptors = self.groups()?;
         let table = self.descriptor_table(&descriptors)?;
@@ -159,6 +176,18 @@ impl Course<'_> {
         self.layout.superblock.geometry.blocks_count() * self.writer.block as u64
     }
 
+    /// Discards the whole volume. A device that turns out not to take it is left as it is.
+    fn discard(&mut self) -> Written<()> {
+        let (device, end) = (self.writer.device, self.size());
+        for pos in (0..end).step_by(DISCARD as usize) {
+            match device.discard(pos, DISCARD.min(end - pos)).map_err(VolumeError::from) {
+                Err(error) if error.errno() == libc::EOPNOTSUPP => break,
+                done => done?,
+            }
+        }
+        Ok(())
+    }
+
     fn clear_front(&mut self) -> Written<()> {
         let length = FRONT.min(self.size());
         self.writer.zero(0, length)
@@ -176,15 +205,16 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Bitmaps and inode tables. Counts what is free.
+    /// Bitmaps and inode tables.
     fn groups(&mut self) -> Written<Vec<GroupDescriptor>> {
         let geometry = self.layout.superblock.geometry;
         let features = self.layout.superblock.features;
         let lazily = features.metadata_csum() || features.gdt_csum();
-        let (mut descriptors, mut free_clusters, mut free_inodes) = (Vec::new(), 0_u64, 0_u32);
+        let used_inodes = self.layout.used_inodes();
+        let mut descriptors = Vec::new();
         for (group, index) in geometry.groups().zip(0..) {
             let Some(tables) = self.layout.tables.get(index).copied() else { break };
-            let used = self.used_inodes(group);
+            let used = self.used_in_group(&used_inodes, group);
             let last_used = used.last().map_or(0, |last| last + 1);
             let ipg = geometry.inodes_per_group();
             let mut descriptor = GroupDescriptor {
@@ -211,26 +241,16 @@ impl Course<'_> {
             if self.inode_table(group, &descriptor, last_used, lazily)? {
                 descriptor.flags |= GroupFlags::INODE_ZEROED;
             }
-            free_clusters += u64::from(descriptor.free_clusters);
-            free_inodes += descriptor.free_inodes;
             descriptors.push(descriptor);
         }
-        let sb = &mut self.layout.superblock;
-        sb.free_blocks = free_clusters * u64::from(geometry.cluster_blocks());
-        sb.free_inodes = free_inodes;
         Ok(descriptors)
     }
 
-    /// Indexes of the inodes in use: the reserved ones, and those that have a record.
-    fn used_inodes(&self, group: Group) -> Vec<u32> {
-        let geometry = self.layout.superblock.geometry;
-        let ipg = geometry.inodes_per_group();
-        let reserved = 1..geometry.first_inode().get();
-        let mut numbers: Vec<u32> = reserved.chain(self.layout.inodes.keys().copied()).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        numbers.retain(|number| (number - 1) / ipg == group.get());
-        numbers.iter().map(|number| (number - 1) % ipg).collect()
+    /// Indexes of the inodes in use.
+    fn used_in_group(&self, used: &BTreeSet<u32>, group: Group) -> Vec<u32> {
+        let ipg = self.layout.superblock.geometry.inodes_per_group();
+        let first = group.get() * ipg + 1;
+        used.range(first..=first + (ipg - 1)).map(|number| number - first).collect()
     }
 
     fn bitmaps(&mut self, group: Group, descriptor: &mut GroupDescriptor, used: &[u32]) -> Written<()> {
@@ -272,7 +292,7 @@ impl Course<'_> {
         let unit = self.writer.block as u64;
         let known =
             used < whole && self.writer.device.reads_zeros((start + used) * unit, (whole - used) * unit);
-        let zeroed = known || used == whole || !(self.lazy && lazily);
+        let zeroed = known || used == whole || !(self.manner.lazy && lazily);
         if zeroed && !known {
             self.writer.zero_blocks(start + used, whole - used)?;
         }
