@@ -48,7 +48,7 @@ build_initramfs() {
     # busybox has some of them as well, but with fewer options (dd: no synchronous writes).
     add_programs "$root" sbin mke2fs e2fsck debugfs dumpe2fs tune2fs chattr dmsetup dd
     [ -e /etc/mke2fs.conf ] && install -D -m 644 /etc/mke2fs.conf "$root/etc/mke2fs.conf"
-    add_modules "$root" "$release" nvme null_blk crc32c_generic nd_e820 nd_pmem ext4 loop \
+    add_modules "$root" "$release" nvme null_blk crc32c_generic nd_e820 nd_pmem ext4 quota_v2 loop \
         dm-log-writes fuse zram
     if [ "$with_guest" = yes ]; then
         cp -r "$cache/programs/." "$root/"
