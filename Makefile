@@ -64,7 +64,7 @@ packages: ## the crates as they would be published, compiled by cargo from nothi
 	@scripts/packages-check.sh --verify
 
 mkfs-sweep: ## thousands of small volumes of mkfs, judged by two versions of e2fsprogs
-	@UEXT4_E2FSPROGS=$$(scripts/e2fsprogs.sh) cargo test -q -p uext4 --test mkfs_sweep
+	@programs=$$(scripts/e2fsprogs.sh) && UEXT4_E2FSPROGS=$$programs cargo test -q -p uext4 --test suite mkfs_sweep::
 
 fio-engine: ## the engine target/fio/uext4.so for the installed fio
 	@scripts/fio-engine.sh

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A second version of e2fsprogs as a judge: fetches the source of the Debian release SUITE (default: trixie, 1.47.2)
-# through apt, builds its programs under target/, and prints the folder that they are in.
-#   UEXT4_E2FSPROGS=$(scripts/e2fsprogs.sh) cargo test -p uext4 --test mkfs_sweep
+# through apt, builds its programs under target/, and prints the folder that they are in. Exit status 3: the source
+# cannot be fetched.
+#   UEXT4_E2FSPROGS=$(scripts/e2fsprogs.sh) cargo test -p uext4 --test suite mkfs_sweep::
 set -euo pipefail
 cd "$(dirname "$0")/.."
 suite=${1:-trixie}
@@ -18,11 +19,14 @@ if [ ! -x "$programs/debugfs" ]; then
     # With lists of packages of its own, so that those of the machine stay as they are.
     options=(-q -o "Dir::Etc::SourceList=$home/sources.list" -o Dir::Etc::SourceParts=/dev/null
         -o "Dir::State::Lists=$home/lists" -o "Dir::Cache=$home" -o APT::Sandbox::User=root)
-    apt-get "${options[@]}" update >&2
-    version=$(apt-cache "${options[@]}" showsrc e2fsprogs | sed -n 's/^Version: //p' | sort -V | tail -n 1)
+    apt-get "${options[@]}" update >&2 || { say "no package lists of $suite"; exit 3; }
+    version=$(apt-cache "${options[@]}" showsrc e2fsprogs 2>/dev/null | sed -n 's/^Version: //p' |
+        sort -V | tail -n 1) || version=
+    [ -n "$version" ] || { say "no source of $suite"; exit 3; }
     # The mirror may lack the detached signature (.asc). apt checks each file it keeps against the signed lists.
     (cd "$home" && apt-get "${options[@]}" source --download-only "e2fsprogs=$version" >&2) ||
         say "not every file of the source package is there"
+    [ -e "$(echo "$home"/e2fsprogs_*.orig.tar.gz)" ] || { say "the source did not arrive"; exit 3; }
     rm -rf "$home/source" "$home/build"
     mkdir "$home/source" "$home/build"
     tar -x --strip-components=1 -C "$home/source" -f "$home"/e2fsprogs_*.orig.tar.gz

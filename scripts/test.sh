@@ -22,8 +22,24 @@ face_names() {
         return 1
     fi
 }
-# Tests named vm_ run in the step `vm`.
-tests() { cargo test --workspace --no-fail-fast -- --skip vm_; }
+# Tests named vm_ run in the step `vm`, those of mkfs_sweep in a step of their own.
+tests() { cargo test --workspace --no-fail-fast -- --skip vm_ --skip mkfs_sweep::; }
+# Judged by the installed version of e2fsprogs, and by a second one where its source can be fetched.
+mkfs_sweep() {
+    local status=0
+    UEXT4_E2FSPROGS=$(scripts/e2fsprogs.sh) || status=$?
+    case $status in
+        0) export UEXT4_E2FSPROGS ;;
+        3)
+            unset UEXT4_E2FSPROGS
+            [ "${UEXT4_REQUIRE:-}" != all ] || return 1
+            echo "SKIP mkfs-sweep: the source of a second version of e2fsprogs cannot be fetched" |
+                tee -a "$UEXT4_SKIP_LOG"
+            ;;
+        *) return 1 ;;
+    esac
+    cargo test -p uext4 --test suite -- mkfs_sweep::
+}
 # Models replace std's atomics in the whole dependency tree, so they have a build of their own.
 models() {
     local file
@@ -38,6 +54,7 @@ step lint lint
 step tidy cargo xtask tidy
 step documents documents
 step tests tests
+step mkfs-sweep mkfs_sweep
 step packages scripts/packages-check.sh --changed
 step models models
 step instructions release_tests instructions
