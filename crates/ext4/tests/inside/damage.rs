@@ -208,7 +208,7 @@ fn inodes_that_are_not_for_files_stay() {
     let orphans = ground.superblock.orphan_file_inode;
     assert!(orphans > 10);
     for ino in [Ino(2), Ino(7), Ino(8), Ino(orphans)] {
-        refuses(ground, "the volume's own", |blocks| mark_inode(blocks, ino, false, false));
+        refuses(ground, "an internal file", |blocks| mark_inode(blocks, ino, false, false));
     }
     let mut made = Vec::new();
     while let Ok(ino) = Allocator::new(ground).find_inode(&Direct(ground), GROUP) {
