@@ -1,4 +1,4 @@
-//! Places in the listing of a directory, as 63-bit numbers that stay valid while names come and go.
+//! Positions in a directory listing, as 63-bit numbers that stay valid while names are added and removed.
 //!
 //! | place | what is there |
 //! |---|---|
@@ -6,9 +6,9 @@
 //! | 2 + (major hash / 2) · 2³² + minor hash | names in a hash tree, in an inode, or in the first block otherwise |
 //! | `OFFSETS` + byte / 4 | the names in the other blocks of a directory without a tree |
 //!
-//! A name keeps its place as long as it is there: in an inode, in the one block of a small directory, and in whatever
-//! leaf of a tree it comes to lie. In further blocks of a directory without a tree no name moves, and such a directory
-//! never gets a tree. Source: the kernel's `fs/ext4/dir.c` (`hash2pos`), which has the same order for trees.
+//! An existing name keeps its position: in an inode, in the single block of a small directory, and in any leaf of a
+//! tree that it may move to. In further blocks of a directory without a tree no name moves, and such a directory never
+//! gets a tree. Source: the kernel's `fs/ext4/dir.c` (`hash2pos`), which has the same order for trees.
 
 use super::rows::Shape;
 use crate::ground::error::{Error, Result};
@@ -16,16 +16,16 @@ use uext4_ondisk::checksum::{CSUM_INIT, csum};
 use uext4_ondisk::ext4::{CaseFolder, DirHash, HashVersion, Superblock, dir_hash};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 
-/// The first place of a name with a hash.
+/// The first position of a hashed name.
 const NAMES: u64 = 2;
-/// From here on places are offsets. No hash has this major part (`ordered` in `ondisk`), and no entry that is placed by
+/// From here on, positions are offsets. No hash has this major part (`ordered` in `ondisk`), and no entry positioned by
 /// its offset lies in the first block.
 const OFFSETS: u64 = 0x7FFF_FFFF << 32;
 
-/// A place in the listing of a directory: what [`DirEntry::cookie`](crate::DirEntry::cookie) and
-/// [`ReadDir::cookie`](crate::ReadDir::cookie) give, and [`ReadDir::seek`](crate::ReadDir::seek) takes. It stays valid
-/// as long as the directory is there: after names were added and removed, in other listings, and after the volume was
-/// closed and opened again.
+/// A position in a directory listing: returned by [`DirEntry::cookie`](crate::DirEntry::cookie) and
+/// [`ReadDir::cookie`](crate::ReadDir::cookie), and taken by [`ReadDir::seek`](crate::ReadDir::seek). It stays valid as
+/// long as the directory exists: after names were added and removed, in other listings, and after the volume was closed
+/// and opened again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DirCookie(u64);
 
@@ -36,7 +36,7 @@ impl DirCookie {
     /// The cookie with this number.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a number of more than 63 bits, which no cookie has.
+    /// [`Error::Invalid`] for a number of more than 63 bits, which is never a cookie.
     pub fn from_raw(raw: u64) -> Result<DirCookie> {
         match raw >> 63 {
             0 => Ok(DirCookie(raw)),
@@ -46,38 +46,38 @@ impl DirCookie {
         }
     }
 
-    /// Its number, below 2⁶³. 0 is the beginning, 1 comes behind `.` and 2 behind `..`.
+    /// Its number, below 2⁶³. 0 is the beginning, 1 is after `.` and 2 after `..`.
     #[must_use]
     pub const fn raw(self) -> u64 {
         self.0
     }
 
-    /// The first place that is listed from here on.
+    /// The first position listed from here on.
     pub(super) fn place(self) -> Place {
         Place(self.0)
     }
 }
 
-/// Where an entry is listed.
+/// The position of an entry in the listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place(u64);
 
 impl Place {
     pub(super) const DOT: Place = Place(0);
     pub(super) const DOT_DOT: Place = Place(1);
-    /// The first one of a name with a hash.
+    /// The first position of a hashed name.
     pub(super) const NAMES: Place = Place(NAMES);
-    /// Behind all names with a hash.
+    /// After all hashed names.
     pub(super) const HASHES_END: Place = Place(OFFSETS + NAMES);
-    /// No entry is here: it would have to fit into four bytes.
+    /// No entry has this position: it would have to fit into four bytes.
     pub(super) const END: Place = Place(u64::MAX >> 1);
 
     pub(super) fn of_hash(hash: DirHash) -> Place {
         Place(NAMES + (u64::from(hash.major >> 1) << 32) + u64::from(hash.minor))
     }
 
-    /// The place of an entry that begins at this byte of the directory, behind its first block. `None`: too far behind
-    /// for a cookie.
+    /// The position of an entry that begins at this byte of the directory, past its first block. `None` if that is too
+    /// far for a cookie.
     pub(super) fn of_byte(byte: u64) -> Option<Place> {
         u32::try_from(byte / 4).ok().map(|fours| Place(OFFSETS + u64::from(fours)))
     }
@@ -87,17 +87,17 @@ impl Place {
         ((self.0.saturating_sub(NAMES) >> 32) as u32) << 1
     }
 
-    /// The byte of the directory that is here, if places are offsets here.
+    /// The byte of the directory at this position, if positions are offsets here.
     pub(super) fn byte(self) -> Option<u64> {
         (self > Place::HASHES_END).then(|| (self.0 - OFFSETS) * 4)
     }
 
-    /// The listing goes on with what is here.
+    /// A cookie that continues with this position.
     pub(super) fn here(self) -> DirCookie {
         DirCookie(self.0)
     }
 
-    /// The listing goes on behind what is here.
+    /// A cookie that continues after this position.
     pub(super) fn behind(self) -> DirCookie {
         DirCookie(self.0 + 1)
     }
@@ -117,16 +117,16 @@ impl<'s> Hasher<'s> {
         Hasher { version, seed: &superblock.hash.seed, folder, ino: shape.ino }
     }
 
-    /// As the tree would that a directory without one gets when it grows. Where that hash needs a key or is unknown, it
-    /// gets none, and any hash does.
+    /// As in the tree that a directory without one gets when it grows. If that hash needs a key or is unknown, the
+    /// directory never gets a tree, and any hash will do.
     pub(super) fn of_new_tree(superblock: &'s Superblock, shape: &Shape) -> Hasher<'s> {
         let version = HashVersion::from_disk(superblock.hash.default_version, superblock.hash_unsigned());
         let version = version.filter(|version| *version != HashVersion::SipHash);
         Hasher::new(superblock, shape, version.unwrap_or(HashVersion::HalfMd4))
     }
 
-    /// The hash that orders the names. The legacy hash has no minor part: a checksum of the name serves, so that few
-    /// names share a place.
+    /// The hash that orders the names. The legacy hash has no minor part: a checksum of the name replaces it, so that
+    /// few names share a position.
     pub(super) fn hash(&mut self, name: &[u8]) -> Result<DirHash> {
         let form = self.folder.as_mut().and_then(|folder| folder.fold(name)).unwrap_or(name);
         let hash = dir_hash(form, self.version, self.seed)

@@ -1,12 +1,12 @@
-//! The way through the hash tree of an indexed directory.
+//! Paths through the hash tree of an indexed directory.
 
 use super::rows::{Block, Rows};
 use crate::ground::error::{Error, Result};
 use uext4_ondisk::ext4::{DirBlockKind, HashVersion, HtreeIndex, HtreeRoot, dir_hash};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk};
 
-/// The hashes under a node or in a block of entries, as the tree says: `low` or above, and below `high`. Bit 0 of `low`
-/// says that names of this hash begin in the block before.
+/// The range of hashes under a node or in a leaf, according to the tree: at least `low`, and below `high`. Bit 0 of
+/// `low` says that names of this hash begin in the previous block.
 #[derive(Clone, Copy)]
 pub(super) struct Hashes {
     low: u32,
@@ -26,7 +26,7 @@ impl Hashes {
         self.low & !1
     }
 
-    /// The hash that comes behind them. `None` if they are the last.
+    /// The first hash after them; `None` if they are the last.
     pub(super) fn end(self) -> Option<u32> {
         (self.high != Self::ALL.high).then_some(self.high & !1)
     }
@@ -38,7 +38,7 @@ impl Hashes {
     }
 }
 
-/// A node on the way down: its block in the directory, and the child taken.
+/// A node on the path: its block in the directory, and the child taken.
 #[derive(Clone, Copy)]
 pub(super) struct Frame {
     pub(super) block: u32,
@@ -46,7 +46,7 @@ pub(super) struct Frame {
     hashes: Hashes,
 }
 
-/// The way to a block of entries.
+/// The path to a leaf.
 pub(super) struct Path {
     pub(super) version: HashVersion,
     pub(super) hash: u32,
@@ -57,19 +57,19 @@ pub(super) struct Path {
     pub(super) hashes: Hashes,
 }
 
-/// Finds the way to the first block that may hold a name.
+/// Finds the path to the first block that may hold a name.
 pub(super) fn descend<R: Rows>(rows: &R, hashed: &[u8]) -> Result<Path> {
     let (version, levels) = kind(rows)?;
     down_to(rows, version, levels, hash_of(rows, hashed, version)?)
 }
 
-/// Finds the way to the first block that may hold names of a hash.
+/// Finds the path to the first block that may hold names of a hash.
 pub(super) fn descend_to<R: Rows>(rows: &R, hash: u32) -> Result<Path> {
     let (version, levels) = kind(rows)?;
     down_to(rows, version, levels, hash)
 }
 
-/// How names are hashed, and how many levels of nodes are between the root and the blocks of entries.
+/// The hash version, and the number of node levels between the root and the leaves.
 fn kind<R: Rows>(rows: &R) -> Result<(HashVersion, usize)> {
     rows.block(0, |block| {
         let root = root_of(rows, block)?;
@@ -86,7 +86,7 @@ fn down_to<R: Rows>(rows: &R, version: HashVersion, levels: usize, hash: u32) ->
     Ok(path)
 }
 
-/// The hash by which a name is placed.
+/// The hash that decides a name's place.
 pub(super) fn hash_of<R: Rows>(rows: &R, hashed: &[u8], version: HashVersion) -> Result<u32> {
     let hash = dir_hash(hashed, version, &rows.superblock().hash.seed).map_err(|_| {
         // The keyed hash is for encrypted directories, and this one is not encrypted.
@@ -95,13 +95,13 @@ pub(super) fn hash_of<R: Rows>(rows: &R, hashed: &[u8], version: HashVersion) ->
     Ok(hash.major)
 }
 
-/// Calls `each` for the blocks of entries with names of the path's hash until it answers.
+/// Calls `each` for the leaves with names of the path's hash until it returns `Some`.
 pub(super) fn chain<T, R: Rows>(
     rows: &R,
     path: &mut Path,
     mut each: impl FnMut(&Block<'_>) -> Result<Option<T>>,
 ) -> Result<Option<T>> {
-    // Names of one hash may go on in the next blocks; no honest tree has more of them than the directory has
+    // Names of one hash may continue in the next blocks; a sound tree has no more of these than the directory has
     // blocks.
     for _ in 0..rows.shape().blocks {
         if let Some(found) = rows.block(path.leaf, |block| each(leaf_of(rows, block)?))? {
@@ -120,7 +120,7 @@ pub(super) fn circle<R: Rows>(rows: &R) -> Error {
     Error::CorruptInode { ino: rows.shape().ino, what }
 }
 
-/// Calls `look` with a block of entries to which the tree leads.
+/// Calls `look` with a leaf of the tree.
 pub(super) fn with_leaf<T, R: Rows>(
     rows: &R,
     number: u32,
@@ -142,7 +142,7 @@ impl Path {
             Ok((position, child.get(), hashes.of_child(index, position)))
         })?;
         self.frames.push(Frame { block, position, hashes });
-        // A node on this way, read as a block of entries, would look empty: names would be missing without an error.
+        // A node on this path, read as a leaf, would look empty: names would be missing without an error.
         if child == 0 || self.frames.iter().any(|frame| frame.block == child) {
             let what = format!("the hash tree of the directory leads back to block {child}");
             return Err(Error::CorruptInode { ino: rows.shape().ino, what });
@@ -151,7 +151,7 @@ impl Path {
         Ok(())
     }
 
-    /// Goes to the next block of entries if names of one hash lie in this one and in the next. Returns whether it did.
+    /// Goes to the next leaf if names of one hash lie in this one and the next. Returns whether it did.
     pub(super) fn follow<R: Rows>(&mut self, rows: &R) -> Result<bool> {
         match self.hashes.end() {
             Some(hash) if self.hashes.high & 1 != 0 => {
@@ -162,14 +162,14 @@ impl Path {
         }
     }
 
-    /// Goes to the next block of entries that may hold names of the same hash. Returns whether there is one.
+    /// Goes to the next leaf that may hold names of the same hash. Returns whether there is one.
     fn next<R: Rows>(&mut self, rows: &R) -> Result<bool> {
         let levels = self.frames.len();
         let position = loop {
             let Some(Frame { block, position, hashes }) = self.frames.pop() else { return Ok(false) };
             (self.leaf, self.hashes) = (block, hashes);
             let goes_on = with_index(rows, block, |_, index| {
-                // Behind the last child of a node the answer is one level up.
+                // After the last child of a node the answer is one level up.
                 Ok((position + 1 < index.len()).then(|| index.continues(position, self.hash)))
             })?;
             match goes_on {
@@ -207,15 +207,15 @@ fn root_of<'b, R: Rows>(rows: &R, block: &Block<'b>) -> Result<HtreeRoot<'b>> {
     let root = HtreeRoot::decode(block.bytes, rows.superblock().hash_unsigned(), format)
         .map_err(|corrupt| block.corrupt(corrupt))?;
     if R::EDITS {
-        // Without checksums nothing else shows that this is a root.
+        // Without checksums only its dots identify a root.
         dots(block, true)?;
     }
     Ok(root)
 }
 
-/// A block that holds entries, as the tree says.
+/// Checks that a block can be a leaf.
 fn leaf_of<'a, 'b, R: Rows>(_: &R, block: &'a Block<'b>) -> Result<&'a Block<'b>> {
-    // Without checksums an empty block of entries looks like a node of the tree; with them it has a tail.
+    // Without checksums an empty leaf looks like a node of the tree; with them it has a tail.
     let format = &block.shape.format;
     let is_node = block.kind != DirBlockKind::Linear
         && (format.checksums || R::EDITS && HtreeIndex::decode_node(block.bytes, format).is_ok());
@@ -258,11 +258,12 @@ pub(super) fn dots(block: &Block<'_>, alone: bool) -> Result<Ino> {
     }
 }
 
-/// Most leaves in a row with names of one hash: a listing holds them all while it reads the first one's names.
+/// Most consecutive leaves with names of one hash: a listing keeps all of them in memory while it reads the first one's
+/// names.
 const SHARING_MAX: u32 = 1024;
 
-/// Whether the tree leads to each block of the directory once, in the order of hashes, so that all names can be listed
-/// along it. Reads the nodes, not the leaves.
+/// Whether the tree leads to each block of the directory once, in the order of hashes, so that it can be used to list
+/// all names. Reads the nodes, not the leaves.
 pub(super) fn leads_to_all<R: Rows>(rows: &R) -> bool {
     let mut survey = Survey { seen: vec![0; rows.shape().blocks as usize / 64 + 1], count: 0, sharing: 0 };
     let known = matches!(kind(rows), Ok((version, levels))
@@ -270,17 +271,17 @@ pub(super) fn leads_to_all<R: Rows>(rows: &R) -> bool {
     known && survey.count == rows.shape().blocks
 }
 
-/// What was seen of a tree.
+/// The blocks of a tree found so far.
 struct Survey {
     /// A bit for each block of the directory.
     seen: Vec<u64>,
     count: u32,
-    /// How many leaves before this one continue the hash of another one.
+    /// How many previous leaves continue the hash of another one.
     sharing: u32,
 }
 
 impl Survey {
-    /// Looks at a node with so many levels of nodes below it. Whatever is wrong, the tree is not to be used.
+    /// Checks a node with this many levels of nodes below it. Returns false if the tree cannot be used.
     fn node<R: Rows>(&mut self, rows: &R, number: u32, levels: usize, hashes: Hashes) -> bool {
         let children = with_index(rows, number, |_, index| {
             let child =

@@ -1,6 +1,6 @@
-//! Directories inside their inode: the parent's number in four bytes, then entries, in two rows. The first fills the
-//! rest of the 60 bytes, the second is the value of `system.data`. `.` and `..` have no entries; this room makes them
-//! up. Source: the kernel's `fs/ext4/inline.c` (`ext4_read_inline_dir`).
+//! Inline directories: the parent's number in four bytes, then entries, in two rows. The first fills the rest of the 60
+//! bytes, the second is the value of `system.data`. `.` and `..` have no entries and are synthesized here. Source: the
+//! kernel's `fs/ext4/inline.c` (`ext4_read_inline_dir`).
 
 use super::Found;
 use super::name::{self, Wanted};
@@ -18,12 +18,12 @@ use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 /// Bytes of the parent's number.
 const PARENT_SIZE: usize = 4;
 
-/// Whether the directory is of this kind.
+/// Whether the directory is inline.
 pub(crate) fn is_inline(inode: &Inode) -> bool {
     inode.kind() == FileKind::Directory && inode.disk().has_inline_data()
 }
 
-/// A directory inside its inode.
+/// An inline directory.
 struct InlineDirectory<'a> {
     ino: Ino,
     format: DirFormat,
@@ -47,7 +47,7 @@ impl<'a> InlineDirectory<'a> {
         Ok(InlineDirectory { ino, format, parent, areas: [first, data.rest] })
     }
 
-    /// Calls `each` for the stored entries until it answers.
+    /// Calls `each` for the stored entries until it returns `Some`.
     fn scan<T>(&self, mut each: impl FnMut(&DiskEntry<'_>) -> Option<T>) -> Result<Option<T>> {
         let place = |corrupt: Corrupt| corrupt.in_inode(self.ino);
         for area in self.areas {
@@ -99,14 +99,14 @@ pub(crate) fn list(
     Ok(())
 }
 
-/// A directory under change, all of it checked.
+/// An inline directory being edited, with all of it checked.
 fn checked<'d>(superblock: &Superblock, draft: &'d Draft) -> Result<InlineDirectory<'d>> {
     let directory = InlineDirectory::of(superblock, draft.ino, edit::data(superblock, draft)?)?;
     directory.scan(|_| None::<()>)?;
     Ok(directory)
 }
 
-/// The entry of a name, the first gap of `needed` bytes, and in which of the two rows they are.
+/// The entry of a name, the first gap of `needed` bytes, and which of the two rows they are in.
 #[allow(clippy::type_complexity, reason = "as of `row::survey`, with the row")]
 pub(super) fn survey(
     superblock: &Superblock,
@@ -150,17 +150,17 @@ pub(super) fn rewrite(
     }
 }
 
-/// Leads `..` to another parent.
+/// Sets the parent of `..`.
 pub(super) fn set_parent(superblock: &Superblock, draft: &mut Draft, parent: Ino) -> Result<()> {
     checked(superblock, draft)?;
     draft.disk.i_block[..PARENT_SIZE].copy_from_slice(&parent.get().to_le_bytes());
     Ok(())
 }
 
-/// Makes an inode with the attribute of inline data an empty directory.
+/// Makes an inode with the inline data attribute an empty directory.
 pub(super) fn start(superblock: &Superblock, draft: &mut Draft, parent: Ino) -> Result<()> {
     let (format, value) = (DirFormat::new(superblock), edit::value(superblock, draft)?);
-    // The only one whose length may be wrong.
+    // The only row whose length may be wrong.
     row::fill(&mut draft.raw[value], [], &format)?;
     let (to_parent, first) = draft.disk.i_block.split_at_mut(PARENT_SIZE);
     to_parent.copy_from_slice(&parent.get().to_le_bytes());

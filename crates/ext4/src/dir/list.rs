@@ -1,9 +1,9 @@
-//! Lists a directory piece by piece, in an order in which names do not move (`cookie.rs`): what is there all the time
-//! comes once, whatever is added or removed between the pieces.
+//! Lists a directory in pieces, in an order in which names do not move (`cookie.rs`): a name that exists throughout is
+//! listed once, whatever is added or removed between the pieces.
 //!
-//! A piece is what one leaf of the hash tree holds, with the leaves beside it that have names of the same hash, or one
-//! block of a directory without a tree. A damaged tree could hide names and run in circles, so all its nodes are
-//! checked when a listing begins. If they do not lead once to each block, the blocks are read as if there were no tree.
+//! A piece is one leaf of the hash tree, along with following leaves that have names of the same hash, or one block of
+//! a directory without a tree. A damaged tree could hide names and have cycles, so all its nodes are checked when a
+//! listing begins. If they do not lead once to each block, the blocks are listed as in a directory without a tree.
 
 use super::cookie::{DirCookie, Hasher, Place};
 use super::htree;
@@ -16,27 +16,27 @@ use std::collections::VecDeque;
 use uext4_ondisk::ext4::{DirEntry as DiskEntry, DirHash};
 use uext4_ondisk::{CorruptKind, Ino};
 
-/// Entries of a piece that is cut. Only contrived names of one hash are so many: their leaves are read again.
+/// Most entries of a piece. Only crafted names of one hash exceed it: their leaves are read again.
 const PIECE: usize = 1 << 12;
 
-/// How a directory is read.
+/// The order of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
-    /// Not known yet.
+    /// Not determined yet.
     Unseen,
-    /// Along its tree, if it has one.
+    /// Along the tree, if there is one.
     Tree,
-    /// Its tree is not used.
+    /// Ignoring the tree.
     Blocks,
 }
 
-/// A listing that is under way.
+/// A listing in progress.
 #[derive(Debug)]
 pub(crate) struct Listing {
     order: Order,
     /// Where the next piece begins …
     from: Place,
-    /// … and of the names there, the last one that was listed.
+    /// … and the last listed name at that position.
     listed: Option<Vec<u8>>,
     piece: VecDeque<DirEntry>,
     cookie: DirCookie,
@@ -49,12 +49,12 @@ impl Listing {
         Listing { order: Order::Unseen, from: Place::DOT, listed: None, piece, cookie, ended: false }
     }
 
-    /// Where it goes on.
+    /// The position where it continues.
     pub(crate) fn cookie(&self) -> DirCookie {
         self.cookie
     }
 
-    /// Goes on elsewhere. Does nothing if it goes on there anyway.
+    /// Continues at another position. Does nothing if that is the current one.
     pub(crate) fn seek(&mut self, cookie: DirCookie) {
         self.ended = false;
         if cookie == self.cookie {
@@ -67,24 +67,24 @@ impl Listing {
         }
     }
 
-    /// The next entry. `None` if a piece has to be read first, or none is left.
+    /// The next entry. `None` if a piece has to be read first, or no entry is left.
     pub(crate) fn take(&mut self) -> Option<DirEntry> {
         let entry = self.piece.pop_front()?;
         self.cookie = entry.cookie;
         Some(entry)
     }
 
-    /// Nothing comes any more, unless it goes on elsewhere.
+    /// Ends the listing, until a seek.
     pub(crate) fn end(&mut self) {
         self.piece.clear();
         self.ended = true;
     }
 
-    /// Reads a piece with entries if the one before is used up. The names of the directory are taken.
+    /// Reads a piece with entries if the previous one is used up. The caller holds the directory's names.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], [`Error::CorruptInode`], those of the device; [`Error::Limit`] behind 16 GiB of a directory
-    /// without a tree, for which there is no cookie.
+    /// [`Error::Corrupt`], [`Error::CorruptInode`], those of the device; [`Error::Limit`] past 16 GiB of a directory
+    /// without a tree, where cookies end.
     pub(crate) fn fill(&mut self, state: &Ext4State, inode: &Inode) -> Result<()> {
         if !self.piece.is_empty() || self.ended {
             return Ok(());
@@ -93,7 +93,7 @@ impl Listing {
             self.fill_inline(state, inode)?;
         } else {
             let directory = Directory::open(state, inode)?;
-            // Each leaf has a higher hash than the one before, so honest trees have as many steps as blocks at most.
+            // Each leaf has a higher hash than the previous one, so a sound tree takes at most as many steps as blocks.
             let mut steps = 0..=directory.blocks();
             while self.piece.is_empty() && !self.ended {
                 if steps.next().is_none() {
@@ -142,7 +142,7 @@ impl Listing {
         Ok(())
     }
 
-    /// The leaf of a tree that the listing has come to.
+    /// The next leaf of a tree.
     fn leaf(&mut self, directory: &Directory<'_>) -> Result<()> {
         let mut path = htree::descend_to(directory, self.from.major())?;
         let mut hasher = Hasher::new(directory.superblock(), &directory.shape, path.version);
@@ -161,8 +161,8 @@ impl Listing {
                         Ok(hash) => hash,
                         Err(error) => return Some(error),
                     };
-                    // A name that does not belong here stays with the lowest of those that do, whoever divides the
-                    // leaf.
+                    // A misplaced name is ordered with the lowest hash of its leaf, and stays there when the leaf
+                    // splits.
                     let major = if hashes.contain(hash.major) { hash.major } else { hashes.first() };
                     let place = Place::of_hash(DirHash { major, ..hash });
                     piece.push(place, entry.name, entry.inode, entry.file_type);
@@ -182,7 +182,7 @@ impl Listing {
         Ok(())
     }
 
-    /// The first block of a directory without a tree: by hash, so that it may get one meanwhile.
+    /// The first block of a directory without a tree: by hash, since the directory may get a tree meanwhile.
     fn first_block(&mut self, directory: &Directory<'_>) -> Result<()> {
         if self.from >= Place::HASHES_END {
             let second = u64::from(directory.shape.format.block_size);
@@ -196,7 +196,7 @@ impl Listing {
         Ok(())
     }
 
-    /// A further block of a directory without a tree, from a byte of the directory on.
+    /// A further block of a directory without a tree, starting at a byte of the directory.
     fn block(&mut self, directory: &Directory<'_>, byte: u64) -> Result<()> {
         let size = u64::from(directory.shape.format.block_size);
         let number = byte / size;
@@ -217,7 +217,7 @@ impl Listing {
         }
         match Place::of_byte(start + size) {
             Some(next) => self.put(piece, next),
-            // Nothing behind it has a cookie.
+            // Positions past this have no cookie.
             None if number + 1 == directory.blocks() => self.put(piece, Place::END),
             None => return Err(full()),
         }
@@ -239,7 +239,7 @@ impl Listing {
         Ok(())
     }
 
-    /// Takes a piece. The next one begins at `next`, or where this one was cut.
+    /// Takes over a piece. The next one begins at `next`, or where this one was cut.
     fn put(&mut self, mut piece: Piece, next: Place) {
         if piece.cut {
             piece.cut();
@@ -247,7 +247,7 @@ impl Listing {
         piece.found.sort_unstable_by(Found::by_place);
         (self.from, self.listed) = (next, None);
         if piece.cut {
-            // It is only here to say whether the one before shares its place.
+            // Only needed to see whether the previous one shares its position.
             let Some(rest) = piece.found.pop() else { return };
             let last = piece.found.last().filter(|last| last.place == rest.place);
             self.listed = last.map(|last| last.name.clone());
@@ -256,7 +256,8 @@ impl Listing {
         let mut found = piece.found.into_iter().peekable();
         while let Some(Found { place, name, ino, kind }) = found.next() {
             let next = found.peek().map_or(self.from, |next| next.place);
-            // Of names that share a place the last one's cookie leads behind them: others rather come again than not.
+            // Among names that share a position, the last one's cookie continues after them: repeating some is better
+            // than skipping some.
             let cookie = if next == place { place.here() } else { place.behind() };
             self.piece.push_back(DirEntry { name, ino, kind, cookie });
         }
@@ -289,12 +290,12 @@ impl Found {
     }
 }
 
-/// Entries of one piece, as they are found.
+/// The entries of one piece found so far.
 struct Piece {
     from: Place,
     listed: Option<Vec<u8>>,
     found: Vec<Found>,
-    /// Those with the highest places were left out, all but the first of them.
+    /// Whether all but the first of those with the highest positions were left out.
     cut: bool,
 }
 

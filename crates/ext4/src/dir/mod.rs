@@ -3,15 +3,15 @@
 //! | file | what |
 //! |---|---|
 //! | `rows.rs` | a directory as blocks of entries, and the search for a name in them |
-//! | `htree.rs` | the way through a hash tree |
+//! | `htree.rs` | paths through a hash tree |
 //! | `name.rs` | how names are compared |
 //! | `row.rs` | the entries of one block |
-//! | `edit.rs` | names added, removed and changed |
-//! | `map.rs` | where the blocks are, and how more are added |
+//! | `edit.rs` | adding, removing and redirecting names |
+//! | `map.rs` | locates the blocks, and adds more |
 //! | `grow.rs` | splits full blocks, grows trees |
-//! | `list.rs` | lists a directory, piece by piece |
-//! | `cookie.rs` | the places of a listing, which names keep |
-//! | `inline.rs` | entries inside the inode |
+//! | `list.rs` | lists a directory in pieces |
+//! | `cookie.rs` | positions of a listing, which names keep |
+//! | `inline.rs` | inline directories |
 
 mod cookie;
 #[allow(dead_code)] // The operations on names use the rest of it next.
@@ -47,9 +47,9 @@ pub struct DirEntry {
     pub name: Vec<u8>,
     /// The inode it names.
     pub ino: Ino,
-    /// Its type, where the volume stores it in the directory.
+    /// Its type, if the directory stores types.
     pub kind: Option<FileKind>,
-    /// Where a listing goes on behind it ([`ReadDir::seek`](crate::ReadDir::seek)).
+    /// Continues a listing after this entry ([`ReadDir::seek`](crate::ReadDir::seek)).
     pub cookie: DirCookie,
 }
 
@@ -75,7 +75,7 @@ impl<'a> Directory<'a> {
         self.shape.blocks
     }
 
-    /// Calls `each` for the entries of one block until it answers.
+    /// Calls `each` for the entries of one block until it returns `Some`.
     pub(crate) fn scan<T>(
         &self,
         number: u32,
@@ -103,7 +103,7 @@ impl Rows for Directory<'_> {
     }
 }
 
-/// Whether an inode is a directory that can be read.
+/// Checks that an inode is a directory that can be read.
 ///
 /// # Errors
 /// [`Error::NotDirectory`], [`Error::Incompatible`] if it is encrypted, [`Error::Corrupt`], [`Error::CorruptInode`].
@@ -114,10 +114,10 @@ pub(crate) fn check(state: &Ext4State, inode: &Inode) -> Result<()> {
     Directory::open(state, inode).map(drop)
 }
 
-/// What a look-up found.
+/// The result of a look-up.
 pub(crate) struct Found {
     pub(crate) ino: Ino,
-    /// The directory's spelling of the name, if it is not the one asked for.
+    /// The directory's spelling of the name, if it differs from the one given.
     pub(crate) spelling: Option<Vec<u8>>,
 }
 

@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 /// Iterator over the entries of a directory, from [`Volume::read_dir`]. Ends after an error.
 ///
-/// - **Changes meanwhile**: a name that is there all the time comes once, whatever names are added and removed, and
-///   whatever the directory becomes by that. One that is added or removed may come or not.
-/// - **Order**: `.` and `..`, then the order of the names' hashes, as in Linux. Directories of several blocks without a
-///   hash tree: the first block so, the others in their order on disk.
-/// - **Places**: each entry has a [`DirCookie`], with which this or another listing goes on behind it. If names share
-///   all 63 bits of their hash, as only contrived ones do, those before may come again after a [`ReadDir::seek`]
-///   elsewhere and back; none is left out.
+/// - **Concurrent changes**: a name that exists throughout is listed once, whatever names are added and removed and
+///   however the directory is restructured by that. A name that is added or removed meanwhile may be listed or not.
+/// - **Order**: `.` and `..`, then the order of the names' hashes, as in Linux. In a directory of several blocks
+///   without a hash tree, this holds for the first block; the others are in on-disk order.
+/// - **Positions**: each entry has a [`DirCookie`], with which this or another listing continues after it. If several
+///   names share all 63 bits of their hash, as only crafted names do, earlier ones may be repeated after a
+///   [`ReadDir::seek`] elsewhere and back; none is skipped.
 /// - **Memory**: a block of entries or two, and at most 8192 entries, whatever the size of the directory.
 pub struct ReadDir {
     volume: Volume,
@@ -31,13 +31,13 @@ impl ReadDir {
         Ok(ReadDir { volume, inode, listing: Listing::new() })
     }
 
-    /// Where it goes on: behind the entry that came last, or where [`ReadDir::seek`] led.
+    /// Where it continues: after the last entry returned, or where [`ReadDir::seek`] went.
     pub fn cookie(&self) -> DirCookie {
         self.listing.cookie()
     }
 
-    /// Goes on elsewhere: behind the entry with this cookie, or at [`DirCookie::START`]. Also after the end, and after
-    /// an error. A cookie of another directory leads anywhere, a place behind all names to the end.
+    /// Continues at another position: after the entry with this cookie, or at [`DirCookie::START`]. Works after the end
+    /// and after an error, too. A cookie of another directory leads to an arbitrary position, or to the end.
     pub fn seek(&mut self, cookie: DirCookie) {
         self.listing.seek(cookie);
     }

@@ -1,10 +1,10 @@
-//! Walking a tree: every name below a directory, with attributes, in bounded memory.
+//! Walks a tree: every name below a directory, with attributes, in bounded memory.
 //!
-//! The entries of a directory come together, sorted by inode number, so that the inode tables are read in large pieces
-//! and in order. Then its subdirectories follow, one after another. The walk keeps one window of packed entries, the
-//! subdirectories still waiting at each level, and a bit for every directory seen.
+//! The entries of a directory come together, sorted by inode number, so that the inode tables are read in order and in
+//! large pieces. Its subdirectories follow, one after another. The walk keeps one window of packed entries, the
+//! subdirectories still to enter at each level, and a bit for every directory visited.
 //!
-//! A damaged or hostile volume can make the walk neither endless nor large: no directory is entered twice, and all
+//! A damaged or hostile volume cannot make the walk endless or large: no directory is entered twice, and all
 //! directories together may not be longer than the volume.
 
 mod names;
@@ -24,7 +24,7 @@ use uext4_ondisk::Ino;
 
 pub(crate) use table::TableReader;
 
-/// What a walk does.
+/// Options of a walk.
 #[derive(Debug, Clone)]
 pub struct WalkOptions {
     stat: bool,
@@ -33,21 +33,21 @@ pub struct WalkOptions {
 }
 
 impl WalkOptions {
-    /// With attributes, without brackets, as deep as it goes.
+    /// With attributes, without brackets, without a depth limit.
     #[must_use]
     pub fn new() -> Self {
         WalkOptions { stat: true, brackets: false, max_depth: u32::MAX }
     }
 
-    /// Whether entries come with their attributes. Without attributes, the walk reads names, inode numbers and, where
-    /// directories store them, types. A type is then what the directory claims.
+    /// Whether entries come with their attributes. Without them, the walk reads names, inode numbers and, if
+    /// directories store them, types. A type is then the directory's, not the inode's.
     #[must_use]
     pub fn stat(mut self, stat: bool) -> Self {
         self.stat = stat;
         self
     }
 
-    /// Whether [`Visit::Enter`] and [`Visit::Leave`] are told too.
+    /// Whether [`Visit::Enter`] and [`Visit::Leave`] are reported too.
     #[must_use]
     pub fn brackets(mut self, brackets: bool) -> Self {
         self.brackets = brackets;
@@ -68,21 +68,21 @@ impl Default for WalkOptions {
     }
 }
 
-/// Why the walk stops at a place.
+/// The kind of a walk's step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Visit {
-    /// A name was found. Every entry comes once with this, directories before what is in them.
+    /// A name was found. Every entry is reported once this way, a directory before its contents.
     Found,
     /// A directory is about to be listed: its entries follow. Only with [`WalkOptions::brackets`].
     Enter,
-    /// Everything in the directory was told. Comes for every [`Visit::Enter`] that was not skipped.
+    /// The end of a directory. Comes for every [`Visit::Enter`] that was not skipped.
     Leave,
 }
 
-/// A place of the tree.
+/// A step of the walk.
 #[derive(Debug, Clone, Copy)]
 pub struct WalkEntry<'w> {
-    /// Why the walk stops here.
+    /// The kind of step.
     pub visit: Visit,
     /// Path from the start, without a leading slash; empty for the start itself. Any bytes but zero, and
     /// never `.` or `..` as a component.
@@ -93,18 +93,18 @@ pub struct WalkEntry<'w> {
     pub depth: u32,
     /// The inode.
     pub ino: Ino,
-    /// Type: the inode's if it was read, else what the directory says, if it does.
+    /// Type: the inode's if it was read, else the directory's, if it stores types.
     pub kind: Option<FileKind>,
     /// Attributes, unless [`WalkOptions::stat`] was switched off. Directories entered or left always have
     /// them.
     pub metadata: Option<&'w Metadata>,
 }
 
-/// Most bytes of a path that an error carries: with whole paths, a chain of directories with a few broken entries in
-/// each costs the square of its length.
+/// Most bytes of a path in an error: with whole paths, a chain of directories with a few broken entries in each would
+/// cost the square of its length.
 const ERROR_PATH: usize = 4096;
 
-/// Something that could not be read. The walk goes on with the rest.
+/// A failure to read something. The walk continues with the rest.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}: {error}", String::from_utf8_lossy(&self.shown()))]
 pub struct WalkError {
@@ -112,15 +112,15 @@ pub struct WalkError {
     pub path: Vec<u8>,
     /// Bytes of the path that were left out.
     pub omitted: usize,
-    /// The inode that could not be read, or in which something is wrong.
+    /// The inode that could not be read, or is damaged.
     pub ino: Ino,
-    /// What went wrong: an inode that cannot be read, a damaged directory, or one with a second name.
+    /// The cause: an inode that cannot be read, a damaged directory, or one with a second name.
     #[source]
     pub error: Error,
 }
 
 impl WalkError {
-    /// The path. If it is longer than an error may carry, its first part and a note on the rest.
+    /// The path. If it was shortened, its first part and a note on the rest.
     #[must_use]
     pub fn shown(&self) -> Vec<u8> {
         let mut shown = self.path.clone();
@@ -135,7 +135,7 @@ impl WalkError {
 /// A directory that the walk is in.
 struct Level {
     metadata: Metadata,
-    /// Bytes of the walk's path that name it.
+    /// Length of its path in bytes.
     path: usize,
     /// Reads the rest of it; `None` at its end.
     reader: Option<Reader>,
@@ -143,7 +143,7 @@ struct Level {
     waiting: Names,
 }
 
-/// What [`Walk::skip`] would leave out.
+/// The step that [`Walk::skip`] would skip.
 #[derive(Clone, Copy, PartialEq)]
 enum Last {
     Other,
@@ -161,14 +161,14 @@ pub struct Walk {
     start: Option<Ino>,
     enter_start: Option<Ino>,
     levels: Vec<Level>,
-    /// Entries of the innermost level, not yet told.
+    /// Entries of the innermost level, not yet reported.
     window: Names,
     seen: InoSet,
     /// Bytes of directories that may still be read.
     allowance: u64,
     table: TableReader,
     last: Last,
-    // The entry told last.
+    // The entry reported last.
     path: Vec<u8>,
     name: usize,
     depth: u32,
@@ -178,11 +178,11 @@ pub struct Walk {
 }
 
 impl Volume {
-    /// Walks the tree below `path` and tells `path` itself first. Symbolic links are not followed, not even as the last
-    /// component of `path`.
+    /// Walks the tree below `path`, reporting `path` itself first. Symbolic links are not followed, not even as the
+    /// last component of `path`.
     ///
     /// # Errors
-    /// Those of finding `path`. [`Walk::advance`] tells all others.
+    /// Those of resolving `path`. [`Walk::advance`] reports all others.
     pub fn walk(&self, path: impl AsRef<Path>, options: WalkOptions) -> Result<Walk> {
         Ok(self.walk_from(self.resolve(path, false)?, options))
     }
@@ -191,7 +191,7 @@ impl Volume {
     pub fn walk_from(&self, start: Ino, options: WalkOptions) -> Walk {
         let geometry = &self.superblock().geometry;
         let blocks = geometry.blocks_count().saturating_mul(geometry.block_size().into());
-        // Small directories may lie in their inodes.
+        // Small directories may be inline.
         let inodes = u64::from(geometry.inodes_count()) * u64::from(geometry.inode_size());
         Walk {
             volume: self.clone(),
@@ -217,7 +217,7 @@ impl Volume {
 type Step = std::result::Result<Visit, WalkError>;
 
 impl Walk {
-    /// The next place, or what could not be read; `None` at the end. The walk goes on after an error.
+    /// The next step, or an error; `None` at the end. The walk continues after an error.
     ///
     /// Not an [`Iterator`]: paths and attributes are lent until the next call, so that a walk over millions of
     /// files copies none of them.
@@ -241,8 +241,8 @@ impl Walk {
         }))
     }
 
-    /// Leaves out the contents of the directory told last: after [`Visit::Found`] it is not entered, after
-    /// [`Visit::Enter`] neither listed nor left. For anything else, nothing happens.
+    /// Skips the contents of the directory reported last: after [`Visit::Found`] it is not entered, after
+    /// [`Visit::Enter`] neither listed nor left. Does nothing otherwise.
     pub fn skip(&mut self) {
         match self.last {
             Last::Other => {}
@@ -351,7 +351,7 @@ impl Walk {
         Ok(Visit::Found)
     }
 
-    /// Goes into the directory that `path` names.
+    /// Enters the directory that `path` names.
     fn enter(&mut self, ino: Ino) -> std::result::Result<(), WalkError> {
         let level = self.open_level(ino).map_err(|error| self.failed(ino, error))?;
         self.tell_directory(&level);
@@ -364,7 +364,7 @@ impl Walk {
         let inode = self.state().inode(ino)?;
         let metadata = inode.metadata(self.state());
         let reader = Reader::new(&self.volume, inode)?;
-        // No block belongs to two directories of an honest volume.
+        // On a sound volume no block belongs to two directories.
         self.allowance = self.allowance.checked_sub(metadata.size).ok_or_else(|| {
             self.state().corrupt_inode(ino, "the directories are longer than the volume: they share blocks")
         })?;

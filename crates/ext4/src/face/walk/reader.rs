@@ -12,18 +12,18 @@ use std::sync::Arc;
 use uext4_buffer::{BufferPin, READ_AHEAD_BYTES};
 use uext4_ondisk::ext4::InodeFlags;
 
-/// A directory being read. If names may change meanwhile, in an order that they keep. If not, block by block: those are
-/// read ahead.
+/// A directory being read. If names may change meanwhile, it is read in an order that names keep; if not, block by
+/// block, with read-ahead.
 pub(super) enum Reader {
     Listing(ReadDir),
     Blocks(Blocks),
 }
 
-/// The blocks of a directory that nobody changes.
+/// The blocks of a directory that cannot change.
 pub(super) struct Blocks {
     volume: Volume,
     inode: Held,
-    /// To be read next.
+    /// The block to read next.
     next: u32,
     /// Those up to this one were read ahead …
     ahead: u32,
@@ -57,7 +57,7 @@ impl Reader {
         }
     }
 
-    /// Reads nothing for a while.
+    /// Releases memory while the walk is elsewhere.
     pub(super) fn rest(&mut self) {
         if let Reader::Blocks(blocks) = self {
             blocks.pins.clear();
@@ -86,7 +86,7 @@ impl Blocks {
     }
 }
 
-/// Reads the next blocks of a directory at once, as far as they follow one another on the device. Returns the first
+/// Reads the next blocks of a directory in one request, while they are contiguous on the device. Returns the first
 /// block not covered, and the pins that keep the others in memory.
 fn directory_ahead(state: &Ext4State, inode: &Inode, first: u32) -> (u32, Vec<BufferPin>) {
     let block_size = u64::from(state.superblock.geometry.block_size());
