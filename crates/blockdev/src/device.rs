@@ -38,6 +38,13 @@ impl Geometry {
         Ok(())
     }
 
+    /// Checks a synchronous transfer of this memory at byte `pos`. Error → nothing may be sent.
+    #[inline]
+    pub fn check_transfer(&self, buf: &[u8], pos: u64) -> Result<()> {
+        self.check(pos, buf.len() as u64)?;
+        self.check_memory(buf.as_ptr() as usize)
+    }
+
     #[cold]
     fn explain(&self, pos: u64, length: u64) -> Error {
         let mask = u64::from(self.logical_block) - 1;
@@ -83,6 +90,12 @@ impl Capabilities {
     #[inline]
     pub fn durable_without_flush(&self) -> bool {
         self.fua || !self.volatile_cache
+    }
+
+    /// Refuses writes and discards to a device that is opened for reading.
+    #[inline]
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Opening a device from its specification: the only place that picks an engine and stacks layers.
 //!
 //! From the inside out: engine, partition or offset, masks (`ro` where the engine itself has no such mode,
-//! `cache`, `fua`), delays. `mem:` models caches and delays itself.
+//! `cache`, `fua`), delays. `mem:` has what cache and FUA are asked for.
 
 use crate::engine::{DaxDevice, FileDevice, FileEngine, MemoryDevice, MemoryOptions, NullDevice, NvmeDevice};
 use crate::layer::{LatencyDevice, Mask, MaskDevice, SliceDevice};
@@ -9,6 +9,7 @@ use crate::own::{self, Claim};
 use crate::spec::{Cache, DeviceSpec, Locator, Scheme, SpecOptions};
 use crate::{Device, Error, Result, partition};
 use std::fs::File;
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -80,10 +81,6 @@ fn open_memory(size: u64, options: &SpecOptions) -> Result<MemoryDevice> {
         volatile_cache,
         // A requested volatile cache comes without FUA, as on most disks, unless FUA is requested too.
         fua: options.fua.unwrap_or(!volatile_cache),
-        latency: options.latency,
-        flush_latency: options.flush_latency,
-        fua_latency: options.fua_latency,
-        flush_rate: options.flush_rate,
         ..MemoryOptions::new(size)
     })
 }
@@ -134,12 +131,13 @@ fn claim_refused(spec: &DeviceSpec, option: &str, fact: &str) -> Error {
     Error::Unsupported(format!("`{option}` on {spec}: {fact}, and this option cannot change that"))
 }
 
-/// `latency`, `flush_latency` and `fua_latency`, which `mem:` has built in.
+/// `latency`, `flush_latency`, `fua_latency` and `flush_rate`.
 fn delay(device: Arc<dyn Device>, spec: &DeviceSpec) -> Arc<dyn Device> {
-    let SpecOptions { latency, flush_latency, fua_latency, .. } = spec.options;
-    let none = latency.or(flush_latency).or(fua_latency).is_none();
-    if spec.scheme == Scheme::Memory || none {
+    let SpecOptions { latency, flush_latency, fua_latency, flush_rate, .. } = spec.options;
+    let flush_rate = flush_rate.and_then(NonZeroU64::new);
+    if latency.or(flush_latency).or(fua_latency).is_none() && flush_rate.is_none() {
         return device;
     }
-    Arc::new(LatencyDevice::new(device, latency, flush_latency).with_fua_latency(fua_latency))
+    let delayed = LatencyDevice::new(device, latency, flush_latency);
+    Arc::new(delayed.with_fua_latency(fua_latency).with_flush_rate(flush_rate))
 }

@@ -1,6 +1,7 @@
 //! The engines that need no kernel I/O (`mem`, `dax`, `null`) and the layers over them, by one set of rules.
 
 use std::fs::File;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -36,12 +37,11 @@ fn dax(file: File, write: bool) -> Arc<dyn Device> {
 
 fn every_device() -> Vec<(&'static str, Arc<dyn Device>)> {
     let ms = Some(Duration::from_millis(1));
-    let slow =
-        MemoryOptions { latency: ms, flush_latency: ms, volatile_cache: true, ..MemoryOptions::new(SIZE) };
+    let cached = MemoryOptions { volatile_cache: true, ..MemoryOptions::new(SIZE) };
     let mask = Mask { volatile_cache: true, no_dax: true, ..Mask::default() };
     vec![
         ("mem", plain_memory()),
-        ("mem with latency", memory(slow)),
+        ("mem with a cache and latency", Arc::new(LatencyDevice::new(memory(cached), ms, ms))),
         ("dax", dax(tmpfs_file(SIZE), true)),
         ("dax on disk", dax(disk_file(SIZE), true)),
         ("counting", Arc::new(CountingDevice::new(plain_memory()))),
@@ -342,9 +342,9 @@ fn impossible_memory_devices_are_refused() {
 #[test]
 fn requests_take_their_latency_in_parallel_and_never_less() {
     let latency = Duration::from_millis(20);
-    let timed = MemoryOptions { latency: Some(latency), ..MemoryOptions::new(SIZE) };
-    let layered = LatencyDevice::new(plain_memory(), Some(latency), None);
-    for (name, device) in [("mem", memory(timed)), ("layer", Arc::new(layered) as Arc<dyn Device>)] {
+    let dax = LatencyDevice::new(dax(tmpfs_file(SIZE), true), Some(latency), None);
+    let memory = LatencyDevice::new(plain_memory(), Some(latency), None);
+    for (name, device) in [("mem", Arc::new(memory) as Arc<dyn Device>), ("dax", Arc::new(dax))] {
         let pool = BufferPool::new(1 << 20).unwrap();
         let mut data = pool.take(4096).unwrap();
         let start = Instant::now();
@@ -375,9 +375,10 @@ fn requests_take_their_latency_in_parallel_and_never_less() {
 #[test]
 fn a_timeout_ends_the_wait_before_the_completion() {
     let slow = Some(Duration::from_secs(3600));
-    let layered = LatencyDevice::new(plain_memory(), slow, None);
-    let timed = memory(MemoryOptions { latency: slow, ..MemoryOptions::new(SIZE) });
-    for device in [timed, Arc::new(layered) as Arc<dyn Device>] {
+    let tmpfs = LatencyDevice::new(dax(tmpfs_file(SIZE), true), slow, None);
+    for device in
+        [Arc::new(LatencyDevice::new(plain_memory(), slow, None)) as Arc<dyn Device>, Arc::new(tmpfs)]
+    {
         let mut queue = device.queue(&QueueOptions::depth(2)).unwrap();
         push(&mut queue, without_data(Op::Discard, 0, 4096, 1)).unwrap();
         let start = Instant::now();
@@ -391,8 +392,8 @@ fn a_timeout_ends_the_wait_before_the_completion() {
 #[test]
 fn flushes_cost_only_with_a_volatile_cache_and_fua_costs_no_flush() {
     let flush = Duration::from_millis(30);
-    let options = MemoryOptions { flush_latency: Some(flush), ..MemoryOptions::new(SIZE) };
-    let volatile = memory(MemoryOptions { volatile_cache: true, ..options.clone() });
+    let cached = memory(MemoryOptions { volatile_cache: true, ..MemoryOptions::new(SIZE) });
+    let volatile = LatencyDevice::new(cached, None, Some(flush));
     let start = Instant::now();
     volatile.flush().unwrap();
     assert!(start.elapsed() >= flush);
@@ -413,7 +414,7 @@ fn flushes_cost_only_with_a_volatile_cache_and_fua_costs_no_flush() {
 
     // Without a cache a flush has nothing to wait for; an hour would end this test.
     let hour = Some(Duration::from_secs(3600));
-    memory(MemoryOptions { flush_latency: hour, ..MemoryOptions::new(SIZE) }).flush().unwrap();
+    LatencyDevice::new(memory(MemoryOptions::new(SIZE)), None, hour).flush().unwrap();
 }
 
 #[test]
@@ -558,17 +559,10 @@ fn a_memfd_is_sealed_against_shrinking() {
 #[test]
 fn fua_writes_take_their_own_time_alone_and_beside_others() {
     let (plain, fua) = (Duration::from_millis(2), Duration::from_millis(150));
-    let options = MemoryOptions {
-        volatile_cache: true,
-        latency: Some(plain),
-        fua_latency: Some(fua),
-        ..MemoryOptions::new(SIZE)
-    };
-    let layered = LatencyDevice::new(plain_memory(), Some(plain), None).with_fua_latency(Some(fua));
-    assert_eq!(layered.describe().layers, ["latency 2ms", "FUA latency 150ms"]);
-    let timed = memory(options.clone());
-    assert!(timed.describe().notes.contains(&"each FUA write takes 150ms".to_owned()));
-    for device in [timed, Arc::new(layered) as Arc<dyn Device>] {
+    let cached = memory(MemoryOptions { volatile_cache: true, ..MemoryOptions::new(SIZE) });
+    let layered = |inner| LatencyDevice::new(inner, Some(plain), None).with_fua_latency(Some(fua));
+    assert_eq!(layered(plain_memory()).describe().layers, ["latency 2ms", "FUA latency 150ms"]);
+    for device in [layered(cached), layered(plain_memory())] {
         let pool = BufferPool::new(1 << 20).unwrap();
         let mut data = buffer(&pool, 4096, 1);
         let timed = |durability| {
@@ -601,7 +595,7 @@ fn fua_writes_take_their_own_time_alone_and_beside_others() {
     }
 
     // Less than what any write takes is no time less.
-    let short = memory(MemoryOptions { latency: Some(fua), fua_latency: Some(plain), ..options });
+    let short = LatencyDevice::new(plain_memory(), Some(fua), None).with_fua_latency(Some(plain));
     let data = buffer(&BufferPool::new(1 << 20).unwrap(), 4096, 1);
     let start = Instant::now();
     short.write_at(&data, 0, WriteDurability::Fua).unwrap();
@@ -611,13 +605,15 @@ fn fua_writes_take_their_own_time_alone_and_beside_others() {
 #[test]
 fn a_flush_takes_the_time_of_what_was_cached_since_the_last_one() {
     // 64 KiB take 250 ms.
-    let options =
-        MemoryOptions { volatile_cache: true, flush_rate: Some(256 << 10), ..MemoryOptions::new(SIZE) };
+    let rated = |volatile_cache| {
+        let inner = memory(MemoryOptions { volatile_cache, ..MemoryOptions::new(SIZE) });
+        LatencyDevice::new(inner, None, None).with_flush_rate(NonZeroU64::new(256 << 10))
+    };
     let full = Duration::from_millis(250);
     let pool = BufferPool::new(1 << 20).unwrap();
     let mut data = buffer(&pool, 64 << 10, 1);
     for queued in [false, true] {
-        let device = memory(options.clone());
+        let device = rated(true);
         let mut queue = device.queue(&QueueOptions::depth(2)).unwrap();
         let mut write = |fua: bool| {
             if queued {
@@ -655,10 +651,9 @@ fn a_flush_takes_the_time_of_what_was_cached_since_the_last_one() {
             });
         });
     }
-    let without = memory(MemoryOptions { volatile_cache: false, ..options.clone() });
+    let without = rated(false);
     without.write_at(&data, 0, WriteDurability::Cached).unwrap();
     let start = Instant::now();
     without.flush().unwrap();
     assert!(start.elapsed() < full);
-    assert!(MemoryDevice::new(MemoryOptions { flush_rate: Some(0), ..options }).is_err());
 }

@@ -188,7 +188,7 @@ fn queued_requests() {
     {
         let count = count(workload, function, &image, dir.path());
         // The engine's stand-in for encoding a ring entry is counted apart.
-        let encoding = count.of("NullQueue");
+        let encoding = count.of("InstantQueue");
         println!("encoding the ring entry: {encoding:.1} instructions");
         assert!(encoding > 0.0, "the engine was not reached");
         let own = count.total - encoding;
@@ -284,7 +284,7 @@ fn writes_among_a_million_extents() {
     needs!(Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let (dir, image) = extents_image();
     let count = count("extents-queued-write", "measured_write", &image, dir.path());
-    let own = count.total - count.of("NullQueue");
+    let own = count.total - count.of("InstantQueue");
     assert!(count.of("search_written") > 10.0, "the snapshot was not searched");
     report("queued 4 KiB write among 10^6 extents", &count, own, f64::NAN, f64::INFINITY);
 }

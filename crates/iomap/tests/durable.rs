@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
-use uext4_blockdev::layer::CountingDevice;
+use uext4_blockdev::layer::{CountingDevice, LatencyDevice};
 use uext4_blockdev::{Device, Op};
 use uext4_iomap::{Counter, Error, State, Switches, WriteFlags};
 use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn, LateDevice};
@@ -16,8 +16,8 @@ use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn, LateDevice
 /// A device with a cache, without FUA, whose flushes take this long.
 fn slow(flush: Duration) -> Arc<dyn Device> {
     let mut options = MemoryOptions::new(4 << 20);
-    (options.volatile_cache, options.fua, options.flush_latency) = (true, false, Some(flush));
-    Arc::new(MemoryDevice::new(options).unwrap())
+    (options.volatile_cache, options.fua) = (true, false);
+    Arc::new(LatencyDevice::new(Arc::new(MemoryDevice::new(options).unwrap()), None, Some(flush)))
 }
 
 fn bed(flush: Duration) -> Bed {

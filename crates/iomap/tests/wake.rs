@@ -7,16 +7,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use uext4_blockdev::Device;
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
+use uext4_blockdev::layer::LatencyDevice;
 use uext4_iomap::{OpenFile, State, Switches, WriteFlags};
 
 fn bed(latency: Duration, flush: Duration) -> Bed {
     let mut options = MemoryOptions::new(4 << 20);
     (options.volatile_cache, options.fua) = (true, false);
-    (options.latency, options.flush_latency) = (Some(latency), Some(flush));
-    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(options).unwrap());
-    Bed::new(device, 64, 64, State::Written)
+    let memory = Arc::new(MemoryDevice::new(options).unwrap());
+    let device = LatencyDevice::new(memory, Some(latency), Some(flush));
+    Bed::new(Arc::new(device), 64, 64, State::Written)
 }
 
 fn wakes(event: &OwnedFd, limit: Duration) -> bool {

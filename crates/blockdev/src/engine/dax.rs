@@ -9,18 +9,16 @@
 
 use super::allocated::fully_allocated;
 use super::dax_copy::{Copier, Fault, durable_copies_work, install_guard};
-use super::plain::{DoneRing, grant};
+use super::instant::{Instant, InstantQueue};
 use super::syncs::Syncs;
-use crate::timer::TimerFd;
 use crate::{
-    Capabilities, DaxKind, Description, Device, DeviceQueue, Done, Driving, Error, Full, Geometry, Op,
-    Process, Queue, QueueFacts, QueueOptions, Request, Result, Sharing, Wait, WriteDurability,
+    Capabilities, DaxKind, Description, Device, Driving, Error, Geometry, Op, Process, Queue, QueueOptions,
+    Request, Result, Sharing, WriteDurability,
 };
 use rustix::fs::{FileType, SealFlags, SeekFrom, fcntl_add_seals, fcntl_get_seals, fstat, seek};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 use std::fs::File;
-use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -333,11 +331,8 @@ impl Device for DaxDevice {
     /// A queue whose requests are carried out by `push` itself.
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         self.map.process.check()?;
-        let facts = grant("dax", options)?;
-        let ring = DoneRing::new(options.depth);
-        let geometry = self.geometry();
-        let queue = DaxQueue { map: Arc::clone(&self.map), geometry, ring, timer: TimerFd::default(), facts };
-        Ok(Queue::Other(Box::new(queue)))
+        let copies = Copies { map: Arc::clone(&self.map), geometry: self.geometry() };
+        Ok(Queue::Other(Box::new(InstantQueue::new("dax", copies, options)?)))
     }
 }
 
@@ -346,21 +341,18 @@ fn failed(op: Op, pos: u64, length: usize, errno: i32) -> Error {
     Error::Io { op: op.name(), pos, length: length as u64, errno }
 }
 
-/// Queue of a [`DaxDevice`].
+/// What the queue of a [`DaxDevice`] does.
 #[derive(Debug)]
-struct DaxQueue {
+struct Copies {
     map: Arc<Mapping>,
     geometry: Geometry,
-    ring: DoneRing,
-    timer: TimerFd,
-    facts: QueueFacts,
 }
 
-impl DaxQueue {
-    /// Carries out a request; bytes or a negative errno.
-    ///
-    /// # Safety
-    /// As [`DeviceQueue::push`].
+impl Instant for Copies {
+    fn check_process(&self) -> Result<()> {
+        self.map.process.check()
+    }
+
     #[inline]
     unsafe fn run(&self, request: &Request) -> i32 {
         let (pos, length) = (request.pos, request.length as usize);
@@ -379,55 +371,6 @@ impl DaxQueue {
             Op::Discard | Op::Flush => Err(libc::EOPNOTSUPP),
         };
         outcome.map_or_else(|errno| -errno, |()| length as i32)
-    }
-
-    fn signal(&self) -> Result<()> {
-        self.timer.set((self.ring.len() > 0).then_some(0))
-    }
-}
-
-impl DeviceQueue for DaxQueue {
-    unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
-        if self.ring.is_full() || !self.map.process.is_here() {
-            return Err(Full);
-        }
-        // SAFETY: the caller's promise is passed on.
-        let result = unsafe { self.run(&request) };
-        self.ring.push(Done { tag: request.tag, result })
-    }
-
-    fn submit(&mut self) -> Result<usize> {
-        self.map.process.check()?;
-        self.signal()?;
-        Ok(self.ring.send())
-    }
-
-    fn reap(&mut self, out: &mut Vec<Done>, _wait: Wait) -> Result<usize> {
-        self.map.process.check()?;
-        // Everything in flight is complete, so there is nothing to wait for.
-        self.ring.send();
-        let delivered = self.ring.deliver(out);
-        self.signal()?;
-        Ok(delivered)
-    }
-
-    fn in_flight(&self) -> u32 {
-        self.ring.len()
-    }
-
-    fn capacity(&self) -> u32 {
-        self.ring.capacity()
-    }
-
-    fn facts(&self) -> QueueFacts {
-        self.facts.clone()
-    }
-
-    fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
-        self.map.process.check()?;
-        self.timer.get()?;
-        self.signal()?;
-        self.timer.get().map(Some)
     }
 }
 

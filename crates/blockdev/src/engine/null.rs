@@ -6,7 +6,7 @@
 //! and both report success. Synchronous calls are served from a private copy of an image, so that metadata is
 //! right. Nothing ever reaches the image. Never use it for data that matters.
 
-use super::null_queue::NullQueue;
+use super::instant::{Nothing, NullQueue};
 use super::pages::Pages;
 use crate::{
     BufferPool, Capabilities, Description, Device, Driving, Error, Geometry, Op, Queue, QueueOptions, Result,
@@ -53,11 +53,6 @@ impl NullDevice {
         }
         Ok(NullDevice { pages, geometry, locator: base.describe().locator })
     }
-
-    fn check(&self, address: usize, pos: u64, length: usize) -> Result<()> {
-        self.geometry.check(pos, length as u64)?;
-        self.geometry.check_memory(address)
-    }
 }
 
 fn failed(op: Op, pos: u64, length: usize, errno: i32) -> Error {
@@ -95,14 +90,14 @@ impl Device for NullDevice {
     }
 
     fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
-        self.check(buf.as_ptr() as usize, pos, buf.len())?;
+        self.geometry.check_transfer(buf, pos)?;
         // SAFETY: `buf` is exclusively ours and has this length.
         unsafe { self.pages.read(pos, buf.as_mut_ptr(), buf.len()) }
             .map_err(|errno| failed(Op::Read, pos, buf.len(), errno))
     }
 
     fn write_at(&self, buf: &[u8], pos: u64, _durability: WriteDurability) -> Result<()> {
-        self.check(buf.as_ptr() as usize, pos, buf.len())?;
+        self.geometry.check_transfer(buf, pos)?;
         // SAFETY: a shared slice is readable for its length and not written meanwhile.
         unsafe { self.pages.write(pos, buf.as_ptr(), buf.len()) }
             .map_err(|errno| failed(Op::Write, pos, buf.len(), errno))
@@ -123,6 +118,6 @@ impl Device for NullDevice {
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
-        Ok(Queue::Null(NullQueue::new(options)?))
+        Ok(Queue::Null(NullQueue::new("null", Nothing, options)?))
     }
 }

@@ -2,42 +2,80 @@
 //!
 //! Any number of requests wait in parallel and no thread sleeps for them: a queue holds completions back until they are
 //! due. Requests that take the device longer are not delayed further.
+//! A modelled cache makes flushes take time for the bytes that they write out.
 
 use super::slots::Slots;
 use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, What, Wrapped, inner_reads_zeros};
 use crate::engine::goal;
 use crate::timer::{duration_ns, now_ns, sleepable, wait_until};
 use crate::{Device, DeviceQueue, Done, Op, Queue, QueueOptions, Request, Result, Wait};
+use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A device with modelled latency.
 #[derive(Debug)]
 pub struct LatencyDevice {
     inner: Arc<dyn Device>,
-    latency: Option<Duration>,
-    flush_latency: Option<Duration>,
-    fua_latency: Option<Duration>,
-    delays: Delays,
+    names: Vec<String>,
+    costs: Costs,
 }
 
-/// Delays in nanoseconds.
-#[derive(Debug, Clone, Copy)]
-struct Delays {
+/// Time that requests take, in nanoseconds.
+#[derive(Debug, Clone)]
+struct Costs {
     data: u64,
     fua: u64,
     flush: u64,
+    /// Only if the time of a flush depends on it.
+    cache: Option<Arc<Cache>>,
 }
 
-impl Delays {
+/// What waits in the modelled cache, as far as flushes take time for it.
+#[derive(Debug)]
+struct Cache {
+    /// Bytes written since the last flush began.
+    bytes: AtomicU64,
+    /// Bytes a second.
+    rate: NonZeroU64,
+    /// When the flush that ends last is due.
+    due: Mutex<u64>,
+}
+
+impl Costs {
     fn of(&self, op: Op, fua: bool) -> u64 {
         match op {
             Op::Flush => self.flush,
             Op::Write if fua => self.data.max(self.fua),
             Op::Read | Op::Write | Op::Discard => self.data,
         }
+    }
+
+    /// Whether requests of this kind take no time of their own.
+    fn is_free(&self, op: Op, fua: bool) -> bool {
+        self.of(op, fua) == 0 && (op != Op::Flush || self.cache.is_none())
+    }
+
+    /// Notes what a later flush has to write out.
+    fn note(&self, what: &What) {
+        if let Some(cache) = self.cache.as_ref().filter(|_| what.op == Op::Write && !what.fua) {
+            cache.bytes.fetch_add(what.length, Ordering::Relaxed);
+        }
+    }
+
+    /// When a request that is sent at `now` is due.
+    fn due(&self, now: u64, op: Op, fua: bool) -> u64 {
+        let due = now.saturating_add(self.of(op, fua));
+        let Some(cache) = self.cache.as_ref().filter(|_| op == Op::Flush) else { return due };
+        let mut latest = cache.due.lock();
+        let bytes = cache.bytes.swap(0, Ordering::Relaxed);
+        let time = u128::from(bytes) * 1_000_000_000 / u128::from(cache.rate.get());
+        *latest = latest.max(due.saturating_add(u64::try_from(time).unwrap_or(u64::MAX)));
+        *latest
     }
 }
 
@@ -47,20 +85,29 @@ impl LatencyDevice {
     pub fn new(inner: Arc<dyn Device>, latency: Option<Duration>, flush_latency: Option<Duration>) -> Self {
         let flush = flush_latency.filter(|_| inner.capabilities().volatile_cache);
         let (data, flush) = (latency.map_or(0, duration_ns), flush.map_or(0, duration_ns));
-        LatencyDevice {
-            inner,
-            latency,
-            flush_latency,
-            fua_latency: None,
-            delays: Delays { data, fua: 0, flush },
-        }
+        let named = [("latency", latency), ("flush latency", flush_latency)].into_iter();
+        let names = named.filter_map(|(name, delay)| Some(format!("{name} {:?}", delay?))).collect();
+        LatencyDevice { inner, names, costs: Costs { data, fua: 0, flush, cache: None } }
     }
 
     /// Also delays FUA writes by `latency`: they complete no earlier than that and no earlier than other writes.
     #[must_use]
-    pub fn with_fua_latency(self, latency: Option<Duration>) -> Self {
-        let delays = Delays { fua: latency.map_or(0, duration_ns), ..self.delays };
-        LatencyDevice { fua_latency: latency, delays, ..self }
+    pub fn with_fua_latency(mut self, latency: Option<Duration>) -> Self {
+        self.names.extend(latency.map(|latency| format!("FUA latency {latency:?}")));
+        self.costs.fua = latency.map_or(0, duration_ns);
+        self
+    }
+
+    /// Also makes a flush write out, at `rate` bytes a second, what was written into the cache since the last flush. It
+    /// ends no earlier than a flush that already runs, which may have taken the bytes. Nothing is written out in
+    /// between, and bytes written twice count twice. Has no effect without a volatile cache.
+    #[must_use]
+    pub fn with_flush_rate(mut self, rate: Option<NonZeroU64>) -> Self {
+        self.names.extend(rate.map(|rate| format!("a flush writes {rate} cached bytes out in a second")));
+        let rate = rate.filter(|_| self.inner.capabilities().volatile_cache);
+        self.costs.cache =
+            rate.map(|rate| Arc::new(Cache { bytes: AtomicU64::new(0), rate, due: Mutex::new(0) }));
+        self
     }
 }
 
@@ -76,34 +123,29 @@ impl DeviceLayer for LatencyDevice {
     }
 
     fn names(&self) -> Vec<String> {
-        let delays = [
-            ("latency", self.latency),
-            ("flush latency", self.flush_latency),
-            ("FUA latency", self.fua_latency),
-        ];
-        delays.into_iter().filter_map(|(name, delay)| Some(format!("{name} {:?}", delay?))).collect()
+        self.names.clone()
     }
 
     fn run(&self, what: What, call: impl FnOnce(&dyn Device) -> Result<()>) -> Result<()> {
-        let delay = self.delays.of(what.op, what.fua);
-        if delay == 0 {
+        self.costs.note(&what);
+        if self.costs.is_free(what.op, what.fua) {
             return call(&*self.inner);
         }
-        let due = now_ns().saturating_add(delay);
+        let due = self.costs.due(now_ns(), what.op, what.fua);
         call(&*self.inner)?;
         wait_until(due);
         Ok(())
     }
 
     fn merges_flushes(&self) -> bool {
-        self.delays.of(Op::Flush, false) == 0 && self.inner.merges_flushes()
+        self.costs.is_free(Op::Flush, false) && self.inner.merges_flushes()
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         let inner = self.inner.queue(options)?;
         let capacity = inner.capacity();
         let layer = LatencyQueue {
-            delays: self.delays,
+            costs: self.costs.clone(),
             slots: Slots::new(capacity),
             unsent: Vec::with_capacity(capacity as usize),
             waiting: BinaryHeap::with_capacity(capacity as usize),
@@ -118,7 +160,8 @@ impl DeviceLayer for LatencyDevice {
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     tag: u64,
-    delay: u64,
+    op: Op,
+    fua: bool,
     due: u64,
 }
 
@@ -132,7 +175,7 @@ struct Waiting {
 }
 
 struct LatencyQueue {
-    delays: Delays,
+    costs: Costs,
     slots: Slots<Pending>,
     /// Inner tags of requests that were pushed but not submitted: their delay has not begun.
     unsent: Vec<u64>,
@@ -190,13 +233,16 @@ impl QueueLayer for LatencyQueue {
 
     fn meet(&mut self, request: &Request) -> Fate {
         let Request { pos, length, tag, .. } = *request;
-        let pending = Pending { tag, delay: self.delays.of(request.op, request.fua), due: u64::MAX };
+        let pending = Pending { tag, op: request.op, fua: request.fua, due: u64::MAX };
         self.slots.insert(pending).map_or(Fate::Full, |tag| Fate::Pass { pos, length, tag })
     }
 
-    fn met(&mut self, _: &Request, fate: Fate, taken: bool) {
+    fn met(&mut self, request: &Request, fate: Fate, taken: bool) {
         match fate {
-            Fate::Pass { tag, .. } if taken => self.unsent.push(tag),
+            Fate::Pass { tag, .. } if taken => {
+                self.costs.note(&What::of(request));
+                self.unsent.push(tag);
+            }
             Fate::Pass { tag, .. } => _ = self.slots.remove(tag),
             _ => {}
         }
@@ -210,7 +256,7 @@ impl QueueLayer for LatencyQueue {
         let now = now_ns();
         for tag in self.unsent.drain(..) {
             if let Some(pending) = self.slots.get_mut(tag) {
-                pending.due = now.saturating_add(pending.delay);
+                pending.due = self.costs.due(now, pending.op, pending.fua);
             }
         }
     }
