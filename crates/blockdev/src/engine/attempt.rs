@@ -1,16 +1,11 @@
 //! Writes of which each part is attempted until it is written.
 
+use crate::retries::{Retries, is_put_off};
 use crate::{Error, Op, Result};
 use std::io;
-use std::time::{Duration, Instant};
 
 /// Longest single system call, bytes: the kernel transfers at most `MAX_RW_COUNT` (2 GiB - 4 KiB) at once.
 pub(super) const CALL_MAX: usize = 1 << 30;
-
-/// A write through a ring that is put off is sent again at least so often ...
-const TRIALS: u32 = 8;
-/// ... and at least so long.
-const PATIENCE: Duration = Duration::from_millis(100);
 
 /// One attempt to write.
 pub(super) enum Attempt {
@@ -27,11 +22,10 @@ pub(super) fn write_in_parts(
     pos: u64,
     mut attempt: impl FnMut(&[u8], u64) -> Attempt,
 ) -> io::Result<Result<()>> {
-    let (mut done, mut trials, mut put_off) = (0, 0, None);
+    let (mut done, mut retries) = (0, Retries::default());
     let failed = |errno| Ok(Err(io_error(Op::Write, pos, buf.len() as u64, errno)));
     while done < buf.len() {
         let part = &buf[done..buf.len().min(done + CALL_MAX)];
-        trials += 1;
         let error = match attempt(part, pos + done as u64) {
             Attempt::NoRing(error) if done == 0 => return Err(error),
             Attempt::Made(Ok(count)) if count > 0 => {
@@ -41,21 +35,16 @@ pub(super) fn write_in_parts(
             Attempt::Made(Ok(_)) => return failed(libc::EIO),
             Attempt::Made(Err(error)) | Attempt::NoRing(error) => error,
         };
-        if !is_put_off(&error) {
-            return failed(errno_of(&error));
+        let errno = errno_of(&error);
+        if !is_put_off(errno) {
+            return failed(errno);
         }
-        let waited = put_off.get_or_insert_with(Instant::now).elapsed();
-        if trials > TRIALS && waited >= PATIENCE {
-            let (op, length, errno) = (Op::Write.name(), buf.len() as u64, errno_of(&error));
+        if !retries.count() {
+            let (op, length, trials) = (Op::Write.name(), buf.len() as u64, retries.trials());
             return Ok(Err(Error::GaveUp { op, pos, length, errno, trials }));
         }
     }
     Ok(Ok(()))
-}
-
-/// Whether a request was not carried out, but may be if it is sent again.
-fn is_put_off(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ECANCELED))
 }
 
 pub(super) fn errno_of(error: &io::Error) -> i32 {
@@ -91,10 +80,8 @@ mod tests {
     #[test]
     fn a_write_that_is_put_off_for_ever_ends_with_the_reason() {
         let again = |_: &[u8], _| Attempt::Made(Err(io::Error::from_raw_os_error(libc::EAGAIN)));
-        let started = Instant::now();
         let gave_up = write_in_parts(&[0; 512], 0, again).unwrap().unwrap_err();
-        assert!(matches!(gave_up, Error::GaveUp { errno: libc::EAGAIN, trials, .. } if trials > TRIALS));
-        assert!(started.elapsed() >= PATIENCE);
+        assert!(matches!(gave_up, Error::GaveUp { errno: libc::EAGAIN, trials, .. } if trials > 1));
         let nothing = write_in_parts(&[0; 512], 0, |_, _| Attempt::Made(Ok(0))).unwrap().unwrap_err();
         assert_eq!(nothing.errno(), libc::EIO);
         let mut first = true;

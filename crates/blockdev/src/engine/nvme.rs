@@ -7,6 +7,7 @@
 //!
 //! Kernels before 6.2 let root alone send commands; later ones whoever may open the character device.
 
+use super::attempt::errno_of;
 use super::budget::Budget;
 use super::nvme_command::{Command, RANGE_BLOCKS_MAX, range};
 use super::nvme_ioctl::{self, Failed};
@@ -16,6 +17,7 @@ use super::nvme_slot::RETRIES;
 use super::nvme_target::NvmeTarget;
 use super::probe;
 use crate::own::{self, Claim};
+use crate::retries::{Retries, is_put_off};
 use crate::{
     Capabilities, Description, Device, Driving, Error, Geometry, Op, Process, Queue, QueueOptions, Result,
     WriteDurability, probes,
@@ -89,12 +91,7 @@ impl NvmeDevice {
 
     fn check(&self, buf: &[u8], pos: u64) -> Result<()> {
         self.process.check()?;
-        self.geometry.check(pos, buf.len() as u64)?;
-        self.geometry.check_memory(buf.as_ptr() as usize)
-    }
-
-    fn check_write(&self) -> Result<()> {
-        if self.capabilities.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+        self.geometry.check_transfer(buf, pos)
     }
 
     /// Runs a command of a request, as often as the block layer would.
@@ -116,26 +113,25 @@ impl NvmeDevice {
         length: u64,
         command: &mut impl FnMut() -> std::result::Result<(), Failed>,
     ) -> Result<()> {
-        let mut trials = 0;
+        let mut retries = Retries::default();
         loop {
-            trials += 1;
-            let last = trials > u32::from(RETRIES);
-            match command() {
+            let failed = match command() {
                 Ok(()) => return Ok(()),
-                Err(Failed::Status(status)) if last || !status.may_be_retried() => {
+                Err(failed) => failed,
+            };
+            let again = retries.count();
+            match failed {
+                Failed::Status(status) if !status.may_be_retried() || retries.trials() > RETRIES.into() => {
                     return Err(Error::Nvme { op, pos, length, status: status.0, errno: status.errno() });
                 }
-                Err(Failed::System(error)) => {
-                    let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                    match errno {
-                        libc::EINTR | libc::EAGAIN | libc::ECANCELED if last => {
-                            return Err(Error::GaveUp { op, pos, length, errno, trials });
-                        }
-                        libc::EINTR | libc::EAGAIN | libc::ECANCELED => {}
-                        _ => return Err(Error::Io { op, pos, length, errno }),
-                    }
+                Failed::System(error) if !is_put_off(errno_of(&error)) => {
+                    return Err(Error::Io { op, pos, length, errno: errno_of(&error) });
                 }
-                Err(Failed::Status(_)) => {}
+                Failed::System(error) if !again => {
+                    let (errno, trials) = (errno_of(&error), retries.trials());
+                    return Err(Error::GaveUp { op, pos, length, errno, trials });
+                }
+                Failed::Status(_) | Failed::System(_) => {}
             }
             std::thread::sleep(PAUSE);
         }
@@ -168,7 +164,7 @@ impl Device for NvmeDevice {
     }
 
     fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
-        self.check_write()?;
+        self.capabilities.check_writable()?;
         self.check(buf, pos)?;
         // Without a volatile cache every completed write is durable: a plain one does.
         let fua = durability == WriteDurability::Fua && self.target.volatile_cache;
@@ -193,7 +189,7 @@ impl Device for NvmeDevice {
 
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
         self.process.check()?;
-        self.check_write()?;
+        self.capabilities.check_writable()?;
         self.geometry.check(pos, length)?;
         if self.target.discard_max == 0 {
             return Err(Error::Io { op: Op::Discard.name(), pos, length, errno: libc::EOPNOTSUPP });

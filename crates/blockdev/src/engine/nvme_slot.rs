@@ -1,6 +1,7 @@
 //! A request of a queue as the commands that it takes: which have ended, and which are sent again.
 
 use super::nvme_command::Status;
+use crate::retries::is_put_off;
 use crate::{Done, Op, Request};
 
 /// A failed command is sent again so often, as by the kernel (`nvme_core.max_retries`).
@@ -60,7 +61,7 @@ impl Slot {
             status if status > 0 => (Status::of(status).may_be_retried(), Status::of(status).errno()),
             // Given up by a controller that was reset, or not sent for want of memory. Nobody above may take this for
             // "was not sent".
-            result if matches!(-result, libc::EINTR | libc::EAGAIN | libc::ECANCELED) => (true, libc::EIO),
+            result if is_put_off(-result) => (true, libc::EIO),
             // Before Linux 6.12, a registered region larger than the command (`block/blk-map.c`), of a shape that
             // `try_registered` has not tried.
             result => {

@@ -2,7 +2,7 @@
 
 use super::attach::Attached;
 use super::durable::{Signal, Syncing};
-use super::retry::Retries;
+use super::retry::PutOff;
 use super::slot::{Kind, Label, Landed, Slot};
 use super::ticket::Ticket;
 use super::{Completion, QueueFacts};
@@ -101,7 +101,7 @@ pub(crate) struct Core<F: FileSystem> {
     /// What wakes an owner who sleeps on a descriptor, once one was asked for.
     pub(super) signal: Option<Signal>,
     /// Device requests that were sent again: nearly always none.
-    pub(super) retries: Retries,
+    pub(super) put_off: PutOff,
     pub(crate) owner_driven: bool,
 }
 
@@ -156,7 +156,7 @@ impl<F: FileSystem> Core<F> {
         Core {
             door: Door::new(queue, depth),
             files: Vec::new(),
-            retries: Retries::default(),
+            put_off: PutOff::default(),
             slots: vec![Slot::FREE; depth as usize].into_boxed_slice(),
             general: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),

@@ -42,7 +42,7 @@ impl<F: FileSystem> Core<F> {
         self.lower_all(batch);
         self.done = done;
         reaped.map_err(Error::from)?;
-        if self.retries.is_unsent() {
+        if self.put_off.is_unsent() {
             self.door.submit().map_err(Error::from)?;
         }
         Ok(())

@@ -9,34 +9,19 @@ use crate::door::{Part, part_of, slot_of};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::plan::Durability;
-use std::time::{Duration, Instant};
-use uext4_blockdev::{Done, Error as DeviceError, Op};
+use uext4_blockdev::{Done, Error as DeviceError, Op, Retries, is_put_off};
 
 const EIO: i32 = 5;
-const EINTR: i32 = 4;
 const EAGAIN: i32 = 11;
-const ECANCELED: i32 = 125;
 
-/// A request is sent at least so often before it fails ...
-const TRIALS: u32 = 8;
-/// ... and for at least so long: a device that is short of tags answers at once.
-const PATIENCE: Duration = Duration::from_millis(100);
-
-/// The requests that were sent again and have not ended, by their tags.
+/// The requests that were put off and have not ended, by their tags.
 #[derive(Debug, Default)]
-pub(super) struct Retries {
-    sent: Vec<Trials>,
+pub(super) struct PutOff {
+    sent: Vec<(u64, Retries)>,
     unsent: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Trials {
-    tag: u64,
-    count: u32,
-    since: Instant,
-}
-
-impl Retries {
+impl PutOff {
     /// Whether some were pushed since the last call, so that they must be submitted.
     pub(super) fn is_unsent(&mut self) -> bool {
         std::mem::take(&mut self.unsent)
@@ -44,42 +29,36 @@ impl Retries {
 
     /// Notes an answer. Whether the request may be sent once more.
     fn note(&mut self, tag: u64, transient: bool) -> bool {
-        let known = self.sent.iter().position(|trials| trials.tag == tag);
+        let known = self.sent.iter().position(|(known, _)| *known == tag);
         if !transient {
             known.map(|at| self.sent.swap_remove(at));
             return false;
         }
         let at = known.unwrap_or(self.sent.len());
         if at == self.sent.len() {
-            self.sent.push(Trials { tag, count: 0, since: Instant::now() });
+            self.sent.push((tag, Retries::default()));
         }
-        let trials = &mut self.sent[at];
-        trials.count += 1;
-        trials.count <= TRIALS || trials.since.elapsed() < PATIENCE
+        self.sent[at].1.count()
     }
 
     /// Forgets a request that has ended and tells how often it was sent.
     fn forget(&mut self, tag: u64) -> u32 {
-        let known = self.sent.iter().position(|trials| trials.tag == tag);
-        known.map_or(1, |at| self.sent.swap_remove(at).count)
+        let known = self.sent.iter().position(|(known, _)| *known == tag);
+        known.map_or(1, |at| self.sent.swap_remove(at).1.trials())
     }
-}
-
-fn is_transient(result: i32) -> bool {
-    matches!(-result, EINTR | EAGAIN | ECANCELED)
 }
 
 impl<F: FileSystem> Core<F> {
     /// Sends a device request again if the device put it off. Returns whether it did.
     pub(super) fn retry(&mut self, done: Done) -> bool {
-        let transient = is_transient(done.result);
-        if !transient && self.retries.sent.is_empty() {
+        let transient = is_put_off(-done.result);
+        if !transient && self.put_off.sent.is_empty() {
             return false;
         }
         if transient && self.refuses_to_wait(done) {
             return false;
         }
-        if !self.retries.note(done.tag, transient) {
+        if !self.put_off.note(done.tag, transient) {
             return false;
         }
         let number = slot_of(done.tag);
@@ -108,7 +87,7 @@ impl<F: FileSystem> Core<F> {
                 attached.waiting += 1;
             }
         }
-        self.retries.unsent = true;
+        self.put_off.unsent = true;
         true
     }
 
@@ -128,8 +107,8 @@ impl<F: FileSystem> Core<F> {
             return Some(self.engine.would_block());
         }
         let (op, length) = (if write { "write" } else { "read" }, u64::from(expected));
-        if is_transient(done.result) {
-            let trials = self.retries.forget(done.tag);
+        if is_put_off(-done.result) {
+            let trials = self.put_off.forget(done.tag);
             return Some(DeviceError::GaveUp { op, pos, length, errno: -done.result, trials }.into());
         }
         let errno = if done.result < 0 { -done.result } else { EIO };
