@@ -4,7 +4,7 @@
 //! completions. None of these calls allocates, and none checks who owns the memory: the caller must prove that, which
 //! is why `push` is unsafe.
 
-use crate::{BufferPool, Memory, Priority, Result};
+use crate::{BufferPool, Error, Memory, Priority, Result};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -92,10 +92,30 @@ pub enum Ask {
     Require,
 }
 
+impl Ask {
+    /// Whether something optional is used: it is `there`, or why it is not goes to the fallbacks, or is the error.
+    pub(crate) fn granted(
+        self,
+        what: &str,
+        there: impl FnOnce() -> std::result::Result<(), String>,
+        facts: &mut QueueFacts,
+    ) -> Result<bool> {
+        if self == Ask::No {
+            return Ok(false);
+        }
+        match there() {
+            Ok(()) => return Ok(true),
+            Err(why) if self == Ask::Require => return Err(Error::Unsupported(format!("{what}: {why}"))),
+            Err(why) => facts.fallbacks.push(format!("without {what}: {why}")),
+        }
+        Ok(false)
+    }
+}
+
 /// Options of a queue.
 #[derive(Debug, Clone)]
 pub struct QueueOptions {
-    /// Most requests in flight, 1 ..= 32768.
+    /// Most requests in flight, 1 ..= [`QueueOptions::DEPTH_MAX`].
     pub depth: u32,
     /// Only the creating thread submits and reaps (SINGLE_ISSUER + DEFER_TASKRUN on io_uring). Otherwise any thread
     /// that holds the queue's lock may.
@@ -121,6 +141,20 @@ pub struct QueueOptions {
 }
 
 impl QueueOptions {
+    /// Most requests in flight of one queue: the kernel's limit for a submission ring.
+    pub const DEPTH_MAX: u32 = 32768;
+
+    /// Refuses a depth that no queue has.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`].
+    pub fn check_depth(&self) -> Result<()> {
+        if (1..=Self::DEPTH_MAX).contains(&self.depth) {
+            return Ok(());
+        }
+        Err(Error::Unsupported(format!("queue depth {} (1 to {})", self.depth, Self::DEPTH_MAX)))
+    }
+
     /// Defaults for `depth` requests: tries to register file and buffers; interrupt-driven, reapable by any thread.
     pub fn depth(depth: u32) -> Self {
         QueueOptions {

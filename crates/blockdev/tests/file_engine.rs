@@ -496,7 +496,10 @@ fn a_registered_ring_is_for_queues_that_their_owner_drives() {
     // A file in memory has a ring only if something of one is required.
     let options = QueueOptions { register_ring: Ask::Try, register_file: Ask::Require, ..options };
     let tried = device.queue(&options).unwrap().facts();
-    assert!(!tried.registered_ring && tried.fallbacks[0].contains("not registered"), "{tried:?}");
+    assert!(
+        !tried.registered_ring && tried.fallbacks[0].starts_with("without a registered ring"),
+        "{tried:?}"
+    );
     let memory = open_text("mem:1M", true).unwrap();
     assert!(matches!(memory.queue(&registered_ring(4)), Err(Error::Unsupported(_))));
 }

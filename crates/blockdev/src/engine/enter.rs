@@ -1,6 +1,6 @@
-//! `io_uring_enter` for a part of what was pushed: the rest stays in the submission ring.
+//! `io_uring_enter` for all, a part or nothing of what was pushed: the rest stays in the submission ring.
 
-use io_uring::{EnterFlags, IoUring};
+use io_uring::{EnterFlags, IoUring, cqueue, squeue, types};
 use std::io;
 use std::time::Duration;
 
@@ -18,6 +18,30 @@ struct Argument {
 struct Time {
     seconds: i64,
     nanoseconds: i64,
+}
+
+/// Waits for `want` completions without sending anything.
+pub(super) fn wait_only<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
+    ring: &IoUring<S, C>,
+    want: u32,
+) -> io::Result<usize> {
+    // SAFETY: no entry is submitted and no argument structure is passed, so the kernel touches nothing but the ring,
+    // and memory of requests as promised when they were sent.
+    unsafe { ring.submitter().enter::<libc::sigset_t>(0, want, EnterFlags::GETEVENTS.bits(), None) }
+}
+
+/// Tells the kernel of everything that was pushed and waits for `want` completions, `rest` at most. Returns how many
+/// entries it took.
+///
+/// # Errors As the system call's: no entry was taken. ETIME says that the time is over.
+pub(super) fn send_and_wait<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
+    ring: &IoUring<S, C>,
+    want: u32,
+    rest: Option<Duration>,
+) -> io::Result<usize> {
+    let Some(rest) = rest else { return ring.submit_and_wait(want as usize) };
+    let time = types::Timespec::from(rest);
+    ring.submitter().submit_with_args(want as usize, &types::SubmitArgs::new().timespec(&time))
 }
 
 /// Tells the kernel of the first `count` entries that it does not know, and waits for `want` completions, `rest` at

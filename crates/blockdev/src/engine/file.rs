@@ -18,7 +18,7 @@ use super::budget::Budget;
 use super::lazy_pool::LazyPool;
 use super::probe::{self, Probed};
 use super::ring::{self, RingTarget};
-use super::sync_queue::{SyncQueue, SyncTarget, discard, retry};
+use super::sync_queue::{SyncQueue, discard, retry};
 use super::uring::UringQueue;
 use super::write_ring::WriteRing;
 use crate::own::{self, Claim};
@@ -132,28 +132,29 @@ impl FileDevice {
         if self.capabilities.read_only {
             return;
         }
-        match WriteRing::new(&self.ring_target()) {
-            Ok(ring) => self.write_rings = Some(LazyPool::new(ring, WRITE_RINGS)),
-            Err(error) => {
-                if self.capabilities.fua {
-                    self.description.notes.push(format!("no FUA without io_uring: {error}"));
-                }
-                self.capabilities.fua = false;
-            }
+        if let Err(error) = self.make_write_rings()
+            && std::mem::take(&mut self.capabilities.fua)
+        {
+            self.description.notes.push(format!("no FUA without io_uring: {error}"));
         }
     }
 
     /// Sends short synchronous writes through rings from now on, if the kernel gives any.
     fn ring_writes(&mut self) {
-        if self.write_rings.is_none() {
-            match WriteRing::new(&self.ring_target()) {
-                Ok(ring) => self.write_rings = Some(LazyPool::new(ring, WRITE_RINGS)),
-                Err(error) => {
-                    self.description.notes.push(format!("short synchronous writes are plain calls: {error}"));
-                }
+        match self.make_write_rings() {
+            Ok(()) => self.rings_writes = true,
+            Err(error) => {
+                self.description.notes.push(format!("short synchronous writes are plain calls: {error}"));
             }
         }
-        self.rings_writes = self.write_rings.is_some();
+    }
+
+    fn make_write_rings(&mut self) -> Result<()> {
+        if self.write_rings.is_none() {
+            let first = WriteRing::new(&self.ring_target())?;
+            self.write_rings = Some(LazyPool::new(first, WRITE_RINGS));
+        }
+        Ok(())
     }
 
     fn ring_target(&self) -> RingTarget {
@@ -168,25 +169,9 @@ impl FileDevice {
         }
     }
 
-    fn sync_target(&self) -> SyncTarget {
-        SyncTarget {
-            process: self.process,
-            file: self.file.clone(),
-            block: self.block,
-            size: self.geometry.size,
-            volatile_cache: self.capabilities.volatile_cache,
-            nowait: self.capabilities.nowait,
-        }
-    }
-
     fn check(&self, buf: &[u8], pos: u64) -> Result<()> {
         self.process.check()?;
-        self.geometry.check(pos, buf.len() as u64)?;
-        self.geometry.check_memory(buf.as_ptr() as usize)
-    }
-
-    fn check_write(&self) -> Result<()> {
-        if self.capabilities.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+        self.geometry.check_transfer(buf, pos)
     }
 
     /// Repeats `call(done)` until `length` bytes went through. What stops early without an error stops at the
@@ -209,6 +194,16 @@ impl FileDevice {
             }
         }
         Ok(())
+    }
+
+    fn read(&self, buf: &mut [u8], pos: u64, flags: i32) -> Result<()> {
+        self.check(buf, pos)?;
+        probes::around(Op::Read, pos, buf.len() as u64, false, || {
+            self.transfer(Op::Read, pos, buf.len(), |range| {
+                let at = pos + range.start as u64;
+                sys::read(self.file.as_fd(), &mut buf[range], at, flags)
+            })
+        })
     }
 
     /// A write that was checked, by the way that is its own.
@@ -296,33 +291,18 @@ impl Device for FileDevice {
     }
 
     fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
-        self.check(buf, pos)?;
-        probes::around(Op::Read, pos, buf.len() as u64, false, || {
-            self.transfer(Op::Read, pos, buf.len(), |range| {
-                let at = pos + range.start as u64;
-                sys::read(self.file.as_fd(), &mut buf[range], at, 0)
-            })
-        })
+        self.read(buf, pos, 0)
     }
 
     fn read_nowait(&self, buf: &mut [u8], pos: u64) -> Result<()> {
-        if !self.capabilities.nowait {
-            return self.read_at(buf, pos);
-        }
-        self.check(buf, pos)?;
-        probes::around(Op::Read, pos, buf.len() as u64, false, || {
-            self.transfer(Op::Read, pos, buf.len(), |range| {
-                let at = pos + range.start as u64;
-                sys::read(self.file.as_fd(), &mut buf[range], at, libc::RWF_NOWAIT)
-            })
-        })
+        self.read(buf, pos, if self.capabilities.nowait { libc::RWF_NOWAIT } else { 0 })
     }
 
     fn write_nowait(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
         if !self.capabilities.nowait || durability == WriteDurability::Fua {
             return self.write_at(buf, pos, durability);
         }
-        self.check_write()?;
+        self.capabilities.check_writable()?;
         self.check(buf, pos)?;
         probes::around(Op::Write, pos, buf.len() as u64, false, || {
             self.transfer(Op::Write, pos, buf.len(), |range| {
@@ -337,7 +317,7 @@ impl Device for FileDevice {
     /// # Errors
     /// [`Error::Unsupported`] for a FUA write to a device with a volatile cache and no FUA.
     fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
-        self.check_write()?;
+        self.capabilities.check_writable()?;
         self.check(buf, pos)?;
         let fua = durability == WriteDurability::Fua;
         probes::around(Op::Write, pos, buf.len() as u64, fua, || self.write_routed(buf, pos, durability))
@@ -347,7 +327,7 @@ impl Device for FileDevice {
     /// FUA write to a device that has none, and the caller wakes up once. A flush from here is a request more.
     fn write_durable(&self, buf: &[u8], pos: u64) -> Result<()> {
         if let Some(rings) = self.write_rings.as_ref().filter(|_| self.capabilities.volatile_cache) {
-            self.check_write()?;
+            self.capabilities.check_writable()?;
             self.check(buf, pos)?;
             let write = || self.write_fua(buf, pos, rings);
             return probes::around(Op::Write, pos, buf.len() as u64, true, write);
@@ -390,7 +370,7 @@ impl Device for FileDevice {
 
     fn discard(&self, pos: u64, length: u64) -> Result<()> {
         self.process.check()?;
-        self.check_write()?;
+        self.capabilities.check_writable()?;
         self.geometry.check(pos, length)?;
         probes::around(Op::Discard, pos, length, false, || {
             discard(self.file.as_fd(), self.block, pos, length)
@@ -446,7 +426,7 @@ impl Device for FileDevice {
             }
             FileEngine::Sync => {}
         }
-        Ok(Queue::Other(Box::new(SyncQueue::new(self.sync_target(), options, fallbacks)?)))
+        Ok(Queue::Other(Box::new(SyncQueue::new(self.process, self.ring_target(), options, fallbacks)?)))
     }
 }
 

@@ -50,7 +50,7 @@ impl RegisteredMemory {
             Ok(Takes::Pages(why)) | Err(why) => (false, Err(why)),
             Ok(Takes::Parts) => (false, Ok(())),
         };
-        if granted(options.register_buffers, "registered buffers", takes, facts)? {
+        if options.register_buffers.granted("registered buffers", || takes, facts)? {
             let (table, follower) = register_memory(ring, options, facts)?;
             return Ok((RegisteredMemory { table, whole_pages }, follower));
         }
@@ -69,24 +69,6 @@ impl RegisteredMemory {
         } else {
             self.table.entry(memory, length)
         }
-    }
-}
-
-/// Whether something optional is used: it is there, or the reason goes to the fallbacks, or to the error.
-pub(super) fn granted(
-    ask: Ask,
-    what: &str,
-    there: std::result::Result<(), String>,
-    facts: &mut QueueFacts,
-) -> Result<bool> {
-    match (ask, there) {
-        (Ask::No, _) => Ok(false),
-        (_, Ok(())) => Ok(true),
-        (Ask::Try, Err(why)) => {
-            facts.fallbacks.push(format!("without {what}: {why}"));
-            Ok(false)
-        }
-        (Ask::Require, Err(why)) => Err(Error::Unsupported(format!("{what}: {why}"))),
     }
 }
 

@@ -13,17 +13,18 @@
 //! **Dropping waits**, in the way and with the tombstone of [`super::uring`].
 
 use super::budget::Share;
+use super::enter;
 use super::nvme_command::{self, Command, Data, ENTRY_BYTES, RANGE_BYTES, URING_CMD_IO};
-use super::nvme_memory::{RegisteredMemory, Ring, granted};
+use super::nvme_memory::{RegisteredMemory, Ring};
 use super::nvme_node::Node;
 use super::nvme_slot::{Part, Slot};
 use super::nvme_target::NvmeTarget;
 use super::reap::{self, Entered, Reaps, Shell};
-use super::ring::{self, Plan, Tombstone, Wakeup};
+use super::ring::{self, Plan, Tombstone};
 use crate::pool::Follower;
 use crate::{
-    Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Priority, Process, QueueFacts, QueueOptions,
-    Request, Result, Wait,
+    Ask, BufferPool, DeviceQueue, Done, Full, Op, Priority, Process, QueueFacts, QueueOptions, Request,
+    Result, Wait,
 };
 use io_uring::squeue::{Entry128, Flags};
 use io_uring::{cqueue::Entry32, opcode, types};
@@ -32,14 +33,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Most requests of one queue.
-const DEPTH_MAX: u32 = 32768;
-
 /// Most bytes of one transfer, as of the kernel's own calls: the result is an `i32`.
 const TRANSFER_MAX: u32 = 0x7fff_f000;
-
-/// `IORING_ENTER_GETEVENTS` of `linux/io_uring.h`.
-const ENTER_GETEVENTS: u32 = 1;
 
 /// See the module.
 pub(super) struct NvmeQueue {
@@ -80,18 +75,16 @@ pub(super) struct NvmeQueue {
 impl NvmeQueue {
     /// Creates the queue.
     ///
-    /// # Errors What was required and refused is [`Error::Unsupported`].
+    /// # Errors What was required and refused is [`crate::Error::Unsupported`].
     pub(super) fn new(target: NvmeTarget, node: Arc<Node>, options: &QueueOptions) -> Result<Self> {
-        if options.depth == 0 || options.depth > DEPTH_MAX {
-            let depth = options.depth;
-            return Err(Error::Unsupported(format!("queue depth {depth} is not in 1..={DEPTH_MAX}")));
-        }
+        options.check_depth()?;
         let process = Process::current()?;
         let mut facts = QueueFacts::default();
-        let polled = granted(options.iopoll, "polled completions (IOPOLL)", target.polling(), &mut facts)?;
-        let alone = "not with NVMe commands";
-        granted(options.sqpoll, "a kernel submission thread (SQPOLL)", Err(alone.into()), &mut facts)?;
-        granted(options.register_ring, "a registered ring", Err(alone.into()), &mut facts)?;
+        let polled =
+            options.iopoll.granted("polled completions (IOPOLL)", || target.polling(), &mut facts)?;
+        let without = || Err("not with NVMe commands".into());
+        options.sqpoll.granted("a kernel submission thread (SQPOLL)", without, &mut facts)?;
+        options.register_ring.granted("a registered ring", without, &mut facts)?;
         if !options.priority.is_of_thread() {
             facts.fallbacks.push("NVMe commands have no I/O priority".into());
         }
@@ -247,30 +240,6 @@ impl NvmeQueue {
         self.sent += count;
     }
 
-    /// After a refused submission: EINTR is repeated; EAGAIN and EBUSY (the kernel is short of memory) wait for a
-    /// command to end, if there is one.
-    #[cold]
-    fn make_room(&mut self, error: &std::io::Error) -> Result<()> {
-        match error.raw_os_error() {
-            Some(libc::EINTR) => Ok(()),
-            Some(libc::EAGAIN | libc::EBUSY) if self.sent > 0 => self.enter_only(1),
-            _ => Err(ring::enter_error("submit", error)),
-        }
-    }
-
-    /// Waits for `want` completions without sending anything.
-    fn enter_only(&mut self, want: u32) -> Result<()> {
-        // SAFETY: no entry is submitted and no argument structure is passed, so the kernel touches nothing but the
-        // rings, which live as long as `self.ring`, and memory of requests as promised when they were sent.
-        let entered =
-            unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, want, ENTER_GETEVENTS, None) };
-        match entered {
-            Ok(_) => Ok(()),
-            Err(error) if ring::is_transient(&error) => Ok(()),
-            Err(error) => Err(ring::enter_error("wait", &error)),
-        }
-    }
-
     /// Waits until the kernel has let go of all memory. What was pushed and never submitted is never executed.
     fn quiesce(&mut self) -> Result<()> {
         if self.disabled {
@@ -294,16 +263,23 @@ impl NvmeQueue {
 }
 
 impl Reaps for NvmeQueue {
+    type Entry = Entry128;
+    type Completion = Entry32;
+
     fn shell(&mut self) -> &mut Shell {
         &mut self.shell
+    }
+
+    fn ring(&mut self) -> &mut Ring {
+        &mut self.ring
     }
 
     fn pending(&self) -> u32 {
         self.in_flight()
     }
 
-    fn has_completions(&mut self) -> bool {
-        !self.ring.completion().is_empty()
+    fn in_ring(&self) -> u32 {
+        self.sent
     }
 
     fn drain(&mut self, out: &mut Vec<Done>, room: usize) -> usize {
@@ -344,20 +320,12 @@ impl Reaps for NvmeQueue {
             self.send()?;
             return Ok(Entered::TimedOut);
         }
-        let outcome = match rest {
-            None => self.ring.submit_and_wait(want as usize),
+        if rest.is_some() && self.shell.facts.polled {
             // The kernel ignores time limits while it polls: the caller looks again and again.
-            Some(_) if self.shell.facts.polled => {
-                self.send_due()?;
-                return self.enter_only(0).map(|()| Entered::Progress);
-            }
-            Some(rest) => {
-                let time = types::Timespec::from(rest);
-                let arguments = types::SubmitArgs::new().timespec(&time);
-                self.ring.submitter().submit_with_args(want as usize, &arguments)
-            }
-        };
-        match outcome {
+            self.send_due()?;
+            return self.enter_only(0).map(|()| Entered::Progress);
+        }
+        match enter::send_and_wait(&self.ring, want, rest) {
             Ok(count) => self.took(count),
             // An error is only returned when no entry was taken: otherwise their number is.
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => return Ok(Entered::TimedOut),
@@ -377,16 +345,6 @@ impl Reaps for NvmeQueue {
 
     fn send_into_room(&mut self, late: usize) -> Result<()> {
         if late > 0 || self.due > 0 { self.send_due() } else { Ok(()) }
-    }
-
-    fn nudge(&mut self) -> Result<()> {
-        let on_demand =
-            self.shell.facts.polled || (self.shell.facts.owner_driven && self.ring.submission().taskrun());
-        if on_demand && self.sent > 0 { self.enter_only(0) } else { Ok(()) }
-    }
-
-    fn new_wakeup(&self) -> Result<Wakeup> {
-        Wakeup::new(&self.ring)
     }
 }
 

@@ -1,10 +1,7 @@
 //! What queues without a ring of the kernel share: a fixed ring of completions, and answers to
 //! [`QueueOptions`].
 
-use crate::{Ask, Done, Error, Full, QueueFacts, QueueOptions, Result, Wait};
-
-/// Most requests one queue may hold.
-pub(crate) const MAX_DEPTH: u32 = 32768;
+use crate::{Done, Full, QueueFacts, QueueOptions, Result, Wait};
 
 /// Completions in the order they happened. Never allocates after creation.
 #[derive(Debug)]
@@ -18,7 +15,7 @@ pub(crate) struct DoneRing {
 }
 
 impl DoneRing {
-    /// A ring of `capacity` completions, 1 ..= [`MAX_DEPTH`].
+    /// A ring of `capacity` completions, 1 ..= [`QueueOptions::DEPTH_MAX`].
     pub(crate) fn new(capacity: u32) -> Self {
         let slots =
             vec![Done { tag: 0, result: 0 }; capacity.next_power_of_two() as usize].into_boxed_slice();
@@ -78,9 +75,7 @@ impl DoneRing {
 /// Checks the depth and answers every optional wish: such a queue has no ring that could poll or register.
 /// What is required is refused, what is tried is reported.
 pub fn grant(engine: &'static str, options: &QueueOptions) -> Result<QueueFacts> {
-    if !(1..=MAX_DEPTH).contains(&options.depth) {
-        return Err(Error::Unsupported(format!("queue depth {} (1 to {MAX_DEPTH})", options.depth)));
-    }
+    options.check_depth()?;
     let mut facts = QueueFacts { owner_driven: options.owner_driven, ..QueueFacts::default() };
     let wishes = [
         (options.iopoll, "polled completions"),
@@ -90,11 +85,7 @@ pub fn grant(engine: &'static str, options: &QueueOptions) -> Result<QueueFacts>
         (options.register_ring, "a registered ring"),
     ];
     for (ask, what) in wishes {
-        match ask {
-            Ask::No => {}
-            Ask::Try => facts.fallbacks.push(format!("{engine} has no use for {what}")),
-            Ask::Require => return Err(Error::Unsupported(format!("{what} on engine {engine}"))),
-        }
+        ask.granted(what, || Err(format!("{engine} has no use for it")), &mut facts)?;
     }
     if !options.priority.is_of_thread() {
         facts.fallbacks.push(format!("{engine} has no use for an I/O priority"));
@@ -116,6 +107,7 @@ pub fn goal(wait: Wait, in_flight: u32, out: &Vec<Done>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Ask;
 
     #[test]
     fn the_ring_wraps_keeps_order_and_knows_its_limit() {
@@ -147,6 +139,6 @@ mod tests {
         options.iopoll = Ask::Require;
         assert_eq!(grant("x", &options).unwrap_err().errno(), libc::EOPNOTSUPP);
         assert!(grant("x", &QueueOptions::depth(0)).is_err());
-        assert!(grant("x", &QueueOptions::depth(MAX_DEPTH + 1)).is_err());
+        assert!(grant("x", &QueueOptions::depth(QueueOptions::DEPTH_MAX + 1)).is_err());
     }
 }

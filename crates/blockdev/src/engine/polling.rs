@@ -2,30 +2,12 @@
 
 use super::ring::{self, RingTarget};
 use crate::scratch::Scratch;
-use crate::{Ask, Error, QueueFacts, QueueOptions, Result};
 use io_uring::{IoUring, opcode, types};
 use std::os::fd::AsRawFd;
 
-/// Decides on IOPOLL. The kernel accepts it for any file and then fails each request, so one read is tried.
-pub(super) fn want_polling(
-    target: &RingTarget,
-    options: &QueueOptions,
-    facts: &mut QueueFacts,
-) -> Result<bool> {
-    if options.iopoll == Ask::No {
-        return Ok(false);
-    }
-    match try_polled_read(target) {
-        Ok(()) => Ok(true),
-        Err(reason) if options.iopoll == Ask::Try => {
-            facts.fallbacks.push(format!("completions are not polled (IOPOLL): {reason}"));
-            Ok(false)
-        }
-        Err(reason) => Err(Error::Unsupported(format!("polled completions (IOPOLL): {reason}"))),
-    }
-}
-
-fn try_polled_read(target: &RingTarget) -> std::result::Result<(), String> {
+/// Whether completions can be polled, or why not. The kernel accepts the flag for any file and then fails each request,
+/// so one read is tried.
+pub(super) fn try_polled_read(target: &RingTarget) -> std::result::Result<(), String> {
     if target.size < u64::from(target.logical_block) {
         return Err("the device is too small to try it".into());
     }

@@ -1,9 +1,12 @@
 //! How a queue on a ring reaps, whatever its entries are: sends, waits, drains, and wakes up who sleeps on its
 //! descriptor.
 
-use super::ring::Wakeup;
+use super::enter;
+use super::ring::{self, Wakeup};
 use crate::{Done, Process, QueueFacts, Result, Wait};
+use io_uring::{IoUring, cqueue, squeue};
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
@@ -25,11 +28,14 @@ pub(super) enum Entered {
 
 /// A queue on a ring.
 pub(super) trait Reaps {
+    type Entry: squeue::EntryMarker;
+    type Completion: cqueue::EntryMarker;
     fn shell(&mut self) -> &mut Shell;
+    fn ring(&mut self) -> &mut IoUring<Self::Entry, Self::Completion>;
     /// Requests pushed and not delivered.
     fn pending(&self) -> u32;
-    /// Whether the ring has completions that were not taken out.
-    fn has_completions(&mut self) -> bool;
+    /// Requests of the ring that the kernel has, or that ended there and were not seen.
+    fn in_ring(&self) -> u32;
     /// Moves completions to `out`, at most `room`.
     fn drain(&mut self, out: &mut Vec<Done>, room: usize) -> usize;
     /// One system call that sends and waits for `want` completions (at least 1) or the deadline. The caller has drained
@@ -41,10 +47,38 @@ pub(super) trait Reaps {
     /// `late` completions were drained after everything was sent: their room is for what was held back, which may have
     /// nothing else to come after it.
     fn send_into_room(&mut self, late: usize) -> Result<()>;
+
+    /// Waits for `want` completions in the ring without sending anything.
+    fn enter_only(&mut self, want: u32) -> Result<()> {
+        waited(enter::wait_only(self.ring(), want))
+    }
+
+    /// After a refused submission: EINTR is repeated; EAGAIN and EBUSY (the kernel is short of memory) wait for a
+    /// request to end, if there is one.
+    #[cold]
+    fn make_room(&mut self, error: &io::Error) -> Result<()> {
+        match error.raw_os_error() {
+            Some(libc::EINTR) => Ok(()),
+            Some(libc::EAGAIN | libc::EBUSY) if self.in_ring() > 0 => self.enter_only(1),
+            _ => Err(ring::enter_error("submit", error)),
+        }
+    }
+
     /// Lets the kernel post completions that it only posts on demand. No system call if there is nothing to ask for.
-    fn nudge(&mut self) -> Result<()>;
-    /// A descriptor that completions of the ring make readable.
-    fn new_wakeup(&self) -> Result<Wakeup>;
+    fn nudge(&mut self) -> Result<()> {
+        let QueueFacts { polled, owner_driven, .. } = self.shell().facts;
+        let on_demand = polled || (owner_driven && self.ring().submission().taskrun());
+        if on_demand && self.pending() > 0 { self.enter_only(0) } else { Ok(()) }
+    }
+}
+
+/// What became of a wait for completions. Who was woken up by something else looks again.
+pub(super) fn waited(entered: io::Result<usize>) -> Result<()> {
+    match entered {
+        Ok(_) => Ok(()),
+        Err(error) if ring::is_transient(&error) => Ok(()),
+        Err(error) => Err(ring::enter_error("wait", &error)),
+    }
 }
 
 impl Shell {
@@ -110,7 +144,7 @@ fn reap_inner(queue: &mut impl Reaps, out: &mut Vec<Done>, wait: Wait, taken: &m
 /// What was no room for must still show.
 #[cold]
 fn signal_rest(queue: &mut impl Reaps) {
-    let rest = queue.has_completions();
+    let rest = !queue.ring().completion().is_empty();
     let shell = queue.shell();
     if (rest || !shell.ready.is_empty())
         && let Some(wakeup) = &shell.wakeup
@@ -126,7 +160,7 @@ pub(super) fn event_fd(queue: &mut impl Reaps) -> Result<Option<BorrowedFd<'_>>>
         return Ok(None);
     }
     if queue.shell().wakeup.is_none() {
-        let wakeup = queue.new_wakeup()?;
+        let wakeup = Wakeup::new(queue.ring())?;
         if queue.pending() > 0 {
             // What completed before now signalled nobody.
             wakeup.signal();

@@ -61,17 +61,15 @@ pub(super) fn build<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     plan: Plan,
     facts: &mut QueueFacts,
 ) -> Result<(IoUring<S, C>, RingKind)> {
-    let mut kind = RingKind { polled: plan.polled, owner: plan.owner, sqpoll: plan.sqpoll != Ask::No };
-    if kind.sqpoll {
-        // Beyond half of the kernel's largest ring this is EINVAL, see `setup`.
-        match setup(plan.depth, kind) {
-            Ok(ring) => return Ok((ring, kind)),
-            Err(error) if plan.sqpoll == Ask::Require => {
-                return Err(Error::Unsupported(format!("a kernel submission thread (SQPOLL): {error}")));
-            }
-            Err(error) => facts.fallbacks.push(format!("no kernel submission thread (SQPOLL): {error}")),
-        }
-        kind.sqpoll = false;
+    let mut kind = RingKind { polled: plan.polled, owner: plan.owner, sqpoll: false };
+    let sqpoll = RingKind { sqpoll: true, ..kind };
+    let mut made = None;
+    // Beyond half of the kernel's largest ring this is EINVAL, see `setup`.
+    let mut make =
+        || setup(plan.depth, sqpoll).map(|ring| made = Some(ring)).map_err(|error| error.to_string());
+    plan.sqpoll.granted("a kernel submission thread (SQPOLL)", &mut make, facts)?;
+    if let Some(ring) = made {
+        return Ok((ring, sqpoll));
     }
     match setup(plan.depth, kind) {
         Err(error) if kind.owner && error.raw_os_error() == Some(libc::EINVAL) => {
@@ -202,22 +200,14 @@ pub(super) fn register_files<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
 
 /// Decides whether the ring will be registered with its owner, by registering it with this thread for a moment.
 pub(super) fn want_index(ring: &IoUring, kind: RingKind, ask: Ask, facts: &mut QueueFacts) -> Result<bool> {
-    if ask == Ask::No {
-        return Ok(false);
-    }
-    let refused = if kind.owner && !kind.sqpoll {
-        RingIndex::new(ring).err().map(|error| error.to_string())
-    } else {
-        Some("only for a queue that its owner drives and submits to".into())
-    };
-    match refused {
-        None => Ok(true),
-        Some(why) if ask == Ask::Require => Err(Error::Unsupported(format!("a registered ring: {why}"))),
-        Some(why) => {
-            facts.fallbacks.push(format!("the ring is not registered: {why}"));
-            Ok(false)
+    let register = || match RingIndex::new(ring) {
+        _ if !kind.owner || kind.sqpoll => {
+            Err("only for a queue that its owner drives and submits to".into())
         }
-    }
+        Ok(_given_back) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    };
+    ask.granted("a registered ring", register, facts)
 }
 
 /// Tells when the kernel has torn a ring down.

@@ -4,38 +4,21 @@
 //! call returns: a ring hands each of their requests to a worker thread, which costs several times what the request
 //! does.
 
-use super::ring::Wakeup;
+use super::ring::{RingTarget, Wakeup};
 use crate::queue::VECTORS_MAX;
 use crate::{
-    DeviceQueue, Done, Error, Full, Op, Priority, Process, QueueFacts, QueueOptions, Request, Result, Wait,
-    sys,
+    DeviceQueue, Done, Full, Op, Priority, Process, QueueFacts, QueueOptions, Request, Result, Wait, sys,
 };
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-
-/// What the requests run on.
-#[derive(Debug, Clone)]
-pub(super) struct SyncTarget {
-    /// Who opened it.
-    pub(super) process: Process,
-    /// The opened device; kept alive by its queues.
-    pub(super) file: Arc<OwnedFd>,
-    /// A block device (otherwise a regular file).
-    pub(super) block: bool,
-    /// Bytes that may be addressed.
-    pub(super) size: u64,
-    /// Flushes and FUA mean something.
-    pub(super) volatile_cache: bool,
-    /// `RWF_NOWAIT` is understood.
-    pub(super) nowait: bool,
-}
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// The queue.
 #[derive(Debug)]
 pub(super) struct SyncQueue {
-    target: SyncTarget,
+    /// Who opened the device.
+    process: Process,
+    target: RingTarget,
     /// Of requests that have no priority of their own.
     priority: Priority,
     waiting: VecDeque<Request>,
@@ -47,16 +30,19 @@ pub(super) struct SyncQueue {
 
 impl SyncQueue {
     /// Creates the queue; `fallbacks` tells what was asked for and is not there.
-    pub(super) fn new(target: SyncTarget, options: &QueueOptions, fallbacks: Vec<String>) -> Result<Self> {
-        if options.depth == 0 || options.depth > 32768 {
-            return Err(Error::Unsupported(format!("queue depth {} is not in 1..=32768", options.depth)));
-        }
+    pub(super) fn new(
+        process: Process,
+        target: RingTarget,
+        options: &QueueOptions,
+        fallbacks: Vec<String>,
+    ) -> Result<Self> {
+        options.check_depth()?;
         let depth = options.depth as usize;
         let (waiting, ready) = (VecDeque::with_capacity(depth), VecDeque::with_capacity(depth));
         options.priority.check()?;
         let priority = options.priority;
         let facts = QueueFacts { inline: true, vectors: VECTORS_MAX, fallbacks, ..QueueFacts::default() };
-        Ok(SyncQueue { target, priority, waiting, ready, depth: options.depth, wakeup: None, facts })
+        Ok(SyncQueue { process, target, priority, waiting, ready, depth: options.depth, wakeup: None, facts })
     }
 
     fn run(&self, request: &Request) -> io::Result<usize> {
@@ -98,7 +84,7 @@ impl SyncQueue {
 
     /// Runs everything that was pushed. Returns how many requests that were.
     fn carry_out(&mut self) -> Result<usize> {
-        self.target.process.check()?;
+        self.process.check()?;
         let mut sent = 0;
         while let Some(request) = self.waiting.pop_front() {
             let priority = request.priority.or(self.priority);
@@ -137,7 +123,7 @@ pub(super) fn discard(file: BorrowedFd<'_>, block: bool, pos: u64, length: u64) 
 
 impl DeviceQueue for SyncQueue {
     unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
-        if self.in_flight() >= self.depth || !self.target.process.is_here() {
+        if self.in_flight() >= self.depth || !self.process.is_here() {
             return Err(Full);
         }
         self.waiting.push_back(request);
@@ -175,7 +161,7 @@ impl DeviceQueue for SyncQueue {
     }
 
     fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
-        self.target.process.check()?;
+        self.process.check()?;
         if self.wakeup.is_none() {
             let wakeup = Wakeup::alone()?;
             if !self.ready.is_empty() {

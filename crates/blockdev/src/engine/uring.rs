@@ -16,7 +16,7 @@
 //! self`): it uses neither COOP_TASKRUN nor DEFER_TASKRUN, so that completions arrive although the submitter
 //! computes in user space. An owner-driven ring is created disabled, and the first thread that submits or
 //! reaps enables it and becomes its owner; the kernel refuses every other thread (EEXIST), which is reported
-//! as [`Error::Unsupported`].
+//! as [`crate::Error::Unsupported`].
 //!
 //! **Dropping waits.** Memory of requests may be freed as soon as the queue is gone. The usual way is to wait
 //! for the completions. If the kernel refuses that (an owner-driven queue dropped by a foreign thread), the
@@ -24,28 +24,25 @@
 //! last request ended.
 //!
 //! **A child process** shares the rings' memory with its parent, so it is let at none of them: every call but a
-//! push, which finds the queue full, says [`Error::Forked`], and dropping only closes the child's descriptors.
+//! push, which finds the queue full, says [`crate::Error::Forked`], and dropping only closes the child's descriptors.
 
 use super::budget::Share;
-use super::enter::enter_part;
+use super::enter::{self, enter_part};
 use super::polling;
 use super::reap::{self, Entered, Reaps, Shell};
 use super::registered::{Table, register_memory};
-use super::ring::{self, Plan, RingTarget, Tombstone, Wakeup};
+use super::ring::{self, Plan, RingTarget, Tombstone};
 use super::ring_index::RingIndex;
 use crate::pool::Follower;
 use crate::queue::VECTORS_MAX;
 use crate::{
-    Ask, BufferPool, DeviceQueue, Done, Error, Full, Op, Priority, Process, QueueFacts, QueueOptions,
-    Request, Result, Wait, sys,
+    Ask, BufferPool, DeviceQueue, Done, Full, Op, Priority, Process, QueueFacts, QueueOptions, Request,
+    Result, Wait, sys,
 };
 use io_uring::squeue::{Entry, Flags};
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, cqueue, opcode, types};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
-
-/// Most requests in flight of one queue: the kernel's limit for a submission ring.
-const DEPTH_MAX: u32 = 32768;
 
 /// `IORING_ENTER_GETEVENTS` of `linux/io_uring.h`.
 const ENTER_GETEVENTS: u32 = 1;
@@ -98,19 +95,15 @@ pub struct UringQueue {
 impl UringQueue {
     /// Creates the queue.
     ///
-    /// # Errors What was required and refused is [`Error::Unsupported`]; a kernel without io_uring is
-    /// [`Error::Open`] with action [`ring::SETUP`].
+    /// # Errors What was required and refused is [`crate::Error::Unsupported`]; a kernel without io_uring is
+    /// [`crate::Error::Open`] with action [`ring::SETUP`].
     pub(crate) fn new(target: RingTarget, options: &QueueOptions) -> Result<Self> {
-        if options.depth == 0 || options.depth > DEPTH_MAX {
-            return Err(Error::Unsupported(format!(
-                "queue depth {} is not in 1..={DEPTH_MAX}",
-                options.depth
-            )));
-        }
+        options.check_depth()?;
         let process = Process::current()?;
         options.priority.check()?;
         let mut facts = QueueFacts { vectors: VECTORS_MAX, ..QueueFacts::default() };
-        let polled = polling::want_polling(&target, options, &mut facts)?;
+        let poll = || polling::try_polled_read(&target);
+        let polled = options.iopoll.granted("polled completions (IOPOLL)", poll, &mut facts)?;
         let owner = options.owner_driven || options.iopoll != Ask::No;
         let plan = Plan { depth: options.depth, polled, owner, sqpoll: options.sqpoll };
         let (ring, granted) = ring::build(plan, &mut facts)?;
@@ -309,7 +302,7 @@ impl UringQueue {
 
     /// How many of the entries that are due the device admits now.
     fn admit(&mut self) -> u32 {
-        let sent = self.in_kernel() - (self.side_in_flight - self.side_unsent);
+        let sent = self.in_ring();
         self.share.as_mut().map_or(self.due, |share| share.admit(sent, self.due))
     }
 
@@ -319,37 +312,11 @@ impl UringQueue {
         self.due -= count;
     }
 
-    /// After a refused submission: EINTR is repeated; EAGAIN and EBUSY (the kernel is short of memory) wait
-    /// for a request to end, if there is one.
-    #[cold]
-    fn make_room(&mut self, error: &std::io::Error) -> Result<()> {
-        match error.raw_os_error() {
-            Some(libc::EINTR) => Ok(()),
-            Some(libc::EAGAIN | libc::EBUSY) if self.in_kernel() > self.side_in_flight => self.enter_only(1),
-            _ => Err(ring::enter_error("submit", error)),
-        }
-    }
-
     /// Requests that the kernel knows of. Of a ring with a submission thread at least so many: that takes entries
     /// before they are sent, and may have ended them already.
     fn in_kernel(&self) -> u32 {
         let here = self.shell.ready.len() + self.discards.len();
         self.in_flight.saturating_sub(self.unsent + self.side_unsent + here as u32)
-    }
-
-    /// Waits for `want` completions in `ring` without sending anything.
-    fn enter_only(&mut self, want: u32) -> Result<()> {
-        let entered = match self.index.as_ref().filter(|index| index.is_here()) {
-            Some(index) => index.enter(0, want, ENTER_GETEVENTS),
-            // SAFETY: no entry is submitted and no argument structure is passed, so the kernel touches nothing
-            // but the rings, which live as long as `self.ring`.
-            None => unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, want, ENTER_GETEVENTS, None) },
-        };
-        match entered {
-            Ok(_) => Ok(()),
-            Err(error) if ring::is_transient(&error) => Ok(()),
-            Err(error) => Err(ring::enter_error("wait", &error)),
-        }
     }
 
     /// How many completions to wait for with `sent` requests in the kernel. While others are held back, half of what
@@ -376,17 +343,10 @@ impl UringQueue {
 
     fn wait_for_side(&mut self, deadline: Option<Instant>) -> Result<()> {
         let Some(side) = &self.side else { return Ok(()) };
-        let outcome = match deadline {
-            None => side.submit_and_wait(1),
-            Some(at) => {
-                let time = types::Timespec::from(at.saturating_duration_since(Instant::now()));
-                side.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&time))
-            }
-        };
-        match outcome {
-            Ok(_) => Ok(()),
-            Err(error) if ring::is_transient(&error) || error.raw_os_error() == Some(libc::ETIME) => Ok(()),
-            Err(error) => Err(ring::enter_error("wait", &error)),
+        let rest = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        match enter::send_and_wait(side, 1, rest) {
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => Ok(()),
+            other => reap::waited(other),
         }
     }
 
@@ -427,7 +387,7 @@ impl UringQueue {
         }
         // A thread that may not send for its owner does not: what was not sent needs no waiting.
         let _not_sent = self.finish_due();
-        let mut main = self.in_kernel() - (self.side_in_flight - self.side_unsent);
+        let mut main = self.in_ring();
         let mut side = self.side_in_flight - self.side_unsent;
         loop {
             main -= self.ring.completion().count() as u32;
@@ -443,16 +403,30 @@ impl UringQueue {
 }
 
 impl Reaps for UringQueue {
+    type Entry = Entry;
+    type Completion = cqueue::Entry;
+
     fn shell(&mut self) -> &mut Shell {
         &mut self.shell
+    }
+
+    fn ring(&mut self) -> &mut IoUring {
+        &mut self.ring
     }
 
     fn pending(&self) -> u32 {
         self.in_flight
     }
 
-    fn has_completions(&mut self) -> bool {
-        !self.ring.completion().is_empty()
+    fn in_ring(&self) -> u32 {
+        self.in_kernel() - (self.side_in_flight - self.side_unsent)
+    }
+
+    fn enter_only(&mut self, want: u32) -> Result<()> {
+        reap::waited(match self.index.as_ref().filter(|index| index.is_here()) {
+            Some(index) => index.enter(0, want, ENTER_GETEVENTS),
+            None => enter::wait_only(&self.ring, want),
+        })
     }
 
     #[inline]
@@ -500,11 +474,7 @@ impl Reaps for UringQueue {
                 }
             }
             None => self.enter_some(admitted, want),
-            Some(rest) => {
-                let time = types::Timespec::from(rest);
-                let arguments = types::SubmitArgs::new().timespec(&time);
-                self.ring.submitter().submit_with_args(want as usize, &arguments)
-            }
+            Some(_) => enter::send_and_wait(&self.ring, want, rest),
         };
         match outcome {
             Ok(_) if self.shell.facts.sqpoll => self.took(self.unsent),
@@ -542,16 +512,6 @@ impl Reaps for UringQueue {
 
     fn send_into_room(&mut self, late: usize) -> Result<()> {
         if late > 0 && self.share.is_some() { self.send().map(drop) } else { Ok(()) }
-    }
-
-    fn nudge(&mut self) -> Result<()> {
-        let on_demand =
-            self.shell.facts.polled || (self.shell.facts.owner_driven && self.ring.submission().taskrun());
-        if on_demand && self.in_flight > 0 { self.enter_only(0) } else { Ok(()) }
-    }
-
-    fn new_wakeup(&self) -> Result<Wakeup> {
-        Wakeup::new(&self.ring)
     }
 }
 

@@ -71,17 +71,14 @@ pub struct IoQueue<F: FileSystem> {
     delivered: Vec<Completion<F::Error>>,
 }
 
-/// Most requests in flight: files count theirs in 16 bits.
-const DEPTH_MAX: u32 = 32768;
+// Files count their requests in 16 bits.
+const _: () = assert!(QueueOptions::DEPTH_MAX <= u16::MAX as u32);
 
 impl<F: FileSystem> IoQueue<F> {
     /// A queue on the engine's device. `options.pool` is the memory of [`IoQueue::buffer`].
     pub fn new(engine: &Arc<Engine<F>>, options: QueueOptions, pool: BufferPool) -> Result<Self, F::Error> {
         let depth = options.depth;
-        if !(1..=DEPTH_MAX).contains(&depth) {
-            let text = format!("queue depth {depth} (1 to {DEPTH_MAX})");
-            return Err(Error::from(uext4_blockdev::Error::Unsupported(text)).into());
-        }
+        options.check_depth().map_err(Error::from)?;
         let process = Process::current().map_err(Error::from)?;
         let options = QueueOptions { pool: Some(pool.clone()), ..options };
         let queue = engine.device.queue(&options).map_err(Error::from)?;
