@@ -1,5 +1,6 @@
 # Every target sets the machine up first: as root it installs missing packages, otherwise it names them.
 .DEFAULT_GOAL := help
+target = $(or $(CARGO_TARGET_DIR),target)
 .PHONY: help setup fmt demo test vm-test vm-count floors bench fuzz crash model kill capi install examples \
 	sqlite-tests deb deb-test packages fio-engine fio fio-verify mkfs-sweep
 
@@ -28,7 +29,7 @@ floors: setup ## the measured promises: instruction counts and speed ratios
 	@scripts/floors.sh
 
 bench: setup ## all scenarios, the kernel beside us (root)
-	cargo run --release -p uext4-cli -- bench --kernel --html target/bench.html --json target/bench.json
+	cargo run --release -p uext4-cli -- bench --kernel --html $(target)/bench.html --json $(target)/bench.json
 
 fuzz: setup ## coverage-guided runs on hostile volumes (SECONDS_EACH=300 for each target, JOBS=2)
 	@scripts/fuzz.sh

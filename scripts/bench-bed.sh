@@ -18,7 +18,8 @@ bed() {
     fi
     # Always: a program that is older than its sources would be measured in their name.
     [ -n "${UEXT4:-}" ] || cargo build --quiet --release -p uext4-cli
-    uext4=${UEXT4:-${CARGO_TARGET_DIR:-target}/release/uext4}
+    . scripts/target.sh
+    uext4=${UEXT4:-$target/release/uext4}
     # That of the tests (crates/testkit, guard/lock.rs).
     local locks=/tmp
     [ ! -d /run/lock ] || locks=/run/lock

@@ -4,7 +4,8 @@
 # the archive, because rustc gives symbols no versions.
 set -eu
 cd "$(dirname "$0")/.."
-out=${CARGO_TARGET_DIR:-target}/capi
+. scripts/target.sh
+out=$target/capi
 prefix=${PREFIX:-/usr/local}
 libdir=${LIBDIR:-lib}
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
@@ -13,7 +14,7 @@ soname=libuext4.so.${version%%.*}
 build() {
     cargo build --release --quiet -p uext4-capi
     mkdir -p "$out"
-    cp "${CARGO_TARGET_DIR:-target}/release/libuext4_capi.a" "$out/libuext4.a"
+    cp "$target/release/libuext4_capi.a" "$out/libuext4.a"
     cp crates/capi/include/uext4.h "$out/uext4.h"
     cc -shared -o "$out/libuext4.so.$version" -Wl,-soname,"$soname" -Wl,--version-script=crates/capi/libuext4.map \
         -Wl,--whole-archive "$out/libuext4.a" -Wl,--no-whole-archive -Wl,--gc-sections -lpthread -ldl -lm -lgcc_s

@@ -7,11 +7,12 @@ set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 cd "$(dirname "$0")/.."
 rounds=${1:-7}
-uext4=${UEXT4:-target/release/uext4}
+. scripts/target.sh
+uext4=${UEXT4:-$target/release/uext4}
 [ "$(id -u)" -eq 0 ] || { echo "compare-fio.sh: needs root (loop device, tmpfs)"; exit 1; }
 [ -n "${UEXT4:-}" ] || cargo build --release --quiet -p uext4-cli
 scripts/fio-engine.sh
-engine=$PWD/${CARGO_TARGET_DIR:-target}/fio/uext4.so
+engine=$target/fio/uext4.so
 work=$(mktemp -d)
 loop=
 clean() {

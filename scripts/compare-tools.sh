@@ -8,7 +8,7 @@ set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 cd "$(dirname "$0")/.."
 rounds=${1:-5}
-target=${CARGO_TARGET_DIR:-target}
+. scripts/target.sh
 uext4=${UEXT4:-$target/release/uext4}
 [ "$(id -u)" -eq 0 ] || { echo "compare-tools.sh: needs root (loop and FUSE mounts)"; exit 1; }
 for program in mke2fs debugfs fuse2fs fio; do
@@ -16,7 +16,7 @@ for program in mke2fs debugfs fuse2fs fio; do
 done
 [ -n "${UEXT4:-}" ] || cargo build --release --quiet -p uext4-cli
 scripts/fio-engine.sh
-engine=$(realpath "$target/fio/uext4.so")
+engine=$target/fio/uext4.so
 work=$(mktemp -d /dev/shm/uext4-tools.XXXXXX)
 image=$work/image mnt=$work/mnt out=$work/out
 # Unmounts, and waits until the daemon of a FUSE mount has let go of the image.

@@ -4,7 +4,8 @@
 # looks at the package if it is installed. DEB_BUILT=1 takes the package that is there.
 set -eu
 cd "$(dirname "$0")/.."
-out=$PWD/${CARGO_TARGET_DIR:-target}/deb
+. scripts/target.sh
+out=$target/deb
 say() { echo "deb-test: $*" >&2; }
 skip() {
     echo "SKIP deb_test: $1" | tee -a "${UEXT4_SKIP_LOG:-/dev/null}"

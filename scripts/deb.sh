@@ -4,7 +4,7 @@
 # be had: scripts/fio-engine.sh). REVISION (1) is the Debian revision.
 set -eu
 cd "$(dirname "$0")/.."
-target=$PWD/${CARGO_TARGET_DIR:-target}
+. scripts/target.sh
 out=$target/deb
 tree=$out/tree
 say() { echo "deb: $*" >&2; }

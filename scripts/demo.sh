@@ -4,11 +4,12 @@
 set -eu
 cd "$(dirname "$0")/.."
 scripts/setup.sh demo
-program=${CARGO_TARGET_DIR:-target}/release/uext4
+. scripts/target.sh
+program=$target/release/uext4
 if [ ! -e "$program" ]; then
     echo "demo: the first build fetches and compiles all libraries and optimises across them:" \
         "two to four minutes on two processors. The measurement takes about three more."
 fi
 cargo build --release -p uext4-cli
-results=${CARGO_TARGET_DIR:-target}/bench
+results=$target/bench
 exec "$program" bench --json "$results.json" --html "$results.html"

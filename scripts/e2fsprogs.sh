@@ -7,7 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 suite=${1:-trixie}
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-home=${CARGO_TARGET_DIR:-$PWD/target}/e2fsprogs-$suite
+. scripts/target.sh
+home=$target/e2fsprogs-$suite
 programs=$home/programs
 mkdir -p "$home/lists/partial"
 

@@ -6,8 +6,7 @@
 set -u
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
-mkdir -p "${CARGO_TARGET_DIR:-target}"
-target=$(realpath "${CARGO_TARGET_DIR:-target}")
+. scripts/target.sh
 out=$target/examples
 kills=${KILLS:-3}
 

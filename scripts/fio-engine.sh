@@ -4,7 +4,8 @@
 # source tree instead. Exit status 3: there are no headers to be had here.
 set -eu
 cd "$(dirname "$0")/.."
-out=$PWD/${CARGO_TARGET_DIR:-target}/fio
+. scripts/target.sh
+out=$target/fio
 mkdir -p "$out"
 say() { echo "fio-engine: $*" >&2; }
 . scripts/apt-source.sh
@@ -36,6 +37,6 @@ fi
 cargo build --release --quiet -p uext4-capi
 gcc -std=gnu99 -O2 -g -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare -Werror -D_GNU_SOURCE -shared -fPIC \
     -isystem "$source" -I crates/capi/include -o "$out/uext4.so.new" fio/uext4.c \
-    "${CARGO_TARGET_DIR:-target}/release/libuext4_capi.a" -Wl,--version-script=fio/exports.map -lpthread -ldl -lm
+    "$target/release/libuext4_capi.a" -Wl,--version-script=fio/exports.map -lpthread -ldl -lm
 mv "$out/uext4.so.new" "$out/uext4.so"
 say "built $out/uext4.so for $installed"

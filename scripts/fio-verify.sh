@@ -24,7 +24,8 @@ if [ -z "${FIO_ENGINE_BUILT:-}" ]; then
     [ "$status" -ne 3 ] || skip "needs the source of Debian's fio through apt, or FIO_SOURCE"
     [ "$status" -eq 0 ] || exit "$status"
 fi
-engine=$PWD/${CARGO_TARGET_DIR:-target}/fio/uext4.so
+. scripts/target.sh
+engine=$target/fio/uext4.so
 home=$(mktemp -d -p "${TMPDIR:-/dev/shm}" uext4-fio.XXXXXX)
 trap 'rm -rf "$home"' EXIT
 passed=0 failed=0

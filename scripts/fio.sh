@@ -11,7 +11,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
 size=${SIZE:-1g} runtime=${RUNTIME:-3} ramp=${RAMP:-1} rounds=${ROUNDS:-5}
-out=$PWD/${CARGO_TARGET_DIR:-target}/fio-bench
+. scripts/target.sh
+out=$target/fio-bench
 if [ "${1:-}" = smoke ]; then
     size=32m runtime=200ms ramp=0 rounds=1 out=$out-smoke
 fi
@@ -101,6 +102,6 @@ mke2fs -q -F -t ext4 "$work/model"
 bed+=,model.uext4=$work/model
 
 python3 -m doctest bench/fio/report.py
-python3 bench/fio/run.py --bed "$bed" --engine "$PWD/${CARGO_TARGET_DIR:-target}/fio/uext4.so" --out "$out" \
+python3 bench/fio/run.py --bed "$bed" --engine "$target/fio/uext4.so" --out "$out" \
     --size "$size" --runtime "$runtime" --ramp "$ramp" --rounds "$rounds" ${ONLY:+--only "$ONLY"} \
     ${FLAVOURS:+--flavours "$FLAVOURS"}

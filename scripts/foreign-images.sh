@@ -10,7 +10,8 @@ set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 shopt -s nullglob
 tests=${1:?usage: foreign-images.sh TESTS}
-uext4=${UEXT4:-$(dirname "$0")/../target/release/uext4} limit=${LIMIT:-10}
+target=$(cd "$(dirname "$0")/.." && . scripts/target.sh && echo "$target")
+uext4=${UEXT4:-$target/release/uext4} limit=${LIMIT:-10}
 fsck_limit=${FSCK_LIMIT:-60}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

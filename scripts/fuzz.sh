@@ -8,7 +8,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 each=${SECONDS_EACH:-300} jobs=${JOBS:-2} seed=${SEED:-$(date +%s)}
 host=$(rustc -vV | sed -n 's/^host: //p')
-out=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
+. scripts/target.sh
+out=$target/fuzz
 targets="open_walk_read recovery overwrite check operate"
 
 # What cargo-fuzz passes, without a sanitizer: unsafe code is behind few doors, and overflow checks and debug

@@ -15,7 +15,7 @@ if [ "${1:-}" = --changed ] && [ "$(sum)" = "$(cat scripts/packages.sum 2>/dev/n
     echo "packages-check: no manifest changed since the last check"
     exit
 fi
-target=$PWD/${CARGO_TARGET_DIR:-target}
+. scripts/target.sh
 out=$target/package
 packed=(--workspace --allow-dirty --quiet)
 for manifest in crates/*/Cargo.toml vm/*/Cargo.toml xtask/Cargo.toml; do
@@ -59,7 +59,7 @@ done
     sed -n '/^\[profile\.dev/,/^$/p' Cargo.toml
 } > "$check/Cargo.toml"
 cp Cargo.lock "$check/"
-CARGO_TARGET_DIR=$target cargo check --quiet --manifest-path "$check/Cargo.toml" --workspace
+cargo check --quiet --manifest-path "$check/Cargo.toml" --workspace
 echo "packages-check: $(find "$check" -mindepth 1 -maxdepth 1 -type d | wc -l) packages compile"
 sum > scripts/packages.sum
 rm -rf "$check"

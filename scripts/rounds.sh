@@ -14,7 +14,8 @@ case $suite in
     *) echo "no suite is named $suite" >&2; exit 2 ;;
 esac
 commit=$(git rev-parse --short HEAD) # of what is built now, whatever comes meanwhile
-logs=${CARGO_TARGET_DIR:-$PWD/target}/rounds/$suite csv=docs/proof/$suite.csv
+. scripts/target.sh
+logs=$target/rounds/$suite csv=docs/proof/$suite.csv
 rm -rf "$logs"
 mkdir -p "$logs"
 program=$(cargo test --release -p uext4 --test suite --no-run --message-format=json |

@@ -6,8 +6,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
-mkdir -p "${CARGO_TARGET_DIR:-target}"
-target=$(realpath "${CARGO_TARGET_DIR:-target}")
+. scripts/target.sh
 out=$target/sqlite-tests
 suite=$PWD/examples/sqlite/suite
 limit=${SECONDS_EACH:-300}

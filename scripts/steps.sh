@@ -1,11 +1,12 @@
 # Sourced by the scripts that run several steps: runs them, keeps their output, counts tests.
 # shellcheck shell=bash
 
-logs=target/test-logs
+. scripts/target.sh
+logs=$target/test-logs
 rm -rf "$logs"
 mkdir -p "$logs"
 # Tests append a line for each skip (crates/testkit/src/requirement.rs).
-UEXT4_SKIP_LOG=$PWD/$logs/skips.txt
+UEXT4_SKIP_LOG=$logs/skips.txt
 export UEXT4_SKIP_LOG
 : > "$UEXT4_SKIP_LOG"
 failed_steps=()

@@ -44,7 +44,7 @@ mkfs_sweep() {
 models() {
     local file
     for file in crates/*/tests/loom*.rs; do
-        RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --release -p "$(package_of "$file")" \
+        RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$target/loom cargo test --release -p "$(package_of "$file")" \
             --test "$(basename "$file" .rs)" || return 1
     done
 }

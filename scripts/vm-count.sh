@@ -74,7 +74,7 @@ uext4.slices=$slices uext4.only=$only" </dev/null 2>&1 |
 say "$((SECONDS - start)) s"
 grep -q '^COUNT-DONE' "$log" || { say "no end of the guest"; exit 1; }
 if [ -z "$trace" ]; then
-    table=target/vm-count
+    table=$target/vm-count
     [ "$processors" -eq 1 ] || table+=-$processors
     status=0
     awk -v csv="$table.csv" -v totals="$cache/totals.txt" -v processors="$processors" -f scripts/vm-count.awk "$log" \
@@ -95,4 +95,4 @@ offset=$(nm -C "$program" | sed -n 's/^\([0-9a-f]*\) . uext4_vm_count::main$/\1/
     done
     awk '$1 == "TRACE" { trace = $2; next } { print $1, 1, trace, $2 }' "$cache/trace.txt"
 } | LC_ALL=C sort > "$cache/traced.txt"
-grep '^COUNT,' "$log" | awk -v traced="$cache/traced.txt" -f scripts/vm-trace.awk | tee target/vm-trace.md
+grep '^COUNT,' "$log" | awk -v traced="$cache/traced.txt" -f scripts/vm-trace.awk | tee "$target/vm-trace.md"

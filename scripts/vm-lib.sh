@@ -1,7 +1,8 @@
 # Functions of the scripts that boot a distribution's stock kernel in QEMU: sourced, not run. They keep downloads in
 # $cache (target/vm) and the kernel in $kernel; $what names the script in a skip. KERNEL=backports takes the kernel of
 # Debian's backports suite instead.
-cache=$PWD/target/vm
+. scripts/target.sh
+cache=$target/vm
 kernel=$cache/kernel${KERNEL:+-$KERNEL}
 mkdir -p "$cache"
 case "${KERNEL:-}" in ''|backports) ;; *) echo "KERNEL=$KERNEL: only backports is known" >&2; exit 2 ;; esac
