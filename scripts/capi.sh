@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `make capi`: target/capi/ with libuext4.so, libuext4.a, uext4.h and uext4.pc. `scripts/capi.sh install` copies them to
-# DESTDIR/PREFIX, the libraries to LIBDIR (lib) in there. The shared library is linked from
-# the archive, because rustc gives symbols no versions.
+# DESTDIR/PREFIX, the libraries to LIBDIR (lib) in there; `scripts/capi.sh pc` only prints uext4.pc. The shared library
+# is linked from the archive, because rustc gives symbols no versions.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/target.sh
@@ -33,10 +33,14 @@ Description: ext4 volumes in user space
 Version: $version
 Cflags: -I\${includedir}
 Libs: -L\${libdir} -luext4
-Libs.private: -lpthread -ldl -lm -lgcc_s
+Libs.private: -lpthread -ldl -lm -lgcc_eh
 PC
 }
 
+if [ "${1:-}" = pc ]; then
+    pkgconfig
+    exit
+fi
 build
 pkgconfig > "$out/uext4.pc"
 [ "${1:-}" = install ] || exit 0

@@ -93,8 +93,9 @@ use_library() {
     cc -Wall -Werror -o "$bare/tmp/program" scripts/deb-test.c \
         $(PKG_CONFIG_SYSROOT_DIR=$home/files PKG_CONFIG_LIBDIR=$pc pkg-config --cflags --libs uext4) || return 1
     inside /tmp/program /tmp/disk.img && [ "$(inside uext4 cat /tmp/disk.img:/from-c)" = hello ] || return 1
-    cc -Wall -Werror -o "$bare/tmp/static" scripts/deb-test.c -I "$home/files/usr/include" \
-        "$(echo "$home"/files/usr/lib/*/libuext4.a)" -lm || return 1
+    # shellcheck disable=SC2046  # words
+    cc -Wall -Werror -static -o "$bare/tmp/static" scripts/deb-test.c $(PKG_CONFIG_SYSROOT_DIR=$home/files \
+        PKG_CONFIG_LIBDIR=$pc pkg-config --static --cflags --libs uext4) || return 1
     inside /tmp/static /tmp/disk.img && inside uext4 check /tmp/disk.img
 }
 

@@ -20,7 +20,7 @@ pub struct Program {
 }
 
 /// The archive beside this test: the newest, as cargo gives each of its builds a name of its own.
-fn archive() -> PathBuf {
+pub fn archive() -> PathBuf {
     let beside = std::env::current_exe().unwrap();
     let entries = fs::read_dir(beside.parent().unwrap()).unwrap().map(Result::unwrap);
     let archives = entries.filter(|entry| {
