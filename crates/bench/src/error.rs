@@ -14,7 +14,7 @@ pub enum BenchError {
     #[error("{0}")]
     Usage(String),
     /// The library answered with an error.
-    #[error("{doing}: {error}")]
+    #[error("{doing}: {}", without_name(doing, error))]
     Library {
         /// What was being done.
         doing: String,
@@ -22,7 +22,7 @@ pub enum BenchError {
         error: uext4::Error,
     },
     /// The system answered with an error.
-    #[error("{doing}: {error}")]
+    #[error("{doing}: {}", device::describe(error))]
     System {
         /// What was being done.
         doing: String,
@@ -49,6 +49,15 @@ impl BenchError {
             BenchError::System { error, .. } => error.raw_os_error().unwrap_or(unknown),
             BenchError::Failed(_) => unknown,
         }
+    }
+}
+
+/// The error's words, without the name of the device in front if `doing` ends with it.
+fn without_name(doing: &str, error: &uext4::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(": ") {
+        Some((name, rest)) if doing.ends_with(name) => rest.to_owned(),
+        _ => text,
     }
 }
 

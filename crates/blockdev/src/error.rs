@@ -166,5 +166,15 @@ impl Error {
 }
 
 fn describe_errno(errno: i32) -> String {
-    std::io::Error::from_raw_os_error(errno).to_string()
+    describe(&std::io::Error::from_raw_os_error(errno))
+}
+
+/// What the system says of a failure, without the number that Rust puts behind it: `No such file or directory`.
+#[must_use]
+pub fn describe(error: &dyn fmt::Display) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(" (os error ") {
+        Some((words, number)) if number.ends_with(')') => words.to_owned(),
+        _ => text,
+    }
 }

@@ -32,7 +32,7 @@ mod timer;
 
 pub use device::{Capabilities, DaxKind, Description, Device, Driving, Geometry, Sharing, WriteDurability};
 pub use dispatch::Queue;
-pub use error::{Error, Misaligned, Result};
+pub use error::{Error, Misaligned, Result, describe};
 pub use memory::{BUFFER_ALIGN, Memory, Registered, Vector};
 pub use open::{OpenOptions, Opened, open};
 pub use pool::{Buffer, BufferPool};

@@ -169,7 +169,9 @@ impl Table<'_> {
     fn record(&mut self, pos: u64) -> std::result::Result<[u8; RECORD], Reason> {
         let mut bytes = [0; RECORD];
         let mut reader = TableReader { table: self, pos };
-        reader.read_exact(&mut bytes).map_err(|error| format!("byte {pos} cannot be read: {error}"))?;
+        reader
+            .read_exact(&mut bytes)
+            .map_err(|error| format!("byte {pos} cannot be read: {}", crate::describe(&error)))?;
         Ok(bytes)
     }
 

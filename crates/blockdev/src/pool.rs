@@ -347,7 +347,7 @@ impl State {
         let entry = first_growth + self.growths;
         for (_, ring) in &self.rings {
             let done = ring.register(entry, region.base, region.length);
-            done.map_err(|error| format!("{error} (RLIMIT_MEMLOCK may be too low)"))?;
+            done.map_err(|error| format!("{} (RLIMIT_MEMLOCK may be too low)", crate::describe(&error)))?;
         }
         Ok(entry)
     }

@@ -152,7 +152,9 @@ impl DeviceSpec {
                 return Err(Error::Unsupported(format!("scheme `{name}:` is not built into this release")));
             }
             Prefix::Unknown(name) => {
-                let reason = format!("unknown scheme `{name}` (a file of this name is `./{name}:…`)");
+                let meant = closest_scheme(name)
+                    .map_or_else(String::new, |known| format!("did you mean `{known}:`? "));
+                let reason = format!("unknown scheme `{name}` ({meant}a file of this name is `./{name}:…`)");
                 return Err(bad(text, reason));
             }
         };
@@ -286,6 +288,29 @@ fn parse_options(text: &[u8], raw: &[u8]) -> Result<SpecOptions> {
     Ok(options)
 }
 
+/// The keys of options.
+const KEYS: [&str; 9] =
+    ["ro", "partition", "offset", "latency", "flush_latency", "fua_latency", "flush_rate", "cache", "fua"];
+
+/// The scheme, without the colon, that was perhaps meant by `name`.
+#[must_use]
+pub fn closest_scheme(name: &str) -> Option<&'static str> {
+    closest(name, SCHEMES.map(|(known, _)| known))
+}
+
+/// The word of `known` that `word` resembles most: perhaps the one that was meant. A third of the letters may be wrong,
+/// or the end missing.
+#[must_use]
+pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let rated = known.into_iter().filter_map(|known| {
+        // Two letters that changed places are one mistake.
+        let mistakes = strsim::osa_distance(word, known);
+        let begun = word.len() >= 3 && known.starts_with(word);
+        (begun || mistakes * 3 <= word.len().max(known.len())).then_some((mistakes, known))
+    });
+    rated.min_by_key(|(mistakes, _)| *mistakes).map(|(_, known)| known)
+}
+
 /// Stores one option. The error is the reason, without the specification.
 fn set_option(options: &mut SpecOptions, key: &str, value: Option<&str>) -> std::result::Result<(), String> {
     let needs = |what: &str| format!("option `{key}` needs {what}");
@@ -329,7 +354,11 @@ fn set_option(options: &mut SpecOptions, key: &str, value: Option<&str>) -> std:
                 _ => return Err(needs("`on` or `off`")),
             });
         }
-        _ => return Err(format!("unknown option `{key}`")),
+        _ => {
+            let meant =
+                closest(key, KEYS).map_or_else(String::new, |known| format!(" (did you mean `{known}`?)"));
+            return Err(format!("unknown option `{key}`{meant}"));
+        }
     }
     Ok(())
 }

@@ -184,7 +184,8 @@ pub struct AbortCause {
 
 impl fmt::Display for AbortCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.what, std::io::Error::from_raw_os_error(self.errno))
+        let errno = std::io::Error::from_raw_os_error(self.errno);
+        write!(f, "{} ({})", self.what, uext4_blockdev::describe(&errno))
     }
 }
 

@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use uext4::Ino;
+use uext4::device::describe;
 
 /// Result of everything here.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -38,7 +39,7 @@ pub enum Cause {
     #[error("{0}")]
     Volume(uext4::Error),
     /// The host's answer.
-    #[error("{action}: {error}")]
+    #[error("{action}: {}", describe(error))]
     Host {
         /// What was tried.
         action: &'static str,

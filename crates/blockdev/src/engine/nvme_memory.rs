@@ -85,7 +85,7 @@ fn try_registered(target: &NvmeTarget, node: &Node) -> std::result::Result<Takes
     let (table, _follower) = register_memory(&ring, &options, &mut facts).map_err(told)?;
     let refused = |error: i32| {
         let error = std::io::Error::from_raw_os_error(error);
-        format!("the kernel takes no part of a larger region for a command: {error}")
+        format!("the kernel takes no part of a larger region for a command: {}", crate::describe(&error))
     };
     for length in TRIALS {
         let mut buffer = pool.take(length).map_err(told)?;
@@ -126,6 +126,6 @@ fn try_read(
     unsafe { ring.submission().push(&entry) }.map_err(|_| "the ring is full".to_string())?;
     ring::try_one(ring, |completion| completion.result()).map_err(|error| {
         std::mem::forget((buffer, pool.clone()));
-        error.to_string()
+        crate::describe(&error)
     })
 }

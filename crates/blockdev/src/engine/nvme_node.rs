@@ -131,7 +131,12 @@ impl Place {
     fn open_generic(&self, path: &Path, write: bool, block: BorrowedFd<'_>) -> Result<(OwnedFd, u32)> {
         let node = Path::new("/dev").join(&self.generic);
         let numbers = fs::read_to_string(self.disk.join("device").join(&self.generic).join("dev")).map_err(
-            |error| unsupported(path, &format!("has no character device {}: {error}", self.generic)),
+            |error| {
+                unsupported(
+                    path,
+                    &format!("has no character device {}: {}", self.generic, crate::describe(&error)),
+                )
+            },
         )?;
         let mode = if write { OFlags::RDWR } else { OFlags::RDONLY };
         let generic =

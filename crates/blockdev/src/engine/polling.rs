@@ -14,7 +14,7 @@ pub(super) fn try_polled_read(target: &RingTarget) -> std::result::Result<(), St
     let mut ring: IoUring = IoUring::builder()
         .setup_iopoll()
         .build(1)
-        .map_err(|error| format!("the ring is refused: {error}"))?;
+        .map_err(|error| format!("the ring is refused: {}", crate::describe(&error)))?;
     let mut scratch = Scratch::new(target.logical_block as usize);
     let fd = types::Fd(target.file.as_raw_fd());
     let entry = opcode::Read::new(fd, scratch.as_mut_ptr(), target.logical_block).build();
@@ -23,10 +23,11 @@ pub(super) fn try_polled_read(target: &RingTarget) -> std::result::Result<(), St
     unsafe { ring.submission().push(&entry) }.map_err(|_| "the ring is full".to_string())?;
     let result = ring::try_one(&mut ring, |completion| completion.result()).map_err(|error| {
         std::mem::forget(scratch);
-        error.to_string()
+        crate::describe(&error)
     })?;
     if result < 0 {
-        return Err(format!("the device refuses it: {}", std::io::Error::from_raw_os_error(-result)));
+        let error = std::io::Error::from_raw_os_error(-result);
+        return Err(format!("the device refuses it: {}", crate::describe(&error)));
     }
     Ok(())
 }

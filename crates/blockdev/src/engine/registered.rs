@@ -79,7 +79,7 @@ pub(super) fn register_memory<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     } else {
         match register(ring, &vectors) {
             Ok(()) => return Ok((table, Some(follower))),
-            Err(error) => error.to_string(),
+            Err(error) => crate::describe(&error),
         }
     };
     vectors[usize::from(regions)..][..usize::from(pages)].fill((std::ptr::null_mut(), 0));
@@ -89,7 +89,9 @@ pub(super) fn register_memory<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
             facts.fallbacks.push(format!("pages are not registered by themselves: {why}"));
             Ok((table, Some(follower)))
         }
-        Err(error) => refused(&format!("{error} (RLIMIT_MEMLOCK may be too low)"), required, facts),
+        Err(error) => {
+            refused(&format!("{} (RLIMIT_MEMLOCK may be too low)", crate::describe(&error)), required, facts)
+        }
     }
 }
 

@@ -66,7 +66,7 @@ pub(super) fn build<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     let mut made = None;
     // Beyond half of the kernel's largest ring this is EINVAL, see `setup`.
     let mut make =
-        || setup(plan.depth, sqpoll).map(|ring| made = Some(ring)).map_err(|error| error.to_string());
+        || setup(plan.depth, sqpoll).map(|ring| made = Some(ring)).map_err(|error| crate::describe(&error));
     plan.sqpoll.granted("a kernel submission thread (SQPOLL)", &mut make, facts)?;
     if let Some(ring) = made {
         return Ok((ring, sqpoll));
@@ -186,7 +186,7 @@ pub(super) fn register_files<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     }
     let mut outcome = rings().try_for_each(|ring| ring.submitter().register_files(&table));
     if let (Err(error), Ask::Try) = (&outcome, options.register_file) {
-        facts.fallbacks.push(format!("the file is not registered: {error}"));
+        facts.fallbacks.push(format!("the file is not registered: {}", crate::describe(error)));
         table[SLOT_DEVICE] = -1;
         for ring in rings() {
             // A half-registered pair starts over; an error means that nothing was registered yet.
@@ -194,7 +194,9 @@ pub(super) fn register_files<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
         }
         outcome = rings().try_for_each(|ring| ring.submitter().register_files(&table));
     }
-    outcome.map_err(|error| Error::Unsupported(format!("registering files with the ring: {error}")))?;
+    outcome.map_err(|error| {
+        Error::Unsupported(format!("registering files with the ring: {}", crate::describe(&error)))
+    })?;
     Ok(table[SLOT_DEVICE] != -1)
 }
 
@@ -205,7 +207,7 @@ pub(super) fn want_index(ring: &IoUring, kind: RingKind, ask: Ask, facts: &mut Q
             Err("only for a queue that its owner drives and submits to".into())
         }
         Ok(_given_back) => Ok(()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(crate::describe(&error)),
     };
     ask.granted("a registered ring", register, facts)
 }

@@ -14,10 +14,12 @@ pub use uext4_blockdev::layer::{
     TraceEvent, TracePhase, TraceSink, wrap,
 };
 pub use uext4_blockdev::partition;
-pub use uext4_blockdev::spec::{Cache, DeviceSpec, Locator, Scheme, SpecOptions, parse_scaled, parse_size};
+pub use uext4_blockdev::spec::{
+    Cache, DeviceSpec, Locator, Scheme, SpecOptions, closest, closest_scheme, parse_scaled, parse_size,
+};
 pub use uext4_blockdev::{
     Ask, BUFFER_ALIGN, Buffer, BufferPool, Capabilities, DaxKind, Description, Device, DeviceQueue, Done,
     Driving, Error, Full, Geometry, Memory, Misaligned, Op, OpenOptions, Opened, Priority, PriorityClass,
     Process, Queue, QueueFacts, QueueOptions, Registered, Request, Result, Sharing, Table, Vector, Wait,
-    WriteDurability, open,
+    WriteDurability, describe, open,
 };

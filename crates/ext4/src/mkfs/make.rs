@@ -91,7 +91,9 @@ fn ids(options: &Options) -> Result<Ids> {
 fn random_uuid() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
-    read.map_err(|error| VolumeError::Invalid(format!("/dev/urandom: {error}")))?;
+    read.map_err(|error| {
+        VolumeError::Invalid(format!("/dev/urandom: {}", uext4_blockdev::describe(&error)))
+    })?;
     bytes[6] = (bytes[6] & 0x0F) | 0x40;
     bytes[8] = (bytes[8] & 0x3F) | 0x80;
     Ok(bytes)
