@@ -7,10 +7,11 @@ use crate::text;
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use uext4::device::describe;
 use uext4_bench::{
     Arm, BenchError, Event, Probe, ROUNDS, Report, SECONDS, Settings, Timing, floor_parts, scenario_names,
 };
@@ -220,14 +221,14 @@ fn write(path: &Path, text: &str) -> Result<(), CliError> {
 /// The system's answer while `doing` something.
 fn failed(doing: &str, error: &io::Error) -> CliError {
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
-    CliError::failed(OsStr::new("bench"), format!("{doing}: {error}"), errno)
+    CliError::said(format!("{doing}: {}", describe(error)), errno)
 }
 
 impl From<BenchError> for CliError {
     fn from(error: BenchError) -> Self {
         match error {
             BenchError::Usage(message) => CliError::usage(message),
-            other => CliError::failed(OsStr::new("bench"), other.to_string(), other.errno()),
+            other => CliError::said(other.to_string(), other.errno()),
         }
     }
 }

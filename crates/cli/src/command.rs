@@ -5,16 +5,17 @@ use crate::error::CliError;
 use crate::examples::cli;
 use crate::tracer::Tracer;
 use crate::{
-    bench, cat, check, cp, df, documents, du, explain, fallocate, find, info, io, ls, map, mkfs, out,
+    bench, cat, check, cp, df, documents, du, explain, fallocate, find, help, info, io, ls, map, mkfs, out,
     prepare, rm, stat, text, trace, trim, truncate, xattr,
 };
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use uext4::device::closest;
 use uext4::{DeviceSpec, Target};
 use uext4_transfer::Devices;
 
@@ -37,7 +38,7 @@ is the same as one number. Of several arguments, JSON is an array whose elements
 
 Exit status: 0 done, 1 failed (one line on standard error), 2 bad usage.";
 
-/// Look at and overwrite files of ext4 volumes on images and devices, without mounting them.
+/// Look into ext4 volumes on images and devices, copy, change and check them, without root and without a mount.
 #[derive(Parser)]
 #[command(name = "uext4", version, after_long_help = DEVICE_HELP)]
 pub struct Cli {
@@ -117,11 +118,12 @@ pub fn execute(arguments: Vec<OsString>, trace: Option<Arc<Tracer>>) -> ExitCode
     let arguments = alone_it_is_help(arguments);
     let json = asks_for_json(&arguments);
     let command = named_command(&arguments);
-    let parsed = cli::<Cli>().try_get_matches_from(arguments);
+    let columns = help::columns();
+    let parsed = help::laid_out(cli::<Cli>(), columns).try_get_matches_from(arguments);
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match parsed {
         Ok(parsed) => parsed,
-        Err(error) => return refuse(&error, command.as_deref(), json),
+        Err(error) => return refuse(&error, command.as_deref(), json, columns),
     };
     let Some((name, matches)) = matches.subcommand() else { return ExitCode::FAILURE };
     let globals = Globals { command: name.to_owned(), json: path(matches, "json").is_some(), trace };
@@ -214,9 +216,9 @@ fn named_command(arguments: &[OsString]) -> Option<String> {
 }
 
 /// Help and version go to standard output and are no error; anything else is bad usage, told on one line.
-fn refuse(error: &clap::Error, command: Option<&str>, json: bool) -> ExitCode {
+fn refuse(error: &clap::Error, command: Option<&str>, json: bool, columns: usize) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return match out::print(error.render().to_string().as_bytes()) {
+        return match out::print(help::fit(&error.render().to_string(), columns).as_bytes()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => error.end(None, json),
         };
@@ -224,7 +226,7 @@ fn refuse(error: &clap::Error, command: Option<&str>, json: bool) -> ExitCode {
     CliError::usage(reason(error)).end(command, json)
 }
 
-/// The reason without clap's usage lines and tips.
+/// The reason without clap's usage lines and tips, and what may have been meant.
 fn reason(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return "no command is given (try --help)".into();
@@ -233,7 +235,31 @@ fn reason(error: &clap::Error) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     let end = ["\n\nUsage:", "\n\nFor more information", "\n\n  tip:", "\n\ntip:"];
     let end = end.iter().filter_map(|mark| text.find(mark)).min().unwrap_or(text.len());
-    format!("{} (try --help)", text::one_line(&text[..end]))
+    let reason = text::one_line(&text[..end]);
+    match meant(error) {
+        Some(meant) => format!("{reason} (did you mean {meant}?)"),
+        None => format!("{reason} (try --help)"),
+    }
+}
+
+/// The word that resembles one that is not known: a command, an option, a value.
+fn meant(error: &clap::Error) -> Option<String> {
+    let kinds = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
+    let suggested = kinds.into_iter().find_map(|kind| match error.get(kind)? {
+        ContextValue::String(word) => Some(word.clone()),
+        // The best one is the last.
+        ContextValue::Strings(words) => words.last().cloned(),
+        _ => None,
+    });
+    // Behind `help` nothing is suggested.
+    suggested.or_else(|| match error.get(ContextKind::InvalidSubcommand)? {
+        ContextValue::String(word) => {
+            let command = cli::<Cli>();
+            let names = command.get_subcommands().map(clap::Command::get_name);
+            closest(word, names).map(str::to_owned)
+        }
+        _ => None,
+    })
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
+use uext4::device::{closest_scheme, describe};
 use uext4_transfer::{Cause, Subject};
 
 /// The end of a command that was not done.
@@ -25,7 +26,7 @@ pub enum CliError {
 /// What failed, where.
 #[derive(Debug)]
 pub struct Failure {
-    /// The argument or file that it is about.
+    /// The argument or file that it is about. Empty: the message says it.
     pub path: OsString,
     /// The reason, one sentence.
     pub message: String,
@@ -62,7 +63,7 @@ impl CliError {
         let shown = path.to_string_lossy();
         let told = named.filter(|named| shown.contains(named.trim_end_matches(": ")));
         let message = told.and_then(|named| message.strip_prefix(&named)).unwrap_or(&message).to_owned();
-        let meant = if opened && error.errno() == libc::ENOENT { slash_forgotten(path) } else { None };
+        let meant = if opened && error.errno() == libc::ENOENT { meant(path) } else { None };
         let message = match meant {
             Some(meant) => format!("{message} (did you mean {}?)", text::visible(&meant)),
             None => message,
@@ -82,7 +83,7 @@ impl CliError {
             return CliError::ClosedPipe;
         }
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        CliError::failed(path, format!("{action}: {error}"), errno)
+        CliError::failed(path, format!("{action}: {}", describe(error)), errno)
     }
 
     /// A failure with its own words.
@@ -94,6 +95,11 @@ impl CliError {
             block: None,
             inode: None,
         }))
+    }
+
+    /// A failure whose words name all that it is about.
+    pub fn said(message: impl Into<String>, errno: i32) -> Self {
+        CliError::failed(OsStr::new(""), message, errno)
     }
 
     /// The same, about one attribute of it.
@@ -122,7 +128,7 @@ impl CliError {
         self
     }
 
-    /// Something this version cannot do yet.
+    /// Something that is not supported.
     pub fn unsupported(path: &OsStr, message: impl Into<String>) -> Self {
         CliError::failed(path, message, libc::EOPNOTSUPP)
     }
@@ -156,6 +162,7 @@ impl CliError {
     pub fn line(&self) -> String {
         match self {
             CliError::Usage(message) => text::one_line(message),
+            CliError::Failed(failure) if failure.path.is_empty() => text::one_line(&failure.message),
             CliError::Failed(failure) => {
                 format!("{}: {}", text::visible(failure.path.as_bytes()), text::one_line(&failure.message))
             }
@@ -177,6 +184,7 @@ impl CliError {
         text::json_line(&match self {
             CliError::Failed(failure) => {
                 let (path, path_b64) = text::utf8_or_base64(failure.path.as_bytes());
+                let path = path.filter(|path| !path.is_empty());
                 let &Failure { errno, block, inode, .. } = &**failure;
                 JsonError { error: &failure.message, errno, path, path_b64, block, inode }
             }
@@ -272,6 +280,20 @@ pub fn told(error: uext4_transfer::Error, source: impl Fn(&[u8]) -> OsString) ->
         Some(name) => told.about_attribute(&name),
         None => told,
     }
+}
+
+/// What may have been meant by an argument whose device is not there.
+fn meant(argument: &OsStr) -> Option<Vec<u8>> {
+    slash_forgotten(argument).or_else(|| scheme_misspelt(argument))
+}
+
+/// `dax:/disk.img` for `dxa:/disk.img`, if there is no file `dxa`.
+pub fn scheme_misspelt(argument: &OsStr) -> Option<Vec<u8>> {
+    let (name, rest) =
+        argument.as_bytes().split_at(argument.as_bytes().iter().position(|&byte| byte == b':')?);
+    let name = std::str::from_utf8(name).ok().filter(|name| !Path::new(name).exists())?;
+    let meant = closest_scheme(name).filter(|known| *known != name)?;
+    Some([meant.as_bytes(), rest].concat())
 }
 
 /// `disk.img:/bash` for `disk.img:bash`, if there is a `disk.img`.

@@ -23,6 +23,7 @@ mod examples;
 mod explain;
 mod fallocate;
 mod find;
+mod help;
 mod info;
 mod io;
 mod ls;

@@ -1,7 +1,7 @@
 //! The command language: words, flags, numbers.
 
 use uext4::Fallocate;
-use uext4::device::parse_scaled;
+use uext4::device::{closest, parse_scaled};
 
 /// Help of the whole language, also for `--help` and the manual page.
 pub const LANGUAGE: &str = "\
@@ -34,6 +34,24 @@ multiples of the device's logical block is direct; any other goes through a boun
 with `io -d`. With -V one call moves N vectors of BS bytes, in one device request where the device takes
 vectors; if they are no such multiples, a call of as many bytes through a bounce buffer. With --json each
 command that prints says one object on a line; the bytes of pread -v are in base64.";
+
+/// Names of commands, without the short ones.
+const NAMES: [&str; 14] = [
+    "pread",
+    "pwrite",
+    "fsync",
+    "fdatasync",
+    "fiemap",
+    "stat",
+    "quit",
+    "help",
+    "falloc",
+    "fpunch",
+    "fzero",
+    "fcollapse",
+    "finsert",
+    "truncate",
+];
 
 /// Bytes of `b` suffixes and of a call without `-b`.
 const BLOCK: u64 = 4096;
@@ -157,7 +175,13 @@ pub fn parse(line: &str) -> Result<Option<Command>, String> {
         "fcollapse" => fallocate("fcollapse", &rest, Fallocate::Collapse, None),
         "finsert" => fallocate("finsert", &rest, Fallocate::Insert, None),
         "truncate" | "t" => truncate(&rest),
-        _ => Err(format!("command `{}` not found (try `help`)", crate::text::visible(name.as_bytes()))),
+        _ => {
+            let hint = match closest(name, NAMES) {
+                Some(known) => format!("did you mean {known}?"),
+                None => "try `help`".into(),
+            };
+            Err(format!("command `{}` not found ({hint})", crate::text::visible(name.as_bytes())))
+        }
     };
     command.map(Some)
 }
