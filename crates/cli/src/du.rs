@@ -10,14 +10,14 @@ use clap::{ArgAction, Args, ValueHint};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
 use uext4::{FileKind, Ino, Metadata, Switches, Visit, WalkEntry, WalkOptions};
 
 /// `uext4 du`.
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub struct DuArgs {
-    /// Whose space; the root directory's without a path. Files with several names count once in all of them.
+    /// Whose space; the root directory's without a path. Every name is printed behind its argument. Files with
+    /// several names count once in all of them.
     #[arg(value_name = "DEVICE[:/path]", required = true, value_hint = ValueHint::FilePath)]
     pub operands: Vec<OsString>,
     /// Files too, not only directories.
@@ -163,10 +163,9 @@ impl Adder<'_> {
     }
 
     fn print(&mut self, relative: &[u8], bytes: u64) -> Result<(), CliError> {
-        let path = self.operand.inside(relative);
-        let count = self.args.operands.len();
         if self.json {
-            let argument = JsonBytes::argument(&self.operand.argument, count);
+            let argument = JsonBytes::argument(&self.operand.argument, self.args.operands.len());
+            let path = self.operand.inside(relative);
             let path = JsonBytes("path", Some(&path));
             return self.list.element(&mut self.out, &JsonSum { argument, path, bytes });
         }
@@ -175,12 +174,7 @@ impl Adder<'_> {
         } else {
             write!(self.out, "{}\t", if self.args.bytes { bytes } else { bytes.div_ceil(1024) })?;
         }
-        // Several arguments may be of several volumes.
-        if count == 1 {
-            self.out.name(&path)?
-        } else {
-            self.out.name(self.operand.below(relative).as_bytes())?
-        }
+        self.operand.print_below(&mut self.out, relative)?;
         self.out.bytes(b"\n")
     }
 

@@ -7,12 +7,14 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// Of each command, in the order of its help.
-const EXAMPLES: [Example; 41] = [
+const EXAMPLES: [Example; 43] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "of the second partition of a disk"),
     ("ls -lh disk.img:/etc", "with sizes for people"),
     ("ls disk.img:/ /dev/nvme0n1p3:/home", "of two volumes, each below a heading"),
+    ("ls -ltr disk.img:/var/log", "the latest change last"),
     ("stat disk.img:/etc/fstab disk.img:/etc/hosts", "the attributes of two files"),
+    ("stat -c '%s %y %n' disk.img:/etc/fstab", "size, time and name on a line"),
     ("find disk.img:/ --name '*.gz' --size +100k", "large archives"),
     ("find disk.img:/home --type d --empty", "empty directories"),
     ("du -h -d 1 disk.img:/", "space of the top directories"),

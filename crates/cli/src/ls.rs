@@ -1,4 +1,4 @@
-//! `uext4 ls`.
+//! `uext4 ls`, with the flags and the order of ls(1) in the C locale.
 
 use crate::args::{CommonArgs, Globals};
 use crate::cat::Volumes;
@@ -8,6 +8,7 @@ use crate::out::{Elements, Out};
 use crate::text::{self, JsonBytes, JsonTime};
 use clap::{Args, ValueHint};
 use serde::Serialize;
+use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +19,8 @@ use uext4_ondisk::Ino;
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub struct LsArgs {
-    /// The directories (or files); the root directory without a path. Of several, each directory has a heading.
+    /// The directories (or files); the root directory without a path. Files come first; of several, each directory has
+    /// a heading.
     #[arg(value_name = "DEVICE[:/path]", required = true, value_hint = ValueHint::FilePath)]
     pub operands: Vec<OsString>,
     /// Mode, links, owner, size and time of change too.
@@ -30,6 +32,24 @@ pub struct LsArgs {
     /// Names that begin with a dot too.
     #[arg(short)]
     pub all: bool,
+    /// Directories themselves, not what is in them. No link is followed.
+    #[arg(short)]
+    pub directory: bool,
+    /// Inode numbers too.
+    #[arg(short)]
+    pub inode: bool,
+    /// One name on a line. That is always so.
+    #[arg(short = '1')]
+    pub one: bool,
+    /// The latest change first. Of -t and -S the last one counts.
+    #[arg(short, overrides_with = "size")]
+    pub time: bool,
+    /// The largest file first.
+    #[arg(short = 'S', overrides_with = "time")]
+    pub size: bool,
+    /// The other way round.
+    #[arg(short)]
+    pub reverse: bool,
     /// Directories inside too. In JSON each entry then has the path of its directory in `dir`.
     #[arg(short = 'R')]
     pub recursive: bool,
@@ -43,6 +63,10 @@ pub struct LsArgs {
 
 /// One line of a listing.
 struct Row {
+    /// The argument that it is, or is below: its number.
+    operand: usize,
+    /// Whether it is the argument itself: its name is as it was typed.
+    top: bool,
     name: Vec<u8>,
     ino: Ino,
     kind: Option<FileKind>,
@@ -60,6 +84,11 @@ impl Row {
 
     fn metadata(&self) -> Option<&Metadata> {
         self.metadata.as_ref().and_then(|metadata| metadata.as_ref().ok())
+    }
+
+    /// Its path below the argument, in the directory `dir` there.
+    fn below(&self, dir: &[u8]) -> Vec<u8> {
+        if self.top { Vec::new() } else { join(dir.to_vec(), &self.name) }
     }
 }
 
@@ -82,25 +111,27 @@ struct JsonRow<'a> {
     mtime_ns: Option<i128>,
 }
 
-/// What went wrong on the way: the listing goes on, the command fails at the end.
+/// What went wrong on the way, below one argument: the listing goes on, the command fails at the end.
 #[derive(Default)]
 struct Trouble {
     count: u64,
-    first: Option<(String, uext4::Error)>,
+    first: Option<(Vec<u8>, uext4::Error)>,
 }
 
 impl Trouble {
-    fn note(&mut self, what: &[u8], error: &uext4::Error) {
+    /// Of what lies at `relative` below the argument.
+    fn note(&mut self, relative: Vec<u8>, error: &uext4::Error) {
         self.count += 1;
-        self.first.get_or_insert_with(|| (text::visible(what), error.clone()));
+        self.first.get_or_insert_with(|| (relative, error.clone()));
     }
 
     fn result(self, operand: &Operand) -> Result<(), CliError> {
-        let Some((what, error)) = self.first else { return Ok(()) };
-        let more = if self.count > 1 { format!(" (and {} more)", self.count - 1) } else { String::new() };
-        let mut failure = CliError::at(&operand.argument, error);
-        if let CliError::Failed(failure) = &mut failure {
-            failure.message = format!("{what}: {}{more}", failure.message);
+        let Some((relative, error)) = self.first else { return Ok(()) };
+        let mut failure = CliError::at(&operand.below(&relative), error);
+        if let CliError::Failed(failure) = &mut failure
+            && self.count > 1
+        {
+            failure.message = format!("{} (and {} more)", failure.message, self.count - 1);
         }
         Err(failure)
     }
@@ -116,27 +147,34 @@ impl Paths {
         self.0.len() - 1
     }
 
-    /// The path of number `at`: 0 is where the listing began.
+    /// The path of number `at` below where the listing began, which has number 0.
     fn path(&self, mut at: usize) -> Vec<u8> {
         let mut names = Vec::new();
         while at != 0 {
             names.push(&self.0[at].1);
             at = self.0[at].0;
         }
-        names.into_iter().rev().fold(self.0[0].1.clone(), |path, name| join(path, name))
+        names.into_iter().rev().fold(Vec::new(), |path, name| join(path, name))
     }
+}
+
+/// An argument that is there.
+struct Place {
+    volume: Volume,
+    /// What went wrong below it.
+    trouble: Trouble,
 }
 
 struct Listing<'a> {
     args: &'a LsArgs,
     json: bool,
-    operand: &'a Operand,
-    volume: Volume,
-    out: &'a mut Out,
-    list: &'a mut Elements,
+    operands: &'a [Operand],
+    /// Of each argument, `None` of one that is not there.
+    places: Vec<Option<Place>>,
+    out: Out,
+    list: Elements,
     /// Whether something stands above, in text.
     printed: bool,
-    trouble: Trouble,
 }
 
 /// Runs it.
@@ -144,71 +182,87 @@ pub fn run(args: &LsArgs, globals: &Globals) -> Result<(), CliError> {
     let operands = Operand::all(&args.operands)?;
     let how = How::reading(globals, args.common.force, Switches::ON);
     let (mut volumes, mut troubles) = (Volumes::default(), globals.troubles());
-    let (mut out, mut list) = (Out::new(), Elements::new(globals.json));
-    let mut printed = false;
-    for operand in &operands {
-        let listed = volumes.get(operand, &how).and_then(|volume| {
-            let mut listing = Listing {
-                args,
-                json: globals.json,
-                operand,
-                volume,
-                out: &mut out,
-                list: &mut list,
-                printed,
-                trouble: Trouble::default(),
-            };
-            let listed = listing.all();
-            printed = listing.printed;
-            listed.map(|()| listing.trouble)
-        });
-        let Some(trouble) = troubles.one_of(operands.len(), listed)? else { continue };
-        if let Err(error) = trouble.result(operand) {
+    let mut listing = Listing {
+        args,
+        json: globals.json,
+        operands: &operands,
+        places: Vec::new(),
+        out: Out::new(),
+        list: Elements::new(globals.json),
+        printed: false,
+    };
+    let (mut files, mut directories) = (Vec::new(), Vec::new());
+    for (number, operand) in operands.iter().enumerate() {
+        let found = volumes.get(operand, &how).and_then(|volume| look(args, number, operand, volume));
+        let found = troubles.one_of(operands.len(), found)?;
+        listing.places.push(found.map(|(volume, row)| {
+            let inside = !args.directory && row.kind() == Some(FileKind::Directory);
+            if inside {
+                directories.push(row)
+            } else {
+                files.push(row)
+            }
+            Place { volume, trouble: Trouble::default() }
+        }));
+    }
+    listing.sort(&mut files);
+    listing.sort(&mut directories);
+    listing.printed = !files.is_empty();
+    // As in ls(1), of all arguments.
+    let inodes = inode_width(files.iter().chain(&directories));
+    listing.print(b"", &files, inodes)?;
+    for row in directories {
+        let listed = listing.tree(row.operand, row.ino);
+        troubles.one_of(operands.len(), listed)?;
+    }
+    for (place, operand) in listing.places.into_iter().zip(&operands) {
+        if let Some(Err(error)) = place.map(|place| place.trouble.result(operand)) {
             troubles.tell(&error);
         }
     }
-    list.end(&mut out)?;
-    out.finish()?;
+    listing.list.end(&mut listing.out)?;
+    listing.out.finish()?;
     troubles.finish()
 }
 
-impl Listing<'_> {
-    /// What the operand names, and what is in it.
-    fn all(&mut self) -> Result<(), CliError> {
-        // As ls(1): a link to a directory is followed unless its own attributes are asked for.
-        let follow = !self.args.long;
-        let operand = self.operand;
-        let ino = self.volume.resolve(operand.inner(), follow).map_err(|error| operand.error(error))?;
-        let top = self.volume.metadata_of(ino).map_err(|error| operand.error(error))?;
-        if top.kind == FileKind::Directory {
-            return self.tree(ino);
+/// What an argument names.
+fn look(args: &LsArgs, number: usize, operand: &Operand, volume: Volume) -> Result<(Volume, Row), CliError> {
+    // As ls(1): a link is followed unless its own attributes are asked for, to a directory only.
+    let own = volume.resolve(operand.inner(), false).map_err(|error| operand.error(error))?;
+    let mut top = volume.metadata_of(own).map_err(|error| operand.error(error))?;
+    if top.kind == FileKind::Symlink && !args.long && !args.directory {
+        // A link that leads nowhere is listed as itself.
+        let behind = volume.resolve(operand.inner(), true).and_then(|ino| volume.metadata_of(ino));
+        match behind {
+            Ok(behind) if behind.kind == FileKind::Directory => top = behind,
+            _ => {}
         }
-        self.printed = true;
-        let several = self.args.operands.len() > 1 && !self.json;
-        let name = if several { operand.argument.as_bytes() } else { &operand.path };
-        let row = Row { name: name.to_vec(), ino, kind: Some(top.kind), metadata: Some(Ok(top)) };
-        self.print(b"", &mut [row])
     }
+    let name = operand.argument.as_bytes().to_vec();
+    let (ino, kind) = (top.ino, Some(top.kind));
+    Ok((volume, Row { operand: number, top: true, name, ino, kind, metadata: Some(Ok(top)) }))
+}
 
+impl Listing<'_> {
     /// A directory and, if asked, everything below it.
-    fn tree(&mut self, top: Ino) -> Result<(), CliError> {
-        let mut paths = Paths(vec![(0, self.operand.path.clone())]);
+    fn tree(&mut self, operand: usize, top: Ino) -> Result<(), CliError> {
+        let mut paths = Paths(vec![(0, Vec::new())]);
         let mut waiting = vec![(0, top)];
         // No directory has two names: one met twice is a cycle in a damaged volume.
         let mut seen = HashSet::from([top]);
         let mut first = true;
         while let Some((number, ino)) = waiting.pop() {
             let path = paths.path(number);
-            let mut rows = match self.rows(ino) {
+            let rows = match self.rows(operand, ino) {
                 Ok(rows) => rows,
-                Err(error) if first => return Err(self.operand.error(error)),
+                Err(error) if first => return Err(self.operands[operand].error(error)),
                 Err(error) => {
-                    self.trouble.note(&path, &error);
+                    self.note(operand, path, &error);
                     continue;
                 }
             };
-            if (self.args.recursive || self.args.operands.len() > 1) && !self.json {
-                self.heading(&path)?;
+            if (self.args.recursive || self.operands.len() > 1) && !self.json {
+                self.heading(&self.operands[operand], &path)?;
             }
             if self.args.long && !self.json {
                 let sectors: u64 =
@@ -219,7 +273,7 @@ impl Listing<'_> {
                 };
                 writeln!(self.out, "total {total}")?;
             }
-            self.print(&path, &mut rows)?;
+            self.print(&path, &rows, inode_width(&rows))?;
             first = false;
             if !self.args.recursive {
                 break;
@@ -233,73 +287,103 @@ impl Listing<'_> {
                         ino: row.ino,
                         what: "the directory has more than one name".into(),
                     };
-                    self.trouble.note(&join(path.clone(), &row.name), &error);
+                    self.note(operand, join(path.clone(), &row.name), &error);
                 }
             }
         }
         Ok(())
     }
 
-    /// Of one argument the path inside its volume, of several with the device.
-    fn heading(&mut self, path: &[u8]) -> Result<(), CliError> {
+    fn note(&mut self, operand: usize, relative: Vec<u8>, error: &uext4::Error) {
+        if let Some(place) = &mut self.places[operand] {
+            place.trouble.note(relative, error);
+        }
+    }
+
+    /// The directory's name, as an argument.
+    fn heading(&mut self, operand: &Operand, relative: &[u8]) -> Result<(), CliError> {
         if self.printed {
             self.out.bytes(b"\n")?;
         }
         self.printed = true;
-        if self.args.operands.len() > 1 {
-            self.out.name(self.operand.device())?;
-            self.out.bytes(b":")?;
-        }
-        self.out.name(path)?;
+        operand.print_below(&mut self.out, relative)?;
         self.out.bytes(b":\n")
     }
 
-    /// The entries of a directory sorted by name. Inodes are read in their order on disk.
-    fn rows(&mut self, directory: Ino) -> Result<Vec<Row>, uext4::Error> {
+    /// The entries of a directory in the order asked for. Inodes are read in their order on disk.
+    fn rows(&self, operand: usize, directory: Ino) -> Result<Vec<Row>, uext4::Error> {
+        let Some(Place { volume, .. }) = &self.places[operand] else { return Ok(Vec::new()) };
         let mut rows = Vec::new();
-        for entry in self.volume.read_dir_of(directory)? {
+        for entry in volume.read_dir_of(directory)? {
             let entry = entry?;
             if self.args.all || !entry.name.starts_with(b".") {
-                rows.push(Row { name: entry.name, ino: entry.ino, kind: entry.kind, metadata: None });
+                let (name, ino, kind) = (entry.name, entry.ino, entry.kind);
+                rows.push(Row { operand, top: false, name, ino, kind, metadata: None });
             }
         }
         rows.sort_by_key(|row| row.ino);
+        let attributes = self.args.long || self.args.time || self.args.size || self.json;
         for row in &mut rows {
             // Without the filetype feature the entry does not know, and -R must.
-            if self.args.long || self.json || row.kind.is_none() {
-                row.metadata = Some(self.volume.metadata_of(row.ino));
+            if attributes || row.kind.is_none() {
+                row.metadata = Some(volume.metadata_of(row.ino));
             }
         }
-        rows.sort_by(|a, b| a.name.cmp(&b.name));
+        self.sort(&mut rows);
         Ok(rows)
     }
 
-    fn print(&mut self, dir: &[u8], rows: &mut [Row]) -> Result<(), CliError> {
-        for row in &*rows {
+    /// The order asked for, and of what is equal that of the names; -r turns round both, as ls(1) does.
+    fn sort(&self, rows: &mut [Row]) {
+        let time = |row: &Row| row.metadata().map(|metadata| metadata.modified.nanoseconds_since_epoch());
+        let size = |row: &Row| row.metadata().map(|metadata| metadata.size);
+        rows.sort_by(|a, b| {
+            let first = match self.args {
+                LsArgs { time: true, .. } => time(b).cmp(&time(a)),
+                LsArgs { size: true, .. } => size(b).cmp(&size(a)),
+                _ => Ordering::Equal,
+            };
+            let order = first.then_with(|| a.name.cmp(&b.name));
+            if self.args.reverse { order.reverse() } else { order }
+        });
+    }
+
+    /// Rows of one directory, or arguments; inode numbers take `inodes` columns.
+    fn print(&mut self, dir: &[u8], rows: &[Row], inodes: usize) -> Result<(), CliError> {
+        for row in rows {
             if let Some(Err(error)) = &row.metadata {
-                self.trouble.note(&join(dir.to_vec(), &row.name), error);
+                self.note(row.operand, row.below(dir), error);
             }
         }
         if self.json {
-            self.print_json(dir, rows)
-        } else if self.args.long {
-            self.print_long(dir, rows)
-        } else {
-            for row in &*rows {
-                self.out.name(&row.name)?;
-                self.out.bytes(b"\n")?;
-            }
-            Ok(())
+            return self.print_json(dir, rows);
         }
+        if self.args.long {
+            return self.print_long(dir, rows, inodes);
+        }
+        for row in rows {
+            self.inode(row, inodes)?;
+            self.out.name(&row.name)?;
+            self.out.bytes(b"\n")?;
+        }
+        Ok(())
+    }
+
+    /// The number of its inode, if that is asked for.
+    fn inode(&mut self, row: &Row, width: usize) -> Result<(), CliError> {
+        if self.args.inode { write!(self.out, "{:>width$} ", row.ino.get()) } else { Ok(()) }
     }
 
     fn print_json(&mut self, dir: &[u8], rows: &[Row]) -> Result<(), CliError> {
         for row in rows {
             let metadata = row.metadata();
+            let operand = &self.operands[row.operand];
+            let name = if row.top { &operand.path } else { &row.name };
+            let dir = (self.args.recursive && !row.top).then(|| operand.inside(dir));
             let element = JsonRow {
-                argument: JsonBytes::argument(&self.operand.argument, self.args.operands.len()),
-                dir: JsonBytes("dir", self.args.recursive.then_some(dir)),
-                name: JsonBytes("name", Some(&row.name)),
+                argument: JsonBytes::argument(&operand.argument, self.operands.len()),
+                dir: JsonBytes("dir", dir.as_deref()),
+                name: JsonBytes("name", Some(name)),
                 ino: row.ino.get(),
                 r#type: row.kind().map(text::kind),
                 mode: metadata.map(|metadata| metadata.mode),
@@ -309,12 +393,12 @@ impl Listing<'_> {
                 mtime: metadata.map(|metadata| metadata.modified.into()),
                 mtime_ns: metadata.map(|metadata| metadata.modified.nanoseconds_since_epoch()),
             };
-            self.list.element(self.out, &element)?;
+            self.list.element(&mut self.out, &element)?;
         }
         Ok(())
     }
 
-    fn print_long(&mut self, dir: &[u8], rows: &[Row]) -> Result<(), CliError> {
+    fn print_long(&mut self, dir: &[u8], rows: &[Row], inodes: usize) -> Result<(), CliError> {
         let cells: Vec<[String; 4]> = rows.iter().map(|row| cells(row, self.args.human_readable)).collect();
         let mut widths = [0; 4];
         for row in &cells {
@@ -331,6 +415,7 @@ impl Listing<'_> {
                 None => ("??????????".into(), format!("{:>20}", "?")),
             };
             let [a, b, c, d] = cell;
+            self.inode(row, inodes)?;
             write!(self.out, "{mode} {a:>links$} {b:>uid$} {c:>gid$} {d:>size$} {time} ")?;
             self.out.name(&row.name)?;
             if row.kind() == Some(FileKind::Symlink) {
@@ -342,19 +427,25 @@ impl Listing<'_> {
     }
 
     fn link_target(&mut self, dir: &[u8], row: &Row) -> Result<(), CliError> {
-        match self.volume.read_link_of(row.ino) {
+        let Some(Place { volume, .. }) = &self.places[row.operand] else { return Ok(()) };
+        match volume.read_link_of(row.ino) {
             Ok(target) => {
                 self.out.bytes(b" -> ")?;
                 self.out.name(&target)
             }
             Err(error) => {
                 if row.metadata().is_some() {
-                    self.trouble.note(&join(dir.to_vec(), &row.name), &error);
+                    self.note(row.operand, row.below(dir), &error);
                 }
                 self.out.bytes(b" -> ?")
             }
         }
     }
+}
+
+/// Columns of the longest inode number.
+fn inode_width<'r>(rows: impl IntoIterator<Item = &'r Row>) -> usize {
+    rows.into_iter().map(|row| row.ino.get()).max().unwrap_or(0).to_string().len()
 }
 
 /// Links, owner, group and size (device nodes: major, minor).

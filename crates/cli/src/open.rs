@@ -2,6 +2,7 @@
 
 use crate::args::Globals;
 use crate::error::{self, CliError};
+use crate::out::Out;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -18,6 +19,8 @@ pub struct Operand {
     pub spec: DeviceSpec,
     /// The path inside the volume, bytes with the leading `/`.
     pub path: Vec<u8>,
+    /// The argument as a prefix of names: with `:/` behind it if no path was typed.
+    named: Vec<u8>,
 }
 
 impl Operand {
@@ -30,7 +33,12 @@ impl Operand {
                 crate::text::visible(argument.as_bytes())
             )));
         };
-        Ok(Operand { argument: argument.to_owned(), spec: target.spec, path })
+        Ok(Operand {
+            argument: argument.to_owned(),
+            spec: target.spec,
+            path,
+            named: argument.as_bytes().to_vec(),
+        })
     }
 
     /// Arguments that need no path inside: see [`Operand::parse_or_root`].
@@ -41,20 +49,17 @@ impl Operand {
     /// An argument without a path means the root directory.
     pub fn parse_or_root(argument: &OsStr) -> Result<Self, CliError> {
         let target = target(argument)?;
-        let path = target.path.unwrap_or_else(|| b"/".to_vec());
-        Ok(Operand { argument: argument.to_owned(), spec: target.spec, path })
+        let mut named = argument.as_bytes().to_vec();
+        let path = target.path.unwrap_or_else(|| {
+            named.extend_from_slice(b":/");
+            b"/".to_vec()
+        });
+        Ok(Operand { argument: argument.to_owned(), spec: target.spec, path, named })
     }
 
     /// The inner path for the library.
     pub fn inner(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.path))
-    }
-
-    /// The argument without the path inside the volume.
-    pub fn device(&self) -> &[u8] {
-        let argument = self.argument.as_bytes();
-        let path = argument.strip_suffix(&self.path[..]);
-        path.and_then(|device| device.strip_suffix(b":")).unwrap_or(argument)
     }
 
     /// The path of something below, as it stands in the volume.
@@ -68,16 +73,28 @@ impl Operand {
         path
     }
 
-    /// The name of something below, as an argument would say it, for messages.
+    /// The name of something below, which can be given back as an argument: the argument, and what lies behind it.
     pub fn below(&self, relative: &[u8]) -> OsString {
-        let device = self.argument.as_bytes().strip_suffix(&self.path[..]);
-        let mut name = device.map_or_else(
-            // No path was typed: the root directory was meant.
-            || [self.argument.as_bytes(), b":"].concat(),
-            <[u8]>::to_vec,
-        );
-        name.extend_from_slice(&self.inside(relative));
-        OsString::from_vec(name)
+        OsString::from_vec([&self.named, self.separator(relative), relative].concat())
+    }
+
+    /// Prints that name.
+    pub fn print_below(&self, out: &mut Out, relative: &[u8]) -> Result<(), CliError> {
+        out.name(&self.named)?;
+        out.name(self.separator(relative))?;
+        out.name(relative)
+    }
+
+    /// The same, as bytes for a program.
+    pub fn print_below_raw(&self, out: &mut Out, relative: &[u8]) -> Result<(), CliError> {
+        out.bytes(&self.named)?;
+        out.bytes(self.separator(relative))?;
+        out.bytes(relative)
+    }
+
+    /// What stands between the argument and something below.
+    fn separator(&self, relative: &[u8]) -> &'static [u8] {
+        if relative.is_empty() || self.named.ends_with(b"/") { b"" } else { b"/" }
     }
 
     /// An answer of the library about this operand.
@@ -119,10 +136,15 @@ pub fn device(argument: &OsStr) -> Result<DeviceSpec, CliError> {
     let target = target(argument)?;
     match target.path {
         None => Ok(target.spec),
-        Some(_) => Err(CliError::usage(format!(
-            "`{}`: a device is meant here, without `:/path`",
-            crate::text::visible(argument.as_bytes())
-        ))),
+        Some(_) => {
+            let hint = error::scheme_misspelt(argument).map_or_else(String::new, |meant| {
+                format!(" (did you mean {}?)", crate::text::visible(&meant))
+            });
+            Err(CliError::usage(format!(
+                "`{}`: a device is meant here, without `:/path`{hint}",
+                crate::text::visible(argument.as_bytes())
+            )))
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! `uext4 stat`.
 
+mod format;
+
 use crate::args::{CommonArgs, Globals};
 use crate::cat::Volumes;
 use crate::error::CliError;
@@ -7,6 +9,7 @@ use crate::open::{How, Operand};
 use crate::out::{Elements, Out};
 use crate::text::{self, JsonBytes, JsonTime};
 use clap::{Args, ValueHint};
+use format::Format;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -22,6 +25,10 @@ pub struct StatArgs {
     /// Follow a symbolic link instead of showing the link itself.
     #[arg(short = 'L', long = "dereference")]
     pub follow: bool,
+    /// Print this of each file, and a line end. As for stat(1): %a %A %b %B %f %F %g %h %i %n %N %o %s %t %T %u %w %W
+    /// %x %X %y %Y %z %Z %%, with a width and flags (%-10n, %#a, %.9Y).
+    #[arg(short = 'c', long, value_name = "FORMAT", conflicts_with = "json")]
+    pub format: Option<Format>,
     /// How to open, and in which form.
     #[command(flatten)]
     pub common: CommonArgs,
@@ -71,14 +78,14 @@ pub fn run(args: &StatArgs, globals: &Globals) -> Result<(), CliError> {
     for operand in &operands {
         let found = find(operand, args.follow, &mut volumes, &how);
         let Some((metadata, target)) = troubles.one_of(operands.len(), found)? else { continue };
-        if globals.json {
+        if let Some(format) = &args.format {
+            format.print(&mut out, operand.argument.as_bytes(), &metadata, target.as_deref())?;
+        } else if globals.json {
             let argument = JsonBytes::argument(&operand.argument, operands.len());
             let stat = JsonStat::new(&metadata, target.as_deref());
             list.element(&mut out, &JsonNamed { argument, stat })?;
         } else {
-            // Of one argument the path inside its volume, of several with the device.
-            let name = if operands.len() > 1 { operand.argument.as_bytes() } else { &operand.path };
-            print_text(&mut out, name, &metadata, target.as_deref())?;
+            print_text(&mut out, operand.argument.as_bytes(), &metadata, target.as_deref())?;
         }
     }
     list.end(&mut out)?;

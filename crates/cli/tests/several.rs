@@ -35,14 +35,14 @@ fn ls_of_several_has_headings() {
     let shown = inner.to_str().unwrap();
     let file = hello.to_str().unwrap();
     assert_eq!(text(words(&["ls"], &[&hello, &inner])), format!("{file}\n\n{shown}:\ndeep\n"));
-    assert_eq!(text(words(&["ls"], &[&hello])), "/hello\n");
+    assert_eq!(text(words(&["ls"], &[&hello])), format!("{file}\n"));
     let twice = text(words(&["ls"], &[&inner, &inner]));
     assert_eq!(twice, format!("{shown}:\ndeep\n\n{shown}:\ndeep\n"));
     let (listed, said) = partly(words(&["ls"], &[&none, &inner, &hello]));
-    assert_eq!(listed, format!("{shown}:\ndeep\n{file}\n"));
+    assert_eq!(listed, format!("{file}\n\n{shown}:\ndeep\n"), "files come first");
     assert!(said.lines().count() == 1 && said.contains("/none: no such file or directory"), "{said}");
     let list = json(words(&["ls", "--json"], &[&inner, &hello]));
-    assert_eq!(arguments(&list), [shown, hello.to_str().unwrap()]);
+    assert_eq!(arguments(&list), [hello.to_str().unwrap(), shown]);
     let one = json(words(&["ls", "--json"], &[&inner]));
     assert_eq!(one[0].get("argument"), None);
     assert_eq!(
@@ -77,9 +77,8 @@ fn stat_df_du_and_find_of_several() {
     assert_eq!((&stat[0]["type"], &stat[1]["stx_ino"]), (&Value::from("directory"), &Value::from(2)));
     let (listed, said) = partly(words(&["stat"], &[&none, &a]));
     assert!(said.contains("/none: no such file"), "{said}");
-    // Two volumes may have files of the same name.
-    assert!(listed.starts_with(&format!("  File: {}\n", a.to_str().unwrap())), "{listed}");
-    assert!(text(words(&["stat"], &[&a])).starts_with("  File: /a\n"));
+    let named = format!("  File: {}\n", a.to_str().unwrap());
+    assert!(listed.starts_with(&named) && text(words(&["stat"], &[&a])).starts_with(&named), "{listed}");
 
     let table = text(words(&["df"], &[device, other]));
     let names: Vec<&str> = table.lines().map(|line| line.split_whitespace().next().unwrap()).collect();
@@ -103,7 +102,7 @@ fn stat_df_du_and_find_of_several() {
     let found = text(words(&["find", "--type", "f"], &[&a, &b]));
     let expected = format!("{}/one\n{}/two\n", a.to_str().unwrap(), b.to_str().unwrap());
     assert_eq!(found, expected);
-    assert_eq!(text(words(&["find", "--type", "f"], &[&b])), "/b/two\n");
+    assert_eq!(text(words(&["find", "--type", "f"], &[&b])), format!("{}/two\n", b.to_str().unwrap()));
     let (lines, said) = partly(words(&["find", "--type", "f"], &[&none, &a]));
     assert!(lines.ends_with("/a/one\n") && said.contains("/none"), "{lines}{said}");
     let list = json(words(&["find", "--json"], &[&a, other]));
@@ -139,7 +138,7 @@ fn help_is_asked_for_in_every_way() {
     assert!(bad(2, ["help", "frobnicate"]).contains("frobnicate"));
     let table = text(words(&["df", "-h"], &[device]));
     assert!(table.contains(" Size ") && table.contains("M "), "{table}");
-    assert!(text(words(&["du", "-h"], &[device])).contains("K\t/"));
+    assert!(text(words(&["du", "-h"], &[device])).ends_with(&format!("K\t{}:/\n", device.display())));
     let long = text(words(&["ls", "-lh"], &[device]));
     assert!(long.starts_with("total 13K\n") || long.contains("K 20"), "{long}");
     // The manual page of a command has its examples too.
@@ -180,7 +179,7 @@ fn messages_name_a_path_once() {
     {
         let said = bad(1, line.iter().copied());
         assert_eq!(said.matches("/no/such/image").count(), 1, "{said}");
-        assert!(said.ends_with("stat: No such file or directory (os error 2)"), "{said}");
+        assert!(said.ends_with("stat: No such file or directory"), "{said}");
     }
     let scratch = uext4_testkit::Scratch::new(1 << 20);
     let folder = scratch.path().to_str().unwrap();

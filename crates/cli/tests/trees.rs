@@ -10,11 +10,27 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use uext4_testkit::{Need, Scratch, Volume, VolumeBuilder, fixture, guard, needs, oracle};
 
-/// The paths that `find --print0` printed.
+/// The paths that `find --print0` printed, without the device that each begins with.
 fn found(volume: &Volume, start: &str, tests: &[&str]) -> BTreeSet<Vec<u8>> {
     let mut args = vec![OsString::from("find"), at(volume, start), "--print0".into()];
     args.extend(tests.iter().map(OsString::from));
-    good(args).split(|&byte| byte == 0).filter(|path| !path.is_empty()).map(<[u8]>::to_vec).collect()
+    let device = at(volume, "");
+    good(args)
+        .split(|&byte| byte == 0)
+        .filter(|path| !path.is_empty())
+        .map(|path| path.strip_prefix(device.as_bytes()).unwrap().to_vec())
+        .collect()
+}
+
+/// Lines with paths inside the volume, as they are printed: with the device in front.
+fn named(volume: &Volume, lines: &str) -> String {
+    let device = at(volume, "").into_string().unwrap();
+    lines.split('/').enumerate().fold(String::new(), |all, (number, part)| {
+        // The first slash of a line is the root directory.
+        let first = number > 0 && !all.rsplit('\n').next().unwrap_or_default().contains(&device);
+        let between = if first { format!("{device}/") } else { "/".into() };
+        if number == 0 { part.into() } else { all + &between + part }
+    })
 }
 
 #[test]
@@ -27,11 +43,15 @@ fn find_prints_every_path_once() {
     for path in [&b"/"[..], b"/dir", b"/dir/inner/deep", b"/.hidden", b"/lost+found", odd] {
         assert!(all.contains(path), "{}", String::from_utf8_lossy(path));
     }
-    assert_eq!(text(["find".into(), at(&volume, "/dir/inner")]), "/dir/inner\n/dir/inner/deep\n");
-    assert_eq!(text(["find".into(), at(&volume, "/dir/inner/")]), "/dir/inner\n/dir/inner/deep\n");
-    assert_eq!(text(["find".into(), at(&volume, "/hello")]), "/hello\n");
-    assert_eq!(text(["find".into(), at(&volume, "/dirlink")]), "/dirlink\n", "a link is not followed");
+    let find = |path: &str| text(["find".into(), at(&volume, path)]);
+    assert_eq!(find("/dir/inner"), named(&volume, "/dir/inner\n/dir/inner/deep\n"));
+    // As find(1): what was typed stays in front.
+    assert_eq!(find("/dir/inner/"), named(&volume, "/dir/inner/\n/dir/inner/deep\n"));
+    assert_eq!(find("/dir//inner"), named(&volume, "/dir//inner\n/dir//inner/deep\n"));
+    assert_eq!(find("/hello"), named(&volume, "/hello\n"));
+    assert_eq!(find("/dirlink"), named(&volume, "/dirlink\n"), "a link is not followed");
     let image = volume.path().as_os_str().to_owned();
+    assert!(text(["find".into(), image.clone(), "--maxdepth".into(), "0".into()]) == named(&volume, "/\n"));
     assert_eq!(good(["find".into(), image]).split(|&byte| byte == b'\n').count(), 19, "no path: the root");
 }
 
@@ -66,8 +86,9 @@ fn find_tests() {
     let long = text(["find".into(), at(&volume, "/hello"), "--ls".into()]);
     let words: Vec<&str> = long.split_whitespace().collect();
     assert_eq!((words[1], words[2], words[6]), ("4", "-rw-r-----", "6"));
-    assert_eq!(words[7..], ["2001-09-09T01:46:40Z", "/hello"]);
-    assert!(text(["find".into(), at(&volume, "/link"), "--ls".into()]).ends_with(" /link -> hello\n"));
+    assert_eq!(words[7..], ["2001-09-09T01:46:40Z", named(&volume, "/hello").as_str()]);
+    let link = named(&volume, " /link -> hello\n");
+    assert!(text(["find".into(), at(&volume, "/link"), "--ls".into()]).ends_with(&link));
 }
 
 #[test]
@@ -102,12 +123,15 @@ fn du_counts_as_asked() {
         all.extend(args.iter().map(OsString::from));
         text(all)
     };
-    assert_eq!(du("/dir", &[]), "8\t/dir/inner\n20\t/dir\n");
-    assert_eq!(du("/dir", &["-s"]), "20\t/dir\n");
-    assert_eq!(du("/dir", &["-d", "0", "-h"]), "20K\t/dir\n");
-    assert_eq!(du("/dir", &["-s", "--bytes"]), "20480\t/dir\n");
-    assert_eq!(du("/dir/inner", &["-a"]), "4\t/dir/inner/deep\n8\t/dir/inner\n");
-    assert_eq!(du("/sparse", &["--apparent-size", "--bytes"]), format!("{}\t/sparse\n", common::SPARSE));
+    assert_eq!(du("/dir", &[]), named(&volume, "8\t/dir/inner\n20\t/dir\n"));
+    assert_eq!(du("/dir", &["-s"]), named(&volume, "20\t/dir\n"));
+    assert_eq!(du("/dir", &["-d", "0", "-h"]), named(&volume, "20K\t/dir\n"));
+    assert_eq!(du("/dir", &["-s", "--bytes"]), named(&volume, "20480\t/dir\n"));
+    assert_eq!(du("/dir/inner", &["-a"]), named(&volume, "4\t/dir/inner/deep\n8\t/dir/inner\n"));
+    assert_eq!(
+        du("/sparse", &["--apparent-size", "--bytes"]),
+        named(&volume, &format!("{}\t/sparse\n", common::SPARSE))
+    );
     assert!(du("/sparse", &["--bytes"]).starts_with("77824\t"), "{}", du("/sparse", &["--bytes"]));
     assert!(text(["du", "--help"]).contains("--human-readable"));
 }
@@ -275,4 +299,30 @@ fn a_walk_can_be_traced_and_its_reader_may_leave() {
     good(args.into_iter().chain([at(&volume, "/")]));
     let trace = std::fs::read_to_string(log).unwrap();
     assert!(trace.contains(" R ") && !trace.contains(" W "), "only reads: {trace}");
+}
+
+/// Every name that `find` and `du` print is an argument for other commands, odd ones too.
+#[test]
+fn what_is_found_can_be_given_back() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let volume = volume();
+    for start in ["/", "", "/dir", "/dir/"] {
+        let start = if start.is_empty() { volume.path().as_os_str().to_owned() } else { at(&volume, start) };
+        let names = good(["find".into(), start.clone(), "--print0".into()]);
+        let names: Vec<&OsStr> =
+            names.split(|&byte| byte == 0).filter(|name| !name.is_empty()).map(OsStr::from_bytes).collect();
+        assert!(names.len() > 4);
+        let stat = good([&["stat".as_ref(), "-c".as_ref(), "%n".as_ref()], &names[..]].concat());
+        let given: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+        let mut told = stat.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+        assert!(told.by_ref().eq(given.iter().copied()));
+        let sums = good(["du".into(), "-a".into(), start]);
+        let sums = sums.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+        let mut summed: Vec<&[u8]> =
+            sums.map(|line| line.splitn(2, |&byte| byte == b'\t').nth(1).unwrap()).collect();
+        let mut given = given;
+        summed.sort_unstable();
+        given.sort_unstable();
+        assert_eq!(summed, given);
+    }
 }

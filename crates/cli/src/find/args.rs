@@ -12,14 +12,16 @@ An entry is told if it passes every test given. Names and paths given several ti
 alternatives: one must pass. N is exactly N, +N more, -N less. Globs know * ? [a-z] [!a-z] and \\, and match
 the whole name (or path, with --path), slashes and leading dots too.
 
-A directory comes before what is in it; its entries come together in the order of their inodes.
+A name is printed as DEVICE:/path, the argument in front as it was typed, so that other commands take it. In JSON,
+`path` is the path inside the volume. A directory comes before what is in it; its entries come together in the order
+of their inodes.
 Errors are told one by one, and make the exit status 1.";
 
 /// `uext4 find`.
 #[derive(Args)]
 #[command(after_help = FIND_HELP)]
 pub struct FindArgs {
-    /// Where to begin; the root directory without a path. Of several, paths are printed with their device.
+    /// Where to begin; the root directory without a path. Every name is printed behind its argument.
     #[arg(value_name = "DEVICE[:/path]", required = true, value_hint = ValueHint::FilePath)]
     pub operands: Vec<OsString>,
     /// The last component of the path matches.

@@ -126,25 +126,12 @@ impl Finder<'_> {
         } else if self.args.ls {
             self.print_long(volume, entry)
         } else if self.args.print0 {
-            if self.args.operands.len() > 1 {
-                self.out.bytes(self.operand.device())?;
-                self.out.bytes(b":")?;
-            }
-            self.path.push(0);
-            self.out.bytes(&self.path)
+            self.operand.print_below_raw(&mut self.out, entry.path)?;
+            self.out.bytes(b"\0")
         } else {
-            self.print_path()?;
+            self.operand.print_below(&mut self.out, entry.path)?;
             self.out.bytes(b"\n")
         }
-    }
-
-    /// The path as a name for people and programs: behind that of the device, if there are several arguments.
-    fn print_path(&mut self) -> Result<(), CliError> {
-        if self.args.operands.len() > 1 {
-            self.out.name(self.operand.device())?;
-            self.out.bytes(b":")?;
-        }
-        self.out.name(&self.path)
     }
 
     fn print_json(&mut self, entry: &WalkEntry<'_>) -> Result<(), CliError> {
@@ -180,7 +167,7 @@ impl Finder<'_> {
             text::size_or_device(metadata, false),
             text::time(metadata.modified.seconds),
         )?;
-        self.print_path()?;
+        self.operand.print_below(&mut self.out, entry.path)?;
         if metadata.kind == FileKind::Symlink {
             self.out.bytes(b" -> ")?;
             match volume.read_link_of(entry.ino) {
