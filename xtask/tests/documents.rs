@@ -51,3 +51,70 @@ fn every_link_and_path_leads_somewhere() {
     }
     assert!(missing.is_empty(), "{missing:#?}");
 }
+
+/// Words of claims that were true once, or that nobody knows when to take back. What is missing is named as missing.
+const STALE: [&str; 14] = [
+    "supported yet",
+    "implemented yet",
+    "decoded yet",
+    "not yet a scenario",
+    "allocates nothing",
+    "replaces nothing",
+    "cannot create files",
+    "cannot make files",
+    "look at and overwrite",
+    "into them later",
+    "a later version",
+    "a future version",
+    "will be supported",
+    "to be implemented",
+];
+
+/// Sources, headers and scripts below `folder`.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        if path.is_dir() {
+            sources(&path, found);
+        } else if matches!(extension, Some("rs" | "h" | "c" | "sh")) {
+            found.push(path);
+        }
+    }
+}
+
+/// Lower case, in one line, without what marks comments and broken strings.
+fn in_one_line(text: &str) -> String {
+    let marks = ['/', '!', '#', '*', '\\', '|', ' ', '\t'];
+    let lines = text.lines().map(|line| line.trim_matches(marks));
+    lines.collect::<Vec<_>>().join(" ").to_lowercase()
+}
+
+#[test]
+fn no_help_page_or_message_claims_what_was_true_once() {
+    let root = root();
+    let mut found = Vec::new();
+    documents(&root, &mut found);
+    found.retain(|path| !path.ends_with("CHANGELOG.md"));
+    for folder in ["scripts", "examples", "fio", "bench", "xtask/src", "vm"] {
+        sources(&root.join(folder), &mut found);
+    }
+    for entry in std::fs::read_dir(root.join("crates")).unwrap() {
+        // Tests may say what no message says.
+        for folder in ["src", "include"] {
+            let folder = entry.as_ref().unwrap().path().join(folder);
+            if folder.is_dir() {
+                sources(&folder, &mut found);
+            }
+        }
+    }
+    assert!(found.len() > 500, "{} files", found.len());
+    let mut claims = Vec::new();
+    for path in &found {
+        let text = in_one_line(&std::fs::read_to_string(path).unwrap_or_default());
+        let said = STALE.iter().filter(|words| text.contains(**words));
+        claims.extend(said.map(|words| format!("{}: {words}", path.display())));
+    }
+    assert!(claims.is_empty(), "{claims:#?}");
+    assert!(in_one_line("    /// This is not\n    /// supported yet.").contains(STALE[0]));
+}

@@ -380,6 +380,6 @@ mod tests {
             let found = find(scenario.name, scenario.shape).unwrap();
             assert_eq!((found.name, found.shape), (scenario.name, scenario.shape));
         }
-        assert!(find("metadata", None).is_none(), "a later version has it");
+        assert!(find("metadata", None).is_none(), "there is none of that name");
     }
 }

@@ -81,7 +81,7 @@ fn examine(
     notes.extend(tree::check_links(&shared, &found.directories, &lost, &mut findings));
     pass_bitmaps(&shared, &mut findings, &mut counts, progress)?;
     if sb.features.ro_compat.contains(RoCompat::QUOTA) {
-        findings.not_examined("quota usage", "the contents of quota files are not decoded yet");
+        findings.not_examined("quota usage", "the contents of quota files are not decoded");
     }
     notes.extend(state_notes(sb));
     if shared.maps_incomplete.load(Ordering::Relaxed) {

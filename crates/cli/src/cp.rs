@@ -207,11 +207,12 @@ const IN_PLACE: &str = "the old file is as it was; --in-place needs no room for 
 /// Copies files of the host into a volume.
 fn import(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals) -> Result<(), CliError> {
     if args.recursive || args.archive || args.preserve {
-        let reason = "trees, times and attributes cannot be copied into a volume: that is not supported yet";
+        let reason = "only the contents of files are copied into a volume: no trees, times or attributes";
         return Err(CliError::unsupported(&dest.argument, reason));
     }
     if let Some(source) = sources.iter().find(|source| Target::has_inner_path(source.as_bytes())) {
-        return Err(CliError::unsupported(source, "copying from volume to volume is not supported yet"));
+        let reason = "files are not copied from volume to volume: copy them to the host first";
+        return Err(CliError::unsupported(source, reason));
     }
     let devices = Devices::of(std::slice::from_ref(&dest.spec));
     let opened = |source: &OsString| if source == STDIN { "/dev/stdin".into() } else { source.clone() };

@@ -34,7 +34,8 @@ const ALLOCATING: [(&str, u64, u64, u64, u64, bool); 11] = [
 
 fn allocation(case: &(&str, u64, u64, u64, u64, bool)) -> Allocation {
     let &(_, pos, length, unwritten, hole, extends) = case;
-    Allocation { pos, length, unwritten, hole, extends }
+    let why = "the volume uses no journal, and was not left cleanly (run e2fsck)".into();
+    Allocation { pos, length, unwritten, hole, extends, why }
 }
 
 #[track_caller]

@@ -12,7 +12,7 @@ pub enum Error {
     /// The write needs blocks, conversion or a new size, which the file system cannot do. Nothing was changed.
     #[error(
         "the write at byte {pos} of {length} bytes is not a pure overwrite ({unwritten} bytes unwritten, \
-         {hole} bytes in holes{}): allocation is not supported yet",
+         {hole} bytes in holes{}): the file system does not allocate",
         if *.extends { ", extends the file" } else { "" }
     )]
     NeedsAllocation {

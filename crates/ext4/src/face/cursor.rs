@@ -15,8 +15,8 @@ const POS_MAX: u64 = i64::MAX as u64;
 /// - **Position**: in bytes, from 0 to 2⁶³ - 1; it may lie past the end of the file. It advances by the bytes read or
 ///   written; a failed call does not move it.
 /// - **End of the file**: a read at or past it returns 0 bytes.
-/// - **`write`** overwrites all of its bytes or is refused: with [`Error::NeedsAllocation`], and nothing changed, if
-///   any byte lies in a hole, in unwritten blocks or past the end.
+/// - **`write`** writes all of its bytes, in holes and past the end too. A volume that gets no blocks refuses that with
+///   [`Error::NeedsAllocation`], and nothing changed.
 /// - **`flush`** does nothing: the cursor has no buffer, and every write reaches the device before it returns.
 /// - **Durability** comes from [`File::sync_data`] and [`File::sync_all`] ([`Cursor::file`]), as after every write
 ///   without flags.

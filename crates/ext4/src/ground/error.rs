@@ -150,7 +150,8 @@ pub enum Error {
         /// The alignment in bytes.
         align: u32,
     },
-    /// The write is not a pure overwrite, and allocation is not supported yet. Nothing was changed.
+    /// The write is not a pure overwrite, and the volume is one whose blocks and sizes are not changed. Nothing was
+    /// changed.
     #[error("{0}")]
     NeedsAllocation(Allocation),
     /// Another user has the device or image.
@@ -205,7 +206,7 @@ impl Limit {
 }
 
 /// What a write would have to do beyond overwriting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
     /// First byte of the request.
     pub pos: u64,
@@ -217,15 +218,13 @@ pub struct Allocation {
     pub hole: u64,
     /// Whether it ends past the end of the file.
     pub extends: bool,
+    /// Why the file gets no blocks: what of the volume or its map rules that out.
+    pub why: Arc<str>,
 }
 
 impl fmt::Display for Allocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "writing {} bytes at byte {} needs allocation, which is not supported yet",
-            self.length, self.pos
-        )?;
+        write!(f, "writing {} bytes at byte {} needs allocation", self.length, self.pos)?;
         let mut sep = " (";
         if self.hole > 0 {
             write!(f, "{sep}{} bytes lie in holes", self.hole)?;
@@ -239,7 +238,10 @@ impl fmt::Display for Allocation {
             write!(f, "{sep}the file would grow")?;
             sep = ", ";
         }
-        if sep == ", " { f.write_str(")") } else { Ok(()) }
+        if sep == ", " {
+            f.write_str(")")?;
+        }
+        write!(f, ": {}", self.why)
     }
 }
 
@@ -301,6 +303,18 @@ impl Error {
         }
     }
 
+    /// Of a write that `needs` blocks, which a file does not get because of what `refused` says.
+    pub(crate) fn needs_allocation(needs: iomap::Error, refused: &Error) -> Error {
+        let why = match refused {
+            Error::Incompatible { feature, .. } => format!("the volume uses {feature}"),
+            other => other.to_string(),
+        };
+        match Error::from(needs) {
+            Error::NeedsAllocation(found) => Error::NeedsAllocation(Allocation { why: why.into(), ..found }),
+            other => other,
+        }
+    }
+
     /// Whether the device specification was malformed: a usage error.
     pub fn is_usage(&self) -> bool {
         matches!(self, Error::Io(error) if matches!(**error, blockdev::Error::BadSpec { .. }))
@@ -326,7 +340,8 @@ impl From<iomap::Error> for Error {
         match error {
             iomap::Error::Device(error) => error.into(),
             iomap::Error::NeedsAllocation { pos, length, unwritten, hole, extends } => {
-                Error::NeedsAllocation(Allocation { pos, length, unwritten, hole, extends })
+                let why = "the file system does not allocate".into();
+                Error::NeedsAllocation(Allocation { pos, length, unwritten, hole, extends, why })
             }
             iomap::Error::BadMode(mode) => Error::BadMode(mode),
             iomap::Error::WouldBlock => Error::WouldBlock(

@@ -125,9 +125,9 @@ impl FileSystem for Ext4 {
         if inode.is_inline() {
             return Err(inline::refuse_write(inode));
         }
-        // If this version cannot change the volume or the map, refuse with what the write would have needed.
-        if self.files().check_allocates(inode).is_err() {
-            return Err(needs.into());
+        // If the volume or the map cannot change, refuse with what the write would have needed, and the reason.
+        if let Err(refused) = self.files().check_allocates(inode) {
+            return Err(Error::needs_allocation(needs, &refused));
         }
         match needs {
             uext4_iomap::Error::NeedsAllocation { pos, length, extends: true, .. } => {
