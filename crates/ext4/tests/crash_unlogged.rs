@@ -225,6 +225,99 @@ fn a_map_that_grows_keeps_what_is_durable() {
     println!("{report}");
 }
 
+/// Changes of a file whose map has blocks of its own. In every state the file is as it was before one of them or behind
+/// it: the record of the inode is the one change of size and map.
+#[test]
+fn size_and_map_change_together() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for (seed, args) in (20..).zip(LAYOUTS) {
+        let block = args[1].parse::<u32>().unwrap();
+        let mut scene = Scene::new(&image(args), block, seed);
+        let file = scene.volume.open_file("/dir/log", read_write().create(true)).unwrap();
+        // Pieces apart: neither the extents of the root nor the direct pointers are enough.
+        for number in 0..14 {
+            let pos = number * 8 * u64::from(block);
+            file.write_at(&patterned(number, pos, block as usize), pos).unwrap();
+        }
+        file.sync_all().unwrap();
+        scene.handle.reset().unwrap();
+        let mut versions = vec![read_all(&file)];
+        for number in 100..124 {
+            let mut model = versions.last().unwrap().clone();
+            if number % 6 == 5 {
+                // Not a part of a block, which would be zeroed before.
+                model.truncate(model.len() / 2 / block as usize * block as usize);
+                file.set_len(model.len() as u64).unwrap();
+            } else {
+                let bytes = patterned(number, model.len() as u64, 1 + scene.rng.below(20_000) as usize);
+                file.write_any_at(&bytes, model.len() as u64, WriteFlags::empty()).unwrap();
+                model.extend_from_slice(&bytes);
+            }
+            versions.push(model);
+            file.sync_all().unwrap();
+            scene.handle.mark(versions.len() - 1);
+        }
+        let scratch = Scratch::new(4 * SIZE);
+        let path = scratch.file("state.img");
+        let options = Options::new(&format!("unlogged-sizes-{seed}"), 1).at_most(100);
+        let report = assert_states(&scene.handle.log().unwrap(), &options, |state| {
+            state.save(&path);
+            judge(&path, None)?;
+            let volume = open_ro(Image::load(&path).device());
+            let found = read_all(&volume.open_file("/dir/log", read_only()).unwrap());
+            let durable = state.marks::<usize>().last().copied().unwrap_or(0);
+            let lengths = || versions.iter().map(Vec::len).skip(durable).take(2).collect::<Vec<_>>();
+            match versions[durable..].iter().take(2).any(|version| *version == found) {
+                true => Ok(()),
+                false => Err(format!("{} bytes, and others than those of {:?}", found.len(), lengths())),
+            }
+        });
+        println!("{args:?}: {report}");
+        assert!(report.images > 40, "{report}");
+    }
+}
+
+/// A volume without a free block still gives up blocks of a file whose map has blocks of its own.
+#[test]
+fn a_full_volume_gives_blocks_back() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for args in LAYOUTS {
+        let block = args[1].parse::<u64>().unwrap();
+        let device = image(&[args, &["-m", "0"]].concat()).device();
+        let volume = open_rw(device.clone());
+        let file = volume.open_file("/dir/apart", read_write().create(true)).unwrap();
+        let mut model = vec![0; (13 * 8 + 1) * block as usize];
+        for number in 0..14 {
+            let pos = number * 8 * block;
+            let bytes = patterned(number, pos, block as usize);
+            file.write_at(&bytes, pos).unwrap();
+            model[pos as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        file.sync_all().unwrap();
+        let rest = volume.open_file("/dir/rest", read_write().create(true)).unwrap();
+        for part in [1 << 20, 16 * block, block] {
+            let bytes = patterned(99, 0, part as usize);
+            while rest.append(&bytes, WriteFlags::empty()).is_ok() {}
+        }
+        rest.sync_all().unwrap();
+        file.fallocate(Fallocate::Punch, 16 * block, block).unwrap();
+        model[16 * block as usize..][..block as usize].fill(0);
+        file.set_len(80 * block).unwrap();
+        model.truncate(80 * block as usize);
+        common::assert_same_bytes(&model, &read_all(&file));
+        file.sync_all().unwrap();
+        drop((file, rest));
+        volume.close().unwrap();
+        let scratch = Scratch::new(2 * SIZE);
+        let path = scratch.file("full.img");
+        Image::of(&*device).save(&path);
+        oracle::e2fsck_clean(&path);
+        let volume = open_ro(device);
+        let there = read_all(&volume.open_file("/dir/apart", read_only()).unwrap());
+        common::assert_same_bytes(&model, &there);
+    }
+}
+
 /// Until somebody needs durability, only the superblock's state changes: then the volume is marked as not clean, until
 /// it is closed.
 #[test]

@@ -41,6 +41,20 @@ pub(crate) trait Space {
     /// [`Error::NoSpace`](crate::ground::error::Error::NoSpace) if there are too few, with nothing changed.
     fn take(&mut self, blocks: &mut impl Blocks, ino: Ino, count: usize, limit: u64) -> Result<Vec<Pblk>>;
 
+    /// The same of blocks that nobody was promised, the caller neither.
+    ///
+    /// # Errors
+    /// As of [`Space::take`].
+    fn take_spare(
+        &mut self,
+        blocks: &mut impl Blocks,
+        ino: Ino,
+        count: usize,
+        limit: u64,
+    ) -> Result<Vec<Pblk>> {
+        self.take(blocks, ino, count, limit)
+    }
+
     /// Frees runs of blocks that `ino` no longer uses, data or metadata. For a metadata block the caller also calls
     /// [`Blocks::freed`]. On volumes with clusters every cluster that a run touches is freed: the caller names each
     /// only once, when none of its blocks is mapped any more.

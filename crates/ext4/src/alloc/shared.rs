@@ -275,19 +275,42 @@ pub(crate) struct Nodes<'s> {
     promised: bool,
 }
 
-impl Space for Nodes<'_> {
-    fn take(&mut self, blocks: &mut impl Blocks, ino: Ino, count: usize, limit: u64) -> Result<Vec<Pblk>> {
+impl Nodes<'_> {
+    fn take_of(
+        &mut self,
+        promised: bool,
+        blocks: &mut impl Blocks,
+        ino: Ino,
+        count: usize,
+        limit: u64,
+    ) -> Result<Vec<Pblk>> {
         if count == 0 {
             return Ok(Vec::new());
         }
         let mut account = self.space.lock();
-        if !self.promised && account.available(blocks.ground()) < count as u64 {
+        if !promised && account.available(blocks.ground()) < count as u64 {
             return Err(Error::NoSpace);
         }
         let _groups = self.space.groups.lock();
         let taken = account.allocator.take(blocks, ino, count, limit)?;
         account.taken(count as u64);
         Ok(taken)
+    }
+}
+
+impl Space for Nodes<'_> {
+    fn take(&mut self, blocks: &mut impl Blocks, ino: Ino, count: usize, limit: u64) -> Result<Vec<Pblk>> {
+        self.take_of(self.promised, blocks, ino, count, limit)
+    }
+
+    fn take_spare(
+        &mut self,
+        blocks: &mut impl Blocks,
+        ino: Ino,
+        count: usize,
+        limit: u64,
+    ) -> Result<Vec<Pblk>> {
+        self.take_of(false, blocks, ino, count, limit)
     }
 
     fn give_back(&mut self, blocks: &mut impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<()> {

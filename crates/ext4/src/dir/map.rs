@@ -58,6 +58,16 @@ impl<S: Space> Space for Reserve<'_, S> {
         Ok(self.taken.split_off(left))
     }
 
+    fn take_spare(
+        &mut self,
+        blocks: &mut impl Blocks,
+        ino: Ino,
+        count: usize,
+        limit: u64,
+    ) -> Result<Vec<Pblk>> {
+        self.space.take_spare(blocks, ino, count, limit)
+    }
+
     fn give_back(&mut self, blocks: &mut impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<()> {
         self.space.give_back(blocks, ino, runs)
     }

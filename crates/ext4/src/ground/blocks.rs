@@ -48,6 +48,12 @@ pub(crate) trait Blocks {
     /// Initializes a newly allocated metadata block: `fill` gets zeros, nothing is read.
     fn fresh<T>(&mut self, block: Pblk, fill: impl FnOnce(&mut [u8]) -> T) -> Result<T>;
 
+    /// Whether this block can be changed in place: a journal makes all changes one, or nothing on the device leads to
+    /// it yet. Otherwise a map gets another block instead, so that its inode is the only change (`map/edit/plan.rs`).
+    fn changes_in_place(&self, _block: Pblk) -> bool {
+        true
+    }
+
     /// The block no longer holds metadata. No older copy of it may be replayed (revoke), and it is not reused before
     /// the change is durable.
     fn freed(&mut self, block: Pblk) -> Result<()>;

@@ -161,6 +161,13 @@ impl Blocks for Journaled<'_> {
         }
     }
 
+    fn changes_in_place(&self, block: Pblk) -> bool {
+        match &self.body {
+            Body::Handle(_) => true,
+            Body::Unlogged(step) => step.is_new(block),
+        }
+    }
+
     fn free_later(&mut self, first: Pblk, count: u64) -> Result<()> {
         let run = FreedRun { first: first.get(), blocks: count };
         match &mut self.body {

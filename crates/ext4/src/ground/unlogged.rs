@@ -12,14 +12,15 @@
 //! | other blocks of maps and directories; flush | |
 //! | blocks of directories whose names have moved to another block; flush | that is part of the directory by now |
 //!
-//! When a map node splits, every changed node except the topmost one gets a new block: writing the topmost one, or the
-//! inode, commits the change (`map/edit/plan.rs`).
+//! A map gets new nodes in place of all that change, up to the inode: the record of the inode is the only change, size
+//! and map at once (`map/edit/plan.rs`). So a size never shows blocks that the map does not have, nor does a map have
+//! blocks behind the size, which e2fsck would take away together with those before them. Where no block is free for
+//! that, nodes change in place, and a crash in the middle may show zeros, or lose some of this file.
 //!
 //! Between two batches a crash leaves the volume as the last batch left it. In the middle of one it leaves a volume
 //! that e2fsck can repair, and everything durable before is still found, provided that each block reaches the device as
 //! a whole. Freed blocks and inodes are reused only after the batch. So no block belongs to two files on the device,
-//! and no name leads to a later file: more than ext4 without a journal promises. (Collapsing or inserting a range
-//! changes leaves and the nodes above them in place, and a crash in the middle may lose a part of that file.)
+//! and no name leads to a later file: more than ext4 without a journal promises.
 //!
 //! While a batch is pending or being written home, the superblock is not marked clean ([`CommitHooks::log_begins`]).
 //! The first failure of a home write or flush, or a step that fails halfway, aborts the volume: the batch is lost, like
@@ -337,6 +338,11 @@ impl Step<'_> {
         let pin = cache.pin(block.get())?;
         self.unlogged.note(pin.clone(), turn);
         Ok(cache.overwrite(&pin, Owner::Direct, fill)?)
+    }
+
+    /// Whether a block goes home before all that leads to it.
+    pub(super) fn is_new(&self, block: Pblk) -> bool {
+        self.unlogged.batch.lock().blocks.get(&block.get()).is_some_and(|(_, turn)| *turn == Turn::New)
     }
 
     /// Cancels writing a block home.

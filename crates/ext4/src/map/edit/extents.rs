@@ -247,6 +247,7 @@ impl<'a, B: Blocks> Tree<'a, B> {
     /// Replaces the extents of a leaf and updates the nodes above it.
     fn put(&mut self, mut path: Path, extents: Vec<Extent>, appends: bool) -> Result<()> {
         let (mut block, mut node) = (path.block, Node { extents, ..path.leaf });
+        let mut in_place = true;
         while let Some(Step { block: above, node: mut parent, position }) = path.above.pop() {
             let known = parent.indexes.get(position).map(|index| index.logical);
             let is_new = match node.key() {
@@ -256,6 +257,7 @@ impl<'a, B: Blocks> Tree<'a, B> {
                     true
                 }
                 Some(key) => {
+                    in_place &= self.blocks.changes_in_place(block);
                     let added = self.split(&mut node, appends);
                     let is_new = !added.is_empty() || known != Some(key);
                     let all = [ExtentIndex { logical: key, child: block }].into_iter().chain(added);
@@ -265,6 +267,10 @@ impl<'a, B: Blocks> Tree<'a, B> {
                 }
             };
             if !is_new {
+                if !in_place {
+                    self.plan.put_above(above, parent);
+                    path.above.into_iter().for_each(|step| self.plan.put_above(step.block, step.node));
+                }
                 return Ok(());
             }
             (block, node) = (above, parent);

@@ -2,12 +2,12 @@
 
 use crate::alloc::Space;
 use crate::ground::blocks::Blocks;
-use crate::ground::error::Result;
+use crate::ground::error::{Error, Result};
 use crate::inode::draft::Draft;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use uext4_ondisk::ext4::{Extent, I_BLOCK_SIZE};
-use uext4_ondisk::{EncodeError, Pblk};
+use uext4_ondisk::{EncodeError, Ino, Pblk};
 
 /// The root, which lies in the inode. Not a real block number.
 pub(super) const ROOT: Pblk = Pblk(u64::MAX);
@@ -28,6 +28,8 @@ pub(super) trait Node {
 /// An edit of which nothing is stored yet.
 pub(super) struct Plan<N> {
     nodes: BTreeMap<Pblk, N>,
+    /// Nodes above those, which stay as they are but for the places of what is below them.
+    above: BTreeMap<Pblk, N>,
     made: u64,
     freed: BTreeSet<Pblk>,
     unmapped: Vec<Extent>,
@@ -35,7 +37,13 @@ pub(super) struct Plan<N> {
 
 impl<N: Node> Plan<N> {
     pub(super) fn new() -> Plan<N> {
-        Plan { nodes: BTreeMap::new(), made: 0, freed: BTreeSet::new(), unmapped: Vec::new() }
+        Plan {
+            nodes: BTreeMap::new(),
+            above: BTreeMap::new(),
+            made: 0,
+            freed: BTreeSet::new(),
+            unmapped: Vec::new(),
+        }
     }
 
     /// A node, if the edit has changed it.
@@ -46,6 +54,11 @@ impl<N: Node> Plan<N> {
     /// Changes a node.
     pub(super) fn put(&mut self, block: Pblk, node: N) {
         self.nodes.insert(block, node);
+    }
+
+    /// Notes a node that leads to one that changes and that cannot change in place ([`Blocks::changes_in_place`]).
+    pub(super) fn put_above(&mut self, block: Pblk, node: N) {
+        self.above.insert(block, node);
     }
 
     /// Adds a node. Returns a placeholder number for its block.
@@ -92,6 +105,39 @@ impl<N: Node> Plan<N> {
         self.nodes.range(..Pblk(NEW)).map(|(block, _)| *block).filter(|block| under.contains(block)).collect()
     }
 
+    /// Without a journal: gives nodes beside `moved` another block too, with what leads to them, so that only the inode
+    /// changes. Their blocks come behind `homes`. If there is no room, they change in place. Returns which they are.
+    fn renew(
+        &mut self,
+        moved: &[Pblk],
+        (blocks, space): (&mut impl Blocks, &mut impl Space),
+        (ino, reach): (Ino, u64),
+        homes: &mut Vec<Pblk>,
+    ) -> Result<Vec<Pblk>> {
+        // One that changes by itself is in the plan as it will be.
+        let mut above = std::mem::take(&mut self.above);
+        above.retain(|block, _| !self.nodes.contains_key(block) && !self.freed.contains(block));
+        if above.is_empty() && self.nodes.range(..Pblk(NEW)).all(|(block, _)| blocks.changes_in_place(*block))
+        {
+            return Ok(Vec::new());
+        }
+        let added: Vec<Pblk> = above.keys().copied().collect();
+        self.nodes.append(&mut above);
+        let mut renewed = self.below_changed();
+        renewed.retain(|block| !moved.contains(block) && !blocks.changes_in_place(*block));
+        match space.take_spare(blocks, ino, renewed.len(), reach) {
+            Ok(taken) => {
+                homes.extend(taken);
+                Ok(renewed)
+            }
+            Err(Error::NoSpace) => {
+                added.iter().for_each(|block| drop(self.nodes.remove(block)));
+                Ok(Vec::new())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Carries out the edit: allocates the blocks it needs (below number `reach`), changes blocks and inode, frees
     /// blocks that are no longer nodes. Returns the extents that were unmapped.
     ///
@@ -107,7 +153,7 @@ impl<N: Node> Plan<N> {
         let new: Vec<Pblk> = self.nodes.range(Pblk(NEW)..ROOT).map(|(block, _)| *block).collect();
         let clusters = new.len() as i64 - self.freed.len() as i64;
         let counted = draft.counted(blocks.ground(), clusters)?;
-        let (moved, mut homes) = match blocks.ground().unlogged {
+        let (mut moved, mut homes) = match blocks.ground().unlogged {
             // Without a journal several blocks cannot change atomically: nodes on the volume stay until the topmost one
             // changes.
             Some(_) if !new.is_empty() => (self.below_changed(), Vec::new()),
@@ -117,6 +163,7 @@ impl<N: Node> Plan<N> {
         // With a journal it either allocates or frees blocks, never both, and either one fails before anything is
         // changed.
         homes.extend(space.take(blocks, draft.ino, new.len() + moved.len() - homes.len(), reach)?);
+        moved.extend(self.renew(&moved, (blocks, space), (draft.ino, reach), &mut homes)?);
         self.freed.extend(&moved);
         let left: Vec<(Pblk, u64)> = self.freed.iter().map(|block| (*block, 1)).collect();
         space.give_back(blocks, draft.ino, &left)?;

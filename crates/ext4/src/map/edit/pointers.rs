@@ -52,6 +52,14 @@ struct Spot {
     is_top: bool,
 }
 
+/// What a pointer names after an edit.
+struct Named {
+    /// Nothing, if there is nothing left to name.
+    block: Pblk,
+    /// Whether all that changed from there on can change in place.
+    in_place: bool,
+}
+
 /// A map being edited.
 pub(super) struct Pointers<'a, B> {
     blocks: &'a B,
@@ -154,7 +162,7 @@ impl<'a, B: Blocks> Pointers<'a, B> {
             return Err(not_mapped());
         }
         let before = Node::of(&PointerBlock::root(&self.draft.disk.i_block));
-        let mut root = before.clone();
+        let (mut root, mut in_place) = (before.clone(), true);
         for (logical, pointer) in (0..range.end).zip(&mut root.0[..DIRECT_POINTERS as usize]) {
             if range.contains(&logical) {
                 *pointer = self.pointer(*pointer, logical, change)?;
@@ -162,43 +170,53 @@ impl<'a, B: Blocks> Pointers<'a, B> {
         }
         for (top, pointer) in self.tops.into_iter().zip(&mut root.0[DIRECT_POINTERS as usize..]) {
             if range.start < top.first + span(self.layout, top.level) && top.first < range.end {
-                *pointer = self.edit_node(top, &range, change)?;
+                let named = self.edit_node(top, &range, change)?;
+                (*pointer, in_place) = (named.block, in_place && named.in_place);
             }
         }
         if root.0 != before.0 {
             self.plan.put(ROOT, root);
+        } else if !in_place {
+            self.plan.put_above(ROOT, root);
         }
         Ok(())
     }
 
     /// Applies `change` to the part of `range` under a pointer block. Returns the block to point to in its place: 0, if
     /// it has no pointers left. Recursive: each call is one level deeper.
-    fn edit_node(&mut self, place: Spot, range: &Range<u64>, change: &Change) -> Result<Pblk> {
+    fn edit_node(&mut self, place: Spot, range: &Range<u64>, change: &Change) -> Result<Named> {
         let before = match (place.block, change) {
             (HOLE, Change::Map { .. }) => Node(vec![HOLE; self.layout.pointers_per_block() as usize]),
-            (HOLE, Change::Unmap) => return Ok(HOLE),
+            (HOLE, Change::Unmap) => return Ok(Named { block: HOLE, in_place: true }),
             (HOLE, Change::State { .. }) => return Err(not_mapped()),
             _ => self.load(place)?,
         };
         let (mut node, under) = (before.clone(), span(self.layout, place.level - 1));
         let from = range.start.saturating_sub(place.first) / under;
         let to = (range.end - place.first).div_ceil(under);
+        let mut in_place = true;
         for (at, pointer) in (0..to).zip(&mut node.0).skip(from as usize) {
-            *pointer = match place.level {
-                1 => self.pointer(*pointer, place.first + at, change)?,
-                _ => self.edit_node(self.child(place, at, *pointer), range, change)?,
-            };
+            if place.level == 1 {
+                *pointer = self.pointer(*pointer, place.first + at, change)?;
+            } else {
+                let child = self.edit_node(self.child(place, at, *pointer), range, change)?;
+                (*pointer, in_place) = (child.block, in_place && child.in_place);
+            }
         }
         if node.0.iter().all(|pointer| *pointer == HOLE) {
             self.plan.free(place.block);
-            return Ok(HOLE);
+            return Ok(Named { block: HOLE, in_place: true });
         }
         match place.block {
-            HOLE => return Ok(self.plan.make(node)),
-            block if node.0 != before.0 => self.plan.put(block, node),
+            HOLE => return Ok(Named { block: self.plan.make(node), in_place: true }),
+            block if node.0 != before.0 => {
+                in_place &= self.blocks.changes_in_place(block);
+                self.plan.put(block, node);
+            }
+            block if !in_place => self.plan.put_above(block, node),
             _ => {}
         }
-        Ok(place.block)
+        Ok(Named { block: place.block, in_place })
     }
 
     /// The new value of a pointer to data.
