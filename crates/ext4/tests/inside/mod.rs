@@ -9,6 +9,7 @@ mod dir_map;
 mod heartbeat;
 mod map;
 mod space;
+mod two_directories;
 mod under_way;
 mod whole;
 
@@ -52,6 +53,19 @@ pub(super) fn open_device(device: Arc<dyn Device>) -> crate::Result<Volume> {
 pub(super) fn save(state: &Ext4State, path: &Path) {
     let blocks = state.superblock.geometry.blocks_count();
     let bytes: Vec<u8> = (0..blocks).flat_map(|block| state.cache.read(block).unwrap().to_vec()).collect();
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// What lies on the device.
+pub(super) fn save_device(device: &MemoryDevice, path: &Path) {
+    let length = device.geometry().size;
+    let mut buffer = BufferPool::new(STEP).unwrap().take(STEP).unwrap();
+    let mut bytes = Vec::with_capacity(length as usize);
+    for pos in (0..length).step_by(STEP) {
+        let part = STEP.min((length - pos) as usize);
+        device.read_at(&mut buffer[..part], pos).unwrap();
+        bytes.extend_from_slice(&buffer[..part]);
+    }
     std::fs::write(path, bytes).unwrap();
 }
 
